@@ -1,0 +1,57 @@
+# `make run` shows scxprof on a workload whose sharing is known; `make test` tests all that this machine allows.
+# Both install what the build needs. `make help` lists the rest.
+
+CARGO ?= cargo
+PREFIX ?= /usr/local
+DESTDIR ?=
+ARGS ?=
+FUZZ_SECONDS ?= 30
+TARGET = $(or $(CARGO_TARGET_DIR),target)
+
+# Where rustup puts cargo, which a fresh shell may not know yet.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+export FUZZ_SECONDS
+
+.PHONY: build run test lint fmt bench fuzz doc install deps clean help
+.DEFAULT_GOAL := build
+
+build: deps ## Build the release binary (the default)
+	$(CARGO) build --locked --release
+
+run: deps ## Profile the example workload and compare the result with the truth (ARGS="--source faults")
+	$(CARGO) build --locked --release --bins --examples
+	@scripts/demo.sh $(ARGS)
+
+test: ## Run every test and check that this machine allows
+	@scripts/deps.sh test
+	@scripts/test.sh
+
+lint: deps ## Check format, lints and scripts
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+	if command -v shellcheck >/dev/null; then shellcheck scripts/*.sh .ci/run; fi
+
+fmt: deps ## Format the code
+	$(CARGO) fmt
+
+bench: deps ## Run the benchmarks
+	$(CARGO) bench --locked $(ARGS)
+
+fuzz: ## Run each fuzz target for FUZZ_SECONDS (30)
+	@scripts/deps.sh fuzz
+	@scripts/fuzz.sh $(ARGS)
+
+doc: deps ## Build the documentation of the library
+	$(CARGO) doc --locked --no-deps
+
+install: build ## Install the binary under PREFIX (/usr/local)
+	install -D -m 755 $(TARGET)/release/scxprof $(DESTDIR)$(PREFIX)/bin/scxprof
+
+deps: ## Install what the build needs, where it is missing
+	@scripts/deps.sh
+
+clean: ## Remove what was built
+	$(CARGO) clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12

@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Runs every test and check that this machine allows, and says what it skipped and why.
+# Usage: scripts/test.sh     The whole output is kept in target/test.log.
+#
+# Where sudo asks no password the tests run as root through it, unless NO_SUDO is set.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+target=${CARGO_TARGET_DIR:-target}
+log=$target/test.log
+mkdir -p "$target"
+: >"$log"
+failed_steps=()
+
+# step NAME COMMAND...: runs it, output to the terminal and the log.
+step() {
+    local name=$1
+    shift
+    printf '\n==> %s\n' "$name" | tee -a "$log"
+    "$@" 2>&1 | tee -a "$log"
+    if [ "${PIPESTATUS[0]}" -ne 0 ]; then
+        failed_steps+=("$name")
+    fi
+}
+
+skip() { printf 'SKIP: %s: %s\n' "$1" "$2" | tee -a "$log"; }
+
+if [ "$(id -u)" -ne 0 ] && [ -z "${NO_SUDO:-}" ] && sudo -n -E true 2>/dev/null; then
+    echo "sudo asks no password: the tests run as root (NO_SUDO=1 to prevent that)" | tee -a "$log"
+    host=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
+    export "CARGO_TARGET_${host}_RUNNER=sudo -n -E"
+fi
+
+if cargo fmt --version >/dev/null 2>&1; then
+    step "cargo fmt" cargo fmt --check
+else
+    skip "cargo fmt" "not installed (rustup component add rustfmt)"
+fi
+if command -v shellcheck >/dev/null; then
+    step shellcheck shellcheck scripts/*.sh .ci/run
+else
+    skip shellcheck "not installed"
+fi
+# Builds the examples too, and runs the documentation's examples.
+step "cargo test" cargo test --locked --no-fail-fast -- --show-output
+if compgen -G 'benches/*.rs' >/dev/null; then
+    # Each once, to see that it runs.
+    step "benchmarks" cargo test --locked --bench '*'
+fi
+if cargo clippy --version >/dev/null 2>&1; then
+    step "cargo clippy" cargo clippy --locked --all-targets -- -D warnings
+else
+    skip "cargo clippy" "not installed (rustup component add clippy)"
+fi
+step "cargo doc" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps
+
+# A test that skips prints so and returns, which its harness counts as passed. An ignored test is counted apart.
+read -r passed failed <<<"$(awk '
+    /^test result: / {
+        for (i = 2; i <= NF; i++) {
+            if ($i ~ /^passed/) passed += $(i - 1)
+            if ($i ~ /^failed/) failed += $(i - 1)
+        }
+    }
+    END { print passed + 0, failed + 0 }' "$log")"
+returned=$(awk '/^==> / { tests = $0 == "==> cargo test" } tests && /^SKIP: /' "$log" | wc -l)
+skipped=$(sed -n -e '/^SKIP: /p' -e 's/^test \(.*\) \.\.\. ignored,* *\(.*\)$/SKIP: \1: ignored \2/p' "$log")
+count=$(printf '%s' "$skipped" | grep -c '' || true)
+# Test binaries that ended without a result: they crashed.
+mapfile -t crashed < <(awk '
+    function crash() { if (running != "") print running; running = "" }
+    /^==> / { crash(); tests = $0 == "==> cargo test" }
+    tests && /^ +(Running|Doc-tests) / { crash(); running = $0; sub(/^ +/, "", running) }
+    /^test result: / { running = "" }
+    END { crash() }' "$log")
+failed=$((failed + ${#crashed[@]}))
+tests_failed=$failed
+# Any other step that failed without a failed test (a lint, a build error) counts as one.
+for name in ${failed_steps[@]+"${failed_steps[@]}"}; do
+    if [ "$name" != "cargo test" ] || [ "$tests_failed" -eq 0 ]; then
+        failed=$((failed + 1))
+    fi
+done
+
+{
+    printf '\n'
+    if [ "$count" -gt 0 ]; then
+        printf 'Skipped:\n%s\n' "$skipped"
+    fi
+    for name in ${failed_steps[@]+"${failed_steps[@]}"}; do
+        printf 'FAILED: %s\n' "$name"
+    done
+    if [ ${#failed_steps[@]} -gt 0 ]; then
+        sed -n 's/^test \(.*\) \.\.\. FAILED$/FAILED: \1/p' "$log"
+        [ ${#crashed[@]} -eq 0 ] || printf 'FAILED: no result from: %s\n' "${crashed[@]}"
+        printf 'The whole output is in %s\n' "$log"
+    fi
+    printf '%d passed, %d failed, %d skipped\n' "$((passed - returned))" "$failed" "$count"
+} > >(tee "$target/test.summary") 2>&1
+wait $!
+cat "$target/test.summary" >>"$log"
+[ ${#failed_steps[@]} -eq 0 ] && [ "$failed" -eq 0 ]

@@ -1,0 +1,137 @@
+//! A command that is profiled while it runs: held before its exec until the events are open.
+
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{anyhow, bail, Context, Result};
+
+/// How often an ending command is looked at.
+const POLL: Duration = Duration::from_millis(20);
+
+/// A child that waits to call exec.
+///
+/// The child is made by a thread of its own, because spawning returns only after exec.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// The child's process id.
+    pub(super) pid: u32,
+    name: String,
+    go: io::PipeWriter,
+    spawner: JoinHandle<io::Result<Child>>,
+}
+
+impl Held {
+    /// Forks; the child's stdout becomes our stderr where `stdout_is_taken`, so that it cannot mix with the result.
+    pub(super) fn new(arguments: &[OsString], stdout_is_taken: bool) -> Result<Self> {
+        let (program, rest) = arguments.split_first().context("no command after --")?;
+        let name = program.to_string_lossy().into_owned();
+        let (mut report, tell_pid) = io::pipe().context("cannot make a pipe")?;
+        let (wait_go, go) = io::pipe().context("cannot make a pipe")?;
+        let mut command = Command::new(program);
+        command.args(rest);
+        if stdout_is_taken {
+            command.stdout(Stdio::from(stderr()?));
+        }
+        let held = hold(tell_pid, wait_go, go.as_raw_fd());
+        // SAFETY: the closure runs between fork and exec and only calls close, getpid, write and read, which are
+        // async-signal-safe; it allocates nothing.
+        unsafe { command.pre_exec(held) };
+        let spawner = std::thread::Builder::new()
+            .name("spawn".to_owned())
+            .spawn(move || {
+                let result = command.spawn();
+                drop(command);
+                result
+            })
+            .context("cannot start a thread")?;
+        let mut pid = [0; 4];
+        if report.read_exact(&mut pid).is_err() {
+            let error = spawner.join().map_err(|_| anyhow!("the thread that starts {name} died"))?.err();
+            bail!("cannot run {name}: {}", error.unwrap_or_else(|| io::ErrorKind::Other.into()));
+        }
+        Ok(Self { pid: u32::from_ne_bytes(pid), name, go, spawner })
+    }
+
+    /// Lets the child call exec.
+    ///
+    /// # Errors
+    /// A command that cannot be executed.
+    pub(super) fn release(mut self) -> Result<Running> {
+        self.go.write_all(&[1]).with_context(|| format!("{} was gone before it began", self.name))?;
+        drop(self.go);
+        let spawned = self.spawner.join().map_err(|_| anyhow!("the thread that starts {} died", self.name))?;
+        let child = spawned.map_err(|error| anyhow!("cannot run {}: {error}", self.name))?;
+        Ok(Running { child, terminated: false })
+    }
+}
+
+/// What the child does between fork and exec: it says its pid and waits for a byte.
+fn hold(tell_pid: io::PipeWriter, wait_go: io::PipeReader, go: RawFd) -> impl FnMut() -> io::Result<()> + Send + Sync {
+    move || {
+        // SAFETY: this is the child's copy of the writing end, which nothing in the child uses; with it open the read
+        // below would never see that the parent is gone.
+        unsafe { libc::close(go) };
+        (&tell_pid).write_all(&std::process::id().to_ne_bytes())?;
+        let mut go = [0];
+        // Without the byte the parent gave up, and so must we.
+        (&wait_go).read_exact(&mut go)
+    }
+}
+
+/// stderr as a descriptor that a child can have.
+fn stderr() -> Result<OwnedFd> {
+    io::stderr().as_fd().try_clone_to_owned().context("cannot give stderr to the command")
+}
+
+/// The command at work.
+#[derive(Debug)]
+pub(super) struct Running {
+    child: Child,
+    terminated: bool,
+}
+
+impl Running {
+    /// True when it has ended.
+    pub(super) fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Asks it to end, with SIGTERM, where it still runs.
+    pub(super) fn terminate(&mut self) {
+        if !self.has_ended() {
+            // SAFETY: kill takes plain numbers; the child is not reaped yet, so that its pid is still its own.
+            unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+            self.terminated = true;
+        }
+    }
+
+    /// Waits for its end, and kills it when `hurry` says so. The status as a shell gives it: 128 + signal; 0 where it ended
+    /// by our signal.
+    pub(super) fn finish(&mut self, mut hurry: impl FnMut() -> bool) -> Result<u8> {
+        while !self.has_ended() {
+            if hurry() {
+                // It fails only where the command has just ended.
+                let _ = self.child.kill();
+                break;
+            }
+            std::thread::sleep(POLL);
+        }
+        let status = self.child.wait().context("cannot wait for the command")?;
+        Ok(self.status(status))
+    }
+
+    fn status(&self, status: ExitStatus) -> u8 {
+        match status.signal() {
+            Some(libc::SIGTERM | libc::SIGKILL) if self.terminated => 0,
+            Some(signal) => 128 + signal as u8,
+            // So a shell says that what it ran ended by SIGTERM.
+            None if self.terminated && status.code() == Some(128 + libc::SIGTERM) => 0,
+            None => status.code().unwrap_or(1) as u8,
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The command line: one file a subcommand, and what they share.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// A line on stderr. Where stderr is full or has no reader the line is lost, but not the run: `eprintln!` would panic.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+
+mod command;
+mod output;
+mod run;
+
+const AFTER_HELP: &str = "\
+Exit codes:
+  0  the configuration was printed
+  1  no usable samples, or the result could not be written
+  2  wrong usage
+  3  not supported or not permitted here
+  4  the configuration was printed, but more samples were lost than --max-loss allows
+With a COMMAND, 1 and 3 come first, then the command's own status (128 + its signal), then 4.";
+
+/// Finds the threads that share memory, and prints the cell configuration that a sched_ext scheduler loads.
+#[derive(Debug, Parser)]
+#[command(version, about, after_help = AFTER_HELP, propagate_version = true)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(Box<run::RunArgs>),
+    /// Print a shell's completions to stdout
+    #[command(after_help = "Example:\n  scxprof completions bash > /etc/bash_completion.d/scxprof")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// An end that is no success, as its exit code and its sentence.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// 1: there is no result, or it could not be written.
+    NoResult(anyhow::Error),
+    /// 2: the request is wrong.
+    Usage(anyhow::Error),
+    /// 3: this machine or these rights do not allow it.
+    Unsupported(anyhow::Error),
+    /// 4: more was lost than allowed; the result was printed.
+    Loss(anyhow::Error),
+    /// The status of the command that was profiled.
+    Command(u8),
+}
+
+impl Failure {
+    fn exit(self) -> ExitCode {
+        let (error, code) = match self {
+            Self::NoResult(error) => (Some(error), 1),
+            Self::Usage(error) => (Some(error), 2),
+            Self::Unsupported(error) => (Some(error), 3),
+            Self::Loss(error) => (Some(error), 4),
+            Self::Command(status) => (None, status),
+        };
+        if let Some(error) = error {
+            say!("scxprof: {}", sentence(&error));
+        }
+        ExitCode::from(code)
+    }
+}
+
+/// The error and its causes, each said once: many of our errors name their cause in their own text.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+/// Parses the command line, does what it says and gives the exit code.
+pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> ExitCode {
+    let args = match Args::try_parse_from(args) {
+        Ok(args) => args,
+        Err(error) => {
+            // --help and --version land here too; a closed stdout is no reason to panic.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let result = match args.command {
+        Command::Run(args) => run::run(&args, stdout_is_open),
+        Command::Completions { shell } => completions(shell),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.exit(),
+    }
+}
+
+fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "scxprof", &mut script);
+    output::print(&script).map_err(Failure::NoResult)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        use anyhow::Context;
+        let cause = || std::io::Error::from_raw_os_error(libc::EACCES);
+        let own = crate::resolve::Error::Read { path: "/x".into(), source: cause() };
+        assert_eq!(sentence(&own.into()), "cannot read /x: Permission denied (os error 13)");
+        let context = Err::<(), _>(cause()).context("cannot write").unwrap_err();
+        assert_eq!(sentence(&context), "cannot write: Permission denied (os error 13)");
+    }
+}

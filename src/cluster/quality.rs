@@ -1,0 +1,46 @@
+//! How good a partition is: agreement with another one, and the locality it keeps.
+
+use rustc_hash::FxHashMap;
+
+/// The adjusted Rand index of two partitions of the same things (Hubert and Arabie 1985): 1 for equal partitions, about 0
+/// for unrelated ones. Labels mean nothing but equality.
+#[must_use]
+pub fn adjusted_rand_index(a: &[u32], b: &[u32]) -> f64 {
+    let pairs = |count: u64| count as f64 * (count as f64 - 1.0) / 2.0;
+    let mut both: FxHashMap<(u32, u32), u64> = FxHashMap::default();
+    let (mut of_a, mut of_b): (FxHashMap<u32, u64>, FxHashMap<u32, u64>) = Default::default();
+    for (&a, &b) in a.iter().zip(b) {
+        *both.entry((a, b)).or_default() += 1;
+        *of_a.entry(a).or_default() += 1;
+        *of_b.entry(b).or_default() += 1;
+    }
+    let count = a.len().min(b.len()) as u64;
+    // Sums of whole numbers below 2^53, so the order of the map does not show.
+    let together: f64 = both.values().map(|&n| pairs(n)).sum();
+    let sum_a: f64 = of_a.values().map(|&n| pairs(n)).sum();
+    let sum_b: f64 = of_b.values().map(|&n| pairs(n)).sum();
+    let expected = if count > 1 { sum_a * sum_b / pairs(count) } else { 0.0 };
+    let most = f64::midpoint(sum_a, sum_b);
+    if (most - expected).abs() < f64::EPSILON {
+        // Both put all in one, or both put each alone.
+        return 1.0;
+    }
+    (together - expected) / (most - expected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_values() {
+        let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
+        assert!(close(adjusted_rand_index(&[0, 0, 1, 1], &[5, 5, 3, 3]), 1.0));
+        assert!(close(adjusted_rand_index(&[0, 0, 1, 1], &[0, 0, 1, 2]), 4.0 / 7.0));
+        assert!(close(adjusted_rand_index(&[0, 0, 1, 1], &[0, 1, 0, 1]), -0.5));
+        assert!(close(adjusted_rand_index(&[0, 0, 0], &[0, 0, 0]), 1.0));
+        assert!(close(adjusted_rand_index(&[0, 1, 2], &[0, 1, 2]), 1.0));
+        assert!(close(adjusted_rand_index(&[0, 0, 0], &[0, 0, 1]), 0.0));
+        assert!(close(adjusted_rand_index(&[], &[]), 1.0));
+    }
+}

@@ -1,0 +1,354 @@
+//! What the report says of communities and classes: what they share, where it is, and how much of it stays together.
+
+use rustc_hash::FxHashMap;
+
+use super::graph::{events_of, is_hub, Seen};
+use super::sharing::{Sharing, EVENT};
+use super::solve::{Clusters, Community, Found, Verdict};
+use crate::sample::{Place, PAGE_SIZE};
+
+/// Pages and lines that are named for each community.
+const NAMED: usize = 8;
+
+/// A page or a line, and what was done to it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Hot {
+    /// Its first byte; `None` for a file beyond the number that the sketch keeps the names of.
+    pub place: Option<Place>,
+    /// Events on it by all threads.
+    pub events: f64,
+    /// Those that wrote.
+    pub writes: f64,
+    /// Samples that found it modified in another cache.
+    pub hitm: u64,
+    /// Threads that touched it; for a line 2 stands for two or more.
+    pub threads: u32,
+    /// Mean latency in kilocycles where the source has latencies, rounded up a sample; 0 else.
+    pub kilocycles: f64,
+}
+
+/// How two classes of threads share memory, what everybody touches left out.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Edge {
+    /// The one class.
+    pub a: u32,
+    /// The other, or the same one for sharing between threads within it.
+    pub b: u32,
+    /// Accesses of either class to a page that the other's accesses to it account for.
+    pub events: f64,
+    /// The part of them on pages that were seen to be written.
+    pub written: f64,
+    /// Events as a part of all accesses of the class that has fewer.
+    pub share: f64,
+    /// Events relative to what there were if every class met every other alike.
+    pub lift: f64,
+    /// Standard deviations from that.
+    pub significance: f64,
+}
+
+/// What is counted of one community while the pages pass by.
+#[derive(Debug, Clone, Default)]
+struct Sum {
+    shared: f64,
+    written: f64,
+    pages: Vec<(u64, u32)>,
+}
+
+/// Fills in what the communities share.
+pub(crate) fn describe(
+    sharing: &Sharing,
+    of_thread: Vec<Verdict>,
+    found: &[Found],
+    seen: &[Seen],
+    hubs: &[u64],
+) -> Clusters {
+    let activity = sharing.threads();
+    let total: f64 = activity.iter().map(|a| a.weight as f64).sum();
+    let community = |thread: u32| match of_thread.get(thread as usize) {
+        Some(Verdict::Community(community)) => Some(*community as usize),
+        _ => None,
+    };
+    let mut sums = vec![Sum::default(); found.len()];
+    let mut here: FxHashMap<usize, (u32, u32, u32)> = FxHashMap::default();
+    for page in seen.chunk_by(|a, b| (a.cell, a.page) == (b.cell, b.page)) {
+        here.clear();
+        for touch in page {
+            if let Some(community) = community(touch.thread) {
+                let sum = here.entry(community).or_default();
+                sum.0 += 1;
+                sum.1 = sum.1.saturating_add(touch.weight);
+                sum.2 = sum.2.saturating_add(touch.writes);
+            }
+        }
+        let Some(first) = page.first() else { continue };
+        let Some(facts) = sharing.page(first.page) else { continue };
+        let stands_for = f64::from(sharing.stands_for(facts));
+        for (&community, &(members, weight, writes)) in &here {
+            if members > 1 {
+                let sum = &mut sums[community];
+                sum.shared += stands_for * f64::from(weight);
+                sum.written += if writes > 0 { stands_for * f64::from(weight) } else { 0.0 };
+                // A page that others use more is not the community's own.
+                if u64::from(weight) * 2 > u64::from(facts.weight) {
+                    sum.pages.push((first.page, facts.weight));
+                }
+            }
+        }
+    }
+    let mut owner: FxHashMap<u64, usize> = FxHashMap::default();
+    for (sum, number) in sums.iter_mut().zip(0..) {
+        sum.pages.sort_unstable_by_key(|&(key, weight)| (std::cmp::Reverse(weight), key));
+        owner.extend(sum.pages.iter().map(|&(key, _)| (key, number)));
+    }
+    let mut lines = shared_lines(sharing, &owner, found.len());
+    let writes = writes_of(seen, &sums, hubs);
+    let hot = |key: u64| hot_page(sharing, key, &writes);
+    let communities = found
+        .iter()
+        .zip(sums)
+        .zip(&mut lines)
+        .map(|((found, sum), lines)| {
+            let weight: f64 = found.threads.iter().map(|&t| activity[t as usize].weight as f64).sum();
+            let (within, outside) = (f64::from(found.within), f64::from(found.outside));
+            Community {
+                group: found.group,
+                threads: found.threads.clone(),
+                events: weight / f64::from(EVENT),
+                share_of_accesses: weight / total,
+                shared: (sum.shared / weight).min(1.0),
+                written: if sum.shared > 0.0 { sum.written / sum.shared } else { 0.0 },
+                contrast: if outside > 0.0 { within / outside } else { f64::INFINITY },
+                stability: None,
+                confidence: 0.0,
+                pages: sum.pages.iter().take(NAMED).filter_map(|&(key, _)| hot(key)).collect(),
+                lines: std::mem::take(lines),
+            }
+        })
+        .collect();
+    let mut by_heat: Vec<u64> = hubs.to_vec();
+    by_heat.sort_by_key(|&key| (std::cmp::Reverse(sharing.page(key).map_or(0, |page| page.weight)), key));
+    let hubs = by_heat.into_iter().take(NAMED).filter_map(hot).collect();
+    let mut clusters =
+        Clusters { of_thread, communities, locality: 0.0, stability: None, hubs, stats: sharing.stats() };
+    clusters.locality = locality(sharing, seen, &clusters.labels());
+    clusters
+}
+
+/// Writes to the pages that will be named.
+fn writes_of(seen: &[Seen], sums: &[Sum], hubs: &[u64]) -> FxHashMap<u64, u64> {
+    let named =
+        sums.iter().flat_map(|sum| sum.pages.iter().take(NAMED).map(|&(key, _)| key)).chain(hubs.iter().copied());
+    let mut writes: FxHashMap<u64, u64> = named.map(|key| (key, 0)).collect();
+    for touch in seen {
+        if let Some(sum) = writes.get_mut(&touch.page) {
+            *sum += u64::from(touch.writes);
+        }
+    }
+    writes
+}
+
+fn hot_page(sharing: &Sharing, key: u64, writes: &FxHashMap<u64, u64>) -> Option<Hot> {
+    let page = sharing.page(key)?;
+    let events = f64::from(page.weight) / f64::from(EVENT);
+    Some(Hot {
+        place: sharing.page_place(page),
+        events,
+        writes: writes.get(&key).copied().unwrap_or(0) as f64 / f64::from(EVENT),
+        hitm: u64::from(page.hitm),
+        threads: page.threads,
+        kilocycles: f64::from(page.latency) / events,
+    })
+}
+
+/// The hottest lines that more than one thread touched, of the pages of each community.
+fn shared_lines(sharing: &Sharing, owner: &FxHashMap<u64, usize>, count: usize) -> Vec<Vec<Hot>> {
+    let mut lines: Vec<Vec<(u32, u64, Hot)>> = vec![Vec::new(); count];
+    for line in sharing.lines().filter(|line| line.shared) {
+        let Some(place) = sharing.line_place(line) else { continue };
+        let Some(&community) = owner.get(&super::sharing::place_key(place.granule(PAGE_SIZE))) else { continue };
+        let events = f64::from(line.weight) / f64::from(EVENT);
+        let writes = f64::from(line.writes) / f64::from(EVENT);
+        let hot = Hot { place: Some(place), events, writes, hitm: u64::from(line.hitm), threads: 2, kilocycles: 0.0 };
+        lines[community].push((line.weight, line.key, hot));
+    }
+    lines
+        .into_iter()
+        .map(|mut lines| {
+            lines.sort_unstable_by_key(|&(weight, key, _)| (std::cmp::Reverse(weight), key));
+            lines.into_iter().take(NAMED).map(|(_, _, hot)| hot).collect()
+        })
+        .collect()
+}
+
+/// The part of sharing that stays within the labels: of all pairs of accesses to a page by different threads, those of
+/// threads with one label, each page counting as much as it is used.
+fn locality(sharing: &Sharing, seen: &[Seen], labels: &[u32]) -> f64 {
+    let mut by_page: FxHashMap<u64, Vec<(u32, f64)>> = FxHashMap::default();
+    for touch in seen {
+        let label = labels.get(touch.thread as usize).copied().unwrap_or(u32::MAX);
+        by_page.entry(touch.page).or_default().push((label, f64::from(touch.weight)));
+    }
+    let (mut kept, mut all) = (0.0, 0.0);
+    let mut pages: Vec<_> = by_page.into_iter().collect();
+    pages.sort_unstable_by_key(|&(key, _)| key);
+    for (key, mut touches) in pages {
+        let Some(page) = sharing.page(key) else { continue };
+        // Whole numbers, so that the order within a page does not show.
+        touches.sort_unstable_by_key(|&(label, _)| label);
+        let total: f64 = touches.iter().map(|touch| touch.1).sum();
+        let own: f64 = touches.iter().map(|touch| touch.1 * touch.1).sum();
+        let pairs = total * total - own;
+        if pairs <= 0.0 {
+            continue;
+        }
+        let within: f64 = touches
+            .chunk_by(|a, b| a.0 == b.0)
+            .map(|class| {
+                let sum: f64 = class.iter().map(|touch| touch.1).sum();
+                sum * sum - class.iter().map(|touch| touch.1 * touch.1).sum::<f64>()
+            })
+            .sum();
+        let weight = total * f64::from(sharing.stands_for(page));
+        kept += weight * within / pairs;
+        all += weight;
+    }
+    if all > 0.0 {
+        kept / all
+    } else {
+        1.0
+    }
+}
+
+impl Sharing {
+    /// The part of all shared accesses whose sharers have one label (a subcell), from 0 to 1; 1 where nothing is shared.
+    ///
+    /// Threads beyond the end of `labels` have a label in common.
+    #[must_use]
+    pub fn locality(&self, labels: &[u32]) -> f64 {
+        locality(self, &self.by_page(), labels)
+    }
+
+    /// How classes of threads (comm, cgroup, process, hint: any labels) share memory: those pairs that meet more than
+    /// chance explains, the most significant first. With a label for each thread it is the graph of the threads.
+    #[must_use]
+    pub fn edges(&self, labels: &[u32]) -> Vec<Edge> {
+        let seen = self.by_page();
+        let label = |thread: u32| labels.get(thread as usize).copied().unwrap_or(u32::MAX);
+        let events: Vec<f32> =
+            self.threads().iter().map(|a| a.weight as f32 / EVENT as f32).filter(|&events| events > 0.0).collect();
+        let total: f32 = events.iter().sum();
+        let mut size: FxHashMap<u32, f64> = FxHashMap::default();
+        for (thread, activity) in (0u32..).zip(self.threads()) {
+            *size.entry(label(thread)).or_default() += activity.weight as f64 / f64::from(EVENT);
+        }
+        let mut met: FxHashMap<(u32, u32), (f64, f64)> = FxHashMap::default();
+        // What each thread meets of all others.
+        let mut degree = vec![0.0; self.threads().len()];
+        for page in seen.chunk_by(|a, b| a.page == b.page) {
+            if page.len() < 2 || is_hub(page, &events, total) {
+                continue;
+            }
+            let mut classes: Vec<(u32, f64, f64)> = page
+                .iter()
+                .map(|t| (label(t.thread), f64::from(events_of(t)), f64::from(events_of(t)).powi(2)))
+                .collect();
+            classes.sort_unstable_by_key(|class| class.0);
+            classes.dedup_by(|next, kept| {
+                let same = next.0 == kept.0;
+                if same {
+                    kept.1 += next.1;
+                    kept.2 += next.2;
+                }
+                same
+            });
+            let all: f64 = classes.iter().map(|class| class.1).sum();
+            let written = page.iter().any(|touch| touch.writes > 0);
+            for touch in page {
+                let events = f64::from(events_of(touch));
+                degree[touch.thread as usize] += events * (all - events) / all;
+            }
+            for (n, &(a, events_a, squares)) in classes.iter().enumerate() {
+                let within = (a, a, (events_a * events_a - squares) / all);
+                let between =
+                    classes.iter().skip(n + 1).map(|&(b, events_b, _)| (a, b, 2.0 * events_a * events_b / all));
+                for (a, b, events) in std::iter::once(within).chain(between).filter(|meeting| meeting.2 > 0.0) {
+                    let sum = met.entry((a, b)).or_default();
+                    sum.0 += events;
+                    sum.1 += if written { events } else { 0.0 };
+                }
+            }
+        }
+        let mut of_class: FxHashMap<u32, (f64, f64)> = FxHashMap::default();
+        for (thread, degree) in (0u32..).zip(degree) {
+            let sum = of_class.entry(label(thread)).or_default();
+            *sum = (sum.0 + degree, sum.1 + degree * degree);
+        }
+        significant(&met, &size, &of_class)
+    }
+
+    /// The touches of pages that more than one thread touches, in the order of the pages.
+    fn by_page(&self) -> Vec<Seen> {
+        let mut seen: Vec<Seen> = self
+            .touches()
+            .filter(|touch| self.page(touch.page).is_some_and(|page| page.threads > 1))
+            .map(|touch| Seen {
+                page: touch.page,
+                lines: touch.lines,
+                cell: 0,
+                rank: touch.thread,
+                thread: touch.thread,
+                weight: touch.weight,
+                writes: touch.writes,
+            })
+            .collect();
+        seen.sort_unstable_by_key(|seen| (seen.page, seen.weight, seen.lines, seen.thread));
+        seen
+    }
+}
+
+/// The edges beyond chance, where a thread meets any other one in proportion to what both meet of all (the configuration
+/// model); `degree` has for each class the sum of what its threads meet, and of the squares.
+fn significant(
+    met: &FxHashMap<(u32, u32), (f64, f64)>,
+    size: &FxHashMap<u32, f64>,
+    degree: &FxHashMap<u32, (f64, f64)>,
+) -> Vec<Edge> {
+    /// Standard deviations below which there is no edge.
+    const SIGNIFICANT: f64 = 3.0;
+    /// The part of what chance gives by which the model itself may be wrong.
+    const MODEL: f64 = 0.03;
+    let mut pairs: Vec<(u32, u32, f64, f64)> =
+        met.iter().map(|(&(a, b), &(sum, written))| (a, b, sum, written)).collect();
+    pairs.sort_unstable_by_key(|&(a, b, ..)| (a, b));
+    let mut classes: Vec<(&u32, &(f64, f64))> = degree.iter().filter(|(_, sums)| sums.0 > 0.0).collect();
+    classes.sort_unstable_by_key(|class| class.0);
+    let total: f64 = pairs.iter().map(|pair| pair.2).sum();
+    let all: f64 = classes.iter().map(|(_, sums)| sums.0).sum();
+    let apart = all * all - classes.iter().map(|(_, sums)| sums.1).sum::<f64>();
+    let mut edges: Vec<Edge> = pairs
+        .into_iter()
+        .filter_map(|(a, b, events, written)| {
+            let (of_a, of_b) = (degree.get(&a)?, degree.get(&b)?);
+            let chance = total / apart * if a == b { of_a.0 * of_a.0 - of_a.1 } else { 2.0 * of_a.0 * of_b.0 };
+            // With one class there is nothing to compare with, and any sharing is beyond chance.
+            let significance = if classes.len() > 1 {
+                (events - chance) / (chance.max(1.0) + (MODEL * chance).powi(2)).sqrt()
+            } else {
+                events.sqrt()
+            };
+            let smaller = size.get(&a)?.min(*size.get(&b)?);
+            let edge = Edge {
+                a,
+                b,
+                events,
+                written: written / events,
+                share: (events / smaller).min(1.0),
+                lift: events / chance,
+                significance,
+            };
+            (significance >= SIGNIFICANT).then_some(edge)
+        })
+        .collect();
+    edges.sort_by(|x, y| y.significance.total_cmp(&x.significance).then_with(|| (x.a, x.b).cmp(&(y.a, y.b))));
+    edges
+}

@@ -1,0 +1,490 @@
+//! The sketch: who touched which page and line how often, in bounded memory and whatever the order of the samples.
+
+use rustc_hash::FxHashMap;
+
+use crate::sample::{Access, Place, Sample, LINE_SIZE, PAGE_SIZE};
+
+/// Units of weight in one event: a sample whose event gave n accesses counts 1/n, to this precision.
+///
+/// Weights are integers because a sum of integers is the same in every order.
+pub const EVENT: u32 = 16;
+
+/// A page is hot, and outlives evictions, from this part of all events on.
+const HOT: u64 = 4096;
+/// Files and shared memory objects that are remembered by name for the report.
+const OBJECTS: usize = 16_384;
+
+/// The accesses of one thread to one page.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Touch {
+    pub page: u64,
+    pub lines: u64,
+    pub thread: u32,
+    pub weight: u32,
+    pub writes: u32,
+}
+
+/// What all threads together did to one page.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Page {
+    pub key: u64,
+    number: u64,
+    object: u32,
+    pub weight: u32,
+    /// Threads that touched it.
+    pub threads: u32,
+    /// Kilocycles of latency.
+    pub latency: u32,
+    pub hitm: u32,
+}
+
+/// What all threads together did to one cache line.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Line {
+    pub key: u64,
+    number: u64,
+    object: u32,
+    first: u32,
+    pub weight: u32,
+    pub writes: u32,
+    pub hitm: u32,
+    pub shared: bool,
+}
+
+/// Something kept in a [`Table`].
+trait Slot: Copy + Default {
+    fn hash(&self) -> u64;
+    fn is_empty(&self) -> bool;
+}
+
+impl Slot for Touch {
+    fn hash(&self) -> u64 {
+        touch_hash(self.page, self.thread)
+    }
+    fn is_empty(&self) -> bool {
+        self.weight == 0
+    }
+}
+
+impl Slot for Page {
+    fn hash(&self) -> u64 {
+        mix(self.key)
+    }
+    fn is_empty(&self) -> bool {
+        self.weight == 0
+    }
+}
+
+impl Slot for Line {
+    fn hash(&self) -> u64 {
+        mix(self.key)
+    }
+    fn is_empty(&self) -> bool {
+        self.weight == 0
+    }
+}
+
+/// Open addressing with linear probing over memory that is taken once.
+#[derive(Debug, Clone)]
+struct Table<S> {
+    slots: Vec<S>,
+    len: usize,
+    limit: usize,
+}
+
+impl<S: Slot> Table<S> {
+    fn new(bytes: usize) -> Self {
+        let count = (bytes / size_of::<S>()).max(64);
+        Self { slots: vec![S::default(); count], len: 0, limit: count / 4 * 3 }
+    }
+
+    /// Where `hash` is, or the empty slot where it would go. The table is never full, so the walk ends.
+    fn find(&self, hash: u64, is: impl Fn(&S) -> bool) -> usize {
+        let count = self.slots.len();
+        let mut at = ((u128::from(hash) * count as u128) >> 64) as usize;
+        loop {
+            match self.slots.get(at) {
+                Some(slot) if !slot.is_empty() && !is(slot) => at += 1,
+                Some(_) => return at,
+                None => at = 0,
+            }
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &S> {
+        self.slots.iter().filter(|slot| !slot.is_empty())
+    }
+
+    /// Keeps what `keep` says; returns how many went.
+    fn retain(&mut self, keep: impl Fn(&S) -> bool) -> usize {
+        let kept: Vec<S> = self.iter().filter(|slot| keep(slot)).copied().collect();
+        let gone = self.len - kept.len();
+        self.slots.fill(S::default());
+        self.len = kept.len();
+        for slot in kept {
+            let at = self.find(slot.hash(), |_| false);
+            self.slots[at] = slot;
+        }
+        gone
+    }
+
+    fn bytes(&self) -> usize {
+        self.slots.len() * size_of::<S>()
+    }
+}
+
+/// What one thread did in all, evicted pages included.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Activity {
+    pub samples: u64,
+    pub weight: u64,
+    pub writes: u64,
+}
+
+/// Counts of what the sketch saw and what it had to let go.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SketchStats {
+    /// Samples with a place, all of which count for their thread's activity.
+    pub samples: u64,
+    /// Samples without a place, which say nothing about sharing.
+    pub without_place: u64,
+    /// Samples of threads beyond the number that the budget has room for.
+    pub without_thread: u64,
+    /// Samples on pages that are not in the kept part.
+    pub not_kept: u64,
+    /// Pages that were let go when the tables were full.
+    pub pages_evicted: u64,
+    /// Pages that are kept with exact counts.
+    pub pages: u64,
+    /// Lines that are kept with exact counts.
+    pub lines: u64,
+    /// The part of all pages that is kept, as a power of two: 0 is all of them, 3 is one in eight. Hot pages are kept besides.
+    pub thinned: u32,
+    /// Bytes that the tables take.
+    pub bytes: u64,
+}
+
+/// The sketch that [`Sharing::add`] feeds and [`Sharing::solve`] reads.
+///
+/// A page is kept while its hash is below a threshold. When a table is full the threshold is halved and the pages above it
+/// go, so what is left is a fair part of all pages, each with its counts since the beginning: nothing is forgotten because
+/// it is old, and the end is the same whatever the order of the samples. Pages that are hot when they would go (a group may
+/// live in a single one) stay; which ones are hot depends on when the tables filled, and on nothing else that has an order.
+#[derive(Debug, Clone)]
+pub struct Sharing {
+    touches: Table<Touch>,
+    pages: Table<Page>,
+    lines: Table<Line>,
+    threshold: u64,
+    line_threshold: u64,
+    threads: Vec<Activity>,
+    thread_limit: usize,
+    objects: FxHashMap<(u64, u64), u32>,
+    names: Vec<(u64, u64)>,
+    weight: u64,
+    stats: SketchStats,
+}
+
+impl Sharing {
+    /// The budget that a run with the default `--memory` gives, in bytes.
+    pub const BUDGET: usize = 24 << 20;
+
+    /// A sketch that takes about `budget` bytes, and for a moment a half more while it thins out; 64 KiB at least.
+    #[must_use]
+    pub fn new(budget: usize) -> Self {
+        let budget = budget.max(1 << 16);
+        Self {
+            touches: Table::new(budget / 2),
+            pages: Table::new(budget / 4),
+            lines: Table::new(budget / 8),
+            threshold: u64::MAX,
+            line_threshold: u64::MAX,
+            threads: Vec::new(),
+            thread_limit: budget / 8 / size_of::<Activity>(),
+            objects: FxHashMap::default(),
+            names: Vec::new(),
+            weight: 0,
+            stats: SketchStats::default(),
+        }
+    }
+
+    /// Counts one sample. It looks at `thread`, `place`, `access`, `share`, `latency` and `data_src`; never at time or tid.
+    pub fn add(&mut self, sample: &Sample) {
+        let (Some(place), Some((weight, writes))) = (sample.place, self.count(sample)) else { return };
+        let hitm = u32::from(sample.data_src.is_hitm());
+        let (page_place, object) = (place.granule(PAGE_SIZE), self.object(place));
+        let page = place_key(page_place);
+        self.add_line(place, object, sample.thread, weight, writes, hitm);
+
+        let at = self.pages.find(mix(page), |slot| slot.key == page);
+        if self.pages.slots[at].is_empty() {
+            if page >= self.threshold {
+                self.stats.not_kept += 1;
+                return;
+            }
+            self.pages.slots[at] = Page { key: page, number: offset(page_place), object, ..Page::default() };
+            self.pages.len += 1;
+        }
+        let slot = &mut self.pages.slots[at];
+        slot.weight = slot.weight.saturating_add(weight);
+        slot.hitm = slot.hitm.saturating_add(hitm);
+        slot.latency = slot.latency.saturating_add(sample.latency.div_ceil(1024));
+
+        let found = self
+            .touches
+            .find(touch_hash(page, sample.thread), |slot| slot.page == page && slot.thread == sample.thread);
+        let touch = &mut self.touches.slots[found];
+        if touch.is_empty() {
+            *touch = Touch { page, thread: sample.thread, ..Touch::default() };
+            self.touches.len += 1;
+            slot.threads += 1;
+        }
+        touch.weight = touch.weight.saturating_add(weight);
+        touch.writes = touch.writes.saturating_add(writes);
+        touch.lines |= 1 << ((offset(place) / LINE_SIZE) % 64);
+        if self.touches.len > self.touches.limit || self.pages.len > self.pages.limit {
+            self.thin();
+        }
+    }
+
+    /// Counts one sample for its thread's activity alone, where it is known that no other thread can touch that memory.
+    /// Gives its weight, and that weight again if it wrote; `None` where the sample does not count.
+    pub fn count(&mut self, sample: &Sample) -> Option<(u32, u32)> {
+        if sample.place.is_none() {
+            self.stats.without_place += 1;
+            return None;
+        }
+        let thread = sample.thread as usize;
+        if thread >= self.threads.len() {
+            if thread >= self.thread_limit {
+                self.stats.without_thread += 1;
+                return None;
+            }
+            self.threads.resize(thread + 1, Activity::default());
+        }
+        // A share from outside may be anything; the cast takes NaN to 0.
+        let weight = ((sample.share * EVENT as f32).round() as u32).clamp(1, EVENT);
+        let writes = if matches!(sample.access, Access::Store | Access::Update) { weight } else { 0 };
+        let activity = self.threads.get_mut(thread)?;
+        activity.samples += 1;
+        activity.weight += u64::from(weight);
+        activity.writes += u64::from(writes);
+        self.stats.samples += 1;
+        self.weight += u64::from(weight);
+        Some((weight, writes))
+    }
+
+    fn add_line(&mut self, place: Place, object: u32, thread: u32, weight: u32, writes: u32, hitm: u32) {
+        let line_place = place.granule(LINE_SIZE);
+        let line = place_key(line_place);
+        let at = self.lines.find(mix(line), |slot| slot.key == line);
+        let slot = &mut self.lines.slots[at];
+        if slot.is_empty() {
+            if line >= self.line_threshold {
+                return;
+            }
+            *slot = Line { key: line, number: offset(line_place), object, first: thread, ..Line::default() };
+            self.lines.len += 1;
+        }
+        slot.weight = slot.weight.saturating_add(weight);
+        slot.writes = slot.writes.saturating_add(writes);
+        slot.hitm = slot.hitm.saturating_add(hitm);
+        slot.shared |= slot.first != thread;
+        if self.lines.len > self.lines.limit {
+            while self.lines.len > self.lines.limit {
+                self.line_threshold /= 2;
+                // With a threshold of nothing left to halve the hot ones go as well.
+                let hot = if self.line_threshold == 0 { u64::MAX } else { self.weight / HOT };
+                let threshold = self.line_threshold;
+                self.lines.retain(|slot| slot.key < threshold || u64::from(slot.weight) > hot);
+            }
+        }
+    }
+
+    /// Halves the part of the pages that is kept until the tables have room.
+    fn thin(&mut self) {
+        while self.touches.len > self.touches.limit || self.pages.len > self.pages.limit {
+            self.threshold /= 2;
+            let hot = self.weight / HOT;
+            let mut candidates: Vec<&Page> =
+                self.pages.iter().filter(|page| page.key >= self.threshold && u64::from(page.weight) > hot).collect();
+            candidates.sort_unstable_by_key(|page| (std::cmp::Reverse(page.weight), page.key));
+            // Hot pages may take a quarter of the table, so that halving always makes room in the end.
+            let mut room = self.touches.limit / 4;
+            let mut spare: Vec<u64> = Vec::new();
+            for page in candidates {
+                let Some(left) = room.checked_sub(page.threads as usize) else { continue };
+                if spare.len() >= self.pages.limit / 4 {
+                    break;
+                }
+                room = left;
+                spare.push(page.key);
+            }
+            spare.sort_unstable();
+            let threshold = self.threshold;
+            let keep = |page: u64| page < threshold || spare.binary_search(&page).is_ok();
+            self.stats.pages_evicted += self.pages.retain(|slot| keep(slot.key)) as u64;
+            self.touches.retain(|slot| keep(slot.page));
+        }
+    }
+
+    fn object(&mut self, place: Place) -> u32 {
+        match place {
+            Place::Private { space, .. } => space,
+            Place::Frame { .. } => 0,
+            Place::Shared { dev, ino, .. } => {
+                if let Some(&object) = self.objects.get(&(dev, ino)) {
+                    return object;
+                }
+                if self.names.len() >= OBJECTS {
+                    return u32::MAX;
+                }
+                let object = self.names.len() as u32;
+                self.names.push((dev, ino));
+                self.objects.insert((dev, ino), object);
+                object
+            }
+        }
+    }
+
+    /// Counts so far.
+    #[must_use]
+    pub fn stats(&self) -> SketchStats {
+        SketchStats {
+            pages: self.pages.len as u64,
+            lines: self.lines.len as u64,
+            thinned: self.threshold.leading_zeros(),
+            bytes: (self.touches.bytes()
+                + self.pages.bytes()
+                + self.lines.bytes()
+                + self.threads.capacity() * size_of::<Activity>()) as u64,
+            ..self.stats
+        }
+    }
+
+    pub(crate) fn threads(&self) -> &[Activity] {
+        &self.threads
+    }
+
+    pub(crate) fn touches(&self) -> impl Iterator<Item = &Touch> {
+        self.touches.iter()
+    }
+
+    pub(crate) fn page(&self, key: u64) -> Option<&Page> {
+        self.pages.slots.get(self.pages.find(mix(key), |slot| slot.key == key)).filter(|slot| !slot.is_empty())
+    }
+
+    pub(crate) fn lines(&self) -> impl Iterator<Item = &Line> {
+        self.lines.iter()
+    }
+
+    /// How many pages a kept page stands for.
+    pub(crate) fn stands_for(&self, page: &Page) -> f32 {
+        if u64::from(page.weight) > self.weight / HOT {
+            1.0
+        } else {
+            2f32.powi(self.threshold.leading_zeros() as i32)
+        }
+    }
+
+    pub(crate) fn page_place(&self, page: &Page) -> Option<Place> {
+        self.place(page.key, page.object, page.number)
+    }
+
+    pub(crate) fn line_place(&self, line: &Line) -> Option<Place> {
+        self.place(line.key, line.object, line.number)
+    }
+
+    /// The place that a slot's key was made from: of the three kinds the one that has this key.
+    fn place(&self, key: u64, object: u32, number: u64) -> Option<Place> {
+        let shared = self.names.get(object as usize).map(|&(dev, ino)| Place::Shared { dev, ino, offset: number });
+        [Some(Place::Private { space: object, addr: number }), Some(Place::Frame { phys: number }), shared]
+            .into_iter()
+            .flatten()
+            .find(|&place| place_key(place) == key)
+    }
+}
+
+fn offset(place: Place) -> u64 {
+    match place {
+        Place::Shared { offset, .. } => offset,
+        Place::Frame { phys } => phys,
+        Place::Private { addr, .. } => addr,
+    }
+}
+
+/// The finalizer of splitmix64: every bit of the input moves every bit of the output.
+pub(crate) fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+fn touch_hash(page: u64, thread: u32) -> u64 {
+    mix(page ^ u64::from(thread).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+/// A granule's key; two granules of a run have the same one with a chance of about 1 in 10^8.
+pub(crate) fn place_key(place: Place) -> u64 {
+    let (kind, number) = match place {
+        Place::Private { space, addr } => (mix(u64::from(space) + 1), addr),
+        Place::Frame { phys } => (0x5bd1_e995_0000_0001, phys),
+        Place::Shared { dev, ino, offset } => (mix(mix(ino) ^ dev.wrapping_mul(0x9e37_79b9_7f4a_7c15)) ^ 0x77, offset),
+    };
+    mix(mix(number ^ kind).wrapping_add(kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(thread: u32, addr: u64) -> Sample {
+        Sample { thread, place: Some(Place::Private { space: 1, addr }), ..Sample::default() }
+    }
+
+    #[test]
+    fn the_kept_set_does_not_depend_on_the_order() {
+        let samples: Vec<Sample> = (0..60_000u64).map(|n| sample((n % 7) as u32, mix(n) % (1 << 28))).collect();
+        let kept = |samples: &mut dyn Iterator<Item = &Sample>| {
+            let mut sharing = Sharing::new(1 << 19);
+            samples.for_each(|sample| sharing.add(sample));
+            let mut touches: Vec<_> =
+                sharing.touches().map(|touch| (touch.page, touch.thread, touch.weight, touch.lines)).collect();
+            touches.sort_unstable();
+            (touches, sharing.stats().thinned)
+        };
+        let forward = kept(&mut samples.iter());
+        assert!(forward.1 > 0, "nothing was evicted, so nothing is tested");
+        assert_eq!(forward, kept(&mut samples.iter().rev()));
+    }
+
+    #[test]
+    fn memory_stays_where_it_was_and_hot_pages_stay() {
+        let mut sharing = Sharing::new(1 << 19);
+        let bytes = sharing.stats().bytes;
+        for n in 0..300_000u64 {
+            sharing.add(&sample((n % 5) as u32, mix(n) % (1 << 40)));
+            sharing.add(&sample((n % 5) as u32, 0x1000));
+        }
+        let stats = sharing.stats();
+        assert!(stats.bytes < bytes + 4096);
+        assert!(stats.pages_evicted > 0 && stats.not_kept > 0);
+        let hot = sharing.page(place_key(Place::Private { space: 1, addr: 0x1000 })).unwrap();
+        assert_eq!(hot.weight, 300_000 * EVENT);
+        assert_eq!(sharing.page_place(hot), Some(Place::Private { space: 1, addr: 0x1000 }));
+    }
+
+    #[test]
+    fn shares_of_an_event_add_up_to_it() {
+        let mut sharing = Sharing::new(1 << 16);
+        for addr in [0x1000, 0x1040, 0x2000, 0x3000] {
+            sharing.add(&Sample { share: 0.25, ..sample(0, addr) });
+        }
+        assert_eq!(sharing.threads()[0].weight, u64::from(EVENT));
+        sharing.add(&Sample { share: f32::NAN, ..sample(0, 0x1000) });
+        sharing.add(&Sample { thread: u32::MAX, ..sample(0, 0x1000) });
+        sharing.add(&Sample { place: None, ..sample(0, 0) });
+        let stats = sharing.stats();
+        assert_eq!((stats.samples, stats.without_thread, stats.without_place), (5, 1, 1));
+    }
+}

@@ -1,0 +1,339 @@
+//! Cells: the decision which cells and subcells there are, made from the tally.
+
+use thiserror::Error;
+
+use super::groups::{CgroupMatcher, GroupIndex, GroupSpec, Groups};
+use super::members::{CommunityIndex, Members};
+use super::mitosis::MAX_CELLS;
+use super::note::Note;
+use super::owners::ByCell;
+use super::specs::specs;
+use super::tally::{CellIndex, Tally};
+
+/// The name of the subcell that takes every thread that no other takes.
+pub const CATCH_ALL: &str = "rest";
+
+/// A cell spec: cgroups that are scheduled on CPUs of their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cell {
+    /// Its name, for people only.
+    pub name: String,
+    /// Its cgroups.
+    pub matches: CellMatch,
+    /// How its threads are divided; nothing where they are not.
+    pub subcells: Vec<Subcell>,
+}
+
+/// Which cgroups a cell spec takes, by their full path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CellMatch {
+    /// Those that contain this text.
+    CgroupContains(String),
+    /// Those that this regular expression matches.
+    CgroupRegex(String),
+    /// All that no other takes: `{}`.
+    All,
+}
+
+/// A part of a cell with CPUs of its own among the cell's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subcell {
+    /// Its name, for people only.
+    pub name: String,
+    /// Its threads: one of these must hold, and holds where all its prefixes do. One empty list takes every thread.
+    pub matches: Vec<Vec<CommPrefix>>,
+}
+
+/// The beginning of a thread's name, at most 15 bytes.
+pub type CommPrefix = String;
+
+impl Subcell {
+    /// The subcell that takes every thread that no other takes.
+    #[must_use]
+    pub fn catch_all() -> Self {
+        Self { name: CATCH_ALL.to_owned(), matches: vec![Vec::new()] }
+    }
+
+    /// True where it takes every thread.
+    #[must_use]
+    pub fn is_catch_all(&self) -> bool {
+        self.matches.iter().any(Vec::is_empty)
+    }
+}
+
+/// What the decision depends on besides the samples.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Options {
+    /// `--min-share` as a part of 1: the share of the samples that a class has at least, for a subcell of its own.
+    pub min_share: f64,
+    /// `--target-cpus`: CPUs of the host that the configuration is for.
+    pub target_cpus: usize,
+}
+
+/// There were no samples, so there is nothing to decide: a scheduler refuses an empty list of cells.
+#[derive(Debug, Clone, Copy, Error, PartialEq, Eq)]
+#[error("there are no samples, so there is no configuration")]
+pub struct NoSamples;
+
+/// What was decided, and what the user must be told about it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// The cells, in the order of the groups.
+    pub cells: Vec<Cell>,
+    /// What the subcells of each cell rest on, in the order of the cells and of their subcells.
+    pub bases: Vec<Vec<Basis>>,
+    /// What does not show in the cells.
+    pub notes: Vec<Note>,
+}
+
+/// What a subcell rests on. A catch-all has neither communities nor a class.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Basis {
+    /// The communities whose threads it is for; several where they were merged, or where its cells have one each.
+    pub communities: Vec<CommunityIndex>,
+    /// The class of threads that it is for, fit for a terminal.
+    pub class: Option<String>,
+    /// Accesses that its communities share, or samples where nobody counted them; 0 for a class.
+    pub value: f64,
+    /// Samples of its threads.
+    pub samples: f64,
+    /// What was merged or left out for it, and why, in sentences.
+    pub why: Vec<String>,
+}
+
+/// Decides on cells and subcells.
+///
+/// Each group that had samples becomes a cell spec, in the order of the groups. `rest` too is left out where it had
+/// none: the scheduler has its cell 0 for such threads anyway.
+///
+/// Threads that share memory come first: each community gets a subcell, the most valuable 7 if there are more. A community
+/// is described by the names of its threads; see [`Note`] for what is done where these are not its alone. Cgroups of a
+/// group whose threads do not share alike get a spec each before the group's own.
+///
+/// A class of threads that share with nobody gets a subcell where there is room and it has `min_share` of the group's
+/// samples. A group of several cgroups is several cells with the same subcells, so a class also gets one where it has that
+/// share in one of them (of 100 samples at least): a small allotment's main thread would else vanish beside a large one's.
+/// A group without community and class is not divided.
+///
+/// Without members nothing is known but names, and all threads are in classes.
+///
+/// # Errors
+/// [`NoSamples`] where the tally is empty.
+pub fn decide(groups: &Groups, tally: &Tally, members: &Members, options: &Options) -> Result<Decision, NoSamples> {
+    let mut decision = Decision { cells: Vec::new(), bases: Vec::new(), notes: Vec::new() };
+    let by_cell = ByCell::new(members);
+    let present = |group: &GroupIndex| tally.group_total(*group) > 0.0;
+    let count = (0..groups.specs().len()).filter(present).count();
+    // What the general specs leave; a spec is a cell at least.
+    let mut room = MAX_CELLS.saturating_sub(count);
+    for (group, spec) in groups.specs().iter().enumerate().filter(|(group, _)| present(group)) {
+        let own = specs(group, spec, tally, &by_cell, options.min_share, room);
+        room = room.saturating_sub(own.cells.len());
+        decision.cells.extend(own.cells);
+        decision.bases.extend(own.bases);
+        decision.notes.extend(own.notes);
+        let in_group = || tally.cells().filter(|(_, cell)| cell.group == group);
+        let untold: f64 = in_group().map(|(_, cell)| cell.untold).sum();
+        if untold > 0.0 {
+            let share = untold / tally.group_total(group);
+            decision.notes.push(Note::TooManyNames { cell: spec.name.clone(), share });
+        }
+        let cells: Vec<CellIndex> = in_group().map(|it| it.0).collect();
+        for (why, (threads, samples)) in by_cell.unknown(&cells) {
+            let share = samples / tally.group_total(group);
+            decision.notes.push(Note::Unknown { cell: spec.name.clone(), threads, share, why });
+        }
+    }
+    if decision.cells.is_empty() {
+        return Err(NoSamples);
+    }
+    unique_names(&mut decision.cells);
+    count_cpus(groups, tally, options, &decision.cells, &mut decision.notes);
+    Ok(decision)
+}
+
+/// Names that are taken get a number.
+fn unique_names(cells: &mut [Cell]) {
+    for index in 0..cells.len() {
+        let (before, after) = cells.split_at_mut(index);
+        let Some(cell) = after.first_mut() else { return };
+        let numbered = (2_usize..).map(|number| format!("{}-{number}", cell.name));
+        let mut names = std::iter::once(cell.name.clone()).chain(numbered);
+        cell.name = names.find(|name| !before.iter().any(|it| it.name == *name)).unwrap_or_default();
+    }
+}
+
+pub(super) fn cell_match(spec: &GroupSpec) -> CellMatch {
+    match &spec.matcher {
+        CgroupMatcher::Contains(part) => CellMatch::CgroupContains(part.clone()),
+        CgroupMatcher::Regex(regex) => CellMatch::CgroupRegex(regex.as_str().to_owned()),
+        CgroupMatcher::All => CellMatch::All,
+    }
+}
+
+/// Says where the scheduler will not have the CPUs or the cells.
+///
+/// It gives every cell an equal share of the CPUs, and each subcell needs one of its cell's (`compute_targets` in
+/// scx_mitosis). Cells are counted as they were sampled: an idle cgroup that matches is one more.
+fn count_cpus(groups: &Groups, tally: &Tally, options: &Options, cells: &[Cell], notes: &mut Vec<Note>) {
+    let is_root = |group: GroupIndex| group + 1 == groups.specs().len();
+    // Cell 0 is always there.
+    let count = 1 + tally.cells().filter(|(_, cell)| !is_root(cell.group)).count();
+    if count > MAX_CELLS {
+        notes.push(Note::TooManyCells { cells: count });
+    }
+    let share = options.target_cpus / count;
+    let crowded: Vec<_> = cells
+        .iter()
+        .map(|cell| (cell.name.clone(), cell.subcells.len().max(1)))
+        .filter(|cell| cell.1 > share)
+        .collect();
+    if let Some(most) = crowded.iter().map(|cell| cell.1).max() {
+        let needed = count * most;
+        notes.push(Note::FewCpus { target_cpus: options.target_cpus, cells: count, share, crowded, needed });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::groups::GroupOptions;
+    use crate::sample::Comm;
+
+    const PAIR: [&str; 2] =
+        ["/workload.slice/workload-tw-a.allotment.slice", "/workload.slice/workload-tw-b.allotment.slice"];
+
+    fn decided(samples: &[(&str, &str, u32)], options: &Options) -> Decision {
+        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        let mut tally = Tally::default();
+        for &(path, comm, count) in samples {
+            let cell = tally.cell(groups.home(path.as_bytes()));
+            tally.add(cell, Some(Comm::from(comm)), f64::from(count));
+        }
+        decide(&groups, &tally, &Members::default(), options).unwrap()
+    }
+
+    fn names(cell: &Cell) -> Vec<&str> {
+        cell.subcells.iter().map(|subcell| subcell.name.as_str()).collect()
+    }
+
+    const OPTIONS: Options = Options { min_share: 0.05, target_cpus: 64 };
+
+    #[test]
+    fn no_samples_are_an_error_not_a_configuration() {
+        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        assert_eq!(decide(&groups, &Tally::default(), &Members::default(), &OPTIONS), Err(NoSamples));
+    }
+
+    #[test]
+    fn groups_without_samples_are_left_out() {
+        let decision = decided(&[("/workload.slice", "web", 10)], &OPTIONS);
+        assert_eq!(decision.cells.len(), 1);
+        assert_eq!(decision.cells[0].matches, CellMatch::CgroupContains("workload.slice".to_owned()));
+        assert_eq!(names(&decision.cells[0]), ["web", "rest"]);
+        let decision = decided(&[("/", "init", 1), (PAIR[0], "web", 1)], &OPTIONS);
+        let cells: Vec<_> = decision.cells.iter().map(|cell| cell.name.as_str()).collect();
+        assert_eq!(cells, ["allotment", "rest"]);
+    }
+
+    #[test]
+    fn min_share_is_reached_exactly() {
+        let decision = decided(&[("/", "seven", 7), ("/", "six", 6), ("/", "other", 127)], &OPTIONS);
+        assert_eq!(names(&decision.cells[0]), ["other", "seven", "rest"]);
+    }
+
+    #[test]
+    fn a_group_without_a_class_is_not_divided() {
+        let samples: Vec<_> = (0..26).map(|at| format!("{}x", (b'a' + at) as char)).collect();
+        let samples: Vec<_> = samples.iter().map(|name| ("/", name.as_str(), 1)).collect();
+        let decision = decided(&samples, &OPTIONS);
+        assert!(decision.cells[0].subcells.is_empty());
+    }
+
+    #[test]
+    fn the_seven_most_sampled_classes_are_taken_and_it_is_said() {
+        let samples: Vec<_> =
+            (0..10_u32).map(|at| (format!("{}name", char::from(b'a' + at as u8)), 100 - at)).collect();
+        let samples: Vec<_> = samples.iter().map(|(name, count)| ("/", name.as_str(), *count)).collect();
+        let decision = decided(&samples, &OPTIONS);
+        assert_eq!(decision.cells[0].subcells.len(), 8);
+        let said: Vec<_> = decision.notes.iter().map(ToString::to_string).collect();
+        assert!(said[0].contains("hname, iname, jname"), "{said:?}");
+    }
+
+    #[test]
+    fn upstream_bug_15_a_thread_without_a_name_is_no_class() {
+        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        let mut tally = Tally::default();
+        let cell = tally.cell(groups.home(b"/"));
+        tally.add(cell, None, 90.0);
+        tally.add(cell, Some(Comm::from(":1234")), 5.0);
+        tally.add(cell, Some(Comm::from("9")), 5.0);
+        let decision = decide(&groups, &tally, &Members::default(), &OPTIONS).unwrap();
+        // A thread may really be called ":1234" or "9": these are names like others.
+        let prefixes: Vec<_> = decision.cells[0].subcells.iter().map(|subcell| subcell.matches.clone()).collect();
+        assert_eq!(prefixes, [vec![vec![":1234".to_owned()]], vec![vec!["9".to_owned()]], vec![vec![]]]);
+    }
+
+    #[test]
+    fn upstream_bug_17_a_small_allotment_keeps_its_main_thread() {
+        let decision = decided(&[(PAIR[0], "web", 2400), (PAIR[1], "db", 100)], &OPTIONS);
+        assert_eq!(names(&decision.cells[0]), ["web", "db", "rest"]);
+        // The same where it stands beside other groups.
+        let decision = decided(&[("/", "sys", 100_000), (PAIR[0], "web", 10)], &OPTIONS);
+        assert_eq!(names(&decision.cells[0]), ["web", "rest"]);
+        // Too few samples say nothing.
+        let decision = decided(&[(PAIR[0], "web", 2400), (PAIR[1], "db", 99)], &OPTIONS);
+        assert_eq!(names(&decision.cells[0]), ["web", "rest"]);
+    }
+
+    #[test]
+    fn names_that_were_too_many_are_said() {
+        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        let mut tally = Tally::new(1);
+        let cell = tally.cell(groups.home(b"/"));
+        for name in ["a", "b"] {
+            tally.add(cell, Some(Comm::from(name)), 5.0);
+        }
+        let decision = decide(&groups, &tally, &Members::default(), &OPTIONS).unwrap();
+        assert_eq!(decision.notes, [Note::TooManyNames { cell: "rest".to_owned(), share: 0.5 }]);
+    }
+
+    #[test]
+    fn names_of_subcells_are_unique() {
+        let decision = decided(&[("/", "rest", 50), ("/", "other", 50)], &OPTIONS);
+        assert_eq!(names(&decision.cells[0]), ["other", "rest-2", "rest"]);
+    }
+
+    #[test]
+    fn few_cpus_are_said_and_the_grouping_is_kept() {
+        let samples = [(PAIR[0], "web", 500), (PAIR[0], "db", 500), (PAIR[1], "log", 500), ("/", "init", 1)];
+        let decision = decided(&samples, &Options { target_cpus: 11, ..OPTIONS });
+        assert_eq!(names(&decision.cells[0]), ["log", "web", "db", "rest"]);
+        assert_eq!(
+            decision.notes,
+            [Note::FewCpus {
+                target_cpus: 11,
+                cells: 3,
+                share: 3,
+                crowded: vec![("allotment".to_owned(), 4)],
+                needed: 12
+            }]
+        );
+        let enough = decided(&samples, &Options { target_cpus: 12, ..OPTIONS });
+        assert!(enough.notes.is_empty());
+        assert_eq!(enough.cells, decision.cells);
+        // Not even one CPU for each cell.
+        let none = decided(&[(PAIR[0], "a", 1)], &Options { target_cpus: 0, min_share: 2.0 });
+        assert!(matches!(none.notes[..], [Note::FewCpus { needed: 2, .. }]), "{:?}", none.notes);
+    }
+
+    #[test]
+    fn more_cgroups_than_the_scheduler_has_cells_are_said() {
+        let paths: Vec<_> = (0..256).map(|at| format!("/workload-tw-{at}.allotment.slice")).collect();
+        let samples: Vec<_> = paths.iter().map(|path| (path.as_str(), "a", 1)).collect();
+        let options = Options { target_cpus: 10_000, ..OPTIONS };
+        assert_eq!(decided(&samples, &options).notes, [Note::TooManyCells { cells: 257 }]);
+        assert!(decided(&samples[1..], &options).notes.is_empty());
+    }
+}

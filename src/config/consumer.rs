@@ -1,0 +1,114 @@
+//! A model of what scx_mitosis makes of a configuration: which cell and subcell takes a thread.
+
+use super::cells::{Cell, CellMatch, Subcell};
+use super::groups::{Ancestry, CgroupMatcher};
+use super::mitosis::{check, Refused};
+
+/// Where a thread goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Assigned {
+    /// The cell spec, as its place in the configuration; `None` is the root's cell where no spec takes everything.
+    pub cell: Option<usize>,
+    /// The subcell, as its place in the cell; `None` is the catch-all where none is written.
+    pub subcell: Option<usize>,
+}
+
+/// A loaded configuration.
+#[derive(Debug, Clone)]
+pub struct Consumer {
+    cells: Vec<(CgroupMatcher, Vec<Subcell>)>,
+}
+
+impl Consumer {
+    /// Loads a configuration, if the scheduler would.
+    ///
+    /// # Errors
+    /// What [`check`] finds.
+    pub fn new(cells: &[Cell]) -> Result<Self, Refused> {
+        check(cells)?;
+        let load = |cell: &Cell| {
+            let matcher = match &cell.matches {
+                CellMatch::CgroupContains(part) => CgroupMatcher::Contains(part.clone()),
+                CellMatch::CgroupRegex(regex) => CgroupMatcher::Regex(
+                    regex::Regex::new(regex)
+                        .map_err(|_| Refused::Regex { cell: cell.name.clone(), regex: regex.clone() })?,
+                ),
+                CellMatch::All => CgroupMatcher::All,
+            };
+            Ok((matcher, cell.subcells.clone()))
+        };
+        Ok(Self { cells: cells.iter().map(load).collect::<Result<_, Refused>>()? })
+    }
+
+    /// The cell and the subcell of a thread, by its cgroup's path below `/sys/fs/cgroup` and its name.
+    #[must_use]
+    pub fn assign(&self, cgroup: &[u8], comm: &[u8]) -> Assigned {
+        let cell = self.cell_of(cgroup);
+        let subcells = cell.and_then(|cell| self.cells.get(cell)).map(|(_, subcells)| subcells.as_slice());
+        Assigned { cell, subcell: subcells.and_then(|subcells| subcell_of(subcells, comm)) }
+    }
+
+    /// From the top down: a cgroup's first matching spec makes a cell of it unless a cell above has that spec or an
+    /// earlier one. The last cell made is the cgroup's.
+    fn cell_of(&self, cgroup: &[u8]) -> Option<usize> {
+        let is_all = |matcher: &CgroupMatcher| matches!(matcher, CgroupMatcher::All);
+        let mut cell: Option<usize> = None;
+        for text in Ancestry::new(cgroup).texts() {
+            let first = self.cells.iter().position(|(matcher, _)| !is_all(matcher) && matcher.is_match(text));
+            match (first, cell) {
+                (Some(spec), Some(above)) if above <= spec => {}
+                (Some(spec), _) => cell = Some(spec),
+                (None, _) => {}
+            }
+        }
+        cell.or_else(|| self.cells.iter().position(|(matcher, _)| is_all(matcher)))
+    }
+}
+
+/// The first subcell that takes the name, and the catch-all, wherever it stands, where none does.
+pub(super) fn subcell_of(subcells: &[Subcell], comm: &[u8]) -> Option<usize> {
+    let takes = |subcell: &Subcell| {
+        subcell.matches.iter().any(|ands| ands.iter().all(|prefix| comm.starts_with(prefix.as_bytes())))
+    };
+    let first = subcells.iter().position(|subcell| !subcell.is_catch_all() && takes(subcell));
+    first.or_else(|| subcells.iter().position(Subcell::is_catch_all))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::mitosis::parse;
+
+    #[test]
+    fn a_thread_goes_where_the_scheduler_sends_it() {
+        let json = r#"[
+            {"name": "child", "matches": {"CgroupContains": "child"}},
+            {"name": "web", "matches": {"CgroupRegex": "/web[0-9]*$"}, "subcells": [
+                {"name": "rest", "matches": [[]]},
+                {"name": "worker", "matches": [[{"CommPrefix": "worker-"}, {"CommPrefix": "work"}], [{"CommPrefix": "w"}]]}
+            ]},
+            {"name": "all", "matches": {}}
+        ]"#;
+        let consumer = Consumer::new(&parse(json).unwrap()).unwrap();
+        let go = |cgroup: &str, comm: &str| {
+            let assigned = consumer.assign(cgroup.as_bytes(), comm.as_bytes());
+            (assigned.cell, assigned.subcell)
+        };
+        assert_eq!(go("/web1", "worker-1"), (Some(1), Some(1)));
+        assert_eq!(go("/web1/x", "w"), (Some(1), Some(1)));
+        assert_eq!(go("/web1/x", "db"), (Some(1), Some(0)));
+        assert_eq!(go("/web1/child", "w"), (Some(0), None));
+        assert_eq!(go("/child/web1", "w"), (Some(0), None));
+        assert_eq!(go("/", "w"), (Some(2), None));
+        assert_eq!(go("/webx", "w"), (Some(2), None));
+    }
+
+    #[test]
+    fn without_a_cell_for_all_the_root_takes_the_others() {
+        let cells = parse(r#"[{"name": "a", "matches": {"CgroupContains": "a"}}]"#).unwrap();
+        let consumer = Consumer::new(&cells).unwrap();
+        assert_eq!(consumer.assign(b"/b", b"x"), Assigned { cell: None, subcell: None });
+        assert_eq!(consumer.assign(b"/a", b"x"), Assigned { cell: Some(0), subcell: None });
+        assert_eq!(Consumer::new(&[]).unwrap_err(), Refused::NoCells);
+    }
+}

@@ -1,0 +1,290 @@
+//! Expression: from who shares with whom to the subcells of one cell spec, within what the scheduler takes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::cells::{Basis, Subcell, CATCH_ALL};
+use super::classes::{families, Family};
+use super::mitosis::MAX_SUBCELLS;
+use super::note::Note;
+use super::owners::{ByCell, Owned, Sharers};
+use super::place::{place, Other, Place, Placement, Unit};
+use super::tally::{CellIndex, Tally};
+use crate::sample::{printable, Comm};
+
+/// A cell with fewer samples says nothing about the shares of its threads.
+const MIN_CELL_SAMPLES: f64 = 100.0;
+/// Classes of a group that are looked at, largest first; more would only cost time, as 7 of them get a subcell.
+const MAX_CANDIDATES: usize = 64;
+/// Communities of a group that are looked at, most valuable first; merging looks at all pairs of them.
+const MAX_COMMUNITIES: usize = 64;
+/// Subcells beside the catch-all.
+const ROOM: usize = MAX_SUBCELLS - 1;
+
+/// What is to be expressed: these cells of a group by one spec.
+pub(super) struct Ask<'a> {
+    /// The spec's name, for the notes.
+    pub spec: &'a str,
+    pub cells: &'a [CellIndex],
+    /// Samples by name and cell of these cells.
+    pub names: &'a [(Comm, CellIndex, f64)],
+    pub tally: &'a Tally,
+    pub by_cell: &'a ByCell<'a>,
+    pub min_share: f64,
+}
+
+/// The subcells of one spec.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Expressed {
+    /// With the catch-all last; none where nothing is divided.
+    pub subcells: Vec<Subcell>,
+    /// What each rests on.
+    pub bases: Vec<Basis>,
+    pub notes: Vec<Note>,
+}
+
+impl Ask<'_> {
+    fn total(&self) -> f64 {
+        self.cells.iter().filter_map(|&cell| self.tally.get(cell)).map(|cell| cell.total).sum()
+    }
+
+    fn is_large(&self, family: &Family, total: f64) -> bool {
+        let large_in_cell = |&(cell, count): &(CellIndex, f64)| {
+            self.tally.get(cell).is_some_and(|cell| {
+                cell.cgroup.is_some() && cell.total >= MIN_CELL_SAMPLES && count / cell.total >= self.min_share
+            })
+        };
+        // Divided, not multiplied: 7 of 140 are 5 %, but 0.05 * 140 is above 7.
+        family.count / total >= self.min_share || family.by_cell.iter().any(large_in_cell)
+    }
+}
+
+/// Expresses communities first, most valuable first, then the most sampled classes in the room that is left.
+pub(super) fn express(ask: &Ask<'_>) -> Expressed {
+    let Owned { sharers, classes, unknown, mut notes } = ask.by_cell.owned(ask.spec, ask.cells, ask.tally, ask.names);
+    let all: BTreeSet<Comm> = sharers.iter().flat_map(|it| it.names.keys().copied()).collect();
+    let mut sharers = reduce(sharers, ask, &mut notes);
+    let total = ask.total();
+    let families = families(&classes);
+    let mut candidates: Vec<&Family> = families.iter().filter(|family| ask.is_large(family, total)).collect();
+    candidates.sort_by(|a, b| b.count.total_cmp(&a.count).then_with(|| a.base.cmp(&b.base)));
+    let unseen = candidates.split_off(candidates.len().min(MAX_CANDIDATES));
+    // Classes that are in the way of a community and too small for a subcell of their own but for that.
+    let mut shields: Vec<&Family> = Vec::new();
+    let mut hopeless: BTreeSet<Vec<u8>> = BTreeSet::new();
+
+    let (placement, chosen) = loop {
+        let room = ROOM.saturating_sub(sharers.len() + shields.len());
+        let chosen: Vec<&Family> = shields.iter().chain(candidates.iter().take(room)).copied().collect();
+        let mut units: Vec<Unit> = sharers.iter().map(Sharers::unit).collect();
+        units.extend(chosen.iter().map(|family| family.unit()));
+        let placed: BTreeSet<Comm> = units.iter().flat_map(|unit| unit.names.iter().map(|it| it.0)).collect();
+        let elsewhere = all.iter().chain(families.iter().flat_map(|family| &family.names));
+        let elsewhere = elsewhere.filter(|name| !placed.contains(name)).map(|name| (*name, Other::Elsewhere));
+        let placement = place(&units, elsewhere.chain(unknown.iter().map(|name| (*name, Other::Unknown))));
+
+        let mut in_the_way = in_the_way(&placement, &units, &families, &chosen, sharers.len());
+        in_the_way.retain(|family| !hopeless.contains(&family.base));
+        // A class that only has its share gives way.
+        let room = ROOM.saturating_sub(sharers.len() + shields.len());
+        if !in_the_way.is_empty() && in_the_way.len() <= room {
+            candidates.retain(|family| !in_the_way.iter().any(|it| it.base == family.base));
+            shields.extend(in_the_way);
+            continue;
+        }
+        if placement.refused.is_empty() {
+            break (placement, chosen);
+        }
+        let communities = sharers.len();
+        for &(index, takes) in &placement.refused {
+            if let Some(family) = index.checked_sub(communities).and_then(|index| chosen.get(index)) {
+                let (class, share) = (printable(&family.base), family.count / total);
+                notes.push(Note::NotDescribable { cell: ask.spec.to_owned(), class, share, takes });
+            } else if let Some(sharers) = sharers.get(index) {
+                let (threads, share) = (sharers.spelled(), sharers.samples() / total);
+                notes.push(Note::CommunityRefused { cell: ask.spec.to_owned(), threads, share, takes });
+            }
+        }
+        let is_refused = |index: usize| placement.refused.iter().any(|it| it.0 == index);
+        let refused = chosen.iter().enumerate().filter(|(index, _)| is_refused(communities + index));
+        hopeless.extend(refused.map(|(_, family)| family.base.clone()));
+        candidates.retain(|family| !hopeless.contains(&family.base));
+        shields.retain(|family| !hopeless.contains(&family.base));
+        let mut index = 0..communities;
+        sharers.retain(|_| !index.next().is_some_and(is_refused));
+    };
+
+    let is_chosen = |family: &Family| chosen.iter().any(|it| it.base == family.base);
+    let mut crowded_out: Vec<&Family> = candidates.into_iter().filter(|family| !is_chosen(family)).collect();
+    crowded_out.extend(unseen);
+    if !crowded_out.is_empty() {
+        let share = crowded_out.iter().map(|family| family.count).sum::<f64>() / total;
+        let classes = crowded_out.iter().map(|family| printable(&family.base)).collect();
+        notes.push(Note::TooManyClasses { cell: ask.spec.to_owned(), classes, share });
+    }
+    subcells(ask.spec, &sharers, &chosen, placement, total, notes)
+}
+
+/// Makes the subcells of the places.
+fn subcells(
+    spec: &str,
+    sharers: &[Sharers],
+    chosen: &[&Family],
+    placement: Placement,
+    total: f64,
+    mut notes: Vec<Note>,
+) -> Expressed {
+    let mut expressed = Expressed::default();
+    let mut taken = BTreeSet::from([CATCH_ALL.to_owned()]);
+    for Place { unit, prefixes, left_out, taken_along } in placement.places {
+        let mut basis = Basis::default();
+        let base = if let Some(sharers) = sharers.get(unit) {
+            basis.communities = sharers.communities.iter().copied().collect();
+            basis.value = sharers.value;
+            basis.samples = sharers.samples();
+            basis.why.clone_from(&sharers.why);
+            joint_name(&prefixes)
+        } else {
+            let base = unit.checked_sub(sharers.len()).and_then(|unit| chosen.get(unit));
+            basis.samples = base.map_or(0.0, |family| family.count);
+            let base = base.map(|family| printable(&family.base)).unwrap_or_default();
+            basis.class = Some(base.clone());
+            base
+        };
+        let numbered = (2_usize..).map(|number| format!("{base}-{number}"));
+        let name = std::iter::once(base.clone()).chain(numbered).find(|name| !taken.contains(name)).unwrap_or_default();
+        taken.insert(name.clone());
+        let said = |names: &[Comm]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let cell = || (spec.to_owned(), name.clone());
+        if let (false, Some(sharers)) = (left_out.is_empty(), sharers.get(unit)) {
+            let (cell, subcell) = cell();
+            let weight: f64 = left_out.iter().filter_map(|name| sharers.names.get(name)).sum();
+            let note = Note::LeftOut { cell, subcell, names: said(&left_out), share: weight / total };
+            basis.why.push(note.to_string());
+            notes.push(note);
+        }
+        if !taken_along.is_empty() {
+            let (cell, subcell) = cell();
+            let note = Note::TakenAlong { cell, subcell, names: said(&taken_along) };
+            basis.why.push(note.to_string());
+            notes.push(note);
+        }
+        expressed.subcells.push(Subcell { name, matches: prefixes.into_iter().map(|prefix| vec![prefix]).collect() });
+        expressed.bases.push(basis);
+    }
+    if !expressed.subcells.is_empty() {
+        expressed.subcells.push(Subcell::catch_all());
+        expressed.bases.push(Basis::default());
+    }
+    expressed.notes = notes;
+    expressed
+}
+
+/// A community's name: its prefixes, the first three of them.
+fn joint_name(prefixes: &[String]) -> String {
+    let shown: Vec<String> = prefixes.iter().take(3).map(|prefix| printable(prefix.as_bytes())).collect();
+    let more = prefixes.len() - shown.len();
+    shown.join("+") + &if more > 0 { format!("+{more}") } else { String::new() }
+}
+
+/// The classes without a place of which a name begins as one of a community does that is left out for it.
+fn in_the_way<'a>(
+    placement: &Placement,
+    units: &[Unit],
+    families: &'a [Family],
+    chosen: &[&Family],
+    communities: usize,
+) -> Vec<&'a Family> {
+    let partly = placement.places.iter().filter(|it| it.unit < communities).flat_map(|place| place.left_out.clone());
+    let refused = placement.refused.iter().filter(|it| it.0 < communities).filter_map(|it| units.get(it.0));
+    let refused = refused.flat_map(|unit| unit.names.iter().map(|it| it.0));
+    let left_out: Vec<Comm> = partly.chain(refused).collect();
+    let takes = |name: &Comm| {
+        let begins = |left_out: &Comm| {
+            let text = left_out.utf8_prefix().as_bytes();
+            !text.is_empty() && name.as_bytes().starts_with(text)
+        };
+        left_out.iter().any(begins)
+    };
+    let is_chosen = |family: &Family| chosen.iter().any(|it| it.base == family.base);
+    families.iter().filter(|family| !is_chosen(family) && family.names.iter().any(takes)).collect()
+}
+
+/// Merges communities or leaves them to the catch-all until there is room for each, by the least locality lost.
+///
+/// Left to the catch-all, a community loses all that it shares. Merged, two communities lose what the smaller one shares
+/// within itself, less what the two share with each other: so much of its caches is then filled by the other.
+fn reduce(mut sharers: Vec<Sharers>, ask: &Ask<'_>, notes: &mut Vec<Note>) -> Vec<Sharers> {
+    let total: f64 = sharers.iter().map(|it| it.value).sum();
+    let part = |value: f64| if total > 0.0 { value / total } else { 0.0 };
+    let cell = || ask.spec.to_owned();
+    let mut left = sharers.split_off(sharers.len().min(MAX_COMMUNITIES));
+    while sharers.len() > ROOM {
+        let mut best: Option<(f64, usize, usize)> = None;
+        for (at, a) in sharers.iter().enumerate() {
+            for (to, b) in sharers.iter().enumerate().skip(at + 1) {
+                let between = ask.by_cell.between(a, b);
+                let loss = (a.value.min(b.value) - between).max(0.0);
+                if between > 0.0 && best.is_none_or(|best| loss < best.0) {
+                    best = Some((loss, at, to));
+                }
+            }
+        }
+        let Some(last) = sharers.last() else { break };
+        match best.filter(|best| best.0 < last.value) {
+            Some((loss, at, to)) => {
+                let other = sharers.remove(to);
+                let between = sharers.get(at).map_or(0.0, |it| ask.by_cell.between(it, &other));
+                if let Some(kept) = sharers.get_mut(at) {
+                    let note =
+                        Note::Merged { cell: cell(), one: kept.spelled(), other: other.spelled(), loss: part(loss) };
+                    kept.merge(other, between);
+                    kept.why.push(note.to_string());
+                    notes.push(note);
+                }
+                sharers.sort_by(|a, b| b.value.total_cmp(&a.value));
+            }
+            None => left.extend(sharers.pop()),
+        }
+    }
+    if !left.is_empty() {
+        let loss = part(left.iter().map(|it| it.value).sum());
+        let communities = left.iter().map(Sharers::spelled).collect();
+        notes.push(Note::TooManyCommunities { cell: cell(), communities, loss });
+    }
+    sharers
+}
+
+impl Sharers {
+    fn unit(&self) -> Unit {
+        Unit {
+            names: self.names.iter().map(|(name, weight)| (*name, *weight)).collect(),
+            threads: self.threads.clone(),
+        }
+    }
+
+    fn samples(&self) -> f64 {
+        self.names.values().sum()
+    }
+
+    /// Its names, for people.
+    fn spelled(&self) -> String {
+        let shown: Vec<String> = self.names.keys().take(4).map(ToString::to_string).collect();
+        let more = self.names.len() - shown.len();
+        shown.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
+    }
+
+    fn merge(&mut self, other: Self, between: f64) {
+        self.value += other.value + between;
+        self.communities.extend(other.communities);
+        self.names.extend(other.names);
+        self.threads.extend(other.threads);
+        self.why.extend(other.why);
+    }
+}
+
+impl Family {
+    fn unit(&self) -> Unit {
+        let weight = self.count / self.names.len().max(1) as f64;
+        Unit { names: self.names.iter().map(|name| (*name, weight)).collect(), threads: BTreeMap::new() }
+    }
+}

@@ -1,0 +1,389 @@
+//! Groups: which cgroups become which cell of the configuration, by the scheduler's own rule.
+
+use regex::Regex;
+use thiserror::Error;
+
+/// Where scx_mitosis looks for cgroups. The text that it matches is this and the cgroup's path.
+pub const CGROUP_ROOT: &str = "/sys/fs/cgroup";
+/// What an allotment's cgroup is called where `--workload-allotment-cgroup-regex` says nothing else.
+pub const ALLOTMENT_REGEX: &str = r"workload-tw-[^/]+\.allotment\.slice";
+/// What the workload's cgroup contains where `--workload-cgroup-regex` says nothing else.
+pub const WORKLOAD_SLICE: &str = "workload.slice";
+
+const ALLOTMENT: &str = "allotment";
+const REST: &str = "rest";
+
+/// A group's place in [`Groups::specs`].
+pub type GroupIndex = usize;
+
+/// How the user names the groups; the default is none of the options.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GroupOptions {
+    /// `--cell NAME=REGEX`, as given and in order.
+    pub cells: Vec<String>,
+    /// `--workload-allotment-cgroup-regex`.
+    pub allotment: Option<String>,
+    /// `--workload-cgroup-regex`.
+    pub workload: Option<String>,
+}
+
+/// Why the options name no groups.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GroupsError {
+    /// A `--cell` without `=`.
+    #[error("--cell number {position}, \"{given}\", is not NAME=REGEX")]
+    NotNameAndRegex {
+        /// Which `--cell`, counted from 1.
+        position: usize,
+        /// What was given.
+        given: String,
+    },
+    /// A `--cell` without a name.
+    #[error("--cell number {position}, \"{given}\", has no name before the \"=\"")]
+    EmptyName {
+        /// Which `--cell`, counted from 1.
+        position: usize,
+        /// What was given.
+        given: String,
+    },
+    /// A name that another cell has.
+    #[error("--cell number {position} takes the name \"{name}\", which {taken_by} already has")]
+    DuplicateName {
+        /// Which `--cell`, counted from 1.
+        position: usize,
+        /// The name.
+        name: String,
+        /// Who has it.
+        taken_by: String,
+    },
+    /// A regular expression that does not compile.
+    #[error("{option}: the regular expression \"{regex}\" is wrong{}: {reason}", at(.offset.as_ref()))]
+    Regex {
+        /// The option it came from, with its number where it can be repeated.
+        option: String,
+        /// The expression.
+        regex: String,
+        /// Where in it, in bytes from its beginning; not known where it is too large.
+        offset: Option<usize>,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+fn at(offset: Option<&usize>) -> String {
+    offset.map(|offset| format!(" at byte {offset}")).unwrap_or_default()
+}
+
+/// What a group's cgroups have in common.
+#[derive(Debug, Clone)]
+pub enum CgroupMatcher {
+    /// The full path contains this.
+    Contains(String),
+    /// The full path matches this. The crate is the one that the scheduler uses, with the same settings.
+    Regex(Regex),
+    /// Every cgroup that no other group took.
+    All,
+}
+
+impl CgroupMatcher {
+    /// True where the text, a cgroup's full path under [`CGROUP_ROOT`], matches.
+    #[must_use]
+    pub fn is_match(&self, text: &str) -> bool {
+        match self {
+            Self::Contains(part) => text.contains(part.as_str()),
+            Self::Regex(regex) => regex.is_match(text),
+            Self::All => true,
+        }
+    }
+}
+
+/// A group: a name and the cgroups that belong to it.
+#[derive(Debug, Clone)]
+pub struct GroupSpec {
+    /// The name, which the cell gets too.
+    pub name: String,
+    /// The cgroups.
+    pub matcher: CgroupMatcher,
+}
+
+/// The cell that a cgroup belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Home {
+    /// The group, which is one cell spec of the configuration.
+    pub group: GroupIndex,
+    /// The matched cgroup that the scheduler makes a cell of: this one or the ancestor that covers it, without
+    /// [`CGROUP_ROOT`]. Empty for the last group, which is the scheduler's cell 0.
+    pub cgroup: Vec<u8>,
+}
+
+/// All groups, in the order in which the scheduler tries them. The last takes what no other takes.
+#[derive(Debug, Clone)]
+pub struct Groups {
+    specs: Vec<GroupSpec>,
+}
+
+impl Groups {
+    /// The groups: the `--cell`s in their order, then `allotment`, `workload.slice` and `rest`.
+    ///
+    /// `--cell` replaces none of the three: it stands before them, so it wins, and a group without samples is not
+    /// written. The names of the three cannot be used again.
+    ///
+    /// # Errors
+    /// The first option that is wrong, with its place.
+    pub fn new(options: &GroupOptions) -> Result<Self, GroupsError> {
+        let mut specs: Vec<GroupSpec> = Vec::with_capacity(options.cells.len() + 3);
+        for (index, given) in options.cells.iter().enumerate() {
+            let position = index + 1;
+            let Some((name, regex)) = given.split_once('=') else {
+                return Err(GroupsError::NotNameAndRegex { position, given: given.clone() });
+            };
+            if name.is_empty() {
+                return Err(GroupsError::EmptyName { position, given: given.clone() });
+            }
+            let taken_by = match specs.iter().position(|spec| spec.name == name) {
+                Some(other) => Some(format!("--cell number {}", other + 1)),
+                None => [ALLOTMENT, WORKLOAD_SLICE, REST].contains(&name).then(|| "a built-in cell".to_owned()),
+            };
+            if let Some(taken_by) = taken_by {
+                return Err(GroupsError::DuplicateName { position, name: name.to_owned(), taken_by });
+            }
+            let matcher = compile(&format!("--cell number {position}"), regex)?;
+            specs.push(GroupSpec { name: name.to_owned(), matcher });
+        }
+        let allotment = options.allotment.as_deref().unwrap_or(ALLOTMENT_REGEX);
+        let allotment = compile("--workload-allotment-cgroup-regex", allotment)?;
+        let workload = match &options.workload {
+            Some(regex) => compile("--workload-cgroup-regex", regex)?,
+            None => CgroupMatcher::Contains(WORKLOAD_SLICE.to_owned()),
+        };
+        specs.push(GroupSpec { name: ALLOTMENT.to_owned(), matcher: allotment });
+        specs.push(GroupSpec { name: WORKLOAD_SLICE.to_owned(), matcher: workload });
+        specs.push(GroupSpec { name: REST.to_owned(), matcher: CgroupMatcher::All });
+        Ok(Self { specs })
+    }
+
+    /// The groups in order.
+    #[must_use]
+    pub fn specs(&self) -> &[GroupSpec] {
+        &self.specs
+    }
+
+    /// The group of a cgroup. See [`Groups::home`].
+    #[must_use]
+    pub fn group_of(&self, path: &[u8]) -> GroupIndex {
+        self.home(path).group
+    }
+
+    /// The cell of a cgroup, whose path is the one below [`CGROUP_ROOT`] (`/a/b`; `/` or nothing is the root).
+    ///
+    /// The scheduler walks from the root down. The first spec that matches a cgroup is that cgroup's, and it becomes
+    /// a cell unless an ancestor became a cell for an equal or earlier spec. A cell further down has therefore always
+    /// an earlier spec than those above it, and what counts for a cgroup is the earliest spec that matches it or one
+    /// of its ancestors, and of those the one nearest to the root. The root itself is never matched.
+    ///
+    /// Bytes that are no UTF-8 are matched as U+FFFD, which is what `Path::display` gives the scheduler.
+    #[must_use]
+    pub fn home(&self, path: &[u8]) -> Home {
+        let ancestry = Ancestry::new(path);
+        for (group, spec) in self.specs.iter().enumerate() {
+            if matches!(spec.matcher, CgroupMatcher::All) {
+                continue;
+            }
+            if let Some(cgroup) = ancestry.texts().position(|text| spec.matcher.is_match(text)) {
+                return Home { group, cgroup: ancestry.cgroup(cgroup) };
+            }
+        }
+        Home { group: self.specs.len().saturating_sub(1), cgroup: Vec::new() }
+    }
+}
+
+/// A cgroup and its ancestors without the root, from the top down, as the texts that a scheduler matches.
+pub(super) struct Ancestry<'a> {
+    components: Vec<&'a [u8]>,
+    text: String,
+    ends: Vec<usize>,
+}
+
+impl<'a> Ancestry<'a> {
+    pub(super) fn new(path: &'a [u8]) -> Self {
+        let components: Vec<&[u8]> = path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()).collect();
+        let mut text = CGROUP_ROOT.to_owned();
+        let mut ends = Vec::with_capacity(components.len());
+        for component in &components {
+            text.push('/');
+            text.push_str(&String::from_utf8_lossy(component));
+            ends.push(text.len());
+        }
+        Self { components, text, ends }
+    }
+
+    pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
+        self.ends.iter().filter_map(|&end| self.text.get(..end))
+    }
+
+    /// The path of the ancestor at this depth, 0 being a child of the root.
+    fn cgroup(&self, depth: usize) -> Vec<u8> {
+        self.components.iter().take(depth + 1).flat_map(|part| [b"/", *part].concat()).collect()
+    }
+}
+
+fn compile(option: &str, regex: &str) -> Result<CgroupMatcher, GroupsError> {
+    Regex::new(regex).map(CgroupMatcher::Regex).map_err(|error| {
+        let (offset, reason) = match regex_syntax::parse(regex) {
+            Err(regex_syntax::Error::Parse(error)) => (Some(error.span().start.offset), error.kind().to_string()),
+            Err(regex_syntax::Error::Translate(error)) => (Some(error.span().start.offset), error.kind().to_string()),
+            // It is well written but compiles to more than the crate allows; the scheduler would refuse it too.
+            _ => (None, error.to_string().replace('\n', " ")),
+        };
+        GroupsError::Regex { option: option.to_owned(), regex: regex.to_owned(), offset, reason }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn with_cells(cells: &[&str]) -> Result<Groups, GroupsError> {
+        Groups::new(&GroupOptions { cells: cells.iter().map(|&cell| cell.to_owned()).collect(), ..Default::default() })
+    }
+
+    #[test]
+    fn default_groups_are_the_extractors() {
+        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        let names: Vec<_> = groups.specs().iter().map(|spec| spec.name.as_str()).collect();
+        assert_eq!(names, ["allotment", "workload.slice", "rest"]);
+        let name = |path: &[u8]| names[groups.group_of(path)];
+        assert_eq!(name(b"/workload.slice/workload-tw-a.allotment.slice/task"), "allotment");
+        assert_eq!(name(b"/workload.slice/my app.slice"), "workload.slice");
+        assert_eq!(name(b"/system.slice"), "rest");
+        assert_eq!(name(b"/"), "rest");
+        assert_eq!(name(b""), "rest");
+        // The allotment is its matcher's, inside of workload.slice or not: that is what the scheduler does.
+        assert_eq!(name(b"/elsewhere/workload-tw-a.allotment.slice"), "allotment");
+    }
+
+    #[test]
+    fn home_is_the_matched_cgroup() {
+        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        let home = groups.home(b"/workload.slice/workload-tw-a.allotment.slice/task/x");
+        assert_eq!(home.cgroup, b"/workload.slice/workload-tw-a.allotment.slice");
+        assert_eq!(groups.home(b"/workload.slice/x/y").cgroup, b"/workload.slice");
+        assert_eq!(groups.home(b"/system.slice/x").cgroup, b"");
+        assert_eq!(groups.home(b"/workload.slice\xff/x").cgroup, b"/workload.slice\xff");
+    }
+
+    #[test]
+    fn regex_sees_the_full_path_and_is_no_substring() {
+        let options =
+            GroupOptions { workload: Some(r"^/sys/fs/cgroup/workload\.slice$".to_owned()), ..Default::default() };
+        let groups = Groups::new(&options).unwrap();
+        assert_eq!(groups.group_of(b"/workload.slice"), 1);
+        assert_eq!(groups.group_of(b"/workload.slice/below"), 1, "an ancestor covers its descendants");
+        assert_eq!(groups.group_of(b"/a/workload.slice"), 2);
+    }
+
+    #[test]
+    fn a_byte_that_is_no_utf8_is_one_character() {
+        let groups = with_cells(&["x=/a.b$"]).unwrap();
+        assert_eq!(groups.group_of(b"/a\xffb"), 0);
+        assert_eq!(groups.group_of("/aäb".as_bytes()), 0);
+        assert_eq!(groups.group_of(b"/a\xff\xffb"), 3);
+    }
+
+    #[test]
+    fn cells_come_first_and_in_order() {
+        let groups = with_cells(&["db=postgres", "web=nginx=1"]).unwrap();
+        assert_eq!(groups.group_of(b"/workload.slice/postgres.service"), 0);
+        assert_eq!(groups.group_of(b"/nginx=1"), 1, "only the first \"=\" divides");
+        assert_eq!(groups.group_of(b"/nginx=1/postgres"), 0, "an earlier spec takes a descendant");
+        assert_eq!(groups.group_of(b"/postgres/nginx=1"), 0, "a later one does not");
+    }
+
+    #[test]
+    fn wrong_options_are_refused_in_one_sentence() {
+        let said = |cells: &[&str]| with_cells(cells).unwrap_err().to_string();
+        assert_eq!(said(&["a"]), "--cell number 1, \"a\", is not NAME=REGEX");
+        assert_eq!(said(&["a=x", "=x"]), "--cell number 2, \"=x\", has no name before the \"=\"");
+        assert_eq!(said(&["a=x", "a=y"]), "--cell number 2 takes the name \"a\", which --cell number 1 already has");
+        assert_eq!(said(&["rest=x"]), "--cell number 1 takes the name \"rest\", which a built-in cell already has");
+        assert_eq!(
+            said(&["a=x", "b=x(y"]),
+            "--cell number 2: the regular expression \"x(y\" is wrong at byte 1: unclosed group"
+        );
+        let options = GroupOptions { allotment: Some("a\\pM\\p{No such}".to_owned()), ..Default::default() };
+        let said = Groups::new(&options).unwrap_err().to_string();
+        assert!(said.starts_with("--workload-allotment-cgroup-regex: "), "{said}");
+        assert!(!said.contains('\n'), "{said}");
+        let said = Groups::new(&GroupOptions { workload: Some("(x{1000}){1000}".to_owned()), ..Default::default() });
+        let said = said.unwrap_err().to_string();
+        assert!(said.starts_with("--workload-cgroup-regex: ") && !said.contains('\n'), "{said}");
+    }
+
+    /// What the scheduler does, step by step, over a whole tree: match each cgroup, make cells from the top down, then
+    /// let each cgroup belong to the nearest cell above it.
+    fn simulate(groups: &Groups, tree: &BTreeSet<Vec<u8>>) -> BTreeMap<Vec<u8>, Home> {
+        let text = |path: &[u8]| format!("{CGROUP_ROOT}{}", String::from_utf8_lossy(path));
+        let last = groups.specs().len() - 1;
+        let mut raw = BTreeMap::new();
+        for path in tree {
+            if let Some(spec) = groups.specs()[..last].iter().position(|spec| spec.matcher.is_match(&text(path))) {
+                raw.insert(path.clone(), spec);
+            }
+        }
+        let ancestors = |path: &[u8]| -> Vec<Vec<u8>> {
+            let slashes = path.iter().enumerate().filter(|(at, byte)| *at > 0 && **byte == b'/');
+            slashes.map(|(at, _)| path[..at].to_vec()).collect()
+        };
+        let mut paths: Vec<_> = raw.keys().cloned().collect();
+        paths.sort_by_key(|path| ancestors(path).len());
+        let mut cells: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+        for path in paths {
+            let covered = ancestors(&path).iter().any(|above| cells.get(above).is_some_and(|spec| *spec <= raw[&path]));
+            if !covered {
+                cells.insert(path.clone(), raw[&path]);
+            }
+        }
+        let home = |path: &Vec<u8>| {
+            let mut line = ancestors(path);
+            line.push(path.clone());
+            let cell = line.into_iter().rev().find(|above| cells.contains_key(above));
+            cell.map_or(Home { group: last, cgroup: vec![] }, |cgroup| Home { group: cells[&cgroup], cgroup })
+        };
+        tree.iter().map(|path| (path.clone(), home(path))).collect()
+    }
+
+    const REGEXES: &[&str] =
+        &["a", "b", "c", "a/b", "b/[ac]", "/c$", "[abc]{2}$", "/a+/", "[^a]$", "^/sys/fs/cgroup/[ab]+/[bc]", "sys", ""];
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(6000))]
+        #[test]
+        fn homes_are_the_schedulers(
+            leaves in prop::collection::vec(prop::collection::vec("[abc]{1,2}", 1..5), 1..12),
+            bytes in prop::collection::vec(any::<u8>(), 0..3),
+            regexes in prop::collection::vec(prop::sample::select(REGEXES), 0..4),
+        ) {
+            let cells = regexes.iter().enumerate().map(|(index, regex)| format!("g{index}={regex}")).collect();
+            let options = GroupOptions { cells, allotment: Some("a[bc]".into()), workload: Some("[ab]".into()) };
+            let groups = Groups::new(&options).unwrap();
+            let mut tree = BTreeSet::new();
+            for leaf in &leaves {
+                let mut path = Vec::new();
+                for part in leaf {
+                    path.push(b'/');
+                    path.extend_from_slice(part.as_bytes());
+                    path.extend(bytes.iter().filter(|byte| **byte != b'/'));
+                    tree.insert(path.clone());
+                }
+            }
+            for (path, home) in simulate(&groups, &tree) {
+                prop_assert_eq!(groups.home(&path), home, "{:?}", String::from_utf8_lossy(&path));
+            }
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Layers: from cells and subcells to what scx_layered can express of them.
+
+use std::collections::BTreeSet;
+
+use regex_syntax::hir::{Hir, HirKind, Look};
+
+use super::cells::{Basis, Cell, CellMatch, Decision, CATCH_ALL};
+use super::groups::CGROUP_ROOT;
+use super::layered::{Kind, Layer, LayerMatch, MAX_ANDS, MAX_LAYERS, MAX_NAME, MAX_PATH, MAX_REGEXES};
+use super::note::Note;
+
+/// The layers of a decision.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Layers {
+    /// In the scheduler's order; the last takes what no other takes.
+    pub layers: Vec<Layer>,
+    /// The cell and the subcell of each, as their places in the decision; no subcell for what is left of a cell, no cell
+    /// where no cell takes everything.
+    pub of: Vec<(Option<usize>, Option<usize>)>,
+    /// What there is no room for.
+    pub notes: Vec<Note>,
+}
+
+/// Makes layers of cells and subcells.
+///
+/// Where there are more than the scheduler takes, the least valuable subcells are left out, classes first; their threads
+/// stay with what is left of the cell. If that is not enough, whole cells are left out, and the layers that come next have
+/// their threads.
+#[must_use]
+pub fn layers(decision: &Decision) -> Layers {
+    let mut without: BTreeSet<(usize, Option<usize>)> = BTreeSet::new();
+    let mut left_out = Vec::new();
+    loop {
+        let drafts = drafts(decision, &without);
+        let regexes = drafts.iter().map(Draft::regexes).sum::<usize>();
+        if drafts.len() <= MAX_LAYERS && regexes <= MAX_REGEXES {
+            return finish(drafts, left_out);
+        }
+        let spare = |draft: &&Draft| drafts.len() > MAX_LAYERS || draft.regexes() > 0;
+        let subcells = drafts.iter().filter(spare).filter(|draft| draft.subcell.is_some());
+        let least = subcells.min_by(|a, b| a.worth().partial_cmp(&b.worth()).unwrap_or(std::cmp::Ordering::Equal));
+        // The last is what must be there.
+        let cells = drafts.get(..drafts.len().saturating_sub(1)).unwrap_or_default();
+        let Some(draft) = least.or_else(|| cells.iter().rfind(spare)) else {
+            return finish(drafts, left_out);
+        };
+        left_out.push(draft.name.clone());
+        if let Some(cell) = draft.cell {
+            without.insert((cell, draft.subcell));
+        }
+    }
+}
+
+/// A layer that may still be left out.
+struct Draft {
+    cell: Option<usize>,
+    subcell: Option<usize>,
+    name: String,
+    matches: Vec<Vec<LayerMatch>>,
+    basis: Basis,
+}
+
+impl Draft {
+    fn regexes(&self) -> usize {
+        self.matches.iter().flatten().filter(|it| matches!(it, LayerMatch::CgroupRegex(_))).count()
+    }
+
+    /// What would be lost without it; communities count more than classes.
+    fn worth(&self) -> (bool, f64, f64) {
+        (!self.basis.communities.is_empty(), self.basis.value, self.basis.samples)
+    }
+}
+
+fn drafts(decision: &Decision, without: &BTreeSet<(usize, Option<usize>)>) -> Vec<Draft> {
+    let mut drafts = Vec::new();
+    let mut last = Draft {
+        cell: None,
+        subcell: None,
+        name: CATCH_ALL.to_owned(),
+        matches: vec![Vec::new()],
+        basis: Basis::default(),
+    };
+    for (index, (cell, bases)) in decision.cells.iter().zip(&decision.bases).enumerate() {
+        if without.contains(&(index, None)) {
+            continue;
+        }
+        let cgroup = cgroup(&cell.matches);
+        divide(index, cell, bases, cgroup.as_ref(), without, &mut drafts);
+        let Some(cgroup) = cgroup else {
+            (last.cell, last.name) = (Some(index), cell.name.clone());
+            continue;
+        };
+        drafts.push(Draft {
+            cell: Some(index),
+            subcell: None,
+            name: cell.name.clone(),
+            matches: vec![vec![cgroup]],
+            basis: Basis::default(),
+        });
+    }
+    drafts.push(last);
+    drafts
+}
+
+/// The layers of a cell's subcells.
+fn divide(
+    index: usize,
+    cell: &Cell,
+    bases: &[Basis],
+    cgroup: Option<&LayerMatch>,
+    without: &BTreeSet<(usize, Option<usize>)>,
+    drafts: &mut Vec<Draft>,
+) {
+    // The prefixes of those that are left out, whose threads no later one must have.
+    let mut gone: Vec<&String> = Vec::new();
+    let subcells = cell.subcells.iter().zip(bases).enumerate().filter(|(_, (subcell, _))| !subcell.is_catch_all());
+    for (at, (subcell, basis)) in subcells {
+        if without.contains(&(index, Some(at))) {
+            gone.extend(subcell.matches.iter().filter_map(|ands| ands.iter().max_by_key(|it| it.len())));
+            continue;
+        }
+        let matches = subcell.matches.iter().filter_map(|ands| alternative(ands, cgroup, &gone)).collect();
+        let name = format!("{}/{}", cell.name, subcell.name);
+        drafts.push(Draft { cell: Some(index), subcell: Some(at), name, matches, basis: basis.clone() });
+    }
+    drafts.retain(|draft| !draft.matches.is_empty());
+}
+
+fn alternative(ands: &[String], cgroup: Option<&LayerMatch>, gone: &[&String]) -> Option<Vec<LayerMatch>> {
+    let longest = ands.iter().max_by_key(|prefix| prefix.len())?;
+    let mut conditions: Vec<LayerMatch> = cgroup.cloned().into_iter().collect();
+    conditions.extend(ands.iter().map(|prefix| LayerMatch::CommPrefix(prefix.clone())));
+    let mut beginnings: Vec<&String> = gone.iter().copied().filter(|it| it.starts_with(longest.as_str())).collect();
+    beginnings.sort_unstable();
+    beginnings.dedup_by(|later, kept| later.starts_with(kept.as_str()));
+    conditions.extend(beginnings.into_iter().map(|it| LayerMatch::CommPrefixExclude(it.clone())));
+    (conditions.len() <= MAX_ANDS).then_some(conditions)
+}
+
+/// How scx_layered finds a cell's cgroups and those below them; `None` is all.
+///
+/// It matches an expression against each cgroup by itself, not against those above it: what ends with `$` would miss those
+/// below, so that they are let in by a `/` in its place. One certain cgroup needs no expression, of which there are few.
+fn cgroup(matches: &CellMatch) -> Option<LayerMatch> {
+    let regex = match matches {
+        CellMatch::All => return None,
+        // scx_layered's path has no "/" before it and one behind it.
+        CellMatch::CgroupContains(part) if !part.contains('/') => {
+            return Some(LayerMatch::CgroupContains(part.clone()))
+        }
+        CellMatch::CgroupContains(part) => regex::escape(part),
+        CellMatch::CgroupRegex(regex) => regex.clone(),
+    };
+    let Ok(hir) = regex_syntax::parse(&regex) else { return Some(LayerMatch::CgroupRegex(regex)) };
+    if let Some(path) = certain(&hir) {
+        return Some(LayerMatch::CgroupPrefix(path));
+    }
+    let ends = |hir: &Hir| hir.properties().look_set().contains(Look::End);
+    Some(LayerMatch::CgroupRegex(if ends(&hir) { open_end(hir).to_string() } else { regex }))
+}
+
+/// The path of the one cgroup that an expression takes, if it takes one only and its path is text.
+fn certain(hir: &Hir) -> Option<String> {
+    let HirKind::Concat(parts) = hir.kind() else { return None };
+    let [first, literal, last] = parts.as_slice() else { return None };
+    let HirKind::Literal(literal) = literal.kind() else { return None };
+    if *first.kind() != HirKind::Look(Look::Start) || *last.kind() != HirKind::Look(Look::End) {
+        return None;
+    }
+    let path = std::str::from_utf8(&literal.0).ok()?.strip_prefix(CGROUP_ROOT)?.strip_prefix('/')?;
+    let is_path = !path.is_empty() && !path.ends_with('/') && path.len() < MAX_PATH - 1;
+    // Bytes that are no UTF-8 became U+FFFD, which the kernel's own path does not have.
+    (is_path && !path.contains([char::REPLACEMENT_CHARACTER, '\0'])).then(|| format!("{path}/"))
+}
+
+/// The expression with `(?:/|$)` for each `$`.
+fn open_end(hir: Hir) -> Hir {
+    match hir.into_kind() {
+        HirKind::Look(Look::End) => Hir::alternation(vec![Hir::literal(*b"/"), Hir::look(Look::End)]),
+        HirKind::Concat(parts) => Hir::concat(parts.into_iter().map(open_end).collect()),
+        HirKind::Alternation(parts) => Hir::alternation(parts.into_iter().map(open_end).collect()),
+        HirKind::Capture(mut capture) => {
+            capture.sub = Box::new(open_end(*capture.sub));
+            Hir::capture(capture)
+        }
+        HirKind::Repetition(mut repetition) => {
+            repetition.sub = Box::new(open_end(*repetition.sub));
+            Hir::repetition(repetition)
+        }
+        HirKind::Literal(literal) => Hir::literal(literal.0),
+        HirKind::Class(class) => Hir::class(class),
+        HirKind::Look(look) => Hir::look(look),
+        HirKind::Empty => Hir::empty(),
+    }
+}
+
+fn finish(drafts: Vec<Draft>, left_out: Vec<String>) -> Layers {
+    let mut layers: Layers = Layers { layers: Vec::new(), of: Vec::new(), notes: Vec::new() };
+    for Draft { cell, subcell, name, matches, basis } in drafts {
+        let kind = match matches.as_slice() {
+            [ands] if ands.is_empty() => Kind::Open {},
+            _ if basis.communities.is_empty() => Kind::class(),
+            _ => Kind::community(),
+        };
+        let name = free_name(&name, &layers.layers);
+        layers.layers.push(Layer { name, matches, kind });
+        layers.of.push((cell, subcell));
+    }
+    if !left_out.is_empty() {
+        layers.notes.push(Note::TooManyLayers { left_out });
+    }
+    layers
+}
+
+/// The name cut to what the scheduler keeps, with a number where it is taken.
+fn free_name(name: &str, taken: &[Layer]) -> String {
+    let cut = |end: &str| {
+        let name = name.replace('\0', "");
+        let room = (0..=MAX_NAME - end.len()).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
+        format!("{}{end}", name.get(..room).unwrap_or(&name))
+    };
+    let numbered = (2_usize..).map(|number| cut(&format!("-{number}")));
+    let free = |name: &String| !name.is_empty() && !taken.iter().any(|it| it.name == *name);
+    std::iter::once(cut("")).chain(numbered).find(free).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Subcell;
+
+    fn decision(cells: Vec<(CellMatch, Vec<(&str, f64)>)>) -> Decision {
+        let mut decision = Decision { cells: Vec::new(), bases: Vec::new(), notes: Vec::new() };
+        for (matches, prefixes) in cells {
+            let mut subcells: Vec<Subcell> = prefixes
+                .iter()
+                .map(|(prefix, _)| Subcell { name: (*prefix).to_owned(), matches: vec![vec![(*prefix).to_owned()]] })
+                .collect();
+            let basis = |value: f64| Basis { communities: vec![0], value, ..Basis::default() };
+            let mut bases: Vec<Basis> = prefixes.iter().map(|(_, value)| basis(*value)).collect();
+            if !subcells.is_empty() {
+                subcells.push(Subcell::catch_all());
+                bases.push(Basis::default());
+            }
+            let name = format!("cell{}", decision.cells.len());
+            decision.cells.push(Cell { name, matches, subcells });
+            decision.bases.push(bases);
+        }
+        decision
+    }
+
+    fn regex(regex: &str) -> CellMatch {
+        CellMatch::CgroupRegex(regex.to_owned())
+    }
+
+    #[test]
+    fn a_certain_cgroup_needs_no_expression() {
+        let path = regex::escape("/sys/fs/cgroup/a b/x.slice");
+        assert_eq!(cgroup(&regex(&format!("^{path}$"))), Some(LayerMatch::CgroupPrefix("a b/x.slice/".to_owned())));
+        let lossy = format!("^{}$", regex::escape("/sys/fs/cgroup/x\u{fffd}"));
+        assert!(matches!(cgroup(&regex(&lossy)), Some(LayerMatch::CgroupRegex(_))));
+        assert_eq!(cgroup(&regex("x+")), Some(LayerMatch::CgroupRegex("x+".to_owned())));
+        assert_eq!(
+            cgroup(&CellMatch::CgroupContains("/a.".to_owned())),
+            Some(LayerMatch::CgroupRegex("/a\\.".to_owned()))
+        );
+    }
+
+    #[test]
+    fn an_expression_takes_what_is_below() {
+        for (given, yes, no) in [
+            (
+                r"/db\.service$",
+                vec!["/sys/fs/cgroup/db.service", "/sys/fs/cgroup/db.service/x/y"],
+                "/sys/fs/cgroup/db.servicex",
+            ),
+            (r"^/sys/fs/cgroup/(a|b$)", vec!["/sys/fs/cgroup/b/c", "/sys/fs/cgroup/ax"], "/sys/fs/cgroup/bx"),
+        ] {
+            let Some(LayerMatch::CgroupRegex(made)) = cgroup(&regex(given)) else { panic!("{given}") };
+            let made = regex::Regex::new(&made).unwrap();
+            assert!(yes.iter().all(|path| made.is_match(path)), "{made}");
+            assert!(!made.is_match(no), "{made}");
+        }
+    }
+
+    #[test]
+    fn the_least_valuable_make_room_and_nobody_has_their_threads() {
+        let names: Vec<String> = (0..7).map(|at| format!("n{at}")).collect();
+        let own =
+            |low: f64| names.iter().zip(0..).map(|(it, at)| (it.as_str(), low + f64::from(at))).collect::<Vec<_>>();
+        // 8 + 8 layers and the last.
+        let made = layers(&decision(vec![
+            (CellMatch::CgroupContains("a".to_owned()), own(100.0)),
+            (CellMatch::CgroupContains("b".to_owned()), own(0.0)),
+        ]));
+        assert_eq!(made.layers.len(), MAX_LAYERS);
+        assert_eq!(made.notes, [Note::TooManyLayers { left_out: vec!["cell1/n0".to_owned()] }]);
+        // Each use of an expression counts: 8 of the first, so that one of the second must go.
+        let made = layers(&decision(vec![(regex("a+"), own(100.0)), (regex("b+"), own(0.0))]));
+        assert!(super::super::layered::check(&made.layers).is_ok());
+        // Whoever is left out is not taken by a shorter prefix.
+        let mut many = own(100.0);
+        many.insert(0, ("webserver", 1.0));
+        many.push(("web", 50.0));
+        let made = layers(&decision(vec![
+            (CellMatch::CgroupContains("a".to_owned()), many),
+            (CellMatch::CgroupContains("b".to_owned()), own(60.0)),
+        ]));
+        let web = made.layers.iter().find(|layer| layer.name == "cell0/web");
+        let conditions = web.map(|layer| layer.matches[0].clone());
+        assert!(conditions.is_none_or(|it| it.contains(&LayerMatch::CommPrefixExclude("webserver".to_owned()))));
+        let consumer = super::super::layered::Consumer::new(&made.layers).unwrap();
+        let rest = consumer.assign(b"/a", b"webserver").unwrap();
+        assert_eq!(made.of[rest], (Some(0), None));
+    }
+
+    #[test]
+    fn names_are_cut_and_stay_unique() {
+        let long = "é".repeat(60);
+        let cells = vec![
+            (CellMatch::CgroupContains("a".to_owned()), vec![]),
+            (CellMatch::CgroupContains("b".to_owned()), vec![]),
+        ];
+        let mut decision = decision(cells);
+        decision.cells[0].name = format!("{long}1");
+        decision.cells[1].name = format!("{long}2");
+        assert!(super::super::layered::check(&layers(&decision).layers).is_ok());
+    }
+}

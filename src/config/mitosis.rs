@@ -1,0 +1,415 @@
+//! The writer and the reader for `scx_mitosis --cell-config FILE`, with the limits that the scheduler has.
+//!
+//! The facts are from scheds/rust/scx_mitosis/src/config.rs of the sched-ext/scx repository, branch mitosis-next.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+use super::cells::{Cell, CellMatch, Subcell};
+use crate::sample::Comm;
+
+/// Cells, with cell 0 (`MAX_CELLS`). Each cgroup that a spec matches is one, so the writer cannot check it.
+pub const MAX_CELLS: usize = 256;
+/// Subcells of a cell, with the catch-all (`MAX_SUBCELLS_PER_CELL`).
+pub const MAX_SUBCELLS: usize = 8;
+/// Alternatives in the `matches` of a subcell.
+pub const MAX_ORS: usize = 4;
+/// Conditions in one alternative.
+pub const MAX_ANDS: usize = 4;
+/// Bytes of a prefix: those of a thread's name. The scheduler cuts longer ones.
+pub const MAX_PREFIX: usize = Comm::MAX;
+
+/// Why the scheduler would refuse a configuration, or would not do what it says.
+#[derive(Debug, Clone, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refused {
+    /// No cells at all.
+    #[error("the configuration has no cells")]
+    NoCells,
+    /// Two cells, or two subcells of a cell, have a name in common, or one has none.
+    #[error("{place}: the name \"{name}\" is empty or taken")]
+    Name {
+        /// The cell, or the whole configuration.
+        place: String,
+        /// The name.
+        name: String,
+    },
+    /// The cell that takes everything is not the last.
+    #[error("cell \"{0}\" takes every cgroup but is not the last")]
+    AllNotLast(String),
+    /// A cell's text is empty, so that it would take every cgroup.
+    #[error("cell \"{0}\" matches an empty text, which every cgroup contains")]
+    EmptyCgroup(String),
+    /// A cell's regular expression does not compile.
+    #[error("cell \"{cell}\": the regular expression \"{regex}\" does not compile")]
+    Regex {
+        /// The cell.
+        cell: String,
+        /// The expression.
+        regex: String,
+    },
+    /// More than [`MAX_SUBCELLS`], the catch-all counted whether it is written or not.
+    #[error("cell \"{cell}\" has {count} subcells with its catch-all; the scheduler takes {MAX_SUBCELLS}")]
+    Subcells {
+        /// The cell.
+        cell: String,
+        /// How many.
+        count: usize,
+    },
+    /// More than one catch-all, or one that also has conditions.
+    #[error("cell \"{cell}\": subcell \"{subcell}\" is a second catch-all, or one with conditions")]
+    CatchAll {
+        /// The cell.
+        cell: String,
+        /// The subcell.
+        subcell: String,
+    },
+    /// None, or more than [`MAX_ORS`].
+    #[error("cell \"{cell}\", subcell \"{subcell}\": {count} alternatives; the scheduler takes 1 to {MAX_ORS}")]
+    Ors {
+        /// The cell.
+        cell: String,
+        /// The subcell.
+        subcell: String,
+        /// How many.
+        count: usize,
+    },
+    /// More than [`MAX_ANDS`].
+    #[error("cell \"{cell}\", subcell \"{subcell}\": {count} conditions in one; the scheduler takes {MAX_ANDS}")]
+    Ands {
+        /// The cell.
+        cell: String,
+        /// The subcell.
+        subcell: String,
+        /// How many.
+        count: usize,
+    },
+    /// Empty, longer than [`MAX_PREFIX`], or with a NUL, which no name has.
+    #[error("cell \"{cell}\", subcell \"{subcell}\": the prefix {prefix:?} is not 1 to {MAX_PREFIX} bytes of a name")]
+    Prefix {
+        /// The cell.
+        cell: String,
+        /// The subcell.
+        subcell: String,
+        /// The prefix.
+        prefix: String,
+    },
+    /// No thread can ever reach the subcell: earlier ones take all of its own.
+    #[error("cell \"{cell}\": no thread reaches subcell \"{subcell}\", earlier ones take all of its prefixes")]
+    Shadowed {
+        /// The cell.
+        cell: String,
+        /// The subcell.
+        subcell: String,
+    },
+}
+
+/// Checks all that the scheduler would refuse, and what it would load but not do as written.
+///
+/// What depends on the host (CPUs, cgroups that match) is not known here; [`super::decide`] says it.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn check(cells: &[Cell]) -> Result<(), Refused> {
+    if cells.is_empty() {
+        return Err(Refused::NoCells);
+    }
+    unique("the configuration", cells.iter().map(|cell| cell.name.as_str()))?;
+    for (index, cell) in cells.iter().enumerate() {
+        match &cell.matches {
+            CellMatch::All if index + 1 < cells.len() => return Err(Refused::AllNotLast(cell.name.clone())),
+            CellMatch::CgroupContains(part) if part.is_empty() => return Err(Refused::EmptyCgroup(cell.name.clone())),
+            CellMatch::All | CellMatch::CgroupContains(_) => {}
+            CellMatch::CgroupRegex(regex) => {
+                if regex::Regex::new(regex).is_err() {
+                    return Err(Refused::Regex { cell: cell.name.clone(), regex: regex.clone() });
+                }
+            }
+        }
+        check_subcells(cell)?;
+    }
+    Ok(())
+}
+
+fn unique<'a>(place: &str, names: impl Iterator<Item = &'a str>) -> Result<(), Refused> {
+    let mut taken = BTreeSet::new();
+    for name in names {
+        if name.is_empty() || !taken.insert(name) {
+            return Err(Refused::Name { place: place.to_owned(), name: name.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+fn check_subcells(cell: &Cell) -> Result<(), Refused> {
+    let name = || cell.name.clone();
+    unique(&format!("cell \"{}\"", cell.name), cell.subcells.iter().map(|subcell| subcell.name.as_str()))?;
+    let divided = cell.subcells.iter().filter(|subcell| !subcell.is_catch_all()).count();
+    // Where none is written, the scheduler adds a catch-all.
+    if divided + 1 > MAX_SUBCELLS {
+        return Err(Refused::Subcells { cell: name(), count: divided + 1 });
+    }
+    let mut has_catch_all = false;
+    let mut earlier: Vec<&str> = Vec::new();
+    for subcell in &cell.subcells {
+        let in_cell = || (name(), subcell.name.clone());
+        if subcell.is_catch_all() {
+            if has_catch_all || subcell.matches.len() != 1 {
+                let (cell, subcell) = in_cell();
+                return Err(Refused::CatchAll { cell, subcell });
+            }
+            has_catch_all = true;
+            continue;
+        }
+        let mut reached = false;
+        let mut own = Vec::new();
+        let count = subcell.matches.len();
+        if count == 0 || count > MAX_ORS {
+            let (cell, subcell) = in_cell();
+            return Err(Refused::Ors { cell, subcell, count });
+        }
+        for prefixes in &subcell.matches {
+            if prefixes.len() > MAX_ANDS {
+                let (cell, subcell) = in_cell();
+                return Err(Refused::Ands { cell, subcell, count: prefixes.len() });
+            }
+            if let Some(prefix) = prefixes.iter().find(|it| it.is_empty() || it.len() > MAX_PREFIX || it.contains('\0'))
+            {
+                let (cell, subcell) = in_cell();
+                return Err(Refused::Prefix { cell, subcell, prefix: prefix.clone() });
+            }
+            // Prefixes that must all hold are one, the longest, or can never hold together.
+            let longest = prefixes.iter().max_by_key(|prefix| prefix.len()).map_or("", String::as_str);
+            let possible = prefixes.iter().all(|prefix| longest.starts_with(prefix.as_str()));
+            if possible && !earlier.iter().any(|prefix| longest.starts_with(prefix)) {
+                reached = true;
+            }
+            if possible {
+                own.push(longest);
+            }
+        }
+        if !reached {
+            let (cell, subcell) = in_cell();
+            return Err(Refused::Shadowed { cell, subcell });
+        }
+        earlier.append(&mut own);
+    }
+    Ok(())
+}
+
+/// The configuration as the scheduler reads it, one subcell a line, if it would accept it.
+///
+/// # Errors
+/// What [`check`] finds; then there is no text.
+pub fn to_json(cells: &[Cell]) -> Result<String, Refused> {
+    check(cells)?;
+    let cells: Vec<String> = cells.iter().map(cell_json).collect();
+    Ok(format!("[\n{}\n]\n", cells.join(",\n")))
+}
+
+fn cell_json(cell: &Cell) -> String {
+    let matches = match &cell.matches {
+        CellMatch::CgroupContains(part) => object("CgroupContains", part),
+        CellMatch::CgroupRegex(regex) => object("CgroupRegex", regex),
+        CellMatch::All => "{}".to_owned(),
+    };
+    let mut text = format!("  {{\n    \"name\": {},\n    \"matches\": {matches}", string(&cell.name));
+    if !cell.subcells.is_empty() {
+        let subcells: Vec<String> = cell.subcells.iter().map(subcell_json).collect();
+        text.push_str(",\n    \"subcells\": [\n");
+        text.push_str(&subcells.join(",\n"));
+        text.push_str("\n    ]");
+    }
+    text.push_str("\n  }");
+    text
+}
+
+fn subcell_json(subcell: &Subcell) -> String {
+    let list = |items: Vec<String>| format!("[{}]", items.join(", "));
+    let ands = |prefixes: &Vec<String>| list(prefixes.iter().map(|prefix| object("CommPrefix", prefix)).collect());
+    let matches = list(subcell.matches.iter().map(ands).collect());
+    format!("      {{\"name\": {}, \"matches\": {matches}}}", string(&subcell.name))
+}
+
+fn object(key: &str, value: &str) -> String {
+    format!("{{{}: {}}}", string(key), string(value))
+}
+
+/// A JSON string.
+fn string(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// Why the scheduler cannot parse a file.
+#[derive(Debug, Error)]
+#[error("no cell configuration: {0}")]
+pub struct ParseError(#[from] serde_json::Error);
+
+#[derive(Deserialize)]
+struct ReadCell {
+    name: String,
+    #[serde(default)]
+    matches: Option<Map<String, Value>>,
+    #[serde(default)]
+    subcells: Vec<ReadSubcell>,
+}
+
+#[derive(Deserialize)]
+enum ReadCellMatch {
+    CgroupContains(String),
+    CgroupRegex(String),
+}
+
+#[derive(Deserialize)]
+struct ReadSubcell {
+    name: String,
+    #[serde(default = "any_thread")]
+    matches: Vec<Vec<ReadSubcellMatch>>,
+}
+
+#[derive(Deserialize)]
+enum ReadSubcellMatch {
+    CommPrefix(String),
+}
+
+fn any_thread() -> Vec<Vec<ReadSubcellMatch>> {
+    vec![Vec::new()]
+}
+
+/// Reads a configuration as the scheduler does: keys that it does not know are ignored, missing `matches` take all.
+///
+/// It only parses; see [`check`] for the limits.
+///
+/// # Errors
+/// Text that is no such list, with a condition that the scheduler does not know, or without a name.
+pub fn parse(json: &str) -> Result<Vec<Cell>, ParseError> {
+    let cells: Vec<ReadCell> = serde_json::from_str(json)?;
+    let cell = |cell: ReadCell| {
+        let matches = match cell.matches {
+            Some(object) if !object.is_empty() => match serde_json::from_value(Value::Object(object))? {
+                ReadCellMatch::CgroupContains(part) => CellMatch::CgroupContains(part),
+                ReadCellMatch::CgroupRegex(regex) => CellMatch::CgroupRegex(regex),
+            },
+            _ => CellMatch::All,
+        };
+        let prefixes = |ands: Vec<ReadSubcellMatch>| {
+            ands.into_iter().map(|ReadSubcellMatch::CommPrefix(prefix)| prefix).collect::<Vec<_>>()
+        };
+        let subcell = |subcell: ReadSubcell| Subcell {
+            name: subcell.name,
+            matches: subcell.matches.into_iter().map(prefixes).collect(),
+        };
+        Ok(Cell { name: cell.name, matches, subcells: cell.subcells.into_iter().map(subcell).collect() })
+    };
+    cells.into_iter().map(cell).collect::<Result<_, serde_json::Error>>().map_err(ParseError)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subcell(name: &str, matches: &[&[&str]]) -> Subcell {
+        let ands = |ands: &&[&str]| ands.iter().map(|&prefix| prefix.to_owned()).collect();
+        Subcell { name: name.to_owned(), matches: matches.iter().map(ands).collect() }
+    }
+
+    fn cell(name: &str, matches: CellMatch, subcells: &[Subcell]) -> Cell {
+        Cell { name: name.to_owned(), matches, subcells: subcells.to_vec() }
+    }
+
+    fn divided(subcells: &[Subcell]) -> Result<(), Refused> {
+        check(&[cell("c", CellMatch::All, subcells)])
+    }
+
+    #[test]
+    fn cells_are_checked() {
+        let part = |part: &str| CellMatch::CgroupContains(part.to_owned());
+        assert_eq!(check(&[]), Err(Refused::NoCells));
+        assert_eq!(check(&[cell("a", CellMatch::All, &[])]), Ok(()));
+        let cells = [cell("a", CellMatch::All, &[]), cell("b", part("x"), &[])];
+        assert_eq!(check(&cells), Err(Refused::AllNotLast("a".to_owned())));
+        assert!(matches!(check(&[cell("a", part("x"), &[]), cell("a", part("y"), &[])]), Err(Refused::Name { .. })));
+        assert!(matches!(check(&[cell("", part("x"), &[])]), Err(Refused::Name { .. })));
+        assert_eq!(check(&[cell("a", part(""), &[])]), Err(Refused::EmptyCgroup("a".to_owned())));
+        let regex = CellMatch::CgroupRegex("(".to_owned());
+        assert!(matches!(check(&[cell("a", regex, &[])]), Err(Refused::Regex { .. })));
+    }
+
+    #[test]
+    fn eight_subcells_with_the_catch_all_are_the_limit() {
+        let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+        let mut subcells: Vec<_> = names.iter().map(|&name| subcell(name, &[&[name]])).collect();
+        // The scheduler's own catch-all is the ninth.
+        assert_eq!(divided(&subcells), Err(Refused::Subcells { cell: "c".to_owned(), count: 9 }));
+        subcells.pop();
+        assert_eq!(divided(&subcells), Ok(()));
+        subcells.push(Subcell::catch_all());
+        assert_eq!(divided(&subcells), Ok(()));
+    }
+
+    #[test]
+    fn conditions_are_checked() {
+        assert!(matches!(divided(&[subcell("s", &[])]), Err(Refused::Ors { count: 0, .. })));
+        let ors: [&[&str]; 5] = [&["a"], &["b"], &["c"], &["d"], &["e"]];
+        assert_eq!(divided(&[subcell("s", &ors[..4])]), Ok(()));
+        assert!(matches!(divided(&[subcell("s", &ors)]), Err(Refused::Ors { count: 5, .. })));
+        assert_eq!(divided(&[subcell("s", &[&["a", "ab", "abc", "abcd"]])]), Ok(()));
+        let ands: &[&str] = &["a", "ab", "abc", "abcd", "abcde"];
+        assert!(matches!(divided(&[subcell("s", &[ands])]), Err(Refused::Ands { count: 5, .. })));
+        assert_eq!(divided(&[subcell("s", &[&["123456789012345"]])]), Ok(()));
+        for prefix in ["1234567890123456", "", "a\0b"] {
+            assert!(matches!(divided(&[subcell("s", &[&[prefix]])]), Err(Refused::Prefix { .. })), "{prefix:?}");
+        }
+    }
+
+    #[test]
+    fn one_catch_all_is_the_limit() {
+        let all = Subcell::catch_all();
+        assert_eq!(divided(&[subcell("s", &[&["a"]]), all.clone()]), Ok(()));
+        assert!(matches!(divided(&[all.clone(), subcell("t", &[&[]])]), Err(Refused::CatchAll { .. })));
+        assert!(matches!(divided(&[subcell("t", &[&["a"], &[]])]), Err(Refused::CatchAll { .. })));
+        assert!(matches!(divided(&[all.clone(), all]), Err(Refused::Name { .. })));
+    }
+
+    #[test]
+    fn a_subcell_that_no_thread_reaches_is_refused() {
+        let web = subcell("web", &[&["web"]]);
+        let webserver = subcell("webserver", &[&["webserver"]]);
+        assert_eq!(divided(&[webserver.clone(), web.clone()]), Ok(()));
+        assert!(matches!(divided(&[web.clone(), webserver]), Err(Refused::Shadowed { .. })));
+        assert!(matches!(divided(&[web.clone(), subcell("w", &[&["web"]])]), Err(Refused::Shadowed { .. })));
+        assert_eq!(divided(&[web.clone(), subcell("w", &[&["webx"], &["db"]])]), Ok(()));
+        assert!(matches!(divided(&[web, subcell("w", &[&["webx"], &["w", "web"]])]), Err(Refused::Shadowed { .. })));
+        assert!(matches!(divided(&[subcell("w", &[&["a", "b"]])]), Err(Refused::Shadowed { .. })));
+        // What can never hold takes nothing from others.
+        assert_eq!(divided(&[subcell("v", &[&["a", "b"], &["c"]]), subcell("w", &[&["b"]])]), Ok(()));
+    }
+
+    #[test]
+    fn what_is_refused_is_not_written() {
+        assert_eq!(to_json(&[]), Err(Refused::NoCells));
+    }
+
+    #[test]
+    fn any_text_survives_writing_and_reading() {
+        let odd = "a \"b\\ \u{1}\u{7f}ä\u{2028}";
+        let cells = [
+            cell(odd, CellMatch::CgroupContains(odd.to_owned()), &[subcell(odd, &[&["\"\\\u{1}ä", "\""]])]),
+            cell("rest", CellMatch::All, &[]),
+        ];
+        assert_eq!(parse(&to_json(&cells).unwrap()).unwrap(), cells);
+    }
+
+    #[test]
+    fn reading_is_as_strict_and_as_lax_as_the_scheduler() {
+        assert!(parse(r#"[{"name":"a","matches":[[]]}]"#).is_err());
+        assert!(parse(r#"[{"name":"a","matches":{"Cgroup":"x"}}]"#).is_err());
+        assert!(parse(r#"[{"name":"a","subcells":[{"name":"s","matches":[[{"Hint":1}]]}]}]"#).is_err());
+        assert!(parse(r#"[{"matches":{}}]"#).is_err());
+        let cells = parse(r#"[{"name":"a","match":{"CgroupRegex":"x"},"subcells":[{"name":"s"}]}]"#).unwrap();
+        assert_eq!(cells, [cell("a", CellMatch::All, &[subcell("s", &[&[]])])]);
+    }
+}

@@ -1,0 +1,262 @@
+//! Notes: what the user must be told about a configuration, as it does not show in it.
+
+use std::fmt;
+
+use super::layered::{MAX_LAYERS, MAX_REGEXES};
+use super::members::Unknown;
+use crate::sample::Comm;
+
+/// Something about the configuration that does not show in it. Displayed as a sentence.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Note {
+    /// No prefix takes the threads of a class and no others, so they stay with the catch-all.
+    NotDescribable {
+        /// The cell.
+        cell: String,
+        /// The class, fit for a terminal.
+        class: String,
+        /// The class's share of the cell's samples, of 1.
+        share: f64,
+        /// A name that the class's prefix would take as well; `None` where no part of the name is UTF-8.
+        takes: Option<Comm>,
+    },
+    /// More classes reach the share than there are subcells; these stay with the catch-all.
+    TooManyClasses {
+        /// The cell.
+        cell: String,
+        /// The classes without a subcell, most sampled first, fit for a terminal.
+        classes: Vec<String>,
+        /// Their share of the cell's samples, of 1.
+        share: f64,
+    },
+    /// A name that several communities of one cell have.
+    OneName {
+        /// The cell.
+        cell: String,
+        /// The name.
+        name: Comm,
+        /// The thread ids of each community that are called so; the first has the subcell of that name.
+        groups: Vec<Vec<u32>>,
+        /// Communities beside the first that share its subcell, as they are mostly of that name.
+        merged: usize,
+    },
+    /// No prefix takes threads of a community and no others, so that all of it stays with the catch-all.
+    CommunityRefused {
+        /// The cell.
+        cell: String,
+        /// Its names, fit for a terminal.
+        threads: String,
+        /// Its share of the cell's samples, of 1.
+        share: f64,
+        /// A name that its prefixes would take as well; `None` where no part of its names is UTF-8.
+        takes: Option<Comm>,
+    },
+    /// A part of a community stays with the catch-all.
+    LeftOut {
+        /// The cell.
+        cell: String,
+        /// The community's subcell.
+        subcell: String,
+        /// The names, fit for a terminal.
+        names: Vec<String>,
+        /// Their share of the cell's samples, of 1.
+        share: f64,
+    },
+    /// Threads that too little is known of go along with a community, as no prefix tells them apart.
+    TakenAlong {
+        /// The cell.
+        cell: String,
+        /// The community's subcell.
+        subcell: String,
+        /// The names, fit for a terminal.
+        names: Vec<String>,
+    },
+    /// Two communities have one subcell, as there are more than subcells.
+    Merged {
+        /// The cell.
+        cell: String,
+        /// The names of the one, fit for a terminal.
+        one: String,
+        /// Those of the other.
+        other: String,
+        /// The part of the accesses that the cell's communities share which this loses, of 1.
+        loss: f64,
+    },
+    /// There are more communities than subcells; these stay with the catch-all.
+    TooManyCommunities {
+        /// The cell.
+        cell: String,
+        /// The names of each, fit for a terminal.
+        communities: Vec<String>,
+        /// The part of the accesses that the cell's communities share which this loses, of 1.
+        loss: f64,
+    },
+    /// Threads that nothing can be said of.
+    Unknown {
+        /// The cell.
+        cell: String,
+        /// How many.
+        threads: usize,
+        /// Their share of the cell's samples, of 1.
+        share: f64,
+        /// Why.
+        why: Unknown,
+    },
+    /// More cgroups would need subcells of their own than there is room for; these have the general ones.
+    TooManySpecs {
+        /// The cell.
+        cell: String,
+        /// Cgroups without subcells of their own.
+        cgroups: usize,
+    },
+    /// scx_layered takes fewer layers or expressions than there would be.
+    TooManyLayers {
+        /// The names of those that are left out, the least valuable first.
+        left_out: Vec<String>,
+    },
+    /// More names were seen than are told apart.
+    TooManyNames {
+        /// The cell.
+        cell: String,
+        /// The share of the cell's samples that is known by no name, of 1.
+        share: f64,
+    },
+    /// More cgroups were seen than the scheduler makes cells of.
+    TooManyCells {
+        /// The cells that there would be, with the root's.
+        cells: usize,
+    },
+    /// The scheduler will exit with "Not enough CPUs" on a host of this size.
+    FewCpus {
+        /// CPUs of the host.
+        target_cpus: usize,
+        /// Cells that were sampled: one for each matched cgroup and the root's.
+        cells: usize,
+        /// CPUs that each cell gets at least.
+        share: usize,
+        /// The cells with more subcells than that, each with their number.
+        crowded: Vec<(String, usize)>,
+        /// CPUs that it takes.
+        needed: usize,
+    },
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotDescribable { cell, class, share, takes: Some(takes) } => write!(
+                f,
+                "{cell}: threads called \"{class}\" ({:.1}% of its samples) stay in the subcell \"rest\": a prefix for \
+                 them would also take \"{takes}\"",
+                share.min(1.0) * 100.0
+            ),
+            Self::NotDescribable { cell, class, share, takes: None } => write!(
+                f,
+                "{cell}: threads called \"{class}\" ({:.1}% of its samples) stay in the subcell \"rest\": their name does \
+                 not begin with UTF-8 text",
+                share.min(1.0) * 100.0
+            ),
+            Self::TooManyClasses { cell, classes, share } => {
+                let what = match classes.len() {
+                    1 => "1 class of threads too many for its subcells stays".to_owned(),
+                    count => format!("{count} classes of threads too many for its subcells stay"),
+                };
+                write!(f, "{cell}: {what} in \"rest\" ({:.1}% of its samples): {}", share.min(1.0) * 100.0, list(classes, ", "))
+            }
+            Self::OneName { cell, name, groups, merged } => {
+                write!(f, "{cell}: {name}: {} sharing groups that comm cannot tell apart; a task hint could", groups.len())?;
+                let tids = |tids: &Vec<u32>| list(&tids.iter().map(u32::to_string).collect::<Vec<_>>(), " ");
+                write!(f, " (tids {})", groups.iter().map(tids).collect::<Vec<_>>().join("; "))?;
+                match groups.len() - 1 - merged.min(&(groups.len() - 1)) {
+                    0 => f.write_str("; they have one subcell"),
+                    1 => f.write_str("; the last one's threads go along with the first's"),
+                    _ => f.write_str("; threads go along with the first one's"),
+                }
+            }
+            Self::CommunityRefused { cell, threads, share, takes } => {
+                let share = share.min(1.0) * 100.0;
+                write!(f, "{cell}: {threads} share memory ({share:.1}% of its samples) but stay in \"rest\": ")?;
+                match takes {
+                    Some(takes) => write!(f, "a prefix for them would also take \"{takes}\""),
+                    None => f.write_str("their names do not begin with UTF-8 text"),
+                }
+            }
+            Self::LeftOut { cell, subcell, names, share } => write!(
+                f,
+                "{cell}: of the threads that share memory with \"{subcell}\", {} stay in \"rest\" ({:.1}% of its \
+                 samples): no prefix is left that takes only them",
+                list(names, ", "),
+                share.min(1.0) * 100.0
+            ),
+            Self::TakenAlong { cell, subcell, names } => write!(
+                f,
+                "{cell}: {} go along with \"{subcell}\", as no prefix tells them apart; too little is known of them",
+                list(names, ", ")
+            ),
+            Self::Merged { cell, one, other, loss } => write!(
+                f,
+                "{cell}: {one} and {other} share memory with each other too and have one subcell, as there are not \
+                 enough ({:.1}% of the locality lost)",
+                loss * 100.0
+            ),
+            Self::TooManyCommunities { cell, communities, loss } => write!(
+                f,
+                "{cell}: there are not enough subcells for all that share memory; in \"rest\" stay ({:.1}% of the \
+                 locality lost): {}",
+                loss * 100.0,
+                list(communities, "; ")
+            ),
+            Self::Unknown { cell, threads, share, why } => {
+                let threads = if *threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };
+                write!(f, "{cell}: what {threads} ({:.1}% of its samples) share is unknown: {why}; ", share.min(1.0) * 100.0)?;
+                f.write_str(match why {
+                    Unknown::FirstTouches => "they are told apart by name only",
+                    _ => "such threads stay in \"rest\"",
+                })
+            }
+            Self::TooManySpecs { cell, cgroups } => {
+                write!(f, "{cell}: {cgroups} of its cgroups would need subcells of their own and have the general ones: ")?;
+                write!(f, "scx_mitosis has {} cells", super::mitosis::MAX_CELLS)
+            }
+            Self::TooManyLayers { left_out } => {
+                write!(f, "scx_layered takes {MAX_LAYERS} layers and {MAX_REGEXES} uses of CgroupRegex: ")?;
+                write!(f, "{} left out, the least valuable first: {}", left_out.len(), list(left_out, ", "))
+            }
+            Self::TooManyNames { cell, share } => write!(
+                f,
+                "{cell}: {:.1}% of its samples are of threads whose names were too many to be counted one by one; a \
+                 prefix may take some of them",
+                share.min(1.0) * 100.0
+            ),
+            Self::TooManyCells { cells } => write!(
+                f,
+                "{cells} cells were sampled (one for each matched cgroup, and the root's), but scx_mitosis has {}; let \
+                 the expressions match fewer cgroups",
+                super::mitosis::MAX_CELLS
+            ),
+            Self::FewCpus { target_cpus, cells, share, crowded, needed } => {
+                let crowded: Vec<_> =
+                    crowded.iter().map(|(cell, subcells)| format!("\"{cell}\" has {subcells}")).collect();
+                let share = match share {
+                    0 => "less than one CPU each".to_owned(),
+                    1 => "1 CPU each".to_owned(),
+                    share => format!("{share} CPUs each"),
+                };
+                write!(
+                    f,
+                    "scx_mitosis takes {needed} CPUs for this: every subcell needs one ({}), and {cells} cells on a host of \
+                     {target_cpus} have {share}; there it exits with \"Not enough CPUs\"",
+                    crowded.join(", ")
+                )
+            }
+        }
+    }
+}
+
+/// The first eight of a list.
+fn list(items: &[String], between: &str) -> String {
+    let shown = items.get(..items.len().min(8)).unwrap_or_default();
+    let more = items.len() - shown.len();
+    shown.join(between) + &if more > 0 { format!(" and {more} more") } else { String::new() }
+}

@@ -1,0 +1,269 @@
+//! Owners: whose name is whose among the threads of some cells, before anything is described.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::members::{Affinity, CommunityIndex, Member, Members, Unknown, Verdict};
+use super::note::Note;
+use super::tally::{CellIndex, Tally};
+use crate::sample::Comm;
+
+/// The members by cell.
+pub(super) struct ByCell<'a> {
+    cells: BTreeMap<CellIndex, Vec<&'a Member>>,
+    affinity: &'a Affinity,
+}
+
+/// Communities that will be one subcell, with their names.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Sharers {
+    /// The communities; several where comm cannot tell them apart, or where cells have one each of the same names.
+    pub communities: BTreeSet<CommunityIndex>,
+    /// Samples by name.
+    pub names: BTreeMap<Comm, f64>,
+    /// Threads by name.
+    pub threads: BTreeMap<Comm, usize>,
+    /// Accesses that they share with each other.
+    pub value: f64,
+    /// What was decided about them, in sentences.
+    pub why: Vec<String>,
+}
+
+/// Whose names are whose.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Owned {
+    /// Those that share memory, the most valuable first.
+    pub sharers: Vec<Sharers>,
+    /// Names of threads that share with nobody in particular, or that no source could tell apart, by name and cell.
+    pub classes: Vec<(Comm, CellIndex, f64)>,
+    /// Names of threads that too little is known of.
+    pub unknown: BTreeSet<Comm>,
+    /// Names that several communities of a cell have.
+    pub notes: Vec<Note>,
+}
+
+/// A name in one cell.
+#[derive(Default)]
+struct Name {
+    /// Samples and threads by community.
+    communities: BTreeMap<CommunityIndex, (f64, Vec<u32>)>,
+    /// There is a thread that may have a class.
+    has_class: bool,
+}
+
+impl<'a> ByCell<'a> {
+    pub(super) fn new(members: &'a Members) -> Self {
+        let mut cells: BTreeMap<CellIndex, Vec<&Member>> = BTreeMap::new();
+        for member in &members.threads {
+            cells.entry(member.cell).or_default().push(member);
+        }
+        Self { cells, affinity: &members.affinity }
+    }
+
+    /// Threads and samples of the cells, by why nothing is known of them.
+    pub(super) fn unknown(&self, cells: &[CellIndex]) -> BTreeMap<Unknown, (usize, f64)> {
+        let mut unknown: BTreeMap<Unknown, (usize, f64)> = BTreeMap::new();
+        for member in cells.iter().filter_map(|cell| self.cells.get(cell)).flatten() {
+            if let Verdict::Unknown(why) = member.verdict {
+                let sum = unknown.entry(why).or_default();
+                sum.0 += 1;
+                sum.1 += weight(member);
+            }
+        }
+        unknown
+    }
+
+    /// Whose names are whose in these cells, in the words of the cell spec `cell`.
+    ///
+    /// A name of two communities in one cell goes to the one with most of its samples, as that loses least; where the other
+    /// one is mostly of that name, the two are taken as one. A name that both communities and other threads have is the
+    /// communities'.
+    pub(super) fn owned(
+        &self,
+        cell: &str,
+        cells: &[CellIndex],
+        tally: &Tally,
+        names: &[(Comm, CellIndex, f64)],
+    ) -> Owned {
+        let mut owned = Owned::default();
+        let mut joined = Joined::default();
+        // Who has the name, and with what weight and how many threads, over all cells.
+        let mut of_name: BTreeMap<Comm, (CommunityIndex, f64, usize)> = BTreeMap::new();
+        let mut has_class: BTreeMap<Comm, bool> = BTreeMap::new();
+        for &index in cells {
+            let (seen, samples) = self.names(index);
+            // What stands for all further cells of a group is no cell, so that its threads are not together.
+            let is_cell = tally.get(index).is_some_and(|tally| tally.cgroup.is_some());
+            for (comm, name) in &seen {
+                *has_class.entry(*comm).or_default() |= name.has_class || !is_cell;
+                if !is_cell {
+                    continue;
+                }
+                let mut by_weight: Vec<_> = name.communities.iter().collect();
+                by_weight.sort_by(|a, b| b.1 .0.total_cmp(&a.1 .0).then_with(|| a.0.cmp(b.0)));
+                let Some((&winner, _)) = by_weight.first() else { continue };
+                let mostly = |&&(community, (weight, _)): &&(&u32, &(f64, Vec<u32>))| {
+                    *weight * 2.0 >= samples.get(community).copied().unwrap_or(0.0)
+                };
+                let (same, other): (Vec<_>, Vec<_>) = by_weight.iter().skip(1).partition(|it| mostly(it));
+                for (&community, _) in &same {
+                    joined.join(winner, community);
+                }
+                if by_weight.len() > 1 {
+                    let tids = by_weight.iter().map(|it| it.1 .1.clone()).collect();
+                    let (name, merged) = (*comm, same.len());
+                    let note = Note::OneName { cell: cell.to_owned(), name, groups: tids, merged };
+                    joined.why.entry(winner).or_default().push(note.to_string());
+                    owned.notes.push(note);
+                }
+                let lost = |it: &(&u32, &(f64, Vec<u32>))| other.iter().any(|other| other.0 == it.0);
+                let kept: Vec<_> = by_weight.iter().filter(|it| !lost(it)).collect();
+                let weight: f64 = kept.iter().map(|it| it.1 .0).sum();
+                let threads: usize = kept.iter().map(|it| it.1 .1.len()).sum();
+                match of_name.get_mut(comm) {
+                    // Another cell has such a community too: they are one subcell, in a cell each.
+                    Some(there) => {
+                        joined.join(there.0, winner);
+                        there.1 += weight;
+                        there.2 += threads;
+                    }
+                    None => {
+                        of_name.insert(*comm, (winner, weight, threads));
+                    }
+                }
+            }
+        }
+        owned.sharers = joined.sharers(&of_name);
+        // One thread alone shares with nobody: the names of the others are another community's.
+        owned.sharers.retain(|sharers| {
+            let is_lone = sharers.threads.values().sum::<usize>() < 2;
+            if is_lone {
+                of_name.retain(|name, _| !sharers.names.contains_key(name));
+                has_class.extend(sharers.names.keys().map(|name| (*name, true)));
+            }
+            !is_lone
+        });
+        for &(comm, index, count) in names {
+            if of_name.contains_key(&comm) {
+                continue;
+            }
+            // A name that no thread has any more is a class like others.
+            if has_class.get(&comm).is_none_or(|&has_class| has_class) {
+                owned.classes.push((comm, index, count));
+            } else {
+                owned.unknown.insert(comm);
+            }
+        }
+        for sharers in &mut owned.sharers {
+            sharers.value = self.value(&sharers.communities, &sharers.names);
+        }
+        owned.sharers.sort_by(|a, b| b.value.total_cmp(&a.value).then_with(|| a.names.keys().cmp(b.names.keys())));
+        owned
+    }
+
+    /// The names of a cell, and the samples of its communities.
+    fn names(&self, cell: CellIndex) -> (BTreeMap<Comm, Name>, BTreeMap<CommunityIndex, f64>) {
+        let members = self.cells.get(&cell).map(Vec::as_slice).unwrap_or_default();
+        let mut sizes: BTreeMap<CommunityIndex, usize> = BTreeMap::new();
+        let mut samples: BTreeMap<CommunityIndex, f64> = BTreeMap::new();
+        for member in members {
+            if let Verdict::Community(community) = member.verdict {
+                *sizes.entry(community).or_default() += 1;
+                *samples.entry(community).or_default() += weight(member);
+            }
+        }
+        let mut names: BTreeMap<Comm, Name> = BTreeMap::new();
+        for member in members {
+            let Some(comm) = member.comm else { continue };
+            let name = names.entry(comm).or_default();
+            match member.verdict {
+                // The others are in other cells, so that no subcell can hold two of them.
+                Verdict::Community(community) if sizes.get(&community).is_some_and(|&size| size > 1) => {
+                    let sum = name.communities.entry(community).or_default();
+                    sum.0 += weight(member);
+                    sum.1.push(member.tid);
+                }
+                Verdict::Community(_) | Verdict::Alone | Verdict::Unknown(Unknown::FirstTouches) => {
+                    name.has_class = true;
+                }
+                Verdict::Unknown(_) => {}
+            }
+        }
+        (names, samples)
+    }
+
+    /// Accesses that communities share within and between each other; where nobody counted them, their samples.
+    fn value(&self, communities: &BTreeSet<CommunityIndex>, names: &BTreeMap<Comm, f64>) -> f64 {
+        if self.affinity.is_empty() {
+            return names.values().sum();
+        }
+        let communities: Vec<CommunityIndex> = communities.iter().copied().collect();
+        let pairs = communities
+            .iter()
+            .enumerate()
+            .flat_map(|(at, &a)| communities.iter().skip(at).map(move |&b| self.affinity.get(a, b)));
+        pairs.sum()
+    }
+
+    /// Accesses that two shared with each other.
+    pub(super) fn between(&self, a: &Sharers, b: &Sharers) -> f64 {
+        a.communities.iter().flat_map(|&a| b.communities.iter().map(move |&b| self.affinity.get(a, b))).sum()
+    }
+}
+
+fn weight(member: &Member) -> f64 {
+    if member.samples.is_finite() {
+        member.samples.max(0.0)
+    } else {
+        0.0
+    }
+}
+
+/// Communities that are taken as one.
+#[derive(Default)]
+struct Joined {
+    above: BTreeMap<CommunityIndex, CommunityIndex>,
+    why: BTreeMap<CommunityIndex, Vec<String>>,
+}
+
+impl Joined {
+    fn root(&self, mut community: CommunityIndex) -> CommunityIndex {
+        while let Some(&above) = self.above.get(&community) {
+            community = above;
+        }
+        community
+    }
+
+    fn join(&mut self, a: CommunityIndex, b: CommunityIndex) {
+        let (a, b) = (self.root(a), self.root(b));
+        if a != b {
+            self.above.insert(a.max(b), a.min(b));
+        }
+    }
+
+    fn sharers(&self, of_name: &BTreeMap<Comm, (CommunityIndex, f64, usize)>) -> Vec<Sharers> {
+        let mut found: BTreeMap<CommunityIndex, Sharers> = BTreeMap::new();
+        for (&comm, &(community, weight, threads)) in of_name {
+            let sharers = found.entry(self.root(community)).or_insert_with(|| Sharers {
+                communities: BTreeSet::new(),
+                names: BTreeMap::new(),
+                threads: BTreeMap::new(),
+                value: 0.0,
+                why: Vec::new(),
+            });
+            sharers.communities.insert(community);
+            sharers.names.insert(comm, weight);
+            sharers.threads.insert(comm, threads);
+        }
+        for &community in self.above.keys() {
+            if let Some(sharers) = found.get_mut(&self.root(community)) {
+                sharers.communities.insert(community);
+            }
+        }
+        for (&community, why) in &self.why {
+            if let Some(sharers) = found.get_mut(&self.root(community)) {
+                sharers.why.extend(why.iter().cloned());
+            }
+        }
+        found.into_values().collect()
+    }
+}

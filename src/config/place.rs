@@ -1,0 +1,319 @@
+//! Places: in which order the subcells of a cell stand and which prefixes each has, so that the first that matches a
+//! thread is its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::prefixes::{base_of, cover, Cover};
+use crate::sample::Comm;
+
+/// Threads that are to have one subcell, by their names.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Unit {
+    /// The names and their weights, sorted; no other unit has one of them.
+    pub names: Vec<(Comm, f64)>,
+    /// Threads of each name where they share memory; empty for a class.
+    pub threads: BTreeMap<Comm, usize>,
+}
+
+impl Unit {
+    /// True for threads that share memory: a part of them is better than none, and unknown threads may come along.
+    fn is_community(&self) -> bool {
+        !self.threads.is_empty()
+    }
+}
+
+/// A name that no unit has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Other {
+    /// Its threads are known to belong elsewhere.
+    Elsewhere,
+    /// Nothing is known of its threads.
+    Unknown,
+}
+
+/// A unit that has a place.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Place {
+    /// Which of the units.
+    pub unit: usize,
+    pub prefixes: Vec<String>,
+    /// Its names that the prefixes do not take.
+    pub left_out: Vec<Comm>,
+    /// Names of which nothing is known that the prefixes take as well.
+    pub taken_along: Vec<Comm>,
+}
+
+/// A unit that has no place, with a name that its prefixes would take as well; `None` where no part of its name is UTF-8.
+pub(super) type Refused = (usize, Option<Comm>);
+
+/// The places in the scheduler's order, and the units without one.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Placement {
+    pub places: Vec<Place>,
+    pub refused: Vec<Refused>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    /// A unit that has no place yet.
+    Waiting(usize),
+    /// A unit with a place: whoever stands later may have prefixes that take the name.
+    Placed,
+    Elsewhere,
+    Unknown,
+}
+
+/// Who has which name, sorted by name.
+struct Owners(Vec<(Comm, Owner)>);
+
+impl Owners {
+    /// The names that begin so, with their owners.
+    fn with(&self, prefix: &str) -> impl Iterator<Item = (Comm, Owner)> + '_ {
+        let prefix = prefix.as_bytes().to_vec();
+        let begin = self.0.partition_point(|(name, _)| name.as_bytes() < prefix.as_slice());
+        let names = self.0.get(begin..).unwrap_or_default().iter().copied();
+        names.take_while(move |(name, _)| name.as_bytes().starts_with(&prefix))
+    }
+
+    fn set(&mut self, name: Comm, owner: Owner) {
+        if let Ok(at) = self.0.binary_search_by_key(&name, |it| it.0) {
+            if let Some(entry) = self.0.get_mut(at) {
+                entry.1 = owner;
+            }
+        }
+    }
+
+    /// The prefixes of a unit if it stood next. `lenient` takes names of which nothing is known; those of its own families
+    /// are always taken, as they differ in a number only.
+    fn cover(&self, index: usize, unit: &Unit, lenient: bool) -> Cover {
+        let bases: BTreeSet<&[u8]> = unit.names.iter().map(|(name, _)| base_of(name.as_bytes())).collect();
+        cover(&unit.names, |prefix| {
+            self.with(prefix).all(|(name, owner)| match owner {
+                Owner::Waiting(other) => other == index,
+                Owner::Placed => true,
+                Owner::Elsewhere => false,
+                Owner::Unknown => lenient || bases.contains(base_of(name.as_bytes())),
+            })
+        })
+    }
+
+    /// A name that is in the way of a unit.
+    fn in_the_way(&self, index: usize, unit: &Unit) -> Option<Comm> {
+        let foreign = |owner: Owner| !matches!(owner, Owner::Placed) && owner != Owner::Waiting(index);
+        let texts = unit.names.iter().map(|(name, _)| name.utf8_prefix());
+        let bases = unit.names.iter().filter_map(|(name, _)| std::str::from_utf8(base_of(name.as_bytes())).ok());
+        texts
+            .chain(bases)
+            .filter(|text| !text.is_empty())
+            .find_map(|text| self.with(text).find(|it| foreign(it.1)).map(|it| it.0))
+    }
+
+    fn place(&mut self, index: usize, unit: &Unit, cover: Cover) -> Place {
+        let Cover { prefixes, left_out } = cover;
+        for (name, _) in &unit.names {
+            self.set(*name, if left_out.contains(name) { Owner::Elsewhere } else { Owner::Placed });
+        }
+        let unknown = |prefix: &String| {
+            self.with(prefix).filter(|(_, owner)| *owner == Owner::Unknown).map(|it| it.0).collect::<Vec<_>>()
+        };
+        let taken_along: Vec<Comm> = prefixes.iter().flat_map(unknown).collect();
+        for name in &taken_along {
+            self.set(*name, Owner::Placed);
+        }
+        Place { unit: index, prefixes, left_out, taken_along }
+    }
+}
+
+/// Places the units, which come with the most valuable first and communities before classes.
+///
+/// Whoever can be described without a name of those that are still to be placed goes next, of several the one with the
+/// longest prefix: so "webserver" stands before "web", and no choice spoils a later one, since a placed unit's names are
+/// in nobody's way. Where nobody can, the most valuable community takes threads along of which nothing is known, or is
+/// described in part; where there is none, the least valuable class is refused.
+pub(super) fn place(units: &[Unit], others: impl Iterator<Item = (Comm, Other)>) -> Placement {
+    let mut owners: Vec<(Comm, Owner)> = units
+        .iter()
+        .enumerate()
+        .flat_map(|(index, unit)| unit.names.iter().map(move |(name, _)| (*name, Owner::Waiting(index))))
+        .collect();
+    owners.extend(others.map(|(name, other)| match other {
+        Other::Elsewhere => (name, Owner::Elsewhere),
+        Other::Unknown => (name, Owner::Unknown),
+    }));
+    owners.sort_by_key(|it| it.0);
+    owners.dedup_by_key(|it| it.0);
+    let mut owners = Owners(owners);
+    let mut placement = Placement::default();
+    let mut waiting: Vec<usize> = (0..units.len()).collect();
+    while !waiting.is_empty() {
+        let found = next(&owners, units, &waiting, false).or_else(|| next(&owners, units, &waiting, true));
+        let found = found.or_else(|| in_part(&owners, units, &waiting));
+        if let Some((index, cover)) = found {
+            waiting.retain(|&it| it != index);
+            if let Some(unit) = units.get(index) {
+                placement.places.push(owners.place(index, unit, cover));
+            }
+        } else if let Some(index) = waiting.pop() {
+            if let Some(unit) = units.get(index) {
+                placement.refused.push((index, owners.in_the_way(index, unit)));
+                for (name, _) in &unit.names {
+                    owners.set(*name, Owner::Elsewhere);
+                }
+            }
+        }
+    }
+    placement
+}
+
+/// The unit that goes next, with all of its names described. Only communities are lenient, and the first that can is taken.
+fn next(owners: &Owners, units: &[Unit], waiting: &[usize], lenient: bool) -> Option<(usize, Cover)> {
+    let mut best: Option<(usize, usize, Cover)> = None;
+    for &index in waiting {
+        let unit = units.get(index)?;
+        if lenient && !unit.is_community() {
+            continue;
+        }
+        let cover = owners.cover(index, unit, lenient);
+        let longest = cover.prefixes.iter().map(String::len).max().unwrap_or(0);
+        if cover.left_out.is_empty() && longest > 0 && best.as_ref().is_none_or(|best| longest > best.0) {
+            best = Some((longest, index, cover));
+            if lenient {
+                break;
+            }
+        }
+    }
+    best.map(|(_, index, cover)| (index, cover))
+}
+
+/// The most valuable community of which two threads or more can be described.
+fn in_part(owners: &Owners, units: &[Unit], waiting: &[usize]) -> Option<(usize, Cover)> {
+    waiting.iter().find_map(|&index| {
+        let unit = units.get(index).filter(|unit| unit.is_community())?;
+        let cover = owners.cover(index, unit, true);
+        let left_out = |name: &Comm| cover.left_out.contains(name);
+        let threads: usize = unit.threads.iter().filter(|(name, _)| !left_out(name)).map(|it| it.1).sum();
+        (threads > 1 && !cover.prefixes.is_empty()).then_some((index, cover))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unit(names: &[&[u8]]) -> Unit {
+        let mut names: Vec<_> = names.iter().map(|name| (Comm::new(name), 10.0)).collect();
+        names.sort_by_key(|it| it.0);
+        Unit { names, threads: BTreeMap::new() }
+    }
+
+    fn community(names: &[&[u8]]) -> Unit {
+        let threads = names.iter().map(|name| (Comm::new(name), 1)).collect();
+        Unit { threads, ..unit(names) }
+    }
+
+    /// Names by family, as classes are made of them.
+    fn classes(names: &[&[u8]]) -> Vec<Unit> {
+        let mut bases: BTreeMap<&[u8], Vec<&[u8]>> = BTreeMap::new();
+        for name in names {
+            bases.entry(base_of(name)).or_default().push(name);
+        }
+        bases.values().map(|names| unit(names)).collect()
+    }
+
+    fn elsewhere(names: &[&[u8]]) -> Vec<(Comm, Other)> {
+        names.iter().map(|name| (Comm::new(name), Other::Elsewhere)).collect()
+    }
+
+    /// The prefixes in order, and for those refused the name in the way.
+    fn described(names: &[&[u8]], small: &[&[u8]]) -> (Vec<Vec<String>>, Vec<Option<Comm>>) {
+        let placement = place(&classes(names), elsewhere(small).into_iter());
+        let refused = placement.refused.into_iter().map(|it| it.1).collect();
+        (placement.places.into_iter().map(|place| place.prefixes).collect(), refused)
+    }
+
+    fn prefixes(names: &[&[u8]], small: &[&[u8]]) -> Vec<Vec<String>> {
+        described(names, small).0
+    }
+
+    #[test]
+    fn upstream_bug_14_the_longer_prefix_stands_first() {
+        assert_eq!(prefixes(&[b"web", b"webserver"], &[]), [["webserver"], ["web"]]);
+    }
+
+    #[test]
+    fn upstream_bug_14_a_small_class_is_not_taken_either() {
+        assert_eq!(described(&[b"web"], &[b"webserver"]), (vec![], vec![Some("webserver".into())]));
+    }
+
+    #[test]
+    fn upstream_bug_14_a_number_cut_off_takes_no_others() {
+        assert_eq!(prefixes(&[b"a1", b"a2"], &[]), [["a"]]);
+        assert_eq!(prefixes(&[b"a1", b"a2"], &[b"apache", b"awk", b"agent"]), [["a1", "a2"]]);
+        let workers: Vec<&[u8]> = vec![b"w0", b"w1", b"w2", b"w3", b"w4", b"w5"];
+        assert_eq!(prefixes(&workers, &[]), [["w"]]);
+        // Six first digits are more than the four ORs of a subcell, and half a class is none.
+        assert_eq!(described(&workers, &[b"watchdog"]), (vec![], vec![Some("watchdog".into())]));
+        assert_eq!(prefixes(&[b"w10", b"w11", b"w23", b"w2"], &[b"watchdog"]), [["w1", "w2"]]);
+    }
+
+    #[test]
+    fn upstream_bug_14_a_lone_number_stands_for_its_like() {
+        assert_eq!(prefixes(&[b"web1"], &[]), [["web"]]);
+        assert_eq!(prefixes(&[b"web1", b"web10"], &[]), [["web"]]);
+        assert_eq!(prefixes(&[b"web1"], &[b"webserver"]), [["web1"]]);
+        assert_eq!(prefixes(&[b"x264"], &[]), [["x264"]]);
+    }
+
+    #[test]
+    fn names_of_digits_only_are_names() {
+        assert_eq!(prefixes(&[b"1", b"10"], &[]), [["10"], ["1"]]);
+        assert_eq!(described(&[b"1"], &[b"10"]), (vec![], vec![Some("10".into())]));
+        assert_eq!(prefixes(&[b":1234"], &[]), [[":1234"]]);
+    }
+
+    #[test]
+    fn a_name_that_is_no_utf8_is_matched_by_its_utf8_part() {
+        assert_eq!(prefixes(&[b"caf\xc3"], &[]), [["caf"]]);
+        assert_eq!(described(&[b"caf\xc3"], &[b"cafe"]), (vec![], vec![Some("cafe".into())]));
+        assert_eq!(described(&[b"caf\xc3", b"caf\xff"], &[]).1.len(), 2);
+        assert_eq!(described(&[b"\xff", b""], &[]), (vec![], vec![None, None]));
+        // A number behind such a byte folds too, and has no digits to be told apart by.
+        assert_eq!(prefixes(&[b"x\xff1", b"x\xff2"], &[]), [["x"]]);
+        assert_eq!(described(&[b"x\xff1", b"x\xff2"], &[b"xy"]).1, [Some("xy".into())]);
+    }
+
+    #[test]
+    fn two_halves_of_a_pool_are_told_apart() {
+        let units = [community(&[b"pool-1", b"pool-2"]), community(&[b"pool-3", b"pool-4"])];
+        let placed: Vec<_> = place(&units, std::iter::empty()).places.into_iter().map(|it| it.prefixes).collect();
+        // The second to be placed may fold, as those before it have theirs already.
+        assert_eq!(placed, [vec!["pool-1", "pool-2"], vec!["pool-"]]);
+        let units = [community(&[b"pool-1", b"pool-2"]), community(&[b"pool-10", b"pool-11"])];
+        let placed: Vec<_> = place(&units, std::iter::empty()).places.into_iter().map(|it| it.prefixes).collect();
+        assert_eq!(placed, [vec!["pool-10", "pool-11"], vec!["pool-"]]);
+    }
+
+    #[test]
+    fn unknown_threads_are_in_the_way_only_where_it_can_be_helped() {
+        let unknown = |names: &[&[u8]]| names.iter().map(|it| (Comm::new(it), Other::Unknown)).collect::<Vec<_>>();
+        let placed = |units: &[Unit], others: &[&[u8]]| place(units, unknown(others).into_iter());
+        let lone = placed(&[community(&[b"db", b"web1"])], &[b"webx", b"web2"]);
+        assert_eq!(lone.places[0].prefixes, ["db", "web1"], "lengthened");
+        let with = placed(&[community(&[b"db", b"web"])], &[b"webx"]);
+        assert_eq!((with.places[0].prefixes.len(), &with.places[0].taken_along[..]), (2, &["webx".into()][..]));
+        assert_eq!(
+            placed(&[unit(&[b"web"])], &[b"webx"]).refused,
+            [(0, Some("webx".into()))],
+            "a class shares nothing"
+        );
+    }
+
+    #[test]
+    fn a_part_of_a_community_is_better_than_none() {
+        let placement = place(&[community(&[b"web", b"db", b"log"])], elsewhere(&[b"webserver"]).into_iter());
+        assert_eq!(placement.places[0].prefixes, ["db", "log"]);
+        assert_eq!(placement.places[0].left_out, ["web".into()]);
+        let placement = place(&[community(&[b"web", b"db"])], elsewhere(&[b"webserver"]).into_iter());
+        assert_eq!(placement.refused, [(0, Some("webserver".into()))], "one thread is no community");
+    }
+}

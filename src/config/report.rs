@@ -1,0 +1,405 @@
+//! The report of a decision: what each subcell rests on, as `--report FILE` writes it. docs/report.md has the schema.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::cells::{decide, Decision, NoSamples, Options, Subcell};
+use super::consumer::{Assigned, Consumer};
+use super::groups::Groups;
+use super::members::{CommunityIndex, Member, Members, Verdict};
+use super::mitosis::Refused;
+use super::tally::Tally;
+use crate::sample::{Comm, ThreadIndex};
+
+/// The version of the schema, raised when a field changes its meaning or goes.
+pub const VERSION: u32 = 1;
+
+/// The part of all shared accesses whose sharers have one label, of 1, by a label for each thread.
+pub type LocalityOf<'a> = dyn Fn(&[u32]) -> f64 + 'a;
+/// How much labels share with each other and within, by a label for each thread.
+pub type SharingOf<'a> = dyn Fn(&[u32]) -> Vec<Edge> + 'a;
+
+/// What the report says that the decision does not know; the default is nothing.
+#[derive(Default)]
+pub struct Evidence<'a> {
+    /// The source of the samples.
+    pub source: &'a str,
+    /// What it can see and what not, in a sentence.
+    pub sight: &'a str,
+    /// By number of the community.
+    pub communities: Vec<CommunityEvidence>,
+    /// How much the two halves of the run agree, the adjusted Rand index of their communities.
+    pub stability: Option<f64>,
+    /// What everybody touches, which joins nobody.
+    pub hubs: Vec<Granule>,
+    /// The part of all shared accesses whose sharers have one label, by a label for each thread; see
+    /// [`Report::locality`]. `None` where nobody knows.
+    pub locality: Option<&'a LocalityOf<'a>>,
+    /// How much labels share with each other and within, by a label for each thread.
+    pub sharing: Option<&'a SharingOf<'a>>,
+}
+
+impl std::fmt::Debug for Evidence<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Evidence")
+            .field("source", &self.source)
+            .field("communities", &self.communities)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Evidence<'_> {
+    /// A sum of nothing is -0, which would be printed so.
+    fn captured(&self, labels: &[u32]) -> Option<f64> {
+        self.locality.map(|locality| locality(labels) + 0.0)
+    }
+}
+
+/// What was seen of one community.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct CommunityEvidence {
+    /// How well both halves of the run find it again, from 0 to 1.
+    pub stability: Option<f64>,
+    /// How sure it is, from 0 to 1.
+    pub confidence: f64,
+    /// The hottest pages that its threads share.
+    pub pages: Vec<Granule>,
+    /// The hottest lines of these.
+    pub lines: Vec<Granule>,
+}
+
+/// How much two labels share.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Edge {
+    /// The one label.
+    pub a: u32,
+    /// The other, or the same for what threads of one label share.
+    pub b: u32,
+    /// Shared accesses.
+    pub accesses: f64,
+}
+
+/// A page or a cache line.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Granule {
+    /// Where it is: what is mapped and the offset there, or the process and the address.
+    pub place: String,
+    /// Accesses by all threads.
+    pub accesses: f64,
+    /// Those that wrote.
+    pub writes: f64,
+    /// Samples that found it modified in another CPU's cache.
+    pub hitm: u64,
+    /// Threads that touched it; for a line 2 stands for two or more.
+    pub threads: u32,
+}
+
+/// The report.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The source of the samples.
+    pub source: String,
+    /// What it can see and what not.
+    pub sight: String,
+    /// Samples.
+    pub samples: f64,
+    /// The part of all shared accesses whose sharers are in one subcell by the configuration as written, of 1. A catch-all
+    /// keeps nobody together, so it does not count. `null` where the source cannot tell.
+    pub locality: Option<f64>,
+    /// The same for the configuration that names alone would have given.
+    pub locality_by_name: Option<f64>,
+    /// How much the two halves of the run agree (adjusted Rand index).
+    pub stability: Option<f64>,
+    /// The cells, in the order of the configuration.
+    pub cells: Vec<CellReport>,
+    /// How much subcells share; each pair once.
+    pub sharing: Vec<Shared>,
+    /// What everybody touches, which joins nobody.
+    pub hubs: Vec<Granule>,
+    /// Threads in cgroups that were too many to be told apart.
+    pub unlisted_threads: usize,
+    /// What the user was told.
+    pub notes: Vec<String>,
+}
+
+/// A cell spec.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CellReport {
+    /// Its name in the configuration.
+    pub name: String,
+    /// Its subcells, the catch-all last; an undivided cell has one, called as the cell.
+    pub subcells: Vec<SubcellReport>,
+}
+
+/// What a subcell is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SubcellKind {
+    /// Threads that share memory.
+    Community,
+    /// Threads of one name.
+    Class,
+    /// All others.
+    Rest,
+}
+
+/// A subcell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SubcellReport {
+    /// Its name in the configuration.
+    pub name: String,
+    /// What it is for.
+    pub kind: SubcellKind,
+    /// Its `matches` as written: one of these must hold, all prefixes of it.
+    pub prefixes: Vec<Vec<String>>,
+    /// Samples of its threads.
+    pub samples: f64,
+    /// The part of all samples that these are, of 1.
+    pub share: f64,
+    /// The part of all shared accesses that this subcell keeps together, of 1; `null` as for [`Report::locality`].
+    pub locality: Option<f64>,
+    /// How well both halves of the run find its communities again; the worst of several.
+    pub stability: Option<f64>,
+    /// How sure its communities are, from 0 to 1; the worst of several.
+    pub confidence: Option<f64>,
+    /// Its threads by the configuration as written, most samples first.
+    pub threads: Vec<ThreadReport>,
+    /// The hottest pages that its threads share.
+    pub pages: Vec<Granule>,
+    /// The hottest lines of these.
+    pub lines: Vec<Granule>,
+    /// What was merged or left out for it, and why.
+    pub why: Vec<String>,
+}
+
+/// A thread.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ThreadReport {
+    /// Its process.
+    pub pid: u32,
+    /// Its thread id.
+    pub tid: u32,
+    /// Its name, with bytes that cannot be printed as `\xNN`; `null` where nobody knew it.
+    pub comm: Option<String>,
+    /// Its samples.
+    pub samples: f64,
+    /// What is known of it: `community N`, `alone`, or `unknown: ` and why.
+    pub verdict: String,
+}
+
+/// How much two subcells share.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Shared {
+    /// The one, as `cell/subcell`.
+    pub a: String,
+    /// The other, or the same.
+    pub b: String,
+    /// Shared accesses.
+    pub accesses: f64,
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReportError {
+    /// The scheduler would not load the configuration, which is a bug.
+    #[error("the configuration would be refused: {0}")]
+    Refused(#[from] Refused),
+    /// There is nothing to report.
+    #[error(transparent)]
+    NoSamples(#[from] NoSamples),
+}
+
+/// Reports a decision, by where the configuration as written sends each thread.
+///
+/// # Errors
+/// [`ReportError`].
+pub fn report(
+    groups: &Groups,
+    tally: &Tally,
+    members: &Members,
+    options: &Options,
+    decision: &Decision,
+    evidence: &Evidence<'_>,
+) -> Result<Report, ReportError> {
+    let found = Places::new(decision, tally, members)?;
+    let by_name = decide(groups, tally, &Members::default(), options)?;
+    let by_name = Places::new(&by_name, tally, members)?;
+    let total = tally.total();
+
+    let mut cells = Vec::with_capacity(decision.cells.len());
+    for (index, cell) in decision.cells.iter().enumerate() {
+        let bases = decision.bases.get(index).map(Vec::as_slice).unwrap_or_default();
+        let mut subcells = Vec::new();
+        for (at, subcell) in cell.subcells.iter().enumerate() {
+            let place = Assigned { cell: Some(index), subcell: Some(at) };
+            let mut made = found.subcell(&subcell.name, &place, members, total);
+            if let Some(basis) = bases.get(at) {
+                made.why.clone_from(&basis.why);
+                if basis.class.is_some() {
+                    made.kind = SubcellKind::Class;
+                }
+                if !basis.communities.is_empty() {
+                    made.kind = SubcellKind::Community;
+                    made.add(&basis.communities, evidence);
+                }
+            }
+            if !subcell.is_catch_all() {
+                made.prefixes.clone_from(&subcell.matches);
+                made.locality = evidence.captured(&found.labels(Some(&place)));
+            }
+            subcells.push(made);
+        }
+        if cell.subcells.is_empty() {
+            let place = Assigned { cell: Some(index), subcell: None };
+            subcells.push(found.subcell(&cell.name, &place, members, total));
+        }
+        cells.push(CellReport { name: cell.name.clone(), subcells });
+    }
+    Ok(Report {
+        version: VERSION,
+        source: evidence.source.to_owned(),
+        sight: evidence.sight.to_owned(),
+        samples: total,
+        locality: evidence.captured(&found.labels(None)),
+        locality_by_name: evidence.captured(&by_name.labels(None)),
+        stability: evidence.stability,
+        sharing: found.sharing(decision, evidence),
+        cells,
+        hubs: evidence.hubs.clone(),
+        unlisted_threads: found.unlisted,
+        notes: decision.notes.iter().map(ToString::to_string).collect(),
+    })
+}
+
+/// Where each thread goes.
+struct Places {
+    /// By member; `None` where it cannot be said.
+    of: Vec<Option<(ThreadIndex, u32, Assigned)>>,
+    /// Which places are catch-alls, or cells that are not divided.
+    is_rest: BTreeMap<Assigned, bool>,
+    threads: usize,
+    unlisted: usize,
+}
+
+impl Places {
+    fn new(decision: &Decision, tally: &Tally, members: &Members) -> Result<Self, Refused> {
+        let consumer = Consumer::new(&decision.cells)?;
+        let place = |member: &Member| {
+            let cgroup = tally.get(member.cell)?.cgroup.as_deref()?;
+            let comm = member.comm.unwrap_or_default();
+            Some((member.thread, member.cell, consumer.assign(cgroup, comm.as_bytes())))
+        };
+        let of: Vec<_> = members.threads.iter().map(place).collect();
+        let subcell = |place: &Assigned| {
+            let cell = place.cell.and_then(|cell| decision.cells.get(cell));
+            cell.and_then(|cell| cell.subcells.get(place.subcell?))
+        };
+        let is_rest = of.iter().flatten().map(|it| (it.2, subcell(&it.2).is_none_or(Subcell::is_catch_all))).collect();
+        let threads = of.iter().flatten().map(|it| it.0 as usize + 1).max().unwrap_or(0);
+        let unlisted = of.iter().filter(|place| place.is_none()).count();
+        Ok(Self { of, is_rest, threads, unlisted })
+    }
+
+    /// A label for each thread: threads have one in common that are in one subcell of one cgroup, those of `only` if given.
+    /// A thread in a catch-all has its own.
+    fn labels(&self, only: Option<&Assigned>) -> Vec<u32> {
+        let mut labels: Vec<u32> = (0..self.threads as u32).collect();
+        let mut next: BTreeMap<(u32, Assigned), u32> = BTreeMap::new();
+        for (thread, cell, place) in self.of.iter().flatten() {
+            let is_rest = self.is_rest.get(place).copied().unwrap_or(true);
+            if is_rest || only.is_some_and(|only| only != place) {
+                continue;
+            }
+            let label = self.threads as u32 + next.len() as u32;
+            if let Some(it) = labels.get_mut(*thread as usize) {
+                *it = *next.entry((*cell, *place)).or_insert(label);
+            }
+        }
+        labels
+    }
+
+    fn subcell(&self, name: &str, place: &Assigned, members: &Members, total: f64) -> SubcellReport {
+        let here = self.of.iter().zip(&members.threads).filter(|(it, _)| it.is_some_and(|it| it.2 == *place));
+        let mut threads: Vec<ThreadReport> = here.map(|(_, member)| ThreadReport::new(member)).collect();
+        threads.sort_by(|a, b| b.samples.total_cmp(&a.samples).then_with(|| a.tid.cmp(&b.tid)));
+        let samples = threads.iter().fold(0.0, |sum, thread| sum + thread.samples);
+        SubcellReport {
+            name: name.to_owned(),
+            kind: SubcellKind::Rest,
+            prefixes: Vec::new(),
+            samples,
+            share: if total > 0.0 { samples / total } else { 0.0 },
+            locality: None,
+            stability: None,
+            confidence: None,
+            threads,
+            pages: Vec::new(),
+            lines: Vec::new(),
+            why: Vec::new(),
+        }
+    }
+
+    /// How much the subcells share, by their names.
+    fn sharing(&self, decision: &Decision, evidence: &Evidence<'_>) -> Vec<Shared> {
+        let Some(sharing) = evidence.sharing else { return Vec::new() };
+        let mut number: BTreeMap<Assigned, u32> = BTreeMap::new();
+        let mut labels = vec![u32::MAX; self.threads];
+        for (thread, _, place) in self.of.iter().flatten() {
+            let next = number.len() as u32;
+            if let Some(label) = labels.get_mut(*thread as usize) {
+                *label = *number.entry(*place).or_insert(next);
+            }
+        }
+        let name = |label: u32| {
+            let place = number.iter().find(|it| *it.1 == label)?.0;
+            let cell = decision.cells.get(place.cell?)?;
+            let subcell = place.subcell.and_then(|at| cell.subcells.get(at));
+            Some(subcell.map_or(cell.name.clone(), |subcell| format!("{}/{}", cell.name, subcell.name)))
+        };
+        let shared = |edge: Edge| Some(Shared { a: name(edge.a)?, b: name(edge.b)?, accesses: edge.accesses });
+        sharing(&labels).into_iter().filter_map(shared).collect()
+    }
+}
+
+impl SubcellReport {
+    fn add(&mut self, communities: &[CommunityIndex], evidence: &Evidence<'_>) {
+        let worst = |a: Option<f64>, b: f64| Some(a.map_or(b, |a: f64| a.min(b)));
+        for community in communities.iter().filter_map(|&it| evidence.communities.get(it as usize)) {
+            if let Some(stability) = community.stability {
+                self.stability = worst(self.stability, stability);
+            }
+            self.confidence = worst(self.confidence, community.confidence);
+            self.pages.extend(community.pages.iter().cloned());
+            self.lines.extend(community.lines.iter().cloned());
+        }
+        for granules in [&mut self.pages, &mut self.lines] {
+            granules.sort_by(|a, b| b.accesses.total_cmp(&a.accesses).then_with(|| a.place.cmp(&b.place)));
+        }
+    }
+}
+
+impl ThreadReport {
+    fn new(member: &Member) -> Self {
+        let verdict = match member.verdict {
+            Verdict::Community(community) => format!("community {community}"),
+            Verdict::Alone => "alone".to_owned(),
+            Verdict::Unknown(why) => format!("unknown: {why}"),
+        };
+        let comm = member.comm.map(|comm: Comm| comm.to_string());
+        Self { pid: member.pid, tid: member.tid, comm, samples: member.samples, verdict }
+    }
+}
+
+impl Report {
+    /// The report as JSON.
+    ///
+    /// # Errors
+    /// None that these types can have; `serde_json` says so.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string_pretty(self).map(|text| text + "\n")
+    }
+}

@@ -1,0 +1,169 @@
+//! Specs: which cgroups of a group can have the same subcells, and which need a spec of their own before the group's.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::cells::{cell_match, Basis, Cell, CellMatch, Subcell};
+use super::consumer::subcell_of;
+use super::express::{express, Ask, Expressed};
+use super::groups::{GroupIndex, GroupSpec, CGROUP_ROOT};
+use super::note::Note;
+use super::owners::{ByCell, Owned};
+use super::tally::{CellIndex, Tally};
+use crate::sample::{printable, Comm};
+
+/// The specs of one group.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Specs {
+    pub cells: Vec<Cell>,
+    pub bases: Vec<Vec<Basis>>,
+    pub notes: Vec<Note>,
+}
+
+/// Who shares with whom in one cgroup, by name.
+struct Sharing {
+    cell: CellIndex,
+    communities: Vec<BTreeSet<Comm>>,
+    alone: BTreeSet<Comm>,
+}
+
+/// The group's own spec, and before it those of cgroups whose threads share otherwise, `room` at the most.
+pub(super) fn specs(
+    group: GroupIndex,
+    spec: &GroupSpec,
+    tally: &Tally,
+    by_cell: &ByCell<'_>,
+    min_share: f64,
+    room: usize,
+) -> Specs {
+    let names = tally.names_of(group);
+    let mut cells: Vec<(CellIndex, f64)> =
+        tally.cells().filter(|(_, cell)| cell.group == group).map(|(index, cell)| (index, cell.total)).collect();
+    cells.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let cells: Vec<CellIndex> = cells.into_iter().map(|it| it.0).collect();
+    let expressed = |name: &str, cells: &[CellIndex]| {
+        let names: Vec<_> = names.iter().filter(|(_, cell, _)| cells.contains(cell)).copied().collect();
+        express(&Ask { spec: name, cells, names: &names, tally, by_cell, min_share })
+    };
+
+    let sharing: Vec<Sharing> = cells.iter().map(|&cell| Sharing::new(cell, tally, by_cell, &names)).collect();
+    let (mut agreed, mut own) = agree(&sharing);
+    let mut general = expressed(&spec.name, &agreed);
+    // Where the general subcells keep fewer communities together than its own would, a cgroup gets its own.
+    let better_alone: Vec<CellIndex> = sharing
+        .iter()
+        .filter(|it| agreed.len() > 1 && agreed.contains(&it.cell) && is_cell(it.cell, tally))
+        .filter(|it| it.kept(&general.subcells) < it.communities.len())
+        .filter(|it| it.kept(&expressed(&spec.name, &[it.cell]).subcells) > it.kept(&general.subcells))
+        .map(|it| it.cell)
+        .collect();
+    if !better_alone.is_empty() {
+        // The first, the largest, is what the general spec is for where no two agree.
+        let first = agreed.first().copied();
+        agreed.retain(|cell| !better_alone.contains(cell));
+        if agreed.is_empty() {
+            agreed.extend(first);
+        }
+        own.extend(better_alone.into_iter().filter(|cell| !agreed.contains(cell)));
+        general = expressed(&spec.name, &agreed);
+    }
+
+    let mut specs = Specs::default();
+    own.retain(|&cell| is_cell(cell, tally));
+    // The largest come first, as they do in `cells`.
+    own.sort_by_key(|own| cells.iter().position(|cell| cell == own));
+    if own.len() > room {
+        specs.notes.push(Note::TooManySpecs { cell: spec.name.clone(), cgroups: own.len() - room });
+        own.truncate(room);
+    }
+    for cell in own {
+        let Some(cgroup) = tally.get(cell).and_then(|cell| cell.cgroup.as_deref()) else { continue };
+        let last = cgroup.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        let name = format!("{}:{}", spec.name, printable(last));
+        let path = format!("{CGROUP_ROOT}{}", String::from_utf8_lossy(cgroup));
+        let matches = CellMatch::CgroupRegex(format!("^{}$", regex::escape(&path)));
+        let Expressed { subcells, bases, notes } = expressed(&name, &[cell]);
+        specs.push(Cell { name, matches, subcells }, bases, notes);
+    }
+    let cell = Cell { name: spec.name.clone(), matches: cell_match(spec), subcells: general.subcells };
+    specs.push(cell, general.bases, general.notes);
+    specs
+}
+
+fn is_cell(cell: CellIndex, tally: &Tally) -> bool {
+    tally.get(cell).is_some_and(|cell| cell.cgroup.is_some())
+}
+
+impl Specs {
+    fn push(&mut self, cell: Cell, bases: Vec<Basis>, notes: Vec<Note>) {
+        self.cells.push(cell);
+        self.bases.push(bases);
+        self.notes.extend(notes);
+    }
+}
+
+impl Sharing {
+    fn new(cell: CellIndex, tally: &Tally, by_cell: &ByCell<'_>, names: &[(Comm, CellIndex, f64)]) -> Self {
+        let names: Vec<_> = names.iter().filter(|it| it.1 == cell).copied().collect();
+        let Owned { sharers, classes, .. } = by_cell.owned("", &[cell], tally, &names);
+        let communities: Vec<BTreeSet<Comm>> = sharers.iter().map(|it| it.names.keys().copied().collect()).collect();
+        Self { cell, communities, alone: classes.iter().map(|it| it.0).collect() }
+    }
+
+    /// The communities that a cell of these subcells keeps together and apart from all else that is known.
+    fn kept(&self, subcells: &[Subcell]) -> usize {
+        let own = |name: &Comm| {
+            subcell_of(subcells, name.as_bytes()).filter(|&at| subcells.get(at).is_some_and(|it| !it.is_catch_all()))
+        };
+        let mut there: BTreeMap<usize, usize> = BTreeMap::new();
+        for at in self.communities.iter().flat_map(|names| names.iter().filter_map(own).collect::<BTreeSet<_>>()) {
+            *there.entry(at).or_default() += 1;
+        }
+        for at in self.alone.iter().filter_map(own) {
+            *there.entry(at).or_default() += 1;
+        }
+        let is_kept = |names: &&BTreeSet<Comm>| {
+            let places: BTreeSet<Option<usize>> = names.iter().map(own).collect();
+            let place = places.first().copied().flatten().filter(|_| places.len() == 1);
+            place.is_some_and(|at| there.get(&at) == Some(&1))
+        };
+        self.communities.iter().filter(is_kept).count()
+    }
+}
+
+/// The cgroups that one set of subcells can serve, beginning with the largest, and the others.
+///
+/// A cgroup agrees with those before it where no name that is in a community here is alone or in another one there.
+fn agree(sharing: &[Sharing]) -> (Vec<CellIndex>, Vec<CellIndex>) {
+    let (mut agreed, mut own) = (Vec::new(), Vec::new());
+    let mut communities: Vec<BTreeSet<Comm>> = Vec::new();
+    let mut of_name: BTreeMap<Comm, usize> = BTreeMap::new();
+    let mut alone: BTreeSet<Comm> = BTreeSet::new();
+    for it in sharing {
+        let joined: Vec<BTreeSet<usize>> = it
+            .communities
+            .iter()
+            .map(|names| names.iter().filter_map(|name| of_name.get(name).copied()).collect())
+            .collect();
+        let mut taken: BTreeSet<usize> = BTreeSet::new();
+        let agrees = it.alone.iter().all(|name| !of_name.contains_key(name))
+            && it.communities.iter().flatten().all(|name| !alone.contains(name))
+            && joined.iter().all(|joined| joined.len() < 2 && joined.iter().all(|&at| taken.insert(at)));
+        if !agrees {
+            own.push(it.cell);
+            continue;
+        }
+        agreed.push(it.cell);
+        alone.extend(&it.alone);
+        for (names, joined) in it.communities.iter().zip(joined) {
+            let at = joined.first().copied().unwrap_or_else(|| {
+                communities.push(BTreeSet::new());
+                communities.len() - 1
+            });
+            if let Some(community) = communities.get_mut(at) {
+                community.extend(names);
+            }
+            of_name.extend(names.iter().map(|name| (*name, at)));
+        }
+    }
+    (agreed, own)
+}

@@ -1,0 +1,88 @@
+//! The summary: who was sampled, as the text that `-v` and `-vv` print.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::groups::Groups;
+use super::tally::Tally;
+use crate::sample::Comm;
+
+/// Names below this share of their group's samples are only counted where not `all` are asked for.
+const SMALL: f64 = 0.01;
+
+/// Who was sampled: the total, each group's share of it, and each name's share of its group, most sampled first.
+///
+/// Names below 1 % are folded into one line unless `all` are wanted (`-vv`). Weights are rounded to whole samples.
+#[must_use]
+pub fn summary(groups: &Groups, tally: &Tally, all: bool) -> String {
+    let total = tally.total();
+    let mut text = format!("Total samples: {total:.0}\n");
+    for (group, spec) in groups.specs().iter().enumerate() {
+        let in_group = tally.group_total(group);
+        if in_group <= 0.0 {
+            continue;
+        }
+        let _ = writeln!(text, "{}: {in_group:.0} samples ({:.1}%)", spec.name, in_group / total * 100.0);
+        let mut counts: BTreeMap<Comm, f64> = BTreeMap::new();
+        for (comm, _, count) in tally.names_of(group) {
+            *counts.entry(comm).or_default() += count;
+        }
+        let mut counts: Vec<_> = counts.into_iter().collect();
+        counts.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        let mut folded = 0_usize;
+        for (comm, count) in counts {
+            let share = count / in_group;
+            if all || share >= SMALL {
+                let _ = writeln!(text, "  {comm}: {count:.0} ({:.1}%)", share * 100.0);
+            } else {
+                folded += 1;
+            }
+        }
+        if folded > 0 {
+            let _ = writeln!(text, "  ... {folded} more below 1%");
+        }
+        let cells = || tally.cells().filter(|(_, cell)| cell.group == group);
+        let unnamed: f64 = cells().map(|(_, cell)| cell.unnamed).sum();
+        let untold: f64 = cells().map(|(_, cell)| cell.untold).sum();
+        for (what, count) in [("threads without a known name", unnamed), ("names too many to count", untold)] {
+            if count > 0.0 {
+                let _ = writeln!(text, "  ({what}): {count:.0} ({:.1}%)", count / in_group * 100.0);
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::groups::GroupOptions;
+
+    #[test]
+    fn small_names_are_folded_unless_all_are_wanted() {
+        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        let mut tally = Tally::new(6);
+        let one = tally.cell(groups.home(b"/workload-tw-1.allotment.slice"));
+        let two = tally.cell(groups.home(b"/workload-tw-2.allotment.slice"));
+        let root = tally.cell(groups.home(b"/x"));
+        for (cell, name, count) in
+            [(one, "web", 500.0), (two, "web", 300.0), (one, "a b", 194.0), (one, "x\n", 2.0), (two, "y", 4.0)]
+        {
+            tally.add(cell, Some(name.into()), count);
+        }
+        tally.add(root, Some("init".into()), 800.0);
+        tally.add(root, None, 100.0);
+        tally.add(root, Some("late".into()), 100.0);
+        let head = "Total samples: 2000\nallotment: 1000 samples (50.0%)\n  web: 800 (80.0%)\n  a b: 194 (19.4%)\n";
+        let tail = "rest: 1000 samples (50.0%)\n  init: 800 (80.0%)\n  (threads without a known name): 100 (10.0%)\n  \
+                    (names too many to count): 100 (10.0%)\n";
+        assert_eq!(summary(&groups, &tally, false), format!("{head}  ... 2 more below 1%\n{tail}"));
+        assert_eq!(summary(&groups, &tally, true), format!("{head}  y: 4 (0.4%)\n  x\\x0a: 2 (0.2%)\n{tail}"));
+    }
+
+    #[test]
+    fn nothing_is_a_total_of_nothing() {
+        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        assert_eq!(summary(&groups, &Tally::default(), true), "Total samples: 0\n");
+    }
+}

@@ -1,0 +1,228 @@
+//! Tables: the report as the text that `-v` and `-vv` print.
+
+use std::fmt::Write as _;
+
+use super::report::{Report, SubcellReport};
+
+/// The subcells in a table, and the locality that they capture beside that of grouping by name.
+#[must_use]
+pub fn table(report: &Report) -> String {
+    let head = ["subcell", "threads", "samples", "share", "locality", "stability", "confidence", "hottest page"];
+    let mut rows = vec![head.map(str::to_owned)];
+    for cell in &report.cells {
+        for subcell in &cell.subcells {
+            let name =
+                if cell.subcells.len() > 1 { format!("{}/{}", cell.name, subcell.name) } else { cell.name.clone() };
+            rows.push(row(name, subcell));
+        }
+    }
+    let mut text = aligned(&rows);
+    let percent = |part: f64| format!("{:.1}%", part * 100.0);
+    match (report.locality, report.locality_by_name) {
+        (Some(own), Some(by_name)) => {
+            let _ = writeln!(text, "Locality captured: {} (grouping by name: {})", percent(own), percent(by_name));
+        }
+        _ => text.push_str("Locality captured: unknown, as the samples do not tell threads apart\n"),
+    }
+    if let Some(stability) = report.stability {
+        let _ = writeln!(text, "Agreement of the run's two halves: {stability:.2}");
+    }
+    text
+}
+
+fn row(name: String, subcell: &SubcellReport) -> [String; 8] {
+    let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
+    let percent = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{:.1}%", value * 100.0));
+    let page = subcell.pages.first().map_or("-".to_owned(), |page| format!("{} ({:.0})", page.place, page.accesses));
+    [
+        name,
+        subcell.threads.len().to_string(),
+        format!("{:.0}", subcell.samples),
+        percent(Some(subcell.share)),
+        percent(subcell.locality),
+        number(subcell.stability),
+        number(subcell.confidence),
+        page,
+    ]
+}
+
+/// The shared accesses of each two subcells as a matrix; within one on its diagonal. Empty where nothing is shared.
+#[must_use]
+pub fn matrix(report: &Report) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for name in report.sharing.iter().flat_map(|shared| [shared.a.as_str(), shared.b.as_str()]) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    if names.is_empty() {
+        return String::new();
+    }
+    let shared = |a: &str, b: &str| -> f64 {
+        let is_pair = |it: &&super::report::Shared| (it.a == a && it.b == b) || (it.a == b && it.b == a);
+        report.sharing.iter().filter(is_pair).map(|it| it.accesses).sum()
+    };
+    let mut rows = vec![vec!["shared accesses".to_owned()]];
+    if let Some(head) = rows.first_mut() {
+        head.extend((1..=names.len()).map(|number| format!("[{number}]")));
+    }
+    for (a, number) in names.iter().zip(1..) {
+        let mut row = vec![format!("[{number}] {a}")];
+        row.extend(names.iter().map(|b| format!("{:.0}", shared(a, b).max(0.0))));
+        rows.push(row);
+    }
+    aligned(&rows)
+}
+
+/// Columns of equal width: the first to the left, the others to the right, but text at the end to the left.
+fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
+    let columns = rows.iter().map(|row| row.as_ref().len()).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.as_ref().get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, (cell, &width)) in row.as_ref().iter().zip(&widths).enumerate() {
+            let is_text = column == 0
+                || rows.first().and_then(|head| head.as_ref().get(column)).is_some_and(|it| it.contains(' '));
+            let _ = if column == 0 {
+                write!(line, "{cell:width$}")
+            } else if is_text {
+                write!(line, "  {cell}")
+            } else {
+                write!(line, "  {cell:>width$}")
+            };
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::report::{report, CommunityEvidence, Edge, Evidence, Granule, SubcellKind};
+    use crate::config::{decide, GroupOptions, Groups, Member, Members, Note, Options, Tally, Unknown, Verdict};
+    use crate::sample::Comm;
+
+    const SHOP: &[u8] = b"/workload-tw-a.allotment.slice";
+
+    /// Two pairs, a loner and a thread of which too little is known; the parts of shared accesses by pairs of threads.
+    fn made() -> Report {
+        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        let mut tally = Tally::default();
+        let mut members = Members::default();
+        let cell = tally.cell(groups.home(SHOP));
+        let pairs = [("reader-a", 0), ("writer-a", 0), ("reader-b", 1), ("writer-b", 1), ("lone\n", 8), ("rare", 9)];
+        for ((name, community), thread) in pairs.into_iter().zip(0..) {
+            let verdict = match community {
+                8 => Verdict::Alone,
+                9 => Verdict::Unknown(Unknown::TooFewSamples),
+                community => Verdict::Community(community),
+            };
+            let samples = if community == 9 { 1.0 } else { 100.0 };
+            let comm = Some(Comm::from(name));
+            tally.add(cell, comm, samples);
+            members.threads.push(Member { thread, pid: 7, tid: 70 + thread, comm, cell, samples, verdict });
+        }
+        let options = Options { min_share: 0.05, target_cpus: 16 };
+        let decision = decide(&groups, &tally, &members, &options).unwrap();
+        // Threads 0 and 1 have 60 % of the sharing, 2 and 3 30 %, 4 and 5 10 %.
+        let shared = [(0, 1, 0.6), (2, 3, 0.3), (4, 5, 0.1)];
+        let locality =
+            |labels: &[u32]| shared.iter().filter(|(a, b, _)| labels[*a] == labels[*b]).map(|it| it.2).sum::<f64>();
+        let sharing = |labels: &[u32]| {
+            shared.iter().map(|&(a, b, part)| Edge { a: labels[a], b: labels[b], accesses: part * 100.0 }).collect()
+        };
+        let page =
+            |place: &str, accesses| Granule { place: place.to_owned(), accesses, writes: 1.0, hitm: 0, threads: 2 };
+        let community = |place: &str| CommunityEvidence {
+            stability: Some(0.9),
+            confidence: 0.8,
+            pages: vec![page(place, 10.0)],
+            lines: vec![],
+        };
+        let evidence = Evidence {
+            source: "timer",
+            sight: "what it sees",
+            communities: vec![community("heap+0x1000"), community("heap+0x2000")],
+            stability: Some(1.0),
+            locality: Some(&locality),
+            sharing: Some(&sharing),
+            ..Evidence::default()
+        };
+        report(&groups, &tally, &members, &options, &decision, &evidence).unwrap()
+    }
+
+    #[test]
+    fn a_report_says_where_each_thread_goes_and_why() {
+        let report = made();
+        assert!((report.locality.unwrap() - 0.9).abs() < 1e-9);
+        // By name each has a subcell, so that none keeps two threads.
+        assert_eq!(report.locality_by_name, Some(0.0));
+        let subcells = &report.cells[0].subcells;
+        let names: Vec<_> = subcells.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, ["reader-a+writer-a", "reader-b+writer-b", "lone\\x0a", "rest"]);
+        assert_eq!(subcells[0].kind, SubcellKind::Community);
+        assert_eq!((subcells[0].locality, subcells[0].confidence), (Some(0.6), Some(0.8)));
+        assert_eq!(subcells[2].kind, SubcellKind::Class);
+        assert_eq!((subcells[3].kind, subcells[3].locality), (SubcellKind::Rest, None));
+        assert_eq!(subcells[3].threads[0].verdict, "unknown: too few samples");
+        assert_eq!(subcells[0].threads.iter().map(|it| it.tid).collect::<Vec<_>>(), [70, 71]);
+        assert!(report.notes.iter().any(|note| note.contains("too few samples")));
+        let json = report.to_json().unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
+    }
+
+    #[test]
+    fn every_field_of_a_report_is_described() {
+        fn keys(value: &serde_json::Value, found: &mut std::collections::BTreeSet<String>) {
+            match value {
+                serde_json::Value::Object(map) => map.iter().for_each(|(key, value)| {
+                    found.insert(key.clone());
+                    keys(value, found);
+                }),
+                serde_json::Value::Array(items) => items.iter().for_each(|item| keys(item, found)),
+                _ => {}
+            }
+        }
+        let mut found = std::collections::BTreeSet::new();
+        keys(&serde_json::from_str(&made().to_json().unwrap()).unwrap(), &mut found);
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/report.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let missing: Vec<_> = found.iter().filter(|key| !text.contains(&format!("`{key}`"))).collect();
+        assert!(missing.is_empty(), "docs/report.md says nothing of {missing:?}");
+    }
+
+    #[test]
+    fn tables_are_aligned() {
+        let report = made();
+        let text = table(&report);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("subcell                      threads  samples  share  locality"), "{text}");
+        assert!(lines[1].starts_with("allotment/reader-a+writer-a        2      200  39.9%     60.0%"), "{text}");
+        assert!(lines[1].ends_with("heap+0x1000 (10)"), "{text}");
+        assert!(text.contains("Locality captured: 90.0% (grouping by name: 0.0%)\n"), "{text}");
+        let text = matrix(&report);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("shared accesses"), "{text}");
+        assert_eq!(lines.len(), 5, "{text}");
+        assert!(lines.iter().any(|line| line.contains("reader-a+writer-a") && line.contains("60")), "{text}");
+    }
+
+    #[test]
+    fn one_class_is_one() {
+        let note = |classes: &[&str]| Note::TooManyClasses {
+            cell: "c".to_owned(),
+            classes: classes.iter().map(|&it| it.to_owned()).collect(),
+            share: 0.5,
+        };
+        let one = "c: 1 class of threads too many for its subcells stays in \"rest\" (50.0% of its samples): a";
+        assert_eq!(note(&["a"]).to_string(), one);
+        assert!(note(&["a", "b"]).to_string().starts_with("c: 2 classes of threads too many for its subcells stay in"));
+    }
+}

@@ -1,0 +1,181 @@
+//! The tally: how many samples each cell and each thread name had, in bounded memory.
+
+use rustc_hash::FxHashMap;
+
+use super::groups::{GroupIndex, Home};
+use crate::sample::Comm;
+
+/// A cell's place in the tally.
+pub type CellIndex = u32;
+
+/// One cell that samples were seen in.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CellTally {
+    /// Its group.
+    pub group: GroupIndex,
+    /// The cgroup that the scheduler makes the cell of; `None` where the tally had no more room and this stands for
+    /// all further cells of the group together.
+    pub cgroup: Option<Vec<u8>>,
+    /// Samples.
+    pub total: f64,
+    /// Samples of threads that nobody could name.
+    pub unnamed: f64,
+    /// Samples of names that the tally had no room for.
+    pub untold: f64,
+}
+
+/// Samples by cell and thread name.
+///
+/// Both are bounded: [`Tally::MAX_CELLS`] cells, and as many names in cells as [`Tally::new`] was told. What comes
+/// later is counted in the totals, never lost from them.
+#[derive(Debug, Clone)]
+pub struct Tally {
+    cells: Vec<CellTally>,
+    index: FxHashMap<(GroupIndex, Option<Vec<u8>>), CellIndex>,
+    counts: FxHashMap<(CellIndex, Comm), f64>,
+    max_names: usize,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self::new(Self::DEFAULT_NAMES)
+    }
+}
+
+impl Tally {
+    /// Cells that are told apart. The scheduler has 256, so that more of them only serve the message.
+    pub const MAX_CELLS: usize = 1024;
+    /// Names in cells that [`Tally::default`] tells apart; each takes about 60 bytes.
+    pub const DEFAULT_NAMES: usize = 16 * 1024;
+
+    /// A tally that tells this many names in cells apart.
+    #[must_use]
+    pub fn new(max_names: usize) -> Self {
+        Self { cells: Vec::new(), index: FxHashMap::default(), counts: FxHashMap::default(), max_names }
+    }
+
+    /// The cell of a cgroup, for [`Tally::add`]. It never changes, so the caller may keep it for the cgroup.
+    pub fn cell(&mut self, home: Home) -> CellIndex {
+        let group = home.group;
+        let mut key = (group, Some(home.cgroup));
+        if let Some(&cell) = self.index.get(&key) {
+            return cell;
+        }
+        if self.cells.len() >= Self::MAX_CELLS {
+            key = (group, None);
+            if let Some(&cell) = self.index.get(&key) {
+                return cell;
+            }
+        }
+        let cell = self.cells.len() as CellIndex;
+        self.cells.push(CellTally { group, cgroup: key.1.clone(), total: 0.0, unnamed: 0.0, untold: 0.0 });
+        self.index.insert(key, cell);
+        cell
+    }
+
+    /// Counts a sample of a thread; `None` is a thread that nobody could name, which never becomes a class.
+    ///
+    /// The weight is 1 for a whole sample. One that is not above 0, or a cell that [`Tally::cell`] did not give, counts
+    /// nothing.
+    pub fn add(&mut self, cell: CellIndex, comm: Option<Comm>, weight: f64) {
+        let Some(tally) = self.cells.get_mut(cell as usize) else { return };
+        if !(weight.is_finite() && weight > 0.0) {
+            return;
+        }
+        tally.total += weight;
+        let Some(comm) = comm else {
+            tally.unnamed += weight;
+            return;
+        };
+        if let Some(count) = self.counts.get_mut(&(cell, comm)) {
+            *count += weight;
+        } else if self.counts.len() < self.max_names {
+            self.counts.insert((cell, comm), weight);
+        } else {
+            tally.untold += weight;
+        }
+    }
+
+    /// The cells that had samples.
+    pub fn cells(&self) -> impl Iterator<Item = (CellIndex, &CellTally)> {
+        self.cells.iter().enumerate().map(|(cell, tally)| (cell as CellIndex, tally)).filter(|(_, it)| it.total > 0.0)
+    }
+
+    /// One cell.
+    #[must_use]
+    pub fn get(&self, cell: CellIndex) -> Option<&CellTally> {
+        self.cells.get(cell as usize)
+    }
+
+    /// All samples.
+    #[must_use]
+    pub fn total(&self) -> f64 {
+        sum(self.cells.iter().map(|cell| cell.total))
+    }
+
+    /// All samples of a group.
+    #[must_use]
+    pub fn group_total(&self, group: GroupIndex) -> f64 {
+        sum(self.cells.iter().filter(|cell| cell.group == group).map(|cell| cell.total))
+    }
+
+    /// Samples by cell and name, in no order.
+    pub fn counts(&self) -> impl Iterator<Item = (CellIndex, Comm, f64)> + '_ {
+        self.counts.iter().map(|(&(cell, comm), &count)| (cell, comm, count))
+    }
+
+    /// Samples by cell and name in one group, by name and then by cell.
+    pub(super) fn names_of(&self, group: GroupIndex) -> Vec<(Comm, CellIndex, f64)> {
+        let in_group = |cell: CellIndex| self.get(cell).is_some_and(|tally| tally.group == group);
+        let mut names: Vec<_> =
+            self.counts().filter(|it| in_group(it.0)).map(|(cell, comm, count)| (comm, cell, count)).collect();
+        names.sort_unstable_by_key(|&(comm, cell, _)| (comm, cell));
+        names
+    }
+}
+
+/// The sum; of nothing it is 0, where `Iterator::sum` gives -0, which would be printed so.
+fn sum(counts: impl Iterator<Item = f64>) -> f64 {
+    counts.fold(0.0, |sum, count| sum + count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn home(group: GroupIndex, cgroup: &str) -> Home {
+        Home { group, cgroup: cgroup.as_bytes().to_vec() }
+    }
+
+    #[test]
+    fn totals_hold_whatever_the_bounds() {
+        let mut tally = Tally::new(2);
+        let cell = tally.cell(home(0, "/a"));
+        for name in ["a", "b", "c", "a", "d"] {
+            tally.add(cell, Some(name.into()), 1.0);
+        }
+        tally.add(cell, None, 1.0);
+        for weight in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            tally.add(cell, Some("a".into()), weight);
+        }
+        tally.add(99, Some("a".into()), 1.0);
+        let (_, told) = tally.cells().next().unwrap();
+        assert_eq!((told.total, told.unnamed, told.untold), (6.0, 1.0, 2.0));
+        assert_eq!(tally.counts().map(|it| it.2 as u64).sum::<u64>(), 3);
+    }
+
+    #[test]
+    fn further_cells_are_one() {
+        let mut tally = Tally::default();
+        let first = tally.cell(home(0, "/0"));
+        for number in 1..Tally::MAX_CELLS + 100 {
+            let cell = tally.cell(home(0, &format!("/{number}")));
+            tally.add(cell, Some("x".into()), 1.0);
+        }
+        let other = tally.cell(home(1, "/new"));
+        assert_eq!(tally.get(other).unwrap().group, 1);
+        assert_eq!(tally.cell(home(0, "/0")), first);
+        assert_eq!(tally.cells.len(), Tally::MAX_CELLS + 2);
+        assert_eq!(tally.total() as usize, Tally::MAX_CELLS + 99);
+    }
+}

@@ -1,0 +1,9 @@
+//! Finds the threads of a host that share memory, and says so in the form that a sched_ext scheduler loads.
+
+pub mod cli;
+pub mod cluster;
+pub mod config;
+pub mod resolve;
+pub mod sample;
+pub mod sampler;
+pub mod session;

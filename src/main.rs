@@ -1,0 +1,23 @@
+//! The `scxprof` command: parse, run, exit code.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static STDOUT_IS_OPEN: AtomicBool = AtomicBool::new(true);
+
+/// Looks whether stdout is open. Rust's runtime opens /dev/null in place of a closed one before main begins, and what is
+/// printed there would be lost without a word.
+extern "C" fn look_at_stdout() {
+    // SAFETY: fcntl takes plain numbers here and changes nothing.
+    let flags = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) };
+    STDOUT_IS_OPEN.store(flags >= 0, Ordering::Relaxed);
+}
+
+// The C library calls what is in this section before main (System V ABI, "Initialization and Termination Functions").
+#[used]
+#[link_section = ".init_array"]
+static LOOK_AT_STDOUT: extern "C" fn() = look_at_stdout;
+
+fn main() -> ExitCode {
+    scxprof::cli::main(std::env::args_os(), STDOUT_IS_OPEN.load(Ordering::Relaxed))
+}

@@ -1,0 +1,347 @@
+//! Cgroup paths by id: from the walk of the hierarchy, from records, and by handle for what both missed.
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::fs;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::fd::FromRawFd;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Component;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use rustc_hash::FxHashSet;
+
+use super::hierarchy::Kind;
+use super::hierarchy::Mount;
+use super::Error;
+use super::Roots;
+use crate::sample::printable;
+
+/// Cgroups whose paths are kept, the oldest go first; one that still lives is found again by its handle.
+const MAX_PATHS: usize = 1 << 16;
+/// Ids that nobody could resolve.
+const MAX_MISSING: usize = 1 << 14;
+/// `FILEID_KERNFS` (include/linux/exportfs.h): a handle that is the id and nothing else.
+const FILEID_KERNFS: i32 = 0xfe;
+/// The id of the root of every hierarchy (`kernfs_create_root` in fs/kernfs/dir.c hands out 1 first).
+const ROOT_ID: u64 = 1;
+/// Where schedulers expect the hierarchy, whatever the host has there.
+const DISPLAY_MOUNT: &[u8] = b"/sys/fs/cgroup";
+
+/// A cgroup that was asked for by its path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its id, as samples carry it.
+    pub id: u64,
+    /// The directory to open for `PERF_FLAG_PID_CGROUP`.
+    pub dir: PathBuf,
+    /// Its path from the hierarchy's root.
+    pub path: Arc<[u8]>,
+}
+
+/// What the table had to do without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CgroupCounts {
+    /// Ids that no walk and no record had named.
+    pub looked_up: u64,
+    /// Of these, ids that could not be resolved: most are of cgroups that are gone.
+    pub not_found: u64,
+    /// Paths forgotten to stay within bounds.
+    pub forgotten: u64,
+}
+
+/// The cgroups of the hierarchy that samples speak of.
+#[derive(Debug)]
+pub struct Cgroups {
+    roots: Roots,
+    mount: Mount,
+    /// Opened once: handles are resolved against it.
+    mount_dir: File,
+    /// True where the mount shows the hierarchy from its root.
+    whole: bool,
+    paths: FxHashMap<u64, Arc<[u8]>>,
+    order: VecDeque<u64>,
+    missing: FxHashSet<u64>,
+    counts: CgroupCounts,
+    /// A cgroup other than the root was seen with processes in it; only looked at in v1.
+    populated: bool,
+}
+
+/// struct file_handle with the 8 bytes of a kernfs handle (name_to_handle_at(2)).
+#[repr(C)]
+struct KernfsHandle {
+    bytes: u32,
+    kind: i32,
+    id: u64,
+}
+
+impl Cgroups {
+    /// Finds the hierarchy and opens its mount.
+    ///
+    /// # Errors
+    /// The hierarchy is not mounted, or its directory cannot be opened.
+    pub fn new(roots: &Roots) -> Result<Self, Error> {
+        let mount = Mount::find(roots)?;
+        let failed = |source| Error::Read { path: mount.point.clone(), source };
+        let mount_dir = File::open(&mount.point).map_err(failed)?;
+        let whole = mount_dir.metadata().map_err(failed)?.ino() == ROOT_ID;
+        Ok(Self {
+            roots: roots.clone(),
+            mount,
+            mount_dir,
+            whole,
+            paths: FxHashMap::default(),
+            order: VecDeque::new(),
+            missing: FxHashSet::default(),
+            counts: CgroupCounts::default(),
+            populated: false,
+        })
+    }
+
+    /// Which hierarchy it is and where it is mounted.
+    #[must_use]
+    pub fn mount(&self) -> &Mount {
+        &self.mount
+    }
+
+    /// Takes every cgroup that there is. Directories that vanish meanwhile are left out.
+    ///
+    /// Call it after the events are enabled, so that no cgroup falls between the records and the walk.
+    ///
+    /// # Errors
+    /// The mount itself cannot be read.
+    pub fn walk(&mut self) -> Result<(), Error> {
+        self.missing.clear();
+        let top = self.mount.point.clone();
+        let failed = |source| Error::Read { path: top.clone(), source };
+        let id = fs::metadata(&top).map_err(failed)?.ino();
+        self.insert(id, self.full_path(b""));
+        fs::read_dir(&top).map_err(failed)?;
+        let mut open = vec![top.clone()];
+        while let Some(dir) = open.pop() {
+            let Ok(entries) = fs::read_dir(&dir) else { continue };
+            for entry in entries.flatten() {
+                // The id is the inode on 64-bit kernels (`kernfs_id_ino` in include/linux/kernfs.h).
+                let Ok(metadata) = entry.metadata() else { continue };
+                if !metadata.is_dir() {
+                    continue;
+                }
+                let path = entry.path();
+                self.note_population(&path);
+                if let Ok(below) = path.strip_prefix(&top) {
+                    self.insert(metadata.ino(), self.full_path(below.as_os_str().as_bytes()));
+                }
+                open.push(path);
+            }
+        }
+        Ok(())
+    }
+
+    fn note_population(&mut self, dir: &Path) {
+        if self.mount.kind == Kind::PerfEvent && !self.populated {
+            self.populated = fs::read(dir.join("cgroup.procs")).is_ok_and(|pids| !pids.is_empty());
+        }
+    }
+
+    /// Why the paths may not be what the user expects; to be asked after the walk.
+    #[must_use]
+    pub fn warning(&self) -> Option<String> {
+        let point = self.mount.point.display();
+        if self.mount.kind == Kind::PerfEvent && !self.populated {
+            return Some(format!(
+                "samples carry cgroups of the v1 perf_event hierarchy ({point}), where all tasks are in the root: \
+                 they cannot be told apart by cgroup; unmount it to have those of cgroup2"
+            ));
+        }
+        if !self.whole && self.mount.prefix().is_empty() {
+            return Some(format!(
+                "{point} shows a part of the cgroup hierarchy only, as in a container: paths begin at that part, and \
+                 cgroups outside it have no names; run with --cgroupns=host or give the host's mount with --cgroup-root"
+            ));
+        }
+        None
+    }
+
+    /// A cgroup record: a new cgroup and its path from the hierarchy's root.
+    ///
+    /// A record of a cgroup whose path was too long says "//enomem" (`perf_event_cgroup` in kernel/events/core.c) and is
+    /// left to [`Cgroups::path`].
+    pub fn record(&mut self, id: u64, path: &[u8]) {
+        self.missing.remove(&id);
+        if path == b"//enomem" {
+            return;
+        }
+        // The record has the host's path; where we see a part under names of its own, that name goes first.
+        let seen = if self.whole || !self.mount.prefix().is_empty() { None } else { self.by_handle(id) };
+        self.insert(id, seen.unwrap_or_else(|| path.into()));
+    }
+
+    /// The cgroup's path from the hierarchy's root: "/" for the root, "/a/b" below it. Deleted cgroups keep theirs.
+    ///
+    /// An id that is not known is looked up by its handle, once; that needs CAP_DAC_READ_SEARCH.
+    pub fn path(&mut self, id: u64) -> Option<&Arc<[u8]>> {
+        if !self.paths.contains_key(&id) {
+            if id == 0 || self.missing.contains(&id) {
+                return None;
+            }
+            self.counts.looked_up += 1;
+            if let Some(path) = self.by_handle(id) {
+                self.insert(id, path);
+            } else {
+                self.counts.not_found += 1;
+                if self.missing.len() >= MAX_MISSING {
+                    self.missing.clear();
+                }
+                self.missing.insert(id);
+            }
+        }
+        self.paths.get(&id)
+    }
+
+    /// The cgroup of a process, for kernels that do not put it into samples. `None` where it is gone or outside the mount.
+    pub fn of_process(&mut self, pid: u32) -> Option<u64> {
+        self.of_file(&self.roots.proc.join(format!("{pid}/cgroup")))
+    }
+
+    /// As [`Cgroups::of_process`], for one thread.
+    pub fn of_thread(&mut self, pid: u32, tid: u32) -> Option<u64> {
+        self.of_file(&self.roots.proc.join(format!("{pid}/task/{tid}/cgroup")))
+    }
+
+    fn of_file(&mut self, file: &Path) -> Option<u64> {
+        let text = fs::read(file).ok()?;
+        let path = self.mount.kind.path_in(&text)?;
+        // Both are seen from our cgroup namespace; what lies above the mount's root has no directory here.
+        let below = strip(path, &self.mount.root)?;
+        if below.split(|&byte| byte == b'/').any(|name| name == b"..") {
+            return None;
+        }
+        let id = fs::metadata(self.mount.point.join(OsStr::from_bytes(below))).ok()?.ino();
+        if !self.paths.contains_key(&id) {
+            self.insert(id, self.full_path(below));
+        }
+        Some(id)
+    }
+
+    /// The cgroup of the path: "/a/b" or "a/b" from the hierarchy's root, or a directory under the mount or under
+    /// /sys/fs/cgroup.
+    ///
+    /// # Errors
+    /// There is no such directory in the hierarchy.
+    pub fn find(&mut self, path: &Path) -> Result<Found, Error> {
+        let bytes = path.as_os_str().as_bytes();
+        let point = self.mount.point.as_os_str().as_bytes();
+        // A cgroup may be called "sys": what is taken first is what is most likely meant, the directory.
+        let readings =
+            [strip(bytes, point), strip(bytes, DISPLAY_MOUNT), strip(bytes, self.mount.prefix()), Some(bytes)];
+        let mut failure = io::Error::from(io::ErrorKind::NotFound);
+        for below in readings.into_iter().flatten() {
+            let below = Path::new(OsStr::from_bytes(below));
+            let below = below.strip_prefix("/").unwrap_or(below);
+            if below.components().any(|part| !matches!(part, Component::Normal(_))) {
+                failure = io::Error::from(io::ErrorKind::InvalidInput);
+                continue;
+            }
+            let below: PathBuf = below.components().collect();
+            let dir =
+                if below.as_os_str().is_empty() { self.mount.point.clone() } else { self.mount.point.join(&below) };
+            match fs::metadata(&dir) {
+                Ok(metadata) if metadata.is_dir() => {
+                    let full = self.full_path(below.as_os_str().as_bytes());
+                    self.insert(metadata.ino(), Arc::clone(&full));
+                    return Ok(Found { id: metadata.ino(), dir, path: full });
+                }
+                Ok(_) => failure = io::Error::from(io::ErrorKind::NotADirectory),
+                Err(error) => failure = error,
+            }
+        }
+        Err(Error::NoCgroup { path: printable(bytes), mount: self.mount.point.clone(), source: failure })
+    }
+
+    /// What the table had to do without.
+    #[must_use]
+    pub fn counts(&self) -> CgroupCounts {
+        self.counts
+    }
+
+    /// The path from the hierarchy's root for one below the mount, which may be empty.
+    fn full_path(&self, below: &[u8]) -> Arc<[u8]> {
+        let mut path = self.mount.prefix().to_vec();
+        let below = below.strip_prefix(b"/").unwrap_or(below);
+        if path.is_empty() || !below.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(below);
+        path.into()
+    }
+
+    fn insert(&mut self, id: u64, path: Arc<[u8]>) {
+        self.missing.remove(&id);
+        if self.paths.insert(id, path).is_none() {
+            self.order.push_back(id);
+        }
+        if self.order.len() > MAX_PATHS {
+            if let Some(oldest) = self.order.pop_front() {
+                self.paths.remove(&oldest);
+                self.counts.forgotten += 1;
+            }
+        }
+    }
+
+    /// The path of a living cgroup by its id (`kernfs_fh_to_dentry` in fs/kernfs/mount.c).
+    fn by_handle(&self, id: u64) -> Option<Arc<[u8]>> {
+        let mut handle = KernfsHandle { bytes: 8, kind: FILEID_KERNFS, id };
+        // SAFETY: the handle is laid out as struct file_handle with 8 bytes, as its first field says, and outlives the
+        // call; the directory is open.
+        let fd = unsafe {
+            libc::open_by_handle_at(
+                self.mount_dir.as_raw_fd(),
+                (&raw mut handle).cast::<libc::file_handle>(),
+                libc::O_PATH | libc::O_CLOEXEC,
+            )
+        };
+        if fd < 0 {
+            return None;
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let target = fs::read_link(self.roots.proc.join(format!("self/fd/{}", fd.as_raw_fd()))).ok()?;
+        let target = target.as_os_str().as_bytes();
+        // A cgroup outside the mounted part has a path without the mount, from its file system's root.
+        Some(
+            strip(target, self.mount.point.as_os_str().as_bytes())
+                .map_or_else(|| target.into(), |below| self.full_path(below)),
+        )
+    }
+}
+
+/// The path as schedulers see it, which their cgroup regexes are matched against: /sys/fs/cgroup and the path below it,
+/// without a slash at the end.
+#[must_use]
+pub fn display_path(path: &[u8]) -> Vec<u8> {
+    let mut display = DISPLAY_MOUNT.to_vec();
+    if path != b"/" {
+        display.extend_from_slice(path);
+    }
+    display
+}
+
+/// What follows `base` in the path, without the slash; `None` where the path is not under it.
+fn strip<'a>(path: &'a [u8], base: &[u8]) -> Option<&'a [u8]> {
+    let base = base.strip_suffix(b"/").unwrap_or(base);
+    match path.strip_prefix(base)? {
+        [] => Some(b""),
+        [b'/', below @ ..] => Some(below),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

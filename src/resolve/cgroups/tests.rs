@@ -1,0 +1,203 @@
+//! Cgroup paths against made trees and against this machine.
+
+use super::*;
+
+/// A hierarchy in a directory: the ids are the inodes of whatever file system it lies on, so handles fail there.
+struct Tree {
+    dir: tempfile::TempDir,
+    roots: Roots,
+}
+
+impl Tree {
+    fn new(own: &str, root: &str, kind: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let proc = dir.path().join("proc");
+        let mount = dir.path().join("cg");
+        fs::create_dir_all(proc.join("self")).unwrap();
+        fs::create_dir_all(mount.join("a.slice/b c")).unwrap();
+        fs::create_dir_all(mount.join(OsStr::from_bytes(b"\xff"))).unwrap();
+        fs::write(mount.join("cgroup.procs"), "").unwrap();
+        fs::write(proc.join("self/cgroup"), own).unwrap();
+        let line = format!("41 31 0:38 {root} {} rw - {kind}\n", mount.display());
+        fs::write(proc.join("self/mountinfo"), line).unwrap();
+        Self { dir, roots: Roots { proc, ..Roots::default() } }
+    }
+
+    fn unified(root: &str) -> Self {
+        Self::new("0::/\n", root, "cgroup2 cgroup2 rw")
+    }
+
+    fn id(&self, below: &str) -> u64 {
+        fs::metadata(self.dir.path().join("cg").join(below)).unwrap().ino()
+    }
+}
+
+fn path(cgroups: &mut Cgroups, id: u64) -> Option<Vec<u8>> {
+    cgroups.path(id).map(|path| path.to_vec())
+}
+
+#[test]
+fn the_walk_names_every_cgroup() {
+    let tree = Tree::unified("/");
+    let mut cgroups = Cgroups::new(&tree.roots).unwrap();
+    cgroups.walk().unwrap();
+    assert_eq!(path(&mut cgroups, tree.id("")), Some(b"/".to_vec()));
+    assert_eq!(path(&mut cgroups, tree.id("a.slice/b c")), Some(b"/a.slice/b c".to_vec()));
+    let odd = fs::metadata(tree.dir.path().join("cg").join(OsStr::from_bytes(b"\xff"))).unwrap().ino();
+    assert_eq!(path(&mut cgroups, odd), Some(b"/\xff".to_vec()));
+    assert_eq!(cgroups.paths.len(), 4);
+    // What is deleted keeps its name; what was never seen is asked for once.
+    fs::remove_dir(tree.dir.path().join("cg").join(OsStr::from_bytes(b"\xff"))).unwrap();
+    cgroups.walk().unwrap();
+    assert_eq!(path(&mut cgroups, odd), Some(b"/\xff".to_vec()));
+    assert_eq!((path(&mut cgroups, 1 << 60), path(&mut cgroups, 1 << 60), path(&mut cgroups, 0)), (None, None, None));
+    assert_eq!(cgroups.counts(), CgroupCounts { looked_up: 1, not_found: 1, forgotten: 0 });
+}
+
+#[test]
+fn records_name_new_cgroups() {
+    let tree = Tree::unified("/docker/x");
+    let mut cgroups = Cgroups::new(&tree.roots).unwrap();
+    assert_eq!(path(&mut cgroups, 1 << 60), None);
+    cgroups.record(1 << 60, b"/new one");
+    cgroups.record(1 << 61, b"//enomem");
+    assert_eq!(path(&mut cgroups, 1 << 60), Some(b"/new one".to_vec()));
+    assert_eq!(path(&mut cgroups, 1 << 61), None);
+    for id in 0..MAX_PATHS as u64 {
+        cgroups.record((1 << 62) + id, b"/many");
+    }
+    assert_eq!((cgroups.paths.len(), cgroups.order.len(), cgroups.counts().forgotten), (MAX_PATHS, MAX_PATHS, 1));
+    assert_eq!(path(&mut cgroups, 1 << 60), None);
+}
+
+#[test]
+fn a_part_of_the_hierarchy_keeps_its_full_paths() {
+    let tree = Tree::unified("/docker/x");
+    let mut cgroups = Cgroups::new(&tree.roots).unwrap();
+    cgroups.walk().unwrap();
+    assert_eq!(path(&mut cgroups, tree.id("")), Some(b"/docker/x".to_vec()));
+    assert_eq!(path(&mut cgroups, tree.id("a.slice")), Some(b"/docker/x/a.slice".to_vec()));
+    assert_eq!(cgroups.find(Path::new("/docker/x/a.slice")).unwrap().id, tree.id("a.slice"));
+    assert_eq!(&*cgroups.find(Path::new("a.slice")).unwrap().path, b"/docker/x/a.slice");
+}
+
+#[test]
+fn a_cgroup_is_found_by_any_of_its_names() {
+    let tree = Tree::unified("/");
+    let mut cgroups = Cgroups::new(&tree.roots).unwrap();
+    let full = tree.dir.path().join("cg/a.slice/b c");
+    for name in ["/a.slice/b c", "a.slice/b c", "a.slice/b c/", "/sys/fs/cgroup/a.slice/b c", full.to_str().unwrap()] {
+        let found = cgroups.find(Path::new(name)).unwrap();
+        assert_eq!(
+            (found.id, &found.dir, &*found.path),
+            (tree.id("a.slice/b c"), &full, &b"/a.slice/b c"[..]),
+            "{name}"
+        );
+    }
+    assert_eq!(&*cgroups.find(Path::new("/")).unwrap().path, b"/");
+    for name in ["/none", "../proc", "cgroup.procs", "/a.slice/../../proc"] {
+        let error = cgroups.find(Path::new(name)).unwrap_err();
+        assert!(error.to_string().contains(tree.dir.path().join("cg").to_str().unwrap()), "{error}");
+    }
+}
+
+#[test]
+fn the_cgroup_of_a_thread_comes_from_procfs() {
+    let tree = Tree::unified("/docker/x");
+    let mut cgroups = Cgroups::new(&tree.roots).unwrap();
+    fs::create_dir_all(tree.roots.proc.join("10/task/11")).unwrap();
+    let mut of = |text: &str| {
+        fs::write(tree.roots.proc.join("10/cgroup"), text).unwrap();
+        fs::write(tree.roots.proc.join("10/task/11/cgroup"), text).unwrap();
+        let id = cgroups.of_process(10);
+        assert_eq!(cgroups.of_thread(10, 11), id);
+        id
+    };
+    assert_eq!(of("4:cpu:/\n0::/docker/x/a.slice/b c\n"), Some(tree.id("a.slice/b c")));
+    assert_eq!(of("0::/docker/x\n"), Some(tree.id("")));
+    for outside in
+        ["0::/docker/xy\n", "0::/\n", "0::/docker/x/../y\n", "4:cpu:/\n", "0::/docker/x/gone (deleted)\n", ""]
+    {
+        assert_eq!(of(outside), None, "{outside}");
+    }
+    assert_eq!(cgroups.of_process(12), None);
+    assert_eq!(path(&mut cgroups, tree.id("a.slice/b c")), Some(b"/docker/x/a.slice/b c".to_vec()));
+}
+
+#[test]
+fn warns_where_v1_has_all_tasks_in_its_root() {
+    let tree = Tree::new("3:perf_event:/\n0::/\n", "/", "cgroup cgroup rw,perf_event");
+    let mut cgroups = Cgroups::new(&tree.roots).unwrap();
+    cgroups.walk().unwrap();
+    assert!(cgroups.warning().unwrap().contains("v1 perf_event"));
+    fs::write(tree.dir.path().join("cg/a.slice/cgroup.procs"), "7\n").unwrap();
+    cgroups.walk().unwrap();
+    assert!(!cgroups.warning().unwrap_or_default().contains("v1"));
+}
+
+#[test]
+fn a_given_directory_is_taken() {
+    let tree = Tree::unified("/");
+    let given = tree.dir.path().join("cg/a.slice");
+    let roots = Roots { cgroup: Some(given.clone()), ..tree.roots.clone() };
+    assert_eq!(Cgroups::new(&roots).unwrap().find(Path::new("b c")).unwrap().dir, given.join("b c"));
+    let roots = Roots { cgroup: Some("/nonexistent".into()), ..tree.roots };
+    assert!(matches!(Cgroups::new(&roots), Err(Error::Read { .. })));
+}
+
+#[test]
+fn schedulers_see_paths_below_sys_fs_cgroup() {
+    assert_eq!(display_path(b"/a/b"), b"/sys/fs/cgroup/a/b");
+    assert_eq!(display_path(b"/"), b"/sys/fs/cgroup");
+}
+
+/// A cgroup of this machine that goes with the test.
+struct Made(PathBuf);
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn live_a_cgroup_is_named_by_handle_and_stays_named() {
+    let skip = |reason: &dyn std::fmt::Display| {
+        println!("SKIP: live_a_cgroup_is_named_by_handle_and_stays_named: {reason}");
+    };
+    let mut cgroups = match Cgroups::new(&Roots::default()) {
+        Ok(cgroups) => cgroups,
+        Err(error) => return skip(&error),
+    };
+    if let Err(error) = cgroups.walk() {
+        return skip(&error);
+    }
+    let name = format!("scxprof test {}", std::process::id());
+    let made = Made(cgroups.mount().point.join(&name));
+    if let Err(error) = fs::create_dir(&made.0) {
+        return skip(&error);
+    }
+    let id = fs::metadata(&made.0).unwrap().ino();
+    let Some(found) = path(&mut cgroups, id) else {
+        return skip(&"handles cannot be opened here");
+    };
+    let expected = cgroups.full_path(name.as_bytes()).to_vec();
+    assert_eq!(found, expected);
+    assert_eq!(cgroups.find(Path::new(&name)).unwrap().id, id);
+    // A process in it is found in it; it ends when the cgroup has been looked up.
+    let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let moved = fs::write(made.0.join("cgroup.procs"), child.id().to_string());
+    let of = (cgroups.of_process(child.id()), cgroups.of_thread(child.id(), child.id()));
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    match moved {
+        Ok(()) => assert_eq!(of, (Some(id), Some(id))),
+        Err(error) => skip(&error),
+    }
+    fs::remove_dir(&made.0).unwrap();
+    assert_eq!(path(&mut cgroups, id), Some(expected));
+    // A fresh table cannot know what is gone.
+    let mut fresh = Cgroups::new(&Roots::default()).unwrap();
+    assert_eq!(fresh.path(id), None);
+    assert_eq!(fresh.counts(), CgroupCounts { looked_up: 1, not_found: 1, forgotten: 0 });
+}

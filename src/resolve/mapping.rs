@@ -1,0 +1,354 @@
+//! One process's mappings: the table that new mappings clip, and the lines of `/proc/PID/maps`. Pure.
+
+use std::sync::Arc;
+
+use super::number;
+
+/// A build id: up to 20 bytes (`BUILD_ID_SIZE_MAX` in include/linux/buildid.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct BuildId {
+    bytes: [u8; 20],
+    len: u8,
+}
+
+impl BuildId {
+    /// The first 20 bytes of what a record holds.
+    #[must_use]
+    pub fn new(id: &[u8]) -> Self {
+        let mut build_id = Self::default();
+        for (to, &from) in build_id.bytes.iter_mut().zip(id) {
+            *to = from;
+            build_id.len += 1;
+        }
+        build_id
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
+    }
+}
+
+/// A stretch of an address space, as a `PERF_RECORD_MMAP2` or a line of `/proc/PID/maps` describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Where in the file it begins, bytes.
+    pub pgoff: u64,
+    /// `PROT_READ`, `PROT_WRITE`, `PROT_EXEC`.
+    pub prot: u32,
+    /// `MAP_SHARED` or `MAP_PRIVATE`.
+    pub flags: u32,
+    /// Device of the file, as `makedev` packs it; 0 where the record is in its build-id form.
+    pub dev: u64,
+    /// Inode of the file, 0 for anonymous memory and where the record is in its build-id form.
+    pub ino: u64,
+    /// Build id of the file, where the record has it.
+    pub build_id: Option<BuildId>,
+    /// Path as the kernel prints it, any bytes: `/memfd:x (deleted)`, `[heap]`, `//anon`.
+    pub path: Arc<[u8]>,
+}
+
+impl Mapping {
+    /// First address after it.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.start.saturating_add(self.len)
+    }
+
+    /// True for `MAP_SHARED`.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        // MAP_SHARED_VALIDATE is both bits, and the kernel reports it as MAP_SHARED.
+        self.flags & libc::MAP_SHARED as u32 != 0
+    }
+
+    /// True for code.
+    #[must_use]
+    pub fn is_executable(&self) -> bool {
+        self.prot & libc::PROT_EXEC as u32 != 0
+    }
+
+    /// True where two mappings of the same dev, inode and offset are the same memory.
+    ///
+    /// They are not for anonymous inodes (all perf and io_uring rings of a host have one inode) and for devices, whose
+    /// offsets are cookies that each open file gives a meaning of its own.
+    #[must_use]
+    pub fn has_identity(&self) -> bool {
+        let path = &*self.path;
+        let device = path.starts_with(b"/dev/")
+            && !path.starts_with(b"/dev/shm/")
+            && !path.starts_with(b"/dev/hugepages/")
+            // Shared anonymous memory, which the kernel makes an inode for.
+            && path != b"/dev/zero (deleted)";
+        !device && !path.starts_with(b"anon_inode:")
+    }
+
+    /// The part of it in `[start, end)`, which must lie within it.
+    fn part(&self, start: u64, end: u64) -> Self {
+        let pgoff = self.pgoff.wrapping_add(start.saturating_sub(self.start));
+        Self { start, len: end.saturating_sub(start), pgoff, ..self.clone() }
+    }
+}
+
+/// The mappings of one process that matter: code, and memory that other processes can share.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Table {
+    /// By start; they do not overlap.
+    mappings: Vec<Mapping>,
+}
+
+impl Table {
+    /// The mappings of `/proc/PID/maps`. Lines that are none are left out.
+    #[must_use]
+    pub fn parse(text: &[u8]) -> Self {
+        let mut table = Self::default();
+        for line in text.split(|&byte| byte == b'\n') {
+            if let Some(mapping) = parse_line(line) {
+                table.add(&mapping);
+            }
+        }
+        table
+    }
+
+    /// The kept mappings, by start.
+    #[must_use]
+    pub fn mappings(&self) -> &[Mapping] {
+        &self.mappings
+    }
+
+    /// As [`Table::mappings`], for filling in what a record left out. Starts and lengths stay as they are.
+    pub(super) fn mappings_mut(&mut self) -> &mut [Mapping] {
+        &mut self.mappings
+    }
+
+    /// Bytes of memory that it takes, without the paths.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.mappings.capacity() * size_of::<Mapping>()
+    }
+
+    /// The mapping that holds the address.
+    #[must_use]
+    pub fn find(&self, addr: u64) -> Option<&Mapping> {
+        let after = self.mappings.partition_point(|mapping| mapping.start <= addr);
+        self.mappings.get(after.checked_sub(1)?).filter(|mapping| addr < mapping.end())
+    }
+
+    /// True where [`Table::add`] would change anything; most mappings are private data over nothing.
+    #[must_use]
+    pub fn is_changed_by(&self, new: &Mapping) -> bool {
+        new.len != 0 && (keeps(new) || !self.overlaid(new).is_empty())
+    }
+
+    /// A new mapping: it clips what it lies over, since no record tells of an munmap, and is kept if it matters.
+    pub fn add(&mut self, new: &Mapping) {
+        if new.len == 0 {
+            return;
+        }
+        let range = self.overlaid(new);
+        let at = range.start;
+        let mut pieces = Vec::new();
+        for old in self.mappings.drain(range) {
+            if old.start < new.start {
+                pieces.push(old.part(old.start, new.start));
+            }
+            if old.end() > new.end() {
+                pieces.push(old.part(new.end(), old.end()));
+            }
+        }
+        if keeps(new) {
+            let place = pieces.partition_point(|piece| piece.start < new.start);
+            pieces.insert(place, new.clone());
+        }
+        self.mappings.splice(at..at, pieces);
+    }
+
+    fn overlaid(&self, new: &Mapping) -> std::ops::Range<usize> {
+        let first = self.mappings.partition_point(|mapping| mapping.end() <= new.start);
+        let last = self.mappings.partition_point(|mapping| mapping.start < new.end());
+        first..last.max(first)
+    }
+}
+
+fn keeps(mapping: &Mapping) -> bool {
+    mapping.is_shared() || mapping.is_executable()
+}
+
+/// One line of `/proc/PID/maps` (`show_map_vma` in fs/proc/task_mmu.c):
+/// `START-END PERMS OFFSET MAJOR:MINOR INODE    PATH`, numbers in hex but the inode.
+///
+/// The path is everything after the blanks: any bytes, with a newline written as `\012`.
+#[must_use]
+pub fn parse_line(line: &[u8]) -> Option<Mapping> {
+    let mut fields = line.splitn(6, |&byte| byte == b' ');
+    let mut range = fields.next()?.splitn(2, |&byte| byte == b'-');
+    let start = number(range.next()?, 16)?;
+    let end = number(range.next()?, 16)?;
+    let &[read, write, exec, shared] = fields.next()? else { return None };
+    let pgoff = number(fields.next()?, 16)?;
+    let mut dev = fields.next()?.splitn(2, |&byte| byte == b':');
+    let major = u32::try_from(number(dev.next()?, 16)?).ok()?;
+    let minor = u32::try_from(number(dev.next()?, 16)?).ok()?;
+    let ino = number(fields.next()?, 10)?;
+    let path = fields.next().unwrap_or_default();
+    let mut prot = 0;
+    for (flag, byte, bit) in
+        [(read, b'r', libc::PROT_READ), (write, b'w', libc::PROT_WRITE), (exec, b'x', libc::PROT_EXEC)]
+    {
+        if flag == byte {
+            prot |= bit as u32;
+        }
+    }
+    Some(Mapping {
+        start,
+        len: end.checked_sub(start)?,
+        pgoff,
+        prot,
+        flags: if shared == b's' { libc::MAP_SHARED } else { libc::MAP_PRIVATE } as u32,
+        dev: libc::makedev(major, minor),
+        ino,
+        build_id: None,
+        path: unescape(path).into(),
+    })
+}
+
+/// The path without the blanks before it and with its newlines.
+fn unescape(path: &[u8]) -> Vec<u8> {
+    let mut rest = path.get(path.iter().take_while(|&&byte| byte == b' ').count()..).unwrap_or_default();
+    let mut plain = Vec::with_capacity(rest.len());
+    while let Some((&first, after)) = rest.split_first() {
+        if let Some(after) = rest.strip_prefix(b"\\012") {
+            plain.push(b'\n');
+            rest = after;
+        } else {
+            plain.push(first);
+            rest = after;
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn line(text: &str) -> Mapping {
+        parse_line(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn lines_of_the_kernel() {
+        let code =
+            line("7ff0b7b1a000-7ff0b7b24000 r-xp 00027000 fe:01 325843                     /usr/lib/ld linux.so.2");
+        assert_eq!((code.start, code.end(), code.pgoff), (0x7ff0_b7b1_a000, 0x7ff0_b7b2_4000, 0x27000));
+        assert_eq!((code.dev, code.ino), (libc::makedev(0xfe, 1), 325_843));
+        assert!(code.is_executable() && !code.is_shared());
+        assert_eq!(&*code.path, b"/usr/lib/ld linux.so.2");
+        let anon = line("7ffc93078000-7ffc93099000 rw-s 00000000 00:01 1044 /dev/zero (deleted)");
+        assert!(anon.is_shared() && anon.has_identity());
+        assert_eq!(&*anon.path, b"/dev/zero (deleted)");
+        assert_eq!(&*line("1000-2000 rw-p 00000000 00:00 0 ").path, b"");
+        assert_eq!(&*line("1000-2000 rw-p 00000000 00:00 0").path, b"");
+        let odd = parse_line(b"1000-2000 rw-s 00000000 00:01 7    /tmp/a\\012 b\xff\\ (deleted) (deleted)").unwrap();
+        assert_eq!(&*odd.path, b"/tmp/a\n b\xff\\ (deleted) (deleted)");
+    }
+
+    #[test]
+    fn what_is_no_line_is_none() {
+        for wrong in
+            ["", "x", "1000 rw-p 0 0:0 0", "2000-1000 rw-p 0 0:0 0", "1000-2000 rw- 0 0:0 0", "1-2 rwxp 0 0:0 x"]
+        {
+            assert_eq!(parse_line(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn rings_and_devices_have_no_identity() {
+        for path in
+            ["anon_inode:[perf_event]", "anon_inode:[io_uring]", "/dev/infiniband/uverbs0", "/dev/dri/renderD128"]
+        {
+            assert!(!line(&format!("1000-2000 rw-s 00000000 00:0e 9 {path}")).has_identity(), "{path}");
+        }
+        for path in ["/dev/shm/x", "/memfd:x (deleted)", "/SYSV00000000 (deleted)", "/devel/x", "/dev/zero (deleted)"] {
+            assert!(line(&format!("1000-2000 rw-s 00000000 00:0e 9 {path}")).has_identity(), "{path}");
+        }
+    }
+
+    #[derive(Debug, Clone)]
+    struct New {
+        start: u64,
+        len: u64,
+        kept: bool,
+    }
+
+    fn mapping(new: &New, id: u64) -> Mapping {
+        Mapping {
+            start: new.start,
+            len: new.len,
+            pgoff: id * 1000,
+            prot: 0,
+            flags: if new.kept { libc::MAP_SHARED } else { libc::MAP_PRIVATE } as u32,
+            dev: 1,
+            ino: id,
+            build_id: None,
+            path: Arc::from(&b"x"[..]),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn clipping_agrees_with_a_map_of_bytes(
+            news in proptest::collection::vec(
+                (0u64..100, 0u64..40, any::<bool>()).prop_map(|(start, len, kept)| New { start, len, kept }), 0..40)
+        ) {
+            let mut table = Table::default();
+            let mut bytes: Vec<Option<(u64, u64)>> = vec![None; 150];
+            for (id, new) in (1u64..).zip(&news) {
+                let mapping = mapping(new, id);
+                let before = table.clone();
+                table.add(&mapping);
+                prop_assert!(table == before || before.is_changed_by(&mapping));
+                for addr in new.start..new.start + new.len {
+                    bytes[addr as usize] = new.kept.then_some((id, id * 1000 + addr - new.start));
+                }
+            }
+            for (addr, expected) in (0u64..).zip(&bytes) {
+                let found = table.find(addr).map(|mapping| (mapping.ino, mapping.pgoff + addr - mapping.start));
+                prop_assert_eq!(found, *expected);
+            }
+            prop_assert!(table.mappings().windows(2).all(|pair| pair[0].end() <= pair[1].start));
+            prop_assert!(table.mappings().iter().all(|mapping| mapping.len > 0));
+        }
+
+        #[test]
+        fn any_bytes_are_a_table(text in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Table::parse(&text);
+        }
+
+        #[test]
+        fn line_like_bytes_are_a_table(
+            text in "([0-9a-f]{1,17}-[0-9a-f]{1,17} [rwxps-]{4} [0-9a-f]{1,17} [0-9a-f]{1,9}:[0-9a-f]{1,9} [0-9]{1,20} .{0,9}\n){0,4}"
+        ) {
+            let table = Table::parse(text.as_bytes());
+            prop_assert!(table.mappings().windows(2).all(|pair| pair[0].end() <= pair[1].start));
+        }
+
+        #[test]
+        fn paths_are_kept_whole(path in proptest::collection::vec(1u8.., 1..60)) {
+            prop_assume!(!path.starts_with(b" ") && !path.windows(4).any(|four| four == b"\\012"));
+            let mut text = b"1000-2000 rw-s 00000000 00:01 7 ".to_vec();
+            for &byte in &path {
+                if byte == b'\n' { text.extend(b"\\012") } else { text.push(byte) }
+            }
+            let table = Table::parse(&text);
+            prop_assert_eq!(&*table.mappings()[0].path, &path[..]);
+        }
+    }
+}

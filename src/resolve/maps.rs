@@ -1,0 +1,329 @@
+//! Address spaces of all processes, and which memory an address is.
+
+use std::fs;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use rustc_hash::FxHashSet;
+
+use super::is_named;
+use super::mapping::Mapping;
+use super::mapping::Table;
+use super::pid_of;
+use super::read;
+use super::threads::TaskSeen;
+use super::Error;
+use super::Roots;
+use crate::sample::Place;
+
+/// Addresses at and above this are the kernel's or none at all. User space ends at 1 << 47, with five-level page tables at
+/// 1 << 56 (Documentation/arch/x86/x86_64/mm.rst).
+pub const USER_END: u64 = 1 << 56;
+
+/// What the tables had to do without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MapCounts {
+    /// Times that a process's mappings were read from procfs.
+    pub read: u64,
+    /// Of these, times that they could not be.
+    pub unreadable: u64,
+    /// Tables dropped to stay within the limit.
+    pub dropped: u64,
+    /// Shared mappings without an inode, which count as private.
+    pub without_inode: u64,
+}
+
+#[derive(Debug)]
+struct Process {
+    space: u32,
+    /// `None` where nobody has read it yet or it was dropped. A fork shares its parent's until one of them changes.
+    table: Option<Arc<Table>>,
+    used: u64,
+}
+
+/// The mappings of all processes.
+#[derive(Debug)]
+pub struct Maps {
+    roots: Roots,
+    limit: usize,
+    bytes: usize,
+    processes: FxHashMap<u32, Process>,
+    /// Paths, each held once: a library is mapped by every process.
+    paths: FxHashSet<Arc<[u8]>>,
+    path_bytes: usize,
+    /// Paths to have before those that nobody uses are looked for.
+    sweep_at: usize,
+    spaces: u32,
+    clock: u64,
+    counts: MapCounts,
+}
+
+impl Maps {
+    /// No process yet. Past `limit_bytes` the tables of the least recently used processes are dropped, to be read again
+    /// from procfs when they are needed.
+    #[must_use]
+    pub fn new(roots: &Roots, limit_bytes: usize) -> Self {
+        Self {
+            roots: roots.clone(),
+            limit: limit_bytes,
+            bytes: 0,
+            processes: FxHashMap::default(),
+            paths: FxHashSet::default(),
+            path_bytes: 0,
+            sweep_at: 4096,
+            spaces: 0,
+            clock: 0,
+            counts: MapCounts::default(),
+        }
+    }
+
+    /// Reads the mappings of every process that has none yet, as far as the limit goes. Processes that end meanwhile, or
+    /// that we may not look into, are left out.
+    ///
+    /// # Errors
+    /// The directory of processes itself cannot be read.
+    pub fn seed_all(&mut self) -> Result<(), Error> {
+        let failed = |source| Error::Read { path: self.roots.proc.clone(), source };
+        let mut pids = Vec::new();
+        for entry in fs::read_dir(&self.roots.proc).map_err(failed)? {
+            pids.extend(pid_of(&entry.map_err(failed)?.file_name()));
+        }
+        for pid in pids {
+            // The rest waits until it is needed.
+            if self.bytes() > self.limit / 4 * 3 {
+                break;
+            }
+            self.table(pid);
+        }
+        Ok(())
+    }
+
+    /// After records were lost: all tables are read again when needed, processes that are gone are forgotten. Address spaces
+    /// keep their numbers, for nobody knows which of them ended.
+    pub fn reseed(&mut self, seen: &[TaskSeen]) {
+        let live: FxHashSet<u32> = seen.iter().map(|task| task.pid).collect();
+        self.processes.retain(|pid, process| {
+            process.table = None;
+            live.contains(pid)
+        });
+        self.bytes = 0;
+    }
+
+    /// A new mapping of any kind: it clips what it lies over.
+    pub fn mmap(&mut self, pid: u32, mapping: &Mapping) {
+        // A table that is not there is read when it is needed, and has this mapping then.
+        let Some(table) = self.processes.get_mut(&pid).and_then(|process| process.table.as_mut()) else { return };
+        if mapping.start >= USER_END || !table.is_changed_by(mapping) {
+            return;
+        }
+        // A table that is shared with a fork is copied here, and both are counted from now on.
+        let before = if Arc::strong_count(table) == 1 { table.bytes() } else { 0 };
+        let table = Arc::make_mut(table);
+        let mut mapping = mapping.clone();
+        intern(&mut self.paths, &mut self.path_bytes, &mut mapping);
+        table.add(&mapping);
+        self.bytes = self.bytes.saturating_sub(before) + table.bytes();
+        self.stay_within_limit(pid);
+    }
+
+    /// The process executes another program: a new address space without mappings; their records follow.
+    pub fn exec(&mut self, pid: u32) {
+        self.begin(pid, Some(Arc::default()));
+    }
+
+    /// A new process: a new address space, with the mappings of its parent. Not to be called for new threads.
+    pub fn fork(&mut self, child: u32, parent: u32) {
+        let table = self.processes.get(&parent).and_then(|process| process.table.clone());
+        self.begin(child, table);
+    }
+
+    /// The process has ended.
+    pub fn exit(&mut self, pid: u32) {
+        if let Some(process) = self.processes.remove(&pid) {
+            self.release(process.table);
+        }
+    }
+
+    /// The number of the process's address space: each exec and each fork of a process begins a new one.
+    pub fn space(&mut self, pid: u32) -> u32 {
+        if let Some(process) = self.processes.get(&pid) {
+            return process.space;
+        }
+        self.begin(pid, None);
+        self.spaces
+    }
+
+    /// Which memory the address is. `None` for addresses that are not the user's ([`USER_END`]), for 0, which says that the
+    /// address is not known, and for pid 0, which is nobody's.
+    ///
+    /// A process whose mappings nobody can read counts as all private.
+    pub fn place(&mut self, pid: u32, addr: u64) -> Option<Place> {
+        if addr == 0 || addr >= USER_END || !is_named(pid) {
+            return None;
+        }
+        let mut filled = false;
+        loop {
+            self.table(pid);
+            let process = self.processes.get(&pid)?;
+            let mapping = process.table.as_ref().and_then(|table| table.find(addr));
+            match mapping.filter(|mapping| mapping.is_shared() && mapping.has_identity()) {
+                Some(mapping) if mapping.ino != 0 => {
+                    let offset = mapping.pgoff.wrapping_add(addr - mapping.start);
+                    return Some(Place::Shared { dev: mapping.dev, ino: mapping.ino, offset });
+                }
+                Some(_) if !filled => {}
+                _ => return Some(Place::Private { space: process.space, addr }),
+            }
+            self.fill_inodes(pid);
+            filled = true;
+        }
+    }
+
+    /// The code or the shared mapping at the address; other mappings are not kept.
+    pub fn find(&mut self, pid: u32, addr: u64) -> Option<&Mapping> {
+        if addr >= USER_END || !is_named(pid) {
+            return None;
+        }
+        self.table(pid)?.find(addr)
+    }
+
+    /// What the tables had to do without.
+    #[must_use]
+    pub fn counts(&self) -> MapCounts {
+        self.counts
+    }
+
+    /// Bytes in use, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes + self.path_bytes + self.processes.capacity() * size_of::<(u32, Process)>()
+    }
+
+    fn begin(&mut self, pid: u32, table: Option<Arc<Table>>) {
+        if !is_named(pid) {
+            return;
+        }
+        self.spaces = self.spaces.wrapping_add(1);
+        self.clock += 1;
+        let process = Process { space: self.spaces, table, used: self.clock };
+        if let Some(old) = self.processes.insert(pid, process) {
+            self.release(old.table);
+        }
+    }
+
+    fn release(&mut self, table: Option<Arc<Table>>) {
+        if let Some(table) = table.filter(|table| Arc::strong_count(table) == 1) {
+            self.bytes = self.bytes.saturating_sub(table.bytes());
+        }
+    }
+
+    /// The process's table, read from procfs if it is not there.
+    fn table(&mut self, pid: u32) -> Option<&Table> {
+        self.clock += 1;
+        let known = self.processes.get_mut(&pid).is_some_and(|process| {
+            process.used = self.clock;
+            process.table.is_some()
+        });
+        if !known {
+            let table = self.read_table(pid);
+            self.space(pid);
+            self.bytes += table.bytes();
+            if let Some(process) = self.processes.get_mut(&pid) {
+                process.table = Some(Arc::new(table));
+            }
+            self.stay_within_limit(pid);
+        }
+        self.processes.get(&pid)?.table.as_deref()
+    }
+
+    /// Empty where it cannot be read: records fill it from there on, and it is not tried again.
+    fn read_table(&mut self, pid: u32) -> Table {
+        self.counts.read += 1;
+        let Ok(text) = read(&self.roots.proc.join(format!("{pid}/maps"))) else {
+            self.counts.unreadable += 1;
+            return Table::default();
+        };
+        let mut table = Table::parse(&text);
+        for mapping in table.mappings_mut() {
+            intern(&mut self.paths, &mut self.path_bytes, mapping);
+        }
+        table
+    }
+
+    /// A record in its build-id form has no dev and inode (struct perf_record_mmap2): they come from procfs. What procfs does
+    /// not know either is private from now on, so that it is asked once.
+    fn fill_inodes(&mut self, pid: u32) {
+        let fresh = self.read_table(pid);
+        let Some(table) = self.processes.get_mut(&pid).and_then(|process| process.table.as_mut()) else { return };
+        let before = if Arc::strong_count(table) == 1 { table.bytes() } else { 0 };
+        let table = Arc::make_mut(table);
+        for mapping in table.mappings_mut().iter_mut().filter(|mapping| mapping.is_shared() && mapping.ino == 0) {
+            let offset_at = |from: &Mapping| from.pgoff.wrapping_sub(from.start);
+            match fresh.find(mapping.start) {
+                Some(found) if found.is_shared() && found.ino != 0 && offset_at(found) == offset_at(mapping) => {
+                    mapping.dev = found.dev;
+                    mapping.ino = found.ino;
+                }
+                _ => {
+                    self.counts.without_inode += 1;
+                    mapping.flags = libc::MAP_PRIVATE as u32;
+                }
+            }
+        }
+        self.bytes = self.bytes.saturating_sub(before) + table.bytes();
+    }
+
+    /// Drops tables, the least recently used first, and then whole processes, until a quarter is free. `pid` stays.
+    fn stay_within_limit(&mut self, pid: u32) {
+        if self.paths.len() >= self.sweep_at {
+            self.sweep_paths();
+        }
+        if self.bytes() <= self.limit {
+            return;
+        }
+        let goal = self.limit / 4 * 3;
+        let mut by_use: Vec<(u64, u32)> = self.processes.iter().map(|(&pid, process)| (process.used, pid)).collect();
+        by_use.retain(|&(_, other)| other != pid);
+        by_use.sort_unstable();
+        for &(_, other) in &by_use {
+            if self.bytes() <= goal {
+                break;
+            }
+            if let Some(table) = self.processes.get_mut(&other).and_then(|process| process.table.take()) {
+                self.counts.dropped += 1;
+                self.release(Some(table));
+            }
+        }
+        self.sweep_paths();
+        if self.bytes() > self.limit {
+            // Only numbers are left: half of the processes lose theirs, and begin a new space when they are seen again.
+            for &(_, other) in by_use.iter().take(by_use.len() / 2) {
+                self.exit(other);
+            }
+            self.processes.shrink_to_fit();
+        }
+    }
+
+    fn sweep_paths(&mut self) {
+        self.paths.retain(|path| Arc::strong_count(path) > 1);
+        self.path_bytes = self.paths.iter().map(path_cost).sum();
+        self.sweep_at = (self.paths.len() * 2).max(4096);
+    }
+}
+
+/// Bytes that a path takes: itself, its counts, its place in the set.
+fn path_cost(path: &Arc<[u8]>) -> usize {
+    path.len() + 48
+}
+
+fn intern(paths: &mut FxHashSet<Arc<[u8]>>, bytes: &mut usize, mapping: &mut Mapping) {
+    if let Some(known) = paths.get(&mapping.path) {
+        mapping.path = Arc::clone(known);
+    } else {
+        *bytes += path_cost(&mapping.path);
+        paths.insert(Arc::clone(&mapping.path));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,286 @@
+//! Thread names: the table from tid to name that fork, comm and exit records keep, with procfs below it.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use rustc_hash::FxHashMap;
+use rustc_hash::FxHashSet;
+
+use super::is_named;
+use super::pid_of;
+use super::Error;
+use super::Roots;
+use crate::sample::Comm;
+use crate::sample::ThreadIndex;
+
+/// Exited threads that a late sample is still named by.
+const MAX_EXITED: usize = 1 << 12;
+/// Tids that procfs did not know.
+const MAX_MISSING: usize = 1 << 16;
+
+/// A thread as procfs shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaskSeen {
+    /// Process id.
+    pub pid: u32,
+    /// Thread id.
+    pub tid: u32,
+    /// Its name.
+    pub comm: Comm,
+}
+
+/// A thread, alive or exited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Thread {
+    /// Its number; a reused tid is a new thread with a new number. An exec keeps it.
+    pub index: ThreadIndex,
+    /// Process id.
+    pub pid: u32,
+    /// Thread id.
+    pub tid: u32,
+    /// Its name as of the last record.
+    pub comm: Comm,
+    /// Set by its exit; the name stays good for samples that are a little late.
+    pub exited: bool,
+}
+
+/// What the table had to do without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ThreadCounts {
+    /// Threads that no record and no snapshot had named, so procfs was read for them.
+    pub looked_up: u64,
+    /// Of these, threads that procfs did not know either.
+    pub not_found: u64,
+    /// Calls of [`Threads::resolve`] that ended without a name.
+    pub unnamed: u64,
+}
+
+/// The threads of the host, by tid.
+#[derive(Debug, Default)]
+pub struct Threads {
+    roots: Roots,
+    by_tid: FxHashMap<u32, Thread>,
+    /// Live threads of each process.
+    alive: FxHashMap<u32, u32>,
+    next: ThreadIndex,
+    /// Exited threads that are still in `by_tid`, the oldest first.
+    exited: VecDeque<(u32, ThreadIndex)>,
+    missing: FxHashSet<u32>,
+    counts: ThreadCounts,
+}
+
+impl Threads {
+    /// An empty table that asks procfs under `roots` for threads it does not know.
+    #[must_use]
+    pub fn new(roots: &Roots) -> Self {
+        Self { roots: roots.clone(), ..Self::default() }
+    }
+
+    /// Takes the threads that are not known yet. The snapshot lies below all records: take it after the events are enabled,
+    /// call this before the first record.
+    pub fn seed(&mut self, seen: &[TaskSeen]) {
+        for task in seen {
+            if self.get(task.pid, task.tid).is_none() {
+                self.insert(task.pid, task.tid, task.comm);
+            }
+        }
+    }
+
+    /// Takes the snapshot for the truth, after records were lost: names are overwritten, threads that are gone have exited.
+    pub fn reseed(&mut self, seen: &[TaskSeen]) {
+        self.missing.clear();
+        let live: FxHashSet<(u32, u32)> = seen.iter().map(|task| (task.pid, task.tid)).collect();
+        let gone: Vec<(u32, u32)> = self
+            .by_tid
+            .values()
+            .filter(|thread| !thread.exited && !live.contains(&(thread.pid, thread.tid)))
+            .map(|thread| (thread.pid, thread.tid))
+            .collect();
+        for (pid, tid) in gone {
+            self.exit(pid, tid);
+        }
+        for task in seen {
+            self.comm(task.pid, task.tid, task.comm, false);
+        }
+    }
+
+    /// A fork record: the thread `tid` of `pid` begins under the name of the thread that made it.
+    ///
+    /// A child of an unknown thread is left to [`Threads::resolve`].
+    pub fn fork(&mut self, pid: u32, tid: u32, ppid: u32, ptid: u32) {
+        match self.get(ppid, ptid).map(|parent| parent.comm) {
+            Some(comm) => self.insert(pid, tid, comm),
+            None => self.remove(tid),
+        }
+    }
+
+    /// A comm record: the thread has a new name, by `prctl` or, with `exec`, by an exec.
+    pub fn comm(&mut self, pid: u32, tid: u32, comm: Comm, exec: bool) {
+        match self.by_tid.get_mut(&tid) {
+            Some(thread) if thread.pid == pid && !thread.exited => {
+                thread.comm = comm;
+            }
+            _ => {
+                if exec {
+                    self.take_over(pid);
+                }
+                self.insert(pid, tid, comm);
+            }
+        }
+    }
+
+    /// An exec by a thread that was not the leader takes the leader's tid, after the leader and all others have exited
+    /// (`de_thread` in fs/exec.c). No record says that its own tid is gone.
+    fn take_over(&mut self, pid: u32) {
+        if self.alive.contains_key(&pid) {
+            let others: Vec<u32> =
+                self.by_tid.values().filter(|other| other.pid == pid && !other.exited).map(|other| other.tid).collect();
+            for tid in others {
+                self.exit(pid, tid);
+            }
+        }
+    }
+
+    /// An exit record. True where no other thread of the process is known to live.
+    pub fn exit(&mut self, pid: u32, tid: u32) -> bool {
+        let Some(thread) = self.by_tid.get_mut(&tid).filter(|thread| thread.pid == pid && !thread.exited) else {
+            return !self.alive.contains_key(&pid);
+        };
+        thread.exited = true;
+        self.exited.push_back((tid, thread.index));
+        self.one_less(pid);
+        if self.exited.len() > MAX_EXITED {
+            if let Some((tid, index)) = self.exited.pop_front() {
+                if self.by_tid.get(&tid).is_some_and(|thread| thread.index == index) {
+                    self.by_tid.remove(&tid);
+                }
+            }
+        }
+        !self.alive.contains_key(&pid)
+    }
+
+    /// The thread, if a record or a snapshot has named it.
+    #[must_use]
+    pub fn get(&self, pid: u32, tid: u32) -> Option<&Thread> {
+        self.by_tid.get(&tid).filter(|thread| thread.pid == pid)
+    }
+
+    /// The thread; procfs is asked, once, for one that is not known.
+    ///
+    /// `None` for pid 0 (the idle task, or a task outside our pid namespace) and for threads that procfs does not know.
+    pub fn resolve(&mut self, pid: u32, tid: u32) -> Option<&Thread> {
+        if self.get(pid, tid).is_none() && !self.look_up(pid, tid) {
+            self.counts.unnamed += 1;
+            return None;
+        }
+        self.get(pid, tid)
+    }
+
+    fn look_up(&mut self, pid: u32, tid: u32) -> bool {
+        if !is_named(pid) || !is_named(tid) || self.missing.contains(&tid) {
+            return false;
+        }
+        self.counts.looked_up += 1;
+        if let Some(comm) = read_comm(&self.roots.proc.join(format!("{pid}/task/{tid}/comm"))) {
+            self.insert(pid, tid, comm);
+            return true;
+        }
+        self.counts.not_found += 1;
+        if self.missing.len() >= MAX_MISSING {
+            self.missing.clear();
+        }
+        self.missing.insert(tid);
+        false
+    }
+
+    /// What the table had to do without.
+    #[must_use]
+    pub fn counts(&self) -> ThreadCounts {
+        self.counts
+    }
+
+    fn insert(&mut self, pid: u32, tid: u32, comm: Comm) {
+        if !is_named(pid) || !is_named(tid) {
+            return;
+        }
+        self.remove(tid);
+        let thread = Thread { index: self.next, pid, tid, comm, exited: false };
+        self.next = self.next.wrapping_add(1);
+        self.by_tid.insert(tid, thread);
+        *self.alive.entry(pid).or_default() += 1;
+    }
+
+    /// Forgets the tid, which has been reused or is about to be.
+    fn remove(&mut self, tid: u32) {
+        self.missing.remove(&tid);
+        if let Some(old) = self.by_tid.remove(&tid).filter(|old| !old.exited) {
+            self.one_less(old.pid);
+        }
+    }
+
+    fn one_less(&mut self, pid: u32) {
+        if let Some(alive) = self.alive.get_mut(&pid) {
+            *alive = alive.saturating_sub(1);
+            if *alive == 0 {
+                self.alive.remove(&pid);
+            }
+        }
+    }
+}
+
+/// Every thread that procfs shows. Threads that end while we read are left out.
+///
+/// # Errors
+/// The directory itself cannot be read.
+pub fn snapshot(roots: &Roots) -> Result<Vec<TaskSeen>, Error> {
+    let failed = |source| Error::Read { path: roots.proc.clone(), source };
+    let mut seen = Vec::new();
+    for entry in fs::read_dir(&roots.proc).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let Some(pid) = pid_of(&entry.file_name()) else { continue };
+        let Ok(tasks) = fs::read_dir(entry.path().join("task")) else { continue };
+        for task in tasks.flatten() {
+            let Some(tid) = pid_of(&task.file_name()) else { continue };
+            if let Some(comm) = read_comm(&task.path().join("comm")) {
+                seen.push(TaskSeen { pid, tid, comm });
+            }
+        }
+    }
+    Ok(seen)
+}
+
+fn read_comm(path: &Path) -> Option<Comm> {
+    // Longer than any name with the work that procfs appends to it, 64 bytes (`proc_task_name` in fs/proc/array.c).
+    let mut buffer = [0; 128];
+    let mut len = 0;
+    let mut file = File::open(path).ok()?;
+    while let Some(rest) = buffer.get_mut(len..).filter(|rest| !rest.is_empty()) {
+        match file.read(rest) {
+            Ok(0) => break,
+            Ok(count) => len += count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+    Some(parse_comm(buffer.get(..len)?))
+}
+
+/// The name in a `comm` file, which ends with one newline that is no part of it.
+///
+/// procfs shows a worker of a workqueue with the work it does, "kworker/0:1-events" or "kworker/0:1+events"; the thread's
+/// name, which records carry and schedulers match, is the part before it (`wq_worker_comm` in kernel/workqueue.c).
+fn parse_comm(text: &[u8]) -> Comm {
+    let mut name = text.strip_suffix(b"\n").unwrap_or(text);
+    if name.starts_with(b"kworker/") {
+        let colon = name.iter().position(|&byte| byte == b':').unwrap_or(name.len());
+        let work = name.iter().skip(colon).position(|&byte| byte == b'-' || byte == b'+');
+        name = work.and_then(|at| name.get(..colon + at)).unwrap_or(name);
+    }
+    Comm::new(name)
+}
+
+#[cfg(test)]
+mod tests;

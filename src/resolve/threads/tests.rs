@@ -1,0 +1,228 @@
+//! The thread table against made trees and against this machine.
+
+use std::path::PathBuf;
+use std::sync::mpsc;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn seen(pid: u32, tid: u32, comm: &str) -> TaskSeen {
+    TaskSeen { pid, tid, comm: Comm::from(comm) }
+}
+
+fn name(threads: &Threads, pid: u32, tid: u32) -> Option<Comm> {
+    threads.get(pid, tid).map(|thread| thread.comm)
+}
+
+fn made_tree() -> (tempfile::TempDir, Roots) {
+    let dir = tempfile::tempdir().unwrap();
+    let roots = Roots { proc: dir.path().into(), ..Roots::default() };
+    (dir, roots)
+}
+
+fn add_task(dir: &tempfile::TempDir, pid: u32, tid: u32, comm: &[u8]) -> PathBuf {
+    let task = dir.path().join(format!("{pid}/task/{tid}"));
+    fs::create_dir_all(&task).unwrap();
+    fs::write(task.join("comm"), comm).unwrap();
+    task
+}
+
+#[test]
+fn names_are_read_whole() {
+    let (dir, roots) = made_tree();
+    add_task(&dir, 10, 10, b"job 3/4\n");
+    add_task(&dir, 10, 11, b"a\nb\n\n");
+    add_task(&dir, 10, 12, b"\xff\xfe (x) \n");
+    add_task(&dir, 2, 2, b"\n");
+    fs::create_dir(dir.path().join("self")).unwrap();
+    fs::create_dir(dir.path().join("99")).unwrap();
+    fs::write(dir.path().join("uptime"), "1").unwrap();
+    let mut all = snapshot(&roots).unwrap();
+    all.sort_by_key(|task| task.tid);
+    let names: Vec<_> = all.iter().map(|task| (task.pid, task.tid, task.comm.as_bytes().to_vec())).collect();
+    assert_eq!(
+        names,
+        [
+            (2, 2, b"".to_vec()),
+            (10, 10, b"job 3/4".to_vec()),
+            (10, 11, b"a\nb\n".to_vec()),
+            (10, 12, b"\xff\xfe (x) ".to_vec())
+        ]
+    );
+    let gone = Roots { proc: dir.path().join("none"), ..Roots::default() };
+    assert!(matches!(snapshot(&gone), Err(Error::Read { .. })));
+}
+
+#[test]
+fn kworkers_are_named_without_their_work() {
+    assert_eq!(parse_comm(b"kworker/0:1-events\n"), Comm::from("kworker/0:1"));
+    assert_eq!(parse_comm(b"kworker/u8:1+flush-254:0\n"), Comm::from("kworker/u8:1"));
+    assert_eq!(parse_comm(b"kworker/R-xfs-a\n"), Comm::from("kworker/R-xfs-a"));
+    assert_eq!(parse_comm(b"web-1:2-x\n"), Comm::from("web-1:2-x"));
+}
+
+#[test]
+fn children_inherit_and_rename() {
+    let mut threads = Threads::new(&Roots { proc: "/nonexistent".into(), ..Roots::default() });
+    threads.seed(&[seen(10, 10, "web"), seen(10, 11, "web worker")]);
+    threads.seed(&[seen(10, 10, "later")]);
+    assert_eq!(name(&threads, 10, 10), Some("web".into()));
+    threads.fork(20, 20, 10, 11);
+    assert_eq!(name(&threads, 20, 20), Some("web worker".into()));
+    threads.comm(20, 20, "cat".into(), true);
+    assert_eq!(name(&threads, 20, 20), Some("cat".into()));
+    assert_eq!(name(&threads, 10, 11), Some("web worker".into()));
+    // A thread of another process under the same tid is not this one.
+    assert_eq!(name(&threads, 21, 20), None);
+}
+
+#[test]
+fn a_reused_tid_is_a_new_thread() {
+    let mut threads = Threads::new(&Roots { proc: "/nonexistent".into(), ..Roots::default() });
+    threads.seed(&[seen(10, 10, "a")]);
+    threads.fork(20, 20, 10, 10);
+    threads.comm(20, 20, "old".into(), false);
+    let old = threads.get(20, 20).unwrap().index;
+    assert!(threads.exit(20, 20));
+    // A little late is not too late.
+    assert_eq!(name(&threads, 20, 20), Some("old".into()));
+    threads.fork(20, 20, 10, 10);
+    let new = *threads.get(20, 20).unwrap();
+    assert_ne!(new.index, old);
+    assert_eq!(new.comm, "a".into());
+    // The same tid under a parent that nobody knows: the old name must not stay.
+    threads.fork(20, 20, 77, 77);
+    assert_eq!(name(&threads, 20, 20), None);
+    assert_eq!(threads.resolve(20, 20), None);
+}
+
+#[test]
+fn the_last_thread_ends_the_process() {
+    let mut threads = Threads::new(&Roots::default());
+    threads.seed(&[seen(10, 10, "a"), seen(10, 11, "b")]);
+    assert!(!threads.exit(10, 10));
+    assert!(!threads.exit(10, 10));
+    assert!(threads.exit(10, 11));
+    assert!(threads.exit(50, 50));
+}
+
+#[test]
+fn an_exec_by_another_thread_takes_the_leaders_tid() {
+    let mut threads = Threads::new(&Roots::default());
+    threads.seed(&[seen(10, 10, "a"), seen(10, 11, "b"), seen(12, 12, "c")]);
+    threads.exit(10, 10);
+    threads.comm(10, 10, "new".into(), true);
+    assert_eq!(name(&threads, 10, 10), Some("new".into()));
+    assert!(threads.get(10, 11).unwrap().exited && !threads.get(12, 12).unwrap().exited);
+    assert!(threads.exit(10, 10));
+}
+
+#[test]
+fn after_a_loss_procfs_is_the_truth() {
+    let mut threads = Threads::new(&Roots { proc: "/nonexistent".into(), ..Roots::default() });
+    threads.seed(&[seen(10, 10, "a"), seen(11, 11, "b"), seen(12, 12, "c")]);
+    assert_eq!(threads.resolve(13, 13), None);
+    threads.reseed(&[seen(10, 10, "new"), seen(13, 13, "d"), seen(14, 12, "reused")]);
+    assert_eq!(name(&threads, 10, 10), Some("new".into()));
+    assert_eq!(threads.get(10, 10).unwrap().index, 0);
+    assert!(threads.get(11, 11).unwrap().exited);
+    assert_eq!(name(&threads, 13, 13), Some("d".into()));
+    assert_eq!((name(&threads, 12, 12), name(&threads, 14, 12)), (None, Some("reused".into())));
+}
+
+#[test]
+fn procfs_is_asked_once() {
+    let (dir, roots) = made_tree();
+    add_task(&dir, 10, 11, b"late\n");
+    let mut threads = Threads::new(&roots);
+    assert_eq!(threads.resolve(10, 11).unwrap().comm, "late".into());
+    assert_eq!(threads.resolve(10, 12), None);
+    add_task(&dir, 10, 12, b"too late\n");
+    assert_eq!(threads.resolve(10, 12), None);
+    for (pid, tid) in [(0, 0), (0, 5), (u32::MAX, u32::MAX)] {
+        threads.comm(pid, tid, "nobody".into(), false);
+        assert_eq!(threads.resolve(pid, tid), None);
+    }
+    assert_eq!(threads.counts(), ThreadCounts { looked_up: 2, not_found: 1, unnamed: 5 });
+}
+
+#[test]
+fn exited_threads_are_bounded() {
+    let mut threads = Threads::new(&Roots::default());
+    threads.seed(&[seen(1, 1, "init")]);
+    for tid in 2..20_000 {
+        threads.fork(tid, tid, 1, 1);
+        threads.exit(tid, tid);
+    }
+    assert_eq!(threads.by_tid.len(), 1 + MAX_EXITED);
+    assert_eq!(threads.alive.len(), 1);
+}
+
+#[test]
+fn live_threads_are_found_under_their_names() {
+    let comms: [&[u8]; 3] = [b"sp ace/1", b"\xff\n)x", b""];
+    let (ready, is_ready) = mpsc::channel();
+    let mut done = Vec::new();
+    let mut handles = Vec::new();
+    for comm in comms {
+        let ready = ready.clone();
+        let (end, ended) = mpsc::channel::<()>();
+        done.push(end);
+        handles.push(std::thread::spawn(move || {
+            let mut name = comm.to_vec();
+            name.push(0);
+            // SAFETY: the name ends with a NUL and outlives the call; gettid has no conditions.
+            let tid = unsafe {
+                libc::prctl(libc::PR_SET_NAME, name.as_ptr());
+                libc::gettid()
+            };
+            ready.send((tid as u32, comm)).unwrap();
+            let _ = ended.recv();
+        }));
+    }
+    let named: Vec<_> = is_ready.iter().take(comms.len()).collect();
+    let roots = Roots::default();
+    let all = snapshot(&roots).unwrap();
+    let mut threads = Threads::new(&roots);
+    let pid = std::process::id();
+    for (tid, comm) in named {
+        let task = all.iter().find(|task| task.pid == pid && task.tid == tid).unwrap();
+        assert_eq!(task.comm.as_bytes(), comm);
+        assert_eq!(threads.resolve(pid, tid).unwrap().comm.as_bytes(), comm);
+        assert_eq!(threads.get(pid, tid).unwrap().index as usize, threads.next as usize - 1);
+    }
+    drop(done);
+    for handle in handles {
+        handle.join().unwrap();
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_name_is_read_back(comm in proptest::collection::vec(1u8.., 0..15)) {
+        prop_assume!(!comm.starts_with(b"kworker/"));
+        let mut text = comm.clone();
+        text.push(b'\n');
+        let parsed = parse_comm(&text);
+        prop_assert_eq!(parsed.as_bytes(), &comm[..]);
+    }
+
+    #[test]
+    fn the_living_are_counted(records in proptest::collection::vec((0u8..5, 0u32..4, 0u32..6, any::<bool>()), 0..60)) {
+        let mut threads = Threads::new(&Roots { proc: "/nonexistent".into(), ..Roots::default() });
+        for (kind, pid, tid, exec) in records {
+            match kind {
+                0 => threads.fork(pid, tid, pid, tid.wrapping_sub(1)),
+                1 | 2 => threads.comm(pid, tid, "x".into(), exec),
+                3 => { threads.exit(pid, tid); }
+                _ => threads.reseed(&[seen(pid, tid, "y")]),
+            }
+            let mut alive: FxHashMap<u32, u32> = FxHashMap::default();
+            for thread in threads.by_tid.values().filter(|thread| !thread.exited) {
+                *alive.entry(thread.pid).or_default() += 1;
+            }
+            prop_assert_eq!(&alive, &threads.alive);
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! The vocabulary: what one observed memory access is, whatever hardware or trick observed it.
+
+use std::fmt::{self, Write};
+use std::str::FromStr;
+
+/// Bytes in a cache line on every machine that scxprof samples.
+pub const LINE_SIZE: u64 = 64;
+/// Bytes in the page that private memory is told apart by; larger pages are looked at in these pieces too.
+pub const PAGE_SIZE: u64 = 4096;
+
+/// A thread's name as the kernel keeps it: up to 15 bytes, any value but NUL (`TASK_COMM_LEN` in linux/sched.h is 16).
+///
+/// Names are bytes. They may hold spaces, slashes and bytes that are no UTF-8.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Comm {
+    bytes: [u8; Comm::MAX],
+    len: u8,
+}
+
+impl Comm {
+    /// The longest name in bytes.
+    pub const MAX: usize = 15;
+
+    /// The name up to its first NUL, cut to [`Comm::MAX`] bytes as the kernel cuts it.
+    #[must_use]
+    pub fn new(name: &[u8]) -> Self {
+        let mut comm = Self::default();
+        for (to, &from) in comm.bytes.iter_mut().zip(name.iter().take_while(|&&byte| byte != 0)) {
+            *to = from;
+            comm.len += 1;
+        }
+        comm
+    }
+
+    /// The bytes of the name.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
+    }
+
+    /// True for the empty name, which `prctl(PR_SET_NAME, "")` gives.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The longest leading part of the name that is UTF-8; all of it for most names.
+    #[must_use]
+    pub fn utf8_prefix(&self) -> &str {
+        let bytes = self.as_bytes();
+        match std::str::from_utf8(bytes) {
+            Ok(name) => name,
+            Err(error) => {
+                bytes.get(..error.valid_up_to()).and_then(|valid| std::str::from_utf8(valid).ok()).unwrap_or_default()
+            }
+        }
+    }
+}
+
+impl From<&str> for Comm {
+    fn from(name: &str) -> Self {
+        Self::new(name.as_bytes())
+    }
+}
+
+/// For people: what is no printable UTF-8 is escaped as `\xNN`, so that the terminal survives every name.
+impl fmt::Display for Comm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&printable(self.as_bytes()))
+    }
+}
+
+impl fmt::Debug for Comm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+/// Bytes from outside made fit for a terminal: printable UTF-8 as it is, all else as `\xNN`.
+#[must_use]
+pub fn printable(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            if character.is_control() {
+                let mut buffer = [0; 4];
+                for byte in character.encode_utf8(&mut buffer).bytes() {
+                    escape(&mut text, byte);
+                }
+            } else {
+                text.push(character);
+            }
+        }
+        for &byte in chunk.invalid() {
+            escape(&mut text, byte);
+        }
+    }
+    text
+}
+
+fn escape(text: &mut String, byte: u8) {
+    // Writing to a String cannot fail.
+    let _ = write!(text, "\\x{byte:02x}");
+}
+
+/// Where a sample's data address comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Source {
+    /// The scheduler's tick: the operand of the interrupted code is recovered from its registers.
+    Timer,
+    /// Minor page faults: the first touch of a page by an address space.
+    Faults,
+}
+
+impl Source {
+    /// The name that `--source` and the report use.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Timer => "timer",
+            Self::Faults => "faults",
+        }
+    }
+
+    /// What the source can see and what it cannot, in one sentence for the report.
+    #[must_use]
+    pub fn sight(self) -> &'static str {
+        match self {
+            Self::Timer => {
+                "accesses of running user code near each timer tick, without latency; not those of the kernel, nor thread-local, \
+                 gathered or overwritten addresses"
+            }
+            Self::Faults => {
+                "first touches of pages only: it shows who is active and which pages processes share, \
+                 not which threads of one process share memory"
+            }
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Source {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        match name {
+            "timer" => Ok(Self::Timer),
+            "faults" => Ok(Self::Faults),
+            _ => Err(format!("unknown source \"{name}\"")),
+        }
+    }
+}
+
+/// The processor mode that a sample was taken in (`PERF_RECORD_MISC_CPUMODE_MASK`, linux/perf_event.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum CpuMode {
+    /// Not said.
+    #[default]
+    Unknown,
+    /// Kernel code.
+    Kernel,
+    /// User code.
+    User,
+    /// The hypervisor.
+    Hypervisor,
+    /// Kernel code of a guest.
+    GuestKernel,
+    /// User code of a guest.
+    GuestUser,
+}
+
+/// What an instruction did to the memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Access {
+    /// The source does not say.
+    #[default]
+    Unknown,
+    /// A read.
+    Load,
+    /// A write.
+    Store,
+    /// A read and a write by one instruction (`lock add`, `inc`).
+    Update,
+}
+
+/// How a candidate's address was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Method {
+    /// The instruction at ip.
+    A,
+    /// An instruction before ip whose address registers nothing has written since.
+    C,
+    /// An instruction straight after ip whose address registers nothing writes before.
+    B,
+    /// An instruction after ip, reached by running the code forward.
+    E,
+    /// An instruction before ip, its registers computed back.
+    I,
+    /// An instruction before ip, found by going back and running forward again with the stack.
+    R,
+}
+
+impl Method {
+    /// All methods in the order of their trust.
+    pub const ALL: [Self; 6] = [Self::A, Self::C, Self::B, Self::E, Self::I, Self::R];
+
+    /// The letter that reports use.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::A => "a",
+            Self::C => "c",
+            Self::B => "b",
+            Self::E => "e",
+            Self::I => "i",
+            Self::R => "r",
+        }
+    }
+
+    /// True where the access was made before the sample; false where it comes after it.
+    #[must_use]
+    pub fn is_backward(self) -> bool {
+        matches!(self, Self::C | Self::I | Self::R)
+    }
+}
+
+/// `perf_mem_data_src` as the kernel gives it (linux/perf_event.h): operation, level, snoop, TLB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct DataSource(pub u64);
+
+impl DataSource {
+    /// The operation, from `mem_op` (bits 0-4).
+    #[must_use]
+    pub fn access(self) -> Access {
+        match (self.0 & 0x2 != 0, self.0 & 0x4 != 0) {
+            (true, true) => Access::Update,
+            (true, false) => Access::Load,
+            (false, true) => Access::Store,
+            (false, false) => Access::Unknown,
+        }
+    }
+
+    /// True where another cache held the line modified (`PERF_MEM_SNOOP_HITM`, 0x10 of `mem_snoop`, which starts at bit 19).
+    #[must_use]
+    pub fn is_hitm(self) -> bool {
+        (self.0 >> 19) & 0x10 != 0
+    }
+}
+
+/// The one identity of a byte of memory, whatever source saw it and wherever it is mapped.
+///
+/// A shared mapping is known by what it maps; a private one by its address space, so that copy-on-write pages of forks,
+/// the zero page, KSM pages and the text of a library never join threads. A frame stands for shared memory of which
+/// nothing else is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
+    /// A byte of a file or of shared memory that is mapped `MAP_SHARED`.
+    Shared {
+        /// `st_dev` of the file, as `makedev` packs it.
+        dev: u64,
+        /// Its inode number.
+        ino: u64,
+        /// Bytes from its beginning.
+        offset: u64,
+    },
+    /// A byte of physical memory.
+    Frame {
+        /// Its physical address.
+        phys: u64,
+    },
+    /// A byte of private memory.
+    Private {
+        /// The address space, numbered by the session: each exec and each fork begins a new one.
+        space: u32,
+        /// The virtual address in it.
+        addr: u64,
+    },
+}
+
+impl Place {
+    /// The granule of `size` bytes (a power of two, such as [`LINE_SIZE`] or [`PAGE_SIZE`]) that the byte lies in.
+    #[must_use]
+    pub fn granule(self, size: u64) -> Self {
+        let mask = !(size - 1);
+        match self {
+            Self::Shared { dev, ino, offset } => Self::Shared { dev, ino, offset: offset & mask },
+            Self::Frame { phys } => Self::Frame { phys: phys & mask },
+            Self::Private { space, addr } => Self::Private { space, addr: addr & mask },
+        }
+    }
+}
+
+/// Which thread, numbered by the session: a reused tid is a new thread.
+pub type ThreadIndex = u32;
+
+/// One observed memory access.
+///
+/// The sampler fills what the kernel or the recovery says; the session adds `thread`, `comm` and `place`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sample {
+    /// CLOCK_MONOTONIC, ns.
+    pub time: u64,
+    /// Process id in our pid namespace.
+    pub pid: u32,
+    /// Thread id in our pid namespace.
+    pub tid: u32,
+    /// CPU that the access ran on.
+    pub cpu: u32,
+    /// Mode that the access was made in.
+    pub mode: CpuMode,
+    /// Load, store or both.
+    pub access: Access,
+    /// Address of the instruction.
+    pub ip: u64,
+    /// Virtual address of the data.
+    pub addr: u64,
+    /// Physical address of the data, 0 where it is not known.
+    pub phys: u64,
+    /// Bytes of the page that maps the data, 0 where it is not known.
+    pub page_size: u64,
+    /// Id of the thread's cgroup, 0 where it is not known.
+    pub cgroup: u64,
+    /// Events that this sample stands for.
+    pub period: u64,
+    /// Latency of the access in cycles, 0 where the source has none.
+    pub latency: u32,
+    /// Where the data came from, 0 where the source does not say.
+    pub data_src: DataSource,
+    /// The part of one event that this access is: 1, or 1/n where one event gave n accesses.
+    pub share: f32,
+    /// Which event of the session it was; accesses of one event have the same number.
+    pub record: u64,
+    /// Bytes accessed, 0 where they are not known.
+    pub size: u16,
+    /// How the address was recovered; `None` where the hardware or the kernel gave it.
+    pub method: Option<Method>,
+    /// The thread, as the session numbers it.
+    pub thread: ThreadIndex,
+    /// The thread's name when the sample was taken; `None` where nobody could say.
+    pub comm: Option<Comm>,
+    /// What memory it was; `None` where the address is no user memory.
+    pub place: Option<Place>,
+}
+
+impl Default for Sample {
+    fn default() -> Self {
+        Self {
+            time: 0,
+            pid: 0,
+            tid: 0,
+            cpu: 0,
+            mode: CpuMode::Unknown,
+            access: Access::Unknown,
+            ip: 0,
+            addr: 0,
+            phys: 0,
+            page_size: 0,
+            cgroup: 0,
+            period: 1,
+            latency: 0,
+            data_src: DataSource(0),
+            share: 1.0,
+            record: 0,
+            size: 0,
+            method: None,
+            thread: 0,
+            comm: None,
+            place: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comm_is_cut_as_the_kernel_cuts_it() {
+        assert_eq!(Comm::new(b"a-name-of-more-than-15").as_bytes(), b"a-name-of-more-");
+        assert_eq!(Comm::new(b"web\0junk").as_bytes(), b"web");
+        assert!(Comm::new(b"").is_empty());
+    }
+
+    #[test]
+    fn comm_prints_any_bytes() {
+        assert_eq!(Comm::new(b"job 3/4").to_string(), "job 3/4");
+        assert_eq!(Comm::new(b"a\xff\x1b[m").to_string(), "a\\xff\\x1b[m");
+        assert_eq!(Comm::new(b"caf\xc3").utf8_prefix(), "caf");
+        assert_eq!(Comm::new("café".as_bytes()).utf8_prefix(), "café");
+    }
+
+    #[test]
+    fn granules_align_what_they_identify() {
+        let place = Place::Private { space: 3, addr: 0x1fff };
+        assert_eq!(place.granule(LINE_SIZE), Place::Private { space: 3, addr: 0x1fc0 });
+        assert_eq!(place.granule(PAGE_SIZE), Place::Private { space: 3, addr: 0x1000 });
+    }
+
+    #[test]
+    fn data_source_names_operation_and_hitm() {
+        // OP_LOAD, LVL_L3 hit, SNOOP_HITM as linux/perf_event.h shifts them.
+        let source = DataSource(0x2 | (0x10 << 19));
+        assert_eq!(source.access(), Access::Load);
+        assert!(source.is_hitm());
+        assert_eq!(DataSource(0x4).access(), Access::Store);
+        assert!(!DataSource(0x1 << 19).is_hitm());
+    }
+}

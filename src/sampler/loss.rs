@@ -1,0 +1,170 @@
+//! Where samples can get lost between the hardware and the decision, each stage counted by itself.
+
+use serde::Serialize;
+
+/// Counts of what was seen, left out and lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Loss {
+    /// Samples read from the rings and meant for us.
+    pub samples: u64,
+    /// Samples that found a ring full: `PERF_FORMAT_LOST`, or `PERF_RECORD_LOST` before Linux 6.0.
+    pub ring_full: u64,
+    /// Samples that hardware or driver dropped (`PERF_RECORD_LOST_SAMPLES`).
+    pub hardware: u64,
+    /// Samples that we dropped because the session did not keep up.
+    pub channel_full: u64,
+    /// Records whose fields contradict their size.
+    pub malformed: u64,
+    /// Rings given up because of a header that cannot be.
+    pub corrupt_rings: u64,
+    /// Names, forks, mappings and cgroups that found a ring full; procfs was read again after each.
+    pub side_band: u64,
+    /// Times that the kernel throttled an event.
+    pub throttled: u64,
+    /// Samples left out because they were our own.
+    pub own: u64,
+    /// Samples left out because the CPU was idle.
+    pub idle: u64,
+    /// Timer samples that interrupted kernel code, which says nothing of its operands.
+    pub in_kernel: u64,
+    /// Samples of tasks that our pid namespace does not contain.
+    pub outside_pid_namespace: u64,
+    /// Samples of tasks that had lost their pid already (`-1`, exiting).
+    pub exiting: u64,
+    /// Samples whose thread nobody could name.
+    pub unnamed: u64,
+    /// Samples whose cgroup has no path.
+    pub no_cgroup_path: u64,
+    /// Samples whose address belongs to no user memory.
+    pub no_user_address: u64,
+    /// Samples that came too late to be put in order of time; they are used all the same.
+    pub late: u64,
+    /// Samples in classes beyond the bound of the tally; they count for their group only.
+    pub evicted: u64,
+}
+
+impl Loss {
+    /// Adds the counts of another worker.
+    pub fn add(&mut self, other: &Self) {
+        let Self {
+            samples,
+            ring_full,
+            hardware,
+            channel_full,
+            malformed,
+            corrupt_rings,
+            side_band,
+            throttled,
+            own,
+            idle,
+            in_kernel,
+            outside_pid_namespace,
+            exiting,
+            unnamed,
+            no_cgroup_path,
+            no_user_address,
+            late,
+            evicted,
+        } = self;
+        for (sum, part) in [
+            (samples, other.samples),
+            (ring_full, other.ring_full),
+            (hardware, other.hardware),
+            (channel_full, other.channel_full),
+            (malformed, other.malformed),
+            (corrupt_rings, other.corrupt_rings),
+            (side_band, other.side_band),
+            (throttled, other.throttled),
+            (own, other.own),
+            (idle, other.idle),
+            (in_kernel, other.in_kernel),
+            (outside_pid_namespace, other.outside_pid_namespace),
+            (exiting, other.exiting),
+            (unnamed, other.unnamed),
+            (no_cgroup_path, other.no_cgroup_path),
+            (no_user_address, other.no_user_address),
+            (late, other.late),
+            (evicted, other.evicted),
+        ] {
+            *sum = sum.saturating_add(part);
+        }
+    }
+
+    /// Samples that happened and did not reach the decision.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.ring_full.saturating_add(self.hardware).saturating_add(self.channel_full).saturating_add(self.malformed)
+    }
+
+    /// [`Loss::lost`] in percent of all samples that happened; 0 where none did.
+    #[must_use]
+    pub fn percent(&self) -> f64 {
+        let happened = self.happened();
+        if happened == 0 {
+            return 0.0;
+        }
+        100.0 * self.lost() as f64 / happened as f64
+    }
+
+    /// All samples that happened: those read, and those that never reached us.
+    #[must_use]
+    pub fn happened(&self) -> u64 {
+        let unread = self.ring_full.saturating_add(self.hardware).saturating_add(self.malformed);
+        self.samples.saturating_add(unread)
+    }
+
+    /// One sentence for each stage where anything was lost or is uncertain.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        sentences(&[
+            (self.ring_full, "lost in full rings (raise --mmap-pages)"),
+            (self.hardware, "lost by the hardware or its driver"),
+            (self.channel_full, "dropped because the session did not keep up"),
+            (self.malformed, "records that contradict their own size"),
+            (self.corrupt_rings, "rings given up as corrupt; their CPUs were not sampled further"),
+            (self.side_band, "names, forks, mappings or cgroups lost in full rings; procfs was read again"),
+            (self.throttled, "times throttled by the kernel (kernel.perf_event_max_sample_rate)"),
+            (self.outside_pid_namespace, "left out: outside this pid namespace (run with --pid=host to see them)"),
+            (self.unnamed, "of threads that were gone before they could be named; counted to their cgroup only"),
+            (self.no_cgroup_path, "of cgroups without a path; counted to the last cell"),
+            (self.late, "out of order in time; used all the same"),
+            (self.evicted, "in thread classes beyond what memory holds; counted to their cell only"),
+        ])
+    }
+
+    /// One sentence for each kind of sample that was left out because it says nothing.
+    #[must_use]
+    pub fn left_out(&self) -> Vec<String> {
+        sentences(&[
+            (self.own, "left out: scxprof itself"),
+            (self.idle, "left out: idle"),
+            (self.in_kernel, "left out: in kernel code"),
+            (self.exiting, "left out: tasks that were gone before they could be told apart"),
+            (self.no_user_address, "not at an address of user memory"),
+        ])
+    }
+}
+
+fn sentences(counts: &[(u64, &str)]) -> Vec<String> {
+    counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percent_is_of_what_happened() {
+        let loss = Loss { samples: 90, ring_full: 10, ..Loss::default() };
+        assert!((loss.percent() - 10.0).abs() < 1e-9);
+        let loss = Loss { samples: 100, channel_full: 25, ..Loss::default() };
+        assert!((loss.percent() - 25.0).abs() < 1e-9);
+        assert!(Loss::default().percent().abs() < 1e-9);
+    }
+
+    #[test]
+    fn nothing_lost_says_nothing() {
+        assert!(Loss { samples: 5, ..Loss::default() }.lines().is_empty());
+        assert_eq!(Loss { ring_full: 3, ..Loss::default() }.lines().len(), 1);
+    }
+}

@@ -1,0 +1,230 @@
+//! The system calls on perf events: open, control, read; and the limits that they run into.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+use perf_event_open_sys as perf;
+use perf_event_open_sys::bindings as sys;
+use thiserror::Error;
+
+use super::record::{ReadValue, Words};
+
+/// What an event watches on its CPU.
+#[derive(Debug, Clone, Copy)]
+pub enum Watch<'a> {
+    /// Every task.
+    All,
+    /// One task and, with an inheriting attr, its children.
+    Task(u32),
+    /// The tasks of a cgroup and of those below it; a directory of the perf_event hierarchy.
+    Cgroup(&'a OwnedFd),
+}
+
+/// An event that could not be opened, mapped or controlled.
+#[derive(Debug, Error)]
+#[error("{call} for {event} on CPU {cpu}: {source}")]
+pub struct EventError {
+    /// The call that failed.
+    pub call: &'static str,
+    /// The event, as perf names it.
+    pub event: &'static str,
+    /// The CPU.
+    pub cpu: u32,
+    /// The errno.
+    #[source]
+    pub source: io::Error,
+}
+
+impl EventError {
+    /// The errno, 0 where there was none.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        self.source.raw_os_error().unwrap_or(0)
+    }
+}
+
+/// An open perf event.
+#[derive(Debug)]
+pub struct Event {
+    fd: OwnedFd,
+    /// As perf names it.
+    pub name: &'static str,
+    /// The CPU that it watches.
+    pub cpu: u32,
+    read_format: u64,
+}
+
+impl Event {
+    /// Opens an event; it stays disabled if the attr says so.
+    ///
+    /// # Errors
+    /// The errno of perf_event_open(2), with the event and the CPU.
+    pub fn open(
+        name: &'static str,
+        attr: &sys::perf_event_attr,
+        watch: Watch<'_>,
+        cpu: u32,
+    ) -> Result<Self, EventError> {
+        let (pid, mut flags) = match watch {
+            Watch::All => (-1, 0),
+            Watch::Task(tid) => (tid as i32, 0),
+            Watch::Cgroup(directory) => (directory.as_raw_fd(), sys::PERF_FLAG_PID_CGROUP),
+        };
+        flags |= sys::PERF_FLAG_FD_CLOEXEC;
+        // The kernel writes its own size into an attr that it finds too large, hence the copy.
+        let mut attr = *attr;
+        // SAFETY: attr is a live perf_event_attr whose size field is right; the call has no other pointer.
+        let fd = unsafe { perf::perf_event_open(&raw mut attr, pid, cpu as i32, -1, u64::from(flags)) };
+        if fd < 0 {
+            return Err(EventError { call: "perf_event_open", event: name, cpu, source: io::Error::last_os_error() });
+        }
+        // SAFETY: fd was just returned by the kernel and nobody else has it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { fd, name, cpu, read_format: attr.read_format })
+    }
+
+    fn control(&self, call: &'static str, result: i32) -> Result<(), EventError> {
+        if result < 0 {
+            return Err(EventError { call, event: self.name, cpu: self.cpu, source: io::Error::last_os_error() });
+        }
+        Ok(())
+    }
+
+    /// Starts counting and sampling.
+    ///
+    /// # Errors
+    /// The errno of the ioctl.
+    pub fn enable(&self) -> Result<(), EventError> {
+        // SAFETY: an ioctl without a pointer, on a perf event that we own.
+        self.control("PERF_EVENT_IOC_ENABLE", unsafe { perf::ioctls::ENABLE(self.fd.as_raw_fd(), 0) })
+    }
+
+    /// Stops counting and sampling; what is in the ring stays.
+    ///
+    /// # Errors
+    /// The errno of the ioctl.
+    pub fn disable(&self) -> Result<(), EventError> {
+        // SAFETY: an ioctl without a pointer, on a perf event that we own.
+        self.control("PERF_EVENT_IOC_DISABLE", unsafe { perf::ioctls::DISABLE(self.fd.as_raw_fd(), 0) })
+    }
+
+    /// Writes this event's records into the ring of `other`, which must watch the same CPU.
+    ///
+    /// # Errors
+    /// The errno of the ioctl.
+    pub fn output_to(&self, other: &Self) -> Result<(), EventError> {
+        // SAFETY: the argument is a file descriptor, not a pointer; both are perf events that we own.
+        let result = unsafe { perf::ioctls::SET_OUTPUT(self.fd.as_raw_fd(), other.fd.as_raw_fd()) };
+        self.control("PERF_EVENT_IOC_SET_OUTPUT", result)
+    }
+
+    /// Lets a tracepoint happen only where `filter` holds.
+    ///
+    /// # Errors
+    /// The errno of the ioctl: EINVAL for a field that the tracepoint does not have.
+    pub fn filter(&self, filter: &str) -> Result<(), EventError> {
+        let error = |source| EventError { call: "PERF_EVENT_IOC_SET_FILTER", event: self.name, cpu: self.cpu, source };
+        let text = std::ffi::CString::new(filter).map_err(|invalid| error(invalid.into()))?;
+        // SAFETY: the text is NUL-terminated and outlives the call, which only reads it.
+        self.control("PERF_EVENT_IOC_SET_FILTER", unsafe {
+            perf::ioctls::SET_FILTER(self.fd.as_raw_fd(), text.as_ptr().cast_mut())
+        })
+    }
+
+    /// The count, the times and the lost samples so far.
+    ///
+    /// # Errors
+    /// The errno of read(2).
+    pub fn read(&self) -> Result<ReadValue, EventError> {
+        let error = |source| EventError { call: "read", event: self.name, cpu: self.cpu, source };
+        let mut bytes = [0u8; 64];
+        // SAFETY: the buffer is ours and its length is what we say.
+        let count = unsafe { libc::read(self.fd.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len()) };
+        let count = usize::try_from(count).map_err(|_| error(io::Error::last_os_error()))?;
+        let words = Words(bytes.get(..count).unwrap_or_default());
+        ReadValue::decode(words, self.read_format).ok_or_else(|| error(io::ErrorKind::UnexpectedEof.into()))
+    }
+}
+
+impl AsFd for Event {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A resource limit of this process (getrlimit(2)); `u64::MAX` stands for none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// What is enforced.
+    pub soft: u64,
+    /// Up to where we may raise it ourselves.
+    pub hard: u64,
+}
+
+fn limit(resource: libc::__rlimit_resource_t) -> io::Result<Limit> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: limit is a live rlimit that the call fills.
+    if unsafe { libc::getrlimit(resource, &raw mut limit) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Limit { soft: limit.rlim_cur, hard: limit.rlim_max })
+}
+
+/// `RLIMIT_NOFILE`.
+///
+/// # Errors
+/// The errno of getrlimit(2).
+pub fn file_limit() -> io::Result<Limit> {
+    limit(libc::RLIMIT_NOFILE)
+}
+
+/// Raises the soft `RLIMIT_NOFILE` to `needed` where it is lower and the hard one allows it; gives what is in force then.
+///
+/// # Errors
+/// The errno of getrlimit(2) or setrlimit(2).
+pub fn raise_file_limit(needed: u64) -> io::Result<Limit> {
+    let now = file_limit()?;
+    let soft = needed.min(now.hard);
+    if now.soft >= soft {
+        return Ok(now);
+    }
+    let raised = libc::rlimit { rlim_cur: soft, rlim_max: now.hard };
+    // SAFETY: the call only reads the live rlimit.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    file_limit()
+}
+
+/// `RLIMIT_MEMLOCK`, in bytes.
+///
+/// # Errors
+/// The errno of getrlimit(2).
+pub fn memlock_limit() -> io::Result<Limit> {
+    limit(libc::RLIMIT_MEMLOCK)
+}
+
+/// A number in a file of sysctl, such as `sys/kernel/perf_event_paranoid` below the procfs root.
+#[must_use]
+pub fn sysctl(proc: &Path, name: &str) -> Option<i64> {
+    fs::read_to_string(proc.join("sys/kernel").join(name)).ok()?.trim().parse().ok()
+}
+
+/// CLOCK_MONOTONIC in ns, the clock of all records.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: now is a live timespec that the call fills; CLOCK_MONOTONIC always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Bytes of a page of this machine's memory management.
+#[must_use]
+pub fn page_size() -> usize {
+    // SAFETY: sysconf takes and gives plain numbers.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).unwrap_or(4096)
+}

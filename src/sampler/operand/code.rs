@@ -1,0 +1,447 @@
+//! The code bytes around an address of a process, from the mapped file where there is one, else from its memory.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::cache::Cache;
+use super::elf::Elf;
+use super::mapped::{memory_path, read_some, FileKey, MappedFile, Pages, Way, PAGE};
+use super::window::LEADER_SPAN;
+
+pub use super::mapped::Mapping;
+
+/// How long bytes from a process's memory are believed that only the file could change, ns.
+const MEMORY_LIFE: u64 = 1_000_000_000;
+/// How long the kernel's own pages in a process (vdso) are believed, ns.
+const VDSO_LIFE: u64 = 3600 * MEMORY_LIFE;
+/// Memory that the process can change (a JIT compiler's) is believed once this many readings have agreed. Code that
+/// takes turns with other code passes with a chance of about 2^-11.
+const SETTLED: u32 = 12;
+/// The same for a page that was seen to change.
+const SETTLED_AGAIN: u32 = 200;
+/// Readings count that are so far apart, ns.
+const APART: u64 = 10_000_000;
+/// New pages that are read again without being asked for.
+const MAX_WAITING: usize = 64;
+/// How long a file is believed to be what it was, and a failure to open it to last, ns.
+const FILE_LIFE: u64 = 1_000_000_000;
+
+/// How much is kept, and how far a window reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Files open at a time.
+    pub files: usize,
+    /// Bytes of cached file pages, and as many of memory pages.
+    pub bytes: usize,
+    /// Bytes of a window on either side of the ip, or of its function where that is known.
+    pub around: u64,
+    /// A window holds the whole function where its ends are no farther than this from the ip, bytes.
+    pub function: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { files: 256, bytes: 4 << 20, around: LEADER_SPAN as u64, function: 64 << 10 }
+    }
+}
+
+/// Whose code it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct At {
+    /// Process id in the pid namespace of the procfs.
+    pub pid: u32,
+    /// The address space, as the session numbers it.
+    pub space: u32,
+    /// The address of an instruction.
+    pub ip: u64,
+    /// When it was about to run: the sample's time, on the caller's clock in ns.
+    pub time: u64,
+}
+
+/// Where code bytes came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The mapped file.
+    File,
+    /// The process's memory.
+    Memory,
+}
+
+/// Code bytes around an ip.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Window {
+    /// Address of the first byte in the process.
+    pub start: u64,
+    /// The bytes; the ip's is among them.
+    pub bytes: Vec<u8>,
+    /// What the code is known by, in whatever process and at whatever address: the file, or the bytes themselves where
+    /// they come from memory. Other code has another key (but for a chance of 2^-64).
+    pub key: u64,
+    /// What to take from an address of the process for its place in the code: in the file, or in the bytes.
+    pub bias: u64,
+    /// Addresses of the function around the ip, where the file says so.
+    pub function: Option<Range<u64>>,
+    /// Where the bytes came from.
+    pub origin: Origin,
+}
+
+/// Why there are no code bytes.
+#[derive(Debug, thiserror::Error)]
+pub enum CodeError {
+    /// The mapping that was given does not hold the ip.
+    #[error("{ip:#x} is not in the mapping {start:#x}-{end:#x}")]
+    Outside {
+        /// The address.
+        ip: u64,
+        /// The mapping's first address.
+        start: u64,
+        /// The address after its last.
+        end: u64,
+    },
+    /// The process can change this memory, and it has not been seen to stay the same for long enough.
+    #[error("the code at {addr:#x} may have changed since it ran")]
+    Unsettled {
+        /// The address.
+        addr: u64,
+    },
+    /// The process's memory could not be read: it exited, or is not ours to look into.
+    #[error("cannot read {} at {addr:#x}: {source}", path.display())]
+    Memory {
+        /// `/proc/PID/mem`.
+        path: PathBuf,
+        /// The address.
+        addr: u64,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// What happened so far.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CodeCounts {
+    /// Windows from files.
+    pub from_files: u64,
+    /// Windows from memory.
+    pub from_memory: u64,
+    /// Of those, windows of file text whose file could not be reached.
+    pub files_missed: u64,
+    /// Windows that nothing gave.
+    pub failed: u64,
+    /// Of those, windows in memory that changes, or was not seen to stay the same yet.
+    pub unsettled: u64,
+    /// Files opened by path.
+    pub by_path: u64,
+    /// Files opened by map_files.
+    pub by_map_files: u64,
+    /// Files opened by map_files whose device and inode are others than the mapping's; used for that process only.
+    pub unproven: u64,
+    /// Files opened again because they were written to.
+    pub changed: u64,
+    /// Opened files that are no ELF files for x86-64, or damaged ones.
+    pub no_elf: u64,
+    /// File pages read.
+    pub file_pages: u64,
+    /// Memory pages read.
+    pub memory_pages: u64,
+    /// Files, file pages and memory pages dropped for want of room.
+    pub evicted: u64,
+    /// Failures by errno (0 where there was none): of files to be opened or read, and of memory.
+    pub errors: BTreeMap<i32, u64>,
+}
+
+/// A page of a process's memory.
+#[derive(Debug)]
+struct MemoryPage {
+    /// When it was read last, ns.
+    read: u64,
+    /// When it was first read with these bytes, ns.
+    since: u64,
+    /// Readings that agreed, each [`APART`] from the one before.
+    agreed: u32,
+    /// Readings that must agree.
+    needed: u32,
+    bytes: Box<[u8]>,
+}
+
+impl MemoryPage {
+    fn is_settled(&self) -> bool {
+        self.agreed >= self.needed
+    }
+}
+
+/// Why there are no bytes of a page.
+#[derive(Debug)]
+enum NoPage {
+    Unreadable(io::Error),
+    Unsettled,
+}
+
+/// The code of all processes, remembered within bounds.
+#[derive(Debug)]
+pub struct CodeCache {
+    procfs: PathBuf,
+    limits: Limits,
+    seed: RandomState,
+    files: Cache<FileKey, MappedFile>,
+    /// Files that could not be opened for an address space, and when.
+    missing: Cache<(u32, FileKey), u64>,
+    pages: Pages,
+    memory: Cache<(u32, u64), MemoryPage>,
+    /// Processes and pages that are to be read again until they are settled, and when that was last done.
+    waiting: Vec<(u32, (u32, u64))>,
+    looked: u64,
+    counts: CodeCounts,
+}
+
+impl CodeCache {
+    /// The processes under `procfs` (`/proc`).
+    #[must_use]
+    pub fn new(procfs: &Path, limits: Limits) -> Self {
+        let pages = limits.bytes / PAGE as usize;
+        Self {
+            procfs: procfs.to_owned(),
+            limits,
+            seed: RandomState::new(),
+            files: Cache::new(limits.files),
+            missing: Cache::new(4096),
+            pages: Pages { cache: Cache::new(pages), read: 0, error: None },
+            memory: Cache::new(pages),
+            waiting: Vec::new(),
+            looked: 0,
+            counts: CodeCounts::default(),
+        }
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counts(&self) -> CodeCounts {
+        let evicted = self.files.evicted() + self.pages.cache.evicted() + self.memory.evicted();
+        CodeCounts { file_pages: self.pages.read, evicted, ..self.counts.clone() }
+    }
+
+    /// The code around `at.ip`, which `mapping` holds. `now` is the caller's clock in ns.
+    ///
+    /// Memory that the process can change is given only where it was the same before `at.time` and is so after it, and
+    /// has been the same for a dozen readings at different times.
+    ///
+    /// # Errors
+    /// Where neither file nor memory can be read; counted by errno.
+    pub fn window(&mut self, at: At, mapping: &Mapping, now: u64) -> Result<Window, CodeError> {
+        if !(mapping.start..mapping.end).contains(&at.ip) {
+            self.counts.failed += 1;
+            return Err(CodeError::Outside { ip: at.ip, start: mapping.start, end: mapping.end });
+        }
+        if mapping.is_file_text() {
+            if let Some(window) = self.file_window(at, mapping, now) {
+                self.counts.from_files += 1;
+                return Ok(window);
+            }
+            self.counts.files_missed += 1;
+        }
+        let window = self.memory_window(at, mapping, now);
+        match window {
+            Ok(_) => self.counts.from_memory += 1,
+            Err(_) => self.counts.failed += 1,
+        }
+        self.counts.unsettled += u64::from(matches!(window, Err(CodeError::Unsettled { .. })));
+        window
+    }
+
+    fn file_window(&mut self, at: At, mapping: &Mapping, now: u64) -> Option<Window> {
+        let key = self.open(at, mapping, now)?;
+        let file = self.files.get(&key)?;
+        let offset = file_offset(at.ip, mapping)?;
+        let mut reader = file.reader(&mut self.pages);
+        let function = file.elf.as_ref().and_then(|elf| {
+            let vaddr = elf.vaddr(offset)?;
+            let function = elf.function(&mut reader, vaddr)?;
+            // Where it would be in the process; a start outside of the mapping is no start of code that is there.
+            let start = at.ip.checked_sub(vaddr - function.start).filter(|&start| start >= mapping.start)?;
+            Some(start..at.ip.checked_add(function.end - vaddr)?.min(mapping.end))
+        });
+        let near = |end: u64| end.abs_diff(at.ip) <= self.limits.function;
+        let core =
+            function.clone().filter(|function| near(function.start) && near(function.end)).unwrap_or(at.ip..at.ip);
+        let start = core.start.saturating_sub(self.limits.around).max(mapping.start);
+        let end = core.end.saturating_add(self.limits.around).min(mapping.end);
+        let reach = (at.ip - start).min(offset);
+        let length = reach + (end - at.ip);
+        let mut bytes = Vec::with_capacity(length as usize);
+        reader.append(offset - reach, length as usize, &mut bytes);
+        let id = file.id;
+        if let Some(error) = self.pages.error.take() {
+            self.count(&error);
+        }
+        // The file may have shrunk below the ip since it was mapped.
+        (bytes.len() as u64 > reach).then(|| Window {
+            start: at.ip - reach,
+            bytes,
+            key: self.seed.hash_one(id),
+            bias: at.ip.wrapping_sub(offset),
+            function,
+            origin: Origin::File,
+        })
+    }
+
+    /// Sees to it that the file is open and what it was; what it is known by.
+    fn open(&mut self, at: At, mapping: &Mapping, now: u64) -> Option<FileKey> {
+        let [shared, own] = mapping.file_keys(at.space);
+        for key in [&shared, &own] {
+            let Some(file) = self.files.get(key) else { continue };
+            if now.saturating_sub(file.checked) < FILE_LIFE {
+                return Some(key.clone());
+            }
+            let mut file = self.files.remove(key)?;
+            if !file.changed() {
+                file.checked = now;
+                self.files.insert(key.clone(), file);
+                return Some(key.clone());
+            }
+            self.counts.changed += 1;
+        }
+        let failure = (at.space, shared.clone());
+        if self.missing.get(&failure).is_some_and(|&since| now.saturating_sub(since) < FILE_LIFE) {
+            return None;
+        }
+        match MappedFile::open(&self.procfs, at.pid, mapping, &self.seed) {
+            Ok((mut file, way)) => {
+                let (count, key) = match way {
+                    Way::Path => (&mut self.counts.by_path, shared),
+                    Way::MapFiles => (&mut self.counts.by_map_files, shared),
+                    Way::Unproven => (&mut self.counts.unproven, own),
+                };
+                *count += 1;
+                file.checked = now;
+                file.elf = Elf::parse(&mut file.reader(&mut self.pages)).ok();
+                self.counts.no_elf += u64::from(file.elf.is_none());
+                self.files.insert(key.clone(), file);
+                Some(key)
+            }
+            Err(error) => {
+                self.count(&error);
+                self.missing.insert(failure, now);
+                None
+            }
+        }
+    }
+
+    fn memory_window(&mut self, at: At, mapping: &Mapping, now: u64) -> Result<Window, CodeError> {
+        // Whole pages, so that the bytes and their key are the same for all addresses in one.
+        let page = at.ip - at.ip % PAGE;
+        let start = page.saturating_sub(self.limits.around).max(mapping.start);
+        let end = page.saturating_add(PAGE + self.limits.around).min(mapping.end);
+        let life = match mapping.path {
+            b"[vdso]" => Some(VDSO_LIFE),
+            _ => mapping.is_file_text().then_some(MEMORY_LIFE),
+        };
+        self.look_again(now);
+        let mut bytes = Vec::with_capacity((end - start) as usize);
+        let mut begin = start;
+        let mut addr = start;
+        let mut unsettled = false;
+        while addr < end {
+            let next = (addr / PAGE + 1).saturating_mul(PAGE).min(end);
+            match self.memory_page(at, addr / PAGE, life, now) {
+                Ok(page) => {
+                    let from = (addr % PAGE) as usize;
+                    bytes.extend_from_slice(page.get(from..from + (next - addr) as usize).unwrap_or_default());
+                }
+                // Pages around the ip may be missing, its own may not.
+                Err(_) if next <= at.ip => {
+                    begin = next;
+                    bytes.clear();
+                }
+                Err(_) if addr > at.ip => break,
+                // The pages after it may begin to settle meanwhile.
+                Err(NoPage::Unsettled) => unsettled = true,
+                Err(NoPage::Unreadable(source)) => {
+                    self.count(&source);
+                    return Err(CodeError::Memory { path: memory_path(&self.procfs, at.pid), addr, source });
+                }
+            }
+            addr = next;
+        }
+        if unsettled {
+            return Err(CodeError::Unsettled { addr: at.ip });
+        }
+        let key = self.seed.hash_one(&bytes);
+        Ok(Window { start: begin, bytes, key, bias: begin, function: None, origin: Origin::Memory })
+    }
+
+    /// The bytes of a page: believed for `life`, or settled where that is `None`.
+    fn memory_page(&mut self, at: At, number: u64, life: Option<u64>, now: u64) -> Result<&[u8], NoPage> {
+        let key = (at.space, number);
+        let fresh = self.memory.get(&key).is_some_and(|page| match life {
+            Some(life) => now.saturating_sub(page.read) < life,
+            None => page.read >= at.time && page.is_settled(),
+        });
+        if !fresh {
+            self.read_memory(at.pid, key, now).map_err(NoPage::Unreadable)?;
+        }
+        let page = self.memory.get(&key).ok_or_else(|| NoPage::Unreadable(io::ErrorKind::NotFound.into()))?;
+        if life.is_none() && !(page.is_settled() && page.since <= at.time) {
+            let entry = (at.pid, key);
+            if page.needed == SETTLED && self.waiting.len() < MAX_WAITING && !self.waiting.contains(&entry) {
+                self.waiting.push(entry);
+            }
+            return Err(NoPage::Unsettled);
+        }
+        self.memory.get(&key).map(|page| &*page.bytes).ok_or(NoPage::Unsettled)
+    }
+
+    /// Reads a page and holds it against what was there.
+    fn read_memory(&mut self, pid: u32, key: (u32, u64), now: u64) -> io::Result<()> {
+        let file = File::open(memory_path(&self.procfs, pid))?;
+        let mut bytes = vec![0; PAGE as usize];
+        if read_some(&file, key.1.saturating_mul(PAGE), &mut bytes)? < bytes.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.counts.memory_pages += 1;
+        let bytes = bytes.into_boxed_slice();
+        let page = match self.memory.remove(&key) {
+            Some(page) if page.bytes == bytes => {
+                let counts = now.saturating_sub(page.read) >= APART;
+                MemoryPage {
+                    // A reading that does not count must not push the next one away for ever.
+                    read: if counts || page.is_settled() { now } else { page.read },
+                    agreed: page.agreed.saturating_add(u32::from(counts)),
+                    ..page
+                }
+            }
+            Some(_) => MemoryPage { read: now, since: now, agreed: 1, needed: SETTLED_AGAIN, bytes },
+            None => MemoryPage { read: now, since: now, agreed: 1, needed: SETTLED, bytes },
+        };
+        self.memory.insert(key, page);
+        Ok(())
+    }
+
+    /// Reads new pages again that may settle, whether a sample asks for them or not.
+    fn look_again(&mut self, now: u64) {
+        if self.waiting.is_empty() || now.saturating_sub(self.looked) < APART {
+            return;
+        }
+        self.looked = now;
+        for (pid, key) in std::mem::take(&mut self.waiting) {
+            let read = self.read_memory(pid, key, now).is_ok();
+            if read && self.memory.get(&key).is_some_and(|page| !page.is_settled() && page.needed == SETTLED) {
+                self.waiting.push((pid, key));
+            }
+        }
+    }
+
+    fn count(&mut self, error: &io::Error) {
+        *self.counts.errors.entry(error.raw_os_error().unwrap_or(0)).or_default() += 1;
+    }
+}
+
+/// The place of an address in the mapped file.
+fn file_offset(ip: u64, mapping: &Mapping) -> Option<u64> {
+    ip.checked_sub(mapping.start)?.checked_add(mapping.offset)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+//! The piece of stack that a sample brings along, byte by byte known or not.
+
+use super::value::Val;
+
+/// Bytes below rsp that the image has room for: what forward code pushes, and the red zone.
+const BELOW: usize = 256;
+/// Bytes in all: those and a dump of 512.
+const SIZE: usize = BELOW + 512;
+const WORDS: usize = SIZE / 64;
+
+/// A window of stack memory around the sampled rsp.
+#[derive(Debug, Clone)]
+pub(super) struct Image {
+    base: u64,
+    bytes: [u8; SIZE],
+    known: [u64; WORDS],
+}
+
+impl Image {
+    /// The stack dump of a sample; it starts at `rsp`.
+    pub(super) fn new(rsp: u64, dump: &[u8]) -> Self {
+        let mut image = Self { base: rsp.wrapping_sub(BELOW as u64), bytes: [0; SIZE], known: [0; WORDS] };
+        for (index, &byte) in (BELOW..SIZE).zip(dump) {
+            image.set(index, byte);
+        }
+        image
+    }
+
+    fn index(&self, addr: u64) -> Option<usize> {
+        let offset = addr.wrapping_sub(self.base);
+        (offset < SIZE as u64).then_some(offset as usize)
+    }
+
+    fn byte(&self, index: usize) -> Option<u8> {
+        let known = self.known.get(index / 64)? >> (index % 64) & 1 == 1;
+        known.then(|| self.bytes.get(index).copied()).flatten()
+    }
+
+    fn set(&mut self, index: usize, byte: u8) {
+        if let (Some(to), Some(word)) = (self.bytes.get_mut(index), self.known.get_mut(index / 64)) {
+            *to = byte;
+            *word |= 1 << (index % 64);
+        }
+    }
+
+    fn unset(&mut self, index: usize) {
+        if let Some(word) = self.known.get_mut(index / 64) {
+            *word &= !(1 << (index % 64));
+        }
+    }
+
+    /// True where any of the `len` bytes at `addr` lies in the image.
+    pub(super) fn overlaps(&self, addr: u64, len: u64) -> bool {
+        self.index(addr).is_some() || self.base.wrapping_sub(addr) < len
+    }
+
+    /// The `size` bytes at `addr` (8 at most are looked at), as far as they are known; zeros above.
+    pub(super) fn read(&self, addr: u64, size: u32) -> Val {
+        let (mut bits, mut known) = (0, 0);
+        if self.overlaps(addr, 8) {
+            for byte in 0..size.min(8) {
+                let value = self.index(addr.wrapping_add(u64::from(byte))).and_then(|index| self.byte(index));
+                if let Some(value) = value {
+                    bits |= u64::from(value) << (byte * 8);
+                    known |= 0xff << (byte * 8);
+                }
+            }
+        }
+        Val::new(bits, known).zext(size)
+    }
+
+    /// Stores the low `size` bytes (8 at most) of `val` at `addr`; a byte that is not wholly known is forgotten.
+    pub(super) fn write(&mut self, addr: u64, size: u32, val: Val) {
+        if !self.overlaps(addr, 8) {
+            return;
+        }
+        for byte in 0..size.min(8) {
+            if let Some(index) = self.index(addr.wrapping_add(u64::from(byte))) {
+                if val.known() >> (byte * 8) & 0xff == 0xff {
+                    self.set(index, (val.bits() >> (byte * 8)) as u8);
+                } else {
+                    self.unset(index);
+                }
+            }
+        }
+    }
+
+    /// Adds what `val` knows of the `size` bytes at `addr`; false where it contradicts.
+    pub(super) fn learn(&mut self, addr: u64, size: u32, val: Val) -> bool {
+        match self.read(addr, size).only_low(size).merge(val.only_low(size)) {
+            Some(both) => {
+                self.write(addr, size, both);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Forgets the `len` bytes at `addr`.
+    pub(super) fn forget(&mut self, addr: u64, len: u64) {
+        if !self.overlaps(addr, len) {
+            return;
+        }
+        for index in 0..SIZE {
+            let at = self.base.wrapping_add(index as u64);
+            if at.wrapping_sub(addr) < len {
+                self.unset(index);
+            }
+        }
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        self.known = [0; WORDS];
+    }
+
+    /// Adds all that `other` (of the same sample) knows; false where the two contradict.
+    pub(super) fn merge(&mut self, other: &Self) -> bool {
+        let mut agree = true;
+        for word in 0..WORDS {
+            let range = word * 64..(word + 1) * 64;
+            let same = self.known.get(word) == other.known.get(word)
+                && self.bytes.get(range.clone()) == other.bytes.get(range.clone());
+            if same || other.known.get(word) == Some(&0) {
+                continue;
+            }
+            for index in range {
+                if let Some(byte) = other.byte(index) {
+                    agree &= self.byte(index).is_none_or(|own| own == byte);
+                    self.set(index, byte);
+                }
+            }
+        }
+        agree
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dump_is_read_and_overwritten_byte_by_byte() {
+        let mut image = Image::new(0x1000, &[1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(image.read(0x1000, 8).get(), Some(0x0807_0605_0403_0201));
+        assert_eq!(image.read(0x1005, 4).low(4), Some(0x0908_0706));
+        assert_eq!(image.read(0x1006, 4).low(4), None);
+        image.write(0x1001, 1, Val::full(0xaa));
+        assert_eq!(image.read(0x1000, 2).low(2), Some(0xaa01));
+        image.forget(0xfff, 2);
+        assert_eq!(image.read(0x1000, 1).low(1), None);
+        assert_eq!(image.read(0x1001, 1).low(1), Some(0xaa));
+        assert!(image.learn(0xff0, 4, Val::full(7)));
+        assert!(!image.learn(0xff0, 4, Val::full(8)));
+    }
+
+    #[test]
+    fn ranges_at_the_edges_of_the_address_space_are_kept_apart() {
+        let mut image = Image::new(0, &[7; 512]);
+        assert_eq!(image.read(u64::MAX - 3, 8).bits() >> 32, 0x0707_0707);
+        image.forget(u64::MAX, 2);
+        assert_eq!(image.read(0, 1).low(1), None);
+        assert_eq!(image.read(1, 1).low(1), Some(7));
+        assert!(!image.overlaps(0x1000, 8));
+        assert!(image.overlaps(0x1000, u64::MAX - 0x1000 + 1));
+    }
+}

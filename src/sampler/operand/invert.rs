@@ -1,0 +1,269 @@
+//! Runs one instruction backward: from what is known after it to what was known before it.
+//!
+//! What an instruction wrote is unknown before it unless its arithmetic can be inverted; and what it copied says what
+//! the other side held.
+
+use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register, RflagsBits};
+
+use super::decode::{bit, gpr, Insn};
+use super::emulate::{is_cmov, memory_size, operand_size, shift, Addresses, Machine, RBP, RDI, RSI, RSP};
+use super::string::StringOp;
+use super::value::Val;
+
+/// How an instruction was undone.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Undone {
+    /// It stored to an address that is not known.
+    pub(super) blind: bool,
+    /// What is known contradicts: the instruction did not run just before.
+    pub(super) conflict: bool,
+}
+
+impl Machine {
+    /// Undoes `insn`. `hints` are the addresses of its stores as an earlier pass found them.
+    pub(super) fn unstep(&mut self, insn: &Insn, hints: Addresses) -> Undone {
+        let mut undone = Undone::default();
+        let after = self.regs;
+        for register in 0..16 {
+            if insn.writes & bit(register) != 0 {
+                self.set_reg(register, Val::UNKNOWN);
+            }
+        }
+        self.flags.forget(insn.code.rflags_modified());
+        undone.conflict |= !self.invert_registers(insn, &after);
+
+        if insn.wild || insn.is_repeated() {
+            self.stack.clear();
+            return undone;
+        }
+        let mut addresses = self.addresses(insn);
+        for (slot, operand) in insn.operands() {
+            let (Some(addr), Some(&hint)) = (addresses.get_mut(slot), hints.get(slot)) else { continue };
+            if operand.is_store() && addr.is_none() {
+                *addr = hint;
+                if hint.is_none() {
+                    undone.blind = true;
+                    if !self.hopeful {
+                        self.stack.clear();
+                    }
+                }
+            }
+        }
+        undone.conflict |= !self.invert_memory(insn, &after, addresses);
+        undone
+    }
+
+    /// Adds to what is known of a register; false where it contradicts.
+    fn learn(&mut self, register: u8, val: Val) -> bool {
+        match self.reg(register).merge(val) {
+            Some(both) => {
+                self.set_reg(register, both);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Registers before `insn`; those it writes are unknown when this is called. False for a contradiction.
+    fn invert_registers(&mut self, insn: &Insn, after: &[Val; 16]) -> bool {
+        let code = &insn.code;
+        let at = |register: u8| after.get(usize::from(register)).copied().unwrap_or_default();
+        let size = operand_size(code, 0);
+        // Operand 0 as a register whose low bytes are its own, and operand 1 likewise.
+        let target = low_register(code, 0);
+        let other = low_register(code, 1);
+        match code.mnemonic() {
+            Mnemonic::Mov | Mnemonic::Movzx | Mnemonic::Movsx | Mnemonic::Movsxd => {
+                let Some(target) = target else { return true };
+                let mut fine = true;
+                if size <= 2 {
+                    fine &= self.learn(target, without_low(at(target), size));
+                }
+                if let Some(other) = other {
+                    fine &= self.learn(other, at(target).only_low(operand_size(code, 1).min(size)));
+                }
+                fine
+            }
+            Mnemonic::Lea => target.is_none_or(|target| self.invert_lea(code, target, at(target), size, at)),
+            Mnemonic::Add | Mnemonic::Sub | Mnemonic::Xor if size >= 4 => {
+                let Some(target) = target else { return true };
+                let operand = match code.op1_kind() {
+                    OpKind::Register if other.is_none() || other == Some(target) => return true,
+                    // Not written by the instruction, so the same before and after; memory is read, not written.
+                    _ => self.read(code, 1),
+                };
+                let before = match code.mnemonic() {
+                    Mnemonic::Add => at(target).sub(operand),
+                    Mnemonic::Sub => at(target).add(operand),
+                    _ => at(target).xor(operand),
+                };
+                self.learn(target, before.only_low(size))
+            }
+            Mnemonic::Inc | Mnemonic::Dec | Mnemonic::Not | Mnemonic::Neg if size >= 4 => {
+                target.is_none_or(|target| self.learn(target, invert_unary(code, at(target)).only_low(size)))
+            }
+            Mnemonic::Bswap if size >= 4 => {
+                target.is_none_or(|target| self.learn(target, at(target).bswap(size).only_low(size)))
+            }
+            Mnemonic::Xchg if size >= 4 => match (target, other) {
+                (Some(target), Some(other)) if target != other => {
+                    self.learn(target, at(other).only_low(size)) && self.learn(other, at(target).only_low(size))
+                }
+                _ => true,
+            },
+            Mnemonic::Push => self.learn(RSP, moved(at(RSP), i64::from(-code.stack_pointer_increment()))),
+            Mnemonic::Pop if target != Some(RSP) => {
+                self.learn(RSP, moved(at(RSP), i64::from(-code.stack_pointer_increment())))
+            }
+            Mnemonic::Leave if code.code() == Code::Leaveq => self.learn(RBP, moved(at(RSP), -8)),
+            _ if is_cmov(code) && size >= 4 => {
+                let Some(target) = target else { return true };
+                match (self.flags.holds(code.condition_code()), other) {
+                    (Some(false), _) => self.learn(target, at(target).only_low(size)),
+                    (Some(true), Some(other)) => self.learn(other, at(target).only_low(size)),
+                    _ => true,
+                }
+            }
+            // setcc
+            _ if code.op_count() == 1 && code.condition_code() != iced_x86::ConditionCode::None => {
+                target.is_none_or(|target| self.learn(target, without_low(at(target), 1)))
+            }
+            _ if code.is_string_instruction() && !insn.is_repeated() => {
+                let (Some(string), Some(backward)) = (StringOp::of(insn), self.flags.get(RflagsBits::DF)) else {
+                    return true;
+                };
+                let delta = if backward { string.size as i64 } else { -(string.size as i64) };
+                (!string.source || self.learn(RSI, moved(at(RSI), delta)))
+                    && (!string.target || self.learn(RDI, moved(at(RDI), delta)))
+            }
+            _ => true,
+        }
+    }
+
+    fn invert_lea(&mut self, code: &Instruction, target: u8, result: Val, size: u32, at: impl Fn(u8) -> Val) -> bool {
+        let short = code.memory_base().size() == 4 || code.memory_index().size() == 4;
+        if size < 4 || code.is_ip_rel_memory_operand() {
+            return true;
+        }
+        let size = if short { 4 } else { size };
+        let rest = result.only_low(size).sub(Val::full(code.memory_displacement64()));
+        let scale = code.memory_index_scale().trailing_zeros() & 3;
+        match (gpr(code.memory_base()), gpr(code.memory_index())) {
+            (Some(base), None) if code.memory_index() == Register::None => self.learn(base, rest),
+            (None, Some(index)) if scale == 0 && code.memory_base() == Register::None => self.learn(index, rest),
+            (Some(base), Some(index)) if base != index => {
+                let mut fine = true;
+                if index != target {
+                    fine &= self.learn(base, rest.sub(at(index).shl(scale)));
+                }
+                if base != target && scale == 0 {
+                    fine &= self.learn(index, rest.sub(at(base)));
+                }
+                fine
+            }
+            _ => true,
+        }
+    }
+
+    /// The stack before `insn`, and what its content says of registers. False for a contradiction.
+    fn invert_memory(&mut self, insn: &Insn, after: &[Val; 16], addresses: Addresses) -> bool {
+        let code = &insn.code;
+        let at = |register: u8| after.get(usize::from(register)).copied().unwrap_or_default();
+        let size =
+            if code.op0_kind() == OpKind::Memory || code.op1_kind() == OpKind::Memory { memory_size(code) } else { 8 };
+        let first = addresses.first().copied().flatten();
+        let mut fine = true;
+        match code.mnemonic() {
+            // Loads: memory held what the register got.
+            Mnemonic::Mov | Mnemonic::Movzx | Mnemonic::Movsx | Mnemonic::Movsxd
+                if code.op1_kind() == OpKind::Memory =>
+            {
+                if let (Some(addr), Some(target)) = (first, low_register(code, 0)) {
+                    fine &= self.stack.learn(addr, size, at(target).only_low(operand_size(code, 0)));
+                }
+                return fine;
+            }
+            Mnemonic::Pop if code.stack_pointer_increment() == 8 => {
+                if let (Some(addr), Some(target)) = (first, low_register(code, 0)) {
+                    if target != RSP {
+                        fine &= self.stack.learn(addr, 8, at(target));
+                    }
+                }
+            }
+            Mnemonic::Leave if code.code() == Code::Leaveq => {
+                if let Some(addr) = self.reg(RBP).get() {
+                    fine &= self.stack.learn(addr, 8, at(RBP));
+                }
+            }
+            // Stores: the register held what memory has.
+            Mnemonic::Mov if code.op0_kind() == OpKind::Memory => {
+                if let (Some(addr), Some(source)) = (first, low_register(code, 1)) {
+                    let val = self.stack.read(addr, size).only_low(size);
+                    fine &= self.learn(source, val);
+                }
+            }
+            Mnemonic::Push if code.op0_kind() == OpKind::Register && code.stack_pointer_increment() == -8 => {
+                if let (Some(addr), Some(source)) = (first, low_register(code, 0)) {
+                    if source != RSP {
+                        let val = self.stack.read(addr, 8);
+                        fine &= self.learn(source, val);
+                    }
+                }
+            }
+            Mnemonic::Add
+            | Mnemonic::Sub
+            | Mnemonic::Xor
+            | Mnemonic::Inc
+            | Mnemonic::Dec
+            | Mnemonic::Not
+            | Mnemonic::Neg
+                if code.op0_kind() == OpKind::Memory =>
+            {
+                if let Some(addr) = first {
+                    let val = self.stack.read(addr, size);
+                    let before = match code.mnemonic() {
+                        Mnemonic::Add => val.sub(self.read(code, 1)),
+                        Mnemonic::Sub => val.add(self.read(code, 1)),
+                        Mnemonic::Xor => val.xor(self.read(code, 1)),
+                        _ => invert_unary(code, val),
+                    };
+                    self.stack.write(addr, size, before);
+                }
+                return fine;
+            }
+            _ => {}
+        }
+        for (slot, operand) in insn.operands() {
+            if let (true, Some(&Some(addr))) = (operand.is_store(), addresses.get(slot)) {
+                self.store(Some(addr), u64::from(operand.size), Val::UNKNOWN);
+            }
+        }
+        fine
+    }
+}
+
+/// A register operand, but not ah, ch, dh, bh.
+fn low_register(code: &Instruction, operand: u32) -> Option<u8> {
+    if operand >= code.op_count() || code.op_kind(operand) != OpKind::Register {
+        return None;
+    }
+    let register = code.op_register(operand);
+    gpr(register).filter(|_| shift(register) == 0)
+}
+
+fn without_low(val: Val, bytes: u32) -> Val {
+    Val::new(val.bits(), val.known() & !super::value::mask(bytes))
+}
+
+fn moved(val: Val, delta: i64) -> Val {
+    val.add(Val::full(delta as u64))
+}
+
+fn invert_unary(code: &Instruction, after: Val) -> Val {
+    match code.mnemonic() {
+        Mnemonic::Inc => after.sub(Val::full(1)),
+        Mnemonic::Dec => after.add(Val::full(1)),
+        Mnemonic::Neg => Val::full(0).sub(after),
+        _ => after.not(),
+    }
+}

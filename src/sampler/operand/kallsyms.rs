@@ -1,0 +1,163 @@
+//! Addresses of the kernel functions that the timer source has to know, from `/proc/kallsyms`.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Functions that the tick's hrtimer calls: `tick_nohz_handler` since Linux 6.8, `tick_sched_timer` before
+/// (kernel/time/tick-sched.c). Before 6.8 a `tick_nohz_handler` was there too, but no hrtimer ever calls that one.
+const HANDLERS: [&str; 2] = ["tick_nohz_handler", "tick_sched_timer"];
+
+/// The code through which a timer's interrupt enters the kernel (arch/x86/include/asm/idtentry.h): the local APIC, the
+/// clocks of Hyper-V and Xen, any other device (HPET, PIT), and both entries of CPUs with FRED, of which the user one
+/// is also the syscall's.
+const ENTRIES: [&str; 8] = [
+    "asm_sysvec_apic_timer_interrupt",
+    "asm_sysvec_hyperv_stimer0",
+    "asm_sysvec_hyperv_callback",
+    "asm_sysvec_xen_hvm_callback",
+    "asm_exc_xen_hypervisor_callback",
+    "asm_common_interrupt",
+    "asm_fred_entrypoint_user",
+    "asm_fred_entrypoint_kernel",
+];
+
+/// Why the kernel's symbols could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum KallsymsError {
+    /// The file could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Every address is shown as zero (`kernel.kptr_restrict`, no `CAP_SYSLOG`).
+    #[error("{} hides the kernel's addresses (kernel.kptr_restrict, CAP_SYSLOG)", path.display())]
+    Hidden {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// What the timer source needs of the kernel's symbols.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Kallsyms {
+    /// Addresses of the tick's handler; more than one where old and new names are both there.
+    pub handlers: Vec<u64>,
+    /// The code of the interrupt entries, each up to the next symbol.
+    pub entries: Vec<Range<u64>>,
+}
+
+impl Kallsyms {
+    /// Reads `kallsyms` under `procfs` (`/proc`).
+    ///
+    /// # Errors
+    /// Where the file cannot be read or shows zeros for addresses.
+    pub fn read(procfs: &Path) -> Result<Self, KallsymsError> {
+        let path = procfs.join("kallsyms");
+        let file = File::open(&path);
+        match file.and_then(|file| Self::parse(BufReader::with_capacity(1 << 16, file))) {
+            Ok(Some(symbols)) => Ok(symbols),
+            Ok(None) => Err(KallsymsError::Hidden { path }),
+            Err(source) => Err(KallsymsError::Read { path, source }),
+        }
+    }
+
+    /// Reads lines of `ADDRESS TYPE NAME [MODULE]`; `None` where every address is zero.
+    fn parse(mut lines: impl BufRead) -> io::Result<Option<Self>> {
+        let mut symbols = Self::default();
+        let mut starts = Vec::new();
+        let mut addresses = Vec::new();
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            if lines.read_until(b'\n', &mut line)? == 0 {
+                break;
+            }
+            let Some((address, kind, name)) = split(&line) else { continue };
+            if address == 0 || !kind.eq_ignore_ascii_case(&b't') {
+                continue;
+            }
+            addresses.push(address);
+            if HANDLERS.iter().any(|handler| handler.as_bytes() == name) {
+                symbols.handlers.push(address);
+            }
+            if ENTRIES.iter().any(|entry| entry.as_bytes() == name) {
+                starts.push(address);
+            }
+        }
+        if addresses.is_empty() {
+            return Ok(None);
+        }
+        addresses.sort_unstable();
+        // The file is not sorted by address, and one address may have several names.
+        symbols.entries = starts
+            .into_iter()
+            .filter_map(|start| {
+                let end = addresses.get(addresses.partition_point(|&address| address <= start))?;
+                Some(start..*end)
+            })
+            .collect();
+        Ok(Some(symbols))
+    }
+}
+
+/// Address, type and name of a line of the kernel itself; lines of modules have a fourth word.
+fn split(line: &[u8]) -> Option<(u64, u8, &[u8])> {
+    let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let address = std::str::from_utf8(words.next()?).ok()?;
+    let address = u64::from_str_radix(address, 16).ok()?;
+    let kind = *words.next()?.first()?;
+    let name = words.next()?;
+    words.next().is_none().then_some((address, kind, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parse(text: &[u8]) -> Option<Kallsyms> {
+        Kallsyms::parse(text).unwrap()
+    }
+
+    #[test]
+    fn finds_handler_and_entry_in_an_unsorted_file() {
+        let symbols = parse(
+            b"ffffffff814332e0 t tick_nohz_handler\n\
+              ffffffff81000e10 T asm_sysvec_x86_platform_ipi\n\
+              ffffffff81000e00 D a_datum\n\
+              ffffffff81000df0 T asm_sysvec_apic_timer_interrupt\n\
+              ffffffff81000df0 T an_alias\n\
+              ffffffff81000a00 T asm_common_interrupt\n\
+              ffffffffc0001000 t tick_sched_timer\t[a_module]\n",
+        )
+        .unwrap();
+        assert_eq!(symbols.handlers, [0xffff_ffff_8143_32e0]);
+        let [timer, device] =
+            [0xffff_ffff_8100_0df0..0xffff_ffff_8100_0e10, 0xffff_ffff_8100_0a00..0xffff_ffff_8100_0df0];
+        assert_eq!(symbols.entries, [timer, device]);
+    }
+
+    #[test]
+    fn zeros_are_hidden_addresses() {
+        assert_eq!(parse(b"0000000000000000 t tick_nohz_handler\n0000000000000000 T _text\n"), None);
+        assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn says_which_file_it_could_not_read() {
+        let error = Kallsyms::read(Path::new("/nonexistent")).unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/kallsyms"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(text in prop::collection::vec(any::<u8>(), 0..2000)) {
+            let _ = parse(&text);
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! The file behind a mapping of another process, opened only if it is really that file.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::cache::Cache;
+use super::elf::{Elf, ReadAt};
+
+/// Bytes of a cached piece of a file or of memory.
+pub(super) const PAGE: u64 = crate::sample::PAGE_SIZE;
+
+/// What is known of the mapping that holds the code, from `/proc/PID/maps` or `PERF_RECORD_MMAP2`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapping<'a> {
+    /// The first address.
+    pub start: u64,
+    /// The address after the last.
+    pub end: u64,
+    /// Bytes of the file before `start`.
+    pub offset: u64,
+    /// The file's device, as `makedev(3)` packs it; 0 without a file.
+    pub dev: u64,
+    /// The file's inode; 0 without a file.
+    pub ino: u64,
+    /// True where the process may write to it; its code may change.
+    pub writable: bool,
+    /// True for `MAP_SHARED`; its code may change through another mapping.
+    pub shared: bool,
+    /// The build id, where the kernel gave it instead of device and inode.
+    pub build_id: Option<&'a [u8]>,
+    /// The path in the process's mount namespace, or a name such as `[vdso]`.
+    pub path: &'a [u8],
+}
+
+impl Mapping<'_> {
+    /// True where the code is what the file says and stays so: not JIT code, not a memfd, not anonymous.
+    #[must_use]
+    pub fn is_file_text(&self) -> bool {
+        !self.writable && !self.shared && self.path.starts_with(b"/") && !self.path.starts_with(b"/memfd:")
+    }
+
+    /// What the file may be known by: for all processes, else for the address space `space` only.
+    pub(super) fn file_keys(&self, space: u32) -> [FileKey; 2] {
+        let shared = match self.build_id {
+            Some(id) if self.ino == 0 => FileKey::BuildId(id.to_vec()),
+            _ => FileKey::Inode(self.dev, self.ino),
+        };
+        [shared, FileKey::Own { space, start: self.start }]
+    }
+}
+
+/// What a file is known by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum FileKey {
+    /// Device and inode.
+    Inode(u64, u64),
+    /// The build id, where there is no more.
+    BuildId(Vec<u8>),
+    /// The mapping itself, where it could not be proven that the file is the one that maps names. Should it be
+    /// another (the process has just executed something else), no other process suffers.
+    Own {
+        /// The address space.
+        space: u32,
+        /// Where the mapping starts.
+        start: u64,
+    },
+}
+
+/// How a file was reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// By its path under `/proc/PID/root`.
+    Path,
+    /// By `/proc/PID/map_files`.
+    MapFiles,
+    /// Likewise, but device and inode are others than the mapping's.
+    Unproven,
+}
+
+/// An open file and what its headers say.
+#[derive(Debug)]
+pub(super) struct MappedFile {
+    file: File,
+    /// The number that stands for these contents: another one once the file was written to.
+    pub id: u64,
+    stamp: (u64, i64, i64),
+    /// The ELF headers; `None` for other and for damaged files.
+    pub elf: Option<Elf>,
+    /// When the file was last looked at, ns.
+    pub checked: u64,
+}
+
+impl MappedFile {
+    /// Opens the file of `mapping` of process `pid`.
+    ///
+    /// By the path where that still leads to it, else by `map_files`, which needs `CAP_CHECKPOINT_RESTORE` and serves
+    /// deleted files too.
+    pub fn open(procfs: &Path, pid: u32, mapping: &Mapping, seed: &RandomState) -> io::Result<(Self, Way)> {
+        let process = procfs.join(pid.to_string());
+        let by_path = || {
+            let path = mapping.path.strip_prefix(b"/").ok_or(io::ErrorKind::NotFound)?;
+            let file = regular(&process.join("root").join(Path::new(std::ffi::OsStr::from_bytes(path))))?;
+            let stale = || io::Error::from_raw_os_error(libc::ESTALE);
+            is_mapped(&file, mapping)?.then_some((file, Way::Path)).ok_or_else(stale)
+        };
+        let by_map_files = || {
+            let file = regular(&process.join(format!("map_files/{:x}-{:x}", mapping.start, mapping.end)))?;
+            let way = if is_mapped(&file, mapping)? { Way::MapFiles } else { Way::Unproven };
+            Ok((file, way))
+        };
+        // A process that has ended while its samples waited: most of them saw the files that we see.
+        let by_our_path = || {
+            let path = mapping.path.strip_prefix(b"/").ok_or(io::ErrorKind::NotFound)?;
+            let file = regular(&procfs.join("self/root").join(Path::new(std::ffi::OsStr::from_bytes(path))))?;
+            is_mapped(&file, mapping)?.then_some((file, Way::Path)).ok_or_else(|| io::ErrorKind::NotFound.into())
+        };
+        // What the first error says tells more than that the other ways fail, too.
+        let (file, way) = by_path().or_else(|first: io::Error| {
+            by_map_files().or_else(|_: io::Error| by_our_path()).map_err(|_: io::Error| first)
+        })?;
+        let metadata = file.metadata()?;
+        let id = seed.hash_one((metadata.dev(), metadata.ino(), stamp(&metadata)));
+        Ok((Self { file, id, stamp: stamp(&metadata), elf: None, checked: 0 }, way))
+    }
+
+    /// True where the file was written to since it was opened.
+    pub fn changed(&self) -> bool {
+        self.file.metadata().map_or(true, |metadata| stamp(&metadata) != self.stamp)
+    }
+
+    /// A reader that keeps what it reads in `pages`.
+    pub fn reader<'a>(&'a self, pages: &'a mut Pages) -> FileReader<'a> {
+        FileReader { file: &self.file, id: self.id, pages }
+    }
+}
+
+/// True where `file` is the one that `mapping` names. Some file systems show one inode to `stat(2)` and another in maps
+/// (overlayfs before Linux 6.8, btrfs subvolumes); there an equal build id proves it.
+fn is_mapped(mut file: &File, mapping: &Mapping) -> io::Result<bool> {
+    let metadata = file.metadata()?;
+    if (metadata.dev(), metadata.ino()) == (mapping.dev, mapping.ino) {
+        return Ok(true);
+    }
+    Ok(mapping.build_id.is_some_and(|wanted| {
+        let elf = Elf::parse(&mut file).ok();
+        elf.as_ref().and_then(Elf::build_id) == Some(wanted)
+    }))
+}
+
+/// Size and time of the last write.
+fn stamp(metadata: &Metadata) -> (u64, i64, i64) {
+    (metadata.len(), metadata.mtime(), metadata.mtime_nsec())
+}
+
+/// Opens a regular file. Anything else is not opened at all: a container chooses what its paths lead to, and opening a
+/// device or a pipe can have effects.
+fn regular(path: &Path) -> io::Result<File> {
+    let check =
+        |metadata: Metadata| if metadata.is_file() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESTALE)) };
+    check(std::fs::metadata(path)?)?;
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    check(file.metadata()?)?;
+    Ok(file)
+}
+
+impl ReadAt for &File {
+    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Option<()> {
+        self.read_exact_at(buffer, offset).ok()
+    }
+}
+
+/// Cached pages of files: file contents, page number, bytes up to the end of the file.
+#[derive(Debug)]
+pub(super) struct Pages {
+    /// The pages by the id of the contents and their number.
+    pub cache: Cache<(u64, u64), Box<[u8]>>,
+    /// Pages read so far.
+    pub read: u64,
+    /// The first error since it was last taken.
+    pub error: Option<io::Error>,
+}
+
+/// Reads a file through the cache.
+pub(super) struct FileReader<'a> {
+    file: &'a File,
+    id: u64,
+    pages: &'a mut Pages,
+}
+
+impl FileReader<'_> {
+    /// Appends up to `length` bytes from `offset`, fewer where the file ends or fails.
+    pub fn append(&mut self, mut offset: u64, mut length: usize, to: &mut Vec<u8>) {
+        while length > 0 {
+            let number = offset / PAGE;
+            let Some(page) = self.page(number) else { return };
+            let rest = page.get((offset % PAGE) as usize..).unwrap_or_default();
+            let piece = rest.get(..length).unwrap_or(rest);
+            if piece.is_empty() {
+                return;
+            }
+            to.extend_from_slice(piece);
+            offset = offset.saturating_add(piece.len() as u64);
+            length -= piece.len();
+        }
+    }
+
+    fn page(&mut self, number: u64) -> Option<&[u8]> {
+        let key = (self.id, number);
+        if self.pages.cache.get(&key).is_none() {
+            let mut bytes = vec![0; PAGE as usize];
+            match read_some(self.file, number.checked_mul(PAGE)?, &mut bytes) {
+                Ok(length) => bytes.truncate(length),
+                Err(error) => {
+                    self.pages.error.get_or_insert(error);
+                    return None;
+                }
+            }
+            self.pages.read += 1;
+            self.pages.cache.insert(key, bytes.into_boxed_slice());
+        }
+        self.pages.cache.get(&key).map(|page| &**page)
+    }
+}
+
+impl ReadAt for FileReader<'_> {
+    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Option<()> {
+        let mut at = 0;
+        while at < buffer.len() {
+            let here = offset.checked_add(at as u64)?;
+            let page = self.page(here / PAGE)?.get((here % PAGE) as usize..).filter(|rest| !rest.is_empty())?;
+            let length = page.len().min(buffer.len() - at);
+            buffer.get_mut(at..at + length)?.copy_from_slice(page.get(..length)?);
+            at += length;
+        }
+        Some(())
+    }
+}
+
+/// Reads until `buffer` is full or the file ends; bytes read.
+pub(super) fn read_some(file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut length = 0;
+    while let Some(rest) = buffer.get_mut(length..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, offset.saturating_add(length as u64)) {
+            Ok(0) => break,
+            Ok(more) => length += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // What came before an unreadable page is good.
+            Err(_) if length > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(length)
+}
+
+/// `/proc/PID/mem`.
+pub(super) fn memory_path(procfs: &Path, pid: u32) -> PathBuf {
+    procfs.join(pid.to_string()).join("mem")
+}

@@ -1,0 +1,137 @@
+//! Decoded code, remembered within a bound.
+
+use std::mem::size_of;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::decode::Insn;
+use super::window::{Backward, FunctionMap};
+
+/// Bytes that an entry costs beside what it holds: keys, the allocation, the table's spare room.
+const OVERHEAD: usize = 96;
+
+/// What is remembered of one address of one piece of code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    Forward,
+    Backward,
+    Function,
+}
+
+/// Key: the code, the address in it, and what is remembered.
+pub(super) type Key = (u64, u64, Kind);
+
+#[derive(Debug, Clone)]
+pub(super) enum Entry {
+    /// The instructions from an address on, in order, up to one that does not simply go on.
+    Forward(Arc<[Insn]>),
+    Backward(Arc<Backward>),
+    Function(Arc<FunctionMap>),
+}
+
+impl Entry {
+    fn bytes(&self) -> usize {
+        OVERHEAD
+            + match self {
+                Self::Forward(insns) => size_of::<Insn>() * insns.len(),
+                Self::Backward(window) => size_of::<Insn>() * window.insns.len(),
+                Self::Function(map) => map.bytes(),
+            }
+    }
+}
+
+/// How the memory of decoded code did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CacheCounts {
+    /// Look-ups that found their entry.
+    pub hits: u64,
+    /// Look-ups that had to decode.
+    pub misses: u64,
+    /// Entries dropped for room.
+    pub evictions: u64,
+    /// Bytes held now.
+    pub bytes: usize,
+}
+
+/// Two generations: what is not used while the young one fills goes with the old one.
+#[derive(Debug)]
+pub(super) struct Cache {
+    young: FxHashMap<Key, Entry>,
+    old: FxHashMap<Key, Entry>,
+    young_bytes: usize,
+    old_bytes: usize,
+    budget: usize,
+    counts: CacheCounts,
+}
+
+impl Cache {
+    pub(super) fn new(budget: usize) -> Self {
+        Self {
+            young: FxHashMap::default(),
+            old: FxHashMap::default(),
+            young_bytes: 0,
+            old_bytes: 0,
+            budget,
+            counts: CacheCounts::default(),
+        }
+    }
+
+    pub(super) fn get(&mut self, key: &Key) -> Option<Entry> {
+        if let Some(entry) = self.young.get(key) {
+            self.counts.hits += 1;
+            return Some(entry.clone());
+        }
+        if let Some(entry) = self.old.remove(key) {
+            self.counts.hits += 1;
+            self.old_bytes = self.old_bytes.saturating_sub(entry.bytes());
+            self.insert(*key, entry.clone());
+            return Some(entry);
+        }
+        self.counts.misses += 1;
+        None
+    }
+
+    pub(super) fn insert(&mut self, key: Key, entry: Entry) {
+        let bytes = entry.bytes();
+        if bytes > self.budget / 2 {
+            self.counts.evictions += 1;
+            return;
+        }
+        if self.young_bytes + bytes > self.budget / 2 {
+            self.counts.evictions += self.old.len() as u64;
+            self.old = std::mem::take(&mut self.young);
+            self.old_bytes = std::mem::take(&mut self.young_bytes);
+        }
+        if let Some(before) = self.young.insert(key, entry) {
+            self.young_bytes = self.young_bytes.saturating_sub(before.bytes());
+        }
+        self.young_bytes += bytes;
+    }
+
+    pub(super) fn counts(&self) -> CacheCounts {
+        CacheCounts { bytes: self.young_bytes + self.old_bytes, ..self.counts }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_holds_and_what_is_used_stays() {
+        let mut cache = Cache::new(100 * OVERHEAD);
+        let entry = || Entry::Forward(Arc::from(Vec::new()));
+        for addr in 0..1000 {
+            cache.insert((1, addr, Kind::Forward), entry());
+            assert!(cache.get(&(1, 0, Kind::Forward)).is_some());
+            assert!(cache.counts().bytes <= 100 * OVERHEAD);
+        }
+        assert!(cache.get(&(1, 5, Kind::Forward)).is_none());
+        assert!(cache.get(&(1, 999, Kind::Forward)).is_some());
+        assert!(cache.get(&(2, 999, Kind::Forward)).is_none());
+        let counts = cache.counts();
+        assert!(counts.evictions >= 890, "{counts:?}");
+        assert_eq!((counts.hits, counts.misses), (1001, 2));
+    }
+}

@@ -1,0 +1,48 @@
+//! The data addresses of one timer sample, recovered from its registers, a piece of its stack and the code around its ip.
+//!
+//! A timer interrupts user code between two instructions. The registers of that moment say where the instructions
+//! nearby read and write: the one about to run, those after it as far as their inputs are known, and those before it
+//! as far as their inputs survive, can be computed back, or can be replayed. [`Recovery::recover`] gives only what
+//! follows from the sample without a guess; the rest is counted by its reason ([`Unrecovered`]).
+//!
+//! What a sample cannot give: the red zone (the dump begins at rsp, so a leaf function at `-O0` hides its variables),
+//! thread-local and gathered addresses, and registers that a call in between has overwritten.
+//!
+//! Two assumptions are left. A store through a pointer does not overwrite the stack slot which that very pointer was
+//! loaded from. And where no function range is known, no branch from further than [`LEADER_SPAN`] leads between the
+//! instructions before ip; what contradicts itself on the way is dropped.
+//!
+//! The recovery is pure: registers, stack and code bytes come from its caller ([`CodeSource`]). Around it: [`tick`] chooses
+//! the event, [`user`] tells user code from kernel code, [`code`] reads the code and [`pagemap`] the frames.
+
+pub mod cache;
+pub mod code;
+mod decode;
+pub mod elf;
+mod emulate;
+mod flags;
+mod image;
+mod invert;
+pub mod kallsyms;
+mod mapped;
+mod memo;
+pub mod pagemap;
+mod recover;
+mod regs;
+mod replay;
+mod stack;
+mod string;
+#[cfg(test)]
+mod tests;
+pub mod tick;
+pub mod tracefs;
+pub mod user;
+mod value;
+mod watch;
+mod window;
+
+pub use memo::CacheCounts;
+pub use recover::{Candidate, Outcome, Recovery, Unrecovered, MAX_CANDIDATES, MAX_STEPS};
+pub use regs::{RegsError, UserRegs, REGS_MASK, STACK_DUMP_SIZE};
+pub use stack::StackRange;
+pub use window::{CodeSource, CodeWindow, LEADER_SPAN};

@@ -1,0 +1,219 @@
+//! Which physical page a virtual one is, from `/proc/PID/pagemap`.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::cache::Cache;
+use crate::sample::PAGE_SIZE;
+
+/// One entry of `/proc/PID/pagemap` (Documentation/admin-guide/mm/pagemap.rst).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Page(pub u64);
+
+impl Page {
+    /// True where the page is in memory (bit 63).
+    #[must_use]
+    pub fn present(self) -> bool {
+        self.0 >> 63 & 1 == 1
+    }
+
+    /// True where the page is swapped out (bit 62).
+    #[must_use]
+    pub fn swapped(self) -> bool {
+        self.0 >> 62 & 1 == 1
+    }
+
+    /// True for a page of a file or of shared anonymous memory (bit 61). A private file page keeps it until it is
+    /// written to.
+    #[must_use]
+    pub fn file_or_shared(self) -> bool {
+        self.0 >> 61 & 1 == 1
+    }
+
+    /// True where no other page table maps the page (bit 56).
+    #[must_use]
+    pub fn exclusive(self) -> bool {
+        self.0 >> 56 & 1 == 1
+    }
+
+    /// The frame's number (bits 0-54); `None` where the page is absent or the kernel shows no frames to us.
+    #[must_use]
+    pub fn frame(self) -> Option<u64> {
+        let frame = self.0 & ((1 << 55) - 1);
+        (self.present() && frame != 0).then_some(frame)
+    }
+
+    /// The physical address of `addr`, a byte of this page.
+    #[must_use]
+    pub fn phys(self, addr: u64) -> Option<u64> {
+        self.frame()?.checked_mul(PAGE_SIZE).map(|phys| phys | (addr & (PAGE_SIZE - 1)))
+    }
+}
+
+/// Why a page's entry could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {}: {source}", path.display())]
+pub struct PagemapError {
+    /// `/proc/PID/pagemap`.
+    pub path: PathBuf,
+    /// What the kernel said; `UnexpectedEof` for an address beyond user space or a process that exited.
+    pub source: io::Error,
+}
+
+/// What happened so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PagemapCounts {
+    /// Entries read from the kernel.
+    pub read: u64,
+    /// Entries that were known.
+    pub cached: u64,
+    /// Entries that could not be read.
+    pub failed: u64,
+}
+
+/// The pages of all processes, remembered for a while.
+#[derive(Debug)]
+pub struct Pagemap {
+    procfs: PathBuf,
+    life: u64,
+    visible: bool,
+    files: Cache<u32, File>,
+    pages: Cache<(u32, u64), (u64, Page)>,
+    counts: PagemapCounts,
+}
+
+impl Pagemap {
+    /// The pagemaps under `procfs` (`/proc`); at most `pages` entries are kept, each for `life` ns, and at most `files`
+    /// files are open.
+    #[must_use]
+    pub fn new(procfs: &Path, pages: usize, files: usize, life: u64) -> Self {
+        Self {
+            procfs: procfs.to_owned(),
+            life,
+            visible: frames_visible(procfs),
+            files: Cache::new(files),
+            pages: Cache::new(pages),
+            counts: PagemapCounts::default(),
+        }
+    }
+
+    /// True where the kernel shows us frames, which needs `CAP_SYS_ADMIN` in the first user namespace. Without it
+    /// [`Page::frame`] is always `None`; the flags are right all the same.
+    #[must_use]
+    pub fn frames_visible(&self) -> bool {
+        self.visible
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counts(&self) -> PagemapCounts {
+        self.counts
+    }
+
+    /// The page at `addr` of process `pid`, whose address space the session calls `space` (a new one after each exec
+    /// and for each reuse of the pid). `now` is the caller's clock in ns.
+    ///
+    /// # Errors
+    /// Where the process exited, is not ours to look into, or has no such address.
+    pub fn page(&mut self, pid: u32, space: u32, addr: u64, now: u64) -> Result<Page, PagemapError> {
+        let number = addr / PAGE_SIZE;
+        if let Some(&(since, page)) = self.pages.get(&(space, number)) {
+            if now.saturating_sub(since) < self.life {
+                self.counts.cached += 1;
+                return Ok(page);
+            }
+        }
+        match self.read(pid, space, number) {
+            Ok(page) => {
+                self.counts.read += 1;
+                // A page that is absent may be touched the moment after.
+                if page.present() || page.swapped() {
+                    self.pages.insert((space, number), (now, page));
+                }
+                Ok(page)
+            }
+            Err(source) => {
+                self.counts.failed += 1;
+                self.files.remove(&space);
+                Err(PagemapError { path: self.path(pid), source })
+            }
+        }
+    }
+
+    fn path(&self, pid: u32) -> PathBuf {
+        self.procfs.join(pid.to_string()).join("pagemap")
+    }
+
+    fn read(&mut self, pid: u32, space: u32, number: u64) -> io::Result<Page> {
+        if self.files.get(&space).is_none() {
+            self.files.insert(space, File::open(self.path(pid))?);
+        }
+        let file = self.files.get(&space).ok_or(io::ErrorKind::NotFound)?;
+        entry(file, number)
+    }
+}
+
+fn entry(file: &File, number: u64) -> io::Result<Page> {
+    let mut bytes = [0; 8];
+    file.read_exact_at(&mut bytes, number.saturating_mul(8))?;
+    Ok(Page(u64::from_ne_bytes(bytes)))
+}
+
+/// Asks for the frame of a page of our own that is surely present.
+fn frames_visible(procfs: &Path) -> bool {
+    let here = std::hint::black_box(1u64);
+    let number = std::ptr::from_ref(&here).addr() as u64 / PAGE_SIZE;
+    File::open(procfs.join("self/pagemap"))
+        .and_then(|file| entry(&file, number))
+        .is_ok_and(|page| page.frame().is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_has_frame_and_flags() {
+        let page = Page((1 << 63) | (1 << 61) | 0x1234);
+        assert!(page.present() && page.file_or_shared() && !page.swapped() && !page.exclusive());
+        assert_eq!(page.phys(0x7fff_0000_0abc), Some(0x0123_4abc));
+        assert_eq!(Page(1 << 63).phys(0x1000), None, "frames are hidden");
+        assert_eq!(Page((1 << 62) | 0x77).phys(0x1000), None, "a swap entry is no frame");
+    }
+
+    #[test]
+    fn entries_are_remembered_for_their_life() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("42")).unwrap();
+        let file = dir.path().join("42/pagemap");
+        let present = |frame: u64| ((1u64 << 63) | frame).to_ne_bytes();
+        std::fs::write(&file, [present(5), present(6)].concat()).unwrap();
+        let mut pagemap = Pagemap::new(dir.path(), 100, 4, 1000);
+        assert!(!pagemap.frames_visible());
+        assert_eq!(pagemap.page(42, 1, 0x1010, 0).unwrap().phys(0x1010), Some(0x6010));
+        std::fs::write(&file, [present(5), present(9)].concat()).unwrap();
+        assert_eq!(pagemap.page(42, 1, 0x1010, 999).unwrap().frame(), Some(6));
+        assert_eq!(pagemap.page(42, 1, 0x1010, 1000).unwrap().frame(), Some(9));
+        assert_eq!(pagemap.page(42, 2, 0x1010, 1001).unwrap().frame(), Some(9), "another space is read anew");
+        assert!(pagemap.page(42, 1, 0x5000, 1001).is_err());
+        assert!(pagemap.page(43, 3, u64::MAX, 1001).unwrap_err().to_string().contains("43/pagemap"));
+        assert_eq!(pagemap.counts(), PagemapCounts { read: 3, cached: 1, failed: 2 });
+        std::fs::write(&file, [present(5), 0u64.to_ne_bytes()].concat()).unwrap();
+        assert!(!pagemap.page(42, 4, 0x1010, 2000).unwrap().present());
+        std::fs::write(&file, [present(5), present(7)].concat()).unwrap();
+        assert_eq!(pagemap.page(42, 4, 0x1010, 2001).unwrap().frame(), Some(7), "absence is not remembered");
+    }
+
+    #[test]
+    fn our_own_pages_are_found() {
+        let mut pagemap = Pagemap::new(Path::new("/proc"), 100, 4, 1000);
+        let bytes = vec![1u8; 3 * PAGE_SIZE as usize];
+        let addr = bytes.as_ptr().addr() as u64 + PAGE_SIZE;
+        let page = pagemap.page(std::process::id(), 1, addr, 0).unwrap();
+        assert!(page.present() && !page.file_or_shared(), "{page:?}");
+        assert_eq!(page.frame().is_some(), pagemap.frames_visible());
+        drop(bytes);
+    }
+}

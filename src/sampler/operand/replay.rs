@@ -1,0 +1,147 @@
+//! Back from the sampled moment over the instructions before it, and forward again with what the stack adds.
+
+use super::decode::{Flow, Insn};
+use super::emulate::{Addresses, Machine, Next};
+use super::flags::Flags;
+use super::image::Image;
+use super::recover::MAX_STEPS;
+use super::value::Val;
+
+/// Rounds until the addresses that stores are taken to have must be the ones that come out.
+const ROUNDS: usize = 4;
+
+/// What a replay found; kept for its room between samples.
+#[derive(Debug, Default)]
+pub(super) struct Replay {
+    /// Registers before each instruction, the nearest to ip first, from going backward alone.
+    before: [([Val; 16], Flags); MAX_STEPS],
+    /// The stack after those instructions that store.
+    saved: Vec<(usize, Image)>,
+    /// Addresses of each instruction's operands, the nearest to ip first, from going forward again.
+    addresses: [Addresses; MAX_STEPS],
+}
+
+/// How one pass went.
+enum Pass {
+    /// It closed; some store's address was not known on the way back where `blind`.
+    Closed { end: Box<Machine>, blind: bool },
+    /// What is known contradicts.
+    Conflict { blind: bool },
+}
+
+impl Replay {
+    /// Replays `insns` (the nearest to ip first), which ran one after the other until the moment `now`.
+    ///
+    /// The machine that comes back is `now` with what was learned of the stack. `None` where what is known
+    /// contradicts: then these instructions did not run.
+    pub(super) fn run(&mut self, now: &Machine, insns: &[Insn]) -> Option<Box<Machine>> {
+        let mut hints = [Addresses::default(); MAX_STEPS];
+        // First as if no store to an unknown address hit the stack: on the way forward many such addresses become
+        // known. Then again with those, until they are what comes out; what stays unknown may hit anything.
+        let mut hopeful = true;
+        for _ in 0..ROUNDS {
+            match self.pass(now, insns, &hints, hopeful) {
+                Pass::Closed { end, blind: false } if hopeful => return Some(end),
+                Pass::Conflict { blind: false } if hopeful => return None,
+                Pass::Closed { .. } if hopeful => hints = self.addresses,
+                Pass::Conflict { .. } if hopeful => {}
+                Pass::Closed { end, .. } => {
+                    let mut stands = true;
+                    for (hint, found) in hints.iter_mut().flatten().zip(self.addresses.iter().flatten()) {
+                        if hint.is_some() && hint != found {
+                            *hint = None;
+                            stands = false;
+                        }
+                    }
+                    if stands {
+                        return Some(end);
+                    }
+                }
+                Pass::Conflict { .. } => {
+                    if hints.iter().flatten().all(Option::is_none) {
+                        return None;
+                    }
+                    hints = Default::default();
+                }
+            }
+            hopeful = false;
+        }
+        match self.pass(now, insns, &Default::default(), false) {
+            Pass::Closed { end, .. } => Some(end),
+            Pass::Conflict { .. } => None,
+        }
+    }
+
+    /// Registers before the instruction at `step` as going backward alone gives them.
+    pub(super) fn before(&self, step: usize) -> Option<&[Val; 16]> {
+        self.before.get(step).map(|(regs, _)| regs)
+    }
+
+    /// Addresses of the operands of the instruction at `step`.
+    pub(super) fn addresses(&self, step: usize) -> Addresses {
+        self.addresses.get(step).copied().unwrap_or_default()
+    }
+
+    fn pass(&mut self, now: &Machine, insns: &[Insn], hints: &[Addresses; MAX_STEPS], hopeful: bool) -> Pass {
+        self.saved.clear();
+        self.addresses = Default::default();
+        let mut blind = false;
+        let mut machine = Box::new(now.clone());
+        machine.hopeful = hopeful;
+        for (step, (insn, hint)) in insns.iter().zip(hints).enumerate() {
+            if insn.wild || insn.operands().any(|(_, operand)| operand.is_store()) {
+                self.saved.push((step, machine.stack.clone()));
+            }
+            let undone = machine.unstep(insn, *hint);
+            blind |= undone.blind;
+            if undone.conflict {
+                return Pass::Conflict { blind };
+            }
+            if let Some(before) = self.before.get_mut(step) {
+                *before = (machine.regs, machine.flags);
+            }
+        }
+        for (step, insn) in insns.iter().enumerate().take(MAX_STEPS).rev() {
+            if let Some(addresses) = self.addresses.get_mut(step) {
+                *addresses = machine.addresses(insn);
+            }
+            let next = machine.step(insn);
+            let fell = match next {
+                Next::Fall | Next::Unknown => true,
+                Next::Jump(target) => {
+                    insn.flow == Flow::Conditional && target == insn.code.next_ip().wrapping_add(machine.bias)
+                }
+            };
+            let after = match step.checked_sub(1).and_then(|step| self.before.get(step)) {
+                Some((regs, flags)) => (regs, *flags),
+                None => (&now.regs, now.flags),
+            };
+            let agree = fell
+                && machine.agree(after.0, after.1)
+                && self.saved.iter().filter(|(at, _)| *at == step).all(|(_, stack)| machine.stack.merge(stack));
+            if !agree {
+                return Pass::Conflict { blind };
+            }
+        }
+        Pass::Closed { end: machine, blind }
+    }
+}
+
+impl Machine {
+    /// Adds what `regs` and `flags` know; false where they contradict.
+    fn agree(&mut self, regs: &[Val; 16], flags: Flags) -> bool {
+        for (own, other) in self.regs.iter_mut().zip(regs) {
+            match own.merge(*other) {
+                Some(both) => *own = both,
+                None => return false,
+            }
+        }
+        match self.flags.merge(flags) {
+            Some(both) => {
+                self.flags = both;
+                true
+            }
+            None => false,
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Which addresses are a thread's own stack.
+
+use std::ops::Range;
+
+/// Bytes below rsp that count as stack: the red zone and what a call pushes.
+const BELOW: u64 = 512;
+/// Bytes above the highest rsp seen that count as stack: the outer frames and the thread's own block above them.
+const ABOVE: u64 = 12 * 1024;
+/// A stack pointer this far from where it was belongs to another stack (a coroutine's, a signal's).
+const JUMP: u64 = 1024 * 1024;
+
+/// The stack of one thread as its samples show it: from 512 bytes below rsp to 12 KiB above the highest rsp seen.
+///
+/// Not the VMA of rsp: a thread's stack is often one VMA with the anonymous memory beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StackRange {
+    top: u64,
+    last: u64,
+}
+
+impl StackRange {
+    /// Takes in the rsp of a sample of the thread and gives the range to leave out for that sample.
+    pub fn update(&mut self, rsp: u64) -> Range<u64> {
+        if rsp > self.top || self.last.abs_diff(rsp) > JUMP {
+            self.top = rsp;
+        }
+        self.last = rsp;
+        rsp.saturating_sub(BELOW)..self.top.saturating_add(ABOVE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_range_reaches_above_the_outermost_frame_seen() {
+        let mut stack = StackRange::default();
+        assert_eq!(stack.update(0x7000_8000), 0x7000_7e00..0x7000_b000);
+        assert_eq!(stack.update(0x7000_1000), 0x7000_0e00..0x7000_b000);
+    }
+
+    #[test]
+    fn another_stack_is_another_range() {
+        let mut stack = StackRange::default();
+        stack.update(0x7fff_0000_0000);
+        // A coroutine's stack in the heap: what lies between is no stack.
+        assert_eq!(stack.update(0x5555_0000_0000), 0x5554_ffff_fe00..0x5555_0000_3000);
+    }
+
+    #[test]
+    fn damaged_pointers_do_no_harm() {
+        let mut stack = StackRange::default();
+        assert_eq!(stack.update(u64::MAX).end, u64::MAX);
+        assert_eq!(stack.update(0), 0..0x3000);
+    }
+}

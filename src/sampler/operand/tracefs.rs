@@ -1,0 +1,224 @@
+//! The trace file system wherever it is mounted, or a mount of our own that nobody else sees.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// `FSOPEN_CLOEXEC`, `FSMOUNT_CLOEXEC`, `FSCONFIG_CMD_CREATE` and the mount attributes of linux/mount.h.
+const FSOPEN_CLOEXEC: libc::c_uint = 1;
+const FSMOUNT_CLOEXEC: libc::c_uint = 1;
+const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
+const MOUNT_ATTR_RDONLY: libc::c_uint = 1;
+const MOUNT_ATTR_NOSUID: libc::c_uint = 2;
+const MOUNT_ATTR_NODEV: libc::c_uint = 4;
+const MOUNT_ATTR_NOEXEC: libc::c_uint = 8;
+
+/// A file of tracefs is longer than this only if it is not what we look for, bytes.
+const MAX_FILE: u64 = 64 << 10;
+
+/// Why tracefs or a file in it is out of reach.
+#[derive(Debug, thiserror::Error)]
+pub enum TracefsError {
+    /// It is mounted nowhere that we can look, and we may not mount it either.
+    #[error("tracefs is not mounted, and a mount of our own failed: {call}: {source}")]
+    Mount {
+        /// The system call.
+        call: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A file could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file; relative to tracefs where the mount is our own.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A file does not hold a number.
+    #[error("{} holds no number", path.display())]
+    NotANumber {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// An open tracefs.
+#[derive(Debug)]
+pub struct Tracefs {
+    dir: OwnedFd,
+    /// Where it is mounted; empty for our own mount.
+    path: PathBuf,
+}
+
+impl Tracefs {
+    /// Finds tracefs in `self/mountinfo` under `procfs` (`/proc`): as itself, else as `tracing` in debugfs. Where there
+    /// is none that opens, mounts one that no path leads to (`fsmount(2)`, Linux 5.2) and that goes away with this value.
+    ///
+    /// # Errors
+    /// [`TracefsError::Mount`].
+    pub fn open(procfs: &Path) -> Result<Self, TracefsError> {
+        let mounts = std::fs::read(procfs.join("self/mountinfo")).unwrap_or_default();
+        for path in mount_points(&mounts) {
+            if let Ok(dir) = File::open(path.join("events")).and_then(|_| File::open(&path)) {
+                return Ok(Self { dir: dir.into(), path });
+            }
+        }
+        Ok(Self { dir: mount().map_err(|(call, source)| TracefsError::Mount { call, source })?, path: PathBuf::new() })
+    }
+
+    /// Where it is mounted; `None` for our own mount.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        (!self.path.as_os_str().is_empty()).then_some(&*self.path)
+    }
+
+    /// The first 64 KiB of a file, by its path in tracefs (`events/timer/hrtimer_expire_entry/id`).
+    ///
+    /// # Errors
+    /// [`TracefsError::Read`].
+    pub fn read(&self, name: &str) -> Result<Vec<u8>, TracefsError> {
+        self.open_file(name)
+            .and_then(|file| {
+                let mut bytes = Vec::new();
+                file.take(MAX_FILE).read_to_end(&mut bytes).map(|_| bytes)
+            })
+            .map_err(|source| TracefsError::Read { path: self.path.join(name), source })
+    }
+
+    /// The `config` of a `PERF_TYPE_TRACEPOINT` event for `event` (`timer/hrtimer_expire_entry`).
+    ///
+    /// # Errors
+    /// Where the kernel has no such event or its id cannot be read.
+    pub fn event_id(&self, event: &str) -> Result<u64, TracefsError> {
+        let name = format!("events/{event}/id");
+        let bytes = self.read(&name)?;
+        std::str::from_utf8(bytes.trim_ascii())
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(|| TracefsError::NotANumber { path: self.path.join(name) })
+    }
+
+    fn open_file(&self, name: &str) -> io::Result<File> {
+        let name = CString::new(name)?;
+        // SAFETY: `name` is a NUL-terminated string that outlives the call, and the directory is open.
+        let fd = unsafe { libc::openat(self.dir.as_raw_fd(), name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+        owned(fd.into()).map(File::from)
+    }
+}
+
+/// Where mountinfo (proc_pid_mountinfo(5)) says that tracefs may be found, best first.
+fn mount_points(mountinfo: &[u8]) -> Vec<PathBuf> {
+    let mut own = Vec::new();
+    let mut within = Vec::new();
+    for line in mountinfo.split(|&byte| byte == b'\n') {
+        let mut words = line.split(|&byte| byte == b' ');
+        // Id, parent, device, root, mount point; then options until a lone hyphen, then the type.
+        let (Some(root), Some(point)) = (words.nth(3), words.next()) else { continue };
+        let Some(kind) = words.skip_while(|&word| word != b"-").nth(1) else { continue };
+        let path = PathBuf::from(std::ffi::OsString::from_vec(unescape(point)));
+        match (kind, root) {
+            (b"tracefs", b"/") => own.push(path),
+            (b"debugfs", b"/") => within.push(path.join("tracing")),
+            _ => {}
+        }
+    }
+    own.extend(within);
+    own
+}
+
+/// Bytes that mountinfo writes as `\040` and the like.
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, tail)) = rest.split_first() {
+        if let (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..]) = (first, tail) {
+            bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+            rest = tail.get(3..).unwrap_or_default();
+        } else {
+            bytes.push(first);
+            rest = tail;
+        }
+    }
+    bytes
+}
+
+/// A tracefs mount attached to nothing; the call that failed otherwise.
+fn mount() -> Result<OwnedFd, (&'static str, io::Error)> {
+    // SAFETY: the name is a NUL-terminated string.
+    let fs = owned(unsafe { libc::syscall(libc::SYS_fsopen, c"tracefs".as_ptr(), FSOPEN_CLOEXEC) })
+        .map_err(|error| ("fsopen", error))?;
+    let null = std::ptr::null::<libc::c_void>();
+    // SAFETY: the descriptor is open, and the create command takes neither key nor value.
+    let created = unsafe { libc::syscall(libc::SYS_fsconfig, fs.as_raw_fd(), FSCONFIG_CMD_CREATE, null, null, 0) };
+    if created < 0 {
+        return Err(("fsconfig", io::Error::last_os_error()));
+    }
+    let attributes = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
+    // SAFETY: the descriptor is open; the other arguments are numbers.
+    owned(unsafe { libc::syscall(libc::SYS_fsmount, fs.as_raw_fd(), FSMOUNT_CLOEXEC, attributes) })
+        .map_err(|error| ("fsmount", error))
+}
+
+/// The descriptor that a system call returned.
+fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
+    match i32::try_from(fd) {
+        // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn mount_points_are_found_whatever_their_options() {
+        let mountinfo = b"22 1 0:6 / /sys/kernel/debug rw,nosuid shared:9 master:3 - debugfs debugfs rw\n\
+            23 1 0:12 / /mnt/a\\040b rw - tracefs nodev rw\n\
+            24 1 0:13 /instances /sub rw - tracefs nodev rw\n\
+            25 1 0:14 / /tracefs rw - tmpfs tracefs rw\n";
+        assert_eq!(mount_points(mountinfo), [Path::new("/mnt/a b"), Path::new("/sys/kernel/debug/tracing")]);
+    }
+
+    #[test]
+    fn an_id_is_read_where_tracefs_is_mounted() {
+        let dir = tempfile::tempdir().unwrap();
+        let event = dir.path().join("t/events/timer/x");
+        std::fs::create_dir_all(&event).unwrap();
+        std::fs::write(event.join("id"), "417\n").unwrap();
+        std::fs::create_dir(dir.path().join("self")).unwrap();
+        let line = format!("23 1 0:12 / {}/t rw - tracefs nodev rw\n", dir.path().display());
+        std::fs::write(dir.path().join("self/mountinfo"), line).unwrap();
+        let tracefs = Tracefs::open(dir.path()).unwrap();
+        assert_eq!(tracefs.path(), Some(&*dir.path().join("t")));
+        assert_eq!(tracefs.event_id("timer/x").unwrap(), 417);
+        assert!(tracefs.event_id("timer/y").unwrap_err().to_string().contains("timer/y/id"));
+        std::fs::write(event.join("id"), "no").unwrap();
+        assert!(matches!(tracefs.event_id("timer/x"), Err(TracefsError::NotANumber { .. })));
+    }
+
+    #[test]
+    fn a_mount_of_our_own_serves_as_well() {
+        match mount() {
+            Ok(dir) => {
+                let tracefs = Tracefs { dir, path: PathBuf::new() };
+                assert!(tracefs.event_id("timer/hrtimer_expire_entry").unwrap() > 0);
+                assert_eq!(tracefs.path(), None);
+            }
+            Err((call, error)) => eprintln!("SKIP: a_mount_of_our_own_serves_as_well: {call}: {error}"),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_mountinfo_is_read(text in prop::collection::vec(any::<u8>(), 0..500)) {
+            let _ = mount_points(&text);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Whether a timer interrupt hit user code, from the sample's kernel callchain.
+
+use std::ops::Range;
+
+/// `PERF_CONTEXT_KERNEL` (linux/perf_event.h): the addresses after it are kernel code.
+pub const CONTEXT_KERNEL: u64 = (-128_i64) as u64;
+/// `PERF_CONTEXT_MAX`: every value from here on is a context marker, no address.
+pub const CONTEXT_MAX: u64 = (-4095_i64) as u64;
+
+/// True where the interrupt whose handler took this sample had interrupted user code.
+///
+/// `callchain` is the sample's, innermost address first, as `PERF_SAMPLE_CALLCHAIN` gives it; `entries` are the address
+/// ranges of the kernel's interrupt entries ([`super::kallsyms::Kallsyms::entries`]). An interrupt of user code begins
+/// an empty kernel stack, so the chain ends at the entry. Below the entry of an interrupt of kernel code the interrupted
+/// function goes on: a syscall, a page fault, a softirq that ran on the way out of another interrupt. Hence the
+/// innermost entry must be the last address; that an entry is last would not do.
+///
+/// A chain that the kernel cut (`sample_max_stack`) holds too much for user code and is called kernel.
+#[must_use]
+pub fn is_user_interrupt(callchain: &[u64], entries: &[Range<u64>]) -> bool {
+    let mut kernel = false;
+    let mut addresses = callchain.iter().copied().filter(|&value| {
+        if value >= CONTEXT_MAX {
+            kernel = value == CONTEXT_KERNEL;
+            return false;
+        }
+        kernel
+    });
+    let at_entry = |address: u64| entries.iter().any(|entry| entry.contains(&address));
+    addresses.any(at_entry) && addresses.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const USER: u64 = (-512_i64) as u64;
+    const ENTRY: u64 = 0xffff_ffff_8100_0e00;
+    const HANDLER: u64 = 0xffff_ffff_8141_0000;
+    const SYSCALL: u64 = 0xffff_ffff_8100_00ac;
+
+    /// The tick's entry, and another that does not occur.
+    const ENTRIES: [Range<u64>; 2] =
+        [0xffff_ffff_8100_0df0..0xffff_ffff_8100_0e10, 0xffff_ffff_8100_0f10..0xffff_ffff_8100_0f30];
+
+    fn user(chain: &[u64]) -> bool {
+        is_user_interrupt(chain, &ENTRIES)
+    }
+
+    #[test]
+    fn the_innermost_entry_is_the_last_kernel_address_of_user_code() {
+        assert!(user(&[CONTEXT_KERNEL, HANDLER, ENTRY]));
+        assert!(user(&[CONTEXT_KERNEL, HANDLER, ENTRY, USER, 0x40_1000, 0x40_2000]));
+        assert!(!user(&[CONTEXT_KERNEL, HANDLER, ENTRY, HANDLER + 8, SYSCALL]));
+        assert!(!user(&[CONTEXT_KERNEL, HANDLER, ENTRY, SYSCALL, USER, 0x40_1000]));
+        assert!(!user(&[CONTEXT_KERNEL, HANDLER, SYSCALL]), "no entry at all");
+        assert!(!user(&[HANDLER, ENTRY]), "no kernel part");
+        assert!(!user(&[USER, ENTRY]), "an address of user space is no entry");
+        assert!(!user(&[]));
+        assert!(!is_user_interrupt(&[CONTEXT_KERNEL, HANDLER, ENTRY], &[]));
+    }
+
+    #[test]
+    fn a_softirq_that_an_interrupt_of_user_code_ran_is_kernel_code() {
+        let softirq = HANDLER + 0x1000;
+        assert!(!user(&[CONTEXT_KERNEL, HANDLER, ENTRY, softirq, ENTRY]));
+    }
+
+    proptest! {
+        #[test]
+        fn any_chain_gives_an_answer(chain in prop::collection::vec(any::<u64>(), 0..64)) {
+            let _ = user(&chain);
+        }
+
+        #[test]
+        fn what_is_below_the_entry_makes_it_kernel(
+            above in prop::collection::vec(HANDLER..HANDLER + 0x10000, 0..20),
+            below in prop::collection::vec(HANDLER..HANDLER + 0x10000, 0..20),
+        ) {
+            let mut chain = vec![CONTEXT_KERNEL];
+            chain.extend(&above);
+            chain.push(ENTRY);
+            chain.extend(&below);
+            prop_assert_eq!(user(&chain), below.is_empty());
+        }
+    }
+}

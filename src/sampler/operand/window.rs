@@ -1,0 +1,417 @@
+//! Which instructions stand before and after an ip, and how far back control certainly came through them.
+//!
+//! The instruction before ip by address is the one that ran before it only where no branch leads to ip. So branches
+//! are looked for: by decoding the whole function where its range is known, else by taking every byte near ip that
+//! could begin a branch for one.
+
+use std::ops::Range;
+
+use iced_x86::{InstructionInfoFactory, Mnemonic, OpKind};
+
+use super::decode::{branch_target, decode, decode_plain, Flow, Insn, MAX_LENGTH};
+use super::recover::MAX_STEPS;
+
+/// Bytes on either side of a piece of code that are searched for branches into it. A caller that knows no function
+/// range should offer this much code around ip; one that does, the function and this much around it.
+pub const LEADER_SPAN: usize = 4096;
+/// Bytes before ip that decoding begins at where no function range is known.
+const SYNC_SPAN: usize = 160;
+/// Of those, the starts at least this far before ip must agree on the boundaries.
+const SYNC_FAR: usize = 48;
+/// Longer functions are taken for an error of the file.
+const MAX_FUNCTION: u64 = 4 * 1024 * 1024;
+/// Pieces of code outside a function that it branches to, which are searched for branches back (`.cold` parts).
+const MAX_OUTSIDE: usize = 16;
+
+/// A piece of code as the caller has it.
+#[derive(Debug, Clone)]
+pub struct CodeWindow<'a> {
+    /// The identity of the code for as long as its bytes stay the same: one per file and build, or per address space
+    /// and generation of code that changes. What was decoded under a key is not read again.
+    pub key: u64,
+    /// Where the code's own address 0 lies in this process (the load bias of an ELF file, else 0). The same code has
+    /// the same addresses less `bias` in every process.
+    pub bias: u64,
+    /// Address of the first byte in this process.
+    pub base: u64,
+    /// The bytes.
+    pub bytes: &'a [u8],
+    /// The function around the address asked for, from `.eh_frame`; `None` where nobody knows. Its end may lie
+    /// further on (the next function's start) but not before the true end.
+    pub function: Option<Range<u64>>,
+}
+
+/// Where the code bytes of one process come from.
+pub trait CodeSource {
+    /// The code around the address `ip` of the process, `None` where there is none to be had.
+    ///
+    /// It should reach from the function's start to its end, or [`LEADER_SPAN`] to both sides. Where it stops before the
+    /// end that it gives for the function, any branch may come from what is missing, and little is recovered from
+    /// before ip; where it has less than 15 bytes from ip on, the instruction there may be missed.
+    fn window(&mut self, ip: u64) -> Option<CodeWindow<'_>>;
+}
+
+impl CodeSource for CodeWindow<'_> {
+    fn window(&mut self, ip: u64) -> Option<CodeWindow<'_>> {
+        self.contains(ip).then(|| self.clone())
+    }
+}
+
+impl CodeWindow<'_> {
+    /// True where the byte at `ip` is here.
+    #[must_use]
+    pub fn contains(&self, ip: u64) -> bool {
+        ip.wrapping_sub(self.base) < self.bytes.len() as u64
+    }
+
+    /// The first byte's address in the code's own addresses.
+    fn own_base(&self) -> u64 {
+        self.base.wrapping_sub(self.bias)
+    }
+
+    /// Indices into `bytes` of the function, as far as it is here; `None` where its start is not.
+    fn function_bytes(&self) -> Option<Range<usize>> {
+        let function = self.function.as_ref()?;
+        let start = function.start.checked_sub(self.base)?;
+        let end = function.end.checked_sub(self.base)?.min(self.bytes.len() as u64);
+        (start < end && end - start <= MAX_FUNCTION).then_some(start as usize..end as usize)
+    }
+}
+
+/// Why the instructions before ip end where they do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// Enough of them.
+    Full,
+    /// A branch may lead here.
+    Leader,
+    /// Other code ran before: a call returned.
+    Call,
+    /// The boundaries cannot be told.
+    Unsynchronised,
+}
+
+/// The instructions that certainly ran one after the other before an ip, the nearest first.
+#[derive(Debug, Clone)]
+pub(super) struct Backward {
+    pub(super) insns: Box<[Insn]>,
+    pub(super) cut: Cut,
+}
+
+/// Bits for the bytes of a range.
+#[derive(Debug, Clone, Default)]
+struct Bits(Box<[u64]>);
+
+impl Bits {
+    fn new(len: usize) -> Self {
+        Self(vec![0; len.div_ceil(64)].into())
+    }
+
+    fn set(&mut self, index: usize) {
+        if let Some(word) = self.0.get_mut(index / 64) {
+            *word |= 1 << (index % 64);
+        }
+    }
+
+    fn get(&self, index: usize) -> bool {
+        self.0.get(index / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
+    }
+}
+
+/// The boundaries and branch targets of one function.
+#[derive(Debug, Clone)]
+pub(super) struct FunctionMap {
+    starts: Bits,
+    leaders: Bits,
+    /// A branch may lead anywhere in the function: there is a jump through a register or a table, or not all of it is
+    /// here.
+    table: bool,
+    /// Targets outside, in the code's own addresses.
+    pub(super) outside: Vec<u64>,
+}
+
+impl FunctionMap {
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        std::mem::size_of::<Self>() + (self.starts.0.len() + self.leaders.0.len() + self.outside.len()) * 8
+    }
+
+    /// Decodes the function of `window`; `None` where its range is not known or not here.
+    pub(super) fn new(window: &CodeWindow<'_>) -> Option<Self> {
+        let range = window.function_bytes()?;
+        let own_base = window.own_base();
+        let len = range.len();
+        // A tail that is missing may hold branches to anywhere.
+        let here = window.base.saturating_add(window.bytes.len() as u64);
+        let cut = window.function.as_ref().is_none_or(|function| function.end > here);
+        let mut map = Self { starts: Bits::new(len), leaders: Bits::new(len), table: cut, outside: Vec::new() };
+        let function = own_base.wrapping_add(range.start as u64);
+        map.leaders.set(0);
+        sweep(window.bytes, own_base, range.clone(), |at, code| {
+            map.starts.set(at - range.start);
+            if let Some(target) = branch_target(code) {
+                let offset = target.wrapping_sub(function);
+                if offset < len as u64 {
+                    map.leaders.set(offset as usize);
+                } else if map.outside.len() < MAX_OUTSIDE && !map.outside.contains(&target) {
+                    map.outside.push(target);
+                }
+            }
+            map.table |= is_table_jump(code);
+        });
+        // Branches from the code around, which hand-written functions share tails with.
+        for around in [
+            range.start.saturating_sub(LEADER_SPAN)..range.start,
+            range.end..range.end.saturating_add(LEADER_SPAN).min(window.bytes.len()),
+        ] {
+            possible_targets(window.bytes, around, |target| {
+                if let Some(offset) = target.checked_sub(range.start as i64).and_then(|at| usize::try_from(at).ok()) {
+                    map.leaders.set(offset);
+                }
+            });
+        }
+        Some(map)
+    }
+
+    /// Marks where the code of `other`, which this function (`function`: its own addresses) branches to, leads back.
+    pub(super) fn add_branches_from(&mut self, other: &CodeWindow<'_>, function: &Range<u64>) {
+        let Some(range) = other.function_bytes() else { return };
+        sweep(other.bytes, other.own_base(), range, |_, code| {
+            if let Some(target) = branch_target(code) {
+                if function.contains(&target) {
+                    self.leaders.set((target - function.start) as usize);
+                }
+            }
+        });
+    }
+}
+
+/// Calls `each` with every instruction of a range; what is no instruction is stepped over byte by byte.
+fn sweep(bytes: &[u8], own_base: u64, range: Range<usize>, mut each: impl FnMut(usize, &iced_x86::Instruction)) {
+    let mut at = range.start;
+    while at < range.end {
+        match decode_plain(bytes, own_base, at) {
+            Some(code) => {
+                each(at, &code);
+                at += code.len().max(1);
+            }
+            None => at += 1,
+        }
+    }
+}
+
+/// Jumps that may lead to several places of the same function: through a register, or through a table with an index.
+/// A jump through `[rip+x]` or `[reg+x]` leaves for another function.
+fn is_table_jump(code: &iced_x86::Instruction) -> bool {
+    code.mnemonic() == Mnemonic::Jmp
+        && match code.op0_kind() {
+            OpKind::Register => true,
+            OpKind::Memory => code.memory_index() != iced_x86::Register::None,
+            _ => false,
+        }
+}
+
+/// Calls `each` with the target (an index into `bytes`, possibly outside) of every byte in `range` that could begin a
+/// direct branch, whether or not an instruction begins there.
+fn possible_targets(bytes: &[u8], range: Range<usize>, mut each: impl FnMut(i64)) {
+    let byte = |at: usize| bytes.get(at).copied();
+    let rel32 = |at: usize| {
+        let field = bytes.get(at..at.checked_add(4)?)?;
+        Some(i64::from(i32::from_le_bytes(field.try_into().ok()?)) + at as i64 + 4)
+    };
+    for at in range {
+        let target = match byte(at) {
+            // jcc, loop, jrcxz, jmp with 8 bits
+            Some(0x70..=0x7f | 0xe0..=0xe3 | 0xeb) => byte(at + 1).map(|rel| i64::from(rel as i8) + at as i64 + 2),
+            // call and jmp with 32 bits
+            Some(0xe8 | 0xe9) => rel32(at + 1),
+            // jcc with 32 bits
+            Some(0x0f) if matches!(byte(at + 1), Some(0x80..=0x8f)) => rel32(at + 2),
+            // xbegin
+            Some(0xc7) if byte(at + 1) == Some(0xf8) => rel32(at + 2),
+            _ => None,
+        };
+        if let Some(target) = target {
+            each(target);
+        }
+    }
+}
+
+/// True where any byte of `range` could begin a jump of the kind of [`is_table_jump`]. A jump through a register counts
+/// where it follows a load with an index, else it is the call at a function's end that it mostly is.
+fn possible_table_jump(bytes: &[u8], range: Range<usize>) -> bool {
+    const TABLE_LOAD: usize = 64;
+    let code = bytes.get(range).unwrap_or_default();
+    // movsxd, mov or add from [base+index*4 or 8+disp].
+    let indexed = |code: &[u8]| {
+        matches!(code, &[0x63 | 0x8b | 0x03, modrm, sib]
+            if modrm & 7 == 4 && modrm < 0xc0 && sib >= 0x80 && sib & 0x38 != 0x20)
+    };
+    code.windows(3).enumerate().any(|(at, jump)| match *jump {
+        [0xff, 0xe0..=0xe7, _] => {
+            let notrack = at.checked_sub(1).and_then(|before| code.get(before)) == Some(&0x3e);
+            let before = code.get(at.saturating_sub(TABLE_LOAD)..at).unwrap_or_default();
+            notrack || before.windows(3).any(indexed)
+        }
+        // jmp [base+index*scale+disp], where index 4 is none.
+        [0xff, 0x24 | 0x64 | 0xa4, sib] => sib & 0x38 != 0x20,
+        _ => false,
+    })
+}
+
+/// The instructions from `ip` on, in order: up to [`MAX_STEPS`], the last being the first that does not simply go on.
+/// Empty where there is no instruction.
+pub(super) fn forward(window: &CodeWindow<'_>, ip: u64, factory: &mut InstructionInfoFactory) -> Vec<Insn> {
+    let mut insns = Vec::new();
+    let Ok(mut at) = usize::try_from(ip.wrapping_sub(window.base)) else { return insns };
+    while insns.len() < MAX_STEPS {
+        let Some(insn) = decode(window.bytes, window.own_base(), at, factory) else { break };
+        at += insn.code.len();
+        let goes_on = insn.flow == Flow::Next;
+        insns.push(insn);
+        if !goes_on {
+            break;
+        }
+    }
+    insns
+}
+
+/// The instructions before `ip` with their boundaries from `map` where the function is known.
+pub(super) fn backward(
+    window: &CodeWindow<'_>,
+    map: Option<&FunctionMap>,
+    ip: u64,
+    factory: &mut InstructionInfoFactory,
+) -> Backward {
+    let nothing = Backward { insns: Box::default(), cut: Cut::Unsynchronised };
+    let Ok(ip) = usize::try_from(ip.wrapping_sub(window.base)) else { return nothing };
+    let (boundaries, leaders, table) = match (map, window.function_bytes()) {
+        (Some(map), Some(range)) if range.contains(&ip) => {
+            if !map.starts.get(ip - range.start) {
+                return nothing;
+            }
+            let mut boundaries = vec![ip];
+            let mut at = ip;
+            while at > range.start && boundaries.len() <= MAX_STEPS {
+                at -= 1;
+                if map.starts.get(at - range.start) {
+                    boundaries.push(at);
+                }
+            }
+            let first = boundaries.last().copied().unwrap_or(ip);
+            let mut leaders = Bits::new(ip - first + 1);
+            for at in first..=ip {
+                if map.leaders.get(at - range.start) {
+                    leaders.set(at - first);
+                }
+            }
+            (boundaries, leaders, map.table)
+        }
+        _ => {
+            let boundaries = synchronise(window.bytes, ip);
+            let first = boundaries.last().copied().unwrap_or(ip);
+            let mut leaders = Bits::new(ip - first + 1);
+            let around = first.saturating_sub(LEADER_SPAN)..ip.saturating_add(LEADER_SPAN).min(window.bytes.len());
+            possible_targets(window.bytes, around.clone(), |target| {
+                if let Ok(target) = usize::try_from(target) {
+                    if (first..=ip).contains(&target) {
+                        leaders.set(target - first);
+                    }
+                }
+            });
+            (boundaries, leaders, possible_table_jump(window.bytes, around))
+        }
+    };
+    walk(window, &boundaries, &leaders, table, factory)
+}
+
+/// Walks from boundary to boundary, away from ip, as long as control certainly came this way.
+fn walk(
+    window: &CodeWindow<'_>,
+    boundaries: &[usize],
+    leaders: &Bits,
+    table: bool,
+    factory: &mut InstructionInfoFactory,
+) -> Backward {
+    let first = boundaries.last().copied().unwrap_or_default();
+    let mut insns = Vec::new();
+    let mut cut = if boundaries.len() > MAX_STEPS { Cut::Full } else { Cut::Unsynchronised };
+    let mut after = boundaries.first().and_then(|&ip| decode_plain(window.bytes, window.own_base(), ip));
+    for pair in boundaries.windows(2) {
+        let &[next, at] = pair else { break };
+        // A branch may also lead into the middle of an instruction (over a lock prefix).
+        let leader = (at + 1..=next).any(|byte| leaders.get(byte - first));
+        // No table leads between a comparison and its branch.
+        let anywhere = table && after.is_none_or(|code| code.rflags_read() == 0);
+        if leader || anywhere || after.is_some_and(|code| code.mnemonic() == Mnemonic::Endbr64) {
+            cut = Cut::Leader;
+            break;
+        }
+        let Some(insn) = decode(window.bytes, window.own_base(), at, factory) else {
+            cut = Cut::Unsynchronised;
+            break;
+        };
+        if insn.code.len() != next - at {
+            cut = Cut::Unsynchronised;
+            break;
+        }
+        match insn.flow {
+            Flow::Next | Flow::Conditional => {}
+            Flow::Away => {
+                cut = Cut::Leader;
+                break;
+            }
+            Flow::Beyond => {
+                cut = Cut::Call;
+                break;
+            }
+        }
+        after = Some(insn.code);
+        insns.push(insn);
+    }
+    Backward { insns: insns.into(), cut }
+}
+
+/// The boundaries before `ip` that decoding from many starts agrees on, the nearest first, `ip` itself at the front.
+///
+/// x86 decoding from a wrong byte soon falls in with the right instructions. Starts far enough before ip whose
+/// instructions end at ip have to agree; where they do not, the boundaries end.
+fn synchronise(bytes: &[u8], ip: usize) -> Vec<usize> {
+    let mut boundaries = vec![ip];
+    let low = ip.saturating_sub(SYNC_SPAN);
+    let span = ip - low;
+    if span < SYNC_FAR + MAX_LENGTH {
+        return boundaries;
+    }
+    // How many far starts lead through each byte, as the next one of the instruction before.
+    let mut through = [0u32; SYNC_SPAN + 1];
+    let mut length = [0usize; SYNC_SPAN + 1];
+    for offset in 0..span {
+        let Some(count) = through.get_mut(offset) else { break };
+        if offset + SYNC_FAR <= span {
+            *count += 1;
+        }
+        let count = *count;
+        let Some(code) = decode_plain(bytes, 0, low + offset) else { continue };
+        if let (Some(to), Some(len)) = (through.get_mut(offset + code.len()), length.get_mut(offset)) {
+            *to += count;
+            *len = code.len();
+        }
+    }
+    let mut to = span;
+    while boundaries.len() <= MAX_STEPS {
+        let arriving = through.get(to).copied().unwrap_or_default();
+        let best = (to.saturating_sub(MAX_LENGTH)..to)
+            .filter(|&from| length.get(from).is_some_and(|&len| len != 0 && from + len == to))
+            .max_by_key(|&from| through.get(from).copied().unwrap_or_default());
+        let Some(from) = best else { break };
+        let votes = through.get(from).copied().unwrap_or_default();
+        // Nine of ten starts, of at least eight.
+        if votes < 8 || votes * 10 < arriving * 9 {
+            break;
+        }
+        boundaries.push(low + from);
+        to = from;
+    }
+    boundaries
+}

@@ -1,0 +1,767 @@
+//! Bytes of a perf ring to records: pure, and made for any bytes.
+//!
+//! The layout is that of `enum perf_event_type` in linux/perf_event.h. Byte order is the machine's own, as in a ring.
+
+use perf_event_open_sys::bindings as sys;
+use thiserror::Error;
+
+/// Bytes of `struct perf_event_header`.
+pub const HEADER_SIZE: usize = 8;
+
+const MISC_CPUMODE: u16 = 0x7;
+const MISC_MMAP_DATA: u16 = 1 << 13;
+const MISC_COMM_EXEC: u16 = 1 << 13;
+const MISC_SWITCH_OUT: u16 = 1 << 13;
+const MISC_SWITCH_OUT_PREEMPT: u16 = 1 << 14;
+const MISC_MMAP_BUILD_ID: u16 = 1 << 14;
+
+pub(crate) const BRANCH_HW_INDEX: u64 = sys::PERF_SAMPLE_BRANCH_HW_INDEX as u64;
+pub(crate) const BRANCH_COUNTERS: u64 = 1 << 19;
+
+/// The `PERF_SAMPLE_*` bits of `perf_event_attr.sample_type` (linux/perf_event.h).
+#[allow(missing_docs)]
+pub mod sample_type {
+    pub const IP: u64 = 1 << 0;
+    pub const TID: u64 = 1 << 1;
+    pub const TIME: u64 = 1 << 2;
+    pub const ADDR: u64 = 1 << 3;
+    pub const READ: u64 = 1 << 4;
+    pub const CALLCHAIN: u64 = 1 << 5;
+    pub const ID: u64 = 1 << 6;
+    pub const CPU: u64 = 1 << 7;
+    pub const PERIOD: u64 = 1 << 8;
+    pub const STREAM_ID: u64 = 1 << 9;
+    pub const RAW: u64 = 1 << 10;
+    pub const BRANCH_STACK: u64 = 1 << 11;
+    pub const REGS_USER: u64 = 1 << 12;
+    pub const STACK_USER: u64 = 1 << 13;
+    pub const WEIGHT: u64 = 1 << 14;
+    pub const DATA_SRC: u64 = 1 << 15;
+    pub const IDENTIFIER: u64 = 1 << 16;
+    pub const TRANSACTION: u64 = 1 << 17;
+    pub const REGS_INTR: u64 = 1 << 18;
+    pub const PHYS_ADDR: u64 = 1 << 19;
+    pub const AUX: u64 = 1 << 20;
+    pub const CGROUP: u64 = 1 << 21;
+    pub const DATA_PAGE_SIZE: u64 = 1 << 22;
+    pub const CODE_PAGE_SIZE: u64 = 1 << 23;
+    pub const WEIGHT_STRUCT: u64 = 1 << 24;
+    /// All bits that this decoder knows.
+    pub const KNOWN: u64 = (1 << 25) - 1;
+}
+
+/// The `PERF_FORMAT_*` bits of `perf_event_attr.read_format` (linux/perf_event.h).
+#[allow(missing_docs)]
+pub mod read_format {
+    pub const TOTAL_TIME_ENABLED: u64 = 1 << 0;
+    pub const TOTAL_TIME_RUNNING: u64 = 1 << 1;
+    pub const ID: u64 = 1 << 2;
+    pub const GROUP: u64 = 1 << 3;
+    pub const LOST: u64 = 1 << 4;
+}
+
+/// What of a `perf_event_attr` decides how its records are laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Layout {
+    /// `attr.sample_type`.
+    pub sample_type: u64,
+    /// `attr.read_format`.
+    pub read_format: u64,
+    /// `attr.branch_sample_type`.
+    pub branch_sample_type: u64,
+    /// `attr.sample_regs_user`, a mask of registers.
+    pub regs_user: u64,
+    /// `attr.sample_regs_intr`, a mask of registers.
+    pub regs_intr: u64,
+    /// `attr.sample_id_all`: records other than samples end in a [`SampleId`].
+    pub sample_id_all: bool,
+}
+
+impl Layout {
+    /// Bytes of the [`SampleId`] at the end of each record that is no sample.
+    #[must_use]
+    pub fn trailer_size(&self) -> usize {
+        use sample_type as t;
+        if !self.sample_id_all {
+            return 0;
+        }
+        8 * (self.sample_type & (t::TID | t::TIME | t::ID | t::STREAM_ID | t::CPU | t::IDENTIFIER)).count_ones()
+            as usize
+    }
+}
+
+/// Why a record cannot be read. Its size is still good, so the next one can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Malformed {
+    /// The header's size is no multiple of 8, is less than a header, or is not the number of bytes given.
+    #[error("a record's header says {size} bytes, which cannot be")]
+    Header {
+        /// What the header says.
+        size: u16,
+    },
+    /// A field reaches beyond the end of the record.
+    #[error("a record of type {kind} ends within its fields")]
+    Short {
+        /// The record's type.
+        kind: u32,
+    },
+}
+
+/// `struct perf_event_header`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// `PERF_RECORD_*`.
+    pub kind: u32,
+    /// `PERF_RECORD_MISC_*`.
+    pub misc: u16,
+    /// Bytes of the record, header included.
+    pub size: u16,
+}
+
+impl Header {
+    /// Reads the header at the beginning of `bytes`; `None` where there are not enough of them.
+    #[must_use]
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let (kind, rest) = bytes.split_first_chunk::<4>()?;
+        let (misc, rest) = rest.split_first_chunk::<2>()?;
+        let (size, _) = rest.split_first_chunk::<2>()?;
+        Some(Self { kind: u32::from_ne_bytes(*kind), misc: u16::from_ne_bytes(*misc), size: u16::from_ne_bytes(*size) })
+    }
+
+    /// True where the size is one that the kernel can write: records are 8-aligned and hold their header.
+    #[must_use]
+    pub fn is_sane(&self) -> bool {
+        usize::from(self.size) >= HEADER_SIZE && self.size.is_multiple_of(8)
+    }
+
+    /// The cpumode bits as a [`CpuMode`](crate::sample::CpuMode).
+    #[must_use]
+    pub fn cpu_mode(&self) -> crate::sample::CpuMode {
+        use crate::sample::CpuMode;
+        match self.misc & MISC_CPUMODE {
+            1 => CpuMode::Kernel,
+            2 => CpuMode::User,
+            3 => CpuMode::Hypervisor,
+            4 => CpuMode::GuestKernel,
+            5 => CpuMode::GuestUser,
+            _ => CpuMode::Unknown,
+        }
+    }
+}
+
+/// A run of 64-bit words inside a record.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Words<'a>(pub &'a [u8]);
+
+impl<'a> Words<'a> {
+    /// The words in order.
+    #[must_use]
+    pub fn iter(self) -> impl DoubleEndedIterator<Item = u64> + 'a {
+        self.0.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_ne_bytes))
+    }
+
+    /// Number of words.
+    #[must_use]
+    pub fn len(self) -> usize {
+        self.0.len() / 8
+    }
+
+    /// True where there is none.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The word at `index`.
+    #[must_use]
+    pub fn get(self, index: usize) -> Option<u64> {
+        let bytes = self.0.get(index.checked_mul(8)?..)?.get(..8)?;
+        bytes.try_into().ok().map(u64::from_ne_bytes)
+    }
+}
+
+impl std::fmt::Debug for Words<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// Registers of `PERF_SAMPLE_REGS_USER` and `PERF_SAMPLE_REGS_INTR`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Registers<'a> {
+    /// `PERF_SAMPLE_REGS_ABI_*`: 0 none, 1 of a 32-bit task, 2 of a 64-bit task.
+    pub abi: u64,
+    /// One word for each bit of the mask, lowest bit first; none where `abi` is 0.
+    pub values: Words<'a>,
+}
+
+/// `PERF_SAMPLE_BRANCH_STACK`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Branches<'a> {
+    /// Index of the newest entry, where `PERF_SAMPLE_BRANCH_HW_INDEX` was asked for.
+    pub hw_index: u64,
+    /// Three words an entry: from, to, flags.
+    pub entries: Words<'a>,
+    /// A word an entry, where `PERF_SAMPLE_BRANCH_COUNTERS` was asked for.
+    pub counters: Words<'a>,
+}
+
+/// `PERF_RECORD_SAMPLE`; fields whose bit is not in the layout's `sample_type` are 0 or empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs)] // The names are those of linux/perf_event.h.
+pub struct SampleRecord<'a> {
+    pub identifier: u64,
+    pub ip: u64,
+    pub pid: u32,
+    pub tid: u32,
+    pub time: u64,
+    pub addr: u64,
+    pub id: u64,
+    pub stream_id: u64,
+    pub cpu: u32,
+    pub period: u64,
+    /// The words of `struct read_format`, see [`ReadValue`].
+    pub read: Words<'a>,
+    pub callchain: Words<'a>,
+    pub raw: &'a [u8],
+    pub branches: Branches<'a>,
+    pub regs_user: Registers<'a>,
+    /// The part of the user stack that was really copied (`dyn_size` bytes).
+    pub stack_user: &'a [u8],
+    /// Bytes that were set aside for the stack, more than `stack_user` where the stack ended.
+    pub stack_user_size: u64,
+    /// `PERF_SAMPLE_WEIGHT` or `PERF_SAMPLE_WEIGHT_STRUCT`, whichever was asked for.
+    pub weight: u64,
+    pub data_src: u64,
+    pub transaction: u64,
+    pub regs_intr: Registers<'a>,
+    pub phys_addr: u64,
+    pub cgroup: u64,
+    pub data_page_size: u64,
+    pub code_page_size: u64,
+    pub aux: &'a [u8],
+}
+
+/// What every other record ends with where `sample_id_all` is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
+pub struct SampleId {
+    pub pid: u32,
+    pub tid: u32,
+    pub time: u64,
+    pub id: u64,
+    pub stream_id: u64,
+    pub cpu: u32,
+    pub identifier: u64,
+}
+
+/// What a mapping maps: `PERF_RECORD_MMAP2` has the one or the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum MappedFile<'a> {
+    Inode { major: u32, minor: u32, inode: u64, generation: u64 },
+    BuildId(&'a [u8]),
+}
+
+/// A record. Names are those of linux/perf_event.h.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+// Boxing the sample would allocate for each; a Record lives on the stack, one at a time.
+#[allow(missing_docs, clippy::large_enum_variant)]
+pub enum Record<'a> {
+    Mmap {
+        pid: u32,
+        tid: u32,
+        addr: u64,
+        len: u64,
+        pgoff: u64,
+        data: bool,
+        filename: &'a [u8],
+    },
+    Lost {
+        id: u64,
+        lost: u64,
+    },
+    Comm {
+        pid: u32,
+        tid: u32,
+        exec: bool,
+        comm: &'a [u8],
+    },
+    Exit {
+        pid: u32,
+        ppid: u32,
+        tid: u32,
+        ptid: u32,
+        time: u64,
+    },
+    Throttle {
+        time: u64,
+        id: u64,
+        stream_id: u64,
+    },
+    Unthrottle {
+        time: u64,
+        id: u64,
+        stream_id: u64,
+    },
+    Fork {
+        pid: u32,
+        ppid: u32,
+        tid: u32,
+        ptid: u32,
+        time: u64,
+    },
+    Read {
+        pid: u32,
+        tid: u32,
+        values: Words<'a>,
+    },
+    Sample(SampleRecord<'a>),
+    Mmap2 {
+        pid: u32,
+        tid: u32,
+        addr: u64,
+        len: u64,
+        pgoff: u64,
+        file: MappedFile<'a>,
+        prot: u32,
+        flags: u32,
+        data: bool,
+        filename: &'a [u8],
+    },
+    Aux {
+        offset: u64,
+        size: u64,
+        flags: u64,
+    },
+    ItraceStart {
+        pid: u32,
+        tid: u32,
+    },
+    LostSamples {
+        lost: u64,
+    },
+    Switch {
+        out: bool,
+        preempt: bool,
+    },
+    SwitchCpuWide {
+        out: bool,
+        preempt: bool,
+        next_prev_pid: u32,
+        next_prev_tid: u32,
+    },
+    /// Two words a namespace: device, inode.
+    Namespaces {
+        pid: u32,
+        tid: u32,
+        links: Words<'a>,
+    },
+    Ksymbol {
+        addr: u64,
+        len: u32,
+        ksym_type: u16,
+        flags: u16,
+        name: &'a [u8],
+    },
+    BpfEvent {
+        event: u16,
+        flags: u16,
+        id: u32,
+        tag: [u8; 8],
+    },
+    Cgroup {
+        id: u64,
+        path: &'a [u8],
+    },
+    TextPoke {
+        addr: u64,
+        old: &'a [u8],
+        new: &'a [u8],
+    },
+    AuxOutputHwId {
+        hw_id: u64,
+    },
+    CallchainDeferred {
+        cookie: u64,
+        ips: Words<'a>,
+    },
+    /// A type that this decoder does not know; newer kernels have them.
+    Unknown {
+        kind: u32,
+    },
+}
+
+/// The fields of `struct read_format` that belong to one event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReadValue {
+    /// The count.
+    pub value: u64,
+    /// ns that the event was enabled.
+    pub time_enabled: u64,
+    /// ns that it was really counting; less where events took turns.
+    pub time_running: u64,
+    /// Its id.
+    pub id: u64,
+    /// Samples that were lost for want of room in the ring (`PERF_FORMAT_LOST`, Linux 6.0).
+    pub lost: u64,
+}
+
+impl ReadValue {
+    /// The value in `words`, which `read_format` (without `PERF_FORMAT_GROUP`) lays out.
+    #[must_use]
+    pub fn decode(words: Words<'_>, format: u64) -> Option<Self> {
+        let mut words = words.iter();
+        let mut value = Self { value: words.next()?, ..Self::default() };
+        for (bit, field) in [
+            (read_format::TOTAL_TIME_ENABLED, &mut value.time_enabled),
+            (read_format::TOTAL_TIME_RUNNING, &mut value.time_running),
+            (read_format::ID, &mut value.id),
+            (read_format::LOST, &mut value.lost),
+        ] {
+            if format & bit != 0 {
+                *field = words.next()?;
+            }
+        }
+        Some(value)
+    }
+}
+
+/// Takes fields off the front of a record.
+#[derive(Clone, Copy)]
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    kind: u32,
+}
+
+impl<'a> Cursor<'a> {
+    #[inline]
+    fn short(&self) -> Malformed {
+        Malformed::Short { kind: self.kind }
+    }
+
+    #[inline]
+    fn bytes(&mut self, count: u64) -> Result<&'a [u8], Malformed> {
+        let count = usize::try_from(count).map_err(|_| self.short())?;
+        let (taken, rest) = self.bytes.split_at_checked(count).ok_or_else(|| self.short())?;
+        self.bytes = rest;
+        Ok(taken)
+    }
+
+    #[inline]
+    fn u64(&mut self) -> Result<u64, Malformed> {
+        let (taken, rest) = self.bytes.split_first_chunk::<8>().ok_or_else(|| self.short())?;
+        self.bytes = rest;
+        Ok(u64::from_ne_bytes(*taken))
+    }
+
+    #[inline]
+    fn u32(&mut self) -> Result<u32, Malformed> {
+        let (taken, rest) = self.bytes.split_first_chunk::<4>().ok_or_else(|| self.short())?;
+        self.bytes = rest;
+        Ok(u32::from_ne_bytes(*taken))
+    }
+
+    #[inline]
+    fn u16(&mut self) -> Result<u16, Malformed> {
+        let (taken, rest) = self.bytes.split_first_chunk::<2>().ok_or_else(|| self.short())?;
+        self.bytes = rest;
+        Ok(u16::from_ne_bytes(*taken))
+    }
+
+    /// Two 32-bit fields that share a word.
+    #[inline]
+    fn pair(&mut self) -> Result<(u32, u32), Malformed> {
+        Ok((self.u32()?, self.u32()?))
+    }
+
+    fn words(&mut self, count: u64) -> Result<Words<'a>, Malformed> {
+        let size = count.checked_mul(8).ok_or_else(|| self.short())?;
+        self.bytes(size).map(Words)
+    }
+
+    /// A string that fills the rest and is padded with NULs.
+    fn string(&mut self) -> &'a [u8] {
+        let rest = std::mem::take(&mut self.bytes);
+        rest.split(|&byte| byte == 0).next().unwrap_or_default()
+    }
+
+    fn registers(&mut self, mask: u64) -> Result<Registers<'a>, Malformed> {
+        let abi = self.u64()?;
+        let count = if abi == 0 { 0 } else { u64::from(mask.count_ones()) };
+        Ok(Registers { abi, values: self.words(count)? })
+    }
+
+    fn read_values(&mut self, format: u64) -> Result<Words<'a>, Malformed> {
+        let bits = |bits: u64| u64::from((format & bits).count_ones());
+        let times = bits(read_format::TOTAL_TIME_ENABLED | read_format::TOTAL_TIME_RUNNING);
+        let each = 1 + bits(read_format::ID | read_format::LOST);
+        if format & read_format::GROUP == 0 {
+            return self.words(times + each);
+        }
+        let mut ahead = *self;
+        let events = ahead.u64()?;
+        let words =
+            events.checked_mul(each).and_then(|words| words.checked_add(1 + times)).ok_or_else(|| self.short())?;
+        self.words(words)
+    }
+
+    fn branches(&mut self, branch_sample_type: u64) -> Result<Branches<'a>, Malformed> {
+        let count = self.u64()?;
+        let hw_index = if branch_sample_type & BRANCH_HW_INDEX != 0 { self.u64()? } else { 0 };
+        let entries = self.words(count.checked_mul(3).ok_or_else(|| self.short())?)?;
+        let counters = if branch_sample_type & BRANCH_COUNTERS != 0 { self.words(count)? } else { Words::default() };
+        Ok(Branches { hw_index, entries, counters })
+    }
+}
+
+/// Reads the record that fills `bytes`.
+///
+/// The [`SampleId`] of a sample is empty: a sample has those fields itself.
+///
+/// # Errors
+/// [`Malformed`] where the header or a field contradicts the number of bytes.
+pub fn decode<'a>(bytes: &'a [u8], layout: &Layout) -> Result<(Header, Record<'a>, SampleId), Malformed> {
+    let header = Header::read(bytes).ok_or(Malformed::Header { size: 0 })?;
+    if !header.is_sane() || usize::from(header.size) != bytes.len() {
+        return Err(Malformed::Header { size: header.size });
+    }
+    let body = bytes.get(HEADER_SIZE..).unwrap_or_default();
+    let mut cursor = Cursor { bytes: body, kind: header.kind };
+    if header.kind == sys::PERF_RECORD_SAMPLE {
+        return Ok((header, Record::Sample(sample(&mut cursor, layout)?), SampleId::default()));
+    }
+    let (fields, trailer) = body
+        .len()
+        .checked_sub(layout.trailer_size())
+        .and_then(|at| body.split_at_checked(at))
+        .ok_or_else(|| cursor.short())?;
+    cursor.bytes = fields;
+    let record = other(&mut cursor, header, layout)?;
+    if matches!(record, Record::Unknown { .. }) {
+        return Ok((header, record, SampleId::default()));
+    }
+    let id = sample_id(&mut Cursor { bytes: trailer, kind: header.kind }, layout)?;
+    Ok((header, record, id))
+}
+
+/// The fields in the order of `perf_output_sample()` (kernel/events/core.c).
+#[inline]
+fn sample<'a>(cursor: &mut Cursor<'a>, layout: &Layout) -> Result<SampleRecord<'a>, Malformed> {
+    use sample_type as t;
+    let has = |bit: u64| layout.sample_type & bit != 0;
+    let mut sample = SampleRecord::default();
+    if has(t::IDENTIFIER) {
+        sample.identifier = cursor.u64()?;
+    }
+    if has(t::IP) {
+        sample.ip = cursor.u64()?;
+    }
+    if has(t::TID) {
+        (sample.pid, sample.tid) = cursor.pair()?;
+    }
+    if has(t::TIME) {
+        sample.time = cursor.u64()?;
+    }
+    if has(t::ADDR) {
+        sample.addr = cursor.u64()?;
+    }
+    if has(t::ID) {
+        sample.id = cursor.u64()?;
+    }
+    if has(t::STREAM_ID) {
+        sample.stream_id = cursor.u64()?;
+    }
+    if has(t::CPU) {
+        (sample.cpu, _) = cursor.pair()?;
+    }
+    if has(t::PERIOD) {
+        sample.period = cursor.u64()?;
+    }
+    if has(t::READ) {
+        sample.read = cursor.read_values(layout.read_format)?;
+    }
+    if has(t::CALLCHAIN) {
+        let count = cursor.u64()?;
+        sample.callchain = cursor.words(count)?;
+    }
+    if has(t::RAW) {
+        let size = cursor.u32()?;
+        sample.raw = cursor.bytes(u64::from(size))?;
+    }
+    if has(t::BRANCH_STACK) {
+        sample.branches = cursor.branches(layout.branch_sample_type)?;
+    }
+    if has(t::REGS_USER) {
+        sample.regs_user = cursor.registers(layout.regs_user)?;
+    }
+    if has(t::STACK_USER) {
+        sample.stack_user_size = cursor.u64()?;
+        if sample.stack_user_size != 0 {
+            let copied = cursor.bytes(sample.stack_user_size)?;
+            let dyn_size = usize::try_from(cursor.u64()?).map_err(|_| cursor.short())?;
+            sample.stack_user = copied.get(..dyn_size).ok_or_else(|| cursor.short())?;
+        }
+    }
+    if has(t::WEIGHT | t::WEIGHT_STRUCT) {
+        sample.weight = cursor.u64()?;
+    }
+    if has(t::DATA_SRC) {
+        sample.data_src = cursor.u64()?;
+    }
+    if has(t::TRANSACTION) {
+        sample.transaction = cursor.u64()?;
+    }
+    if has(t::REGS_INTR) {
+        sample.regs_intr = cursor.registers(layout.regs_intr)?;
+    }
+    if has(t::PHYS_ADDR) {
+        sample.phys_addr = cursor.u64()?;
+    }
+    if has(t::CGROUP) {
+        sample.cgroup = cursor.u64()?;
+    }
+    if has(t::DATA_PAGE_SIZE) {
+        sample.data_page_size = cursor.u64()?;
+    }
+    if has(t::CODE_PAGE_SIZE) {
+        sample.code_page_size = cursor.u64()?;
+    }
+    if has(t::AUX) {
+        let size = cursor.u64()?;
+        sample.aux = cursor.bytes(size)?;
+    }
+    Ok(sample)
+}
+
+/// The trailer in the order of `__perf_event__output_id_sample()` (kernel/events/core.c).
+fn sample_id(cursor: &mut Cursor<'_>, layout: &Layout) -> Result<SampleId, Malformed> {
+    use sample_type as t;
+    let has = |bit: u64| layout.sample_id_all && layout.sample_type & bit != 0;
+    let mut id = SampleId::default();
+    if has(t::TID) {
+        (id.pid, id.tid) = cursor.pair()?;
+    }
+    if has(t::TIME) {
+        id.time = cursor.u64()?;
+    }
+    if has(t::ID) {
+        id.id = cursor.u64()?;
+    }
+    if has(t::STREAM_ID) {
+        id.stream_id = cursor.u64()?;
+    }
+    if has(t::CPU) {
+        (id.cpu, _) = cursor.pair()?;
+    }
+    if has(t::IDENTIFIER) {
+        id.identifier = cursor.u64()?;
+    }
+    Ok(id)
+}
+
+fn other<'a>(cursor: &mut Cursor<'a>, header: Header, layout: &Layout) -> Result<Record<'a>, Malformed> {
+    Ok(match header.kind {
+        sys::PERF_RECORD_MMAP => {
+            let (pid, tid) = cursor.pair()?;
+            Record::Mmap {
+                pid,
+                tid,
+                addr: cursor.u64()?,
+                len: cursor.u64()?,
+                pgoff: cursor.u64()?,
+                data: header.misc & MISC_MMAP_DATA != 0,
+                filename: cursor.string(),
+            }
+        }
+        sys::PERF_RECORD_LOST => Record::Lost { id: cursor.u64()?, lost: cursor.u64()? },
+        sys::PERF_RECORD_COMM => {
+            let (pid, tid) = cursor.pair()?;
+            Record::Comm { pid, tid, exec: header.misc & MISC_COMM_EXEC != 0, comm: cursor.string() }
+        }
+        sys::PERF_RECORD_EXIT | sys::PERF_RECORD_FORK => {
+            let ((pid, ppid), (tid, ptid)) = (cursor.pair()?, cursor.pair()?);
+            let time = cursor.u64()?;
+            if header.kind == sys::PERF_RECORD_FORK {
+                Record::Fork { pid, ppid, tid, ptid, time }
+            } else {
+                Record::Exit { pid, ppid, tid, ptid, time }
+            }
+        }
+        sys::PERF_RECORD_THROTTLE => {
+            Record::Throttle { time: cursor.u64()?, id: cursor.u64()?, stream_id: cursor.u64()? }
+        }
+        sys::PERF_RECORD_UNTHROTTLE => {
+            Record::Unthrottle { time: cursor.u64()?, id: cursor.u64()?, stream_id: cursor.u64()? }
+        }
+        sys::PERF_RECORD_READ => {
+            let (pid, tid) = cursor.pair()?;
+            Record::Read { pid, tid, values: cursor.read_values(layout.read_format)? }
+        }
+        sys::PERF_RECORD_MMAP2 => mmap2(cursor, header)?,
+        sys::PERF_RECORD_AUX => Record::Aux { offset: cursor.u64()?, size: cursor.u64()?, flags: cursor.u64()? },
+        sys::PERF_RECORD_ITRACE_START => {
+            let (pid, tid) = cursor.pair()?;
+            Record::ItraceStart { pid, tid }
+        }
+        sys::PERF_RECORD_LOST_SAMPLES => Record::LostSamples { lost: cursor.u64()? },
+        sys::PERF_RECORD_SWITCH => Record::Switch {
+            out: header.misc & MISC_SWITCH_OUT != 0,
+            preempt: header.misc & MISC_SWITCH_OUT_PREEMPT != 0,
+        },
+        sys::PERF_RECORD_SWITCH_CPU_WIDE => {
+            let (next_prev_pid, next_prev_tid) = cursor.pair()?;
+            Record::SwitchCpuWide {
+                out: header.misc & MISC_SWITCH_OUT != 0,
+                preempt: header.misc & MISC_SWITCH_OUT_PREEMPT != 0,
+                next_prev_pid,
+                next_prev_tid,
+            }
+        }
+        sys::PERF_RECORD_NAMESPACES => {
+            let (pid, tid) = cursor.pair()?;
+            let count = cursor.u64()?;
+            let words = count.checked_mul(2).ok_or_else(|| cursor.short())?;
+            Record::Namespaces { pid, tid, links: cursor.words(words)? }
+        }
+        sys::PERF_RECORD_KSYMBOL => Record::Ksymbol {
+            addr: cursor.u64()?,
+            len: cursor.u32()?,
+            ksym_type: cursor.u16()?,
+            flags: cursor.u16()?,
+            name: cursor.string(),
+        },
+        sys::PERF_RECORD_BPF_EVENT => {
+            let (event, flags, id) = (cursor.u16()?, cursor.u16()?, cursor.u32()?);
+            Record::BpfEvent { event, flags, id, tag: cursor.u64()?.to_ne_bytes() }
+        }
+        sys::PERF_RECORD_CGROUP => Record::Cgroup { id: cursor.u64()?, path: cursor.string() },
+        sys::PERF_RECORD_TEXT_POKE => {
+            let (addr, old_len, new_len) = (cursor.u64()?, cursor.u16()?, cursor.u16()?);
+            Record::TextPoke { addr, old: cursor.bytes(u64::from(old_len))?, new: cursor.bytes(u64::from(new_len))? }
+        }
+        sys::PERF_RECORD_AUX_OUTPUT_HW_ID => Record::AuxOutputHwId { hw_id: cursor.u64()? },
+        sys::PERF_RECORD_CALLCHAIN_DEFERRED => {
+            let (cookie, count) = (cursor.u64()?, cursor.u64()?);
+            Record::CallchainDeferred { cookie, ips: cursor.words(count)? }
+        }
+        kind => Record::Unknown { kind },
+    })
+}
+
+fn mmap2<'a>(cursor: &mut Cursor<'a>, header: Header) -> Result<Record<'a>, Malformed> {
+    let (pid, tid) = cursor.pair()?;
+    let (addr, len, pgoff) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
+    let file = if header.misc & MISC_MMAP_BUILD_ID != 0 {
+        let prefix = cursor.bytes(4)?;
+        let size = u64::from(prefix.first().copied().unwrap_or(0)).min(20);
+        let build_id = cursor.bytes(20)?;
+        MappedFile::BuildId(build_id.get(..size as usize).unwrap_or_default())
+    } else {
+        let (major, minor) = cursor.pair()?;
+        MappedFile::Inode { major, minor, inode: cursor.u64()?, generation: cursor.u64()? }
+    };
+    let (prot, flags) = cursor.pair()?;
+    let data = header.misc & MISC_MMAP_DATA != 0;
+    Ok(Record::Mmap2 { pid, tid, addr, len, pgoff, file, prot, flags, data, filename: cursor.string() })
+}

@@ -1,0 +1,283 @@
+//! The ring that the kernel shares with us, and the only code that touches shared memory.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::fd::AsRawFd;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memmap2::{MmapOptions, MmapRaw};
+use perf_event_open_sys::bindings::perf_event_mmap_page;
+use thiserror::Error;
+
+use super::record::{Header, HEADER_SIZE};
+
+/// Bytes that one copy out of the ring takes at the most; more than the largest record (65,528 bytes).
+const CHUNK: usize = 256 * 1024;
+
+/// A ring whose bytes make no sense: the kernel's side of it is broken, nothing after it can be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("a ring is corrupt at position {position}: a record's header says {size} bytes")]
+pub struct Corrupt {
+    /// Free-running position in bytes.
+    pub position: u64,
+    /// The size that the header gives.
+    pub size: u16,
+}
+
+/// One perf ring: a control page and 2^n pages of data (`perf_mmap()` in kernel/events/core.c).
+#[derive(Debug)]
+pub struct Ring {
+    map: MmapRaw,
+    data_offset: usize,
+    /// A power of two.
+    data_size: usize,
+    /// Where we have read to; only we write it.
+    tail: u64,
+}
+
+impl Ring {
+    /// Maps the ring of a perf event: `pages` pages of data (a power of two) after the control page.
+    ///
+    /// # Errors
+    /// The errno of mmap: EPERM where the locked-memory budget is too small, EINVAL where `pages` is no power of two.
+    pub fn of_event(fd: &impl AsFd, pages: usize, page_size: usize) -> io::Result<Self> {
+        let map = MmapOptions::new().len((1 + pages) * page_size).map_raw(fd.as_fd().as_raw_fd())?;
+        Self::of_mapping(map)
+    }
+
+    /// Takes a writable mapping that begins at a page and with a control page that is filled in.
+    ///
+    /// Not public: a mapping of another kind could not be written to, or change under us.
+    ///
+    /// # Errors
+    /// `InvalidData` where the control page describes no ring within the mapping.
+    fn of_mapping(map: MmapRaw) -> io::Result<Self> {
+        let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+        if map.len() < size_of::<perf_event_mmap_page>() {
+            return Err(invalid("a ring's mapping is smaller than its control page"));
+        }
+        let page = control_page(&map);
+        // SAFETY: the mapping is page aligned and at least as long as the control page; the kernel writes these two
+        // fields before mmap returns and never again (perf_event_init_userpage, kernel/events/core.c).
+        let (offset, size) = unsafe {
+            (ptr::read_volatile(&raw const (*page).data_offset), ptr::read_volatile(&raw const (*page).data_size))
+        };
+        let fits = offset.checked_add(size).is_some_and(|end| end <= map.len() as u64);
+        if !fits || !size.is_power_of_two() || offset < size_of::<perf_event_mmap_page>() as u64 {
+            return Err(invalid("a ring's control page does not describe its mapping (Linux before 4.1?)"));
+        }
+        let mut ring = Self { map, data_offset: offset as usize, data_size: size as usize, tail: 0 };
+        ring.tail = ring.position(Field::Tail).load(Ordering::Relaxed);
+        Ok(ring)
+    }
+
+    /// Bytes of data that the ring holds.
+    #[must_use]
+    pub fn data_size(&self) -> usize {
+        self.data_size
+    }
+
+    /// Calls `record` with the bytes of each record that was complete when the call began, oldest first.
+    ///
+    /// Records are copied to `scratch` and the room given back to the kernel before they are looked at. Returns the bytes read.
+    ///
+    /// # Errors
+    /// [`Corrupt`] at a header that cannot be; the ring must not be read again.
+    pub fn drain(&mut self, scratch: &mut Vec<u8>, mut record: impl FnMut(&[u8])) -> Result<u64, Corrupt> {
+        // Acquire pairs with the kernel's store of data_head after the records (kernel/events/ring_buffer.c:87).
+        let head = self.position(Field::Head).load(Ordering::Acquire);
+        let begin = self.tail;
+        if head.wrapping_sub(begin) > self.data_size as u64 {
+            return Err(Corrupt { position: begin, size: 0 });
+        }
+        while self.tail != head {
+            let available = head.wrapping_sub(self.tail) as usize;
+            scratch.clear();
+            self.copy_out(available.min(CHUNK), scratch);
+            let whole = self.whole_records(scratch)?;
+            self.tail = self.tail.wrapping_add(whole as u64);
+            // Release: the kernel may overwrite what we have copied, not what we are still copying.
+            self.position(Field::Tail).store(self.tail, Ordering::Release);
+            let mut rest = scratch.get(..whole).unwrap_or_default();
+            while let Some(header) = Header::read(rest) {
+                let Some((one, after)) = rest.split_at_checked(usize::from(header.size)) else { break };
+                record(one);
+                rest = after;
+            }
+        }
+        Ok(head.wrapping_sub(begin))
+    }
+
+    /// Bytes at the front of `scratch` that are whole records.
+    fn whole_records(&self, scratch: &[u8]) -> Result<usize, Corrupt> {
+        let mut end = 0;
+        while let Some(header) = scratch.get(end..).and_then(Header::read) {
+            let corrupt = Corrupt { position: self.tail.wrapping_add(end as u64), size: header.size };
+            if !header.is_sane() {
+                return Err(corrupt);
+            }
+            let next = end + usize::from(header.size);
+            if next > scratch.len() {
+                // The rest of this record is in the next chunk, unless what the kernel published ends within it.
+                if end == 0 {
+                    return Err(corrupt);
+                }
+                break;
+            }
+            end = next;
+        }
+        if end == 0 {
+            return Err(Corrupt { position: self.tail, size: 0 });
+        }
+        debug_assert!(end >= HEADER_SIZE);
+        Ok(end)
+    }
+
+    /// Appends `count` bytes from the tail on, around the ring's end if need be.
+    fn copy_out(&self, count: usize, scratch: &mut Vec<u8>) {
+        let start = (self.tail & (self.data_size as u64 - 1)) as usize;
+        let first = count.min(self.data_size - start);
+        scratch.reserve(count);
+        for (from, len) in [(start, first), (0, count - first)] {
+            // SAFETY: from + len <= data_size and the data area lies within the mapping (checked when the ring was made).
+            // The kernel does not write between tail and head, and no reference to the shared bytes is made.
+            unsafe {
+                let source = self.map.as_ptr().add(self.data_offset + from);
+                ptr::copy_nonoverlapping(source, scratch.as_mut_ptr().add(scratch.len()), len);
+                scratch.set_len(scratch.len() + len);
+            }
+        }
+    }
+
+    fn position(&self, field: Field) -> &AtomicU64 {
+        let page = control_page(&self.map);
+        // SAFETY: the control page lies within the mapping, which lives as long as self; both fields are 8-aligned u64s
+        // that kernel and user space share as atomics, and nothing else here touches them.
+        unsafe {
+            AtomicU64::from_ptr(match field {
+                Field::Head => &raw mut (*page).data_head,
+                Field::Tail => &raw mut (*page).data_tail,
+            })
+        }
+    }
+
+    /// Writes `records` at the head as the kernel would, for tests and replay; false where they do not fit.
+    ///
+    /// The ring's first position can be chosen by writing and draining: positions are free-running.
+    pub fn replay(&mut self, records: &[u8]) -> bool {
+        let head = self.position(Field::Head).load(Ordering::Relaxed);
+        let tail = self.position(Field::Tail).load(Ordering::Acquire);
+        if head.wrapping_sub(tail) as usize + records.len() > self.data_size {
+            return false;
+        }
+        let start = (head & (self.data_size as u64 - 1)) as usize;
+        let (first, second) = records.split_at(records.len().min(self.data_size - start));
+        for (to, bytes) in [(start, first), (0, second)] {
+            // SAFETY: to + len <= data_size, within the mapping; &mut self excludes another writer or reader in this process.
+            unsafe {
+                ptr::copy_nonoverlapping(bytes.as_ptr(), self.map.as_mut_ptr().add(self.data_offset + to), bytes.len());
+            }
+        }
+        self.position(Field::Head).store(head.wrapping_add(records.len() as u64), Ordering::Release);
+        true
+    }
+
+    /// A ring in ordinary memory for [`Ring::replay`], with `pages` pages of data and its first byte at `position`.
+    ///
+    /// # Errors
+    /// The errno of mmap.
+    pub fn in_memory(pages: usize, position: u64) -> io::Result<Self> {
+        const PAGE: usize = 4096;
+        let map = MmapRaw::from(memmap2::MmapMut::map_anon((1 + pages) * PAGE)?);
+        let page = control_page(&map);
+        // SAFETY: the mapping is ours alone, page aligned, zeroed and longer than the control page.
+        unsafe {
+            (*page).data_offset = PAGE as u64;
+            (*page).data_size = (pages * PAGE) as u64;
+            (*page).data_head = position;
+            (*page).data_tail = position;
+        }
+        Self::of_mapping(map)
+    }
+}
+
+#[allow(clippy::cast_ptr_alignment)] // A mapping begins at a page.
+fn control_page(map: &MmapRaw) -> *mut perf_event_mmap_page {
+    map.as_mut_ptr().cast()
+}
+
+#[derive(Clone, Copy)]
+enum Field {
+    Head,
+    Tail,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(size: u16, fill: u8) -> Vec<u8> {
+        let mut bytes = vec![fill; usize::from(size)];
+        bytes[..4].copy_from_slice(&9u32.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&0u16.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&size.to_ne_bytes());
+        bytes
+    }
+
+    #[test]
+    fn records_come_out_whole_wherever_the_ring_wraps() {
+        for position in (0..4096u64).step_by(8).map(|offset| offset + (u64::MAX - 4095)) {
+            let mut ring = Ring::in_memory(1, position).unwrap();
+            let sent: Vec<_> = [(104, 1), (8, 2), (1000, 3), (40, 4)].map(|(size, fill)| record(size, fill)).to_vec();
+            assert!(ring.replay(&sent.concat()));
+            let (mut got, mut scratch) = (Vec::new(), Vec::new());
+            let read = ring.drain(&mut scratch, |bytes| got.push(bytes.to_vec())).unwrap();
+            assert_eq!(got, sent, "at {position:#x}");
+            assert_eq!(read, 1152);
+            assert_eq!(ring.drain(&mut scratch, |_| panic!("read twice")).unwrap(), 0);
+        }
+    }
+
+    #[test]
+    fn a_full_ring_is_read_to_its_last_byte_and_has_room_again() {
+        let mut ring = Ring::in_memory(1, 512).unwrap();
+        let full = record(4096, 7);
+        assert!(ring.replay(&full));
+        assert!(!ring.replay(&record(8, 1)), "the ring was full");
+        let mut scratch = Vec::new();
+        assert_eq!(ring.drain(&mut scratch, |bytes| assert_eq!(bytes, &full[..])).unwrap(), 4096);
+        assert!(ring.replay(&full));
+    }
+
+    #[test]
+    fn chunks_larger_than_one_copy_lose_nothing() {
+        let mut ring = Ring::in_memory(512, 64).unwrap();
+        let sent: Vec<_> = (0..40_000u32).map(|index| record(8 + (index % 5) as u16 * 8, index as u8)).collect();
+        assert!(ring.replay(&sent.concat()));
+        let (mut got, mut scratch) = (Vec::new(), Vec::new());
+        ring.drain(&mut scratch, |bytes| got.push(bytes.to_vec())).unwrap();
+        assert!(got == sent);
+    }
+
+    #[test]
+    fn a_corrupt_header_stops_the_ring() {
+        for size in [0, 4, 12, 4088] {
+            let mut ring = Ring::in_memory(1, 0).unwrap();
+            let mut bytes = [record(24, 1), record(16, 2)].concat();
+            bytes[30..32].copy_from_slice(&(size as u16).to_ne_bytes());
+            assert!(ring.replay(&bytes));
+            let mut scratch = Vec::new();
+            let result = (0..2).find_map(|_| ring.drain(&mut scratch, |_| ()).err());
+            assert_eq!(result.map(|corrupt| corrupt.size), Some(size as u16));
+        }
+    }
+
+    #[test]
+    fn a_control_page_that_lies_is_refused() {
+        let mut map = memmap2::MmapMut::map_anon(8192).unwrap();
+        map[1040..1048].copy_from_slice(&4096u64.to_ne_bytes());
+        map[1048..1056].copy_from_slice(&8192u64.to_ne_bytes());
+        assert!(Ring::of_mapping(MmapRaw::from(map)).is_err());
+    }
+}

@@ -1,0 +1,406 @@
+//! Wires the parts: rings to samples in order of time, each with its thread's name and the memory it touched, to a sink.
+
+use std::cell::RefCell;
+use std::collections::hash_map::Entry;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::RecvTimeoutError;
+use rustc_hash::FxHashMap;
+use thiserror::Error;
+
+use crate::resolve::mapping::BuildId;
+use crate::resolve::threads::TaskSeen;
+use crate::resolve::{threads, Cgroups, Mapping, Maps, Roots, Threads};
+use crate::sample::{Sample, Source, ThreadIndex};
+use crate::sampler::attr::Feature;
+use crate::sampler::loss::Loss;
+use crate::sampler::{self, Captured, FileId, Running, Sampler, SamplerError, SideBand, Target};
+
+mod decider;
+mod order;
+mod recovery;
+
+pub use decider::{Decided, Decider};
+use order::Order;
+use recovery::Recoverer;
+pub use recovery::Yield;
+
+/// How often a capture looks up where nothing arrives.
+const TICK: Duration = Duration::from_millis(50);
+/// A cgroup that was read from procfs is read again after so many ns: threads move.
+const CGROUP_AGE: u64 = 1_000_000_000;
+/// Threads whose cgroup from procfs is remembered.
+const MAX_CGROUPS_READ: usize = 1 << 16;
+/// procfs is read again after lost side-band at most so often.
+const REREAD: Duration = Duration::from_secs(1);
+
+/// Bytes of a sample's registers and stack while it waits.
+const CONTEXT_SIZE: usize = 768;
+
+/// Where samples end up, in order of time.
+pub trait Sink {
+    /// Takes one sample. The names resolve its cgroup's id.
+    fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups);
+}
+
+/// What a session works on.
+#[derive(Debug)]
+pub struct Options {
+    /// What to sample and how.
+    pub sampler: sampler::Options,
+    /// Where the host is read.
+    pub roots: Roots,
+    /// Bytes for queues and caches, beside the rings.
+    pub memory: usize,
+}
+
+/// Why a session cannot begin.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// No events.
+    #[error(transparent)]
+    Sampler(#[from] SamplerError),
+    /// No names.
+    #[error(transparent)]
+    Resolve(#[from] crate::resolve::Error),
+    /// A thread that could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] std::io::Error),
+}
+
+/// The threads that procfs showed.
+type Seen = Result<Vec<TaskSeen>, crate::resolve::Error>;
+
+/// How far a capture is.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress {
+    /// Since its beginning.
+    pub elapsed: Duration,
+    /// Samples so far.
+    pub samples: u64,
+}
+
+/// What a capture gave beside the samples.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Samples that were named.
+    pub samples: u64,
+    /// Accesses that the sink took: one a sample, or as many as were recovered from it.
+    pub accesses: u64,
+    /// Events that happened, sampled or not.
+    pub events: u64,
+    /// From the first event enabled to the last disabled.
+    pub duration: Duration,
+    /// What was recovered, for a source that recovers addresses.
+    pub recovery: Option<Yield>,
+    /// What was lost and left out.
+    pub loss: Loss,
+    /// What the kernel refused, and other facts a person should know.
+    pub notes: Vec<String>,
+}
+
+/// A capture at work.
+#[derive(Debug)]
+pub struct Session {
+    running: Running,
+    begin: Instant,
+    roots: Roots,
+    /// What was there before the first record, while it is still being read.
+    snapshot: Option<JoinHandle<Names>>,
+    names: Option<Names>,
+    order: Order,
+    notes: Vec<String>,
+}
+
+impl Session {
+    /// Opens and enables the events; what exists already is then read in the background, so that nothing falls between.
+    ///
+    /// # Errors
+    /// [`SessionError`]; nothing is left open then.
+    pub fn start(options: &Options) -> Result<Self, SessionError> {
+        let cgroups = Cgroups::new(&options.roots)?;
+        let sampler = Sampler::open(&options.sampler)?;
+        let notes = sampler.notes().to_vec();
+        let ask_for_cgroups = !sampler.features().has(Feature::Cgroup);
+        let running = sampler.start()?;
+        let begin = Instant::now();
+        let recovers = options.sampler.source == Source::Timer;
+        // A quarter for samples that wait for their order or for code, an eighth for mappings; the rest is the sink's.
+        let waiting = if recovers { size_of::<Captured>() + CONTEXT_SIZE } else { size_of::<Captured>() };
+        let share = if recovers { options.memory / 8 } else { options.memory / 4 };
+        let order = Order::new(running.workers(), share / waiting);
+        let mut names = Names {
+            threads: Threads::new(&options.roots),
+            maps: Maps::new(&options.roots, options.memory / 8),
+            cgroups,
+            cgroup_of_thread: ask_for_cgroups.then(FxHashMap::default),
+            loss: Loss::default(),
+            suspect: false,
+            recoverer: recovers.then(|| Recoverer::new(&options.roots.proc, options.memory / 4)),
+            records: 0,
+            failures: Vec::new(),
+            child_pid_namespace: options.sampler.child_pid_namespace,
+        };
+        // Of a few processes the mappings are read when they are needed; a host's must be read before its processes end.
+        let whole_host = !matches!(options.sampler.target, Target::Tasks { .. });
+        let roots = options.roots.clone();
+        let snapshot = std::thread::Builder::new()
+            .name("snapshot".to_owned())
+            .spawn(move || {
+                names.seed(&roots, whole_host);
+                names
+            })
+            .map_err(SessionError::Thread)?;
+        Ok(Self { running, begin, roots: options.roots.clone(), snapshot: Some(snapshot), names: None, order, notes })
+    }
+
+    /// Hands samples to `sink` until `stop`, which is asked about every 50 ms, says so; then what is left in the rings.
+    pub fn run(mut self, sink: &mut dyn Sink, mut stop: impl FnMut(Progress) -> bool) -> Outcome {
+        let mut accesses = 0;
+        let mut reread = Instant::now();
+        let mut rereading: Option<JoinHandle<Seen>> = None;
+        let mut asked: Option<Instant> = None;
+        loop {
+            if self.names.is_none() && self.order.is_full() {
+                // procfs takes long to read. The workers count what they cannot hand on meanwhile.
+                std::thread::sleep(TICK / 10);
+            } else {
+                match self.running.batches().recv_timeout(TICK) {
+                    Ok(batch) => self.order.push(batch),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+            }
+            if self.snapshot.as_ref().is_some_and(JoinHandle::is_finished) {
+                self.take_snapshot();
+            }
+            if let Some(names) = &mut self.names {
+                if self.order.is_due() {
+                    accesses += names.release(&mut self.order, sink);
+                }
+                if let Some(thread) = rereading.take_if(|thread| thread.is_finished()) {
+                    names.reseed(thread.join());
+                    reread = Instant::now();
+                }
+                if names.suspect && rereading.is_none() && reread.elapsed() >= REREAD {
+                    names.suspect = false;
+                    let roots = self.roots.clone();
+                    // A host can have very many threads: samples must not wait for that.
+                    rereading = std::thread::Builder::new()
+                        .name("reread".to_owned())
+                        .spawn(move || threads::snapshot(&roots))
+                        .ok();
+                }
+            }
+            if asked.is_none_or(|asked| asked.elapsed() >= TICK) {
+                asked = Some(Instant::now());
+                let samples = self.names.as_ref().map_or(0, |names| names.records);
+                if stop(Progress { elapsed: self.begin.elapsed(), samples }) {
+                    break;
+                }
+            }
+        }
+        self.running.stop();
+        let duration = self.begin.elapsed();
+        self.take_snapshot();
+        let Self { running, names, mut order, mut notes, .. } = self;
+        let mut loss = Loss::default();
+        let (mut samples, mut recovery) = (0, None);
+        if let Some(mut names) = names {
+            for batch in running.batches() {
+                order.push(batch);
+                if order.is_due() {
+                    accesses += names.release(&mut order, sink);
+                }
+            }
+            accesses += names.release(&mut order, sink);
+            samples = names.records;
+            loss = names.loss;
+            recovery = names.recoverer.as_ref().map(Recoverer::counts);
+            notes.append(&mut names.failures);
+        }
+        let totals = running.join();
+        loss.add(&totals.loss);
+        loss.late = order.late;
+        Outcome { samples, accesses, events: totals.events, duration, recovery, loss, notes }
+    }
+
+    /// Waits for what is read in the background.
+    fn take_snapshot(&mut self) {
+        if let Some(snapshot) = self.snapshot.take() {
+            match snapshot.join() {
+                Ok(names) => self.names = Some(names),
+                Err(_) => self.notes.push("the thread that reads procfs died: no sample could be named".to_owned()),
+            }
+        }
+    }
+}
+
+/// What names samples, kept up to date by the side-band.
+#[derive(Debug)]
+struct Names {
+    threads: Threads,
+    maps: Maps,
+    cgroups: Cgroups,
+    /// Where the kernel puts no cgroup into the samples: from procfs, with the time of that reading.
+    cgroup_of_thread: Option<FxHashMap<ThreadIndex, (u64, u64)>>,
+    loss: Loss,
+    /// Side-band was lost since procfs was last read.
+    suspect: bool,
+    /// For a source whose samples carry registers in place of an address.
+    recoverer: Option<Recoverer>,
+    /// Samples so far, which number their accesses.
+    records: u64,
+    failures: Vec<String>,
+    child_pid_namespace: bool,
+}
+
+impl Names {
+    /// Reads what exists.
+    fn seed(&mut self, roots: &Roots, whole_host: bool) {
+        match threads::snapshot(roots) {
+            Ok(seen) => {
+                self.threads.seed(&seen);
+                if self.cgroup_of_thread.is_some() {
+                    for task in &seen {
+                        self.cgroup_from_procfs(task.pid, task.tid, 0);
+                    }
+                }
+            }
+            Err(error) => self.failures.push(error.to_string()),
+        }
+        let maps = if whole_host { self.maps.seed_all() } else { Ok(()) };
+        for result in [maps, self.cgroups.walk()] {
+            if let Err(error) = result {
+                self.failures.push(error.to_string());
+            }
+        }
+        self.failures.extend(self.cgroups.warning());
+    }
+
+    /// Takes what procfs says after records were lost.
+    fn reseed(&mut self, seen: std::thread::Result<Seen>) {
+        // What cannot be read stays as it was, and the loss is counted already.
+        if let Ok(Ok(seen)) = seen {
+            self.threads.reseed(&seen);
+            self.maps.reseed(&seen);
+        }
+        let _ = self.cgroups.walk();
+    }
+
+    /// Hands what is complete to the sink; gives the number of accesses.
+    fn release(&mut self, order: &mut Order, sink: &mut dyn Sink) -> u64 {
+        let names = RefCell::new(self);
+        let mut accesses = 0;
+        order.release(
+            |what| names.borrow_mut().side_band(what),
+            |captured| {
+                let mut names = names.borrow_mut();
+                accesses += names.captured(captured, sink);
+            },
+        );
+        accesses
+    }
+
+    /// Completes one sample and hands it, or each access that it gives, to the sink; gives their number.
+    fn captured(&mut self, captured: Captured, sink: &mut dyn Sink) -> u64 {
+        let Captured { mut sample, context } = captured;
+        if !self.complete(&mut sample) {
+            return 0;
+        }
+        self.records += 1;
+        sample.record = self.records;
+        let Self { recoverer, maps, cgroups, loss, .. } = self;
+        let (Some(context), Some(recoverer)) = (context, recoverer) else {
+            sample.place = maps.place(sample.pid, sample.addr);
+            loss.no_user_address += u64::from(sample.place.is_none());
+            sink.sample(&sample, cgroups);
+            return 1;
+        };
+        let mut accesses = 0;
+        recoverer.recover(&sample, &context, maps, |access| {
+            sink.sample(&access, cgroups);
+            accesses += 1;
+        });
+        accesses
+    }
+
+    fn side_band(&mut self, what: SideBand) {
+        match what {
+            SideBand::Comm { pid, tid, exec, comm } => {
+                self.threads.comm(pid, tid, comm, exec);
+                if exec {
+                    self.maps.exec(pid);
+                }
+            }
+            SideBand::Fork { pid, ppid, tid, ptid } => {
+                self.threads.fork(pid, tid, ppid, ptid);
+                if let Some(cgroup_of_thread) = &mut self.cgroup_of_thread {
+                    let parent =
+                        self.threads.get(ppid, ptid).and_then(|parent| cgroup_of_thread.get(&parent.index).copied());
+                    if let (Some(cgroup), Some(child)) = (parent, self.threads.get(pid, tid)) {
+                        cgroup_of_thread.insert(child.index, cgroup);
+                    }
+                }
+                if pid != ppid {
+                    self.maps.fork(pid, ppid);
+                }
+            }
+            SideBand::Exit { pid, tid } => {
+                if self.threads.exit(pid, tid) {
+                    self.maps.exit(pid);
+                }
+            }
+            SideBand::Mmap { pid, addr, len, pgoff, file, prot, flags, filename } => {
+                let (dev, ino, build_id) = match file {
+                    FileId::Inode { dev, ino } => (dev, ino, None),
+                    FileId::BuildId(build_id) => (0, 0, Some(BuildId::new(&build_id))),
+                };
+                let mapping =
+                    Mapping { start: addr, len, pgoff, prot, flags, dev, ino, build_id, path: filename.into() };
+                self.maps.mmap(pid, &mapping);
+            }
+            SideBand::Cgroup { id, path } => self.cgroups.record(id, &path),
+            SideBand::Lost { .. } => self.suspect = true,
+        }
+    }
+
+    /// Adds what the sampler cannot know; false where the sample is none of ours.
+    fn complete(&mut self, sample: &mut Sample) -> bool {
+        if let Some(thread) = self.threads.resolve(sample.pid, sample.tid) {
+            sample.thread = thread.index;
+            sample.comm = Some(thread.comm);
+        } else if self.child_pid_namespace {
+            // Where another profiler samples the same software event, the kernel writes the pids of that one's namespace
+            // into our samples too (seen on 6.18; perf_prepare_sample() fills the ids once for all events).
+            self.loss.outside_pid_namespace += 1;
+            return false;
+        } else {
+            self.loss.unnamed += 1;
+            sample.thread = ThreadIndex::MAX;
+        }
+        if self.cgroup_of_thread.is_some() {
+            sample.cgroup = self.cgroup_from_procfs(sample.pid, sample.tid, sample.time);
+        }
+        true
+    }
+
+    /// The cgroup as procfs had it within the last second, or when the thread was last alive; 0 where nobody knows.
+    fn cgroup_from_procfs(&mut self, pid: u32, tid: u32, now: u64) -> u64 {
+        let (Some(known), Some(thread)) = (&mut self.cgroup_of_thread, self.threads.get(pid, tid)) else { return 0 };
+        if known.len() > MAX_CGROUPS_READ {
+            known.clear();
+        }
+        let (cgroup, read) = match known.entry(thread.index) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert((self.cgroups.of_thread(pid, tid).unwrap_or(0), now)),
+        };
+        if now.saturating_sub(*read) >= CGROUP_AGE {
+            *cgroup = self.cgroups.of_thread(pid, tid).unwrap_or(*cgroup);
+            *read = now;
+        }
+        *cgroup
+    }
+}

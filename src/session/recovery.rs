@@ -1,0 +1,243 @@
+//! The timer source's second half: a sample's context and the process's code to the accesses that were made.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use crate::resolve::Maps;
+use crate::sample::{Sample, ThreadIndex};
+use crate::sampler::open::monotonic_ns;
+use crate::sampler::operand::code::{At, CodeCache, CodeCounts, Limits, Mapping, Window};
+use crate::sampler::operand::pagemap::{Page, Pagemap};
+use crate::sampler::operand::tick::REGS;
+use crate::sampler::operand::{
+    Candidate, CodeSource, CodeWindow, Recovery, RegsError, StackRange, Unrecovered, UserRegs,
+};
+use crate::sampler::UserContext;
+
+/// How long a page is believed to keep its frame, ns.
+const FRAME_LIFE: u64 = 1_000_000_000;
+/// Threads whose stacks are remembered.
+const MAX_STACKS: usize = 1 << 16;
+/// Writable memory, `PROT_WRITE` (asm-generic/mman-common.h).
+const PROT_WRITE: u32 = 2;
+/// Bytes before the vdso that may be the kernel's data for it; it is 4 to 6 pages.
+const MAX_VVAR: u64 = 64 << 10;
+
+/// What was recovered and what was not.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Yield {
+    /// Samples of user code.
+    pub user_samples: u64,
+    /// Of these, samples that gave at least one address.
+    pub recovered: u64,
+    /// Addresses, by the method that gave them.
+    pub by_method: BTreeMap<&'static str, u64>,
+    /// Samples that gave none, by the reason.
+    pub unrecovered: BTreeMap<&'static str, u64>,
+    /// Addresses whose page was neither in memory nor swapped out when it was looked up, some 100 ms after the sample:
+    /// given back in between, not yet touched, or wrong.
+    pub absent_pages: u64,
+    /// Addresses whose page could not be looked up: the process was gone, or is not ours to look into.
+    pub unknown_pages: u64,
+    /// True where the kernel shows physical frames to us (CAP_SYS_ADMIN); without them addresses are known by their mapping.
+    pub frames_visible: bool,
+    /// Decoded instructions were dropped for room so many times.
+    pub decoded_evictions: u64,
+    /// Pieces of code that could not be read.
+    pub code_failed: u64,
+    /// Of those, pieces in memory that changes (a JIT compiler's), or was not seen to stay the same for long enough.
+    pub code_unsettled: u64,
+}
+
+impl Yield {
+    /// Recovered samples as a part of the user samples, 0 where there were none.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        if self.user_samples == 0 {
+            return 0.0;
+        }
+        self.recovered as f64 / self.user_samples as f64
+    }
+}
+
+/// Recovers accesses; remembers code, frames and stacks within bounds.
+#[derive(Debug)]
+pub(super) struct Recoverer {
+    recovery: Recovery,
+    code: CodeCache,
+    pagemap: Pagemap,
+    stacks: FxHashMap<ThreadIndex, StackRange>,
+    /// The accesses of one sample with their pages, kept for its room.
+    looked_up: Vec<(Candidate, Option<Page>)>,
+    counts: Yield,
+}
+
+impl Recoverer {
+    /// For the processes under `procfs`, within about `memory` bytes.
+    pub(super) fn new(procfs: &Path, memory: usize) -> Self {
+        Self {
+            recovery: Recovery::new(memory / 2),
+            code: CodeCache::new(procfs, Limits { bytes: memory / 4, ..Limits::default() }),
+            // An entry is some 48 bytes with its place in the table.
+            pagemap: Pagemap::new(procfs, memory / 4 / 96, 256, FRAME_LIFE),
+            stacks: FxHashMap::default(),
+            looked_up: Vec::new(),
+            counts: Yield::default(),
+        }
+    }
+
+    /// What happened so far.
+    pub(super) fn counts(&self) -> Yield {
+        let CodeCounts { failed, unsettled, .. } = self.code.counts();
+        Yield {
+            frames_visible: self.pagemap.frames_visible(),
+            decoded_evictions: self.recovery.cache_counts().evictions,
+            code_failed: failed,
+            code_unsettled: unsettled,
+            ..self.counts.clone()
+        }
+    }
+
+    /// Gives each access near `sample`, which carries the thread's names already, to `access`.
+    pub(super) fn recover(
+        &mut self,
+        sample: &Sample,
+        context: &UserContext,
+        maps: &mut Maps,
+        mut access: impl FnMut(Sample),
+    ) {
+        self.counts.user_samples += 1;
+        let regs = match UserRegs::from_perf(context.abi, REGS, &context.regs) {
+            Ok(regs) => regs,
+            Err(RegsError::Compat32) => return self.nothing(Unrecovered::Compat32),
+            Err(RegsError::Missing) => return self.nothing(Unrecovered::NoRegisters),
+        };
+        if self.stacks.len() >= MAX_STACKS {
+            self.stacks.clear();
+        }
+        let stack = self.stacks.entry(sample.thread).or_default().update(regs.rsp());
+        let space = maps.space(sample.pid);
+        let mut code =
+            ProcessCode { code: &mut self.code, maps, pid: sample.pid, space, time: sample.time, window: None };
+        let outcome = self.recovery.recover(&regs, &context.stack, stack, &mut code);
+        if let Some(reason) = outcome.reason {
+            return self.nothing(reason);
+        }
+        self.looked_up.clear();
+        for &candidate in outcome.candidates {
+            let page = self.pagemap.page(sample.pid, space, candidate.addr, sample.time).ok();
+            if page.is_none_or(|page| page.present() || page.swapped()) {
+                self.counts.unknown_pages += u64::from(page.is_none());
+            } else if is_vdso_data(maps, sample.pid, &candidate) {
+                continue;
+            } else {
+                self.counts.absent_pages += 1;
+            }
+            self.looked_up.push((candidate, page));
+        }
+        if self.looked_up.is_empty() {
+            *self.counts.unrecovered.entry("the kernel's clock").or_default() += 1;
+            return;
+        }
+        self.counts.recovered += 1;
+        let share = 1.0 / self.looked_up.len() as f32;
+        for (candidate, page) in &self.looked_up {
+            *self.counts.by_method.entry(candidate.method.name()).or_default() += 1;
+            access(Sample {
+                ip: candidate.insn_ip,
+                addr: candidate.addr,
+                phys: page.and_then(|page| page.phys(candidate.addr)).unwrap_or(0),
+                access: candidate.access,
+                size: candidate.size,
+                method: Some(candidate.method),
+                share,
+                place: maps.place(sample.pid, candidate.addr),
+                ..*sample
+            });
+        }
+    }
+
+    fn nothing(&mut self, reason: Unrecovered) {
+        *self.counts.unrecovered.entry(reason.name()).or_default() += 1;
+    }
+}
+
+/// True for what the vdso reads of the kernel's clock: `[vvar]`, the pages just before it (arch/x86/entry/vdso/vma.c).
+/// Every process has the same ones, and as mappings of bare frames they show as absent in pagemap.
+fn is_vdso_data(maps: &mut Maps, pid: u32, candidate: &Candidate) -> bool {
+    maps.find(pid, candidate.insn_ip).is_some_and(|code| {
+        &*code.path == b"[vdso]" && candidate.addr < code.start && code.start.saturating_sub(candidate.addr) <= MAX_VVAR
+    })
+}
+
+/// The code of one process, as its mappings are now.
+struct ProcessCode<'a> {
+    code: &'a mut CodeCache,
+    maps: &'a mut Maps,
+    pid: u32,
+    space: u32,
+    /// The sample's.
+    time: u64,
+    /// The last piece; most samples need one.
+    window: Option<Window>,
+}
+
+impl CodeSource for ProcessCode<'_> {
+    fn window(&mut self, ip: u64) -> Option<CodeWindow<'_>> {
+        let holds = |window: &Window| ip.wrapping_sub(window.start) < window.bytes.len() as u64;
+        if !self.window.as_ref().is_some_and(holds) {
+            let mapping = self.maps.find(self.pid, ip)?;
+            let mapping = Mapping {
+                start: mapping.start,
+                end: mapping.end(),
+                offset: mapping.pgoff,
+                dev: mapping.dev,
+                ino: mapping.ino,
+                writable: mapping.prot & PROT_WRITE != 0,
+                shared: mapping.is_shared(),
+                build_id: mapping.build_id.as_ref().map(crate::resolve::mapping::BuildId::as_bytes),
+                path: &mapping.path,
+            };
+            let at = At { pid: self.pid, space: self.space, ip, time: self.time };
+            self.window = self.code.window(at, &mapping, monotonic_ns()).ok();
+        }
+        let window = self.window.as_ref().filter(|window| holds(window))?;
+        Some(CodeWindow {
+            key: window.key,
+            bias: window.bias,
+            base: window.start,
+            bytes: &window.bytes,
+            function: window.function.clone(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resolve::Roots;
+    use crate::sample::{Access, Method};
+
+    #[test]
+    fn what_the_vdso_reads_beside_itself_is_the_kernels() {
+        let dir = tempfile::tempdir().unwrap();
+        let process = dir.path().join("42");
+        std::fs::create_dir(&process).unwrap();
+        let lines = "00400000-00402000 r-xp 00000000 08:01 5 /bin/x\n\
+                     7f0000001000-7f0000005000 r--p 00000000 00:00 0 [vvar]\n\
+                     7f0000007000-7f0000009000 r-xp 00000000 00:00 0 [vdso]\n";
+        std::fs::write(process.join("maps"), lines).unwrap();
+        let mut maps = Maps::new(&Roots { proc: dir.path().to_owned(), ..Roots::default() }, 1 << 20);
+        let mut is_data = |insn_ip, addr| {
+            let (access, method) = (Access::Load, Method::C);
+            is_vdso_data(&mut maps, 42, &Candidate { addr, size: 4, access, method, insn_ip, global: false })
+        };
+        assert!(is_data(0x7f00_0000_7b36, 0x7f00_0000_1004));
+        assert!(!is_data(0x7f00_0000_7b36, 0x7eff_ff00_0000), "what the caller gave it to fill");
+        assert!(!is_data(0x7f00_0000_7b36, 0x7f00_0000_a000));
+        assert!(!is_data(0x0040_1000, 0x7f00_0000_1004), "other code");
+    }
+}

@@ -1,0 +1,225 @@
+//! Recovered operands held against programs whose accesses are known: by single-stepping, and by sampling.
+
+// A test may expect; and the ring of perf.rs is page-aligned.
+#![allow(clippy::expect_used, clippy::cast_ptr_alignment)]
+
+mod live;
+mod perf;
+mod process;
+mod programs;
+mod step;
+mod sync;
+
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use process::Code;
+use scxprof::sampler::operand::{Candidate, Recovery, StackRange};
+use step::Stop;
+
+/// How far from a stop an execution of a candidate's instruction may lie, in instructions.
+const REACH: usize = 200;
+
+/// What one trace gave.
+#[derive(Debug, Default)]
+struct Tally {
+    stops: usize,
+    recovered: usize,
+    candidates: usize,
+    wrong: usize,
+    methods: BTreeMap<&'static str, usize>,
+    reasons: BTreeMap<&'static str, usize>,
+}
+
+/// True where the program really made the access: the last time that the instruction ran before the stop, or the
+/// next times after it. A repeated string instruction stops once for each repetition; any of the last run will do.
+fn is_true(stops: &[Stop], at: usize, candidate: &Candidate) -> bool {
+    let matches = |stop: &Stop| {
+        stop.accesses.iter().any(|&(addr, size)| addr == candidate.addr && size == u64::from(candidate.size))
+    };
+    let runs = |stop: &&Stop| stop.regs.rip == candidate.insn_ip;
+    if candidate.method.is_backward() {
+        let before = stops.get(at.saturating_sub(REACH)..at).unwrap_or_default();
+        before.iter().rev().skip_while(|stop| !runs(stop)).take_while(runs).any(matches)
+    } else {
+        let after = stops.get(at..).unwrap_or_default();
+        let (mut steps, mut last) = (0, 0);
+        for stop in after {
+            if runs(&stop) && matches(stop) {
+                return true;
+            }
+            steps += usize::from(stop.regs.rip != last);
+            last = stop.regs.rip;
+            if steps > REACH {
+                return false;
+            }
+        }
+        // The trace ends before it can tell.
+        true
+    }
+}
+
+fn check(stops: &[Stop], code: &mut Code) -> Tally {
+    let mut recovery = Recovery::new(1 << 22);
+    let mut stack = StackRange::default();
+    let mut tally = Tally::default();
+    let mut shown = 0;
+    for (at, stop) in stops.iter().enumerate().take(stops.len().saturating_sub(REACH)).skip(REACH) {
+        let range = stack.update(stop.regs.rsp());
+        tally.stops += 1;
+        let outcome = recovery.recover(&stop.regs, &stop.stack, range, code);
+        tally.recovered += usize::from(outcome.candidates.iter().any(|candidate| !candidate.global));
+        if let Some(reason) = outcome.reason {
+            *tally.reasons.entry(reason.name()).or_default() += 1;
+        }
+        for candidate in outcome.candidates {
+            tally.candidates += 1;
+            *tally.methods.entry(candidate.method.name()).or_default() += 1;
+            if !is_true(stops, at, candidate) {
+                tally.wrong += 1;
+                shown += 1;
+                if shown <= 5 {
+                    println!("wrong at ip {:#x}: {candidate:x?}", stop.regs.rip);
+                }
+            }
+        }
+    }
+    tally
+}
+
+fn step_through(name: &str, level: u8) {
+    let Some(built) = programs::build(name, level) else {
+        println!("SKIP: {name} -O{level}: no cc");
+        return;
+    };
+    let steps = std::env::var("SCXPROF_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(20_000);
+    let running = programs::start(&built.path, 600.0, 4);
+    let thread = running.threads.last().expect("a thread");
+    let mut code = Code::of(thread.pid);
+    let stops = match step::trace(thread.tid, steps, &mut code) {
+        Ok(stops) => stops,
+        Err(error) => {
+            println!("SKIP: {name} -O{level}: ptrace: {error}");
+            return;
+        }
+    };
+    for with_functions in [true, false] {
+        code.with_functions = with_functions;
+        let tally = check(&stops, &mut code);
+        println!(
+            "{name} -O{level} functions={with_functions}: yield {:.3} of {}, wrong {} of {}, {:?} {:?}",
+            tally.recovered as f64 / tally.stops.max(1) as f64,
+            tally.stops,
+            tally.wrong,
+            tally.candidates,
+            tally.methods,
+            tally.reasons
+        );
+        assert_eq!(tally.wrong, 0, "{name} -O{level}");
+        assert!(tally.candidates > steps / 100, "{name} -O{level}: hardly anything was recovered");
+    }
+}
+
+/// Programs that others wrote and built, stripped, with tables, tails and libraries of their own; those that are here.
+#[test]
+fn programs_of_the_system() {
+    let steps = std::env::var("SCXPROF_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(20_000);
+    for command in [
+        "gzip -9 < /dev/urandom > /dev/null",
+        "awk 'BEGIN { for (;;) { i++; a[i % 999] = a[i % 77] \"x\" i; gsub(/1+/, \"y\", a[i % 999]) } }'",
+        "perl -e 'for (;;) { $i++; $h{$i % 999} .= $i; $h{$i % 77} =~ s/1+/y/; $h{$i % 5} = \"\" }'",
+        "python3 -c 'd = {}\nfor i in iter(int, 1): d[len(d) % 999, i] = str(d)[:9]'",
+        "while :; do i=$((i + 1)); x=${x#*1}$i; case $x in *99*) x=;; esac; done",
+        "openssl speed -seconds 600 sha256 2> /dev/null",
+    ] {
+        let shell = if command.starts_with("while") { command.to_owned() } else { format!("exec {command}") };
+        let Ok(mut child) = Command::new("bash").args(["-c", &shell]).stderr(Stdio::null()).spawn() else {
+            println!("SKIP: {command}: no bash");
+            continue;
+        };
+        std::thread::sleep(Duration::from_millis(300));
+        let pid = i32::try_from(child.id()).expect("a pid");
+        if child.try_wait().is_ok_and(|status| status.is_some()) {
+            println!("SKIP: {command}: it does not run here");
+            continue;
+        }
+        let mut code = Code::of(pid);
+        let stops = step::trace(pid, steps, &mut code);
+        let _ = child.kill();
+        let _ = child.wait();
+        let stops = match stops {
+            Ok(stops) => stops,
+            Err(error) => {
+                println!("SKIP: {command}: ptrace: {error}");
+                continue;
+            }
+        };
+        for with_functions in [true, false] {
+            code.with_functions = with_functions;
+            let tally = check(&stops, &mut code);
+            println!("{command} functions={with_functions}: wrong {} of {}, {tally:?}", tally.wrong, tally.candidates);
+            assert_eq!(tally.wrong, 0, "{command} functions={with_functions}");
+        }
+    }
+}
+
+macro_rules! stepped {
+    ($($test:ident: $name:literal, $level:literal;)*) => {
+        $(#[test]
+        fn $test() {
+            step_through($name, $level);
+        })*
+    };
+}
+
+stepped! {
+    random_o2: "random", 2;
+    random_o0: "random", 0;
+    list_o2: "list", 2;
+    list_o0: "list", 0;
+    stream_o2: "stream", 2;
+    stream_o0: "stream", 0;
+    hash_o2: "hash", 2;
+    hash_o0: "hash", 0;
+    queue_o2: "queue", 2;
+    queue_o0: "queue", 0;
+    shared_o2: "shared", 2;
+    shared_o0: "shared", 0;
+    cow_o2: "cow", 2;
+    cow_o0: "cow", 0;
+    lines_o2: "lines", 2;
+    lines_o0: "lines", 0;
+    special_o2: "special", 2;
+    special_o0: "special", 0;
+}
+
+macro_rules! sampled {
+    ($($test:ident: $name:literal, $level:literal, $least:literal;)*) => {
+        $(#[test]
+        fn $test() {
+            live::sample($name, $level, $least);
+        })*
+    };
+}
+
+sampled! {
+    live_random_o2: "random", 2, 0.9;
+    live_random_o0: "random", 0, 0.9;
+    live_list_o2: "list", 2, 0.9;
+    live_list_o0: "list", 0, 0.9;
+    live_stream_o2: "stream", 2, 0.9;
+    live_stream_o0: "stream", 0, 0.9;
+    live_hash_o2: "hash", 2, 0.9;
+    live_hash_o0: "hash", 0, 0.9;
+    live_queue_o2: "queue", 2, 0.5;
+    live_queue_o0: "queue", 0, 0.5;
+    live_shared_o2: "shared", 2, 0.9;
+    live_shared_o0: "shared", 0, 0.9;
+    live_cow_o2: "cow", 2, 0.9;
+    live_cow_o0: "cow", 0, 0.9;
+    live_lines_o2: "lines", 2, 0.9;
+    live_lines_o0: "lines", 0, 0.9;
+    live_special_o2: "special", 2, 0.3;
+    live_special_o0: "special", 0, 0.1;
+}

@@ -1,0 +1,38 @@
+//! The timer source from events to places, on programs whose accesses are known.
+
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on must fail.
+
+#[path = "../support/capture.rs"]
+mod capture;
+mod modes;
+#[path = "../operand/programs.rs"]
+mod programs;
+mod robust;
+mod truth;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use scxprof::sample::Source;
+use scxprof::sampler::Target;
+use scxprof::session::{Options, Outcome, Yield};
+
+/// One test at a time: they share the CPUs.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The timer source at `freq`, or on the tick.
+fn timer(target: Target, freq: Option<u32>) -> Options {
+    let mut options = capture::options(Source::Timer, target, 256);
+    options.sampler.freq = freq;
+    options
+}
+
+/// What was recovered; each sample is accounted for.
+fn recovery(outcome: &Outcome) -> &Yield {
+    let recovery = outcome.recovery.as_ref().expect("the timer source recovers");
+    let none: u64 = recovery.unrecovered.values().sum();
+    assert_eq!(recovery.user_samples, recovery.recovered + none, "{recovery:?}");
+    recovery
+}
