@@ -111,7 +111,11 @@ impl Maps {
 
     /// A new mapping of any kind: it clips what it lies over.
     pub fn mmap(&mut self, pid: u32, mapping: &Mapping) {
-        // A table that is not there is read when it is needed, and has this mapping then.
+        // Of a process that nobody has seen yet this record may be all that will ever be known: it may have ended.
+        if !self.processes.contains_key(&pid) {
+            self.table(pid);
+        }
+        // A table that was dropped is read when it is needed, and has this mapping then.
         let Some(table) = self.processes.get_mut(&pid).and_then(|process| process.table.as_mut()) else { return };
         if mapping.start >= USER_END || !table.is_changed_by(mapping) {
             return;

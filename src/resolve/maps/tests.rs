@@ -232,3 +232,13 @@ fn live_two_processes_share_a_place() {
     drop(child.stdin.take());
     child.wait().unwrap();
 }
+
+#[test]
+fn the_records_of_a_process_that_ended_before_it_was_read_are_kept() {
+    let (_dir, roots) = made_tree();
+    let mut maps = Maps::new(&roots, LIMIT);
+    maps.mmap(10, &line("1000-3000 rw-s 00002000 00:01 5 /dev/shm/x"));
+    maps.fork(11, 10);
+    assert_eq!(maps.place(10, 0x2000), Some(shared(5, 0x3000)));
+    assert_eq!(maps.place(11, 0x2000), Some(shared(5, 0x3000)));
+}
