@@ -19,7 +19,7 @@ use scxprof::sampler::attr::Features;
 use scxprof::sampler::operand::code::{At, CodeCache, Limits, Mapping, Window};
 use scxprof::sampler::operand::pagemap::{Page, Pagemap};
 use scxprof::sampler::operand::{CodeSource, CodeWindow, Recovery, StackRange, UserRegs, REGS_MASK};
-use scxprof::sampler::{Captured, Options, Sampler, SamplerError, Target};
+use scxprof::sampler::{Captured, Hardware, Options, Sampler, SamplerError, Target};
 
 /// Samples to record, and seconds to do so at the most.
 const SAMPLES: usize = 1000;
@@ -167,10 +167,12 @@ fn captured(child: &Child) -> Result<Vec<Captured>, SamplerError> {
         mmap_pages: 64,
         workers: None,
         features: Features::all(),
+        hardware: Hardware::default(),
         proc: "/proc".into(),
+        sys: "/sys".into(),
         child_pid_namespace: false,
     };
-    let running = Sampler::open(&options)?.start()?;
+    let running = Sampler::open(&options)?.start(None)?;
     let begin = Instant::now();
     let mut samples = Vec::new();
     while samples.len() < SAMPLES && begin.elapsed() < Duration::from_secs(SECONDS) {
@@ -194,7 +196,7 @@ fn record(child: &Child, code: &mut CodeCache, maps: &mut Maps) -> Result<Vec<Re
         let Ok(regs) = UserRegs::from_perf(context.abi, REGS_MASK, &context.regs) else { continue };
         let range = stack.update(regs.rsp());
         let time = captured.sample.time;
-        let at = At { pid, space: maps.space(pid), ip: regs.rip, time };
+        let at = At { pid, space: maps.generation(pid), ip: regs.rip, time };
         let mut live =
             Live { code: &mut *code, maps: &mut *maps, at, now: captured.sample.time, windows: Windows::default() };
         // A recovery that knows nothing asks for everything, so that the windows serve cold and warm ones.
@@ -221,7 +223,7 @@ fn measure(criterion: &mut Criterion<CpuTime>, child: &Child) -> Result<(), Samp
     let mut code = CodeCache::new(procfs, Limits::default());
     let mut maps = Maps::new(&Roots::default(), 1 << 22);
     let mut recorded = record(child, &mut code, &mut maps)?;
-    let space = maps.space(pid);
+    let space = maps.generation(pid);
     let recovered = recorded.iter().filter(|recorded| !recorded.addresses.is_empty()).count();
     let addresses: Vec<u64> = recorded.iter().flat_map(|recorded| recorded.addresses.iter().copied()).collect();
     let windows: usize = recorded.iter().map(|recorded| recorded.windows.0.len()).sum();

@@ -107,6 +107,10 @@ fn escape(text: &mut String, byte: u8) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Source {
+    /// Intel's PEBS: loads with latency, and stores where asked for; the hardware gives the address.
+    Pebs,
+    /// AMD's IBS: loads and stores among sampled ops; the hardware gives the address.
+    Ibs,
     /// The scheduler's tick: the operand of the interrupted code is recovered from its registers.
     Timer,
     /// Minor page faults: the first touch of a page by an address space.
@@ -114,10 +118,15 @@ pub enum Source {
 }
 
 impl Source {
+    /// All of them, in the order in which `auto` tries them.
+    pub const ALL: [Self; 4] = [Self::Pebs, Self::Ibs, Self::Timer, Self::Faults];
+
     /// The name that `--source` and the report use.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Pebs => "pebs",
+            Self::Ibs => "ibs",
             Self::Timer => "timer",
             Self::Faults => "faults",
         }
@@ -127,6 +136,14 @@ impl Source {
     #[must_use]
     pub fn sight(self) -> &'static str {
         match self {
+            Self::Pebs => {
+                "loads of at least the latency asked for, with address, latency and where the data came from; stores only \
+                 where asked for"
+            }
+            Self::Ibs => {
+                "loads and stores among evenly sampled ops, with address, where the data came from, and the latency of loads \
+                 that missed the L1 cache"
+            }
             Self::Timer => {
                 "accesses of running user code near each timer tick, without latency; not those of the kernel, nor thread-local, \
                  gathered or overwritten addresses"
@@ -149,11 +166,8 @@ impl FromStr for Source {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        match name {
-            "timer" => Ok(Self::Timer),
-            "faults" => Ok(Self::Faults),
-            _ => Err(format!("unknown source \"{name}\"")),
-        }
+        let known = Self::ALL.into_iter().find(|source| source.name() == name);
+        known.ok_or_else(|| format!("unknown source \"{name}\""))
     }
 }
 
@@ -244,6 +258,12 @@ impl DataSource {
             (false, true) => Access::Store,
             (false, false) => Access::Unknown,
         }
+    }
+
+    /// True where it says that memory was not accessed (`PERF_MEM_OP_NA`).
+    #[must_use]
+    pub fn is_no_access(self) -> bool {
+        self.0 & 0x1 != 0
     }
 
     /// True where another cache held the line modified (`PERF_MEM_SNOOP_HITM`, 0x10 of `mem_snoop`, which starts at bit 19).

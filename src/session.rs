@@ -124,7 +124,7 @@ impl Session {
         let sampler = Sampler::open(&options.sampler)?;
         let notes = sampler.notes().to_vec();
         let ask_for_cgroups = !sampler.features().has(Feature::Cgroup);
-        let running = sampler.start()?;
+        let running = sampler.start(None)?;
         let begin = Instant::now();
         let recovers = options.sampler.source == Source::Timer;
         // A quarter for samples that wait for their order or for code, an eighth for mappings; the rest is the sink's.
@@ -223,6 +223,7 @@ impl Session {
         }
         let totals = running.join();
         loss.add(&totals.loss);
+        notes.extend(totals.notes);
         loss.late = order.late;
         Outcome { samples, accesses, events: totals.events, duration, recovery, loss, notes }
     }

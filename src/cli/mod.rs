@@ -16,6 +16,7 @@ macro_rules! say {
 mod command;
 mod output;
 mod run;
+mod source;
 
 const AFTER_HELP: &str = "\
 Exit codes:

@@ -14,6 +14,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::command::Held;
 use super::output::Output;
+use super::source::SourceArgs;
 use super::Failure;
 use crate::config::{self, GroupOptions, Groups};
 use crate::resolve::cgroups::Cgroups;
@@ -21,8 +22,8 @@ use crate::resolve::topology::{self, PidNamespace};
 use crate::resolve::Roots;
 use crate::sample::Source;
 use crate::sampler::attr::Features;
-use crate::sampler::{self, SamplerError, Target};
-use crate::session::{self, Decider, Outcome, Session, SessionError, Yield};
+use crate::sampler::{self, Target};
+use crate::session::{self, Decider, Outcome, Session, Yield};
 
 const DEFAULT_SECONDS: f64 = 30.0;
 
@@ -43,12 +44,8 @@ pub(super) struct RunArgs {
     /// How long to sample [default: 30; with a COMMAND until it ends]
     #[arg(short = 't', long = "time", value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     time: Option<Duration>,
-    /// Where data addresses come from
-    #[arg(long, value_name = "SOURCE", default_value = "auto", value_parser = ["auto", "timer", "faults"])]
-    source: String,
-    /// Samples a second and CPU of the timer source, from a clock of its own [default: the scheduler's tick]
-    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    freq: Option<u32>,
+    #[command(flatten)]
+    from: SourceArgs,
     /// Only these CPUs, such as 0-3,8 [default: all that are online]
     #[arg(short = 'C', long = "cpu", value_name = "CPUS")]
     cpus: Option<String>,
@@ -166,13 +163,15 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     let mut options = session::Options {
         sampler: sampler::Options {
             source: Source::Timer,
-            freq: args.freq,
+            freq: args.from.timer_freq(),
             target,
             cpus,
             mmap_pages: args.mmap_pages,
             workers: args.workers.map(usize::from),
             features: Features::all(),
+            hardware: args.from.hardware(),
             proc: roots.proc.clone(),
+            sys: roots.sys.clone(),
             child_pid_namespace: matches!(pid_namespace, PidNamespace::Child),
         },
         roots,
@@ -220,7 +219,7 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
 /// found by listing them again.
 fn start(args: &RunArgs, options: &mut session::Options) -> Result<Session, Failure> {
     const TRIES: usize = 5;
-    let mut session = start_source(args, options)?;
+    let mut session = args.from.start(options)?;
     for _ in 0..TRIES {
         let Target::Tasks { tids, enable_on_exec: false } = &mut options.sampler.target else { return Ok(session) };
         // A process that has ended meanwhile was watched to its end.
@@ -230,27 +229,10 @@ fn start(args: &RunArgs, options: &mut session::Options) -> Result<Session, Fail
         }
         *tids = now;
         drop(session);
-        session = start_source(args, options)?;
+        session = args.from.start(options)?;
     }
     say!("scxprof: -p: threads are made so fast that some may not be watched");
     Ok(session)
-}
-
-/// Starts with the source that was asked for; `auto` takes the first that works and says why the others did not.
-fn start_source(args: &RunArgs, options: &mut session::Options) -> Result<Session, Failure> {
-    if let Ok(source) = args.source.parse() {
-        options.sampler.source = source;
-        return Session::start(options).map_err(failure_of);
-    }
-    options.sampler.source = Source::Timer;
-    match Session::start(options) {
-        Err(SessionError::Sampler(error)) if error.is_unsupported() => {
-            say!("scxprof: {error}");
-            options.sampler.source = Source::Faults;
-            Session::start(options).map_err(failure_of)
-        }
-        other => other.map_err(failure_of),
-    }
 }
 
 /// `--memory` in bytes: what the machine does not have cannot be taken.
@@ -357,15 +339,6 @@ fn progress_bar(limit: Option<Duration>) -> ProgressBar {
 /// The kernel lowers this for the whole host where it finds sampling too expensive.
 fn max_sample_rate(roots: &Roots) -> Option<i64> {
     sampler::open::sysctl(&roots.proc, "perf_event_max_sample_rate")
-}
-
-fn failure_of(error: SessionError) -> Failure {
-    match &error {
-        SessionError::Sampler(SamplerError::NoSuchCpu { .. } | SamplerError::NoSuchTask { .. }) => {
-            Failure::Usage(error.into())
-        }
-        _ => Failure::Unsupported(error.into()),
-    }
 }
 
 /// What a person is told of the capture: facts and losses always, the summary with -v.
@@ -489,6 +462,11 @@ fn no_samples(outcome: &Outcome) -> anyhow::Error {
     let seconds = outcome.duration.as_secs_f64();
     if outcome.events == 0 {
         anyhow!("no usable samples in {seconds:.1} s: nothing that was watched ran long enough to be seen; sample longer (-t) or a busier host")
+    } else if outcome.loss.happened() == 0 && outcome.loss.left_out().is_empty() {
+        anyhow!(
+            "no usable samples in {seconds:.1} s: {} events happened, and none of them gave a sample",
+            outcome.events
+        )
     } else {
         anyhow!("no usable samples in {seconds:.1} s, though {} events happened: see the counts above", outcome.events)
     }

@@ -62,8 +62,8 @@ pub struct CgroupCounts {
 pub struct Cgroups {
     roots: Roots,
     mount: Mount,
-    /// Opened once: handles are resolved against it.
-    mount_dir: File,
+    /// Opened once: handles are resolved against it. `None` where records are all there is.
+    mount_dir: Option<File>,
     /// True where the mount shows the hierarchy from its root.
     whole: bool,
     paths: FxHashMap<u64, Arc<[u8]>>,
@@ -95,7 +95,7 @@ impl Cgroups {
         Ok(Self {
             roots: roots.clone(),
             mount,
-            mount_dir,
+            mount_dir: Some(mount_dir),
             whole,
             paths: FxHashMap::default(),
             order: VecDeque::new(),
@@ -103,6 +103,29 @@ impl Cgroups {
             counts: CgroupCounts::default(),
             populated: false,
         })
+    }
+
+    /// No cgroup yet, and none that a file system would know: for a recording, whose records say all paths.
+    #[must_use]
+    pub fn recorded() -> Self {
+        let mount =
+            Mount { kind: Kind::Unified, point: PathBuf::from(OsStr::from_bytes(DISPLAY_MOUNT)), root: b"/".to_vec() };
+        Self {
+            roots: Roots::default(),
+            mount,
+            mount_dir: None,
+            whole: true,
+            paths: FxHashMap::default(),
+            order: VecDeque::new(),
+            missing: FxHashSet::default(),
+            counts: CgroupCounts::default(),
+            populated: true,
+        }
+    }
+
+    /// The cgroups whose paths are known, by id, the oldest first.
+    pub fn known(&self) -> impl Iterator<Item = (u64, &Arc<[u8]>)> {
+        self.order.iter().filter_map(|&id| Some((id, self.paths.get(&id)?)))
     }
 
     /// Which hierarchy it is and where it is mounted.
@@ -297,12 +320,13 @@ impl Cgroups {
 
     /// The path of a living cgroup by its id (`kernfs_fh_to_dentry` in fs/kernfs/mount.c).
     fn by_handle(&self, id: u64) -> Option<Arc<[u8]>> {
+        let mount_dir = self.mount_dir.as_ref()?;
         let mut handle = KernfsHandle { bytes: 8, kind: FILEID_KERNFS, id };
         // SAFETY: the handle is laid out as struct file_handle with 8 bytes, as its first field says, and outlives the
         // call; the directory is open.
         let fd = unsafe {
             libc::open_by_handle_at(
-                self.mount_dir.as_raw_fd(),
+                mount_dir.as_raw_fd(),
                 (&raw mut handle).cast::<libc::file_handle>(),
                 libc::O_PATH | libc::O_CLOEXEC,
             )

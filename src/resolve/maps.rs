@@ -35,7 +35,11 @@ pub struct MapCounts {
 
 #[derive(Debug)]
 struct Process {
-    space: u32,
+    /// Grows with each exec and fork of a process; for whoever remembers something of an address space.
+    generation: u32,
+    /// The number of the address space, from the first place in it on. It so depends on the order of the samples and of
+    /// nothing else, and a recording gives the same numbers.
+    space: Option<u32>,
     /// `None` where nobody has read it yet or it was dropped. A fork shares its parent's until one of them changes.
     table: Option<Arc<Table>>,
     used: u64,
@@ -44,7 +48,8 @@ struct Process {
 /// The mappings of all processes.
 #[derive(Debug)]
 pub struct Maps {
-    roots: Roots,
+    /// `None` where records are all there is.
+    roots: Option<Roots>,
     limit: usize,
     bytes: usize,
     processes: FxHashMap<u32, Process>,
@@ -53,6 +58,7 @@ pub struct Maps {
     path_bytes: usize,
     /// Paths to have before those that nobody uses are looked for.
     sweep_at: usize,
+    generations: u32,
     spaces: u32,
     clock: u64,
     counts: MapCounts,
@@ -63,14 +69,22 @@ impl Maps {
     /// from procfs when they are needed.
     #[must_use]
     pub fn new(roots: &Roots, limit_bytes: usize) -> Self {
+        Self { roots: Some(roots.clone()), ..Self::recorded(limit_bytes) }
+    }
+
+    /// No process yet, and none that procfs would know: for a recording, whose records say all mappings. A table that is
+    /// dropped past `limit_bytes` is lost, and its memory counts as private from there on.
+    #[must_use]
+    pub fn recorded(limit_bytes: usize) -> Self {
         Self {
-            roots: roots.clone(),
+            roots: None,
             limit: limit_bytes,
             bytes: 0,
             processes: FxHashMap::default(),
             paths: FxHashSet::default(),
             path_bytes: 0,
             sweep_at: 4096,
+            generations: 0,
             spaces: 0,
             clock: 0,
             counts: MapCounts::default(),
@@ -83,9 +97,10 @@ impl Maps {
     /// # Errors
     /// The directory of processes itself cannot be read.
     pub fn seed_all(&mut self) -> Result<(), Error> {
-        let failed = |source| Error::Read { path: self.roots.proc.clone(), source };
+        let Some(proc) = self.roots.as_ref().map(|roots| roots.proc.clone()) else { return Ok(()) };
+        let failed = |source| Error::Read { path: proc.clone(), source };
         let mut pids = Vec::new();
-        for entry in fs::read_dir(&self.roots.proc).map_err(failed)? {
+        for entry in fs::read_dir(&proc).map_err(failed)? {
             pids.extend(pid_of(&entry.map_err(failed)?.file_name()));
         }
         for pid in pids {
@@ -112,7 +127,7 @@ impl Maps {
     /// A new mapping of any kind: it clips what it lies over.
     pub fn mmap(&mut self, pid: u32, mapping: &Mapping) {
         // Of a process that nobody has seen yet this record may be all that will ever be known: it may have ended.
-        if !self.processes.contains_key(&pid) {
+        if is_named(pid) && (self.roots.is_none() || !self.processes.contains_key(&pid)) {
             self.table(pid);
         }
         // A table that was dropped is read when it is needed, and has this mapping then.
@@ -148,13 +163,14 @@ impl Maps {
         }
     }
 
-    /// The number of the process's address space: each exec and each fork of a process begins a new one.
-    pub fn space(&mut self, pid: u32) -> u32 {
+    /// A number for the process's address space: each exec and each fork of a process begins a new one. It is not the one
+    /// of [`Place::Private`].
+    pub fn generation(&mut self, pid: u32) -> u32 {
         if let Some(process) = self.processes.get(&pid) {
-            return process.space;
+            return process.generation;
         }
         self.begin(pid, None);
-        self.spaces
+        self.generations
     }
 
     /// Which memory the address is. `None` for addresses that are not the user's ([`USER_END`]), for 0, which says that the
@@ -168,7 +184,7 @@ impl Maps {
         let mut filled = false;
         loop {
             self.table(pid);
-            let process = self.processes.get(&pid)?;
+            let process = self.processes.get_mut(&pid)?;
             let mapping = process.table.as_ref().and_then(|table| table.find(addr));
             match mapping.filter(|mapping| mapping.is_shared() && mapping.has_identity()) {
                 Some(mapping) if mapping.ino != 0 => {
@@ -176,7 +192,13 @@ impl Maps {
                     return Some(Place::Shared { dev: mapping.dev, ino: mapping.ino, offset });
                 }
                 Some(_) if !filled => {}
-                _ => return Some(Place::Private { space: process.space, addr }),
+                _ => {
+                    let space = *process.space.get_or_insert_with(|| {
+                        self.spaces = self.spaces.wrapping_add(1);
+                        self.spaces
+                    });
+                    return Some(Place::Private { space, addr });
+                }
             }
             self.fill_inodes(pid);
             filled = true;
@@ -207,9 +229,9 @@ impl Maps {
         if !is_named(pid) {
             return;
         }
-        self.spaces = self.spaces.wrapping_add(1);
+        self.generations = self.generations.wrapping_add(1);
         self.clock += 1;
-        let process = Process { space: self.spaces, table, used: self.clock };
+        let process = Process { generation: self.generations, space: None, table, used: self.clock };
         if let Some(old) = self.processes.insert(pid, process) {
             self.release(old.table);
         }
@@ -230,7 +252,7 @@ impl Maps {
         });
         if !known {
             let table = self.read_table(pid);
-            self.space(pid);
+            self.generation(pid);
             self.bytes += table.bytes();
             if let Some(process) = self.processes.get_mut(&pid) {
                 process.table = Some(Arc::new(table));
@@ -242,8 +264,9 @@ impl Maps {
 
     /// Empty where it cannot be read: records fill it from there on, and it is not tried again.
     fn read_table(&mut self, pid: u32) -> Table {
+        let Some(roots) = &self.roots else { return Table::default() };
         self.counts.read += 1;
-        let Ok(text) = read(&self.roots.proc.join(format!("{pid}/maps"))) else {
+        let Ok(text) = read(&roots.proc.join(format!("{pid}/maps"))) else {
             self.counts.unreadable += 1;
             return Table::default();
         };

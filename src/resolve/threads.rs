@@ -61,7 +61,8 @@ pub struct ThreadCounts {
 /// The threads of the host, by tid.
 #[derive(Debug, Default)]
 pub struct Threads {
-    roots: Roots,
+    /// `None` where records are all there is.
+    roots: Option<Roots>,
     by_tid: FxHashMap<u32, Thread>,
     /// Live threads of each process.
     alive: FxHashMap<u32, u32>,
@@ -76,7 +77,13 @@ impl Threads {
     /// An empty table that asks procfs under `roots` for threads it does not know.
     #[must_use]
     pub fn new(roots: &Roots) -> Self {
-        Self { roots: roots.clone(), ..Self::default() }
+        Self { roots: Some(roots.clone()), ..Self::default() }
+    }
+
+    /// An empty table for a recording, whose records name every thread that there was.
+    #[must_use]
+    pub fn recorded() -> Self {
+        Self::default()
     }
 
     /// Takes the threads that are not known yet. The snapshot lies below all records: take it after the events are enabled,
@@ -183,8 +190,9 @@ impl Threads {
         if !is_named(pid) || !is_named(tid) || self.missing.contains(&tid) {
             return false;
         }
+        let Some(roots) = &self.roots else { return false };
         self.counts.looked_up += 1;
-        if let Some(comm) = read_comm(&self.roots.proc.join(format!("{pid}/task/{tid}/comm"))) {
+        if let Some(comm) = read_comm(&roots.proc.join(format!("{pid}/task/{tid}/comm"))) {
             self.insert(pid, tid, comm);
             return true;
         }

@@ -1,7 +1,10 @@
 //! From what we want to a `perf_event_attr`, without asking the kernel: pure.
 
+use std::borrow::Cow;
+
 use perf_event_open_sys::bindings as sys;
 
+use super::pmu::Config;
 use super::record::{read_format, sample_type, Layout};
 
 /// What newer kernels have and older ones refuse. The order is that of giving up: newest first.
@@ -119,17 +122,36 @@ pub enum Rate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventSpec {
     /// As perf would name it.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// `attr.type`.
     pub kind: u32,
-    /// `attr.config`.
-    pub config: u64,
+    /// `attr.config` to `attr.config4`.
+    pub config: Config,
     /// How often it samples.
     pub rate: Rate,
+    /// `attr.precise_ip`: 0 for an event whose samples need none, else the most that is asked for.
+    pub precise: u8,
+    /// The event that leads its group and only counts, without which the kernel refuses it (`mem-loads-aux`).
+    pub leader: Option<Config>,
+    /// How it can leave out the accesses of the kernel and of guests.
+    pub exclude: Exclude,
     /// A filter in the syntax of tracefs, for a tracepoint.
     pub filter: Option<String>,
     /// What the samples carry of the interrupted code; then the address is recovered from it.
     pub context: Option<Context>,
+    /// The features that its samples can use.
+    pub wants: Features,
+}
+
+/// Which of the `attr.exclude_*` bits an event's PMU takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exclude {
+    /// `exclude_kernel`.
+    Kernel,
+    /// `exclude_kernel`, and `exclude_guest`: what a guest does is no access of a thread that we can name.
+    KernelAndGuest,
+    /// None: samples are chosen when they have been read.
+    Nothing,
 }
 
 /// The registers and the stack in a sample.
@@ -149,35 +171,29 @@ impl EventSpec {
     #[must_use]
     pub fn minor_faults() -> Self {
         Self {
-            name: "minor-faults",
+            name: "minor-faults".into(),
             kind: sys::PERF_TYPE_SOFTWARE,
-            config: u64::from(sys::PERF_COUNT_SW_PAGE_FAULTS_MIN),
+            config: Config([u64::from(sys::PERF_COUNT_SW_PAGE_FAULTS_MIN), 0, 0, 0, 0]),
             rate: Rate::Period(1),
+            precise: 0,
+            leader: None,
+            exclude: Exclude::Kernel,
             filter: None,
             context: None,
+            wants: Features::all(),
         }
-    }
-
-    /// The features that its samples can use.
-    #[must_use]
-    pub fn features(&self) -> Features {
-        if self.context.is_none() {
-            return Features::all();
-        }
-        // There is no data address that the kernel could translate or weigh.
-        [Feature::PhysAddr, Feature::DataPageSize, Feature::WeightStruct]
-            .into_iter()
-            .fold(Features::all(), Features::less)
     }
 }
 
-/// Whose accesses an attr is for; inheriting events follow forks and may begin at exec.
+/// What the attrs of one capture have in common: inheriting events follow forks and may begin at exec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scope {
     /// Children and new threads are followed (`attr.inherit`).
     pub inherit: bool,
     /// Counting begins when the task calls exec.
     pub enable_on_exec: bool,
+    /// Times are the scheduler's clock in place of CLOCK_MONOTONIC: PEBS converts to no other in a batch.
+    pub sched_clock: bool,
 }
 
 /// The fields that every record is told apart by, in samples and in trailers alike.
@@ -188,8 +204,13 @@ const IDENTITY: u64 = sample_type::IDENTIFIER | sample_type::TID | sample_type::
 pub fn sampling(event: &EventSpec, features: Features, scope: Scope, watermark: u32) -> sys::perf_event_attr {
     use sample_type as t;
     let mut attr = common(features, scope);
-    attr.type_ = event.kind;
-    attr.config = event.config;
+    set_event(&mut attr, event, &event.config);
+    attr.set_precise_ip(event.precise.into());
+    if event.leader.is_some() {
+        // It starts with its leader.
+        attr.set_disabled(0);
+        attr.set_enable_on_exec(0);
+    }
     match event.rate {
         Rate::Period(period) => attr.__bindgen_anon_1.sample_period = period,
         Rate::Frequency(frequency) => {
@@ -229,6 +250,30 @@ pub fn sampling(event: &EventSpec, features: Features, scope: Scope, watermark: 
     attr
 }
 
+/// The attr of the event that leads `event`'s group: it counts, and samples nothing; `None` where it needs no leader.
+#[must_use]
+pub fn leader(event: &EventSpec, features: Features, scope: Scope) -> Option<sys::perf_event_attr> {
+    let config = event.leader.as_ref()?;
+    let mut attr = common(features, scope);
+    set_event(&mut attr, event, config);
+    Some(attr)
+}
+
+fn set_event(attr: &mut sys::perf_event_attr, event: &EventSpec, config: &Config) {
+    attr.type_ = event.kind;
+    let [config, config1, config2, config3, config4] = config.0;
+    attr.config = config;
+    attr.__bindgen_anon_3.config1 = config1;
+    attr.__bindgen_anon_4.config2 = config2;
+    attr.config3 = config3;
+    attr.config4 = config4;
+    match event.exclude {
+        Exclude::Kernel => {}
+        Exclude::KernelAndGuest => attr.set_exclude_guest(1),
+        Exclude::Nothing => attr.set_exclude_kernel(0),
+    }
+}
+
 /// The attr of the dummy event that carries the side-band: mappings, names, forks, exits, cgroups.
 #[must_use]
 pub fn side_band(features: Features, scope: Scope, watermark: u32) -> sys::perf_event_attr {
@@ -260,8 +305,10 @@ fn common(features: Features, scope: Scope) -> sys::perf_event_attr {
     attr.set_inherit(u64::from(scope.inherit));
     attr.set_enable_on_exec(u64::from(scope.enable_on_exec));
     attr.set_exclude_kernel(u64::from(!features.has(Feature::Kernel)));
-    attr.set_use_clockid(1);
-    attr.clockid = libc::CLOCK_MONOTONIC;
+    if !scope.sched_clock {
+        attr.set_use_clockid(1);
+        attr.clockid = libc::CLOCK_MONOTONIC;
+    }
     attr
 }
 

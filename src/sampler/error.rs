@@ -5,6 +5,7 @@ use std::io;
 use thiserror::Error;
 
 use super::open::EventError;
+use super::pmu::{NoIbs, NoPebs};
 
 /// Why no capture began.
 #[derive(Debug, Error)]
@@ -58,6 +59,69 @@ pub enum SamplerError {
         /// The source's name.
         source_name: &'static str,
     },
+    /// This host offers no PEBS events.
+    #[error("source pebs: {0}")]
+    NoPebs(#[from] NoPebs),
+    /// This host offers no IBS.
+    #[error("source ibs: {0}")]
+    NoIbs(#[from] NoIbs),
+    /// PEBS without precision has no addresses.
+    #[error("{event}, with precise_ip 2 and with 1; samples of less precision have no addresses", event = .source)]
+    Imprecise {
+        /// What was refused.
+        #[source]
+        source: EventError,
+    },
+    /// The kernel takes `mem-loads` only in the group of an event that sysfs does not have.
+    #[error("{event}: the kernel wants it in a group that mem-loads-aux leads, and sysfs has no such event", event = .source)]
+    NoLeader {
+        /// What was refused.
+        #[source]
+        source: EventError,
+    },
+    /// The PMU watches whole CPUs only.
+    #[error("{event}, though it opens for all tasks: this kernel's PMU cannot watch single ones, nor a cgroup's (ibs_op can since Linux 6.2); sample the whole host", event = .source)]
+    NoTaskEvents {
+        /// What was refused.
+        #[source]
+        source: EventError,
+    },
+    /// The event opens, and then nothing comes of it.
+    #[error("{event} opens on CPU {cpu} and never counts: nothing in {running} ms on the PMU, {enabled} ms after it was enabled, with the CPU kept busy")]
+    NeverCounts {
+        /// The event, as perf names it.
+        event: String,
+        /// The CPU that it was tried on.
+        cpu: u32,
+        /// ms that it was enabled.
+        enabled: u64,
+        /// ms that the PMU really counted it: 0 where something else holds the counter.
+        running: u64,
+    },
+    /// A latency that the hardware cannot compare with.
+    #[error("--ldlat {asked}: {pmu} can compare with {max} cycles at most")]
+    Threshold {
+        /// What was asked for.
+        asked: u32,
+        /// The greatest.
+        max: u64,
+        /// The PMU.
+        pmu: String,
+    },
+    /// A frequency that the kernel refuses.
+    #[error("--freq {asked}: kernel.perf_event_max_sample_rate is {max}; ask for less, or use --rate or --period")]
+    FrequencyTooHigh {
+        /// What was asked for.
+        asked: u32,
+        /// The sysctl.
+        max: i64,
+    },
+    /// None of the CPUs has the source's event.
+    #[error("no PMU with a mem-loads event has any of the CPUs {cpus}")]
+    NoEventThere {
+        /// The CPUs.
+        cpus: String,
+    },
     /// No event for the timer source.
     #[error("source timer: no event serves here: {reasons}")]
     NoTimer {
@@ -97,6 +161,9 @@ impl SamplerError {
     /// True where rights are missing or the machine cannot do it, rather than the request being wrong.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
-        !matches!(self, Self::NoSuchCpu { .. } | Self::NoSuchTask { .. })
+        !matches!(
+            self,
+            Self::NoSuchCpu { .. } | Self::NoSuchTask { .. } | Self::Threshold { .. } | Self::FrequencyTooHigh { .. }
+        )
     }
 }

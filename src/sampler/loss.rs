@@ -25,8 +25,14 @@ pub struct Loss {
     pub own: u64,
     /// Samples left out because the CPU was idle.
     pub idle: u64,
-    /// Timer samples that interrupted kernel code, which says nothing of its operands.
+    /// Samples of kernel code: a timer's say nothing of its operands, others were not asked for.
     pub in_kernel: u64,
+    /// Samples of ops that access no memory.
+    pub no_memory_op: u64,
+    /// Loads faster than the threshold, where the hardware could not leave them out.
+    pub below_ldlat: u64,
+    /// Hardware samples without an instruction and an address (`ip` and `addr` both 0), which PEBS gives now and then.
+    pub bogus: u64,
     /// Samples of tasks that our pid namespace does not contain.
     pub outside_pid_namespace: u64,
     /// Samples of tasks that had lost their pid already (`-1`, exiting).
@@ -58,6 +64,9 @@ impl Loss {
             own,
             idle,
             in_kernel,
+            no_memory_op,
+            below_ldlat,
+            bogus,
             outside_pid_namespace,
             exiting,
             unnamed,
@@ -78,6 +87,9 @@ impl Loss {
             (own, other.own),
             (idle, other.idle),
             (in_kernel, other.in_kernel),
+            (no_memory_op, other.no_memory_op),
+            (below_ldlat, other.below_ldlat),
+            (bogus, other.bogus),
             (outside_pid_namespace, other.outside_pid_namespace),
             (exiting, other.exiting),
             (unnamed, other.unnamed),
@@ -109,8 +121,11 @@ impl Loss {
     /// All samples that happened: those read, and those that never reached us.
     #[must_use]
     pub fn happened(&self) -> u64 {
+        // What has no address was lost and read in the same proportion as the rest.
+        let read =
+            [self.samples, self.no_memory_op, self.below_ldlat, self.bogus].into_iter().fold(0, u64::saturating_add);
         let unread = self.ring_full.saturating_add(self.hardware).saturating_add(self.malformed);
-        self.samples.saturating_add(unread)
+        read.saturating_add(unread)
     }
 
     /// One sentence for each stage where anything was lost or is uncertain.
@@ -139,6 +154,9 @@ impl Loss {
             (self.own, "left out: scxprof itself"),
             (self.idle, "left out: idle"),
             (self.in_kernel, "left out: in kernel code"),
+            (self.no_memory_op, "left out: ops that access no memory"),
+            (self.below_ldlat, "left out: loads below --ldlat"),
+            (self.bogus, "left out: without an instruction and an address"),
             (self.exiting, "left out: tasks that were gone before they could be told apart"),
             (self.no_user_address, "not at an address of user memory"),
         ])

@@ -3,39 +3,51 @@
 //! [`Sampler::open`] opens the events of every CPU into one ring a CPU, [`Sampler::start`] enables them and gives the rings
 //! to worker threads, and [`Running`] is the receiving end.
 
-use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
-use crossbeam_channel::Receiver;
 use perf_event_open_sys::bindings as sys;
 
 pub mod attr;
+mod clock;
 pub mod encode;
 mod error;
+pub mod hardware;
+pub mod intake;
 pub mod loss;
 pub mod open;
+mod opener;
 pub mod operand;
-mod plan;
+pub mod plan;
+pub mod pmu;
+mod probe;
 pub mod record;
 pub mod ring;
+mod running;
+mod steer;
+pub mod tee;
 mod worker;
 
 #[cfg(test)]
 mod record_tests;
 
 pub use error::SamplerError;
+pub use hardware::{Hardware, Pace};
 
-use attr::{EventSpec, Feature, Features, Scope};
-use loss::Loss;
-use open::{Event, EventError, Watch};
-use plan::{Plan, Reading};
+use attr::{Feature, Features};
+use clock::Offset;
+use open::{Event, EventError};
+use opener::Opener;
+pub use plan::Reading;
+use plan::{Plan, Planned};
 use ring::Ring;
-pub use worker::{Batch, Captured, FileId, SideBand, TimedSideBand, UserContext};
-use worker::{CpuRing, Identity, Worker};
+pub use running::{Running, Totals};
+use running::{Sampling, Stop};
+use tee::Tee;
+pub use worker::{Batch, Captured, FileId, Identity, SideBand, TimedSideBand, UserContext};
+use worker::{CpuRing, Worker};
 
 use crate::sample::Source;
 
@@ -75,10 +87,54 @@ pub struct Options {
     pub workers: Option<usize>,
     /// What to ask the kernel for; less than all of it is what an older kernel would give.
     pub features: Features,
+    /// How pebs and ibs sample.
+    pub hardware: Hardware,
     /// procfs, for the limits that an error message names.
     pub proc: PathBuf,
+    /// sysfs, for the PMUs and the CPUs that are online.
+    pub sys: PathBuf,
     /// True where our pid namespace is not the host's.
     pub child_pid_namespace: bool,
+}
+
+/// What a source would do here.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Check {
+    /// Its events, with the `precise_ip` that the kernel takes.
+    pub events: Vec<Planned>,
+    /// The attr that each would be opened with.
+    pub attrs: Vec<sys::perf_event_attr>,
+    /// What the samples would carry.
+    pub features: Features,
+    /// What the side-band would carry.
+    pub side_features: Features,
+    /// What a person should know of it.
+    pub notes: Vec<String>,
+}
+
+/// Tries a source as [`Sampler::open`] does and opens nothing for long: for a report of what works here.
+///
+/// # Errors
+/// Why the source does not work, as [`Sampler::open`] would say it.
+pub fn check(options: &Options) -> Result<Check, SamplerError> {
+    let opener = Opener::new(options, options.hardware.batched);
+    let Choice { plan, features, side_features } = opener.choose()?;
+    let attr = |event: &Planned| opener.attr(&event.spec, features, options.mmap_pages);
+    Ok(Check {
+        attrs: plan.events.iter().map(attr).collect(),
+        events: plan.events,
+        features,
+        side_features,
+        notes: plan.notes,
+    })
+}
+
+/// A plan, and what this kernel takes of it.
+struct Choice {
+    plan: Plan,
+    features: Features,
+    side_features: Features,
 }
 
 /// Events that are open and not yet enabled.
@@ -88,18 +144,28 @@ pub struct Sampler {
     /// The event that each ring was made of, in the same order.
     owners: Vec<Arc<Event>>,
     /// All events that sample.
-    sampling: Vec<Arc<Event>>,
-    side_band: Vec<Event>,
+    sampling: Vec<Sampling>,
+    side_band: Vec<Arc<Event>>,
+    /// What they were opened by.
+    events: Vec<Planned>,
     features: Features,
     side_features: Features,
     notes: Vec<String>,
-    enable_on_exec: bool,
+    target: TargetKind,
     workers: usize,
     identity: Identity,
     mmap_pages: usize,
     reading: Reading,
-    /// What the sampling event counts by one event: cpu-clock counts ns.
-    counted: u64,
+    /// The times in the rings are of the scheduler's clock.
+    batched: bool,
+    sys: PathBuf,
+}
+
+/// What of a target matters once its events are open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TargetKind {
+    CpuWide,
+    Tasks { enable_on_exec: bool },
 }
 
 impl Sampler {
@@ -108,19 +174,26 @@ impl Sampler {
     /// # Errors
     /// [`SamplerError`], with nothing left open.
     pub fn open(options: &Options) -> Result<Self, SamplerError> {
-        let mut notes = Vec::new();
-        let tasks = match &options.target {
-            Target::Tasks { tids, .. } => tids.len(),
-            Target::System | Target::Cgroup(_) => 1,
-        };
-        let needed = (options.cpus.len() * tasks * 2) as u64 + 64;
-        // What cannot be raised shows when an event does not open, with both limits.
-        let _ = open::raise_file_limit(needed);
-        let opener = Opener { options, needed };
-        let Plan { spec, reading, notes: chosen } = plan::plan(options)?;
-        notes.extend(chosen);
-        let (features, side_features) = opener.features(&spec)?;
-        let wanted = spec.features();
+        let batched = options.hardware.batched && options.source == Source::Pebs;
+        let sampler = Self::open_as(options, batched)?;
+        if !batched || sampler.rings.iter().all(|cpu| cpu.offset.is_some()) {
+            return Ok(sampler);
+        }
+        drop(sampler);
+        let mut sampler = Self::open_as(options, false)?;
+        sampler.notes.push(
+            "--batched changes nothing here: the kernel does not say how its clock relates to the TSC (cap_user_time_zero), \
+             so times of batches could not be compared"
+                .to_owned(),
+        );
+        Ok(sampler)
+    }
+
+    fn open_as(options: &Options, batched: bool) -> Result<Self, SamplerError> {
+        let opener = Opener::new(options, batched);
+        let Choice { plan, features, side_features } = opener.choose()?;
+        let Plan { events, reading, mut notes } = plan;
+        let wanted = events.iter().fold(Features::all(), |wanted, event| wanted.and(event.spec.wants));
         let refused = |feature: &Feature| match feature {
             Feature::BuildId => !side_features.has(*feature),
             _ => wanted.has(*feature) && !features.has(*feature),
@@ -133,10 +206,14 @@ impl Sampler {
             owners: Vec::new(),
             sampling: Vec::new(),
             side_band: Vec::new(),
+            events,
             features,
             side_features,
             notes,
-            enable_on_exec: matches!(options.target, Target::Tasks { enable_on_exec: true, .. }),
+            target: match options.target {
+                Target::Tasks { enable_on_exec, .. } => TargetKind::Tasks { enable_on_exec },
+                Target::System | Target::Cgroup(_) => TargetKind::CpuWide,
+            },
             workers: options
                 .workers
                 .unwrap_or(options.cpus.len().div_ceil(CPUS_PER_WORKER))
@@ -144,13 +221,11 @@ impl Sampler {
             identity: Identity { own_pid: std::process::id(), child_pid_namespace: options.child_pid_namespace },
             mmap_pages: options.mmap_pages,
             reading,
-            counted: match (spec.kind, spec.rate) {
-                (sys::PERF_TYPE_SOFTWARE, attr::Rate::Period(ns)) if spec.config == CPU_CLOCK => ns.max(1),
-                _ => 1,
-            },
+            batched,
+            sys: options.sys.clone(),
         };
         let mut refused = None;
-        while let Err(error) = options.cpus.iter().try_for_each(|&cpu| sampler.open_cpu(&opener, &spec, cpu)) {
+        while let Err(error) = sampler.open_cpus(&opener) {
             if !error.is_no_room() || sampler.mmap_pages <= 1 {
                 return Err(error);
             }
@@ -185,6 +260,35 @@ impl Sampler {
         self.features
     }
 
+    /// The open events, of which all share an attr that could: those of one kind on all CPUs.
+    ///
+    /// # Errors
+    /// The errno of the ioctl that gives an event's id.
+    pub fn events(&self) -> Result<Vec<OpenEvents>, SamplerError> {
+        let mut all: Vec<OpenEvents> = Vec::new();
+        let sampling = self.sampling.iter().map(|sampling| &sampling.event);
+        for event in sampling.chain(&self.side_band) {
+            let id = event.id()?;
+            match all.iter_mut().find(|events| events.name == event.name) {
+                Some(events) => events.ids.push(id),
+                None => all.push(OpenEvents { name: Arc::clone(&event.name), attr: event.attr, ids: vec![id] }),
+            }
+        }
+        Ok(all)
+    }
+
+    /// How a recording of these rings is to be read again.
+    #[must_use]
+    pub fn reading(&self) -> (&Identity, &Reading) {
+        (&self.identity, &self.reading)
+    }
+
+    /// Threads that will read the rings, each at least one ring.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        self.workers
+    }
+
     /// Pages of data in each ring.
     #[must_use]
     pub fn mmap_pages(&self) -> usize {
@@ -199,80 +303,122 @@ impl Sampler {
         self.side_band.clear();
     }
 
-    fn open_cpu(&mut self, opener: &Opener<'_>, spec: &EventSpec, cpu: u32) -> Result<(), SamplerError> {
-        let options = opener.options;
-        let first = self.sampling.len();
-        for watch in opener.watches() {
-            let opened = opener.sampling(spec, self.features, self.mmap_pages, watch, cpu);
-            let (event, layout) = match opened {
-                Ok(opened) => opened,
-                // Threads end between being listed and being opened; only the absence of all of them is an error.
-                Err(SamplerError::NoSuchTask { .. }) if opener.watches().len() > 1 => continue,
-                Err(error) => return Err(error),
-            };
-            let event = Arc::new(event);
-            if let Some(owner) = self.sampling.get(first) {
-                event.output_to(owner)?;
-            } else {
-                let ring = self.map(&event, options)?;
-                self.rings.push(CpuRing { ring, layout, corrupt: false });
-                self.owners.push(Arc::clone(&event));
-            }
-            self.sampling.push(event);
-            match opener.side_band(self.side_features, self.mmap_pages, watch, cpu) {
-                Ok(side) => {
-                    if let Some(owner) = self.owners.last() {
-                        side.output_to(owner)?;
-                    }
-                    self.side_band.push(side);
+    fn open_cpus(&mut self, opener: &Opener<'_>) -> Result<(), SamplerError> {
+        let mut gone = Vec::new();
+        for &cpu in &opener.options.cpus {
+            let (sampling, side_band) = (self.sampling.len(), self.side_band.len());
+            match self.open_cpu(opener, cpu) {
+                // It went offline since the list was made.
+                Err(SamplerError::NoSuchCpu { .. }) if opener.options.cpus.len() > 1 => {
+                    self.sampling.truncate(sampling);
+                    self.side_band.truncate(side_band);
+                    gone.push(cpu);
                 }
-                Err(SamplerError::NoSuchTask { .. }) if opener.watches().len() > 1 => {}
-                Err(error) => return Err(error),
+                other => other?,
             }
         }
-        if self.sampling.len() == first {
-            if let Target::Tasks { tids, .. } = &options.target {
-                return Err(SamplerError::NoSuchTask { pid: tids.first().copied().unwrap_or(0) });
-            }
+        if let (true, Some(&cpu)) = (self.rings.is_empty(), gone.first()) {
+            return Err(SamplerError::NoSuchCpu { cpu });
+        }
+        if !gone.is_empty() {
+            let gone = crate::resolve::topology::format_cpu_list(&gone);
+            self.notes.push(format!("not sampled: CPUs that went offline meanwhile ({gone})"));
         }
         Ok(())
     }
 
-    fn map(&self, event: &Event, options: &Options) -> Result<Ring, SamplerError> {
-        Ring::of_event(event, self.mmap_pages, open::page_size()).map_err(|error| {
-            let source = EventError { call: "mmap", event: event.name, cpu: event.cpu, source: error };
+    fn open_cpu(&mut self, opener: &Opener<'_>, cpu: u32) -> Result<(), SamplerError> {
+        let watches = opener.watches();
+        // Threads end between being listed and being opened; only the absence of all of them is an error.
+        let several = watches.len() > 1;
+        let mut owner: Option<Arc<Event>> = None;
+        for watch in watches {
+            for plan in 0..self.events.len() {
+                let Some(Planned { spec, .. }) = self.events.get(plan).filter(|event| event.cpus.contains(&cpu)) else {
+                    continue;
+                };
+                let (event, layout) = match opener.sampling(spec, self.features, self.mmap_pages, watch, cpu) {
+                    Err(SamplerError::NoSuchTask { .. }) if several => continue,
+                    opened => opened?,
+                };
+                let event = Arc::new(event);
+                self.give_ring(&mut owner, &event, layout, opener.options)?;
+                self.sampling.push(Sampling { event, plan });
+            }
+            // On a CPU without an event the tasks are followed all the same.
+            let (side, layout) = match opener.side_band(self.side_features, self.mmap_pages, watch, cpu) {
+                Err(SamplerError::NoSuchTask { .. }) if several => continue,
+                opened => opened?,
+            };
+            let side = Arc::new(side);
+            self.give_ring(&mut owner, &side, layout, opener.options)?;
+            self.side_band.push(side);
+        }
+        match (&owner, &opener.options.target) {
+            (None, Target::Tasks { tids, .. }) => {
+                Err(SamplerError::NoSuchTask { pid: tids.first().copied().unwrap_or(0) })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets an event write into the ring of `owner`; the first of a CPU becomes the owner.
+    fn give_ring(
+        &mut self,
+        owner: &mut Option<Arc<Event>>,
+        event: &Arc<Event>,
+        layout: record::Layout,
+        options: &Options,
+    ) -> Result<(), SamplerError> {
+        if let Some(owner) = owner {
+            return Ok(event.output_to(owner)?);
+        }
+        let (ring, offset) = self.map(event, options)?;
+        self.rings.push(CpuRing { ring, layout, corrupt: false, offset });
+        self.owners.push(Arc::clone(event));
+        *owner = Some(Arc::clone(event));
+        Ok(())
+    }
+
+    /// Maps the ring of an event, with what makes its times CLOCK_MONOTONIC.
+    fn map(&self, event: &Event, options: &Options) -> Result<(Ring, Option<Offset>), SamplerError> {
+        let ring = Ring::of_event(event, self.mmap_pages, open::page_size()).map_err(|error| {
+            let source = EventError { call: "mmap", event: Arc::clone(&event.name), cpu: event.cpu, source: error };
             if source.errno() == libc::EPERM {
                 let mlock_kb = open::sysctl(&options.proc, "perf_event_mlock_kb").unwrap_or(0);
-                SamplerError::NoLockedMemory { source, mlock_kb, memlock: memlock() }
+                SamplerError::NoLockedMemory { source, mlock_kb, memlock: opener::memlock() }
             } else {
                 source.into()
             }
-        })
+        })?;
+        let offset = if self.batched { Offset::now(&ring) } else { None };
+        Ok((ring, offset))
     }
 
-    /// Enables the events and starts the workers.
+    /// Enables the events and starts the workers, which give `tee` what they read.
     ///
     /// # Errors
     /// The errno of the ioctl, or of a thread that could not be started.
-    pub fn start(self) -> Result<Running, SamplerError> {
+    pub fn start(self, tee: Option<&Arc<dyn Tee>>) -> Result<Running, SamplerError> {
         let (out, batches) = crossbeam_channel::bounded(worker::QUEUE);
         // Where a later step fails, its drop ends the workers that run already.
         let stop = Stop(Arc::new(AtomicBool::new(false)));
         let mut shares: Vec<(Vec<CpuRing>, Vec<Arc<Event>>)> =
             (0..self.workers).map(|_| (Vec::new(), Vec::new())).collect();
+        let cpus: Vec<u32> = self.owners.iter().map(|owner| owner.cpu).collect();
         for (position, (ring, owner)) in self.rings.into_iter().zip(self.owners).enumerate() {
             if let Some(share) = shares.get_mut(position % self.workers) {
                 share.0.push(ring);
                 share.1.push(owner);
             }
         }
-        if !self.enable_on_exec {
+        if self.target != (TargetKind::Tasks { enable_on_exec: true }) {
             // The side-band first: what happens to a thread before its first sample is then known.
             for event in &self.side_band {
                 event.enable()?;
             }
-            for event in &self.sampling {
-                event.enable()?;
+            for sampling in &self.sampling {
+                sampling.event.enable()?;
             }
         }
         let workers = shares
@@ -287,224 +433,35 @@ impl Sampler {
                     reading: self.reading.clone(),
                     out: out.clone(),
                     stop: Arc::clone(&stop.0),
+                    tee: tee.cloned(),
                 };
                 std::thread::Builder::new().name(format!("ring-{index}")).spawn(move || worker.run())
             })
             .collect::<Result<Vec<_>, _>>()
             .map_err(SamplerError::Thread)?;
+        let watcher = steer::start(&self.sampling, &self.events, cpus, self.sys).map_err(SamplerError::Thread)?;
         let knows_lost = self.features.has(Feature::FormatLost) && self.side_features.has(Feature::FormatLost);
         Ok(Running {
             batches,
             workers,
             stop,
+            watcher,
             sampling: self.sampling,
             side_band: self.side_band,
+            events: self.events,
             knows_lost,
-            counted: self.counted,
+            cpu_wide: self.target == TargetKind::CpuWide,
         })
     }
 }
 
-/// A capture that goes on until [`Running::stop`].
-#[derive(Debug)]
-pub struct Running {
-    batches: Receiver<Batch>,
-    workers: Vec<JoinHandle<Loss>>,
-    stop: Stop,
-    sampling: Vec<Arc<Event>>,
-    side_band: Vec<Event>,
-    knows_lost: bool,
-    counted: u64,
+/// Events that differ in nothing but their CPU and task.
+#[derive(Debug, Clone)]
+pub struct OpenEvents {
+    /// As perf names them.
+    pub name: Arc<str>,
+    /// Their attr.
+    pub attr: sys::perf_event_attr,
+    /// The ids that their records carry.
+    pub ids: Vec<u64>,
 }
-
-/// Tells the workers to end; also where a capture is dropped half-way.
-#[derive(Debug)]
-struct Stop(Arc<AtomicBool>);
-
-impl Drop for Stop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
-/// What the events say of themselves when a capture has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Totals {
-    /// What was lost on the way here.
-    pub loss: Loss,
-    /// The events that happened, sampled or not.
-    pub events: u64,
-}
-
-impl Running {
-    /// Where the batches arrive; it disconnects after [`Running::stop`], when the rings are empty.
-    #[must_use]
-    pub fn batches(&self) -> &Receiver<Batch> {
-        &self.batches
-    }
-
-    /// Number of workers, which batches name by index.
-    #[must_use]
-    pub fn workers(&self) -> usize {
-        self.workers.len()
-    }
-
-    /// Stops the events. The workers empty the rings, send what they hold and end.
-    pub fn stop(&self) {
-        for event in &self.sampling {
-            // An event that cannot be disabled is gone, and then it has stopped.
-            let _ = event.disable();
-        }
-        for event in &self.side_band {
-            let _ = event.disable();
-        }
-        self.stop.0.store(true, Ordering::Release);
-    }
-
-    /// Waits for the workers and adds up what was lost. Call it when the batches have been read to their end.
-    #[must_use]
-    pub fn join(self) -> Totals {
-        let Self { batches, workers, sampling, side_band, knows_lost, counted, .. } = self;
-        // A worker that still waits for room must not wait for ever.
-        drop(batches);
-        let mut totals = Totals::default();
-        for worker in workers {
-            if let Ok(loss) = worker.join() {
-                totals.loss.add(&loss);
-            }
-        }
-        let values: Vec<_> = sampling.iter().filter_map(|event| event.read().ok()).collect();
-        totals.events = values.iter().map(|value| value.value / counted).sum();
-        if knows_lost {
-            // A LOST record is written only when there is room again, and does not say what was lost; the events do.
-            totals.loss.ring_full = values.iter().map(|value| value.lost).sum();
-            totals.loss.side_band =
-                side_band.iter().filter_map(|event| event.read().ok()).map(|value| value.lost).sum();
-        }
-        totals
-    }
-}
-
-fn memlock() -> String {
-    match open::memlock_limit() {
-        Ok(limit) if limit.soft == u64::MAX => "unlimited".to_owned(),
-        Ok(limit) => format!("{} KiB", limit.soft / 1024),
-        Err(error) => format!("unknown ({error})"),
-    }
-}
-
-/// Opens events for one request and turns what the kernel says into what a person can act on.
-struct Opener<'a> {
-    options: &'a Options,
-    needed: u64,
-}
-
-impl Opener<'_> {
-    fn watches(&self) -> Vec<Watch<'_>> {
-        match &self.options.target {
-            Target::System => vec![Watch::All],
-            Target::Tasks { tids, .. } => tids.iter().map(|&tid| Watch::Task(tid)).collect(),
-            Target::Cgroup(directory) => vec![Watch::Cgroup(directory)],
-        }
-    }
-
-    fn scope(&self) -> Scope {
-        match self.options.target {
-            Target::Tasks { enable_on_exec, .. } => Scope { inherit: true, enable_on_exec },
-            Target::System | Target::Cgroup(_) => Scope::default(),
-        }
-    }
-
-    /// A quarter of the ring, at most 1 MiB: often enough not to overflow, seldom enough not to disturb.
-    fn watermark(pages: usize) -> u32 {
-        (pages * open::page_size() / 4).min(1 << 20) as u32
-    }
-
-    /// What this kernel takes, tried with throw-away events on the first CPU.
-    fn features(&self, spec: &EventSpec) -> Result<(Features, Features), SamplerError> {
-        let cpu = self.options.cpus.first().copied().unwrap_or(0);
-        let watches = self.watches();
-        let mut last = Err(SamplerError::NoSuchTask { pid: 0 });
-        for watch in watches {
-            let sampling = attr::negotiate(
-                self.options.features.and(spec.features()),
-                |features| {
-                    let attr = attr::sampling(spec, features, self.scope(), 4096);
-                    Event::open(spec.name, &attr, watch, cpu)
-                },
-                EventError::errno,
-            );
-            let side = attr::negotiate(
-                self.options.features,
-                |features| Event::open(SIDE_BAND, &attr::side_band(features, self.scope(), 4096), watch, cpu),
-                EventError::errno,
-            );
-            match (sampling, side) {
-                (Ok((_, features)), Ok((_, side_features))) => return Ok((features, side_features)),
-                (Err(error), _) | (_, Err(error)) => last = Err(self.explain(error, watch)),
-            }
-            // Another thread of the process may still be there.
-            if !matches!(last, Err(SamplerError::NoSuchTask { .. })) {
-                break;
-            }
-        }
-        last
-    }
-
-    fn sampling(
-        &self,
-        spec: &EventSpec,
-        features: Features,
-        pages: usize,
-        watch: Watch<'_>,
-        cpu: u32,
-    ) -> Result<(Event, record::Layout), SamplerError> {
-        let attr = attr::sampling(spec, features, self.scope(), Self::watermark(pages));
-        let event = Event::open(spec.name, &attr, watch, cpu).map_err(|error| self.explain(error, watch))?;
-        if let Some(filter) = &spec.filter {
-            event.filter(filter).map_err(|error| self.explain(error, watch))?;
-        }
-        Ok((event, attr::layout(&attr)))
-    }
-
-    fn side_band(&self, features: Features, pages: usize, watch: Watch<'_>, cpu: u32) -> Result<Event, SamplerError> {
-        let attr = attr::side_band(features, self.scope(), Self::watermark(pages));
-        Event::open(SIDE_BAND, &attr, watch, cpu).map_err(|error| self.explain(error, watch))
-    }
-
-    fn explain(&self, source: EventError, watch: Watch<'_>) -> SamplerError {
-        match (source.errno(), watch) {
-            (libc::EACCES | libc::EPERM, _) => {
-                let paranoid = open::sysctl(&self.options.proc, "perf_event_paranoid")
-                    .map_or_else(|| "not readable".to_owned(), |level| level.to_string());
-                let hint = match watch {
-                    Watch::All | Watch::Cgroup(_) => format!(
-                        "sampling every task needs root, CAP_PERFMON or kernel.perf_event_paranoid <= 0 (it is {paranoid}); \
-                         your own processes can be sampled with -p PID or -- COMMAND"
-                    ),
-                    Watch::Task(_) => format!(
-                        "sampling a process needs to be its user and kernel.perf_event_paranoid <= 2 (it is {paranoid}), or root \
-                         or CAP_PERFMON; a container's seccomp profile can also forbid perf_event_open"
-                    ),
-                };
-                SamplerError::NotPermitted { source, hint }
-            }
-            (libc::EMFILE | libc::ENFILE, _) => {
-                let limit = open::file_limit().unwrap_or(open::Limit { soft: 0, hard: 0 });
-                let cpus = self.options.cpus.iter().collect::<BTreeSet<_>>().len();
-                SamplerError::TooManyFiles { source, cpus, needed: self.needed, soft: limit.soft, hard: limit.hard }
-            }
-            (libc::ENODEV, _) => SamplerError::NoSuchCpu { cpu: source.cpu },
-            (libc::ESRCH, Watch::Task(pid)) => SamplerError::NoSuchTask { pid },
-            (libc::ENOSYS | libc::ENOENT | libc::EINVAL | libc::EOPNOTSUPP | libc::E2BIG, _) => {
-                SamplerError::Unsupported { source }
-            }
-            _ => source.into(),
-        }
-    }
-}
-
-/// The config of cpu-clock among the software events.
-const CPU_CLOCK: u64 = sys::PERF_COUNT_SW_CPU_CLOCK as u64;
-/// The dummy event that carries tasks, mappings and cgroups.
-const SIDE_BAND: &str = "dummy (side-band)";

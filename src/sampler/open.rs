@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use perf_event_open_sys as perf;
 use perf_event_open_sys::bindings as sys;
@@ -29,7 +30,7 @@ pub struct EventError {
     /// The call that failed.
     pub call: &'static str,
     /// The event, as perf names it.
-    pub event: &'static str,
+    pub event: Arc<str>,
     /// The CPU.
     pub cpu: u32,
     /// The errno.
@@ -45,15 +46,17 @@ impl EventError {
     }
 }
 
-/// An open perf event.
+/// An open perf event, with the one that leads its group where it has one.
 #[derive(Debug)]
 pub struct Event {
     fd: OwnedFd,
     /// As perf names it.
-    pub name: &'static str,
+    pub name: Arc<str>,
     /// The CPU that it watches.
     pub cpu: u32,
-    read_format: u64,
+    /// As it was opened.
+    pub attr: sys::perf_event_attr,
+    leader: Option<Box<Event>>,
 }
 
 impl Event {
@@ -61,11 +64,31 @@ impl Event {
     ///
     /// # Errors
     /// The errno of perf_event_open(2), with the event and the CPU.
-    pub fn open(
-        name: &'static str,
+    pub fn open(name: &str, attr: &sys::perf_event_attr, watch: Watch<'_>, cpu: u32) -> Result<Self, EventError> {
+        Self::open_in(name, attr, watch, cpu, None)
+    }
+
+    /// Opens an event in a group that an event with the attr `leader` leads.
+    ///
+    /// # Errors
+    /// As [`Event::open`].
+    pub fn open_led(
+        name: &str,
+        leader: &sys::perf_event_attr,
         attr: &sys::perf_event_attr,
         watch: Watch<'_>,
         cpu: u32,
+    ) -> Result<Self, EventError> {
+        let leader = Self::open_in(&format!("the group leader of {name}"), leader, watch, cpu, None)?;
+        Self::open_in(name, attr, watch, cpu, Some(Box::new(leader)))
+    }
+
+    fn open_in(
+        name: &str,
+        attr: &sys::perf_event_attr,
+        watch: Watch<'_>,
+        cpu: u32,
+        leader: Option<Box<Self>>,
     ) -> Result<Self, EventError> {
         let (pid, mut flags) = match watch {
             Watch::All => (-1, 0),
@@ -73,21 +96,27 @@ impl Event {
             Watch::Cgroup(directory) => (directory.as_raw_fd(), sys::PERF_FLAG_PID_CGROUP),
         };
         flags |= sys::PERF_FLAG_FD_CLOEXEC;
+        let group = leader.as_ref().map_or(-1, |leader| leader.fd.as_raw_fd());
         // The kernel writes its own size into an attr that it finds too large, hence the copy.
         let mut attr = *attr;
         // SAFETY: attr is a live perf_event_attr whose size field is right; the call has no other pointer.
-        let fd = unsafe { perf::perf_event_open(&raw mut attr, pid, cpu as i32, -1, u64::from(flags)) };
+        let fd = unsafe { perf::perf_event_open(&raw mut attr, pid, cpu as i32, group, u64::from(flags)) };
         if fd < 0 {
-            return Err(EventError { call: "perf_event_open", event: name, cpu, source: io::Error::last_os_error() });
+            let source = io::Error::last_os_error();
+            return Err(EventError { call: "perf_event_open", event: name.into(), cpu, source });
         }
         // SAFETY: fd was just returned by the kernel and nobody else has it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Self { fd, name, cpu, read_format: attr.read_format })
+        Ok(Self { fd, name: name.into(), cpu, attr, leader })
+    }
+
+    fn error(&self, call: &'static str, source: io::Error) -> EventError {
+        EventError { call, event: Arc::clone(&self.name), cpu: self.cpu, source }
     }
 
     fn control(&self, call: &'static str, result: i32) -> Result<(), EventError> {
         if result < 0 {
-            return Err(EventError { call, event: self.name, cpu: self.cpu, source: io::Error::last_os_error() });
+            return Err(self.error(call, io::Error::last_os_error()));
         }
         Ok(())
     }
@@ -97,8 +126,12 @@ impl Event {
     /// # Errors
     /// The errno of the ioctl.
     pub fn enable(&self) -> Result<(), EventError> {
+        let (event, flags) = match &self.leader {
+            Some(leader) => (&leader.fd, sys::PERF_IOC_FLAG_GROUP),
+            None => (&self.fd, 0),
+        };
         // SAFETY: an ioctl without a pointer, on a perf event that we own.
-        self.control("PERF_EVENT_IOC_ENABLE", unsafe { perf::ioctls::ENABLE(self.fd.as_raw_fd(), 0) })
+        self.control("PERF_EVENT_IOC_ENABLE", unsafe { perf::ioctls::ENABLE(event.as_raw_fd(), flags) })
     }
 
     /// Stops counting and sampling; what is in the ring stays.
@@ -125,7 +158,7 @@ impl Event {
     /// # Errors
     /// The errno of the ioctl: EINVAL for a field that the tracepoint does not have.
     pub fn filter(&self, filter: &str) -> Result<(), EventError> {
-        let error = |source| EventError { call: "PERF_EVENT_IOC_SET_FILTER", event: self.name, cpu: self.cpu, source };
+        let error = |source| self.error("PERF_EVENT_IOC_SET_FILTER", source);
         let text = std::ffi::CString::new(filter).map_err(|invalid| error(invalid.into()))?;
         // SAFETY: the text is NUL-terminated and outlives the call, which only reads it.
         self.control("PERF_EVENT_IOC_SET_FILTER", unsafe {
@@ -133,18 +166,42 @@ impl Event {
         })
     }
 
+    /// Samples once every so many events from now on; not for an event with a frequency. Events that a child has inherited
+    /// already keep theirs.
+    ///
+    /// # Errors
+    /// The errno of the ioctl: EINVAL for a period that the PMU cannot have.
+    pub fn set_period(&self, period: u64) -> Result<(), EventError> {
+        let period = &raw const period;
+        // SAFETY: the argument is a pointer to a live u64 (the wrapper has it as a number), which the call only reads.
+        self.control("PERF_EVENT_IOC_PERIOD", unsafe {
+            perf::ioctls::PERIOD(self.fd.as_raw_fd(), period.expose_provenance() as u64)
+        })
+    }
+
+    /// The number that its records carry in the fields `ID` and `IDENTIFIER`.
+    ///
+    /// # Errors
+    /// The errno of the ioctl.
+    pub fn id(&self) -> Result<u64, EventError> {
+        let mut id = 0;
+        // SAFETY: the call writes one u64, which is live.
+        self.control("PERF_EVENT_IOC_ID", unsafe { perf::ioctls::ID(self.fd.as_raw_fd(), &raw mut id) })?;
+        Ok(id)
+    }
+
     /// The count, the times and the lost samples so far.
     ///
     /// # Errors
     /// The errno of read(2).
     pub fn read(&self) -> Result<ReadValue, EventError> {
-        let error = |source| EventError { call: "read", event: self.name, cpu: self.cpu, source };
+        let error = |source| self.error("read", source);
         let mut bytes = [0u8; 64];
         // SAFETY: the buffer is ours and its length is what we say.
         let count = unsafe { libc::read(self.fd.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len()) };
         let count = usize::try_from(count).map_err(|_| error(io::Error::last_os_error()))?;
         let words = Words(bytes.get(..count).unwrap_or_default());
-        ReadValue::decode(words, self.read_format).ok_or_else(|| error(io::ErrorKind::UnexpectedEof.into()))
+        ReadValue::decode(words, self.attr.read_format).ok_or_else(|| error(io::ErrorKind::UnexpectedEof.into()))
     }
 }
 

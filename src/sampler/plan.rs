@@ -1,41 +1,129 @@
-//! Which event a source samples with on this host, and how its samples are to be read.
+//! Which events a source samples with on this host, and how their samples are to be read.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use perf_event_open_sys::bindings as sys;
+use serde::{Deserialize, Serialize};
 
-use super::attr::{Context, EventSpec, Rate};
+use super::attr::{Context, EventSpec, Exclude, Feature, Features, Rate};
+use super::hardware::{self, Hardware, Pace};
 use super::operand::tick::{self, TickKind, TickPlan};
+use super::pmu::{Config, NoIbs, NoPebs, Pmus};
 use super::{Options, SamplerError, Target};
 use crate::sample::Source;
 
-/// An event and what its samples say.
+/// The events of a source and what their samples say.
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) spec: EventSpec,
-    pub(super) reading: Reading,
+pub struct Plan {
+    /// The events.
+    pub events: Vec<Planned>,
+    /// How their samples are read.
+    pub reading: Reading,
     /// What a person should know of the choice.
-    pub(super) notes: Vec<String>,
+    pub notes: Vec<String>,
+}
+
+/// An event and where it samples.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Planned {
+    /// The event.
+    pub spec: EventSpec,
+    /// The CPUs that it can sample, of those that were asked for.
+    pub cpus: Vec<u32>,
+    /// For an event that may open and yet never count: what to try it with on a CPU that we keep busy.
+    pub probe: Option<Config>,
+    /// Samples a second and CPU that its period is steered to.
+    pub steer: Option<Steer>,
+}
+
+/// How a period is steered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Steer {
+    /// Samples a second on the busiest CPU.
+    pub rate: u32,
+    /// The shortest period.
+    pub min: u64,
+    /// What a period must be a multiple of; else odd ones are taken, which keep step with less.
+    pub multiple: u64,
 }
 
 /// How the access of a sample is found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Reading {
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reading {
     /// The record is of a fault and has the data address. The idle task never faults.
     Fault,
+    /// The hardware gives the data address and where the data came from.
+    Hardware {
+        /// Accesses of kernel code are left out, which the event may have done already.
+        user_only: bool,
+        /// The samples are of any op: those that access no memory are left out.
+        ops: bool,
+        /// Loads with a latency below this many cycles are left out. Stores and, with IBS, L1 hits have no latency and stay.
+        ldlat: Option<u32>,
+    },
+    /// The record is of whatever event another program recorded, and has the data address where there is one.
+    Foreign,
     /// The record has the registers of user code, where its header says user mode.
     UserByMode,
     /// The same for a tracepoint, whose own mode is the kernel's: its callchain ends at one of these interrupt entries.
-    UserByCallchain(Arc<[Range<u64>]>),
+    UserByCallchain(Vec<Range<u64>>),
 }
 
-/// Chooses the event.
-pub(super) fn plan(options: &Options) -> Result<Plan, SamplerError> {
-    match options.source {
-        Source::Faults => Ok(Plan { spec: EventSpec::minor_faults(), reading: Reading::Fault, notes: Vec::new() }),
-        Source::Timer => timer(options),
+impl Reading {
+    /// True where the address is to be recovered from the registers.
+    #[must_use]
+    pub fn recovers(&self) -> bool {
+        matches!(self, Self::UserByMode | Self::UserByCallchain(_))
     }
+}
+
+/// Chooses the events; `batched` is [`Hardware::batched`] unless it was found not to work here.
+pub(super) fn plan(options: &Options, batched: bool) -> Result<Plan, SamplerError> {
+    let hardware = Hardware { batched, ..options.hardware.clone() };
+    let mut plan = match options.source {
+        Source::Faults => software(EventSpec::minor_faults(), Reading::Fault, options, Vec::new()),
+        Source::Timer => timer(options)?,
+        Source::Pebs => {
+            let pebs = Pmus::read(&options.sys).map_err(NoPebs::from)?.pebs()?;
+            hardware::pebs(&pebs, &hardware, &options.cpus)?
+        }
+        Source::Ibs => {
+            let ibs = Pmus::read(&options.sys).map_err(NoIbs::from)?.ibs()?;
+            hardware::ibs(&ibs, &hardware, &options.cpus)
+        }
+    };
+    if let Pace::Frequency(asked) = hardware.pace {
+        let max = super::open::sysctl(&options.proc, "perf_event_max_sample_rate");
+        let by_kernel = |event: &Planned| matches!(event.spec.rate, Rate::Frequency(_));
+        if let Some(max) = max.filter(|&max| i64::from(asked) > max && plan.events.iter().any(by_kernel)) {
+            return Err(SamplerError::FrequencyTooHigh { asked, max });
+        }
+    }
+    plan.notes.extend(without_effect(options.source, &options.hardware));
+    Ok(plan)
+}
+
+/// What was asked for and means nothing to the source.
+fn without_effect(source: Source, hardware: &Hardware) -> Option<String> {
+    let steers = matches!(source, Source::Pebs | Source::Ibs);
+    let default = Hardware::default();
+    let ignored: Vec<_> = [
+        ("--ldlat", hardware.ldlat.is_some() && !steers),
+        ("--stores", hardware.stores && source != Source::Pebs),
+        ("--batched", hardware.batched && source != Source::Pebs),
+        ("--kernel", hardware.kernel && !steers),
+        ("--rate", matches!(hardware.pace, Pace::Rate(_)) && hardware.pace != default.pace && !steers),
+        ("--period", matches!(hardware.pace, Pace::Period(_)) && !steers),
+    ]
+    .into_iter()
+    .filter_map(|(option, ignored)| ignored.then_some(option))
+    .collect();
+    (!ignored.is_empty()).then(|| format!("{} changes nothing for source {source}", ignored.join(" or ")))
+}
+
+fn software(spec: EventSpec, reading: Reading, options: &Options, notes: Vec<String>) -> Plan {
+    let event = Planned { spec, cpus: options.cpus.clone(), probe: None, steer: None };
+    Plan { events: vec![event], reading, notes }
 }
 
 fn timer(options: &Options) -> Result<Plan, SamplerError> {
@@ -66,20 +154,27 @@ fn timer(options: &Options) -> Result<Plan, SamplerError> {
         None => format!("timer: {} every {:.1} ms of a task's time", tick.kind, tick.period as f64 / 1e6),
     });
     let (name, reading) = match tick.kind {
-        TickKind::HrtimerExpire => ("timer:hrtimer_expire_entry", Reading::UserByCallchain(tick.entries.into())),
-        TickKind::LocalTimer => ("irq_vectors:local_timer_entry", Reading::UserByCallchain(tick.entries.into())),
+        TickKind::HrtimerExpire => ("timer:hrtimer_expire_entry", Reading::UserByCallchain(tick.entries)),
+        TickKind::LocalTimer => ("irq_vectors:local_timer_entry", Reading::UserByCallchain(tick.entries)),
         TickKind::CpuClock => ("cpu-clock", Reading::UserByMode),
     };
     let callchain = if tick.type_ == sys::PERF_TYPE_TRACEPOINT { tick::MAX_STACK } else { 0 };
     let spec = EventSpec {
-        name,
+        name: name.into(),
         kind: tick.type_,
-        config: tick.config,
+        config: Config([tick.config, 0, 0, 0, 0]),
         rate: Rate::Period(tick.period),
+        precise: 0,
+        leader: None,
+        exclude: Exclude::Kernel,
         filter: tick.filter,
         context: Some(Context { regs: tick::REGS, stack: tick::STACK_BYTES, callchain }),
+        // There is no data address that the kernel could translate or weigh.
+        wants: [Feature::PhysAddr, Feature::DataPageSize, Feature::WeightStruct]
+            .into_iter()
+            .fold(Features::all(), Features::less),
     };
-    Ok(Plan { spec, reading, notes })
+    Ok(software(spec, reading, options, notes))
 }
 
 fn reasons(refused: &[(TickKind, tick::Refusal)]) -> String {

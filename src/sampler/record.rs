@@ -11,6 +11,8 @@ pub const HEADER_SIZE: usize = 8;
 const MISC_CPUMODE: u16 = 0x7;
 const MISC_MMAP_DATA: u16 = 1 << 13;
 const MISC_COMM_EXEC: u16 = 1 << 13;
+/// A fork whose child begins without its parent's mappings: perf writes it for the tasks that exist already.
+pub(crate) const MISC_FORK_EXEC: u16 = 1 << 13;
 const MISC_SWITCH_OUT: u16 = 1 << 13;
 const MISC_SWITCH_OUT_PREEMPT: u16 = 1 << 14;
 const MISC_MMAP_BUILD_ID: u16 = 1 << 14;

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::fd::AsRawFd;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 use perf_event_open_sys::bindings::perf_event_mmap_page;
@@ -23,6 +23,29 @@ pub struct Corrupt {
     pub position: u64,
     /// The size that the header gives.
     pub size: u16,
+}
+
+/// `cap_user_time_zero` among the capabilities of the control page (linux/perf_event.h).
+const CAP_USER_TIME_ZERO: u64 = 1 << 4;
+
+/// From the TSC to ns of the scheduler's clock (linux/perf_event.h on `time_zero`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeConversion {
+    /// The clock where the TSC is 0.
+    pub zero: u64,
+    /// ns times 2^shift in one cycle.
+    pub mult: u32,
+    /// See `mult`; less than 64.
+    pub shift: u16,
+}
+
+impl TimeConversion {
+    /// The scheduler's clock at `cycles` of the TSC, in ns.
+    #[must_use]
+    pub fn ns(self, cycles: u64) -> u64 {
+        let scaled = (u128::from(cycles) * u128::from(self.mult)) >> self.shift;
+        self.zero.wrapping_add(scaled as u64)
+    }
 }
 
 /// One perf ring: a control page and 2^n pages of data (`perf_mmap()` in kernel/events/core.c).
@@ -76,6 +99,33 @@ impl Ring {
     #[must_use]
     pub fn data_size(&self) -> usize {
         self.data_size
+    }
+
+    /// How the TSC becomes the scheduler's clock, which an event without `use_clockid` stamps its records with; `None` where
+    /// the kernel does not say (`cap_user_time_zero` in linux/perf_event.h: no stable TSC, or another clock).
+    #[must_use]
+    pub fn time_conversion(&self) -> Option<TimeConversion> {
+        let page = control_page(&self.map);
+        for _ in 0..1000 {
+            // SAFETY: the control page lies within the mapping, which lives as long as self; the kernel writes these fields
+            // while the lock is odd, so they are read as volatile and thrown away unless the lock stayed even and the same.
+            let (before, capabilities, conversion, after) = unsafe {
+                let lock = AtomicU32::from_ptr(&raw mut (*page).lock);
+                let before = lock.load(Ordering::Acquire);
+                let capabilities = (&raw const (*page).__bindgen_anon_1.capabilities).read_volatile();
+                let conversion = TimeConversion {
+                    zero: (&raw const (*page).time_zero).read_volatile(),
+                    mult: (&raw const (*page).time_mult).read_volatile(),
+                    shift: (&raw const (*page).time_shift).read_volatile(),
+                };
+                std::sync::atomic::fence(Ordering::Acquire);
+                (before, capabilities, conversion, lock.load(Ordering::Relaxed))
+            };
+            if before == after && before & 1 == 0 {
+                return (capabilities & CAP_USER_TIME_ZERO != 0 && conversion.shift < 64).then_some(conversion);
+            }
+        }
+        None
     }
 
     /// Calls `record` with the bytes of each record that was complete when the call began, oldest first.

@@ -5,14 +5,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use crossbeam_channel::{Sender, TrySendError};
+use serde::{Deserialize, Serialize};
 
+use super::clock::Offset;
 use super::loss::Loss;
 use super::open::{monotonic_ns, Event};
 use super::operand::user::is_user_interrupt;
 use super::plan::Reading;
-use super::record::{decode, Header, Layout, MappedFile, Record, SampleRecord};
+use super::record::{decode, Header, Layout, MappedFile, Record, SampleRecord, MISC_FORK_EXEC};
 use super::ring::Ring;
-use crate::sample::{Comm, CpuMode, DataSource, Sample};
+use super::tee::Tee;
+use crate::sample::{Access, Comm, CpuMode, DataSource, Sample};
 
 /// Samples that travel together; those with registers and stack are four times as large.
 const BATCH: usize = 1024;
@@ -28,6 +31,8 @@ const SHORT_TICK_MS: i32 = 10;
 /// A record is readable so long after its time stamp at the latest, in ns: it is stamped before it is written, and the
 /// CPU may be taken away in between (a virtual one for some ms).
 const VISIBLE_WITHIN: u64 = 20_000_000;
+/// The same where the hardware keeps records back until it has a batch, at 1,000 a second and a full buffer of PEBS.
+const BATCH_VISIBLE_WITHIN: u64 = 1_000_000_000;
 
 /// What changes the names of samples: tasks, mappings, cgroups.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,14 +136,17 @@ pub(super) struct CpuRing {
     pub(super) ring: Ring,
     pub(super) layout: Layout,
     pub(super) corrupt: bool,
+    /// Its times are of the scheduler's clock, and this makes them CLOCK_MONOTONIC.
+    pub(super) offset: Option<Offset>,
 }
 
 /// How to tell ourselves and strangers from the tasks to sample.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Identity {
-    pub(super) own_pid: u32,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Our process.
+    pub own_pid: u32,
     /// Pid 0 then stands for tasks outside as well as for idle.
-    pub(super) child_pid_namespace: bool,
+    pub child_pid_namespace: bool,
 }
 
 pub(super) struct Worker {
@@ -149,33 +157,53 @@ pub(super) struct Worker {
     pub(super) reading: Reading,
     pub(super) out: Sender<Batch>,
     pub(super) stop: Arc<AtomicBool>,
+    pub(super) tee: Option<Arc<dyn Tee>>,
 }
 
 impl Worker {
     /// Drains until told to stop, then once more; gives the counts of this worker.
     pub(super) fn run(self) -> Loss {
-        let Self { index, mut rings, wake, identity, reading, out, stop } = self;
-        let batch = Batch { worker: index, ..Batch::default() };
-        let mut sink = BatchSink { batch, out, identity, reading, chain: Vec::new(), loss: Loss::default() };
+        let Self { index, mut rings, wake, identity, reading, out, stop, tee } = self;
+        let mut sink = BatchSink::new(index, out, identity, reading);
         let mut poll: Vec<libc::pollfd> = wake.iter().map(|event| pollfd(event.as_fd().as_raw_fd())).collect();
-        let mut scratch = Vec::new();
+        let (mut scratch, mut copy) = (Vec::new(), Vec::new());
+        let batched = rings.iter().any(|cpu| cpu.offset.is_some());
+        let visible_within = if batched { BATCH_VISIBLE_WITHIN } else { VISIBLE_WITHIN };
         loop {
             // Read before the rings: after the last round nothing can be left in them.
             let stopping = stop.load(Ordering::Acquire);
             let begin = monotonic_ns();
             for cpu in rings.iter_mut().filter(|cpu| !cpu.corrupt) {
                 let layout = cpu.layout;
-                if let Err(_corrupt) = cpu.ring.drain(&mut scratch, |bytes| sink.take(bytes, &layout)) {
+                if cpu.offset.is_some() {
+                    cpu.offset = Offset::now(&cpu.ring).or(cpu.offset);
+                }
+                sink.offset = cpu.offset;
+                let drained = cpu.ring.drain(&mut scratch, |bytes| {
+                    if tee.is_some() {
+                        copy.extend_from_slice(bytes);
+                    }
+                    sink.take(bytes, &layout);
+                });
+                if drained.is_err() {
                     cpu.corrupt = true;
                     sink.loss.corrupt_rings += 1;
                 }
+                if let Some(tee) = tee.as_ref().filter(|_| !copy.is_empty()) {
+                    tee.records(&copy, sink.newest);
+                    copy.clear();
+                }
+            }
+            let complete_until = if stopping { u64::MAX } else { begin.saturating_sub(visible_within) };
+            if let Some(tee) = &tee {
+                tee.complete(index, complete_until);
             }
             if stopping {
                 sink.batch.complete_until = u64::MAX;
                 sink.send_last();
                 return sink.loss;
             }
-            sink.batch.complete_until = begin.saturating_sub(VISIBLE_WITHIN);
+            sink.batch.complete_until = complete_until;
             sink.send();
             wait(&mut poll);
         }
@@ -202,28 +230,39 @@ fn wait(poll: &mut [libc::pollfd]) {
     }
 }
 
-struct BatchSink {
-    batch: Batch,
+/// Decodes records into batches.
+#[derive(Debug)]
+pub(super) struct BatchSink {
+    pub(super) batch: Batch,
     out: Sender<Batch>,
     identity: Identity,
     reading: Reading,
     chain: Vec<u64>,
-    loss: Loss,
+    pub(super) loss: Loss,
+    /// The latest time of any record so far.
+    newest: u64,
+    /// Of the ring that is being read.
+    offset: Option<Offset>,
 }
 
 impl BatchSink {
+    pub(super) fn new(worker: usize, out: Sender<Batch>, identity: Identity, reading: Reading) -> Self {
+        let batch = Batch { worker, ..Batch::default() };
+        Self { batch, out, identity, reading, chain: Vec::new(), loss: Loss::default(), newest: 0, offset: None }
+    }
+
     /// Samples of a full batch.
     fn size(&self) -> usize {
-        if matches!(self.reading, Reading::Fault) {
-            BATCH
-        } else {
+        if self.reading.recovers() {
             BATCH_WITH_CONTEXT
+        } else {
+            BATCH
         }
     }
 
     /// Hands the batch on where there is room. Where there is none for long the samples are dropped and counted, so that the
     /// rings are drained on; the side-band stays for the next batch.
-    fn send(&mut self) {
+    pub(super) fn send(&mut self) {
         let next = Batch { worker: self.batch.worker, complete_until: self.batch.complete_until, ..Batch::default() };
         let batch = std::mem::replace(&mut self.batch, next);
         if let Err(TrySendError::Full(mut batch)) = self.out.try_send(batch) {
@@ -242,13 +281,16 @@ impl BatchSink {
         let _ = self.out.send(batch);
     }
 
-    fn take(&mut self, bytes: &[u8], layout: &Layout) {
+    pub(super) fn take(&mut self, bytes: &[u8], layout: &Layout) {
         let Ok((header, record, id)) = decode(bytes, layout) else {
             self.loss.malformed += 1;
             return;
         };
         let what = match record {
-            Record::Sample(sample) => return self.sample(header, &sample),
+            Record::Sample(sample) => {
+                self.newest = self.newest.max(self.monotonic(sample.time));
+                return self.sample(header, &sample);
+            }
             Record::Lost { lost, .. } => {
                 self.loss.ring_full = self.loss.ring_full.saturating_add(lost);
                 SideBand::Lost { cpu: id.cpu }
@@ -262,6 +304,8 @@ impl BatchSink {
                 return;
             }
             Record::Comm { pid, tid, exec, comm } => SideBand::Comm { pid, tid, exec, comm: Comm::new(comm) },
+            // perf makes a fork record for each thread that it finds at its start. The name and the mappings follow.
+            Record::Fork { .. } if header.misc & MISC_FORK_EXEC != 0 => return,
             Record::Fork { pid, ppid, tid, ptid, .. } => SideBand::Fork { pid, ppid, tid, ptid },
             Record::Exit { pid, tid, .. } => SideBand::Exit { pid, tid },
             Record::Mmap2 { pid, addr, len, pgoff, file, prot, flags, filename, .. } => {
@@ -273,10 +317,23 @@ impl BatchSink {
                 };
                 SideBand::Mmap { pid, addr, len, pgoff, file, prot, flags, filename: filename.into() }
             }
+            // Before Linux 3.16; it says neither which file it is nor whether it is shared.
+            Record::Mmap { pid, addr, len, pgoff, data, filename, .. } => {
+                let prot = libc::PROT_READ | if data { libc::PROT_WRITE } else { libc::PROT_EXEC };
+                let file = FileId::Inode { dev: 0, ino: 0 };
+                let (prot, flags) = (prot as u32, libc::MAP_PRIVATE as u32);
+                SideBand::Mmap { pid, addr, len, pgoff, file, prot, flags, filename: filename.into() }
+            }
             Record::Cgroup { id, path } => SideBand::Cgroup { id, path: path.into() },
             _ => return,
         };
-        self.batch.side_band.push(TimedSideBand { time: id.time, what });
+        let time = self.monotonic(id.time);
+        self.newest = self.newest.max(time);
+        self.batch.side_band.push(TimedSideBand { time, what });
+    }
+
+    fn monotonic(&self, time: u64) -> u64 {
+        self.offset.map_or(time, |offset| offset.monotonic(time))
     }
 
     fn sample(&mut self, header: Header, record: &SampleRecord<'_>) {
@@ -296,15 +353,42 @@ impl BatchSink {
             self.loss.exiting += 1;
             return;
         }
-        let recovers = !matches!(self.reading, Reading::Fault);
+        let recovers = self.reading.recovers();
         if recovers && mode != CpuMode::User {
             self.loss.in_kernel += 1;
             return;
         }
-        self.loss.samples += 1;
         let data_src = DataSource(record.data_src);
+        // var1_dw of union perf_sample_weight; all of PERF_SAMPLE_WEIGHT that any driver fills.
+        let latency = record.weight as u32;
+        let chosen = match self.reading {
+            Reading::Hardware { user_only, ops, ldlat } => Some((user_only, ops, ldlat)),
+            // Another program may have sampled all ops; those without an address say nothing.
+            Reading::Foreign => Some((false, data_src.is_no_access() && record.addr == 0, None)),
+            _ => None,
+        };
+        if let Some((user_only, ops, ldlat)) = chosen {
+            let access = data_src.access();
+            let too_fast = |ldlat| latency > 0 && latency < ldlat && access != Access::Store;
+            let left_out = if record.ip == 0 && record.addr == 0 {
+                Some(&mut self.loss.bogus)
+            } else if user_only && mode != CpuMode::User {
+                Some(&mut self.loss.in_kernel)
+            } else if ops && access == Access::Unknown {
+                Some(&mut self.loss.no_memory_op)
+            } else if ldlat.is_some_and(too_fast) {
+                Some(&mut self.loss.below_ldlat)
+            } else {
+                None
+            };
+            if let Some(count) = left_out {
+                *count += 1;
+                return;
+            }
+        }
+        self.loss.samples += 1;
         let sample = Sample {
-            time: record.time,
+            time: self.monotonic(record.time),
             pid: record.pid,
             tid: record.tid,
             cpu: record.cpu,
@@ -316,8 +400,7 @@ impl BatchSink {
             page_size: record.data_page_size,
             cgroup: record.cgroup,
             period: record.period,
-            // var1_dw of union perf_sample_weight; all of PERF_SAMPLE_WEIGHT that any driver fills.
-            latency: record.weight as u32,
+            latency,
             data_src,
             ..Sample::default()
         };
@@ -345,97 +428,5 @@ impl BatchSink {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::encode::encode;
-    use super::super::record::{sample_type, SampleId};
-    use super::*;
-
-    const LAYOUT: Layout = Layout {
-        sample_type: sample_type::TID | sample_type::TIME | sample_type::ADDR,
-        read_format: 0,
-        branch_sample_type: 0,
-        regs_user: 0,
-        regs_intr: 0,
-        sample_id_all: true,
-    };
-
-    fn sink(out: Sender<Batch>, child_pid_namespace: bool) -> BatchSink {
-        let identity = Identity { own_pid: 1000, child_pid_namespace };
-        BatchSink {
-            batch: Batch::default(),
-            out,
-            identity,
-            reading: Reading::Fault,
-            chain: Vec::new(),
-            loss: Loss::default(),
-        }
-    }
-
-    fn sample(pid: u32, misc: u16) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        let record = SampleRecord { pid, tid: pid, time: 5, addr: 0x1000, ..SampleRecord::default() };
-        assert!(encode(&Record::Sample(record), &SampleId::default(), misc, &LAYOUT, &mut bytes));
-        bytes
-    }
-
-    #[test]
-    fn a_full_channel_drops_samples_in_the_end_and_never_side_band() {
-        let (out, session) = crossbeam_channel::bounded(1);
-        let mut sink = sink(out, false);
-        let mut comm = Vec::new();
-        let record = Record::Comm { pid: 7, tid: 7, exec: false, comm: b"web" };
-        assert!(encode(&record, &SampleId { time: 3, ..SampleId::default() }, 0, &LAYOUT, &mut comm));
-        for _ in 0..3 {
-            sink.take(&comm, &LAYOUT);
-            sink.take(&sample(7, 2), &LAYOUT);
-            sink.send();
-        }
-        assert_eq!((sink.batch.samples.len(), sink.loss.channel_full), (2, 0), "a short wait costs nothing");
-        while sink.loss.channel_full == 0 {
-            sink.take(&sample(7, 2), &LAYOUT);
-        }
-        sink.take(&sample(7, 2), &LAYOUT);
-        let first = session.recv().unwrap();
-        sink.send_last();
-        let last = session.recv().unwrap();
-        assert_eq!((first.samples.len(), first.side_band.len()), (1, 1));
-        assert_eq!((last.samples.len(), last.side_band.len()), (1, 2), "both names waited for room");
-        assert_eq!(sink.loss.channel_full, (PATIENCE * BATCH) as u64);
-        assert_eq!(sink.loss.samples, sink.loss.channel_full + 2);
-    }
-
-    #[test]
-    fn ourselves_idle_strangers_and_the_dead_are_told_apart() {
-        let (out, _session) = crossbeam_channel::bounded(1);
-        let mut host = sink(out.clone(), false);
-        for (pid, misc) in [(1000, 2), (0, 1), (u32::MAX, 2), (9, 2)] {
-            host.take(&sample(pid, misc), &LAYOUT);
-        }
-        let Loss { own, idle, outside_pid_namespace, exiting, samples, .. } = host.loss;
-        assert_eq!((own, idle, outside_pid_namespace, exiting, samples), (1, 0, 1, 1, 1), "idle makes no fault");
-        let mut timer = sink(out.clone(), false);
-        timer.reading = Reading::UserByMode;
-        timer.take(&sample(0, 1), &LAYOUT);
-        timer.take(&sample(0, 2), &LAYOUT);
-        assert_eq!((timer.loss.idle, timer.loss.outside_pid_namespace), (1, 1), "idle runs no user code");
-        let mut child = sink(out, true);
-        child.take(&sample(0, 1), &LAYOUT);
-        assert_eq!((child.loss.idle, child.loss.outside_pid_namespace), (0, 1));
-    }
-
-    #[test]
-    fn broken_records_are_counted() {
-        let (out, _session) = crossbeam_channel::bounded(1);
-        let mut sink = sink(out, false);
-        let mut cut = sample(7, 2)[..16].to_vec();
-        cut[6..8].copy_from_slice(&16u16.to_ne_bytes());
-        sink.take(&cut, &LAYOUT);
-        assert_eq!((sink.loss.malformed, sink.loss.samples), (1, 0));
-        for record in [Record::Lost { id: 1, lost: u64::MAX }, Record::LostSamples { lost: u64::MAX }].repeat(2) {
-            let mut bytes = Vec::new();
-            assert!(encode(&record, &SampleId::default(), 0, &LAYOUT, &mut bytes));
-            sink.take(&bytes, &LAYOUT);
-        }
-        assert_eq!((sink.loss.ring_full, sink.loss.hardware), (u64::MAX, u64::MAX));
-    }
-}
+#[path = "worker_tests.rs"]
+mod tests;

@@ -119,7 +119,7 @@ impl Recoverer {
             self.stacks.clear();
         }
         let stack = self.stacks.entry(sample.thread).or_default().update(regs.rsp());
-        let space = maps.space(sample.pid);
+        let space = maps.generation(sample.pid);
         let mut code =
             ProcessCode { code: &mut self.code, maps, pid: sample.pid, space, time: sample.time, window: None };
         let outcome = self.recovery.recover(&regs, &context.stack, stack, &mut code);

@@ -3,7 +3,7 @@
 use scxprof::resolve::{topology, Cgroups, Roots};
 use scxprof::sample::{Sample, Source};
 use scxprof::sampler::attr::Features;
-use scxprof::sampler::{Options as SamplerOptions, Target};
+use scxprof::sampler::{Hardware, Options as SamplerOptions, Target};
 use scxprof::session::{Options, Outcome, Progress, Session, SessionError, Sink};
 
 /// Keeps every sample with the path of its cgroup.
@@ -31,7 +31,9 @@ pub fn options(source: Source, target: Target, mmap_pages: usize) -> Options {
             mmap_pages,
             workers: None,
             features: Features::all(),
+            hardware: Hardware::default(),
             proc: roots.proc.clone(),
+            sys: roots.sys.clone(),
             child_pid_namespace: false,
         },
         roots,

@@ -11,6 +11,16 @@ use super::super::mapping::BuildId;
 use super::*;
 use crate::sample::Comm;
 
+impl Maps {
+    /// The number that a place in the process's address space has.
+    fn space(&mut self, pid: u32) -> u32 {
+        match self.place(pid, USER_END - 1) {
+            Some(Place::Private { space, .. }) => space,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 const LIMIT: usize = 1 << 20;
 
 fn made_tree() -> (tempfile::TempDir, Roots) {

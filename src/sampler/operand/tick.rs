@@ -362,7 +362,7 @@ fn busy(cpu: u32, how_long: Duration) -> u32 {
 }
 
 /// Puts the calling thread on `cpu`; false where the kernel refuses.
-fn pin(cpu: u32) -> bool {
+pub(in crate::sampler) fn pin(cpu: u32) -> bool {
     // SAFETY: a CPU set is plain bits, and zeros are the empty one.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     let index = cpu as usize;

@@ -1,0 +1,73 @@
+//! From the scheduler's clock, which stamps batches of PEBS, to CLOCK_MONOTONIC, which all else goes by.
+
+use super::open::monotonic_ns;
+use super::ring::{Ring, TimeConversion};
+
+/// Readings of which the tightest is taken.
+const READINGS: usize = 5;
+
+/// What to add to a time of the scheduler's clock; it changes as CLOCK_MONOTONIC is slewed, by some us a second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Offset(u64);
+
+impl Offset {
+    /// The offset now, by the conversion that the ring's control page gives; `None` where there is none.
+    pub(super) fn now(ring: &Ring) -> Option<Self> {
+        let conversion = ring.time_conversion()?;
+        let reading = |_| {
+            let before = monotonic_ns();
+            let cycles = tsc()?;
+            Some((before, cycles, monotonic_ns()))
+        };
+        Self::of(conversion, (0..READINGS).filter_map(reading))
+    }
+
+    /// From readings of CLOCK_MONOTONIC, the TSC, and CLOCK_MONOTONIC again.
+    fn of(conversion: TimeConversion, readings: impl Iterator<Item = (u64, u64, u64)>) -> Option<Self> {
+        let (before, cycles, after) = readings.min_by_key(|(before, _, after)| after.saturating_sub(*before))?;
+        let monotonic = before.midpoint(after);
+        Some(Self(monotonic.wrapping_sub(conversion.ns(cycles))))
+    }
+
+    /// CLOCK_MONOTONIC at a time of the scheduler's clock.
+    pub(super) fn monotonic(self, time: u64) -> u64 {
+        time.wrapping_add(self.0)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[allow(clippy::unnecessary_wraps)] // Elsewhere there is none.
+fn tsc() -> Option<u64> {
+    // SAFETY: every x86-64 processor has the instruction, and Linux lets user code use it unless a process forbids it to itself.
+    Some(unsafe { std::arch::x86_64::_rdtsc() })
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn tsc() -> Option<u64> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tightest_pair_of_readings_tells_the_offset() {
+        // 2 GHz: half a ns a cycle.
+        let conversion = TimeConversion { zero: 1_000, mult: 1 << 9, shift: 10 };
+        assert_eq!(conversion.ns(4_000), 3_000);
+        let readings = [(500_000, 4_100, 600_000), (503_090, 4_200, 503_110), (500_000, 4_300, 509_000)];
+        let offset = Offset::of(conversion, readings.into_iter()).unwrap();
+        assert_eq!(offset.monotonic(3_100), 503_100);
+        assert_eq!(offset.monotonic(3_000), 503_000);
+        assert_eq!(Offset::of(conversion, std::iter::empty()), None);
+    }
+
+    #[test]
+    fn a_clock_ahead_of_monotonic_is_set_back() {
+        let conversion = TimeConversion { zero: u64::MAX - 9, mult: 1, shift: 0 };
+        let offset = Offset::of(conversion, [(50, 1_010, 50)].into_iter()).unwrap();
+        assert_eq!(offset.monotonic(1_000), 50);
+        assert_eq!(offset.monotonic(1_001), 51);
+    }
+}

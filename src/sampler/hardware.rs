@@ -1,0 +1,205 @@
+//! The sources whose addresses the hardware gives, pebs and ibs: what was asked for, and the events that this makes. Pure.
+
+use super::attr::{EventSpec, Exclude, Feature, Features, Rate};
+use super::plan::{Plan, Planned, Reading, Steer};
+use super::pmu::{Ibs, Ldlat, Pebs, MAX_LDLAT_IBS, MIN_LDLAT_IBS};
+use super::SamplerError;
+use crate::resolve::topology::format_cpu_list;
+
+/// Samples a second and CPU where nobody asks for another number.
+pub const DEFAULT_RATE: u32 = 1000;
+/// The threshold of PEBS in cycles where nobody asks for another: most hits of the L1 cache are below it.
+pub const DEFAULT_LDLAT: u32 = 10;
+
+/// How often a hardware event samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// A fixed period that is steered: so many samples a second on the busiest CPU.
+    Rate(u32),
+    /// Once every so many events.
+    Period(u64),
+    /// So many times a second and CPU, as well as the kernel can steer each event.
+    Frequency(u32),
+}
+
+/// What was asked of the hardware sources.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hardware {
+    /// How often they sample.
+    pub pace: Pace,
+    /// The least latency of a load in cycles; `None` for what suits the source: [`DEFAULT_LDLAT`] for pebs, none for ibs.
+    pub ldlat: Option<u32>,
+    /// pebs samples stores too.
+    pub stores: bool,
+    /// Accesses of kernel code too.
+    pub kernel: bool,
+    /// pebs gives up the fields that would cost an interrupt for each sample.
+    pub batched: bool,
+}
+
+impl Default for Hardware {
+    fn default() -> Self {
+        Self { pace: Pace::Rate(DEFAULT_RATE), ldlat: None, stores: false, kernel: false, batched: false }
+    }
+}
+
+/// `attr.precise_ip` for PEBS. Not 3: on Golden Cove and later that wants a counter which load latency cannot use
+/// (arch/x86/events/intel/core.c).
+const PRECISE: u8 = 2;
+/// The period that steering begins with: some 1,000 samples of a core that waits for memory much.
+const FIRST_PERIOD_PEBS: u64 = 100_003;
+/// The same for ops: some 4,000 a second at 4 ops a cycle, until the first correction.
+const FIRST_PERIOD_IBS: u64 = 1 << 20;
+/// Steering goes no lower, so that a CPU that wakes up does not drown in interrupts before the next correction.
+const MIN_PERIOD_PEBS: u64 = 1_009;
+/// The same for ops.
+const MIN_PERIOD_IBS: u64 = 1 << 14;
+/// The least period that every kernel takes for IBS (arch/x86/events/amd/ibs.c).
+const LEAST_PERIOD_IBS: u64 = 0x90;
+/// What a period of IBS must be a multiple of: the counter has no lower bits.
+const MULTIPLE_IBS: u64 = 16;
+
+/// What samples with all fields can use; kernel code only where it was asked for.
+fn wants(hardware: &Hardware) -> Features {
+    let mut wants = Features::all();
+    if !hardware.kernel {
+        wants = wants.less(Feature::Kernel);
+    }
+    if hardware.batched {
+        // With either of them PEBS takes an interrupt for each sample (LARGE_PEBS_FLAGS in arch/x86/events/perf_event.h).
+        wants = wants.less(Feature::Cgroup).less(Feature::DataPageSize);
+    }
+    wants
+}
+
+/// The PEBS events for `cpus`.
+///
+/// # Errors
+/// [`SamplerError::Threshold`] for a latency that the hardware cannot compare with, [`SamplerError::NoEventThere`] where
+/// none of the CPUs belongs to a PMU with the events.
+pub fn pebs(pebs: &Pebs, hardware: &Hardware, cpus: &[u32]) -> Result<Plan, SamplerError> {
+    let ldlat = hardware.ldlat.unwrap_or(DEFAULT_LDLAT);
+    let mut plan = Plan {
+        events: Vec::new(),
+        reading: Reading::Hardware { user_only: !hardware.kernel, ops: false, ldlat: None },
+        notes: Vec::new(),
+    };
+    for pmu in &pebs.pmus {
+        let among = |cpu: &u32| pmu.cpus.as_ref().is_none_or(|of| of.contains(cpu));
+        let cpus: Vec<u32> = cpus.iter().copied().filter(among).collect();
+        if cpus.is_empty() {
+            continue;
+        }
+        let too_large = || SamplerError::Threshold { asked: ldlat, max: pmu.ldlat.max(), pmu: pmu.name.clone() };
+        let loads = pmu.loads(ldlat).ok_or_else(too_large)?;
+        let event = |name: String, config, leader, probe| Planned {
+            spec: EventSpec {
+                name: name.into(),
+                kind: pmu.kind,
+                config,
+                rate: rate(hardware.pace, FIRST_PERIOD_PEBS),
+                precise: pmu.max_precise.map_or(PRECISE, |max| max.min(PRECISE)),
+                leader,
+                exclude: Exclude::KernelAndGuest,
+                filter: None,
+                context: None,
+                wants: wants(hardware),
+            },
+            cpus: cpus.clone(),
+            probe,
+            steer: steer(hardware.pace, MIN_PERIOD_PEBS, 1),
+        };
+        let probe = pmu.loads(ldlat.min(DEFAULT_LDLAT));
+        plan.events.push(event(format!("{}/mem-loads,ldlat={ldlat}/", pmu.name), loads, pmu.aux, probe));
+        match pmu.stores.filter(|_| hardware.stores) {
+            Some(stores) => plan.events.push(event(format!("{}/mem-stores/", pmu.name), stores, None, Some(stores))),
+            None if hardware.stores => {
+                plan.notes.push(format!("{} has no mem-stores event: only its loads are sampled", pmu.name));
+            }
+            None => {}
+        }
+    }
+    let left: Vec<u32> =
+        cpus.iter().copied().filter(|cpu| plan.events.iter().all(|event| !event.cpus.contains(cpu))).collect();
+    if plan.events.is_empty() {
+        return Err(SamplerError::NoEventThere { cpus: format_cpu_list(&left) });
+    }
+    if !left.is_empty() {
+        plan.notes.push(format!("no mem-loads event on CPUs {}: nothing is sampled there", format_cpu_list(&left)));
+    }
+    Ok(plan)
+}
+
+/// The IBS event for `cpus`.
+#[must_use]
+pub fn ibs(ibs: &Ibs, hardware: &Hardware, cpus: &[u32]) -> Plan {
+    let mut notes = Vec::new();
+    let by_hardware = hardware.ldlat.and_then(|ldlat| ibs.with_ldlat(ldlat));
+    let mut config = by_hardware.unwrap_or(ibs.ops);
+    if let Some(ldlat) = hardware.ldlat.filter(|_| by_hardware.is_none()) {
+        let why = match ibs.ldlat {
+            Ldlat::None => "this IBS has no threshold of its own (no caps/ldlat)".to_owned(),
+            Ldlat::L3MissOnly(_) => "the threshold of this IBS would leave out all hits of the L3 cache too".to_owned(),
+            Ldlat::Alone(_) => format!("IBS can do {MIN_LDLAT_IBS} to {MAX_LDLAT_IBS}"),
+        };
+        notes.push(format!(
+            "--ldlat {ldlat}: loads below it are dropped when they have been read, for {why}; stores and hits of the L1 cache \
+             have no latency and stay"
+        ));
+    }
+    let mut pace = hardware.pace;
+    if let Pace::Period(asked) = pace {
+        let period = legal_ibs(asked);
+        if period != asked {
+            notes.push(format!(
+                "--period {asked}: {period} is taken, for IBS takes multiples of {MULTIPLE_IBS} from {LEAST_PERIOD_IBS} on"
+            ));
+        }
+        pace = Pace::Period(period);
+    }
+    // Set also where nothing is excluded: rights that are missing may exclude the kernel later.
+    let exclude = match ibs.swfilt {
+        Some(field) if field.set(&mut config, 1) => Exclude::Kernel,
+        _ => Exclude::Nothing,
+    };
+    let name = match hardware.ldlat.filter(|_| by_hardware.is_some()) {
+        Some(ldlat) => format!("ibs_op/cnt_ctl=1,ldlat={ldlat}/"),
+        None => "ibs_op/cnt_ctl=1/".to_owned(),
+    };
+    let spec = EventSpec {
+        name: name.into(),
+        kind: ibs.kind,
+        config,
+        rate: rate(pace, FIRST_PERIOD_IBS),
+        precise: 0,
+        leader: None,
+        exclude,
+        filter: None,
+        context: None,
+        // An interrupt for each sample in any case: nothing is gained by giving fields up.
+        wants: wants(&Hardware { batched: false, ..hardware.clone() }),
+    };
+    let event =
+        Planned { spec, cpus: cpus.to_vec(), probe: Some(ibs.ops), steer: steer(pace, MIN_PERIOD_IBS, MULTIPLE_IBS) };
+    let ldlat = hardware.ldlat.filter(|_| by_hardware.is_none());
+    Plan { events: vec![event], reading: Reading::Hardware { user_only: !hardware.kernel, ops: true, ldlat }, notes }
+}
+
+fn rate(pace: Pace, first: u64) -> Rate {
+    match pace {
+        Pace::Rate(_) => Rate::Period(first),
+        Pace::Period(period) => Rate::Period(period),
+        Pace::Frequency(frequency) => Rate::Frequency(frequency.into()),
+    }
+}
+
+fn steer(pace: Pace, min: u64, multiple: u64) -> Option<Steer> {
+    let Pace::Rate(rate) = pace else { return None };
+    Some(Steer { rate, min, multiple })
+}
+
+/// The period nearest to `asked` that every kernel takes.
+fn legal_ibs(asked: u64) -> u64 {
+    let half = MULTIPLE_IBS / 2;
+    (asked.saturating_add(half) / MULTIPLE_IBS * MULTIPLE_IBS).max(LEAST_PERIOD_IBS)
+}

@@ -1,0 +1,239 @@
+//! Opens the events of one request, with what this kernel takes of them, and says why it does not take the rest.
+
+use std::collections::BTreeSet;
+
+use perf_event_open_sys::bindings as sys;
+
+use super::attr::{self, EventSpec, Exclude, Features, Scope};
+use super::open::{self, Event, EventError, Watch};
+use super::plan::{self, Planned};
+use super::record::Layout;
+use super::{probe, Choice, Options, SamplerError, Target};
+use crate::sample::Source;
+
+/// The dummy event that carries tasks, mappings and cgroups.
+const SIDE_BAND: &str = "dummy (side-band)";
+
+/// Opens events for one request and turns what the kernel says into what a person can act on.
+pub(super) struct Opener<'a> {
+    pub(super) options: &'a Options,
+    /// Files that will be open.
+    needed: u64,
+    /// As little as large PEBS takes: fewer fields, and the scheduler's clock.
+    batched: bool,
+}
+
+impl<'a> Opener<'a> {
+    /// `batched` is what was asked for unless it was found not to work here. Also raises the limit of open files as far as it
+    /// goes.
+    pub(super) fn new(options: &'a Options, batched: bool) -> Self {
+        let tasks = match &options.target {
+            Target::Tasks { tids, .. } => tids.len(),
+            Target::System | Target::Cgroup(_) => 1,
+        };
+        // Loads with a leader, stores, side-band.
+        let events = match (options.source, options.hardware.stores) {
+            (Source::Pebs, true) => 4,
+            (Source::Pebs, false) => 3,
+            _ => 2,
+        };
+        let needed = (options.cpus.len() * tasks * events) as u64 + 64;
+        // What cannot be raised shows when an event does not open, with both limits.
+        let _ = open::raise_file_limit(needed);
+        Self { options, needed, batched: batched && options.source == Source::Pebs }
+    }
+
+    /// What each CPU's events watch.
+    pub(super) fn watches(&self) -> Vec<Watch<'_>> {
+        match &self.options.target {
+            Target::System => vec![Watch::All],
+            Target::Tasks { tids, .. } => tids.iter().map(|&tid| Watch::Task(tid)).collect(),
+            Target::Cgroup(directory) => vec![Watch::Cgroup(directory)],
+        }
+    }
+
+    fn scope(&self) -> Scope {
+        let sched_clock = self.batched;
+        match self.options.target {
+            Target::Tasks { enable_on_exec, .. } => Scope { inherit: true, enable_on_exec, sched_clock },
+            Target::System | Target::Cgroup(_) => Scope { sched_clock, ..Scope::default() },
+        }
+    }
+
+    /// A quarter of the ring, at most 1 MiB: often enough not to overflow, seldom enough not to disturb.
+    fn watermark(pages: usize) -> u32 {
+        (pages * open::page_size() / 4).min(1 << 20) as u32
+    }
+
+    /// The attr of an event that samples.
+    pub(super) fn attr(&self, spec: &EventSpec, features: Features, pages: usize) -> sys::perf_event_attr {
+        attr::sampling(spec, features, self.scope(), Self::watermark(pages))
+    }
+
+    /// Chooses the events and finds what this kernel takes of them, with throw-away events.
+    pub(super) fn choose(&self) -> Result<Choice, SamplerError> {
+        let mut plan = plan::plan(self.options, self.batched)?;
+        let mut features = self.options.features;
+        for event in &mut plan.events {
+            features = features.and(self.try_each(&event.cpus.clone(), |watch, cpu| self.take(event, watch, cpu))?);
+            if let (Some(config), Some(&cpu)) = (event.probe, event.cpus.first()) {
+                probe::counts(&EventSpec { config, ..event.spec.clone() }, features, cpu)?;
+            }
+        }
+        let precise = plan.events.iter().filter(|event| event.spec.precise == 1);
+        plan.notes
+            .extend(precise.map(|event| format!("{}: precise_ip 1 is the most that works here", event.spec.name)));
+        let side_features = self.try_each(&self.options.cpus, |watch, cpu| {
+            let open = |features| Event::open(SIDE_BAND, &attr::side_band(features, self.scope(), 4096), watch, cpu);
+            let negotiated = attr::negotiate(self.options.features, open, EventError::errno);
+            negotiated.map(|(_, features)| features).map_err(|error| self.explain(error, watch, false))
+        })?;
+        Ok(Choice { plan, features, side_features })
+    }
+
+    /// Tries the CPUs until one is online, and there the threads until one has not ended.
+    fn try_each(
+        &self,
+        cpus: &[u32],
+        mut attempt: impl FnMut(Watch<'_>, u32) -> Result<Features, SamplerError>,
+    ) -> Result<Features, SamplerError> {
+        let mut last = SamplerError::NoSuchTask { pid: 0 };
+        for &cpu in cpus {
+            for watch in self.watches() {
+                match attempt(watch, cpu) {
+                    Err(error @ SamplerError::NoSuchTask { .. }) => last = error,
+                    Err(error @ SamplerError::NoSuchCpu { .. }) => {
+                        last = error;
+                        break;
+                    }
+                    done => return done,
+                }
+            }
+            if matches!(last, SamplerError::NoSuchTask { .. }) {
+                break;
+            }
+        }
+        Err(last)
+    }
+
+    /// The features that an event can have, and the precision, which is lowered to what is taken, but not to none.
+    fn take(&self, event: &mut Planned, watch: Watch<'_>, cpu: u32) -> Result<Features, SamplerError> {
+        let wanted = self.options.features.and(event.spec.wants);
+        loop {
+            let spec = &event.spec;
+            let open = |features| self.open(spec, features, 1, watch, cpu).map(|(event, _)| event);
+            let error = match attr::negotiate(wanted, open, EventError::errno) {
+                Ok((_, features)) => return Ok(features),
+                Err(error) => error,
+            };
+            let imprecise = matches!(error.errno(), libc::EINVAL | libc::EOPNOTSUPP);
+            match spec.precise {
+                2.. if imprecise => event.spec.precise -= 1,
+                0 if imprecise && event.probe.is_some() && self.opens_for_all(event, watch, cpu) => {
+                    return Err(SamplerError::NoTaskEvents { source: error });
+                }
+                1 if imprecise => return Err(SamplerError::Imprecise { source: error }),
+                _ => return Err(self.explain(error, watch, spec.exclude == Exclude::Nothing)),
+            }
+        }
+    }
+
+    /// True for a PMU that takes the event for a CPU, of those that refuse it for a task or a cgroup.
+    fn opens_for_all(&self, event: &Planned, watch: Watch<'_>, cpu: u32) -> bool {
+        let wanted = self.options.features.and(event.spec.wants);
+        let open = |features| self.open(&event.spec, features, 1, Watch::All, cpu);
+        !matches!(watch, Watch::All) && attr::negotiate(wanted, open, EventError::errno).is_ok()
+    }
+
+    fn open(
+        &self,
+        spec: &EventSpec,
+        features: Features,
+        pages: usize,
+        watch: Watch<'_>,
+        cpu: u32,
+    ) -> Result<(Event, Layout), EventError> {
+        let attr = self.attr(spec, features, pages);
+        let event = match attr::leader(spec, features, self.scope()) {
+            Some(leader) => Event::open_led(&spec.name, &leader, &attr, watch, cpu)?,
+            None => Event::open(&spec.name, &attr, watch, cpu)?,
+        };
+        Ok((event, attr::layout(&attr)))
+    }
+
+    /// Opens an event that samples.
+    pub(super) fn sampling(
+        &self,
+        spec: &EventSpec,
+        features: Features,
+        pages: usize,
+        watch: Watch<'_>,
+        cpu: u32,
+    ) -> Result<(Event, Layout), SamplerError> {
+        let explain = |error| self.explain(error, watch, spec.exclude == Exclude::Nothing);
+        let (event, layout) = self.open(spec, features, pages, watch, cpu).map_err(explain)?;
+        if let Some(filter) = &spec.filter {
+            event.filter(filter).map_err(explain)?;
+        }
+        Ok((event, layout))
+    }
+
+    /// Opens the dummy event of the side-band.
+    pub(super) fn side_band(
+        &self,
+        features: Features,
+        pages: usize,
+        watch: Watch<'_>,
+        cpu: u32,
+    ) -> Result<(Event, Layout), SamplerError> {
+        let attr = attr::side_band(features, self.scope(), Self::watermark(pages));
+        let event = Event::open(SIDE_BAND, &attr, watch, cpu).map_err(|error| self.explain(error, watch, false))?;
+        Ok((event, attr::layout(&attr)))
+    }
+
+    /// `whole` where the event cannot leave out the kernel's accesses.
+    fn explain(&self, source: EventError, watch: Watch<'_>, whole: bool) -> SamplerError {
+        match (source.errno(), watch) {
+            (libc::EACCES | libc::EPERM, _) => {
+                let paranoid = open::sysctl(&self.options.proc, "perf_event_paranoid")
+                    .map_or_else(|| "not readable".to_owned(), |level| level.to_string());
+                let hint = match watch {
+                    Watch::All | Watch::Cgroup(_) => format!(
+                        "sampling every task needs root, CAP_PERFMON or kernel.perf_event_paranoid <= 0 (it is {paranoid}); \
+                         your own processes can be sampled with -p PID or -- COMMAND"
+                    ),
+                    Watch::Task(_) if whole => format!(
+                        "this PMU cannot leave out the kernel, so it needs root, CAP_PERFMON or kernel.perf_event_paranoid <= 1 \
+                         (it is {paranoid})"
+                    ),
+                    Watch::Task(_) => format!(
+                        "sampling a process needs to be its user and kernel.perf_event_paranoid <= 2 (it is {paranoid}), or root \
+                         or CAP_PERFMON; a container's seccomp profile can also forbid perf_event_open"
+                    ),
+                };
+                SamplerError::NotPermitted { source, hint }
+            }
+            (libc::EMFILE | libc::ENFILE, _) => {
+                let limit = open::file_limit().unwrap_or(open::Limit { soft: 0, hard: 0 });
+                let cpus = self.options.cpus.iter().collect::<BTreeSet<_>>().len();
+                SamplerError::TooManyFiles { source, cpus, needed: self.needed, soft: limit.soft, hard: limit.hard }
+            }
+            (libc::ENODATA, _) => SamplerError::NoLeader { source },
+            (libc::ENODEV, _) => SamplerError::NoSuchCpu { cpu: source.cpu },
+            (libc::ESRCH, Watch::Task(pid)) => SamplerError::NoSuchTask { pid },
+            (libc::ENOSYS | libc::ENOENT | libc::EINVAL | libc::EOPNOTSUPP | libc::E2BIG, _) => {
+                SamplerError::Unsupported { source }
+            }
+            _ => source.into(),
+        }
+    }
+}
+
+/// `RLIMIT_MEMLOCK` for people.
+pub(super) fn memlock() -> String {
+    match open::memlock_limit() {
+        Ok(limit) if limit.soft == u64::MAX => "unlimited".to_owned(),
+        Ok(limit) => format!("{} KiB", limit.soft / 1024),
+        Err(error) => format!("unknown ({error})"),
+    }
+}

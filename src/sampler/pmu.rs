@@ -1,0 +1,372 @@
+//! The PMUs as sysfs describes them, and what they offer for sampling memory accesses: no table of processors.
+//!
+//! A PMU is a directory of `bus/event_source/devices`: `type` is `attr.type`, `format/*` say which bits of `attr.config`
+//! to `attr.config4` a term sets, `events/*` are named lists of terms, `caps/*` what the hardware can do, and `cpus` (hybrid
+//! core PMUs) or `cpumask` where its events can be opened (Documentation/ABI/testing/sysfs-bus-event_source-devices-*).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::resolve::topology::parse_cpu_list;
+
+mod offer;
+
+pub use offer::{Ibs, Ldlat, NoIbs, NoPebs, Pebs, PebsPmu, MAX_LDLAT_IBS, MIN_LDLAT_IBS};
+
+/// Below the root of sysfs, where the kernel lists its PMUs.
+pub const DEVICES: &str = "bus/event_source/devices";
+
+/// What of a PMU's directory cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PmuError {
+    /// A file or directory cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The errno and its text.
+        source: io::Error,
+    },
+    /// A file does not hold what the kernel writes there.
+    #[error("{} holds {text:?}: {reason}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// What it holds.
+        text: String,
+        /// What was expected.
+        reason: &'static str,
+    },
+    /// A term that the PMU does not have.
+    #[error("{} does not exist, so the PMU has no term \"{term}\"", path.display())]
+    NoTerm {
+        /// The file that would describe it.
+        path: PathBuf,
+        /// The term.
+        term: String,
+    },
+    /// A value with more bits than its term.
+    #[error("{term}={value:#x} does not fit: {} gives it {} bits", path.display(), field.bits.count_ones())]
+    TooLarge {
+        /// The file that describes the term.
+        path: PathBuf,
+        /// The term.
+        term: String,
+        /// Its value.
+        value: u64,
+        /// The bits that it has.
+        field: Field,
+    },
+}
+
+/// `attr.config`, `config1`, `config2`, `config3` and `config4`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Config(pub [u64; 5]);
+
+/// The bits that a term sets, such as `config1:0-15` or `config:0-7,32-35`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Field {
+    /// Which word of a [`Config`].
+    pub word: usize,
+    /// Its bits; a value's lowest bit goes to the lowest of them.
+    pub bits: u64,
+}
+
+impl Field {
+    /// Reads the text of a file in `format`; `None` where it is none.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (word, ranges) = text.trim().split_once(':')?;
+        let word = word_index(word)?;
+        let mut bits = 0;
+        for range in ranges.split(',') {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let (first, last): (u32, u32) = (digits(first)?, digits(last)?);
+            if first > last || last > 63 {
+                return None;
+            }
+            bits |= (u64::MAX >> (63 - last)) & (u64::MAX << first);
+        }
+        Some(Self { word, bits })
+    }
+
+    /// Puts `value` into the field's bits, which are cleared first; false, with nothing changed, where it does not fit.
+    #[must_use]
+    pub fn set(self, config: &mut Config, value: u64) -> bool {
+        let Some(word) = config.0.get_mut(self.word) else { return false };
+        let count = self.bits.count_ones();
+        if count < 64 && value >> count != 0 {
+            return false;
+        }
+        let positions = (0..64).filter(|bit| self.bits >> bit & 1 != 0);
+        let spread = positions.enumerate().fold(0, |spread, (from, to)| spread | (value >> from & 1) << to);
+        *word = *word & !self.bits | spread;
+        true
+    }
+
+    /// The largest value that fits.
+    #[must_use]
+    pub fn max(self) -> u64 {
+        let spare = 64 - self.bits.count_ones();
+        u64::MAX.checked_shr(spare).unwrap_or(0)
+    }
+}
+
+fn word_index(name: &str) -> Option<usize> {
+    ["config", "config1", "config2", "config3", "config4"].iter().position(|&word| word == name)
+}
+
+fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
+    if !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    text.parse().ok()
+}
+
+/// A PMU as its directory describes it. The texts are kept: what is not needed cannot be in the way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pmu {
+    /// Its directory's name, such as `cpu_core`.
+    pub name: String,
+    /// Its directory.
+    pub dir: PathBuf,
+    /// `attr.type` of its events.
+    pub kind: u32,
+    /// `cpus`: the CPUs that a hybrid core PMU belongs to; `None` for all CPUs.
+    pub cpus: Option<Vec<u32>>,
+    /// `cpumask`: the CPUs to open an event of the uncore on, one for each unit; `None` where the PMU has none.
+    pub cpumask: Option<Vec<u32>>,
+    /// `format/*`.
+    pub format: BTreeMap<String, String>,
+    /// `events/*`, without the files for scale and unit.
+    pub events: BTreeMap<String, String>,
+    /// `caps/*`.
+    pub caps: BTreeMap<String, String>,
+}
+
+impl Pmu {
+    /// Reads the PMU in `dir`.
+    ///
+    /// # Errors
+    /// [`PmuError::Read`] and [`PmuError::Parse`] for `type`, `cpus` and `cpumask`; files of terms are looked at when they
+    /// are used.
+    pub fn read(dir: &Path) -> Result<Self, PmuError> {
+        let path = dir.join("type");
+        let kind = read(&path)?;
+        let kind = digits(&kind).ok_or(PmuError::Parse { path, text: kind, reason: "expected a number" })?;
+        Ok(Self {
+            name: dir.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            dir: dir.to_owned(),
+            kind,
+            cpus: cpu_list(&dir.join("cpus"))?,
+            cpumask: cpu_list(&dir.join("cpumask"))?,
+            format: texts(&dir.join("format"))?,
+            events: texts(&dir.join("events"))?,
+            caps: texts(&dir.join("caps"))?,
+        })
+    }
+
+    /// True for a PMU of the CPU cores: `cpu`, or one of a hybrid processor, which has `cpus`.
+    #[must_use]
+    pub fn is_core(&self) -> bool {
+        self.name == "cpu" || self.cpus.is_some()
+    }
+
+    /// The CPUs among `online` that its events can sample.
+    #[must_use]
+    pub fn cpus_of(&self, online: &[u32]) -> Vec<u32> {
+        online.iter().copied().filter(|cpu| self.cpus.as_ref().is_none_or(|cpus| cpus.contains(cpu))).collect()
+    }
+
+    /// True where a capability is there and not 0.
+    #[must_use]
+    pub fn has_cap(&self, name: &str) -> bool {
+        self.caps.get(name).is_some_and(|value| value != "0")
+    }
+
+    /// The bits of a term.
+    ///
+    /// # Errors
+    /// [`PmuError::NoTerm`], or [`PmuError::Parse`] for a file that describes no bits.
+    pub fn field(&self, term: &str) -> Result<Field, PmuError> {
+        let path = self.dir.join("format").join(term);
+        let Some(text) = self.format.get(term) else { return Err(PmuError::NoTerm { path, term: term.to_owned() }) };
+        let reason = "expected bits such as config1:0-15";
+        Field::parse(text).ok_or_else(|| PmuError::Parse { path, text: text.clone(), reason })
+    }
+
+    /// Sets a term; the value it had is replaced (perf ORs the two: its ldlat=30 over the 3 of sysfs reads 31).
+    ///
+    /// # Errors
+    /// As [`Pmu::field`], and [`PmuError::TooLarge`].
+    pub fn set(&self, config: &mut Config, term: &str, value: u64) -> Result<(), PmuError> {
+        let field = match (self.format.contains_key(term), word_index(term)) {
+            (false, Some(word)) => Field { word, bits: u64::MAX },
+            _ => self.field(term)?,
+        };
+        if field.set(config, value) {
+            return Ok(());
+        }
+        let path = self.dir.join("format").join(term);
+        Err(PmuError::TooLarge { path, term: term.to_owned(), value, field })
+    }
+
+    /// The config of a named event; `None` where the PMU has no such event.
+    ///
+    /// # Errors
+    /// [`PmuError`] for a list of terms that this PMU's `format` does not describe.
+    pub fn event(&self, name: &str) -> Result<Option<Config>, PmuError> {
+        let Some(terms) = self.events.get(name) else { return Ok(None) };
+        let mut config = Config::default();
+        for term in terms.split(',') {
+            let (term, value) = term.split_once('=').unwrap_or((term, "1"));
+            let parsed = match value.strip_prefix("0x") {
+                Some(hex) if !hex.starts_with('+') => u64::from_str_radix(hex, 16).ok(),
+                _ => digits(value),
+            };
+            let value = parsed.ok_or_else(|| PmuError::Parse {
+                path: self.dir.join("events").join(name),
+                text: terms.clone(),
+                reason: "expected terms such as event=0xcd,umask=0x1",
+            })?;
+            self.set(&mut config, term, value)?;
+        }
+        Ok(Some(config))
+    }
+}
+
+/// The PMUs of a host that can sample memory accesses; what they offer is in [`Pmus::pebs`] and [`Pmus::ibs`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pmus {
+    /// The directory of all PMUs.
+    pub dir: PathBuf,
+    /// The names of all PMUs, sorted.
+    pub names: Vec<String>,
+    /// The PMUs of the CPU cores, by name.
+    pub core: Vec<Pmu>,
+    /// AMD's instruction-based sampling of ops.
+    pub ibs_op: Option<Pmu>,
+}
+
+impl Pmus {
+    /// Reads what `sys`, the root of sysfs, says.
+    ///
+    /// # Errors
+    /// [`PmuError`]. Other PMUs than these are not looked into.
+    pub fn read(sys: &Path) -> Result<Self, PmuError> {
+        let dir = sys.join(DEVICES);
+        let names = names(&dir)?;
+        let mut pmus = Self { dir, names, core: Vec::new(), ibs_op: None };
+        for name in &pmus.names {
+            let path = pmus.dir.join(name);
+            if name == "ibs_op" {
+                pmus.ibs_op = Some(Pmu::read(&path)?);
+            } else if name == "cpu" || path.join("cpus").exists() {
+                pmus.core.push(Pmu::read(&path)?);
+            }
+        }
+        Ok(pmus)
+    }
+}
+
+/// The names in a directory, sorted; PMUs and their files have names in ASCII.
+fn names(dir: &Path) -> Result<Vec<String>, PmuError> {
+    let error = |source| PmuError::Read { path: dir.to_owned(), source };
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).map_err(error)? {
+        names.extend(entry.map_err(error)?.file_name().into_string());
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn read(path: &Path) -> Result<String, PmuError> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).trim().to_owned()),
+        Err(source) => Err(PmuError::Read { path: path.to_owned(), source }),
+    }
+}
+
+/// The files of a directory with what they hold; none where there is no such directory.
+fn texts(dir: &Path) -> Result<BTreeMap<String, String>, PmuError> {
+    if !dir.is_dir() {
+        return Ok(BTreeMap::new());
+    }
+    let mut texts = BTreeMap::new();
+    for name in names(dir)?.into_iter().filter(|name| !name.contains('.')) {
+        let text = read(&dir.join(&name))?;
+        texts.insert(name, text);
+    }
+    Ok(texts)
+}
+
+fn cpu_list(path: &Path) -> Result<Option<Vec<u32>>, PmuError> {
+    let text = match read(path) {
+        Err(PmuError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
+        text => text?,
+    };
+    let reason = "expected a list of CPUs such as 0-3,7";
+    let list = parse_cpu_list(text.as_bytes());
+    list.map(Some).ok_or_else(|| PmuError::Parse { path: path.to_owned(), text, reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn fields_of_the_kernel() {
+        assert_eq!(Field::parse("config:0-7\n"), Some(Field { word: 0, bits: 0xff }));
+        assert_eq!(Field::parse("config1:0-15"), Some(Field { word: 1, bits: 0xffff }));
+        assert_eq!(Field::parse("config2:0"), Some(Field { word: 2, bits: 1 }));
+        assert_eq!(Field::parse("config4:63"), Some(Field { word: 4, bits: 1 << 63 }));
+        assert_eq!(Field::parse("config:0-7,32-35"), Some(Field { word: 0, bits: 0xf_0000_00ff }));
+        assert_eq!(Field::parse("config3:0-63"), Some(Field { word: 3, bits: u64::MAX }));
+        for wrong in
+            ["", "config", "config5:0", "config:", "config:8-7", "config:0-64", "config:+1", "config:0,", "x:1"]
+        {
+            assert_eq!(Field::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_value_is_spread_over_the_ranges_and_replaces_what_was_there() {
+        let field = Field::parse("config:0-7,32-35").unwrap();
+        let mut config = Config([0xff00_0000_0000_55aa, 7, 0, 0, 0]);
+        assert!(field.set(&mut config, 0xa3c));
+        assert_eq!(config, Config([0xff00_000a_0000_553c, 7, 0, 0, 0]));
+        assert!(!field.set(&mut config, 0x1000));
+        assert_eq!(config.0[0], 0xff00_000a_0000_553c, "unchanged");
+        assert_eq!(field.max(), 0xfff);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read(text in "\\PC{0,40}", value: u64) {
+            if let Some(field) = Field::parse(&text) {
+                let _ = field.set(&mut Config::default(), value);
+            }
+        }
+
+        #[test]
+        fn what_is_set_is_what_was_given(bits: u64, value: u64, before: u64) {
+            let field = Field { word: 1, bits };
+            let mut config = Config([0, before, 0, 0, 0]);
+            let fits = value <= field.max();
+            prop_assert_eq!(field.set(&mut config, value), fits);
+            prop_assert_eq!(config.0[1] & !bits, before & !bits, "bits of others");
+            if fits {
+                let taken = (0..64).filter(|bit| bits >> bit & 1 != 0).enumerate();
+                let read = taken.fold(0, |read, (to, from)| read | (config.0[1] >> from & 1) << to);
+                prop_assert_eq!(read, value);
+            }
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! What the PMUs offer for sampling memory accesses, or one sentence why they do not: pure, from what was read.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use super::{Config, Field, Pmu, PmuError, Pmus};
+
+/// The least latency in cycles that IBS can filter by (`perf_ibs_init()` in arch/x86/events/amd/ibs.c).
+pub const MIN_LDLAT_IBS: u32 = 128;
+/// The greatest.
+pub const MAX_LDLAT_IBS: u32 = 2048;
+
+/// Intel's load-latency and precise-store events, of each core PMU that has them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pebs {
+    /// One; on hybrid processors one for each kind of core.
+    pub pmus: Vec<PebsPmu>,
+    /// The CPUs of core PMUs without `mem-loads`, by the PMU's name: nothing is sampled there.
+    pub without: Vec<(String, Option<Vec<u32>>)>,
+}
+
+/// The PEBS events of one core PMU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PebsPmu {
+    /// The PMU's name.
+    pub name: String,
+    /// `attr.type`.
+    pub kind: u32,
+    /// The CPUs that it belongs to; `None` for all.
+    pub cpus: Option<Vec<u32>>,
+    /// `mem-loads`, with the threshold that sysfs gives it.
+    pub loads: Config,
+    /// The bits of the latency threshold.
+    pub ldlat: Field,
+    /// `mem-loads-aux`: where it is there, `mem-loads` opens only in a group that it leads.
+    pub aux: Option<Config>,
+    /// `mem-stores`.
+    pub stores: Option<Config>,
+    /// `caps/max_precise`: the greatest `attr.precise_ip`; `None` where the kernel does not say.
+    pub max_precise: Option<u8>,
+}
+
+impl PebsPmu {
+    /// The event of loads that took at least `ldlat` cycles; `None` where the hardware has no such threshold.
+    #[must_use]
+    pub fn loads(&self, ldlat: u32) -> Option<Config> {
+        let mut config = self.loads;
+        self.ldlat.set(&mut config, u64::from(ldlat)).then_some(config)
+    }
+}
+
+/// Why there are no PEBS events.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum NoPebs {
+    /// No PMU of the cores.
+    #[error("no PMU of the CPU cores in {}", dir.display())]
+    NoCorePmu {
+        /// Where they would be.
+        dir: PathBuf,
+    },
+    /// The kernel shows the event only where it drives PEBS.
+    #[error("no mem-loads event in {}: this kernel has no PEBS here", list(events))]
+    NoMemLoads {
+        /// The directories where it would be.
+        events: Vec<PathBuf>,
+    },
+    /// Without precision the event has no addresses.
+    #[error("{} is 0: no precise samples, so no addresses", path.display())]
+    Imprecise {
+        /// The file that says so.
+        path: PathBuf,
+    },
+    /// A `mem-loads` of another kind (POWER has one).
+    #[error("{} has no ldlat: its mem-loads is no PEBS event", format.display())]
+    NoLdlat {
+        /// The directory where it would be.
+        format: PathBuf,
+    },
+    /// sysfs is not readable or not as the kernel writes it.
+    #[error(transparent)]
+    Pmu(#[from] PmuError),
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ")
+}
+
+/// AMD's instruction-based sampling of ops.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ibs {
+    /// `attr.type`.
+    pub kind: u32,
+    /// `cnt_ctl=1`: it counts dispatched ops, not cycles, so that ops that wait are not sampled more often.
+    pub ops: Config,
+    /// The bit that makes `attr.exclude_*` legal: the kernel filters samples itself (Linux 6.14); `None` where the
+    /// kernel refuses exclusion.
+    pub swfilt: Option<Field>,
+    /// What is known of a hardware threshold for the latency.
+    pub ldlat: Ldlat,
+    /// True where ops that hit the L3 cache can be left out (`l3missonly`, Zen 4 and later).
+    pub l3missonly: bool,
+    /// `caps/zen4_ibs_extensions`.
+    pub zen4_extensions: bool,
+}
+
+/// IBS's hardware threshold for the latency of loads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ldlat {
+    /// No `caps/ldlat`.
+    None,
+    /// There is one, but it leaves out every load that hits the L3 cache too (Zen 5; arch/x86/events/amd/ibs.c).
+    L3MissOnly(Field),
+    /// There is one that does only what it says: processors later than Zen 5, which also have `caps/strmst` or
+    /// `caps/rmtsocket` (Linux 7.1).
+    Alone(Field),
+}
+
+impl Ibs {
+    /// The event with the hardware's threshold at `ldlat` cycles; `None` where the hardware would not do it, or do more.
+    #[must_use]
+    pub fn with_ldlat(&self, ldlat: u32) -> Option<Config> {
+        let Ldlat::Alone(field) = self.ldlat else { return None };
+        let mut config = self.ops;
+        let in_range = (MIN_LDLAT_IBS..=MAX_LDLAT_IBS).contains(&ldlat);
+        (in_range && field.set(&mut config, u64::from(ldlat))).then_some(config)
+    }
+}
+
+/// Why there is no IBS.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum NoIbs {
+    /// No such PMU.
+    #[error("no PMU ibs_op in {}", dir.display())]
+    NoIbsOp {
+        /// Where it would be.
+        dir: PathBuf,
+    },
+    /// It cannot count ops (the first processors with IBS).
+    #[error("{} does not exist: this processor's IBS cannot count ops", path.display())]
+    NoOpCount {
+        /// The file of the term.
+        path: PathBuf,
+    },
+    /// sysfs is not readable or not as the kernel writes it.
+    #[error(transparent)]
+    Pmu(#[from] PmuError),
+}
+
+impl Pmus {
+    /// The PEBS events: pure, from what sysfs said.
+    ///
+    /// # Errors
+    /// [`NoPebs`], one sentence.
+    pub fn pebs(&self) -> Result<Pebs, NoPebs> {
+        if self.core.is_empty() {
+            return Err(NoPebs::NoCorePmu { dir: self.dir.clone() });
+        }
+        let mut pebs = Pebs { pmus: Vec::new(), without: Vec::new() };
+        let mut reason = None;
+        for pmu in &self.core {
+            match pebs_of(pmu) {
+                Ok(found) => pebs.pmus.push(found),
+                Err(why) => {
+                    pebs.without.push((pmu.name.clone(), pmu.cpus.clone()));
+                    reason.get_or_insert(why);
+                }
+            }
+        }
+        match reason {
+            Some(NoPebs::NoMemLoads { .. }) if pebs.pmus.is_empty() => {
+                Err(NoPebs::NoMemLoads { events: self.core.iter().map(|pmu| pmu.dir.join("events")).collect() })
+            }
+            Some(reason) if pebs.pmus.is_empty() => Err(reason),
+            _ => Ok(pebs),
+        }
+    }
+
+    /// The IBS event: pure, from what sysfs said.
+    ///
+    /// # Errors
+    /// [`NoIbs`], one sentence.
+    pub fn ibs(&self) -> Result<Ibs, NoIbs> {
+        let Some(pmu) = &self.ibs_op else { return Err(NoIbs::NoIbsOp { dir: self.dir.clone() }) };
+        let mut ops = Config::default();
+        match pmu.set(&mut ops, "cnt_ctl", 1) {
+            Err(PmuError::NoTerm { path, .. }) => return Err(NoIbs::NoOpCount { path }),
+            other => other?,
+        }
+        let optional = |term: &str| match pmu.field(term) {
+            Err(PmuError::NoTerm { .. }) => Ok(None),
+            other => other.map(Some),
+        };
+        let ldlat = match optional("ldlat")? {
+            Some(field) if pmu.has_cap("ldlat") => {
+                if pmu.has_cap("strmst") || pmu.has_cap("rmtsocket") {
+                    Ldlat::Alone(field)
+                } else {
+                    Ldlat::L3MissOnly(field)
+                }
+            }
+            _ => Ldlat::None,
+        };
+        Ok(Ibs {
+            kind: pmu.kind,
+            ops,
+            swfilt: optional("swfilt")?,
+            ldlat,
+            l3missonly: pmu.format.contains_key("l3missonly"),
+            zen4_extensions: pmu.has_cap("zen4_ibs_extensions"),
+        })
+    }
+}
+
+fn pebs_of(pmu: &Pmu) -> Result<PebsPmu, NoPebs> {
+    let Some(loads) = pmu.event("mem-loads")? else {
+        return Err(NoPebs::NoMemLoads { events: vec![pmu.dir.join("events")] });
+    };
+    let ldlat = match pmu.field("ldlat") {
+        Err(PmuError::NoTerm { .. }) => return Err(NoPebs::NoLdlat { format: pmu.dir.join("format") }),
+        other => other?,
+    };
+    let path = pmu.dir.join("caps/max_precise");
+    let max_precise = match pmu.caps.get("max_precise") {
+        None => None,
+        Some(text) => {
+            let reason = "expected a number";
+            let error = || PmuError::Parse { path: path.clone(), text: text.clone(), reason };
+            Some(super::digits::<u8>(text).ok_or_else(error)?)
+        }
+    };
+    if max_precise == Some(0) {
+        return Err(NoPebs::Imprecise { path });
+    }
+    Ok(PebsPmu {
+        name: pmu.name.clone(),
+        kind: pmu.kind,
+        cpus: pmu.cpus.clone(),
+        loads,
+        ldlat,
+        aux: pmu.event("mem-loads-aux")?,
+        stores: pmu.event("mem-stores")?,
+        max_precise,
+    })
+}

@@ -1,0 +1,124 @@
+//! Whether an event that opens also counts: some do not, on hosts whose hypervisor passes a PMU half through, or where
+//! another user of the PMU holds the counter that the event needs.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::attr::{self, EventSpec, Features, Scope};
+use super::open::{Event, Watch};
+use super::operand::tick::pin;
+use super::SamplerError;
+
+/// On the PMU for so long without a count, on a CPU that loads and stores, it never will.
+const RUNNING: u64 = 100_000_000;
+/// Enabled for so long and never on the PMU, it is held by something else.
+const ENABLED: u64 = 300_000_000;
+/// After so long the thread has had too little of the CPU to say anything.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Words of the memory that is touched, 8 MiB: most accesses miss the first two caches.
+const WORDS: usize = 1 << 20;
+
+/// Counts the event for a thread that loads and stores on `cpu`, until it counts.
+///
+/// Where that cannot be tried (no right to the CPU, or the event cannot watch a thread) it is taken to count.
+///
+/// # Errors
+/// [`SamplerError::NeverCounts`].
+pub(super) fn counts(spec: &EventSpec, features: Features, cpu: u32) -> Result<(), SamplerError> {
+    let stop = AtomicBool::new(false);
+    let (told, tid) = crossbeam_channel::bounded(1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // SAFETY: the call has no arguments and cannot fail.
+            let tid = unsafe { libc::gettid() }.cast_unsigned();
+            let pinned = pin(cpu);
+            // The other end waits for it.
+            let _ = told.send(pinned.then_some(tid));
+            if pinned {
+                touch_memory(&stop);
+            }
+        });
+        let result = match tid.recv() {
+            Ok(Some(tid)) => watch(spec, features, tid, cpu),
+            _ => Ok(()),
+        };
+        stop.store(true, Ordering::Relaxed);
+        result
+    })
+}
+
+fn watch(spec: &EventSpec, features: Features, tid: u32, cpu: u32) -> Result<(), SamplerError> {
+    let attr = attr::sampling(spec, features, Scope::default(), 4096);
+    let leader = attr::leader(spec, features, Scope::default());
+    let open = |watch| match &leader {
+        Some(leader) => Event::open_led(&spec.name, leader, &attr, watch, cpu),
+        None => Event::open(&spec.name, &attr, watch, cpu),
+    };
+    // IBS could not watch a thread before Linux 6.2.
+    let Ok(event) = open(Watch::Task(tid)).or_else(|_| open(Watch::All)) else { return Ok(()) };
+    let begin = Instant::now();
+    if event.enable().is_err() {
+        return Ok(());
+    }
+    while begin.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(5));
+        let Ok(value) = event.read() else { return Ok(()) };
+        if value.value > 0 {
+            return Ok(());
+        }
+        if value.time_running >= RUNNING || (value.time_running == 0 && value.time_enabled >= ENABLED) {
+            return Err(SamplerError::NeverCounts {
+                event: spec.name.to_string(),
+                cpu,
+                enabled: value.time_enabled / 1_000_000,
+                running: value.time_running / 1_000_000,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Loads and stores all over some memory until `stop`.
+fn touch_memory(stop: &AtomicBool) {
+    let mut words = vec![1u64; WORDS];
+    let mut at = 0usize;
+    while !stop.load(Ordering::Relaxed) {
+        for _ in 0..1 << 12 {
+            if let Some(word) = words.get_mut(at % WORDS) {
+                *word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(at as u64 | 1);
+                // The next address depends on the load, so that loads wait for each other.
+                at = (*word >> 33) as usize ^ at.wrapping_mul(0x9e37_79b1);
+            }
+        }
+        black_box(&words);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use super::super::pmu::Config;
+    use super::*;
+    use perf_event_open_sys::bindings as sys;
+
+    fn software(config: u32) -> EventSpec {
+        let config = Config([u64::from(config), 0, 0, 0, 0]);
+        EventSpec { name: Cow::Borrowed("software"), config, ..EventSpec::minor_faults() }
+    }
+
+    #[test]
+    fn an_event_that_never_counts_is_told_from_one_that_does() {
+        let features = Features::all().less(attr::Feature::Kernel).less(attr::Feature::PhysAddr);
+        let attr = attr::sampling(&software(sys::PERF_COUNT_SW_DUMMY), features, Scope::default(), 0);
+        if let Err(error) = Event::open("dummy", &attr, Watch::Task(std::process::id()), 0) {
+            println!("SKIP: never counts: {error}");
+            return;
+        }
+        assert!(counts(&software(sys::PERF_COUNT_SW_TASK_CLOCK), features, 0).is_ok());
+        // Under load the thread may not get enough of the CPU to say so.
+        let silent = (0..5).any(|_| counts(&software(sys::PERF_COUNT_SW_DUMMY), features, 0).is_err());
+        assert!(silent, "the dummy event never counts");
+    }
+}

@@ -1,0 +1,217 @@
+//! A capture at work: where its batches arrive, how it ends, and what its events say of themselves then.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::Receiver;
+use perf_event_open_sys::bindings as sys;
+
+use super::attr::Rate;
+use super::loss::Loss;
+use super::open::Event;
+use super::plan::Planned;
+use super::record::ReadValue;
+use super::steer::Watcher;
+use super::worker::Batch;
+
+/// The part of its time that an event may be off the PMU before it is worth a word.
+const SHARED: f64 = 0.05;
+/// The config of cpu-clock among the software events.
+const CPU_CLOCK: u64 = sys::PERF_COUNT_SW_CPU_CLOCK as u64;
+
+/// An event that samples, and which of the plan's it is.
+#[derive(Debug, Clone)]
+pub(super) struct Sampling {
+    pub(super) event: Arc<Event>,
+    pub(super) plan: usize,
+}
+
+/// A capture that goes on until [`Running::stop`].
+#[derive(Debug)]
+pub struct Running {
+    pub(super) batches: Receiver<Batch>,
+    pub(super) workers: Vec<JoinHandle<Loss>>,
+    pub(super) stop: Stop,
+    pub(super) watcher: Watcher,
+    pub(super) sampling: Vec<Sampling>,
+    pub(super) side_band: Vec<Arc<Event>>,
+    pub(super) events: Vec<Planned>,
+    pub(super) knows_lost: bool,
+    /// Each event watches all of a CPU, so that the time it was enabled is the time it should have run.
+    pub(super) cpu_wide: bool,
+}
+
+/// Tells the workers to end; also where a capture is dropped half-way.
+#[derive(Debug)]
+pub(super) struct Stop(pub(super) Arc<AtomicBool>);
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// What the events say of themselves when a capture has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// What was lost on the way here.
+    pub loss: Loss,
+    /// The events that happened, sampled or not; scaled up where they could not all be counted.
+    pub events: u64,
+    /// What happened to the events, as sentences.
+    pub notes: Vec<String>,
+}
+
+impl Running {
+    /// Where the batches arrive; it disconnects after [`Running::stop`], when the rings are empty.
+    #[must_use]
+    pub fn batches(&self) -> &Receiver<Batch> {
+        &self.batches
+    }
+
+    /// Number of workers, which batches name by index.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Stops the events. The workers empty the rings, send what they hold and end.
+    pub fn stop(&self) {
+        for sampling in &self.sampling {
+            // An event that cannot be disabled is gone, and then it has stopped.
+            let _ = sampling.event.disable();
+        }
+        for event in &self.side_band {
+            let _ = event.disable();
+        }
+        self.stop.0.store(true, Ordering::Release);
+    }
+
+    /// Waits for the workers and adds up what was lost. Call it when the batches have been read to their end.
+    #[must_use]
+    pub fn join(self) -> Totals {
+        let Self { batches, workers, stop: _stop, watcher, sampling, side_band, events, knows_lost, cpu_wide } = self;
+        // A worker that still waits for room must not wait for ever.
+        drop(batches);
+        let mut totals = Totals { notes: watcher.stop(), ..Totals::default() };
+        for worker in workers {
+            if let Ok(loss) = worker.join() {
+                totals.loss.add(&loss);
+            }
+        }
+        let mut lost = 0u64;
+        for (plan, planned) in events.iter().enumerate() {
+            let of_plan = sampling.iter().filter(|sampling| sampling.plan == plan);
+            let counted = Counted::of(of_plan.filter_map(|sampling| sampling.event.read().ok()));
+            lost = lost.saturating_add(counted.lost);
+            totals.events = totals.events.saturating_add(counted.scaled(cpu_wide) / unit(planned));
+            totals.notes.extend(counted.note(&planned.spec.name, cpu_wide, planned.probe.is_some()));
+        }
+        if knows_lost {
+            // A LOST record is written only when there is room again, and does not say what was lost; the events do.
+            totals.loss.ring_full = lost;
+            totals.loss.side_band =
+                side_band.iter().filter_map(|event| event.read().ok()).map(|value| value.lost).sum();
+        }
+        totals
+    }
+}
+
+/// What an event counts by one event: cpu-clock counts ns.
+fn unit(planned: &Planned) -> u64 {
+    match (planned.spec.kind, planned.spec.rate) {
+        (sys::PERF_TYPE_SOFTWARE, Rate::Period(ns)) if planned.spec.config.0[0] == CPU_CLOCK => ns.max(1),
+        _ => 1,
+    }
+}
+
+/// The counts of one event on all its CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Counted {
+    value: u64,
+    enabled: u64,
+    running: u64,
+    lost: u64,
+}
+
+impl Counted {
+    fn of(values: impl Iterator<Item = ReadValue>) -> Self {
+        values.fold(Self::default(), |sum, value| Self {
+            value: sum.value.saturating_add(value.value),
+            enabled: sum.enabled.saturating_add(value.time_enabled),
+            running: sum.running.saturating_add(value.time_running),
+            lost: sum.lost.saturating_add(value.lost),
+        })
+    }
+
+    /// The part of the time that the event was on the PMU.
+    fn share(&self) -> f64 {
+        if self.enabled == 0 {
+            return 1.0;
+        }
+        self.running as f64 / self.enabled as f64
+    }
+
+    /// The count, scaled up to all of the time. A task's event does not run while its task is on another CPU, so that its
+    /// times say nothing of that.
+    fn scaled(&self, cpu_wide: bool) -> u64 {
+        if !cpu_wide || self.running == 0 || self.share() > 1.0 - SHARED {
+            return self.value;
+        }
+        (self.value as f64 / self.share()) as u64
+    }
+
+    /// One sentence where the event did not do what it was opened for.
+    fn note(&self, name: &str, cpu_wide: bool, hardware: bool) -> Option<String> {
+        if !hardware || self.enabled == 0 {
+            return None;
+        }
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        if self.running == 0 {
+            return Some(format!(
+                "{name} was never on the PMU in {:.1} s that it was enabled: something else holds the counter that it needs",
+                seconds(self.enabled)
+            ));
+        }
+        if self.value == 0 {
+            return Some(format!("{name} counted nothing in {:.1} s on the PMU", seconds(self.running)));
+        }
+        if !cpu_wide || self.share() > 1.0 - SHARED {
+            return None;
+        }
+        Some(format!(
+            "{name} shared the PMU: it was on it for {:.0} % of the time (time_running of time_enabled), and its count is scaled",
+            self.share() * 100.0
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(value: u64, enabled: u64, running: u64) -> Counted {
+        Counted::of(
+            [ReadValue { value, time_enabled: enabled, time_running: running, ..ReadValue::default() }].into_iter(),
+        )
+    }
+
+    #[test]
+    fn a_shared_pmu_is_scaled_and_said() {
+        let shared = counted(1000, 4_000_000_000, 1_000_000_000);
+        assert_eq!(shared.scaled(true), 4000);
+        assert!(shared.note("x", true, true).unwrap().contains("25 %"));
+        assert_eq!((shared.scaled(false), shared.note("x", false, true)), (1000, None), "a task was elsewhere");
+        let alone = counted(1000, 4_000_000_000, 3_999_000_000);
+        assert_eq!((alone.scaled(true), alone.note("x", true, true)), (1000, None));
+    }
+
+    #[test]
+    fn an_event_that_never_counts_is_said() {
+        assert!(counted(0, 2_000_000_000, 0).note("x", true, true).unwrap().contains("never on the PMU in 2.0 s"));
+        assert!(counted(0, 2_000_000_000, 1_000_000_000).note("x", false, true).unwrap().contains("nothing in 1.0 s"));
+        assert_eq!(counted(0, 0, 0).note("x", true, true), None, "the command never began");
+        assert_eq!(counted(0, 1, 1).note("minor-faults", true, false), None, "nothing happened");
+    }
+}

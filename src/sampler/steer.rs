@@ -1,0 +1,257 @@
+//! A thread beside the rings: it steers the periods of the hardware events, and sees CPUs go and come.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+
+use super::attr::Rate;
+use super::open::EventError;
+use super::plan::{Planned, Steer};
+use super::running::Sampling;
+use crate::resolve::topology::{format_cpu_list, parse_cpu_list};
+
+/// How often it looks.
+const ROUND: Duration = Duration::from_millis(200);
+/// Steering may take one part in so many of a CPU: each read of another CPU's event interrupts it.
+const COST: u32 = 100;
+/// Periods within this factor of the right one are left alone.
+const NEAR: f64 = 1.25;
+/// A period is shortened by this factor at most at a time: a CPU that was idle may be busy the next moment.
+const SHORTEN: u64 = 2;
+/// A period is lengthened by this factor at most at a time.
+const LENGTHEN: u64 = 64;
+/// Longer than any that makes sense.
+const MAX_PERIOD: u64 = 1 << 40;
+
+/// The thread, and how it ends.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    stop: Sender<()>,
+    thread: JoinHandle<Vec<String>>,
+}
+
+impl Watcher {
+    /// Ends the thread; gives what it saw, as sentences.
+    pub(super) fn stop(self) -> Vec<String> {
+        drop(self.stop);
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+/// Starts watching events that have just been enabled, on `cpus`.
+///
+/// # Errors
+/// The errno of a thread that could not be started.
+pub(super) fn start(sampling: &[Sampling], events: &[Planned], cpus: Vec<u32>, sys: PathBuf) -> io::Result<Watcher> {
+    let steered = events.iter().enumerate().filter_map(|(plan, event)| {
+        let (Some(steer), Rate::Period(period)) = (event.steer, event.spec.rate) else { return None };
+        let watched = sampling.iter().filter(|sampling| sampling.plan == plan).map(|sampling| (sampling.clone(), 0));
+        let range = (period, period);
+        Some(Steered {
+            name: event.spec.name.to_string(),
+            steer,
+            period,
+            range,
+            events: watched.collect(),
+            refused: None,
+        })
+    });
+    let mut watch = Watch { steered: steered.collect(), hotplug: Hotplug::new(cpus), sys };
+    let (stop, stopped) = crossbeam_channel::bounded(0);
+    let thread = std::thread::Builder::new().name("steer".to_owned()).spawn(move || watch.run(&stopped))?;
+    Ok(Watcher { stop, thread })
+}
+
+struct Watch {
+    steered: Vec<Steered>,
+    hotplug: Hotplug,
+    sys: PathBuf,
+}
+
+impl Watch {
+    fn run(&mut self, stopped: &Receiver<()>) -> Vec<String> {
+        let mut last = Instant::now();
+        let mut due = last;
+        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(ROUND) {
+            self.hotplug.look(&self.sys);
+            let begin = Instant::now();
+            if begin < due {
+                continue;
+            }
+            for steered in &mut self.steered {
+                steered.correct((begin - last).as_secs_f64());
+            }
+            last = begin;
+            due = begin + begin.elapsed() * COST;
+        }
+        self.hotplug.look(&self.sys);
+        self.steered.iter().map(Steered::sentence).chain(self.hotplug.sentences()).collect()
+    }
+}
+
+/// An event whose period is steered; one period for all CPUs, so that a sample weighs the same wherever it was taken.
+struct Steered {
+    name: String,
+    steer: Steer,
+    period: u64,
+    /// The least and the greatest so far.
+    range: (u64, u64),
+    /// With their counts when they were last read.
+    events: Vec<(Sampling, u64)>,
+    refused: Option<EventError>,
+}
+
+impl Steered {
+    fn correct(&mut self, seconds: f64) {
+        let mut by_cpu: BTreeMap<u32, u64> = BTreeMap::new();
+        for (sampling, before) in &mut self.events {
+            let Ok(value) = sampling.event.read() else { continue };
+            let grown = value.value.saturating_sub(*before);
+            *before = value.value;
+            *by_cpu.entry(sampling.event.cpu).or_default() += grown;
+        }
+        let busiest = by_cpu.into_values().max().unwrap_or(0) as f64 / seconds.max(1e-3);
+        let period = next_period(self.steer, self.period, busiest);
+        if period == self.period || self.refused.is_some() {
+            return;
+        }
+        for (sampling, _) in &self.events {
+            // Of a CPU that has gone offline, or a task that has ended, it means nothing.
+            if let Err(error) = sampling.event.set_period(period) {
+                if error.errno() == libc::EINVAL {
+                    self.refused = Some(error);
+                    return;
+                }
+            }
+        }
+        self.period = period;
+        self.range = (self.range.0.min(period), self.range.1.max(period));
+    }
+
+    fn sentence(&self) -> String {
+        let Self { name, steer: Steer { rate, .. }, period, range: (least, greatest), .. } = self;
+        if let Some(error) = &self.refused {
+            return format!("{name}: a sample every {period} events, which could not be steered further: {error}");
+        }
+        if least == greatest {
+            return format!("{name}: a sample every {period} events, for at most {rate} a second and CPU");
+        }
+        format!(
+            "{name}: a sample every {period} events in the end, {least} to {greatest} while it was steered to {rate} a second on \
+             the busiest CPU"
+        )
+    }
+}
+
+/// The period that gives the rate where the busiest CPU has so many events a second; `now` where there are none.
+fn next_period(steer: Steer, now: u64, events_per_second: f64) -> u64 {
+    let right = events_per_second / f64::from(steer.rate.max(1));
+    let ratio = right / now as f64;
+    if events_per_second <= 0.0 || (1.0 / NEAR..=NEAR).contains(&ratio) {
+        return now;
+    }
+    let within = (right as u64).clamp(now / SHORTEN, now.saturating_mul(LENGTHEN)).clamp(steer.min, MAX_PERIOD);
+    if steer.multiple > 1 {
+        within.next_multiple_of(steer.multiple)
+    } else {
+        within | 1
+    }
+}
+
+/// CPUs that were not there all the time. Events of a CPU that goes offline are gone for good
+/// (`perf_event_exit_cpu_context()` in kernel/events/core.c).
+struct Hotplug {
+    sampled: BTreeSet<u32>,
+    /// Those online at the beginning, once they have been read.
+    begin: Option<BTreeSet<u32>>,
+    gone: BTreeSet<u32>,
+    new: BTreeSet<u32>,
+}
+
+impl Hotplug {
+    fn new(sampled: Vec<u32>) -> Self {
+        Self { sampled: sampled.into_iter().collect(), begin: None, gone: BTreeSet::new(), new: BTreeSet::new() }
+    }
+
+    fn look(&mut self, sys: &Path) {
+        let online = std::fs::read(sys.join("devices/system/cpu/online")).ok();
+        if let Some(online) = online.and_then(|online| parse_cpu_list(&online)).filter(|online| !online.is_empty()) {
+            self.saw(&online.into_iter().collect());
+        }
+    }
+
+    fn saw(&mut self, online: &BTreeSet<u32>) {
+        self.gone.extend(self.sampled.difference(online));
+        match &self.begin {
+            Some(begin) => self.new.extend(online.difference(begin).filter(|cpu| !self.sampled.contains(cpu))),
+            None => self.begin = Some(online.clone()),
+        }
+    }
+
+    fn sentences(&self) -> Vec<String> {
+        let list = |cpus: &BTreeSet<u32>| format_cpu_list(&cpus.iter().copied().collect::<Vec<_>>());
+        [
+            (&self.gone, "went offline during the capture: not sampled since"),
+            (&self.new, "came online during the capture: not sampled"),
+        ]
+        .into_iter()
+        .filter(|(cpus, _)| !cpus.is_empty())
+        .map(|(cpus, what)| format!("CPU {} {what}", list(cpus)))
+        .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPS: Steer = Steer { rate: 1000, min: 1 << 14, multiple: 16 };
+    const LOADS: Steer = Steer { rate: 1000, min: 1009, multiple: 1 };
+
+    #[test]
+    fn a_period_settles_at_the_rate() {
+        for (steer, events, first) in [(OPS, 4e9, 1 << 20), (LOADS, 3e7, 100_003), (LOADS, 5e8, 100_003)] {
+            let mut period = first;
+            for _ in 0..8 {
+                period = next_period(steer, period, events);
+                assert!(period.is_multiple_of(steer.multiple) && (steer.multiple > 1 || period % 2 == 1));
+            }
+            let rate = events / period as f64;
+            assert!((800.0..=1250.0).contains(&rate), "{rate}");
+            assert_eq!(next_period(steer, period, events * 1.1), period, "small changes are left alone");
+        }
+    }
+
+    #[test]
+    fn an_idle_host_does_not_bring_the_period_down_at_once() {
+        assert_eq!(next_period(LOADS, 100_003, 0.0), 100_003);
+        assert_eq!(next_period(LOADS, 100_003, 5_000.0), 50_001);
+        assert_eq!(next_period(LOADS, 1_100, 10.0), 1_009);
+        assert_eq!(next_period(OPS, 1 << 14, 10.0), 1 << 14);
+        assert_eq!(next_period(LOADS, 1_009, f64::MAX), (1_009 * LENGTHEN) | 1);
+    }
+
+    #[test]
+    fn cpus_that_go_and_come_are_named() {
+        let set = |cpus: &[u32]| cpus.iter().copied().collect::<BTreeSet<u32>>();
+        let mut hotplug = Hotplug::new(vec![0, 1, 2, 3]);
+        for online in [&[0, 1, 2, 3, 4][..], &[0, 3, 4], &[0, 1, 3, 4, 5]] {
+            hotplug.saw(&set(online));
+        }
+        assert_eq!(
+            hotplug.sentences(),
+            [
+                "CPU 1-2 went offline during the capture: not sampled since",
+                "CPU 5 came online during the capture: not sampled"
+            ]
+        );
+        let mut quiet = Hotplug::new(vec![0]);
+        quiet.saw(&set(&[0, 1]));
+        quiet.saw(&set(&[0, 1]));
+        assert_eq!(quiet.sentences(), [""; 0], "-C leaves CPUs out on purpose");
+    }
+}

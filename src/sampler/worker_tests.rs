@@ -1,0 +1,121 @@
+//! Tests of what a worker makes of records.
+
+use super::super::encode::encode;
+use super::super::record::{sample_type, SampleId};
+use super::*;
+
+const LAYOUT: Layout = Layout {
+    sample_type: sample_type::TID | sample_type::TIME | sample_type::ADDR,
+    read_format: 0,
+    branch_sample_type: 0,
+    regs_user: 0,
+    regs_intr: 0,
+    sample_id_all: true,
+};
+
+fn sink(out: Sender<Batch>, child_pid_namespace: bool) -> BatchSink {
+    let identity = Identity { own_pid: 1000, child_pid_namespace };
+    BatchSink::new(0, out, identity, Reading::Fault)
+}
+
+fn sample(pid: u32, misc: u16) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let record = SampleRecord { pid, tid: pid, time: 5, addr: 0x1000, ..SampleRecord::default() };
+    assert!(encode(&Record::Sample(record), &SampleId::default(), misc, &LAYOUT, &mut bytes));
+    bytes
+}
+
+#[test]
+fn a_full_channel_drops_samples_in_the_end_and_never_side_band() {
+    let (out, session) = crossbeam_channel::bounded(1);
+    let mut sink = sink(out, false);
+    let mut comm = Vec::new();
+    let record = Record::Comm { pid: 7, tid: 7, exec: false, comm: b"web" };
+    assert!(encode(&record, &SampleId { time: 3, ..SampleId::default() }, 0, &LAYOUT, &mut comm));
+    for _ in 0..3 {
+        sink.take(&comm, &LAYOUT);
+        sink.take(&sample(7, 2), &LAYOUT);
+        sink.send();
+    }
+    assert_eq!((sink.batch.samples.len(), sink.loss.channel_full), (2, 0), "a short wait costs nothing");
+    while sink.loss.channel_full == 0 {
+        sink.take(&sample(7, 2), &LAYOUT);
+    }
+    sink.take(&sample(7, 2), &LAYOUT);
+    let first = session.recv().unwrap();
+    sink.send_last();
+    let last = session.recv().unwrap();
+    assert_eq!((first.samples.len(), first.side_band.len()), (1, 1));
+    assert_eq!((last.samples.len(), last.side_band.len()), (1, 2), "both names waited for room");
+    assert_eq!(sink.loss.channel_full, (PATIENCE * BATCH) as u64);
+    assert_eq!(sink.loss.samples, sink.loss.channel_full + 2);
+}
+
+#[test]
+fn ourselves_idle_strangers_and_the_dead_are_told_apart() {
+    let (out, _session) = crossbeam_channel::bounded(1);
+    let mut host = sink(out.clone(), false);
+    for (pid, misc) in [(1000, 2), (0, 1), (u32::MAX, 2), (9, 2)] {
+        host.take(&sample(pid, misc), &LAYOUT);
+    }
+    let Loss { own, idle, outside_pid_namespace, exiting, samples, .. } = host.loss;
+    assert_eq!((own, idle, outside_pid_namespace, exiting, samples), (1, 0, 1, 1, 1), "idle makes no fault");
+    let mut timer = sink(out.clone(), false);
+    timer.reading = Reading::UserByMode;
+    timer.take(&sample(0, 1), &LAYOUT);
+    timer.take(&sample(0, 2), &LAYOUT);
+    assert_eq!((timer.loss.idle, timer.loss.outside_pid_namespace), (1, 1), "idle runs no user code");
+    let mut child = sink(out, true);
+    child.take(&sample(0, 1), &LAYOUT);
+    assert_eq!((child.loss.idle, child.loss.outside_pid_namespace), (0, 1));
+}
+
+#[test]
+fn what_hardware_samples_say_nothing_of_is_left_out_and_counted() {
+    const LOAD: u64 = 0x2;
+    const STORE: u64 = 0x4;
+    const NOT_AVAILABLE: u64 = 0x1;
+    let layout = Layout {
+        sample_type: LAYOUT.sample_type | sample_type::IP | sample_type::WEIGHT_STRUCT | sample_type::DATA_SRC,
+        ..LAYOUT
+    };
+    let (out, session) = crossbeam_channel::bounded(1);
+    let mut sink = sink(out, false);
+    sink.reading = Reading::Hardware { user_only: true, ops: true, ldlat: Some(30) };
+    for (ip, addr, misc, data_src, weight) in [
+        (0x400, 0x1000, 2, LOAD, 0x7_0000_001e),
+        (0x400, 0x1008, 2, LOAD, 0),
+        (0x400, 0x1010, 2, STORE, 5),
+        (0x400, 0x1018, 2, LOAD, 0x63_0000_001d),
+        (0, 0, 2, LOAD, 0),
+        (0x400, 0, 2, NOT_AVAILABLE, 0),
+        (0x400, 0x1020, 1, LOAD, 90),
+    ] {
+        let record = SampleRecord { ip, addr, data_src, weight, pid: 7, tid: 7, time: 5, ..SampleRecord::default() };
+        let mut bytes = Vec::new();
+        assert!(encode(&Record::Sample(record), &SampleId::default(), misc, &layout, &mut bytes));
+        sink.take(&bytes, &layout);
+    }
+    let Loss { samples, bogus, no_memory_op, below_ldlat, in_kernel, .. } = sink.loss;
+    assert_eq!((samples, bogus, no_memory_op, below_ldlat, in_kernel), (3, 1, 1, 1, 1));
+    sink.send_last();
+    let batch = session.recv().unwrap();
+    let got: Vec<_> = batch.samples.iter().map(|captured| captured.sample).map(|s| (s.addr, s.latency)).collect();
+    assert_eq!(got, [(0x1000, 30), (0x1008, 0), (0x1010, 5)]);
+}
+
+#[test]
+fn broken_records_are_counted() {
+    let (out, _session) = crossbeam_channel::bounded(1);
+    let mut sink = sink(out, false);
+    let mut cut = sample(7, 2)[..16].to_vec();
+    cut[6..8].copy_from_slice(&16u16.to_ne_bytes());
+    sink.take(&cut, &LAYOUT);
+    assert_eq!((sink.loss.malformed, sink.loss.samples), (1, 0));
+    for record in [Record::Lost { id: 1, lost: u64::MAX }, Record::LostSamples { lost: u64::MAX }].repeat(2) {
+        let mut bytes = Vec::new();
+        assert!(encode(&record, &SampleId::default(), 0, &LAYOUT, &mut bytes));
+        sink.take(&bytes, &LAYOUT);
+    }
+    assert_eq!((sink.loss.ring_full, sink.loss.hardware), (u64::MAX, u64::MAX));
+}
