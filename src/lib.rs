@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod cluster;
 pub mod config;
+pub mod doctor;
 pub mod resolve;
 pub mod sample;
 pub mod sampler;

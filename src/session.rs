@@ -24,7 +24,7 @@ mod recovery;
 pub use decider::{Decided, Decider};
 use order::Order;
 use recovery::Recoverer;
-pub use recovery::Yield;
+pub use recovery::{Yield, FRAMES_HIDDEN};
 
 /// How often a capture looks up where nothing arrives.
 const TICK: Duration = Duration::from_millis(50);

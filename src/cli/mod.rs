@@ -14,6 +14,7 @@ macro_rules! say {
 }
 
 mod command;
+mod doctor;
 mod output;
 mod run;
 mod source;
@@ -38,6 +39,10 @@ struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(Box<run::RunArgs>),
+    Doctor(doctor::DoctorArgs),
+    /// The load that `doctor --self-test` samples
+    #[command(name = doctor::LOAD, hide = true)]
+    DoctorLoad,
     /// Print a shell's completions to stdout
     #[command(after_help = "Example:\n  scxprof completions bash > /etc/bash_completion.d/scxprof")]
     Completions {
@@ -100,12 +105,23 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
     };
     let result = match args.command {
         Command::Run(args) => run::run(&args, stdout_is_open),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::DoctorLoad => doctor::load(),
         Command::Completions { shell } => completions(shell),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.exit(),
     }
+}
+
+/// A number of seconds on the command line.
+fn seconds(text: &str) -> Result<std::time::Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    if seconds <= 0.0 || seconds.is_nan() {
+        return Err("must be more than 0 seconds".to_owned());
+    }
+    std::time::Duration::try_from_secs_f64(seconds).map_err(|_| "too many seconds".to_owned())
 }
 
 fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {

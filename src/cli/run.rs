@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::command::Held;
 use super::output::Output;
 use super::source::SourceArgs;
-use super::Failure;
+use super::{seconds, Failure};
 use crate::config::{self, GroupOptions, Groups};
 use crate::resolve::cgroups::Cgroups;
 use crate::resolve::topology::{self, PidNamespace};
@@ -102,14 +102,6 @@ pub(super) struct RunArgs {
     command: Vec<OsString>,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
-    if seconds <= 0.0 || seconds.is_nan() {
-        return Err("must be more than 0 seconds".to_owned());
-    }
-    Duration::try_from_secs_f64(seconds).map_err(|_| "too many seconds".to_owned())
-}
-
 fn percent(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').parse() {
         Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
@@ -132,12 +124,10 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
         return Err(Failure::Usage(anyhow!("--cgroup-root {}: not a directory", root.display())));
     }
     let pid_namespace = topology::pid_namespace(&roots);
-    if let PidNamespace::ProcfsElsewhere { ours, .. } = pid_namespace {
-        return Err(Failure::Unsupported(anyhow!(
-            "{} is of another pid namespace than ours (it does not know us as {ours}), so threads would get the names of others; \
-             mount one that fits, as `unshare --pid --fork --mount-proc` does, or run with --pid=host",
-            roots.proc.display()
-        )));
+    if let (PidNamespace::ProcfsElsewhere { .. }, Some((why, help))) =
+        (&pid_namespace, pid_namespace.trouble(&roots.proc))
+    {
+        return Err(Failure::Unsupported(anyhow!("{why}; {help}")));
     }
     let groups = Groups::new(&GroupOptions {
         cells: args.cells.clone(),
@@ -408,8 +398,7 @@ fn yield_text(recovery: &Yield) -> String {
         lines.push(format!("Addresses without a page: {}", recovery.absent_pages));
     }
     if !recovery.frames_visible {
-        let known = "shared memory is known by its file and offset";
-        lines.push(format!("Physical addresses are not shown to us (CAP_SYS_ADMIN): {known}"));
+        lines.push(session::FRAMES_HIDDEN.to_owned());
     }
     lines.join("\n")
 }

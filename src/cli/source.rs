@@ -103,7 +103,10 @@ fn said(error: &SamplerError, source: Source) -> String {
 fn failure_of(error: SessionError, source: Source) -> Failure {
     match error {
         SessionError::Sampler(error) if !error.is_unsupported() => Failure::Usage(error.into()),
-        SessionError::Sampler(error) => Failure::Unsupported(anyhow::anyhow!("{}", said(&error, source))),
+        SessionError::Sampler(error) => {
+            say!("scxprof: `scxprof doctor` shows what this host allows");
+            Failure::Unsupported(anyhow::anyhow!("{}", said(&error, source)))
+        }
         error => Failure::Unsupported(error.into()),
     }
 }

@@ -93,6 +93,16 @@ fn cpu_list(path: &Path) -> Result<Vec<u32>, Error> {
     })
 }
 
+/// The inode of the initial user namespace (`PROC_USER_INIT_INO`, include/linux/proc_ns.h).
+const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
+
+/// True where our user namespace is the initial one; `None` where procfs does not say.
+#[must_use]
+pub fn initial_user_namespace(roots: &Roots) -> Option<bool> {
+    let metadata = fs::metadata(roots.proc.join("self/ns/user")).ok()?;
+    Some(metadata.ino() == INITIAL_USER_NAMESPACE)
+}
+
 /// Which pid namespace we run in: it decides what a pid of 0 in a sample means, and whether procfs speaks of the same pids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PidNamespace {
@@ -112,6 +122,29 @@ pub enum PidNamespace {
         /// Why.
         reason: String,
     },
+}
+
+impl PidNamespace {
+    /// What is wrong with it for reading the threads of the host under `proc`, and what would help.
+    #[must_use]
+    pub fn trouble(&self, proc: &Path) -> Option<(String, &'static str)> {
+        match self {
+            Self::Initial => None,
+            Self::Child => Some((
+                "a child pid namespace: tasks outside it are counted, and cannot be named".to_owned(),
+                "run with --pid=host",
+            )),
+            Self::ProcfsElsewhere { ours, .. } => Some((
+                format!(
+                    "{} is of another pid namespace than ours (it does not know us as {ours}), so threads would get the names \
+                     of others",
+                    proc.display()
+                ),
+                "mount one that fits, as `unshare --pid --fork --mount-proc` does, or run with --pid=host",
+            )),
+            Self::Unknown { reason } => Some((format!("cannot tell which pid namespace this is: {reason}"), "mount procfs")),
+        }
+    }
 }
 
 /// Finds out which pid namespace we run in, from the inode of `proc/self/ns/pid` and our pid in `proc/self`.

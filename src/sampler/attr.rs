@@ -43,17 +43,39 @@ impl Feature {
     #[must_use]
     pub fn without(self) -> &'static str {
         match self {
-            Self::FormatLost => "no lost counts per event (PERF_FORMAT_LOST, Linux 6.0): loss is what the rings report",
-            Self::BuildId => "no build ids in mapping records (Linux 5.12)",
-            Self::WeightStruct => "PERF_SAMPLE_WEIGHT in place of WEIGHT_STRUCT (Linux 5.12)",
-            Self::DataPageSize => "no page sizes (PERF_SAMPLE_DATA_PAGE_SIZE, Linux 5.11)",
-            Self::Cgroup => {
-                "no cgroup in the samples (PERF_SAMPLE_CGROUP, Linux 5.7 with CONFIG_CGROUP_PERF): read from procfs"
-            }
-            Self::PhysAddr => {
-                "no physical addresses (PERF_SAMPLE_PHYS_ADDR needs CAP_PERFMON or perf_event_paranoid <= 1)"
-            }
-            Self::Kernel => "no accesses by kernel code (needs CAP_PERFMON or perf_event_paranoid <= 1)",
+            Self::FormatLost => "no lost counts per event, loss is what the rings report",
+            Self::BuildId => "no build ids in mapping records",
+            Self::WeightStruct => "PERF_SAMPLE_WEIGHT in place of WEIGHT_STRUCT",
+            Self::DataPageSize => "no page sizes",
+            Self::Cgroup => "no cgroup in the samples, it is read from procfs",
+            Self::PhysAddr => "no physical addresses",
+            Self::Kernel => "no accesses by kernel code",
+        }
+    }
+
+    /// The field of `perf_event_attr` that asks for it.
+    #[must_use]
+    pub fn field(self) -> &'static str {
+        match self {
+            Self::FormatLost => "PERF_FORMAT_LOST",
+            Self::BuildId => "attr.build_id",
+            Self::WeightStruct => "PERF_SAMPLE_WEIGHT_STRUCT",
+            Self::DataPageSize => "PERF_SAMPLE_DATA_PAGE_SIZE",
+            Self::Cgroup => "PERF_SAMPLE_CGROUP",
+            Self::PhysAddr => "PERF_SAMPLE_PHYS_ADDR",
+            Self::Kernel => "attr.exclude_kernel=0",
+        }
+    }
+
+    /// What it takes.
+    #[must_use]
+    pub fn needs(self) -> &'static str {
+        match self {
+            Self::FormatLost => "Linux 6.0",
+            Self::BuildId | Self::WeightStruct => "Linux 5.12",
+            Self::DataPageSize => "Linux 5.11",
+            Self::Cgroup => "Linux 5.7 with CONFIG_CGROUP_PERF",
+            Self::PhysAddr | Self::Kernel => "CAP_PERFMON or kernel.perf_event_paranoid <= 1",
         }
     }
 
@@ -106,6 +128,38 @@ impl Features {
 impl std::fmt::Debug for Features {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_set().entries(Feature::ALL.into_iter().filter(|&feature| self.has(feature))).finish()
+    }
+}
+
+/// A feature that a run does without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refused {
+    /// Which.
+    pub feature: Feature,
+    /// What the kernel said; `None` where it was not asked.
+    pub errno: Option<i32>,
+}
+
+impl Refused {
+    /// What is missing and what the kernel said.
+    #[must_use]
+    pub fn why(&self) -> String {
+        let said = self
+            .errno
+            .map_or_else(|| "not asked for".to_owned(), |errno| std::io::Error::from_raw_os_error(errno).to_string());
+        format!("{} ({}: {said})", self.feature.without(), self.feature.field())
+    }
+
+    /// What would help.
+    #[must_use]
+    pub fn help(&self) -> String {
+        format!("it needs {}", self.feature.needs())
+    }
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}; {}", self.why(), self.help())
     }
 }
 
@@ -331,13 +385,15 @@ pub fn layout(attr: &sys::perf_event_attr) -> Layout {
 /// `open` tries one set. The errno EACCES or EPERM takes away what needs rights; EINVAL, E2BIG and EOPNOTSUPP what may be
 /// unknown; any other is final.
 ///
+/// What is missing comes with what the kernel said of it alone.
+///
 /// # Errors
 /// What `open` said last.
 pub fn negotiate<T, E>(
     wanted: Features,
     mut open: impl FnMut(Features) -> Result<T, E>,
     errno: impl Fn(&E) -> i32,
-) -> Result<(T, Features), E> {
+) -> Result<(T, Features, Vec<Refused>), E> {
     let mut features = wanted;
     let mut given_up = Vec::new();
     let opened = loop {
@@ -365,13 +421,17 @@ pub fn negotiate<T, E>(
         }
     };
     let mut best = opened;
+    let mut refused = Vec::new();
     for feature in given_up.into_iter().rev() {
-        if let Ok(opened) = open(features.with(feature)) {
-            best = opened;
-            features = features.with(feature);
+        match open(features.with(feature)) {
+            Ok(opened) => {
+                best = opened;
+                features = features.with(feature);
+            }
+            Err(error) => refused.push(Refused { feature, errno: Some(errno(&error)) }),
         }
     }
-    Ok((best, features))
+    Ok((best, features, refused))
 }
 
 #[cfg(test)]
@@ -379,7 +439,7 @@ mod tests {
     use super::*;
 
     /// A kernel that knows only `known`, and gives rights to the kernel's data or not.
-    fn kernel(known: &[Feature], rights: bool) -> Result<Features, i32> {
+    fn kernel(known: &[Feature], rights: bool) -> Result<(Features, Vec<Refused>), i32> {
         let open = |features: Features| {
             let needs_rights = features.has(Feature::PhysAddr) || features.has(Feature::Kernel);
             if !rights && needs_rights {
@@ -392,7 +452,7 @@ mod tests {
             }
             Ok(())
         };
-        negotiate(Features::all(), open, |errno| *errno).map(|((), features)| features)
+        negotiate(Features::all(), open, |errno| *errno).map(|((), features, refused)| (features, refused))
     }
 
     #[test]
@@ -400,7 +460,12 @@ mod tests {
         for known in 0..64u8 {
             let known: Vec<_> = Feature::ALL.into_iter().filter(|feature| known & feature.bit() != 0).collect();
             for rights in [true, false] {
-                let features = kernel(&known, rights).unwrap();
+                let (features, refused) = kernel(&known, rights).unwrap();
+                assert_eq!(refused.len(), features.missing().count());
+                for Refused { feature, errno } in refused {
+                    let right = !rights && matches!(feature, Feature::PhysAddr | Feature::Kernel);
+                    assert_eq!(errno, Some(if right { libc::EACCES } else { libc::EINVAL }), "{feature:?}");
+                }
                 for feature in Feature::ALL {
                     let expected = match feature {
                         Feature::Kernel => rights,

@@ -7,6 +7,11 @@ use thiserror::Error;
 use super::open::EventError;
 use super::pmu::{NoIbs, NoPebs};
 
+/// What helps against too few open files.
+pub const NOFILE_HELP: &str = "raise it with `ulimit -Hn`, or sample fewer CPUs with -C";
+/// What helps against too little locked memory.
+pub const MLOCK_HELP: &str = "raise either, or run with CAP_IPC_LOCK";
+
 /// Why no capture began.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -28,7 +33,7 @@ pub enum SamplerError {
         source: EventError,
     },
     /// Too many open files.
-    #[error("{event}; sampling {cpus} CPUs takes {needed} open files and RLIMIT_NOFILE allows {soft} (hard limit {hard}): raise it with `ulimit -Hn`, or sample fewer CPUs with -C", event = .source)]
+    #[error("{event}; sampling {cpus} CPUs takes {needed} open files and RLIMIT_NOFILE allows {soft} (hard limit {hard}); {NOFILE_HELP}", event = .source)]
     TooManyFiles {
         /// What was refused.
         #[source]
@@ -43,7 +48,7 @@ pub enum SamplerError {
         hard: u64,
     },
     /// No room for even the smallest ring.
-    #[error("{event}: no locked memory for a ring of one page: kernel.perf_event_mlock_kb is {mlock_kb} KiB a CPU for all of this user's rings, RLIMIT_MEMLOCK {memlock}; raise either, or run with CAP_IPC_LOCK", event = .source)]
+    #[error("{event}: no locked memory for a ring of one page: kernel.perf_event_mlock_kb is {mlock_kb} KiB a CPU for all of this user's rings, RLIMIT_MEMLOCK {memlock}; {MLOCK_HELP}", event = .source)]
     NoLockedMemory {
         /// What was refused.
         #[source]
@@ -123,11 +128,16 @@ pub enum SamplerError {
         cpus: String,
     },
     /// No event for the timer source.
-    #[error("source timer: no event serves here: {reasons}")]
+    #[error("source timer: no event serves here: {reasons}{}", after(hint.as_deref()))]
     NoTimer {
         /// Each event and why it does not.
         reasons: String,
+        /// What would help, where rights are missing.
+        hint: Option<String>,
     },
+    /// Nobody says which CPUs are online.
+    #[error(transparent)]
+    Cpus(#[from] crate::resolve::Error),
     /// A CPU that is not online.
     #[error("CPU {cpu} is not online")]
     NoSuchCpu {
@@ -148,7 +158,34 @@ pub enum SamplerError {
     Thread(#[source] io::Error),
 }
 
+/// A hint at the end of a sentence.
+fn after(hint: Option<&str>) -> String {
+    hint.map_or_else(String::new, |hint| format!("; {hint}"))
+}
+
 impl SamplerError {
+    /// What would help, where that is known: the end of the error's sentence.
+    #[must_use]
+    pub fn help(&self) -> Option<&str> {
+        match self {
+            Self::NotPermitted { hint, .. } => Some(hint),
+            Self::NoTimer { hint, .. } => hint.as_deref(),
+            Self::TooManyFiles { .. } => Some(NOFILE_HELP),
+            Self::NoLockedMemory { .. } => Some(MLOCK_HELP),
+            _ => None,
+        }
+    }
+
+    /// The error's sentence without [`SamplerError::help`].
+    #[must_use]
+    pub fn why(&self) -> String {
+        let text = self.to_string();
+        match self.help().and_then(|help| text.strip_suffix(help)?.strip_suffix("; ")) {
+            Some(why) => why.to_owned(),
+            None => text,
+        }
+    }
+
     /// True where a smaller ring may fit.
     pub(super) fn is_no_room(&self) -> bool {
         match self {
@@ -165,5 +202,31 @@ impl SamplerError {
             self,
             Self::NoSuchCpu { .. } | Self::NoSuchTask { .. } | Self::Threshold { .. } | Self::FrequencyTooHigh { .. }
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sentence_ends_with_what_would_help() {
+        let source = |errno| EventError {
+            call: "perf_event_open",
+            event: "minor-faults".into(),
+            cpu: 3,
+            source: io::Error::from_raw_os_error(errno),
+        };
+        let errors = [
+            SamplerError::NotPermitted { source: source(libc::EACCES), hint: "be root".to_owned() },
+            SamplerError::NoTimer { reasons: "cpu-clock: no".to_owned(), hint: Some("be root".to_owned()) },
+            SamplerError::TooManyFiles { source: source(libc::EMFILE), cpus: 8, needed: 80, soft: 1, hard: 2 },
+            SamplerError::NoLockedMemory { source: source(libc::EPERM), mlock_kb: 4, memlock: "8 KiB".to_owned() },
+        ];
+        for error in errors {
+            assert_eq!(format!("{}; {}", error.why(), error.help().unwrap()), error.to_string());
+        }
+        let error = SamplerError::NoSuchCpu { cpu: 9 };
+        assert_eq!((error.why(), error.help()), ("CPU 9 is not online".to_owned(), None));
     }
 }

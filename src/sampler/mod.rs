@@ -33,10 +33,10 @@ mod worker;
 #[cfg(test)]
 mod record_tests;
 
-pub use error::SamplerError;
+pub use error::{SamplerError, MLOCK_HELP, NOFILE_HELP};
 pub use hardware::{Hardware, Pace};
 
-use attr::{Feature, Features};
+use attr::{Feature, Features, Refused};
 use clock::Offset;
 use open::{Event, EventError};
 use opener::Opener;
@@ -119,7 +119,7 @@ pub struct Check {
 /// Why the source does not work, as [`Sampler::open`] would say it.
 pub fn check(options: &Options) -> Result<Check, SamplerError> {
     let opener = Opener::new(options, options.hardware.batched);
-    let Choice { plan, features, side_features } = opener.choose()?;
+    let Choice { plan, features, side_features, .. } = opener.choose()?;
     let attr = |event: &Planned| opener.attr(&event.spec, features, options.mmap_pages);
     Ok(Check {
         attrs: plan.events.iter().map(attr).collect(),
@@ -135,6 +135,8 @@ struct Choice {
     plan: Plan,
     features: Features,
     side_features: Features,
+    /// What the samples could carry and do not.
+    refused: Vec<Refused>,
 }
 
 /// Events that are open and not yet enabled.
@@ -150,6 +152,8 @@ pub struct Sampler {
     events: Vec<Planned>,
     features: Features,
     side_features: Features,
+    refused: Vec<Refused>,
+    chosen: Vec<String>,
     notes: Vec<String>,
     target: TargetKind,
     workers: usize,
@@ -191,15 +195,9 @@ impl Sampler {
 
     fn open_as(options: &Options, batched: bool) -> Result<Self, SamplerError> {
         let opener = Opener::new(options, batched);
-        let Choice { plan, features, side_features } = opener.choose()?;
-        let Plan { events, reading, mut notes } = plan;
-        let wanted = events.iter().fold(Features::all(), |wanted, event| wanted.and(event.spec.wants));
-        let refused = |feature: &Feature| match feature {
-            Feature::BuildId => !side_features.has(*feature),
-            _ => wanted.has(*feature) && !features.has(*feature),
-        };
-        notes
-            .extend(Feature::ALL.iter().filter(|feature| refused(feature)).map(|feature| feature.without().to_owned()));
+        let Choice { plan, features, side_features, refused } = opener.choose()?;
+        let Plan { events, reading, notes: chosen } = plan;
+        let notes = chosen.iter().cloned().chain(refused.iter().map(Refused::to_string)).collect();
 
         let mut sampler = Self {
             rings: Vec::new(),
@@ -209,6 +207,8 @@ impl Sampler {
             events,
             features,
             side_features,
+            refused,
+            chosen,
             notes,
             target: match options.target {
                 Target::Tasks { enable_on_exec, .. } => TargetKind::Tasks { enable_on_exec },
@@ -224,7 +224,7 @@ impl Sampler {
             batched,
             sys: options.sys.clone(),
         };
-        let mut refused = None;
+        let mut no_room = None;
         while let Err(error) = sampler.open_cpus(&opener) {
             if !error.is_no_room() || sampler.mmap_pages <= 1 {
                 return Err(error);
@@ -232,9 +232,9 @@ impl Sampler {
             // All of them anew: the first rings would leave nothing for the others, and a ring's watermark is its event's.
             sampler.close();
             sampler.mmap_pages /= 2;
-            refused = Some(error);
+            no_room = Some(error);
         }
-        if let Some(error) = refused {
+        if let Some(error) = no_room {
             let why = match error {
                 SamplerError::NoLockedMemory { mlock_kb, memlock, .. } => format!(
                     "kernel.perf_event_mlock_kb is {mlock_kb} KiB a CPU for all of this user's rings and RLIMIT_MEMLOCK is \
@@ -252,6 +252,29 @@ impl Sampler {
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// The events that sample, as perf names them.
+    pub fn event_names(&self) -> impl Iterator<Item = &str> {
+        self.events.iter().map(|event| &*event.spec.name)
+    }
+
+    /// The least `precise_ip` that was taken, of the events that need one.
+    #[must_use]
+    pub fn precise(&self) -> Option<u8> {
+        self.events.iter().map(|event| event.spec.precise).filter(|&precise| precise > 0).min()
+    }
+
+    /// Why it is these events, as sentences; they are among [`Sampler::notes`] too.
+    #[must_use]
+    pub fn choice(&self) -> &[String] {
+        &self.chosen
+    }
+
+    /// What the samples could carry and do not.
+    #[must_use]
+    pub fn refused(&self) -> &[Refused] {
+        &self.refused
     }
 
     /// What the samples carry.

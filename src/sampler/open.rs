@@ -255,6 +255,12 @@ pub fn raise_file_limit(needed: u64) -> io::Result<Limit> {
     file_limit()
 }
 
+/// Open files that `events` for each of so many CPUs, or CPUs and tasks, take, and what the program has open.
+#[must_use]
+pub fn files_needed(places: usize, events: usize) -> u64 {
+    (places * events) as u64 + 64
+}
+
 /// `RLIMIT_MEMLOCK`, in bytes.
 ///
 /// # Errors
@@ -267,6 +273,46 @@ pub fn memlock_limit() -> io::Result<Limit> {
 #[must_use]
 pub fn sysctl(proc: &Path, name: &str) -> Option<i64> {
     fs::read_to_string(proc.join("sys/kernel").join(name)).ok()?.trim().parse().ok()
+}
+
+/// Whose accesses are to be sampled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// Those of every task.
+    All,
+    /// Those of one's own tasks.
+    Own,
+    /// Those of one's own tasks, with an event that cannot leave out the kernel.
+    OwnWithKernel,
+}
+
+/// Which rights sampling takes, with the `kernel.perf_event_paranoid` that is in force.
+#[must_use]
+pub fn rights(proc: &Path, whose: Whose) -> String {
+    let level = sysctl(proc, "perf_event_paranoid");
+    let is = level.map_or_else(|| "it is not readable".to_owned(), |level| format!("it is {level}"));
+    // Debian's and Ubuntu's kernels have levels above mainline's 2.
+    let above = match level {
+        Some(3..) => "; above 2, which mainline kernels do not have, CAP_SYS_ADMIN may be needed",
+        _ => "",
+    };
+    match whose {
+        Whose::All => {
+            let own = match level {
+                Some(3..) => "",
+                _ => "; your own processes can be sampled with -p PID or -- COMMAND",
+            };
+            format!("sampling every task needs root, CAP_PERFMON or kernel.perf_event_paranoid <= 0 ({is}){above}{own}")
+        }
+        Whose::OwnWithKernel => format!(
+            "this PMU cannot leave out the kernel, so it needs root, CAP_PERFMON or kernel.perf_event_paranoid <= 1 \
+             ({is}){above}"
+        ),
+        Whose::Own => format!(
+            "sampling a process needs to be its user and kernel.perf_event_paranoid <= 2 ({is}), or root or CAP_PERFMON{above}; \
+             a container's seccomp profile can also forbid perf_event_open"
+        ),
+    }
 }
 
 /// CLOCK_MONOTONIC in ns, the clock of all records.

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use perf_event_open_sys::bindings as sys;
 
-use super::attr::{self, EventSpec, Exclude, Features, Scope};
-use super::open::{self, Event, EventError, Watch};
+use super::attr::{self, EventSpec, Exclude, Feature, Features, Refused, Scope};
+use super::open::{self, Event, EventError, Watch, Whose};
 use super::plan::{self, Planned};
 use super::record::Layout;
 use super::{probe, Choice, Options, SamplerError, Target};
@@ -37,7 +37,7 @@ impl<'a> Opener<'a> {
             (Source::Pebs, false) => 3,
             _ => 2,
         };
-        let needed = (options.cpus.len() * tasks * events) as u64 + 64;
+        let needed = open::files_needed(options.cpus.len() * tasks, events);
         // What cannot be raised shows when an event does not open, with both limits.
         let _ = open::raise_file_limit(needed);
         Self { options, needed, batched: batched && options.source == Source::Pebs }
@@ -74,8 +74,11 @@ impl<'a> Opener<'a> {
     pub(super) fn choose(&self) -> Result<Choice, SamplerError> {
         let mut plan = plan::plan(self.options, self.batched)?;
         let mut features = self.options.features;
+        let mut said = Vec::new();
         for event in &mut plan.events {
-            features = features.and(self.try_each(&event.cpus.clone(), |watch, cpu| self.take(event, watch, cpu))?);
+            let (taken, refused) = self.try_each(&event.cpus.clone(), |watch, cpu| self.take(event, watch, cpu))?;
+            features = features.and(taken);
+            said.extend(refused);
             if let (Some(config), Some(&cpu)) = (event.probe, event.cpus.first()) {
                 probe::counts(&EventSpec { config, ..event.spec.clone() }, features, cpu)?;
             }
@@ -83,20 +86,33 @@ impl<'a> Opener<'a> {
         let precise = plan.events.iter().filter(|event| event.spec.precise == 1);
         plan.notes
             .extend(precise.map(|event| format!("{}: precise_ip 1 is the most that works here", event.spec.name)));
-        let side_features = self.try_each(&self.options.cpus, |watch, cpu| {
+        let (side_features, side_said) = self.try_each(&self.options.cpus, |watch, cpu| {
             let open = |features| Event::open(SIDE_BAND, &attr::side_band(features, self.scope(), 4096), watch, cpu);
             let negotiated = attr::negotiate(self.options.features, open, EventError::errno);
-            negotiated.map(|(_, features)| features).map_err(|error| self.explain(error, watch, false))
+            negotiated
+                .map(|(_, features, refused)| (features, refused))
+                .map_err(|error| self.explain(error, watch, false))
         })?;
-        Ok(Choice { plan, features, side_features })
+        let wanted = plan.events.iter().fold(Features::all(), |wanted, event| wanted.and(event.spec.wants));
+        let refused = |feature| {
+            let (missing, said) = match feature {
+                Feature::BuildId => (!side_features.has(feature), &side_said),
+                _ => (wanted.has(feature) && !features.has(feature), &said),
+            };
+            let refused = said.iter().find(|refused| refused.feature == feature).copied();
+            // What the options leave out was not asked for.
+            missing.then(|| refused.unwrap_or(Refused { feature, errno: None }))
+        };
+        let refused = Feature::ALL.into_iter().filter_map(refused).collect();
+        Ok(Choice { plan, features, side_features, refused })
     }
 
     /// Tries the CPUs until one is online, and there the threads until one has not ended.
-    fn try_each(
+    fn try_each<T>(
         &self,
         cpus: &[u32],
-        mut attempt: impl FnMut(Watch<'_>, u32) -> Result<Features, SamplerError>,
-    ) -> Result<Features, SamplerError> {
+        mut attempt: impl FnMut(Watch<'_>, u32) -> Result<T, SamplerError>,
+    ) -> Result<T, SamplerError> {
         let mut last = SamplerError::NoSuchTask { pid: 0 };
         for &cpu in cpus {
             for watch in self.watches() {
@@ -117,13 +133,13 @@ impl<'a> Opener<'a> {
     }
 
     /// The features that an event can have, and the precision, which is lowered to what is taken, but not to none.
-    fn take(&self, event: &mut Planned, watch: Watch<'_>, cpu: u32) -> Result<Features, SamplerError> {
+    fn take(&self, event: &mut Planned, watch: Watch<'_>, cpu: u32) -> Result<(Features, Vec<Refused>), SamplerError> {
         let wanted = self.options.features.and(event.spec.wants);
         loop {
             let spec = &event.spec;
             let open = |features| self.open(spec, features, 1, watch, cpu).map(|(event, _)| event);
             let error = match attr::negotiate(wanted, open, EventError::errno) {
-                Ok((_, features)) => return Ok(features),
+                Ok((_, features, refused)) => return Ok((features, refused)),
                 Err(error) => error,
             };
             let imprecise = matches!(error.errno(), libc::EINVAL | libc::EOPNOTSUPP);
@@ -195,22 +211,12 @@ impl<'a> Opener<'a> {
     fn explain(&self, source: EventError, watch: Watch<'_>, whole: bool) -> SamplerError {
         match (source.errno(), watch) {
             (libc::EACCES | libc::EPERM, _) => {
-                let paranoid = open::sysctl(&self.options.proc, "perf_event_paranoid")
-                    .map_or_else(|| "not readable".to_owned(), |level| level.to_string());
-                let hint = match watch {
-                    Watch::All | Watch::Cgroup(_) => format!(
-                        "sampling every task needs root, CAP_PERFMON or kernel.perf_event_paranoid <= 0 (it is {paranoid}); \
-                         your own processes can be sampled with -p PID or -- COMMAND"
-                    ),
-                    Watch::Task(_) if whole => format!(
-                        "this PMU cannot leave out the kernel, so it needs root, CAP_PERFMON or kernel.perf_event_paranoid <= 1 \
-                         (it is {paranoid})"
-                    ),
-                    Watch::Task(_) => format!(
-                        "sampling a process needs to be its user and kernel.perf_event_paranoid <= 2 (it is {paranoid}), or root \
-                         or CAP_PERFMON; a container's seccomp profile can also forbid perf_event_open"
-                    ),
+                let whose = match watch {
+                    Watch::All | Watch::Cgroup(_) => Whose::All,
+                    Watch::Task(_) if whole => Whose::OwnWithKernel,
+                    Watch::Task(_) => Whose::Own,
                 };
+                let hint = open::rights(&self.options.proc, whose);
                 SamplerError::NotPermitted { source, hint }
             }
             (libc::EMFILE | libc::ENFILE, _) => {

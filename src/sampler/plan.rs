@@ -144,7 +144,11 @@ fn timer(options: &Options) -> Result<Plan, SamplerError> {
         Err(_) if matches!(options.target, Target::Tasks { .. }) => {
             TickPlan::cpu_clock(options.freq.unwrap_or(tick::DEFAULT_FREQ))
         }
-        Err(refused) => return Err(SamplerError::NoTimer { reasons: reasons(&refused) }),
+        Err(refused) => {
+            let hint = refused.iter().any(|(_, refusal)| refusal.is_forbidden());
+            let hint = hint.then(|| super::open::rights(&options.proc, super::open::Whose::All));
+            return Err(SamplerError::NoTimer { reasons: reasons(&refused), hint });
+        }
     };
     if !tick.refused.is_empty() && options.freq.is_none() {
         notes.push(format!("timer samples come from {}: {}", tick.kind, reasons(&tick.refused)));

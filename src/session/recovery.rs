@@ -26,6 +26,10 @@ const PROT_WRITE: u32 = 2;
 /// Bytes before the vdso that may be the kernel's data for it; it is 4 to 6 pages.
 const MAX_VVAR: u64 = 64 << 10;
 
+/// What a capture does without where the kernel shows no physical frames.
+pub const FRAMES_HIDDEN: &str =
+    "Physical addresses are not shown to us (CAP_SYS_ADMIN): shared memory is known by its file and offset";
+
 /// What was recovered and what was not.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Yield {

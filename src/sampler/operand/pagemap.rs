@@ -161,8 +161,9 @@ fn entry(file: &File, number: u64) -> io::Result<Page> {
     Ok(Page(u64::from_ne_bytes(bytes)))
 }
 
-/// Asks for the frame of a page of our own that is surely present.
-fn frames_visible(procfs: &Path) -> bool {
+/// True where the kernel shows us frames: asks for that of a page of our own that is surely present.
+#[must_use]
+pub fn frames_visible(procfs: &Path) -> bool {
     let here = std::hint::black_box(1u64);
     let number = std::ptr::from_ref(&here).addr() as u64 / PAGE_SIZE;
     File::open(procfs.join("self/pagemap"))

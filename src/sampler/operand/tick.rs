@@ -120,6 +120,14 @@ pub enum Refusal {
     },
 }
 
+impl Refusal {
+    /// True where the kernel has the event and does not let us open it.
+    #[must_use]
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Open { source, .. } if matches!(source.raw_os_error(), Some(libc::EACCES | libc::EPERM)))
+    }
+}
+
 /// The event to sample with, as plain data.
 #[derive(Debug)]
 pub struct TickPlan {

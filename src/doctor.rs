@@ -1,0 +1,272 @@
+//! What a host can do for scxprof: each source and each thing that it needs, tried as a run would try it.
+//!
+//! [`examine`] asks the kernel (a [`Kernel`], [`Live`] or a test's) and reads the host under its [`Roots`], and gives a
+//! [`Report`] of [`Check`]s. A check that fails says the sentence that a failing run would say. [`selftest`] samples a load
+//! of which everything is known.
+
+use std::fmt;
+use std::fs;
+
+use serde::Serialize;
+
+use crate::resolve::Roots;
+use crate::sample::Source;
+use crate::sampler::SamplerError;
+
+pub mod bpf;
+mod fields;
+mod hardware;
+mod host;
+mod kernel;
+pub mod load;
+mod rights;
+pub mod selftest;
+mod table;
+
+pub use kernel::{Attempt, Hierarchy, Kernel, Live, Watched, MMAP_PAGES};
+pub use table::{table, Style};
+
+/// The schema of the JSON (docs/doctor.md); raised where a field changes its meaning or goes.
+const VERSION: u32 = 1;
+
+/// How well something works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum State {
+    /// It works.
+    #[serde(rename = "works")]
+    Works,
+    /// It works with less than it could give.
+    #[serde(rename = "partly")]
+    Partly,
+    /// It does not work here.
+    #[serde(rename = "does not")]
+    DoesNot,
+    /// It could not be tried.
+    #[serde(rename = "not tested")]
+    NotTested,
+}
+
+impl State {
+    /// The words of the table and of the JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Works => "works",
+            Self::Partly => "partly",
+            Self::DoesNot => "does not",
+            Self::NotTested => "not tested",
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What a check is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Group {
+    /// A source of data addresses, in the order in which `auto` tries them.
+    Sources,
+    /// What the processor's PMU offers to the hardware sources.
+    Hardware,
+    /// What samples carry.
+    Fields,
+    /// What we are allowed and how much of it.
+    Rights,
+    /// What kind of host it is.
+    Host,
+    /// What BPF can do here.
+    Bpf,
+}
+
+impl Group {
+    /// The heading of the table.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sources => "Sources of data addresses",
+            Self::Hardware => "Memory sampling by the processor",
+            Self::Fields => "What samples carry",
+            Self::Rights => "Rights and limits",
+            Self::Host => "Host",
+            Self::Bpf => "BPF",
+        }
+    }
+}
+
+/// One thing that was tried or looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What it is about.
+    pub group: Group,
+    /// The name of a row; it stays the same from version to version.
+    pub name: &'static str,
+    /// Whether it works.
+    pub state: State,
+    /// Where it works what was found, else why it does not.
+    pub why: String,
+    /// What would help; `None` where nothing is wrong or nobody knows.
+    pub help: Option<String>,
+}
+
+impl Check {
+    /// It works, and this was found.
+    #[must_use]
+    pub fn works(group: Group, name: &'static str, why: impl Into<String>) -> Self {
+        Self { group, name, state: State::Works, why: why.into(), help: None }
+    }
+
+    /// It works in part, and this is what is missing.
+    #[must_use]
+    pub fn partly(group: Group, name: &'static str, why: impl Into<String>) -> Self {
+        Self { state: State::Partly, ..Self::works(group, name, why) }
+    }
+
+    /// It does not work, and this is why.
+    #[must_use]
+    pub fn does_not(group: Group, name: &'static str, why: impl Into<String>) -> Self {
+        Self { state: State::DoesNot, ..Self::works(group, name, why) }
+    }
+
+    /// It was not tried, and this is why.
+    #[must_use]
+    pub fn not_tested(group: Group, name: &'static str, why: impl Into<String>) -> Self {
+        Self { state: State::NotTested, ..Self::works(group, name, why) }
+    }
+
+    /// The check with what would help.
+    #[must_use]
+    pub fn help(self, help: impl Into<String>) -> Self {
+        Self { help: Some(help.into()), ..self }
+    }
+
+    /// What a failed attempt to sample says, in the words of a failed run.
+    #[must_use]
+    pub fn failed(group: Group, name: &'static str, error: &SamplerError) -> Self {
+        Self { help: error.help().map(str::to_owned), ..Self::does_not(group, name, error.why()) }
+    }
+}
+
+/// The reason and what would help, as one sentence.
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.help {
+            Some(help) => write!(f, "{}; {help}", self.why),
+            None => f.write_str(&self.why),
+        }
+    }
+}
+
+/// What is known of a host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The schema's version.
+    pub version: u32,
+    /// The version of scxprof.
+    pub scxprof: &'static str,
+    /// The kernel's release; empty where procfs does not say.
+    pub kernel: String,
+    /// The architecture that scxprof was built for.
+    pub arch: &'static str,
+    /// The processor's model name; empty where procfs does not say.
+    pub cpu: String,
+    /// How many CPUs are online; 0 where sysfs does not say.
+    pub cpus: usize,
+    /// The checks, group by group.
+    pub checks: Vec<Check>,
+}
+
+impl Report {
+    /// True where at least one source works, if only for one's own processes.
+    #[must_use]
+    pub fn any_source(&self) -> bool {
+        self.usable().next().is_some()
+    }
+
+    /// The sources that work, if only for one's own processes, in the order in which `auto` tries them.
+    pub fn usable(&self) -> impl Iterator<Item = (Source, State)> + '_ {
+        self.checks
+            .iter()
+            .filter(|check| check.group == Group::Sources && matches!(check.state, State::Works | State::Partly))
+            .filter_map(|check| Some((check.name.parse().ok()?, check.state)))
+    }
+
+    /// Why no run can begin here, whatever the source: the check that says so.
+    #[must_use]
+    pub fn obstacle(&self) -> Option<&Check> {
+        ["pid-namespace", "cgroups"]
+            .into_iter()
+            .filter_map(|name| self.check(name))
+            .find(|check| check.state == State::DoesNot)
+    }
+
+    /// The check of a name.
+    #[must_use]
+    pub fn check(&self, name: &str) -> Option<&Check> {
+        self.checks.iter().find(|check| check.name == name)
+    }
+}
+
+/// What happened when a source was tried.
+#[derive(Debug)]
+struct Trial {
+    source: Source,
+    /// Watching every task.
+    host: Result<Attempt, SamplerError>,
+    /// Watching a task of ours, where watching every task is forbidden.
+    own: Option<Result<Attempt, SamplerError>>,
+}
+
+impl Trial {
+    fn new(kernel: &dyn Kernel, source: Source) -> Self {
+        let host = kernel.attempt(source, Watched::Host);
+        let forbidden = matches!(host, Err(SamplerError::NotPermitted { .. } | SamplerError::NoTimer { .. }));
+        Self { source, host, own: forbidden.then(|| kernel.attempt(source, Watched::Own)) }
+    }
+
+    /// What worked.
+    fn attempt(&self) -> Option<&Attempt> {
+        self.host.as_ref().ok().or_else(|| self.own.as_ref()?.as_ref().ok())
+    }
+
+    fn check(&self) -> Check {
+        let name = self.source.name();
+        match (&self.host, &self.own) {
+            (Ok(attempt), _) => {
+                let why = std::iter::once(&attempt.event).chain(&attempt.notes).map(String::as_str).collect::<Vec<_>>();
+                Check::works(Group::Sources, name, why.join("; "))
+            }
+            (Err(error), Some(Ok(_))) => {
+                let failed = Check::failed(Group::Sources, name, error);
+                Check { state: State::Partly, why: format!("your own processes only: {}", failed.why), ..failed }
+            }
+            (Err(error), _) => Check::failed(Group::Sources, name, error),
+        }
+    }
+}
+
+/// Tries everything.
+#[must_use]
+pub fn examine(roots: &Roots, kernel: &dyn Kernel) -> Report {
+    let trials: Vec<_> = Source::ALL.into_iter().map(|source| Trial::new(kernel, source)).collect();
+    let mut checks: Vec<_> = trials.iter().map(Trial::check).collect();
+    checks.extend(hardware::checks(roots, &trials));
+    checks.extend(fields::checks(&trials));
+    checks.extend(rights::checks(roots, kernel, &trials));
+    checks.extend(host::checks(roots, kernel));
+    checks.extend(bpf::checks(roots, kernel));
+    let sysctl = |name: &str| fs::read_to_string(roots.proc.join("sys/kernel").join(name)).unwrap_or_default();
+    Report {
+        version: VERSION,
+        scxprof: env!("CARGO_PKG_VERSION"),
+        kernel: sysctl("osrelease").trim().to_owned(),
+        arch: std::env::consts::ARCH,
+        cpu: host::cpu_model(roots),
+        cpus: crate::resolve::topology::online_cpus(roots).map_or(0, |cpus| cpus.len()),
+        checks,
+    }
+}

@@ -1,0 +1,129 @@
+//! What BPF can do here. Each thing that a hint probe may need is a rung; [`rungs`] lists them.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use super::{Check, Group, Kernel};
+use crate::resolve::Roots;
+
+/// What would help where the kernel does not let us.
+const RIGHTS: &str =
+    "root, or CAP_BPF and CAP_PERFMON; lockdown or a container's seccomp profile can forbid it even so";
+
+/// One thing that was tried with BPF.
+#[derive(Debug)]
+pub struct Rung {
+    /// The row's name.
+    pub name: &'static str,
+    /// What works where it works.
+    pub what: &'static str,
+    /// What came of it.
+    pub result: Result<(), RungError>,
+}
+
+/// Why a rung does not hold.
+#[derive(Debug, thiserror::Error)]
+#[error("{why}")]
+pub struct RungError {
+    /// The call and what the kernel said.
+    pub why: String,
+    /// The errno, 0 where there was none.
+    pub errno: i32,
+}
+
+/// Tries the rungs, from what is asked of every kernel to what few allow. Each is loaded, attached and taken away again.
+#[must_use]
+pub fn rungs() -> Vec<Rung> {
+    let tracing = raw_tracepoint().map_err(|(call, error)| RungError {
+        why: format!("{call}: {error}"),
+        errno: error.raw_os_error().unwrap_or(0),
+    });
+    let what = "a tracing program loads and attaches (raw tracepoint sched_process_exit)";
+    vec![Rung { name: "bpf-tracing", what, result: tracing }]
+}
+
+pub(super) fn checks(roots: &Roots, kernel: &dyn Kernel) -> Vec<Check> {
+    let path = roots.sys.join("kernel/btf/vmlinux");
+    let btf = if path.is_file() {
+        Check::works(Group::Bpf, "btf", "the kernel describes its types")
+    } else {
+        Check::does_not(Group::Bpf, "btf", format!("{} is not there", path.display()))
+            .help("a kernel with CONFIG_DEBUG_INFO_BTF")
+    };
+    let tried = kernel.rungs().into_iter().map(|rung| match rung.result {
+        Ok(()) => Check::works(Group::Bpf, rung.name, rung.what),
+        Err(error) => {
+            let check = Check::does_not(Group::Bpf, rung.name, error.why);
+            // Rights help only where rights are missing.
+            match error.errno {
+                libc::EPERM | libc::EACCES => check.help(RIGHTS),
+                _ => check,
+            }
+        }
+    });
+    std::iter::once(btf).chain(tried).collect()
+}
+
+/// The beginning of `union bpf_attr` for `BPF_PROG_LOAD` (linux/bpf.h); what follows is taken as zero.
+#[repr(C)]
+struct ProgLoad {
+    prog_type: u32,
+    insn_cnt: u32,
+    insns: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log_buf: u64,
+    kern_version: u32,
+    prog_flags: u32,
+}
+
+/// The beginning of `union bpf_attr` for `BPF_RAW_TRACEPOINT_OPEN`.
+#[repr(C)]
+struct RawTracepointOpen {
+    name: u64,
+    prog_fd: u32,
+    padding: u32,
+}
+
+const BPF_PROG_LOAD: libc::c_int = 5;
+const BPF_RAW_TRACEPOINT_OPEN: libc::c_int = 17;
+const BPF_PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
+/// `r0 = 0; exit`, each instruction 8 bytes (linux/bpf.h): `BPF_ALU64 | BPF_MOV | BPF_K`, `BPF_JMP | BPF_EXIT`.
+const RETURN_0: [[u8; 8]; 2] = [[0xb7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+
+/// bpf(2) with a command that gives a descriptor.
+///
+/// # Safety
+/// `attr` must be a prefix of `union bpf_attr` for `command` whose pointers are valid.
+unsafe fn bpf<T>(command: libc::c_int, attr: &T) -> io::Result<OwnedFd> {
+    // SAFETY: the caller vouches for the attr, whose size is said.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<T>()) };
+    match i32::try_from(fd) {
+        // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Loads a program that does nothing and attaches it to a raw tracepoint, until this returns.
+fn raw_tracepoint() -> Result<(), (&'static str, io::Error)> {
+    let load = ProgLoad {
+        prog_type: BPF_PROG_TYPE_RAW_TRACEPOINT,
+        insn_cnt: RETURN_0.len() as u32,
+        insns: RETURN_0.as_ptr().addr() as u64,
+        license: c"GPL".as_ptr().addr() as u64,
+        log_level: 0,
+        log_size: 0,
+        log_buf: 0,
+        kern_version: 0,
+        prog_flags: 0,
+    };
+    // SAFETY: the instructions and the licence are static.
+    let program = unsafe { bpf(BPF_PROG_LOAD, &load) }.map_err(|error| ("bpf(BPF_PROG_LOAD)", error))?;
+    let name = c"sched_process_exit";
+    let open = RawTracepointOpen { name: name.as_ptr().addr() as u64, prog_fd: program.as_raw_fd() as u32, padding: 0 };
+    // SAFETY: the name is static and NUL-terminated, the program's descriptor is open.
+    let attached = unsafe { bpf(BPF_RAW_TRACEPOINT_OPEN, &open) };
+    attached.map(drop).map_err(|error| ("bpf(BPF_RAW_TRACEPOINT_OPEN)", error))
+}

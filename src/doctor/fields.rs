@@ -1,0 +1,40 @@
+//! What samples carry here.
+
+use super::{Check, Group, Trial};
+use crate::sampler::attr::Feature;
+
+/// A feature's row, and what it is good for.
+const ROWS: [(Feature, &str, &str); 7] = [
+    (Feature::PhysAddr, "phys", "physical addresses"),
+    (Feature::DataPageSize, "page-size", "the size of the page"),
+    (Feature::Cgroup, "cgroup", "the cgroup at the time of the access"),
+    (Feature::WeightStruct, "latency", "the parts of the latency, where the source has one"),
+    (Feature::Kernel, "kernel", "events in kernel code"),
+    (Feature::FormatLost, "lost-counts", "lost samples are counted for each event"),
+    (Feature::BuildId, "build-ids", "build ids in mapping records"),
+];
+
+pub(super) fn checks(trials: &[Trial]) -> Vec<Check> {
+    let mut checks: Vec<_> = ROWS.iter().map(|&(feature, name, what)| field(trials, feature, name, what)).collect();
+    let clock = "clock";
+    checks.push(if trials.iter().any(|trial| trial.attempt().is_some()) {
+        Check::works(Group::Fields, clock, "CLOCK_MONOTONIC in every record (attr.use_clockid)")
+    } else {
+        Check::not_tested(Group::Fields, clock, "no source works")
+    });
+    checks
+}
+
+/// What the first source that can carry the feature said.
+fn field(trials: &[Trial], feature: Feature, name: &'static str, what: &str) -> Check {
+    for trial in trials {
+        let Some(attempt) = trial.attempt() else { continue };
+        if let Some(refused) = attempt.refused.iter().find(|refused| refused.feature == feature) {
+            return Check::does_not(Group::Fields, name, refused.why()).help(refused.help());
+        }
+        if attempt.features.has(feature) {
+            return Check::works(Group::Fields, name, format!("{what} ({})", trial.source));
+        }
+    }
+    Check::not_tested(Group::Fields, name, "no source that could carry it works")
+}

@@ -1,0 +1,157 @@
+//! What kind of host it is.
+
+use std::fs;
+use std::path::Path;
+
+use super::{Check, Group, Hierarchy, Kernel};
+use crate::resolve::Roots;
+use crate::sample::printable;
+use crate::sampler::operand::kallsyms::{Kallsyms, KallsymsError};
+use crate::sampler::operand::tracefs::TracefsError;
+use crate::session::FRAMES_HIDDEN;
+
+/// What the timer source does where the tick is out of reach.
+const OWN_CLOCK: &str = "without it the timer source takes a clock of its own";
+
+pub(super) fn checks(roots: &Roots, kernel: &dyn Kernel) -> Vec<Check> {
+    vec![
+        hypervisor(roots),
+        pid_namespace(roots, kernel),
+        cgroups(kernel),
+        tracefs(kernel),
+        kallsyms(roots),
+        frames(kernel),
+        sched_ext(roots),
+    ]
+}
+
+/// The text of a file, fit for a terminal; `None` where it cannot be read or is empty.
+fn text(path: &Path) -> Option<String> {
+    let text = printable(fs::read(path).ok()?.trim_ascii());
+    (!text.is_empty()).then_some(text)
+}
+
+/// A field of the first processor in `proc/cpuinfo`, whose lines are `name : value`.
+fn cpuinfo(roots: &Roots, field: &str) -> Option<String> {
+    let text = fs::read(roots.proc.join("cpuinfo")).ok()?;
+    String::from_utf8_lossy(&text).lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        (name.trim() == field).then(|| printable(value.trim().as_bytes()))
+    })
+}
+
+/// The processor's model; empty where procfs does not say.
+pub(super) fn cpu_model(roots: &Roots) -> String {
+    cpuinfo(roots, "model name").unwrap_or_default()
+}
+
+/// Who made the machine and which it is (DMI), and the type of a paravirtual hypervisor.
+fn machine(roots: &Roots) -> Option<String> {
+    let names = ["class/dmi/id/sys_vendor", "class/dmi/id/product_name", "hypervisor/type"];
+    let names: Vec<_> = names.iter().filter_map(|name| text(&roots.sys.join(name))).collect();
+    (!names.is_empty()).then(|| names.join(" "))
+}
+
+fn hypervisor(roots: &Roots) -> Check {
+    let name = "hypervisor";
+    let machine = machine(roots);
+    let called = machine.as_deref().map_or_else(String::new, |machine| format!(" ({machine})"));
+    // The bit that a hypervisor sets for its guests (CPUID leaf 1, ecx bit 31); only x86 has it.
+    let Some(flags) = cpuinfo(roots, "flags") else {
+        return Check::not_tested(
+            Group::Host,
+            name,
+            format!("the processor does not say whether it is virtual{called}"),
+        );
+    };
+    if flags.split_whitespace().any(|flag| flag == "hypervisor") {
+        let why = format!("a virtual machine{called}: it has a memory PMU only if its hypervisor gives it one");
+        return Check::partly(Group::Host, name, why)
+            .help("for pebs or ibs a bare-metal host, or a virtual PMU with precise events");
+    }
+    Check::works(Group::Host, name, format!("none{called}"))
+}
+
+fn pid_namespace(roots: &Roots, kernel: &dyn Kernel) -> Check {
+    use crate::resolve::topology::PidNamespace;
+    let name = "pid-namespace";
+    let namespace = kernel.pid_namespace();
+    let Some((why, help)) = namespace.trouble(&roots.proc) else {
+        return Check::works(Group::Host, name, "the host's");
+    };
+    match namespace {
+        PidNamespace::ProcfsElsewhere { .. } => Check::does_not(Group::Host, name, why),
+        PidNamespace::Unknown { .. } => Check::not_tested(Group::Host, name, why),
+        _ => Check::partly(Group::Host, name, why),
+    }
+    .help(help)
+}
+
+fn cgroups(kernel: &dyn Kernel) -> Check {
+    let name = "cgroups";
+    match kernel.hierarchy() {
+        Ok(Hierarchy { warning: Some(warning), .. }) => Check::partly(Group::Host, name, warning),
+        Ok(Hierarchy { kind, point, .. }) => {
+            Check::works(Group::Host, name, format!("{} at {}", kind.name(), point.display()))
+        }
+        Err(error) => Check::does_not(Group::Host, name, error.to_string()),
+    }
+}
+
+fn tracefs(kernel: &dyn Kernel) -> Check {
+    let name = "tracefs";
+    let error = match kernel.tracefs() {
+        Ok(Some(path)) => return Check::works(Group::Host, name, path.display().to_string()),
+        Ok(None) => return Check::works(Group::Host, name, "not mounted; a private mount works"),
+        Err(error) => error,
+    };
+    let errno = match &error {
+        TracefsError::Mount { source, .. } | TracefsError::Read { source, .. } => source.raw_os_error(),
+        TracefsError::NotANumber { .. } => None,
+    };
+    let check = Check::does_not(Group::Host, name, error.to_string());
+    match errno {
+        Some(libc::EPERM | libc::EACCES) => check.help(format!("root; {OWN_CLOCK}")),
+        _ => check.help(OWN_CLOCK),
+    }
+}
+
+fn kallsyms(roots: &Roots) -> Check {
+    let name = "kallsyms";
+    let error = match Kallsyms::read(&roots.proc) {
+        Ok(symbols) if symbols.entries.is_empty() || symbols.handlers.is_empty() => {
+            let why = "the tick's handler and the interrupt entries are not among the symbols";
+            return Check::does_not(Group::Host, name, why).help(OWN_CLOCK);
+        }
+        Ok(_) => return Check::works(Group::Host, name, "the tick's handler and the interrupt entries are known"),
+        Err(error) => error,
+    };
+    let check = Check::does_not(Group::Host, name, error.to_string());
+    match error {
+        KallsymsError::Hidden { .. } => check.help(format!("root or CAP_SYSLOG; {OWN_CLOCK}")),
+        KallsymsError::Read { .. } => check.help(OWN_CLOCK),
+    }
+}
+
+fn frames(kernel: &dyn Kernel) -> Check {
+    let name = "frames";
+    if kernel.frames_visible() {
+        return Check::works(Group::Host, name, "/proc/PID/pagemap shows physical frames");
+    }
+    Check::does_not(Group::Host, name, FRAMES_HIDDEN).help("CAP_SYS_ADMIN in the host's user namespace")
+}
+
+/// `kernel/sched_ext/state` and the name of what is loaded in `root/ops` (Documentation/scheduler/sched-ext.rst).
+fn sched_ext(roots: &Roots) -> Check {
+    let name = "sched_ext";
+    let dir = roots.sys.join("kernel/sched_ext");
+    let Some(state) = text(&dir.join("state")) else {
+        let why = format!("this kernel has no sched_ext ({} is not there)", dir.display());
+        return Check::does_not(Group::Host, name, why)
+            .help("to load the result here, Linux 6.12 with CONFIG_SCHED_CLASS_EXT; it can be loaded on another host");
+    };
+    match text(&dir.join("root/ops")) {
+        Some(scheduler) => Check::works(Group::Host, name, format!("{state}; {scheduler} is loaded")),
+        None => Check::works(Group::Host, name, format!("{state}; no scheduler is loaded")),
+    }
+}

@@ -1,0 +1,182 @@
+//! What is asked of the kernel itself; the rest is read in files. A test answers in the kernel's place.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::bpf::{self, Rung};
+use crate::resolve::hierarchy::Kind;
+use crate::resolve::topology::{self, PidNamespace};
+use crate::resolve::{self, Cgroups, Roots};
+use crate::sample::Source;
+use crate::sampler::attr::{Features, Refused};
+use crate::sampler::open::{self, Limit};
+use crate::sampler::operand::pagemap;
+use crate::sampler::operand::tracefs::{Tracefs, TracefsError};
+use crate::sampler::{self, Hardware, Sampler, SamplerError, Target};
+
+/// Pages in each ring, as a run asks for them.
+pub const MMAP_PAGES: usize = 256;
+
+/// Whose accesses an attempt asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Watched {
+    /// Those of every task, as a run does.
+    Host,
+    /// Those of our own, as `-p` does.
+    Own,
+}
+
+/// What opening a source's events gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// The event that samples, or events, as perf names them.
+    pub event: String,
+    /// The least `precise_ip` that the kernel took, for events that need it.
+    pub precise: Option<u8>,
+    /// What its samples carry.
+    pub features: Features,
+    /// What they could carry and do not.
+    pub refused: Vec<Refused>,
+    /// What a run would tell of the choice of the event.
+    pub notes: Vec<String>,
+    /// Pages in each ring; less than [`MMAP_PAGES`] where locked memory is short.
+    pub mmap_pages: usize,
+}
+
+/// The cgroup hierarchy whose ids samples carry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hierarchy {
+    /// Which it is.
+    pub kind: Kind,
+    /// Where it is mounted.
+    pub point: PathBuf,
+    /// Why its paths may not be what one expects.
+    pub warning: Option<String>,
+}
+
+/// What is asked of the kernel.
+pub trait Kernel {
+    /// Opens the events of a run with `source` and closes them again.
+    ///
+    /// # Errors
+    /// What a run would fail with.
+    fn attempt(&self, source: Source, watched: Watched) -> Result<Attempt, SamplerError>;
+    /// Opens tracefs and looks up the event of the tick; where it is mounted, `None` for a mount of our own.
+    ///
+    /// # Errors
+    /// What the timer source would do without it for.
+    fn tracefs(&self) -> Result<Option<PathBuf>, TracefsError>;
+    /// True where the kernel shows us the physical frames of pages.
+    fn frames_visible(&self) -> bool;
+    /// `RLIMIT_NOFILE`.
+    ///
+    /// # Errors
+    /// The errno of getrlimit(2).
+    fn open_files(&self) -> io::Result<Limit>;
+    /// `RLIMIT_MEMLOCK`, bytes.
+    ///
+    /// # Errors
+    /// The errno of getrlimit(2).
+    fn locked_memory(&self) -> io::Result<Limit>;
+    /// Our pid namespace.
+    fn pid_namespace(&self) -> PidNamespace;
+    /// True where our user namespace is the host's, whose capabilities alone count; `None` where nobody can say.
+    fn initial_user_namespace(&self) -> Option<bool>;
+    /// The cgroup hierarchy.
+    ///
+    /// # Errors
+    /// What a run would fail with.
+    fn hierarchy(&self) -> Result<Hierarchy, resolve::Error>;
+    /// Tries what BPF can do, see [`bpf::rungs`].
+    fn rungs(&self) -> Vec<Rung>;
+}
+
+/// The kernel that we run on.
+#[derive(Debug)]
+pub struct Live {
+    roots: Roots,
+}
+
+impl Live {
+    /// With the host's files under `roots`.
+    #[must_use]
+    pub fn new(roots: &Roots) -> Self {
+        Self { roots: roots.clone() }
+    }
+}
+
+/// The sampler's options for `source` as a run without options of its own has them.
+///
+/// # Errors
+/// The CPUs that are online cannot be read.
+pub(super) fn options(roots: &Roots, source: Source, target: Target) -> Result<sampler::Options, resolve::Error> {
+    Ok(sampler::Options {
+        source,
+        freq: None,
+        target,
+        cpus: topology::online_cpus(roots)?,
+        mmap_pages: MMAP_PAGES,
+        workers: None,
+        features: Features::all(),
+        hardware: Hardware::default(),
+        proc: roots.proc.clone(),
+        sys: roots.sys.clone(),
+        child_pid_namespace: matches!(topology::pid_namespace(roots), PidNamespace::Child),
+    })
+}
+
+impl Kernel for Live {
+    fn attempt(&self, source: Source, watched: Watched) -> Result<Attempt, SamplerError> {
+        let target = match watched {
+            Watched::Host => Target::System,
+            Watched::Own => Target::Tasks { tids: vec![std::process::id()], enable_on_exec: false },
+        };
+        let options = options(&self.roots, source, target).map_err(SamplerError::Cpus)?;
+        let sampler = Sampler::open(&options)?;
+        Ok(Attempt {
+            event: sampler.event_names().collect::<Vec<_>>().join(", "),
+            precise: sampler.precise(),
+            features: sampler.features(),
+            refused: sampler.refused().to_vec(),
+            notes: sampler.choice().to_vec(),
+            mmap_pages: sampler.mmap_pages(),
+        })
+    }
+
+    fn tracefs(&self) -> Result<Option<PathBuf>, TracefsError> {
+        let tracefs = Tracefs::open(&self.roots.proc)?;
+        tracefs.event_id("timer/hrtimer_expire_entry")?;
+        Ok(tracefs.path().map(std::path::Path::to_owned))
+    }
+
+    fn frames_visible(&self) -> bool {
+        pagemap::frames_visible(&self.roots.proc)
+    }
+
+    fn open_files(&self) -> io::Result<Limit> {
+        open::file_limit()
+    }
+
+    fn locked_memory(&self) -> io::Result<Limit> {
+        open::memlock_limit()
+    }
+
+    fn pid_namespace(&self) -> PidNamespace {
+        topology::pid_namespace(&self.roots)
+    }
+
+    fn initial_user_namespace(&self) -> Option<bool> {
+        topology::initial_user_namespace(&self.roots)
+    }
+
+    fn hierarchy(&self) -> Result<Hierarchy, resolve::Error> {
+        let mut cgroups = Cgroups::new(&self.roots)?;
+        cgroups.walk()?;
+        let mount = cgroups.mount();
+        Ok(Hierarchy { kind: mount.kind, point: mount.point.clone(), warning: cgroups.warning() })
+    }
+
+    fn rungs(&self) -> Vec<Rung> {
+        bpf::rungs()
+    }
+}

@@ -1,0 +1,372 @@
+//! Samples a load of which everything is known with each source that works, and compares.
+
+use std::cell::Cell;
+use std::fmt::Write;
+use std::io;
+use std::process::Command;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::load::{Load, Worker};
+use super::{kernel, table, Report, State};
+use crate::resolve::{Cgroups, Roots};
+use crate::sample::{Comm, Place, Sample, Source};
+use crate::sampler::Target;
+use crate::session::{self, Outcome, Session, Sink};
+
+/// Accesses of each thread that are enough to judge.
+const ENOUGH: u64 = 5;
+/// A capture that has fewer goes on for so many times its length.
+const PATIENCE: u32 = 4;
+/// Memory of a capture.
+const MEMORY: usize = 64 << 20;
+
+/// What came of one source.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Tested {
+    /// The source.
+    pub source: &'static str,
+    /// True where all that came was right, and enough came.
+    pub passed: bool,
+    /// What was wrong, a sentence each.
+    pub failures: Vec<String>,
+    /// Seconds of the capture.
+    pub seconds: f64,
+    /// Samples of the whole host, or of the load where only that may be sampled.
+    pub samples: u64,
+    /// What came of the load.
+    pub seen: Seen,
+    /// Of the user samples, the part that gave an address, where the source recovers addresses.
+    pub recovered: Option<f64>,
+    /// Percent of the samples that were lost.
+    pub lost: f64,
+}
+
+/// Accesses of the load's threads, one or more a sample.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Seen {
+    /// Accesses by the load's threads.
+    pub accesses: u64,
+    /// Accesses by the threads whose buffers this source can see.
+    pub judged: u64,
+    /// Of these, addresses in the thread's own buffer.
+    pub own_buffer: u64,
+    /// Addresses in the buffer of another thread: wrong.
+    pub other_buffer: u64,
+    /// Accesses with a name that the thread does not have: wrong.
+    pub wrong_name: u64,
+    /// Accesses with a cgroup that the thread is not in: wrong.
+    pub wrong_cgroup: u64,
+    /// Accesses whose memory was not identified as what it is: wrong.
+    pub wrong_place: u64,
+    /// Accesses with a physical address.
+    pub phys: u64,
+    /// Accesses with the size of the page.
+    pub page_size: u64,
+    /// Threads of the load that were seen.
+    pub threads: usize,
+    /// Threads of the load.
+    pub of_threads: usize,
+}
+
+/// Compares each sample with what the load said.
+struct Compare<'a> {
+    workers: &'a [Worker],
+    source: Source,
+    seen: Seen,
+    /// Threads that must be seen and were not seen enough.
+    missing: &'a Cell<usize>,
+    /// The cgroup of each worker, read when its first sample comes.
+    cgroups: Vec<Option<u64>>,
+    /// The file behind the shared buffer, as the first sample had it.
+    shared_file: Option<(u64, u64)>,
+    /// Accesses of each worker.
+    counts: Vec<u64>,
+}
+
+/// True where `source` sees what a worker does: faults are of pages that are dropped over and over.
+fn sees(source: Source, worker: &Worker) -> bool {
+    worker.shared || source != Source::Faults
+}
+
+impl Sink for Compare<'_> {
+    fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
+        let Some(index) = self.workers.iter().position(|worker| worker.tid == sample.tid) else { return };
+        let (Some(worker), Some(cgroup), Some(count)) =
+            (self.workers.get(index), self.cgroups.get_mut(index), self.counts.get_mut(index))
+        else {
+            return;
+        };
+        let seen = &mut self.seen;
+        *count += 1;
+        seen.accesses += 1;
+        seen.phys += u64::from(sample.phys != 0);
+        seen.page_size += u64::from(sample.page_size != 0);
+        seen.wrong_name += u64::from(sample.pid != worker.pid || sample.comm != Some(Comm::from(worker.name.as_str())));
+        let expected = *cgroup.get_or_insert_with(|| cgroups.of_thread(worker.pid, worker.tid).unwrap_or(0));
+        seen.wrong_cgroup += u64::from(expected != 0 && sample.cgroup != expected);
+        let sees = sees(self.source, worker);
+        seen.judged += u64::from(sees);
+        if sees && *count == ENOUGH {
+            self.missing.set(self.missing.get().saturating_sub(1));
+        }
+        if worker.contains(sample.addr) {
+            seen.own_buffer += u64::from(sees);
+            let offset = sample.addr - worker.begin;
+            let right = match sample.place {
+                Some(Place::Shared { dev, ino, offset: at }) if worker.shared => {
+                    *self.shared_file.get_or_insert((dev, ino)) == (dev, ino) && at == offset
+                }
+                Some(Place::Private { addr, .. }) => !worker.shared && addr == sample.addr,
+                _ => false,
+            };
+            seen.wrong_place += u64::from(!right);
+        } else {
+            let other = |other: &&Worker| other.tid != worker.tid && other.pid == worker.pid;
+            let in_other = self.workers.iter().filter(other).any(|other| other.contains(sample.addr));
+            seen.other_buffer += u64::from(in_other);
+        }
+    }
+}
+
+impl Compare<'_> {
+    /// The verdict, once the capture has ended.
+    fn finish(self, outcome: &Outcome) -> Tested {
+        let Self { workers, source, mut seen, counts, .. } = self;
+        seen.threads = counts.iter().filter(|&&count| count > 0).count();
+        let unseen = workers.iter().zip(&counts).filter(|&(worker, &count)| sees(source, worker) && count < ENOUGH);
+        let unseen = unseen.map(|(worker, count)| format!("only {count} accesses of {} were seen", worker.name));
+        judge(source, seen, unseen.collect(), outcome)
+    }
+}
+
+/// Samples with each source that works, for `seconds` each or longer where little came; `command` must start
+/// [`super::load::run`].
+///
+/// # Errors
+/// The load does not start.
+pub fn run(
+    report: &Report,
+    roots: &Roots,
+    seconds: Duration,
+    mut command: impl FnMut() -> Command,
+) -> io::Result<Vec<Tested>> {
+    report
+        .usable()
+        .map(|(source, state)| {
+            let load = Load::start(command())?;
+            Ok(test(source, state, roots, seconds, &load.workers))
+        })
+        .collect()
+}
+
+fn test(source: Source, state: State, roots: &Roots, seconds: Duration, workers: &[Worker]) -> Tested {
+    let target = match state {
+        State::Works => Target::System,
+        // The threads that the load's own process made itself are inherited, but not those that ran already.
+        _ => Target::Tasks { tids: workers.iter().map(|worker| worker.tid).collect(), enable_on_exec: false },
+    };
+    let failed = |why: String| Tested {
+        source: source.name(),
+        passed: false,
+        failures: vec![why],
+        seconds: 0.0,
+        samples: 0,
+        seen: Seen::default(),
+        recovered: None,
+        lost: 0.0,
+    };
+    let sampler = match kernel::options(roots, source, target) {
+        Ok(sampler) => sampler,
+        Err(error) => return failed(error.to_string()),
+    };
+    let session = match Session::start(&session::Options { sampler, roots: roots.clone(), memory: MEMORY }) {
+        Ok(session) => session,
+        Err(error) => return failed(error.to_string()),
+    };
+    let missing = Cell::new(workers.iter().filter(|worker| sees(source, worker)).count());
+    let mut compare = Compare {
+        workers,
+        source,
+        seen: Seen { of_threads: workers.len(), ..Seen::default() },
+        missing: &missing,
+        cgroups: vec![None; workers.len()],
+        shared_file: None,
+        counts: vec![0; workers.len()],
+    };
+    let outcome = session.run(&mut compare, |progress| {
+        progress.elapsed >= seconds && (missing.get() == 0 || progress.elapsed >= seconds * PATIENCE)
+    });
+    compare.finish(&outcome)
+}
+
+fn judge(source: Source, seen: Seen, mut failures: Vec<String>, outcome: &Outcome) -> Tested {
+    let mut wrong = |count: u64, what: &str| {
+        if count > 0 {
+            failures.push(format!("{count} of {} accesses {what}", seen.accesses));
+        }
+    };
+    wrong(seen.other_buffer, "are in the buffer of another thread");
+    wrong(seen.wrong_name, "have the name of another thread");
+    wrong(seen.wrong_cgroup, "have another cgroup than the thread");
+    wrong(seen.wrong_place, "are in the thread's buffer and were taken for other memory");
+    if seen.own_buffer * 2 < seen.judged {
+        failures.push(format!("only {} of {} addresses are in the thread's buffer", seen.own_buffer, seen.judged));
+    }
+    Tested {
+        source: source.name(),
+        passed: failures.is_empty(),
+        failures,
+        seconds: outcome.duration.as_secs_f64(),
+        samples: outcome.samples,
+        recovered: outcome.recovery.as_ref().map(session::Yield::share),
+        lost: outcome.loss.percent(),
+        seen,
+    }
+}
+
+/// All of it as one block that can be pasted into a bug report: no names of hosts, users, cgroups or files of theirs.
+#[must_use]
+pub fn block(report: &Report, tests: &[Tested]) -> String {
+    let mut text = format!("--- scxprof self-test ---\nscxprof {}\n{}\n", report.scxprof, table::machine(report));
+    // Writing to a String cannot fail.
+    for test in tests {
+        let verdict = if test.passed { "passed" } else { "FAILED" };
+        let Seen { accesses, judged, own_buffer, threads, of_threads, phys, page_size, .. } = test.seen;
+        let _ = write!(
+            text,
+            "{:8}{verdict}: {:.1} s, {} samples, {accesses} accesses by {threads} of the load's {of_threads} threads; \
+             {own_buffer} of {judged} addresses in the thread's own buffer, {phys} with a physical address, \
+             {page_size} with a page size; ",
+            test.source, test.seconds, test.samples
+        );
+        if let Some(recovered) = test.recovered {
+            let _ = write!(text, "{:.1} % of all user samples gave an address; ", recovered * 100.0);
+        }
+        let _ = writeln!(text, "{:.3} % lost", test.lost);
+        for failure in &test.failures {
+            let _ = writeln!(text, "        {failure}");
+        }
+    }
+    if tests.is_empty() {
+        text.push_str("no source works, so nothing was sampled\n");
+    }
+    for check in &report.checks {
+        // The sentence of what works may name a path; of what does not, the reason is what counts.
+        let _ = match check.state {
+            State::Works => writeln!(text, "{:15}{}", check.name, check.state),
+            _ => writeln!(text, "{:15}{}: {}", check.name, check.state, check.why),
+        };
+    }
+    text.push_str("--- end ---\n");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampler::loss::Loss;
+
+    fn worker(tid: u32, name: &str, shared: bool, begin: u64) -> Worker {
+        Worker { pid: 70, tid, name: name.to_owned(), shared, begin, len: 0x1000 }
+    }
+
+    /// A hierarchy in which the workers' process is in the cgroup `x`; gives that one's id too.
+    fn hierarchy() -> (tempfile::TempDir, Cgroups, u64) {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots { proc: dir.path().join("proc"), cgroup: Some(dir.path().join("cg")), ..Roots::default() };
+        for path in ["proc/self", "proc/70/task/1", "proc/70/task/2", "cg/x"] {
+            std::fs::create_dir_all(dir.path().join(path)).unwrap();
+        }
+        for path in ["proc/self/cgroup", "proc/70/cgroup", "proc/70/task/1/cgroup", "proc/70/task/2/cgroup"] {
+            std::fs::write(dir.path().join(path), "0::/x\n").unwrap();
+        }
+        std::fs::write(dir.path().join("proc/self/mountinfo"), "").unwrap();
+        let id = std::fs::metadata(dir.path().join("cg/x")).unwrap().ino();
+        let mut cgroups = Cgroups::new(&roots).unwrap();
+        cgroups.walk().unwrap();
+        (dir, cgroups, id)
+    }
+
+    /// What is done to a sample to make it wrong.
+    type Spoil = fn(&mut Sample);
+
+    /// What comes of samples that `change` spoils.
+    fn judged(change: impl Fn(&mut Sample)) -> Tested {
+        let (_dir, mut cgroups, cgroup) = hierarchy();
+        let workers = [worker(1, "load-a", true, 0x10_000), worker(2, "load-b", false, 0x20_000)];
+        let missing = Cell::new(workers.len());
+        let mut compare = Compare {
+            workers: &workers,
+            source: Source::Timer,
+            seen: Seen { of_threads: 2, ..Seen::default() },
+            missing: &missing,
+            cgroups: vec![None; 2],
+            shared_file: None,
+            counts: vec![0; 2],
+        };
+        for round in 0..10 {
+            for worker in &workers {
+                let addr = worker.begin + round * 8;
+                let place = if worker.shared {
+                    Place::Shared { dev: 1, ino: 9, offset: round * 8 }
+                } else {
+                    Place::Private { space: 3, addr }
+                };
+                let comm = Some(Comm::from(worker.name.as_str()));
+                let mut sample =
+                    Sample { pid: 70, tid: worker.tid, addr, comm, cgroup, place: Some(place), ..Sample::default() };
+                change(&mut sample);
+                compare.sample(&sample, &mut cgroups);
+            }
+        }
+        let outcome = Outcome {
+            samples: 20,
+            accesses: 20,
+            events: 20,
+            duration: Duration::from_secs(1),
+            recovery: None,
+            loss: Loss::default(),
+            notes: Vec::new(),
+        };
+        assert_eq!(compare.counts.iter().all(|&count| count >= ENOUGH), missing.get() == 0);
+        compare.finish(&outcome)
+    }
+
+    #[test]
+    fn what_is_right_passes_and_each_mistake_fails() {
+        let right = judged(|_| {});
+        assert!(right.passed, "{right:?}");
+        assert_eq!((right.seen.own_buffer, right.seen.judged, right.seen.threads), (20, 20, 2));
+        let mistakes: [(Spoil, &str); 8] = [
+            (|sample| sample.comm = Some(Comm::from("other")), "20 of 20 accesses have the name of another thread"),
+            (|sample| sample.pid = 71, "have the name of another thread"),
+            (|sample| sample.cgroup += 1, "20 of 20 accesses have another cgroup"),
+            (|sample| sample.addr ^= 0x30_000, "20 of 20 accesses are in the buffer of another thread"),
+            (|sample| sample.addr = 8, "only 0 of 20 addresses are in the thread's buffer"),
+            (
+                |sample| sample.place = None,
+                "20 of 20 accesses are in the thread's buffer and were taken for other memory",
+            ),
+            (
+                |sample| sample.place = Some(Place::Shared { dev: 1, ino: sample.addr, offset: sample.addr & 0xfff }),
+                "were taken for other memory",
+            ),
+            (
+                |sample| {
+                    if sample.tid == 2 {
+                        sample.tid = 3;
+                    }
+                },
+                "only 0 accesses of load-b were seen",
+            ),
+        ];
+        for (spoil, sentence) in mistakes {
+            let tested = judged(spoil);
+            assert!(!tested.passed, "{sentence}");
+            assert!(tested.failures.iter().any(|failure| failure.contains(sentence)), "{sentence}: {tested:?}");
+        }
+    }
+}
