@@ -6,13 +6,14 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 ARGS ?=
 FUZZ_SECONDS ?= 30
+KERNELS ?= bookworm trixie sid
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 
 # Where rustup puts cargo, which a fresh shell may not know yet.
 export PATH := $(PATH):$(HOME)/.cargo/bin
-export FUZZ_SECONDS
+export FUZZ_SECONDS KERNELS
 
-.PHONY: build run test lint fmt bench fuzz doc install deps clean help
+.PHONY: build run test test-vm lint fmt bench fuzz doc install deps clean help
 .DEFAULT_GOAL := build
 
 build: deps ## Build the release binary (the default)
@@ -26,10 +27,13 @@ test: ## Run every test and check that this machine allows
 	@scripts/deps.sh test
 	@scripts/test.sh
 
+test-vm: deps ## Run the tests in virtual machines with a simulated memory PMU (KERNELS="bookworm trixie sid")
+	@scripts/vm.sh $(ARGS)
+
 lint: deps ## Check format, lints and scripts
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
-	if command -v shellcheck >/dev/null; then shellcheck scripts/*.sh .ci/run; fi
+	if command -v shellcheck >/dev/null; then shellcheck -x scripts/*.sh tests/vm/*.sh tests/vm/guest/*.sh .ci/run; fi
 
 fmt: deps ## Format the code
 	$(CARGO) fmt
@@ -54,4 +58,4 @@ clean: ## Remove what was built
 	$(CARGO) clean
 
 help: ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12

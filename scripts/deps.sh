@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks for what the build needs and installs it through the package manager where it is missing.
-# Usage: scripts/deps.sh [test|fuzz]     Does nothing, and quickly, where nothing is missing.
+# Usage: scripts/deps.sh [test|fuzz|vm]     Does nothing, and quickly, where nothing is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PATH:${HOME:-/root}/.cargo/bin"
@@ -30,6 +30,8 @@ package() {
         cargo-fmt:*) echo rustfmt ;;
         cargo-clippy:apt-get) echo rust-clippy ;;
         cargo-clippy:*) echo clippy ;;
+        qemu-system-x86_64:*) echo qemu-system-x86 ;;
+        busybox:apt-get) echo busybox-static ;;
         rust:apt-get) echo "rustc cargo ca-certificates" ;;
         rust:dnf) echo "rust cargo" ;;
         *) echo "$1" ;;
@@ -124,6 +126,14 @@ case "${1:-}" in
         # Not needed but wanted: without them their checks are skipped, and said to be.
         if [ "$(id -u)" -eq 0 ] || sudo -n true 2>/dev/null; then
             for tool in shellcheck cargo-fmt cargo-clippy; do
+                has "$tool" || install "$tool" || say "$tool could not be installed"
+            done
+        fi
+        ;;
+    vm)
+        # The guests' kernels, compilers and perf are fetched by tests/vm/kernel.sh, and not installed.
+        if [ "$(manager)" = apt-get ]; then
+            for tool in qemu-system-x86_64 busybox cpio; do
                 has "$tool" || install "$tool" || say "$tool could not be installed"
             done
         fi

@@ -2,7 +2,7 @@
 # Runs every test and check that this machine allows, and says what it skipped and why.
 # Usage: scripts/test.sh     The whole output is kept in target/test.log.
 #
-# Where sudo asks no password the tests run as root through it, unless NO_SUDO is set.
+# Where sudo asks no password the tests run as root through it, unless NO_SUDO is set. With NO_VM no guest of tests/vm is booted.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 target=${CARGO_TARGET_DIR:-target}
@@ -36,7 +36,7 @@ else
     skip "cargo fmt" "not installed (rustup component add rustfmt)"
 fi
 if command -v shellcheck >/dev/null; then
-    step shellcheck shellcheck scripts/*.sh .ci/run
+    step shellcheck shellcheck -x scripts/*.sh tests/vm/*.sh tests/vm/guest/*.sh .ci/run
 else
     skip shellcheck "not installed"
 fi
@@ -50,6 +50,11 @@ if cargo clippy --version >/dev/null 2>&1; then
     step "cargo clippy" cargo clippy --locked --all-targets -- -D warnings
 else
     skip "cargo clippy" "not installed (rustup component add clippy)"
+fi
+if [ -z "${NO_VM:-}" ]; then
+    step "virtual machine" scripts/vm.sh --any
+else
+    skip "virtual machine" "NO_VM is set"
 fi
 step "cargo doc" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps
 

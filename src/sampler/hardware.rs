@@ -157,9 +157,10 @@ pub fn ibs(ibs: &Ibs, hardware: &Hardware, cpus: &[u32]) -> Plan {
         }
         pace = Pace::Period(period);
     }
-    // Set also where nothing is excluded: rights that are missing may exclude the kernel later.
+    // Set also where nothing is excluded: rights that are missing may exclude the kernel later. The probe needs it likewise.
+    let mut ops = ibs.ops;
     let exclude = match ibs.swfilt {
-        Some(field) if field.set(&mut config, 1) => Exclude::Kernel,
+        Some(field) if field.set(&mut config, 1) && field.set(&mut ops, 1) => Exclude::Kernel,
         _ => Exclude::Nothing,
     };
     let name = match hardware.ldlat.filter(|_| by_hardware.is_some()) {
@@ -180,7 +181,7 @@ pub fn ibs(ibs: &Ibs, hardware: &Hardware, cpus: &[u32]) -> Plan {
         wants: wants(&Hardware { batched: false, ..hardware.clone() }),
     };
     let event =
-        Planned { spec, cpus: cpus.to_vec(), probe: Some(ibs.ops), steer: steer(pace, MIN_PERIOD_IBS, MULTIPLE_IBS) };
+        Planned { spec, cpus: cpus.to_vec(), probe: Some(ops), steer: steer(pace, MIN_PERIOD_IBS, MULTIPLE_IBS) };
     let ldlat = hardware.ldlat.filter(|_| by_hardware.is_none());
     Plan { events: vec![event], reading: Reading::Hardware { user_only: !hardware.kernel, ops: true, ldlat }, notes }
 }

@@ -55,8 +55,8 @@ fn watch(spec: &EventSpec, features: Features, tid: u32, cpu: u32) -> Result<(),
         Some(leader) => Event::open_led(&spec.name, leader, &attr, watch, cpu),
         None => Event::open(&spec.name, &attr, watch, cpu),
     };
-    // IBS could not watch a thread before Linux 6.2.
-    let Ok(event) = open(Watch::Task(tid)).or_else(|_| open(Watch::All)) else { return Ok(()) };
+    // A thread's event may wait for ever where another user's event of the whole CPU has the PMU; those of CPUs take turns.
+    let Ok(event) = open(Watch::All).or_else(|_| open(Watch::Task(tid))) else { return Ok(()) };
     let begin = Instant::now();
     if event.enable().is_err() {
         return Ok(());

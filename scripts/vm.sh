@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# Runs the guest tests of tests/vm in virtual machines with a simulated memory PMU. tests/vm/README.md says how it works.
+# Usage: scripts/vm.sh [--any] [TEST...]     KERNELS="bookworm trixie sid" are the suites whose kernels it boots, the newest
+# last; with --any only the newest of them that can be fetched. TESTs are names of tests/vm/guest; all without one.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+export PATH="$PATH:${HOME:-/root}/.cargo/bin"
+read -ra suites <<<"${KERNELS:-bookworm trixie sid}"
+any=
+if [ "${1:-}" = --any ]; then
+    any=yes
+    shift
+fi
+names=("$@")
+target=${CARGO_TARGET_DIR:-target}
+passed=0
+failed=0
+
+skip() { printf 'SKIP: %s: %s\n' "$1" "$2"; }
+
+# What a test says of itself in a line of its head: `# cpu: intel`.
+says() { sed -n "s/^# $2: //p" "$1"; }
+
+# What the guest's console says becomes one line a test, after its output.
+verdicts() {
+    local suite=$1 cpu=$2 counts
+    counts=$(mktemp)
+    awk -v what="vm $suite $cpu" -v counts="$counts" '
+        /^::guest / { print what ": Linux " $2; next }
+        /^::begin / { running = $2; skipped = 0; next }
+        /^::end / {
+            running = ""
+            if ($3 != 0) failed++
+            else if (!skipped) passed++
+            printf "vm test %s (%s) ... %s (%d s)\n", $2, what, $3 != 0 ? "FAILED" : skipped ? "skipped" : "ok", $4
+            next
+        }
+        /^::kernel / { complaints++; print "the guest'"'"'s kernel says: " substr($0, 10); next }
+        /^::done/ { done = 1; next }
+        /^SKIP: / { skipped = 1; sub(/^SKIP: /, "&" what ": "); print; next }
+        { print "    " $0 }
+        END {
+            if (running != "") { failed++; print "vm test " running " (" what ") ... FAILED: the guest died" }
+            else if (!done) { failed++; print what ": FAILED: the guest did not come to its end" }
+            if (complaints) { failed++; print what ": FAILED: warnings of the kernel" }
+            print passed + 0, failed + 0 > counts
+        }'
+    read -r counted_passed counted_failed <"$counts"
+    rm -f "$counts"
+    passed=$((passed + counted_passed))
+    failed=$((failed + counted_failed))
+}
+
+# guest SUITE CPU MODEL: one guest with the tests that want this CPU; those that do not care run on an AMD one.
+guest() {
+    local suite=$1 cpu=$2 model=$3 test wants since chosen=() version
+    version=$(basename "tests/vm/cache/$suite/root/usr/src"/linux-headers-*-cloud-amd64 | grep -oE '[0-9]+\.[0-9]+' | head -n 1)
+    for test in tests/vm/guest/*.sh; do
+        [ ${#names[@]} -eq 0 ] || printf '%s\n' "${names[@]}" | grep -qx "$(basename "$test" .sh)" || continue
+        wants=$(says "$test" cpu)
+        [ "${wants:-amd}" = "$cpu" ] || continue
+        since=$(says "$test" since)
+        if [ -n "$since" ] && [ "$(printf '%s\n%s\n' "$since" "$version" | sort -V | head -n 1)" != "$since" ]; then
+            skip "vm test $(basename "$test" .sh) ($suite)" "needs Linux $since, this is $version"
+            continue
+        fi
+        chosen+=("$PWD/$test")
+    done
+    [ ${#chosen[@]} -gt 0 ] || return 0
+    printf '\nvm %s %s: %d tests\n' "$suite" "$cpu" "${#chosen[@]}"
+    verdicts "$suite" "$cpu" < <(tests/vm/boot.sh "$suite" "$model" "${chosen[@]}" 2>&1)
+}
+
+# The programs that guest tests want to take along: those of `cargo build`, and tests of `cargo test` as target/vm/NAME.
+build() {
+    local test program
+    cargo build --locked --bins --examples || return 1
+    mkdir -p "$target/vm"
+    sed -n 's/^# test: //p' tests/vm/guest/*.sh | sort -u | while read -r test; do
+        program=$(cargo test --locked --no-run --test "$test" --message-format json-render-diagnostics |
+            sed -n 's/.*"executable":"\([^"]*\/deps\/[^"]*\)".*/\1/p' | tail -n 1)
+        [ -n "$program" ] && ln -sf "$(realpath "$program")" "$target/vm/$test" || return 1
+    done
+}
+
+scripts/deps.sh vm >&2 || true
+for tool in qemu-system-x86_64 busybox cpio cc; do
+    if ! command -v "$tool" >/dev/null; then
+        skip vm "no $tool (as root on Debian: scripts/deps.sh vm)"
+        exit 0
+    fi
+done
+if ! build; then
+    echo "vm: the build failed"
+    exit 1
+fi
+if [ -n "$any" ]; then
+    # The newest first.
+    mapfile -t suites < <(printf '%s\n' "${suites[@]}" | tac)
+fi
+for suite in "${suites[@]}"; do
+    status=0
+    why=$(tests/vm/kernel.sh "$suite") || status=$?
+    if [ "$status" -eq 77 ]; then
+        skip "vm $suite" "$why"
+        continue
+    elif [ "$status" -ne 0 ]; then
+        echo "vm $suite: FAILED: the module does not build"
+        failed=$((failed + 1))
+        continue
+    fi
+    guest "$suite" amd EPYC
+    guest "$suite" intel Skylake-Client
+    [ -z "$any" ] || break
+done
+# As cargo's test harness says it, for scripts/test.sh.
+printf '\ntest result: %s. %d passed; %d failed; in virtual machines\n' \
+    "$([ "$failed" -eq 0 ] && echo ok || echo FAILED)" "$passed" "$failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,267 @@
+//! What the library makes of the samples: each is what the module sent, none is missing, none is made up.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{bail, ensure, Context, Result};
+use scxprof::resolve::{topology, Cgroups, Roots};
+use scxprof::sample::{CpuMode, Sample, Source, PAGE_SIZE};
+use scxprof::sampler::attr::Features;
+use scxprof::sampler::{Hardware, Options as SamplerOptions, Pace, Target};
+use scxprof::session::{Options, Outcome, Session, Sink};
+
+use crate::truth::{self, Sent};
+
+/// With fewer samples of the workload than this a check says nothing.
+const ENOUGH: usize = 300;
+/// Giving up after so long.
+const PATIENCE: Duration = Duration::from_secs(100);
+/// Bytes of the huge pages that the buffer of group A asks for.
+const HUGE: u64 = 2 << 20;
+
+/// Keeps every sample, with the path of its cgroup.
+struct Collect<'a> {
+    samples: Vec<(Sample, Option<Vec<u8>>)>,
+    members: &'a BTreeMap<u32, Member>,
+    /// Samples of the workload.
+    seen: &'a Cell<usize>,
+}
+
+impl Sink for Collect<'_> {
+    fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
+        self.seen.set(self.seen.get() + usize::from(self.members.contains_key(&sample.tid)));
+        self.samples.push((*sample, cgroups.path(sample.cgroup).map(|path| path.to_vec())));
+    }
+}
+
+/// A thread of the workload.
+struct Member {
+    group: String,
+    name: String,
+    start: u64,
+    end: u64,
+}
+
+/// The workload, and its threads by id.
+struct Workload {
+    child: Child,
+    members: BTreeMap<u32, Member>,
+}
+
+impl Workload {
+    /// Starts it and waits until it has said what it does.
+    fn start(arguments: &[String]) -> Result<Self> {
+        let mut child = Command::new("workload")
+            .args(["-s", "600"])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("workload")?;
+        let out = child.stdout.take().context("no stdout")?;
+        let (mut buffers, mut members) = (BTreeMap::new(), BTreeMap::new());
+        for line in BufReader::new(out).lines() {
+            let line = line?;
+            let fields = truth::fields(&line);
+            let field = |name: &str| fields.get(name).copied().with_context(|| format!("no {name} in {line}"));
+            let pid = truth::number(field("pid")?)?;
+            match line.split_whitespace().next() {
+                Some("buffer") => {
+                    buffers.insert(pid, (truth::number(field("start")?)?, truth::number(field("end")?)?));
+                }
+                Some("thread") => {
+                    let &(start, end) = buffers.get(&pid).context("a thread without a buffer")?;
+                    let (group, name) = (field("group")?.to_owned(), field("name")?.to_owned());
+                    members.insert(truth::number(field("tid")?)? as u32, Member { group, name, start, end });
+                }
+                _ => break,
+            }
+        }
+        ensure!(members.len() == 4, "the workload has {} threads", members.len());
+        Ok(Self { child, members })
+    }
+}
+
+/// What a check wants, from words such as `source=ibs ldlat=100 stores=1`; the rest is the workload's.
+struct Wanted {
+    options: Options,
+    kernel: bool,
+    /// Loads of a latency below this are left out in user space.
+    filter: u64,
+    workload: Vec<String>,
+}
+
+fn wanted(arguments: &[String]) -> Result<Wanted> {
+    let roots = Roots::default();
+    let mut hardware = Hardware::default();
+    let mut source = Source::Pebs;
+    let mut filter = 0;
+    let mut workload = Vec::new();
+    for argument in arguments {
+        let Some((key, value)) = argument.split_once('=') else {
+            workload.push(argument.clone());
+            continue;
+        };
+        let number = || truth::number(value);
+        match key {
+            "source" => source = value.parse().map_err(anyhow::Error::msg)?,
+            "ldlat" => hardware.ldlat = Some(number()? as u32),
+            "filter" => filter = number()?,
+            "rate" => hardware.pace = Pace::Rate(number()? as u32),
+            "period" => hardware.pace = Pace::Period(number()?),
+            "freq" => hardware.pace = Pace::Frequency(number()? as u32),
+            "stores" => hardware.stores = number()? == 1,
+            "kernel" => hardware.kernel = number()? == 1,
+            "batched" => hardware.batched = number()? == 1,
+            _ => bail!("vm-check samples: unknown word {argument}"),
+        }
+    }
+    let kernel = hardware.kernel;
+    let options = Options {
+        sampler: SamplerOptions {
+            source,
+            freq: None,
+            target: Target::System,
+            cpus: topology::online_cpus(&roots)?,
+            mmap_pages: 256,
+            workers: None,
+            features: Features::all(),
+            hardware,
+            proc: roots.proc.clone(),
+            sys: roots.sys.clone(),
+            child_pid_namespace: false,
+        },
+        roots,
+        memory: 64 << 20,
+    };
+    Ok(Wanted { options, kernel, filter, workload })
+}
+
+/// `vm-check samples source=SOURCE [ldlat=N] [filter=N] [rate=N] [period=N] [freq=N] [stores=1] [kernel=1] [OPTIONS OF workload]`
+pub fn check(arguments: &[String]) -> Result<()> {
+    let wanted = wanted(arguments)?;
+    let session = Session::start(&wanted.options)?;
+    // What is sent from here on is read; the probe of the source has ended.
+    fs::write(truth::SAMPLES, "\n").context(truth::SAMPLES)?;
+    let mut workload = Workload::start(&wanted.workload)?;
+    let seen = Cell::new(0);
+    let mut collect = Collect { samples: Vec::new(), members: &workload.members, seen: &seen };
+    let outcome = session.run(&mut collect, |progress| seen.get() >= ENOUGH || progress.elapsed >= PATIENCE);
+    workload.child.kill()?;
+    workload.child.wait()?;
+    for note in &outcome.notes {
+        println!("note: {note}");
+    }
+    let sent = truth::by_time(truth::sent()?)?;
+    same(&wanted, &workload.members, sent, &collect.samples, &outcome)?;
+    plausible(&wanted, &workload.members, &collect.samples)
+}
+
+/// True where `sample` must reach the sink: an access of a thread of the workload that nothing leaves out.
+fn is_expected(wanted: &Wanted, members: &BTreeMap<u32, Member>, sent: &Sent) -> bool {
+    members.contains_key(&sent.tid)
+        && sent.addr != 0
+        && (sent.user || wanted.kernel)
+        && !(sent.latency > 0 && sent.latency < wanted.filter)
+}
+
+/// Every expected sample arrived once and as it was sent; nothing else arrived.
+fn same(
+    wanted: &Wanted,
+    members: &BTreeMap<u32, Member>,
+    sent: BTreeMap<(u32, u64), Sent>,
+    samples: &[(Sample, Option<Vec<u8>>)],
+    outcome: &Outcome,
+) -> Result<()> {
+    let mut expected: BTreeMap<_, _> =
+        sent.into_iter().filter(|(_, sent)| is_expected(wanted, members, sent)).collect();
+    let count = expected.len();
+    ensure!(count >= ENOUGH, "only {count} samples were sent, {loss:?}", loss = outcome.loss);
+    for (sample, path) in samples.iter().filter(|(sample, _)| members.contains_key(&sample.tid)) {
+        let Some(sent) = expected.remove(&(sample.cpu, sample.time)) else {
+            bail!("never sent, or twice: {sample:?}");
+        };
+        let got = Sent {
+            time: sample.time,
+            cpu: sample.cpu,
+            pid: sample.pid,
+            tid: sample.tid,
+            user: sample.mode == CpuMode::User,
+            ip: sample.ip,
+            addr: sample.addr,
+            phys: sample.phys,
+            page_size: sample.page_size,
+            cgroup: sample.cgroup,
+            period: sample.period,
+            latency: sample.latency.into(),
+            data_src: sample.data_src.0,
+            comm: sample.comm.map(|comm| comm.as_bytes().to_vec()).unwrap_or_default(),
+        };
+        ensure!(got == sent, "got {got:?}, sent was {sent:?}");
+        ensure!(path.is_some(), "no path of cgroup {}", sample.cgroup);
+    }
+    let loss = outcome.loss;
+    ensure!(
+        expected.len() as u64 <= loss.lost(),
+        "{} of {count} samples are missing, such as {:?}; counted is {loss:?}",
+        expected.len(),
+        expected.values().next()
+    );
+    println!("samples: {} of {count} as sent, {} lost", count - expected.len(), loss.lost());
+    Ok(())
+}
+
+/// What was sent is also what the workload did, which the module does not know.
+fn plausible(wanted: &Wanted, members: &BTreeMap<u32, Member>, samples: &[(Sample, Option<Vec<u8>>)]) -> Result<()> {
+    let cgroup = fs::metadata(own_cgroup()?)?.ino();
+    let mut pages: BTreeMap<&str, BTreeMap<u64, u64>> = BTreeMap::new();
+    let (mut loads, mut stores, mut hitm, mut slow, mut huge) = (0, 0, 0, 0, 0);
+    let mut by_thread: BTreeMap<u32, usize> = BTreeMap::new();
+    for (sample, _) in samples {
+        let Some(member) = members.get(&sample.tid) else { continue };
+        if sample.mode == CpuMode::Kernel {
+            continue;
+        }
+        *by_thread.entry(sample.tid).or_default() += 1;
+        ensure!((member.start..member.end).contains(&sample.addr), "{} has no {:#x}", member.name, sample.addr);
+        ensure!(sample.comm.is_some_and(|comm| comm.as_bytes() == member.name.as_bytes()), "{sample:?}");
+        ensure!(sample.cgroup == cgroup, "cgroup {} in place of {cgroup}", sample.cgroup);
+        ensure!(sample.phys != 0 && (sample.phys ^ sample.addr) % PAGE_SIZE == 0, "phys of {sample:?}");
+        if member.group == "B" {
+            ensure!(sample.page_size == PAGE_SIZE, "a page of {} bytes", sample.page_size);
+            let page = (sample.addr - member.start) / PAGE_SIZE;
+            let frame = sample.phys / PAGE_SIZE;
+            pages.entry(&member.name).or_default().insert(page, frame);
+        }
+        huge += usize::from(sample.page_size == HUGE);
+        loads += usize::from(sample.data_src.0 & 2 != 0);
+        stores += usize::from(sample.data_src.0 & 4 != 0);
+        hitm += usize::from(sample.data_src.is_hitm());
+        slow += usize::from(sample.latency > 100);
+    }
+    ensure!(by_thread.len() == members.len(), "samples of {} threads only", by_thread.len());
+    let mut sides = pages.into_values();
+    let (Some(one), Some(other)) = (sides.next(), sides.next()) else { bail!("no pages of group B") };
+    let shared: Vec<_> = one.iter().filter_map(|(page, frame)| Some((frame, other.get(page)?))).collect();
+    ensure!(!shared.is_empty(), "the processes of group B were never seen on one page");
+    ensure!(shared.iter().all(|(one, other)| one == other), "one shared page has two frames");
+    ensure!(loads > 0 && hitm > 0 && slow > 0, "{loads} loads, {hitm} in modified lines, {slow} slow");
+    let hardware = &wanted.options.sampler.hardware;
+    let sees_stores = wanted.options.sampler.source == Source::Ibs || hardware.stores;
+    ensure!((stores > 0) == sees_stores, "{stores} stores");
+    let thp = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    ensure!(huge > 0 || thp.is_empty() || thp.contains("[never]"), "no huge pages");
+    println!("samples: {loads} loads, {stores} stores, {hitm} in modified lines, {huge} in huge pages");
+    Ok(())
+}
+
+/// The directory of the cgroup that we and the workload are in.
+fn own_cgroup() -> Result<String> {
+    let own = fs::read_to_string("/proc/self/cgroup")?;
+    let path = own.lines().find_map(|line| line.strip_prefix("0::")).context("no cgroup2")?;
+    Ok(format!("/sys/fs/cgroup{path}"))
+}

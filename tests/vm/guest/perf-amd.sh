@@ -1,0 +1,6 @@
+# The simulator itself: the suite's own perf takes the samples of an AMD machine for those of a real one.
+# cpu: amd
+# needs: target/debug/examples/vm-check
+# shellcheck shell=dash source=tests/vm/lib.sh
+. /lib/vm.sh
+perf_sees zen5 || fail zen5

@@ -1,0 +1,6 @@
+# The simulator itself: the suite's own perf takes the samples of an Intel machine for those of a real one.
+# cpu: intel
+# needs: target/debug/examples/vm-check
+# shellcheck shell=dash source=tests/vm/lib.sh
+. /lib/vm.sh
+perf_sees alder-lake || fail alder-lake

@@ -1,0 +1,133 @@
+# shellcheck shell=dash
+# For guest tests: `. /lib/vm.sh`. Runs in busybox sh.
+
+sim=/sys/kernel/debug/simpmu
+
+# no_machine: takes the simulated machine away, once nobody has its events open any more.
+no_machine() {
+    [ -d /sys/module/simpmu ] || return 0
+    for _ in $(seq 100); do
+        rmmod simpmu 2>/dev/null && return 0
+        sleep 0.1
+    done
+    echo "simpmu is still in use"
+    return 1
+}
+
+# machine NAME [PARAMETER=VALUE...]: makes the guest this machine.
+machine() {
+    no_machine || return 1
+    name=$1
+    shift
+    insmod /lib/simpmu.ko machine="$name" "$@" || {
+        echo "insmod failed for $name"
+        return 1
+    }
+    echo "machine $name $*"
+}
+
+# set_machine PARAMETER VALUE: changes a parameter of the machine while it runs.
+set_machine() { echo "$2" >"/sys/module/simpmu/parameters/$1"; }
+
+# in_cgroup PATH COMMAND...: runs it in a cgroup, which is made where it is missing.
+in_cgroup() {
+    mkdir -p "/sys/fs/cgroup/$1"
+    (
+        sh -c 'echo $PPID' >"/sys/fs/cgroup/$1/cgroup.procs"
+        shift
+        exec "$@"
+    )
+}
+
+# count FIELD: ticks, sent, throttled or unlogged, since the log of samples was emptied.
+count() { sed -n "s/.*\b$1=\([0-9]*\).*/\1/p" "$sim/counts"; }
+
+# empty_logs: forgets what was asked and sent so far.
+empty_logs() {
+    echo >"$sim/samples"
+    echo >"$sim/attrs"
+}
+
+fail() {
+    echo "FAILED: $*"
+    exit 1
+}
+
+# wait_for SECONDS COMMAND...: until the command succeeds.
+wait_for() {
+    tries=$(($1 * 10))
+    shift
+    while [ "$tries" -gt 0 ]; do
+        "$@" && return 0
+        tries=$((tries - 1))
+        sleep 0.1
+    done
+    return 1
+}
+
+# perf_sees MACHINE: `perf mem record` of the workload on that machine shows what was sent.
+perf_sees() {
+    machine "$1" || return 1
+    in_cgroup workload.slice perf mem record -a -B -N -o perf.data -- workload -s 1 >said 2>&1 || {
+        cat said
+        return 1
+    }
+    perf script -i perf.data --ns -F tid,cpu,time,addr,data_src,weight >shown 2>said || {
+        cat said
+        return 1
+    }
+    vm-check perf shown
+}
+
+# begin_workload CGROUP: starts the workload for as long as nobody ends it; returns when it works.
+begin_workload() {
+    in_cgroup "$1" workload -s 3600 >workload.out &
+    wait_for 60 grep -q ready workload.out
+}
+
+# end_workload: ends it and all that it started.
+end_workload() {
+    kill "$(pidof workload)" 2>/dev/null
+    wait_for 60 no_workload
+}
+
+no_workload() { ! pidof workload grpB-0 grpB-1 >/dev/null; }
+
+# configuration SOURCE USED: `scxprof run --source SOURCE` uses USED and tells the groups of the workload apart.
+configuration() {
+    begin_workload workload.slice/cells || return 1
+    scxprof run --source "$1" -t 6 -v -o cells.json 2>said
+    status=$?
+    end_workload
+    [ "$status" -eq 0 ] || [ "$status" -eq 4 ] || {
+        cat said
+        return 1
+    }
+    grep -q "^Source: $2" said || {
+        cat said
+        return 1
+    }
+    [ "$2" = timer ] || vm-check cells cells.json workload.slice/cells || {
+        cat said
+        return 1
+    }
+}
+
+# same_attrs OPTIONS OF scxprof run...: the module's log of what scxprof asks for against what perf asks for.
+same_attrs() {
+    empty_logs
+    scxprof run -t 0.5 "$@" >out 2>said || [ $? -eq 1 ] || {
+        cat said
+        return 1
+    }
+    cp "$sim/attrs" ours
+    empty_logs
+    # perf 6.1 cannot do it with IBS.
+    perf mem record -p --data-page-size -a -B -N -o perf.data -- sleep 0.2 >said 2>&1 ||
+        perf mem record -a -B -N -o perf.data -- sleep 0.2 >said 2>&1 || {
+        cat said
+        return 1
+    }
+    cp "$sim/attrs" perfs
+    vm-check attrs ours perfs
+}
