@@ -32,6 +32,12 @@ package() {
         cargo-clippy:*) echo clippy ;;
         qemu-system-x86_64:*) echo qemu-system-x86 ;;
         busybox:apt-get) echo busybox-static ;;
+        pkg-config:dnf) echo pkgconf-pkg-config ;;
+        pkg-config:pacman) echo pkgconf ;;
+        libelf:apt-get) echo libelf-dev ;;
+        libelf:dnf) echo elfutils-libelf-devel ;;
+        zlib:apt-get) echo zlib1g-dev ;;
+        zlib:dnf) echo zlib-devel ;;
         rust:apt-get) echo "rustc cargo ca-certificates" ;;
         rust:dnf) echo "rust cargo" ;;
         *) echo "$1" ;;
@@ -73,6 +79,21 @@ need() {
     with=$(manager)
     say "$1 is missing, installing it${with:+ with $with}"
     if ! install "$1" || ! has "$1"; then
+        say "please install $1${with:+ (package $(package "$1" "$with"))}, then run the command again"
+        exit 1
+    fi
+}
+
+# has_library NAME: true where programs can be linked with it, which takes its -dev package.
+has_library() { echo "int main(void) { return 0; }" | cc -x c - -o /dev/null "-l$1" 2>/dev/null; }
+
+# need_library PACKAGE NAME: installs it with what is needed to build with it, or says in one line what to do.
+need_library() {
+    local with
+    has_library "$2" && return
+    with=$(manager)
+    say "$1 is missing, installing it${with:+ with $with}"
+    if ! install "$1" || ! has_library "$2"; then
         say "please install $1${with:+ (package $(package "$1" "$with"))}, then run the command again"
         exit 1
     fi
@@ -120,6 +141,11 @@ need_rust() {
 
 need make
 need cc
+# For the BPF programs of task hints; `cargo build --no-default-features` does without.
+need clang
+need pkg-config
+need_library libelf elf
+need_library zlib z
 need_rust
 case "${1:-}" in
     test)

@@ -366,6 +366,8 @@ pub struct Sample {
     pub comm: Option<Comm>,
     /// What memory it was; `None` where the address is no user memory.
     pub place: Option<Place>,
+    /// The thread's hint when the sample was taken; `None` where it had none, or hints are not followed. 0 is a hint.
+    pub hint: Option<u64>,
 }
 
 impl Default for Sample {
@@ -392,6 +394,7 @@ impl Default for Sample {
             thread: 0,
             comm: None,
             place: None,
+            hint: None,
         }
     }
 }

@@ -9,19 +9,22 @@ use crossbeam_channel::RecvTimeoutError;
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
+use crate::bpf::{self, HintCounts, Watch};
 use crate::resolve::mapping::BuildId;
 use crate::resolve::threads::TaskSeen;
 use crate::resolve::{threads, Cgroups, Mapping, Maps, Roots, Threads};
 use crate::sample::{Sample, Source, ThreadIndex};
 use crate::sampler::attr::Feature;
 use crate::sampler::loss::Loss;
-use crate::sampler::{self, Captured, FileId, Running, Sampler, SamplerError, SideBand, Target};
+use crate::sampler::{self, Batch, Captured, FileId, Running, Sampler, SamplerError, SideBand, Target};
 
 mod decider;
+mod hints;
 mod order;
 mod recovery;
 
 pub use decider::{Decided, Decider};
+use hints::Hints;
 use order::Order;
 use recovery::Recoverer;
 pub use recovery::{Yield, FRAMES_HIDDEN};
@@ -53,6 +56,8 @@ pub struct Options {
     pub roots: Roots,
     /// Bytes for queues and caches, beside the rings.
     pub memory: usize,
+    /// Which task hints to follow, if any.
+    pub hints: Option<bpf::Options>,
 }
 
 /// Why a session cannot begin.
@@ -95,6 +100,8 @@ pub struct Outcome {
     pub duration: Duration,
     /// What was recovered, for a source that recovers addresses.
     pub recovery: Option<Yield>,
+    /// What is known of task hints, where they were asked for.
+    pub hints: Option<HintCounts>,
     /// What was lost and left out.
     pub loss: Loss,
     /// What the kernel refused, and other facts a person should know.
@@ -105,6 +112,8 @@ pub struct Outcome {
 #[derive(Debug)]
 pub struct Session {
     running: Running,
+    /// Task hints, where they can be followed.
+    watch: Option<Watch>,
     begin: Instant,
     roots: Roots,
     /// What was there before the first record, while it is still being read.
@@ -122,7 +131,23 @@ impl Session {
     pub fn start(options: &Options) -> Result<Self, SessionError> {
         let cgroups = Cgroups::new(&options.roots)?;
         let sampler = Sampler::open(&options.sampler)?;
-        let notes = sampler.notes().to_vec();
+        let mut notes = sampler.notes().to_vec();
+        // Before the first sample, so that each has its thread's hint.
+        let mut hints = options.hints.is_some().then(Hints::default);
+        let watch = match options.hints.as_ref().map(Watch::start) {
+            Some(Ok(watch)) => {
+                notes.extend_from_slice(watch.notes());
+                Some(watch)
+            }
+            Some(Err(error)) => {
+                notes.push(format!("{error}; hints are missing, the memory profile goes on without them"));
+                if let Some(hints) = &mut hints {
+                    hints.counts.missing = Some(error.to_string());
+                }
+                None
+            }
+            None => None,
+        };
         let ask_for_cgroups = !sampler.features().has(Feature::Cgroup);
         let running = sampler.start(None)?;
         let begin = Instant::now();
@@ -130,12 +155,13 @@ impl Session {
         // A quarter for samples that wait for their order or for code, an eighth for mappings; the rest is the sink's.
         let waiting = if recovers { size_of::<Captured>() + CONTEXT_SIZE } else { size_of::<Captured>() };
         let share = if recovers { options.memory / 8 } else { options.memory / 4 };
-        let order = Order::new(running.workers(), share / waiting);
+        let order = Order::new(running.workers() + usize::from(watch.is_some()), share / waiting);
         let mut names = Names {
             threads: Threads::new(&options.roots),
             maps: Maps::new(&options.roots, options.memory / 8),
             cgroups,
             cgroup_of_thread: ask_for_cgroups.then(FxHashMap::default),
+            hints,
             loss: Loss::default(),
             suspect: false,
             recoverer: recovers.then(|| Recoverer::new(&options.roots.proc, options.memory / 4)),
@@ -153,7 +179,16 @@ impl Session {
                 names
             })
             .map_err(SessionError::Thread)?;
-        Ok(Self { running, begin, roots: options.roots.clone(), snapshot: Some(snapshot), names: None, order, notes })
+        Ok(Self {
+            running,
+            watch,
+            begin,
+            roots: options.roots.clone(),
+            snapshot: Some(snapshot),
+            names: None,
+            order,
+            notes,
+        })
     }
 
     /// Hands samples to `sink` until `stop`, which is asked about every 50 ms, says so; then what is left in the rings.
@@ -172,6 +207,7 @@ impl Session {
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => break,
                 }
+                self.take_hints();
             }
             if self.snapshot.as_ref().is_some_and(JoinHandle::is_finished) {
                 self.take_snapshot();
@@ -203,11 +239,19 @@ impl Session {
             }
         }
         self.running.stop();
+        if let Some(watch) = &self.watch {
+            watch.stop();
+        }
         let duration = self.begin.elapsed();
         self.take_snapshot();
-        let Self { running, names, mut order, mut notes, .. } = self;
+        let Self { running, watch, names, mut order, mut notes, .. } = self;
         let mut loss = Loss::default();
-        let (mut samples, mut recovery) = (0, None);
+        let (mut samples, mut recovery, mut hints) = (0, None, None);
+        if let Some(watch) = &watch {
+            for batch in watch.batches() {
+                order.push(Batch { worker: running.workers(), ..batch });
+            }
+        }
         if let Some(mut names) = names {
             for batch in running.batches() {
                 order.push(batch);
@@ -219,13 +263,34 @@ impl Session {
             samples = names.records;
             loss = names.loss;
             recovery = names.recoverer.as_ref().map(Recoverer::counts);
+            hints = names.hints.map(|hints| hints.counts);
             notes.append(&mut names.failures);
+        }
+        if let Some(watch) = watch {
+            let rung = watch.rung();
+            let (counts, said) = watch.join();
+            if let Some(hints) = &mut hints {
+                (hints.rung, hints.counts) = (Some(rung), counts);
+                hints.missing = said.first().cloned();
+                hints.late += order.late_hints;
+            }
+            notes.extend(said);
         }
         let totals = running.join();
         loss.add(&totals.loss);
         notes.extend(totals.notes);
         loss.late = order.late;
-        Outcome { samples, accesses, events: totals.events, duration, recovery, loss, notes }
+        Outcome { samples, accesses, events: totals.events, duration, recovery, hints, loss, notes }
+    }
+
+    /// Takes what is there of hint events, as long as there is room for it.
+    fn take_hints(&mut self) {
+        let Some(watch) = &self.watch else { return };
+        let worker = self.running.workers();
+        while self.order.takes_hints(worker) {
+            let Ok(batch) = watch.batches().try_recv() else { return };
+            self.order.push(Batch { worker, ..batch });
+        }
     }
 
     /// Waits for what is read in the background.
@@ -247,6 +312,8 @@ struct Names {
     cgroups: Cgroups,
     /// Where the kernel puts no cgroup into the samples: from procfs, with the time of that reading.
     cgroup_of_thread: Option<FxHashMap<ThreadIndex, (u64, u64)>>,
+    /// Where task hints were asked for.
+    hints: Option<Hints>,
     loss: Loss,
     /// Side-band was lost since procfs was last read.
     suspect: bool,
@@ -338,6 +405,9 @@ impl Names {
             }
             SideBand::Fork { pid, ppid, tid, ptid } => {
                 self.threads.fork(pid, tid, ppid, ptid);
+                if let Some(hints) = &mut self.hints {
+                    hints.fork(tid);
+                }
                 if let Some(cgroup_of_thread) = &mut self.cgroup_of_thread {
                     let parent =
                         self.threads.get(ppid, ptid).and_then(|parent| cgroup_of_thread.get(&parent.index).copied());
@@ -364,6 +434,11 @@ impl Names {
                 self.maps.mmap(pid, &mapping);
             }
             SideBand::Cgroup { id, path } => self.cgroups.record(id, &path),
+            SideBand::Hint { time, pid, tid, hint } => {
+                if let Some(hints) = &mut self.hints {
+                    hints.event(time, pid, tid, hint);
+                }
+            }
             SideBand::Lost { .. } => self.suspect = true,
         }
     }
@@ -381,6 +456,9 @@ impl Names {
         } else {
             self.loss.unnamed += 1;
             sample.thread = ThreadIndex::MAX;
+        }
+        if let Some(hints) = &mut self.hints {
+            sample.hint = hints.of_sample(sample.pid, sample.tid);
         }
         if self.cgroup_of_thread.is_some() {
             sample.cgroup = self.cgroup_from_procfs(sample.pid, sample.tid, sample.time);

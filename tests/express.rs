@@ -30,7 +30,7 @@ fn input(threads: &[Thread<'_>]) -> (Tally, Members) {
         let comm = Some(Comm::new(comm));
         tally.add(cell, comm, *samples);
         let (pid, tid) = (1, 100 + thread);
-        members.threads.push(Member { thread, pid, tid, comm, cell, samples: *samples, verdict: *verdict });
+        members.threads.push(Member { thread, pid, tid, comm, hint: None, cell, samples: *samples, verdict: *verdict });
         if let Verdict::Community(community) = verdict {
             members.affinity.add(*community, *community, *samples);
         }

@@ -15,6 +15,7 @@ macro_rules! say {
 
 mod command;
 mod doctor;
+mod hints;
 mod output;
 mod run;
 mod source;

@@ -13,6 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::command::Held;
+use super::hints::{self, HintArgs};
 use super::output::Output;
 use super::source::SourceArgs;
 use super::{seconds, Failure};
@@ -91,6 +92,8 @@ pub(super) struct RunArgs {
     /// The scheduler that the configuration is for
     #[arg(long, value_name = "SCHEDULER", default_value = "mitosis", value_parser = ["mitosis", "layered"])]
     target: String,
+    #[command(flatten)]
+    hints: HintArgs,
     /// Write what the decision rests on to FILE, as JSON (docs/report.md has the schema)
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -164,6 +167,7 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
             sys: roots.sys.clone(),
             child_pid_namespace: matches!(pid_namespace, PidNamespace::Child),
         },
+        hints: args.hints.options(&roots.proc),
         roots,
         memory,
     };
@@ -176,6 +180,9 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     let bar = if command.is_some() { ProgressBar::hidden() } else { progress_bar(limit) };
     // Three eighths for the sketch; the session has its share from the same total.
     let mut decider = Decider::new(groups, options.sampler.source, options.memory / 8 * 3);
+    if args.hints.use_hints {
+        decider = decider.with_hints();
+    }
     let outcome = session.run(&mut decider, |progress| {
         bar.set_position(progress.elapsed.as_secs());
         bar.set_message(format!("{} samples", progress.samples));
@@ -363,6 +370,9 @@ fn report(
         }
         say!("{}", config::summary(decider.groups(), decider.tally(), args.verbose > 1).trim_end());
     }
+    if let Some(hints) = &outcome.hints {
+        hints::report(hints, args.verbose);
+    }
     let left_out = if args.verbose > 0 || outcome.accesses == 0 { loss.left_out() } else { Vec::new() };
     for line in left_out.into_iter().chain(loss.lines()) {
         say!("scxprof: {line}");
@@ -422,14 +432,19 @@ fn finish(
     let decision = &decided.decision;
     let bug = "the configuration would be refused by the scheduler, which is a bug in scxprof";
     let (json, notes) = if args.target == "layered" {
-        let layers = config::layers(decision);
+        let layers = if args.hints.use_hints {
+            config::layers_by_hint(decision, &decided.members)
+        } else {
+            config::layers(decision)
+        };
         let json = config::layered::to_json(&layers.layers).context(bug).map_err(Failure::NoResult)?;
         (json, layers.notes)
     } else {
         (config::mitosis::to_json(&decision.cells).context(bug).map_err(Failure::NoResult)?, Vec::new())
     };
     if args.verbose > 0 || report_to.is_some() {
-        let report = decider.report(&decided, &options).context(bug).map_err(Failure::NoResult)?;
+        let mut report = decider.report(&decided, &options).context(bug).map_err(Failure::NoResult)?;
+        report.hints.clone_from(&outcome.hints);
         if args.verbose > 0 {
             say!("{}", config::table(&report).trim_end());
         }
@@ -443,6 +458,9 @@ fn finish(
     }
     for note in decision.notes.iter().chain(&notes) {
         say!("scxprof: {note}");
+    }
+    if args.hints.use_hints {
+        say!("scxprof: {}", hints::used(&args.target));
     }
     output.write(json.as_bytes()).map_err(Failure::NoResult)
 }

@@ -302,6 +302,7 @@ impl Sharing {
             })
             .collect();
         seen.sort_unstable_by_key(|seen| (seen.page, seen.weight, seen.lines, seen.thread));
+        self.retain_shared(&mut seen);
         seen
     }
 }

@@ -2,6 +2,8 @@
 
 use rustc_hash::FxHashMap;
 
+use super::graph::Seen;
+
 use crate::sample::{Access, Place, Sample, LINE_SIZE, PAGE_SIZE};
 
 /// Units of weight in one event: a sample whose event gave n accesses counts 1/n, to this precision.
@@ -179,6 +181,8 @@ pub struct Sharing {
     line_threshold: u64,
     threads: Vec<Activity>,
     thread_limit: usize,
+    /// Where a thread has several numbers: for each the first of them.
+    owners: Vec<u32>,
     objects: FxHashMap<(u64, u64), u32>,
     names: Vec<(u64, u64)>,
     weight: u64,
@@ -201,11 +205,39 @@ impl Sharing {
             line_threshold: u64::MAX,
             threads: Vec::new(),
             thread_limit: budget / 8 / size_of::<Activity>(),
+            owners: Vec::new(),
             objects: FxHashMap::default(),
             names: Vec::new(),
             weight: 0,
             stats: SketchStats::default(),
         }
+    }
+
+    /// Says that two numbers are one thread, at different times: what only that thread touches is shared with nobody.
+    /// To be said before the first sample of `thread`.
+    pub fn same_thread(&mut self, thread: u32, as_thread: u32) {
+        let (at, owner) = (thread as usize, self.owner(as_thread));
+        while self.owners.len() <= at {
+            self.owners.push(self.owners.len() as u32);
+        }
+        if let Some(slot) = self.owners.get_mut(at) {
+            *slot = owner;
+        }
+    }
+
+    fn owner(&self, thread: u32) -> u32 {
+        self.owners.get(thread as usize).copied().unwrap_or(thread)
+    }
+
+    /// Leaves out the pages that a single thread touched; those of a page must be next to each other.
+    pub(crate) fn retain_shared(&self, seen: &mut Vec<Seen>) {
+        if self.owners.is_empty() {
+            return;
+        }
+        let shared = |page: &&[Seen]| {
+            page.iter().any(|it| Some(self.owner(it.thread)) != page.first().map(|it| self.owner(it.thread)))
+        };
+        *seen = seen.chunk_by(|a, b| (a.cell, a.page) == (b.cell, b.page)).filter(shared).flatten().copied().collect();
     }
 
     /// Counts one sample. It looks at `thread`, `place`, `access`, `share`, `latency` and `data_src`; never at time or tid.
@@ -275,6 +307,7 @@ impl Sharing {
     }
 
     fn add_line(&mut self, place: Place, object: u32, thread: u32, weight: u32, writes: u32, hitm: u32) {
+        let owner = self.owner(thread);
         let line_place = place.granule(LINE_SIZE);
         let line = place_key(line_place);
         let at = self.lines.find(mix(line), |slot| slot.key == line);
@@ -283,13 +316,13 @@ impl Sharing {
             if line >= self.line_threshold {
                 return;
             }
-            *slot = Line { key: line, number: offset(line_place), object, first: thread, ..Line::default() };
+            *slot = Line { key: line, number: offset(line_place), object, first: owner, ..Line::default() };
             self.lines.len += 1;
         }
         slot.weight = slot.weight.saturating_add(weight);
         slot.writes = slot.writes.saturating_add(writes);
         slot.hitm = slot.hitm.saturating_add(hitm);
-        slot.shared |= slot.first != thread;
+        slot.shared |= slot.first != owner;
         if self.lines.len > self.lines.limit {
             while self.lines.len > self.lines.limit {
                 self.line_threshold /= 2;

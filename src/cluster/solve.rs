@@ -229,6 +229,7 @@ impl Sharing {
             })
             .collect();
         seen.sort_unstable_by_key(|seen| (seen.cell, seen.page, seen.rank));
+        self.retain_shared(&mut seen);
         seen
     }
 

@@ -20,6 +20,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::bpf::MAX_HINT;
 use crate::sample::Comm;
 
 /// Layers (`MAX_LAYERS`).
@@ -48,6 +49,8 @@ pub enum LayerMatch {
     CommPrefix(String),
     /// The thread's name does not begin so.
     CommPrefixExclude(String),
+    /// The thread has this hint. It stands alone in its alternative, and in one layer only.
+    HintEquals(u64),
 }
 
 /// How a layer has CPUs.
@@ -155,6 +158,16 @@ pub enum Refused {
     /// More than [`MAX_REGEXES`].
     #[error("{0} uses of CgroupRegex; the scheduler takes {MAX_REGEXES}")]
     Regexes(usize),
+    /// A hint above [`MAX_HINT`], beside other conditions, or in more than one place.
+    #[error(
+        "layer \"{layer}\": HintEquals {hint} is above {MAX_HINT}, not alone in its alternative, or there already"
+    )]
+    Hint {
+        /// The layer.
+        layer: String,
+        /// The value.
+        hint: u64,
+    },
     /// A range that is no range of 0 to 1.
     #[error("layer \"{0}\": util_range is not from less to more")]
     Range(String),
@@ -170,6 +183,7 @@ pub fn check(layers: &[Layer]) -> Result<(), Refused> {
     }
     let mut names = BTreeSet::new();
     let mut regexes = 0;
+    let mut hints = BTreeSet::new();
     for (index, layer) in layers.iter().enumerate() {
         let name = &layer.name;
         if name.is_empty() || name.len() > MAX_NAME || name.contains('\0') || !names.insert(name) {
@@ -190,6 +204,11 @@ pub fn check(layers: &[Layer]) -> Result<(), Refused> {
             for condition in ands {
                 regexes += usize::from(matches!(condition, LayerMatch::CgroupRegex(_)));
                 check_condition(name, condition)?;
+                if let LayerMatch::HintEquals(hint) = *condition {
+                    if hint > MAX_HINT || ands.len() > 1 || !hints.insert(hint) {
+                        return Err(Refused::Hint { layer: name.clone(), hint });
+                    }
+                }
             }
         }
         if let Kind::Confined { util_range: (low, high), .. } | Kind::Grouped { util_range: (low, high), .. } =
@@ -210,6 +229,7 @@ fn check_condition(layer: &str, condition: &LayerMatch) -> Result<(), Refused> {
     let (text, limit) = match condition {
         LayerMatch::CgroupPrefix(text) | LayerMatch::CgroupContains(text) => (text, MAX_PATH - 1),
         LayerMatch::CommPrefix(text) | LayerMatch::CommPrefixExclude(text) => (text, Comm::MAX),
+        LayerMatch::HintEquals(_) => return Ok(()),
         LayerMatch::CgroupRegex(regex) => {
             let refused = || Refused::Regex { layer: layer.to_owned(), regex: regex.clone() };
             return regex::Regex::new(regex).map(|_| ()).map_err(|_| refused());
@@ -269,6 +289,7 @@ enum Loaded {
     Regex(regex::Regex),
     Comm(Vec<u8>),
     NotComm(Vec<u8>),
+    Hint(u64),
 }
 
 impl Consumer {
@@ -288,6 +309,7 @@ impl Consumer {
                 ),
                 LayerMatch::CommPrefix(text) => Loaded::Comm(text.clone().into_bytes()),
                 LayerMatch::CommPrefixExclude(text) => Loaded::NotComm(text.clone().into_bytes()),
+                LayerMatch::HintEquals(hint) => Loaded::Hint(*hint),
             })
         };
         let layers = layers.iter().map(|layer| {
@@ -303,6 +325,17 @@ impl Consumer {
     /// the file system has it, each cgroup by itself.
     #[must_use]
     pub fn assign(&self, cgroup: &[u8], comm: &[u8]) -> Option<usize> {
+        self.assign_hinted(cgroup, comm, None)
+    }
+
+    /// The layer of a thread with a hint: the one that has the hint, whatever else it is; without one, as any thread's
+    /// (`maybe_refresh_task_layer_from_hint` in main.bpf.c).
+    #[must_use]
+    pub fn assign_hinted(&self, cgroup: &[u8], comm: &[u8], hint: Option<u64>) -> Option<usize> {
+        let has_hint = |condition: &Loaded| matches!(condition, Loaded::Hint(own) if Some(*own) == hint);
+        if let Some(at) = self.layers.iter().position(|layer| layer.iter().flatten().any(has_hint)) {
+            return Some(at);
+        }
         let parts: Vec<&[u8]> = cgroup.split(|&byte| byte == b'/').filter(|part| !part.is_empty()).collect();
         let mut path = parts.join(&b'/');
         let full = String::from_utf8_lossy(&[b"/sys/fs/cgroup/".as_slice(), &path].concat()).into_owned();
@@ -315,6 +348,7 @@ impl Consumer {
             Loaded::Regex(regex) => regex.is_match(full),
             Loaded::Comm(prefix) => comm.starts_with(prefix),
             Loaded::NotComm(prefix) => !comm.starts_with(prefix),
+            Loaded::Hint(_) => false,
         };
         self.layers.iter().position(|layer| layer.iter().any(|ands| ands.iter().all(holds)))
     }

@@ -6,7 +6,9 @@ use regex_syntax::hir::{Hir, HirKind, Look};
 
 use super::cells::{Basis, Cell, CellMatch, Decision, CATCH_ALL};
 use super::groups::CGROUP_ROOT;
-use super::layered::{Kind, Layer, LayerMatch, MAX_ANDS, MAX_LAYERS, MAX_NAME, MAX_PATH, MAX_REGEXES};
+use super::hints::{hinted, Hinted};
+use super::layered::{Kind, Layer, LayerMatch, MAX_ANDS, MAX_LAYERS, MAX_NAME, MAX_ORS, MAX_PATH, MAX_REGEXES};
+use super::members::{CommunityIndex, Members};
 use super::note::Note;
 
 /// The layers of a decision.
@@ -28,16 +30,32 @@ pub struct Layers {
 /// their threads.
 #[must_use]
 pub fn layers(decision: &Decision) -> Layers {
-    let mut without: BTreeSet<(usize, Option<usize>)> = BTreeSet::new();
+    room_for(decision, &[])
+}
+
+/// The same where hints tell threads apart: what a hint stands for is matched by it, and by names only what is left.
+///
+/// A hint comes before all names and holds in every cgroup. A community whose threads all have hints that no others have is
+/// a layer of hints alone; one that has them in part is matched by either, where it has a subcell.
+#[must_use]
+pub fn layers_by_hint(decision: &Decision, members: &Members) -> Layers {
+    let (hinted, notes) = hinted(members);
+    let mut layers = room_for(decision, &hinted);
+    layers.notes.extend(notes);
+    layers
+}
+
+fn room_for(decision: &Decision, hinted: &[Hinted]) -> Layers {
+    let mut without: BTreeSet<Key> = BTreeSet::new();
     let mut left_out = Vec::new();
     loop {
-        let drafts = drafts(decision, &without);
+        let drafts = drafts(decision, hinted, &without);
         let regexes = drafts.iter().map(Draft::regexes).sum::<usize>();
         if drafts.len() <= MAX_LAYERS && regexes <= MAX_REGEXES {
             return finish(drafts, left_out);
         }
         let spare = |draft: &&Draft| drafts.len() > MAX_LAYERS || draft.regexes() > 0;
-        let subcells = drafts.iter().filter(spare).filter(|draft| draft.subcell.is_some());
+        let subcells = drafts.iter().filter(spare).filter(|draft| draft.key.1.is_some());
         let least = subcells.min_by(|a, b| a.worth().partial_cmp(&b.worth()).unwrap_or(std::cmp::Ordering::Equal));
         // The last is what must be there.
         let cells = drafts.get(..drafts.len().saturating_sub(1)).unwrap_or_default();
@@ -45,14 +63,17 @@ pub fn layers(decision: &Decision) -> Layers {
             return finish(drafts, left_out);
         };
         left_out.push(draft.name.clone());
-        if let Some(cell) = draft.cell {
-            without.insert((cell, draft.subcell));
-        }
+        without.insert(draft.key);
     }
 }
 
+/// What a layer is left out by: its cell and its subcell, or [`BY_HINT`] and the place of its community.
+type Key = (usize, Option<usize>);
+const BY_HINT: usize = usize::MAX;
+
 /// A layer that may still be left out.
 struct Draft {
+    key: Key,
     cell: Option<usize>,
     subcell: Option<usize>,
     name: String,
@@ -71,9 +92,10 @@ impl Draft {
     }
 }
 
-fn drafts(decision: &Decision, without: &BTreeSet<(usize, Option<usize>)>) -> Vec<Draft> {
+fn drafts(decision: &Decision, hinted: &[Hinted], without: &BTreeSet<Key>) -> Vec<Draft> {
     let mut drafts = Vec::new();
     let mut last = Draft {
+        key: (BY_HINT, None),
         cell: None,
         subcell: None,
         name: CATCH_ALL.to_owned(),
@@ -91,6 +113,7 @@ fn drafts(decision: &Decision, without: &BTreeSet<(usize, Option<usize>)>) -> Ve
             continue;
         };
         drafts.push(Draft {
+            key: (index, None),
             cell: Some(index),
             subcell: None,
             name: cell.name.clone(),
@@ -99,7 +122,48 @@ fn drafts(decision: &Decision, without: &BTreeSet<(usize, Option<usize>)>) -> Ve
         });
     }
     drafts.push(last);
-    drafts
+    by_hint(hinted, without, drafts)
+}
+
+/// The layers with those of hints before them.
+fn by_hint(hinted: &[Hinted], without: &BTreeSet<Key>, mut drafts: Vec<Draft>) -> Vec<Draft> {
+    let mut own = Vec::new();
+    for (at, it) in hinted.iter().enumerate() {
+        let key = (BY_HINT, Some(at));
+        if without.contains(&key) {
+            continue;
+        }
+        let hints = || it.values.iter().take(MAX_ORS / 2).map(|&hint| vec![LayerMatch::HintEquals(hint)]);
+        let named = drafts.iter_mut().find(|draft| draft.basis.communities.contains(&it.community));
+        if let (false, Some(named)) = (it.is_whole, named) {
+            if named.basis.communities.len() == 1 && named.matches.len() <= MAX_ORS / 2 {
+                named.matches.extend(hints());
+                continue;
+            }
+        }
+        let first = it.values.first().copied().unwrap_or(0);
+        let basis = Basis { communities: vec![it.community], value: it.value, samples: it.samples, ..Basis::default() };
+        own.push(Draft {
+            key,
+            cell: None,
+            subcell: None,
+            name: format!("hint-{first}"),
+            matches: hints().collect(),
+            basis,
+        });
+    }
+    // What is wholly known by its hints must not have the names as well, which others have too.
+    for draft in &mut drafts {
+        let is_by_hint = |community: &CommunityIndex| hinted.iter().any(|it| it.is_whole && it.community == *community);
+        let before = draft.basis.communities.len();
+        draft.basis.communities.retain(|community| !is_by_hint(community));
+        if before > 0 && draft.basis.communities.is_empty() {
+            draft.matches.clear();
+        }
+    }
+    drafts.retain(|draft| !draft.matches.is_empty());
+    own.extend(drafts);
+    own
 }
 
 /// The layers of a cell's subcells.
@@ -108,7 +172,7 @@ fn divide(
     cell: &Cell,
     bases: &[Basis],
     cgroup: Option<&LayerMatch>,
-    without: &BTreeSet<(usize, Option<usize>)>,
+    without: &BTreeSet<Key>,
     drafts: &mut Vec<Draft>,
 ) {
     // The prefixes of those that are left out, whose threads no later one must have.
@@ -121,7 +185,8 @@ fn divide(
         }
         let matches = subcell.matches.iter().filter_map(|ands| alternative(ands, cgroup, &gone)).collect();
         let name = format!("{}/{}", cell.name, subcell.name);
-        drafts.push(Draft { cell: Some(index), subcell: Some(at), name, matches, basis: basis.clone() });
+        let key = (index, Some(at));
+        drafts.push(Draft { key, cell: Some(index), subcell: Some(at), name, matches, basis: basis.clone() });
     }
     drafts.retain(|draft| !draft.matches.is_empty());
 }
@@ -196,7 +261,7 @@ fn open_end(hir: Hir) -> Hir {
 
 fn finish(drafts: Vec<Draft>, left_out: Vec<String>) -> Layers {
     let mut layers: Layers = Layers { layers: Vec::new(), of: Vec::new(), notes: Vec::new() };
-    for Draft { cell, subcell, name, matches, basis } in drafts {
+    for Draft { cell, subcell, name, matches, basis, .. } in drafts {
         let kind = match matches.as_slice() {
             [ands] if ands.is_empty() => Kind::Open {},
             _ if basis.communities.is_empty() => Kind::class(),
@@ -312,6 +377,44 @@ mod tests {
         let consumer = super::super::layered::Consumer::new(&made.layers).unwrap();
         let rest = consumer.assign(b"/a", b"webserver").unwrap();
         assert_eq!(made.of[rest], (Some(0), None));
+    }
+
+    fn hinted(community: u32, values: &[u64], is_whole: bool) -> Hinted {
+        let values = values.iter().copied().collect();
+        Hinted { community, cell: 0, values, samples: 100.0, value: 1000.0, is_whole }
+    }
+
+    #[test]
+    fn hints_stand_alone_and_names_are_for_the_others() {
+        let mut decision = decision(vec![(CellMatch::CgroupContains("a".to_owned()), vec![("web", 5.0), ("db", 4.0)])]);
+        decision.bases[0][1].communities = vec![1];
+        // Community 0 is known by hints alone, 1 in part, 2 has no subcell.
+        let hinted = [hinted(0, &[0, 7], true), hinted(1, &[9], false), hinted(2, &[1024], true)];
+        let made = room_for(&decision, &hinted);
+        let names: Vec<&str> = made.layers.iter().map(|layer| layer.name.as_str()).collect();
+        assert_eq!(names, ["hint-0", "hint-1024", "cell0/db", "cell0", "rest"]);
+        let consumer = super::super::layered::Consumer::new(&made.layers).unwrap();
+        let layer = |comm: &str, hint| names[consumer.assign_hinted(b"/a", comm.as_bytes(), hint).unwrap()];
+        assert_eq!((layer("web", Some(7)), layer("web", Some(0)), layer("web", None)), ("hint-0", "hint-0", "cell0"));
+        assert_eq!(
+            (layer("db", None), layer("x", Some(9)), layer("x", Some(1024))),
+            ("cell0/db", "cell0/db", "hint-1024")
+        );
+        assert_eq!(made.layers[0].kind, Kind::community());
+    }
+
+    #[test]
+    fn many_hints_make_room_too() {
+        let decision = decision(vec![(CellMatch::CgroupContains("a".to_owned()), vec![("web", 5.0)])]);
+        let hinted: Vec<Hinted> = (0..20).map(|at| hinted(10 + at, &[u64::from(at)], true)).collect();
+        let made = room_for(&decision, &hinted);
+        assert!(super::super::layered::check(&made.layers).is_ok());
+        assert_eq!(made.layers.len(), MAX_LAYERS);
+        assert!(
+            matches!(&made.notes[..], [Note::TooManyLayers { left_out }] if left_out.len() == 7),
+            "{:?}",
+            made.notes
+        );
     }
 
     #[test]

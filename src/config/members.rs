@@ -32,6 +32,8 @@ pub struct Member {
     pub tid: u32,
     /// Its name; where it had several, the last.
     pub comm: Option<Comm>,
+    /// Its hint, where hints tell threads apart; a thread that had several is there once for each, and once for none.
+    pub hint: Option<u64>,
     /// The tally's cell that it was in; where it was in several, the one with most of its samples.
     pub cell: CellIndex,
     /// Its samples.
@@ -71,7 +73,7 @@ impl Affinity {
 /// All that the decision knows beside the tally; the default is nothing, which leaves classes of equal names.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Members {
-    /// The threads, each once.
+    /// The threads, each once for each hint that it had.
     pub threads: Vec<Member>,
     /// How much their communities share. Where it is empty, a community is worth its samples.
     pub affinity: Affinity,

@@ -13,6 +13,7 @@ mod classes;
 mod consumer;
 mod express;
 mod groups;
+mod hints;
 pub mod layered;
 mod layers;
 mod members;
@@ -31,7 +32,7 @@ pub use cells::{decide, Basis, Cell, CellMatch, CommPrefix, Decision, NoSamples,
 pub use consumer::{Assigned, Consumer};
 pub use groups::{CgroupMatcher, GroupIndex, GroupOptions, GroupSpec, Groups, GroupsError, Home};
 pub use groups::{ALLOTMENT_REGEX, CGROUP_ROOT, WORKLOAD_SLICE};
-pub use layers::{layers, Layers};
+pub use layers::{layers, layers_by_hint, Layers};
 pub use members::{Affinity, CommunityIndex, Member, Members, Unknown, Verdict};
 pub use note::Note;
 pub use summary::summary;

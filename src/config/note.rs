@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::layered::{MAX_LAYERS, MAX_REGEXES};
 use super::members::Unknown;
+use crate::bpf::MAX_HINT;
 use crate::sample::Comm;
 
 /// Something about the configuration that does not show in it. Displayed as a sentence.
@@ -115,6 +116,22 @@ pub enum Note {
         /// The names of those that are left out, the least valuable first.
         left_out: Vec<String>,
     },
+    /// A hint whose threads are of several communities. A scheduler takes it whole, so no layer has it.
+    HintOfSeveral {
+        /// The value.
+        hint: u64,
+        /// How many communities.
+        communities: usize,
+        /// The part of all samples that its threads in communities have, of 1.
+        share: f64,
+    },
+    /// A hint that schedulers ignore.
+    HintAboveLimit {
+        /// The value.
+        hint: u64,
+        /// The part of all samples that its threads in communities have, of 1.
+        share: f64,
+    },
     /// More names were seen than are told apart.
     TooManyNames {
         /// The cell.
@@ -223,6 +240,18 @@ impl fmt::Display for Note {
                 write!(f, "scx_layered takes {MAX_LAYERS} layers and {MAX_REGEXES} uses of CgroupRegex: ")?;
                 write!(f, "{} left out, the least valuable first: {}", left_out.len(), list(left_out, ", "))
             }
+            Self::HintOfSeveral { hint, communities, share } => write!(
+                f,
+                "hint {hint} ({:.1}% of the samples) is of threads in {communities} communities; a layer takes a hint whole, so \
+                 none has it and the names of the threads decide",
+                share * 100.0
+            ),
+            Self::HintAboveLimit { hint, share } => write!(
+                f,
+                "hint {hint} ({:.1}% of the samples) is above {MAX_HINT}, the largest that scx_layered takes; the names of its \
+                 threads decide",
+                share * 100.0
+            ),
             Self::TooManyNames { cell, share } => write!(
                 f,
                 "{cell}: {:.1}% of its samples are of threads whose names were too many to be counted one by one; a \

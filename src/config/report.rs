@@ -10,6 +10,7 @@ use super::groups::Groups;
 use super::members::{CommunityIndex, Member, Members, Verdict};
 use super::mitosis::Refused;
 use super::tally::Tally;
+use crate::bpf::HintCounts;
 use crate::sample::{Comm, ThreadIndex};
 
 /// The version of the schema, raised when a field changes its meaning or goes.
@@ -117,6 +118,9 @@ pub struct Report {
     pub cells: Vec<CellReport>,
     /// How much subcells share; each pair once.
     pub sharing: Vec<Shared>,
+    /// What is known of task hints, where they were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hints: Option<HintCounts>,
     /// What everybody touches, which joins nobody.
     pub hubs: Vec<Granule>,
     /// Threads in cgroups that were too many to be told apart.
@@ -184,6 +188,9 @@ pub struct ThreadReport {
     pub tid: u32,
     /// Its name, with bytes that cannot be printed as `\xNN`; `null` where nobody knew it.
     pub comm: Option<String>,
+    /// Its hint, where hints tell threads apart; a thread that had several is listed once for each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<u64>,
     /// Its samples.
     pub samples: f64,
     /// What is known of it: `community N`, `alone`, or `unknown: ` and why.
@@ -269,6 +276,7 @@ pub fn report(
         stability: evidence.stability,
         sharing: found.sharing(decision, evidence),
         cells,
+        hints: None,
         hubs: evidence.hubs.clone(),
         unlisted_threads: found.unlisted,
         notes: decision.notes.iter().map(ToString::to_string).collect(),
@@ -390,7 +398,7 @@ impl ThreadReport {
             Verdict::Unknown(why) => format!("unknown: {why}"),
         };
         let comm = member.comm.map(|comm: Comm| comm.to_string());
-        Self { pid: member.pid, tid: member.tid, comm, samples: member.samples, verdict }
+        Self { pid: member.pid, tid: member.tid, comm, hint: member.hint, samples: member.samples, verdict }
     }
 }
 

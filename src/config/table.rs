@@ -127,7 +127,7 @@ mod tests {
             let samples = if community == 9 { 1.0 } else { 100.0 };
             let comm = Some(Comm::from(name));
             tally.add(cell, comm, samples);
-            members.threads.push(Member { thread, pid: 7, tid: 70 + thread, comm, cell, samples, verdict });
+            members.threads.push(Member { thread, pid: 7, tid: 70 + thread, comm, hint: None, cell, samples, verdict });
         }
         let options = Options { min_share: 0.05, target_cpus: 16 };
         let decision = decide(&groups, &tally, &members, &options).unwrap();

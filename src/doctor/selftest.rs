@@ -181,7 +181,8 @@ fn test(source: Source, state: State, roots: &Roots, seconds: Duration, workers:
         Ok(sampler) => sampler,
         Err(error) => return failed(error.to_string()),
     };
-    let session = match Session::start(&session::Options { sampler, roots: roots.clone(), memory: MEMORY }) {
+    let session = match Session::start(&session::Options { sampler, roots: roots.clone(), memory: MEMORY, hints: None })
+    {
         Ok(session) => session,
         Err(error) => return failed(error.to_string()),
     };
@@ -328,6 +329,7 @@ mod tests {
             events: 20,
             duration: Duration::from_secs(1),
             recovery: None,
+            hints: None,
             loss: Loss::default(),
             notes: Vec::new(),
         };

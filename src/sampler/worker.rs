@@ -68,6 +68,13 @@ pub enum SideBand {
         id: u64,
         path: Box<[u8]>,
     },
+    /// A task's hint was written, or ended.
+    Hint {
+        time: u64,
+        pid: u32,
+        tid: u32,
+        hint: Option<u64>,
+    },
     /// Records of this CPU were lost: names may be stale from here on.
     Lost {
         cpu: u32,

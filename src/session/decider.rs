@@ -28,9 +28,13 @@ pub struct Decider {
     sharing: Sharing,
     /// Each cgroup's cell, and whether it has a path.
     cell_of_cgroup: FxHashMap<u64, (CellIndex, bool)>,
-    /// The numbers that the sketch knows threads by.
-    known: FxHashMap<ThreadIndex, u32>,
-    candidates: FxHashMap<ThreadIndex, u8>,
+    /// True where a thread under another hint is another class.
+    use_hints: bool,
+    /// The numbers that the sketch knows threads by, each under each of its hints where these are used.
+    known: FxHashMap<(ThreadIndex, Option<u64>), u32>,
+    /// The first number of each thread that has several.
+    first: FxHashMap<ThreadIndex, u32>,
+    candidates: FxHashMap<(ThreadIndex, Option<u64>), u8>,
     facts: Vec<Facts>,
     no_cgroup_path: u64,
     unlisted: u64,
@@ -42,6 +46,7 @@ struct Facts {
     pid: u32,
     tid: u32,
     comm: Option<Comm>,
+    hint: Option<u64>,
     cell: CellIndex,
     /// How many more samples were in `cell` than elsewhere since it was last another.
     lead: u32,
@@ -69,12 +74,20 @@ impl Decider {
             tally: Tally::default(),
             sharing: Sharing::new(memory),
             cell_of_cgroup: FxHashMap::default(),
+            use_hints: false,
             known: FxHashMap::default(),
+            first: FxHashMap::default(),
             candidates: FxHashMap::default(),
             facts: Vec::new(),
             no_cgroup_path: 0,
             unlisted: 0,
         }
+    }
+
+    /// The same with the hint as a part of the class: a thread that changes its hint is one thread for each.
+    #[must_use]
+    pub fn with_hints(self) -> Self {
+        Self { use_hints: true, ..self }
     }
 
     /// The groups.
@@ -166,6 +179,7 @@ impl Decider {
             pid: facts.pid,
             tid: facts.tid,
             comm: facts.comm,
+            hint: facts.hint,
             cell: facts.cell,
             samples: facts.samples,
             verdict: verdict(clusters.of_thread.get(index).copied()),
@@ -182,7 +196,9 @@ impl Decider {
 
     /// The sketch's number of a thread; `None` where there are too many.
     fn number(&mut self, sample: &Sample, cell: CellIndex) -> Option<u32> {
-        if let Some(&number) = self.known.get(&sample.thread) {
+        let hint = sample.hint.filter(|_| self.use_hints);
+        let key = (sample.thread, hint);
+        if let Some(&number) = self.known.get(&key) {
             return Some(number);
         }
         if self.facts.len() >= MAX_THREADS {
@@ -192,16 +208,23 @@ impl Decider {
             if self.candidates.len() >= WELCOME {
                 self.candidates.clear();
             }
-            let seen = self.candidates.entry(sample.thread).or_default();
+            let seen = self.candidates.entry(key).or_default();
             *seen += 1;
             if *seen < INSIST {
                 return None;
             }
-            self.candidates.remove(&sample.thread);
+            self.candidates.remove(&key);
         }
         let number = self.facts.len() as u32;
-        self.known.insert(sample.thread, number);
-        self.facts.push(Facts { pid: sample.pid, tid: sample.tid, comm: sample.comm, cell, lead: 0, samples: 0.0 });
+        self.known.insert(key, number);
+        if self.use_hints {
+            let first = *self.first.entry(sample.thread).or_insert(number);
+            if first != number {
+                self.sharing.same_thread(number, first);
+            }
+        }
+        let Sample { pid, tid, comm, .. } = *sample;
+        self.facts.push(Facts { pid, tid, comm, hint, cell, lead: 0, samples: 0.0 });
         Some(number)
     }
 }
@@ -287,6 +310,70 @@ mod tests {
     use super::*;
     use crate::config::GroupOptions;
     use crate::resolve::Roots;
+
+    /// Worker 0 shares with workers 1 and 2 under hint 1 and with 3 and 4 under hint 2; its stack is its own under both.
+    #[test]
+    fn a_thread_under_two_hints_is_two_classes() {
+        let dir = tempfile::tempdir().unwrap();
+        let (proc, cgroup) = (dir.path().join("proc"), dir.path().join("cgroup"));
+        fs::create_dir_all(proc.join("self")).unwrap();
+        fs::create_dir(&cgroup).unwrap();
+        fs::write(proc.join("self/cgroup"), "0::/\n").unwrap();
+        fs::write(proc.join("self/mountinfo"), "").unwrap();
+        let mut cgroups = Cgroups::new(&Roots { proc, cgroup: Some(cgroup), ..Roots::default() }).unwrap();
+        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        let mut decider = Decider::new(groups, Source::Timer, 4 << 20).with_hints();
+        let mut rng = crate::cluster::truth::Rng::new(7);
+        for turn in 0..12_000u64 {
+            let thread = (turn % 6) as u32;
+            // 5 stands for worker 0 under its other hint.
+            let (thread, hint) = match thread {
+                5 => (0, 2),
+                0..=2 => (thread, 1),
+                _ => (thread, 2),
+            };
+            let addr = match rng.below(10) {
+                0..=2 => (u64::from(thread) + 1) << 40 | rng.below(4) << 12,
+                _ => hint << 32 | rng.below(64) << 12 | rng.below(64) << 6,
+            };
+            let place = Some(Place::Private { space: 1, addr });
+            let sample = Sample {
+                thread,
+                pid: 9,
+                tid: 10 + thread,
+                comm: Some("worker".into()),
+                hint: Some(hint),
+                access: crate::sample::Access::Store,
+                place,
+                ..Sample::default()
+            };
+            decider.sample(&sample, &mut cgroups);
+        }
+        let options = config::Options { min_share: 0.05, target_cpus: 16 };
+        let decided = decider.decide(&options).unwrap();
+        let members = &decided.members.threads;
+        assert_eq!(members.len(), 6);
+        let of = |tid: u32, hint: u64| {
+            members.iter().find(|it| (it.tid, it.hint) == (tid, Some(hint))).map(|it| it.verdict).unwrap()
+        };
+        assert!(matches!(of(10, 1), Verdict::Community(_)), "{members:?}");
+        assert_eq!((of(10, 1), of(10, 1)), (of(11, 1), of(12, 1)));
+        assert_eq!((of(10, 2), of(10, 2)), (of(13, 2), of(14, 2)));
+        assert_ne!(of(10, 1), of(10, 2));
+
+        let layers = config::layers_by_hint(&decided.decision, &decided.members).layers;
+        let consumer = config::layered::Consumer::new(&layers).unwrap();
+        let layer = |hint| consumer.assign_hinted(b"/", b"worker", hint).unwrap();
+        assert_ne!(layer(Some(1)), layer(Some(2)), "{layers:?}");
+        assert_eq!(layer(Some(3)), layer(None));
+        assert_eq!(layer(None), layers.len() - 1, "a name that says nothing is nobody's: {layers:?}");
+        // For a scheduler without hints there is something that it loads.
+        assert!(config::mitosis::to_json(&decided.decision.cells).is_ok());
+        // Its stack is shared with nobody.
+        let clusters = &decided.clusters;
+        assert!(clusters.locality > 0.99, "{}", clusters.locality);
+        assert!(clusters.communities.iter().all(|it| it.pages.iter().all(|page| page.threads == 3)));
+    }
 
     #[test]
     fn a_path_that_comes_late_is_taken() {

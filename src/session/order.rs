@@ -18,6 +18,10 @@ pub(super) struct Order {
     limit: usize,
     /// Samples older than what was released before they came.
     pub(super) late: u64,
+    /// Hint events of which that holds.
+    pub(super) late_hints: u64,
+    /// Hint events that are held back.
+    hints: usize,
 }
 
 impl Order {
@@ -30,6 +34,8 @@ impl Order {
             released: 0,
             limit: limit.max(1),
             late: 0,
+            late_hints: 0,
+            hints: 0,
         }
     }
 
@@ -39,6 +45,10 @@ impl Order {
             *mark = (*mark).max(batch.complete_until);
         }
         self.late += batch.samples.iter().filter(|captured| captured.sample.time < self.released).count() as u64;
+        for side in batch.side_band.iter().filter(|side| matches!(side.what, SideBand::Hint { .. })) {
+            self.hints += 1;
+            self.late_hints += u64::from(side.time < self.released);
+        }
         self.samples.extend(batch.samples);
         self.side_band.extend(batch.side_band);
     }
@@ -52,6 +62,12 @@ impl Order {
     /// True where more is held back than the limit.
     pub(super) fn is_full(&self) -> bool {
         self.samples.len() > self.limit
+    }
+
+    /// False where as many hint events are held back as there may be samples, and it is others that `worker`, which sends them,
+    /// must wait for: what is left with it waits in the kernel's ring.
+    pub(super) fn takes_hints(&self, worker: usize) -> bool {
+        self.hints <= self.limit || self.complete.get(worker).is_none_or(|mark| *mark <= self.mark())
     }
 
     fn mark(&self) -> u64 {
@@ -71,6 +87,8 @@ impl Order {
         self.released = self.released.max(until);
         let ready = self.samples.partition_point(|captured| captured.sample.time <= until);
         let known = self.side_band.partition_point(|side| side.time <= until);
+        let given = self.side_band.get(..known).unwrap_or_default();
+        self.hints -= given.iter().filter(|side| matches!(side.what, SideBand::Hint { .. })).count();
         let mut sides = self.side_band.drain(..known).peekable();
         for next in self.samples.drain(..ready) {
             while let Some(side) = sides.next_if(|side| side.time <= next.sample.time) {
@@ -126,6 +144,28 @@ mod tests {
         order.push(batch(1, u64::MAX, &[], &[]));
         assert_eq!(released(&mut order), [('n', 24), ('s', 25), ('s', 40)]);
         assert_eq!(order.late, 0);
+    }
+
+    #[test]
+    fn hints_are_held_back_within_bounds_and_never_hold_up_themselves() {
+        let hint = |time| TimedSideBand { time, what: SideBand::Hint { time, pid: 1, tid: 1, hint: None } };
+        let hints = |worker, complete_until, times: std::ops::Range<u64>| Batch {
+            worker,
+            side_band: times.map(hint).collect(),
+            complete_until,
+            ..Batch::default()
+        };
+        let mut order = Order::new(2, 10);
+        order.push(hints(1, 0, 0..100));
+        assert!(order.takes_hints(1), "its mark is the last");
+        order.push(hints(1, 90, 100..120));
+        assert!(!order.takes_hints(1), "the other one is behind");
+        order.push(batch(0, 200, &[], &[]));
+        assert!(order.takes_hints(1));
+        released(&mut order);
+        assert_eq!(order.hints, 29);
+        order.push(hints(1, u64::MAX, 80..81));
+        assert_eq!(order.late_hints, 1);
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub fn options(source: Source, target: Target, mmap_pages: usize) -> Options {
             child_pid_namespace: false,
         },
         roots,
+        hints: None,
         memory: 64 << 20,
     }
 }

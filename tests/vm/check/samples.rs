@@ -135,6 +135,7 @@ fn wanted(arguments: &[String]) -> Result<Wanted> {
             sys: roots.sys.clone(),
             child_pid_namespace: false,
         },
+        hints: None,
         roots,
         memory: 64 << 20,
     };

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * What hints.bpf.c needs of the kernel's types. Only names matter: the loader finds each field's place in the running
+ * kernel's own BTF, so no header of any kernel is needed to build this.
+ */
+#ifndef SCXPROF_KERNEL_H
+#define SCXPROF_KERNEL_H
+
+typedef unsigned char __u8;
+typedef unsigned short __u16;
+typedef unsigned int __u32;
+typedef unsigned long long __u64;
+typedef signed short __s16;
+typedef signed int __s32;
+typedef signed long long __s64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u32 __wsum;
+
+#include <stdbool.h>
+
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+
+/* linux/bpf.h; these numbers are the kernel's ABI. */
+#define BPF_MAP_UPDATE_ELEM 2
+#define BPF_MAP_DELETE_ELEM 3
+#define BPF_MAP_TYPE_HASH 1
+#define BPF_MAP_TYPE_PERCPU_ARRAY 6
+#define BPF_MAP_TYPE_RINGBUF 27
+#define BPF_MAP_TYPE_TASK_STORAGE 29
+#define BPF_F_NO_PREALLOC 1
+#define BPF_RB_NO_WAKEUP 1
+#define BPF_RB_FORCE_WAKEUP 2
+#define BPF_RB_AVAIL_DATA 0
+/* include/linux/err.h */
+#define MAX_ERRNO 4095
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct ns_common {
+	unsigned int inum;
+};
+
+struct pid_namespace {
+	struct ns_common ns;
+};
+
+struct upid {
+	int nr;
+	struct pid_namespace *ns;
+};
+
+struct hlist_node {
+	struct hlist_node *next;
+};
+
+struct hlist_head {
+	struct hlist_node *first;
+};
+
+struct pid {
+	unsigned int level;
+	struct hlist_head tasks[1];
+	struct upid numbers[1];
+};
+
+struct inode {
+	void *i_private;
+};
+
+struct file {
+	void *private_data;
+	struct inode *f_inode;
+};
+
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
+};
+
+struct task_struct {
+	int pid;
+	struct task_struct *group_leader;
+	struct pid *thread_pid;
+	struct hlist_node pid_links[1];
+	struct files_struct *files;
+};
+
+struct bpf_map {
+	__u32 id;
+};
+
+struct bpf_local_storage_map {
+	struct bpf_map map;
+};
+
+struct bpf_local_storage_data {
+	struct bpf_local_storage_map *smap;
+};
+
+struct bpf_local_storage {
+	void *owner;
+};
+
+struct bpf_local_storage_elem {
+	struct bpf_local_storage *local_storage;
+	struct bpf_local_storage_data sdata;
+};
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+};
+
+/* The registers of a system call, arch/x86/include/asm/ptrace.h. */
+struct pt_regs {
+	unsigned long di;
+	unsigned long si;
+	unsigned long dx;
+	unsigned long orig_ax;
+};
+
+#pragma clang attribute pop
+
+#endif

@@ -1,0 +1,299 @@
+//! Task hints: numbers that programs write for their threads into a map that a sched_ext scheduler reads.
+//!
+//! The map is of type `BPF_MAP_TYPE_TASK_STORAGE`, its value begins with the hint as a u64. Who writes is followed by BPF
+//! programs; several ways are tried in order, see [`Rung`]. What all of them cannot see: a BPF program that writes through
+//! a pointer into the map, and memory of user space that is mapped into it (`BPF_UPTR`).
+//!
+//! With the feature `bpf` off nothing of it is built, and [`Watch::start`] says so.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+#[cfg(feature = "bpf")]
+mod map;
+#[cfg(feature = "bpf")]
+mod probe;
+#[cfg(feature = "bpf")]
+mod snapshot;
+#[cfg(feature = "bpf")]
+mod watch;
+#[cfg(not(feature = "bpf"))]
+mod without;
+
+#[cfg(feature = "bpf")]
+pub use probe::trials;
+#[cfg(feature = "bpf")]
+pub use watch::Watch;
+#[cfg(not(feature = "bpf"))]
+pub use without::{trials, Watch};
+
+/// Names of maps are cut to so many bytes by the kernel (`BPF_OBJ_NAME_LEN` less the NUL).
+const MAX_NAME: usize = 15;
+/// The largest hint that schedulers take.
+pub const MAX_HINT: u64 = 1024;
+
+/// Which map: how the user says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MapRef {
+    /// A file in a bpffs.
+    Path(PathBuf),
+    /// The kernel's number, `id:N`.
+    Id(u32),
+    /// The map's name, `name:NAME`; of several maps none is taken.
+    Name(String),
+}
+
+impl FromStr for MapRef {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(id) = text.strip_prefix("id:") {
+            return match id.parse() {
+                Ok(id) if id > 0 => Ok(Self::Id(id)),
+                _ => Err(format!("\"{id}\" is not the id of a map, a number from 1")),
+            };
+        }
+        if let Some(name) = text.strip_prefix("name:") {
+            if name.is_empty() {
+                return Err("there is no name behind \"name:\"".to_owned());
+            }
+            return Ok(Self::Name(name.chars().take(MAX_NAME).collect()));
+        }
+        if text.is_empty() || text.contains('\0') {
+            return Err("not the path of a pinned map, id:N or name:NAME".to_owned());
+        }
+        Ok(Self::Path(PathBuf::from(text)))
+    }
+}
+
+impl fmt::Display for MapRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => write!(f, "{}", path.display()),
+            Self::Id(id) => write!(f, "id:{id}"),
+            Self::Name(name) => write!(f, "name:{name}"),
+        }
+    }
+}
+
+/// A way to see writes of hints, in the order of preference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rung {
+    /// Where the kernel keeps the storage of tasks: sees every write by system call, and storage that BPF programs make.
+    Storage,
+    /// Where the system call reaches a map of task storage.
+    Element,
+    /// The system call's entry and exit. Sees neither BPF programs nor 32-bit processes; x86-64 only.
+    Syscall,
+}
+
+impl Rung {
+    /// All of them, the best first.
+    pub const ALL: [Self; 3] = [Self::Storage, Self::Element, Self::Syscall];
+
+    /// What it attaches to.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Storage => "fexit bpf_local_storage_update",
+            Self::Element => "fexit bpf_pid_task_storage_update_elem",
+            Self::Syscall => "raw tracepoints of the bpf system call",
+        }
+    }
+}
+
+impl FromStr for Rung {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "storage" => Ok(Self::Storage),
+            "element" => Ok(Self::Element),
+            "syscall" => Ok(Self::Syscall),
+            _ => Err("not storage, element or syscall".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Rung {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Which step the kernel, or this build, refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// The object could not be opened.
+    Open,
+    /// The maps or programs could not be loaded.
+    Load,
+    /// A program could not be attached.
+    Attach,
+    /// It is not built in.
+    Built,
+}
+
+/// Why a rung, or the iterator of the snapshot, is not to be had.
+#[derive(Debug, Clone, Error, PartialEq, Eq)]
+#[error("{what}: {reason}")]
+pub struct Refusal {
+    /// What was tried: [`Rung::name`], or `iter/task`.
+    pub what: &'static str,
+    /// Where it ended.
+    pub step: Step,
+    /// The errno, 0 where there is none.
+    pub errno: i32,
+    /// What libbpf or the kernel said.
+    pub reason: String,
+}
+
+/// Why hints cannot be followed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum HintsError {
+    /// Built without the feature.
+    #[error("this scxprof was built without BPF (cargo feature \"bpf\")")]
+    NotBuilt,
+    /// The map cannot be opened.
+    #[error("cannot open the hint map {map}: {reason}")]
+    NoMap {
+        /// As it was asked for.
+        map: MapRef,
+        /// Why, with what would help.
+        reason: String,
+    },
+    /// A map that is no hint map.
+    #[error("{map} is no hint map: {reason}")]
+    WrongMap {
+        /// As it was asked for.
+        map: MapRef,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// No rung.
+    #[error("the writes of hints cannot be seen here: {}", list(.0))]
+    NoRung(Vec<Refusal>),
+    /// A thread or a file that the watch itself needs.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was done.
+        what: &'static str,
+        /// The errno and its text.
+        source: std::io::Error,
+    },
+}
+
+fn list(refusals: &[Refusal]) -> String {
+    refusals.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// What to follow.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The map.
+    pub map: MapRef,
+    /// The only rung to try; `None` for the best that works.
+    pub rung: Option<Rung>,
+    /// Bytes of the ring between the kernel and us: a power of two, of a page at least.
+    pub ring_bytes: u32,
+    /// procfs, for our pid namespace and the list of threads.
+    pub proc: PathBuf,
+}
+
+/// What a watch saw and missed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Counts {
+    /// Hints that were there at the start.
+    pub at_start: u64,
+    /// Threads that could not be asked for their hint at the start.
+    pub not_asked: u64,
+    /// Writes and ends of hints since.
+    pub events: u64,
+    /// Events that found the ring full.
+    pub dropped: u64,
+    /// Times that an event may have been missed: a program had been interrupted on that CPU, and the kernel runs it no
+    /// second time meanwhile, whatever for; or there was no room beside the ring.
+    pub missed: u64,
+    /// Events whose value could not be read.
+    pub unreadable: u64,
+    /// Times that all tasks were asked for their hints again, after events were lost.
+    pub asked_again: u64,
+    /// Hints of tasks that our pid namespace does not contain.
+    pub outside_pid_namespace: u64,
+}
+
+impl Counts {
+    /// Events that did not reach us, at the most.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.dropped.saturating_add(self.missed).saturating_add(self.unreadable)
+    }
+}
+
+/// What is known of the hints of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct HintCounts {
+    /// How writes were seen; `None` where they were not.
+    pub rung: Option<Rung>,
+    /// Why they were not, or not to the end.
+    pub missing: Option<String>,
+    /// What was seen and lost on the way from the kernel.
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// Tasks that had a hint at some time.
+    pub tasks: u64,
+    /// Different values, of up to 4096.
+    pub values: u64,
+    /// Writes of values above [`MAX_HINT`], which schedulers ignore.
+    pub above_limit: u64,
+    /// Hints of tasks beyond those that are remembered.
+    pub not_kept: u64,
+    /// Events that came too late to be put in order of time.
+    pub late: u64,
+    /// Samples of threads that had a hint.
+    pub samples_with: u64,
+    /// Samples of threads that had none, or of which it is not known.
+    pub samples_without: u64,
+}
+
+impl HintCounts {
+    /// One sentence for each stage where hints were lost or are uncertain.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let Counts { dropped, missed, unreadable, outside_pid_namespace, .. } = self.counts;
+        crate::sampler::loss::sentences(&[
+            (dropped, "hints lost in a full ring (raise --hints-map-ring-sz)"),
+            (missed, "times that a hint may have been missed; all tasks were asked again"),
+            (unreadable, "hints whose value could not be read"),
+            (outside_pid_namespace, "hints of tasks outside this pid namespace (run with --pid=host to see them)"),
+            (self.late, "hints out of order in time; the later one holds"),
+            (self.not_kept, "hints of threads beyond what memory holds"),
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_is_a_path_an_id_or_a_name() {
+        assert_eq!("id:7".parse(), Ok(MapRef::Id(7)));
+        assert_eq!("name:hints".parse(), Ok(MapRef::Name("hints".to_owned())));
+        // The kernel's own name is cut as well.
+        assert_eq!("name:scx_layered_task_hint_map".parse(), Ok(MapRef::Name("scx_layered_tas".to_owned())));
+        assert_eq!("/sys/fs/bpf/id:7".parse(), Ok(MapRef::Path("/sys/fs/bpf/id:7".into())));
+        for wrong in ["", "id:", "id:0", "id:x", "id:-1", "id:4294967296", "name:", "a\0b"] {
+            assert!(wrong.parse::<MapRef>().is_err(), "{wrong:?}");
+        }
+        for text in ["id:7", "name:hints", "/x y"] {
+            assert_eq!(text.parse::<MapRef>().unwrap().to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Loads and attaches the programs of one rung; without luck, says why.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::Once;
+
+use libbpf_rs::libbpf_sys::{bpf_obj_get_info_by_fd, bpf_prog_info};
+use libbpf_rs::{set_print, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel};
+
+use super::map::{pid_namespace, HintMap};
+use super::{Counts, Refusal, Rung, Step};
+
+/// hints.bpf.c, compiled.
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hints.bpf.o"));
+
+/// The iterator's name for people.
+pub(super) const ITERATOR: &str = "iter/task";
+
+/// `PID_FS_MAGIC` in linux/magic.h: what a pidfd is of since Linux 6.9.
+const PID_FS_MAGIC: i64 = 0x5049_4446;
+
+/// What the programs are told before they are loaded; the layout is that of `config` in hints.bpf.c.
+#[derive(Debug, Clone, Copy, Default)]
+struct Config {
+    map_id: u32,
+    pid_namespace: u32,
+    pidfs: u32,
+    ring_bytes: u32,
+}
+
+impl Config {
+    fn bytes(self) -> Vec<u8> {
+        [self.map_id, self.pid_namespace, self.pidfs, self.ring_bytes].iter().flat_map(|it| it.to_ne_bytes()).collect()
+    }
+}
+
+/// Programs at work, until dropped.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub object: Object,
+    pub links: Vec<Link>,
+}
+
+impl Rung {
+    /// The programs of hints.bpf.c that it takes.
+    fn programs(self) -> &'static [&'static str] {
+        match self {
+            Self::Storage => &["set_storage", "delete_storage", "task_exec", "task_exit"],
+            Self::Element => &["set_element", "delete_element", "task_exec", "task_exit"],
+            Self::Syscall => &["enter", "leave", "task_exec", "task_exit"],
+        }
+    }
+}
+
+/// What the kernel is asked with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Setting {
+    pub pid_namespace: u32,
+    pub ring_bytes: u32,
+}
+
+/// Loads and attaches one rung for a map.
+pub(super) fn rung(rung: Rung, map: Option<&HintMap>, setting: Setting) -> Result<Loaded, Refusal> {
+    if rung == Rung::Syscall && !cfg!(target_arch = "x86_64") {
+        let reason = "for x86-64 only".to_owned();
+        return Err(Refusal { what: rung.name(), step: Step::Built, errno: 0, reason });
+    }
+    load(rung.name(), rung.programs(), map, setting)
+}
+
+/// Loads and attaches the iterator of tasks for a map.
+pub(super) fn iterator(map: Option<&HintMap>, setting: Setting) -> Result<Loaded, Refusal> {
+    load(ITERATOR, &["snapshot"], map, setting)
+}
+
+/// Tries each way to see hints, and the iterator, on a map of our own; nothing stays attached.
+///
+/// `proc` is procfs, for our pid namespace.
+#[must_use]
+pub fn trials(proc: &Path) -> Vec<(&'static str, Result<(), Refusal>)> {
+    let setting = Setting { pid_namespace: pid_namespace(proc).unwrap_or(0), ring_bytes: 1 << 16 };
+    let rungs = Rung::ALL.into_iter().map(|it| (it.name(), rung(it, None, setting).map(drop)));
+    rungs.chain([(ITERATOR, iterator(None, setting).map(drop))]).collect()
+}
+
+thread_local! {
+    /// The first warning of libbpf since it was cleared.
+    static SAID: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+fn quiet() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        set_print(Some((PrintLevel::Warn, |_, text| {
+            SAID.with_borrow_mut(|said| {
+                if said.is_empty() {
+                    let first = text.lines().next().unwrap_or_default();
+                    said.push_str(first.trim_start_matches("libbpf: "));
+                }
+            });
+        })));
+    });
+}
+
+fn load(what: &'static str, programs: &[&str], map: Option<&HintMap>, setting: Setting) -> Result<Loaded, Refusal> {
+    quiet();
+    SAID.with_borrow_mut(String::clear);
+    // libbpf leaves the errno behind.
+    let refused = |step| {
+        move |error: libbpf_rs::Error| {
+            let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
+            let said = SAID.take();
+            let reason = match said {
+                // libbpf's own guess, where the right to load programs is missing.
+                said if said.contains("RLIMIT_MEMLOCK") => {
+                    format!("{error} (it takes root, or CAP_BPF and CAP_PERFMON)")
+                }
+                said if said.is_empty() => error.to_string(),
+                said => said,
+            };
+            Refusal { what, step, errno, reason }
+        }
+    };
+    let mut open = ObjectBuilder::default().open_memory(OBJECT).map_err(refused(Step::Open))?;
+    for mut program in open.progs_mut() {
+        let wanted = program.name().to_str().is_some_and(|name| programs.contains(&name));
+        program.set_autoload(wanted);
+    }
+    let config = Config {
+        map_id: map.map_or(0, |map| map.id),
+        pid_namespace: setting.pid_namespace,
+        pidfs: u32::from(has_pidfs()),
+        ring_bytes: setting.ring_bytes,
+    };
+    for mut it in open.maps_mut() {
+        let name = it.name().to_string_lossy().into_owned();
+        match (name.as_str(), map) {
+            ("ring", _) => it.set_max_entries(setting.ring_bytes).map_err(refused(Step::Open))?,
+            ("hints", Some(map)) => it.reuse_fd(map.handle.as_fd()).map_err(refused(Step::Open))?,
+            (name, _) if name.ends_with(".rodata") => {
+                it.set_initial_value(&config.bytes()).map_err(refused(Step::Open))?;
+            }
+            _ => {}
+        }
+    }
+    let object = open.load().map_err(refused(Step::Load))?;
+    let mut links = Vec::new();
+    for program in object.progs_mut().filter(|program| program.autoload()) {
+        links.push(program.attach().map_err(refused(Step::Attach))?);
+    }
+    Ok(Loaded { object, links })
+}
+
+/// Opens a process, or with `PIDFD_THREAD` a thread, as a file.
+pub(super) fn pidfd_open(pid: u32, flags: libc::c_uint) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes plain numbers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made it for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// True where a pidfd is a file of pidfs, which has its pid in the inode.
+fn has_pidfs() -> bool {
+    let Ok(own) = pidfd_open(std::process::id(), 0) else { return false };
+    let mut statfs = std::mem::MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the descriptor is open and the buffer has the size that the call fills.
+    let result = unsafe { libc::fstatfs(own.as_raw_fd(), statfs.as_mut_ptr()) };
+    // SAFETY: zeros are a valid value, and the call only writes plain numbers.
+    result == 0 && unsafe { statfs.assume_init() }.f_type == PID_FS_MAGIC
+}
+
+impl Loaded {
+    pub(super) fn map(&self, name: &str) -> io::Result<MapHandle> {
+        let mut maps = self.object.maps();
+        let map = maps.find(|map| map.name() == name).ok_or(io::ErrorKind::NotFound)?;
+        MapHandle::try_from(&map).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// What the programs could not do.
+    pub(super) fn counts(&self) -> Counts {
+        let Ok(counters) = self.map("counters") else { return Counts::default() };
+        let sum = |counter: u32| -> u64 {
+            let values = counters.lookup_percpu(&counter.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+            let number = |bytes: &Vec<u8>| bytes.as_slice().try_into().map_or(0, u64::from_ne_bytes);
+            values.iter().flatten().map(number).sum()
+        };
+        // The order of the counters in hints.bpf.c.
+        Counts {
+            dropped: sum(0),
+            unreadable: sum(1),
+            outside_pid_namespace: sum(2),
+            missed: sum(3) + self.recursion_misses(),
+            ..Counts::default()
+        }
+    }
+
+    /// Runs that the kernel left out because the program was running on that CPU already.
+    fn recursion_misses(&self) -> u64 {
+        let misses = |fd: std::os::fd::BorrowedFd<'_>| {
+            let mut info = bpf_prog_info::default();
+            let mut size = size_of::<bpf_prog_info>() as u32;
+            // SAFETY: the descriptor is open, and the kernel writes at most `size` bytes to `info`; with no buffers named in
+            // it, it follows no pointer.
+            let result = unsafe { bpf_obj_get_info_by_fd(fd.as_raw_fd(), (&raw mut info).cast(), &raw mut size) };
+            if result == 0 {
+                info.recursion_misses
+            } else {
+                0
+            }
+        };
+        self.object.progs().filter(libbpf_rs::Program::autoload).map(|program| misses(program.as_fd())).sum()
+    }
+}

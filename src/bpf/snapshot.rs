@@ -1,0 +1,110 @@
+//! Every task's hint as it is now: before the first write is seen, and again where writes were missed.
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+
+use libbpf_rs::{Iter, MapCore, MapFlags};
+
+use super::map::HintMap;
+use super::probe::{self, pidfd_open, Loaded, Setting};
+use super::watch::{RawEvent, EVENT_SIZE};
+use super::Refusal;
+use crate::resolve::threads;
+use crate::resolve::Roots;
+use crate::sampler::open::monotonic_ns;
+
+/// A pidfd of a thread that is no group leader, since Linux 6.9 (linux/pidfd.h; `O_EXCL`).
+const PIDFD_THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Snapshot {
+    /// One for each task that was asked: its hint, or that it has none.
+    pub events: Vec<RawEvent>,
+    /// Threads that could not be asked.
+    pub not_asked: u64,
+    /// What a person should know.
+    pub notes: Vec<String>,
+}
+
+/// Who asks every task for its hint.
+#[derive(Debug)]
+pub(super) struct Tasks {
+    /// The kernel's iterator, or why it is not to be had.
+    iterator: Result<Loaded, Refusal>,
+    proc: PathBuf,
+}
+
+impl Tasks {
+    /// Loads the iterator.
+    pub(super) fn new(map: &HintMap, setting: Setting, proc: &Path) -> Self {
+        Self { iterator: probe::iterator(Some(map), setting), proc: proc.to_owned() }
+    }
+
+    /// Asks every task: by the iterator, else one after the other.
+    pub(super) fn ask(&self, map: &HintMap) -> Snapshot {
+        let iterated = match &self.iterator {
+            Ok(loaded) => iterate(loaded),
+            Err(refusal) => Err(refusal.to_string()),
+        };
+        match iterated {
+            Ok(events) => Snapshot { events, ..Snapshot::default() },
+            Err(reason) => {
+                let mut snapshot = by_pidfd(map, &self.proc);
+                if snapshot.not_asked > 0 {
+                    let not_asked = snapshot.not_asked;
+                    snapshot.notes.push(format!(
+                        "{not_asked} threads could not be asked for the hint that they had at the start ({reason}; a lookup \
+                         by pidfd reaches threads from Linux 6.9 on)"
+                    ));
+                }
+                snapshot
+            }
+        }
+    }
+}
+
+fn iterate(loaded: &Loaded) -> Result<Vec<RawEvent>, String> {
+    let link = loaded.links.first().ok_or("iter/task: not attached")?;
+    let mut bytes = Vec::new();
+    Iter::new(link)
+        .map_err(|_| io::Error::last_os_error())
+        .and_then(|mut tasks| tasks.read_to_end(&mut bytes))
+        .map_err(|error| format!("iter/task: {error}"))?;
+    Ok(bytes.chunks_exact(EVENT_SIZE).filter_map(RawEvent::parse).collect())
+}
+
+fn by_pidfd(map: &HintMap, proc: &Path) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    let roots = Roots { proc: proc.to_owned(), ..Roots::default() };
+    let threads = match threads::snapshot(&roots) {
+        Ok(threads) => threads,
+        Err(error) => {
+            snapshot.notes.push(format!("the hints at the start are not known: {error}"));
+            return snapshot;
+        }
+    };
+    let mut value = vec![0; map.value_size as usize];
+    for thread in threads {
+        let flags = if thread.pid == thread.tid { 0 } else { PIDFD_THREAD };
+        // Before the look-up: a write in between has its own event, which is the later one.
+        let time = monotonic_ns();
+        let found = pidfd_open(thread.tid, flags).and_then(|pidfd| {
+            let key = pidfd.as_fd().as_raw_fd().to_ne_bytes();
+            // The errno says more than libbpf-rs does.
+            map.handle.lookup_into(&key, &mut value, MapFlags::ANY).map_err(|_| io::Error::last_os_error())
+        });
+        match found {
+            Ok(has_one) => {
+                let hint = value.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+                let hint = has_one.then_some(hint);
+                snapshot.events.push(RawEvent { time, hint, pid: thread.pid, tid: thread.tid });
+            }
+            // It is gone.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+            Err(_) => snapshot.not_asked += 1,
+        }
+    }
+    snapshot
+}

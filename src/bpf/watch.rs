@@ -1,0 +1,264 @@
+//! The thread that reads the ring of hint events and hands them to the session.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender};
+use libbpf_rs::RingBufferBuilder;
+
+use super::map::{pid_namespace, HintMap};
+use super::probe::{self, Loaded, Setting};
+use super::snapshot::Tasks;
+use super::{Counts, HintsError, MapRef, Options, Rung};
+use crate::sampler::open::monotonic_ns;
+use crate::sampler::{Batch, SideBand, TimedSideBand};
+
+/// Events that travel together.
+const BATCH: usize = 1024;
+/// Batches that may wait for the session; then the ring fills, and the kernel's side counts what it drops.
+const QUEUE: usize = 16;
+/// How long the thread sleeps where the ring does not ask for it.
+const TICK: Duration = Duration::from_millis(50);
+/// An event is readable so long after its time stamp at the latest, in ns: the CPU may be taken away between the two.
+const VISIBLE_WITHIN: u64 = 20_000_000;
+/// How often it is looked whether the map is still the one that was asked for.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How often all tasks are asked again, at the most, where events were lost.
+const ASK_AGAIN: Duration = Duration::from_millis(250);
+
+/// Bytes of `struct event` in hints.bpf.c.
+pub(super) const EVENT_SIZE: usize = 32;
+
+/// A hint that was written (`Some`) or ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RawEvent {
+    pub time: u64,
+    pub hint: Option<u64>,
+    pub pid: u32,
+    pub tid: u32,
+}
+
+impl RawEvent {
+    /// Reads `struct event`; `None` for what is none.
+    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+        let long = |at: usize| Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
+        let int = |at: usize| Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
+        let hint = match int(24)? {
+            0 => Some(long(8)?),
+            1 => None,
+            _ => return None,
+        };
+        Some(Self { time: long(0)?, hint, pid: int(16)?, tid: int(20)? })
+    }
+
+    fn side_band(self) -> TimedSideBand {
+        let Self { time, hint, pid, tid } = self;
+        TimedSideBand { time, what: SideBand::Hint { time, pid, tid, hint } }
+    }
+}
+
+/// A watch at work.
+#[derive(Debug)]
+pub struct Watch {
+    rung: Rung,
+    notes: Vec<String>,
+    batches: Receiver<Batch>,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<(Counts, Vec<String>)>,
+}
+
+impl Watch {
+    /// Attaches the best rung that the kernel takes, then asks for the hints that are there already.
+    ///
+    /// # Errors
+    /// [`HintsError`]; nothing stays attached then.
+    pub fn start(options: &Options) -> Result<Self, HintsError> {
+        let map = HintMap::open(&options.map)?;
+        let namespace = pid_namespace(&options.proc)
+            .map_err(|source| HintsError::Io { what: "cannot tell our pid namespace", source })?;
+        let setting = Setting { pid_namespace: namespace, ring_bytes: options.ring_bytes };
+        let mut refusals = Vec::new();
+        let mut attached = None;
+        for rung in Rung::ALL.into_iter().filter(|rung| options.rung.is_none_or(|only| only == *rung)) {
+            match probe::rung(rung, Some(&map), setting) {
+                Ok(loaded) => {
+                    attached = Some((rung, loaded));
+                    break;
+                }
+                Err(refusal) => refusals.push(refusal),
+            }
+        }
+        let Some((rung, loaded)) = attached else { return Err(HintsError::NoRung(refusals)) };
+        let mut notes: Vec<String> = Vec::new();
+        if !refusals.is_empty() {
+            notes.push(format!("hints are seen by {rung} ({})", super::list(&refusals)));
+        }
+        let tasks = Tasks::new(&map, setting, &options.proc);
+        let at_start = tasks.ask(&map);
+        notes.extend(at_start.notes);
+        let with_hint = at_start.events.iter().filter(|event| event.hint.is_some()).count();
+        let counts = Counts { at_start: with_hint as u64, not_asked: at_start.not_asked, ..Counts::default() };
+        let (out, batches) = crossbeam_channel::bounded(QUEUE);
+        let stop = Arc::new(AtomicBool::new(false));
+        let first =
+            Batch { side_band: at_start.events.into_iter().map(RawEvent::side_band).collect(), ..Batch::default() };
+        let reader =
+            Reader { loaded, map, tasks, named: options.map.clone(), out, first, counts, stop: Arc::clone(&stop) };
+        let thread = std::thread::Builder::new()
+            .name("hints".to_owned())
+            .spawn(move || reader.run())
+            .map_err(|source| HintsError::Io { what: "cannot start a thread", source })?;
+        Ok(Self { rung, notes, batches, stop, thread })
+    }
+
+    /// The rung in use.
+    #[must_use]
+    pub fn rung(&self) -> Rung {
+        self.rung
+    }
+
+    /// What a person should know: which rungs were refused, which threads could not be asked.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The events, as [`SideBand::Hint`]; who receives them gives them a worker's number.
+    #[must_use]
+    pub fn batches(&self) -> &Receiver<Batch> {
+        &self.batches
+    }
+
+    /// Asks the thread to read what is in the ring and to end. [`Watch::batches`] must be emptied after it.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+
+    /// Waits for the thread; gives its counts, and what a person should know.
+    #[must_use]
+    pub fn join(self) -> (Counts, Vec<String>) {
+        self.stop();
+        drop(self.batches);
+        self.thread.join().unwrap_or_else(|_| {
+            (Counts::default(), vec!["the thread that reads hints died: hints are missing".to_owned()])
+        })
+    }
+}
+
+struct Reader {
+    loaded: Loaded,
+    map: HintMap,
+    tasks: Tasks,
+    named: MapRef,
+    out: Sender<Batch>,
+    first: Batch,
+    counts: Counts,
+    stop: Arc<AtomicBool>,
+}
+
+impl Reader {
+    fn run(mut self) -> (Counts, Vec<String>) {
+        let mut notes = Vec::new();
+        if let Err(error) = self.read(&mut notes) {
+            notes.push(format!("the ring of hints cannot be read ({error}): hints are missing"));
+            // Samples must not wait for it.
+            let _ = self.out.send(Batch { complete_until: u64::MAX, ..Batch::default() });
+        }
+        let Counts { dropped, missed, unreadable, outside_pid_namespace, .. } = self.loaded.counts();
+        (Counts { dropped, missed, unreadable, outside_pid_namespace, ..self.counts }, notes)
+    }
+
+    fn read(&mut self, notes: &mut Vec<String>) -> io::Result<()> {
+        let Self { loaded, map, tasks, named, out, first, counts, stop } = self;
+        let ring = loaded.map("ring")?;
+        let pending = std::cell::RefCell::new(std::mem::take(first));
+        let events = std::cell::Cell::new(0);
+        let send = |batch: Batch| out.send(batch).is_ok();
+        let take = |bytes: &[u8]| {
+            if let Some(event) = RawEvent::parse(bytes) {
+                let mut batch = pending.borrow_mut();
+                batch.side_band.push(event.side_band());
+                events.set(events.get() + 1);
+                if batch.side_band.len() >= BATCH {
+                    batch.complete_until = event.time.saturating_sub(VISIBLE_WITHIN);
+                    send(std::mem::take(&mut *batch));
+                }
+            }
+            0
+        };
+        let failed = |_| io::Error::last_os_error();
+        let mut builder = RingBufferBuilder::new();
+        builder.add(&ring, take).map_err(failed)?;
+        let ring = builder.build().map_err(failed)?;
+        let begin = Instant::now();
+        let mut looked = begin;
+        let mut gone = false;
+        let (mut lost, mut asked) = (0, begin);
+        loop {
+            // Read before the ring: after the last round nothing can be left in it.
+            let stopping = stop.load(Ordering::Acquire);
+            if stopping {
+                // From here on nothing is written.
+                loaded.links.clear();
+            }
+            let until = monotonic_ns().saturating_sub(VISIBLE_WITHIN);
+            ring.consume().map_err(failed)?;
+            let mut batch = pending.take();
+            batch.complete_until = if stopping { u64::MAX } else { until };
+            if !stopping && asked.elapsed() >= ASK_AGAIN && loaded.counts().lost() > lost {
+                // What was lost may be somebody's last write.
+                lost = loaded.counts().lost();
+                asked = Instant::now();
+                batch.side_band.extend(tasks.ask(map).events.into_iter().map(RawEvent::side_band));
+                counts.asked_again += 1;
+            }
+            let sent = send(batch);
+            counts.events = events.get();
+            // Without a session there is nothing to do either.
+            if stopping || !sent {
+                return Ok(());
+            }
+            if !gone && looked.elapsed() >= LOOK {
+                looked = Instant::now();
+                if let Some(what) = map.replaced(named) {
+                    gone = true;
+                    let at = begin.elapsed().as_secs_f64();
+                    notes.push(format!("{what} {at:.0} s after the start: hints are missing from then on"));
+                }
+            }
+            // An interrupted sleep is a short one.
+            ring.poll_raw(TICK);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(kind: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend_from_slice(&7u64.to_ne_bytes());
+        bytes.extend_from_slice(&1024u64.to_ne_bytes());
+        for field in [40u32, 41, kind, 0] {
+            bytes.extend_from_slice(&field.to_ne_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn an_event_is_read_as_the_program_writes_it() {
+        let set = bytes(0);
+        assert_eq!(set.len(), EVENT_SIZE);
+        assert_eq!(RawEvent::parse(&set), Some(RawEvent { time: 7, hint: Some(1024), pid: 40, tid: 41 }));
+        assert_eq!(RawEvent::parse(&bytes(1)), Some(RawEvent { time: 7, hint: None, pid: 40, tid: 41 }));
+        assert_eq!(RawEvent::parse(&bytes(2)), None);
+        for end in 0..28 {
+            assert_eq!(RawEvent::parse(&set[..end]), None);
+        }
+    }
+}

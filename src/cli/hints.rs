@@ -1,0 +1,89 @@
+//! The options on task hints, and what is said of them.
+
+use std::path::Path;
+
+use clap::Args;
+
+use crate::bpf::{self, HintCounts, MapRef, Rung, MAX_HINT};
+
+/// Task hints.
+#[derive(Debug, Args)]
+pub(super) struct HintArgs {
+    /// Follow the task hints in this map: the path of a pinned one, id:N or name:NAME
+    #[arg(long, value_name = "MAP")]
+    hints_map: Option<MapRef>,
+    /// Tell the threads apart by their hints too: one that changes its hint is of several classes
+    #[arg(long, requires = "hints_map")]
+    pub(super) use_hints: bool,
+    /// The ring that hints come through, a power of two
+    #[arg(long, value_name = "MB", default_value = "8", value_parser = ring_size)]
+    hints_map_ring_sz: u32,
+    /// The only way to see hints that is tried (storage, element or syscall); to measure and to test them
+    #[arg(long, value_name = "RUNG", requires = "hints_map", hide = true)]
+    hints_rung: Option<Rung>,
+}
+
+fn ring_size(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(megabytes) if megabytes.is_power_of_two() && megabytes <= 1024 => Ok(megabytes),
+        _ => Err("must be a power of two from 1 to 1024".to_owned()),
+    }
+}
+
+impl HintArgs {
+    /// What to follow, if anything.
+    pub(super) fn options(&self, proc: &Path) -> Option<bpf::Options> {
+        let map = self.hints_map.clone()?;
+        let ring_bytes = self.hints_map_ring_sz << 20;
+        Some(bpf::Options { map, rung: self.hints_rung, ring_bytes, proc: proc.to_owned() })
+    }
+}
+
+/// What a scheduler makes of hints, in a sentence.
+pub(super) fn used(target: &str) -> &'static str {
+    if target == "layered" {
+        "layers match hints only where scx_layered runs with --task-hint-map"
+    } else {
+        "scx_mitosis cannot match hints, so the configuration tells threads apart by name alone; --target layered uses them"
+    }
+}
+
+/// Says what was seen of hints, with -v, and what was lost of them, always.
+pub(super) fn report(hints: &HintCounts, verbose: u8) {
+    let counts = &hints.counts;
+    if verbose > 0 && hints.rung.is_some() {
+        say!(
+            "Hints: {} events of {} tasks, {} values, {} there at the start; {} samples with a hint, {} without",
+            counts.events,
+            hints.tasks,
+            hints.values,
+            counts.at_start,
+            hints.samples_with,
+            hints.samples_without
+        );
+    }
+    if verbose > 0 {
+        if let Some(rung) = hints.rung {
+            say!("Hints are seen by {rung}");
+        }
+    }
+    for line in hints.lines() {
+        say!("scxprof: {line}");
+    }
+    if hints.above_limit > 0 {
+        say!("scxprof: {} hints above {MAX_HINT}, which schedulers ignore", hints.above_limit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_is_a_power_of_two() {
+        assert_eq!(ring_size("8"), Ok(8));
+        for wrong in ["0", "3", "2048", "-1", "x", ""] {
+            assert!(ring_size(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

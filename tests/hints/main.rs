@@ -1,0 +1,328 @@
+//! Task hints on the running kernel, by the best rung that it takes: every sample has the hint that its thread had, as the
+//! program that writes the hints says.
+//!
+//! Takes root, a bpffs and minor faults that can be sampled; elsewhere each test says SKIP. `SCXPROF_HINT_RUNG` names a rung
+//! that is used in place of the best one, and must work (storage, element, syscall).
+
+#![cfg(feature = "bpf")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on must fail.
+
+#[path = "../support/capture.rs"]
+mod capture;
+mod writer;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use capture::{capture_until, options, Collect};
+use scxprof::bpf::{self, HintCounts, HintsError, MapRef, Rung, Watch};
+use scxprof::sample::{Comm, CpuMode, Sample, Source};
+use scxprof::sampler::Target;
+use scxprof::session::Outcome;
+use writer::{program, BpfFs, Log, Writer, Written};
+
+const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
+const PAGES: usize = 512;
+/// Samples of the host from which on a capture may end, and how long it may take at the most.
+const ENOUGH: u64 = 8_000;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One test at a time: they share the CPUs.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A bpffs and the program, or the reason printed.
+fn place(test: &str) -> Option<(BpfFs, PathBuf, tempfile::TempDir)> {
+    let dir = tempfile::tempdir().unwrap();
+    match BpfFs::mount().and_then(|bpffs| Ok((bpffs, program(dir.path())?))) {
+        Ok((bpffs, program)) => Some((bpffs, program, dir)),
+        Err(reason) => {
+            println!("SKIP: {test}: {reason}");
+            None
+        }
+    }
+}
+
+fn wanted_rung() -> Option<Rung> {
+    std::env::var("SCXPROF_HINT_RUNG").ok().map(|rung| rung.parse().unwrap())
+}
+
+/// What to follow, as a run would.
+fn watch_options(map: MapRef, ring_bytes: u32) -> bpf::Options {
+    bpf::Options { map, rung: wanted_rung(), ring_bytes, proc: "/proc".into() }
+}
+
+fn start(test: &str, program: &Path, pin: &Path, arguments: &[&str]) -> Option<Writer> {
+    Writer::start(program, pin, arguments).inspect_err(|reason| println!("SKIP: {test}: {reason}")).ok()
+}
+
+/// Samples while the program writes, for `time`; all of its writes but the first ones lie within the capture.
+fn follow(test: &str, mut writer: Writer, map: MapRef, ring: u32, time: Duration) -> Option<(Collect, Outcome, Log)> {
+    let mut options = options(Source::Faults, Target::System, PAGES);
+    options.hints = Some(watch_options(map, ring));
+    let (mut begun, mut ended) = (false, false);
+    let (collect, outcome) = capture_until(test, &options, |progress| {
+        if !begun {
+            begun = true;
+            writer.next();
+        }
+        // On a slow machine it takes longer until there is enough to look at.
+        let enough = progress.samples >= ENOUGH || progress.elapsed > PATIENCE;
+        if !ended && progress.elapsed >= time && enough {
+            ended = true;
+            writer.next();
+        }
+        writer.has_ended()
+    })?;
+    let log = writer.log();
+    assert!(log.complete, "the program did not end as it should");
+    let counts = outcome.hints.as_ref().unwrap();
+    println!("{test}: {counts:?}; {:?}", outcome.loss);
+    if let Some(reason) = counts.missing.as_ref().filter(|_| counts.rung.is_none()) {
+        assert!(wanted_rung().is_none() && reason.starts_with("the writes of hints cannot be seen here"), "{reason}");
+        println!("SKIP: {test}: {reason}");
+        return None;
+    }
+    assert!(wanted_rung().is_none_or(|wanted| counts.rung == Some(wanted)));
+    Some((collect, outcome, log))
+}
+
+/// Every write was seen, or counted as lost; and nothing else was seen but the ends of tasks.
+fn all_is_counted(counts: &HintCounts, log: &Log, tasks: u64) {
+    let first = log.writes.iter().filter(|write| matches!(write.hint, Some(100..=115))).count() as u64;
+    let written = log.writes.len() as u64 - first + log.flood;
+    let bpf::Counts { events, dropped, unreadable, .. } = counts.counts;
+    let seen = events + dropped + unreadable;
+    // What may have been missed need not have been a hint.
+    assert!(seen + counts.counts.missed >= written, "{seen} of {written}: {counts:?}");
+    assert!(seen <= written + tasks, "{seen} of {written} and up to {tasks} ends: {counts:?}");
+}
+
+/// Which hints a thread may have had at a time: several while a write was on its way.
+fn allowed(writes: &[Written], time: u64) -> Vec<Option<u64>> {
+    let done = writes.iter().rfind(|write| write.after < time).and_then(|write| write.hint);
+    let on_its_way = writes.iter().filter(|write| write.before <= time && time <= write.after).map(|write| write.hint);
+    [done].into_iter().chain(on_its_way).collect()
+}
+
+#[test]
+fn every_sample_has_its_threads_hint() {
+    const TEST: &str = "every_sample_has_its_threads_hint";
+    let _alone = alone();
+    let Some((bpffs, program, _dir)) = place(TEST) else { return };
+    let Some(writer) = start(TEST, &program, &bpffs.path("hints"), &["-x"]) else { return };
+    let map = MapRef::Path(bpffs.path("hints"));
+    let Some((collect, outcome, log)) = follow(TEST, writer, map, 8 << 20, Duration::from_secs(3)) else { return };
+    let counts = outcome.hints.unwrap();
+
+    let mut of_tid: BTreeMap<u32, Vec<Written>> = BTreeMap::new();
+    for write in &log.writes {
+        of_tid.entry(write.tid).or_default().push(*write);
+    }
+    // What was lost can make the samples of that many phases wrong, and what came late that many samples.
+    let (mut checked, mut wrong) = (0, BTreeSet::new());
+    let mut seen: BTreeSet<Option<u64>> = BTreeSet::new();
+    for sample in &collect.samples {
+        let Some(writes) = of_tid.get(&sample.tid) else { continue };
+        checked += 1;
+        seen.insert(sample.hint);
+        if !allowed(writes, sample.time).contains(&sample.hint) {
+            let phase = writes.iter().filter(|write| write.after < sample.time).count();
+            wrong.insert((sample.tid, phase, sample.hint));
+        }
+    }
+    println!("{TEST}: {checked} samples checked against {} writes, {} phases wrong", log.writes.len(), wrong.len());
+    let excuse = counts.counts.lost() + counts.late + outcome.loss.late;
+    assert!(wrong.len() as u64 <= excuse, "{} wrong, {excuse} lost or late: {wrong:?}", wrong.len());
+    assert!(checked > 1000, "{checked} samples");
+    assert!(seen.contains(&None) && seen.contains(&Some(5000)), "{seen:?}");
+    assert!(seen.iter().flatten().any(|hint| (200..300).contains(hint)), "nobody's neighbour wrote: {seen:?}");
+    assert!(!seen.contains(&Some(998)) && !seen.contains(&Some(999)) && log.failed > 0, "{seen:?}");
+    assert!(counts.above_limit > 0 && counts.counts.at_start + counts.counts.not_asked >= 3, "{counts:?}");
+
+    // Actors, the thread that calls exec (its new id, its end), the one whose id is reused: a write and an end each.
+    all_is_counted(&counts, &log, 3 + 4 + 2);
+    let all_seen = counts.counts.lost() == 0;
+    after_exec(&collect.samples, &log, all_seen);
+    after_reuse(&collect.samples, &log, all_seen);
+}
+
+/// A thread keeps its hint when its exec gives it its process's id.
+fn after_exec(samples: &[Sample], log: &Log, all_seen: bool) {
+    let Some((pid, hint)) = log.exec else {
+        println!("SKIP: after_exec: no pidfds for threads");
+        return;
+    };
+    let of_exec: Vec<&Sample> = samples
+        .iter()
+        .filter(|sample| (sample.pid, sample.tid) == (pid, pid) && sample.comm == Some(Comm::from("exe")))
+        // The kernel faults for the new program before the exec is over.
+        .filter(|sample| sample.mode == CpuMode::User)
+        .collect();
+    let with = of_exec.iter().filter(|sample| sample.hint == Some(hint)).count();
+    assert!(!of_exec.is_empty());
+    assert!(!all_seen || with == of_exec.len(), "{with} of {} samples after exec have the hint", of_exec.len());
+}
+
+/// The next owner of an id has no hint.
+fn after_reuse(samples: &[Sample], log: &Log, all_seen: bool) {
+    let Some(tid) = log.reused else {
+        println!("SKIP: after_reuse: an id cannot be chosen here");
+        return;
+    };
+    let of_tid: Vec<&Sample> = samples.iter().filter(|sample| sample.tid == tid).collect();
+    let last = of_tid.last().expect("samples of the reused id").thread;
+    let (second, first): (Vec<&Sample>, Vec<&Sample>) = of_tid.into_iter().partition(|sample| sample.thread == last);
+    assert!(!all_seen || first.iter().any(|sample| sample.hint == Some(88)), "the first owner had a hint");
+    assert!(second.iter().all(|sample| sample.hint.is_none()), "the second owner has none");
+}
+
+#[test]
+fn a_hundred_thousand_writes_a_second_are_seen_or_counted() {
+    const TEST: &str = "a_hundred_thousand_writes_a_second_are_seen_or_counted";
+    let _alone = alone();
+    let Some((bpffs, program, _dir)) = place(TEST) else { return };
+    let Some(writer) = start(TEST, &program, &bpffs.path("hints"), &["-f", "100000"]) else { return };
+    let map = MapRef::Id(writer.map_id);
+    let Some((_, outcome, log)) = follow(TEST, writer, map, 1 << 20, Duration::from_secs(2)) else { return };
+    assert!(log.flood > 0);
+    all_is_counted(&outcome.hints.unwrap(), &log, 4);
+}
+
+#[test]
+fn what_finds_the_ring_full_is_counted() {
+    const TEST: &str = "what_finds_the_ring_full_is_counted";
+    let _alone = alone();
+    let Some((bpffs, program, _dir)) = place(TEST) else { return };
+    // As long as it takes on a slow machine.
+    for seconds in [1, 5, 25] {
+        let pin = bpffs.path(&format!("hints{seconds}"));
+        let Some(writer) = start(TEST, &program, &pin, &["-f", "10000000"]) else { return };
+        let map = MapRef::Name(writer.map_name());
+        let Some((_, outcome, log)) = follow(TEST, writer, map, 4096, Duration::from_secs(seconds)) else { return };
+        let counts = outcome.hints.unwrap();
+        all_is_counted(&counts, &log, 4);
+        if counts.counts.dropped > 0 {
+            assert!(counts.lines().iter().any(|line| line.contains("--hints-map-ring-sz")), "{:?}", counts.lines());
+            return;
+        }
+    }
+    panic!("a ring of one page held all of it");
+}
+
+/// The sentence about a map that cannot be followed.
+fn refused(map: &str) -> String {
+    match Watch::start(&watch_options(map.parse().unwrap(), 1 << 16)) {
+        Ok(_) => panic!("{map} was taken for a hint map"),
+        Err(error @ (HintsError::NoMap { .. } | HintsError::WrongMap { .. })) => error.to_string(),
+        Err(error) => panic!("{map}: {error}"),
+    }
+}
+
+#[test]
+fn a_map_that_cannot_be_is_one_sentence() {
+    const TEST: &str = "a_map_that_cannot_be_is_one_sentence";
+    let _alone = alone();
+    let Some((bpffs, program, dir)) = place(TEST) else { return };
+    let file = dir.path().join("file");
+    std::fs::write(&file, "x").unwrap();
+    for (map, said) in [
+        (dir.path().join("nothing").display().to_string(), "No such file"),
+        (file.display().to_string(), "no pinned map"),
+        (dir.path().display().to_string(), "no pinned map"),
+        ("id:4294967295".to_owned(), "No such file"),
+        ("name:no_such_map".to_owned(), "no map"),
+    ] {
+        let sentence = refused(&map);
+        assert!(sentence.contains(said) && !sentence.contains('\n'), "{map}: {sentence}");
+    }
+    for (option, said) in [("hash", "a map of type Hash"), ("small", "values have 4 bytes")] {
+        let pin = bpffs.path(option);
+        let made = Command::new(&program).arg("-m").arg(option).arg(&pin).output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let sentence = refused(&pin.display().to_string());
+        assert!(sentence.contains(said), "{sentence}");
+    }
+}
+
+#[test]
+fn without_hints_the_profile_goes_on() {
+    const TEST: &str = "without_hints_the_profile_goes_on";
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let report = dir.path().join("report.json");
+    let output = Command::new(SCXPROF)
+        .args(["run", "--source", "faults", "--hints-map", "/proc/self/no-map", "--report"])
+        .arg(&report)
+        .args(["--", "sh", "-c", "i=0; while [ $i -lt 300 ]; do (true); i=$((i + 1)); done"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.code() == Some(3) {
+        println!("SKIP: {TEST}: {said}");
+        return;
+    }
+    // Too many losses on a busy machine are another matter.
+    assert!(matches!(output.status.code(), Some(0 | 4)), "{said}");
+    assert!(
+        said.contains("cannot open the hint map /proc/self/no-map") && said.contains("hints are missing"),
+        "{said}"
+    );
+    assert!(scxprof::config::mitosis::parse(&String::from_utf8_lossy(&output.stdout)).is_ok());
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    assert!(report["hints"]["missing"].as_str().unwrap().contains("no-map"), "{}", report["hints"]);
+    assert!(report["hints"]["rung"].is_null());
+}
+
+#[test]
+fn a_map_that_is_removed_is_told() {
+    const TEST: &str = "a_map_that_is_removed_is_told";
+    let _alone = alone();
+    let Some((bpffs, program, _dir)) = place(TEST) else { return };
+    let pin = bpffs.path("hints");
+    let Some(mut writer) = start(TEST, &program, &pin, &[]) else { return };
+    let mut options = options(Source::Faults, Target::System, PAGES);
+    options.hints = Some(watch_options(MapRef::Path(pin.clone()), 1 << 20));
+    let mut begun = false;
+    let captured = capture_until(TEST, &options, |progress| {
+        if !begun {
+            begun = true;
+            writer.next();
+            std::fs::remove_file(&pin).unwrap();
+        }
+        progress.elapsed > Duration::from_secs(3)
+    });
+    let Some((_, outcome)) = captured else { return };
+    let counts = outcome.hints.unwrap();
+    if counts.rung.is_none() {
+        println!("SKIP: {TEST}: {}", counts.missing.unwrap_or_default());
+        return;
+    }
+    assert!(counts.missing.is_some_and(|missing| missing.contains("was removed")));
+    assert!(outcome.notes.iter().any(|note| note.contains("was removed")), "{:?}", outcome.notes);
+    assert!(outcome.samples > 0);
+}
+
+#[test]
+fn each_rung_says_whether_it_works() {
+    let _alone = alone();
+    let trials = bpf::trials(Path::new("/proc"));
+    let names: Vec<&str> = trials.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names.len(), Rung::ALL.len() + 1);
+    for (name, result) in trials {
+        match result {
+            Ok(()) => println!("{name}: works"),
+            Err(refusal) if wanted_rung().is_some_and(|rung| rung.name() == name) => panic!("{refusal}"),
+            Err(refusal) => {
+                println!("{refusal}");
+                assert_eq!(refusal.what, name);
+                assert!(!refusal.reason.is_empty() && !refusal.reason.contains('\n'));
+            }
+        }
+    }
+}

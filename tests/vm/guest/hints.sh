@@ -1,0 +1,11 @@
+# Task hints, by each way in which their writes can be seen: the tests of tests/hints on this kernel.
+# test: hints
+# needs: target/debug/scxprof
+# cc: tests/hints/writer.c
+# shellcheck shell=dash source=tests/vm/lib.sh
+. /lib/vm.sh
+export SCXPROF_HINT_WRITER=/bin/writer
+for rung in storage element syscall; do
+    echo "rung $rung"
+    SCXPROF_HINT_RUNG=$rung hints --nocapture --test-threads=1 || fail "$rung"
+done
