@@ -7,13 +7,14 @@ DESTDIR ?=
 ARGS ?=
 FUZZ_SECONDS ?= 30
 KERNELS ?= bookworm trixie sid
+SHARE = $(DESTDIR)$(PREFIX)/share
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 
 # Where rustup puts cargo, which a fresh shell may not know yet.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 export FUZZ_SECONDS KERNELS
 
-.PHONY: build run test test-vm lint fmt bench fuzz doc install deps clean help
+.PHONY: build run test test-vm lint fmt bench fuzz doc install dist deps clean help
 .DEFAULT_GOAL := build
 
 build: deps ## Build the release binary (the default)
@@ -48,8 +49,17 @@ fuzz: ## Run each fuzz target for FUZZ_SECONDS (30)
 doc: deps ## Build the documentation of the library
 	$(CARGO) doc --locked --no-deps
 
-install: build ## Install the binary under PREFIX (/usr/local)
+install: build ## Install binary, manual pages and completions under PREFIX (/usr/local)
 	install -D -m 755 $(TARGET)/release/scxprof $(DESTDIR)$(PREFIX)/bin/scxprof
+	install -d $(SHARE)/man/man1 $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions \
+		$(SHARE)/fish/vendor_completions.d
+	$(TARGET)/release/scxprof man $(SHARE)/man/man1
+	$(TARGET)/release/scxprof completions bash >$(SHARE)/bash-completion/completions/scxprof
+	$(TARGET)/release/scxprof completions zsh >$(SHARE)/zsh/site-functions/_scxprof
+	$(TARGET)/release/scxprof completions fish >$(SHARE)/fish/vendor_completions.d/scxprof.fish
+
+dist: deps ## Build an archive with a static binary, for hosts that have nothing (target/dist)
+	@CARGO="$(CARGO)" scripts/dist.sh
 
 deps: ## Install what the build needs, where it is missing
 	@scripts/deps.sh

@@ -1,6 +1,7 @@
 //! The vocabulary: what one observed memory access is, whatever hardware or trick observed it.
 
 use std::fmt::{self, Write};
+use std::num::NonZeroU32;
 use std::str::FromStr;
 
 /// Bytes in a cache line on every machine that scxprof samples.
@@ -115,6 +116,8 @@ pub enum Source {
     Timer,
     /// Minor page faults: the first touch of a page by an address space.
     Faults,
+    /// A recording by another program, with events that it chose.
+    Recorded,
 }
 
 impl Source {
@@ -129,6 +132,7 @@ impl Source {
             Self::Ibs => "ibs",
             Self::Timer => "timer",
             Self::Faults => "faults",
+            Self::Recorded => "recorded",
         }
     }
 
@@ -152,6 +156,7 @@ impl Source {
                 "first touches of pages only: it shows who is active and which pages processes share, \
                  not which threads of one process share memory"
             }
+            Self::Recorded => "what another program recorded, with events of its choice",
         }
     }
 }
@@ -316,6 +321,15 @@ impl Place {
     }
 }
 
+/// Where code is, the same in every process that maps the same file. [`crate::resolve::Modules`] gives it and names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CodeAddr {
+    /// The file, or what else holds code, as the session numbers it.
+    pub module: NonZeroU32,
+    /// Bytes from the file's beginning; for what has none (the kernel, anonymous memory) the address itself.
+    pub offset: u64,
+}
+
 /// Which thread, numbered by the session: a reused tid is a new thread.
 pub type ThreadIndex = u32;
 
@@ -366,6 +380,8 @@ pub struct Sample {
     pub comm: Option<Comm>,
     /// What memory it was; `None` where the address is no user memory.
     pub place: Option<Place>,
+    /// Where the instruction is in its file; `None` where nobody knows or asked.
+    pub code: Option<CodeAddr>,
     /// The thread's hint when the sample was taken; `None` where it had none, or hints are not followed. 0 is a hint.
     pub hint: Option<u64>,
 }
@@ -394,6 +410,7 @@ impl Default for Sample {
             thread: 0,
             comm: None,
             place: None,
+            code: None,
             hint: None,
         }
     }

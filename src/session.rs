@@ -2,6 +2,8 @@
 
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
+use std::fs::File;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -10,24 +12,36 @@ use rustc_hash::FxHashMap;
 use thiserror::Error;
 
 use crate::bpf::{self, HintCounts, Watch};
+use crate::profile::hints::HintRecord;
+use crate::profile::recovered::{self, Recovered};
+use crate::profile::{ProfileError, Recorder};
 use crate::resolve::mapping::BuildId;
 use crate::resolve::threads::TaskSeen;
-use crate::resolve::{threads, Cgroups, Mapping, Maps, Roots, Threads};
+use crate::resolve::{threads, Cgroups, Mapping, Maps, Modules, Roots, Threads};
 use crate::sample::{Sample, Source, ThreadIndex};
 use crate::sampler::attr::Feature;
 use crate::sampler::loss::Loss;
-use crate::sampler::{self, Batch, Captured, FileId, Running, Sampler, SamplerError, SideBand, Target};
+use crate::sampler::tee::Tee;
+use crate::sampler::{self, Batch, Captured, FileId, Running, Sampler, SamplerError, SideBand, Target, TimedSideBand};
 
+mod builder;
 mod decider;
+mod feed;
 mod hints;
 mod order;
 mod recovery;
+mod replay;
+mod start;
 
+pub use builder::{Builder, CaptureError, Found, StopHandle};
 pub use decider::{Decided, Decider};
+pub use feed::Feed;
 use hints::Hints;
 use order::Order;
 use recovery::Recoverer;
 pub use recovery::{Yield, FRAMES_HIDDEN};
+pub use replay::replay;
+pub use start::{start_first, threads_of, NoProcess, NotStarted, Open, Skipped};
 
 /// How often a capture looks up where nothing arrives.
 const TICK: Duration = Duration::from_millis(50);
@@ -45,6 +59,11 @@ const CONTEXT_SIZE: usize = 768;
 pub trait Sink {
     /// Takes one sample. The names resolve its cgroup's id.
     fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups);
+
+    /// True where samples shall say which code made the access ([`Sample::code`]), to be named at the end.
+    fn wants_code(&self) -> bool {
+        false
+    }
 }
 
 /// What a session works on.
@@ -70,6 +89,9 @@ pub enum SessionError {
     /// No names.
     #[error(transparent)]
     Resolve(#[from] crate::resolve::Error),
+    /// A recording that could not be begun.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
     /// A thread that could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),
@@ -80,6 +102,7 @@ type Seen = Result<Vec<TaskSeen>, crate::resolve::Error>;
 
 /// How far a capture is.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Progress {
     /// Since its beginning.
     pub elapsed: Duration,
@@ -88,7 +111,8 @@ pub struct Progress {
 }
 
 /// What a capture gave beside the samples.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Outcome {
     /// Samples that were named.
     pub samples: u64,
@@ -106,6 +130,8 @@ pub struct Outcome {
     pub loss: Loss,
     /// What the kernel refused, and other facts a person should know.
     pub notes: Vec<String>,
+    /// What the code of the samples is in, where the sink wanted to know.
+    pub modules: Modules,
 }
 
 /// A capture at work.
@@ -119,6 +145,7 @@ pub struct Session {
     /// What was there before the first record, while it is still being read.
     snapshot: Option<JoinHandle<Names>>,
     names: Option<Names>,
+    recorder: Option<Arc<Recorder>>,
     order: Order,
     notes: Vec<String>,
 }
@@ -129,6 +156,25 @@ impl Session {
     /// # Errors
     /// [`SessionError`]; nothing is left open then.
     pub fn start(options: &Options) -> Result<Self, SessionError> {
+        Self::open(options, |_| Ok(None))
+    }
+
+    /// As [`Session::start`], and records everything. Names are then taken from what is recorded and from nothing else, so
+    /// that [`replay()`] gives the same samples.
+    ///
+    /// # Errors
+    /// [`SessionError`]; nothing is left open then.
+    pub fn record(
+        options: &Options,
+        begin: impl FnOnce(&Sampler) -> Result<Arc<Recorder>, ProfileError>,
+    ) -> Result<Self, SessionError> {
+        Self::open(options, |sampler| begin(sampler).map(Some))
+    }
+
+    fn open(
+        options: &Options,
+        recorder: impl FnOnce(&Sampler) -> Result<Option<Arc<Recorder>>, ProfileError>,
+    ) -> Result<Self, SessionError> {
         let cgroups = Cgroups::new(&options.roots)?;
         let sampler = Sampler::open(&options.sampler)?;
         let mut notes = sampler.notes().to_vec();
@@ -149,7 +195,9 @@ impl Session {
             None => None,
         };
         let ask_for_cgroups = !sampler.features().has(Feature::Cgroup);
-        let running = sampler.start(None)?;
+        let recorder = recorder(&sampler)?;
+        let tee = recorder.clone().map(|recorder| recorder as Arc<dyn Tee>);
+        let running = sampler.start(tee.as_ref())?;
         let begin = Instant::now();
         let recovers = options.sampler.source == Source::Timer;
         // A quarter for samples that wait for their order or for code, an eighth for mappings; the rest is the sink's.
@@ -161,21 +209,36 @@ impl Session {
             maps: Maps::new(&options.roots, options.memory / 8),
             cgroups,
             cgroup_of_thread: ask_for_cgroups.then(FxHashMap::default),
+            modules: None,
             hints,
+            recorder: recorder.clone(),
             loss: Loss::default(),
             suspect: false,
             recoverer: recovers.then(|| Recoverer::new(&options.roots.proc, options.memory / 4)),
+            recovered: None,
             records: 0,
             failures: Vec::new(),
             child_pid_namespace: options.sampler.child_pid_namespace,
         };
+        if recorder.is_some() {
+            names.threads = Threads::recorded();
+            names.maps = Maps::recorded(options.memory / 8);
+            names.cgroup_of_thread = None;
+        }
         // Of a few processes the mappings are read when they are needed; a host's must be read before its processes end.
-        let whole_host = !matches!(options.sampler.target, Target::Tasks { .. });
+        let tids = match &options.sampler.target {
+            Target::Tasks { tids, .. } => Some(tids.clone()),
+            Target::System | Target::Cgroup(_) => None,
+        };
         let roots = options.roots.clone();
+        let recorded = recorder.clone();
         let snapshot = std::thread::Builder::new()
             .name("snapshot".to_owned())
             .spawn(move || {
-                names.seed(&roots, whole_host);
+                match recorded {
+                    Some(recorder) => names.seed_recorded(&roots, &recorder, tids.as_deref()),
+                    None => names.seed(&roots, tids.is_none()),
+                }
                 names
             })
             .map_err(SessionError::Thread)?;
@@ -186,6 +249,7 @@ impl Session {
             roots: options.roots.clone(),
             snapshot: Some(snapshot),
             names: None,
+            recorder,
             order,
             notes,
         })
@@ -193,6 +257,7 @@ impl Session {
 
     /// Hands samples to `sink` until `stop`, which is asked about every 50 ms, says so; then what is left in the rings.
     pub fn run(mut self, sink: &mut dyn Sink, mut stop: impl FnMut(Progress) -> bool) -> Outcome {
+        let wants_code = sink.wants_code();
         let mut accesses = 0;
         let mut reread = Instant::now();
         let mut rereading: Option<JoinHandle<Seen>> = None;
@@ -210,14 +275,22 @@ impl Session {
                 self.take_hints();
             }
             if self.snapshot.as_ref().is_some_and(JoinHandle::is_finished) {
-                self.take_snapshot();
+                self.take_snapshot(wants_code);
             }
             if let Some(names) = &mut self.names {
                 if self.order.is_due() {
                     accesses += names.release(&mut self.order, sink);
                 }
                 if let Some(thread) = rereading.take_if(|thread| thread.is_finished()) {
-                    names.reseed(thread.join());
+                    match &self.recorder {
+                        Some(recorder) => {
+                            let seen = thread.join().ok().and_then(Result::ok).unwrap_or_default();
+                            let side_band = recorder.names(&seen);
+                            self.order.push(Batch { side_band, ..Batch::default() });
+                            let _ = names.cgroups.walk();
+                        }
+                        None => names.reseed(thread.join()),
+                    }
                     reread = Instant::now();
                 }
                 if names.suspect && rereading.is_none() && reread.elapsed() >= REREAD {
@@ -243,10 +316,10 @@ impl Session {
             watch.stop();
         }
         let duration = self.begin.elapsed();
-        self.take_snapshot();
-        let Self { running, watch, names, mut order, mut notes, .. } = self;
+        self.take_snapshot(wants_code);
+        let Self { running, watch, names, recorder, mut order, mut notes, .. } = self;
         let mut loss = Loss::default();
-        let (mut samples, mut recovery, mut hints) = (0, None, None);
+        let (mut samples, mut recovery, mut hints, mut modules) = (0, None, None, Modules::new());
         if let Some(watch) = &watch {
             for batch in watch.batches() {
                 order.push(Batch { worker: running.workers(), ..batch });
@@ -260,11 +333,16 @@ impl Session {
                 }
             }
             accesses += names.release(&mut order, sink);
+            if let Some(recorder) = recorder {
+                recorder.note_cgroups(&names.cgroups);
+            }
             samples = names.records;
             loss = names.loss;
             recovery = names.recoverer.as_ref().map(Recoverer::counts);
             hints = names.hints.map(|hints| hints.counts);
             notes.append(&mut names.failures);
+            modules = names.modules.unwrap_or_default();
+            modules.finish(&names.maps);
         }
         if let Some(watch) = watch {
             let rung = watch.rung();
@@ -280,7 +358,7 @@ impl Session {
         loss.add(&totals.loss);
         notes.extend(totals.notes);
         loss.late = order.late;
-        Outcome { samples, accesses, events: totals.events, duration, recovery, hints, loss, notes }
+        Outcome { samples, accesses, events: totals.events, duration, recovery, hints, loss, notes, modules }
     }
 
     /// Takes what is there of hint events, as long as there is room for it.
@@ -294,10 +372,10 @@ impl Session {
     }
 
     /// Waits for what is read in the background.
-    fn take_snapshot(&mut self) {
+    fn take_snapshot(&mut self, wants_code: bool) {
         if let Some(snapshot) = self.snapshot.take() {
             match snapshot.join() {
-                Ok(names) => self.names = Some(names),
+                Ok(names) => self.names = Some(Names { modules: wants_code.then(Modules::new), ..names }),
                 Err(_) => self.notes.push("the thread that reads procfs died: no sample could be named".to_owned()),
             }
         }
@@ -312,13 +390,19 @@ struct Names {
     cgroups: Cgroups,
     /// Where the kernel puts no cgroup into the samples: from procfs, with the time of that reading.
     cgroup_of_thread: Option<FxHashMap<ThreadIndex, (u64, u64)>>,
+    /// What holds the code, where somebody wants to know.
+    modules: Option<Modules>,
     /// Where task hints were asked for.
     hints: Option<Hints>,
+    /// What hints are written to, in their order.
+    recorder: Option<Arc<Recorder>>,
     loss: Loss,
     /// Side-band was lost since procfs was last read.
     suspect: bool,
     /// For a source whose samples carry registers in place of an address.
     recoverer: Option<Recoverer>,
+    /// What was recovered when a profile was recorded.
+    recovered: Option<Recovered<File>>,
     /// Samples so far, which number their accesses.
     records: u64,
     failures: Vec<String>,
@@ -326,6 +410,26 @@ struct Names {
 }
 
 impl Names {
+    /// For records that say all there is to know: mappings take at most `memory` bytes.
+    fn recorded(memory: usize, child_pid_namespace: bool) -> Self {
+        Self {
+            threads: Threads::recorded(),
+            maps: Maps::recorded(memory),
+            cgroups: Cgroups::recorded(),
+            cgroup_of_thread: None,
+            modules: None,
+            hints: None,
+            recorder: None,
+            loss: Loss::default(),
+            suspect: false,
+            recoverer: None,
+            recovered: None,
+            records: 0,
+            failures: Vec::new(),
+            child_pid_namespace,
+        }
+    }
+
     /// Reads what exists.
     fn seed(&mut self, roots: &Roots, whole_host: bool) {
         match threads::snapshot(roots) {
@@ -346,6 +450,21 @@ impl Names {
             }
         }
         self.failures.extend(self.cgroups.warning());
+    }
+
+    /// Records what exists, and takes it from there.
+    fn seed_recorded(&mut self, roots: &Roots, recorder: &Recorder, tids: Option<&[u32]>) {
+        if let Err(error) = self.cgroups.walk() {
+            self.failures.push(error.to_string());
+        }
+        self.failures.extend(self.cgroups.warning());
+        // These are the cgroups, known already; what is taken, process by process, is all else.
+        let cgroups = std::mem::replace(&mut self.cgroups, Cgroups::recorded());
+        let result = recorder.snapshot(roots, tids, &cgroups, &mut |side: TimedSideBand| self.side_band(side.what));
+        self.cgroups = cgroups;
+        if let Err(error) = result {
+            self.failures.push(error.to_string());
+        }
     }
 
     /// Takes what procfs says after records were lost.
@@ -380,19 +499,50 @@ impl Names {
         }
         self.records += 1;
         sample.record = self.records;
-        let Self { recoverer, maps, cgroups, loss, .. } = self;
+        if self.recovered.is_some() {
+            return self.joined(&sample, sink);
+        }
+        let Self { recoverer, maps, modules, cgroups, loss, .. } = self;
+        let mut locate = |maps: &mut Maps, sample: &Sample| {
+            modules.as_mut().and_then(|modules| modules.locate(maps, sample.pid, sample.mode, sample.ip))
+        };
         let (Some(context), Some(recoverer)) = (context, recoverer) else {
             sample.place = maps.place(sample.pid, sample.addr);
+            sample.code = locate(maps, &sample);
             loss.no_user_address += u64::from(sample.place.is_none());
             sink.sample(&sample, cgroups);
             return 1;
         };
         let mut accesses = 0;
-        recoverer.recover(&sample, &context, maps, |access| {
-            sink.sample(&access, cgroups);
+        recoverer.recover(&sample, &context, maps, |access, maps| {
+            sink.sample(&Sample { code: locate(maps, &access), ..access }, cgroups);
             accesses += 1;
         });
         accesses
+    }
+
+    /// Hands on the accesses that were recovered when `sample` was recorded.
+    fn joined(&mut self, sample: &Sample, sink: &mut dyn Sink) -> u64 {
+        let Self { recovered, maps, modules, cgroups, .. } = self;
+        let Some(recovered) = recovered else { return 0 };
+        let accesses = recovered.take(sample.time, sample.cpu, sample.tid);
+        let share = 1.0 / accesses.len() as f32;
+        for access in &accesses {
+            let access = Sample {
+                ip: access.ip,
+                addr: access.addr,
+                phys: access.phys,
+                access: recovered::op(&access.op),
+                size: access.size,
+                method: recovered::method(&access.method),
+                share,
+                place: maps.place(sample.pid, access.addr),
+                code: modules.as_mut().and_then(|it| it.locate(maps, sample.pid, sample.mode, access.ip)),
+                ..*sample
+            };
+            sink.sample(&access, cgroups);
+        }
+        accesses.len() as u64
     }
 
     fn side_band(&mut self, what: SideBand) {
@@ -437,6 +587,9 @@ impl Names {
             SideBand::Hint { time, pid, tid, hint } => {
                 if let Some(hints) = &mut self.hints {
                     hints.event(time, pid, tid, hint);
+                }
+                if let Some(recorder) = &self.recorder {
+                    recorder.hint(&HintRecord { tid, pid, hint, time, snapshot: false });
                 }
             }
             SideBand::Lost { .. } => self.suspect = true,

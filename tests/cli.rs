@@ -355,7 +355,11 @@ fn without_rights_the_timer_source_recovers_a_command() {
         println!("SKIP: timer without rights: no cc");
         return;
     }
-    let output = command.args(["--source", "timer", "-v", "--"]).arg(&program).arg("1").output().unwrap();
+    command.args(["--source", "timer", "-v", "--"]).arg(&program).arg("1");
+    // On a busy machine its threads get little of the time.
+    let enough = |output: &Output| !output.status.success() || text(&output.stdout).contains("shared-");
+    let mut outputs = (0..10).map(|_| command.output().unwrap());
+    let output = outputs.find(enough).expect("too few samples in ten runs");
     let frames =
         "Physical addresses are not shown to us (CAP_SYS_ADMIN): shared memory is known by its file and offset";
     expect(&output, 0, frames);

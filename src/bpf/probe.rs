@@ -96,8 +96,7 @@ fn quiet() {
         set_print(Some((PrintLevel::Warn, |_, text| {
             SAID.with_borrow_mut(|said| {
                 if said.is_empty() {
-                    let first = text.lines().next().unwrap_or_default();
-                    said.push_str(first.trim_start_matches("libbpf: "));
+                    text.lines().next().unwrap_or_default().trim_start_matches("libbpf: ").clone_into(said);
                 }
             });
         })));

@@ -10,17 +10,14 @@ use crate::bpf::{self, HintCounts, MapRef, Rung, MAX_HINT};
 #[derive(Debug, Args)]
 pub(super) struct HintArgs {
     /// Follow the task hints in this map: the path of a pinned one, id:N or name:NAME
-    #[arg(long, value_name = "MAP")]
-    hints_map: Option<MapRef>,
-    /// Tell the threads apart by their hints too: one that changes its hint is of several classes
-    #[arg(long, requires = "hints_map")]
-    pub(super) use_hints: bool,
+    #[arg(id = "hints_map", long = "hints-map", value_name = "MAP")]
+    map: Option<MapRef>,
     /// The ring that hints come through, a power of two
-    #[arg(long, value_name = "MB", default_value = "8", value_parser = ring_size)]
-    hints_map_ring_sz: u32,
+    #[arg(long = "hints-map-ring-sz", value_name = "MB", default_value = "8", value_parser = ring_size)]
+    ring_mb: u32,
     /// The only way to see hints that is tried (storage, element or syscall); to measure and to test them
-    #[arg(long, value_name = "RUNG", requires = "hints_map", hide = true)]
-    hints_rung: Option<Rung>,
+    #[arg(long = "hints-rung", value_name = "RUNG", requires = "hints_map", hide = true)]
+    rung: Option<Rung>,
 }
 
 fn ring_size(text: &str) -> Result<u32, String> {
@@ -31,11 +28,16 @@ fn ring_size(text: &str) -> Result<u32, String> {
 }
 
 impl HintArgs {
+    /// True where hints are to be followed.
+    pub(super) fn are_followed(&self) -> bool {
+        self.map.is_some()
+    }
+
     /// What to follow, if anything.
     pub(super) fn options(&self, proc: &Path) -> Option<bpf::Options> {
-        let map = self.hints_map.clone()?;
-        let ring_bytes = self.hints_map_ring_sz << 20;
-        Some(bpf::Options { map, rung: self.hints_rung, ring_bytes, proc: proc.to_owned() })
+        let map = self.map.clone()?;
+        let ring_bytes = self.ring_mb << 20;
+        Some(bpf::Options { map, rung: self.rung, ring_bytes, proc: proc.to_owned() })
     }
 }
 

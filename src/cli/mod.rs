@@ -13,21 +13,34 @@ macro_rules! say {
     }};
 }
 
+mod capture;
 mod command;
+mod decision;
 mod doctor;
+mod extract;
+mod filter;
 mod hints;
+mod man;
 mod output;
+mod process;
+mod record;
 mod run;
 mod source;
 
 const AFTER_HELP: &str = "\
 Exit codes:
-  0  the configuration was printed
+  0  the result was written
   1  no usable samples, or the result could not be written
   2  wrong usage
   3  not supported or not permitted here
-  4  the configuration was printed, but more samples were lost than --max-loss allows
+  4  the result was written, but more samples were lost than --max-loss allows, or a profile is damaged
 With a COMMAND, 1 and 3 come first, then the command's own status (128 + its signal), then 4.";
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  scxprof completions bash > /etc/bash_completion.d/scxprof
+  scxprof completions zsh > /usr/share/zsh/site-functions/_scxprof
+  scxprof completions fish > ~/.config/fish/completions/scxprof.fish";
 
 /// Finds the threads that share memory, and prints the cell configuration that a sched_ext scheduler loads.
 #[derive(Debug, Parser)]
@@ -40,16 +53,21 @@ struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(Box<run::RunArgs>),
+    Record(Box<record::RecordArgs>),
+    Process(Box<process::ProcessArgs>),
+    Extract(Box<extract::ExtractArgs>),
     Doctor(doctor::DoctorArgs),
     /// The load that `doctor --self-test` samples
     #[command(name = doctor::LOAD, hide = true)]
     DoctorLoad,
     /// Print a shell's completions to stdout
-    #[command(after_help = "Example:\n  scxprof completions bash > /etc/bash_completion.d/scxprof")]
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
+    #[command(hide = true)]
+    Man(man::ManArgs),
 }
 
 /// An end that is no success, as its exit code and its sentence.
@@ -108,11 +126,23 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
         Command::Run(args) => run::run(&args, stdout_is_open),
         Command::Doctor(args) => doctor::run(&args),
         Command::DoctorLoad => doctor::load(),
+        Command::Record(args) => record::run(&args),
+        Command::Process(args) => process::run(&args),
+        Command::Extract(args) => extract::run(&args, stdout_is_open),
         Command::Completions { shell } => completions(shell),
+        Command::Man(args) => man::man(&args, Args::command()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.exit(),
+    }
+}
+
+/// A percentage on the command line.
+fn percent(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').parse() {
+        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
+        _ => Err("must be a percentage from 0 to 100".to_owned()),
     }
 }
 
@@ -138,6 +168,16 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn every_subcommand_has_examples() {
+        let mut command = Args::command();
+        for subcommand in command.get_subcommands_mut().filter(|it| !it.is_hide_set()) {
+            let name = subcommand.get_name().to_owned();
+            let help = subcommand.render_long_help().to_string();
+            assert!(help.contains("\nExamples:\n  "), "scxprof {name} --help has no examples:\n{help}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::Failure;
 use crate::sample::Source;
 use crate::sampler::hardware::{DEFAULT_LDLAT, DEFAULT_RATE};
 use crate::sampler::{Hardware, Pace, SamplerError};
-use crate::session::{self, Session, SessionError};
+use crate::session::{self, NotStarted, Open, Session, SessionError};
 
 /// What is sampled and how often.
 #[derive(Debug, Args)]
@@ -71,23 +71,22 @@ impl SourceArgs {
     }
 
     /// Starts with the source that was asked for; `auto` takes the first that works and says why the others did not.
-    pub(super) fn start(&self, options: &mut session::Options) -> Result<Session, Failure> {
-        if let Ok(source) = self.source.parse() {
-            options.sampler.source = source;
-            return Session::start(options).map_err(|error| failure_of(error, source));
+    pub(super) fn start(
+        &self,
+        options: &mut session::Options,
+        pids: &[u32],
+        open: Open<'_>,
+    ) -> Result<Session, Failure> {
+        let asked: Option<Source> = self.source.parse().ok();
+        let sources = asked.map_or_else(|| Source::ALL.to_vec(), |source| vec![source]);
+        let (result, skipped) = match session::start_first(options, &sources, pids, open) {
+            Ok((session, skipped)) => (Ok(session), skipped),
+            Err(NotStarted { source_name, error, skipped, .. }) => (Err((error, source_name)), skipped),
+        };
+        for (source, error) in &skipped {
+            say!("scxprof: {}", said(error, *source));
         }
-        let [first @ .., last] = Source::ALL;
-        for source in first {
-            options.sampler.source = source;
-            match Session::start(options) {
-                Err(SessionError::Sampler(error)) if error.is_unsupported() => {
-                    say!("scxprof: {}", said(&error, source));
-                }
-                other => return other.map_err(|error| failure_of(error, source)),
-            }
-        }
-        options.sampler.source = last;
-        Session::start(options).map_err(|error| failure_of(error, last))
+        result.map_err(|(error, source)| failure_of(error, source))
     }
 }
 

@@ -62,6 +62,7 @@
 //! The last is by choice: what everybody touches becomes a community if it takes 12 % or more of the accesses and is more
 //! than a few lines. One group that is everybody cannot be told from it.
 
+mod codes;
 mod communities;
 mod graph;
 pub mod quality;

@@ -3,15 +3,16 @@
 use rustc_hash::FxHashMap;
 
 use super::graph::{events_of, is_hub, Seen};
-use super::sharing::{Sharing, EVENT};
+use super::sharing::{Line, Sharing, EVENT};
 use super::solve::{Clusters, Community, Found, Verdict};
-use crate::sample::{Place, PAGE_SIZE};
+use crate::sample::{CodeAddr, Place, PAGE_SIZE};
 
 /// Pages and lines that are named for each community.
 const NAMED: usize = 8;
 
 /// A page or a line, and what was done to it.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Hot {
     /// Its first byte; `None` for a file beyond the number that the sketch keeps the names of.
     pub place: Option<Place>,
@@ -25,10 +26,13 @@ pub struct Hot {
     pub threads: u32,
     /// Mean latency in kilocycles where the source has latencies, rounded up a sample; 0 else.
     pub kilocycles: f64,
+    /// The code that touched it most since two threads did, with its events, where samples say their code; of lines alone.
+    pub code: Vec<(CodeAddr, f64)>,
 }
 
 /// How two classes of threads share memory, what everybody touches left out.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Edge {
     /// The one class.
     pub a: u32,
@@ -157,25 +161,28 @@ fn hot_page(sharing: &Sharing, key: u64, writes: &FxHashMap<u64, u64>) -> Option
         hitm: u64::from(page.hitm),
         threads: page.threads,
         kilocycles: f64::from(page.latency) / events,
+        code: Vec::new(),
     })
 }
 
 /// The hottest lines that more than one thread touched, of the pages of each community.
 fn shared_lines(sharing: &Sharing, owner: &FxHashMap<u64, usize>, count: usize) -> Vec<Vec<Hot>> {
-    let mut lines: Vec<Vec<(u32, u64, Hot)>> = vec![Vec::new(); count];
+    let mut lines: Vec<Vec<(&Line, Hot)>> = vec![Vec::new(); count];
     for line in sharing.lines().filter(|line| line.shared) {
         let Some(place) = sharing.line_place(line) else { continue };
         let Some(&community) = owner.get(&super::sharing::place_key(place.granule(PAGE_SIZE))) else { continue };
         let events = f64::from(line.weight) / f64::from(EVENT);
         let writes = f64::from(line.writes) / f64::from(EVENT);
-        let hot = Hot { place: Some(place), events, writes, hitm: u64::from(line.hitm), threads: 2, kilocycles: 0.0 };
-        lines[community].push((line.weight, line.key, hot));
+        let hitm = u64::from(line.hitm);
+        let hot = Hot { place: Some(place), events, writes, hitm, threads: 2, kilocycles: 0.0, code: Vec::new() };
+        lines[community].push((line, hot));
     }
     lines
         .into_iter()
         .map(|mut lines| {
-            lines.sort_unstable_by_key(|&(weight, key, _)| (std::cmp::Reverse(weight), key));
-            lines.into_iter().take(NAMED).map(|(_, _, hot)| hot).collect()
+            lines.sort_unstable_by_key(|(line, _)| (std::cmp::Reverse(line.weight), line.key));
+            let named = lines.into_iter().take(NAMED);
+            named.map(|(line, hot)| Hot { code: sharing.codes(line), ..hot }).collect()
         })
         .collect()
 }

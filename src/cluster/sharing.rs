@@ -2,9 +2,9 @@
 
 use rustc_hash::FxHashMap;
 
+use super::codes::Codes;
 use super::graph::Seen;
-
-use crate::sample::{Access, Place, Sample, LINE_SIZE, PAGE_SIZE};
+use crate::sample::{Access, CodeAddr, Place, Sample, LINE_SIZE, PAGE_SIZE};
 
 /// Units of weight in one event: a sample whose event gave n accesses counts 1/n, to this precision.
 ///
@@ -145,6 +145,7 @@ pub(crate) struct Activity {
 
 /// Counts of what the sketch saw and what it had to let go.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SketchStats {
     /// Samples with a place, all of which count for their thread's activity.
     pub samples: u64,
@@ -177,6 +178,9 @@ pub struct Sharing {
     touches: Table<Touch>,
     pages: Table<Page>,
     lines: Table<Line>,
+    /// From the first sample on that says its code.
+    codes: Option<Codes>,
+    codes_budget: usize,
     threshold: u64,
     line_threshold: u64,
     threads: Vec<Activity>,
@@ -201,6 +205,8 @@ impl Sharing {
             touches: Table::new(budget / 2),
             pages: Table::new(budget / 4),
             lines: Table::new(budget / 8),
+            codes: None,
+            codes_budget: budget / 64,
             threshold: u64::MAX,
             line_threshold: u64::MAX,
             threads: Vec::new(),
@@ -246,7 +252,12 @@ impl Sharing {
         let hitm = u32::from(sample.data_src.is_hitm());
         let (page_place, object) = (place.granule(PAGE_SIZE), self.object(place));
         let page = place_key(page_place);
-        self.add_line(place, object, sample.thread, weight, writes, hitm);
+        if self.add_line(place, object, sample.thread, weight, writes, hitm) {
+            if let Some(code) = sample.code {
+                let codes = self.codes.get_or_insert_with(|| Codes::new(self.codes_budget));
+                codes.add(place_key(place.granule(LINE_SIZE)), code, weight);
+            }
+        }
 
         let at = self.pages.find(mix(page), |slot| slot.key == page);
         if self.pages.slots[at].is_empty() {
@@ -306,7 +317,8 @@ impl Sharing {
         Some((weight, writes))
     }
 
-    fn add_line(&mut self, place: Place, object: u32, thread: u32, weight: u32, writes: u32, hitm: u32) {
+    /// True where more than one thread touched the line.
+    fn add_line(&mut self, place: Place, object: u32, thread: u32, weight: u32, writes: u32, hitm: u32) -> bool {
         let owner = self.owner(thread);
         let line_place = place.granule(LINE_SIZE);
         let line = place_key(line_place);
@@ -314,7 +326,7 @@ impl Sharing {
         let slot = &mut self.lines.slots[at];
         if slot.is_empty() {
             if line >= self.line_threshold {
-                return;
+                return false;
             }
             *slot = Line { key: line, number: offset(line_place), object, first: owner, ..Line::default() };
             self.lines.len += 1;
@@ -323,6 +335,7 @@ impl Sharing {
         slot.writes = slot.writes.saturating_add(writes);
         slot.hitm = slot.hitm.saturating_add(hitm);
         slot.shared |= slot.first != owner;
+        let shared = slot.shared;
         if self.lines.len > self.lines.limit {
             while self.lines.len > self.lines.limit {
                 self.line_threshold /= 2;
@@ -332,6 +345,7 @@ impl Sharing {
                 self.lines.retain(|slot| slot.key < threshold || u64::from(slot.weight) > hot);
             }
         }
+        shared
     }
 
     /// Halves the part of the pages that is kept until the tables have room.
@@ -390,6 +404,7 @@ impl Sharing {
             bytes: (self.touches.bytes()
                 + self.pages.bytes()
                 + self.lines.bytes()
+                + self.codes.as_ref().map_or(0, Codes::bytes)
                 + self.threads.capacity() * size_of::<Activity>()) as u64,
             ..self.stats
         }
@@ -409,6 +424,11 @@ impl Sharing {
 
     pub(crate) fn lines(&self) -> impl Iterator<Item = &Line> {
         self.lines.iter()
+    }
+
+    /// The code that touched a line most, with its events.
+    pub(crate) fn codes(&self, line: &Line) -> Vec<(CodeAddr, f64)> {
+        self.codes.as_ref().map(|codes| codes.of(line.key)).unwrap_or_default()
     }
 
     /// How many pages a kept page stands for.

@@ -67,6 +67,7 @@ impl Default for Options<'_> {
 
 /// Threads that share memory.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Community {
     /// The group they are in.
     pub group: u32,
@@ -95,6 +96,7 @@ pub struct Community {
 
 /// What the sketch says.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Clusters {
     /// Per thread what is known about it.
     pub of_thread: Vec<Verdict>,

@@ -36,5 +36,5 @@ pub use layers::{layers, layers_by_hint, Layers};
 pub use members::{Affinity, CommunityIndex, Member, Members, Unknown, Verdict};
 pub use note::Note;
 pub use summary::summary;
-pub use table::{matrix, table};
+pub use table::{hot_code, matrix, table};
 pub use tally::{CellIndex, CellTally, Tally};

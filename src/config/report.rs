@@ -83,6 +83,7 @@ pub struct Edge {
 
 /// A page or a cache line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Granule {
     /// Where it is: what is mapped and the offset there, or the process and the address.
     pub place: String,
@@ -94,10 +95,39 @@ pub struct Granule {
     pub hitm: u64,
     /// Threads that touched it; for a line 2 stands for two or more.
     pub threads: u32,
+    /// The code that touched it most, of lines alone; empty where it was not asked for or nobody knows.
+    #[serde(default)]
+    pub code: Vec<Code>,
+}
+
+/// An instruction that touched a line.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Code {
+    /// Its function; `null` where that cannot be said for sure.
+    pub sym: Option<String>,
+    /// Bytes from the function's beginning; from the file's where the function is not known.
+    pub offset: u64,
+    /// The file, as the process that maps it has it, or `[kernel.kallsyms]`, `[vdso]`, `[anon]`.
+    pub dso: String,
+    /// Its accesses since the line was seen to be shared, about.
+    pub accesses: f64,
+}
+
+impl std::fmt::Display for Code {
+    /// `function+0x12 (libx.so)`, or `libx.so+0x1234` where it has no name.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let file = self.dso.rsplit('/').next().unwrap_or_default();
+        match &self.sym {
+            Some(sym) => write!(f, "{}+{:#x} ({file})", crate::sample::printable(sym.as_bytes()), self.offset),
+            None => write!(f, "{file}+{:#x}", self.offset),
+        }
+    }
 }
 
 /// The report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Report {
     /// [`VERSION`].
     pub version: u32,
@@ -131,6 +161,7 @@ pub struct Report {
 
 /// A cell spec.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct CellReport {
     /// Its name in the configuration.
     pub name: String,
@@ -152,6 +183,7 @@ pub enum SubcellKind {
 
 /// A subcell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct SubcellReport {
     /// Its name in the configuration.
     pub name: String,
@@ -181,6 +213,7 @@ pub struct SubcellReport {
 
 /// A thread.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct ThreadReport {
     /// Its process.
     pub pid: u32,
@@ -199,6 +232,7 @@ pub struct ThreadReport {
 
 /// How much two subcells share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Shared {
     /// The one, as `cell/subcell`.
     pub a: String,

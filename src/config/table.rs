@@ -75,6 +75,31 @@ pub fn matrix(report: &Report) -> String {
     aligned(&rows)
 }
 
+/// The code that touches the hottest shared lines of each subcell most. Empty where nobody knows any.
+#[must_use]
+pub fn hot_code(report: &Report) -> String {
+    let mut rows = Vec::new();
+    for cell in &report.cells {
+        for subcell in &cell.subcells {
+            for line in &subcell.lines {
+                for code in &line.code {
+                    rows.push([
+                        format!("{}/{}", cell.name, subcell.name),
+                        line.place.clone(),
+                        format!("{:.0}", code.accesses),
+                        code.to_string(),
+                    ]);
+                }
+            }
+        }
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    rows.insert(0, ["hottest code of", "shared line", "accesses", "function or file"].map(str::to_owned));
+    aligned(&rows)
+}
+
 /// Columns of equal width: the first to the left, the others to the right, but text at the end to the left.
 fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
     let columns = rows.iter().map(|row| row.as_ref().len()).max().unwrap_or(0);
@@ -105,7 +130,7 @@ fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::report::{report, CommunityEvidence, Edge, Evidence, Granule, SubcellKind};
+    use crate::config::report::{report, Code, CommunityEvidence, Edge, Evidence, Granule, SubcellKind};
     use crate::config::{decide, GroupOptions, Groups, Member, Members, Note, Options, Tally, Unknown, Verdict};
     use crate::sample::Comm;
 
@@ -138,13 +163,25 @@ mod tests {
         let sharing = |labels: &[u32]| {
             shared.iter().map(|&(a, b, part)| Edge { a: labels[a], b: labels[b], accesses: part * 100.0 }).collect()
         };
-        let page =
-            |place: &str, accesses| Granule { place: place.to_owned(), accesses, writes: 1.0, hitm: 0, threads: 2 };
+        let page = |place: &str, accesses| Granule {
+            place: place.to_owned(),
+            accesses,
+            writes: 1.0,
+            hitm: 0,
+            threads: 2,
+            code: vec![],
+        };
+        let code = |sym: &str| Code {
+            sym: Some(sym.to_owned()),
+            offset: 0x12,
+            dso: "/usr/bin/server".to_owned(),
+            accesses: 4.0,
+        };
         let community = |place: &str| CommunityEvidence {
             stability: Some(0.9),
             confidence: 0.8,
             pages: vec![page(place, 10.0)],
-            lines: vec![],
+            lines: vec![Granule { code: vec![code("push")], ..page("heap+0x1040", 5.0) }],
         };
         let evidence = Evidence {
             source: "timer",
@@ -212,6 +249,19 @@ mod tests {
         assert!(lines[0].starts_with("shared accesses"), "{text}");
         assert_eq!(lines.len(), 5, "{text}");
         assert!(lines.iter().any(|line| line.contains("reader-a+writer-a") && line.contains("60")), "{text}");
+    }
+
+    #[test]
+    fn the_code_of_hot_lines_is_listed() {
+        let text = hot_code(&made());
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(
+            lines[1].starts_with("allotment/reader-a+writer-a  heap+0x1040         4  push+0x12 (server)"),
+            "{text}"
+        );
+        let mut report = made();
+        report.cells.clear();
+        assert_eq!(hot_code(&report), "");
     }
 
     #[test]

@@ -2,13 +2,16 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
 
-use super::{Check, Group, Kernel};
+use super::{rights, Check, Group, Kernel};
 use crate::resolve::Roots;
 
 /// What would help where the kernel does not let us.
 const RIGHTS: &str =
     "root, or CAP_BPF and CAP_PERFMON; lockdown or a container's seccomp profile can forbid it even so";
+
+const POLICY: &str = "no right is missing: this kernel refuses it to everybody (lockdown or another policy)";
 
 /// One thing that was tried with BPF.
 #[derive(Debug)]
@@ -31,15 +34,23 @@ pub struct RungError {
     pub errno: i32,
 }
 
-/// Tries the rungs, from what is asked of every kernel to what few allow. Each is loaded, attached and taken away again.
+/// The rows of [`crate::bpf::trials`], in its order.
+const HINTS: [&str; 4] = ["hints-storage", "hints-element", "hints-syscall", "hints-snapshot"];
+
+/// Tries the rungs, first what is asked of every kernel, then each way to follow hints. Each is loaded, attached and taken
+/// away again. `proc` is procfs, for our pid namespace.
 #[must_use]
-pub fn rungs() -> Vec<Rung> {
+pub fn rungs(proc: &Path) -> Vec<Rung> {
     let tracing = raw_tracepoint().map_err(|(call, error)| RungError {
         why: format!("{call}: {error}"),
         errno: error.raw_os_error().unwrap_or(0),
     });
     let what = "a tracing program loads and attaches (raw tracepoint sched_process_exit)";
-    vec![Rung { name: "bpf-tracing", what, result: tracing }]
+    let hints = HINTS.into_iter().zip(crate::bpf::trials(proc)).map(|(name, (what, tried))| {
+        let result = tried.map_err(|refusal| RungError { why: refusal.to_string(), errno: refusal.errno });
+        Rung { name, what, result }
+    });
+    std::iter::once(Rung { name: "bpf-tracing", what, result: tracing }).chain(hints).collect()
 }
 
 pub(super) fn checks(roots: &Roots, kernel: &dyn Kernel) -> Vec<Check> {
@@ -50,12 +61,14 @@ pub(super) fn checks(roots: &Roots, kernel: &dyn Kernel) -> Vec<Check> {
         Check::does_not(Group::Bpf, "btf", format!("{} is not there", path.display()))
             .help("a kernel with CONFIG_DEBUG_INFO_BTF")
     };
+    let all_are_held = rights::all_are_held(roots, kernel);
     let tried = kernel.rungs().into_iter().map(|rung| match rung.result {
         Ok(()) => Check::works(Group::Bpf, rung.name, rung.what),
         Err(error) => {
             let check = Check::does_not(Group::Bpf, rung.name, error.why);
             // Rights help only where rights are missing.
             match error.errno {
+                libc::EPERM | libc::EACCES if all_are_held => check.help(POLICY),
                 libc::EPERM | libc::EACCES => check.help(RIGHTS),
                 _ => check,
             }

@@ -177,6 +177,6 @@ impl Kernel for Live {
     }
 
     fn rungs(&self) -> Vec<Rung> {
-        bpf::rungs()
+        bpf::rungs(&self.roots.proc)
     }
 }

@@ -40,6 +40,12 @@ fn status(roots: &Roots, field: &str) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
+/// True where no capability is missing: what is refused all the same is refused for another reason.
+pub(super) fn all_are_held(roots: &Roots, kernel: &dyn Kernel) -> bool {
+    let held = status(roots, "CapEff").and_then(|hex| u64::from_str_radix(&hex, 16).ok()).unwrap_or(0);
+    kernel.initial_user_namespace() != Some(false) && CAPABILITIES.iter().all(|(bit, ..)| held >> bit & 1 == 1)
+}
+
 fn capabilities(roots: &Roots, kernel: &dyn Kernel) -> Check {
     let name = "capabilities";
     let Some(held) = status(roots, "CapEff").and_then(|hex| u64::from_str_radix(&hex, 16).ok()) else {

@@ -267,6 +267,7 @@ pub fn block(report: &Report, tests: &[Tested]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resolve::Modules;
     use crate::sampler::loss::Loss;
 
     fn worker(tid: u32, name: &str, shared: bool, begin: u64) -> Worker {
@@ -332,6 +333,7 @@ mod tests {
             hints: None,
             loss: Loss::default(),
             notes: Vec::new(),
+            modules: Modules::new(),
         };
         assert_eq!(compare.counts.iter().all(|&count| count >= ENOUGH), missing.get() == 0);
         compare.finish(&outcome)

@@ -213,6 +213,12 @@ impl Maps {
         self.table(pid)?.find(addr)
     }
 
+    /// True where the process still has the address space of that [`Maps::generation`].
+    #[must_use]
+    pub fn has_generation(&self, pid: u32, generation: u32) -> bool {
+        self.processes.get(&pid).is_some_and(|process| process.generation == generation)
+    }
+
     /// What the tables had to do without.
     #[must_use]
     pub fn counts(&self) -> MapCounts {

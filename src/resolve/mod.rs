@@ -7,6 +7,7 @@ pub mod cgroups;
 pub mod hierarchy;
 pub mod mapping;
 pub mod maps;
+pub mod symbols;
 pub mod threads;
 pub mod topology;
 
@@ -18,6 +19,7 @@ use std::path::PathBuf;
 pub use cgroups::Cgroups;
 pub use mapping::Mapping;
 pub use maps::Maps;
+pub use symbols::{symbolize, Modules, Symbol, SymbolOptions, Symbols};
 pub use threads::Threads;
 
 /// The directories that the host is read under; a test or a container gives others.
@@ -29,11 +31,13 @@ pub struct Roots {
     pub sys: PathBuf,
     /// Where the cgroup hierarchy is mounted; `None` finds it in `proc/self/mountinfo`.
     pub cgroup: Option<PathBuf>,
+    /// The directory that paths of programs begin at, `/`, for those that are in no container or have ended.
+    pub files: PathBuf,
 }
 
 impl Default for Roots {
     fn default() -> Self {
-        Self { proc: PathBuf::from("/proc"), sys: PathBuf::from("/sys"), cgroup: None }
+        Self { proc: PathBuf::from("/proc"), sys: PathBuf::from("/sys"), cgroup: None, files: PathBuf::from("/") }
     }
 }
 

@@ -135,6 +135,9 @@ pub enum SamplerError {
         /// What would help, where rights are missing.
         hint: Option<String>,
     },
+    /// What was recorded is replayed, not sampled.
+    #[error("the source \"recorded\" is of profiles: nothing can be sampled with it")]
+    Recorded,
     /// Nobody says which CPUs are online.
     #[error(transparent)]
     Cpus(#[from] crate::resolve::Error),

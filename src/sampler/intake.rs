@@ -40,6 +40,12 @@ impl Intake {
         self.batches.try_iter()
     }
 
+    /// The latest time of any record so far.
+    #[must_use]
+    pub fn newest(&self) -> u64 {
+        self.sink.newest
+    }
+
     /// What was counted so far.
     #[must_use]
     pub fn loss(&self) -> &Loss {

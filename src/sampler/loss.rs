@@ -1,9 +1,10 @@
 //! Where samples can get lost between the hardware and the decision, each stage counted by itself.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Counts of what was seen, left out and lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Loss {
     /// Samples read from the rings and meant for us.
     pub samples: u64,

@@ -292,7 +292,11 @@ impl Sampler {
         let sampling = self.sampling.iter().map(|sampling| &sampling.event);
         for event in sampling.chain(&self.side_band) {
             let id = event.id()?;
-            match all.iter_mut().find(|events| events.name == event.name) {
+            let same = |events: &&mut OpenEvents| {
+                (&events.name, events.attr.type_, events.attr.config)
+                    == (&event.name, event.attr.type_, event.attr.config)
+            };
+            match all.iter_mut().find(same) {
                 Some(events) => events.ids.push(id),
                 None => all.push(OpenEvents { name: Arc::clone(&event.name), attr: event.attr, ids: vec![id] }),
             }

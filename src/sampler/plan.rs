@@ -91,6 +91,7 @@ pub(super) fn plan(options: &Options, batched: bool) -> Result<Plan, SamplerErro
             let ibs = Pmus::read(&options.sys).map_err(NoIbs::from)?.ibs()?;
             hardware::ibs(&ibs, &hardware, &options.cpus)
         }
+        Source::Recorded => return Err(SamplerError::Recorded),
     };
     if let Pace::Frequency(asked) = hardware.pace {
         let max = super::open::sysctl(&options.proc, "perf_event_max_sample_rate");

@@ -247,7 +247,7 @@ pub(super) struct BatchSink {
     chain: Vec<u64>,
     pub(super) loss: Loss,
     /// The latest time of any record so far.
-    newest: u64,
+    pub(super) newest: u64,
     /// Of the ring that is being read.
     offset: Option<Offset>,
 }

@@ -4,10 +4,10 @@ use rustc_hash::FxHashMap;
 
 use super::Sink;
 use crate::cluster::{self, Clusters, Hot, Sharing};
-use crate::config::report::{report, CommunityEvidence, Edge, Evidence, Granule, Report, ReportError};
+use crate::config::report::{report, Code, CommunityEvidence, Edge, Evidence, Granule, Report, ReportError};
 use crate::config::{self, Affinity, CellIndex, Decision, Groups, Member, Members, NoSamples, Tally, Unknown, Verdict};
-use crate::resolve::Cgroups;
-use crate::sample::{Comm, Place, Sample, Source, ThreadIndex};
+use crate::resolve::{Cgroups, Symbol, Symbols};
+use crate::sample::{printable, CodeAddr, Comm, Place, Sample, Source, ThreadIndex};
 
 /// Threads that are looked at from their first sample on; later ones must show up [`INSIST`] times first, so that
 /// processes that come and go do not crowd out those that stay.
@@ -38,6 +38,7 @@ pub struct Decider {
     facts: Vec<Facts>,
     no_cgroup_path: u64,
     unlisted: u64,
+    wants_code: bool,
 }
 
 /// What is known of a thread in the sketch.
@@ -55,6 +56,7 @@ struct Facts {
 
 /// A decision and what it was made of.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Decided {
     /// The cells.
     pub decision: Decision,
@@ -62,6 +64,8 @@ pub struct Decided {
     pub members: Members,
     /// What the sketch says.
     pub clusters: Clusters,
+    /// Names for [`Decided::codes`], where somebody has asked for them; the report has no other code.
+    pub symbols: Symbols,
 }
 
 impl Decider {
@@ -81,7 +85,13 @@ impl Decider {
             facts: Vec::new(),
             no_cgroup_path: 0,
             unlisted: 0,
+            wants_code: false,
         }
+    }
+
+    /// Keeps which code touches the hottest shared lines, for [`Decider::report`].
+    pub fn keep_code(&mut self) {
+        self.wants_code = true;
     }
 
     /// The same with the hint as a part of the class: a thread that changes its hint is one thread for each.
@@ -126,7 +136,7 @@ impl Decider {
         let clusters = self.sharing.solve(&solve);
         let members = self.members(&clusters);
         let decision = config::decide(&self.groups, &self.tally, &members, options)?;
-        Ok(Decided { decision, members, clusters })
+        Ok(Decided { decision, members, clusters, symbols: Symbols::default() })
     }
 
     /// Says what a decision of this decider rests on.
@@ -134,7 +144,7 @@ impl Decider {
     /// # Errors
     /// [`ReportError`], which would be a bug for a decision of the same samples.
     pub fn report(&self, decided: &Decided, options: &config::Options) -> Result<Report, ReportError> {
-        let Decided { decision, members, clusters } = decided;
+        let Decided { decision, members, clusters, symbols } = decided;
         let granules = |hot: &[Hot], pid: Option<u32>| -> Vec<Granule> {
             let granule = |hot: &Hot| Granule {
                 place: place_text(hot.place, pid),
@@ -142,6 +152,7 @@ impl Decider {
                 writes: hot.writes,
                 hitm: hot.hitm,
                 threads: hot.threads,
+                code: hot.code.iter().filter_map(|&(code, events)| Some(code_of(symbols.get(code)?, events))).collect(),
             };
             hot.iter().map(granule).collect()
         };
@@ -230,6 +241,10 @@ impl Decider {
 }
 
 impl Sink for Decider {
+    fn wants_code(&self) -> bool {
+        self.wants_code
+    }
+
     fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
         if self.cell_of_cgroup.len() >= MAX_CGROUPS {
             self.cell_of_cgroup.clear();
@@ -271,6 +286,22 @@ impl Sink for Decider {
             self.sharing.add(&sample);
         }
     }
+}
+
+impl Decided {
+    /// The code that touches the hottest shared lines, to be named in [`Decided::symbols`].
+    pub fn codes(&self) -> impl Iterator<Item = CodeAddr> + '_ {
+        let lines = self.clusters.communities.iter().flat_map(|community| &community.lines);
+        lines.flat_map(|line| line.code.iter().map(|&(code, _)| code))
+    }
+}
+
+fn code_of(symbol: &Symbol, accesses: f64) -> Code {
+    let (sym, offset) = match &symbol.function {
+        Some((name, offset)) => (Some(name.to_string()), *offset),
+        None => (None, symbol.offset),
+    };
+    Code { sym, offset, dso: printable(&symbol.dso), accesses }
 }
 
 fn community(clusters: &Clusters, thread: usize) -> u32 {

@@ -12,6 +12,11 @@ const STEP: u64 = 20_000_000;
 #[derive(Debug)]
 pub(super) struct Order {
     samples: Vec<Captured>,
+    /// Time, CPU and place in `samples`: what is sorted, for samples are large. Two CPUs may sample at the same ns; a
+    /// recording must give them in the same order.
+    keys: Vec<(u64, u32, u32)>,
+    /// Room for what stays.
+    spare: Vec<Captured>,
     side_band: Vec<TimedSideBand>,
     complete: Vec<u64>,
     released: u64,
@@ -29,6 +34,8 @@ impl Order {
     pub(super) fn new(workers: usize, limit: usize) -> Self {
         Self {
             samples: Vec::new(),
+            keys: Vec::new(),
+            spare: Vec::new(),
             side_band: Vec::new(),
             complete: vec![0; workers],
             released: 0,
@@ -78,24 +85,37 @@ impl Order {
     ///
     /// Where more is held back than the limit allows, the older half goes out early; what comes late is counted.
     pub(super) fn release(&mut self, mut side_band: impl FnMut(SideBand), mut sample: impl FnMut(Captured)) {
-        self.samples.sort_by_key(|captured| captured.sample.time);
+        self.keys.clear();
+        let key = |(at, captured): (usize, &Captured)| (captured.sample.time, captured.sample.cpu, at as u32);
+        self.keys.extend(self.samples.iter().enumerate().map(key));
+        self.keys.sort_unstable();
         self.side_band.sort_by_key(|side| side.time);
         let mut until = self.mark();
         if self.is_full() {
-            until = until.max(self.samples.get(self.samples.len() / 2).map_or(0, |captured| captured.sample.time));
+            until = until.max(self.keys.get(self.keys.len() / 2).map_or(0, |key| key.0));
         }
         self.released = self.released.max(until);
-        let ready = self.samples.partition_point(|captured| captured.sample.time <= until);
+        let ready = self.keys.partition_point(|key| key.0 <= until);
         let known = self.side_band.partition_point(|side| side.time <= until);
         let given = self.side_band.get(..known).unwrap_or_default();
         self.hints -= given.iter().filter(|side| matches!(side.what, SideBand::Hint { .. })).count();
         let mut sides = self.side_band.drain(..known).peekable();
-        for next in self.samples.drain(..ready) {
-            while let Some(side) = sides.next_if(|side| side.time <= next.sample.time) {
+        let (ready, rest) = self.keys.split_at(ready);
+        for &(time, _, at) in ready {
+            while let Some(side) = sides.next_if(|side| side.time <= time) {
                 side_band(side.what);
             }
-            sample(next);
+            if let Some(next) = self.samples.get_mut(at as usize) {
+                sample(Captured { sample: next.sample, context: next.context.take() });
+            }
         }
+        self.spare.clear();
+        for &(_, _, at) in rest {
+            if let Some(next) = self.samples.get_mut(at as usize) {
+                self.spare.push(Captured { sample: next.sample, context: next.context.take() });
+            }
+        }
+        std::mem::swap(&mut self.samples, &mut self.spare);
         for side in sides {
             side_band(side.what);
         }

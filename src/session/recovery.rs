@@ -32,6 +32,7 @@ pub const FRAMES_HIDDEN: &str =
 
 /// What was recovered and what was not.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[non_exhaustive]
 pub struct Yield {
     /// Samples of user code.
     pub user_samples: u64,
@@ -111,7 +112,7 @@ impl Recoverer {
         sample: &Sample,
         context: &UserContext,
         maps: &mut Maps,
-        mut access: impl FnMut(Sample),
+        mut access: impl FnMut(Sample, &mut Maps),
     ) {
         self.counts.user_samples += 1;
         let regs = match UserRegs::from_perf(context.abi, REGS, &context.regs) {
@@ -150,7 +151,7 @@ impl Recoverer {
         let share = 1.0 / self.looked_up.len() as f32;
         for (candidate, page) in &self.looked_up {
             *self.counts.by_method.entry(candidate.method.name()).or_default() += 1;
-            access(Sample {
+            let sample = Sample {
                 ip: candidate.insn_ip,
                 addr: candidate.addr,
                 phys: page.and_then(|page| page.phys(candidate.addr)).unwrap_or(0),
@@ -160,7 +161,8 @@ impl Recoverer {
                 share,
                 place: maps.place(sample.pid, candidate.addr),
                 ..*sample
-            });
+            };
+            access(sample, maps);
         }
     }
 

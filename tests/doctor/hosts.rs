@@ -51,7 +51,7 @@ impl Host {
         let dir = tempfile::tempdir().unwrap();
         let (proc, sys) = (dir.path().join("proc"), dir.path().join("sys"));
         let own = std::process::id().to_string();
-        let roots = Roots { proc: proc.clone(), sys, cgroup: None };
+        let roots = Roots { proc: proc.clone(), sys, files: dir.path().to_owned(), cgroup: None };
         let host = Self {
             _dir: dir,
             roots,

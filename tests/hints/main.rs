@@ -19,9 +19,10 @@ use std::time::Duration;
 
 use capture::{capture_until, options, Collect};
 use scxprof::bpf::{self, HintCounts, HintsError, MapRef, Rung, Watch};
+use scxprof::profile::Profile;
 use scxprof::sample::{Comm, CpuMode, Sample, Source};
 use scxprof::sampler::Target;
-use scxprof::session::Outcome;
+use scxprof::session::{replay, Outcome};
 use writer::{program, BpfFs, Log, Writer, Written};
 
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
@@ -180,6 +181,60 @@ fn after_reuse(samples: &[Sample], log: &Log, all_seen: bool) {
     let (second, first): (Vec<&Sample>, Vec<&Sample>) = of_tid.into_iter().partition(|sample| sample.thread == last);
     assert!(!all_seen || first.iter().any(|sample| sample.hint == Some(88)), "the first owner had a hint");
     assert!(second.iter().all(|sample| sample.hint.is_none()), "the second owner has none");
+}
+
+#[test]
+fn a_recording_keeps_the_hints() {
+    const TEST: &str = "a_recording_keeps_the_hints";
+    let _alone = alone();
+    let Some((bpffs, program, dir)) = place(TEST) else { return };
+    let Some(mut writer) = start(TEST, &program, &bpffs.path("hints"), &[]) else { return };
+    let profile = dir.path().join("profile");
+    let map = format!("id:{}", writer.map_id);
+    let mut record = Command::new(SCXPROF);
+    record.args(["record", "--disable-archive", "--source", "faults", "-t", "4", "--hints-map", &map]);
+    record.args(wanted_rung().map(|rung| format!("--hints-rung={}", rung_name(rung)))).arg("-o").arg(&profile);
+    let record = std::thread::spawn(move || record.output().unwrap());
+    writer.next();
+    std::thread::sleep(Duration::from_secs(3));
+    writer.next();
+    let output = record.join().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let log = writer.log();
+    if matches!(output.status.code(), Some(3)) || said.contains("hints are missing") {
+        println!("SKIP: {TEST}: {}", said.lines().last().unwrap_or_default());
+        return;
+    }
+    assert!(matches!(output.status.code(), Some(0 | 4)), "{said}");
+    let mut profile = Profile::open(&profile).unwrap();
+    let mut collect = Collect::default();
+    let outcome = replay(&mut profile, 64 << 20, &mut collect, || false).unwrap();
+    let counts = outcome.hints.unwrap();
+    let (mut checked, mut wrong, mut with) = (0, BTreeSet::new(), 0);
+    for sample in &collect.samples {
+        let writes: Vec<Written> = log.writes.iter().filter(|write| write.tid == sample.tid).copied().collect();
+        if writes.is_empty() {
+            continue;
+        }
+        checked += 1;
+        with += u64::from(sample.hint.is_some());
+        if !allowed(&writes, sample.time).contains(&sample.hint) {
+            let phase = writes.iter().filter(|write| write.after < sample.time).count();
+            wrong.insert((sample.tid, phase, sample.hint));
+        }
+    }
+    println!("{TEST}: {checked} samples, {with} with a hint, {} phases wrong; {counts:?}", wrong.len());
+    let excuse = counts.counts.lost() + counts.late + outcome.loss.late;
+    assert!(wrong.len() as u64 <= excuse, "{} wrong, {excuse} lost or late: {wrong:?}", wrong.len());
+    assert!(with > 100, "{with} of {checked} samples with a hint: {said}");
+}
+
+fn rung_name(rung: Rung) -> &'static str {
+    match rung {
+        Rung::Storage => "storage",
+        Rung::Element => "element",
+        Rung::Syscall => "syscall",
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 # Boots a guest with the kernel of a suite and runs tests in it.
 # Usage: tests/vm/boot.sh SUITE CPU TEST.sh...     CPU is a model of QEMU's. The guest's console goes to stdout.
 #
-# What a test names in its lines `# needs:` and `# test:` comes along, with its libraries (README.md).
+# What a test names in its lines `# needs:`, `# test:` and `# cc:` comes along, with its libraries (README.md).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 vm=$PWD/tests/vm
@@ -69,6 +69,9 @@ for test; do
     while read -r file; do
         copy "${file/#target/$target}"
     done < <(sed -n -e 's/^# needs: //p' -e 's|^# test: |target/vm/|p' "$test")
+    while read -r source; do
+        cc -O2 -Wall -static -pthread -o "$work/root/bin/$(basename "$source" .c)" "$source"
+    done < <(sed -n 's/^# cc: //p' "$test")
 done
 archive "$work/root" | cat "$cache/suite.cpio" - >"$work/initramfs"
 status=0

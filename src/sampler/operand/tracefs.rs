@@ -83,7 +83,9 @@ impl Tracefs {
     pub fn read(&self, name: &str) -> Result<Vec<u8>, TracefsError> {
         self.open_file(name)
             .and_then(|file| {
-                let mut bytes = Vec::new();
+                // Some files give all in the first read and nothing after it (`show_header` in kernel/trace/trace_events.c), and
+                // without room the first read would be a small one.
+                let mut bytes = Vec::with_capacity(MAX_FILE as usize);
                 file.take(MAX_FILE).read_to_end(&mut bytes).map(|_| bytes)
             })
             .map_err(|source| TracefsError::Read { path: self.path.join(name), source })

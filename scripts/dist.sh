@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Builds the archive for hosts that have nothing: a static binary, manual pages, completions and licences.
+# Usage: scripts/dist.sh     It goes to target/dist.
+#
+# The C library is glibc's static one, as libelf and zlib are there for it only. PROFILE=dev builds faster, for a test.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cargo=${CARGO:-cargo}
+profile=${PROFILE:-release}
+target_dir=${CARGO_TARGET_DIR:-target}
+# MiB; more means that something has crept in.
+max_size=${MAX_SIZE:-16}
+
+machine=$(uname -m)
+triple=$machine-unknown-linux-gnu
+if [ "$profile" = dev ]; then
+    export CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=false
+fi
+# Where the system has libelf and zlib to link in, which rustc does not look for by itself.
+libelf=$(cc -print-file-name=libelf.a)
+if [ ! -f "$libelf" ] || [ ! -f "$(cc -print-file-name=libz.a)" ]; then
+    echo "dist: no libelf.a and libz.a to link in (packages libelf-dev and zlib1g-dev)" >&2
+    exit 1
+fi
+LIBBPF_SYS_LIBRARY_PATH=$(dirname "$(realpath "$libelf")")
+export LIBBPF_SYS_LIBRARY_PATH
+export RUSTFLAGS="${RUSTFLAGS:-} -C target-feature=+crt-static -C strip=symbols"
+"$cargo" build --locked --bin scxprof --profile "$profile" --target "$triple" --features bpf-static
+[ "$profile" = dev ] && built=debug || built=$profile
+binary=$target_dir/$triple/$built/scxprof
+
+if readelf -d "$binary" | grep -q NEEDED; then
+    echo "dist: $binary needs shared libraries:" >&2
+    readelf -d "$binary" | grep NEEDED >&2
+    exit 1
+fi
+size=$(stat -c %s "$binary")
+if [ "$size" -gt $((max_size * 1024 * 1024)) ]; then
+    echo "dist: $binary has $size bytes, more than $max_size MiB" >&2
+    exit 1
+fi
+
+version=$("$binary" --version | cut -d' ' -f2)
+name=scxprof-$version-$machine-linux
+dist=$target_dir/dist
+tree=$dist/$name
+rm -rf "$tree"
+mkdir -p "$tree/man/man1" "$tree/completions" "$tree/licences"
+cp "$binary" README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT "$tree/"
+"$binary" man "$tree/man/man1"
+"$binary" completions bash >"$tree/completions/scxprof"
+"$binary" completions zsh >"$tree/completions/_scxprof"
+"$binary" completions fish >"$tree/completions/scxprof.fish"
+# What is linked in has licences of its own, which go with it.
+"$cargo" tree --locked --edges normal --features bpf-static --target "$triple" --prefix none --format '{p} ({l})' |
+    grep -v '^scxprof ' | sed 's/ (proc-macro)//; s/ (\*)$//' | sort -u >"$tree/licences/LIST"
+while read -r crate number _; do
+    for directory in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/"$crate-${number#v}"; do
+        [ -d "$directory" ] || continue
+        mkdir -p "$tree/licences/$crate"
+        find "$directory" -maxdepth 1 -type f \( -iname 'licen[cs]e*' -o -iname 'copying*' -o -iname 'notice*' \) \
+            -exec cp {} "$tree/licences/$crate/" \;
+    done
+done <"$tree/licences/LIST"
+# And the C libraries, whose packages have them on Debian and what comes from it.
+for package in libc6-dev libelf-dev zlib1g-dev; do
+    if [ -f "/usr/share/doc/$package/copyright" ]; then
+        cp "/usr/share/doc/$package/copyright" "$tree/licences/$package"
+    else
+        echo "dist: the licence of $package is not in /usr/share/doc: add it before you give the archive away" >&2
+    fi
+done
+tar -C "$dist" --owner=0 --group=0 --sort=name -czf "$dist/$name.tar.gz" "$name"
+echo "$dist/$name.tar.gz: $triple, binary of $size bytes"

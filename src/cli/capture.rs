@@ -1,0 +1,268 @@
+//! What `run` and `record` share: which tasks are sampled and how, and the capture itself.
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{anyhow, Context};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use super::command::Held;
+use super::hints::HintArgs;
+use super::source::SourceArgs;
+use super::{percent, seconds, Failure};
+use crate::resolve::cgroups::Cgroups;
+use crate::resolve::topology::{self, PidNamespace};
+use crate::resolve::Roots;
+use crate::sample::Source;
+use crate::sampler::attr::Features;
+use crate::sampler::{self, Target};
+use crate::session::{self, Open, Outcome, Session, Sink};
+
+const DEFAULT_SECONDS: f64 = 30.0;
+
+/// What to sample and how.
+#[derive(Debug, Args)]
+pub(super) struct CaptureArgs {
+    /// How long to sample [default: 30; with a COMMAND until it ends]
+    #[arg(short = 't', long = "time", value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
+    pub(super) time: Option<Duration>,
+    #[command(flatten)]
+    from: SourceArgs,
+    /// Only these CPUs, such as 0-3,8 [default: all that are online]
+    #[arg(short = 'C', long = "cpu", value_name = "CPUS")]
+    cpus: Option<String>,
+    /// Only these processes and what they start
+    #[arg(short = 'p', long = "pid", value_name = "PID", value_delimiter = ',', conflicts_with_all = ["cgroup", "command"])]
+    pub(super) pids: Vec<u32>,
+    /// Only this cgroup and those below it
+    #[arg(long, value_name = "PATH", conflicts_with = "command")]
+    cgroup: Option<PathBuf>,
+    /// Where the host's cgroup hierarchy is mounted, for a container [default: found in /proc/self/mountinfo]
+    #[arg(long, value_name = "DIR")]
+    cgroup_root: Option<PathBuf>,
+    /// Pages in each CPU's ring, a power of two
+    #[arg(long, value_name = "N", default_value = "256", value_parser = power_of_two)]
+    mmap_pages: usize,
+    /// Threads that read the rings [default: one for each 16 CPUs]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    workers: Option<u16>,
+    /// Memory for queues and caches, beside the rings
+    #[arg(long, value_name = "MIB", default_value = "64", value_parser = clap::value_parser!(u32).range(8..))]
+    memory: u32,
+    /// Exit with 4 where more samples than this were lost
+    #[arg(long, value_name = "PERCENT", default_value = "1", allow_negative_numbers = true, value_parser = percent)]
+    pub(super) max_loss: f64,
+    #[command(flatten)]
+    pub(super) hints: HintArgs,
+    /// A command to profile while it runs; its stdout becomes stderr where the result goes to stdout
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(super) command: Vec<OsString>,
+}
+
+fn power_of_two(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(pages) if pages.is_power_of_two() && pages <= 1 << 20 => Ok(pages),
+        _ => Err("must be a power of two from 1 to 1048576".to_owned()),
+    }
+}
+
+/// What a session is to do, but for its target.
+pub(super) fn session_options(args: &CaptureArgs) -> Result<session::Options, Failure> {
+    let roots = Roots { cgroup: args.cgroup_root.clone(), ..Roots::default() };
+    let memory = memory(args, &roots)?;
+    if let Some(root) = args.cgroup_root.as_ref().filter(|root| !root.is_dir()) {
+        return Err(Failure::Usage(anyhow!("--cgroup-root {}: not a directory", root.display())));
+    }
+    let pid_namespace = topology::pid_namespace(&roots);
+    if let (PidNamespace::ProcfsElsewhere { .. }, Some((why, help))) =
+        (&pid_namespace, pid_namespace.trouble(&roots.proc))
+    {
+        return Err(Failure::Unsupported(anyhow!("{why}; {help}")));
+    }
+    Ok(session::Options {
+        sampler: sampler::Options {
+            source: Source::Timer,
+            freq: args.from.timer_freq(),
+            target: Target::System,
+            cpus: cpus(args, &roots)?,
+            mmap_pages: args.mmap_pages,
+            workers: args.workers.map(usize::from),
+            features: Features::all(),
+            hardware: args.from.hardware(),
+            proc: roots.proc.clone(),
+            sys: roots.sys.clone(),
+            child_pid_namespace: matches!(pid_namespace, PidNamespace::Child),
+        },
+        hints: args.hints.options(&roots.proc),
+        roots,
+        memory,
+    })
+}
+
+/// The command, waiting, where there is one.
+pub(super) fn hold(args: &CaptureArgs, stdout_is_taken: bool) -> Result<Option<Held>, Failure> {
+    if args.command.is_empty() {
+        return Ok(None);
+    }
+    Held::new(&args.command, stdout_is_taken).map(Some).map_err(Failure::Usage)
+}
+
+/// Lets the session work until its time is over, its processes are gone, a signal came or `failed` says so.
+pub(super) fn watch(
+    args: &CaptureArgs,
+    options: &session::Options,
+    session: Session,
+    sink: &mut dyn Sink,
+    mut command: Option<&mut super::command::Running>,
+    signals: &AtomicUsize,
+    failed: &dyn Fn() -> bool,
+) -> Outcome {
+    let limit = args.time.or_else(|| command.is_none().then(|| Duration::from_secs_f64(DEFAULT_SECONDS)));
+    // What the command prints would mix with it.
+    let bar = if command.is_some() { ProgressBar::hidden() } else { progress_bar(limit) };
+    let outcome = session.run(sink, |progress| {
+        bar.set_position(progress.elapsed.as_secs());
+        bar.set_message(format!("{} samples", progress.samples));
+        signals.load(Ordering::Relaxed) > 0
+            || limit.is_some_and(|limit| progress.elapsed >= limit)
+            || command.as_mut().is_some_and(|command| command.has_ended())
+            || all_gone(&args.pids, &options.roots)
+            || failed()
+    });
+    bar.finish_and_clear();
+    if let Some(command) = command {
+        command.terminate();
+    }
+    outcome
+}
+
+/// Waits for the command; gives its status.
+pub(super) fn end(mut command: Option<super::command::Running>, signals: &AtomicUsize) -> Result<Option<u8>, Failure> {
+    let seen = signals.load(Ordering::Relaxed);
+    command
+        .as_mut()
+        .map(|command| command.finish(|| signals.load(Ordering::Relaxed) > seen))
+        .transpose()
+        .map_err(Failure::NoResult)
+}
+
+/// Starts, with every thread of the processes that were asked for.
+pub(super) fn start(args: &CaptureArgs, options: &mut session::Options, open: Open<'_>) -> Result<Session, Failure> {
+    args.from.start(options, &args.pids, open)
+}
+
+/// `--memory` in bytes: what the machine does not have cannot be taken.
+fn memory(args: &CaptureArgs, roots: &Roots) -> Result<usize, Failure> {
+    let meminfo = std::fs::read_to_string(roots.proc.join("meminfo")).unwrap_or_default();
+    let total =
+        meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
+    match total {
+        Some(total) if u64::from(args.memory) * 1024 > total => {
+            Err(Failure::Usage(anyhow!("--memory {}: this machine has {} MiB", args.memory, total / 1024)))
+        }
+        _ => Ok((args.memory as usize).saturating_mul(1024 * 1024)),
+    }
+}
+
+/// CPUs to sample: those that were asked for, all of which must be online.
+fn cpus(args: &CaptureArgs, roots: &Roots) -> Result<Vec<u32>, Failure> {
+    let online = topology::online_cpus(roots).map_err(|error| Failure::Unsupported(error.into()))?;
+    let Some(list) = &args.cpus else { return Ok(online) };
+    let wanted = topology::parse_cpu_list(list.as_bytes())
+        .filter(|wanted| !wanted.is_empty())
+        .ok_or_else(|| Failure::Usage(anyhow!("-C {list}: not a list of CPUs such as 0-3,8")))?;
+    match wanted.iter().find(|cpu| !online.contains(cpu)) {
+        Some(cpu) => Err(Failure::Usage(anyhow!(
+            "-C {list}: CPU {cpu} is not online (online: {})",
+            topology::format_cpu_list(&online)
+        ))),
+        None => Ok(wanted),
+    }
+}
+
+pub(super) fn target(args: &CaptureArgs, roots: &Roots, held: Option<&Held>) -> Result<Target, Failure> {
+    if let Some(held) = held {
+        return Ok(Target::Tasks { tids: vec![held.pid], enable_on_exec: true });
+    }
+    if let Some(path) = &args.cgroup {
+        let mut cgroups = Cgroups::new(roots).map_err(|error| Failure::Unsupported(error.into()))?;
+        let directory = cgroups.find(path).map_err(|error| Failure::Usage(anyhow!("--cgroup: {error}")))?.dir;
+        let directory = std::fs::File::open(&directory)
+            .with_context(|| format!("--cgroup: cannot open {}", directory.display()))
+            .map_err(Failure::Usage)?;
+        return Ok(Target::Cgroup(directory.into()));
+    }
+    if args.pids.is_empty() {
+        return Ok(Target::System);
+    }
+    let tids = session::threads_of(&args.pids, roots).map_err(|error| Failure::Usage(anyhow!("-p {error}")))?;
+    Ok(Target::Tasks { tids, enable_on_exec: false })
+}
+
+/// True where processes were asked for and none is left.
+fn all_gone(pids: &[u32], roots: &Roots) -> bool {
+    // What follows the name in parentheses is the state (proc_pid_stat(5)); a zombie runs no more.
+    let runs = |pid: &u32| {
+        let stat = std::fs::read(roots.proc.join(pid.to_string()).join("stat")).ok()?;
+        let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+        stat.get(name_end + 2).filter(|state| !b"ZX".contains(state)).copied()
+    };
+    !pids.is_empty() && pids.iter().all(|pid| runs(pid).is_none())
+}
+
+/// Ctrl-C and SIGTERM as a number that grows.
+pub(super) fn signals() -> anyhow::Result<Arc<AtomicUsize>> {
+    let seen = Arc::new(AtomicUsize::new(0));
+    for signal in [SIGINT, SIGTERM] {
+        let count = Arc::clone(&seen);
+        // SAFETY: the handler only adds to an atomic number, which is async-signal-safe.
+        unsafe {
+            signal_hook::low_level::register(signal, move || {
+                count.fetch_add(1, Ordering::Relaxed);
+            })
+        }
+        .with_context(|| format!("cannot handle signal {signal}"))?;
+    }
+    Ok(seen)
+}
+
+fn progress_bar(limit: Option<Duration>) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = match limit {
+        Some(limit) => ProgressBar::new(limit.as_secs().max(1)),
+        None => ProgressBar::no_length(),
+    };
+    let template = if limit.is_some() { "{bar:30} {pos} of {len} s, {msg}" } else { "{spinner} {pos} s, {msg}" };
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+/// The kernel lowers this for the whole host where it finds sampling too expensive.
+pub(super) fn max_sample_rate(roots: &Roots) -> Option<i64> {
+    sampler::open::sysctl(&roots.proc, "perf_event_max_sample_rate")
+}
+
+/// What a person should know of any capture.
+pub(super) fn say_notes(outcome: &Outcome, rate_before: Option<i64>, rate_after: Option<i64>) {
+    for note in &outcome.notes {
+        say!("scxprof: {note}");
+    }
+    if let (Some(before), Some(after)) = (rate_before, rate_after) {
+        if after < before {
+            say!(
+                "scxprof: the kernel lowered kernel.perf_event_max_sample_rate from {before} to {after}; \
+                 `sysctl kernel.perf_event_max_sample_rate={before}` restores it"
+            );
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What `run` and `extract` share: what is decided of the samples, and what is said of it.
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use anyhow::{anyhow, Context};
+use clap::Args;
+
+use super::output::Output;
+use super::{hints, percent, Failure};
+use crate::config::{self, GroupOptions, Groups};
+use crate::resolve::{symbolize, topology, Roots, SymbolOptions};
+use crate::sample::Source;
+use crate::session::{self, Decider, Outcome, Yield};
+
+/// What to decide and where the configuration goes.
+#[derive(Debug, Args)]
+pub(super) struct DecisionArgs {
+    /// Write the configuration to FILE instead of stdout
+    #[arg(short = 'o', long = "output", value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// A thread class of less than this share of its cell's samples gets no subcell
+    #[arg(long, value_name = "PERCENT", default_value = "5", allow_negative_numbers = true, value_parser = percent)]
+    min_share: f64,
+    /// A cell for the cgroups whose path matches (repeatable, in order; the path begins with /sys/fs/cgroup)
+    #[arg(long = "cell", value_name = "NAME=REGEX")]
+    cells: Vec<String>,
+    /// The cgroup of all workload [default: what contains workload.slice]
+    #[arg(long, value_name = "REGEX")]
+    workload_cgroup_regex: Option<String>,
+    /// The cgroups of allotments [default: workload-tw-[^/]+\.allotment\.slice]
+    #[arg(long, value_name = "REGEX")]
+    workload_allotment_cgroup_regex: Option<String>,
+    /// CPUs of the host that will run the scheduler [default: those of the host that was sampled]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    target_cpus: Option<u32>,
+    /// The scheduler that the configuration is for
+    #[arg(long, value_name = "SCHEDULER", default_value = "mitosis", value_parser = ["mitosis", "layered"])]
+    target: String,
+    /// Write what the decision rests on to FILE, as JSON (docs/report.md has the schema)
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Tell the threads apart by their hints too: one that changes its hint is of several classes
+    #[arg(long)]
+    pub(super) use_hints: bool,
+    /// Do not name the code that touches shared memory, in the report and with -vv
+    #[arg(long)]
+    no_symbols: bool,
+}
+
+impl DecisionArgs {
+    /// The groups that samples are counted by.
+    pub(super) fn groups(&self) -> Result<Groups, Failure> {
+        Groups::new(&GroupOptions {
+            cells: self.cells.clone(),
+            allotment: self.workload_allotment_cgroup_regex.clone(),
+            workload: self.workload_cgroup_regex.clone(),
+        })
+        .map_err(|error| Failure::Usage(error.into()))
+    }
+
+    /// Where the configuration and the report go; a closed stdout is no place.
+    pub(super) fn outputs(&self, stdout_is_open: bool) -> Result<(Output, Option<Output>), Failure> {
+        self.check_stdout(stdout_is_open)?;
+        let output = Output::open(self.output.as_deref()).map_err(Failure::Usage)?;
+        let report = self.report.as_ref().map(|path| Output::open(Some(path)).map_err(Failure::Usage)).transpose()?;
+        Ok((output, report))
+    }
+
+    /// A closed stdout is found before anything is sampled.
+    pub(super) fn check_stdout(&self, stdout_is_open: bool) -> Result<(), Failure> {
+        if self.to_stdout() && !stdout_is_open {
+            return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
+        }
+        Ok(())
+    }
+
+    /// What decides. Three eighths of `memory`, in bytes, are for its sketch; the session has its share from the same total.
+    pub(super) fn decider(&self, groups: Groups, source: Source, memory: usize, verbose: u8) -> Decider {
+        let mut decider = Decider::new(groups, source, memory / 8 * 3);
+        if !self.no_symbols && (self.report.is_some() || verbose > 1) {
+            decider.keep_code();
+        }
+        if self.use_hints {
+            decider = decider.with_hints();
+        }
+        decider
+    }
+
+    pub(super) fn to_stdout(&self) -> bool {
+        self.output.as_deref().is_none_or(|path| path == std::path::Path::new("-"))
+    }
+}
+
+/// The host that was sampled.
+pub(super) struct Host {
+    /// Its CPUs.
+    pub(super) cpus: usize,
+    /// When the sampling began, where that was here: files changed since then do not name its code.
+    pub(super) begin: Option<SystemTime>,
+}
+
+impl Host {
+    /// This one, sampled from `begin` on.
+    pub(super) fn this(begin: Option<SystemTime>) -> Self {
+        Self { cpus: topology::online_cpus(&Roots::default()).map_or(1, |cpus| cpus.len()), begin }
+    }
+}
+
+/// What a person is told of the samples: losses always, the summary with -v.
+pub(super) fn report(verbose: u8, source: Source, decider: &Decider, outcome: &Outcome) {
+    let mut loss = outcome.loss;
+    loss.no_cgroup_path += decider.no_cgroup_path();
+    loss.evicted += decider.unlisted();
+    if verbose > 0 {
+        say!("Source: {source} ({})", source.sight());
+        let Outcome { duration, events, samples, accesses, .. } = outcome;
+        say!("Sampled {:.1} s: {events} events, {samples} samples, {accesses} accesses", duration.as_secs_f64());
+        if let Some(recovery) = &outcome.recovery {
+            say!("{}", yield_text(recovery));
+        }
+        say!("{}", config::summary(decider.groups(), decider.tally(), verbose > 1).trim_end());
+    }
+    if let Some(hints) = &outcome.hints {
+        hints::report(hints, verbose);
+    }
+    let left_out = if verbose > 0 || outcome.accesses == 0 { loss.left_out() } else { Vec::new() };
+    for line in left_out.into_iter().chain(loss.lines()) {
+        say!("scxprof: {line}");
+    }
+    if loss.lost() > 0 || verbose > 0 {
+        say!("scxprof: {:.3} % of the samples were lost ({} of {})", loss.percent(), loss.lost(), loss.happened());
+    }
+}
+
+/// The timer source's yield, for people.
+fn yield_text(recovery: &Yield) -> String {
+    let list = |counts: &std::collections::BTreeMap<&str, u64>| {
+        counts.iter().map(|(what, count)| format!("{what} {count}")).collect::<Vec<_>>().join(", ")
+    };
+    let mut lines = vec![format!(
+        "Recovered: {} of {} user samples ({:.1}%){}",
+        recovery.recovered,
+        recovery.user_samples,
+        recovery.share() * 100.0,
+        if recovery.by_method.is_empty() {
+            String::new()
+        } else {
+            format!("; addresses by method: {}", list(&recovery.by_method))
+        }
+    )];
+    if !recovery.unrecovered.is_empty() {
+        lines.push(format!("Not recoverable: {}", list(&recovery.unrecovered)));
+    }
+    if recovery.code_unsettled > 0 {
+        lines.push(format!("Code in memory that may have changed since it ran: {} times", recovery.code_unsettled));
+    }
+    if recovery.absent_pages > 0 {
+        lines.push(format!("Addresses without a page: {}", recovery.absent_pages));
+    }
+    if !recovery.frames_visible {
+        lines.push(session::FRAMES_HIDDEN.to_owned());
+    }
+    lines.join("\n")
+}
+
+/// Decides, and writes the configuration and the report.
+pub(super) fn finish(
+    args: &DecisionArgs,
+    verbose: u8,
+    decider: &Decider,
+    outcome: &Outcome,
+    (output, report_to): (Output, Option<Output>),
+    host: &Host,
+) -> Result<(), Failure> {
+    let options = config::Options {
+        min_share: args.min_share / 100.0,
+        target_cpus: match args.target_cpus {
+            Some(cpus) => cpus as usize,
+            None => host.cpus,
+        },
+    };
+    let mut decided = decider.decide(&options).map_err(|_| Failure::NoResult(no_samples(outcome)))?;
+    let named = SymbolOptions { begin: host.begin, ..SymbolOptions::default() };
+    decided.symbols = symbolize(&outcome.modules, decided.codes(), &named);
+    let decision = &decided.decision;
+    let bug = "the configuration would be refused by the scheduler, which is a bug in scxprof";
+    let (json, notes) = if args.target == "layered" {
+        let layers =
+            if args.use_hints { config::layers_by_hint(decision, &decided.members) } else { config::layers(decision) };
+        let json = config::layered::to_json(&layers.layers).context(bug).map_err(Failure::NoResult)?;
+        (json, layers.notes)
+    } else {
+        (config::mitosis::to_json(&decision.cells).context(bug).map_err(Failure::NoResult)?, Vec::new())
+    };
+    if verbose > 0 || report_to.is_some() {
+        let mut report = decider.report(&decided, &options).context(bug).map_err(Failure::NoResult)?;
+        report.hints.clone_from(&outcome.hints);
+        if verbose > 0 {
+            say!("{}", config::table(&report).trim_end());
+        }
+        if verbose > 1 {
+            say!("{}", config::matrix(&report).trim_end());
+            let code = config::hot_code(&report);
+            if !code.is_empty() {
+                say!("{}", code.trim_end());
+            }
+        }
+        if let Some(report_to) = report_to {
+            let json = report.to_json().context("cannot write the report").map_err(Failure::NoResult)?;
+            report_to.write(json.as_bytes()).map_err(Failure::NoResult)?;
+        }
+    }
+    for note in decision.notes.iter().chain(&notes) {
+        say!("scxprof: {note}");
+    }
+    if args.use_hints {
+        say!("scxprof: {}", hints::used(&args.target));
+    }
+    output.write(json.as_bytes()).map_err(Failure::NoResult)
+}
+
+fn no_samples(outcome: &Outcome) -> anyhow::Error {
+    let seconds = outcome.duration.as_secs_f64();
+    if outcome.events == 0 {
+        anyhow!("no usable samples in {seconds:.1} s: nothing that was watched ran long enough to be seen; sample longer (-t) or a busier host")
+    } else if outcome.loss.happened() == 0 && outcome.loss.left_out().is_empty() {
+        anyhow!(
+            "no usable samples in {seconds:.1} s: {} events happened, and none of them gave a sample",
+            outcome.events
+        )
+    } else {
+        anyhow!("no usable samples in {seconds:.1} s, though {} events happened: see the counts above", outcome.events)
+    }
+}
+
+pub(super) fn check_loss(max_loss: f64, outcome: &Outcome) -> Result<(), Failure> {
+    let percent = outcome.loss.percent();
+    if percent > max_loss {
+        return Err(Failure::Loss(anyhow!(
+            "{percent:.1} % of the samples were lost, more than --max-loss {max_loss}: the result may be wrong"
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,222 @@
+//! `scxprof extract`: the configuration from a profile or from its lines, by the engine that `run` has.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{anyhow, Context};
+use clap::Args;
+use rustc_hash::FxHashMap;
+
+use super::capture;
+use super::decision::{self, DecisionArgs, Host};
+use super::filter::{Filter, FilterArgs, Filtered};
+use super::process::damaged;
+use super::{percent, Failure};
+use crate::config::Groups;
+use crate::profile::{is_archive, jsonl, open_lines, Meta};
+use crate::resolve::Cgroups;
+use crate::sample::{Sample, Source, ThreadIndex};
+use crate::session::{replay, Decider, Outcome, Sink};
+
+const EXAMPLES: &str = "\
+Examples:
+  scxprof extract -f host.tar.gz > cells.json       what `run` would have printed on that host
+  scxprof extract -f host.tar.gz.out/perf.jsonl     the same from the lines of `process`
+  scxprof extract -f perf.data --exclude-comm '^cc1'  what perf mem record wrote, without the compilers";
+
+/// Threads and cgroups of lines that are remembered by number.
+const MAX_NUMBERED: usize = 1 << 20;
+
+/// Print the cell configuration for a recorded profile
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct ExtractArgs {
+    /// A profile (.tar.gz, directory, perf.data), or lines of JSON (perf.jsonl)
+    #[arg(short = 'f', long = "file", value_name = "PROFILE")]
+    profile: PathBuf,
+    #[command(flatten)]
+    decision: DecisionArgs,
+    /// Memory for the sketch, queues and mappings; with that of the capture the result is the same
+    #[arg(long, value_name = "MIB", default_value = "64", value_parser = clap::value_parser!(u32).range(8..))]
+    memory: u32,
+    /// Exit with 4 where more samples than this were lost
+    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = percent)]
+    max_loss: f64,
+    /// A summary on stderr; -vv for all of it
+    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count)]
+    verbose: u8,
+    #[command(flatten)]
+    filter: FilterArgs,
+}
+
+/// What was read, of either kind.
+struct Taken {
+    decider: Decider,
+    outcome: Outcome,
+    source: Source,
+    filtered_out: u64,
+    damage: Vec<String>,
+    /// CPUs of the host that was sampled.
+    cpus: Option<usize>,
+}
+
+/// Reads the profile, decides and prints.
+pub(super) fn run(args: &ExtractArgs, stdout_is_open: bool) -> Result<(), Failure> {
+    let filter = Filter::new(&args.filter)?;
+    let groups = args.decision.groups()?;
+    let outputs = args.decision.outputs(stdout_is_open)?;
+    let signals = capture::signals().map_err(Failure::Unsupported)?;
+    let lines = lines_of(&args.profile);
+    let taken = match &lines {
+        Some(lines) => from_lines(args, lines, filter, groups, &signals)?,
+        None => from_profile(args, filter, groups, &signals)?,
+    };
+    if signals.load(Ordering::Relaxed) > 0 {
+        return Err(Failure::NoResult(anyhow!("interrupted: nothing was written")));
+    }
+    let Taken { decider, outcome, source, filtered_out, damage, cpus } = taken;
+    capture::say_notes(&outcome, None, None);
+    if filtered_out > 0 {
+        say!("scxprof: {filtered_out} accesses left out by the selection");
+    }
+    decision::report(args.verbose, source, &decider, &outcome);
+    let host = cpus.map_or_else(|| Host::this(None), |cpus| Host { cpus, begin: None });
+    decision::finish(&args.decision, args.verbose, &decider, &outcome, outputs, &host)?;
+    damaged(&damage)?;
+    decision::check_loss(args.max_loss, &outcome)
+}
+
+/// The file of lines that `path` is or holds; `None` for anything else.
+fn lines_of(path: &Path) -> Option<PathBuf> {
+    if path.is_dir() {
+        if ["perf.data", "perf.mem.data"].iter().any(|name| path.join(name).exists()) {
+            return None;
+        }
+        return ["perf.jsonl", "perf.mem.jsonl"].iter().map(|name| path.join(name)).find(|path| path.is_file());
+    }
+    let is_lines = path.extension().is_some_and(|extension| extension == "jsonl");
+    (is_lines && !is_archive(path)).then(|| path.to_owned())
+}
+
+fn decider(args: &ExtractArgs, groups: Groups, source: Source) -> Decider {
+    args.decision.decider(groups, source, bytes(args), args.verbose)
+}
+
+fn bytes(args: &ExtractArgs) -> usize {
+    (args.memory as usize).saturating_mul(1 << 20)
+}
+
+fn from_profile(args: &ExtractArgs, filter: Filter, groups: Groups, signals: &AtomicUsize) -> Result<Taken, Failure> {
+    let mut profile = super::process::open(&args.profile)?;
+    let source = profile.source();
+    let mut decider = decider(args, groups, source);
+    let mut filtered = Filtered { filter, sink: &mut decider };
+    let replayed = replay(&mut profile, bytes(args), &mut filtered, || signals.load(Ordering::Relaxed) > 0);
+    let filtered_out = filtered.filter.left_out;
+    let mut damage = Vec::new();
+    let outcome = replayed.unwrap_or_else(|error| {
+        damage.push(error.to_string());
+        Outcome::default()
+    });
+    damage.extend(profile.damage());
+    let cpus = profile.meta.as_ref().map(|meta| meta.host.cpus).filter(|&cpus| cpus > 0);
+    Ok(Taken { decider, outcome, source, filtered_out, damage, cpus })
+}
+
+/// Numbers for what lines say by name.
+#[derive(Default)]
+struct Numbers {
+    threads: FxHashMap<(u32, u32), ThreadIndex>,
+    cgroups: FxHashMap<Vec<u8>, u64>,
+    next: u64,
+}
+
+impl Numbers {
+    fn thread(&mut self, pid: u32, tid: u32) -> ThreadIndex {
+        if self.threads.len() >= MAX_NUMBERED {
+            self.threads.clear();
+        }
+        let next = &mut self.next;
+        *self.threads.entry((pid, tid)).or_insert_with(|| {
+            *next += 1;
+            *next as ThreadIndex
+        })
+    }
+
+    fn cgroup(&mut self, path: &[u8], cgroups: &mut Cgroups) -> u64 {
+        if let Some(&id) = self.cgroups.get(path) {
+            return id;
+        }
+        if self.cgroups.len() >= MAX_NUMBERED {
+            self.cgroups.clear();
+        }
+        self.next += 1;
+        self.cgroups.insert(path.to_vec(), self.next);
+        cgroups.record(self.next, path);
+        self.next
+    }
+}
+
+fn from_lines(
+    args: &ExtractArgs,
+    path: &Path,
+    filter: Filter,
+    groups: Groups,
+    signals: &AtomicUsize,
+) -> Result<Taken, Failure> {
+    let mut reader = jsonl::Reader::new(open_lines(path).map_err(|error| Failure::Usage(error.into()))?);
+    let meta = path.with_file_name("meta.json");
+    let meta =
+        if meta.is_file() { Some(Meta::read(&meta).map_err(|error| Failure::NoResult(error.into()))?) } else { None };
+    let failed = || format!("cannot read {}", path.display());
+    let mut next = reader.next_line().with_context(failed).map_err(Failure::NoResult)?;
+    let recorded = meta.as_ref().and_then(|meta| meta.source.parse().ok());
+    let source = next.as_ref().and_then(|line| line.source).or(recorded).unwrap_or(Source::Recorded);
+    let mut decider = decider(args, groups, source);
+    let mut filtered = Filtered { filter, sink: &mut decider };
+    let mut cgroups = Cgroups::recorded();
+    let mut numbers = Numbers::default();
+    let mut outcome = Outcome::default();
+    let (mut first, mut last, mut record) = (None, 0, None);
+    let mut damage = Vec::new();
+    while let Some(line) = next {
+        let mut sample: Sample = line.sample;
+        if !line.has_thread {
+            sample.thread = numbers.thread(sample.pid, sample.tid);
+        }
+        if let Some(path) = &line.cgroup {
+            sample.cgroup = numbers.cgroup(path, &mut cgroups);
+        }
+        first.get_or_insert(sample.time);
+        last = last.max(sample.time);
+        outcome.accesses += 1;
+        outcome.samples += u64::from(record != Some(sample.record));
+        record = Some(sample.record);
+        filtered.sample(&sample, &mut cgroups);
+        if outcome.accesses.is_multiple_of(1 << 16) && signals.load(Ordering::Relaxed) > 0 {
+            break;
+        }
+        next = match reader.next_line() {
+            Ok(next) => next,
+            Err(error) => {
+                damage.push(format!("{}: {error}", failed()));
+                None
+            }
+        };
+    }
+    let filtered_out = filtered.filter.left_out;
+    outcome.events = outcome.samples;
+    outcome.loss.samples = outcome.samples;
+    outcome.duration = std::time::Duration::from_nanos(last.saturating_sub(first.unwrap_or(last)));
+    outcome.notes = reader.missing.lines();
+    if let Some((line, reason)) = reader.first_unreadable {
+        damage.push(format!(
+            "{} of {} lines of {} are no samples (the first is line {line}: {reason})",
+            reader.unreadable,
+            reader.lines,
+            path.display()
+        ));
+    }
+    let cpus = meta.map(|meta| meta.host.cpus).filter(|&cpus| cpus > 0);
+    Ok(Taken { decider, outcome, source, filtered_out, damage, cpus })
+}

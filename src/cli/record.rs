@@ -1,0 +1,246 @@
+//! `scxprof record`: a capture to a profile that can be looked at later and elsewhere.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{anyhow, Context};
+use clap::Args;
+
+use super::capture::{self, CaptureArgs};
+use super::decision;
+use super::process::ToLines;
+use super::Failure;
+use crate::profile::recovered::RecoveredWriter;
+use crate::profile::{pack, Meta, ProfileError, Recorder};
+use crate::resolve::Cgroups;
+use crate::sample::{Sample, Source};
+use crate::sampler::attr::Feature;
+use crate::session::{Outcome, Session, Sink};
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo scxprof record -t 30                      the host for 30 seconds, to scxprof-TIME.tar.gz
+  sudo scxprof record -o web --disable-archive   to the directory web, which perf can read too
+  scxprof extract -f web                         the configuration that `run` would have printed";
+
+/// Record memory accesses to a profile, for process, extract and perf
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct RecordArgs {
+    #[command(flatten)]
+    capture: CaptureArgs,
+    /// The profile's directory [default: scxprof-TIME]
+    #[arg(short = 'o', long = "output", value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// The archive that takes the directory's place [default: DIR.tar.gz]
+    #[arg(short = 'f', long = "file", value_name = "ARCHIVE", conflicts_with = "disable_archive")]
+    archive: Option<PathBuf>,
+    /// Leave the directory as it is
+    #[arg(long)]
+    disable_archive: bool,
+    /// Write the samples as lines of JSON too, as `process` does
+    #[arg(long)]
+    samples_jsonl: bool,
+    /// How much was recorded
+    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+/// What is written of the samples beside the records.
+struct Samples {
+    recovered: Option<RecoveredWriter<BufWriter<File>>>,
+    lines: Option<ToLines<BufWriter<File>>>,
+}
+
+impl Sink for Samples {
+    fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
+        if let Some(recovered) = &mut self.recovered {
+            recovered.add(sample);
+        }
+        if let Some(lines) = &mut self.lines {
+            lines.sample(sample, cgroups);
+        }
+    }
+}
+
+/// Where the profile goes.
+struct Places {
+    dir: PathBuf,
+    archive: Option<PathBuf>,
+    parent: PathBuf,
+}
+
+impl Places {
+    fn new(args: &RecordArgs) -> Result<Self, Failure> {
+        let dir = args.output.clone().unwrap_or_else(|| {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            PathBuf::from(format!("scxprof-{now}"))
+        });
+        let name =
+            dir.file_name().ok_or_else(|| Failure::Usage(anyhow!("-o {}: not a directory's name", dir.display())))?;
+        let parent = match dir.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        let archive = (!args.disable_archive).then(|| {
+            args.archive.clone().unwrap_or_else(|| {
+                let mut name = name.to_owned();
+                name.push(".tar.gz");
+                parent.join(name)
+            })
+        });
+        for path in [Some(&dir), archive.as_ref()].into_iter().flatten() {
+            if path.symlink_metadata().is_ok() {
+                return Err(Failure::Usage(ProfileError::Exists { path: path.clone() }.into()));
+            }
+        }
+        for directory in [Some(parent.as_path()), archive.as_deref().map(directory_of)].into_iter().flatten() {
+            if !directory.is_dir() {
+                return Err(Failure::Usage(anyhow!("there is no directory {}", directory.display())));
+            }
+        }
+        Ok(Self { dir, archive, parent })
+    }
+
+    /// Gives the whole profile its name.
+    fn publish(&self, temporary: tempfile::TempDir) -> anyhow::Result<()> {
+        let path = temporary.keep();
+        if self.dir.symlink_metadata().is_ok() {
+            return Err(anyhow!("{} was made meanwhile; the profile is in {}", self.dir.display(), path.display()));
+        }
+        fs::rename(&path, &self.dir).with_context(|| {
+            format!("cannot rename {} to {}: the profile stays where it is", path.display(), self.dir.display())
+        })
+    }
+
+    /// Puts the archive in the place of the directory; where it cannot be made the directory stays.
+    fn archive(&self) -> anyhow::Result<PathBuf> {
+        let Some(archive) = &self.archive else { return Ok(self.dir.clone()) };
+        let kept = || format!("cannot write {}: the profile stays in {}", archive.display(), self.dir.display());
+        let mut temporary = tempfile::Builder::new()
+            .prefix(".scxprof-")
+            .suffix(".tmp")
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
+            .tempfile_in(directory_of(archive))
+            .with_context(kept)?;
+        pack(&self.dir, BufWriter::new(temporary.as_file_mut())).with_context(kept)?;
+        temporary.as_file().sync_all().with_context(kept)?;
+        temporary.persist_noclobber(archive).map_err(|error| error.error).with_context(kept)?;
+        fs::remove_dir_all(&self.dir)
+            .with_context(|| format!("{} is whole, but {} stays too", archive.display(), self.dir.display()))?;
+        Ok(archive.clone())
+    }
+}
+
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Records.
+pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
+    let wanted = &args.capture;
+    let places = Places::new(args)?;
+    let mut options = capture::session_options(wanted)?;
+    if options.sampler.hardware.batched {
+        return Err(Failure::Usage(anyhow!(
+            "--batched cannot be recorded: its times are of the scheduler's clock and are converted while they are read; \
+             leave it out"
+        )));
+    }
+    // With build ids in them the records would not say which inode is mapped, which tells shared memory apart. They are in a
+    // section of their own.
+    options.sampler.features = options.sampler.features.less(Feature::BuildId);
+    let held = capture::hold(wanted, false)?;
+    options.sampler.target = capture::target(wanted, &options.roots, held.as_ref())?;
+    let signals = capture::signals().map_err(Failure::Unsupported)?;
+    let mut prefix = std::ffi::OsString::from(".");
+    prefix.push(places.dir.file_name().unwrap_or_default());
+    let temporary = tempfile::Builder::new()
+        .prefix(&prefix)
+        .suffix(".tmp")
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .tempdir_in(&places.parent)
+        .with_context(|| format!("cannot write in {}", places.parent.display()))
+        .map_err(Failure::Usage)?;
+    let rate_before = capture::max_sample_rate(&options.roots);
+    let mut begun = None;
+    let session = capture::start(wanted, &mut options, &mut |options| {
+        Session::record(options, |sampler| {
+            let recorder = Arc::new(Recorder::new(sampler, temporary.path())?);
+            if wanted.hints.are_followed() {
+                recorder.follow_hints(temporary.path())?;
+            }
+            begun = Some(Arc::clone(&recorder));
+            Ok(recorder)
+        })
+    })?;
+    let recorder = begun.ok_or_else(|| Failure::NoResult(anyhow!("nothing was recorded")))?;
+    let source = options.sampler.source;
+    let create = |name: &str| {
+        let path = temporary.path().join(name);
+        let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()));
+        file.map(BufWriter::new).map_err(Failure::NoResult)
+    };
+    let mut samples = Samples {
+        recovered: (source == Source::Timer)
+            .then(|| create("recovered.jsonl").map(RecoveredWriter::new))
+            .transpose()?,
+        lines: args.samples_jsonl.then(|| create("perf.jsonl").map(|file| ToLines::new(file, source))).transpose()?,
+    };
+    let mut command = held.map(super::command::Held::release).transpose().map_err(Failure::Usage)?;
+    let mut outcome =
+        capture::watch(wanted, &options, session, &mut samples, command.as_mut(), &signals, &|| recorder.has_failed());
+    outcome.notes.retain(|note| !note.starts_with(Feature::BuildId.without()));
+    capture::say_notes(&outcome, rate_before, capture::max_sample_rate(&options.roots));
+    let meta = Meta::of_recording(&recorder, source, &options.roots, &outcome);
+    // What is not whole is kept all the same: readers take what there is.
+    let written = write(&recorder, &options.roots, samples, &meta, temporary.path());
+    let kept = places.publish(temporary).map_err(Failure::NoResult);
+    let status = capture::end(command, &signals)?;
+    kept?;
+    let damaged = format!("not all of {} could be written", places.dir.display());
+    written.context(damaged).map_err(Failure::NoResult)?;
+    let path = places.archive().map_err(Failure::NoResult)?;
+    report(args.verbose, &outcome);
+    say!("scxprof: wrote {}", path.display());
+    match status {
+        Some(status) if status != 0 => Err(Failure::Command(status)),
+        _ => decision::check_loss(wanted.max_loss, &outcome),
+    }
+}
+
+fn write(
+    recorder: &Recorder,
+    roots: &crate::resolve::Roots,
+    samples: Samples,
+    meta: &Meta,
+    dir: &Path,
+) -> anyhow::Result<()> {
+    let records = recorder.finish(roots).context("perf.data");
+    let recovered = samples.recovered.map_or(Ok(()), RecoveredWriter::finish).context("recovered.jsonl");
+    let lines = samples.lines.map_or(Ok(()), ToLines::finish).context("perf.jsonl");
+    let meta = serde_json::to_vec_pretty(meta).map_err(anyhow::Error::from).and_then(|bytes| {
+        let mut file = File::create(dir.join("meta.json"))?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        Ok(())
+    });
+    records.and(recovered).and(lines).and(meta.context("meta.json"))
+}
+
+fn report(verbose: u8, outcome: &Outcome) {
+    let Outcome { duration, events, samples, accesses, loss, .. } = outcome;
+    if verbose > 0 {
+        say!("Sampled {:.1} s: {events} events, {samples} samples, {accesses} accesses", duration.as_secs_f64());
+    }
+    let left_out = if verbose > 0 || *accesses == 0 { loss.left_out() } else { Vec::new() };
+    for line in left_out.into_iter().chain(loss.lines()) {
+        say!("scxprof: {line}");
+    }
+}

@@ -1,0 +1,116 @@
+//! Which code touches the hottest shared lines, in memory that is taken once.
+
+use std::num::NonZeroU32;
+
+use super::sharing::{mix, EVENT};
+use crate::sample::CodeAddr;
+
+/// Instructions that are kept for a line.
+const KEPT: usize = 4;
+
+/// A line and the instructions that touched it most since it has its place.
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot {
+    line: u64,
+    /// What keeps other lines out.
+    weight: u32,
+    codes: [(u64, Option<NonZeroU32>, u32); KEPT],
+}
+
+/// A line has one place where it can be, and takes it from another by coming more often: a majority vote (Boyer and Moore), which
+/// what is hot wins. Among the instructions of a line the same is done with the last place.
+#[derive(Debug, Clone)]
+pub(super) struct Codes {
+    slots: Vec<Slot>,
+}
+
+impl Codes {
+    /// Takes about `bytes` from the first instruction on.
+    pub(super) fn new(bytes: usize) -> Self {
+        Self { slots: vec![Slot::default(); (bytes / size_of::<Slot>()).max(16)] }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.slots.len() * size_of::<Slot>()
+    }
+
+    fn at(&self, line: u64) -> usize {
+        ((u128::from(mix(line)) * self.slots.len() as u128) >> 64) as usize
+    }
+
+    pub(super) fn add(&mut self, line: u64, code: CodeAddr, weight: u32) {
+        let at = self.at(line);
+        let Some(slot) = self.slots.get_mut(at) else { return };
+        if slot.line != line {
+            if slot.weight > weight {
+                slot.weight -= weight;
+                return;
+            }
+            *slot = Slot { line, ..Slot::default() };
+        }
+        slot.weight = slot.weight.saturating_add(weight);
+        let is_it =
+            |entry: &&mut (u64, Option<NonZeroU32>, u32)| (entry.0, entry.1) == (code.offset, Some(code.module));
+        if let Some(entry) = slot.codes.iter_mut().find(is_it) {
+            entry.2 = entry.2.saturating_add(weight);
+        } else if let Some(entry) = slot.codes.iter_mut().min_by_key(|entry| entry.2) {
+            if entry.2 > weight {
+                entry.2 -= weight;
+            } else {
+                *entry = (code.offset, Some(code.module), weight);
+            }
+        }
+    }
+
+    /// The instructions of a line with their events, the hottest first. A count is short by what others took from it.
+    pub(super) fn of(&self, line: u64) -> Vec<(CodeAddr, f64)> {
+        let Some(slot) = self.slots.get(self.at(line)).filter(|slot| slot.line == line) else { return Vec::new() };
+        let mut codes: Vec<_> = slot
+            .codes
+            .iter()
+            .filter_map(|&(offset, module, weight)| Some((CodeAddr { module: module?, offset }, weight)))
+            .collect();
+        codes.sort_unstable_by_key(|&(code, weight)| (std::cmp::Reverse(weight), code));
+        codes.into_iter().map(|(code, weight)| (code, f64::from(weight) / f64::from(EVENT))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(offset: u64) -> CodeAddr {
+        CodeAddr { module: NonZeroU32::MIN, offset }
+    }
+
+    #[test]
+    fn the_hottest_code_of_hot_lines_is_kept() {
+        let mut codes = Codes::new(1 << 12);
+        let hot = 7;
+        for n in 0..20_000u64 {
+            // Lines that come once push at every place.
+            codes.add(1000 + n, code(n), EVENT);
+            codes.add(hot, code(n % 3), EVENT);
+            if n % 10 == 0 {
+                codes.add(hot, code(100 + n), EVENT);
+            }
+        }
+        let kept = codes.of(hot);
+        let mut first: Vec<u64> = kept.iter().take(3).map(|(code, _)| code.offset).collect();
+        first.sort_unstable();
+        assert_eq!(first, [0, 1, 2], "{kept:?}");
+        assert!(kept[2].1 > 5_000.0, "{kept:?}");
+        assert_eq!(codes.bytes(), Codes::new(1 << 12).bytes());
+    }
+
+    #[test]
+    fn events_are_exact_where_few_instructions_touch_a_line() {
+        let mut codes = Codes::new(1 << 12);
+        for _ in 0..10 {
+            codes.add(7, code(1), EVENT / 4);
+            codes.add(7, code(2), EVENT);
+        }
+        assert_eq!(codes.of(7), [(code(2), 10.0), (code(1), 2.5)]);
+        assert_eq!(codes.of(8), []);
+    }
+}

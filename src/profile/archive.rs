@@ -1,0 +1,205 @@
+//! A profile as one file, .tar.gz: made from a directory, and unpacked within limits.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Component, Path};
+
+use flate2::read::MultiGzDecoder;
+use flate2::write::GzEncoder;
+use flate2::Compression;
+use tempfile::TempDir;
+
+use super::ProfileError;
+
+/// Files of an archive; ours have five.
+const MAX_FILES: usize = 1024;
+/// Bytes that an archive may hold whatever its own size.
+const MIN_BYTES: u64 = 256 << 20;
+/// Times its own size that an archive may hold; records of samples shrink to a tenth.
+const MAX_RATIO: u64 = 100;
+
+/// Writes `dir` with its files to `out`, under its own name.
+///
+/// # Errors
+/// Any of reading and writing.
+pub(crate) fn pack(dir: &Path, out: impl Write) -> io::Result<()> {
+    let name = dir.file_name().unwrap_or_else(|| "profile".as_ref());
+    let mut archive = tar::Builder::new(GzEncoder::new(out, Compression::fast()));
+    archive.mode(tar::HeaderMode::Deterministic);
+    archive.follow_symlinks(false);
+    let mut files: Vec<_> = fs::read_dir(dir)?.collect::<Result<_, _>>()?;
+    files.sort_by_key(fs::DirEntry::file_name);
+    for file in files {
+        if file.file_type()?.is_file() {
+            archive.append_path_with_name(file.path(), Path::new(name).join(file.file_name()))?;
+        }
+    }
+    archive.into_inner()?.finish()?.flush()
+}
+
+/// What an archive held.
+#[derive(Debug)]
+pub(crate) struct Unpacked {
+    /// The files; they go when it is dropped.
+    pub dir: TempDir,
+    /// The archive ended too early.
+    pub cut: bool,
+}
+
+/// Unpacks `path` into a directory of its own, which goes when it is dropped.
+///
+/// Only plain files and directories are taken, and only below that directory. An archive that ends too early gives what it
+/// has, as far as there is anything.
+///
+/// # Errors
+/// [`ProfileError::Archive`] for what is no archive, holds more than is reasonable, or names a place outside.
+pub(crate) fn unpack(path: &Path) -> Result<Unpacked, ProfileError> {
+    let failed = |reason: String| ProfileError::Archive { path: path.to_owned(), reason };
+    let file = File::open(path).map_err(|source| ProfileError::io("open", path, source))?;
+    let size = file.metadata().map_or(0, |metadata| metadata.len());
+    let mut budget = size.saturating_mul(MAX_RATIO).max(MIN_BYTES);
+    let dir = tempfile::Builder::new()
+        .prefix("scxprof-")
+        .tempdir()
+        .map_err(|source| ProfileError::io("make a directory in", &std::env::temp_dir(), source))?;
+    let mut archive = tar::Archive::new(MultiGzDecoder::new(io::BufReader::new(file)));
+    let (mut files, mut cut) = (0, false);
+    for entry in archive.entries().map_err(|error| failed(format!("not an archive: {error}")))? {
+        let mut entry = match entry {
+            Ok(entry) => entry,
+            // What came before the damage is good.
+            Err(_) if files > 0 => {
+                cut = true;
+                break;
+            }
+            Err(error) => return Err(failed(format!("not a .tar.gz: {error}"))),
+        };
+        let name = entry.path().map_err(|error| failed(error.to_string()))?.into_owned();
+        if !name.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
+            return Err(failed(format!("it would write outside its directory: {}", name.display())));
+        }
+        let to = dir.path().join(&name);
+        match entry.header().entry_type() {
+            tar::EntryType::Directory => {
+                fs::create_dir_all(&to).map_err(|source| ProfileError::io("make", &to, source))?;
+            }
+            tar::EntryType::Regular | tar::EntryType::Continuous | tar::EntryType::GNUSparse => {
+                files += 1;
+                if files > MAX_FILES {
+                    return Err(failed(format!("it has more than {MAX_FILES} files")));
+                }
+                if let Some(parent) = to.parent() {
+                    fs::create_dir_all(parent).map_err(|source| ProfileError::io("make", parent, source))?;
+                }
+                // A name that is there twice would let the second change the first.
+                let mut out = File::create_new(&to).map_err(|source| ProfileError::io("unpack", &name, source))?;
+                let copied = copy(&mut entry, &mut out, budget);
+                match copied {
+                    Ok(count) if count > budget => {
+                        return Err(failed(format!(
+                            "it holds more than {MAX_RATIO} times its own size, which no profile does"
+                        )));
+                    }
+                    Ok(count) => budget -= count,
+                    Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                        return Err(ProfileError::io("unpack into", dir.path(), error));
+                    }
+                    // The file is cut; its reader counts what is missing.
+                    Err(_) => {
+                        cut = true;
+                        break;
+                    }
+                }
+            }
+            tar::EntryType::XGlobalHeader => {}
+            kind => {
+                return Err(failed(format!("{} is a {kind:?}, which no profile has", name.display())));
+            }
+        }
+    }
+    if files == 0 {
+        return Err(failed("it has no files".to_owned()));
+    }
+    Ok(Unpacked { dir, cut })
+}
+
+/// Copies until the end, or until more than `limit` bytes have come.
+fn copy(from: &mut impl Read, to: &mut impl Write, limit: u64) -> io::Result<u64> {
+    io::copy(&mut from.take(limit.saturating_add(1)), to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn archive(path: &Path, entries: &[(&str, tar::EntryType, u64)]) {
+        let mut builder = tar::Builder::new(GzEncoder::new(File::create(path).unwrap(), Compression::fast()));
+        for &(name, kind, size) in entries {
+            let mut header = tar::Header::new_gnu();
+            // Not set_path, which refuses what an attacker writes.
+            header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+            header.set_entry_type(kind);
+            header.set_mode(0o644);
+            header.set_size(size);
+            if kind == tar::EntryType::Symlink {
+                header.set_link_name("/etc/passwd").unwrap();
+            }
+            header.set_cksum();
+            builder.append(&header, io::repeat(7).take(size)).unwrap();
+        }
+        builder.into_inner().unwrap().finish().unwrap();
+    }
+
+    #[test]
+    fn a_directory_survives_the_round_trip() {
+        let dir = tempfile::tempdir().unwrap();
+        let profile = dir.path().join("some profile");
+        fs::create_dir(&profile).unwrap();
+        fs::write(profile.join("perf.data"), b"abc").unwrap();
+        fs::write(profile.join("meta.json"), b"{}").unwrap();
+        let path = dir.path().join("x.tar.gz");
+        pack(&profile, File::create(&path).unwrap()).unwrap();
+        let unpacked = unpack(&path).unwrap();
+        assert_eq!(fs::read(unpacked.dir.path().join("some profile/perf.data")).unwrap(), b"abc");
+        // Cut anywhere it gives what there is, or says that there is nothing.
+        let bytes = fs::read(&path).unwrap();
+        for len in 0..bytes.len() {
+            fs::write(&path, &bytes[..len]).unwrap();
+            let _ = unpack(&path);
+        }
+    }
+
+    #[test]
+    fn nothing_is_written_outside() {
+        use tar::EntryType as Kind;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.tar.gz");
+        for (name, kind) in [
+            ("../escape", Kind::Regular),
+            ("a/../../escape", Kind::Regular),
+            ("/tmp/scxprof-escape", Kind::Regular),
+            ("link", Kind::Symlink),
+            ("link", Kind::Link),
+            ("pipe", Kind::Fifo),
+        ] {
+            archive(&path, &[("fine", Kind::Regular, 3), (name, kind, 0)]);
+            assert!(matches!(unpack(&path), Err(ProfileError::Archive { .. })), "{name}");
+        }
+        archive(&path, &[("twice", Kind::Regular, 3), ("twice", Kind::Regular, 3)]);
+        assert!(unpack(&path).is_err());
+    }
+
+    #[test]
+    fn a_bomb_is_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.tar.gz");
+        archive(&path, &[("bomb", tar::EntryType::Regular, MIN_BYTES + (1 << 20))]);
+        assert!(fs::metadata(&path).unwrap().len() < MIN_BYTES / MAX_RATIO);
+        let error = unpack(&path).unwrap_err().to_string();
+        assert!(error.contains("times its own size"), "{error}");
+        let many: Vec<String> = (0..=MAX_FILES).map(|index| format!("f{index}")).collect();
+        let many: Vec<_> = many.iter().map(|name| (name.as_str(), tar::EntryType::Regular, 0)).collect();
+        archive(&path, &many);
+        assert!(unpack(&path).is_err());
+    }
+}

@@ -1,0 +1,165 @@
+//! The sections after the data of a perf.data file: what host it was (tools/perf/util/header.c).
+
+use std::fs;
+
+use super::format::feature;
+use crate::resolve::{topology, Roots};
+
+/// Where a section is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Section {
+    /// Bytes from the beginning of the file.
+    pub offset: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// perf pads its strings to a multiple of this (`NAME_ALIGN`).
+const NAME_ALIGN: usize = 64;
+
+/// Takes numbers and strings off a section.
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    swapped: bool,
+}
+
+impl<'a> Cursor<'a> {
+    fn u32(&mut self) -> Option<u32> {
+        let (taken, rest) = self.bytes.split_first_chunk::<4>()?;
+        self.bytes = rest;
+        let value = u32::from_ne_bytes(*taken);
+        Some(if self.swapped { value.swap_bytes() } else { value })
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        let (taken, rest) = self.bytes.split_first_chunk::<8>()?;
+        self.bytes = rest;
+        let value = u64::from_ne_bytes(*taken);
+        Some(if self.swapped { value.swap_bytes() } else { value })
+    }
+
+    fn skip(&mut self, count: usize) -> Option<()> {
+        self.bytes = self.bytes.get(count..)?;
+        Some(())
+    }
+
+    /// A length, then so many bytes with NULs at their end.
+    fn string(&mut self) -> Option<&'a [u8]> {
+        let len = self.u32()? as usize;
+        let (taken, rest) = self.bytes.split_at_checked(len)?;
+        self.bytes = rest;
+        taken.split(|&byte| byte == 0).next()
+    }
+}
+
+/// The events of `HEADER_EVENT_DESC`: their names and ids, as far as they are whole.
+pub(crate) fn event_desc(bytes: &[u8], swapped: bool) -> Vec<(String, Vec<u64>)> {
+    let mut cursor = Cursor { bytes, swapped };
+    let mut events = Vec::new();
+    let (Some(count), Some(attr_size)) = (cursor.u32(), cursor.u32()) else { return events };
+    for _ in 0..count {
+        let event = (|| {
+            cursor.skip(attr_size as usize)?;
+            let ids = cursor.u32()?;
+            let name = String::from_utf8_lossy(cursor.string()?).into_owned();
+            let ids = (0..ids).map_while(|_| cursor.u64()).collect();
+            Some((name, ids))
+        })();
+        match event {
+            Some(event) => events.push(event),
+            None => break,
+        }
+    }
+    events
+}
+
+/// Builds a section.
+#[derive(Debug, Default)]
+pub(crate) struct Builder(pub Vec<u8>);
+
+impl Builder {
+    pub(crate) fn u32(&mut self, value: usize) -> &mut Self {
+        self.0.extend_from_slice(&(value as u32).to_ne_bytes());
+        self
+    }
+
+    pub(crate) fn u64(&mut self, value: u64) -> &mut Self {
+        self.0.extend_from_slice(&value.to_ne_bytes());
+        self
+    }
+
+    pub(crate) fn string(&mut self, text: &[u8]) -> &mut Self {
+        let padded = (text.len() + 1).next_multiple_of(NAME_ALIGN);
+        self.u32(padded);
+        self.0.extend_from_slice(text);
+        self.0.resize(self.0.len() + padded - text.len(), 0);
+        self
+    }
+}
+
+fn one(text: &[u8]) -> Vec<u8> {
+    let mut builder = Builder::default();
+    builder.string(text);
+    builder.0
+}
+
+/// What the host says of itself, as sections by their bit. What cannot be read is left out.
+pub(crate) fn of_host(roots: &Roots) -> Vec<(u8, Vec<u8>)> {
+    let mut sections = Vec::new();
+    let sysctl = |name: &str| fs::read(roots.proc.join("sys/kernel").join(name)).ok();
+    for (bit, name) in [(feature::HOSTNAME, "hostname"), (feature::OSRELEASE, "osrelease")] {
+        if let Some(text) = sysctl(name) {
+            sections.push((bit, one(text.trim_ascii_end())));
+        }
+    }
+    sections.push((feature::VERSION, one(concat!("scxprof-", env!("CARGO_PKG_VERSION")).as_bytes())));
+    sections.push((feature::ARCH, one(std::env::consts::ARCH.as_bytes())));
+    let online = topology::online_cpus(roots).unwrap_or_default();
+    let possible = topology::possible_cpus(roots).unwrap_or(online.len());
+    if !online.is_empty() {
+        let mut builder = Builder::default();
+        builder.u32(possible).u32(online.len());
+        sections.push((feature::NRCPUS, builder.0));
+    }
+    let cpuinfo = fs::read_to_string(roots.proc.join("cpuinfo")).unwrap_or_default();
+    let field = |name: &str| {
+        cpuinfo.lines().find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            (key.trim() == name).then(|| value.trim().to_owned())
+        })
+    };
+    if let Some(model) = field("model name") {
+        sections.push((feature::CPUDESC, one(model.as_bytes())));
+    }
+    if let Some(cpuid) = cpuid(&field) {
+        sections.push((feature::CPUID, one(cpuid.as_bytes())));
+    }
+    let meminfo = fs::read_to_string(roots.proc.join("meminfo")).unwrap_or_default();
+    if let Some(total) = kib(&meminfo, "MemTotal:") {
+        sections.push((feature::TOTAL_MEM, total.to_ne_bytes().to_vec()));
+    }
+    let mut cmdline = Builder::default();
+    let arguments: Vec<_> = std::env::args_os().collect();
+    cmdline.u32(arguments.len());
+    for argument in &arguments {
+        cmdline.string(argument.as_encoded_bytes());
+    }
+    sections.push((feature::CMDLINE, cmdline.0));
+    sections
+        .extend(super::topology::cpu_topology(roots, &online, possible).map(|bytes| (feature::CPU_TOPOLOGY, bytes)));
+    sections.extend(super::topology::numa_topology(roots).map(|bytes| (feature::NUMA_TOPOLOGY, bytes)));
+    sections.extend(super::topology::caches(roots, &online).map(|bytes| (feature::CACHE, bytes)));
+    sections
+}
+
+/// A figure of a meminfo, in KiB.
+pub(super) fn kib(meminfo: &str, name: &str) -> Option<u64> {
+    meminfo.lines().find_map(|line| line.split_once(name)?.1.split_whitespace().next()?.parse().ok())
+}
+
+/// As perf writes it on x86: "GenuineIntel-6-143-8" (tools/perf/arch/x86/util/header.c).
+fn cpuid(field: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    let parts = ["vendor_id", "cpu family", "model", "stepping"].map(field);
+    let parts: Option<Vec<String>> = parts.into_iter().collect();
+    Some(parts?.join("-"))
+}

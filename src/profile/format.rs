@@ -1,0 +1,247 @@
+//! What a perf.data file is made of: magic, sections, feature numbers, record types and attrs (tools/perf/util/header.h and
+//! tools/lib/perf/include/perf/event.h in the kernel's sources).
+
+use perf_event_open_sys::bindings as sys;
+
+use crate::sampler::record::{sample_type, Layout};
+
+/// The first eight bytes of every file, read as a number of the writer's byte order.
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"PERFILE2");
+/// Bytes of the header of a file that can be sought in.
+pub(crate) const FILE_HEADER_SIZE: u64 = 104;
+/// Bytes of the header of a file that was written into a pipe.
+pub(crate) const PIPE_HEADER_SIZE: u64 = 16;
+/// Bytes of a `perf_file_section`: offset and size.
+pub(crate) const SECTION_SIZE: usize = 16;
+/// Sizes that `perf_event_attr` has had (`PERF_ATTR_SIZE_VER*`, linux/perf_event.h).
+const ATTR_SIZES: [usize; 9] = [64, 72, 80, 96, 104, 112, 120, 128, 136];
+/// The largest attr that is looked at; what newer ones have more does not change how records are laid out.
+pub(crate) const MAX_ATTR_SIZE: usize = 4096;
+
+/// Sections after the data, by their bit in the header (`HEADER_*`).
+#[allow(missing_docs)]
+pub(crate) mod feature {
+    pub const TRACING_DATA: u8 = 1;
+    pub const BUILD_ID: u8 = 2;
+    pub const HOSTNAME: u8 = 3;
+    pub const OSRELEASE: u8 = 4;
+    pub const VERSION: u8 = 5;
+    pub const ARCH: u8 = 6;
+    pub const NRCPUS: u8 = 7;
+    pub const CPUDESC: u8 = 8;
+    pub const CPUID: u8 = 9;
+    pub const TOTAL_MEM: u8 = 10;
+    pub const CMDLINE: u8 = 11;
+    pub const EVENT_DESC: u8 = 12;
+    pub const CPU_TOPOLOGY: u8 = 13;
+    pub const NUMA_TOPOLOGY: u8 = 14;
+    pub const CACHE: u8 = 20;
+    pub const SAMPLE_TIME: u8 = 21;
+    pub const CLOCKID: u8 = 23;
+}
+
+/// Records that perf itself writes (`PERF_RECORD_USER_TYPE_START` is 64).
+#[allow(missing_docs)]
+pub(crate) mod user {
+    pub const START: u32 = 64;
+    pub const HEADER_ATTR: u32 = 64;
+    pub const HEADER_TRACING_DATA: u32 = 66;
+    pub const FINISHED_ROUND: u32 = 68;
+    pub const AUXTRACE: u32 = 71;
+    pub const EVENT_UPDATE: u32 = 78;
+    pub const HEADER_FEATURE: u32 = 80;
+    pub const COMPRESSED: u32 = 81;
+    pub const COMPRESSED2: u32 = 83;
+    pub const MAX: u32 = 90;
+}
+
+/// The names of record types in `perf report --stats`.
+#[must_use]
+pub fn record_name(kind: u32) -> &'static str {
+    match kind {
+        sys::PERF_RECORD_MMAP => "MMAP",
+        sys::PERF_RECORD_LOST => "LOST",
+        sys::PERF_RECORD_COMM => "COMM",
+        sys::PERF_RECORD_EXIT => "EXIT",
+        sys::PERF_RECORD_THROTTLE => "THROTTLE",
+        sys::PERF_RECORD_UNTHROTTLE => "UNTHROTTLE",
+        sys::PERF_RECORD_FORK => "FORK",
+        sys::PERF_RECORD_READ => "READ",
+        sys::PERF_RECORD_SAMPLE => "SAMPLE",
+        sys::PERF_RECORD_MMAP2 => "MMAP2",
+        sys::PERF_RECORD_AUX => "AUX",
+        sys::PERF_RECORD_ITRACE_START => "ITRACE_START",
+        sys::PERF_RECORD_LOST_SAMPLES => "LOST_SAMPLES",
+        sys::PERF_RECORD_SWITCH => "SWITCH",
+        sys::PERF_RECORD_SWITCH_CPU_WIDE => "SWITCH_CPU_WIDE",
+        sys::PERF_RECORD_NAMESPACES => "NAMESPACES",
+        sys::PERF_RECORD_KSYMBOL => "KSYMBOL",
+        sys::PERF_RECORD_BPF_EVENT => "BPF_EVENT",
+        sys::PERF_RECORD_CGROUP => "CGROUP",
+        sys::PERF_RECORD_TEXT_POKE => "TEXT_POKE",
+        sys::PERF_RECORD_AUX_OUTPUT_HW_ID => "AUX_OUTPUT_HW_ID",
+        64 => "ATTR",
+        65 => "EVENT_TYPE",
+        66 => "TRACING_DATA",
+        67 => "BUILD_ID",
+        68 => "FINISHED_ROUND",
+        69 => "ID_INDEX",
+        70 => "AUXTRACE_INFO",
+        71 => "AUXTRACE",
+        72 => "AUXTRACE_ERROR",
+        73 => "THREAD_MAP",
+        74 => "CPU_MAP",
+        75 => "STAT_CONFIG",
+        76 => "STAT",
+        77 => "STAT_ROUND",
+        78 => "EVENT_UPDATE",
+        79 => "TIME_CONV",
+        80 => "FEATURE",
+        81 => "COMPRESSED",
+        82 => "FINISHED_INIT",
+        _ => "of another kind",
+    }
+}
+
+/// What of a recorded `perf_event_attr` matters to a reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Attr {
+    /// `attr.type`.
+    pub kind: u32,
+    /// `attr.config`.
+    pub config: u64,
+    /// `attr.config1`.
+    pub config1: u64,
+    /// `attr.clockid`, where `attr.use_clockid` is set.
+    pub clockid: Option<i32>,
+    /// How the records are laid out.
+    pub layout: Layout,
+}
+
+const FLAG_SAMPLE_ID_ALL: u64 = 1 << 18;
+const FLAG_USE_CLOCKID: u64 = 1 << 25;
+
+impl Attr {
+    /// Reads the attr that fills `bytes`, of whatever size, in the byte order of this machine or the other one.
+    #[must_use]
+    pub fn read(bytes: &[u8], swapped: bool) -> Self {
+        let take = |offset: usize, size: usize| {
+            let mut value = [0; 8];
+            for (to, &from) in value.iter_mut().zip(bytes.iter().skip(offset).take(size)) {
+                *to = from;
+            }
+            value
+        };
+        let u64_at = |offset| {
+            let value = u64::from_ne_bytes(take(offset, 8));
+            if swapped {
+                value.swap_bytes()
+            } else {
+                value
+            }
+        };
+        let u32_at = |offset| {
+            let [a, b, c, d, ..] = take(offset, 4);
+            let value = u32::from_ne_bytes([a, b, c, d]);
+            if swapped {
+                value.swap_bytes()
+            } else {
+                value
+            }
+        };
+        // A bit field begins at the other end of each byte where the byte order is the other one.
+        let flags = take(40, 8).map(|byte| if swapped { byte.reverse_bits() } else { byte });
+        let flags = u64::from_ne_bytes(flags);
+        let layout = Layout {
+            sample_type: u64_at(24),
+            read_format: u64_at(32),
+            branch_sample_type: u64_at(72),
+            regs_user: u64_at(80),
+            regs_intr: u64_at(96),
+            sample_id_all: flags & FLAG_SAMPLE_ID_ALL != 0,
+        };
+        Self {
+            kind: u32_at(0),
+            config: u64_at(8),
+            config1: u64_at(56),
+            clockid: (flags & FLAG_USE_CLOCKID != 0).then(|| u32_at(92) as i32),
+            layout,
+        }
+    }
+}
+
+/// The bytes of an attr in its largest size.
+#[must_use]
+pub(crate) fn attr_bytes(attr: &sys::perf_event_attr) -> Vec<u8> {
+    // SAFETY: an attr is plain numbers in the order of the C struct, all bytes of it are initialised and it has no padding.
+    let bytes =
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(attr).cast::<u8>(), size_of::<sys::perf_event_attr>()) };
+    bytes.to_vec()
+}
+
+/// The smallest size that holds all of `attr` that is set: readers refuse attrs that are larger than theirs.
+#[must_use]
+pub(crate) fn attr_size(bytes: &[u8]) -> usize {
+    let used = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    ATTR_SIZES.into_iter().find(|&size| size >= used).unwrap_or(bytes.len())
+}
+
+/// Where the id is in a sample, from its beginning (`__evsel__calc_id_pos` in tools/perf/util/evsel.c).
+#[must_use]
+pub(crate) fn id_offset(bits: u64) -> Option<usize> {
+    use sample_type as t;
+    if bits & t::IDENTIFIER != 0 {
+        return Some(8);
+    }
+    let before = (bits & (t::IP | t::TID | t::TIME | t::ADDR)).count_ones() as usize;
+    (bits & t::ID != 0).then_some(8 + 8 * before)
+}
+
+/// Where the id is in a record that is no sample, from its end (`__evsel__calc_is_pos`).
+#[must_use]
+pub(crate) fn id_offset_from_end(bits: u64) -> Option<usize> {
+    use sample_type as t;
+    if bits & t::IDENTIFIER != 0 {
+        return Some(8);
+    }
+    let after = (bits & (t::STREAM_ID | t::CPU)).count_ones() as usize;
+    (bits & t::ID != 0).then_some(8 + 8 * after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampler::attr::{layout, sampling, side_band, EventSpec, Features, Scope};
+
+    #[test]
+    fn an_attr_survives_both_byte_orders() {
+        for attr in [
+            sampling(&EventSpec::minor_faults(), Features::all(), Scope::default(), 4096),
+            side_band(Features::all(), Scope::default(), 4096),
+        ] {
+            let bytes = attr_bytes(&attr);
+            let read = Attr::read(&bytes, false);
+            assert_eq!(read.layout, layout(&attr));
+            assert_eq!((read.kind, read.config, read.clockid), (attr.type_, attr.config, Some(1)));
+            assert!(attr_size(&bytes) < 128, "older readers take it");
+            let mut other = bytes.clone();
+            for (offset, size) in [(0, 4), (8, 8), (24, 8), (32, 8), (56, 8), (72, 8), (80, 8), (92, 4), (96, 8)] {
+                other[offset..offset + size].reverse();
+            }
+            for byte in &mut other[40..48] {
+                *byte = byte.reverse_bits();
+            }
+            assert_eq!(Attr::read(&other, true), read);
+            assert_eq!(Attr::read(&bytes[..64], false).layout.sample_type, attr.sample_type);
+        }
+    }
+
+    #[test]
+    fn ids_are_where_the_layout_says() {
+        use sample_type as t;
+        assert_eq!(id_offset(t::IP | t::TID | t::ID), Some(24));
+        assert_eq!(id_offset(t::IP | t::ID | t::IDENTIFIER), Some(8));
+        assert_eq!(id_offset_from_end(t::IP | t::ID | t::CPU), Some(16));
+        assert_eq!((id_offset(t::IP), id_offset_from_end(t::CPU)), (None, None));
+    }
+}

@@ -1,0 +1,185 @@
+//! Finds what a profile's path holds: an archive, a directory of ours or of scx_characterize, or a bare perf.data.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use super::archive::{self, Unpacked};
+use super::hints::Hints;
+use super::recovered::Recovered;
+use super::{Damage, Meta, PerfData, ProfileError};
+use crate::sample::Source;
+use crate::sampler::record::Header;
+use crate::sampler::{Identity, Reading};
+
+/// A pid that nobody has (`PID_MAX_LIMIT` is 4 Mi).
+const NOBODY: u32 = 1 << 30;
+/// Records that are listed as unparseable.
+const MAX_LISTED: usize = 1000;
+const PERF_TYPE_SOFTWARE: u32 = 1;
+/// Page faults: all, minor, major (`PERF_COUNT_SW_PAGE_FAULTS*`).
+const FAULTS: [u64; 3] = [2, 5, 6];
+
+/// A profile that is open for reading.
+#[derive(Debug)]
+pub struct Profile {
+    /// The records.
+    pub perf_data: PerfData<File>,
+    /// What the recorder knew; `None` for a recording by another program.
+    pub meta: Option<Meta>,
+    /// The accesses of a source that recovers them.
+    pub recovered: Option<Recovered<File>>,
+    /// Task hints.
+    pub hints: Option<Hints<File>>,
+    /// The records that nobody could read, as far as they are listed.
+    pub unparseable: Vec<String>,
+    /// Where an archive was unpacked; it is removed with the profile.
+    unpacked: Option<Unpacked>,
+}
+
+/// True for what begins as gzip does (RFC 1952).
+#[must_use]
+pub fn is_archive(path: &Path) -> bool {
+    let mut magic = [0; 2];
+    path.is_file() && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == [0x1f, 0x8b]
+}
+
+impl Profile {
+    /// Opens `path`.
+    ///
+    /// # Errors
+    /// [`ProfileError`] where there is nothing to read.
+    pub fn open(path: &Path) -> Result<Self, ProfileError> {
+        let unpacked = if is_archive(path) { Some(archive::unpack(path)?) } else { None };
+        let root = unpacked.as_ref().map_or(path, |unpacked| unpacked.dir.path());
+        let (dir, data) = match root.metadata() {
+            Ok(metadata) if metadata.is_dir() => find(root, path)?,
+            Ok(_) => (None, root.to_owned()),
+            Err(source) => return Err(ProfileError::io("open", path, source)),
+        };
+        let beside = |name: &str| -> Result<Option<(PathBuf, File)>, ProfileError> {
+            let Some(path) = dir.as_ref().map(|dir| dir.join(name)).filter(|path| path.exists()) else {
+                return Ok(None);
+            };
+            match File::open(&path) {
+                Ok(file) => Ok(Some((path, file))),
+                Err(source) => Err(ProfileError::io("open", &path, source)),
+            }
+        };
+        let meta = match beside("meta.json")? {
+            Some((path, _)) => Some(Meta::read(&path)?),
+            None => None,
+        };
+        let recovered = beside("recovered.jsonl")?.map(|(_, file)| Recovered::new(file));
+        let hints = beside("hints.jsonl")?.map(|(_, file)| Hints::new(file));
+        let file = File::open(&data).map_err(|source| ProfileError::io("open", &data, source))?;
+        let perf_data = PerfData::open(file).map_err(|source| ProfileError::PerfData { path: data, source })?;
+        Ok(Self { perf_data, meta, recovered, hints, unparseable: Vec::new(), unpacked })
+    }
+
+    /// Remembers the record that was read last as one that makes no sense.
+    pub(crate) fn note_unparseable(&mut self, header: Option<Header>) {
+        if self.unparseable.len() < MAX_LISTED {
+            let kind = header.map_or("without a header", |header| super::record_name(header.kind));
+            let at = self.perf_data.position();
+            self.unparseable.push(format!("record {kind} at byte {at} of the records contradicts its own size"));
+        }
+    }
+
+    /// What could not be read so far, one sentence each.
+    #[must_use]
+    pub fn damage(&self) -> Vec<String> {
+        let Damage { gaps, skipped, missing, cut, compressed, unfinished } = self.perf_data.damage();
+        let mut lines = Vec::new();
+        if self.unpacked.as_ref().is_some_and(|unpacked| unpacked.cut) {
+            lines.push("the archive ends too early".to_owned());
+        }
+        if missing > 0 {
+            lines.push(format!("{missing} bytes of the records are missing at the end of perf.data"));
+        }
+        if cut {
+            lines.push("perf.data ends within a record".to_owned());
+        }
+        if unfinished {
+            lines.push("perf.data was not finished by its writer: it is read as far as it goes".to_owned());
+        }
+        if gaps > 0 {
+            lines.push(format!("{skipped} bytes of perf.data make no sense ({gaps} places)"));
+        }
+        if compressed > 0 {
+            lines.push(format!("{compressed} compressed records are not read: record without -z"));
+        }
+        let unreadable = self.recovered.as_ref().map_or(0, |recovered| recovered.unreadable);
+        if unreadable > 0 {
+            lines.push(format!("{unreadable} lines of recovered.jsonl make no sense"));
+        }
+        let unreadable = self.hints.as_ref().map_or(0, |hints| hints.unreadable);
+        if unreadable > 0 {
+            lines.push(format!("{unreadable} lines of hints.jsonl make no sense"));
+        }
+        lines
+    }
+
+    /// Where its addresses come from.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        if let Some(meta) = &self.meta {
+            return meta.source.parse().unwrap_or(Source::Recorded);
+        }
+        let sampling = || self.perf_data.events().iter().filter(|event| event.name.as_deref() != Some("dummy:HG"));
+        let are_faults =
+            |event: &super::reader::Event| event.attr.kind == PERF_TYPE_SOFTWARE && FAULTS.contains(&event.attr.config);
+        if sampling().next().is_some() && sampling().all(are_faults) {
+            return Source::Faults;
+        }
+        let named = |text: &str| sampling().any(|event| event.name.as_ref().is_some_and(|name| name.contains(text)));
+        let known = if named("ibs_op") {
+            "ibs"
+        } else if named("mem-loads") || named("mem-stores") {
+            "pebs"
+        } else {
+            "recorded"
+        };
+        known.parse().unwrap_or(Source::Recorded)
+    }
+
+    /// Whose samples are left out.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        let nobody = Identity { own_pid: NOBODY, child_pid_namespace: false };
+        self.meta.as_ref().map_or(nobody, |meta| meta.identity)
+    }
+
+    /// How its samples are read.
+    #[must_use]
+    pub fn reading(&self) -> Reading {
+        self.meta.as_ref().map_or(Reading::Foreign, |meta| meta.reading.clone())
+    }
+}
+
+/// The directory with the records, which may be the only one in `root`, and the records themselves. `path` is what a person
+/// knows it by.
+fn find(root: &Path, path: &Path) -> Result<(Option<PathBuf>, PathBuf), ProfileError> {
+    let mut dirs = vec![root.to_owned()];
+    if let Ok(entries) = std::fs::read_dir(root) {
+        let below: Vec<_> = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+        if below.len() == 1 {
+            dirs.extend(below);
+        }
+    }
+    for dir in dirs {
+        for name in ["perf.data", "perf.mem.data"] {
+            let data = dir.join(name);
+            if data.is_file() {
+                return Ok((Some(dir), data));
+            }
+        }
+    }
+    Err(ProfileError::NoData { path: path.to_owned() })
+}
+
+/// Reads a file of lines, whole or not.
+pub(crate) fn open_lines(path: &Path) -> Result<BufReader<File>, ProfileError> {
+    let file = File::open(path).map_err(|source| ProfileError::io("open", path, source))?;
+    Ok(BufReader::with_capacity(1 << 18, file))
+}

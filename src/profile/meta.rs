@@ -1,0 +1,223 @@
+//! meta.json: what a profile's records do not say. How they are to be read again, what was lost, and on which host it was.
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use perf_event_open_sys::bindings as sys;
+use serde::{Deserialize, Serialize};
+
+use super::{ProfileError, Recorder};
+use crate::bpf::HintCounts;
+use crate::resolve::{topology, Roots};
+use crate::sample::Source;
+use crate::sampler::loss::Loss;
+use crate::sampler::open::{monotonic_ns, page_size};
+use crate::sampler::{attr, Identity, Reading};
+use crate::session::Outcome;
+
+/// The version of the directory's layout; a reader refuses one that is newer.
+pub const FORMAT: u32 = 1;
+
+/// What the recording knew.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Meta {
+    /// [`FORMAT`] of the writer.
+    pub format: u32,
+    /// Version of scxprof.
+    pub scxprof: String,
+    /// Where the addresses come from, the name of a [`Source`].
+    pub source: String,
+    /// The clock of all times.
+    pub clock: String,
+    /// CLOCK_MONOTONIC, ns, when the recording began.
+    pub begin: u64,
+    /// Seconds since 1970 at the same time.
+    pub begin_unix: f64,
+    /// Seconds from the first event enabled to the last disabled.
+    pub duration: f64,
+    /// The host.
+    pub host: Host,
+    /// The events.
+    pub events: Vec<MetaEvent>,
+    /// Whose samples are left out.
+    pub identity: Identity,
+    /// How a sample is read.
+    pub reading: Reading,
+    /// Samples that were named, the accesses that they gave, and events that happened.
+    pub samples: u64,
+    /// See `samples`.
+    pub accesses: u64,
+    /// See `samples`.
+    pub happened: u64,
+    /// What was lost and left out.
+    pub loss: Loss,
+    /// What was recovered, for the timer source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<serde_json::Value>,
+    /// What was seen of task hints, where they were followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hints: Option<HintCounts>,
+    /// Cgroups that no record names, by id: paths as hex.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cgroups: Vec<(u64, String)>,
+    /// What the kernel refused, and other facts.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// The recorded host.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Host {
+    /// Its name.
+    pub name: String,
+    /// `uname -r`.
+    pub kernel: String,
+    /// Architecture, as Rust names it.
+    pub arch: String,
+    /// Model of its CPUs.
+    pub cpu: String,
+    /// CPUs that were online.
+    pub cpus: usize,
+    /// CPUs of each NUMA node, as the kernel writes lists.
+    pub nodes: Vec<String>,
+    /// Bytes of a page.
+    pub page_size: usize,
+}
+
+/// An event of the recording.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MetaEvent {
+    /// As perf names it.
+    pub name: String,
+    /// `attr.type`.
+    #[serde(rename = "type")]
+    pub kind: u32,
+    /// `attr.config`.
+    pub config: u64,
+    /// `attr.sample_type`.
+    pub sample_type: u64,
+    /// `attr.sample_period` or `attr.sample_freq`.
+    pub period_or_freq: u64,
+    /// How many were open.
+    pub count: usize,
+}
+
+impl Meta {
+    /// Of a recording that has just ended.
+    #[must_use]
+    pub fn of_recording(recorder: &Recorder, source: Source, roots: &Roots, outcome: &Outcome) -> Self {
+        // Since 1970 as of now, less what has passed since the beginning.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let passed = monotonic_ns().saturating_sub(recorder.begin()) as f64 / 1e9;
+        let events = recorder.events().iter().map(|events| {
+            let attr = &events.attr;
+            let layout = attr::layout(attr);
+            MetaEvent {
+                name: events.name.to_string(),
+                kind: attr.type_,
+                config: attr.config,
+                sample_type: layout.sample_type,
+                period_or_freq: period_or_freq(attr),
+                count: events.ids.len(),
+            }
+        });
+        Self {
+            format: FORMAT,
+            scxprof: env!("CARGO_PKG_VERSION").to_owned(),
+            source: source.name().to_owned(),
+            clock: "CLOCK_MONOTONIC".to_owned(),
+            begin: recorder.begin(),
+            begin_unix: now - passed,
+            duration: outcome.duration.as_secs_f64(),
+            host: Host::here(roots),
+            events: events.collect(),
+            identity: recorder.identity(),
+            reading: recorder.reading().clone(),
+            samples: outcome.samples,
+            accesses: outcome.accesses,
+            happened: outcome.events,
+            loss: outcome.loss,
+            recovery: outcome.recovery.as_ref().and_then(|recovery| serde_json::to_value(recovery).ok()),
+            hints: outcome.hints.clone(),
+            cgroups: recorder.late_cgroups().into_iter().map(|(id, path)| (id, to_hex(&path))).collect(),
+            notes: outcome.notes.clone(),
+        }
+    }
+
+    /// Reads a meta.json.
+    ///
+    /// # Errors
+    /// The file cannot be read, is no meta.json, or is of a newer format.
+    pub fn read(path: &Path) -> Result<Self, ProfileError> {
+        let bytes = std::fs::read(path).map_err(|source| ProfileError::io("read", path, source))?;
+        let meta: Self = serde_json::from_slice(&bytes)
+            .map_err(|source| ProfileError::Meta { path: path.to_owned(), reason: source.to_string() })?;
+        if meta.format > FORMAT {
+            let reason = format!("it is of format {}, and this scxprof reads up to {FORMAT}", meta.format);
+            return Err(ProfileError::Meta { path: path.to_owned(), reason });
+        }
+        Ok(meta)
+    }
+}
+
+impl Host {
+    /// This host; what cannot be read is empty.
+    #[must_use]
+    pub fn here(roots: &Roots) -> Self {
+        let text =
+            |path: PathBuf| std::fs::read_to_string(path).map_or_else(|_| String::new(), |text| text.trim().to_owned());
+        let sysctl = |name: &str| text(roots.proc.join("sys/kernel").join(name));
+        let cpuinfo = text(roots.proc.join("cpuinfo"));
+        let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+        let nodes = roots.sys.join("devices/system/node");
+        let online = topology::parse_cpu_list(text(nodes.join("online")).as_bytes()).unwrap_or_default();
+        Self {
+            name: sysctl("hostname"),
+            kernel: sysctl("osrelease"),
+            arch: std::env::consts::ARCH.to_owned(),
+            cpu: model.map_or_else(String::new, |(_, model)| model.trim().to_owned()),
+            cpus: topology::online_cpus(roots).map_or(0, |cpus| cpus.len()),
+            nodes: online.iter().map(|node| text(nodes.join(format!("node{node}/cpulist")))).collect(),
+            page_size: page_size(),
+        }
+    }
+}
+
+/// The one field that is a period or a frequency.
+fn period_or_freq(attr: &sys::perf_event_attr) -> u64 {
+    // SAFETY: both members of the union are u64.
+    unsafe { attr.__bindgen_anon_1.sample_period }
+}
+
+/// Bytes as hex digits.
+#[must_use]
+pub fn to_hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The bytes of hex digits; `None` where there is anything else.
+#[must_use]
+pub fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes();
+    if !digits.len().is_multiple_of(2) || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hex_goes_both_ways() {
+        let bytes = [0, 255, b'a', 0x80];
+        assert_eq!(from_hex(&to_hex(&bytes)).as_deref(), Some(&bytes[..]));
+        assert_eq!((from_hex("0"), from_hex("+1"), from_hex("zz")), (None, None, None));
+    }
+}

@@ -1,0 +1,582 @@
+//! perf.data in: the records of a file, one at a time, in the byte order of this machine.
+//!
+//! The crate linux-perf-data was looked at and is not used: it gives up at the first record that makes no sense, sorts
+//! all records itself (the session does that for the rings too), and copies each one more than once. This reader goes on
+//! after damage and counts it, holds one buffer, and hands records to the decoder that live rings use.
+
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+
+use perf_event_open_sys::bindings as sys;
+use rustc_hash::FxHashMap;
+use thiserror::Error;
+
+use super::features::{self, Section};
+use super::format::{self, user, Attr, FILE_HEADER_SIZE, MAGIC, MAX_ATTR_SIZE, PIPE_HEADER_SIZE, SECTION_SIZE};
+use super::swap;
+use crate::sampler::record::{Header, Layout, HEADER_SIZE};
+
+/// Bytes that are read from a file at a time; more than the largest record (65,535 bytes).
+const BUFFER: usize = 256 << 10;
+/// Events of a file; a host with 1,000 CPUs has one an event kind, with that many ids.
+const MAX_EVENTS: u64 = 1 << 16;
+/// Ids of all events.
+const MAX_IDS: u64 = 1 << 24;
+/// A section of strings that is read whole.
+const MAX_SECTION: u64 = 16 << 20;
+/// Records that must follow one another where reading goes on after damage.
+const INSIST: usize = 3;
+
+/// Why a file cannot be read at all.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PerfDataError {
+    /// It is something else.
+    #[error("not a perf.data file: it does not begin with PERFILE2 in either byte order")]
+    NotPerfData,
+    /// It ends before its first record.
+    #[error("the file ends within its header, before the first record")]
+    NoHeader,
+    /// The header contradicts itself.
+    #[error("the header is damaged: {0}")]
+    Header(&'static str),
+    /// The file cannot be read.
+    #[error("cannot read the file: {0}")]
+    Read(#[from] std::io::Error),
+}
+
+/// An event of the recording.
+#[derive(Debug, Clone, Default)]
+pub struct Event {
+    /// How it was opened.
+    pub attr: Attr,
+    /// The ids that its records carry.
+    pub ids: Vec<u64>,
+    /// As perf calls it, where the file says so.
+    pub name: Option<String>,
+}
+
+/// What of a file could not be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Damage {
+    /// Places where no record could be, after which the next one had to be looked for.
+    pub gaps: u64,
+    /// Bytes that were passed over there.
+    pub skipped: u64,
+    /// Bytes that the header says there are beyond the end of the file.
+    pub missing: u64,
+    /// The file ends within a record.
+    pub cut: bool,
+    /// Compressed records (`perf record -z`), which are not read.
+    pub compressed: u64,
+    /// A file whose writer did not come to its end: its header does not say where the data ends.
+    pub unfinished: bool,
+}
+
+impl Damage {
+    /// True where anything could not be read.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        *self != Self::default()
+    }
+}
+
+/// One step through the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Item<'a> {
+    /// A record of the kernel.
+    Record {
+        /// All of it, in the byte order of this machine.
+        bytes: &'a [u8],
+        /// The number of its event.
+        event: usize,
+        /// How it is laid out.
+        layout: &'a Layout,
+    },
+    /// Every ring was read once (`PERF_RECORD_FINISHED_ROUND`): what was newest at the last such mark is complete now.
+    Round,
+}
+
+/// A perf.data file that is being read.
+#[derive(Debug)]
+pub struct PerfData<R> {
+    inner: R,
+    swapped: bool,
+    piped: bool,
+    events: Vec<Event>,
+    by_id: FxHashMap<u64, usize>,
+    /// All events have one layout, so that nothing depends on which it is.
+    uniform: bool,
+    sections: Vec<(u8, Section)>,
+    /// Bytes of data that are left, as far as the header says.
+    left: Option<u64>,
+    buffer: Vec<u8>,
+    start: usize,
+    /// What the last item took; given back at the next.
+    taken: usize,
+    ended: bool,
+    /// Bytes of data before `start`.
+    position: u64,
+    counts: Vec<u64>,
+    damage: Damage,
+}
+
+impl<R: Read + Seek> PerfData<R> {
+    /// Reads the header, the events and the sections of the file; stands before the first record then.
+    ///
+    /// # Errors
+    /// [`PerfDataError`] where there can be no record.
+    pub fn open(mut inner: R) -> Result<Self, PerfDataError> {
+        let mut magic = [0; 16];
+        read_exact(&mut inner, &mut magic)?;
+        let [first, second] = words(&magic);
+        let swapped = match first {
+            MAGIC => false,
+            other if other == MAGIC.swap_bytes() => true,
+            _ => return Err(PerfDataError::NotPerfData),
+        };
+        // MAGIC is a number of little endian; a big endian machine reads its own files the other way round.
+        let swapped = swapped ^ cfg!(target_endian = "big");
+        let own = |value: u64| if swapped { value.swap_bytes() } else { value };
+        let mut file = Self {
+            inner,
+            swapped,
+            piped: own(second) == PIPE_HEADER_SIZE,
+            events: Vec::new(),
+            by_id: FxHashMap::default(),
+            uniform: true,
+            sections: Vec::new(),
+            left: None,
+            buffer: Vec::with_capacity(BUFFER),
+            start: 0,
+            taken: 0,
+            ended: false,
+            position: 0,
+            counts: vec![0; user::MAX as usize],
+            damage: Damage::default(),
+        };
+        if file.piped {
+            return Ok(file);
+        }
+        let mut rest = [0; FILE_HEADER_SIZE as usize - 16];
+        read_exact(&mut file.inner, &mut rest)?;
+        let [attr_size, attrs_at, attrs_size, data_at, data_size, _, _, bits @ ..] = words::<11>(&rest).map(own);
+        file.read_attrs(attr_size, attrs_at, attrs_size)?;
+        let end = file.inner.seek(SeekFrom::End(0))?;
+        if data_size == 0 {
+            file.damage.unfinished = true;
+        } else {
+            file.left = Some(data_size);
+            file.damage.missing = data_at.saturating_add(data_size).saturating_sub(end);
+            file.read_sections(data_at.saturating_add(data_size), bits);
+        }
+        if data_at < FILE_HEADER_SIZE || data_at > end {
+            return Err(PerfDataError::Header("the records would be outside the file"));
+        }
+        file.inner.seek(SeekFrom::Start(data_at))?;
+        Ok(file)
+    }
+
+    fn read_attrs(&mut self, entry: u64, offset: u64, size: u64) -> Result<(), PerfDataError> {
+        let attr_size = usize::try_from(entry)
+            .ok()
+            .and_then(|entry| entry.checked_sub(SECTION_SIZE))
+            .filter(|size| (64..=MAX_ATTR_SIZE).contains(size))
+            .ok_or(PerfDataError::Header("the size of its attrs cannot be"))?;
+        let count = size / entry;
+        if count == 0 || count > MAX_EVENTS {
+            return Err(PerfDataError::Header("it has no events"));
+        }
+        self.inner.seek(SeekFrom::Start(offset))?;
+        let mut places = Vec::new();
+        let mut bytes = vec![0; attr_size + SECTION_SIZE];
+        for _ in 0..count {
+            read_exact(&mut self.inner, &mut bytes)?;
+            let (attr, ids) = bytes.split_at(attr_size);
+            places.push(words::<2>(ids).map(|word| self.own(word)));
+            self.events.push(Event { attr: Attr::read(attr, self.swapped), ..Event::default() });
+        }
+        let mut total = 0;
+        for (index, [offset, size]) in places.into_iter().enumerate() {
+            total += size / 8;
+            if total > MAX_IDS {
+                return Err(PerfDataError::Header("it has more ids than events can have"));
+            }
+            self.inner.seek(SeekFrom::Start(offset))?;
+            for _ in 0..size / 8 {
+                let mut word = [0; 8];
+                read_exact(&mut self.inner, &mut word)?;
+                let id = self.own(u64::from_ne_bytes(word));
+                self.by_id.insert(id, index);
+                if let Some(event) = self.events.get_mut(index) {
+                    event.ids.push(id);
+                }
+            }
+        }
+        self.note_layouts();
+        Ok(())
+    }
+
+    /// The table of sections is behind the data: one entry for each bit, lowest first.
+    fn read_sections(&mut self, offset: u64, bits: [u64; 4]) {
+        if self.inner.seek(SeekFrom::Start(offset)).is_err() {
+            return;
+        }
+        for bit in
+            (0..=255u8).filter(|&bit| bits.get(usize::from(bit / 64)).is_some_and(|word| word >> (bit % 64) & 1 == 1))
+        {
+            let mut bytes = [0; SECTION_SIZE];
+            if read_exact(&mut self.inner, &mut bytes).is_err() {
+                return;
+            }
+            let [offset, size] = words(&bytes).map(|word| self.own(word));
+            self.sections.push((bit, Section { offset, size }));
+        }
+        if let Some(bytes) = self.section(format::feature::EVENT_DESC) {
+            for (name, ids) in features::event_desc(&bytes, self.swapped) {
+                self.name_event(&name, &ids);
+            }
+        }
+    }
+
+    fn name_event(&mut self, name: &str, ids: &[u64]) {
+        let by_id = ids.iter().find_map(|id| self.by_id.get(id).copied());
+        // Without ids the events of the section are in the order of the attrs.
+        let nameless = || self.events.iter().position(|event| event.name.is_none());
+        if let Some(event) = by_id.or_else(nameless).and_then(|index| self.events.get_mut(index)) {
+            event.name = Some(name.to_owned());
+        }
+    }
+
+    fn note_layouts(&mut self) {
+        self.uniform = self.events.windows(2).all(|pair| matches!(pair, [a, b] if a.attr.layout == b.attr.layout));
+    }
+
+    fn own(&self, word: u64) -> u64 {
+        if self.swapped {
+            word.swap_bytes()
+        } else {
+            word
+        }
+    }
+
+    /// The bytes of a section after the data; `None` where there is none or it is not whole.
+    pub(crate) fn section(&mut self, bit: u8) -> Option<Vec<u8>> {
+        let section = self.sections.iter().find(|(which, _)| *which == bit)?.1;
+        let size = usize::try_from(section.size).ok().filter(|&size| size as u64 <= MAX_SECTION)?;
+        let here = self.inner.stream_position().ok()?;
+        let mut bytes = Vec::new();
+        let read = self
+            .inner
+            .seek(SeekFrom::Start(section.offset))
+            .and_then(|_| Read::by_ref(&mut self.inner).take(section.size).read_to_end(&mut bytes));
+        self.inner.seek(SeekFrom::Start(here)).ok()?;
+        read.ok().filter(|&read| read == size).map(|_| bytes)
+    }
+
+    /// The events. A file from a pipe names them between its records.
+    #[must_use]
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// The sections that the file has, by their bit.
+    pub fn features(&self) -> impl Iterator<Item = u8> + '_ {
+        self.sections.iter().map(|(bit, _)| *bit)
+    }
+
+    /// True where the file was written on a machine of the other byte order.
+    #[must_use]
+    pub fn is_swapped(&self) -> bool {
+        self.swapped
+    }
+
+    /// Records so far by their type, as `perf report --stats` counts them.
+    pub fn counts(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        (0..).zip(self.counts.iter().copied()).filter(|(_, count)| *count > 0)
+    }
+
+    /// Where the last record begins, in bytes from the first one.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// What could not be read so far.
+    #[must_use]
+    pub fn damage(&self) -> Damage {
+        self.damage
+    }
+
+    /// The next record or mark; `None` at the end.
+    ///
+    /// # Errors
+    /// The file cannot be read; damage is no error, see [`PerfData::damage`].
+    pub fn next_item(&mut self) -> Result<Option<Item<'_>>, PerfDataError> {
+        loop {
+            let Some(header) = self.next_header()? else { return Ok(None) };
+            let size = usize::from(header.size);
+            if let Some(count) = self.counts.get_mut(header.kind as usize) {
+                *count += 1;
+            }
+            self.taken = size;
+            if header.kind >= user::START {
+                if self.user_record(header)? {
+                    return Ok(Some(Item::Round));
+                }
+                continue;
+            }
+            let event = self.event_of(header);
+            let layout = self.events.get(event).map_or(&NO_LAYOUT, |event| &event.attr.layout);
+            let bytes = self.buffer.get_mut(self.start..self.start + size).unwrap_or_default();
+            if self.swapped {
+                swap::record(bytes, layout);
+            }
+            return Ok(Some(Item::Record { bytes, event, layout }));
+        }
+    }
+
+    /// Moves to the next record and gives its header, in our byte order; the whole record is in the buffer then.
+    fn next_header(&mut self) -> Result<Option<Header>, PerfDataError> {
+        self.advance(self.taken);
+        self.taken = 0;
+        if self.ended {
+            return Ok(None);
+        }
+        if self.left == Some(0) || !self.fill(HEADER_SIZE)? {
+            self.ended = true;
+            let rest = self.buffer.len() - self.start;
+            self.damage.cut |= self.left != Some(0) && rest > 0;
+            return Ok(None);
+        }
+        let mut header = self.header_at(0);
+        if !header.is_some_and(is_possible) {
+            self.damage.gaps += 1;
+            if !self.look_for_record()? {
+                self.ended = true;
+                return Ok(None);
+            }
+            header = self.header_at(0);
+        }
+        let Some(header) = header else { return Ok(None) };
+        let size = usize::from(header.size);
+        let beyond = self.left.is_some_and(|left| left < size as u64);
+        if beyond || !self.fill(size)? {
+            self.ended = true;
+            self.damage.cut = true;
+            return Ok(None);
+        }
+        if self.swapped {
+            if let Some(bytes) = self.buffer.get_mut(self.start..self.start + HEADER_SIZE) {
+                swap::header(bytes);
+            }
+        }
+        Ok(Some(header))
+    }
+
+    /// The header `ahead` bytes from here, in our byte order.
+    fn header_at(&self, ahead: usize) -> Option<Header> {
+        let mut bytes = *self.buffer.get(self.start + ahead..)?.first_chunk::<HEADER_SIZE>()?;
+        if self.swapped {
+            swap::header(&mut bytes);
+        }
+        Header::read(&bytes)
+    }
+
+    /// Goes on by words until some records in a row make sense; false at the end of the file.
+    fn look_for_record(&mut self) -> Result<bool, PerfDataError> {
+        loop {
+            self.damage.skipped += 8;
+            self.advance(8);
+            if self.left == Some(0) || !self.fill(HEADER_SIZE)? {
+                return Ok(false);
+            }
+            let mut ahead = 0;
+            let mut good = 0;
+            while good < INSIST {
+                // The end of the records is as good as a record.
+                if self.left.is_some_and(|left| ahead as u64 >= left) || !self.fill(ahead + HEADER_SIZE)? {
+                    good += 1;
+                    break;
+                }
+                let Some(header) = self.header_at(ahead).filter(|&header| is_possible(header) && is_usual(header))
+                else {
+                    good = 0;
+                    break;
+                };
+                ahead += usize::from(header.size);
+                good += 1;
+            }
+            if good > 1 {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// True for a mark. What of perf's own records matters is taken in.
+    fn user_record(&mut self, header: Header) -> Result<bool, PerfDataError> {
+        let size = usize::from(header.size);
+        let swapped = self.swapped;
+        let Some(record) = self.buffer.get_mut(self.start..self.start + size) else { return Ok(false) };
+        if swapped {
+            swap::record(record, &Layout::default());
+        }
+        if header.kind == user::FINISHED_ROUND {
+            return Ok(true);
+        }
+        // There are few of the others.
+        let record = record.to_vec();
+        let word = |index: usize| {
+            let bytes = record.get(index * 8..).and_then(|rest| rest.first_chunk::<8>());
+            bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+        };
+        match header.kind {
+            user::COMPRESSED | user::COMPRESSED2 => self.damage.compressed += 1,
+            // Their data follows the record and is not in its size.
+            user::AUXTRACE => self.pass_over(size as u64, word(1))?,
+            user::HEADER_TRACING_DATA if self.piped => {
+                let more = u64::from(word(1) as u32).next_multiple_of(8);
+                self.pass_over(size as u64, more)?;
+            }
+            user::HEADER_ATTR => {
+                let body = record.get(HEADER_SIZE..).unwrap_or_default().to_vec();
+                self.take_attr(&body);
+            }
+            user::EVENT_UPDATE if word(1) == EVENT_UPDATE_NAME => {
+                let id = word(2);
+                let name = record.get(24..).unwrap_or_default();
+                let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+                let name = String::from_utf8_lossy(name).into_owned();
+                self.name_event(&name, &[id]);
+            }
+            user::HEADER_FEATURE if word(1) == u64::from(format::feature::EVENT_DESC) => {
+                let bytes = record.get(16..).unwrap_or_default().to_vec();
+                for (name, ids) in features::event_desc(&bytes, swapped) {
+                    self.name_event(&name, &ids);
+                }
+            }
+            _ => {}
+        }
+        Ok(false)
+    }
+
+    /// An event of a file from a pipe: its attr, then its ids.
+    fn take_attr(&mut self, body: &[u8]) {
+        let size = body.get(4..).and_then(|rest| rest.first_chunk::<4>()).map_or(0, |size| u32::from_ne_bytes(*size));
+        let size = if self.swapped { size.swap_bytes() } else { size };
+        let size = if size == 0 { 64 } else { size as usize };
+        let Some((attr, ids)) = body.split_at_checked(size) else { return };
+        if self.events.len() as u64 >= MAX_EVENTS || !self.piped {
+            return;
+        }
+        let ids: Vec<u64> =
+            ids.chunks_exact(8).map(|word| self.own(word.try_into().map_or(0, u64::from_ne_bytes))).collect();
+        self.by_id.extend(ids.iter().map(|&id| (id, self.events.len())));
+        self.events.push(Event { attr: Attr::read(attr, self.swapped), ids, name: None });
+        self.note_layouts();
+    }
+
+    /// The event of the record at the front, which is not turned yet. A record without an id, or with one that nobody
+    /// knows (perf's own have 0), is of the first.
+    fn event_of(&self, header: Header) -> usize {
+        let [first, _, ..] = self.events.as_slice() else { return 0 };
+        let bits = first.attr.layout.sample_type;
+        let size = usize::from(header.size);
+        let offset = if header.kind == sys::PERF_RECORD_SAMPLE {
+            format::id_offset(bits)
+        } else if self.uniform {
+            return 0;
+        } else {
+            format::id_offset_from_end(bits).and_then(|from_end| size.checked_sub(from_end))
+        };
+        let record = self.buffer.get(self.start..self.start + size).unwrap_or_default();
+        let id = offset.and_then(|offset| record.get(offset..)).and_then(|rest| rest.first_chunk::<8>());
+        id.and_then(|id| self.by_id.get(&self.own(u64::from_ne_bytes(*id))).copied()).unwrap_or(0)
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.start = (self.start + count).min(self.buffer.len());
+        self.position += count as u64;
+        if let Some(left) = &mut self.left {
+            *left = left.saturating_sub(count as u64);
+        }
+    }
+
+    /// Passes over a record and the bytes that follow it.
+    fn pass_over(&mut self, record: u64, more: u64) -> Result<(), PerfDataError> {
+        self.taken = 0;
+        let mut rest = record.saturating_add(more);
+        while rest > 0 {
+            let step = rest.min(BUFFER as u64 / 2) as usize;
+            if !self.fill(step)? {
+                self.damage.cut = true;
+                self.ended = true;
+                return Ok(());
+            }
+            self.advance(step);
+            rest -= step as u64;
+        }
+        Ok(())
+    }
+
+    /// Has at least `count` bytes in the buffer; false where the file ends before.
+    #[inline]
+    fn fill(&mut self, count: usize) -> Result<bool, PerfDataError> {
+        if self.buffer.len() - self.start >= count {
+            return Ok(true);
+        }
+        self.refill(count)
+    }
+
+    #[cold]
+    fn refill(&mut self, count: usize) -> Result<bool, PerfDataError> {
+        self.buffer.drain(..self.start);
+        self.start = 0;
+        let goal = count.max(BUFFER);
+        while self.buffer.len() < count {
+            let have = self.buffer.len();
+            self.buffer.resize(goal, 0);
+            let read = self.inner.read(self.buffer.get_mut(have..).unwrap_or_default());
+            self.buffer.truncate(have + read.as_ref().copied().unwrap_or(0));
+            match read {
+                Ok(0) => return Ok(false),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// What a record without any event is read by.
+const NO_LAYOUT: Layout =
+    Layout { sample_type: 0, read_format: 0, branch_sample_type: 0, regs_user: 0, regs_intr: 0, sample_id_all: false };
+/// `PERF_EVENT_UPDATE__NAME` (tools/lib/perf/include/perf/event.h).
+const EVENT_UPDATE_NAME: u64 = 2;
+
+/// True where a record can have this header.
+fn is_possible(header: Header) -> bool {
+    usize::from(header.size) >= HEADER_SIZE
+}
+
+/// True where it looks like one that is known; to find records again.
+fn is_usual(header: Header) -> bool {
+    let known = (1..=sys::PERF_RECORD_CALLCHAIN_DEFERRED).contains(&header.kind)
+        || (user::START..=user::COMPRESSED2).contains(&header.kind);
+    known && header.size.is_multiple_of(8) && (header.size > 8 || header.kind == user::FINISHED_ROUND)
+}
+
+fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
+    let mut words = [0; N];
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = bytes.try_into().map_or(0, u64::from_ne_bytes);
+    }
+    words
+}
+
+fn read_exact(from: &mut impl Read, into: &mut [u8]) -> Result<(), PerfDataError> {
+    from.read_exact(into).map_err(|error| match error.kind() {
+        ErrorKind::UnexpectedEof => PerfDataError::NoHeader,
+        _ => PerfDataError::Read(error),
+    })
+}

@@ -1,0 +1,382 @@
+//! A recording at work: the bytes of the rings go into perf.data as they are; what existed before goes in front of them.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use perf_event_open_sys::bindings as sys;
+use rustc_hash::FxHashSet;
+
+use super::buildid;
+use super::features;
+use super::format::feature;
+use super::hints::HintRecord;
+use super::snapshot::Snapshot;
+use super::tracing;
+use super::writer::{self, PerfDataWriter};
+use super::ProfileError;
+use crate::resolve::threads::TaskSeen;
+use crate::resolve::{Cgroups, Error, Roots};
+use crate::sampler::attr::layout;
+use crate::sampler::intake::Intake;
+use crate::sampler::open::monotonic_ns;
+use crate::sampler::record::{Header, Layout};
+use crate::sampler::tee::Tee;
+use crate::sampler::{Identity, OpenEvents, Reading, Sampler, TimedSideBand};
+
+/// Files whose build id is looked up at the end.
+const MAX_FILES: usize = 1 << 14;
+
+/// Writes perf.data while a session samples.
+#[derive(Debug)]
+pub struct Recorder {
+    state: Mutex<State>,
+    layout: Layout,
+    events: Vec<OpenEvents>,
+    identity: Identity,
+    reading: Reading,
+    begin: u64,
+}
+
+#[derive(Debug)]
+struct State {
+    /// `None` when it is finished.
+    writer: Option<PerfDataWriter<BufWriter<File>>>,
+    /// Where the rings' records wait while the snapshot is written in front of them.
+    spool: Option<BufWriter<File>>,
+    /// Until when each worker has handed over all.
+    complete: Vec<u64>,
+    /// The latest time of a record.
+    newest: u64,
+    /// What was newest at the last mark.
+    marked: u64,
+    /// The ids that samples may carry, and the first of them.
+    ids: FxHashSet<u64>,
+    first_id: u64,
+    cgroups: FxHashSet<u64>,
+    /// Cgroups that were found later, without a record.
+    late_cgroups: Vec<(u64, Vec<u8>)>,
+    /// Files of code.
+    files: FxHashSet<Vec<u8>>,
+    /// hints.jsonl, where hints are followed.
+    hints: Option<BufWriter<File>>,
+    failed: Option<io::Error>,
+}
+
+impl Recorder {
+    /// Begins perf.data in `dir` for what `sampler` has open.
+    ///
+    /// # Errors
+    /// The file cannot be written, or an event does not say its id.
+    pub fn new(sampler: &Sampler, dir: &Path) -> Result<Self, ProfileError> {
+        let events =
+            sampler.events().map_err(|error| ProfileError::Meta { path: dir.to_owned(), reason: error.to_string() })?;
+        let path = dir.join("perf.data");
+        let failed = |source| ProfileError::io("write", &path, source);
+        // A recording that was given up a moment ago may still be written to.
+        let _ = std::fs::remove_file(&path);
+        let file = File::create_new(&path).map_err(failed)?;
+        let writer = PerfDataWriter::new(BufWriter::with_capacity(1 << 18, file), &events).map_err(failed)?;
+        let spool = tempfile::tempfile_in(dir).map_err(|source| ProfileError::io("write in", dir, source))?;
+        let layout = events.first().map(|event| layout(&event.attr)).unwrap_or_default();
+        let (identity, reading) = sampler.reading();
+        Ok(Self {
+            state: Mutex::new(State {
+                writer: Some(writer),
+                spool: Some(BufWriter::with_capacity(1 << 16, spool)),
+                complete: vec![0; sampler.workers()],
+                newest: 0,
+                marked: 0,
+                ids: events.iter().flat_map(|event| event.ids.iter().copied()).collect(),
+                first_id: events.first().and_then(|event| event.ids.first().copied()).unwrap_or(0),
+                cgroups: FxHashSet::default(),
+                late_cgroups: Vec::new(),
+                files: FxHashSet::default(),
+                hints: None,
+                failed: None,
+            }),
+            layout,
+            events,
+            identity: *identity,
+            reading: reading.clone(),
+            begin: monotonic_ns(),
+        })
+    }
+
+    /// Begins hints.jsonl in `dir`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn follow_hints(&self, dir: &Path) -> Result<(), ProfileError> {
+        let path = dir.join("hints.jsonl");
+        let file = File::create(&path).map_err(|source| ProfileError::io("write", &path, source))?;
+        self.lock().hints = Some(BufWriter::new(file));
+        Ok(())
+    }
+
+    /// Writes an event to hints.jsonl.
+    pub fn hint(&self, record: &HintRecord) {
+        let mut state = self.lock();
+        let Some(hints) = &mut state.hints else { return };
+        let result = super::hints::write(hints, record);
+        state.check(result);
+    }
+
+    /// The events that are recorded.
+    #[must_use]
+    pub fn events(&self) -> &[OpenEvents] {
+        &self.events
+    }
+
+    /// Whose samples are left out when it is read.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// How a sample is to be read.
+    #[must_use]
+    pub fn reading(&self) -> &Reading {
+        &self.reading
+    }
+
+    /// CLOCK_MONOTONIC, ns, before the first event was enabled.
+    #[must_use]
+    pub fn begin(&self) -> u64 {
+        self.begin
+    }
+
+    /// True where the file could not be written: there is no point in going on.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.lock().failed.is_some()
+    }
+
+    /// Writes what exists (of the processes with one of `tids`, or of all) and hands it to `known` as reading it again would.
+    ///
+    /// # Errors
+    /// procfs cannot be read; the recording goes on with what there is.
+    pub fn snapshot(
+        &self,
+        roots: &Roots,
+        tids: Option<&[u32]>,
+        cgroups: &Cgroups,
+        known: &mut dyn FnMut(TimedSideBand),
+    ) -> Result<(), Error> {
+        let layout = self.layout;
+        let mut intake = Intake::new(self.identity, self.reading.clone());
+        let mut out = |bytes: &[u8]| {
+            self.lock().write_front(bytes);
+            for record in records(bytes) {
+                intake.take(record, &layout);
+            }
+            intake.complete(0).flat_map(|batch| batch.side_band).for_each(&mut *known);
+        };
+        let mut snapshot = Snapshot { layout, out: &mut out };
+        snapshot.cgroups(cgroups);
+        let result = snapshot.processes(roots, tids);
+        let mut state = self.lock();
+        state.cgroups.extend(cgroups.known().map(|(id, _)| id));
+        state.unspool();
+        result
+    }
+
+    /// Writes the names of all threads again, after records were lost, and gives them as reading them again would.
+    pub fn names(&self, seen: &[TaskSeen]) -> Vec<TimedSideBand> {
+        let mut intake = Intake::new(self.identity, self.reading.clone());
+        let mut side_band = Vec::new();
+        let layout = self.layout;
+        let time = monotonic_ns();
+        let mut out = |bytes: &[u8]| {
+            self.records(bytes, time);
+            for record in records(bytes) {
+                intake.take(record, &layout);
+            }
+            side_band.extend(intake.complete(0).flat_map(|batch| batch.side_band));
+        };
+        Snapshot { layout, out: &mut out }.names(seen, time);
+        side_band
+    }
+
+    /// Remembers the cgroups that no record names.
+    pub fn note_cgroups(&self, cgroups: &Cgroups) {
+        let mut state = self.lock();
+        let late: Vec<_> = cgroups
+            .known()
+            .filter(|(id, _)| !state.cgroups.contains(id))
+            .map(|(id, path)| (id, path.to_vec()))
+            .collect();
+        state.late_cgroups = late;
+    }
+
+    /// See [`Recorder::note_cgroups`].
+    #[must_use]
+    pub fn late_cgroups(&self) -> Vec<(u64, Vec<u8>)> {
+        self.lock().late_cgroups.clone()
+    }
+
+    /// Finishes the file, with sections that say what host it was.
+    ///
+    /// # Errors
+    /// The first that any write met with; what was written can be read all the same.
+    pub fn finish(&self, roots: &Roots) -> io::Result<()> {
+        let mut state = self.lock();
+        state.unspool();
+        if let Some(error) = state.failed.take() {
+            return Err(error);
+        }
+        if let Some(mut hints) = state.hints.take() {
+            hints.flush()?;
+            hints.get_ref().sync_all()?;
+        }
+        let Some(writer) = state.writer.take() else { return Ok(()) };
+        let mut sections = features::of_host(roots);
+        // The resolution of CLOCK_MONOTONIC, ns.
+        sections.push((feature::CLOCKID, 1u64.to_ne_bytes().to_vec()));
+        let times = [self.begin.to_ne_bytes(), state.newest.to_ne_bytes()].concat();
+        sections.push((feature::SAMPLE_TIME, times));
+        sections.push((feature::BUILD_ID, buildid::section(state.files.iter().map(Vec::as_slice))));
+        let tracepoints: Vec<&str> =
+            self.events.iter().filter(|event| is_tracepoint(event)).map(|event| &*event.name).collect();
+        sections.extend(tracing::section(&roots.proc, &tracepoints).map(|bytes| (feature::TRACING_DATA, bytes)));
+        writer.finish(sections)?.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere leaves at worst half a record, which readers pass over.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tee for Recorder {
+    fn records(&self, bytes: &[u8], newest: u64) {
+        let mut state = self.lock();
+        state.newest = state.newest.max(newest);
+        let strange = state.note(bytes);
+        if strange.is_empty() {
+            return state.write(bytes);
+        }
+        let mut bytes = bytes.to_vec();
+        let id = state.first_id.to_ne_bytes();
+        for at in strange {
+            if let Some(field) = bytes.get_mut(at..).and_then(|rest| rest.get_mut(..id.len())) {
+                field.copy_from_slice(&id);
+            }
+        }
+        state.write(&bytes);
+    }
+
+    fn complete(&self, worker: usize, until: u64) {
+        let mut state = self.lock();
+        if let Some(mark) = state.complete.get_mut(worker) {
+            *mark = until;
+        }
+        let all = state.complete.iter().copied().min().unwrap_or(0);
+        // A reader gives out at a mark what was newest at the one before.
+        if all > state.marked && state.newest > state.marked {
+            state.marked = state.newest;
+            state.write(&writer::finished_round());
+        }
+    }
+}
+
+impl State {
+    fn check(&mut self, result: io::Result<()>) {
+        if let Err(error) = result {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        if self.failed.is_some() {
+            return;
+        }
+        let result = match (&mut self.spool, &mut self.writer) {
+            (Some(spool), _) => spool.write_all(bytes),
+            (None, Some(writer)) => writer.write(bytes),
+            (None, None) => Ok(()),
+        };
+        self.check(result);
+    }
+
+    /// Writes a part of the snapshot.
+    fn write_front(&mut self, bytes: &[u8]) {
+        if self.failed.is_some() {
+            return;
+        }
+        self.note(bytes);
+        let result = self.writer.as_mut().map_or(Ok(()), |writer| writer.write(bytes));
+        self.check(result);
+    }
+
+    /// Puts what waited behind the snapshot.
+    fn unspool(&mut self) {
+        let Some(spool) = self.spool.take() else { return };
+        let result = (|| {
+            let mut file = spool.into_inner().map_err(io::IntoInnerError::into_error)?;
+            file.seek(SeekFrom::Start(0))?;
+            let mut buffer = vec![0; 1 << 18];
+            loop {
+                let read = file.read(&mut buffer)?;
+                let Some(bytes) = buffer.get(..read).filter(|bytes| !bytes.is_empty()) else { return Ok(()) };
+                if let Some(writer) = &mut self.writer {
+                    writer.write(bytes)?;
+                }
+            }
+        })();
+        self.check(result);
+    }
+
+    /// Remembers the files of code and the cgroups that the records name. Gives where samples have an id that is none of
+    /// ours: where another profiler samples the same software event, the kernel can write that one's id into our sample
+    /// (seen on 6.18; perf_prepare_sample() fills the fields once for all events), and perf refuses the whole file then.
+    fn note(&mut self, bytes: &[u8]) -> Vec<usize> {
+        let mut strange = Vec::new();
+        let mut end = 0;
+        for record in records(bytes) {
+            let begin = end;
+            end += record.len();
+            let Some(header) = Header::read(record) else { continue };
+            let word =
+                |at: usize| record.get(at..).and_then(|rest| rest.first_chunk::<4>()).copied().unwrap_or_default();
+            match header.kind {
+                // All our samples begin with their id.
+                sys::PERF_RECORD_SAMPLE => {
+                    let id = record.get(8..).and_then(|rest| rest.first_chunk::<8>()).map(|id| u64::from_ne_bytes(*id));
+                    if id.is_some_and(|id| !self.ids.contains(&id)) {
+                        strange.push(begin + 8);
+                    }
+                }
+                // prot is at 64, the path at 72 (struct perf_record_mmap2).
+                sys::PERF_RECORD_MMAP2 if u32::from_ne_bytes(word(64)) & 4 != 0 && self.files.len() < MAX_FILES => {
+                    let path = record.get(72..).and_then(|rest| rest.split(|&byte| byte == 0).next());
+                    if let Some(path) = path.filter(|path| path.starts_with(b"/") && !self.files.contains(*path)) {
+                        self.files.insert(path.to_vec());
+                    }
+                }
+                sys::PERF_RECORD_CGROUP => {
+                    if let Some(id) = record.get(8..).and_then(|rest| rest.first_chunk::<8>()) {
+                        self.cgroups.insert(u64::from_ne_bytes(*id));
+                    }
+                }
+                _ => {}
+            }
+        }
+        strange
+    }
+}
+
+fn is_tracepoint(event: &OpenEvents) -> bool {
+    event.attr.type_ == sys::PERF_TYPE_TRACEPOINT
+}
+
+/// The records in `bytes`.
+fn records(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let size = usize::from(Header::read(bytes)?.size).max(8);
+        let (record, rest) = bytes.split_at_checked(size)?;
+        bytes = rest;
+        Some(record)
+    })
+}

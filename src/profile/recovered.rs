@@ -1,0 +1,223 @@
+//! What the timer source recovered of each sample: the side file of a recording, one line of JSON a sample.
+//!
+//! The code and the pages that an operand is recovered from are gone when a profile is read, so the accesses travel with it.
+//! Lines are in the order in which the session gave the samples, which is that of time; they are found again by time, CPU
+//! and thread.
+
+use std::io::{BufRead, BufReader, Read, Write};
+
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+
+use crate::sample::{Access, Method, Sample};
+
+/// How far a line may be from its sample in time, ns: what came late was given late.
+const SLACK: u64 = 1_000_000_000;
+/// Lines that wait for their sample.
+const MAX_WAITING: usize = 1 << 16;
+/// Bytes of a line; one of 64 accesses has some 6 KiB.
+const MAX_LINE: u64 = 64 << 10;
+
+/// One access.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecoveredAccess {
+    /// Address of the instruction.
+    pub ip: u64,
+    /// Virtual address of the data.
+    pub addr: u64,
+    /// Its physical address, 0 where it is not known.
+    pub phys: u64,
+    /// What was done: "load", "store", "update" or "unknown".
+    pub op: String,
+    /// Bytes.
+    pub size: u16,
+    /// How it was found, the letter of [`Method`].
+    pub method: String,
+}
+
+/// The accesses of one sample.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Line {
+    /// The sample's, CLOCK_MONOTONIC ns.
+    pub time: u64,
+    /// The sample's.
+    pub cpu: u32,
+    /// The sample's.
+    pub tid: u32,
+    /// What was recovered.
+    pub accesses: Vec<RecoveredAccess>,
+}
+
+/// The word for an access in our files.
+#[must_use]
+pub fn op_name(access: Access) -> &'static str {
+    match access {
+        Access::Unknown => "unknown",
+        Access::Load => "load",
+        Access::Store => "store",
+        Access::Update => "update",
+    }
+}
+
+/// The access for a word of our files.
+#[must_use]
+pub fn op(name: &str) -> Access {
+    match name {
+        "load" => Access::Load,
+        "store" => Access::Store,
+        "update" => Access::Update,
+        _ => Access::Unknown,
+    }
+}
+
+/// The method for a letter of our files.
+#[must_use]
+pub fn method(name: &str) -> Option<Method> {
+    Method::ALL.into_iter().find(|method| method.name() == name)
+}
+
+/// Writes the side file.
+#[derive(Debug)]
+pub struct RecoveredWriter<W: Write> {
+    out: W,
+    record: u64,
+    line: Option<Line>,
+    failed: Option<std::io::Error>,
+}
+
+impl<W: Write> RecoveredWriter<W> {
+    /// To `out`, which should be buffered.
+    pub fn new(out: W) -> Self {
+        Self { out, record: 0, line: None, failed: None }
+    }
+
+    /// Takes one access; those of a sample follow one another.
+    pub fn add(&mut self, sample: &Sample) {
+        let Some(method) = sample.method else { return };
+        if self.record != sample.record || self.line.is_none() {
+            self.write_line();
+            self.record = sample.record;
+            self.line = Some(Line { time: sample.time, cpu: sample.cpu, tid: sample.tid, accesses: Vec::new() });
+        }
+        if let Some(line) = &mut self.line {
+            line.accesses.push(RecoveredAccess {
+                ip: sample.ip,
+                addr: sample.addr,
+                phys: sample.phys,
+                op: op_name(sample.access).to_owned(),
+                size: sample.size,
+                method: method.name().to_owned(),
+            });
+        }
+    }
+
+    fn write_line(&mut self) {
+        let Some(line) = self.line.take() else { return };
+        if self.failed.is_none() {
+            let written = serde_json::to_writer(&mut self.out, &line)
+                .map_err(std::io::Error::from)
+                .and_then(|()| self.out.write_all(b"\n"));
+            self.failed = written.err();
+        }
+    }
+
+    /// Writes what is left.
+    ///
+    /// # Errors
+    /// The first that there was.
+    pub fn finish(mut self) -> std::io::Result<()> {
+        self.write_line();
+        match self.failed {
+            Some(error) => Err(error),
+            None => self.out.flush(),
+        }
+    }
+}
+
+/// Reads the side file along with the samples.
+#[derive(Debug)]
+pub struct Recovered<R> {
+    lines: BufReader<R>,
+    waiting: FxHashMap<(u64, u32, u32), Vec<RecoveredAccess>>,
+    /// Until this time lines have been read.
+    until: u64,
+    ended: bool,
+    /// Lines that are none, or that the file ends within.
+    pub unreadable: u64,
+}
+
+impl<R: Read> Recovered<R> {
+    /// From its beginning.
+    pub fn new(inner: R) -> Self {
+        Self {
+            lines: BufReader::with_capacity(1 << 16, inner),
+            waiting: FxHashMap::default(),
+            until: 0,
+            ended: false,
+            unreadable: 0,
+        }
+    }
+
+    /// The accesses of a sample; none where nothing was recovered. Samples come in the order of time.
+    pub fn take(&mut self, time: u64, cpu: u32, tid: u32) -> Vec<RecoveredAccess> {
+        while !self.ended && self.until < time.saturating_add(SLACK / 10) && self.waiting.len() < MAX_WAITING {
+            self.read_line();
+        }
+        if self.waiting.len() >= MAX_WAITING {
+            self.waiting.retain(|key, _| key.0.saturating_add(SLACK) >= time);
+        }
+        self.waiting.remove(&(time, cpu, tid)).unwrap_or_default()
+    }
+
+    fn read_line(&mut self) {
+        let mut text = Vec::new();
+        match Read::by_ref(&mut self.lines).take(MAX_LINE).read_until(b'\n', &mut text) {
+            Ok(0) => self.ended = true,
+            Ok(_) => match serde_json::from_slice::<Line>(&text) {
+                Ok(line) => {
+                    self.until = self.until.max(line.time);
+                    self.waiting.insert((line.time, line.cpu, line.tid), line.accesses);
+                }
+                Err(_) => self.unreadable += 1,
+            },
+            Err(_) => {
+                self.unreadable += 1;
+                self.ended = true;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accesses_are_found_again_by_their_sample() {
+        let mut file = Vec::new();
+        let mut writer = RecoveredWriter::new(&mut file);
+        let access = |record, time, addr| Sample {
+            record,
+            time,
+            addr,
+            cpu: 1,
+            tid: 9,
+            access: Access::Store,
+            size: 8,
+            method: Some(Method::E),
+            ..Sample::default()
+        };
+        for sample in [access(1, 10, 0x10), access(1, 10, 0x20), access(3, 30, 0x30)] {
+            writer.add(&sample);
+        }
+        writer.finish().unwrap();
+        file.extend_from_slice(b"{\"time\":5");
+        let mut recovered = Recovered::new(&file[..]);
+        let found = recovered.take(10, 1, 9);
+        assert_eq!(found.iter().map(|access| access.addr).collect::<Vec<_>>(), [0x10, 0x20]);
+        assert_eq!((op(&found[0].op), method(&found[0].method)), (Access::Store, Some(Method::E)));
+        assert!(recovered.take(20, 1, 9).is_empty());
+        assert_eq!(recovered.take(30, 1, 9).len(), 1);
+        assert_eq!(recovered.unreadable, 1, "the cut line");
+    }
+}

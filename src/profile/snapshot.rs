@@ -1,0 +1,102 @@
+//! What exists when a recording begins, as the records that would have told of it; so that a profile stands alone.
+//!
+//! perf makes the same records (tools/perf/util/synthetic-events.c): a name for each thread, a fork for each that is not its
+//! process's first, the mappings of each process, the cgroups. Their time is 0, before all others.
+
+use std::fs;
+use std::path::Path;
+
+use crate::resolve::mapping::parse_line;
+use crate::resolve::{threads, Cgroups, Error, Roots};
+use crate::sampler::encode::encode;
+use crate::sampler::record::{Layout, MappedFile, Record, SampleId, MISC_FORK_EXEC};
+
+/// `PERF_RECORD_MISC_USER`.
+const MISC_USER: u16 = 2;
+/// `PROT_EXEC` (asm-generic/mman-common.h).
+const PROT_EXEC: u32 = 4;
+
+/// Makes records and hands them out process by process.
+pub(crate) struct Snapshot<'a> {
+    pub layout: Layout,
+    pub out: &'a mut dyn FnMut(&[u8]),
+}
+
+impl Snapshot<'_> {
+    /// The cgroups that are known.
+    pub(crate) fn cgroups(&mut self, cgroups: &Cgroups) {
+        let mut bytes = Vec::new();
+        for (id, path) in cgroups.known() {
+            self.encode(&Record::Cgroup { id, path }, 0, 0, &mut bytes);
+        }
+        (self.out)(&bytes);
+    }
+
+    /// The processes that have one of `tids` among their threads; all processes where there are none to choose by.
+    ///
+    /// # Errors
+    /// The directory of processes cannot be read. A process that ends meanwhile is left out.
+    pub(crate) fn processes(&mut self, roots: &Roots, tids: Option<&[u32]>) -> Result<(), Error> {
+        let mut seen = threads::snapshot(roots)?;
+        seen.sort_by_key(|task| (task.pid, task.tid != task.pid, task.tid));
+        for process in seen.chunk_by(|a, b| a.pid == b.pid) {
+            if tids.is_some_and(|tids| !process.iter().any(|task| tids.contains(&task.tid))) {
+                continue;
+            }
+            let mut bytes = Vec::new();
+            for task in process {
+                let (pid, tid) = (task.pid, task.tid);
+                if tid != pid {
+                    let fork = Record::Fork { pid, ppid: pid, tid, ptid: pid, time: 0 };
+                    self.encode(&fork, MISC_FORK_EXEC, 0, &mut bytes);
+                }
+                self.encode(&Record::Comm { pid, tid, exec: false, comm: task.comm.as_bytes() }, 0, 0, &mut bytes);
+            }
+            if let Some(task) = process.first() {
+                self.mappings(&roots.proc, task.pid, &mut bytes);
+            }
+            (self.out)(&bytes);
+        }
+        Ok(())
+    }
+
+    /// The names of all threads, as they are at `time`.
+    pub(crate) fn names(&mut self, seen: &[threads::TaskSeen], time: u64) {
+        let mut bytes = Vec::new();
+        for task in seen {
+            let record = Record::Comm { pid: task.pid, tid: task.tid, exec: false, comm: task.comm.as_bytes() };
+            self.encode(&record, 0, time, &mut bytes);
+        }
+        (self.out)(&bytes);
+    }
+
+    fn mappings(&self, proc: &Path, pid: u32, bytes: &mut Vec<u8>) {
+        let Ok(text) = fs::read(proc.join(format!("{pid}/maps"))) else { return };
+        for mapping in text.split(|&byte| byte == b'\n').filter_map(parse_line) {
+            let file = MappedFile::Inode {
+                major: libc::major(mapping.dev),
+                minor: libc::minor(mapping.dev),
+                inode: mapping.ino,
+                generation: 0,
+            };
+            let record = Record::Mmap2 {
+                pid,
+                tid: pid,
+                addr: mapping.start,
+                len: mapping.len,
+                pgoff: mapping.pgoff,
+                file,
+                prot: mapping.prot,
+                flags: mapping.flags,
+                data: mapping.prot & PROT_EXEC == 0,
+                filename: if mapping.path.is_empty() { b"//anon" } else { &mapping.path },
+            };
+            self.encode(&record, MISC_USER, 0, bytes);
+        }
+    }
+
+    fn encode(&self, record: &Record<'_>, misc: u16, time: u64, bytes: &mut Vec<u8>) {
+        // A path is at most 4 KiB, which a record can hold.
+        encode(record, &SampleId { time, ..SampleId::default() }, misc, &self.layout, bytes);
+    }
+}

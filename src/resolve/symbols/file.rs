@@ -1,0 +1,117 @@
+//! The file that was mapped, opened: through a process that still maps it, else by its path, and only where it is the same.
+
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use super::super::mapping::{parse_line, BuildId};
+use super::super::{read, Mapping, Roots};
+use crate::sampler::operand::elf::{Elf, ReadAt};
+
+/// Mappings of one process that are looked through.
+const MAX_MAPPED: usize = 8;
+
+/// The file that a mapping described.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub path: &'a [u8],
+    /// 0 with `ino` where the mapping had its build id instead.
+    pub dev: u64,
+    pub ino: u64,
+    pub build_id: Option<&'a BuildId>,
+}
+
+/// The file, and where it was found.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub file: File,
+    /// Its headers, where it is a program for x86-64.
+    pub elf: Option<Elf>,
+    /// Its path as its process has it.
+    pub path: PathBuf,
+    /// The roots that its path may be under, for what belongs to it.
+    pub roots: Vec<PathBuf>,
+}
+
+/// Reads a file at an offset without moving anything.
+pub(super) struct At<'a>(pub &'a File);
+
+impl ReadAt for At<'_> {
+    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Option<()> {
+        self.0.read_exact_at(buffer, offset).ok()
+    }
+}
+
+/// Opens the file. `pids` are processes that may still map it; `begin` is when the capture began, `None` for one of elsewhere.
+pub(super) fn open(wanted: &Wanted<'_>, pids: &[u32], roots: &Roots, begin: Option<SystemTime>) -> Option<Found> {
+    let pids = || pids.iter().filter(|&&pid| pid != 0);
+    let relative = Path::new(OsStr::from_bytes(wanted.path)).strip_prefix("/").ok()?.to_owned();
+    let mut bases: Vec<PathBuf> = pids().map(|pid| roots.proc.join(format!("{pid}/root"))).collect();
+    bases.push(roots.files.clone());
+    let mapped = pids().flat_map(|&pid| still_mapped(wanted, pid, roots)).map(|file| (file, true));
+    let by_path = bases.iter().filter_map(|base| open_regular(&base.join(&relative)).ok().map(|file| (file, false)));
+    let (file, elf) = mapped.chain(by_path).find_map(|(file, is_mapped)| {
+        let elf = Elf::parse(&mut At(&file)).ok();
+        is_wanted(wanted, &file, elf.as_ref(), is_mapped, begin).then_some((file, elf))
+    })?;
+    Some(Found { file, elf, path: Path::new("/").join(relative), roots: bases })
+}
+
+/// The files of a process's mappings that may be it, whatever became of their paths. Only root may follow these links (proc(5)).
+///
+/// A path is another in another root, so that it says nothing here; only its last part does.
+fn still_mapped(wanted: &Wanted<'_>, pid: u32, roots: &Roots) -> Vec<File> {
+    let process = roots.proc.join(pid.to_string());
+    let maps = read(&process.join("maps")).unwrap_or_default();
+    let may_be = |mapping: &Mapping| {
+        let same = match wanted.ino {
+            0 => file_name(&mapping.path) == file_name(wanted.path),
+            ino => (mapping.dev, mapping.ino) == (wanted.dev, ino),
+        };
+        mapping.is_executable() && same
+    };
+    let mappings = maps.split(|&byte| byte == b'\n').filter_map(parse_line).filter(may_be).take(MAX_MAPPED);
+    let link = |mapping: Mapping| process.join(format!("map_files/{:x}-{:x}", mapping.start, mapping.end()));
+    mappings.filter_map(|mapping| open_regular(&link(mapping)).ok()).collect()
+}
+
+fn file_name(path: &[u8]) -> &[u8] {
+    let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
+    path.rsplit(|&byte| byte == b'/').next().unwrap_or_default()
+}
+
+/// True where the file holds what was mapped. By build id for sure; else it must not have been written to since the capture
+/// began, and where it was found by its path, that must not be a new one either.
+fn is_wanted(wanted: &Wanted<'_>, file: &File, elf: Option<&Elf>, is_mapped: bool, begin: Option<SystemTime>) -> bool {
+    if let Some(build_id) = wanted.build_id {
+        return elf.and_then(Elf::build_id).is_some_and(|found| BuildId::new(found) == *build_id);
+    }
+    let (Some(begin), Ok(metadata)) = (begin, file.metadata()) else { return false };
+    let same_inode = is_mapped || (metadata.dev(), metadata.ino()) == (wanted.dev, wanted.ino);
+    // Removing a name changes the inode's time as well, which is of no account to who has it mapped.
+    let changed = if is_mapped { modified(&metadata) } else { modified(&metadata).max(inode_changed(&metadata)) };
+    wanted.ino != 0 && same_inode && changed.is_some_and(|changed| changed <= begin)
+}
+
+fn modified(metadata: &Metadata) -> Option<SystemTime> {
+    metadata.modified().ok()
+}
+
+fn inode_changed(metadata: &Metadata) -> Option<SystemTime> {
+    let since = Duration::new(metadata.ctime().try_into().ok()?, metadata.ctime_nsec().try_into().ok()?);
+    SystemTime::UNIX_EPOCH.checked_add(since)
+}
+
+/// Opens a regular file. A pipe or a device that a container put there must not hold us up.
+pub(super) fn open_regular(path: &Path) -> io::Result<File> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::ErrorKind::InvalidInput.into())
+    }
+}

@@ -1,0 +1,163 @@
+//! Functions of the kernel and its modules, from `/proc/kallsyms` read once from front to back.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+
+use super::super::{number, read, Roots};
+use super::Named;
+
+/// The last of the kernel's own code; what follows it is freed after boot or is none.
+const END: &[u8] = b"_etext";
+/// Code that is of no module has no end either (`[bpf]`, trampolines): beyond this distance it is not trusted.
+const NEAR: u64 = 4096;
+
+/// The best symbol so far for an address: the nearest before it.
+#[derive(Debug, Clone, Default)]
+struct Best {
+    address: u64,
+    rank: (bool, i32, usize),
+    name: Vec<u8>,
+    module: Option<Vec<u8>>,
+}
+
+/// Address, type, name and module.
+type Line<'a> = (u64, u8, &'a [u8], Option<&'a [u8]>);
+
+/// Names for sorted addresses. Nothing is named where kallsyms hides its addresses.
+pub(super) fn names(roots: &Roots, addresses: &[u64]) -> Vec<Option<Named>> {
+    let Ok(file) = File::open(roots.proc.join("kallsyms")) else { return Vec::new() };
+    let modules = read(&roots.proc.join("modules")).unwrap_or_default();
+    parse(BufReader::with_capacity(1 << 16, file), &modules, addresses)
+}
+
+fn parse(mut kallsyms: impl BufRead, modules: &[u8], addresses: &[u64]) -> Vec<Option<Named>> {
+    // A symbol is kept with the first address that it is not above; those after it look back.
+    let mut best: Vec<Best> = vec![Best::default(); addresses.len()];
+    let mut end = 0;
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match kallsyms.read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {}
+        }
+        let Some((address, kind, name, module)) = split(&line) else { continue };
+        if name == END && module.is_none() {
+            end = address;
+        }
+        if address == 0 || !matches!(kind, b't' | b'T' | b'w' | b'W') {
+            continue;
+        }
+        let Some(best) = best.get_mut(addresses.partition_point(|&wanted| wanted < address)) else { continue };
+        let underscores = name.iter().take_while(|&&byte| byte == b'_').count();
+        // Of several names of one address the one that perf shows: global, with few underscores before it, and long.
+        let rank = (kind == b'T', -(underscores as i32), name.len());
+        if (address, rank) > (best.address, best.rank) {
+            *best = Best { address, rank, name: name.to_owned(), module: module.map(<[u8]>::to_owned) };
+        }
+    }
+    let mut nearest: Option<Best> = None;
+    let mut names = Vec::with_capacity(addresses.len());
+    for (best, &address) in best.into_iter().zip(addresses) {
+        if best.address > nearest.as_ref().map_or(0, |nearest| nearest.address) {
+            nearest = Some(best);
+        }
+        names.push(nearest.as_ref().and_then(|nearest| named(nearest, address, end, modules)));
+    }
+    names
+}
+
+fn named(best: &Best, address: u64, end: u64, modules: &[u8]) -> Option<Named> {
+    let offset = address - best.address;
+    let holds = match &best.module {
+        None => address < end,
+        Some(module) => match range(modules, module) {
+            Some((start, size)) => address.wrapping_sub(start) < size && best.address >= start,
+            None => offset < NEAR,
+        },
+    };
+    let name = String::from_utf8(best.name.clone()).ok()?;
+    let dso = best.module.as_ref().map(|module| [b"[", &module[..], b"]"].concat());
+    holds.then_some(Named { name, offset, dso })
+}
+
+/// `ADDRESS TYPE NAME`, and `[MODULE]` where it is of one.
+fn split(line: &[u8]) -> Option<Line<'_>> {
+    let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let address = number(words.next()?, 16)?;
+    let &[kind] = words.next()? else { return None };
+    let name = words.next()?;
+    let module =
+        words.next().map(|word| word.strip_prefix(b"[").and_then(|word| word.strip_suffix(b"]")).unwrap_or(word));
+    Some((address, kind, name, module))
+}
+
+/// Where a module lies, from a line `NAME SIZE REFCOUNT DEPENDENCIES STATE ADDRESS` of `/proc/modules`.
+fn range(modules: &[u8], name: &[u8]) -> Option<(u64, u64)> {
+    modules.split(|&byte| byte == b'\n').find_map(|line| {
+        let mut words = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
+        if words.next()? != name {
+            return None;
+        }
+        let size = number(words.next()?, 10)?;
+        let address = words.nth(3)?.strip_prefix(b"0x")?;
+        Some((number(address, 16)?, size)).filter(|&(start, _)| start != 0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const KALLSYMS: &[u8] = b"ffffffff81002000 T later\n\
+        ffffffff81000000 T _stext\n\
+        ffffffff81001000 t __local\n\
+        ffffffff81001000 T global\n\
+        ffffffff81001000 T __x_global_of_more\n\
+        ffffffff81001800 D data\n\
+        ffffffff81003000 T _etext\n\
+        ffffffff82000000 T _sinittext\n\
+        ffffffffc0001000 t of_module\t[a_module]\n\
+        ffffffffc0008000 t bpf_prog_1\t[bpf]\n";
+
+    fn name(address: u64) -> Option<(String, u64, Option<Vec<u8>>)> {
+        let names = parse(KALLSYMS, b"a_module 16384 0 - Live 0xffffffffc0000000\n", &[0xffff_ffff_8000_0000, address]);
+        names[1].clone().map(|named| (named.name, named.offset, named.dso))
+    }
+
+    #[test]
+    fn the_nearest_function_before_an_address_is_its() {
+        assert_eq!(name(0xffff_ffff_8100_1900), Some(("global".to_owned(), 0x900, None)));
+        assert_eq!(name(0xffff_ffff_8100_2000), Some(("later".to_owned(), 0, None)));
+        assert_eq!(name(0xffff_ffff_c000_1004), Some(("of_module".to_owned(), 4, Some(b"[a_module]".to_vec()))));
+        assert_eq!(name(0xffff_ffff_c000_8010), Some(("bpf_prog_1".to_owned(), 16, Some(b"[bpf]".to_vec()))));
+    }
+
+    #[test]
+    fn what_is_beyond_known_code_has_no_name() {
+        for address in [0xffff_ffff_8100_3000, 0xffff_ffff_8200_0010, 0xffff_ffff_c000_4000, 0xffff_ffff_c000_9000] {
+            assert_eq!(name(address), None, "{address:#x}");
+        }
+        let zeros =
+            parse(&b"0000000000000000 T _stext\n0000000000000000 T _etext\n"[..], b"", &[0xffff_ffff_8100_0000]);
+        assert_eq!(zeros, [None]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(text in prop::collection::vec(any::<u8>(), 0..500), modules in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse(&text[..], &modules, &[0, 5, u64::MAX]);
+        }
+
+        #[test]
+        fn many_addresses_get_what_one_gets(mut addresses in prop::collection::vec(0xffff_ffff_80ff_f000u64..0xffff_ffff_8100_4000, 1..50)) {
+            addresses.sort_unstable();
+            addresses.dedup();
+            let all = parse(KALLSYMS, b"", &addresses);
+            for (named, &address) in all.iter().zip(&addresses) {
+                prop_assert_eq!(named, &parse(KALLSYMS, b"", &[address])[0]);
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::MetadataExt;
+
+use super::*;
+
+/// A host of files under a directory, with this test's own program at `/bin/prog` and one process that maps it.
+struct Host {
+    _dir: tempfile::TempDir,
+    roots: Roots,
+}
+
+impl Host {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let files = dir.path().join("files");
+        fs::create_dir_all(files.join("bin")).unwrap();
+        fs::copy("/proc/self/exe", files.join("bin/prog")).unwrap();
+        let roots = Roots { proc: dir.path().join("proc"), files, ..Roots::default() };
+        let own = roots.proc.join("self");
+        fs::create_dir_all(&own).unwrap();
+        std::os::unix::fs::symlink("/proc/self/fd", own.join("fd")).unwrap();
+        Self { _dir: dir, roots }
+    }
+
+    fn map(&self, pid: u32, dev: u64, ino: u64) {
+        let process = self.roots.proc.join(pid.to_string());
+        fs::create_dir_all(&process).unwrap();
+        let (major, minor) = (libc::major(dev), libc::minor(dev));
+        let text = format!("10000000-50000000 r-xp 00000000 {major:02x}:{minor:02x} {ino} /bin/prog\n");
+        fs::write(process.join("maps"), text).unwrap();
+    }
+
+    fn file(&self) -> std::path::PathBuf {
+        self.roots.files.join("bin/prog")
+    }
+
+    fn later() -> SystemTime {
+        SystemTime::now() + std::time::Duration::from_secs(60)
+    }
+}
+
+/// Where this function is in the file.
+#[inline(never)]
+extern "C" fn a_function_to_be_found(seed: u64) -> u64 {
+    std::hint::black_box(seed).rotate_left(7) ^ 0x5eed
+}
+
+fn offset_of_the_function() -> u64 {
+    let address = a_function_to_be_found as *const () as usize as u64;
+    let maps = fs::read("/proc/self/maps").unwrap();
+    let mapping = maps
+        .split(|&byte| byte == b'\n')
+        .filter_map(super::super::mapping::parse_line)
+        .find(|mapping| mapping.start <= address && address < mapping.end())
+        .unwrap();
+    address - mapping.start + mapping.pgoff
+}
+
+fn name_of(host: &Host, pid: u32, begin: Option<SystemTime>) -> Symbol {
+    let mut maps = Maps::new(&host.roots, 1 << 20);
+    let mut modules = Modules::new();
+    let code = modules.locate(&mut maps, pid, CpuMode::User, 0x1000_0000 + offset_of_the_function()).unwrap();
+    modules.finish(&maps);
+    let options = SymbolOptions { roots: host.roots.clone(), begin };
+    symbolize(&modules, [code, code], &options).get(code).unwrap().clone()
+}
+
+#[test]
+fn a_file_is_read_where_it_is_the_one_that_was_mapped() {
+    let host = Host::new();
+    let metadata = fs::metadata(host.file()).unwrap();
+    host.map(40, metadata.dev(), metadata.ino());
+    let symbol = name_of(&host, 40, Some(Host::later()));
+    let (name, offset) = symbol.function.clone().expect("named");
+    assert!(name.contains("a_function_to_be_found"), "{symbol}");
+    assert_eq!(offset, 0);
+    assert!(symbol.to_string().ends_with("+0x0 (prog)"), "{symbol}");
+
+    assert_eq!(name_of(&host, 40, None).function, None, "an inode says nothing on another host");
+    host.map(40, metadata.dev(), metadata.ino() + 1);
+    let other = name_of(&host, 40, Some(Host::later()));
+    assert_eq!(other.function, None, "another inode");
+    assert_eq!(other.to_string(), format!("prog+{:#x}", offset_of_the_function()));
+}
+
+#[test]
+fn a_file_that_changed_since_is_not_read() {
+    let host = Host::new();
+    let metadata = fs::metadata(host.file()).unwrap();
+    host.map(40, metadata.dev(), metadata.ino());
+    let begin = metadata.modified().unwrap() + std::time::Duration::from_secs(5);
+    assert!(name_of(&host, 40, Some(begin)).function.is_some());
+    let mut file = fs::OpenOptions::new().append(true).open(host.file()).unwrap();
+    file.write_all(b"more").unwrap();
+    file.set_modified(begin + std::time::Duration::from_secs(1)).unwrap();
+    assert_eq!(name_of(&host, 40, Some(begin)).function, None);
+}
+
+#[test]
+fn a_build_id_finds_the_file_of_a_process_that_is_gone() {
+    let host = Host::new();
+    let id = crate::sampler::operand::elf::Elf::parse(&mut file::At(&fs::File::open(host.file()).unwrap())).unwrap();
+    let Some(id) = id.build_id().map(BuildId::new) else {
+        println!("SKIP: a_build_id_finds_the_file_of_a_process_that_is_gone: this test has no build id");
+        return;
+    };
+    let name = |id| {
+        let mut maps = Maps::new(&host.roots, 1 << 20);
+        maps.exec(41);
+        let mapping = Mapping {
+            start: 0x1000_0000,
+            len: 0x4000_0000,
+            pgoff: 0,
+            prot: 5,
+            flags: 2,
+            dev: 0,
+            ino: 0,
+            build_id: Some(id),
+            path: Arc::from(&b"/bin/prog"[..]),
+        };
+        maps.mmap(41, &mapping);
+        let mut modules = Modules::new();
+        let code = modules.locate(&mut maps, 41, CpuMode::User, 0x1000_0000 + offset_of_the_function()).unwrap();
+        maps.exit(41);
+        let symbols = symbolize(&modules, [code], &SymbolOptions { roots: host.roots.clone(), begin: None });
+        symbols.get(code).unwrap().function.clone()
+    };
+    assert!(name(id).unwrap().0.contains("a_function_to_be_found"));
+    assert_eq!(name(BuildId::new(&[7; 20])), None, "another build");
+}
+
+#[test]
+fn damaged_files_give_no_names_and_do_no_harm() {
+    let host = Host::new();
+    let whole = fs::read(host.file()).unwrap();
+    // Section headers are at the end: zeros, noise and a cut in places that are spread over the file.
+    for step in 0..12u64 {
+        let mut bytes = whole.clone();
+        let at = (whole.len() as u64 * step / 12) as usize;
+        match step % 3 {
+            0 => bytes.truncate(at),
+            1 => bytes[at..].iter_mut().step_by(97).for_each(|byte| *byte ^= 0x5a),
+            _ => bytes.splice(at..(at + 4096).min(whole.len()), []).for_each(drop),
+        }
+        fs::write(host.file(), bytes).unwrap();
+        let metadata = fs::metadata(host.file()).unwrap();
+        host.map(40, metadata.dev(), metadata.ino());
+        let _ = name_of(&host, 40, Some(Host::later()));
+    }
+}
+
+#[test]
+fn code_of_one_file_is_the_same_in_every_process() {
+    let host = Host::new();
+    host.map(40, 1, 2);
+    host.map(41, 1, 2);
+    host.map(42, 1, 3);
+    let mut maps = Maps::new(&host.roots, 1 << 20);
+    let mut modules = Modules::new();
+    let mut at = |pid, ip| modules.locate(&mut maps, pid, CpuMode::User, ip);
+    assert_eq!(at(40, 0x1000_0010), at(41, 0x1000_0010));
+    assert_ne!(at(40, 0x1000_0010), at(42, 0x1000_0010));
+    assert_eq!(at(40, 0x6000_0000), None);
+    let kernel = modules.locate(&mut maps, 40, CpuMode::Kernel, 0xffff_ffff_8100_0000).unwrap();
+    assert_eq!(Some(kernel), modules.locate(&mut maps, 42, CpuMode::Unknown, 0xffff_ffff_8100_0000));
+    let symbols = symbolize(&modules, [kernel], &SymbolOptions { roots: host.roots.clone(), begin: None });
+    assert_eq!(symbols.get(kernel).unwrap().to_string(), "[kernel.kallsyms]+0xffffffff81000000");
+}
+
+#[test]
+fn the_vdso_is_the_same_everywhere() {
+    let mut maps = Maps::new(&Roots::default(), 1 << 20);
+    let text = fs::read("/proc/self/maps").unwrap();
+    let mut mappings = text.split(|&byte| byte == b'\n').filter_map(super::super::mapping::parse_line);
+    let Some(vdso) = mappings.find(|mapping| &*mapping.path == VDSO) else {
+        println!("SKIP: the_vdso_is_the_same_everywhere: no vdso here");
+        return;
+    };
+    let mut modules = Modules::new();
+    let mut codes = Vec::new();
+    for ip in (vdso.start..vdso.end()).step_by(64) {
+        codes.extend(modules.locate(&mut maps, std::process::id(), CpuMode::User, ip));
+    }
+    let options = SymbolOptions { begin: Some(SystemTime::now()), ..SymbolOptions::default() };
+    let symbols = symbolize(&modules, codes, &options);
+    let names: Vec<_> = symbols.iter().filter_map(|(_, symbol)| symbol.function.as_ref()).collect();
+    assert!(names.iter().any(|(name, _)| name.contains("clock_gettime")), "{names:?}");
+}

@@ -1,0 +1,175 @@
+//! A recorded profile in place of rings: the same order, the same names, the same sinks.
+
+use std::fs::File;
+use std::time::Duration;
+
+use super::hints::Hints;
+use super::order::Order;
+use super::{Names, Outcome, Sink};
+use crate::profile::hints::{self, HintRecord};
+use crate::profile::{Item, PerfDataError, Profile};
+use crate::resolve::Modules;
+use crate::sampler::intake::Intake;
+use crate::sampler::loss::Loss;
+use crate::sampler::record::Header;
+use crate::sampler::{Batch, Captured, SideBand, TimedSideBand};
+
+/// Records between two questions whether to stop.
+const STOP_EVERY: u32 = 1 << 16;
+
+/// Records between two looks at what is full.
+const TAKE_EVERY: u32 = 1 << 10;
+
+/// Hands the samples of `profile` to `sink`; what is held back while it is put in order, and the mappings, take some part
+/// of `memory` bytes. It ends early where `stop`, which is asked from time to time, says so. What was damaged is asked of the
+/// profile afterwards.
+///
+/// # Errors
+/// The file cannot be read any further; the sink has what came before.
+pub fn replay(
+    profile: &mut Profile,
+    memory: usize,
+    sink: &mut dyn Sink,
+    mut stop: impl FnMut() -> bool,
+) -> Result<Outcome, PerfDataError> {
+    let reading = profile.reading();
+    let recovers = reading.recovers();
+    let identity = profile.identity();
+    let mut replay = Replay {
+        order: Order::new(1, memory / 4 / size_of::<Captured>()),
+        intake: Intake::new(identity, reading),
+        names: Names::recorded(memory / 4, identity.child_pid_namespace),
+        accesses: 0,
+        first: u64::MAX,
+        mark: 0,
+    };
+    replay.names.recovered = profile.recovered.take().filter(|_| recovers);
+    replay.names.hints = profile.hints.is_some().then(Hints::default);
+    replay.names.modules = sink.wants_code().then(Modules::new);
+    for (id, path) in profile.meta.as_ref().map(|meta| meta.cgroups.as_slice()).unwrap_or_default() {
+        if let Some(path) = crate::profile::meta::from_hex(path) {
+            replay.names.cgroups.record(*id, &path);
+        }
+    }
+    // What was newest at one mark is complete at the next (`perf_event__process_finished_round` in tools/perf/util).
+    let mut newest = 0;
+    let mut count = 0u32;
+    let ended = loop {
+        count = count.wrapping_add(1);
+        if count.is_multiple_of(STOP_EVERY) && stop() {
+            break Ok(());
+        }
+        match profile.perf_data.next_item() {
+            Ok(Some(Item::Record { bytes, layout, .. })) => {
+                let malformed = replay.intake.loss().malformed;
+                replay.intake.take(bytes, layout);
+                if replay.intake.loss().malformed > malformed {
+                    let header = Header::read(bytes);
+                    profile.note_unparseable(header);
+                }
+                if count.is_multiple_of(TAKE_EVERY) {
+                    replay.take_hints(profile.hints.as_mut(), replay.intake.newest());
+                    replay.take_full(sink);
+                }
+            }
+            Ok(Some(Item::Round)) => {
+                replay.take_hints(profile.hints.as_mut(), replay.intake.newest());
+                replay.complete(newest, sink);
+                newest = replay.intake.newest();
+            }
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    replay.take_hints(profile.hints.as_mut(), u64::MAX);
+    replay.complete(u64::MAX, sink);
+    let Replay { mut names, order, intake, accesses, first, .. } = replay;
+    profile.recovered = names.recovered;
+    let mut modules = names.modules.take().unwrap_or_default();
+    modules.finish_recorded();
+    let mut loss = names.loss;
+    loss.add(intake.loss());
+    loss.late = order.late;
+    let span = Duration::from_nanos(intake.newest().saturating_sub(first));
+    let mut outcome = Outcome {
+        samples: names.records,
+        accesses,
+        events: loss.samples,
+        duration: span,
+        recovery: None,
+        hints: names.hints.take().map(|hints| hints.counts),
+        loss,
+        notes: Vec::new(),
+        modules,
+    };
+    if let (Some(hints), Some(recorded)) =
+        (&mut outcome.hints, profile.meta.as_ref().and_then(|meta| meta.hints.clone()))
+    {
+        // How they were seen and what was lost before they were written.
+        (hints.rung, hints.missing, hints.counts) = (recorded.rung, recorded.missing, recorded.counts);
+    }
+    if let Some(meta) = &profile.meta {
+        outcome.events = meta.happened;
+        outcome.duration = Duration::try_from_secs_f64(meta.duration).unwrap_or(span);
+        // The events knew at their end what no record could say any more.
+        let Loss { ring_full, side_band, corrupt_rings, .. } = meta.loss;
+        outcome.loss.ring_full = outcome.loss.ring_full.max(ring_full);
+        outcome.loss.side_band = outcome.loss.side_band.max(side_band);
+        outcome.loss.corrupt_rings = corrupt_rings;
+        outcome.notes.clone_from(&meta.notes);
+    }
+    ended.map(|()| outcome)
+}
+
+/// A replay at work.
+struct Replay {
+    order: Order,
+    intake: Intake,
+    names: Names,
+    accesses: u64,
+    /// Time of the first sample.
+    first: u64,
+    /// Until when all has been read.
+    mark: u64,
+}
+
+impl Replay {
+    /// Takes the hints up to `until`, which must come before the samples of their time.
+    fn take_hints(&mut self, hints: Option<&mut hints::Hints<File>>, until: u64) {
+        let Some(hints) = hints else { return };
+        let side_band = std::iter::from_fn(|| hints.next_until(until)).map(|record| {
+            let HintRecord { tid, pid, hint, time, .. } = record;
+            TimedSideBand { time, what: SideBand::Hint { time, pid, tid, hint } }
+        });
+        self.order.push(Batch { side_band: side_band.collect(), ..Batch::default() });
+    }
+
+    fn push(&mut self, batch: Batch) {
+        for captured in &batch.samples {
+            self.first = self.first.min(captured.sample.time);
+        }
+        self.order.push(batch);
+    }
+
+    /// Takes the batches that are full, and makes room where too many wait.
+    fn take_full(&mut self, sink: &mut dyn Sink) {
+        while let Some(batch) = self.intake.full().next() {
+            self.push(batch);
+            if self.order.is_full() {
+                self.accesses += self.names.release(&mut self.order, sink);
+            }
+        }
+    }
+
+    /// All older than `until` has been read.
+    fn complete(&mut self, until: u64, sink: &mut dyn Sink) {
+        self.mark = self.mark.max(until);
+        let batches: Vec<Batch> = self.intake.complete(self.mark).collect();
+        for batch in batches {
+            self.push(batch);
+        }
+        if self.order.is_due() {
+            self.accesses += self.names.release(&mut self.order, sink);
+        }
+    }
+}

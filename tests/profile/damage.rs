@@ -1,0 +1,124 @@
+//! Files that are cut or changed give what can be read, and say so.
+
+use std::io::Cursor;
+
+use proptest::prelude::*;
+use scxprof::profile::{Item, PerfData, Profile};
+use scxprof::session::replay;
+
+use super::made::{self, Order};
+use super::{replayed, said, scxprof, Collect};
+
+const ORDER: Order = Order { big: false };
+
+/// Records that can be read of these bytes, and whether anything is damaged; `None` where there can be no record.
+fn count(bytes: &[u8]) -> Option<(usize, bool)> {
+    let mut file = PerfData::open(Cursor::new(bytes)).ok()?;
+    let mut records = 0;
+    while let Some(item) = file.next_item().unwrap() {
+        records += usize::from(matches!(item, Item::Record { .. }));
+    }
+    Some((records, file.damage().any()))
+}
+
+#[test]
+fn every_prefix_gives_its_whole_records() {
+    for order in [ORDER, Order { big: true }] {
+        let records = made::records(order);
+        let whole = made::file(order, &records);
+        let data_at = whole.len() - records.concat().len();
+        for len in 0..whole.len() {
+            let result = count(&whole[..len]);
+            if len < data_at {
+                assert_eq!(result, None, "{len} bytes");
+                continue;
+            }
+            let mut end = data_at;
+            let complete = records.iter().take_while(|record| {
+                end += record.len();
+                end <= len
+            });
+            let expected = complete.filter(|record| record.len() > 8).count();
+            assert_eq!(result, Some((expected, true)), "{len} bytes");
+        }
+        assert_eq!(count(&whole), Some((49, false)));
+    }
+}
+
+#[test]
+fn reading_goes_on_after_a_hole() {
+    let records = made::records(ORDER);
+    let mut bytes = made::file(ORDER, &records);
+    let data_at = bytes.len() - records.concat().len();
+    let at = data_at + records[..10].concat().len();
+    bytes[at..at + 24].fill(0);
+    let (_dir, path) = made::write(&bytes);
+    let (collect, _, damage) = replayed(&path);
+    assert_eq!(collect.samples.len(), 41, "one record was lost");
+    assert_eq!(damage.len(), 1, "{damage:?}");
+    let output = scxprof(&["extract", "-f", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    assert!(!output.stdout.is_empty(), "what could be read was used");
+    assert!(said(&output).contains("of perf.data make no sense (1 places)"), "{}", said(&output));
+}
+
+#[test]
+fn a_record_that_contradicts_itself_is_counted() {
+    let mut records = made::records(ORDER);
+    // A sample of half the fields.
+    records[7] = [&[9, 0, 0, 0, 2, 0, 24, 0][..], &[1; 16]].concat();
+    let (_dir, path) = made::write(&made::file(ORDER, &records));
+    let output = scxprof(&["process", "-v", "-f", path.to_str().unwrap()]);
+    assert!(said(&output).contains("Parsed 41 of 42 records (0 skipped, 1 unparseable)"), "{}", said(&output));
+    assert!(said(&output).contains("record SAMPLE at byte"), "{}", said(&output));
+}
+
+#[test]
+fn a_cut_file_ends_with_another_code() {
+    let whole = made::file(ORDER, &made::records(ORDER));
+    let (dir, path) = made::write(&whole[..whole.len() - 100]);
+    let output = scxprof(&["process", "-f", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    let lines = dir.path().join("perf.data.out/perf.jsonl");
+    let text = std::fs::read(&lines).unwrap();
+    std::fs::write(&lines, &text[..text.len() - 100]).unwrap();
+    let output = scxprof(&["extract", "-f", lines.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    assert!(said(&output).contains("1 of 4"), "{}", said(&output));
+    assert!(!output.stdout.is_empty());
+    for bytes in [&b""[..], b"PERFILE2", b"nothing of the kind, but long enough to be looked at"] {
+        std::fs::write(&path, bytes).unwrap();
+        let output = scxprof(&["extract", "-f", path.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        assert!(output.stdout.is_empty());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn changed_bytes_are_read_or_counted(
+        big in any::<bool>(), changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20)
+    ) {
+        let order = Order { big };
+        let mut bytes = made::file(order, &made::records(order));
+        for (index, value) in changes {
+            let at = index.index(bytes.len());
+            bytes[at] = value;
+        }
+        let (_dir, path) = made::write(&bytes);
+        if let Ok(mut profile) = Profile::open(&path) {
+            let mut collect = Collect::default();
+            let _ = replay(&mut profile, 1 << 20, &mut collect, || false);
+            prop_assert!(collect.samples.len() <= 100);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_file_or_none(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), piped in any::<bool>()) {
+        let head: Vec<u8> = if piped { [&b"PERFILE2"[..], &16u64.to_le_bytes()].concat() } else { b"PERFILE2".to_vec() };
+        bytes.splice(0..0, head);
+        let _ = count(&bytes);
+    }
+}

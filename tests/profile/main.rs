@@ -1,0 +1,52 @@
+//! Profiles: written, read again, compared with perf, damaged.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
+
+mod damage;
+mod made;
+mod names;
+mod perf;
+mod roundtrip;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use scxprof::profile::Profile;
+use scxprof::resolve::Cgroups;
+use scxprof::sample::Sample;
+use scxprof::session::{replay, Outcome, Sink};
+
+/// Keeps every sample with the path of its cgroup.
+#[derive(Default, Debug, PartialEq)]
+struct Collect {
+    /// As they came.
+    samples: Vec<Sample>,
+    /// Of the same samples.
+    paths: Vec<Option<Vec<u8>>>,
+}
+
+impl Sink for Collect {
+    fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
+        // The id of a cgroup is the kernel's, and the same in both.
+        self.samples.push(*sample);
+        self.paths.push(cgroups.path(sample.cgroup).map(|path| path.to_vec()));
+    }
+}
+
+/// The samples of a profile.
+fn replayed(path: &Path) -> (Collect, Outcome, Vec<String>) {
+    let mut profile = Profile::open(path).unwrap();
+    let mut collect = Collect::default();
+    let outcome = replay(&mut profile, 64 << 20, &mut collect, || false).unwrap();
+    (collect, outcome, profile.damage())
+}
+
+/// Runs our binary.
+fn scxprof(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_scxprof")).args(args).output().unwrap()
+}
+
+/// What it says on stderr.
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}

@@ -1,0 +1,76 @@
+//! Names are bytes, from the records to the lines and the configuration.
+
+use super::made::{self, Order};
+use super::{said, scxprof};
+
+const ORDER: Order = Order { big: false };
+
+#[test]
+fn names_survive_process_and_extract() {
+    let (dir, path) = made::write(&made::file(ORDER, &made::records(ORDER)));
+    let path = path.to_str().unwrap();
+    let output = scxprof(&["process", "-f", path]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("Parsed 42 of 42 records (0 skipped, 0 unparseable)"), "{}", said(&output));
+    let lines = std::fs::read_to_string(dir.path().join("perf.data.out/perf.jsonl")).unwrap();
+    let lines: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 42);
+    assert_eq!(lines[1]["comm"], "job 3/4");
+    assert_eq!(lines[1]["cgroup"], "/workload.slice/my app.slice");
+    assert_eq!(lines[1].get("comm_hex"), None);
+    assert_eq!(lines[0]["comm_hex"], "636166c3ff");
+    assert_eq!(
+        (&lines[0]["place"], &lines[0]["ino"], &lines[0]["offset"]),
+        (&"shared".into(), &9.into(), &0x2_0000.into())
+    );
+    assert_eq!((&lines[0]["time"], &lines[0]["phys_addr"]), (&"1.000000000".into(), &"100070000".into()));
+
+    let jsonl = format!("{path}.out/perf.jsonl");
+    let options = ["--target-cpus", "64", "--cell", r"app=my app\.slice$", "-v"];
+    let from_profile = scxprof(&[&["extract", "-f", path], &options[..]].concat());
+    let from_lines = scxprof(&[&["extract", "-f", &jsonl], &options[..]].concat());
+    assert!(from_profile.status.success(), "{}", said(&from_profile));
+    assert!(String::from_utf8_lossy(&from_profile.stdout).contains("my app"));
+    assert_eq!(from_profile.stdout, from_lines.stdout);
+    assert!(said(&from_profile).contains("job 3/4") && said(&from_profile).contains(r"caf\xc3\xff"));
+
+    let only = scxprof(&["extract", "-f", path, "--comm", "^job 3/4$", "-v"]);
+    assert!(said(&only).contains("job 3/4") && !said(&only).contains("renamed"), "{}", said(&only));
+}
+
+#[test]
+fn what_is_there_is_not_overwritten() {
+    let (dir, path) = made::write(&made::file(ORDER, &made::records(ORDER)));
+    let out = dir.path().join("perf.data.out");
+    std::fs::create_dir(&out).unwrap();
+    std::fs::write(out.join("perf.jsonl"), "mine").unwrap();
+    let output = scxprof(&["process", "-f", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert_eq!(std::fs::read(out.join("perf.jsonl")).unwrap(), b"mine");
+    let dir_arg = dir.path().to_str().unwrap();
+    for args in [vec!["-o", dir_arg], vec!["-o", &format!("{dir_arg}/x"), "-f", path.to_str().unwrap()]] {
+        let output = scxprof(&[&["record", "-t", "0.1"], &args[..]].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(said(&output).contains("exists already"), "{}", said(&output));
+    }
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 2, "nothing was left behind");
+}
+
+#[test]
+fn upstream_directories_are_profiles() {
+    let order = ORDER;
+    let dir = tempfile::tempdir().unwrap();
+    let inner = dir.path().join("some recording");
+    std::fs::create_dir(&inner).unwrap();
+    std::fs::write(inner.join("perf.mem.data"), made::file(order, &made::records(order))).unwrap();
+    std::fs::write(inner.join("hints.jsonl"), "{\"pid\":100,\"tgid\":100,\"hints\":7,\"timestamp\":1000005000}\n")
+        .unwrap();
+    let output = scxprof(&["process", "-f", dir.path().to_str().unwrap()]);
+    assert!(output.status.success(), "{}", said(&output));
+    let mut out = dir.path().as_os_str().to_owned();
+    out.push(".out");
+    let lines = std::fs::read_to_string(std::path::Path::new(&out).join("perf.jsonl")).unwrap();
+    std::fs::remove_dir_all(&out).unwrap();
+    let hints = |hint: u64| lines.lines().filter(|line| line.contains(&format!("\"hint\":{hint},"))).count();
+    assert_eq!((hints(7), hints(0)), (15, 27));
+}

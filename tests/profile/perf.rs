@@ -1,0 +1,239 @@
+//! Against perf, where it is installed: the same records, the same fields, the same counts.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use scxprof::profile::{record_name, Item, PerfData};
+use scxprof::sampler::record::{decode, sample_type as t, Record};
+
+use super::{replayed, said, scxprof};
+
+fn perf(args: &[&str], path: &Path) -> String {
+    let output = Command::new("perf").args(args).arg("-i").arg(path).output().unwrap();
+    assert!(output.status.success(), "perf {args:?}: {}", said(&output));
+    assert!(!said(&output).contains("libtraceevent"), "perf {args:?}: {}", said(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// True where perf is there.
+fn installed(test: &str) -> bool {
+    let found = Command::new("perf").arg("--version").output().is_ok_and(|output| output.status.success());
+    if !found {
+        println!("SKIP: {test}: perf is not installed");
+    }
+    found
+}
+
+/// One field of every sample, as perf prints it.
+fn field(path: &Path, name: &str) -> Vec<String> {
+    let text = perf(&["script", "--ns", "-F", name], path);
+    text.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect()
+}
+
+struct Read {
+    time: u64,
+    pid: u32,
+    tid: u32,
+    fields: BTreeMap<&'static str, String>,
+}
+
+/// Compares all that perf says of the file.
+fn compare(path: &Path) {
+    let mut file = PerfData::open(File::open(path).unwrap()).unwrap();
+    let mut samples = Vec::new();
+    while let Some(item) = file.next_item().unwrap() {
+        let Item::Record { bytes, event, layout } = item else { continue };
+        let (layout, Ok((_, Record::Sample(sample), _))) = (*layout, decode(bytes, layout)) else { continue };
+        let bits = layout.sample_type;
+        let mut fields = BTreeMap::from([("event", event.to_string())]);
+        let hex = |value: u64| format!("{value:x}");
+        for (bit, name, text) in [
+            (t::IP, "ip", hex(sample.ip)),
+            (t::ADDR, "addr", hex(sample.addr)),
+            (t::PHYS_ADDR, "phys_addr", hex(sample.phys_addr)),
+            (t::DATA_SRC, "data_src", hex(sample.data_src)),
+            (t::WEIGHT, "weight", sample.weight.to_string()),
+            (t::WEIGHT_STRUCT, "weight", (sample.weight as u32).to_string()),
+            (t::PERIOD, "period", sample.period.to_string()),
+            (t::CPU, "cpu", format!("[{:03}]", sample.cpu)),
+            (t::TIME, "time", format!("{}.{:09}:", sample.time / 1_000_000_000, sample.time % 1_000_000_000)),
+        ] {
+            // With a callchain perf prints that in place of the ip.
+            if bits & bit != 0 && (name != "ip" || bits & t::CALLCHAIN == 0) {
+                fields.insert(name, text);
+            }
+        }
+        if bits & t::TID != 0 {
+            fields.insert("pid", (sample.pid as i32).to_string());
+            fields.insert("tid", (sample.tid as i32).to_string());
+        }
+        samples.push(Read { time: sample.time, pid: sample.pid, tid: sample.tid, fields });
+    }
+    assert!(!file.damage().any(), "{:?}", file.damage());
+    samples.sort_by_key(|sample| sample.time);
+
+    let names: Vec<String> = file.events().iter().map(|event| event.name.clone().unwrap_or_default()).collect();
+    let first = samples.first().unwrap();
+    let common: Vec<&str> = first
+        .fields
+        .keys()
+        .copied()
+        .filter(|name| samples.iter().all(|sample| sample.fields.contains_key(name)))
+        .collect();
+    assert!(common.len() >= 5, "{common:?}");
+    for &name in &common {
+        let theirs = field(path, name);
+        assert_eq!(theirs.len(), samples.len(), "samples with {name}");
+        for (index, (theirs, sample)) in theirs.iter().zip(&samples).enumerate() {
+            let ours = &sample.fields[name];
+            match name {
+                "event" => {
+                    let ours = &names[ours.parse::<usize>().unwrap()];
+                    assert_eq!(theirs.trim_end_matches(':'), ours, "event of sample {index}");
+                }
+                // What is behind it is the same in words.
+                "data_src" => assert_eq!(theirs.split_whitespace().next(), Some(ours.as_str()), "sample {index}"),
+                _ => assert_eq!(theirs, ours, "{name} of sample {index}"),
+            }
+        }
+    }
+
+    // Names come by another way than the fields.
+    let (collect, outcome, _) = replayed(path);
+    assert_eq!(outcome.loss.malformed, 0);
+    let named: HashMap<(u64, u32, u32), Vec<u8>> = collect
+        .samples
+        .iter()
+        .filter_map(|sample| Some(((sample.time, sample.pid, sample.tid), sample.comm?.as_bytes().to_vec())))
+        .collect();
+    let mut compared = 0;
+    for (theirs, sample) in field(path, "comm").iter().zip(&samples) {
+        if let Some(ours) = named.get(&(sample.time, sample.pid, sample.tid)) {
+            assert_eq!(theirs, String::from_utf8_lossy(ours).trim(), "name of {} at {}", sample.tid, sample.time);
+            compared += 1;
+        }
+    }
+    assert!(compared > 0, "no name was compared");
+
+    let stats = perf(&["report", "--stats"], path);
+    let theirs: BTreeMap<&str, u64> = stats
+        .lines()
+        .skip_while(|line| !line.contains("Aggregated stats"))
+        .skip(1)
+        .take_while(|line| !line.trim_end().ends_with("stats:"))
+        .filter_map(|line| {
+            let (name, rest) = line.trim().split_once(" events:")?;
+            Some((name, rest.split_whitespace().next()?.parse().ok()?))
+        })
+        .filter(|(name, _)| *name != "TOTAL")
+        .collect();
+    let ours: BTreeMap<&str, u64> = file.counts().map(|(kind, count)| (record_name(kind), count)).collect();
+    assert_eq!(ours, theirs);
+}
+
+fn fixtures() -> PathBuf {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/fixtures");
+    std::env::var_os("SCXPROF_FIXTURES").map_or(beside, PathBuf::from).join("perf-data")
+}
+
+#[test]
+fn recordings_of_real_hardware_are_read_as_perf_reads_them() {
+    let test = "recordings_of_real_hardware_are_read_as_perf_reads_them";
+    if !installed(test) {
+        return;
+    }
+    let Ok(entries) = std::fs::read_dir(fixtures()) else {
+        println!("SKIP: {test}: no recordings in {} (SCXPROF_FIXTURES)", fixtures().display());
+        return;
+    };
+    let mut files = 0;
+    for entry in entries.flatten() {
+        println!("{}", entry.path().display());
+        // perf refuses a file of another user.
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("perf.data");
+        std::fs::copy(entry.path(), &path).unwrap();
+        compare(&path);
+        files += 1;
+    }
+    assert!(files > 0);
+}
+
+const LOAD: &str = "i=0; while [ $i -lt 300 ]; do /bin/true; i=$((i+1)); done";
+
+#[test]
+fn our_recordings_are_read_by_perf() {
+    let test = "our_recordings_are_read_by_perf";
+    if !installed(test) {
+        return;
+    }
+    for source in ["faults", "timer"] {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("x");
+        let out_arg = out.to_str().unwrap();
+        let mut args = vec!["record", "--source", source, "--disable-archive", "--max-loss", "100", "-o", out_arg];
+        args.extend(["--", "sh", "-c", LOAD]);
+        let output = scxprof(&args);
+        if output.status.code() == Some(3) {
+            println!("SKIP: {test}: {source}: {}", said(&output).trim());
+            continue;
+        }
+        assert!(output.status.success(), "{}", said(&output));
+        let path = out.join("perf.data");
+        compare(&path);
+        let header = perf(&["report", "--header-only", "-I"], &path);
+        let cpu = Path::new("/sys/devices/system/cpu/cpu0");
+        for (part, there) in [
+            ("hostname", true),
+            ("os release", true),
+            ("nrcpus online", true),
+            ("total memory", true),
+            ("cmdline", true),
+            ("sibling", cpu.join("topology/core_id").exists()),
+            ("cache info", cpu.join("cache/index0").exists()),
+        ] {
+            assert!(!there || header.to_lowercase().contains(part), "{part} in {header}");
+        }
+        assert!(perf(&["evlist", "-v"], &path).contains("clockid: 1"));
+        if source == "faults" {
+            assert!(perf(&["mem", "report", "--stdio"], &path).contains("minor-faults"));
+            let ids = perf(&["buildid-list"], &path);
+            assert!(
+                ids.lines().any(|line| line.contains("libc") || line.contains("/sh") || line.contains("dash")),
+                "{ids}"
+            );
+        }
+    }
+}
+
+#[test]
+fn recordings_of_perf_are_read_as_perf_reads_them() {
+    let test = "recordings_of_perf_are_read_as_perf_reads_them";
+    if !installed(test) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("perf.data");
+    let record = |args: &[&str]| {
+        let output = Command::new("perf")
+            .args(["record", "-q", "-e", "minor-faults", "-c", "1", "-d", "--phys-data", "-o"])
+            .args(args)
+            .args(["--", "sh", "-c", LOAD])
+            .output()
+            .unwrap();
+        if !output.status.success() {
+            println!("SKIP: {test}: perf record: {}", said(&output).trim());
+        }
+        output.status.success().then_some(output.stdout)
+    };
+    let name = path.to_str().unwrap();
+    if record(&[name]).is_some() {
+        compare(&path);
+    }
+    if let Some(piped) = record(&["-"]) {
+        std::fs::write(&path, piped).unwrap();
+        compare(&path);
+    }
+}

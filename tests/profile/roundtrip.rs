@@ -1,0 +1,246 @@
+//! What a session saw while it recorded, and what the recording gives.
+
+use std::io::BufWriter;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use scxprof::config::{self, GroupOptions, Groups};
+use scxprof::profile::recovered::RecoveredWriter;
+use scxprof::profile::{Meta, Recorder};
+use scxprof::resolve::{topology, Cgroups, Roots};
+use scxprof::sample::{Sample, Source};
+use scxprof::sampler::attr::{Feature, Features};
+use scxprof::sampler::{Hardware, Options as SamplerOptions, Target};
+use scxprof::session::{replay, Decider, Options, Session, SessionError, Sink};
+
+use super::{replayed, said, scxprof, Collect};
+
+/// Threads that are renamed, fork, fault, compute and share memory.
+const WORK: &str = "
+import ctypes, mmap, os, threading, time
+shared = mmap.mmap(-1, 1 << 20)
+libc = ctypes.CDLL(None)
+def work(name):
+    libc.prctl(15, name, 0, 0, 0)
+    end = time.monotonic() + 0.6
+    while time.monotonic() < end:
+        own = mmap.mmap(-1, 1 << 18)
+        for page in range(0, 1 << 18, 4096):
+            own[page] = 1
+            shared[page] = (shared[page] + 1) % 256
+children = []
+for name in (b'job 3/4', b'caf\\xc3\\xff'):
+    pid = os.fork()
+    if pid == 0:
+        other = threading.Thread(target=work, args=(b'helper',))
+        other.start()
+        work(name)
+        other.join()
+        os._exit(0)
+    children.append(pid)
+for pid in children:
+    os.waitpid(pid, 0)
+";
+
+struct Sinks {
+    collect: Collect,
+    decider: Decider,
+    recovered: Option<RecoveredWriter<BufWriter<std::fs::File>>>,
+}
+
+impl Sink for Sinks {
+    fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
+        self.collect.sample(sample, cgroups);
+        self.decider.sample(sample, cgroups);
+        if let Some(recovered) = &mut self.recovered {
+            recovered.add(sample);
+        }
+    }
+}
+
+fn decider(source: Source) -> Decider {
+    Decider::new(Groups::new(&GroupOptions::default()).unwrap(), source, (64 << 20) / 8 * 3)
+}
+
+fn configuration(decider: &Decider) -> String {
+    let options = config::Options { min_share: 0.05, target_cpus: 64 };
+    let decided = decider.decide(&options).unwrap();
+    config::mitosis::to_json(&decided.decision.cells).unwrap()
+}
+
+/// Records `WORK` while a test sink looks on; `None` where this machine does not allow it.
+fn record(test: &str, source: Source, dir: &Path) -> Option<Sinks> {
+    let roots = Roots::default();
+    let options = Options {
+        sampler: SamplerOptions {
+            source,
+            freq: None,
+            target: Target::System,
+            cpus: topology::online_cpus(&roots).unwrap(),
+            mmap_pages: 1024,
+            workers: None,
+            features: Features::all().less(Feature::BuildId),
+            hardware: Hardware::default(),
+            proc: roots.proc.clone(),
+            sys: roots.sys.clone(),
+            child_pid_namespace: false,
+        },
+        hints: None,
+        roots: roots.clone(),
+        memory: 64 << 20,
+    };
+    let mut begun = None;
+    let session = Session::record(&options, |sampler| {
+        let recorder = Arc::new(Recorder::new(sampler, dir)?);
+        begun = Some(Arc::clone(&recorder));
+        Ok(recorder)
+    });
+    let session = match session {
+        Ok(session) => session,
+        Err(SessionError::Sampler(error)) if error.is_unsupported() => {
+            println!("SKIP: {test}: {error}");
+            return None;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let recorder = begun.unwrap();
+    let file = || BufWriter::new(std::fs::File::create(dir.join("recovered.jsonl")).unwrap());
+    let mut sinks = Sinks {
+        collect: Collect::default(),
+        decider: decider(source),
+        recovered: (source == Source::Timer).then(|| RecoveredWriter::new(file())),
+    };
+    let mut child = match Command::new("python3").args(["-c", WORK]).stdin(Stdio::null()).spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            println!("SKIP: {test}: python3: {error}");
+            return None;
+        }
+    };
+    let outcome = session.run(&mut sinks, |_| child.try_wait().unwrap().is_some());
+    let meta = Meta::of_recording(&recorder, source, &roots, &outcome);
+    recorder.finish(&roots).unwrap();
+    if let Some(recovered) = sinks.recovered.take() {
+        recovered.finish().unwrap();
+    }
+    std::fs::write(dir.join("meta.json"), serde_json::to_vec(&meta).unwrap()).unwrap();
+    let loss = outcome.loss;
+    if loss.channel_full + loss.side_band + loss.late > 0 {
+        // The recording has what the session had to drop.
+        println!("SKIP: {test}: the machine was too busy for the session: {:?}", loss.lines());
+        return None;
+    }
+    Some(sinks)
+}
+
+fn compare(test: &str, source: Source) {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(live) = record(test, source, dir.path()) else { return };
+    let (again, outcome, damage) = replayed(dir.path());
+    assert_eq!(damage, Vec::<String>::new());
+    assert!(live.collect.samples.len() > 20, "only {} samples", live.collect.samples.len());
+    assert_eq!(live.collect.samples.len(), again.samples.len());
+    for (index, (live, again)) in live.collect.samples.iter().zip(&again.samples).enumerate() {
+        assert_eq!(live, again, "sample {index}");
+    }
+    assert_eq!(live.collect.paths, again.paths);
+    assert_eq!(outcome.loss.late, 0);
+    let named =
+        |name: &[u8]| again.samples.iter().any(|sample| sample.comm.is_some_and(|comm| comm.as_bytes() == name));
+    // A thread need not be running at a tick.
+    let names = [&b"job 3/4"[..], b"caf\xc3\xff", b"helper"].map(named);
+    assert!(source == Source::Timer || names == [true; 3], "{names:?}");
+
+    let mut profile = scxprof::profile::Profile::open(dir.path()).unwrap();
+    let mut decider = decider(source);
+    replay(&mut profile, 64 << 20, &mut decider, || false).unwrap();
+    let expected = configuration(&live.decider);
+    assert_eq!(configuration(&decider), expected);
+    // By the command line, from the profile and from its lines.
+    let path = dir.path().to_str().unwrap();
+    let output = scxprof(&["process", "-f", path]);
+    assert!(output.status.success(), "{}", said(&output));
+    let lines = format!("{path}.out");
+    for input in [path, &lines] {
+        let output = scxprof(&["extract", "--target-cpus", "64", "--max-loss", "100", "-f", input]);
+        assert!(output.status.success(), "{}", said(&output));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{input}");
+    }
+    std::fs::remove_dir_all(&lines).unwrap();
+}
+
+#[test]
+fn faults_are_the_same_again() {
+    compare("faults_are_the_same_again", Source::Faults);
+}
+
+#[test]
+fn timer_samples_are_the_same_again() {
+    compare("timer_samples_are_the_same_again", Source::Timer);
+}
+
+#[test]
+fn a_signal_keeps_what_was_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("x");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_scxprof"))
+        .args(["record", "--source", "faults", "-t", "60", "--disable-archive", "--max-loss", "100", "-o"])
+        .arg(&out)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let begun = || {
+        let mut entries = std::fs::read_dir(dir.path()).unwrap().flatten();
+        entries.any(|entry| entry.path().join("perf.data").exists())
+    };
+    while !begun() {
+        if let Some(status) = child.try_wait().unwrap() {
+            assert_eq!(status.code(), Some(3), "it ended before it began");
+            println!("SKIP: a_signal_keeps_what_was_recorded: no page faults can be sampled here");
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    // SAFETY: the child is ours and not waited for yet.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let (_, _, damage) = replayed(&out);
+    assert_eq!(damage, Vec::<String>::new());
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
+}
+
+#[test]
+fn an_archive_takes_the_directorys_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("my profile");
+    let args = [
+        "record",
+        "--source",
+        "faults",
+        "--max-loss",
+        "100",
+        "--samples-jsonl",
+        "-o",
+        out.to_str().unwrap(),
+        "--",
+        "true",
+    ];
+    let output = scxprof(&args);
+    if output.status.code() == Some(3) {
+        println!("SKIP: an_archive_takes_the_directorys_place: {}", said(&output).trim());
+        return;
+    }
+    assert!(output.status.success(), "{}", said(&output));
+    let archive = dir.path().join("my profile.tar.gz");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    let (collect, _, damage) = replayed(&archive);
+    assert_eq!(damage, Vec::<String>::new());
+    assert!(!collect.samples.is_empty());
+    // Cut in the middle it gives what there is, or nothing, and never a success.
+    let bytes = std::fs::read(&archive).unwrap();
+    std::fs::write(&archive, &bytes[..bytes.len() / 2]).unwrap();
+    let output = scxprof(&["extract", "-f", archive.to_str().unwrap()]);
+    assert!(matches!(output.status.code(), Some(1 | 4)), "{}", said(&output));
+}

@@ -1,0 +1,21 @@
+# `scxprof doctor` describes simulated AMD machines rightly.
+# cpu: amd
+# needs: target/debug/scxprof
+# shellcheck shell=dash source=tests/vm/lib.sh
+. /lib/vm.sh
+for name in zen3 zen4 zen5; do
+    machine "$name" || exit 1
+    diagnosed pebs "does not" "no PMU of the CPU cores"
+    diagnosed ibs works "ibs_op"
+    diagnosed timer works
+    diagnosed faults works
+    diagnosed pmu works "ibs_op"
+    diagnosed hints-storage works
+    diagnosed hints-snapshot works
+done
+# An event that opens and never counts.
+machine zen3 silent=1 || exit 1
+diagnosed ibs "does not" "never count"
+no_machine
+diagnosed ibs "does not" "no PMU ibs_op"
+diagnosed pmu "does not"
