@@ -132,12 +132,16 @@ same_attrs() {
     vm-check attrs ours perfs
 }
 
-# diagnosed NAME STATE [TEXT]: `scxprof doctor` says this of it, and its sentence has the text.
-diagnosed() {
+# examine: asks `scxprof doctor` about this machine, for `diagnosed`.
+examine() {
     scxprof doctor --json >doctor.json 2>said || [ $? -eq 3 ] || {
         cat said
         fail "doctor on machine ${name:-none}"
     }
+}
+
+# diagnosed NAME STATE [TEXT]: doctor says this of it, and its sentence has the text.
+diagnosed() {
     # The rows of a check, which begins with its group: one line each.
     tr -d '\n' <doctor.json | sed 's/"group"/\n&/g' | grep "\"name\": *\"$1\"" >row || fail "doctor has no row $1"
     grep -q "\"state\": *\"$2\"" row || fail "$1 on machine ${name:-none} is not \"$2\": $(cat row)"

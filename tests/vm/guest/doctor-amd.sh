@@ -5,6 +5,7 @@
 . /lib/vm.sh
 for name in zen3 zen4 zen5; do
     machine "$name" || exit 1
+    examine
     diagnosed pebs "does not" "no PMU of the CPU cores"
     diagnosed ibs works "ibs_op"
     diagnosed timer works
@@ -15,7 +16,9 @@ for name in zen3 zen4 zen5; do
 done
 # An event that opens and never counts.
 machine zen3 silent=1 || exit 1
+examine
 diagnosed ibs "does not" "never count"
 no_machine
+examine
 diagnosed ibs "does not" "no PMU ibs_op"
 diagnosed pmu "does not"

@@ -5,6 +5,7 @@
 . /lib/vm.sh
 for name in skylake sapphire-rapids granite-rapids sierra-forest alder-lake; do
     machine "$name" || exit 1
+    examine
     diagnosed pebs works "mem-loads"
     diagnosed ibs "does not" "no PMU ibs_op"
     diagnosed pmu works "mem-loads"
@@ -12,9 +13,12 @@ for name in skylake sapphire-rapids granite-rapids sierra-forest alder-lake; do
     diagnosed ldlat works
 done
 machine alder-lake || exit 1
+examine
 diagnosed pebs works "cpu_atom"
 machine no-pebs || exit 1
+examine
 diagnosed pebs "does not" "mem-loads"
 diagnosed timer works
 machine skylake silent=1 || exit 1
+examine
 diagnosed pebs "does not" "never count"
