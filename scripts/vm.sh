@@ -116,8 +116,11 @@ for suite in "${suites[@]}"; do
         failed=$((failed + 1))
         continue
     fi
-    guest "$suite" amd EPYC
-    guest "$suite" intel Skylake-Client
+    # Linux 6.12 dies in the emulator of a cmpxchg16b that an interrupt cuts short.
+    less=
+    [ "$suite" != trixie ] || less=,-cx16
+    guest "$suite" amd "EPYC$less"
+    guest "$suite" intel "Skylake-Client$less"
     [ -z "$any" ] || break
 done
 # As cargo's test harness says it, for scripts/test.sh.

@@ -13,9 +13,9 @@ mod writer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use capture::{capture_until, options, Collect};
 use scxprof::bpf::{self, HintCounts, HintsError, MapRef, Rung, Watch};
@@ -192,13 +192,28 @@ fn a_recording_keeps_the_hints() {
     let profile = dir.path().join("profile");
     let map = format!("id:{}", writer.map_id);
     let mut record = Command::new(SCXPROF);
-    record.args(["record", "--disable-archive", "--source", "faults", "-t", "4", "--hints-map", &map]);
+    record.args(["record", "--disable-archive", "--source", "faults", "-t", "120", "--hints-map", &map]);
     record.args(wanted_rung().map(|rung| format!("--hints-rung={}", rung_name(rung)))).arg("-o").arg(&profile);
-    let record = std::thread::spawn(move || record.output().unwrap());
+    let mut record = record.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // Its file is there when it begins; then until it has some thousands of faults.
+    let written = || -> u64 {
+        let temporary = std::fs::read_dir(dir.path()).unwrap().flatten();
+        let file = temporary.map(|entry| entry.path().join("perf.data")).find(|path| path.is_file());
+        file.and_then(|path| path.metadata().ok()).map_or(0, |metadata| metadata.len() + 1)
+    };
+    let mut wait_for = |bytes: u64| {
+        let begin = Instant::now();
+        while written() < bytes && begin.elapsed() < PATIENCE && record.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    wait_for(1);
     writer.next();
-    std::thread::sleep(Duration::from_secs(3));
+    wait_for(written() + (2 << 20));
     writer.next();
-    let output = record.join().unwrap();
+    // SAFETY: the process is our own child and has not been waited for.
+    unsafe { libc::kill(record.id() as i32, libc::SIGINT) };
+    let output = record.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let log = writer.log();
     if matches!(output.status.code(), Some(3)) || said.contains("hints are missing") {

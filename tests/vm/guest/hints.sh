@@ -7,5 +7,6 @@
 export SCXPROF_HINT_WRITER=/bin/writer
 for rung in storage element syscall; do
     echo "rung $rung"
-    SCXPROF_HINT_RUNG=$rung hints --nocapture --test-threads=1 || fail "$rung"
+    # Recordings are tested on the host, where there is the time for them.
+    SCXPROF_HINT_RUNG=$rung hints --nocapture --test-threads=1 --skip a_recording || fail "$rung"
 done
