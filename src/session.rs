@@ -1,6 +1,5 @@
 //! Wires the parts: rings to samples in order of time, each with its thread's name and the memory it touched, to a sink.
 
-use std::cell::RefCell;
 use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::sync::Arc;
@@ -37,7 +36,7 @@ pub use builder::{Builder, CaptureError, Found, StopHandle};
 pub use decider::{Decided, Decider};
 pub use feed::Feed;
 use hints::Hints;
-use order::Order;
+use order::{Order, Released};
 use recovery::Recoverer;
 pub use recovery::{Yield, FRAMES_HIDDEN};
 pub use replay::replay;
@@ -52,6 +51,9 @@ const MAX_CGROUPS_READ: usize = 1 << 16;
 /// procfs is read again after lost side-band at most so often.
 const REREAD: Duration = Duration::from_secs(1);
 
+/// Samples that are handed to the sink at once.
+const READY: usize = 64;
+
 /// Bytes of a sample's registers and stack while it waits.
 const CONTEXT_SIZE: usize = 768;
 
@@ -59,6 +61,13 @@ const CONTEXT_SIZE: usize = 768;
 pub trait Sink {
     /// Takes one sample. The names resolve its cgroup's id.
     fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups);
+
+    /// Takes samples that follow one another, as if each were given to [`Sink::sample`].
+    fn samples(&mut self, samples: &[Sample], cgroups: &mut Cgroups) {
+        for sample in samples {
+            self.sample(sample, cgroups);
+        }
+    }
 
     /// True where samples shall say which code made the access ([`Sample::code`]), to be named at the end.
     fn wants_code(&self) -> bool {
@@ -479,56 +488,73 @@ impl Names {
 
     /// Hands what is complete to the sink; gives the number of accesses.
     fn release(&mut self, order: &mut Order, sink: &mut dyn Sink) -> u64 {
-        let names = RefCell::new(self);
         let mut accesses = 0;
-        order.release(
-            |what| names.borrow_mut().side_band(what),
-            |captured| {
-                let mut names = names.borrow_mut();
-                accesses += names.captured(captured, sink);
-            },
-        );
+        // What the sink gets next; all of it is of the time before the next side-band.
+        let mut ready = Vec::with_capacity(READY);
+        let mut hand_on = |ready: &mut Vec<Sample>, cgroups: &mut Cgroups| {
+            if !ready.is_empty() {
+                accesses += ready.len() as u64;
+                sink.samples(ready, cgroups);
+                ready.clear();
+            }
+        };
+        order.release(|released| match released {
+            Released::SideBand(what) => {
+                hand_on(&mut ready, &mut self.cgroups);
+                self.side_band(what);
+            }
+            Released::Sample(captured) => {
+                self.captured(captured, &mut ready);
+                if ready.len() >= READY {
+                    hand_on(&mut ready, &mut self.cgroups);
+                }
+            }
+        });
+        hand_on(&mut ready, &mut self.cgroups);
         accesses
     }
 
-    /// Completes one sample and hands it, or each access that it gives, to the sink; gives their number.
-    fn captured(&mut self, captured: Captured, sink: &mut dyn Sink) -> u64 {
-        let Captured { mut sample, context } = captured;
-        if !self.complete(&mut sample) {
-            return 0;
+    /// Completes one sample and makes it ready, or each access that it gives.
+    fn captured(&mut self, Captured { sample, context }: &Captured, ready: &mut Vec<Sample>) {
+        // Completed where it lies: a sample is large.
+        ready.push(*sample);
+        let Some(sample) = ready.last_mut() else { return };
+        if !self.complete(sample) {
+            ready.pop();
+            return;
         }
         self.records += 1;
         sample.record = self.records;
         if self.recovered.is_some() {
-            return self.joined(&sample, sink);
+            let sample = *sample;
+            ready.pop();
+            return self.joined(&sample, ready);
         }
-        let Self { recoverer, maps, modules, cgroups, loss, .. } = self;
+        let Self { recoverer, maps, modules, loss, .. } = self;
         let mut locate = |maps: &mut Maps, sample: &Sample| {
             modules.as_mut().and_then(|modules| modules.locate(maps, sample.pid, sample.mode, sample.ip))
         };
         let (Some(context), Some(recoverer)) = (context, recoverer) else {
             sample.place = maps.place(sample.pid, sample.addr);
-            sample.code = locate(maps, &sample);
+            sample.code = locate(maps, sample);
             loss.no_user_address += u64::from(sample.place.is_none());
-            sink.sample(&sample, cgroups);
-            return 1;
+            return;
         };
-        let mut accesses = 0;
-        recoverer.recover(&sample, &context, maps, |access, maps| {
-            sink.sample(&Sample { code: locate(maps, &access), ..access }, cgroups);
-            accesses += 1;
+        let sample = *sample;
+        ready.pop();
+        recoverer.recover(&sample, context, maps, |access, maps| {
+            ready.push(Sample { code: locate(maps, &access), ..access });
         });
-        accesses
     }
 
-    /// Hands on the accesses that were recovered when `sample` was recorded.
-    fn joined(&mut self, sample: &Sample, sink: &mut dyn Sink) -> u64 {
-        let Self { recovered, maps, modules, cgroups, .. } = self;
-        let Some(recovered) = recovered else { return 0 };
+    /// Makes the accesses ready that were recovered when `sample` was recorded.
+    fn joined(&mut self, sample: &Sample, ready: &mut Vec<Sample>) {
+        let Self { recovered, maps, modules, .. } = self;
+        let Some(recovered) = recovered else { return };
         let accesses = recovered.take(sample.time, sample.cpu, sample.tid);
         let share = 1.0 / accesses.len() as f32;
         for access in &accesses {
-            let access = Sample {
+            ready.push(Sample {
                 ip: access.ip,
                 addr: access.addr,
                 phys: access.phys,
@@ -539,10 +565,8 @@ impl Names {
                 place: maps.place(sample.pid, access.addr),
                 code: modules.as_mut().and_then(|it| it.locate(maps, sample.pid, sample.mode, access.ip)),
                 ..*sample
-            };
-            sink.sample(&access, cgroups);
+            });
         }
-        accesses.len() as u64
     }
 
     fn side_band(&mut self, what: SideBand) {
@@ -598,7 +622,8 @@ impl Names {
 
     /// Adds what the sampler cannot know; false where the sample is none of ours.
     fn complete(&mut self, sample: &mut Sample) -> bool {
-        if let Some(thread) = self.threads.resolve(sample.pid, sample.tid) {
+        let known = self.threads.get(sample.pid, sample.tid).copied();
+        if let Some(thread) = known.or_else(|| self.threads.resolve(sample.pid, sample.tid).copied()) {
             sample.thread = thread.index;
             sample.comm = Some(thread.comm);
         } else if self.child_pid_namespace {

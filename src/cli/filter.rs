@@ -160,6 +160,15 @@ impl Sink for Filtered<'_> {
         }
     }
 
+    fn samples(&mut self, samples: &[Sample], cgroups: &mut Cgroups) {
+        if self.filter.everything {
+            return self.sink.samples(samples, cgroups);
+        }
+        for sample in samples {
+            self.sample(sample, cgroups);
+        }
+    }
+
     fn wants_code(&self) -> bool {
         self.sink.wants_code()
     }

@@ -86,18 +86,42 @@ impl Slot for Line {
     }
 }
 
-/// Open addressing with linear probing over memory that is taken once.
+/// Open addressing with linear probing over memory that grows to a limit: few entries lie close together, and are read faster.
 #[derive(Debug, Clone)]
 struct Table<S> {
     slots: Vec<S>,
     len: usize,
+    /// Slots at the most.
+    most: usize,
+    /// Entries at the most.
     limit: usize,
 }
 
+/// Slots of a new table.
+const FIRST_SLOTS: usize = 1024;
+
 impl<S: Slot> Table<S> {
     fn new(bytes: usize) -> Self {
-        let count = (bytes / size_of::<S>()).max(64);
-        Self { slots: vec![S::default(); count], len: 0, limit: count / 4 * 3 }
+        let most = (bytes / size_of::<S>()).max(64);
+        Self { slots: vec![S::default(); most.min(FIRST_SLOTS)], len: 0, most, limit: most / 4 * 3 }
+    }
+
+    /// Takes more memory where three quarters of the slots are in use and there may be more.
+    fn grow(&mut self) {
+        if self.len > self.slots.len() / 4 * 3 && self.slots.len() < self.most {
+            let count = (self.slots.len() * 2).min(self.most);
+            let old = std::mem::replace(&mut self.slots, vec![S::default(); count]);
+            for slot in old.into_iter().filter(|slot| !slot.is_empty()) {
+                let at = self.find(slot.hash(), |_| false);
+                self.slots[at] = slot;
+            }
+        }
+    }
+
+    /// What the slot says where `hash` begins: nothing that is of use, but it is in the cache then.
+    fn peek(&self, hash: u64) -> u64 {
+        let at = ((u128::from(hash) * self.slots.len() as u128) >> 64) as usize;
+        self.slots.get(at).map_or(0, |slot| u64::from(slot.is_empty()))
     }
 
     /// Where `hash` is, or the empty slot where it would go. The table is never full, so the walk ends.
@@ -132,6 +156,22 @@ impl<S: Slot> Table<S> {
 
     fn bytes(&self) -> usize {
         self.slots.len() * size_of::<S>()
+    }
+}
+
+/// Where a sample belongs in the tables.
+#[derive(Debug, Clone, Copy, Default)]
+struct Keys {
+    page: u64,
+    line: u64,
+    touch: u64,
+}
+
+impl Keys {
+    fn new(thread: u32, place: Option<Place>) -> Self {
+        let Some(place) = place else { return Self::default() };
+        let page = place_key(place.granule(PAGE_SIZE));
+        Self { page, line: place_key(place.granule(LINE_SIZE)), touch: touch_hash(page, thread) }
     }
 }
 
@@ -191,6 +231,8 @@ pub struct Sharing {
     names: Vec<(u64, u64)>,
     weight: u64,
     stats: SketchStats,
+    /// Those of the samples that are being added.
+    keys: Vec<Keys>,
 }
 
 impl Sharing {
@@ -216,6 +258,7 @@ impl Sharing {
             names: Vec::new(),
             weight: 0,
             stats: SketchStats::default(),
+            keys: Vec::new(),
         }
     }
 
@@ -248,14 +291,34 @@ impl Sharing {
 
     /// Counts one sample. It looks at `thread`, `place`, `access`, `share`, `latency` and `data_src`; never at time or tid.
     pub fn add(&mut self, sample: &Sample) {
-        let (Some(place), Some((weight, writes))) = (sample.place, self.count(sample)) else { return };
+        self.add_as(sample.thread, sample, Keys::new(sample.thread, sample.place));
+    }
+
+    /// Counts samples, each for the thread beside it.
+    pub fn add_all(&mut self, samples: &[(u32, &Sample)]) {
+        self.keys.clear();
+        self.keys.extend(samples.iter().map(|(thread, sample)| Keys::new(*thread, sample.place)));
+        // Each slot is somewhere else in memory: asked for one after the other, nobody waits for the one before.
+        let seen = self.keys.iter().fold(0, |seen, keys| {
+            seen ^ self.pages.peek(mix(keys.page)) ^ self.lines.peek(mix(keys.line)) ^ self.touches.peek(keys.touch)
+        });
+        std::hint::black_box(seen);
+        for (at, (thread, sample)) in samples.iter().enumerate() {
+            if let Some(&keys) = self.keys.get(at) {
+                self.add_as(*thread, sample, keys);
+            }
+        }
+    }
+
+    /// As [`Sharing::add`], for a thread of that number in place of the sample's.
+    fn add_as(&mut self, thread: u32, sample: &Sample, keys: Keys) {
+        let (Some(place), Some((weight, writes))) = (sample.place, self.count(thread, sample)) else { return };
         let hitm = u32::from(sample.data_src.is_hitm());
-        let (page_place, object) = (place.granule(PAGE_SIZE), self.object(place));
-        let page = place_key(page_place);
-        if self.add_line(place, object, sample.thread, weight, writes, hitm) {
+        let (page, object) = (keys.page, self.object(place));
+        if self.add_line(place, keys.line, object, thread, weight, writes, hitm) {
             if let Some(code) = sample.code {
                 let codes = self.codes.get_or_insert_with(|| Codes::new(self.codes_budget));
-                codes.add(place_key(place.granule(LINE_SIZE)), code, weight);
+                codes.add(keys.line, code, weight);
             }
         }
 
@@ -265,7 +328,8 @@ impl Sharing {
                 self.stats.not_kept += 1;
                 return;
             }
-            self.pages.slots[at] = Page { key: page, number: offset(page_place), object, ..Page::default() };
+            self.pages.slots[at] =
+                Page { key: page, number: offset(place.granule(PAGE_SIZE)), object, ..Page::default() };
             self.pages.len += 1;
         }
         let slot = &mut self.pages.slots[at];
@@ -273,18 +337,18 @@ impl Sharing {
         slot.hitm = slot.hitm.saturating_add(hitm);
         slot.latency = slot.latency.saturating_add(sample.latency.div_ceil(1024));
 
-        let found = self
-            .touches
-            .find(touch_hash(page, sample.thread), |slot| slot.page == page && slot.thread == sample.thread);
+        let found = self.touches.find(keys.touch, |slot| slot.page == page && slot.thread == thread);
         let touch = &mut self.touches.slots[found];
         if touch.is_empty() {
-            *touch = Touch { page, thread: sample.thread, ..Touch::default() };
+            *touch = Touch { page, thread, ..Touch::default() };
             self.touches.len += 1;
             slot.threads += 1;
         }
         touch.weight = touch.weight.saturating_add(weight);
         touch.writes = touch.writes.saturating_add(writes);
         touch.lines |= 1 << ((offset(place) / LINE_SIZE) % 64);
+        self.touches.grow();
+        self.pages.grow();
         if self.touches.len > self.touches.limit || self.pages.len > self.pages.limit {
             self.thin();
         }
@@ -292,12 +356,12 @@ impl Sharing {
 
     /// Counts one sample for its thread's activity alone, where it is known that no other thread can touch that memory.
     /// Gives its weight, and that weight again if it wrote; `None` where the sample does not count.
-    pub fn count(&mut self, sample: &Sample) -> Option<(u32, u32)> {
+    pub(crate) fn count(&mut self, thread: u32, sample: &Sample) -> Option<(u32, u32)> {
         if sample.place.is_none() {
             self.stats.without_place += 1;
             return None;
         }
-        let thread = sample.thread as usize;
+        let thread = thread as usize;
         if thread >= self.threads.len() {
             if thread >= self.thread_limit {
                 self.stats.without_thread += 1;
@@ -306,7 +370,8 @@ impl Sharing {
             self.threads.resize(thread + 1, Activity::default());
         }
         // A share from outside may be anything; the cast takes NaN to 0.
-        let weight = ((sample.share * EVENT as f32).round() as u32).clamp(1, EVENT);
+        let weight =
+            if sample.share >= 1.0 { EVENT } else { ((sample.share * EVENT as f32).round() as u32).clamp(1, EVENT) };
         let writes = if matches!(sample.access, Access::Store | Access::Update) { weight } else { 0 };
         let activity = self.threads.get_mut(thread)?;
         activity.samples += 1;
@@ -318,17 +383,26 @@ impl Sharing {
     }
 
     /// True where more than one thread touched the line.
-    fn add_line(&mut self, place: Place, object: u32, thread: u32, weight: u32, writes: u32, hitm: u32) -> bool {
+    #[allow(clippy::too_many_arguments)] // What add_as has at hand anyway.
+    fn add_line(
+        &mut self,
+        place: Place,
+        line: u64,
+        object: u32,
+        thread: u32,
+        weight: u32,
+        writes: u32,
+        hitm: u32,
+    ) -> bool {
         let owner = self.owner(thread);
-        let line_place = place.granule(LINE_SIZE);
-        let line = place_key(line_place);
         let at = self.lines.find(mix(line), |slot| slot.key == line);
         let slot = &mut self.lines.slots[at];
         if slot.is_empty() {
             if line >= self.line_threshold {
                 return false;
             }
-            *slot = Line { key: line, number: offset(line_place), object, first: owner, ..Line::default() };
+            *slot =
+                Line { key: line, number: offset(place.granule(LINE_SIZE)), object, first: owner, ..Line::default() };
             self.lines.len += 1;
         }
         slot.weight = slot.weight.saturating_add(weight);
@@ -336,6 +410,7 @@ impl Sharing {
         slot.hitm = slot.hitm.saturating_add(hitm);
         slot.shared |= slot.first != owner;
         let shared = slot.shared;
+        self.lines.grow();
         if self.lines.len > self.lines.limit {
             while self.lines.len > self.lines.limit {
                 self.line_threshold /= 2;
@@ -514,13 +589,12 @@ mod tests {
     #[test]
     fn memory_stays_where_it_was_and_hot_pages_stay() {
         let mut sharing = Sharing::new(1 << 19);
-        let bytes = sharing.stats().bytes;
         for n in 0..300_000u64 {
             sharing.add(&sample((n % 5) as u32, mix(n) % (1 << 40)));
             sharing.add(&sample((n % 5) as u32, 0x1000));
         }
         let stats = sharing.stats();
-        assert!(stats.bytes < bytes + 4096);
+        assert!(stats.bytes < (1 << 19) + 4096);
         assert!(stats.pages_evicted > 0 && stats.not_kept > 0);
         let hot = sharing.page(place_key(Place::Private { space: 1, addr: 0x1000 })).unwrap();
         assert_eq!(hot.weight, 300_000 * EVENT);

@@ -37,4 +37,4 @@ pub use members::{Affinity, CommunityIndex, Member, Members, Unknown, Verdict};
 pub use note::Note;
 pub use summary::summary;
 pub use table::{hot_code, matrix, table};
-pub use tally::{CellIndex, CellTally, Tally};
+pub use tally::{CellIndex, CellTally, NameIndex, Tally};

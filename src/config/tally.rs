@@ -8,6 +8,10 @@ use crate::sample::Comm;
 /// A cell's place in the tally.
 pub type CellIndex = u32;
 
+/// A name's place in a cell of the tally; none where the tally has no room for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NameIndex(Option<u32>);
+
 /// One cell that samples were seen in.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CellTally {
@@ -32,7 +36,8 @@ pub struct CellTally {
 pub struct Tally {
     cells: Vec<CellTally>,
     index: FxHashMap<(GroupIndex, Option<Vec<u8>>), CellIndex>,
-    counts: FxHashMap<(CellIndex, Comm), f64>,
+    names: FxHashMap<(CellIndex, Comm), NameIndex>,
+    counts: Vec<f64>,
     max_names: usize,
 }
 
@@ -51,7 +56,13 @@ impl Tally {
     /// A tally that tells this many names in cells apart.
     #[must_use]
     pub fn new(max_names: usize) -> Self {
-        Self { cells: Vec::new(), index: FxHashMap::default(), counts: FxHashMap::default(), max_names }
+        Self {
+            cells: Vec::new(),
+            index: FxHashMap::default(),
+            names: FxHashMap::default(),
+            counts: Vec::new(),
+            max_names,
+        }
     }
 
     /// The cell of a cgroup, for [`Tally::add`]. It never changes, so the caller may keep it for the cgroup.
@@ -73,26 +84,43 @@ impl Tally {
         cell
     }
 
+    /// The place of a name, for [`Tally::count`]. It never changes, so the caller may keep it.
+    pub fn name(&mut self, cell: CellIndex, comm: Comm) -> NameIndex {
+        if let Some(&name) = self.names.get(&(cell, comm)) {
+            return name;
+        }
+        if self.counts.len() >= self.max_names {
+            return NameIndex(None);
+        }
+        let name = NameIndex(Some(self.counts.len() as u32));
+        self.names.insert((cell, comm), name);
+        self.counts.push(0.0);
+        name
+    }
+
     /// Counts a sample of a thread; `None` is a thread that nobody could name, which never becomes a class.
     ///
     /// The weight is 1 for a whole sample. One that is not above 0, or a cell that [`Tally::cell`] did not give, counts
     /// nothing.
     pub fn add(&mut self, cell: CellIndex, comm: Option<Comm>, weight: f64) {
+        let name = comm.map(|comm| self.name(cell, comm));
+        self.count(cell, name, weight);
+    }
+
+    /// As [`Tally::add`], for a name whose place is known.
+    pub fn count(&mut self, cell: CellIndex, name: Option<NameIndex>, weight: f64) {
         let Some(tally) = self.cells.get_mut(cell as usize) else { return };
         if !(weight.is_finite() && weight > 0.0) {
             return;
         }
         tally.total += weight;
-        let Some(comm) = comm else {
-            tally.unnamed += weight;
-            return;
+        let count = match name {
+            None => Some(&mut tally.unnamed),
+            Some(NameIndex(None)) => Some(&mut tally.untold),
+            Some(NameIndex(Some(name))) => self.counts.get_mut(name as usize),
         };
-        if let Some(count) = self.counts.get_mut(&(cell, comm)) {
+        if let Some(count) = count {
             *count += weight;
-        } else if self.counts.len() < self.max_names {
-            self.counts.insert((cell, comm), weight);
-        } else {
-            tally.untold += weight;
         }
     }
 
@@ -121,7 +149,10 @@ impl Tally {
 
     /// Samples by cell and name, in no order.
     pub fn counts(&self) -> impl Iterator<Item = (CellIndex, Comm, f64)> + '_ {
-        self.counts.iter().map(|(&(cell, comm), &count)| (cell, comm, count))
+        let count = |name: &NameIndex| self.counts.get(name.0? as usize).copied();
+        self.names
+            .iter()
+            .filter_map(move |(&(cell, comm), name)| Some((cell, comm, count(name).filter(|count| *count > 0.0)?)))
     }
 
     /// Samples by cell and name in one group, by name and then by cell.

@@ -171,7 +171,7 @@ impl Recorder {
             for record in records(bytes) {
                 intake.take(record, &layout);
             }
-            intake.complete(0).flat_map(|batch| batch.side_band).for_each(&mut *known);
+            intake.batch().side_band.drain(..).for_each(&mut *known);
         };
         let mut snapshot = Snapshot { layout, out: &mut out };
         snapshot.cgroups(cgroups);
@@ -193,7 +193,7 @@ impl Recorder {
             for record in records(bytes) {
                 intake.take(record, &layout);
             }
-            side_band.extend(intake.complete(0).flat_map(|batch| batch.side_band));
+            side_band.append(&mut intake.batch().side_band);
         };
         Snapshot { layout, out: &mut out }.names(seen, time);
         side_band

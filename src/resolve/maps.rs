@@ -183,8 +183,16 @@ impl Maps {
         }
         let mut filled = false;
         loop {
-            self.table(pid);
-            let process = self.processes.get_mut(&pid)?;
+            // Nearly always the table is there.
+            self.clock += 1;
+            let process = match self.processes.get_mut(&pid) {
+                Some(process) if process.table.is_some() => process,
+                _ => {
+                    self.table(pid);
+                    self.processes.get_mut(&pid)?
+                }
+            };
+            process.used = self.clock;
             let mapping = process.table.as_ref().and_then(|table| table.find(addr));
             match mapping.filter(|mapping| mapping.is_shared() && mapping.has_identity()) {
                 Some(mapping) if mapping.ino != 0 => {

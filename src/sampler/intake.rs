@@ -1,7 +1,5 @@
 //! Recorded records to batches, by the same code that the workers use.
 
-use crossbeam_channel::{Receiver, TryIter};
-
 use super::loss::Loss;
 use super::plan::Reading;
 use super::record::Layout;
@@ -11,15 +9,13 @@ use super::worker::{Batch, BatchSink, Identity};
 #[derive(Debug)]
 pub struct Intake {
     sink: BatchSink,
-    batches: Receiver<Batch>,
 }
 
 impl Intake {
     /// For records of samples that are read as `reading` says.
     #[must_use]
     pub fn new(identity: Identity, reading: Reading) -> Self {
-        let (out, batches) = crossbeam_channel::unbounded();
-        Self { sink: BatchSink::new(0, out, identity, reading), batches }
+        Self { sink: BatchSink::new(0, None, identity, reading) }
     }
 
     /// Takes one record in the byte order of this machine.
@@ -27,17 +23,9 @@ impl Intake {
         self.sink.take(record, layout);
     }
 
-    /// Gives out what was taken, and says that all older than `until` was.
-    pub fn complete(&mut self, until: u64) -> TryIter<'_, Batch> {
-        self.sink.batch.complete_until = until;
-        self.sink.send();
-        self.batches.try_iter()
-    }
-
-    /// Batches that are full.
-    #[must_use]
-    pub fn full(&self) -> TryIter<'_, Batch> {
-        self.batches.try_iter()
+    /// What was taken and not taken out of here yet.
+    pub fn batch(&mut self) -> &mut Batch {
+        &mut self.sink.batch
     }
 
     /// The latest time of any record so far.

@@ -524,14 +524,12 @@ impl<'a> Cursor<'a> {
 /// # Errors
 /// [`Malformed`] where the header or a field contradicts the number of bytes.
 pub fn decode<'a>(bytes: &'a [u8], layout: &Layout) -> Result<(Header, Record<'a>, SampleId), Malformed> {
-    let header = Header::read(bytes).ok_or(Malformed::Header { size: 0 })?;
-    if !header.is_sane() || usize::from(header.size) != bytes.len() {
-        return Err(Malformed::Header { size: header.size });
-    }
-    let body = bytes.get(HEADER_SIZE..).unwrap_or_default();
+    let (header, body) = split(bytes)?;
     let mut cursor = Cursor { bytes: body, kind: header.kind };
     if header.kind == sys::PERF_RECORD_SAMPLE {
-        return Ok((header, Record::Sample(sample(&mut cursor, layout)?), SampleId::default()));
+        let mut fields = SampleRecord::default();
+        sample(&mut cursor, layout, &mut fields)?;
+        return Ok((header, Record::Sample(fields), SampleId::default()));
     }
     let (fields, trailer) = body
         .len()
@@ -547,12 +545,38 @@ pub fn decode<'a>(bytes: &'a [u8], layout: &Layout) -> Result<(Header, Record<'a
     Ok((header, record, id))
 }
 
-/// The fields in the order of `perf_output_sample()` (kernel/events/core.c).
+/// The header, and what follows it.
 #[inline]
-fn sample<'a>(cursor: &mut Cursor<'a>, layout: &Layout) -> Result<SampleRecord<'a>, Malformed> {
+fn split(bytes: &[u8]) -> Result<(Header, &[u8]), Malformed> {
+    let header = Header::read(bytes).ok_or(Malformed::Header { size: 0 })?;
+    if !header.is_sane() || usize::from(header.size) != bytes.len() {
+        return Err(Malformed::Header { size: header.size });
+    }
+    Ok((header, bytes.get(HEADER_SIZE..).unwrap_or_default()))
+}
+
+/// As [`decode`], for a sample, whose `fields` must be the default ones; `None` where the record is none.
+#[inline]
+pub(super) fn decode_sample<'a>(
+    bytes: &'a [u8],
+    layout: &Layout,
+    fields: &mut SampleRecord<'a>,
+) -> Result<Option<Header>, Malformed> {
+    let (header, body) = split(bytes)?;
+    if header.kind != sys::PERF_RECORD_SAMPLE {
+        return Ok(None);
+    }
+    sample(&mut Cursor { bytes: body, kind: header.kind }, layout, fields)?;
+    Ok(Some(header))
+}
+
+/// The fields in the order of `perf_output_sample()` (kernel/events/core.c).
+// Always, so that a caller that looks at a few fields alone does not pay for 400 bytes of them.
+#[allow(clippy::inline_always)]
+#[inline(always)]
+fn sample<'a>(cursor: &mut Cursor<'a>, layout: &Layout, sample: &mut SampleRecord<'a>) -> Result<(), Malformed> {
     use sample_type as t;
     let has = |bit: u64| layout.sample_type & bit != 0;
-    let mut sample = SampleRecord::default();
     if has(t::IDENTIFIER) {
         sample.identifier = cursor.u64()?;
     }
@@ -633,7 +657,7 @@ fn sample<'a>(cursor: &mut Cursor<'a>, layout: &Layout) -> Result<SampleRecord<'
         let size = cursor.u64()?;
         sample.aux = cursor.bytes(size)?;
     }
-    Ok(sample)
+    Ok(())
 }
 
 /// The trailer in the order of `__perf_event__output_id_sample()` (kernel/events/core.c).

@@ -12,7 +12,7 @@ use super::loss::Loss;
 use super::open::{monotonic_ns, Event};
 use super::operand::user::is_user_interrupt;
 use super::plan::Reading;
-use super::record::{decode, Header, Layout, MappedFile, Record, SampleRecord, MISC_FORK_EXEC};
+use super::record::{decode, decode_sample, Header, Layout, MappedFile, Record, SampleRecord, MISC_FORK_EXEC};
 use super::ring::Ring;
 use super::tee::Tee;
 use crate::sample::{Access, Comm, CpuMode, DataSource, Sample};
@@ -171,7 +171,7 @@ impl Worker {
     /// Drains until told to stop, then once more; gives the counts of this worker.
     pub(super) fn run(self) -> Loss {
         let Self { index, mut rings, wake, identity, reading, out, stop, tee } = self;
-        let mut sink = BatchSink::new(index, out, identity, reading);
+        let mut sink = BatchSink::new(index, Some(out), identity, reading);
         let mut poll: Vec<libc::pollfd> = wake.iter().map(|event| pollfd(event.as_fd().as_raw_fd())).collect();
         let (mut scratch, mut copy) = (Vec::new(), Vec::new());
         let batched = rings.iter().any(|cpu| cpu.offset.is_some());
@@ -241,7 +241,8 @@ fn wait(poll: &mut [libc::pollfd]) {
 #[derive(Debug)]
 pub(super) struct BatchSink {
     pub(super) batch: Batch,
-    out: Sender<Batch>,
+    /// `None` where somebody else looks at the batch.
+    out: Option<Sender<Batch>>,
     identity: Identity,
     reading: Reading,
     chain: Vec<u64>,
@@ -253,7 +254,7 @@ pub(super) struct BatchSink {
 }
 
 impl BatchSink {
-    pub(super) fn new(worker: usize, out: Sender<Batch>, identity: Identity, reading: Reading) -> Self {
+    pub(super) fn new(worker: usize, out: Option<Sender<Batch>>, identity: Identity, reading: Reading) -> Self {
         let batch = Batch { worker, ..Batch::default() };
         Self { batch, out, identity, reading, chain: Vec::new(), loss: Loss::default(), newest: 0, offset: None }
     }
@@ -270,9 +271,10 @@ impl BatchSink {
     /// Hands the batch on where there is room. Where there is none for long the samples are dropped and counted, so that the
     /// rings are drained on; the side-band stays for the next batch.
     pub(super) fn send(&mut self) {
+        let Some(out) = &self.out else { return };
         let next = Batch { worker: self.batch.worker, complete_until: self.batch.complete_until, ..Batch::default() };
         let batch = std::mem::replace(&mut self.batch, next);
-        if let Err(TrySendError::Full(mut batch)) = self.out.try_send(batch) {
+        if let Err(TrySendError::Full(mut batch)) = out.try_send(batch) {
             if batch.samples.len() >= PATIENCE * self.size() {
                 self.loss.channel_full += batch.samples.len() as u64;
                 batch.samples.clear();
@@ -285,19 +287,27 @@ impl BatchSink {
     fn send_last(&mut self) {
         let batch = std::mem::take(&mut self.batch);
         // The session may have gone away, which is no loss of ours.
-        let _ = self.out.send(batch);
+        let _ = self.out.as_ref().map(|out| out.send(batch));
     }
 
     pub(super) fn take(&mut self, bytes: &[u8], layout: &Layout) {
+        let mut record = SampleRecord::default();
+        match decode_sample(bytes, layout, &mut record) {
+            Ok(Some(header)) => {
+                self.newest = self.newest.max(self.monotonic(record.time));
+                self.sample(header, &record);
+            }
+            Ok(None) => self.side_band(bytes, layout),
+            Err(_) => self.loss.malformed += 1,
+        }
+    }
+
+    fn side_band(&mut self, bytes: &[u8], layout: &Layout) {
         let Ok((header, record, id)) = decode(bytes, layout) else {
             self.loss.malformed += 1;
             return;
         };
         let what = match record {
-            Record::Sample(sample) => {
-                self.newest = self.newest.max(self.monotonic(sample.time));
-                return self.sample(header, &sample);
-            }
             Record::Lost { lost, .. } => {
                 self.loss.ring_full = self.loss.ring_full.saturating_add(lost);
                 SideBand::Lost { cpu: id.cpu }
@@ -343,6 +353,7 @@ impl BatchSink {
         self.offset.map_or(time, |offset| offset.monotonic(time))
     }
 
+    #[inline]
     fn sample(&mut self, header: Header, record: &SampleRecord<'_>) {
         if record.pid == self.identity.own_pid {
             self.loss.own += 1;
@@ -394,28 +405,29 @@ impl BatchSink {
             }
         }
         self.loss.samples += 1;
-        let sample = Sample {
-            time: self.monotonic(record.time),
-            pid: record.pid,
-            tid: record.tid,
-            cpu: record.cpu,
-            mode,
-            access: data_src.access(),
-            ip: record.ip,
-            addr: record.addr,
-            phys: record.phys_addr,
-            page_size: record.data_page_size,
-            cgroup: record.cgroup,
-            period: record.period,
-            latency,
-            data_src,
-            ..Sample::default()
-        };
+        let time = self.monotonic(record.time);
         let context = recovers.then(|| {
             let regs = record.regs_user.values.iter().collect();
             Box::new(UserContext { abi: record.regs_user.abi, regs, stack: record.stack_user.into() })
         });
-        self.batch.samples.push(Captured { sample, context });
+        // Filled where it lies: 200 bytes that are put together elsewhere and then moved cost as much as decoding them.
+        self.batch.samples.push(Captured { sample: Sample::default(), context });
+        if let Some(Captured { sample, .. }) = self.batch.samples.last_mut() {
+            sample.time = time;
+            sample.pid = record.pid;
+            sample.tid = record.tid;
+            sample.cpu = record.cpu;
+            sample.mode = mode;
+            sample.access = data_src.access();
+            sample.ip = record.ip;
+            sample.addr = record.addr;
+            sample.phys = record.phys_addr;
+            sample.page_size = record.data_page_size;
+            sample.cgroup = record.cgroup;
+            sample.period = record.period;
+            sample.latency = latency;
+            sample.data_src = data_src;
+        }
         if self.batch.samples.len().is_multiple_of(self.size()) {
             self.send();
         }

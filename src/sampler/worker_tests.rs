@@ -15,7 +15,7 @@ const LAYOUT: Layout = Layout {
 
 fn sink(out: Sender<Batch>, child_pid_namespace: bool) -> BatchSink {
     let identity = Identity { own_pid: 1000, child_pid_namespace };
-    BatchSink::new(0, out, identity, Reading::Fault)
+    BatchSink::new(0, Some(out), identity, Reading::Fault)
 }
 
 fn sample(pid: u32, misc: u16) -> Vec<u8> {

@@ -397,6 +397,13 @@ impl Sink for All<'_> {
         }
     }
 
+    fn samples(&mut self, samples: &[Sample], cgroups: &mut Cgroups) {
+        self.decider.samples(samples, cgroups);
+        for sink in &mut self.others {
+            sink.samples(samples, cgroups);
+        }
+    }
+
     fn wants_code(&self) -> bool {
         self.decider.wants_code() || self.others.iter().any(|sink| sink.wants_code())
     }

@@ -5,7 +5,8 @@ use rustc_hash::FxHashMap;
 use super::Sink;
 use crate::cluster::{self, Clusters, Hot, Sharing};
 use crate::config::report::{report, Code, CommunityEvidence, Edge, Evidence, Granule, Report, ReportError};
-use crate::config::{self, Affinity, CellIndex, Decision, Groups, Member, Members, NoSamples, Tally, Unknown, Verdict};
+use crate::config::{self, Affinity, CellIndex, Decision, Groups, Member, Members, NameIndex, NoSamples, Tally};
+use crate::config::{Unknown, Verdict};
 use crate::resolve::{Cgroups, Symbol, Symbols};
 use crate::sample::{printable, CodeAddr, Comm, Place, Sample, Source, ThreadIndex};
 
@@ -28,6 +29,8 @@ pub struct Decider {
     sharing: Sharing,
     /// Each cgroup's cell, and whether it has a path.
     cell_of_cgroup: FxHashMap<u64, (CellIndex, bool)>,
+    /// The last cgroup with a path, and its cell: many samples in a row are of one.
+    last_cgroup: Option<(u64, CellIndex)>,
     /// True where a thread under another hint is another class.
     use_hints: bool,
     /// The numbers that the sketch knows threads by, each under each of its hints where these are used.
@@ -46,9 +49,12 @@ pub struct Decider {
 struct Facts {
     pid: u32,
     tid: u32,
-    comm: Option<Comm>,
+    comm: Comm,
     hint: Option<u64>,
     cell: CellIndex,
+    /// The name's place in the tally for the cell and the name of its last sample.
+    name: NameIndex,
+    name_of: (CellIndex, Comm),
     /// How many more samples were in `cell` than elsewhere since it was last another.
     lead: u32,
     samples: f64,
@@ -78,6 +84,7 @@ impl Decider {
             tally: Tally::default(),
             sharing: Sharing::new(memory),
             cell_of_cgroup: FxHashMap::default(),
+            last_cgroup: None,
             use_hints: false,
             known: FxHashMap::default(),
             first: FxHashMap::default(),
@@ -189,7 +196,7 @@ impl Decider {
             thread: index as u32,
             pid: facts.pid,
             tid: facts.tid,
-            comm: facts.comm,
+            comm: Some(facts.comm),
             hint: facts.hint,
             cell: facts.cell,
             samples: facts.samples,
@@ -206,7 +213,7 @@ impl Decider {
     }
 
     /// The sketch's number of a thread; `None` where there are too many.
-    fn number(&mut self, sample: &Sample, cell: CellIndex) -> Option<u32> {
+    fn number(&mut self, sample: &Sample, comm: Comm, cell: CellIndex) -> Option<u32> {
         let hint = sample.hint.filter(|_| self.use_hints);
         let key = (sample.thread, hint);
         if let Some(&number) = self.known.get(&key) {
@@ -234,8 +241,62 @@ impl Decider {
                 self.sharing.same_thread(number, first);
             }
         }
-        let Sample { pid, tid, comm, .. } = *sample;
-        self.facts.push(Facts { pid, tid, comm, hint, cell, lead: 0, samples: 0.0 });
+        let Sample { pid, tid, .. } = *sample;
+        let name = self.tally.name(cell, comm);
+        self.facts.push(Facts { pid, tid, comm, hint, cell, name, name_of: (cell, comm), lead: 0, samples: 0.0 });
+        Some(number)
+    }
+
+    /// The cell of a sample's cgroup.
+    fn cell(&mut self, cgroup: u64, cgroups: &mut Cgroups) -> CellIndex {
+        if self.cell_of_cgroup.len() >= MAX_CGROUPS {
+            self.cell_of_cgroup.clear();
+        }
+        let Self { groups, tally, cell_of_cgroup, .. } = self;
+        let mut find = || {
+            let path = cgroups.path(cgroup);
+            (tally.cell(groups.home(path.map_or(&b"/"[..], |path| path))), path.is_some())
+        };
+        let known = cell_of_cgroup.entry(cgroup).or_insert_with(&mut find);
+        if !known.1 {
+            // A record that was lost is made up for by the next reading of cgroupfs.
+            *known = find();
+        }
+        let (cell, has_path) = *known;
+        self.no_cgroup_path += u64::from(!has_path);
+        self.last_cgroup = has_path.then_some((cgroup, cell));
+        cell
+    }
+
+    /// Counts a sample of its cell and thread; gives the thread's number where it has one.
+    fn count(&mut self, sample: &Sample, cgroups: &mut Cgroups) -> Option<u32> {
+        let cell = match self.last_cgroup {
+            Some((cgroup, cell)) if cgroup == sample.cgroup => cell,
+            _ => self.cell(sample.cgroup, cgroups),
+        };
+        let share = f64::from(sample.share);
+        let Some(comm) = sample.comm else {
+            self.tally.add(cell, None, share);
+            return None;
+        };
+        let Some(number) = self.number(sample, comm, cell) else {
+            self.tally.add(cell, Some(comm), share);
+            self.unlisted += 1;
+            return None;
+        };
+        if let Some(facts) = self.facts.get_mut(number as usize) {
+            if facts.name_of != (cell, comm) {
+                (facts.name, facts.name_of) = (self.tally.name(cell, comm), (cell, comm));
+            }
+            self.tally.count(cell, Some(facts.name), share);
+            facts.samples += share;
+            facts.comm = comm;
+            match (facts.cell == cell, facts.lead) {
+                (true, _) => facts.lead += 1,
+                (false, 0) => facts.cell = cell,
+                (false, _) => facts.lead -= 1,
+            }
+        }
         Some(number)
     }
 }
@@ -246,45 +307,21 @@ impl Sink for Decider {
     }
 
     fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
-        if self.cell_of_cgroup.len() >= MAX_CGROUPS {
-            self.cell_of_cgroup.clear();
-        }
-        let Self { groups, tally, cell_of_cgroup, .. } = self;
-        let mut find = || {
-            let path = cgroups.path(sample.cgroup);
-            (tally.cell(groups.home(path.map_or(&b"/"[..], |path| path))), path.is_some())
-        };
-        let known = cell_of_cgroup.entry(sample.cgroup).or_insert_with(&mut find);
-        if !known.1 {
-            // A record that was lost is made up for by the next reading of cgroupfs.
-            *known = find();
-        }
-        let (cell, has_path) = *known;
-        self.no_cgroup_path += u64::from(!has_path);
-        self.tally.add(cell, sample.comm, f64::from(sample.share));
-        if sample.comm.is_none() {
-            return;
-        }
-        let Some(number) = self.number(sample, cell) else {
-            self.unlisted += 1;
-            return;
-        };
-        if let Some(facts) = self.facts.get_mut(number as usize) {
-            facts.samples += f64::from(sample.share);
-            facts.comm = sample.comm;
-            match (facts.cell == cell, facts.lead) {
-                (true, _) => facts.lead += 1,
-                (false, 0) => facts.cell = cell,
-                (false, _) => facts.lead -= 1,
+        self.samples(std::slice::from_ref(sample), cgroups);
+    }
+
+    fn samples(&mut self, samples: &[Sample], cgroups: &mut Cgroups) {
+        let mut sharing = Vec::with_capacity(samples.len());
+        for sample in samples {
+            let Some(number) = self.count(sample, cgroups) else { continue };
+            if self.source == Source::Faults && matches!(sample.place, Some(Place::Private { .. })) {
+                // The threads of one process are unknown to one another, and no other process touches its private memory.
+                self.sharing.count(number, sample);
+            } else {
+                sharing.push((number, sample));
             }
         }
-        let sample = Sample { thread: number, ..*sample };
-        if self.source == Source::Faults && matches!(sample.place, Some(Place::Private { .. })) {
-            // The threads of one process are unknown to one another, and no other process touches its private memory.
-            self.sharing.count(&sample);
-        } else {
-            self.sharing.add(&sample);
-        }
+        self.sharing.add_all(&sharing);
     }
 }
 

@@ -65,7 +65,7 @@ pub(super) fn run(
     let mut names = Names::recorded(memory / 8, false);
     names.modules = sink.wants_code().then(Modules::new);
     let mut outcome = Outcome::default();
-    let (mut first, mut last) = (u64::MAX, 0);
+    let mut last = 0;
     loop {
         if asked.is_none_or(|asked| asked.elapsed() >= TICK) {
             asked = Some(Instant::now());
@@ -75,7 +75,7 @@ pub(super) fn run(
         }
         let Some(batch) = feed.next_batch() else { break };
         for captured in &batch.samples {
-            (first, last) = (first.min(captured.sample.time), last.max(captured.sample.time));
+            last = last.max(captured.sample.time);
             outcome.events += 1;
             outcome.loss.samples += 1;
         }
@@ -89,7 +89,7 @@ pub(super) fn run(
     outcome.loss.add(&names.loss);
     outcome.loss.late = order.late;
     outcome.samples = names.records;
-    outcome.duration = Duration::from_nanos(last.saturating_sub(first));
+    outcome.duration = Duration::from_nanos(last.saturating_sub(order.first));
     if let Some(mut modules) = names.modules {
         modules.finish(&names.maps);
         outcome.modules = modules;

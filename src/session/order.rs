@@ -3,24 +3,44 @@
 //! A worker says with each batch until when it has read all. What is older than the least of these marks is complete on
 //! every CPU, so that a name that a thread took on one CPU is known before the sample that it took on the next.
 
+use std::collections::VecDeque;
+
+use crate::sample::Sample;
 use crate::sampler::{Batch, Captured, SideBand, TimedSideBand};
 
 /// How far time must have gone on before the next release, in ns: sorting less more often costs more.
 const STEP: u64 = 20_000_000;
 
+/// Samples that one worker sent at a time, and how many of them are still held back.
+#[derive(Debug)]
+struct Chunk {
+    samples: Vec<Captured>,
+    left: usize,
+}
+
+/// Samples of a chunk at the most: their number in it has 24 bits of a key.
+const CHUNK: usize = 1 << 24;
+/// Empty chunks that are kept to be filled again.
+const SPARE: usize = 16;
+/// Chunks without a sample that may lie between others.
+const EMPTY: usize = 4096;
+
 /// What came in and is not yet complete on every CPU.
 #[derive(Debug)]
 pub(super) struct Order {
-    samples: Vec<Captured>,
-    /// Time, CPU and place in `samples`: what is sorted, for samples are large. Two CPUs may sample at the same ns; a
-    /// recording must give them in the same order.
-    keys: Vec<(u64, u32, u32)>,
-    /// Room for what stays.
-    spare: Vec<Captured>,
+    /// In the order in which they came. Samples stay where they are until they are given out, for they are large.
+    chunks: VecDeque<Chunk>,
+    /// Chunks that were given out whole.
+    gone: u64,
+    spare: Vec<Vec<Captured>>,
+    /// What is sorted, see [`key`].
+    keys: Vec<u128>,
     side_band: Vec<TimedSideBand>,
     complete: Vec<u64>,
     released: u64,
     limit: usize,
+    /// Time of the oldest sample that came in, [`u64::MAX`] before it.
+    pub(super) first: u64,
     /// Samples older than what was released before they came.
     pub(super) late: u64,
     /// Hint events of which that holds.
@@ -29,17 +49,43 @@ pub(super) struct Order {
     hints: usize,
 }
 
+/// What [`Order::release`] gives out.
+#[derive(Debug)]
+pub(super) enum Released<'a> {
+    SideBand(SideBand),
+    Sample(&'a Captured),
+}
+
+/// A sample's time, CPU and place as one number: 64 bits, 16 (of two CPUs that sample at the same ns a recording must give the
+/// same first), 24 for its chunk and 24 for its number in it.
+fn key(sample: &Sample, chunk: u64, at: usize) -> u128 {
+    let place = (chunk & 0xff_ffff) << 24 | at as u64;
+    u128::from(sample.time) << 64 | u128::from(sample.cpu as u16) << 48 | u128::from(place)
+}
+
+fn time_of(key: u128) -> u64 {
+    (key >> 64) as u64
+}
+
+/// Which of the chunks that are there, and which sample of it.
+fn place_of(key: u128, gone: u64) -> (usize, usize) {
+    let chunk = (key as u64 >> 24).wrapping_sub(gone) & 0xff_ffff;
+    (chunk as usize, key as usize & 0xff_ffff)
+}
+
 impl Order {
     /// For so many workers, holding at most `limit` samples back.
     pub(super) fn new(workers: usize, limit: usize) -> Self {
         Self {
-            samples: Vec::new(),
-            keys: Vec::new(),
+            chunks: VecDeque::new(),
+            gone: 0,
             spare: Vec::new(),
+            keys: Vec::new(),
             side_band: Vec::new(),
             complete: vec![0; workers],
             released: 0,
-            limit: limit.max(1),
+            limit: limit.clamp(1, CHUNK / 2),
+            first: u64::MAX,
             late: 0,
             late_hints: 0,
             hints: 0,
@@ -47,17 +93,38 @@ impl Order {
     }
 
     /// Takes a batch in.
-    pub(super) fn push(&mut self, batch: Batch) {
+    pub(super) fn push(&mut self, mut batch: Batch) {
+        self.take(&mut batch);
+    }
+
+    /// Takes what is in a batch, which can be filled again.
+    pub(super) fn take(&mut self, batch: &mut Batch) {
         if let Some(mark) = self.complete.get_mut(batch.worker) {
             *mark = (*mark).max(batch.complete_until);
         }
-        self.late += batch.samples.iter().filter(|captured| captured.sample.time < self.released).count() as u64;
         for side in batch.side_band.iter().filter(|side| matches!(side.what, SideBand::Hint { .. })) {
             self.hints += 1;
             self.late_hints += u64::from(side.time < self.released);
         }
-        self.samples.extend(batch.samples);
-        self.side_band.extend(batch.side_band);
+        self.side_band.append(&mut batch.side_band);
+        while !batch.samples.is_empty() {
+            let rest = batch.samples.split_off(batch.samples.len().min(CHUNK));
+            self.take_chunk(&mut batch.samples);
+            if !rest.is_empty() {
+                batch.samples = rest;
+            }
+        }
+    }
+
+    fn take_chunk(&mut self, samples: &mut Vec<Captured>) {
+        let samples = std::mem::replace(samples, self.spare.pop().unwrap_or_default());
+        let chunk = self.gone + self.chunks.len() as u64;
+        for (at, Captured { sample, .. }) in samples.iter().enumerate() {
+            self.late += u64::from(sample.time < self.released);
+            self.first = self.first.min(sample.time);
+            self.keys.push(key(sample, chunk, at));
+        }
+        self.chunks.push_back(Chunk { left: samples.len(), samples });
     }
 
     /// True where [`Order::release`] would do enough to be worth its sorting.
@@ -68,7 +135,7 @@ impl Order {
 
     /// True where more is held back than the limit.
     pub(super) fn is_full(&self) -> bool {
-        self.samples.len() > self.limit
+        self.keys.len() > self.limit
     }
 
     /// False where as many hint events are held back as there may be samples, and it is others that `worker`, which sends them,
@@ -84,41 +151,66 @@ impl Order {
     /// Gives out what is complete, oldest first, side-band before a sample of the same time.
     ///
     /// Where more is held back than the limit allows, the older half goes out early; what comes late is counted.
-    pub(super) fn release(&mut self, mut side_band: impl FnMut(SideBand), mut sample: impl FnMut(Captured)) {
-        self.keys.clear();
-        let key = |(at, captured): (usize, &Captured)| (captured.sample.time, captured.sample.cpu, at as u32);
-        self.keys.extend(self.samples.iter().enumerate().map(key));
-        self.keys.sort_unstable();
+    pub(super) fn release(&mut self, mut take: impl FnMut(Released<'_>)) {
+        // What one CPU sent is in order already, which a merge sort makes use of.
+        #[allow(clippy::stable_sort_primitive)]
+        self.keys.sort();
         self.side_band.sort_by_key(|side| side.time);
         let mut until = self.mark();
         if self.is_full() {
-            until = until.max(self.keys.get(self.keys.len() / 2).map_or(0, |key| key.0));
+            until = until.max(self.keys.get(self.keys.len() / 2).map_or(0, |&key| time_of(key)));
         }
         self.released = self.released.max(until);
-        let ready = self.keys.partition_point(|key| key.0 <= until);
+        let ready = self.keys.partition_point(|&key| time_of(key) <= until);
         let known = self.side_band.partition_point(|side| side.time <= until);
         let given = self.side_band.get(..known).unwrap_or_default();
         self.hints -= given.iter().filter(|side| matches!(side.what, SideBand::Hint { .. })).count();
         let mut sides = self.side_band.drain(..known).peekable();
-        let (ready, rest) = self.keys.split_at(ready);
-        for &(time, _, at) in ready {
-            while let Some(side) = sides.next_if(|side| side.time <= time) {
-                side_band(side.what);
+        for key in self.keys.drain(..ready) {
+            while let Some(side) = sides.next_if(|side| side.time <= time_of(key)) {
+                take(Released::SideBand(side.what));
             }
-            if let Some(next) = self.samples.get_mut(at as usize) {
-                sample(Captured { sample: next.sample, context: next.context.take() });
+            let (chunk, at) = place_of(key, self.gone);
+            let Some(chunk) = self.chunks.get_mut(chunk) else { continue };
+            if let Some(next) = chunk.samples.get_mut(at) {
+                take(Released::Sample(next));
+                chunk.left -= 1;
+            }
+            if chunk.left == 0 {
+                let mut samples = std::mem::take(&mut chunk.samples);
+                if self.spare.len() < SPARE {
+                    samples.clear();
+                    self.spare.push(samples);
+                }
             }
         }
-        self.spare.clear();
-        for &(_, _, at) in rest {
-            if let Some(next) = self.samples.get_mut(at as usize) {
-                self.spare.push(Captured { sample: next.sample, context: next.context.take() });
-            }
-        }
-        std::mem::swap(&mut self.samples, &mut self.spare);
         for side in sides {
-            side_band(side.what);
+            take(Released::SideBand(side.what));
         }
+        while self.chunks.front().is_some_and(|chunk| chunk.left == 0) {
+            self.chunks.pop_front();
+            self.gone += 1;
+        }
+        if self.chunks.len() > EMPTY + self.keys.len() {
+            self.compact();
+        }
+    }
+
+    /// Puts what is left into one chunk: a sample whose time lies far ahead would keep all chunks behind its own.
+    fn compact(&mut self) {
+        let gone = self.gone + self.chunks.len() as u64;
+        let mut samples = Vec::with_capacity(self.keys.len());
+        for key in &mut self.keys {
+            let (chunk, at) = place_of(*key, self.gone);
+            let captured = self.chunks.get_mut(chunk).and_then(|chunk| chunk.samples.get_mut(at));
+            if let Some(Captured { sample, context }) = captured {
+                *key = self::key(sample, gone, samples.len());
+                samples.push(Captured { sample: *sample, context: context.take() });
+            }
+        }
+        self.chunks.clear();
+        self.chunks.push_back(Chunk { left: samples.len(), samples });
+        self.gone = gone;
     }
 }
 
@@ -141,16 +233,16 @@ mod tests {
     }
 
     fn released(order: &mut Order) -> Vec<(char, u64)> {
-        let out = std::cell::RefCell::new(Vec::new());
+        let mut out = Vec::new();
         let name = |what| match what {
             SideBand::Lost { cpu } => u64::from(cpu),
             _ => 0,
         };
-        order.release(
-            |what| out.borrow_mut().push(('n', name(what))),
-            |captured| out.borrow_mut().push(('s', captured.sample.time)),
-        );
-        out.into_inner()
+        order.release(|released| match released {
+            Released::SideBand(what) => out.push(('n', name(what))),
+            Released::Sample(captured) => out.push(('s', captured.sample.time)),
+        });
+        out
     }
 
     #[test]
@@ -196,5 +288,52 @@ mod tests {
         assert_eq!(released(&mut order).len(), 21);
         order.push(batch(1, 0, &[3, 30], &[]));
         assert_eq!(order.late, 1);
+    }
+
+    #[test]
+    fn a_sample_of_the_far_future_keeps_nothing_behind_it() {
+        let mut order = Order::new(1, 10);
+        order.push(batch(0, 0, &[u64::MAX - 1], &[]));
+        for time in 1..20_000 {
+            order.push(batch(0, time, &[time, time], &[]));
+            assert_eq!(released(&mut order), [('s', time), ('s', time)]);
+        }
+        assert!(order.chunks.len() < 2 * EMPTY);
+        order.push(batch(0, u64::MAX, &[u64::MAX - 1, 30_000], &[]));
+        assert_eq!(released(&mut order).len(), 3);
+        assert!(order.chunks.is_empty() && order.keys.is_empty());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn the_order_is_that_of_time_then_cpu_then_arrival(
+            batches in proptest::collection::vec(proptest::collection::vec((0u64..50, 0u32..3), 0..20), 0..30)
+        ) {
+            let mut order = Order::new(1, 40);
+            let (mut expected, mut given, mut arrived) = (Vec::new(), Vec::new(), 0u64);
+            let mut take = |order: &mut Order| order.release(|released| if let Released::Sample(it) = released {
+                given.push((it.sample.time, it.sample.cpu, it.sample.record));
+            });
+            for (round, samples) in (0u64..).zip(&batches) {
+                // Each round is later than the one before by more than what is held back.
+                let captured = samples.iter().map(|&(time, cpu)| {
+                    arrived += 1;
+                    let sample = Sample { time: round * 25 + time, cpu, record: arrived, ..Sample::default() };
+                    expected.push((sample.time, cpu, arrived));
+                    Captured { sample, context: None }
+                });
+                let samples = captured.collect();
+                order.push(Batch { samples, complete_until: (round * 25).saturating_sub(1), ..Batch::default() });
+                if order.is_due() && !order.is_full() {
+                    take(&mut order);
+                }
+            }
+            order.push(Batch { complete_until: u64::MAX, ..Batch::default() });
+            take(&mut order);
+            expected.sort_unstable();
+            if order.late == 0 {
+                proptest::prop_assert_eq!(given, expected);
+            }
+        }
     }
 }

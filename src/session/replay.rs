@@ -17,7 +17,7 @@ use crate::sampler::{Batch, Captured, SideBand, TimedSideBand};
 /// Records between two questions whether to stop.
 const STOP_EVERY: u32 = 1 << 16;
 
-/// Records between two looks at what is full.
+/// Records that are read before they are put in order.
 const TAKE_EVERY: u32 = 1 << 10;
 
 /// Hands the samples of `profile` to `sink`; what is held back while it is put in order, and the mappings, take some part
@@ -40,7 +40,6 @@ pub fn replay(
         intake: Intake::new(identity, reading),
         names: Names::recorded(memory / 4, identity.child_pid_namespace),
         accesses: 0,
-        first: u64::MAX,
         mark: 0,
     };
     replay.names.recovered = profile.recovered.take().filter(|_| recovers);
@@ -69,7 +68,7 @@ pub fn replay(
                 }
                 if count.is_multiple_of(TAKE_EVERY) {
                     replay.take_hints(profile.hints.as_mut(), replay.intake.newest());
-                    replay.take_full(sink);
+                    replay.take_read(sink);
                 }
             }
             Ok(Some(Item::Round)) => {
@@ -83,14 +82,14 @@ pub fn replay(
     };
     replay.take_hints(profile.hints.as_mut(), u64::MAX);
     replay.complete(u64::MAX, sink);
-    let Replay { mut names, order, intake, accesses, first, .. } = replay;
+    let Replay { mut names, order, intake, accesses, .. } = replay;
     profile.recovered = names.recovered;
     let mut modules = names.modules.take().unwrap_or_default();
     modules.finish_recorded();
     let mut loss = names.loss;
     loss.add(intake.loss());
     loss.late = order.late;
-    let span = Duration::from_nanos(intake.newest().saturating_sub(first));
+    let span = Duration::from_nanos(intake.newest().saturating_sub(order.first));
     let mut outcome = Outcome {
         samples: names.records,
         accesses,
@@ -127,8 +126,6 @@ struct Replay {
     intake: Intake,
     names: Names,
     accesses: u64,
-    /// Time of the first sample.
-    first: u64,
     /// Until when all has been read.
     mark: u64,
 }
@@ -144,30 +141,20 @@ impl Replay {
         self.order.push(Batch { side_band: side_band.collect(), ..Batch::default() });
     }
 
-    fn push(&mut self, batch: Batch) {
-        for captured in &batch.samples {
-            self.first = self.first.min(captured.sample.time);
-        }
-        self.order.push(batch);
-    }
-
-    /// Takes the batches that are full, and makes room where too many wait.
-    fn take_full(&mut self, sink: &mut dyn Sink) {
-        while let Some(batch) = self.intake.full().next() {
-            self.push(batch);
-            if self.order.is_full() {
-                self.accesses += self.names.release(&mut self.order, sink);
-            }
+    /// Takes what was read, and makes room where too much waits.
+    fn take_read(&mut self, sink: &mut dyn Sink) {
+        self.order.take(self.intake.batch());
+        if self.order.is_full() {
+            self.accesses += self.names.release(&mut self.order, sink);
         }
     }
 
     /// All older than `until` has been read.
     fn complete(&mut self, until: u64, sink: &mut dyn Sink) {
         self.mark = self.mark.max(until);
-        let batches: Vec<Batch> = self.intake.complete(self.mark).collect();
-        for batch in batches {
-            self.push(batch);
-        }
+        let batch = self.intake.batch();
+        batch.complete_until = self.mark;
+        self.order.take(batch);
         if self.order.is_due() {
             self.accesses += self.names.release(&mut self.order, sink);
         }
