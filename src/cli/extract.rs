@@ -123,11 +123,16 @@ fn from_profile(args: &ExtractArgs, filter: Filter, groups: Groups, signals: &At
     Ok(Taken { decider, outcome, source, filtered_out, damage, cpus })
 }
 
+/// Samples that are given to the sink at once.
+const TOGETHER: usize = 64;
+
 /// Numbers for what lines say by name.
 #[derive(Default)]
 struct Numbers {
     threads: FxHashMap<(u32, u32), ThreadIndex>,
     cgroups: FxHashMap<Vec<u8>, u64>,
+    /// The last one and its number, which is not 0.
+    last_cgroup: (Vec<u8>, u64),
     next: u64,
 }
 
@@ -144,6 +149,15 @@ impl Numbers {
     }
 
     fn cgroup(&mut self, path: &[u8], cgroups: &mut Cgroups) -> u64 {
+        if self.last_cgroup.0 == path && self.last_cgroup.1 > 0 {
+            return self.last_cgroup.1;
+        }
+        let id = self.other_cgroup(path, cgroups);
+        self.last_cgroup = (path.to_vec(), id);
+        id
+    }
+
+    fn other_cgroup(&mut self, path: &[u8], cgroups: &mut Cgroups) -> u64 {
         if let Some(&id) = self.cgroups.get(path) {
             return id;
         }
@@ -179,12 +193,13 @@ fn from_lines(
     let mut outcome = Outcome::default();
     let (mut first, mut last, mut record) = (None, 0, None);
     let mut damage = Vec::new();
+    let mut ready = Vec::with_capacity(TOGETHER);
     while let Some(line) = next {
         let mut sample: Sample = line.sample;
         if !line.has_thread {
             sample.thread = numbers.thread(sample.pid, sample.tid);
         }
-        if let Some(path) = &line.cgroup {
+        if let Some(path) = reader.cgroup() {
             sample.cgroup = numbers.cgroup(path, &mut cgroups);
         }
         first.get_or_insert(sample.time);
@@ -192,7 +207,11 @@ fn from_lines(
         outcome.accesses += 1;
         outcome.samples += u64::from(record != Some(sample.record));
         record = Some(sample.record);
-        filtered.sample(&sample, &mut cgroups);
+        ready.push(sample);
+        if ready.len() >= TOGETHER {
+            filtered.samples(&ready, &mut cgroups);
+            ready.clear();
+        }
         if outcome.accesses.is_multiple_of(1 << 16) && signals.load(Ordering::Relaxed) > 0 {
             break;
         }
@@ -204,6 +223,7 @@ fn from_lines(
             }
         };
     }
+    filtered.samples(&ready, &mut cgroups);
     let filtered_out = filtered.filter.left_out;
     outcome.events = outcome.samples;
     outcome.loss.samples = outcome.samples;

@@ -1,20 +1,21 @@
 //! `scxprof process`: a profile to lines of JSON, one an access.
 
 use std::fs::{self, File};
-use std::io::{BufReader, BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use anyhow::{anyhow, Context};
 use clap::Args;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::filter::{Filter, FilterArgs, Filtered};
 use super::Failure;
 use crate::profile::meta::Host;
-use crate::profile::names::{recorded_here, Codes};
+use crate::profile::names::recorded_here;
 use crate::profile::{jsonl, record_name, Profile, ProfileError};
-use crate::resolve::{symbolize, Cgroups, Modules, Roots, SymbolOptions};
-use crate::sample::{Sample, Source};
+use crate::resolve::{symbolize, Cgroups, Roots, SymbolOptions};
+use crate::sample::{CodeAddr, Sample, Source};
 use crate::sampler::loss::Loss;
 use crate::session::{replay, Outcome, Sink};
 
@@ -22,6 +23,9 @@ const EXAMPLES: &str = "\
 Examples:
   scxprof process -f host.tar.gz                 writes host.tar.gz.out/perf.jsonl
   scxprof process -f perf.data --comm '^web'     what perf mem record wrote, some threads of it";
+
+/// Different instructions that are named; a name takes some 200 bytes.
+const MAX_CODES: usize = 1 << 17;
 
 /// The kind of `PERF_RECORD_SAMPLE`.
 const SAMPLE: u32 = 9;
@@ -49,8 +53,8 @@ pub(super) struct ProcessArgs {
 /// Writes each access as a line.
 pub(super) struct ToLines<W: Write> {
     writer: jsonl::Writer<W>,
-    /// The code of each line, where it shall be named.
-    codes: Option<Codes>,
+    /// What the lines say of their code, where it is named.
+    codes: Option<FxHashMap<CodeAddr, Vec<u8>>>,
     /// The last record that was written, to count records.
     last: u64,
     records: u64,
@@ -73,10 +77,9 @@ impl<W: Write> ToLines<W> {
 impl<W: Write> Sink for ToLines<W> {
     fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
         let path = cgroups.path(sample.cgroup).map(|path| &**path);
+        let code = self.codes.as_ref().zip(sample.code).and_then(|(codes, code)| codes.get(&code));
         if self.failed.is_none() {
-            let written = self.writer.write(sample, path);
-            let kept = written.and_then(|()| self.codes.as_mut().map_or(Ok(()), |codes| codes.push(sample.code)));
-            self.failed = kept.err();
+            self.failed = self.writer.write(sample, path, code.map(Vec::as_slice)).err();
         }
         self.records += u64::from(self.last != sample.record);
         self.last = sample.record;
@@ -87,20 +90,48 @@ impl<W: Write> Sink for ToLines<W> {
     }
 }
 
-/// Writes the lines at `path` once more, with the names of their code.
-fn name_lines(path: &Path, codes: Codes, modules: &Modules, profile: &Profile) -> anyhow::Result<()> {
-    let here = Host::here(&Roots::default()).name;
-    let begin = profile.meta.as_ref().and_then(|meta| recorded_here(meta, &here));
-    let symbols = symbolize(modules, codes.unique(), &SymbolOptions { begin, ..SymbolOptions::default() });
-    let lines = BufReader::with_capacity(1 << 18, File::open(path)?);
-    let named = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(Path::new(".")))?;
+/// The instructions of the samples, each once.
+#[derive(Default)]
+struct Codes {
+    unique: FxHashSet<CodeAddr>,
+    /// Accesses whose instruction was one too many.
+    unlisted: u64,
+}
+
+impl Sink for Codes {
+    fn sample(&mut self, sample: &Sample, _: &mut Cgroups) {
+        let Some(code) = sample.code else { return };
+        if self.unique.len() < MAX_CODES {
+            self.unique.insert(code);
+        } else {
+            self.unlisted += u64::from(!self.unique.contains(&code));
+        }
+    }
+
+    fn wants_code(&self) -> bool {
+        true
+    }
+}
+
+/// Reads the whole profile for the code in it, and gives it back from its beginning with what lines say of each instruction.
+fn name_codes(
+    mut profile: Profile,
+    memory: usize,
+    filter: Filter,
+    stop: &dyn Fn() -> bool,
+) -> Result<(Profile, FxHashMap<CodeAddr, Vec<u8>>), Failure> {
+    let mut codes = Codes::default();
+    let mut filtered = Filtered { filter, sink: &mut codes };
+    // What cannot be read is said when it is read for its lines.
+    let modules = replay(&mut profile, memory, &mut filtered, stop).unwrap_or_default().modules;
     if codes.unlisted > 0 {
         say!("scxprof: the code of {} lines has no name: there are too many different instructions", codes.unlisted);
     }
-    codes.insert(lines, &symbols, BufWriter::with_capacity(1 << 18, named.as_file()))?;
-    named.as_file().set_permissions(fs::metadata(path)?.permissions())?;
-    named.persist(path)?;
-    Ok(())
+    let here = Host::here(&Roots::default()).name;
+    let begin = profile.meta.as_ref().and_then(|meta| recorded_here(meta, &here));
+    let symbols = symbolize(&modules, codes.unique, &SymbolOptions { begin, ..SymbolOptions::default() });
+    let texts = symbols.iter().map(|(code, symbol)| (code, jsonl::code_text(symbol))).collect();
+    Ok((profile.rewind().map_err(|error| Failure::NoResult(error.into()))?, texts))
 }
 
 /// Where the lines go: a directory under a temporary name until it is whole.
@@ -163,32 +194,26 @@ pub(super) fn run(args: &ProcessArgs) -> Result<(), Failure> {
     let lines = out.temporary.path().join("perf.jsonl");
     let source = profile.source();
     let written = File::create(&lines).with_context(|| format!("cannot write {}", lines.display()));
-    let writer = BufWriter::with_capacity(1 << 18, written.map_err(Failure::NoResult)?);
-    let mut sink = ToLines::new(writer, source);
+    let mut sink = ToLines::new(written.map_err(Failure::NoResult)?, source);
+    let memory = (args.memory as usize).saturating_mul(1 << 20);
+    let stop = || signals.load(Ordering::Relaxed) > 0;
     if !args.no_symbols {
-        let aside = tempfile::tempfile_in(out.temporary.path()).context("cannot write a temporary file");
-        sink.codes = Some(Codes::new(aside.map_err(Failure::NoResult)?));
+        let (rewound, codes) = name_codes(profile, memory, Filter::new(&args.filter)?, &stop)?;
+        (profile, sink.codes) = (rewound, Some(codes));
     }
     let mut filtered = Filtered { filter, sink: &mut sink };
-    let memory = (args.memory as usize).saturating_mul(1 << 20);
-    let replayed = replay(&mut profile, memory, &mut filtered, || signals.load(Ordering::Relaxed) > 0);
+    let replayed = replay(&mut profile, memory, &mut filtered, stop);
     let filtered_out = filtered.filter.left_out;
     if signals.load(Ordering::Relaxed) > 0 {
         return Err(Failure::NoResult(anyhow!("interrupted: nothing was written")));
     }
     let records = sink.records;
-    let codes = sink.codes.take();
     sink.finish().with_context(|| format!("cannot write {}", lines.display())).map_err(Failure::NoResult)?;
     let mut damage = Vec::new();
     let outcome = replayed.unwrap_or_else(|error| {
         damage.push(format!("{}: {error}", args.profile.display()));
         Outcome::default()
     });
-    if let Some(codes) = codes {
-        name_lines(&lines, codes, &outcome.modules, &profile)
-            .with_context(|| format!("cannot write {}", lines.display()))
-            .map_err(Failure::NoResult)?;
-    }
     if let Some(meta) = &profile.meta {
         let path = out.temporary.path().join("meta.json");
         serde_json::to_vec_pretty(meta)

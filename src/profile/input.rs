@@ -33,6 +33,8 @@ pub struct Profile {
     pub hints: Option<Hints<File>>,
     /// The records that nobody could read, as far as they are listed.
     pub unparseable: Vec<String>,
+    /// What was opened.
+    path: PathBuf,
     /// Where an archive was unpacked; it is removed with the profile.
     unpacked: Option<Unpacked>,
 }
@@ -51,6 +53,18 @@ impl Profile {
     /// [`ProfileError`] where there is nothing to read.
     pub fn open(path: &Path) -> Result<Self, ProfileError> {
         let unpacked = if is_archive(path) { Some(archive::unpack(path)?) } else { None };
+        Self::open_unpacked(path, unpacked)
+    }
+
+    /// The same profile from its beginning.
+    ///
+    /// # Errors
+    /// As [`Profile::open`], where it has changed meanwhile.
+    pub fn rewind(self) -> Result<Self, ProfileError> {
+        Self::open_unpacked(&self.path, self.unpacked)
+    }
+
+    fn open_unpacked(path: &Path, unpacked: Option<Unpacked>) -> Result<Self, ProfileError> {
         let root = unpacked.as_ref().map_or(path, |unpacked| unpacked.dir.path());
         let (dir, data) = match root.metadata() {
             Ok(metadata) if metadata.is_dir() => find(root, path)?,
@@ -74,7 +88,7 @@ impl Profile {
         let hints = beside("hints.jsonl")?.map(|(_, file)| Hints::new(file));
         let file = File::open(&data).map_err(|source| ProfileError::io("open", &data, source))?;
         let perf_data = PerfData::open(file).map_err(|source| ProfileError::PerfData { path: data, source })?;
-        Ok(Self { perf_data, meta, recovered, hints, unparseable: Vec::new(), unpacked })
+        Ok(Self { perf_data, meta, recovered, hints, unparseable: Vec::new(), path: path.to_owned(), unpacked })
     }
 
     /// Remembers the record that was read last as one that makes no sense.

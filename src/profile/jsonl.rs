@@ -16,167 +16,22 @@
 //! | `method` | how the address was recovered |
 //! | `place` | what memory it is: `shared` with `dev`, `ino`, `offset`; `private` with `space`; `frame`; `none` |
 
+mod writer;
+
 use std::borrow::Cow;
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, BufRead, Read};
 
 use serde::Deserialize;
 
-use super::meta::{from_hex, to_hex};
+use super::meta::from_hex;
 use super::quick::{self, Quick};
-use super::recovered::{method, op, op_name};
+use super::recovered::{method, op};
 use crate::sample::{Comm, DataSource, Place, Sample, Source};
+
+pub use writer::{code_text, Writer};
 
 /// Bytes of a line; a cgroup's path has 4 KiB at the most, and each may take six bytes as JSON writes it.
 const MAX_LINE: usize = 64 << 10;
-
-/// Writes lines.
-#[derive(Debug)]
-pub struct Writer<W: Write> {
-    out: W,
-    source: Source,
-    line: Vec<u8>,
-    /// The last cgroup and what is written of it; most samples are of few cgroups.
-    cgroup: (Vec<u8>, Vec<u8>),
-}
-
-impl<W: Write> Writer<W> {
-    /// To `out`, which should be buffered.
-    pub fn new(out: W, source: Source) -> Self {
-        Self { out, source, line: Vec::with_capacity(1024), cgroup: (Vec::new(), Vec::new()) }
-    }
-
-    /// Writes one access.
-    ///
-    /// # Errors
-    /// Those of the writer.
-    pub fn write(&mut self, sample: &Sample, cgroup: Option<&[u8]>) -> io::Result<()> {
-        let line = &mut self.line;
-        line.clear();
-        match sample.comm {
-            Some(comm) => name(line, "{\"comm\":", "comm_hex", comm.as_bytes()),
-            None => line.extend_from_slice(b"{\"comm\":null"),
-        }
-        number(line, ",\"pid\":", sample.pid.into());
-        number(line, ",\"tid\":", sample.tid.into());
-        number(line, ",\"cpu\":", sample.cpu.into());
-        number(line, ",\"time\":\"", sample.time / 1_000_000_000);
-        line.push(b'.');
-        padded(line, sample.time % 1_000_000_000);
-        hex(line, "\",\"ip\":\"", sample.ip);
-        hex(line, "\",\"addr\":\"", sample.addr);
-        hex(line, "\",\"phys_addr\":\"", sample.phys);
-        number(line, "\",\"data_page_size\":", sample.page_size);
-        if let Some(path) = cgroup {
-            if self.cgroup.0 != path || self.cgroup.1.is_empty() {
-                self.cgroup.0 = path.to_vec();
-                self.cgroup.1.clear();
-                name(&mut self.cgroup.1, ",\"cgroup\":", "cgroup_hex", path);
-            }
-            line.extend_from_slice(&self.cgroup.1);
-        }
-        number(line, ",\"hint\":", sample.hint.unwrap_or(0));
-        if sample.hint == Some(0) {
-            line.extend_from_slice(b",\"hinted\":true");
-        }
-        text(line, ",\"op\":\"", op_name(sample.access));
-        number(line, "\",\"weight\":", sample.latency.into());
-        hex(line, ",\"data_src\":\"", sample.data_src.0);
-        number(line, "\",\"period\":", sample.period);
-        text(line, ",\"source\":\"", self.source.name());
-        number(line, "\",\"thread\":", sample.thread.into());
-        number(line, ",\"record\":", sample.record);
-        let accesses = (1.0 / f64::from(sample.share)).round();
-        if accesses > 1.0 {
-            number(line, ",\"accesses\":", accesses as u64);
-        }
-        if sample.size > 0 {
-            number(line, ",\"size\":", sample.size.into());
-        }
-        if let Some(method) = sample.method {
-            text(line, ",\"method\":\"", method.name());
-            line.push(b'"');
-        }
-        match sample.place {
-            None => line.extend_from_slice(b",\"place\":\"none\""),
-            Some(Place::Frame { .. }) => line.extend_from_slice(b",\"place\":\"frame\""),
-            Some(Place::Private { space, .. }) => number(line, ",\"place\":\"private\",\"space\":", space.into()),
-            Some(Place::Shared { dev, ino, offset }) => {
-                number(line, ",\"place\":\"shared\",\"dev\":", dev);
-                number(line, ",\"ino\":", ino);
-                number(line, ",\"offset\":", offset);
-            }
-        }
-        line.extend_from_slice(b"}\n");
-        self.out.write_all(line)
-    }
-
-    /// Gives the writer back when all is written.
-    ///
-    /// # Errors
-    /// Those of the writer.
-    pub fn finish(mut self) -> io::Result<W> {
-        self.out.flush()?;
-        Ok(self.out)
-    }
-}
-
-fn text(line: &mut Vec<u8>, key: &str, text: &str) {
-    line.extend_from_slice(key.as_bytes());
-    line.extend_from_slice(text.as_bytes());
-}
-
-fn number(line: &mut Vec<u8>, key: &str, mut value: u64) {
-    line.extend_from_slice(key.as_bytes());
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (value % 10) as u8;
-        value /= 10;
-        if value == 0 {
-            break;
-        }
-    }
-    line.extend_from_slice(&digits[at..]);
-}
-
-/// Nine digits.
-fn padded(line: &mut Vec<u8>, mut value: u64) {
-    let mut digits = [b'0'; 9];
-    for digit in digits.iter_mut().rev() {
-        *digit = b'0' + (value % 10) as u8;
-        value /= 10;
-    }
-    line.extend_from_slice(&digits);
-}
-
-fn hex(line: &mut Vec<u8>, key: &str, mut value: u64) {
-    line.extend_from_slice(key.as_bytes());
-    let mut digits = [0; 16];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b"0123456789abcdef"[(value & 15) as usize];
-        value >>= 4;
-        if value == 0 {
-            break;
-        }
-    }
-    line.extend_from_slice(&digits[at..]);
-}
-
-/// Bytes as a JSON string, and in hex beside it where they are no UTF-8.
-fn name(line: &mut Vec<u8>, key: &str, hex_key: &str, bytes: &[u8]) {
-    line.extend_from_slice(key.as_bytes());
-    let lossy = String::from_utf8_lossy(bytes);
-    // Writing to a Vec cannot fail, and a string always is JSON.
-    let _ = serde_json::to_writer(&mut *line, lossy.as_ref());
-    if matches!(lossy, Cow::Owned(_)) {
-        text(line, ",\"", hex_key);
-        text(line, "\":\"", &to_hex(bytes));
-        line.push(b'"');
-    }
-}
 
 /// A number that may be written as text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -304,13 +159,11 @@ impl Missing {
     }
 }
 
-/// One line.
+/// One line. The path of its cgroup is [`Reader::cgroup`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
     /// The access; its `cgroup` and, where the line does not say it, its `thread` are left to the reader.
     pub sample: Sample,
-    /// The cgroup's path.
-    pub cgroup: Option<Vec<u8>>,
     /// Where the address comes from.
     pub source: Option<Source>,
     /// The line says which thread it is.
@@ -322,6 +175,7 @@ pub struct Line {
 pub struct Reader<R> {
     inner: R,
     line: Vec<u8>,
+    cgroup: Option<Vec<u8>>,
     /// Lines so far that are not empty.
     pub lines: u64,
     /// Of these, lines that are no sample.
@@ -335,7 +189,20 @@ pub struct Reader<R> {
 impl<R: BufRead> Reader<R> {
     /// From the beginning.
     pub fn new(inner: R) -> Self {
-        Self { inner, line: Vec::new(), lines: 0, unreadable: 0, first_unreadable: None, missing: Missing::default() }
+        Self {
+            inner,
+            line: Vec::new(),
+            cgroup: None,
+            lines: 0,
+            unreadable: 0,
+            first_unreadable: None,
+            missing: Missing::default(),
+        }
+    }
+
+    /// The cgroup's path of the line that was read last, where that says it.
+    pub fn cgroup(&self) -> Option<&[u8]> {
+        self.cgroup.as_deref()
     }
 
     /// The next line that is a sample; `None` at the end.
@@ -356,10 +223,10 @@ impl<R: BufRead> Reader<R> {
             let parsed = if read == MAX_LINE && !self.line.ends_with(b"\n") {
                 self.skip_line()?;
                 Err(format!("it has more than {MAX_LINE} bytes"))
-            } else if let Some(line) = quick(&self.line, &mut self.missing) {
+            } else if let Some(line) = quick(&self.line, &mut self.cgroup, &mut self.missing) {
                 Ok(line)
             } else {
-                parse(&self.line, &mut self.missing)
+                parse(&self.line, &mut self.cgroup, &mut self.missing)
             };
             match parsed {
                 Ok(mut line) => {
@@ -392,14 +259,18 @@ impl<R: BufRead> Reader<R> {
 }
 
 /// A line that our own writer wrote, of plain names.
-fn quick(bytes: &[u8], missing: &mut Missing) -> Option<Line> {
+fn quick(bytes: &[u8], last_cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> Option<Line> {
     let Quick { sample, cgroup, source } = quick::parse(bytes)?;
     missing.cgroup += u64::from(cgroup.is_none());
-    let source = std::str::from_utf8(source).ok().and_then(|source| source.parse().ok());
-    Some(Line { sample, cgroup: cgroup.map(<[u8]>::to_vec), source, has_thread: true })
+    // Nearly always the one of the line before.
+    if last_cgroup.as_deref() != cgroup {
+        *last_cgroup = cgroup.map(<[u8]>::to_vec);
+    }
+    let source = Source::ALL.into_iter().find(|known| known.name().as_bytes() == source);
+    Some(Line { sample, source, has_thread: true })
 }
 
-fn parse(bytes: &[u8], missing: &mut Missing) -> Result<Line, String> {
+fn parse(bytes: &[u8], cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> Result<Line, String> {
     let fields: Fields<'_> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     let address = |field: &Option<Cow<'_, str>>, what: &str| match field {
         Some(text) => from_hex_number(text).ok_or_else(|| format!("its {what} is no hex number")),
@@ -465,9 +336,9 @@ fn parse(bytes: &[u8], missing: &mut Missing) -> Result<Line, String> {
         hint: fields.hint.map(|hint| hint.0).filter(|&hint| hint > 0 || fields.hinted),
         ..Sample::default()
     };
+    *cgroup = bytes_of(&fields.cgroup, &fields.cgroup_hex)?;
     Ok(Line {
         sample,
-        cgroup: bytes_of(&fields.cgroup, &fields.cgroup_hex)?,
         source: fields.source.and_then(|source| source.parse().ok()),
         has_thread: fields.thread.is_some(),
     })
@@ -504,6 +375,12 @@ mod tests {
     use super::*;
     use crate::sample::{Access, Method};
 
+    fn written(sample: &Sample, cgroup: Option<&[u8]>, source: Source) -> Vec<u8> {
+        let mut writer = Writer::new(Vec::new(), source);
+        writer.write(sample, cgroup, None).unwrap();
+        writer.finish().unwrap()
+    }
+
     fn read(text: &[u8]) -> (Vec<Line>, Reader<&[u8]>) {
         let mut reader = Reader::new(text);
         let mut lines = Vec::new();
@@ -527,8 +404,7 @@ mod tests {
             hint: Some(9),
             ..Sample::default()
         };
-        let mut out = Vec::new();
-        Writer::new(&mut out, Source::Faults).write(&sample, Some(b"/a b")).unwrap();
+        let out = written(&sample, Some(b"/a b"), Source::Faults);
         let text = String::from_utf8(out).unwrap();
         let expected = concat!(
             r#"{"comm":"job 3/4","pid":7,"tid":8,"cpu":0,"time":"123.456789012","ip":"0","addr":"7fff","#,
@@ -542,9 +418,8 @@ mod tests {
     #[test]
     fn our_own_lines_are_read_quickly() {
         let sample = Sample { comm: Some(Comm::new(b"job 3/4")), time: 5, record: 1, ..Sample::default() };
-        let mut out = Vec::new();
-        Writer::new(&mut out, Source::Faults).write(&sample, Some(b"/a b")).unwrap();
-        assert!(quick(&out, &mut Missing::default()).is_some());
+        let out = written(&sample, Some(b"/a b"), Source::Faults);
+        assert!(quick(&out, &mut None, &mut Missing::default()).is_some());
     }
 
     #[test]
@@ -587,16 +462,18 @@ mod tests {
                 comm: comm.as_deref().map(Comm::new), place, hint: hint.map(|hint| u64::from(hint / 16)),
                 ..Sample::default()
             };
-            let mut out = Vec::new();
-            Writer::new(&mut out, Source::Timer).write(&sample, cgroup.as_deref()).unwrap();
+            let out = written(&sample, cgroup.as_deref(), Source::Timer);
             let (lines, reader) = read(&out);
             prop_assert_eq!(reader.unreadable, 0);
             prop_assert_eq!(reader.missing, Missing { cgroup: u64::from(cgroup.is_none()), ..Missing::default() });
-            let expected = Line { sample, cgroup, source: Some(Source::Timer), has_thread: true };
+            let expected = Line { sample, source: Some(Source::Timer), has_thread: true };
+            prop_assert_eq!(reader.cgroup(), cgroup.as_deref());
             prop_assert_eq!(&lines[..], std::slice::from_ref(&expected));
             // Both ways of reading a line say the same.
-            prop_assert_eq!(&parse(&out, &mut Missing::default()).unwrap(), &expected);
-            if let Some(line) = quick(&out, &mut Missing::default()) {
+            let mut slow = None;
+            prop_assert_eq!(&parse(&out, &mut slow, &mut Missing::default()).unwrap(), &expected);
+            prop_assert_eq!(slow.as_deref(), cgroup.as_deref());
+            if let Some(line) = quick(&out, &mut None, &mut Missing::default()) {
                 prop_assert_eq!(&line, &expected);
             }
         }

@@ -11,6 +11,29 @@ pub(super) struct Quick<'a> {
     pub source: &'a [u8],
 }
 
+/// What each byte is as a hex digit as we write them; 0xff where it is none.
+const NIBBLES: [u8; 256] = {
+    let mut table = [0xff; 256];
+    let digits = b"0123456789abcdef";
+    let mut value = 0;
+    while value < digits.len() {
+        table[digits[value] as usize] = value as u8;
+        value += 1;
+    }
+    table
+};
+
+/// Bytes that stand for themselves within a JSON string, but for those of UTF-8.
+const PLAIN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0x20;
+    while byte < 0x7f {
+        table[byte] = byte != b'"' as usize && byte != b'\\' as usize;
+        byte += 1;
+    }
+    table
+};
+
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
@@ -24,12 +47,17 @@ impl<'a> Cursor<'a> {
     fn number(&mut self) -> Option<u64> {
         let mut value = 0u64;
         let mut digits = 0;
-        while let Some((&digit @ b'0'..=b'9', rest)) = self.0.split_first() {
-            value = value.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
+        for byte in self.0 {
+            let digit = byte.wrapping_sub(b'0');
+            if digit > 9 {
+                break;
+            }
+            value = value.wrapping_mul(10).wrapping_add(digit.into());
             digits += 1;
-            self.0 = rest;
         }
-        (digits > 0).then_some(value)
+        self.0 = self.0.get(digits..)?;
+        // With 20 digits it may have overflowed.
+        (1..20).contains(&digits).then_some(value)
     }
 
     #[inline]
@@ -41,26 +69,22 @@ impl<'a> Cursor<'a> {
     fn hex(&mut self) -> Option<u64> {
         let mut value = 0u64;
         let mut digits = 0;
-        while let Some((&digit, rest)) = self.0.split_first() {
-            let nibble = match digit {
-                b'0'..=b'9' => digit - b'0',
-                b'a'..=b'f' => digit - b'a' + 10,
-                _ => break,
-            };
-            digits += 1;
-            if digits > 16 {
-                return None;
+        for &byte in self.0 {
+            let nibble = NIBBLES[usize::from(byte)];
+            if nibble > 15 {
+                break;
             }
             value = value << 4 | u64::from(nibble);
-            self.0 = rest;
+            digits += 1;
         }
-        (digits > 0).then_some(value)
+        self.0 = self.0.get(digits..)?;
+        (1..17).contains(&digits).then_some(value)
     }
 
     /// The text up to the next quote; none where anything is escaped or no plain ASCII.
     #[inline]
     fn text(&mut self) -> Option<&'a [u8]> {
-        let end = self.0.iter().position(|&byte| byte == b'"' || byte == b'\\' || !(0x20..0x7f).contains(&byte))?;
+        let end = self.0.iter().position(|&byte| !PLAIN[usize::from(byte)])?;
         let (text, rest) = self.0.split_at_checked(end)?;
         self.0 = rest.strip_prefix(b"\"")?;
         Some(text)

@@ -1,0 +1,218 @@
+//! Lines out.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+use rustc_hash::FxHashMap;
+
+use crate::profile::meta::to_hex;
+use crate::profile::recovered::op_name;
+use crate::resolve::Symbol;
+use crate::sample::{printable, Comm, Place, Sample, Source};
+
+/// Bytes that are written at a time.
+const BUFFER: usize = 256 << 10;
+/// Names whose text is remembered.
+const MAX_NAMES: usize = 4096;
+
+/// Writes lines.
+#[derive(Debug)]
+pub struct Writer<W: Write> {
+    out: W,
+    /// Lines that are not written yet.
+    buffer: Vec<u8>,
+    source: Source,
+    /// What the lines of a thread's name begin with.
+    comms: FxHashMap<Comm, Box<[u8]>>,
+    /// The last cgroup and what is written of it; most samples are of few cgroups.
+    cgroup: (Vec<u8>, Vec<u8>),
+}
+
+impl<W: Write> Writer<W> {
+    /// To `out`, which need not be buffered.
+    pub fn new(out: W, source: Source) -> Self {
+        Self {
+            out,
+            buffer: Vec::with_capacity(BUFFER + 4096),
+            source,
+            comms: FxHashMap::default(),
+            cgroup: (Vec::new(), Vec::new()),
+        }
+    }
+
+    /// Writes one access; `code` is what [`code_text`] says of its instruction.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn write(&mut self, sample: &Sample, cgroup: Option<&[u8]>, code: Option<&[u8]>) -> io::Result<()> {
+        let line = &mut self.buffer;
+        match sample.comm {
+            Some(comm) => {
+                if self.comms.len() >= MAX_NAMES {
+                    self.comms.clear();
+                }
+                line.extend_from_slice(self.comms.entry(comm).or_insert_with(|| {
+                    let mut begin = Vec::new();
+                    name(&mut begin, "{\"comm\":", "comm_hex", comm.as_bytes());
+                    begin.into()
+                }));
+            }
+            None => line.extend_from_slice(b"{\"comm\":null"),
+        }
+        number(line, ",\"pid\":", sample.pid.into());
+        number(line, ",\"tid\":", sample.tid.into());
+        number(line, ",\"cpu\":", sample.cpu.into());
+        number(line, ",\"time\":\"", sample.time / 1_000_000_000);
+        decimals(line, sample.time % 1_000_000_000);
+        hex(line, "\",\"ip\":\"", sample.ip);
+        hex(line, "\",\"addr\":\"", sample.addr);
+        hex(line, "\",\"phys_addr\":\"", sample.phys);
+        number(line, "\",\"data_page_size\":", sample.page_size);
+        if let Some(path) = cgroup {
+            if self.cgroup.0 != path || self.cgroup.1.is_empty() {
+                self.cgroup.0 = path.to_vec();
+                self.cgroup.1.clear();
+                name(&mut self.cgroup.1, ",\"cgroup\":", "cgroup_hex", path);
+            }
+            line.extend_from_slice(&self.cgroup.1);
+        }
+        number(line, ",\"hint\":", sample.hint.unwrap_or(0));
+        if sample.hint == Some(0) {
+            line.extend_from_slice(b",\"hinted\":true");
+        }
+        text(line, ",\"op\":\"", op_name(sample.access));
+        number(line, "\",\"weight\":", sample.latency.into());
+        hex(line, ",\"data_src\":\"", sample.data_src.0);
+        number(line, "\",\"period\":", sample.period);
+        text(line, ",\"source\":\"", self.source.name());
+        number(line, "\",\"thread\":", sample.thread.into());
+        number(line, ",\"record\":", sample.record);
+        let accesses = (1.0 / f64::from(sample.share)).round();
+        if accesses > 1.0 {
+            number(line, ",\"accesses\":", accesses as u64);
+        }
+        if sample.size > 0 {
+            number(line, ",\"size\":", sample.size.into());
+        }
+        if let Some(method) = sample.method {
+            text(line, ",\"method\":\"", method.name());
+            line.push(b'"');
+        }
+        match sample.place {
+            None => line.extend_from_slice(b",\"place\":\"none\""),
+            Some(Place::Frame { .. }) => line.extend_from_slice(b",\"place\":\"frame\""),
+            Some(Place::Private { space, .. }) => number(line, ",\"place\":\"private\",\"space\":", space.into()),
+            Some(Place::Shared { dev, ino, offset }) => {
+                number(line, ",\"place\":\"shared\",\"dev\":", dev);
+                number(line, ",\"ino\":", ino);
+                number(line, ",\"offset\":", offset);
+            }
+        }
+        line.extend_from_slice(code.unwrap_or_default());
+        line.extend_from_slice(b"}\n");
+        if line.len() >= BUFFER {
+            self.out.write_all(line)?;
+            line.clear();
+        }
+        Ok(())
+    }
+
+    /// Gives the writer back when all is written.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.out.write_all(&self.buffer)?;
+        self.out.flush()?;
+        Ok(self.out)
+    }
+}
+
+/// What a line says of its instruction: `dso` alone where the function has no name.
+#[must_use]
+pub fn code_text(symbol: &Symbol) -> Vec<u8> {
+    let mut text = Vec::new();
+    // Writing to a Vec cannot fail, and a string always is JSON.
+    if let Some((name, _)) = &symbol.function {
+        text.extend_from_slice(b",\"sym\":");
+        let _ = serde_json::to_writer(&mut text, &**name);
+    }
+    text.extend_from_slice(b",\"dso\":");
+    let _ = serde_json::to_writer(&mut text, &printable(&symbol.dso));
+    text
+}
+
+// The three that follow are inlined, so that the length of the key is known.
+#[inline]
+fn text(line: &mut Vec<u8>, key: &str, text: &str) {
+    line.extend_from_slice(key.as_bytes());
+    line.extend_from_slice(text.as_bytes());
+}
+
+#[inline]
+fn number(line: &mut Vec<u8>, key: &str, value: u64) {
+    line.extend_from_slice(key.as_bytes());
+    line.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+}
+
+/// A point and nine digits.
+fn decimals(line: &mut Vec<u8>, value: u64) {
+    let mut digits = itoa::Buffer::new();
+    let digits = digits.format(value + 1_000_000_000).as_bytes();
+    line.push(b'.');
+    line.extend_from_slice(digits.get(1..).unwrap_or_default());
+}
+
+#[inline]
+fn hex(line: &mut Vec<u8>, key: &str, value: u64) {
+    line.extend_from_slice(key.as_bytes());
+    push_hex(line, value);
+}
+
+fn push_hex(line: &mut Vec<u8>, value: u64) {
+    let mut digits = [0; 16];
+    digits[..8].copy_from_slice(&hex_digits((value >> 32) as u32));
+    digits[8..].copy_from_slice(&hex_digits(value as u32));
+    let zeros = (value | 1).leading_zeros() as usize / 4;
+    line.extend_from_slice(digits.get(zeros..).unwrap_or_default());
+}
+
+/// All eight digits at once: a digit goes into each byte of a word, and those from ten on move up to the letters.
+fn hex_digits(value: u32) -> [u8; 8] {
+    let mut word = u64::from(value);
+    word = (word << 16 | word) & 0x0000_ffff_0000_ffff;
+    word = (word << 8 | word) & 0x00ff_00ff_00ff_00ff;
+    word = (word << 4 | word) & 0x0f0f_0f0f_0f0f_0f0f;
+    let letters = (word + 0x0606_0606_0606_0606) >> 4 & 0x0101_0101_0101_0101;
+    (word + 0x3030_3030_3030_3030 + letters * 0x27).to_be_bytes()
+}
+
+/// Bytes as a JSON string, and in hex beside it where they are no UTF-8.
+fn name(line: &mut Vec<u8>, key: &str, hex_key: &str, bytes: &[u8]) {
+    line.extend_from_slice(key.as_bytes());
+    let lossy = String::from_utf8_lossy(bytes);
+    // Writing to a Vec cannot fail, and a string always is JSON.
+    let _ = serde_json::to_writer(&mut *line, lossy.as_ref());
+    if matches!(lossy, Cow::Owned(_)) {
+        text(line, ",\"", hex_key);
+        text(line, "\":\"", &to_hex(bytes));
+        line.push(b'"');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_those_of_format() {
+        for shift in 0..64 {
+            for value in [1u64 << shift, (1 << shift) - 1, 0x0123_4567_89ab_cdef >> shift] {
+                let mut line = Vec::new();
+                hex(&mut line, "", value);
+                decimals(&mut line, value % 1_000_000_000);
+                assert_eq!(String::from_utf8(line).unwrap(), format!("{value:x}.{:09}", value % 1_000_000_000));
+            }
+        }
+    }
+}
