@@ -211,23 +211,30 @@ impl<R: BufRead> Reader<R> {
     /// The file cannot be read.
     pub fn next_line(&mut self) -> io::Result<Option<Line>> {
         loop {
-            self.line.clear();
-            let read = Read::by_ref(&mut self.inner).take(MAX_LINE as u64).read_until(b'\n', &mut self.line)?;
-            if read == 0 {
-                return Ok(None);
-            }
-            if self.line.trim_ascii().is_empty() {
-                continue;
-            }
-            self.lines += 1;
-            let parsed = if read == MAX_LINE && !self.line.ends_with(b"\n") {
-                self.skip_line()?;
-                Err(format!("it has more than {MAX_LINE} bytes"))
-            } else if let Some(line) = quick(&self.line, &mut self.cgroup, &mut self.missing) {
-                Ok(line)
+            // Nearly every line lies whole in the buffer, and is read where it lies.
+            let buffer = self.inner.fill_buf()?;
+            let whole = memchr::memchr(b'\n', buffer).and_then(|end| buffer.get(..=end));
+            let parsed = if let Some(line) = whole.filter(|line| line.len() < MAX_LINE) {
+                let used = line.len();
+                let parsed = (!line.trim_ascii().is_empty()).then(|| take(line, &mut self.cgroup, &mut self.missing));
+                self.inner.consume(used);
+                parsed
             } else {
-                parse(&self.line, &mut self.cgroup, &mut self.missing)
+                self.line.clear();
+                let read = Read::by_ref(&mut self.inner).take(MAX_LINE as u64).read_until(b'\n', &mut self.line)?;
+                if read == 0 {
+                    return Ok(None);
+                }
+                if read == MAX_LINE && !self.line.ends_with(b"\n") {
+                    self.skip_line()?;
+                    Some(Err(format!("it has more than {MAX_LINE} bytes")))
+                } else {
+                    let line = self.line.as_slice();
+                    (!line.trim_ascii().is_empty()).then(|| take(line, &mut self.cgroup, &mut self.missing))
+                }
             };
+            let Some(parsed) = parsed else { continue };
+            self.lines += 1;
             match parsed {
                 Ok(mut line) => {
                     if line.sample.record == 0 {
@@ -256,6 +263,10 @@ impl<R: BufRead> Reader<R> {
             }
         }
     }
+}
+
+fn take(line: &[u8], cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> Result<Line, String> {
+    quick(line, cgroup, missing).map_or_else(|| parse(line, cgroup, missing), Ok)
 }
 
 /// A line that our own writer wrote, of plain names.

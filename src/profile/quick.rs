@@ -81,6 +81,14 @@ impl<'a> Cursor<'a> {
         (1..17).contains(&digits).then_some(value)
     }
 
+    /// As [`Cursor::text`], for one that may be long.
+    #[inline]
+    fn long_text(&mut self) -> Option<&'a [u8]> {
+        let (text, rest) = self.0.split_at_checked(memchr::memchr(b'"', self.0)?)?;
+        self.0 = rest.strip_prefix(b"\"")?;
+        text.iter().fold(true, |plain, &byte| plain & PLAIN[usize::from(byte)]).then_some(text)
+    }
+
     /// The text up to the next quote; none where anything is escaped or no plain ASCII.
     #[inline]
     fn text(&mut self) -> Option<&'a [u8]> {
@@ -121,7 +129,7 @@ pub(super) fn parse(line: &[u8]) -> Option<Quick<'_>> {
     at.word(b"\",\"data_page_size\":")?;
     sample.page_size = at.number()?;
     let cgroup = match at.word(b",\"cgroup\":\"") {
-        Some(()) => Some(at.text()?),
+        Some(()) => Some(at.long_text()?),
         None => None,
     };
     at.word(b",\"hint\":")?;
@@ -170,7 +178,7 @@ pub(super) fn parse(line: &[u8]) -> Option<Quick<'_>> {
     };
     for name in [&b",\"sym\":\""[..], b",\"dso\":\""] {
         if at.word(name).is_some() {
-            at.text()?;
+            at.long_text()?;
         }
     }
     at.word(b"}")?;

@@ -12,7 +12,8 @@ use super::loss::Loss;
 use super::open::{monotonic_ns, Event};
 use super::operand::user::is_user_interrupt;
 use super::plan::Reading;
-use super::record::{decode, decode_sample, Header, Layout, MappedFile, Record, SampleRecord, MISC_FORK_EXEC};
+use super::record::MISC_FORK_EXEC;
+use super::record::{decode, decode_sample, Header, Layout, MappedFile, Record, Registers, SampleRecord, Words};
 use super::ring::Ring;
 use super::tee::Tee;
 use crate::sample::{Access, Comm, CpuMode, DataSource, Sample};
@@ -359,7 +360,7 @@ impl BatchSink {
             self.loss.own += 1;
             return;
         }
-        let mode = self.mode(header, record);
+        let mode = self.mode(header, record.callchain);
         // perf_event_pid_type() (kernel/events/core.c) gives 0 for idle and for tasks of another pid namespace, -1 for
         // tasks that are gone.
         if record.pid == 0 {
@@ -406,10 +407,7 @@ impl BatchSink {
         }
         self.loss.samples += 1;
         let time = self.monotonic(record.time);
-        let context = recovers.then(|| {
-            let regs = record.regs_user.values.iter().collect();
-            Box::new(UserContext { abi: record.regs_user.abi, regs, stack: record.stack_user.into() })
-        });
+        let context = if recovers { Some(Box::new(context(record.regs_user, record.stack_user))) } else { None };
         // Filled where it lies: 200 bytes that are put together elsewhere and then moved cost as much as decoding them.
         self.batch.samples.push(Captured { sample: Sample::default(), context });
         if let Some(Captured { sample, .. }) = self.batch.samples.last_mut() {
@@ -434,16 +432,20 @@ impl BatchSink {
     }
 
     /// The mode of the code that was interrupted, which a tracepoint's own is not.
-    fn mode(&mut self, header: Header, record: &SampleRecord<'_>) -> CpuMode {
+    fn mode(&mut self, header: Header, callchain: Words<'_>) -> CpuMode {
         let Reading::UserByCallchain(entries) = &self.reading else { return header.cpu_mode() };
         self.chain.clear();
-        self.chain.extend(record.callchain.iter());
+        self.chain.extend(callchain.iter());
         if is_user_interrupt(&self.chain, entries) {
             CpuMode::User
         } else {
             CpuMode::Kernel
         }
     }
+}
+
+fn context(regs: Registers<'_>, stack: &[u8]) -> UserContext {
+    UserContext { abi: regs.abi, regs: regs.values.iter().collect(), stack: stack.into() }
 }
 
 #[cfg(test)]
