@@ -605,6 +605,9 @@ impl Names {
                 };
                 let mapping =
                     Mapping { start: addr, len, pgoff, prot, flags, dev, ino, build_id, path: filename.into() };
+                if let Some(modules) = self.modules.as_mut().filter(|_| pid == u32::MAX) {
+                    modules.kernel_mapping(&mapping.path, pgoff);
+                }
                 self.maps.mmap(pid, &mapping);
             }
             SideBand::Cgroup { id, path } => self.cgroups.record(id, &path),

@@ -7,9 +7,9 @@ use anyhow::{anyhow, Context};
 use clap::Args;
 
 use super::output::Output;
-use super::{hints, percent, Failure};
+use super::{hints, names, percent, Failure};
 use crate::config::{self, GroupOptions, Groups};
-use crate::resolve::{symbolize, topology, Roots, SymbolOptions};
+use crate::resolve::{symbolize, topology, Roots};
 use crate::sample::Source;
 use crate::session::{self, Decider, Outcome, Yield};
 
@@ -181,8 +181,7 @@ pub(super) fn finish(
         },
     };
     let mut decided = decider.decide(&options).map_err(|_| Failure::NoResult(no_samples(outcome)))?;
-    let named = SymbolOptions { begin: host.begin, ..SymbolOptions::default() };
-    decided.symbols = symbolize(&outcome.modules, decided.codes(), &named);
+    decided.symbols = symbolize(&outcome.modules, decided.codes(), &names::options(host.begin));
     let decision = &decided.decision;
     let bug = "the configuration would be refused by the scheduler, which is a bug in scxprof";
     let (json, notes) = if args.target == "layered" {

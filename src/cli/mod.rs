@@ -21,6 +21,7 @@ mod extract;
 mod filter;
 mod hints;
 mod man;
+mod names;
 mod output;
 mod process;
 mod record;

@@ -10,11 +10,9 @@ use clap::Args;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::filter::{Filter, FilterArgs, Filtered};
-use super::Failure;
-use crate::profile::meta::Host;
-use crate::profile::names::recorded_here;
+use super::{names, Failure};
 use crate::profile::{jsonl, record_name, Profile, ProfileError};
-use crate::resolve::{symbolize, Cgroups, Roots, SymbolOptions};
+use crate::resolve::{symbolize, Cgroups};
 use crate::sample::{CodeAddr, Sample, Source};
 use crate::sampler::loss::Loss;
 use crate::session::{replay, Outcome, Sink};
@@ -127,9 +125,7 @@ fn name_codes(
     if codes.unlisted > 0 {
         say!("scxprof: the code of {} lines has no name: there are too many different instructions", codes.unlisted);
     }
-    let here = Host::here(&Roots::default()).name;
-    let begin = profile.meta.as_ref().and_then(|meta| recorded_here(meta, &here));
-    let symbols = symbolize(&modules, codes.unique, &SymbolOptions { begin, ..SymbolOptions::default() });
+    let symbols = symbolize(&modules, codes.unique, &names::options(names::begin(profile.meta.as_ref())));
     let texts = symbols.iter().map(|(code, symbol)| (code, jsonl::code_text(symbol))).collect();
     Ok((profile.rewind().map_err(|error| Failure::NoResult(error.into()))?, texts))
 }

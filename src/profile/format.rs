@@ -46,6 +46,7 @@ pub(crate) mod user {
     pub const START: u32 = 64;
     pub const HEADER_ATTR: u32 = 64;
     pub const HEADER_TRACING_DATA: u32 = 66;
+    pub const HEADER_BUILD_ID: u32 = 67;
     pub const FINISHED_ROUND: u32 = 68;
     pub const AUXTRACE: u32 = 71;
     pub const EVENT_UPDATE: u32 = 78;

@@ -70,6 +70,9 @@ pub struct Meta {
 pub struct Host {
     /// Its name.
     pub name: String,
+    /// Which boot it was (`/proc/sys/kernel/random/boot_id`), empty where nobody knows.
+    #[serde(default)]
+    pub boot_id: String,
     /// `uname -r`.
     pub kernel: String,
     /// Architecture, as Rust names it.
@@ -173,6 +176,7 @@ impl Host {
         let online = topology::parse_cpu_list(text(nodes.join("online")).as_bytes()).unwrap_or_default();
         Self {
             name: sysctl("hostname"),
+            boot_id: sysctl("random/boot_id"),
             kernel: sysctl("osrelease"),
             arch: std::env::consts::ARCH.to_owned(),
             cpu: model.map_or_else(String::new, |(_, model)| model.trim().to_owned()),

@@ -10,9 +10,11 @@ use perf_event_open_sys::bindings as sys;
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
+use super::buildid;
 use super::features::{self, Section};
 use super::format::{self, user, Attr, FILE_HEADER_SIZE, MAGIC, MAX_ATTR_SIZE, PIPE_HEADER_SIZE, SECTION_SIZE};
 use super::swap;
+use crate::resolve::mapping::BuildId;
 use crate::sampler::record::{Header, Layout, HEADER_SIZE};
 
 /// Bytes that are read from a file at a time; more than the largest record (65,535 bytes).
@@ -23,6 +25,8 @@ const MAX_EVENTS: u64 = 1 << 16;
 const MAX_IDS: u64 = 1 << 24;
 /// A section of strings that is read whole.
 const MAX_SECTION: u64 = 16 << 20;
+/// Bytes of build ids that a file from a pipe may have between its records.
+const MAX_BUILD_IDS: usize = 4 << 20;
 /// Records that must follow one another where reading goes on after damage.
 const INSIST: usize = 3;
 
@@ -107,6 +111,8 @@ pub struct PerfData<R> {
     /// All events have one layout, so that nothing depends on which it is.
     uniform: bool,
     sections: Vec<(u8, Section)>,
+    /// Records with build ids, their headers in our byte order.
+    build_ids: Vec<u8>,
     /// Bytes of data that are left, as far as the header says.
     left: Option<u64>,
     buffer: Vec<u8>,
@@ -145,6 +151,7 @@ impl<R: Read + Seek> PerfData<R> {
             by_id: FxHashMap::default(),
             uniform: true,
             sections: Vec::new(),
+            build_ids: Vec::new(),
             left: None,
             buffer: Vec::with_capacity(BUFFER),
             start: 0,
@@ -271,6 +278,14 @@ impl<R: Read + Seek> PerfData<R> {
             .and_then(|_| Read::by_ref(&mut self.inner).take(section.size).read_to_end(&mut bytes));
         self.inner.seek(SeekFrom::Start(here)).ok()?;
         read.ok().filter(|&read| read == size).map(|_| bytes)
+    }
+
+    /// Which build each file was, by its path, as far as the file says; from a pipe, as far as it was read.
+    pub(crate) fn build_ids(&mut self) -> Vec<(Vec<u8>, BuildId)> {
+        let section = self.section(format::feature::BUILD_ID).unwrap_or_default();
+        let mut build_ids = buildid::read(&section, self.swapped);
+        build_ids.extend(buildid::read(&self.build_ids, false));
+        build_ids
     }
 
     /// The events. A file from a pipe names them between its records.
@@ -436,6 +451,9 @@ impl<R: Read + Seek> PerfData<R> {
             user::HEADER_TRACING_DATA if self.piped => {
                 let more = u64::from(word(1) as u32).next_multiple_of(8);
                 self.pass_over(size as u64, more)?;
+            }
+            user::HEADER_BUILD_ID if self.build_ids.len() + size <= MAX_BUILD_IDS => {
+                self.build_ids.extend_from_slice(&record);
             }
             user::HEADER_ATTR => {
                 let body = record.get(HEADER_SIZE..).unwrap_or_default().to_vec();

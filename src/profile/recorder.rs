@@ -4,9 +4,10 @@ use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use perf_event_open_sys::bindings as sys;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::buildid;
 use super::features;
@@ -16,17 +17,20 @@ use super::snapshot::Snapshot;
 use super::tracing;
 use super::writer::{self, PerfDataWriter};
 use super::ProfileError;
+use crate::resolve::mapping::BuildId;
 use crate::resolve::threads::TaskSeen;
-use crate::resolve::{Cgroups, Error, Roots};
+use crate::resolve::{symbols, Cgroups, Error, Roots};
 use crate::sampler::attr::layout;
 use crate::sampler::intake::Intake;
 use crate::sampler::open::monotonic_ns;
-use crate::sampler::record::{Header, Layout};
+use crate::sampler::record::{decode, Header, Layout, MappedFile, Record};
 use crate::sampler::tee::Tee;
 use crate::sampler::{Identity, OpenEvents, Reading, Sampler, TimedSideBand};
 
 /// Files whose build id is looked up at the end.
 const MAX_FILES: usize = 1 << 14;
+/// Processes that are remembered for each, to find it through.
+const PIDS: usize = 4;
 
 /// Writes perf.data while a session samples.
 #[derive(Debug)]
@@ -39,8 +43,20 @@ pub struct Recorder {
     begin: u64,
 }
 
+/// A file of code.
+#[derive(Debug)]
+struct CodeFile {
+    dev: u64,
+    ino: u64,
+    /// The last processes that mapped it.
+    pids: [u32; PIDS],
+    /// When the first did.
+    since: u64,
+}
+
 #[derive(Debug)]
 struct State {
+    layout: Layout,
     /// `None` when it is finished.
     writer: Option<PerfDataWriter<BufWriter<File>>>,
     /// Where the rings' records wait while the snapshot is written in front of them.
@@ -57,8 +73,9 @@ struct State {
     cgroups: FxHashSet<u64>,
     /// Cgroups that were found later, without a record.
     late_cgroups: Vec<(u64, Vec<u8>)>,
-    /// Files of code.
-    files: FxHashSet<Vec<u8>>,
+    /// Files of code by their path, of which containers have many; none where there were more than are remembered.
+    files: FxHashMap<Vec<u8>, Vec<CodeFile>>,
+    file_count: usize,
     /// hints.jsonl, where hints are followed.
     hints: Option<BufWriter<File>>,
     failed: Option<io::Error>,
@@ -83,6 +100,7 @@ impl Recorder {
         let (identity, reading) = sampler.reading();
         Ok(Self {
             state: Mutex::new(State {
+                layout,
                 writer: Some(writer),
                 spool: Some(BufWriter::with_capacity(1 << 16, spool)),
                 complete: vec![0; sampler.workers()],
@@ -92,7 +110,8 @@ impl Recorder {
                 first_id: events.first().and_then(|event| event.ids.first().copied()).unwrap_or(0),
                 cgroups: FxHashSet::default(),
                 late_cgroups: Vec::new(),
-                files: FxHashSet::default(),
+                files: FxHashMap::default(),
+                file_count: 0,
                 hints: None,
                 failed: None,
             }),
@@ -174,6 +193,7 @@ impl Recorder {
             intake.batch().side_band.drain(..).for_each(&mut *known);
         };
         let mut snapshot = Snapshot { layout, out: &mut out };
+        snapshot.kernel(roots);
         snapshot.cgroups(cgroups);
         let result = snapshot.processes(roots, tids);
         let mut state = self.lock();
@@ -236,11 +256,27 @@ impl Recorder {
         sections.push((feature::CLOCKID, 1u64.to_ne_bytes().to_vec()));
         let times = [self.begin.to_ne_bytes(), state.newest.to_ne_bytes()].concat();
         sections.push((feature::SAMPLE_TIME, times));
-        sections.push((feature::BUILD_ID, buildid::section(state.files.iter().map(Vec::as_slice))));
+        sections.push((feature::BUILD_ID, self.build_ids(&state, roots)));
         let tracepoints: Vec<&str> =
             self.events.iter().filter(|event| is_tracepoint(event)).map(|event| &*event.name).collect();
         sections.extend(tracing::section(&roots.proc, &tracepoints).map(|bytes| (feature::TRACING_DATA, bytes)));
         writer.finish(sections)?.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
+    }
+
+    /// The section of build ids. Of several files of one path all are in it, or none where one is not known any more: nobody
+    /// shall take one for another.
+    fn build_ids(&self, state: &State, roots: &Roots) -> Vec<u8> {
+        let (now, monotonic) = (SystemTime::now(), monotonic_ns());
+        let at = |time: u64| now.checked_sub(Duration::from_nanos(monotonic.saturating_sub(time.max(self.begin))));
+        let mut build_ids = symbols::host_build_ids(roots);
+        for (path, files) in &state.files {
+            let id = |file: &CodeFile| {
+                symbols::mapped_build_id(roots, (path, file.dev, file.ino), &file.pids, at(file.since)?)
+            };
+            let ids: Option<Vec<BuildId>> = files.iter().map(id).collect();
+            build_ids.extend(ids.into_iter().flatten().map(|id| (&path[..], id)));
+        }
+        buildid::write(build_ids)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -348,13 +384,8 @@ impl State {
                         strange.push(begin + 8);
                     }
                 }
-                // prot is at 64, the path at 72 (struct perf_record_mmap2).
-                sys::PERF_RECORD_MMAP2 if u32::from_ne_bytes(word(64)) & 4 != 0 && self.files.len() < MAX_FILES => {
-                    let path = record.get(72..).and_then(|rest| rest.split(|&byte| byte == 0).next());
-                    if let Some(path) = path.filter(|path| path.starts_with(b"/") && !self.files.contains(*path)) {
-                        self.files.insert(path.to_vec());
-                    }
-                }
+                // prot is at 64 (struct perf_record_mmap2).
+                sys::PERF_RECORD_MMAP2 if u32::from_ne_bytes(word(64)) & 4 != 0 => self.note_file(record),
                 sys::PERF_RECORD_CGROUP => {
                     if let Some(id) = record.get(8..).and_then(|rest| rest.first_chunk::<8>()) {
                         self.cgroups.insert(u64::from_ne_bytes(*id));
@@ -364,6 +395,39 @@ impl State {
             }
         }
         strange
+    }
+
+    fn note_file(&mut self, record: &[u8]) {
+        let Ok((_, Record::Mmap2 { pid, file, filename, .. }, id)) = decode(record, &self.layout) else { return };
+        // A record in its build-id form needs no more.
+        let MappedFile::Inode { major, minor, inode, .. } = file else { return };
+        if !filename.starts_with(b"/") || filename.starts_with(b"//") {
+            return;
+        }
+        let (dev, ino) = (libc::makedev(major, minor), inode);
+        let known = self.files.get_mut(filename);
+        if self.file_count >= MAX_FILES {
+            if let Some(files) = known.filter(|files| !files.iter().any(|file| (file.dev, file.ino) == (dev, ino))) {
+                files.clear();
+            }
+            return;
+        }
+        let files = match known {
+            Some(files) => files,
+            None => self.files.entry(filename.to_vec()).or_default(),
+        };
+        let index = files.iter().position(|file| (file.dev, file.ino) == (dev, ino)).unwrap_or_else(|| {
+            self.file_count += 1;
+            files.push(CodeFile { dev, ino, pids: [0; PIDS], since: id.time });
+            files.len() - 1
+        });
+        if let Some(file) = files.get_mut(index) {
+            file.since = file.since.min(id.time);
+            if !file.pids.contains(&pid) {
+                file.pids.rotate_right(1);
+                file.pids[0] = pid;
+            }
+        }
     }
 }
 

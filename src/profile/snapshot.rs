@@ -7,11 +7,12 @@ use std::fs;
 use std::path::Path;
 
 use crate::resolve::mapping::parse_line;
-use crate::resolve::{threads, Cgroups, Error, Roots};
+use crate::resolve::{symbols, threads, Cgroups, Error, Roots};
 use crate::sampler::encode::encode;
 use crate::sampler::record::{Layout, MappedFile, Record, SampleId, MISC_FORK_EXEC};
 
-/// `PERF_RECORD_MISC_USER`.
+/// `PERF_RECORD_MISC_KERNEL` and `PERF_RECORD_MISC_USER`.
+const MISC_KERNEL: u16 = 1;
 const MISC_USER: u16 = 2;
 /// `PROT_EXEC` (asm-generic/mman-common.h).
 const PROT_EXEC: u32 = 4;
@@ -23,6 +24,23 @@ pub(crate) struct Snapshot<'a> {
 }
 
 impl Snapshot<'_> {
+    /// Where the kernel's own code is, which is elsewhere at its next boot. Nothing where kallsyms hides it.
+    pub(crate) fn kernel(&mut self, roots: &Roots) {
+        let Some(code) = symbols::kernel_code(roots) else { return };
+        let record = Record::Mmap {
+            pid: u32::MAX,
+            tid: 0,
+            addr: code.start,
+            len: code.end - code.start,
+            pgoff: code.start,
+            data: false,
+            filename: b"[kernel.kallsyms]_text",
+        };
+        let mut bytes = Vec::new();
+        self.encode(&record, MISC_KERNEL, 0, &mut bytes);
+        (self.out)(&bytes);
+    }
+
     /// The cgroups that are known.
     pub(crate) fn cgroups(&mut self, cgroups: &Cgroups) {
         let mut bytes = Vec::new();

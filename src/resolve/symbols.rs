@@ -2,7 +2,8 @@
 //! each once.
 //!
 //! What cannot be named for sure is left as file and offset: a file is only read where it is the one that was mapped, by its
-//! build id, or by device and inode where it did not change since the capture began.
+//! build id, or by device and inode where it did not change since the capture began. Of a recording, the build ids are those
+//! of its records and of its section of build ids.
 
 mod elf;
 mod file;
@@ -12,6 +13,7 @@ mod kernel;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -56,6 +58,8 @@ enum Key {
 #[derive(Debug, Clone)]
 struct Module {
     key: Key,
+    /// What a recording says of it beside its mapping.
+    build_id: Option<BuildId>,
     /// The last processes that ran its code.
     pids: [u32; PIDS],
     /// False where the address space of anonymous memory was gone at the end.
@@ -81,6 +85,8 @@ pub struct Modules {
     numbers: FxHashMap<Key, NonZeroU32>,
     /// The last answer, as most samples of a program are in one file.
     last: Option<(Last, NonZeroU32)>,
+    /// A symbol of the kernel and its address when it was recorded, which is another at each boot.
+    kernel: Option<(Box<[u8]>, u64)>,
     unlisted: u64,
 }
 
@@ -104,11 +110,12 @@ impl Modules {
         let space = maps.generation(pid);
         let mapping = maps.find(pid, ip).filter(|mapping| mapping.is_executable())?;
         let offset = ip - mapping.start;
-        if &*mapping.path == VDSO {
+        // That of 32-bit programs is another, below 4 GiB; it is left to be a file that there is not.
+        if &*mapping.path == VDSO && mapping.start > u32::MAX.into() {
             return Some(CodeAddr { module: self.number(Key::Vdso, pid)?, offset });
         }
         // "//anon" is what a record says where procfs says nothing.
-        if !mapping.path.starts_with(b"/") || mapping.path.starts_with(b"//") {
+        if &*mapping.path != VDSO && !mapping.path.starts_with(b"/") || mapping.path.starts_with(b"//") {
             return Some(CodeAddr { module: self.number(Key::Anonymous { pid, space }, pid)?, offset: ip });
         }
         let offset = mapping.pgoff.wrapping_add(offset);
@@ -132,11 +139,32 @@ impl Modules {
         }
     }
 
-    /// The same for what comes from a recording: by now, the pid of a process that JIT compiled may be another's.
-    pub fn finish_recorded(&mut self) {
+    /// The same for what comes from a recording, whose section of build ids says of paths what their files were. By now, the
+    /// pid of a process that JIT compiled may be another's.
+    pub(crate) fn finish_recorded(&mut self, build_ids: &[(Vec<u8>, BuildId)]) {
+        let mut by_path: FxHashMap<&[u8], Vec<BuildId>> = FxHashMap::default();
+        for (path, build_id) in build_ids {
+            by_path.entry(path).or_default().push(*build_id);
+        }
+        let mut files: FxHashMap<Vec<u8>, usize> = FxHashMap::default();
+        for module in &self.list {
+            *files.entry(module.path().to_vec()).or_default() += 1;
+        }
         for module in &mut self.list {
             module.is_recorded = true;
+            // In containers, files of one path are many: an entry for each, and all of one build, or nobody knows whose it is.
+            let path = module.path();
+            let Some([first, rest @ ..]) = by_path.get(path).map(Vec::as_slice) else { continue };
+            let is_of_all = files.get(path).is_some_and(|&files| files <= 1 + rest.len());
+            module.build_id = (is_of_all && rest.iter().all(|other| other == first)).then_some(*first);
         }
+    }
+
+    /// Takes a recorded mapping of the kernel: perf calls it `[kernel.kallsyms]_text` after a symbol, whose address is in the
+    /// place of the offset (`perf_event__synthesize_kernel_mmap` in tools/perf/util/synthetic-events.c).
+    pub(crate) fn kernel_mapping(&mut self, path: &[u8], address: u64) {
+        let symbol = path.strip_prefix(KERNEL_NAME).filter(|symbol| !symbol.is_empty() && address >= KERNEL);
+        self.kernel = symbol.map(|symbol| (symbol.into(), address)).or(self.kernel.take());
     }
 
     /// Instructions that were in more modules than are remembered.
@@ -161,7 +189,7 @@ impl Modules {
         }
         let mut pids = [0; PIDS];
         pids[0] = pid;
-        self.list.push(Module { key: key.clone(), pids, is_live: true, is_recorded: false });
+        self.list.push(Module { key: key.clone(), build_id: None, pids, is_live: true, is_recorded: false });
         let number = NonZeroU32::new(self.list.len() as u32)?;
         self.numbers.insert(key, number);
         Some(number)
@@ -172,14 +200,28 @@ impl Modules {
     }
 }
 
+impl Module {
+    /// What it is called; the path of a file.
+    fn path(&self) -> &[u8] {
+        match &self.key {
+            Key::Kernel => KERNEL_NAME,
+            Key::Vdso => VDSO,
+            Key::Anonymous { .. } => ANONYMOUS,
+            Key::File { path, .. } => path,
+        }
+    }
+}
+
 /// Where names are looked for.
 #[derive(Debug, Clone, Default)]
 pub struct SymbolOptions {
     /// The host.
     pub roots: Roots,
-    /// When the capture began, where it was on this host since it booted. `None` for a recording from elsewhere: then a file
-    /// must have the build id of the recording, and the kernel, the vdso and what a JIT compiler wrote are not named.
+    /// When the capture began, where it was on this host since it booted. `None` for a recording from elsewhere: then a file,
+    /// the kernel and the vdso must have the build id of the recording, and what a JIT compiler wrote is not named.
     pub begin: Option<SystemTime>,
+    /// perf's cache of files by their build id, `~/.debug`, where that shall be looked in too.
+    pub cache: Option<PathBuf>,
 }
 
 /// One instruction's name.
@@ -262,12 +304,10 @@ pub fn symbolize(modules: &Modules, codes: impl IntoIterator<Item = CodeAddr>, o
         offsets.sort_unstable();
         offsets.dedup();
         let dso: Arc<[u8]> = match &module.key {
-            Key::Kernel => KERNEL_NAME.into(),
-            Key::Vdso => VDSO.into(),
-            Key::Anonymous { .. } => ANONYMOUS.into(),
             Key::File { path, .. } => Arc::clone(path),
+            _ => module.path().into(),
         };
-        let found = find(module, &offsets, options);
+        let found = find(modules, module, &offsets, options);
         for (index, offset) in offsets.into_iter().enumerate() {
             let named = found.get(index).and_then(Option::as_ref);
             let function = named.map(|named| {
@@ -282,22 +322,56 @@ pub fn symbolize(modules: &Modules, codes: impl IntoIterator<Item = CodeAddr>, o
 }
 
 /// Names for sorted offsets, in their order; fewer where the rest has none.
-fn find(module: &Module, offsets: &[u64], options: &SymbolOptions) -> Vec<Option<Named>> {
-    match (&module.key, options.begin) {
+fn find(modules: &Modules, module: &Module, offsets: &[u64], options: &SymbolOptions) -> Vec<Option<Named>> {
+    let SymbolOptions { roots, begin, .. } = options;
+    let is_same = |own: Option<BuildId>| own.is_some() && own == module.build_id;
+    match (&module.key, begin) {
         (Key::File { path, dev, ino, build_id }, begin) => {
-            let wanted = file::Wanted { path, dev: *dev, ino: *ino, build_id: build_id.as_ref() };
+            let build_id = build_id.as_ref().or(module.build_id.as_ref());
+            let wanted = file::Wanted { path, dev: *dev, ino: *ino, build_id };
             // Of a recording from elsewhere, these are the numbers of others.
             let pids = if begin.is_some() { &module.pids[..] } else { &[] };
-            file::open(&wanted, pids, &options.roots, begin)
-                .map(|found| elf::names(&found, offsets, &options.roots))
-                .unwrap_or_default()
+            let found = file::open(&wanted, pids, options);
+            found.map(|found| elf::names(&found, offsets, roots)).unwrap_or_default()
         }
-        (Key::Kernel, Some(_)) => kernel::names(&options.roots, offsets),
-        (Key::Vdso, Some(_)) => elf::vdso_names(&options.roots, offsets),
-        (Key::Anonymous { .. }, Some(_)) if module.is_recorded => Vec::new(),
-        (Key::Anonymous { pid, .. }, Some(begin)) => jit::names(&options.roots, *pid, module.is_live, begin, offsets),
-        (_, None) => Vec::new(),
+        (Key::Kernel, Some(_)) => kernel::names(roots, offsets),
+        (Key::Kernel, None) => match &modules.kernel {
+            Some((symbol, address)) if is_same(kernel::build_id(roots)) => {
+                kernel::names_of_another_boot(roots, offsets, symbol, *address)
+            }
+            _ => Vec::new(),
+        },
+        (Key::Vdso, Some(_)) => elf::vdso_names(roots, offsets),
+        (Key::Vdso, None) if is_same(elf::vdso_build_id(roots)) => elf::vdso_names(roots, offsets),
+        (Key::Anonymous { pid, .. }, Some(begin)) if !module.is_recorded => {
+            jit::names(roots, *pid, module.is_live, *begin, offsets)
+        }
+        (Key::Vdso | Key::Anonymous { .. }, _) => Vec::new(),
     }
+}
+
+/// The build ids that a recording needs beside those of files: what maps it, by the name that perf has for it.
+pub(crate) fn host_build_ids<'a>(roots: &Roots) -> Vec<(&'a [u8], BuildId)> {
+    let known = [(KERNEL_NAME, kernel::build_id(roots)), (VDSO, elf::vdso_build_id(roots))];
+    known.into_iter().filter_map(|(name, build_id)| Some((name, build_id?))).collect()
+}
+
+/// From `_text` to `_etext`.
+pub(crate) fn kernel_code(roots: &Roots) -> Option<std::ops::Range<u64>> {
+    let [start, end] = [&b"_text"[..], b"_etext"].map(|symbol| kernel::address_of(roots, symbol));
+    start.zip(end).filter(|(start, end)| start < end).map(|(start, end)| start..end)
+}
+
+/// The build id of the file that processes mapped at `since`, where it has one and did not change since then.
+pub(crate) fn mapped_build_id(
+    roots: &Roots,
+    (path, dev, ino): (&[u8], u64, u64),
+    pids: &[u32],
+    since: SystemTime,
+) -> Option<BuildId> {
+    let options = SymbolOptions { roots: roots.clone(), begin: Some(since), cache: None };
+    let found = file::open(&file::Wanted { path, dev, ino, build_id: None }, pids, &options)?;
+    found.elf?.build_id().map(BuildId::new)
 }
 
 #[cfg(test)]

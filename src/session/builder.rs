@@ -332,7 +332,8 @@ impl<'a> Builder<'a> {
         };
         // A feed's processes are not this host's.
         let begin = source.map(|_| begin);
-        decided.symbols = symbolize(&outcome.modules, decided.codes(), &SymbolOptions { roots: self.roots, begin });
+        let named = SymbolOptions { roots: self.roots, begin, cache: None };
+        decided.symbols = symbolize(&outcome.modules, decided.codes(), &named);
         let mut report = decider.report(&decided, &options)?;
         report.hints.clone_from(&outcome.hints);
         let Decided { decision, .. } = decided;

@@ -85,7 +85,9 @@ pub fn replay(
     let Replay { mut names, order, intake, accesses, .. } = replay;
     profile.recovered = names.recovered;
     let mut modules = names.modules.take().unwrap_or_default();
-    modules.finish_recorded();
+    if sink.wants_code() {
+        modules.finish_recorded(&profile.perf_data.build_ids());
+    }
     let mut loss = names.loss;
     loss.add(intake.loss());
     loss.late = order.late;

@@ -76,10 +76,26 @@ pub fn cgroup(order: Order, time: u64, id: u64, path: &[u8]) -> Vec<u8> {
 
 /// A shared, writable mapping of inode 9 on device 8:1.
 pub fn shared(order: Order, time: u64, pid: u32, addr: u64, len: u64, pgoff: u64, path: &[u8]) -> Vec<u8> {
+    mapping(order, time, pid, [addr, len, pgoff], [3, 1], path)
+}
+
+/// A mapping of inode 9 on device 8:1 at address, length and offset, with prot and flags.
+pub fn mapping(order: Order, time: u64, pid: u32, place: [u64; 3], prot_flags: [u32; 2], path: &[u8]) -> Vec<u8> {
     let ids = [pid, pid].map(|id| order.u32(id)).concat();
-    let place = [addr, len, pgoff].map(|word| order.u64(word)).concat();
-    let file = [order.u32(8), order.u32(1), order.u64(9), order.u64(0), order.u32(3), order.u32(1)].concat();
-    record(order, 10, 1 << 13 | 2, &[ids, place, file, text(path), trailer(order, time)])
+    let place = place.map(|word| order.u64(word)).concat();
+    let file = [order.u32(8), order.u32(1), order.u64(9), order.u64(0)].concat();
+    let prot_flags = prot_flags.map(|word| order.u32(word)).concat();
+    record(order, 10, 1 << 13 | 2, &[ids, place, file, prot_flags, text(path), trailer(order, time)])
+}
+
+/// What a section of build ids and a record of one look like.
+pub fn build_id(order: Order, id: &[u8], path: &[u8]) -> Vec<u8> {
+    let mut field = id.to_vec();
+    field.resize(20, 0);
+    field.extend([id.len() as u8, 0, 0, 0]);
+    let mut name = path.to_vec();
+    name.resize((path.len() + 1).next_multiple_of(64), 0);
+    record(order, 67, 1 << 15 | 2, &[order.u32(u32::MAX), field, name])
 }
 
 pub fn sample(order: Order, time: u64, pid: u32, tid: u32, addr: u64, cgroup: u64, page_size: u64) -> Vec<u8> {
@@ -126,6 +142,17 @@ fn attr(order: Order) -> Vec<u8> {
     .concat();
     attr.resize(104, 0);
     attr
+}
+
+/// The same with a section of build ids.
+pub fn file_with_build_ids(order: Order, records: &[Vec<u8>], build_ids: &[u8]) -> Vec<u8> {
+    let mut bytes = file(order, records);
+    // Bit 2 of the sections, whose table is behind the data.
+    bytes[72..80].copy_from_slice(&order.u64(1 << 2));
+    let section_at = bytes.len() as u64 + 16;
+    bytes.extend([section_at, build_ids.len() as u64].iter().flat_map(|&word| order.u64(word)));
+    bytes.extend(build_ids);
+    bytes
 }
 
 /// A whole file of one event with these records.

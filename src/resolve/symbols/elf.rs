@@ -12,7 +12,7 @@ use blazesym::symbolize::{Input, Reason, Symbolized, Symbolizer};
 
 use super::super::mapping::{parse_line, BuildId};
 use super::super::{read, Roots};
-use super::file::{open_regular, At, Found};
+use super::file::{build_id_name, open_regular, At, Found};
 use super::{Named, VDSO};
 use crate::sampler::operand::elf::{Elf, ReadAt};
 
@@ -56,18 +56,27 @@ pub(super) fn names(found: &Found, offsets: &[u64], roots: &Roots) -> Vec<Option
 /// Names for offsets in the vdso, which all 64-bit programs of a host have alike: from our own.
 pub(super) fn vdso_names(roots: &Roots, offsets: &[u64]) -> Vec<Option<Named>> {
     let image = || {
-        let own = roots.proc.join("self");
-        let maps = read(&own.join("maps")).ok()?;
-        let vdso = maps.split(|&byte| byte == b'\n').filter_map(parse_line).find(|mapping| &*mapping.path == VDSO)?;
-        let mut image = vec![0; usize::try_from(vdso.len).ok().filter(|&len| len as u64 <= MAX_VDSO)?];
-        File::open(own.join("mem")).ok()?.read_exact_at(&mut image, vdso.start).ok()?;
         let mut file = tempfile::tempfile().ok()?;
-        file.write_all(&image).ok()?;
+        file.write_all(&vdso(roots)?).ok()?;
         file.seek(SeekFrom::Start(0)).ok()?;
         Some(file)
     };
     let Some(file) = image() else { return Vec::new() };
     symbols(&file, Input::FileOffset(offsets), roots)
+}
+
+/// The build id of this host's vdso.
+pub(super) fn vdso_build_id(roots: &Roots) -> Option<BuildId> {
+    Elf::parse(&mut &vdso(roots)?[..]).ok()?.build_id().map(BuildId::new)
+}
+
+fn vdso(roots: &Roots) -> Option<Vec<u8>> {
+    let own = roots.proc.join("self");
+    let maps = read(&own.join("maps")).ok()?;
+    let vdso = maps.split(|&byte| byte == b'\n').filter_map(parse_line).find(|mapping| &*mapping.path == VDSO)?;
+    let mut image = vec![0; usize::try_from(vdso.len).ok().filter(|&len| len as u64 <= MAX_VDSO)?];
+    File::open(own.join("mem")).ok()?.read_exact_at(&mut image, vdso.start).ok()?;
+    Some(image)
 }
 
 /// What the symbol tables of one file say; the memory for them is given back.
@@ -91,9 +100,8 @@ fn symbols(file: &File, input: Input<&[u64]>, roots: &Roots) -> Vec<Option<Named
 fn debug_file(found: &Found) -> Option<File> {
     let build_id = found.elf.as_ref()?.build_id();
     let debug_dirs = || found.roots.iter().map(|root| root.join(DEBUG_DIR));
-    if let Some((first, rest)) = build_id.and_then(<[u8]>::split_first).filter(|(_, rest)| !rest.is_empty()) {
-        let hex: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
-        let name = format!(".build-id/{first:02x}/{hex}.debug");
+    if let Some(name) = build_id.and_then(build_id_name) {
+        let name = format!(".build-id/{name}.debug");
         let mut files = debug_dirs().filter_map(|dir| open_regular(&dir.join(&name)).ok());
         if let Some(file) = files.find(|file| has_build_id(file, build_id)) {
             return Some(file);

@@ -10,10 +10,13 @@ use std::time::{Duration, SystemTime};
 
 use super::super::mapping::{parse_line, BuildId};
 use super::super::{read, Mapping, Roots};
+use super::SymbolOptions;
 use crate::sampler::operand::elf::{Elf, ReadAt};
 
 /// Mappings of one process that are looked through.
 const MAX_MAPPED: usize = 8;
+/// Where distributions have links to files by their build id: Fedora since 27, and before.
+const BY_BUILD_ID: [&str; 2] = ["usr/lib/.build-id", "usr/lib/debug/.build-id"];
 
 /// The file that a mapping described.
 #[derive(Debug, Clone, Copy)]
@@ -46,17 +49,23 @@ impl ReadAt for At<'_> {
     }
 }
 
-/// Opens the file. `pids` are processes that may still map it; `begin` is when the capture began, `None` for one of elsewhere.
-pub(super) fn open(wanted: &Wanted<'_>, pids: &[u32], roots: &Roots, begin: Option<SystemTime>) -> Option<Found> {
+/// Opens the file. `pids` are processes that may still map it.
+pub(super) fn open(wanted: &Wanted<'_>, pids: &[u32], options: &SymbolOptions) -> Option<Found> {
+    let SymbolOptions { roots, begin, .. } = options;
     let pids = || pids.iter().filter(|&&pid| pid != 0);
     let relative = Path::new(OsStr::from_bytes(wanted.path)).strip_prefix("/").ok()?.to_owned();
+    // What was deleted may be there again, as the same build.
+    let again = Path::new(OsStr::from_bytes(undeleted(wanted.path))).strip_prefix("/").ok()?.to_owned();
     let mut bases: Vec<PathBuf> = pids().map(|pid| roots.proc.join(format!("{pid}/root"))).collect();
     bases.push(roots.files.clone());
     let mapped = pids().flat_map(|&pid| still_mapped(wanted, pid, roots)).map(|file| (file, true));
-    let by_path = bases.iter().filter_map(|base| open_regular(&base.join(&relative)).ok().map(|file| (file, false)));
-    let (file, elf) = mapped.chain(by_path).find_map(|(file, is_mapped)| {
+    let by_path = bases.iter().flat_map(|base| [base.join(&relative), base.join(&again)]);
+    let by_id = wanted.build_id.into_iter().flat_map(|id| by_build_id(id, options));
+    let opened = |path: PathBuf| Some((open_regular(&path).ok()?, false));
+    let candidates = by_path.filter_map(opened).chain(mapped).chain(by_id.filter_map(opened));
+    let (file, elf) = candidates.into_iter().find_map(|(file, is_mapped)| {
         let elf = Elf::parse(&mut At(&file)).ok();
-        is_wanted(wanted, &file, elf.as_ref(), is_mapped, begin).then_some((file, elf))
+        is_wanted(wanted, &file, elf.as_ref(), is_mapped, *begin).then_some((file, elf))
     })?;
     Some(Found { file, elf, path: Path::new("/").join(relative), roots: bases })
 }
@@ -80,8 +89,27 @@ fn still_mapped(wanted: &Wanted<'_>, pid: u32, roots: &Roots) -> Vec<File> {
 }
 
 fn file_name(path: &[u8]) -> &[u8] {
-    let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
-    path.rsplit(|&byte| byte == b'/').next().unwrap_or_default()
+    undeleted(path).rsplit(|&byte| byte == b'/').next().unwrap_or_default()
+}
+
+fn undeleted(path: &[u8]) -> &[u8] {
+    path.strip_suffix(b" (deleted)").unwrap_or(path)
+}
+
+/// Where a file may be found by its build id alone.
+fn by_build_id(build_id: &BuildId, options: &SymbolOptions) -> Vec<PathBuf> {
+    let Some(name) = build_id_name(build_id.as_bytes()) else { return Vec::new() };
+    let links = BY_BUILD_ID.iter().map(|dir| options.roots.files.join(dir).join(&name));
+    // A directory a file (build_id_cache__linkname in tools/perf/util/build-id.c).
+    let cached = options.cache.iter().map(|cache| cache.join(".build-id").join(&name).join("elf"));
+    links.chain(cached).collect()
+}
+
+/// `ab/cdef...`, as directories of build ids have it; `None` for less than two bytes.
+pub(super) fn build_id_name(build_id: &[u8]) -> Option<String> {
+    let (first, rest) = build_id.split_first().filter(|(_, rest)| !rest.is_empty())?;
+    let hex: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
+    Some(format!("{first:02x}/{hex}"))
 }
 
 /// True where the file holds what was mapped. By build id for sure; else it must not have been written to since the capture

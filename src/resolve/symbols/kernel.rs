@@ -1,10 +1,12 @@
-//! Functions of the kernel and its modules, from `/proc/kallsyms` read once from front to back.
+//! Functions of the kernel and its modules, from `/proc/kallsyms` read from front to back; and which build the kernel is.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
+use super::super::mapping::BuildId;
 use super::super::{number, read, Roots};
 use super::Named;
+use crate::sampler::operand::elf;
 
 /// The last of the kernel's own code; what follows it is freed after boot or is none.
 const END: &[u8] = b"_etext";
@@ -25,9 +27,53 @@ type Line<'a> = (u64, u8, &'a [u8], Option<&'a [u8]>);
 
 /// Names for sorted addresses. Nothing is named where kallsyms hides its addresses.
 pub(super) fn names(roots: &Roots, addresses: &[u64]) -> Vec<Option<Named>> {
-    let Ok(file) = File::open(roots.proc.join("kallsyms")) else { return Vec::new() };
+    let Some(kallsyms) = open(roots) else { return Vec::new() };
     let modules = read(&roots.proc.join("modules")).unwrap_or_default();
-    parse(BufReader::with_capacity(1 << 16, file), &modules, addresses)
+    parse(kallsyms, &modules, addresses)
+}
+
+/// The same for addresses of another boot of this kernel, where `symbol` was at `address`. Modules may be elsewhere now, so
+/// only the kernel's own code is named.
+pub(super) fn names_of_another_boot(
+    roots: &Roots,
+    addresses: &[u64],
+    symbol: &[u8],
+    address: u64,
+) -> Vec<Option<Named>> {
+    let Some(now) = address_of(roots, symbol) else { return Vec::new() };
+    let Some(kallsyms) = open(roots) else { return Vec::new() };
+    let before = addresses.partition_point(|&other| other < address);
+    let behind = addresses.get(before..).unwrap_or_default();
+    let moved: Vec<u64> = behind.iter().map_while(|other| (other - address).checked_add(now)).collect();
+    let own = |name: &Named| name.dso.is_none();
+    let names = parse(kallsyms, b"", &moved).into_iter().map(|name| name.filter(own));
+    std::iter::repeat_n(None, before).chain(names).collect()
+}
+
+/// Where a symbol of the kernel is; `None` where there is none of that name, and where kallsyms hides its addresses.
+pub(super) fn address_of(roots: &Roots, symbol: &[u8]) -> Option<u64> {
+    let mut kallsyms = open(roots)?;
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if kallsyms.read_until(b'\n', &mut line).ok()? == 0 {
+            return None;
+        }
+        match split(&line) {
+            Some((address, _, name, None)) if name == symbol => return Some(address).filter(|&address| address != 0),
+            _ => {}
+        }
+    }
+}
+
+/// The build id of the running kernel.
+pub(super) fn build_id(roots: &Roots) -> Option<BuildId> {
+    let notes = read(&roots.sys.join("kernel/notes")).ok()?;
+    elf::build_id(&mut &notes[..], 0, notes.len() as u64).as_deref().map(BuildId::new)
+}
+
+fn open(roots: &Roots) -> Option<BufReader<File>> {
+    File::open(roots.proc.join("kallsyms")).ok().map(|file| BufReader::with_capacity(1 << 16, file))
 }
 
 fn parse(mut kallsyms: impl BufRead, modules: &[u8], addresses: &[u64]) -> Vec<Option<Named>> {

@@ -35,6 +35,10 @@ impl Host {
         self.roots.files.join("bin/prog")
     }
 
+    fn options(&self, begin: Option<SystemTime>) -> SymbolOptions {
+        SymbolOptions { roots: self.roots.clone(), begin, cache: Some(self.roots.files.join("cache")) }
+    }
+
     fn later() -> SystemTime {
         SystemTime::now() + std::time::Duration::from_secs(60)
     }
@@ -62,8 +66,7 @@ fn name_of(host: &Host, pid: u32, begin: Option<SystemTime>) -> Symbol {
     let mut modules = Modules::new();
     let code = modules.locate(&mut maps, pid, CpuMode::User, 0x1000_0000 + offset_of_the_function()).unwrap();
     modules.finish(&maps);
-    let options = SymbolOptions { roots: host.roots.clone(), begin };
-    symbolize(&modules, [code, code], &options).get(code).unwrap().clone()
+    symbolize(&modules, [code, code], &host.options(begin)).get(code).unwrap().clone()
 }
 
 #[test]
@@ -123,11 +126,54 @@ fn a_build_id_finds_the_file_of_a_process_that_is_gone() {
         let mut modules = Modules::new();
         let code = modules.locate(&mut maps, 41, CpuMode::User, 0x1000_0000 + offset_of_the_function()).unwrap();
         maps.exit(41);
-        let symbols = symbolize(&modules, [code], &SymbolOptions { roots: host.roots.clone(), begin: None });
+        let symbols = symbolize(&modules, [code], &host.options(None));
         symbols.get(code).unwrap().function.clone()
     };
     assert!(name(id).unwrap().0.contains("a_function_to_be_found"));
     assert_eq!(name(BuildId::new(&[7; 20])), None, "another build");
+    // Where links say where it is; and where its path is another file.
+    let hex: String = id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let (first, rest) = hex.split_at(2);
+    let kept = host.roots.files.join("kept");
+    fs::rename(host.file(), &kept).unwrap();
+    fs::write(host.file(), "another").unwrap();
+    assert_eq!(name(id), None);
+    for (dir, file) in [("usr/lib/debug/.build-id", ""), ("usr/lib/.build-id", ""), ("cache/.build-id", "elf")] {
+        let link = host.roots.files.join(dir).join(first).join(rest).join(file);
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        let link = link.to_str().unwrap().trim_end_matches('/');
+        std::os::unix::fs::symlink(&kept, link).unwrap();
+        assert!(name(id).is_some(), "{link}");
+        fs::remove_file(link).unwrap();
+    }
+}
+
+/// What a recording gives names by.
+fn recorded(maps: &mut Maps, codes: &[(u32, u64)], build_ids: &[(&[u8], BuildId)]) -> (Modules, Vec<CodeAddr>) {
+    let mut modules = Modules::new();
+    let codes = codes.iter().map(|&(pid, ip)| modules.locate(maps, pid, CpuMode::User, ip).unwrap()).collect();
+    modules.finish_recorded(&build_ids.iter().map(|(path, id)| (path.to_vec(), *id)).collect::<Vec<_>>());
+    (modules, codes)
+}
+
+#[test]
+fn a_build_id_of_one_path_is_not_taken_for_another_file_of_that_path() {
+    let host = Host::new();
+    host.map(40, 1, 2);
+    host.map(41, 1, 3);
+    let (one, two) = (BuildId::new(&[1; 20]), BuildId::new(&[2; 20]));
+    let ids = |pids: &[u32], build_ids: &[BuildId]| {
+        let mut maps = Maps::new(&host.roots, 1 << 20);
+        let codes: Vec<_> = pids.iter().map(|&pid| (pid, 0x1000_0010)).collect();
+        let build_ids: Vec<_> = build_ids.iter().map(|&id| (&b"/bin/prog"[..], id)).collect();
+        let (modules, codes) = recorded(&mut maps, &codes, &build_ids);
+        codes.iter().map(|code| modules.get(code.module).unwrap().build_id).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&[40], &[one]), [Some(one)]);
+    assert_eq!(ids(&[40, 41], &[one]), [None, None], "of which of the two?");
+    assert_eq!(ids(&[40, 41], &[one, one]), [Some(one), Some(one)]);
+    assert_eq!(ids(&[40, 41], &[one, two]), [None, None]);
+    assert_eq!(ids(&[40], &[one, two]), [None]);
 }
 
 #[test]
@@ -164,7 +210,7 @@ fn code_of_one_file_is_the_same_in_every_process() {
     assert_eq!(at(40, 0x6000_0000), None);
     let kernel = modules.locate(&mut maps, 40, CpuMode::Kernel, 0xffff_ffff_8100_0000).unwrap();
     assert_eq!(Some(kernel), modules.locate(&mut maps, 42, CpuMode::Unknown, 0xffff_ffff_8100_0000));
-    let symbols = symbolize(&modules, [kernel], &SymbolOptions { roots: host.roots.clone(), begin: None });
+    let symbols = symbolize(&modules, [kernel], &host.options(None));
     assert_eq!(symbols.get(kernel).unwrap().to_string(), "[kernel.kallsyms]+0xffffffff81000000");
 }
 
@@ -182,8 +228,61 @@ fn the_vdso_is_the_same_everywhere() {
     for ip in (vdso.start..vdso.end()).step_by(64) {
         codes.extend(modules.locate(&mut maps, std::process::id(), CpuMode::User, ip));
     }
-    let options = SymbolOptions { begin: Some(SystemTime::now()), ..SymbolOptions::default() };
-    let symbols = symbolize(&modules, codes, &options);
-    let names: Vec<_> = symbols.iter().filter_map(|(_, symbol)| symbol.function.as_ref()).collect();
-    assert!(names.iter().any(|(name, _)| name.contains("clock_gettime")), "{names:?}");
+    let named = |modules: &Modules, begin| {
+        let options = SymbolOptions { begin, ..SymbolOptions::default() };
+        let symbols = symbolize(modules, codes.iter().copied(), &options);
+        let names: Vec<_> = symbols.iter().filter_map(|(_, symbol)| symbol.function.as_ref()).collect();
+        names.iter().any(|(name, _)| name.contains("clock_gettime"))
+    };
+    assert!(named(&modules, Some(SystemTime::now())));
+    assert!(!named(&modules, None), "of another host");
+    let own = host_build_ids(&Roots::default());
+    let own: Vec<_> = own.iter().map(|(path, id)| (path.to_vec(), *id)).collect();
+    assert!(own.iter().any(|(path, _)| path == VDSO), "{own:?}");
+    modules.finish_recorded(&own);
+    assert!(named(&modules, None), "of a host with the same vdso");
+    modules.finish_recorded(&[(VDSO.to_vec(), BuildId::new(&[7; 20]))]);
+    assert!(!named(&modules, None));
+}
+
+#[test]
+fn the_vdso_of_a_32_bit_program_is_not_ours() {
+    let host = Host::new();
+    let process = host.roots.proc.join("40");
+    fs::create_dir_all(&process).unwrap();
+    fs::write(process.join("maps"), "f7f90000-f7f92000 r-xp 00000000 00:00 0   [vdso]\n").unwrap();
+    let mut maps = Maps::new(&host.roots, 1 << 20);
+    let mut modules = Modules::new();
+    let code = modules.locate(&mut maps, 40, CpuMode::User, 0xf7f9_0570).unwrap();
+    let symbols = symbolize(&modules, [code], &host.options(Some(Host::later())));
+    assert_eq!(symbols.get(code).unwrap().to_string(), "[vdso]+0x570");
+}
+
+#[test]
+fn the_kernel_is_named_where_it_is_the_same_build() {
+    let host = Host::new();
+    let sys = host.roots.files.join("sys");
+    fs::create_dir_all(sys.join("kernel")).unwrap();
+    let roots = Roots { sys: sys.clone(), ..host.roots.clone() };
+    let notes = [&[4, 0, 0, 0, 3, 0, 0, 0, 3, 0, 0, 0][..], b"GNU\0", &[1, 2, 3, 0]].concat();
+    fs::write(sys.join("kernel/notes"), notes).unwrap();
+    let kallsyms = "ffffffff91000000 T _text\nffffffff91000100 T do_it\nffffffff91000200 T _etext\n";
+    fs::write(roots.proc.join("kallsyms"), kallsyms).unwrap();
+    let mut maps = Maps::recorded(1 << 20);
+    let ips = [0xffff_ffff_8100_0110, 0xffff_ffff_8100_0210, 0xffff_ffff_c000_0110];
+    let mut name = |id: &[u8], begin| {
+        let codes: Vec<_> = ips.iter().map(|&ip| (40, ip)).collect();
+        let (mut modules, codes) = recorded(&mut maps, &codes, &[(KERNEL_NAME, BuildId::new(id))]);
+        modules.kernel_mapping(b"/bin/x", 5);
+        modules.kernel_mapping(b"[kernel.kallsyms]_text", 0xffff_ffff_8100_0000);
+        let options = SymbolOptions { roots: roots.clone(), begin, cache: None };
+        let symbols = symbolize(&modules, codes.iter().copied(), &options);
+        codes.iter().map(|&code| symbols.get(code).unwrap().to_string()).collect::<Vec<_>>()
+    };
+    let [first, second, module] = ips.map(|ip| format!("[kernel.kallsyms]+{ip:#x}"));
+    let expected = ["do_it+0x10 ([kernel.kallsyms])".to_owned(), second.clone(), module.clone()];
+    assert_eq!(name(&[1, 2, 3], None), expected, "the same build of another boot");
+    let unnamed = [first, second, module];
+    assert_eq!(name(&[1, 2, 4], None), unnamed, "another build");
+    assert_eq!(name(&[1, 2, 3], Some(SystemTime::now())), unnamed, "of this boot the addresses are what they are");
 }

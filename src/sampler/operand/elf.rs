@@ -214,7 +214,7 @@ fn encoded_size(encoding: u8) -> Option<u64> {
 }
 
 /// The build id among the notes: name size, description size, type, name, description, each padded to 4 bytes.
-fn build_id(reader: &mut impl ReadAt, offset: u64, size: u64) -> Option<Vec<u8>> {
+pub(crate) fn build_id(reader: &mut impl ReadAt, offset: u64, size: u64) -> Option<Vec<u8>> {
     let mut notes = vec![0; usize::try_from(size).ok()?.min(MAX_NOTES)];
     reader.read_at(offset, &mut notes)?;
     let mut rest = notes.as_slice();

@@ -1,0 +1,20 @@
+//! What the subcommands that name code share.
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use crate::profile::meta::Host;
+use crate::profile::names::recorded_here;
+use crate::profile::Meta;
+use crate::resolve::{Roots, SymbolOptions};
+
+/// Where the code of a capture is named that began at `begin`; `None` for one of elsewhere.
+pub(super) fn options(begin: Option<SystemTime>) -> SymbolOptions {
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
+    SymbolOptions { begin, cache: home.map(|home| PathBuf::from(home).join(".debug")), ..SymbolOptions::default() }
+}
+
+/// When a profile's recording began, where it was made here.
+pub(super) fn begin(meta: Option<&Meta>) -> Option<SystemTime> {
+    recorded_here(meta?, &Host::here(&Roots::default()))
+}

@@ -1,0 +1,152 @@
+//! Names for the code of recordings: what was recorded is named, and never by a file that is another build.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use scxprof::sampler::operand::elf::Elf;
+
+use super::{Programs, Running, C};
+
+/// A program's recording, in the directory of the program.
+struct Recording {
+    programs: Programs,
+    dir: PathBuf,
+    program: PathBuf,
+}
+
+fn scxprof(programs: &Programs, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_scxprof"));
+    command.args(arguments).current_dir(programs.path("")).env("HOME", programs.path("home")).output().unwrap()
+}
+
+impl Recording {
+    /// Of `symbols.c`, built with `flags`; `None` where this machine does not allow it.
+    fn new(test: &str, flags: &[&str]) -> Option<Self> {
+        let programs = Programs::new();
+        // Stubs that call other files have no name.
+        let Some(program) = programs.build("cc", "symbols.c", &[C, &["-fno-plt"], flags].concat()) else {
+            println!("SKIP: {test}: cannot build a C program with {flags:?}");
+            return None;
+        };
+        let running = Running::new(&mut Command::new(&program));
+        let pid = running.pid().to_string();
+        let dir = programs.path("profile");
+        let mut said = String::new();
+        // On a busy machine a recording may see too little.
+        for _ in 0..6 {
+            let _ = fs::remove_dir_all(&dir);
+            let record = ["record", "-t", "1", "--source", "timer", "--freq", "997", "--max-loss", "100"];
+            let output =
+                scxprof(&programs, &[&record[..], &["--disable-archive", "-o", "profile", "-p", &pid]].concat());
+            said = String::from_utf8_lossy(&output.stderr).into_owned();
+            if output.status.code() == Some(3) {
+                println!("SKIP: {test}: {said}");
+                return None;
+            }
+            let lines = fs::read_to_string(dir.join("recovered.jsonl")).unwrap_or_default();
+            if lines.lines().count() > 20 {
+                return Some(Self { programs, dir, program });
+            }
+        }
+        panic!("too few samples: {said}");
+    }
+
+    /// What the program's functions are called in the lines of `process`.
+    fn names(&self) -> BTreeSet<String> {
+        let output = scxprof(&self.programs, &["process", "-f", "profile"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let out = self.programs.path("profile.out");
+        let lines = fs::read_to_string(out.join("perf.jsonl")).unwrap();
+        fs::remove_dir_all(&out).unwrap();
+        let mut names = BTreeSet::new();
+        for line in lines.lines() {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            if line["dso"].as_str().is_some_and(|dso| dso.contains("/program")) {
+                names.insert(line["sym"].as_str().unwrap_or("none").to_owned());
+            }
+        }
+        names
+    }
+
+    #[track_caller]
+    fn expect_names(&self) {
+        let names = self.names();
+        assert!(names.contains("local_function") && !names.contains("none"), "{names:?}");
+    }
+
+    #[track_caller]
+    fn expect_none(&self) {
+        assert_eq!(self.names().into_iter().collect::<Vec<_>>(), ["none"]);
+    }
+
+    /// Makes it a recording of another host.
+    fn move_elsewhere(&self) {
+        let path = self.dir.join("meta.json");
+        let mut meta: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let boot = &mut meta["host"]["boot_id"];
+        assert!(boot.as_str().is_some_and(|boot| !boot.is_empty()), "{boot}");
+        *boot = "another".into();
+        fs::write(&path, serde_json::to_vec(&meta).unwrap()).unwrap();
+    }
+
+    /// Another build in the program's place; the program is `kept` then.
+    fn replace(&self, build_id: &str) -> PathBuf {
+        let kept = self.programs.path("kept");
+        fs::rename(&self.program, &kept).unwrap();
+        self.programs.build("cc", "symbols.c", &["-O0", "-g0", build_id]).unwrap();
+        kept
+    }
+
+    /// Puts a file where it is found by its build id alone.
+    fn put_by_build_id(&self, file: &Path) {
+        let elf = Elf::parse(&mut &fs::read(file).unwrap()[..]).unwrap();
+        let hex: String = elf.build_id().unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
+        let (first, rest) = hex.split_at(2);
+        let dir = self.programs.path("home/.debug/.build-id").join(first).join(rest);
+        fs::create_dir_all(&dir).unwrap();
+        fs::rename(file, dir.join("elf")).unwrap();
+    }
+}
+
+#[test]
+fn a_program_that_another_build_replaced_is_found_by_its_build_id_or_not_at_all() {
+    let test = "a_program_that_another_build_replaced_is_found_by_its_build_id_or_not_at_all";
+    let build_id = "-Wl,--build-id=sha1";
+    let Some(recording) = Recording::new(test, &[build_id]) else { return };
+    recording.expect_names();
+    let kept = recording.replace(build_id);
+    recording.expect_none();
+    recording.move_elsewhere();
+    recording.expect_none();
+    recording.put_by_build_id(&kept);
+    recording.expect_names();
+}
+
+#[test]
+fn the_same_build_elsewhere_is_named() {
+    let test = "the_same_build_elsewhere_is_named";
+    let Some(recording) = Recording::new(test, &["-Wl,--build-id=sha1"]) else { return };
+    recording.move_elsewhere();
+    recording.expect_names();
+    // As it is installed on another host: another inode, and newer than the recording.
+    let copy = recording.programs.path("copy");
+    fs::copy(&recording.program, &copy).unwrap();
+    fs::rename(&copy, &recording.program).unwrap();
+    recording.expect_names();
+}
+
+#[test]
+fn a_program_without_a_build_id_is_named_where_it_is_the_same_file() {
+    let test = "a_program_without_a_build_id_is_named_where_it_is_the_same_file";
+    let Some(recording) = Recording::new(test, &["-Wl,--build-id=none"]) else { return };
+    recording.expect_names();
+    let kept = recording.replace("-Wl,--build-id=none");
+    recording.expect_none();
+    fs::rename(kept, &recording.program).unwrap();
+    // Renaming changes the inode's time: nobody knows that it is the same.
+    recording.expect_none();
+    recording.move_elsewhere();
+    recording.expect_none();
+}
