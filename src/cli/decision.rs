@@ -9,6 +9,7 @@ use clap::Args;
 use super::output::Output;
 use super::{hints, names, percent, Failure};
 use crate::config::{self, GroupOptions, Groups};
+use crate::profile::Meta;
 use crate::resolve::{symbolize, topology, Roots};
 use crate::sample::Source;
 use crate::session::{self, Decider, Outcome, Yield};
@@ -104,6 +105,13 @@ impl Host {
     /// This one, sampled from `begin` on.
     pub(super) fn this(begin: Option<SystemTime>) -> Self {
         Self { cpus: topology::online_cpus(&Roots::default()).map_or(1, |cpus| cpus.len()), begin }
+    }
+
+    /// That of a profile; this one as far as the profile does not say it.
+    pub(super) fn recorded(meta: Option<&Meta>) -> Self {
+        let this = Self::this(names::begin(meta));
+        let cpus = meta.map(|meta| meta.host.cpus).filter(|&cpus| cpus > 0);
+        Self { cpus: cpus.unwrap_or(this.cpus), ..this }
     }
 }
 

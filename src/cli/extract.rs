@@ -56,8 +56,8 @@ struct Taken {
     source: Source,
     filtered_out: u64,
     damage: Vec<String>,
-    /// CPUs of the host that was sampled.
-    cpus: Option<usize>,
+    /// The host that was sampled; this one where nobody knows.
+    host: Host,
 }
 
 /// Reads the profile, decides and prints.
@@ -74,13 +74,12 @@ pub(super) fn run(args: &ExtractArgs, stdout_is_open: bool) -> Result<(), Failur
     if signals.load(Ordering::Relaxed) > 0 {
         return Err(Failure::NoResult(anyhow!("interrupted: nothing was written")));
     }
-    let Taken { decider, outcome, source, filtered_out, damage, cpus } = taken;
+    let Taken { decider, outcome, source, filtered_out, damage, host } = taken;
     capture::say_notes(&outcome, None, None);
     if filtered_out > 0 {
         say!("scxprof: {filtered_out} accesses left out by the selection");
     }
     decision::report(args.verbose, source, &decider, &outcome);
-    let host = cpus.map_or_else(|| Host::this(None), |cpus| Host { cpus, begin: None });
     decision::finish(&args.decision, args.verbose, &decider, &outcome, outputs, &host)?;
     damaged(&damage)?;
     decision::check_loss(args.max_loss, &outcome)
@@ -119,8 +118,8 @@ fn from_profile(args: &ExtractArgs, filter: Filter, groups: Groups, signals: &At
         Outcome::default()
     });
     damage.extend(profile.damage());
-    let cpus = profile.meta.as_ref().map(|meta| meta.host.cpus).filter(|&cpus| cpus > 0);
-    Ok(Taken { decider, outcome, source, filtered_out, damage, cpus })
+    let host = Host::recorded(profile.meta.as_ref());
+    Ok(Taken { decider, outcome, source, filtered_out, damage, host })
 }
 
 /// Samples that are given to the sink at once.
@@ -237,6 +236,6 @@ fn from_lines(
             path.display()
         ));
     }
-    let cpus = meta.map(|meta| meta.host.cpus).filter(|&cpus| cpus > 0);
-    Ok(Taken { decider, outcome, source, filtered_out, damage, cpus })
+    let host = Host::recorded(meta.as_ref());
+    Ok(Taken { decider, outcome, source, filtered_out, damage, host })
 }

@@ -4,15 +4,16 @@ use std::io::BufWriter;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use scxprof::config::{self, GroupOptions, Groups};
 use scxprof::profile::recovered::RecoveredWriter;
 use scxprof::profile::{Meta, Recorder};
-use scxprof::resolve::{topology, Cgroups, Roots};
+use scxprof::resolve::{symbolize, topology, Cgroups, Roots, SymbolOptions};
 use scxprof::sample::{Sample, Source};
 use scxprof::sampler::attr::{Feature, Features};
 use scxprof::sampler::{Hardware, Options as SamplerOptions, Target};
-use scxprof::session::{replay, Decider, Options, Session, SessionError, Sink};
+use scxprof::session::{replay, Decider, Options, Outcome, Session, SessionError, Sink};
 
 use super::{replayed, said, scxprof, Collect};
 
@@ -50,6 +51,10 @@ struct Sinks {
 }
 
 impl Sink for Sinks {
+    fn wants_code(&self) -> bool {
+        self.decider.wants_code()
+    }
+
     fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
         self.collect.sample(sample, cgroups);
         self.decider.sample(sample, cgroups);
@@ -63,19 +68,20 @@ fn decider(source: Source) -> Decider {
     Decider::new(Groups::new(&GroupOptions::default()).unwrap(), source, (64 << 20) / 8 * 3)
 }
 
+const OPTIONS: config::Options = config::Options { min_share: 0.05, target_cpus: 64 };
+
 fn configuration(decider: &Decider) -> String {
-    let options = config::Options { min_share: 0.05, target_cpus: 64 };
-    let decided = decider.decide(&options).unwrap();
+    let decided = decider.decide(&OPTIONS).unwrap();
     config::mitosis::to_json(&decided.decision.cells).unwrap()
 }
 
-/// Records `WORK` while a test sink looks on; `None` where this machine does not allow it.
-fn record(test: &str, source: Source, dir: &Path) -> Option<Sinks> {
+/// Records `command` while a test sink looks on; `None` where this machine does not allow it.
+fn record(test: &str, source: Source, decider: Decider, command: &mut Command, dir: &Path) -> Option<(Sinks, Outcome)> {
     let roots = Roots::default();
     let options = Options {
         sampler: SamplerOptions {
             source,
-            freq: None,
+            freq: decider.wants_code().then_some(997),
             target: Target::System,
             cpus: topology::online_cpus(&roots).unwrap(),
             mmap_pages: 1024,
@@ -108,13 +114,13 @@ fn record(test: &str, source: Source, dir: &Path) -> Option<Sinks> {
     let file = || BufWriter::new(std::fs::File::create(dir.join("recovered.jsonl")).unwrap());
     let mut sinks = Sinks {
         collect: Collect::default(),
-        decider: decider(source),
+        decider,
         recovered: (source == Source::Timer).then(|| RecoveredWriter::new(file())),
     };
-    let mut child = match Command::new("python3").args(["-c", WORK]).stdin(Stdio::null()).spawn() {
+    let mut child = match command.stdin(Stdio::null()).stdout(Stdio::null()).spawn() {
         Ok(child) => child,
         Err(error) => {
-            println!("SKIP: {test}: python3: {error}");
+            println!("SKIP: {test}: {command:?}: {error}");
             return None;
         }
     };
@@ -131,12 +137,14 @@ fn record(test: &str, source: Source, dir: &Path) -> Option<Sinks> {
         println!("SKIP: {test}: the machine was too busy for the session: {:?}", loss.lines());
         return None;
     }
-    Some(sinks)
+    Some((sinks, outcome))
 }
 
 fn compare(test: &str, source: Source) {
     let dir = tempfile::tempdir().unwrap();
-    let Some(live) = record(test, source, dir.path()) else { return };
+    let mut work = Command::new("python3");
+    work.args(["-c", WORK]);
+    let Some((live, _)) = record(test, source, decider(source), &mut work, dir.path()) else { return };
     let (again, outcome, damage) = replayed(dir.path());
     assert_eq!(damage, Vec::<String>::new());
     assert!(live.collect.samples.len() > 20, "only {} samples", live.collect.samples.len());
@@ -178,6 +186,44 @@ fn faults_are_the_same_again() {
 #[test]
 fn timer_samples_are_the_same_again() {
     compare("timer_samples_are_the_same_again", Source::Timer);
+}
+
+#[test]
+fn a_report_is_the_same_again_with_the_names_of_its_code() {
+    let test = "a_report_is_the_same_again_with_the_names_of_its_code";
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("program");
+    let queue = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/queue.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-g0", "-pthread", "-fno-inline", "-o"]).args([&program, &queue]);
+    if !compiler.status().is_ok_and(|status| status.success()) {
+        println!("SKIP: {test}: no C compiler");
+        return;
+    }
+    // On a busy machine a recording may see too little.
+    for attempt in 0..6 {
+        let profile = dir.path().join(format!("profile-{attempt}"));
+        std::fs::create_dir(&profile).unwrap();
+        let begin = SystemTime::now();
+        let mut decider = decider(Source::Timer);
+        decider.keep_code();
+        let work = &mut Command::new(&program);
+        let Some((live, outcome)) = record(test, Source::Timer, decider, work.arg("2"), &profile) else { return };
+        let mut decided = live.decider.decide(&OPTIONS).unwrap();
+        let named = SymbolOptions { begin: Some(begin), ..SymbolOptions::default() };
+        decided.symbols = symbolize(&outcome.modules, decided.codes(), &named);
+        let report = live.decider.report(&decided, &OPTIONS).unwrap().to_json().unwrap();
+
+        let again = dir.path().join("report.json");
+        let arguments = ["extract", "--target-cpus", "64", "--max-loss", "100", "-f", profile.to_str().unwrap()];
+        let output = scxprof(&[&arguments[..], &["--report", again.to_str().unwrap()]].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        assert_eq!(std::fs::read_to_string(again).unwrap(), report);
+        if report.contains(r#""sym": "produce""#) || report.contains(r#""sym": "consume""#) {
+            return;
+        }
+    }
+    panic!("no recording saw the threads share anything");
 }
 
 #[test]
