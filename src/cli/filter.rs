@@ -13,7 +13,7 @@ use crate::sample::Sample;
 use crate::session::Sink;
 
 /// Which samples to look at; a sample must pass all of these
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Selection")]
 pub(super) struct FilterArgs {
     /// Only threads whose name matches (repeatable: any of them)

@@ -49,7 +49,7 @@ pub(super) struct ProcessArgs {
 }
 
 /// Writes each access as a line.
-pub(super) struct ToLines<W: Write> {
+struct ToLines<W: Write> {
     writer: jsonl::Writer<W>,
     /// What the lines say of their code, where it is named.
     codes: Option<FxHashMap<CodeAddr, Vec<u8>>>,
@@ -60,11 +60,11 @@ pub(super) struct ToLines<W: Write> {
 }
 
 impl<W: Write> ToLines<W> {
-    pub(super) fn new(out: W, source: Source) -> Self {
+    fn new(out: W, source: Source) -> Self {
         Self { writer: jsonl::Writer::new(out, source), codes: None, last: 0, records: 0, failed: None }
     }
 
-    pub(super) fn finish(self) -> std::io::Result<()> {
+    fn finish(self) -> std::io::Result<()> {
         match self.failed {
             Some(error) => Err(error),
             None => self.writer.finish().map(drop),
@@ -130,6 +130,45 @@ fn name_codes(
     Ok((profile.rewind().map_err(|error| Failure::NoResult(error.into()))?, texts))
 }
 
+/// A profile whose lines were written.
+pub(super) struct Lines {
+    profile: Profile,
+    records: u64,
+    filtered_out: u64,
+    outcome: Outcome,
+    /// Why the profile could not be read to its end.
+    error: Option<String>,
+}
+
+/// Writes the accesses of a profile to `perf.jsonl` in `dir`, with the names of their code where `named`.
+pub(super) fn write_lines(
+    mut profile: Profile,
+    dir: &Path,
+    selection: &FilterArgs,
+    named: bool,
+    memory: usize,
+    stop: &dyn Fn() -> bool,
+) -> Result<Lines, Failure> {
+    let path = dir.join("perf.jsonl");
+    let failed = || format!("cannot write {}", path.display());
+    let file = File::create(&path).with_context(failed).map_err(Failure::NoResult)?;
+    let mut sink = ToLines::new(file, profile.source());
+    if named {
+        let (rewound, codes) = name_codes(profile, memory, Filter::new(selection)?, stop)?;
+        (profile, sink.codes) = (rewound, Some(codes));
+    }
+    let mut filtered = Filtered { filter: Filter::new(selection)?, sink: &mut sink };
+    let replayed = replay(&mut profile, memory, &mut filtered, stop);
+    let filtered_out = filtered.filter.left_out;
+    let records = sink.records;
+    sink.finish().with_context(failed).map_err(Failure::NoResult)?;
+    let (outcome, error) = match replayed {
+        Ok(outcome) => (outcome, None),
+        Err(error) => (Outcome::default(), Some(error.to_string())),
+    };
+    Ok(Lines { profile, records, filtered_out, outcome, error })
+}
+
 /// Where the lines go: a directory under a temporary name until it is whole.
 struct Out {
     path: PathBuf,
@@ -183,33 +222,19 @@ pub(super) fn open(path: &Path) -> Result<Profile, Failure> {
 
 /// Reads the profile and writes the lines.
 pub(super) fn run(args: &ProcessArgs) -> Result<(), Failure> {
-    let filter = Filter::new(&args.filter)?;
-    let mut profile = open(&args.profile)?;
+    Filter::new(&args.filter)?;
+    let profile = open(&args.profile)?;
     let out = Out::new(&args.profile)?;
     let signals = super::capture::signals().map_err(Failure::Unsupported)?;
-    let lines = out.temporary.path().join("perf.jsonl");
-    let source = profile.source();
-    let written = File::create(&lines).with_context(|| format!("cannot write {}", lines.display()));
-    let mut sink = ToLines::new(written.map_err(Failure::NoResult)?, source);
     let memory = (args.memory as usize).saturating_mul(1 << 20);
     let stop = || signals.load(Ordering::Relaxed) > 0;
-    if !args.no_symbols {
-        let (rewound, codes) = name_codes(profile, memory, Filter::new(&args.filter)?, &stop)?;
-        (profile, sink.codes) = (rewound, Some(codes));
-    }
-    let mut filtered = Filtered { filter, sink: &mut sink };
-    let replayed = replay(&mut profile, memory, &mut filtered, stop);
-    let filtered_out = filtered.filter.left_out;
-    if signals.load(Ordering::Relaxed) > 0 {
+    let lines = write_lines(profile, out.temporary.path(), &args.filter, !args.no_symbols, memory, &stop)?;
+    if stop() {
         return Err(Failure::NoResult(anyhow!("interrupted: nothing was written")));
     }
-    let records = sink.records;
-    sink.finish().with_context(|| format!("cannot write {}", lines.display())).map_err(Failure::NoResult)?;
-    let mut damage = Vec::new();
-    let outcome = replayed.unwrap_or_else(|error| {
-        damage.push(format!("{}: {error}", args.profile.display()));
-        Outcome::default()
-    });
+    let Lines { profile, .. } = &lines;
+    let mut damage: Vec<String> =
+        lines.error.iter().map(|error| format!("{}: {error}", args.profile.display())).collect();
     if let Some(meta) = &profile.meta {
         let path = out.temporary.path().join("meta.json");
         serde_json::to_vec_pretty(meta)
@@ -221,7 +246,7 @@ pub(super) fn run(args: &ProcessArgs) -> Result<(), Failure> {
     let path = out.path.clone();
     out.publish().with_context(|| format!("cannot write {}", path.display())).map_err(Failure::NoResult)?;
     damage.extend(profile.damage());
-    report(args, &profile, source, records, &outcome, filtered_out);
+    report(args, &lines);
     say!("scxprof: wrote {}", path.join("perf.jsonl").display());
     damaged(&damage)
 }
@@ -234,7 +259,9 @@ pub(super) fn damaged(damage: &[String]) -> Result<(), Failure> {
     Err(Failure::Loss(anyhow!("the profile is damaged: {}; what could be read was used", damage.join("; "))))
 }
 
-fn report(args: &ProcessArgs, profile: &Profile, source: Source, records: u64, outcome: &Outcome, filtered_out: u64) {
+fn report(args: &ProcessArgs, lines: &Lines) {
+    let Lines { profile, records, filtered_out, outcome, .. } = lines;
+    let (records, filtered_out) = (*records, *filtered_out);
     let gaps = profile.perf_data.damage().gaps;
     let samples: u64 = profile.perf_data.counts().filter(|(kind, _)| *kind == SAMPLE).map(|(_, count)| count).sum();
     let Loss { malformed, .. } = outcome.loss;
@@ -246,7 +273,7 @@ fn report(args: &ProcessArgs, profile: &Profile, source: Source, records: u64, o
     }
     // With a selection nobody knows which of them would have been in it.
     let nothing = outcome.samples.saturating_sub(records);
-    if source == Source::Timer && filtered_out == 0 && nothing > 0 {
+    if profile.source() == Source::Timer && filtered_out == 0 && nothing > 0 {
         say!("scxprof: {nothing} gave no address");
     }
     for line in outcome.loss.left_out().into_iter().chain(outcome.loss.lines()) {

@@ -11,7 +11,8 @@ use clap::Args;
 
 use super::capture::{self, CaptureArgs};
 use super::decision;
-use super::process::ToLines;
+use super::filter::FilterArgs;
+use super::process;
 use super::Failure;
 use crate::profile::recovered::RecoveredWriter;
 use crate::profile::{pack, Meta, ProfileError, Recorder};
@@ -44,24 +45,32 @@ pub(super) struct RecordArgs {
     /// Write the samples as lines of JSON too, as `process` does
     #[arg(long)]
     samples_jsonl: bool,
+    /// Do not name the code of these lines (sym, dso)
+    #[arg(long, requires = "samples_jsonl")]
+    no_symbols: bool,
     /// How much was recorded
     #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count)]
     verbose: u8,
 }
 
-/// What is written of the samples beside the records.
-struct Samples {
-    recovered: Option<RecoveredWriter<BufWriter<File>>>,
-    lines: Option<ToLines<BufWriter<File>>>,
+/// What is written of the samples beside the records: the accesses of a source that recovers them.
+struct Samples(Option<RecoveredWriter<BufWriter<File>>>);
+
+impl Samples {
+    fn new(source: Source, dir: &Path) -> anyhow::Result<Self> {
+        let recovered = || {
+            let path = dir.join("recovered.jsonl");
+            let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+            Ok::<_, anyhow::Error>(RecoveredWriter::new(BufWriter::new(file)))
+        };
+        Ok(Self((source == Source::Timer).then(recovered).transpose()?))
+    }
 }
 
 impl Sink for Samples {
-    fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
-        if let Some(recovered) = &mut self.recovered {
+    fn sample(&mut self, sample: &Sample, _: &mut Cgroups) {
+        if let Some(recovered) = &mut self.0 {
             recovered.add(sample);
-        }
-        if let Some(lines) = &mut self.lines {
-            lines.sample(sample, cgroups);
         }
     }
 }
@@ -182,17 +191,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     })?;
     let recorder = begun.ok_or_else(|| Failure::NoResult(anyhow!("nothing was recorded")))?;
     let source = options.sampler.source;
-    let create = |name: &str| {
-        let path = temporary.path().join(name);
-        let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()));
-        file.map(BufWriter::new).map_err(Failure::NoResult)
-    };
-    let mut samples = Samples {
-        recovered: (source == Source::Timer)
-            .then(|| create("recovered.jsonl").map(RecoveredWriter::new))
-            .transpose()?,
-        lines: args.samples_jsonl.then(|| create("perf.jsonl").map(|file| ToLines::new(file, source))).transpose()?,
-    };
+    let mut samples = Samples::new(source, temporary.path()).map_err(Failure::NoResult)?;
     let mut command = held.map(super::command::Held::release).transpose().map_err(Failure::Usage)?;
     let mut outcome =
         capture::watch(wanted, &options, session, &mut samples, command.as_mut(), &signals, &|| recorder.has_failed());
@@ -201,11 +200,13 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let meta = Meta::of_recording(&recorder, source, &options.roots, &outcome);
     // What is not whole is kept all the same: readers take what there is.
     let written = write(&recorder, &options.roots, samples, &meta, temporary.path());
+    let lined = if args.samples_jsonl { write_samples(args, temporary.path(), options.memory) } else { Ok(()) };
     let kept = places.publish(temporary).map_err(Failure::NoResult);
     let status = capture::end(command, &signals)?;
     kept?;
     let damaged = format!("not all of {} could be written", places.dir.display());
     written.context(damaged).map_err(Failure::NoResult)?;
+    lined?;
     let path = places.archive().map_err(Failure::NoResult)?;
     report(args.verbose, &outcome);
     say!("scxprof: wrote {}", path.display());
@@ -223,15 +224,21 @@ fn write(
     dir: &Path,
 ) -> anyhow::Result<()> {
     let records = recorder.finish(roots).context("perf.data");
-    let recovered = samples.recovered.map_or(Ok(()), RecoveredWriter::finish).context("recovered.jsonl");
-    let lines = samples.lines.map_or(Ok(()), ToLines::finish).context("perf.jsonl");
+    let recovered = samples.0.map_or(Ok(()), RecoveredWriter::finish).context("recovered.jsonl");
     let meta = serde_json::to_vec_pretty(meta).map_err(anyhow::Error::from).and_then(|bytes| {
         let mut file = File::create(dir.join("meta.json"))?;
         file.write_all(&bytes)?;
         file.sync_all()?;
         Ok(())
     });
-    records.and(recovered).and(lines).and(meta.context("meta.json"))
+    records.and(recovered).and(meta.context("meta.json"))
+}
+
+/// The lines of `process`, from what was recorded; a signal has ended the recording, so this goes on to its end.
+fn write_samples(args: &RecordArgs, dir: &Path, memory: usize) -> Result<(), Failure> {
+    let profile = process::open(dir)?;
+    process::write_lines(profile, dir, &FilterArgs::default(), !args.no_symbols, memory, &|| false)?;
+    Ok(())
 }
 
 fn report(verbose: u8, outcome: &Outcome) {

@@ -38,8 +38,8 @@ impl Recording {
         for _ in 0..6 {
             let _ = fs::remove_dir_all(&dir);
             let record = ["record", "-t", "1", "--source", "timer", "--freq", "997", "--max-loss", "100"];
-            let output =
-                scxprof(&programs, &[&record[..], &["--disable-archive", "-o", "profile", "-p", &pid]].concat());
+            let to = ["--disable-archive", "--samples-jsonl", "-o", "profile", "-p", &pid];
+            let output = scxprof(&programs, &[&record[..], &to].concat());
             said = String::from_utf8_lossy(&output.stderr).into_owned();
             if output.status.code() == Some(3) {
                 println!("SKIP: {test}: {said}");
@@ -53,15 +53,20 @@ impl Recording {
         panic!("too few samples: {said}");
     }
 
-    /// What the program's functions are called in the lines of `process`.
-    fn names(&self) -> BTreeSet<String> {
-        let output = scxprof(&self.programs, &["process", "-f", "profile"]);
+    /// The lines of `process`.
+    fn processed(&self, options: &[&str]) -> String {
+        let output = scxprof(&self.programs, &[&["process", "-f", "profile"], options].concat());
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let out = self.programs.path("profile.out");
         let lines = fs::read_to_string(out.join("perf.jsonl")).unwrap();
         fs::remove_dir_all(&out).unwrap();
+        lines
+    }
+
+    /// What the program's functions are called in the lines of `process`.
+    fn names(&self) -> BTreeSet<String> {
         let mut names = BTreeSet::new();
-        for line in lines.lines() {
+        for line in self.processed(&[]).lines() {
             let line: serde_json::Value = serde_json::from_str(line).unwrap();
             if line["dso"].as_str().is_some_and(|dso| dso.contains("/program")) {
                 names.insert(line["sym"].as_str().unwrap_or("none").to_owned());
@@ -149,4 +154,25 @@ fn a_program_without_a_build_id_is_named_where_it_is_the_same_file() {
     recording.expect_none();
     recording.move_elsewhere();
     recording.expect_none();
+}
+
+#[test]
+fn the_lines_of_a_capture_are_those_of_its_recording() {
+    let test = "the_lines_of_a_capture_are_those_of_its_recording";
+    let Some(recording) = Recording::new(test, &[]) else { return };
+    let captured = fs::read_to_string(recording.dir.join("perf.jsonl")).unwrap();
+    assert!(captured.contains(r#""sym":"local_function","dso":""#), "{captured}");
+    let processed = recording.processed(&[]);
+    assert_eq!(captured.lines().count(), processed.lines().count());
+    for (captured, processed) in captured.lines().zip(processed.lines()) {
+        // What a JIT compiler wrote is named while it runs.
+        assert!(captured == processed || captured.ends_with(r#","dso":"[anon]"}"#), "{captured}\n{processed}");
+    }
+    let plain = recording.processed(&["--no-symbols"]);
+    assert!(!plain.contains("\"dso\"") && !plain.contains("\"sym\""), "{plain}");
+    let of = ["--disable-archive", "--samples-jsonl", "--no-symbols", "-o", "plain", "--max-loss", "100"];
+    let output = scxprof(&recording.programs, &[&["record", "--source", "faults"], &of[..], &["--", "true"]].concat());
+    assert!(output.status.success(), "{output:?}");
+    let plain = fs::read_to_string(recording.programs.path("plain/perf.jsonl")).unwrap();
+    assert!(plain.contains("\"ip\"") && !plain.contains("\"dso\""), "{plain}");
 }
