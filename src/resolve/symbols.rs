@@ -4,9 +4,15 @@
 //! What cannot be named for sure is left as file and offset: a file is only read where it is the one that was mapped, by its
 //! build id, or by device and inode where it did not change since the capture began. Of a recording, the build ids are those
 //! of its records and of its section of build ids.
+//!
+//! Files are the containers' and may be anything, and change while they are read: they are read in pieces and never mapped, and
+//! what that takes is in proportion to the instructions that are named.
 
+mod copy;
+mod demangle;
 mod elf;
 mod file;
+mod image;
 mod jit;
 mod kernel;
 
@@ -370,8 +376,7 @@ pub(crate) fn mapped_build_id(
     since: SystemTime,
 ) -> Option<BuildId> {
     let options = SymbolOptions { roots: roots.clone(), begin: Some(since), cache: None };
-    let found = file::open(&file::Wanted { path, dev, ino, build_id: None }, pids, &options)?;
-    found.elf?.build_id().map(BuildId::new)
+    file::open(&file::Wanted { path, dev, ino, build_id: None }, pids, &options)?.image.build_id()
 }
 
 #[cfg(test)]

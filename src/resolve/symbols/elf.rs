@@ -1,7 +1,7 @@
 //! Functions of an ELF file: from its own symbol tables, else from those of the debug file that was split off it.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -12,32 +12,26 @@ use blazesym::symbolize::{Input, Reason, Symbolized, Symbolizer};
 
 use super::super::mapping::{parse_line, BuildId};
 use super::super::{read, Roots};
+use super::demangle::demangle;
 use super::file::{build_id_name, open_regular, At, Found};
-use super::{Named, VDSO};
-use crate::sampler::operand::elf::{Elf, ReadAt};
+use super::image::{Image, Symbol, DYNSYM, SYMTAB};
+use super::{copy, Named, VDSO};
+use crate::sampler::operand::elf::ReadAt;
 
 /// Where distributions put debug files.
 const DEBUG_DIR: &str = "usr/lib/debug";
-/// Sections beyond this many are not looked at.
-const MAX_SECTIONS: u16 = 4096;
+/// Bytes of a debug file whose checksum is looked at.
+const MAX_CHECKED: u64 = 1 << 34;
 /// The vdso is two pages; more than this is none.
 const MAX_VDSO: u64 = 1 << 20;
 
-/// Names for offsets in the file.
+/// Names for sorted offsets in the file.
 pub(super) fn names(found: &Found, offsets: &[u64], roots: &Roots) -> Vec<Option<Named>> {
-    let addresses: Option<Vec<Option<u64>>> =
-        found.elf.as_ref().map(|elf| offsets.iter().map(|&offset| elf.vaddr(offset)).collect());
-    let Some(addresses) = addresses else {
-        // Not x86-64: as the symbol reader sees it.
-        return symbols(&found.file, Input::FileOffset(offsets), roots);
-    };
-    // What is in no segment of code has no address: 0, which is no function's, stands for it.
-    let plain: Vec<u64> = addresses.iter().map(|address| address.unwrap_or(0)).collect();
-    let mut names = symbols(&found.file, Input::VirtOffset(&plain), roots);
-    names.resize(offsets.len(), None);
-    if names.iter().any(Option::is_none) {
-        if let Some(debug) = debug_file(found) {
-            let more = symbols(&debug, Input::VirtOffset(&plain), roots);
+    let addresses: Vec<Option<u64>> = offsets.iter().map(|&offset| found.image.address(offset)).collect();
+    let mut names = symbols(&found.image, &mut At(&found.file), &addresses, roots);
+    if names.iter().zip(&addresses).any(|(name, address)| name.is_none() && address.is_some()) {
+        if let Some((debug, image)) = debug_file(found) {
+            let more = symbols(&image, &mut At(&debug), &addresses, roots);
             for (name, more) in names.iter_mut().zip(more) {
                 if name.is_none() {
                     *name = more;
@@ -45,29 +39,20 @@ pub(super) fn names(found: &Found, offsets: &[u64], roots: &Roots) -> Vec<Option
             }
         }
     }
-    for (name, address) in names.iter_mut().zip(addresses) {
-        if address.is_none() {
-            *name = None;
-        }
-    }
     names
 }
 
-/// Names for offsets in the vdso, which all 64-bit programs of a host have alike: from our own.
+/// Names for sorted offsets in the vdso, which all 64-bit programs of a host have alike: from our own.
 pub(super) fn vdso_names(roots: &Roots, offsets: &[u64]) -> Vec<Option<Named>> {
-    let image = || {
-        let mut file = tempfile::tempfile().ok()?;
-        file.write_all(&vdso(roots)?).ok()?;
-        file.seek(SeekFrom::Start(0)).ok()?;
-        Some(file)
-    };
-    let Some(file) = image() else { return Vec::new() };
-    symbols(&file, Input::FileOffset(offsets), roots)
+    let Some(vdso) = vdso(roots) else { return Vec::new() };
+    let Some(image) = Image::parse(&mut &vdso[..]) else { return Vec::new() };
+    let addresses: Vec<Option<u64>> = offsets.iter().map(|&offset| image.address(offset)).collect();
+    symbols(&image, &mut &vdso[..], &addresses, roots)
 }
 
 /// The build id of this host's vdso.
 pub(super) fn vdso_build_id(roots: &Roots) -> Option<BuildId> {
-    Elf::parse(&mut &vdso(roots)?[..]).ok()?.build_id().map(BuildId::new)
+    Image::parse(&mut &vdso(roots)?[..])?.build_id()
 }
 
 fn vdso(roots: &Roots) -> Option<Vec<u8>> {
@@ -79,35 +64,56 @@ fn vdso(roots: &Roots) -> Option<Vec<u8>> {
     Some(image)
 }
 
-/// What the symbol tables of one file say; the memory for them is given back.
-fn symbols(file: &File, input: Input<&[u64]>, roots: &Roots) -> Vec<Option<Named>> {
-    let symbolizer = Symbolizer::builder().enable_code_info(false).enable_inlined_fns(false).build();
+/// What the symbol tables of one file say of addresses, one for each; none where there is no address.
+fn symbols(image: &Image, reader: &mut impl ReadAt, addresses: &[Option<u64>], roots: &Roots) -> Vec<Option<Named>> {
+    let mut wanted: Vec<u64> = addresses.iter().copied().flatten().collect();
+    wanted.sort_unstable();
+    wanted.dedup();
+    let mut nearest = |table| image.nearest(reader, table, &wanted).unwrap_or_default();
+    let (symtab, dynsym) = (nearest(SYMTAB), nearest(DYNSYM));
+    let found = look_up(&symtab, &dynsym, &wanted, roots).unwrap_or_default();
+    let named = |address: &Option<u64>| {
+        let index = wanted.binary_search(&(*address)?).ok()?;
+        found.get(index)?.clone()
+    };
+    addresses.iter().map(named).collect()
+}
+
+/// The names of addresses among a few symbols.
+fn look_up(symtab: &[Symbol], dynsym: &[Symbol], addresses: &[u64], roots: &Roots) -> Option<Vec<Option<Named>>> {
+    let file = copy::file(symtab, dynsym).ok()?;
+    let builder = Symbolizer::builder().enable_code_info(false).enable_inlined_fns(false);
     let mut source = ElfSource::new(roots.proc.join(format!("self/fd/{}", file.as_raw_fd())));
     source.debug_syms = false;
-    let Ok(symbols) = symbolizer.symbolize(&Source::Elf(source), input) else { return Vec::new() };
+    let symbolizer = builder.enable_demangling(false).build();
+    let symbols = symbolizer.symbolize(&Source::Elf(source), Input::VirtOffset(addresses)).ok()?;
     let named = |symbol: Symbolized<'_>| match symbol {
-        // A symbol without a size ends nobody knows where: what follows it may be a stub or code without a symbol.
-        Symbolized::Sym(symbol) if symbol.size.is_some_and(|size| symbol.offset < size) => {
-            Some(Named { name: symbol.name.into_owned(), offset: symbol.offset as u64, dso: None })
+        Symbolized::Sym(symbol) => {
+            Some(Named { name: demangle(&symbol.name), offset: symbol.offset as u64, dso: None })
         }
-        Symbolized::Sym(_) | Symbolized::Unknown(Reason::MissingSyms | _) => None,
+        Symbolized::Unknown(Reason::MissingSyms | _) => None,
     };
-    symbols.into_iter().map(named).collect()
+    Some(symbols.into_iter().map(named).collect())
 }
 
 /// The file with the symbols that were stripped off: by build id, else by `.gnu_debuglink` where its checksum is right
 /// (gdb's manual, "Debugging Information in Separate Files").
-fn debug_file(found: &Found) -> Option<File> {
-    let build_id = found.elf.as_ref()?.build_id();
+fn debug_file(found: &Found) -> Option<(File, Image)> {
+    let build_id = found.image.build_id();
+    let open = |path: PathBuf| {
+        let file = open_regular(&path).ok()?;
+        let image = Image::parse(&mut At(&file))?;
+        Some((file, image))
+    };
+    let is_same = |(_, image): &(File, Image)| build_id.is_some() && image.build_id() == build_id;
     let debug_dirs = || found.roots.iter().map(|root| root.join(DEBUG_DIR));
-    if let Some(name) = build_id.and_then(build_id_name) {
+    if let Some(name) = build_id.as_ref().and_then(build_id_name) {
         let name = format!(".build-id/{name}.debug");
-        let mut files = debug_dirs().filter_map(|dir| open_regular(&dir.join(&name)).ok());
-        if let Some(file) = files.find(|file| has_build_id(file, build_id)) {
-            return Some(file);
+        if let Some(debug) = debug_dirs().filter_map(|dir| open(dir.join(&name))).find(is_same) {
+            return Some(debug);
         }
     }
-    let (name, checksum) = debug_link(&mut At(&found.file))?;
+    let (name, checksum) = found.image.debug_link(&mut At(&found.file))?;
     let name = Path::new(std::ffi::OsStr::from_bytes(&name));
     // A name alone, no way out of the directory.
     if name.components().count() != 1 || name.file_name().is_none() {
@@ -120,19 +126,16 @@ fn debug_file(found: &Found) -> Option<File> {
     };
     let below = debug_dirs().map(|debug| debug.join(dir).join(name));
     let candidates = found.roots.iter().flat_map(beside).chain(below);
-    candidates.filter_map(|path| open_regular(&path).ok()).find(|file| match build_id {
-        Some(_) => has_build_id(file, build_id),
-        None => crc32(file) == Some(checksum),
+    candidates.filter_map(open).find(|debug| match build_id {
+        Some(_) => is_same(debug),
+        None => crc32(&debug.0) == Some(checksum),
     })
 }
 
-fn has_build_id(file: &File, build_id: Option<&[u8]>) -> bool {
-    let elf = Elf::parse(&mut At(file)).ok();
-    let own = elf.as_ref().and_then(Elf::build_id);
-    own.is_some() && own.map(BuildId::new) == build_id.map(BuildId::new)
-}
-
 fn crc32(mut file: &File) -> Option<u32> {
+    if file.metadata().ok()?.len() > MAX_CHECKED {
+        return None;
+    }
     let mut hasher = crc32fast::Hasher::new();
     let mut buffer = vec![0; 1 << 16];
     loop {
@@ -143,33 +146,4 @@ fn crc32(mut file: &File) -> Option<u32> {
             Err(_) => return None,
         }
     }
-}
-
-/// Name and checksum from the section `.gnu_debuglink`.
-fn debug_link(reader: &mut impl ReadAt) -> Option<(Vec<u8>, u32)> {
-    // Elf64_Ehdr and Elf64_Shdr (elf.h).
-    let header: [u8; 64] = reader.array(0)?;
-    let start = u64::from_le_bytes(header.get(40..48)?.try_into().ok()?);
-    let half = |at: usize| Some(u16::from_le_bytes(header.get(at..at + 2)?.try_into().ok()?));
-    let (size, count, names) = (half(58)?, half(60)?.min(MAX_SECTIONS), half(62)?);
-    if size != 64 {
-        return None;
-    }
-    let mut section = |index: u16| -> Option<(u32, u64, u64)> {
-        let section: [u8; 64] = reader.array(start.checked_add(u64::from(index) * 64)?)?;
-        let word = |at: usize| Some(u64::from_le_bytes(section.get(at..at + 8)?.try_into().ok()?));
-        Some((u32::from_le_bytes(section.get(..4)?.try_into().ok()?), word(24)?, word(32)?))
-    };
-    let (_, names, _) = section(names)?;
-    let sections: Vec<_> = (0..count).map_while(section).collect();
-    let (_, offset, size) = sections.into_iter().find(|&(name, ..)| {
-        let wanted = b".gnu_debuglink\0";
-        names.checked_add(name.into()).and_then(|at| reader.array(at)).is_some_and(|found: [u8; 15]| found == *wanted)
-    })?;
-    // A file's name, zeros up to a multiple of 4, the checksum.
-    let mut bytes = vec![0; usize::try_from(size).ok().filter(|size| (8..=4096).contains(size))?];
-    reader.read_at(offset, &mut bytes)?;
-    let (name, checksum) = bytes.split_at(bytes.len() - 4);
-    let name = name.split(|&byte| byte == 0).next().filter(|name| !name.is_empty())?;
-    Some((name.to_owned(), u32::from_le_bytes(checksum.try_into().ok()?)))
 }

@@ -10,8 +10,9 @@ use std::time::{Duration, SystemTime};
 
 use super::super::mapping::{parse_line, BuildId};
 use super::super::{read, Mapping, Roots};
+use super::image::Image;
 use super::SymbolOptions;
-use crate::sampler::operand::elf::{Elf, ReadAt};
+use crate::sampler::operand::elf::ReadAt;
 
 /// Mappings of one process that are looked through.
 const MAX_MAPPED: usize = 8;
@@ -32,8 +33,8 @@ pub(super) struct Wanted<'a> {
 #[derive(Debug)]
 pub(super) struct Found {
     pub file: File,
-    /// Its headers, where it is a program for x86-64.
-    pub elf: Option<Elf>,
+    /// Its headers.
+    pub image: Image,
     /// Its path as its process has it.
     pub path: PathBuf,
     /// The roots that its path may be under, for what belongs to it.
@@ -63,11 +64,11 @@ pub(super) fn open(wanted: &Wanted<'_>, pids: &[u32], options: &SymbolOptions) -
     let by_id = wanted.build_id.into_iter().flat_map(|id| by_build_id(id, options));
     let opened = |path: PathBuf| Some((open_regular(&path).ok()?, false));
     let candidates = by_path.filter_map(opened).chain(mapped).chain(by_id.filter_map(opened));
-    let (file, elf) = candidates.into_iter().find_map(|(file, is_mapped)| {
-        let elf = Elf::parse(&mut At(&file)).ok();
-        is_wanted(wanted, &file, elf.as_ref(), is_mapped, *begin).then_some((file, elf))
+    let (file, image) = candidates.into_iter().find_map(|(file, is_mapped)| {
+        let image = Image::parse(&mut At(&file))?;
+        is_wanted(wanted, &file, &image, is_mapped, *begin).then_some((file, image))
     })?;
-    Some(Found { file, elf, path: Path::new("/").join(relative), roots: bases })
+    Some(Found { file, image, path: Path::new("/").join(relative), roots: bases })
 }
 
 /// The files of a process's mappings that may be it, whatever became of their paths. Only root may follow these links (proc(5)).
@@ -98,7 +99,7 @@ fn undeleted(path: &[u8]) -> &[u8] {
 
 /// Where a file may be found by its build id alone.
 fn by_build_id(build_id: &BuildId, options: &SymbolOptions) -> Vec<PathBuf> {
-    let Some(name) = build_id_name(build_id.as_bytes()) else { return Vec::new() };
+    let Some(name) = build_id_name(build_id) else { return Vec::new() };
     let links = BY_BUILD_ID.iter().map(|dir| options.roots.files.join(dir).join(&name));
     // A directory a file (build_id_cache__linkname in tools/perf/util/build-id.c).
     let cached = options.cache.iter().map(|cache| cache.join(".build-id").join(&name).join("elf"));
@@ -106,17 +107,17 @@ fn by_build_id(build_id: &BuildId, options: &SymbolOptions) -> Vec<PathBuf> {
 }
 
 /// `ab/cdef...`, as directories of build ids have it; `None` for less than two bytes.
-pub(super) fn build_id_name(build_id: &[u8]) -> Option<String> {
-    let (first, rest) = build_id.split_first().filter(|(_, rest)| !rest.is_empty())?;
+pub(super) fn build_id_name(build_id: &BuildId) -> Option<String> {
+    let (first, rest) = build_id.as_bytes().split_first().filter(|(_, rest)| !rest.is_empty())?;
     let hex: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
     Some(format!("{first:02x}/{hex}"))
 }
 
 /// True where the file holds what was mapped. By build id for sure; else it must not have been written to since the capture
 /// began, and where it was found by its path, that must not be a new one either.
-fn is_wanted(wanted: &Wanted<'_>, file: &File, elf: Option<&Elf>, is_mapped: bool, begin: Option<SystemTime>) -> bool {
-    if let Some(build_id) = wanted.build_id {
-        return elf.and_then(Elf::build_id).is_some_and(|found| BuildId::new(found) == *build_id);
+fn is_wanted(wanted: &Wanted<'_>, file: &File, image: &Image, is_mapped: bool, begin: Option<SystemTime>) -> bool {
+    if wanted.build_id.is_some() {
+        return image.build_id().as_ref() == wanted.build_id;
     }
     let (Some(begin), Ok(metadata)) = (begin, file.metadata()) else { return false };
     let same_inode = is_mapped || (metadata.dev(), metadata.ino()) == (wanted.dev, wanted.ino);

@@ -197,6 +197,28 @@ fn damaged_files_give_no_names_and_do_no_harm() {
 }
 
 #[test]
+fn a_file_that_is_cut_while_it_is_read_does_no_harm() {
+    let host = Host::new();
+    let whole = fs::metadata(host.file()).unwrap();
+    host.map(40, whole.dev(), whole.ino());
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = fs::OpenOptions::new().write(true).open(host.file()).unwrap();
+            // What comes back is zeros; the beginning stays, so that it is always a program.
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                file.set_len(4096).unwrap();
+                file.set_len(whole.len()).unwrap();
+            }
+        });
+        for _ in 0..300 {
+            let _ = name_of(&host, 40, Some(Host::later()));
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
 fn code_of_one_file_is_the_same_in_every_process() {
     let host = Host::new();
     host.map(40, 1, 2);

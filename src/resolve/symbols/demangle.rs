@@ -1,0 +1,84 @@
+//! C++ and Rust names made readable. A C++ name of 300 bytes may stand for one of terabytes, as each part can be repeated by a
+//! reference to it; what becomes too long stays as it is.
+
+use std::fmt::{self, Write};
+
+use cpp_demangle::DemangleOptions;
+
+/// Bytes of a readable name.
+const MAX: usize = 4096;
+
+struct Limited(String);
+
+impl Write for Limited {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.0.len() + text.len() > MAX {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(text);
+        Ok(())
+    }
+}
+
+/// The name as its language has it, without the hash of a Rust name and, as perf shows it, without parameters.
+pub(super) fn demangle(name: &str) -> String {
+    let mut out = Limited(String::new());
+    let written = if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        write!(out, "{rust:#}").is_ok()
+    } else if let Ok(cpp) = cpp_demangle::Symbol::new(name) {
+        let options = DemangleOptions::new().no_params().no_return_type();
+        cpp.structured_demangle(&mut out, &options).is_ok()
+    } else {
+        false
+    };
+    if written {
+        out.0
+    } else {
+        name.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names_are_as_their_language_has_them() {
+        for (name, expected) in [
+            ("main", "main"),
+            ("_ZN3foo3barEi", "foo::bar"),
+            ("_ZN3foo3barIiEEvT_", "foo::bar<int>"),
+            ("_ZN12_GLOBAL__N_11fEv", "(anonymous namespace)::f"),
+            ("_ZZ4mainENKUlvE_clEv", "main::{lambda()#1}::operator() const"),
+            ("_ZN4core3fmt9Formatter3pad17h0123456789abcdefE", "core::fmt::Formatter::pad"),
+            ("_RNvC6_123foo3bar", "123foo::bar"),
+            ("_Z", "_Z"),
+        ] {
+            assert_eq!(demangle(name), expected);
+        }
+    }
+
+    #[test]
+    fn a_name_that_grows_without_end_stays_short() {
+        // f<P<int, int>, P<P<int, int>, P<int, int>>, ...>, each argument twice the one before.
+        let name = |steps| {
+            let mut name = "_Z1fI1PIiiE".to_owned();
+            for step in 0..steps {
+                let digit = char::from_digit(step + 1, 36).unwrap().to_ascii_uppercase();
+                write!(name, "S0_IS{digit}_S{digit}_E").unwrap();
+            }
+            name + "Evv"
+        };
+        assert_eq!(demangle(&name(1)), "f<P<int, int>, P<P<int, int>, P<int, int> > >");
+        assert_eq!(demangle(&name(30)), name(30));
+    }
+
+    proptest! {
+        #[test]
+        fn any_name_is_taken(name in "(_Z|_R|)[A-Za-z0-9_$.]{0,60}") {
+            prop_assert!(demangle(&name).len() <= MAX.max(name.len()));
+        }
+    }
+}
