@@ -12,5 +12,9 @@ if [ ${#targets[@]} -eq 0 ]; then
 fi
 for target in "${targets[@]}"; do
     printf '==> fuzz %s\n' "$target"
-    cargo fuzz run "$target" -- -max_total_time="${FUZZ_SECONDS:-30}" -rss_limit_mb=1024
+    # What is found goes into the first directory.
+    dirs=("fuzz/corpus/$target")
+    mkdir -p "${dirs[0]}"
+    [ -d "fuzz/seeds/$target" ] && dirs+=("fuzz/seeds/$target")
+    cargo fuzz run "$target" "${dirs[@]}" -- -max_total_time="${FUZZ_SECONDS:-30}" -rss_limit_mb=1024
 done

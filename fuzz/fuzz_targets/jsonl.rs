@@ -10,6 +10,7 @@ use scxprof::profile::recovered::Recovered;
 fuzz_target!(|data: &[u8]| {
     let mut reader = Reader::new(data);
     while let Ok(Some(_)) = reader.next_line() {}
-    let _ = Hints::new(data).at(1, u64::MAX);
+    let mut hints = Hints::new(data);
+    while hints.next_until(u64::MAX).is_some() {}
     let _ = Recovered::new(data).take(u64::MAX / 2, 0, 0);
 });

@@ -2,28 +2,31 @@
 
 #![no_main]
 
-use std::io::Cursor;
-
 use libfuzzer_sys::fuzz_target;
-use scxprof::profile::{Item, PerfData};
-use scxprof::sampler::record::decode;
+use scxprof::profile::Profile;
+use scxprof::resolve::Cgroups;
+use scxprof::sample::Sample;
+use scxprof::session::{replay, Sink};
+
+struct Ignore;
+
+impl Sink for Ignore {
+    fn sample(&mut self, _: &Sample, _: &mut Cgroups) {}
+}
 
 fuzz_target!(|data: &[u8]| {
-    // Half of the inputs begin as a file does, so that there is something behind the header.
-    let Some((choice, rest)) = data.split_first() else { return };
+    // What does not begin as a file does is made to, so that there is something behind the header.
     let mut bytes = Vec::new();
-    match choice % 4 {
-        0 => bytes.extend_from_slice(b"PERFILE2"),
-        1 => bytes.extend_from_slice(b"2ELIFREP"),
-        2 => bytes.extend_from_slice(&[&b"PERFILE2"[..], &16u64.to_le_bytes()].concat()),
-        _ => {}
+    if !data.starts_with(b"PERFILE2") && !data.starts_with(b"2ELIFREP") {
+        let Some((choice, _)) = data.split_first() else { return };
+        bytes.extend_from_slice(if choice % 2 == 0 { b"PERFILE2" } else { b"2ELIFREP" });
     }
-    bytes.extend_from_slice(rest);
-    let Ok(mut file) = PerfData::open(Cursor::new(bytes)) else { return };
-    while let Ok(Some(item)) = file.next_item() {
-        if let Item::Record { bytes, layout, .. } = item {
-            let _ = decode(bytes, layout);
-        }
+    bytes.extend_from_slice(data);
+    let Ok(file) = tempfile::NamedTempFile::new() else { return };
+    if std::fs::write(file.path(), bytes).is_err() {
+        return;
     }
-    let _ = file.damage();
+    let Ok(mut profile) = Profile::open(file.path()) else { return };
+    let _ = replay(&mut profile, 1 << 20, &mut Ignore, || false);
+    let _ = profile.damage();
 });

@@ -8,6 +8,7 @@ mod made;
 mod names;
 mod perf;
 mod roundtrip;
+mod seeds;
 
 use std::path::Path;
 use std::process::{Command, Output};

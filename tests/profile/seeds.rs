@@ -1,0 +1,102 @@
+//! What the fuzz targets begin with: whole files, as the builders of these tests make them.
+
+use std::path::Path;
+
+use scxprof::profile::hints::{self, HintRecord};
+use scxprof::profile::jsonl;
+use scxprof::profile::meta::{Host, Meta, FORMAT};
+use scxprof::profile::recovered::RecoveredWriter;
+use scxprof::sample::{Method, Sample, Source};
+use scxprof::sampler::loss::Loss;
+use scxprof::sampler::{Identity, Reading};
+
+use super::made::{self, Order};
+use super::replayed;
+
+const LITTLE: Order = Order { big: false };
+const BIG: Order = Order { big: true };
+const HINTS: &[u8] = b"{\"pid\":100,\"tgid\":100,\"hints\":7,\"timestamp\":1000005000,\"snapshot\":true}\n";
+
+fn perf_data() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("little", made::file(LITTLE, &made::records(LITTLE))),
+        ("big", made::file(BIG, &made::records(BIG))),
+        ("little-pipe", made::pipe(LITTLE, &made::records(LITTLE))),
+        ("big-pipe", made::pipe(BIG, &made::records(BIG))),
+    ]
+}
+
+fn jsonl() -> Vec<(&'static str, Vec<u8>)> {
+    let (_dir, path) = made::write(&made::file(LITTLE, &made::records(LITTLE)));
+    let (collect, ..) = replayed(&path);
+    let mut lines = jsonl::Writer::new(Vec::new(), Source::Recorded);
+    let mut recovered = Vec::new();
+    let mut writer = RecoveredWriter::new(&mut recovered);
+    for (sample, path) in collect.samples.iter().zip(&collect.paths).take(4) {
+        lines.write(sample, path.as_deref()).unwrap();
+        writer.add(&Sample { method: Some(Method::E), size: 8, ..*sample });
+    }
+    writer.finish().unwrap();
+    let mut hints = HINTS.to_vec();
+    hints::write(&mut hints, &HintRecord { tid: 7, pid: 5, hint: None, time: 9, snapshot: false }).unwrap();
+    let foreign = br#"{"comm":"web","tid":11,"pid":10,"time":"5.000001","addr":"7f00","cgroup":"/a","ip":"40","sym":"main","dso":"/x (deleted)","phys_addr":"1240","data_page_size":4096,"hint":3}
+"#;
+    vec![("lines", lines.finish().unwrap()), ("recovered", recovered), ("hints", hints), ("foreign", foreign.to_vec())]
+}
+
+fn archive() -> Vec<(&'static str, Vec<u8>)> {
+    let meta = Meta {
+        format: FORMAT,
+        scxprof: String::new(),
+        source: "timer".to_owned(),
+        clock: "CLOCK_MONOTONIC".to_owned(),
+        begin: 1,
+        begin_unix: 1.0,
+        duration: 1.0,
+        host: Host::default(),
+        events: Vec::new(),
+        identity: Identity { own_pid: 1, child_pid_namespace: false },
+        reading: Reading::Foreign,
+        samples: 1,
+        accesses: 1,
+        happened: 1,
+        loss: Loss::default(),
+        recovery: None,
+        hints: None,
+        cgroups: vec![(5, "2f61".to_owned())],
+        notes: Vec::new(),
+    };
+    let records: Vec<_> = made::records(LITTLE).into_iter().take(8).collect();
+    let mut tar = tar::Builder::new(Vec::new());
+    for (name, bytes) in [
+        ("x/perf.data", made::file(LITTLE, &records)),
+        ("x/hints.jsonl", HINTS.to_vec()),
+        ("x/meta.json", serde_json::to_vec(&meta).unwrap()),
+    ] {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        header.set_mode(0o644);
+        tar.append_data(&mut header, name, &bytes[..]).unwrap();
+    }
+    vec![("tar", tar.into_inner().unwrap())]
+}
+
+/// With `SCXPROF_WRITE_SEEDS` set they are written anew.
+#[test]
+fn seeds_are_what_the_builders_make() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds");
+    let write = std::env::var_os("SCXPROF_WRITE_SEEDS").is_some();
+    for (target, seeds) in [("perf_data", perf_data()), ("jsonl", jsonl()), ("archive", archive())] {
+        let dir = root.join(target);
+        if write {
+            std::fs::create_dir_all(&dir).unwrap();
+        }
+        for (name, bytes) in seeds {
+            let path = dir.join(name);
+            if write {
+                std::fs::write(&path, &bytes).unwrap();
+            }
+            assert!(std::fs::read(&path).ok() == Some(bytes), "{}: run with SCXPROF_WRITE_SEEDS=1", path.display());
+        }
+    }
+}
