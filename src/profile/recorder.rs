@@ -89,6 +89,18 @@ impl Recorder {
     pub fn new(sampler: &Sampler, dir: &Path) -> Result<Self, ProfileError> {
         let events =
             sampler.events().map_err(|error| ProfileError::Meta { path: dir.to_owned(), reason: error.to_string() })?;
+        let (identity, reading) = sampler.reading();
+        Self::of(events, *identity, reading.clone(), sampler.workers(), dir)
+    }
+
+    /// Begins perf.data in `dir` for the rings of `events`, which so many workers read.
+    fn of(
+        events: Vec<OpenEvents>,
+        identity: Identity,
+        reading: Reading,
+        workers: usize,
+        dir: &Path,
+    ) -> Result<Self, ProfileError> {
         let path = dir.join("perf.data");
         let failed = |source| ProfileError::io("write", &path, source);
         // A recording that was given up a moment ago may still be written to.
@@ -97,13 +109,12 @@ impl Recorder {
         let writer = PerfDataWriter::new(BufWriter::with_capacity(1 << 18, file), &events).map_err(failed)?;
         let spool = tempfile::tempfile_in(dir).map_err(|source| ProfileError::io("write in", dir, source))?;
         let layout = events.first().map(|event| layout(&event.attr)).unwrap_or_default();
-        let (identity, reading) = sampler.reading();
         Ok(Self {
             state: Mutex::new(State {
                 layout,
                 writer: Some(writer),
                 spool: Some(BufWriter::with_capacity(1 << 16, spool)),
-                complete: vec![0; sampler.workers()],
+                complete: vec![0; workers],
                 newest: 0,
                 marked: 0,
                 ids: events.iter().flat_map(|event| event.ids.iter().copied()).collect(),
@@ -117,8 +128,8 @@ impl Recorder {
             }),
             layout,
             events,
-            identity: *identity,
-            reading: reading.clone(),
+            identity,
+            reading,
             begin: monotonic_ns(),
         })
     }
@@ -444,3 +455,7 @@ fn records(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
         Some(record)
     })
 }
+
+#[cfg(test)]
+#[path = "recorder_tests.rs"]
+mod tests;

@@ -2,16 +2,18 @@
 
 use std::io::BufWriter;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use scxprof::config::{self, GroupOptions, Groups};
 use scxprof::profile::recovered::RecoveredWriter;
-use scxprof::profile::{Meta, Recorder};
+use scxprof::profile::{Item, Meta, PerfData, Recorder};
 use scxprof::resolve::{symbolize, topology, Cgroups, Roots, SymbolOptions};
 use scxprof::sample::{Sample, Source};
-use scxprof::sampler::attr::{Feature, Features};
+use scxprof::sampler::attr::{sampling, EventSpec, Feature, Features, Scope};
+use scxprof::sampler::open::{Event, Watch};
+use scxprof::sampler::record::{decode, Record};
 use scxprof::sampler::{Hardware, Options as SamplerOptions, Target};
 use scxprof::session::{replay, Decider, Options, Outcome, Session, SessionError, Sink};
 
@@ -230,35 +232,81 @@ fn a_report_is_the_same_again_with_the_names_of_its_code() {
     panic!("no recording saw the threads share anything");
 }
 
-#[test]
-fn a_signal_keeps_what_was_recorded() {
-    let dir = tempfile::tempdir().unwrap();
-    let out = dir.path().join("x");
+/// Begins to record the host's page faults to `out`; `None` where this machine does not allow it.
+fn begin(test: &str, out: &Path) -> Option<Child> {
     let mut child = Command::new(env!("CARGO_BIN_EXE_scxprof"))
         .args(["record", "--source", "faults", "-t", "60", "--disable-archive", "--max-loss", "100", "-o"])
-        .arg(&out)
+        .arg(out)
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let begun = || {
-        let mut entries = std::fs::read_dir(dir.path()).unwrap().flatten();
+        let mut entries = std::fs::read_dir(out.parent().unwrap()).unwrap().flatten();
         entries.any(|entry| entry.path().join("perf.data").exists())
     };
     while !begun() {
         if let Some(status) = child.try_wait().unwrap() {
             assert_eq!(status.code(), Some(3), "it ended before it began");
-            println!("SKIP: a_signal_keeps_what_was_recorded: no page faults can be sampled here");
-            return;
+            println!("SKIP: {test}: no page faults can be sampled here");
+            return None;
         }
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
     }
+    Some(child)
+}
+
+/// Ends it as Ctrl-C does.
+fn interrupt(child: Child) {
     // SAFETY: the child is ours and not waited for yet.
     assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
+}
+
+#[test]
+fn a_signal_keeps_what_was_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("x");
+    let Some(child) = begin("a_signal_keeps_what_was_recorded", &out) else { return };
+    interrupt(child);
     let (_, _, damage) = replayed(&out);
     assert_eq!(damage, Vec::<String>::new());
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
+}
+
+#[test]
+fn samples_have_our_ids_where_another_profiler_samples_the_same() {
+    let test = "samples_have_our_ids_where_another_profiler_samples_the_same";
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("x");
+    let Some(child) = begin(test, &out) else { return };
+    // The kernel asks the event first that was opened last.
+    let spec = EventSpec::minor_faults();
+    let attr = sampling(&spec, Features::all().less(Feature::BuildId), Scope::default(), 0);
+    let cpus = topology::online_cpus(&Roots::default()).unwrap();
+    let others: Vec<_> =
+        cpus.into_iter().filter_map(|cpu| Event::open("another", &attr, Watch::All, cpu).ok()).collect();
+    for event in &others {
+        event.enable().unwrap();
+    }
+    for _ in 0..50 {
+        assert!(Command::new("true").status().unwrap().success());
+    }
+    interrupt(child);
+    if others.is_empty() {
+        println!("SKIP: {test}: no event of another's could be opened");
+    }
+    let mut file = PerfData::open(std::fs::File::open(out.join("perf.data")).unwrap()).unwrap();
+    let ids: Vec<u64> = file.events().iter().flat_map(|event| event.ids.clone()).collect();
+    let mut samples = 0;
+    while let Some(item) = file.next_item().unwrap() {
+        let Item::Record { bytes, layout, .. } = item else { continue };
+        if let Record::Sample(sample) = decode(bytes, layout).unwrap().1 {
+            assert!(ids.contains(&sample.identifier), "sample {samples} has the id {}", sample.identifier);
+            samples += 1;
+        }
+    }
+    assert!(samples > 50, "{samples}");
 }
 
 #[test]
