@@ -31,6 +31,7 @@ mod order;
 mod recovery;
 mod replay;
 mod start;
+mod text;
 
 pub use builder::{Builder, CaptureError, Found, StopHandle};
 pub use decider::{Decided, Decider};
@@ -41,6 +42,7 @@ use recovery::Recoverer;
 pub use recovery::{Yield, FRAMES_HIDDEN};
 pub use replay::replay;
 pub use start::{start_first, threads_of, NoProcess, NotStarted, Open, Skipped};
+pub(crate) use text::Numbers;
 
 /// How often a capture looks up where nothing arrives.
 const TICK: Duration = Duration::from_millis(50);

@@ -6,10 +6,13 @@ use libfuzzer_sys::fuzz_target;
 use scxprof::profile::hints::Hints;
 use scxprof::profile::jsonl::Reader;
 use scxprof::profile::recovered::Recovered;
+use scxprof::profile::script;
 
 fuzz_target!(|data: &[u8]| {
     let mut reader = Reader::new(data);
     while let Ok(Some(_)) = reader.next_line() {}
+    let mut lines = script::Reader::new(data);
+    while let Ok(Some(_)) = lines.next_line() {}
     let mut hints = Hints::new(data);
     while hints.next_until(u64::MAX).is_some() {}
     let _ = Recovered::new(data).take(u64::MAX / 2, 0, 0);

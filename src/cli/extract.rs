@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{anyhow, Context};
 use clap::Args;
-use rustc_hash::FxHashMap;
 
 use super::capture;
 use super::decision::{self, DecisionArgs, Host};
@@ -15,8 +14,8 @@ use super::{percent, Failure};
 use crate::config::Groups;
 use crate::profile::{is_archive, jsonl, open_lines, Meta};
 use crate::resolve::Cgroups;
-use crate::sample::{Sample, Source, ThreadIndex};
-use crate::session::{replay, Decider, Outcome, Sink};
+use crate::sample::{Sample, Source};
+use crate::session::{replay, Decider, Numbers, Outcome, Sink};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,14 +23,11 @@ Examples:
   scxprof extract -f host.tar.gz.out/perf.jsonl     the same from the lines of `process`
   scxprof extract -f perf.data --exclude-comm '^cc1'  what perf mem record wrote, without the compilers";
 
-/// Threads and cgroups of lines that are remembered by number.
-const MAX_NUMBERED: usize = 1 << 20;
-
 /// Print the cell configuration for a recorded profile
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct ExtractArgs {
-    /// A profile (.tar.gz, directory, perf.data), or lines of JSON (perf.jsonl)
+    /// A profile (.tar.gz, directory, perf.data, text of `perf script`), or lines of JSON (perf.jsonl)
     #[arg(short = 'f', long = "file", value_name = "PROFILE")]
     profile: PathBuf,
     #[command(flatten)]
@@ -124,51 +120,6 @@ fn from_profile(args: &ExtractArgs, filter: Filter, groups: Groups, signals: &At
 
 /// Samples that are given to the sink at once.
 const TOGETHER: usize = 64;
-
-/// Numbers for what lines say by name.
-#[derive(Default)]
-struct Numbers {
-    threads: FxHashMap<(u32, u32), ThreadIndex>,
-    cgroups: FxHashMap<Vec<u8>, u64>,
-    /// The last one and its number, which is not 0.
-    last_cgroup: (Vec<u8>, u64),
-    next: u64,
-}
-
-impl Numbers {
-    fn thread(&mut self, pid: u32, tid: u32) -> ThreadIndex {
-        if self.threads.len() >= MAX_NUMBERED {
-            self.threads.clear();
-        }
-        let next = &mut self.next;
-        *self.threads.entry((pid, tid)).or_insert_with(|| {
-            *next += 1;
-            *next as ThreadIndex
-        })
-    }
-
-    fn cgroup(&mut self, path: &[u8], cgroups: &mut Cgroups) -> u64 {
-        if self.last_cgroup.0 == path && self.last_cgroup.1 > 0 {
-            return self.last_cgroup.1;
-        }
-        let id = self.other_cgroup(path, cgroups);
-        self.last_cgroup = (path.to_vec(), id);
-        id
-    }
-
-    fn other_cgroup(&mut self, path: &[u8], cgroups: &mut Cgroups) -> u64 {
-        if let Some(&id) = self.cgroups.get(path) {
-            return id;
-        }
-        if self.cgroups.len() >= MAX_NUMBERED {
-            self.cgroups.clear();
-        }
-        self.next += 1;
-        self.cgroups.insert(path.to_vec(), self.next);
-        cgroups.record(self.next, path);
-        self.next
-    }
-}
 
 fn from_lines(
     args: &ExtractArgs,

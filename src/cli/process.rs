@@ -11,10 +11,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::filter::{Filter, FilterArgs, Filtered};
 use super::{names, Failure};
-use crate::profile::{jsonl, record_name, Profile, ProfileError};
+use crate::profile::{jsonl, record_name, PerfData, Profile, ProfileError};
 use crate::resolve::{symbolize, Cgroups};
 use crate::sample::{CodeAddr, Sample, Source};
-use crate::sampler::loss::Loss;
 use crate::session::{replay, Outcome, Sink};
 
 const EXAMPLES: &str = "\
@@ -25,14 +24,11 @@ Examples:
 /// Different instructions that are named; a name takes some 200 bytes.
 const MAX_CODES: usize = 1 << 17;
 
-/// The kind of `PERF_RECORD_SAMPLE`.
-const SAMPLE: u32 = 9;
-
 /// Turn a profile into lines of JSON: PROFILE.out/perf.jsonl
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct ProcessArgs {
-    /// A profile: .tar.gz, directory, or perf.data
+    /// A profile: .tar.gz, directory, perf.data, or the text of `perf script`
     #[arg(short = 'f', long = "file", value_name = "PROFILE")]
     profile: PathBuf,
     /// Memory for queues and mappings
@@ -262,10 +258,8 @@ pub(super) fn damaged(damage: &[String]) -> Result<(), Failure> {
 fn report(args: &ProcessArgs, lines: &Lines) {
     let Lines { profile, records, filtered_out, outcome, .. } = lines;
     let (records, filtered_out) = (*records, *filtered_out);
-    let gaps = profile.perf_data.damage().gaps;
-    let samples: u64 = profile.perf_data.counts().filter(|(kind, _)| *kind == SAMPLE).map(|(_, count)| count).sum();
-    let Loss { malformed, .. } = outcome.loss;
-    let (all, unparseable) = (samples + gaps, malformed + gaps);
+    let (all, not_found) = profile.samples();
+    let unparseable = outcome.loss.malformed + not_found;
     let skipped = all.saturating_sub(records).saturating_sub(unparseable);
     say!("Parsed {records} of {all} records ({skipped} skipped, {unparseable} unparseable)");
     if filtered_out > 0 {
@@ -279,11 +273,17 @@ fn report(args: &ProcessArgs, lines: &Lines) {
     for line in outcome.loss.left_out().into_iter().chain(outcome.loss.lines()) {
         say!("scxprof: {line}");
     }
-    if args.verbose > 0 {
-        for line in &profile.unparseable {
+    if profile.meta.is_none() {
+        // The lines that are written have these fields, and do not say that nobody knew.
+        for line in &outcome.notes {
             say!("scxprof: {line}");
         }
-        for (kind, count) in profile.perf_data.counts() {
+    }
+    if args.verbose > 0 {
+        for line in profile.unparseable() {
+            say!("scxprof: {line}");
+        }
+        for (kind, count) in profile.perf_data().into_iter().flat_map(PerfData::counts) {
             say!("{:>10} {}", count, record_name(kind));
         }
         if let Some(meta) = &profile.meta {

@@ -1,13 +1,15 @@
-//! Finds what a profile's path holds: an archive, a directory of ours or of scx_characterize, or a bare perf.data.
+//! Finds what a profile's path holds: an archive, a directory of ours or of scx_characterize, or bare records.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use perf_event_open_sys::bindings as sys;
+
 use super::archive::{self, Unpacked};
 use super::hints::Hints;
 use super::recovered::Recovered;
-use super::{Damage, Meta, PerfData, ProfileError};
+use super::{script, Damage, Meta, PerfData, ProfileError};
 use crate::sample::Source;
 use crate::sampler::record::Header;
 use crate::sampler::{Identity, Reading};
@@ -20,11 +22,20 @@ const PERF_TYPE_SOFTWARE: u32 = 1;
 /// Page faults: all, minor, major (`PERF_COUNT_SW_PAGE_FAULTS*`).
 const FAULTS: [u64; 3] = [2, 5, 6];
 
+/// What the samples are in.
+#[derive(Debug)]
+pub enum Records {
+    /// The records of perf.data.
+    PerfData(Box<PerfData<File>>),
+    /// The text that `perf script` made of them, where they are gone.
+    Script(script::Reader<BufReader<File>>),
+}
+
 /// A profile that is open for reading.
 #[derive(Debug)]
 pub struct Profile {
-    /// The records.
-    pub perf_data: PerfData<File>,
+    /// The samples, and what belongs to them.
+    pub records: Records,
     /// What the recorder knew; `None` for a recording by another program.
     pub meta: Option<Meta>,
     /// The accesses of a source that recovers them.
@@ -32,7 +43,7 @@ pub struct Profile {
     /// Task hints.
     pub hints: Option<Hints<File>>,
     /// The records that nobody could read, as far as they are listed.
-    pub unparseable: Vec<String>,
+    unparseable: Vec<String>,
     /// What was opened.
     path: PathBuf,
     /// Where an archive was unpacked; it is removed with the profile.
@@ -86,42 +97,73 @@ impl Profile {
         };
         let recovered = beside("recovered.jsonl")?.map(|(_, file)| Recovered::new(file));
         let hints = beside("hints.jsonl")?.map(|(_, file)| Hints::new(file));
-        let file = File::open(&data).map_err(|source| ProfileError::io("open", &data, source))?;
-        let perf_data = PerfData::open(file).map_err(|source| ProfileError::PerfData { path: data, source })?;
-        Ok(Self { perf_data, meta, recovered, hints, unparseable: Vec::new(), path: path.to_owned(), unpacked })
+        let records = if data.extension().is_some_and(|extension| extension == "script") {
+            Records::Script(script::Reader::new(open_lines(&data)?))
+        } else {
+            let file = File::open(&data).map_err(|source| ProfileError::io("open", &data, source))?;
+            let perf_data = PerfData::open(file).map_err(|source| ProfileError::PerfData { path: data, source })?;
+            Records::PerfData(Box::new(perf_data))
+        };
+        Ok(Self { records, meta, recovered, hints, unparseable: Vec::new(), path: path.to_owned(), unpacked })
+    }
+
+    /// The records; `None` where there is only their text.
+    #[must_use]
+    pub fn perf_data(&self) -> Option<&PerfData<File>> {
+        match &self.records {
+            Records::PerfData(perf_data) => Some(perf_data),
+            Records::Script(_) => None,
+        }
     }
 
     /// Remembers the record that was read last as one that makes no sense.
     pub(crate) fn note_unparseable(&mut self, header: Option<Header>) {
-        if self.unparseable.len() < MAX_LISTED {
-            let kind = header.map_or("without a header", |header| super::record_name(header.kind));
-            let at = self.perf_data.position();
-            self.unparseable.push(format!("record {kind} at byte {at} of the records contradicts its own size"));
+        let Some(perf_data) = self.perf_data().filter(|_| self.unparseable.len() < MAX_LISTED) else { return };
+        let kind = header.map_or("without a header", |header| super::record_name(header.kind));
+        let at = perf_data.position();
+        self.unparseable.push(format!("record {kind} at byte {at} of the records contradicts its own size"));
+    }
+
+    /// Samples that were there so far, and of these the ones that could not even be found to be samples.
+    pub(crate) fn samples(&self) -> (u64, u64) {
+        match &self.records {
+            Records::PerfData(perf_data) => {
+                let of_samples = perf_data.counts().filter(|(kind, _)| *kind == sys::PERF_RECORD_SAMPLE);
+                let gaps = perf_data.damage().gaps;
+                (of_samples.map(|(_, count)| count).sum::<u64>() + gaps, gaps)
+            }
+            Records::Script(lines) => (lines.lines, lines.unreadable),
+        }
+    }
+
+    /// The records that nobody could read, as far as they are listed, one sentence each.
+    #[must_use]
+    pub fn unparseable(&self) -> Vec<String> {
+        match &self.records {
+            Records::PerfData(_) => self.unparseable.clone(),
+            Records::Script(lines) => {
+                lines.listed.iter().map(|(line, why)| format!("line {line} is no sample: {why}")).collect()
+            }
         }
     }
 
     /// What could not be read so far, one sentence each.
     #[must_use]
     pub fn damage(&self) -> Vec<String> {
-        let Damage { gaps, skipped, missing, cut, compressed, unfinished } = self.perf_data.damage();
         let mut lines = Vec::new();
         if self.unpacked.as_ref().is_some_and(|unpacked| unpacked.cut) {
             lines.push("the archive ends too early".to_owned());
         }
-        if missing > 0 {
-            lines.push(format!("{missing} bytes of the records are missing at the end of perf.data"));
-        }
-        if cut {
-            lines.push("perf.data ends within a record".to_owned());
-        }
-        if unfinished {
-            lines.push("perf.data was not finished by its writer: it is read as far as it goes".to_owned());
-        }
-        if gaps > 0 {
-            lines.push(format!("{skipped} bytes of perf.data make no sense ({gaps} places)"));
-        }
-        if compressed > 0 {
-            lines.push(format!("{compressed} compressed records are not read: record without -z"));
+        match &self.records {
+            Records::PerfData(perf_data) => damage_of(perf_data.damage(), &mut lines),
+            Records::Script(text) => {
+                if let Some((line, why)) = text.listed.first() {
+                    let (unreadable, all) = (text.unreadable, text.lines);
+                    lines.push(format!(
+                        "{unreadable} of {all} lines of perf's text are no samples (the first is line {line}: {why})"
+                    ));
+                }
+            }
         }
         let unreadable = self.recovered.as_ref().map_or(0, |recovered| recovered.unreadable);
         if unreadable > 0 {
@@ -140,7 +182,8 @@ impl Profile {
         if let Some(meta) = &self.meta {
             return meta.source.parse().unwrap_or(Source::Recorded);
         }
-        let sampling = || self.perf_data.events().iter().filter(|event| event.name.as_deref() != Some("dummy:HG"));
+        let Some(perf_data) = self.perf_data() else { return Source::Recorded };
+        let sampling = || perf_data.events().iter().filter(|event| event.name.as_deref() != Some("dummy:HG"));
         let are_faults =
             |event: &super::reader::Event| event.attr.kind == PERF_TYPE_SOFTWARE && FAULTS.contains(&event.attr.config);
         if sampling().next().is_some() && sampling().all(are_faults) {
@@ -171,6 +214,25 @@ impl Profile {
     }
 }
 
+fn damage_of(damage: Damage, lines: &mut Vec<String>) {
+    let Damage { gaps, skipped, missing, cut, compressed, unfinished } = damage;
+    if missing > 0 {
+        lines.push(format!("{missing} bytes of the records are missing at the end of perf.data"));
+    }
+    if cut {
+        lines.push("perf.data ends within a record".to_owned());
+    }
+    if unfinished {
+        lines.push("perf.data was not finished by its writer: it is read as far as it goes".to_owned());
+    }
+    if gaps > 0 {
+        lines.push(format!("{skipped} bytes of perf.data make no sense ({gaps} places)"));
+    }
+    if compressed > 0 {
+        lines.push(format!("{compressed} compressed records are not read: record without -z"));
+    }
+}
+
 /// The directory with the records, which may be the only one in `root`, and the records themselves. `path` is what a person
 /// knows it by.
 fn find(root: &Path, path: &Path) -> Result<(Option<PathBuf>, PathBuf), ProfileError> {
@@ -182,7 +244,8 @@ fn find(root: &Path, path: &Path) -> Result<(Option<PathBuf>, PathBuf), ProfileE
         }
     }
     for dir in dirs {
-        for name in ["perf.data", "perf.mem.data"] {
+        // The text is made of the records and says less, so that they come first.
+        for name in ["perf.data", "perf.mem.data", "perf.mem.script", "perf.script"] {
             let data = dir.join(name);
             if data.is_file() {
                 return Ok((Some(dir), data));

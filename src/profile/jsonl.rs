@@ -139,6 +139,8 @@ pub struct Missing {
     pub cgroup: u64,
     /// No `thread`: a tid that is used again is the same thread.
     pub thread: u64,
+    /// No `data_page_size`.
+    pub page_size: u64,
 }
 
 impl Missing {
@@ -151,6 +153,7 @@ impl Missing {
             (self.weight, "have no latency"),
             (self.cgroup, "have no cgroup: they count to the last cell"),
             (self.thread, "do not tell a thread from a later one of the same tid"),
+            (self.page_size, "do not say how large their page is"),
         ]
         .iter()
         .filter(|(count, _)| *count > 0)
@@ -321,6 +324,7 @@ fn parse(bytes: &[u8], cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> R
     missing.weight += u64::from(fields.weight.is_none());
     missing.cgroup += u64::from(fields.cgroup.is_none());
     missing.thread += u64::from(fields.thread.is_none());
+    missing.page_size += u64::from(fields.data_page_size.is_none());
     let accesses = plain(fields.accesses).clamp(1, 1 << 16);
     // What perf prints for a thread that it cannot name.
     let unnamed = fields.thread.is_none() && fields.comm.as_ref().is_some_and(|comm| **comm == format!(":{tid}"));
@@ -368,7 +372,7 @@ fn from_hex_number(text: &str) -> Option<u64> {
 }
 
 /// Seconds as text with up to nine decimals, in ns.
-fn parse_time(text: &str) -> Option<u64> {
+pub(super) fn parse_time(text: &str) -> Option<u64> {
     let (seconds, decimals) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     if seconds.is_empty() || decimals.len() > 9 || !digits(seconds) || !digits(decimals) {
@@ -446,9 +450,9 @@ mod tests {
         assert_eq!((lines[0].sample.time, lines[0].sample.hint, lines[0].has_thread), (5_000_001_000, Some(3), false));
         assert_eq!(lines[1].sample.place, Some(Place::Private { space: 12, addr: 0x10 }));
         assert_eq!((reader.lines, reader.unreadable), (3, 1));
-        let Missing { place, op, weight, cgroup, thread } = reader.missing;
-        assert_eq!((place, op, weight, cgroup, thread), (2, 2, 2, 1, 2));
-        assert_eq!(reader.missing.lines().len(), 5);
+        let Missing { place, op, weight, cgroup, thread, page_size } = reader.missing;
+        assert_eq!((place, op, weight, cgroup, thread, page_size), (2, 2, 2, 1, 2, 1));
+        assert_eq!(reader.missing.lines().len(), 6);
     }
 
     proptest! {

@@ -9,7 +9,8 @@
 //! | `hints.jsonl` | task hints, where they were followed |
 //! | `meta.json` | how to read it again, what was lost, the host |
 //!
-//! [`Profile::open`] also takes what other programs wrote: a bare perf.data, or a directory with one.
+//! [`Profile::open`] also takes what other programs wrote: a bare perf.data, or a directory with one or with the text that
+//! `perf script` made of it.
 //! [`session::replay`](crate::session::replay()) gives its samples to a sink as the capture did.
 
 mod archive;
@@ -25,6 +26,7 @@ mod quick;
 pub mod reader;
 pub mod recorder;
 pub mod recovered;
+pub mod script;
 mod snapshot;
 mod swap;
 mod topology;
@@ -38,7 +40,7 @@ use thiserror::Error;
 pub(crate) use archive::pack;
 pub use format::{record_name, Attr};
 pub(crate) use input::open_lines;
-pub use input::{is_archive, Profile};
+pub use input::{is_archive, Profile, Records};
 pub use meta::Meta;
 pub use reader::{Damage, Item, PerfData, PerfDataError};
 pub use recorder::Recorder;
@@ -74,7 +76,7 @@ pub enum ProfileError {
         reason: String,
     },
     /// A directory without records.
-    #[error("{}: no perf.data, perf.mem.data or perf.jsonl in it", path.display())]
+    #[error("{}: no perf.data, perf.mem.data, perf.mem.script or perf.jsonl in it", path.display())]
     NoData {
         /// The directory.
         path: PathBuf,

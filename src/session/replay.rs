@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::hints::Hints;
 use super::order::Order;
-use super::{Names, Outcome, Sink};
+use super::{text, Names, Outcome, Sink};
 use crate::profile::hints::{self, HintRecord};
-use crate::profile::{Item, PerfDataError, Profile};
+use crate::profile::{Item, PerfDataError, Profile, Records};
 use crate::resolve::Modules;
 use crate::sampler::intake::Intake;
 use crate::sampler::loss::Loss;
@@ -32,6 +32,9 @@ pub fn replay(
     sink: &mut dyn Sink,
     mut stop: impl FnMut() -> bool,
 ) -> Result<Outcome, PerfDataError> {
+    if let Records::Script(lines) = &mut profile.records {
+        return Ok(text::replay(lines, profile.hints.as_mut(), memory, sink, stop)?);
+    }
     let reading = profile.reading();
     let recovers = reading.recovers();
     let identity = profile.identity();
@@ -58,7 +61,8 @@ pub fn replay(
         if count.is_multiple_of(STOP_EVERY) && stop() {
             break Ok(());
         }
-        match profile.perf_data.next_item() {
+        let Records::PerfData(perf_data) = &mut profile.records else { break Ok(()) };
+        match perf_data.next_item() {
             Ok(Some(Item::Record { bytes, layout, .. })) => {
                 let malformed = replay.intake.loss().malformed;
                 replay.intake.take(bytes, layout);
@@ -86,7 +90,9 @@ pub fn replay(
     profile.recovered = names.recovered;
     let mut modules = names.modules.take().unwrap_or_default();
     if sink.wants_code() {
-        modules.finish_recorded(&profile.perf_data.build_ids());
+        if let Records::PerfData(perf_data) = &mut profile.records {
+            modules.finish_recorded(&perf_data.build_ids());
+        }
     }
     let mut loss = names.loss;
     loss.add(intake.loss());

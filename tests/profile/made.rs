@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use scxprof::profile::Records;
 use scxprof::sample::Place;
 use tempfile::TempDir;
 
@@ -272,6 +273,7 @@ fn a_file_of_perf_is_named_by_its_pipe() {
     let order = Order { big: false };
     let (_dir, path) = write(&pipe(order, &records(order)));
     let mut profile = scxprof::profile::Profile::open(&path).unwrap();
-    while profile.perf_data.next_item().unwrap().is_some() {}
-    assert_eq!(profile.perf_data.events()[0].name.as_deref(), Some("a b"));
+    let Records::PerfData(perf_data) = &mut profile.records else { panic!("it is no text") };
+    while perf_data.next_item().unwrap().is_some() {}
+    assert_eq!(perf_data.events()[0].name.as_deref(), Some("a b"));
 }

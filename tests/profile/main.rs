@@ -8,6 +8,7 @@ mod made;
 mod names;
 mod perf;
 mod roundtrip;
+mod script;
 mod seeds;
 
 use std::path::Path;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use scxprof::profile::{record_name, Item, PerfData};
-use scxprof::sampler::record::{decode, sample_type as t, Record};
+use scxprof::sampler::record::{decode, sample_type as t, Layout, Record};
 
 use super::{replayed, said, scxprof};
 
@@ -43,9 +43,13 @@ struct Read {
 fn compare(path: &Path) {
     let mut file = PerfData::open(File::open(path).unwrap()).unwrap();
     let mut samples = Vec::new();
+    let mut first_layout = Layout::default();
     while let Some(item) = file.next_item().unwrap() {
         let Item::Record { bytes, event, layout } = item else { continue };
         let (layout, Ok((_, Record::Sample(sample), _))) = (*layout, decode(bytes, layout)) else { continue };
+        if samples.is_empty() {
+            first_layout = layout;
+        }
         let bits = layout.sample_type;
         let mut fields = BTreeMap::from([("event", event.to_string())]);
         let hex = |value: u64| format!("{value:x}");
@@ -116,6 +120,10 @@ fn compare(path: &Path) {
         }
     }
     assert!(compared > 0, "no name was compared");
+
+    let page_size = first_layout.sample_type & t::DATA_PAGE_SIZE != 0;
+    let of_text: Vec<&str> = common.iter().copied().chain(page_size.then_some("data_page_size")).collect();
+    super::script::compare(path, &of_text, |fields| perf(&["script", "--ns", "-F", fields], path));
 
     let stats = perf(&["report", "--stats"], path);
     let theirs: BTreeMap<&str, u64> = stats
@@ -218,7 +226,7 @@ fn recordings_of_perf_are_read_as_perf_reads_them() {
     let path = dir.path().join("perf.data");
     let record = |args: &[&str]| {
         let output = Command::new("perf")
-            .args(["record", "-q", "-e", "minor-faults", "-c", "1", "-d", "--phys-data", "-o"])
+            .args(["record", "-q", "-e", "minor-faults", "-c", "1", "-d", "--phys-data", "--data-page-size", "-o"])
             .args(args)
             .args(["--", "sh", "-c", LOAD])
             .output()

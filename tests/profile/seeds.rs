@@ -11,7 +11,7 @@ use scxprof::sampler::loss::Loss;
 use scxprof::sampler::{Identity, Reading};
 
 use super::made::{self, Order};
-use super::replayed;
+use super::{replayed, script};
 
 const LITTLE: Order = Order { big: false };
 const BIG: Order = Order { big: true };
@@ -41,7 +41,16 @@ fn jsonl() -> Vec<(&'static str, Vec<u8>)> {
     hints::write(&mut hints, &HintRecord { tid: 7, pid: 5, hint: None, time: 9, snapshot: false }).unwrap();
     let foreign = br#"{"comm":"web","tid":11,"pid":10,"time":"5.000001","addr":"7f00","cgroup":"/a","ip":"40","sym":"main","dso":"/x (deleted)","phys_addr":"1240","data_page_size":4096,"hint":3}
 "#;
-    vec![("lines", lines.finish().unwrap()), ("recovered", recovered), ("hints", hints), ("foreign", foreign.to_vec())]
+    vec![
+        ("lines", lines.finish().unwrap()),
+        ("recovered", recovered),
+        ("hints", hints),
+        ("foreign", foreign.to_vec()),
+        (
+            "script",
+            script::text().into_bytes().split_inclusive(|&byte| byte == b'\n').take(2).collect::<Vec<_>>().concat(),
+        ),
+    ]
 }
 
 fn archive() -> Vec<(&'static str, Vec<u8>)> {

@@ -1,0 +1,390 @@
+//! The text of `perf script`, where that is all that is left of a recording: one sample a line.
+//!
+//! perf prints the fields in this order, whatever the order of its `-F` (`process_event` in tools/perf/builtin-script.c):
+//!
+//! ```text
+//! COMM PID/TID [CPU] TIME: PERIOD EVENT: ADDR SYM (DSO) DATA_SRC WEIGHT CGROUP IP SYM (DSO) PHYS_ADDR DATA_PAGE_SIZE
+//! ```
+//!
+//! scx_characterize asks for `comm,tid,pid,time,cgroup,ip,addr,phys_addr,data_page_size,dso,sym`; the first `SYM (DSO)` is of
+//! the data, and there for page faults only. COMM, PID, TID, TIME, ADDR and IP must be there. Names are printed as they are,
+//! with spaces and slashes in them; what tells them from the numbers is that perf right-aligns most of these in columns.
+
+use std::io::{self, BufRead, Read};
+
+use super::jsonl::{parse_time, Missing};
+use crate::resolve::maps::USER_END;
+use crate::sample::{Comm, DataSource, Place, Sample};
+
+/// Bytes of a line: a cgroup's path and two files' have 4 KiB each at the most, symbols of C++ some more.
+const MAX_LINE: usize = 64 << 10;
+/// Lines that are listed as unreadable.
+const MAX_LISTED: usize = 1000;
+/// Bytes in which perf right-aligns a name or an address.
+const COLUMN: usize = 16;
+/// Bytes in which a name that is not aligned must end.
+const MAX_NAME: usize = 64;
+
+/// Why a line is no sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// No process, thread and time, which everything else stands behind.
+    #[error("it has no PID/TID TIME:")]
+    Head,
+    /// An address is missing, or a name ends within itself.
+    #[error("its fields are not those of -F comm,pid,tid,time,addr,ip and others")]
+    Fields,
+    /// Lines of one file have the same fields.
+    #[error("it lacks fields that the lines before it have")]
+    Fewer,
+    /// More than any line has.
+    #[error("it has more than 64 KiB")]
+    Long,
+    /// Its end is missing.
+    #[error("the file ends within it")]
+    Cut,
+}
+
+/// Which of the fields that may be missing a line has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Has {
+    cgroup: bool,
+    dso: bool,
+    phys: bool,
+    page_size: bool,
+}
+
+impl Has {
+    fn flags(self) -> [bool; 4] {
+        [self.cgroup, self.dso, self.phys, self.page_size]
+    }
+}
+
+/// One line.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line {
+    /// The access; its `cgroup` and its `thread` are left to the reader.
+    pub sample: Sample,
+    /// The cgroup's path.
+    pub cgroup: Option<Vec<u8>>,
+}
+
+/// Reads lines; those that make no sense are counted.
+#[derive(Debug)]
+pub struct Reader<R> {
+    inner: R,
+    line: Vec<u8>,
+    has: Has,
+    /// Lines so far that are not empty.
+    pub lines: u64,
+    /// Of these, lines that are no sample.
+    pub unreadable: u64,
+    /// The first thousand of them: their numbers and why.
+    pub listed: Vec<(u64, Unreadable)>,
+    /// What lines lacked.
+    pub missing: Missing,
+}
+
+impl<R: BufRead> Reader<R> {
+    /// From the beginning.
+    pub fn new(inner: R) -> Self {
+        Self {
+            inner,
+            line: Vec::new(),
+            has: Has::default(),
+            lines: 0,
+            unreadable: 0,
+            listed: Vec::new(),
+            missing: Missing::default(),
+        }
+    }
+
+    /// The next line that is a sample; `None` at the end.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn next_line(&mut self) -> io::Result<Option<Line>> {
+        loop {
+            self.line.clear();
+            let read = Read::by_ref(&mut self.inner).take(MAX_LINE as u64).read_until(b'\n', &mut self.line)?;
+            if read == 0 {
+                return Ok(None);
+            }
+            let whole = self.line.ends_with(b"\n");
+            if self.line.trim_ascii().is_empty() {
+                continue;
+            }
+            self.lines += 1;
+            let parsed = if whole {
+                parse(self.line.trim_ascii_end())
+            } else if read == MAX_LINE {
+                self.inner.skip_until(b'\n')?;
+                Err(Unreadable::Long)
+            } else {
+                Err(Unreadable::Cut)
+            };
+            match parsed.and_then(|(line, has)| self.judge(line, has)) {
+                Ok(line) => return Ok(Some(line)),
+                Err(why) => {
+                    self.unreadable += 1;
+                    if self.listed.len() < MAX_LISTED {
+                        self.listed.push((self.lines, why));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Refuses a line that lost fields on its way, and counts what it never had.
+    fn judge(&mut self, line: Line, has: Has) -> Result<Line, Unreadable> {
+        if self.has.flags().into_iter().zip(has.flags()).any(|(before, now)| before && !now) {
+            return Err(Unreadable::Fewer);
+        }
+        self.has = has;
+        let Missing { place, op, weight, cgroup, thread, page_size } = &mut self.missing;
+        *place += 1;
+        *thread += 1;
+        *op += u64::from(line.sample.data_src.0 == 0);
+        *weight += u64::from(line.sample.latency == 0 && line.sample.data_src.0 == 0);
+        *cgroup += u64::from(line.cgroup.is_none());
+        *page_size += u64::from(!has.page_size);
+        Ok(line)
+    }
+}
+
+/// What stands before the addresses.
+struct Head<'a> {
+    pid: u32,
+    tid: u32,
+    cpu: u32,
+    time: u64,
+    rest: &'a [u8],
+}
+
+/// What stands behind the time.
+#[derive(Default)]
+struct Fields<'a> {
+    addr: u64,
+    data_src: u64,
+    weight: u32,
+    cgroup: Option<&'a [u8]>,
+    ip: u64,
+    phys: u64,
+    page_size: u64,
+    has: Has,
+}
+
+fn parse(line: &[u8]) -> Result<(Line, Has), Unreadable> {
+    let (comm, columns, Head { pid, tid, cpu, time, rest }) = head(line).ok_or(Unreadable::Head)?;
+    let fields = fields(rest, columns).ok_or(Unreadable::Fields)?;
+    let Fields { addr, data_src, weight, cgroup, ip, phys, page_size, has } = fields;
+    // Where nobody says what is mapped there, its frame tells memory apart, or else its process.
+    let place = match (addr, phys) {
+        (0 | USER_END.., _) => None,
+        (_, 0) => Some(Place::Private { space: pid, addr }),
+        _ => Some(Place::Frame { phys }),
+    };
+    // What perf prints for a thread that it cannot name.
+    let unnamed = comm.strip_prefix(b":").is_some_and(|digits| number(digits) == Some(u64::from(tid)));
+    let data_src = DataSource(data_src);
+    let sample = Sample {
+        time,
+        pid,
+        tid,
+        cpu,
+        access: data_src.access(),
+        ip,
+        addr,
+        phys,
+        page_size,
+        latency: weight,
+        data_src,
+        comm: (!unnamed).then(|| Comm::new(comm)),
+        place,
+        ..Sample::default()
+    };
+    Ok((Line { sample, cgroup: cgroup.map(<[u8]>::to_vec) }, has))
+}
+
+/// The name, which may look like what follows it; whether the line has columns, which lines that somebody else wrote may lack;
+/// what follows the name.
+fn head(line: &[u8]) -> Option<(&[u8], bool, Head<'_>)> {
+    // A name is shorter than its column.
+    if let Some((comm, rest)) = line.split_at_checked(COLUMN).filter(|(_, rest)| rest.starts_with(b" ")) {
+        if let Some(head) = ids(rest) {
+            let spaces = comm.iter().take_while(|&&byte| byte == b' ').count();
+            return Some((comm.get(spaces..)?, true, head));
+        }
+    }
+    let spaces = line.iter().take(MAX_NAME).enumerate().filter(|(_, &byte)| byte == b' ');
+    let mut splits = spaces.filter_map(|(at, _)| line.split_at_checked(at));
+    splits.find_map(|(comm, rest)| Some((comm.trim_ascii(), false, ids(rest)?)))
+}
+
+/// `PID/TID [CPU] TIME:`
+fn ids(line: &[u8]) -> Option<Head<'_>> {
+    let ids = word(line, 0)?;
+    let slash = ids.text.iter().position(|&byte| byte == b'/')?;
+    let (pid, tid) = (id(ids.text.get(..slash)?)?, id(ids.text.get(slash + 1..)?)?);
+    let mut next = word(line, ids.end)?;
+    let mut cpu = 0;
+    if let Some(digits) = next.text.strip_prefix(b"[").and_then(|text| text.strip_suffix(b"]")) {
+        cpu = u32::try_from(number(digits)?).ok()?;
+        next = word(line, next.end)?;
+    }
+    let time = std::str::from_utf8(next.text.strip_suffix(b":")?).ok().filter(|time| time.contains('.'))?;
+    Some(Head { pid, tid, cpu, time: parse_time(time)?, rest: line.get(next.end..)? })
+}
+
+/// The fields behind the time; with `columns` an address is only what is right-aligned as perf does it.
+fn fields(line: &[u8], columns: bool) -> Option<Fields<'_>> {
+    let mut fields = Fields::default();
+    let mut next = word(line, 0)?;
+    // PERIOD EVENT:
+    let second = word(line, next.end)?;
+    if next.text.ends_with(b":") {
+        next = second;
+    } else if !(columns && next.width >= COLUMN) && number(next.text).is_some() && second.text.ends_with(b":") {
+        next = word(line, second.end)?;
+    }
+    fields.addr = hex(next.text)?;
+    next = word(line, next.end)?;
+    let is_ip = |word: &Word<'_>| hex(word.text).is_some() && (!columns || word.width >= COLUMN);
+    let begins_path = |word: &Word<'_>| word.text.starts_with(b"/") || word.text == b"unknown";
+    if !is_ip(&next) && !begins_path(&next) && !follows_data_src(line, &next) {
+        // The symbol of the data, whose file is in parentheses; a name may hold some itself.
+        let mut from = next.begin;
+        next = loop {
+            from += line.get(from..)?.windows(2).position(|pair| pair == b") ")? + 1;
+            let after = word(line, from)?;
+            if is_ip(&after) || begins_path(&after) || follows_data_src(line, &after) {
+                break after;
+            }
+        };
+    }
+    if follows_data_src(line, &next) {
+        fields.data_src = hex(next.text)?;
+        // The same in words, then the weight, which may be missing; only the column separates the two.
+        next = loop {
+            next = word(line, next.end)?;
+            let weight = number(next.text).filter(|_| !columns || next.width + 1 >= COLUMN);
+            let after = word(line, next.end).filter(|after| is_ip(after) || begins_path(after));
+            if let (Some(weight), Some(after)) = (weight, after) {
+                fields.weight = u32::try_from(weight).ok()?;
+                break after;
+            }
+            if is_ip(&next) || begins_path(&next) {
+                break next;
+            }
+        };
+    }
+    if begins_path(&next) {
+        let begin = next.begin;
+        let mut end = next.end;
+        next = word(line, end)?;
+        while !is_ip(&next) {
+            end = next.end;
+            next = word(line, end)?;
+        }
+        // A name may end with spaces, which the columns show.
+        let end = if columns { next.end.saturating_sub(COLUMN.max(next.text.len()) + 1) } else { end };
+        let path = line.get(begin..end)?;
+        fields.has.cgroup = true;
+        fields.cgroup = Some(path).filter(|path| path.starts_with(b"/"));
+    }
+    if !is_ip(&next) {
+        return None;
+    }
+    fields.ip = hex(next.text)?;
+    tail(&mut fields, line.get(next.end..)?, columns)?;
+    Some(fields)
+}
+
+/// `SYM (DSO) PHYS_ADDR DATA_PAGE_SIZE`, from its end.
+fn tail(fields: &mut Fields<'_>, line: &[u8], columns: bool) -> Option<()> {
+    let mut rest = line.trim_ascii_end();
+    let last = |rest: &[u8]| rest.iter().rposition(|&byte| byte == b' ' || byte == b')').map(|at| at + 1);
+    if let Some((before, size)) = last(rest).and_then(|at| rest.split_at_checked(at)) {
+        if let Some(size) = page_size(size) {
+            fields.page_size = size;
+            fields.has.page_size = true;
+            rest = before.trim_ascii_end();
+        }
+    }
+    if let Some((before, word)) = last(rest).and_then(|at| rest.split_at_checked(at)) {
+        let trimmed = before.trim_ascii_end();
+        let aligned = before.len() - trimmed.len() + word.len() >= COLUMN;
+        if let Some(phys) = hex(word).filter(|_| trimmed.ends_with(b")") || columns && aligned) {
+            fields.phys = phys;
+            fields.has.phys = true;
+            rest = trimmed;
+        }
+    }
+    fields.has.dso = rest.ends_with(b")");
+    // A name that is not closed was cut.
+    let opened = rest.windows(2).any(|pair| pair == b" (");
+    (fields.has.dso || !opened).then_some(())
+}
+
+/// True where the word is a data source in hex: what it means follows.
+fn follows_data_src(line: &[u8], word: &Word<'_>) -> bool {
+    let after = line.get(word.end..).unwrap_or_default().trim_ascii_start();
+    hex(word.text).is_some() && after.starts_with(b"|")
+}
+
+/// A word between spaces.
+struct Word<'a> {
+    text: &'a [u8],
+    begin: usize,
+    end: usize,
+    /// With the spaces before it, but for the one that separates it.
+    width: usize,
+}
+
+/// The next word of the line from there on.
+fn word(line: &[u8], from: usize) -> Option<Word<'_>> {
+    let rest = line.get(from..)?;
+    let spaces = rest.iter().position(|&byte| byte != b' ')?;
+    let rest = rest.get(spaces..)?;
+    let text = rest.get(..rest.iter().position(|&byte| byte == b' ').unwrap_or(rest.len()))?;
+    let begin = from + spaces;
+    Some(Word { text, begin, end: begin + text.len(), width: (spaces + text.len()).saturating_sub(1) })
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    let plain = digits.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(digits).ok().filter(|_| plain)?.parse().ok()
+}
+
+fn hex(digits: &[u8]) -> Option<u64> {
+    let plain = digits.iter().all(u8::is_ascii_hexdigit);
+    u64::from_str_radix(std::str::from_utf8(digits).ok().filter(|_| plain)?, 16).ok()
+}
+
+/// perf prints the -1 of a task that is gone as such.
+fn id(text: &[u8]) -> Option<u32> {
+    if text == b"-1" {
+        return Some(u32::MAX);
+    }
+    u32::try_from(number(text)?).ok()
+}
+
+/// "4K", "2M", "N/A" (`get_page_size_name` in tools/perf/util/event.c).
+fn page_size(text: &[u8]) -> Option<u64> {
+    if text == b"N/A" {
+        return Some(0);
+    }
+    let (&unit, digits) = text.split_last()?;
+    let shift = match unit {
+        b'B' => 0,
+        b'K' => 10,
+        b'M' => 20,
+        b'G' => 30,
+        _ => return None,
+    };
+    number(digits)?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+#[path = "script_tests.rs"]
+mod tests;

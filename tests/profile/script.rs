@@ -1,0 +1,196 @@
+//! Profiles of which only the text of `perf script` is left.
+
+use std::path::{Path, PathBuf};
+
+use scxprof::sample::{Comm, DataSource, Place, Sample};
+use tempfile::TempDir;
+
+use super::made::{self, Order};
+use super::{replayed, said, scxprof};
+
+/// Two threads of two processes on the same page, one of them with a hint from the second line on.
+pub fn text() -> String {
+    let line = |comm, ids, time, addr: u64, cgroup| {
+        format!(
+            "{comm:>16} {ids:<15} {time}: {addr:16x} {cgroup} {:16x} f (/usr/bin/x y (deleted)){:16x} 64K\n",
+            0x40_1000, 0x12_3000
+        )
+    };
+    (0..50u64)
+        .flat_map(|step| {
+            [
+                line(
+                    "job 3/4",
+                    "100/101",
+                    format!("{}.000000", 10 + step),
+                    0x7f00_0000_1000,
+                    "/workload.slice/my app.slice",
+                ),
+                line(
+                    "web",
+                    "200/200",
+                    format!("{}.000001", 10 + step),
+                    0x7f11_0000_2000,
+                    "/workload.slice/my app.slice",
+                ),
+            ]
+        })
+        .collect()
+}
+
+fn upstream(text: &str, name: &str) -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let inner = dir.path().join("scx_characterize-1");
+    std::fs::create_dir(&inner).unwrap();
+    std::fs::write(inner.join(name), text).unwrap();
+    std::fs::write(inner.join("perf.version"), "perf version 6.9\n").unwrap();
+    std::fs::write(inner.join("hints.jsonl"), "{\"pid\":101,\"tgid\":100,\"hints\":7,\"timestamp\":10500000000}\n")
+        .unwrap();
+    (dir, inner)
+}
+
+fn lines_of(out: &Path) -> Vec<serde_json::Value> {
+    let lines = std::fs::read_to_string(out.join("perf.jsonl")).unwrap();
+    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn the_text_is_a_profile() {
+    for name in ["perf.mem.script", "perf.script"] {
+        let (_dir, path) = upstream(&text(), name);
+        let output = scxprof(&["process", "-f", path.to_str().unwrap()]);
+        assert!(output.status.success(), "{}", said(&output));
+        let said = said(&output);
+        assert!(said.contains("Parsed 100 of 100 records (0 skipped, 0 unparseable)"), "{said}");
+        assert!(
+            said.contains("100 lines say no mapping") && said.contains("100 lines do not say whether they read"),
+            "{said}"
+        );
+        let out = path.with_file_name("scx_characterize-1.out");
+        let lines = lines_of(&out);
+        assert_eq!(lines.len(), 100);
+        assert_eq!((&lines[0]["comm"], &lines[0]["hint"]), (&"job 3/4".into(), &0.into()));
+        assert_eq!((&lines[2]["hint"], &lines[3]["hint"]), (&7.into(), &0.into()));
+        assert_eq!(lines[3]["cgroup"], "/workload.slice/my app.slice");
+        assert_eq!((&lines[3]["data_page_size"], &lines[3]["phys_addr"]), (&65536.into(), &"123000".into()));
+        let extract = |input: &Path| {
+            let output = scxprof(&["extract", "--target-cpus", "64", "-v", "-f", input.to_str().unwrap()]);
+            assert!(output.status.success(), "{}", self::said(&output));
+            (String::from_utf8(output.stdout.clone()).unwrap(), self::said(&output))
+        };
+        let (from_text, said) = extract(&path);
+        assert!(said.contains("lines say no mapping"), "{said}");
+        assert!(from_text.contains("job 3/"), "{from_text}");
+        assert_eq!(extract(&out).0, from_text, "by the lines of process");
+        assert_eq!(extract(&path.join(name)).0, from_text, "the bare file");
+    }
+}
+
+#[test]
+fn it_may_be_in_an_archive() {
+    let (dir, path) = upstream(&text(), "perf.mem.script");
+    let archive = dir.path().join("x.tar.gz");
+    let gz = flate2::write::GzEncoder::new(std::fs::File::create(&archive).unwrap(), flate2::Compression::fast());
+    let mut tar = tar::Builder::new(gz);
+    tar.append_dir_all("x", &path).unwrap();
+    tar.into_inner().unwrap().finish().unwrap();
+    let (collect, outcome, damage) = replayed(&archive);
+    assert_eq!((collect.samples.len(), damage), (100, vec![]));
+    assert_eq!(outcome.hints.unwrap().samples_with, 49);
+    let Sample { comm, place, thread, record, .. } = collect.samples[1];
+    assert_eq!((comm, place), (Some("web".into()), Some(Place::Frame { phys: 0x12_3000 })));
+    assert_eq!((thread == collect.samples[0].thread, thread == collect.samples[3].thread, record), (false, true, 2));
+}
+
+#[test]
+fn records_come_before_their_text() {
+    let order = Order { big: false };
+    let (_dir, path) = upstream(&text(), "perf.mem.script");
+    std::fs::write(path.join("perf.mem.data"), made::file(order, &made::records(order))).unwrap();
+    assert_eq!(replayed(&path).0.samples.len(), 42);
+}
+
+#[test]
+fn damaged_text_gives_what_can_be_read() {
+    let text = text();
+    let (first, second) = text.split_at(text.len() / 2);
+    let damaged = format!("{first}perf: Segmentation fault\n{}", &second[..second.len() / 2 + 20]);
+    let (_dir, path) = upstream(&damaged, "perf.mem.script");
+    let output = scxprof(&["process", "-v", "-f", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    let said = said(&output);
+    assert!(
+        said.contains("lines of perf's text are no samples (the first is line 51: it has no PID/TID TIME:)"),
+        "{said}"
+    );
+    assert!(said.contains("is no sample: the file ends within it"), "{said}");
+    assert_eq!(lines_of(&path.with_file_name("scx_characterize-1.out")).len(), 75);
+    let (_dir, path) = upstream("nothing of the kind\n", "perf.mem.script");
+    let output = scxprof(&["extract", "-f", path.to_str().unwrap()]);
+    assert!(matches!(output.status.code(), Some(1 | 4)), "{:?} {}", output.status, self::said(&output));
+}
+
+#[test]
+fn lines_are_put_in_order_of_time() {
+    let text = text();
+    let mut lines: Vec<&str> = text.split_inclusive('\n').collect();
+    lines.reverse();
+    let (_dir, path) = upstream(&lines.concat(), "perf.mem.script");
+    let (collect, outcome, _) = replayed(&path);
+    assert!(collect.samples.iter().map(|sample| sample.time).is_sorted());
+    assert_eq!((outcome.loss.late, outcome.hints.unwrap().samples_with), (0, 49));
+}
+
+/// What of a sample the text says, in an order that does not depend on it.
+fn said_by_text(path: &Path, with_cpu: bool) -> Vec<[u64; 10]> {
+    let (collect, _, damage) = replayed(path);
+    assert_eq!(damage, Vec::<String>::new(), "{}", path.display());
+    let mut samples: Vec<_> = collect
+        .samples
+        .iter()
+        .map(|sample| {
+            let Sample {
+                time, pid, tid, cpu, ip, addr, phys, page_size, data_src: DataSource(data_src), latency, ..
+            } = *sample;
+            let cpu = if with_cpu { cpu } else { 0 };
+            [time, pid.into(), tid.into(), cpu.into(), ip, addr, phys, page_size, data_src, latency.into()]
+        })
+        .collect();
+    samples.sort_unstable();
+    samples
+}
+
+/// The text that perf makes of the records is read as the records are. `fields` are those that they have.
+pub fn compare(path: &Path, fields: &[&str], print: impl FnOnce(&str) -> String) {
+    if !["time", "addr", "ip"].iter().all(|field| fields.contains(field)) {
+        return;
+    }
+    let known = ["cpu", "data_src", "weight", "phys_addr", "data_page_size"];
+    let more: Vec<&str> = known.into_iter().filter(|field| fields.contains(field)).collect();
+    // Without the one the other could not be told from an address.
+    let more: Vec<&str> = more.into_iter().filter(|field| *field != "weight" || fields.contains(&"data_src")).collect();
+    let text = print(&[&["comm", "pid", "tid", "time", "addr", "ip", "sym", "dso"], &more[..]].concat().join(","));
+    let dir = tempfile::tempdir().unwrap();
+    let script = dir.path().join("perf.script");
+    std::fs::write(&script, text).unwrap();
+    let with_cpu = more.contains(&"cpu");
+    let (ours, theirs) = (said_by_text(path, with_cpu), said_by_text(&script, with_cpu));
+    assert_eq!(ours.len(), theirs.len());
+    for (ours, theirs) in ours.iter().zip(&theirs) {
+        assert_eq!(ours, theirs);
+    }
+    let names = |path: &Path| -> Vec<(u64, u32, Option<Comm>)> {
+        let mut names: Vec<_> =
+            replayed(path).0.samples.iter().map(|sample| (sample.time, sample.tid, sample.comm)).collect();
+        names.sort_unstable();
+        names
+    };
+    let (ours, theirs) = (names(path), names(&script));
+    // perf names what it has no record of by a guess, and we do not.
+    let both: Vec<_> =
+        ours.iter().zip(&theirs).filter(|(ours, theirs)| ours.2.is_some() && theirs.2.is_some()).collect();
+    assert!(both.len() * 2 > ours.len(), "{} of {}", both.len(), ours.len());
+    for (ours, theirs) in both {
+        assert_eq!(ours, theirs);
+    }
+}
