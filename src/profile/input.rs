@@ -229,7 +229,7 @@ fn damage_of(damage: Damage, lines: &mut Vec<String>) {
         lines.push(format!("{skipped} bytes of perf.data make no sense ({gaps} places)"));
     }
     if compressed > 0 {
-        lines.push(format!("{compressed} compressed records are not read: record without -z"));
+        lines.push(format!("{compressed} compressed records cannot be inflated (recording without -z helps)"));
     }
 }
 

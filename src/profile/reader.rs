@@ -17,6 +17,10 @@ use super::swap;
 use crate::resolve::mapping::BuildId;
 use crate::sampler::record::{Header, Layout, HEADER_SIZE};
 
+mod inflate;
+
+use inflate::Inflate;
+
 /// Bytes that are read from a file at a time; more than the largest record (65,535 bytes).
 const BUFFER: usize = 256 << 10;
 /// Events of a file; a host with 1,000 CPUs has one an event kind, with that many ids.
@@ -70,7 +74,7 @@ pub struct Damage {
     pub missing: u64,
     /// The file ends within a record.
     pub cut: bool,
-    /// Compressed records (`perf record -z`), which are not read.
+    /// Compressed records (`perf record -z`) that could not be inflated.
     pub compressed: u64,
     /// A file whose writer did not come to its end: its header does not say where the data ends.
     pub unfinished: bool,
@@ -124,6 +128,9 @@ pub struct PerfData<R> {
     position: u64,
     counts: Vec<u64>,
     damage: Damage,
+    /// The stream of compressed records, once there is one, and where in the records the last inflated one ends.
+    inflate: Option<Box<Inflate>>,
+    inflated_until: u64,
 }
 
 impl<R: Read + Seek> PerfData<R> {
@@ -160,6 +167,8 @@ impl<R: Read + Seek> PerfData<R> {
             position: 0,
             counts: vec![0; user::MAX as usize],
             damage: Damage::default(),
+            inflate: None,
+            inflated_until: 0,
         };
         if file.piped {
             return Ok(file);
@@ -351,7 +360,7 @@ impl<R: Read + Seek> PerfData<R> {
     }
 
     /// Moves to the next record and gives its header, in our byte order; the whole record is in the buffer then.
-    fn next_header(&mut self) -> Result<Option<Header>, PerfDataError> {
+    fn next_in_file(&mut self) -> Result<Option<Header>, PerfDataError> {
         self.advance(self.taken);
         self.taken = 0;
         if self.ended {
@@ -366,6 +375,7 @@ impl<R: Read + Seek> PerfData<R> {
         let mut header = self.header_at(0);
         if !header.is_some_and(is_possible) {
             self.damage.gaps += 1;
+            self.note_gap();
             if !self.look_for_record()? {
                 self.ended = true;
                 return Ok(None);
@@ -436,7 +446,7 @@ impl<R: Read + Seek> PerfData<R> {
             swap::record(record, &Layout::default());
         }
         if header.kind == user::FINISHED_ROUND {
-            return Ok(true);
+            return Ok(self.round(header));
         }
         // There are few of the others.
         let record = record.to_vec();
@@ -445,7 +455,7 @@ impl<R: Read + Seek> PerfData<R> {
             bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
         };
         match header.kind {
-            user::COMPRESSED | user::COMPRESSED2 => self.damage.compressed += 1,
+            user::COMPRESSED | user::COMPRESSED2 => self.inflate(header, record.get(HEADER_SIZE..).unwrap_or_default()),
             // Their data follows the record and is not in its size.
             user::AUXTRACE => self.pass_over(size as u64, word(1))?,
             user::HEADER_TRACING_DATA if self.piped => {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use scxprof::profile::{Item, PerfData, Profile};
 use scxprof::session::replay;
 
-use super::made::{self, Order};
+use super::made::{self, Order, Zstd};
 use super::{replayed, said, scxprof, Collect};
 
 const ORDER: Order = Order { big: false };
@@ -43,6 +43,57 @@ fn every_prefix_gives_its_whole_records() {
         }
         assert_eq!(count(&whole), Some((49, false)));
     }
+}
+
+#[test]
+fn every_prefix_of_a_compressed_file_gives_what_is_in_it() {
+    for how in [Zstd::Raw, Zstd::Compressed, Zstd::Second] {
+        let plain = &made::records(ORDER)[..20];
+        let all = plain.iter().filter(|record| record.len() > 8).count();
+        let records = made::compressed(ORDER, plain, how);
+        let whole = made::file(ORDER, &records);
+        let data_at = whole.len() - records.concat().len();
+        let mut last = 0;
+        for len in data_at..whole.len() {
+            let (found, damaged) = count(&whole[..len]).unwrap();
+            assert!(damaged && (last..=all).contains(&found), "{how:?}: {found} of {len} bytes after {last}");
+            last = found;
+        }
+        assert_eq!(count(&whole), Some((all, false)), "{how:?}");
+    }
+}
+
+#[test]
+fn a_compressed_record_that_is_missing_ends_the_stream() {
+    let mut records = made::compressed(ORDER, &made::records(ORDER), Zstd::Second);
+    let at = records.iter().position(|record| record.len() == 8).unwrap();
+    // Its header is no header any more.
+    records[at + 1][..8].fill(0);
+    let (_dir, path) = made::write(&made::file(ORDER, &records));
+    let (collect, _, damage) = replayed(&path);
+    assert_eq!(collect.samples.len(), 8, "those of the first round");
+    assert!(damage.iter().any(|line| line.contains("cannot be inflated")), "{damage:?}");
+}
+
+#[test]
+fn a_compressed_bomb_is_bounded() {
+    // Blocks that say one byte a hundred thousand times, in a stream with a window of 8 MiB.
+    let blocks = 1000;
+    let block = (100_000u32 << 3 | 1 << 1).to_le_bytes();
+    let mut payload = b"\x28\xb5\x2f\xfd\0\x68".to_vec();
+    for _ in 0..blocks {
+        payload.extend([block[0], block[1], block[2], 0xff]);
+    }
+    let size = (8 + payload.len()) as u16;
+    let record = [&81u32.to_le_bytes()[..], &[0, 0], &size.to_le_bytes(), &payload].concat();
+    let (_dir, path) = made::write(&made::file(ORDER, &[record]));
+    let (collect, _, damage) = replayed(&path);
+    assert!(collect.samples.is_empty());
+    assert!(damage.iter().any(|line| line.starts_with("1 compressed records cannot be inflated")), "{damage:?}");
+    // A window that no perf asks for.
+    let record = [&[81, 0, 0, 0, 0, 0, 17, 0][..], b"\x28\xb5\x2f\xfd\0\x88\0\0\0"].concat();
+    let (_dir, path) = made::write(&made::file(ORDER, &[record]));
+    assert_eq!(replayed(&path).2.len(), 1);
 }
 
 #[test]

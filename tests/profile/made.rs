@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use scxprof::profile::Records;
+use scxprof::profile::{Item, PerfData, Records};
 use scxprof::sample::Place;
 use tempfile::TempDir;
 
@@ -187,6 +187,59 @@ pub fn pipe(order: Order, records: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
+/// Bytes of data in a compressed record that is made here: less than a record of a sample, so that these are cut.
+const PIECE: usize = 100;
+
+/// How the data of compressed records is laid out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Zstd {
+    /// As it is, in a stream with a window of 1 KiB that never ends: perf's do not.
+    Raw,
+    /// By a compressor.
+    Compressed,
+    /// As it is, in the records of newer perfs.
+    Second,
+}
+
+/// The records as `perf record -z` writes them: all but the marks, which are between the compressed ones.
+pub fn compressed(order: Order, records: &[Vec<u8>], how: Zstd) -> Vec<Vec<u8>> {
+    let record = |payload: &[u8]| {
+        if how == Zstd::Second {
+            let size = order.u64(payload.len() as u64);
+            let mut payload = payload.to_vec();
+            payload.resize(payload.len().next_multiple_of(8), 0xee);
+            record(order, 83, 0, &[size, payload])
+        } else {
+            record(order, 81, 0, &[payload.to_vec()])
+        }
+    };
+    let mut written = Vec::new();
+    let mut first = true;
+    for round in records.split_inclusive(|record| record.len() == 8) {
+        let (data, mark) = match round.split_last() {
+            Some((last, data)) if last.len() == 8 => (data.concat(), Some(last.clone())),
+            _ => (round.concat(), None),
+        };
+        if how == Zstd::Compressed {
+            // Streams that follow one another have no window in common; perf writes one.
+            if first {
+                let all: Vec<u8> = records.iter().filter(|record| record.len() > 8).flatten().copied().collect();
+                let stream = ruzstd::encoding::compress_to_vec(&all[..], ruzstd::encoding::CompressionLevel::Fastest);
+                written.extend(stream.chunks(PIECE).map(record));
+            }
+        } else {
+            for piece in data.chunks(PIECE) {
+                let size = (piece.len() as u32) << 3;
+                let header = if std::mem::take(&mut first) { &b"\x28\xb5\x2f\xfd\0\0"[..] } else { b"" };
+                written.push(record(&[header, &size.to_le_bytes()[..3], piece].concat()));
+            }
+        }
+        first = false;
+        written.extend(mark);
+    }
+    written
+}
+
 fn magic(order: Order) -> Vec<u8> {
     let mut magic = b"PERFILE2".to_vec();
     if order.big {
@@ -266,6 +319,47 @@ fn a_profile_is_the_same_on_every_machine() {
     assert_eq!(read(&pipe(big, &records(big))), collect, "big endian, from a pipe");
     let without_rounds: Vec<_> = records(little).into_iter().filter(|record| record.len() > 8).collect();
     assert_eq!(read(&file(little, &without_rounds)), collect, "an old perf writes no marks");
+}
+
+#[test]
+fn compressed_records_are_the_same() {
+    for order in [Order { big: false }, Order { big: true }] {
+        let collect = read(&file(order, &records(order)));
+        for how in [Zstd::Raw, Zstd::Compressed, Zstd::Second] {
+            let records = compressed(order, &records(order), how);
+            assert_eq!(read(&file(order, &records)), collect, "{how:?}");
+            assert_eq!(read(&pipe(order, &records)), collect, "{how:?}, from a pipe");
+        }
+    }
+}
+
+#[test]
+fn marks_come_when_what_was_before_them_has_come() {
+    let order = Order { big: false };
+    let order_of = |records: &[Vec<u8>]| {
+        let mut file = PerfData::open(std::io::Cursor::new(file(order, records))).unwrap();
+        let mut order = Vec::new();
+        while let Some(item) = file.next_item().unwrap() {
+            order.push(match item {
+                Item::Record { bytes, .. } => bytes.to_vec(),
+                Item::Round => Vec::new(),
+            });
+        }
+        let rounds = file.counts().find(|(kind, _)| *kind == 68).unwrap().1;
+        (order, rounds)
+    };
+    let (plain, rounds) = order_of(&records(order));
+    assert_eq!((plain.iter().filter(|item| item.is_empty()).count(), rounds), (5, 5));
+    let (inflated, counted) = order_of(&compressed(order, &records(order), Zstd::Raw));
+    assert_eq!(counted, 5, "each is counted once, as perf does");
+    // Those of the first window cannot be placed and are left out; each of the others is where it was.
+    let mut rest = plain.iter();
+    for item in &inflated {
+        assert!(rest.any(|plain| plain == item), "{item:?} is not where it was");
+    }
+    let with = |items: &[Vec<u8>], marks: bool| items.iter().filter(|item| item.is_empty() == marks).count();
+    assert_eq!(with(&inflated, false), with(&plain, false));
+    assert!((3..5).contains(&with(&inflated, true)), "{}", with(&inflated, true));
 }
 
 #[test]

@@ -225,9 +225,11 @@ fn recordings_of_perf_are_read_as_perf_reads_them() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("perf.data");
     let record = |args: &[&str]| {
+        let (output, options) = args.split_last().unwrap();
         let output = Command::new("perf")
-            .args(["record", "-q", "-e", "minor-faults", "-c", "1", "-d", "--phys-data", "--data-page-size", "-o"])
-            .args(args)
+            .args(["record", "-q", "-e", "minor-faults", "-c", "1", "-d", "--phys-data", "--data-page-size"])
+            .args(options)
+            .args(["-o", output])
             .args(["--", "sh", "-c", LOAD])
             .output()
             .unwrap();
@@ -239,6 +241,16 @@ fn recordings_of_perf_are_read_as_perf_reads_them() {
     let name = path.to_str().unwrap();
     if record(&[name]).is_some() {
         compare(&path);
+    }
+    let options = Command::new("perf").args(["version", "--build-options"]).output().unwrap();
+    if String::from_utf8_lossy(&options.stdout).contains("zstd: [ on") {
+        for level in ["-z", "-z19"] {
+            if record(&[level, name]).is_some() {
+                compare(&path);
+            }
+        }
+    } else {
+        println!("SKIP: {test}: perf record -z: this perf has no zstd");
     }
     if let Some(piped) = record(&["-"]) {
         std::fs::write(&path, piped).unwrap();

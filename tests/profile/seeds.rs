@@ -10,7 +10,7 @@ use scxprof::sample::{Method, Sample, Source};
 use scxprof::sampler::loss::Loss;
 use scxprof::sampler::{Identity, Reading};
 
-use super::made::{self, Order};
+use super::made::{self, Order, Zstd};
 use super::{replayed, script};
 
 const LITTLE: Order = Order { big: false };
@@ -23,6 +23,9 @@ fn perf_data() -> Vec<(&'static str, Vec<u8>)> {
         ("big", made::file(BIG, &made::records(BIG))),
         ("little-pipe", made::pipe(LITTLE, &made::records(LITTLE))),
         ("big-pipe", made::pipe(BIG, &made::records(BIG))),
+        ("raw", made::file(LITTLE, &made::compressed(LITTLE, &made::records(LITTLE), Zstd::Raw))),
+        ("compressed", made::file(LITTLE, &made::compressed(LITTLE, &made::records(LITTLE), Zstd::Compressed))),
+        ("second-big", made::file(BIG, &made::compressed(BIG, &made::records(BIG), Zstd::Second))),
     ]
 }
 

@@ -1,0 +1,238 @@
+//! Compressed records (`perf record -z`): the payloads of all of them are one zstd stream, and what it inflates to are records,
+//! of which one may begin in one payload and end in the next. They are put in the place of the compressed ones.
+//!
+//! A decoder must keep its window, the last half MiB or so, back. Marks that say what is complete (`FINISHED_ROUND`) are not
+//! compressed: they wait until all that was before them has come out.
+
+use std::collections::VecDeque;
+use std::io::{Read, Seek};
+
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+
+use super::{swap, Header, PerfData, PerfDataError, HEADER_SIZE};
+use crate::profile::format::user;
+use crate::profile::writer::finished_round;
+
+/// The largest window, that of level 19; the memory that a file can ask for.
+const MAX_WINDOW: u64 = 8 << 20;
+/// Times its own size that a compressed record may inflate to, and some more; records of samples shrink to a tenth.
+const MAX_RATIO: usize = 256;
+const MIN_BYTES: usize = 1 << 20;
+/// Bytes of a block's header, and of the header of the stream without what is optional.
+const BLOCK_HEADER: usize = 3;
+const FRAME_HEADER: usize = 6;
+/// The bit of the descriptor for a stream whose size is known and that has no window.
+const SINGLE_SEGMENT: u8 = 1 << 5;
+/// The type of a block that says how often to repeat one byte.
+const RLE: u32 = 1;
+/// A block of no bytes that says it is the last.
+const LAST_BLOCK: [u8; 3] = [1, 0, 0];
+
+/// The stream of a file.
+pub(super) struct Inflate {
+    decoder: FrameDecoder,
+    /// What the decoder keeps back; `None` before the stream begins.
+    window: Option<u64>,
+    /// Compressed bytes of a block that is not whole yet.
+    input: Vec<u8>,
+    /// Bytes of a record that is not whole yet.
+    rest: Vec<u8>,
+    /// Bytes that came out so far.
+    out: u64,
+    /// Behind which byte marks are to come.
+    marks: VecDeque<u64>,
+    /// Records are of the other byte order.
+    swapped: bool,
+    /// A part of it is missing.
+    lost: bool,
+    /// All that there is of it came out.
+    ended: bool,
+}
+
+impl std::fmt::Debug for Inflate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inflate").field("out", &self.out).field("ended", &self.ended).finish_non_exhaustive()
+    }
+}
+
+/// What cannot be inflated, or is more than any perf writes.
+struct Broken;
+
+impl Inflate {
+    pub(super) fn new(swapped: bool) -> Self {
+        let mut decoder = FrameDecoder::new();
+        decoder.set_max_window_size(MAX_WINDOW);
+        Self {
+            decoder,
+            window: None,
+            input: Vec::new(),
+            rest: Vec::new(),
+            out: 0,
+            marks: VecDeque::new(),
+            swapped,
+            lost: false,
+            ended: false,
+        }
+    }
+
+    /// Adds to `records` what comes out when `payload` goes in.
+    fn feed(&mut self, payload: &[u8], records: &mut Vec<u8>) -> Result<(), Broken> {
+        if self.lost || self.ended {
+            return Err(Broken);
+        }
+        let limit = payload.len() * MAX_RATIO + MIN_BYTES;
+        self.input.extend_from_slice(payload);
+        while self.block()? {
+            self.collect(records);
+            if records.len() > limit {
+                return Err(Broken);
+            }
+        }
+        Ok(())
+    }
+
+    /// Inflates one block; false where there is no whole one.
+    fn block(&mut self) -> Result<bool, Broken> {
+        let mut source = self.input.as_slice();
+        if self.window.is_none() {
+            // Magic, descriptor, window (RFC 8878, 3.1.1.1); perf's streams have nothing else.
+            let Some(&[_, _, _, _, descriptor, window]) = source.first_chunk::<FRAME_HEADER>() else {
+                return Ok(false);
+            };
+            if descriptor & SINGLE_SEGMENT != 0 {
+                return Err(Broken);
+            }
+            self.decoder.init(&mut source).map_err(|_| Broken)?;
+            let base = 1u64 << (10 + (window >> 3));
+            self.window = Some(base + base / 8 * u64::from(window & 7));
+        } else if self.decoder.is_finished() {
+            return if source.is_empty() { Ok(false) } else { Err(Broken) };
+        }
+        let whole = source.first_chunk::<BLOCK_HEADER>().is_some_and(|&[a, b, c]| {
+            let header = u32::from_le_bytes([a, b, c, 0]);
+            let size = if header >> 1 & 3 == RLE { 1 } else { header >> 3 };
+            source.len() - BLOCK_HEADER >= size as usize
+        });
+        if whole {
+            self.decoder.decode_blocks(&mut source, BlockDecodingStrategy::UptoBlocks(1)).map_err(|_| Broken)?;
+        }
+        let taken = self.input.len() - source.len();
+        self.input.drain(..taken);
+        Ok(whole)
+    }
+
+    /// Moves what the decoder can do without to `records`, whole records only.
+    fn collect(&mut self, records: &mut Vec<u8>) {
+        let bytes = self.decoder.collect().unwrap_or_default();
+        self.out += bytes.len() as u64;
+        self.rest.extend_from_slice(&bytes);
+        let mut at = 0;
+        while let Some(rest) = self.rest.get(at..) {
+            let begin = self.out - rest.len() as u64;
+            while self.marks.front().is_some_and(|mark| *mark <= begin) {
+                self.marks.pop_front();
+                let mut mark = finished_round();
+                if self.swapped {
+                    swap::header(&mut mark);
+                }
+                records.extend_from_slice(&mark);
+            }
+            let Some(mut header) = rest.first_chunk::<HEADER_SIZE>().copied() else { break };
+            if self.swapped {
+                swap::header(&mut header);
+            }
+            // What cannot be a record is passed on, for the reader to find the next one.
+            let size = Header::read(&header).map_or(0, |header| usize::from(header.size)).max(HEADER_SIZE);
+            let Some(record) = rest.get(..size) else { break };
+            records.extend_from_slice(record);
+            at += size;
+        }
+        self.rest.drain(..at);
+    }
+
+    /// Adds what the decoder kept back: nothing more will come.
+    fn finish(&mut self, records: &mut Vec<u8>) {
+        if self.window.is_some() && !self.decoder.is_finished() {
+            let _ = self.decoder.decode_blocks(&LAST_BLOCK[..], BlockDecodingStrategy::All);
+        }
+        self.marks.clear();
+        self.collect(records);
+        self.ended = true;
+    }
+}
+
+impl<R: Read + Seek> PerfData<R> {
+    /// Puts the records of a compressed one behind it, to be read next. `payload` begins with the stream, or with its size.
+    pub(super) fn inflate(&mut self, header: Header, payload: &[u8]) {
+        let payload = if header.kind == user::COMPRESSED2 {
+            let size = payload.first_chunk::<8>().map_or(0, |size| u64::from_ne_bytes(*size));
+            payload.get(8..).and_then(|rest| rest.get(..usize::try_from(size).ok()?))
+        } else {
+            Some(payload)
+        };
+        let swapped = self.swapped;
+        let inflate = self.inflate.get_or_insert_with(|| Box::new(Inflate::new(swapped)));
+        let mut records = Vec::new();
+        if payload.ok_or(Broken).and_then(|payload| inflate.feed(payload, &mut records)).is_err() {
+            inflate.finish(&mut records);
+            self.damage.compressed += 1;
+        }
+        self.insert(usize::from(header.size), records);
+    }
+
+    /// A mark was read: true where it is to be given out now.
+    pub(super) fn round(&mut self, header: Header) -> bool {
+        if self.is_inflated() {
+            // It was put off, and counted where it stood.
+            if let Some(count) = self.counts.get_mut(header.kind as usize) {
+                *count -= 1;
+            }
+            return true;
+        }
+        let Some(inflate) = self.inflate.as_mut().filter(|inflate| !inflate.ended) else { return true };
+        // Once anything came out, the decoder keeps its whole window back. Before that nobody knows how much it is, and the
+        // mark is left out: what it would let out waits for the next one.
+        if let Some(window) = inflate.window.filter(|_| inflate.out > 0) {
+            inflate.marks.push_back(inflate.out + window);
+        }
+        false
+    }
+
+    /// A place where no record can be: where it is between compressed ones some of these may be missing, and the stream cannot
+    /// go on without them.
+    pub(super) fn note_gap(&mut self) {
+        if !self.is_inflated() {
+            if let Some(inflate) = &mut self.inflate {
+                inflate.lost = true;
+            }
+        }
+    }
+
+    /// True where what is read now came out of a compressed record.
+    fn is_inflated(&self) -> bool {
+        self.position < self.inflated_until
+    }
+
+    /// The next header; at the end of the file there is what the stream kept back.
+    pub(super) fn next_header(&mut self) -> Result<Option<Header>, PerfDataError> {
+        let header = self.next_in_file()?;
+        let Some(mut inflate) = self.inflate.take_if(|_| header.is_none()) else { return Ok(header) };
+        let mut records = Vec::new();
+        inflate.finish(&mut records);
+        // The file ends within this record.
+        records.append(&mut inflate.rest);
+        self.insert(0, records);
+        self.ended = false;
+        self.next_in_file()
+    }
+
+    /// Lets `records` be read when so many bytes more have been.
+    fn insert(&mut self, after: usize, records: Vec<u8>) {
+        self.inflated_until = self.position + (after + records.len()) as u64;
+        if let Some(left) = &mut self.left {
+            *left += records.len() as u64;
+        }
+        let at = (self.start + after).min(self.buffer.len());
+        self.buffer.splice(at..at, records);
+    }
+}
