@@ -15,7 +15,7 @@ use scxprof::sampler::attr::{sampling, EventSpec, Feature, Features, Scope};
 use scxprof::sampler::open::{Event, Watch};
 use scxprof::sampler::record::{decode, Record};
 use scxprof::sampler::{Hardware, Options as SamplerOptions, Target};
-use scxprof::session::{replay, Decider, Options, Outcome, Session, SessionError, Sink};
+use scxprof::session::{replay, threads_of, Decider, Options, Outcome, Session, SessionError, Sink};
 
 use super::{replayed, said, scxprof, Collect};
 
@@ -77,14 +77,27 @@ fn configuration(decider: &Decider) -> String {
     config::mitosis::to_json(&decided.decision.cells).unwrap()
 }
 
-/// Records `command` while a test sink looks on; `None` where this machine does not allow it.
-fn record(test: &str, source: Source, decider: Decider, command: &mut Command, dir: &Path) -> Option<(Sinks, Outcome)> {
+/// Starts a program without input and output; `None` where there is none.
+fn spawn(test: &str, command: &mut Command) -> Option<Child> {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+    child.inspect_err(|error| println!("SKIP: {test}: {command:?}: {error}")).ok()
+}
+
+/// Records `target` until the program ends that `work` starts, while a test sink looks on; `None` where this machine does not
+/// allow it.
+fn record(
+    test: &str,
+    source: Source,
+    (decider, target): (Decider, Target),
+    work: impl FnOnce() -> Option<Child>,
+    dir: &Path,
+) -> Option<(Sinks, Outcome)> {
     let roots = Roots::default();
     let options = Options {
         sampler: SamplerOptions {
             source,
             freq: decider.wants_code().then_some(997),
-            target: Target::System,
+            target,
             cpus: topology::online_cpus(&roots).unwrap(),
             mmap_pages: 1024,
             workers: None,
@@ -119,13 +132,7 @@ fn record(test: &str, source: Source, decider: Decider, command: &mut Command, d
         decider,
         recovered: (source == Source::Timer).then(|| RecoveredWriter::new(file())),
     };
-    let mut child = match command.stdin(Stdio::null()).stdout(Stdio::null()).spawn() {
-        Ok(child) => child,
-        Err(error) => {
-            println!("SKIP: {test}: {command:?}: {error}");
-            return None;
-        }
-    };
+    let mut child = work()?;
     let outcome = session.run(&mut sinks, |_| child.try_wait().unwrap().is_some());
     let meta = Meta::of_recording(&recorder, source, &roots, &outcome);
     recorder.finish(&roots).unwrap();
@@ -144,9 +151,8 @@ fn record(test: &str, source: Source, decider: Decider, command: &mut Command, d
 
 fn compare(test: &str, source: Source) {
     let dir = tempfile::tempdir().unwrap();
-    let mut work = Command::new("python3");
-    work.args(["-c", WORK]);
-    let Some((live, _)) = record(test, source, decider(source), &mut work, dir.path()) else { return };
+    let work = || spawn(test, Command::new("python3").args(["-c", WORK]));
+    let Some((live, _)) = record(test, source, (decider(source), Target::System), work, dir.path()) else { return };
     let (again, outcome, damage) = replayed(dir.path());
     assert_eq!(damage, Vec::<String>::new());
     assert!(live.collect.samples.len() > 20, "only {} samples", live.collect.samples.len());
@@ -209,8 +215,15 @@ fn a_report_is_the_same_again_with_the_names_of_its_code() {
         let begin = SystemTime::now();
         let mut decider = decider(Source::Timer);
         decider.keep_code();
-        let work = &mut Command::new(&program);
-        let Some((live, outcome)) = record(test, Source::Timer, decider, work.arg("2"), &profile) else { return };
+        // Of other programs the files may go between the two reports.
+        let Some(mut child) = spawn(test, Command::new(&program).arg("3")) else { return };
+        let mut tids = Vec::new();
+        while tids.len() < 5 && child.try_wait().unwrap().is_none() {
+            tids = threads_of(&[child.id()], &Roots::default()).unwrap_or_default();
+        }
+        let target = Target::Tasks { tids, enable_on_exec: false };
+        let recorded = record(test, Source::Timer, (decider, target), || Some(child), &profile);
+        let Some((live, outcome)) = recorded else { return };
         let mut decided = live.decider.decide(&OPTIONS).unwrap();
         let named = SymbolOptions { begin: Some(begin), ..SymbolOptions::default() };
         decided.symbols = symbolize(&outcome.modules, decided.codes(), &named);
