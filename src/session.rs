@@ -15,7 +15,6 @@ use crate::profile::hints::HintRecord;
 use crate::profile::recovered::{self, Recovered};
 use crate::profile::{ProfileError, Recorder};
 use crate::resolve::mapping::BuildId;
-use crate::resolve::threads::TaskSeen;
 use crate::resolve::{threads, Cgroups, Mapping, Maps, Modules, Roots, Threads};
 use crate::sample::{Sample, Source, ThreadIndex};
 use crate::sampler::attr::Feature;
@@ -30,6 +29,7 @@ mod hints;
 mod order;
 mod recovery;
 mod replay;
+mod reread;
 mod start;
 mod text;
 
@@ -41,6 +41,7 @@ use order::{Order, Released};
 use recovery::Recoverer;
 pub use recovery::{Yield, FRAMES_HIDDEN};
 pub use replay::replay;
+use reread::Reread;
 pub use start::{start_first, threads_of, NoProcess, NotStarted, Open, Skipped};
 pub(crate) use text::Numbers;
 
@@ -50,8 +51,6 @@ const TICK: Duration = Duration::from_millis(50);
 const CGROUP_AGE: u64 = 1_000_000_000;
 /// Threads whose cgroup from procfs is remembered.
 const MAX_CGROUPS_READ: usize = 1 << 16;
-/// procfs is read again after lost side-band at most so often.
-const REREAD: Duration = Duration::from_secs(1);
 
 /// Samples that are handed to the sink at once.
 const READY: usize = 64;
@@ -107,9 +106,6 @@ pub enum SessionError {
     #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),
 }
-
-/// The threads that procfs showed.
-type Seen = Result<Vec<TaskSeen>, crate::resolve::Error>;
 
 /// How far a capture is.
 #[derive(Debug, Clone, Copy)]
@@ -270,8 +266,7 @@ impl Session {
     pub fn run(mut self, sink: &mut dyn Sink, mut stop: impl FnMut(Progress) -> bool) -> Outcome {
         let wants_code = sink.wants_code();
         let mut accesses = 0;
-        let mut reread = Instant::now();
-        let mut rereading: Option<JoinHandle<Seen>> = None;
+        let mut reread = Reread::new(&self.roots, self.recorder.as_ref());
         let mut asked: Option<Instant> = None;
         loop {
             if self.names.is_none() && self.order.is_full() {
@@ -285,6 +280,7 @@ impl Session {
                 }
                 self.take_hints();
             }
+            reread.take(&mut self.order);
             if self.snapshot.as_ref().is_some_and(JoinHandle::is_finished) {
                 self.take_snapshot(wants_code);
             }
@@ -292,27 +288,7 @@ impl Session {
                 if self.order.is_due() {
                     accesses += names.release(&mut self.order, sink);
                 }
-                if let Some(thread) = rereading.take_if(|thread| thread.is_finished()) {
-                    match &self.recorder {
-                        Some(recorder) => {
-                            let seen = thread.join().ok().and_then(Result::ok).unwrap_or_default();
-                            let side_band = recorder.names(&seen);
-                            self.order.push(Batch { side_band, ..Batch::default() });
-                            let _ = names.cgroups.walk();
-                        }
-                        None => names.reseed(thread.join()),
-                    }
-                    reread = Instant::now();
-                }
-                if names.suspect && rereading.is_none() && reread.elapsed() >= REREAD {
-                    names.suspect = false;
-                    let roots = self.roots.clone();
-                    // A host can have very many threads: samples must not wait for that.
-                    rereading = std::thread::Builder::new()
-                        .name("reread".to_owned())
-                        .spawn(move || threads::snapshot(&roots))
-                        .ok();
-                }
+                reread.look(names, &mut self.order);
             }
             if asked.is_none_or(|asked| asked.elapsed() >= TICK) {
                 asked = Some(Instant::now());
@@ -326,6 +302,7 @@ impl Session {
         if let Some(watch) = &self.watch {
             watch.stop();
         }
+        reread.stop(&mut self.order);
         let duration = self.begin.elapsed();
         self.take_snapshot(wants_code);
         let Self { running, watch, names, recorder, mut order, mut notes, .. } = self;
@@ -476,16 +453,6 @@ impl Names {
         if let Err(error) = result {
             self.failures.push(error.to_string());
         }
-    }
-
-    /// Takes what procfs says after records were lost.
-    fn reseed(&mut self, seen: std::thread::Result<Seen>) {
-        // What cannot be read stays as it was, and the loss is counted already.
-        if let Ok(Ok(seen)) = seen {
-            self.threads.reseed(&seen);
-            self.maps.reseed(&seen);
-        }
-        let _ = self.cgroups.walk();
     }
 
     /// Hands what is complete to the sink; gives the number of accesses.

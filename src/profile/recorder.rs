@@ -18,7 +18,6 @@ use super::tracing;
 use super::writer::{self, PerfDataWriter};
 use super::ProfileError;
 use crate::resolve::mapping::BuildId;
-use crate::resolve::threads::TaskSeen;
 use crate::resolve::{symbols, Cgroups, Error, Roots};
 use crate::sampler::attr::layout;
 use crate::sampler::intake::Intake;
@@ -63,6 +62,8 @@ struct State {
     spool: Option<BufWriter<File>>,
     /// Until when each worker has handed over all.
     complete: Vec<u64>,
+    /// Since when a process is being recorded again.
+    renewing: u64,
     /// The latest time of a record.
     newest: u64,
     /// What was newest at the last mark.
@@ -115,6 +116,7 @@ impl Recorder {
                 writer: Some(writer),
                 spool: Some(BufWriter::with_capacity(1 << 16, spool)),
                 complete: vec![0; workers],
+                renewing: u64::MAX,
                 newest: 0,
                 marked: 0,
                 ids: events.iter().flat_map(|event| event.ids.iter().copied()).collect(),
@@ -196,38 +198,45 @@ impl Recorder {
     ) -> Result<(), Error> {
         let layout = self.layout;
         let mut intake = Intake::new(self.identity, self.reading.clone());
-        let mut out = |bytes: &[u8]| {
+        let mut out = |bytes: &[u8], _| {
             self.lock().write_front(bytes);
             for record in records(bytes) {
                 intake.take(record, &layout);
             }
             intake.batch().side_band.drain(..).for_each(&mut *known);
+            true
         };
         let mut snapshot = Snapshot { layout, out: &mut out };
         snapshot.kernel(roots);
         snapshot.cgroups(cgroups);
-        let result = snapshot.processes(roots, tids);
+        let result = snapshot.processes(roots, tids, &|| 0);
         let mut state = self.lock();
         state.cgroups.extend(cgroups.known().map(|(id, _)| id));
         state.unspool();
         result
     }
 
-    /// Writes the names of all threads again, after records were lost, and gives them as reading them again would.
-    pub fn names(&self, seen: &[TaskSeen]) -> Vec<TimedSideBand> {
+    /// Writes the threads and mappings of all processes again, after records were lost, and hands them to `known`, process by
+    /// process with its time, as reading them again would; until that says false.
+    pub fn renew(&self, roots: &Roots, known: &mut dyn FnMut(u64, Vec<TimedSideBand>) -> bool) {
         let mut intake = Intake::new(self.identity, self.reading.clone());
-        let mut side_band = Vec::new();
         let layout = self.layout;
-        let time = monotonic_ns();
-        let mut out = |bytes: &[u8]| {
+        let mut out = |bytes: &[u8], time| {
             self.records(bytes, time);
             for record in records(bytes) {
                 intake.take(record, &layout);
             }
-            side_band.append(&mut intake.batch().side_band);
+            known(time, std::mem::take(&mut intake.batch().side_band))
         };
-        Snapshot { layout, out: &mut out }.names(seen, time);
-        side_band
+        // Until they are written, no mark may say that all of their time is complete.
+        let now = || {
+            let mut state = self.lock();
+            state.renewing = monotonic_ns();
+            state.renewing
+        };
+        // What cannot be read stays as it was, and the loss is counted already.
+        let _ = Snapshot { layout, out: &mut out }.processes(roots, None, &now);
+        self.lock().renewing = u64::MAX;
     }
 
     /// Remembers the cgroups that no record names.
@@ -319,7 +328,7 @@ impl Tee for Recorder {
         if let Some(mark) = state.complete.get_mut(worker) {
             *mark = until;
         }
-        let all = state.complete.iter().copied().min().unwrap_or(0);
+        let all = state.complete.iter().copied().min().unwrap_or(0).min(state.renewing);
         // A reader gives out at a mark what was newest at the one before.
         if all > state.marked && state.newest > state.marked {
             state.marked = state.newest;

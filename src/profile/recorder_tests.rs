@@ -2,11 +2,17 @@
 
 use std::sync::Arc;
 
+use std::collections::BTreeMap;
+use std::fs;
+
 use super::*;
-use crate::profile::{Item, PerfData};
+use crate::profile::{Item, PerfData, Profile};
+use crate::sample::{Comm, Place, Sample};
 use crate::sampler::attr::{sampling, side_band, EventSpec, Features, Scope};
 use crate::sampler::encode::encode;
 use crate::sampler::record::{decode, Record, SampleId, SampleRecord};
+use crate::sampler::SideBand;
+use crate::session::{replay, Sink};
 
 const OWN: u64 = 11;
 
@@ -66,4 +72,121 @@ fn a_sample_with_the_id_of_another_profiler_gets_ours() {
     }
     assert_eq!(ids, [(OWN, 0), (OWN, 0), (12, 0), (OWN, 0)]);
     assert_eq!(kinds.len(), ring.len());
+}
+
+/// A procfs with these processes: name and mappings of each.
+fn procfs(dir: &Path, processes: &BTreeMap<u32, (&str, String)>) -> Roots {
+    let proc = dir.join("proc");
+    let _ = fs::remove_dir_all(&proc);
+    for (pid, (name, maps)) in processes {
+        let process = proc.join(pid.to_string());
+        fs::create_dir_all(process.join(format!("task/{pid}"))).unwrap();
+        fs::write(process.join(format!("task/{pid}/comm")), format!("{name}\n")).unwrap();
+        fs::write(process.join("maps"), maps).unwrap();
+    }
+    Roots { proc, ..Roots::default() }
+}
+
+#[derive(Default)]
+struct Seen(Vec<(u64, Option<Comm>, Option<Place>)>);
+
+impl Sink for Seen {
+    fn sample(&mut self, sample: &Sample, _: &mut Cgroups) {
+        self.0.push((sample.time, sample.comm, sample.place));
+    }
+}
+
+#[test]
+fn what_was_lost_is_recorded_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let maps = |inode: u64| format!("00001000-00003000 rw-s 00000000 08:01 {inode} /dev/shm/x\n");
+    let before = BTreeMap::from([(7, ("web", maps(9))), (8, ("db", maps(9)))]);
+    let roots = procfs(dir.path(), &before);
+    let recorder = recorder(dir.path());
+    recorder.snapshot(&roots, None, &Cgroups::recorded(), &mut |_| {}).unwrap();
+    let first = monotonic_ns();
+    recorder.records(&bytes(&recorder, &fault(OWN, first), first), first);
+    // The process maps another file there and calls itself otherwise, and all records of it are lost.
+    let after = BTreeMap::from([(7, ("renamed", maps(10))), (8, ("db", maps(9))), (11, ("new", maps(10)))]);
+    let roots = procfs(dir.path(), &after);
+    let lost = Record::Lost { id: OWN, lost: 3 };
+    recorder.records(&bytes(&recorder, &lost, first + 1), first + 1);
+    let begin = monotonic_ns();
+    let mut live = Vec::new();
+    let mut asked = 0;
+    recorder.renew(&roots, &mut |_, mut side_band| {
+        live.append(&mut side_band);
+        asked += 1;
+        true
+    });
+    let end = monotonic_ns();
+    assert_eq!(asked, 3, "process by process");
+    let mut until_told = 0;
+    recorder.renew(&roots, &mut |_, _| {
+        until_told += 1;
+        false
+    });
+    assert_eq!(until_told, 1);
+    assert!(live.iter().all(|side| (begin..=end).contains(&side.time)), "at the time at which it was read");
+    let named = |pid: u32, name: &str| {
+        live.iter().any(
+            |side| matches!(&side.what, SideBand::Comm { pid: of, comm, .. } if (*of, *comm) == (pid, name.into())),
+        )
+    };
+    assert!(named(7, "renamed") && named(8, "db") && named(11, "new"));
+    let last = monotonic_ns();
+    recorder.records(&bytes(&recorder, &fault(OWN, last), last), last);
+    recorder.finish(&roots).unwrap();
+
+    let mut profile = Profile::open(dir.path()).unwrap();
+    let mut seen = Seen::default();
+    replay(&mut profile, 1 << 20, &mut seen, || false).unwrap();
+    let shared = |ino| Some(Place::Shared { dev: libc::makedev(8, 1), ino, offset: 0 });
+    assert_eq!(seen.0, [(first, Some("web".into()), shared(9)), (last, Some("renamed".into()), shared(10))]);
+
+    // What a reader takes is what the session took.
+    let Some(perf_data) = Profile::open(dir.path()).ok().map(|profile| profile.records) else { unreachable!() };
+    let crate::profile::Records::PerfData(mut perf_data) = perf_data else { unreachable!() };
+    let mut intake = Intake::new(recorder.identity(), recorder.reading().clone());
+    while let Some(item) = perf_data.next_item().unwrap() {
+        if let Item::Record { bytes, layout, .. } = item {
+            intake.take(bytes, layout);
+        }
+    }
+    let read: Vec<_> = std::mem::take(&mut intake.batch().side_band);
+    let renewed: Vec<_> = read.into_iter().filter(|side| (begin..=end).contains(&side.time)).collect();
+    assert_eq!(renewed, live);
+}
+
+#[test]
+fn no_mark_passes_what_is_being_recorded_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let roots = procfs(dir.path(), &BTreeMap::from([(7, ("web", String::new()))]));
+    let recorder = recorder(dir.path());
+    recorder.snapshot(&roots, None, &Cgroups::recorded(), &mut |_| {}).unwrap();
+    // Newer than all that is recorded again, so that a second mark would say that it is complete.
+    let newest = monotonic_ns() + 1_000_000_000_000;
+    let mark = |step| {
+        recorder.records(&bytes(&recorder, &fault(OWN, newest + step), newest + step), newest + step);
+        recorder.complete(0, u64::MAX);
+    };
+    recorder.renew(&roots, &mut |_, _| {
+        mark(0);
+        mark(1);
+        true
+    });
+    mark(2);
+    recorder.finish(&roots).unwrap();
+    let mut file = PerfData::open(File::open(dir.path().join("perf.data")).unwrap()).unwrap();
+    let mut order = Vec::new();
+    while let Some(item) = file.next_item().unwrap() {
+        match item {
+            Item::Round => order.push(None),
+            Item::Record { bytes, .. } if Header::read(bytes).unwrap().kind == sys::PERF_RECORD_SAMPLE => {
+                order.push(Some(order.len()));
+            }
+            Item::Record { .. } => {}
+        }
+    }
+    assert_eq!(order, [Some(0), None, Some(2), Some(3), None]);
 }

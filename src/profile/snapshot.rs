@@ -1,7 +1,8 @@
-//! What exists when a recording begins, as the records that would have told of it; so that a profile stands alone.
+//! What exists when a recording begins, as the records that would have told of it; so that a profile stands alone. The same
+//! again where records were lost.
 //!
 //! perf makes the same records (tools/perf/util/synthetic-events.c): a name for each thread, a fork for each that is not its
-//! process's first, the mappings of each process, the cgroups. Their time is 0, before all others.
+//! process's first, the mappings of each process, the cgroups. At the beginning their time is 0, before all others.
 
 use std::fs;
 use std::path::Path;
@@ -17,10 +18,11 @@ const MISC_USER: u16 = 2;
 /// `PROT_EXEC` (asm-generic/mman-common.h).
 const PROT_EXEC: u32 = 4;
 
-/// Makes records and hands them out process by process.
+/// Makes records and hands them out process by process, with their time.
 pub(crate) struct Snapshot<'a> {
     pub layout: Layout,
-    pub out: &'a mut dyn FnMut(&[u8]),
+    /// False where nobody wants more of them.
+    pub out: &'a mut dyn FnMut(&[u8], u64) -> bool,
 }
 
 impl Snapshot<'_> {
@@ -38,7 +40,7 @@ impl Snapshot<'_> {
         };
         let mut bytes = Vec::new();
         self.encode(&record, MISC_KERNEL, 0, &mut bytes);
-        (self.out)(&bytes);
+        (self.out)(&bytes, 0);
     }
 
     /// The cgroups that are known.
@@ -47,48 +49,47 @@ impl Snapshot<'_> {
         for (id, path) in cgroups.known() {
             self.encode(&Record::Cgroup { id, path }, 0, 0, &mut bytes);
         }
-        (self.out)(&bytes);
+        (self.out)(&bytes, 0);
     }
 
-    /// The processes that have one of `tids` among their threads; all processes where there are none to choose by.
+    /// The processes that have one of `tids` among their threads; all processes where there are none to choose by. `now` is
+    /// asked before each is read: what it does meanwhile has a later time and is not undone by what was read.
     ///
     /// # Errors
     /// The directory of processes cannot be read. A process that ends meanwhile is left out.
-    pub(crate) fn processes(&mut self, roots: &Roots, tids: Option<&[u32]>) -> Result<(), Error> {
-        let mut seen = threads::snapshot(roots)?;
-        seen.sort_by_key(|task| (task.pid, task.tid != task.pid, task.tid));
-        for process in seen.chunk_by(|a, b| a.pid == b.pid) {
+    pub(crate) fn processes(
+        &mut self,
+        roots: &Roots,
+        tids: Option<&[u32]>,
+        now: &dyn Fn() -> u64,
+    ) -> Result<(), Error> {
+        for pid in threads::processes(roots)? {
+            let time = now();
+            let mut process = threads::of_process(roots, pid);
             if tids.is_some_and(|tids| !process.iter().any(|task| tids.contains(&task.tid))) {
                 continue;
             }
+            process.sort_by_key(|task| (task.tid != pid, task.tid));
             let mut bytes = Vec::new();
-            for task in process {
-                let (pid, tid) = (task.pid, task.tid);
+            for task in &process {
+                let tid = task.tid;
                 if tid != pid {
-                    let fork = Record::Fork { pid, ppid: pid, tid, ptid: pid, time: 0 };
-                    self.encode(&fork, MISC_FORK_EXEC, 0, &mut bytes);
+                    let fork = Record::Fork { pid, ppid: pid, tid, ptid: pid, time };
+                    self.encode(&fork, MISC_FORK_EXEC, time, &mut bytes);
                 }
-                self.encode(&Record::Comm { pid, tid, exec: false, comm: task.comm.as_bytes() }, 0, 0, &mut bytes);
+                self.encode(&Record::Comm { pid, tid, exec: false, comm: task.comm.as_bytes() }, 0, time, &mut bytes);
             }
-            if let Some(task) = process.first() {
-                self.mappings(&roots.proc, task.pid, &mut bytes);
+            if !process.is_empty() {
+                self.mappings(&roots.proc, pid, time, &mut bytes);
             }
-            (self.out)(&bytes);
+            if !(self.out)(&bytes, time) {
+                break;
+            }
         }
         Ok(())
     }
 
-    /// The names of all threads, as they are at `time`.
-    pub(crate) fn names(&mut self, seen: &[threads::TaskSeen], time: u64) {
-        let mut bytes = Vec::new();
-        for task in seen {
-            let record = Record::Comm { pid: task.pid, tid: task.tid, exec: false, comm: task.comm.as_bytes() };
-            self.encode(&record, 0, time, &mut bytes);
-        }
-        (self.out)(&bytes);
-    }
-
-    fn mappings(&self, proc: &Path, pid: u32, bytes: &mut Vec<u8>) {
+    fn mappings(&self, proc: &Path, pid: u32, time: u64, bytes: &mut Vec<u8>) {
         let Ok(text) = fs::read(proc.join(format!("{pid}/maps"))) else { return };
         for mapping in text.split(|&byte| byte == b'\n').filter_map(parse_line) {
             let file = MappedFile::Inode {
@@ -109,7 +110,7 @@ impl Snapshot<'_> {
                 data: mapping.prot & PROT_EXEC == 0,
                 filename: if mapping.path.is_empty() { b"//anon" } else { &mapping.path },
             };
-            self.encode(&record, MISC_USER, 0, bytes);
+            self.encode(&record, MISC_USER, time, bytes);
         }
     }
 

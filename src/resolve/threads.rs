@@ -244,20 +244,30 @@ impl Threads {
 /// # Errors
 /// The directory itself cannot be read.
 pub fn snapshot(roots: &Roots) -> Result<Vec<TaskSeen>, Error> {
+    Ok(processes(roots)?.into_iter().flat_map(|pid| of_process(roots, pid)).collect())
+}
+
+/// Every process that procfs shows.
+///
+/// # Errors
+/// The directory itself cannot be read.
+pub(crate) fn processes(roots: &Roots) -> Result<Vec<u32>, Error> {
     let failed = |source| Error::Read { path: roots.proc.clone(), source };
-    let mut seen = Vec::new();
+    let mut pids = Vec::new();
     for entry in fs::read_dir(&roots.proc).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let Some(pid) = pid_of(&entry.file_name()) else { continue };
-        let Ok(tasks) = fs::read_dir(entry.path().join("task")) else { continue };
-        for task in tasks.flatten() {
-            let Some(tid) = pid_of(&task.file_name()) else { continue };
-            if let Some(comm) = read_comm(&task.path().join("comm")) {
-                seen.push(TaskSeen { pid, tid, comm });
-            }
-        }
+        pids.extend(pid_of(&entry.map_err(failed)?.file_name()));
     }
-    Ok(seen)
+    Ok(pids)
+}
+
+/// The threads of a process; none where it has ended.
+pub(crate) fn of_process(roots: &Roots, pid: u32) -> Vec<TaskSeen> {
+    let tasks = fs::read_dir(roots.proc.join(format!("{pid}/task"))).into_iter().flatten().flatten();
+    let seen = tasks.filter_map(|task| {
+        let tid = pid_of(&task.file_name())?;
+        Some(TaskSeen { pid, tid, comm: read_comm(&task.path().join("comm"))? })
+    });
+    seen.collect()
 }
 
 fn read_comm(path: &Path) -> Option<Comm> {

@@ -37,6 +37,8 @@ pub(super) struct Order {
     keys: Vec<u128>,
     side_band: Vec<TimedSideBand>,
     complete: Vec<u64>,
+    /// What is later is kept, whatever the workers say.
+    hold: u64,
     released: u64,
     limit: usize,
     /// Time of the oldest sample that came in, [`u64::MAX`] before it.
@@ -83,6 +85,7 @@ impl Order {
             keys: Vec::new(),
             side_band: Vec::new(),
             complete: vec![0; workers],
+            hold: u64::MAX,
             released: 0,
             limit: limit.clamp(1, CHUNK / 2),
             first: u64::MAX,
@@ -127,6 +130,16 @@ impl Order {
         self.chunks.push_back(Chunk { left: samples.len(), samples });
     }
 
+    /// Takes side-band in that no worker read.
+    pub(super) fn extend(&mut self, side_band: Vec<TimedSideBand>) {
+        self.side_band.extend(side_band);
+    }
+
+    /// Keeps what is later than `until` until something else is said: side-band may come that is older.
+    pub(super) fn hold(&mut self, until: u64) {
+        self.hold = until;
+    }
+
     /// True where [`Order::release`] would do enough to be worth its sorting.
     pub(super) fn is_due(&self) -> bool {
         let mark = self.mark();
@@ -145,7 +158,7 @@ impl Order {
     }
 
     fn mark(&self) -> u64 {
-        self.complete.iter().copied().min().unwrap_or(u64::MAX)
+        self.complete.iter().copied().min().unwrap_or(u64::MAX).min(self.hold)
     }
 
     /// Gives out what is complete, oldest first, side-band before a sample of the same time.
@@ -302,6 +315,19 @@ mod tests {
         order.push(batch(0, u64::MAX, &[u64::MAX - 1, 30_000], &[]));
         assert_eq!(released(&mut order).len(), 3);
         assert!(order.chunks.is_empty() && order.keys.is_empty());
+    }
+
+    #[test]
+    fn what_is_held_waits_for_its_side_band() {
+        let mut order = Order::new(1, 10);
+        order.push(batch(0, 100, &[40, 60], &[]));
+        order.hold(50);
+        assert_eq!(released(&mut order), [('s', 40)]);
+        order.extend(batch(0, 0, &[], &[55]).side_band);
+        assert_eq!(released(&mut order), []);
+        order.hold(u64::MAX);
+        assert_eq!(released(&mut order), [('n', 55), ('s', 60)]);
+        assert_eq!(order.late, 0);
     }
 
     proptest::proptest! {
