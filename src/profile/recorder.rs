@@ -68,7 +68,7 @@ struct State {
     newest: u64,
     /// What was newest at the last mark.
     marked: u64,
-    /// The ids that samples may carry, and the first of them.
+    /// The ids that records may carry, and the first of them.
     ids: FxHashSet<u64>,
     first_id: u64,
     cgroups: FxHashSet<u64>,
@@ -83,7 +83,7 @@ struct State {
 }
 
 impl Recorder {
-    /// Begins perf.data in `dir` for what `sampler` has open.
+    /// Begins perf.data in `dir` for what `sampler` has open, which is all that it will open.
     ///
     /// # Errors
     /// The file cannot be written, or an event does not say its id.
@@ -384,9 +384,10 @@ impl State {
         self.check(result);
     }
 
-    /// Remembers the files of code and the cgroups that the records name. Gives where samples have an id that is none of
+    /// Remembers the files of code and the cgroups that the records name. Gives where records have an id that is none of
     /// ours: where another profiler samples the same software event, the kernel can write that one's id into our sample
-    /// (seen on 6.18; perf_prepare_sample() fills the fields once for all events), and perf refuses the whole file then.
+    /// (seen on 6.18; perf_prepare_sample() fills the fields once for all events), and perf refuses the whole file then. So it
+    /// would for an event that was opened later; the sampler opens none, for a CPU that comes online neither.
     fn note(&mut self, bytes: &[u8]) -> Vec<usize> {
         let mut strange = Vec::new();
         let mut end = 0;
@@ -396,14 +397,15 @@ impl State {
             let Some(header) = Header::read(record) else { continue };
             let word =
                 |at: usize| record.get(at..).and_then(|rest| rest.first_chunk::<4>()).copied().unwrap_or_default();
+            // All our samples begin with their id, and all other records end with it (PERF_SAMPLE_IDENTIFIER).
+            let is_sample = header.kind == sys::PERF_RECORD_SAMPLE;
+            let at = if is_sample { 8 } else { record.len().saturating_sub(8) };
+            let id = record.get(at..).and_then(|rest| rest.first_chunk::<8>()).map_or(0, |id| u64::from_ne_bytes(*id));
+            // Records of the snapshot have none.
+            if (is_sample || id != 0) && !self.ids.contains(&id) {
+                strange.push(begin + at);
+            }
             match header.kind {
-                // All our samples begin with their id.
-                sys::PERF_RECORD_SAMPLE => {
-                    let id = record.get(8..).and_then(|rest| rest.first_chunk::<8>()).map(|id| u64::from_ne_bytes(*id));
-                    if id.is_some_and(|id| !self.ids.contains(&id)) {
-                        strange.push(begin + 8);
-                    }
-                }
                 // prot is at 64 (struct perf_record_mmap2).
                 sys::PERF_RECORD_MMAP2 if u32::from_ne_bytes(word(64)) & 4 != 0 => self.note_file(record),
                 sys::PERF_RECORD_CGROUP => {

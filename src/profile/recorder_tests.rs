@@ -38,40 +38,50 @@ fn bytes(recorder: &Recorder, record: &Record<'_>, time: u64) -> Vec<u8> {
     bytes
 }
 
+/// The same record with another id at its end.
+fn with_id(mut record: Vec<u8>, id: u64) -> Vec<u8> {
+    let at = record.len() - 8;
+    record[at..].copy_from_slice(&id.to_ne_bytes());
+    record
+}
+
 fn fault(id: u64, time: u64) -> Record<'static> {
     Record::Sample(SampleRecord { identifier: id, pid: 7, tid: 7, time, addr: 0x1000, ..SampleRecord::default() })
 }
 
 #[test]
-fn a_sample_with_the_id_of_another_profiler_gets_ours() {
+fn a_record_with_the_id_of_another_event_gets_one_of_ours() {
     let dir = tempfile::tempdir().unwrap();
     let recorder = recorder(dir.path());
+    let comm = bytes(&recorder, &Record::Comm { pid: 7, tid: 7, exec: false, comm: b"web" }, 25);
     let ring = [
         bytes(&recorder, &fault(OWN, 10), 10),
         bytes(&recorder, &fault(999, 20), 20),
-        bytes(&recorder, &Record::Comm { pid: 7, tid: 7, exec: false, comm: b"web" }, 25),
+        comm.clone(),
+        with_id(comm.clone(), 0),
         bytes(&recorder, &fault(12, 30), 30),
+        // As of an event that was opened after the recording began.
+        with_id(comm.clone(), 31),
         bytes(&recorder, &fault(u64::MAX, 40), 40),
     ];
     recorder.records(&ring.concat(), 40);
     recorder.finish(&Roots::default()).unwrap();
     let mut file = PerfData::open(File::open(dir.path().join("perf.data")).unwrap()).unwrap();
     let mut ids = Vec::new();
-    let mut kinds = Vec::new();
     while let Some(item) = file.next_item().unwrap() {
         let Item::Record { bytes, event, layout } = item else { continue };
-        let expected = &ring[kinds.len()];
-        match decode(bytes, layout).unwrap().1 {
-            Record::Sample(sample) => {
-                ids.push((sample.identifier, event));
-                assert_eq!((&bytes[..8], &bytes[16..]), (&expected[..8], &expected[16..]), "all else is as it was");
-            }
-            _ => assert_eq!(bytes, expected),
-        }
-        kinds.push(event);
+        let expected = &ring[ids.len()];
+        let (_, record, id) = decode(bytes, layout).unwrap();
+        let at = if let Record::Sample(sample) = record {
+            ids.push((sample.identifier, event));
+            8
+        } else {
+            ids.push((id.identifier, event));
+            bytes.len() - 8
+        };
+        assert_eq!((&bytes[..at], &bytes[at + 8..]), (&expected[..at], &expected[at + 8..]), "all else is as it was");
     }
-    assert_eq!(ids, [(OWN, 0), (OWN, 0), (12, 0), (OWN, 0)]);
-    assert_eq!(kinds.len(), ring.len());
+    assert_eq!(ids, [(OWN, 0), (OWN, 0), (22, 1), (0, 0), (12, 0), (OWN, 0), (OWN, 0)]);
 }
 
 /// A procfs with these processes: name and mappings of each.
