@@ -171,6 +171,7 @@ fn captured(child: &Child) -> Result<Vec<Captured>, SamplerError> {
         proc: "/proc".into(),
         sys: "/sys".into(),
         child_pid_namespace: false,
+        raise_open_files: false,
     };
     let running = Sampler::open(&options)?.start(None)?;
     let begin = Instant::now();

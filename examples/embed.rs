@@ -30,6 +30,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
     let found = capture.run()?;
     println!("{}", found.mitosis()?);
-    eprintln!("{} accesses; locality {:?}", count.0, found.report.locality);
+    eprintln!("{} accesses; locality {:?}", count.0, found.report()?.locality);
     Ok(())
 }

@@ -1,8 +1,7 @@
 //! What a host can do for scxprof: each source and each thing that it needs, tried as a run would try it.
 //!
-//! [`examine`] asks the kernel (a [`Kernel`], [`Live`] or a test's) and reads the host under its [`Roots`], and gives a
-//! [`Report`] of [`Check`]s. A check that fails says the sentence that a failing run would say. [`selftest`] samples a load
-//! of which everything is known.
+//! [`examine`] asks the kernel and reads the host under its [`Roots`], and gives a [`Report`] of [`Check`]s. A check that fails
+//! says the sentence that a failing run would say.
 
 use std::fmt;
 use std::fs;
@@ -13,16 +12,19 @@ use crate::resolve::Roots;
 use crate::sample::Source;
 use crate::sampler::SamplerError;
 
+#[doc(hidden)]
 pub mod bpf;
 mod fields;
 mod hardware;
 mod host;
 mod kernel;
-pub mod load;
+pub(crate) mod load;
 mod rights;
-pub mod selftest;
+pub(crate) mod selftest;
 mod table;
 
+// For tests, which answer in the kernel's place.
+#[doc(hidden)]
 pub use kernel::{Attempt, Hierarchy, Kernel, Live, Watched, MMAP_PAGES};
 pub use table::{table, Style};
 
@@ -68,6 +70,7 @@ impl fmt::Display for State {
 /// What a check is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Group {
     /// A source of data addresses, in the order in which `auto` tries them.
     Sources,
@@ -100,6 +103,7 @@ impl Group {
 
 /// One thing that was tried or looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Check {
     /// What it is about.
     pub group: Group,
@@ -116,37 +120,37 @@ pub struct Check {
 impl Check {
     /// It works, and this was found.
     #[must_use]
-    pub fn works(group: Group, name: &'static str, why: impl Into<String>) -> Self {
+    pub(crate) fn works(group: Group, name: &'static str, why: impl Into<String>) -> Self {
         Self { group, name, state: State::Works, why: why.into(), help: None }
     }
 
     /// It works in part, and this is what is missing.
     #[must_use]
-    pub fn partly(group: Group, name: &'static str, why: impl Into<String>) -> Self {
+    pub(crate) fn partly(group: Group, name: &'static str, why: impl Into<String>) -> Self {
         Self { state: State::Partly, ..Self::works(group, name, why) }
     }
 
     /// It does not work, and this is why.
     #[must_use]
-    pub fn does_not(group: Group, name: &'static str, why: impl Into<String>) -> Self {
+    pub(crate) fn does_not(group: Group, name: &'static str, why: impl Into<String>) -> Self {
         Self { state: State::DoesNot, ..Self::works(group, name, why) }
     }
 
     /// It was not tried, and this is why.
     #[must_use]
-    pub fn not_tested(group: Group, name: &'static str, why: impl Into<String>) -> Self {
+    pub(crate) fn not_tested(group: Group, name: &'static str, why: impl Into<String>) -> Self {
         Self { state: State::NotTested, ..Self::works(group, name, why) }
     }
 
     /// The check with what would help.
     #[must_use]
-    pub fn help(self, help: impl Into<String>) -> Self {
+    pub(crate) fn help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
     }
 
     /// What a failed attempt to sample says, in the words of a failed run.
     #[must_use]
-    pub fn failed(group: Group, name: &'static str, error: &SamplerError) -> Self {
+    pub(crate) fn failed(group: Group, name: &'static str, error: &SamplerError) -> Self {
         Self { help: error.help().map(str::to_owned), ..Self::does_not(group, name, error.why()) }
     }
 }
@@ -163,6 +167,7 @@ impl fmt::Display for Check {
 
 /// What is known of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Report {
     /// The schema's version.
     pub version: u32,
@@ -249,9 +254,16 @@ impl Trial {
     }
 }
 
-/// Tries everything.
+/// Tries everything. The soft `RLIMIT_NOFILE` of this process is raised where the events need it, as `scxprof run` does.
 #[must_use]
-pub fn examine(roots: &Roots, kernel: &dyn Kernel) -> Report {
+pub fn examine(roots: &Roots) -> Report {
+    examine_with(roots, &Live::new(roots))
+}
+
+/// As [`examine`], of another kernel.
+#[doc(hidden)]
+#[must_use]
+pub fn examine_with(roots: &Roots, kernel: &dyn Kernel) -> Report {
     let trials: Vec<_> = Source::ALL.into_iter().map(|source| Trial::new(kernel, source)).collect();
     let mut checks: Vec<_> = trials.iter().map(Trial::check).collect();
     checks.extend(hardware::checks(roots, &trials));

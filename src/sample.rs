@@ -210,6 +210,7 @@ pub enum Access {
 
 /// How a candidate's address was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Method {
     /// The instruction at ip.
     A,

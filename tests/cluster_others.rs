@@ -147,7 +147,9 @@ fn other_methods() {
             for sample in &stream.samples {
                 sharing.add(sample);
             }
-            let own = sharing.solve(&Options { stability: false, ..Options::default() }).labels();
+            let mut options = Options::default();
+            options.stability = false;
+            let own = sharing.solve(&options).labels();
             let all = [linkage(&raw, 0.05), linkage(&idf, 0.25 * largest(&idf)), louvain(&idf), own];
             for (sum, labels) in sums.iter_mut().zip(all) {
                 *sum += adjusted_rand_index(&labels, &stream.truth) / 10.0;

@@ -19,10 +19,9 @@ fn quality(scenario: &Scenario, seeds: u64) -> (f64, f64, f64) {
             for sample in &stream.samples {
                 sharing.add(sample);
             }
-            adjusted_rand_index(
-                &sharing.solve(&Options { stability: false, ..Options::default() }).labels(),
-                &stream.truth,
-            )
+            let mut options = Options::default();
+            options.stability = false;
+            adjusted_rand_index(&sharing.solve(&options).labels(), &stream.truth)
         })
         .collect();
     all.sort_by(f64::total_cmp);

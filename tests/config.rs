@@ -45,7 +45,7 @@ fn golden(name: &str, options: &GroupOptions, target_cpus: usize) {
         .collect();
     let groups = Groups::new(options).unwrap();
     let tally = tallied(&groups, &samples);
-    let decision = decide(&groups, &tally, &Members::default(), &Options { min_share: 0.05, target_cpus }).unwrap();
+    let decision = decide(&groups, &tally, &Members::default(), &Options::new(0.05, target_cpus)).unwrap();
     let json = mitosis::to_json(&decision.cells).unwrap();
     let mut text = summary(&groups, &tally, false);
     for note in &decision.notes {
@@ -72,11 +72,9 @@ fn golden_collisions() {
 
 #[test]
 fn golden_named_cells() {
-    let options = GroupOptions {
-        cells: vec![r"db=/postgresql@[0-9]+-\w+\.service$".to_owned(), r#"odd "name"=\.scope$"#.to_owned()],
-        workload: Some(r"/user\.slice".to_owned()),
-        ..GroupOptions::default()
-    };
+    let mut options = GroupOptions::default();
+    options.cells = vec![r"db=/postgresql@[0-9]+-\w+\.service$".to_owned(), r#"odd "name"=\.scope$"#.to_owned()];
+    options.workload = Some(r"/user\.slice".to_owned());
     golden("named-cells", &options, 4);
 }
 
@@ -138,8 +136,9 @@ fn samples() -> impl Strategy<Value = Samples> {
 
 static DEFAULT: LazyLock<Groups> = LazyLock::new(|| Groups::new(&GroupOptions::default()).unwrap());
 static NAMED: LazyLock<Groups> = LazyLock::new(|| {
-    let cells = vec![r"db=/db\.service$".to_owned()];
-    Groups::new(&GroupOptions { cells, ..GroupOptions::default() }).unwrap()
+    let mut options = GroupOptions::default();
+    options.cells.push(r"db=/db\.service$".to_owned());
+    Groups::new(&options).unwrap()
 });
 
 proptest! {
@@ -155,7 +154,7 @@ proptest! {
     ) {
         let groups = if named { &*NAMED } else { &*DEFAULT };
         let tally = tallied(groups, &samples);
-        let decision = decide(groups, &tally, &Members::default(), &Options { min_share, target_cpus }).unwrap();
+        let decision = decide(groups, &tally, &Members::default(), &Options::new(min_share, target_cpus)).unwrap();
         let json = mitosis::to_json(&decision.cells).unwrap();
         prop_assert!(json.ends_with("]\n"));
         prop_assert_eq!(&mitosis::parse(&json).unwrap(), &decision.cells);
@@ -168,7 +167,7 @@ proptest! {
             let comm = Comm::new(comm);
             let Assigned { cell, subcell } = consumer.assign(path, comm.as_bytes());
             let cell = cell.unwrap();
-            prop_assert_eq!(&decision.cells[cell].name, &groups.specs()[groups.group_of(path)].name);
+            prop_assert_eq!(&decision.cells[cell].name, &groups.specs()[groups.home(path).group].name);
             let own = subcell.filter(|&subcell| !decision.cells[cell].subcells[subcell].is_catch_all());
             prop_assert_eq!(subcell.is_none(), decision.cells[cell].subcells.is_empty());
             if let Some(own) = own {

@@ -15,7 +15,7 @@ use scxprof::sample::Comm;
 
 const SHOP: &str = "/workload.slice/workload-tw-demo.allotment.slice";
 const APP: &str = "/workload.slice/app.service";
-const OPTIONS: Options = Options { min_share: 0.05, target_cpus: 64 };
+const OPTIONS: Options = Options::new(0.05, 64);
 
 static GROUPS: LazyLock<Groups> = LazyLock::new(|| Groups::new(&GroupOptions::default()).unwrap());
 
@@ -467,7 +467,7 @@ proptest! {
         for (a, b, accesses) in between {
             members.affinity.add(a, b, f64::from(accesses));
         }
-        let decision = decide(&GROUPS, &tally, &members, &Options { min_share, target_cpus: 8 }).unwrap();
+        let decision = decide(&GROUPS, &tally, &members, &Options::new(min_share, 8)).unwrap();
         let json = mitosis::to_json(&decision.cells);
         prop_assert!(json.is_ok(), "{:?}", json);
         prop_assert_eq!(&mitosis::parse(&json.unwrap()).unwrap(), &decision.cells);

@@ -115,7 +115,8 @@ struct Machine {
 
 fn machine(name: &str) -> Machine {
     let root = sysfs::machine(name);
-    let roots = Roots { sys: root.path().to_owned(), ..Roots::default() };
+    let mut roots = Roots::default();
+    root.path().clone_into(&mut roots.sys);
     Machine { pmus: Pmus::read(root.path()).unwrap(), cpus: online_cpus(&roots).unwrap() }
 }
 
@@ -129,8 +130,15 @@ impl Machine {
     }
 }
 
+/// The default with what `set` changes.
+fn hardware(set: impl FnOnce(&mut Hardware)) -> Hardware {
+    let mut hardware = Hardware::default();
+    set(&mut hardware);
+    hardware
+}
+
 fn stores() -> Hardware {
-    Hardware { stores: true, ..Hardware::default() }
+    hardware(|it| it.stores = true)
 }
 
 #[test]
@@ -230,24 +238,23 @@ fn what_is_asked_of_pebs() {
         let names: std::collections::BTreeSet<_> = now.keys().chain(default.keys()).copied().collect();
         names.iter().filter(differs).map(|&name| (name, now.get(name).copied().unwrap_or(0))).collect::<Vec<_>>()
     };
-    let with = Hardware::default;
-    assert_eq!(changed(Hardware { ldlat: Some(300), ..with() }), [("config1", 300)]);
-    assert_eq!(changed(Hardware { pace: Pace::Period(2003), ..with() }), [("sample_period", 2003)]);
+    assert_eq!(changed(hardware(|it| it.ldlat = Some(300))), [("config1", 300)]);
+    assert_eq!(changed(hardware(|it| it.pace = Pace::Period(2003))), [("sample_period", 2003)]);
     // A union: sample_freq.
-    assert_eq!(changed(Hardware { pace: Pace::Frequency(4000), ..with() }), [("freq", 1), ("sample_period", 4000)]);
-    assert_eq!(changed(Hardware { kernel: true, ..with() }), [("exclude_kernel", 0)]);
-    assert_eq!(changed(Hardware { batched: true, ..with() }), [("sample_type", BATCHED)]);
-    let batched = machine.pebs(&Hardware { batched: true, ..with() });
+    assert_eq!(changed(hardware(|it| it.pace = Pace::Frequency(4000))), [("freq", 1), ("sample_period", 4000)]);
+    assert_eq!(changed(hardware(|it| it.kernel = true)), [("exclude_kernel", 0)]);
+    assert_eq!(changed(hardware(|it| it.batched = true)), [("sample_type", BATCHED)]);
+    let batched = machine.pebs(&hardware(|it| it.batched = true));
     let spec = &batched.events[0].spec;
     let clock = fields(&sampling(spec, spec.wants, Scope { sched_clock: true, ..Scope::default() }, 8192));
     assert_eq!((clock.get("use_clockid"), clock.get("clockid")), (None, None), "large PEBS keeps its own clock");
 
-    let too_much = Hardware { ldlat: Some(65_536), ..with() };
+    let too_much = hardware(|it| it.ldlat = Some(65_536));
     let error = pebs(&machine.pmus.pebs().unwrap(), &too_much, &machine.cpus).unwrap_err();
     assert!(!error.is_unsupported() && error.to_string().contains("65535"), "{error}");
-    let steer = machine.pebs(&Hardware { pace: Pace::Rate(200), ..with() }).events[0].steer.unwrap();
+    let steer = machine.pebs(&hardware(|it| it.pace = Pace::Rate(200))).events[0].steer.unwrap();
     assert_eq!(steer.rate, 200);
-    assert_eq!(machine.pebs(&Hardware { pace: Pace::Period(200), ..with() }).events[0].steer, None);
+    assert_eq!(machine.pebs(&hardware(|it| it.pace = Pace::Period(200))).events[0].steer, None);
 }
 
 #[test]
@@ -270,7 +277,7 @@ fn ibs_of_each_generation() {
         assert_eq!(plan.notes, [""; 0], "{name}");
         let steer = ops.steer.unwrap();
         assert!(steer.min >= 0x90 && steer.min.is_multiple_of(16) && steer.multiple == 16);
-        let kernel = machine.ibs(&Hardware { kernel: true, ..Hardware::default() });
+        let kernel = machine.ibs(&hardware(|it| it.kernel = true));
         assert_eq!(attr(&kernel.events[0]).get("exclude_kernel"), None, "{name}");
     }
     let zen = |name: &str| machine(name).pmus.ibs().unwrap();
@@ -284,7 +291,7 @@ fn ibs_of_each_generation() {
 fn ibs_never_drops_more_than_the_threshold_says() {
     use scxprof::sampler::plan::Reading;
     let ask = |name: &str, ldlat| {
-        let plan = machine(name).ibs(&Hardware { ldlat: Some(ldlat), ..Hardware::default() });
+        let plan = machine(name).ibs(&hardware(|it| it.ldlat = Some(ldlat)));
         let Reading::Hardware { ldlat, ops: true, user_only: true } = plan.reading else { panic!("{plan:?}") };
         (attr(&plan.events[0]).get("config1").copied(), ldlat, plan.notes)
     };
@@ -308,7 +315,7 @@ fn ibs_never_drops_more_than_the_threshold_says() {
 fn ibs_periods_are_those_that_every_kernel_takes() {
     let machine = machine("zen4");
     for (asked, given) in [(100_000, 100_000), (100_001, 100_000), (100_009, 100_016), (1, 144), (144, 144)] {
-        let plan = machine.ibs(&Hardware { pace: Pace::Period(asked), ..Hardware::default() });
+        let plan = machine.ibs(&hardware(|it| it.pace = Pace::Period(asked)));
         assert_eq!(attr(&plan.events[0])["sample_period"], given, "{asked}");
         assert_eq!(plan.notes.len(), usize::from(asked != given), "a change is said");
     }

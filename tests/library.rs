@@ -1,32 +1,50 @@
-//! The library's front as a program that embeds it uses it: values in, values out.
+//! The library's front as a program that embeds it uses it: values in, values out, and nothing else.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
-use std::time::Duration;
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
+use scxprof::bpf;
 use scxprof::config::GroupOptions;
 use scxprof::resolve::{Cgroups, Roots};
 use scxprof::sample::{Sample, Source};
-use scxprof::sampler::{Batch, Captured, SideBand, TimedSideBand};
-use scxprof::session::{CaptureError, Feed, Sink, StopHandle};
+use scxprof::session::{
+    Batch, Builder, CaptureError, Feed, Hardware, NotStarted, SamplerError, SessionError, SideBand, Sink, StopHandle,
+};
 use scxprof::Session;
+
+/// Giving up after so long.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Two threads that write to the same pages, for `left` batches; it stops its capture in the middle where it has a handle.
 struct Pair {
     left: u64,
+    names: [&'static str; 2],
     stop: Option<StopHandle>,
+}
+
+impl Pair {
+    fn new(left: u64) -> Self {
+        Self { left, names: ["reader", "writer"], stop: None }
+    }
 }
 
 impl Feed for Pair {
     fn next_batch(&mut self) -> Option<Batch> {
         self.left = self.left.checked_sub(1)?;
         let time = 1_000_000_000_000 - self.left * 1_000_000;
-        let mut batch = Batch { complete_until: time, ..Batch::default() };
-        for tid in [7, 8] {
-            let comm = if tid == 7 { "reader" } else { "writer" }.into();
-            batch.side_band.push(TimedSideBand { time, what: SideBand::Comm { pid: 7, tid, exec: false, comm } });
-            let sample = Sample { time, pid: 7, tid, addr: 0x1000 + self.left % 512 * 64, ..Sample::default() };
-            batch.samples.push(Captured { sample, context: None });
+        let mut batch = Batch::until(time);
+        for (tid, name) in [7, 8].into_iter().zip(self.names) {
+            batch.happened(time, SideBand::Comm { pid: 7, tid, exec: false, comm: name.into() });
+            let addr = 0x1000 + self.left % 512 * 64;
+            batch.samples.push(Sample { time, pid: 7, tid, addr, ..Sample::default() });
         }
         if let Some(stop) = self.stop.take() {
             stop.stop();
@@ -47,78 +65,371 @@ impl Sink for Count {
     }
 }
 
+/// Counts what comes of a real capture.
+struct CountAny<'a>(&'a AtomicU64);
+
+impl Sink for CountAny<'_> {
+    fn sample(&mut self, _sample: &Sample, _cgroups: &mut Cgroups) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Minor faults of this host.
+fn faults<'a>() -> Builder<'a> {
+    Session::builder().sources(&[Source::Faults])
+}
+
+/// Page faults of another process, which every start of a program has.
+fn fault() {
+    let _ = Command::new("true").status();
+}
+
+/// Says why a capture of the kernel's events cannot begin here; any other error fails.
+fn skip(test: &str, error: &CaptureError) {
+    let CaptureError::Start(error) = error else { panic!("{error}") };
+    println!("SKIP: {test}: {error}");
+}
+
 #[test]
 fn a_source_and_sinks_of_ones_own() {
     let (mut one, mut two) = (Count::default(), Count::default());
-    let found =
-        Session::builder().feed(&mut Pair { left: 500, stop: None }).sink(&mut one).sink(&mut two).run().unwrap();
+    let found = Session::builder().feed(&mut Pair::new(500)).sink(&mut one).sink(&mut two).run().unwrap();
     assert_eq!((one.0, two.0, found.outcome.samples, found.outcome.accesses), (1000, 1000, 1000, 1000));
-    assert_eq!((found.source, found.outcome.loss.lost()), (None, 0));
+    assert_eq!((found.source, found.outcome.loss.lost()), (Source::Recorded, 0));
     let json: serde_json::Value = serde_json::from_str(&found.mitosis().unwrap()).unwrap();
     assert!(json.is_array());
     assert!(found.layered().unwrap().0.starts_with('['));
-    let threads: usize = found.report.cells.iter().flat_map(|cell| &cell.subcells).map(|it| it.threads.len()).sum();
+    let report = found.report().unwrap();
+    let threads: usize = report.cells.iter().flat_map(|cell| &cell.subcells).map(|it| it.threads.len()).sum();
     assert_eq!(threads, 2);
+}
+
+#[test]
+fn a_sink_alone_decides_nothing() {
+    let (mut own, mut given) = (Count::default(), Count::default());
+    let mut feed = Pair::new(20);
+    let session = Session::builder().feed(&mut feed).sink(&mut given).start().unwrap();
+    assert_eq!((session.source(), session.skipped().len()), (Source::Recorded, 0));
+    let outcome = session.run_into(&mut own, |_| false);
+    assert_eq!((own.0, given.0, outcome.accesses), (40, 40, 40));
+}
+
+#[test]
+fn what_was_sampled_is_there_before_it_is_decided() {
+    let mut feed = Pair::new(900_000);
+    let session = Session::builder().feed(&mut feed).target_cpus(4).start().unwrap();
+    let sampled = session.run_until(|progress| progress.samples > 100);
+    let samples = sampled.outcome.samples;
+    assert!(samples > 100);
+    assert_eq!(sampled.decide().unwrap().outcome.samples, samples);
+}
+
+/// Threads of one name under two hints, each with pages of its own.
+struct Hinted(u64);
+
+impl Feed for Hinted {
+    fn next_batch(&mut self) -> Option<Batch> {
+        self.0 += 1;
+        let time = self.0 * 1_000_000;
+        let mut batch = Batch::until(time);
+        for tid in 1..=6 {
+            let hint = u64::from(tid % 2 + 1);
+            if self.0 == 1 {
+                batch.happened(time, SideBand::Comm { pid: 1, tid, exec: false, comm: "worker".into() });
+                batch.happened(time, SideBand::Hint { time, pid: 1, tid, hint: Some(hint) });
+            }
+            let addr = (hint << 32) + self.0 % 64 * 4096;
+            let access = scxprof::sample::Access::Store;
+            batch.samples.push(Sample { time, pid: 1, tid, addr, access, ..Sample::default() });
+        }
+        (self.0 < 2000).then_some(batch)
+    }
+}
+
+#[test]
+fn a_feed_s_hints_tell_threads_apart_where_asked() {
+    let found = Session::builder().feed(&mut Hinted(0)).use_hints().run().unwrap();
+    let (layers, _) = found.layered().unwrap();
+    assert!(layers.contains("HintEquals"), "{layers}");
+    assert_eq!(found.outcome.hints.as_ref().map(|hints| hints.values), Some(2));
+    assert!(found.mitosis().unwrap().starts_with('['));
+    let found = Session::builder().feed(&mut Hinted(0)).run().unwrap();
+    let (layers, _) = found.layered().unwrap();
+    assert!(!layers.contains("HintEquals"), "{layers}");
+}
+
+#[test]
+fn little_memory_is_no_reason_to_fail() {
+    for memory in [0, 1, 4096, 1 << 20] {
+        let found = Session::builder().feed(&mut Pair::new(100)).memory(memory).run().unwrap();
+        assert_eq!(found.outcome.samples, 200, "{memory}");
+    }
 }
 
 #[test]
 fn a_handle_stops_a_source_of_ones_own() {
     let builder = Session::builder();
-    let mut feed = Pair { left: 500, stop: Some(builder.stop_handle()) };
+    let mut feed = Pair { stop: Some(builder.stop_handle()), ..Pair::new(500) };
     let found = builder.feed(&mut feed).run().unwrap();
     assert_eq!(found.outcome.samples, 2, "one batch of two");
 }
 
 #[test]
-fn errors_have_types() {
-    let wrong = GroupOptions { cells: vec!["x=(".to_owned()], ..GroupOptions::default() };
-    let error = Session::builder().groups(wrong).feed(&mut Pair { left: 1, stop: None }).run().unwrap_err();
-    assert!(matches!(error, CaptureError::Groups(_)), "{error}");
-    let error = Session::builder().feed(&mut Pair { left: 0, stop: None }).run().unwrap_err();
-    assert!(matches!(error, CaptureError::NoSamples { .. }), "{error}");
-    let error = Session::builder().pids(&[u32::MAX - 1]).run().unwrap_err();
-    assert!(matches!(error, CaptureError::NoProcess(ref gone) if gone.pid == 4_294_967_294), "{error}");
-    let nowhere = Roots { proc: "/nonexistent".into(), sys: "/nonexistent".into(), ..Roots::default() };
-    let error = Session::builder().roots(nowhere).run().unwrap_err();
-    assert!(matches!(error, CaptureError::Host(_)), "{error}");
-}
-
-#[test]
 fn a_handle_stops_a_capture_from_another_thread() {
     let test = "a_handle_stops_a_capture_from_another_thread";
-    let mut count = CountAny(0);
-    let builder = Session::builder().sources(&[Source::Faults]).sink(&mut count);
+    let count = AtomicU64::new(0);
+    let mut sink = CountAny(&count);
+    let builder = faults().sink(&mut sink);
     let stop = builder.stop_handle();
-    let (tell, told) = std::sync::mpsc::channel::<()>();
+    let (tell, told) = mpsc::channel::<()>();
     let stopper = std::thread::spawn(move || {
         // The capture has begun, or could not.
         let _ = told.recv();
         stop.stop();
     });
-    // Another process's page faults, which every start of a program has.
-    let found = builder.run_with(|_| {
-        let _ = std::process::Command::new("true").status();
-        let _ = tell.send(());
+    let found = builder.start().and_then(|session| {
+        let sampled = session.run_until(|_| {
+            fault();
+            let _ = tell.send(());
+            false
+        });
+        sampled.decide()
     });
     drop(tell);
     stopper.join().unwrap();
     match found {
-        Err(CaptureError::Start(error)) => println!("SKIP: {test}: {error}"),
         // Nobody may have run for as long.
         Err(CaptureError::NoSamples { .. }) => {}
-        Err(error) => panic!("{error}"),
+        Err(error) => skip(test, &error),
         Ok(found) => {
-            assert_eq!(found.source, Some(Source::Faults));
+            assert_eq!(found.source, Source::Faults);
             assert!(found.mitosis().unwrap().starts_with('['));
-            assert_eq!(count.0, found.outcome.accesses);
+            assert_eq!(count.load(Ordering::Relaxed), found.outcome.accesses);
         }
     }
 }
 
-struct CountAny(u64);
+#[test]
+fn a_capture_ends_with_its_processes() {
+    let test = "a_capture_ends_with_its_processes";
+    let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    match faults().pids(&[child.id()]).start() {
+        Err(error) => skip(test, &error),
+        Ok(session) => {
+            let begin = Instant::now();
+            let sampled = session.run_until(|_| {
+                // Its stdin ends, and so does it; until it is waited for it is a zombie.
+                drop(child.stdin.take());
+                begin.elapsed() > PATIENCE
+            });
+            assert!(sampled.outcome.duration < PATIENCE);
+        }
+    }
+    drop(child.stdin.take());
+    child.wait().unwrap();
+}
 
-impl Sink for CountAny {
-    fn sample(&mut self, _sample: &Sample, _cgroups: &mut Cgroups) {
-        self.0 += 1;
+/// Roots that say as little as a capture needs, for a process whose own `proc/self` points to `own`.
+fn made(dir: &std::path::Path, own: &str) -> Roots {
+    let mut roots = Roots::default();
+    (roots.proc, roots.sys) = (dir.join("proc"), dir.join("sys"));
+    fs::create_dir_all(&roots.proc).unwrap();
+    fs::create_dir_all(roots.sys.join("devices/system/cpu")).unwrap();
+    fs::write(roots.sys.join("devices/system/cpu/online"), "0\n").unwrap();
+    std::os::unix::fs::symlink(own, roots.proc.join("self")).unwrap();
+    roots
+}
+
+#[test]
+fn errors_have_types() {
+    let mut wrong = GroupOptions::default();
+    wrong.cells.push("x=(".to_owned());
+    let error = Session::builder().groups(wrong).feed(&mut Pair::new(1)).run().unwrap_err();
+    assert!(matches!(error, CaptureError::Groups(_)), "{error}");
+    let error = Session::builder().feed(&mut Pair::new(0)).run().unwrap_err();
+    assert!(matches!(error, CaptureError::NoSamples { .. }), "{error}");
+    let error = Session::builder().pids(&[u32::MAX - 1]).run().unwrap_err();
+    assert!(matches!(error, CaptureError::NoProcess(ref gone) if gone.pid == 4_294_967_294), "{error}");
+    let mut nowhere = Roots::default();
+    (nowhere.proc, nowhere.sys) = ("/nonexistent".into(), "/nonexistent".into());
+    let error = Session::builder().roots(nowhere).run().unwrap_err();
+    assert!(matches!(error, CaptureError::Host(_)), "{error}");
+    let dir = tempfile::tempdir().unwrap();
+    let error = Session::builder().roots(made(dir.path(), "1")).run().unwrap_err();
+    assert!(matches!(error, CaptureError::ProcfsElsewhere { ours, .. } if ours == std::process::id()), "{error}");
+    let mut batched = Hardware::default();
+    batched.batched = true;
+    let error = Session::builder().hardware(batched).record(dir.path()).run().unwrap_err();
+    assert!(matches!(error, CaptureError::BatchedRecording), "{error}");
+    if let Err(error) = Cgroups::new(&Roots::default()) {
+        println!("SKIP: errors_have_types: those of a cgroup and of a source: {error}");
+        return;
+    }
+    let error = Session::builder().cgroup("/no/such/cgroup".as_ref()).run().unwrap_err();
+    assert!(matches!(error, CaptureError::NoCgroup(scxprof::resolve::Error::NoCgroup { .. })), "{error}");
+    let error = Session::builder().sources(&[Source::Recorded]).run().unwrap_err();
+    let CaptureError::Start(NotStarted { source_name: Source::Recorded, error, .. }) = error else { panic!("{error}") };
+    assert!(matches!(error, SessionError::Sampler(SamplerError::Recorded)), "{error}");
+}
+
+/// The names of a pair of threads, as their own capture has them.
+fn subcells(names: [&'static str; 2]) -> BTreeSet<String> {
+    let mut feed = Pair { names, ..Pair::new(400) };
+    let found = Session::builder().feed(&mut feed).run().unwrap();
+    assert_eq!(found.outcome.samples, 800);
+    let report = found.report().unwrap();
+    let threads = report.cells.iter().flat_map(|cell| &cell.subcells).flat_map(|subcell| &subcell.threads);
+    threads.filter_map(|thread| thread.comm.clone()).collect()
+}
+
+#[test]
+fn captures_of_one_process_know_nothing_of_each_other() {
+    let expected = |names: [&str; 2]| names.map(str::to_owned).into();
+    let (one, two) = (["red", "blue"], ["tick", "tock"]);
+    assert_eq!(subcells(one), expected(one));
+    assert_eq!(subcells(two), expected(two), "one after the other");
+    std::thread::scope(|scope| {
+        for names in [one, two, one, two].into_iter().cycle().take(16) {
+            scope.spawn(move || assert_eq!(subcells(names), expected(names), "at the same time"));
+        }
+    });
+}
+
+/// Captures until `enough` have been counted; gives what was.
+fn sampled(enough: u64, other: &AtomicU64, own: &AtomicU64) -> Result<u64, CaptureError> {
+    let mut sink = CountAny(own);
+    let session = faults().start()?;
+    let begin = Instant::now();
+    // Both go on until both have seen enough, so that they sample at the same time.
+    let done = || own.load(Ordering::Relaxed) >= enough && other.load(Ordering::Relaxed) >= enough;
+    let outcome = session.run_into(&mut sink, |_| {
+        fault();
+        done() || begin.elapsed() > PATIENCE
+    });
+    Ok(outcome.accesses)
+}
+
+#[test]
+fn two_captures_of_the_host_one_after_the_other_and_at_the_same_time() {
+    let test = "two_captures_of_the_host_one_after_the_other_and_at_the_same_time";
+    let enough = AtomicU64::new(u64::MAX);
+    for _ in 0..2 {
+        let count = AtomicU64::new(0);
+        match sampled(20, &enough, &count) {
+            Err(error) => return skip(test, &error),
+            Ok(accesses) => assert!(accesses >= 20 && accesses == count.load(Ordering::Relaxed), "{accesses}"),
+        }
+    }
+    let (one, two) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| sampled(20, &one, &two).unwrap());
+        assert!(sampled(20, &two, &one).unwrap() >= 20);
+        assert!(other.join().unwrap() >= 20);
+    });
+}
+
+/// Set in the process that [`in_a_process_of_its_own`] is the only test of.
+const ALONE: &str = "SCXPROF_TEST_ALONE";
+
+#[test]
+fn nothing_is_printed_and_nothing_global_is_changed() {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    let output = child.args(["--exact", "in_a_process_of_its_own", "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    for line in said.lines().filter(|line| line.starts_with("SKIP: ")) {
+        println!("{line}");
+    }
+}
+
+/// What a library must not touch: signals, limits, the working directory, the environment.
+fn global() -> Vec<String> {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let kept = ["SigBlk", "SigIgn", "SigCgt", "Umask"];
+    let kept = status.lines().filter(|line| kept.iter().any(|name| line.starts_with(name)));
+    let mut all: Vec<String> = kept.map(str::to_owned).collect();
+    all.push(fs::read_to_string("/proc/self/limits").unwrap());
+    all.push(format!("{:?}", std::env::current_dir()));
+    all.push(format!("{:?}", std::env::vars_os().collect::<Vec<_>>()));
+    all
+}
+
+/// Threads and open files of this process.
+fn left_open() -> (usize, usize) {
+    let count = |dir: &str| fs::read_dir(dir).unwrap().count();
+    (count("/proc/self/task"), count("/proc/self/fd"))
+}
+
+/// Runs `work` with stdout and stderr in a file, and gives what is in it then.
+fn printed(work: impl FnOnce()) -> String {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    // SAFETY: dup, dup2 and close take numbers; this process has no other thread that uses these files meanwhile.
+    unsafe {
+        let kept = [libc::STDOUT_FILENO, libc::STDERR_FILENO].map(|fd| (fd, libc::dup(fd)));
+        kept.iter().for_each(|&(fd, _)| assert_eq!(libc::dup2(file.as_raw_fd(), fd), fd));
+        work();
+        kept.iter().for_each(|&(fd, copy)| assert!(libc::dup2(copy, fd) == fd && libc::close(copy) == 0));
+    }
+    fs::read_to_string(file.path()).unwrap()
+}
+
+#[test]
+fn in_a_process_of_its_own() {
+    if std::env::var_os(ALONE).is_none() {
+        return;
+    }
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls get a live rlimit.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
+        // Fewer files than a capture thinks that it needs, more than it does on a few CPUs.
+        limit.rlim_cur = 60;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+    }
+    // The first asks for what the process keeps: the clock's and the allocator's own.
+    let _ = Session::builder().feed(&mut Pair::new(10)).run().unwrap();
+    let (before, open) = (global(), left_open());
+    let not_begun = Cell::new(None);
+    let said = printed(|| {
+        let found = Session::builder().feed(&mut Pair::new(400)).symbols().run().unwrap();
+        assert!(found.report().is_ok() && found.mitosis().is_ok() && found.layered().is_ok());
+        assert!(Session::builder().feed(&mut Pair::new(0)).run().is_err());
+        // Whatever this host allows or not, with a map of hints that does not exist.
+        let dir = tempfile::tempdir().unwrap();
+        let hints = bpf::Options::new("/nonexistent/map".parse().unwrap());
+        let during = AtomicBool::new(true);
+        for builder in [
+            Session::builder().hints(hints).use_hints().symbols(),
+            faults().record(dir.path()),
+            Session::builder().sources(&[Source::Timer]).freq(100),
+        ] {
+            match builder.start() {
+                Err(error) => not_begun.set(Some(error)),
+                Ok(session) => {
+                    let recorder = session.recorder();
+                    let sampled = session.run_until(|progress| {
+                        fault();
+                        during.fetch_and(global() == before, Ordering::Relaxed);
+                        progress.elapsed > Duration::from_millis(200)
+                    });
+                    if let Some(recorder) = recorder {
+                        recorder.finish(&sampled.outcome).unwrap();
+                    }
+                    let _ = sampled.decide();
+                }
+            }
+        }
+        assert!(during.into_inner(), "changed while it samples");
+    });
+    assert_eq!(said, "");
+    assert_eq!(global(), before);
+    let begin = Instant::now();
+    // A thread that read procfs again may still be at it.
+    while left_open() != open && begin.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(left_open(), open, "threads, files");
+    if let Some(error) = not_begun.take() {
+        println!("SKIP: in_a_process_of_its_own: not all could be sampled: {error}");
     }
 }

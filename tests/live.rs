@@ -17,19 +17,19 @@ use std::time::Duration;
 use capture::{capture_until, options, Collect};
 use scxprof::resolve::{Cgroups, Roots};
 use scxprof::sample::{Place, Sample, Source};
-use scxprof::sampler::attr::Feature;
+use scxprof::sampler::attr::{Feature, Features};
 use scxprof::sampler::open::monotonic_ns;
 use scxprof::sampler::Target;
-use scxprof::session::{Options, Outcome};
+use scxprof::session::{Builder, Outcome};
 
 const PAGE: usize = 4096;
 
 /// Captures while `work` runs; `None`, with the reason printed, where this machine does not allow it.
 fn capture(test: &str, target: Target, mmap_pages: usize, work: impl FnOnce() + Send) -> Option<(Collect, Outcome)> {
-    capture_with(test, &options(Source::Faults, target, mmap_pages), work)
+    capture_with(test, options(Source::Faults, target, mmap_pages), work)
 }
 
-fn capture_with(test: &str, options: &Options, work: impl FnOnce() + Send) -> Option<(Collect, Outcome)> {
+fn capture_with(test: &str, options: Builder<'static>, work: impl FnOnce() + Send) -> Option<(Collect, Outcome)> {
     std::thread::scope(|scope| {
         // The work begins when the session asks for the first time whether to stop: by then it samples.
         let (go, begin) = std::sync::mpsc::channel();
@@ -425,14 +425,12 @@ fn an_older_kernel_gives_the_same_names() {
     let pid = worker.pid();
     std::fs::write(cgroup.0.join("cgroup.procs"), pid.to_string()).unwrap();
     let id = cgroup.0.metadata().unwrap().ino();
-    let mut options = options(Source::Faults, Target::System, 256);
-    for newer in [Feature::FormatLost, Feature::BuildId, Feature::WeightStruct, Feature::DataPageSize, Feature::Cgroup]
-    {
-        options.sampler.features = options.sampler.features.less(newer);
-    }
+    let newer = [Feature::FormatLost, Feature::BuildId, Feature::WeightStruct, Feature::DataPageSize, Feature::Cgroup];
+    let features = newer.into_iter().fold(Features::all(), Features::less);
+    let options = options(Source::Faults, Target::System, 256).features(features);
     let mut touched = Vec::new();
     // It lives until procfs was read: nothing else knows its cgroup.
-    let captured = capture_with("older kernel", &options, || touched = worker.work());
+    let captured = capture_with("older kernel", options, || touched = worker.work());
     worker.end();
     let Some((got, outcome)) = captured else { return };
     let mine: Vec<_> =

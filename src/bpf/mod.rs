@@ -4,7 +4,9 @@
 //! programs; several ways are tried in order, see [`Rung`]. What all of them cannot see: a BPF program that writes through
 //! a pointer into the map, and memory of user space that is mapped into it (`BPF_UPTR`).
 //!
-//! With the feature `bpf` off nothing of it is built, and [`Watch::start`] says so.
+//! Where hints cannot be followed, a capture goes on without them, and [`HintCounts::missing`] says why: so it is with the feature
+//! `bpf` off, too. libbpf's messages go to no stderr from the first time on that hints are asked for, those of other users of
+//! libbpf in this process included.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -25,11 +27,15 @@ mod watch;
 mod without;
 
 #[cfg(feature = "bpf")]
+#[doc(hidden)]
 pub use probe::trials;
 #[cfg(feature = "bpf")]
-pub use watch::Watch;
+pub(crate) use watch::Watch;
 #[cfg(not(feature = "bpf"))]
-pub use without::{trials, Watch};
+#[doc(hidden)]
+pub use without::trials;
+#[cfg(not(feature = "bpf"))]
+pub(crate) use without::Watch;
 
 /// Names of maps are cut to so many bytes by the kernel (`BPF_OBJ_NAME_LEN` less the NUL).
 const MAX_NAME: usize = 15;
@@ -38,6 +44,7 @@ pub const MAX_HINT: u64 = 1024;
 
 /// Which map: how the user says it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MapRef {
     /// A file in a bpffs.
     Path(PathBuf),
@@ -83,6 +90,7 @@ impl fmt::Display for MapRef {
 /// A way to see writes of hints, in the order of preference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Rung {
     /// Where the kernel keeps the storage of tasks: sees every write by system call, and storage that BPF programs make.
     Storage,
@@ -127,6 +135,7 @@ impl fmt::Display for Rung {
 }
 
 /// Which step the kernel, or this build, refused.
+#[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// The object could not be opened.
@@ -140,6 +149,7 @@ pub enum Step {
 }
 
 /// Why a rung, or the iterator of the snapshot, is not to be had.
+#[doc(hidden)]
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
 #[error("{what}: {reason}")]
 pub struct Refusal {
@@ -154,6 +164,7 @@ pub struct Refusal {
 }
 
 /// Why hints cannot be followed.
+#[doc(hidden)]
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HintsError {
@@ -195,19 +206,27 @@ fn list(refusals: &[Refusal]) -> String {
 
 /// What to follow.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Options {
     /// The map.
     pub map: MapRef,
     /// The only rung to try; `None` for the best that works.
     pub rung: Option<Rung>,
-    /// Bytes of the ring between the kernel and us: a power of two, of a page at least.
+    /// Bytes of the ring between the kernel and us: a power of two, of a page at least; 8 MiB where nobody says otherwise.
     pub ring_bytes: u32,
-    /// procfs, for our pid namespace and the list of threads.
-    pub proc: PathBuf,
+}
+
+impl Options {
+    /// To follow `map` by the best way that works.
+    #[must_use]
+    pub fn new(map: MapRef) -> Self {
+        Self { map, rung: None, ring_bytes: 8 << 20 }
+    }
 }
 
 /// What a watch saw and missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Counts {
     /// Hints that were there at the start.
     pub at_start: u64,
@@ -238,6 +257,7 @@ impl Counts {
 
 /// What is known of the hints of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct HintCounts {
     /// How writes were seen; `None` where they were not.
     pub rung: Option<Rung>,

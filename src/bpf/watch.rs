@@ -1,6 +1,7 @@
 //! The thread that reads the ring of hint events and hands them to the session.
 
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -76,10 +77,10 @@ impl Watch {
     ///
     /// # Errors
     /// [`HintsError`]; nothing stays attached then.
-    pub fn start(options: &Options) -> Result<Self, HintsError> {
+    pub fn start(options: &Options, proc: &Path) -> Result<Self, HintsError> {
         let map = HintMap::open(&options.map)?;
-        let namespace = pid_namespace(&options.proc)
-            .map_err(|source| HintsError::Io { what: "cannot tell our pid namespace", source })?;
+        let namespace =
+            pid_namespace(proc).map_err(|source| HintsError::Io { what: "cannot tell our pid namespace", source })?;
         let setting = Setting { pid_namespace: namespace, ring_bytes: options.ring_bytes };
         let mut refusals = Vec::new();
         let mut attached = None;
@@ -97,7 +98,7 @@ impl Watch {
         if !refusals.is_empty() {
             notes.push(format!("hints are seen by {rung} ({})", super::list(&refusals)));
         }
-        let tasks = Tasks::new(&map, setting, &options.proc);
+        let tasks = Tasks::new(&map, setting, proc);
         let at_start = tasks.ask(&map);
         notes.extend(at_start.notes);
         let with_hint = at_start.events.iter().filter(|event| event.hint.is_some()).count();

@@ -14,7 +14,7 @@ impl Watch {
     ///
     /// # Errors
     /// Always.
-    pub fn start(_options: &Options) -> Result<Self, HintsError> {
+    pub fn start(_options: &Options, _proc: &std::path::Path) -> Result<Self, HintsError> {
         Err(HintsError::NotBuilt)
     }
 

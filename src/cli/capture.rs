@@ -14,15 +14,12 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::command::Held;
 use super::hints::HintArgs;
-use super::source::SourceArgs;
+use super::source::{self, SourceArgs};
 use super::{percent, seconds, Failure};
-use crate::resolve::cgroups::Cgroups;
-use crate::resolve::topology::{self, PidNamespace};
-use crate::resolve::Roots;
-use crate::sample::Source;
-use crate::sampler::attr::Features;
-use crate::sampler::{self, Target};
-use crate::session::{self, Open, Outcome, Session, Sink};
+use crate::resolve::{topology, Roots};
+use crate::sampler::open::sysctl;
+use crate::sampler::Target;
+use crate::session::{Builder, CaptureError, NotStarted, Outcome, Progress, Session};
 
 const DEFAULT_SECONDS: f64 = 30.0;
 
@@ -31,7 +28,7 @@ const DEFAULT_SECONDS: f64 = 30.0;
 pub(super) struct CaptureArgs {
     /// How long to sample [default: 30; with a COMMAND until it ends]
     #[arg(short = 't', long = "time", value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
-    pub(super) time: Option<Duration>,
+    time: Option<Duration>,
     #[command(flatten)]
     from: SourceArgs,
     /// Only these CPUs, such as 0-3,8 [default: all that are online]
@@ -39,7 +36,7 @@ pub(super) struct CaptureArgs {
     cpus: Option<String>,
     /// Only these processes and what they start
     #[arg(short = 'p', long = "pid", value_name = "PID", value_delimiter = ',', conflicts_with_all = ["cgroup", "command"])]
-    pub(super) pids: Vec<u32>,
+    pids: Vec<u32>,
     /// Only this cgroup and those below it
     #[arg(long, value_name = "PATH", conflicts_with = "command")]
     cgroup: Option<PathBuf>,
@@ -54,7 +51,7 @@ pub(super) struct CaptureArgs {
     workers: Option<u16>,
     /// Memory for queues and caches, beside the rings
     #[arg(long, value_name = "MIB", default_value = "64", value_parser = clap::value_parser!(u32).range(8..))]
-    memory: u32,
+    pub(super) memory: u32,
     /// Exit with 4 where more samples than this were lost
     #[arg(long, value_name = "PERCENT", default_value = "1", allow_negative_numbers = true, value_parser = percent)]
     pub(super) max_loss: f64,
@@ -62,7 +59,7 @@ pub(super) struct CaptureArgs {
     pub(super) hints: HintArgs,
     /// A command to profile while it runs; its stdout becomes stderr where the result goes to stdout
     #[arg(last = true, value_name = "COMMAND")]
-    pub(super) command: Vec<OsString>,
+    command: Vec<OsString>,
 }
 
 fn power_of_two(text: &str) -> Result<usize, String> {
@@ -72,37 +69,41 @@ fn power_of_two(text: &str) -> Result<usize, String> {
     }
 }
 
-/// What a session is to do, but for its target.
-pub(super) fn session_options(args: &CaptureArgs) -> Result<session::Options, Failure> {
+impl CaptureArgs {
+    /// When it ends at the latest.
+    fn limit(&self) -> Option<Duration> {
+        self.time.or_else(|| self.command.is_empty().then(|| Duration::from_secs_f64(DEFAULT_SECONDS)))
+    }
+}
+
+/// What is to be sampled, but for the command.
+pub(super) fn builder(args: &CaptureArgs) -> Result<Builder<'static>, Failure> {
     let roots = Roots { cgroup: args.cgroup_root.clone(), ..Roots::default() };
     let memory = memory(args, &roots)?;
     if let Some(root) = args.cgroup_root.as_ref().filter(|root| !root.is_dir()) {
         return Err(Failure::Usage(anyhow!("--cgroup-root {}: not a directory", root.display())));
     }
-    let pid_namespace = topology::pid_namespace(&roots);
-    if let (PidNamespace::ProcfsElsewhere { .. }, Some((why, help))) =
-        (&pid_namespace, pid_namespace.trouble(&roots.proc))
-    {
-        return Err(Failure::Unsupported(anyhow!("{why}; {help}")));
+    let mut builder =
+        args.from.configure(Session::builder()).mmap_pages(args.mmap_pages).memory(memory).raise_open_files();
+    if let Some(limit) = args.limit() {
+        builder = builder.time(limit);
     }
-    Ok(session::Options {
-        sampler: sampler::Options {
-            source: Source::Timer,
-            freq: args.from.timer_freq(),
-            target: Target::System,
-            cpus: cpus(args, &roots)?,
-            mmap_pages: args.mmap_pages,
-            workers: args.workers.map(usize::from),
-            features: Features::all(),
-            hardware: args.from.hardware(),
-            proc: roots.proc.clone(),
-            sys: roots.sys.clone(),
-            child_pid_namespace: matches!(pid_namespace, PidNamespace::Child),
-        },
-        hints: args.hints.options(&roots.proc),
-        roots,
-        memory,
-    })
+    if let Some(list) = &args.cpus {
+        builder = builder.cpus(&cpus(list, &roots)?);
+    }
+    if let Some(workers) = args.workers {
+        builder = builder.workers(workers.into());
+    }
+    if let Some(path) = &args.cgroup {
+        builder = builder.cgroup(path);
+    }
+    if !args.pids.is_empty() {
+        builder = builder.pids(&args.pids);
+    }
+    if let Some(hints) = args.hints.options() {
+        builder = builder.hints(hints);
+    }
+    Ok(builder.roots(roots))
 }
 
 /// The command, waiting, where there is one.
@@ -113,33 +114,47 @@ pub(super) fn hold(args: &CaptureArgs, stdout_is_taken: bool) -> Result<Option<H
     Held::new(&args.command, stdout_is_taken).map(Some).map_err(Failure::Usage)
 }
 
-/// Lets the session work until its time is over, its processes are gone, a signal came or `failed` says so.
-pub(super) fn watch(
+/// Starts with the command that is held, if any, and says which sources do not work here.
+pub(super) fn start(builder: Builder<'static>, held: Option<&Held>) -> Result<Session<'static>, Failure> {
+    let builder = match held {
+        Some(held) => builder.target(Target::Tasks { tids: vec![held.pid], enable_on_exec: true }),
+        None => builder,
+    };
+    let result = builder.start();
+    let skipped = match &result {
+        Ok(session) => session.skipped(),
+        Err(CaptureError::Start(NotStarted { skipped, .. })) => skipped,
+        Err(_) => &[],
+    };
+    source::say_skipped(skipped);
+    result.map_err(|error| match error {
+        CaptureError::Start(error) => source::failure_of(error),
+        CaptureError::NoProcess(error) => Failure::Usage(anyhow!("-p {error}")),
+        CaptureError::NoCgroup(error) => Failure::Usage(anyhow!("--cgroup: {error}")),
+        CaptureError::Groups(_) | CaptureError::BatchedRecording => Failure::Usage(error.into()),
+        error => Failure::Unsupported(error.into()),
+    })
+}
+
+/// Lets the session `run` until the command has ended or a signal came, if nothing else ends it before.
+pub(super) fn watch<T>(
     args: &CaptureArgs,
-    options: &session::Options,
-    session: Session,
-    sink: &mut dyn Sink,
     mut command: Option<&mut super::command::Running>,
     signals: &AtomicUsize,
-    failed: &dyn Fn() -> bool,
-) -> Outcome {
-    let limit = args.time.or_else(|| command.is_none().then(|| Duration::from_secs_f64(DEFAULT_SECONDS)));
+    run: impl FnOnce(&mut dyn FnMut(Progress) -> bool) -> T,
+) -> T {
     // What the command prints would mix with it.
-    let bar = if command.is_some() { ProgressBar::hidden() } else { progress_bar(limit) };
-    let outcome = session.run(sink, |progress| {
+    let bar = if command.is_some() { ProgressBar::hidden() } else { progress_bar(args.limit()) };
+    let given = run(&mut |progress| {
         bar.set_position(progress.elapsed.as_secs());
         bar.set_message(format!("{} samples", progress.samples));
-        signals.load(Ordering::Relaxed) > 0
-            || limit.is_some_and(|limit| progress.elapsed >= limit)
-            || command.as_mut().is_some_and(|command| command.has_ended())
-            || all_gone(&args.pids, &options.roots)
-            || failed()
+        signals.load(Ordering::Relaxed) > 0 || command.as_mut().is_some_and(|command| command.has_ended())
     });
     bar.finish_and_clear();
     if let Some(command) = command {
         command.terminate();
     }
-    outcome
+    given
 }
 
 /// Waits for the command; gives its status.
@@ -150,11 +165,6 @@ pub(super) fn end(mut command: Option<super::command::Running>, signals: &Atomic
         .map(|command| command.finish(|| signals.load(Ordering::Relaxed) > seen))
         .transpose()
         .map_err(Failure::NoResult)
-}
-
-/// Starts, with every thread of the processes that were asked for.
-pub(super) fn start(args: &CaptureArgs, options: &mut session::Options, open: Open<'_>) -> Result<Session, Failure> {
-    args.from.start(options, &args.pids, open)
 }
 
 /// `--memory` in bytes: what the machine does not have cannot be taken.
@@ -170,10 +180,9 @@ fn memory(args: &CaptureArgs, roots: &Roots) -> Result<usize, Failure> {
     }
 }
 
-/// CPUs to sample: those that were asked for, all of which must be online.
-fn cpus(args: &CaptureArgs, roots: &Roots) -> Result<Vec<u32>, Failure> {
+/// The CPUs of a list, all of which must be online.
+fn cpus(list: &str, roots: &Roots) -> Result<Vec<u32>, Failure> {
     let online = topology::online_cpus(roots).map_err(|error| Failure::Unsupported(error.into()))?;
-    let Some(list) = &args.cpus else { return Ok(online) };
     let wanted = topology::parse_cpu_list(list.as_bytes())
         .filter(|wanted| !wanted.is_empty())
         .ok_or_else(|| Failure::Usage(anyhow!("-C {list}: not a list of CPUs such as 0-3,8")))?;
@@ -184,36 +193,6 @@ fn cpus(args: &CaptureArgs, roots: &Roots) -> Result<Vec<u32>, Failure> {
         ))),
         None => Ok(wanted),
     }
-}
-
-pub(super) fn target(args: &CaptureArgs, roots: &Roots, held: Option<&Held>) -> Result<Target, Failure> {
-    if let Some(held) = held {
-        return Ok(Target::Tasks { tids: vec![held.pid], enable_on_exec: true });
-    }
-    if let Some(path) = &args.cgroup {
-        let mut cgroups = Cgroups::new(roots).map_err(|error| Failure::Unsupported(error.into()))?;
-        let directory = cgroups.find(path).map_err(|error| Failure::Usage(anyhow!("--cgroup: {error}")))?.dir;
-        let directory = std::fs::File::open(&directory)
-            .with_context(|| format!("--cgroup: cannot open {}", directory.display()))
-            .map_err(Failure::Usage)?;
-        return Ok(Target::Cgroup(directory.into()));
-    }
-    if args.pids.is_empty() {
-        return Ok(Target::System);
-    }
-    let tids = session::threads_of(&args.pids, roots).map_err(|error| Failure::Usage(anyhow!("-p {error}")))?;
-    Ok(Target::Tasks { tids, enable_on_exec: false })
-}
-
-/// True where processes were asked for and none is left.
-fn all_gone(pids: &[u32], roots: &Roots) -> bool {
-    // What follows the name in parentheses is the state (proc_pid_stat(5)); a zombie runs no more.
-    let runs = |pid: &u32| {
-        let stat = std::fs::read(roots.proc.join(pid.to_string()).join("stat")).ok()?;
-        let name_end = stat.iter().rposition(|&byte| byte == b')')?;
-        stat.get(name_end + 2).filter(|state| !b"ZX".contains(state)).copied()
-    };
-    !pids.is_empty() && pids.iter().all(|pid| runs(pid).is_none())
 }
 
 /// Ctrl-C and SIGTERM as a number that grows.
@@ -248,16 +227,16 @@ fn progress_bar(limit: Option<Duration>) -> ProgressBar {
 }
 
 /// The kernel lowers this for the whole host where it finds sampling too expensive.
-pub(super) fn max_sample_rate(roots: &Roots) -> Option<i64> {
-    sampler::open::sysctl(&roots.proc, "perf_event_max_sample_rate")
+pub(super) fn max_sample_rate() -> Option<i64> {
+    sysctl(&Roots::default().proc, "perf_event_max_sample_rate")
 }
 
 /// What a person should know of any capture.
-pub(super) fn say_notes(outcome: &Outcome, rate_before: Option<i64>, rate_after: Option<i64>) {
+pub(super) fn say_notes(outcome: &Outcome, rate_before: Option<i64>) {
     for note in &outcome.notes {
         say!("scxprof: {note}");
     }
-    if let (Some(before), Some(after)) = (rate_before, rate_after) {
+    if let (Some(before), Some(after)) = (rate_before, max_sample_rate()) {
         if after < before {
             say!(
                 "scxprof: the kernel lowered kernel.perf_event_max_sample_rate from {before} to {after}; \

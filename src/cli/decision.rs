@@ -1,7 +1,6 @@
 //! What `run` and `extract` share: what is decided of the samples, and what is said of it.
 
 use std::path::PathBuf;
-use std::time::SystemTime;
 
 use anyhow::{anyhow, Context};
 use clap::Args;
@@ -10,9 +9,10 @@ use super::output::Output;
 use super::{hints, names, percent, Failure};
 use crate::config::{self, GroupOptions, Groups};
 use crate::profile::Meta;
-use crate::resolve::{symbolize, topology, Roots};
+use crate::resolve::{topology, Roots};
 use crate::sample::Source;
-use crate::session::{self, Decider, Outcome, Yield};
+use crate::sampler::loss::Loss;
+use crate::session::{self, Builder, CaptureError, Decider, Outcome, Sampled, Yield};
 
 /// What to decide and where the configuration goes.
 #[derive(Debug, Args)]
@@ -51,13 +51,65 @@ pub(super) struct DecisionArgs {
 
 impl DecisionArgs {
     /// The groups that samples are counted by.
-    pub(super) fn groups(&self) -> Result<Groups, Failure> {
-        Groups::new(&GroupOptions {
+    fn groups(&self) -> GroupOptions {
+        GroupOptions {
             cells: self.cells.clone(),
             allotment: self.workload_allotment_cgroup_regex.clone(),
             workload: self.workload_cgroup_regex.clone(),
-        })
-        .map_err(|error| Failure::Usage(error.into()))
+        }
+    }
+
+    /// Of 1.
+    fn min_share(&self) -> f64 {
+        self.min_share / 100.0
+    }
+
+    /// True where somebody will see the names of code.
+    fn names_code(&self, verbose: u8) -> bool {
+        !self.no_symbols && (self.report.is_some() || verbose > 1)
+    }
+
+    /// `builder` with what is to be decided.
+    pub(super) fn configure<'a>(&self, builder: Builder<'a>, verbose: u8) -> Builder<'a> {
+        let mut builder = builder.groups(self.groups()).min_share(self.min_share());
+        if let Some(cpus) = self.target_cpus {
+            builder = builder.target_cpus(cpus as usize);
+        }
+        if self.use_hints {
+            builder = builder.use_hints();
+        }
+        if self.names_code(verbose) {
+            builder = builder.symbols();
+        }
+        if let Some(cache) = names::cache() {
+            builder = builder.symbol_cache(&cache);
+        }
+        builder
+    }
+
+    /// What takes the samples of a profile, with so many bytes for all of it.
+    pub(super) fn decider(&self, source: Source, memory: usize, verbose: u8) -> Result<Decider, Failure> {
+        let groups = Groups::new(&self.groups()).map_err(|error| Failure::Usage(error.into()))?;
+        let mut decider = Decider::new(groups, source, memory);
+        if self.names_code(verbose) {
+            decider = decider.keep_code();
+        }
+        if self.use_hints {
+            decider = decider.use_hints();
+        }
+        Ok(decider)
+    }
+
+    /// What a profile gave, of this host as far as it does not say another.
+    pub(super) fn sampled(&self, decider: Decider, outcome: Outcome, meta: Option<&Meta>) -> Sampled {
+        let here = || topology::online_cpus(&Roots::default()).map_or(1, |cpus| cpus.len());
+        let recorded = meta.map(|meta| meta.host.cpus).filter(|&cpus| cpus > 0);
+        let target_cpus = match self.target_cpus {
+            Some(cpus) => cpus as usize,
+            None => recorded.unwrap_or_else(here),
+        };
+        let options = config::Options { min_share: self.min_share(), target_cpus };
+        Sampled::new(decider, outcome, options, names::options(names::begin(meta)))
     }
 
     /// Where the configuration and the report go; a closed stdout is no place.
@@ -76,51 +128,17 @@ impl DecisionArgs {
         Ok(())
     }
 
-    /// What decides. Three eighths of `memory`, in bytes, are for its sketch; the session has its share from the same total.
-    pub(super) fn decider(&self, groups: Groups, source: Source, memory: usize, verbose: u8) -> Decider {
-        let mut decider = Decider::new(groups, source, memory / 8 * 3);
-        if !self.no_symbols && (self.report.is_some() || verbose > 1) {
-            decider.keep_code();
-        }
-        if self.use_hints {
-            decider = decider.with_hints();
-        }
-        decider
-    }
-
     pub(super) fn to_stdout(&self) -> bool {
         self.output.as_deref().is_none_or(|path| path == std::path::Path::new("-"))
     }
 }
 
-/// The host that was sampled.
-pub(super) struct Host {
-    /// Its CPUs.
-    pub(super) cpus: usize,
-    /// When the sampling began, where that was here: files changed since then do not name its code.
-    pub(super) begin: Option<SystemTime>,
-}
-
-impl Host {
-    /// This one, sampled from `begin` on.
-    pub(super) fn this(begin: Option<SystemTime>) -> Self {
-        Self { cpus: topology::online_cpus(&Roots::default()).map_or(1, |cpus| cpus.len()), begin }
-    }
-
-    /// That of a profile; this one as far as the profile does not say it.
-    pub(super) fn recorded(meta: Option<&Meta>) -> Self {
-        let this = Self::this(names::begin(meta));
-        let cpus = meta.map(|meta| meta.host.cpus).filter(|&cpus| cpus > 0);
-        Self { cpus: cpus.unwrap_or(this.cpus), ..this }
-    }
-}
-
 /// What a person is told of the samples: losses always, the summary with -v.
-pub(super) fn report(verbose: u8, source: Source, decider: &Decider, outcome: &Outcome) {
-    let mut loss = outcome.loss;
-    loss.no_cgroup_path += decider.no_cgroup_path();
-    loss.evicted += decider.unlisted();
+pub(super) fn report(verbose: u8, sampled: &Sampled) {
+    let Sampled { decider, outcome, .. } = sampled;
+    let loss = outcome.loss;
     if verbose > 0 {
+        let source = decider.source();
         say!("Source: {source} ({})", source.sight());
         let Outcome { duration, events, samples, accesses, .. } = outcome;
         say!("Sampled {:.1} s: {events} events, {samples} samples, {accesses} accesses", duration.as_secs_f64());
@@ -176,33 +194,21 @@ fn yield_text(recovery: &Yield) -> String {
 pub(super) fn finish(
     args: &DecisionArgs,
     verbose: u8,
-    decider: &Decider,
-    outcome: &Outcome,
+    sampled: Sampled,
     (output, report_to): (Output, Option<Output>),
-    host: &Host,
 ) -> Result<(), Failure> {
-    let options = config::Options {
-        min_share: args.min_share / 100.0,
-        target_cpus: match args.target_cpus {
-            Some(cpus) => cpus as usize,
-            None => host.cpus,
-        },
-    };
-    let mut decided = decider.decide(&options).map_err(|_| Failure::NoResult(no_samples(outcome)))?;
-    decided.symbols = symbolize(&outcome.modules, decided.codes(), &names::options(host.begin));
-    let decision = &decided.decision;
+    let found = sampled.decide().map_err(|error| match error {
+        CaptureError::NoSamples { outcome } => Failure::NoResult(no_samples(&outcome)),
+        error => Failure::NoResult(error.into()),
+    })?;
     let bug = "the configuration would be refused by the scheduler, which is a bug in scxprof";
     let (json, notes) = if args.target == "layered" {
-        let layers =
-            if args.use_hints { config::layers_by_hint(decision, &decided.members) } else { config::layers(decision) };
-        let json = config::layered::to_json(&layers.layers).context(bug).map_err(Failure::NoResult)?;
-        (json, layers.notes)
+        found.layered().context(bug).map_err(Failure::NoResult)?
     } else {
-        (config::mitosis::to_json(&decision.cells).context(bug).map_err(Failure::NoResult)?, Vec::new())
+        (found.mitosis().context(bug).map_err(Failure::NoResult)?, Vec::new())
     };
     if verbose > 0 || report_to.is_some() {
-        let mut report = decider.report(&decided, &options).context(bug).map_err(Failure::NoResult)?;
-        report.hints.clone_from(&outcome.hints);
+        let report = found.report().context(bug).map_err(Failure::NoResult)?;
         if verbose > 0 {
             say!("{}", config::table(&report).trim_end());
         }
@@ -218,7 +224,7 @@ pub(super) fn finish(
             report_to.write(json.as_bytes()).map_err(Failure::NoResult)?;
         }
     }
-    for note in decision.notes.iter().chain(&notes) {
+    for note in found.decision().notes.iter().chain(&notes) {
         say!("scxprof: {note}");
     }
     if args.use_hints {
@@ -241,8 +247,8 @@ fn no_samples(outcome: &Outcome) -> anyhow::Error {
     }
 }
 
-pub(super) fn check_loss(max_loss: f64, outcome: &Outcome) -> Result<(), Failure> {
-    let percent = outcome.loss.percent();
+pub(super) fn check_loss(max_loss: f64, loss: &Loss) -> Result<(), Failure> {
+    let percent = loss.percent();
     if percent > max_loss {
         return Err(Failure::Loss(anyhow!(
             "{percent:.1} % of the samples were lost, more than --max-loss {max_loss}: the result may be wrong"

@@ -8,7 +8,7 @@ use anyhow::{anyhow, Context};
 use clap::Args;
 
 use super::{output, seconds, Failure};
-use crate::doctor::{self, selftest, Live, Style};
+use crate::doctor::{self, selftest, Style};
 use crate::resolve::Roots;
 
 /// The hidden subcommand that is the self-test's load.
@@ -53,7 +53,7 @@ struct Json<'a> {
 /// Examines the host and prints what was found.
 pub(super) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let roots = Roots::default();
-    let report = doctor::examine(&roots, &Live::new(&roots));
+    let report = doctor::examine(&roots);
     let tests = args.self_test.then(|| test(args, &roots, &report)).transpose()?;
     let text = match (&tests, args.json) {
         (tests, true) => {
@@ -95,5 +95,5 @@ fn test(args: &DoctorArgs, roots: &Roots, report: &doctor::Report) -> Result<Vec
 
 /// Is the self-test's load.
 pub(super) fn load() -> Result<(), Failure> {
-    doctor::load::run().context("the load").map_err(Failure::NoResult)
+    super::load::run().context("the load").map_err(Failure::NoResult)
 }

@@ -7,11 +7,10 @@ use anyhow::{anyhow, Context};
 use clap::Args;
 
 use super::capture;
-use super::decision::{self, DecisionArgs, Host};
+use super::decision::{self, DecisionArgs};
 use super::filter::{Filter, FilterArgs, Filtered};
 use super::process::damaged;
 use super::{percent, Failure};
-use crate::config::Groups;
 use crate::profile::{is_archive, jsonl, open_lines, Meta};
 use crate::resolve::Cgroups;
 use crate::sample::{Sample, Source};
@@ -49,36 +48,36 @@ pub(super) struct ExtractArgs {
 struct Taken {
     decider: Decider,
     outcome: Outcome,
-    source: Source,
     filtered_out: u64,
     damage: Vec<String>,
-    /// The host that was sampled; this one where nobody knows.
-    host: Host,
+    /// What the recorder knew of the host.
+    meta: Option<Meta>,
 }
 
 /// Reads the profile, decides and prints.
 pub(super) fn run(args: &ExtractArgs, stdout_is_open: bool) -> Result<(), Failure> {
     let filter = Filter::new(&args.filter)?;
-    let groups = args.decision.groups()?;
     let outputs = args.decision.outputs(stdout_is_open)?;
     let signals = capture::signals().map_err(Failure::Unsupported)?;
     let lines = lines_of(&args.profile);
     let taken = match &lines {
-        Some(lines) => from_lines(args, lines, filter, groups, &signals)?,
-        None => from_profile(args, filter, groups, &signals)?,
+        Some(lines) => from_lines(args, lines, filter, &signals)?,
+        None => from_profile(args, filter, &signals)?,
     };
     if signals.load(Ordering::Relaxed) > 0 {
         return Err(Failure::NoResult(anyhow!("interrupted: nothing was written")));
     }
-    let Taken { decider, outcome, source, filtered_out, damage, host } = taken;
-    capture::say_notes(&outcome, None, None);
+    let Taken { decider, outcome, filtered_out, damage, meta } = taken;
+    let loss = outcome.loss;
+    capture::say_notes(&outcome, None);
     if filtered_out > 0 {
         say!("scxprof: {filtered_out} accesses left out by the selection");
     }
-    decision::report(args.verbose, source, &decider, &outcome);
-    decision::finish(&args.decision, args.verbose, &decider, &outcome, outputs, &host)?;
+    let sampled = args.decision.sampled(decider, outcome, meta.as_ref());
+    decision::report(args.verbose, &sampled);
+    decision::finish(&args.decision, args.verbose, sampled, outputs)?;
     damaged(&damage)?;
-    decision::check_loss(args.max_loss, &outcome)
+    decision::check_loss(args.max_loss, &loss)
 }
 
 /// The file of lines that `path` is or holds; `None` for anything else.
@@ -93,18 +92,14 @@ fn lines_of(path: &Path) -> Option<PathBuf> {
     (is_lines && !is_archive(path)).then(|| path.to_owned())
 }
 
-fn decider(args: &ExtractArgs, groups: Groups, source: Source) -> Decider {
-    args.decision.decider(groups, source, bytes(args), args.verbose)
-}
-
 fn bytes(args: &ExtractArgs) -> usize {
     (args.memory as usize).saturating_mul(1 << 20)
 }
 
-fn from_profile(args: &ExtractArgs, filter: Filter, groups: Groups, signals: &AtomicUsize) -> Result<Taken, Failure> {
+fn from_profile(args: &ExtractArgs, filter: Filter, signals: &AtomicUsize) -> Result<Taken, Failure> {
     let mut profile = super::process::open(&args.profile)?;
     let source = profile.source();
-    let mut decider = decider(args, groups, source);
+    let mut decider = args.decision.decider(source, bytes(args), args.verbose)?;
     let mut filtered = Filtered { filter, sink: &mut decider };
     let replayed = replay(&mut profile, bytes(args), &mut filtered, || signals.load(Ordering::Relaxed) > 0);
     let filtered_out = filtered.filter.left_out;
@@ -114,20 +109,14 @@ fn from_profile(args: &ExtractArgs, filter: Filter, groups: Groups, signals: &At
         Outcome::default()
     });
     damage.extend(profile.damage());
-    let host = Host::recorded(profile.meta.as_ref());
-    Ok(Taken { decider, outcome, source, filtered_out, damage, host })
+    let meta = profile.meta.take();
+    Ok(Taken { decider, outcome, filtered_out, damage, meta })
 }
 
 /// Samples that are given to the sink at once.
 const TOGETHER: usize = 64;
 
-fn from_lines(
-    args: &ExtractArgs,
-    path: &Path,
-    filter: Filter,
-    groups: Groups,
-    signals: &AtomicUsize,
-) -> Result<Taken, Failure> {
+fn from_lines(args: &ExtractArgs, path: &Path, filter: Filter, signals: &AtomicUsize) -> Result<Taken, Failure> {
     let mut reader = jsonl::Reader::new(open_lines(path).map_err(|error| Failure::Usage(error.into()))?);
     let meta = path.with_file_name("meta.json");
     let meta =
@@ -136,7 +125,7 @@ fn from_lines(
     let mut next = reader.next_line().with_context(failed).map_err(Failure::NoResult)?;
     let recorded = meta.as_ref().and_then(|meta| meta.source.parse().ok());
     let source = next.as_ref().and_then(|line| line.source).or(recorded).unwrap_or(Source::Recorded);
-    let mut decider = decider(args, groups, source);
+    let mut decider = args.decision.decider(source, bytes(args), args.verbose)?;
     let mut filtered = Filtered { filter, sink: &mut decider };
     let mut cgroups = Cgroups::recorded();
     let mut numbers = Numbers::default();
@@ -187,6 +176,5 @@ fn from_lines(
             path.display()
         ));
     }
-    let host = Host::recorded(meta.as_ref());
-    Ok(Taken { decider, outcome, source, filtered_out, damage, host })
+    Ok(Taken { decider, outcome, filtered_out, damage, meta })
 }

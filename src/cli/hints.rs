@@ -1,7 +1,5 @@
 //! The options on task hints, and what is said of them.
 
-use std::path::Path;
-
 use clap::Args;
 
 use crate::bpf::{self, HintCounts, MapRef, Rung, MAX_HINT};
@@ -34,10 +32,9 @@ impl HintArgs {
     }
 
     /// What to follow, if anything.
-    pub(super) fn options(&self, proc: &Path) -> Option<bpf::Options> {
+    pub(super) fn options(&self) -> Option<bpf::Options> {
         let map = self.map.clone()?;
-        let ring_bytes = self.ring_mb << 20;
-        Some(bpf::Options { map, rung: self.rung, ring_bytes, proc: proc.to_owned() })
+        Some(bpf::Options { map, rung: self.rung, ring_bytes: self.ring_mb << 20 })
     }
 }
 

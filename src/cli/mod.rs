@@ -20,6 +20,7 @@ mod doctor;
 mod extract;
 mod filter;
 mod hints;
+mod load;
 mod man;
 mod names;
 mod output;

@@ -10,8 +10,13 @@ use crate::resolve::{Roots, SymbolOptions};
 
 /// Where the code of a capture is named that began at `begin`; `None` for one of elsewhere.
 pub(super) fn options(begin: Option<SystemTime>) -> SymbolOptions {
+    SymbolOptions { begin, cache: cache(), ..SymbolOptions::default() }
+}
+
+/// perf's cache of files by their build id.
+pub(super) fn cache() -> Option<PathBuf> {
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
-    SymbolOptions { begin, cache: home.map(|home| PathBuf::from(home).join(".debug")), ..SymbolOptions::default() }
+    home.map(|home| PathBuf::from(home).join(".debug"))
 }
 
 /// When a profile's recording began, where it was made here.

@@ -1,9 +1,8 @@
 //! `scxprof record`: a capture to a profile that can be looked at later and elsewhere.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::fs;
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{anyhow, Context};
@@ -14,12 +13,10 @@ use super::decision;
 use super::filter::FilterArgs;
 use super::process;
 use super::Failure;
-use crate::profile::recovered::RecoveredWriter;
-use crate::profile::{pack, Meta, ProfileError, Recorder};
+use crate::profile::{pack, ProfileError, Recorder};
 use crate::resolve::Cgroups;
-use crate::sample::{Sample, Source};
-use crate::sampler::attr::Feature;
-use crate::session::{Outcome, Session, Sink};
+use crate::sample::Sample;
+use crate::session::{Outcome, Sink};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,26 +50,11 @@ pub(super) struct RecordArgs {
     verbose: u8,
 }
 
-/// What is written of the samples beside the records: the accesses of a source that recovers them.
-struct Samples(Option<RecoveredWriter<BufWriter<File>>>);
+/// What is sampled is recorded, and nothing else is done with it.
+struct Nowhere;
 
-impl Samples {
-    fn new(source: Source, dir: &Path) -> anyhow::Result<Self> {
-        let recovered = || {
-            let path = dir.join("recovered.jsonl");
-            let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-            Ok::<_, anyhow::Error>(RecoveredWriter::new(BufWriter::new(file)))
-        };
-        Ok(Self((source == Source::Timer).then(recovered).transpose()?))
-    }
-}
-
-impl Sink for Samples {
-    fn sample(&mut self, sample: &Sample, _: &mut Cgroups) {
-        if let Some(recovered) = &mut self.0 {
-            recovered.add(sample);
-        }
-    }
+impl Sink for Nowhere {
+    fn sample(&mut self, _: &Sample, _: &mut Cgroups) {}
 }
 
 /// Where the profile goes.
@@ -155,18 +137,8 @@ fn directory_of(path: &Path) -> &Path {
 pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let wanted = &args.capture;
     let places = Places::new(args)?;
-    let mut options = capture::session_options(wanted)?;
-    if options.sampler.hardware.batched {
-        return Err(Failure::Usage(anyhow!(
-            "--batched cannot be recorded: its times are of the scheduler's clock and are converted while they are read; \
-             leave it out"
-        )));
-    }
-    // With build ids in them the records would not say which inode is mapped, which tells shared memory apart. They are in a
-    // section of their own.
-    options.sampler.features = options.sampler.features.less(Feature::BuildId);
+    let builder = capture::builder(wanted)?;
     let held = capture::hold(wanted, false)?;
-    options.sampler.target = capture::target(wanted, &options.roots, held.as_ref())?;
     let signals = capture::signals().map_err(Failure::Unsupported)?;
     let mut prefix = std::ffi::OsString::from(".");
     prefix.push(places.dir.file_name().unwrap_or_default());
@@ -177,30 +149,15 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
         .tempdir_in(&places.parent)
         .with_context(|| format!("cannot write in {}", places.parent.display()))
         .map_err(Failure::Usage)?;
-    let rate_before = capture::max_sample_rate(&options.roots);
-    let mut begun = None;
-    let session = capture::start(wanted, &mut options, &mut |options| {
-        Session::record(options, |sampler| {
-            let recorder = Arc::new(Recorder::new(sampler, temporary.path())?);
-            if wanted.hints.are_followed() {
-                recorder.follow_hints(temporary.path())?;
-            }
-            begun = Some(Arc::clone(&recorder));
-            Ok(recorder)
-        })
-    })?;
-    let recorder = begun.ok_or_else(|| Failure::NoResult(anyhow!("nothing was recorded")))?;
-    let source = options.sampler.source;
-    let mut samples = Samples::new(source, temporary.path()).map_err(Failure::NoResult)?;
+    let rate_before = capture::max_sample_rate();
+    let session = capture::start(builder.record(temporary.path()), held.as_ref())?;
+    let recorder = session.recorder().ok_or_else(|| Failure::NoResult(anyhow!("nothing was recorded")))?;
     let mut command = held.map(super::command::Held::release).transpose().map_err(Failure::Usage)?;
-    let mut outcome =
-        capture::watch(wanted, &options, session, &mut samples, command.as_mut(), &signals, &|| recorder.has_failed());
-    outcome.notes.retain(|note| !note.starts_with(Feature::BuildId.without()));
-    capture::say_notes(&outcome, rate_before, capture::max_sample_rate(&options.roots));
-    let meta = Meta::of_recording(&recorder, source, &options.roots, &outcome);
+    let outcome = capture::watch(wanted, command.as_mut(), &signals, |ended| session.run_into(&mut Nowhere, ended));
+    capture::say_notes(&outcome, rate_before);
     // What is not whole is kept all the same: readers take what there is.
-    let written = write(&recorder, &options.roots, samples, &meta, temporary.path());
-    let lined = if args.samples_jsonl { write_samples(args, temporary.path(), options.memory) } else { Ok(()) };
+    let written = write(&recorder, &outcome);
+    let lined = if args.samples_jsonl { write_samples(args, temporary.path()) } else { Ok(()) };
     let kept = places.publish(temporary).map_err(Failure::NoResult);
     let status = capture::end(command, &signals)?;
     kept?;
@@ -212,31 +169,24 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     say!("scxprof: wrote {}", path.display());
     match status {
         Some(status) if status != 0 => Err(Failure::Command(status)),
-        _ => decision::check_loss(wanted.max_loss, &outcome),
+        _ => decision::check_loss(wanted.max_loss, &outcome.loss),
     }
 }
 
-fn write(
-    recorder: &Recorder,
-    roots: &crate::resolve::Roots,
-    samples: Samples,
-    meta: &Meta,
-    dir: &Path,
-) -> anyhow::Result<()> {
-    let records = recorder.finish(roots).context("perf.data");
-    let recovered = samples.0.map_or(Ok(()), RecoveredWriter::finish).context("recovered.jsonl");
-    let meta = serde_json::to_vec_pretty(meta).map_err(anyhow::Error::from).and_then(|bytes| {
-        let mut file = File::create(dir.join("meta.json"))?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        Ok(())
-    });
-    records.and(recovered).and(meta.context("meta.json"))
+fn write(recorder: &Recorder, outcome: &Outcome) -> anyhow::Result<()> {
+    recorder.finish(outcome).map_err(|error| match error {
+        // The directory gets another name.
+        ProfileError::Io { path, source, .. } => {
+            anyhow::Error::from(source).context(path.file_name().unwrap_or_default().to_string_lossy().into_owned())
+        }
+        error => error.into(),
+    })
 }
 
 /// The lines of `process`, from what was recorded; a signal has ended the recording, so this goes on to its end.
-fn write_samples(args: &RecordArgs, dir: &Path, memory: usize) -> Result<(), Failure> {
+fn write_samples(args: &RecordArgs, dir: &Path) -> Result<(), Failure> {
     let profile = process::open(dir)?;
+    let memory = (args.capture.memory as usize).saturating_mul(1 << 20);
     process::write_lines(profile, dir, &FilterArgs::default(), !args.no_symbols, memory, &|| false)?;
     Ok(())
 }

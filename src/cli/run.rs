@@ -1,15 +1,12 @@
 //! `scxprof run`: one capture, from the events to the configuration.
 
-use std::time::SystemTime;
-
 use anyhow::anyhow;
 use clap::Args;
 
 use super::capture::{self, CaptureArgs};
 use super::command::Held;
-use super::decision::{self, DecisionArgs, Host};
+use super::decision::{self, DecisionArgs};
 use super::Failure;
-use crate::session::Session;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,32 +34,28 @@ pub(super) struct RunArgs {
 /// Runs one capture and prints its configuration.
 pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     let RunArgs { capture: wanted, decision, verbose } = args;
-    let mut options = capture::session_options(wanted)?;
+    let builder = decision.configure(capture::builder(wanted)?, *verbose);
     if decision.use_hints && !wanted.hints.are_followed() {
         return Err(Failure::Usage(anyhow!("--use-hints needs --hints-map, which says where the hints are")));
     }
-    let groups = decision.groups()?;
     decision.check_stdout(stdout_is_open)?;
     // Before anything is opened, so that the command does not inherit our limits.
     let held = capture::hold(wanted, decision.to_stdout())?;
-    options.sampler.target = capture::target(wanted, &options.roots, held.as_ref())?;
     let outputs = decision.outputs(stdout_is_open)?;
     let signals = capture::signals().map_err(Failure::Unsupported)?;
-    let rate_before = capture::max_sample_rate(&options.roots);
-    let begin = SystemTime::now();
-    let session = capture::start(wanted, &mut options, &mut |options| Session::start(options))?;
+    let rate_before = capture::max_sample_rate();
+    let session = capture::start(builder, held.as_ref())?;
     let mut command = held.map(Held::release).transpose().map_err(Failure::Usage)?;
-    let source = options.sampler.source;
-    let mut decider = decision.decider(groups, source, options.memory, *verbose);
-    let outcome = capture::watch(wanted, &options, session, &mut decider, command.as_mut(), &signals, &|| false);
-    capture::say_notes(&outcome, rate_before, capture::max_sample_rate(&options.roots));
-    decision::report(*verbose, source, &decider, &outcome);
+    let sampled = capture::watch(wanted, command.as_mut(), &signals, |ended| session.run_until(ended));
+    let loss = sampled.outcome.loss;
+    capture::say_notes(&sampled.outcome, rate_before);
+    decision::report(*verbose, &sampled);
     // The result first: a command may ignore SIGTERM. Another signal to us kills it then.
-    let printed = decision::finish(decision, *verbose, &decider, &outcome, outputs, &Host::this(Some(begin)));
+    let printed = decision::finish(decision, *verbose, sampled, outputs);
     let status = capture::end(command, &signals)?;
     printed?;
     match status {
         Some(status) if status != 0 => Err(Failure::Command(status)),
-        _ => decision::check_loss(wanted.max_loss, &outcome),
+        _ => decision::check_loss(wanted.max_loss, &loss),
     }
 }

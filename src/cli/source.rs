@@ -6,7 +6,7 @@ use super::Failure;
 use crate::sample::Source;
 use crate::sampler::hardware::{DEFAULT_LDLAT, DEFAULT_RATE};
 use crate::sampler::{Hardware, Pace, SamplerError};
-use crate::session::{self, NotStarted, Open, Session, SessionError};
+use crate::session::{of_source, Builder, NotStarted, SessionError};
 
 /// What is sampled and how often.
 #[derive(Debug, Args)]
@@ -54,13 +54,20 @@ pub(super) struct SourceArgs {
 }
 
 impl SourceArgs {
-    /// The rate of the timer source's own clock.
-    pub(super) fn timer_freq(&self) -> Option<u32> {
-        self.freq
+    /// `builder` with the sources that were asked for: of `auto` the first that works.
+    pub(super) fn configure<'a>(&self, builder: Builder<'a>) -> Builder<'a> {
+        let mut builder = builder.hardware(self.hardware());
+        if let Ok(source) = self.source.parse() {
+            builder = builder.sources(&[source]);
+        }
+        if let Some(freq) = self.freq {
+            builder = builder.freq(freq);
+        }
+        builder
     }
 
     /// What is asked of pebs and ibs.
-    pub(super) fn hardware(&self) -> Hardware {
+    fn hardware(&self) -> Hardware {
         let Self { rate, period, freq, ldlat, stores, kernel, exact: _, batched, .. } = *self;
         let pace = match (period, freq) {
             (Some(period), _) => Pace::Period(period),
@@ -69,42 +76,21 @@ impl SourceArgs {
         };
         Hardware { pace, ldlat, stores, kernel, batched }
     }
+}
 
-    /// Starts with the source that was asked for; `auto` takes the first that works and says why the others did not.
-    pub(super) fn start(
-        &self,
-        options: &mut session::Options,
-        pids: &[u32],
-        open: Open<'_>,
-    ) -> Result<Session, Failure> {
-        let asked: Option<Source> = self.source.parse().ok();
-        let sources = asked.map_or_else(|| Source::ALL.to_vec(), |source| vec![source]);
-        let (result, skipped) = match session::start_first(options, &sources, pids, open) {
-            Ok((session, skipped)) => (Ok(session), skipped),
-            Err(NotStarted { source_name, error, skipped, .. }) => (Err((error, source_name)), skipped),
-        };
-        for (source, error) in &skipped {
-            say!("scxprof: {}", said(error, *source));
-        }
-        result.map_err(|(error, source)| failure_of(error, source))
+/// Says which sources do not work here.
+pub(super) fn say_skipped(skipped: &[(Source, SamplerError)]) {
+    for (source, error) in skipped {
+        say!("scxprof: {}", of_source(*source, error));
     }
 }
 
-/// The sentence with the source's name in it.
-fn said(error: &SamplerError, source: Source) -> String {
-    let text = error.to_string();
-    if text.starts_with("source ") {
-        return text;
-    }
-    format!("source {source}: {text}")
-}
-
-fn failure_of(error: SessionError, source: Source) -> Failure {
-    match error {
+pub(super) fn failure_of(error: NotStarted) -> Failure {
+    match error.error {
         SessionError::Sampler(error) if !error.is_unsupported() => Failure::Usage(error.into()),
-        SessionError::Sampler(error) => {
+        SessionError::Sampler(_) => {
             say!("scxprof: `scxprof doctor` shows what this host allows");
-            Failure::Unsupported(anyhow::anyhow!("{}", said(&error, source)))
+            Failure::Unsupported(anyhow::anyhow!("{error}"))
         }
         error => Failure::Unsupported(error.into()),
     }

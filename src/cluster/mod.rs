@@ -65,11 +65,15 @@
 mod codes;
 mod communities;
 mod graph;
+// For tests and benches.
+#[doc(hidden)]
 pub mod quality;
 mod report;
 mod settle;
 mod sharing;
 mod solve;
+// For tests and benches.
+#[doc(hidden)]
 pub mod truth;
 
 pub use report::{Edge, Hot};

@@ -46,6 +46,7 @@ pub enum Verdict {
 
 /// What [`Sharing::solve`] is asked.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Options<'a> {
     /// Per thread its group (a cell): threads of different groups never join. Threads beyond its end are in group 0.
     pub groups: &'a [u32],

@@ -6,7 +6,7 @@ use super::sharing::mix;
 
 /// A small generator of pseudo-random numbers (splitmix64).
 #[derive(Debug, Clone)]
-pub struct Rng(u64);
+pub(crate) struct Rng(u64);
 
 impl Rng {
     /// The generator of this seed.

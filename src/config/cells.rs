@@ -15,6 +15,7 @@ pub const CATCH_ALL: &str = "rest";
 
 /// A cell spec: cgroups that are scheduled on CPUs of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Cell {
     /// Its name, for people only.
     pub name: String,
@@ -26,6 +27,7 @@ pub struct Cell {
 
 /// Which cgroups a cell spec takes, by their full path.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CellMatch {
     /// Those that contain this text.
     CgroupContains(String),
@@ -37,6 +39,7 @@ pub enum CellMatch {
 
 /// A part of a cell with CPUs of its own among the cell's.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Subcell {
     /// Its name, for people only.
     pub name: String,
@@ -50,7 +53,7 @@ pub type CommPrefix = String;
 impl Subcell {
     /// The subcell that takes every thread that no other takes.
     #[must_use]
-    pub fn catch_all() -> Self {
+    pub(crate) fn catch_all() -> Self {
         Self { name: CATCH_ALL.to_owned(), matches: vec![Vec::new()] }
     }
 
@@ -63,11 +66,20 @@ impl Subcell {
 
 /// What the decision depends on besides the samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Options {
     /// `--min-share` as a part of 1: the share of the samples that a class has at least, for a subcell of its own.
     pub min_share: f64,
     /// `--target-cpus`: CPUs of the host that the configuration is for.
     pub target_cpus: usize,
+}
+
+impl Options {
+    /// For classes of at least `min_share`, of 1, on a host with so many CPUs.
+    #[must_use]
+    pub const fn new(min_share: f64, target_cpus: usize) -> Self {
+        Self { min_share, target_cpus }
+    }
 }
 
 /// There were no samples, so there is nothing to decide: a scheduler refuses an empty list of cells.
@@ -77,6 +89,7 @@ pub struct NoSamples;
 
 /// What was decided, and what the user must be told about it.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Decision {
     /// The cells, in the order of the groups.
     pub cells: Vec<Cell>,
@@ -88,6 +101,7 @@ pub struct Decision {
 
 /// What a subcell rests on. A catch-all has neither communities nor a class.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Basis {
     /// The communities whose threads it is for; several where they were merged, or where its cells have one each.
     pub communities: Vec<CommunityIndex>,

@@ -18,6 +18,7 @@ pub type GroupIndex = usize;
 
 /// How the user names the groups; the default is none of the options.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GroupOptions {
     /// `--cell NAME=REGEX`, as given and in order.
     pub cells: Vec<String>,
@@ -89,7 +90,7 @@ pub enum CgroupMatcher {
 impl CgroupMatcher {
     /// True where the text, a cgroup's full path under [`CGROUP_ROOT`], matches.
     #[must_use]
-    pub fn is_match(&self, text: &str) -> bool {
+    pub(crate) fn is_match(&self, text: &str) -> bool {
         match self {
             Self::Contains(part) => text.contains(part.as_str()),
             Self::Regex(regex) => regex.is_match(text),
@@ -164,15 +165,10 @@ impl Groups {
     }
 
     /// The groups in order.
+    #[doc(hidden)]
     #[must_use]
     pub fn specs(&self) -> &[GroupSpec] {
         &self.specs
-    }
-
-    /// The group of a cgroup. See [`Groups::home`].
-    #[must_use]
-    pub fn group_of(&self, path: &[u8]) -> GroupIndex {
-        self.home(path).group
     }
 
     /// The cell of a cgroup, whose path is the one below [`CGROUP_ROOT`] (`/a/b`; `/` or nothing is the root).
@@ -183,6 +179,7 @@ impl Groups {
     /// of its ancestors, and of those the one nearest to the root. The root itself is never matched.
     ///
     /// Bytes that are no UTF-8 are matched as U+FFFD, which is what `Path::display` gives the scheduler.
+    #[doc(hidden)]
     #[must_use]
     pub fn home(&self, path: &[u8]) -> Home {
         let ancestry = Ancestry::new(path);
@@ -257,7 +254,7 @@ mod tests {
         let groups = Groups::new(&GroupOptions::default()).unwrap();
         let names: Vec<_> = groups.specs().iter().map(|spec| spec.name.as_str()).collect();
         assert_eq!(names, ["allotment", "workload.slice", "rest"]);
-        let name = |path: &[u8]| names[groups.group_of(path)];
+        let name = |path: &[u8]| names[groups.home(path).group];
         assert_eq!(name(b"/workload.slice/workload-tw-a.allotment.slice/task"), "allotment");
         assert_eq!(name(b"/workload.slice/my app.slice"), "workload.slice");
         assert_eq!(name(b"/system.slice"), "rest");
@@ -282,26 +279,26 @@ mod tests {
         let options =
             GroupOptions { workload: Some(r"^/sys/fs/cgroup/workload\.slice$".to_owned()), ..Default::default() };
         let groups = Groups::new(&options).unwrap();
-        assert_eq!(groups.group_of(b"/workload.slice"), 1);
-        assert_eq!(groups.group_of(b"/workload.slice/below"), 1, "an ancestor covers its descendants");
-        assert_eq!(groups.group_of(b"/a/workload.slice"), 2);
+        assert_eq!(groups.home(b"/workload.slice").group, 1);
+        assert_eq!(groups.home(b"/workload.slice/below").group, 1, "an ancestor covers its descendants");
+        assert_eq!(groups.home(b"/a/workload.slice").group, 2);
     }
 
     #[test]
     fn a_byte_that_is_no_utf8_is_one_character() {
         let groups = with_cells(&["x=/a.b$"]).unwrap();
-        assert_eq!(groups.group_of(b"/a\xffb"), 0);
-        assert_eq!(groups.group_of("/aäb".as_bytes()), 0);
-        assert_eq!(groups.group_of(b"/a\xff\xffb"), 3);
+        assert_eq!(groups.home(b"/a\xffb").group, 0);
+        assert_eq!(groups.home("/aäb".as_bytes()).group, 0);
+        assert_eq!(groups.home(b"/a\xff\xffb").group, 3);
     }
 
     #[test]
     fn cells_come_first_and_in_order() {
         let groups = with_cells(&["db=postgres", "web=nginx=1"]).unwrap();
-        assert_eq!(groups.group_of(b"/workload.slice/postgres.service"), 0);
-        assert_eq!(groups.group_of(b"/nginx=1"), 1, "only the first \"=\" divides");
-        assert_eq!(groups.group_of(b"/nginx=1/postgres"), 0, "an earlier spec takes a descendant");
-        assert_eq!(groups.group_of(b"/postgres/nginx=1"), 0, "a later one does not");
+        assert_eq!(groups.home(b"/workload.slice/postgres.service").group, 0);
+        assert_eq!(groups.home(b"/nginx=1").group, 1, "only the first \"=\" divides");
+        assert_eq!(groups.home(b"/nginx=1/postgres").group, 0, "an earlier spec takes a descendant");
+        assert_eq!(groups.home(b"/postgres/nginx=1").group, 0, "a later one does not");
     }
 
     #[test]

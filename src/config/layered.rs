@@ -331,7 +331,7 @@ impl Consumer {
     /// The layer of a thread with a hint: the one that has the hint, whatever else it is; without one, as any thread's
     /// (`maybe_refresh_task_layer_from_hint` in main.bpf.c).
     #[must_use]
-    pub fn assign_hinted(&self, cgroup: &[u8], comm: &[u8], hint: Option<u64>) -> Option<usize> {
+    pub(crate) fn assign_hinted(&self, cgroup: &[u8], comm: &[u8], hint: Option<u64>) -> Option<usize> {
         let has_hint = |condition: &Loaded| matches!(condition, Loaded::Hint(own) if Some(*own) == hint);
         if let Some(at) = self.layers.iter().position(|layer| layer.iter().flatten().any(has_hint)) {
             return Some(at);

@@ -59,13 +59,13 @@ impl Affinity {
 
     /// Shared accesses between two communities, or within one.
     #[must_use]
-    pub fn get(&self, a: CommunityIndex, b: CommunityIndex) -> f64 {
+    pub(crate) fn get(&self, a: CommunityIndex, b: CommunityIndex) -> f64 {
         self.shared.get(&(a.min(b), a.max(b))).copied().unwrap_or(0.0)
     }
 
     /// True where nothing was added, so that nothing is known of it.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.shared.is_empty()
     }
 }

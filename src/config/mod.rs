@@ -1,9 +1,9 @@
-//! The configuration of a scheduler: which cells and subcells there should be, and how scx_mitosis is told.
+//! The configuration of a scheduler: which cells and subcells there should be, and how scx_mitosis or scx_layered is told.
 //!
-//! The way is [`Groups`] (which cgroup belongs to which group) → [`Tally`] (who was sampled there, bounded) and [`Members`]
-//! (what is known of each thread) → [`decide`] (cells, subcells and what must be said about them) → [`mitosis::to_json`], or
-//! [`layers`] and [`layered::to_json`] (checked, then written). [`report::report`] says what the decision rests on.
-//! Nothing here does I/O. [`Consumer`] and [`layered::Consumer`] model what the schedulers make of a configuration.
+//! The way is [`Groups`] (which cgroup belongs to which group) → a tally of who was sampled there, bounded, and what is known of
+//! each thread → a [`Decision`]: cells, subcells and what must be said about them → [`mitosis::to_json`] or
+//! [`layered::to_json`] (checked, then written). [`report::Report`] says what the decision rests on. Nothing here does I/O.
+//! [`Consumer`] and [`layered::Consumer`] model what the schedulers make of a configuration.
 //!
 //! Within a decision: `specs` (which cgroups of a group can have the same subcells) → `owners` (whose name is whose) →
 //! `express` (how many, and which are merged or left) → `place` (in which order) → `prefixes` (by which beginnings).
@@ -28,13 +28,19 @@ mod summary;
 mod table;
 mod tally;
 
-pub use cells::{decide, Basis, Cell, CellMatch, CommPrefix, Decision, NoSamples, Options, Subcell, CATCH_ALL};
+pub use cells::{Basis, Cell, CellMatch, CommPrefix, Decision, NoSamples, Options, Subcell};
 pub use consumer::{Assigned, Consumer};
-pub use groups::{CgroupMatcher, GroupIndex, GroupOptions, GroupSpec, Groups, GroupsError, Home};
-pub use groups::{ALLOTMENT_REGEX, CGROUP_ROOT, WORKLOAD_SLICE};
-pub use layers::{layers, layers_by_hint, Layers};
-pub use members::{Affinity, CommunityIndex, Member, Members, Unknown, Verdict};
+pub use groups::{GroupOptions, Groups, GroupsError, ALLOTMENT_REGEX, CGROUP_ROOT, WORKLOAD_SLICE};
 pub use note::Note;
-pub use summary::summary;
 pub use table::{hot_code, matrix, table};
-pub use tally::{CellIndex, CellTally, NameIndex, Tally};
+
+// The steps between, public for the tests of each.
+#[doc(hidden)]
+pub use {
+    cells::decide,
+    groups::{CgroupMatcher, GroupIndex, GroupSpec, Home},
+    layers::{layers, layers_by_hint, Layers},
+    members::{Affinity, CommunityIndex, Member, Members, Unknown, Verdict},
+    summary::summary,
+    tally::{CellIndex, CellTally, NameIndex, Tally},
+};

@@ -17,13 +17,13 @@ use crate::sample::{Comm, ThreadIndex};
 pub const VERSION: u32 = 1;
 
 /// The part of all shared accesses whose sharers have one label, of 1, by a label for each thread.
-pub type LocalityOf<'a> = dyn Fn(&[u32]) -> f64 + 'a;
+pub(crate) type LocalityOf<'a> = dyn Fn(&[u32]) -> f64 + 'a;
 /// How much labels share with each other and within, by a label for each thread.
-pub type SharingOf<'a> = dyn Fn(&[u32]) -> Vec<Edge> + 'a;
+pub(crate) type SharingOf<'a> = dyn Fn(&[u32]) -> Vec<Edge> + 'a;
 
 /// What the report says that the decision does not know; the default is nothing.
 #[derive(Default)]
-pub struct Evidence<'a> {
+pub(crate) struct Evidence<'a> {
     /// The source of the samples.
     pub source: &'a str,
     /// What it can see and what not, in a sentence.
@@ -59,7 +59,7 @@ impl Evidence<'_> {
 
 /// What was seen of one community.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct CommunityEvidence {
+pub(crate) struct CommunityEvidence {
     /// How well both halves of the run find it again, from 0 to 1.
     pub stability: Option<f64>,
     /// How sure it is, from 0 to 1.
@@ -72,7 +72,7 @@ pub struct CommunityEvidence {
 
 /// How much two labels share.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Edge {
+pub(crate) struct Edge {
     /// The one label.
     pub a: u32,
     /// The other, or the same for what threads of one label share.
@@ -172,6 +172,7 @@ pub struct CellReport {
 /// What a subcell is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum SubcellKind {
     /// Threads that share memory.
     Community,
@@ -258,7 +259,7 @@ pub enum ReportError {
 ///
 /// # Errors
 /// [`ReportError`].
-pub fn report(
+pub(crate) fn report(
     groups: &Groups,
     tally: &Tally,
     members: &Members,

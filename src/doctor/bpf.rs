@@ -1,4 +1,4 @@
-//! What BPF can do here. Each thing that a hint probe may need is a rung; [`rungs`] lists them.
+//! What BPF can do here. Each thing that a hint probe may need is a rung.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -40,7 +40,7 @@ const HINTS: [&str; 4] = ["hints-storage", "hints-element", "hints-syscall", "hi
 /// Tries the rungs, first what is asked of every kernel, then each way to follow hints. Each is loaded, attached and taken
 /// away again. `proc` is procfs, for our pid namespace.
 #[must_use]
-pub fn rungs(proc: &Path) -> Vec<Rung> {
+pub(crate) fn rungs(proc: &Path) -> Vec<Rung> {
     let tracing = raw_tracepoint().map_err(|(call, error)| RungError {
         why: format!("{call}: {error}"),
         errno: error.raw_os_error().unwrap_or(0),

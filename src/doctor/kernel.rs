@@ -87,7 +87,7 @@ pub trait Kernel {
     /// # Errors
     /// What a run would fail with.
     fn hierarchy(&self) -> Result<Hierarchy, resolve::Error>;
-    /// Tries what BPF can do, see [`bpf::rungs`].
+    /// Tries what BPF can do.
     fn rungs(&self) -> Vec<Rung>;
 }
 
@@ -100,7 +100,7 @@ pub struct Live {
 impl Live {
     /// With the host's files under `roots`.
     #[must_use]
-    pub fn new(roots: &Roots) -> Self {
+    pub(crate) fn new(roots: &Roots) -> Self {
         Self { roots: roots.clone() }
     }
 }
@@ -122,6 +122,7 @@ pub(super) fn options(roots: &Roots, source: Source, target: Target) -> Result<s
         proc: roots.proc.clone(),
         sys: roots.sys.clone(),
         child_pid_namespace: matches!(topology::pid_namespace(roots), PidNamespace::Child),
+        raise_open_files: true,
     })
 }
 

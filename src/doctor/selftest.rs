@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::load::{Load, Worker};
-use super::{kernel, table, Report, State};
+use super::{table, Report, State};
 use crate::resolve::{Cgroups, Roots};
 use crate::sample::{Comm, Place, Sample, Source};
 use crate::sampler::Target;
@@ -19,12 +19,10 @@ use crate::session::{self, Outcome, Session, Sink};
 const ENOUGH: u64 = 5;
 /// A capture that has fewer goes on for so many times its length.
 const PATIENCE: u32 = 4;
-/// Memory of a capture.
-const MEMORY: usize = 64 << 20;
 
 /// What came of one source.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Tested {
+pub(crate) struct Tested {
     /// The source.
     pub source: &'static str,
     /// True where all that came was right, and enough came.
@@ -45,7 +43,7 @@ pub struct Tested {
 
 /// Accesses of the load's threads, one or more a sample.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// Accesses by the load's threads.
     pub accesses: u64,
     /// Accesses by the threads whose buffers this source can see.
@@ -141,12 +139,11 @@ impl Compare<'_> {
     }
 }
 
-/// Samples with each source that works, for `seconds` each or longer where little came; `command` must start
-/// [`super::load::run`].
+/// Samples with each source that works, for `seconds` each or longer where little came; `command` must start the load.
 ///
 /// # Errors
 /// The load does not start.
-pub fn run(
+pub(crate) fn run(
     report: &Report,
     roots: &Roots,
     seconds: Duration,
@@ -177,15 +174,11 @@ fn test(source: Source, state: State, roots: &Roots, seconds: Duration, workers:
         recovered: None,
         lost: 0.0,
     };
-    let sampler = match kernel::options(roots, source, target) {
-        Ok(sampler) => sampler,
-        Err(error) => return failed(error.to_string()),
-    };
-    let session = match Session::start(&session::Options { sampler, roots: roots.clone(), memory: MEMORY, hints: None })
-    {
-        Ok(session) => session,
-        Err(error) => return failed(error.to_string()),
-    };
+    let session =
+        match Session::builder().roots(roots.clone()).sources(&[source]).target(target).raise_open_files().start() {
+            Ok(session) => session,
+            Err(error) => return failed(error.to_string()),
+        };
     let missing = Cell::new(workers.iter().filter(|worker| sees(source, worker)).count());
     let mut compare = Compare {
         workers,
@@ -196,7 +189,7 @@ fn test(source: Source, state: State, roots: &Roots, seconds: Duration, workers:
         shared_file: None,
         counts: vec![0; workers.len()],
     };
-    let outcome = session.run(&mut compare, |progress| {
+    let outcome = session.run_into(&mut compare, |progress| {
         progress.elapsed >= seconds && (missing.get() == 0 || progress.elapsed >= seconds * PATIENCE)
     });
     compare.finish(&outcome)
@@ -229,7 +222,7 @@ fn judge(source: Source, seen: Seen, mut failures: Vec<String>, outcome: &Outcom
 
 /// All of it as one block that can be pasted into a bug report: no names of hosts, users, cgroups or files of theirs.
 #[must_use]
-pub fn block(report: &Report, tests: &[Tested]) -> String {
+pub(crate) fn block(report: &Report, tests: &[Tested]) -> String {
     let mut text = format!("--- scxprof self-test ---\nscxprof {}\n{}\n", report.scxprof, table::machine(report));
     // Writing to a String cannot fail.
     for test in tests {

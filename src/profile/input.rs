@@ -33,14 +33,18 @@ pub enum Records {
 
 /// A profile that is open for reading.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Profile {
     /// The samples, and what belongs to them.
+    #[doc(hidden)]
     pub records: Records,
     /// What the recorder knew; `None` for a recording by another program.
     pub meta: Option<Meta>,
     /// The accesses of a source that recovers them.
+    #[doc(hidden)]
     pub recovered: Option<Recovered<File>>,
     /// Task hints.
+    #[doc(hidden)]
     pub hints: Option<Hints<File>>,
     /// The records that nobody could read, as far as they are listed.
     unparseable: Vec<String>,
@@ -202,14 +206,14 @@ impl Profile {
 
     /// Whose samples are left out.
     #[must_use]
-    pub fn identity(&self) -> Identity {
+    pub(crate) fn identity(&self) -> Identity {
         let nobody = Identity { own_pid: NOBODY, child_pid_namespace: false };
         self.meta.as_ref().map_or(nobody, |meta| meta.identity)
     }
 
     /// How its samples are read.
     #[must_use]
-    pub fn reading(&self) -> Reading {
+    pub(crate) fn reading(&self) -> Reading {
         self.meta.as_ref().map_or(Reading::Foreign, |meta| meta.reading.clone())
     }
 }

@@ -1,5 +1,7 @@
 //! meta.json: what a profile's records do not say. How they are to be read again, what was lost, and on which host it was.
 
+use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,23 +11,23 @@ use serde::{Deserialize, Serialize};
 use super::{ProfileError, Recorder};
 use crate::bpf::HintCounts;
 use crate::resolve::{topology, Roots};
-use crate::sample::Source;
 use crate::sampler::loss::Loss;
 use crate::sampler::open::{monotonic_ns, page_size};
 use crate::sampler::{attr, Identity, Reading};
 use crate::session::Outcome;
 
 /// The version of the directory's layout; a reader refuses one that is newer.
-pub const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 1;
 
 /// What the recording knew.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Meta {
-    /// [`FORMAT`] of the writer.
+    /// The version of the directory's layout that its writer knew.
     pub format: u32,
     /// Version of scxprof.
     pub scxprof: String,
-    /// Where the addresses come from, the name of a [`Source`].
+    /// Where the addresses come from, the name of a [`Source`](crate::sample::Source).
     pub source: String,
     /// The clock of all times.
     pub clock: String,
@@ -40,9 +42,9 @@ pub struct Meta {
     /// The events.
     pub events: Vec<MetaEvent>,
     /// Whose samples are left out.
-    pub identity: Identity,
+    pub(crate) identity: Identity,
     /// How a sample is read.
-    pub reading: Reading,
+    pub(crate) reading: Reading,
     /// Samples that were named, the accesses that they gave, and events that happened.
     pub samples: u64,
     /// See `samples`.
@@ -67,6 +69,7 @@ pub struct Meta {
 
 /// The recorded host.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Host {
     /// Its name.
     pub name: String,
@@ -89,6 +92,7 @@ pub struct Host {
 
 /// An event of the recording.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct MetaEvent {
     /// As perf names it.
     pub name: String,
@@ -108,7 +112,7 @@ pub struct MetaEvent {
 impl Meta {
     /// Of a recording that has just ended.
     #[must_use]
-    pub fn of_recording(recorder: &Recorder, source: Source, roots: &Roots, outcome: &Outcome) -> Self {
+    pub(super) fn of_recording(recorder: &Recorder, outcome: &Outcome) -> Self {
         // Since 1970 as of now, less what has passed since the beginning.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let passed = monotonic_ns().saturating_sub(recorder.begin()) as f64 / 1e9;
@@ -127,12 +131,12 @@ impl Meta {
         Self {
             format: FORMAT,
             scxprof: env!("CARGO_PKG_VERSION").to_owned(),
-            source: source.name().to_owned(),
+            source: recorder.source().name().to_owned(),
             clock: "CLOCK_MONOTONIC".to_owned(),
             begin: recorder.begin(),
             begin_unix: now - passed,
             duration: outcome.duration.as_secs_f64(),
-            host: Host::here(roots),
+            host: Host::here(recorder.roots()),
             events: events.collect(),
             identity: recorder.identity(),
             reading: recorder.reading().clone(),
@@ -147,11 +151,21 @@ impl Meta {
         }
     }
 
+    /// Writes it to `path`, on the disk when this returns.
+    pub(super) fn write(&self, path: &Path) -> Result<(), ProfileError> {
+        let write = || {
+            let mut file = File::create(path)?;
+            file.write_all(&serde_json::to_vec_pretty(self)?)?;
+            file.sync_all()
+        };
+        write().map_err(|source| ProfileError::io("write", path, source))
+    }
+
     /// Reads a meta.json.
     ///
     /// # Errors
     /// The file cannot be read, is no meta.json, or is of a newer format.
-    pub fn read(path: &Path) -> Result<Self, ProfileError> {
+    pub(crate) fn read(path: &Path) -> Result<Self, ProfileError> {
         let bytes = std::fs::read(path).map_err(|source| ProfileError::io("read", path, source))?;
         let meta: Self = serde_json::from_slice(&bytes)
             .map_err(|source| ProfileError::Meta { path: path.to_owned(), reason: source.to_string() })?;
@@ -166,7 +180,7 @@ impl Meta {
 impl Host {
     /// This host; what cannot be read is empty.
     #[must_use]
-    pub fn here(roots: &Roots) -> Self {
+    pub(crate) fn here(roots: &Roots) -> Self {
         let text =
             |path: PathBuf| std::fs::read_to_string(path).map_or_else(|_| String::new(), |text| text.trim().to_owned());
         let sysctl = |name: &str| text(roots.proc.join("sys/kernel").join(name));
@@ -195,7 +209,7 @@ fn period_or_freq(attr: &sys::perf_event_attr) -> u64 {
 
 /// Bytes as hex digits.
 #[must_use]
-pub fn to_hex(bytes: &[u8]) -> String {
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         // Writing to a String cannot fail.
@@ -206,7 +220,7 @@ pub fn to_hex(bytes: &[u8]) -> String {
 
 /// The bytes of hex digits; `None` where there is anything else.
 #[must_use]
-pub fn from_hex(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digits = text.as_bytes();
     if !digits.len().is_multiple_of(2) || !digits.iter().all(u8::is_ascii_hexdigit) {
         return None;

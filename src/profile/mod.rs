@@ -11,26 +11,52 @@
 //!
 //! [`Profile::open`] also takes what other programs wrote: a bare perf.data, or a directory with one or with the text that
 //! `perf script` made of it.
-//! [`session::replay`](crate::session::replay()) gives its samples to a sink as the capture did.
+//! [`session::replay`](crate::session::replay()) gives its samples to a sink as the capture did, and with a
+//! [`Decider`](crate::session::Decider) for a sink they become the configuration that the capture would have given:
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use scxprof::config::{self, GroupOptions, Groups};
+//! use scxprof::profile::Profile;
+//! use scxprof::resolve::SymbolOptions;
+//! use scxprof::session::{replay, Decider, Sampled};
+//!
+//! let mut profile = Profile::open(Path::new("host.tar.gz"))?;
+//! let memory = 64 << 20;
+//! let mut decider = Decider::new(Groups::new(&GroupOptions::default())?, profile.source(), memory);
+//! let outcome = replay(&mut profile, memory, &mut decider, || false)?;
+//! let cpus = profile.meta.as_ref().map_or(1, |meta| meta.host.cpus);
+//! let found = Sampled::new(decider, outcome, config::Options::new(0.05, cpus), SymbolOptions::default()).decide()?;
+//! println!("{}", found.mitosis()?);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
+// What is public of these is for tests, benches and fuzzing.
 mod archive;
 mod buildid;
 mod features;
 mod format;
+#[doc(hidden)]
 pub mod hints;
 mod input;
+#[doc(hidden)]
 pub mod jsonl;
-pub mod meta;
-pub mod names;
+pub(crate) mod meta;
+pub(crate) mod names;
 mod quick;
+#[doc(hidden)]
 pub mod reader;
-pub mod recorder;
+mod recorder;
+#[doc(hidden)]
 pub mod recovered;
+#[doc(hidden)]
 pub mod script;
 mod snapshot;
 mod swap;
 mod topology;
 mod tracing;
+#[doc(hidden)]
 pub mod writer;
 
 use std::path::{Path, PathBuf};
@@ -38,11 +64,18 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 pub(crate) use archive::pack;
+#[doc(hidden)]
 pub use format::{record_name, Attr};
+#[doc(hidden)]
+pub use input::is_archive;
 pub(crate) use input::open_lines;
-pub use input::{is_archive, Profile, Records};
-pub use meta::Meta;
-pub use reader::{Damage, Item, PerfData, PerfDataError};
+pub use input::Profile;
+#[doc(hidden)]
+pub use input::Records;
+pub use meta::{Host, Meta, MetaEvent};
+pub use reader::PerfDataError;
+#[doc(hidden)]
+pub use reader::{Damage, Item, PerfData};
 pub use recorder::Recorder;
 
 /// Why a profile cannot be read or written.

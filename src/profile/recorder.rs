@@ -1,8 +1,9 @@
-//! A recording at work: the bytes of the rings go into perf.data as they are; what existed before goes in front of them.
+//! A recording at work: the bytes of the rings go into perf.data as they are; what existed before goes in front of them. What
+//! they do not say is written beside it.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -13,28 +14,34 @@ use super::buildid;
 use super::features;
 use super::format::feature;
 use super::hints::HintRecord;
+use super::recovered::RecoveredWriter;
 use super::snapshot::Snapshot;
 use super::tracing;
 use super::writer::{self, PerfDataWriter};
-use super::ProfileError;
+use super::{Meta, ProfileError};
 use crate::resolve::mapping::BuildId;
 use crate::resolve::{symbols, Cgroups, Error, Roots};
+use crate::sample::{Sample, Source};
 use crate::sampler::attr::layout;
 use crate::sampler::intake::Intake;
 use crate::sampler::open::monotonic_ns;
 use crate::sampler::record::{decode, Header, Layout, MappedFile, Record};
 use crate::sampler::tee::Tee;
 use crate::sampler::{Identity, OpenEvents, Reading, Sampler, TimedSideBand};
+use crate::session::Outcome;
 
 /// Files whose build id is looked up at the end.
 const MAX_FILES: usize = 1 << 14;
 /// Processes that are remembered for each, to find it through.
 const PIDS: usize = 4;
 
-/// Writes perf.data while a session samples.
+/// Writes a profile while a session samples.
 #[derive(Debug)]
 pub struct Recorder {
     state: Mutex<State>,
+    source: Source,
+    roots: Roots,
+    dir: PathBuf,
     layout: Layout,
     events: Vec<OpenEvents>,
     identity: Identity,
@@ -79,35 +86,57 @@ struct State {
     file_count: usize,
     /// hints.jsonl, where hints are followed.
     hints: Option<BufWriter<File>>,
+    /// recovered.jsonl, where addresses are.
+    recovered: Option<RecoveredWriter<BufWriter<File>>>,
     failed: Option<io::Error>,
 }
 
+/// What is recorded.
+struct Opened {
+    events: Vec<OpenEvents>,
+    identity: Identity,
+    reading: Reading,
+    /// How many threads read the rings.
+    workers: usize,
+}
+
 impl Recorder {
-    /// Begins perf.data in `dir` for what `sampler` has open, which is all that it will open.
+    /// Begins the files in `dir` for what `sampler` has open, which is all that it will open.
     ///
     /// # Errors
-    /// The file cannot be written, or an event does not say its id.
-    pub fn new(sampler: &Sampler, dir: &Path) -> Result<Self, ProfileError> {
-        let events =
-            sampler.events().map_err(|error| ProfileError::Meta { path: dir.to_owned(), reason: error.to_string() })?;
-        let (identity, reading) = sampler.reading();
-        Self::of(events, *identity, reading.clone(), sampler.workers(), dir)
-    }
-
-    /// Begins perf.data in `dir` for the rings of `events`, which so many workers read.
-    fn of(
-        events: Vec<OpenEvents>,
-        identity: Identity,
-        reading: Reading,
-        workers: usize,
+    /// A file cannot be written, or an event does not say its id.
+    pub(crate) fn new(
+        sampler: &Sampler,
+        source: Source,
+        roots: &Roots,
+        follows_hints: bool,
         dir: &Path,
     ) -> Result<Self, ProfileError> {
+        let events =
+            sampler.events().map_err(|error| ProfileError::Meta { path: dir.to_owned(), reason: error.to_string() })?;
+        let (&identity, reading) = sampler.reading();
+        let opened = Opened { events, identity, reading: reading.clone(), workers: sampler.workers() };
+        Self::of(opened, source, roots, follows_hints, dir)
+    }
+
+    fn of(
+        opened: Opened,
+        source: Source,
+        roots: &Roots,
+        follows_hints: bool,
+        dir: &Path,
+    ) -> Result<Self, ProfileError> {
+        let Opened { events, identity, reading, workers } = opened;
         let path = dir.join("perf.data");
         let failed = |source| ProfileError::io("write", &path, source);
-        // A recording that was given up a moment ago may still be written to.
-        let _ = std::fs::remove_file(&path);
-        let file = File::create_new(&path).map_err(failed)?;
-        let writer = PerfDataWriter::new(BufWriter::with_capacity(1 << 18, file), &events).map_err(failed)?;
+        let writer = PerfDataWriter::new(BufWriter::with_capacity(1 << 18, create(&path)?), &events).map_err(failed)?;
+        let hints = follows_hints.then(|| create(&dir.join("hints.jsonl")).map(BufWriter::new)).transpose()?;
+        let recovered = dir.join("recovered.jsonl");
+        // The source before this one may have begun it.
+        let _ = std::fs::remove_file(&recovered);
+        let recovered = (source == Source::Timer)
+            .then(|| create(&recovered).map(|file| RecoveredWriter::new(BufWriter::new(file))))
+            .transpose()?;
         let spool = tempfile::tempfile_in(dir).map_err(|source| ProfileError::io("write in", dir, source))?;
         let layout = events.first().map(|event| layout(&event.attr)).unwrap_or_default();
         Ok(Self {
@@ -125,9 +154,13 @@ impl Recorder {
                 late_cgroups: Vec::new(),
                 files: FxHashMap::default(),
                 file_count: 0,
-                hints: None,
+                hints,
+                recovered,
                 failed: None,
             }),
+            source,
+            roots: roots.clone(),
+            dir: dir.to_owned(),
             layout,
             events,
             identity,
@@ -136,52 +169,58 @@ impl Recorder {
         })
     }
 
-    /// Begins hints.jsonl in `dir`.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub fn follow_hints(&self, dir: &Path) -> Result<(), ProfileError> {
-        let path = dir.join("hints.jsonl");
-        let file = File::create(&path).map_err(|source| ProfileError::io("write", &path, source))?;
-        self.lock().hints = Some(BufWriter::new(file));
-        Ok(())
-    }
-
     /// Writes an event to hints.jsonl.
-    pub fn hint(&self, record: &HintRecord) {
+    pub(crate) fn hint(&self, record: &HintRecord) {
         let mut state = self.lock();
         let Some(hints) = &mut state.hints else { return };
         let result = super::hints::write(hints, record);
         state.check(result);
     }
 
+    /// Writes an access to recovered.jsonl; those of a sample follow one another.
+    pub(crate) fn access(&self, access: &Sample) {
+        if let Some(recovered) = &mut self.lock().recovered {
+            recovered.add(access);
+        }
+    }
+
+    /// Where the addresses come from.
+    pub(super) fn source(&self) -> Source {
+        self.source
+    }
+
+    /// Where the host is read.
+    pub(super) fn roots(&self) -> &Roots {
+        &self.roots
+    }
+
     /// The events that are recorded.
     #[must_use]
-    pub fn events(&self) -> &[OpenEvents] {
+    pub(crate) fn events(&self) -> &[OpenEvents] {
         &self.events
     }
 
     /// Whose samples are left out when it is read.
     #[must_use]
-    pub fn identity(&self) -> Identity {
+    pub(crate) fn identity(&self) -> Identity {
         self.identity
     }
 
     /// How a sample is to be read.
     #[must_use]
-    pub fn reading(&self) -> &Reading {
+    pub(crate) fn reading(&self) -> &Reading {
         &self.reading
     }
 
     /// CLOCK_MONOTONIC, ns, before the first event was enabled.
     #[must_use]
-    pub fn begin(&self) -> u64 {
+    pub(crate) fn begin(&self) -> u64 {
         self.begin
     }
 
     /// True where the file could not be written: there is no point in going on.
     #[must_use]
-    pub fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.lock().failed.is_some()
     }
 
@@ -189,7 +228,7 @@ impl Recorder {
     ///
     /// # Errors
     /// procfs cannot be read; the recording goes on with what there is.
-    pub fn snapshot(
+    pub(crate) fn snapshot(
         &self,
         roots: &Roots,
         tids: Option<&[u32]>,
@@ -218,7 +257,7 @@ impl Recorder {
 
     /// Writes the threads and mappings of all processes again, after records were lost, and hands them to `known`, process by
     /// process with its time, as reading them again would; until that says false.
-    pub fn renew(&self, roots: &Roots, known: &mut dyn FnMut(u64, Vec<TimedSideBand>) -> bool) {
+    pub(crate) fn renew(&self, roots: &Roots, known: &mut dyn FnMut(u64, Vec<TimedSideBand>) -> bool) {
         let mut intake = Intake::new(self.identity, self.reading.clone());
         let layout = self.layout;
         let mut out = |bytes: &[u8], time| {
@@ -240,7 +279,7 @@ impl Recorder {
     }
 
     /// Remembers the cgroups that no record names.
-    pub fn note_cgroups(&self, cgroups: &Cgroups) {
+    pub(crate) fn note_cgroups(&self, cgroups: &Cgroups) {
         let mut state = self.lock();
         let late: Vec<_> = cgroups
             .known()
@@ -252,40 +291,55 @@ impl Recorder {
 
     /// See [`Recorder::note_cgroups`].
     #[must_use]
-    pub fn late_cgroups(&self) -> Vec<(u64, Vec<u8>)> {
+    pub(crate) fn late_cgroups(&self) -> Vec<(u64, Vec<u8>)> {
         self.lock().late_cgroups.clone()
     }
 
-    /// Finishes the file, with sections that say what host it was.
+    /// Finishes the files when the session has ended. Until then there is no meta.json, and the profile is one that was cut off.
     ///
     /// # Errors
     /// The first that any write met with; what was written can be read all the same.
-    pub fn finish(&self, roots: &Roots) -> io::Result<()> {
+    pub fn finish(&self, outcome: &Outcome) -> Result<(), ProfileError> {
+        let meta = Meta::of_recording(self, outcome);
+        let records = self.finish_records().map_err(|error| ("perf.data", error));
+        let (hints, recovered) = {
+            let mut state = self.lock();
+            (state.hints.take(), state.recovered.take())
+        };
+        let hints = hints.map_or(Ok(()), |mut hints| hints.flush().and_then(|()| hints.get_ref().sync_all()));
+        let recovered = recovered.map_or(Ok(()), RecoveredWriter::finish);
+        let meta = meta.write(&self.dir.join("meta.json"));
+        records
+            .and(hints.map_err(|error| ("hints.jsonl", error)))
+            .and(recovered.map_err(|error| ("recovered.jsonl", error)))
+            .map_err(|(name, error)| ProfileError::io("write", &self.dir.join(name), error))
+            .and(meta)
+    }
+
+    /// Finishes perf.data, with sections that say what host it was.
+    fn finish_records(&self) -> io::Result<()> {
         let mut state = self.lock();
         state.unspool();
         if let Some(error) = state.failed.take() {
             return Err(error);
         }
-        if let Some(mut hints) = state.hints.take() {
-            hints.flush()?;
-            hints.get_ref().sync_all()?;
-        }
         let Some(writer) = state.writer.take() else { return Ok(()) };
-        let mut sections = features::of_host(roots);
+        let mut sections = features::of_host(&self.roots);
         // The resolution of CLOCK_MONOTONIC, ns.
         sections.push((feature::CLOCKID, 1u64.to_ne_bytes().to_vec()));
         let times = [self.begin.to_ne_bytes(), state.newest.to_ne_bytes()].concat();
         sections.push((feature::SAMPLE_TIME, times));
-        sections.push((feature::BUILD_ID, self.build_ids(&state, roots)));
+        sections.push((feature::BUILD_ID, self.build_ids(&state)));
         let tracepoints: Vec<&str> =
             self.events.iter().filter(|event| is_tracepoint(event)).map(|event| &*event.name).collect();
-        sections.extend(tracing::section(&roots.proc, &tracepoints).map(|bytes| (feature::TRACING_DATA, bytes)));
+        sections.extend(tracing::section(&self.roots.proc, &tracepoints).map(|bytes| (feature::TRACING_DATA, bytes)));
         writer.finish(sections)?.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
     }
 
     /// The section of build ids. Of several files of one path all are in it, or none where one is not known any more: nobody
     /// shall take one for another.
-    fn build_ids(&self, state: &State, roots: &Roots) -> Vec<u8> {
+    fn build_ids(&self, state: &State) -> Vec<u8> {
+        let roots = &self.roots;
         let (now, monotonic) = (SystemTime::now(), monotonic_ns());
         let at = |time: u64| now.checked_sub(Duration::from_nanos(monotonic.saturating_sub(time.max(self.begin))));
         let mut build_ids = symbols::host_build_ids(roots);
@@ -303,6 +357,12 @@ impl Recorder {
         // A panic elsewhere leaves at worst half a record, which readers pass over.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A new file at `path`, in place of that of a recording which was given up a moment ago and may still be written to.
+fn create(path: &Path) -> Result<File, ProfileError> {
+    let _ = std::fs::remove_file(path);
+    File::create_new(path).map_err(|source| ProfileError::io("write", path, source))
 }
 
 impl Tee for Recorder {

@@ -27,7 +27,8 @@ fn events() -> Vec<OpenEvents> {
 
 fn recorder(dir: &Path) -> Recorder {
     let identity = Identity { own_pid: 1, child_pid_namespace: false };
-    Recorder::of(events(), identity, Reading::Fault, 1, dir).unwrap()
+    let opened = Opened { events: events(), identity, reading: Reading::Fault, workers: 1 };
+    Recorder::of(opened, Source::Faults, &Roots::default(), false, dir).unwrap()
 }
 
 /// A sample, or any other record, as a ring has it.
@@ -65,7 +66,7 @@ fn a_record_with_the_id_of_another_event_gets_one_of_ours() {
         bytes(&recorder, &fault(u64::MAX, 40), 40),
     ];
     recorder.records(&ring.concat(), 40);
-    recorder.finish(&Roots::default()).unwrap();
+    recorder.finish_records().unwrap();
     let mut file = PerfData::open(File::open(dir.path().join("perf.data")).unwrap()).unwrap();
     let mut ids = Vec::new();
     while let Some(item) = file.next_item().unwrap() {
@@ -146,7 +147,7 @@ fn what_was_lost_is_recorded_again() {
     assert!(named(7, "renamed") && named(8, "db") && named(11, "new"));
     let last = monotonic_ns();
     recorder.records(&bytes(&recorder, &fault(OWN, last), last), last);
-    recorder.finish(&roots).unwrap();
+    recorder.finish_records().unwrap();
 
     let mut profile = Profile::open(dir.path()).unwrap();
     let mut seen = Seen::default();
@@ -186,7 +187,7 @@ fn no_mark_passes_what_is_being_recorded_again() {
         true
     });
     mark(2);
-    recorder.finish(&roots).unwrap();
+    recorder.finish_records().unwrap();
     let mut file = PerfData::open(File::open(dir.path().join("perf.data")).unwrap()).unwrap();
     let mut order = Vec::new();
     while let Some(item) = file.next_item().unwrap() {

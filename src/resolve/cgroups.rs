@@ -37,7 +37,7 @@ const DISPLAY_MOUNT: &[u8] = b"/sys/fs/cgroup";
 
 /// A cgroup that was asked for by its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub(crate) struct Found {
     /// Its id, as samples carry it.
     pub id: u64,
     /// The directory to open for `PERF_FLAG_PID_CGROUP`.
@@ -107,7 +107,7 @@ impl Cgroups {
 
     /// No cgroup yet, and none that a file system would know: for a recording, whose records say all paths.
     #[must_use]
-    pub fn recorded() -> Self {
+    pub(crate) fn recorded() -> Self {
         let mount =
             Mount { kind: Kind::Unified, point: PathBuf::from(OsStr::from_bytes(DISPLAY_MOUNT)), root: b"/".to_vec() };
         Self {
@@ -124,11 +124,12 @@ impl Cgroups {
     }
 
     /// The cgroups whose paths are known, by id, the oldest first.
-    pub fn known(&self) -> impl Iterator<Item = (u64, &Arc<[u8]>)> {
+    pub(crate) fn known(&self) -> impl Iterator<Item = (u64, &Arc<[u8]>)> {
         self.order.iter().filter_map(|&id| Some((id, self.paths.get(&id)?)))
     }
 
     /// Which hierarchy it is and where it is mounted.
+    #[doc(hidden)]
     #[must_use]
     pub fn mount(&self) -> &Mount {
         &self.mount
@@ -140,7 +141,7 @@ impl Cgroups {
     ///
     /// # Errors
     /// The mount itself cannot be read.
-    pub fn walk(&mut self) -> Result<(), Error> {
+    pub(crate) fn walk(&mut self) -> Result<(), Error> {
         self.missing.clear();
         let top = self.mount.point.clone();
         let failed = |source| Error::Read { path: top.clone(), source };
@@ -175,7 +176,7 @@ impl Cgroups {
 
     /// Why the paths may not be what the user expects; to be asked after the walk.
     #[must_use]
-    pub fn warning(&self) -> Option<String> {
+    pub(crate) fn warning(&self) -> Option<String> {
         let point = self.mount.point.display();
         if self.mount.kind == Kind::PerfEvent && !self.populated {
             return Some(format!(
@@ -196,7 +197,7 @@ impl Cgroups {
     ///
     /// A record of a cgroup whose path was too long says "//enomem" (`perf_event_cgroup` in kernel/events/core.c) and is
     /// left to [`Cgroups::path`].
-    pub fn record(&mut self, id: u64, path: &[u8]) {
+    pub(crate) fn record(&mut self, id: u64, path: &[u8]) {
         self.missing.remove(&id);
         if path == b"//enomem" {
             return;
@@ -228,13 +229,8 @@ impl Cgroups {
         self.paths.get(&id)
     }
 
-    /// The cgroup of a process, for kernels that do not put it into samples. `None` where it is gone or outside the mount.
-    pub fn of_process(&mut self, pid: u32) -> Option<u64> {
-        self.of_file(&self.roots.proc.join(format!("{pid}/cgroup")))
-    }
-
-    /// As [`Cgroups::of_process`], for one thread.
-    pub fn of_thread(&mut self, pid: u32, tid: u32) -> Option<u64> {
+    /// The cgroup of a thread, for kernels that do not put it into samples. `None` where it is gone or outside the mount.
+    pub(crate) fn of_thread(&mut self, pid: u32, tid: u32) -> Option<u64> {
         self.of_file(&self.roots.proc.join(format!("{pid}/task/{tid}/cgroup")))
     }
 
@@ -258,7 +254,7 @@ impl Cgroups {
     ///
     /// # Errors
     /// There is no such directory in the hierarchy.
-    pub fn find(&mut self, path: &Path) -> Result<Found, Error> {
+    pub(crate) fn find(&mut self, path: &Path) -> Result<Found, Error> {
         let bytes = path.as_os_str().as_bytes();
         let point = self.mount.point.as_os_str().as_bytes();
         // A cgroup may be called "sys": what is taken first is what is most likely meant, the directory.
@@ -349,7 +345,7 @@ impl Cgroups {
 /// The path as schedulers see it, which their cgroup regexes are matched against: /sys/fs/cgroup and the path below it,
 /// without a slash at the end.
 #[must_use]
-pub fn display_path(path: &[u8]) -> Vec<u8> {
+pub(crate) fn display_path(path: &[u8]) -> Vec<u8> {
     let mut display = DISPLAY_MOUNT.to_vec();
     if path != b"/" {
         display.extend_from_slice(path);

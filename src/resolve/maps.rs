@@ -173,7 +173,7 @@ impl Maps {
         self.generations
     }
 
-    /// Which memory the address is. `None` for addresses that are not the user's ([`USER_END`]), for 0, which says that the
+    /// Which memory the address is. `None` for addresses that are not the user's (`USER_END`), for 0, which says that the
     /// address is not known, and for pid 0, which is nobody's.
     ///
     /// A process whose mappings nobody can read counts as all private.

@@ -3,12 +3,17 @@
 //! The records are the truth and arrive in time order; procfs and cgroupfs give what was there before the first record, and
 //! what a lost record would have said. All of it is read under [`Roots`].
 
-pub mod cgroups;
+pub(crate) mod cgroups;
+pub(crate) mod maps;
+pub(crate) mod symbols;
+pub(crate) mod threads;
+
+// For tests and benches.
+#[doc(hidden)]
 pub mod hierarchy;
+#[doc(hidden)]
 pub mod mapping;
-pub mod maps;
-pub mod symbols;
-pub mod threads;
+#[doc(hidden)]
 pub mod topology;
 
 use std::fs;
@@ -16,16 +21,18 @@ use std::io;
 use std::path::Path;
 use std::path::PathBuf;
 
-pub use cgroups::Cgroups;
-pub use mapping::Mapping;
-pub use maps::Maps;
+pub use cgroups::{CgroupCounts, Cgroups};
 pub use symbols::{symbolize, Modules, Symbol, SymbolOptions, Symbols};
-pub use threads::Threads;
+
+// For tests and benches.
+#[doc(hidden)]
+pub use {mapping::Mapping, maps::Maps, threads::Threads};
 
 /// The directories that the host is read under; a test or a container gives others.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Roots {
-    /// procfs, `/proc`. It must be of our own pid namespace, see [`topology::pid_namespace`].
+    /// procfs, `/proc`. It must be of our own pid namespace.
     pub proc: PathBuf,
     /// sysfs, `/sys`.
     pub sys: PathBuf,

@@ -98,6 +98,7 @@ pub struct Modules {
 
 impl Modules {
     /// None yet.
+    #[doc(hidden)]
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -105,6 +106,7 @@ impl Modules {
 
     /// Where the instruction at `ip` is, by the mappings that the process has now. `None` where nothing that is known is
     /// mapped there, and for guests.
+    #[doc(hidden)]
     pub fn locate(&mut self, maps: &mut Maps, pid: u32, mode: CpuMode, ip: u64) -> Option<CodeAddr> {
         if mode == CpuMode::Kernel || ip >= KERNEL {
             let module = self.number(Key::Kernel, 0)?;
@@ -137,6 +139,7 @@ impl Modules {
     }
 
     /// To be called when the last sample has passed: anonymous memory whose address space is gone cannot be asked about.
+    #[doc(hidden)]
     pub fn finish(&mut self, maps: &Maps) {
         for module in &mut self.list {
             if let Key::Anonymous { pid, space } = module.key {

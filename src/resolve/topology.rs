@@ -11,7 +11,7 @@ use super::Error;
 use super::Roots;
 
 /// CPU numbers at and above this are refused; Linux has 8192 at the most (`NR_CPUS`, arch/x86/Kconfig).
-pub const MAX_CPUS: u32 = 1 << 16;
+pub(crate) const MAX_CPUS: u32 = 1 << 16;
 
 /// The inode of the initial pid namespace (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
@@ -20,7 +20,7 @@ const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 ///
 /// The empty list is a list: sysfs writes it for a node without CPUs.
 #[must_use]
-pub fn parse_cpu_list(text: &[u8]) -> Option<Vec<u32>> {
+pub(crate) fn parse_cpu_list(text: &[u8]) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
     let text = text.trim_ascii();
     if text.is_empty() {
@@ -51,7 +51,7 @@ fn cpu(digits: &[u8]) -> Option<u32> {
 
 /// CPUs, ascending, as the kernel writes them: "0-3,7".
 #[must_use]
-pub fn format_cpu_list(cpus: &[u32]) -> String {
+pub(crate) fn format_cpu_list(cpus: &[u32]) -> String {
     let mut text = String::new();
     let mut rest = cpus;
     while let Some(&first) = rest.first() {
@@ -80,7 +80,7 @@ pub fn online_cpus(roots: &Roots) -> Result<Vec<u32>, Error> {
 ///
 /// # Errors
 /// `sys/devices/system/cpu/possible` cannot be read or is no CPU list.
-pub fn possible_cpus(roots: &Roots) -> Result<usize, Error> {
+pub(crate) fn possible_cpus(roots: &Roots) -> Result<usize, Error> {
     cpu_list(&roots.sys.join("devices/system/cpu/possible")).map(|cpus| cpus.len())
 }
 
@@ -98,7 +98,7 @@ const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 
 /// True where our user namespace is the initial one; `None` where procfs does not say.
 #[must_use]
-pub fn initial_user_namespace(roots: &Roots) -> Option<bool> {
+pub(crate) fn initial_user_namespace(roots: &Roots) -> Option<bool> {
     let metadata = fs::metadata(roots.proc.join("self/ns/user")).ok()?;
     Some(metadata.ino() == INITIAL_USER_NAMESPACE)
 }
@@ -127,7 +127,7 @@ pub enum PidNamespace {
 impl PidNamespace {
     /// What is wrong with it for reading the threads of the host under `proc`, and what would help.
     #[must_use]
-    pub fn trouble(&self, proc: &Path) -> Option<(String, &'static str)> {
+    pub(crate) fn trouble(&self, proc: &Path) -> Option<(String, &'static str)> {
         match self {
             Self::Initial => None,
             Self::Child => Some((
@@ -149,7 +149,7 @@ impl PidNamespace {
 
 /// Finds out which pid namespace we run in, from the inode of `proc/self/ns/pid` and our pid in `proc/self`.
 #[must_use]
-pub fn pid_namespace(roots: &Roots) -> PidNamespace {
+pub(crate) fn pid_namespace(roots: &Roots) -> PidNamespace {
     let own = roots.proc.join("self");
     let ours = std::process::id();
     let theirs = match fs::read_link(&own) {

@@ -13,6 +13,7 @@ pub const DEFAULT_LDLAT: u32 = 10;
 
 /// How often a hardware event samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Pace {
     /// A fixed period that is steered: so many samples a second on the busiest CPU.
     Rate(u32),
@@ -24,6 +25,7 @@ pub enum Pace {
 
 /// What was asked of the hardware sources.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Hardware {
     /// How often they sample.
     pub pace: Pace,

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Counts of what was seen, left out and lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
+#[non_exhaustive]
 pub struct Loss {
     /// Samples read from the rings and meant for us.
     pub samples: u64,
@@ -52,7 +53,7 @@ pub struct Loss {
 
 impl Loss {
     /// Adds the counts of another worker.
-    pub fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         let Self {
             samples,
             ring_full,

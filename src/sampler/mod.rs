@@ -56,6 +56,7 @@ const CPUS_PER_WORKER: usize = 16;
 
 /// What to sample.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Target {
     /// Every task of the host.
     System,
@@ -95,39 +96,8 @@ pub struct Options {
     pub sys: PathBuf,
     /// True where our pid namespace is not the host's.
     pub child_pid_namespace: bool,
-}
-
-/// What a source would do here.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Check {
-    /// Its events, with the `precise_ip` that the kernel takes.
-    pub events: Vec<Planned>,
-    /// The attr that each would be opened with.
-    pub attrs: Vec<sys::perf_event_attr>,
-    /// What the samples would carry.
-    pub features: Features,
-    /// What the side-band would carry.
-    pub side_features: Features,
-    /// What a person should know of it.
-    pub notes: Vec<String>,
-}
-
-/// Tries a source as [`Sampler::open`] does and opens nothing for long: for a report of what works here.
-///
-/// # Errors
-/// Why the source does not work, as [`Sampler::open`] would say it.
-pub fn check(options: &Options) -> Result<Check, SamplerError> {
-    let opener = Opener::new(options, options.hardware.batched);
-    let Choice { plan, features, side_features, .. } = opener.choose()?;
-    let attr = |event: &Planned| opener.attr(&event.spec, features, options.mmap_pages);
-    Ok(Check {
-        attrs: plan.events.iter().map(attr).collect(),
-        events: plan.events,
-        features,
-        side_features,
-        notes: plan.notes,
-    })
+    /// Raises this process's soft `RLIMIT_NOFILE`, as far as the hard one allows, where the events need more open files.
+    pub raise_open_files: bool,
 }
 
 /// A plan, and what this kernel takes of it.

@@ -24,8 +24,7 @@ pub(super) struct Opener<'a> {
 }
 
 impl<'a> Opener<'a> {
-    /// `batched` is what was asked for unless it was found not to work here. Also raises the limit of open files as far as it
-    /// goes.
+    /// `batched` is what was asked for unless it was found not to work here.
     pub(super) fn new(options: &'a Options, batched: bool) -> Self {
         let tasks = match &options.target {
             Target::Tasks { tids, .. } => tids.len(),
@@ -38,8 +37,10 @@ impl<'a> Opener<'a> {
             _ => 2,
         };
         let needed = open::files_needed(options.cpus.len() * tasks, events);
-        // What cannot be raised shows when an event does not open, with both limits.
-        let _ = open::raise_file_limit(needed);
+        if options.raise_open_files {
+            // What cannot be raised shows when an event does not open, with both limits.
+            let _ = open::raise_file_limit(needed);
+        }
         Self { options, needed, batched: batched && options.source == Source::Pebs }
     }
 

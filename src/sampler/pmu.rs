@@ -171,18 +171,6 @@ impl Pmu {
         })
     }
 
-    /// True for a PMU of the CPU cores: `cpu`, or one of a hybrid processor, which has `cpus`.
-    #[must_use]
-    pub fn is_core(&self) -> bool {
-        self.name == "cpu" || self.cpus.is_some()
-    }
-
-    /// The CPUs among `online` that its events can sample.
-    #[must_use]
-    pub fn cpus_of(&self, online: &[u32]) -> Vec<u32> {
-        online.iter().copied().filter(|cpu| self.cpus.as_ref().is_none_or(|cpus| cpus.contains(cpu))).collect()
-    }
-
     /// True where a capability is there and not 0.
     #[must_use]
     pub fn has_cap(&self, name: &str) -> bool {

@@ -95,12 +95,6 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Bytes of data that the ring holds.
-    #[must_use]
-    pub fn data_size(&self) -> usize {
-        self.data_size
-    }
-
     /// How the TSC becomes the scheduler's clock, which an event without `use_clockid` stamps its records with; `None` where
     /// the kernel does not say (`cap_user_time_zero` in linux/perf_event.h: no stable TSC, or another clock).
     #[must_use]

@@ -35,51 +35,26 @@ const VISIBLE_WITHIN: u64 = 20_000_000;
 /// The same where the hardware keeps records back until it has a batch, at 1,000 a second and a full buffer of PEBS.
 const BATCH_VISIBLE_WITHIN: u64 = 1_000_000_000;
 
-/// What changes the names of samples: tasks, mappings, cgroups.
+/// What changes the names of samples: tasks, mappings, cgroups. Fields have the names of linux/perf_event.h.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs)] // The names are those of linux/perf_event.h.
+#[non_exhaustive]
+#[allow(missing_docs)]
 pub enum SideBand {
-    Comm {
-        pid: u32,
-        tid: u32,
-        exec: bool,
-        comm: Comm,
-    },
-    Fork {
-        pid: u32,
-        ppid: u32,
-        tid: u32,
-        ptid: u32,
-    },
-    Exit {
-        pid: u32,
-        tid: u32,
-    },
-    Mmap {
-        pid: u32,
-        addr: u64,
-        len: u64,
-        pgoff: u64,
-        file: FileId,
-        prot: u32,
-        flags: u32,
-        filename: Box<[u8]>,
-    },
-    Cgroup {
-        id: u64,
-        path: Box<[u8]>,
-    },
+    /// A thread has this name now. With `exec` it got it by an exec, which ends the mappings of its process.
+    Comm { pid: u32, tid: u32, exec: bool, comm: Comm },
+    /// Thread `ptid` of process `ppid` made a thread, or a process where `pid` is another, which begins with copies of the
+    /// mappings.
+    Fork { pid: u32, ppid: u32, tid: u32, ptid: u32 },
+    /// A thread has ended.
+    Exit { pid: u32, tid: u32 },
+    /// A process maps `len` bytes at `addr`: the file from byte `pgoff` on. `prot` and `flags` are those of mmap(2).
+    Mmap { pid: u32, addr: u64, len: u64, pgoff: u64, file: FileId, prot: u32, flags: u32, filename: Box<[u8]> },
+    /// The cgroup of that id has this path, from the root of its hierarchy.
+    Cgroup { id: u64, path: Box<[u8]> },
     /// A task's hint was written, or ended.
-    Hint {
-        time: u64,
-        pid: u32,
-        tid: u32,
-        hint: Option<u64>,
-    },
+    Hint { time: u64, pid: u32, tid: u32, hint: Option<u64> },
     /// Records of this CPU were lost: names may be stale from here on.
-    Lost {
-        cpu: u32,
-    },
+    Lost { cpu: u32 },
 }
 
 /// What identifies a mapped file in a record.

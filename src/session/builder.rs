@@ -1,117 +1,35 @@
-//! A capture with all that belongs to it, from the source to the configuration and the report, as values: for programs that
-//! embed it.
+//! What a capture can be told before it starts.
 
 use std::fmt;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use thiserror::Error;
-
-use super::feed::{self, Feed};
-use super::start::{start_first, threads_of, NoProcess, NotStarted, Skipped};
-use super::{Decided, Decider, Options, Outcome, Progress, Session, Sink};
+use super::running::{Ends, Origin, Plan, Sampling};
+use super::start::{start_first, threads_of};
+use super::{Capture, CaptureError, Feed, Found, Options, Session, Sink, Skipped, StopHandle};
 use crate::bpf;
-use crate::config::report::{Report, ReportError};
-use crate::config::{self, Decision, GroupOptions, Groups, GroupsError};
+use crate::config::{self, GroupOptions, Groups};
 use crate::resolve::topology::{self, PidNamespace};
-use crate::resolve::{symbolize, Cgroups, Roots, SymbolOptions};
-use crate::sample::{Sample, Source};
-use crate::sampler::attr::Features;
+use crate::resolve::{Cgroups, Error, Roots, SymbolOptions};
+use crate::sample::Source;
+use crate::sampler::attr::{Feature, Features};
 use crate::sampler::{self, Hardware, Target};
 
 /// Bytes for queues, caches and the sketch where nobody says otherwise.
 const MEMORY: usize = 64 << 20;
 /// Pages of a CPU's ring where nobody says otherwise.
 const MMAP_PAGES: usize = 256;
+/// The share of its cell that a class needs where nobody says otherwise.
+const MIN_SHARE: f64 = 0.05;
 
-/// Stops a capture, from any thread: it then ends as if its time were over.
-#[derive(Debug, Clone, Default)]
-pub struct StopHandle(Arc<AtomicBool>);
-
-impl StopHandle {
-    /// Ends the capture within 50 ms; before its start it ends at once.
-    pub fn stop(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// Why a capture gave no configuration.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum CaptureError {
-    /// An expression for cgroups is wrong.
-    #[error(transparent)]
-    Groups(#[from] GroupsError),
-    /// The host cannot be read.
-    #[error(transparent)]
-    Host(#[from] crate::resolve::Error),
-    /// The procfs that we read is of another pid namespace, so that threads would get the names of others.
-    #[error("{} is of another pid namespace than ours (it does not know us as {ours})", proc.display())]
-    ProcfsElsewhere {
-        /// That procfs.
-        proc: PathBuf,
-        /// Our pid.
-        ours: u32,
-    },
-    /// There is no such process.
-    #[error(transparent)]
-    NoProcess(#[from] NoProcess),
-    /// The source, or the last of several, cannot begin.
-    #[error(transparent)]
-    Start(#[from] NotStarted),
-    /// Nothing usable was sampled.
-    #[error("no usable samples in {:.1} s", outcome.duration.as_secs_f64())]
-    NoSamples {
-        /// What happened instead.
-        outcome: Box<Outcome>,
-    },
-    /// The scheduler would refuse the configuration, which is a bug.
-    #[error(transparent)]
-    Report(#[from] ReportError),
-}
-
-/// A session with its source, and those that were tried before it.
-type Started = (Session, Source, Skipped);
-
-/// What a capture gave.
+/// Whose accesses.
 #[derive(Debug)]
-#[non_exhaustive]
-pub struct Found {
-    /// The cells, and what must be said about them.
-    pub decision: Decision,
-    /// What the decision rests on, as `scxprof run --report` writes it.
-    pub report: Report,
-    /// Counts, losses and notes.
-    pub outcome: Outcome,
-    /// The source that worked; `None` for a [`Feed`].
-    pub source: Option<Source>,
-    /// The sources that were tried before it.
-    pub skipped: Skipped,
-}
-
-impl Found {
-    /// The configuration for scx_mitosis.
-    ///
-    /// # Errors
-    /// What the scheduler would not load, which is a bug.
-    pub fn mitosis(&self) -> Result<String, config::mitosis::Refused> {
-        config::mitosis::to_json(&self.decision.cells)
-    }
-
-    /// The configuration for scx_layered, and what had to be left out of it.
-    ///
-    /// # Errors
-    /// What the scheduler would not load, which is a bug.
-    pub fn layered(&self) -> Result<(String, Vec<config::Note>), config::layered::Refused> {
-        let layers = config::layers(&self.decision);
-        Ok((config::layered::to_json(&layers.layers)?, layers.notes))
-    }
+enum Whose {
+    Target(Target),
+    Pids(Vec<u32>),
+    Cgroup(PathBuf),
 }
 
 /// A capture to be set up; [`Session::builder`] has an example. Without anything said it samples the whole host with the
@@ -121,16 +39,24 @@ pub struct Builder<'a> {
     feed: Option<&'a mut dyn Feed>,
     sinks: Vec<&'a mut dyn Sink>,
     time: Option<Duration>,
-    target: Target,
-    pids: Vec<u32>,
+    whose: Whose,
     cpus: Vec<u32>,
+    freq: Option<u32>,
     hardware: Hardware,
+    features: Features,
+    mmap_pages: usize,
+    workers: Option<usize>,
+    raise_open_files: bool,
     roots: Roots,
     memory: usize,
     groups: GroupOptions,
-    decision: Option<config::Options>,
+    min_share: f64,
+    target_cpus: Option<usize>,
     hints: Option<bpf::Options>,
+    use_hints: bool,
     symbols: bool,
+    cache: Option<PathBuf>,
+    record: Option<PathBuf>,
     stop: StopHandle,
 }
 
@@ -139,54 +65,41 @@ impl fmt::Debug for Builder<'_> {
         f.debug_struct("Builder")
             .field("sources", &self.sources)
             .field("time", &self.time)
-            .field("target", &self.target)
+            .field("whose", &self.whose)
             .field("sinks", &self.sinks.len())
             .finish_non_exhaustive()
     }
 }
 
-impl Session {
-    /// A capture to be set up, for programs that want the configuration as a value: nothing is printed, no file is written,
-    /// no signal is handled.
-    ///
-    /// ```no_run
-    /// use std::time::Duration;
-    ///
-    /// use scxprof::Session;
-    ///
-    /// let capture = Session::builder().time(Duration::from_secs(30));
-    /// let stop = capture.stop_handle();
-    /// std::thread::spawn(move || {
-    ///     // Whatever shall end it early.
-    ///     stop.stop();
-    /// });
-    /// let found = capture.run()?;
-    /// println!("{}", found.mitosis()?);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn builder<'a>() -> Builder<'a> {
-        Builder {
+impl<'a> Builder<'a> {
+    pub(super) fn new() -> Self {
+        Self {
             sources: Source::ALL.to_vec(),
             feed: None,
             sinks: Vec::new(),
             time: None,
-            target: Target::System,
-            pids: Vec::new(),
+            whose: Whose::Target(Target::System),
             cpus: Vec::new(),
+            freq: None,
             hardware: Hardware::default(),
+            features: Features::all(),
+            mmap_pages: MMAP_PAGES,
+            workers: None,
+            raise_open_files: false,
             roots: Roots::default(),
             memory: MEMORY,
             groups: GroupOptions::default(),
-            decision: None,
+            min_share: MIN_SHARE,
+            target_cpus: None,
             hints: None,
+            use_hints: false,
             symbols: false,
+            cache: None,
+            record: None,
             stop: StopHandle::default(),
         }
     }
-}
 
-impl<'a> Builder<'a> {
     /// The sources to try, in this order; the first that works is used. By default all of [`Source::ALL`].
     #[must_use]
     pub fn sources(mut self, sources: &[Source]) -> Self {
@@ -215,17 +128,25 @@ impl<'a> Builder<'a> {
         self
     }
 
-    /// Samples only these processes, all of their threads and what they start.
+    /// Samples only these processes, all of their threads and what they start, and ends when none of them is left. Of this,
+    /// [`Builder::cgroup`] and [`Builder::target`] the last that is called holds.
     #[must_use]
     pub fn pids(mut self, pids: &[u32]) -> Self {
-        self.pids = pids.to_vec();
+        self.whose = Whose::Pids(pids.to_vec());
         self
     }
 
-    /// Samples only this target, such as the tasks of a cgroup.
+    /// Samples only this cgroup and those below it, by its path in the hierarchy.
+    #[must_use]
+    pub fn cgroup(mut self, path: &Path) -> Self {
+        self.whose = Whose::Cgroup(path.to_owned());
+        self
+    }
+
+    /// Samples only this target, such as a task from its exec on.
     #[must_use]
     pub fn target(mut self, target: Target) -> Self {
-        self.target = target;
+        self.whose = Whose::Target(target);
         self
     }
 
@@ -240,6 +161,45 @@ impl<'a> Builder<'a> {
     #[must_use]
     pub fn hardware(mut self, hardware: Hardware) -> Self {
         self.hardware = hardware;
+        self
+    }
+
+    /// Lets the source `timer` sample by a clock of its own, so many times a second on each CPU; by default by the scheduler's
+    /// tick, where that serves.
+    #[must_use]
+    pub fn freq(mut self, hz: u32) -> Self {
+        self.freq = Some(hz);
+        self
+    }
+
+    /// Asks the kernel for this and no more, as if it were older: for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn features(mut self, features: Features) -> Self {
+        self.features = features;
+        self
+    }
+
+    /// Pages of data in each CPU's ring, a power of two; by default 256, and less where locked memory is short.
+    #[must_use]
+    pub fn mmap_pages(mut self, pages: usize) -> Self {
+        self.mmap_pages = pages;
+        self
+    }
+
+    /// Threads that read the rings; by default one for each 16 CPUs.
+    #[must_use]
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = Some(workers);
+        self
+    }
+
+    /// Lets the start raise this process's soft `RLIMIT_NOFILE`, as far as the hard one allows, where the events need more
+    /// open files: some for each CPU, or for each CPU and thread. By default such a start fails with
+    /// [`SamplerError::TooManyFiles`](crate::sampler::SamplerError::TooManyFiles).
+    #[must_use]
+    pub fn raise_open_files(mut self) -> Self {
+        self.raise_open_files = true;
         self
     }
 
@@ -264,17 +224,32 @@ impl<'a> Builder<'a> {
         self
     }
 
-    /// By what limits is decided; by default a share of 5 % for a class, and as many CPUs as this host has.
+    /// The share of its cell's samples, of 1, below which a class of threads gets no subcell; by default 0.05.
     #[must_use]
-    pub fn decision(mut self, decision: config::Options) -> Self {
-        self.decision = Some(decision);
+    pub fn min_share(mut self, share: f64) -> Self {
+        self.min_share = share;
         self
     }
 
-    /// Follows the task hints of a map.
+    /// CPUs of the host that will run the scheduler; by default as many as are online here.
+    #[must_use]
+    pub fn target_cpus(mut self, cpus: usize) -> Self {
+        self.target_cpus = Some(cpus);
+        self
+    }
+
+    /// Follows the task hints of a map, so that samples and the report have them.
     #[must_use]
     pub fn hints(mut self, hints: bpf::Options) -> Self {
         self.hints = Some(hints);
+        self
+    }
+
+    /// Tells threads apart by their hints too: one that changes its hint is of several classes. The hints are those of
+    /// [`Builder::hints`], or what a [`Feed`] says of them.
+    #[must_use]
+    pub fn use_hints(mut self) -> Self {
+        self.use_hints = true;
         self
     }
 
@@ -285,127 +260,118 @@ impl<'a> Builder<'a> {
         self
     }
 
+    /// Looks in perf's cache of files by their build id (`~/.debug`) too for what names code.
+    #[must_use]
+    pub fn symbol_cache(mut self, cache: &Path) -> Self {
+        self.cache = Some(cache.to_owned());
+        self
+    }
+
+    /// Records a profile in the directory `dir`, which must exist and should be empty; [`crate::profile`] says what is in it.
+    /// [`Session::recorder`] must finish it when the session has ended.
+    #[must_use]
+    pub fn record(mut self, dir: &Path) -> Self {
+        self.record = Some(dir.to_owned());
+        self
+    }
+
     /// What ends the capture from another thread.
     #[must_use]
     pub fn stop_handle(&self) -> StopHandle {
         self.stop.clone()
     }
 
-    /// Captures, decides and reports.
+    /// Samples until the end, and decides: [`Builder::start`] and [`Session::run`] in one.
     ///
     /// # Errors
     /// [`CaptureError`]; nothing is left open then.
     pub fn run(self) -> Result<Found, CaptureError> {
-        self.run_with(|_| {})
+        self.start()?.run()
     }
 
-    /// As [`Builder::run`], telling `progress` every 50 ms how far it is.
+    /// Opens the first source that works. From here on is sampled.
     ///
     /// # Errors
     /// [`CaptureError`]; nothing is left open then.
-    pub fn run_with(mut self, mut progress: impl FnMut(Progress)) -> Result<Found, CaptureError> {
+    pub fn start(mut self) -> Result<Session<'a>, CaptureError> {
         let groups = Groups::new(&self.groups)?;
-        let begin = SystemTime::now();
-        let (time, stop) = (self.time, self.stop.clone());
-        let ended = move |now: Progress| {
-            progress(now);
-            stop.is_stopped() || time.is_some_and(|time| now.elapsed >= time)
+        let target_cpus = match self.target_cpus {
+            Some(cpus) => cpus,
+            None => topology::online_cpus(&self.roots)?.len(),
         };
-        // Three eighths for the sketch; the session has its share from the same total.
-        let sketch = self.memory / 8 * 3;
-        let (decider, outcome, source, skipped) = if let Some(feed) = self.feed.take() {
-            let mut all = self.all(Decider::new(groups, Source::Recorded, sketch));
-            let outcome = feed::run(feed, self.memory, &mut all, ended);
-            (all.decider, outcome, None, Skipped::new())
+        let mut symbols = SymbolOptions { roots: self.roots.clone(), begin: None, cache: self.cache.take() };
+        let mut pids = Vec::new();
+        let mut recorder = None;
+        let (from, source, skipped) = if let Some(feed) = self.feed.take() {
+            (Origin::Feed(feed), Source::Recorded, Skipped::new())
         } else {
-            let (session, source, skipped) = self.start()?;
-            let mut all = self.all(Decider::new(groups, source, sketch));
-            let outcome = session.run(&mut all, ended);
-            (all.decider, outcome, Some(source), skipped)
+            // Files that are changed from here on do not name the code; those of a feed's host are not here.
+            symbols.begin = Some(SystemTime::now());
+            let (capture, source, skipped) = self.capture(&mut pids)?;
+            recorder = capture.recorder().cloned();
+            (Origin::Kernel(Box::new(capture)), source, skipped)
         };
-        let options = match self.decision {
-            Some(options) => options,
-            None => config::Options { min_share: 0.05, target_cpus: topology::online_cpus(&self.roots)?.len() },
-        };
-        let Ok(mut decided) = decider.decide(&options) else {
-            return Err(CaptureError::NoSamples { outcome: Box::new(outcome) });
-        };
-        // A feed's processes are not this host's.
-        let begin = source.map(|_| begin);
-        let named = SymbolOptions { roots: self.roots, begin, cache: None };
-        decided.symbols = symbolize(&outcome.modules, decided.codes(), &named);
-        let mut report = decider.report(&decided, &options)?;
-        report.hints.clone_from(&outcome.hints);
-        let Decided { decision, .. } = decided;
-        Ok(Found { decision, report, outcome, source, skipped })
+        let ends = Ends { time: self.time, stop: self.stop, pids, roots: self.roots, recorder };
+        let Self { sinks, memory, use_hints, min_share, symbols: keep_code, .. } = self;
+        let sampling = Sampling { from, sinks, ends, memory, use_hints };
+        let options = config::Options { min_share, target_cpus };
+        Ok(Session { source, skipped, sampling, plan: Plan { groups, keep_code, options, symbols } })
     }
 
-    /// The decider and the sinks that were given.
-    fn all(&mut self, mut decider: Decider) -> All<'a> {
-        if self.symbols {
-            decider.keep_code();
-        }
-        All { decider, others: std::mem::take(&mut self.sinks) }
-    }
-
-    /// Starts the first source that works.
-    fn start(&mut self) -> Result<Started, CaptureError> {
+    /// Starts the first source that works; the processes that are watched go to `pids`.
+    fn capture(&mut self, pids: &mut Vec<u32>) -> Result<(Capture, Source, Skipped), CaptureError> {
         let child_pid_namespace = match topology::pid_namespace(&self.roots) {
             PidNamespace::ProcfsElsewhere { ours, .. } => {
                 return Err(CaptureError::ProcfsElsewhere { proc: self.roots.proc.clone(), ours })
             }
             namespace => matches!(namespace, PidNamespace::Child),
         };
-        let cpus = if self.cpus.is_empty() { topology::online_cpus(&self.roots)? } else { self.cpus.clone() };
-        let mut target = std::mem::replace(&mut self.target, Target::System);
-        if !self.pids.is_empty() {
-            target = Target::Tasks { tids: threads_of(&self.pids, &self.roots)?, enable_on_exec: false };
+        let mut features = self.features;
+        if self.record.is_some() {
+            if self.hardware.batched {
+                return Err(CaptureError::BatchedRecording);
+            }
+            // With build ids in them the records would not say which inode is mapped, which tells shared memory apart. They
+            // are in a section of their own.
+            features = features.less(Feature::BuildId);
         }
+        let cpus = if self.cpus.is_empty() { topology::online_cpus(&self.roots)? } else { self.cpus.clone() };
+        let target = match std::mem::replace(&mut self.whose, Whose::Target(Target::System)) {
+            Whose::Target(target) => target,
+            Whose::Pids(of) => {
+                *pids = of;
+                Target::Tasks { tids: threads_of(pids, &self.roots)?, enable_on_exec: false }
+            }
+            Whose::Cgroup(path) => Target::Cgroup(open_cgroup(&path, &self.roots)?),
+        };
         let mut options = Options {
             sampler: sampler::Options {
                 source: Source::Faults,
-                freq: None,
+                freq: self.freq,
                 target,
                 cpus,
-                mmap_pages: MMAP_PAGES,
-                workers: None,
-                features: Features::all(),
+                mmap_pages: self.mmap_pages,
+                workers: self.workers,
+                features,
                 hardware: self.hardware.clone(),
                 proc: self.roots.proc.clone(),
                 sys: self.roots.sys.clone(),
                 child_pid_namespace,
+                raise_open_files: self.raise_open_files,
             },
             roots: self.roots.clone(),
             memory: self.memory,
-            hints: self.hints.clone(),
+            hints: self.hints.take(),
+            record: self.record.take(),
         };
-        let (session, skipped) = start_first(&mut options, &self.sources, &self.pids, &mut |it| Session::start(it))?;
-        Ok((session, options.sampler.source, skipped))
+        let (capture, skipped) = start_first(&mut options, &self.sources, pids)?;
+        Ok((capture, options.sampler.source, skipped))
     }
 }
 
-/// The decider, and whoever else wants the samples.
-struct All<'a> {
-    decider: Decider,
-    others: Vec<&'a mut dyn Sink>,
-}
-
-impl Sink for All<'_> {
-    fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
-        self.decider.sample(sample, cgroups);
-        for sink in &mut self.others {
-            sink.sample(sample, cgroups);
-        }
-    }
-
-    fn samples(&mut self, samples: &[Sample], cgroups: &mut Cgroups) {
-        self.decider.samples(samples, cgroups);
-        for sink in &mut self.others {
-            sink.samples(samples, cgroups);
-        }
-    }
-
-    fn wants_code(&self) -> bool {
-        self.decider.wants_code() || self.others.iter().any(|sink| sink.wants_code())
-    }
+fn open_cgroup(path: &Path, roots: &Roots) -> Result<OwnedFd, CaptureError> {
+    let mut cgroups = Cgroups::new(roots)?;
+    let dir = cgroups.find(path).map_err(CaptureError::NoCgroup)?.dir;
+    let file = File::open(&dir).map_err(|source| CaptureError::NoCgroup(Error::Read { path: dir, source }))?;
+    Ok(file.into())
 }

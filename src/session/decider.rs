@@ -20,7 +20,7 @@ const MAX_THREADS: usize = 1 << 16;
 /// Cgroups whose cell is remembered.
 const MAX_CGROUPS: usize = 1 << 16;
 
-/// Counts samples by cell and name, and sketches who touched what.
+/// Counts samples by cell and name, and sketches who touched what; [`super::Sampled`] decides of it.
 #[derive(Debug)]
 pub struct Decider {
     groups: Groups,
@@ -62,27 +62,27 @@ struct Facts {
 
 /// A decision and what it was made of.
 #[derive(Debug)]
-#[non_exhaustive]
-pub struct Decided {
+pub(super) struct Decided {
     /// The cells.
-    pub decision: Decision,
+    pub(super) decision: Decision,
     /// The threads with their verdicts.
-    pub members: Members,
+    pub(super) members: Members,
     /// What the sketch says.
-    pub clusters: Clusters,
+    clusters: Clusters,
     /// Names for [`Decided::codes`], where somebody has asked for them; the report has no other code.
-    pub symbols: Symbols,
+    pub(super) symbols: Symbols,
 }
 
 impl Decider {
-    /// For the groups of a configuration; the sketch takes about `memory` bytes.
+    /// For the groups of a configuration. Of `memory` bytes, the same as those of the capture or replay, the sketch takes three
+    /// eighths.
     #[must_use]
     pub fn new(groups: Groups, source: Source, memory: usize) -> Self {
         Self {
             groups,
             source,
             tally: Tally::default(),
-            sharing: Sharing::new(memory),
+            sharing: Sharing::new(memory / 8 * 3),
             cell_of_cgroup: FxHashMap::default(),
             last_cgroup: None,
             use_hints: false,
@@ -96,38 +96,50 @@ impl Decider {
         }
     }
 
-    /// Keeps which code touches the hottest shared lines, for [`Decider::report`].
-    pub fn keep_code(&mut self) {
-        self.wants_code = true;
+    /// Keeps which code touches the hottest shared lines, for the report.
+    #[must_use]
+    pub fn keep_code(self) -> Self {
+        Self { wants_code: true, ..self }
     }
 
     /// The same with the hint as a part of the class: a thread that changes its hint is one thread for each.
     #[must_use]
-    pub fn with_hints(self) -> Self {
+    pub fn use_hints(self) -> Self {
         Self { use_hints: true, ..self }
+    }
+
+    /// True after [`Decider::use_hints`].
+    pub(super) fn uses_hints(&self) -> bool {
+        self.use_hints
+    }
+
+    /// Where the addresses come from.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        self.source
     }
 
     /// The groups.
     #[must_use]
-    pub fn groups(&self) -> &Groups {
+    pub(crate) fn groups(&self) -> &Groups {
         &self.groups
     }
 
     /// Who was sampled.
     #[must_use]
-    pub fn tally(&self) -> &Tally {
+    pub(crate) fn tally(&self) -> &Tally {
         &self.tally
     }
 
     /// Samples of cgroups without a path; they count for the last cell.
     #[must_use]
-    pub fn no_cgroup_path(&self) -> u64 {
+    pub(crate) fn no_cgroup_path(&self) -> u64 {
         self.no_cgroup_path
     }
 
     /// Samples of threads that were too many to be looked at one by one.
     #[must_use]
-    pub fn unlisted(&self) -> u64 {
+    pub(crate) fn unlisted(&self) -> u64 {
         self.unlisted
     }
 
@@ -135,7 +147,7 @@ impl Decider {
     ///
     /// # Errors
     /// [`NoSamples`] where nothing was seen.
-    pub fn decide(&self, options: &config::Options) -> Result<Decided, NoSamples> {
+    pub(super) fn decide(&self, options: &config::Options) -> Result<Decided, NoSamples> {
         let cells: Vec<u32> = self.facts.iter().map(|facts| facts.cell).collect();
         let pids: Vec<u32> = self.facts.iter().map(|facts| facts.pid).collect();
         let first_touches = (self.source == Source::Faults).then_some(&pids[..]);
@@ -150,7 +162,7 @@ impl Decider {
     ///
     /// # Errors
     /// [`ReportError`], which would be a bug for a decision of the same samples.
-    pub fn report(&self, decided: &Decided, options: &config::Options) -> Result<Report, ReportError> {
+    pub(super) fn report(&self, decided: &Decided, options: &config::Options) -> Result<Report, ReportError> {
         let Decided { decision, members, clusters, symbols } = decided;
         let granules = |hot: &[Hot], pid: Option<u32>| -> Vec<Granule> {
             let granule = |hot: &Hot| Granule {
@@ -327,7 +339,7 @@ impl Sink for Decider {
 
 impl Decided {
     /// The code that touches the hottest shared lines, to be named in [`Decided::symbols`].
-    pub fn codes(&self) -> impl Iterator<Item = CodeAddr> + '_ {
+    pub(super) fn codes(&self) -> impl Iterator<Item = CodeAddr> + '_ {
         let lines = self.clusters.communities.iter().flat_map(|community| &community.lines);
         lines.flat_map(|line| line.code.iter().map(|&(code, _)| code))
     }
@@ -390,7 +402,7 @@ mod tests {
         fs::write(proc.join("self/mountinfo"), "").unwrap();
         let mut cgroups = Cgroups::new(&Roots { proc, cgroup: Some(cgroup), ..Roots::default() }).unwrap();
         let groups = Groups::new(&GroupOptions::default()).unwrap();
-        let mut decider = Decider::new(groups, Source::Timer, 4 << 20).with_hints();
+        let mut decider = Decider::new(groups, Source::Timer, 12 << 20).use_hints();
         let mut rng = crate::cluster::truth::Rng::new(7);
         for turn in 0..12_000u64 {
             let thread = (turn % 6) as u32;

@@ -2,60 +2,61 @@
 
 use std::time::{Duration, Instant};
 
+use super::hints::Hints;
 use super::order::Order;
 use super::{Names, Outcome, Progress, Sink, TICK};
 use crate::resolve::Modules;
-use crate::sampler::{Batch, Captured};
+use crate::sample::Sample;
+use crate::sampler::{self, Captured, SideBand, TimedSideBand};
 
 /// Where samples come from in place of the kernel's events.
 ///
-/// What happened to threads and mappings comes as side-band among them, and names are taken from nothing else: a sample
-/// whose thread no [`crate::sampler::SideBand::Comm`] has named counts as unnamed.
-///
-/// ```
-/// use scxprof::sample::{Access, Sample, Source};
-/// use scxprof::sampler::{Batch, Captured, SideBand, TimedSideBand};
-/// use scxprof::session::Feed;
-/// use scxprof::Session;
-///
-/// /// Two pairs of threads of one process: each pair writes to pages of its own.
-/// struct Pairs(u64);
-///
-/// impl Feed for Pairs {
-///     fn next_batch(&mut self) -> Option<Batch> {
-///         self.0 += 1;
-///         let mut batch = Batch { complete_until: self.0 * 1_000_000, ..Batch::default() };
-///         let time = batch.complete_until;
-///         for tid in 1..=4 {
-///             if self.0 == 1 {
-///                 let comm = format!("worker-{}", if tid < 3 { "a" } else { "b" }).as_str().into();
-///                 let what = SideBand::Comm { pid: 1, tid, exec: false, comm };
-///                 batch.side_band.push(TimedSideBand { time, what });
-///             }
-///             let page = 100 + self.0 % 16 + if tid < 3 { 0 } else { 50 };
-///             let addr = page * 4096 + self.0 % 64 * 64;
-///             let sample = Sample { time, pid: 1, tid, addr, access: Access::Store, ..Sample::default() };
-///             batch.samples.push(Captured { sample, context: None });
-///         }
-///         (self.0 < 1000).then_some(batch)
-///     }
-/// }
-///
-/// let found = Session::builder().feed(&mut Pairs(0)).run()?;
-/// assert_eq!(found.report.cells[0].subcells.len(), 3, "each pair, and the rest");
-/// assert!(found.mitosis()?.contains("worker-a"));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// What happened to threads and mappings comes as [`SideBand`] among them, and names are taken from nothing else: a sample
+/// whose thread no [`SideBand::Comm`] has named counts as unnamed, and memory that no [`SideBand::Mmap`] has shown is the
+/// process's own. The documentation of the crate begins with an example.
 pub trait Feed {
-    /// The next samples and what happened beside them, in any order; all that is older than its `complete_until` has been
-    /// given then. `None` at the end.
+    /// The next samples and what happened beside them; `None` at the end.
     fn next_batch(&mut self) -> Option<Batch>;
+}
+
+/// What a [`Feed`] gives at a time.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Batch {
+    /// In any order.
+    pub samples: Vec<Sample>,
+    /// In any order; of the same time as a sample it comes before that.
+    pub side_band: Vec<TimedSideBand>,
+    /// All that is older has been given, this batch included. ns, of the same clock as the times of the samples.
+    pub complete_until: u64,
+}
+
+impl Batch {
+    /// One that is to be filled with all that is older than `complete_until` and was not given yet.
+    #[must_use]
+    pub fn until(complete_until: u64) -> Self {
+        Self { complete_until, ..Self::default() }
+    }
+
+    /// Adds what happened at `time`.
+    pub fn happened(&mut self, time: u64, what: SideBand) {
+        self.side_band.push(TimedSideBand { time, what });
+    }
+}
+
+impl From<Batch> for sampler::Batch {
+    fn from(batch: Batch) -> Self {
+        let Batch { samples, side_band, complete_until } = batch;
+        let samples = samples.into_iter().map(|sample| Captured { sample, context: None }).collect();
+        Self { worker: 0, samples, side_band, complete_until }
+    }
 }
 
 /// Hands what `feed` gives to `sink` until its end, or until `stop` says so.
 pub(super) fn run(
     feed: &mut dyn Feed,
     memory: usize,
+    knows_hints: bool,
     sink: &mut dyn Sink,
     mut stop: impl FnMut(Progress) -> bool,
 ) -> Outcome {
@@ -63,6 +64,7 @@ pub(super) fn run(
     let mut asked: Option<Instant> = None;
     let mut order = Order::new(1, memory / 4 / size_of::<Captured>());
     let mut names = Names::recorded(memory / 8, false);
+    names.hints = knows_hints.then(Hints::default);
     names.modules = sink.wants_code().then(Modules::new);
     let mut outcome = Outcome::default();
     let mut last = 0;
@@ -74,22 +76,23 @@ pub(super) fn run(
             }
         }
         let Some(batch) = feed.next_batch() else { break };
-        for captured in &batch.samples {
-            last = last.max(captured.sample.time);
+        for sample in &batch.samples {
+            last = last.max(sample.time);
             outcome.events += 1;
             outcome.loss.samples += 1;
         }
-        order.push(Batch { worker: 0, ..batch });
+        order.push(batch.into());
         if order.is_due() {
             outcome.accesses += names.release(&mut order, sink);
         }
     }
-    order.push(Batch { complete_until: u64::MAX, ..Batch::default() });
+    order.push(Batch::until(u64::MAX).into());
     outcome.accesses += names.release(&mut order, sink);
     outcome.loss.add(&names.loss);
     outcome.loss.late = order.late;
     outcome.samples = names.records;
     outcome.duration = Duration::from_nanos(last.saturating_sub(order.first));
+    outcome.hints = names.hints.map(|hints| hints.counts);
     if let Some(mut modules) = names.modules {
         modules.finish(&names.maps);
         outcome.modules = modules;

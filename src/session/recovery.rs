@@ -27,7 +27,7 @@ const PROT_WRITE: u32 = 2;
 const MAX_VVAR: u64 = 64 << 10;
 
 /// What a capture does without where the kernel shows no physical frames.
-pub const FRAMES_HIDDEN: &str =
+pub(crate) const FRAMES_HIDDEN: &str =
     "Physical addresses are not shown to us (CAP_SYS_ADMIN): shared memory is known by its file and offset";
 
 /// What was recovered and what was not.

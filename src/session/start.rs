@@ -1,56 +1,20 @@
-//! Starts a session with the first source that works, so that every thread of the processes that were asked for is watched.
+//! Starts a capture with the first source that works, so that every thread of the processes that were asked for is watched.
 
 use std::fs;
-use std::io;
-use std::path::PathBuf;
 
-use thiserror::Error;
-
-use super::{Options, Session, SessionError};
+use super::{Capture, NoProcess, NotStarted, Options, SessionError, Skipped};
 use crate::resolve::Roots;
 use crate::sample::Source;
-use crate::sampler::{SamplerError, Target};
+use crate::sampler::Target;
 
 /// How often the threads of processes are listed again while events are opened for them.
 const TRIES: usize = 5;
-
-/// Starts one session, such as [`Session::start`], or one that is recorded.
-pub type Open<'a> = &'a mut dyn FnMut(&Options) -> Result<Session, SessionError>;
-
-/// Sources that do not work here, and why.
-pub type Skipped = Vec<(Source, SamplerError)>;
-
-/// No source could begin.
-#[derive(Debug, Error)]
-#[error("source {source_name}: {error}")]
-#[non_exhaustive]
-pub struct NotStarted {
-    /// The last that was tried.
-    pub source_name: Source,
-    /// Why it could not.
-    pub error: SessionError,
-    /// Those before it.
-    pub skipped: Skipped,
-}
-
-/// There is no such process.
-#[derive(Debug, Error)]
-#[error("{pid}: no such process ({}: {source})", path.display())]
-#[non_exhaustive]
-pub struct NoProcess {
-    /// Its id.
-    pub pid: u32,
-    /// Where its threads would be listed.
-    pub path: PathBuf,
-    /// The errno and its text.
-    pub source: io::Error,
-}
 
 /// The threads of processes, which must all exist.
 ///
 /// # Errors
 /// The first that does not.
-pub fn threads_of(pids: &[u32], roots: &Roots) -> Result<Vec<u32>, NoProcess> {
+pub(super) fn threads_of(pids: &[u32], roots: &Roots) -> Result<Vec<u32>, NoProcess> {
     let mut tids = Vec::new();
     for &pid in pids {
         let path = roots.proc.join(pid.to_string()).join("task");
@@ -60,25 +24,35 @@ pub fn threads_of(pids: &[u32], roots: &Roots) -> Result<Vec<u32>, NoProcess> {
     Ok(tids)
 }
 
+/// True where processes were asked for and none is left.
+pub(super) fn all_gone(pids: &[u32], roots: &Roots) -> bool {
+    // What follows the name in parentheses is the state (proc_pid_stat(5)); a zombie runs no more.
+    let runs = |pid: &u32| {
+        let stat = fs::read(roots.proc.join(pid.to_string()).join("stat")).ok()?;
+        let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+        stat.get(name_end + 2).filter(|state| !b"ZX".contains(state)).copied()
+    };
+    !pids.is_empty() && pids.iter().all(|pid| runs(pid).is_none())
+}
+
 /// Starts with the first of `sources` that works here, which is in `options` then; gives also those that do not.
 /// Where the target is the threads of `pids`, those made meanwhile are found.
 ///
 /// # Errors
 /// [`NotStarted`]: the last source does not work here, or one fails for another reason than that.
-pub fn start_first(
+pub(super) fn start_first(
     options: &mut Options,
     sources: &[Source],
     pids: &[u32],
-    open: Open<'_>,
-) -> Result<(Session, Skipped), NotStarted> {
+) -> Result<(Capture, Skipped), NotStarted> {
     let mut skipped = Skipped::new();
     let mut rest = sources.iter().copied().peekable();
     loop {
         // Without any source the one in the options is the only one.
         let source_name = rest.next().unwrap_or(options.sampler.source);
         options.sampler.source = source_name;
-        match start(options, pids, open) {
-            Ok(session) => return Ok((session, skipped)),
+        match start(options, pids) {
+            Ok(capture) => return Ok((capture, skipped)),
             Err(SessionError::Sampler(error)) if error.is_unsupported() && rest.peek().is_some() => {
                 skipped.push((source_name, error));
             }
@@ -88,19 +62,19 @@ pub fn start_first(
 }
 
 /// Threads that were made while the events were opened, by threads without an event yet, are found by listing them again.
-fn start(options: &mut Options, pids: &[u32], open: Open<'_>) -> Result<Session, SessionError> {
-    let mut session = open(options)?;
+fn start(options: &mut Options, pids: &[u32]) -> Result<Capture, SessionError> {
+    let mut capture = Capture::start(options)?;
     for _ in 0..TRIES {
-        let Target::Tasks { tids, enable_on_exec: false } = &mut options.sampler.target else { return Ok(session) };
+        let Target::Tasks { tids, enable_on_exec: false } = &mut options.sampler.target else { return Ok(capture) };
         // A process that has ended meanwhile was watched to its end.
-        let Ok(now) = threads_of(pids, &options.roots) else { return Ok(session) };
+        let Ok(now) = threads_of(pids, &options.roots) else { return Ok(capture) };
         if now.iter().all(|tid| tids.contains(tid)) {
-            return Ok(session);
+            return Ok(capture);
         }
         *tids = now;
-        drop(session);
-        session = open(options)?;
+        drop(capture);
+        capture = Capture::start(options)?;
     }
-    session.notes.push("threads are made so fast that some may not be watched".to_owned());
-    Ok(session)
+    capture.notes.push("threads are made so fast that some may not be watched".to_owned());
+    Ok(capture)
 }

@@ -51,7 +51,8 @@ impl Host {
         let dir = tempfile::tempdir().unwrap();
         let (proc, sys) = (dir.path().join("proc"), dir.path().join("sys"));
         let own = std::process::id().to_string();
-        let roots = Roots { proc: proc.clone(), sys, files: dir.path().to_owned(), cgroup: None };
+        let mut roots = Roots::default();
+        (roots.proc, roots.sys, roots.files) = (proc.clone(), sys, dir.path().to_owned());
         let host = Self {
             _dir: dir,
             roots,

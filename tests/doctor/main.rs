@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use hosts::{hosts, Host};
-use scxprof::doctor::{examine, table, Report, State, Style};
+use scxprof::doctor::{examine_with, table, Report, State, Style};
 use serde_json::Value;
 
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 
 /// The report without what differs from run to run: the directories, the version, the architecture.
 fn report(host: &Host) -> Report {
-    let mut report = examine(&host.roots, host);
+    let mut report = examine_with(&host.roots, host);
     (report.scxprof, report.arch) = ("0.0.0", "x86_64");
     let root = host.roots.proc.parent().unwrap().to_str().unwrap().to_owned();
     for check in &mut report.checks {
@@ -47,7 +47,7 @@ fn made_hosts_are_described_as_the_golden_files_say() {
 fn every_row_is_there_on_every_host_in_the_same_order() {
     let mut names: Option<Vec<_>> = None;
     for (host_name, host) in hosts() {
-        let report = examine(&host.roots, &host);
+        let report = examine_with(&host.roots, &host);
         let found: Vec<_> = report.checks.iter().map(|check| check.name).collect();
         assert_eq!(names.get_or_insert_with(|| found.clone()), &found, "{host_name}");
         for check in &report.checks {
@@ -72,7 +72,7 @@ fn an_empty_host_is_described_too() {
     let nowhere = tempfile::tempdir().unwrap();
     host.roots.proc = nowhere.path().join("proc");
     host.roots.sys = nowhere.path().join("sys");
-    let report = examine(&host.roots, &host);
+    let report = examine_with(&host.roots, &host);
     assert!(!report.any_source());
     assert_eq!((report.cpus, report.cpu.as_str(), report.kernel.as_str()), (0, "", ""));
     assert!(table(&report, Style::default()).contains("Linux unknown"));
@@ -81,7 +81,7 @@ fn an_empty_host_is_described_too() {
 #[test]
 fn colour_adds_escapes_and_nothing_else() {
     for (_, host) in hosts() {
-        let report = examine(&host.roots, &host);
+        let report = examine_with(&host.roots, &host);
         let plain = table(&report, Style::default());
         let mut colour = table(&report, Style { color: true });
         assert!(!plain.contains('\x1b') && colour.contains('\x1b'));

@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use capture::{capture_until, options, Collect};
-use scxprof::bpf::{self, HintCounts, HintsError, MapRef, Rung, Watch};
+use scxprof::bpf::{self, HintCounts, MapRef, Rung};
 use scxprof::profile::Profile;
 use scxprof::sample::{Comm, CpuMode, Sample, Source};
 use scxprof::sampler::Target;
@@ -55,7 +55,9 @@ fn wanted_rung() -> Option<Rung> {
 
 /// What to follow, as a run would.
 fn watch_options(map: MapRef, ring_bytes: u32) -> bpf::Options {
-    bpf::Options { map, rung: wanted_rung(), ring_bytes, proc: "/proc".into() }
+    let mut options = bpf::Options::new(map);
+    (options.rung, options.ring_bytes) = (wanted_rung(), ring_bytes);
+    options
 }
 
 fn start(test: &str, program: &Path, pin: &Path, arguments: &[&str]) -> Option<Writer> {
@@ -64,10 +66,9 @@ fn start(test: &str, program: &Path, pin: &Path, arguments: &[&str]) -> Option<W
 
 /// Samples while the program writes, for `time`; all of its writes but the first ones lie within the capture.
 fn follow(test: &str, mut writer: Writer, map: MapRef, ring: u32, time: Duration) -> Option<(Collect, Outcome, Log)> {
-    let mut options = options(Source::Faults, Target::System, PAGES);
-    options.hints = Some(watch_options(map, ring));
+    let options = options(Source::Faults, Target::System, PAGES).hints(watch_options(map, ring));
     let (mut begun, mut ended) = (false, false);
-    let (collect, outcome) = capture_until(test, &options, |progress| {
+    let (collect, outcome) = capture_until(test, options, |progress| {
         if !begun {
             begun = true;
             writer.next();
@@ -249,6 +250,7 @@ fn rung_name(rung: Rung) -> &'static str {
         Rung::Storage => "storage",
         Rung::Element => "element",
         Rung::Syscall => "syscall",
+        other => panic!("{other} is new"),
     }
 }
 
@@ -285,13 +287,13 @@ fn what_finds_the_ring_full_is_counted() {
     panic!("a ring of one page held all of it");
 }
 
-/// The sentence about a map that cannot be followed.
-fn refused(map: &str) -> String {
-    match Watch::start(&watch_options(map.parse().unwrap(), 1 << 16)) {
-        Ok(_) => panic!("{map} was taken for a hint map"),
-        Err(error @ (HintsError::NoMap { .. } | HintsError::WrongMap { .. })) => error.to_string(),
-        Err(error) => panic!("{map}: {error}"),
-    }
+/// The sentence about a map that cannot be followed; `None`, with the reason printed, where nothing can be sampled.
+fn refused(test: &str, map: &str) -> Option<String> {
+    let hints = watch_options(map.parse().unwrap(), 1 << 16);
+    let (_, outcome) = capture_until(test, options(Source::Faults, Target::System, PAGES).hints(hints), |_| true)?;
+    let counts = outcome.hints.expect("hints were asked for");
+    assert_eq!(counts.rung, None, "{map} was taken for a hint map");
+    counts.missing
 }
 
 #[test]
@@ -308,14 +310,14 @@ fn a_map_that_cannot_be_is_one_sentence() {
         ("id:4294967295".to_owned(), "No such file"),
         ("name:no_such_map".to_owned(), "no map"),
     ] {
-        let sentence = refused(&map);
+        let Some(sentence) = refused(TEST, &map) else { return };
         assert!(sentence.contains(said) && !sentence.contains('\n'), "{map}: {sentence}");
     }
     for (option, said) in [("hash", "a map of type Hash"), ("small", "values have 4 bytes")] {
         let pin = bpffs.path(option);
         let made = Command::new(&program).arg("-m").arg(option).arg(&pin).output().unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        let sentence = refused(&pin.display().to_string());
+        let Some(sentence) = refused(TEST, &pin.display().to_string()) else { return };
         assert!(sentence.contains(said), "{sentence}");
     }
 }
@@ -356,10 +358,10 @@ fn a_map_that_is_removed_is_told() {
     let Some((bpffs, program, _dir)) = place(TEST) else { return };
     let pin = bpffs.path("hints");
     let Some(mut writer) = start(TEST, &program, &pin, &[]) else { return };
-    let mut options = options(Source::Faults, Target::System, PAGES);
-    options.hints = Some(watch_options(MapRef::Path(pin.clone()), 1 << 20));
+    let hints = watch_options(MapRef::Path(pin.clone()), 1 << 20);
+    let options = options(Source::Faults, Target::System, PAGES).hints(hints);
     let mut begun = false;
-    let captured = capture_until(TEST, &options, |progress| {
+    let captured = capture_until(TEST, options, |progress| {
         if !begun {
             begun = true;
             writer.next();

@@ -1,22 +1,20 @@
 //! What a session saw while it recorded, and what the recording gives.
 
-use std::io::BufWriter;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use scxprof::config::{self, GroupOptions, Groups};
-use scxprof::profile::recovered::RecoveredWriter;
-use scxprof::profile::{Item, Meta, PerfData, Recorder};
-use scxprof::resolve::{symbolize, topology, Cgroups, Roots, SymbolOptions};
+use scxprof::profile::{Item, PerfData};
+use scxprof::resolve::{topology, Cgroups, Roots, SymbolOptions};
 use scxprof::sample::{Place, Sample, Source};
 use scxprof::sampler::attr::{sampling, EventSpec, Feature, Features, Scope};
 use scxprof::sampler::open::{Event, Watch};
 use scxprof::sampler::record::{decode, Record};
-use scxprof::sampler::{Hardware, Options as SamplerOptions, Target};
-use scxprof::session::{replay, threads_of, Decider, Options, Outcome, Session, SessionError, Sink};
+use scxprof::session::{replay, Builder, CaptureError, Decider, NotStarted, Sampled, SessionError, Sink};
+use scxprof::Session;
 
 use super::{replayed, said, scxprof, Collect};
 
@@ -47,40 +45,21 @@ for pid in children:
     os.waitpid(pid, 0)
 ";
 
-struct Sinks {
+/// What looks on while a session records.
+#[derive(Default)]
+struct LookOn {
     collect: Collect,
-    decider: Decider,
-    recovered: Option<RecoveredWriter<BufWriter<std::fs::File>>>,
     /// Samples of `STORM` at its shared memory.
     after_storm: Arc<AtomicUsize>,
 }
 
-impl Sink for Sinks {
-    fn wants_code(&self) -> bool {
-        self.decider.wants_code()
-    }
-
+impl Sink for LookOn {
     fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
         if is_after_storm(sample) {
             self.after_storm.fetch_add(1, Ordering::Relaxed);
         }
         self.collect.sample(sample, cgroups);
-        self.decider.sample(sample, cgroups);
-        if let Some(recovered) = &mut self.recovered {
-            recovered.add(sample);
-        }
     }
-}
-
-fn decider(source: Source) -> Decider {
-    Decider::new(Groups::new(&GroupOptions::default()).unwrap(), source, (64 << 20) / 8 * 3)
-}
-
-const OPTIONS: config::Options = config::Options { min_share: 0.05, target_cpus: 64 };
-
-fn configuration(decider: &Decider) -> String {
-    let decided = decider.decide(&OPTIONS).unwrap();
-    config::mitosis::to_json(&decided.decision.cells).unwrap()
 }
 
 /// Starts a program without input and output; `None` where there is none.
@@ -93,75 +72,37 @@ fn python(test: &str, program: &str) -> Option<Child> {
     spawn(test, Command::new("python3").args(["-c", program]))
 }
 
-/// Records `target` until the program ends that `work` starts, through rings of so many pages, while a test sink looks on;
-/// `None` where this machine does not allow it.
+/// Records to `dir` what `builder` says, until the program ends that `work` starts, or has shown enough after its storm; `None`
+/// where this machine does not allow it.
 fn record(
     test: &str,
-    source: Source,
-    (decider, target, mmap_pages): (Decider, Target, usize),
+    builder: Builder<'_>,
+    after_storm: &AtomicUsize,
     work: impl FnOnce() -> Option<Child>,
     dir: &Path,
-) -> Option<(Sinks, Outcome)> {
-    let roots = Roots::default();
-    let options = Options {
-        sampler: SamplerOptions {
-            source,
-            freq: decider.wants_code().then_some(997),
-            target,
-            cpus: topology::online_cpus(&roots).unwrap(),
-            mmap_pages,
-            workers: None,
-            features: Features::all().less(Feature::BuildId),
-            hardware: Hardware::default(),
-            proc: roots.proc.clone(),
-            sys: roots.sys.clone(),
-            child_pid_namespace: false,
-        },
-        hints: None,
-        roots: roots.clone(),
-        memory: 64 << 20,
-    };
-    let mut begun = None;
-    let session = Session::record(&options, |sampler| {
-        let recorder = Arc::new(Recorder::new(sampler, dir)?);
-        begun = Some(Arc::clone(&recorder));
-        Ok(recorder)
-    });
-    let session = match session {
+) -> Option<Sampled> {
+    let session = match builder.record(dir).target_cpus(64).start() {
         Ok(session) => session,
-        Err(SessionError::Sampler(error)) if error.is_unsupported() => {
+        Err(CaptureError::Start(NotStarted { error: SessionError::Sampler(error), .. })) if error.is_unsupported() => {
             println!("SKIP: {test}: {error}");
             return None;
         }
         Err(error) => panic!("{error}"),
     };
-    let recorder = begun.unwrap();
-    let file = || BufWriter::new(std::fs::File::create(dir.join("recovered.jsonl")).unwrap());
-    let mut sinks = Sinks {
-        collect: Collect::default(),
-        decider,
-        recovered: (source == Source::Timer).then(|| RecoveredWriter::new(file())),
-        after_storm: Arc::default(),
-    };
-    let after_storm = Arc::clone(&sinks.after_storm);
+    let recorder = session.recorder().unwrap();
     let mut child = work()?;
-    let outcome = session
-        .run(&mut sinks, |_| child.try_wait().unwrap().is_some() || after_storm.load(Ordering::Relaxed) >= AFTER_STORM);
+    let sampled = session
+        .run_until(|_| child.try_wait().unwrap().is_some() || after_storm.load(Ordering::Relaxed) >= AFTER_STORM);
     let _ = child.kill();
     child.wait().unwrap();
-    let meta = Meta::of_recording(&recorder, source, &roots, &outcome);
-    recorder.finish(&roots).unwrap();
-    if let Some(recovered) = sinks.recovered.take() {
-        recovered.finish().unwrap();
-    }
-    std::fs::write(dir.join("meta.json"), serde_json::to_vec(&meta).unwrap()).unwrap();
-    let loss = outcome.loss;
+    recorder.finish(&sampled.outcome).unwrap();
+    let loss = sampled.outcome.loss;
     if loss.channel_full + loss.late > 0 {
         // The recording has what the session had to drop.
         println!("SKIP: {test}: the machine was too busy for the session: {:?}", loss.lines());
         return None;
     }
-    Some((sinks, outcome))
+    Some(sampled)
 }
 
 /// The same samples with the same names, places and cgroups.
@@ -175,16 +116,21 @@ fn assert_same(live: &Collect, again: &Collect) {
 
 fn compare(test: &str, source: Source) {
     let dir = tempfile::tempdir().unwrap();
-    let how = (decider(source), Target::System, 1024);
-    let Some((live, seen)) = record(test, source, how, || python(test, WORK), dir.path()) else { return };
-    if seen.loss.side_band > 0 {
-        println!("SKIP: {test}: the rings were too small: {:?}", seen.loss.lines());
+    let mut look_on = LookOn::default();
+    let after_storm = Arc::clone(&look_on.after_storm);
+    let builder = Session::builder().sources(&[source]).mmap_pages(1024).sink(&mut look_on);
+    let Some(sampled) = record(test, builder, &after_storm, || python(test, WORK), dir.path()) else { return };
+    let live = look_on.collect;
+    let loss = sampled.outcome.loss;
+    if loss.side_band > 0 {
+        println!("SKIP: {test}: the rings were too small: {:?}", loss.lines());
         return;
     }
+    let expected = sampled.decide().unwrap().mitosis().unwrap();
     let (again, outcome, damage) = replayed(dir.path());
     assert_eq!(damage, Vec::<String>::new());
-    assert!(live.collect.samples.len() > 20, "only {} samples", live.collect.samples.len());
-    assert_same(&live.collect, &again);
+    assert!(live.samples.len() > 20, "only {} samples", live.samples.len());
+    assert_same(&live, &again);
     assert_eq!(outcome.loss.late, 0);
     let named =
         |name: &[u8]| again.samples.iter().any(|sample| sample.comm.is_some_and(|comm| comm.as_bytes() == name));
@@ -193,10 +139,11 @@ fn compare(test: &str, source: Source) {
     assert!(source == Source::Timer || names == [true; 3], "{names:?}");
 
     let mut profile = scxprof::profile::Profile::open(dir.path()).unwrap();
-    let mut decider = decider(source);
-    replay(&mut profile, 64 << 20, &mut decider, || false).unwrap();
-    let expected = configuration(&live.decider);
-    assert_eq!(configuration(&decider), expected);
+    let mut decider = Decider::new(Groups::new(&GroupOptions::default()).unwrap(), source, 64 << 20);
+    let outcome = replay(&mut profile, 64 << 20, &mut decider, || false).unwrap();
+    let options = config::Options::new(0.05, 64);
+    let found = Sampled::new(decider, outcome, options, SymbolOptions::default()).decide().unwrap();
+    assert_eq!(found.mitosis().unwrap(), expected);
     // By the command line, from the profile and from its lines.
     let path = dir.path().to_str().unwrap();
     let output = scxprof(&["process", "-f", path]);
@@ -248,15 +195,18 @@ fn is_after_storm(sample: &Sample) -> bool {
 fn what_is_read_again_after_loss_is_the_same_again() {
     let test = "what_is_read_again_after_loss_is_the_same_again";
     let dir = tempfile::tempdir().unwrap();
-    let how = (decider(Source::Faults), Target::System, 1);
-    let Some((live, seen)) = record(test, Source::Faults, how, || python(test, STORM), dir.path()) else { return };
-    if seen.loss.side_band == 0 {
+    let mut look_on = LookOn::default();
+    let after_storm = Arc::clone(&look_on.after_storm);
+    let builder = Session::builder().sources(&[Source::Faults]).mmap_pages(1).sink(&mut look_on);
+    let Some(sampled) = record(test, builder, &after_storm, || python(test, STORM), dir.path()) else { return };
+    let live = look_on.collect;
+    if sampled.outcome.loss.side_band == 0 {
         println!("SKIP: {test}: no side-band was lost");
         return;
     }
     let (again, outcome, damage) = replayed(dir.path());
     assert_eq!((damage, outcome.loss.late), (Vec::new(), 0));
-    assert_same(&live.collect, &again);
+    assert_same(&live, &again);
     let known = again.samples.iter().filter(|sample| is_after_storm(sample)).count();
     assert!(known >= AFTER_STORM, "the memory that was mapped meanwhile and the name are known: {known}");
 }
@@ -287,25 +237,15 @@ fn a_report_is_the_same_again_with_the_names_of_its_code() {
     for attempt in 0..6 {
         let profile = dir.path().join(format!("profile-{attempt}"));
         std::fs::create_dir(&profile).unwrap();
-        let begin = SystemTime::now();
-        let mut decider = decider(Source::Timer);
-        decider.keep_code();
         // Of other programs the files may go between the two reports.
-        let Some(mut child) = spawn(test, Command::new(&program).arg("3")) else { return };
-        let mut tids = Vec::new();
-        while tids.len() < 5 && child.try_wait().unwrap().is_none() {
-            tids = threads_of(&[child.id()], &Roots::default()).unwrap_or_default();
-        }
-        let target = Target::Tasks { tids, enable_on_exec: false };
-        let recorded = record(test, Source::Timer, (decider, target, 1024), || Some(child), &profile);
-        let Some((live, outcome)) = recorded else { return };
-        if outcome.loss.side_band > 0 {
+        let Some(child) = spawn(test, Command::new(&program).arg("3")) else { return };
+        let builder = Session::builder().sources(&[Source::Timer]).freq(997).pids(&[child.id()]).symbols();
+        let Some(sampled) = record(test, builder, &AtomicUsize::new(0), || Some(child), &profile) else { return };
+        if sampled.outcome.loss.side_band > 0 {
             continue;
         }
-        let mut decided = live.decider.decide(&OPTIONS).unwrap();
-        let named = SymbolOptions { begin: Some(begin), ..SymbolOptions::default() };
-        decided.symbols = symbolize(&outcome.modules, decided.codes(), &named);
-        let report = live.decider.report(&decided, &OPTIONS).unwrap().to_json().unwrap();
+        let Ok(found) = sampled.decide() else { continue };
+        let report = found.report().unwrap().to_json().unwrap();
 
         let again = dir.path().join("report.json");
         let arguments = ["extract", "--target-cpus", "64", "--max-loss", "100", "-f", profile.to_str().unwrap()];

@@ -1,10 +1,10 @@
 //! Runs a real session and keeps all that it gives.
 
-use scxprof::resolve::{topology, Cgroups, Roots};
+use scxprof::resolve::Cgroups;
 use scxprof::sample::{Sample, Source};
-use scxprof::sampler::attr::Features;
-use scxprof::sampler::{Hardware, Options as SamplerOptions, Target};
-use scxprof::session::{Options, Outcome, Progress, Session, SessionError, Sink};
+use scxprof::sampler::Target;
+use scxprof::session::{Builder, CaptureError, NotStarted, Outcome, Progress, SessionError, Sink};
+use scxprof::Session;
 
 /// Keeps every sample with the path of its cgroup.
 #[derive(Default)]
@@ -20,39 +20,25 @@ impl Sink for Collect {
     }
 }
 
-pub fn options(source: Source, target: Target, mmap_pages: usize) -> Options {
-    let roots = Roots::default();
-    Options {
-        sampler: SamplerOptions {
-            source,
-            freq: None,
-            target,
-            cpus: topology::online_cpus(&roots).unwrap(),
-            mmap_pages,
-            workers: None,
-            features: Features::all(),
-            hardware: Hardware::default(),
-            proc: roots.proc.clone(),
-            sys: roots.sys.clone(),
-            child_pid_namespace: false,
-        },
-        roots,
-        hints: None,
-        memory: 64 << 20,
-    }
+pub fn options(source: Source, target: Target, mmap_pages: usize) -> Builder<'static> {
+    Session::builder().sources(&[source]).target(target).mmap_pages(mmap_pages)
 }
 
 /// Captures until `stop` says so; `None`, with the reason printed, where this machine does not allow it.
-pub fn capture_until(test: &str, options: &Options, stop: impl FnMut(Progress) -> bool) -> Option<(Collect, Outcome)> {
-    let session = match Session::start(options) {
+pub fn capture_until(
+    test: &str,
+    options: Builder<'static>,
+    stop: impl FnMut(Progress) -> bool,
+) -> Option<(Collect, Outcome)> {
+    let session = match options.start() {
         Ok(session) => session,
-        Err(SessionError::Sampler(error)) if error.is_unsupported() => {
+        Err(CaptureError::Start(NotStarted { error: SessionError::Sampler(error), .. })) if error.is_unsupported() => {
             println!("SKIP: {test}: {error}");
             return None;
         }
         Err(error) => panic!("{error}"),
     };
     let mut collect = Collect::default();
-    let outcome = session.run(&mut collect, stop);
+    let outcome = session.run_into(&mut collect, stop);
     Some((collect, outcome))
 }

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use scxprof::sample::Source;
 use scxprof::sampler::Target;
-use scxprof::session::{Options, Outcome, Yield};
+use scxprof::session::{Builder, Outcome, Yield};
 
 /// One test at a time: they share the CPUs.
 fn alone() -> MutexGuard<'static, ()> {
@@ -23,10 +23,12 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// The timer source at `freq`, or on the tick.
-fn timer(target: Target, freq: Option<u32>) -> Options {
-    let mut options = capture::options(Source::Timer, target, 256);
-    options.sampler.freq = freq;
-    options
+fn timer(target: Target, freq: Option<u32>) -> Builder<'static> {
+    let options = capture::options(Source::Timer, target, 256);
+    match freq {
+        Some(freq) => options.freq(freq),
+        None => options,
+    }
 }
 
 /// What was recovered; each sample is accounted for.

@@ -18,7 +18,7 @@ fn modes(test: &str, freq: Option<u32>, limit: Duration) {
     for (name, low, high) in [("spin", 0.97, 1.0), ("syscalls", 0.0, 0.3), ("faults", 0.0, 0.6)] {
         let thread = running.threads.iter().find(|thread| thread.group == name).unwrap();
         let options = timer(Target::Tasks { tids: vec![thread.tid as u32], enable_on_exec: false }, freq);
-        let Some((_, outcome)) = capture_until(test, &options, |progress| progress.elapsed > limit) else { return };
+        let Some((_, outcome)) = capture_until(test, options, |progress| progress.elapsed > limit) else { return };
         let (user, kernel) = (recovery(&outcome).user_samples, outcome.loss.in_kernel);
         let share = user as f64 / (user + kernel).max(1) as f64;
         println!("{test}: {name}: user {user}, kernel {kernel}, {:?}", outcome.notes);

@@ -28,7 +28,7 @@ fn random(test: &str) -> Option<Built> {
 fn right(test: &str, running: &Running) {
     let tids = running.threads.iter().map(|thread| thread.tid as u32).collect();
     let options = timer(Target::Tasks { tids, enable_on_exec: false }, Some(2000));
-    let Some((got, outcome)) = capture_until(test, &options, after(0.7)) else { return };
+    let Some((got, outcome)) = capture_until(test, options, after(0.7)) else { return };
     let tally = Tally::of(running, &got.samples);
     let recovered = recovery(&outcome);
     println!("{test}: {tally:?}, {recovered:?}");
@@ -46,7 +46,7 @@ fn processes_that_live_a_millisecond_do_no_harm() {
     let test = "short processes";
     let script = "while :; do /bin/true; (exec /bin/true); done";
     let mut storm = Command::new("sh").args(["-c", script]).stdout(Stdio::null()).spawn().unwrap();
-    let result = capture_until(test, &timer(Target::System, Some(4000)), after(2.0));
+    let result = capture_until(test, timer(Target::System, Some(4000)), after(2.0));
     let _ = storm.kill();
     let _ = storm.wait();
     let Some((got, outcome)) = result else { return };
@@ -137,7 +137,7 @@ fn thousands_of_threads_are_told_apart() {
     };
     let mut command = Command::new(&built.path);
     let running = start_command(command.args(["600", "2000"]), 2000);
-    let Some((got, outcome)) = capture_until(test, &timer(Target::System, Some(4000)), after(2.0)) else { return };
+    let Some((got, outcome)) = capture_until(test, timer(Target::System, Some(4000)), after(2.0)) else { return };
     let tally = Tally::of(&running, &got.samples);
     println!("{test}: {tally:?}, {:?}", recovery(&outcome));
     assert_eq!((tally.other, tally.wrong_line), (0, 0));
@@ -171,7 +171,7 @@ fn a_32_bit_task_is_counted() {
         }
     };
     let options = timer(Target::Tasks { tids: vec![child.id()], enable_on_exec: false }, Some(1000));
-    let result = capture_until(test, &options, after(0.5));
+    let result = capture_until(test, options, after(0.5));
     let _ = child.kill();
     let _ = child.wait();
     let Some((got, outcome)) = result else { return };
@@ -195,7 +195,7 @@ fn jit(test: &str, changes: bool) -> Option<(Tally, u64)> {
     let running = start_command(&mut command, 2);
     let tids = running.threads.iter().map(|thread| thread.tid as u32).collect();
     let options = timer(Target::Tasks { tids, enable_on_exec: false }, Some(2000));
-    let (got, outcome) = capture_until(test, &options, after(4.0))?;
+    let (got, outcome) = capture_until(test, options, after(4.0))?;
     let tally = Tally::of(&running, &got.samples);
     let recovered = recovery(&outcome);
     println!("{test}: {tally:?}, {recovered:?}");

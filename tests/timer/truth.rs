@@ -87,7 +87,7 @@ pub fn check(test: &str, running: &Running, whole_host: bool, least: f64) -> Opt
     let wanted = if whole_host { WANTED * 3 / 2 } else { WANTED + 1000 };
     let stop =
         |progress: scxprof::session::Progress| progress.samples > wanted || progress.elapsed > Duration::from_secs(6);
-    let (got, outcome) = capture_until(test, &options, stop)?;
+    let (got, outcome) = capture_until(test, options, stop)?;
     let tally = Tally::of(running, &got.samples);
     let recovered = recovery(&outcome);
     println!("{test}: {tally:?}, {recovered:?}, in kernel {}", outcome.loss.in_kernel);
@@ -219,7 +219,7 @@ fn the_tick_gives_the_same() {
     };
     let running = start(&built.path, 600.0, 4);
     let options = timer(target(&running, true), None);
-    let Some((got, outcome)) = capture_until(test, &options, |progress| progress.elapsed > Duration::from_secs(3))
+    let Some((got, outcome)) = capture_until(test, options, |progress| progress.elapsed > Duration::from_secs(3))
     else {
         return;
     };

@@ -107,11 +107,8 @@ fn the_cgroup_of_a_thread_comes_from_procfs() {
     let mut cgroups = Cgroups::new(&tree.roots).unwrap();
     fs::create_dir_all(tree.roots.proc.join("10/task/11")).unwrap();
     let mut of = |text: &str| {
-        fs::write(tree.roots.proc.join("10/cgroup"), text).unwrap();
         fs::write(tree.roots.proc.join("10/task/11/cgroup"), text).unwrap();
-        let id = cgroups.of_process(10);
-        assert_eq!(cgroups.of_thread(10, 11), id);
-        id
+        cgroups.of_thread(10, 11)
     };
     assert_eq!(of("4:cpu:/\n0::/docker/x/a.slice/b c\n"), Some(tree.id("a.slice/b c")));
     assert_eq!(of("0::/docker/x\n"), Some(tree.id("")));
@@ -120,7 +117,7 @@ fn the_cgroup_of_a_thread_comes_from_procfs() {
     {
         assert_eq!(of(outside), None, "{outside}");
     }
-    assert_eq!(cgroups.of_process(12), None);
+    assert_eq!(cgroups.of_thread(10, 12), None);
     assert_eq!(path(&mut cgroups, tree.id("a.slice/b c")), Some(b"/docker/x/a.slice/b c".to_vec()));
 }
 
@@ -187,11 +184,11 @@ fn live_a_cgroup_is_named_by_handle_and_stays_named() {
     // A process in it is found in it; it ends when the cgroup has been looked up.
     let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
     let moved = fs::write(made.0.join("cgroup.procs"), child.id().to_string());
-    let of = (cgroups.of_process(child.id()), cgroups.of_thread(child.id(), child.id()));
+    let of = cgroups.of_thread(child.id(), child.id());
     drop(child.stdin.take());
     child.wait().unwrap();
     match moved {
-        Ok(()) => assert_eq!(of, (Some(id), Some(id))),
+        Ok(()) => assert_eq!(of, Some(id)),
         Err(error) => skip(&error),
     }
     fs::remove_dir(&made.0).unwrap();

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -383,17 +383,6 @@ pub(in crate::sampler) fn pin(cpu: u32) -> bool {
     unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0 }
 }
 
-/// The CPUs whose tick stops while one thread runs on them (`nohz_full`), as a list such as `1-3,8`; they give samples
-/// to cpu-clock only. `sysfs` is `/sys`; `None` where there are none.
-#[must_use]
-pub fn tickless_cpus(sysfs: &Path) -> Option<String> {
-    let path: PathBuf = sysfs.join("devices/system/cpu/nohz_full");
-    let text = std::fs::read_to_string(path).ok()?;
-    let list = text.trim();
-    // Old kernels print "(null)" for none.
-    list.starts_with(|first: char| first.is_ascii_digit()).then(|| list.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -423,17 +412,5 @@ mod tests {
         assert_eq!(bounded_period(250.0), 1);
         assert_eq!(bounded_period(1000.4), 1);
         assert_eq!(bounded_period(19_839.0), 20);
-    }
-
-    #[test]
-    fn nohz_full_is_read() {
-        let dir = tempfile::tempdir().unwrap();
-        let cpus = dir.path().join("devices/system/cpu");
-        std::fs::create_dir_all(&cpus).unwrap();
-        assert_eq!(tickless_cpus(dir.path()), None);
-        for (text, list) in [("  (null)\n", None), ("\n", None), ("1-3,8\n", Some("1-3,8"))] {
-            std::fs::write(cpus.join("nohz_full"), text).unwrap();
-            assert_eq!(tickless_cpus(dir.path()).as_deref(), list);
-        }
     }
 }

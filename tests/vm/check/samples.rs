@@ -9,11 +9,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
-use scxprof::resolve::{topology, Cgroups, Roots};
+use scxprof::resolve::Cgroups;
 use scxprof::sample::{CpuMode, Sample, Source, PAGE_SIZE};
-use scxprof::sampler::attr::Features;
-use scxprof::sampler::{Hardware, Options as SamplerOptions, Pace, Target};
-use scxprof::session::{Options, Outcome, Session, Sink};
+use scxprof::sampler::{Hardware, Pace};
+use scxprof::session::{Outcome, Sink};
+use scxprof::Session;
 
 use crate::truth::{self, Sent};
 
@@ -88,15 +88,14 @@ impl Workload {
 
 /// What a check wants, from words such as `source=ibs ldlat=100 stores=1`; the rest is the workload's.
 struct Wanted {
-    options: Options,
-    kernel: bool,
+    source: Source,
+    hardware: Hardware,
     /// Loads of a latency below this are left out in user space.
     filter: u64,
     workload: Vec<String>,
 }
 
 fn wanted(arguments: &[String]) -> Result<Wanted> {
-    let roots = Roots::default();
     let mut hardware = Hardware::default();
     let mut source = Source::Pebs;
     let mut filter = 0;
@@ -120,38 +119,19 @@ fn wanted(arguments: &[String]) -> Result<Wanted> {
             _ => bail!("vm-check samples: unknown word {argument}"),
         }
     }
-    let kernel = hardware.kernel;
-    let options = Options {
-        sampler: SamplerOptions {
-            source,
-            freq: None,
-            target: Target::System,
-            cpus: topology::online_cpus(&roots)?,
-            mmap_pages: 256,
-            workers: None,
-            features: Features::all(),
-            hardware,
-            proc: roots.proc.clone(),
-            sys: roots.sys.clone(),
-            child_pid_namespace: false,
-        },
-        hints: None,
-        roots,
-        memory: 64 << 20,
-    };
-    Ok(Wanted { options, kernel, filter, workload })
+    Ok(Wanted { source, hardware, filter, workload })
 }
 
 /// `vm-check samples source=SOURCE [ldlat=N] [filter=N] [rate=N] [period=N] [freq=N] [stores=1] [kernel=1] [OPTIONS OF workload]`
 pub fn check(arguments: &[String]) -> Result<()> {
     let wanted = wanted(arguments)?;
-    let session = Session::start(&wanted.options)?;
+    let session = Session::builder().sources(&[wanted.source]).hardware(wanted.hardware.clone()).start()?;
     // What is sent from here on is read; the probe of the source has ended.
     fs::write(truth::SAMPLES, "\n").context(truth::SAMPLES)?;
     let mut workload = Workload::start(&wanted.workload)?;
     let seen = Cell::new(0);
     let mut collect = Collect { samples: Vec::new(), members: &workload.members, seen: &seen };
-    let outcome = session.run(&mut collect, |progress| seen.get() >= ENOUGH || progress.elapsed >= PATIENCE);
+    let outcome = session.run_into(&mut collect, |progress| seen.get() >= ENOUGH || progress.elapsed >= PATIENCE);
     workload.child.kill()?;
     workload.child.wait()?;
     for note in &outcome.notes {
@@ -166,7 +146,7 @@ pub fn check(arguments: &[String]) -> Result<()> {
 fn is_expected(wanted: &Wanted, members: &BTreeMap<u32, Member>, sent: &Sent) -> bool {
     members.contains_key(&sent.tid)
         && sent.addr != 0
-        && (sent.user || wanted.kernel)
+        && (sent.user || wanted.hardware.kernel)
         && !(sent.latency > 0 && sent.latency < wanted.filter)
 }
 
@@ -251,8 +231,7 @@ fn plausible(wanted: &Wanted, members: &BTreeMap<u32, Member>, samples: &[(Sampl
     ensure!(!shared.is_empty(), "the processes of group B were never seen on one page");
     ensure!(shared.iter().all(|(one, other)| one == other), "one shared page has two frames");
     ensure!(loads > 0 && hitm > 0 && slow > 0, "{loads} loads, {hitm} in modified lines, {slow} slow");
-    let hardware = &wanted.options.sampler.hardware;
-    let sees_stores = wanted.options.sampler.source == Source::Ibs || hardware.stores;
+    let sees_stores = wanted.source == Source::Ibs || wanted.hardware.stores;
     ensure!((stores > 0) == sees_stores, "{stores} stores");
     let thp = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     ensure!(huge > 0 || thp.is_empty() || thp.contains("[never]"), "no huge pages");

@@ -1,0 +1,273 @@
+//! A capture of the kernel's events: from the start of the workers to the last sample in the sink.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crossbeam_channel::RecvTimeoutError;
+use rustc_hash::FxHashMap;
+
+use super::hints::Hints;
+use super::names::Names;
+use super::order::Order;
+use super::recovery::Recoverer;
+use super::reread::Reread;
+use super::{Outcome, Progress, SessionError, Sink, TICK};
+use crate::bpf::{self, Watch};
+use crate::profile::Recorder;
+use crate::resolve::{Cgroups, Maps, Modules, Roots, Threads};
+use crate::sample::Source;
+use crate::sampler::attr::Feature;
+use crate::sampler::loss::Loss;
+use crate::sampler::tee::Tee;
+use crate::sampler::{self, Batch, Captured, Running, Sampler, Target};
+
+/// Bytes of a sample's registers and stack while it waits.
+const CONTEXT_SIZE: usize = 768;
+
+/// What a capture works on.
+#[derive(Debug)]
+pub(super) struct Options {
+    /// What to sample and how.
+    pub(super) sampler: sampler::Options,
+    /// Where the host is read.
+    pub(super) roots: Roots,
+    /// Bytes for queues and caches, beside the rings.
+    pub(super) memory: usize,
+    /// Which task hints to follow, if any.
+    pub(super) hints: Option<bpf::Options>,
+    /// The directory of a profile to record, if any.
+    pub(super) record: Option<PathBuf>,
+}
+
+/// A capture at work.
+#[derive(Debug)]
+pub(super) struct Capture {
+    running: Running,
+    /// Task hints, where they can be followed.
+    watch: Option<Watch>,
+    begin: Instant,
+    roots: Roots,
+    /// What was there before the first record, while it is still being read.
+    snapshot: Option<JoinHandle<Names>>,
+    names: Option<Names>,
+    recorder: Option<Arc<Recorder>>,
+    order: Order,
+    pub(super) notes: Vec<String>,
+}
+
+impl Capture {
+    /// Opens and enables the events; what exists already is then read in the background, so that nothing falls between.
+    ///
+    /// Where it is recorded, names are taken from what is recorded and from nothing else, so that [`super::replay()`] gives the
+    /// same samples.
+    ///
+    /// # Errors
+    /// [`SessionError`]; nothing is left open then.
+    pub(super) fn start(options: &Options) -> Result<Self, SessionError> {
+        let cgroups = Cgroups::new(&options.roots)?;
+        let sampler = Sampler::open(&options.sampler)?;
+        let mut notes = sampler.notes().to_vec();
+        // Before the first sample, so that each has its thread's hint.
+        let mut hints = options.hints.is_some().then(Hints::default);
+        let watch = match options.hints.as_ref().map(|hints| Watch::start(hints, &options.roots.proc)) {
+            Some(Ok(watch)) => {
+                notes.extend_from_slice(watch.notes());
+                Some(watch)
+            }
+            Some(Err(error)) => {
+                notes.push(format!("{error}; hints are missing, the memory profile goes on without them"));
+                if let Some(hints) = &mut hints {
+                    hints.counts.missing = Some(error.to_string());
+                }
+                None
+            }
+            None => None,
+        };
+        let ask_for_cgroups = !sampler.features().has(Feature::Cgroup);
+        let recorder = match &options.record {
+            Some(dir) => {
+                // It was not asked for, which is no loss: see `Builder::record`.
+                notes.retain(|note| !note.starts_with(Feature::BuildId.without()));
+                let Options { sampler: sampler::Options { source, .. }, roots, hints, .. } = options;
+                Some(Arc::new(Recorder::new(&sampler, *source, roots, hints.is_some(), dir)?))
+            }
+            None => None,
+        };
+        let tee = recorder.clone().map(|recorder| recorder as Arc<dyn Tee>);
+        let running = sampler.start(tee.as_ref())?;
+        let begin = Instant::now();
+        let recovers = options.sampler.source == Source::Timer;
+        // A quarter for samples that wait for their order or for code, an eighth for mappings; the rest is the sink's.
+        let waiting = if recovers { size_of::<Captured>() + CONTEXT_SIZE } else { size_of::<Captured>() };
+        let share = if recovers { options.memory / 8 } else { options.memory / 4 };
+        let order = Order::new(running.workers() + usize::from(watch.is_some()), share / waiting);
+        let mut names = Names {
+            threads: Threads::new(&options.roots),
+            maps: Maps::new(&options.roots, options.memory / 8),
+            cgroups,
+            cgroup_of_thread: ask_for_cgroups.then(FxHashMap::default),
+            modules: None,
+            hints,
+            recorder: recorder.clone(),
+            loss: Loss::default(),
+            suspect: false,
+            recoverer: recovers.then(|| Recoverer::new(&options.roots.proc, options.memory / 4)),
+            recovered: None,
+            records: 0,
+            failures: Vec::new(),
+            child_pid_namespace: options.sampler.child_pid_namespace,
+        };
+        if recorder.is_some() {
+            names.threads = Threads::recorded();
+            names.maps = Maps::recorded(options.memory / 8);
+            names.cgroup_of_thread = None;
+        }
+        // Of a few processes the mappings are read when they are needed; a host's must be read before its processes end.
+        let tids = match &options.sampler.target {
+            Target::Tasks { tids, .. } => Some(tids.clone()),
+            Target::System | Target::Cgroup(_) => None,
+        };
+        let roots = options.roots.clone();
+        let recorded = recorder.clone();
+        let snapshot = std::thread::Builder::new()
+            .name("snapshot".to_owned())
+            .spawn(move || {
+                match recorded {
+                    Some(recorder) => names.seed_recorded(&roots, &recorder, tids.as_deref()),
+                    None => names.seed(&roots, tids.is_none()),
+                }
+                names
+            })
+            .map_err(SessionError::Thread)?;
+        Ok(Self {
+            running,
+            watch,
+            begin,
+            roots: options.roots.clone(),
+            snapshot: Some(snapshot),
+            names: None,
+            recorder,
+            order,
+            notes,
+        })
+    }
+
+    /// What it is recorded by.
+    pub(super) fn recorder(&self) -> Option<&Arc<Recorder>> {
+        self.recorder.as_ref()
+    }
+
+    /// Hands samples to `sink` until `stop`, which is asked about every 50 ms, says so; then what is left in the rings.
+    pub(super) fn run(mut self, sink: &mut dyn Sink, mut stop: impl FnMut(Progress) -> bool) -> Outcome {
+        let wants_code = sink.wants_code();
+        let mut accesses = 0;
+        let mut reread = Reread::new(&self.roots, self.recorder.as_ref());
+        let mut asked: Option<Instant> = None;
+        loop {
+            if self.names.is_none() && self.order.is_full() {
+                // procfs takes long to read. The workers count what they cannot hand on meanwhile.
+                std::thread::sleep(TICK / 10);
+            } else {
+                match self.running.batches().recv_timeout(TICK) {
+                    Ok(batch) => self.order.push(batch),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+                self.take_hints();
+            }
+            reread.take(&mut self.order);
+            if self.snapshot.as_ref().is_some_and(JoinHandle::is_finished) {
+                self.take_snapshot(wants_code);
+            }
+            if let Some(names) = &mut self.names {
+                if self.order.is_due() {
+                    accesses += names.release(&mut self.order, sink);
+                }
+                reread.look(names, &mut self.order);
+            }
+            if asked.is_none_or(|asked| asked.elapsed() >= TICK) {
+                asked = Some(Instant::now());
+                let samples = self.names.as_ref().map_or(0, |names| names.records);
+                if stop(Progress { elapsed: self.begin.elapsed(), samples }) {
+                    break;
+                }
+            }
+        }
+        self.finish(sink, accesses, reread)
+    }
+
+    /// Stops the events, and hands on what is left of them after so many accesses.
+    fn finish(mut self, sink: &mut dyn Sink, mut accesses: u64, reread: Reread) -> Outcome {
+        self.running.stop();
+        if let Some(watch) = &self.watch {
+            watch.stop();
+        }
+        reread.stop(&mut self.order);
+        let duration = self.begin.elapsed();
+        self.take_snapshot(sink.wants_code());
+        let Self { running, watch, names, recorder, mut order, mut notes, .. } = self;
+        let mut loss = Loss::default();
+        let (mut samples, mut recovery, mut hints, mut modules) = (0, None, None, Modules::new());
+        if let Some(watch) = &watch {
+            for batch in watch.batches() {
+                order.push(Batch { worker: running.workers(), ..batch });
+            }
+        }
+        if let Some(mut names) = names {
+            for batch in running.batches() {
+                order.push(batch);
+                if order.is_due() {
+                    accesses += names.release(&mut order, sink);
+                }
+            }
+            accesses += names.release(&mut order, sink);
+            if let Some(recorder) = recorder {
+                recorder.note_cgroups(&names.cgroups);
+            }
+            samples = names.records;
+            loss = names.loss;
+            recovery = names.recoverer.as_ref().map(Recoverer::counts);
+            hints = names.hints.map(|hints| hints.counts);
+            notes.append(&mut names.failures);
+            modules = names.modules.unwrap_or_default();
+            modules.finish(&names.maps);
+        }
+        if let Some(watch) = watch {
+            let rung = watch.rung();
+            let (counts, said) = watch.join();
+            if let Some(hints) = &mut hints {
+                (hints.rung, hints.counts) = (Some(rung), counts);
+                hints.missing = said.first().cloned();
+                hints.late += order.late_hints;
+            }
+            notes.extend(said);
+        }
+        let totals = running.join();
+        loss.add(&totals.loss);
+        notes.extend(totals.notes);
+        loss.late = order.late;
+        Outcome { samples, accesses, events: totals.events, duration, recovery, hints, loss, notes, modules }
+    }
+
+    /// Takes what is there of hint events, as long as there is room for it.
+    fn take_hints(&mut self) {
+        let Some(watch) = &self.watch else { return };
+        let worker = self.running.workers();
+        while self.order.takes_hints(worker) {
+            let Ok(batch) = watch.batches().try_recv() else { return };
+            self.order.push(Batch { worker, ..batch });
+        }
+    }
+
+    /// Waits for what is read in the background.
+    fn take_snapshot(&mut self, wants_code: bool) {
+        if let Some(snapshot) = self.snapshot.take() {
+            match snapshot.join() {
+                Ok(names) => self.names = Some(Names { modules: wants_code.then(Modules::new), ..names }),
+                Err(_) => self.notes.push("the thread that reads procfs died: no sample could be named".to_owned()),
+            }
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Names for samples on their way to the sink: the thread, its cgroup and hint, the memory and the code.
+
+use std::collections::hash_map::Entry;
+use std::fs::File;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::hints::Hints;
+use super::order::{Order, Released};
+use super::recovery::Recoverer;
+use super::Sink;
+use crate::profile::hints::HintRecord;
+use crate::profile::recovered::{self, Recovered};
+use crate::profile::Recorder;
+use crate::resolve::mapping::BuildId;
+use crate::resolve::{threads, Cgroups, Mapping, Maps, Modules, Roots, Threads};
+use crate::sample::{Sample, ThreadIndex};
+use crate::sampler::loss::Loss;
+use crate::sampler::{Captured, FileId, SideBand, TimedSideBand};
+
+/// A cgroup that was read from procfs is read again after so many ns: threads move.
+const CGROUP_AGE: u64 = 1_000_000_000;
+/// Threads whose cgroup from procfs is remembered.
+const MAX_CGROUPS_READ: usize = 1 << 16;
+/// Samples that are handed to the sink at once.
+const READY: usize = 64;
+
+/// What names samples, kept up to date by the side-band.
+#[derive(Debug)]
+pub(super) struct Names {
+    pub(super) threads: Threads,
+    pub(super) maps: Maps,
+    pub(super) cgroups: Cgroups,
+    /// Where the kernel puts no cgroup into the samples: from procfs, with the time of that reading.
+    pub(super) cgroup_of_thread: Option<FxHashMap<ThreadIndex, (u64, u64)>>,
+    /// What holds the code, where somebody wants to know.
+    pub(super) modules: Option<Modules>,
+    /// Where task hints were asked for.
+    pub(super) hints: Option<Hints>,
+    /// What hints and recovered accesses are written to, in their order.
+    pub(super) recorder: Option<Arc<Recorder>>,
+    pub(super) loss: Loss,
+    /// Side-band was lost since procfs was last read.
+    pub(super) suspect: bool,
+    /// For a source whose samples carry registers in place of an address.
+    pub(super) recoverer: Option<Recoverer>,
+    /// What was recovered when a profile was recorded.
+    pub(super) recovered: Option<Recovered<File>>,
+    /// Samples so far, which number their accesses.
+    pub(super) records: u64,
+    pub(super) failures: Vec<String>,
+    pub(super) child_pid_namespace: bool,
+}
+
+impl Names {
+    /// For records that say all there is to know: mappings take at most `memory` bytes.
+    pub(super) fn recorded(memory: usize, child_pid_namespace: bool) -> Self {
+        Self {
+            threads: Threads::recorded(),
+            maps: Maps::recorded(memory),
+            cgroups: Cgroups::recorded(),
+            cgroup_of_thread: None,
+            modules: None,
+            hints: None,
+            recorder: None,
+            loss: Loss::default(),
+            suspect: false,
+            recoverer: None,
+            recovered: None,
+            records: 0,
+            failures: Vec::new(),
+            child_pid_namespace,
+        }
+    }
+
+    /// Reads what exists.
+    pub(super) fn seed(&mut self, roots: &Roots, whole_host: bool) {
+        match threads::snapshot(roots) {
+            Ok(seen) => {
+                self.threads.seed(&seen);
+                if self.cgroup_of_thread.is_some() {
+                    for task in &seen {
+                        self.cgroup_from_procfs(task.pid, task.tid, 0);
+                    }
+                }
+            }
+            Err(error) => self.failures.push(error.to_string()),
+        }
+        let maps = if whole_host { self.maps.seed_all() } else { Ok(()) };
+        for result in [maps, self.cgroups.walk()] {
+            if let Err(error) = result {
+                self.failures.push(error.to_string());
+            }
+        }
+        self.failures.extend(self.cgroups.warning());
+    }
+
+    /// Records what exists, and takes it from there.
+    pub(super) fn seed_recorded(&mut self, roots: &Roots, recorder: &Recorder, tids: Option<&[u32]>) {
+        if let Err(error) = self.cgroups.walk() {
+            self.failures.push(error.to_string());
+        }
+        self.failures.extend(self.cgroups.warning());
+        // These are the cgroups, known already; what is taken, process by process, is all else.
+        let cgroups = std::mem::replace(&mut self.cgroups, Cgroups::recorded());
+        let result = recorder.snapshot(roots, tids, &cgroups, &mut |side: TimedSideBand| self.side_band(side.what));
+        self.cgroups = cgroups;
+        if let Err(error) = result {
+            self.failures.push(error.to_string());
+        }
+    }
+
+    /// Hands what is complete to the sink; gives the number of accesses.
+    pub(super) fn release(&mut self, order: &mut Order, sink: &mut dyn Sink) -> u64 {
+        let mut accesses = 0;
+        // What the sink gets next; all of it is of the time before the next side-band.
+        let mut ready = Vec::with_capacity(READY);
+        let mut hand_on = |ready: &mut Vec<Sample>, cgroups: &mut Cgroups| {
+            if !ready.is_empty() {
+                accesses += ready.len() as u64;
+                sink.samples(ready, cgroups);
+                ready.clear();
+            }
+        };
+        order.release(|released| match released {
+            Released::SideBand(what) => {
+                hand_on(&mut ready, &mut self.cgroups);
+                self.side_band(what);
+            }
+            Released::Sample(captured) => {
+                self.captured(captured, &mut ready);
+                if ready.len() >= READY {
+                    hand_on(&mut ready, &mut self.cgroups);
+                }
+            }
+        });
+        hand_on(&mut ready, &mut self.cgroups);
+        accesses
+    }
+
+    /// Completes one sample and makes it ready, or each access that it gives.
+    fn captured(&mut self, Captured { sample, context }: &Captured, ready: &mut Vec<Sample>) {
+        // Completed where it lies: a sample is large.
+        ready.push(*sample);
+        let Some(sample) = ready.last_mut() else { return };
+        if !self.complete(sample) {
+            ready.pop();
+            return;
+        }
+        self.records += 1;
+        sample.record = self.records;
+        if self.recovered.is_some() {
+            let sample = *sample;
+            ready.pop();
+            return self.joined(&sample, ready);
+        }
+        let Self { recoverer, maps, modules, loss, recorder, .. } = self;
+        let mut locate = |maps: &mut Maps, sample: &Sample| {
+            modules.as_mut().and_then(|modules| modules.locate(maps, sample.pid, sample.mode, sample.ip))
+        };
+        let (Some(context), Some(recoverer)) = (context, recoverer) else {
+            sample.place = maps.place(sample.pid, sample.addr);
+            sample.code = locate(maps, sample);
+            loss.no_user_address += u64::from(sample.place.is_none());
+            return;
+        };
+        let sample = *sample;
+        ready.pop();
+        recoverer.recover(&sample, context, maps, |access, maps| {
+            if let Some(recorder) = recorder {
+                recorder.access(&access);
+            }
+            ready.push(Sample { code: locate(maps, &access), ..access });
+        });
+    }
+
+    /// Makes the accesses ready that were recovered when `sample` was recorded.
+    fn joined(&mut self, sample: &Sample, ready: &mut Vec<Sample>) {
+        let Self { recovered, maps, modules, .. } = self;
+        let Some(recovered) = recovered else { return };
+        let accesses = recovered.take(sample.time, sample.cpu, sample.tid);
+        let share = 1.0 / accesses.len() as f32;
+        for access in &accesses {
+            ready.push(Sample {
+                ip: access.ip,
+                addr: access.addr,
+                phys: access.phys,
+                access: recovered::op(&access.op),
+                size: access.size,
+                method: recovered::method(&access.method),
+                share,
+                place: maps.place(sample.pid, access.addr),
+                code: modules.as_mut().and_then(|it| it.locate(maps, sample.pid, sample.mode, access.ip)),
+                ..*sample
+            });
+        }
+    }
+
+    fn side_band(&mut self, what: SideBand) {
+        match what {
+            SideBand::Comm { pid, tid, exec, comm } => {
+                self.threads.comm(pid, tid, comm, exec);
+                if exec {
+                    self.maps.exec(pid);
+                }
+            }
+            SideBand::Fork { pid, ppid, tid, ptid } => {
+                self.threads.fork(pid, tid, ppid, ptid);
+                if let Some(hints) = &mut self.hints {
+                    hints.fork(tid);
+                }
+                if let Some(cgroup_of_thread) = &mut self.cgroup_of_thread {
+                    let parent =
+                        self.threads.get(ppid, ptid).and_then(|parent| cgroup_of_thread.get(&parent.index).copied());
+                    if let (Some(cgroup), Some(child)) = (parent, self.threads.get(pid, tid)) {
+                        cgroup_of_thread.insert(child.index, cgroup);
+                    }
+                }
+                if pid != ppid {
+                    self.maps.fork(pid, ppid);
+                }
+            }
+            SideBand::Exit { pid, tid } => {
+                if self.threads.exit(pid, tid) {
+                    self.maps.exit(pid);
+                }
+            }
+            SideBand::Mmap { pid, addr, len, pgoff, file, prot, flags, filename } => {
+                let (dev, ino, build_id) = match file {
+                    FileId::Inode { dev, ino } => (dev, ino, None),
+                    FileId::BuildId(build_id) => (0, 0, Some(BuildId::new(&build_id))),
+                };
+                let mapping =
+                    Mapping { start: addr, len, pgoff, prot, flags, dev, ino, build_id, path: filename.into() };
+                if let Some(modules) = self.modules.as_mut().filter(|_| pid == u32::MAX) {
+                    modules.kernel_mapping(&mapping.path, pgoff);
+                }
+                self.maps.mmap(pid, &mapping);
+            }
+            SideBand::Cgroup { id, path } => self.cgroups.record(id, &path),
+            SideBand::Hint { time, pid, tid, hint } => {
+                if let Some(hints) = &mut self.hints {
+                    hints.event(time, pid, tid, hint);
+                }
+                if let Some(recorder) = &self.recorder {
+                    recorder.hint(&HintRecord { tid, pid, hint, time, snapshot: false });
+                }
+            }
+            SideBand::Lost { .. } => self.suspect = true,
+        }
+    }
+
+    /// Adds what the sampler cannot know; false where the sample is none of ours.
+    fn complete(&mut self, sample: &mut Sample) -> bool {
+        let known = self.threads.get(sample.pid, sample.tid).copied();
+        if let Some(thread) = known.or_else(|| self.threads.resolve(sample.pid, sample.tid).copied()) {
+            sample.thread = thread.index;
+            sample.comm = Some(thread.comm);
+        } else if self.child_pid_namespace {
+            // Where another profiler samples the same software event, the kernel writes the pids of that one's namespace
+            // into our samples too (seen on 6.18; perf_prepare_sample() fills the ids once for all events).
+            self.loss.outside_pid_namespace += 1;
+            return false;
+        } else {
+            self.loss.unnamed += 1;
+            sample.thread = ThreadIndex::MAX;
+        }
+        if let Some(hints) = &mut self.hints {
+            sample.hint = hints.of_sample(sample.pid, sample.tid);
+        }
+        if self.cgroup_of_thread.is_some() {
+            sample.cgroup = self.cgroup_from_procfs(sample.pid, sample.tid, sample.time);
+        }
+        true
+    }
+
+    /// The cgroup as procfs had it within the last second, or when the thread was last alive; 0 where nobody knows.
+    fn cgroup_from_procfs(&mut self, pid: u32, tid: u32, now: u64) -> u64 {
+        let (Some(known), Some(thread)) = (&mut self.cgroup_of_thread, self.threads.get(pid, tid)) else { return 0 };
+        if known.len() > MAX_CGROUPS_READ {
+            known.clear();
+        }
+        let (cgroup, read) = match known.entry(thread.index) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert((self.cgroups.of_thread(pid, tid).unwrap_or(0), now)),
+        };
+        if now.saturating_sub(*read) >= CGROUP_AGE {
+            *cgroup = self.cgroups.of_thread(pid, tid).unwrap_or(*cgroup);
+            *read = now;
+        }
+        *cgroup
+    }
+}

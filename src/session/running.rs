@@ -1,0 +1,203 @@
+//! A session that has begun: it samples until something ends it.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::start::all_gone;
+use super::{feed, Builder, Capture, CaptureError, Decider, Feed, Found, Outcome, Progress, Sampled, Sink, Skipped};
+use crate::config::{self, Groups};
+use crate::profile::Recorder;
+use crate::resolve::{Cgroups, Roots, SymbolOptions};
+use crate::sample::{Sample, Source};
+
+/// Stops a capture, from any thread: it then ends as if its time were over.
+#[derive(Debug, Clone, Default)]
+pub struct StopHandle(Arc<AtomicBool>);
+
+impl StopHandle {
+    /// Ends the capture within 50 ms; before its start it ends at once.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Where a session's samples come from.
+pub(super) enum Origin<'a> {
+    /// The kernel.
+    Kernel(Box<Capture>),
+    /// Somebody else.
+    Feed(&'a mut dyn Feed),
+}
+
+/// What ends a session, beside its caller.
+pub(super) struct Ends {
+    pub(super) time: Option<Duration>,
+    pub(super) stop: StopHandle,
+    /// Processes that are watched.
+    pub(super) pids: Vec<u32>,
+    pub(super) roots: Roots,
+    pub(super) recorder: Option<Arc<Recorder>>,
+}
+
+impl Ends {
+    fn are_there(&self, now: Progress) -> bool {
+        self.stop.is_stopped()
+            || self.time.is_some_and(|time| now.elapsed >= time)
+            || all_gone(&self.pids, &self.roots)
+            || self.recorder.as_ref().is_some_and(|recorder| recorder.has_failed())
+    }
+}
+
+/// The samples on their way to the sinks.
+pub(super) struct Sampling<'a> {
+    pub(super) from: Origin<'a>,
+    pub(super) sinks: Vec<&'a mut dyn Sink>,
+    pub(super) ends: Ends,
+    /// Bytes of all of it.
+    pub(super) memory: usize,
+    /// Threads are told apart by hints, of which a feed may know.
+    pub(super) use_hints: bool,
+}
+
+impl Sampling<'_> {
+    fn run(self, sink: &mut dyn Sink, mut ended: impl FnMut(Progress) -> bool) -> Outcome {
+        let Self { from, sinks, ends, memory, use_hints } = self;
+        let mut all = All { first: sink, others: sinks };
+        let ended = |now: Progress| ended(now) || ends.are_there(now);
+        match from {
+            Origin::Kernel(capture) => capture.run(&mut all, ended),
+            Origin::Feed(feed) => feed::run(feed, memory, use_hints, &mut all, ended),
+        }
+    }
+}
+
+/// What is made of the samples.
+pub(super) struct Plan {
+    pub(super) groups: Groups,
+    pub(super) keep_code: bool,
+    pub(super) options: config::Options,
+    pub(super) symbols: SymbolOptions,
+}
+
+/// A session that samples already, see [`Builder::start`]. What happens before it is run waits for it, as far as there is
+/// room.
+pub struct Session<'a> {
+    pub(super) source: Source,
+    pub(super) skipped: Skipped,
+    pub(super) sampling: Sampling<'a>,
+    pub(super) plan: Plan,
+}
+
+impl fmt::Debug for Session<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("source", &self.source)
+            .field("skipped", &self.skipped)
+            .field("sinks", &self.sampling.sinks.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Session<'a> {
+    /// A capture to be set up: nothing is printed, no file is written unless [`Builder::record`] asks for it, no signal is
+    /// handled.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use scxprof::Session;
+    ///
+    /// let capture = Session::builder().time(Duration::from_secs(30));
+    /// let stop = capture.stop_handle();
+    /// std::thread::spawn(move || {
+    ///     // Whatever shall end it early.
+    ///     stop.stop();
+    /// });
+    /// let found = capture.run()?;
+    /// println!("{}", found.mitosis()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn builder() -> Builder<'a> {
+        Builder::new()
+    }
+
+    /// Where the addresses come from: the source that worked, or [`Source::Recorded`] for a [`Feed`].
+    #[must_use]
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// The sources that were tried before it, and why they do not work here.
+    #[must_use]
+    pub fn skipped(&self) -> &[(Source, crate::sampler::SamplerError)] {
+        &self.skipped
+    }
+
+    /// What finishes the profile that [`Builder::record`] asked for.
+    #[must_use]
+    pub fn recorder(&self) -> Option<Arc<Recorder>> {
+        self.sampling.ends.recorder.clone()
+    }
+
+    /// Samples until its end, and decides.
+    ///
+    /// # Errors
+    /// [`CaptureError::NoSamples`].
+    pub fn run(self) -> Result<Found, CaptureError> {
+        self.run_until(|_| false).decide()
+    }
+
+    /// Samples until its end, or until `ended`, which is asked about every 50 ms, says so.
+    pub fn run_until(self, ended: impl FnMut(Progress) -> bool) -> Sampled {
+        let Self { source, skipped, sampling, plan: Plan { groups, keep_code, options, symbols } } = self;
+        let mut decider = Decider::new(groups, source, sampling.memory);
+        if keep_code {
+            decider = decider.keep_code();
+        }
+        if sampling.use_hints {
+            decider = decider.use_hints();
+        }
+        let outcome = sampling.run(&mut decider, ended);
+        let mut sampled = Sampled::new(decider, outcome, options, symbols);
+        sampled.skipped = skipped;
+        sampled
+    }
+
+    /// As [`Session::run_until`], but decides nothing: samples go to `sink`, and to those of [`Builder::sink`].
+    pub fn run_into(self, sink: &mut dyn Sink, ended: impl FnMut(Progress) -> bool) -> Outcome {
+        self.sampling.run(sink, ended)
+    }
+}
+
+/// A sink, and whoever else wants the samples.
+struct All<'a, 'b> {
+    first: &'a mut dyn Sink,
+    others: Vec<&'b mut dyn Sink>,
+}
+
+impl Sink for All<'_, '_> {
+    fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
+        self.first.sample(sample, cgroups);
+        for sink in &mut self.others {
+            sink.sample(sample, cgroups);
+        }
+    }
+
+    fn samples(&mut self, samples: &[Sample], cgroups: &mut Cgroups) {
+        self.first.samples(samples, cgroups);
+        for sink in &mut self.others {
+            sink.samples(samples, cgroups);
+        }
+    }
+
+    fn wants_code(&self) -> bool {
+        self.first.wants_code() || self.others.iter().any(|sink| sink.wants_code())
+    }
+}
