@@ -61,6 +61,8 @@ pub struct Maps {
     generations: u32,
     spaces: u32,
     clock: u64,
+    /// Grows whenever any table does not say any more what it said.
+    changes: u64,
     counts: MapCounts,
 }
 
@@ -87,6 +89,7 @@ impl Maps {
             generations: 0,
             spaces: 0,
             clock: 0,
+            changes: 0,
             counts: MapCounts::default(),
         }
     }
@@ -122,6 +125,7 @@ impl Maps {
             live.contains(pid)
         });
         self.bytes = 0;
+        self.changes += 1;
     }
 
     /// A new mapping of any kind: it clips what it lies over.
@@ -135,6 +139,7 @@ impl Maps {
         if mapping.start >= USER_END || !table.is_changed_by(mapping) {
             return;
         }
+        self.changes += 1;
         // A table that is shared with a fork is copied here, and both are counted from now on.
         let before = if Arc::strong_count(table) == 1 { table.bytes() } else { 0 };
         let table = Arc::make_mut(table);
@@ -159,6 +164,7 @@ impl Maps {
     /// The process has ended.
     pub fn exit(&mut self, pid: u32) {
         if let Some(process) = self.processes.remove(&pid) {
+            self.changes += 1;
             self.release(process.table);
         }
     }
@@ -221,6 +227,12 @@ impl Maps {
         self.table(pid)?.find(addr)
     }
 
+    /// What was found is found again as long as this number stays the same.
+    #[must_use]
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
     /// True where the process still has the address space of that [`Maps::generation`].
     #[must_use]
     pub fn has_generation(&self, pid: u32, generation: u32) -> bool {
@@ -244,6 +256,7 @@ impl Maps {
             return;
         }
         self.generations = self.generations.wrapping_add(1);
+        self.changes += 1;
         self.clock += 1;
         let process = Process { generation: self.generations, space: None, table, used: self.clock };
         if let Some(old) = self.processes.insert(pid, process) {
@@ -323,6 +336,7 @@ impl Maps {
             return;
         }
         let goal = self.limit / 4 * 3;
+        self.changes += 1;
         let mut by_use: Vec<(u64, u32)> = self.processes.iter().map(|(&pid, process)| (process.used, pid)).collect();
         by_use.retain(|&(_, other)| other != pid);
         by_use.sort_unstable();

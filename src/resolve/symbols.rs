@@ -26,13 +26,15 @@ use std::time::SystemTime;
 use rustc_hash::FxHashMap;
 
 use super::mapping::BuildId;
-use super::{Mapping, Maps, Roots};
+use super::{Maps, Roots};
 use crate::sample::{printable, CodeAddr, CpuMode};
 
 /// Files and other things that hold code, beyond which instructions stay without a place.
 const MAX_MODULES: usize = 1 << 16;
 /// Processes that are remembered for each file, to find it through.
 const PIDS: usize = 4;
+/// Places where code was found that are remembered, as bits of their number: 40 KiB.
+const SPOT_BITS: u32 = 10;
 /// Addresses at and above this are the kernel's (Documentation/arch/x86/x86_64/mm.rst).
 const KERNEL: u64 = 1 << 63;
 
@@ -74,14 +76,17 @@ struct Module {
     is_recorded: bool,
 }
 
-/// What a file's mapping was known by; its path by where it is kept, since each is kept once.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Last {
-    space: u32,
-    path: usize,
-    dev: u64,
-    ino: u64,
-    build_id: Option<BuildId>,
+/// Where the code of a process is, as long as the mappings stay as they are.
+#[derive(Debug, Clone, Copy)]
+struct Spot {
+    pid: u32,
+    module: NonZeroU32,
+    /// See [`Maps::changes`].
+    changes: u64,
+    start: u64,
+    end: u64,
+    /// What is to be added to an address for [`CodeAddr::offset`].
+    shift: u64,
 }
 
 /// What the code of a capture is in: files, the kernel, the memory of JIT compilers.
@@ -89,8 +94,8 @@ struct Last {
 pub struct Modules {
     list: Vec<Module>,
     numbers: FxHashMap<Key, NonZeroU32>,
-    /// The last answer, as most samples of a program are in one file.
-    last: Option<(Last, NonZeroU32)>,
+    /// The last answers, each at one place where it can be: most samples are where others were.
+    spots: Vec<Option<Spot>>,
     /// A symbol of the kernel and its address when it was recorded, which is another at each boot.
     kernel: Option<(Box<[u8]>, u64)>,
     unlisted: u64,
@@ -115,27 +120,41 @@ impl Modules {
         if matches!(mode, CpuMode::Hypervisor | CpuMode::GuestKernel | CpuMode::GuestUser) {
             return None;
         }
+        // Fibonacci hashing (Knuth) by process and MiB.
+        let place =
+            ((u64::from(pid) << 32 ^ ip >> 20).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SPOT_BITS)) as usize;
+        let known = self.spots.get(place).copied().flatten();
+        let is_there =
+            |spot: &Spot| spot.pid == pid && spot.changes == maps.changes() && (spot.start..spot.end).contains(&ip);
+        let spot = match known.filter(is_there) {
+            Some(spot) => spot,
+            None => self.look_up(maps, pid, ip, place)?,
+        };
+        Some(CodeAddr { module: spot.module, offset: ip.wrapping_add(spot.shift) })
+    }
+
+    fn look_up(&mut self, maps: &mut Maps, pid: u32, ip: u64, place: usize) -> Option<Spot> {
         let space = maps.generation(pid);
         let mapping = maps.find(pid, ip).filter(|mapping| mapping.is_executable())?;
-        let offset = ip - mapping.start;
+        let (start, end, path) = (mapping.start, mapping.end(), &mapping.path);
         // That of 32-bit programs is another, below 4 GiB; it is left to be a file that there is not.
-        if &*mapping.path == VDSO && mapping.start > u32::MAX.into() {
-            return Some(CodeAddr { module: self.number(Key::Vdso, pid)?, offset });
-        }
+        let (key, shift) = if &**path == VDSO && start > u32::MAX.into() {
+            (Key::Vdso, start.wrapping_neg())
         // "//anon" is what a record says where procfs says nothing.
-        if &*mapping.path != VDSO && !mapping.path.starts_with(b"/") || mapping.path.starts_with(b"//") {
-            return Some(CodeAddr { module: self.number(Key::Anonymous { pid, space }, pid)?, offset: ip });
+        } else if &**path != VDSO && !path.starts_with(b"/") || path.starts_with(b"//") {
+            (Key::Anonymous { pid, space }, 0)
+        } else {
+            let build_id = mapping.build_id.filter(|id| !id.as_bytes().is_empty());
+            let key = Key::File { path: Arc::clone(path), dev: mapping.dev, ino: mapping.ino, build_id };
+            (key, mapping.pgoff.wrapping_sub(start))
+        };
+        let module = self.number(key, pid)?;
+        let spot = Spot { pid, module, changes: maps.changes(), start, end, shift };
+        self.spots.resize(1 << SPOT_BITS, None);
+        if let Some(kept) = self.spots.get_mut(place) {
+            *kept = Some(spot);
         }
-        let offset = mapping.pgoff.wrapping_add(offset);
-        let Mapping { dev, ino, build_id, .. } = *mapping;
-        let last = Last { space, path: mapping.path.as_ptr() as usize, dev, ino, build_id };
-        if let Some((_, module)) = self.last.as_ref().filter(|(known, _)| *known == last) {
-            return Some(CodeAddr { module: *module, offset });
-        }
-        let build_id = build_id.filter(|id| !id.as_bytes().is_empty());
-        let module = self.number(Key::File { path: Arc::clone(&mapping.path), dev, ino, build_id }, pid)?;
-        self.last = Some((last, module));
-        Some(CodeAddr { module, offset })
+        Some(spot)
     }
 
     /// To be called when the last sample has passed: anonymous memory whose address space is gone cannot be asked about.

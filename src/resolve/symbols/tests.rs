@@ -3,6 +3,7 @@ use std::io::Write as _;
 use std::os::unix::fs::MetadataExt;
 
 use super::*;
+use crate::resolve::Mapping;
 
 /// A host of files under a directory, with this test's own program at `/bin/prog` and one process that maps it.
 struct Host {
@@ -234,6 +235,50 @@ fn code_of_one_file_is_the_same_in_every_process() {
     assert_eq!(Some(kernel), modules.locate(&mut maps, 42, CpuMode::Unknown, 0xffff_ffff_8100_0000));
     let symbols = symbolize(&modules, [kernel], &host.options(None));
     assert_eq!(symbols.get(kernel).unwrap().to_string(), "[kernel.kallsyms]+0xffffffff81000000");
+}
+
+#[test]
+fn what_is_mapped_anew_is_found_anew() {
+    let mut maps = Maps::recorded(1 << 20);
+    let mut modules = Modules::new();
+    let mapping = |path: &[u8], start| Mapping {
+        start,
+        len: 0x1000,
+        pgoff: 0x2000,
+        prot: 5,
+        flags: 2,
+        dev: 1,
+        ino: path.len() as u64,
+        build_id: None,
+        path: path.into(),
+    };
+    let mut at = |maps: &mut Maps, pid, ip| {
+        let code = modules.locate(maps, pid, CpuMode::User, ip)?;
+        let again = modules.locate(maps, pid, CpuMode::User, ip);
+        assert_eq!(again, Some(code));
+        let path = modules.get(code.module)?.path().to_vec();
+        Some((String::from_utf8(path).unwrap(), code.offset))
+    };
+    let found = |path: &str, offset| Some((path.to_owned(), offset));
+    maps.exec(40);
+    maps.mmap(40, &mapping(b"/a", 0x1000));
+    assert_eq!(at(&mut maps, 40, 0x1010), found("/a", 0x2010));
+    assert_eq!(at(&mut maps, 40, 0x1fff), found("/a", 0x2fff));
+    assert_eq!(at(&mut maps, 40, 0x2000), None);
+    assert_eq!(at(&mut maps, 41, 0x1010), None);
+    maps.fork(41, 40);
+    assert_eq!(at(&mut maps, 41, 0x1010), found("/a", 0x2010));
+    maps.mmap(40, &mapping(b"/bb", 0x1800));
+    assert_eq!(at(&mut maps, 40, 0x1010), found("/a", 0x2010));
+    assert_eq!(at(&mut maps, 40, 0x1810), found("/bb", 0x2010));
+    assert_eq!(at(&mut maps, 41, 0x1810), found("/a", 0x2810));
+    // Memory without a file in its place.
+    maps.mmap(40, &Mapping { ino: 0, path: (*b"//anon").into(), ..mapping(b"", 0x1000) });
+    assert_eq!(at(&mut maps, 40, 0x1010), found("[anon]", 0x1010));
+    maps.exec(41);
+    assert_eq!(at(&mut maps, 41, 0x1010), None);
+    maps.exit(40);
+    assert_eq!(at(&mut maps, 40, 0x1010), None);
 }
 
 #[test]
