@@ -366,9 +366,13 @@ fn printed(work: impl FnOnce()) -> String {
     // SAFETY: dup, dup2 and close take numbers; this process has no other thread that uses these files meanwhile.
     unsafe {
         let kept = [libc::STDOUT_FILENO, libc::STDERR_FILENO].map(|fd| (fd, libc::dup(fd)));
-        kept.iter().for_each(|&(fd, _)| assert_eq!(libc::dup2(file.as_raw_fd(), fd), fd));
+        for &(fd, _) in &kept {
+            assert_eq!(libc::dup2(file.as_raw_fd(), fd), fd);
+        }
         work();
-        kept.iter().for_each(|&(fd, copy)| assert!(libc::dup2(copy, fd) == fd && libc::close(copy) == 0));
+        for &(fd, copy) in &kept {
+            assert!(libc::dup2(copy, fd) == fd && libc::close(copy) == 0);
+        }
     }
     fs::read_to_string(file.path()).unwrap()
 }
