@@ -25,7 +25,7 @@ use crate::sample::{Sample, Source};
 use crate::sampler::attr::layout;
 use crate::sampler::intake::Intake;
 use crate::sampler::open::monotonic_ns;
-use crate::sampler::record::{decode, Header, Layout, MappedFile, Record};
+use crate::sampler::record::{decode, Header, Layout, MappedFile, Record, MISC_MMAP_BUILD_ID};
 use crate::sampler::tee::Tee;
 use crate::sampler::{Identity, OpenEvents, Reading, Sampler, TimedSideBand};
 use crate::session::Outcome;
@@ -78,6 +78,8 @@ struct State {
     /// The ids that records may carry, and the first of them.
     ids: FxHashSet<u64>,
     first_id: u64,
+    /// Build ids were asked for.
+    build_ids: bool,
     cgroups: FxHashSet<u64>,
     /// Cgroups that were found later, without a record.
     late_cgroups: Vec<(u64, Vec<u8>)>,
@@ -150,6 +152,7 @@ impl Recorder {
                 marked: 0,
                 ids: events.iter().flat_map(|event| event.ids.iter().copied()).collect(),
                 first_id: events.first().and_then(|event| event.ids.first().copied()).unwrap_or(0),
+                build_ids: events.iter().any(|event| event.attr.build_id() != 0),
                 cgroups: FxHashSet::default(),
                 late_cgroups: Vec::new(),
                 files: FxHashMap::default(),
@@ -374,10 +377,9 @@ impl Tee for Recorder {
             return state.write(bytes);
         }
         let mut bytes = bytes.to_vec();
-        let id = state.first_id.to_ne_bytes();
-        for at in strange {
-            if let Some(field) = bytes.get_mut(at..).and_then(|rest| rest.get_mut(..id.len())) {
-                field.copy_from_slice(&id);
+        for (at, word) in strange {
+            if let Some(field) = bytes.get_mut(at..).and_then(|rest| rest.get_mut(..word.len())) {
+                field.copy_from_slice(&word);
             }
         }
         state.write(&bytes);
@@ -444,11 +446,14 @@ impl State {
         self.check(result);
     }
 
-    /// Remembers the files of code and the cgroups that the records name. Gives where records have an id that is none of
-    /// ours: where another profiler samples the same software event, the kernel can write that one's id into our sample
-    /// (seen on 6.18; perf_prepare_sample() fills the fields once for all events), and perf refuses the whole file then. So it
-    /// would for an event that was opened later; the sampler opens none, for a CPU that comes online neither.
-    fn note(&mut self, bytes: &[u8]) -> Vec<usize> {
+    /// Remembers the files of code and the cgroups that the records name. Gives the words that must be others for perf to read
+    /// the file, with their places.
+    ///
+    /// Where another profiler samples the same software event, the kernel can write that one's id into our sample (seen on 6.18;
+    /// perf_prepare_sample() fills the fields once for all events), and perf refuses the whole file then. So it would for an
+    /// event that was opened later; the sampler opens none, for a CPU that comes online neither. Where another profiler asks for
+    /// build ids, our mappings can say that they have one ([`MISC_MMAP_BUILD_ID`]), and perf aborts.
+    fn note(&mut self, bytes: &[u8]) -> Vec<(usize, [u8; 8])> {
         let mut strange = Vec::new();
         let mut end = 0;
         for record in records(bytes) {
@@ -463,7 +468,15 @@ impl State {
             let id = record.get(at..).and_then(|rest| rest.first_chunk::<8>()).map_or(0, |id| u64::from_ne_bytes(*id));
             // Records of the snapshot have none.
             if (is_sample || id != 0) && !self.ids.contains(&id) {
-                strange.push(begin + at);
+                strange.push((begin + at, self.first_id.to_ne_bytes()));
+            }
+            if header.kind == sys::PERF_RECORD_MMAP2 && header.misc & MISC_MMAP_BUILD_ID != 0 && !self.build_ids {
+                let Header { kind, misc, size } = header;
+                let misc = misc & !MISC_MMAP_BUILD_ID;
+                let mut word = [0; 8];
+                let fields = [&kind.to_ne_bytes()[..], &misc.to_ne_bytes(), &size.to_ne_bytes()].concat();
+                word.copy_from_slice(&fields);
+                strange.push((begin, word));
             }
             match header.kind {
                 // prot is at 64 (struct perf_record_mmap2).

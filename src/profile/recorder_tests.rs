@@ -8,18 +8,19 @@ use std::fs;
 use super::*;
 use crate::profile::{Item, PerfData, Profile};
 use crate::sample::{Comm, Place, Sample};
-use crate::sampler::attr::{sampling, side_band, EventSpec, Features, Scope};
+use crate::sampler::attr::{sampling, side_band, EventSpec, Feature, Features, Scope};
 use crate::sampler::encode::encode;
-use crate::sampler::record::{decode, Record, SampleId, SampleRecord};
+use crate::sampler::record::{decode, MappedFile, Record, SampleId, SampleRecord};
 use crate::sampler::SideBand;
 use crate::session::{replay, Sink};
 
 const OWN: u64 = 11;
 
-/// Minor faults and the side-band on two CPUs.
+/// Minor faults and the side-band on two CPUs, as they are recorded.
 fn events() -> Vec<OpenEvents> {
-    let faults = sampling(&EventSpec::minor_faults(), Features::all(), Scope::default(), 0);
-    let side_band = side_band(Features::all(), Scope::default(), 0);
+    let features = Features::all().less(Feature::BuildId);
+    let faults = sampling(&EventSpec::minor_faults(), features, Scope::default(), 0);
+    let side_band = side_band(features, Scope::default(), 0);
     [("minor-faults", faults, [OWN, 12]), ("dummy", side_band, [21, 22])]
         .map(|(name, attr, ids)| OpenEvents { name: Arc::from(name), attr, ids: ids.to_vec() })
         .into()
@@ -83,6 +84,38 @@ fn a_record_with_the_id_of_another_event_gets_one_of_ours() {
         assert_eq!((&bytes[..at], &bytes[at + 8..]), (&expected[..at], &expected[at + 8..]), "all else is as it was");
     }
     assert_eq!(ids, [(OWN, 0), (OWN, 0), (22, 1), (0, 0), (12, 0), (OWN, 0), (OWN, 0)]);
+}
+
+#[test]
+fn a_mapping_that_says_it_has_a_build_id_has_its_inode() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = recorder(dir.path());
+    let file = MappedFile::Inode { major: 254, minor: 1, inode: 9, generation: 7 };
+    let mapping = Record::Mmap2 {
+        pid: 7,
+        tid: 7,
+        addr: 0x1000,
+        len: 0x1000,
+        pgoff: 0,
+        file,
+        prot: 3,
+        flags: 1,
+        data: true,
+        filename: b"/dev/shm/x",
+    };
+    let mut mapping = bytes(&recorder, &mapping, 10);
+    // As another profiler's event leaves it.
+    let misc = Header::read(&mapping).unwrap().misc | MISC_MMAP_BUILD_ID;
+    mapping[4..6].copy_from_slice(&misc.to_ne_bytes());
+    let live = decode(&mapping, &recorder.layout).unwrap().1;
+    assert!(matches!(live, Record::Mmap2 { file: read, .. } if read == file), "{live:?}");
+    recorder.records(&[mapping, bytes(&recorder, &fault(OWN, 20), 20)].concat(), 20);
+    recorder.finish_records().unwrap();
+    let mut perf_data = PerfData::open(File::open(dir.path().join("perf.data")).unwrap()).unwrap();
+    let Some(Item::Record { bytes, layout, .. }) = perf_data.next_item().unwrap() else { panic!("no record") };
+    let (header, read, _) = decode(bytes, layout).unwrap();
+    assert_eq!((header.misc, header.kind), (misc & !MISC_MMAP_BUILD_ID, sys::PERF_RECORD_MMAP2));
+    assert!(matches!(read, Record::Mmap2 { file: read, .. } if read == file), "{read:?}");
 }
 
 /// A procfs with these processes: name and mappings of each.

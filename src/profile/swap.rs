@@ -6,7 +6,7 @@
 use perf_event_open_sys::bindings as sys;
 
 use super::format::user;
-use crate::sampler::record::{sample_type, Header, Layout, HEADER_SIZE};
+use crate::sampler::record::{build_id, sample_type, Header, Layout, HEADER_SIZE, MISC_MMAP_BUILD_ID};
 
 /// A cursor that turns fields as it goes; it stops at the end, whatever lengths say.
 struct Turn<'a> {
@@ -86,11 +86,12 @@ pub(crate) fn record(bytes: &mut [u8], layout: &Layout) {
         sys::PERF_RECORD_MMAP2 => {
             turn.u32s(2);
             turn.u64s(3);
-            if header.misc & (1 << 14) == 0 {
+            let field = turn.bytes.get(turn.at..).unwrap_or_default();
+            if header.misc & MISC_MMAP_BUILD_ID != 0 && build_id(field).is_some() {
+                turn.skip(24);
+            } else {
                 turn.u32s(2);
                 turn.u64s(2);
-            } else {
-                turn.skip(24);
             }
             turn.u32s(2);
         }

@@ -271,3 +271,22 @@ proptest! {
         let _ = decode(&bytes, &layout);
     }
 }
+
+#[test]
+fn a_build_id_is_told_from_an_inode() {
+    let field = |device: u64, inode: u64, generation: u64| [device, inode, generation].map(u64::to_le_bytes).concat();
+    // As of /dev/vda1, /dev/nvme0n1p1, /dev/sda1, tmpfs.
+    for device in [254 | 1 << 32, 259 | 1 << 32, 8 | 1 << 32, 1 << 32] {
+        assert_eq!(build_id(&field(device, 99, 3)), None, "{device:x}");
+    }
+    let id = |size: u8| {
+        let mut field = [0; 24];
+        field[0] = size;
+        field[4..4 + usize::from(size)].fill(0xab);
+        field
+    };
+    for size in [8, 16, 20] {
+        assert_eq!(build_id(&id(size)), Some(&vec![0xab; size.into()][..]));
+    }
+    assert_eq!((build_id(&id(0)), build_id(&[1; 23])), (None, None));
+}

@@ -10,9 +10,10 @@ use scxprof::config::{self, GroupOptions, Groups};
 use scxprof::profile::{Item, PerfData};
 use scxprof::resolve::{topology, Cgroups, Roots, SymbolOptions};
 use scxprof::sample::{Place, Sample, Source};
-use scxprof::sampler::attr::{sampling, EventSpec, Feature, Features, Scope};
-use scxprof::sampler::open::{Event, Watch};
+use scxprof::sampler::attr::{sampling, side_band, EventSpec, Feature, Features, Scope};
+use scxprof::sampler::open::{page_size, Event, Watch};
 use scxprof::sampler::record::{decode, Record};
+use scxprof::sampler::ring::Ring;
 use scxprof::session::{replay, Builder, CaptureError, Decider, NotStarted, Sampled, SessionError, Sink};
 use scxprof::Session;
 
@@ -306,19 +307,23 @@ fn a_signal_keeps_what_was_recorded() {
 }
 
 #[test]
-fn samples_have_our_ids_where_another_profiler_samples_the_same() {
-    let test = "samples_have_our_ids_where_another_profiler_samples_the_same";
+fn records_are_ours_where_another_profiler_looks_on() {
+    let test = "records_are_ours_where_another_profiler_looks_on";
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("x");
     let Some(child) = begin(test, &out) else { return };
     // The kernel asks the event first that was opened last.
-    let spec = EventSpec::minor_faults();
-    let attr = sampling(&spec, Features::all().less(Feature::BuildId), Scope::default(), 0);
-    let cpus = topology::online_cpus(&Roots::default()).unwrap();
-    let others: Vec<_> =
-        cpus.into_iter().filter_map(|cpu| Event::open("another", &attr, Watch::All, cpu).ok()).collect();
-    for event in &others {
-        event.enable().unwrap();
+    let faults = sampling(&EventSpec::minor_faults(), Features::all(), Scope::default(), 0);
+    let mappings = side_band(Features::all(), Scope::default(), 0);
+    let mut others = Vec::new();
+    for cpu in topology::online_cpus(&Roots::default()).unwrap() {
+        for attr in [&faults, &mappings] {
+            let Ok(event) = Event::open("another", attr, Watch::All, cpu) else { continue };
+            // Without a ring the kernel does not get as far as what it leaves behind.
+            let ring = Ring::of_event(&event, 64, page_size());
+            event.enable().unwrap();
+            others.push((event, ring));
+        }
     }
     for _ in 0..50 {
         assert!(Command::new("true").status().unwrap().success());
@@ -329,15 +334,27 @@ fn samples_have_our_ids_where_another_profiler_samples_the_same() {
     }
     let mut file = PerfData::open(std::fs::File::open(out.join("perf.data")).unwrap()).unwrap();
     let ids: Vec<u64> = file.events().iter().flat_map(|event| event.ids.clone()).collect();
-    let mut samples = 0;
+    let (mut samples, mut mappings) = (0, 0);
     while let Some(item) = file.next_item().unwrap() {
         let Item::Record { bytes, layout, .. } = item else { continue };
-        if let Record::Sample(sample) = decode(bytes, layout).unwrap().1 {
-            assert!(ids.contains(&sample.identifier), "sample {samples} has the id {}", sample.identifier);
-            samples += 1;
+        let (header, record, _) = decode(bytes, layout).unwrap();
+        match record {
+            Record::Sample(sample) => {
+                assert!(ids.contains(&sample.identifier), "sample {samples} has the id {}", sample.identifier);
+                samples += 1;
+            }
+            Record::Mmap2 { .. } => {
+                assert_eq!(
+                    header.misc & (1 << 14),
+                    0,
+                    "a mapping says that it has a build id, which was not asked for"
+                );
+                mappings += 1;
+            }
+            _ => {}
         }
     }
-    assert!(samples > 50, "{samples}");
+    assert!(samples > 50 && mappings > 50, "{samples}, {mappings}");
 }
 
 #[test]
