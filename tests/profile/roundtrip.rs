@@ -10,7 +10,7 @@ use scxprof::config::{self, GroupOptions, Groups};
 use scxprof::profile::{Item, PerfData};
 use scxprof::resolve::{topology, Cgroups, Roots, SymbolOptions};
 use scxprof::sample::{Place, Sample, Source};
-use scxprof::sampler::attr::{sampling, side_band, EventSpec, Feature, Features, Scope};
+use scxprof::sampler::attr::{sampling, side_band, EventSpec, Features, Scope};
 use scxprof::sampler::open::{page_size, Event, Watch};
 use scxprof::sampler::record::{decode, Record};
 use scxprof::sampler::ring::Ring;
