@@ -28,7 +28,8 @@ pub(crate) fn pack(dir: &Path, out: impl Write) -> io::Result<()> {
     archive.mode(tar::HeaderMode::Deterministic);
     archive.follow_symlinks(false);
     let mut files: Vec<_> = fs::read_dir(dir)?.collect::<Result<_, _>>()?;
-    files.sort_by_key(fs::DirEntry::file_name);
+    // The largest file comes last: an archive that is cut has all of the others.
+    files.sort_by_key(|file| (file.file_name() == "perf.data", file.file_name()));
     for file in files {
         if file.file_type()?.is_file() {
             archive.append_path_with_name(file.path(), Path::new(name).join(file.file_name()))?;
@@ -156,17 +157,29 @@ mod tests {
         let profile = dir.path().join("some profile");
         fs::create_dir(&profile).unwrap();
         fs::write(profile.join("perf.data"), b"abc").unwrap();
-        fs::write(profile.join("meta.json"), b"{}").unwrap();
+        fs::write(profile.join("recovered.jsonl"), b"{}").unwrap();
         let path = dir.path().join("x.tar.gz");
         pack(&profile, File::create(&path).unwrap()).unwrap();
         let unpacked = unpack(&path).unwrap();
         assert_eq!(fs::read(unpacked.dir.path().join("some profile/perf.data")).unwrap(), b"abc");
         // Cut anywhere it gives what there is, or says that there is nothing.
         let bytes = fs::read(&path).unwrap();
+        let mut best = 0;
         for len in 0..bytes.len() {
             fs::write(&path, &bytes[..len]).unwrap();
-            let _ = unpack(&path);
+            let Ok(unpacked) = unpack(&path) else {
+                assert_eq!(best, 0, "{len} bytes give less than fewer did");
+                continue;
+            };
+            let read = |name| fs::read(unpacked.dir.path().join("some profile").join(name)).unwrap_or_default();
+            let (side, data) = (read("recovered.jsonl"), read("perf.data"));
+            assert!(b"{}".starts_with(&side) && b"abc".starts_with(&data));
+            assert!(side == b"{}" || data.is_empty(), "perf.data comes last");
+            assert!(unpacked.cut || data == b"abc", "{len} bytes");
+            assert!(side.len() + data.len() >= best);
+            best = side.len() + data.len();
         }
+        assert_eq!(best, 5, "the last bytes are a checksum");
     }
 
     #[test]

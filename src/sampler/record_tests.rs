@@ -276,7 +276,7 @@ proptest! {
 fn a_build_id_is_told_from_an_inode() {
     let field = |device: u64, inode: u64, generation: u64| [device, inode, generation].map(u64::to_le_bytes).concat();
     // As of /dev/vda1, /dev/nvme0n1p1, /dev/sda1, tmpfs.
-    for device in [254 | 1 << 32, 259 | 1 << 32, 8 | 1 << 32, 1 << 32] {
+    for device in [0x1_0000_00fe, 0x1_0000_0103, 0x1_0000_0008, 0x1_0000_0000] {
         assert_eq!(build_id(&field(device, 99, 3)), None, "{device:x}");
     }
     let id = |size: u8| {

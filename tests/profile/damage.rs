@@ -3,7 +3,11 @@
 use std::io::Cursor;
 
 use proptest::prelude::*;
+use scxprof::profile::hints::{self, HintRecord, Hints};
+use scxprof::profile::jsonl;
+use scxprof::profile::recovered::{Recovered, RecoveredWriter};
 use scxprof::profile::{Item, PerfData, Profile};
+use scxprof::sample::{Method, Sample, Source};
 use scxprof::session::replay;
 
 use super::made::{self, Order, Zstd};
@@ -25,10 +29,15 @@ fn count(bytes: &[u8]) -> Option<(usize, bool)> {
 fn every_prefix_gives_its_whole_records() {
     for order in [ORDER, Order { big: true }] {
         let records = made::records(order);
-        let whole = made::file(order, &records);
-        let data_at = whole.len() - records.concat().len();
+        let whole = made::named(order, &records);
+        let data_end = made::file(order, &records).len();
+        let data_at = data_end - records.concat().len();
         for len in 0..whole.len() {
             let result = count(&whole[..len]);
+            if len >= data_end {
+                assert_eq!(result, Some((49, false)), "{len} bytes: what is cut only names the event");
+                continue;
+            }
             if len < data_at {
                 assert_eq!(result, None, "{len} bytes");
                 continue;
@@ -42,6 +51,80 @@ fn every_prefix_gives_its_whole_records() {
             assert_eq!(result, Some((expected, true)), "{len} bytes");
         }
         assert_eq!(count(&whole), Some((49, false)));
+    }
+}
+
+#[test]
+fn every_prefix_of_a_pipe_gives_its_whole_records() {
+    for order in [ORDER, Order { big: true }] {
+        let records = &made::records(order)[..20];
+        let whole = made::pipe(order, records);
+        let data_at = whole.len() - records.concat().len();
+        for len in 16..=whole.len() {
+            let mut end = data_at;
+            let complete = records.iter().take_while(|record| {
+                end += record.len();
+                end <= len
+            });
+            let expected = complete.filter(|record| record.len() > 8).count();
+            let (found, damaged) = count(&whole[..len]).unwrap();
+            assert_eq!(found, expected, "{len} bytes");
+            // A pipe does not say how much is to come: between two records nothing is missing.
+            assert!(len < whole.len() || !damaged, "{len} bytes");
+        }
+    }
+}
+
+#[test]
+fn every_prefix_of_lines_gives_its_whole_lines() {
+    let (_dir, path) = made::write(&made::file(ORDER, &made::records(ORDER)));
+    let (collect, ..) = replayed(&path);
+    let (mut lines, mut recovered) = (jsonl::Writer::new(Vec::new(), Source::Timer), Vec::new());
+    let mut hints = Vec::new();
+    let mut writer = RecoveredWriter::new(&mut recovered);
+    for (sample, path) in collect.samples.iter().zip(&collect.paths).take(5) {
+        lines.write(sample, path.as_deref(), None).unwrap();
+        writer.add(&Sample { method: Some(Method::E), ..*sample });
+        let hint = HintRecord { tid: sample.tid, pid: sample.pid, hint: Some(1), time: sample.time, snapshot: false };
+        hints::write(&mut hints, &hint).unwrap();
+    }
+    writer.finish().unwrap();
+    let read_lines = |text: &[u8]| {
+        let mut reader = jsonl::Reader::new(text);
+        let mut read = 0;
+        while reader.next_line().unwrap().is_some() {
+            read += 1;
+        }
+        (read, reader.unreadable)
+    };
+    let read_recovered = |text: &[u8]| {
+        let mut reader = Recovered::new(text);
+        let found = collect.samples.iter().take(5).map(|sample| reader.take(sample.time, sample.cpu, sample.tid).len());
+        (found.sum::<usize>(), reader.unreadable)
+    };
+    let read_hints = |text: &[u8]| {
+        let mut reader = Hints::new(text);
+        let mut read = 0;
+        while reader.next_until(u64::MAX).is_some() {
+            read += 1;
+        }
+        (read, reader.unreadable)
+    };
+    let readers: [(&[u8], &dyn Fn(&[u8]) -> (usize, u64)); 3] =
+        [(&lines.finish().unwrap(), &read_lines), (&recovered, &read_recovered), (&hints, &read_hints)];
+    for (text, read) in readers {
+        for len in 0..=text.len() {
+            let cut = &text[..len];
+            let whole = cut.iter().filter(|&&byte| byte == b'\n').count();
+            let rest = cut.split(|&byte| byte == b'\n').next_back().unwrap();
+            // A line is whole with its last brace.
+            let expected = match rest.last() {
+                None => (whole, 0),
+                Some(b'}') if text.get(len) == Some(&b'\n') => (whole + 1, 0),
+                Some(_) => (whole, 1),
+            };
+            assert_eq!(read(cut), expected, "{:?}", String::from_utf8_lossy(rest));
+        }
     }
 }
 

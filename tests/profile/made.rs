@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use scxprof::profile::{Item, PerfData, Records};
 use scxprof::sample::Place;
+use scxprof::sampler::record::{decode, Record};
 use tempfile::TempDir;
 
 use super::{replayed, Collect};
@@ -130,6 +131,11 @@ pub fn round(order: Order) -> Vec<u8> {
 }
 
 fn attr(order: Order) -> Vec<u8> {
+    attr_of(order, SAMPLE_TYPE, 0)
+}
+
+/// Of samples with these fields, READ in this format; branches and registers as [`wide`] has them.
+fn attr_of(order: Order, sample_type: u64, read_format: u64) -> Vec<u8> {
     let mut flags = (1u64 << SAMPLE_ID_ALL).to_le_bytes();
     if order.big {
         flags = flags.map(u8::reverse_bits);
@@ -137,11 +143,14 @@ fn attr(order: Order) -> Vec<u8> {
     let mut attr = [
         order.u32(4),
         order.u32(104),
-        [0x1cdu64, 1000, SAMPLE_TYPE, 0].map(|word| order.u64(word)).concat(),
+        [0x1cdu64, 1000, sample_type, read_format].map(|word| order.u64(word)).concat(),
         flags.to_vec(),
     ]
     .concat();
-    attr.resize(104, 0);
+    attr.resize(72, 0);
+    attr.extend([HW_INDEX, USER_REGS].map(|word| order.u64(word)).concat());
+    attr.resize(96, 0);
+    attr.extend(order.u64(INTR_REGS));
     attr
 }
 
@@ -156,20 +165,111 @@ pub fn file_with_build_ids(order: Order, records: &[Vec<u8>], build_ids: &[u8]) 
     bytes
 }
 
+/// `PERF_SAMPLE_BRANCH_HW_INDEX`, and as many registers as these have bits.
+const HW_INDEX: u64 = 1 << 17;
+const USER_REGS: u64 = 0b1011;
+const INTR_REGS: u64 = 0b110;
+
+/// A file with one sample of all fields that are laid out in a way of their own: numbers of 32 bits, lists, bytes.
+fn wide(order: Order) -> Vec<u8> {
+    let words = |words: &[u64]| words.iter().flat_map(|&word| order.u64(word)).collect::<Vec<u8>>();
+    let pair = |a, b| [order.u32(a), order.u32(b)].concat();
+    // IP, TID, TIME, ADDR, READ, CALLCHAIN, ID, CPU, PERIOD, STREAM_ID, RAW, BRANCH_STACK, REGS_USER, STACK_USER, WEIGHT,
+    // DATA_SRC, IDENTIFIER, TRANSACTION, REGS_INTR, PHYS_ADDR, AUX, CGROUP, DATA_PAGE_SIZE, CODE_PAGE_SIZE.
+    let sample_type = (1 << 24) - 1;
+    // A group with times, ids and losses.
+    let read_format = 0b1_1111;
+    let sample = record(
+        order,
+        9,
+        2,
+        &[
+            words(&[ID, 0x40_1000]),
+            pair(7, 8),
+            words(&[99, 0x1234, ID, 5]),
+            pair(3, 0),
+            words(&[17]),
+            // READ: two events, two times, each value with its id and losses.
+            words(&[2, 10, 11, 20, ID, 21, 30, 31, 32]),
+            words(&[3, 0xffff_ffff_ffff_ff80, 0x50, 0x51]),
+            // RAW: its size, then bytes that nobody turns.
+            [order.u32(12), b"as they are!".to_vec()].concat(),
+            // Branches: their number, an index, and from, to, flags of each.
+            words(&[2, 40, 41, 42, 43, 44, 45, 46]),
+            // REGS_USER, with 64 bits each.
+            words(&[2, 60, 61, 62]),
+            // STACK_USER: bytes, then how many of them hold anything.
+            [words(&[8]), b"as it is".to_vec(), words(&[6])].concat(),
+            words(&[300, 0x0681_0014, 70]),
+            words(&[2, 80, 81]),
+            words(&[90, 91, 92, 93, 3]),
+            // AUX, as many bytes as its size says.
+            b"aux\0\0\0\0\0".to_vec(),
+        ],
+    );
+    of_event(order, &attr_of(order, sample_type, read_format), &[sample], &[])
+}
+
+#[test]
+fn every_field_of_a_sample_is_turned() {
+    let read = |big| {
+        let mut file = PerfData::open(std::io::Cursor::new(wide(Order { big }))).unwrap();
+        assert_eq!(file.is_swapped(), big != cfg!(target_endian = "big"));
+        let Some(Item::Record { bytes, layout, .. }) = file.next_item().unwrap() else { panic!("no record") };
+        let bytes = bytes.to_vec();
+        let layout = *layout;
+        assert!(file.next_item().unwrap().is_none() && !file.damage().any());
+        (bytes, layout)
+    };
+    let ((little, layout), (big, of_big)) = (read(false), read(true));
+    assert_eq!(layout, of_big);
+    assert_eq!(little, big, "turned, it is the same bytes");
+    let Ok((_, Record::Sample(sample), _)) = decode(&little, &layout) else { panic!("no sample") };
+    assert_eq!((sample.pid, sample.tid, sample.time, sample.cpu, sample.period), (7, 8, 99, 3, 17));
+    assert_eq!(sample.callchain.iter().collect::<Vec<_>>(), [0xffff_ffff_ffff_ff80, 0x50, 0x51]);
+    assert_eq!((sample.regs_user.abi, sample.regs_user.values.iter().collect::<Vec<_>>()), (2, vec![60, 61, 62]));
+    assert_eq!((sample.weight, sample.data_src, sample.phys_addr), (300, 0x0681_0014, 90));
+    assert_eq!((sample.cgroup, sample.data_page_size), (91, 92));
+    assert!(sample.stack_user.starts_with(b"as it "));
+}
+
 /// A whole file of one event with these records.
 pub fn file(order: Order, records: &[Vec<u8>]) -> Vec<u8> {
+    of_event(order, &attr(order), records, &[])
+}
+
+/// The same, with the section that says that the event is called "a b".
+pub fn named(order: Order, records: &[Vec<u8>]) -> Vec<u8> {
+    let name = text(b"a b");
+    let section = [
+        [order.u32(1), order.u32(104), attr(order)].concat(),
+        [order.u32(1), order.u32(name.len() as u32), name, order.u64(ID)].concat(),
+    ];
+    of_event(order, &attr(order), records, &[(12, section.concat())])
+}
+
+/// A file with these sections behind the records, by their bits.
+fn of_event(order: Order, attr: &[u8], records: &[Vec<u8>], sections: &[(u8, Vec<u8>)]) -> Vec<u8> {
     let data = records.concat();
     let ids_at = 104;
     let attrs_at = ids_at + 8;
-    let data_at = attrs_at + 104 + 16;
-    let header = [104, 104 + 16, attrs_at, 104 + 16, data_at, data.len() as u64, 0, 0, 0, 0, 0, 0];
+    let entry = attr.len() as u64 + 16;
+    let data_at = attrs_at + entry;
+    let bits = sections.iter().fold(0, |bits, (bit, _)| bits | 1u64 << bit);
+    let header = [104, entry, attrs_at, entry, data_at, data.len() as u64, 0, 0, bits, 0, 0, 0];
     let mut bytes = magic(order);
     bytes.extend(header.iter().flat_map(|&word| order.u64(word)));
     bytes.extend(order.u64(ID));
-    bytes.extend(attr(order));
+    bytes.extend(attr);
     bytes.extend([ids_at, 8].iter().flat_map(|&word| order.u64(word)));
     assert_eq!(bytes.len() as u64, data_at);
     bytes.extend(data);
+    let mut at = bytes.len() as u64 + sections.len() as u64 * 16;
+    for (_, section) in sections {
+        bytes.extend([at, section.len() as u64].iter().flat_map(|&word| order.u64(word)));
+        at += section.len() as u64;
+    }
+    bytes.extend(sections.iter().flat_map(|(_, section)| section));
     bytes
 }
 
@@ -319,6 +419,14 @@ fn a_profile_is_the_same_on_every_machine() {
     assert_eq!(read(&pipe(big, &records(big))), collect, "big endian, from a pipe");
     let without_rounds: Vec<_> = records(little).into_iter().filter(|record| record.len() > 8).collect();
     assert_eq!(read(&file(little, &without_rounds)), collect, "an old perf writes no marks");
+}
+
+#[test]
+fn a_section_names_the_event() {
+    for order in [Order { big: false }, Order { big: true }] {
+        let file = PerfData::open(std::io::Cursor::new(named(order, &records(order)))).unwrap();
+        assert_eq!((file.events()[0].name.as_deref(), &file.events()[0].ids[..]), (Some("a b"), &[ID][..]));
+    }
 }
 
 #[test]

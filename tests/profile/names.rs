@@ -39,6 +39,29 @@ fn names_survive_process_and_extract() {
 }
 
 #[test]
+fn lines_are_the_same_from_every_machine() {
+    let process = |path: &std::path::Path| {
+        let output = scxprof(&["process", "-f", path.to_str().unwrap()]);
+        assert!(output.status.success(), "{}", said(&output));
+        let mut out = path.as_os_str().to_owned();
+        out.push(".out");
+        std::fs::read_to_string(std::path::Path::new(&out).join("perf.jsonl")).unwrap()
+    };
+    let (_dir, path) = made::write(&made::file(ORDER, &made::records(ORDER)));
+    let lines = process(&path);
+    assert!(lines.contains("\"data_page_size\":65536"));
+    let big = Order { big: true };
+    let (dir, path) = made::write(&made::file(big, &made::records(big)));
+    assert_eq!(process(&path), lines);
+    let archive = dir.path().join("x.tar.gz");
+    let gz = flate2::write::GzEncoder::new(std::fs::File::create(&archive).unwrap(), flate2::Compression::fast());
+    let mut tar = tar::Builder::new(gz);
+    tar.append_path_with_name(&path, "x/perf.data").unwrap();
+    tar.into_inner().unwrap().finish().unwrap();
+    assert_eq!(process(&archive), lines);
+}
+
+#[test]
 fn what_is_there_is_not_overwritten() {
     let (dir, path) = made::write(&made::file(ORDER, &made::records(ORDER)));
     let out = dir.path().join("perf.data.out");

@@ -171,6 +171,50 @@ fn recordings_of_real_hardware_are_read_as_perf_reads_them() {
 
 const LOAD: &str = "i=0; while [ $i -lt 300 ]; do /bin/true; i=$((i+1)); done";
 
+/// perf has nothing to say against our recording, and finds as many samples in it as we do.
+fn assert_no_complaint(path: &Path, source: &str) {
+    let mut file = PerfData::open(File::open(path).unwrap()).unwrap();
+    let (mut samples, mut periods) = (0u64, 0u64);
+    while let Some(item) = file.next_item().unwrap() {
+        let Item::Record { bytes, layout, .. } = item else { continue };
+        if let Record::Sample(sample) = decode(bytes, layout).unwrap().1 {
+            samples += 1;
+            periods += sample.period;
+        }
+    }
+    let quiet = |args: &[&str]| {
+        let output = Command::new("perf").args(args).arg("-i").arg(path).output().unwrap();
+        assert!(output.status.success(), "perf {args:?}: {:?} {}", output.status, said(&output));
+        let said = said(&output).to_lowercase();
+        let complains = ["warn", "error", "assert", "fail", "can't", "cannot"].iter().any(|word| said.contains(word));
+        // What the rings lost is no fault of the file.
+        assert!(!complains || said.contains("lost"), "perf {args:?}: {said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    for args in [&["report", "--stats"][..], &["evlist", "-v"], &["script"], &["buildid-list"]] {
+        assert!(!quiet(args).is_empty(), "perf {args:?}");
+    }
+    let hidden = std::fs::read_to_string("/proc/kallsyms").is_ok_and(|symbols| symbols.starts_with("0000000000000000"));
+    if hidden {
+        println!("SKIP: our_recordings_are_read_by_perf: perf report: the kernel's addresses are hidden here");
+        return;
+    }
+    let report = quiet(&["report", "--stdio"]);
+    let counted: u64 = report
+        .lines()
+        .filter_map(|line| line.strip_prefix("# Event count (approx.): ")?.trim().parse::<u64>().ok())
+        .sum();
+    assert_eq!(counted, periods, "events of perf report");
+    if source == "faults" {
+        let report = quiet(&["mem", "report", "--stdio"]);
+        assert!(report.contains("minor-faults"), "{report}");
+        // Overhead, then samples.
+        let rows = report.lines().filter(|line| !line.starts_with('#'));
+        let counted: u64 = rows.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum();
+        assert_eq!(counted, samples, "samples of perf mem report");
+    }
+}
+
 #[test]
 fn our_recordings_are_read_by_perf() {
     let test = "our_recordings_are_read_by_perf";
@@ -205,8 +249,8 @@ fn our_recordings_are_read_by_perf() {
             assert!(!there || header.to_lowercase().contains(part), "{part} in {header}");
         }
         assert!(perf(&["evlist", "-v"], &path).contains("clockid: 1"));
+        assert_no_complaint(&path, source);
         if source == "faults" {
-            assert!(perf(&["mem", "report", "--stdio"], &path).contains("minor-faults"));
             let ids = perf(&["buildid-list"], &path);
             assert!(
                 ids.lines().any(|line| line.contains("libc") || line.contains("/sh") || line.contains("dash")),
