@@ -219,5 +219,7 @@ mod tests {
         assert_eq!(kept(&["--tid", "2"]), [1]);
         assert_eq!(kept(&["--exclude-pid", "1"]), [2, 3]);
         assert_eq!(kept(&["--from", "1", "--to", "2.5"]), [1, 2]);
+        assert_eq!(kept(&["--from", "1", "--to", "3"]), [1, 2], "from its beginning, up to its end");
+        assert_eq!(kept(&["--from", "1.5"]), [2, 3]);
     }
 }

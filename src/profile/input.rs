@@ -82,7 +82,13 @@ impl Profile {
     fn open_unpacked(path: &Path, unpacked: Option<Unpacked>) -> Result<Self, ProfileError> {
         let root = unpacked.as_ref().map_or(path, |unpacked| unpacked.dir.path());
         let (dir, data) = match root.metadata() {
-            Ok(metadata) if metadata.is_dir() => find(root, path)?,
+            Ok(metadata) if metadata.is_dir() => find(root, path).map_err(|error| match &unpacked {
+                Some(Unpacked { cut: true, .. }) => {
+                    let reason = "the archive ends before its records".to_owned();
+                    ProfileError::Archive { path: path.to_owned(), reason }
+                }
+                _ => error,
+            })?,
             Ok(_) => (None, root.to_owned()),
             Err(source) => return Err(ProfileError::io("open", path, source)),
         };

@@ -494,6 +494,30 @@ mod tests {
         }
 
         #[test]
+        fn a_changed_line_is_read_by_both_ways_alike(
+            at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in 0usize..4, kind in 0u8..4, words in any::<(u64, u64)>(),
+        ) {
+            let place = match kind {
+                0 => None,
+                1 => Some(Place::Frame { phys: words.1 }),
+                2 => Some(Place::Private { space: 3, addr: words.0 }),
+                _ => Some(Place::Shared { dev: 1, ino: words.1, offset: 5 }),
+            };
+            let sample = Sample {
+                comm: Some(Comm::new(b"web")), time: words.0, record: 1, addr: words.0, phys: words.1, place, size: 8,
+                share: 0.5, method: Some(Method::E), hint: Some(0), ..Sample::default()
+            };
+            let mut line = written(&sample, Some(b"/a b"), Source::Timer);
+            let at = at.index(line.len());
+            line[at] = byte;
+            line.truncate(line.len() - cut);
+            if let Some(quickly) = quick(&line, &mut None, &mut Missing::default()) {
+                let text = String::from_utf8_lossy(&line);
+                prop_assert_eq!(parse(&line, &mut None, &mut Missing::default()), Ok(quickly), "{}", text);
+            }
+        }
+
+        #[test]
         fn any_bytes_are_lines_or_counted(text in proptest::collection::vec(any::<u8>(), 0..300)) {
             let (lines, reader) = read(&text);
             prop_assert_eq!(lines.len() as u64 + reader.unreadable, reader.lines);

@@ -45,6 +45,15 @@ impl<'a> Cursor<'a> {
 
     #[inline]
     fn number(&mut self) -> Option<u64> {
+        let is_zero = self.0.first() == Some(&b'0');
+        let (value, digits) = self.digits()?;
+        // JSON has no numbers that begin with a zero.
+        (digits == 1 || !is_zero).then_some(value)
+    }
+
+    /// A number and how many digits it has.
+    #[inline]
+    fn digits(&mut self) -> Option<(u64, usize)> {
         let mut value = 0u64;
         let mut digits = 0;
         for byte in self.0 {
@@ -57,7 +66,7 @@ impl<'a> Cursor<'a> {
         }
         self.0 = self.0.get(digits..)?;
         // With 20 digits it may have overflowed.
-        (1..20).contains(&digits).then_some(value)
+        (1..20).contains(&digits).then_some((value, digits))
     }
 
     #[inline]
@@ -114,11 +123,7 @@ pub(super) fn parse(line: &[u8]) -> Option<Quick<'_>> {
     at.word(b",\"time\":\"")?;
     let seconds = at.number()?;
     at.word(b".")?;
-    let before = at.0.len();
-    let ns = at.number()?;
-    if before - at.0.len() != 9 {
-        return None;
-    }
+    let (ns, 9) = at.digits()? else { return None };
     sample.time = seconds.checked_mul(1_000_000_000)?.checked_add(ns)?;
     at.word(b"\",\"ip\":\"")?;
     sample.ip = at.hex()?;

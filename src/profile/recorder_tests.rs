@@ -234,3 +234,16 @@ fn no_mark_passes_what_is_being_recorded_again() {
     }
     assert_eq!(order, [Some(0), None, Some(2), Some(3), None]);
 }
+
+#[test]
+fn cgroups_without_a_record_are_remembered() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = recorder(dir.path());
+    let record = bytes(&recorder, &Record::Cgroup { id: 5, path: b"/recorded" }, 10);
+    recorder.records(&record, 10);
+    let mut cgroups = Cgroups::recorded();
+    cgroups.record(5, b"/recorded");
+    cgroups.record(6, b"/found later");
+    recorder.note_cgroups(&cgroups);
+    assert_eq!(recorder.late_cgroups(), [(6, b"/found later".to_vec())]);
+}

@@ -422,6 +422,20 @@ fn a_profile_is_the_same_on_every_machine() {
 }
 
 #[test]
+fn a_mark_says_what_is_complete_at_the_one_before() {
+    let order = Order { big: false };
+    let at = |time| sample(order, time, 100, 100, 0x1_0000, 5, 4096);
+    // A ring that is read first has newer samples than one that is read in the next round.
+    let rounds = [vec![at(200), at(210)], vec![at(100), at(300)], vec![at(220), at(400)], vec![at(310)]];
+    let records: Vec<_> =
+        rounds.into_iter().flat_map(|round| [round, vec![super::made::round(order)]]).flatten().collect();
+    let (_dir, path) = write(&file(order, &[vec![comm(order, 0, 100, 100, b"web")], records].concat()));
+    let (collect, outcome, _) = replayed(&path);
+    let times: Vec<u64> = collect.samples.iter().map(|sample| sample.time).collect();
+    assert_eq!((times, outcome.loss.late), (vec![100, 200, 210, 220, 300, 310, 400], 0));
+}
+
+#[test]
 fn a_section_names_the_event() {
     for order in [Order { big: false }, Order { big: true }] {
         let file = PerfData::open(std::io::Cursor::new(named(order, &records(order)))).unwrap();

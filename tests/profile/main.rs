@@ -5,6 +5,7 @@
 mod buildid;
 mod damage;
 mod made;
+mod meta;
 mod names;
 mod perf;
 mod roundtrip;
@@ -18,6 +19,10 @@ use scxprof::profile::Profile;
 use scxprof::resolve::Cgroups;
 use scxprof::sample::Sample;
 use scxprof::session::{replay, Outcome, Sink};
+
+/// While another profiler asks for build ids, the kernel marks the mappings of others too (seen on 6.18), and perf 6.1 dies of
+/// its own recording then: who asks and who runs `perf record` takes turns.
+pub static BUILD_IDS: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 /// Keeps every sample with the path of its cgroup.
 #[derive(Default, Debug, PartialEq)]

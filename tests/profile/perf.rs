@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::PoisonError;
 
 use scxprof::profile::{record_name, Item, PerfData};
 use scxprof::sampler::record::{decode, sample_type as t, Layout, Record};
 
-use super::{replayed, said, scxprof};
+use super::{replayed, said, scxprof, BUILD_IDS};
 
 fn perf(args: &[&str], path: &Path) -> String {
     let output = Command::new("perf").args(args).arg("-i").arg(path).output().unwrap();
@@ -266,6 +267,7 @@ fn recordings_of_perf_are_read_as_perf_reads_them() {
     if !installed(test) {
         return;
     }
+    let _turn = BUILD_IDS.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("perf.data");
     let record = |args: &[&str]| {

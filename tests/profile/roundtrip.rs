@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use scxprof::config::{self, GroupOptions, Groups};
@@ -17,7 +17,7 @@ use scxprof::sampler::ring::Ring;
 use scxprof::session::{replay, Builder, CaptureError, Decider, NotStarted, Sampled, SessionError, Sink};
 use scxprof::Session;
 
-use super::{replayed, said, scxprof, Collect};
+use super::{replayed, said, scxprof, Collect, BUILD_IDS};
 
 /// Threads that are renamed, fork, fault, compute and share memory.
 const WORK: &str = "
@@ -300,6 +300,7 @@ fn a_signal_keeps_what_was_recorded() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("x");
     let Some(child) = begin("a_signal_keeps_what_was_recorded", &out) else { return };
+    assert!(!out.exists(), "it has its name when it is whole");
     interrupt(child);
     let (_, _, damage) = replayed(&out);
     assert_eq!(damage, Vec::<String>::new());
@@ -309,6 +310,7 @@ fn a_signal_keeps_what_was_recorded() {
 #[test]
 fn records_are_ours_where_another_profiler_looks_on() {
     let test = "records_are_ours_where_another_profiler_looks_on";
+    let _turn = BUILD_IDS.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("x");
     let Some(child) = begin(test, &out) else { return };

@@ -8,7 +8,7 @@ use scxprof::profile::recovered::RecoveredWriter;
 use scxprof::sample::{Method, Sample, Source};
 
 use super::made::{self, Order, Zstd};
-use super::{replayed, script};
+use super::{meta, replayed, script};
 
 const LITTLE: Order = Order { big: false };
 const BIG: Order = Order { big: true };
@@ -53,16 +53,13 @@ fn jsonl() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// What a recorder of the timer source knew.
-const META: &[u8] = br#"{"format":1,"scxprof":"","source":"timer","clock":"CLOCK_MONOTONIC","begin":1,"begin_unix":1.0,"duration":1.0,"host":{"name":"","kernel":"","arch":"","cpu":"","cpus":0,"nodes":[],"page_size":0},"events":[],"identity":{"own_pid":1,"child_pid_namespace":false},"reading":"Foreign","samples":1,"accesses":1,"happened":1,"loss":{"samples":0,"ring_full":0,"hardware":0,"channel_full":0,"malformed":0,"corrupt_rings":0,"side_band":0,"throttled":0,"own":0,"idle":0,"in_kernel":0,"no_memory_op":0,"below_ldlat":0,"bogus":0,"outside_pid_namespace":0,"exiting":0,"unnamed":0,"no_cgroup_path":0,"no_user_address":0,"late":0,"evicted":0},"cgroups":[[5,"2f61"]],"notes":[]}"#;
-
 fn archive() -> Vec<(&'static str, Vec<u8>)> {
     let records: Vec<_> = made::records(LITTLE).into_iter().take(8).collect();
     let mut tar = tar::Builder::new(Vec::new());
     for (name, bytes) in [
         ("x/perf.data", made::file(LITTLE, &records)),
         ("x/hints.jsonl", HINTS.to_vec()),
-        ("x/meta.json", META.to_vec()),
+        ("x/meta.json", meta::META.to_vec()),
     ] {
         let mut header = tar::Header::new_gnu();
         header.set_size(bytes.len() as u64);

@@ -1,0 +1,62 @@
+//! What meta.json adds to the records.
+
+use std::path::Path;
+
+use scxprof::profile::Profile;
+use scxprof::sample::Source;
+use serde_json::{json, Value};
+
+use super::made::{self, Order};
+use super::{replayed, said, scxprof};
+
+const ORDER: Order = Order { big: false };
+
+/// What a recorder of the timer source wrote that saw nothing.
+pub const META: &[u8] = br#"{"format":1,"scxprof":"","source":"timer","clock":"CLOCK_MONOTONIC","begin":1,"begin_unix":1.0,"duration":1.0,"host":{"name":"","kernel":"","arch":"","cpu":"","cpus":0,"nodes":[],"page_size":0},"events":[],"identity":{"own_pid":1,"child_pid_namespace":false},"reading":"Foreign","samples":1,"accesses":1,"happened":1,"loss":{"samples":0,"ring_full":0,"hardware":0,"channel_full":0,"malformed":0,"corrupt_rings":0,"side_band":0,"throttled":0,"own":0,"idle":0,"in_kernel":0,"no_memory_op":0,"below_ldlat":0,"bogus":0,"outside_pid_namespace":0,"exiting":0,"unnamed":0,"no_cgroup_path":0,"no_user_address":0,"late":0,"evicted":0},"cgroups":[[5,"2f61"]],"notes":[]}"#;
+
+fn write(dir: &Path, changes: &Value) {
+    let mut meta: Value = serde_json::from_slice(META).unwrap();
+    for (key, value) in changes.as_object().unwrap() {
+        meta[key] = value.clone();
+    }
+    std::fs::write(dir.join("meta.json"), meta.to_string()).unwrap();
+}
+
+#[test]
+fn cgroups_without_a_record_are_known() {
+    let records: Vec<_> = made::records(ORDER).into_iter().skip(1).collect();
+    let (dir, _) = made::write(&made::file(ORDER, &records));
+    let path = b"/made \xff later";
+    let hex: String = path.iter().map(|byte| format!("{byte:02x}")).collect();
+    write(dir.path(), &json!({ "cgroups": [[5, hex]] }));
+    let (collect, ..) = replayed(dir.path());
+    assert!(collect.paths.iter().all(|of_sample| of_sample.as_deref() == Some(&path[..])));
+}
+
+#[test]
+fn the_recorder_is_left_out_and_its_losses_count() {
+    let (dir, _) = made::write(&made::file(ORDER, &made::records(ORDER)));
+    let mut loss = serde_json::from_slice::<Value>(META).unwrap()["loss"].take();
+    (loss["ring_full"], loss["side_band"]) = (1000.into(), 3.into());
+    let identity = json!({ "own_pid": 100, "child_pid_namespace": false });
+    write(dir.path(), &json!({ "identity": identity, "loss": loss, "notes": ["a fact"] }));
+    let (collect, outcome, _) = replayed(dir.path());
+    assert!(collect.samples.iter().all(|sample| sample.pid != 100));
+    assert_eq!((outcome.loss.own, outcome.loss.ring_full, outcome.loss.side_band), (20, 1000, 3));
+    assert_eq!(Profile::open(dir.path()).unwrap().source(), Source::Timer);
+    let path = dir.path().to_str().unwrap();
+    let output = scxprof(&["extract", "-f", path]);
+    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    assert!(said(&output).contains("a fact"), "{}", said(&output));
+    let output = scxprof(&["extract", "--max-loss", "100", "-f", path]);
+    assert!(output.status.success(), "{}", said(&output));
+}
+
+#[test]
+fn a_newer_format_is_refused() {
+    let (dir, _) = made::write(&made::file(ORDER, &made::records(ORDER)));
+    write(dir.path(), &json!({ "format": 2 }));
+    let output = scxprof(&["process", "-f", dir.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("format 2, and this scxprof reads up to 1"), "{}", said(&output));
+}
