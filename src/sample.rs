@@ -4,6 +4,8 @@ use std::fmt::{self, Write};
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
+use thiserror::Error;
+
 /// Bytes in a cache line on every machine that scxprof samples.
 pub const LINE_SIZE: u64 = 64;
 /// Bytes in the page that private memory is told apart by; larger pages are looked at in these pieces too.
@@ -167,12 +169,17 @@ impl fmt::Display for Source {
     }
 }
 
+/// No source is called so.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("unknown source \"{0}\"")]
+pub struct UnknownSource(pub String);
+
 impl FromStr for Source {
-    type Err = String;
+    type Err = UnknownSource;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let known = Self::ALL.into_iter().find(|source| source.name() == name);
-        known.ok_or_else(|| format!("unknown source \"{name}\""))
+        known.ok_or_else(|| UnknownSource(name.to_owned()))
     }
 }
 

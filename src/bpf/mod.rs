@@ -54,24 +54,39 @@ pub enum MapRef {
     Name(String),
 }
 
-impl FromStr for MapRef {
-    type Err = String;
+/// Why a text names no map.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum MapRefError {
+    /// `id:` without a number that a map can have.
+    #[error("\"{0}\" is not the id of a map, a number from 1")]
+    Id(String),
+    /// `name:` and nothing else.
+    #[error("there is no name behind \"name:\"")]
+    Name,
+    /// Nothing at all, or no path.
+    #[error("not the path of a pinned map, id:N or name:NAME")]
+    Path,
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for MapRef {
+    type Err = MapRefError;
+
+    fn from_str(text: &str) -> Result<Self, MapRefError> {
         if let Some(id) = text.strip_prefix("id:") {
             return match id.parse() {
                 Ok(id) if id > 0 => Ok(Self::Id(id)),
-                _ => Err(format!("\"{id}\" is not the id of a map, a number from 1")),
+                _ => Err(MapRefError::Id(id.to_owned())),
             };
         }
         if let Some(name) = text.strip_prefix("name:") {
             if name.is_empty() {
-                return Err("there is no name behind \"name:\"".to_owned());
+                return Err(MapRefError::Name);
             }
             return Ok(Self::Name(name.chars().take(MAX_NAME).collect()));
         }
         if text.is_empty() || text.contains('\0') {
-            return Err("not the path of a pinned map, id:N or name:NAME".to_owned());
+            return Err(MapRefError::Path);
         }
         Ok(Self::Path(PathBuf::from(text)))
     }
@@ -115,15 +130,20 @@ impl Rung {
     }
 }
 
-impl FromStr for Rung {
-    type Err = String;
+/// No rung is called so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("not storage, element or syscall")]
+pub struct UnknownRung;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for Rung {
+    type Err = UnknownRung;
+
+    fn from_str(text: &str) -> Result<Self, UnknownRung> {
         match text {
             "storage" => Ok(Self::Storage),
             "element" => Ok(Self::Element),
             "syscall" => Ok(Self::Syscall),
-            _ => Err("not storage, element or syscall".to_owned()),
+            _ => Err(UnknownRung),
         }
     }
 }
