@@ -7,6 +7,10 @@
 //!
 //! Files are the containers' and may be anything, and change while they are read: they are read in pieces and never mapped, and
 //! what that takes is in proportion to the instructions that are named.
+//!
+//! `perf script` has the same names for the same recording, but that it calls a stub after what it jumps to, stretches a symbol
+//! without a size up to the next one, shows versions (`@@GLIBC_2.17`), names the code that boots the kernel and is then gone,
+//! and believes whatever map of a JIT compiler has the pid.
 
 mod copy;
 mod demangle;

@@ -1,10 +1,11 @@
 // Says where its functions are, and runs them until its input ends: one that only this file sees, one that all see, and
-// one in memory, with a map of it as a JIT compiler writes it.
+// one in memory, with a map of it as a JIT compiler writes it. Asks for the time too, of the vdso.
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 static volatile unsigned long sum;
@@ -43,6 +44,9 @@ int main(void) {
         global_function();
         if (map)
             ((void (*)(void))page)();
+        struct timespec now;
+        for (int i = 0; i < 1000; i++)
+            clock_gettime(CLOCK_MONOTONIC, &now);
     }
     if (map)
         unlink(path);

@@ -58,17 +58,22 @@ struct Running {
 
 impl Running {
     fn new(command: &mut Command) -> Self {
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        Self::try_new(command).unwrap_or_else(|| panic!("it ended before it was ready"))
+    }
+
+    /// `None` where it ends before it is ready.
+    fn try_new(command: &mut Command) -> Option<Self> {
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
         let mut running = Self { child, functions: BTreeMap::new() };
         for line in BufReader::new(running.child.stdout.take().unwrap()).lines() {
             let line = line.unwrap();
             if line == "ready" {
-                return running;
+                return Some(running);
             }
             let (name, address) = line.strip_prefix("at ").unwrap().rsplit_once(' ').unwrap();
             running.functions.insert(name.to_owned(), u64::from_str_radix(address, 16).unwrap());
         }
-        panic!("the program ended before it was ready");
+        None
     }
 
     fn pid(&self) -> u32 {

@@ -1,12 +1,19 @@
 //! Beside perf's names of the same samples.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::BufWriter;
 use std::path::Path;
 use std::process::Command;
 use std::time::SystemTime;
 
+use scxprof::profile::writer::{finished_round, PerfDataWriter};
 use scxprof::resolve::{symbolize, Maps, Modules, Roots, SymbolOptions};
 use scxprof::sample::CpuMode;
+use scxprof::sampler::attr::{layout, sampling, EventSpec, Features, Scope};
+use scxprof::sampler::encode::encode;
+use scxprof::sampler::record::{Record, SampleId, SampleRecord};
+use scxprof::sampler::OpenEvents;
 
 use super::{Programs, Running};
 
@@ -34,6 +41,11 @@ fn perf_script(pid: u32, recording: &Path) -> Option<String> {
     let mut record = Command::new("perf");
     record.args(["record", "-q", "-e", "cpu-clock", "-F", "999", "-p", &pid.to_string(), "-o"]);
     record.arg(recording).args(["--", "sleep", "0.7"]).output().ok()?;
+    script(recording)
+}
+
+/// What perf says of a recording; `None` where there is no perf.
+fn script(recording: &Path) -> Option<String> {
     let mut script = Command::new("perf");
     let output = script.args(["script", "-F", "ip,sym,symoff,dso", "-i"]).arg(recording).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
@@ -99,4 +111,221 @@ fn perf_names_the_same_samples_alike() {
         assert!(same + aliases > 10, "too few to compare: {perf:?}");
         assert!(only_perf * 20 <= perf.len(), "{only_perf} of {} names are missing", perf.len());
     }
+}
+
+/// Where the kernel's own code begins and ends, and addresses in functions of one name and of several. What only boots it is
+/// left out: it has no name to us, as it is gone then.
+fn kernel_addresses() -> (u64, u64, Vec<u64>) {
+    let kallsyms = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+    let (mut start, mut end) = (0, 0);
+    let mut addresses = Vec::new();
+    let mut last = 0;
+    for (number, line) in kallsyms.lines().enumerate() {
+        let mut words = line.split_whitespace();
+        let Some(address) = words.next().and_then(|word| u64::from_str_radix(word, 16).ok()) else { continue };
+        match line.rsplit(' ').next() {
+            Some("_text") => start = address,
+            Some("_etext") => end = address,
+            _ => {}
+        }
+        let is_code = words.next().is_some_and(|kind| "tTwW".contains(kind));
+        if is_code && address != 0 && (address == last || number % 40 == 0) {
+            addresses.extend([address, address + 3]);
+        }
+        last = address;
+    }
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses.retain(|&address| address < end);
+    (start, end, addresses)
+}
+
+#[test]
+fn the_kernel_is_named_as_perf_names_it() {
+    let test = "the_kernel_is_named_as_perf_names_it";
+    let (start, end, addresses) = kernel_addresses();
+    if addresses.is_empty() {
+        println!("SKIP: {test}: kallsyms hides its addresses");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("perf.data");
+    let attr = sampling(&EventSpec::minor_faults(), Features::all(), Scope::default(), 4096);
+    let layout = layout(&attr);
+    let events = [OpenEvents { name: "minor-faults".into(), attr, ids: vec![1] }];
+    let mut writer = PerfDataWriter::new(BufWriter::new(File::create(&path).unwrap()), &events).unwrap();
+    let mut bytes = Vec::new();
+    let mapping = Record::Mmap {
+        pid: u32::MAX,
+        tid: 0,
+        addr: start,
+        len: end - start,
+        pgoff: start,
+        data: false,
+        filename: b"[kernel.kallsyms]_text",
+    };
+    assert!(encode(&mapping, &SampleId::default(), 1, &layout, &mut bytes));
+    for (time, &ip) in (1..).zip(&addresses) {
+        let sample = SampleRecord { identifier: 1, ip, pid: 1, tid: 1, time, ..SampleRecord::default() };
+        // Of the kernel's mode.
+        assert!(encode(&Record::Sample(sample), &SampleId::default(), 1, &layout, &mut bytes));
+    }
+    bytes.extend(finished_round());
+    writer.write(&bytes).unwrap();
+    writer.finish(Vec::new()).unwrap();
+    let Some(perf) = script(&path) else {
+        println!("SKIP: {test}: perf is not here");
+        return;
+    };
+    let perf: Vec<PerfName> = perf.lines().filter_map(parse_perf).collect();
+    assert_eq!(perf.len(), addresses.len());
+    let mut maps = Maps::recorded(1 << 20);
+    let mut modules = Modules::new();
+    let codes: Vec<_> =
+        addresses.iter().map(|&ip| modules.locate(&mut maps, 1, CpuMode::Kernel, ip).unwrap()).collect();
+    let options = SymbolOptions { begin: Some(SystemTime::now()), ..SymbolOptions::default() };
+    let symbols = symbolize(&modules, codes.iter().copied(), &options);
+    let mut others = 0;
+    for (perf, &code) in perf.iter().zip(&codes) {
+        let symbol = symbols.get(code).unwrap();
+        let function = symbol.function.as_ref();
+        let ours = function.map(|(name, offset)| (&**name, *offset));
+        let theirs = perf.name.as_deref().map(|name| (name, perf.offset));
+        // Another perf may take another name of the same function.
+        assert_eq!(ours.map(|it| it.1), theirs.map(|it| it.1), "{:x} is {theirs:?} to perf, {ours:?} to us", perf.ip);
+        if ours != theirs {
+            println!("{:x} is {theirs:?} to perf, {ours:?} to us", perf.ip);
+            others += 1;
+        }
+    }
+    println!("{others} of {} have another name", perf.len());
+    assert!(others * 20 < perf.len());
+}
+
+/// A sample by its time and address, with its name and file.
+type Named = BTreeMap<(String, u64), (Option<String>, String)>;
+
+/// What perf calls the samples of a recording.
+fn named_by_perf(programs: &Programs, recording: &Path) -> Named {
+    let mut script = Command::new("perf");
+    script.args(["script", "--ns", "-F", "time,ip,sym,dso", "-i"]).arg(recording).env("HOME", programs.path("home"));
+    let output = script.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let line = |line: &str| {
+        let (time, rest) = line.trim().split_once(':')?;
+        let (ip, rest) = rest.trim().split_once(' ')?;
+        let rest = rest.trim().strip_suffix(')')?;
+        let at = rest.rfind(" (/").or_else(|| rest.rfind(" (["))?;
+        let (symbol, dso) = (&rest[..at], rest[at + 2..].to_owned());
+        // The version of a symbol is no part of its name.
+        let symbol = symbol.split('@').next().filter(|_| symbol != "[unknown]" && !symbol.ends_with("@plt"));
+        Some(((time.to_owned(), u64::from_str_radix(ip, 16).ok()?), (symbol.map(ToOwned::to_owned), dso)))
+    };
+    String::from_utf8_lossy(&output.stdout).lines().filter_map(line).collect()
+}
+
+/// What we call them, as a recording from elsewhere: perf does not say which host it was.
+fn named_by_us(programs: &Programs, recording: &Path) -> Named {
+    let mut process = Command::new(env!("CARGO_BIN_EXE_scxprof"));
+    process.arg("process").arg("-f").arg(recording).env("HOME", programs.path("home"));
+    let output = process.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let mut out = recording.as_os_str().to_owned();
+    out.push(".out");
+    let lines = fs::read_to_string(Path::new(&out).join("perf.jsonl")).unwrap();
+    fs::remove_dir_all(out).unwrap();
+    let line = |line: &str| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let text = |field: &str| line[field].as_str().map(ToOwned::to_owned);
+        let ip = u64::from_str_radix(&text("ip").unwrap(), 16).unwrap();
+        ((text("time").unwrap(), ip), (text("sym"), text("dso").unwrap_or_default()))
+    };
+    lines.lines().map(line).collect()
+}
+
+/// Compares the names of a program that runs now. What only perf names is code of the JIT compiler, as perf believes any map of
+/// that pid, and stubs and symbols without a size (at most one in twenty).
+fn compare(test: &str, programs: &Programs, running: &Running, expect: bool) -> bool {
+    let recording = programs.path("perf.data");
+    fs::create_dir_all(programs.path("home")).unwrap();
+    let mut same = 0;
+    // A busy machine gives the program little time.
+    for _ in 0..20 {
+        let mut record = Command::new("perf");
+        record.args(["record", "-q", "-e", "cpu-clock", "-F", "999", "-p", &running.pid().to_string(), "-o"]);
+        record.arg(&recording).args(["--", "sleep", "0.7"]).env("HOME", programs.path("home"));
+        if !record.output().is_ok_and(|output| output.status.success()) {
+            println!("SKIP: {test}: perf is not here or may not record");
+            return false;
+        }
+        let (perf, ours) = (named_by_perf(programs, &recording), named_by_us(programs, &recording));
+        assert_eq!(perf.keys().collect::<Vec<_>>(), ours.keys().collect::<Vec<_>>());
+        let (mut other, mut only_ours, mut only_perf) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
+        for ((at, (theirs, dso)), (name, own_dso)) in perf.iter().zip(ours.values()) {
+            match (theirs, name) {
+                _ if dso.contains("/perf-") => assert_eq!((name, own_dso.as_str()), (&None, "[anon]")),
+                (Some(theirs), Some(name)) if theirs == name => {
+                    assert_eq!(dso, own_dso, "{at:x?}");
+                    same += usize::from(dso.contains("program"));
+                }
+                (Some(theirs), Some(name)) => drop(other.insert(format!("{theirs} is {name} to us"))),
+                (Some(theirs), None) => *only_perf.entry((theirs, dso)).or_insert(0) += 1,
+                (None, Some(name)) => drop(only_ours.insert((name, own_dso))),
+                (None, None) => {}
+            }
+        }
+        println!("of {} samples {same} are named alike in the program, otherwise: {other:?}", perf.len());
+        println!("by perf alone {only_perf:?}, by us alone {only_ours:?}");
+        assert!(only_perf.values().sum::<usize>() * 20 <= perf.len(), "names are missing");
+        assert!(other.len() <= 5, "{other:?}");
+        if same > 10 || !expect {
+            break;
+        }
+    }
+    assert_eq!(same > 10, expect, "{same}");
+    true
+}
+
+#[test]
+fn recordings_of_perf_are_named_as_perf_names_them() {
+    let test = "recordings_of_perf_are_named_as_perf_names_them";
+    let builds: [(&str, &str, &[&str]); 5] = [
+        ("cc", "symbols.c", &["-O1", "-g0", "-pie", "-fPIE"]),
+        ("cc", "symbols.c", &["-O1", "-g0", "-no-pie", "-fno-pie"]),
+        ("cc", "symbols.c", &["-O1", "-g0", "-static"]),
+        ("g++", "symbols.cpp", &["-O1"]),
+        ("rustc", "symbols.rs", &["-O", "--edition=2021", "-Clink-arg=-Wl,--build-id"]),
+    ];
+    for (compiler, source, flags) in builds {
+        let programs = Programs::new();
+        let flags = if compiler == "rustc" { flags.to_vec() } else { [flags, &["-Wl,--build-id"]].concat() };
+        let Some(program) = programs.build(compiler, source, &flags) else { continue };
+        let running = Running::new(&mut Command::new(program));
+        println!("{compiler} {flags:?}");
+        if !compare(test, &programs, &running, true) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn stripped_and_deleted_programs_are_named_as_perf_names_them() {
+    let test = "stripped_and_deleted_programs_are_named_as_perf_names_them";
+    let programs = Programs::new();
+    let Some(program) = super::c(&programs, test, &["-Wl,--build-id"]) else { return };
+    if !programs.run("objcopy", &["--only-keep-debug", "program", "program.debug"])
+        || !programs.run("strip", &["program"])
+        || !programs.run("objcopy", &["--add-gnu-debuglink=program.debug", "program"])
+    {
+        println!("SKIP: {test}: no objcopy and strip");
+        return;
+    }
+    let running = Running::new(&mut Command::new(&program));
+    if !compare(test, &programs, &running, true) {
+        return;
+    }
+    // Without its cache perf does not know a file that is gone, and neither do we of its recording.
+    fs::remove_file(program).unwrap();
+    let _ = fs::remove_dir_all(programs.path("home"));
+    compare(test, &programs, &running, false);
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use scxprof::sampler::operand::elf::Elf;
 
-use super::{Programs, Running, C};
+use super::{is_root, Programs, Running, C};
 
 /// A program's recording, in the directory of the program.
 struct Recording {
@@ -21,16 +21,26 @@ fn scxprof(programs: &Programs, arguments: &[&str]) -> Output {
     command.args(arguments).current_dir(programs.path("")).env("HOME", programs.path("home")).output().unwrap()
 }
 
+fn build(test: &str, flags: &[&str]) -> Option<(Programs, PathBuf)> {
+    let programs = Programs::new();
+    // Stubs that call other files have no name.
+    let Some(program) = programs.build("cc", "symbols.c", &[C, &["-fno-plt"], flags].concat()) else {
+        println!("SKIP: {test}: cannot build a C program with {flags:?}");
+        return None;
+    };
+    Some((programs, program))
+}
+
 impl Recording {
     /// Of `symbols.c`, built with `flags`; `None` where this machine does not allow it.
     fn new(test: &str, flags: &[&str]) -> Option<Self> {
-        let programs = Programs::new();
-        // Stubs that call other files have no name.
-        let Some(program) = programs.build("cc", "symbols.c", &[C, &["-fno-plt"], flags].concat()) else {
-            println!("SKIP: {test}: cannot build a C program with {flags:?}");
-            return None;
-        };
+        let (programs, program) = build(test, flags)?;
         let running = Running::new(&mut Command::new(&program));
+        Self::of(test, programs, program, &running)
+    }
+
+    /// Of a program that runs.
+    fn of(test: &str, programs: Programs, program: PathBuf, running: &Running) -> Option<Self> {
         let pid = running.pid().to_string();
         let dir = programs.path("profile");
         let mut said = String::new();
@@ -175,4 +185,35 @@ fn the_lines_of_a_capture_are_those_of_its_recording() {
     assert!(output.status.success(), "{output:?}");
     let plain = fs::read_to_string(recording.programs.path("plain/perf.jsonl")).unwrap();
     assert!(plain.contains("\"ip\"") && !plain.contains("\"dso\""), "{plain}");
+}
+
+#[test]
+fn a_program_in_a_container_is_named_while_it_runs() {
+    let test = "a_program_in_a_container_is_named_while_it_runs";
+    if !is_root(test) {
+        return;
+    }
+    let Some((programs, program)) = build(test, &["-static", "-Wl,--build-id=sha1"]) else { return };
+    // Its file is in a mount that only it sees, and its root is there.
+    let start = "mount -t tmpfs none root && mkdir root/tmp && cp program root/ && exec chroot root /program";
+    fs::create_dir(programs.path("root")).unwrap();
+    let mut command = Command::new("unshare");
+    let Some(running) = Running::try_new(command.args(["-m", "sh", "-c", start]).current_dir(programs.path(""))) else {
+        println!("SKIP: {test}: no unshare, mount and chroot");
+        return;
+    };
+    // Not that of the container.
+    fs::write(&program, "another").unwrap();
+    let Some(recording) = Recording::of(test, programs, program, &running) else { return };
+    recording.expect_names();
+    drop(running);
+    recording.expect_none();
+    // The recording knows which build it was.
+    let again = Programs::new();
+    let flags = [C, &["-fno-plt", "-static", "-Wl,--build-id=sha1"]].concat();
+    let kept = again.build("cc", "symbols.c", &flags).unwrap();
+    let at = recording.programs.path("kept");
+    fs::copy(kept, &at).unwrap();
+    recording.put_by_build_id(&at);
+    recording.expect_names();
 }

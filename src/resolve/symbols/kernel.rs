@@ -17,7 +17,6 @@ const NEAR: u64 = 4096;
 #[derive(Debug, Clone, Default)]
 struct Best {
     address: u64,
-    rank: (bool, i32, usize),
     name: Vec<u8>,
     module: Option<Vec<u8>>,
 }
@@ -95,11 +94,9 @@ fn parse(mut kallsyms: impl BufRead, modules: &[u8], addresses: &[u64]) -> Vec<O
             continue;
         }
         let Some(best) = best.get_mut(addresses.partition_point(|&wanted| wanted < address)) else { continue };
-        let underscores = name.iter().take_while(|&&byte| byte == b'_').count();
-        // Of several names of one address the one that perf shows: global, with few underscores before it, and long.
-        let rank = (kind == b'T', -(underscores as i32), name.len());
-        if (address, rank) > (best.address, best.rank) {
-            *best = Best { address, rank, name: name.to_owned(), module: module.map(<[u8]>::to_owned) };
+        // Of several names of one address the last, which perf shows: __x64_sys_fork and not __ia32_sys_fork.
+        if address >= best.address {
+            *best = Best { address, name: name.to_owned(), module: module.map(<[u8]>::to_owned) };
         }
     }
     let mut nearest: Option<Best> = None;
@@ -159,8 +156,8 @@ mod tests {
     const KALLSYMS: &[u8] = b"ffffffff81002000 T later\n\
         ffffffff81000000 T _stext\n\
         ffffffff81001000 t __local\n\
-        ffffffff81001000 T global\n\
         ffffffff81001000 T __x_global_of_more\n\
+        ffffffff81001000 T global\n\
         ffffffff81001800 D data\n\
         ffffffff81003000 T _etext\n\
         ffffffff82000000 T _sinittext\n\
