@@ -30,7 +30,8 @@ fn start(script: &str) -> Option<Running> {
     let own = std::fs::read_link("/proc/self/exe").ok()?;
     for _ in 0..500 {
         let link = std::fs::read_link(format!("/proc/{}/exe", running.0.id())).ok()?;
-        if link != own && link.to_string_lossy().contains("sleeper") {
+        // An exec names its file before it maps it.
+        if link != own && link.to_string_lossy().contains("sleeper") && line_of_text(running.0.id()).is_some() {
             return Some(running);
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
@@ -38,10 +39,15 @@ fn start(script: &str) -> Option<Running> {
     None
 }
 
+/// The line of procfs with the code of the program that `pid` runs.
+fn line_of_text(pid: u32) -> Option<String> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    maps.lines().find(|line| line.contains("r-xp") && line.contains("sleeper")).map(str::to_owned)
+}
+
 /// The executable mapping of the program that `pid` runs: its path, and the rest.
 fn text(pid: u32) -> (Vec<u8>, Mapping<'static>) {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-    let line = maps.lines().find(|line| line.contains("r-xp") && line.contains("sleeper")).unwrap();
+    let line = line_of_text(pid).unwrap();
     let mut words = line.split_ascii_whitespace();
     let hex = |text: &str| u64::from_str_radix(text, 16).unwrap();
     let (start, end) = words.next().unwrap().split_once('-').unwrap();

@@ -98,6 +98,9 @@ impl Order {
     /// Takes a batch in.
     pub(super) fn push(&mut self, mut batch: Batch) {
         self.take(&mut batch);
+        if batch.samples.capacity() > 0 && self.spare.len() < SPARE {
+            self.spare.push(batch.samples);
+        }
     }
 
     /// Takes what is in a batch, which can be filled again.
