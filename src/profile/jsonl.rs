@@ -435,6 +435,10 @@ mod tests {
         let sample = Sample { comm: Some(Comm::new(b"job 3/4")), time: 5, record: 1, ..Sample::default() };
         let out = written(&sample, Some(b"/a b"), Source::Faults);
         assert!(quick(&out, &mut None, &mut Missing::default()).is_some());
+        // What follows the object is for the parser to judge.
+        let more = [out.trim_ascii_end(), b"x"].concat();
+        assert!(quick(&more, &mut None, &mut Missing::default()).is_none());
+        assert!(parse(&more, &mut None, &mut Missing::default()).is_err());
     }
 
     #[test]
