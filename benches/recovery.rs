@@ -196,10 +196,9 @@ fn record(child: &Child, code: &mut CodeCache, maps: &mut Maps) -> Result<Vec<Re
         let Some(context) = &captured.context else { continue };
         let Ok(regs) = UserRegs::from_perf(context.abi, REGS_MASK, &context.regs) else { continue };
         let range = stack.update(regs.rsp());
-        let time = captured.sample.time;
+        let time = captured.time;
         let at = At { pid, space: maps.generation(pid), ip: regs.rip, time };
-        let mut live =
-            Live { code: &mut *code, maps: &mut *maps, at, now: captured.sample.time, windows: Windows::default() };
+        let mut live = Live { code: &mut *code, maps: &mut *maps, at, now: captured.time, windows: Windows::default() };
         // A recovery that knows nothing asks for everything, so that the windows serve cold and warm ones.
         let outcome = Recovery::new(BUDGET).recover(&regs, &context.stack, range.clone(), &mut live).candidates.len();
         let windows = live.windows;

@@ -16,8 +16,8 @@ pub const PAGE_SIZE: u64 = 4096;
 /// Names are bytes. They may hold spaces, slashes and bytes that are no UTF-8.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Comm {
-    bytes: [u8; Comm::MAX],
-    len: u8,
+    /// The name, NULs, and in the last byte its length: one array is copied and compared at once.
+    bytes: [u8; Comm::MAX + 1],
 }
 
 impl Comm {
@@ -27,24 +27,26 @@ impl Comm {
     /// The name up to its first NUL, cut to [`Comm::MAX`] bytes as the kernel cuts it.
     #[must_use]
     pub fn new(name: &[u8]) -> Self {
-        let mut comm = Self::default();
-        for (to, &from) in comm.bytes.iter_mut().zip(name.iter().take_while(|&&byte| byte != 0)) {
+        let mut bytes = [0; Self::MAX + 1];
+        let mut len = 0;
+        for (to, &from) in bytes.iter_mut().take(Self::MAX).zip(name.iter().take_while(|&&byte| byte != 0)) {
             *to = from;
-            comm.len += 1;
+            len += 1;
         }
-        comm
+        bytes[Self::MAX] = len;
+        Self { bytes }
     }
 
     /// The bytes of the name.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
+        self.bytes.get(..usize::from(self.bytes[Self::MAX])).unwrap_or_default()
     }
 
     /// True for the empty name, which `prctl(PR_SET_NAME, "")` gives.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.as_bytes().is_empty()
     }
 
     /// The longest leading part of the name that is UTF-8; all of it for most names.

@@ -360,12 +360,22 @@ impl<R: Read + Seek> PerfData<R> {
     }
 
     /// Moves to the next record and gives its header, in our byte order; the whole record is in the buffer then.
+    #[inline]
     fn next_in_file(&mut self) -> Result<Option<Header>, PerfDataError> {
         self.advance(self.taken);
         self.taken = 0;
         if self.ended {
             return Ok(None);
         }
+        if let Some(header) = self.whole_header() {
+            return Ok(Some(header));
+        }
+        self.next_with_care()
+    }
+
+    /// As [`PerfData::next_in_file`], where the file is to be read, ends, or makes no sense.
+    #[cold]
+    fn next_with_care(&mut self) -> Result<Option<Header>, PerfDataError> {
         if self.left == Some(0) || !self.fill(HEADER_SIZE)? {
             self.ended = true;
             let rest = self.buffer.len() - self.start;
@@ -396,6 +406,16 @@ impl<R: Read + Seek> PerfData<R> {
             }
         }
         Ok(Some(header))
+    }
+
+    /// That of a record that is in the buffer already and needs no second look, as nearly all.
+    #[inline]
+    fn whole_header(&self) -> Option<Header> {
+        let bytes = self.buffer.get(self.start..)?;
+        let header = Header::read(bytes.first_chunk::<HEADER_SIZE>()?)?;
+        let size = usize::from(header.size);
+        let whole = size <= bytes.len() && self.left.is_none_or(|left| size as u64 <= left);
+        (whole && is_possible(header) && !self.swapped).then_some(header)
     }
 
     /// The header `ahead` bytes from here, in our byte order.
@@ -521,6 +541,7 @@ impl<R: Read + Seek> PerfData<R> {
         id.and_then(|id| self.by_id.get(&self.own(u64::from_ne_bytes(*id))).copied()).unwrap_or(0)
     }
 
+    #[inline]
     fn advance(&mut self, count: usize) {
         self.start = (self.start + count).min(self.buffer.len());
         self.position += count as u64;
@@ -583,6 +604,7 @@ const NO_LAYOUT: Layout =
 const EVENT_UPDATE_NAME: u64 = 2;
 
 /// True where a record can have this header.
+#[inline]
 fn is_possible(header: Header) -> bool {
     usize::from(header.size) >= HEADER_SIZE
 }

@@ -139,6 +139,12 @@ impl Table {
         self.mappings.get(after.checked_sub(1)?).filter(|mapping| addr < mapping.end())
     }
 
+    /// The mapping at the address where it is of memory that has an identity of its own, whatever process maps it.
+    #[must_use]
+    pub fn shared(&self, addr: u64) -> Option<&Mapping> {
+        self.find(addr).filter(|mapping| mapping.is_shared() && mapping.has_identity())
+    }
+
     /// True where [`Table::add`] would change anything; most mappings are private data over nothing.
     #[must_use]
     pub fn is_changed_by(&self, new: &Mapping) -> bool {

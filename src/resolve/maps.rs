@@ -183,40 +183,42 @@ impl Maps {
     /// address is not known, and for pid 0, which is nobody's.
     ///
     /// A process whose mappings nobody can read counts as all private.
+    #[inline]
     pub fn place(&mut self, pid: u32, addr: u64) -> Option<Place> {
         if addr == 0 || addr >= USER_END || !is_named(pid) {
             return None;
         }
-        let mut filled = false;
-        loop {
-            // Nearly always the table is there.
-            self.clock += 1;
-            let process = match self.processes.get_mut(&pid) {
-                Some(process) if process.table.is_some() => process,
-                _ => {
-                    self.table(pid);
-                    self.processes.get_mut(&pid)?
-                }
-            };
-            process.used = self.clock;
-            let mapping = process.table.as_ref().and_then(|table| table.find(addr));
-            match mapping.filter(|mapping| mapping.is_shared() && mapping.has_identity()) {
-                Some(mapping) if mapping.ino != 0 => {
-                    let offset = mapping.pgoff.wrapping_add(addr - mapping.start);
-                    return Some(Place::Shared { dev: mapping.dev, ino: mapping.ino, offset });
-                }
-                Some(_) if !filled => {}
-                _ => {
-                    let space = *process.space.get_or_insert_with(|| {
-                        self.spaces = self.spaces.wrapping_add(1);
-                        self.spaces
-                    });
-                    return Some(Place::Private { space, addr });
+        self.clock += 1;
+        if let Some(Process { table: Some(table), space, used, .. }) = self.processes.get_mut(&pid) {
+            *used = self.clock;
+            match table.shared(addr) {
+                Some(mapping) if mapping.ino != 0 => return Some(shared_place(mapping, addr)),
+                Some(_) => {}
+                None => {
+                    if let Some(space) = *space {
+                        return Some(Place::Private { space, addr });
+                    }
                 }
             }
-            self.fill_inodes(pid);
-            filled = true;
         }
+        self.first_place(pid, addr)
+    }
+
+    /// As [`Maps::place`], where something about the process or the mapping is to be found out first.
+    #[cold]
+    fn first_place(&mut self, pid: u32, addr: u64) -> Option<Place> {
+        if self.table(pid)?.shared(addr).is_some_and(|mapping| mapping.ino == 0) {
+            self.fill_inodes(pid);
+        }
+        let process = self.processes.get_mut(&pid)?;
+        if let Some(mapping) = process.table.as_ref().and_then(|table| table.shared(addr)) {
+            return Some(shared_place(mapping, addr));
+        }
+        let space = *process.space.get_or_insert_with(|| {
+            self.spaces = self.spaces.wrapping_add(1);
+            self.spaces
+        });
+        Some(Place::Private { space, addr })
     }
 
     /// The code or the shared mapping at the address; other mappings are not kept.
@@ -364,6 +366,11 @@ impl Maps {
         self.path_bytes = self.paths.iter().map(path_cost).sum();
         self.sweep_at = (self.paths.len() * 2).max(4096);
     }
+}
+
+fn shared_place(mapping: &Mapping, addr: u64) -> Place {
+    let offset = mapping.pgoff.wrapping_add(addr.wrapping_sub(mapping.start));
+    Place::Shared { dev: mapping.dev, ino: mapping.ino, offset }
 }
 
 /// Bytes that a path takes: itself, its counts, its place in the set.

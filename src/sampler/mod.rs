@@ -11,6 +11,7 @@ use std::sync::Arc;
 use perf_event_open_sys::bindings as sys;
 
 pub mod attr;
+mod batch;
 mod clock;
 pub mod encode;
 mod error;
@@ -37,6 +38,7 @@ pub use error::{SamplerError, MLOCK_HELP, NOFILE_HELP};
 pub use hardware::{Hardware, Pace};
 
 use attr::{Feature, Features, Refused};
+pub use batch::{Batch, Captured, FileId, SideBand, TimedSideBand, UserContext};
 use clock::Offset;
 use open::{Event, EventError};
 use opener::Opener;
@@ -46,7 +48,7 @@ use ring::Ring;
 pub use running::{Running, Totals};
 use running::{Sampling, Stop};
 use tee::Tee;
-pub use worker::{Batch, Captured, FileId, Identity, SideBand, TimedSideBand, UserContext};
+pub use worker::Identity;
 use worker::{CpuRing, Worker};
 
 use crate::sample::Source;

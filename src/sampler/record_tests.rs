@@ -72,6 +72,10 @@ fn every_sample_type_subset_round_trips() {
                 Ok((header, Record::Sample(got), _)) if got == sent && header.misc == 2 => {}
                 other => panic!("sample_type {bits:#x}: {other:?}\nsent {sent:?}"),
             }
+            if let Some(places) = Places::new(bits) {
+                let (_, words) = places.words(&bytes).unwrap().unwrap();
+                assert_eq!(places.sample(words), sent, "{bits:#x}");
+            }
         }
     };
     let middle = sample_type::KNOWN / 2;
@@ -264,6 +268,17 @@ proptest! {
                 }
             }
         }
+    }
+
+    #[test]
+    fn fields_at_their_places_are_those_in_their_order(bits in 0..=sample_type::KNOWN, body in prop::collection::vec(any::<u64>(), 0..24)) {
+        let varying = !(0..25).map(|bit| 1 << bit).filter(|&bit| Places::new(bit).is_some()).fold(0, |all, bit| all | bit);
+        let layout = Layout { sample_type: bits & !varying, ..REGS };
+        let places = Places::new(layout.sample_type).unwrap();
+        let mut bytes = [9u32.to_ne_bytes(), [2, 0, (8 + body.len() * 8) as u8, 0]].concat();
+        bytes.extend(body.iter().flat_map(|word| word.to_ne_bytes()));
+        let quick = places.words(&bytes).map(|it| it.map(|(header, words)| (header, places.sample(words))));
+        prop_assert_eq!(quick, decode_sample(&bytes, &layout));
     }
 
     #[test]

@@ -7,16 +7,19 @@ use std::sync::Arc;
 use crossbeam_channel::{Sender, TrySendError};
 use serde::{Deserialize, Serialize};
 
+use super::batch::{Batch, Captured, FileId, SideBand, TimedSideBand, UserContext};
 use super::clock::Offset;
 use super::loss::Loss;
 use super::open::{monotonic_ns, Event};
 use super::operand::user::is_user_interrupt;
 use super::plan::Reading;
 use super::record::MISC_FORK_EXEC;
-use super::record::{decode, decode_sample, Header, Layout, MappedFile, Record, Registers, SampleRecord, Words};
+use super::record::{
+    decode, decode_sample, Header, Layout, MappedFile, Places, Record, Registers, SampleRecord, Words,
+};
 use super::ring::Ring;
 use super::tee::Tee;
-use crate::sample::{Access, Comm, CpuMode, DataSource, Sample};
+use crate::sample::{Access, Comm, CpuMode, DataSource};
 
 /// Samples that travel together; those with registers and stack are four times as large.
 const BATCH: usize = 1024;
@@ -34,84 +37,6 @@ const SHORT_TICK_MS: i32 = 10;
 const VISIBLE_WITHIN: u64 = 20_000_000;
 /// The same where the hardware keeps records back until it has a batch, at 1,000 a second and a full buffer of PEBS.
 const BATCH_VISIBLE_WITHIN: u64 = 1_000_000_000;
-
-/// What changes the names of samples: tasks, mappings, cgroups. Fields have the names of linux/perf_event.h.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-#[allow(missing_docs)]
-pub enum SideBand {
-    /// A thread has this name now. With `exec` it got it by an exec, which ends the mappings of its process.
-    Comm { pid: u32, tid: u32, exec: bool, comm: Comm },
-    /// Thread `ptid` of process `ppid` made a thread, or a process where `pid` is another, which begins with copies of the
-    /// mappings.
-    Fork { pid: u32, ppid: u32, tid: u32, ptid: u32 },
-    /// A thread has ended.
-    Exit { pid: u32, tid: u32 },
-    /// A process maps `len` bytes at `addr`: the file from byte `pgoff` on. `prot` and `flags` are those of mmap(2).
-    Mmap { pid: u32, addr: u64, len: u64, pgoff: u64, file: FileId, prot: u32, flags: u32, filename: Box<[u8]> },
-    /// The cgroup of that id has this path, from the root of its hierarchy.
-    Cgroup { id: u64, path: Box<[u8]> },
-    /// A task's hint was written, or ended.
-    Hint { time: u64, pid: u32, tid: u32, hint: Option<u64> },
-    /// Records of this CPU were lost: names may be stale from here on.
-    Lost { cpu: u32 },
-}
-
-/// What identifies a mapped file in a record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FileId {
-    /// By device (as `makedev` packs it) and inode; both 0 for anonymous memory.
-    Inode {
-        /// Device number.
-        dev: u64,
-        /// Inode number.
-        ino: u64,
-    },
-    /// By build id, of up to 20 bytes.
-    BuildId(Box<[u8]>),
-}
-
-/// Side-band at its time.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TimedSideBand {
-    /// CLOCK_MONOTONIC, ns.
-    pub time: u64,
-    /// What happened.
-    pub what: SideBand,
-}
-
-/// The state of interrupted user code.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UserContext {
-    /// `PERF_SAMPLE_REGS_ABI_*`.
-    pub abi: u64,
-    /// The registers of [`REGS`](super::operand::tick::REGS), lowest bit first.
-    pub regs: Box<[u64]>,
-    /// The stack from rsp on.
-    pub stack: Box<[u8]>,
-}
-
-/// A sample as it came from the ring.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Captured {
-    /// Its fields; `addr` is 0 where it is to be recovered from the context.
-    pub sample: Sample,
-    /// What to recover the address from.
-    pub context: Option<Box<UserContext>>,
-}
-
-/// What a worker sends at a time.
-#[derive(Debug, Default)]
-pub struct Batch {
-    /// Which worker.
-    pub worker: usize,
-    /// In the order of their rings.
-    pub samples: Vec<Captured>,
-    /// In the order of their rings.
-    pub side_band: Vec<TimedSideBand>,
-    /// CLOCK_MONOTONIC, ns: everything older that this worker reads has been sent.
-    pub complete_until: u64,
-}
 
 /// The ring of one CPU.
 #[derive(Debug)]
@@ -227,12 +152,16 @@ pub(super) struct BatchSink {
     pub(super) newest: u64,
     /// Of the ring that is being read.
     offset: Option<Offset>,
+    /// Of the last record.
+    sample_type: u64,
+    places: Option<Places>,
 }
 
 impl BatchSink {
     pub(super) fn new(worker: usize, out: Option<Sender<Batch>>, identity: Identity, reading: Reading) -> Self {
         let batch = Batch { worker, ..Batch::default() };
-        Self { batch, out, identity, reading, chain: Vec::new(), loss: Loss::default(), newest: 0, offset: None }
+        let (chain, loss, places) = (Vec::new(), Loss::default(), Places::new(0));
+        Self { batch, out, identity, reading, chain, loss, newest: 0, offset: None, sample_type: 0, places }
     }
 
     /// Samples of a full batch.
@@ -267,13 +196,25 @@ impl BatchSink {
     }
 
     pub(super) fn take(&mut self, bytes: &[u8], layout: &Layout) {
-        let mut record = SampleRecord::default();
-        match decode_sample(bytes, layout, &mut record) {
-            Ok(Some(header)) => {
-                self.newest = self.newest.max(self.monotonic(record.time));
-                self.sample(header, &record);
+        if self.sample_type != layout.sample_type {
+            (self.sample_type, self.places) = (layout.sample_type, Places::new(layout.sample_type));
+        }
+        let sampled = match &self.places {
+            Some(places) => match places.words(bytes) {
+                Ok(Some((header, words))) => {
+                    let record = places.sample(words);
+                    self.sample(header, &record);
+                    Ok(true)
+                }
+                other => other.map(|_| false),
+            },
+            None => {
+                decode_sample(bytes, layout).map(|it| it.map(|(header, record)| self.sample(header, &record)).is_some())
             }
-            Ok(None) => self.side_band(bytes, layout),
+        };
+        match sampled {
+            Ok(true) => {}
+            Ok(false) => self.side_band(bytes, layout),
             Err(_) => self.loss.malformed += 1,
         }
     }
@@ -329,8 +270,12 @@ impl BatchSink {
         self.offset.map_or(time, |offset| offset.monotonic(time))
     }
 
-    #[inline]
+    // Always, so that the fields that it looks at need not be put together first.
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
     fn sample(&mut self, header: Header, record: &SampleRecord<'_>) {
+        let time = self.monotonic(record.time);
+        self.newest = self.newest.max(time);
         if record.pid == self.identity.own_pid {
             self.loss.own += 1;
             return;
@@ -381,26 +326,27 @@ impl BatchSink {
             }
         }
         self.loss.samples += 1;
-        let time = self.monotonic(record.time);
         let context = if recovers { Some(Box::new(context(record.regs_user, record.stack_user))) } else { None };
-        // Filled where it lies: 200 bytes that are put together elsewhere and then moved cost as much as decoding them.
-        self.batch.samples.push(Captured { sample: Sample::default(), context });
-        if let Some(Captured { sample, .. }) = self.batch.samples.last_mut() {
-            sample.time = time;
-            sample.pid = record.pid;
-            sample.tid = record.tid;
-            sample.cpu = record.cpu;
-            sample.mode = mode;
-            sample.access = data_src.access();
-            sample.ip = record.ip;
-            sample.addr = record.addr;
-            sample.phys = record.phys_addr;
-            sample.page_size = record.data_page_size;
-            sample.cgroup = record.cgroup;
-            sample.period = record.period;
-            sample.latency = latency;
-            sample.data_src = data_src;
-        }
+        self.batch.samples.push(Captured {
+            time,
+            pid: record.pid,
+            tid: record.tid,
+            cpu: record.cpu,
+            mode,
+            access: data_src.access(),
+            size: 0,
+            ip: record.ip,
+            addr: record.addr,
+            phys: record.phys_addr,
+            page_size: record.data_page_size,
+            cgroup: record.cgroup,
+            period: record.period,
+            latency,
+            share: 1.0,
+            data_src,
+            method: None,
+            context,
+        });
         if self.batch.samples.len().is_multiple_of(self.size()) {
             self.send();
         }

@@ -49,12 +49,11 @@ pub struct Decider {
 struct Facts {
     pid: u32,
     tid: u32,
-    comm: Comm,
     hint: Option<u64>,
     cell: CellIndex,
-    /// The name's place in the tally for the cell and the name of its last sample.
+    /// The cell and the name of its last sample, and that name's place in the tally for them.
+    last: (CellIndex, Comm),
     name: NameIndex,
-    name_of: (CellIndex, Comm),
     /// How many more samples were in `cell` than elsewhere since it was last another.
     lead: u32,
     samples: f64,
@@ -208,7 +207,7 @@ impl Decider {
             thread: index as u32,
             pid: facts.pid,
             tid: facts.tid,
-            comm: Some(facts.comm),
+            comm: Some(facts.last.1),
             hint: facts.hint,
             cell: facts.cell,
             samples: facts.samples,
@@ -255,7 +254,7 @@ impl Decider {
         }
         let Sample { pid, tid, .. } = *sample;
         let name = self.tally.name(cell, comm);
-        self.facts.push(Facts { pid, tid, comm, hint, cell, name, name_of: (cell, comm), lead: 0, samples: 0.0 });
+        self.facts.push(Facts { pid, tid, hint, cell, last: (cell, comm), name, lead: 0, samples: 0.0 });
         Some(number)
     }
 
@@ -297,12 +296,11 @@ impl Decider {
             return None;
         };
         if let Some(facts) = self.facts.get_mut(number as usize) {
-            if facts.name_of != (cell, comm) {
-                (facts.name, facts.name_of) = (self.tally.name(cell, comm), (cell, comm));
+            if facts.last != (cell, comm) {
+                (facts.name, facts.last) = (self.tally.name(cell, comm), (cell, comm));
             }
             self.tally.count(cell, Some(facts.name), share);
             facts.samples += share;
-            facts.comm = comm;
             match (facts.cell == cell, facts.lead) {
                 (true, _) => facts.lead += 1,
                 (false, 0) => facts.cell = cell,

@@ -47,8 +47,7 @@ impl Batch {
 impl From<Batch> for sampler::Batch {
     fn from(batch: Batch) -> Self {
         let Batch { samples, side_band, complete_until } = batch;
-        let samples = samples.into_iter().map(|sample| Captured { sample, context: None }).collect();
-        Self { worker: 0, samples, side_band, complete_until }
+        Self { worker: 0, samples: samples.into_iter().map(Captured::from).collect(), side_band, complete_until }
     }
 }
 

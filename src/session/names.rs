@@ -26,6 +26,32 @@ const MAX_CGROUPS_READ: usize = 1 << 16;
 /// Samples that are handed to the sink at once.
 const READY: usize = 64;
 
+/// Samples for the sink. Their memory is used again and again: to move one costs as much as to fill it.
+struct Ready {
+    samples: Vec<Sample>,
+    /// So many of them are ready; what follows is old.
+    count: usize,
+}
+
+impl Ready {
+    fn new() -> Self {
+        Self { samples: Vec::with_capacity(READY), count: 0 }
+    }
+
+    /// The one that is ready where `count` grows by one.
+    fn next(&mut self) -> &mut Sample {
+        if self.count >= self.samples.len() {
+            self.samples.resize(self.count + 1, Sample::default());
+        }
+        &mut self.samples[self.count]
+    }
+
+    fn push(&mut self, sample: Sample) {
+        *self.next() = sample;
+        self.count += 1;
+    }
+}
+
 /// What names samples, kept up to date by the side-band.
 #[derive(Debug)]
 pub(super) struct Names {
@@ -115,12 +141,12 @@ impl Names {
     pub(super) fn release(&mut self, order: &mut Order, sink: &mut dyn Sink) -> u64 {
         let mut accesses = 0;
         // What the sink gets next; all of it is of the time before the next side-band.
-        let mut ready = Vec::with_capacity(READY);
-        let mut hand_on = |ready: &mut Vec<Sample>, cgroups: &mut Cgroups| {
-            if !ready.is_empty() {
-                accesses += ready.len() as u64;
-                sink.samples(ready, cgroups);
-                ready.clear();
+        let mut ready = Ready::new();
+        let mut hand_on = |ready: &mut Ready, cgroups: &mut Cgroups| {
+            if ready.count > 0 {
+                accesses += ready.count as u64;
+                sink.samples(ready.samples.get(..ready.count).unwrap_or_default(), cgroups);
+                ready.count = 0;
             }
         };
         order.release(|released| match released {
@@ -130,7 +156,7 @@ impl Names {
             }
             Released::Sample(captured) => {
                 self.captured(captured, &mut ready);
-                if ready.len() >= READY {
+                if ready.count >= READY {
                     hand_on(&mut ready, &mut self.cgroups);
                 }
             }
@@ -140,33 +166,30 @@ impl Names {
     }
 
     /// Completes one sample and makes it ready, or each access that it gives.
-    fn captured(&mut self, Captured { sample, context }: &Captured, ready: &mut Vec<Sample>) {
-        // Completed where it lies: a sample is large.
-        ready.push(*sample);
-        let Some(sample) = ready.last_mut() else { return };
+    fn captured(&mut self, captured: &Captured, ready: &mut Ready) {
+        let sample = ready.next();
+        captured.fill(sample);
         if !self.complete(sample) {
-            ready.pop();
             return;
         }
         self.records += 1;
         sample.record = self.records;
         if self.recovered.is_some() {
             let sample = *sample;
-            ready.pop();
             return self.joined(&sample, ready);
         }
         let Self { recoverer, maps, modules, loss, recorder, .. } = self;
         let mut locate = |maps: &mut Maps, sample: &Sample| {
             modules.as_mut().and_then(|modules| modules.locate(maps, sample.pid, sample.mode, sample.ip))
         };
-        let (Some(context), Some(recoverer)) = (context, recoverer) else {
+        let (Some(context), Some(recoverer)) = (&captured.context, recoverer) else {
             sample.place = maps.place(sample.pid, sample.addr);
             sample.code = locate(maps, sample);
             loss.no_user_address += u64::from(sample.place.is_none());
+            ready.count += 1;
             return;
         };
         let sample = *sample;
-        ready.pop();
         recoverer.recover(&sample, context, maps, |access, maps| {
             if let Some(recorder) = recorder {
                 recorder.access(&access);
@@ -176,7 +199,7 @@ impl Names {
     }
 
     /// Makes the accesses ready that were recovered when `sample` was recorded.
-    fn joined(&mut self, sample: &Sample, ready: &mut Vec<Sample>) {
+    fn joined(&mut self, sample: &Sample, ready: &mut Ready) {
         let Self { recovered, maps, modules, .. } = self;
         let Some(recovered) = recovered else { return };
         let accesses = recovered.take(sample.time, sample.cpu, sample.tid);

@@ -11,10 +11,35 @@ use crate::sampler::{Batch, Captured, SideBand, TimedSideBand};
 /// How far time must have gone on before the next release, in ns: sorting less more often costs more.
 const STEP: u64 = 20_000_000;
 
+/// What is put in order.
+pub(super) trait Timed: Default {
+    /// ns.
+    fn time(&self) -> u64;
+    fn cpu(&self) -> u32;
+}
+
+impl Timed for Captured {
+    fn time(&self) -> u64 {
+        self.time
+    }
+    fn cpu(&self) -> u32 {
+        self.cpu
+    }
+}
+
+impl Timed for Sample {
+    fn time(&self) -> u64 {
+        self.time
+    }
+    fn cpu(&self) -> u32 {
+        self.cpu
+    }
+}
+
 /// Samples that one worker sent at a time, and how many of them are still held back.
 #[derive(Debug)]
-struct Chunk {
-    samples: Vec<Captured>,
+struct Chunk<S> {
+    samples: Vec<S>,
     left: usize,
 }
 
@@ -27,14 +52,15 @@ const EMPTY: usize = 4096;
 
 /// What came in and is not yet complete on every CPU.
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct Order<S = Captured> {
     /// In the order in which they came. Samples stay where they are until they are given out, for they are large.
-    chunks: VecDeque<Chunk>,
+    chunks: VecDeque<Chunk<S>>,
     /// Chunks that were given out whole.
     gone: u64,
-    spare: Vec<Vec<Captured>>,
-    /// What is sorted, see [`key`].
+    spare: Vec<Vec<S>>,
+    /// See [`key`]. The first so many are in order.
     keys: Vec<u128>,
+    sorted: usize,
     side_band: Vec<TimedSideBand>,
     complete: Vec<u64>,
     /// What is later is kept, whatever the workers say.
@@ -53,16 +79,16 @@ pub(super) struct Order {
 
 /// What [`Order::release`] gives out.
 #[derive(Debug)]
-pub(super) enum Released<'a> {
+pub(super) enum Released<'a, S = Captured> {
     SideBand(SideBand),
-    Sample(&'a Captured),
+    Sample(&'a S),
 }
 
 /// A sample's time, CPU and place as one number: 64 bits, 16 (of two CPUs that sample at the same ns a recording must give the
 /// same first), 24 for its chunk and 24 for its number in it.
-fn key(sample: &Sample, chunk: u64, at: usize) -> u128 {
+fn key(sample: &impl Timed, chunk: u64, at: usize) -> u128 {
     let place = (chunk & 0xff_ffff) << 24 | at as u64;
-    u128::from(sample.time) << 64 | u128::from(sample.cpu as u16) << 48 | u128::from(place)
+    u128::from(sample.time()) << 64 | u128::from(sample.cpu() as u16) << 48 | u128::from(place)
 }
 
 fn time_of(key: u128) -> u64 {
@@ -75,7 +101,7 @@ fn place_of(key: u128, gone: u64) -> (usize, usize) {
     (chunk as usize, key as usize & 0xff_ffff)
 }
 
-impl Order {
+impl<S: Timed> Order<S> {
     /// For so many workers, holding at most `limit` samples back.
     pub(super) fn new(workers: usize, limit: usize) -> Self {
         Self {
@@ -83,6 +109,7 @@ impl Order {
             gone: 0,
             spare: Vec::new(),
             keys: Vec::new(),
+            sorted: 0,
             side_band: Vec::new(),
             complete: vec![0; workers],
             hold: u64::MAX,
@@ -96,7 +123,7 @@ impl Order {
     }
 
     /// Takes a batch in.
-    pub(super) fn push(&mut self, mut batch: Batch) {
+    pub(super) fn push(&mut self, mut batch: Batch<S>) {
         self.take(&mut batch);
         if batch.samples.capacity() > 0 && self.spare.len() < SPARE {
             self.spare.push(batch.samples);
@@ -104,7 +131,7 @@ impl Order {
     }
 
     /// Takes what is in a batch, which can be filled again.
-    pub(super) fn take(&mut self, batch: &mut Batch) {
+    pub(super) fn take(&mut self, batch: &mut Batch<S>) {
         if let Some(mark) = self.complete.get_mut(batch.worker) {
             *mark = (*mark).max(batch.complete_until);
         }
@@ -122,12 +149,12 @@ impl Order {
         }
     }
 
-    fn take_chunk(&mut self, samples: &mut Vec<Captured>) {
+    fn take_chunk(&mut self, samples: &mut Vec<S>) {
         let samples = std::mem::replace(samples, self.spare.pop().unwrap_or_default());
         let chunk = self.gone + self.chunks.len() as u64;
-        for (at, Captured { sample, .. }) in samples.iter().enumerate() {
-            self.late += u64::from(sample.time < self.released);
-            self.first = self.first.min(sample.time);
+        for (at, sample) in samples.iter().enumerate() {
+            self.late += u64::from(sample.time() < self.released);
+            self.first = self.first.min(sample.time());
             self.keys.push(key(sample, chunk, at));
         }
         self.chunks.push_back(Chunk { left: samples.len(), samples });
@@ -167,10 +194,8 @@ impl Order {
     /// Gives out what is complete, oldest first, side-band before a sample of the same time.
     ///
     /// Where more is held back than the limit allows, the older half goes out early; what comes late is counted.
-    pub(super) fn release(&mut self, mut take: impl FnMut(Released<'_>)) {
-        // What one CPU sent is in order already, which a merge sort makes use of.
-        #[allow(clippy::stable_sort_primitive)]
-        self.keys.sort();
+    pub(super) fn release(&mut self, mut take: impl FnMut(Released<'_, S>)) {
+        self.sort();
         self.side_band.sort_by_key(|side| side.time);
         let mut until = self.mark();
         if self.is_full() {
@@ -200,6 +225,7 @@ impl Order {
                 }
             }
         }
+        self.sorted = self.keys.len();
         for side in sides {
             take(Released::SideBand(side.what));
         }
@@ -212,16 +238,28 @@ impl Order {
         }
     }
 
+    #[allow(clippy::stable_sort_primitive)] // What one CPU sent is in order already, which a merge sort makes use of.
+    fn sort(&mut self) {
+        let count = self.keys.len();
+        let (held, new) = self.keys.split_at_mut(self.sorted.min(count));
+        new.sort();
+        // What was held back is older than all that came since, most times.
+        if held.last() > new.first() && !new.is_empty() {
+            self.keys.sort();
+        }
+        self.sorted = count;
+    }
+
     /// Puts what is left into one chunk: a sample whose time lies far ahead would keep all chunks behind its own.
     fn compact(&mut self) {
         let gone = self.gone + self.chunks.len() as u64;
         let mut samples = Vec::with_capacity(self.keys.len());
         for key in &mut self.keys {
             let (chunk, at) = place_of(*key, self.gone);
-            let captured = self.chunks.get_mut(chunk).and_then(|chunk| chunk.samples.get_mut(at));
-            if let Some(Captured { sample, context }) = captured {
+            let sample = self.chunks.get_mut(chunk).and_then(|chunk| chunk.samples.get_mut(at));
+            if let Some(sample) = sample {
                 *key = self::key(sample, gone, samples.len());
-                samples.push(Captured { sample: *sample, context: context.take() });
+                samples.push(std::mem::take(sample));
             }
         }
         self.chunks.clear();
@@ -239,10 +277,7 @@ mod tests {
         let comm = |&time: &u64| TimedSideBand { time, what: SideBand::Lost { cpu: time as u32 } };
         Batch {
             worker,
-            samples: times
-                .iter()
-                .map(|&time| Captured { sample: Sample { time, ..Sample::default() }, context: None })
-                .collect(),
+            samples: times.iter().map(|&time| Captured { time, ..Captured::default() }).collect(),
             side_band: names.iter().map(comm).collect(),
             complete_until,
         }
@@ -256,7 +291,7 @@ mod tests {
         };
         order.release(|released| match released {
             Released::SideBand(what) => out.push(('n', name(what))),
-            Released::Sample(captured) => out.push(('s', captured.sample.time)),
+            Released::Sample(captured) => out.push(('s', captured.time)),
         });
         out
     }
@@ -338,10 +373,10 @@ mod tests {
         fn the_order_is_that_of_time_then_cpu_then_arrival(
             batches in proptest::collection::vec(proptest::collection::vec((0u64..50, 0u32..3), 0..20), 0..30)
         ) {
-            let mut order = Order::new(1, 1000);
+            let mut order = Order::<Sample>::new(1, 1000);
             let (mut expected, mut given, mut arrived) = (Vec::new(), Vec::new(), 0u64);
-            let mut take = |order: &mut Order| order.release(|released| if let Released::Sample(it) = released {
-                given.push((it.sample.time, it.sample.cpu, it.sample.record));
+            let mut take = |order: &mut Order<Sample>| order.release(|released| if let Released::Sample(it) = released {
+                given.push((it.time, it.cpu, it.record));
             });
             for (round, samples) in (0u64..).zip(&batches) {
                 // Each round is later than the one before by more than what is held back.
@@ -350,7 +385,7 @@ mod tests {
                     let time = (round * 25 + time) * STEP / 20;
                     let sample = Sample { time, cpu, record: arrived, ..Sample::default() };
                     expected.push((sample.time, cpu, arrived));
-                    Captured { sample, context: None }
+                    sample
                 });
                 let samples = captured.collect();
                 let complete_until = (round * 25 * STEP / 20).saturating_sub(1);

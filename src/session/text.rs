@@ -14,7 +14,7 @@ use crate::profile::script::Reader;
 use crate::resolve::Cgroups;
 use crate::sample::{Sample, ThreadIndex};
 use crate::sampler::loss::Loss;
-use crate::sampler::{Batch, Captured, SideBand, TimedSideBand};
+use crate::sampler::{Batch, SideBand, TimedSideBand};
 
 /// Threads and cgroups of lines that are remembered by number.
 const MAX_NUMBERED: usize = 1 << 20;
@@ -75,7 +75,7 @@ pub(super) fn replay(
     mut stop: impl FnMut() -> bool,
 ) -> io::Result<Outcome> {
     let mut text = Text {
-        order: Order::new(1, memory / 4 / size_of::<Captured>()),
+        order: Order::new(1, memory / 4 / size_of::<Sample>()),
         numbers: Numbers::default(),
         cgroups: Cgroups::recorded(),
         hints: recorded.is_some().then(Hints::default),
@@ -114,7 +114,7 @@ pub(super) fn replay(
 
 /// A replay at work.
 struct Text {
-    order: Order,
+    order: Order<Sample>,
     numbers: Numbers,
     cgroups: Cgroups,
     /// Where there are any.
@@ -141,7 +141,7 @@ impl Text {
                     };
                     if self.is_wanted(&sample) {
                         self.span = (self.span.0.min(sample.time), self.span.1.max(sample.time));
-                        batch.samples.push(Captured { sample, context: None });
+                        batch.samples.push(sample);
                     }
                 }
                 Ok(None) => {
@@ -194,7 +194,7 @@ impl Text {
                 hints.event(time, pid, tid, hint);
             }
             (Released::SideBand(_), _) => {}
-            (Released::Sample(Captured { sample, .. }), hints) => {
+            (Released::Sample(sample), hints) => {
                 let hint = hints.as_mut().and_then(|hints| hints.of_sample(sample.pid, sample.tid));
                 *records += 1;
                 let sample = Sample { record: *records, hint, ..*sample };

@@ -214,9 +214,12 @@ impl<R: Read + Seek> PerfData<R> {
     }
 
     /// The next header; at the end of the file there is what the stream kept back.
+    #[inline]
     pub(super) fn next_header(&mut self) -> Result<Option<Header>, PerfDataError> {
-        let header = self.next_in_file()?;
-        let Some(mut inflate) = self.inflate.take_if(|_| header.is_none()) else { return Ok(header) };
+        if let Some(header) = self.next_in_file()? {
+            return Ok(Some(header));
+        }
+        let Some(mut inflate) = self.inflate.take() else { return Ok(None) };
         let mut records = Vec::new();
         inflate.finish(&mut records);
         // The file ends within this record.
