@@ -8,6 +8,8 @@ ARGS ?=
 FUZZ_SECONDS ?= 30
 KERNELS ?= bookworm trixie sid
 SHARE = $(DESTDIR)$(PREFIX)/share
+# The manual pages bear the date of the last commit, where this is a checkout, and never that of the build.
+MAN_DATE = $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null))
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 
 # Where rustup puts cargo, which a fresh shell may not know yet.
@@ -53,7 +55,7 @@ install: build ## Install binary, manual pages and completions under PREFIX (/us
 	install -D -m 755 $(TARGET)/release/scxprof $(DESTDIR)$(PREFIX)/bin/scxprof
 	install -d $(SHARE)/man/man1 $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions \
 		$(SHARE)/fish/vendor_completions.d
-	$(TARGET)/release/scxprof man $(SHARE)/man/man1
+	SOURCE_DATE_EPOCH=$(MAN_DATE) $(TARGET)/release/scxprof man $(SHARE)/man/man1
 	$(TARGET)/release/scxprof completions bash >$(SHARE)/bash-completion/completions/scxprof
 	$(TARGET)/release/scxprof completions zsh >$(SHARE)/zsh/site-functions/_scxprof
 	$(TARGET)/release/scxprof completions fish >$(SHARE)/fish/vendor_completions.d/scxprof.fish

@@ -47,7 +47,8 @@ tree=$dist/$name
 rm -rf "$tree"
 mkdir -p "$tree/man/man1" "$tree/completions" "$tree/licences"
 cp "$binary" README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT "$tree/"
-"$binary" man "$tree/man/man1"
+# They bear the date of the last commit, where this is a checkout, and never that of the build.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || true)} "$binary" man "$tree/man/man1"
 "$binary" completions bash >"$tree/completions/scxprof"
 "$binary" completions zsh >"$tree/completions/_scxprof"
 "$binary" completions fish >"$tree/completions/scxprof.fish"

@@ -1,0 +1,153 @@
+//! What the manual pages say beyond `--help`.
+
+/// A tag and what it stands for.
+type Entry = (&'static str, &'static str);
+
+/// What one page has of its own; `` `this` `` becomes bold.
+pub(super) struct Page {
+    /// Paragraphs.
+    pub(super) description: &'static [&'static str],
+    /// Whether it samples, and so has sources.
+    pub(super) samples: bool,
+    pub(super) environment: &'static [Entry],
+    pub(super) files: &'static [Entry],
+    /// Pages beside our own.
+    pub(super) see_also: &'static [&'static str],
+}
+
+pub(super) const SOURCES: &[Entry] = &[
+    ("auto", "The first of the following that works here, with a line why an earlier one did not."),
+    (
+        "pebs",
+        "Intel's mem-loads of every core PMU (`--stores` adds stores): loads with address, latency and where the data \
+         came from.",
+    ),
+    (
+        "ibs",
+        "AMD's ibs_op, without the ops that access no memory: loads and stores; no latency for stores and for hits in \
+         the first cache.",
+    ),
+    (
+        "timer",
+        "The scheduler's tick, else a clock of its own (`--freq`). The operands around the interrupted instruction are \
+         recovered from the code: loads and stores of running user code, on x86-64, on plain cloud VMs too; not those \
+         of the kernel, nor thread-local or gathered ones.",
+    ),
+    (
+        "faults",
+        "Minor page faults, the first touches of pages: sharing between processes, not between the threads of one.",
+    ),
+];
+
+const NO_COLOR: Entry = ("NO_COLOR", "Where it is set and not empty nothing is printed in colour");
+const COLUMNS: Entry = ("COLUMNS", "How wide `--help` is where stdout is no terminal");
+const HOME: Entry = ("HOME", "Where perf's cache of files is, whose functions are named");
+const PATH: Entry = ("PATH", "Where COMMAND is looked for");
+const TMPDIR: Entry = ("TMPDIR", "Where an archive is unpacked while it is read [default: /tmp]");
+
+const PARANOID: Entry = (
+    "/proc/sys/kernel/perf_event_paranoid",
+    "What may be sampled without CAP_PERFMON; perf_event_open(2) has its values.",
+);
+const PMUS: Entry = ("/sys/bus/event_source/devices", "The PMUs and their events");
+const TRACING: Entry = ("/sys/kernel/tracing", "The tracepoint of the scheduler's tick");
+const BPFFS: Entry = ("/sys/fs/bpf", "Where the maps of `--hints-map` are pinned as a rule");
+const PERF_MAP: Entry = ("/tmp/perf-PID.map", "The functions that a JIT compiler wrote down");
+const CACHE: Entry = ("~/.debug", "perf's cache of files by build id, where functions are named");
+const DEBUG: Entry = ("/usr/lib/debug", "Symbols that were stripped off, by build id or debug link");
+
+const ALL: Page = Page {
+    description: &[
+        "Samples memory accesses on every CPU through perf_event_open(2), joins each with the thread's name, its cgroup \
+         and the memory that was touched, and groups the threads that share more memory than chance explains. What it \
+         prints is what a sched_ext scheduler loads: cells (cgroups) and subcells (thread names) that should share a \
+         set of CPUs. It needs no perf(1), and writes nothing to disk unless asked.",
+        "Sampling the whole host takes root, CAP_PERFMON or kernel.perf_event_paranoid 0; your own processes can be \
+         sampled up to a level of 2. `scxprof doctor` says what a host allows, and why not more.",
+    ],
+    samples: false,
+    environment: &[NO_COLOR, COLUMNS],
+    files: &[],
+    see_also: &["perf(1)", "perf_event_open(2)", "capabilities(7)"],
+};
+
+const RUN: Page = Page {
+    description: &[
+        "Samples the host, a process, a cgroup or a command, and prints the configuration for scx_mitosis or, with \
+         `--target layered`, for scx_layered. The configuration goes to stdout or to FILE, all else to stderr.",
+        "Ctrl-C or SIGTERM ends the capture, and what was found is printed still. What the kernel refuses is left out \
+         and said; every sample that is lost is counted and said. A thread with too few samples, or one whose name \
+         cannot be told from that of a thread of another group, stays in `rest`.",
+    ],
+    samples: true,
+    environment: &[HOME, PATH, NO_COLOR],
+    files: &[PARANOID, PMUS, TRACING, BPFFS, PERF_MAP, CACHE, DEBUG],
+    see_also: &["perf-mem(1)", "perf_event_open(2)", "capabilities(7)"],
+};
+
+const RECORD: Page = Page {
+    description: &[
+        "Writes what `scxprof run` samples to a directory, and packs that into an archive. Its `perf.data` opens with \
+         perf(1) too. While it is written the profile has a name that begins with a dot.",
+        "Ctrl-C or SIGTERM ends the recording, and the profile is whole.",
+    ],
+    samples: true,
+    environment: &[HOME, PATH, NO_COLOR],
+    files: &[PARANOID, PMUS, TRACING, BPFFS],
+    see_also: &["perf-record(1)", "perf-script(1)", "perf_event_open(2)", "capabilities(7)"],
+};
+
+const PROCESS: Page = Page {
+    description: &[
+        "Reads a profile of `scxprof record`, a perf.data of perf's own (compressed ones too) or the text of `perf \
+         script`, and writes a line of JSON for each access. It needs neither perf nor the host that was recorded.",
+    ],
+    samples: false,
+    environment: &[HOME, TMPDIR, NO_COLOR],
+    files: &[PERF_MAP, CACHE, DEBUG],
+    see_also: &["perf-script(1)"],
+};
+
+const EXTRACT: Page = Page {
+    description: &[
+        "Reads what `scxprof process` reads, or the lines that it wrote, and prints the configuration: from a profile \
+         the same that `scxprof run` would have printed, byte for byte. It needs neither perf nor the host that was \
+         recorded.",
+    ],
+    samples: false,
+    environment: &[HOME, TMPDIR, NO_COLOR],
+    files: &[PERF_MAP, CACHE, DEBUG],
+    see_also: &["perf-mem(1)"],
+};
+
+const DOCTOR: Page = Page {
+    description: &[
+        "Tries each source as a run would and says what works here, what does not, why, and what would help. With \
+         `--self-test` it samples a load of its own, compares, and prints a block for a bug report.",
+    ],
+    samples: false,
+    environment: &[NO_COLOR],
+    files: &[PARANOID, PMUS, TRACING],
+    see_also: &["perf_event_open(2)", "capabilities(7)"],
+};
+
+const COMPLETIONS: Page = Page {
+    description: &["Prints a script that makes a shell complete the command line of scxprof."],
+    samples: false,
+    environment: &[],
+    files: &[],
+    see_also: &[],
+};
+
+/// Of a subcommand, or of the command itself.
+pub(super) fn of(subcommand: &str) -> &'static Page {
+    match subcommand {
+        "run" => &RUN,
+        "record" => &RECORD,
+        "process" => &PROCESS,
+        "extract" => &EXTRACT,
+        "doctor" => &DOCTOR,
+        "completions" => &COMPLETIONS,
+        _ => &ALL,
+    }
+}
