@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 
 /// Builds the archive as `make dist` does, but faster; gives the directory that was packed. `None` where this machine
 /// has no static C library.
@@ -71,6 +73,54 @@ impl Drop for Mount {
     }
 }
 
+/// What `doctor` finds with BPF, each row as JSON.
+fn bpf_rows(binary: &Path) -> Vec<serde_json::Value> {
+    let output = Command::new(binary).args(["doctor", "--json"]).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let rows = report["checks"].as_array().unwrap().iter();
+    rows.filter(|row| row["group"] == "bpf").cloned().collect()
+}
+
+/// The BPF programs are built in, and the kernel takes of them what it takes of those of this build.
+fn bpf_is_built_in(binary: &Path) {
+    let rows = bpf_rows(binary);
+    assert!(rows.iter().any(|row| row["name"] == "hints-syscall"), "{rows:?}");
+    let not_built = scxprof::bpf::HintsError::NotBuilt.to_string();
+    assert!(rows.iter().all(|row| !row["why"].as_str().unwrap().contains(&not_built)), "{rows:?}");
+    if cfg!(feature = "bpf") {
+        assert_eq!(rows, bpf_rows(Path::new(SCXPROF)));
+    }
+}
+
+/// A recording of this build gives the same configuration, report and lines with `binary`, to the byte.
+fn reads_what_this_build_recorded(test: &str, binary: &Path) {
+    let dir = tempfile::tempdir().unwrap();
+    let profile = dir.path().join("p.tar.gz");
+    let mut record = Command::new(SCXPROF);
+    record.args(["record", "--source", "faults", "--max-loss", "100", "-o"]).arg(dir.path().join("p"));
+    let load = "for i in 1 2 3 4; do dd if=/dev/zero of=/dev/null bs=2M count=2 2>/dev/null & done; wait";
+    let output = record.args(["--", "sh", "-c", load]).output().unwrap();
+    if output.status.code() == Some(3) {
+        return println!("SKIP: {test}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    assert!(output.status.success(), "{output:?}");
+    let [ours, theirs] = [Path::new(SCXPROF), binary].map(|program| {
+        let report = dir.path().join("report.json");
+        let extract = ["extract", "-v", "--max-loss", "100", "--report"].map(OsStr::new);
+        let extracted =
+            Command::new(program).args(extract).arg(&report).arg("-f").arg(&profile).env("TMPDIR", dir.path()).output();
+        let extracted = extracted.unwrap();
+        assert!(extracted.stdout.starts_with(b"["), "{extracted:?}");
+        let processed = Command::new(program).args(["process", "-f"]).arg(&profile).output().unwrap();
+        assert!(processed.status.success(), "{processed:?}");
+        let out = dir.path().join("p.tar.gz.out");
+        let lines = fs::read(out.join("perf.jsonl")).unwrap();
+        fs::remove_dir_all(out).unwrap();
+        (extracted.stdout, extracted.stderr, fs::read(&report).unwrap(), lines)
+    });
+    assert!(ours == theirs, "{ours:?}\n{theirs:?}");
+}
+
 #[test]
 fn the_archive_runs_where_there_is_nothing_else() {
     let test = "the_archive_runs_where_there_is_nothing_else";
@@ -80,6 +130,8 @@ fn the_archive_runs_where_there_is_nothing_else() {
         assert!(fs::metadata(tree.join(file)).unwrap().len() > 0, "{file}");
     }
     assert!(tree.join("licences/clap").read_dir().unwrap().next().is_some());
+    bpf_is_built_in(&tree.join("scxprof"));
+    reads_what_this_build_recorded(test, &tree.join("scxprof"));
     // SAFETY: takes nothing and cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         println!("SKIP: {test}: a root directory of its own takes root");
