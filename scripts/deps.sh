@@ -72,28 +72,17 @@ install() {
     esac
 }
 
-# need TOOL: installs it, or says in one line what to do.
-need() {
-    local with
-    has "$1" && return
-    with=$(manager)
-    say "$1 is missing, installing it${with:+ with $with}"
-    if ! install "$1" || ! has "$1"; then
-        say "please install $1${with:+ (package $(package "$1" "$with"))}, then run the command again"
-        exit 1
-    fi
-}
-
 # has_library NAME: true where programs can be linked with it, which takes its -dev package.
 has_library() { echo "int main(void) { return 0; }" | cc -x c - -o /dev/null "-l$1" 2>/dev/null; }
 
-# need_library PACKAGE NAME: installs it with what is needed to build with it, or says in one line what to do.
-need_library() {
-    local with
-    has_library "$2" && return
+# need NAME [LIBRARY]: installs the tool, or what is needed to build with the library, or says in one line what to do.
+need() {
+    local with here=(has "$1")
+    [ $# -eq 1 ] || here=(has_library "$2")
+    "${here[@]}" && return
     with=$(manager)
     say "$1 is missing, installing it${with:+ with $with}"
-    if ! install "$1" || ! has_library "$2"; then
+    if ! install "$1" || ! "${here[@]}"; then
         say "please install $1${with:+ (package $(package "$1" "$with"))}, then run the command again"
         exit 1
     fi
@@ -144,8 +133,8 @@ need cc
 # For the BPF programs of task hints; `cargo build --no-default-features` does without.
 need clang
 need pkg-config
-need_library libelf elf
-need_library zlib z
+need libelf elf
+need zlib z
 need_rust
 case "${1:-}" in
     test)

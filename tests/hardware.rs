@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use perf_event_open_sys::bindings::perf_event_attr;
 use scxprof::resolve::topology::online_cpus;
-use scxprof::resolve::Roots;
+use scxprof::resolve::{Error, Roots};
 use scxprof::sampler::attr::{leader, sampling, Scope};
 use scxprof::sampler::hardware::{ibs, pebs};
 use scxprof::sampler::plan::{Plan, Planned};
@@ -346,7 +346,9 @@ fn why_there_is_no_event() {
 fn sysfs_that_is_not_as_the_kernel_writes_it() {
     let tree = |text: &str| Pmus::read(sysfs::tree(text).path());
     let path_of = |error: &PmuError| match error {
-        PmuError::Read { path, .. } | PmuError::Parse { path, .. } | PmuError::NoTerm { path, .. } => path.clone(),
+        PmuError::File(Error::Read { path, .. } | Error::Parse { path, .. }) | PmuError::NoTerm { path, .. } => {
+            path.clone()
+        }
         other => panic!("{other}"),
     };
     for (text, file) in [

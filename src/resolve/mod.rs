@@ -94,7 +94,7 @@ pub enum Error {
 }
 
 /// The bytes of a file.
-fn read(path: &Path) -> Result<Vec<u8>, Error> {
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Error> {
     fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })
 }
 

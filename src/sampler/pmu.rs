@@ -6,12 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::resolve::topology::parse_cpu_list;
+use crate::resolve::{self, topology::parse_cpu_list};
 
 mod offer;
 
@@ -24,24 +23,9 @@ pub const DEVICES: &str = "bus/event_source/devices";
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PmuError {
-    /// A file or directory cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The errno and its text.
-        source: io::Error,
-    },
-    /// A file does not hold what the kernel writes there.
-    #[error("{} holds {text:?}: {reason}", path.display())]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// What it holds.
-        text: String,
-        /// What was expected.
-        reason: &'static str,
-    },
+    /// A file that cannot be read, or does not hold what the kernel writes there.
+    #[error(transparent)]
+    File(#[from] resolve::Error),
     /// A term that the PMU does not have.
     #[error("{} does not exist, so the PMU has no term \"{term}\"", path.display())]
     NoTerm {
@@ -153,12 +137,12 @@ impl Pmu {
     /// Reads the PMU in `dir`.
     ///
     /// # Errors
-    /// [`PmuError::Read`] and [`PmuError::Parse`] for `type`, `cpus` and `cpumask`; files of terms are looked at when they
+    /// [`PmuError::File`] for `type`, `cpus` and `cpumask`; files of terms are looked at when they
     /// are used.
     pub fn read(dir: &Path) -> Result<Self, PmuError> {
         let path = dir.join("type");
         let kind = read(&path)?;
-        let kind = digits(&kind).ok_or(PmuError::Parse { path, text: kind, reason: "expected a number" })?;
+        let kind = digits(&kind).ok_or(resolve::Error::Parse { path, text: kind, reason: "expected a number" })?;
         Ok(Self {
             name: dir.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             dir: dir.to_owned(),
@@ -180,12 +164,12 @@ impl Pmu {
     /// The bits of a term.
     ///
     /// # Errors
-    /// [`PmuError::NoTerm`], or [`PmuError::Parse`] for a file that describes no bits.
+    /// [`PmuError::NoTerm`], or [`PmuError::File`] for one that describes no bits.
     pub fn field(&self, term: &str) -> Result<Field, PmuError> {
         let path = self.dir.join("format").join(term);
         let Some(text) = self.format.get(term) else { return Err(PmuError::NoTerm { path, term: term.to_owned() }) };
         let reason = "expected bits such as config1:0-15";
-        Field::parse(text).ok_or_else(|| PmuError::Parse { path, text: text.clone(), reason })
+        Ok(Field::parse(text).ok_or_else(|| resolve::Error::Parse { path, text: text.clone(), reason })?)
     }
 
     /// Sets a term; the value it had is replaced (perf ORs the two: its ldlat=30 over the 3 of sysfs reads 31).
@@ -217,7 +201,7 @@ impl Pmu {
                 Some(hex) if !hex.starts_with('+') => u64::from_str_radix(hex, 16).ok(),
                 _ => digits(value),
             };
-            let value = parsed.ok_or_else(|| PmuError::Parse {
+            let value = parsed.ok_or_else(|| resolve::Error::Parse {
                 path: self.dir.join("events").join(name),
                 text: terms.clone(),
                 reason: "expected terms such as event=0xcd,umask=0x1",
@@ -263,8 +247,8 @@ impl Pmus {
 }
 
 /// The names in a directory, sorted; PMUs and their files have names in ASCII.
-fn names(dir: &Path) -> Result<Vec<String>, PmuError> {
-    let error = |source| PmuError::Read { path: dir.to_owned(), source };
+fn names(dir: &Path) -> Result<Vec<String>, resolve::Error> {
+    let error = |source| resolve::Error::Read { path: dir.to_owned(), source };
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).map_err(error)? {
         names.extend(entry.map_err(error)?.file_name().into_string());
@@ -273,15 +257,12 @@ fn names(dir: &Path) -> Result<Vec<String>, PmuError> {
     Ok(names)
 }
 
-fn read(path: &Path) -> Result<String, PmuError> {
-    match fs::read(path) {
-        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).trim().to_owned()),
-        Err(source) => Err(PmuError::Read { path: path.to_owned(), source }),
-    }
+fn read(path: &Path) -> Result<String, resolve::Error> {
+    Ok(String::from_utf8_lossy(&resolve::read(path)?).trim().to_owned())
 }
 
 /// The files of a directory with what they hold; none where there is no such directory.
-fn texts(dir: &Path) -> Result<BTreeMap<String, String>, PmuError> {
+fn texts(dir: &Path) -> Result<BTreeMap<String, String>, resolve::Error> {
     if !dir.is_dir() {
         return Ok(BTreeMap::new());
     }
@@ -293,14 +274,14 @@ fn texts(dir: &Path) -> Result<BTreeMap<String, String>, PmuError> {
     Ok(texts)
 }
 
-fn cpu_list(path: &Path) -> Result<Option<Vec<u32>>, PmuError> {
+fn cpu_list(path: &Path) -> Result<Option<Vec<u32>>, resolve::Error> {
     let text = match read(path) {
-        Err(PmuError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(resolve::Error::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         text => text?,
     };
     let reason = "expected a list of CPUs such as 0-3,7";
     let list = parse_cpu_list(text.as_bytes());
-    list.map(Some).ok_or_else(|| PmuError::Parse { path: path.to_owned(), text, reason })
+    list.map(Some).ok_or_else(|| resolve::Error::Parse { path: path.to_owned(), text, reason })
 }
 
 #[cfg(test)]

@@ -389,16 +389,22 @@ mod tests {
     use crate::config::GroupOptions;
     use crate::resolve::Roots;
 
-    /// Worker 0 shares with workers 1 and 2 under hint 1 and with 3 and 4 under hint 2; its stack is its own under both.
-    #[test]
-    fn a_thread_under_two_hints_is_two_classes() {
+    /// A hierarchy with nothing in it.
+    fn no_cgroups() -> (tempfile::TempDir, Cgroups) {
         let dir = tempfile::tempdir().unwrap();
         let (proc, cgroup) = (dir.path().join("proc"), dir.path().join("cgroup"));
         fs::create_dir_all(proc.join("self")).unwrap();
         fs::create_dir(&cgroup).unwrap();
         fs::write(proc.join("self/cgroup"), "0::/\n").unwrap();
         fs::write(proc.join("self/mountinfo"), "").unwrap();
-        let mut cgroups = Cgroups::new(&Roots { proc, cgroup: Some(cgroup), ..Roots::default() }).unwrap();
+        let cgroups = Cgroups::new(&Roots { proc, cgroup: Some(cgroup), ..Roots::default() }).unwrap();
+        (dir, cgroups)
+    }
+
+    /// Worker 0 shares with workers 1 and 2 under hint 1 and with 3 and 4 under hint 2; its stack is its own under both.
+    #[test]
+    fn a_thread_under_two_hints_is_two_classes() {
+        let (_dir, mut cgroups) = no_cgroups();
         let groups = Groups::new(&GroupOptions::default()).unwrap();
         let mut decider = Decider::new(groups, Source::Timer, 12 << 20).use_hints();
         let mut rng = crate::cluster::truth::Rng::new(7);
@@ -455,14 +461,7 @@ mod tests {
 
     #[test]
     fn a_path_that_comes_late_is_taken() {
-        let dir = tempfile::tempdir().unwrap();
-        let (proc, cgroup) = (dir.path().join("proc"), dir.path().join("cgroup"));
-        fs::create_dir_all(proc.join("self")).unwrap();
-        fs::create_dir(&cgroup).unwrap();
-        fs::write(proc.join("self/cgroup"), "0::/\n").unwrap();
-        fs::write(proc.join("self/mountinfo"), "").unwrap();
-        let roots = Roots { proc, cgroup: Some(cgroup), ..Roots::default() };
-        let mut cgroups = Cgroups::new(&roots).unwrap();
+        let (_dir, mut cgroups) = no_cgroups();
         let groups =
             Groups::new(&GroupOptions { cells: vec!["db=/db$".to_owned()], ..GroupOptions::default() }).unwrap();
         let mut decider = Decider::new(groups, Source::Faults, 1 << 20);
