@@ -75,7 +75,7 @@ fn wrong_usage_is_2_and_says_what_is_wrong() {
         (&["-p", "4194399"], "no such process"),
         (&["-p", "x"], "invalid value 'x' for '--pid"),
         (&["--cgroup", "/no/such/cgroup"], "no cgroup \"/no/such/cgroup\""),
-        (&["--cell", "db=("], "--cell number 1"),
+        (&["--cell", "db=("], "--cell: cell number 1"),
         (&["--cell", "nothing"], "is not NAME=REGEX"),
         (&["--workload-cgroup-regex", "["], "--workload-cgroup-regex"),
         (&["--mmap-pages", "3"], "must be a power of two"),
@@ -167,7 +167,8 @@ fn loss_over_the_limit_is_4_and_the_result_is_printed() {
         return;
     }
     expect(&output, 4, "of the samples were lost, more than --max-loss 0");
-    assert!(text(&output.stderr).contains("lost in full rings (raise --mmap-pages)"));
+    assert!(text(&output.stderr).contains("lost in full rings (larger ones help)"));
+    assert!(text(&output.stderr).contains("--mmap-pages"));
     assert!(!output.stdout.is_empty());
     let mut allowed = arguments.to_vec();
     allowed[3] = "100";

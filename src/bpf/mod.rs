@@ -308,7 +308,7 @@ impl HintCounts {
     pub fn lines(&self) -> Vec<String> {
         let Counts { dropped, missed, unreadable, outside_pid_namespace, .. } = self.counts;
         crate::sampler::loss::sentences(&[
-            (dropped, "hints lost in a full ring (raise --hints-map-ring-sz)"),
+            (dropped, "hints lost in a full ring (a larger one helps)"),
             (missed, "times that a hint may have been missed; all tasks were asked again"),
             (unreadable, "hints whose value could not be read"),
             (outside_pid_namespace, "hints of tasks outside this pid namespace (run with --pid=host to see them)"),

@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::command::Held;
 use super::hints::HintArgs;
 use super::source::{self, SourceArgs};
-use super::{percent, seconds, Failure};
+use super::{decision, percent, seconds, Failure};
 use crate::resolve::{topology, Roots};
 use crate::sampler::open::sysctl;
 use crate::sampler::Target;
@@ -131,7 +131,8 @@ pub(super) fn start(builder: Builder<'static>, held: Option<&Held>) -> Result<Se
         CaptureError::Start(error) => source::failure_of(error),
         CaptureError::NoProcess(error) => Failure::Usage(anyhow!("-p {error}")),
         CaptureError::NoCgroup(error) => Failure::Usage(anyhow!("--cgroup: {error}")),
-        CaptureError::Groups(_) | CaptureError::BatchedRecording => Failure::Usage(error.into()),
+        CaptureError::Groups(error) => decision::wrong_groups(&error),
+        error @ CaptureError::BatchedRecording => Failure::Usage(error.into()),
         error => Failure::Unsupported(error.into()),
     })
 }

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::output::Output;
 use super::{hints, names, percent, Failure};
-use crate::config::{self, GroupOptions, Groups};
+use crate::config::{self, GroupOptions, Groups, GroupsError};
 use crate::profile::Meta;
 use crate::resolve::{topology, Roots};
 use crate::sample::Source;
@@ -89,7 +89,7 @@ impl DecisionArgs {
 
     /// What takes the samples of a profile, with so many bytes for all of it.
     pub(super) fn decider(&self, source: Source, memory: usize, verbose: u8) -> Result<Decider, Failure> {
-        let groups = Groups::new(&self.groups()).map_err(|error| Failure::Usage(error.into()))?;
+        let groups = Groups::new(&self.groups()).map_err(|error| wrong_groups(&error))?;
         let mut decider = Decider::new(groups, source, memory);
         if self.names_code(verbose) {
             decider = decider.keep_code();
@@ -150,12 +150,30 @@ pub(super) fn report(verbose: u8, sampled: &Sampled) {
     if let Some(hints) = &outcome.hints {
         hints::report(hints, verbose);
     }
-    let left_out = if verbose > 0 || outcome.accesses == 0 { loss.left_out() } else { Vec::new() };
+    say_loss(&loss, verbose > 0 || outcome.accesses == 0);
+    if loss.lost() > 0 || verbose > 0 {
+        say!("scxprof: {:.3} % of the samples were lost ({} of {})", loss.percent(), loss.lost(), loss.happened());
+    }
+}
+
+/// What is wrong with the options that name the groups.
+pub(super) fn wrong_groups(error: &GroupsError) -> Failure {
+    let option = match error {
+        GroupsError::Regex { option, .. } if option == "allotment" => "--workload-allotment-cgroup-regex",
+        GroupsError::Regex { option, .. } if option == "workload" => "--workload-cgroup-regex",
+        _ => "--cell",
+    };
+    Failure::Usage(anyhow!("{option}: {error}"))
+}
+
+/// Says what was lost, and what was `left_out` where that is wanted.
+pub(super) fn say_loss(loss: &Loss, left_out: bool) {
+    let left_out = if left_out { loss.left_out() } else { Vec::new() };
     for line in left_out.into_iter().chain(loss.lines()) {
         say!("scxprof: {line}");
     }
-    if loss.lost() > 0 || verbose > 0 {
-        say!("scxprof: {:.3} % of the samples were lost ({} of {})", loss.percent(), loss.lost(), loss.happened());
+    if loss.ring_full > 0 {
+        say!("scxprof: --mmap-pages of run and record makes the rings larger");
     }
 }
 

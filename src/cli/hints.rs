@@ -69,6 +69,9 @@ pub(super) fn report(hints: &HintCounts, verbose: u8) {
     for line in hints.lines() {
         say!("scxprof: {line}");
     }
+    if counts.dropped > 0 {
+        say!("scxprof: --hints-map-ring-sz makes the hints' ring larger");
+    }
     if hints.above_limit > 0 {
         say!("scxprof: {} hints above {MAX_HINT}, which schedulers ignore", hints.above_limit);
     }

@@ -10,7 +10,7 @@ use clap::Args;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::filter::{Filter, FilterArgs, Filtered};
-use super::{names, Failure};
+use super::{decision, names, Failure};
 use crate::profile::{jsonl, record_name, PerfData, Profile, ProfileError};
 use crate::resolve::{symbolize, Cgroups};
 use crate::sample::{CodeAddr, Sample, Source};
@@ -270,9 +270,7 @@ fn report(args: &ProcessArgs, lines: &Lines) {
     if profile.source() == Source::Timer && filtered_out == 0 && nothing > 0 {
         say!("scxprof: {nothing} gave no address");
     }
-    for line in outcome.loss.left_out().into_iter().chain(outcome.loss.lines()) {
-        say!("scxprof: {line}");
-    }
+    decision::say_loss(&outcome.loss, true);
     if profile.meta.is_none() {
         // The lines that are written have these fields, and do not say that nobody knew.
         for line in &outcome.notes {

@@ -196,8 +196,5 @@ fn report(verbose: u8, outcome: &Outcome) {
     if verbose > 0 {
         say!("Sampled {:.1} s: {events} events, {samples} samples, {accesses} accesses", duration.as_secs_f64());
     }
-    let left_out = if verbose > 0 || *accesses == 0 { loss.left_out() } else { Vec::new() };
-    for line in left_out.into_iter().chain(loss.lines()) {
-        say!("scxprof: {line}");
-    }
+    decision::say_loss(loss, verbose > 0 || *accesses == 0);
 }

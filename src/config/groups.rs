@@ -20,11 +20,11 @@ pub type GroupIndex = usize;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupOptions {
-    /// `--cell NAME=REGEX`, as given and in order.
+    /// Cells of one's own, each as `NAME=REGEX`, in order.
     pub cells: Vec<String>,
-    /// `--workload-allotment-cgroup-regex`.
+    /// The cgroups of allotments, in place of [`ALLOTMENT_REGEX`].
     pub allotment: Option<String>,
-    /// `--workload-cgroup-regex`.
+    /// The cgroup of all workload, in place of the one that contains `workload.slice`.
     pub workload: Option<String>,
 }
 
@@ -32,26 +32,26 @@ pub struct GroupOptions {
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GroupsError {
-    /// A `--cell` without `=`.
-    #[error("--cell number {position}, \"{given}\", is not NAME=REGEX")]
+    /// A cell without `=`.
+    #[error("cell number {position}, \"{given}\", is not NAME=REGEX")]
     NotNameAndRegex {
-        /// Which `--cell`, counted from 1.
+        /// Which cell, counted from 1.
         position: usize,
         /// What was given.
         given: String,
     },
-    /// A `--cell` without a name.
-    #[error("--cell number {position}, \"{given}\", has no name before the \"=\"")]
+    /// A cell without a name.
+    #[error("cell number {position}, \"{given}\", has no name before the \"=\"")]
     EmptyName {
-        /// Which `--cell`, counted from 1.
+        /// Which cell, counted from 1.
         position: usize,
         /// What was given.
         given: String,
     },
     /// A name that another cell has.
-    #[error("--cell number {position} takes the name \"{name}\", which {taken_by} already has")]
+    #[error("cell number {position} takes the name \"{name}\", which {taken_by} already has")]
     DuplicateName {
-        /// Which `--cell`, counted from 1.
+        /// Which cell, counted from 1.
         position: usize,
         /// The name.
         name: String,
@@ -61,7 +61,7 @@ pub enum GroupsError {
     /// A regular expression that does not compile.
     #[error("{option}: the regular expression \"{regex}\" is wrong{}: {reason}", at(.offset.as_ref()))]
     Regex {
-        /// The option it came from, with its number where it can be repeated.
+        /// The field of [`GroupOptions`] it came from; of a cell its number.
         option: String,
         /// The expression.
         regex: String,
@@ -127,7 +127,7 @@ pub struct Groups {
 impl Groups {
     /// The groups: the `--cell`s in their order, then `allotment`, `workload.slice` and `rest`.
     ///
-    /// `--cell` replaces none of the three: it stands before them, so it wins, and a group without samples is not
+    /// A cell of [`GroupOptions`] replaces none of the three: it stands before them, so it wins, and a group without samples is not
     /// written. The names of the three cannot be used again.
     ///
     /// # Errors
@@ -143,19 +143,19 @@ impl Groups {
                 return Err(GroupsError::EmptyName { position, given: given.clone() });
             }
             let taken_by = match specs.iter().position(|spec| spec.name == name) {
-                Some(other) => Some(format!("--cell number {}", other + 1)),
+                Some(other) => Some(format!("cell number {}", other + 1)),
                 None => [ALLOTMENT, WORKLOAD_SLICE, REST].contains(&name).then(|| "a built-in cell".to_owned()),
             };
             if let Some(taken_by) = taken_by {
                 return Err(GroupsError::DuplicateName { position, name: name.to_owned(), taken_by });
             }
-            let matcher = compile(&format!("--cell number {position}"), regex)?;
+            let matcher = compile(&format!("cell number {position}"), regex)?;
             specs.push(GroupSpec { name: name.to_owned(), matcher });
         }
         let allotment = options.allotment.as_deref().unwrap_or(ALLOTMENT_REGEX);
-        let allotment = compile("--workload-allotment-cgroup-regex", allotment)?;
+        let allotment = compile("allotment", allotment)?;
         let workload = match &options.workload {
-            Some(regex) => compile("--workload-cgroup-regex", regex)?,
+            Some(regex) => compile("workload", regex)?,
             None => CgroupMatcher::Contains(WORKLOAD_SLICE.to_owned()),
         };
         specs.push(GroupSpec { name: ALLOTMENT.to_owned(), matcher: allotment });
@@ -304,21 +304,21 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_in_one_sentence() {
         let said = |cells: &[&str]| with_cells(cells).unwrap_err().to_string();
-        assert_eq!(said(&["a"]), "--cell number 1, \"a\", is not NAME=REGEX");
-        assert_eq!(said(&["a=x", "=x"]), "--cell number 2, \"=x\", has no name before the \"=\"");
-        assert_eq!(said(&["a=x", "a=y"]), "--cell number 2 takes the name \"a\", which --cell number 1 already has");
-        assert_eq!(said(&["rest=x"]), "--cell number 1 takes the name \"rest\", which a built-in cell already has");
+        assert_eq!(said(&["a"]), "cell number 1, \"a\", is not NAME=REGEX");
+        assert_eq!(said(&["a=x", "=x"]), "cell number 2, \"=x\", has no name before the \"=\"");
+        assert_eq!(said(&["a=x", "a=y"]), "cell number 2 takes the name \"a\", which cell number 1 already has");
+        assert_eq!(said(&["rest=x"]), "cell number 1 takes the name \"rest\", which a built-in cell already has");
         assert_eq!(
             said(&["a=x", "b=x(y"]),
-            "--cell number 2: the regular expression \"x(y\" is wrong at byte 1: unclosed group"
+            "cell number 2: the regular expression \"x(y\" is wrong at byte 1: unclosed group"
         );
         let options = GroupOptions { allotment: Some("a\\pM\\p{No such}".to_owned()), ..Default::default() };
         let said = Groups::new(&options).unwrap_err().to_string();
-        assert!(said.starts_with("--workload-allotment-cgroup-regex: "), "{said}");
+        assert!(said.starts_with("allotment: "), "{said}");
         assert!(!said.contains('\n'), "{said}");
         let said = Groups::new(&GroupOptions { workload: Some("(x{1000}){1000}".to_owned()), ..Default::default() });
         let said = said.unwrap_err().to_string();
-        assert!(said.starts_with("--workload-cgroup-regex: ") && !said.contains('\n'), "{said}");
+        assert!(said.starts_with("workload: ") && !said.contains('\n'), "{said}");
     }
 
     /// What the scheduler does, step by step, over a whole tree: match each cgroup, make cells from the top down, then

@@ -187,7 +187,7 @@ impl Cgroups {
         if !self.whole && self.mount.prefix().is_empty() {
             return Some(format!(
                 "{point} shows a part of the cgroup hierarchy only, as in a container: paths begin at that part, and \
-                 cgroups outside it have no names; run with --cgroupns=host or give the host's mount with --cgroup-root"
+                 cgroups outside it have no names; run with --cgroupns=host or name the directory where the host's is mounted"
             ));
         }
         None

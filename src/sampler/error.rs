@@ -104,7 +104,7 @@ pub enum SamplerError {
         running: u64,
     },
     /// A latency that the hardware cannot compare with.
-    #[error("--ldlat {asked}: {pmu} can compare with {max} cycles at most")]
+    #[error("ldlat {asked}: {pmu} can compare with {max} cycles at most")]
     Threshold {
         /// What was asked for.
         asked: u32,
@@ -114,7 +114,7 @@ pub enum SamplerError {
         pmu: String,
     },
     /// A frequency that the kernel refuses.
-    #[error("--freq {asked}: kernel.perf_event_max_sample_rate is {max}; ask for less, or use --rate or --period")]
+    #[error("freq {asked}: kernel.perf_event_max_sample_rate is {max}; ask for less, or for a rate or a period")]
     FrequencyTooHigh {
         /// What was asked for.
         asked: u32,

@@ -145,7 +145,7 @@ pub fn ibs(ibs: &Ibs, hardware: &Hardware, cpus: &[u32]) -> Plan {
             Ldlat::Alone(_) => format!("IBS can do {MIN_LDLAT_IBS} to {MAX_LDLAT_IBS}"),
         };
         notes.push(format!(
-            "--ldlat {ldlat}: loads below it are dropped when they have been read, for {why}; stores and hits of the L1 cache \
+            "ldlat {ldlat}: loads below it are dropped when they have been read, for {why}; stores and hits of the L1 cache \
              have no latency and stay"
         ));
     }
@@ -154,7 +154,7 @@ pub fn ibs(ibs: &Ibs, hardware: &Hardware, cpus: &[u32]) -> Plan {
         let period = legal_ibs(asked);
         if period != asked {
             notes.push(format!(
-                "--period {asked}: {period} is taken, for IBS takes multiples of {MULTIPLE_IBS} from {LEAST_PERIOD_IBS} on"
+                "period {asked}: {period} is taken, for IBS takes multiples of {MULTIPLE_IBS} from {LEAST_PERIOD_IBS} on"
             ));
         }
         pace = Pace::Period(period);

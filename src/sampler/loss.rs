@@ -134,7 +134,7 @@ impl Loss {
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         sentences(&[
-            (self.ring_full, "lost in full rings (raise --mmap-pages)"),
+            (self.ring_full, "lost in full rings (larger ones help)"),
             (self.hardware, "lost by the hardware or its driver"),
             (self.channel_full, "dropped because the session did not keep up"),
             (self.malformed, "records that contradict their own size"),
@@ -157,7 +157,7 @@ impl Loss {
             (self.idle, "left out: idle"),
             (self.in_kernel, "left out: in kernel code"),
             (self.no_memory_op, "left out: ops that access no memory"),
-            (self.below_ldlat, "left out: loads below --ldlat"),
+            (self.below_ldlat, "left out: loads below ldlat"),
             (self.bogus, "left out: without an instruction and an address"),
             (self.exiting, "left out: tasks that were gone before they could be told apart"),
             (self.no_user_address, "not at an address of user memory"),

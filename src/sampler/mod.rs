@@ -158,7 +158,7 @@ impl Sampler {
         drop(sampler);
         let mut sampler = Self::open_as(options, false)?;
         sampler.notes.push(
-            "--batched changes nothing here: the kernel does not say how its clock relates to the TSC (cap_user_time_zero), \
+            "batched changes nothing here: the kernel does not say how its clock relates to the TSC (cap_user_time_zero), \
              so times of batches could not be compared"
                 .to_owned(),
         );

@@ -300,7 +300,7 @@ pub fn rights(proc: &Path, whose: Whose) -> String {
         Whose::All => {
             let own = match level {
                 Some(3..) => "",
-                _ => "; your own processes can be sampled with -p PID or -- COMMAND",
+                _ => "; your own processes can be sampled, by pid or as a command",
             };
             format!("sampling every task needs root, CAP_PERFMON or kernel.perf_event_paranoid <= 0 ({is}){above}{own}")
         }

@@ -109,12 +109,12 @@ fn without_effect(source: Source, hardware: &Hardware) -> Option<String> {
     let steers = matches!(source, Source::Pebs | Source::Ibs);
     let default = Hardware::default();
     let ignored: Vec<_> = [
-        ("--ldlat", hardware.ldlat.is_some() && !steers),
-        ("--stores", hardware.stores && source != Source::Pebs),
-        ("--batched", hardware.batched && source != Source::Pebs),
-        ("--kernel", hardware.kernel && !steers),
-        ("--rate", matches!(hardware.pace, Pace::Rate(_)) && hardware.pace != default.pace && !steers),
-        ("--period", matches!(hardware.pace, Pace::Period(_)) && !steers),
+        ("ldlat", hardware.ldlat.is_some() && !steers),
+        ("stores", hardware.stores && source != Source::Pebs),
+        ("batched", hardware.batched && source != Source::Pebs),
+        ("kernel", hardware.kernel && !steers),
+        ("rate", matches!(hardware.pace, Pace::Rate(_)) && hardware.pace != default.pace && !steers),
+        ("period", matches!(hardware.pace, Pace::Period(_)) && !steers),
     ]
     .into_iter()
     .filter_map(|(option, ignored)| ignored.then_some(option))
@@ -135,7 +135,7 @@ fn timer(options: &Options) -> Result<Plan, SamplerError> {
     let mut notes = Vec::new();
     if options.freq.is_some_and(|freq| freq > tick::COSTLY_FREQ) {
         notes.push(format!(
-            "--freq above {} Hz takes more than 2 % of every CPU: each sample is an interrupt of its own",
+            "freq above {} Hz takes more than 2 % of every CPU: each sample is an interrupt of its own",
             tick::COSTLY_FREQ
         ));
     }

@@ -41,8 +41,8 @@ pub enum CaptureError {
     NoCgroup(crate::resolve::Error),
     /// What was asked for cannot be recorded.
     #[error(
-        "--batched cannot be recorded: its times are of the scheduler's clock and are converted while they are read; leave it \
-         out"
+        "batches cannot be recorded: their times are of the scheduler's clock and are converted while they are read; take \
+         exact samples"
     )]
     BatchedRecording,
     /// The source, or the last of several, cannot begin.
