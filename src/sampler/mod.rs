@@ -140,7 +140,8 @@ pub struct Sampler {
 /// What of a target matters once its events are open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TargetKind {
-    CpuWide,
+    System,
+    Cgroup,
     Tasks { enable_on_exec: bool },
 }
 
@@ -184,7 +185,8 @@ impl Sampler {
             notes,
             target: match options.target {
                 Target::Tasks { enable_on_exec, .. } => TargetKind::Tasks { enable_on_exec },
-                Target::System | Target::Cgroup(_) => TargetKind::CpuWide,
+                Target::System => TargetKind::System,
+                Target::Cgroup(_) => TargetKind::Cgroup,
             },
             workers: options
                 .workers
@@ -449,7 +451,7 @@ impl Sampler {
             side_band: self.side_band,
             events: self.events,
             knows_lost,
-            cpu_wide: self.target == TargetKind::CpuWide,
+            target: self.target,
         })
     }
 }

@@ -14,9 +14,12 @@ use super::open::Event;
 use super::plan::Planned;
 use super::record::ReadValue;
 use super::steer::Watcher;
+use super::TargetKind;
 
 /// The part of its time that an event may be off the PMU before it is worth a word.
 const SHARED: f64 = 0.05;
+/// ns that events of one capture may be enabled apart, as a busy host makes them.
+const SHORT: u64 = 500_000_000;
 /// The config of cpu-clock among the software events.
 const CPU_CLOCK: u64 = sys::PERF_COUNT_SW_CPU_CLOCK as u64;
 
@@ -38,8 +41,7 @@ pub struct Running {
     pub(super) side_band: Vec<Arc<Event>>,
     pub(super) events: Vec<Planned>,
     pub(super) knows_lost: bool,
-    /// Each event watches all of a CPU, so that the time it was enabled is the time it should have run.
-    pub(super) cpu_wide: bool,
+    pub(super) target: TargetKind,
 }
 
 /// Tells the workers to end; also where a capture is dropped half-way.
@@ -91,10 +93,15 @@ impl Running {
     /// Waits for the workers and adds up what was lost. Call it when the batches have been read to their end.
     #[must_use]
     pub fn join(self) -> Totals {
-        let Self { batches, workers, stop: _stop, watcher, sampling, side_band, events, knows_lost, cpu_wide } = self;
+        let Self { batches, workers, stop: _stop, watcher, sampling, side_band, events, knows_lost, target } = self;
+        // The events watch all of a CPU, so that the time they were enabled is the time they should have run.
+        let cpu_wide = !matches!(target, TargetKind::Tasks { .. });
         // A worker that still waits for room must not wait for ever.
         drop(batches);
-        let mut totals = Totals { notes: watcher.stop(), ..Totals::default() };
+        // A cgroup's events are enabled while it is on their CPU.
+        let system = side_band.iter().filter(|_| target == TargetKind::System);
+        let enabled = system.filter_map(|event| Some((event.cpu, event.read().ok()?.time_enabled)));
+        let mut totals = Totals { notes: watcher.stop(&ended_early(enabled.collect())), ..Totals::default() };
         for worker in workers {
             if let Ok(loss) = worker.join() {
                 totals.loss.add(&loss);
@@ -116,6 +123,13 @@ impl Running {
         }
         totals
     }
+}
+
+/// The CPUs whose events were not enabled to the end: their CPU went offline, if only for a moment, and took them along.
+fn ended_early(enabled: Vec<(u32, u64)>) -> Vec<u32> {
+    let longest = enabled.iter().map(|&(_, enabled)| enabled).max().unwrap_or(0);
+    let is_short = |(cpu, enabled): (u32, u64)| (longest - enabled > SHORT).then_some(cpu);
+    enabled.into_iter().filter_map(is_short).collect()
 }
 
 /// What an event counts by one event: cpu-clock counts ns.
@@ -205,6 +219,13 @@ mod tests {
         assert_eq!((shared.scaled(false), shared.note("x", false, true)), (1000, None), "a task was elsewhere");
         let alone = counted(1000, 4_000_000_000, 3_999_000_000);
         assert_eq!((alone.scaled(true), alone.note("x", true, true)), (1000, None));
+    }
+
+    #[test]
+    fn cpus_that_were_away_for_a_moment_are_found() {
+        assert_eq!(ended_early(vec![(0, 5_000_000_000), (1, 1_000_000_000), (2, 4_900_000_000), (3, 0)]), [1, 3]);
+        assert_eq!(ended_early(vec![(0, 0), (1, 0)]), [0; 0]);
+        assert_eq!(ended_early(Vec::new()), [0; 0]);
     }
 
     #[test]

@@ -31,14 +31,17 @@ const MAX_PERIOD: u64 = 1 << 40;
 #[derive(Debug)]
 pub(super) struct Watcher {
     stop: Sender<()>,
-    thread: JoinHandle<Vec<String>>,
+    thread: JoinHandle<(Vec<String>, Hotplug)>,
 }
 
 impl Watcher {
-    /// Ends the thread; gives what it saw, as sentences.
-    pub(super) fn stop(self) -> Vec<String> {
+    /// Ends the thread; gives what it saw, as sentences. `ended` are CPUs whose events ended before, which it may have missed.
+    pub(super) fn stop(self, ended: &[u32]) -> Vec<String> {
         drop(self.stop);
-        self.thread.join().unwrap_or_default()
+        let Ok((mut sentences, mut hotplug)) = self.thread.join() else { return Vec::new() };
+        hotplug.gone.extend(ended);
+        sentences.extend(hotplug.sentences());
+        sentences
     }
 }
 
@@ -62,7 +65,8 @@ pub(super) fn start(sampling: &[Sampling], events: &[Planned], cpus: Vec<u32>, s
     });
     let mut watch = Watch { steered: steered.collect(), hotplug: Hotplug::new(cpus), sys };
     let (stop, stopped) = crossbeam_channel::bounded(0);
-    let thread = std::thread::Builder::new().name("steer".to_owned()).spawn(move || watch.run(&stopped))?;
+    let run = move || (watch.run(&stopped), watch.hotplug);
+    let thread = std::thread::Builder::new().name("steer".to_owned()).spawn(run)?;
     Ok(Watcher { stop, thread })
 }
 
@@ -89,7 +93,7 @@ impl Watch {
             due = begin + begin.elapsed() * COST;
         }
         self.hotplug.look(&self.sys);
-        self.steered.iter().map(Steered::sentence).chain(self.hotplug.sentences()).collect()
+        self.steered.iter().map(Steered::sentence).collect()
     }
 }
 

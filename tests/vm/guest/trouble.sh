@@ -74,6 +74,18 @@ profile -t 6
 wait $!
 said "CPU 1 went offline"
 
+echo "a CPU is offline for a moment"
+(
+    wait_for 60 grep -q ibs_op "$sim/attrs"
+    sleep 2
+    echo 0 >/sys/devices/system/cpu/cpu1/online
+    echo 1 >/sys/devices/system/cpu/cpu1/online
+) &
+empty_logs
+profile -t 6
+wait $!
+said "CPU 1 went offline"
+
 echo "events that never count"
 end_workload
 for silent in 1 2; do
