@@ -40,7 +40,7 @@ fn pages_are_read_without_a_warning() {
     let dir = tempfile::tempdir().unwrap();
     assert!(man(dir.path(), DATE).status.success());
     let checks: [(&str, &[&str]); 3] = [
-        ("groff", &["-man", "-ww", "-Tascii", "-P-cbou"]),
+        ("groff", &["-man", "-ww", "-Tutf8", "-P-cbou"]),
         ("mandoc", &["-T", "lint", "-W", "warning"]),
         ("lexgrog", &["--man"]),
     ];
