@@ -3,6 +3,7 @@
 # Usage: scripts/test.sh     The whole output is kept in target/test.log.
 #
 # Where sudo asks no password the tests run as root through it, unless NO_SUDO is set. With NO_VM no guest of tests/vm is booted.
+# SCXPROF_FIXTURES is a directory with recordings of real machines in its perf-data/; without it the tests of these are skipped.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 target=${CARGO_TARGET_DIR:-target}

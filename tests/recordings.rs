@@ -10,6 +10,8 @@ use scxprof::sampler::plan::Reading;
 use scxprof::sampler::record::{decode, Record, SampleRecord};
 use scxprof::sampler::Identity;
 
+#[path = "support/fixtures.rs"]
+mod fixtures;
 #[path = "support/perfdata.rs"]
 mod perfdata;
 

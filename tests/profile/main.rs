@@ -4,6 +4,8 @@
 
 mod buildid;
 mod damage;
+#[path = "../support/fixtures.rs"]
+mod fixtures;
 mod made;
 mod meta;
 mod names;

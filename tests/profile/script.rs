@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use scxprof::profile::Profile;
 use scxprof::sample::{Comm, DataSource, Place, Sample};
+use scxprof::session::replay;
 use tempfile::TempDir;
 
 use super::made::{self, Order};
@@ -105,9 +107,39 @@ fn it_may_be_in_an_archive() {
 #[test]
 fn records_come_before_their_text() {
     let order = Order { big: false };
-    let (_dir, path) = upstream(&text(), "perf.mem.script");
-    std::fs::write(path.join("perf.mem.data"), made::file(order, &made::records(order))).unwrap();
-    assert_eq!(replayed(&path).0.samples.len(), 42);
+    for (script, data) in [("perf.mem.script", "perf.mem.data"), ("perf.script", "perf.data")] {
+        let (_dir, path) = upstream(&text(), script);
+        std::fs::write(path.join(data), made::file(order, &made::records(order))).unwrap();
+        assert_eq!(replayed(&path).0.samples.len(), 42, "{data}");
+    }
+}
+
+#[test]
+fn what_is_left_out_is_counted() {
+    // PID/TID, address, data source, ip.
+    let lines = [
+        ("0/0", 0x7f00_0000_1000u64, 0x0681_0014u64, 0x40_1000),
+        ("-1/-1", 0x7f00_0000_1000, 0x0681_0014, 0x40_1000),
+        ("100/-1", 0x7f00_0000_1000, 0x0681_0014, 0x40_1000),
+        ("100/100", 0, 0x0681_0014, 0),
+        // No memory operation (`PERF_MEM_OP_NA`): without an address, and with one.
+        ("100/100", 0, 1, 0x40_1000),
+        ("100/100", 0x7f00_0000_1000, 1, 0x40_1000),
+        ("100/100", 0x7f00_0000_1000, 0x0681_0014, 0x40_1000),
+        ("200/200", 0xffff_8000_0000_1000, 0x0681_0014, 0x40_1000),
+    ];
+    let text = lines.iter().enumerate().map(|(at, (ids, addr, data_src, ip))| {
+        let comm = if *ids == "200/200" { ":200" } else { "web" };
+        format!("{comm:>16} {ids:<15} 10.{at:06}: {addr:16x} {data_src:16x} |OP LOAD|LVL N/A|SNP N/A {:>16} {ip:16x} f (/x)\n", 9)
+    });
+    let (_dir, path) = upstream(&text.collect::<String>(), "perf.script");
+    let hints = "{\"pid\":200,\"tgid\":200,\"hints\":7,\"timestamp\":99000000000}\nno hint\n";
+    std::fs::write(path.join("hints.jsonl"), hints).unwrap();
+    let (collect, outcome, damage) = replayed(&path);
+    let loss = outcome.loss;
+    assert_eq!((loss.idle, loss.exiting, loss.bogus, loss.no_memory_op), (1, 2, 1, 1));
+    assert_eq!((collect.samples.len(), loss.samples, loss.no_user_address, loss.unnamed), (3, 3, 1, 1));
+    assert_eq!((outcome.hints.unwrap().tasks, damage.len()), (1, 1), "hints after the last line: {damage:?}");
 }
 
 #[test]
@@ -139,6 +171,12 @@ fn lines_are_put_in_order_of_time() {
     let (collect, outcome, _) = replayed(&path);
     assert!(collect.samples.iter().map(|sample| sample.time).is_sorted());
     assert_eq!((outcome.loss.late, outcome.hints.unwrap().samples_with), (0, 49));
+    // Where there is no room to wait they come late.
+    let (_dir, path) = upstream(&lines.concat().repeat(30), "perf.script");
+    let mut collect = super::Collect::default();
+    let outcome = replay(&mut Profile::open(&path).unwrap(), 1 << 17, &mut collect, || false).unwrap();
+    assert_eq!(collect.samples.len(), 3000);
+    assert!(outcome.loss.late > 0);
 }
 
 /// What of a sample the text says, in an order that does not depend on it.
@@ -161,19 +199,23 @@ fn said_by_text(path: &Path, with_cpu: bool) -> Vec<[u64; 10]> {
 }
 
 /// The text that perf makes of the records is read as the records are. `fields` are those that they have.
-pub fn compare(path: &Path, fields: &[&str], print: impl FnOnce(&str) -> String) {
-    if !["time", "addr", "ip"].iter().all(|field| fields.contains(field)) {
-        return;
-    }
-    let known = ["cpu", "data_src", "weight", "phys_addr", "data_page_size"];
-    let more: Vec<&str> = known.into_iter().filter(|field| fields.contains(field)).collect();
-    // Without the one the other could not be told from an address.
-    let more: Vec<&str> = more.into_iter().filter(|field| *field != "weight" || fields.contains(&"data_src")).collect();
-    let text = print(&[&["comm", "pid", "tid", "time", "addr", "ip", "sym", "dso"], &more[..]].concat().join(","));
+pub fn compare(path: &Path, fields: &[&str], print: impl Fn(&str) -> String) {
+    let has = |field: &&str| fields.contains(field);
+    // Without its source the weight could not be told from an address.
+    let weight = if fields.contains(&"data_src") { &["data_src", "weight"][..] } else { &[] };
+    let more: Vec<&str> =
+        [&["cpu", "phys_addr", "data_page_size"][..], weight].concat().into_iter().filter(has).collect();
+    let always = &["comm", "pid", "tid", "time", "addr", "ip", "sym", "dso"][..];
+    compare_text(path, &print(&[always, &more].concat().join(",")), more.contains(&"cpu"));
+    // What is of no use to us is passed over.
+    let unused: Vec<&str> = ["period", "event"].into_iter().filter(has).collect();
+    compare_text(path, &print(&[always, &more, &unused].concat().join(",")), more.contains(&"cpu"));
+}
+
+fn compare_text(path: &Path, text: &str, with_cpu: bool) {
     let dir = tempfile::tempdir().unwrap();
     let script = dir.path().join("perf.script");
     std::fs::write(&script, text).unwrap();
-    let with_cpu = more.contains(&"cpu");
     let (ours, theirs) = (said_by_text(path, with_cpu), said_by_text(&script, with_cpu));
     assert_eq!(ours.len(), theirs.len());
     for (ours, theirs) in ours.iter().zip(&theirs) {

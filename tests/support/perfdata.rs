@@ -1,8 +1,8 @@
 //! The records of a perf.data file as they lie there: enough of the format to feed a decoder with real recordings.
 
-use std::path::{Path, PathBuf};
-
 use scxprof::sampler::record::{Header, Layout};
+
+use super::fixtures::fixtures;
 
 /// An attr with the ids of its events.
 pub struct Attr {
@@ -19,17 +19,9 @@ pub struct PerfData {
     data: std::ops::Range<usize>,
 }
 
-/// The directory of the recordings: `SCXPROF_FIXTURES`, else beside the project.
-pub fn fixtures() -> PathBuf {
-    match std::env::var_os("SCXPROF_FIXTURES") {
-        Some(path) => path.into(),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/fixtures"),
-    }
-}
-
 /// Reads a recording; `None`, with the skip printed, where it is absent.
 pub fn recording(test: &str, name: &str) -> Option<PerfData> {
-    let path = fixtures().join("perf-data").join(name);
+    let path = fixtures(test)?.join(name);
     match std::fs::read(&path) {
         Ok(bytes) => Some(PerfData::new(bytes)),
         Err(error) => {
