@@ -613,7 +613,9 @@ fn is_possible(header: Header) -> bool {
 fn is_usual(header: Header) -> bool {
     let known = (1..=sys::PERF_RECORD_CALLCHAIN_DEFERRED).contains(&header.kind)
         || (user::START..=user::COMPRESSED2).contains(&header.kind);
-    known && header.size.is_multiple_of(8) && (header.size > 8 || header.kind == user::FINISHED_ROUND)
+    // What perf compresses it does not pad.
+    let whole_words = header.size.is_multiple_of(8) || header.kind == user::COMPRESSED;
+    known && whole_words && (header.size > 8 || header.kind == user::FINISHED_ROUND)
 }
 
 fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {

@@ -10,7 +10,8 @@ use scxprof::profile::{Item, PerfData, Profile};
 use scxprof::sample::{Method, Sample, Source};
 use scxprof::session::replay;
 
-use super::made::{self, Order, Zstd};
+use super::compressed::{compressed, Zstd};
+use super::made::{self, Order};
 use super::{replayed, said, scxprof, Collect};
 
 const ORDER: Order = Order { big: false };
@@ -134,7 +135,7 @@ fn every_prefix_of_a_compressed_file_gives_what_is_in_it() {
     for how in [Zstd::Raw, Zstd::Compressed, Zstd::Second] {
         let plain = &made::records(ORDER)[..20];
         let all = plain.iter().filter(|record| record.len() > 8).count();
-        let records = made::compressed(ORDER, plain, how);
+        let records = compressed(ORDER, plain, how);
         let whole = made::file(ORDER, &records);
         let data_at = whole.len() - records.concat().len();
         let mut last = 0;
@@ -149,7 +150,7 @@ fn every_prefix_of_a_compressed_file_gives_what_is_in_it() {
 
 #[test]
 fn a_compressed_record_that_is_missing_ends_the_stream() {
-    let mut records = made::compressed(ORDER, &made::records(ORDER), Zstd::Second);
+    let mut records = compressed(ORDER, &made::records(ORDER), Zstd::Second);
     let at = records.iter().position(|record| record.len() == 8).unwrap();
     // Its header is no header any more.
     records[at + 1][..8].fill(0);
@@ -227,6 +228,76 @@ fn a_cut_file_ends_with_another_code() {
         assert_eq!(output.status.code(), Some(1), "{}", said(&output));
         assert!(output.stdout.is_empty());
     }
+}
+
+#[test]
+fn a_file_whose_writer_was_killed_is_read_as_far_as_it_goes() {
+    let mut bytes = made::file(ORDER, &made::records(ORDER));
+    // The size of the data is written at the end.
+    bytes[48..56].fill(0);
+    let (_dir, path) = made::write(&bytes);
+    let (collect, _, damage) = replayed(&path);
+    assert_eq!(collect.samples.len(), 42);
+    assert_eq!(damage, ["perf.data was not finished by its writer: it is read as far as it goes"]);
+}
+
+#[test]
+fn what_follows_a_record_without_being_in_its_size_is_passed_over() {
+    let mut records = made::records(ORDER);
+    // AUXTRACE: its size, offset, reference, index, tid, CPU.
+    let words = [5000u64, 0, 0].map(|word| ORDER.u64(word)).concat();
+    let trace = [made::record(ORDER, 71, 0, &[words, ORDER.u64(0), ORDER.u64(0)]), vec![9; 5000]].concat();
+    records.insert(10, trace);
+    let (_dir, path) = made::write(&made::file(ORDER, &records));
+    let (collect, _, damage) = replayed(&path);
+    assert_eq!((collect.samples.len(), damage), (42, vec![]));
+}
+
+/// An archive of the files in this order, without `missing` bytes of the last.
+fn cut_archive(files: &[(&str, &[u8])], missing: usize) -> (tempfile::TempDir, std::path::PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.tar.gz");
+    let mut tar = tar::Builder::new(Vec::new());
+    let mut end = 0;
+    for (name, bytes) in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        header.set_mode(0o644);
+        tar.append_data(&mut header, name, *bytes).unwrap();
+        end = tar.get_ref().len() - bytes.len().next_multiple_of(512) + bytes.len();
+    }
+    let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
+    std::io::Write::write_all(&mut gz, &tar.into_inner().unwrap()).unwrap();
+    // As it is, behind the headers of gzip and of a block.
+    let cut = &gz.finish().unwrap()[..15 + end - missing];
+    std::fs::write(&path, cut).unwrap();
+    (dir, path)
+}
+
+#[test]
+fn an_archive_that_was_cut_says_so() {
+    let data = made::file(ORDER, &made::records(ORDER));
+    let notes = [b'.'; 3000];
+    let (_dir, path) = cut_archive(&[("x/perf.data", &data), ("x/notes", &notes)], 1000);
+    let (collect, _, damage) = replayed(&path);
+    assert_eq!((collect.samples.len(), &damage[..]), (42, &["the archive ends too early".to_owned()][..]));
+    let output = scxprof(&["extract", "-f", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    let (_dir, path) = cut_archive(&[("x/notes", &notes), ("x/perf.data", &data)], data.len() + 100);
+    let error = Profile::open(&path).unwrap_err().to_string();
+    assert!(error.contains("the archive ends before its records"), "{error}");
+}
+
+#[test]
+fn of_two_profiles_none_is_chosen() {
+    let (dir, path) = made::write(&made::file(ORDER, &made::records(ORDER)));
+    for name in ["a", "b"] {
+        std::fs::create_dir(dir.path().join(name)).unwrap();
+        std::fs::copy(&path, dir.path().join(name).join("perf.data")).unwrap();
+    }
+    std::fs::remove_file(path).unwrap();
+    let error = Profile::open(dir.path()).unwrap_err().to_string();
+    assert!(error.contains("no perf.data"), "{error}");
 }
 
 proptest! {

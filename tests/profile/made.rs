@@ -45,19 +45,19 @@ impl Order {
 }
 
 /// A record with its header.
-fn record(order: Order, kind: u32, misc: u16, body: &[Vec<u8>]) -> Vec<u8> {
+pub fn record(order: Order, kind: u32, misc: u16, body: &[Vec<u8>]) -> Vec<u8> {
     let body = body.concat();
     [order.u32(kind), order.u16(misc), order.u16(8 + body.len() as u16), body].concat()
 }
 
-fn text(text: &[u8]) -> Vec<u8> {
+pub fn text(text: &[u8]) -> Vec<u8> {
     let mut bytes = text.to_vec();
     bytes.resize((text.len() + 1).next_multiple_of(8), 0);
     bytes
 }
 
 /// The trailer of a record that is no sample: TID, TIME, CPU, IDENTIFIER.
-fn trailer(order: Order, time: u64) -> Vec<u8> {
+pub fn trailer(order: Order, time: u64) -> Vec<u8> {
     [order.u32(0), order.u32(0), order.u64(time), order.u32(0), order.u32(0), order.u64(ID)].concat()
 }
 
@@ -130,7 +130,7 @@ pub fn round(order: Order) -> Vec<u8> {
     record(order, 68, 0, &[])
 }
 
-fn attr(order: Order) -> Vec<u8> {
+pub fn attr(order: Order) -> Vec<u8> {
     attr_of(order, SAMPLE_TYPE, 0)
 }
 
@@ -287,59 +287,6 @@ pub fn pipe(order: Order, records: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Bytes of data in a compressed record that is made here: less than a record of a sample, so that these are cut.
-const PIECE: usize = 100;
-
-/// How the data of compressed records is laid out.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Zstd {
-    /// As it is, in a stream with a window of 1 KiB that never ends: perf's do not.
-    Raw,
-    /// By a compressor.
-    Compressed,
-    /// As it is, in the records of newer perfs.
-    Second,
-}
-
-/// The records as `perf record -z` writes them: all but the marks, which are between the compressed ones.
-pub fn compressed(order: Order, records: &[Vec<u8>], how: Zstd) -> Vec<Vec<u8>> {
-    let record = |payload: &[u8]| {
-        if how == Zstd::Second {
-            let size = order.u64(payload.len() as u64);
-            let mut payload = payload.to_vec();
-            payload.resize(payload.len().next_multiple_of(8), 0xee);
-            record(order, 83, 0, &[size, payload])
-        } else {
-            record(order, 81, 0, &[payload.to_vec()])
-        }
-    };
-    let mut written = Vec::new();
-    let mut first = true;
-    for round in records.split_inclusive(|record| record.len() == 8) {
-        let (data, mark) = match round.split_last() {
-            Some((last, data)) if last.len() == 8 => (data.concat(), Some(last.clone())),
-            _ => (round.concat(), None),
-        };
-        if how == Zstd::Compressed {
-            // Streams that follow one another have no window in common; perf writes one.
-            if first {
-                let all: Vec<u8> = records.iter().filter(|record| record.len() > 8).flatten().copied().collect();
-                let stream = ruzstd::encoding::compress_to_vec(&all[..], ruzstd::encoding::CompressionLevel::Fastest);
-                written.extend(stream.chunks(PIECE).map(record));
-            }
-        } else {
-            for piece in data.chunks(PIECE) {
-                let size = (piece.len() as u32) << 3;
-                let header = if std::mem::take(&mut first) { &b"\x28\xb5\x2f\xfd\0\0"[..] } else { b"" };
-                written.push(record(&[header, &size.to_le_bytes()[..3], piece].concat()));
-            }
-        }
-        first = false;
-        written.extend(mark);
-    }
-    written
-}
-
 fn magic(order: Order) -> Vec<u8> {
     let mut magic = b"PERFILE2".to_vec();
     if order.big {
@@ -383,7 +330,8 @@ pub fn write(bytes: &[u8]) -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-fn read(bytes: &[u8]) -> Collect {
+/// The samples of a file in which nothing is damaged.
+pub fn read(bytes: &[u8]) -> Collect {
     let (_dir, path) = write(bytes);
     let (collect, outcome, damage) = replayed(&path);
     assert_eq!(damage, Vec::<String>::new());
@@ -424,14 +372,15 @@ fn a_profile_is_the_same_on_every_machine() {
 #[test]
 fn a_mark_says_what_is_complete_at_the_one_before() {
     let order = Order { big: false };
-    let at = |time| sample(order, time, 100, 100, 0x1_0000, 5, 4096);
+    // In ms: less than 20 at a time are not worth being given out.
+    let at = |ms: u64| sample(order, ms * 1_000_000, 100, 100, 0x1_0000, 5, 4096);
     // A ring that is read first has newer samples than one that is read in the next round.
     let rounds = [vec![at(200), at(210)], vec![at(100), at(300)], vec![at(220), at(400)], vec![at(310)]];
     let records: Vec<_> =
         rounds.into_iter().flat_map(|round| [round, vec![super::made::round(order)]]).flatten().collect();
     let (_dir, path) = write(&file(order, &[vec![comm(order, 0, 100, 100, b"web")], records].concat()));
     let (collect, outcome, _) = replayed(&path);
-    let times: Vec<u64> = collect.samples.iter().map(|sample| sample.time).collect();
+    let times: Vec<u64> = collect.samples.iter().map(|sample| sample.time / 1_000_000).collect();
     assert_eq!((times, outcome.loss.late), (vec![100, 200, 210, 220, 300, 310, 400], 0));
 }
 
@@ -441,47 +390,6 @@ fn a_section_names_the_event() {
         let file = PerfData::open(std::io::Cursor::new(named(order, &records(order)))).unwrap();
         assert_eq!((file.events()[0].name.as_deref(), &file.events()[0].ids[..]), (Some("a b"), &[ID][..]));
     }
-}
-
-#[test]
-fn compressed_records_are_the_same() {
-    for order in [Order { big: false }, Order { big: true }] {
-        let collect = read(&file(order, &records(order)));
-        for how in [Zstd::Raw, Zstd::Compressed, Zstd::Second] {
-            let records = compressed(order, &records(order), how);
-            assert_eq!(read(&file(order, &records)), collect, "{how:?}");
-            assert_eq!(read(&pipe(order, &records)), collect, "{how:?}, from a pipe");
-        }
-    }
-}
-
-#[test]
-fn marks_come_when_what_was_before_them_has_come() {
-    let order = Order { big: false };
-    let order_of = |records: &[Vec<u8>]| {
-        let mut file = PerfData::open(std::io::Cursor::new(file(order, records))).unwrap();
-        let mut order = Vec::new();
-        while let Some(item) = file.next_item().unwrap() {
-            order.push(match item {
-                Item::Record { bytes, .. } => bytes.to_vec(),
-                Item::Round => Vec::new(),
-            });
-        }
-        let rounds = file.counts().find(|(kind, _)| *kind == 68).unwrap().1;
-        (order, rounds)
-    };
-    let (plain, rounds) = order_of(&records(order));
-    assert_eq!((plain.iter().filter(|item| item.is_empty()).count(), rounds), (5, 5));
-    let (inflated, counted) = order_of(&compressed(order, &records(order), Zstd::Raw));
-    assert_eq!(counted, 5, "each is counted once, as perf does");
-    // Those of the first window cannot be placed and are left out; each of the others is where it was.
-    let mut rest = plain.iter();
-    for item in &inflated {
-        assert!(rest.any(|plain| plain == item), "{item:?} is not where it was");
-    }
-    let with = |items: &[Vec<u8>], marks: bool| items.iter().filter(|item| item.is_empty() == marks).count();
-    assert_eq!(with(&inflated, false), with(&plain, false));
-    assert!((3..5).contains(&with(&inflated, true)), "{}", with(&inflated, true));
 }
 
 #[test]

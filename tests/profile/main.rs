@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
 mod buildid;
+mod compressed;
 mod damage;
 #[path = "../support/fixtures.rs"]
 mod fixtures;

@@ -7,7 +7,8 @@ use scxprof::profile::jsonl;
 use scxprof::profile::recovered::RecoveredWriter;
 use scxprof::sample::{Method, Sample, Source};
 
-use super::made::{self, Order, Zstd};
+use super::compressed::{compressed, Zstd};
+use super::made::{self, Order};
 use super::{meta, replayed, script};
 
 const LITTLE: Order = Order { big: false };
@@ -20,9 +21,9 @@ fn perf_data() -> Vec<(&'static str, Vec<u8>)> {
         ("big", made::file(BIG, &made::records(BIG))),
         ("little-pipe", made::pipe(LITTLE, &made::records(LITTLE))),
         ("big-pipe", made::pipe(BIG, &made::records(BIG))),
-        ("raw", made::file(LITTLE, &made::compressed(LITTLE, &made::records(LITTLE), Zstd::Raw))),
-        ("compressed", made::file(LITTLE, &made::compressed(LITTLE, &made::records(LITTLE), Zstd::Compressed))),
-        ("second-big", made::file(BIG, &made::compressed(BIG, &made::records(BIG), Zstd::Second))),
+        ("raw", made::file(LITTLE, &compressed(LITTLE, &made::records(LITTLE), Zstd::Raw))),
+        ("compressed", made::file(LITTLE, &compressed(LITTLE, &made::records(LITTLE), Zstd::Compressed))),
+        ("second-big", made::file(BIG, &compressed(BIG, &made::records(BIG), Zstd::Second))),
     ]
 }
 
