@@ -5,9 +5,12 @@
 mod buildid;
 mod compressed;
 mod damage;
+mod events;
 #[path = "../support/fixtures.rs"]
 mod fixtures;
+mod hints;
 mod made;
+mod mappings;
 mod meta;
 mod names;
 mod perf;

@@ -60,3 +60,41 @@ fn a_newer_format_is_refused() {
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(said(&output).contains("format 2, and this scxprof reads up to 1"), "{}", said(&output));
 }
+
+#[test]
+fn what_the_recorder_counted_holds_where_records_say_less() {
+    let lost = |lost| made::record(ORDER, 2, 0, &[ORDER.u64(made::ID), ORDER.u64(lost), made::trailer(ORDER, 7)]);
+    let records = [made::records(ORDER), vec![lost(5)]].concat();
+    let (dir, _) = made::write(&made::file(ORDER, &records));
+    std::fs::write(dir.path().join("hints.jsonl"), "").unwrap();
+    let mut loss = serde_json::from_slice::<Value>(META).unwrap()["loss"].take();
+    let mut with = |ring_full: u64| {
+        (loss["ring_full"], loss["corrupt_rings"]) = (ring_full.into(), 2.into());
+        let counts = ["at_start", "not_asked", "events", "dropped", "missed", "unreadable", "asked_again"];
+        let mut hints: Value = counts.iter().map(|&name| (name.to_owned(), Value::from(6))).collect();
+        for name in ["outside_pid_namespace", "tasks", "values", "above_limit", "not_kept", "late"] {
+            hints[name] = 8.into();
+        }
+        (hints["samples_with"], hints["samples_without"]) = (9.into(), 9.into());
+        (hints["rung"], hints["missing"]) = ("syscall".into(), "a reason".into());
+        write(dir.path(), &json!({ "loss": loss, "happened": 4321, "duration": 2.5, "hints": hints }));
+        replayed(dir.path()).1
+    };
+    let outcome = with(3);
+    assert_eq!((outcome.loss.ring_full, outcome.loss.corrupt_rings), (5, 2), "the record says more");
+    assert_eq!((outcome.events, outcome.duration.as_secs_f64()), (4321, 2.5));
+    let hints = outcome.hints.unwrap();
+    assert_eq!((hints.missing.as_deref(), hints.rung.is_some(), hints.counts.dropped), (Some("a reason"), true, 6));
+    assert_eq!((hints.samples_without, hints.late), (42, 0), "what is counted again");
+    assert_eq!(with(9).loss.ring_full, 9, "meta.json says more");
+}
+
+#[test]
+fn only_a_source_that_recovers_is_joined() {
+    let (dir, _) = made::write(&made::file(ORDER, &made::records(ORDER)));
+    std::fs::write(dir.path().join("recovered.jsonl"), "").unwrap();
+    write(dir.path(), &json!({}));
+    assert_eq!(replayed(dir.path()).0.samples.len(), 42, "they have addresses of their own");
+    write(dir.path(), &json!({ "reading": "UserByMode" }));
+    assert_eq!(replayed(dir.path()).0.samples.len(), 0, "nothing was recovered");
+}

@@ -1,0 +1,87 @@
+//! Which events a recording has, what they are called, and which source its samples are of then.
+
+use std::path::Path;
+
+use scxprof::profile::{Item, PerfData, Profile};
+use scxprof::sample::Source;
+
+use super::made::{self, Order};
+
+const ORDER: Order = Order { big: false };
+/// `PERF_TYPE_SOFTWARE`, `PERF_TYPE_RAW`; `PERF_COUNT_SW_PAGE_FAULTS_MIN`, `PERF_COUNT_SW_DUMMY`.
+const SOFTWARE: u32 = 1;
+const RAW: u32 = 4;
+const MINOR_FAULTS: u64 = 5;
+const DUMMY: u64 = 9;
+const IDS: [u64; 3] = [made::ID, 78, 79];
+
+/// A recording from a pipe of such events, by type, config and name, each with its id. The section that names them has the last
+/// first, with ids or without.
+fn recording(events: &[(u32, u64, &str)], with_ids: bool) -> Vec<u8> {
+    let attr = |&(kind, config, _): &(u32, u64, &str)| {
+        let mut attr = made::attr(ORDER);
+        attr[..4].copy_from_slice(&ORDER.u32(kind));
+        attr[8..16].copy_from_slice(&ORDER.u64(config));
+        attr
+    };
+    let name = |(event, id): (&(u32, u64, &str), u64)| {
+        let ids = if with_ids { vec![id] } else { vec![] };
+        let name = made::text(event.2.as_bytes());
+        let ids_of: Vec<u8> = ids.iter().flat_map(|&id| ORDER.u64(id)).collect();
+        [attr(event), ORDER.u32(ids.len() as u32), ORDER.u32(name.len() as u32), name, ids_of].concat()
+    };
+    let named = events.iter().zip(IDS);
+    let section: Vec<u8> = if with_ids { named.rev().flat_map(name).collect() } else { named.flat_map(name).collect() };
+    let mut bytes = [&b"PERFILE2"[..], &ORDER.u64(16)].concat();
+    for (event, id) in events.iter().zip(IDS) {
+        bytes.extend(made::record(ORDER, 64, 0, &[attr(event), ORDER.u64(id)]));
+    }
+    // HEADER_FEATURE with EVENT_DESC.
+    let feature = [ORDER.u64(12), ORDER.u32(events.len() as u32), ORDER.u32(104), section];
+    bytes.extend(made::record(ORDER, 80, 0, &feature));
+    for id in IDS.into_iter().take(events.len()) {
+        let mut sample = made::sample(ORDER, 1000 + id, 100, 100, 0x1_0000, 5, 4096);
+        sample[8..16].copy_from_slice(&ORDER.u64(id));
+        bytes.extend(sample);
+    }
+    bytes
+}
+
+#[test]
+fn events_are_named_by_their_ids_or_in_their_order() {
+    let events = [(RAW, 0x1cd, "loads"), (RAW, 0x82d0, "stores"), (SOFTWARE, DUMMY, "dummy:HG")];
+    for with_ids in [true, false] {
+        let mut file = PerfData::open(std::io::Cursor::new(recording(&events, with_ids))).unwrap();
+        let mut seen = Vec::new();
+        while let Some(item) = file.next_item().unwrap() {
+            let Item::Record { event, .. } = item else { panic!("there is no mark") };
+            seen.push(event);
+        }
+        assert_eq!(seen, [0, 1, 2]);
+        let named: Vec<_> = file.events().iter().map(|event| (event.attr.config, event.name.as_deref())).collect();
+        assert_eq!(named, events.map(|(_, config, name)| (config, Some(name))), "with ids: {with_ids}");
+    }
+}
+
+#[test]
+fn the_events_say_which_source_it_is() {
+    let dummy = (SOFTWARE, DUMMY, "dummy:HG");
+    for (events, expected) in [
+        (vec![(RAW, 0x1cd, "cpu/mem-loads,ldlat=30/P")], Source::Pebs),
+        (vec![(RAW, 0x82d0, "cpu/mem-stores/P"), dummy], Source::Pebs),
+        (vec![(9, 0, "ibs_op//")], Source::Ibs),
+        (vec![(SOFTWARE, MINOR_FAULTS, "minor-faults"), dummy], Source::Faults),
+        (vec![(SOFTWARE, MINOR_FAULTS, "minor-faults"), (0, 0, "cycles")], Source::Recorded),
+        (vec![(0, 0, "cycles")], Source::Recorded),
+    ] {
+        let (_dir, path) = made::write(&recording(&events, true));
+        // A pipe names its events between its records.
+        let source = |path: &Path| {
+            let mut profile = Profile::open(path).unwrap();
+            let scxprof::profile::Records::PerfData(perf_data) = &mut profile.records else { panic!("it is no text") };
+            while perf_data.next_item().unwrap().is_some() {}
+            profile.source()
+        };
+        assert_eq!(source(&path), expected, "{events:?}");
+    }
+}
