@@ -248,25 +248,39 @@ pub fn named(order: Order, records: &[Vec<u8>]) -> Vec<u8> {
     of_event(order, &attr(order), records, &[(12, section.concat())])
 }
 
-/// A file with these sections behind the records, by their bits.
+/// A file of one event with these sections behind the records, by their bits.
 fn of_event(order: Order, attr: &[u8], records: &[Vec<u8>], sections: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    of_events(order, &[(attr.to_vec(), vec![ID])], records, sections)
+}
+
+/// The same of events with attrs of one size and their ids.
+pub fn of_events(
+    order: Order,
+    events: &[(Vec<u8>, Vec<u64>)],
+    records: &[Vec<u8>],
+    sections: &[(u8, Vec<u8>)],
+) -> Vec<u8> {
+    let words = |words: &[u64]| words.iter().flat_map(|&word| order.u64(word)).collect::<Vec<u8>>();
     let data = records.concat();
-    let ids_at = 104;
-    let attrs_at = ids_at + 8;
-    let entry = attr.len() as u64 + 16;
-    let data_at = attrs_at + entry;
+    let mut ids_at = 104;
+    let (mut ids, mut attrs) = (Vec::new(), Vec::new());
+    for (attr, of_event) in events {
+        let size = of_event.len() as u64 * 8;
+        attrs.extend([&attr[..], &words(&[ids_at, size])].concat());
+        ids.extend(words(of_event));
+        ids_at += size;
+    }
+    let (attrs_at, attrs_size) = (ids_at, attrs.len() as u64);
+    let data_at = attrs_at + attrs_size;
     let bits = sections.iter().fold(0, |bits, (bit, _)| bits | 1u64 << bit);
-    let header = [104, entry, attrs_at, entry, data_at, data.len() as u64, 0, 0, bits, 0, 0, 0];
-    let mut bytes = magic(order);
-    bytes.extend(header.iter().flat_map(|&word| order.u64(word)));
-    bytes.extend(order.u64(ID));
-    bytes.extend(attr);
-    bytes.extend([ids_at, 8].iter().flat_map(|&word| order.u64(word)));
+    let entry = attrs_size / events.len() as u64;
+    let header = [104, entry, attrs_at, attrs_size, data_at, data.len() as u64, 0, 0, bits, 0, 0, 0];
+    let mut bytes = [magic(order), words(&header), ids, attrs].concat();
     assert_eq!(bytes.len() as u64, data_at);
     bytes.extend(data);
     let mut at = bytes.len() as u64 + sections.len() as u64 * 16;
     for (_, section) in sections {
-        bytes.extend([at, section.len() as u64].iter().flat_map(|&word| order.u64(word)));
+        bytes.extend(words(&[at, section.len() as u64]));
         at += section.len() as u64;
     }
     bytes.extend(sections.iter().flat_map(|(_, section)| section));

@@ -9,6 +9,7 @@ mod events;
 #[path = "../support/fixtures.rs"]
 mod fixtures;
 mod hints;
+mod layouts;
 mod made;
 mod mappings;
 mod meta;

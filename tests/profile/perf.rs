@@ -20,7 +20,7 @@ fn perf(args: &[&str], path: &Path) -> String {
 }
 
 /// True where perf is there.
-fn installed(test: &str) -> bool {
+pub fn installed(test: &str) -> bool {
     let found = Command::new("perf").arg("--version").output().is_ok_and(|output| output.status.success());
     if !found {
         println!("SKIP: {test}: perf is not installed");
@@ -42,7 +42,7 @@ struct Read {
 }
 
 /// Compares all that perf says of the file; false where its samples have no addresses, which the text must have.
-fn compare(path: &Path) -> bool {
+pub fn compare(path: &Path) -> bool {
     let mut file = PerfData::open(File::open(path).unwrap()).unwrap();
     let mut samples = Vec::new();
     let mut first_layout = Layout::default();
