@@ -258,9 +258,15 @@ impl Recorder {
         result
     }
 
-    /// Writes the threads and mappings of all processes again, after records were lost, and hands them to `known`, process by
-    /// process with its time, as reading them again would; until that says false.
-    pub(crate) fn renew(&self, roots: &Roots, known: &mut dyn FnMut(u64, Vec<TimedSideBand>) -> bool) {
+    /// Writes the threads and mappings of all processes again, after records were lost, and the ends of those of `alive` that
+    /// are gone; and hands them to `known`, process by process with its time, as reading them again would; until that says
+    /// false.
+    pub(crate) fn renew(
+        &self,
+        roots: &Roots,
+        alive: &[(u32, u32)],
+        known: &mut dyn FnMut(u64, Vec<TimedSideBand>) -> bool,
+    ) {
         let mut intake = Intake::new(self.identity, self.reading.clone());
         let layout = self.layout;
         let mut out = |bytes: &[u8], time| {
@@ -276,8 +282,11 @@ impl Recorder {
             state.renewing = monotonic_ns();
             state.renewing
         };
+        let mut snapshot = Snapshot { layout, out: &mut out };
         // What cannot be read stays as it was, and the loss is counted already.
-        let _ = Snapshot { layout, out: &mut out }.processes(roots, None, &now);
+        if snapshot.processes(roots, None, &now).is_ok() {
+            snapshot.ends(roots, alive, &now);
+        }
         self.lock().renewing = u64::MAX;
     }
 

@@ -158,20 +158,27 @@ fn what_was_lost_is_recorded_again() {
     let begin = monotonic_ns();
     let mut live = Vec::new();
     let mut asked = 0;
-    recorder.renew(&roots, &mut |_, mut side_band| {
+    // So are those of the end of a thread and of a whole process.
+    let alive = [(7, 7), (7, 70), (8, 8), (20, 20), (20, 21)];
+    recorder.renew(&roots, &alive, &mut |_, mut side_band| {
         live.append(&mut side_band);
         asked += 1;
         true
     });
     let end = monotonic_ns();
-    assert_eq!(asked, 3, "process by process");
+    assert_eq!(asked, 3 + 2, "process by process");
     let mut until_told = 0;
-    recorder.renew(&roots, &mut |_, _| {
+    recorder.renew(&roots, &[], &mut |_, _| {
         until_told += 1;
         false
     });
     assert_eq!(until_told, 1);
     assert!(live.iter().all(|side| (begin..=end).contains(&side.time)), "at the time at which it was read");
+    let ends: Vec<_> = live
+        .iter()
+        .filter_map(|side| if let SideBand::Exit { pid, tid } = side.what { Some((pid, tid)) } else { None })
+        .collect();
+    assert_eq!(ends, [(7, 70), (20, 20), (20, 21)]);
     let named = |pid: u32, name: &str| {
         live.iter().any(
             |side| matches!(&side.what, SideBand::Comm { pid: of, comm, .. } if (*of, *comm) == (pid, name.into())),
@@ -214,7 +221,7 @@ fn no_mark_passes_what_is_being_recorded_again() {
         recorder.records(&bytes(&recorder, &fault(OWN, newest + step), newest + step), newest + step);
         recorder.complete(0, u64::MAX);
     };
-    recorder.renew(&roots, &mut |_, _| {
+    recorder.renew(&roots, &[], &mut |_, _| {
         mark(0);
         mark(1);
         true

@@ -5,6 +5,7 @@
 //! process's first, the mappings of each process, the cgroups. At the beginning their time is 0, before all others.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use crate::resolve::mapping::parse_line;
@@ -87,6 +88,24 @@ impl Snapshot<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The ends of those of `alive` (process and thread, process by process) that are gone: the records of these are lost, or
+    /// they say the same. `now` is asked before each process is looked for, as above.
+    pub(crate) fn ends(&mut self, roots: &Roots, alive: &[(u32, u32)], now: &dyn Fn() -> u64) {
+        for process in alive.chunk_by(|(pid, _), (other, _)| pid == other) {
+            let time = now();
+            let mut bytes = Vec::new();
+            for &(pid, tid) in process {
+                let found = fs::metadata(roots.proc.join(format!("{pid}/task/{tid}")));
+                if found.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+                    self.encode(&Record::Exit { pid, ppid: 0, tid, ptid: 0, time }, 0, time, &mut bytes);
+                }
+            }
+            if !bytes.is_empty() && !(self.out)(&bytes, time) {
+                break;
+            }
+        }
     }
 
     fn mappings(&self, proc: &Path, pid: u32, time: u64, bytes: &mut Vec<u8>) {

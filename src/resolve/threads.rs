@@ -114,6 +114,15 @@ impl Threads {
         }
     }
 
+    /// Process and thread of those that are alive as far as records said, process by process.
+    #[must_use]
+    pub fn alive(&self) -> Vec<(u32, u32)> {
+        let alive = self.by_tid.values().filter(|thread| !thread.exited);
+        let mut alive: Vec<_> = alive.map(|thread| (thread.pid, thread.tid)).collect();
+        alive.sort_unstable();
+        alive
+    }
+
     /// A fork record: the thread `tid` of `pid` begins under the name of the thread that made it.
     ///
     /// A child of an unknown thread is left to [`Threads::resolve`].

@@ -83,12 +83,14 @@ impl Reread {
         names.suspect = false;
         let (roots, recorder) = (self.roots.clone(), self.recorder.clone());
         let (stop, written) = (Arc::clone(&self.stop), self.written.clone());
+        let mut alive = Vec::new();
         if recorder.is_some() {
             order.hold(monotonic_ns());
+            alive = names.threads.alive();
         }
         let read = move || match recorder {
             Some(recorder) => {
-                recorder.renew(&roots, &mut |time, side_band| {
+                recorder.renew(&roots, &alive, &mut |time, side_band| {
                     written.send((time, side_band)).is_ok() && !stop.load(Ordering::Relaxed)
                 });
                 Ok(Vec::new())

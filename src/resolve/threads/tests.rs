@@ -123,6 +123,9 @@ fn after_a_loss_procfs_is_the_truth() {
     let mut threads = Threads::new(&Roots { proc: "/nonexistent".into(), ..Roots::default() });
     threads.seed(&[seen(10, 10, "a"), seen(11, 11, "b"), seen(12, 12, "c")]);
     assert_eq!(threads.resolve(13, 13), None);
+    threads.fork(10, 9, 10, 10);
+    threads.exit(11, 11);
+    assert_eq!(threads.alive(), [(10, 9), (10, 10), (12, 12)]);
     threads.reseed(&[seen(10, 10, "new"), seen(13, 13, "d"), seen(14, 12, "reused")]);
     assert_eq!(name(&threads, 10, 10), Some("new".into()));
     assert_eq!(threads.get(10, 10).unwrap().index, 0);
