@@ -337,19 +337,25 @@ impl<R: Read + Seek> PerfData<R> {
     /// The file cannot be read; damage is no error, see [`PerfData::damage`].
     pub fn next_item(&mut self) -> Result<Option<Item<'_>>, PerfDataError> {
         loop {
-            let Some(header) = self.next_header()? else { return Ok(None) };
-            let size = usize::from(header.size);
-            if let Some(count) = self.counts.get_mut(header.kind as usize) {
+            self.advance(self.taken);
+            self.taken = 0;
+            let header = match self.whole_header() {
+                None => self.next_header()?,
+                header => header,
+            };
+            let Some(Header { kind, size, .. }) = header else { return Ok(None) };
+            let size = usize::from(size);
+            if let Some(count) = self.counts.get_mut(kind as usize) {
                 *count += 1;
             }
             self.taken = size;
-            if header.kind >= user::START {
-                if self.user_record(header)? {
+            if kind >= user::START {
+                if self.user_record(kind, size)? {
                     return Ok(Some(Item::Round));
                 }
                 continue;
             }
-            let event = self.event_of(header);
+            let event = self.event_of(kind, size);
             let layout = self.events.get(event).map_or(&NO_LAYOUT, |event| &event.attr.layout);
             let bytes = self.buffer.get_mut(self.start..self.start + size).unwrap_or_default();
             if self.swapped {
@@ -359,23 +365,11 @@ impl<R: Read + Seek> PerfData<R> {
         }
     }
 
-    /// Moves to the next record and gives its header, in our byte order; the whole record is in the buffer then.
-    #[inline]
+    /// The header of the next record, in our byte order; the whole record is in the buffer then.
     fn next_in_file(&mut self) -> Result<Option<Header>, PerfDataError> {
-        self.advance(self.taken);
-        self.taken = 0;
         if self.ended {
             return Ok(None);
         }
-        if let Some(header) = self.whole_header() {
-            return Ok(Some(header));
-        }
-        self.next_with_care()
-    }
-
-    /// As [`PerfData::next_in_file`], where the file is to be read, ends, or makes no sense.
-    #[cold]
-    fn next_with_care(&mut self) -> Result<Option<Header>, PerfDataError> {
         if self.left == Some(0) || !self.fill(HEADER_SIZE)? {
             self.ended = true;
             let rest = self.buffer.len() - self.start;
@@ -415,7 +409,7 @@ impl<R: Read + Seek> PerfData<R> {
         let header = Header::read(bytes.first_chunk::<HEADER_SIZE>()?)?;
         let size = usize::from(header.size);
         let whole = size <= bytes.len() && self.left.is_none_or(|left| size as u64 <= left);
-        (whole && is_possible(header) && !self.swapped).then_some(header)
+        (whole && is_possible(header) && !self.swapped && !self.ended).then_some(header)
     }
 
     /// The header `ahead` bytes from here, in our byte order.
@@ -458,15 +452,14 @@ impl<R: Read + Seek> PerfData<R> {
     }
 
     /// True for a mark. What of perf's own records matters is taken in.
-    fn user_record(&mut self, header: Header) -> Result<bool, PerfDataError> {
-        let size = usize::from(header.size);
+    fn user_record(&mut self, kind: u32, size: usize) -> Result<bool, PerfDataError> {
         let swapped = self.swapped;
         let Some(record) = self.buffer.get_mut(self.start..self.start + size) else { return Ok(false) };
         if swapped {
             swap::record(record, &Layout::default());
         }
-        if header.kind == user::FINISHED_ROUND {
-            return Ok(self.round(header));
+        if kind == user::FINISHED_ROUND {
+            return Ok(self.round());
         }
         // There are few of the others.
         let record = record.to_vec();
@@ -474,8 +467,10 @@ impl<R: Read + Seek> PerfData<R> {
             let bytes = record.get(index * 8..).and_then(|rest| rest.first_chunk::<8>());
             bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
         };
-        match header.kind {
-            user::COMPRESSED | user::COMPRESSED2 => self.inflate(header, record.get(HEADER_SIZE..).unwrap_or_default()),
+        match kind {
+            user::COMPRESSED | user::COMPRESSED2 => {
+                self.inflate(kind, size, record.get(HEADER_SIZE..).unwrap_or_default());
+            }
             // Their data follows the record and is not in its size.
             user::AUXTRACE => self.pass_over(size as u64, word(1))?,
             user::HEADER_TRACING_DATA if self.piped => {
@@ -525,11 +520,10 @@ impl<R: Read + Seek> PerfData<R> {
 
     /// The event of the record at the front, which is not turned yet. A record without an id, or with one that nobody
     /// knows (perf's own have 0), is of the first.
-    fn event_of(&self, header: Header) -> usize {
+    fn event_of(&self, kind: u32, size: usize) -> usize {
         let [first, _, ..] = self.events.as_slice() else { return 0 };
         let bits = first.attr.layout.sample_type;
-        let size = usize::from(header.size);
-        let offset = if header.kind == sys::PERF_RECORD_SAMPLE {
+        let offset = if kind == sys::PERF_RECORD_SAMPLE {
             format::id_offset(bits)
         } else if self.uniform {
             return 0;

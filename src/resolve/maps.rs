@@ -183,25 +183,35 @@ impl Maps {
     /// address is not known, and for pid 0, which is nobody's.
     ///
     /// A process whose mappings nobody can read counts as all private.
-    #[inline]
     pub fn place(&mut self, pid: u32, addr: u64) -> Option<Place> {
+        let mut place = None;
+        self.put_place(pid, addr, &mut place);
+        place
+    }
+
+    /// Puts what [`Maps::place`] gives where it is needed: to move it from elsewhere costs as much as to find it.
+    #[inline]
+    pub(crate) fn put_place(&mut self, pid: u32, addr: u64, place: &mut Option<Place>) {
         if addr == 0 || addr >= USER_END || !is_named(pid) {
-            return None;
+            *place = None;
+            return;
         }
         self.clock += 1;
         if let Some(Process { table: Some(table), space, used, .. }) = self.processes.get_mut(&pid) {
             *used = self.clock;
-            match table.shared(addr) {
-                Some(mapping) if mapping.ino != 0 => return Some(shared_place(mapping, addr)),
-                Some(_) => {}
-                None => {
-                    if let Some(space) = *space {
-                        return Some(Place::Private { space, addr });
-                    }
+            match (table.shared(addr), *space) {
+                (Some(mapping), _) if mapping.ino != 0 => {
+                    *place = Some(shared_place(mapping, addr));
+                    return;
                 }
+                (None, Some(space)) => {
+                    *place = Some(Place::Private { space, addr });
+                    return;
+                }
+                _ => {}
             }
         }
-        self.first_place(pid, addr)
+        *place = self.first_place(pid, addr);
     }
 
     /// As [`Maps::place`], where something about the process or the mapping is to be found out first.

@@ -146,6 +146,9 @@ pub(super) struct BatchSink {
     out: Option<Sender<Batch>>,
     identity: Identity,
     reading: Reading,
+    /// [`Reading::recovers`], and samples of a full batch.
+    recovers: bool,
+    size: usize,
     chain: Vec<u64>,
     pub(super) loss: Loss,
     /// The latest time of any record so far.
@@ -160,16 +163,20 @@ pub(super) struct BatchSink {
 impl BatchSink {
     pub(super) fn new(worker: usize, out: Option<Sender<Batch>>, identity: Identity, reading: Reading) -> Self {
         let batch = Batch { worker, ..Batch::default() };
-        let (chain, loss, places) = (Vec::new(), Loss::default(), Places::new(0));
-        Self { batch, out, identity, reading, chain, loss, newest: 0, offset: None, sample_type: 0, places }
-    }
-
-    /// Samples of a full batch.
-    fn size(&self) -> usize {
-        if self.reading.recovers() {
-            BATCH_WITH_CONTEXT
-        } else {
-            BATCH
+        let recovers = reading.recovers();
+        Self {
+            batch,
+            out,
+            identity,
+            reading,
+            recovers,
+            size: if recovers { BATCH_WITH_CONTEXT } else { BATCH },
+            chain: Vec::new(),
+            loss: Loss::default(),
+            newest: 0,
+            offset: None,
+            sample_type: 0,
+            places: Places::new(0),
         }
     }
 
@@ -180,7 +187,7 @@ impl BatchSink {
         let next = Batch { worker: self.batch.worker, complete_until: self.batch.complete_until, ..Batch::default() };
         let batch = std::mem::replace(&mut self.batch, next);
         if let Err(TrySendError::Full(mut batch)) = out.try_send(batch) {
-            if batch.samples.len() >= PATIENCE * self.size() {
+            if batch.samples.len() >= PATIENCE * self.size {
                 self.loss.channel_full += batch.samples.len() as u64;
                 batch.samples.clear();
             }
@@ -292,7 +299,7 @@ impl BatchSink {
             self.loss.exiting += 1;
             return;
         }
-        let recovers = self.reading.recovers();
+        let recovers = self.recovers;
         if recovers && mode != CpuMode::User {
             self.loss.in_kernel += 1;
             return;
@@ -326,33 +333,34 @@ impl BatchSink {
             }
         }
         self.loss.samples += 1;
-        let context = if recovers { Some(Box::new(context(record.regs_user, record.stack_user))) } else { None };
-        self.batch.samples.push(Captured {
-            time,
-            pid: record.pid,
-            tid: record.tid,
-            cpu: record.cpu,
-            mode,
-            access: data_src.access(),
-            size: 0,
-            ip: record.ip,
-            addr: record.addr,
-            phys: record.phys_addr,
-            page_size: record.data_page_size,
-            cgroup: record.cgroup,
-            period: record.period,
-            latency,
-            share: 1.0,
-            data_src,
-            method: None,
-            context,
-        });
-        if self.batch.samples.len().is_multiple_of(self.size()) {
+        // Made where it lies and filled there: to put it together elsewhere and move it costs as much as to decode it.
+        self.batch.samples.resize_with(self.batch.samples.len() + 1, Captured::default);
+        let Some(captured) = self.batch.samples.last_mut() else { return };
+        captured.time = time;
+        captured.pid = record.pid;
+        captured.tid = record.tid;
+        captured.cpu = record.cpu;
+        captured.mode = mode;
+        captured.access = data_src.access();
+        captured.ip = record.ip;
+        captured.addr = record.addr;
+        captured.phys = record.phys_addr;
+        captured.page_size = record.data_page_size;
+        captured.cgroup = record.cgroup;
+        captured.period = record.period;
+        captured.latency = latency;
+        captured.share = 1.0;
+        captured.data_src = data_src;
+        if recovers {
+            captured.context = Some(Box::new(context(record.regs_user, record.stack_user)));
+        }
+        if self.out.is_some() && self.batch.samples.len().is_multiple_of(self.size) {
             self.send();
         }
     }
 
     /// The mode of the code that was interrupted, which a tracepoint's own is not.
+    #[inline]
     fn mode(&mut self, header: Header, callchain: Words<'_>) -> CpuMode {
         let Reading::UserByCallchain(entries) = &self.reading else { return header.cpu_mode() };
         self.chain.clear();

@@ -14,7 +14,8 @@ use crate::profile::hints::HintRecord;
 use crate::profile::recovered::{self, Recovered};
 use crate::profile::Recorder;
 use crate::resolve::mapping::BuildId;
-use crate::resolve::{threads, Cgroups, Mapping, Maps, Modules, Roots, Threads};
+use crate::resolve::threads::{self, Thread};
+use crate::resolve::{Cgroups, Mapping, Maps, Modules, Roots, Threads};
 use crate::sample::{Sample, ThreadIndex};
 use crate::sampler::loss::Loss;
 use crate::sampler::{Captured, FileId, SideBand, TimedSideBand};
@@ -183,7 +184,7 @@ impl Names {
             modules.as_mut().and_then(|modules| modules.locate(maps, sample.pid, sample.mode, sample.ip))
         };
         let (Some(context), Some(recoverer)) = (&captured.context, recoverer) else {
-            sample.place = maps.place(sample.pid, sample.addr);
+            maps.put_place(sample.pid, sample.addr, &mut sample.place);
             sample.code = locate(maps, sample);
             loss.no_user_address += u64::from(sample.place.is_none());
             ready.count += 1;
@@ -276,10 +277,14 @@ impl Names {
 
     /// Adds what the sampler cannot know; false where the sample is none of ours.
     fn complete(&mut self, sample: &mut Sample) -> bool {
-        let known = self.threads.get(sample.pid, sample.tid).copied();
-        if let Some(thread) = known.or_else(|| self.threads.resolve(sample.pid, sample.tid).copied()) {
+        let known = |sample: &mut Sample, thread: &Thread| {
             sample.thread = thread.index;
             sample.comm = Some(thread.comm);
+        };
+        if let Some(thread) = self.threads.get(sample.pid, sample.tid) {
+            known(sample, thread);
+        } else if let Some(thread) = self.threads.resolve(sample.pid, sample.tid) {
+            known(sample, thread);
         } else if self.child_pid_namespace {
             // Where another profiler samples the same software event, the kernel writes the pids of that one's namespace
             // into our samples too (seen on 6.18; perf_prepare_sample() fills the ids once for all events).

@@ -207,9 +207,13 @@ impl<S: Timed> Order<S> {
         let given = self.side_band.get(..known).unwrap_or_default();
         self.hints -= given.iter().filter(|side| matches!(side.what, SideBand::Hint { .. })).count();
         let mut sides = self.side_band.drain(..known).peekable();
+        let mut next_side = sides.peek().map(|side| side.time);
         for key in self.keys.drain(..ready) {
-            while let Some(side) = sides.next_if(|side| side.time <= time_of(key)) {
-                take(Released::SideBand(side.what));
+            while next_side.is_some_and(|time| time <= time_of(key)) {
+                if let Some(side) = sides.next() {
+                    take(Released::SideBand(side.what));
+                }
+                next_side = sides.peek().map(|side| side.time);
             }
             let (chunk, at) = place_of(key, self.gone);
             let Some(chunk) = self.chunks.get_mut(chunk) else { continue };

@@ -163,8 +163,8 @@ impl Inflate {
 
 impl<R: Read + Seek> PerfData<R> {
     /// Puts the records of a compressed one behind it, to be read next. `payload` begins with the stream, or with its size.
-    pub(super) fn inflate(&mut self, header: Header, payload: &[u8]) {
-        let payload = if header.kind == user::COMPRESSED2 {
+    pub(super) fn inflate(&mut self, kind: u32, size: usize, payload: &[u8]) {
+        let payload = if kind == user::COMPRESSED2 {
             let size = payload.first_chunk::<8>().map_or(0, |size| u64::from_ne_bytes(*size));
             payload.get(8..).and_then(|rest| rest.get(..usize::try_from(size).ok()?))
         } else {
@@ -177,14 +177,14 @@ impl<R: Read + Seek> PerfData<R> {
             inflate.finish(&mut records);
             self.damage.compressed += 1;
         }
-        self.insert(usize::from(header.size), records);
+        self.insert(size, records);
     }
 
     /// A mark was read: true where it is to be given out now.
-    pub(super) fn round(&mut self, header: Header) -> bool {
+    pub(super) fn round(&mut self) -> bool {
         if self.is_inflated() {
             // It was put off, and counted where it stood.
-            if let Some(count) = self.counts.get_mut(header.kind as usize) {
+            if let Some(count) = self.counts.get_mut(user::FINISHED_ROUND as usize) {
                 *count -= 1;
             }
             return true;
@@ -214,7 +214,6 @@ impl<R: Read + Seek> PerfData<R> {
     }
 
     /// The next header; at the end of the file there is what the stream kept back.
-    #[inline]
     pub(super) fn next_header(&mut self) -> Result<Option<Header>, PerfDataError> {
         if let Some(header) = self.next_in_file()? {
             return Ok(Some(header));
