@@ -72,6 +72,7 @@ mod report;
 mod settle;
 mod sharing;
 mod solve;
+mod table;
 // For tests and benches.
 #[doc(hidden)]
 pub mod truth;

@@ -4,6 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::codes::Codes;
 use super::graph::Seen;
+use super::table::{Slot, Table};
 use crate::sample::{Access, CodeAddr, Place, Sample, LINE_SIZE, PAGE_SIZE};
 
 /// Units of weight in one event: a sample whose event gave n accesses counts 1/n, to this precision.
@@ -53,12 +54,6 @@ pub(crate) struct Line {
     pub shared: bool,
 }
 
-/// Something kept in a [`Table`].
-trait Slot: Copy + Default {
-    fn hash(&self) -> u64;
-    fn is_empty(&self) -> bool;
-}
-
 impl Slot for Touch {
     fn hash(&self) -> u64 {
         touch_hash(self.page, self.thread)
@@ -83,79 +78,6 @@ impl Slot for Line {
     }
     fn is_empty(&self) -> bool {
         self.weight == 0
-    }
-}
-
-/// Open addressing with linear probing over memory that grows to a limit: few entries lie close together, and are read faster.
-#[derive(Debug, Clone)]
-struct Table<S> {
-    slots: Vec<S>,
-    len: usize,
-    /// Slots at the most.
-    most: usize,
-    /// Entries at the most.
-    limit: usize,
-}
-
-/// Slots of a new table.
-const FIRST_SLOTS: usize = 1024;
-
-impl<S: Slot> Table<S> {
-    fn new(bytes: usize) -> Self {
-        let most = (bytes / size_of::<S>()).max(64);
-        Self { slots: vec![S::default(); most.min(FIRST_SLOTS)], len: 0, most, limit: most / 4 * 3 }
-    }
-
-    /// Takes more memory where three quarters of the slots are in use and there may be more.
-    fn grow(&mut self) {
-        if self.len > self.slots.len() / 4 * 3 && self.slots.len() < self.most {
-            let count = (self.slots.len() * 2).min(self.most);
-            let old = std::mem::replace(&mut self.slots, vec![S::default(); count]);
-            for slot in old.into_iter().filter(|slot| !slot.is_empty()) {
-                let at = self.find(slot.hash(), |_| false);
-                self.slots[at] = slot;
-            }
-        }
-    }
-
-    /// What the slot says where `hash` begins: nothing that is of use, but it is in the cache then.
-    fn peek(&self, hash: u64) -> u64 {
-        let at = ((u128::from(hash) * self.slots.len() as u128) >> 64) as usize;
-        self.slots.get(at).map_or(0, |slot| u64::from(slot.is_empty()))
-    }
-
-    /// Where `hash` is, or the empty slot where it would go. The table is never full, so the walk ends.
-    fn find(&self, hash: u64, is: impl Fn(&S) -> bool) -> usize {
-        let count = self.slots.len();
-        let mut at = ((u128::from(hash) * count as u128) >> 64) as usize;
-        loop {
-            match self.slots.get(at) {
-                Some(slot) if !slot.is_empty() && !is(slot) => at += 1,
-                Some(_) => return at,
-                None => at = 0,
-            }
-        }
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &S> {
-        self.slots.iter().filter(|slot| !slot.is_empty())
-    }
-
-    /// Keeps what `keep` says; returns how many went.
-    fn retain(&mut self, keep: impl Fn(&S) -> bool) -> usize {
-        let kept: Vec<S> = self.iter().filter(|slot| keep(slot)).copied().collect();
-        let gone = self.len - kept.len();
-        self.slots.fill(S::default());
-        self.len = kept.len();
-        for slot in kept {
-            let at = self.find(slot.hash(), |_| false);
-            self.slots[at] = slot;
-        }
-        gone
-    }
-
-    fn bytes(&self) -> usize {
-        self.slots.len() * size_of::<S>()
     }
 }
 

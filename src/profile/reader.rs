@@ -18,6 +18,7 @@ use crate::resolve::mapping::BuildId;
 use crate::sampler::record::{Header, Layout, HEADER_SIZE};
 
 mod inflate;
+mod own;
 
 use inflate::Inflate;
 
@@ -451,73 +452,6 @@ impl<R: Read + Seek> PerfData<R> {
         }
     }
 
-    /// True for a mark. What of perf's own records matters is taken in.
-    fn user_record(&mut self, kind: u32, size: usize) -> Result<bool, PerfDataError> {
-        let swapped = self.swapped;
-        let Some(record) = self.buffer.get_mut(self.start..self.start + size) else { return Ok(false) };
-        if swapped {
-            swap::record(record, &Layout::default());
-        }
-        if kind == user::FINISHED_ROUND {
-            return Ok(self.round());
-        }
-        // There are few of the others.
-        let record = record.to_vec();
-        let word = |index: usize| {
-            let bytes = record.get(index * 8..).and_then(|rest| rest.first_chunk::<8>());
-            bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
-        };
-        match kind {
-            user::COMPRESSED | user::COMPRESSED2 => {
-                self.inflate(kind, size, record.get(HEADER_SIZE..).unwrap_or_default());
-            }
-            // Their data follows the record and is not in its size.
-            user::AUXTRACE => self.pass_over(size as u64, word(1))?,
-            user::HEADER_TRACING_DATA if self.piped => {
-                let more = u64::from(word(1) as u32).next_multiple_of(8);
-                self.pass_over(size as u64, more)?;
-            }
-            user::HEADER_BUILD_ID if self.build_ids.len() + size <= MAX_BUILD_IDS => {
-                self.build_ids.extend_from_slice(&record);
-            }
-            user::HEADER_ATTR => {
-                let body = record.get(HEADER_SIZE..).unwrap_or_default().to_vec();
-                self.take_attr(&body);
-            }
-            user::EVENT_UPDATE if word(1) == EVENT_UPDATE_NAME => {
-                let id = word(2);
-                let name = record.get(24..).unwrap_or_default();
-                let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
-                let name = String::from_utf8_lossy(name).into_owned();
-                self.name_event(&name, &[id]);
-            }
-            user::HEADER_FEATURE if word(1) == u64::from(format::feature::EVENT_DESC) => {
-                let bytes = record.get(16..).unwrap_or_default().to_vec();
-                for (name, ids) in features::event_desc(&bytes, swapped) {
-                    self.name_event(&name, &ids);
-                }
-            }
-            _ => {}
-        }
-        Ok(false)
-    }
-
-    /// An event of a file from a pipe: its attr, then its ids.
-    fn take_attr(&mut self, body: &[u8]) {
-        let size = body.get(4..).and_then(|rest| rest.first_chunk::<4>()).map_or(0, |size| u32::from_ne_bytes(*size));
-        let size = if self.swapped { size.swap_bytes() } else { size };
-        let size = if size == 0 { 64 } else { size as usize };
-        let Some((attr, ids)) = body.split_at_checked(size) else { return };
-        if self.events.len() as u64 >= MAX_EVENTS || !self.piped {
-            return;
-        }
-        let ids: Vec<u64> =
-            ids.chunks_exact(8).map(|word| self.own(word.try_into().map_or(0, u64::from_ne_bytes))).collect();
-        self.by_id.extend(ids.iter().map(|&id| (id, self.events.len())));
-        self.events.push(Event { attr: Attr::read(attr, self.swapped), ids, name: None });
-        self.note_layouts();
-    }
-
     /// The event of the record at the front, which is not turned yet. A record without an id, or with one that nobody
     /// knows (perf's own have 0), is of the first.
     fn event_of(&self, kind: u32, size: usize) -> usize {
@@ -542,23 +476,6 @@ impl<R: Read + Seek> PerfData<R> {
         if let Some(left) = &mut self.left {
             *left = left.saturating_sub(count as u64);
         }
-    }
-
-    /// Passes over a record and the bytes that follow it.
-    fn pass_over(&mut self, record: u64, more: u64) -> Result<(), PerfDataError> {
-        self.taken = 0;
-        let mut rest = record.saturating_add(more);
-        while rest > 0 {
-            let step = rest.min(BUFFER as u64 / 2) as usize;
-            if !self.fill(step)? {
-                self.damage.cut = true;
-                self.ended = true;
-                return Ok(());
-            }
-            self.advance(step);
-            rest -= step as u64;
-        }
-        Ok(())
     }
 
     /// Has at least `count` bytes in the buffer; false where the file ends before.
@@ -594,9 +511,6 @@ impl<R: Read + Seek> PerfData<R> {
 /// What a record without any event is read by.
 const NO_LAYOUT: Layout =
     Layout { sample_type: 0, read_format: 0, branch_sample_type: 0, regs_user: 0, regs_intr: 0, sample_id_all: false };
-/// `PERF_EVENT_UPDATE__NAME` (tools/lib/perf/include/perf/event.h).
-const EVENT_UPDATE_NAME: u64 = 2;
-
 /// True where a record can have this header.
 #[inline]
 fn is_possible(header: Header) -> bool {

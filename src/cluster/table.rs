@@ -1,0 +1,80 @@
+//! The sketch's memory: a hash table that grows to a limit and can let a part of its entries go.
+
+/// Something kept in a [`Table`].
+pub(super) trait Slot: Copy + Default {
+    fn hash(&self) -> u64;
+    fn is_empty(&self) -> bool;
+}
+
+/// Open addressing with linear probing over memory that grows to a limit: few entries lie close together, and are read faster.
+#[derive(Debug, Clone)]
+pub(super) struct Table<S> {
+    pub(super) slots: Vec<S>,
+    pub(super) len: usize,
+    /// Slots at the most.
+    most: usize,
+    /// Entries at the most.
+    pub(super) limit: usize,
+}
+
+/// Slots of a new table.
+const FIRST_SLOTS: usize = 1024;
+
+impl<S: Slot> Table<S> {
+    pub(super) fn new(bytes: usize) -> Self {
+        let most = (bytes / size_of::<S>()).max(64);
+        Self { slots: vec![S::default(); most.min(FIRST_SLOTS)], len: 0, most, limit: most / 4 * 3 }
+    }
+
+    /// Takes more memory where three quarters of the slots are in use and there may be more.
+    pub(super) fn grow(&mut self) {
+        if self.len > self.slots.len() / 4 * 3 && self.slots.len() < self.most {
+            let count = (self.slots.len() * 2).min(self.most);
+            let old = std::mem::replace(&mut self.slots, vec![S::default(); count]);
+            for slot in old.into_iter().filter(|slot| !slot.is_empty()) {
+                let at = self.find(slot.hash(), |_| false);
+                self.slots[at] = slot;
+            }
+        }
+    }
+
+    /// What the slot says where `hash` begins: nothing that is of use, but it is in the cache then.
+    pub(super) fn peek(&self, hash: u64) -> u64 {
+        let at = ((u128::from(hash) * self.slots.len() as u128) >> 64) as usize;
+        self.slots.get(at).map_or(0, |slot| u64::from(slot.is_empty()))
+    }
+
+    /// Where `hash` is, or the empty slot where it would go. The table is never full, so the walk ends.
+    pub(super) fn find(&self, hash: u64, is: impl Fn(&S) -> bool) -> usize {
+        let count = self.slots.len();
+        let mut at = ((u128::from(hash) * count as u128) >> 64) as usize;
+        loop {
+            match self.slots.get(at) {
+                Some(slot) if !slot.is_empty() && !is(slot) => at += 1,
+                Some(_) => return at,
+                None => at = 0,
+            }
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &S> {
+        self.slots.iter().filter(|slot| !slot.is_empty())
+    }
+
+    /// Keeps what `keep` says; returns how many went.
+    pub(super) fn retain(&mut self, keep: impl Fn(&S) -> bool) -> usize {
+        let kept: Vec<S> = self.iter().filter(|slot| keep(slot)).copied().collect();
+        let gone = self.len - kept.len();
+        self.slots.fill(S::default());
+        self.len = kept.len();
+        for slot in kept {
+            let at = self.find(slot.hash(), |_| false);
+            self.slots[at] = slot;
+        }
+        gone
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.slots.len() * size_of::<S>()
+    }
+}
