@@ -1,6 +1,6 @@
 //! The sketch: who touched which page and line how often, in bounded memory and whatever the order of the samples.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::codes::Codes;
 use super::graph::Seen;
@@ -145,6 +145,8 @@ pub struct Sharing {
     codes_budget: usize,
     threshold: u64,
     line_threshold: u64,
+    /// The lines above it that are kept because they are hot.
+    hot_lines: FxHashSet<u64>,
     threads: Vec<Activity>,
     thread_limit: usize,
     /// Where a thread has several numbers: for each the first of them.
@@ -173,6 +175,7 @@ impl Sharing {
             codes_budget: budget / 64,
             threshold: u64::MAX,
             line_threshold: u64::MAX,
+            hot_lines: FxHashSet::default(),
             threads: Vec::new(),
             thread_limit: budget / 8 / size_of::<Activity>(),
             owners: Vec::new(),
@@ -222,7 +225,8 @@ impl Sharing {
         self.keys.extend(samples.iter().map(|(thread, sample)| Keys::new(*thread, sample.place)));
         // Each slot is somewhere else in memory: asked for one after the other, nobody waits for the one before.
         let seen = self.keys.iter().fold(0, |seen, keys| {
-            seen ^ self.pages.peek(mix(keys.page)) ^ self.lines.peek(mix(keys.line)) ^ self.touches.peek(keys.touch)
+            let line = if keys.line < self.line_threshold { self.lines.peek(mix(keys.line)) } else { 0 };
+            seen ^ self.pages.peek(mix(keys.page)) ^ line ^ self.touches.peek(keys.touch)
         });
         std::hint::black_box(seen);
         for (at, (thread, sample)) in samples.iter().enumerate() {
@@ -316,13 +320,13 @@ impl Sharing {
         writes: u32,
         hitm: u32,
     ) -> bool {
+        if line >= self.line_threshold && !self.hot_lines.contains(&line) {
+            return false;
+        }
         let owner = self.owner(thread);
         let at = self.lines.find(mix(line), |slot| slot.key == line);
         let slot = &mut self.lines.slots[at];
         if slot.is_empty() {
-            if line >= self.line_threshold {
-                return false;
-            }
             *slot =
                 Line { key: line, number: offset(place.granule(LINE_SIZE)), object, first: owner, ..Line::default() };
             self.lines.len += 1;
@@ -340,6 +344,7 @@ impl Sharing {
                 let hot = if self.line_threshold == 0 { u64::MAX } else { self.weight / HOT };
                 let threshold = self.line_threshold;
                 self.lines.retain(|slot| slot.key < threshold || u64::from(slot.weight) > hot);
+                self.hot_lines = self.lines.iter().map(|slot| slot.key).filter(|&key| key >= threshold).collect();
             }
         }
         shared
