@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -147,7 +148,8 @@ pub(super) fn write_lines(
 ) -> Result<Lines, Failure> {
     let path = dir.join("perf.jsonl");
     let failed = || format!("cannot write {}", path.display());
-    let file = File::create(&path).with_context(failed).map_err(Failure::NoResult)?;
+    let file = File::options().write(true).create_new(true).mode(0o600).open(&path);
+    let file = file.with_context(failed).map_err(Failure::NoResult)?;
     let mut sink = ToLines::new(file, profile.source());
     if named {
         let (rewound, codes) = name_codes(profile, memory, Filter::new(selection)?, stop)?;
@@ -188,7 +190,7 @@ impl Out {
         let temporary = tempfile::Builder::new()
             .prefix(&prefix)
             .suffix(".tmp")
-            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .permissions(PermissionsExt::from_mode(0o700))
             .tempdir_in(parent)
             .with_context(|| format!("cannot write in {}", parent.display()))
             .map_err(Failure::NoResult)?;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::BufWriter;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -114,7 +115,7 @@ impl Places {
         let mut temporary = tempfile::Builder::new()
             .prefix(".scxprof-")
             .suffix(".tmp")
-            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
+            .permissions(PermissionsExt::from_mode(0o600))
             .tempfile_in(directory_of(archive))
             .with_context(kept)?;
         pack(&self.dir, BufWriter::new(temporary.as_file_mut())).with_context(kept)?;
@@ -145,7 +146,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let temporary = tempfile::Builder::new()
         .prefix(&prefix)
         .suffix(".tmp")
-        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .permissions(PermissionsExt::from_mode(0o700))
         .tempdir_in(&places.parent)
         .with_context(|| format!("cannot write in {}", places.parent.display()))
         .map_err(Failure::Usage)?;

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path};
 
 use flate2::read::MultiGzDecoder;
@@ -25,14 +26,18 @@ const MAX_RATIO: u64 = 100;
 pub(crate) fn pack(dir: &Path, out: impl Write) -> io::Result<()> {
     let name = dir.file_name().unwrap_or_else(|| "profile".as_ref());
     let mut archive = tar::Builder::new(GzEncoder::new(out, Compression::fast()));
-    archive.mode(tar::HeaderMode::Deterministic);
-    archive.follow_symlinks(false);
     let mut files: Vec<_> = fs::read_dir(dir)?.collect::<Result<_, _>>()?;
     // The largest file comes last: an archive that is cut has all of the others.
     files.sort_by_key(|file| (file.file_name() == "perf.data", file.file_name()));
     for file in files {
-        if file.file_type()?.is_file() {
-            archive.append_path_with_name(file.path(), Path::new(name).join(file.file_name()))?;
+        let metadata = file.metadata()?;
+        if metadata.is_file() {
+            let mut header = tar::Header::new_gnu();
+            // Of whom it was and who might read it says nothing elsewhere; when it was written does.
+            header.set_metadata_in_mode(&metadata, tar::HeaderMode::Deterministic);
+            header.set_mtime(metadata.mtime().max(0) as u64);
+            header.set_mode(0o600);
+            archive.append_data(&mut header, Path::new(name).join(file.file_name()), File::open(file.path())?)?;
         }
     }
     archive.into_inner()?.finish()?.flush()
@@ -61,6 +66,7 @@ pub(crate) fn unpack(path: &Path) -> Result<Unpacked, ProfileError> {
     let mut budget = size.saturating_mul(MAX_RATIO).max(MIN_BYTES);
     let dir = tempfile::Builder::new()
         .prefix("scxprof-")
+        .permissions(PermissionsExt::from_mode(0o700))
         .tempdir()
         .map_err(|source| ProfileError::io("make a directory in", &std::env::temp_dir(), source))?;
     let mut archive = tar::Archive::new(MultiGzDecoder::new(io::BufReader::new(file)));
@@ -93,7 +99,8 @@ pub(crate) fn unpack(path: &Path) -> Result<Unpacked, ProfileError> {
                     fs::create_dir_all(parent).map_err(|source| ProfileError::io("make", parent, source))?;
                 }
                 // A name that is there twice would let the second change the first.
-                let mut out = File::create_new(&to).map_err(|source| ProfileError::io("unpack", &name, source))?;
+                let out = File::options().write(true).create_new(true).mode(0o600).open(&to);
+                let mut out = out.map_err(|source| ProfileError::io("unpack", &name, source))?;
                 let copied = copy(&mut entry, &mut out, budget);
                 match copied {
                     Ok(count) if count > budget => {
@@ -131,6 +138,8 @@ fn copy(from: &mut impl Read, to: &mut impl Write, limit: u64) -> io::Result<u64
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
     use super::*;
 
     fn archive(path: &Path, entries: &[(&str, tar::EntryType, u64)]) {
@@ -158,9 +167,21 @@ mod tests {
         fs::create_dir(&profile).unwrap();
         fs::write(profile.join("perf.data"), b"abc").unwrap();
         fs::write(profile.join("recovered.jsonl"), b"{}").unwrap();
+        let written = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        File::options().write(true).open(profile.join("perf.data")).unwrap().set_modified(written).unwrap();
         let path = dir.path().join("x.tar.gz");
         pack(&profile, File::create(&path).unwrap()).unwrap();
+        let mut tar = tar::Archive::new(MultiGzDecoder::new(File::open(&path).unwrap()));
+        for entry in tar.entries().unwrap() {
+            let header = entry.unwrap().header().clone();
+            assert_eq!((header.mode().unwrap(), header.uid().unwrap(), header.gid().unwrap()), (0o600, 0, 0));
+            let is_data = header.path().unwrap().ends_with("perf.data");
+            assert!(!is_data || header.mtime().unwrap() == 1_700_000_000, "{}", header.mtime().unwrap());
+        }
         let unpacked = unpack(&path).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let data = unpacked.dir.path().join("some profile/perf.data");
+        assert_eq!((mode(unpacked.dir.path()), mode(&data)), (0o700, 0o600));
         assert_eq!(fs::read(unpacked.dir.path().join("some profile/perf.data")).unwrap(), b"abc");
         // Cut anywhere it gives what there is, or says that there is nothing.
         let bytes = fs::read(&path).unwrap();

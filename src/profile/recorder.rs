@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -374,7 +375,9 @@ impl Recorder {
 /// A new file at `path`, in place of that of a recording which was given up a moment ago and may still be written to.
 fn create(path: &Path) -> Result<File, ProfileError> {
     let _ = std::fs::remove_file(path);
-    File::create_new(path).map_err(|source| ProfileError::io("write", path, source))
+    // It has what was in other users' registers and stacks.
+    let file = File::options().write(true).create_new(true).mode(0o600).open(path);
+    file.map_err(|source| ProfileError::io("write", path, source))
 }
 
 impl Tee for Recorder {

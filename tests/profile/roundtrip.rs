@@ -1,5 +1,6 @@
 //! What a session saw while it recorded, and what the recording gives.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -305,6 +306,7 @@ fn a_signal_keeps_what_was_recorded() {
     let (_, _, damage) = replayed(&out);
     assert_eq!(damage, Vec::<String>::new());
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
+    assert_eq!(out.metadata().unwrap().permissions().mode() & 0o777, 0o700, "for its owner alone");
 }
 
 #[test]
@@ -383,6 +385,7 @@ fn an_archive_takes_the_directorys_place() {
     assert!(output.status.success(), "{}", said(&output));
     let archive = dir.path().join("my profile.tar.gz");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    assert_eq!(archive.metadata().unwrap().permissions().mode() & 0o777, 0o600, "for its owner alone");
     let (collect, _, damage) = replayed(&archive);
     assert_eq!(damage, Vec::<String>::new());
     assert!(!collect.samples.is_empty());
