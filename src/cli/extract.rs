@@ -11,7 +11,7 @@ use super::decision::{self, DecisionArgs};
 use super::filter::{Filter, FilterArgs, Filtered};
 use super::process::damaged;
 use super::{percent, Failure};
-use crate::profile::{is_archive, jsonl, open_lines, Meta};
+use crate::profile::{is_archive, jsonl, open_lines, Meta, ProfileError};
 use crate::resolve::Cgroups;
 use crate::sample::{Sample, Source};
 use crate::session::{replay, Decider, Numbers, Outcome, Sink};
@@ -118,9 +118,14 @@ const TOGETHER: usize = 64;
 
 fn from_lines(args: &ExtractArgs, path: &Path, filter: Filter, signals: &AtomicUsize) -> Result<Taken, Failure> {
     let mut reader = jsonl::Reader::new(open_lines(path).map_err(|error| Failure::Usage(error.into()))?);
-    let meta = path.with_file_name("meta.json");
-    let meta =
-        if meta.is_file() { Some(Meta::read(&meta).map_err(|error| Failure::NoResult(error.into()))?) } else { None };
+    let mut damage = Vec::new();
+    let meta = match Meta::read(path.parent().unwrap_or(Path::new(""))) {
+        Err(ProfileError::Meta { reason, .. }) => {
+            damage.push(format!("meta.json makes no sense ({reason})"));
+            None
+        }
+        meta => meta.map_err(|error| Failure::NoResult(error.into()))?,
+    };
     let failed = || format!("cannot read {}", path.display());
     let mut next = reader.next_line().with_context(failed).map_err(Failure::NoResult)?;
     let recorded = meta.as_ref().and_then(|meta| meta.source.parse().ok());
@@ -130,8 +135,7 @@ fn from_lines(args: &ExtractArgs, path: &Path, filter: Filter, signals: &AtomicU
     let mut cgroups = Cgroups::recorded();
     let mut numbers = Numbers::default();
     let mut outcome = Outcome::default();
-    let (mut first, mut last, mut record) = (None, 0, None);
-    let mut damage = Vec::new();
+    let (mut first, mut last, mut record, mut without_address) = (None, 0, None, 0);
     let mut ready = Vec::with_capacity(TOGETHER);
     while let Some(line) = next {
         let mut sample: Sample = line.sample;

@@ -19,6 +19,8 @@ const NOBODY: u32 = 1 << 30;
 /// Records that are listed as unparseable.
 const MAX_LISTED: usize = 1000;
 const PERF_TYPE_SOFTWARE: u32 = 1;
+/// The accesses of the timer source.
+const RECOVERED: &str = "recovered.jsonl";
 /// Page faults: all, minor, major (`PERF_COUNT_SW_PAGE_FAULTS*`).
 const FAULTS: [u64; 3] = [2, 5, 6];
 
@@ -48,6 +50,8 @@ pub struct Profile {
     pub hints: Option<Hints<File>>,
     /// The records that nobody could read, as far as they are listed.
     unparseable: Vec<String>,
+    /// What is wrong beside the records, one sentence each.
+    wrong: Vec<String>,
     /// What was opened.
     path: PathBuf,
     /// Where an archive was unpacked; it is removed with the profile.
@@ -89,24 +93,34 @@ impl Profile {
                 }
                 _ => error,
             })?,
-            Ok(_) => (None, root.to_owned()),
+            Ok(_) => (of_ours(root), root.to_owned()),
             Err(source) => return Err(ProfileError::io("open", path, source)),
         };
-        let beside = |name: &str| -> Result<Option<(PathBuf, File)>, ProfileError> {
-            let Some(path) = dir.as_ref().map(|dir| dir.join(name)).filter(|path| path.exists()) else {
-                return Ok(None);
-            };
-            match File::open(&path) {
-                Ok(file) => Ok(Some((path, file))),
-                Err(source) => Err(ProfileError::io("open", &path, source)),
+        let beside = |name: &str| {
+            let path = dir.as_ref().map(|dir| dir.join(name)).filter(|path| path.exists());
+            let open = |path: PathBuf| File::open(&path).map_err(|source| ProfileError::io("open", &path, source));
+            path.map(open).transpose()
+        };
+        let mut wrong = Vec::new();
+        let meta = match dir.as_deref().map_or(Ok(None), Meta::read) {
+            Err(ProfileError::Meta { reason, .. }) => {
+                wrong.push(format!("meta.json makes no sense ({reason})"));
+                None
             }
+            meta => meta?,
         };
-        let meta = match beside("meta.json")? {
-            Some((path, _)) => Some(Meta::read(&path)?),
-            None => None,
-        };
-        let recovered = beside("recovered.jsonl")?.map(|(_, file)| Recovered::new(file));
-        let hints = beside("hints.jsonl")?.map(|(_, file)| Hints::new(file));
+        let recovered = beside(RECOVERED)?.map(Recovered::new);
+        let hints = beside("hints.jsonl")?.map(Hints::new);
+        match (&meta, &recovered) {
+            (Some(meta), None) if meta.reading.recovers() => {
+                wrong.push(format!("{RECOVERED} is missing, which has the addresses"));
+            }
+            (None, Some(_)) if wrong.is_empty() => wrong.push("meta.json is missing".to_owned()),
+            (Some(Meta { unfinished: true, .. }), _) => {
+                wrong.push("the recording was not finished: nobody knows what was lost at its end".to_owned());
+            }
+            _ => {}
+        }
         let records = if data.extension().is_some_and(|extension| extension == "script") {
             Records::Script(script::Reader::new(open_lines(&data)?))
         } else {
@@ -114,7 +128,8 @@ impl Profile {
             let perf_data = PerfData::open(file).map_err(|source| ProfileError::PerfData { path: data, source })?;
             Records::PerfData(Box::new(perf_data))
         };
-        Ok(Self { records, meta, recovered, hints, unparseable: Vec::new(), path: path.to_owned(), unpacked })
+        let (unparseable, path) = (Vec::new(), path.to_owned());
+        Ok(Self { records, meta, recovered, hints, unparseable, wrong, path, unpacked })
     }
 
     /// The records; `None` where there is only their text.
@@ -160,7 +175,7 @@ impl Profile {
     /// What could not be read so far, one sentence each.
     #[must_use]
     pub fn damage(&self) -> Vec<String> {
-        let mut lines = Vec::new();
+        let mut lines = self.wrong.clone();
         if self.unpacked.as_ref().is_some_and(|unpacked| unpacked.cut) {
             lines.push("the archive ends too early".to_owned());
         }
@@ -191,6 +206,9 @@ impl Profile {
     pub fn source(&self) -> Source {
         if let Some(meta) = &self.meta {
             return meta.source.parse().unwrap_or(Source::Recorded);
+        }
+        if self.recovered.is_some() {
+            return Source::Timer;
         }
         let Some(perf_data) = self.perf_data() else { return Source::Recorded };
         let sampling = || perf_data.events().iter().filter(|event| event.name.as_deref() != Some("dummy:HG"));
@@ -241,6 +259,14 @@ fn damage_of(damage: Damage, lines: &mut Vec<String>) {
     if compressed > 0 {
         lines.push(format!("{compressed} compressed records cannot be inflated (recording without -z helps)"));
     }
+}
+
+/// The directory of `data` where that is a part of a profile of ours, which says little without the other files.
+fn of_ours(data: &Path) -> Option<PathBuf> {
+    let dir = data.parent().filter(|_| data.file_name().is_some_and(|name| name == "perf.data"))?;
+    // A meta.json that makes no sense may be ours.
+    let has_meta = !matches!(Meta::read(dir), Ok(None) | Err(ProfileError::Io { .. }));
+    (has_meta || dir.join(RECOVERED).exists()).then(|| dir.to_owned())
 }
 
 /// The directory with the records, which may be the only one in `root`, and the records themselves. `path` is what a person

@@ -1,14 +1,14 @@
 //! meta.json: what a profile's records do not say. How they are to be read again, what was lost, and on which host it was.
 
-use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use perf_event_open_sys::bindings as sys;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::{ProfileError, Recorder};
+use super::{Profile, ProfileError, Recorder};
 use crate::bpf::HintCounts;
 use crate::resolve::{topology, Roots};
 use crate::sampler::loss::Loss;
@@ -18,6 +18,8 @@ use crate::session::Outcome;
 
 /// The version of the directory's layout; a reader refuses one that is newer.
 pub(crate) const FORMAT: u32 = 1;
+/// Its name in the directory.
+pub(crate) const NAME: &str = "meta.json";
 
 /// What the recording knew.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -55,7 +57,7 @@ pub struct Meta {
     pub loss: Loss,
     /// What was recovered, for the timer source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub recovery: Option<serde_json::Value>,
+    pub recovery: Option<Value>,
     /// What was seen of task hints, where they were followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hints: Option<HintCounts>,
@@ -65,6 +67,12 @@ pub struct Meta {
     /// What the kernel refused, and other facts.
     #[serde(default)]
     pub notes: Vec<String>,
+    /// It was written when the recording began: what is known only at its end is missing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unfinished: bool,
+    /// What of the profile could not be read when its lines were written, one sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damage: Vec<String>,
 }
 
 /// The recorded host.
@@ -110,9 +118,10 @@ pub struct MetaEvent {
 }
 
 impl Meta {
-    /// Of a recording that has just ended.
+    /// Of a recording that has just ended, or begun: then there is no outcome.
     #[must_use]
-    pub(super) fn of_recording(recorder: &Recorder, outcome: &Outcome) -> Self {
+    pub(super) fn of_recording(recorder: &Recorder, ended: Option<&Outcome>) -> Self {
+        let outcome = ended.unwrap_or(&Outcome::default()).clone();
         // Since 1970 as of now, less what has passed since the beginning.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let passed = monotonic_ns().saturating_sub(recorder.begin()) as f64 / 1e9;
@@ -144,36 +153,89 @@ impl Meta {
             accesses: outcome.accesses,
             happened: outcome.events,
             loss: outcome.loss,
-            recovery: outcome.recovery.as_ref().and_then(|recovery| serde_json::to_value(recovery).ok()),
-            hints: outcome.hints.clone(),
+            recovery: outcome.recovery.and_then(|recovery| serde_json::to_value(recovery).ok()),
+            hints: outcome.hints,
             cgroups: recorder.late_cgroups().into_iter().map(|(id, path)| (id, to_hex(&path))).collect(),
-            notes: outcome.notes.clone(),
+            notes: outcome.notes,
+            unfinished: ended.is_none(),
+            damage: Vec::new(),
         }
     }
 
-    /// Writes it to `path`, on the disk when this returns.
-    pub(super) fn write(&self, path: &Path) -> Result<(), ProfileError> {
-        let write = || {
-            let mut file = File::create(path)?;
-            file.write_all(&serde_json::to_vec_pretty(self)?)?;
-            file.sync_all()
+    /// What goes with the lines of `profile`: what was lost and damaged says nothing of itself in them.
+    pub(crate) fn of_lines(profile: &Profile, outcome: &Outcome, damage: Vec<String>) -> Self {
+        let nobody = || Self {
+            format: FORMAT,
+            scxprof: env!("CARGO_PKG_VERSION").to_owned(),
+            source: profile.source().name().to_owned(),
+            clock: String::new(),
+            begin: 0,
+            begin_unix: 0.0,
+            duration: 0.0,
+            host: Host::default(),
+            events: Vec::new(),
+            identity: profile.identity(),
+            reading: profile.reading(),
+            samples: 0,
+            accesses: 0,
+            happened: 0,
+            loss: Loss::default(),
+            recovery: None,
+            hints: None,
+            cgroups: Vec::new(),
+            notes: Vec::new(),
+            unfinished: false,
+            damage: Vec::new(),
         };
-        write().map_err(|source| ProfileError::io("write", path, source))
+        Self {
+            duration: outcome.duration.as_secs_f64(),
+            samples: outcome.samples,
+            accesses: outcome.accesses,
+            happened: outcome.events,
+            loss: outcome.loss,
+            notes: outcome.notes.clone(),
+            unfinished: false,
+            damage,
+            ..profile.meta.clone().unwrap_or_else(nobody)
+        }
     }
 
-    /// Reads a meta.json.
+    /// Writes it into `dir`, on the disk when this returns. Where that fails, what was there before is still there.
     ///
     /// # Errors
-    /// The file cannot be read, is no meta.json, or is of a newer format.
-    pub(crate) fn read(path: &Path) -> Result<Self, ProfileError> {
-        let bytes = std::fs::read(path).map_err(|source| ProfileError::io("read", path, source))?;
-        let meta: Self = serde_json::from_slice(&bytes)
-            .map_err(|source| ProfileError::Meta { path: path.to_owned(), reason: source.to_string() })?;
-        if meta.format > FORMAT {
-            let reason = format!("it is of format {}, and this scxprof reads up to {FORMAT}", meta.format);
-            return Err(ProfileError::Meta { path: path.to_owned(), reason });
+    /// It cannot be written.
+    pub(crate) fn write(&self, dir: &Path) -> Result<(), ProfileError> {
+        let write = || {
+            // Readable by its owner alone, as tempfile makes it.
+            let mut file = tempfile::NamedTempFile::new_in(dir)?;
+            file.write_all(&[&serde_json::to_vec_pretty(self)?[..], b"\n"].concat())?;
+            file.as_file().sync_all()?;
+            file.persist(dir.join(NAME)).map(drop).map_err(|error| error.error)
+        };
+        write().map_err(|source| ProfileError::io("write", &dir.join(NAME), source))
+    }
+
+    /// Reads the meta.json of `dir`; `None` where there is none, or one of another program.
+    ///
+    /// # Errors
+    /// The file cannot be read ([`ProfileError::Io`]), makes no sense ([`ProfileError::Meta`]), or is of a newer format
+    /// ([`ProfileError::Newer`]).
+    pub(crate) fn read(dir: &Path) -> Result<Option<Self>, ProfileError> {
+        let path = dir.join(NAME);
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(ProfileError::io("read", &path, source)),
+        };
+        let nonsense = |error: serde_json::Error| ProfileError::Meta { path: path.clone(), reason: error.to_string() };
+        let value: Value = serde_json::from_slice(&bytes).map_err(nonsense)?;
+        if value.get("scxprof").is_none() {
+            return Ok(None);
         }
-        Ok(meta)
+        if let Some(format) = value.get("format").and_then(Value::as_u64).filter(|&format| format > FORMAT.into()) {
+            return Err(ProfileError::Newer { path, format });
+        }
+        serde_json::from_value(value).map(Some).map_err(nonsense)
     }
 }
 

@@ -108,6 +108,14 @@ pub enum ProfileError {
         /// Why.
         reason: String,
     },
+    /// A profile of a newer scxprof.
+    #[error("{}: it is of format {format}, and this scxprof reads up to {}", path.display(), meta::FORMAT)]
+    Newer {
+        /// Its meta.json.
+        path: PathBuf,
+        /// The version of its layout.
+        format: u64,
+    },
     /// A directory without records.
     #[error("{}: no perf.data, perf.mem.data, perf.mem.script or perf.jsonl in it", path.display())]
     NoData {

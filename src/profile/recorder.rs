@@ -142,7 +142,7 @@ impl Recorder {
             .transpose()?;
         let spool = tempfile::tempfile_in(dir).map_err(|source| ProfileError::io("write in", dir, source))?;
         let layout = events.first().map(|event| layout(&event.attr)).unwrap_or_default();
-        Ok(Self {
+        let recorder = Self {
             state: Mutex::new(State {
                 layout,
                 writer: Some(writer),
@@ -170,7 +170,9 @@ impl Recorder {
             identity,
             reading,
             begin: monotonic_ns(),
-        })
+        };
+        Meta::of_recording(&recorder, None).write(dir)?;
+        Ok(recorder)
     }
 
     /// Writes an event to hints.jsonl.
@@ -308,12 +310,13 @@ impl Recorder {
         self.lock().late_cgroups.clone()
     }
 
-    /// Finishes the files when the session has ended. Until then there is no meta.json, and the profile is one that was cut off.
+    /// Finishes the files when the session has ended. Until then meta.json says that this is missing, and the profile is one
+    /// that was cut off.
     ///
     /// # Errors
     /// The first that any write met with; what was written can be read all the same.
     pub fn finish(&self, outcome: &Outcome) -> Result<(), ProfileError> {
-        let meta = Meta::of_recording(self, outcome);
+        let meta = Meta::of_recording(self, Some(outcome));
         let records = self.finish_records().map_err(|error| ("perf.data", error));
         let (hints, recovered) = {
             let mut state = self.lock();
@@ -321,7 +324,7 @@ impl Recorder {
         };
         let hints = hints.map_or(Ok(()), |mut hints| hints.flush().and_then(|()| hints.get_ref().sync_all()));
         let recovered = recovered.map_or(Ok(()), RecoveredWriter::finish);
-        let meta = meta.write(&self.dir.join("meta.json"));
+        let meta = meta.write(&self.dir);
         records
             .and(hints.map_err(|error| ("hints.jsonl", error)))
             .and(recovered.map_err(|error| ("recovered.jsonl", error)))

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 use crate::profile::{Item, PerfData, Profile};
@@ -240,6 +241,38 @@ fn no_mark_passes_what_is_being_recorded_again() {
         }
     }
     assert_eq!(order, [Some(0), None, Some(2), Some(3), None]);
+}
+
+#[test]
+fn a_recording_that_is_never_finished_can_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = recorder(dir.path());
+    recorder.records(&bytes(&recorder, &fault(OWN, 10), 10), 10);
+    recorder.lock().unspool();
+    drop(recorder);
+    let profile = Profile::open(dir.path()).unwrap();
+    assert!(profile.damage().iter().any(|line| line.contains("was not finished")), "{:?}", profile.damage());
+    let meta = profile.meta.unwrap();
+    assert!(meta.unfinished && meta.events.len() == 2 && meta.begin > 0 && !meta.host.kernel.is_empty());
+    assert_eq!((meta.source.as_str(), meta.reading, meta.identity.own_pid), ("faults", Reading::Fault, 1));
+}
+
+#[test]
+fn files_are_for_their_owner_and_meta_json_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = recorder(dir.path());
+    let (path, kept) = (dir.path().join("meta.json"), dir.path().join("kept"));
+    let begun = fs::read(&path).unwrap();
+    fs::hard_link(&path, &kept).unwrap();
+    recorder.finish(&Outcome::default()).unwrap();
+    assert_eq!(fs::read(&kept).unwrap(), begun, "another file took its place");
+    fs::remove_file(kept).unwrap();
+    let ended = fs::read_to_string(&path).unwrap();
+    assert!(ended.ends_with("}\n") && !ended.contains("unfinished"), "{ended}");
+    for entry in fs::read_dir(dir.path()).unwrap().flatten() {
+        let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{}", entry.path().display());
+    }
 }
 
 #[test]

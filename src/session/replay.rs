@@ -45,7 +45,8 @@ pub fn replay(
         accesses: 0,
         mark: 0,
     };
-    replay.names.recovered = profile.recovered.take().filter(|_| recovers);
+    // They are there for that, where nothing says more.
+    replay.names.recovered = profile.recovered.take().filter(|_| recovers || profile.meta.is_none());
     replay.names.hints = profile.hints.is_some().then(Hints::default);
     replay.names.modules = sink.wants_code().then(Modules::new);
     for (id, path) in profile.meta.as_ref().map(|meta| meta.cgroups.as_slice()).unwrap_or_default() {
@@ -115,7 +116,7 @@ pub fn replay(
         // How they were seen and what was lost before they were written.
         (hints.rung, hints.missing, hints.counts) = (recorded.rung, recorded.missing, recorded.counts);
     }
-    if let Some(meta) = &profile.meta {
+    if let Some(meta) = profile.meta.as_ref().filter(|meta| !meta.unfinished) {
         outcome.events = meta.happened;
         outcome.duration = Duration::try_from_secs_f64(meta.duration).unwrap_or(span);
         // The events knew at their end what no record could say any more.

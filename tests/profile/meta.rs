@@ -14,7 +14,8 @@ const ORDER: Order = Order { big: false };
 /// What a recorder of the timer source wrote that saw nothing.
 pub const META: &[u8] = br#"{"format":1,"scxprof":"","source":"timer","clock":"CLOCK_MONOTONIC","begin":1,"begin_unix":1.0,"duration":1.0,"host":{"name":"","kernel":"","arch":"","cpu":"","cpus":0,"nodes":[],"page_size":0},"events":[],"identity":{"own_pid":1,"child_pid_namespace":false},"reading":"Foreign","samples":1,"accesses":1,"happened":1,"loss":{"samples":0,"ring_full":0,"hardware":0,"channel_full":0,"malformed":0,"corrupt_rings":0,"side_band":0,"throttled":0,"own":0,"idle":0,"in_kernel":0,"no_memory_op":0,"below_ldlat":0,"bogus":0,"outside_pid_namespace":0,"exiting":0,"unnamed":0,"no_cgroup_path":0,"no_user_address":0,"late":0,"evicted":0},"cgroups":[[5,"2f61"]],"notes":[]}"#;
 
-fn write(dir: &Path, changes: &Value) {
+/// Writes it with these changes.
+pub fn write(dir: &Path, changes: &Value) {
     let mut meta: Value = serde_json::from_slice(META).unwrap();
     for (key, value) in changes.as_object().unwrap() {
         meta[key] = value.clone();
