@@ -119,11 +119,10 @@ pub fn replay(
     if let Some(meta) = profile.meta.as_ref().filter(|meta| !meta.unfinished) {
         outcome.events = meta.happened;
         outcome.duration = Duration::try_from_secs_f64(meta.duration).unwrap_or(span);
-        // The events knew at their end what no record could say any more.
-        let Loss { ring_full, side_band, corrupt_rings, .. } = meta.loss;
-        outcome.loss.ring_full = outcome.loss.ring_full.max(ring_full);
-        outcome.loss.side_band = outcome.loss.side_band.max(side_band);
-        outcome.loss.corrupt_rings = corrupt_rings;
+        // The events knew at their end what no record could say any more. A record of loss does not say either whether samples
+        // were lost or names.
+        let Loss { ring_full, corrupt_rings, side_band, .. } = meta.loss;
+        outcome.loss = Loss { ring_full, corrupt_rings, side_band, ..outcome.loss };
         outcome.notes.clone_from(&meta.notes);
     }
     ended.map(|()| outcome)
