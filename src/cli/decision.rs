@@ -215,8 +215,9 @@ pub(super) fn finish(
     sampled: Sampled,
     (output, report_to): (Output, Option<Output>),
 ) -> Result<(), Failure> {
+    let source = sampled.decider.source();
     let found = sampled.decide().map_err(|error| match error {
-        CaptureError::NoSamples { outcome } => Failure::NoResult(no_samples(&outcome)),
+        CaptureError::NoSamples { outcome } => Failure::NoResult(no_samples(&outcome, source)),
         error => Failure::NoResult(error.into()),
     })?;
     let bug = "the configuration would be refused by the scheduler, which is a bug in scxprof";
@@ -251,9 +252,25 @@ pub(super) fn finish(
     output.write(json.as_bytes()).map_err(Failure::NoResult)
 }
 
-fn no_samples(outcome: &Outcome) -> anyhow::Error {
+/// What to do about samples of which none has an address of user memory; `None` where one has, or there is no sample.
+pub(super) fn without_address(outcome: &Outcome, source: Source) -> Option<String> {
+    let Loss { no_user_address, no_memory_op, .. } = outcome.loss;
+    let all = outcome.accesses + no_memory_op;
+    if all == 0 || outcome.accesses > no_user_address {
+        return None;
+    }
+    let help = match source {
+        Source::Recorded => ": record with `perf mem record`, or with `perf record -d` of an event that has one",
+        _ => "",
+    };
+    Some(format!("none of the {all} samples has a data address{help}"))
+}
+
+fn no_samples(outcome: &Outcome, source: Source) -> anyhow::Error {
     let seconds = outcome.duration.as_secs_f64();
-    if outcome.events == 0 {
+    if let Some(sentence) = without_address(outcome, source) {
+        anyhow!("no usable samples: {sentence}")
+    } else if outcome.events == 0 {
         anyhow!("no usable samples in {seconds:.1} s: nothing that was watched ran long enough to be seen; sample longer (-t) or a busier host")
     } else if outcome.loss.happened() == 0 && outcome.loss.left_out().is_empty() {
         anyhow!(

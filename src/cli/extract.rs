@@ -75,8 +75,14 @@ pub(super) fn run(args: &ExtractArgs, stdout_is_open: bool) -> Result<(), Failur
     }
     let sampled = args.decision.sampled(decider, outcome, meta.as_ref());
     decision::report(args.verbose, &sampled);
-    decision::finish(&args.decision, args.verbose, sampled, outputs)?;
-    damaged(&damage)?;
+    let damaged = damaged(&damage);
+    decision::finish(&args.decision, args.verbose, sampled, outputs).inspect_err(|_| {
+        // It may be why.
+        if let Err(Failure::Loss(error)) = &damaged {
+            say!("scxprof: {error}");
+        }
+    })?;
+    damaged?;
     decision::check_loss(args.max_loss, &loss)
 }
 
@@ -150,6 +156,7 @@ fn from_lines(args: &ExtractArgs, path: &Path, filter: Filter, signals: &AtomicU
         outcome.accesses += 1;
         outcome.samples += u64::from(record != Some(sample.record));
         record = Some(sample.record);
+        without_address += u64::from(sample.place.is_none());
         ready.push(sample);
         if ready.len() >= TOGETHER {
             filtered.samples(&ready, &mut cgroups);

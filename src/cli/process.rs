@@ -267,6 +267,9 @@ fn report(args: &ProcessArgs, lines: &Lines) {
     if filtered_out > 0 {
         say!("scxprof: {filtered_out} accesses left out by the selection");
     }
+    if let Some(sentence) = decision::without_address(outcome, profile.source()) {
+        say!("scxprof: {sentence}");
+    }
     // With a selection nobody knows which of them would have been in it.
     let nothing = outcome.samples.saturating_sub(records);
     if profile.source() == Source::Timer && filtered_out == 0 && nothing > 0 {

@@ -41,6 +41,8 @@ pub struct Decider {
     facts: Vec<Facts>,
     no_cgroup_path: u64,
     unlisted: u64,
+    /// A sample had an address.
+    has_address: bool,
     wants_code: bool,
 }
 
@@ -91,6 +93,7 @@ impl Decider {
             facts: Vec::new(),
             no_cgroup_path: 0,
             unlisted: 0,
+            has_address: false,
             wants_code: false,
         }
     }
@@ -145,8 +148,11 @@ impl Decider {
     /// Decides.
     ///
     /// # Errors
-    /// [`NoSamples`] where nothing was seen.
+    /// [`NoSamples`] where nothing was seen that has an address of user memory.
     pub(super) fn decide(&self, options: &config::Options) -> Result<Decided, NoSamples> {
+        if !self.has_address {
+            return Err(NoSamples);
+        }
         let cells: Vec<u32> = self.facts.iter().map(|facts| facts.cell).collect();
         let pids: Vec<u32> = self.facts.iter().map(|facts| facts.pid).collect();
         let first_touches = (self.source == Source::Faults).then_some(&pids[..]);
@@ -323,6 +329,7 @@ impl Sink for Decider {
     fn samples(&mut self, samples: &[Sample], cgroups: &mut Cgroups) {
         let mut sharing = Vec::with_capacity(samples.len());
         for sample in samples {
+            self.has_address |= sample.place.is_some();
             let Some(number) = self.count(sample, cgroups) else { continue };
             if self.source == Source::Faults && matches!(sample.place, Some(Place::Private { .. })) {
                 // The threads of one process are unknown to one another, and no other process touches its private memory.
