@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::{anyhow, Context};
 use clap::Args;
@@ -14,6 +15,7 @@ use super::{percent, Failure};
 use crate::profile::{is_archive, jsonl, open_lines, Meta, ProfileError};
 use crate::resolve::Cgroups;
 use crate::sample::{Sample, Source};
+use crate::sampler::loss::Loss;
 use crate::session::{replay, Decider, Numbers, Outcome, Sink};
 
 const EXAMPLES: &str = "\
@@ -154,9 +156,9 @@ fn from_lines(args: &ExtractArgs, path: &Path, filter: Filter, signals: &AtomicU
         first.get_or_insert(sample.time);
         last = last.max(sample.time);
         outcome.accesses += 1;
+        without_address += u64::from(sample.place.is_none());
         outcome.samples += u64::from(record != Some(sample.record));
         record = Some(sample.record);
-        without_address += u64::from(sample.place.is_none());
         ready.push(sample);
         if ready.len() >= TOGETHER {
             filtered.samples(&ready, &mut cgroups);
@@ -177,8 +179,17 @@ fn from_lines(args: &ExtractArgs, path: &Path, filter: Filter, signals: &AtomicU
     let filtered_out = filtered.filter.left_out;
     outcome.events = outcome.samples;
     outcome.loss.samples = outcome.samples;
-    outcome.duration = std::time::Duration::from_nanos(last.saturating_sub(first.unwrap_or(last)));
-    outcome.notes = reader.missing.lines();
+    outcome.duration = Duration::from_nanos(last.saturating_sub(first.unwrap_or(last)));
+    if let Some(meta) = meta.as_ref().filter(|meta| !meta.unfinished) {
+        outcome.events = meta.happened;
+        outcome.duration = Duration::try_from_secs_f64(meta.duration).unwrap_or(outcome.duration);
+        // What the session had to drop is recorded, and in the lines; the rest is counted again.
+        outcome.loss = Loss { channel_full: 0, no_cgroup_path: 0, evicted: 0, ..meta.loss };
+        outcome.notes.clone_from(&meta.notes);
+    }
+    outcome.loss.no_user_address = without_address;
+    damage.extend(meta.iter().flat_map(|meta| meta.damage.clone()));
+    outcome.notes.extend(reader.missing.lines());
     if let Some((line, reason)) = reader.first_unreadable {
         damage.push(format!(
             "{} of {} lines of {} are no samples (the first is line {line}: {reason})",

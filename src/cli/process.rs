@@ -12,7 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::filter::{Filter, FilterArgs, Filtered};
 use super::{decision, names, Failure};
-use crate::profile::{jsonl, record_name, PerfData, Profile, ProfileError};
+use crate::profile::{jsonl, record_name, Meta, PerfData, Profile, ProfileError};
 use crate::resolve::{symbolize, Cgroups};
 use crate::sample::{CodeAddr, Sample, Source};
 use crate::session::{replay, Outcome, Sink};
@@ -233,17 +233,11 @@ pub(super) fn run(args: &ProcessArgs) -> Result<(), Failure> {
     let Lines { profile, .. } = &lines;
     let mut damage: Vec<String> =
         lines.error.iter().map(|error| format!("{}: {error}", args.profile.display())).collect();
-    if let Some(meta) = &profile.meta {
-        let path = out.temporary.path().join("meta.json");
-        serde_json::to_vec_pretty(meta)
-            .map_err(anyhow::Error::from)
-            .and_then(|bytes| fs::write(&path, bytes).map_err(Into::into))
-            .with_context(|| format!("cannot write {}", path.display()))
-            .map_err(Failure::NoResult)?;
-    }
+    damage.extend(profile.damage());
+    let meta = Meta::of_lines(profile, &lines.outcome, damage.clone());
+    meta.write(out.temporary.path()).map_err(|error| Failure::NoResult(error.into()))?;
     let path = out.path.clone();
     out.publish().with_context(|| format!("cannot write {}", path.display())).map_err(Failure::NoResult)?;
-    damage.extend(profile.damage());
     report(args, &lines);
     say!("scxprof: wrote {}", path.join("perf.jsonl").display());
     damaged(&damage)
@@ -267,15 +261,15 @@ fn report(args: &ProcessArgs, lines: &Lines) {
     if filtered_out > 0 {
         say!("scxprof: {filtered_out} accesses left out by the selection");
     }
-    if let Some(sentence) = decision::without_address(outcome, profile.source()) {
-        say!("scxprof: {sentence}");
-    }
     // With a selection nobody knows which of them would have been in it.
     let nothing = outcome.samples.saturating_sub(records);
     if profile.source() == Source::Timer && filtered_out == 0 && nothing > 0 {
         say!("scxprof: {nothing} gave no address");
     }
     decision::say_loss(&outcome.loss, true);
+    if let Some(sentence) = decision::without_address(outcome, profile.source()) {
+        say!("scxprof: {sentence}");
+    }
     if profile.meta.is_none() {
         // The lines that are written have these fields, and do not say that nobody knew.
         for line in &outcome.notes {

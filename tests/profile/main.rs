@@ -14,6 +14,7 @@ mod made;
 mod mappings;
 mod meta;
 mod names;
+mod parts;
 mod perf;
 mod roundtrip;
 mod script;
