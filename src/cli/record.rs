@@ -23,7 +23,7 @@ const EXAMPLES: &str = "\
 Examples:
   sudo scxprof record -t 30                      the host for 30 seconds, to scxprof-TIME.tar.gz
   sudo scxprof record -o web --disable-archive   to the directory web, which perf can read too
-  scxprof extract -f web                         the configuration that `run` would have printed";
+  sudo scxprof extract -f web                    the configuration that `run` would have printed";
 
 /// Record memory accesses to a profile, for process, extract and perf
 #[derive(Debug, Args)]

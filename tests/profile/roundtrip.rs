@@ -208,6 +208,8 @@ fn what_is_read_again_after_loss_is_the_same_again() {
     }
     let (again, outcome, damage) = replayed(dir.path());
     assert_eq!((damage, outcome.loss.late), (Vec::new(), 0));
+    let lost = |loss: scxprof::session::Loss| (loss.ring_full, loss.side_band, loss.lost(), loss.happened());
+    assert_eq!(lost(outcome.loss), lost(sampled.outcome.loss), "names are no samples");
     assert_same(&live, &again);
     let known = again.samples.iter().filter(|sample| is_after_storm(sample)).count();
     assert!(known >= AFTER_STORM, "the memory that was mapped meanwhile and the name are known: {known}");
