@@ -1,13 +1,13 @@
 //! What `run` and `extract` share: what is decided of the samples, and what is said of it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, Context};
 use clap::Args;
 
 use super::output::Output;
 use super::{hints, names, percent, Failure};
-use crate::config::{self, GroupOptions, Groups, GroupsError};
+use crate::config::{self, GroupOptions, Groups, GroupsError, Note};
 use crate::profile::Meta;
 use crate::resolve::{topology, Roots};
 use crate::sample::Source;
@@ -115,6 +115,11 @@ impl DecisionArgs {
     /// Where the configuration and the report go; a closed stdout is no place.
     pub(super) fn outputs(&self, stdout_is_open: bool) -> Result<(Output, Option<Output>), Failure> {
         self.check_stdout(stdout_is_open)?;
+        if let (Some(output), Some(report)) = (&self.output, &self.report) {
+            if same_file(output, report) {
+                return Err(Failure::Usage(anyhow!("-o and --report both name {}", report.display())));
+            }
+        }
         let output = Output::open(self.output.as_deref()).map_err(Failure::Usage)?;
         let report = self.report.as_ref().map(|path| Output::open(Some(path)).map_err(Failure::Usage)).transpose()?;
         Ok((output, report))
@@ -129,8 +134,21 @@ impl DecisionArgs {
     }
 
     pub(super) fn to_stdout(&self) -> bool {
-        self.output.as_deref().is_none_or(|path| path == std::path::Path::new("-"))
+        self.output.as_deref().is_none_or(|path| path == Path::new("-"))
     }
+}
+
+/// True for two names of one place that is a file or will be one.
+fn same_file(a: &Path, b: &Path) -> bool {
+    let real = |path: &Path| {
+        path.canonicalize().ok().or_else(|| {
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            Some(parent.unwrap_or(Path::new(".")).canonicalize().ok()?.join(path.file_name()?))
+        })
+    };
+    // /dev/null takes both.
+    let is_device = a.metadata().is_ok_and(|metadata| !metadata.is_file());
+    !is_device && (a == b || real(a).is_some_and(|a| real(b) == Some(a)))
 }
 
 /// What a person is told of the samples: losses always, the summary with -v.
@@ -153,6 +171,16 @@ pub(super) fn report(verbose: u8, sampled: &Sampled) {
     say_loss(&loss, verbose > 0 || outcome.accesses == 0);
     if loss.lost() > 0 || verbose > 0 {
         say!("scxprof: {:.3} % of the samples were lost ({} of {})", loss.percent(), loss.lost(), loss.happened());
+    }
+}
+
+/// Says which `--cell` is none.
+fn say_unmatched(args: &DecisionArgs, sampled: &Sampled) {
+    let groups = sampled.decider.groups().specs();
+    for (group, (given, _)) in args.cells.iter().zip(groups).enumerate() {
+        if sampled.decider.tally().group_total(group) <= 0.0 {
+            say!("scxprof: --cell {given}: no sample is of a cgroup that it matches (and no --cell before it), so there is no such cell");
+        }
     }
 }
 
@@ -208,16 +236,20 @@ fn yield_text(recovery: &Yield) -> String {
     lines.join("\n")
 }
 
-/// Decides, and writes the configuration and the report.
+/// Decides, and writes the configuration and the report; `nothing` says why there were no samples.
 pub(super) fn finish(
     args: &DecisionArgs,
     verbose: u8,
     sampled: Sampled,
     (output, report_to): (Output, Option<Output>),
+    nothing: impl FnOnce(&Outcome, Source) -> anyhow::Error,
 ) -> Result<(), Failure> {
     let source = sampled.decider.source();
+    if sampled.outcome.accesses > 0 {
+        say_unmatched(args, &sampled);
+    }
     let found = sampled.decide().map_err(|error| match error {
-        CaptureError::NoSamples { outcome } => Failure::NoResult(no_samples(&outcome, source)),
+        CaptureError::NoSamples { outcome } => Failure::NoResult(nothing(&outcome, source)),
         error => Failure::NoResult(error.into()),
     })?;
     let bug = "the configuration would be refused by the scheduler, which is a bug in scxprof";
@@ -243,7 +275,10 @@ pub(super) fn finish(
             report_to.write(json.as_bytes()).map_err(Failure::NoResult)?;
         }
     }
-    for note in found.decision().notes.iter().chain(&notes) {
+    // What only scx_mitosis does with cells.
+    let is_mitosis = |note: &&Note| matches!(note, Note::FewCpus { .. } | Note::TooManyCells { .. });
+    let decided = found.decision().notes.iter().filter(|note| args.target == "mitosis" || !is_mitosis(note));
+    for note in decided.chain(&notes) {
         say!("scxprof: {note}");
     }
     if args.use_hints {
@@ -266,7 +301,8 @@ pub(super) fn without_address(outcome: &Outcome, source: Source) -> Option<Strin
     Some(format!("none of the {all} samples has a data address{help}"))
 }
 
-fn no_samples(outcome: &Outcome, source: Source) -> anyhow::Error {
+/// Why a capture has no samples.
+pub(super) fn no_samples(outcome: &Outcome, source: Source) -> anyhow::Error {
     let seconds = outcome.duration.as_secs_f64();
     if let Some(sentence) = without_address(outcome, source) {
         anyhow!("no usable samples: {sentence}")

@@ -12,7 +12,7 @@ use super::decision::{self, DecisionArgs};
 use super::filter::{Filter, FilterArgs, Filtered};
 use super::process::damaged;
 use super::{percent, Failure};
-use crate::profile::{is_archive, jsonl, open_lines, Meta, ProfileError};
+use crate::profile::{jsonl, open_lines, Kind, Meta, ProfileError};
 use crate::resolve::Cgroups;
 use crate::sample::{Sample, Source};
 use crate::sampler::loss::Loss;
@@ -22,13 +22,17 @@ const EXAMPLES: &str = "\
 Examples:
   scxprof extract -f host.tar.gz > cells.json       what `run` would have printed on that host
   scxprof extract -f host.tar.gz.out/perf.jsonl     the same from the lines of `process`
-  scxprof extract -f perf.data --exclude-comm '^cc1'  what perf mem record wrote, without the compilers";
+  scxprof extract -f perf.data --exclude-comm '^cc1'  what perf mem record wrote, without the compilers
+  perf script -F comm,pid,tid,time,addr,ip > perf.script   makes text that it reads";
+
+/// How perf records all that is read of it.
+const PERF_RECORD: &str = "perf mem record -a --phys-data --data-page-size --all-cgroups";
 
 /// Print the cell configuration for a recorded profile
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct ExtractArgs {
-    /// A profile (.tar.gz, directory, perf.data, text of `perf script`), or lines of JSON (perf.jsonl)
+    /// A profile (.tar.gz, which is unpacked in $TMPDIR, directory, perf.data, text of `perf script`), or lines of JSON (perf.jsonl)
     #[arg(short = 'f', long = "file", value_name = "PROFILE")]
     profile: PathBuf,
     #[command(flatten)]
@@ -51,7 +55,11 @@ struct Taken {
     decider: Decider,
     outcome: Outcome,
     filtered_out: u64,
+    /// Why the selection left nothing, where it did.
+    unselected: Option<String>,
     damage: Vec<String>,
+    /// perf recorded it.
+    by_perf: bool,
     /// What the recorder knew of the host.
     meta: Option<Meta>,
 }
@@ -61,15 +69,15 @@ pub(super) fn run(args: &ExtractArgs, stdout_is_open: bool) -> Result<(), Failur
     let filter = Filter::new(&args.filter)?;
     let outputs = args.decision.outputs(stdout_is_open)?;
     let signals = capture::signals().map_err(Failure::Unsupported)?;
-    let lines = lines_of(&args.profile);
+    let lines = lines_of(&args.profile)?;
     let taken = match &lines {
         Some(lines) => from_lines(args, lines, filter, &signals)?,
         None => from_profile(args, filter, &signals)?,
     };
     if signals.load(Ordering::Relaxed) > 0 {
-        return Err(Failure::NoResult(anyhow!("interrupted: nothing was written")));
+        return Err(super::process::interrupted());
     }
-    let Taken { decider, outcome, filtered_out, damage, meta } = taken;
+    let Taken { decider, outcome, filtered_out, unselected, damage, by_perf, meta } = taken;
     let loss = outcome.loss;
     capture::say_notes(&outcome, None);
     if filtered_out > 0 {
@@ -77,27 +85,42 @@ pub(super) fn run(args: &ExtractArgs, stdout_is_open: bool) -> Result<(), Failur
     }
     let sampled = args.decision.sampled(decider, outcome, meta.as_ref());
     decision::report(args.verbose, &sampled);
-    let damaged = damaged(&damage);
-    decision::finish(&args.decision, args.verbose, sampled, outputs).inspect_err(|_| {
-        // It may be why.
-        if let Err(Failure::Loss(error)) = &damaged {
-            say!("scxprof: {error}");
-        }
+    if by_perf && sampled.outcome.loss.no_cgroup_path > 0 {
+        say!("scxprof: perf records cgroups with --all-cgroups: `{PERF_RECORD}`");
+    }
+    decision::finish(&args.decision, args.verbose, sampled, outputs, |outcome, source| {
+        no_samples(outcome, source, unselected, &damage)
     })?;
-    damaged?;
+    damaged(&damage)?;
     decision::check_loss(args.max_loss, &loss)
 }
 
-/// The file of lines that `path` is or holds; `None` for anything else.
-fn lines_of(path: &Path) -> Option<PathBuf> {
-    if path.is_dir() {
-        if ["perf.data", "perf.mem.data"].iter().any(|name| path.join(name).exists()) {
-            return None;
-        }
-        return ["perf.jsonl", "perf.mem.jsonl"].iter().map(|name| path.join(name)).find(|path| path.is_file());
+/// Why a recording has no samples.
+fn no_samples(outcome: &Outcome, source: Source, unselected: Option<String>, damage: &[String]) -> anyhow::Error {
+    if let Some(unselected) = unselected {
+        return anyhow!(unselected);
     }
-    let is_lines = path.extension().is_some_and(|extension| extension == "jsonl");
-    (is_lines && !is_archive(path)).then(|| path.to_owned())
+    let damaged = (!damage.is_empty()).then(|| format!("the profile is damaged: {}", damage.join("; ")));
+    let reasons: Vec<String> = damaged.into_iter().chain(decision::without_address(outcome, source)).collect();
+    if !reasons.is_empty() {
+        anyhow!("no usable samples: {}", reasons.join("; "))
+    } else if outcome.events == 0 {
+        anyhow!("no usable samples: the recording has none")
+    } else {
+        anyhow!("no usable samples, though {} events were recorded: see the counts above", outcome.events)
+    }
+}
+
+/// The file of lines that `path` is or holds; `None` for anything else.
+fn lines_of(path: &Path) -> Result<Option<PathBuf>, Failure> {
+    Ok(match super::process::kind(path)? {
+        Kind::Lines => Some(path.to_owned()),
+        Kind::Directory if ["perf.data", "perf.mem.data"].iter().any(|name| path.join(name).exists()) => None,
+        Kind::Directory => {
+            ["perf.jsonl", "perf.mem.jsonl"].iter().map(|name| path.join(name)).find(|path| path.is_file())
+        }
+        _ => None,
+    })
 }
 
 fn bytes(args: &ExtractArgs) -> usize {
@@ -105,20 +128,21 @@ fn bytes(args: &ExtractArgs) -> usize {
 }
 
 fn from_profile(args: &ExtractArgs, filter: Filter, signals: &AtomicUsize) -> Result<Taken, Failure> {
-    let mut profile = super::process::open(&args.profile)?;
+    let mut profile = super::process::open(&args.profile, &|| signals.load(Ordering::Relaxed) > 0)?;
     let source = profile.source();
     let mut decider = args.decision.decider(source, bytes(args), args.verbose)?;
     let mut filtered = Filtered { filter, sink: &mut decider };
     let replayed = replay(&mut profile, bytes(args), &mut filtered, || signals.load(Ordering::Relaxed) > 0);
-    let filtered_out = filtered.filter.left_out;
+    let (filtered_out, unselected) = (filtered.filter.left_out, filtered.filter.nothing());
     let mut damage = Vec::new();
     let outcome = replayed.unwrap_or_else(|error| {
         damage.push(error.to_string());
         Outcome::default()
     });
     damage.extend(profile.damage());
+    let by_perf = profile.meta.is_none() && profile.perf_data().is_some();
     let meta = profile.meta.take();
-    Ok(Taken { decider, outcome, filtered_out, damage, meta })
+    Ok(Taken { decider, outcome, filtered_out, unselected, damage, by_perf, meta })
 }
 
 /// Samples that are given to the sink at once.
@@ -176,7 +200,7 @@ fn from_lines(args: &ExtractArgs, path: &Path, filter: Filter, signals: &AtomicU
         };
     }
     filtered.samples(&ready, &mut cgroups);
-    let filtered_out = filtered.filter.left_out;
+    let (filtered_out, unselected) = (filtered.filter.left_out, filtered.filter.nothing());
     outcome.events = outcome.samples;
     outcome.loss.samples = outcome.samples;
     outcome.duration = Duration::from_nanos(last.saturating_sub(first.unwrap_or(last)));
@@ -198,5 +222,5 @@ fn from_lines(args: &ExtractArgs, path: &Path, filter: Filter, signals: &AtomicU
             path.display()
         ));
     }
-    Ok(Taken { decider, outcome, filtered_out, damage, meta })
+    Ok(Taken { decider, outcome, filtered_out, unselected, damage, by_perf: false, meta })
 }

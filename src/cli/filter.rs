@@ -1,5 +1,7 @@
 //! Selective replay: which samples of a recording are looked at.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -22,7 +24,7 @@ pub(super) struct FilterArgs {
     /// Not threads whose name matches
     #[arg(long, value_name = "REGEX")]
     exclude_comm: Vec<String>,
-    /// Only cgroups whose path matches; the path begins with /sys/fs/cgroup
+    /// Only cgroups whose path matches, as /sys/fs/cgroup/a or as /a
     #[arg(long, value_name = "REGEX")]
     cgroup: Vec<String>,
     /// Not cgroups whose path matches
@@ -41,11 +43,32 @@ pub(super) struct FilterArgs {
     #[arg(long, value_name = "TID", value_delimiter = ',')]
     exclude_tid: Vec<u32>,
     /// From so many seconds after the first sample on
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     from: Option<Duration>,
     /// Until so many seconds after the first sample
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     to: Option<Duration>,
+}
+
+impl fmt::Display for FilterArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids = |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>();
+        let time = |time: Option<Duration>| time.map(|time| time.as_secs_f64().to_string()).into_iter().collect();
+        let options = [
+            ("comm", self.comm.clone()),
+            ("exclude-comm", self.exclude_comm.clone()),
+            ("cgroup", self.cgroup.clone()),
+            ("exclude-cgroup", self.exclude_cgroup.clone()),
+            ("pid", ids(&self.pid)),
+            ("exclude-pid", ids(&self.exclude_pid)),
+            ("tid", ids(&self.tid)),
+            ("exclude-tid", ids(&self.exclude_tid)),
+            ("from", time(self.from)),
+            ("to", time(self.to)),
+        ];
+        let given = options.iter().flat_map(|(option, values)| values.iter().map(move |it| format!("--{option} {it}")));
+        f.write_str(&given.collect::<Vec<_>>().join(" "))
+    }
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -64,11 +87,49 @@ pub(super) struct Filter {
     to: Option<u64>,
     /// Time of the first sample.
     first: Option<u64>,
+    /// The options, as they were given.
+    asked: String,
     /// The last cgroup that was looked at and what was found; most samples are of few cgroups.
     last_cgroup: Option<(Vec<u8>, bool)>,
     everything: bool,
     /// Accesses that were left out.
     pub(super) left_out: u64,
+    /// True where any was kept.
+    kept: bool,
+    /// What was there, until one is kept.
+    seen: Seen,
+}
+
+/// What there is to select from. A value is listed as it is first seen.
+#[derive(Debug, Default)]
+struct Seen {
+    comms: BTreeSet<String>,
+    cgroups: BTreeSet<String>,
+    pids: BTreeSet<String>,
+    tids: BTreeSet<String>,
+    /// Time of the last sample.
+    last: u64,
+}
+
+/// Values that are remembered of each kind.
+const MAX_SEEN: usize = 4096;
+/// Of these, values that are said.
+const MAX_SAID: usize = 8;
+
+impl Seen {
+    fn add(&mut self, sample: &Sample, cgroup: Option<&[u8]>) {
+        let add = |values: &mut BTreeSet<String>, value: Option<String>| {
+            if values.len() < MAX_SEEN {
+                values.extend(value);
+            }
+        };
+        add(&mut self.comms, sample.comm.map(|comm| comm.to_string()));
+        // As a terminal bears it.
+        add(&mut self.cgroups, cgroup.map(|path| path.escape_ascii().to_string()));
+        add(&mut self.pids, Some(sample.pid.to_string()));
+        add(&mut self.tids, Some(sample.tid.to_string()));
+        self.last = self.last.max(sample.time);
+    }
 }
 
 impl Filter {
@@ -94,9 +155,12 @@ impl Filter {
             from: from.map_or(0, |from| from.as_nanos() as u64),
             to: to.map(|to| to.as_nanos() as u64),
             first: None,
+            asked: args.to_string(),
             last_cgroup: None,
             everything: false,
             left_out: 0,
+            kept: false,
+            seen: Seen::default(),
         };
         let names = filter.comm.iter().chain(&filter.cgroup).all(Vec::is_empty);
         let ids = filter.pid.iter().chain(&filter.tid).all(Vec::is_empty);
@@ -111,7 +175,46 @@ impl Filter {
         }
         let keeps = self.looks_at(sample, cgroup);
         self.left_out += u64::from(!keeps);
+        self.kept |= keeps;
+        if !self.kept {
+            self.seen.add(sample, cgroup);
+        }
         keeps
+    }
+
+    /// What there was to select from, where the selection left nothing of it.
+    pub(super) fn nothing(&self) -> Option<String> {
+        if self.kept || self.left_out == 0 {
+            return None;
+        }
+        let used = |[only, not]: [bool; 2]| only || not;
+        let mut there = Vec::new();
+        for (asked, what, values) in [
+            (used([0, 1].map(|at| !self.comm[at].is_empty())), "names", &self.seen.comms),
+            (used([0, 1].map(|at| !self.cgroup[at].is_empty())), "cgroups", &self.seen.cgroups),
+            (used([0, 1].map(|at| !self.pid[at].is_empty())), "processes", &self.seen.pids),
+            (used([0, 1].map(|at| !self.tid[at].is_empty())), "threads", &self.seen.tids),
+        ] {
+            if !asked {
+                continue;
+            }
+            let said: Vec<&str> = values.iter().take(MAX_SAID).map(String::as_str).collect();
+            let more = match values.len().saturating_sub(MAX_SAID) {
+                0 => String::new(),
+                _ if values.len() >= MAX_SEEN => " and many more".to_owned(),
+                more => format!(" and {more} more"),
+            };
+            there.push(if said.is_empty() {
+                format!("no {what}")
+            } else {
+                format!("{what} {}{more}", said.join(", "))
+            });
+        }
+        if self.from > 0 || self.to.is_some() {
+            let span = Duration::from_nanos(self.seen.last.saturating_sub(self.first.unwrap_or_default()));
+            there.push(format!("{:.1} seconds", span.as_secs_f64()));
+        }
+        Some(format!("no access matches the selection ({}); there are: {}", self.asked, there.join("; ")))
     }
 
     fn looks_at(&mut self, sample: &Sample, cgroup: Option<&[u8]>) -> bool {
@@ -135,7 +238,11 @@ impl Filter {
         if let Some((_, found)) = self.last_cgroup.as_ref().filter(|(last, _)| last == path) {
             return *found;
         }
-        let found = matches(&self.cgroup, Some(&display_path(path)));
+        // As schedulers see it, and as the lines of `process` have it.
+        let [only, not] = &self.cgroup;
+        let forms = [&display_path(path)[..], path];
+        let any = |patterns: &[Regex]| forms.iter().any(|form| patterns.iter().any(|it| it.is_match(form)));
+        let found = (only.is_empty() || any(only)) && !any(not);
         self.last_cgroup = Some((path.to_vec(), found));
         found
     }
@@ -207,6 +314,31 @@ mod tests {
     }
 
     #[test]
+    fn a_selection_of_nothing_says_what_there_is() {
+        let nothing = |options: &[&str]| {
+            let args = Cli::parse_from([&["x"], options].concat());
+            let mut filter = Filter::new(&args.filter).unwrap();
+            for at in 0..20 {
+                let comm = Some(Comm::new(format!("job {at:02}").as_bytes()));
+                let sample = Sample { time: at * 500_000_000, pid: 7, comm, ..Sample::default() };
+                filter.keeps(&sample, Some(b"/a\n"));
+            }
+            filter.nothing()
+        };
+        assert_eq!(nothing(&["--comm", "5$"]), None);
+        assert_eq!(nothing(&[]), None);
+        let names = "names job 00, job 01, job 02, job 03, job 04, job 05, job 06, job 07 and 12 more";
+        assert_eq!(
+            nothing(&["--comm", "^web", "--cgroup", "^/b"]).unwrap(),
+            format!("no access matches the selection (--comm ^web --cgroup ^/b); there are: {names}; cgroups /a\\n")
+        );
+        assert_eq!(
+            nothing(&["--pid", "1,2", "--from", "100"]).unwrap(),
+            "no access matches the selection (--pid 1 --pid 2 --from 100); there are: processes 7; 9.5 seconds"
+        );
+    }
+
+    #[test]
     fn a_sample_must_pass_all() {
         assert_eq!(kept(&[]), [0, 1, 2, 3]);
         assert_eq!(kept(&["--comm", "^w"]), [0, 1]);
@@ -214,6 +346,8 @@ mod tests {
         assert_eq!(kept(&["--exclude-comm", "^w"]), [2, 3]);
         assert_eq!(kept(&["--comm", r"(?-u)^w\xff$"]), [1]);
         assert_eq!(kept(&["--cgroup", "^/sys/fs/cgroup/a b$"]), [0, 1]);
+        assert_eq!(kept(&["--cgroup", "^/a b$"]), [0, 1], "as the lines have it");
+        assert_eq!(kept(&["--exclude-cgroup", "^/db$", "--exclude-cgroup", "^/sys/fs/cgroup/a"]), [2]);
         assert_eq!(kept(&["--exclude-cgroup", "db"]), [0, 1, 2]);
         assert_eq!(kept(&["--pid", "1,4", "--exclude-tid", "2"]), [0, 3]);
         assert_eq!(kept(&["--tid", "2"]), [1]);
@@ -221,5 +355,7 @@ mod tests {
         assert_eq!(kept(&["--from", "1", "--to", "2.5"]), [1, 2]);
         assert_eq!(kept(&["--from", "1", "--to", "3"]), [1, 2], "from its beginning, up to its end");
         assert_eq!(kept(&["--from", "1.5"]), [2, 3]);
+        let error = Cli::try_parse_from(["x", "--from", "-1"]).err().unwrap().to_string();
+        assert!(error.contains("must be a number of seconds from 0 on"), "{error}");
     }
 }

@@ -33,7 +33,7 @@ const AFTER_HELP: &str = "\
 Exit codes:
   0  the result was written
   1  no usable samples, or the result could not be written
-  2  wrong usage
+  2  wrong usage, also a profile that cannot be opened or an output that cannot be made
   3  not supported or not permitted here
   4  the result was written, but more samples were lost than --max-loss allows, or a profile is damaged
 With a COMMAND, 1 and 3 come first, then the command's own status (128 + its signal), then 4.";
@@ -129,7 +129,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
         Command::Doctor(args) => doctor::run(&args),
         Command::DoctorLoad => doctor::load(),
         Command::Record(args) => record::run(&args),
-        Command::Process(args) => process::run(&args),
+        Command::Process(args) => process::run(&args, stdout_is_open),
         Command::Extract(args) => extract::run(&args, stdout_is_open),
         Command::Completions { shell } => completions(shell),
         Command::Man(args) => man::man(&args, Args::command()),

@@ -12,7 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::filter::{Filter, FilterArgs, Filtered};
 use super::{decision, names, Failure};
-use crate::profile::{jsonl, record_name, Meta, PerfData, Profile, ProfileError};
+use crate::profile::{jsonl, kind_of, record_name, Kind, Meta, PerfData, Profile, ProfileError};
 use crate::resolve::{symbolize, Cgroups};
 use crate::sample::{CodeAddr, Sample, Source};
 use crate::session::{replay, Outcome, Sink};
@@ -20,18 +20,23 @@ use crate::session::{replay, Outcome, Sink};
 const EXAMPLES: &str = "\
 Examples:
   scxprof process -f host.tar.gz                 writes host.tar.gz.out/perf.jsonl
-  scxprof process -f perf.data --comm '^web'     what perf mem record wrote, some threads of it";
+  scxprof process -f perf.data --comm '^web'     what perf mem record wrote, some threads of it
+  scxprof process -f web -o - | jq .addr         the lines of a directory to a filter
+  perf script -F comm,pid,tid,time,addr,ip > perf.script   makes text that it reads";
 
 /// Different instructions that are named; a name takes some 200 bytes.
 const MAX_CODES: usize = 1 << 17;
 
-/// Turn a profile into lines of JSON: PROFILE.out/perf.jsonl
+/// Turn a profile into lines of JSON: DIR/perf.jsonl
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct ProcessArgs {
-    /// A profile: .tar.gz, directory, perf.data, or the text of `perf script`
+    /// A profile: .tar.gz (it is unpacked in $TMPDIR), directory, perf.data, or the text of `perf script`
     #[arg(short = 'f', long = "file", value_name = "PROFILE")]
     profile: PathBuf,
+    /// The directory that is made for the lines, or - for the lines alone on stdout [default: PROFILE.out]
+    #[arg(short = 'o', long = "output", value_name = "DIR")]
+    output: Option<PathBuf>,
     /// Memory for queues and mappings
     #[arg(long, value_name = "MIB", default_value = "64", value_parser = clap::value_parser!(u32).range(8..))]
     memory: u32,
@@ -132,39 +137,44 @@ pub(super) struct Lines {
     profile: Profile,
     records: u64,
     filtered_out: u64,
+    unselected: Option<String>,
     outcome: Outcome,
     /// Why the profile could not be read to its end.
     error: Option<String>,
 }
 
-/// Writes the accesses of a profile to `perf.jsonl` in `dir`, with the names of their code where `named`.
+/// Writes the accesses of a profile to `perf.jsonl` in `dir`, or to stdout, with the names of their code where `named`.
 pub(super) fn write_lines(
     mut profile: Profile,
-    dir: &Path,
+    dir: Option<&Path>,
     selection: &FilterArgs,
     named: bool,
     memory: usize,
     stop: &dyn Fn() -> bool,
 ) -> Result<Lines, Failure> {
-    let path = dir.join("perf.jsonl");
-    let failed = || format!("cannot write {}", path.display());
-    let file = File::options().write(true).create_new(true).mode(0o600).open(&path);
-    let file = file.with_context(failed).map_err(Failure::NoResult)?;
-    let mut sink = ToLines::new(file, profile.source());
+    let path = dir.map(|dir| dir.join("perf.jsonl"));
+    let name = path.as_ref().map_or("to stdout".to_owned(), |path| path.display().to_string());
+    let failed = || format!("cannot write {name}");
+    let create = |path: &PathBuf| File::options().write(true).create_new(true).mode(0o600).open(path);
+    let out: Box<dyn Write> = match &path {
+        Some(path) => Box::new(create(path).with_context(failed).map_err(Failure::NoResult)?),
+        None => Box::new(std::io::stdout().lock()),
+    };
+    let mut sink = ToLines::new(out, profile.source());
     if named {
         let (rewound, codes) = name_codes(profile, memory, Filter::new(selection)?, stop)?;
         (profile, sink.codes) = (rewound, Some(codes));
     }
     let mut filtered = Filtered { filter: Filter::new(selection)?, sink: &mut sink };
     let replayed = replay(&mut profile, memory, &mut filtered, stop);
-    let filtered_out = filtered.filter.left_out;
+    let (filtered_out, unselected) = (filtered.filter.left_out, filtered.filter.nothing());
     let records = sink.records;
     sink.finish().with_context(failed).map_err(Failure::NoResult)?;
     let (outcome, error) = match replayed {
         Ok(outcome) => (outcome, None),
         Err(error) => (Outcome::default(), Some(error.to_string())),
     };
-    Ok(Lines { profile, records, filtered_out, outcome, error })
+    Ok(Lines { profile, records, filtered_out, unselected, outcome, error })
 }
 
 /// Where the lines go: a directory under a temporary name until it is whole.
@@ -174,26 +184,33 @@ struct Out {
 }
 
 impl Out {
-    fn new(profile: &Path) -> Result<Self, Failure> {
-        let mut name = profile.file_name().map_or_else(|| "profile".into(), ToOwned::to_owned);
-        name.push(".out");
-        let parent = match profile.parent() {
+    fn new(profile: &Path, wanted: Option<&Path>) -> Result<Self, Failure> {
+        let path = wanted.map_or_else(
+            || {
+                let mut name = profile.file_name().map_or_else(|| "profile".into(), ToOwned::to_owned);
+                name.push(".out");
+                profile.with_file_name(name)
+            },
+            Path::to_owned,
+        );
+        let name = path.file_name();
+        let name = name.ok_or_else(|| Failure::Usage(anyhow!("-o {}: not a directory's name", path.display())))?;
+        let parent = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        let path = parent.join(&name);
         if path.symlink_metadata().is_ok() {
             return Err(Failure::Usage(ProfileError::Exists { path }.into()));
         }
         let mut prefix = std::ffi::OsString::from(".");
-        prefix.push(&name);
+        prefix.push(name);
         let temporary = tempfile::Builder::new()
             .prefix(&prefix)
             .suffix(".tmp")
             .permissions(PermissionsExt::from_mode(0o700))
             .tempdir_in(parent)
-            .with_context(|| format!("cannot write in {}", parent.display()))
-            .map_err(Failure::NoResult)?;
+            .with_context(|| format!("cannot write in {} (-o names another place)", parent.display()))
+            .map_err(Failure::Usage)?;
         Ok(Self { path, temporary })
     }
 
@@ -210,36 +227,67 @@ impl Out {
     }
 }
 
-/// Opens a profile.
-pub(super) fn open(path: &Path) -> Result<Profile, Failure> {
-    Profile::open(path).map_err(|error| match &error {
-        ProfileError::Io { call: "open", .. } | ProfileError::NoData { .. } => Failure::Usage(error.into()),
+/// Opens a profile; what waits for an archive to be unpacked can `stop` it.
+pub(super) fn open(path: &Path, stop: &dyn Fn() -> bool) -> Result<Profile, Failure> {
+    kind(path)?;
+    Profile::open_until(path, stop).map_err(|error| match &error {
+        ProfileError::Io { call: "open", .. } | ProfileError::NoData { .. } | ProfileError::Unknown { .. } => {
+            Failure::Usage(error.into())
+        }
+        ProfileError::Stopped { .. } => interrupted(),
         _ => Failure::NoResult(error.into()),
     })
 }
 
+/// What a profile is kept in.
+pub(super) fn kind(path: &Path) -> Result<Kind, Failure> {
+    if path == Path::new("-") {
+        return Err(Failure::Usage(anyhow!(
+            "-f -: a profile must be a file or a directory, as it is read more than once"
+        )));
+    }
+    kind_of(path).map_err(|error| Failure::Usage(error.into()))
+}
+
+pub(super) fn interrupted() -> Failure {
+    Failure::NoResult(anyhow!("interrupted: nothing was written"))
+}
+
 /// Reads the profile and writes the lines.
-pub(super) fn run(args: &ProcessArgs) -> Result<(), Failure> {
+pub(super) fn run(args: &ProcessArgs, stdout_is_open: bool) -> Result<(), Failure> {
     Filter::new(&args.filter)?;
-    let profile = open(&args.profile)?;
-    let out = Out::new(&args.profile)?;
+    let to_stdout = args.output.as_deref() == Some(Path::new("-"));
+    if to_stdout && !stdout_is_open {
+        return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o DIR")));
+    }
     let signals = super::capture::signals().map_err(Failure::Unsupported)?;
-    let memory = (args.memory as usize).saturating_mul(1 << 20);
     let stop = || signals.load(Ordering::Relaxed) > 0;
-    let lines = write_lines(profile, out.temporary.path(), &args.filter, !args.no_symbols, memory, &stop)?;
+    kind(&args.profile)?;
+    // Before a large archive is unpacked for nothing.
+    let out = if to_stdout { None } else { Some(Out::new(&args.profile, args.output.as_deref())?) };
+    let profile = open(&args.profile, &stop)?;
+    let memory = (args.memory as usize).saturating_mul(1 << 20);
+    let dir = out.as_ref().map(|out| out.temporary.path());
+    let lines = write_lines(profile, dir, &args.filter, !args.no_symbols, memory, &stop)?;
     if stop() {
-        return Err(Failure::NoResult(anyhow!("interrupted: nothing was written")));
+        return Err(if to_stdout { Failure::NoResult(anyhow!("interrupted")) } else { interrupted() });
     }
     let Lines { profile, .. } = &lines;
     let mut damage: Vec<String> =
         lines.error.iter().map(|error| format!("{}: {error}", args.profile.display())).collect();
     damage.extend(profile.damage());
-    let meta = Meta::of_lines(profile, &lines.outcome, damage.clone());
-    meta.write(out.temporary.path()).map_err(|error| Failure::NoResult(error.into()))?;
-    let path = out.path.clone();
-    out.publish().with_context(|| format!("cannot write {}", path.display())).map_err(Failure::NoResult)?;
+    if let Some(out) = &out {
+        let meta = Meta::of_lines(profile, &lines.outcome, damage.clone());
+        meta.write(out.temporary.path()).map_err(|error| Failure::NoResult(error.into()))?;
+    }
+    let path = out.as_ref().map(|out| out.path.clone());
+    if let (Some(out), Some(path)) = (out, &path) {
+        out.publish().with_context(|| format!("cannot write {}", path.display())).map_err(Failure::NoResult)?;
+    }
     report(args, &lines);
-    say!("scxprof: wrote {}", path.join("perf.jsonl").display());
+    if let Some(path) = path {
+        say!("scxprof: wrote {}", path.join("perf.jsonl").display());
+    }
     damaged(&damage)
 }
 
@@ -260,6 +308,9 @@ fn report(args: &ProcessArgs, lines: &Lines) {
     say!("Parsed {records} of {all} records ({skipped} skipped, {unparseable} unparseable)");
     if filtered_out > 0 {
         say!("scxprof: {filtered_out} accesses left out by the selection");
+    }
+    if let Some(unselected) = &lines.unselected {
+        say!("scxprof: {unselected}");
     }
     // With a selection nobody knows which of them would have been in it.
     let nothing = outcome.samples.saturating_sub(records);

@@ -31,7 +31,7 @@ Examples:
 pub(super) struct RecordArgs {
     #[command(flatten)]
     capture: CaptureArgs,
-    /// The profile's directory [default: scxprof-TIME]
+    /// The profile's directory, or the name of its archive (.tar.gz) [default: scxprof-TIME]
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     output: Option<PathBuf>,
     /// The archive that takes the directory's place [default: DIR.tar.gz]
@@ -71,6 +71,16 @@ impl Places {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
             PathBuf::from(format!("scxprof-{now}"))
         });
+        if dir == Path::new("-") {
+            return Err(Failure::Usage(anyhow!(
+                "-o -: a profile is a directory or an archive, which stdout cannot take"
+            )));
+        }
+        let (dir, named) = match dir.to_str().and_then(|name| name.strip_suffix(".tar.gz")) {
+            // The archive's own name was given.
+            Some(stem) if !args.disable_archive && args.archive.is_none() => (PathBuf::from(stem), Some(dir)),
+            _ => (dir, None),
+        };
         let name =
             dir.file_name().ok_or_else(|| Failure::Usage(anyhow!("-o {}: not a directory's name", dir.display())))?;
         let parent = match dir.parent() {
@@ -78,7 +88,7 @@ impl Places {
             _ => PathBuf::from("."),
         };
         let archive = (!args.disable_archive).then(|| {
-            args.archive.clone().unwrap_or_else(|| {
+            args.archive.clone().or(named).unwrap_or_else(|| {
                 let mut name = name.to_owned();
                 name.push(".tar.gz");
                 parent.join(name)
@@ -186,9 +196,9 @@ fn write(recorder: &Recorder, outcome: &Outcome) -> anyhow::Result<()> {
 
 /// The lines of `process`, from what was recorded; a signal has ended the recording, so this goes on to its end.
 fn write_samples(args: &RecordArgs, dir: &Path) -> Result<(), Failure> {
-    let profile = process::open(dir)?;
+    let profile = process::open(dir, &|| false)?;
     let memory = (args.capture.memory as usize).saturating_mul(1 << 20);
-    process::write_lines(profile, dir, &FilterArgs::default(), !args.no_symbols, memory, &|| false)?;
+    process::write_lines(profile, Some(dir), &FilterArgs::default(), !args.no_symbols, memory, &|| false)?;
     Ok(())
 }
 

@@ -206,11 +206,11 @@ impl fmt::Display for Note {
                 list(names, ", "),
                 share.min(1.0) * 100.0
             ),
-            Self::TakenAlong { cell, subcell, names } => write!(
-                f,
-                "{cell}: {} go along with \"{subcell}\", as no prefix tells them apart; too little is known of them",
-                list(names, ", ")
-            ),
+            Self::TakenAlong { cell, subcell, names } => {
+                let (go, them) = if names.len() == 1 { ("goes", "it") } else { ("go", "them") };
+                write!(f, "{cell}: {} {go} along with \"{subcell}\", as no prefix tells {them} apart; ", list(names, ", "))?;
+                write!(f, "too little is known of {them}")
+            }
             Self::Merged { cell, one, other, loss } => write!(
                 f,
                 "{cell}: {one} and {other} share memory with each other too and have one subcell, as there are not \
@@ -225,8 +225,12 @@ impl fmt::Display for Note {
                 list(communities, "; ")
             ),
             Self::Unknown { cell, threads, share, why } => {
-                let threads = if *threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };
-                write!(f, "{cell}: what {threads} ({:.1}% of its samples) share is unknown: {why}; ", share.min(1.0) * 100.0)?;
+                let (threads, share_it) = match threads {
+                    1 => ("1 thread".to_owned(), "shares"),
+                    count => (format!("{count} threads"), "share"),
+                };
+                let share = share.min(1.0) * 100.0;
+                write!(f, "{cell}: what {threads} ({share:.1}% of its samples) {share_it} is unknown: {why}; ")?;
                 f.write_str(match why {
                     Unknown::FirstTouches => "they are told apart by name only",
                     _ => "such threads stay in \"rest\"",
@@ -268,16 +272,17 @@ impl fmt::Display for Note {
                 let crowded: Vec<_> =
                     crowded.iter().map(|(cell, subcells)| format!("\"{cell}\" has {subcells}")).collect();
                 let share = match share {
-                    0 => "less than one CPU each".to_owned(),
-                    1 => "1 CPU each".to_owned(),
-                    share => format!("{share} CPUs each"),
+                    0 => "less than one CPU".to_owned(),
+                    1 => "1 CPU".to_owned(),
+                    share => format!("{share} CPUs"),
                 };
-                write!(
-                    f,
-                    "scx_mitosis takes {needed} CPUs for this: every subcell needs one ({}), and {cells} cells on a host of \
-                     {target_cpus} have {share}; there it exits with \"Not enough CPUs\"",
-                    crowded.join(", ")
-                )
+                write!(f, "scx_mitosis takes {needed} CPUs for this: every subcell needs one ({}), and ", crowded.join(", "))?;
+                match cells {
+                    1 => write!(f, "the root's cell on a host of {target_cpus} has {share}")?,
+                    _ => write!(f, "{cells} cells (with the root's) on a host of {target_cpus} have {share} each")?,
+                }
+                f.write_str("; there it exits with \"Not enough CPUs\". A larger --min-share makes fewer subcells")?;
+                f.write_str(if *cells > 1 { ", fewer --cell make fewer cells" } else { "" })
             }
         }
     }

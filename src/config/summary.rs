@@ -22,7 +22,8 @@ pub fn summary(groups: &Groups, tally: &Tally, all: bool) -> String {
         if in_group <= 0.0 {
             continue;
         }
-        let _ = writeln!(text, "{}: {in_group:.0} samples ({:.1}%)", spec.name, in_group / total * 100.0);
+        let share = in_group / total * 100.0;
+        let _ = writeln!(text, "{}: {} samples ({share:.1}%)", spec.name, whole(in_group));
         let mut counts: BTreeMap<Comm, f64> = BTreeMap::new();
         for (comm, _, count) in tally.names_of(group) {
             *counts.entry(comm).or_default() += count;
@@ -33,7 +34,7 @@ pub fn summary(groups: &Groups, tally: &Tally, all: bool) -> String {
         for (comm, count) in counts {
             let share = count / in_group;
             if all || share >= SMALL {
-                let _ = writeln!(text, "  {comm}: {count:.0} ({:.1}%)", share * 100.0);
+                let _ = writeln!(text, "  {comm}: {} ({:.1}%)", whole(count), share * 100.0);
             } else {
                 folded += 1;
             }
@@ -51,6 +52,14 @@ pub fn summary(groups: &Groups, tally: &Tally, all: bool) -> String {
         }
     }
     text
+}
+
+/// A weight in whole samples; a share of one is not none.
+fn whole(weight: f64) -> String {
+    if weight > 0.0 && weight < 0.5 {
+        return "less than 1".to_owned();
+    }
+    format!("{weight:.0}")
 }
 
 #[cfg(test)]
@@ -78,6 +87,15 @@ mod tests {
                     (names too many to count): 100 (10.0%)\n";
         assert_eq!(summary(&groups, &tally, false), format!("{head}  ... 2 more below 1%\n{tail}"));
         assert_eq!(summary(&groups, &tally, true), format!("{head}  y: 4 (0.4%)\n  x\\x0a: 2 (0.2%)\n{tail}"));
+    }
+
+    #[test]
+    fn a_part_of_a_sample_is_not_none() {
+        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        let mut tally = Tally::new(6);
+        let cell = tally.cell(groups.home(b"/x"));
+        tally.add(cell, Some("web".into()), 0.25);
+        assert!(summary(&groups, &tally, true).contains("  web: less than 1 (100.0%)\n"));
     }
 
     #[test]

@@ -25,7 +25,10 @@ pub fn table(report: &Report) -> String {
         _ => text.push_str("Locality captured: unknown, as the samples do not tell threads apart\n"),
     }
     if let Some(stability) = report.stability {
-        let _ = writeln!(text, "Agreement of the run's two halves: {stability:.2}");
+        // Two halves without a community agree on nothing.
+        let found = report.cells.iter().flat_map(|cell| &cell.subcells).any(|subcell| subcell.stability.is_some());
+        let stability = if found { format!("{stability:.2}") } else { "-".to_owned() };
+        let _ = writeln!(text, "Agreement of the run's two halves: {stability}");
     }
     text
 }
@@ -82,7 +85,7 @@ pub fn hot_code(report: &Report) -> String {
     for cell in &report.cells {
         for subcell in &cell.subcells {
             for line in &subcell.lines {
-                for code in &line.code {
+                for code in line.code.iter().filter(|code| code.accesses >= 0.5) {
                     rows.push([
                         format!("{}/{}", cell.name, subcell.name),
                         line.place.clone(),
@@ -244,6 +247,9 @@ mod tests {
         assert!(lines[1].starts_with("allotment/reader-a+writer-a        2      200  39.9%     60.0%"), "{text}");
         assert!(lines[1].ends_with("heap+0x1000 (10)"), "{text}");
         assert!(text.contains("Locality captured: 90.0% (grouping by name: 0.0%)\n"), "{text}");
+        let mut apart = report.clone();
+        apart.cells.iter_mut().flat_map(|cell| &mut cell.subcells).for_each(|subcell| subcell.stability = None);
+        assert!(table(&apart).ends_with("Agreement of the run's two halves: -\n"), "nothing was found to agree on");
         let text = matrix(&report);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("shared accesses"), "{text}");
@@ -260,6 +266,9 @@ mod tests {
             "{text}"
         );
         let mut report = made();
+        let codes = report.cells.iter_mut().flat_map(|cell| &mut cell.subcells).flat_map(|it| &mut it.lines);
+        codes.flat_map(|line| &mut line.code).for_each(|code| code.accesses = 0.4);
+        assert_eq!(hot_code(&report), "", "none is a row of 0");
         report.cells.clear();
         assert_eq!(hot_code(&report), "");
     }

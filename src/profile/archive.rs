@@ -52,14 +52,39 @@ pub(crate) struct Unpacked {
     pub cut: bool,
 }
 
-/// Unpacks `path` into a directory of its own, which goes when it is dropped.
+/// Reads on until it is told to stop; a large archive takes minutes.
+struct Until<'a, R> {
+    inner: R,
+    stop: &'a dyn Fn() -> bool,
+}
+
+impl<R: Read> Read for Until<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if (self.stop)() {
+            return Err(io::Error::other("stopped"));
+        }
+        self.inner.read(buffer)
+    }
+}
+
+/// Unpacks `path` into a directory of its own, which goes when it is dropped, and earlier where `stop` says so.
 ///
 /// Only plain files and directories are taken, and only below that directory. An archive that ends too early gives what it
 /// has, as far as there is anything.
 ///
 /// # Errors
-/// [`ProfileError::Archive`] for what is no archive, holds more than is reasonable, or names a place outside.
-pub(crate) fn unpack(path: &Path) -> Result<Unpacked, ProfileError> {
+/// [`ProfileError::Archive`] for what is no archive, holds more than is reasonable, or names a place outside;
+/// [`ProfileError::Stopped`].
+pub(crate) fn unpack(path: &Path, stop: &dyn Fn() -> bool) -> Result<Unpacked, ProfileError> {
+    let result = unpack_until(path, stop);
+    // What was cut by us is no damage.
+    if stop() {
+        return Err(ProfileError::Stopped { path: path.to_owned() });
+    }
+    result
+}
+
+fn unpack_until(path: &Path, stop: &dyn Fn() -> bool) -> Result<Unpacked, ProfileError> {
     let failed = |reason: String| ProfileError::Archive { path: path.to_owned(), reason };
     let file = File::open(path).map_err(|source| ProfileError::io("open", path, source))?;
     let size = file.metadata().map_or(0, |metadata| metadata.len());
@@ -69,7 +94,7 @@ pub(crate) fn unpack(path: &Path) -> Result<Unpacked, ProfileError> {
         .permissions(PermissionsExt::from_mode(0o700))
         .tempdir()
         .map_err(|source| ProfileError::io("make a directory in", &std::env::temp_dir(), source))?;
-    let mut archive = tar::Archive::new(MultiGzDecoder::new(io::BufReader::new(file)));
+    let mut archive = tar::Archive::new(Until { inner: MultiGzDecoder::new(io::BufReader::new(file)), stop });
     let (mut files, mut cut) = (0, false);
     for entry in archive.entries().map_err(|error| failed(format!("not an archive: {error}")))? {
         let mut entry = match entry {
@@ -78,6 +103,10 @@ pub(crate) fn unpack(path: &Path) -> Result<Unpacked, ProfileError> {
             Err(_) if files > 0 => {
                 cut = true;
                 break;
+            }
+            // What tar says of a header that is none; its text has the bytes in it.
+            Err(error) if error.kind() == io::ErrorKind::Other => {
+                return Err(failed("compressed, but not a .tar.gz: unpack it first (gunzip)".to_owned()));
             }
             Err(error) => return Err(failed(format!("not a .tar.gz: {error}"))),
         };
@@ -178,7 +207,7 @@ mod tests {
             let is_data = header.path().unwrap().ends_with("perf.data");
             assert!(!is_data || header.mtime().unwrap() == 1_700_000_000, "{}", header.mtime().unwrap());
         }
-        let unpacked = unpack(&path).unwrap();
+        let unpacked = unpack(&path, &|| false).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         let data = unpacked.dir.path().join("some profile/perf.data");
         assert_eq!((mode(unpacked.dir.path()), mode(&data)), (0o700, 0o600));
@@ -188,7 +217,7 @@ mod tests {
         let mut best = 0;
         for len in 0..bytes.len() {
             fs::write(&path, &bytes[..len]).unwrap();
-            let Ok(unpacked) = unpack(&path) else {
+            let Ok(unpacked) = unpack(&path, &|| false) else {
                 assert_eq!(best, 0, "{len} bytes give less than fewer did");
                 continue;
             };
@@ -201,6 +230,31 @@ mod tests {
             best = side.len() + data.len();
         }
         assert_eq!(best, 5, "the last bytes are a checksum");
+    }
+
+    #[test]
+    fn it_stops_within_a_file_and_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.tar.gz");
+        archive(&path, &[("perf.data", tar::EntryType::Regular, 64 << 20)]);
+        let asked = std::cell::Cell::new(0);
+        let unpacked = unpack(&path, &|| {
+            asked.set(asked.get() + 1);
+            asked.get() > 100
+        });
+        assert!(matches!(unpacked, Err(ProfileError::Stopped { .. })), "{unpacked:?}");
+        assert!(asked.get() < 110, "it went on for {} reads", asked.get());
+    }
+
+    #[test]
+    fn what_is_compressed_but_no_archive_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("perf.jsonl.gz");
+        let mut gz = GzEncoder::new(File::create(&path).unwrap(), Compression::fast());
+        gz.write_all(&b"{\"comm\": \"web\", \"pid\": 1}\n".repeat(100)).unwrap();
+        gz.finish().unwrap();
+        let error = unpack(&path, &|| false).unwrap_err().to_string();
+        assert!(error.ends_with("perf.jsonl.gz: compressed, but not a .tar.gz: unpack it first (gunzip)"), "{error}");
     }
 
     #[test]
@@ -217,10 +271,10 @@ mod tests {
             ("pipe", Kind::Fifo),
         ] {
             archive(&path, &[("fine", Kind::Regular, 3), (name, kind, 0)]);
-            assert!(matches!(unpack(&path), Err(ProfileError::Archive { .. })), "{name}");
+            assert!(matches!(unpack(&path, &|| false), Err(ProfileError::Archive { .. })), "{name}");
         }
         archive(&path, &[("twice", Kind::Regular, 3), ("twice", Kind::Regular, 3)]);
-        assert!(unpack(&path).is_err());
+        assert!(unpack(&path, &|| false).is_err());
     }
 
     #[test]
@@ -229,11 +283,11 @@ mod tests {
         let path = dir.path().join("x.tar.gz");
         archive(&path, &[("bomb", tar::EntryType::Regular, MIN_BYTES + (1 << 20))]);
         assert!(fs::metadata(&path).unwrap().len() < MIN_BYTES / MAX_RATIO);
-        let error = unpack(&path).unwrap_err().to_string();
+        let error = unpack(&path, &|| false).unwrap_err().to_string();
         assert!(error.contains("times its own size"), "{error}");
         let many: Vec<String> = (0..=MAX_FILES).map(|index| format!("f{index}")).collect();
         let many: Vec<_> = many.iter().map(|name| (name.as_str(), tar::EntryType::Regular, 0)).collect();
         archive(&path, &many);
-        assert!(unpack(&path).is_err());
+        assert!(unpack(&path, &|| false).is_err());
     }
 }

@@ -1,13 +1,14 @@
 //! Finds what a profile's path holds: an archive, a directory of ours or of scx_characterize, or bare records.
 
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use perf_event_open_sys::bindings as sys;
 
 use super::archive::{self, Unpacked};
 use super::hints::Hints;
+use super::kind::{kind_of, Kind};
 use super::recovered::Recovered;
 use super::{script, Damage, Meta, PerfData, ProfileError};
 use crate::sample::Source;
@@ -58,20 +59,28 @@ pub struct Profile {
     unpacked: Option<Unpacked>,
 }
 
-/// True for what begins as gzip does (RFC 1952).
-#[must_use]
-pub fn is_archive(path: &Path) -> bool {
-    let mut magic = [0; 2];
-    path.is_file() && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == [0x1f, 0x8b]
-}
-
 impl Profile {
     /// Opens `path`.
     ///
     /// # Errors
     /// [`ProfileError`] where there is nothing to read.
     pub fn open(path: &Path) -> Result<Self, ProfileError> {
-        let unpacked = if is_archive(path) { Some(archive::unpack(path)?) } else { None };
+        Self::open_until(path, &|| false)
+    }
+
+    /// As [`Profile::open`]; an archive, which is unpacked below `std::env::temp_dir`, only until `stop` says so.
+    ///
+    /// # Errors
+    /// As [`Profile::open`], and [`ProfileError::Stopped`].
+    pub fn open_until(path: &Path, stop: &dyn Fn() -> bool) -> Result<Self, ProfileError> {
+        let unpacked = match kind_of(path)? {
+            Kind::Archive => Some(archive::unpack(path, stop)?),
+            Kind::Lines => {
+                let reason = "has the lines of `process` already: extract reads them".to_owned();
+                return Err(ProfileError::Unknown { path: path.to_owned(), reason });
+            }
+            Kind::Directory | Kind::PerfData | Kind::Text => None,
+        };
         Self::open_unpacked(path, unpacked)
     }
 
@@ -121,7 +130,7 @@ impl Profile {
             }
             _ => {}
         }
-        let records = if data.extension().is_some_and(|extension| extension == "script") {
+        let records = if matches!(kind_of(&data), Ok(Kind::Text)) {
             Records::Script(script::Reader::new(open_lines(&data)?))
         } else {
             let file = File::open(&data).map_err(|source| ProfileError::io("open", &data, source))?;
@@ -184,8 +193,13 @@ impl Profile {
             Records::Script(text) => {
                 if let Some((line, why)) = text.listed.first() {
                     let (unreadable, all) = (text.unreadable, text.lines);
+                    let help = if unreadable == all {
+                        format!("; such text comes from `{}`", script::COMMAND)
+                    } else {
+                        String::new()
+                    };
                     lines.push(format!(
-                        "{unreadable} of {all} lines of perf's text are no samples (the first is line {line}: {why})"
+                        "{unreadable} of {all} lines of perf's text are no samples (the first is line {line}: {why}){help}"
                     ));
                 }
             }

@@ -42,6 +42,7 @@ pub mod hints;
 mod input;
 #[doc(hidden)]
 pub mod jsonl;
+mod kind;
 pub(crate) mod meta;
 pub(crate) mod names;
 mod quick;
@@ -66,12 +67,11 @@ use thiserror::Error;
 pub(crate) use archive::pack;
 #[doc(hidden)]
 pub use format::{record_name, Attr};
-#[doc(hidden)]
-pub use input::is_archive;
 pub(crate) use input::open_lines;
 pub use input::Profile;
 #[doc(hidden)]
 pub use input::Records;
+pub(crate) use kind::{kind_of, Kind};
 pub use meta::{Host, Meta, MetaEvent};
 pub use reader::PerfDataError;
 #[doc(hidden)]
@@ -130,8 +130,22 @@ pub enum ProfileError {
         /// Why.
         reason: String,
     },
+    /// A file that is none of what is read here.
+    #[error("{}: {reason}", path.display())]
+    Unknown {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// It was to stop.
+    #[error("{}: stopped", path.display())]
+    Stopped {
+        /// What was being opened.
+        path: PathBuf,
+    },
     /// Something is there already.
-    #[error("{} exists already; it is never overwritten: remove it or name another", path.display())]
+    #[error("{} exists already; it is never overwritten: remove it or name another with -o", path.display())]
     Exists {
         /// The file or directory.
         path: PathBuf,

@@ -25,6 +25,10 @@ const COLUMN: usize = 16;
 /// Bytes in which a name that is not aligned must end.
 const MAX_NAME: usize = 64;
 
+/// What prints all that a line must have; `cpu`, `data_src`, `weight`, `cgroup`, `phys_addr` and `data_page_size` say more where
+/// they were recorded.
+pub(crate) const COMMAND: &str = "perf script -F comm,pid,tid,time,addr,ip";
+
 /// Why a line is no sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
 mod buildid;
+mod commands;
 mod compressed;
 mod damage;
 mod events;

@@ -1,0 +1,105 @@
+//! What a file is, by what it begins with: its name may be anything.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use super::format::MAGIC;
+use super::{script, ProfileError};
+
+/// Bytes that are looked at: some lines of text.
+const HEAD: usize = 64 << 10;
+
+/// What can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Directory,
+    /// gzip (RFC 1952).
+    Archive,
+    /// perf.data, of either byte order.
+    PerfData,
+    /// Lines of JSON, as `process` writes them.
+    Lines,
+    /// What `perf script` prints.
+    Text,
+}
+
+/// What is at `path`. Where the beginning says nothing, as in a file that is damaged, its name does.
+///
+/// # Errors
+/// It cannot be opened, is a pipe or the like, or is nothing of these.
+pub(crate) fn kind_of(path: &Path) -> Result<Kind, ProfileError> {
+    let unknown = |reason: &str| ProfileError::Unknown { path: path.to_owned(), reason: reason.to_owned() };
+    let failed = |source| ProfileError::io("open", path, source);
+    let metadata = path.metadata().map_err(failed)?;
+    if metadata.is_dir() {
+        return Ok(Kind::Directory);
+    }
+    if !metadata.is_file() {
+        return Err(unknown("a profile must be a file or a directory, as it is read more than once"));
+    }
+    let mut head = Vec::new();
+    File::open(path).and_then(|file| file.take(HEAD as u64).read_to_end(&mut head)).map_err(failed)?;
+    if head.starts_with(&[0x1f, 0x8b]) {
+        return Ok(Kind::Archive);
+    }
+    if [MAGIC.to_le_bytes(), MAGIC.to_be_bytes()].iter().any(|magic| head.starts_with(magic)) {
+        return Ok(Kind::PerfData);
+    }
+    // Before the lines: the name of a thread may begin with a brace.
+    if matches!(script::Reader::new(head.as_slice()).next_line(), Ok(Some(_))) {
+        return Ok(Kind::Text);
+    }
+    if head.trim_ascii_start().starts_with(b"{") {
+        return Ok(Kind::Lines);
+    }
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("jsonl") => Ok(Kind::Lines),
+        Some("script") => Ok(Kind::Text),
+        Some("data") => Ok(Kind::PerfData),
+        _ => Err(unknown(&format!(
+            "neither a directory or an archive (.tar.gz) of `record`, nor a perf.data file (PERFILE2), nor lines of `process` \
+             (perf.jsonl), nor what `{}` prints",
+            script::COMMAND
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_file_is_does_not_depend_on_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let line = b"             web 100/101 10.000001:             7f00           401000\n";
+        for (bytes, kind) in [
+            (&b"\x1f\x8b\x08"[..], Kind::Archive),
+            (b"PERFILE2....", Kind::PerfData),
+            (b"2ELIFREP....", Kind::PerfData),
+            (b" \n{\"pid\": 1}\n", Kind::Lines),
+            (line, Kind::Text),
+            (&[&b"perf: a warning\n"[..], line].concat(), Kind::Text),
+        ] {
+            for name in ["x", "perf.data", "perf.jsonl", "perf.script", "x.tar.gz"] {
+                let path = dir.path().join(name);
+                std::fs::write(&path, bytes).unwrap();
+                assert_eq!(kind_of(&path).ok(), Some(kind), "{name}");
+            }
+        }
+        for (name, kind) in [("perf.data", Kind::PerfData), ("perf.jsonl", Kind::Lines), ("perf.script", Kind::Text)] {
+            let path = dir.path().join(name);
+            std::fs::write(&path, "nothing of the kind\n").unwrap();
+            assert_eq!(kind_of(&path).ok(), Some(kind), "a damaged file");
+        }
+        let path = dir.path().join("x");
+        std::fs::write(&path, "nothing of the kind\n").unwrap();
+        let error = kind_of(&path).unwrap_err().to_string();
+        assert!(
+            error.contains("`perf script -F comm,pid,tid,time,addr,ip`") && error.contains("perf.jsonl"),
+            "{error}"
+        );
+        let error = kind_of(Path::new("/dev/null")).unwrap_err().to_string();
+        assert!(error.contains("a profile must be a file or a directory"), "{error}");
+    }
+}

@@ -1,0 +1,177 @@
+//! What people do with `process` and `extract`: files of any name, outputs at any place, selections of nothing, Ctrl-C.
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use flate2::write::GzEncoder;
+use flate2::Compression;
+use tempfile::TempDir;
+
+use super::made::{self, Order};
+use super::script::text;
+use super::{said, scxprof};
+
+const ORDER: Order = Order { big: false };
+
+fn text_as(name: &str) -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(name);
+    std::fs::write(&path, text()).unwrap();
+    (dir, path)
+}
+
+fn run(command: &str, path: &Path, options: &[&str]) -> Output {
+    scxprof(&[&[command, "-f", path.to_str().unwrap()], options].concat())
+}
+
+#[track_caller]
+fn expect(output: &Output, code: i32, sentence: &str) {
+    let said = said(output);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert!(said.contains(sentence), "expected \"{sentence}\" in:\n{said}");
+}
+
+#[test]
+fn the_content_says_what_a_file_is() {
+    let (dir, path) = text_as("some.txt");
+    let from_text = run("extract", &path, &[]);
+    expect(&from_text, 0, "");
+    expect(&run("process", &path, &["-o", dir.path().join("out").to_str().unwrap()]), 0, "out/perf.jsonl");
+    let lines = dir.path().join("lines.data");
+    std::fs::copy(dir.path().join("out/perf.jsonl"), &lines).unwrap();
+    let from_lines = run("extract", &lines, &[]);
+    expect(&from_lines, 0, "");
+    assert_eq!(from_lines.stdout, from_text.stdout);
+    expect(&run("process", &lines, &[]), 2, "has the lines of `process` already: extract reads them");
+    let records = dir.path().join("records.jsonl");
+    std::fs::write(&records, made::file(ORDER, &made::records(ORDER))).unwrap();
+    expect(&run("process", &records, &["-o", "-"]), 0, "Parsed 42 of");
+    let zipped = dir.path().join("perf.jsonl.gz");
+    let mut gz = GzEncoder::new(std::fs::File::create(&zipped).unwrap(), Compression::fast());
+    gz.write_all(&std::fs::read(&lines).unwrap()).unwrap();
+    gz.finish().unwrap();
+    expect(&run("extract", &zipped, &[]), 1, "compressed, but not a .tar.gz: unpack it first (gunzip)");
+    let nothing = dir.path().join("nothing");
+    std::fs::write(&nothing, "nothing of the kind\n").unwrap();
+    expect(&run("extract", &nothing, &[]), 2, "`perf script -F comm,pid,tid,time,addr,ip`");
+    for command in ["extract", "process"] {
+        expect(&run(command, Path::new("-"), &[]), 2, "a profile must be a file or a directory");
+        let script = format!("cat {} | {} {command} -f /dev/stdin", path.display(), env!("CARGO_BIN_EXE_scxprof"));
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        expect(&output, 2, "/dev/stdin: a profile must be a file or a directory");
+    }
+}
+
+#[test]
+fn lines_go_where_they_are_wanted() {
+    let (dir, path) = text_as("perf.script");
+    let at = |name: &str| dir.path().join(name);
+    expect(&run("process", &path, &[]), 0, "perf.script.out/perf.jsonl");
+    expect(&run("process", &path, &[]), 2, "it is never overwritten: remove it or name another with -o");
+    expect(&run("process", &path, &["-o", at("other").to_str().unwrap()]), 0, "other/perf.jsonl");
+    let lines = std::fs::read(at("other/perf.jsonl")).unwrap();
+    assert_eq!(lines, std::fs::read(at("perf.script.out/perf.jsonl")).unwrap());
+    let output = run("process", &path, &["-o", "-"]);
+    expect(&output, 0, "Parsed 100 of 100 records");
+    assert_eq!(output.stdout, lines);
+    assert!(!said(&output).contains("scxprof: wrote"), "{}", said(&output));
+    assert_eq!(at("other").metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    // Nobody can make a directory there.
+    expect(&run("process", &path, &["-o", "/proc/scxprof-lines"]), 2, "cannot write in /proc");
+    expect(&scxprof(&["record", "-o", "/proc/scxprof-profile"]), 2, "cannot write in /proc");
+    expect(&scxprof(&["record", "-o", "-"]), 2, "-o -: a profile is a directory or an archive");
+    let file = at("cells.json");
+    let output = run("extract", &path, &["-o", file.to_str().unwrap(), "--report", file.to_str().unwrap()]);
+    expect(&output, 2, "-o and --report both name");
+    assert!(!file.exists());
+}
+
+#[test]
+fn the_name_of_an_archive_is_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let archive = dir.path().join("w.tar.gz");
+    let output = scxprof(&["record", "--source", "faults", "-t", "0.2", "-o", archive.to_str().unwrap()]);
+    if output.status.code() == Some(3) {
+        println!("SKIP: the name of an archive: {}", said(&output).trim());
+        return;
+    }
+    assert!(said(&output).contains(&format!("wrote {}\n", archive.display())), "{}", said(&output));
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["w.tar.gz"]);
+}
+
+#[test]
+fn a_selection_that_leaves_nothing_is_why() {
+    let (_dir, path) = text_as("perf.script");
+    for prefix in ["^/workload", "^/sys/fs/cgroup/workload"] {
+        expect(&run("extract", &path, &["--cgroup", prefix]), 0, "");
+    }
+    let there = "there are: cgroups /workload.slice/my app.slice";
+    expect(&run("extract", &path, &["--cgroup", "^/web"]), 1, &format!("selection (--cgroup ^/web); {there}"));
+    expect(&run("process", &path, &["--cgroup", "^/web", "-o", "-"]), 0, there);
+    expect(&run("extract", &path, &["--from", "-1"]), 2, "must be a number of seconds from 0 on");
+    let output = run("extract", &path, &["--cell", "db=/db$", "--cell", "web=my app"]);
+    expect(&output, 0, "--cell db=/db$: no sample is of a cgroup that it matches");
+    assert!(!said(&output).contains("--cell web"), "{}", said(&output));
+}
+
+#[test]
+fn only_mitosis_counts_cpus() {
+    let (_dir, path) = text_as("perf.script");
+    let output = run("extract", &path, &["--target-cpus", "1"]);
+    expect(&output, 0, "A larger --min-share");
+    assert!(said(&output).contains("cells (with the root's)"), "{}", said(&output));
+    let output = run("extract", &path, &["--target-cpus", "1", "--target", "layered"]);
+    expect(&output, 0, "");
+    assert!(!said(&output).contains("scx_mitosis"), "{}", said(&output));
+}
+
+/// An archive that is 50 times as large as it is: a member of gzip for its head, and many of zeros.
+fn large_archive(path: &Path) {
+    const CHUNK: usize = 16 << 20;
+    const CHUNKS: usize = 48;
+    let member = |bytes: &[u8]| {
+        let mut gz = GzEncoder::new(Vec::new(), Compression::fast());
+        gz.write_all(bytes).unwrap();
+        gz.finish().unwrap()
+    };
+    let mut header = tar::Header::new_gnu();
+    header.set_path("x/perf.data").unwrap();
+    header.set_mode(0o644);
+    header.set_size((CHUNK * CHUNKS) as u64);
+    header.set_cksum();
+    let zeros = member(&vec![0; CHUNK]);
+    let mut bytes = member(header.as_bytes());
+    bytes.extend(zeros.repeat(CHUNKS));
+    // What follows the end of an archive is not read, but the limit is by the size.
+    bytes.resize(CHUNK * CHUNKS / 50, 0);
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn an_interrupt_leaves_nothing_that_was_unpacked() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.tar.gz");
+    large_archive(&path);
+    for (command, signal) in [("extract", libc::SIGTERM), ("process", libc::SIGINT)] {
+        let tmp = tempfile::tempdir().unwrap();
+        let unpacked = || std::fs::read_dir(tmp.path()).unwrap().count();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_scxprof"))
+            .args([command, "-f", path.to_str().unwrap()])
+            .env("TMPDIR", tmp.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        while unpacked() == 0 && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        // SAFETY: the child is not reaped, so that its pid is still its own.
+        unsafe { libc::kill(child.id() as i32, signal) };
+        expect(&child.wait_with_output().unwrap(), 1, "interrupted: nothing was written");
+        assert_eq!(unpacked(), 0, "{command} left what it had unpacked");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "the archive");
+}
