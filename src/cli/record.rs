@@ -178,6 +178,9 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let path = places.archive().map_err(Failure::NoResult)?;
     report(args.verbose, &outcome);
     say!("scxprof: wrote {}", path.display());
+    if outcome.accesses == 0 {
+        say!("scxprof: it has no samples: nothing that was watched ran long enough, or see the counts above");
+    }
     match status {
         Some(status) if status != 0 => Err(Failure::Command(status)),
         _ => decision::check_loss(wanted.max_loss, &outcome.loss),

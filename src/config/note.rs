@@ -233,7 +233,7 @@ impl fmt::Display for Note {
                 write!(f, "{cell}: what {threads} ({share:.1}% of its samples) {share_it} is unknown: {why}; ")?;
                 f.write_str(match why {
                     Unknown::FirstTouches => "they are told apart by name only",
-                    _ => "such threads stay in \"rest\"",
+                    _ => "such threads stay in \"rest\" where no prefix takes them along",
                 })
             }
             Self::TooManySpecs { cell, cgroups } => {
