@@ -221,7 +221,9 @@ impl Decider {
         });
         let mut affinity = Affinity::default();
         let communities: Vec<u32> = (0..self.facts.len()).map(|index| community(clusters, index)).collect();
-        for edge in self.sharing.edges(&communities) {
+        // Without communities there is nobody to be near to.
+        let edges = if clusters.communities.is_empty() { Vec::new() } else { self.sharing.edges(&communities) };
+        for edge in edges {
             if edge.a != u32::MAX && edge.b != u32::MAX {
                 affinity.add(edge.a, edge.b, edge.events);
             }
