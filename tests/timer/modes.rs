@@ -15,7 +15,7 @@ fn modes(test: &str, freq: Option<u32>, limit: Duration) {
         return;
     };
     let running = start(&built.path, 600.0, 3);
-    for (name, low, high) in [("spin", 0.97, 1.0), ("syscalls", 0.0, 0.3), ("faults", 0.0, 0.6)] {
+    for (name, low, high) in [("spin", 0.9, 1.0), ("syscalls", 0.0, 0.3), ("faults", 0.0, 0.6)] {
         let thread = running.threads.iter().find(|thread| thread.group == name).unwrap();
         let options = timer(Target::Tasks { tids: vec![thread.tid as u32], enable_on_exec: false }, freq);
         let Some((_, outcome)) = capture_until(test, options, |progress| progress.elapsed > limit) else { return };
