@@ -21,12 +21,13 @@ command -v perf >/dev/null || { echo "perf is not installed (Debian: apt-get ins
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-measure() { # NAME COMMAND...: one line "SAMPLES NAME cpu_s peak_kib"
+measure() { # NAME COMMAND...: one line "SAMPLES NAME cpu_s peak_kib user_s system_s"
   local name=$1
   shift
   /usr/bin/time -f '%U %S %M' -o "$work/time" "$@" >/dev/null 2>"$work/err" || { cat "$work/err" >&2; exit 1; }
   awk -v name="$name" -v samples="$samples" \
-    '{printf "%9d %-14s %8.2f s CPU %8d KiB peak\n", samples, name, $1+$2, $3}' "$work/time" | tee -a "$work/runs"
+    '{printf "%9d %-14s %8.2f s CPU %8d KiB peak (%.2f s user, %.2f s system)\n", samples, name, $1+$2, $3, $1, $2}' \
+    "$work/time" | tee -a "$work/runs"
 }
 fields=comm,pid,tid,cpu,time,event,ip,addr,phys_addr,data_src,weight,period
 run_perf() { measure "perf-script" perf script --ns -F "$fields" -i "$work/perf.data"; }
