@@ -43,7 +43,7 @@ fn taken<'a>(records: impl Iterator<Item = &'a [u8]>, data: &PerfData, reading: 
         intake.take(record, &data.attrs[0].layout);
     }
     let samples = intake.batch().samples.iter().map(Sample::from).collect();
-    (samples, *intake.loss())
+    (samples, intake.loss())
 }
 
 fn non_zero<'a>(samples: &[(&Attr, SampleRecord<'a>)], field: impl Fn(&SampleRecord<'a>) -> u64) -> usize {

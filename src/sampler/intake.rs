@@ -35,9 +35,20 @@ impl Intake {
         self.sink.newest
     }
 
-    /// What was counted so far.
+    /// Records so far whose fields contradict their size.
     #[must_use]
-    pub fn loss(&self) -> &Loss {
-        &self.sink.loss
+    pub fn malformed(&self) -> u64 {
+        self.sink.loss.malformed
+    }
+
+    /// What was counted so far. Where the events themselves say how many samples they lost, that is it: a record of loss is
+    /// written only when there is room again, and counts what was lost beside samples too.
+    #[must_use]
+    pub fn loss(&self) -> Loss {
+        let mut loss = self.sink.loss;
+        if self.sink.lost_by_events > 0 {
+            loss.ring_full = self.sink.lost_by_events;
+        }
+        loss
     }
 }

@@ -23,6 +23,10 @@ pub struct Loss {
     pub side_band: u64,
     /// Times that the kernel throttled an event.
     pub throttled: u64,
+    /// Events that the kernel counted and gave no sample of, without saying that it lost one; known only where every event
+    /// should be a sample. Seen on one build of Linux 6.18: the ticks of idle CPUs but the first, of perf's own events too.
+    /// Debian's Linux 7.2 gives a sample of each.
+    pub unsampled: u64,
     /// Samples left out because they were our own.
     pub own: u64,
     /// Samples left out because the CPU was idle.
@@ -63,6 +67,7 @@ impl Loss {
             corrupt_rings,
             side_band,
             throttled,
+            unsampled,
             own,
             idle,
             in_kernel,
@@ -86,6 +91,7 @@ impl Loss {
             (corrupt_rings, other.corrupt_rings),
             (side_band, other.side_band),
             (throttled, other.throttled),
+            (unsampled, other.unsampled),
             (own, other.own),
             (idle, other.idle),
             (in_kernel, other.in_kernel),
@@ -102,6 +108,12 @@ impl Loss {
         ] {
             *sum = sum.saturating_add(part);
         }
+    }
+
+    /// Samples that were read from the rings, or could not be.
+    pub(crate) fn seen(&self) -> u64 {
+        let Self { own, idle, in_kernel, outside_pid_namespace, exiting, .. } = *self;
+        [own, idle, in_kernel, outside_pid_namespace, exiting].into_iter().fold(self.happened(), u64::saturating_add)
     }
 
     /// Samples that happened and did not reach the decision.
@@ -160,6 +172,10 @@ impl Loss {
             (self.below_ldlat, "left out: loads below ldlat"),
             (self.bogus, "left out: without an instruction and an address"),
             (self.exiting, "left out: tasks that were gone before they could be told apart"),
+            (
+                self.unsampled,
+                "events that gave no sample, without a loss that the kernel knows of (idle CPUs, on some kernels)",
+            ),
             (self.no_user_address, "not at an address of user memory"),
         ])
     }
@@ -181,6 +197,16 @@ mod tests {
         let loss = Loss { samples: 100, channel_full: 25, ..Loss::default() };
         assert!((loss.percent() - 25.0).abs() < 1e-9);
         assert!(Loss::default().percent().abs() < 1e-9);
+    }
+
+    #[test]
+    fn every_sample_that_a_worker_reads_or_misses_is_seen() {
+        let read =
+            Loss { samples: 1, own: 2, idle: 4, in_kernel: 8, no_memory_op: 16, below_ldlat: 32, ..Loss::default() };
+        let loss = Loss { bogus: 64, outside_pid_namespace: 128, exiting: 256, ring_full: 512, hardware: 1024, ..read };
+        assert_eq!(loss.seen(), 2047);
+        let after = Loss { channel_full: 1, unnamed: 1, no_user_address: 1, late: 1, evicted: 1, ..Loss::default() };
+        assert_eq!(after.seen(), 0, "what is counted later is of samples that were read");
     }
 
     #[test]

@@ -19,6 +19,8 @@ const MISC_MMAP_DATA: u16 = 1 << 13;
 const MISC_COMM_EXEC: u16 = 1 << 13;
 /// A fork whose child begins without its parent's mappings: perf writes it for the tasks that exist already.
 pub(crate) const MISC_FORK_EXEC: u16 = 1 << 13;
+/// `PERF_RECORD_MISC_LOST_SAMPLES_BPF` (tools/lib/perf/include/perf/event.h).
+pub(crate) const MISC_LOST_SAMPLES_BPF: u16 = 1 << 15;
 const MISC_SWITCH_OUT: u16 = 1 << 13;
 const MISC_SWITCH_OUT_PREEMPT: u16 = 1 << 14;
 /// The file is told by its build id; see [`build_id`].

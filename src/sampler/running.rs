@@ -121,6 +121,11 @@ impl Running {
             totals.loss.side_band =
                 side_band.iter().filter_map(|event| event.read().ok()).map(|value| value.lost).sum();
         }
+        let each_is_sampled =
+            |planned: &Planned| matches!(planned.spec.rate, Rate::Period(1)) && planned.probe.is_none();
+        if events.iter().all(each_is_sampled) {
+            totals.loss.unsampled = totals.events.saturating_sub(totals.loss.seen());
+        }
         totals
     }
 }

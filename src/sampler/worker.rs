@@ -13,10 +13,10 @@ use super::loss::Loss;
 use super::open::{monotonic_ns, Event};
 use super::operand::user::is_user_interrupt;
 use super::plan::Reading;
-use super::record::MISC_FORK_EXEC;
 use super::record::{
     decode, decode_sample, Header, Layout, MappedFile, Places, Record, Registers, SampleRecord, Words,
 };
+use super::record::{MISC_FORK_EXEC, MISC_LOST_SAMPLES_BPF};
 use super::ring::Ring;
 use super::tee::Tee;
 use crate::sample::{Access, Comm, CpuMode, DataSource};
@@ -151,6 +151,8 @@ pub(super) struct BatchSink {
     size: usize,
     chain: Vec<u64>,
     pub(super) loss: Loss,
+    /// What the events of a recording say at its end of samples that found a ring full.
+    pub(super) lost_by_events: u64,
     /// The latest time of any record so far.
     pub(super) newest: u64,
     /// Of the ring that is being read.
@@ -173,6 +175,7 @@ impl BatchSink {
             size: if recovers { BATCH_WITH_CONTEXT } else { BATCH },
             chain: Vec::new(),
             loss: Loss::default(),
+            lost_by_events: 0,
             newest: 0,
             offset: None,
             sample_type: 0,
@@ -235,6 +238,14 @@ impl BatchSink {
             Record::Lost { lost, .. } => {
                 self.loss.ring_full = self.loss.ring_full.saturating_add(lost);
                 SideBand::Lost { cpu: id.cpu }
+            }
+            // Samples that a BPF filter of perf's user dropped.
+            Record::LostSamples { .. } if header.misc & MISC_LOST_SAMPLES_BPF != 0 => return,
+            // The kernel's has a time. perf record adds one without at its end: PERF_FORMAT_LOST of an event
+            // (record__read_lost_samples() in tools/perf/builtin-record.c), which LOST records have said already, in part.
+            Record::LostSamples { lost } if id.time == 0 => {
+                self.lost_by_events = self.lost_by_events.saturating_add(lost);
+                return;
             }
             Record::LostSamples { lost } => {
                 self.loss.hardware = self.loss.hardware.saturating_add(lost);

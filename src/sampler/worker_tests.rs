@@ -114,7 +114,7 @@ fn broken_records_are_counted() {
     assert_eq!((sink.loss.malformed, sink.loss.samples), (1, 0));
     for record in [Record::Lost { id: 1, lost: u64::MAX }, Record::LostSamples { lost: u64::MAX }].repeat(2) {
         let mut bytes = Vec::new();
-        assert!(encode(&record, &SampleId::default(), 0, &LAYOUT, &mut bytes));
+        assert!(encode(&record, &SampleId { time: 1, ..SampleId::default() }, 0, &LAYOUT, &mut bytes));
         sink.take(&bytes, &LAYOUT);
     }
     assert_eq!((sink.loss.ring_full, sink.loss.hardware), (u64::MAX, u64::MAX));

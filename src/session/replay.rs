@@ -65,9 +65,9 @@ pub fn replay(
         let Records::PerfData(perf_data) = &mut profile.records else { break Ok(()) };
         match perf_data.next_item() {
             Ok(Some(Item::Record { bytes, layout, .. })) => {
-                let malformed = replay.intake.loss().malformed;
+                let malformed = replay.intake.malformed();
                 replay.intake.take(bytes, layout);
-                if replay.intake.loss().malformed > malformed {
+                if replay.intake.malformed() > malformed {
                     let header = Header::read(bytes);
                     profile.note_unparseable(header);
                 }
@@ -96,7 +96,7 @@ pub fn replay(
         }
     }
     let mut loss = names.loss;
-    loss.add(intake.loss());
+    loss.add(&intake.loss());
     loss.late = order.late;
     let span = Duration::from_nanos(intake.newest().saturating_sub(order.first));
     let mut outcome = Outcome {
@@ -121,8 +121,8 @@ pub fn replay(
         outcome.duration = Duration::try_from_secs_f64(meta.duration).unwrap_or(span);
         // The events knew at their end what no record could say any more. A record of loss does not say either whether samples
         // were lost or names.
-        let Loss { ring_full, corrupt_rings, side_band, .. } = meta.loss;
-        outcome.loss = Loss { ring_full, corrupt_rings, side_band, ..outcome.loss };
+        let Loss { ring_full, corrupt_rings, side_band, unsampled, .. } = meta.loss;
+        outcome.loss = Loss { ring_full, corrupt_rings, side_band, unsampled, ..outcome.loss };
         outcome.notes.clone_from(&meta.notes);
     }
     ended.map(|()| outcome)

@@ -85,3 +85,23 @@ fn the_events_say_which_source_it_is() {
         assert_eq!(source(&path), expected, "{events:?}");
     }
 }
+
+#[test]
+fn a_loss_that_perf_says_twice_is_counted_once() {
+    let order = ORDER;
+    let lost = |count| made::record(order, 2, 0, &[order.u64(made::ID), order.u64(count), made::trailer(order, 1)]);
+    let lost_samples =
+        |misc, count, time| made::record(order, 13, misc, &[order.u64(count), made::trailer(order, time)]);
+    let sample = made::sample(order, 1000, 100, 100, 0x1_0000, 5, 4096);
+    let loss = |more: &[Vec<u8>]| {
+        let (_dir, path) = made::write(&made::file(order, &[&[sample.clone(), lost(7), lost(5)], more].concat()));
+        let (_, outcome, damage) = crate::replayed(&path);
+        assert_eq!(damage, Vec::<String>::new());
+        (outcome.loss.ring_full, outcome.loss.hardware)
+    };
+    assert_eq!(loss(&[]), (12, 0));
+    // Two of the twelve were names; three samples were lost after the last record that says so.
+    assert_eq!(loss(&[lost_samples(0, 9, 0), lost_samples(0, 4, 0)]), (13, 0), "of two events, at the end");
+    assert_eq!(loss(&[lost_samples(0, 9, 2), lost_samples(0, 1, 3)]), (12, 10), "by the hardware");
+    assert_eq!(loss(&[lost_samples(1 << 15, 9, 0)]), (12, 0), "a BPF filter dropped them");
+}

@@ -61,30 +61,26 @@ said "shared the PMU"
 kill "$(pidof ld.so)"
 wait $!
 
+# cpu_away SECONDS: CPU 1 goes offline for so long while it is sampled.
+cpu_away() {
+    (
+        wait_for 60 grep -q ibs_op "$sim/attrs"
+        sleep 2
+        echo 0 >/sys/devices/system/cpu/cpu1/online
+        sleep "$1"
+        echo 1 >/sys/devices/system/cpu/cpu1/online
+    ) &
+    empty_logs
+    profile -t 6
+    wait $!
+    said "CPU 1 went offline"
+}
+
 echo "a CPU goes offline and comes back"
-(
-    wait_for 60 grep -q ibs_op "$sim/attrs"
-    sleep 2
-    echo 0 >/sys/devices/system/cpu/cpu1/online
-    sleep 1
-    echo 1 >/sys/devices/system/cpu/cpu1/online
-) &
-empty_logs
-profile -t 6
-wait $!
-said "CPU 1 went offline"
+cpu_away 1
 
 echo "a CPU is offline for a moment"
-(
-    wait_for 60 grep -q ibs_op "$sim/attrs"
-    sleep 2
-    echo 0 >/sys/devices/system/cpu/cpu1/online
-    echo 1 >/sys/devices/system/cpu/cpu1/online
-) &
-empty_logs
-profile -t 6
-wait $!
-said "CPU 1 went offline"
+cpu_away 0
 
 echo "events that never count"
 end_workload
