@@ -1,6 +1,6 @@
 //! The real binary: exit codes, sentences, signals, and where the result goes.
 
-#![allow(clippy::unwrap_used, clippy::undocumented_unsafe_blocks)] // A test that cannot go on must fail.
+#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
 use std::fs;
 use std::io::Read;
@@ -56,6 +56,7 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
+        // SAFETY: takes no memory; the group is that of our child, which nobody has waited for.
         unsafe { libc::kill(-(self.0.id() as i32), libc::SIGKILL) };
         let _ = self.0.wait();
     }
@@ -189,6 +190,7 @@ fn ctrl_c_and_sigterm_end_the_capture_with_a_result() {
             .spawn()
             .unwrap();
         std::thread::sleep(Duration::from_millis(700));
+        // SAFETY: takes no memory; the process is our child, which nobody has waited for.
         unsafe { libc::kill(child.id() as i32, signal) };
         let output = child.wait_with_output().unwrap();
         expect(&output, 0, "");
@@ -295,6 +297,7 @@ fn few_open_files_are_raised_where_allowed_and_told_where_not() {
 
 /// The binary where a user without rights can run it.
 fn for_nobody(directory: &Path) -> Option<Command> {
+    // SAFETY: takes nothing and cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         return None;
     }
@@ -420,6 +423,7 @@ fn a_command_that_ignores_sigterm_does_not_keep_the_result() {
     assert!(child.try_wait().unwrap().is_none(), "it waits for the command");
     // Once more where the first comes before it waits.
     let status = loop {
+        // SAFETY: takes no memory; the process is our child, which nobody has waited for.
         unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
         std::thread::sleep(Duration::from_millis(200));
         if let Some(status) = child.try_wait().unwrap() {

@@ -3,7 +3,7 @@
 //! A child is this binary again, running the test `child` with its orders in the environment. All of it takes root (or
 //! CAP_PERFMON); elsewhere each test says SKIP.
 
-#![allow(clippy::unwrap_used, clippy::undocumented_unsafe_blocks)] // A test that cannot go on must fail.
+#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
 #[path = "support/capture.rs"]
 mod capture;
@@ -113,21 +113,25 @@ impl Worker {
 
 fn map(pages: usize, flags: i32) -> *mut u8 {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping where the kernel likes; it replaces none.
     let pointer = unsafe { libc::mmap(std::ptr::null_mut(), pages * PAGE, prot, flags | libc::MAP_ANONYMOUS, -1, 0) };
     assert_ne!(pointer, libc::MAP_FAILED);
     // Huge pages would make one fault of many.
+    // SAFETY: the range is what was mapped just now.
     unsafe { libc::madvise(pointer, pages * PAGE, libc::MADV_NOHUGEPAGE) };
     pointer.cast()
 }
 
 fn write_to(pointer: *mut u8, pages: usize) {
     for page in 0..pages {
+        // SAFETY: callers pass what map() gave them for at least so many pages, and nobody else writes there.
         unsafe { pointer.add(page * PAGE + 8).write_volatile(1) };
     }
 }
 
 fn rename(name: &[u8]) {
     let name = std::ffi::CString::new(name).unwrap();
+    // SAFETY: the name ends with a NUL and outlives the call.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
@@ -174,12 +178,15 @@ fn child() {
                 write_to(private, pages);
                 write_to(shared, pages);
                 touched.extend([private as u64, shared as u64]);
+                // SAFETY: the child only writes to memory that is mapped, and ends without running anything of ours.
                 let pid = unsafe { libc::fork() };
                 if pid == 0 {
                     write_to(private, pages);
                     write_to(shared, pages);
+                    // SAFETY: takes no memory.
                     unsafe { libc::_exit(0) };
                 }
+                // SAFETY: a null status is allowed.
                 unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
                 touched.push(pid as u64);
             }

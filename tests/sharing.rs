@@ -3,7 +3,7 @@
 //!
 //! Takes root (or CAP_PERFMON) and a cgroup2 mount where cgroups can be made; elsewhere each test says SKIP.
 
-#![allow(clippy::unwrap_used, clippy::undocumented_unsafe_blocks)] // A test that cannot go on must fail.
+#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -89,7 +89,8 @@ impl Workload {
         let procs = fs::File::options().write(true).open(cgroup.directory.join("cgroup.procs")).unwrap();
         let mut command = Command::new(example());
         command.args(["--scenario", scenario, "--seconds", "120", "--busy", "--here"]).stdout(Stdio::piped());
-        // 0 is the process that writes; the write is a system call, and nothing else happens between fork and exec.
+        // 0 is the process that writes.
+        // SAFETY: the write is a system call, and nothing else happens between fork and exec.
         unsafe { command.pre_exec(move || std::io::Write::write_all(&mut &procs, b"0")) };
         let mut child = command.spawn().map_err(|error| format!("cannot start it in a cgroup: {error}"))?;
         let mut line = String::new();
@@ -127,6 +128,7 @@ impl Workload {
 
 impl Drop for Workload {
     fn drop(&mut self) {
+        // SAFETY: takes no memory; the process is our child, which nobody has waited for.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
         let _ = self.child.wait();
     }

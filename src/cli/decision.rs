@@ -115,6 +115,11 @@ impl DecisionArgs {
     /// Where the configuration and the report go; a closed stdout is no place.
     pub(super) fn outputs(&self, stdout_is_open: bool) -> Result<(Output, Option<Output>), Failure> {
         self.check_stdout(stdout_is_open)?;
+        if self.to_stdout() && self.report.as_deref() == Some(Path::new("-")) {
+            return Err(Failure::Usage(anyhow!(
+                "--report - and the configuration would both go to stdout; name a file for one of them"
+            )));
+        }
         if let (Some(output), Some(report)) = (&self.output, &self.report) {
             if same_file(output, report) {
                 return Err(Failure::Usage(anyhow!("-o and --report both name {}", report.display())));

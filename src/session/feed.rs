@@ -23,7 +23,8 @@ pub trait Feed {
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Batch {
-    /// In any order.
+    /// In any order. What [`SideBand`] says is not taken from them: `thread`, `comm`, `place`, `code`, `hint`; nor is
+    /// their `record`.
     pub samples: Vec<Sample>,
     /// In any order; of the same time as a sample it comes before that.
     pub side_band: Vec<TimedSideBand>,

@@ -86,6 +86,9 @@ fn lines_go_where_they_are_wanted() {
     let output = run("extract", &path, &["-o", file.to_str().unwrap(), "--report", file.to_str().unwrap()]);
     expect(&output, 2, "-o and --report both name");
     assert!(!file.exists());
+    for to_stdout in [&["--report", "-"][..], &["-o", "-", "--report", "-"]] {
+        expect(&run("extract", &path, to_stdout), 2, "would both go to stdout");
+    }
 }
 
 #[test]

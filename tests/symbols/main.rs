@@ -1,6 +1,6 @@
 //! Names of code in real programs, which say themselves where their functions are; and beside perf's names of the same samples.
 
-#![allow(clippy::unwrap_used, clippy::undocumented_unsafe_blocks)] // A test that cannot go on must fail.
+#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
 mod perf;
 mod recorded;
