@@ -338,10 +338,10 @@ impl Sharing {
         let shared = slot.shared;
         self.lines.grow();
         if self.lines.len > self.lines.limit {
+            // Of so much weight there is at most a quarter of what the table takes, so that halving always makes room in the end.
+            let hot = self.weight / HOT.min((self.lines.limit / 4).max(1) as u64);
             while self.lines.len > self.lines.limit {
                 self.line_threshold /= 2;
-                // With a threshold of nothing left to halve the hot ones go as well.
-                let hot = if self.line_threshold == 0 { u64::MAX } else { self.weight / HOT };
                 let threshold = self.line_threshold;
                 self.lines.retain(|slot| slot.key < threshold || u64::from(slot.weight) > hot);
                 self.hot_lines = self.lines.iter().map(|slot| slot.key).filter(|&key| key >= threshold).collect();
@@ -506,7 +506,10 @@ mod tests {
             let mut touches: Vec<_> =
                 sharing.touches().map(|touch| (touch.page, touch.thread, touch.weight, touch.lines)).collect();
             touches.sort_unstable();
-            (touches, sharing.stats().thinned)
+            let mut lines: Vec<_> = sharing.lines().map(|line| (line.key, line.weight, line.shared)).collect();
+            lines.sort_unstable();
+            assert!(sharing.line_threshold < u64::MAX && !lines.is_empty(), "no line was evicted");
+            (touches, sharing.stats().thinned, lines)
         };
         let forward = kept(&mut samples.iter());
         assert!(forward.1 > 0, "nothing was evicted, so nothing is tested");
@@ -514,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_stays_where_it_was_and_hot_pages_stay() {
+    fn memory_stays_where_it_was_and_what_is_hot_stays() {
         let mut sharing = Sharing::new(1 << 19);
         for n in 0..300_000u64 {
             sharing.add(&sample((n % 5) as u32, mix(n) % (1 << 40)));
@@ -523,9 +526,12 @@ mod tests {
         let stats = sharing.stats();
         assert!(stats.bytes < (1 << 19) + 4096);
         assert!(stats.pages_evicted > 0 && stats.not_kept > 0);
-        let hot = sharing.page(place_key(Place::Private { space: 1, addr: 0x1000 })).unwrap();
+        let place = Place::Private { space: 1, addr: 0x1000 };
+        let hot = sharing.page(place_key(place)).unwrap();
+        assert_eq!((hot.weight, sharing.page_place(hot)), (300_000 * EVENT, Some(place)));
+        assert!(place_key(place) >= sharing.line_threshold, "the line is kept anyway, so nothing is tested");
+        let hot = sharing.lines().find(|line| sharing.line_place(line) == Some(place)).unwrap();
         assert_eq!(hot.weight, 300_000 * EVENT);
-        assert_eq!(sharing.page_place(hot), Some(Place::Private { space: 1, addr: 0x1000 }));
     }
 
     #[test]
