@@ -79,6 +79,23 @@ perf_sees() {
     vm-check perf shown
 }
 
+# perf_recorded MACHINE: `scxprof extract` finds the groups in what the command that it recommends to users of perf records there.
+perf_recorded() {
+    machine "$1" || return 1
+    begin_workload workload.slice/cells || return 1
+    perf mem record -a --phys-data --data-page-size --all-cgroups -B -N -o perf.data -- sleep 6 >said 2>&1
+    status=$?
+    end_workload
+    [ "$status" -eq 0 ] || {
+        cat said
+        return 1
+    }
+    scxprof extract -f perf.data -v -o cells.json 2>said && vm-check cells cells.json workload.slice/cells || {
+        cat said
+        return 1
+    }
+}
+
 # begin_workload CGROUP: starts the workload for as long as nobody ends it; returns when it works.
 begin_workload() {
     in_cgroup "$1" workload -s 3600 >workload.out &
