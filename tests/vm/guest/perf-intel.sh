@@ -1,4 +1,5 @@
-# The simulator itself: the suite's own perf takes the samples of an Intel machine for those of a real one.
+# The simulator itself: the suite's own perf takes the samples of an Intel machine for those of a real one; and extract reads what it
+# recorded.
 # cpu: intel
 # needs: target/debug/scxprof
 # needs: target/debug/examples/vm-check
