@@ -79,17 +79,13 @@ perf_sees() {
     vm-check perf shown
 }
 
-# perf_recorded MACHINE: `scxprof extract` finds the groups in what the command that it recommends to users of perf records there.
+# perf_recorded MACHINE COMMAND...: `scxprof extract` finds the groups in what perf's command records there.
 perf_recorded() {
     machine "$1" || return 1
+    shift
     begin_workload workload.slice/cells || return 1
-    # perf 6.1 and 6.12 cannot ask IBS for the size of the page.
-    for page_size in --data-page-size ''; do
-        # shellcheck disable=SC2086 # Nothing is no argument.
-        perf mem record -a --phys-data $page_size --all-cgroups -B -N --freq=1000 -o perf.data -- sleep 6 >said 2>&1
-        status=$?
-        grep -q "data page size isn't supported" said || break
-    done
+    "$@" >said 2>&1
+    status=$?
     end_workload
     [ "$status" -eq 0 ] || {
         cat said
