@@ -24,9 +24,10 @@ use crate::resolve::mapping::BuildId;
 use crate::resolve::{symbols, Cgroups, Error, Roots};
 use crate::sample::{Sample, Source};
 use crate::sampler::attr::layout;
+use crate::sampler::encode::encode;
 use crate::sampler::intake::Intake;
 use crate::sampler::open::monotonic_ns;
-use crate::sampler::record::{decode, Header, Layout, MappedFile, Record, MISC_MMAP_BUILD_ID};
+use crate::sampler::record::{decode, Header, Layout, MappedFile, Record, SampleId, MISC_MMAP_BUILD_ID};
 use crate::sampler::tee::Tee;
 use crate::sampler::{Identity, OpenEvents, Reading, Sampler, TimedSideBand};
 use crate::session::Outcome;
@@ -291,6 +292,18 @@ impl Recorder {
             snapshot.ends(roots, alive, &now);
         }
         self.lock().renewing = u64::MAX;
+    }
+
+    /// Writes what the events say of their loss at the end, by their ids, as perf record does (record__read_lost_samples() in
+    /// tools/perf/builtin-record.c): perf report adds it up.
+    pub(crate) fn lost(&self, events: &[(u64, u64)]) {
+        for &(id, lost) in events {
+            let id = SampleId { id, identifier: id, ..SampleId::default() };
+            let mut bytes = Vec::new();
+            if encode(&Record::LostSamples { lost }, &id, 0, &self.layout, &mut bytes) {
+                self.lock().write(&bytes);
+            }
+        }
     }
 
     /// Remembers the cgroups that no record names.

@@ -244,6 +244,21 @@ fn no_mark_passes_what_is_being_recorded_again() {
 }
 
 #[test]
+fn what_the_events_lost_is_in_the_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = recorder(dir.path());
+    let lost = Record::Lost { id: OWN, lost: 7 };
+    recorder.records(&bytes(&recorder, &lost, 5), 5);
+    recorder.lost(&[(OWN, 6), (OWN + 1, 3)]);
+    recorder.finish_records().unwrap();
+    // That of one who has no more than perf.data.
+    std::fs::remove_file(dir.path().join("meta.json")).unwrap();
+    let mut profile = Profile::open(&dir.path().join("perf.data")).unwrap();
+    let outcome = replay(&mut profile, 1 << 20, &mut Seen::default(), || false).unwrap();
+    assert_eq!((outcome.loss.ring_full, outcome.loss.hardware), (9, 0));
+}
+
+#[test]
 fn a_recording_that_is_never_finished_can_be_read() {
     let dir = tempfile::tempdir().unwrap();
     let recorder = recorder(dir.path());

@@ -190,6 +190,13 @@ impl Event {
         Ok(id)
     }
 
+    /// The id and the lost samples so far, where there are any.
+    #[must_use]
+    pub fn lost(&self) -> Option<(u64, u64)> {
+        let lost = self.read().ok()?.lost;
+        (lost > 0).then_some((self.id().ok()?, lost))
+    }
+
     /// The count, the times and the lost samples so far.
     ///
     /// # Errors

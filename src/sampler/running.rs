@@ -59,6 +59,8 @@ impl Drop for Stop {
 pub struct Totals {
     /// What was lost on the way here.
     pub loss: Loss,
+    /// The ids of events that lost samples in full rings, and how many each.
+    pub lost: Vec<(u64, u64)>,
     /// The events that happened, sampled or not; scaled up where they could not all be counted.
     pub events: u64,
     /// What happened to the events, as sentences.
@@ -118,6 +120,7 @@ impl Running {
         if knows_lost {
             // A LOST record is written only when there is room again, and does not say what was lost; the events do.
             totals.loss.ring_full = lost;
+            totals.lost = sampling.iter().filter_map(|sampling| sampling.event.lost()).collect();
             totals.loss.side_band =
                 side_band.iter().filter_map(|event| event.read().ok()).map(|value| value.lost).sum();
         }

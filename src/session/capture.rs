@@ -223,7 +223,7 @@ impl Capture {
                 }
             }
             accesses += names.release(&mut order, sink);
-            if let Some(recorder) = recorder {
+            if let Some(recorder) = &recorder {
                 recorder.note_cgroups(&names.cgroups);
             }
             samples = names.records;
@@ -245,6 +245,9 @@ impl Capture {
             notes.extend(said);
         }
         let totals = running.join();
+        if let Some(recorder) = recorder {
+            recorder.lost(&totals.lost);
+        }
         loss.add(&totals.loss);
         notes.extend(totals.notes);
         loss.late = order.late;
