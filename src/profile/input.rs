@@ -24,6 +24,8 @@ const PERF_TYPE_SOFTWARE: u32 = 1;
 const RECOVERED: &str = "recovered.jsonl";
 /// Page faults: all, minor, major (`PERF_COUNT_SW_PAGE_FAULTS*`).
 const FAULTS: [u64; 3] = [2, 5, 6];
+/// An event that never happens (`PERF_COUNT_SW_DUMMY`).
+const DUMMY: u64 = 9;
 
 /// What the samples are in.
 #[derive(Debug)]
@@ -225,7 +227,10 @@ impl Profile {
             return Source::Timer;
         }
         let Some(perf_data) = self.perf_data() else { return Source::Recorded };
-        let sampling = || perf_data.events().iter().filter(|event| event.name.as_deref() != Some("dummy:HG"));
+        // What perf opens for names and mappings alone, under one name or another.
+        let is_dummy =
+            |event: &super::reader::Event| event.attr.kind == PERF_TYPE_SOFTWARE && event.attr.config == DUMMY;
+        let sampling = || perf_data.events().iter().filter(|event| !is_dummy(event));
         let are_faults =
             |event: &super::reader::Event| event.attr.kind == PERF_TYPE_SOFTWARE && FAULTS.contains(&event.attr.config);
         if sampling().next().is_some() && sampling().all(are_faults) {

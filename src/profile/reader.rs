@@ -48,6 +48,12 @@ pub enum PerfDataError {
     /// The header contradicts itself.
     #[error("the header is damaged: {0}")]
     Header(&'static str),
+    /// It came from a pipe, and its records begin before it says what they are of.
+    #[error(
+        "its records come before the events that they are of, as in a pipe of `perf record --tail-synthesize`: record without \
+         --tail-synthesize"
+    )]
+    NoEvents,
     /// The file cannot be read.
     #[error("cannot read the file: {0}")]
     Read(#[from] std::io::Error),
@@ -172,6 +178,7 @@ impl<R: Read + Seek> PerfData<R> {
             inflated_until: 0,
         };
         if file.piped {
+            file.read_ahead()?;
             return Ok(file);
         }
         let mut rest = [0; FILE_HEADER_SIZE as usize - 16];
@@ -338,18 +345,7 @@ impl<R: Read + Seek> PerfData<R> {
     /// The file cannot be read; damage is no error, see [`PerfData::damage`].
     pub fn next_item(&mut self) -> Result<Option<Item<'_>>, PerfDataError> {
         loop {
-            self.advance(self.taken);
-            self.taken = 0;
-            let header = match self.whole_header() {
-                None => self.next_header()?,
-                header => header,
-            };
-            let Some(Header { kind, size, .. }) = header else { return Ok(None) };
-            let size = usize::from(size);
-            if let Some(count) = self.counts.get_mut(kind as usize) {
-                *count += 1;
-            }
-            self.taken = size;
+            let Some((kind, size)) = self.step()? else { return Ok(None) };
             if kind >= user::START {
                 if self.user_record(kind, size)? {
                     return Ok(Some(Item::Round));
@@ -364,6 +360,23 @@ impl<R: Read + Seek> PerfData<R> {
             }
             return Ok(Some(Item::Record { bytes, event, layout }));
         }
+    }
+
+    /// Goes on to the next record, which is in the buffer then; its kind and its size.
+    #[inline]
+    fn step(&mut self) -> Result<Option<(u32, usize)>, PerfDataError> {
+        self.advance(self.taken);
+        self.taken = 0;
+        let header = match self.whole_header() {
+            None => self.next_header()?,
+            header => header,
+        };
+        let Some(Header { kind, size, .. }) = header else { return Ok(None) };
+        if let Some(count) = self.counts.get_mut(kind as usize) {
+            *count += 1;
+        }
+        self.taken = usize::from(size);
+        Ok(Some((kind, self.taken)))
     }
 
     /// The header of the next record, in our byte order; the whole record is in the buffer then.

@@ -66,24 +66,31 @@ fn events_are_named_by_their_ids_or_in_their_order() {
 #[test]
 fn the_events_say_which_source_it_is() {
     let dummy = (SOFTWARE, DUMMY, "dummy:HG");
+    let user_dummy = (SOFTWARE, DUMMY, "dummy:u");
     for (events, expected) in [
         (vec![(RAW, 0x1cd, "cpu/mem-loads,ldlat=30/P")], Source::Pebs),
         (vec![(RAW, 0x82d0, "cpu/mem-stores/P"), dummy], Source::Pebs),
         (vec![(9, 0, "ibs_op//")], Source::Ibs),
         (vec![(SOFTWARE, MINOR_FAULTS, "minor-faults"), dummy], Source::Faults),
+        (vec![(SOFTWARE, MINOR_FAULTS, "minor-faults:u"), user_dummy], Source::Faults),
         (vec![(SOFTWARE, MINOR_FAULTS, "minor-faults"), (0, 0, "cycles")], Source::Recorded),
         (vec![(0, 0, "cycles")], Source::Recorded),
     ] {
         let (_dir, path) = made::write(&recording(&events, true));
-        // A pipe names its events between its records.
-        let source = |path: &Path| {
-            let mut profile = Profile::open(path).unwrap();
-            let scxprof::profile::Records::PerfData(perf_data) = &mut profile.records else { panic!("it is no text") };
-            while perf_data.next_item().unwrap().is_some() {}
-            profile.source()
-        };
+        // A pipe names its events before its first sample, and the source must be known before that is read.
+        let source = |path: &Path| Profile::open(path).unwrap().source();
         assert_eq!(source(&path), expected, "{events:?}");
     }
+}
+
+#[test]
+fn a_pipe_whose_events_come_last_is_refused() {
+    let piped = recording(&[(SOFTWARE, MINOR_FAULTS, "minor-faults")], true);
+    let (events, sample) = piped[16..].split_at(piped.len() - 16 - made::sample(ORDER, 0, 0, 0, 0, 0, 0).len());
+    let (_dir, path) = made::write(&[&piped[..16], sample, events].concat());
+    let output = crate::scxprof(&["extract", "-f", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(crate::said(&output).contains("record without --tail-synthesize"), "{}", crate::said(&output));
 }
 
 #[test]

@@ -11,6 +11,28 @@ use crate::sampler::record::Layout;
 const EVENT_UPDATE_NAME: u64 = 2;
 
 impl<R: Read + Seek> PerfData<R> {
+    /// Takes in what a file from a pipe says of its events before its first record of the kernel: which source it is depends
+    /// on them.
+    pub(super) fn read_ahead(&mut self) -> Result<(), PerfDataError> {
+        loop {
+            self.advance(self.taken);
+            self.taken = 0;
+            if !self.fill(HEADER_SIZE)? {
+                return Ok(());
+            }
+            let next = self.header_at(0).map_or(0, |header| header.kind);
+            // Marks, and what holds records, wait until the records are read.
+            if next < user::START
+                || matches!(next, user::FINISHED_ROUND | user::AUXTRACE | user::COMPRESSED | user::COMPRESSED2)
+            {
+                let begins = (1..user::START).contains(&next) && self.events.is_empty();
+                return if begins { Err(PerfDataError::NoEvents) } else { Ok(()) };
+            }
+            let Some((kind, size)) = self.step()? else { return Ok(()) };
+            self.user_record(kind, size)?;
+        }
+    }
+
     /// True for a mark. What of perf's own records matters is taken in.
     pub(super) fn user_record(&mut self, kind: u32, size: usize) -> Result<bool, PerfDataError> {
         let swapped = self.swapped;
