@@ -115,10 +115,13 @@ pub struct Attr {
     pub config1: u64,
     /// `attr.clockid`, where `attr.use_clockid` is set.
     pub clockid: Option<i32>,
+    /// `attr.sample_period`, where samples do not say theirs and it is no frequency.
+    pub period: Option<u64>,
     /// How the records are laid out.
     pub layout: Layout,
 }
 
+const FLAG_FREQ: u64 = 1 << 10;
 const FLAG_SAMPLE_ID_ALL: u64 = 1 << 18;
 const FLAG_USE_CLOCKID: u64 = 1 << 25;
 
@@ -161,11 +164,13 @@ impl Attr {
             regs_intr: u64_at(96),
             sample_id_all: flags & FLAG_SAMPLE_ID_ALL != 0,
         };
+        let unsaid = layout.sample_type & sample_type::PERIOD == 0 && flags & FLAG_FREQ == 0;
         Self {
             kind: u32_at(0),
             config: u64_at(8),
             config1: u64_at(56),
             clockid: (flags & FLAG_USE_CLOCKID != 0).then(|| u32_at(92) as i32),
+            period: unsaid.then(|| u64_at(16)),
             layout,
         }
     }
@@ -226,7 +231,9 @@ mod tests {
             assert_eq!((read.kind, read.config, read.clockid), (attr.type_, attr.config, Some(1)));
             assert!(attr_size(&bytes) < 128, "older readers take it");
             let mut other = bytes.clone();
-            for (offset, size) in [(0, 4), (8, 8), (24, 8), (32, 8), (56, 8), (72, 8), (80, 8), (92, 4), (96, 8)] {
+            for (offset, size) in
+                [(0, 4), (8, 8), (16, 8), (24, 8), (32, 8), (56, 8), (72, 8), (80, 8), (92, 4), (96, 8)]
+            {
                 other[offset..offset + size].reverse();
             }
             for byte in &mut other[40..48] {

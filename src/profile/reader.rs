@@ -106,6 +106,8 @@ pub enum Item<'a> {
         event: usize,
         /// How it is laid out.
         layout: &'a Layout,
+        /// What a sample of the event stands for, where it does not say so itself.
+        period: Option<u64>,
     },
     /// Every ring was read once (`PERF_RECORD_FINISHED_ROUND`): what was newest at the last such mark is complete now.
     Round,
@@ -353,12 +355,13 @@ impl<R: Read + Seek> PerfData<R> {
                 continue;
             }
             let event = self.event_of(kind, size);
-            let layout = self.events.get(event).map_or(&NO_LAYOUT, |event| &event.attr.layout);
+            let (layout, period) =
+                self.events.get(event).map_or((&NO_LAYOUT, None), |event| (&event.attr.layout, event.attr.period));
             let bytes = self.buffer.get_mut(self.start..self.start + size).unwrap_or_default();
             if self.swapped {
                 swap::record(bytes, layout);
             }
-            return Ok(Some(Item::Record { bytes, event, layout }));
+            return Ok(Some(Item::Record { bytes, event, layout, period }));
         }
     }
 

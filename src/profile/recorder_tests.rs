@@ -72,7 +72,7 @@ fn a_record_with_the_id_of_another_event_gets_one_of_ours() {
     let mut file = PerfData::open(File::open(dir.path().join("perf.data")).unwrap()).unwrap();
     let mut ids = Vec::new();
     while let Some(item) = file.next_item().unwrap() {
-        let Item::Record { bytes, event, layout } = item else { continue };
+        let Item::Record { bytes, event, layout, .. } = item else { continue };
         let expected = &ring[ids.len()];
         let (_, record, id) = decode(bytes, layout).unwrap();
         let at = if let Record::Sample(sample) = record {

@@ -64,9 +64,13 @@ pub fn replay(
         }
         let Records::PerfData(perf_data) = &mut profile.records else { break Ok(()) };
         match perf_data.next_item() {
-            Ok(Some(Item::Record { bytes, layout, .. })) => {
+            Ok(Some(Item::Record { bytes, layout, period, .. })) => {
                 let malformed = replay.intake.malformed();
+                let before = replay.intake.batch().samples.len();
                 replay.intake.take(bytes, layout);
+                if let (Some(period), Some(captured)) = (period, replay.intake.batch().samples.get_mut(before)) {
+                    captured.period = period;
+                }
                 if replay.intake.malformed() > malformed {
                     let header = Header::read(bytes);
                     profile.note_unparseable(header);

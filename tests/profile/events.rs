@@ -94,6 +94,26 @@ fn a_pipe_whose_events_come_last_is_refused() {
 }
 
 #[test]
+fn a_sample_without_a_period_has_that_of_its_event() {
+    // IDENTIFIER, IP, TID, TIME, ADDR; the attr's period is 1000, of the second event it is a frequency.
+    let mut attr = made::attr(ORDER);
+    attr[24..32].copy_from_slice(&ORDER.u64(1 << 16 | 0b1111));
+    let mut of_frequency = attr.clone();
+    of_frequency[41] |= 1 << 2;
+    let words = |words: [u64; 2]| words.map(|word| ORDER.u64(word)).concat();
+    let sample = |id, time| {
+        let ids = [100u32, 100].map(|id| ORDER.u32(id)).concat();
+        made::record(ORDER, 9, 2, &[words([id, 0x40_1000]), ids, words([time, 0x1_0000])])
+    };
+    let events = [(attr, vec![made::ID]), (of_frequency, vec![78])];
+    let samples = [sample(made::ID, 1), sample(78, 2), sample(made::ID, 3)];
+    let (_dir, path) = made::write(&made::of_events(ORDER, &events, &samples, &[]));
+    let (collect, ..) = crate::replayed(&path);
+    let periods: Vec<_> = collect.samples.iter().map(|sample| sample.period).collect();
+    assert_eq!(periods, [1000, 0, 1000]);
+}
+
+#[test]
 fn a_loss_that_perf_says_twice_is_counted_once() {
     let order = ORDER;
     let lost = |count| made::record(order, 2, 0, &[order.u64(made::ID), order.u64(count), made::trailer(order, 1)]);

@@ -47,7 +47,7 @@ pub fn compare(path: &Path) -> bool {
     let mut samples = Vec::new();
     let mut first_layout = Layout::default();
     while let Some(item) = file.next_item().unwrap() {
-        let Item::Record { bytes, event, layout } = item else { continue };
+        let Item::Record { bytes, event, layout, .. } = item else { continue };
         let (layout, Ok((_, Record::Sample(sample), _))) = (*layout, decode(bytes, layout)) else { continue };
         if samples.is_empty() {
             first_layout = layout;
