@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::time::Duration;
 
+use perf_event_open_sys::bindings as sys;
+
 use super::hints::Hints;
 use super::order::Order;
 use super::{text, Names, Outcome, Sink};
@@ -11,11 +13,16 @@ use crate::profile::{Item, PerfDataError, Profile, Records};
 use crate::resolve::Modules;
 use crate::sampler::intake::Intake;
 use crate::sampler::loss::Loss;
-use crate::sampler::record::Header;
+use crate::sampler::record::{sample_type, Header};
 use crate::sampler::{Batch, Captured, SideBand, TimedSideBand};
 
 /// Records between two questions whether to stop.
 const STOP_EVERY: u32 = 1 << 16;
+
+/// Why names may be wrong: perf reads one ring after the other.
+const UNTIMED: &str =
+    "the recording has no times: what came before what is guessed from its place in the file (`perf record -T` \
+                       records times)";
 
 /// Records that are read before they are put in order.
 const TAKE_EVERY: u32 = 1 << 10;
@@ -44,6 +51,7 @@ pub fn replay(
         names: Names::recorded(memory / 4, identity.child_pid_namespace),
         accesses: 0,
         mark: 0,
+        is_untimed: false,
     };
     // They are there for that, where nothing says more.
     replay.names.recovered = profile.recovered.take().filter(|_| recovers || profile.meta.is_none());
@@ -65,6 +73,9 @@ pub fn replay(
         let Records::PerfData(perf_data) = &mut profile.records else { break Ok(()) };
         match perf_data.next_item() {
             Ok(Some(Item::Record { bytes, layout, period, .. })) => {
+                if layout.sample_type & sample_type::TIME == 0 {
+                    replay.untimed(bytes, sink);
+                }
                 let malformed = replay.intake.malformed();
                 let before = replay.intake.batch().samples.len();
                 replay.intake.take(bytes, layout);
@@ -91,7 +102,7 @@ pub fn replay(
     };
     replay.take_hints(profile.hints.as_mut(), u64::MAX);
     replay.complete(u64::MAX, sink);
-    let Replay { mut names, order, intake, accesses, .. } = replay;
+    let Replay { mut names, order, intake, accesses, is_untimed, .. } = replay;
     profile.recovered = names.recovered;
     let mut modules = names.modules.take().unwrap_or_default();
     if sink.wants_code() {
@@ -114,6 +125,9 @@ pub fn replay(
         notes: Vec::new(),
         modules,
     };
+    if is_untimed {
+        outcome.notes.push(UNTIMED.to_owned());
+    }
     if let (Some(hints), Some(recorded)) =
         (&mut outcome.hints, profile.meta.as_ref().and_then(|meta| meta.hints.clone()))
     {
@@ -140,6 +154,8 @@ struct Replay {
     accesses: u64,
     /// Until when all has been read.
     mark: u64,
+    /// There were samples without a time.
+    is_untimed: bool,
 }
 
 impl Replay {
@@ -151,6 +167,16 @@ impl Replay {
             TimedSideBand { time, what: SideBand::Hint { time, pid, tid, hint } }
         });
         self.order.push(Batch { side_band: side_band.collect(), ..Batch::default() });
+    }
+
+    /// Before a record without a time is taken: what it says holds for the samples behind it in the file, not for those before.
+    fn untimed(&mut self, record: &[u8], sink: &mut dyn Sink) {
+        if Header::read(record).is_some_and(|header| header.kind == sys::PERF_RECORD_SAMPLE) {
+            self.is_untimed = true;
+        } else if self.is_untimed {
+            self.order.take(self.intake.batch());
+            self.accesses += self.names.release(&mut self.order, sink);
+        }
     }
 
     /// Takes what was read, and makes room where too much waits.

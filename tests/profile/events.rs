@@ -114,6 +114,26 @@ fn a_sample_without_a_period_has_that_of_its_event() {
 }
 
 #[test]
+fn what_has_no_time_is_in_the_order_of_the_file() {
+    // IDENTIFIER, IP, TID, ADDR.
+    let mut attr = made::attr(ORDER);
+    attr[24..32].copy_from_slice(&ORDER.u64(1 << 16 | 0b1011));
+    let ids = [100u32, 100].map(|id| ORDER.u32(id)).concat();
+    let words = |words: &[u64]| words.iter().flat_map(|&word| ORDER.u64(word)).collect::<Vec<u8>>();
+    let sample = |addr| made::record(ORDER, 9, 2, &[words(&[made::ID, 0x40_1000]), ids.clone(), words(&[addr])]);
+    let comm = |name| made::record(ORDER, 3, 0, &[ids.clone(), made::text(name), ids.clone(), words(&[made::ID])]);
+    let records =
+        [comm(b"before"), sample(0x1_0000), made::round(ORDER), sample(0x1_1000), comm(b"after"), sample(0x1_2000)];
+    let (_dir, path) = made::write(&made::of_events(ORDER, &[(attr, vec![made::ID])], &records, &[]));
+    let (collect, outcome, _) = crate::replayed(&path);
+    let named = |sample: &scxprof::sample::Sample| (sample.comm.map(|comm| comm.to_string()), sample.addr);
+    let seen: Vec<_> = collect.samples.iter().map(named).collect();
+    let expected = [("before", 0x1_0000), ("before", 0x1_1000), ("after", 0x1_2000)];
+    assert_eq!(seen, expected.map(|(name, addr)| (Some(name.to_owned()), addr)));
+    assert!(outcome.notes.iter().any(|note| note.contains("has no times")), "{:?}", outcome.notes);
+}
+
+#[test]
 fn a_loss_that_perf_says_twice_is_counted_once() {
     let order = ORDER;
     let lost = |count| made::record(order, 2, 0, &[order.u64(made::ID), order.u64(count), made::trailer(order, 1)]);
