@@ -38,6 +38,7 @@ pub(crate) mod feature {
     pub const CACHE: u8 = 20;
     pub const SAMPLE_TIME: u8 = 21;
     pub const CLOCKID: u8 = 23;
+    pub const DIR_FORMAT: u8 = 24;
 }
 
 /// Records that perf itself writes (`PERF_RECORD_USER_TYPE_START` is 64).

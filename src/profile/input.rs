@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use perf_event_open_sys::bindings as sys;
 
 use super::archive::{self, Unpacked};
+use super::format::feature;
 use super::hints::Hints;
 use super::kind::{kind_of, Kind};
 use super::recovered::Recovered;
@@ -24,6 +25,8 @@ const PERF_TYPE_SOFTWARE: u32 = 1;
 const RECOVERED: &str = "recovered.jsonl";
 /// Page faults: all, minor, major (`PERF_COUNT_SW_PAGE_FAULTS*`).
 const FAULTS: [u64; 3] = [2, 5, 6];
+/// The records in a directory of perf's own (`--kcore`, `--threads`).
+const DATA: &str = "data";
 /// An event that never happens (`PERF_COUNT_SW_DUMMY`).
 const DUMMY: u64 = 9;
 
@@ -136,7 +139,12 @@ impl Profile {
             Records::Script(script::Reader::new(open_lines(&data)?))
         } else {
             let file = File::open(&data).map_err(|source| ProfileError::io("open", &data, source))?;
-            let perf_data = PerfData::open(file).map_err(|source| ProfileError::PerfData { path: data, source })?;
+            let opened = PerfData::open(file);
+            let perf_data = opened.map_err(|source| ProfileError::PerfData { path: data.clone(), source })?;
+            if is_in_parts(&data, &perf_data) {
+                let reason = "its samples are in several files, as `perf record --threads` writes them: record without --threads";
+                return Err(ProfileError::Unknown { path: path.to_owned(), reason: reason.to_owned() });
+            }
             Records::PerfData(Box::new(perf_data))
         };
         let (unparseable, path) = (Vec::new(), path.to_owned());
@@ -280,6 +288,14 @@ fn damage_of(damage: Damage, lines: &mut Vec<String>) {
     }
 }
 
+/// True where the file has no sample of its own, but others beside it have (`perf_data__create_dir` in tools/perf/util/data.c).
+fn is_in_parts(data: &Path, perf_data: &PerfData<File>) -> bool {
+    let in_directory = data.file_name().is_some_and(|name| name == DATA) && data.with_file_name("data.0").exists();
+    // A recording that was cut has no sections that say so.
+    let says_so = perf_data.damage().unfinished || perf_data.features().any(|bit| bit == feature::DIR_FORMAT);
+    in_directory && says_so
+}
+
 /// The directory of `data` where that is a part of a profile of ours, which says little without the other files.
 fn of_ours(data: &Path) -> Option<PathBuf> {
     let dir = data.parent().filter(|_| data.file_name().is_some_and(|name| name == "perf.data"))?;
@@ -300,9 +316,10 @@ fn find(root: &Path, path: &Path) -> Result<(Option<PathBuf>, PathBuf), ProfileE
     }
     for dir in dirs {
         // The text is made of the records and says less, so that they come first.
-        for name in ["perf.data", "perf.mem.data", "perf.mem.script", "perf.script"] {
+        for name in ["perf.data", "perf.mem.data", "perf.mem.script", "perf.script", DATA] {
             let data = dir.join(name);
-            if data.is_file() {
+            // Others may call anything `data`.
+            if data.is_file() && (name != DATA || matches!(kind_of(&data), Ok(Kind::PerfData))) {
                 return Ok((Some(dir), data));
             }
         }

@@ -34,6 +34,31 @@ fn expect(output: &Output, code: i32, sentence: &str) {
 }
 
 #[test]
+fn a_directory_of_perfs_own_is_read_or_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    // HEADER_DIR_FORMAT.
+    let file = |format: u64| {
+        let events = [(made::attr(ORDER), vec![made::ID])];
+        made::of_events(ORDER, &events, &made::records(ORDER), &[(24, ORDER.u64(format))])
+    };
+    let data = dir.path().join("data");
+    std::fs::write(&data, file(0)).unwrap();
+    expect(&run("process", dir.path(), &["-o", "-"]), 0, "Parsed 42 of");
+    std::fs::write(&data, file(1)).unwrap();
+    std::fs::write(dir.path().join("data.0"), "").unwrap();
+    for (command, path) in [("process", dir.path()), ("extract", dir.path()), ("extract", &data)] {
+        expect(&run(command, path, &[]), 2, "record without --threads");
+    }
+    // Cut before it says what is beside it.
+    let mut cut = file(1);
+    cut[48..56].fill(0);
+    std::fs::write(&data, cut).unwrap();
+    expect(&run("extract", dir.path(), &[]), 2, "record without --threads");
+    std::fs::write(&data, "something else").unwrap();
+    expect(&run("extract", dir.path(), &[]), 2, "no perf.data");
+}
+
+#[test]
 fn the_content_says_what_a_file_is() {
     let (dir, path) = text_as("some.txt");
     let from_text = run("extract", &path, &[]);
