@@ -33,10 +33,10 @@ pub(crate) const COMMAND: &str = "perf script -F comm,pid,tid,time,addr,ip";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// No process, thread and time, which everything else stands behind.
-    #[error("it has no PID/TID TIME:")]
+    #[error("it has no COMM PID/TID TIME:")]
     Head,
     /// An address is missing, or a name ends within itself.
-    #[error("its fields are not those of -F comm,pid,tid,time,addr,ip and others")]
+    #[error("its fields are not those of -F comm,pid,tid,time,addr,ip and others (with -G where calls were recorded)")]
     Fields,
     /// Lines of one file have the same fields.
     #[error("it lacks fields that the lines before it have")]
@@ -222,7 +222,8 @@ fn head(line: &[u8]) -> Option<(&[u8], bool, Head<'_>)> {
     }
     let spaces = line.iter().take(MAX_NAME).enumerate().filter(|(_, &byte)| byte == b' ');
     let mut splits = spaces.filter_map(|(at, _)| line.split_at_checked(at));
-    splits.find_map(|(comm, rest)| Some((comm.trim_ascii(), false, ids(rest)?)))
+    // Without a name, which only a column can show, the fields are others.
+    splits.find_map(|(comm, rest)| Some((Some(comm.trim_ascii()).filter(|comm| !comm.is_empty())?, false, ids(rest)?)))
 }
 
 /// `PID/TID [CPU] TIME:`

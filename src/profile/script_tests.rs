@@ -57,6 +57,15 @@ fn lines_without_columns_are_read() {
 }
 
 #[test]
+fn a_line_without_a_name_is_none() {
+    // perf prints no column for it; what has one is an empty name.
+    let (lines, reader) = read(b"  648/648    4638.685409:     7f4a48eee408     55b77681843d\n");
+    assert_eq!((lines.len(), &reader.listed[..]), (0, &[(1, Unreadable::Head)][..]));
+    let (lines, _) = read(b"                   648/648    4638.685409:     7f4a48eee408     55b77681843d\n");
+    assert_eq!(lines[0].sample.comm, Some("".into()));
+}
+
+#[test]
 fn damage_is_counted_and_what_is_missing_is_said() {
     use Unreadable as U;
     let good =

@@ -152,7 +152,7 @@ fn damaged_text_gives_what_can_be_read() {
     assert_eq!(output.status.code(), Some(4), "{}", said(&output));
     let said = said(&output);
     assert!(
-        said.contains("lines of perf's text are no samples (the first is line 51: it has no PID/TID TIME:)"),
+        said.contains("lines of perf's text are no samples (the first is line 51: it has no COMM PID/TID TIME:)"),
         "{said}"
     );
     assert!(said.contains("is no sample: the file ends within it"), "{said}");
