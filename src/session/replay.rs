@@ -24,6 +24,11 @@ const UNTIMED: &str =
     "the recording has no times: what came before what is guessed from its place in the file (`perf record -T` \
                        records times)";
 
+/// Why threads have no names that the recording has.
+const NAMED_AT_END: &str =
+    "what was there before is named and mapped at the end of the recording only, too late for most samples \
+                            (record without --tail-synthesize)";
+
 /// Records that are read before they are put in order.
 const TAKE_EVERY: u32 = 1 << 10;
 
@@ -52,6 +57,7 @@ pub fn replay(
         accesses: 0,
         mark: 0,
         is_untimed: false,
+        is_named_at_end: false,
     };
     // They are there for that, where nothing says more.
     replay.names.recovered = profile.recovered.take().filter(|_| recovers || profile.meta.is_none());
@@ -73,12 +79,18 @@ pub fn replay(
         let Records::PerfData(perf_data) = &mut profile.records else { break Ok(()) };
         match perf_data.next_item() {
             Ok(Some(Item::Record { bytes, layout, period, .. })) => {
-                if layout.sample_type & sample_type::TIME == 0 {
+                let is_timed = layout.sample_type & sample_type::TIME != 0;
+                if !is_timed {
                     replay.untimed(bytes, sink);
                 }
                 let malformed = replay.intake.malformed();
-                let before = replay.intake.batch().samples.len();
+                let (newest, batch) = (replay.intake.newest(), replay.intake.batch());
+                let (before, sides) = (batch.samples.len(), batch.side_band.len());
                 replay.intake.take(bytes, layout);
+                // perf's own records of what exists have time 0.
+                if let Some(side) = replay.intake.batch().side_band.get(sides) {
+                    replay.is_named_at_end |= side.time == 0 && newest > 0 && is_timed && layout.sample_id_all;
+                }
                 if let (Some(period), Some(captured)) = (period, replay.intake.batch().samples.get_mut(before)) {
                     captured.period = period;
                 }
@@ -102,7 +114,7 @@ pub fn replay(
     };
     replay.take_hints(profile.hints.as_mut(), u64::MAX);
     replay.complete(u64::MAX, sink);
-    let Replay { mut names, order, intake, accesses, is_untimed, .. } = replay;
+    let Replay { mut names, order, intake, accesses, is_untimed, is_named_at_end, .. } = replay;
     profile.recovered = names.recovered;
     let mut modules = names.modules.take().unwrap_or_default();
     if sink.wants_code() {
@@ -127,6 +139,9 @@ pub fn replay(
     };
     if is_untimed {
         outcome.notes.push(UNTIMED.to_owned());
+    }
+    if is_named_at_end && loss.unnamed > 0 && profile.meta.is_none() {
+        outcome.notes.push(NAMED_AT_END.to_owned());
     }
     if let (Some(hints), Some(recorded)) =
         (&mut outcome.hints, profile.meta.as_ref().and_then(|meta| meta.hints.clone()))
@@ -156,6 +171,8 @@ struct Replay {
     mark: u64,
     /// There were samples without a time.
     is_untimed: bool,
+    /// perf said what existed when it had recorded samples already.
+    is_named_at_end: bool,
 }
 
 impl Replay {

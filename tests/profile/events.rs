@@ -134,6 +134,23 @@ fn what_has_no_time_is_in_the_order_of_the_file() {
 }
 
 #[test]
+fn names_at_the_end_come_too_late_and_that_is_said() {
+    let sample = |seconds: u64| made::sample(ORDER, seconds * 1_000_000_000, 100, 100, 0x1_0000, 5, 4096);
+    let name = made::comm(ORDER, 0, 100, 100, b"late");
+    let round = || made::round(ORDER);
+    let notes = |records: &[Vec<u8>]| {
+        let (_dir, path) = made::write(&made::file(ORDER, records));
+        let (_, outcome, _) = crate::replayed(&path);
+        (outcome.loss.unnamed, outcome.notes)
+    };
+    let (unnamed, said) = notes(&[sample(1), round(), sample(2), round(), sample(3), round(), name.clone()]);
+    assert!((1..3).contains(&unnamed));
+    assert!(said.iter().any(|note| note.contains("record without --tail-synthesize")), "{said:?}");
+    assert_eq!(notes(&[name.clone(), sample(1), round(), sample(2)]), (0, Vec::new()));
+    assert_eq!(notes(&[sample(1), sample(2), name]), (0, Vec::new()), "it was in time");
+}
+
+#[test]
 fn a_loss_that_perf_says_twice_is_counted_once() {
     let order = ORDER;
     let lost = |count| made::record(order, 2, 0, &[order.u64(made::ID), order.u64(count), made::trailer(order, 1)]);
