@@ -134,7 +134,8 @@ pub(crate) fn describe(
     let hubs = by_heat.into_iter().take(NAMED).filter_map(hot).collect();
     let mut clusters =
         Clusters { of_thread, communities, locality: 0.0, stability: None, hubs, stats: sharing.stats() };
-    clusters.locality = locality(sharing, seen, &clusters.labels());
+    // Not from `seen`, where a page of several groups is in pieces, of which those of a single thread may be left out.
+    clusters.locality = sharing.locality(&clusters.labels());
     clusters
 }
 

@@ -399,6 +399,29 @@ mod tests {
     }
 
     #[test]
+    fn locality_is_of_all_groups_together() {
+        let stream = Scenario { groups: 2, threads: 16, ..Scenario::default() }.stream(1);
+        let groups: Vec<u32> = (0..16).map(|thread| thread / 8).collect();
+        let mut sharing = Sharing::new(4 << 20);
+        // Of no thread here; that there is one at all must change nothing.
+        sharing.same_thread(99, 98);
+        for sample in &stream.samples {
+            sharing.add(sample);
+        }
+        let two = |thread: u32, page: u64| {
+            let place = Some(Place::Private { space: 0, addr: (1 << 40) + (page << 12) });
+            Sample { thread, place, ..Sample::default() }
+        };
+        for page in 0..500 {
+            sharing.add(&two(0, page));
+            sharing.add(&two(15, page));
+        }
+        let clusters = sharing.solve(&Options { groups: &groups, ..Options::default() });
+        let locality = sharing.locality(&clusters.labels());
+        assert!((clusters.locality - locality).abs() < 1e-9, "{} {locality}", clusters.locality);
+    }
+
+    #[test]
     fn first_touches_do_not_tell_the_threads_of_a_process_apart() {
         let stream =
             Scenario { groups: 2, threads: 12, cross_process: true, globals: 0.0, ..Scenario::default() }.stream(1);
