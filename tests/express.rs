@@ -253,7 +253,38 @@ fn the_least_valuable_communities_are_left_or_merged_by_the_locality_lost() {
     assert_eq!(found[0], found[2], "{}", said(&decision));
     assert_eq!(found[14], found[16]);
     assert_eq!(found.iter().collect::<BTreeSet<_>>().len(), 7);
-    assert_eq!(decision.notes.iter().filter(|note| matches!(note, Note::Merged { .. })).count(), 2);
+    let merged = |decision: &Decision| decision.notes.iter().filter(|note| matches!(note, Note::Merged { .. })).count();
+    assert_eq!(merged(&decision), 2);
+
+    // Two that share little are not: it loses less to leave the last one out.
+    let (tally, mut members) = input(&threads);
+    members.affinity.add(0, 1, 1.0);
+    let decision = decide(&GROUPS, &tally, &members, &OPTIONS).unwrap();
+    let found = places(&decision, &threads);
+    assert_ne!(found[0], found[2], "{}", said(&decision));
+    assert_eq!(merged(&decision), 0);
+}
+
+#[test]
+fn a_class_in_the_way_gets_a_subcell_only_where_there_is_room() {
+    let names: Vec<[String; 2]> = ('a'..='g').map(|it| [format!("{it}-reader"), format!("{it}-writer")]).collect();
+    let of = |communities: usize| -> Vec<Thread> {
+        let members = names.iter().flatten().take(2 * communities).zip(0..);
+        let mut threads: Vec<Thread> = members
+            .map(|(name, at): (_, u32)| (SHOP.as_bytes(), name.as_bytes(), Verdict::Community(at / 2), 100.0))
+            .collect();
+        threads.push((SHOP.as_bytes(), b"a-reader-ahead", Verdict::Alone, 1.0));
+        threads
+    };
+    // With seven there is none for it, and what the first has in common cannot be said without it.
+    for (communities, subcells) in [(6, 8), (7, 7)] {
+        let threads = of(communities);
+        let decision = decided(&threads);
+        let found = places(&decision, &threads);
+        assert_eq!(decision.cells[0].subcells.len(), subcells, "{}", said(&decision));
+        assert_eq!(found[0], found[1]);
+        assert_eq!(found.last() == found.first(), communities == 7, "{}", said(&decision));
+    }
 }
 
 #[test]

@@ -21,13 +21,11 @@ const STOP_EVERY: u32 = 1 << 16;
 
 /// Why names may be wrong: perf reads one ring after the other.
 const UNTIMED: &str =
-    "the recording has no times: what came before what is guessed from its place in the file (`perf record -T` \
-                       records times)";
+    "the recording has no times: what came first is guessed from its place in the file (`perf record -T` records times)";
 
 /// Why threads have no names that the recording has.
 const NAMED_AT_END: &str =
-    "what was there before is named and mapped at the end of the recording only, too late for most samples \
-                            (record without --tail-synthesize)";
+    "most names and mappings come at the end of the recording, too late for its samples: record without --tail-synthesize";
 
 /// Records that are read before they are put in order.
 const TAKE_EVERY: u32 = 1 << 10;
