@@ -94,11 +94,11 @@ perf_recorded() {
     scxprof extract -f perf.data -v -o cells.json 2>said
     status=$?
     # Full rings are a loss of perf's; none is the hardware's.
-    { [ "$status" -eq 0 ] || [ "$status" -eq 4 ]; } && ! grep "lost by the hardware" said &&
-        vm-check cells cells.json workload.slice/cells || {
+    if { [ "$status" -ne 0 ] && [ "$status" -ne 4 ]; } || grep "lost by the hardware" said ||
+        ! vm-check cells cells.json workload.slice/cells; then
         cat said
         return 1
-    }
+    fi
 }
 
 # begin_workload CGROUP: starts the workload for as long as nobody ends it; returns when it works.
