@@ -97,6 +97,8 @@ done
     done
     if [ ${#failed_steps[@]} -gt 0 ]; then
         sed -n 's/^test \(.*\) \.\.\. FAILED$/FAILED: \1/p' "$log"
+        # What they said, which is far above by now.
+        sed -n "/^failures:\$/,/^test result/{/^thread .* panicked at /,+4p}" "$log" | grep -v '^$' | cut -c1-400
         [ ${#crashed[@]} -eq 0 ] || printf 'FAILED: no result from: %s\n' "${crashed[@]}"
         printf 'The whole output is in %s\n' "$log"
     fi

@@ -270,7 +270,7 @@ impl Profile {
 }
 
 fn damage_of(damage: Damage, lines: &mut Vec<String>) {
-    let Damage { gaps, skipped, missing, cut, compressed, unfinished } = damage;
+    let Damage { gaps, skipped, missing, cut, compressed, unflushed, unfinished } = damage;
     if missing > 0 {
         lines.push(format!("{missing} bytes of the records are missing at the end of perf.data"));
     }
@@ -285,6 +285,11 @@ fn damage_of(damage: Damage, lines: &mut Vec<String>) {
     }
     if compressed > 0 {
         lines.push(format!("{compressed} compressed records cannot be inflated (recording without -z helps)"));
+    }
+    if unflushed {
+        lines.push(
+            "the last of what `perf record -z` compressed is not in perf.data (recording without -z helps)".to_owned(),
+        );
     }
 }
 

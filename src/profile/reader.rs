@@ -83,6 +83,9 @@ pub struct Damage {
     pub cut: bool,
     /// Compressed records (`perf record -z`) that could not be inflated.
     pub compressed: u64,
+    /// What was compressed ends within a block or a record, and the file does not: at its end `perf record -z` leaves out what did
+    /// not fit into the last compressed record (seen with perf 6.1 at `-z19`), and perf reads such a file without a word.
+    pub unflushed: bool,
     /// A file whose writer did not come to its end: its header does not say where the data ends.
     pub unfinished: bool,
 }

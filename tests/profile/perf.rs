@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::PoisonError;
 
-use scxprof::profile::{record_name, Item, PerfData};
+use scxprof::profile::{record_name, Damage, Item, PerfData};
 use scxprof::sampler::record::{decode, sample_type as t, Layout, Record};
 
 use super::fixtures::fixtures;
@@ -77,7 +77,12 @@ pub fn compare(path: &Path) -> bool {
         }
         samples.push(Read { time: sample.time, pid: sample.pid, tid: sample.tid, fields });
     }
-    assert!(!file.damage().any(), "{:?}", file.damage());
+    // perf 6.1 may leave out the end of what it compressed, and says nothing of it.
+    let unflushed = file.damage().unflushed;
+    if unflushed {
+        println!("perf left out the end of what it compressed");
+    }
+    assert_eq!(file.damage(), Damage { unflushed, ..Damage::default() });
     samples.sort_by_key(|sample| sample.time);
 
     let names: Vec<String> = file.events().iter().map(|event| event.name.clone().unwrap_or_default()).collect();

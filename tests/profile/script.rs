@@ -186,10 +186,9 @@ fn lines_are_put_in_order_of_time() {
     assert!(outcome.loss.late > 0);
 }
 
-/// What of a sample the text says, in an order that does not depend on it.
-fn said_by_text(path: &Path, with_cpu: bool) -> Vec<[u64; 10]> {
+/// What of a sample the text says, in an order that does not depend on it, and what of the file could not be read.
+fn said_by_text(path: &Path, with_cpu: bool) -> (Vec<[u64; 10]>, Vec<String>) {
     let (collect, _, damage) = replayed(path);
-    assert_eq!(damage, Vec::<String>::new(), "{}", path.display());
     let mut samples: Vec<_> = collect
         .samples
         .iter()
@@ -202,7 +201,7 @@ fn said_by_text(path: &Path, with_cpu: bool) -> Vec<[u64; 10]> {
         })
         .collect();
     samples.sort_unstable();
-    samples
+    (samples, damage)
 }
 
 /// The text that perf makes of the records is read as the records are. `fields` are those that they have.
@@ -223,7 +222,9 @@ fn compare_text(path: &Path, text: &str, with_cpu: bool) {
     let dir = tempfile::tempdir().unwrap();
     let script = dir.path().join("perf.script");
     std::fs::write(&script, text).unwrap();
-    let (ours, theirs) = (said_by_text(path, with_cpu), said_by_text(&script, with_cpu));
+    let (ours, _) = said_by_text(path, with_cpu);
+    let (theirs, damage) = said_by_text(&script, with_cpu);
+    assert_eq!(damage, Vec::<String>::new());
     assert_eq!(ours.len(), theirs.len());
     for (ours, theirs) in ours.iter().zip(&theirs) {
         assert_eq!(ours, theirs);

@@ -221,8 +221,8 @@ impl<R: Read + Seek> PerfData<R> {
         let Some(mut inflate) = self.inflate.take() else { return Ok(None) };
         let mut records = Vec::new();
         inflate.finish(&mut records);
-        // The file ends within this record.
-        records.append(&mut inflate.rest);
+        let rest = !inflate.input.is_empty() || !inflate.rest.is_empty();
+        self.damage.unflushed = rest && !self.damage.cut && self.damage.compressed == 0;
         self.insert(0, records);
         self.ended = false;
         self.next_in_file()
