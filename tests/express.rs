@@ -338,6 +338,24 @@ fn allotments_that_share_otherwise_have_a_spec_each() {
 }
 
 #[test]
+fn a_community_of_several_allotments_joins_no_others() {
+    let (a, b) = (&b"/workload-tw-a.allotment.slice"[..], &b"/workload-tw-b.allotment.slice"[..]);
+    let pair = |path: &'static [u8], name: &'static str, community: u32| {
+        [(path, name.as_bytes(), Verdict::Community(community), 100.0); 2]
+    };
+    // In b the community of a's writers is called as a's readers are.
+    let threads = [pair(a, "reader", 1), pair(a, "writer", 2), pair(b, "reader", 2)].concat();
+    let decision = agrees(&threads, &["r", "r", "w", "w", "r", "r"]);
+    assert!(decision.notes.is_empty(), "{:?}", decision.notes);
+    assert_eq!((decision.cells.len(), decision.cells[0].subcells.len()), (1, 3));
+    // Where it is alone one subcell serves it in both.
+    let threads = [pair(a, "left", 1), pair(b, "right", 1), pair(b, "other", 2)].concat();
+    let decision = agrees(&threads, &["1", "1", "1", "1", "2", "2"]);
+    assert_eq!(decision.cells[0].subcells.len(), 3);
+    assert_eq!(decision.bases[0].iter().map(|basis| basis.communities.len()).collect::<Vec<_>>(), [1, 1, 0]);
+}
+
+#[test]
 fn specs_are_bounded_and_it_is_said() {
     let paths: Vec<String> = (0..300).map(|at| format!("/workload-tw-{at}.allotment.slice")).collect();
     let mut threads: Vec<Thread> = Vec::new();

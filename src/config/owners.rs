@@ -87,7 +87,7 @@ impl<'a> ByCell<'a> {
         let mut owned = Owned::default();
         let mut joined = Joined::default();
         // Who has the name, and with what weight and how many threads, over all cells.
-        let mut of_name: BTreeMap<Comm, (CommunityIndex, f64, usize)> = BTreeMap::new();
+        let mut of_name: BTreeMap<Comm, (Node, f64, usize)> = BTreeMap::new();
         let mut has_class: BTreeMap<Comm, bool> = BTreeMap::new();
         for &index in cells {
             let (seen, samples) = self.names(index);
@@ -101,12 +101,14 @@ impl<'a> ByCell<'a> {
                 let mut by_weight: Vec<_> = name.communities.iter().collect();
                 by_weight.sort_by(|a, b| b.1 .0.total_cmp(&a.1 .0).then_with(|| a.0.cmp(b.0)));
                 let Some((&winner, _)) = by_weight.first() else { continue };
+                let winner = joined.node(index, winner);
                 let mostly = |&&(community, (weight, _)): &&(&u32, &(f64, Vec<u32>))| {
                     *weight * 2.0 >= samples.get(community).copied().unwrap_or(0.0)
                 };
                 let (same, other): (Vec<_>, Vec<_>) = by_weight.iter().skip(1).partition(|it| mostly(it));
                 for (&community, _) in &same {
-                    joined.join(winner, community);
+                    let same = joined.node(index, community);
+                    joined.join(winner, same);
                 }
                 if by_weight.len() > 1 {
                     let tids = by_weight.iter().map(|it| it.1 .1.clone()).collect();
@@ -132,6 +134,7 @@ impl<'a> ByCell<'a> {
                 }
             }
         }
+        joined.join_apart();
         owned.sharers = joined.sharers(&of_name);
         // One thread alone shares with nobody: the names of the others are another community's.
         owned.sharers.retain(|sharers| {
@@ -218,49 +221,87 @@ fn weight(member: &Member) -> f64 {
     }
 }
 
+/// A community in one cell. In another cell its threads may have names that are those of another community here.
+type Node = (CellIndex, CommunityIndex);
+
 /// Communities that are taken as one.
 #[derive(Default)]
 struct Joined {
-    above: BTreeMap<CommunityIndex, CommunityIndex>,
-    why: BTreeMap<CommunityIndex, Vec<String>>,
+    above: BTreeMap<Node, Node>,
+    /// The cells of each root.
+    cells: BTreeMap<Node, BTreeSet<CellIndex>>,
+    why: BTreeMap<Node, Vec<String>>,
 }
 
 impl Joined {
-    fn root(&self, mut community: CommunityIndex) -> CommunityIndex {
-        while let Some(&above) = self.above.get(&community) {
-            community = above;
+    fn node(&mut self, cell: CellIndex, community: CommunityIndex) -> Node {
+        let node = (cell, community);
+        if !self.above.contains_key(&node) {
+            self.cells.entry(node).or_insert_with(|| BTreeSet::from([cell]));
         }
-        community
+        node
     }
 
-    fn join(&mut self, a: CommunityIndex, b: CommunityIndex) {
+    fn root(&self, mut node: Node) -> Node {
+        while let Some(&above) = self.above.get(&node) {
+            node = above;
+        }
+        node
+    }
+
+    fn join(&mut self, a: Node, b: Node) {
         let (a, b) = (self.root(a), self.root(b));
         if a != b {
-            self.above.insert(a.max(b), a.min(b));
+            let (above, below) = (a.min(b), a.max(b));
+            self.above.insert(below, above);
+            let cells = self.cells.remove(&below).unwrap_or_default();
+            self.cells.entry(above).or_default().extend(cells);
         }
     }
 
-    fn sharers(&self, of_name: &BTreeMap<Comm, (CommunityIndex, f64, usize)>) -> Vec<Sharers> {
-        let mut found: BTreeMap<CommunityIndex, Sharers> = BTreeMap::new();
-        for (&comm, &(community, weight, threads)) in of_name {
-            let sharers = found.entry(self.root(community)).or_insert_with(|| Sharers {
+    /// Joins what a community is in several cells where that puts no two of a cell together: one subcell serves them all.
+    fn join_apart(&mut self) {
+        let nodes: BTreeSet<Node> = self.cells.keys().chain(self.above.keys()).copied().collect();
+        let mut roots: BTreeMap<CommunityIndex, Vec<Node>> = BTreeMap::new();
+        for node in nodes {
+            let roots = roots.entry(node.1).or_default();
+            let own = self.root(node);
+            if roots.iter().any(|root| self.root(*root) == own) {
+                continue;
+            }
+            let own_cells = self.cells.get(&own);
+            let is_apart = |root: &&Node| {
+                let cells = self.cells.get(&self.root(**root));
+                cells.zip(own_cells).is_some_and(|(there, here)| there.is_disjoint(here))
+            };
+            match roots.iter().find(is_apart).copied() {
+                Some(other) => self.join(other, own),
+                None => roots.push(own),
+            }
+        }
+    }
+
+    fn sharers(&self, of_name: &BTreeMap<Comm, (Node, f64, usize)>) -> Vec<Sharers> {
+        let mut found: BTreeMap<Node, Sharers> = BTreeMap::new();
+        for (&comm, &(node, weight, threads)) in of_name {
+            let sharers = found.entry(self.root(node)).or_insert_with(|| Sharers {
                 communities: BTreeSet::new(),
                 names: BTreeMap::new(),
                 threads: BTreeMap::new(),
                 value: 0.0,
                 why: Vec::new(),
             });
-            sharers.communities.insert(community);
+            sharers.communities.insert(node.1);
             sharers.names.insert(comm, weight);
             sharers.threads.insert(comm, threads);
         }
-        for &community in self.above.keys() {
-            if let Some(sharers) = found.get_mut(&self.root(community)) {
-                sharers.communities.insert(community);
+        for &node in self.above.keys() {
+            if let Some(sharers) = found.get_mut(&self.root(node)) {
+                sharers.communities.insert(node.1);
             }
         }
-        for (&community, why) in &self.why {
-            if let Some(sharers) = found.get_mut(&self.root(community)) {
+        for (&node, why) in &self.why {
+            if let Some(sharers) = found.get_mut(&self.root(node)) {
                 sharers.why.extend(why.iter().cloned());
             }
         }
