@@ -83,7 +83,8 @@ fn wrong_usage_is_2_and_says_what_is_wrong() {
         (&["--max-loss", "101"], "must be a percentage"),
         (&["--min-share", "-1"], "must be a percentage"),
         (&["-o", "/no/such/directory/cells.json"], "/no/such/directory"),
-        (&["-o", "/"], "is a directory"),
+        (&["-o", "/"], "-o /: is a directory"),
+        (&["--report", "/no/such/directory/report.json"], "--report /no/such/directory/report.json: there is no"),
         (&["--frobnicate"], "unexpected argument"),
         (&["-p", "1", "--cgroup", "/"], "cannot be used with"),
     ] {
@@ -254,11 +255,18 @@ fn a_full_disk_leaves_nothing_half_written_and_loses_nothing() {
     let _load = Load::new();
     let path = directory.path().join("cells.json");
     let output = scxprof(&["-t", "0.5", "-o", path.to_str().unwrap()]);
+    let profile = ["record", "--source", "faults", "-t", "0.5", "-o", path.to_str().unwrap()];
+    let recorded = Command::new(SCXPROF).args(profile).output().unwrap();
     let left: Vec<_> = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     Command::new("umount").arg(directory.path()).status().unwrap();
     expect(&output, 1, "No space left on device");
+    expect(&recorded, 2, "No space left on device");
     assert_eq!(left, ["fill"]);
     assert!(text(&output.stdout).contains("\"rest\""), "the result went to stdout instead");
+    let output = scxprof(&["-t", "0.5", "--report", "/dev/full"]);
+    expect(&output, 1, "cannot write /dev/full: No space left on device");
+    let written: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(written.is_array(), "the configuration, and not the report in its place");
 }
 
 #[test]

@@ -125,9 +125,9 @@ impl DecisionArgs {
                 return Err(Failure::Usage(anyhow!("-o and --report both name {}", report.display())));
             }
         }
-        let output = Output::open(self.output.as_deref()).map_err(Failure::Usage)?;
-        let report = self.report.as_ref().map(|path| Output::open(Some(path)).map_err(Failure::Usage)).transpose()?;
-        Ok((output, report))
+        let output = Output::open("-o", self.output.as_deref()).map_err(Failure::Usage)?;
+        let report = self.report.as_ref().map(|path| Output::open("--report", Some(path))).transpose();
+        Ok((output, report.map_err(Failure::Usage)?))
     }
 
     /// A closed stdout is found before anything is sampled.
@@ -263,6 +263,7 @@ pub(super) fn finish(
     } else {
         (found.mitosis().context(bug).map_err(Failure::NoResult)?, Vec::new())
     };
+    let mut reported = Ok(());
     if verbose > 0 || report_to.is_some() {
         let report = found.report().context(bug).map_err(Failure::NoResult)?;
         if verbose > 0 {
@@ -277,7 +278,8 @@ pub(super) fn finish(
         }
         if let Some(report_to) = report_to {
             let json = report.to_json().context("cannot write the report").map_err(Failure::NoResult)?;
-            report_to.write(json.as_bytes()).map_err(Failure::NoResult)?;
+            // Where it cannot be written, the configuration is still there, and has stdout for itself.
+            reported = report_to.write(json.as_bytes(), !args.to_stdout()).map_err(Failure::NoResult);
         }
     }
     // What only scx_mitosis does with cells.
@@ -289,7 +291,8 @@ pub(super) fn finish(
     if args.use_hints {
         say!("scxprof: {}", hints::used(&args.target));
     }
-    output.write(json.as_bytes()).map_err(Failure::NoResult)
+    output.write(json.as_bytes(), true).map_err(Failure::NoResult)?;
+    reported
 }
 
 /// What to do about samples of which none has an address of user memory; `None` where one has, or there is no sample.

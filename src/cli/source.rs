@@ -92,6 +92,7 @@ pub(super) fn failure_of(error: NotStarted) -> Failure {
             say!("scxprof: `scxprof doctor` shows what this host allows");
             Failure::Unsupported(anyhow::anyhow!("{error}"))
         }
+        SessionError::Profile(error) => Failure::Usage(error.into()),
         error => Failure::Unsupported(error.into()),
     }
 }
