@@ -178,18 +178,23 @@ fn loss_over_the_limit_is_4_and_the_result_is_printed() {
 }
 
 #[test]
-fn ctrl_c_and_sigterm_end_the_capture_with_a_result() {
+fn signals_end_the_capture_with_a_result() {
     if !is_root("signals") {
         return;
     }
     let _load = Load::new();
-    for signal in [libc::SIGINT, libc::SIGTERM] {
-        let child = Command::new(SCXPROF)
-            .args(["run", "--source", "faults", "-t", "300"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        let mut command = Command::new(SCXPROF);
+        command.args(["run", "--source", "faults", "-t", "300"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // SAFETY: signal() is async-signal-safe and takes no memory.
+        unsafe {
+            command.pre_exec(|| {
+                // Whoever runs the tests may have ignored it.
+                libc::signal(libc::SIGHUP, libc::SIG_DFL);
+                Ok(())
+            });
+        }
+        let child = command.spawn().unwrap();
         std::thread::sleep(Duration::from_millis(700));
         // SAFETY: takes no memory; the process is our child, which nobody has waited for.
         unsafe { libc::kill(child.id() as i32, signal) };
@@ -198,6 +203,11 @@ fn ctrl_c_and_sigterm_end_the_capture_with_a_result() {
         let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert!(!json.as_array().unwrap().is_empty());
     }
+    // As nohup(1) does.
+    let script = format!("trap '' HUP; {SCXPROF} run --source faults -v -t 1 & sleep 0.5; kill -HUP $!; wait $!");
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    expect(&output, 0, "Sampled ");
+    assert!(!text(&output.stderr).contains("Sampled 0."), "it was not ended before its time");
 }
 
 #[test]

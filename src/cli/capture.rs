@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{anyhow, Context};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::command::Held;
 use super::hints::HintArgs;
@@ -196,10 +196,13 @@ fn cpus(list: &str, roots: &Roots) -> Result<Vec<u32>, Failure> {
     }
 }
 
-/// Ctrl-C and SIGTERM as a number that grows.
+/// Ctrl-C, SIGTERM and the end of the terminal as a number that grows.
 pub(super) fn signals() -> anyhow::Result<Arc<AtomicUsize>> {
     let seen = Arc::new(AtomicUsize::new(0));
-    for signal in [SIGINT, SIGTERM] {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        if signal == SIGHUP && hangup_is_ignored() {
+            continue;
+        }
         let count = Arc::clone(&seen);
         // SAFETY: the handler only adds to an atomic number, which is async-signal-safe.
         unsafe {
@@ -210,6 +213,15 @@ pub(super) fn signals() -> anyhow::Result<Arc<AtomicUsize>> {
         .with_context(|| format!("cannot handle signal {signal}"))?;
     }
     Ok(seen)
+}
+
+/// True under nohup(1), which is there to let the program go on.
+fn hangup_is_ignored() -> bool {
+    // SAFETY: all zeros is a sigaction, and the call only fills it.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(SIGHUP, std::ptr::null(), &raw mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
+    }
 }
 
 fn progress_bar(limit: Option<Duration>) -> ProgressBar {

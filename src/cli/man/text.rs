@@ -89,7 +89,7 @@ const RECORD: Page = Page {
     description: &[
         "Writes what `scxprof run` samples to a directory, and packs that into an archive. Its `perf.data` opens with \
          perf(1) too. While it is written the profile has a name that begins with a dot.",
-        "Ctrl-C or SIGTERM ends the recording, and the profile is whole.",
+        "Ctrl-C, SIGTERM or SIGHUP ends the recording, and the profile is whole.",
     ],
     samples: true,
     environment: &[HOME, PATH, NO_COLOR],
