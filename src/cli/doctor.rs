@@ -1,5 +1,6 @@
 //! `scxprof doctor`: what this host can do, and a test of it.
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::Command;
 use std::time::Duration;
@@ -63,9 +64,8 @@ pub(super) fn run(args: &DoctorArgs) -> Result<(), Failure> {
         }
         (Some(tests), false) => selftest::block(&report, tests),
         (None, false) => {
-            // https://no-color.org: set, and not empty.
-            let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-            doctor::table(&report, Style { color: !plain && std::io::stdout().is_terminal() })
+            let color = std::io::stdout().is_terminal() && may_color(|name| std::env::var_os(name));
+            doctor::table(&report, Style { color })
         }
     };
     output::print(text.as_bytes()).map_err(Failure::NoResult)?;
@@ -79,6 +79,13 @@ pub(super) fn run(args: &DoctorArgs) -> Result<(), Failure> {
         0 => Ok(()),
         failed => Err(Failure::NoResult(anyhow!("the self-test failed with {failed} of the sources"))),
     }
+}
+
+/// Whether the environment lets a terminal have colours.
+fn may_color(variable: impl Fn(&str) -> Option<OsString>) -> bool {
+    // https://no-color.org: set, and not empty.
+    let plain = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
+    !plain && variable("TERM").is_none_or(|term| term != "dumb")
 }
 
 fn test(args: &DoctorArgs, roots: &Roots, report: &doctor::Report) -> Result<Vec<selftest::Tested>, Failure> {
@@ -96,4 +103,16 @@ fn test(args: &DoctorArgs, roots: &Roots, report: &doctor::Report) -> Result<Vec
 /// Is the self-test's load.
 pub(super) fn load() -> Result<(), Failure> {
     super::load::run().context("the load").map_err(Failure::NoResult)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_are_left_out_where_the_environment_says_so() {
+        let with = |name: &'static str, value: &'static str| move |asked: &str| (asked == name).then(|| value.into());
+        assert!(may_color(|_| None) && may_color(with("NO_COLOR", "")) && may_color(with("TERM", "xterm")));
+        assert!(!may_color(with("NO_COLOR", "1")) && !may_color(with("TERM", "dumb")));
+    }
 }
