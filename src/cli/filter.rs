@@ -9,6 +9,7 @@ use clap::Args;
 use regex::bytes::Regex;
 
 use super::Failure;
+use crate::config::mistake;
 use crate::resolve::cgroups::display_path;
 use crate::resolve::Cgroups;
 use crate::sample::Sample;
@@ -137,7 +138,11 @@ impl Filter {
     pub(super) fn new(args: &FilterArgs) -> Result<Self, Failure> {
         let compile = |patterns: &[String], option: &str| {
             let one = |pattern: &String| {
-                Regex::new(pattern).map_err(|error| Failure::Usage(anyhow!("--{option} {pattern}: {error}")))
+                Regex::new(pattern).map_err(|error| {
+                    let (offset, reason) = mistake(pattern, &error);
+                    let at = offset.map_or(String::new(), |offset| format!(" at byte {offset}"));
+                    Failure::Usage(anyhow!("--{option} {pattern}: the regular expression is wrong{at}: {reason}"))
+                })
             };
             patterns.iter().map(one).collect::<Result<Vec<_>, _>>()
         };

@@ -5,11 +5,13 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-/// A line on stderr. Where stderr is full or has no reader the line is lost, but not the run: `eprintln!` would panic.
+/// A line on stderr, in one piece: a COMMAND may write there too. Where stderr is full or has no reader the line is lost, but
+/// not the run: `eprintln!` would panic.
 macro_rules! say {
     ($($text:tt)*) => {{
         use std::io::Write;
-        let _ = writeln!(std::io::stderr(), $($text)*);
+        let line = format!($($text)*) + "\n";
+        let _ = std::io::stderr().write_all(line.as_bytes());
     }};
 }
 

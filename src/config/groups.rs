@@ -227,14 +227,19 @@ impl<'a> Ancestry<'a> {
 
 fn compile(option: &str, regex: &str) -> Result<CgroupMatcher, GroupsError> {
     Regex::new(regex).map(CgroupMatcher::Regex).map_err(|error| {
-        let (offset, reason) = match regex_syntax::parse(regex) {
-            Err(regex_syntax::Error::Parse(error)) => (Some(error.span().start.offset), error.kind().to_string()),
-            Err(regex_syntax::Error::Translate(error)) => (Some(error.span().start.offset), error.kind().to_string()),
-            // It is well written but compiles to more than the crate allows; the scheduler would refuse it too.
-            _ => (None, error.to_string().replace('\n', " ")),
-        };
+        let (offset, reason) = mistake(regex, &error);
         GroupsError::Regex { option: option.to_owned(), regex: regex.to_owned(), offset, reason }
     })
+}
+
+/// At which byte of `regex` the mistake is and what it is, in a line.
+pub(crate) fn mistake(regex: &str, error: &regex::Error) -> (Option<usize>, String) {
+    match regex_syntax::parse(regex) {
+        Err(regex_syntax::Error::Parse(error)) => (Some(error.span().start.offset), error.kind().to_string()),
+        Err(regex_syntax::Error::Translate(error)) => (Some(error.span().start.offset), error.kind().to_string()),
+        // It is well written but compiles to more than the crate allows; the scheduler would refuse it too.
+        _ => (None, error.to_string().replace('\n', " ")),
+    }
 }
 
 #[cfg(test)]

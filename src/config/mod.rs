@@ -30,6 +30,7 @@ mod tally;
 
 pub use cells::{Basis, Cell, CellMatch, CommPrefix, Decision, NoSamples, Options, Subcell};
 pub use consumer::{Assigned, Consumer};
+pub(crate) use groups::mistake;
 pub use groups::{GroupOptions, Groups, GroupsError, ALLOTMENT_REGEX, CGROUP_ROOT, WORKLOAD_SLICE};
 pub use note::Note;
 pub use table::{hot_code, matrix, table};

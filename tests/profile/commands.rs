@@ -139,6 +139,11 @@ fn a_selection_that_leaves_nothing_is_why() {
     let there = "there are: cgroups /workload.slice/my app.slice";
     expect(&run("extract", &path, &["--cgroup", "^/web"]), 1, &format!("selection (--cgroup ^/web); {there}"));
     expect(&run("process", &path, &["--cgroup", "^/web", "-o", "-"]), 0, there);
+    expect(
+        &run("process", &path, &["--comm", "x(y"]),
+        2,
+        "--comm x(y: the regular expression is wrong at byte 1: unclosed",
+    );
     expect(&run("extract", &path, &["--from", "-1"]), 2, "must be a number of seconds from 0 on");
     let output = run("extract", &path, &["--cell", "db=/db$", "--cell", "web=my app"]);
     expect(&output, 0, "--cell db=/db$: no sample is of a cgroup that it matches");
