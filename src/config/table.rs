@@ -22,7 +22,7 @@ pub fn table(report: &Report) -> String {
         (Some(own), Some(by_name)) => {
             let _ = writeln!(text, "Locality captured: {} (grouping by name: {})", percent(own), percent(by_name));
         }
-        _ => text.push_str("Locality captured: unknown, as the samples do not tell threads apart\n"),
+        _ => text.push_str("Locality captured: -, as nothing was seen that threads share\n"),
     }
     if let Some(stability) = report.stability {
         // Two halves without a community agree on nothing.

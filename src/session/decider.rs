@@ -191,6 +191,9 @@ impl Decider {
             }
         };
         let locality = |labels: &[u32]| self.sharing.locality(labels);
+        // Threads that are kept together with nobody lose all that is shared; where they lose nothing, nothing is.
+        let alone: Vec<u32> = (0..self.facts.len() as u32).collect();
+        let is_shared = locality(&alone) < 1.0;
         let sharing = |labels: &[u32]| -> Vec<Edge> {
             let edges = self.sharing.edges(labels);
             edges.iter().map(|edge| Edge { a: edge.a, b: edge.b, accesses: edge.events }).collect()
@@ -201,7 +204,7 @@ impl Decider {
             communities: clusters.communities.iter().map(evidence_of).collect(),
             stability: clusters.stability,
             hubs: granules(&clusters.hubs, None),
-            locality: Some(&locality),
+            locality: is_shared.then_some(&locality),
             sharing: Some(&sharing),
         };
         report(&self.groups, &self.tally, members, options, decision, &evidence)
@@ -481,5 +484,22 @@ mod tests {
         assert_eq!(decider.no_cgroup_path(), 1);
         let cells: Vec<_> = decider.tally().cells().map(|(_, cell)| (cell.cgroup.clone(), cell.total)).collect();
         assert!(cells.contains(&(Some(b"/db".to_vec()), 1.0)), "{cells:?}");
+    }
+
+    #[test]
+    fn where_nothing_is_shared_there_is_no_locality() {
+        let (_dir, mut cgroups) = no_cgroups();
+        let mut decider = Decider::new(Groups::new(&GroupOptions::default()).unwrap(), Source::Timer, 8 << 20);
+        let mut locality = |thread: u32, page: u64| {
+            let place = Some(Place::Private { space: 1, addr: page << 12 });
+            let (comm, tid) = (Some("x".into()), 10 + thread);
+            let sample = Sample { thread, pid: 10, tid, comm, place, share: 1.0, ..Sample::default() };
+            decider.sample(&sample, &mut cgroups);
+            let options = config::Options { min_share: 0.05, target_cpus: 4 };
+            decider.report(&decider.decide(&options).unwrap(), &options).unwrap().locality
+        };
+        assert_eq!(locality(0, 1), None);
+        assert_eq!(locality(1, 2), None);
+        assert!(locality(1, 1).is_some());
     }
 }
