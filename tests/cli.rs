@@ -293,7 +293,8 @@ fn devices_are_written_to_and_files_replaced_when_whole() {
     assert!(output.stdout.is_empty());
     let written: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     assert!(!written.as_array().unwrap().is_empty());
-    expect(&scxprof(&["-t", "0.5", "-o", "/dev/null"]), 0, "");
+    let output = scxprof(&["--source", "faults", "--freq", "50", "-t", "0.5", "-o", "/dev/null"]);
+    expect(&output, 0, "freq changes nothing for source faults");
     assert!(!Path::new("/dev/null").metadata().unwrap().is_file(), "/dev/null is still a device");
 }
 
@@ -311,6 +312,11 @@ fn few_open_files_are_raised_where_allowed_and_told_where_not() {
     let output = limited("ulimit -n 6");
     expect(&output, 3, "RLIMIT_NOFILE allows 6 (hard limit 6)");
     assert!(text(&output.stderr).contains("Too many open files"));
+    // On one CPU the events still open.
+    let script = format!("ulimit -n 32; exec {SCXPROF} run --source faults -C 0 -t 0.1");
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(said.contains("66 open files are wanted and RLIMIT_NOFILE allows 32"), "{said}");
 }
 
 /// The binary where a user without rights can run it.

@@ -219,6 +219,14 @@ impl Sampler {
             let (got, asked) = (sampler.mmap_pages, options.mmap_pages);
             sampler.notes.push(format!("rings of {got} instead of {asked} pages a CPU: {why}"));
         }
+        let needed = opener.needed;
+        if let Some(open::Limit { soft, hard }) = open::file_limit().ok().filter(|limit| limit.soft < needed) {
+            // The events are open; what is left may be too little for what is read of each process.
+            sampler.notes.push(format!(
+                "names or addresses may be missing: {needed} open files are wanted and RLIMIT_NOFILE allows {soft} (hard limit \
+                 {hard}); {NOFILE_HELP}"
+            ));
+        }
         Ok(sampler)
     }
 

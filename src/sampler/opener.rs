@@ -18,7 +18,7 @@ const SIDE_BAND: &str = "dummy (side-band)";
 pub(super) struct Opener<'a> {
     pub(super) options: &'a Options,
     /// Files that will be open.
-    needed: u64,
+    pub(super) needed: u64,
     /// As little as large PEBS takes: fewer fields, and the scheduler's clock.
     batched: bool,
 }

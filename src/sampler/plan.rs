@@ -100,12 +100,14 @@ pub(super) fn plan(options: &Options, batched: bool) -> Result<Plan, SamplerErro
             return Err(SamplerError::FrequencyTooHigh { asked, max });
         }
     }
-    plan.notes.extend(without_effect(options.source, &options.hardware));
+    plan.notes.extend(without_effect(options));
     Ok(plan)
 }
 
 /// What was asked for and means nothing to the source.
-fn without_effect(source: Source, hardware: &Hardware) -> Option<String> {
+fn without_effect(options: &Options) -> Option<String> {
+    let Options { source, hardware, freq, .. } = options;
+    let source = *source;
     let steers = matches!(source, Source::Pebs | Source::Ibs);
     let default = Hardware::default();
     let ignored: Vec<_> = [
@@ -115,6 +117,8 @@ fn without_effect(source: Source, hardware: &Hardware) -> Option<String> {
         ("kernel", hardware.kernel && !steers),
         ("rate", matches!(hardware.pace, Pace::Rate(_)) && hardware.pace != default.pace && !steers),
         ("period", matches!(hardware.pace, Pace::Period(_)) && !steers),
+        // One option of the command line for both.
+        ("freq", source == Source::Faults && (freq.is_some() || matches!(hardware.pace, Pace::Frequency(_)))),
     ]
     .into_iter()
     .filter_map(|(option, ignored)| ignored.then_some(option))
