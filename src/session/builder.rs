@@ -326,15 +326,13 @@ impl<'a> Builder<'a> {
             }
             namespace => matches!(namespace, PidNamespace::Child),
         };
-        let mut features = self.features;
-        if self.record.is_some() {
-            if self.hardware.batched {
-                return Err(CaptureError::BatchedRecording);
-            }
-            // With build ids in them the records would not say which inode is mapped, which tells shared memory apart. They
-            // are in a section of their own.
-            features = features.less(Feature::BuildId);
+        if self.record.is_some() && self.hardware.batched {
+            return Err(CaptureError::BatchedRecording);
         }
+        // With build ids in them the records would not say which inode is mapped, which tells shared memory apart; a recording
+        // has them in a section of its own. And where we ask for them the kernel marks the mappings of other profilers as if
+        // they had one (seen on 6.18), upon which `perf record` aborts.
+        let features = self.features.less(Feature::BuildId);
         let cpus = if self.cpus.is_empty() { topology::online_cpus(&self.roots)? } else { self.cpus.clone() };
         let target = match std::mem::replace(&mut self.whose, Whose::Target(Target::System)) {
             Whose::Target(target) => target,

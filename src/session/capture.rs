@@ -69,6 +69,8 @@ impl Capture {
         let cgroups = Cgroups::new(&options.roots)?;
         let sampler = Sampler::open(&options.sampler)?;
         let mut notes = sampler.notes().to_vec();
+        // They were not asked for, which is no loss: see `Builder::capture`.
+        notes.retain(|note| !note.starts_with(Feature::BuildId.without()));
         // Before the first sample, so that each has its thread's hint.
         let mut hints = options.hints.is_some().then(Hints::default);
         let watch = match options.hints.as_ref().map(|hints| Watch::start(hints, &options.roots.proc)) {
@@ -88,8 +90,6 @@ impl Capture {
         let ask_for_cgroups = !sampler.features().has(Feature::Cgroup);
         let recorder = match &options.record {
             Some(dir) => {
-                // It was not asked for, which is no loss: see `Builder::record`.
-                notes.retain(|note| !note.starts_with(Feature::BuildId.without()));
                 let Options { sampler: sampler::Options { source, .. }, roots, hints, .. } = options;
                 Some(Arc::new(Recorder::new(&sampler, *source, roots, hints.is_some(), dir)?))
             }

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use scxprof::profile::{record_name, Damage, Item, PerfData};
 use scxprof::sampler::record::{decode, sample_type as t, Layout, Record};
@@ -17,6 +18,42 @@ fn perf(args: &[&str], path: &Path) -> String {
     assert!(output.status.success(), "perf {args:?}: {}", said(&output));
     assert!(!said(&output).contains("libtraceevent"), "perf {args:?}: {}", said(&output));
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn perf_records_beside_us() {
+    let test = "perf_records_beside_us";
+    let dir = tempfile::tempdir().unwrap();
+    let recorded = || {
+        let mut command = Command::new("perf");
+        command.args(["record", "-q", "-o"]).arg(dir.path().join("perf.data")).args(["--", "true"]);
+        command.output().is_ok_and(|output| output.status.success())
+    };
+    if !installed(test) {
+        return;
+    }
+    if !recorded() {
+        return println!("SKIP: {test}: perf cannot record here, or another profiler is in its way");
+    }
+    let mut child = Command::new(env!("CARGO_BIN_EXE_scxprof"))
+        .args(["run", "--source", "faults", "-t", "60"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It has begun when it does not end, or cannot begin and ends.
+    std::thread::sleep(Duration::from_secs(1));
+    let beside = recorded();
+    let ended = child.try_wait().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    if ended.is_some() {
+        return println!("SKIP: {test}: sampling the host is not allowed");
+    }
+    if !recorded() {
+        return println!("SKIP: {test}: another profiler is in its way");
+    }
+    assert!(beside, "perf record fails while scxprof samples");
 }
 
 /// True where perf is there.
