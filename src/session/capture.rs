@@ -1,6 +1,6 @@
 //! A capture of the kernel's events: from the start of the workers to the last sample in the sink.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -41,6 +41,31 @@ pub(super) struct Options {
     pub(super) record: Option<PathBuf>,
 }
 
+/// CAP_SYS_PTRACE as a bit of `CapEff` (linux/capability.h).
+const CAP_SYS_PTRACE: u64 = 1 << 19;
+
+/// What is not seen of other users' processes without the right to look into them.
+fn strangers(proc: &Path, source: Source) -> Option<String> {
+    let status = std::fs::read(proc.join("self/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    let held = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok())?;
+    if held & CAP_SYS_PTRACE != 0 {
+        return None;
+    }
+    let what = if proc.join("1").exists() {
+        "procfs does not show what other users' processes map"
+    } else {
+        // hidepid, or subset=pid.
+        "procfs hides the processes of other users, so that their threads have no names"
+    };
+    let effect = if source == Source::Timer {
+        "most of their samples give no address"
+    } else {
+        "memory that they share is not always recognised"
+    };
+    Some(format!("{what}, and {effect}; it takes CAP_SYS_PTRACE"))
+}
+
 /// A capture at work.
 #[derive(Debug)]
 pub(super) struct Capture {
@@ -71,6 +96,9 @@ impl Capture {
         let mut notes = sampler.notes().to_vec();
         // They were not asked for, which is no loss: see `Builder::capture`.
         notes.retain(|note| !note.starts_with(Feature::BuildId.without()));
+        if !matches!(options.sampler.target, Target::Tasks { .. }) {
+            notes.extend(strangers(&options.roots.proc, options.sampler.source));
+        }
         // Before the first sample, so that each has its thread's hint.
         let mut hints = options.hints.is_some().then(Hints::default);
         let watch = match options.hints.as_ref().map(|hints| Watch::start(hints, &options.roots.proc)) {
@@ -272,5 +300,28 @@ impl Capture {
                 Err(_) => self.notes.push("the thread that reads procfs died: no sample could be named".to_owned()),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_seen_of_others_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let with = |capabilities: &str| {
+            std::fs::create_dir_all(dir.path().join("self")).unwrap();
+            std::fs::write(dir.path().join("self/status"), format!("Name:\tx\nCapEff:\t{capabilities}\n")).unwrap();
+            strangers(dir.path(), Source::Timer)
+        };
+        let said = with("0000004000000000").unwrap();
+        assert!(
+            said.starts_with("procfs hides") && said.ends_with("give no address; it takes CAP_SYS_PTRACE"),
+            "{said}"
+        );
+        std::fs::create_dir(dir.path().join("1")).unwrap();
+        assert!(with("0000004000000000").unwrap().starts_with("procfs does not show"));
+        assert_eq!(with("000001fffeffffff"), None);
     }
 }

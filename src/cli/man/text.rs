@@ -62,8 +62,8 @@ const ALL: Page = Page {
          and the memory that was touched, and groups the threads that share more memory than chance explains. What it \
          prints is what a sched_ext scheduler loads: cells (cgroups) and subcells (thread names) that should share a \
          set of CPUs. It needs no perf(1), and writes nothing to disk unless asked.",
-        "Sampling the whole host takes root, CAP_PERFMON or kernel.perf_event_paranoid 0; your own processes can be \
-         sampled up to a level of 2. `scxprof doctor` says what a host allows, and why not more.",
+        "Sampling the whole host takes root, CAP_PERFMON or kernel.perf_event_paranoid 0; without CAP_SYS_PTRACE little \
+         is seen of other users' processes. Your own can be sampled up to a level of 2. `scxprof doctor` says what a host allows, and why not more.",
     ],
     samples: false,
     environment: &[NO_COLOR, COLUMNS],
@@ -75,9 +75,10 @@ const RUN: Page = Page {
     description: &[
         "Samples the host, a process, a cgroup or a command, and prints the configuration for scx_mitosis or, with \
          `--target layered`, for scx_layered. The configuration goes to stdout or to FILE, all else to stderr.",
-        "Ctrl-C or SIGTERM ends the capture, and what was found is printed still. What the kernel refuses is left out \
+        "Ctrl-C, SIGTERM or SIGHUP ends the capture, and what was found is printed still. What the kernel refuses is left out \
          and said; every sample that is lost is counted and said. A thread with too few samples, or one whose name \
-         cannot be told from that of a thread of another group, stays in `rest`.",
+         cannot be told from that of a thread of another group, stays in `rest` or goes along with that group, and that is \
+         said.",
     ],
     samples: true,
     environment: &[HOME, PATH, NO_COLOR],
