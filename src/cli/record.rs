@@ -4,6 +4,7 @@ use std::fs;
 use std::io::BufWriter;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{anyhow, Context};
@@ -118,8 +119,9 @@ impl Places {
         })
     }
 
-    /// Puts the archive in the place of the directory; where it cannot be made the directory stays.
-    fn archive(&self) -> anyhow::Result<PathBuf> {
+    /// Puts the archive in the place of the directory, which stays where that cannot be made or takes so long that somebody
+    /// wants to `stop` it.
+    fn archive(&self, stop: &dyn Fn() -> bool) -> anyhow::Result<PathBuf> {
         let Some(archive) = &self.archive else { return Ok(self.dir.clone()) };
         let kept = || format!("cannot write {}: the profile stays in {}", archive.display(), self.dir.display());
         let mut temporary = tempfile::Builder::new()
@@ -128,7 +130,7 @@ impl Places {
             .permissions(PermissionsExt::from_mode(0o600))
             .tempfile_in(directory_of(archive))
             .with_context(kept)?;
-        pack(&self.dir, BufWriter::new(temporary.as_file_mut())).with_context(kept)?;
+        pack(&self.dir, BufWriter::new(temporary.as_file_mut()), stop).with_context(kept)?;
         temporary.as_file().sync_all().with_context(kept)?;
         temporary.persist_noclobber(archive).map_err(|error| error.error).with_context(kept)?;
         fs::remove_dir_all(&self.dir)
@@ -175,7 +177,8 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let damaged = format!("not all of {} could be written", places.dir.display());
     written.context(damaged).map_err(Failure::NoResult)?;
     lined?;
-    let path = places.archive().map_err(Failure::NoResult)?;
+    let seen = signals.load(Ordering::Relaxed);
+    let path = places.archive(&|| signals.load(Ordering::Relaxed) > seen).map_err(Failure::NoResult)?;
     report(args.verbose, &outcome);
     say!("scxprof: wrote {}", path.display());
     if outcome.accesses == 0 {
@@ -211,4 +214,25 @@ fn report(verbose: u8, outcome: &Outcome) {
         say!("Sampled {:.1} s: {events} events, {samples} samples, {accesses} accesses", duration.as_secs_f64());
     }
     decision::say_loss(loss, verbose > 0 || *accesses == 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_archive_that_is_stopped_leaves_the_directory() {
+        let parent = tempfile::tempdir().unwrap();
+        let dir = parent.path().join("web");
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("perf.data"), "x").unwrap();
+        let archive = parent.path().join("web.tar.gz");
+        let places = Places { dir: dir.clone(), archive: Some(archive.clone()), parent: parent.path().to_owned() };
+        let error = format!("{:#}", places.archive(&|| true).unwrap_err());
+        assert!(error.ends_with(&format!("the profile stays in {}: interrupted", dir.display())), "{error}");
+        assert!(dir.join("perf.data").exists());
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1, "nothing of an archive");
+        assert_eq!(places.archive(&|| false).unwrap(), archive);
+        assert!(!dir.exists() && archive.exists());
+    }
 }

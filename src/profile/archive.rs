@@ -19,11 +19,11 @@ const MIN_BYTES: u64 = 256 << 20;
 /// Times its own size that an archive may hold; records of samples shrink to a tenth.
 const MAX_RATIO: u64 = 100;
 
-/// Writes `dir` with its files to `out`, under its own name.
+/// Writes `dir` with its files to `out`, under its own name, until `stop` says so.
 ///
 /// # Errors
-/// Any of reading and writing.
-pub(crate) fn pack(dir: &Path, out: impl Write) -> io::Result<()> {
+/// Any of reading and writing, and where it was stopped.
+pub(crate) fn pack(dir: &Path, out: impl Write, stop: &dyn Fn() -> bool) -> io::Result<()> {
     let name = dir.file_name().unwrap_or_else(|| "profile".as_ref());
     let mut archive = tar::Builder::new(GzEncoder::new(out, Compression::fast()));
     let mut files: Vec<_> = fs::read_dir(dir)?.collect::<Result<_, _>>()?;
@@ -37,7 +37,8 @@ pub(crate) fn pack(dir: &Path, out: impl Write) -> io::Result<()> {
             header.set_metadata_in_mode(&metadata, tar::HeaderMode::Deterministic);
             header.set_mtime(metadata.mtime().max(0) as u64);
             header.set_mode(0o600);
-            archive.append_data(&mut header, Path::new(name).join(file.file_name()), File::open(file.path())?)?;
+            let contents = Until { inner: File::open(file.path())?, stop };
+            archive.append_data(&mut header, Path::new(name).join(file.file_name()), contents)?;
         }
     }
     archive.into_inner()?.finish()?.flush()
@@ -61,7 +62,7 @@ struct Until<'a, R> {
 impl<R: Read> Read for Until<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if (self.stop)() {
-            return Err(io::Error::other("stopped"));
+            return Err(io::Error::other("interrupted"));
         }
         self.inner.read(buffer)
     }
@@ -199,7 +200,7 @@ mod tests {
         let written = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
         File::options().write(true).open(profile.join("perf.data")).unwrap().set_modified(written).unwrap();
         let path = dir.path().join("x.tar.gz");
-        pack(&profile, File::create(&path).unwrap()).unwrap();
+        pack(&profile, File::create(&path).unwrap(), &|| false).unwrap();
         let mut tar = tar::Archive::new(MultiGzDecoder::new(File::open(&path).unwrap()));
         for entry in tar.entries().unwrap() {
             let header = entry.unwrap().header().clone();

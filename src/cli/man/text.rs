@@ -90,7 +90,8 @@ const RECORD: Page = Page {
     description: &[
         "Writes what `scxprof run` samples to a directory, and packs that into an archive. Its `perf.data` opens with \
          perf(1) too. While it is written the profile has a name that begins with a dot.",
-        "Ctrl-C, SIGTERM or SIGHUP ends the recording, and the profile is whole.",
+        "Ctrl-C, SIGTERM or SIGHUP ends the recording, and the profile is whole. Another one while it is archived leaves it as \
+         a directory.",
     ],
     samples: true,
     environment: &[HOME, PATH, NO_COLOR],
