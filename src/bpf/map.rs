@@ -96,8 +96,9 @@ fn ids_of_name(name: &str) -> Vec<u32> {
 }
 
 fn none_of_name(name: &str) -> String {
-    // Without the right to list maps the list is empty.
-    if MapInfoIter::default().next().is_none() {
+    // Without the right to list maps the list is empty; the kernel says EPERM then, and ENOENT at its end.
+    let is_empty = MapInfoIter::default().next().is_none();
+    if is_empty && io::Error::last_os_error().raw_os_error() == Some(libc::EPERM) {
         return format!("no map \"{name}\" can be seen; listing maps takes root or CAP_SYS_ADMIN");
     }
     format!("no map has the name \"{name}\"")

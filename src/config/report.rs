@@ -138,7 +138,7 @@ pub struct Report {
     /// Samples.
     pub samples: f64,
     /// The part of all shared accesses whose sharers are in one subcell by the configuration as written, of 1. A catch-all
-    /// keeps nobody together, so it does not count. `null` where the source cannot tell.
+    /// keeps nobody together, so it does not count. `null` where nothing was seen that threads share.
     pub locality: Option<f64>,
     /// The same for the configuration that names alone would have given.
     pub locality_by_name: Option<f64>,
@@ -305,7 +305,7 @@ pub(crate) fn report(
         version: VERSION,
         source: evidence.source.to_owned(),
         sight: evidence.sight.to_owned(),
-        samples: total,
+        samples: thousandths(total),
         locality: evidence.captured(&found.labels(None)),
         locality_by_name: evidence.captured(&by_name.labels(None)),
         stability: evidence.stability,
@@ -374,7 +374,7 @@ impl Places {
             name: name.to_owned(),
             kind: SubcellKind::Rest,
             prefixes: Vec::new(),
-            samples,
+            samples: thousandths(samples),
             share: if total > 0.0 { samples / total } else { 0.0 },
             locality: None,
             stability: None,
@@ -425,6 +425,11 @@ impl SubcellReport {
     }
 }
 
+/// Parts of samples add up to numbers that no reader wants to see whole.
+fn thousandths(samples: f64) -> f64 {
+    (samples * 1000.0).round() / 1000.0
+}
+
 impl ThreadReport {
     fn new(member: &Member) -> Self {
         let verdict = match member.verdict {
@@ -433,7 +438,8 @@ impl ThreadReport {
             Verdict::Unknown(why) => format!("unknown: {why}"),
         };
         let comm = member.comm.map(|comm: Comm| comm.to_string());
-        Self { pid: member.pid, tid: member.tid, comm, hint: member.hint, samples: member.samples, verdict }
+        let samples = thousandths(member.samples);
+        Self { pid: member.pid, tid: member.tid, comm, hint: member.hint, samples, verdict }
     }
 }
 
@@ -444,5 +450,25 @@ impl Report {
     /// None that these types can have; `serde_json` says so.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string_pretty(self).map(|text| text + "\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_samples_are_rounded() {
+        let member = Member {
+            thread: 0,
+            pid: 1,
+            tid: 2,
+            comm: None,
+            hint: None,
+            cell: 0,
+            samples: f64::from(2.0f32 / 3.0),
+            verdict: Verdict::Alone,
+        };
+        assert!((ThreadReport::new(&member).samples - 0.667).abs() < f64::EPSILON);
     }
 }
