@@ -66,7 +66,8 @@ pub(super) fn express(ask: &Ask<'_>) -> Expressed {
     let total = ask.total();
     let families = families(&classes);
     let mut candidates: Vec<&Family> = families.iter().filter(|family| ask.is_large(family, total)).collect();
-    candidates.sort_by(|a, b| b.count.total_cmp(&a.count).then_with(|| a.base.cmp(&b.base)));
+    // The families come by base, which decides between equals.
+    candidates.sort_by(|a, b| b.count.total_cmp(&a.count));
     let unseen = candidates.split_off(candidates.len().min(MAX_CANDIDATES));
     // Classes that are in the way of a community and too small for a subcell of their own but for that.
     let mut shields: Vec<&Family> = Vec::new();
@@ -77,9 +78,8 @@ pub(super) fn express(ask: &Ask<'_>) -> Expressed {
         let chosen: Vec<&Family> = shields.iter().chain(candidates.iter().take(room)).copied().collect();
         let mut units: Vec<Unit> = sharers.iter().map(Sharers::unit).collect();
         units.extend(chosen.iter().map(|family| family.unit()));
-        let placed: BTreeSet<Comm> = units.iter().flat_map(|unit| unit.names.iter().map(|it| it.0)).collect();
         let elsewhere = all.iter().chain(families.iter().flat_map(|family| &family.names));
-        let elsewhere = elsewhere.filter(|name| !placed.contains(name)).map(|name| (*name, Other::Elsewhere));
+        let elsewhere = elsewhere.map(|name| (*name, Other::Elsewhere));
         let placement = place(&units, elsewhere.chain(unknown.iter().map(|name| (*name, Other::Unknown))));
 
         let mut in_the_way = in_the_way(&placement, &units, &families, &chosen, sharers.len());
@@ -224,12 +224,13 @@ fn reduce(mut sharers: Vec<Sharers>, ask: &Ask<'_>, notes: &mut Vec<Note>) -> Ve
             for (to, b) in sharers.iter().enumerate().skip(at + 1) {
                 let between = ask.by_cell.between(a, b);
                 let loss = (a.value.min(b.value) - between).max(0.0);
-                if between > 0.0 && best.is_none_or(|best| loss < best.0) {
+                if best.is_none_or(|best| loss < best.0) {
                     best = Some((loss, at, to));
                 }
             }
         }
         let Some(last) = sharers.last() else { break };
+        // Two that share nothing with each other never lose less merged.
         match best.filter(|best| best.0 < last.value) {
             Some((loss, at, to)) => {
                 let other = sharers.remove(to);

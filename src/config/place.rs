@@ -22,7 +22,7 @@ impl Unit {
     }
 }
 
-/// A name that no unit has.
+/// Whose a name is that no unit has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Other {
     /// Its threads are known to belong elsewhere.
@@ -124,7 +124,8 @@ impl Owners {
     }
 }
 
-/// Places the units, which come with the most valuable first and communities before classes.
+/// Places the units, which come with the most valuable first and communities before classes; `others` may have names of the
+/// units again, which count for nothing.
 ///
 /// Whoever can be described without a name of those that are still to be placed goes next, of several the one with the
 /// longest prefix: so "webserver" stands before "web", and no choice spoils a later one, since a placed unit's names are
@@ -141,6 +142,7 @@ pub(super) fn place(units: &[Unit], others: impl Iterator<Item = (Comm, Other)>)
         Other::Unknown => (name, Owner::Unknown),
     }));
     owners.sort_by_key(|it| it.0);
+    // What a unit has is the unit's, whoever else is said to have it; and what is known to be elsewhere is.
     owners.dedup_by_key(|it| it.0);
     let mut owners = Owners(owners);
     let mut placement = Placement::default();
