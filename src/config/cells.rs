@@ -254,6 +254,18 @@ mod tests {
     fn min_share_is_reached_exactly() {
         let decision = decided(&[("/", "seven", 7), ("/", "six", 6), ("/", "other", 127)], &OPTIONS);
         assert_eq!(names(&decision.cells[0]), ["other", "seven", "rest"]);
+        // So it is in a small cgroup.
+        let decision = decided(&[(PAIR[0], "web", 2400), (PAIR[1], "db", 95), (PAIR[1], "logger", 5)], &OPTIONS);
+        assert_eq!(names(&decision.cells[0]), ["logger", "web", "db", "rest"]);
+    }
+
+    #[test]
+    fn a_share_of_what_stands_for_many_cgroups_is_none() {
+        let paths: Vec<_> = (0..=Tally::MAX_CELLS).map(|at| format!("/workload-tw-{at}.allotment.slice")).collect();
+        let mut samples: Vec<_> = paths.iter().map(|path| (path.as_str(), "web", 10)).collect();
+        samples.push((paths[Tally::MAX_CELLS].as_str(), "db", 400));
+        let decision = decided(&samples, &OPTIONS);
+        assert_eq!(names(&decision.cells[0]), ["web", "rest"]);
     }
 
     #[test]
@@ -267,12 +279,14 @@ mod tests {
     #[test]
     fn the_seven_most_sampled_classes_are_taken_and_it_is_said() {
         let samples: Vec<_> =
-            (0..10_u32).map(|at| (format!("{}name", char::from(b'a' + at as u8)), 100 - at)).collect();
-        let samples: Vec<_> = samples.iter().map(|(name, count)| ("/", name.as_str(), *count)).collect();
+            (0..10_u32).map(|at| (format!("{}name", char::from(b'a' + at as u8)), 100 + at)).collect();
+        let mut samples: Vec<_> = samples.iter().map(|(name, count)| ("/", name.as_str(), *count)).collect();
+        // What no prefix takes has no room either.
+        samples.push(("/", "", 150));
         let decision = decided(&samples, &OPTIONS);
         assert_eq!(decision.cells[0].subcells.len(), 8);
         let said: Vec<_> = decision.notes.iter().map(ToString::to_string).collect();
-        assert!(said[0].contains("hname, iname, jname"), "{said:?}");
+        assert!(said[1].contains("3 classes") && said[1].contains("cname, bname, aname"), "{said:?}");
     }
 
     #[test]

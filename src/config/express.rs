@@ -289,3 +289,102 @@ impl Family {
         Unit { names: self.names.iter().map(|name| (*name, weight)).collect(), threads: BTreeMap::new() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{decide, Decision, GroupOptions, Groups, Member, Members, Options, Unknown, Verdict};
+
+    /// Decides on threads of one cgroup, each with its samples, by what communities share with each other.
+    fn decided(threads: &[(&str, f64, Verdict)], shared: &[(u32, u32, f64)]) -> Decision {
+        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        let (mut tally, mut members) = (Tally::default(), Members::default());
+        let cell = tally.cell(groups.home(b"/"));
+        for (&(name, samples, verdict), thread) in threads.iter().zip(0..) {
+            let comm = Some(Comm::from(name));
+            tally.add(cell, comm, samples);
+            members.threads.push(Member { thread, pid: 1, tid: thread, comm, hint: None, cell, samples, verdict });
+        }
+        for &(a, b, accesses) in shared {
+            members.affinity.add(a, b, accesses);
+        }
+        decide(&groups, &tally, &members, &Options::new(0.05, 64)).unwrap()
+    }
+
+    fn names(decision: &Decision) -> Vec<&str> {
+        decision.cells[0].subcells.iter().map(|it| it.name.as_str()).collect()
+    }
+
+    #[test]
+    fn a_class_in_the_way_that_cannot_be_told_is_given_up() {
+        let own = Verdict::Community(0);
+        let decision = decided(
+            &[
+                ("web", 100.0, own),
+                ("db", 100.0, own),
+                ("log", 197.0, own),
+                ("webserver", 2.0, Verdict::Alone),
+                ("webserver-x", 1.0, Verdict::Unknown(Unknown::TooFewSamples)),
+            ],
+            &[],
+        );
+        assert_eq!(names(&decision), ["db+log", "rest"]);
+        let (cell, class) = ("rest".to_owned(), "webserver".to_owned());
+        let refused =
+            Note::NotDescribable { cell: cell.clone(), class, share: 0.005, takes: Some("webserver-x".into()) };
+        let left_out = Note::LeftOut { cell, subcell: "db+log".to_owned(), names: vec!["web".to_owned()], share: 0.25 };
+        assert_eq!(decision.notes[..2], [refused, left_out.clone()]);
+        assert_eq!(decision.bases[0][0].why, [left_out.to_string()]);
+        assert!((decision.bases[0][0].samples - 397.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_is_merged_and_left_out_is_counted() {
+        let threads: Vec<(String, Verdict)> = ('a'..='i')
+            .zip(0..)
+            .flat_map(|(it, at)| ["r", "w"].map(|end| (format!("{it}-{end}"), Verdict::Community(at))))
+            .collect();
+        let threads: Vec<(&str, f64, Verdict)> = threads.iter().map(|it| (it.0.as_str(), 10.0, it.1)).collect();
+        // Nine communities that share 100, 99, ... 92 within.
+        let within = (0..9).map(|at| (at, at, f64::from(100 - at)));
+        // Which two share how much, what that loses, what they are worth together, and who is left out then.
+        for (one, other, between, loss, value, left) in
+            [(0, 1, 60.0, 39.0, 259.0, 8), (7, 8, 60.0, 32.0, 245.0, 6), (0, 8, 300.0, 0.0, 492.0, 7)]
+        {
+            let shared: Vec<_> = within.clone().chain([(one, other, between)]).collect();
+            let decision = decided(&threads, &shared);
+            let spelled = |at: u32| {
+                let letter = char::from(b'a' + at as u8);
+                format!("{letter}-r, {letter}-w")
+            };
+            let (cell, total) = ("rest".to_owned(), 864.0);
+            let merged =
+                Note::Merged { cell: cell.clone(), one: spelled(one), other: spelled(other), loss: loss / total };
+            let lost = f64::from(100 - left) / total;
+            let too_many = Note::TooManyCommunities { cell, communities: vec![spelled(left)], loss: lost };
+            assert_eq!(decision.notes, [merged.clone(), too_many]);
+            let basis = decision.bases[0].iter().find(|it| it.communities == [one, other]).unwrap();
+            assert_eq!((basis.value, basis.samples, &basis.why[..]), (value, 40.0, &[merged.to_string()][..]));
+        }
+        // Without a reason to merge the last two are left out, and what both lose is said.
+        let decision = decided(&threads, &within.collect::<Vec<_>>());
+        let [Note::TooManyCommunities { communities, loss, .. }] = &decision.notes[..] else {
+            panic!("{:?}", decision.notes)
+        };
+        assert_eq!((communities.len(), *loss), (2, (92.0 + 93.0) / 864.0));
+    }
+
+    #[test]
+    fn long_lists_of_names_are_cut() {
+        let own = ["one", "two", "three", "four", "five"].map(|name| (name, 1.0, Verdict::Community(0)));
+        assert_eq!(names(&decided(&own[..4], &[])), ["four+one+three+1", "rest"]);
+        let others: Vec<String> = ('a'..='n').map(|it| format!("{it}-other")).collect();
+        let others = others.iter().zip(2..).map(|(it, at)| (it.as_str(), 10.0, Verdict::Community(at / 2)));
+        let note = &decided(&own.into_iter().chain(others).collect::<Vec<_>>(), &[]).notes[0];
+        assert!(
+            matches!(note, Note::TooManyCommunities { communities, .. }
+            if *communities == ["five, four, one, three and 1 more"]),
+            "{note}"
+        );
+    }
+}
