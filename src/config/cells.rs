@@ -257,6 +257,7 @@ mod tests {
         // So it is in a small cgroup.
         let decision = decided(&[(PAIR[0], "web", 2400), (PAIR[1], "db", 95), (PAIR[1], "logger", 5)], &OPTIONS);
         assert_eq!(names(&decision.cells[0]), ["logger", "web", "db", "rest"]);
+        assert_eq!(decision.bases[0].iter().map(|it| it.samples).collect::<Vec<_>>(), [5.0, 2400.0, 95.0, 0.0]);
     }
 
     #[test]
@@ -286,7 +287,7 @@ mod tests {
         let decision = decided(&samples, &OPTIONS);
         assert_eq!(decision.cells[0].subcells.len(), 8);
         let said: Vec<_> = decision.notes.iter().map(ToString::to_string).collect();
-        assert!(said[1].contains("3 classes") && said[1].contains("cname, bname, aname"), "{said:?}");
+        assert!(said[1].contains("(25.4% of its samples): cname, bname, aname"), "{said:?}");
     }
 
     #[test]

@@ -285,23 +285,32 @@ impl Sharers {
 
 impl Family {
     fn unit(&self) -> Unit {
-        let weight = self.count / self.names.len().max(1) as f64;
-        Unit { names: self.names.iter().map(|name| (*name, weight)).collect(), threads: BTreeMap::new() }
+        // A class is described as a whole or not at all, so that no name of it counts more than another.
+        Unit { names: self.names.iter().map(|name| (*name, 0.0)).collect(), threads: BTreeMap::new() }
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::config::{decide, Decision, GroupOptions, Groups, Member, Members, Options, Unknown, Verdict};
 
+    type Thread<'a> = (&'a str, f64, Verdict);
+
     /// Decides on threads of one cgroup, each with its samples, by what communities share with each other.
-    fn decided(threads: &[(&str, f64, Verdict)], shared: &[(u32, u32, f64)]) -> Decision {
+    fn decided(threads: &[Thread], shared: &[(u32, u32, f64)]) -> Decision {
+        decided_in(threads.iter().map(|it| ("/", *it)), shared)
+    }
+
+    /// The same for threads of several cgroups.
+    pub(in crate::config) fn decided_in<'a>(
+        threads: impl Iterator<Item = (&'a str, Thread<'a>)>,
+        shared: &[(u32, u32, f64)],
+    ) -> Decision {
         let groups = Groups::new(&GroupOptions::default()).unwrap();
         let (mut tally, mut members) = (Tally::default(), Members::default());
-        let cell = tally.cell(groups.home(b"/"));
-        for (&(name, samples, verdict), thread) in threads.iter().zip(0..) {
-            let comm = Some(Comm::from(name));
+        for ((path, (name, samples, verdict)), thread) in threads.zip(0..) {
+            let (cell, comm) = (tally.cell(groups.home(path.as_bytes())), Some(Comm::from(name)));
             tally.add(cell, comm, samples);
             members.threads.push(Member { thread, pid: 1, tid: thread, comm, hint: None, cell, samples, verdict });
         }
@@ -336,6 +345,10 @@ mod tests {
         assert_eq!(decision.notes[..2], [refused, left_out.clone()]);
         assert_eq!(decision.bases[0][0].why, [left_out.to_string()]);
         assert!((decision.bases[0][0].samples - 397.0).abs() < 1e-9);
+        // A name without text is left out too, but nothing begins with it.
+        let rare = ("rare", 1.0, Verdict::Alone);
+        let decision = decided(&[("", 100.0, own), ("web", 100.0, own), ("db", 100.0, own), rare], &[]);
+        assert_eq!(names(&decision), ["db+web", "rest"]);
     }
 
     #[test]
@@ -366,6 +379,12 @@ mod tests {
             let basis = decision.bases[0].iter().find(|it| it.communities == [one, other]).unwrap();
             assert_eq!((basis.value, basis.samples, &basis.why[..]), (value, 40.0, &[merged.to_string()][..]));
         }
+        // Who is merged twice brings the reasons along.
+        let shared = (1..7).map(|at| (at, at, 90.0));
+        let shared = shared.chain([(0, 0, 900.0), (7, 7, 20.0), (8, 8, 10.0), (7, 8, 5.0), (0, 7, 5.0)]);
+        let decision = decided(&threads, &shared.collect::<Vec<_>>());
+        let basis = decision.bases[0].iter().find(|it| it.communities == [0, 7, 8]).unwrap();
+        assert_eq!(basis.why[..2], [0, 1].map(|at| decision.notes[at].to_string()));
         // Without a reason to merge the last two are left out, and what both lose is said.
         let decision = decided(&threads, &within.collect::<Vec<_>>());
         let [Note::TooManyCommunities { communities, loss, .. }] = &decision.notes[..] else {
