@@ -308,3 +308,106 @@ impl Joined {
         found.into_values().collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::groups::Home;
+
+    /// A thread: its cell, its name, its samples, its community; without one it is alone.
+    type Thread = (CellIndex, &'static str, f64, Option<CommunityIndex>);
+
+    fn owned(threads: &[Thread], shared: &[(CommunityIndex, CommunityIndex, f64)]) -> Owned {
+        let (mut tally, mut members) = (Tally::default(), Members::default());
+        // One more than are told apart.
+        for at in 0..=Tally::MAX_CELLS {
+            tally.cell(Home { group: 0, cgroup: format!("/{at}").into_bytes() });
+        }
+        for (&(cell, name, samples, community), thread) in threads.iter().zip(0..) {
+            let (comm, verdict) = (Some(Comm::from(name)), community.map_or(Verdict::Alone, Verdict::Community));
+            tally.add(cell, comm, samples);
+            members.threads.push(Member { thread, pid: 1, tid: thread, comm, hint: None, cell, samples, verdict });
+        }
+        for &(a, b, accesses) in shared {
+            members.affinity.add(a, b, accesses);
+        }
+        tally.add(0, Some("gone".into()), 1.0);
+        let cells: BTreeSet<CellIndex> = threads.iter().map(|it| it.0).collect();
+        let cells: Vec<CellIndex> = cells.into_iter().collect();
+        ByCell::new(&members).owned("cell", &cells, &tally, &tally.names_of(0))
+    }
+
+    /// The communities of each, their names with samples and threads, and the value.
+    fn told(owned: &Owned) -> Vec<String> {
+        let names = |it: &Sharers| -> Vec<String> {
+            it.names.iter().map(|(name, weight)| format!("{name} {weight} {}", it.threads[name])).collect()
+        };
+        owned.sharers.iter().map(|it| format!("{:?} {}: {}", it.communities, names(it).join(", "), it.value)).collect()
+    }
+
+    fn classes(owned: &Owned) -> Vec<String> {
+        owned.classes.iter().map(|it| it.0.to_string()).collect()
+    }
+
+    #[test]
+    fn a_name_of_two_goes_to_the_one_with_most_of_it() {
+        let of = |db: f64| {
+            let first = [(0, "worker", 100.0, Some(0)), (0, "db", db, Some(0)), (0, "db", db, Some(0))];
+            let other = [(0, "worker", 150.0, Some(1)); 2];
+            owned(&[&first[..], &other].concat(), &[])
+        };
+        // Where half of the other one has the name, too little would be left of it.
+        assert_eq!(told(&of(50.0)), ["{0, 1} db 100 2, worker 400 3: 500"]);
+        let apart = of(51.0);
+        assert_eq!(told(&apart), ["{1} worker 300 2: 300", "{0} db 102 2: 102"]);
+        let groups = vec![vec![3, 4], vec![0]];
+        let note = Note::OneName { cell: "cell".to_owned(), name: "worker".into(), groups, merged: 0 };
+        assert_eq!((&apart.sharers[0].why, &apart.notes), (&vec![note.to_string()], &vec![note]));
+        // A single thread that is left of it is no community.
+        let left = owned(
+            &[
+                (0, "worker", 1.0, Some(0)),
+                (0, "log", 9.0, Some(0)),
+                (0, "worker", 5.0, Some(1)),
+                (0, "a", 5.0, Some(1)),
+            ],
+            &[],
+        );
+        assert_eq!(told(&left), ["{1} a 5 1, worker 5 1: 10"]);
+        assert_eq!((classes(&left), left.unknown.len()), (vec!["gone".to_owned(), "log".to_owned()], 0));
+    }
+
+    #[test]
+    fn cells_with_the_same_names_have_one_subcell() {
+        let threads: Vec<Thread> = [(0, 30.0, 0), (1, 10.0, 1)]
+            .into_iter()
+            .flat_map(|(cell, samples, community)| ["web", "db"].map(|name| (cell, name, samples, Some(community))))
+            .collect();
+        assert_eq!(told(&owned(&threads, &[])), ["{0, 1} db 40 2, web 40 2: 80"]);
+        // Worth what they share within and between each other, once.
+        let shared = [(0, 0, 10.0), (1, 1, 20.0), (1, 0, 5.0)];
+        assert_eq!(told(&owned(&threads, &shared)), ["{0, 1} db 40 2, web 40 2: 35"]);
+        // The first of them alone where the other's cgroup is one of too many to be told apart.
+        let cell = Tally::MAX_CELLS as CellIndex;
+        let further: Vec<Thread> = ["web", "x"].map(|name| (cell, name, 10.0, Some(1))).to_vec();
+        let owned = owned(&[&threads[..2], &further].concat(), &[]);
+        assert_eq!(told(&owned), ["{0} db 30 1, web 30 1: 60"]);
+        assert_eq!((classes(&owned), owned.unknown.len()), (vec!["gone".to_owned(), "x".to_owned()], 0));
+    }
+
+    #[test]
+    fn the_most_valuable_come_first() {
+        let of = |more: f64| {
+            let threads = [("x", more, 0), ("y", 1.0, 0), ("a", 1.0, 1), ("b", 1.0, 1), ("lone", 9.0, 2)];
+            owned(&threads.map(|(name, samples, community)| (0, name, samples, Some(community))), &[])
+        };
+        assert_eq!(told(&of(2.0)), ["{0} x 2 1, y 1 1: 3", "{1} a 1 1, b 1 1: 2"]);
+        // What cannot be compared counts nothing; names decide between equals, not numbers that may be any.
+        assert_eq!(told(&of(1.0)), ["{1} a 1 1, b 1 1: 2", "{0} x 1 1, y 1 1: 2"]);
+        for odd in [f64::NAN, f64::INFINITY, -1.0] {
+            assert_eq!(told(&of(odd)), ["{1} a 1 1, b 1 1: 2", "{0} x 0 1, y 1 1: 1"]);
+        }
+        // Of the third community no other thread is here.
+        assert_eq!(classes(&of(1.0)), ["gone", "lone"]);
+    }
+}
