@@ -55,7 +55,7 @@ pub(super) struct Placement {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
-    /// A unit that has no place yet.
+    /// A unit that has no place, or none yet.
     Waiting(usize),
     /// A unit with a place: whoever stands later may have prefixes that take the name.
     Placed,
@@ -130,7 +130,7 @@ impl Owners {
 /// Whoever can be described without a name of those that are still to be placed goes next, of several the one with the
 /// longest prefix: so "webserver" stands before "web", and no choice spoils a later one, since a placed unit's names are
 /// in nobody's way. Where nobody can, the most valuable community takes threads along of which nothing is known, or is
-/// described in part; where there is none, the least valuable class is refused.
+/// described in part; where there is none, all that wait are refused, the least valuable first.
 pub(super) fn place(units: &[Unit], others: impl Iterator<Item = (Comm, Other)>) -> Placement {
     let mut owners: Vec<(Comm, Owner)> = units
         .iter()
@@ -147,23 +147,16 @@ pub(super) fn place(units: &[Unit], others: impl Iterator<Item = (Comm, Other)>)
     let mut owners = Owners(owners);
     let mut placement = Placement::default();
     let mut waiting: Vec<usize> = (0..units.len()).collect();
-    while !waiting.is_empty() {
+    loop {
         let found = next(&owners, units, &waiting, false).or_else(|| next(&owners, units, &waiting, true));
-        let found = found.or_else(|| in_part(&owners, units, &waiting));
-        if let Some((index, cover)) = found {
-            waiting.retain(|&it| it != index);
-            if let Some(unit) = units.get(index) {
-                placement.places.push(owners.place(index, unit, cover));
-            }
-        } else if let Some(index) = waiting.pop() {
-            if let Some(unit) = units.get(index) {
-                placement.refused.push((index, owners.in_the_way(index, unit)));
-                for (name, _) in &unit.names {
-                    owners.set(*name, Owner::Elsewhere);
-                }
-            }
+        let Some((index, cover)) = found.or_else(|| in_part(&owners, units, &waiting)) else { break };
+        waiting.retain(|&it| it != index);
+        if let Some(unit) = units.get(index) {
+            placement.places.push(owners.place(index, unit, cover));
         }
     }
+    let refused = waiting.into_iter().rev().filter_map(|index| Some((index, units.get(index)?)));
+    placement.refused = refused.map(|(index, unit)| (index, owners.in_the_way(index, unit))).collect();
     placement
 }
 
@@ -194,7 +187,7 @@ fn in_part(owners: &Owners, units: &[Unit], waiting: &[usize]) -> Option<(usize,
         let cover = owners.cover(index, unit, true);
         let left_out = |name: &Comm| cover.left_out.contains(name);
         let threads: usize = unit.threads.iter().filter(|(name, _)| !left_out(name)).map(|it| it.1).sum();
-        (threads > 1 && !cover.prefixes.is_empty()).then_some((index, cover))
+        (threads > 1).then_some((index, cover))
     })
 }
 
@@ -308,6 +301,18 @@ mod tests {
             [(0, Some("webx".into()))],
             "a class shares nothing"
         );
+        // Those that differ in a number only are taken in any case.
+        let pool = placed(&[community(&[b"pool-1", b"pool-2"])], &[b"pool-3"]);
+        assert_eq!(
+            (&pool.places[0].prefixes[..], &pool.places[0].taken_along[..]),
+            (&["pool-".to_owned()][..], &["pool-3".into()][..])
+        );
+        // What was taken along is in nobody's way any more.
+        let both = placed(&[community(&[b"db", b"web"]), unit(&[b"we"])], &[b"webx"]);
+        assert_eq!(both.places.iter().map(|it| &it.prefixes[..]).collect::<Vec<_>>(), [&["db", "web"][..], &["we"]]);
+        // The most valuable first, and not the one with the longest prefix.
+        let two = placed(&[community(&[b"db", b"web"]), community(&[b"log", b"server"])], &[b"webx", b"serverx"]);
+        assert_eq!(two.places.iter().map(|it| it.unit).collect::<Vec<_>>(), [0, 1]);
     }
 
     #[test]
@@ -315,6 +320,17 @@ mod tests {
         let placement = place(&[community(&[b"web", b"db", b"log"])], elsewhere(&[b"webserver"]).into_iter());
         assert_eq!(placement.places[0].prefixes, ["db", "log"]);
         assert_eq!(placement.places[0].left_out, ["web".into()]);
+        // Threads of which nothing is known go along with a part too.
+        let others = elsewhere(&[b"webserver"]).into_iter().chain([("dbx".into(), Other::Unknown)]);
+        let placement = place(&[community(&[b"web", b"db", b"log"])], others);
+        assert_eq!(placement.places[0].taken_along, ["dbx".into()]);
+        // What it left out is not for others.
+        let units = [community(&[b"web", b"db", b"log"]), unit(&[b"we"])];
+        let placement = place(&units, elsewhere(&[b"webserver"]).into_iter());
+        assert_eq!((placement.places.len(), &placement.refused[..]), (1, &[(1, Some("web".into()))][..]));
+        // Nor is what has a place named as what is in the way.
+        let placement = place(&[unit(&[b"web"]), unit(&[b"we"])], elsewhere(&[b"wex"]).into_iter());
+        assert_eq!(placement.refused, [(1, Some("wex".into()))]);
         let placement = place(&[community(&[b"web", b"db"])], elsewhere(&[b"webserver"]).into_iter());
         assert_eq!(placement.refused, [(0, Some("webserver".into()))], "one thread is no community");
     }
