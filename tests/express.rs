@@ -311,10 +311,10 @@ fn allotments_that_share_otherwise_have_a_spec_each() {
             (path, name.as_bytes(), verdict, samples)
         })
     };
-    // In b the log shares with the web server, in the others it is the database; c is like a.
+    // In b the log shares with the web server, in the others it is the database; c is like a, the largest.
     let threads: Vec<Thread> = [
-        pair(a, ["web", "db", "log"], 0, 300.0),
         pair(b, ["web", "log", "db"], 1, 200.0),
+        pair(a, ["web", "db", "log"], 0, 300.0),
         pair(c, ["web", "db", "log"], 2, 100.0),
     ]
     .concat();
@@ -357,20 +357,21 @@ fn a_community_of_several_allotments_joins_no_others() {
 
 #[test]
 fn specs_are_bounded_and_it_is_said() {
-    let paths: Vec<String> = (0..300).map(|at| format!("/workload-tw-{at}.allotment.slice")).collect();
-    let mut threads: Vec<Thread> = Vec::new();
-    for (path, at) in paths.iter().zip(0..) {
-        // Each allotment pairs its three names in one of two ways.
-        for (name, shares) in [("web", true), ("db", at % 2 == 0), ("log", at % 2 == 1)] {
-            let verdict = if shares { Verdict::Community(at) } else { Verdict::Alone };
-            threads.push((path.as_bytes(), name.as_bytes(), verdict, 10.0));
+    let paths: Vec<String> = (0..600).map(|at| format!("/workload-tw-{at}.allotment.slice")).collect();
+    // One for those of the first kind, and one for each of the second as far as there is room.
+    for (allotments, cells, too_many) in [(300, 151, 0), (600, 256, 45)] {
+        let mut threads: Vec<Thread> = Vec::new();
+        for (path, at) in paths.iter().take(allotments).zip(0..) {
+            // Each allotment pairs its three names in one of two ways.
+            for (name, shares) in [("web", true), ("db", at % 2 == 0), ("log", at % 2 == 1)] {
+                let verdict = if shares { Verdict::Community(at) } else { Verdict::Alone };
+                threads.push((path.as_bytes(), name.as_bytes(), verdict, 10.0));
+            }
         }
-    }
-    let (tally, members) = input(&threads);
-    let decision = decide(&GROUPS, &tally, &members, &OPTIONS).unwrap();
-    assert_eq!(decision.cells.len(), 151, "one for those of the first kind");
-    for thread in &mut threads {
-        thread.3 += if thread.0.ends_with(b"0.allotment.slice") { 1.0 } else { 0.0 };
+        let decision = decided(&threads);
+        assert_eq!(decision.cells.len(), cells);
+        let note = Note::TooManySpecs { cell: "allotment".to_owned(), cgroups: too_many };
+        assert_eq!(decision.notes.contains(&note), too_many > 0, "{}", said(&decision));
     }
     let different: Vec<Vec<u8>> = (0..900).map(|at| format!("x{:03}", at % 7 + at / 3 * 3).into_bytes()).collect();
     let threads: Vec<Thread> = different

@@ -51,7 +51,7 @@ pub(super) fn specs(
     // Where the general subcells keep fewer communities together than its own would, a cgroup gets its own.
     let better_alone: Vec<CellIndex> = sharing
         .iter()
-        .filter(|it| agreed.len() > 1 && agreed.contains(&it.cell) && is_cell(it.cell, tally))
+        .filter(|it| agreed.contains(&it.cell))
         .filter(|it| it.kept(&general.subcells) < it.communities.len())
         .filter(|it| it.kept(&expressed(&spec.name, &[it.cell]).subcells) > it.kept(&general.subcells))
         .map(|it| it.cell)
@@ -166,4 +166,96 @@ fn agree(sharing: &[Sharing]) -> (Vec<CellIndex>, Vec<CellIndex>) {
         }
     }
     (agreed, own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::express::tests::decided_in;
+    use crate::config::Verdict;
+
+    /// A community of two threads: the samples of each and their names.
+    type Pair = (f64, String, String);
+
+    /// A pair for each letter.
+    fn pairs(letters: &str, samples: [f64; 5]) -> Vec<Pair> {
+        letters.chars().zip(samples).map(|(it, samples)| (samples, format!("{it}-r"), format!("{it}-w"))).collect()
+    }
+
+    /// The specs of allotments with these pairs: what of the cgroup's name tells them apart, and the subcells.
+    fn told(allotments: &[Vec<Pair>]) -> Vec<(String, usize)> {
+        let paths: Vec<String> = (0..allotments.len()).map(|at| format!("/workload-tw-{at}.allotment.slice")).collect();
+        let pairs = paths.iter().zip(allotments).flat_map(|(path, pairs)| pairs.iter().map(move |pair| (path, pair)));
+        let threads = pairs.zip(0..).flat_map(|((path, (samples, one, other)), community)| {
+            [one, other].map(|name| (path.as_str(), (name.as_str(), *samples, Verdict::Community(community))))
+        });
+        let cells = decided_in(threads, &[]).cells.into_iter();
+        let name = |name: String| name.replace(".allotment.slice", "").replace("allotment:workload-tw-", "");
+        cells.map(|cell| (name(cell.name), cell.subcells.len())).collect()
+    }
+
+    #[test]
+    fn a_cgroup_has_its_own_spec_where_that_keeps_more_together() {
+        let large = pairs("abcde", [300.0, 299.0, 298.0, 297.0, 296.0]);
+        let small = pairs("fghij", [60.0, 50.0, 40.0, 30.0, 20.0]);
+        let spec = |name: &str, subcells: usize| (name.to_owned(), subcells);
+        // Together they need ten subcells.
+        let both = [large.clone(), small.clone()];
+        assert_eq!(told(&both), [spec("1", 6), spec("allotment", 6)]);
+        // One that disagrees, and is smaller still.
+        let odd = vec![(1.0, "a-r".to_owned(), "b-w".to_owned())];
+        assert_eq!(told(&[odd, large, small]), [spec("2", 6), spec("0", 2), spec("allotment", 6)]);
+        // Where each would be better alone, the general one is for the largest.
+        let one = pairs("abcde", [300.0, 299.0, 298.0, 10.0, 9.0]);
+        let other = pairs("fghij", [297.0, 296.0, 295.0, 12.0, 11.0]);
+        assert_eq!(told(&[one.clone(), other]), [spec("1", 6), spec("allotment", 6)]);
+        // What no prefix tells in either is no reason.
+        let nameless = vec![(50.0, String::new(), String::new())];
+        assert_eq!(told(&[one, nameless]), [spec("allotment", 6)]);
+    }
+
+    /// Who shares with whom in a cgroup, by names in words: communities, then who is alone.
+    fn sharing(communities: &[&str], alone: &str) -> Sharing {
+        let names = |text: &str| text.split_whitespace().map(Comm::from).collect::<BTreeSet<_>>();
+        Sharing { cell: 0, communities: communities.iter().map(|it| names(it)).collect(), alone: names(alone) }
+    }
+
+    #[test]
+    fn a_community_is_kept_that_has_a_subcell_for_itself() {
+        let subcell = |prefixes: &[&str]| Subcell {
+            name: String::new(),
+            matches: prefixes.iter().map(|&prefix| vec![prefix.to_owned()]).collect(),
+        };
+        let subcells = [subcell(&["a", "b"]), subcell(&["c"]), Subcell::catch_all()];
+        for (communities, alone, kept) in [
+            (&["a1 b1"][..], "", 1),
+            (&["a1 b1", "c1 c2"], "x", 2),
+            (&["a1 b1", "c1 c2"], "a2", 1),
+            (&["a1 a2", "b1 b2"], "", 0),
+            (&["a1 c1"], "", 0),
+            (&["a1 x"], "", 0),
+            (&["x y"], "", 0),
+        ] {
+            assert_eq!(sharing(communities, alone).kept(&subcells), kept, "{communities:?} {alone}");
+        }
+    }
+
+    #[test]
+    fn cgroups_agree_where_no_name_would_have_to_be_in_two_places() {
+        let first = (&["web db", "left right"][..], "log");
+        for (communities, alone, agrees) in [
+            (&["web db"][..], "log other", true),
+            (&["web more"], "", true),
+            (&["web db"], "right", false),
+            (&["log more"], "", false),
+            (&["web left"], "", false),
+            (&["web one", "db two"], "", false),
+            (&["web one", "left two"], "", true),
+        ] {
+            let mut both = [sharing(first.0, first.1), sharing(communities, alone)];
+            both[1].cell = 1;
+            let expected = if agrees { (vec![0, 1], vec![]) } else { (vec![0], vec![1]) };
+            assert_eq!(agree(&both), expected, "{communities:?} {alone}");
+        }
+    }
 }
