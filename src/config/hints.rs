@@ -115,4 +115,17 @@ mod tests {
         let several = Note::HintOfSeveral { hint: 4, communities: 2, share: 2.0 / 9.0 };
         assert_eq!(notes, [several, Note::HintAboveLimit { hint: 2000, share: 1.0 / 9.0 }]);
     }
+
+    #[test]
+    fn a_community_is_worth_what_it_shares_where_that_is_known() {
+        let mut members = members(&[(Some(MAX_HINT), Some(0)), (None, Some(0)), (Some(3), Some(1))]);
+        let told = |members: &Members| -> Vec<(f64, f64)> {
+            let (hinted, notes) = hinted(members);
+            assert!(notes.is_empty(), "the largest hint is one: {notes:?}");
+            hinted.iter().map(|it| (it.samples, it.value)).collect()
+        };
+        assert_eq!(told(&members), [(200.0, 200.0), (100.0, 100.0)]);
+        members.affinity.add(0, 0, 7.0);
+        assert_eq!(told(&members), [(200.0, 7.0), (100.0, 0.0)]);
+    }
 }

@@ -324,6 +324,9 @@ mod tests {
         assert_eq!(cgroup(&regex(&format!("^{path}$"))), Some(LayerMatch::CgroupPrefix("a b/x.slice/".to_owned())));
         let lossy = format!("^{}$", regex::escape("/sys/fs/cgroup/x\u{fffd}"));
         assert!(matches!(cgroup(&regex(&lossy)), Some(LayerMatch::CgroupRegex(_))));
+        // Nor is there a path so long.
+        let long = format!("^/sys/fs/cgroup/{}$", "x".repeat(MAX_PATH));
+        assert!(matches!(cgroup(&regex(&long)), Some(LayerMatch::CgroupRegex(_))));
         assert_eq!(cgroup(&regex("x+")), Some(LayerMatch::CgroupRegex("x+".to_owned())));
         assert_eq!(
             cgroup(&CellMatch::CgroupContains("/a.".to_owned())),
@@ -339,6 +342,7 @@ mod tests {
                 vec!["/sys/fs/cgroup/db.service", "/sys/fs/cgroup/db.service/x/y"],
                 "/sys/fs/cgroup/db.servicex",
             ),
+            (r"^/sys/fs/cgroup(?:/b$)+", vec!["/sys/fs/cgroup/b", "/sys/fs/cgroup/b/c"], "/sys/fs/cgroup/bx"),
             (r"^/sys/fs/cgroup/(a|b$)", vec!["/sys/fs/cgroup/b/c", "/sys/fs/cgroup/ax"], "/sys/fs/cgroup/bx"),
         ] {
             let Some(LayerMatch::CgroupRegex(made)) = cgroup(&regex(given)) else { panic!("{given}") };
@@ -365,18 +369,70 @@ mod tests {
         assert!(super::super::layered::check(&made.layers).is_ok());
         // Whoever is left out is not taken by a shorter prefix.
         let mut many = own(100.0);
-        many.insert(0, ("webserver", 1.0));
-        many.push(("web", 50.0));
+        many.extend([("webserver-x", 1.0), ("webserver", 2.0), ("db", 3.0), ("web", 500.0)]);
         let made = layers(&decision(vec![
             (CellMatch::CgroupContains("a".to_owned()), many),
             (CellMatch::CgroupContains("b".to_owned()), own(60.0)),
         ]));
-        let web = made.layers.iter().find(|layer| layer.name == "cell0/web");
-        let conditions = web.map(|layer| layer.matches[0].clone());
-        assert!(conditions.is_none_or(|it| it.contains(&LayerMatch::CommPrefixExclude("webserver".to_owned()))));
+        let web = made.layers.iter().find(|layer| layer.name == "cell0/web").unwrap();
+        let conditions = [
+            LayerMatch::CgroupContains("a".to_owned()),
+            LayerMatch::CommPrefix("web".to_owned()),
+            LayerMatch::CommPrefixExclude("webserver".to_owned()),
+        ];
+        assert_eq!(web.matches, [conditions.to_vec()]);
         let consumer = super::super::layered::Consumer::new(&made.layers).unwrap();
         let rest = consumer.assign(b"/a", b"webserver").unwrap();
         assert_eq!(made.of[rest], (Some(0), None));
+    }
+
+    fn left_out(made: &Layers) -> Vec<&str> {
+        let all = made.notes.iter().flat_map(|note| match note {
+            Note::TooManyLayers { left_out } => left_out.as_slice(),
+            _ => &[],
+        });
+        all.map(String::as_str).collect()
+    }
+
+    #[test]
+    fn classes_make_room_first_and_then_what_shares_least() {
+        let names = ["a", "b", "c", "d", "e", "f", "g"];
+        let cell = |part: &str, value: f64| {
+            (CellMatch::CgroupContains(part.to_owned()), names.map(|name| (name, value)).to_vec())
+        };
+        let mut decision = decision(vec![cell("x", 20.0), cell("y", 30.0)]);
+        // The one with most samples shares least.
+        let least = &mut decision.bases[1][5];
+        (least.value, least.samples) = (10.0, 1e6);
+        assert_eq!(left_out(&layers(&decision)), ["cell1/f"]);
+        // A class has none to lose, less than a community of which nobody counted it.
+        decision.bases[0][0].value = 0.0;
+        decision.bases[0][3] = Basis { class: Some("d".to_owned()), samples: 1e6, ..Basis::default() };
+        let made = layers(&decision);
+        assert_eq!(left_out(&made), ["cell0/d"]);
+        let kind = |name: &str| made.layers.iter().find(|layer| layer.name == name).map(|layer| layer.kind.clone());
+        assert_eq!((kind("cell0/c"), kind("cell0")), (Some(Kind::community()), Some(Kind::class())));
+    }
+
+    #[test]
+    fn whole_cells_make_room_where_nothing_else_does() {
+        let cells = (0..20).map(|at| (CellMatch::CgroupContains(format!("x{at}.")), vec![]));
+        let made = layers(&decision(cells.chain([(CellMatch::All, vec![])]).collect()));
+        assert_eq!((made.layers.len(), made.of.last()), (MAX_LAYERS, Some(&(Some(20), None))));
+        assert_eq!((made.layers[14].name.as_str(), made.layers[15].name.as_str()), ("cell14", "cell20"));
+        assert_eq!(left_out(&made), ["cell19", "cell18", "cell17", "cell16", "cell15"]);
+    }
+
+    #[test]
+    fn expressions_make_room_for_each_other_alone() {
+        let own = ["n0", "n1", "n2", "n3", "n4", "n5", "n6"].into_iter().zip(1..).map(|(it, at)| (it, f64::from(at)));
+        let other = (CellMatch::CgroupContains("b".to_owned()), vec![("cheap", 0.5)]);
+        let mut decision = decision(vec![(regex("a+"), own.collect()), other]);
+        for subcell in &mut decision.cells[0].subcells[..7] {
+            subcell.matches.extend(["x", "y"].map(|end| vec![format!("{end}{}", subcell.name)]));
+        }
+        // 3 for each and one for what is left of the cell are 22.
+        assert_eq!(left_out(&layers(&decision)), ["cell0/n0", "cell0/n1"]);
     }
 
     fn hinted(community: u32, values: &[u64], is_whole: bool) -> Hinted {
@@ -401,6 +457,13 @@ mod tests {
             ("cell0/db", "cell0/db", "hint-1024")
         );
         assert_eq!(made.layers[0].kind, Kind::community());
+        // A subcell of two communities is not for the hints of one, and no layer takes any number of hints.
+        decision.bases[0][1].communities.push(5);
+        let many: Vec<u64> = (100..200).collect();
+        let made = room_for(&decision, &[self::hinted(1, &[9], false), self::hinted(0, &many, false)]);
+        let names: Vec<&str> = made.layers.iter().map(|layer| layer.name.as_str()).collect();
+        assert_eq!(names, ["hint-9", "cell0/web", "cell0/db", "cell0", "rest"]);
+        assert_eq!(super::super::layered::check(&made.layers), Ok(()));
     }
 
     #[test]
@@ -425,7 +488,7 @@ mod tests {
             (CellMatch::CgroupContains("b".to_owned()), vec![]),
         ];
         let mut decision = decision(cells);
-        decision.cells[0].name = format!("{long}1");
+        decision.cells[0].name = format!("\0{long}1");
         decision.cells[1].name = format!("{long}2");
         assert!(super::super::layered::check(&layers(&decision).layers).is_ok());
     }

@@ -409,5 +409,9 @@ mod tests {
         }
         // Of the third community no other thread is here.
         assert_eq!(classes(&of(1.0)), ["gone", "lone"]);
+        // Nor does it take a name from one that has two.
+        let threads = [("worker", 9.0, 0), ("worker", 1.0, 1), ("a", 1.0, 1)];
+        let owned = owned(&threads.map(|(name, samples, community)| (0, name, samples, Some(community))), &[]);
+        assert_eq!((told(&owned), owned.notes.len()), (vec!["{1} a 1 1, worker 1 1: 2".to_owned()], 0));
     }
 }

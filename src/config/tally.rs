@@ -209,4 +209,20 @@ mod tests {
         assert_eq!(tally.cells.len(), Tally::MAX_CELLS + 2);
         assert_eq!(tally.total() as usize, Tally::MAX_CELLS + 99);
     }
+
+    #[test]
+    fn names_come_in_order_and_without_those_that_had_no_samples() {
+        let mut tally = Tally::default();
+        assert_eq!(tally.total().to_string(), "0", "and not -0");
+        let cells = ["/b", "/a", "/idle"].map(|path| tally.cell(home(0, path)));
+        tally.name(cells[0], "idle".into());
+        for (name, cell) in
+            ["z", "x", "y"].into_iter().flat_map(|name| cells[..2].iter().rev().map(move |it| (name, *it)))
+        {
+            tally.add(cell, Some(name.into()), 1.0);
+        }
+        let names: Vec<String> = tally.names_of(0).iter().map(|it| format!("{} {}", it.0, it.1)).collect();
+        assert_eq!(names, ["x 0", "x 1", "y 0", "y 1", "z 0", "z 1"]);
+        assert_eq!(tally.cells().count(), 2);
+    }
 }
