@@ -113,4 +113,27 @@ mod tests {
         assert_eq!(codes.of(7), [(code(2), 10.0), (code(1), 2.5)]);
         assert_eq!(codes.of(8), []);
     }
+
+    #[test]
+    fn a_place_goes_to_whoever_comes_more_often() {
+        let mut codes = Codes::new(0);
+        let other = (2..1000).find(|&line| codes.at(line) == codes.at(1)).unwrap();
+        let mut times = |line: u64, offset: u64, count: usize| {
+            (0..count).for_each(|_| codes.add(line, code(offset), EVENT));
+            [1, other].map(|line| codes.of(line).iter().map(|it| (it.0.offset, it.1)).collect::<Vec<_>>())
+        };
+        // Equal ones come in order.
+        times(1, 9, 1);
+        assert_eq!(times(1, 4, 1), [vec![(4, 1.0), (9, 1.0)], vec![]]);
+        // The other line comes as often, and begins with nothing.
+        assert_eq!(times(other, 7, 1), [vec![(4, 1.0), (9, 1.0)], vec![]]);
+        assert_eq!(times(other, 7, 1), [vec![], vec![(7, 1.0)]]);
+        // The last place of a line's instructions goes the same way.
+        for offset in [1, 2, 3] {
+            times(other, offset, 2);
+        }
+        times(other, 7, 2);
+        assert_eq!(times(other, 5, 1)[1], [(7, 3.0), (2, 2.0), (3, 2.0), (1, 1.0)]);
+        assert_eq!(times(other, 5, 1)[1], [(7, 3.0), (2, 2.0), (3, 2.0), (5, 1.0)]);
+    }
 }

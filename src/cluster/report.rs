@@ -361,3 +361,95 @@ fn significant(
     edges.sort_by(|x, y| y.significance.total_cmp(&x.significance).then_with(|| (x.a, x.b).cmp(&(y.a, y.b))));
     edges
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::Options;
+    use crate::sample::{Access, DataSource, Sample};
+
+    /// Two pairs of threads that meet on 11 pages each, on page n n times each, where the first one writes on every other
+    /// page; two pages that all four touch, 10 and 5 times each; and memory of their own.
+    fn pairs() -> Sharing {
+        let mut sharing = Sharing::new(4 << 20);
+        let mut add = |thread: u32, page: u64, count: u64, access: Access| {
+            let place = Some(Place::Private { space: 0, addr: page * PAGE_SIZE });
+            let (latency, data_src) = (2500, DataSource(0x2 | 0x10 << 19));
+            for _ in 0..count {
+                sharing.add(&Sample { access, latency, data_src, thread, place, ..Sample::default() });
+            }
+        };
+        for thread in 0..4 {
+            for page in 2..=12 {
+                let writes = page % 2 == 0 && thread % 2 == 0;
+                let base = 1000 * u64::from(thread / 2);
+                add(thread, base + page, page, if writes { Access::Store } else { Access::Load });
+            }
+            add(thread, 5000, 10, Access::Load);
+            add(thread, 5001, 5, Access::Store);
+            add(thread, 6000 + u64::from(thread), 23, Access::Store);
+        }
+        sharing
+    }
+
+    fn close(a: f64, b: f64) -> bool {
+        (a - b).abs() < 1e-6
+    }
+
+    #[test]
+    fn what_a_community_shares_is_counted() {
+        let sharing = pairs();
+        let clusters = sharing.solve(&Options::default());
+        assert_eq!(clusters.communities.len(), 2);
+        for community in &clusters.communities {
+            let base = u64::from(community.threads[0] / 2) * 1000;
+            assert!(close(community.events, 230.0) && close(community.share_of_accesses, 0.5), "{community:?}");
+            assert!(close(community.shared, 184.0 / 230.0) && close(community.written, 94.0 / 184.0), "{community:?}");
+            assert!(community.contrast.is_infinite() && community.confidence > 0.8, "{community:?}");
+            // The hottest eight are named, the hottest first.
+            let told = |hot: &[Hot]| -> Vec<(u64, f64, f64, u64, u32)> {
+                let page = |hot: &Hot| match hot.place {
+                    Some(Place::Private { addr, .. }) => addr / PAGE_SIZE - base,
+                    _ => 0,
+                };
+                hot.iter().map(|it| (page(it), it.events, it.writes, it.hitm, it.threads)).collect()
+            };
+            let expected: Vec<(u64, f64, f64, u64, u32)> = (5..=12_u32)
+                .rev()
+                .map(|n| {
+                    let count = f64::from(n);
+                    (u64::from(n), 2.0 * count, if n % 2 == 0 { count } else { 0.0 }, 2 * u64::from(n), 2)
+                })
+                .collect();
+            assert_eq!(told(&community.pages), expected);
+            assert_eq!(told(&community.lines), expected);
+            assert!(community.pages.iter().all(|page| close(page.kilocycles, 3.0)));
+        }
+        let hubs: Vec<_> = clusters.hubs.iter().map(|hub| (hub.events, hub.writes, hub.threads)).collect();
+        assert_eq!(hubs, [(40.0, 0.0, 4), (20.0, 20.0, 4)]);
+        // Of two accesses to what all four touch a third is within a pair.
+        assert!(close(clusters.locality, (2.0 * 154.0 + 60.0 / 3.0) / (2.0 * 154.0 + 60.0)), "{}", clusters.locality);
+    }
+
+    #[test]
+    fn edges_are_what_is_beyond_chance() {
+        let sharing = pairs();
+        let told = |labels: &[u32]| -> Vec<(u32, u32)> {
+            let edges = sharing.edges(labels);
+            edges.iter().map(|edge| (edge.a, edge.b)).collect()
+        };
+        let within = sharing.edges(&[0, 0, 1, 1]);
+        assert_eq!(told(&[0, 0, 1, 1]), [(0, 0), (1, 1)]);
+        for edge in within {
+            assert!(close(edge.events, 77.0) && close(edge.written, 42.0 / 77.0), "{edge:?}");
+            assert!(close(edge.share, 77.0 / 230.0) && close(edge.lift, 3.0), "{edge:?}");
+            assert!(close(edge.significance, (77.0 * 2.0 / 3.0) / (77.0 / 3.0 + 0.77_f64.powi(2)).sqrt()), "{edge:?}");
+        }
+        // Each class has one of each pair.
+        let [edge] = sharing.edges(&[0, 1, 0, 1])[..] else { panic!() };
+        assert!(close(edge.events, 154.0) && close(edge.lift, 1.5) && close(edge.share, 154.0 / 230.0), "{edge:?}");
+        // A class that is smaller, and one that meets nobody.
+        assert_eq!(told(&[0, 1, 2, 2]), [(0, 1), (2, 2)]);
+        assert!(close(sharing.edges(&[7; 4])[0].significance, 154.0_f64.sqrt()), "with nothing to compare");
+    }
+}
