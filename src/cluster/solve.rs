@@ -436,6 +436,54 @@ mod tests {
     }
 
     #[test]
+    fn who_is_compared_is_a_matter_of_samples() {
+        let counts = [49, 50, 70, 0, 60];
+        let samples = (0..).zip(counts).flat_map(|(thread, count)| {
+            let place = Some(Place::Private { space: 0, addr: u64::from(thread) << 12 });
+            std::iter::repeat_n(Sample { thread, place, ..Sample::default() }, count)
+        });
+        let samples: Vec<Sample> = samples.collect();
+        let told = |options: &Options| solve(&samples, 4 << 20, options).of_thread;
+        let (few, many) = (Verdict::Unknown(Reason::TooFewSamples), Verdict::Unknown(Reason::TooManyThreads));
+        let (alone, first) = (Verdict::Alone, Verdict::Unknown(Reason::FirstTouches));
+        assert_eq!(told(&Options::default()), [few, alone, alone, few, alone]);
+        assert_eq!(told(&Options { max_threads: 2, ..Options::default() }), [few, many, alone, few, alone]);
+        assert_eq!(told(&Options { min_events: 0, ..Options::default() }), [alone, alone, alone, few, alone]);
+        // A sibling that did nothing is none; a thread of an unknown process may have some.
+        let processes = Some(&[0, 1, 2, 2][..]);
+        assert_eq!(told(&Options { first_touches: processes, ..Options::default() }), [few, alone, alone, few, first]);
+    }
+
+    #[test]
+    fn confidence_counts_the_others_and_both_halves() {
+        let stream = Scenario { samples: 200, share: 0.2, pages: 256, overlap: 0.3, ..Scenario::default() }.stream(1);
+        let with = solve(&stream.samples, 4 << 20, &Options::default());
+        let without = solve(&stream.samples, 4 << 20, &Options { stability: false, ..Options::default() });
+        assert!(with.communities.iter().any(|it| it.stability < Some(0.9)), "too stable to test anything");
+        for (with, without) in with.communities.iter().zip(&without.communities) {
+            let expected = without.confidence * with.stability.unwrap();
+            assert!((with.confidence - expected).abs() < 1e-9, "{with:?}");
+            assert!(without.confidence < 1.0 - 1.0 / without.contrast, "{without:?}");
+        }
+    }
+
+    #[test]
+    fn both_halves_are_the_whole() {
+        for n in 0..200u64 {
+            let (weight, lines) = ((n as u32 + 1) * EVENT / 4, mix(n) >> (n % 64));
+            let touch = Seen { page: mix(n), lines, cell: 0, rank: 0, thread: 0, weight, writes: weight / 2 };
+            let halves = [0, 1].map(|half| halve(&touch, half));
+            let sum = |of: fn(&Seen) -> u32| halves.iter().flatten().map(of).sum::<u32>();
+            assert_eq!(sum(|it| it.weight), weight);
+            for half in halves.iter().flatten() {
+                // A single access is in one of them.
+                assert!(half.weight.abs_diff(weight - half.weight) <= EVENT * 2 || weight < 2 * EVENT, "{half:?}");
+                assert!(half.writes <= half.weight && half.lines & !lines == 0, "{half:?}");
+            }
+        }
+    }
+
+    #[test]
     fn nothing_at_all_is_no_trouble() {
         let clusters = solve(&[], 0, &Options::default());
         assert!(clusters.communities.is_empty() && clusters.of_thread.is_empty());
