@@ -432,7 +432,7 @@ fn an_older_kernel_gives_the_same_names() {
     let pid = worker.pid();
     std::fs::write(cgroup.0.join("cgroup.procs"), pid.to_string()).unwrap();
     let id = cgroup.0.metadata().unwrap().ino();
-    let newer = [Feature::FormatLost, Feature::BuildId, Feature::WeightStruct, Feature::DataPageSize, Feature::Cgroup];
+    let newer = [Feature::FormatLost, Feature::WeightStruct, Feature::DataPageSize, Feature::Cgroup];
     let features = newer.into_iter().fold(Features::all(), Features::less);
     let options = options(Source::Faults, Target::System, 256).features(features);
     let mut touched = Vec::new();

@@ -4,14 +4,13 @@ use super::{Check, Group, Trial};
 use crate::sampler::attr::Feature;
 
 /// A feature's row, and what it is good for.
-const ROWS: [(Feature, &str, &str); 7] = [
+const ROWS: [(Feature, &str, &str); 6] = [
     (Feature::PhysAddr, "phys", "physical addresses"),
     (Feature::DataPageSize, "page-size", "the size of the page"),
     (Feature::Cgroup, "cgroup", "the cgroup at the time of the access"),
     (Feature::WeightStruct, "latency", "the parts of the latency, where the source has one"),
     (Feature::Kernel, "kernel", "events in kernel code"),
     (Feature::FormatLost, "lost-counts", "lost samples are counted for each event"),
-    (Feature::BuildId, "build-ids", "build ids in mapping records"),
 ];
 
 pub(super) fn checks(trials: &[Trial]) -> Vec<Check> {

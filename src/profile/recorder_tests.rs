@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use super::*;
 use crate::profile::{Item, PerfData, Profile};
 use crate::sample::{Comm, Place, Sample};
-use crate::sampler::attr::{sampling, side_band, EventSpec, Feature, Features, Scope};
+use crate::sampler::attr::{sampling, side_band, EventSpec, Features, Scope};
 use crate::sampler::encode::encode;
 use crate::sampler::record::{decode, MappedFile, Record, SampleId, SampleRecord};
 use crate::sampler::SideBand;
@@ -19,7 +19,7 @@ const OWN: u64 = 11;
 
 /// Minor faults and the side-band on two CPUs, as they are recorded.
 fn events() -> Vec<OpenEvents> {
-    let features = Features::all().less(Feature::BuildId);
+    let features = Features::all();
     let faults = sampling(&EventSpec::minor_faults(), features, Scope::default(), 0);
     let side_band = side_band(features, Scope::default(), 0);
     [("minor-faults", faults, [OWN, 12]), ("dummy", side_band, [21, 22])]

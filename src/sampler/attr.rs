@@ -13,8 +13,6 @@ use super::record::{read_format, sample_type, Layout};
 pub enum Feature {
     /// `PERF_FORMAT_LOST` in `read_format` (6.0).
     FormatLost,
-    /// `attr.build_id`: mappings say the build id of their file (5.12).
-    BuildId,
     /// `PERF_SAMPLE_WEIGHT_STRUCT` (5.12); `PERF_SAMPLE_WEIGHT` without it.
     WeightStruct,
     /// `PERF_SAMPLE_DATA_PAGE_SIZE` (5.11).
@@ -29,22 +27,14 @@ pub enum Feature {
 
 impl Feature {
     /// All of them, newest first.
-    pub const ALL: [Self; 7] = [
-        Self::FormatLost,
-        Self::BuildId,
-        Self::WeightStruct,
-        Self::DataPageSize,
-        Self::Cgroup,
-        Self::PhysAddr,
-        Self::Kernel,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::FormatLost, Self::WeightStruct, Self::DataPageSize, Self::Cgroup, Self::PhysAddr, Self::Kernel];
 
     /// What the run does without, for the report.
     #[must_use]
     pub fn without(self) -> &'static str {
         match self {
             Self::FormatLost => "no lost counts per event, loss is what the rings report",
-            Self::BuildId => "no build ids in mapping records",
             Self::WeightStruct => "PERF_SAMPLE_WEIGHT in place of WEIGHT_STRUCT",
             Self::DataPageSize => "no page sizes",
             Self::Cgroup => "no cgroup in the samples, it is read from procfs",
@@ -58,7 +48,6 @@ impl Feature {
     pub fn field(self) -> &'static str {
         match self {
             Self::FormatLost => "PERF_FORMAT_LOST",
-            Self::BuildId => "attr.build_id",
             Self::WeightStruct => "PERF_SAMPLE_WEIGHT_STRUCT",
             Self::DataPageSize => "PERF_SAMPLE_DATA_PAGE_SIZE",
             Self::Cgroup => "PERF_SAMPLE_CGROUP",
@@ -72,7 +61,7 @@ impl Feature {
     pub fn needs(self) -> &'static str {
         match self {
             Self::FormatLost => "Linux 6.0",
-            Self::BuildId | Self::WeightStruct => "Linux 5.12",
+            Self::WeightStruct => "Linux 5.12",
             Self::DataPageSize => "Linux 5.11",
             Self::Cgroup => "Linux 5.7 with CONFIG_CGROUP_PERF",
             Self::PhysAddr | Self::Kernel => "CAP_PERFMON or kernel.perf_event_paranoid <= 1",
@@ -342,7 +331,9 @@ pub fn side_band(features: Features, scope: Scope, watermark: u32) -> sys::perf_
     attr.set_comm_exec(1);
     attr.set_task(1);
     attr.set_cgroup(u64::from(features.has(Feature::Cgroup)));
-    attr.set_build_id(u64::from(features.has(Feature::BuildId)));
+    // Not build_id: with build ids the mappings would not say which inode is mapped, which tells shared memory apart. And where
+    // one profiler asks for them the kernel marks the mappings of the others as if they had one (seen on 6.18), upon which
+    // `perf record` aborts.
     attr.set_watermark(1);
     attr.__bindgen_anon_2.wakeup_watermark = watermark;
     attr

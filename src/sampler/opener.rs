@@ -87,22 +87,16 @@ impl<'a> Opener<'a> {
         let precise = plan.events.iter().filter(|event| event.spec.precise == 1);
         plan.notes
             .extend(precise.map(|event| format!("{}: precise_ip 1 is the most that works here", event.spec.name)));
-        let (side_features, side_said) = self.try_each(&self.options.cpus, |watch, cpu| {
+        let side_features = self.try_each(&self.options.cpus, |watch, cpu| {
             let open = |features| Event::open(SIDE_BAND, &attr::side_band(features, self.scope(), 4096), watch, cpu);
             let negotiated = attr::negotiate(self.options.features, open, EventError::errno);
-            negotiated
-                .map(|(_, features, refused)| (features, refused))
-                .map_err(|error| self.explain(error, watch, false))
+            negotiated.map(|(_, features, _)| features).map_err(|error| self.explain(error, watch, false))
         })?;
         let wanted = plan.events.iter().fold(Features::all(), |wanted, event| wanted.and(event.spec.wants));
         let refused = |feature| {
-            let (missing, said) = match feature {
-                Feature::BuildId => (!side_features.has(feature), &side_said),
-                _ => (wanted.has(feature) && !features.has(feature), &said),
-            };
             let refused = said.iter().find(|refused| refused.feature == feature).copied();
             // What the options leave out was not asked for.
-            missing.then(|| refused.unwrap_or(Refused { feature, errno: None }))
+            (wanted.has(feature) && !features.has(feature)).then(|| refused.unwrap_or(Refused { feature, errno: None }))
         };
         let refused = Feature::ALL.into_iter().filter_map(refused).collect();
         Ok(Choice { plan, features, side_features, refused })

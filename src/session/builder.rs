@@ -14,7 +14,7 @@ use crate::config::{self, GroupOptions, Groups};
 use crate::resolve::topology::{self, PidNamespace};
 use crate::resolve::{Cgroups, Error, Roots, SymbolOptions};
 use crate::sample::Source;
-use crate::sampler::attr::{Feature, Features};
+use crate::sampler::attr::Features;
 use crate::sampler::{self, Hardware, Target};
 
 /// Bytes for queues, caches and the sketch where nobody says otherwise.
@@ -329,10 +329,6 @@ impl<'a> Builder<'a> {
         if self.record.is_some() && self.hardware.batched {
             return Err(CaptureError::BatchedRecording);
         }
-        // With build ids in them the records would not say which inode is mapped, which tells shared memory apart; a recording
-        // has them in a section of its own. And where we ask for them the kernel marks the mappings of other profilers as if
-        // they had one (seen on 6.18), upon which `perf record` aborts.
-        let features = self.features.less(Feature::BuildId);
         let cpus = if self.cpus.is_empty() { topology::online_cpus(&self.roots)? } else { self.cpus.clone() };
         let target = match std::mem::replace(&mut self.whose, Whose::Target(Target::System)) {
             Whose::Target(target) => target,
@@ -350,7 +346,7 @@ impl<'a> Builder<'a> {
                 cpus,
                 mmap_pages: self.mmap_pages,
                 workers: self.workers,
-                features,
+                features: self.features,
                 hardware: self.hardware.clone(),
                 proc: self.roots.proc.clone(),
                 sys: self.roots.sys.clone(),

@@ -94,8 +94,6 @@ impl Capture {
         let cgroups = Cgroups::new(&options.roots)?;
         let sampler = Sampler::open(&options.sampler)?;
         let mut notes = sampler.notes().to_vec();
-        // They were not asked for, which is no loss: see `Builder::capture`.
-        notes.retain(|note| !note.starts_with(Feature::BuildId.without()));
         if !matches!(options.sampler.target, Target::Tasks { .. }) {
             notes.extend(strangers(&options.roots.proc, options.sampler.source));
         }

@@ -197,8 +197,7 @@ fn guest() -> Host {
 fn old_kernel() -> Host {
     let mut host = Host::new("AMD EPYC 7402", "aperfmperf");
     host.proc("sys/kernel/osrelease", "5.4.0\n");
-    let features =
-        [Feature::FormatLost, Feature::BuildId, Feature::WeightStruct, Feature::DataPageSize, Feature::Cgroup];
+    let features = [Feature::FormatLost, Feature::WeightStruct, Feature::DataPageSize, Feature::Cgroup];
     host.refused = features.into_iter().map(|feature| Refused { feature, errno: Some(libc::EINVAL) }).collect();
     host.mmap_pages = 16;
     host.limits = (Limit { soft: 64, hard: 64 }, Limit { soft: 64 << 10, hard: 64 << 10 });

@@ -32,6 +32,7 @@ fn perf_records_beside_us() {
     if !installed(test) {
         return;
     }
+    let _turn = BUILD_IDS.lock().unwrap_or_else(PoisonError::into_inner);
     if !recorded() {
         return println!("SKIP: {test}: perf cannot record here, or another profiler is in its way");
     }

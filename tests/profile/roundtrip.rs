@@ -320,7 +320,8 @@ fn records_are_ours_where_another_profiler_looks_on() {
     let Some(child) = begin(test, &out) else { return };
     // The kernel asks the event first that was opened last.
     let faults = sampling(&EventSpec::minor_faults(), Features::all(), Scope::default(), 0);
-    let mappings = side_band(Features::all(), Scope::default(), 0);
+    let mut mappings = side_band(Features::all(), Scope::default(), 0);
+    mappings.set_build_id(1);
     let mut others = Vec::new();
     for cpu in topology::online_cpus(&Roots::default()).unwrap() {
         for attr in [&faults, &mappings] {
