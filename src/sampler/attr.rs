@@ -494,7 +494,7 @@ mod tests {
         assert_eq!(layout(&side).trailer_size(), 32, "samples and side-band are told apart by the same fields");
         assert_eq!(
             (side.mmap2(), side.mmap_data(), side.comm_exec(), side.task(), side.cgroup(), side.build_id()),
-            (1, 1, 1, 1, 1, 1)
+            (1, 1, 1, 1, 1, 0)
         );
     }
 
