@@ -32,23 +32,15 @@ pub(super) fn checks(roots: &Roots, kernel: &dyn Kernel, trials: &[Trial]) -> Ve
     ]
 }
 
-/// A field of `proc/self/status`.
-fn status(roots: &Roots, field: &str) -> Option<String> {
-    let text = fs::read(roots.proc.join("self/status")).ok()?;
-    let text = String::from_utf8_lossy(&text);
-    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
-    Some(line.trim().to_owned())
-}
-
 /// True where no capability is missing: what is refused all the same is refused for another reason.
 pub(super) fn all_are_held(roots: &Roots, kernel: &dyn Kernel) -> bool {
-    let held = status(roots, "CapEff").and_then(|hex| u64::from_str_radix(&hex, 16).ok()).unwrap_or(0);
+    let held = topology::capabilities(roots).unwrap_or(0);
     kernel.initial_user_namespace() != Some(false) && CAPABILITIES.iter().all(|(bit, ..)| held >> bit & 1 == 1)
 }
 
 fn capabilities(roots: &Roots, kernel: &dyn Kernel) -> Check {
     let name = "capabilities";
-    let Some(held) = status(roots, "CapEff").and_then(|hex| u64::from_str_radix(&hex, 16).ok()) else {
+    let Some(held) = topology::capabilities(roots) else {
         return Check::not_tested(Group::Rights, name, "proc/self/status has no CapEff").help("mount procfs");
     };
     let lacking: Vec<_> = CAPABILITIES.iter().filter(|(bit, ..)| held >> bit & 1 == 0).collect();
@@ -180,7 +172,7 @@ fn lockdown(roots: &Roots) -> Check {
 
 fn seccomp(roots: &Roots, trials: &[Trial]) -> Check {
     let name = "seccomp";
-    match status(roots, "Seccomp").as_deref() {
+    match topology::own_status(roots, "Seccomp").as_deref() {
         Some("0") => Check::works(Group::Rights, name, "no filter"),
         Some(_) if trials.iter().any(|trial| trial.host.is_ok()) => {
             Check::works(Group::Rights, name, "a filter is in force, and lets events be opened")

@@ -1,4 +1,4 @@
-//! CPUs and the pid namespace: what the host looks like from where we stand.
+//! CPUs, the pid namespace and capabilities: what the host looks like from where we stand.
 
 use std::fmt::Write;
 use std::fs;
@@ -91,6 +91,19 @@ fn cpu_list(path: &Path) -> Result<Vec<u32>, Error> {
         text: String::from_utf8_lossy(&text).trim().to_owned(),
         reason: "expected a list of CPUs such as 0-3,7",
     })
+}
+
+/// A field of our own `status` in procfs (proc(5)).
+pub(crate) fn own_status(roots: &Roots, field: &str) -> Option<String> {
+    let text = read(&roots.proc.join("self/status")).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
+    Some(line.trim().to_owned())
+}
+
+/// The capabilities that we hold, by their bits (linux/capability.h); `None` where procfs does not say.
+pub(crate) fn capabilities(roots: &Roots) -> Option<u64> {
+    number(own_status(roots, "CapEff")?.as_bytes(), 16)
 }
 
 /// The inode of the initial user namespace (`PROC_USER_INIT_INO`, include/linux/proc_ns.h).

@@ -1,6 +1,6 @@
 //! A capture of the kernel's events: from the start of the workers to the last sample in the sink.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -16,7 +16,7 @@ use super::reread::Reread;
 use super::{Outcome, Progress, SessionError, Sink, TICK};
 use crate::bpf::{self, Watch};
 use crate::profile::Recorder;
-use crate::resolve::{Cgroups, Maps, Modules, Roots, Threads};
+use crate::resolve::{topology, Cgroups, Maps, Modules, Roots, Threads};
 use crate::sample::Source;
 use crate::sampler::attr::Feature;
 use crate::sampler::loss::Loss;
@@ -45,14 +45,11 @@ pub(super) struct Options {
 const CAP_SYS_PTRACE: u64 = 1 << 19;
 
 /// What is not seen of other users' processes without the right to look into them.
-fn strangers(proc: &Path, source: Source) -> Option<String> {
-    let status = std::fs::read(proc.join("self/status")).ok()?;
-    let status = String::from_utf8_lossy(&status);
-    let held = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok())?;
-    if held & CAP_SYS_PTRACE != 0 {
+fn strangers(roots: &Roots, source: Source) -> Option<String> {
+    if topology::capabilities(roots)? & CAP_SYS_PTRACE != 0 {
         return None;
     }
-    let what = if proc.join("1").exists() {
+    let what = if roots.proc.join("1").exists() {
         "procfs does not show what other users' processes map"
     } else {
         // hidepid, or subset=pid.
@@ -95,7 +92,7 @@ impl Capture {
         let sampler = Sampler::open(&options.sampler)?;
         let mut notes = sampler.notes().to_vec();
         if !matches!(options.sampler.target, Target::Tasks { .. }) {
-            notes.extend(strangers(&options.roots.proc, options.sampler.source));
+            notes.extend(strangers(&options.roots, options.sampler.source));
         }
         // Before the first sample, so that each has its thread's hint.
         let mut hints = options.hints.is_some().then(Hints::default);
@@ -311,7 +308,7 @@ mod tests {
         let with = |capabilities: &str| {
             std::fs::create_dir_all(dir.path().join("self")).unwrap();
             std::fs::write(dir.path().join("self/status"), format!("Name:\tx\nCapEff:\t{capabilities}\n")).unwrap();
-            strangers(dir.path(), Source::Timer)
+            strangers(&Roots { proc: dir.path().to_owned(), ..Roots::default() }, Source::Timer)
         };
         let said = with("0000004000000000").unwrap();
         assert!(
