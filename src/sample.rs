@@ -288,6 +288,48 @@ impl DataSource {
     }
 }
 
+/// What an access cost, as far as the source says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Cost {
+    /// The source does not say.
+    #[default]
+    Unknown,
+    /// The core's own caches had the line.
+    Hit,
+    /// They had not: it came from a shared cache, another core's cache, or memory.
+    Miss {
+        /// Cycles that it took, measured, or typical ones where the source has no latency.
+        cycles: u32,
+    },
+}
+
+impl DataSource {
+    /// Where the data came from, with a typical latency in cycles of current servers; the fields and their values are those of
+    /// `union perf_mem_data_src` in linux/perf_event.h.
+    #[must_use]
+    pub fn cost(self) -> Cost {
+        let field = |shift: u32, bits: u32| (self.0 >> shift) & ((1 << bits) - 1);
+        let (level, number) = (field(5, 14), field(33, 4));
+        let remote = field(37, 1) == 1 || level & 0xf00 != 0;
+        // PERF_MEM_SNOOPX_PEER: from another core's cache.
+        let peer = self.is_hitm() || field(38, 2) & 0x2 != 0;
+        // Memory, or a miss of the last level.
+        let memory = level & 0x380 != 0 || level & 0x44 == 0x44 || matches!(number, 0x9 | 0xd | 0xe);
+        let shared_cache = level & 0xc40 != 0 || matches!(number, 0x3 | 0x4 | 0x6);
+        // PERF_MEM_LVL_HIT beside L1, the line fill buffer or L2.
+        let own = level & 0x38 != 0 && level & 0x2 != 0 || matches!(number, 0x1 | 0x2 | 0x5 | 0xc);
+        match (remote, peer, memory, shared_cache) {
+            (true, _, true, _) => Cost::Miss { cycles: 350 },
+            (true, ..) => Cost::Miss { cycles: 250 },
+            (_, true, ..) => Cost::Miss { cycles: 100 },
+            (_, _, true, _) => Cost::Miss { cycles: 200 },
+            (_, _, _, true) => Cost::Miss { cycles: 50 },
+            _ if own => Cost::Hit,
+            _ => Cost::Unknown,
+        }
+    }
+}
+
 /// The one identity of a byte of memory, whatever source saw it and wherever it is mapped.
 ///
 /// A shared mapping is known by what it maps; a private one by its address space, so that copy-on-write pages of forks,
@@ -394,6 +436,19 @@ pub struct Sample {
     pub code: Option<CodeAddr>,
     /// The thread's hint when the sample was taken; `None` where it had none, or hints are not followed. 0 is a hint.
     pub hint: Option<u64>,
+}
+
+impl Sample {
+    /// What the access cost: what `data_src` says, with the measured latency where there is one.
+    #[must_use]
+    pub fn cost(&self) -> Cost {
+        /// Cycles beyond which a latency says more of an interrupt or a page fault than of a cache.
+        const LIMIT: u32 = 2000;
+        match self.data_src.cost() {
+            Cost::Miss { .. } if self.latency > 0 => Cost::Miss { cycles: self.latency.min(LIMIT) },
+            cost => cost,
+        }
+    }
 }
 
 impl Default for Sample {

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::sharing::{mix, EVENT};
+use super::sketch::mix;
 use crate::sample::CodeAddr;
 
 /// Instructions that are kept for a line.
@@ -38,31 +38,31 @@ impl Codes {
         ((u128::from(mix(line)) * self.slots.len() as u128) >> 64) as usize
     }
 
-    pub(super) fn add(&mut self, line: u64, code: CodeAddr, weight: u32) {
+    pub(super) fn add(&mut self, line: u64, code: CodeAddr) {
         let at = self.at(line);
         let Some(slot) = self.slots.get_mut(at) else { return };
         if slot.line != line {
-            if slot.weight > weight {
-                slot.weight -= weight;
+            if slot.weight > 1 {
+                slot.weight -= 1;
                 return;
             }
             *slot = Slot { line, ..Slot::default() };
         }
-        slot.weight = slot.weight.saturating_add(weight);
+        slot.weight = slot.weight.saturating_add(1);
         let is_it =
             |entry: &&mut (u64, Option<NonZeroU32>, u32)| (entry.0, entry.1) == (code.offset, Some(code.module));
         if let Some(entry) = slot.codes.iter_mut().find(is_it) {
-            entry.2 = entry.2.saturating_add(weight);
+            entry.2 = entry.2.saturating_add(1);
         } else if let Some(entry) = slot.codes.iter_mut().min_by_key(|entry| entry.2) {
-            if entry.2 > weight {
-                entry.2 -= weight;
+            if entry.2 > 1 {
+                entry.2 -= 1;
             } else {
-                *entry = (code.offset, Some(code.module), weight);
+                *entry = (code.offset, Some(code.module), 1);
             }
         }
     }
 
-    /// The instructions of a line with their events, the hottest first. A count is short by what others took from it.
+    /// The instructions of a line with their accesses, the hottest first. A count is short by what others took from it.
     pub(super) fn of(&self, line: u64) -> Vec<(CodeAddr, f64)> {
         let Some(slot) = self.slots.get(self.at(line)).filter(|slot| slot.line == line) else { return Vec::new() };
         let mut codes: Vec<_> = slot
@@ -71,7 +71,7 @@ impl Codes {
             .filter_map(|&(offset, module, weight)| Some((CodeAddr { module: module?, offset }, weight)))
             .collect();
         codes.sort_unstable_by_key(|&(code, weight)| (std::cmp::Reverse(weight), code));
-        codes.into_iter().map(|(code, weight)| (code, f64::from(weight) / f64::from(EVENT))).collect()
+        codes.into_iter().map(|(code, weight)| (code, f64::from(weight))).collect()
     }
 }
 
@@ -89,10 +89,10 @@ mod tests {
         let hot = 7;
         for n in 0..20_000u64 {
             // Lines that come once push at every place.
-            codes.add(1000 + n, code(n), EVENT);
-            codes.add(hot, code(n % 3), EVENT);
+            codes.add(1000 + n, code(n));
+            codes.add(hot, code(n % 3));
             if n % 10 == 0 {
-                codes.add(hot, code(100 + n), EVENT);
+                codes.add(hot, code(100 + n));
             }
         }
         let kept = codes.of(hot);
@@ -104,13 +104,14 @@ mod tests {
     }
 
     #[test]
-    fn events_are_exact_where_few_instructions_touch_a_line() {
+    fn counts_are_exact_where_few_instructions_touch_a_line() {
         let mut codes = Codes::new(1 << 12);
         for _ in 0..10 {
-            codes.add(7, code(1), EVENT / 4);
-            codes.add(7, code(2), EVENT);
+            codes.add(7, code(1));
+            codes.add(7, code(2));
+            codes.add(7, code(2));
         }
-        assert_eq!(codes.of(7), [(code(2), 10.0), (code(1), 2.5)]);
+        assert_eq!(codes.of(7), [(code(2), 20.0), (code(1), 10.0)]);
         assert_eq!(codes.of(8), []);
     }
 
@@ -119,7 +120,7 @@ mod tests {
         let mut codes = Codes::new(0);
         let other = (2..1000).find(|&line| codes.at(line) == codes.at(1)).unwrap();
         let mut times = |line: u64, offset: u64, count: usize| {
-            (0..count).for_each(|_| codes.add(line, code(offset), EVENT));
+            (0..count).for_each(|_| codes.add(line, code(offset)));
             [1, other].map(|line| codes.of(line).iter().map(|it| (it.0.offset, it.1)).collect::<Vec<_>>())
         };
         // Equal ones come in order.

@@ -1,264 +1,488 @@
-//! The communities: threads joined from the strongest pair on, while the evidence of all their members says so.
+//! Communities: threads whose possible misses fall on the same regions, joined while the evidence of all of them says so.
 
-use super::graph::{Graph, Seen};
-use super::settle::{footprints, settle, Footprint};
+use super::linkage::{link, Affinity};
+use super::misses::{Misses, Use, L1_LINES};
+use super::regions::regions;
 
-/// The part of all threads from which a community is nearly everybody.
-const MOST: f32 = 0.6;
+/// Lines of a last-level cache (32 MiB). Of a region that is larger only so much can be found there by the next thread.
+const LLC_LINES: f64 = 524_288.0;
 
-/// What it takes to join; the defaults were chosen on `tests/cluster_truth.rs`.
+/// Transfers to a thread for one to the others that it fights with, at the most.
+const BACK_AND_FORTH: f64 = 3.0;
+
+/// What it takes to be a community; see the documentation of [`super`] for what each means.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
-    /// Meetings between two communities that may still be chance.
-    pub meetings: f32,
-    /// Meetings per event that may still be noise.
-    pub noise: f32,
-    /// Meetings of two threads, relative to the most that each has with any, that are no reason to compare them.
-    pub chance: f32,
-    /// How strongly two communities must meet, relative to how strongly each meets within.
-    pub cohesion: f32,
-    /// The part of a community's accesses that must go to what it shares, where it stands out from the others.
-    pub share: f32,
-    /// The same where it hardly stands out.
-    pub minor_share: f32,
-    /// The same where nobody else is there to stand out from, hubs included.
-    pub world_share: f32,
-    /// How much more strongly a community meets within than with the others, if it is more than a piece of all.
-    pub contrast: f32,
-    /// Lines in use from which what everybody shares is data and no lock words.
-    pub world_lines: u32,
+    /// Standard deviations by which a community must be worth it (one-sided 1 %).
+    pub sure: f64,
+    /// The part of their possible misses that threads must have in common.
+    pub worth: f64,
+    /// The same for what all threads of a process use, where nobody is there to compare with.
+    pub worth_of_all: f64,
+    /// Lines that must make up [`Rules::worth_of_all`]: fewer are counters and locks.
+    pub lines_of_all: f64,
+    /// The part of their possible misses that must be transfers of few lines that all write.
+    pub contention: f64,
+    /// Two communities join if they have this part of what each has within in common.
+    pub cohesion: f64,
+    /// A region is a hub unless this part of the threads that could use it surely do not.
+    pub others: f64,
+    /// Standard deviations of a count for "surely".
+    pub surely: f64,
+    /// Standard deviations above zero of what two have in common.
+    pub join: f64,
 }
 
 impl Default for Rules {
     fn default() -> Self {
         Self {
-            meetings: 3.0,
-            noise: 0.0025,
-            chance: 0.05,
+            sure: 2.33,
+            worth: 0.02,
+            worth_of_all: 0.07,
+            lines_of_all: 48.0,
+            contention: 1.0 / 3.0,
             cohesion: 0.5,
-            share: 0.04,
-            minor_share: 0.1,
-            world_share: 0.12,
-            contrast: 2.0,
-            world_lines: 16,
+            others: 0.25,
+            surely: 1.3,
+            join: 1.64,
         }
     }
 }
 
-/// One community while it grows.
-#[derive(Debug, Clone, Default)]
-struct Cluster {
-    members: Vec<u32>,
-    events: f32,
-    /// Sums over the pairs within.
-    strength: f32,
-    meetings: f32,
+/// What a thread does to a region.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Sharer {
+    /// The thread by its rank in the cell; in [`super::Clusters`] its number.
+    pub thread: u32,
+    /// Its possible misses there, by their cost.
+    pub misses: f64,
+    /// How many of them are transfers.
+    pub transfers: f64,
+    /// What of the misses was counted, where the sketch was thinned.
+    pub counted: f64,
 }
 
-impl Cluster {
-    fn pairs(&self) -> f32 {
-        let count = self.members.len() as f32;
-        count * (count - 1.0) / 2.0
-    }
-
-    /// The mean strength within, at the lower end of what the number of meetings allows.
-    fn cohesion(&self) -> f32 {
-        if self.members.len() < 2 {
-            return 0.0;
-        }
-        let sure = 1.0 - 1.0 / self.meetings.max(4.0).sqrt();
-        self.strength / self.pairs() * sure
-    }
+/// A data structure that several threads use.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Region {
+    pub object: u64,
+    /// True for private memory, which one process alone can use.
+    pub is_private: bool,
+    /// Its first line in the object, and its last.
+    pub first: u64,
+    pub last: u64,
+    /// An estimate of the lines in use.
+    pub lines: f64,
+    /// The part of it that is worth keeping in a last-level cache: what fits, and nothing where each core keeps all of it anyway.
+    pub fits: f64,
+    /// Nearly all threads that could use it do.
+    pub is_hub: bool,
+    pub sharers: Vec<Sharer>,
 }
 
-/// Ranks of the members of each community of two or more, the largest first.
-pub(crate) fn communities(graph: &mut Graph, seen: &[Seen], rules: &Rules) -> Vec<(Vec<u32>, Footprint)> {
-    let found = agglomerate(graph, rules);
-    let found = settle(graph, seen, rules, found);
-    let mut found = weigh(graph, seen, rules, found);
-    for members in &mut found {
-        members.sort_unstable();
-    }
-    found.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
-    let prints = footprints(graph, seen, &found);
-    found.into_iter().zip(prints).collect()
+/// What threads do in all, by their rank in the cell.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Demand {
+    /// Possible misses by their cost.
+    pub misses: f64,
+    /// How many they are.
+    pub count: f64,
+    /// How many of them were counted, where the sketch was thinned.
+    pub counted: f64,
 }
 
-/// Threads between which there is a way of pairs that meet at all; joining looks at each such part by itself.
-fn parts(graph: &Graph, rules: &Rules) -> Vec<Vec<usize>> {
-    let len = graph.events.len();
-    let mut most = vec![0.0f32; len];
-    for a in 0..len {
-        for b in a + 1..len {
-            let meetings = graph.meetings.get(a, b);
-            most[a] = most[a].max(meetings);
-            most[b] = most[b].max(meetings);
-        }
-    }
-    let mut left: Vec<usize> = (0..len).collect();
-    let mut parts = Vec::new();
-    while let Some(first) = left.pop() {
-        let mut part = vec![first];
-        let mut next = 0;
-        while let Some(&a) = part.get(next) {
-            next += 1;
-            left.retain(|&b| {
-                let enough = (rules.meetings / 2.0).max(rules.chance * most[a].min(most[b]));
-                let meet = graph.meetings.get(a, b) >= enough;
-                if meet {
-                    part.push(b);
-                }
-                !meet
-            });
-        }
-        if part.len() > 1 {
-            part.sort_unstable();
-            parts.push(part);
-        }
-    }
-    parts
+/// A community before it is described.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Found {
+    /// Ranks in ascending order.
+    pub members: Vec<u32>,
+    /// The part of their possible misses that they have in common.
+    pub common: f64,
+    /// How many standard deviations that is above what it must be.
+    pub deviations: f64,
+    /// The same part for a member and the other threads of the component.
+    pub outside: f64,
+    /// All of a process or a component use it, and nobody is there to compare with.
+    pub is_all: bool,
+    /// And what they have in common is that they fight for lines which they write.
+    pub is_contended: bool,
+    /// See [`super::Community::stability`].
+    pub stability: Option<f64>,
 }
 
-fn agglomerate(graph: &mut Graph, rules: &Rules) -> Vec<Vec<u32>> {
-    let mut clusters: Vec<Cluster> = graph
-        .events
+/// The regions of one cell and its communities; `threads` are its threads by rank.
+pub(crate) fn solve(
+    misses: &Misses,
+    threads: &[u32],
+    owner: impl Fn(u32) -> u32,
+    rules: &Rules,
+) -> (Vec<Region>, Vec<Found>) {
+    let demand: Vec<Demand> = threads
         .iter()
-        .zip(0..)
-        .map(|(&events, rank)| Cluster { members: vec![rank], events, ..Cluster::default() })
+        .map(|&thread| Demand {
+            misses: misses.demand[thread as usize].max(f64::MIN_POSITIVE),
+            count: misses.count[thread as usize].max(f64::MIN_POSITIVE),
+            counted: misses.counted[thread as usize].max(f64::MIN_POSITIVE),
+        })
         .collect();
-    for part in parts(graph, rules) {
-        join(graph, rules, &mut clusters, part);
+    let scopes = Scopes::new(misses, threads);
+    let mut rank_of = vec![u32::MAX; misses.demand.len()];
+    for (&thread, rank) in threads.iter().zip(0..) {
+        rank_of[thread as usize] = rank;
     }
-    clusters.into_iter().map(|cluster| cluster.members).filter(|members| members.len() > 1).collect()
+    let mut uses: Vec<Use> = misses
+        .uses
+        .iter()
+        .map(|it| Use { thread: rank_of[it.thread as usize], ..*it })
+        .filter(|it| it.thread != u32::MAX)
+        .collect();
+    uses.sort_unstable_by_key(|it| (it.object, it.line, it.thread));
+    let owners: Vec<u32> = threads.iter().map(|&thread| owner(thread)).collect();
+    let mut found_regions = Vec::new();
+    for uses in uses.chunk_by(|a, b| a.object == b.object) {
+        let first = owners[uses[0].thread as usize];
+        if uses.iter().all(|it| owners[it.thread as usize] == first) {
+            continue;
+        }
+        let users = scopes.users_of(uses[0].object, uses[0].thread);
+        for range in regions(uses, users.len(), misses.is_thinned) {
+            if let Some(mut region) = Region::new(&uses[range], &owners, scopes.is_private(uses[0].object)) {
+                region.is_hub = is_hub(&region, users, &demand, rules);
+                found_regions.push(region);
+            }
+        }
+    }
+    fit(&mut found_regions, threads.len());
+    let mut found = Vec::new();
+    for component in &scopes.components {
+        found.append(&mut in_component(component, &scopes, &found_regions, &demand, rules));
+    }
+    (found_regions, found)
 }
 
-/// Joins the two clusters that meet most strongly, again and again, as long as any two should be one.
-fn join(graph: &mut Graph, rules: &Rules, clusters: &mut [Cluster], mut active: Vec<usize>) {
-    let mut best: Vec<Option<(f32, usize)>> = vec![None; clusters.len()];
-    for &a in &active {
-        best[a] = nearest(graph, rules, clusters, &active, a);
+/// Which threads could use which memory.
+struct Scopes {
+    /// For each object that more than one thread touches, sorted: whether it is private, and its threads.
+    objects: Vec<(u64, bool, Vec<u32>)>,
+    /// Threads that are connected by objects that they touch. No other thread has a say in what these share.
+    components: Vec<Vec<u32>>,
+    component_of: Vec<usize>,
+}
+
+impl Scopes {
+    fn new(misses: &Misses, threads: &[u32]) -> Self {
+        let mut touched: Vec<(u64, bool, u32)> = Vec::new();
+        for (&thread, rank) in threads.iter().zip(0..) {
+            let objects = misses.objects.get(thread as usize).map(Vec::as_slice).unwrap_or_default();
+            touched.extend(objects.iter().map(|&(object, _, is_private)| (object, is_private, rank)));
+        }
+        touched.sort_unstable();
+        let mut parent: Vec<u32> = (0..threads.len() as u32).collect();
+        let mut objects = Vec::new();
+        for object in touched.chunk_by(|a, b| a.0 == b.0).filter(|object| object.len() > 1) {
+            for pair in object.windows(2) {
+                let (a, b) = (root(&mut parent, pair[0].2), root(&mut parent, pair[1].2));
+                parent[a.max(b) as usize] = a.min(b);
+            }
+            objects.push((object[0].0, object[0].1, object.iter().map(|it| it.2).collect()));
+        }
+        let mut component_of = vec![usize::MAX; threads.len()];
+        let mut components: Vec<Vec<u32>> = Vec::new();
+        for rank in 0..threads.len() as u32 {
+            let root = root(&mut parent, rank) as usize;
+            if component_of[root] == usize::MAX {
+                component_of[root] = components.len();
+                components.push(Vec::new());
+            }
+            component_of[rank as usize] = component_of[root];
+            components[component_of[root]].push(rank);
+        }
+        Self { objects, components, component_of }
     }
-    loop {
-        let top = active
+
+    fn object(&self, object: u64) -> Option<&(u64, bool, Vec<u32>)> {
+        self.objects.get(self.objects.binary_search_by_key(&object, |it| it.0).ok()?)
+    }
+
+    fn is_private(&self, object: u64) -> bool {
+        self.object(object).is_some_and(|it| it.1)
+    }
+
+    /// The threads that could use an object that `user` uses: those of the process, or of all that it is connected with.
+    fn users_of(&self, object: u64, user: u32) -> &[u32] {
+        match self.object(object) {
+            Some((_, true, threads)) => threads,
+            _ => &self.components[self.component_of[user as usize]],
+        }
+    }
+
+    /// The processes of a component that have more than one thread.
+    fn processes<'a>(&'a self, component: &'a [u32]) -> impl Iterator<Item = &'a [u32]> {
+        let of = component.first().map(|&rank| self.component_of[rank as usize]);
+        self.objects
             .iter()
-            .filter_map(|&a| best[a].map(|(strength, b)| (strength, a.min(b), a.max(b))))
-            .max_by(|x, y| x.0.total_cmp(&y.0).then_with(|| (y.1, y.2).cmp(&(x.1, x.2))));
-        let Some((_, a, b)) = top else { break };
-        let (strength, meetings) = (graph.strength.get(a, b), graph.meetings.get(a, b));
-        let gone = std::mem::take(&mut clusters[b]);
-        let grown = &mut clusters[a];
-        grown.members.extend(gone.members);
-        grown.events += gone.events;
-        grown.strength += gone.strength + strength;
-        grown.meetings += gone.meetings + meetings;
-        active.retain(|&other| other != b);
-        best[b] = None;
-        for &other in active.iter().filter(|&&other| other != a) {
-            let (strength, meetings) = (graph.strength.get(other, b), graph.meetings.get(other, b));
-            graph.strength.add(a, other, strength);
-            graph.meetings.add(a, other, meetings);
-        }
-        best[a] = nearest(graph, rules, clusters, &active, a);
-        for &other in active.iter().filter(|&&other| other != a) {
-            match best[other] {
-                Some((_, to)) if to == a || to == b => best[other] = nearest(graph, rules, clusters, &active, other),
-                known => {
-                    let met = meet(graph, rules, clusters, a, other);
-                    if met > known.map_or(0.0, |(strength, _)| strength) {
-                        best[other] = Some((met, a));
-                    }
+            .filter(move |it| it.1 && it.2.first().map(|&rank| self.component_of[rank as usize]) == of)
+            .map(|it| &it.2[..])
+    }
+}
+
+fn root(parent: &mut [u32], mut at: u32) -> u32 {
+    while parent[at as usize] != at {
+        parent[at as usize] = parent[parent[at as usize] as usize];
+        at = parent[at as usize];
+    }
+    at
+}
+
+impl Region {
+    /// `None` where one thread alone uses it.
+    fn new(uses: &[Use], owners: &[u32], is_private: bool) -> Option<Self> {
+        let (first, last) = (uses.first()?, uses.last()?);
+        let mut by_thread: Vec<&Use> = uses.iter().collect();
+        by_thread.sort_by_key(|it| it.thread);
+        let sharers: Vec<Sharer> = by_thread
+            .chunk_by(|a, b| a.thread == b.thread)
+            .map(|uses| {
+                let sum = |of: fn(&Use) -> f32| uses.iter().map(|it| f64::from(of(it))).sum::<f64>();
+                Sharer {
+                    thread: uses[0].thread,
+                    misses: sum(|it| it.misses * it.stands_for),
+                    transfers: sum(|it| it.transfers * it.stands_for),
+                    counted: sum(|it| it.count),
                 }
-            }
+            })
+            .collect();
+        let owner = owners[sharers[0].thread as usize];
+        if sharers.iter().all(|it| owners[it.thread as usize] == owner) {
+            return None;
         }
+        let touches = uses.len() as f64;
+        // The ends of a range are a little beyond the first and the last of few touches.
+        let span = (last.line - first.line + 1) as f64 * (touches + 1.0) / (touches - 1.0).max(1.0);
+        // Chao's estimate of how many there are from those seen once and twice.
+        let (mut seen, mut once, mut twice, mut all) = (0.0, 0.0, 0.0, 0);
+        let mut stands_for = 0.0;
+        for line in uses.chunk_by(|a, b| a.line == b.line) {
+            let accesses: u64 = line.iter().map(|it| u64::from(it.accesses)).sum();
+            all += accesses;
+            seen += 1.0;
+            once += f64::from(u8::from(accesses == 1));
+            twice += f64::from(u8::from(accesses == 2));
+            stands_for += f64::from(line[0].stands_for);
+        }
+        let unseen = once * (once - 1.0).max(0.0) / (2.0 * (twice + 1.0));
+        let lines = (stands_for * (1.0 + unseen / seen)).min(span.max(seen));
+        // Data that nobody writes, that the threads come back to and that fits into a core's own cache is fetched once by each.
+        let is_written = uses.iter().any(|it| it.writes > 0 || it.transfers > 0.0 || it.hitm > 0);
+        let is_kept = !is_written && lines <= L1_LINES && all as f64 >= 2.0 * touches;
+        Some(Self {
+            object: first.object,
+            is_private,
+            first: first.line,
+            last: last.line,
+            lines,
+            fits: if is_kept { 0.0 } else { 1.0 },
+            is_hub: false,
+            sharers,
+        })
+    }
+
+    /// The part of a sharer's possible misses that falls on what of the region fits into a cache.
+    pub(crate) fn part(&self, sharer: &Sharer, demand: &[Demand]) -> f64 {
+        self.fits * sharer.misses / demand[sharer.thread as usize].misses
     }
 }
 
-/// The cluster that `a` would join, and how strongly they meet.
-fn nearest(graph: &Graph, rules: &Rules, clusters: &[Cluster], active: &[usize], a: usize) -> Option<(f32, usize)> {
-    let mut best: Option<(f32, usize)> = None;
-    for &b in active.iter().filter(|&&b| b != a) {
-        let met = meet(graph, rules, clusters, a, b);
-        if met > best.map_or(0.0, |(strength, _)| strength) {
-            best = Some((met, b));
+/// Finds what of each region fits into a last-level cache, where a thread uses more than that: a cache keeps what is used most
+/// densely, so what is used half as densely as a region, or less, takes no room from it.
+fn fit(regions: &mut [Region], threads: usize) {
+    let span = |region: &Region| (region.last - region.first + 1) as f64;
+    let mut used: Vec<Vec<(f64, usize)>> = vec![Vec::new(); threads];
+    for (at, region) in regions.iter().enumerate() {
+        let density = region.sharers.iter().map(|it| it.misses).sum::<f64>() / span(region);
+        for it in &region.sharers {
+            used[it.thread as usize].push((density, at));
         }
     }
-    best
-}
-
-/// How strongly two clusters meet; 0 where they should stay apart.
-fn meet(graph: &Graph, rules: &Rules, clusters: &[Cluster], a: usize, b: usize) -> f32 {
-    let meetings = graph.meetings.get(a, b);
-    if meetings < rules.meetings {
-        return 0.0;
-    }
-    let (first, second) = (&clusters[a], &clusters[b]);
-    let (count_a, count_b) = (first.members.len() as f32, second.members.len() as f32);
-    let pairs = count_a * count_b;
-    let events = (first.events / count_a).min(second.events / count_b);
-    if meetings * graph.thinned < rules.noise * events * pairs {
-        return 0.0;
-    }
-    let strength = graph.strength.get(a, b) / pairs;
-    let (within_a, within_b) = (first.cohesion(), second.cohesion());
-    let within = match (first.members.len(), second.members.len()) {
-        (1, _) => within_b,
-        (_, 1) => within_a,
-        _ => (within_a * within_b).sqrt(),
-    };
-    if strength * (1.0 + 1.0 / meetings.sqrt()) < rules.cohesion * within {
-        return 0.0;
-    }
-    strength * (1.0 - 1.0 / meetings.sqrt())
-}
-
-/// Lets stand what stands out, and decides on what is left as a whole.
-///
-/// Where one community is nearly everybody, its memory looks like memory that everybody touches, and where there is only
-/// one there is nothing to compare it with. So pieces that hardly meet more within than with the others are put together
-/// with the threads that have nothing else, and are a community if a good part of what they do goes to what they share.
-fn weigh(graph: &Graph, seen: &[Seen], rules: &Rules, found: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
-    let prints = footprints(graph, seen, &found);
-    let len = graph.events.len();
-    let mut standing = Vec::new();
-    // What the accesses of a thread's piece say for it beside its accesses to hubs; `None` where it is settled.
-    let mut open: Vec<Option<f32>> = vec![Some(0.0); len];
-    let mut lines = graph.hub_lines;
-    for (members, print) in found.into_iter().zip(&prints) {
-        let sure = 1.0 - 1.0 / print.meetings.max(1.0).sqrt();
-        let times = if print.outside > 0.0 { print.within * sure / print.outside } else { f32::INFINITY };
-        let most = members.len() as f32 > MOST * len as f32;
-        let need = if times >= 1.5 * rules.contrast && !most { rules.share } else { rules.minor_share };
-        let hub = members.iter().map(|&rank| graph.hub_share[rank as usize]).sum::<f32>() / members.len() as f32;
-        // The pages that a few threads of one large community happen to have missed are no hubs, and tell nothing.
-        let remnant =
-            print.share < rules.minor_share && hub > 2.0 * print.share && hub + print.share >= rules.world_share;
-        if members.len() < len && times >= rules.contrast && !remnant {
-            if print.share >= need {
-                for &rank in &members {
-                    open[rank as usize] = None;
-                }
-                standing.push(members);
+    // Per region: misses that fit, and all.
+    let mut fits = vec![(0.0, 0.0); regions.len()];
+    for (thread, used) in (0..).zip(&mut used) {
+        used.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let (mut taken, mut next) = (0.0, 0);
+        for at in 0..used.len() {
+            let (density, region) = used[at];
+            while let Some(&(_, other)) = used.get(next).filter(|it| it.0 > density / 2.0) {
+                taken += span(&regions[other]);
+                next += 1;
             }
-        } else {
-            lines = lines.saturating_add(print.lines);
-            for &rank in &members {
-                open[rank as usize] = Some(print.share);
-            }
+            let sharer = regions[region].sharers.binary_search_by_key(&thread, |it| it.thread);
+            let misses = sharer.map_or(0.0, |at| regions[region].sharers[at].misses);
+            fits[region].0 += misses * (LLC_LINES / taken).min(1.0);
+            fits[region].1 += misses;
         }
     }
-    if lines < rules.world_lines {
-        return standing;
+    for (region, (fits, all)) in regions.iter_mut().zip(fits) {
+        region.fits *= if all > 0.0 { fits / all } else { 1.0 };
     }
-    let world: Vec<(u32, f32, f32)> = (0u32..)
-        .zip(open.iter().zip(&graph.hub_share))
-        .filter_map(|(rank, (&piece, &hub))| piece.map(|piece| (rank, piece, hub)))
+}
+
+/// True where few of those that could use the region surely do not: so few accesses by a thread that used it as the others do
+/// would be a rare chance.
+fn is_hub(region: &Region, users: &[u32], demand: &[Demand], rules: &Rules) -> bool {
+    let sum = |of: &dyn Fn(&Sharer) -> f64| region.sharers.iter().map(of).sum::<f64>();
+    let rate = sum(&|it| it.counted) / sum(&|it| demand[it.thread as usize].counted);
+    let z = rules.surely;
+    let upper = |count: f64| count + z * (count + z * z / 4.0).sqrt() + z * z / 2.0;
+    let few = |rank: u32, count: f64| upper(count) < demand[rank as usize].counted * rate / 2.0;
+    let none = users.iter().filter(|&&rank| few(rank, 0.0)).count();
+    let touching = region.sharers.iter().filter(|it| few(it.thread, 0.0)).count();
+    let hardly = region.sharers.iter().filter(|it| few(it.thread, it.counted)).count();
+    ((none - touching.min(none) + hardly) as f64) < rules.others * users.len() as f64
+}
+
+/// The communities of threads that are connected.
+fn in_component(
+    component: &[u32],
+    scopes: &Scopes,
+    regions: &[Region],
+    demand: &[Demand],
+    rules: &Rules,
+) -> Vec<Found> {
+    if component.len() < 2 {
+        return Vec::new();
+    }
+    let of = scopes.component_of[component[0] as usize];
+    let own: Vec<&Region> =
+        regions.iter().filter(|it| scopes.component_of[it.sharers[0].thread as usize] == of).collect();
+    let mut local = vec![u32::MAX; demand.len()];
+    for (&rank, at) in component.iter().zip(0..) {
+        local[rank as usize] = at;
+    }
+    let affinity = Affinity::new(component.len(), own.iter().filter(|it| !it.is_hub).copied(), &local, demand);
+    let demands: Vec<Demand> = component.iter().map(|&rank| demand[rank as usize]).collect();
+    let mut found: Vec<Found> = link(&affinity, &demands, rules)
+        .into_iter()
+        .filter_map(|members| {
+            let found = affinity.found(&members, &demands, rules)?;
+            (found.deviations >= 0.0)
+                .then(|| Found { members: found.members.iter().map(|&at| component[at as usize]).collect(), ..found })
+        })
         .collect();
-    let sure: Vec<_> = world.iter().filter(|(_, piece, hub)| piece + hub >= rules.world_share).collect();
-    let mean = sure.iter().map(|(_, piece, hub)| piece + hub).sum::<f32>() / sure.len().max(1) as f32;
-    let members: Vec<u32> =
-        world.iter().filter(|(_, piece, hub)| piece + hub >= mean / 2.0).map(|&(rank, ..)| rank).collect();
-    if sure.len() >= 2 && sure.len() * 2 > members.len() {
-        standing.push(members);
+    // What is left may be one community that is everybody, whose memory looks like what everybody touches.
+    let mut is_open = vec![false; demand.len()];
+    for &rank in component {
+        is_open[rank as usize] = true;
     }
-    standing
+    for &rank in found.iter().flat_map(|it| &it.members) {
+        is_open[rank as usize] = false;
+    }
+    // Threads that each fight with one in their midst (workers that wait for a dispatcher) have little in common in pairs.
+    for process in scopes.processes(component) {
+        let Some(all) = whole(process, true, &own, demand, rules).filter(|all| all.is_contended) else { continue };
+        if captured(&found, &own, process) < rules.cohesion {
+            found.retain(|it| it.members.iter().all(|rank| process.binary_search(rank).is_err()));
+            process.iter().for_each(|&rank| is_open[rank as usize] = true);
+            all.members.iter().for_each(|&rank| is_open[rank as usize] = false);
+            found.push(all);
+        }
+    }
+    let all_of = |scope: &[u32]| {
+        let open: Vec<u32> = scope.iter().copied().filter(|&rank| is_open[rank as usize]).collect();
+        whole(&open, open.len() == scope.len(), &own, demand, rules)
+    };
+    let processes: Vec<Found> = scopes.processes(component).filter_map(all_of).collect();
+    // A process by itself, unless it has about as much in common with the other processes.
+    let most = processes.iter().map(|it| it.common).fold(0.0, f64::max);
+    let together = all_of(component).filter(|it| it.common >= rules.cohesion * most);
+    match together {
+        Some(together) => found.push(together),
+        None => found.extend(processes),
+    }
+    found
+}
+
+/// The part of the misses in regions that are no hubs which the communities avoid, of all that these threads could avoid.
+fn captured(found: &[Found], regions: &[&Region], threads: &[u32]) -> f64 {
+    let (mut kept, mut all) = (0.0, 0.0);
+    for region in regions.iter().filter(|it| !it.is_hub) {
+        let avoided = |of: &dyn Fn(u32) -> bool| {
+            let misses = region.sharers.iter().filter(|it| of(it.thread)).map(|it| it.misses);
+            let (sum, most) = misses.fold((0.0, 0.0f64), |(sum, most), it| (sum + it, most.max(it)));
+            region.fits * (sum - most)
+        };
+        all += avoided(&|rank| threads.binary_search(&rank).is_ok());
+        kept += found.iter().map(|it| avoided(&|rank| it.members.binary_search(&rank).is_ok())).sum::<f64>();
+    }
+    if all > 0.0 {
+        kept / all
+    } else {
+        1.0
+    }
+}
+
+/// One community of what is left of a scope, where these threads have so much in common that it is worth it although nobody is
+/// there to compare with: either data, of which no line counts for more than its part, or, where no finer community was found
+/// (`is_whole`), lines that they all write.
+fn whole(open: &[u32], is_whole: bool, regions: &[&Region], demand: &[Demand], rules: &Rules) -> Option<Found> {
+    if open.len() < 2 {
+        return None;
+    }
+    let mut data = vec![0.0; demand.len()];
+    let mut contended = vec![0.0; demand.len()];
+    let mut is_open = vec![false; demand.len()];
+    for &rank in open {
+        is_open[rank as usize] = true;
+    }
+    let others = (open.len() - 1) as f64;
+    for region in regions {
+        let sharers: Vec<&Sharer> = region.sharers.iter().filter(|it| is_open[it.thread as usize]).collect();
+        if sharers.len() < 2 {
+            continue;
+        }
+        let part = |it: &Sharer| region.part(it, demand);
+        let sum: f64 = sharers.iter().map(|it| part(it)).sum();
+        let common = |part: f64| part.min((sum - part) / others);
+        let mean = sharers.iter().map(|it| common(part(it))).sum::<f64>() / open.len() as f64;
+        let limit = region.lines * rules.worth_of_all / rules.lines_of_all;
+        let factor = (limit / mean.max(f64::MIN_POSITIVE)).min(1.0);
+        let transfers: f64 = sharers.iter().map(|it| it.transfers).sum();
+        for it in sharers {
+            data[it.thread as usize] += common(part(it)) * factor;
+            // A line goes back and forth: of a few accesses by the others each can have caused a transfer or two.
+            let fought = it.transfers.min(BACK_AND_FORTH * (transfers - it.transfers));
+            contended[it.thread as usize] += fought / demand[it.thread as usize].count;
+        }
+    }
+    of_all(open, &data, rules.worth_of_all, demand, rules).or_else(|| {
+        let found = is_whole.then(|| of_all(open, &contended, rules.contention, demand, rules)).flatten();
+        found.map(|found| Found { is_contended: true, ..found })
+    })
+}
+
+/// The threads that have as much in common as those that surely have enough, if these are two and most of them.
+fn of_all(open: &[u32], common: &[f64], worth: f64, demand: &[Demand], rules: &Rules) -> Option<Found> {
+    let common_of = |rank: u32| common[rank as usize];
+    let sure: Vec<f64> = open.iter().map(|&rank| common_of(rank)).filter(|&it| it >= worth).collect();
+    if sure.len() < 2 {
+        return None;
+    }
+    let mean = sure.iter().sum::<f64>() / sure.len() as f64;
+    let mut members: Vec<u32> = open.iter().copied().filter(|&rank| common_of(rank) >= mean / 2.0).collect();
+    if sure.len() * 2 <= members.len() {
+        return None;
+    }
+    members.sort_unstable();
+    let weight: f64 = members.iter().map(|&rank| demand[rank as usize].misses).sum();
+    let counted: f64 = members.iter().map(|&rank| demand[rank as usize].counted).sum();
+    let pooled = members.iter().map(|&rank| common_of(rank) * demand[rank as usize].misses).sum::<f64>() / weight;
+    let deviations = (pooled - worth) / (pooled / counted).sqrt() - rules.sure;
+    (deviations >= 0.0).then_some(Found {
+        members,
+        common: pooled,
+        deviations,
+        outside: 0.0,
+        is_all: true,
+        is_contended: false,
+        stability: None,
+    })
 }

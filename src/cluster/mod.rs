@@ -5,78 +5,72 @@
 //!
 //! # How
 //!
-//! - **Sketch** (`sharing`): accesses by page and thread, with the lines of the page in use, and accesses by line. What has
-//!   no room is left out by a hash of the page, never because it is old, so the counts of what is kept are exact.
-//! - **Graph** (`graph`): two threads meet on a page; the page counts less the more it is used, so that a group's evidence
-//!   does not depend on how large its buffer is. Pages that as many threads touch as if all went there alike are hubs and
-//!   count nothing. Threads that use the same page but never the same lines do not fit, and hardly count. Pages that nobody
-//!   was seen to write count half.
-//! - **Communities** (`communities`): average linkage on pooled evidence. Two join if they met more often than noise
-//!   explains, and if they meet about as strongly as each meets within. So a cut that fits a class of hot threads does not
-//!   lose a class of quiet ones.
-//! - **Second look** (`settle`): a thread that joined early on little evidence moves to the community that all the evidence
-//!   points to.
-//! - **Weighing**: a community that does not stand out from the other threads, or shares too little, is taken apart. What is
-//!   left is looked at as a whole: one community that is nearly everybody makes its memory look like memory that everybody
-//!   touches, and is known by the share of accesses that go there (12 % or more).
+//! What costs time is not that two threads access the same memory, but that one of them must fetch what the other one has. So
+//! the unit of evidence is the *possible miss*.
 //!
-//! # What was tried
+//! - **Sketch** (`sketch`): for each thread and page which lines it touched and which of them it wrote, and for lines that it came
+//!   back to how often. What has no room is left out by a hash of the page, never because it is old, so the counts of what is
+//!   kept are exact. Several accesses of one sample to one line count once.
+//! - **Possible misses** (`misses`): `n` accesses of a thread to a line can miss at most `min(n, 1 + w)` times, where the other
+//!   threads wrote it `w` times: once to fetch it, and again after each of these writes, which is a transfer from another cache
+//!   and counts three times. (A thread that uses more lines than a first-level cache holds fetches the seldom used ones more
+//!   often, by the model of Che, Tung and Wang, 2002.) So a constant that all read counts 1 however
+//!   hot it is, a contended counter counts in full, and a buffer counts once for each line seen. Where the source says what an
+//!   access cost (PEBS, IBS), this is the evidence in place of the estimate: what missed the core's own caches counts,
+//!   in proportion to its latency.
+//! - **Regions** (`regions`): two threads that share 4 MiB hardly ever hit one page, so single pages are no evidence where samples
+//!   are sparse. The data structures are found first: each address space and each file is divided into ranges of lines
+//!   within which the threads are mixed alike, by Bayesian segmentation over the binary tree of aligned blocks. How fine it
+//!   gets is decided by the data: a line where samples are dense, megabytes where they are not. Lines that are interleaved but have
+//!   owners of their own (a slab, a heap) are told from a structure that all use.
+//! - **Hubs** (`communities`): a region of which no more than a quarter of the threads that could use it surely do not says
+//!   nothing about who belongs to whom. Those that could use private memory are the threads of its process; those that could use
+//!   shared memory are all that are connected with its users by any memory at all. So the verdict on a process does not
+//!   depend on unrelated ones.
+//! - **Communities** (`linkage`): the affinity of two threads is the part of their possible misses that falls on the same regions,
+//!   hubs left out. Average linkage joins those first that surely have most in common.
+//! - **All of a process**: one group that is everybody makes its memory look like what everybody touches. Threads that are in no
+//!   community are one where enough of their possible misses falls on the same data, or where no finer group exists and they
+//!   fight for few lines that they all write (false sharing, a contended lock).
 //!
-//! Adjusted Rand index, mean of 10 seeds, 1,000 samples a thread of which 20 % go to the group's buffer, 32 threads in 4
-//! groups where nothing else is said (`tests/cluster_others.rs` prints this):
+//! # Parameters
 //!
-//! | stream | raw cosine, cut 0.05 | IDF cosine, cut 0.25 of the largest | IDF cosine, Louvain | this |
-//! |---|---|---|---|---|
-//! | 64 pages | 0.00 | 1.00 | 1.00 | 1.00 |
-//! | 1,024 pages | 0.00 | 1.00 | 1.00 | 1.00 |
-//! | 1,024 pages, 200 samples | 0.04 | 0.62 | 1.00 | 0.95 |
-//! | one page | 0.00 | 1.00 | 1.00 | 1.00 |
-//! | one group | 1.00 | 0.00 | 0.00 | 1.00 |
-//! | two groups | 0.00 | 1.00 | 1.00 | 1.00 |
-//! | one group of 90 % of the threads | 0.16 | 0.00 | 1.00 | 1.00 |
-//! | 10 % overlap | 0.00 | 1.00 | 1.00 | 1.00 |
-//! | 20 % hot globals | 0.00 | 1.00 | 1.00 | 1.00 |
-//! | private memory only | 0.00 | 0.00 | 0.00 | 1.00 |
-//!
-//! Raw cosine is glued together by globals and by pages in which private buffers meet. A cut relative to the largest
-//! similarity always joins some pair, and loses one group among classes of different rates. Louvain finds more than this
-//! where samples are few, but it also finds groups where there are none, and breaks up one that is all. A first cut of this
-//! module without the tolerance for few meetings, and one that took large communities apart again, were no better.
-//!
-//! # Where quality ends
-//!
-//! Mean of 10 seeds, 32 threads in 4 groups, at 1,000 and at 200 samples a thread; `cargo test --test cluster_truth --
-//! --ignored --nocapture` prints more of it:
-//!
-//! | stream | 1,000 | 200 |
+//! | parameter | value | meaning |
 //! |---|---|---|
-//! | 64 pages, share 5 % / 10 % | 0.26 / 1.00 | 0.74 / 0.99 |
-//! | one group, 64 pages, share 5 % / 10 % | 0.00 / 1.00 | 0.00 / 0.80 |
-//! | 1,024 pages, share 5 % / 10 % / 20 % | 0.09 / 1.00 / 1.00 | 0.00 / 0.00 / 0.95 |
-//! | 4,096 pages, share 10 % / 20 % / 40 % | 0.31 / 1.00 / 1.00 | 0.00 / 0.00 / 0.87 |
-//! | 1,024 pages, share 20 %, 10 % overlap / 15 % drift | 1.00 / 1.00 | 0.63 / 0.58 |
-//! | 1,024 pages, share 20 %, 16 pairs | 1.00 | 0.15 |
-//! | 64 pages, share 20 %, overlap 30 % / 40 % | 1.00 / 0.58 | 0.94 / 0.48 |
-//! | private memory and 30 % on 16 pages of globals | 0.00 | 0.00 |
+//! | significance | 2.33 standard deviations | one community in a hundred may be worth less than it must be |
+//! | worth | 2 % | the part of their possible misses that the members of a community have in common, beyond what all use |
+//! | worth of all | 7 %, in 48 lines or more | the same where there is nobody to compare with |
+//! | contention | 33 % | the same for transfers of few lines that all threads of a process write |
+//! | cohesion | 1/2 | two communities join that have half as much in common as each has within |
+//! | hub | 3/4 | the part of the threads that may use a region of a hub |
+//! | joining | 1.64 standard deviations | above zero, for what two have in common; 1.3 for "surely does not use it" |
+//! | caches | 512 lines, 32 MiB | of a core, and of the last level: of a region that is larger only that part can be shared |
+//! | prior odds | 1 : 1, 1 : 50 | of a boundary within a block, and of pieces with users of their own |
 //!
-//! The last is by choice: what everybody touches becomes a community if it takes 12 % or more of the accesses and is more
-//! than a few lines. One group that is everybody cannot be told from it.
+//! # What is measured by
+//!
+//! *Locality* ([`Clusters::locality_of`]) is the part of the avoidable misses that a partition of the threads avoids: in each
+//! region all possible misses but those of one thread, who must fetch the data anyway, are avoidable. Everything in one subcell
+//! avoids all of them, so the number compares partitions of similar size, and says little about others.
+//!
+//! `tests/cluster_truth.rs` and `tests/cluster_others.rs` make and check the claims on quality.
 
 mod codes;
 mod communities;
-mod graph;
+mod linkage;
+mod misses;
 // For tests and benches.
 #[doc(hidden)]
 pub mod quality;
+mod regions;
 mod report;
-mod settle;
-mod sharing;
+mod sketch;
 mod solve;
 mod table;
 // For tests and benches.
 #[doc(hidden)]
 pub mod truth;
 
-pub use report::{Edge, Hot};
-pub use sharing::{Sharing, SketchStats, EVENT};
+pub use report::{Edge, Hot, Structure};
+pub use sketch::{Sharing, SketchStats};
 pub use solve::{Clusters, Community, Options, Reason, Verdict};

@@ -2,6 +2,8 @@
 
 use rustc_hash::FxHashMap;
 
+use super::communities::Found;
+
 /// The adjusted Rand index of two partitions of the same things (Hubert and Arabie 1985): 1 for equal partitions, about 0
 /// for unrelated ones. Labels mean nothing but equality.
 #[must_use]
@@ -26,6 +28,12 @@ pub fn adjusted_rand_index(a: &[u32], b: &[u32]) -> f64 {
         return 1.0;
     }
     (together - expected) / (most - expected)
+}
+
+/// How sure a community is, from 0 to 1.
+pub(crate) fn confidence(found: &Found) -> f64 {
+    let sure = 1.0 - 1.0 / (1.0 + found.deviations.max(0.0));
+    sure * found.stability.unwrap_or(1.0)
 }
 
 #[cfg(test)]

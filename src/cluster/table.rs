@@ -74,6 +74,18 @@ impl<S: Slot> Table<S> {
         gone
     }
 
+    /// Keeps the entries of these keys alone, each given once; `is` says whether an entry has a key, which is its hash.
+    pub(super) fn keep_only(&mut self, keys: impl Iterator<Item = u64>, is: impl Fn(&S, u64) -> bool) {
+        let found = keys.filter_map(|key| self.slots.get(self.find(key, |slot| is(slot, key))).copied());
+        let kept: Vec<S> = found.filter(|slot| !slot.is_empty()).collect();
+        self.slots.fill(S::default());
+        self.len = kept.len();
+        for slot in kept {
+            let at = self.find(slot.hash(), |_| false);
+            self.slots[at] = slot;
+        }
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.slots.len() * size_of::<S>()
     }

@@ -14,9 +14,9 @@ use crate::bpf::HintCounts;
 use crate::sample::{Comm, ThreadIndex};
 
 /// The version of the schema, raised when a field changes its meaning or goes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
-/// The part of all shared accesses whose sharers have one label, of 1, by a label for each thread.
+/// The part of the avoidable misses that is avoided where threads with one label share a cache, of 1, by a label for each thread.
 pub(crate) type LocalityOf<'a> = dyn Fn(&[u32]) -> f64 + 'a;
 /// How much labels share with each other and within, by a label for each thread.
 pub(crate) type SharingOf<'a> = dyn Fn(&[u32]) -> Vec<Edge> + 'a;
@@ -34,7 +34,7 @@ pub(crate) struct Evidence<'a> {
     pub stability: Option<f64>,
     /// What everybody touches, which joins nobody.
     pub hubs: Vec<Granule>,
-    /// The part of all shared accesses whose sharers have one label, by a label for each thread; see
+    /// The part of the avoidable misses that is avoided where threads with one label share a cache, by a label for each thread; see
     /// [`Report::locality`]. `None` where nobody knows.
     pub locality: Option<&'a LocalityOf<'a>>,
     /// How much labels share with each other and within, by a label for each thread.
@@ -64,6 +64,8 @@ pub(crate) struct CommunityEvidence {
     pub stability: Option<f64>,
     /// How sure it is, from 0 to 1.
     pub confidence: f64,
+    /// The largest regions that its threads share.
+    pub regions: Vec<RegionReport>,
     /// The hottest pages that its threads share.
     pub pages: Vec<Granule>,
     /// The hottest lines of these.
@@ -77,8 +79,24 @@ pub(crate) struct Edge {
     pub a: u32,
     /// The other, or the same for what threads of one label share.
     pub b: u32,
-    /// Shared accesses.
-    pub accesses: f64,
+    /// Possible misses that are avoided where both share a cache.
+    pub misses: f64,
+}
+
+/// A data structure: a range of memory that threads use alike.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RegionReport {
+    /// Where it begins: what is mapped and the offset there, or the process and the address.
+    pub place: String,
+    /// From its first byte to its last.
+    pub bytes: u64,
+    /// Threads of the subcell's communities that use it.
+    pub threads: u32,
+    /// Their possible misses there by their cost, a fill of a line being 1.
+    pub misses: f64,
+    /// How many of them are transfers: another thread had written the line.
+    pub transfers: f64,
 }
 
 /// A page or a cache line.
@@ -93,7 +111,7 @@ pub struct Granule {
     pub writes: f64,
     /// Samples that found it modified in another CPU's cache.
     pub hitm: u64,
-    /// Threads that touched it; for a line 2 stands for two or more.
+    /// Threads that touched it.
     pub threads: u32,
     /// The code that touched it most, of lines alone; empty where it was not asked for or nobody knows.
     #[serde(default)]
@@ -137,7 +155,7 @@ pub struct Report {
     pub sight: String,
     /// Samples.
     pub samples: f64,
-    /// The part of all shared accesses whose sharers are in one subcell by the configuration as written, of 1. A catch-all
+    /// The part of the avoidable misses that the configuration as written avoids, of 1. A catch-all
     /// keeps nobody together, so it does not count. `null` where nothing was seen that threads share.
     pub locality: Option<f64>,
     /// The same for the configuration that names alone would have given.
@@ -196,7 +214,7 @@ pub struct SubcellReport {
     pub samples: f64,
     /// The part of all samples that these are, of 1.
     pub share: f64,
-    /// The part of all shared accesses that this subcell keeps together, of 1; `null` as for [`Report::locality`].
+    /// The part of the avoidable misses that this subcell avoids, of 1; `null` as for [`Report::locality`].
     pub locality: Option<f64>,
     /// How well both halves of the run find its communities again; the worst of several.
     pub stability: Option<f64>,
@@ -204,6 +222,9 @@ pub struct SubcellReport {
     pub confidence: Option<f64>,
     /// Its threads by the configuration as written, most samples first.
     pub threads: Vec<ThreadReport>,
+    /// The regions that its threads share, those first that avoid most.
+    #[serde(default)]
+    pub regions: Vec<RegionReport>,
     /// The hottest pages that its threads share.
     pub pages: Vec<Granule>,
     /// The hottest lines of these.
@@ -239,8 +260,8 @@ pub struct Shared {
     pub a: String,
     /// The other, or the same.
     pub b: String,
-    /// Shared accesses.
-    pub accesses: f64,
+    /// Possible misses that are avoided where both share a cache.
+    pub misses: f64,
 }
 
 /// Why there is no report.
@@ -380,6 +401,7 @@ impl Places {
             stability: None,
             confidence: None,
             threads,
+            regions: Vec::new(),
             pages: Vec::new(),
             lines: Vec::new(),
             why: Vec::new(),
@@ -403,7 +425,7 @@ impl Places {
             let subcell = place.subcell.and_then(|at| cell.subcells.get(at));
             Some(subcell.map_or(cell.name.clone(), |subcell| format!("{}/{}", cell.name, subcell.name)))
         };
-        let shared = |edge: Edge| Some(Shared { a: name(edge.a)?, b: name(edge.b)?, accesses: edge.accesses });
+        let shared = |edge: Edge| Some(Shared { a: name(edge.a)?, b: name(edge.b)?, misses: edge.misses });
         sharing(&labels).into_iter().filter_map(shared).collect()
     }
 }
@@ -416,9 +438,11 @@ impl SubcellReport {
                 self.stability = worst(self.stability, stability);
             }
             self.confidence = worst(self.confidence, community.confidence);
+            self.regions.extend(community.regions.iter().cloned());
             self.pages.extend(community.pages.iter().cloned());
             self.lines.extend(community.lines.iter().cloned());
         }
+        self.regions.sort_by(|a, b| b.misses.total_cmp(&a.misses).then_with(|| a.place.cmp(&b.place)));
         for granules in [&mut self.pages, &mut self.lines] {
             granules.sort_by(|a, b| b.accesses.total_cmp(&a.accesses).then_with(|| a.place.cmp(&b.place)));
         }

@@ -49,7 +49,7 @@ fn row(name: String, subcell: &SubcellReport) -> [String; 8] {
     ]
 }
 
-/// The shared accesses of each two subcells as a matrix; within one on its diagonal. Empty where nothing is shared.
+/// The misses that are avoided between each two subcells as a matrix; within one on its diagonal. Empty where nothing is shared.
 #[must_use]
 pub fn matrix(report: &Report) -> String {
     let mut names: Vec<&str> = Vec::new();
@@ -64,9 +64,9 @@ pub fn matrix(report: &Report) -> String {
     }
     let shared = |a: &str, b: &str| -> f64 {
         let is_pair = |it: &&super::report::Shared| (it.a == a && it.b == b) || (it.a == b && it.b == a);
-        report.sharing.iter().filter(is_pair).map(|it| it.accesses).sum()
+        report.sharing.iter().filter(is_pair).map(|it| it.misses).sum()
     };
-    let mut rows = vec![vec!["shared accesses".to_owned()]];
+    let mut rows = vec![vec!["avoided misses".to_owned()]];
     if let Some(head) = rows.first_mut() {
         head.extend((1..=names.len()).map(|number| format!("[{number}]")));
     }
@@ -133,7 +133,7 @@ fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::report::{report, Code, CommunityEvidence, Edge, Evidence, Granule, SubcellKind};
+    use crate::config::report::{report, Code, CommunityEvidence, Edge, Evidence, Granule, RegionReport, SubcellKind};
     use crate::config::{decide, GroupOptions, Groups, Member, Members, Note, Options, Tally, Unknown, Verdict};
     use crate::sample::Comm;
 
@@ -164,7 +164,7 @@ mod tests {
         let locality =
             |labels: &[u32]| shared.iter().filter(|(a, b, _)| labels[*a] == labels[*b]).map(|it| it.2).sum::<f64>();
         let sharing = |labels: &[u32]| {
-            shared.iter().map(|&(a, b, part)| Edge { a: labels[a], b: labels[b], accesses: part * 100.0 }).collect()
+            shared.iter().map(|&(a, b, part)| Edge { a: labels[a], b: labels[b], misses: part * 100.0 }).collect()
         };
         let page = |place: &str, accesses| Granule {
             place: place.to_owned(),
@@ -183,6 +183,13 @@ mod tests {
         let community = |place: &str| CommunityEvidence {
             stability: Some(0.9),
             confidence: 0.8,
+            regions: vec![RegionReport {
+                place: place.to_owned(),
+                bytes: 4096,
+                threads: 2,
+                misses: 8.0,
+                transfers: 1.0,
+            }],
             pages: vec![page(place, 10.0)],
             lines: vec![Granule { code: vec![code("push")], ..page("heap+0x1040", 5.0) }],
         };
@@ -252,7 +259,7 @@ mod tests {
         assert!(table(&apart).ends_with("Agreement of the run's two halves: -\n"), "nothing was found to agree on");
         let text = matrix(&report);
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].starts_with("shared accesses"), "{text}");
+        assert!(lines[0].starts_with("avoided misses"), "{text}");
         assert_eq!(lines.len(), 5, "{text}");
         assert!(lines.iter().any(|line| line.contains("reader-a+writer-a") && line.contains("60")), "{text}");
     }

@@ -3,8 +3,10 @@
 use rustc_hash::FxHashMap;
 
 use super::Sink;
-use crate::cluster::{self, Clusters, Hot, Sharing};
-use crate::config::report::{report, Code, CommunityEvidence, Edge, Evidence, Granule, Report, ReportError};
+use crate::cluster::{self, Clusters, Hot, Sharing, Structure};
+use crate::config::report::{
+    report, Code, CommunityEvidence, Edge, Evidence, Granule, RegionReport, Report, ReportError,
+};
 use crate::config::{self, Affinity, CellIndex, Decision, Groups, Member, Members, NameIndex, NoSamples, Tally};
 use crate::config::{Unknown, Verdict};
 use crate::resolve::{Cgroups, Symbol, Symbols};
@@ -172,7 +174,7 @@ impl Decider {
         let granules = |hot: &[Hot], pid: Option<u32>| -> Vec<Granule> {
             let granule = |hot: &Hot| Granule {
                 place: place_text(hot.place, pid),
-                accesses: hot.events,
+                accesses: hot.accesses,
                 writes: hot.writes,
                 hitm: hot.hitm,
                 threads: hot.threads,
@@ -186,17 +188,15 @@ impl Decider {
             CommunityEvidence {
                 stability: community.stability,
                 confidence: community.confidence,
+                regions: community.regions.iter().map(|region| region_report(region, pid)).collect(),
                 pages: granules(&community.pages, pid),
                 lines: granules(&community.lines, pid),
             }
         };
-        let locality = |labels: &[u32]| self.sharing.locality(labels);
-        // Threads that are kept together with nobody lose all that is shared; where they lose nothing, nothing is.
-        let alone: Vec<u32> = (0..self.facts.len() as u32).collect();
-        let is_shared = locality(&alone) < 1.0;
+        let locality = |labels: &[u32]| clusters.locality_of(labels).unwrap_or_default();
         let sharing = |labels: &[u32]| -> Vec<Edge> {
-            let edges = self.sharing.edges(labels);
-            edges.iter().map(|edge| Edge { a: edge.a, b: edge.b, accesses: edge.events }).collect()
+            let edges = clusters.edges(labels);
+            edges.iter().map(|edge| Edge { a: edge.a, b: edge.b, misses: edge.misses }).collect()
         };
         let evidence = Evidence {
             source: self.source.name(),
@@ -204,7 +204,7 @@ impl Decider {
             communities: clusters.communities.iter().map(evidence_of).collect(),
             stability: clusters.stability,
             hubs: granules(&clusters.hubs, None),
-            locality: is_shared.then_some(&locality),
+            locality: clusters.locality.is_some().then_some(&locality),
             sharing: Some(&sharing),
         };
         report(&self.groups, &self.tally, members, options, decision, &evidence)
@@ -225,10 +225,10 @@ impl Decider {
         let mut affinity = Affinity::default();
         let communities: Vec<u32> = (0..self.facts.len()).map(|index| community(clusters, index)).collect();
         // Without communities there is nobody to be near to.
-        let edges = if clusters.communities.is_empty() { Vec::new() } else { self.sharing.edges(&communities) };
+        let edges = if clusters.communities.is_empty() { Vec::new() } else { clusters.edges(&communities) };
         for edge in edges {
             if edge.a != u32::MAX && edge.b != u32::MAX {
-                affinity.add(edge.a, edge.b, edge.events);
+                affinity.add(edge.a, edge.b, edge.misses);
             }
         }
         Members { threads: threads.collect(), affinity }
@@ -380,6 +380,16 @@ fn verdict(verdict: Option<cluster::Verdict>) -> Verdict {
     }
 }
 
+fn region_report(region: &Structure, pid: Option<u32>) -> RegionReport {
+    RegionReport {
+        place: place_text(region.place, pid),
+        bytes: region.bytes,
+        threads: region.threads,
+        misses: region.misses,
+        transfers: region.transfers,
+    }
+}
+
 /// Where memory is, for people; private memory is of process `pid` where that is known.
 fn place_text(place: Option<Place>, pid: Option<u32>) -> String {
     match (place, pid) {
@@ -467,7 +477,7 @@ mod tests {
         assert!(config::mitosis::to_json(&decided.decision.cells).is_ok());
         // Its stack is shared with nobody.
         let clusters = &decided.clusters;
-        assert!(clusters.locality > 0.99, "{}", clusters.locality);
+        assert!(clusters.locality > Some(0.99), "{:?}", clusters.locality);
         assert!(clusters.communities.iter().all(|it| it.pages.iter().all(|page| page.threads == 3)));
     }
 
@@ -491,10 +501,12 @@ mod tests {
         let (_dir, mut cgroups) = no_cgroups();
         let mut decider = Decider::new(Groups::new(&GroupOptions::default()).unwrap(), Source::Timer, 8 << 20);
         let mut locality = |thread: u32, page: u64| {
-            let place = Some(Place::Private { space: 1, addr: page << 12 });
-            let (comm, tid) = (Some("x".into()), 10 + thread);
-            let sample = Sample { thread, pid: 10, tid, comm, place, share: 1.0, ..Sample::default() };
-            decider.sample(&sample, &mut cgroups);
+            for line in 0..30 {
+                let place = Some(Place::Private { space: 1, addr: page << 12 | line << 6 });
+                let (comm, tid) = (Some("x".into()), 10 + thread);
+                let sample = Sample { thread, pid: 10, tid, comm, place, share: 1.0, ..Sample::default() };
+                decider.sample(&sample, &mut cgroups);
+            }
             let options = config::Options { min_share: 0.05, target_cpus: 4 };
             decider.report(&decider.decide(&options).unwrap(), &options).unwrap().locality
         };

@@ -1,0 +1,176 @@
+//! Average linkage: the two that surely have most in common are joined, again and again, as long as any two should be one.
+
+use super::communities::{Demand, Found, Region, Rules};
+
+/// Additions that the affinities of a component may cost; beyond it a fair part of the regions is read.
+const WORK: usize = 40_000_000;
+
+/// For each pair of threads the part of their possible misses that falls on the same regions.
+#[derive(Debug, Clone)]
+pub(crate) struct Affinity {
+    values: Vec<f32>,
+    len: usize,
+}
+
+impl Affinity {
+    /// Of `regions`; `local` gives for each sharer its place here.
+    pub(crate) fn new<'a>(
+        len: usize,
+        regions: impl Iterator<Item = &'a Region> + Clone,
+        local: &[u32],
+        demand: &[Demand],
+    ) -> Self {
+        let mut affinity = Self { values: vec![0.0; len * len.saturating_sub(1) / 2], len };
+        let work: usize = regions.clone().map(|it| it.sharers.len() * it.sharers.len() / 2).sum();
+        let part = (WORK as f64 / work.max(1) as f64).min(1.0);
+        let mut parts: Vec<(usize, f32)> = Vec::new();
+        for region in regions {
+            // The low bits of where it begins are as good as random.
+            let coin = region.first.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11;
+            if coin as f64 / (1u64 << 53) as f64 > part {
+                continue;
+            }
+            parts.clear();
+            let part_of = |it| (region.part(it, demand) / part) as f32;
+            parts.extend(region.sharers.iter().map(|it| (local[it.thread as usize] as usize, part_of(it))));
+            for (at, &(a, part_a)) in parts.iter().enumerate() {
+                for &(b, part_b) in &parts[at + 1..] {
+                    affinity.add(a, b, part_a.min(part_b));
+                }
+            }
+        }
+        affinity
+    }
+
+    fn at(&self, a: usize, b: usize) -> usize {
+        let (a, b) = if a < b { (a, b) } else { (b, a) };
+        // Row a begins behind (len-1) + (len-2) + ... values and holds b = a+1.. .
+        a * (2 * self.len - a - 1) / 2 + b - a - 1
+    }
+
+    pub(crate) fn get(&self, a: usize, b: usize) -> f64 {
+        f64::from(self.values[self.at(a, b)])
+    }
+
+    fn add(&mut self, a: usize, b: usize, value: f32) {
+        let at = self.at(a, b);
+        self.values[at] += value;
+    }
+
+    /// What these threads have in common, beside what they have with the others; `None` for less than two.
+    pub(crate) fn found(&self, members: &[u32], demand: &[Demand], rules: &Rules) -> Option<Found> {
+        let others = members.len().checked_sub(1).filter(|&others| others > 0)? as f64;
+        let mut is_member = vec![false; self.len];
+        for &at in members {
+            is_member[at as usize] = true;
+        }
+        let (mut common, mut weight, mut counted, mut outside) = (0.0, 0.0, 0.0, 0.0);
+        for &a in members {
+            let of = |inside: bool| -> f64 {
+                let all = (0..self.len).filter(|&b| b != a as usize && is_member[b] == inside);
+                all.map(|b| self.get(a as usize, b)).sum()
+            };
+            let demand = demand[a as usize];
+            common += of(true) / others * demand.misses;
+            outside += of(false) / (self.len - members.len()).max(1) as f64 * demand.misses;
+            weight += demand.misses;
+            counted += demand.counted;
+        }
+        let (common, outside) = (common / weight, outside / weight);
+        let deviations = (common - rules.worth) / (common / counted).sqrt().max(f64::MIN_POSITIVE) - rules.sure;
+        Some(Found {
+            members: members.to_vec(),
+            common,
+            deviations,
+            outside,
+            is_all: false,
+            is_contended: false,
+            stability: None,
+        })
+    }
+}
+
+/// A cluster while it grows.
+#[derive(Debug, Clone, Default)]
+struct Cluster {
+    members: Vec<u32>,
+    counted: f64,
+    /// The mean affinity of its pairs.
+    within: f64,
+}
+
+/// Joins threads until no two clusters should be one; gives those of two or more.
+pub(crate) fn link(affinity: &Affinity, demand: &[Demand], rules: &Rules) -> Vec<Vec<u32>> {
+    let mut sums = affinity.clone();
+    let mut clusters: Vec<Cluster> = demand
+        .iter()
+        .zip(0..)
+        .map(|(demand, at)| Cluster { members: vec![at], counted: demand.counted, within: 0.0 })
+        .collect();
+    let mut active: Vec<usize> = (0..clusters.len()).collect();
+    let mut best: Vec<Option<(f64, usize)>> =
+        active.iter().map(|&a| nearest(&sums, &clusters, &active, a, rules)).collect();
+    loop {
+        let top = active
+            .iter()
+            .filter_map(|&a| best[a].map(|(score, b)| (score, a.min(b), a.max(b))))
+            .max_by(|x, y| x.0.total_cmp(&y.0).then_with(|| (y.1, y.2).cmp(&(x.1, x.2))));
+        let Some((_, a, b)) = top else { break };
+        let gone = std::mem::take(&mut clusters[b]);
+        let grown = &mut clusters[a];
+        let pairs = |count: usize| (count * (count - 1) / 2) as f64;
+        let (one, two) = (grown.members.len(), gone.members.len());
+        grown.within = (grown.within * pairs(one) + gone.within * pairs(two) + sums.get(a, b)) / pairs(one + two);
+        grown.members.extend(gone.members);
+        grown.counted += gone.counted;
+        active.retain(|&other| other != b);
+        best[b] = None;
+        for &other in active.iter().filter(|&&other| other != a) {
+            let more = sums.get(other, b) as f32;
+            sums.add(other, a, more);
+        }
+        for &other in &active {
+            if other == a || best[other].is_some_and(|(_, to)| to == a || to == b) {
+                best[other] = nearest(&sums, &clusters, &active, other, rules);
+            } else if let Some(score) = score(&sums, &clusters, other, a, rules) {
+                if best[other].is_none_or(|(most, _)| score > most) {
+                    best[other] = Some((score, a));
+                }
+            }
+        }
+    }
+    let joined = clusters.into_iter().map(|cluster| cluster.members).filter(|members| members.len() > 1);
+    joined
+        .map(|mut members| {
+            members.sort_unstable();
+            members
+        })
+        .collect()
+}
+
+fn nearest(sums: &Affinity, clusters: &[Cluster], active: &[usize], a: usize, rules: &Rules) -> Option<(f64, usize)> {
+    let others = active.iter().filter(|&&b| b != a);
+    let scores = others.filter_map(|&b| score(sums, clusters, a, b, rules).map(|score| (score, b)));
+    scores.max_by(|x, y| x.0.total_cmp(&y.0).then(y.1.cmp(&x.1)))
+}
+
+/// What two clusters have in common at the least, one standard deviation off; `None` where they should not be one.
+fn score(sums: &Affinity, clusters: &[Cluster], a: usize, b: usize, rules: &Rules) -> Option<f64> {
+    let sum = sums.get(a, b);
+    if sum <= 0.0 {
+        return None;
+    }
+    let (one, two) = (&clusters[a], &clusters[b]);
+    let common = sum / (one.members.len() * two.members.len()) as f64;
+    let counted = one.counted.min(two.counted);
+    let deviation = (common / counted).sqrt();
+    let within = if one.members.len() > 1 && two.members.len() > 1 {
+        (one.within * two.within).sqrt()
+    } else {
+        one.within.max(two.within)
+    };
+    let is_enough = common >= rules.worth
+        && common * counted >= rules.join * rules.join
+        && common + deviation >= rules.cohesion * within;
+    (is_enough && common > deviation).then(|| common - deviation)
+}

@@ -1,0 +1,312 @@
+//! Possible misses: how often each thread may have had to fetch each line, from what the sketch counted or from what the
+//! source said that the accesses cost.
+
+use rustc_hash::FxHashMap;
+
+use super::sketch::{mix, Activity, LineUse, Sharing, Touch};
+
+/// Lines of a first-level cache (32 KiB). A thread that uses more may find a line evicted by its own accesses.
+pub(crate) const L1_LINES: f64 = 512.0;
+/// What a transfer from another core's cache costs beside a fill: about 100 cycles and 30 on current servers.
+const TRANSFER: f32 = 3.0;
+
+/// The part of a thread's accesses that are waiting where they all read one line: code that does nothing else looks at a flag
+/// again and again until another thread writes it.
+const WAITING: f64 = 0.95;
+/// Accesses from which that can be said.
+const WAITING_LEAST: u32 = 30;
+
+/// What one thread did to one line of an object that more than one thread touches.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Use {
+    /// The address space or file.
+    pub object: u64,
+    /// The line's number in it.
+    pub line: u64,
+    pub thread: u32,
+    pub accesses: u32,
+    pub writes: u32,
+    /// Possible misses by their cost, a fill being 1.
+    pub misses: f32,
+    /// How many they are.
+    pub count: f32,
+    /// Those of them that are transfers: another thread wrote the line in between.
+    pub transfers: f32,
+    /// Accesses that found the line modified in another cache.
+    pub hitm: u32,
+    /// How many lines it stands for, where the sketch was thinned.
+    pub stands_for: f32,
+}
+
+/// The possible misses of all threads.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Misses {
+    /// Sorted by object, line and thread.
+    pub uses: Vec<Use>,
+    /// For each thread all of its possible misses by their cost, private memory included, and what was thinned out too.
+    pub demand: Vec<f64>,
+    /// How many they are.
+    pub count: Vec<f64>,
+    /// How many were counted, without what was thinned out.
+    pub counted: Vec<f64>,
+    /// For each thread the objects that it touched, with the accesses there, sorted; private memory (`true`) is a process.
+    pub objects: Vec<Vec<(u64, u64, bool)>>,
+    /// The sketch kept some pages only.
+    pub is_thinned: bool,
+}
+
+/// Costs that the source said, made comparable with counts: a miss of the mean cost is a fill.
+#[derive(Debug, Clone, Copy)]
+struct Price {
+    cycles: f32,
+}
+
+/// A line's accesses before they are weighed.
+#[derive(Debug, Clone, Copy)]
+struct Raw {
+    object: u64,
+    line: u64,
+    stands_for: f32,
+    count: LineUse,
+}
+
+/// Which part of the accesses is read: all, or one of two halves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    All,
+    Half(u64),
+}
+
+impl Misses {
+    /// Weighs what the sketch counted.
+    pub(crate) fn new(sharing: &Sharing, part: Part) -> Self {
+        let threads = sharing.threads();
+        let mut misses = Self {
+            uses: Vec::new(),
+            demand: vec![0.0; threads.len()],
+            count: vec![0.0; threads.len()],
+            counted: vec![0.0; threads.len()],
+            objects: vec![Vec::new(); threads.len()],
+            is_thinned: sharing.stats().thinned > 0,
+        };
+        let price = Price::of(sharing);
+        let scale = if part == Part::All { 1.0f64 } else { 0.5 };
+        let reuse = Reuse::of(sharing, part, scale);
+        // Of an object that several threads use every touch counts, also on pages where one alone was seen: in a large buffer
+        // that is sampled sparsely most are.
+        let mut first_user: FxHashMap<u64, (u32, bool)> = FxHashMap::default();
+        for touch in sharing.touches() {
+            let Some(page) = sharing.page(touch.page) else { continue };
+            let user = first_user.entry(sharing.address(page).0).or_insert((touch.thread, false));
+            user.1 |= user.0 != touch.thread;
+        }
+        let mut raw: Vec<Raw> = Vec::new();
+        // Accesses of each thread, with those that were thinned out as far as the kept ones stand for them.
+        let mut seen = vec![0.0; threads.len()];
+        let mut objects: FxHashMap<(u32, u64), (u64, bool)> = FxHashMap::default();
+        for touch in sharing.touches() {
+            let Some(page) = sharing.page(touch.page) else { continue };
+            let (object, first, is_private) = sharing.address(page);
+            let stands_for = sharing.stands_for(page);
+            let is_shared = first_user.get(&object).is_some_and(|user| user.1);
+            let mut accesses = 0;
+            let of_thread = threads[touch.thread as usize];
+            for count in sharing.lines_of(touch).filter_map(|count| part.of(touch, of_thread, count)) {
+                accesses += u64::from(count.accesses);
+                seen[touch.thread as usize] += f64::from(count.accesses) * f64::from(stands_for);
+                let it = Raw { object, line: first + u64::from(count.line), stands_for, count };
+                if is_shared {
+                    raw.push(it);
+                } else {
+                    misses.add(&it, 0, reuse[touch.thread as usize], price);
+                }
+            }
+            let entry = objects.entry((touch.thread, object)).or_insert((0, is_private));
+            entry.0 += accesses;
+        }
+        for ((thread, object), (accesses, is_private)) in objects {
+            misses.objects[thread as usize].push((object, accesses, is_private));
+        }
+        for objects in &mut misses.objects {
+            objects.sort_unstable();
+        }
+        raw.sort_unstable_by_key(|it| (it.object, it.line, it.count.thread));
+        misses.uses.reserve_exact(raw.len());
+        for line in raw.chunk_by(|a, b| (a.object, a.line) == (b.object, b.line)) {
+            let writes: u64 = line.iter().map(|it| u64::from(it.count.writes)).sum();
+            // Who waits for a write sees it seldom: it is one access among thousands. But it is there.
+            let is_flag = line.len() > 1 && line.iter().any(|it| waits(it.count, threads, scale));
+            for it in line {
+                let foreign = if is_flag { u64::MAX } else { writes - u64::from(it.count.writes) };
+                let added = misses.add(it, foreign, reuse[it.count.thread as usize], price);
+                misses.uses.push(added);
+            }
+        }
+        misses.scale(threads, scale, &seen);
+        misses
+    }
+
+    /// Makes what was counted of a thread what it did in all: its accesses are known exactly, whatever pages were let go.
+    fn scale(&mut self, threads: &[Activity], part: f64, seen: &[f64]) {
+        let sums = self.demand.iter_mut().zip(&mut self.count).zip(&mut self.counted);
+        for ((((demand, count), counted), thread), &seen) in sums.zip(threads).zip(seen) {
+            if seen > 0.0 {
+                let scale = thread.accesses as f64 * part / seen;
+                *demand *= scale;
+                *count *= scale;
+                *counted *= scale;
+            }
+        }
+    }
+
+    /// Weighs one line's accesses by a thread, where others wrote the line `foreign` times.
+    fn add(&mut self, raw: &Raw, foreign: u64, reuse: Reuse, price: Price) -> Use {
+        let LineUse { thread, accesses, writes, priced, misses, cycles, hitm, .. } = raw.count;
+        // What the source does not price can miss once for the first access (more often where the thread touches more than a
+        // cache holds), and once for each write by another thread.
+        let unpriced = accesses.saturating_sub(priced) as f32;
+        let fills = unpriced.min(reuse.fills(unpriced));
+        let transfers = unpriced.min(fills + foreign as f32) - fills;
+        // Of what it prices the first one would have missed anyway.
+        let later = if foreign > 0 || hitm > 0 { misses.saturating_sub(1) as f32 } else { 0.0 };
+        let count = fills + transfers + misses as f32;
+        let total = fills + transfers * TRANSFER + cycles as f32 / price.cycles;
+        let at = thread as usize;
+        self.demand[at] += f64::from(total * raw.stands_for);
+        self.count[at] += f64::from(count * raw.stands_for);
+        self.counted[at] += f64::from(count);
+        Use {
+            object: raw.object,
+            line: raw.line,
+            thread,
+            accesses,
+            writes,
+            misses: total,
+            count,
+            transfers: transfers + later,
+            hitm,
+            stands_for: raw.stands_for,
+        }
+    }
+}
+
+/// How long a thread's own first-level cache keeps a line, in accesses of the thread.
+#[derive(Debug, Clone, Copy)]
+struct Reuse {
+    /// Divided by all of its accesses; infinite where all that it uses fits.
+    time: f32,
+}
+
+impl Reuse {
+    /// Of all threads. A cache that evicts what was not used for longest has a line that is used at a rate r with the probability
+    /// 1 - exp(-r T), for the one time T that fills it (Che, Tung and Wang 2002).
+    fn of(sharing: &Sharing, part: Part, scale: f64) -> Vec<Self> {
+        let threads = sharing.threads();
+        let mut counts: Vec<Vec<(u32, f32)>> = vec![Vec::new(); threads.len()];
+        for touch in sharing.touches() {
+            let of_thread = threads[touch.thread as usize];
+            if of_thread.accesses as f64 * scale <= L1_LINES {
+                continue;
+            }
+            let stands_for = sharing.page(touch.page).map_or(1.0, |page| sharing.stands_for(page));
+            let lines = sharing.lines_of(touch).filter_map(|count| part.of(touch, of_thread, count));
+            counts[touch.thread as usize].extend(lines.map(|count| (count.accesses, stands_for)));
+        }
+        let time = |(thread, mut counts): (usize, Vec<(u32, f32)>)| {
+            counts.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+            counts.dedup_by(|next, kept| {
+                let same = next.0 == kept.0;
+                if same {
+                    kept.1 += next.1;
+                }
+                same
+            });
+            let all = threads[thread].accesses as f64 * scale;
+            let held = |time: f64| {
+                let lines = counts.iter().map(|&(count, lines)| (f64::from(count) / all, f64::from(lines)));
+                lines.map(|(rate, lines)| -lines * (-rate * time).exp_m1()).sum::<f64>()
+            };
+            if counts.iter().map(|it| f64::from(it.1)).sum::<f64>() <= L1_LINES {
+                return Self { time: f32::INFINITY };
+            }
+            // Between one access and more than any thread has.
+            let (mut low, mut high) = (0.0f64, 80.0f64);
+            for _ in 0..40 {
+                let middle = f64::midpoint(low, high);
+                if held(middle.exp2()) < L1_LINES {
+                    low = middle;
+                } else {
+                    high = middle;
+                }
+            }
+            Self { time: (low.exp2() / all) as f32 }
+        };
+        counts.into_iter().enumerate().map(time).collect()
+    }
+
+    /// How many of so many accesses to a line have to fetch it, where nobody else writes it.
+    fn fills(self, accesses: f32) -> f32 {
+        if self.time.is_finite() {
+            (accesses * (-accesses * self.time).exp()).max(1.0)
+        } else {
+            1.0
+        }
+    }
+}
+
+/// True where a thread does little but read this line.
+fn waits(line: LineUse, threads: &[Activity], part: f64) -> bool {
+    let all = threads.get(line.thread as usize).map_or(0.0, |it| it.accesses as f64 * part);
+    line.accesses >= WAITING_LEAST && f64::from(line.accesses) >= WAITING * all && line.writes * 2 < line.accesses
+}
+
+impl Price {
+    fn of(sharing: &Sharing) -> Self {
+        let (mut misses, mut cycles) = (0u64, 0u64);
+        for count in sharing.touches().flat_map(|touch| sharing.lines_of(touch)) {
+            misses += u64::from(count.misses);
+            cycles += u64::from(count.cycles);
+        }
+        Self { cycles: (cycles as f32 / misses.max(1) as f32).max(1.0) }
+    }
+}
+
+impl Part {
+    /// What of a line's accesses is in this part: each goes to a half by a coin that its line and thread toss, so that the
+    /// halves do not depend on the order of the samples.
+    fn of(self, touch: &Touch, thread: Activity, count: LineUse) -> Option<LineUse> {
+        let Self::Half(half) = self else { return Some(count) };
+        // What the thread did, not its number, which means nothing.
+        let thread = mix(thread.accesses ^ mix(thread.writes));
+        let coins =
+            mix(mix(touch.page ^ touch.lines) ^ thread ^ mix(u64::from(count.line) ^ touch.written.rotate_left(7)));
+        let first = match count.accesses {
+            few @ 0..=64 => (coins & (u64::MAX >> (64 - few.max(1)))).count_ones(),
+            // The spread of so many coins is small.
+            many => many / 2 + (coins & 1) as u32,
+        };
+        let accesses = if half == 0 { first } else { count.accesses - first };
+        if accesses == 0 {
+            return None;
+        }
+        // What is dealt to one half is not dealt to the other.
+        let deal = |value: u32| {
+            let exact = f64::from(value) * f64::from(first) / f64::from(count.accesses);
+            let dealt = exact.floor() as u32 + u32::from(exact.fract() * 256.0 > (coins >> 56) as f64);
+            if half == 0 {
+                dealt
+            } else {
+                value.saturating_sub(dealt)
+            }
+        };
+        Some(LineUse {
+            accesses,
+            writes: deal(count.writes).min(accesses),
+            priced: deal(count.priced).min(accesses),
+            misses: deal(count.misses).min(accesses),
+            cycles: deal(count.cycles),
+            hitm: deal(count.hitm),
+            ..count
+        })
+    }
+}

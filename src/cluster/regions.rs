@@ -1,0 +1,290 @@
+//! Regions: the data structures of an object (an address space, a file), found as the pieces of its lines within which the
+//! accesses of the threads are mixed alike.
+//!
+//! A block is an aligned range of lines whose size is a power of two. For each block there are three explanations of who touched
+//! it: one structure that its threads use alike throughout; two things beside each other; or pieces of one size (a line, a
+//! page ...) that each have users of their own. The evidence for each is its probability given the threads of the touches, with
+//! the places of the touches among the lines where they must be even. From single lines up to the whole object the best
+//! explanation of a block is kept (dynamic programming over the binary tree of blocks), and read off at the end.
+
+use super::misses::Use;
+
+/// Sizes of the pieces that may have users of their own, as powers of two of lines: a line, 512 bytes, a page, 8 pages.
+const PIECES: [u32; 4] = [0, 3, 6, 9];
+/// How evenly a block's users may be mixed: the mass of a symmetric Dirichlet prior, from "one of them mostly" to "any mix".
+/// A mass equal to the number of threads is uniform over all mixes; with an infinite one all threads use it alike.
+const MASSES: [Mass; 3] = [Mass::Fixed(0.1), Mass::Fixed(1.0), Mass::Threads];
+/// A page as a power of two of lines.
+const PAGE: u32 = 6;
+/// The prior odds against a boundary in the middle of a block: even.
+const BOUNDARY: f64 = std::f64::consts::LN_2;
+/// The prior odds against pieces with users of their own, as a logarithm: 1 in 50.
+const MOSAIC: f64 = 3.9;
+/// Accesses to a line by one thread that tell who uses it, where most of them cannot have missed.
+const TELLING: u32 = 4;
+
+#[derive(Debug, Clone, Copy)]
+enum Mass {
+    Fixed(f64),
+    Threads,
+}
+
+/// Finds the regions of `uses`, which are all of one object that `threads` threads could touch, sorted by line and then by
+/// thread. A region is a range of indices of them; some uses are in none. `is_thinned` says that only some pages were kept.
+pub(crate) fn regions(uses: &[Use], threads: usize, is_thinned: bool) -> Vec<std::ops::Range<usize>> {
+    if uses.is_empty() {
+        return Vec::new();
+    }
+    let mut finder = Finder::new(uses, threads, is_thinned);
+    finder.block(0, uses.len());
+    finder.regions.into_iter().filter_map(|region| clip(uses, region)).collect()
+}
+
+/// The evidence on a block.
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    /// The size of the block as a power of two of lines.
+    level: u32,
+    /// The best explanation.
+    best: f64,
+    /// How evenly the touches lie among the lines, against any other way.
+    even: f64,
+    /// What lies evenly or not: touches, or pages where only some of these were kept.
+    count: f64,
+    total: f64,
+    /// Sums over the threads, for each of [`MASSES`].
+    mixed: [f64; 3],
+    /// For each of [`PIECES`] the evidence that each piece has one user mostly.
+    owned: [f64; 4],
+}
+
+struct Finder<'a> {
+    uses: &'a [Use],
+    threads: f64,
+    is_thinned: bool,
+    rising: [Rising; 3],
+    /// The threads of the blocks that are open with their counts, a block's behind those of the one before it.
+    counts: Vec<(u32, u32)>,
+    /// The regions of the best explanations of these blocks.
+    regions: Vec<std::ops::Range<usize>>,
+    spare: Vec<(u32, u32)>,
+}
+
+impl<'a> Finder<'a> {
+    fn new(uses: &'a [Use], threads: usize, is_thinned: bool) -> Self {
+        let threads = threads.max(2) as f64;
+        let rising = MASSES.map(|mass| match mass {
+            Mass::Fixed(mass) => Rising::new(mass / threads, mass),
+            Mass::Threads => Rising::new(1.0, threads),
+        });
+        Self { uses, threads, is_thinned, rising, counts: Vec::new(), regions: Vec::new(), spare: Vec::new() }
+    }
+
+    /// Explains the uses from `begin` to `end`; leaves their counts and regions at the end of the stacks.
+    fn block(&mut self, begin: usize, end: usize) -> Block {
+        let (first, last) = (self.uses[begin].line, self.uses[end - 1].line);
+        if first == last {
+            return self.line(begin, end);
+        }
+        let (counts, regions) = (self.counts.len(), self.regions.len());
+        let level = 64 - (first ^ last).leading_zeros();
+        let middle = last >> (level - 1) << (level - 1);
+        let split = begin + self.uses[begin..end].partition_point(|it| it.line < middle);
+        let left = self.block(begin, split);
+        let other = self.counts.len();
+        let right = self.block(split, end);
+        let mixed = self.merge(counts, other, &left, &right);
+        let (left, right) = (self.within(left, level), self.within(right, level));
+        let count = left.count + right.count;
+        // Where one child is smaller than half the block, the rest of that half is empty.
+        let even = left.even + right.even + empty(&left, level) + empty(&right, level) + ln_gamma(count + 1.0)
+            - ln_gamma(left.count + 1.0)
+            - ln_gamma(right.count + 1.0)
+            + evenness(count);
+        let mut block = Block {
+            level,
+            best: left.best + right.best - BOUNDARY,
+            even,
+            count,
+            total: left.total + right.total,
+            mixed,
+            owned: [0.0; 4],
+        };
+        let alike = self.alike(&block) + even;
+        let owned = self.evidence(&block)[0];
+        for (at, piece) in PIECES.into_iter().enumerate() {
+            block.owned[at] = if level <= piece { owned } else { left.owned[at] + right.owned[at] };
+        }
+        let pieces = PIECES
+            .into_iter()
+            .zip(block.owned)
+            .filter(|&(piece, _)| level > piece)
+            .map(|(piece, evidence)| (evidence + even - MOSAIC, piece))
+            .max_by(|a, b| a.0.total_cmp(&b.0));
+        let both = alike.max(block.best);
+        match pieces {
+            Some((evidence, piece)) if evidence > both => {
+                block.best = evidence;
+                self.regions.truncate(regions);
+                let mut at = begin;
+                for uses in self.uses[begin..end].chunk_by(|a, b| a.line >> piece == b.line >> piece) {
+                    self.regions.push(at..at + uses.len());
+                    at += uses.len();
+                }
+            }
+            _ if alike >= block.best => {
+                block.best = alike;
+                self.regions.truncate(regions);
+                self.regions.push(begin..end);
+            }
+            _ => {}
+        }
+        block
+    }
+
+    /// A block as its parent of this size sees it. Where only some pages were kept, what lies on one of them is one thing: many
+    /// touches beside none tell which pages were kept, not how the threads use them.
+    fn within(&self, block: Block, parent: u32) -> Block {
+        if self.is_thinned && block.level <= PAGE && parent > PAGE {
+            let even = block.even + f64::from(PAGE - block.level) * evenness(block.count);
+            Block { level: PAGE, even, count: 1.0, ..block }
+        } else {
+            block
+        }
+    }
+
+    /// A single line is one structure.
+    fn line(&mut self, begin: usize, end: usize) -> Block {
+        let uses = &self.uses[begin..end];
+        let mut block = Block {
+            level: 0,
+            best: 0.0,
+            even: 0.0,
+            count: uses.len() as f64,
+            total: 0.0,
+            mixed: [0.0; 3],
+            owned: [0.0; 4],
+        };
+        for it in uses {
+            let count = (it.misses.round() as u32).max(it.accesses.min(TELLING));
+            self.counts.push((it.thread, count));
+            block.total += f64::from(count);
+            for (sum, rising) in block.mixed.iter_mut().zip(&self.rising) {
+                *sum += rising.log(count);
+            }
+        }
+        self.regions.push(begin..end);
+        block.best = self.alike(&block);
+        block.owned = [self.evidence(&block)[0]; 4];
+        block
+    }
+
+    /// The evidence of the mix of the threads for each of [`MASSES`].
+    fn evidence(&self, block: &Block) -> [f64; 3] {
+        let mut evidence = block.mixed;
+        for (evidence, rising) in evidence.iter_mut().zip(&self.rising) {
+            *evidence += rising.mass_log - ln_gamma(block.total + rising.mass);
+        }
+        evidence
+    }
+
+    /// The evidence that the block's threads use it alike throughout, whatever their mix.
+    fn alike(&self, block: &Block) -> f64 {
+        let all_alike = -block.total * self.threads.ln();
+        let [a, b, c] = self.evidence(block);
+        let most = a.max(b).max(c).max(all_alike);
+        most + (((a - most).exp() + (b - most).exp() + (c - most).exp() + (all_alike - most).exp()) / 4.0).ln()
+    }
+
+    /// Adds up the counts of two blocks at the end of the stack; gives the sums over the threads.
+    fn merge(&mut self, left: usize, right: usize, a: &Block, b: &Block) -> [f64; 3] {
+        let mut mixed = [0, 1, 2].map(|at| a.mixed[at] + b.mixed[at]);
+        self.spare.clear();
+        let (mut one, mut two) = (self.counts[left..right].iter().peekable(), self.counts[right..].iter().peekable());
+        loop {
+            match (one.peek(), two.peek()) {
+                (Some(&&x), Some(&&y)) if x.0 == y.0 => {
+                    let sum = x.1.saturating_add(y.1);
+                    self.spare.push((x.0, sum));
+                    for (mixed, rising) in mixed.iter_mut().zip(&self.rising) {
+                        *mixed += rising.log(sum) - rising.log(x.1) - rising.log(y.1);
+                    }
+                    one.next();
+                    two.next();
+                }
+                (Some(&&x), Some(&&y)) if x.0 < y.0 => {
+                    self.spare.push(x);
+                    one.next();
+                }
+                (_, Some(&&y)) => {
+                    self.spare.push(y);
+                    two.next();
+                }
+                (Some(&&x), None) => {
+                    self.spare.push(x);
+                    one.next();
+                }
+                (None, None) => break,
+            }
+        }
+        self.counts.truncate(left);
+        self.counts.extend_from_slice(&self.spare);
+        mixed
+    }
+}
+
+/// What touches of a block that may lie in either half add to its evenness, beside the ways to choose them.
+fn evenness(count: f64) -> f64 {
+    (count + 1.0).ln() - count * std::f64::consts::LN_2
+}
+
+/// The same for each of the blocks between a child and its parent, of which one half is empty.
+fn empty(child: &Block, parent: u32) -> f64 {
+    f64::from(parent - 1 - child.level) * evenness(child.count)
+}
+
+/// A region begins where a second thread begins and ends where all but one have ended: what one thread alone has at an end is not
+/// shared. `None` where nothing is left.
+fn clip(uses: &[Use], region: std::ops::Range<usize>) -> Option<std::ops::Range<usize>> {
+    let all = &uses[region.clone()];
+    let second = |mut lines: &mut dyn Iterator<Item = &Use>| -> Option<u64> {
+        let first = lines.next()?.thread;
+        (&mut lines).find(|it| it.thread != first).map(|it| it.line)
+    };
+    let begin = second(&mut all.iter())?;
+    let end = second(&mut all.iter().rev())?;
+    let from = all.partition_point(|it| it.line < begin);
+    let to = all.partition_point(|it| it.line <= end);
+    (from < to).then(|| region.start + from..region.start + to)
+}
+
+/// ln Γ(count + a) - ln Γ(a): what a thread's count adds to the evidence under a Dirichlet prior.
+struct Rising {
+    each: f64,
+    mass: f64,
+    mass_log: f64,
+    table: Vec<f64>,
+    base: f64,
+}
+
+impl Rising {
+    /// For a prior of `each` for a thread, `mass` in all.
+    fn new(each: f64, mass: f64) -> Self {
+        let mut table = vec![0.0];
+        let mut sum = 0.0;
+        for count in 0..256 {
+            sum += (f64::from(count) + each).ln();
+            table.push(sum);
+        }
+        Self { each, mass, mass_log: ln_gamma(mass), table, base: ln_gamma(each) }
+    }
+
+    fn log(&self, count: u32) -> f64 {
+        let known = self.table.get(count as usize).copied();
+        known.unwrap_or_else(|| ln_gamma(f64::from(count) + self.each) - self.base)
+    }
+}
+
+fn ln_gamma(x: f64) -> f64 {
+    libm::lgamma(x)
+}

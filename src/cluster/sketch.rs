@@ -1,0 +1,600 @@
+//! The sketch: who touched which line how often, in bounded memory and whatever the order of the samples.
+
+use rustc_hash::FxHashMap;
+
+use super::codes::Codes;
+use super::table::{Slot, Table};
+use crate::sample::{Access, CodeAddr, Cost, Place, Sample, LINE_SIZE, PAGE_SIZE};
+
+/// A page is hot, and outlives evictions, from this part of all accesses on.
+const HOT: u64 = 4096;
+/// Files and shared memory objects that are remembered by name for the report.
+const OBJECTS: usize = 16_384;
+
+/// The accesses of one thread to one page: which lines, and which of them it wrote.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Touch {
+    pub page: u64,
+    pub lines: u64,
+    pub written: u64,
+    pub thread: u32,
+}
+
+/// What a thread did to a line beyond what the bits of its [`Touch`] say.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Repeat {
+    key: u64,
+    /// Accesses after the first.
+    pub accesses: u32,
+    /// Writes after the first.
+    pub writes: u32,
+    /// Accesses whose cost the source said, the first included.
+    pub priced: u32,
+    /// Those of them that missed the core's own caches.
+    pub misses: u32,
+    /// Cycles that these took.
+    pub cycles: u32,
+    /// Accesses that found the line modified in another cache.
+    pub hitm: u32,
+}
+
+/// What kind of memory a page is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Kind {
+    #[default]
+    Private,
+    Frame,
+    Shared,
+}
+
+/// What all threads together did to one page.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Page {
+    pub key: u64,
+    number: u64,
+    object: u32,
+    kind: Kind,
+    pub accesses: u32,
+    /// Threads that touched it.
+    pub threads: u32,
+    /// Kilocycles of latency.
+    pub latency: u32,
+    pub hitm: u32,
+}
+
+impl Slot for Touch {
+    fn hash(&self) -> u64 {
+        touch_hash(self.page, self.thread)
+    }
+    fn is_empty(&self) -> bool {
+        self.lines == 0
+    }
+}
+
+impl Slot for Page {
+    fn hash(&self) -> u64 {
+        mix(self.key)
+    }
+    fn is_empty(&self) -> bool {
+        self.accesses == 0
+    }
+}
+
+impl Slot for Repeat {
+    fn hash(&self) -> u64 {
+        self.key
+    }
+    fn is_empty(&self) -> bool {
+        self.key == 0
+    }
+}
+
+/// Where a sample belongs in the tables.
+#[derive(Debug, Clone, Copy, Default)]
+struct Keys {
+    page: u64,
+    touch: u64,
+}
+
+impl Keys {
+    fn new(thread: u32, place: Option<Place>) -> Self {
+        let Some(place) = place else { return Self::default() };
+        let page = place_key(place.granule(PAGE_SIZE));
+        Self { page, touch: touch_hash(page, thread) }
+    }
+}
+
+/// What one thread did in all, evicted pages included.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Activity {
+    pub accesses: u64,
+    pub writes: u64,
+}
+
+/// Counts of what the sketch saw and what it had to let go.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SketchStats {
+    /// Samples with a place, all of which count for their thread's activity.
+    pub samples: u64,
+    /// Samples without a place, which say nothing about sharing.
+    pub without_place: u64,
+    /// Samples of threads beyond the number that the budget has room for.
+    pub without_thread: u64,
+    /// Samples on pages that are not in the kept part.
+    pub not_kept: u64,
+    /// Pages that were let go when the tables were full.
+    pub pages_evicted: u64,
+    /// Pages that are kept with exact counts.
+    pub pages: u64,
+    /// Lines that are kept, once for each thread that touched them.
+    pub lines: u64,
+    /// The part of all pages that is kept, as a power of two: 0 is all of them, 3 is one in eight. Hot pages are kept besides.
+    pub thinned: u32,
+    /// Bytes that the tables take.
+    pub bytes: u64,
+}
+
+/// What one thread did to one line.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LineUse {
+    /// The page's key.
+    #[cfg(test)]
+    pub page: u64,
+    /// The line's number in the page.
+    pub line: u32,
+    pub thread: u32,
+    pub accesses: u32,
+    pub writes: u32,
+    /// See [`Repeat`].
+    pub priced: u32,
+    pub misses: u32,
+    pub cycles: u32,
+    pub hitm: u32,
+}
+
+/// The sketch that [`Sharing::add`] feeds and [`Sharing::solve`] reads.
+///
+/// It keeps for each thread and page which lines were touched and which were written, as bits, and for the lines that a thread
+/// came back to how often: most lines of a large buffer are seen once, and cost a bit. A source that says what an access cost
+/// (see [`Cost`]) has an entry for each line.
+///
+/// A page is kept while its hash is below a threshold. When a table is full the threshold is halved and the pages above it
+/// go, so what is left is a fair part of all pages, each with its counts since the beginning: nothing is forgotten because
+/// it is old, and the end is the same whatever the order of the samples. Pages that are hot when they would go (a group may
+/// live in a single one) stay; which ones are hot depends on when the tables filled, and on nothing else that has an order.
+#[derive(Debug, Clone)]
+pub struct Sharing {
+    touches: Table<Touch>,
+    pages: Table<Page>,
+    repeats: Table<Repeat>,
+    /// From the first sample on that says its code.
+    codes: Option<Codes>,
+    codes_budget: usize,
+    threshold: u64,
+    threads: Vec<Activity>,
+    thread_limit: usize,
+    /// Where a thread has several numbers: for each the first of them.
+    owners: Vec<u32>,
+    objects: FxHashMap<(u64, u64), u32>,
+    names: Vec<(u64, u64)>,
+    accesses: u64,
+    stats: SketchStats,
+    /// Those of the samples that are being added.
+    keys: Vec<Keys>,
+    /// The event of the last sample that was one of several, and the lines that these touched so far, with whether they wrote them.
+    event: (u32, u64),
+    event_lines: Vec<((u64, u32), bool)>,
+}
+
+impl Sharing {
+    /// The budget that a run with the default `--memory` gives, in bytes.
+    pub const BUDGET: usize = 24 << 20;
+
+    /// A sketch that takes about `budget` bytes, and for a moment a half more while it thins out; 64 KiB at least.
+    #[must_use]
+    pub fn new(budget: usize) -> Self {
+        let budget = budget.max(1 << 16);
+        Self {
+            touches: Table::new(budget / 8 * 3),
+            pages: Table::new(budget / 16 * 3),
+            repeats: Table::new(budget / 16 * 5),
+            codes: None,
+            codes_budget: budget / 64,
+            threshold: u64::MAX,
+            threads: Vec::new(),
+            thread_limit: budget / 10 / size_of::<Activity>(),
+            owners: Vec::new(),
+            objects: FxHashMap::default(),
+            names: Vec::new(),
+            accesses: 0,
+            stats: SketchStats::default(),
+            keys: Vec::new(),
+            event: (0, 0),
+            event_lines: Vec::new(),
+        }
+    }
+
+    /// Says that two numbers are one thread, at different times: what only that thread touches is shared with nobody.
+    /// To be said before the first sample of `thread`.
+    pub fn same_thread(&mut self, thread: u32, as_thread: u32) {
+        let (at, owner) = (thread as usize, self.owner(as_thread));
+        while self.owners.len() <= at {
+            self.owners.push(self.owners.len() as u32);
+        }
+        if let Some(slot) = self.owners.get_mut(at) {
+            *slot = owner;
+        }
+    }
+
+    /// The first number of the thread that has this one.
+    pub(crate) fn owner(&self, thread: u32) -> u32 {
+        self.owners.get(thread as usize).copied().unwrap_or(thread)
+    }
+
+    /// Counts one sample. It looks at `thread`, `place`, `access`, `share`, `record`, `latency` and `data_src`; never at time
+    /// or tid.
+    pub fn add(&mut self, sample: &Sample) {
+        self.add_as(sample.thread, sample, Keys::new(sample.thread, sample.place));
+    }
+
+    /// Counts samples, each for the thread beside it.
+    pub fn add_all(&mut self, samples: &[(u32, &Sample)]) {
+        self.keys.clear();
+        self.keys.extend(samples.iter().map(|(thread, sample)| Keys::new(*thread, sample.place)));
+        // Each slot is somewhere else in memory: asked for one after the other, nobody waits for the one before.
+        let seen = self
+            .keys
+            .iter()
+            .fold(0, |seen, keys| seen ^ self.pages.peek(mix(keys.page)) ^ self.touches.peek(keys.touch));
+        std::hint::black_box(seen);
+        for (at, (thread, sample)) in samples.iter().enumerate() {
+            if let Some(&keys) = self.keys.get(at) {
+                self.add_as(*thread, sample, keys);
+            }
+        }
+    }
+
+    /// As [`Sharing::add`], for a thread of that number in place of the sample's.
+    fn add_as(&mut self, thread: u32, sample: &Sample, keys: Keys) {
+        let Some(place) = sample.place else {
+            self.stats.without_place += 1;
+            return;
+        };
+        let line = ((offset(place) / LINE_SIZE) % (PAGE_SIZE / LINE_SIZE)) as u32;
+        let writes = matches!(sample.access, Access::Store | Access::Update);
+        // Several accesses of one event to one line are one, which writes if any of them does.
+        let (again, written_again) = if sample.share < 1.0 {
+            self.before(thread, sample.record, (keys.page, line), writes)
+        } else {
+            (false, false)
+        };
+        let new_write = writes && !written_again;
+        if !self.count_thread(thread, !again, new_write) {
+            return;
+        }
+        let page = keys.page;
+        let at = self.pages.find(mix(page), |slot| slot.key == page);
+        if self.pages.slots[at].is_empty() {
+            if page >= self.threshold {
+                self.stats.not_kept += 1;
+                return;
+            }
+            let number = offset(place.granule(PAGE_SIZE));
+            let (kind, object) = self.object(place);
+            self.pages.slots[at] = Page { key: page, number, object, kind, ..Page::default() };
+            self.pages.len += 1;
+        }
+        let hitm = sample.data_src.is_hitm();
+        let slot = &mut self.pages.slots[at];
+        slot.accesses = slot.accesses.saturating_add(u32::from(!again)).max(1);
+        slot.hitm = slot.hitm.saturating_add(u32::from(hitm));
+        slot.latency = slot.latency.saturating_add(sample.latency.div_ceil(1024));
+
+        let found = self.touches.find(keys.touch, |slot| slot.page == page && slot.thread == thread);
+        let touch = &mut self.touches.slots[found];
+        if touch.is_empty() {
+            *touch = Touch { page, thread, ..Touch::default() };
+            self.touches.len += 1;
+            slot.threads += 1;
+        }
+        if let Some(code) = sample.code.filter(|_| slot.threads > 1) {
+            let codes = self.codes.get_or_insert_with(|| Codes::new(self.codes_budget));
+            codes.add(line_key(page, line), code);
+        }
+        let bit = 1 << line;
+        let (known, written) = (touch.lines & bit != 0, touch.written & bit != 0);
+        touch.lines |= bit;
+        if writes {
+            touch.written |= bit;
+        }
+        let cost = sample.cost();
+        let repeated = known && !again || new_write && written;
+        if repeated || cost != Cost::Unknown || hitm {
+            let key = repeat_key(keys.touch, line);
+            let at = self.repeats.find(key, |slot| slot.key == key);
+            let repeat = &mut self.repeats.slots[at];
+            if repeat.is_empty() {
+                repeat.key = key;
+                self.repeats.len += 1;
+            }
+            let more = |count: &mut u32, by: u32| *count = count.saturating_add(by);
+            more(&mut repeat.accesses, u32::from(known && !again));
+            more(&mut repeat.writes, u32::from(new_write && written));
+            more(&mut repeat.hitm, u32::from(hitm));
+            if !again {
+                match cost {
+                    Cost::Unknown => {}
+                    Cost::Hit => more(&mut repeat.priced, 1),
+                    Cost::Miss { cycles } => {
+                        more(&mut repeat.priced, 1);
+                        more(&mut repeat.misses, 1);
+                        more(&mut repeat.cycles, cycles);
+                    }
+                }
+            }
+            self.repeats.grow();
+        }
+        self.touches.grow();
+        self.pages.grow();
+        if self.is_full() {
+            self.thin();
+        }
+    }
+
+    /// Whether the event has touched the line before, and whether it has written it before.
+    fn before(&mut self, thread: u32, record: u64, line: (u64, u32), writes: bool) -> (bool, bool) {
+        if self.event != (thread, record) {
+            self.event = (thread, record);
+            self.event_lines.clear();
+        }
+        if let Some((_, written)) = self.event_lines.iter_mut().find(|it| it.0 == line) {
+            return (true, std::mem::replace(written, *written || writes));
+        }
+        self.event_lines.push((line, writes));
+        (false, false)
+    }
+
+    /// Counts one sample for its thread's activity alone, where it is known that no other thread can touch that memory.
+    pub(crate) fn count(&mut self, thread: u32, sample: &Sample) {
+        if sample.place.is_none() {
+            self.stats.without_place += 1;
+            return;
+        }
+        self.count_thread(thread, true, matches!(sample.access, Access::Store | Access::Update));
+    }
+
+    /// False where there are too many threads.
+    fn count_thread(&mut self, thread: u32, counts: bool, writes: bool) -> bool {
+        let thread = thread as usize;
+        if thread >= self.threads.len() {
+            if thread >= self.thread_limit {
+                self.stats.without_thread += 1;
+                return false;
+            }
+            self.threads.resize(thread + 1, Activity::default());
+        }
+        let Some(activity) = self.threads.get_mut(thread) else { return false };
+        activity.accesses += u64::from(counts);
+        activity.writes += u64::from(writes);
+        self.accesses += u64::from(counts);
+        self.stats.samples += 1;
+        true
+    }
+
+    fn is_full(&self) -> bool {
+        self.touches.len > self.touches.limit
+            || self.pages.len > self.pages.limit
+            || self.repeats.len > self.repeats.limit
+    }
+
+    /// Halves the part of the pages that is kept until the tables have room.
+    fn thin(&mut self) {
+        while self.is_full() {
+            self.threshold /= 2;
+            let hot = self.accesses / HOT;
+            let mut candidates: Vec<&Page> =
+                self.pages.iter().filter(|page| page.key >= self.threshold && u64::from(page.accesses) > hot).collect();
+            candidates.sort_unstable_by_key(|page| (std::cmp::Reverse(page.accesses), page.key));
+            // Hot pages may take a quarter of each table, so that halving always makes room in the end.
+            let mut lines: FxHashMap<u64, usize> = candidates.iter().map(|page| (page.key, 0)).collect();
+            for touch in self.touches.iter() {
+                if let Some(count) = lines.get_mut(&touch.page) {
+                    *count += touch.lines.count_ones() as usize;
+                }
+            }
+            let mut room = (self.touches.limit / 4, self.repeats.limit / 4);
+            let mut spare: Vec<u64> = Vec::new();
+            for page in candidates {
+                let lines = lines.get(&page.key).copied().unwrap_or_default();
+                let left = room.0.checked_sub(page.threads as usize).zip(room.1.checked_sub(lines));
+                let Some(left) = left else { continue };
+                if spare.len() >= self.pages.limit / 4 {
+                    break;
+                }
+                room = left;
+                spare.push(page.key);
+            }
+            spare.sort_unstable();
+            let threshold = self.threshold;
+            let keep = |page: u64| page < threshold || spare.binary_search(&page).is_ok();
+            self.stats.pages_evicted += self.pages.retain(|slot| keep(slot.key)) as u64;
+            self.touches.retain(|slot| keep(slot.page));
+            let keys = self.touches.iter().flat_map(|touch| {
+                let hash = touch_hash(touch.page, touch.thread);
+                bits(touch.lines).map(move |line| repeat_key(hash, line))
+            });
+            self.repeats.keep_only(keys, |slot, key| slot.key == key);
+        }
+    }
+
+    fn object(&mut self, place: Place) -> (Kind, u32) {
+        match place {
+            Place::Private { space, .. } => (Kind::Private, space),
+            Place::Frame { .. } => (Kind::Frame, 0),
+            Place::Shared { dev, ino, .. } => {
+                if let Some(&object) = self.objects.get(&(dev, ino)) {
+                    return (Kind::Shared, object);
+                }
+                if self.names.len() >= OBJECTS {
+                    return (Kind::Shared, u32::MAX);
+                }
+                let object = self.names.len() as u32;
+                self.names.push((dev, ino));
+                self.objects.insert((dev, ino), object);
+                (Kind::Shared, object)
+            }
+        }
+    }
+
+    /// Counts so far.
+    #[must_use]
+    pub fn stats(&self) -> SketchStats {
+        SketchStats {
+            pages: self.pages.len as u64,
+            lines: self.touches.iter().map(|touch| u64::from(touch.lines.count_ones())).sum(),
+            thinned: self.threshold.leading_zeros(),
+            bytes: (self.touches.bytes()
+                + self.pages.bytes()
+                + self.repeats.bytes()
+                + self.codes.as_ref().map_or(0, Codes::bytes)
+                + self.threads.capacity() * size_of::<Activity>()) as u64,
+            ..self.stats
+        }
+    }
+
+    pub(crate) fn threads(&self) -> &[Activity] {
+        &self.threads
+    }
+
+    pub(crate) fn touches(&self) -> impl Iterator<Item = &Touch> {
+        self.touches.iter()
+    }
+
+    /// What a touch's thread did to each of its lines.
+    pub(crate) fn lines_of<'a>(&'a self, touch: &'a Touch) -> impl Iterator<Item = LineUse> + 'a {
+        let hash = touch_hash(touch.page, touch.thread);
+        bits(touch.lines).map(move |line| {
+            let key = repeat_key(hash, line);
+            // An empty slot has nothing but zeros.
+            let found = self.repeats.slots.get(self.repeats.find(key, |slot| slot.key == key));
+            let repeat = found.copied().unwrap_or_default();
+            LineUse {
+                #[cfg(test)]
+                page: touch.page,
+                line,
+                thread: touch.thread,
+                accesses: repeat.accesses.saturating_add(1),
+                writes: repeat.writes.saturating_add((touch.written >> line) as u32 & 1),
+                priced: repeat.priced,
+                misses: repeat.misses,
+                cycles: repeat.cycles,
+                hitm: repeat.hitm,
+            }
+        })
+    }
+
+    pub(crate) fn page(&self, key: u64) -> Option<&Page> {
+        self.pages.slots.get(self.pages.find(mix(key), |slot| slot.key == key)).filter(|slot| !slot.is_empty())
+    }
+
+    pub(crate) fn pages(&self) -> impl Iterator<Item = &Page> {
+        self.pages.iter()
+    }
+
+    /// The code that touched a line most, with its accesses.
+    pub(crate) fn codes(&self, page: u64, line: u32) -> Vec<(CodeAddr, f64)> {
+        self.codes.as_ref().map(|codes| codes.of(line_key(page, line))).unwrap_or_default()
+    }
+
+    /// How many pages a kept page stands for.
+    pub(crate) fn stands_for(&self, page: &Page) -> f32 {
+        if u64::from(page.accesses) > self.accesses / HOT {
+            1.0
+        } else {
+            2f32.powi(self.threshold.leading_zeros() as i32)
+        }
+    }
+
+    /// Where a page is: what it is a page of, the same number for all pages of one address space or file, and the number of
+    /// its first line there. `true` where it is private memory, whose object is a process.
+    pub(crate) fn address(&self, page: &Page) -> (u64, u64, bool) {
+        let object = match page.kind {
+            Kind::Private => mix(u64::from(page.object) + 1),
+            Kind::Frame => 1,
+            // A file beyond those that are remembered is as many files as it has pages.
+            Kind::Shared => self
+                .names
+                .get(page.object as usize)
+                .map_or(page.key, |&(dev, ino)| mix(mix(ino) ^ dev.rotate_left(17)) ^ 2),
+        };
+        (object, page.number / LINE_SIZE, page.kind == Kind::Private)
+    }
+
+    pub(crate) fn page_place(&self, page: &Page) -> Option<Place> {
+        self.line_place(page, 0)
+    }
+
+    /// The first byte of a line of the page; `None` for a file beyond the number that the sketch keeps the names of.
+    pub(crate) fn line_place(&self, page: &Page, line: u32) -> Option<Place> {
+        let number = page.number + u64::from(line) * LINE_SIZE;
+        match page.kind {
+            Kind::Private => Some(Place::Private { space: page.object, addr: number }),
+            Kind::Frame => Some(Place::Frame { phys: number }),
+            Kind::Shared => {
+                let &(dev, ino) = self.names.get(page.object as usize)?;
+                Some(Place::Shared { dev, ino, offset: number })
+            }
+        }
+    }
+}
+
+/// The numbers of the bits that are set.
+fn bits(mut set: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let bit = (set != 0).then(|| set.trailing_zeros());
+        set &= set.wrapping_sub(1);
+        bit
+    })
+}
+
+fn offset(place: Place) -> u64 {
+    match place {
+        Place::Shared { offset, .. } => offset,
+        Place::Frame { phys } => phys,
+        Place::Private { addr, .. } => addr,
+    }
+}
+
+/// The finalizer of splitmix64: every bit of the input moves every bit of the output.
+pub(crate) fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+fn touch_hash(page: u64, thread: u32) -> u64 {
+    mix(page ^ u64::from(thread).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+/// The key of what a thread did to a line of a page; never 0.
+fn repeat_key(touch: u64, line: u32) -> u64 {
+    mix(touch ^ u64::from(line + 1).wrapping_mul(0xd1b5_4a32_d192_ed03)) | 1
+}
+
+fn line_key(page: u64, line: u32) -> u64 {
+    mix(page ^ u64::from(line + 1).wrapping_mul(0xd1b5_4a32_d192_ed03))
+}
+
+/// A granule's key; two granules of a run have the same one with a chance of about 1 in 10^8.
+pub(crate) fn place_key(place: Place) -> u64 {
+    let (kind, number) = match place {
+        Place::Private { space, addr } => (mix(u64::from(space) + 1), addr),
+        Place::Frame { phys } => (0x5bd1_e995_0000_0001, phys),
+        Place::Shared { dev, ino, offset } => (mix(mix(ino) ^ dev.wrapping_mul(0x9e37_79b9_7f4a_7c15)) ^ 0x77, offset),
+    };
+    mix(mix(number ^ kind).wrapping_add(kind))
+}
+
+#[cfg(test)]
+mod tests;
