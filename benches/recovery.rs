@@ -17,6 +17,7 @@ use scxprof::resolve::{Maps, Roots};
 use scxprof::sample::Source;
 use scxprof::sampler::attr::Features;
 use scxprof::sampler::operand::code::{At, CodeCache, Limits, Mapping, Window};
+use scxprof::sampler::operand::constant::Constants;
 use scxprof::sampler::operand::pagemap::{Page, Pagemap};
 use scxprof::sampler::operand::{CodeSource, CodeWindow, Recovery, StackRange, UserRegs, REGS_MASK};
 use scxprof::sampler::{Captured, Hardware, Options, Sampler, SamplerError, Target};
@@ -100,13 +101,17 @@ struct Recorded {
     addresses: Vec<u64>,
 }
 
-/// The pieces of code that one recovery needs.
+/// The pieces of code and the read-only values that one recovery needs.
 #[derive(Default)]
-struct Windows(Vec<Window>);
+struct Windows(Vec<Window>, HashMap<(u64, u32), Option<u64>>);
 
 impl CodeSource for Windows {
     fn window(&mut self, ip: u64) -> Option<CodeWindow<'_>> {
         self.0.iter().find(|window| holds(window, ip)).map(code_window)
+    }
+
+    fn constant(&mut self, addr: u64, size: u32) -> Option<u64> {
+        self.1.get(&(addr, size)).copied().flatten()
     }
 }
 
@@ -127,6 +132,7 @@ fn code_window(window: &Window) -> CodeWindow<'_> {
 /// The code of the load, as a session gets it.
 struct Live<'a> {
     code: &'a mut CodeCache,
+    constants: &'a mut Constants,
     maps: &'a mut Maps,
     at: At,
     now: u64,
@@ -155,6 +161,12 @@ impl CodeSource for Live<'_> {
             self.windows.0.len() - 1
         };
         self.windows.0.get(index).map(code_window)
+    }
+
+    fn constant(&mut self, addr: u64, size: u32) -> Option<u64> {
+        let value = self.constants.value(self.at.pid, self.at.space, addr, size, self.now);
+        self.windows.1.insert((addr, size), value);
+        value
     }
 }
 
@@ -187,7 +199,12 @@ fn captured(child: &Child) -> Result<Vec<Captured>, SamplerError> {
     Ok(samples)
 }
 
-fn record(child: &Child, code: &mut CodeCache, maps: &mut Maps) -> Result<Vec<Recorded>, SamplerError> {
+fn record(
+    child: &Child,
+    code: &mut CodeCache,
+    constants: &mut Constants,
+    maps: &mut Maps,
+) -> Result<Vec<Recorded>, SamplerError> {
     let mut recovery = Recovery::new(BUDGET);
     let mut stack = StackRange::default();
     let mut recorded = Vec::new();
@@ -198,11 +215,18 @@ fn record(child: &Child, code: &mut CodeCache, maps: &mut Maps) -> Result<Vec<Re
         let range = stack.update(regs.rsp());
         let time = captured.time;
         let at = At { pid, space: maps.generation(pid), ip: regs.rip, time };
-        let mut live = Live { code: &mut *code, maps: &mut *maps, at, now: captured.time, windows: Windows::default() };
+        let mut live = Live {
+            code: &mut *code,
+            constants: &mut *constants,
+            maps: &mut *maps,
+            at,
+            now: captured.time,
+            windows: Windows::default(),
+        };
         // A recovery that knows nothing asks for everything, so that the windows serve cold and warm ones.
         let outcome = Recovery::new(BUDGET).recover(&regs, &context.stack, range.clone(), &mut live).candidates.len();
         let windows = live.windows;
-        let mut replay = Windows(windows.0.clone());
+        let mut replay = Windows(windows.0.clone(), windows.1.clone());
         let again = recovery.recover(&regs, &context.stack, range, &mut replay);
         assert_eq!(again.candidates.len(), outcome, "a replay gives what the first look gave");
         let addresses = again.candidates.iter().map(|candidate| candidate.addr).collect();
@@ -221,8 +245,9 @@ fn measure(criterion: &mut Criterion<CpuTime>, child: &Child) -> Result<(), Samp
     let procfs = Path::new("/proc");
     let pid = child.id();
     let mut code = CodeCache::new(procfs, Limits::default());
+    let mut constants = Constants::new(procfs, 1 << 20);
     let mut maps = Maps::new(&Roots::default(), 1 << 22);
-    let mut recorded = record(child, &mut code, &mut maps)?;
+    let mut recorded = record(child, &mut code, &mut constants, &mut maps)?;
     let space = maps.generation(pid);
     let recovered = recorded.iter().filter(|recorded| !recorded.addresses.is_empty()).count();
     let addresses: Vec<u64> = recorded.iter().flat_map(|recorded| recorded.addresses.iter().copied()).collect();
@@ -268,8 +293,9 @@ fn measure(criterion: &mut Criterion<CpuTime>, child: &Child) -> Result<(), Samp
             let mut frames = 0u64;
             for recorded in &recorded {
                 let at = At { pid, space, ip: recorded.regs.rip, time: now };
-                let windows = Windows(Vec::with_capacity(1));
-                let mut live = Live { code: &mut code, maps: &mut maps, at, now, windows };
+                let windows = Windows(Vec::with_capacity(1), HashMap::new());
+                let constants = &mut constants;
+                let mut live = Live { code: &mut code, constants, maps: &mut maps, at, now, windows };
                 let dump = recorded.captured.context.as_ref().map_or(&[][..], |context| &context.stack);
                 let stack = { recorded.stack }.update(recorded.regs.rsp());
                 let outcome = warm.recover(&recorded.regs, dump, stack, &mut live);

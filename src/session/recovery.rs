@@ -10,6 +10,7 @@ use crate::resolve::Maps;
 use crate::sample::{Sample, ThreadIndex};
 use crate::sampler::open::monotonic_ns;
 use crate::sampler::operand::code::{At, CodeCache, CodeCounts, Limits, Mapping, Window};
+use crate::sampler::operand::constant::Constants;
 use crate::sampler::operand::pagemap::{Page, Pagemap};
 use crate::sampler::operand::tick::REGS;
 use crate::sampler::operand::{
@@ -23,6 +24,8 @@ const FRAME_LIFE: u64 = 1_000_000_000;
 const MAX_STACKS: usize = 1 << 16;
 /// Writable memory, `PROT_WRITE` (asm-generic/mman-common.h).
 const PROT_WRITE: u32 = 2;
+/// Pieces of code that are at hand for one sample: its own, and those that it calls.
+const MAX_WINDOWS: usize = 4;
 /// Bytes before the vdso that may be the kernel's data for it; it is 4 to 6 pages.
 const MAX_VVAR: u64 = 64 << 10;
 
@@ -73,6 +76,7 @@ impl Yield {
 pub(super) struct Recoverer {
     recovery: Recovery,
     code: CodeCache,
+    constants: Constants,
     pagemap: Pagemap,
     stacks: FxHashMap<ThreadIndex, StackRange>,
     /// The accesses of one sample with their pages, kept for its room.
@@ -86,8 +90,9 @@ impl Recoverer {
         Self {
             recovery: Recovery::new(memory / 2),
             code: CodeCache::new(procfs, Limits { bytes: memory / 4, ..Limits::default() }),
+            constants: Constants::new(procfs, memory / 16),
             // An entry is some 48 bytes with its place in the table.
-            pagemap: Pagemap::new(procfs, memory / 4 / 96, 256, FRAME_LIFE),
+            pagemap: Pagemap::new(procfs, memory / 16 * 3 / 96, 256, FRAME_LIFE),
             stacks: FxHashMap::default(),
             looked_up: Vec::new(),
             counts: Yield::default(),
@@ -125,8 +130,16 @@ impl Recoverer {
         }
         let stack = self.stacks.entry(sample.thread).or_default().update(regs.rsp());
         let space = maps.generation(sample.pid);
-        let mut code =
-            ProcessCode { code: &mut self.code, maps, pid: sample.pid, space, time: sample.time, window: None };
+        let mut code = ProcessCode {
+            code: &mut self.code,
+            constants: &mut self.constants,
+            maps,
+            pid: sample.pid,
+            space,
+            time: sample.time,
+            now: monotonic_ns(),
+            windows: Vec::new(),
+        };
         let outcome = self.recovery.recover(&regs, &context.stack, stack, &mut code);
         if let Some(reason) = outcome.reason {
             return self.nothing(reason);
@@ -182,19 +195,21 @@ fn is_vdso_data(maps: &mut Maps, pid: u32, candidate: &Candidate) -> bool {
 /// The code of one process, as its mappings are now.
 struct ProcessCode<'a> {
     code: &'a mut CodeCache,
+    constants: &'a mut Constants,
     maps: &'a mut Maps,
     pid: u32,
     space: u32,
     /// The sample's.
     time: u64,
-    /// The last piece; most samples need one.
-    window: Option<Window>,
+    now: u64,
+    /// The last pieces, the newest at the end.
+    windows: Vec<Window>,
 }
 
 impl CodeSource for ProcessCode<'_> {
     fn window(&mut self, ip: u64) -> Option<CodeWindow<'_>> {
         let holds = |window: &Window| ip.wrapping_sub(window.start) < window.bytes.len() as u64;
-        if !self.window.as_ref().is_some_and(holds) {
+        if !self.windows.iter().any(holds) {
             let mapping = self.maps.find(self.pid, ip)?;
             let mapping = Mapping {
                 start: mapping.start,
@@ -208,9 +223,13 @@ impl CodeSource for ProcessCode<'_> {
                 path: &mapping.path,
             };
             let at = At { pid: self.pid, space: self.space, ip, time: self.time };
-            self.window = self.code.window(at, &mapping, monotonic_ns()).ok();
+            let window = self.code.window(at, &mapping, self.now).ok()?;
+            if self.windows.len() == MAX_WINDOWS {
+                self.windows.remove(0);
+            }
+            self.windows.push(window);
         }
-        let window = self.window.as_ref().filter(|window| holds(window))?;
+        let window = self.windows.iter().find(|window| holds(window))?;
         Some(CodeWindow {
             key: window.key,
             bias: window.bias,
@@ -218,6 +237,10 @@ impl CodeSource for ProcessCode<'_> {
             bytes: &window.bytes,
             function: window.function.clone(),
         })
+    }
+
+    fn constant(&mut self, addr: u64, size: u32) -> Option<u64> {
+        self.constants.value(self.pid, self.space, addr, size, self.now)
     }
 }
 

@@ -18,8 +18,10 @@ use process::Code;
 use scxprof::sampler::operand::{Candidate, Recovery, StackRange};
 use step::Stop;
 
-/// How far from a stop an execution of a candidate's instruction may lie, in instructions.
-const REACH: usize = 200;
+/// How far before a stop an execution of a candidate's instruction may lie, in instructions.
+const BEHIND: usize = 200;
+/// How far after it: up to 256 instructions are run, and what undecided branches may run is left out of them.
+const AHEAD: usize = 1500;
 
 /// What one trace gave.
 #[derive(Debug, Default)]
@@ -40,7 +42,7 @@ fn is_true(stops: &[Stop], at: usize, candidate: &Candidate) -> bool {
     };
     let runs = |stop: &&Stop| stop.regs.rip == candidate.insn_ip;
     if candidate.method.is_backward() {
-        let before = stops.get(at.saturating_sub(REACH)..at).unwrap_or_default();
+        let before = stops.get(at.saturating_sub(BEHIND)..at).unwrap_or_default();
         before.iter().rev().skip_while(|stop| !runs(stop)).take_while(runs).any(matches)
     } else {
         let after = stops.get(at..).unwrap_or_default();
@@ -51,7 +53,7 @@ fn is_true(stops: &[Stop], at: usize, candidate: &Candidate) -> bool {
             }
             steps += usize::from(stop.regs.rip != last);
             last = stop.regs.rip;
-            if steps > REACH {
+            if steps > AHEAD {
                 return false;
             }
         }
@@ -65,7 +67,7 @@ fn check(stops: &[Stop], code: &mut Code) -> Tally {
     let mut stack = StackRange::default();
     let mut tally = Tally::default();
     let mut shown = 0;
-    for (at, stop) in stops.iter().enumerate().take(stops.len().saturating_sub(REACH)).skip(REACH) {
+    for (at, stop) in stops.iter().enumerate().take(stops.len().saturating_sub(AHEAD)).skip(BEHIND) {
         let range = stack.update(stop.regs.rsp());
         tally.stops += 1;
         let outcome = recovery.recover(&stop.regs, &stop.stack, range, code);

@@ -18,6 +18,9 @@ struct Text {
 
 /// The executable mappings of a process.
 pub struct Code {
+    memory: File,
+    /// Mapped files that the process may read only.
+    constant: Vec<Range<u64>>,
     texts: Vec<Text>,
     /// Say what the functions are, or have the recovery find its way alone.
     pub with_functions: bool,
@@ -89,7 +92,13 @@ impl Code {
             let functions = known.entry(mapping.path.clone()).or_insert_with(|| functions(&mapping.path)).clone();
             texts.push(Text { path: mapping.path, base: mapping.range.start, bias, bytes, functions });
         }
-        Self { texts, with_functions: true }
+        let constant = mappings(pid)
+            .into_iter()
+            .filter(|mapping| mapping.perms.starts_with("r-") && mapping.perms.ends_with('p'))
+            .filter(|mapping| mapping.path.starts_with('/'))
+            .map(|mapping| mapping.range)
+            .collect();
+        Self { memory, constant, texts, with_functions: true }
     }
 
     /// All functions of the process.
@@ -123,5 +132,12 @@ impl CodeSource for Code {
             bytes: &text.bytes,
             function,
         })
+    }
+
+    fn constant(&mut self, addr: u64, size: u32) -> Option<u64> {
+        self.constant.iter().find(|range| range.contains(&addr))?;
+        let mut bytes = [0; 8];
+        self.memory.read_exact_at(bytes.get_mut(..size as usize)?, addr).ok()?;
+        Some(u64::from_le_bytes(bytes))
     }
 }

@@ -35,6 +35,8 @@ pub(super) struct Machine {
     pub(super) stack: Image,
     /// Where the code's own address 0 lies.
     pub(super) bias: u64,
+    /// Address and value of the memory that the next instruction loads, where it is known beside the stack.
+    pub(super) loaded: Option<(u64, u64)>,
     /// A store to an address that is not known is taken to miss the stack image. For a first look only.
     pub(super) hopeful: bool,
 }
@@ -49,6 +51,7 @@ impl Machine {
             flags: Flags::from_rflags(regs.rflags),
             stack: Image::new(regs.rsp(), dump),
             bias: 0,
+            loaded: None,
             hopeful: false,
         }
     }
@@ -92,7 +95,7 @@ impl Machine {
                 let size = memory_size(code);
                 match self.explicit_address(code) {
                     _ if size == 0 => Val::UNKNOWN,
-                    Some(addr) => self.stack.read(addr, size),
+                    Some(addr) => self.load(addr, size),
                     None => Val::UNKNOWN.zext(size),
                 }
             }
@@ -103,7 +106,16 @@ impl Machine {
         }
     }
 
-    fn read_register(&self, register: Register) -> Val {
+    /// The value of memory.
+    fn load(&self, addr: u64, size: u32) -> Val {
+        let val = self.stack.read(addr, size);
+        match self.loaded {
+            Some((at, bits)) if at == addr && val.low(size.min(8)).is_none() => Val::full(bits).zext(size),
+            _ => val,
+        }
+    }
+
+    pub(super) fn read_register(&self, register: Register) -> Val {
         let size = register.size() as u32;
         match gpr(register) {
             Some(number) => self.reg(number).shr(shift(register)).zext(size),
@@ -134,7 +146,7 @@ impl Machine {
     }
 
     /// Gives operand 0 a value of its size, as the processor does: 32 bits clear what is above, 8 and 16 keep it.
-    fn write(&mut self, code: &Instruction, operand: u32, val: Val) {
+    pub(super) fn write(&mut self, code: &Instruction, operand: u32, val: Val) {
         match code.op_kind(operand) {
             OpKind::Register => self.write_register(code.op_register(operand), val),
             OpKind::Memory => {
@@ -145,7 +157,7 @@ impl Machine {
         }
     }
 
-    fn write_register(&mut self, register: Register, val: Val) {
+    pub(super) fn write_register(&mut self, register: Register, val: Val) {
         let Some(number) = gpr(register) else { return };
         let size = register.size() as u32;
         let val = match size {
@@ -318,6 +330,8 @@ impl Machine {
                     self.write(code, 1, a);
                 }
             }
+            Mnemonic::Cmpxchg => return self.step_cmpxchg(code),
+            Mnemonic::Xadd => self.step_xadd(code),
             Mnemonic::Push => {
                 let size = code.stack_pointer_increment().unsigned_abs();
                 self.push(self.read(code, 0), size);
@@ -415,7 +429,7 @@ impl Machine {
     }
 
     /// All flags but AF of `a + b` or `a - b`, where both are known.
-    fn sum_flags(&mut self, a: Val, b: Val, result: Val, size: u32, minus: bool) {
+    pub(super) fn sum_flags(&mut self, a: Val, b: Val, result: Val, size: u32, minus: bool) {
         let (Some(a), Some(b), Some(low)) = (a.low(size), b.low(size), result.low(size)) else { return };
         let carry = if minus { a < b } else { low < a };
         let same_signs = (a ^ b) & sign(size) == 0;
@@ -453,6 +467,7 @@ fn is_near(code: &Instruction) -> bool {
     match code.op0_kind() {
         OpKind::NearBranch64 => true,
         OpKind::Register => code.op0_register().size() == 8,
+        OpKind::Memory => matches!(code.code(), Code::Jmp_rm64 | Code::Call_rm64),
         _ => false,
     }
 }

@@ -42,6 +42,12 @@ impl Flags {
         (self.known & flag != 0).then_some(self.bits & flag != 0)
     }
 
+    /// What both know alike.
+    pub(super) fn common(self, other: Self) -> Self {
+        let known = self.known & other.known & !(self.bits ^ other.bits);
+        Self { bits: self.bits & known, known }
+    }
+
     /// What both know together; `None` where they contradict.
     pub(super) fn merge(self, other: Self) -> Option<Self> {
         ((self.bits ^ other.bits) & self.known & other.known == 0)

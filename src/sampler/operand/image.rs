@@ -114,6 +114,21 @@ impl Image {
         self.known = [0; WORDS];
     }
 
+    /// Keeps only what `other` (of the same sample) knows alike.
+    pub(super) fn keep(&mut self, other: &Self) {
+        for (word, (known, theirs)) in self.known.iter_mut().zip(&other.known).enumerate() {
+            let range = word * 64..(word + 1) * 64;
+            *known &= theirs;
+            if let (Some(own), Some(their)) = (self.bytes.get(range.clone()), other.bytes.get(range)) {
+                if own != their {
+                    for (at, _) in own.iter().zip(their).enumerate().filter(|(_, (own, their))| own != their) {
+                        *known &= !(1 << at);
+                    }
+                }
+            }
+        }
+    }
+
     /// Adds all that `other` (of the same sample) knows; false where the two contradict.
     pub(super) fn merge(&mut self, other: &Self) -> bool {
         let mut agree = true;
@@ -152,6 +167,19 @@ mod tests {
         assert_eq!(image.read(0x1001, 1).low(1), Some(0xaa));
         assert!(image.learn(0xff0, 4, Val::full(7)));
         assert!(!image.learn(0xff0, 4, Val::full(8)));
+    }
+
+    #[test]
+    fn only_what_two_images_share_is_kept() {
+        let mut image = Image::new(0x1000, &[1, 2, 3, 4]);
+        let mut other = image.clone();
+        image.write(0x1001, 1, Val::full(9));
+        image.write(0xff8, 1, Val::full(5));
+        other.write(0xff8, 1, Val::full(5));
+        other.forget(0x1003, 1);
+        image.keep(&other);
+        let known = |addr| image.read(addr, 1).low(1);
+        assert_eq!([0x1000, 0x1001, 0x1002, 0x1003, 0xff8].map(known), [Some(1), None, Some(3), None, Some(5)]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::decode::Insn;
+use super::region::Region;
 use super::window::{Backward, FunctionMap};
 
 /// Bytes that an entry costs beside what it holds: keys, the allocation, the table's spare room.
@@ -17,6 +18,7 @@ pub(super) enum Kind {
     Forward,
     Backward,
     Function,
+    Region,
 }
 
 /// Key: the code, the address in it, and what is remembered.
@@ -28,6 +30,8 @@ pub(super) enum Entry {
     Forward(Arc<[Insn]>),
     Backward(Arc<Backward>),
     Function(Arc<FunctionMap>),
+    /// `None` where the ways of the branch do not meet nearby.
+    Region(Option<Arc<Region>>),
 }
 
 impl Entry {
@@ -37,6 +41,7 @@ impl Entry {
                 Self::Forward(insns) => size_of::<Insn>() * insns.len(),
                 Self::Backward(window) => size_of::<Insn>() * window.insns.len(),
                 Self::Function(map) => map.bytes(),
+                Self::Region(region) => region.as_ref().map_or(0, |region| region.bytes()),
             }
     }
 }

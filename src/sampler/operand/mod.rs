@@ -5,6 +5,9 @@
 //! as far as their inputs survive, can be computed back, or can be replayed. [`Recovery::recover`] gives only what
 //! follows from the sample without a guess; the rest is counted by its reason ([`Unrecovered`]).
 //!
+//! Memory that the process maps from a file and cannot write to is known too ([`constant`]). A branch that depends on
+//! anything else in memory is undecided: what both of its ways leave alone is known where they meet.
+//!
 //! What a sample cannot give: the red zone (the dump begins at rsp, so a leaf function at `-O0` hides its variables),
 //! thread-local and gathered addresses, and registers that a call in between has overwritten.
 //!
@@ -13,14 +16,20 @@
 //! instructions before ip; what contradicts itself on the way is dropped.
 //!
 //! The recovery is pure: registers, stack and code bytes come from its caller ([`CodeSource`]). Around it: [`tick`] chooses
-//! the event, [`user`] tells user code from kernel code, [`code`] reads the code and [`pagemap`] the frames.
+//! the event, [`user`] tells user code from kernel code, [`code`] reads the code, [`constant`] read-only memory and [`pagemap`] the frames.
 
+mod atomic;
 pub mod cache;
 pub mod code;
+pub mod constant;
 mod decode;
+mod decoded;
 pub mod elf;
 mod emulate;
 mod flags;
+mod forward;
+#[cfg(test)]
+mod forward_tests;
 mod image;
 mod invert;
 pub mod kallsyms;
@@ -28,6 +37,7 @@ mod mapped;
 mod memo;
 pub mod pagemap;
 mod recover;
+mod region;
 mod regs;
 mod replay;
 mod stack;

@@ -1,26 +1,24 @@
 //! From one sample to its candidates, each with the method that found it, or to the reason why there are none.
 
 use std::ops::Range;
-use std::sync::Arc;
-
-use iced_x86::InstructionInfoFactory;
 
 use super::decode::{bit, Insn, MemOp, Opaque};
-use super::emulate::{Machine, Next, RCX};
-use super::memo::{Cache, CacheCounts, Entry, Key, Kind};
+use super::decoded::{Decoded, Here};
+use super::emulate::{Machine, RCX};
+use super::forward::Forward;
+use super::memo::CacheCounts;
 use super::regs::{RegsError, UserRegs};
 use super::replay::Replay;
-use super::window::{self, Backward, CodeSource, Cut, FunctionMap};
+use super::window::{CodeSource, Cut};
 use crate::sample::{Access, Method};
 
-/// Instructions looked at before ip, and run after it.
+/// Instructions looked at before ip; and after it those whose accesses are taken even on lines that are known by then.
 pub const MAX_STEPS: usize = 16;
-/// Instructions run after ip while there are fewer than [`FEW`] candidates that are no variables of the program.
-const LATE_STEPS: usize = 64;
-const FEW: usize = 4;
 /// Candidates of one sample: half of them from before ip, half from ip on.
 pub const MAX_CANDIDATES: usize = 16;
 
+/// Bytes of a cache line.
+const LINE: u64 = 64;
 /// No process maps its first page (`vm.mmap_min_addr`).
 const LOWEST: u64 = 4096;
 /// User addresses end here at the most (57-bit linear addresses, the upper half being the kernel's).
@@ -134,8 +132,8 @@ pub struct Outcome<'a> {
 
 /// Candidates and reasons as they come up.
 #[derive(Debug, Default)]
-struct Found {
-    candidates: Vec<Candidate>,
+pub(super) struct Found {
+    pub(super) candidates: Vec<Candidate>,
     reasons: u16,
 }
 
@@ -152,8 +150,20 @@ impl Found {
         Unrecovered::ALL.into_iter().find(|&reason| self.has(reason)).unwrap_or(Unrecovered::NoOperand)
     }
 
+    /// True where such an access to that line is known already.
+    pub(super) fn has_line(&self, addr: u64, access: Access) -> bool {
+        self.candidates.iter().any(|other| other.addr / LINE == addr / LINE && other.access == access)
+    }
+
     /// Takes one operand; false where its address cannot be.
-    fn take(&mut self, operand: &MemOp, addr: Option<u64>, method: Method, insn_ip: u64, site: &Site) -> bool {
+    pub(super) fn take(
+        &mut self,
+        operand: &MemOp,
+        addr: Option<u64>,
+        method: Method,
+        insn_ip: u64,
+        site: &Site,
+    ) -> bool {
         let Some(addr) = addr else {
             self.reason(match operand.opaque {
                 Some(Opaque::Tls) => Unrecovered::Tls,
@@ -185,25 +195,15 @@ impl Found {
 }
 
 /// What the candidates of one direction are held against.
-struct Site {
+pub(super) struct Site {
     stack: Range<u64>,
-    room: usize,
-}
-
-/// The piece of code that an address lies in, without its bytes.
-#[derive(Debug, Clone, Copy)]
-struct Here {
-    key: u64,
-    bias: u64,
-    base: u64,
-    len: u64,
+    pub(super) room: usize,
 }
 
 /// Recovers operands; keeps decoded code within a bound.
 #[derive(Debug)]
 pub struct Recovery {
-    cache: Cache,
-    factory: InstructionInfoFactory,
+    decoded: Decoded,
     replay: Replay,
     found: Found,
 }
@@ -212,18 +212,13 @@ impl Recovery {
     /// `budget`: bytes for decoded code.
     #[must_use]
     pub fn new(budget: usize) -> Self {
-        Self {
-            cache: Cache::new(budget),
-            factory: InstructionInfoFactory::new(),
-            replay: Replay::default(),
-            found: Found::default(),
-        }
+        Self { decoded: Decoded::new(budget), replay: Replay::default(), found: Found::default() }
     }
 
     /// How the memory of decoded code did.
     #[must_use]
     pub fn cache_counts(&self) -> CacheCounts {
-        self.cache.counts()
+        self.decoded.counts()
     }
 
     /// Recovers the accesses near one sample of user code.
@@ -257,7 +252,7 @@ impl Recovery {
     ) -> Result<(), Unrecovered> {
         let mut here = None;
         let now = Machine::new(regs, dump);
-        let line = self.line(code, regs.rip, &mut here).ok_or(Unrecovered::NoCode)?;
+        let line = self.decoded.line(code, regs.rip, &mut here).ok_or(Unrecovered::NoCode)?;
         let at_ip = line.first().ok_or(Unrecovered::BadInstruction)?;
         let mut site = Site { stack, room: MAX_CANDIDATES / 2 };
         let end = self.backward(now.clone(), at_ip, code, regs.rip, &mut here, &site);
@@ -266,7 +261,7 @@ impl Recovery {
         if let Some(end) = end {
             machine.stack = end.stack;
         }
-        self.forward(machine, code, regs.rip, &mut here, &site);
+        Forward::new(&mut self.decoded, &mut self.found, code, here, &site).run(machine, regs.rip);
         Ok(())
     }
 
@@ -280,7 +275,7 @@ impl Recovery {
         here: &mut Option<Here>,
         site: &Site,
     ) -> Option<Box<Machine>> {
-        let window = self.window(code, ip, here)?;
+        let window = self.decoded.window(code, ip, here)?;
         now.bias = here.as_ref()?.bias;
         let mut written = 0;
         if at_ip.is_repeated() {
@@ -321,116 +316,9 @@ impl Recovery {
         }
         (!at_ip.is_repeated()).then_some(end)
     }
-
-    /// Methods a, b and e.
-    fn forward(
-        &mut self,
-        mut machine: Machine,
-        code: &mut dyn CodeSource,
-        mut ip: u64,
-        here: &mut Option<Here>,
-        site: &Site,
-    ) {
-        let mut steps = 0;
-        let mut written = 0;
-        let mut straight = true;
-        'run: loop {
-            let Some(line) = self.line(code, ip, here) else { return };
-            machine.bias = here.as_ref().map_or(0, |here| here.bias);
-            if line.is_empty() {
-                return;
-            }
-            for insn in line.iter() {
-                let enough = || self.found.candidates.iter().filter(|candidate| !candidate.global).count() >= FEW;
-                if steps >= LATE_STEPS || (steps >= MAX_STEPS && enough()) {
-                    return;
-                }
-                let addresses = machine.addresses(insn);
-                for (slot, operand) in insn.operands() {
-                    let method = match steps {
-                        0 => Method::A,
-                        _ if straight && needs(operand) & written == 0 => Method::B,
-                        _ => Method::E,
-                    };
-                    if !self.found.take(operand, addresses.get(slot).copied().flatten(), method, ip, site) {
-                        // It will fault, or the code is not what runs.
-                        return;
-                    }
-                }
-                steps += 1;
-                written |= insn.writes;
-                match machine.step(insn) {
-                    Next::Fall => ip = ip.wrapping_add(insn.code.len() as u64),
-                    Next::Jump(target) => {
-                        ip = target;
-                        straight = false;
-                        continue 'run;
-                    }
-                    Next::Unknown => return,
-                }
-            }
-        }
-    }
-
-    /// The identity of the code at `ip`; asks only where `ip` has left the piece it was in.
-    fn locate(code: &mut dyn CodeSource, ip: u64, here: &mut Option<Here>) -> Option<Here> {
-        let inside = |here: &Here| ip.wrapping_sub(here.base) < here.len;
-        if !here.as_ref().is_some_and(inside) {
-            let window = code.window(ip)?;
-            *here =
-                Some(Here { key: window.key, bias: window.bias, base: window.base, len: window.bytes.len() as u64 });
-        }
-        (*here).filter(inside)
-    }
-
-    fn line(&mut self, code: &mut dyn CodeSource, ip: u64, here: &mut Option<Here>) -> Option<Arc<[Insn]>> {
-        let at = Self::locate(code, ip, here)?;
-        let key: Key = (at.key, ip.wrapping_sub(at.bias), Kind::Forward);
-        if let Some(Entry::Forward(insns)) = self.cache.get(&key) {
-            return Some(insns);
-        }
-        let insns: Arc<[Insn]> = window::forward(&code.window(ip)?, ip, &mut self.factory).into();
-        self.cache.insert(key, Entry::Forward(Arc::clone(&insns)));
-        Some(insns)
-    }
-
-    fn window(&mut self, code: &mut dyn CodeSource, ip: u64, here: &mut Option<Here>) -> Option<Arc<Backward>> {
-        let at = Self::locate(code, ip, here)?;
-        let key: Key = (at.key, ip.wrapping_sub(at.bias), Kind::Backward);
-        if let Some(Entry::Backward(window)) = self.cache.get(&key) {
-            return Some(window);
-        }
-        let map = self.function(code, ip);
-        let window = Arc::new(window::backward(&code.window(ip)?, map.as_deref(), ip, &mut self.factory));
-        self.cache.insert(key, Entry::Backward(Arc::clone(&window)));
-        Some(window)
-    }
-
-    /// The map of the function around `ip`, where its range is known.
-    fn function(&mut self, code: &mut dyn CodeSource, ip: u64) -> Option<Arc<FunctionMap>> {
-        let window = code.window(ip)?;
-        let (code_key, bias) = (window.key, window.bias);
-        let range = window.function.clone().filter(|range| range.contains(&ip))?;
-        let range = range.start.wrapping_sub(bias)..range.end.wrapping_sub(bias);
-        let key: Key = (code_key, range.start, Kind::Function);
-        if let Some(Entry::Function(map)) = self.cache.get(&key) {
-            return Some(map);
-        }
-        let mut map = FunctionMap::new(&window)?;
-        for target in std::mem::take(&mut map.outside) {
-            if let Some(other) = code.window(target.wrapping_add(bias)) {
-                if other.key == code_key {
-                    map.add_branches_from(&other, &range);
-                }
-            }
-        }
-        let map = Arc::new(map);
-        self.cache.insert(key, Entry::Function(Arc::clone(&map)));
-        Some(map)
-    }
 }
 
 /// The registers that an access depends on.
-fn needs(operand: &MemOp) -> u16 {
+pub(super) fn needs(operand: &MemOp) -> u16 {
     operand.registers() | if operand.repeated { bit(RCX) } else { 0 }
 }

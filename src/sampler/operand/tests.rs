@@ -223,7 +223,7 @@ fn code_is_run_forward_through_calls() {
 }
 
 #[test]
-fn undecided_branches_end_the_way_forward() {
+fn what_one_way_of_an_undecided_branch_accesses_is_not_taken() {
     // cmp dword [rbx],1; je +3; mov rax,[rcx]; ret
     let code = [0x83, 0x3b, 1, 0x74, 3, 0x48, 0x8b, 0x01, 0xc3];
     assert_eq!(found(&code, &regs(0), &[]), [(Method::A, HEAP + 0x3000)]);

@@ -136,6 +136,11 @@ impl Val {
         Self { bits: self.bits.swap_bytes() >> shift, known: self.known.swap_bytes() >> shift }
     }
 
+    /// What both know alike.
+    pub(super) fn common(self, other: Self) -> Self {
+        Self::new(self.bits, self.known & other.known & !(self.bits ^ other.bits))
+    }
+
     /// What both know together; `None` where they contradict.
     pub(super) fn merge(self, other: Self) -> Option<Self> {
         ((self.bits ^ other.bits) & self.known & other.known == 0)
@@ -168,6 +173,8 @@ mod tests {
             prop_assert!(check(x.sext(bytes), (((a << shift) as i64) >> shift) as u64));
             prop_assert!(check(x.bswap(8), a.swap_bytes()));
             prop_assert!(check(x.bswap(4), u64::from((a as u32).swap_bytes())));
+            // Either of the two may be the truth.
+            prop_assert!(check(x.common(y), a) && check(x.common(y), b));
             prop_assert!(check(x.insert(y, 1, 8), (a & !0xff00) | ((b & 0xff) << 8)));
         }
     }

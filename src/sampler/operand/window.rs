@@ -49,6 +49,13 @@ pub trait CodeSource {
     /// end that it gives for the function, any branch may come from what is missing, and little is recovered from
     /// before ip; where it has less than 15 bytes from ip on, the instruction there may be missed.
     fn window(&mut self, ip: u64) -> Option<CodeWindow<'_>>;
+
+    /// The `size` bytes (8 at most) at `addr` as a little-endian number, where the process can read but not write them
+    /// and no other process can either.
+    fn constant(&mut self, addr: u64, size: u32) -> Option<u64> {
+        let _ = (addr, size);
+        None
+    }
 }
 
 impl CodeSource for CodeWindow<'_> {

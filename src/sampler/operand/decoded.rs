@@ -1,0 +1,118 @@
+//! Decoded code of all processes, looked up by address.
+
+use std::sync::Arc;
+
+use iced_x86::InstructionInfoFactory;
+
+use super::decode::Insn;
+use super::memo::{Cache, CacheCounts, Entry, Key, Kind};
+use super::region::{self, Region};
+use super::window::{self, Backward, CodeSource, FunctionMap};
+
+/// The piece of code that an address lies in, without its bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Here {
+    key: u64,
+    pub(super) bias: u64,
+    base: u64,
+    len: u64,
+}
+
+/// What was decoded, within a bound.
+#[derive(Debug)]
+pub(super) struct Decoded {
+    cache: Cache,
+    factory: InstructionInfoFactory,
+}
+
+impl Decoded {
+    /// `budget`: bytes.
+    pub(super) fn new(budget: usize) -> Self {
+        Self { cache: Cache::new(budget), factory: InstructionInfoFactory::new() }
+    }
+
+    pub(super) fn counts(&self) -> CacheCounts {
+        self.cache.counts()
+    }
+
+    /// The identity of the code at `ip`; asks only where `ip` has left the piece it was in.
+    fn locate(code: &mut dyn CodeSource, ip: u64, here: &mut Option<Here>) -> Option<Here> {
+        let inside = |here: &Here| ip.wrapping_sub(here.base) < here.len;
+        if !here.as_ref().is_some_and(inside) {
+            let window = code.window(ip)?;
+            *here =
+                Some(Here { key: window.key, bias: window.bias, base: window.base, len: window.bytes.len() as u64 });
+        }
+        (*here).filter(inside)
+    }
+
+    /// The instructions from `ip` on.
+    pub(super) fn line(&mut self, code: &mut dyn CodeSource, ip: u64, here: &mut Option<Here>) -> Option<Arc<[Insn]>> {
+        let at = Self::locate(code, ip, here)?;
+        let key: Key = (at.key, ip.wrapping_sub(at.bias), Kind::Forward);
+        if let Some(Entry::Forward(insns)) = self.cache.get(&key) {
+            return Some(insns);
+        }
+        let insns: Arc<[Insn]> = window::forward(&code.window(ip)?, ip, &mut self.factory).into();
+        self.cache.insert(key, Entry::Forward(Arc::clone(&insns)));
+        Some(insns)
+    }
+
+    /// The instructions before `ip`.
+    pub(super) fn window(
+        &mut self,
+        code: &mut dyn CodeSource,
+        ip: u64,
+        here: &mut Option<Here>,
+    ) -> Option<Arc<Backward>> {
+        let at = Self::locate(code, ip, here)?;
+        let key: Key = (at.key, ip.wrapping_sub(at.bias), Kind::Backward);
+        if let Some(Entry::Backward(window)) = self.cache.get(&key) {
+            return Some(window);
+        }
+        let map = self.function(code, ip);
+        let window = Arc::new(window::backward(&code.window(ip)?, map.as_deref(), ip, &mut self.factory));
+        self.cache.insert(key, Entry::Backward(Arc::clone(&window)));
+        Some(window)
+    }
+
+    /// What lies between the conditional branch at `ip` and the place where its two ways meet, if they do.
+    pub(super) fn region(
+        &mut self,
+        code: &mut dyn CodeSource,
+        ip: u64,
+        here: &mut Option<Here>,
+    ) -> Option<Arc<Region>> {
+        let at = Self::locate(code, ip, here)?;
+        let key: Key = (at.key, ip.wrapping_sub(at.bias), Kind::Region);
+        if let Some(Entry::Region(region)) = self.cache.get(&key) {
+            return region;
+        }
+        let region = region::find(&code.window(ip)?, ip, &mut self.factory).map(Arc::new);
+        self.cache.insert(key, Entry::Region(region.clone()));
+        region
+    }
+
+    /// The map of the function around `ip`, where its range is known.
+    fn function(&mut self, code: &mut dyn CodeSource, ip: u64) -> Option<Arc<FunctionMap>> {
+        let window = code.window(ip)?;
+        let (code_key, bias) = (window.key, window.bias);
+        let range = window.function.clone().filter(|range| range.contains(&ip))?;
+        let range = range.start.wrapping_sub(bias)..range.end.wrapping_sub(bias);
+        let key: Key = (code_key, range.start, Kind::Function);
+        if let Some(Entry::Function(map)) = self.cache.get(&key) {
+            return Some(map);
+        }
+        let mut map = FunctionMap::new(&window)?;
+        for target in std::mem::take(&mut map.outside) {
+            if let Some(other) = code.window(target.wrapping_add(bias)) {
+                if other.key == code_key {
+                    map.add_branches_from(&other, &range);
+                }
+            }
+        }
+        let map = Arc::new(map);
+        self.cache.insert(key, Entry::Function(Arc::clone(&map)));
+        Some(map)
+    }
+}

@@ -1,0 +1,131 @@
+//! Undecided branches, memory that cannot be written, and calls through it.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::*;
+use crate::sample::Method;
+
+const BASE: u64 = 0x40_0000;
+const RSP: u64 = 0x7ffe_0000_1000;
+const HEAP: u64 = 0x7f00_0000_0000;
+const STACK: Range<u64> = RSP - 512..RSP + 4096;
+
+/// Code, and memory that cannot be written.
+struct Program<'a> {
+    code: &'a [u8],
+    constants: HashMap<u64, u64>,
+}
+
+impl CodeSource for Program<'_> {
+    fn window(&mut self, ip: u64) -> Option<CodeWindow<'_>> {
+        let function = Some(BASE..BASE + self.code.len() as u64);
+        let window = CodeWindow { key: 1, bias: 0, base: BASE, bytes: self.code, function };
+        window.contains(ip).then_some(window)
+    }
+
+    fn constant(&mut self, addr: u64, size: u32) -> Option<u64> {
+        self.constants.get(&addr).map(|value| value & (u64::MAX >> (64 - 8 * size)))
+    }
+}
+
+/// Method and address of each candidate from ip on; register n points to `HEAP + n * 0x1000`.
+fn ahead(code: &[u8], at: usize, dump: &[u64], constants: &[(u64, u64)]) -> Vec<(Method, u64)> {
+    let mut gpr = [0; 16];
+    for (number, register) in (0..).zip(&mut gpr) {
+        *register = HEAP + number * 0x1000;
+    }
+    gpr[4] = RSP;
+    let regs = UserRegs { gpr, rip: BASE + at as u64, rflags: 0x202 };
+    let dump: Vec<u8> = dump.iter().flat_map(|slot| slot.to_le_bytes()).collect();
+    let mut program = Program { code, constants: constants.iter().copied().collect() };
+    let mut recovery = Recovery::new(1 << 20);
+    let outcome = recovery.recover(&regs, &dump, STACK, &mut program);
+    let found = outcome.candidates.iter().filter(|candidate| !candidate.method.is_backward());
+    found.map(|candidate| (candidate.method, candidate.addr)).collect()
+}
+
+const RBX: (Method, u64) = (Method::A, HEAP + 0x3000);
+
+#[test]
+fn what_both_ways_leave_alone_is_known_behind_them() {
+    // cmp dword [rbx],1; je +2; inc eax; mov rdx,[rcx]; mov rdx,[rax]
+    let code = [0x83, 0x3b, 1, 0x74, 2, 0xff, 0xc0, 0x48, 0x8b, 0x11, 0x48, 0x8b, 0x10, 0x0f, 0x0b];
+    assert_eq!(ahead(&code, 0, &[], &[]), [RBX, (Method::E, HEAP + 0x1000)], "rax depends on the way");
+    // cmp dword [rbx],1; je +3; mov rax,[rcx]; ret: one way makes the access, the other does not.
+    assert_eq!(ahead(&[0x83, 0x3b, 1, 0x74, 3, 0x48, 0x8b, 0x01, 0xc3], 0, &[], &[]), [RBX]);
+}
+
+#[test]
+fn a_slot_that_one_way_writes_is_not_known_behind_it() {
+    // cmp dword [rbx],1; je +4; mov [rsp+8],rcx; mov rdx,[rsp+8]; mov rdx,[rdx]; mov rsi,[rsp]; mov rsi,[rsi]
+    let code = |offset| {
+        let mut code = vec![0x83, 0x3b, 1, 0x74, 5, 0x48, 0x89, 0x4c, 0x24, offset, 0x48, 0x8b, 0x54, 0x24, 8];
+        code.extend([0x48, 0x8b, 0x12, 0x48, 0x8b, 0x34, 0x24, 0x48, 0x8b, 0x36, 0x0f, 0x0b]);
+        code
+    };
+    let dump = [HEAP + 0x66, HEAP + 0x77];
+    assert_eq!(ahead(&code(8), 0, &dump, &[]), [RBX, (Method::E, HEAP + 0x66)]);
+    assert_eq!(ahead(&code(16), 0, &dump, &[]), [RBX, (Method::E, HEAP + 0x77), (Method::E, HEAP + 0x66)]);
+}
+
+#[test]
+fn a_loop_of_unknown_length_is_not_left() {
+    // L: mov rax,[rbx]; test eax,eax; jne L; mov rdx,[rcx]
+    let code = [0x48, 0x8b, 0x03, 0x85, 0xc0, 0x75, 0xf9, 0x48, 0x8b, 0x11, 0x0f, 0x0b];
+    assert_eq!(ahead(&code, 0, &[], &[]), [RBX]);
+}
+
+#[test]
+fn two_returns_lead_to_the_same_caller() {
+    // f: push rbx; mov rbx,[rdi]; test ebx,ebx; je +2; pop rbx; ret; xor eax,eax; pop rbx; ret; caller: mov rdx,[rbx]
+    let code =
+        [0x53, 0x48, 0x8b, 0x1f, 0x85, 0xdb, 0x74, 2, 0x5b, 0xc3, 0x31, 0xc0, 0x5b, 0xc3, 0x48, 0x8b, 0x13, 0xf4];
+    let found = ahead(&code, 0, &[BASE + 14], &[]);
+    assert_eq!(found, [(Method::B, HEAP + 0x7000), (Method::E, HEAP + 0x3000)], "the caller's rbx comes back");
+    // The same without a register saved: nothing is to be run.
+    let leaf = [0x83, 0x3b, 0, 0x74, 3, 0xff, 0xc0, 0xc3, 0x31, 0xc0, 0xc3, 0x48, 0x8b, 0x11, 0xf4];
+    assert_eq!(ahead(&leaf, 0, &[BASE + 11], &[]), [RBX, (Method::E, HEAP + 0x1000)]);
+    assert_eq!(ahead(&leaf, 0, &[], &[]), [RBX], "nobody knows who called");
+}
+
+#[test]
+fn a_call_on_one_way_is_run() {
+    // cmp dword [rbx],1; je +5; call f; mov rdx,[rcx]; mov rdx,[rax]; ud2; f: xor eax,eax; ret
+    let mut code = vec![0x83, 0x3b, 1, 0x74, 5, 0xe8, 8, 0, 0, 0, 0x48, 0x8b, 0x11, 0x48, 0x8b, 0x10, 0x0f, 0x0b];
+    code.extend([0x31, 0xc0, 0xc3]);
+    assert_eq!(ahead(&code, 0, &[], &[]), [RBX, (Method::E, HEAP + 0x1000)]);
+    // f: ud2 instead: it is not known to come back.
+    let at = code.len() - 3;
+    code.splice(at.., [0x0f, 0x0b]);
+    assert_eq!(ahead(&code, 0, &[], &[]), [RBX]);
+}
+
+#[test]
+fn memory_that_cannot_be_written_is_known() {
+    // mov rax,[rip+0x100]; mov rdx,[rax]
+    let code = [0x48, 0x8b, 0x05, 0, 1, 0, 0, 0x48, 0x8b, 0x10, 0x0f, 0x0b];
+    let slot = BASE + 0x107;
+    assert_eq!(ahead(&code, 0, &[], &[(slot, HEAP + 0x55)]), [(Method::A, slot), (Method::E, HEAP + 0x55)]);
+    assert_eq!(ahead(&code, 0, &[], &[]), [(Method::A, slot)]);
+    // call [rip+0x100]; mov rdx,[rax]; ud2; f: mov rax,rcx; ret
+    let code = [0xff, 0x15, 0, 1, 0, 0, 0x48, 0x8b, 0x10, 0x0f, 0x0b, 0x48, 0x89, 0xc8, 0xc3];
+    let slot = BASE + 0x106;
+    assert_eq!(ahead(&code, 0, &[], &[(slot, BASE + 11)]), [(Method::A, slot), (Method::E, HEAP + 0x1000)]);
+    // jmp [rcx]
+    let code = [0xff, 0x21, 0x0f, 0x0b, 0x48, 0x8b, 0x13, 0x0f, 0x0b];
+    let slot = HEAP + 0x1000;
+    assert_eq!(ahead(&code, 0, &[], &[(slot, BASE + 4)]), [(Method::A, slot), (Method::E, HEAP + 0x3000)]);
+    // A far jump is not followed.
+    assert_eq!(ahead(&[0x48, 0xff, 0x29, 0x48, 0x8b, 0x13], 0, &[], &[(slot, BASE + 3)]), [(Method::A, slot)]);
+}
+
+#[test]
+fn late_accesses_to_known_lines_take_no_room() {
+    // mov ecx,40; L: mov eax,[rbx]; add rbx,4; dec ecx; jne L; mov rdx,[rsi]
+    let code = [0xb9, 40, 0, 0, 0, 0x8b, 0x03, 0x48, 0x83, 0xc3, 4, 0xff, 0xc9, 0x75, 0xf6, 0x48, 0x8b, 0x16];
+    let mut lines: Vec<u64> = ahead(&code, 0, &[], &[]).iter().map(|(_, addr)| addr / 64).collect();
+    assert!(lines.contains(&((HEAP + 0x6000) / 64)), "{lines:x?}");
+    lines.dedup();
+    assert!(lines.len() >= 4, "{lines:x?}");
+}

@@ -1,0 +1,266 @@
+//! Where the two ways of a conditional branch meet again, and what may be written on the way there.
+//!
+//! Found from the code alone: every address that control may go on at is pending. Pending instructions are decoded, and
+//! their successors become pending in their place, until one address is left: whatever way is taken, control passes
+//! there next. A loop in between ends the search: what comes after it may be far from the sample, and a sample that a
+//! long loop was interrupted in says little about it.
+
+use iced_x86::{Code, FlowControl, InstructionInfoFactory, OpKind};
+
+use super::decode::{bit, decode, Flow, Insn, MemOp};
+use super::emulate::{Machine, RSP};
+use super::value::Val;
+use super::window::CodeWindow;
+
+/// Instructions looked at for a meeting point.
+const MAX_INSNS: usize = 96;
+/// Stores that are remembered one by one; with more, all that is known of the stack is given up.
+const MAX_STORES: usize = 16;
+/// Code this far from the branch, bytes, is a part that the compiler moved out of the way: it is looked at first, for it
+/// jumps back to where the rest goes on.
+const FAR: u64 = 2048;
+
+/// Where the two ways of a branch meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Point {
+    /// At this address, in the code's own addresses.
+    At(u64),
+    /// Where the function returns to.
+    Return,
+}
+
+/// What lies between a branch and that point.
+#[derive(Debug, Clone)]
+pub(super) struct Region {
+    pub(super) to: Point,
+    /// All that may be written in between; `None` where only running the code tells: there are calls, or the stack
+    /// pointer moves.
+    pub(super) effect: Option<Effect>,
+}
+
+/// What a piece of code may write.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Effect {
+    /// Registers, one bit each.
+    writes: u16,
+    flags: u32,
+    /// Memory that its stores do not tell of.
+    wild: bool,
+    stores: Vec<MemOp>,
+}
+
+impl Region {
+    /// Bytes that it takes beside itself.
+    pub(super) fn bytes(&self) -> usize {
+        std::mem::size_of::<Self>()
+            + self.effect.as_ref().map_or(0, |effect| effect.stores.len() * std::mem::size_of::<MemOp>())
+    }
+}
+
+impl Effect {
+    fn add(&mut self, insn: &Insn) {
+        self.writes |= insn.writes;
+        self.flags |= insn.code.rflags_modified();
+        self.wild |= insn.wild || insn.is_repeated();
+        for (_, operand) in insn.operands().filter(|(_, operand)| operand.is_store()) {
+            if self.stores.len() < MAX_STORES && operand.size != 0 {
+                self.stores.push(*operand);
+            } else {
+                self.wild = true;
+            }
+        }
+    }
+}
+
+/// The addresses that control may go on at.
+#[derive(Default)]
+struct Pending {
+    /// In the code's own addresses.
+    at: Vec<u64>,
+    /// Behind a return.
+    returns: bool,
+    visited: Vec<u64>,
+}
+
+impl Pending {
+    /// `None` for what was looked at before: control may pass there again.
+    fn add(&mut self, at: u64) -> Option<()> {
+        if self.visited.contains(&at) {
+            return None;
+        }
+        if !self.at.contains(&at) {
+            self.at.push(at);
+        }
+        Some(())
+    }
+
+    /// The one place that is left.
+    fn point(&self) -> Option<Point> {
+        match (self.at.as_slice(), self.returns) {
+            (&[at], false) => Some(Point::At(at)),
+            ([], true) => Some(Point::Return),
+            _ => None,
+        }
+    }
+
+    /// Takes the address to look at next: what is far away, else the lowest.
+    fn take(&mut self, branch: u64) -> Option<u64> {
+        let order = |at: u64| (at.abs_diff(branch) <= FAR, at);
+        let next = (0..self.at.len()).min_by_key(|&index| self.at.get(index).copied().map(order))?;
+        let at = self.at.swap_remove(next);
+        self.visited.push(at);
+        Some(at)
+    }
+}
+
+/// Looks for the point where the two ways of the conditional branch at `ip` meet.
+pub(super) fn find(window: &CodeWindow<'_>, ip: u64, factory: &mut InstructionInfoFactory) -> Option<Region> {
+    let own_base = window.base.wrapping_sub(window.bias);
+    let branch = ip.wrapping_sub(window.bias);
+    let mut decode_at =
+        |own: u64| decode(window.bytes, own_base, usize::try_from(own.wrapping_sub(own_base)).ok()?, factory);
+    let first = decode_at(branch).filter(|insn| insn.flow == Flow::Conditional)?;
+    let mut pending = Pending { visited: vec![branch], ..Pending::default() };
+    pending.add(first.code.next_ip())?;
+    pending.add(first.code.near_branch_target())?;
+    let mut effect = Some(Effect::default());
+    loop {
+        if let Some(to) = pending.point() {
+            return Some(Region { to, effect });
+        }
+        if pending.visited.len() > MAX_INSNS {
+            return None;
+        }
+        let at = pending.take(branch)?;
+        let insn = decode_at(at)?;
+        let code = &insn.code;
+        match insn.flow {
+            Flow::Next => pending.add(code.next_ip())?,
+            Flow::Conditional => {
+                pending.add(code.next_ip())?;
+                pending.add(code.near_branch_target())?;
+            }
+            Flow::Away => match code.flow_control() {
+                FlowControl::UnconditionalBranch if code.op0_kind() == OpKind::NearBranch64 => {
+                    pending.add(code.near_branch_target())?;
+                }
+                FlowControl::Return if code.code() == Code::Retnq => {
+                    pending.returns = true;
+                    continue;
+                }
+                // ud2: nothing runs after it.
+                FlowControl::Exception => continue,
+                _ => return None,
+            },
+            Flow::Beyond => match code.flow_control() {
+                FlowControl::Call | FlowControl::IndirectCall => {
+                    effect = None;
+                    pending.add(code.next_ip())?;
+                }
+                _ => return None,
+            },
+        }
+        if insn.writes & bit(RSP) != 0 {
+            effect = None;
+        }
+        if let Some(effect) = &mut effect {
+            effect.add(&insn);
+        }
+    }
+}
+
+impl Machine {
+    /// Makes unknown all that a piece of code may write, whatever way control takes through it.
+    pub(super) fn skip(&mut self, effect: &Effect) {
+        for register in 0..16 {
+            if effect.writes & bit(register) != 0 {
+                self.set_reg(register, Val::UNKNOWN);
+            }
+        }
+        self.flags.forget(effect.flags);
+        if effect.wild {
+            self.stack.clear();
+        }
+        // Registers that are still known were the same all the time.
+        for operand in &effect.stores {
+            let addr = self.address(operand);
+            self.store(addr, u64::from(operand.size), Val::UNKNOWN);
+        }
+    }
+
+    /// Returns from the function, its return address being on top of the stack.
+    pub(super) fn ret(&mut self) -> Option<u64> {
+        let target = self.stack.read(self.reg(RSP).get()?, 8).get();
+        self.add_to(RSP, 8);
+        target
+    }
+
+    /// Keeps only what `other` knows alike: what holds whichever of the two it was.
+    pub(super) fn keep(&mut self, other: &Self) {
+        for (own, other) in self.regs.iter_mut().zip(&other.regs) {
+            *own = own.common(*other);
+        }
+        self.flags = self.flags.common(other.flags);
+        self.stack.keep(&other.stack);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: u64 = 0x1000;
+
+    fn region(bytes: &[u8], at: u64) -> Option<Region> {
+        let window = CodeWindow { key: 1, bias: 0, base: BASE, bytes, function: None };
+        find(&window, BASE + at, &mut InstructionInfoFactory::new())
+    }
+
+    #[test]
+    fn the_arms_of_an_if_meet_behind_it() {
+        // je +5; inc eax; jmp +2; dec ecx; nop
+        let found = region(&[0x74, 4, 0xff, 0xc0, 0xeb, 2, 0xff, 0xc9, 0x90, 0xc3], 0).unwrap();
+        assert_eq!(found.to, Point::At(BASE + 8));
+        assert_eq!(found.effect.unwrap().writes, bit(0) | bit(1));
+        // Without an else.
+        let found = region(&[0x74, 2, 0xff, 0xc0, 0x90, 0xc3], 0).unwrap();
+        assert_eq!(found.to, Point::At(BASE + 4));
+    }
+
+    #[test]
+    fn a_loop_is_not_left() {
+        // L: mov rax,[rbx]; inc ecx; test eax,eax; jne L; nop
+        assert!(region(&[0x48, 0x8b, 0x03, 0xff, 0xc1, 0x85, 0xc0, 0x75, 0xf7, 0x90, 0xc3], 7).is_none());
+        // L: test eax,eax; je out; inc ecx; jmp L; out: nop
+        assert!(region(&[0x85, 0xc0, 0x74, 4, 0xff, 0xc1, 0xeb, 0xf8, 0x90, 0xc3], 2).is_none());
+        // je +0 is none, je -2 is one.
+        assert_eq!(region(&[0x74, 0, 0xc3], 0).unwrap().to, Point::At(BASE + 2));
+        assert!(region(&[0x74, 0xfe, 0xc3], 0).is_none());
+    }
+
+    #[test]
+    fn two_returns_meet_in_the_caller() {
+        // je +3; inc eax; ret; xor eax,eax; ret
+        let found = region(&[0x74, 3, 0xff, 0xc0, 0xc3, 0x31, 0xc0, 0xc3], 0).unwrap();
+        assert_eq!(found.to, Point::Return);
+        assert!(found.effect.is_some());
+        // pop rbx before one of them: what rsp is depends on the way.
+        assert!(region(&[0x74, 2, 0x5b, 0xc3, 0x31, 0xc0, 0xc3], 0).unwrap().effect.is_none());
+        // ret 8 takes more from the stack than the other.
+        assert!(region(&[0x74, 1, 0xc3, 0xc2, 8, 0], 0).is_none());
+    }
+
+    #[test]
+    fn calls_are_to_be_run_and_jumps_to_anywhere_lead_nowhere() {
+        // je +5; call +0; nop
+        let found = region(&[0x74, 5, 0xe8, 0, 0, 0, 0, 0x90, 0xc3], 0).unwrap();
+        assert_eq!(found.to, Point::At(BASE + 7));
+        assert!(found.effect.is_none());
+        // je +2; jmp rax; nop
+        assert!(region(&[0x74, 2, 0xff, 0xe0, 0x90, 0xc3], 0).is_none());
+        // je +2; syscall; nop: likewise, and running it will end there.
+        assert!(region(&[0x74, 2, 0x0f, 0x05, 0x90, 0xc3], 0).unwrap().effect.is_none());
+        // The code ends before they meet.
+        assert!(region(&[0x74, 4, 0xff, 0xc0], 0).is_none());
+    }
+}
