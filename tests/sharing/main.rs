@@ -2,11 +2,12 @@
 //! printed configuration alone says which of their threads go together.
 //!
 //! Sampling takes root (or CAP_PERFMON), and cells of their own a cgroup2 mount where cgroups can be made; elsewhere each
-//! such test says SKIP.
+//! such test says SKIP. `make truth` judges more programs, at length.
 
 #![allow(missing_docs, clippy::unwrap_used)] // A test that cannot go on must fail.
 
 mod cgroup;
+mod score;
 mod workload;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
