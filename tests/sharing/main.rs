@@ -6,7 +6,9 @@
 
 #![allow(missing_docs, clippy::unwrap_used)] // A test that cannot go on must fail.
 
+mod capture;
 mod cgroup;
+mod made;
 mod score;
 mod workload;
 
