@@ -229,6 +229,21 @@ fn names_its_lines(decision: &Decision, lines: u64) {
 }
 
 #[test]
+fn all_threads_of_a_process_fight_for_one_line() {
+    for (samples, stores) in [(200, true), (200, false), (1000, true), (1000, false)] {
+        names_its_lines(&check("one line", &[FIGHTERS], samples, stores), 1);
+    }
+}
+
+#[test]
+fn all_threads_of_a_process_fight_for_two_lines() {
+    let process = Process { lines: 2, ..FIGHTERS };
+    for (samples, stores) in [(200, true), (200, false), (1000, true), (1000, false)] {
+        names_its_lines(&check("two lines", &[process], samples, stores), 2);
+    }
+}
+
+#[test]
 fn the_verdict_does_not_depend_on_strangers() {
     for lines in [1, 2] {
         let process = Process { lines, ..FIGHTERS };
