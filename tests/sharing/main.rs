@@ -2,13 +2,15 @@
 //! printed configuration alone says which of their threads go together.
 //!
 //! Sampling takes root (or CAP_PERFMON), and cells of their own a cgroup2 mount where cgroups can be made; elsewhere each
-//! such test says SKIP. `make truth` judges more programs, at length.
+//! such test says SKIP. `make truth` judges all programs, at length; here are some, in bounded time.
 
 #![allow(missing_docs, clippy::unwrap_used)] // A test that cannot go on must fail.
 
 mod capture;
 mod cgroup;
+mod family;
 mod made;
+mod programs;
 mod score;
 mod workload;
 
