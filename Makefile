@@ -16,19 +16,23 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 export FUZZ_SECONDS KERNELS
 
-.PHONY: build run test test-vm lint fmt bench fuzz doc install dist deps clean help
+.PHONY: build run test truth test-vm lint fmt bench fuzz doc install dist deps clean help
 .DEFAULT_GOAL := build
 
 build: deps ## Build the release binary (the default)
 	$(CARGO) build --locked --release
 
 run: deps ## Profile the example workload and compare the result with the truth (ARGS="--source faults")
-	$(CARGO) build --locked --release --bins --examples
+	$(CARGO) build --locked --release --bins --example workload --example compare
 	@scripts/demo.sh $(ARGS)
 
 test: ## Run every test and check that this machine allows
 	@scripts/deps.sh test
 	@scripts/test.sh
+
+truth: ## Print how right the configuration is on programs of known sharing (ARGS="--beside quiet hotfield hash")
+	@scripts/deps.sh truth
+	@CARGO="$(CARGO)" scripts/truth.sh $(ARGS)
 
 test-vm: deps ## Run the tests in virtual machines with a simulated memory PMU (KERNELS="bookworm trixie sid")
 	@scripts/vm.sh $(ARGS)

@@ -39,15 +39,15 @@ static inline void say_buffer(const char *group, const void *start, size_t len) 
     fflush(stdout);
 }
 
-static void say_thread(const char *group, const char *name) {
+static inline void say_thread(const char *group, const char *name) {
     prctl(PR_SET_NAME, name);
     printf("thread group=%s pid=%d tid=%ld name=%s\n", group, (int)getpid(), syscall(SYS_gettid), name);
     fflush(stdout);
 }
 
-static double seconds_of(int argc, char **argv) { return argc > 1 ? atof(argv[1]) : 1.0; }
+static inline double seconds_of(int argc, char **argv) { return argc > 1 ? atof(argv[1]) : 1.0; }
 
-static void nap(double seconds) {
+static inline void nap(double seconds) {
     struct timespec ts = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
     nanosleep(&ts, NULL);
 }

@@ -1,22 +1,17 @@
-//! The whole way on workloads whose sharing is known: the real binary samples the example workload through the timer source,
-//! and the written file alone says which of its threads go together.
-//!
-//! Takes root (or CAP_PERFMON) and a cgroup2 mount where cgroups can be made; elsewhere each test says SKIP.
-
-#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
+//! The example workload: its threads go together as it says, by the written configuration alone.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use scxprof::cluster::quality::adjusted_rand_index;
 use scxprof::config::{mitosis, Consumer};
 use serde::Deserialize;
+
+use crate::cgroup::Cgroup;
+use crate::turn;
 
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 
@@ -27,42 +22,10 @@ const PATIENCE: f64 = 60.0;
 /// Seconds of the first run.
 const FIRST: f64 = 2.5;
 
-/// One workload at a time: each has the CPUs for itself, as far as the machine lets it.
-static TURN: Mutex<()> = Mutex::new(());
-
 /// The example, which cargo builds beside the tests.
 fn example() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().unwrap().parent().unwrap().join("examples/workload")
-}
-
-/// A cgroup for the workload alone, removed when dropped.
-struct Cgroup {
-    directory: PathBuf,
-    name: String,
-}
-
-impl Cgroup {
-    fn new() -> Result<Self, String> {
-        let mut roots = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].into_iter().map(Path::new);
-        let root = roots.find(|root| root.join("cgroup.controllers").exists()).ok_or("no cgroup2 at a usual place")?;
-        let name = format!("scxprof-sharing-{}", std::process::id());
-        let directory = root.join(&name);
-        fs::create_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-        Ok(Self { directory, name })
-    }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        // The last task may still be on its way out.
-        for _ in 0..100 {
-            if fs::remove_dir(&self.directory).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
 }
 
 /// A scenario that runs in its own cgroup.
@@ -86,12 +49,9 @@ impl Workload {
             serde_json::from_slice(&truth.map_err(|error| format!("{}: {error}", example().display()))?.stdout);
         let groups = groups.map_err(|error| format!("the truth of {scenario}: {error}"))?;
         let cgroup = Cgroup::new()?;
-        let procs = fs::File::options().write(true).open(cgroup.directory.join("cgroup.procs")).unwrap();
         let mut command = Command::new(example());
         command.args(["--scenario", scenario, "--seconds", "120", "--busy", "--here"]).stdout(Stdio::piped());
-        // 0 is the process that writes.
-        // SAFETY: the write is a system call, and nothing else happens between fork and exec.
-        unsafe { command.pre_exec(move || std::io::Write::write_all(&mut &procs, b"0")) };
+        cgroup.prepare(&mut command);
         let mut child = command.spawn().map_err(|error| format!("cannot start it in a cgroup: {error}"))?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -110,7 +70,7 @@ impl Workload {
     fn assigned(&self, json: &str) -> Vec<u32> {
         let cells = mitosis::parse(json).unwrap();
         let consumer = Consumer::new(&cells).unwrap();
-        let path = format!("/{}", self.cgroup.name);
+        let path = self.cgroup.path();
         let mut labels: BTreeMap<(usize, usize), u32> = BTreeMap::new();
         let mut next = 0..;
         let mut label = |name: &str| {
@@ -146,9 +106,8 @@ struct Run {
 fn run(workload: &Workload, source: &[&str], seconds: f64) -> Result<Run, String> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("cells.json");
-    let cell = format!("workload={}$", workload.cgroup.name);
     let output = Command::new(SCXPROF)
-        .args(["run", "-v", "-t", &seconds.to_string(), "--cell", &cell, "-o"])
+        .args(["run", "-v", "-t", &seconds.to_string(), &workload.cgroup.cell("workload"), "-o"])
         .arg(&file)
         .args(source)
         .output()
@@ -186,10 +145,6 @@ fn run_until_enough(workload: &Workload) -> Result<Run, String> {
         }
         seconds = needed;
     }
-}
-
-fn turn() -> std::sync::MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The written file groups the names exactly as the workload does.
