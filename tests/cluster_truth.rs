@@ -88,6 +88,51 @@ fn groups_are_found() {
     assert!(ok, "quality below the bar");
 }
 
+/// Communities that the streams have, by their confidence: how many, and how many of them are all of a group and nothing else.
+fn reliability(seeds: u64) -> Vec<(f64, usize, usize)> {
+    let mut bins: Vec<(f64, usize, usize)> = [0.0, 0.8, 0.9, 0.95, 0.99].map(|from| (from, 0, 0)).to_vec();
+    for seed in 0..seeds {
+        for samples in [60, 100, 200, 400] {
+            for (pages, share) in [(16, 0.05), (64, 0.05), (256, 0.05), (1024, 0.1), (4096, 0.1)] {
+                let base = Scenario { samples, pages, share, ..Scenario::default() };
+                for scenario in [
+                    Scenario { groups: 16, ..base.clone() },
+                    Scenario { overlap: 0.3, ..base.clone() },
+                    Scenario { drift: 0.3, ..base.clone() },
+                    Scenario { groups: 1, threads: 8, ..base.clone() },
+                    Scenario { dominant: 0.5, groups: 3, threads: 24, ..base.clone() },
+                    base,
+                ] {
+                    let stream = scenario.stream(seed);
+                    let mut sharing = Sharing::new(Sharing::BUDGET / 8);
+                    stream.samples.iter().for_each(|sample| sharing.add(sample));
+                    for community in sharing.solve(&Options::default()).communities {
+                        let group = stream.truth[community.threads[0] as usize];
+                        let of_group = (0..).zip(&stream.truth).filter(|it| *it.1 == group).map(|it| it.0);
+                        let is_right = of_group.eq(community.threads.iter().copied());
+                        if let Some(bin) = bins.iter_mut().rev().find(|bin| community.confidence >= bin.0) {
+                            bin.1 += 1;
+                            bin.2 += usize::from(is_right);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    bins
+}
+
+/// Of communities that are said to be right in so many cases, about as many are.
+#[test]
+fn confidence_means_what_it_says() {
+    let bins = reliability(if seeds() < 50 { 2 } else { 4 });
+    for &(from, count, right) in &bins {
+        println!("confidence from {from:.2}: {right} of {count} right");
+        assert!(count < 20 || right as f64 >= (from - 0.05) * count as f64, "{bins:?}");
+    }
+    assert!(bins.iter().all(|bin| bin.1 >= 20), "too few to tell: {bins:?}");
+}
+
 /// Where quality ends; nothing is claimed here.
 #[test]
 #[ignore = "prints figures, checks nothing"]

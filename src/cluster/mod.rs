@@ -53,6 +53,19 @@
 //! region all possible misses but those of one thread, who must fetch the data anyway, are avoidable. Everything in one subcell
 //! avoids all of them, so the number compares partitions of similar size, and says little about others.
 //!
+//! *Confidence* of a community is the part of communities with as much evidence that were exactly a group in streams of known
+//! truth. Of 679 communities in streams with few samples (`cargo test --test cluster_truth confidence -- --nocapture`):
+//!
+//! | confidence | communities | of them right |
+//! |---|---|---|
+//! | below 0.8 | 236 | 63 % |
+//! | 0.8 to 0.9 | 126 | 87 % |
+//! | 0.9 to 0.95 | 83 | 96 % |
+//! | above | 234 | 100 % |
+//!
+//! Most of those that are not right lack some of their threads. There is no floor beside the significance: of 1,000 streams of private
+//! memory none has a community at all.
+//!
 //! `tests/cluster_truth.rs` and `tests/cluster_others.rs` make and check the claims on quality.
 
 mod codes;

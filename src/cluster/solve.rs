@@ -88,8 +88,8 @@ pub struct Community {
     /// The mean overlap (Jaccard) of this community with the one nearest to it in each half of the samples, 1 for the same;
     /// `None` where the halves were not asked for.
     pub stability: Option<f64>,
-    /// The part of communities as sure as this one that were found to be right in streams of known truth; see
-    /// [`super::confidence`].
+    /// The part of communities with as much evidence that were found to be right in streams of known truth; see the documentation
+    /// of [`super`].
     pub confidence: f64,
     /// The largest regions that they share, by the misses that sharing a cache avoids.
     pub regions: Vec<Structure>,
