@@ -4,6 +4,7 @@
 
 use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind, Register, RflagsBits};
 
+use super::arith::is_arith;
 use super::decode::{bit, gpr, Flow, Insn, MemOp};
 use super::flags::Flags;
 use super::image::Image;
@@ -359,6 +360,7 @@ impl Machine {
                 self.write(code, 0, val);
             }
             _ if code.is_string_instruction() => return self.step_string(insn),
+            _ if is_arith(code) => return self.step_arith(code),
             _ => return false,
         }
         true

@@ -18,6 +18,7 @@
 //! The recovery is pure: registers, stack and code bytes come from its caller ([`CodeSource`]). Around it: [`tick`] chooses
 //! the event, [`user`] tells user code from kernel code, [`code`] reads the code, [`constant`] read-only memory and [`pagemap`] the frames.
 
+mod arith;
 mod atomic;
 pub mod cache;
 pub mod code;
