@@ -18,28 +18,29 @@ mod bpf {
 
     use libbpf_cargo::SkeletonBuilder;
 
-    /// The object goes to `OUT_DIR/hints.bpf.o`, which src/bpf/object.rs includes.
+    /// The objects go to `OUT_DIR`, from where src/bpf includes them.
     pub fn build() -> Result<(), String> {
-        for file in ["hints.bpf.c", "kernel.h"] {
+        for file in ["hints.bpf.c", "operand.bpf.c", "kernel.h"] {
             println!("cargo:rerun-if-changed=src/bpf/{file}");
         }
         println!("cargo:rerun-if-env-changed=CLANG");
         let clang = env::var_os("CLANG").unwrap_or_else(|| "clang".into());
         let version = Command::new(&clang).arg("--version").output();
         if !version.is_ok_and(|output| output.status.success()) {
-            return Err(
-                "clang is needed for the BPF programs of task hints: install the package clang (apt-get, dnf and \
+            return Err("clang is needed for the BPF programs: install the package clang (apt-get, dnf and \
                         pacman all call it so) or run `make`, which does; or build with --no-default-features"
-                    .to_owned(),
-            );
+                .to_owned());
         }
         let out = env::var_os("OUT_DIR").ok_or("OUT_DIR is not set; cargo sets it")?;
-        SkeletonBuilder::new()
-            .source("src/bpf/hints.bpf.c")
-            .obj(PathBuf::from(out).join("hints.bpf.o"))
-            .clang(clang)
-            .clang_args(["-Wall", "-Werror"])
-            .build()
-            .map_err(|error| format!("{error:#}"))
+        for name in ["hints", "operand"] {
+            SkeletonBuilder::new()
+                .source(format!("src/bpf/{name}.bpf.c"))
+                .obj(PathBuf::from(&out).join(format!("{name}.bpf.o")))
+                .clang(&clang)
+                .clang_args(["-Wall", "-Werror"])
+                .build()
+                .map_err(|error| format!("{error:#}"))?;
+        }
+        Ok(())
     }
 }

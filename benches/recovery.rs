@@ -184,6 +184,7 @@ fn captured(child: &Child) -> Result<Vec<Captured>, SamplerError> {
         sys: "/sys".into(),
         child_pid_namespace: false,
         raise_open_files: false,
+        snapshots: false,
     };
     let running = Sampler::open(&options)?.start(None)?;
     let begin = Instant::now();

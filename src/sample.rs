@@ -233,11 +233,14 @@ pub enum Method {
     I,
     /// An instruction before ip, found by going back and running forward again with the stack.
     R,
+    /// An instruction after ip, reached by running the code forward with values of memory that other threads can write to,
+    /// as they were at the moment of the sample. Unlike the others it can be wrong, where one of them wrote meanwhile.
+    M,
 }
 
 impl Method {
     /// All methods in the order of their trust.
-    pub const ALL: [Self; 6] = [Self::A, Self::C, Self::B, Self::E, Self::I, Self::R];
+    pub const ALL: [Self; 7] = [Self::A, Self::C, Self::B, Self::E, Self::I, Self::R, Self::M];
 
     /// The letter that reports use.
     #[must_use]
@@ -249,6 +252,7 @@ impl Method {
             Self::E => "e",
             Self::I => "i",
             Self::R => "r",
+            Self::M => "m",
         }
     }
 

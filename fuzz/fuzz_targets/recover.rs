@@ -1,9 +1,9 @@
-//! The recovery on any code, registers and stack, with a function range or without.
+//! The recovery on any code, registers, stack and memory, with a function range or without.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use scxprof::sampler::operand::{CodeWindow, Recovery, UserRegs, MAX_CANDIDATES};
+use scxprof::sampler::operand::{CodeWindow, Recovery, Snapshot, UserRegs, MAX_CANDIDATES};
 
 fuzz_target!(|data: &[u8]| {
     let Some((choice, rest)) = data.split_first_chunk::<8>() else { return };
@@ -26,12 +26,30 @@ fuzz_target!(|data: &[u8]| {
     let function = (flags & 1 != 0).then(|| base + u64::from(from)..base + u64::from(from) + u64::from(to));
     let mut code = CodeWindow { key: 1, bias: base - u64::from(bias), base, bytes, function };
     let range = if flags & 2 == 0 { 0..0 } else { regs.rsp()..regs.rsp().saturating_add(4096) };
+    // The code's bytes serve as memory too: lines around the registers, which may hold pointers to one another.
+    let memory = if flags & 4 == 0 { Vec::new() } else { memory(&regs, bytes) };
+    let memory = Snapshot::new(&memory);
     let mut recovery = Recovery::new(1 << 16);
     // Twice: decoded, and remembered.
-    let first = recovery.recover(&regs, stack, range.clone(), &mut code);
+    let first = recovery.recover_with(&regs, stack, memory, range.clone(), &mut code);
     assert_eq!(first.candidates.is_empty(), first.reason.is_some());
     assert!(first.candidates.len() <= MAX_CANDIDATES);
     assert!(first.candidates.iter().all(|candidate| !range.contains(&candidate.addr)));
     let first = first.candidates.to_vec();
-    assert_eq!(first, recovery.recover(&regs, stack, range, &mut code).candidates);
+    assert_eq!(first, recovery.recover_with(&regs, stack, memory, range, &mut code).candidates);
 });
+
+fn memory(regs: &UserRegs, bytes: &[u8]) -> Vec<u8> {
+    let lines: Vec<_> = regs.gpr.iter().zip(bytes.chunks_exact(64)).collect();
+    let fs_base = regs.gpr.first().map_or(0, |value| value & !7);
+    let mut memory: Vec<u8> = [fs_base, regs.rsp(), lines.len() as u64].into_iter().flat_map(u64::to_le_bytes).collect();
+    for (register, line) in lines {
+        memory.extend((register & !63).to_le_bytes());
+        // Every other word is a pointer to what another register points to.
+        for (word, pointer) in line.chunks_exact(8).zip(regs.gpr.iter().rev()) {
+            let pointer = pointer.to_le_bytes();
+            memory.extend(if word.first().is_some_and(|byte| byte % 2 == 0) { word } else { &pointer[..] });
+        }
+    }
+    memory
+}

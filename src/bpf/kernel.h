@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What hints.bpf.c needs of the kernel's types. Only names matter: the loader finds each field's place in the running
+ * What hints.bpf.c and operand.bpf.c need of the kernel's types. Only names matter: the loader finds each field's place in the running
  * kernel's own BTF, so no header of any kernel is needed to build this.
  */
 #ifndef SCXPROF_KERNEL_H
@@ -26,15 +26,20 @@ typedef __u32 __wsum;
 #define BPF_MAP_UPDATE_ELEM 2
 #define BPF_MAP_DELETE_ELEM 3
 #define BPF_MAP_TYPE_HASH 1
+#define BPF_MAP_TYPE_PERF_EVENT_ARRAY 4
 #define BPF_MAP_TYPE_PERCPU_ARRAY 6
+#define BPF_MAP_TYPE_CGROUP_ARRAY 8
 #define BPF_MAP_TYPE_RINGBUF 27
 #define BPF_MAP_TYPE_TASK_STORAGE 29
 #define BPF_F_NO_PREALLOC 1
+#define BPF_F_CURRENT_CPU 0xffffffffULL
 #define BPF_RB_NO_WAKEUP 1
 #define BPF_RB_FORCE_WAKEUP 2
 #define BPF_RB_AVAIL_DATA 0
 /* include/linux/err.h */
 #define MAX_ERRNO 4095
+/* include/linux/sched.h */
+#define PF_KTHREAD 0x00200000
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -83,8 +88,18 @@ struct files_struct {
 	struct fdtable *fdt;
 };
 
+struct thread_struct {
+	unsigned long fsbase;
+};
+
+struct hrtimer {
+	void *function;
+};
+
 struct task_struct {
+	unsigned int flags;
 	int pid;
+	struct thread_struct thread;
 	struct task_struct *group_leader;
 	struct pid *thread_pid;
 	struct hlist_node pid_links[1];

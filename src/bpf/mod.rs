@@ -1,4 +1,6 @@
-//! Task hints: numbers that programs write for their threads into a map that a sched_ext scheduler reads.
+//! What BPF is used for: task hints, and the memory around the registers of a timer's samples (`Snapshots`).
+//!
+//! Task hints are numbers that programs write for their threads into a map that a sched_ext scheduler reads.
 //!
 //! The map is of type `BPF_MAP_TYPE_TASK_STORAGE`, its value begins with the hint as a u64. Who writes is followed by BPF
 //! programs; several ways are tried in order, see [`Rung`]. What all of them cannot see: a BPF program that writes through
@@ -18,6 +20,8 @@ use thiserror::Error;
 #[cfg(feature = "bpf")]
 mod map;
 #[cfg(feature = "bpf")]
+mod operand;
+#[cfg(feature = "bpf")]
 mod probe;
 #[cfg(feature = "bpf")]
 mod snapshot;
@@ -27,6 +31,8 @@ mod watch;
 mod without;
 
 #[cfg(feature = "bpf")]
+pub(crate) use operand::Snapshots;
+#[cfg(feature = "bpf")]
 #[doc(hidden)]
 pub use probe::trials;
 #[cfg(feature = "bpf")]
@@ -35,7 +41,7 @@ pub(crate) use watch::Watch;
 #[doc(hidden)]
 pub use without::trials;
 #[cfg(not(feature = "bpf"))]
-pub(crate) use without::Watch;
+pub(crate) use without::{Snapshots, Watch};
 
 /// Names of maps are cut to so many bytes by the kernel (`BPF_OBJ_NAME_LEN` less the NUL).
 const MAX_NAME: usize = 15;
@@ -152,6 +158,39 @@ impl fmt::Display for Rung {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
+}
+
+/// When snapshots of the memory around registers are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Clockwork {
+    /// At the scheduler's tick.
+    Tick,
+    /// Whenever an event of cpu-clock samples.
+    Clock,
+}
+
+/// Whose snapshots are taken.
+// Where BPF is not built in nobody looks.
+#[cfg_attr(not(feature = "bpf"), allow(dead_code))]
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Watched<'a> {
+    /// Those of every task.
+    Everything,
+    /// Those of these threads and of what they make.
+    Tasks(&'a [u32]),
+    /// Those of a cgroup of the unified hierarchy and of those below it.
+    Cgroup(&'a std::os::fd::OwnedFd),
+}
+
+/// What the programs that take snapshots counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct SnapshotCounts {
+    /// Interrupts of watched tasks.
+    pub hits: u64,
+    /// Of these, interrupts of the kernel, which give no sample.
+    pub in_kernel: u64,
+    /// Threads that were made and that there was no room to watch.
+    pub unwatched: u64,
 }
 
 /// Which step the kernel, or this build, refused.

@@ -75,14 +75,15 @@ pub(super) fn iterator(map: Option<&HintMap>, setting: Setting) -> Result<Loaded
     load(ITERATOR, &["snapshot"], map, setting)
 }
 
-/// Tries each way to see hints, and the iterator, on a map of our own; nothing stays attached.
+/// Tries each way to see hints, and the iterator, on a map of our own, and the memory around registers; nothing stays
+/// attached.
 ///
 /// `proc` is procfs, for our pid namespace.
 #[must_use]
 pub fn trials(proc: &Path) -> Vec<(&'static str, Result<(), Refusal>)> {
     let setting = Setting { pid_namespace: pid_namespace(proc).unwrap_or(0), ring_bytes: 1 << 16 };
     let rungs = Rung::ALL.into_iter().map(|it| (it.name(), rung(it, None, setting).map(drop)));
-    rungs.chain([(ITERATOR, iterator(None, setting).map(drop))]).collect()
+    rungs.chain([(ITERATOR, iterator(None, setting).map(drop)), super::operand::trial(proc)]).collect()
 }
 
 thread_local! {
@@ -90,8 +91,10 @@ thread_local! {
     static SAID: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-fn quiet() {
+/// Keeps libbpf's messages from stderr, and the first one of what follows for [`refusal`].
+pub(super) fn quiet() {
     static ONCE: Once = Once::new();
+    SAID.with_borrow_mut(String::clear);
     ONCE.call_once(|| {
         set_print(Some((PrintLevel::Warn, |_, text| {
             SAID.with_borrow_mut(|said| {
@@ -103,25 +106,22 @@ fn quiet() {
     });
 }
 
+/// What the kernel said to a step, in libbpf's words where it has better ones. Right after the call that failed.
+pub(super) fn refusal(what: &'static str, step: Step, error: &libbpf_rs::Error) -> Refusal {
+    // libbpf leaves the errno behind.
+    let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    let reason = match SAID.take() {
+        // libbpf's own guess, where the right to load programs is missing.
+        said if said.contains("RLIMIT_MEMLOCK") => format!("{error} (it takes root, or CAP_BPF and CAP_PERFMON)"),
+        said if said.is_empty() => error.to_string(),
+        said => said,
+    };
+    Refusal { what, step, errno, reason }
+}
+
 fn load(what: &'static str, programs: &[&str], map: Option<&HintMap>, setting: Setting) -> Result<Loaded, Refusal> {
     quiet();
-    SAID.with_borrow_mut(String::clear);
-    // libbpf leaves the errno behind.
-    let refused = |step| {
-        move |error: libbpf_rs::Error| {
-            let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
-            let said = SAID.take();
-            let reason = match said {
-                // libbpf's own guess, where the right to load programs is missing.
-                said if said.contains("RLIMIT_MEMLOCK") => {
-                    format!("{error} (it takes root, or CAP_BPF and CAP_PERFMON)")
-                }
-                said if said.is_empty() => error.to_string(),
-                said => said,
-            };
-            Refusal { what, step, errno, reason }
-        }
-    };
+    let refused = |step| move |error: libbpf_rs::Error| refusal(what, step, &error);
     let mut open = ObjectBuilder::default().open_memory(OBJECT).map_err(refused(Step::Open))?;
     for mut program in open.progs_mut() {
         let wanted = program.name().to_str().is_some_and(|name| programs.contains(&name));

@@ -1,8 +1,9 @@
-//! What stands for the watch where BPF is not built in.
+//! What stands for the watch and the snapshots where BPF is not built in.
 
 use crossbeam_channel::Receiver;
 
-use super::{Counts, HintsError, Options, Refusal, Rung, Step};
+use super::{Clockwork, Counts, HintsError, Options, Refusal, Rung, SnapshotCounts, Step, Watched};
+use crate::sampler::open::Event;
 use crate::sampler::Batch;
 
 /// A watch that never begins.
@@ -48,12 +49,40 @@ impl Watch {
     }
 }
 
-/// Each way to see hints, none of which is built in.
+/// Snapshots that are never taken.
+#[derive(Debug)]
+pub(crate) enum Snapshots {}
+
+impl Snapshots {
+    /// Says that it is not built in.
+    pub(crate) fn load(_: Clockwork, _: &Watched<'_>, _: u32, _: &std::path::Path) -> Result<Self, Refusal> {
+        Err(refused("memory around the registers"))
+    }
+
+    pub(crate) fn clockwork(&self) -> Clockwork {
+        match *self {}
+    }
+
+    pub(crate) fn write_to(&self, _: &Event) -> Result<(), Refusal> {
+        match *self {}
+    }
+
+    pub(crate) fn take_at(&self, _: &Event) -> Result<(), Refusal> {
+        match *self {}
+    }
+
+    pub(crate) fn counts(&self) -> SnapshotCounts {
+        match *self {}
+    }
+}
+
+fn refused(what: &'static str) -> Refusal {
+    Refusal { what, step: Step::Built, errno: 0, reason: HintsError::NotBuilt.to_string() }
+}
+
+/// What BPF is used for, none of which is built in.
 #[must_use]
 pub fn trials(_proc: &std::path::Path) -> Vec<(&'static str, Result<(), Refusal>)> {
-    let refused = |what| {
-        let reason = HintsError::NotBuilt.to_string();
-        (what, Err(Refusal { what, step: Step::Built, errno: 0, reason }))
-    };
-    Rung::ALL.into_iter().map(Rung::name).chain(["iter/task"]).map(refused).collect()
+    let names = Rung::ALL.into_iter().map(Rung::name).chain(["iter/task", "memory around the registers"]);
+    names.map(|what| (what, Err(refused(what)))).collect()
 }

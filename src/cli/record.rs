@@ -44,6 +44,10 @@ pub(super) struct RecordArgs {
     /// Write the samples as lines of JSON too, as `process` does
     #[arg(long)]
     samples_jsonl: bool,
+    /// Read the memory around the registers of timer samples too and keep it in the profile: it holds data of the programs
+    /// that are watched
+    #[arg(long)]
+    keep_memory: bool,
     /// Do not name the code of these lines (sym, dso)
     #[arg(long, requires = "samples_jsonl")]
     no_symbols: bool,
@@ -150,7 +154,10 @@ fn directory_of(path: &Path) -> &Path {
 pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let wanted = &args.capture;
     let places = Places::new(args)?;
-    let builder = capture::builder(wanted)?;
+    let mut builder = capture::builder(wanted)?;
+    if args.keep_memory {
+        builder = builder.keep_memory();
+    }
     let held = capture::hold(wanted, false)?;
     let signals = capture::signals().map_err(Failure::Unsupported)?;
     let mut prefix = std::ffi::OsString::from(".");

@@ -137,7 +137,7 @@ impl Misses {
             // Who waits for a write sees it seldom: it is one access among thousands. But it is there.
             let is_flag = line.len() > 1 && line.iter().any(|it| waits(it.count, threads, scale));
             for it in line {
-                let foreign = if is_flag { u64::MAX } else { writes - u64::from(it.count.writes) };
+                let foreign = if is_flag { u64::MAX } else { writes - own_writes(sharing, line, it) };
                 let added = misses.add(it, foreign, reuse[it.count.thread as usize], price);
                 misses.uses.push(added);
             }
@@ -252,6 +252,15 @@ impl Reuse {
             1.0
         }
     }
+}
+
+/// Writes to a line by the thread of this use, under whichever of its numbers.
+fn own_writes(sharing: &Sharing, line: &[Raw], it: &Raw) -> u64 {
+    if !sharing.has_owners() {
+        return u64::from(it.count.writes);
+    }
+    let owner = sharing.owner(it.count.thread);
+    line.iter().filter(|it| sharing.owner(it.count.thread) == owner).map(|it| u64::from(it.count.writes)).sum()
 }
 
 /// True where a thread does little but read this line.

@@ -227,6 +227,11 @@ impl Sharing {
         }
     }
 
+    /// True where some thread has several numbers.
+    pub(crate) fn has_owners(&self) -> bool {
+        !self.owners.is_empty()
+    }
+
     /// The first number of the thread that has this one.
     pub(crate) fn owner(&self, thread: u32) -> u32 {
         self.owners.get(thread as usize).copied().unwrap_or(thread)

@@ -35,9 +35,10 @@ pub struct RungError {
 }
 
 /// The rows of [`crate::bpf::trials`], in its order.
-const HINTS: [&str; 4] = ["hints-storage", "hints-element", "hints-syscall", "hints-snapshot"];
+const TRIALS: [&str; 5] = ["hints-storage", "hints-element", "hints-syscall", "hints-snapshot", "sample-memory"];
 
-/// Tries the rungs, first what is asked of every kernel, then each way to follow hints. Each is loaded, attached and taken
+/// Tries the rungs, first what is asked of every kernel, then each way to follow hints and the memory around the registers of the
+/// timer's samples. Each is loaded, attached and taken
 /// away again. `proc` is procfs, for our pid namespace.
 #[must_use]
 pub(crate) fn rungs(proc: &Path) -> Vec<Rung> {
@@ -46,11 +47,11 @@ pub(crate) fn rungs(proc: &Path) -> Vec<Rung> {
         errno: error.raw_os_error().unwrap_or(0),
     });
     let what = "a tracing program loads and attaches (raw tracepoint sched_process_exit)";
-    let hints = HINTS.into_iter().zip(crate::bpf::trials(proc)).map(|(name, (what, tried))| {
+    let trials = TRIALS.into_iter().zip(crate::bpf::trials(proc)).map(|(name, (what, tried))| {
         let result = tried.map_err(|refusal| RungError { why: refusal.to_string(), errno: refusal.errno });
         Rung { name, what, result }
     });
-    std::iter::once(Rung { name: "bpf-tracing", what, result: tracing }).chain(hints).collect()
+    std::iter::once(Rung { name: "bpf-tracing", what, result: tracing }).chain(trials).collect()
 }
 
 pub(super) fn checks(roots: &Roots, kernel: &dyn Kernel) -> Vec<Check> {

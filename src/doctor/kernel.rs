@@ -123,6 +123,7 @@ pub(super) fn options(roots: &Roots, source: Source, target: Target) -> Result<s
         sys: roots.sys.clone(),
         child_pid_namespace: matches!(topology::pid_namespace(roots), PidNamespace::Child),
         raise_open_files: true,
+        snapshots: false,
     })
 }
 

@@ -56,6 +56,8 @@ pub struct UserContext {
     pub regs: Box<[u64]>,
     /// The stack from rsp on.
     pub stack: Box<[u8]>,
+    /// The memory around the registers, as [`Snapshot`](super::operand::Snapshot) reads it; empty without.
+    pub memory: Box<[u8]>,
 }
 
 /// A sample as it came from the ring, in half the memory of a [`Sample`], whose fields these are: thousands wait for their turn.

@@ -16,6 +16,9 @@ pub const MLOCK_HELP: &str = "raise either, or run with CAP_IPC_LOCK";
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SamplerError {
+    /// The memory around the registers cannot be had; a run goes on without it.
+    #[error("{0}")]
+    Snapshots(String),
     /// The kernel does not let us.
     #[error("{event}: not permitted; {hint}", event = .source)]
     NotPermitted {

@@ -51,6 +51,7 @@ use tee::Tee;
 pub use worker::Identity;
 use worker::{CpuRing, Worker};
 
+use crate::bpf::Snapshots;
 use crate::sample::Source;
 
 /// CPUs that one worker serves where nobody says otherwise: at the usual rates a worker is idle nearly all the time.
@@ -100,6 +101,8 @@ pub struct Options {
     pub child_pid_namespace: bool,
     /// Raises this process's soft `RLIMIT_NOFILE`, as far as the hard one allows, where the events need more open files.
     pub raise_open_files: bool,
+    /// Lets the samples of the timer source carry the memory around their registers, where BPF can read it.
+    pub snapshots: bool,
 }
 
 /// A plan, and what this kernel takes of it.
@@ -120,6 +123,10 @@ pub struct Sampler {
     /// All events that sample.
     sampling: Vec<Sampling>,
     side_band: Vec<Arc<Event>>,
+    /// What reads the memory around the registers.
+    snapshots: Option<Snapshots>,
+    /// The events that it is called by, where it is no tracepoint's.
+    clocks: Vec<Event>,
     /// What they were opened by.
     events: Vec<Planned>,
     features: Features,
@@ -170,13 +177,23 @@ impl Sampler {
         let opener = Opener::new(options, batched);
         let Choice { plan, features, side_features, refused } = opener.choose()?;
         let Plan { events, reading, notes: chosen } = plan;
-        let notes = chosen.iter().cloned().chain(refused.iter().map(Refused::to_string)).collect();
+        let mut notes: Vec<String> = chosen.iter().cloned().chain(refused.iter().map(Refused::to_string)).collect();
+        let snapshots = match opener.snapshots(&reading) {
+            Some(Ok(snapshots)) => Some(snapshots),
+            Some(Err(refusal)) => {
+                notes.push(without_snapshots(&refusal));
+                None
+            }
+            None => None,
+        };
 
         let mut sampler = Self {
             rings: Vec::new(),
             owners: Vec::new(),
             sampling: Vec::new(),
             side_band: Vec::new(),
+            snapshots,
+            clocks: Vec::new(),
             events,
             features,
             side_features,
@@ -200,6 +217,13 @@ impl Sampler {
         };
         let mut no_room = None;
         while let Err(error) = sampler.open_cpus(&opener) {
+            if sampler.snapshots.is_some() && !error.is_no_room() {
+                // The events are those of every other kernel then.
+                sampler.close();
+                sampler.snapshots = None;
+                sampler.notes.push(without_snapshots(&error));
+                continue;
+            }
             if !error.is_no_room() || sampler.mmap_pages <= 1 {
                 return Err(error);
             }
@@ -310,6 +334,7 @@ impl Sampler {
         self.owners.clear();
         self.sampling.clear();
         self.side_band.clear();
+        self.clocks.clear();
     }
 
     fn open_cpus(&mut self, opener: &Opener<'_>) -> Result<(), SamplerError> {
@@ -346,7 +371,22 @@ impl Sampler {
                 let Some(Planned { spec, .. }) = self.events.get(plan).filter(|event| event.cpus.contains(&cpu)) else {
                     continue;
                 };
-                let (event, layout) = match opener.sampling(spec, self.features, self.mmap_pages, watch, cpu) {
+                let opened = match &self.snapshots {
+                    Some(snapshots) => {
+                        let clock = opener.clock(spec, self.features, snapshots, watch, cpu);
+                        match clock {
+                            Err(SamplerError::NoSuchTask { .. }) if several => continue,
+                            clock => self.clocks.extend(clock?),
+                        }
+                        // The snapshots of a CPU go to one event, whatever is watched.
+                        if owner.is_some() {
+                            continue;
+                        }
+                        opener.snapshot_output(spec, self.features, self.mmap_pages, snapshots, cpu)
+                    }
+                    None => opener.sampling(spec, self.features, self.mmap_pages, watch, cpu),
+                };
+                let (event, layout) = match opened {
                     Err(SamplerError::NoSuchTask { .. }) if several => continue,
                     opened => opened?,
                 };
@@ -421,13 +461,23 @@ impl Sampler {
                 share.1.push(owner);
             }
         }
-        if self.target != (TargetKind::Tasks { enable_on_exec: true }) {
+        let on_exec = self.target == (TargetKind::Tasks { enable_on_exec: true });
+        if self.snapshots.is_some() && on_exec {
+            // These events watch no task, and what calls them does.
+            for sampling in &self.sampling {
+                sampling.event.enable()?;
+            }
+        }
+        if !on_exec {
             // The side-band first: what happens to a thread before its first sample is then known.
             for event in &self.side_band {
                 event.enable()?;
             }
             for sampling in &self.sampling {
                 sampling.event.enable()?;
+            }
+            for clock in &self.clocks {
+                clock.enable()?;
             }
         }
         let workers = shares
@@ -457,11 +507,18 @@ impl Sampler {
             watcher,
             sampling: self.sampling,
             side_band: self.side_band,
+            snapshots: self.snapshots,
+            clocks: self.clocks,
             events: self.events,
             knows_lost,
             target: self.target,
         })
     }
+}
+
+/// What a run does without where no snapshots can be taken.
+fn without_snapshots(why: &dyn std::fmt::Display) -> String {
+    format!("timer: fewer addresses are recovered, for the memory around the registers cannot be read: {why}")
 }
 
 /// Events that differ in nothing but their CPU and task.

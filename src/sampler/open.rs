@@ -282,6 +282,16 @@ pub fn sysctl(proc: &Path, name: &str) -> Option<i64> {
     fs::read_to_string(proc.join("sys/kernel").join(name)).ok()?.trim().parse().ok()
 }
 
+/// True for a directory of the unified hierarchy of cgroups (v2).
+#[must_use]
+pub fn is_unified(directory: &OwnedFd) -> bool {
+    let mut statfs = std::mem::MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the descriptor is open and the buffer has the size that the call fills.
+    let result = unsafe { libc::fstatfs(directory.as_raw_fd(), statfs.as_mut_ptr()) };
+    // SAFETY: zeros are a valid value, and the call only writes plain numbers.
+    result == 0 && unsafe { statfs.assume_init() }.f_type == libc::CGROUP2_SUPER_MAGIC
+}
+
 /// Whose accesses are to be sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whose {

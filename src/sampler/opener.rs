@@ -6,9 +6,10 @@ use perf_event_open_sys::bindings as sys;
 
 use super::attr::{self, EventSpec, Exclude, Feature, Features, Refused, Scope};
 use super::open::{self, Event, EventError, Watch, Whose};
-use super::plan::{self, Planned};
+use super::plan::{self, Planned, Reading};
 use super::record::Layout;
 use super::{probe, Choice, Options, SamplerError, Target};
+use crate::bpf::{Clockwork, Refusal, Snapshots, Step, Watched};
 use crate::sample::Source;
 
 /// The dummy event that carries tasks, mappings and cgroups.
@@ -187,6 +188,78 @@ impl<'a> Opener<'a> {
             event.filter(filter).map_err(explain)?;
         }
         Ok((event, layout))
+    }
+
+    /// Loads what takes snapshots for samples that are read so; `None` where none were asked for or none would help.
+    pub(super) fn snapshots(&self, reading: &Reading) -> Option<Result<Snapshots, Refusal>> {
+        let clockwork = match reading {
+            Reading::UserByMode => Clockwork::Clock,
+            Reading::UserByCallchain(_) => Clockwork::Tick,
+            _ => return None,
+        };
+        if !self.options.snapshots {
+            return None;
+        }
+        let refused =
+            |reason: &str| Err(Refusal { what: "BPF", step: Step::Open, errno: 0, reason: reason.to_owned() });
+        let watched = match &self.options.target {
+            Target::System => Watched::Everything,
+            Target::Tasks { .. } if self.options.child_pid_namespace && clockwork == Clockwork::Tick => {
+                return Some(refused("in a pid namespace tasks have other numbers"));
+            }
+            Target::Tasks { tids, .. } => Watched::Tasks(tids),
+            Target::Cgroup(directory) if clockwork == Clockwork::Tick && !open::is_unified(directory) => {
+                return Some(refused("it can watch cgroups of the unified hierarchy (v2) only"));
+            }
+            Target::Cgroup(directory) => Watched::Cgroup(directory),
+        };
+        let cpus = self.options.cpus.iter().max().map_or(1, |last| last.saturating_add(1));
+        Some(Snapshots::load(clockwork, &watched, cpus, &self.options.proc))
+    }
+
+    /// The event that calls for snapshots, where that is no tracepoint.
+    pub(super) fn clock(
+        &self,
+        spec: &EventSpec,
+        features: Features,
+        snapshots: &Snapshots,
+        watch: Watch<'_>,
+        cpu: u32,
+    ) -> Result<Option<Event>, SamplerError> {
+        if snapshots.clockwork() == Clockwork::Tick {
+            return Ok(None);
+        }
+        let mut attr = self.attr(spec, features, 1);
+        // It has no ring.
+        attr.sample_type = 0;
+        let event = Event::open(&spec.name, &attr, watch, cpu).map_err(|error| self.explain(error, watch, false))?;
+        snapshots.take_at(&event).map_err(|refusal| SamplerError::Snapshots(refusal.to_string()))?;
+        Ok(Some(event))
+    }
+
+    /// Opens the event of a CPU whose samples are snapshots.
+    pub(super) fn snapshot_output(
+        &self,
+        spec: &EventSpec,
+        features: Features,
+        pages: usize,
+        snapshots: &Snapshots,
+        cpu: u32,
+    ) -> Result<(Event, Layout), SamplerError> {
+        let mut attr = self.attr(spec, features, pages);
+        attr.type_ = sys::PERF_TYPE_SOFTWARE;
+        attr.config = u64::from(sys::PERF_COUNT_SW_BPF_OUTPUT);
+        attr.__bindgen_anon_1.sample_period = 1;
+        attr.sample_type |= super::record::sample_type::RAW;
+        // It watches its CPU; what is watched of that, the programs know.
+        attr.set_inherit(0);
+        attr.set_enable_on_exec(0);
+        attr.set_exclude_kernel(0);
+        attr.set_exclude_idle(0);
+        let event =
+            Event::open(&spec.name, &attr, Watch::All, cpu).map_err(|error| self.explain(error, Watch::All, false))?;
+        snapshots.write_to(&event).map_err(|refusal| SamplerError::Snapshots(refusal.to_string()))?;
+        Ok((event, attr::layout(&attr)))
     }
 
     /// Opens the dummy event of the side-band.

@@ -15,6 +15,7 @@ use super::plan::Planned;
 use super::record::ReadValue;
 use super::steer::Watcher;
 use super::TargetKind;
+use crate::bpf::Snapshots;
 
 /// The part of its time that an event may be off the PMU before it is worth a word.
 const SHARED: f64 = 0.05;
@@ -39,6 +40,8 @@ pub struct Running {
     pub(super) watcher: Watcher,
     pub(super) sampling: Vec<Sampling>,
     pub(super) side_band: Vec<Arc<Event>>,
+    pub(super) snapshots: Option<Snapshots>,
+    pub(super) clocks: Vec<Event>,
     pub(super) events: Vec<Planned>,
     pub(super) knows_lost: bool,
     pub(super) target: TargetKind,
@@ -86,7 +89,7 @@ impl Running {
             // An event that cannot be disabled is gone, and then it has stopped.
             let _ = sampling.event.disable();
         }
-        for event in &self.side_band {
+        for event in self.side_band.iter().map(|event| &**event).chain(&self.clocks) {
             let _ = event.disable();
         }
         self.stop.0.store(true, Ordering::Release);
@@ -95,7 +98,8 @@ impl Running {
     /// Waits for the workers and adds up what was lost. Call it when the batches have been read to their end.
     #[must_use]
     pub fn join(self) -> Totals {
-        let Self { batches, workers, stop: _stop, watcher, sampling, side_band, events, knows_lost, target } = self;
+        let Self { batches, workers, stop: _stop, watcher, sampling, side_band, .. } = self;
+        let Self { snapshots, clocks: _clocks, events, knows_lost, target, .. } = self;
         // The events watch all of a CPU, so that the time they were enabled is the time they should have run.
         let cpu_wide = !matches!(target, TargetKind::Tasks { .. });
         // A worker that still waits for room must not wait for ever.
@@ -116,6 +120,13 @@ impl Running {
             lost = lost.saturating_add(counted.lost);
             totals.events = totals.events.saturating_add(counted.scaled(cpu_wide) / unit(planned));
             totals.notes.extend(counted.note(&planned.spec.name, cpu_wide, planned.probe.is_some()));
+        }
+        if let Some(counts) = snapshots.map(|snapshots| snapshots.counts()) {
+            totals.events = totals.events.saturating_add(counts.hits);
+            totals.loss.in_kernel += counts.in_kernel;
+            if counts.unwatched > 0 {
+                totals.notes.push(format!("{} threads were made that there was no room to watch", counts.unwatched));
+            }
         }
         if knows_lost {
             // A LOST record is written only when there is room again, and does not say what was lost; the events do.

@@ -13,9 +13,7 @@ use super::loss::Loss;
 use super::open::{monotonic_ns, Event};
 use super::operand::user::is_user_interrupt;
 use super::plan::Reading;
-use super::record::{
-    decode, decode_sample, Header, Layout, MappedFile, Places, Record, Registers, SampleRecord, Words,
-};
+use super::record::{decode, decode_sample, Header, Layout, MappedFile, Places, Record, SampleRecord, Words};
 use super::record::{MISC_FORK_EXEC, MISC_LOST_SAMPLES_BPF};
 use super::ring::Ring;
 use super::tee::Tee;
@@ -363,7 +361,7 @@ impl BatchSink {
         captured.share = 1.0;
         captured.data_src = data_src;
         if recovers {
-            captured.context = Some(Box::new(context(record.regs_user, record.stack_user)));
+            captured.context = Some(Box::new(context(record)));
         }
         if self.out.is_some() && self.batch.samples.len().is_multiple_of(self.size) {
             self.send();
@@ -384,8 +382,14 @@ impl BatchSink {
     }
 }
 
-fn context(regs: Registers<'_>, stack: &[u8]) -> UserContext {
-    UserContext { abi: regs.abi, regs: regs.values.iter().collect(), stack: stack.into() }
+fn context(record: &SampleRecord<'_>) -> UserContext {
+    let SampleRecord { regs_user: regs, stack_user, raw, .. } = record;
+    UserContext {
+        abi: regs.abi,
+        regs: regs.values.iter().collect(),
+        stack: (*stack_user).into(),
+        memory: (*raw).into(),
+    }
 }
 
 #[cfg(test)]

@@ -57,6 +57,7 @@ pub struct Builder<'a> {
     symbols: bool,
     cache: Option<PathBuf>,
     record: Option<PathBuf>,
+    keep_memory: bool,
     stop: StopHandle,
 }
 
@@ -96,6 +97,7 @@ impl<'a> Builder<'a> {
             symbols: false,
             cache: None,
             record: None,
+            keep_memory: false,
             stop: StopHandle::default(),
         }
     }
@@ -275,6 +277,14 @@ impl<'a> Builder<'a> {
         self
     }
 
+    /// Lets a recording of the source `timer` hold the memory around the registers of each sample: what the threads work on.
+    /// By default a recording does without, and gives fewer addresses.
+    #[must_use]
+    pub fn keep_memory(mut self) -> Self {
+        self.keep_memory = true;
+        self
+    }
+
     /// What ends the capture from another thread.
     #[must_use]
     pub fn stop_handle(&self) -> StopHandle {
@@ -352,6 +362,7 @@ impl<'a> Builder<'a> {
                 sys: self.roots.sys.clone(),
                 child_pid_namespace,
                 raise_open_files: self.raise_open_files,
+                snapshots: self.record.is_none() || self.keep_memory,
             },
             roots: self.roots.clone(),
             memory: self.memory,

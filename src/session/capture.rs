@@ -25,6 +25,8 @@ use crate::sampler::{self, Batch, Captured, Running, Sampler, Target};
 
 /// Bytes of a sample's registers and stack while it waits.
 const CONTEXT_SIZE: usize = 768;
+/// Bytes of the memory around the registers of a sample, where it is read.
+const SNAPSHOT_SIZE: usize = 2048;
 
 /// What a capture works on.
 #[derive(Debug)]
@@ -123,7 +125,12 @@ impl Capture {
         let begin = Instant::now();
         let recovers = options.sampler.source == Source::Timer;
         // A quarter for samples that wait for their order or for code, an eighth for mappings; the rest is the sink's.
-        let waiting = if recovers { size_of::<Captured>() + CONTEXT_SIZE } else { size_of::<Captured>() };
+        let context = match (recovers, options.sampler.snapshots) {
+            (true, true) => CONTEXT_SIZE + SNAPSHOT_SIZE,
+            (true, false) => CONTEXT_SIZE,
+            (false, _) => 0,
+        };
+        let waiting = size_of::<Captured>() + context;
         let share = if recovers { options.memory / 8 } else { options.memory / 4 };
         let order = Order::new(running.workers() + usize::from(watch.is_some()), share / waiting);
         let mut names = Names {

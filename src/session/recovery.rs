@@ -14,7 +14,7 @@ use crate::sampler::operand::constant::Constants;
 use crate::sampler::operand::pagemap::{Page, Pagemap};
 use crate::sampler::operand::tick::REGS;
 use crate::sampler::operand::{
-    Candidate, CodeSource, CodeWindow, Recovery, RegsError, StackRange, Unrecovered, UserRegs,
+    Candidate, CodeSource, CodeWindow, Recovery, RegsError, Snapshot, StackRange, Unrecovered, UserRegs,
 };
 use crate::sampler::UserContext;
 
@@ -140,7 +140,8 @@ impl Recoverer {
             now: monotonic_ns(),
             windows: Vec::new(),
         };
-        let outcome = self.recovery.recover(&regs, &context.stack, stack, &mut code);
+        let memory = Snapshot::new(&context.memory);
+        let outcome = self.recovery.recover_with(&regs, &context.stack, memory, stack, &mut code);
         if let Some(reason) = outcome.reason {
             return self.nothing(reason);
         }

@@ -15,13 +15,18 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use process::Code;
-use scxprof::sampler::operand::{Candidate, Recovery, StackRange};
+use scxprof::sample::Method;
+use scxprof::sampler::operand::{Candidate, Recovery, Snapshot, StackRange};
 use step::Stop;
 
 /// How far before a stop an execution of a candidate's instruction may lie, in instructions.
 const BEHIND: usize = 200;
 /// How far after it: up to 256 instructions are run, and what undecided branches may run is left out of them.
 const AHEAD: usize = 1500;
+
+/// One address in so many may be wrong by another thread's write: while one instruction is stepped over, the other threads
+/// of the program run thousands.
+const SLOW: usize = 200;
 
 /// What one trace gave.
 #[derive(Debug, Default)]
@@ -30,6 +35,8 @@ struct Tally {
     recovered: usize,
     candidates: usize,
     wrong: usize,
+    /// Of those that depend on memory which others may write to.
+    raced: usize,
     methods: BTreeMap<&'static str, usize>,
     reasons: BTreeMap<&'static str, usize>,
 }
@@ -62,7 +69,7 @@ fn is_true(stops: &[Stop], at: usize, candidate: &Candidate) -> bool {
     }
 }
 
-fn check(stops: &[Stop], code: &mut Code) -> Tally {
+fn check(stops: &[Stop], code: &mut Code, with_memory: bool) -> Tally {
     let mut recovery = Recovery::new(1 << 22);
     let mut stack = StackRange::default();
     let mut tally = Tally::default();
@@ -70,7 +77,8 @@ fn check(stops: &[Stop], code: &mut Code) -> Tally {
     for (at, stop) in stops.iter().enumerate().take(stops.len().saturating_sub(AHEAD)).skip(BEHIND) {
         let range = stack.update(stop.regs.rsp());
         tally.stops += 1;
-        let outcome = recovery.recover(&stop.regs, &stop.stack, range, code);
+        let memory = Snapshot::new(if with_memory { &stop.memory } else { &[] });
+        let outcome = recovery.recover_with(&stop.regs, &stop.stack, memory, range, code);
         tally.recovered += usize::from(outcome.candidates.iter().any(|candidate| !candidate.global));
         if let Some(reason) = outcome.reason {
             *tally.reasons.entry(reason.name()).or_default() += 1;
@@ -79,6 +87,10 @@ fn check(stops: &[Stop], code: &mut Code) -> Tally {
             tally.candidates += 1;
             *tally.methods.entry(candidate.method.name()).or_default() += 1;
             if !is_true(stops, at, candidate) {
+                if candidate.method == Method::M {
+                    tally.raced += 1;
+                    continue;
+                }
                 tally.wrong += 1;
                 shown += 1;
                 if shown <= 5 {
@@ -106,19 +118,21 @@ fn step_through(name: &str, level: u8) {
             return;
         }
     };
-    for with_functions in [true, false] {
+    for (with_functions, with_memory) in [(true, false), (false, false), (true, true)] {
         code.with_functions = with_functions;
-        let tally = check(&stops, &mut code);
+        let tally = check(&stops, &mut code, with_memory);
         println!(
-            "{name} -O{level} functions={with_functions}: yield {:.3} of {}, wrong {} of {}, {:?} {:?}",
+            "{name} -O{level} functions={with_functions} memory={with_memory}: yield {:.3} of {}, wrong {} and {} of {}, {:?} {:?}",
             tally.recovered as f64 / tally.stops.max(1) as f64,
             tally.stops,
             tally.wrong,
+            tally.raced,
             tally.candidates,
             tally.methods,
             tally.reasons
         );
         assert_eq!(tally.wrong, 0, "{name} -O{level}");
+        assert!(tally.raced * SLOW <= tally.candidates, "{name} -O{level}: {} of {}", tally.raced, tally.candidates);
         assert!(tally.candidates > steps / 100, "{name} -O{level}: hardly anything was recovered");
     }
 }
@@ -157,11 +171,15 @@ fn programs_of_the_system() {
                 continue;
             }
         };
-        for with_functions in [true, false] {
+        for (with_functions, with_memory) in [(true, false), (false, false), (true, true)] {
             code.with_functions = with_functions;
-            let tally = check(&stops, &mut code);
-            println!("{command} functions={with_functions}: wrong {} of {}, {tally:?}", tally.wrong, tally.candidates);
-            assert_eq!(tally.wrong, 0, "{command} functions={with_functions}");
+            let tally = check(&stops, &mut code, with_memory);
+            println!(
+                "{command} functions={with_functions} memory={with_memory}: wrong {} of {}, {tally:?}",
+                tally.wrong, tally.candidates
+            );
+            // These programs have one thread.
+            assert_eq!(tally.wrong + tally.raced, 0, "{command} functions={with_functions} memory={with_memory}");
         }
     }
 }

@@ -9,6 +9,8 @@ use scxprof::sampler::operand::{CodeSource, UserRegs};
 pub struct Stop {
     pub regs: UserRegs,
     pub stack: Vec<u8>,
+    /// What the BPF program would read.
+    pub memory: Vec<u8>,
     /// Address and size of what the instruction touches.
     pub accesses: Vec<(u64, u64)>,
 }
@@ -38,13 +40,48 @@ fn registers(tid: i32) -> io::Result<libc::user_regs_struct> {
     Ok(regs)
 }
 
-fn read_stack(tid: i32, addr: u64) -> Vec<u8> {
-    let mut bytes = vec![0u8; 512];
+fn read_memory(tid: i32, addr: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0u8; length];
     let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let remote = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: bytes.len() };
     // SAFETY: the local vector is `bytes`; the remote one is only read, by the kernel, which checks it.
     let read = unsafe { libc::process_vm_readv(tid, &raw const local, 1, &raw const remote, 1, 0) };
     bytes.truncate(usize::try_from(read).unwrap_or(0));
+    bytes
+}
+
+/// The memory around the registers, as operand.bpf.c reads it and in its layout.
+fn snapshot(tid: i32, regs: &libc::user_regs_struct) -> Vec<u8> {
+    let mut lines: Vec<(u64, Vec<u8>)> = Vec::new();
+    let mut add = |addr: u64| {
+        let base = addr & !63;
+        if !(65536..0x7fff_ffff_f000).contains(&addr) || lines.len() >= 48 {
+            return;
+        }
+        if lines.iter().any(|(line, _)| *line == base) || (base >= regs.rsp && base + 64 <= regs.rsp + 512) {
+            return;
+        }
+        let bytes = read_memory(tid, base, 64);
+        if bytes.len() == 64 {
+            lines.push((base, bytes));
+        }
+    };
+    for addr in [regs.rsp - 64, regs.rsp - 128, regs.fs_base, regs.fs_base.wrapping_sub(64)] {
+        add(addr);
+    }
+    for value in [
+        regs.rax, regs.rcx, regs.rdx, regs.rbx, regs.rbp, regs.rsi, regs.rdi, regs.r8, regs.r9, regs.r10, regs.r11,
+        regs.r12, regs.r13, regs.r14, regs.r15,
+    ] {
+        add(value);
+        add(value.wrapping_add(64));
+    }
+    let mut bytes: Vec<u8> =
+        [regs.fs_base, regs.rsp, lines.len() as u64].iter().flat_map(|word| word.to_le_bytes()).collect();
+    for (base, line) in lines {
+        bytes.extend(base.to_le_bytes());
+        bytes.extend(line);
+    }
     bytes
 }
 
@@ -119,7 +156,8 @@ pub fn trace(tid: i32, count: usize, code: &mut dyn CodeSource) -> io::Result<Ve
                 rip: regs.rip,
                 rflags: regs.eflags,
             },
-            stack: read_stack(tid, regs.rsp),
+            stack: read_memory(tid, regs.rsp, 512),
+            memory: snapshot(tid, &regs),
             accesses: accesses(&regs, code, &mut factory),
         });
         ptrace(libc::PTRACE_SINGLESTEP, tid, std::ptr::null_mut())?;

@@ -7,6 +7,7 @@ mod capture;
 mod modes;
 #[path = "../operand/programs.rs"]
 mod programs;
+mod race;
 mod robust;
 mod truth;
 

@@ -15,7 +15,7 @@ const OPERANDS: usize = 2;
 /// Why an operand's address cannot be told from general registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Opaque {
-    /// fs or gs: the base is not in the sample.
+    /// fs or gs: the base is not among the registers.
     Tls,
     /// A vector of indices.
     Gather,
@@ -40,6 +40,8 @@ pub(super) struct MemOp {
     pub(super) size: u16,
     pub(super) access: Access,
     pub(super) opaque: Option<Opaque>,
+    /// Counted from the base of fs, and known where that is; opaque all the same.
+    pub(super) fs: bool,
     /// Touched once for each repetition; not at all where rcx is 0.
     pub(super) repeated: bool,
 }
@@ -55,11 +57,14 @@ impl MemOp {
         self.base.map_or(0, bit) | self.index.map_or(0, bit)
     }
 
-    /// The address, with `register` giving the value of a register; `bias` is where the code's base lies.
-    pub(super) fn address(&self, bias: u64, register: impl Fn(u8) -> Option<u64>) -> Option<u64> {
-        if self.opaque.is_some() {
-            return None;
-        }
+    /// The address, with `register` giving the value of a register; `bias` is where the code's base lies, `fs` the base of
+    /// fs where it is known.
+    pub(super) fn address(&self, bias: u64, fs: Option<u64>, register: impl Fn(u8) -> Option<u64>) -> Option<u64> {
+        let segment = match self.opaque {
+            None => 0,
+            Some(Opaque::Tls) if self.fs => fs?,
+            Some(_) => return None,
+        };
         let mut addr = if self.rip_relative { self.disp.wrapping_add(bias) } else { self.disp };
         if let Some(base) = self.base {
             addr = addr.wrapping_add(register(base)?);
@@ -69,7 +74,7 @@ impl MemOp {
             let value = if self.index_is_al { value & 0xff } else { value };
             addr = addr.wrapping_add(value.wrapping_mul(u64::from(self.scale)));
         }
-        Some(if self.addr32 { addr & 0xffff_ffff } else { addr })
+        Some((if self.addr32 { addr & 0xffff_ffff } else { addr }).wrapping_add(segment))
     }
 }
 
@@ -209,9 +214,7 @@ fn operand(used: &UsedMemory, access: Access, code: &Instruction) -> MemOp {
     // `pop [rsp+n]` takes rsp after the pop.
     let popped = code.mnemonic() == Mnemonic::Pop && code.op0_kind() == OpKind::Memory && used.base() == Register::RSP;
     let known = |register: Register| register == Register::None || register.is_ip() || gpr(register).is_some();
-    let opaque = if matches!(used.segment(), Register::FS | Register::GS) {
-        Some(Opaque::Tls)
-    } else if index.is_xmm() || index.is_ymm() || index.is_zmm() || used.vsib_size() != 0 {
+    let opaque = if index.is_xmm() || index.is_ymm() || index.is_zmm() || used.vsib_size() != 0 {
         Some(Opaque::Gather)
     } else if masked {
         Some(Opaque::Masked)
@@ -227,6 +230,8 @@ fn operand(used: &UsedMemory, access: Access, code: &Instruction) -> MemOp {
     } else {
         None
     };
+    let fs = used.segment() == Register::FS && opaque.is_none();
+    let opaque = if matches!(used.segment(), Register::FS | Register::GS) { Some(Opaque::Tls) } else { opaque };
     MemOp {
         base: gpr(used.base()),
         index: gpr(index),
@@ -241,6 +246,7 @@ fn operand(used: &UsedMemory, access: Access, code: &Instruction) -> MemOp {
         size,
         access,
         opaque,
+        fs,
         repeated,
     }
 }
@@ -288,7 +294,7 @@ mod tests {
     fn accesses_have_their_kind_and_size() {
         let load = only(&[0x48, 0x8b, 0x44, 0xcb, 0x10]); // mov rax,[rbx+rcx*8+16]
         assert_eq!((load.access, load.size, load.opaque), (Access::Load, 8, None));
-        assert_eq!(load.address(0, |r| Some(u64::from(r) * 0x100)), Some(0x300 + 0x100 * 8 + 16));
+        assert_eq!(load.address(0, None, |r| Some(u64::from(r) * 0x100)), Some(0x300 + 0x100 * 8 + 16));
         assert_eq!(only(&[0x66, 0x89, 0x03]).access, Access::Store); // mov [rbx],ax
         assert_eq!(only(&[0xf0, 0x83, 0x03, 0x01]).access, Access::Update); // lock add dword [rbx],1
         assert_eq!(only(&[0xf0, 0x0f, 0xb1, 0x13]).access, Access::Update); // lock cmpxchg [rbx],edx
@@ -319,8 +325,18 @@ mod tests {
         ] {
             let operand = only(bytes);
             assert_eq!(operand.opaque, Some(why), "{bytes:x?}");
-            assert_eq!(operand.address(0, |_| Some(0)), None);
+            assert_eq!(operand.address(0, None, |_| Some(0)), None);
         }
+    }
+
+    #[test]
+    fn thread_local_operands_count_from_the_base_of_fs() {
+        let own = only(&[0x64, 0x48, 0x8b, 0x43, 0x28]); // mov rax,fs:[rbx+0x28]
+        assert_eq!(own.address(0, Some(0x7000), |_| Some(0x100)), Some(0x7128));
+        let other = only(&[0x65, 0x48, 0x8b, 0x43, 0x28]); // mov rax,gs:[rbx+0x28]
+        assert_eq!(other.address(0, Some(0x7000), |_| Some(0x100)), None);
+        let masked = only(&[0x64, 0x62, 0xf1, 0x7c, 0x49, 0x10, 0x03]); // vmovups zmm0{k1},fs:[rbx]
+        assert_eq!(masked.address(0, Some(0x7000), |_| Some(0x100)), None);
     }
 
     #[test]
@@ -335,12 +351,12 @@ mod tests {
     #[test]
     fn short_and_absolute_addresses_are_computed_as_the_processor_does() {
         let short = only(&[0x67, 0x8b, 0x43, 0x08]); // mov eax,[ebx+8]
-        assert_eq!(short.address(0, |_| Some(0xffff_ffff_ffff_ffff)), Some(7));
+        assert_eq!(short.address(0, None, |_| Some(0xffff_ffff_ffff_ffff)), Some(7));
         let global = only(&[0x8b, 0x05, 0x10, 0, 0, 0]); // mov eax,[rip+0x10]
         assert!(global.rip_relative);
-        assert_eq!(global.address(0x10_0000, |_| None), Some(0x10_1016));
+        assert_eq!(global.address(0x10_0000, None, |_| None), Some(0x10_1016));
         let xlat = only(&[0xd7]);
-        assert_eq!(xlat.address(0, |r| Some(if r == 0 { 0x1234 } else { 0x1000 })), Some(0x1034));
+        assert_eq!(xlat.address(0, None, |r| Some(if r == 0 { 0x1234 } else { 0x1000 })), Some(0x1034));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind, Register, RflagsBits};
 
+use super::arith::is_arith;
 use super::decode::{bit, gpr, Flow, Insn, MemOp};
 use super::flags::Flags;
 use super::image::Image;
@@ -35,6 +36,8 @@ pub(super) struct Machine {
     pub(super) stack: Image,
     /// Where the code's own address 0 lies.
     pub(super) bias: u64,
+    /// The base of fs, where the thread's own memory lies.
+    pub(super) fs: Option<u64>,
     /// Address and value of the memory that the next instruction loads, where it is known beside the stack.
     pub(super) loaded: Option<(u64, u64)>,
     /// A store to an address that is not known is taken to miss the stack image. For a first look only.
@@ -51,6 +54,7 @@ impl Machine {
             flags: Flags::from_rflags(regs.rflags),
             stack: Image::new(regs.rsp(), dump),
             bias: 0,
+            fs: None,
             loaded: None,
             hopeful: false,
         }
@@ -68,7 +72,7 @@ impl Machine {
 
     pub(super) fn address(&self, operand: &MemOp) -> Option<u64> {
         let needed = if operand.addr32 { 4 } else { 8 };
-        operand.address(self.bias, |register| self.reg(register).low(needed))
+        operand.address(self.bias, self.fs, |register| self.reg(register).low(needed))
     }
 
     /// The addresses of all memory operands before the instruction runs.
@@ -125,9 +129,11 @@ impl Machine {
 
     /// The address of the explicit memory operand of a modelled instruction.
     pub(super) fn explicit_address(&self, code: &Instruction) -> Option<u64> {
-        if matches!(code.memory_segment(), Register::FS | Register::GS) {
-            return None;
-        }
+        let segment = match code.memory_segment() {
+            Register::FS => self.fs?,
+            Register::GS => return None,
+            _ => 0,
+        };
         let short = matches!(code.memory_base(), Register::EIP)
             || code.memory_base().size() == 4
             || code.memory_index().size() == 4;
@@ -136,13 +142,13 @@ impl Machine {
             register => gpr(register).and_then(|number| self.reg(number).low(if short { 4 } else { 8 })),
         };
         if code.is_ip_rel_memory_operand() {
-            return (!short).then(|| code.memory_displacement64().wrapping_add(self.bias));
+            return (!short).then(|| code.memory_displacement64().wrapping_add(self.bias).wrapping_add(segment));
         }
         let addr = code
             .memory_displacement64()
             .wrapping_add(full(code.memory_base())?)
             .wrapping_add(full(code.memory_index())?.wrapping_mul(u64::from(code.memory_index_scale())));
-        Some(if short { addr & 0xffff_ffff } else { addr })
+        Some((if short { addr & 0xffff_ffff } else { addr }).wrapping_add(segment))
     }
 
     /// Gives operand 0 a value of its size, as the processor does: 32 bits clear what is above, 8 and 16 keep it.
@@ -359,6 +365,7 @@ impl Machine {
                 self.write(code, 0, val);
             }
             _ if code.is_string_instruction() => return self.step_string(insn),
+            _ if is_arith(code) => return self.step_arith(code),
             _ => return false,
         }
         true

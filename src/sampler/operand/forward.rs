@@ -1,4 +1,4 @@
-//! Runs the code on from the sampled moment, for the accesses that come next: methods a, b and e.
+//! Runs the code on from the sampled moment, for the accesses that come next: methods a, b and e, and with memory m.
 //!
 //! At a branch that what is known does not decide, both ways are followed to the place where they meet ([`super::region`]),
 //! and what they know alike holds there. What lies between is taken from no sample: one way makes it, the other does not.
@@ -27,6 +27,8 @@ pub(super) struct Forward<'a> {
     site: &'a Site,
     /// Instructions that may still be run.
     left: usize,
+    /// Memory that can be written is known as it was at the moment of the sample.
+    memory: bool,
 }
 
 /// Where an instruction led.
@@ -46,11 +48,16 @@ impl<'a> Forward<'a> {
         here: Option<Here>,
         site: &'a Site,
     ) -> Self {
-        Self { decoded, found, code, here, site, left: LATE_STEPS }
+        Self { decoded, found, code, here, site, left: LATE_STEPS, memory: false }
+    }
+
+    /// What is new depends on memory that other threads may write to.
+    pub(super) fn with_memory(self) -> Self {
+        Self { memory: true, ..self }
     }
 
     /// Runs from `ip` on and takes what is accessed on the way.
-    pub(super) fn run(&mut self, mut machine: Machine, mut ip: u64) {
+    pub(super) fn run(mut self, mut machine: Machine, mut ip: u64) {
         let mut steps = 0;
         let mut written = 0;
         let mut straight = true;
@@ -62,6 +69,7 @@ impl<'a> Forward<'a> {
                 let addresses = machine.addresses(insn);
                 for (slot, operand) in insn.operands() {
                     let method = match steps {
+                        _ if self.memory => Method::M,
                         0 => Method::A,
                         _ if straight && needs(operand) & written == 0 => Method::B,
                         _ => Method::E,
@@ -128,7 +136,7 @@ impl<'a> Forward<'a> {
         let (slot, operand) = loads.next()?;
         let (addr, size) = (addresses.get(slot).copied().flatten()?, u32::from(operand.size));
         // A value that is known, or that no register gets, is not asked for.
-        let known = size > 8 || machine.stack.overlaps(addr, u64::from(size));
+        let known = size > 8 || machine.stack.overlaps(addr, u64::from(size)) || operand.fs;
         if known || (insn.writes == 0 && insn.flow == Flow::Next && insn.code.rflags_modified() == 0) {
             return None;
         }

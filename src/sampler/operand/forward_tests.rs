@@ -31,6 +31,11 @@ impl CodeSource for Program<'_> {
 
 /// Method and address of each candidate from ip on; register n points to `HEAP + n * 0x1000`.
 fn ahead(code: &[u8], at: usize, dump: &[u64], constants: &[(u64, u64)]) -> Vec<(Method, u64)> {
+    ahead_with(code, at, dump, constants, &[])
+}
+
+/// The same with the memory around the registers.
+fn ahead_with(code: &[u8], at: usize, dump: &[u64], constants: &[(u64, u64)], memory: &[u8]) -> Vec<(Method, u64)> {
     let mut gpr = [0; 16];
     for (number, register) in (0..).zip(&mut gpr) {
         *register = HEAP + number * 0x1000;
@@ -40,7 +45,7 @@ fn ahead(code: &[u8], at: usize, dump: &[u64], constants: &[(u64, u64)]) -> Vec<
     let dump: Vec<u8> = dump.iter().flat_map(|slot| slot.to_le_bytes()).collect();
     let mut program = Program { code, constants: constants.iter().copied().collect() };
     let mut recovery = Recovery::new(1 << 20);
-    let outcome = recovery.recover(&regs, &dump, STACK, &mut program);
+    let outcome = recovery.recover_with(&regs, &dump, Snapshot::new(memory), STACK, &mut program);
     let found = outcome.candidates.iter().filter(|candidate| !candidate.method.is_backward());
     found.map(|candidate| (candidate.method, candidate.addr)).collect()
 }
@@ -128,4 +133,56 @@ fn late_accesses_to_known_lines_take_no_room() {
     assert!(lines.contains(&((HEAP + 0x6000) / 64)), "{lines:x?}");
     lines.dedup();
     assert!(lines.len() >= 4, "{lines:x?}");
+}
+
+/// Words at addresses, as the BPF program writes their lines.
+fn memory(fs_base: u64, words: &[(u64, u64)]) -> Vec<u8> {
+    let bases: std::collections::BTreeSet<u64> = words.iter().map(|(addr, _)| addr & !63).collect();
+    let mut all = vec![fs_base, RSP, bases.len() as u64];
+    for base in bases {
+        all.push(base);
+        all.extend((0..8).map(|at| words.iter().find(|(addr, _)| *addr == base + at * 8).map_or(0, |(_, word)| *word)));
+    }
+    all.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+#[test]
+fn what_depends_on_memory_that_others_write_is_marked() {
+    // mov rax,[rbx]; mov rdx,[rax]; mov rdx,[rcx]
+    let code = [0x48, 0x8b, 0x03, 0x48, 0x8b, 0x10, 0x48, 0x8b, 0x11, 0x0f, 0x0b];
+    let memory = memory(0, &[(HEAP + 0x3000, HEAP + 0x66)]);
+    let found = ahead_with(&code, 0, &[], &[], &memory);
+    assert_eq!(found, [RBX, (Method::B, HEAP + 0x1000), (Method::M, HEAP + 0x66)]);
+}
+
+#[test]
+fn all_that_follows_a_branch_on_memory_depends_on_it() {
+    // cmp qword [rbx],1; je +3; mov rax,[rcx]; ret
+    let code = [0x48, 0x83, 0x3b, 1, 0x74, 3, 0x48, 0x8b, 0x01, 0xc3];
+    let known = |word| ahead_with(&code, 0, &[], &[], &memory(0, &[(HEAP + 0x3000, word)]));
+    assert_eq!(known(2), [RBX, (Method::M, HEAP + 0x1000)]);
+    assert_eq!(known(1), [RBX]);
+}
+
+#[test]
+fn a_store_to_anywhere_ends_what_is_known_of_memory() {
+    // mov [rdx],rsi; mov rax,[rbx]; mov rdi,[rax], where rdx is the heap's, or loaded from where nothing is known
+    let code = [0x48, 0x89, 0x32, 0x48, 0x8b, 0x03, 0x48, 0x8b, 0x38, 0x0f, 0x0b];
+    let memory = memory(0, &[(HEAP + 0x3000, HEAP + 0x66)]);
+    let known = ahead_with(&code, 0, &[], &[], &memory);
+    assert_eq!(known, [(Method::A, HEAP + 0x2000), (Method::B, HEAP + 0x3000), (Method::M, HEAP + 0x66)]);
+    let code = [&[0x49, 0x8b, 0x10][..], &code].concat();
+    let known = ahead_with(&code, 0, &[], &[], &memory);
+    assert_eq!(known, [(Method::A, HEAP + 0x8000), (Method::B, HEAP + 0x3000)]);
+}
+
+#[test]
+fn the_threads_own_memory_is_exact() {
+    const OWN: u64 = HEAP + 0x9_0000;
+    // mov rax,fs:[0x28]; mov rdx,[rsp-8]; mov rsi,[rdx]
+    let code =
+        [0x64, 0x48, 0x8b, 0x04, 0x25, 0x28, 0, 0, 0, 0x48, 0x8b, 0x54, 0x24, 0xf8, 0x48, 0x8b, 0x32, 0x0f, 0x0b];
+    let memory = memory(OWN, &[(OWN, OWN), (RSP - 8, HEAP + 0x66)]);
+    let found = ahead_with(&code, 0, &[], &[], &memory);
+    assert_eq!(found, [(Method::A, OWN + 0x28), (Method::E, HEAP + 0x66)]);
 }

@@ -1,5 +1,6 @@
 //! The piece of stack that a sample brings along, byte by byte known or not.
 
+use super::lines::Lines;
 use super::value::Val;
 
 /// Bytes below rsp that the image has room for: what forward code pushes, and the red zone.
@@ -14,16 +15,28 @@ pub(super) struct Image {
     base: u64,
     bytes: [u8; SIZE],
     known: [u64; WORDS],
+    /// Memory elsewhere.
+    pub(super) lines: Lines,
 }
 
 impl Image {
     /// The stack dump of a sample; it starts at `rsp`.
     pub(super) fn new(rsp: u64, dump: &[u8]) -> Self {
-        let mut image = Self { base: rsp.wrapping_sub(BELOW as u64), bytes: [0; SIZE], known: [0; WORDS] };
+        let mut image =
+            Self { base: rsp.wrapping_sub(BELOW as u64), bytes: [0; SIZE], known: [0; WORDS], lines: Lines::default() };
         for (index, &byte) in (BELOW..SIZE).zip(dump) {
             image.set(index, byte);
         }
         image
+    }
+
+    /// Adds what is below the dump.
+    pub(super) fn add_below(&mut self, base: u64, bytes: &[u8]) {
+        for (offset, &byte) in (0..).zip(bytes) {
+            if let Some(index) = self.index(base.wrapping_add(offset)).filter(|&index| index < BELOW) {
+                self.set(index, byte);
+            }
+        }
     }
 
     fn index(&self, addr: u64) -> Option<usize> {
@@ -56,14 +69,15 @@ impl Image {
 
     /// The `size` bytes at `addr` (8 at most are looked at), as far as they are known; zeros above.
     pub(super) fn read(&self, addr: u64, size: u32) -> Val {
+        if !self.overlaps(addr, 8) {
+            return self.lines.read(addr, size);
+        }
         let (mut bits, mut known) = (0, 0);
-        if self.overlaps(addr, 8) {
-            for byte in 0..size.min(8) {
-                let value = self.index(addr.wrapping_add(u64::from(byte))).and_then(|index| self.byte(index));
-                if let Some(value) = value {
-                    bits |= u64::from(value) << (byte * 8);
-                    known |= 0xff << (byte * 8);
-                }
+        for byte in 0..size.min(8) {
+            let value = self.index(addr.wrapping_add(u64::from(byte))).and_then(|index| self.byte(index));
+            if let Some(value) = value {
+                bits |= u64::from(value) << (byte * 8);
+                known |= 0xff << (byte * 8);
             }
         }
         Val::new(bits, known).zext(size)
@@ -72,7 +86,7 @@ impl Image {
     /// Stores the low `size` bytes (8 at most) of `val` at `addr`; a byte that is not wholly known is forgotten.
     pub(super) fn write(&mut self, addr: u64, size: u32, val: Val) {
         if !self.overlaps(addr, 8) {
-            return;
+            return self.lines.write(addr, size, val);
         }
         for byte in 0..size.min(8) {
             if let Some(index) = self.index(addr.wrapping_add(u64::from(byte))) {
@@ -98,6 +112,7 @@ impl Image {
 
     /// Forgets the `len` bytes at `addr`.
     pub(super) fn forget(&mut self, addr: u64, len: u64) {
+        self.lines.forget(addr, len);
         if !self.overlaps(addr, len) {
             return;
         }
@@ -112,10 +127,12 @@ impl Image {
     /// Forgets everything.
     pub(super) fn clear(&mut self) {
         self.known = [0; WORDS];
+        self.lines.clear();
     }
 
     /// Keeps only what `other` (of the same sample) knows alike.
     pub(super) fn keep(&mut self, other: &Self) {
+        self.lines.keep(&other.lines);
         for (word, (known, theirs)) in self.known.iter_mut().zip(&other.known).enumerate() {
             let range = word * 64..(word + 1) * 64;
             *known &= theirs;

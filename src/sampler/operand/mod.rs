@@ -8,8 +8,14 @@
 //! Memory that the process maps from a file and cannot write to is known too ([`constant`]). A branch that depends on
 //! anything else in memory is undecided: what both of its ways leave alone is known where they meet.
 //!
-//! What a sample cannot give: the red zone (the dump begins at rsp, so a leaf function at `-O0` hides its variables),
-//! thread-local and gathered addresses, and registers that a call in between has overwritten.
+//! What registers and stack alone cannot give: the red zone (the dump begins at rsp, so a leaf function at `-O0` hides its
+//! variables), thread-local and gathered addresses, and registers that a call in between has overwritten.
+//!
+//! A sample may bring the memory around its registers along ([`Snapshot`]): then the red zone and thread-local addresses are
+//! known, and the code is run on a second time with these values. What only that gives is marked ([`Method::M`]): another
+//! thread may have written there before the code came by, so it is the one method that can be wrong.
+//!
+//! [`Method::M`]: crate::sample::Method::M
 //!
 //! Two assumptions are left. A store through a pointer does not overwrite the stack slot which that very pointer was
 //! loaded from. And where no function range is known, no branch from further than [`LEADER_SPAN`] leads between the
@@ -18,6 +24,7 @@
 //! The recovery is pure: registers, stack and code bytes come from its caller ([`CodeSource`]). Around it: [`tick`] chooses
 //! the event, [`user`] tells user code from kernel code, [`code`] reads the code, [`constant`] read-only memory and [`pagemap`] the frames.
 
+mod arith;
 mod atomic;
 pub mod cache;
 pub mod code;
@@ -33,6 +40,7 @@ mod forward_tests;
 mod image;
 mod invert;
 pub mod kallsyms;
+mod lines;
 mod mapped;
 mod memo;
 pub mod pagemap;
@@ -51,6 +59,7 @@ mod value;
 mod watch;
 mod window;
 
+pub use lines::Snapshot;
 pub use memo::CacheCounts;
 pub use recover::{Candidate, Outcome, Recovery, Unrecovered, MAX_CANDIDATES, MAX_STEPS};
 pub use regs::{RegsError, UserRegs, REGS_MASK, STACK_DUMP_SIZE};

@@ -6,6 +6,7 @@ use super::decode::{bit, Insn, MemOp, Opaque};
 use super::decoded::{Decoded, Here};
 use super::emulate::{Machine, RCX};
 use super::forward::Forward;
+use super::lines::{Lines, Snapshot};
 use super::memo::CacheCounts;
 use super::regs::{RegsError, UserRegs};
 use super::replay::Replay;
@@ -17,6 +18,8 @@ pub const MAX_STEPS: usize = 16;
 /// Candidates of one sample: half of them from before ip, half from ip on.
 pub const MAX_CANDIDATES: usize = 16;
 
+/// Bytes below the stack pointer that a function may use (System V ABI).
+const RED_ZONE: u64 = 128;
 /// Bytes of a cache line.
 const LINE: u64 = 64;
 /// No process maps its first page (`vm.mmap_min_addr`).
@@ -232,9 +235,22 @@ impl Recovery {
         stack: Range<u64>,
         code: &mut dyn CodeSource,
     ) -> Outcome<'_> {
+        self.recover_with(regs, dump, Snapshot::default(), stack, code)
+    }
+
+    /// The same with the memory around the registers as it was at the moment of the sample. What depends on it is
+    /// [`Method::M`]: another thread may have written there since.
+    pub fn recover_with(
+        &mut self,
+        regs: &UserRegs,
+        dump: &[u8],
+        memory: Snapshot<'_>,
+        stack: Range<u64>,
+        code: &mut dyn CodeSource,
+    ) -> Outcome<'_> {
         self.found.candidates.clear();
         self.found.reasons = 0;
-        if let Err(reason) = self.look(regs, dump, stack, code) {
+        if let Err(reason) = self.look(regs, dump, memory, stack, code) {
             self.found.candidates.clear();
             self.found.reasons = 0;
             self.found.reason(reason);
@@ -247,11 +263,19 @@ impl Recovery {
         &mut self,
         regs: &UserRegs,
         dump: &[u8],
+        memory: Snapshot<'_>,
         stack: Range<u64>,
         code: &mut dyn CodeSource,
     ) -> Result<(), Unrecovered> {
         let mut here = None;
-        let now = Machine::new(regs, dump);
+        let mut now = Machine::new(regs, dump);
+        now.fs = memory.fs_base();
+        for (base, bytes) in memory.lines() {
+            // The red zone is the thread's own as the rest of its stack is.
+            if base.wrapping_sub(regs.rsp().wrapping_sub(RED_ZONE)) < RED_ZONE {
+                now.stack.add_below(base, bytes);
+            }
+        }
         let line = self.decoded.line(code, regs.rip, &mut here).ok_or(Unrecovered::NoCode)?;
         let at_ip = line.first().ok_or(Unrecovered::BadInstruction)?;
         let mut site = Site { stack, room: MAX_CANDIDATES / 2 };
@@ -261,7 +285,18 @@ impl Recovery {
         if let Some(end) = end {
             machine.stack = end.stack;
         }
-        Forward::new(&mut self.decoded, &mut self.found, code, here, &site).run(machine, regs.rip);
+        let lines = Lines::new(memory);
+        if lines.is_empty() {
+            Forward::new(&mut self.decoded, &mut self.found, code, here, &site).run(machine, regs.rip);
+            return Ok(());
+        }
+        // First without them, so that it is known what depends on them.
+        Forward::new(&mut self.decoded, &mut self.found, code, here, &site).run(machine.clone(), regs.rip);
+        if self.found.candidates.len() < site.room {
+            machine.stack.lines = lines;
+            let forward = Forward::new(&mut self.decoded, &mut self.found, code, here, &site);
+            forward.with_memory().run(machine, regs.rip);
+        }
         Ok(())
     }
 
@@ -297,7 +332,7 @@ impl Recovery {
                 let addr = addresses.get(slot).copied().flatten();
                 let computed = || {
                     let before = self.replay.before(step)?;
-                    operand.address(now.bias, |register| before.get(usize::from(register))?.get())
+                    operand.address(now.bias, now.fs, |register| before.get(usize::from(register))?.get())
                 };
                 let method = if needs(operand) & written == 0 {
                     Method::C

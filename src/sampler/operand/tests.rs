@@ -340,6 +340,20 @@ fn value() -> impl Strategy<Value = u64> {
     ]
 }
 
+/// Lines around the values, as the BPF program writes them, perhaps cut.
+fn memory() -> impl Strategy<Value = Vec<u8>> {
+    let line = (value(), prop::collection::vec(value(), 8))
+        .prop_map(|(base, words)| [base & !63].into_iter().chain(words).collect::<Vec<u64>>());
+    let lines = (value(), prop::collection::vec(line, 0..12), 0usize..900);
+    lines.prop_map(|(fs_base, lines, cut)| {
+        let header = [fs_base & !7, RSP, lines.len() as u64];
+        let words = header.into_iter().chain(lines.into_iter().flatten());
+        let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        bytes.truncate(bytes.len().saturating_sub(cut / 10));
+        bytes
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
@@ -355,6 +369,7 @@ proptest! {
         base in prop_oneof![Just(BASE), Just(0u64), Just(u64::MAX - 100), any::<u64>()],
         bias: u64,
         budget in prop_oneof![Just(0usize), Just(4096), Just(1 << 20)],
+        memory in memory(),
     ) {
         let mut recovery = Recovery::new(budget);
         let mut window = CodeWindow {
@@ -370,9 +385,10 @@ proptest! {
         let regs = UserRegs { gpr, rip: base.wrapping_add(at.index(code.len()) as u64), rflags };
         let stack = regs.rsp().saturating_sub(512)..regs.rsp().saturating_add(4096);
         // Twice: what is remembered gives the same.
-        let first = recovery.recover(&regs, &dump, stack.clone(), &mut window);
+        let memory = Snapshot::new(&memory);
+        let first = recovery.recover_with(&regs, &dump, memory, stack.clone(), &mut window);
         let (candidates, reason) = (first.candidates.to_vec(), first.reason);
-        let second = recovery.recover(&regs, &dump, stack.clone(), &mut window);
+        let second = recovery.recover_with(&regs, &dump, memory, stack.clone(), &mut window);
         prop_assert_eq!(&candidates, second.candidates);
         prop_assert_eq!(reason, second.reason);
         prop_assert_eq!(candidates.is_empty(), reason.is_some());

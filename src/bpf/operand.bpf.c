@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Reads the memory around the registers of the user code that a timer interrupted, and puts it into the sample's own
+ * record: the raw data of an event of its own on each CPU, whose samples also carry registers, stack and callchain.
+ *
+ * Only one of on_tick and on_clock is loaded, and on_fork and on_exit only where tasks are watched.
+ */
+#include "kernel.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+enum { EVERYTHING, TASKS, CGROUP };
+
+/* Filled in before loading, in the layout of `Config` in operand.rs. */
+const volatile struct {
+	__u64 handlers[2]; /* the tick's functions */
+	__u32 watched;
+	__u32 unused;
+} config;
+
+#define LINE_SIZE 64
+#define MAX_LINES 48
+/* The sample has so much of the stack from rsp on anyway. */
+#define STACK_DUMP 512
+#define USER_LOWEST 65536ULL
+#define USER_END 0x7ffffffff000ULL
+
+struct line {
+	__u64 base;
+	__u8 bytes[LINE_SIZE];
+};
+
+/* In the layout that lines.rs reads; as many lines as there are. */
+struct snapshot {
+	__u64 fs_base;
+	__u64 sp;
+	__u32 count;
+	__u32 unused;
+	struct line lines[MAX_LINES];
+};
+
+/* What is interrupted; arch/x86/include/uapi/asm/ptrace.h. */
+struct registers {
+	__u64 r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip, cs, flags, sp, ss;
+};
+
+/* struct bpf_perf_event_data, linux/bpf_perf_event.h. */
+struct clock_context {
+	struct registers regs;
+	__u64 sample_period;
+	__u64 addr;
+};
+
+struct raw_arguments {
+	__u64 args[2];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct snapshot);
+} scratch SEC(".maps");
+
+/* The events to write to, by CPU; as many as there are CPUs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERF_EVENT_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} output SEC(".maps");
+
+/* Watched threads, by their number in the first pid namespace. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1 << 16);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u8);
+} tasks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_CGROUP_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} cgroup SEC(".maps");
+
+enum { HITS, IN_KERNEL, NO_ROOM, COUNTERS };
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTERS);
+	__type(key, __u32);
+	__type(value, __u64);
+} counters SEC(".maps");
+
+static void count(__u32 what)
+{
+	__u64 *counter = bpf_map_lookup_elem(&counters, &what);
+
+	if (counter)
+		*counter += 1;
+}
+
+/* Global functions are verified once, whoever calls them. */
+__attribute__((noinline)) int add_line(struct snapshot *snapshot, __u64 addr)
+{
+	__u64 base = addr & ~(__u64)(LINE_SIZE - 1);
+	__u32 count, at;
+
+	if (!snapshot || addr < USER_LOWEST || addr >= USER_END)
+		return 0;
+	if (base >= snapshot->sp && base + LINE_SIZE <= snapshot->sp + STACK_DUMP)
+		return 0;
+	count = snapshot->count;
+	for (at = 0; at < MAX_LINES; at++) {
+		if (at >= count)
+			break;
+		if (snapshot->lines[at].base == base)
+			return 0;
+	}
+	if (count >= MAX_LINES)
+		return 0;
+	if (bpf_probe_read_user(snapshot->lines[count].bytes, LINE_SIZE, (void *)base))
+		return 0;
+	snapshot->lines[count].base = base;
+	snapshot->count = count + 1;
+	return 1;
+}
+
+__attribute__((noinline)) int add_lines(struct snapshot *snapshot, __u64 addr)
+{
+	if (!snapshot)
+		return 0;
+	add_line(snapshot, addr);
+	add_line(snapshot, addr + LINE_SIZE);
+	return 0;
+}
+
+/*
+ * The thread itself stands still meanwhile: a line that is another one by now is written to by others all the time, and
+ * what the thread will find there cannot be told.
+ */
+__attribute__((noinline)) int drop_if_changed(struct snapshot *snapshot, __u32 at)
+{
+	__u64 again[LINE_SIZE / 8];
+	struct line *line;
+	__u32 word;
+
+	if (!snapshot || at >= MAX_LINES)
+		return 0;
+	line = &snapshot->lines[at];
+	if (bpf_probe_read_user(again, sizeof(again), (void *)line->base))
+		return 0;
+	for (word = 0; word < LINE_SIZE / 8; word++) {
+		if (again[word] != ((__u64 *)line->bytes)[word]) {
+			/* No line begins there. */
+			line->base = ~(__u64)0;
+			break;
+		}
+	}
+	return 0;
+}
+
+static __always_inline void take(void *context, struct task_struct *task)
+{
+	struct registers regs;
+	struct snapshot *snapshot;
+	__u32 zero = 0, at;
+	__u64 size;
+
+	if (bpf_probe_read_kernel(&regs, sizeof(regs), (void *)bpf_task_pt_regs(task)))
+		return;
+	/* The number of a system call: the kernel was interrupted, which says nothing of user code. */
+	if ((__s64)regs.orig_ax >= 0) {
+		count(IN_KERNEL);
+		return;
+	}
+	snapshot = bpf_map_lookup_elem(&scratch, &zero);
+	if (!snapshot)
+		return;
+	snapshot->count = 0;
+	snapshot->sp = regs.sp;
+	snapshot->fs_base = BPF_CORE_READ(task, thread.fsbase);
+	/* The red zone, and the thread's own variables, which end at the base. */
+	add_line(snapshot, regs.sp - LINE_SIZE);
+	add_line(snapshot, regs.sp - 2 * LINE_SIZE);
+	add_line(snapshot, snapshot->fs_base);
+	add_line(snapshot, snapshot->fs_base - LINE_SIZE);
+	add_lines(snapshot, regs.ax);
+	add_lines(snapshot, regs.cx);
+	add_lines(snapshot, regs.dx);
+	add_lines(snapshot, regs.bx);
+	add_lines(snapshot, regs.bp);
+	add_lines(snapshot, regs.si);
+	add_lines(snapshot, regs.di);
+	add_lines(snapshot, regs.r8);
+	add_lines(snapshot, regs.r9);
+	add_lines(snapshot, regs.r10);
+	add_lines(snapshot, regs.r11);
+	add_lines(snapshot, regs.r12);
+	add_lines(snapshot, regs.r13);
+	add_lines(snapshot, regs.r14);
+	add_lines(snapshot, regs.r15);
+	for (at = 0; at < MAX_LINES; at++) {
+		if (at >= snapshot->count)
+			break;
+		drop_if_changed(snapshot, at);
+	}
+	size = sizeof(*snapshot) - sizeof(snapshot->lines) + (__u64)snapshot->count * sizeof(struct line);
+	if (size > sizeof(*snapshot))
+		return;
+	bpf_perf_event_output(context, &output, BPF_F_CURRENT_CPU, snapshot, size);
+}
+
+static __always_inline bool is_watched(void)
+{
+	__u32 tid = (__u32)bpf_get_current_pid_tgid();
+
+	if (config.watched == TASKS)
+		return bpf_map_lookup_elem(&tasks, &tid);
+	if (config.watched == CGROUP)
+		return bpf_current_task_under_cgroup(&cgroup, 0) == 1;
+	return true;
+}
+
+SEC("raw_tp/hrtimer_expire_entry")
+int on_tick(struct raw_arguments *context)
+{
+	struct hrtimer *timer = (void *)context->args[0];
+	__u64 function = (__u64)BPF_CORE_READ(timer, function);
+	struct task_struct *task;
+
+	if (function != config.handlers[0] && function != config.handlers[1])
+		return 0;
+	task = bpf_get_current_task_btf();
+	if (BPF_CORE_READ(task, flags) & PF_KTHREAD || !is_watched())
+		return 0;
+	count(HITS);
+	take(context, task);
+	return 0;
+}
+
+/* The event that it is attached to watches what is to be watched. */
+SEC("perf_event")
+int on_clock(struct clock_context *context)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	if (BPF_CORE_READ(task, flags) & PF_KTHREAD)
+		return 0;
+	count(HITS);
+	if (context->regs.cs & 3)
+		take(context, task);
+	else
+		count(IN_KERNEL);
+	return 0;
+}
+
+SEC("raw_tp/sched_process_fork")
+int on_fork(struct raw_arguments *context)
+{
+	struct task_struct *parent = (void *)context->args[0], *child = (void *)context->args[1];
+	__u32 maker = BPF_CORE_READ(parent, pid), made = BPF_CORE_READ(child, pid);
+	__u8 value = 1;
+
+	if (bpf_map_lookup_elem(&tasks, &maker) && bpf_map_update_elem(&tasks, &made, &value, 0))
+		count(NO_ROOM);
+	return 0;
+}
+
+SEC("raw_tp/sched_process_exit")
+int on_exit(void *context)
+{
+	__u32 tid = (__u32)bpf_get_current_pid_tgid();
+
+	bpf_map_delete_elem(&tasks, &tid);
+	return 0;
+}

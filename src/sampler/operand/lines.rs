@@ -1,0 +1,208 @@
+//! The memory around the registers that a sample brings along, in lines of 64 bytes.
+
+use super::value::Val;
+
+/// Bytes of a line.
+const LINE: usize = 64;
+/// Bytes before the lines, and of each with its address: `struct snapshot` in operand.bpf.c.
+const HEADER: usize = 24;
+const STRIDE: usize = 8 + LINE;
+/// Lines that are looked at.
+const MAX_LINES: usize = 64;
+
+/// Memory as it was at the moment of a sample, as the BPF program wrote it.
+///
+/// u64 base of fs, u64 stack pointer, u32 number of lines, u32 unused; then for each line its u64 address, a multiple of
+/// 64, and its bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Snapshot<'a>(&'a [u8]);
+
+impl<'a> Snapshot<'a> {
+    /// What a record holds; what is missing or odd gives nothing.
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    fn word(&self, at: usize) -> Option<u64> {
+        Some(u64::from_le_bytes(*self.0.get(at..)?.first_chunk()?))
+    }
+
+    /// The lines.
+    pub fn lines(self) -> impl Iterator<Item = (u64, &'a [u8; LINE])> {
+        let count = self.word(16).map_or(0, |word| word as u32 as usize).min(MAX_LINES);
+        let lines = self.0.get(HEADER..).unwrap_or_default().chunks_exact(STRIDE).take(count);
+        lines.filter_map(|line| {
+            let (base, bytes) = line.split_first_chunk()?;
+            Some((u64::from_le_bytes(*base), bytes.first_chunk()?)).filter(|(base, _)| base % LINE as u64 == 0)
+        })
+    }
+
+    /// Where the thread's own memory lies. It begins with its own address (System V ABI, thread-local storage), without which
+    /// it is not believed: the kernel's copy may be older than the register.
+    #[must_use]
+    pub fn fs_base(self) -> Option<u64> {
+        let base = self.word(0).filter(|base| base % 8 == 0)?;
+        let (_, bytes) = self.lines().find(|&(line, _)| line == base - base % LINE as u64)?;
+        let own = bytes.get((base % LINE as u64) as usize..)?.first_chunk()?;
+        (u64::from_le_bytes(*own) == base).then_some(base)
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Line {
+    base: u64,
+    bytes: [u8; LINE],
+    /// One bit for each byte.
+    known: u64,
+}
+
+/// Lines of memory, byte by byte known or not.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Lines(Vec<Line>);
+
+impl Lines {
+    pub(super) fn new(snapshot: Snapshot<'_>) -> Self {
+        let mut lines: Vec<Line> =
+            snapshot.lines().map(|(base, bytes)| Line { base, bytes: *bytes, known: u64::MAX }).collect();
+        lines.sort_unstable_by_key(|line| line.base);
+        lines.dedup_by_key(|line| line.base);
+        Self(lines)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn at(&self, addr: u64) -> Option<usize> {
+        self.0.binary_search_by_key(&(addr & !(LINE as u64 - 1)), |line| line.base).ok()
+    }
+
+    /// The `size` bytes at `addr` (8 at most are looked at), as far as they are known; zeros above.
+    pub(super) fn read(&self, addr: u64, size: u32) -> Val {
+        let (mut bits, mut known) = (0, 0);
+        if !self.0.is_empty() {
+            let mut line = self.at(addr);
+            for byte in 0..size.min(8) {
+                let addr = addr.wrapping_add(u64::from(byte));
+                if byte > 0 && addr % LINE as u64 == 0 {
+                    line = self.at(addr);
+                }
+                let offset = addr % LINE as u64;
+                let Some(line) = line.and_then(|at| self.0.get(at)) else { continue };
+                if line.known >> offset & 1 == 1 {
+                    bits |= u64::from(line.bytes.get(offset as usize).copied().unwrap_or(0)) << (byte * 8);
+                    known |= 0xff << (byte * 8);
+                }
+            }
+        }
+        Val::new(bits, known).zext(size)
+    }
+
+    /// Stores the low `size` bytes (8 at most) of `val`; a byte that is not wholly known is forgotten.
+    pub(super) fn write(&mut self, addr: u64, size: u32, val: Val) {
+        if self.0.is_empty() {
+            return;
+        }
+        for byte in 0..size.min(8) {
+            let addr = addr.wrapping_add(u64::from(byte));
+            let offset = addr % LINE as u64;
+            let Some(line) = self.at(addr).and_then(|at| self.0.get_mut(at)) else { continue };
+            if val.known() >> (byte * 8) & 0xff == 0xff {
+                if let Some(to) = line.bytes.get_mut(offset as usize) {
+                    *to = (val.bits() >> (byte * 8)) as u8;
+                    line.known |= 1 << offset;
+                }
+            } else {
+                line.known &= !(1 << offset);
+            }
+        }
+    }
+
+    /// Forgets the `len` bytes at `addr`.
+    pub(super) fn forget(&mut self, addr: u64, len: u64) {
+        for line in &mut self.0 {
+            for offset in 0..LINE as u64 {
+                if line.base.wrapping_add(offset).wrapping_sub(addr) < len {
+                    line.known &= !(1 << offset);
+                }
+            }
+        }
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Keeps only what `other` (of the same sample) knows alike.
+    pub(super) fn keep(&mut self, other: &Self) {
+        self.0.retain_mut(|line| {
+            let Some(other) = other.at(line.base).and_then(|at| other.0.get(at)) else { return false };
+            line.known &= other.known;
+            if line.bytes != other.bytes {
+                for (offset, (own, their)) in line.bytes.iter().zip(&other.bytes).enumerate() {
+                    line.known &= !(u64::from(own != their) << offset);
+                }
+            }
+            true
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What operand.bpf.c would write.
+    fn encode(fs_base: u64, lines: &[(u64, [u8; LINE])]) -> Vec<u8> {
+        let mut bytes = [fs_base, 0, lines.len() as u64].iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
+        for (base, line) in lines {
+            bytes.extend(base.to_le_bytes());
+            bytes.extend(line);
+        }
+        bytes
+    }
+
+    #[test]
+    fn the_base_of_fs_is_believed_where_it_points_to_itself() {
+        let mut own = [0; LINE];
+        own[0x20..0x28].copy_from_slice(&0x1020u64.to_le_bytes());
+        assert_eq!(Snapshot::new(&encode(0x1020, &[(0x1000, own)])).fs_base(), Some(0x1020));
+        assert_eq!(Snapshot::new(&encode(0x1018, &[(0x1000, own)])).fs_base(), None);
+        assert_eq!(Snapshot::new(&encode(0x1020, &[(0x1040, own)])).fs_base(), None);
+        assert_eq!(Snapshot::new(&[]).fs_base(), None);
+    }
+
+    #[test]
+    fn what_is_cut_or_odd_gives_no_lines() {
+        let whole = encode(0, &[(0x40, [1; LINE]), (0x81, [2; LINE]), (0xc0, [3; LINE])]);
+        let bases = |bytes: &[u8]| Snapshot::new(bytes).lines().map(|(base, _)| base).collect::<Vec<_>>();
+        assert_eq!(bases(&whole), [0x40, 0xc0]);
+        for length in 0..whole.len() {
+            assert!(bases(&whole[..length]).len() < 2, "{length}");
+        }
+        // Padding behind them is none.
+        assert_eq!(bases(&[&whole[..], &[0; 100]].concat()), [0x40, 0xc0]);
+    }
+
+    #[test]
+    fn lines_are_read_across_their_ends_and_overwritten() {
+        let bytes = encode(0, &[(0x80, [2; LINE]), (0x40, [1; LINE]), (0x80, [9; LINE])]);
+        let mut lines = Lines::new(Snapshot::new(&bytes));
+        assert_eq!(lines.read(0x7c, 8).get(), Some(0x0202_0202_0101_0101));
+        assert_eq!(lines.read(0xbc, 8).low(4), Some(0x0202_0202));
+        assert_eq!(lines.read(0xbc, 8).low(8), None);
+        let mut other = lines.clone();
+        lines.write(0x7e, 4, Val::full(0x0403_0201));
+        assert_eq!(lines.read(0x7c, 8).get(), Some(0x0202_0403_0201_0101));
+        lines.write(0x90, 1, Val::UNKNOWN);
+        lines.forget(0xa0, 2);
+        assert_eq!([0x90, 0xa0, 0xa1, 0xa2].map(|addr| lines.read(addr, 1).low(1)), [None, None, None, Some(2)]);
+        other.write(0x40, 1, Val::full(7));
+        lines.keep(&other);
+        assert_eq!([0x40, 0x41, 0x7e, 0x7f].map(|addr| lines.read(addr, 1).low(1)), [None, Some(1), Some(1), None]);
+        lines.clear();
+        assert_eq!(lines.read(0x41, 1).low(1), None);
+    }
+}

@@ -1,0 +1,51 @@
+//! How often addresses that depend on memory are wrong where another thread changes that memory all the time.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use scxprof::sample::Method;
+use scxprof::sampler::Target;
+
+use crate::capture::capture_until;
+use crate::programs::{build, start};
+use crate::{alone, recovery, timer};
+
+/// Wrong addresses of 100, at the most, on a program that was made to race.
+const MOST: usize = 3;
+
+#[test]
+fn few_addresses_are_wrong_where_threads_race() {
+    let _alone = alone();
+    let test = "race";
+    let Some(built) = build(test, 2) else {
+        println!("SKIP: {test}: no cc");
+        return;
+    };
+    let running = start(&built.path, 600.0, 2);
+    let reader = running.threads.iter().find(|thread| thread.group == "reader").expect("the reader");
+    let slots = &running.buffers[&(reader.pid, "reader".to_owned())];
+    let memory = File::open(format!("/proc/{}/mem", reader.pid)).expect("/proc/PID/mem");
+    let target = Target::Tasks { tids: vec![reader.tid as u32], enable_on_exec: false };
+    let options = timer(target, Some(4000));
+    let Some((got, outcome)) = capture_until(test, options, |progress| progress.elapsed > Duration::from_secs(2))
+    else {
+        return;
+    };
+    let (mut by_memory, mut wrong) = (0, 0);
+    for sample in &got.samples {
+        let depends = sample.method == Some(Method::M);
+        by_memory += usize::from(depends);
+        let mut mark = [0; 8];
+        if slots.contains(&sample.addr) && memory.read_exact_at(&mut mark, sample.addr & !15).is_ok() && mark == [0; 8]
+        {
+            assert!(depends, "an exact method is wrong: {sample:x?}");
+            wrong += 1;
+        }
+    }
+    println!("{test}: {wrong} wrong of {by_memory} by memory of {}, {:?}", got.samples.len(), recovery(&outcome));
+    if by_memory == 0 {
+        println!("SKIP: {test}: no memory around the registers: {:?}", outcome.notes);
+    }
+    assert!(wrong * 100 <= MOST * got.samples.len(), "{wrong} of {}", got.samples.len());
+}
