@@ -66,7 +66,40 @@
 //! Most of those that are not right lack some of their threads. There is no floor beside the significance: of 1,000 streams of private
 //! memory none has a community at all.
 //!
-//! `tests/cluster_truth.rs` and `tests/cluster_others.rs` make and check the claims on quality.
+//! # Quality
+//!
+//! Adjusted Rand index, mean of 10 seeds, 1,000 samples a thread of which 20 % go to the group's buffer, 32 threads in 4
+//! groups where nothing else is said (`tests/cluster_others.rs` prints this):
+//!
+//! | stream | raw cosine, cut 0.05 | IDF cosine, cut 0.25 of the largest | IDF cosine, Louvain | this |
+//! |---|---|---|---|---|
+//! | 64 pages | 0.00 | 1.00 | 1.00 | 1.00 |
+//! | 1,024 pages | 0.00 | 1.00 | 1.00 | 1.00 |
+//! | 1,024 pages, 200 samples | 0.04 | 0.62 | 1.00 | 1.00 |
+//! | one page | 0.00 | 1.00 | 1.00 | 1.00 |
+//! | one group | 1.00 | 0.00 | 0.00 | 1.00 |
+//! | two groups | 0.00 | 1.00 | 1.00 | 1.00 |
+//! | one group of 90 % of the threads | 0.16 | 0.00 | 1.00 | 1.00 |
+//! | 10 % overlap | 0.00 | 1.00 | 1.00 | 1.00 |
+//! | 20 % hot globals | 0.00 | 1.00 | 1.00 | 1.00 |
+//! | private memory only | 0.00 | 0.00 | 0.00 | 1.00 |
+//!
+//! Where it ends, mean of 10 seeds at 1,000 and at 200 samples a thread (`cargo test --test cluster_truth -- --ignored
+//! --nocapture`):
+//!
+//! | stream | 1,000 | 200 |
+//! |---|---|---|
+//! | 64 pages, share 5 % / 10 % | 1.00 / 1.00 | 0.96 / 1.00 |
+//! | one group, 64 pages, share 5 % / 10 % | 0.00 / 1.00 | 0.00 / 1.00 |
+//! | 1,024 pages, share 5 % / 10 % / 20 % | 1.00 / 1.00 / 1.00 | 0.96 / 1.00 / 1.00 |
+//! | 4,096 pages, share 5 % / 10 % / 20 % | 1.00 / 1.00 / 1.00 | 0.96 / 1.00 / 1.00 |
+//! | 1,024 pages, share 20 %, 10 % overlap / 15 % drift / 16 pairs | 1.00 / 1.00 / 1.00 | 1.00 / 1.00 / 1.00 |
+//! | 64 pages, share 20 %, overlap 30 % / 40 % | 1.00 / 1.00 | 0.97 / 0.66 |
+//! | the same, drift 30 % / 40 % | 1.00 / 1.00 | 1.00 / 0.73 |
+//! | private memory and 30 % on 16 pages of globals | 1.00 | 1.00 |
+//!
+//! What everybody uses becomes a community if it takes 7 % of the possible misses and is more than 48 lines: hot globals on 64 pages
+//! cannot be told from one group that is everybody.
 
 mod codes;
 mod communities;

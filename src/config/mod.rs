@@ -27,6 +27,7 @@ mod specs;
 mod summary;
 mod table;
 mod tally;
+mod written;
 
 pub use cells::{Basis, Cell, CellMatch, CommPrefix, Decision, NoSamples, Options, Subcell};
 pub use consumer::{Assigned, Consumer};
@@ -34,6 +35,7 @@ pub(crate) use groups::mistake;
 pub use groups::{GroupOptions, Groups, GroupsError, ALLOTMENT_REGEX, CGROUP_ROOT, WORKLOAD_SLICE};
 pub use note::Note;
 pub use table::{hot_code, matrix, table};
+pub(crate) use written::{labels, strays};
 
 // The steps between, public for the tests of each.
 #[doc(hidden)]

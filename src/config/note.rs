@@ -11,6 +11,22 @@ use crate::sample::Comm;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Note {
+    /// Grouping by name alone avoids more misses, so that is what the configuration does.
+    ByName {
+        /// The part of the avoidable misses that the communities' configuration avoids, of 1.
+        by_sharing: f64,
+        /// The part that grouping by name avoids.
+        by_name: f64,
+    },
+    /// Threads that share memory with nobody are in a community's subcell, as their names begin as its threads' do.
+    Strays {
+        /// The cell.
+        cell: String,
+        /// The community's subcell.
+        subcell: String,
+        /// Their thread ids.
+        threads: Vec<u32>,
+    },
     /// No prefix takes the threads of a class and no others, so they stay with the catch-all.
     NotDescribable {
         /// The cell.
@@ -224,6 +240,23 @@ impl fmt::Display for Note {
                 loss * 100.0,
                 list(communities, "; ")
             ),
+            Self::ByName { by_sharing, by_name } => write!(
+                f,
+                "grouping by name avoids {:.0}% of the avoidable misses and grouping by shared memory {:.0}%, so the \
+                 configuration groups by name",
+                by_name * 100.0,
+                by_sharing * 100.0,
+            ),
+            Self::Strays { cell, subcell, threads } => {
+                let ids: Vec<String> = threads.iter().map(ToString::to_string).collect();
+                let (those, share) =
+                    if threads.len() == 1 { ("thread", "shares") } else { ("threads", "share") };
+                write!(
+                    f,
+                    "{cell}/{subcell} takes {those} {} by name, which {share} memory with nobody",
+                    list(&ids, ", ")
+                )
+            }
             Self::Unknown { cell, threads, share, why } => {
                 let (threads, share_it) = match threads {
                     1 => ("1 thread".to_owned(), "shares"),

@@ -7,7 +7,7 @@ use crate::cluster::{self, Clusters, Hot, Sharing, Structure};
 use crate::config::report::{
     report, Code, CommunityEvidence, Edge, Evidence, Granule, RegionReport, Report, ReportError,
 };
-use crate::config::{self, Affinity, CellIndex, Decision, Groups, Member, Members, NameIndex, NoSamples, Tally};
+use crate::config::{self, Affinity, CellIndex, Decision, Groups, Member, Members, NameIndex, NoSamples, Note, Tally};
 use crate::config::{Unknown, Verdict};
 use crate::resolve::{Cgroups, Symbol, Symbols};
 use crate::sample::{printable, CodeAddr, Comm, Place, Sample, Source, ThreadIndex};
@@ -162,7 +162,39 @@ impl Decider {
         let clusters = self.sharing.solve(&solve);
         let members = self.members(&clusters);
         let decision = config::decide(&self.groups, &self.tally, &members, options)?;
+        let decision = self.better(decision, &members, &clusters, options)?;
         Ok(Decided { decision, members, clusters, symbols: Symbols::default() })
+    }
+
+    /// The decision, or the one by names alone where that avoids more misses and keeps no two communities in one subcell; with what
+    /// must be said of either.
+    fn better(
+        &self,
+        mut decision: Decision,
+        members: &Members,
+        clusters: &Clusters,
+        options: &config::Options,
+    ) -> Result<Decision, NoSamples> {
+        /// What is less is no difference.
+        const CLEARLY: f64 = 0.01;
+        let mut by_name = config::decide(&self.groups, &self.tally, &Members::default(), options)?;
+        let judged = |decision: &Decision| {
+            let labels = config::labels(decision, &self.tally, members)?;
+            Some((clusters.locality_of(&labels)?, labels))
+        };
+        if let (Some((ours, _)), Some((theirs, labels))) = (judged(&decision), judged(&by_name)) {
+            let mut community_of: FxHashMap<u32, u32> = FxHashMap::default();
+            let mixed = (0..).zip(&labels).any(|(index, &label)| {
+                let community = community(clusters, index);
+                community != u32::MAX && *community_of.entry(label).or_insert(community) != community
+            });
+            if theirs > ours + CLEARLY && !mixed {
+                by_name.notes.push(Note::ByName { by_sharing: ours, by_name: theirs });
+                return Ok(by_name);
+            }
+        }
+        decision.notes.extend(config::strays(&decision, &self.tally, members));
+        Ok(decision)
     }
 
     /// Says what a decision of this decider rests on.
