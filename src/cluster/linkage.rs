@@ -174,3 +174,50 @@ fn score(sums: &Affinity, clusters: &[Cluster], a: usize, b: usize, rules: &Rule
         && common + deviation >= rules.cohesion * within;
     (is_enough && common > deviation).then(|| common - deviation)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::communities::Sharer;
+
+    fn region(first: u64, misses: &[(u32, f64)]) -> Region {
+        let sharer = |&(thread, misses): &(u32, f64)| Sharer { thread, misses, transfers: 0.0, counted: misses };
+        let sharers = misses.iter().map(sharer).collect();
+        Region { object: 1, is_private: true, first, last: first + 99, lines: 100.0, fits: 1.0, is_hub: false, sharers }
+    }
+
+    fn linked(regions: &[Region], count: usize) -> Vec<Vec<u32>> {
+        let demand = vec![Demand { misses: 1000.0, count: 1000.0, counted: 1000.0 }; count];
+        let local: Vec<u32> = (0..count as u32).collect();
+        let affinity = Affinity::new(count, regions.iter(), &local, &demand);
+        link(&affinity, &demand, &Rules::default())
+    }
+
+    #[test]
+    fn pairs_have_a_place_each() {
+        let mut pairs = Affinity { values: vec![0.0; 10], len: 5 };
+        let mut value = 0.0;
+        for a in 0..5 {
+            for b in a + 1..5 {
+                value += 1.0;
+                pairs.add(b, a, value);
+            }
+        }
+        assert_eq!(pairs.values, (1..=10).map(|n| n as f32).collect::<Vec<_>>());
+        assert!((pairs.get(4, 3) - 10.0).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn those_join_that_have_enough_in_common() {
+        let two = [region(0, &[(0, 200.0), (1, 200.0)]), region(100, &[(2, 100.0), (3, 300.0)])];
+        assert_eq!(linked(&two, 5), [[0, 1], [2, 3]]);
+        // A little between them is no reason to be one, much is.
+        let with = |misses: f64| {
+            let all: Vec<(u32, f64)> = (0..4).map(|thread| (thread, misses)).collect();
+            linked(&[two[0].clone(), two[1].clone(), region(200, &all)], 5).len()
+        };
+        assert_eq!((with(30.0), with(500.0)), (2, 1));
+        // Less than 2 % of their misses is not worth it.
+        assert_eq!(linked(&[region(0, &[(0, 19.0), (1, 19.0)])], 2).len(), 0);
+    }
+}

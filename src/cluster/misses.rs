@@ -319,3 +319,120 @@ impl Part {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::{Access, DataSource, Place, Sample};
+
+    fn sample(thread: u32, line: u64, access: Access) -> Sample {
+        Sample { thread, access, place: Some(Place::Private { space: 1, addr: line << 6 }), ..Sample::default() }
+    }
+
+    /// Misses and transfers of each thread on a line.
+    fn on(misses: &Misses, line: u64) -> Vec<(f32, f32)> {
+        misses.uses.iter().filter(|it| it.line == line).map(|it| (it.misses, it.transfers)).collect()
+    }
+
+    /// What keeps a thread from being one that only waits.
+    fn own(sharing: &mut Sharing, thread: u32) {
+        for line in 0..20 {
+            sharing.add(&sample(thread, 1000 * u64::from(thread + 1) + line, Access::Store));
+        }
+    }
+
+    #[test]
+    fn a_constant_is_one_fill_and_a_counter_goes_back_and_forth() {
+        let mut sharing = Sharing::new(1 << 20);
+        for thread in 0..2 {
+            own(&mut sharing, thread);
+            for _ in 0..50 {
+                sharing.add(&sample(thread, 1, Access::Load));
+                sharing.add(&sample(thread, 2, Access::Update));
+            }
+        }
+        // Read often, written by the other one three times.
+        (0..30).for_each(|_| sharing.add(&sample(0, 3, Access::Load)));
+        (0..3).for_each(|_| sharing.add(&sample(1, 3, Access::Store)));
+        let misses = Misses::new(&sharing, Part::All);
+        assert_eq!(on(&misses, 1), [(1.0, 0.0); 2]);
+        assert_eq!(on(&misses, 2), [(1.0 + 49.0 * TRANSFER, 49.0); 2]);
+        assert_eq!(on(&misses, 3), [(1.0 + 3.0 * TRANSFER, 3.0), (1.0, 0.0)]);
+        assert!((misses.count[0] - (20.0 + 1.0 + 50.0 + 4.0)).abs() < 1e-6, "{misses:?}");
+    }
+
+    #[test]
+    fn a_thread_that_only_reads_a_line_waits_for_it() {
+        let mut sharing = Sharing::new(1 << 20);
+        own(&mut sharing, 1);
+        (0..40).for_each(|_| sharing.add(&sample(0, 1, Access::Load)));
+        (0..10).for_each(|_| sharing.add(&sample(1, 1, Access::Load)));
+        let misses = Misses::new(&sharing, Part::All);
+        assert_eq!(on(&misses, 1), [(1.0 + 39.0 * TRANSFER, 39.0), (1.0 + 9.0 * TRANSFER, 9.0)]);
+    }
+
+    #[test]
+    fn what_the_source_says_counts_in_place_of_the_estimate() {
+        let mut sharing = Sharing::new(1 << 20);
+        let of = |thread: u32, line: u64, data_src: u64, latency: u32| Sample {
+            data_src: DataSource(data_src),
+            latency,
+            ..sample(thread, line, Access::Store)
+        };
+        let (hit, memory) = (0x4 | 0xa << 5, 0x4 | 0x82 << 5);
+        for thread in 0..2 {
+            own(&mut sharing, thread);
+            // Written by both all the time, and yet never away.
+            (0..30).for_each(|_| sharing.add(&of(thread, 1, hit, 0)));
+            (0..10).for_each(|n| sharing.add(&of(thread, 2, memory, if n < 5 { 100 } else { 300 })));
+        }
+        let misses = Misses::new(&sharing, Part::All);
+        assert_eq!(on(&misses, 1), [(0.0, 0.0); 2]);
+        // The mean cost is one; the first would have been away anyway.
+        assert_eq!(on(&misses, 2), [(10.0, 9.0); 2]);
+    }
+
+    #[test]
+    fn a_line_that_is_used_seldom_leaves_a_full_cache() {
+        let mut sharing = Sharing::new(4 << 20);
+        for turn in 0..8 {
+            for line in 0..2000 {
+                sharing.add(&sample(0, 10_000 + line, Access::Load));
+            }
+            for _ in 0..100 {
+                sharing.add(&sample(0, 1, Access::Load));
+            }
+            sharing.add(&sample(1, turn, Access::Load));
+        }
+        let misses = Misses::new(&sharing, Part::All);
+        let of = |line: u64| misses.uses.iter().find(|it| it.thread == 0 && it.line == line).unwrap().misses;
+        assert!(of(10_007) > 5.0 && of(10_007) <= 8.0, "{}", of(10_007));
+        assert!((of(1) - 1.0).abs() < 1e-6, "{}", of(1));
+    }
+
+    #[test]
+    fn both_halves_are_the_whole() {
+        let threads = Activity { accesses: 1000, writes: 10 };
+        for n in 0..200u32 {
+            let count = LineUse {
+                line: n % 64,
+                accesses: n + 1,
+                writes: n / 2,
+                priced: n / 3,
+                misses: n / 4,
+                cycles: n,
+                hitm: 0,
+                ..LineUse::default()
+            };
+            let touch = Touch { page: mix(u64::from(n)), lines: 1 << (n % 64), ..Touch::default() };
+            let halves = [0, 1].map(|half| Part::Half(half).of(&touch, threads, count).unwrap_or_default());
+            let sum = |of: fn(&LineUse) -> u32| of(&halves[0]) + of(&halves[1]);
+            assert_eq!(sum(|it| it.accesses), count.accesses);
+            assert!(
+                sum(|it| it.writes) <= count.writes && sum(|it| it.writes) + 1 >= count.writes,
+                "{count:?} {halves:?}"
+            );
+            assert!(halves.iter().all(|it| it.writes <= it.accesses && it.misses <= it.accesses));
+        }
+    }
+}

@@ -288,3 +288,95 @@ impl Rising {
 fn ln_gamma(x: f64) -> f64 {
     libm::lgamma(x)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::truth::Rng;
+
+    /// `count` accesses of each of these threads to lines from `first` on.
+    fn touch(uses: &mut Vec<Use>, rng: &mut Rng, threads: &[u32], count: u64, line: impl Fn(u32, u64) -> u64) {
+        for &thread in threads {
+            for _ in 0..count {
+                uses.push(Use {
+                    object: 1,
+                    line: line(thread, rng.bits() >> 8),
+                    thread,
+                    accesses: 1,
+                    writes: 0,
+                    misses: 1.0,
+                    count: 1.0,
+                    transfers: 0.0,
+                    hitm: 0,
+                    stands_for: 1.0,
+                });
+            }
+        }
+    }
+
+    /// The regions as first line, last line and threads; uses of one thread and line are made one.
+    fn found(mut uses: Vec<Use>, threads: usize) -> Vec<(u64, u64, Vec<u32>)> {
+        uses.sort_unstable_by_key(|it| (it.line, it.thread));
+        uses.dedup_by(|next, kept| {
+            let same = (next.line, next.thread) == (kept.line, kept.thread);
+            kept.accesses += u32::from(same);
+            same
+        });
+        let regions = regions(&uses, threads, false).into_iter();
+        regions
+            .map(|region| {
+                let uses = &uses[region];
+                let mut threads: Vec<u32> = uses.iter().map(|it| it.thread).collect();
+                threads.sort_unstable();
+                threads.dedup();
+                (uses[0].line, uses[uses.len() - 1].line, threads)
+            })
+            .filter(|region| region.2.len() > 1)
+            .collect()
+    }
+
+    #[test]
+    fn two_buffers_beside_each_other_are_two_regions() {
+        for seed in 0..20 {
+            let (mut uses, mut rng) = (Vec::new(), Rng::new(seed));
+            touch(&mut uses, &mut rng, &[0, 1], 200, |_, random| random % 4096);
+            touch(&mut uses, &mut rng, &[2, 3], 200, |_, random| 4096 + random % 4096);
+            let found = found(uses, 4);
+            assert!(
+                found.iter().all(|it| it.2 == [0, 1] && it.1 < 4096 || it.2 == [2, 3] && it.0 >= 4096),
+                "{found:?}"
+            );
+            let lines: u64 = found.iter().map(|it| it.1 - it.0).sum();
+            assert!(lines > 7600, "{seed}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn lines_with_owners_are_not_shared_and_lines_that_all_use_are() {
+        for seed in 0..20 {
+            let (mut uses, mut rng) = (Vec::new(), Rng::new(seed));
+            let owner = |line: u64| (super::super::sketch::mix(line) % 4) as u32;
+            // The next line that is the thread's own.
+            let own = |thread: u32, random: u64| (random % 1024..).find(|&line| owner(line) == thread).unwrap();
+            touch(&mut uses, &mut rng, &[0, 1, 2, 3], 300, own);
+            assert_eq!(found(uses, 4), [], "{seed}");
+            let mut uses = Vec::new();
+            touch(&mut uses, &mut rng, &[0, 1, 2, 3], 300, |_, random| random % 1024);
+            let found = found(uses, 4);
+            assert!(found.iter().all(|it| it.2 == [0, 1, 2, 3]), "{seed}: {found:?}");
+            assert!(found.iter().map(|it| it.1 - it.0).sum::<u64>() > 1000, "{seed}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn what_one_thread_has_at_an_end_is_not_shared() {
+        let (mut uses, mut rng) = (Vec::new(), Rng::new(1));
+        touch(&mut uses, &mut rng, &[0], 1, |_, _| 0);
+        touch(&mut uses, &mut rng, &[0, 1], 40, |_, random| 8 + random % 8);
+        uses.sort_unstable_by_key(|it| (it.line, it.thread));
+        let all = 0..uses.len();
+        assert_eq!(clip(&uses, all.clone()).map(|it| (uses[it.start].line, it.end)), Some((8, all.end)));
+        assert_eq!(clip(&uses, 0..1), None);
+        assert_eq!(regions(&[], 2, false), []);
+    }
+}
