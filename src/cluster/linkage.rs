@@ -107,9 +107,50 @@ pub(crate) fn link(affinity: &Affinity, demand: &[Demand], rules: &Rules) -> Vec
         .zip(0..)
         .map(|(demand, at)| Cluster { members: vec![at], counted: demand.counted, within: 0.0 })
         .collect();
-    let mut active: Vec<usize> = (0..clusters.len()).collect();
-    let mut best: Vec<Option<(f64, usize)>> =
-        active.iter().map(|&a| nearest(&sums, &clusters, &active, a, rules)).collect();
+    for part in parts(affinity, rules) {
+        join(&mut sums, &mut clusters, part, rules);
+    }
+    let joined = clusters.into_iter().map(|cluster| cluster.members).filter(|members| members.len() > 1);
+    joined
+        .map(|mut members| {
+            members.sort_unstable();
+            members
+        })
+        .collect()
+}
+
+/// Threads between which there is a way of pairs that have enough in common: what has it on the mean has it in some pair, so no other
+/// ones can ever join.
+fn parts(affinity: &Affinity, rules: &Rules) -> Vec<Vec<usize>> {
+    let mut left: Vec<usize> = (0..affinity.len).collect();
+    let mut parts = Vec::new();
+    while let Some(first) = left.pop() {
+        let mut part = vec![first];
+        let mut next = 0;
+        while let Some(&a) = part.get(next) {
+            next += 1;
+            left.retain(|&b| {
+                let meet = affinity.get(a, b) >= rules.worth;
+                if meet {
+                    part.push(b);
+                }
+                !meet
+            });
+        }
+        if part.len() > 1 {
+            part.sort_unstable();
+            parts.push(part);
+        }
+    }
+    parts
+}
+
+/// Joins the two clusters that surely have most in common, again and again, as long as any two should be one.
+fn join(sums: &mut Affinity, clusters: &mut [Cluster], mut active: Vec<usize>, rules: &Rules) {
+    let mut best: Vec<Option<(f64, usize)>> = vec![None; clusters.len()];
+    for &a in &active {
+        best[a] = nearest(sums, clusters, &active, a, rules);
+    }
     loop {
         let top = active
             .iter()
@@ -131,21 +172,14 @@ pub(crate) fn link(affinity: &Affinity, demand: &[Demand], rules: &Rules) -> Vec
         }
         for &other in &active {
             if other == a || best[other].is_some_and(|(_, to)| to == a || to == b) {
-                best[other] = nearest(&sums, &clusters, &active, other, rules);
-            } else if let Some(score) = score(&sums, &clusters, other, a, rules) {
+                best[other] = nearest(sums, clusters, &active, other, rules);
+            } else if let Some(score) = score(sums, clusters, other, a, rules) {
                 if best[other].is_none_or(|(most, _)| score > most) {
                     best[other] = Some((score, a));
                 }
             }
         }
     }
-    let joined = clusters.into_iter().map(|cluster| cluster.members).filter(|members| members.len() > 1);
-    joined
-        .map(|mut members| {
-            members.sort_unstable();
-            members
-        })
-        .collect()
 }
 
 fn nearest(sums: &Affinity, clusters: &[Cluster], active: &[usize], a: usize, rules: &Rules) -> Option<(f64, usize)> {
