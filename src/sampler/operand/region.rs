@@ -103,9 +103,10 @@ impl Pending {
         }
     }
 
-    /// Takes the address to look at next: what is far away, else the lowest.
+    /// Takes the address to look at next: what is far away, else the lowest behind the branch. What is before it comes last:
+    /// it is mostly the head of the loop that both ways go back to.
     fn take(&mut self, branch: u64) -> Option<u64> {
-        let order = |at: u64| (at.abs_diff(branch) <= FAR, at);
+        let order = |at: u64| (at.abs_diff(branch) <= FAR, at <= branch, at);
         let next = (0..self.at.len()).min_by_key(|&index| self.at.get(index).copied().map(order))?;
         let at = self.at.swap_remove(next);
         self.visited.push(at);
@@ -225,6 +226,13 @@ mod tests {
         // Without an else.
         let found = region(&[0x74, 2, 0xff, 0xc0, 0x90, 0xc3], 0).unwrap();
         assert_eq!(found.to, Point::At(BASE + 4));
+    }
+
+    #[test]
+    fn both_ways_go_back_to_the_head_of_a_loop() {
+        // L: mov rax,[rbx]; test eax,eax; je +4; inc ecx; jmp L; dec ecx; jmp L
+        let code = [0x48, 0x8b, 0x03, 0x85, 0xc0, 0x74, 4, 0xff, 0xc1, 0xeb, 0xf5, 0xff, 0xc9, 0xeb, 0xf1];
+        assert_eq!(region(&code, 5).unwrap().to, Point::At(BASE));
     }
 
     #[test]
