@@ -463,6 +463,54 @@ mod tests {
         }
     }
 
+    /// Says of each access what it cost in caches that hold everything until another thread writes it.
+    fn priced(samples: &[Sample]) -> Vec<Sample> {
+        use crate::sample::DataSource;
+        /// A load or store that hit L1, came modified from another core's L1, or from memory.
+        const HIT: u64 = 0xa << 5;
+        const HITM: u64 = 0x42 << 5 | 0x10 << 19;
+        const MEMORY: u64 = 0x82 << 5;
+        let mut holders: FxHashMap<Place, (Option<u32>, Vec<u32>)> = FxHashMap::default();
+        let price = |sample: &Sample| {
+            let line = sample.place.unwrap().granule(crate::sample::LINE_SIZE);
+            let (writer, held) = holders.entry(line).or_default();
+            let source = match writer {
+                _ if held.contains(&sample.thread) => HIT,
+                Some(writer) if *writer != sample.thread => HITM,
+                _ => MEMORY,
+            };
+            if sample.access == Access::Store {
+                held.clear();
+                *writer = Some(sample.thread);
+            }
+            held.push(sample.thread);
+            let op = if sample.access == Access::Store { 0x4 } else { 0x2 };
+            Sample { data_src: DataSource(op | source), ..*sample }
+        };
+        samples.iter().map(price).collect()
+    }
+
+    #[test]
+    fn what_accesses_cost_says_the_same_as_how_many_may_have_missed() {
+        let base = Scenario { samples: 600, ..Scenario::default() };
+        for scenario in [
+            base.clone(),
+            Scenario { pages: 1024, ..base.clone() },
+            Scenario { one_line: true, ..base.clone() },
+            Scenario { globals: 0.2, ..base.clone() },
+            Scenario { groups: 1, threads: 12, ..base.clone() },
+            Scenario { groups: 0, ..base },
+        ] {
+            for seed in 0..3 {
+                let stream = scenario.stream(seed);
+                let counted = solve(&stream.samples, 4 << 20, &Options::default());
+                let paid = solve(&priced(&stream.samples), 4 << 20, &Options::default());
+                let index = |clusters: &Clusters| adjusted_rand_index(&clusters.labels(), &stream.truth);
+                assert!(index(&counted) > 0.99 && index(&paid) > 0.99, "{scenario:?} {seed}");
+            }
+        }
+    }
+
     #[test]
     fn the_report_says_what_is_shared() {
         let mut stream = Scenario { groups: 2, threads: 16, one_line: true, ..Scenario::default() }.stream(1);
