@@ -70,6 +70,14 @@ struct {
 	__type(value, __u32);
 } output SEC(".maps");
 
+/* 1 for each CPU that has such an event; the others are not sampled. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} sampled SEC(".maps");
+
 /* Watched threads, by their number in the first pid namespace. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -216,8 +224,11 @@ static __always_inline void take(void *context, struct task_struct *task)
 
 static __always_inline bool is_watched(void)
 {
-	__u32 tid = (__u32)bpf_get_current_pid_tgid();
+	__u32 tid = (__u32)bpf_get_current_pid_tgid(), cpu = bpf_get_smp_processor_id();
+	__u32 *is_sampled = bpf_map_lookup_elem(&sampled, &cpu);
 
+	if (!is_sampled || !*is_sampled)
+		return false;
 	if (config.watched == TASKS)
 		return bpf_map_lookup_elem(&tasks, &tid);
 	if (config.watched == CGROUP)

@@ -62,7 +62,7 @@ impl Snapshots {
         config.extend([filter, 0].iter().flat_map(|number| number.to_ne_bytes()));
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
-            if name == "output" {
+            if name == "output" || name == "sampled" {
                 map.set_max_entries(cpus).map_err(refused(Step::Open))?;
             } else if name.ends_with(".rodata") {
                 map.set_initial_value(&config).map_err(refused(Step::Open))?;
@@ -113,8 +113,12 @@ impl Snapshots {
     /// What the kernel refused.
     pub(crate) fn write_to(&self, event: &Event) -> Result<(), Refusal> {
         let fd = event.as_fd().as_raw_fd().to_ne_bytes();
-        let output = self.map("output")?;
-        output.update(&event.cpu.to_ne_bytes(), &fd, MapFlags::ANY).map_err(|error| refusal(WHAT, Step::Attach, &error))
+        for (map, value) in [("output", fd), ("sampled", 1u32.to_ne_bytes())] {
+            self.map(map)?
+                .update(&event.cpu.to_ne_bytes(), &value, MapFlags::ANY)
+                .map_err(|error| refusal(WHAT, Step::Attach, &error))?;
+        }
+        Ok(())
     }
 
     /// Takes a snapshot whenever `event`, of a clock, would sample.
