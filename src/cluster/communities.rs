@@ -381,8 +381,12 @@ fn in_component(
         let Some(all) = whole(process, true, &own, demand, rules).filter(|all| all.is_contended) else { continue };
         if captured(&found, &own, process) < rules.cohesion {
             found.retain(|it| it.members.iter().all(|rank| process.binary_search(rank).is_err()));
-            process.iter().for_each(|&rank| is_open[rank as usize] = true);
-            all.members.iter().for_each(|&rank| is_open[rank as usize] = false);
+            for &rank in process {
+                is_open[rank as usize] = true;
+            }
+            for &rank in &all.members {
+                is_open[rank as usize] = false;
+            }
             found.push(all);
         }
     }

@@ -206,7 +206,7 @@ fn score(sums: &Affinity, clusters: &[Cluster], a: usize, b: usize, rules: &Rule
     let is_enough = common >= rules.worth
         && common * counted >= rules.join * rules.join
         && common + deviation >= rules.cohesion * within;
-    (is_enough && common > deviation).then(|| common - deviation)
+    (is_enough && common > deviation).then_some(common - deviation)
 }
 
 #[cfg(test)]

@@ -357,7 +357,7 @@ mod tests {
             let (mut uses, mut rng) = (Vec::new(), Rng::new(seed));
             let owner = |line: u64| (super::super::sketch::mix(line) % 4) as u32;
             // The next line that is the thread's own.
-            let own = |thread: u32, random: u64| (random % 1024..).find(|&line| owner(line) == thread).unwrap();
+            let own = |thread: u32, random: u64| (random % 1024..2048).find(|&line| owner(line) == thread).unwrap();
             touch(&mut uses, &mut rng, &[0, 1, 2, 3], 300, own);
             assert_eq!(found(uses, 4), [], "{seed}");
             let mut uses = Vec::new();

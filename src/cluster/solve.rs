@@ -437,7 +437,7 @@ mod tests {
                 let addr = if group > 0 && rng.unit() < 0.3 { shared } else { own };
                 let access = if rng.unit() < 0.3 { Access::Store } else { Access::Load };
                 let place = Some(Place::Private { space, addr });
-                all.push(Sample { thread, place, access, ..Sample::default() });
+                all.push(Sample { access, thread, place, ..Sample::default() });
             }
         }
         all
