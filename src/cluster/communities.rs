@@ -100,8 +100,6 @@ pub(crate) struct Found {
     pub common: f64,
     /// How many standard deviations that is above what it must be.
     pub deviations: f64,
-    /// The same part for a member and the other threads of the component.
-    pub outside: f64,
     /// All of a process or a component use it, and nobody is there to compare with.
     pub is_all: bool,
     /// And what they have in common is that they fight for lines which they write.
@@ -484,7 +482,6 @@ fn of_all(open: &[u32], common: &[f64], worth: f64, demand: &[Demand], rules: &R
         members,
         common: pooled,
         deviations,
-        outside: 0.0,
         is_all: true,
         is_contended: false,
         stability: None,

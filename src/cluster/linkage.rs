@@ -57,32 +57,23 @@ impl Affinity {
         self.values[at] += value;
     }
 
-    /// What these threads have in common, beside what they have with the others; `None` for less than two.
+    /// What these threads have in common; `None` for less than two.
     pub(crate) fn found(&self, members: &[u32], demand: &[Demand], rules: &Rules) -> Option<Found> {
         let others = members.len().checked_sub(1).filter(|&others| others > 0)? as f64;
-        let mut is_member = vec![false; self.len];
-        for &at in members {
-            is_member[at as usize] = true;
-        }
-        let (mut common, mut weight, mut counted, mut outside) = (0.0, 0.0, 0.0, 0.0);
+        let (mut common, mut weight, mut counted) = (0.0, 0.0, 0.0);
         for &a in members {
-            let of = |inside: bool| -> f64 {
-                let all = (0..self.len).filter(|&b| b != a as usize && is_member[b] == inside);
-                all.map(|b| self.get(a as usize, b)).sum()
-            };
+            let with = members.iter().filter(|&&b| b != a).map(|&b| self.get(a as usize, b as usize)).sum::<f64>();
             let demand = demand[a as usize];
-            common += of(true) / others * demand.misses;
-            outside += of(false) / (self.len - members.len()).max(1) as f64 * demand.misses;
+            common += with / others * demand.misses;
             weight += demand.misses;
             counted += demand.counted;
         }
-        let (common, outside) = (common / weight, outside / weight);
+        let common = common / weight;
         let deviations = (common - rules.worth) / (common / counted).sqrt().max(f64::MIN_POSITIVE) - rules.sure;
         Some(Found {
             members: members.to_vec(),
             common,
             deviations,
-            outside,
             is_all: false,
             is_contended: false,
             stability: None,

@@ -15,7 +15,8 @@
 //!   threads wrote it `w` times: once to fetch it, and again after each of these writes, which is a transfer from another cache
 //!   and counts three times. (A thread that uses more lines than a first-level cache holds fetches the seldom used ones more
 //!   often, by the model of Che, Tung and Wang, 2002.) So a constant that all read counts 1 however
-//!   hot it is, a contended counter counts in full, and a buffer counts once for each line seen. Where the source says what an
+//!   hot it is, a contended counter counts in full, and a buffer counts once for each line seen. A thread that reads little but one
+//!   line waits for somebody to write it, seen or not. Where the source says what an
 //!   access cost (PEBS, IBS), this is the evidence in place of the estimate: what missed the core's own caches counts,
 //!   in proportion to its latency.
 //! - **Regions** (`regions`): two threads that share 4 MiB hardly ever hit one page, so single pages are no evidence where samples
@@ -23,6 +24,8 @@
 //!   within which the threads are mixed alike, by Bayesian segmentation over the binary tree of aligned blocks. How fine it
 //!   gets is decided by the data: a line where samples are dense, megabytes where they are not. Lines that are interleaved but have
 //!   owners of their own (a slab, a heap) are told from a structure that all use.
+//!   Of a region that is larger than a last-level cache only that part counts, and data that nobody writes and that each core's own
+//!   cache holds counts nothing.
 //! - **Hubs** (`communities`): a region of which no more than a quarter of the threads that could use it surely do not says
 //!   nothing about who belongs to whom. Those that could use private memory are the threads of its process; those that could use
 //!   shared memory are all that are connected with its users by any memory at all. So the verdict on a process does not

@@ -514,6 +514,39 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_its_name_takes_along_is_named() {
+        let (_dir, mut cgroups) = no_cgroups();
+        let mut decider = Decider::new(Groups::new(&GroupOptions::default()).unwrap(), Source::Timer, 8 << 20);
+        let mut rng = crate::cluster::truth::Rng::new(3);
+        for turn in 0..4000u64 {
+            let thread = (turn % 4) as u32;
+            // 0 and 1 share a buffer, 2 is called like them, 3 is not.
+            let addr = match thread {
+                0 | 1 if rng.below(2) == 0 => 1 << 32 | rng.below(4096) << 6,
+                _ => (u64::from(thread) + 1) << 40 | rng.below(4096) << 6,
+            };
+            let place = Some(Place::Private { space: 1, addr });
+            let comm = Some(if thread == 3 { "other".into() } else { "worker".into() });
+            let access = crate::sample::Access::Store;
+            let sample =
+                Sample { thread, pid: 9, tid: 10 + thread, comm, access, place, share: 1.0, ..Sample::default() };
+            decider.sample(&sample, &mut cgroups);
+        }
+        let options = config::Options { min_share: 0.05, target_cpus: 16 };
+        let decided = decider.decide(&options).unwrap();
+        let verdicts: Vec<Verdict> = decided.members.threads.iter().map(|it| it.verdict).collect();
+        assert_eq!(verdicts, [Verdict::Community(0), Verdict::Community(0), Verdict::Alone, Verdict::Alone]);
+        let notes: Vec<String> = decided.decision.notes.iter().map(ToString::to_string).collect();
+        assert!(
+            notes.iter().any(|note| note == "rest/worker takes thread 12 by name, which shares memory with nobody"),
+            "{notes:?}"
+        );
+        // No configuration is worse than grouping by name.
+        let report = decider.report(&decided, &options).unwrap();
+        assert!(report.locality >= report.locality_by_name, "{report:?}");
+    }
+
+    #[test]
     fn a_path_that_comes_late_is_taken() {
         let (_dir, mut cgroups) = no_cgroups();
         let groups =

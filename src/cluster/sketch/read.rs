@@ -1,0 +1,110 @@
+//! What the sketch holds, read line by line.
+
+use super::{bits, line_key, mix, repeat_key, touch_hash, Activity, Kind, Page, Sharing, Touch, HOT};
+use crate::cluster::table::Slot;
+use crate::sample::{CodeAddr, Place, LINE_SIZE};
+
+/// What one thread did to one line.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LineUse {
+    /// The page's key.
+    #[cfg(test)]
+    pub page: u64,
+    /// The line's number in the page.
+    pub line: u32,
+    pub thread: u32,
+    pub accesses: u32,
+    pub writes: u32,
+    /// See [`Repeat`].
+    pub priced: u32,
+    pub misses: u32,
+    pub cycles: u32,
+    pub hitm: u32,
+}
+
+impl Sharing {
+    pub(crate) fn threads(&self) -> &[Activity] {
+        &self.threads
+    }
+
+    pub(crate) fn touches(&self) -> impl Iterator<Item = &Touch> {
+        self.touches.iter()
+    }
+
+    /// What a touch's thread did to each of its lines.
+    pub(crate) fn lines_of<'a>(&'a self, touch: &'a Touch) -> impl Iterator<Item = LineUse> + 'a {
+        let hash = touch_hash(touch.page, touch.thread);
+        bits(touch.lines).map(move |line| {
+            let key = repeat_key(hash, line);
+            // An empty slot has nothing but zeros.
+            let found = self.repeats.slots.get(self.repeats.find(key, |slot| slot.key == key));
+            let repeat = found.copied().unwrap_or_default();
+            LineUse {
+                #[cfg(test)]
+                page: touch.page,
+                line,
+                thread: touch.thread,
+                accesses: repeat.accesses.saturating_add(1),
+                writes: repeat.writes.saturating_add((touch.written >> line) as u32 & 1),
+                priced: repeat.priced,
+                misses: repeat.misses,
+                cycles: repeat.cycles,
+                hitm: repeat.hitm,
+            }
+        })
+    }
+
+    pub(crate) fn page(&self, key: u64) -> Option<&Page> {
+        self.pages.slots.get(self.pages.find(mix(key), |slot| slot.key == key)).filter(|slot| !slot.is_empty())
+    }
+
+    pub(crate) fn pages(&self) -> impl Iterator<Item = &Page> {
+        self.pages.iter()
+    }
+
+    /// The code that touched a line most, with its accesses.
+    pub(crate) fn codes(&self, page: u64, line: u32) -> Vec<(CodeAddr, f64)> {
+        self.codes.as_ref().map(|codes| codes.of(line_key(page, line))).unwrap_or_default()
+    }
+
+    /// How many pages a kept page stands for.
+    pub(crate) fn stands_for(&self, page: &Page) -> f32 {
+        if u64::from(page.accesses) > self.accesses / HOT {
+            1.0
+        } else {
+            2f32.powi(self.threshold.leading_zeros() as i32)
+        }
+    }
+
+    /// Where a page is: what it is a page of, the same number for all pages of one address space or file, and the number of
+    /// its first line there. `true` where it is private memory, whose object is a process.
+    pub(crate) fn address(&self, page: &Page) -> (u64, u64, bool) {
+        let object = match page.kind {
+            Kind::Private => mix(u64::from(page.object) + 1),
+            Kind::Frame => 1,
+            // A file beyond those that are remembered is as many files as it has pages.
+            Kind::Shared => self
+                .names
+                .get(page.object as usize)
+                .map_or(page.key, |&(dev, ino)| mix(mix(ino) ^ dev.rotate_left(17)) ^ 2),
+        };
+        (object, page.number / LINE_SIZE, page.kind == Kind::Private)
+    }
+
+    pub(crate) fn page_place(&self, page: &Page) -> Option<Place> {
+        self.line_place(page, 0)
+    }
+
+    /// The first byte of a line of the page; `None` for a file beyond the number that the sketch keeps the names of.
+    pub(crate) fn line_place(&self, page: &Page, line: u32) -> Option<Place> {
+        let number = page.number + u64::from(line) * LINE_SIZE;
+        match page.kind {
+            Kind::Private => Some(Place::Private { space: page.object, addr: number }),
+            Kind::Frame => Some(Place::Frame { phys: number }),
+            Kind::Shared => {
+                let &(dev, ino) = self.names.get(page.object as usize)?;
+                Some(Place::Shared { dev, ino, offset: number })
+            }
+        }
+    }
+}
