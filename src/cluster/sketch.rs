@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::codes::Codes;
 use super::table::{Slot, Table};
-use crate::sample::{Access, CodeAddr, Cost, Place, Sample, LINE_SIZE, PAGE_SIZE};
+use crate::sample::{Access, Cost, Place, Sample, LINE_SIZE, PAGE_SIZE};
 
 /// A page is hot, and outlives evictions, from this part of all accesses on.
 const HOT: u64 = 4096;
