@@ -172,7 +172,7 @@ impl Scopes {
         let mut touched: Vec<(u64, bool, u32)> = Vec::new();
         for (&thread, rank) in threads.iter().zip(0..) {
             let objects = misses.objects.get(thread as usize).map(Vec::as_slice).unwrap_or_default();
-            touched.extend(objects.iter().map(|&(object, _, is_private)| (object, is_private, rank)));
+            touched.extend(objects.iter().map(|&(object, is_private)| (object, is_private, rank)));
         }
         touched.sort_unstable();
         let mut parent: Vec<u32> = (0..threads.len() as u32).collect();

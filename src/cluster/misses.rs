@@ -49,8 +49,8 @@ pub(crate) struct Misses {
     pub count: Vec<f64>,
     /// How many were counted, without what was thinned out.
     pub counted: Vec<f64>,
-    /// For each thread the objects that it touched, with the accesses there, sorted; private memory (`true`) is a process.
-    pub objects: Vec<Vec<(u64, u64, bool)>>,
+    /// For each thread the objects that it touched, sorted; private memory (`true`) is a process.
+    pub objects: Vec<Vec<(u64, bool)>>,
     /// The sketch kept some pages only.
     pub is_thinned: bool,
 }
@@ -103,16 +103,15 @@ impl Misses {
         let mut raw: Vec<Raw> = Vec::new();
         // Accesses of each thread, with those that were thinned out as far as the kept ones stand for them.
         let mut seen = vec![0.0; threads.len()];
-        let mut objects: FxHashMap<(u32, u64), (u64, bool)> = FxHashMap::default();
         for touch in sharing.touches() {
             let Some(page) = sharing.page(touch.page) else { continue };
             let (object, first, is_private) = sharing.address(page);
             let stands_for = sharing.stands_for(page);
             let is_shared = first_user.get(&object).is_some_and(|user| user.1);
-            let mut accesses = 0;
+            let mut is_seen = false;
             let of_thread = threads[touch.thread as usize];
             for count in sharing.lines_of(touch).filter_map(|count| part.of(touch, of_thread, count)) {
-                accesses += u64::from(count.accesses);
+                is_seen = true;
                 seen[touch.thread as usize] += f64::from(count.accesses) * f64::from(stands_for);
                 let it = Raw { object, line: first + u64::from(count.line), stands_for, count };
                 if is_shared {
@@ -121,14 +120,13 @@ impl Misses {
                     misses.add(&it, 0, reuse[touch.thread as usize], price);
                 }
             }
-            let entry = objects.entry((touch.thread, object)).or_insert((0, is_private));
-            entry.0 += accesses;
-        }
-        for ((thread, object), (accesses, is_private)) in objects {
-            misses.objects[thread as usize].push((object, accesses, is_private));
+            if is_seen {
+                misses.objects[touch.thread as usize].push((object, is_private));
+            }
         }
         for objects in &mut misses.objects {
             objects.sort_unstable();
+            objects.dedup();
         }
         raw.sort_unstable_by_key(|it| (it.object, it.line, it.count.thread));
         misses.uses.reserve_exact(raw.len());

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::cells::{decide, Decision, NoSamples, Options, Subcell};
-use super::consumer::{Assigned, Consumer};
+use super::cells::{decide, Decision, NoSamples, Options};
+use super::consumer::Assigned;
 use super::groups::Groups;
 use super::members::{CommunityIndex, Member, Members, Verdict};
 use super::mitosis::Refused;
 use super::tally::Tally;
+use super::written::Places;
 use crate::bpf::HintCounts;
-use crate::sample::{Comm, ThreadIndex};
+use crate::sample::Comm;
 
 /// The version of the schema, raised when a field changes its meaning or goes.
 pub const VERSION: u32 = 2;
@@ -339,53 +340,7 @@ pub(crate) fn report(
     })
 }
 
-/// Where each thread goes.
-struct Places {
-    /// By member; `None` where it cannot be said.
-    of: Vec<Option<(ThreadIndex, u32, Assigned)>>,
-    /// Which places are catch-alls, or cells that are not divided.
-    is_rest: BTreeMap<Assigned, bool>,
-    threads: usize,
-    unlisted: usize,
-}
-
 impl Places {
-    fn new(decision: &Decision, tally: &Tally, members: &Members) -> Result<Self, Refused> {
-        let consumer = Consumer::new(&decision.cells)?;
-        let place = |member: &Member| {
-            let cgroup = tally.get(member.cell)?.cgroup.as_deref()?;
-            let comm = member.comm.unwrap_or_default();
-            Some((member.thread, member.cell, consumer.assign(cgroup, comm.as_bytes())))
-        };
-        let of: Vec<_> = members.threads.iter().map(place).collect();
-        let subcell = |place: &Assigned| {
-            let cell = place.cell.and_then(|cell| decision.cells.get(cell));
-            cell.and_then(|cell| cell.subcells.get(place.subcell?))
-        };
-        let is_rest = of.iter().flatten().map(|it| (it.2, subcell(&it.2).is_none_or(Subcell::is_catch_all))).collect();
-        let threads = of.iter().flatten().map(|it| it.0 as usize + 1).max().unwrap_or(0);
-        let unlisted = of.iter().filter(|place| place.is_none()).count();
-        Ok(Self { of, is_rest, threads, unlisted })
-    }
-
-    /// A label for each thread: threads have one in common that are in one subcell of one cgroup, those of `only` if given.
-    /// A thread in a catch-all has its own.
-    fn labels(&self, only: Option<&Assigned>) -> Vec<u32> {
-        let mut labels: Vec<u32> = (0..self.threads as u32).collect();
-        let mut next: BTreeMap<(u32, Assigned), u32> = BTreeMap::new();
-        for (thread, cell, place) in self.of.iter().flatten() {
-            let is_rest = self.is_rest.get(place).copied().unwrap_or(true);
-            if is_rest || only.is_some_and(|only| only != place) {
-                continue;
-            }
-            let label = self.threads as u32 + next.len() as u32;
-            if let Some(it) = labels.get_mut(*thread as usize) {
-                *it = *next.entry((*cell, *place)).or_insert(label);
-            }
-        }
-        labels
-    }
-
     fn subcell(&self, name: &str, place: &Assigned, members: &Members, total: f64) -> SubcellReport {
         let here = self.of.iter().zip(&members.threads).filter(|(it, _)| it.is_some_and(|it| it.2 == *place));
         let mut threads: Vec<ThreadReport> = here.map(|(_, member)| ThreadReport::new(member)).collect();

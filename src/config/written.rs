@@ -1,63 +1,91 @@
 //! A configuration as the scheduler reads it: where it sends the threads that were seen.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::cells::{Decision, Subcell};
 use super::consumer::{Assigned, Consumer};
 use super::members::{Member, Members, Verdict};
+use super::mitosis::Refused;
 use super::note::Note;
 use super::tally::Tally;
+use crate::sample::ThreadIndex;
 
-/// Where a decision sends each member, in their order; `None` where that cannot be said. `None` for a configuration that the
-/// scheduler refuses.
-fn assigned(decision: &Decision, tally: &Tally, members: &Members) -> Option<Vec<Option<Assigned>>> {
-    let consumer = Consumer::new(&decision.cells).ok()?;
-    let place = |member: &Member| {
-        let cgroup = tally.get(member.cell)?.cgroup.as_deref()?;
-        Some(consumer.assign(cgroup, member.comm.unwrap_or_default().as_bytes()))
-    };
-    Some(members.threads.iter().map(place).collect())
+/// Where each thread goes.
+pub(super) struct Places {
+    /// By member; `None` where it cannot be said.
+    pub(super) of: Vec<Option<(ThreadIndex, u32, Assigned)>>,
+    /// Which places are catch-alls, or cells that are not divided.
+    is_rest: BTreeMap<Assigned, bool>,
+    pub(super) threads: usize,
+    pub(super) unlisted: usize,
 }
 
-fn subcell<'a>(decision: &'a Decision, at: &Assigned) -> Option<&'a Subcell> {
-    decision.cells.get(at.cell?)?.subcells.get(at.subcell?)
-}
-
-/// A label for each member: members have one in common that are in one subcell of one cgroup; those in a catch-all have their own.
-pub(crate) fn labels(decision: &Decision, tally: &Tally, members: &Members) -> Option<Vec<u32>> {
-    let assigned = assigned(decision, tally, members)?;
-    let mut labels: Vec<u32> = (0..members.threads.len() as u32).collect();
-    let mut next = BTreeMap::new();
-    for ((label, place), member) in labels.iter_mut().zip(assigned).zip(&members.threads) {
-        let Some(place) = place.filter(|at| subcell(decision, at).is_some_and(|it| !it.is_catch_all())) else {
-            continue;
+impl Places {
+    pub(super) fn new(decision: &Decision, tally: &Tally, members: &Members) -> Result<Self, Refused> {
+        let consumer = Consumer::new(&decision.cells)?;
+        let place = |member: &Member| {
+            let cgroup = tally.get(member.cell)?.cgroup.as_deref()?;
+            let comm = member.comm.unwrap_or_default();
+            Some((member.thread, member.cell, consumer.assign(cgroup, comm.as_bytes())))
         };
-        let new = (members.threads.len() + next.len()) as u32;
-        *label = *next.entry((member.cell, place)).or_insert(new);
+        let of: Vec<_> = members.threads.iter().map(place).collect();
+        let subcell = |place: &Assigned| {
+            let cell = place.cell.and_then(|cell| decision.cells.get(cell));
+            cell.and_then(|cell| cell.subcells.get(place.subcell?))
+        };
+        let is_rest = of.iter().flatten().map(|it| (it.2, subcell(&it.2).is_none_or(Subcell::is_catch_all))).collect();
+        let threads = of.iter().flatten().map(|it| it.0 as usize + 1).max().unwrap_or(0);
+        let unlisted = of.iter().filter(|place| place.is_none()).count();
+        Ok(Self { of, is_rest, threads, unlisted })
     }
-    Some(labels)
+
+    /// A label for each thread: threads have one in common that are in one subcell of one cgroup, those of `only` if given.
+    /// A thread in a catch-all has its own.
+    pub(super) fn labels(&self, only: Option<&Assigned>) -> Vec<u32> {
+        let mut labels: Vec<u32> = (0..self.threads as u32).collect();
+        let mut next: BTreeMap<(u32, Assigned), u32> = BTreeMap::new();
+        for (thread, cell, place) in self.of.iter().flatten() {
+            let is_rest = self.is_rest.get(place).copied().unwrap_or(true);
+            if is_rest || only.is_some_and(|only| only != place) {
+                continue;
+            }
+            let label = self.threads as u32 + next.len() as u32;
+            if let Some(it) = labels.get_mut(*thread as usize) {
+                *it = *next.entry((*cell, *place)).or_insert(label);
+            }
+        }
+        labels
+    }
+}
+
+/// A label for each thread, as [`Places::labels`]; `None` for a configuration that the scheduler refuses.
+pub(crate) fn labels(decision: &Decision, tally: &Tally, members: &Members) -> Option<Vec<u32>> {
+    Places::new(decision, tally, members).ok().map(|places| places.labels(None))
 }
 
 /// Says which threads that share with nobody have names that the subcell of a community takes.
 pub(crate) fn strays(decision: &Decision, tally: &Tally, members: &Members) -> Vec<Note> {
-    let mut of_subcell: BTreeMap<Assigned, Vec<u32>> = BTreeMap::new();
-    for (place, member) in assigned(decision, tally, members).unwrap_or_default().into_iter().zip(&members.threads) {
-        let Some(place) = place.filter(|_| member.verdict == Verdict::Alone) else { continue };
+    let Ok(places) = Places::new(decision, tally, members) else { return Vec::new() };
+    // A thread under several hints may share under one of them.
+    let sharing: BTreeSet<u32> = members
+        .threads
+        .iter()
+        .filter(|member| matches!(member.verdict, Verdict::Community(_)))
+        .map(|member| member.tid)
+        .collect();
+    let mut of_subcell: BTreeMap<Assigned, BTreeSet<u32>> = BTreeMap::new();
+    for (place, member) in places.of.iter().zip(&members.threads) {
+        let Some((_, _, place)) = place.filter(|_| member.verdict == Verdict::Alone) else { continue };
         let (Some(cell), Some(at)) = (place.cell, place.subcell) else { continue };
         let basis = decision.bases.get(cell).and_then(|bases| bases.get(at));
-        if basis.is_some_and(|basis| !basis.communities.is_empty()) {
-            of_subcell.entry(place).or_default().push(member.tid);
+        if basis.is_some_and(|basis| !basis.communities.is_empty()) && !sharing.contains(&member.tid) {
+            of_subcell.entry(place).or_default().insert(member.tid);
         }
     }
-    let note = |(place, mut threads): (Assigned, Vec<u32>)| {
-        threads.sort_unstable();
-        threads.dedup();
+    let note = |(place, threads): (Assigned, BTreeSet<u32>)| {
         let cell = decision.cells.get(place.cell?)?;
-        Some(Note::Strays {
-            cell: cell.name.clone(),
-            subcell: cell.subcells.get(place.subcell?)?.name.clone(),
-            threads,
-        })
+        let subcell = cell.subcells.get(place.subcell?)?.name.clone();
+        Some(Note::Strays { cell: cell.name.clone(), subcell, threads: threads.into_iter().collect() })
     };
     of_subcell.into_iter().filter_map(note).collect()
 }
