@@ -44,8 +44,7 @@ pub(super) struct RecordArgs {
     /// Write the samples as lines of JSON too, as `process` does
     #[arg(long)]
     samples_jsonl: bool,
-    /// Read the memory around the registers of timer samples too and keep it in the profile: it holds data of the programs
-    /// that are watched
+    /// Keep the memory around the registers of timer samples in the profile: it holds data of the programs that are watched
     #[arg(long)]
     keep_memory: bool,
     /// Do not name the code of these lines (sym, dso)

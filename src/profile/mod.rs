@@ -43,6 +43,7 @@ mod input;
 #[doc(hidden)]
 pub mod jsonl;
 mod kind;
+mod memory;
 pub(crate) mod meta;
 pub(crate) mod names;
 mod quick;

@@ -15,6 +15,7 @@ use super::buildid;
 use super::features;
 use super::format::feature;
 use super::hints::HintRecord;
+use super::memory;
 use super::recovered::RecoveredWriter;
 use super::snapshot::Snapshot;
 use super::tracing;
@@ -27,7 +28,7 @@ use crate::sampler::attr::layout;
 use crate::sampler::encode::encode;
 use crate::sampler::intake::Intake;
 use crate::sampler::open::monotonic_ns;
-use crate::sampler::record::{decode, Header, Layout, MappedFile, Record, SampleId, MISC_MMAP_BUILD_ID};
+use crate::sampler::record::{decode, sample_type, Header, Layout, MappedFile, Record, SampleId, MISC_MMAP_BUILD_ID};
 use crate::sampler::tee::Tee;
 use crate::sampler::{Identity, OpenEvents, Reading, Sampler, TimedSideBand};
 use crate::session::Outcome;
@@ -48,6 +49,8 @@ pub struct Recorder {
     events: Vec<OpenEvents>,
     identity: Identity,
     reading: Reading,
+    /// The memory that samples carry goes into the file.
+    keep_memory: bool,
     begin: u64,
 }
 
@@ -102,10 +105,13 @@ struct Opened {
     reading: Reading,
     /// How many threads read the rings.
     workers: usize,
+    /// The memory that samples carry is kept.
+    keep_memory: bool,
 }
 
 impl Recorder {
-    /// Begins the files in `dir` for what `sampler` has open, which is all that it will open.
+    /// Begins the files in `dir` for what `sampler` has open, which is all that it will open. The memory that its samples carry
+    /// is left out, unless `keep_memory`.
     ///
     /// # Errors
     /// A file cannot be written, or an event does not say its id.
@@ -114,12 +120,14 @@ impl Recorder {
         source: Source,
         roots: &Roots,
         follows_hints: bool,
+        keep_memory: bool,
         dir: &Path,
     ) -> Result<Self, ProfileError> {
         let events =
             sampler.events().map_err(|error| ProfileError::Meta { path: dir.to_owned(), reason: error.to_string() })?;
         let (&identity, reading) = sampler.reading();
-        let opened = Opened { events, identity, reading: reading.clone(), workers: sampler.workers() };
+        let (reading, workers) = (reading.clone(), sampler.workers());
+        let opened = Opened { events, identity, reading, workers, keep_memory };
         Self::of(opened, source, roots, follows_hints, dir)
     }
 
@@ -130,7 +138,7 @@ impl Recorder {
         follows_hints: bool,
         dir: &Path,
     ) -> Result<Self, ProfileError> {
-        let Opened { events, identity, reading, workers } = opened;
+        let Opened { events, identity, reading, workers, keep_memory } = opened;
         let path = dir.join("perf.data");
         let failed = |source| ProfileError::io("write", &path, source);
         let writer = PerfDataWriter::new(BufWriter::with_capacity(1 << 18, create(&path)?), &events).map_err(failed)?;
@@ -170,6 +178,7 @@ impl Recorder {
             events,
             identity,
             reading,
+            keep_memory,
             begin: monotonic_ns(),
         };
         Meta::of_recording(&recorder, None).write(dir)?;
@@ -382,6 +391,11 @@ impl Recorder {
         buildid::write(build_ids)
     }
 
+    /// The samples carry memory: they are what a BPF program writes.
+    fn carries_memory(&self) -> bool {
+        self.source == Source::Timer && self.layout.sample_type & sample_type::RAW != 0
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere leaves at worst half a record, which readers pass over.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -398,6 +412,8 @@ fn create(path: &Path) -> Result<File, ProfileError> {
 
 impl Tee for Recorder {
     fn records(&self, bytes: &[u8], newest: u64) {
+        let short = (self.carries_memory() && !self.keep_memory).then(|| memory::without(bytes, &self.layout));
+        let bytes = short.as_deref().unwrap_or(bytes);
         let mut state = self.lock();
         state.newest = state.newest.max(newest);
         let strange = state.note(bytes);
@@ -559,7 +575,7 @@ fn is_tracepoint(event: &OpenEvents) -> bool {
 }
 
 /// The records in `bytes`.
-fn records(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(super) fn records(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let size = usize::from(Header::read(bytes)?.size).max(8);
         let (record, rest) = bytes.split_at_checked(size)?;

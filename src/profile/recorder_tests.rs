@@ -29,7 +29,7 @@ fn events() -> Vec<OpenEvents> {
 
 fn recorder(dir: &Path) -> Recorder {
     let identity = Identity { own_pid: 1, child_pid_namespace: false };
-    let opened = Opened { events: events(), identity, reading: Reading::Fault, workers: 1 };
+    let opened = Opened { events: events(), identity, reading: Reading::Fault, workers: 1, keep_memory: false };
     Recorder::of(opened, Source::Faults, &Roots::default(), false, dir).unwrap()
 }
 

@@ -277,8 +277,8 @@ impl<'a> Builder<'a> {
         self
     }
 
-    /// Lets a recording of the source `timer` hold the memory around the registers of each sample: what the threads work on.
-    /// By default a recording does without, and gives fewer addresses.
+    /// Lets a recording of the source `timer` hold the memory around the registers of each sample: what the threads work on. By
+    /// default addresses are recovered with it, and it is left out of the file.
     #[must_use]
     pub fn keep_memory(mut self) -> Self {
         self.keep_memory = true;
@@ -362,12 +362,13 @@ impl<'a> Builder<'a> {
                 sys: self.roots.sys.clone(),
                 child_pid_namespace,
                 raise_open_files: self.raise_open_files,
-                snapshots: self.record.is_none() || self.keep_memory,
+                snapshots: true,
             },
             roots: self.roots.clone(),
             memory: self.memory,
             hints: self.hints.take(),
             record: self.record.take(),
+            keep_memory: self.keep_memory,
         };
         let (capture, skipped) = start_first(&mut options, &self.sources, pids)?;
         Ok((capture, options.sampler.source, skipped))

@@ -41,6 +41,8 @@ pub(super) struct Options {
     pub(super) hints: Option<bpf::Options>,
     /// The directory of a profile to record, if any.
     pub(super) record: Option<PathBuf>,
+    /// That keeps the memory which samples carry.
+    pub(super) keep_memory: bool,
 }
 
 /// CAP_SYS_PTRACE as a bit of `CapEff` (linux/capability.h).
@@ -115,8 +117,8 @@ impl Capture {
         let ask_for_cgroups = !sampler.features().has(Feature::Cgroup);
         let recorder = match &options.record {
             Some(dir) => {
-                let Options { sampler: sampler::Options { source, .. }, roots, hints, .. } = options;
-                Some(Arc::new(Recorder::new(&sampler, *source, roots, hints.is_some(), dir)?))
+                let Options { sampler: sampler::Options { source, .. }, roots, hints, keep_memory, .. } = options;
+                Some(Arc::new(Recorder::new(&sampler, *source, roots, hints.is_some(), *keep_memory, dir)?))
             }
             None => None,
         };

@@ -3,6 +3,9 @@
 #define NODES 65536
 
 struct node { struct node *next; uint64_t count; uint64_t pad[6]; };
+// What no recording shall have that was not asked to keep memory.
+static const char secret[] = "what the list keeps to itself";
+
 struct group { const char *name; struct node *nodes; };
 static uint64_t sink;
 
@@ -37,6 +40,8 @@ int main(int argc, char **argv) {
             order[i] = order[j];
             order[j] = swap;
         }
+        for (uint32_t i = 0; i < NODES; i++)
+            memcpy(groups[g].nodes[i].pad, secret, sizeof secret);
         for (uint32_t i = 0; i < NODES; i++)
             groups[g].nodes[order[i]].next = &groups[g].nodes[order[(i + 1) % NODES]];
     }

@@ -81,7 +81,17 @@ impl Scxprof {
         let directory = tempfile::tempdir_in(lines.parent().unwrap_or(Path::new(".")))?;
         let profile = directory.path().join("profile");
         let seconds = seconds.to_string();
-        let args = ["record", "--source", "timer", "--disable-archive", "--samples-jsonl", "-t", &seconds, "-o"];
+        let args = [
+            "record",
+            "--source",
+            "timer",
+            "--disable-archive",
+            "--keep-memory",
+            "--samples-jsonl",
+            "-t",
+            &seconds,
+            "-o",
+        ];
         let args: Vec<&OsStr> = args.into_iter().map(OsStr::new).chain([profile.as_os_str()]).collect();
         self.said(&args)?;
         Ok(std::fs::rename(profile.join("perf.jsonl"), lines)?)

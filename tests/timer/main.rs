@@ -4,6 +4,7 @@
 
 #[path = "../support/capture.rs"]
 mod capture;
+mod memory;
 mod modes;
 #[path = "../operand/programs.rs"]
 mod programs;

@@ -1,0 +1,102 @@
+//! Takes the memory around the registers out of samples before they are written: it is what the threads work on.
+
+use super::recorder::records;
+use crate::sampler::record::{decode, Layout, Record};
+
+/// What is left of a sample's raw data: the header of `struct snapshot` (operand.bpf.c), and padding so that the length
+/// before it and it are whole words.
+const HEADER: usize = 24;
+const LEFT: u32 = 28;
+/// Where the header has the number of lines.
+const COUNT: usize = 16;
+
+/// The records of `bytes`, their samples without the lines of memory that they carry.
+pub(super) fn without(bytes: &[u8], layout: &Layout) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len());
+    for record in records(bytes) {
+        if short(record, layout, &mut out).is_none() {
+            out.extend_from_slice(record);
+        }
+    }
+    out
+}
+
+/// Appends the record without its lines; `None`, and nothing appended, where it has none.
+fn short(record: &[u8], layout: &Layout, out: &mut Vec<u8>) -> Option<()> {
+    let Ok((_, Record::Sample(sample), _)) = decode(record, layout) else { return None };
+    // The raw data is a part of the record.
+    let at = sample.raw.as_ptr().addr().checked_sub(record.as_ptr().addr())?;
+    let header = sample.raw.get(..HEADER)?;
+    let lines = sample.raw.len().checked_sub(LEFT as usize).filter(|&lines| lines > 0)?;
+    let (before, rest) = (record.get(..at.checked_sub(4)?)?, record.get(at + sample.raw.len()..)?);
+    let size = u16::try_from(record.len().checked_sub(lines)?).ok()?;
+    let begin = out.len();
+    out.extend_from_slice(before);
+    out.extend_from_slice(&LEFT.to_ne_bytes());
+    out.extend_from_slice(header.get(..COUNT)?);
+    out.extend_from_slice(&[0; LEFT as usize - COUNT]);
+    out.extend_from_slice(rest);
+    // struct perf_event_header: u32 type, u16 misc, u16 size.
+    out.get_mut(begin + 6..begin + 8)?.copy_from_slice(&size.to_ne_bytes());
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampler::attr::{layout, sampling, EventSpec, Features, Scope};
+    use crate::sampler::encode::encode;
+    use crate::sampler::record::{sample_type, Registers, SampleId, SampleRecord};
+
+    const REGISTERS: [[u8; 8]; 1] = [[7; 8]];
+
+    fn timer() -> Layout {
+        let mut attr = sampling(&EventSpec::minor_faults(), Features::all(), Scope::default(), 0);
+        attr.sample_type |= sample_type::RAW | sample_type::REGS_USER | sample_type::STACK_USER;
+        attr.sample_regs_user = 1;
+        attr.sample_stack_user = 64;
+        layout(&attr)
+    }
+
+    fn encoded(record: &Record<'_>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        assert!(encode(record, &SampleId::default(), 2, &timer(), &mut bytes));
+        bytes
+    }
+
+    fn sample(raw: &[u8]) -> Vec<u8> {
+        let regs_user = Registers { abi: 2, values: (&REGISTERS[..]).into() };
+        encoded(&Record::Sample(SampleRecord {
+            pid: 3,
+            tid: 4,
+            time: 5,
+            raw,
+            regs_user,
+            stack_user: &[6; 64],
+            stack_user_size: 64,
+            ..SampleRecord::default()
+        }))
+    }
+
+    #[test]
+    fn the_lines_go_and_all_else_stays() {
+        // The base of fs, the stack pointer, two lines; then the lines, and padding.
+        let mut raw = [8u64.to_ne_bytes(), 9u64.to_ne_bytes(), 2u64.to_ne_bytes()].concat();
+        raw.extend([0xee; 2 * 72 + 4]);
+        let comm = encoded(&Record::Comm { pid: 3, tid: 4, exec: false, comm: b"web" });
+        let small = sample(&[0xee; 12]);
+        let bytes = [&comm[..], &sample(&raw), &small, &comm].concat();
+        let kept = without(&bytes, &timer());
+        let split: Vec<&[u8]> = records(&kept).collect();
+        assert_eq!([split[0], split[2], split[3]], [&comm[..], &small, &comm]);
+        let Record::Sample(mut left) = decode(split[1], &timer()).unwrap().1 else { panic!("no sample") };
+        assert_eq!(left.raw, [&raw[..16], &[0; 12]].concat());
+        let whole = sample(&raw);
+        let Record::Sample(whole) = decode(&whole, &timer()).unwrap().1 else { panic!("no sample") };
+        left.raw = whole.raw;
+        assert_eq!(left, whole);
+        assert!(!split[1].contains(&0xee));
+        // It is as a sample that never had any.
+        assert_eq!(without(split[1], &timer()), split[1]);
+    }
+}
