@@ -31,7 +31,7 @@ mod watch;
 mod without;
 
 #[cfg(feature = "bpf")]
-pub(crate) use operand::Snapshots;
+pub(crate) use operand::{Snapshots, WantedMap};
 #[cfg(feature = "bpf")]
 #[doc(hidden)]
 pub use probe::trials;
@@ -41,7 +41,7 @@ pub(crate) use watch::Watch;
 #[doc(hidden)]
 pub use without::trials;
 #[cfg(not(feature = "bpf"))]
-pub(crate) use without::{Snapshots, Watch};
+pub(crate) use without::{Snapshots, WantedMap, Watch};
 
 /// Names of maps are cut to so many bytes by the kernel (`BPF_OBJ_NAME_LEN` less the NUL).
 const MAX_NAME: usize = 15;

@@ -20,8 +20,11 @@ const volatile struct {
 
 #define LINE_SIZE 64
 #define MAX_LINES 48
+#define WANTED_LINES 4
 /* The sample has so much of the stack from rsp on anyway. */
 #define STACK_DUMP 512
+/* More than handlers use, and less than any stack has. */
+#define HANDLER_STACK 8192
 #define USER_LOWEST 65536ULL
 #define USER_END 0x7ffffffff000ULL
 
@@ -94,6 +97,43 @@ struct {
 	__type(value, __u32);
 } cgroup SEC(".maps");
 
+/* Where in the code: the process, and what it runs. */
+struct place {
+	__u64 ip;
+	__u32 tgid;
+	__u32 unused;
+};
+
+/* What the samples there need; see struct Wanted in wanted.rs. */
+struct wanted {
+	__u32 registers;
+	__u32 unused;
+	__u64 lines[WANTED_LINES];
+};
+
+/* Written by user space, which learns it from samples. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1 << 14);
+	__type(key, struct place);
+	__type(value, struct wanted);
+} wanted SEC(".maps");
+
+/* A process's memory. */
+struct memory {
+	__u64 line;
+	__u32 tgid;
+	__u32 unused;
+};
+
+/* Lines that were seen to change while a thread that would read them stood still: others write there all the time. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1 << 14);
+	__type(key, struct memory);
+	__type(value, __u8);
+} changing SEC(".maps");
+
 enum { HITS, IN_KERNEL, NO_ROOM, COUNTERS };
 
 struct {
@@ -115,6 +155,7 @@ static void count(__u32 what)
 __attribute__((noinline)) int add_line(struct snapshot *snapshot, __u64 addr)
 {
 	__u64 base = addr & ~(__u64)(LINE_SIZE - 1);
+	struct memory memory = {};
 	__u32 count, at;
 
 	if (!snapshot || addr < USER_LOWEST || addr >= USER_END)
@@ -130,6 +171,10 @@ __attribute__((noinline)) int add_line(struct snapshot *snapshot, __u64 addr)
 	}
 	if (count >= MAX_LINES)
 		return 0;
+	memory.line = base;
+	memory.tgid = bpf_get_current_pid_tgid() >> 32;
+	if (bpf_map_lookup_elem(&changing, &memory))
+		return 0;
 	if (bpf_probe_read_user(snapshot->lines[count].bytes, LINE_SIZE, (void *)base))
 		return 0;
 	snapshot->lines[count].base = base;
@@ -137,32 +182,42 @@ __attribute__((noinline)) int add_line(struct snapshot *snapshot, __u64 addr)
 	return 1;
 }
 
-__attribute__((noinline)) int add_lines(struct snapshot *snapshot, __u64 addr)
+/* Of the line at an address that a register holds and of the one behind it those that are wanted: bits 0 and 16. */
+__attribute__((noinline)) int add_lines(struct snapshot *snapshot, __u64 addr, __u32 which)
 {
 	if (!snapshot)
 		return 0;
-	add_line(snapshot, addr);
-	add_line(snapshot, addr + LINE_SIZE);
+	if (which & 1)
+		add_line(snapshot, addr);
+	if (which & 1 << 16)
+		add_line(snapshot, addr + LINE_SIZE);
 	return 0;
 }
 
 /*
  * The thread itself stands still meanwhile: a line that is another one by now is written to by others all the time, and
- * what the thread will find there cannot be told.
+ * what the thread will find there cannot be told. It is not read again.
  */
 __attribute__((noinline)) int drop_if_changed(struct snapshot *snapshot, __u32 at)
 {
 	__u64 again[LINE_SIZE / 8];
+	struct memory memory = {};
 	struct line *line;
 	__u32 word;
+	__u8 value = 1;
 
 	if (!snapshot || at >= MAX_LINES)
 		return 0;
 	line = &snapshot->lines[at];
+	if (line->base >= USER_END)
+		return 0;
 	if (bpf_probe_read_user(again, sizeof(again), (void *)line->base))
 		return 0;
 	for (word = 0; word < LINE_SIZE / 8; word++) {
 		if (again[word] != ((__u64 *)line->bytes)[word]) {
+			memory.line = line->base;
+			memory.tgid = bpf_get_current_pid_tgid() >> 32;
+			bpf_map_update_elem(&changing, &memory, &value, 0);
 			/* No line begins there. */
 			line->base = ~(__u64)0;
 			break;
@@ -171,58 +226,89 @@ __attribute__((noinline)) int drop_if_changed(struct snapshot *snapshot, __u32 a
 	return 0;
 }
 
-static __always_inline void take(void *context, struct task_struct *task, bool with_memory)
+__attribute__((noinline)) int drop_changed(struct snapshot *snapshot)
 {
+	__u32 at;
+
+	if (!snapshot)
+		return 0;
+	for (at = 0; at < MAX_LINES; at++) {
+		if (at >= snapshot->count)
+			break;
+		drop_if_changed(snapshot, at);
+	}
+	return 0;
+}
+
+/* Where nobody has said yet what is needed, all that registers point to is read if `all`. */
+static __always_inline void take(void *context, struct task_struct *task, bool all)
+{
+	struct place place = {};
+	struct wanted *known;
 	struct registers regs;
 	struct snapshot *snapshot;
-	__u32 zero = 0, at;
+	__u32 zero = 0, at, which = ~0;
 	__u64 size;
 
 	if (bpf_probe_read_kernel(&regs, sizeof(regs), (void *)bpf_task_pt_regs(task)))
 		return;
-	/* The number of a system call: the kernel was interrupted, which says nothing of user code. */
-	if ((__s64)regs.orig_ax >= 0) {
-		count(IN_KERNEL);
-		return;
-	}
 	snapshot = bpf_map_lookup_elem(&scratch, &zero);
 	if (!snapshot)
 		return;
 	snapshot->count = 0;
 	snapshot->sp = regs.sp;
 	snapshot->fs_base = BPF_CORE_READ(task, thread.fsbase);
-	if (!with_memory)
+	place.ip = regs.ip;
+	place.tgid = bpf_get_current_pid_tgid() >> 32;
+	known = bpf_map_lookup_elem(&wanted, &place);
+	if (!known && !all)
 		goto output;
 	/* The red zone, and the thread's own variables, which end at the base. */
 	add_line(snapshot, regs.sp - LINE_SIZE);
 	add_line(snapshot, regs.sp - 2 * LINE_SIZE);
 	add_line(snapshot, snapshot->fs_base);
-	add_line(snapshot, snapshot->fs_base - LINE_SIZE);
-	add_lines(snapshot, regs.ax);
-	add_lines(snapshot, regs.cx);
-	add_lines(snapshot, regs.dx);
-	add_lines(snapshot, regs.bx);
-	add_lines(snapshot, regs.bp);
-	add_lines(snapshot, regs.si);
-	add_lines(snapshot, regs.di);
-	add_lines(snapshot, regs.r8);
-	add_lines(snapshot, regs.r9);
-	add_lines(snapshot, regs.r10);
-	add_lines(snapshot, regs.r11);
-	add_lines(snapshot, regs.r12);
-	add_lines(snapshot, regs.r13);
-	add_lines(snapshot, regs.r14);
-	add_lines(snapshot, regs.r15);
-	for (at = 0; at < MAX_LINES; at++) {
-		if (at >= snapshot->count)
-			break;
-		drop_if_changed(snapshot, at);
+	if (known) {
+		which = known->registers;
+		for (at = 0; at < WANTED_LINES; at++)
+			add_line(snapshot, known->lines[at]);
 	}
+	if (which & 1 << 4)
+		add_line(snapshot, snapshot->fs_base - LINE_SIZE);
+	add_lines(snapshot, regs.ax, which);
+	add_lines(snapshot, regs.cx, which >> 1);
+	add_lines(snapshot, regs.dx, which >> 2);
+	add_lines(snapshot, regs.bx, which >> 3);
+	add_lines(snapshot, regs.bp, which >> 5);
+	add_lines(snapshot, regs.si, which >> 6);
+	add_lines(snapshot, regs.di, which >> 7);
+	add_lines(snapshot, regs.r8, which >> 8);
+	add_lines(snapshot, regs.r9, which >> 9);
+	add_lines(snapshot, regs.r10, which >> 10);
+	add_lines(snapshot, regs.r11, which >> 11);
+	add_lines(snapshot, regs.r12, which >> 12);
+	add_lines(snapshot, regs.r13, which >> 13);
+	add_lines(snapshot, regs.r14, which >> 14);
+	add_lines(snapshot, regs.r15, which >> 15);
+	drop_changed(snapshot);
 output:
 	size = sizeof(*snapshot) - sizeof(snapshot->lines) + (__u64)snapshot->count * sizeof(struct line);
 	if (size > sizeof(*snapshot))
 		return;
 	bpf_perf_event_output(context, &output, BPF_F_CURRENT_CPU, snapshot, size);
+	/* Few lines were read in no time: those that change all the time are known after a little more of it. */
+	if (known)
+		drop_changed(snapshot);
+}
+
+/*
+ * True where the interrupt that calls came from user code. Its handler then runs on the task's own stack, which was empty,
+ * just below the registers that were put there; handlers of other interrupts run on the CPU's interrupt stack
+ * (call_on_irqstack_cond() in arch/x86/include/asm/irq_stack.h; Linux 5.8 and later).
+ */
+static __always_inline bool was_user(void *context, struct task_struct *task)
+{
+	/* The arguments are a variable of the function that called this program. */
+	return (__u64)bpf_task_pt_regs(task) - (__u64)context < HANDLER_STACK;
 }
 
 static __always_inline bool is_watched(void)
@@ -247,18 +333,21 @@ int on_tick(struct raw_arguments *context)
 	struct task_struct *task;
 	__u32 what = HITS;
 	__u64 *hits;
-	bool with_memory;
+	bool all;
 
 	if (function != config.handlers[0] && function != config.handlers[1])
 		return 0;
 	task = bpf_get_current_task_btf();
 	if (BPF_CORE_READ(task, flags) & PF_KTHREAD || !is_watched())
 		return 0;
-	/* Reading memory takes longer than all else: at every second tick, so that sampling keeps below 0.5 % of a CPU. */
+	/* Reading all takes longer than all else: at every second tick, so that sampling keeps below 0.5 % of a CPU. */
 	hits = bpf_map_lookup_elem(&counters, &what);
-	with_memory = hits && *hits % 2 == 0;
+	all = hits && *hits % 2 == 0;
 	count(HITS);
-	take(context, task, with_memory);
+	if (was_user(context, task))
+		take(context, task, all);
+	else
+		count(IN_KERNEL);
 	return 0;
 }
 

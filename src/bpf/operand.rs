@@ -10,6 +10,7 @@ use super::probe::{quiet, refusal};
 use super::{Clockwork, Refusal, SnapshotCounts, Step, Watched};
 use crate::sampler::open::Event;
 use crate::sampler::operand::kallsyms::Kallsyms;
+use crate::sampler::operand::Wanted;
 
 /// operand.bpf.c, compiled.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/operand.bpf.o"));
@@ -140,6 +141,11 @@ impl Snapshots {
         Ok(())
     }
 
+    /// Where user space says what the next samples are to bring.
+    pub(crate) fn wanted(&self) -> Option<WantedMap> {
+        self.map("wanted").ok().map(WantedMap)
+    }
+
     /// What was counted so far.
     pub(crate) fn counts(&self) -> SnapshotCounts {
         let Ok(counters) = self.map("counters") else { return SnapshotCounts::default() };
@@ -150,6 +156,21 @@ impl Snapshots {
         };
         // The order of the counters in operand.bpf.c.
         SnapshotCounts { hits: sum(0), in_kernel: sum(1), unwatched: sum(2) }
+    }
+}
+
+/// Which memory is read at which place in the code.
+#[derive(Debug)]
+pub(crate) struct WantedMap(MapHandle);
+
+impl WantedMap {
+    /// Has samples of `pid` at `ip` bring what is wanted. Where the kernel has no room they bring what they brought before.
+    pub(crate) fn set(&self, pid: u32, ip: u64, wanted: &Wanted) {
+        // struct place and struct wanted of operand.bpf.c.
+        let key = [&ip.to_ne_bytes()[..], &pid.to_ne_bytes(), &[0; 4]].concat();
+        let lines = wanted.lines.iter().flat_map(|line| line.to_ne_bytes());
+        let value: Vec<u8> = wanted.registers.to_ne_bytes().into_iter().chain([0; 4]).chain(lines).collect();
+        let _ = self.0.update(&key, &value, MapFlags::ANY);
     }
 }
 

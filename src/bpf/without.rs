@@ -4,6 +4,7 @@ use crossbeam_channel::Receiver;
 
 use super::{Clockwork, Counts, HintsError, Options, Refusal, Rung, SnapshotCounts, Step, Watched};
 use crate::sampler::open::Event;
+use crate::sampler::operand::Wanted;
 use crate::sampler::Batch;
 
 /// A watch that never begins.
@@ -71,7 +72,21 @@ impl Snapshots {
         match *self {}
     }
 
+    pub(crate) fn wanted(&self) -> Option<WantedMap> {
+        match *self {}
+    }
+
     pub(crate) fn counts(&self) -> SnapshotCounts {
+        match *self {}
+    }
+}
+
+/// Nothing is wanted of snapshots that are never taken.
+#[derive(Debug)]
+pub(crate) enum WantedMap {}
+
+impl WantedMap {
+    pub(crate) fn set(&self, _: u32, _: u64, _: &Wanted) {
         match *self {}
     }
 }

@@ -46,9 +46,7 @@ mod tests {
     use super::*;
     use crate::sampler::attr::{layout, sampling, EventSpec, Features, Scope};
     use crate::sampler::encode::encode;
-    use crate::sampler::record::{sample_type, Registers, SampleId, SampleRecord};
-
-    const REGISTERS: [[u8; 8]; 1] = [[7; 8]];
+    use crate::sampler::record::{sample_type, Registers, SampleId, SampleRecord, Words};
 
     fn timer() -> Layout {
         let mut attr = sampling(&EventSpec::minor_faults(), Features::all(), Scope::default(), 0);
@@ -65,7 +63,7 @@ mod tests {
     }
 
     fn sample(raw: &[u8]) -> Vec<u8> {
-        let regs_user = Registers { abi: 2, values: (&REGISTERS[..]).into() };
+        let regs_user = Registers { abi: 2, values: Words(&[7; 8]) };
         encoded(&Record::Sample(SampleRecord {
             pid: 3,
             tid: 4,

@@ -512,6 +512,7 @@ impl Sampler {
             events: self.events,
             knows_lost,
             target: self.target,
+            child_pid_namespace: self.identity.child_pid_namespace,
         })
     }
 }

@@ -251,6 +251,8 @@ impl<'a> Opener<'a> {
         attr.config = u64::from(sys::PERF_COUNT_SW_BPF_OUTPUT);
         attr.__bindgen_anon_1.sample_period = 1;
         attr.sample_type |= super::record::sample_type::RAW;
+        // The program writes of user code alone.
+        attr.sample_type &= !super::record::sample_type::CALLCHAIN;
         // It watches its CPU; what is watched of that, the programs know.
         attr.set_inherit(0);
         attr.set_enable_on_exec(0);

@@ -15,7 +15,7 @@ use super::plan::Planned;
 use super::record::ReadValue;
 use super::steer::Watcher;
 use super::TargetKind;
-use crate::bpf::Snapshots;
+use crate::bpf::{Snapshots, WantedMap};
 
 /// The part of its time that an event may be off the PMU before it is worth a word.
 const SHARED: f64 = 0.05;
@@ -45,6 +45,7 @@ pub struct Running {
     pub(super) events: Vec<Planned>,
     pub(super) knows_lost: bool,
     pub(super) target: TargetKind,
+    pub(super) child_pid_namespace: bool,
 }
 
 /// Tells the workers to end; also where a capture is dropped half-way.
@@ -75,6 +76,13 @@ impl Running {
     #[must_use]
     pub fn batches(&self) -> &Receiver<Batch> {
         &self.batches
+    }
+
+    /// Where it is said which memory the next samples are to bring; `None` where they bring none, or the kernel knows the
+    /// processes by other numbers than we do.
+    #[must_use]
+    pub(crate) fn wanted(&self) -> Option<WantedMap> {
+        self.snapshots.as_ref().filter(|_| !self.child_pid_namespace)?.wanted()
     }
 
     /// Number of workers, which batches name by index.

@@ -13,7 +13,7 @@ use super::loss::Loss;
 use super::open::{monotonic_ns, Event};
 use super::operand::user::is_user_interrupt;
 use super::plan::Reading;
-use super::record::{decode, decode_sample, Header, Layout, MappedFile, Places, Record, SampleRecord, Words};
+use super::record::{decode, decode_sample, Header, Layout, MappedFile, Places, Record, SampleRecord};
 use super::record::{MISC_FORK_EXEC, MISC_LOST_SAMPLES_BPF};
 use super::ring::Ring;
 use super::tee::Tee;
@@ -296,7 +296,7 @@ impl BatchSink {
             self.loss.own += 1;
             return;
         }
-        let mode = self.mode(header, record.callchain);
+        let mode = self.mode(header, record);
         // perf_event_pid_type() (kernel/events/core.c) gives 0 for idle and for tasks of another pid namespace, -1 for
         // tasks that are gone.
         if record.pid == 0 {
@@ -370,10 +370,14 @@ impl BatchSink {
 
     /// The mode of the code that was interrupted, which a tracepoint's own is not.
     #[inline]
-    fn mode(&mut self, header: Header, callchain: Words<'_>) -> CpuMode {
+    fn mode(&mut self, header: Header, record: &SampleRecord<'_>) -> CpuMode {
         let Reading::UserByCallchain(entries) = &self.reading else { return header.cpu_mode() };
+        // What a BPF program wrote has no chain: it looks at the stack itself.
+        if record.callchain.is_empty() && !record.raw.is_empty() {
+            return CpuMode::User;
+        }
         self.chain.clear();
-        self.chain.extend(callchain.iter());
+        self.chain.extend(record.callchain.iter());
         if is_user_interrupt(&self.chain, entries) {
             CpuMode::User
         } else {

@@ -145,7 +145,7 @@ impl Capture {
             recorder: recorder.clone(),
             loss: Loss::default(),
             suspect: false,
-            recoverer: recovers.then(|| Recoverer::new(&options.roots.proc, options.memory / 4)),
+            recoverer: recovers.then(|| Recoverer::new(&options.roots.proc, options.memory / 4, running.wanted())),
             recovered: None,
             records: 0,
             failures: Vec::new(),

@@ -6,6 +6,7 @@ use std::path::Path;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
+use crate::bpf::WantedMap;
 use crate::resolve::Maps;
 use crate::sample::{Sample, ThreadIndex};
 use crate::sampler::open::monotonic_ns;
@@ -14,7 +15,7 @@ use crate::sampler::operand::constant::Constants;
 use crate::sampler::operand::pagemap::{Page, Pagemap};
 use crate::sampler::operand::tick::REGS;
 use crate::sampler::operand::{
-    Candidate, CodeSource, CodeWindow, Recovery, RegsError, Snapshot, StackRange, Unrecovered, UserRegs,
+    Candidate, CodeSource, CodeWindow, Recovery, RegsError, Snapshot, StackRange, Unrecovered, UserRegs, Wanted,
 };
 use crate::sampler::UserContext;
 
@@ -22,6 +23,8 @@ use crate::sampler::UserContext;
 const FRAME_LIFE: u64 = 1_000_000_000;
 /// Threads whose stacks are remembered.
 const MAX_STACKS: usize = 1 << 16;
+/// Places in the code whose needs are remembered, as many as the kernel has room for (operand.bpf.c).
+const MAX_PLACES: usize = 1 << 14;
 /// Writable memory, `PROT_WRITE` (asm-generic/mman-common.h).
 const PROT_WRITE: u32 = 2;
 /// Pieces of code that are at hand for one sample: its own, and those that it calls.
@@ -81,12 +84,15 @@ pub(super) struct Recoverer {
     stacks: FxHashMap<ThreadIndex, StackRange>,
     /// The accesses of one sample with their pages, kept for its room.
     looked_up: Vec<(Candidate, Option<Page>)>,
+    wanted: Option<WantedMap>,
+    /// What samples of a process at an address of code were found to need.
+    places: FxHashMap<(u32, u64), Wanted>,
     counts: Yield,
 }
 
 impl Recoverer {
-    /// For the processes under `procfs`, within about `memory` bytes.
-    pub(super) fn new(procfs: &Path, memory: usize) -> Self {
+    /// For the processes under `procfs`, within about `memory` bytes. Says in `wanted` which memory samples need.
+    pub(super) fn new(procfs: &Path, memory: usize, wanted: Option<WantedMap>) -> Self {
         Self {
             recovery: Recovery::new(memory / 2),
             code: CodeCache::new(procfs, Limits { bytes: memory / 4, ..Limits::default() }),
@@ -95,6 +101,8 @@ impl Recoverer {
             pagemap: Pagemap::new(procfs, memory / 16 * 3 / 96, 256, FRAME_LIFE),
             stacks: FxHashMap::default(),
             looked_up: Vec::new(),
+            wanted,
+            places: FxHashMap::default(),
             counts: Yield::default(),
         }
     }
@@ -142,6 +150,16 @@ impl Recoverer {
         };
         let memory = Snapshot::new(&context.memory);
         let outcome = self.recovery.recover_with(&regs, &context.stack, memory, stack, &mut code);
+        if let (Some(map), Some(later)) = (&self.wanted, &outcome.wanted) {
+            if self.places.len() >= MAX_PLACES {
+                self.places.clear();
+            }
+            let is_new = !self.places.contains_key(&(sample.pid, regs.rip));
+            let wanted = self.places.entry((sample.pid, regs.rip)).or_default();
+            if wanted.add(later) || is_new {
+                map.set(sample.pid, regs.rip, wanted);
+            }
+        }
         if let Some(reason) = outcome.reason {
             return self.nothing(reason);
         }

@@ -11,8 +11,10 @@ use crate::capture::capture_until;
 use crate::programs::{build, start};
 use crate::{alone, recovery, timer};
 
-/// Wrong addresses of 100, at the most, on a program that was made to race.
+/// Wrong addresses of 100 that depend on memory, at the most, on a program that was made to race; and so many more, from before
+/// the lines that change were known.
 const MOST: usize = 3;
+const FIRST: usize = 4;
 
 #[test]
 fn few_addresses_are_wrong_where_threads_race() {
@@ -47,5 +49,5 @@ fn few_addresses_are_wrong_where_threads_race() {
     if by_memory == 0 {
         println!("SKIP: {test}: no memory around the registers: {:?}", outcome.notes);
     }
-    assert!(wrong * 100 <= MOST * got.samples.len(), "{wrong} of {}", got.samples.len());
+    assert!(wrong <= FIRST + by_memory * MOST / 100, "{wrong} of {by_memory}");
 }

@@ -112,7 +112,7 @@ impl<'a> Forward<'a> {
         nested: usize,
     ) -> Option<Went> {
         self.left = self.left.checked_sub(1)?;
-        machine.loaded = self.constant(machine, insn, addresses);
+        machine.loaded = self.loaded(machine, insn, addresses);
         let next = machine.step(insn);
         machine.loaded = None;
         match next {
@@ -131,7 +131,7 @@ impl<'a> Forward<'a> {
     }
 
     /// What an instruction loads, where it stands in memory that nobody writes to.
-    fn constant(&mut self, machine: &Machine, insn: &Insn, addresses: Addresses) -> Option<(u64, u64)> {
+    fn loaded(&mut self, machine: &Machine, insn: &Insn, addresses: Addresses) -> Option<(u64, u64)> {
         let mut loads = insn.operands().filter(|(_, operand)| !operand.is_store());
         let (slot, operand) = loads.next()?;
         let (addr, size) = (addresses.get(slot).copied().flatten()?, u32::from(operand.size));
@@ -140,7 +140,11 @@ impl<'a> Forward<'a> {
         if known || (insn.writes == 0 && insn.flow == Flow::Next && insn.code.rflags_modified() == 0) {
             return None;
         }
-        Some((addr, self.code.constant(addr, size)?))
+        let constant = self.code.constant(addr, size);
+        if constant.is_none() && self.memory {
+            self.found.read(addr, size);
+        }
+        Some((addr, constant?))
     }
 
     /// From an undecided branch to where its two ways meet.

@@ -28,6 +28,12 @@ impl<'a> Snapshot<'a> {
         Some(u64::from_le_bytes(*self.0.get(at..)?.first_chunk()?))
     }
 
+    /// True where the sample brought no memory.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.lines().next().is_none()
+    }
+
     /// The lines.
     pub fn lines(self) -> impl Iterator<Item = (u64, &'a [u8; LINE])> {
         let count = self.word(16).map_or(0, |word| word as u32 as usize).min(MAX_LINES);

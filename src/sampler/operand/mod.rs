@@ -12,7 +12,8 @@
 //! variables), thread-local and gathered addresses, and registers that a call in between has overwritten.
 //!
 //! A sample may bring the memory around its registers along ([`Snapshot`]): then the red zone and thread-local addresses are
-//! known, and the code is run on a second time with these values. What only that gives is marked ([`Method::M`]): another
+//! known, and the code is run on a second time with these values. Which lines that asked for is given back ([`Wanted`]), so that the
+//! next sample there brings these, and no others. What only that gives is marked ([`Method::M`]): another
 //! thread may have written there before the code came by, so it is the one method that can be wrong.
 //!
 //! [`Method::M`]: crate::sample::Method::M
@@ -56,6 +57,7 @@ pub mod tick;
 pub mod tracefs;
 pub mod user;
 mod value;
+mod wanted;
 mod watch;
 mod window;
 
@@ -64,4 +66,5 @@ pub use memo::CacheCounts;
 pub use recover::{Candidate, Outcome, Recovery, Unrecovered, MAX_CANDIDATES, MAX_STEPS};
 pub use regs::{RegsError, UserRegs, REGS_MASK, STACK_DUMP_SIZE};
 pub use stack::StackRange;
+pub use wanted::{Wanted, WANTED_LINES};
 pub use window::{CodeSource, CodeWindow, LEADER_SPAN};

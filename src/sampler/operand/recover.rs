@@ -10,6 +10,7 @@ use super::lines::{Lines, Snapshot};
 use super::memo::CacheCounts;
 use super::regs::{RegsError, UserRegs};
 use super::replay::Replay;
+use super::wanted::Wanted;
 use super::window::{CodeSource, Cut};
 use crate::sample::{Access, Method};
 
@@ -18,6 +19,8 @@ pub const MAX_STEPS: usize = 16;
 /// Candidates of one sample: half of them from before ip, half from ip on.
 pub const MAX_CANDIDATES: usize = 16;
 
+/// Lines of memory that one sample can ask for.
+const MAX_READS: usize = 24;
 /// Bytes below the stack pointer that a function may use (System V ABI).
 const RED_ZONE: u64 = 128;
 /// Bytes of a cache line.
@@ -131,6 +134,8 @@ pub struct Outcome<'a> {
     pub candidates: &'a [Candidate],
     /// Why there are none.
     pub reason: Option<Unrecovered>,
+    /// The memory that was asked for; `None` where the sample brought none.
+    pub wanted: Option<Wanted>,
 }
 
 /// Candidates and reasons as they come up.
@@ -138,9 +143,21 @@ pub struct Outcome<'a> {
 pub(super) struct Found {
     pub(super) candidates: Vec<Candidate>,
     reasons: u16,
+    /// Lines of memory that was asked for, and is not known for good.
+    reads: Vec<u64>,
 }
 
 impl Found {
+    /// Notes that the `size` bytes at `addr` were asked for.
+    pub(super) fn read(&mut self, addr: u64, size: u32) {
+        for addr in [addr, addr.wrapping_add(u64::from(size.saturating_sub(1)))] {
+            let line = addr & !(LINE - 1);
+            if self.reads.len() < MAX_READS && !self.reads.contains(&line) {
+                self.reads.push(line);
+            }
+        }
+    }
+
     fn reason(&mut self, reason: Unrecovered) {
         self.reasons |= 1 << reason as u16;
     }
@@ -250,13 +267,16 @@ impl Recovery {
     ) -> Outcome<'_> {
         self.found.candidates.clear();
         self.found.reasons = 0;
+        self.found.reads.clear();
         if let Err(reason) = self.look(regs, dump, memory, stack, code) {
             self.found.candidates.clear();
             self.found.reasons = 0;
             self.found.reason(reason);
         }
         let candidates = self.found.candidates.as_slice();
-        Outcome { candidates, reason: candidates.is_empty().then(|| self.found.first_reason()) }
+        let reason = candidates.is_empty().then(|| self.found.first_reason());
+        let wanted = (!memory.is_empty()).then(|| Wanted::of(regs, memory, &self.found.reads));
+        Outcome { candidates, reason, wanted }
     }
 
     fn look(
