@@ -374,6 +374,7 @@ fn in_component(
     for &rank in found.iter().flat_map(|it| &it.members) {
         is_open[rank as usize] = false;
     }
+    attach(&mut found, &mut is_open, component, &own, demand, rules);
     // Threads that each fight with one in their midst (workers that wait for a dispatcher) have little in common in pairs.
     for process in scopes.processes(component) {
         let Some(all) = whole(process, true, &own, demand, rules).filter(|all| all.is_contended) else { continue };
@@ -401,6 +402,54 @@ fn in_component(
         None => found.extend(processes),
     }
     found
+}
+
+/// Takes threads that are left into the community that avoids most of their misses, however little of the others' misses that
+/// is: each worker that waits for one dispatcher shares a line with it alone.
+fn attach(
+    found: &mut [Found],
+    is_open: &mut [bool],
+    component: &[u32],
+    regions: &[&Region],
+    demand: &[Demand],
+    rules: &Rules,
+) {
+    let left: Vec<u32> = component.iter().copied().filter(|&rank| is_open[rank as usize]).collect();
+    // What each of them would no longer miss in each community.
+    let mut gains = vec![vec![0.0; found.len()]; left.len()];
+    let mut community_of = vec![usize::MAX; demand.len()];
+    for (at, it) in found.iter().enumerate() {
+        it.members.iter().for_each(|&rank| community_of[rank as usize] = at);
+    }
+    for region in regions.iter().filter(|it| !it.is_hub) {
+        // The most misses of one member, who has them anyway.
+        let mut members: Vec<(usize, f64)> = Vec::new();
+        for it in &region.sharers {
+            let community = community_of[it.thread as usize];
+            match members.iter_mut().find(|it| it.0 == community) {
+                Some((_, most)) => *most = most.max(it.misses),
+                None if community != usize::MAX => members.push((community, it.misses)),
+                None => {}
+            }
+        }
+        for it in &region.sharers {
+            let Ok(at) = left.binary_search(&it.thread) else { continue };
+            for &(community, most) in &members {
+                gains[at][community] += region.fits * it.misses.min(most);
+            }
+        }
+    }
+    for (&rank, gains) in left.iter().zip(gains) {
+        let Demand { misses, counted, .. } = demand[rank as usize];
+        let best = gains.into_iter().enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
+        let Some((community, gain)) = best else { continue };
+        let part = gain / misses;
+        if part >= rules.cohesion && part * counted >= rules.join * rules.join {
+            found[community].members.push(rank);
+            found[community].members.sort_unstable();
+            is_open[rank as usize] = false;
+        }
+    }
 }
 
 /// The part of the misses in regions that are no hubs which the communities avoid, of all that these threads could avoid.

@@ -9,7 +9,8 @@
 //! the unit of evidence is the *possible miss*.
 //!
 //! - **Sketch** (`sketch`): for each thread and page which lines it touched and which of them it wrote, and for lines that it came
-//!   back to how often. What has no room is left out by a hash of the page, never because it is old, so the counts of what is
+//!   back to how often. An address that depends on memory which others may write (method `m`) counts 31 times in 32, for it may be wrong
+//!   so often where threads race. What has no room is left out by a hash of the page, never because it is old, so the counts of what is
 //!   kept are exact. Several accesses of one sample to one line count once.
 //! - **Possible misses** (`misses`): `n` accesses of a thread to a line can miss at most `min(n, 1 + w)` times, where the other
 //!   threads wrote it `w` times: once to fetch it, and again after each of these writes, which is a transfer from another cache
@@ -23,7 +24,8 @@
 //!   are sparse. The data structures are found first: each address space and each file is divided into ranges of lines
 //!   within which the threads are mixed alike, by Bayesian segmentation over the binary tree of aligned blocks. How fine it
 //!   gets is decided by the data: a line where samples are dense, megabytes where they are not. Lines that are interleaved but have
-//!   owners of their own (a slab, a heap) are told from a structure that all use.
+//!   owners of their own (a slab, a heap) are told from a structure that all use. Lines behind each other that a thread touched once
+//!   each are one touch here: one sample of a loop finds the next lines of a buffer together.
 //!   Of a region that is larger than a last-level cache only that part counts, and data that nobody writes and that each core's own
 //!   cache holds counts nothing.
 //! - **Hubs** (`communities`): a region of which no more than a quarter of the threads that could use it surely do not says
@@ -31,7 +33,8 @@
 //!   shared memory are all that are connected with its users by any memory at all. So the verdict on a process does not
 //!   depend on unrelated ones.
 //! - **Communities** (`linkage`): the affinity of two threads is the part of their possible misses that falls on the same regions,
-//!   hubs left out. Average linkage joins those first that surely have most in common.
+//!   hubs left out. Average linkage joins those first that surely have most in common. A thread that is left joins the community
+//!   that avoids half of its misses or more, however little of the others' that is (a worker that waits for a dispatcher).
 //! - **All of a process**: one group that is everybody makes its memory look like what everybody touches. Threads that are in no
 //!   community are one where enough of their possible misses falls on the same data, or where no finer group exists and they
 //!   fight for few lines that they all write (false sharing, a contended lock).
@@ -67,7 +70,8 @@
 //! | above | 234 | 100 % |
 //!
 //! Most of those that are not right lack some of their threads. There is no floor beside the significance: of 1,000 streams of private
-//! memory none has a community at all.
+//! memory none has a community at all, and of 655 communities that neither half of their samples knows, in streams that are short of
+//! samples, 71 % are right and 91 % have no stranger, whatever their deviations: to leave them out would lose more than it saves.
 //!
 //! # Quality
 //!

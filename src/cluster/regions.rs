@@ -7,6 +7,8 @@
 //! the places of the touches among the lines where they must be even. From single lines up to the whole object the best
 //! explanation of a block is kept (dynamic programming over the binary tree of blocks), and read off at the end.
 
+use rustc_hash::FxHashMap;
+
 use super::misses::Use;
 
 /// Sizes of the pieces that may have users of their own, as powers of two of lines: a line, 512 bytes, a page, 8 pages.
@@ -20,6 +22,8 @@ const PAGE: u32 = 6;
 const BOUNDARY: f64 = std::f64::consts::LN_2;
 /// The prior odds against pieces with users of their own, as a logarithm: 1 in 50.
 const MOSAIC: f64 = 3.9;
+/// Lines that one sample can find behind each other.
+const RUN: u64 = 16;
 /// Accesses to a line by one thread that tell who uses it, where most of them cannot have missed.
 const TELLING: u32 = 4;
 
@@ -35,9 +39,44 @@ pub(crate) fn regions(uses: &[Use], threads: usize, is_thinned: bool) -> Vec<std
     if uses.is_empty() {
         return Vec::new();
     }
-    let mut finder = Finder::new(uses, threads, is_thinned);
-    finder.block(0, uses.len());
-    finder.regions.into_iter().filter_map(|region| clip(uses, region)).collect()
+    let (touches, ends) = runs(uses);
+    let mut finder = Finder::new(&touches, threads, is_thinned);
+    finder.block(0, touches.len());
+    let mut done = 0;
+    let regions = finder.regions.iter().filter_map(|region| {
+        // All lines of its runs, less what the region before it has.
+        let lines = region.clone().filter_map(|at| Some((touches.get(at)?.line, *ends.get(at)?)));
+        let (first, last) = lines.reduce(|all, run| (all.0.min(run.0), all.1.max(run.1)))?;
+        let from = uses.partition_point(|it| it.line < first).max(done);
+        let to = uses.partition_point(|it| it.line <= last).max(from);
+        done = to;
+        clip(uses, from..to)
+    });
+    regions.collect()
+}
+
+/// The uses, where lines one behind the other that a thread has hardly touched are one: a sample of a loop finds the next
+/// lines of a buffer together, which says as much of whose it is as one of them does. With the last line of each.
+fn runs(uses: &[Use]) -> (Vec<Use>, Vec<u64>) {
+    let (mut touches, mut ends): (Vec<Use>, Vec<u64>) = (Vec::new(), Vec::new());
+    // For each thread its last run.
+    let mut last: FxHashMap<u32, usize> = FxHashMap::default();
+    for it in uses {
+        let goes_on =
+            |&at: &usize| it.accesses < TELLING && ends[at] + 1 == it.line && it.line - touches[at].line < RUN;
+        if let Some(&at) = last.get(&it.thread).filter(|at| goes_on(at)) {
+            ends[at] = it.line;
+            continue;
+        }
+        if it.accesses < TELLING {
+            last.insert(it.thread, touches.len());
+        } else {
+            last.remove(&it.thread);
+        }
+        touches.push(*it);
+        ends.push(it.line);
+    }
+    (touches, ends)
 }
 
 /// The evidence on a block.
@@ -349,6 +388,30 @@ mod tests {
             let lines: u64 = found.iter().map(|it| it.1 - it.0).sum();
             assert!(lines > 7600, "{seed}: {found:?}");
         }
+    }
+
+    /// A sample of a loop finds several lines behind each other, which are no sign that they are its thread's own.
+    #[test]
+    fn lines_that_were_found_together_are_one_touch() {
+        let mut whole = 0;
+        for seed in 0..20 {
+            let (mut uses, mut rng) = (Vec::new(), Rng::new(seed));
+            for (threads, from) in [([0, 1], 0), ([2, 3], 16_384)] {
+                for &thread in &threads {
+                    for _ in 0..100 {
+                        let first = from + (rng.bits() >> 8) % (16_384 - 8);
+                        for line in first..first + 8 {
+                            touch(&mut uses, &mut rng, &[thread], 1, |_, _| line);
+                        }
+                    }
+                }
+            }
+            let found = found(uses, 4);
+            assert!(found.iter().all(|it| it.2 == [0, 1] || it.2 == [2, 3]), "{seed}: {found:?}");
+            let lines: u64 = found.iter().map(|it| it.1 - it.0).sum();
+            whole += usize::from(lines > 28_000);
+        }
+        assert!(whole >= 19, "{whole}");
     }
 
     #[test]

@@ -443,6 +443,36 @@ mod tests {
         all
     }
 
+    /// Thread 0 hands work to 1, 2 and 3, to each through a line of its own; 4 and 5 share a buffer.
+    #[test]
+    fn workers_belong_to_the_one_that_they_wait_for() {
+        let at = |thread: u32, addr: u64| {
+            let place = Some(Place::Private { space: 1, addr });
+            Sample { access: Access::Store, thread, place, ..Sample::default() }
+        };
+        for seed in 0..10 {
+            let mut rng = Rng::new(seed);
+            let mut samples = Vec::new();
+            for _ in 0..600 {
+                // Some get more work than others.
+                let worker = match rng.below(100) {
+                    0..=39 => 1,
+                    40..=73 => 2,
+                    _ => 3,
+                };
+                for (thread, line) in [(0, worker), (1, 1), (2, 2), (3, 3)] {
+                    samples.push(at(thread, line << 6));
+                }
+                for thread in [4, 5] {
+                    samples.push(at(thread, 1 << 30 | rng.below(4096) << 6));
+                }
+            }
+            let labels = solve(&samples, 4 << 20, &Options::default()).labels();
+            let index = adjusted_rand_index(&labels, &[0, 0, 0, 0, 1, 1]);
+            assert!((index - 1.0).abs() < 1e-9, "{seed}: {labels:?}");
+        }
+    }
+
     #[test]
     fn a_process_does_not_depend_on_strangers() {
         for groups in [&[1, 1][..], &[1, 1, 0], &[1, 1, 1, 0], &[1, 1, 2, 2], &[1, 1, 1, 1]] {
