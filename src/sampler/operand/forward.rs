@@ -136,11 +136,12 @@ impl<'a> Forward<'a> {
         let (slot, operand) = loads.next()?;
         let (addr, size) = (addresses.get(slot).copied().flatten()?, u32::from(operand.size));
         // A value that is known, or that no register gets, is not asked for.
-        let known = size > 8 || machine.stack.overlaps(addr, u64::from(size)) || operand.fs;
+        let known = size > 8 || machine.stack.overlaps(addr, u64::from(size));
         if known || (insn.writes == 0 && insn.flow == Flow::Next && insn.code.rflags_modified() == 0) {
             return None;
         }
-        let constant = self.code.constant(addr, size);
+        // The thread's own variables can be written to.
+        let constant = if operand.fs { None } else { self.code.constant(addr, size) };
         if constant.is_none() && self.memory {
             self.found.read(addr, size);
         }
