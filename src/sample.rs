@@ -343,7 +343,8 @@ impl DataSource {
 pub enum Place {
     /// A byte of a file or of shared memory that is mapped `MAP_SHARED`.
     Shared {
-        /// `st_dev` of the file, as `makedev` packs it.
+        /// Where its inode numbers count: `st_dev` of the file, as `makedev` packs it; for SysV shared memory 1 << 52 and the
+        /// inode of its IPC namespace. Where a number is used again by another file, how often, from bit 32 on.
         dev: u64,
         /// Its inode number.
         ino: u64,

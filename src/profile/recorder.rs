@@ -2,6 +2,7 @@
 //! they do not say is written beside it.
 
 use std::fs::File;
+use std::hash::{Hash, Hasher};
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use perf_event_open_sys::bindings as sys;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 
 use super::buildid;
 use super::features;
@@ -22,7 +23,8 @@ use super::tracing;
 use super::writer::{self, PerfDataWriter};
 use super::{Meta, ProfileError};
 use crate::resolve::mapping::BuildId;
-use crate::resolve::{symbols, Cgroups, Error, Roots};
+use crate::resolve::maps::check::read_lines;
+use crate::resolve::{symbols, Cgroups, Error, Mapping, Roots};
 use crate::sample::{Sample, Source};
 use crate::sampler::attr::layout;
 use crate::sampler::encode::encode;
@@ -37,6 +39,9 @@ use crate::session::Outcome;
 const MAX_FILES: usize = 1 << 14;
 /// Processes that are remembered for each, to find it through.
 const PIDS: usize = 4;
+
+/// Processes whose mappings are compared with what they were.
+const MAX_CHECKED: usize = 1 << 14;
 
 /// Writes a profile while a session samples.
 #[derive(Debug)]
@@ -107,6 +112,14 @@ struct Opened {
     workers: usize,
     /// The memory that samples carry is kept.
     keep_memory: bool,
+}
+
+/// What is to be done about records on their way into the file.
+struct Noted {
+    /// The words that must be others for perf to read the file, with their places.
+    strange: Vec<(usize, [u8; 8])>,
+    /// Processes that map SysV shared memory, and when: a record must say in which IPC namespace.
+    segments: Vec<(u32, u64)>,
 }
 
 impl Recorder {
@@ -193,10 +206,11 @@ impl Recorder {
         state.check(result);
     }
 
-    /// Writes an access to recovered.jsonl; those of a sample follow one another.
-    pub(crate) fn access(&self, access: &Sample) {
+    /// Writes an access to recovered.jsonl; those of a sample follow one another. `anonymous` where the mappings say that it is
+    /// shared memory, and its page that it is not.
+    pub(crate) fn access(&self, access: &Sample, anonymous: bool) {
         if let Some(recovered) = &mut self.lock().recovered {
-            recovered.add(access);
+            recovered.add(access, anonymous);
         }
     }
 
@@ -280,6 +294,20 @@ impl Recorder {
         alive: &[(u32, u32)],
         known: &mut dyn FnMut(u64, Vec<TimedSideBand>) -> bool,
     ) {
+        self.renewed(known, |snapshot, now| {
+            // What cannot be read stays as it was, and the loss is counted already.
+            if snapshot.processes(roots, None, now).is_ok() {
+                snapshot.ends(roots, alive, now);
+            }
+        });
+    }
+
+    /// Writes what `write` makes, and hands it to `known`.
+    fn renewed(
+        &self,
+        known: &mut dyn FnMut(u64, Vec<TimedSideBand>) -> bool,
+        write: impl FnOnce(&mut Snapshot<'_>, &dyn Fn() -> u64),
+    ) {
         let mut intake = Intake::new(self.identity, self.reading.clone());
         let layout = self.layout;
         let mut out = |bytes: &[u8], time| {
@@ -295,12 +323,25 @@ impl Recorder {
             state.renewing = monotonic_ns();
             state.renewing
         };
-        let mut snapshot = Snapshot { layout, out: &mut out };
-        // What cannot be read stays as it was, and the loss is counted already.
-        if snapshot.processes(roots, None, &now).is_ok() {
-            snapshot.ends(roots, alive, &now);
-        }
+        write(&mut Snapshot { layout, out: &mut out }, &now);
         self.lock().renewing = u64::MAX;
+    }
+
+    /// Writes the mappings of `pids` again where those that matter are others than in `known`, and hands them to `give` as
+    /// [`Recorder::renew`] does.
+    pub(crate) fn refresh(
+        &self,
+        roots: &Roots,
+        pids: &[u32],
+        known: &mut FxHashMap<u32, u64>,
+        give: &mut dyn FnMut(u64, Vec<TimedSideBand>) -> bool,
+    ) {
+        let changed: Vec<u32> = pids.iter().copied().filter(|&pid| differs(roots, pid, known)).collect();
+        if !changed.is_empty() {
+            self.renewed(give, |snapshot, now| {
+                let _ = changed.iter().all(|&pid| snapshot.process(roots, pid, None, now));
+            });
+        }
     }
 
     /// Writes what the events say of their loss at the end, by their ids, as perf record does (record__read_lost_samples() in
@@ -402,6 +443,21 @@ impl Recorder {
     }
 }
 
+/// True where the shared mappings and those of code are others than were `known`, which is brought up to date.
+fn differs(roots: &Roots, pid: u32, known: &mut FxHashMap<u32, u64>) -> bool {
+    let mut hash = FxHasher::default();
+    let read = read_lines(&roots.proc.join(format!("{pid}/maps")), |mapping| {
+        if mapping.is_shared() || mapping.is_executable() {
+            let Mapping { start, len, pgoff, dev, ino, .. } = mapping;
+            (start, len, pgoff, dev, ino).hash(&mut hash);
+        }
+    });
+    if known.len() >= MAX_CHECKED {
+        known.clear();
+    }
+    read.is_ok() && known.insert(pid, hash.finish()) != Some(hash.finish())
+}
+
 /// A new file at `path`, in place of that of a recording which was given up a moment ago and may still be written to.
 fn create(path: &Path) -> Result<File, ProfileError> {
     let _ = std::fs::remove_file(path);
@@ -416,7 +472,13 @@ impl Tee for Recorder {
         let bytes = short.as_deref().unwrap_or(bytes);
         let mut state = self.lock();
         state.newest = state.newest.max(newest);
-        let strange = state.note(bytes);
+        let Noted { strange, segments } = state.note(bytes);
+        for (pid, time) in segments {
+            let mut before = Vec::new();
+            let snapshot = Snapshot { layout: self.layout, out: &mut |_, _| true };
+            snapshot.ipc_namespace(&self.roots.proc, pid, time, &mut before);
+            state.write(&before);
+        }
         if strange.is_empty() {
             return state.write(bytes);
         }
@@ -490,15 +552,14 @@ impl State {
         self.check(result);
     }
 
-    /// Remembers the files of code and the cgroups that the records name. Gives the words that must be others for perf to read
-    /// the file, with their places.
+    /// Remembers the files of code and the cgroups that the records name.
     ///
     /// Where another profiler samples the same software event, the kernel can write that one's id into our sample (seen on 6.18;
     /// perf_prepare_sample() fills the fields once for all events), and perf refuses the whole file then. So it would for an
     /// event that was opened later; the sampler opens none, for a CPU that comes online neither. Where another profiler asks for
     /// build ids, our mappings can say that they have one ([`MISC_MMAP_BUILD_ID`]), and perf aborts.
-    fn note(&mut self, bytes: &[u8]) -> Vec<(usize, [u8; 8])> {
-        let mut strange = Vec::new();
+    fn note(&mut self, bytes: &[u8]) -> Noted {
+        let (mut strange, mut segments) = (Vec::new(), Vec::new());
         let mut end = 0;
         for record in records(bytes) {
             let begin = end;
@@ -522,6 +583,13 @@ impl State {
                 word.copy_from_slice(&fields);
                 strange.push((begin, word));
             }
+            // The name is at 72.
+            if header.kind == sys::PERF_RECORD_MMAP2 && record.get(72..).is_some_and(|name| name.starts_with(b"/SYSV"))
+            {
+                if let Ok((_, Record::Mmap2 { pid, .. }, id)) = decode(record, &self.layout) {
+                    segments.push((pid, id.time));
+                }
+            }
             match header.kind {
                 // prot is at 64 (struct perf_record_mmap2).
                 sys::PERF_RECORD_MMAP2 if u32::from_ne_bytes(word(64)) & 4 != 0 => self.note_file(record),
@@ -533,7 +601,7 @@ impl State {
                 _ => {}
             }
         }
-        strange
+        Noted { strange, segments }
     }
 
     fn note_file(&mut self, record: &[u8]) {

@@ -33,6 +33,9 @@ pub struct RecoveredAccess {
     pub size: u16,
     /// How it was found, the letter of [`Method`].
     pub method: String,
+    /// The mappings say that it is shared memory, and its page that it is not: a mapping is gone that no record ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub anonymous: bool,
 }
 
 /// The accesses of one sample.
@@ -91,8 +94,8 @@ impl<W: Write> RecoveredWriter<W> {
         Self { out, record: 0, line: None, failed: None }
     }
 
-    /// Takes one access; those of a sample follow one another.
-    pub fn add(&mut self, sample: &Sample) {
+    /// Takes one access; those of a sample follow one another. See [`RecoveredAccess::anonymous`].
+    pub fn add(&mut self, sample: &Sample, anonymous: bool) {
         let Some(method) = sample.method else { return };
         if self.record != sample.record || self.line.is_none() {
             self.write_line();
@@ -107,6 +110,7 @@ impl<W: Write> RecoveredWriter<W> {
                 op: op_name(sample.access).to_owned(),
                 size: sample.size,
                 method: method.name().to_owned(),
+                anonymous,
             });
         }
     }
@@ -208,7 +212,7 @@ mod tests {
             ..Sample::default()
         };
         for sample in [access(1, 10, 0x10), access(1, 10, 0x20), access(3, 30, 0x30)] {
-            writer.add(&sample);
+            writer.add(&sample, false);
         }
         writer.finish().unwrap();
         file.extend_from_slice(b"{\"time\":5");

@@ -8,10 +8,11 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use crate::resolve::mapping::parse_line;
+use crate::resolve::identity::{self, is_sysv};
+use crate::resolve::maps::check::read_lines;
 use crate::resolve::{symbols, threads, Cgroups, Error, Roots};
 use crate::sampler::encode::encode;
-use crate::sampler::record::{Layout, MappedFile, Record, SampleId, MISC_FORK_EXEC};
+use crate::sampler::record::{Layout, MappedFile, Record, SampleId, Words, MISC_FORK_EXEC};
 
 /// `PERF_RECORD_MISC_KERNEL` and `PERF_RECORD_MISC_USER`.
 const MISC_KERNEL: u16 = 1;
@@ -65,29 +66,34 @@ impl Snapshot<'_> {
         now: &dyn Fn() -> u64,
     ) -> Result<(), Error> {
         for pid in threads::processes(roots)? {
-            let time = now();
-            let mut process = threads::of_process(roots, pid);
-            if tids.is_some_and(|tids| !process.iter().any(|task| tids.contains(&task.tid))) {
-                continue;
-            }
-            process.sort_by_key(|task| (task.tid != pid, task.tid));
-            let mut bytes = Vec::new();
-            for task in &process {
-                let tid = task.tid;
-                if tid != pid {
-                    let fork = Record::Fork { pid, ppid: pid, tid, ptid: pid, time };
-                    self.encode(&fork, MISC_FORK_EXEC, time, &mut bytes);
-                }
-                self.encode(&Record::Comm { pid, tid, exec: false, comm: task.comm.as_bytes() }, 0, time, &mut bytes);
-            }
-            if !process.is_empty() {
-                self.mappings(&roots.proc, pid, time, &mut bytes);
-            }
-            if !(self.out)(&bytes, time) {
+            if !self.process(roots, pid, tids, now) {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// As [`Snapshot::processes`], for one; false where nobody wants more.
+    pub(crate) fn process(&mut self, roots: &Roots, pid: u32, tids: Option<&[u32]>, now: &dyn Fn() -> u64) -> bool {
+        let time = now();
+        let mut process = threads::of_process(roots, pid);
+        if tids.is_some_and(|tids| !process.iter().any(|task| tids.contains(&task.tid))) {
+            return true;
+        }
+        process.sort_by_key(|task| (task.tid != pid, task.tid));
+        let mut bytes = Vec::new();
+        for task in &process {
+            let tid = task.tid;
+            if tid != pid {
+                let fork = Record::Fork { pid, ppid: pid, tid, ptid: pid, time };
+                self.encode(&fork, MISC_FORK_EXEC, time, &mut bytes);
+            }
+            self.encode(&Record::Comm { pid, tid, exec: false, comm: task.comm.as_bytes() }, 0, time, &mut bytes);
+        }
+        if !process.is_empty() {
+            self.mappings(&roots.proc, pid, time, &mut bytes);
+        }
+        (self.out)(&bytes, time)
     }
 
     /// The ends of those of `alive` (process and thread, process by process) that are gone: the records of these are lost, or
@@ -109,8 +115,13 @@ impl Snapshot<'_> {
     }
 
     fn mappings(&self, proc: &Path, pid: u32, time: u64, bytes: &mut Vec<u8>) {
-        let Ok(text) = fs::read(proc.join(format!("{pid}/maps"))) else { return };
-        for mapping in text.split(|&byte| byte == b'\n').filter_map(parse_line) {
+        let mut in_ipc_namespace = false;
+        // Of a process that cannot be read there are none.
+        let _ = read_lines(&proc.join(format!("{pid}/maps")), |mapping| {
+            if !in_ipc_namespace && is_sysv(mapping.dev, &mapping.path) {
+                in_ipc_namespace = true;
+                self.ipc_namespace(proc, pid, time, bytes);
+            }
             let file = MappedFile::Inode {
                 major: libc::major(mapping.dev),
                 minor: libc::minor(mapping.dev),
@@ -130,7 +141,17 @@ impl Snapshot<'_> {
                 filename: if mapping.path.is_empty() { b"//anon" } else { &mapping.path },
             };
             self.encode(&record, MISC_USER, time, bytes);
-        }
+        });
+    }
+
+    /// The process's namespaces, as far as somebody needs them: that of its SysV shared memory.
+    pub(crate) fn ipc_namespace(&self, proc: &Path, pid: u32, time: u64, bytes: &mut Vec<u8>) {
+        let Some(namespace) = identity::ipc_namespace(proc, pid) else { return };
+        // Network, UTS, IPC (the enum of NET_NS_INDEX in linux/perf_event.h), device and inode of each.
+        let mut links = [0; 6];
+        links[5] = u64::from(namespace);
+        let links: Vec<u8> = links.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        self.encode(&Record::Namespaces { pid, tid: pid, links: Words(&links) }, 0, time, bytes);
     }
 
     fn encode(&self, record: &Record<'_>, misc: u16, time: u64, bytes: &mut Vec<u8>) {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::identity::numbering;
 use super::number;
 
 /// A build id: up to 20 bytes (`BUILD_ID_SIZE_MAX` in include/linux/buildid.h).
@@ -47,6 +48,10 @@ pub struct Mapping {
     pub dev: u64,
     /// Inode of the file, 0 for anonymous memory and where the record is in its build-id form.
     pub ino: u64,
+    /// Generation of the inode (`ioctl_iflags(2)`, `FS_IOC_GETVERSION`), 0 where it is not known: procfs does not show it.
+    pub generation: u32,
+    /// Where inode numbers like `ino` count: the device, or what `resolve/identity.rs` puts in its place.
+    pub numbering: u64,
     /// Build id of the file, where the record has it.
     pub build_id: Option<BuildId>,
     /// Path as the kernel prints it, any bytes: `/memfd:x (deleted)`, `[heap]`, `//anon`.
@@ -88,6 +93,12 @@ impl Mapping {
         !device && !path.starts_with(b"anon_inode:")
     }
 
+    /// True where the inode's number is still to be found out. Segment 0 of SysV shared memory has that number.
+    #[must_use]
+    pub(super) fn lacks_inode(&self) -> bool {
+        self.ino == 0 && self.numbering == self.dev
+    }
+
     /// The part of it in `[start, end)`, which must lie within it.
     fn part(&self, start: u64, end: u64) -> Self {
         let pgoff = self.pgoff.wrapping_add(start.saturating_sub(self.start));
@@ -100,6 +111,10 @@ impl Mapping {
 pub struct Table {
     /// By start; they do not overlap.
     mappings: Vec<Mapping>,
+    /// There may be shared ones.
+    has_shared: bool,
+    /// Private mappings of files when procfs was read, start and end. They are kept where there are shared ones.
+    files: Vec<(u64, u64)>,
 }
 
 impl Table {
@@ -129,7 +144,38 @@ impl Table {
     /// Bytes of memory that it takes, without the paths.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.mappings.capacity() * size_of::<Mapping>()
+        self.mappings.capacity() * size_of::<Mapping>() + self.files.capacity() * size_of::<(u64, u64)>()
+    }
+
+    /// False where no mapping was ever shared.
+    #[must_use]
+    pub(super) fn has_shared(&self) -> bool {
+        self.has_shared
+    }
+
+    /// Remembers the private mappings of files, by start.
+    pub(super) fn set_files(&mut self, files: Vec<(u64, u64)>) {
+        if self.has_shared {
+            self.files = files;
+            self.files.shrink_to_fit();
+        }
+    }
+
+    /// True where procfs showed a private mapping of a file at the address.
+    #[must_use]
+    pub(super) fn is_private_file(&self, addr: u64) -> bool {
+        let after = self.files.partition_point(|&(start, _)| start <= addr);
+        after.checked_sub(1).and_then(|at| self.files.get(at)).is_some_and(|&(_, end)| addr < end)
+    }
+
+    /// True where both say the same of which memory and which code an address is.
+    #[must_use]
+    pub(super) fn says_as(&self, other: &Self) -> bool {
+        let of = |mapping: &Mapping| {
+            let Mapping { start, len, pgoff, numbering, ino, .. } = *mapping;
+            (start, len, pgoff, numbering, ino, mapping.is_shared(), mapping.is_executable())
+        };
+        self.mappings.iter().map(of).eq(other.mappings.iter().map(of))
     }
 
     /// The mapping that holds the address.
@@ -167,6 +213,7 @@ impl Table {
                 pieces.push(old.part(new.end(), old.end()));
             }
         }
+        self.has_shared |= new.is_shared();
         if keeps(new) {
             let place = pieces.partition_point(|piece| piece.start < new.start);
             pieces.insert(place, new.clone());
@@ -210,16 +257,19 @@ pub fn parse_line(line: &[u8]) -> Option<Mapping> {
             prot |= bit as u32;
         }
     }
+    let (dev, path) = (libc::makedev(major, minor), unescape(path));
     Some(Mapping {
         start,
         len: end.checked_sub(start)?,
         pgoff,
         prot,
         flags: if shared == b's' { libc::MAP_SHARED } else { libc::MAP_PRIVATE } as u32,
-        dev: libc::makedev(major, minor),
+        dev,
         ino,
+        generation: 0,
+        numbering: numbering(dev, &path),
         build_id: None,
-        path: unescape(path).into(),
+        path: path.into(),
     })
 }
 
@@ -303,6 +353,8 @@ mod tests {
             flags: if new.kept { libc::MAP_SHARED } else { libc::MAP_PRIVATE } as u32,
             dev: 1,
             ino: id,
+            generation: 0,
+            numbering: 1,
             build_id: None,
             path: Arc::from(&b"x"[..]),
         }

@@ -1,16 +1,18 @@
 //! Address spaces of all processes, and which memory an address is.
 
+pub(crate) mod check;
+
 use std::fs;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use rustc_hash::FxHashSet;
 
+use super::identity::{is_unknown, Identities, Shown};
 use super::is_named;
 use super::mapping::Mapping;
 use super::mapping::Table;
 use super::pid_of;
-use super::read;
 use super::threads::TaskSeen;
 use super::Error;
 use super::Roots;
@@ -31,6 +33,27 @@ pub struct MapCounts {
     pub dropped: u64,
     /// Shared mappings without an inode, which count as private.
     pub without_inode: u64,
+    /// Times that a process's mappings were read again.
+    pub refreshed: u64,
+    /// Of these, times that the table said something else.
+    pub corrected: u64,
+    /// Mappings that a process had too many of, or with too long paths: they are not known.
+    pub left_out: u64,
+}
+
+impl MapCounts {
+    /// What a person should know of them: for what memory counts as private that may be shared.
+    #[must_use]
+    pub fn note(&self) -> Option<String> {
+        let parts = [
+            (self.left_out, "mappings of processes with very many were left out"),
+            (self.dropped, "times the mappings of a process were given up for want of memory, and read again if it was sampled again"),
+            (self.without_inode, "shared mappings without an inode count as private"),
+        ];
+        let said: Vec<String> =
+            parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+        (!said.is_empty()).then(|| said.join("; "))
+    }
 }
 
 #[derive(Debug)]
@@ -43,6 +66,20 @@ struct Process {
     /// `None` where nobody has read it yet or it was dropped. A fork shares its parent's until one of them changes.
     table: Option<Arc<Table>>,
     used: u64,
+    /// Its IPC namespace, where a record told.
+    ipc: Option<u32>,
+    check: Check,
+}
+
+/// Whether the process's table is to be compared with procfs: no record tells of munmap(2) and mremap(2).
+#[derive(Debug, Clone, Default)]
+struct Check {
+    /// Places since the last time.
+    places: u32,
+    /// A page was of another kind than the table says.
+    doubted: bool,
+    /// Not before this time, ns.
+    not_before: u64,
 }
 
 /// The mappings of all processes.
@@ -63,6 +100,7 @@ pub struct Maps {
     clock: u64,
     /// Grows whenever any table does not say any more what it said.
     changes: u64,
+    identities: Identities,
     counts: MapCounts,
 }
 
@@ -71,7 +109,7 @@ impl Maps {
     /// from procfs when they are needed.
     #[must_use]
     pub fn new(roots: &Roots, limit_bytes: usize) -> Self {
-        Self { roots: Some(roots.clone()), ..Self::recorded(limit_bytes) }
+        Self { roots: Some(roots.clone()), identities: Identities::new(roots), ..Self::recorded(limit_bytes) }
     }
 
     /// No process yet, and none that procfs would know: for a recording, whose records say all mappings. A table that is
@@ -90,6 +128,7 @@ impl Maps {
             spaces: 0,
             clock: 0,
             changes: 0,
+            identities: Identities::default(),
             counts: MapCounts::default(),
         }
     }
@@ -135,7 +174,7 @@ impl Maps {
             self.table(pid);
         }
         // A table that was dropped is read when it is needed, and has this mapping then.
-        let Some(table) = self.processes.get_mut(&pid).and_then(|process| process.table.as_mut()) else { return };
+        let Some(Process { table: Some(table), ipc, .. }) = self.processes.get_mut(&pid) else { return };
         if mapping.start >= USER_END || !table.is_changed_by(mapping) {
             return;
         }
@@ -144,6 +183,7 @@ impl Maps {
         let before = if Arc::strong_count(table) == 1 { table.bytes() } else { 0 };
         let table = Arc::make_mut(table);
         let mut mapping = mapping.clone();
+        identify(&mut self.identities, pid, *ipc, &mut mapping);
         intern(&mut self.paths, &mut self.path_bytes, &mut mapping);
         table.add(&mapping);
         self.bytes = self.bytes.saturating_sub(before) + table.bytes();
@@ -152,13 +192,25 @@ impl Maps {
 
     /// The process executes another program: a new address space without mappings; their records follow.
     pub fn exec(&mut self, pid: u32) {
-        self.begin(pid, Some(Arc::default()));
+        let ipc = self.processes.get(&pid).and_then(|process| process.ipc);
+        self.begin(pid, Some(Arc::default()), ipc);
+    }
+
+    /// The process is in the IPC namespace of that inode number from here on. Without it procfs is asked, where there is one.
+    pub fn ipc_namespace(&mut self, pid: u32, namespace: u32) {
+        if is_named(pid) {
+            self.generation(pid);
+            if let Some(process) = self.processes.get_mut(&pid) {
+                process.ipc = Some(namespace);
+            }
+        }
     }
 
     /// A new process: a new address space, with the mappings of its parent. Not to be called for new threads.
     pub fn fork(&mut self, child: u32, parent: u32) {
-        let table = self.processes.get(&parent).and_then(|process| process.table.clone());
-        self.begin(child, table);
+        let parent = self.processes.get(&parent);
+        let (table, ipc) = (parent.and_then(|parent| parent.table.clone()), parent.and_then(|parent| parent.ipc));
+        self.begin(child, table, ipc);
     }
 
     /// The process has ended.
@@ -175,32 +227,34 @@ impl Maps {
         if let Some(process) = self.processes.get(&pid) {
             return process.generation;
         }
-        self.begin(pid, None);
+        self.begin(pid, None, None);
         self.generations
     }
 
     /// Which memory the address is. `None` for addresses that are not the user's (`USER_END`), for 0, which says that the
     /// address is not known, and for pid 0, which is nobody's.
     ///
-    /// A process whose mappings nobody can read counts as all private.
-    pub fn place(&mut self, pid: u32, addr: u64) -> Option<Place> {
+    /// A process whose mappings nobody can read counts as all private. `phys` is the physical address where it is known, else 0:
+    /// it is the place of shared memory that nothing else identifies.
+    pub fn place(&mut self, pid: u32, addr: u64, phys: u64) -> Option<Place> {
         let mut place = None;
-        self.put_place(pid, addr, &mut place);
+        self.put_place(pid, addr, phys, &mut place);
         place
     }
 
     /// Puts what [`Maps::place`] gives where it is needed: to move it from elsewhere costs as much as to find it.
     #[inline]
-    pub(crate) fn put_place(&mut self, pid: u32, addr: u64, place: &mut Option<Place>) {
+    pub(crate) fn put_place(&mut self, pid: u32, addr: u64, phys: u64, place: &mut Option<Place>) {
         if addr == 0 || addr >= USER_END || !is_named(pid) {
             *place = None;
             return;
         }
         self.clock += 1;
-        if let Some(Process { table: Some(table), space, used, .. }) = self.processes.get_mut(&pid) {
+        if let Some(Process { table: Some(table), space, used, check, .. }) = self.processes.get_mut(&pid) {
             *used = self.clock;
+            check.places = check.places.saturating_add(1);
             match (table.shared(addr), *space) {
-                (Some(mapping), _) if mapping.ino != 0 => {
+                (Some(mapping), _) if mapping.ino != 0 && !is_unknown(mapping.numbering) => {
                     *place = Some(shared_place(mapping, addr));
                     return;
                 }
@@ -211,19 +265,30 @@ impl Maps {
                 _ => {}
             }
         }
-        *place = self.first_place(pid, addr);
+        *place = self.first_place(pid, addr, phys);
     }
 
     /// As [`Maps::place`], where something about the process or the mapping is to be found out first.
     #[cold]
-    fn first_place(&mut self, pid: u32, addr: u64) -> Option<Place> {
-        if self.table(pid)?.shared(addr).is_some_and(|mapping| mapping.ino == 0) {
+    fn first_place(&mut self, pid: u32, addr: u64, phys: u64) -> Option<Place> {
+        if self.table(pid)?.shared(addr).is_some_and(Mapping::lacks_inode) {
             self.fill_inodes(pid);
         }
         let process = self.processes.get_mut(&pid)?;
         if let Some(mapping) = process.table.as_ref().and_then(|table| table.shared(addr)) {
-            return Some(shared_place(mapping, addr));
+            if !is_unknown(mapping.numbering) {
+                return Some(shared_place(mapping, addr));
+            }
+            if phys != 0 {
+                return Some(Place::Frame { phys });
+            }
         }
+        self.private(pid, addr)
+    }
+
+    /// The address as private memory.
+    fn private(&mut self, pid: u32, addr: u64) -> Option<Place> {
+        let process = self.processes.get_mut(&pid)?;
         let space = *process.space.get_or_insert_with(|| {
             self.spaces = self.spaces.wrapping_add(1);
             self.spaces
@@ -263,14 +328,17 @@ impl Maps {
         self.bytes + self.path_bytes + self.processes.capacity() * size_of::<(u32, Process)>()
     }
 
-    fn begin(&mut self, pid: u32, table: Option<Arc<Table>>) {
+    fn begin(&mut self, pid: u32, table: Option<Arc<Table>>, ipc: Option<u32>) {
         if !is_named(pid) {
             return;
         }
         self.generations = self.generations.wrapping_add(1);
         self.changes += 1;
         self.clock += 1;
-        let process = Process { generation: self.generations, space: None, table, used: self.clock };
+        let process = {
+            let (generation, used) = (self.generations, self.clock);
+            Process { generation, space: None, table, used, ipc, check: Check::default() }
+        };
         if let Some(old) = self.processes.insert(pid, process) {
             self.release(old.table);
         }
@@ -303,17 +371,7 @@ impl Maps {
 
     /// Empty where it cannot be read: records fill it from there on, and it is not tried again.
     fn read_table(&mut self, pid: u32) -> Table {
-        let Some(roots) = &self.roots else { return Table::default() };
-        self.counts.read += 1;
-        let Ok(text) = read(&roots.proc.join(format!("{pid}/maps"))) else {
-            self.counts.unreadable += 1;
-            return Table::default();
-        };
-        let mut table = Table::parse(&text);
-        for mapping in table.mappings_mut() {
-            intern(&mut self.paths, &mut self.path_bytes, mapping);
-        }
-        table
+        self.read_procfs(pid).unwrap_or_default()
     }
 
     /// A record in its build-id form has no dev and inode (struct perf_record_mmap2): they come from procfs. What procfs does
@@ -323,12 +381,13 @@ impl Maps {
         let Some(table) = self.processes.get_mut(&pid).and_then(|process| process.table.as_mut()) else { return };
         let before = if Arc::strong_count(table) == 1 { table.bytes() } else { 0 };
         let table = Arc::make_mut(table);
-        for mapping in table.mappings_mut().iter_mut().filter(|mapping| mapping.is_shared() && mapping.ino == 0) {
+        for mapping in table.mappings_mut().iter_mut().filter(|mapping| mapping.is_shared() && mapping.lacks_inode()) {
             let offset_at = |from: &Mapping| from.pgoff.wrapping_sub(from.start);
             match fresh.find(mapping.start) {
-                Some(found) if found.is_shared() && found.ino != 0 && offset_at(found) == offset_at(mapping) => {
+                Some(found) if found.is_shared() && !found.lacks_inode() && offset_at(found) == offset_at(mapping) => {
                     mapping.dev = found.dev;
                     mapping.ino = found.ino;
+                    mapping.numbering = found.numbering;
                 }
                 _ => {
                     self.counts.without_inode += 1;
@@ -380,7 +439,16 @@ impl Maps {
 
 fn shared_place(mapping: &Mapping, addr: u64) -> Place {
     let offset = mapping.pgoff.wrapping_add(addr.wrapping_sub(mapping.start));
-    Place::Shared { dev: mapping.dev, ino: mapping.ino, offset }
+    Place::Shared { dev: mapping.numbering, ino: mapping.ino, offset }
+}
+
+/// Completes what a shared mapping is known by.
+fn identify(identities: &mut Identities, pid: u32, ipc: Option<u32>, mapping: &mut Mapping) {
+    if mapping.is_shared() && mapping.build_id.is_none() {
+        let Mapping { start, dev, ino, generation, ref path, .. } = *mapping;
+        let shown = Shown { start, end: mapping.end(), dev, ino, generation, path };
+        mapping.numbering = identities.numbering(pid, ipc, shown);
+    }
 }
 
 /// Bytes that a path takes: itself, its counts, its place in the set.

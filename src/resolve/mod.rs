@@ -4,6 +4,7 @@
 //! what a lost record would have said. All of it is read under [`Roots`].
 
 pub(crate) mod cgroups;
+pub(crate) mod identity;
 pub(crate) mod maps;
 pub(crate) mod symbols;
 pub(crate) mod threads;

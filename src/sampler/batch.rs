@@ -16,6 +16,8 @@ pub enum SideBand {
     Exit { pid: u32, tid: u32 },
     /// A process maps `len` bytes at `addr`: the file from byte `pgoff` on. `prot` and `flags` are those of mmap(2).
     Mmap { pid: u32, addr: u64, len: u64, pgoff: u64, file: FileId, prot: u32, flags: u32, filename: Box<[u8]> },
+    /// The process is in the IPC namespace of that inode number.
+    Ipc { pid: u32, namespace: u32 },
     /// The cgroup of that id has this path, from the root of its hierarchy.
     Cgroup { id: u64, path: Box<[u8]> },
     /// A task's hint was written, or ended.
@@ -33,6 +35,8 @@ pub enum FileId {
         dev: u64,
         /// Inode number.
         ino: u64,
+        /// The inode's generation, which grows or changes when the number is used again; 0 where it is not known.
+        generation: u32,
     },
     /// By build id, of up to 20 bytes.
     BuildId(Box<[u8]>),

@@ -13,7 +13,7 @@ use super::loss::Loss;
 use super::open::{monotonic_ns, Event};
 use super::operand::user::is_user_interrupt;
 use super::plan::Reading;
-use super::record::{decode, decode_sample, Header, Layout, MappedFile, Places, Record, SampleRecord};
+use super::record::{decode, decode_sample, Header, Layout, MappedFile, Places, Record, SampleRecord, Words};
 use super::record::{MISC_FORK_EXEC, MISC_LOST_SAMPLES_BPF};
 use super::ring::Ring;
 use super::tee::Tee;
@@ -260,8 +260,10 @@ impl BatchSink {
             Record::Exit { pid, tid, .. } => SideBand::Exit { pid, tid },
             Record::Mmap2 { pid, addr, len, pgoff, file, prot, flags, filename, .. } => {
                 let file = match file {
-                    MappedFile::Inode { major, minor, inode, .. } => {
-                        FileId::Inode { dev: libc::makedev(major, minor), ino: inode }
+                    MappedFile::Inode { major, minor, inode, generation } => {
+                        // The kernel's are 32 bits in a field of 64 (inode->i_generation).
+                        let generation = generation as u32;
+                        FileId::Inode { dev: libc::makedev(major, minor), ino: inode, generation }
                     }
                     MappedFile::BuildId(build_id) => FileId::BuildId(build_id.into()),
                 };
@@ -270,9 +272,13 @@ impl BatchSink {
             // Before Linux 3.16; it says neither which file it is nor whether it is shared.
             Record::Mmap { pid, addr, len, pgoff, data, filename, .. } => {
                 let prot = libc::PROT_READ | if data { libc::PROT_WRITE } else { libc::PROT_EXEC };
-                let file = FileId::Inode { dev: 0, ino: 0 };
+                let file = FileId::Inode { dev: 0, ino: 0, generation: 0 };
                 let (prot, flags) = (prot as u32, libc::MAP_PRIVATE as u32);
                 SideBand::Mmap { pid, addr, len, pgoff, file, prot, flags, filename: filename.into() }
+            }
+            Record::Namespaces { pid, links, .. } => {
+                let Some(namespace) = ipc_namespace(&links) else { return };
+                SideBand::Ipc { pid, namespace }
             }
             Record::Cgroup { id, path } => SideBand::Cgroup { id, path: path.into() },
             _ => return,
@@ -394,6 +400,11 @@ fn context(record: &SampleRecord<'_>) -> UserContext {
         stack: (*stack_user).into(),
         memory: (*raw).into(),
     }
+}
+
+/// The inode of the IPC namespace among a process's (`IPC_NS_INDEX` in linux/perf_event.h is 2).
+fn ipc_namespace(links: &Words<'_>) -> Option<u32> {
+    u32::try_from(links.get(2 * 2 + 1)?).ok()
 }
 
 #[cfg(test)]

@@ -263,6 +263,7 @@ impl Capture {
             recovery = names.recoverer.as_ref().map(Recoverer::counts);
             hints = names.hints.map(|hints| hints.counts);
             notes.append(&mut names.failures);
+            notes.extend(names.maps.counts().note());
             modules = names.modules.unwrap_or_default();
             modules.finish(&names.maps);
         }

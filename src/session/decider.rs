@@ -9,6 +9,7 @@ use crate::config::report::{
 };
 use crate::config::{self, Affinity, CellIndex, Decision, Groups, Member, Members, NameIndex, NoSamples, Note, Tally};
 use crate::config::{Unknown, Verdict};
+use crate::resolve::identity::numbering_text;
 use crate::resolve::{Cgroups, Symbol, Symbols};
 use crate::sample::{printable, CodeAddr, Comm, Place, Sample, Source, ThreadIndex};
 
@@ -426,7 +427,7 @@ fn region_report(region: &Structure, pid: Option<u32>) -> RegionReport {
 fn place_text(place: Option<Place>, pid: Option<u32>) -> String {
     match (place, pid) {
         (Some(Place::Shared { dev, ino, offset }), _) => {
-            format!("device {}:{} inode {ino} + {offset:#x}", libc::major(dev), libc::minor(dev))
+            format!("{} {ino} + {offset:#x}", numbering_text(dev))
         }
         (Some(Place::Frame { phys }), _) => format!("physical {phys:#x}"),
         (Some(Place::Private { addr, .. }), Some(pid)) => format!("pid {pid} {addr:#x}"),

@@ -3,6 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
@@ -13,17 +14,21 @@ use super::Sink;
 use crate::profile::hints::HintRecord;
 use crate::profile::recovered::{self, Recovered};
 use crate::profile::Recorder;
+use crate::resolve::identity::numbering;
 use crate::resolve::mapping::BuildId;
 use crate::resolve::threads::{self, Thread};
 use crate::resolve::{Cgroups, Mapping, Maps, Modules, Roots, Threads};
 use crate::sample::{Sample, ThreadIndex};
 use crate::sampler::loss::Loss;
+use crate::sampler::open::monotonic_ns;
 use crate::sampler::{Captured, FileId, SideBand, TimedSideBand};
 
 /// A cgroup that was read from procfs is read again after so many ns: threads move.
 const CGROUP_AGE: u64 = 1_000_000_000;
 /// Threads whose cgroup from procfs is remembered.
 const MAX_CGROUPS_READ: usize = 1 << 16;
+/// Reading mappings again ends after so long, until it is due again 20 times later.
+const MAPS_ROUND: Duration = Duration::from_millis(2);
 /// Samples that are handed to the sink at once.
 const READY: usize = 64;
 
@@ -184,16 +189,16 @@ impl Names {
             modules.as_mut().and_then(|modules| modules.locate(maps, sample.pid, sample.mode, sample.ip))
         };
         let (Some(context), Some(recoverer)) = (&captured.context, recoverer) else {
-            maps.put_place(sample.pid, sample.addr, &mut sample.place);
+            maps.put_place(sample.pid, sample.addr, sample.phys, &mut sample.place);
             sample.code = locate(maps, sample);
             loss.no_user_address += u64::from(sample.place.is_none());
             ready.count += 1;
             return;
         };
         let sample = *sample;
-        recoverer.recover(&sample, context, maps, |access, maps| {
+        recoverer.recover(&sample, context, maps, |access, anonymous, maps| {
             if let Some(recorder) = recorder {
-                recorder.access(&access);
+                recorder.access(&access, anonymous);
             }
             ready.push(Sample { code: locate(maps, &access), ..access });
         });
@@ -206,6 +211,8 @@ impl Names {
         let accesses = recovered.take(sample.time, sample.cpu, sample.tid);
         let share = 1.0 / accesses.len() as f32;
         for access in &accesses {
+            // As it was found at the capture: its page contradicted the mappings.
+            let of_file = access.anonymous.then_some(false);
             ready.push(Sample {
                 ip: access.ip,
                 addr: access.addr,
@@ -214,10 +221,21 @@ impl Names {
                 size: access.size,
                 method: recovered::method(&access.method),
                 share,
-                place: maps.place(sample.pid, access.addr),
+                place: maps.place_of_page(sample.pid, access.addr, access.phys, of_file).0,
                 code: modules.as_mut().and_then(|it| it.locate(maps, sample.pid, sample.mode, access.ip)),
                 ..*sample
             });
+        }
+    }
+
+    /// Reads the mappings of processes again that may have changed without a record; not for long at a time.
+    pub(super) fn read_maps_again(&mut self) {
+        let (begin, now) = (Instant::now(), monotonic_ns());
+        for pid in self.maps.due(now) {
+            if begin.elapsed() > MAPS_ROUND {
+                break;
+            }
+            self.maps.refresh(pid, now);
         }
     }
 
@@ -251,17 +269,20 @@ impl Names {
                 }
             }
             SideBand::Mmap { pid, addr, len, pgoff, file, prot, flags, filename } => {
-                let (dev, ino, build_id) = match file {
-                    FileId::Inode { dev, ino } => (dev, ino, None),
-                    FileId::BuildId(build_id) => (0, 0, Some(BuildId::new(&build_id))),
+                let (dev, ino, generation, build_id) = match file {
+                    FileId::Inode { dev, ino, generation } => (dev, ino, generation, None),
+                    FileId::BuildId(build_id) => (0, 0, 0, Some(BuildId::new(&build_id))),
                 };
+                let numbering = numbering(dev, &filename);
+                let (start, path) = (addr, filename.into());
                 let mapping =
-                    Mapping { start: addr, len, pgoff, prot, flags, dev, ino, build_id, path: filename.into() };
+                    Mapping { start, len, pgoff, prot, flags, dev, ino, generation, numbering, build_id, path };
                 if let Some(modules) = self.modules.as_mut().filter(|_| pid == u32::MAX) {
                     modules.kernel_mapping(&mapping.path, pgoff);
                 }
                 self.maps.mmap(pid, &mapping);
             }
+            SideBand::Ipc { pid, namespace } => self.maps.ipc_namespace(pid, namespace),
             SideBand::Cgroup { id, path } => self.cgroups.record(id, &path),
             SideBand::Hint { time, pid, tid, hint } => {
                 if let Some(hints) = &mut self.hints {

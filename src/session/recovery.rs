@@ -119,13 +119,14 @@ impl Recoverer {
         }
     }
 
-    /// Gives each access near `sample`, which carries the thread's names already, to `access`.
+    /// Gives each access near `sample`, which carries the thread's names already, to `access`, and whether its page is anonymous
+    /// where the mappings say that it is shared memory.
     pub(super) fn recover(
         &mut self,
         sample: &Sample,
         context: &UserContext,
         maps: &mut Maps,
-        mut access: impl FnMut(Sample, &mut Maps),
+        mut access: impl FnMut(Sample, bool, &mut Maps),
     ) {
         self.counts.user_samples += 1;
         let regs = match UserRegs::from_perf(context.abi, REGS, &context.regs) {
@@ -165,7 +166,9 @@ impl Recoverer {
         }
         self.looked_up.clear();
         for &candidate in outcome.candidates {
-            let page = self.pagemap.page(sample.pid, space, candidate.addr, sample.time).ok();
+            // What the mappings say of shared memory holds only where the page is such a one now.
+            let anew = maps.is_shared(sample.pid, candidate.addr);
+            let page = self.pagemap.page(sample.pid, space, candidate.addr, sample.time, anew).ok();
             if page.is_none_or(|page| page.present() || page.swapped()) {
                 self.counts.unknown_pages += u64::from(page.is_none());
             } else if is_vdso_data(maps, sample.pid, &candidate) {
@@ -183,18 +186,21 @@ impl Recoverer {
         let share = 1.0 / self.looked_up.len() as f32;
         for (candidate, page) in &self.looked_up {
             *self.counts.by_method.entry(candidate.method.name()).or_default() += 1;
+            let phys = page.and_then(|page| page.phys(candidate.addr)).unwrap_or(0);
+            let of_file = page.filter(|page| page.present()).map(Page::file_or_shared);
+            let (place, anonymous) = maps.place_of_page(sample.pid, candidate.addr, phys, of_file);
             let sample = Sample {
                 ip: candidate.insn_ip,
                 addr: candidate.addr,
-                phys: page.and_then(|page| page.phys(candidate.addr)).unwrap_or(0),
+                phys,
                 access: candidate.access,
                 size: candidate.size,
                 method: Some(candidate.method),
                 share,
-                place: maps.place(sample.pid, candidate.addr),
+                place,
                 ..*sample
             };
-            access(sample, maps);
+            access(sample, anonymous, maps);
         }
     }
 

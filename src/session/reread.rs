@@ -2,11 +2,12 @@
 //! wait for that.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
+use rustc_hash::FxHashMap;
 
 use super::order::Order;
 use super::Names;
@@ -20,6 +21,11 @@ use crate::sampler::TimedSideBand;
 const EVERY: Duration = Duration::from_secs(1);
 /// Not more than one part in so many of the time.
 const COST: u32 = 10;
+/// Mappings that may have changed without a record are looked for so often, and for not more than that part of the time.
+const MAPS_EVERY: Duration = Duration::from_millis(50);
+const MAPS_COST: u32 = 100;
+/// Processes whose mappings are recorded again at a time.
+const MAPS_AT_ONCE: usize = 64;
 
 /// The threads that procfs showed; none where they are recorded, for they come as records then.
 type Seen = Result<Vec<TaskSeen>, Error>;
@@ -27,15 +33,26 @@ type Seen = Result<Vec<TaskSeen>, Error>;
 /// A process that was recorded again, and when.
 type Renewed = (u64, Vec<TimedSideBand>);
 
+/// A reading at work.
+struct Reading {
+    begin: Instant,
+    /// Of all there is, not only of a few processes' mappings.
+    is_whole: bool,
+    thread: JoinHandle<Seen>,
+}
+
 /// The reading, and when it may begin again.
 pub(super) struct Reread {
     roots: Roots,
     recorder: Option<Arc<Recorder>>,
     due: Instant,
-    thread: Option<(Instant, JoinHandle<Seen>)>,
+    thread: Option<Reading>,
     stop: Arc<AtomicBool>,
     written: Sender<Renewed>,
     renewed: Receiver<Renewed>,
+    maps_due: Instant,
+    /// What the mappings of processes were when they were recorded again.
+    mapped: Arc<Mutex<FxHashMap<u32, u64>>>,
 }
 
 impl Reread {
@@ -49,13 +66,15 @@ impl Reread {
             stop: Arc::default(),
             written,
             renewed,
+            maps_due: Instant::now() + MAPS_EVERY,
+            mapped: Arc::default(),
         }
     }
 
     /// Takes what was recorded again. What has happened since the last of it waits for the rest, as it will for whoever reads
     /// the recording.
     pub(super) fn take(&self, order: &mut Order) {
-        let runs = self.recorder.is_some() && self.thread.as_ref().is_some_and(|(_, thread)| !thread.is_finished());
+        let runs = self.recorder.is_some() && self.thread.as_ref().is_some_and(|reading| !reading.thread.is_finished());
         for (time, side_band) in self.renewed.try_iter() {
             order.extend(side_band);
             order.hold(time);
@@ -67,18 +86,24 @@ impl Reread {
 
     /// Begins where `names` may be stale, and gives them what was read.
     pub(super) fn look(&mut self, names: &mut Names, order: &mut Order) {
-        if let Some((begin, thread)) = self.thread.take_if(|(_, thread)| thread.is_finished()) {
+        if let Some(Reading { begin, is_whole, thread }) = self.thread.take_if(|reading| reading.thread.is_finished()) {
             let seen = thread.join();
-            // What cannot be read stays as it was, and the loss is counted already.
-            if let (Ok(Ok(seen)), None) = (seen, &self.recorder) {
-                names.threads.reseed(&seen);
-                names.maps.reseed(&seen);
+            self.maps_due = Instant::now() + MAPS_EVERY.max(begin.elapsed() * MAPS_COST);
+            if is_whole {
+                // What cannot be read stays as it was, and the loss is counted already.
+                if let (Ok(Ok(seen)), None) = (seen, &self.recorder) {
+                    names.threads.reseed(&seen);
+                    names.maps.reseed(&seen);
+                }
+                let _ = names.cgroups.walk();
+                self.due = Instant::now() + EVERY.max(begin.elapsed() * COST);
             }
-            let _ = names.cgroups.walk();
-            self.due = Instant::now() + EVERY.max(begin.elapsed() * COST);
         }
-        if !names.suspect || self.thread.is_some() || Instant::now() < self.due {
+        if self.thread.is_some() {
             return;
+        }
+        if !names.suspect || Instant::now() < self.due {
+            return self.look_at_maps(names, order);
         }
         names.suspect = false;
         let (roots, recorder) = (self.roots.clone(), self.recorder.clone());
@@ -98,14 +123,49 @@ impl Reread {
             None => threads::snapshot(&roots),
         };
         let thread = std::thread::Builder::new().name("reread".to_owned()).spawn(read).ok();
-        self.thread = thread.map(|thread| (Instant::now(), thread));
+        self.thread = thread.map(|thread| Reading { begin: Instant::now(), is_whole: true, thread });
+    }
+
+    /// Reads the mappings of processes again that may have changed without a record, beside the session where they are recorded.
+    fn look_at_maps(&mut self, names: &mut Names, order: &mut Order) {
+        let begin = Instant::now();
+        if begin < self.maps_due {
+            return;
+        }
+        let Some(recorder) = self.recorder.clone() else {
+            names.read_maps_again();
+            self.maps_due = Instant::now() + MAPS_EVERY.max(begin.elapsed() * MAPS_COST);
+            return;
+        };
+        self.maps_due = begin + MAPS_EVERY;
+        let now = monotonic_ns();
+        let mut pids = names.maps.due(now);
+        pids.truncate(MAPS_AT_ONCE);
+        if pids.is_empty() {
+            return;
+        }
+        for &pid in &pids {
+            names.maps.checked(pid, now, 0);
+        }
+        order.hold(now);
+        let (roots, mapped) = (self.roots.clone(), Arc::clone(&self.mapped));
+        let (stop, written) = (Arc::clone(&self.stop), self.written.clone());
+        let read = move || {
+            let mut mapped = mapped.lock().unwrap_or_else(PoisonError::into_inner);
+            recorder.refresh(&roots, &pids, &mut mapped, &mut |time, side_band| {
+                written.send((time, side_band)).is_ok() && !stop.load(Ordering::Relaxed)
+            });
+            Ok(Vec::new())
+        };
+        let thread = std::thread::Builder::new().name("reread".to_owned()).spawn(read).ok();
+        self.thread = thread.map(|thread| Reading { begin, is_whole: false, thread });
     }
 
     /// Cuts the reading short, and takes what was recorded.
     pub(super) fn stop(mut self, order: &mut Order) {
         self.stop.store(true, Ordering::Relaxed);
-        if let Some((_, thread)) = self.thread.take() {
-            let _ = thread.join();
+        if let Some(reading) = self.thread.take() {
+            let _ = reading.thread.join();
         }
         self.take(order);
     }

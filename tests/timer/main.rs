@@ -4,6 +4,7 @@
 
 #[path = "../support/capture.rs"]
 mod capture;
+mod identity;
 mod memory;
 mod modes;
 #[path = "../operand/programs.rs"]

@@ -120,6 +120,8 @@ fn a_build_id_finds_the_file_of_a_process_that_is_gone() {
             flags: 2,
             dev: 0,
             ino: 0,
+            generation: 0,
+            numbering: 0,
             build_id: Some(id),
             path: Arc::from(&b"/bin/prog"[..]),
         };
@@ -249,6 +251,8 @@ fn what_is_mapped_anew_is_found_anew() {
         flags: 2,
         dev: 1,
         ino: path.len() as u64,
+        generation: 0,
+        numbering: 0,
         build_id: None,
         path: path.into(),
     };

@@ -113,13 +113,14 @@ impl Pagemap {
     }
 
     /// The page at `addr` of process `pid`, whose address space the session calls `space` (a new one after each exec
-    /// and for each reuse of the pid). `now` is the caller's clock in ns.
+    /// and for each reuse of the pid). `now` is the caller's clock in ns. With `anew` it is not enough to know what the page was a
+    /// while ago.
     ///
     /// # Errors
     /// Where the process exited, is not ours to look into, or has no such address.
-    pub fn page(&mut self, pid: u32, space: u32, addr: u64, now: u64) -> Result<Page, PagemapError> {
+    pub fn page(&mut self, pid: u32, space: u32, addr: u64, now: u64, anew: bool) -> Result<Page, PagemapError> {
         let number = addr / PAGE_SIZE;
-        if let Some(&(since, page)) = self.pages.get(&(space, number)) {
+        if let Some(&(since, page)) = self.pages.get(&(space, number)).filter(|_| !anew) {
             if now.saturating_sub(since) < self.life {
                 self.counts.cached += 1;
                 return Ok(page);
@@ -193,18 +194,21 @@ mod tests {
         std::fs::write(&file, [present(5), present(6)].concat()).unwrap();
         let mut pagemap = Pagemap::new(dir.path(), 100, 4, 1000);
         assert!(!pagemap.frames_visible());
-        assert_eq!(pagemap.page(42, 1, 0x1010, 0).unwrap().phys(0x1010), Some(0x6010));
+        assert_eq!(pagemap.page(42, 1, 0x1010, 0, false).unwrap().phys(0x1010), Some(0x6010));
         std::fs::write(&file, [present(5), present(9)].concat()).unwrap();
-        assert_eq!(pagemap.page(42, 1, 0x1010, 999).unwrap().frame(), Some(6));
-        assert_eq!(pagemap.page(42, 1, 0x1010, 1000).unwrap().frame(), Some(9));
-        assert_eq!(pagemap.page(42, 2, 0x1010, 1001).unwrap().frame(), Some(9), "another space is read anew");
-        assert!(pagemap.page(42, 1, 0x5000, 1001).is_err());
-        assert!(pagemap.page(43, 3, u64::MAX, 1001).unwrap_err().to_string().contains("43/pagemap"));
-        assert_eq!(pagemap.counts(), PagemapCounts { read: 3, cached: 1, failed: 2 });
+        assert_eq!(pagemap.page(42, 1, 0x1010, 999, false).unwrap().frame(), Some(6));
+        assert_eq!(pagemap.page(42, 1, 0x1010, 999, true).unwrap().frame(), Some(9), "it is asked for anew");
+        std::fs::write(&file, [present(5), present(8)].concat()).unwrap();
+        assert_eq!(pagemap.page(42, 1, 0x1010, 1998, false).unwrap().frame(), Some(9));
+        assert_eq!(pagemap.page(42, 1, 0x1010, 1999, false).unwrap().frame(), Some(8));
+        assert_eq!(pagemap.page(42, 2, 0x1010, 1001, false).unwrap().frame(), Some(8), "another space is read anew");
+        assert!(pagemap.page(42, 1, 0x5000, 1001, false).is_err());
+        assert!(pagemap.page(43, 3, u64::MAX, 1001, false).unwrap_err().to_string().contains("43/pagemap"));
+        assert_eq!(pagemap.counts(), PagemapCounts { read: 4, cached: 2, failed: 2 });
         std::fs::write(&file, [present(5), 0u64.to_ne_bytes()].concat()).unwrap();
-        assert!(!pagemap.page(42, 4, 0x1010, 2000).unwrap().present());
+        assert!(!pagemap.page(42, 4, 0x1010, 2000, false).unwrap().present());
         std::fs::write(&file, [present(5), present(7)].concat()).unwrap();
-        assert_eq!(pagemap.page(42, 4, 0x1010, 2001).unwrap().frame(), Some(7), "absence is not remembered");
+        assert_eq!(pagemap.page(42, 4, 0x1010, 2001, false).unwrap().frame(), Some(7), "absence is not remembered");
     }
 
     #[test]
@@ -212,7 +216,7 @@ mod tests {
         let mut pagemap = Pagemap::new(Path::new("/proc"), 100, 4, 1000);
         let bytes = vec![1u8; 3 * PAGE_SIZE as usize];
         let addr = bytes.as_ptr().addr() as u64 + PAGE_SIZE;
-        let page = pagemap.page(std::process::id(), 1, addr, 0).unwrap();
+        let page = pagemap.page(std::process::id(), 1, addr, 0, false).unwrap();
         assert!(page.present() && !page.file_or_shared(), "{page:?}");
         assert_eq!(page.frame().is_some(), pagemap.frames_visible());
         drop(bytes);

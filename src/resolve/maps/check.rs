@@ -1,0 +1,192 @@
+//! Reading `/proc/PID/maps`, in bounds, and again where it may say something else than the records: no record tells of munmap(2)
+//! and mremap(2).
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::super::mapping::{parse_line, Mapping, Table};
+use super::{identify, intern, Check, Maps, Place, Process};
+
+/// Bytes of `/proc/PID/maps` that are read. 65,530 mappings (`vm.max_map_count`) of 100 bytes are 6.5 MB; a process of somebody
+/// who wants to do harm has paths of 4 KiB.
+const MAX_TEXT: u64 = 16 << 20;
+/// Bytes of a line: numbers, and a path of 4 KiB.
+const MAX_LINE: usize = 4300;
+/// The part of all tables' limit that one table may take.
+const TABLE_PART: usize = 8;
+/// A process is read again at the earliest after so long, ns: where a page was of another kind than its table says, and
+/// otherwise.
+const DOUBTED: u64 = 50_000_000;
+const BUSY: u64 = 1_000_000_000;
+/// It is left in peace for so many times as long as the reading took.
+const COST: u64 = 200;
+/// Private mappings of files that are remembered of a process.
+const MAX_FILES: usize = 4096;
+
+/// Gives each mapping in `/proc/PID/maps` to `each`, line by line, and the number of those that were left out: their line is too
+/// long, or there are too many (then it is at least 1).
+///
+/// # Errors
+/// It cannot be opened or read.
+pub(crate) fn read_lines(path: &Path, mut each: impl FnMut(Mapping)) -> std::io::Result<u64> {
+    let mut text = BufReader::with_capacity(1 << 16, File::open(path)?.take(MAX_TEXT));
+    let (mut line, mut left_out) = (Vec::new(), 0);
+    loop {
+        line.clear();
+        (&mut text).take(MAX_LINE as u64).read_until(b'\n', &mut line)?;
+        let Some((&last, content)) = line.split_last() else { break };
+        if last == b'\n' {
+            parse_line(content).into_iter().for_each(&mut each);
+            continue;
+        }
+        // Too long, or the end of what is read of it.
+        left_out += u64::from(line.len() >= MAX_LINE || text.get_ref().limit() == 0);
+        if line.len() < MAX_LINE {
+            if text.get_ref().limit() > 0 {
+                parse_line(&line).into_iter().for_each(&mut each);
+            }
+            break;
+        }
+        skip_line(&mut text)?;
+    }
+    Ok(left_out)
+}
+
+/// Passes over the rest of a line.
+fn skip_line(text: &mut impl BufRead) -> std::io::Result<()> {
+    loop {
+        let bytes = text.fill_buf()?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let (length, ends) = match bytes.iter().position(|&byte| byte == b'\n') {
+            Some(at) => (at + 1, true),
+            None => (bytes.len(), false),
+        };
+        text.consume(length);
+        if ends {
+            return Ok(());
+        }
+    }
+}
+
+impl Maps {
+    /// The process's table; `None` where it cannot be read.
+    pub(super) fn read_procfs(&mut self, pid: u32) -> Option<Table> {
+        let path = self.roots.as_ref()?.proc.join(format!("{pid}/maps"));
+        self.counts.read += 1;
+        let ipc = self.processes.get(&pid).and_then(|process| process.ipc);
+        let room = self.limit / TABLE_PART;
+        let (mut table, mut files, mut bytes, mut left_out) = (Table::default(), Vec::new(), 0, 0);
+        let nothing = Table::default();
+        let lines = read_lines(&path, |mut mapping| {
+            if !mapping.is_shared() && mapping.ino != 0 && files.len() < MAX_FILES {
+                files.push((mapping.start, mapping.end()));
+            }
+            if !nothing.is_changed_by(&mapping) {
+                return;
+            }
+            bytes += size_of::<Mapping>() + mapping.path.len();
+            if bytes > room {
+                left_out += 1;
+                return;
+            }
+            identify(&mut self.identities, pid, ipc, &mut mapping);
+            intern(&mut self.paths, &mut self.path_bytes, &mut mapping);
+            table.add(&mapping);
+        });
+        let Ok(unread) = lines else {
+            self.counts.unreadable += 1;
+            return None;
+        };
+        self.counts.left_out += left_out + unread;
+        table.set_files(files);
+        Some(table)
+    }
+
+    /// True where the mappings say that the address is shared memory.
+    pub(crate) fn is_shared(&self, pid: u32, addr: u64) -> bool {
+        let process = self.processes.get(&pid);
+        process.and_then(|process| process.table.as_ref()).is_some_and(|table| table.shared(addr).is_some())
+    }
+
+    /// As [`Maps::place`], where pagemap says what kind of page it is: one of a file or of shared memory, or not. `None` where
+    /// that is not known. True beside it where the mappings say that it is shared memory, and the page that it is not.
+    ///
+    /// An anonymous page is private memory, whatever the table says: what was mapped there is gone. (In a file system on
+    /// persistent memory, DAX, kernels before 6.17 show shared pages as anonymous ones; they count as private.)
+    pub(crate) fn place_of_page(
+        &mut self,
+        pid: u32,
+        addr: u64,
+        phys: u64,
+        of_file: Option<bool>,
+    ) -> (Option<Place>, bool) {
+        let place = self.place(pid, addr, phys);
+        let process = self.processes.get_mut(&pid);
+        let (Some(of_file), Some(Process { table: Some(table), check, .. })) = (of_file, process) else {
+            return (place, false);
+        };
+        let is_shared = matches!(place, Some(Place::Shared { .. } | Place::Frame { .. }));
+        if is_shared && !of_file {
+            check.doubted = true;
+            return (self.private(pid, addr), true);
+        }
+        // A page of a file, and no shared mapping: a private mapping of a file, or shared memory that mremap(2) put there.
+        if !is_shared && of_file && table.has_shared() && table.find(addr).is_none() {
+            check.doubted |= !table.is_private_file(addr);
+        }
+        (place, false)
+    }
+
+    /// The processes whose mappings should be read again, `now` in ns: only those that map shared memory can say something wrong
+    /// about what is shared. Those that are doubted come first, then those that were sampled most.
+    pub(crate) fn due(&mut self, now: u64) -> Vec<u32> {
+        let mut due = Vec::new();
+        for (&pid, process) in &mut self.processes {
+            let Check { places, doubted, not_before, .. } = process.check;
+            let may_be_wrong = process.table.as_ref().is_some_and(|table| table.has_shared());
+            if !may_be_wrong || places == 0 {
+                continue;
+            }
+            let earliest = if doubted { not_before } else { not_before.saturating_add(BUSY - DOUBTED) };
+            if now >= earliest && not_before != 0 {
+                due.push((!doubted, std::cmp::Reverse(places), pid));
+            } else if not_before == 0 {
+                process.check.not_before = now + DOUBTED;
+            }
+        }
+        due.sort_unstable();
+        due.into_iter().map(|(_, _, pid)| pid).collect()
+    }
+
+    /// The process was read again, which took `cost` ns.
+    pub(crate) fn checked(&mut self, pid: u32, now: u64, cost: u64) {
+        if let Some(Process { check, .. }) = self.processes.get_mut(&pid) {
+            check.places = 0;
+            check.doubted = false;
+            check.not_before = now.saturating_add(DOUBTED.max(cost.saturating_mul(COST)));
+        }
+    }
+
+    /// Reads the mappings of a process again. What cannot be read stays as it was.
+    pub(crate) fn refresh(&mut self, pid: u32, now: u64) {
+        let begin = Instant::now();
+        let table = self.read_procfs(pid);
+        self.checked(pid, now, u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        let (Some(table), Some(process)) = (table, self.processes.get_mut(&pid)) else { return };
+        self.counts.refreshed += 1;
+        if process.table.as_deref().is_some_and(|old| old.says_as(&table)) {
+            return;
+        }
+        self.counts.corrected += 1;
+        self.changes += 1;
+        self.bytes += table.bytes();
+        let old = process.table.replace(Arc::new(table));
+        self.release(old);
+        self.stay_within_limit(pid);
+    }
+}

@@ -1,0 +1,163 @@
+//! Memory is what it is, where numbers or old mappings say otherwise: live, and in a recording of it.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use scxprof::profile::Profile;
+use scxprof::sample::{Place, Sample};
+use scxprof::sampler::Target;
+use scxprof::session::{replay, Progress};
+
+use crate::capture::{capture_until, Collect};
+use crate::programs::{build, start, Running};
+use crate::{alone, timer};
+
+/// Enough to see what changed, on a busy machine too.
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn target(running: &Running) -> Target {
+    let tids = running.threads.iter().map(|thread| thread.tid as u32).collect();
+    Target::Tasks { tids, enable_on_exec: false }
+}
+
+/// The samples of a recording, as reading it gives them.
+fn read_again(dir: &Path) -> Vec<Sample> {
+    let (mut profile, mut collect) = (Profile::open(dir).expect("a profile"), Collect::default());
+    replay(&mut profile, 64 << 20, &mut collect, || false).expect("is read");
+    collect.samples
+}
+
+fn is_private(sample: &&Sample) -> bool {
+    matches!(sample.place, Some(Place::Private { .. }))
+}
+
+fn mappings_that_change_without_a_record(test: &str, record: Option<&Path>) {
+    let _alone = alone();
+    let Some(built) = build("moved", 2) else {
+        println!("SKIP: {test}: no cc");
+        return;
+    };
+    let running = start(&built.path, 600.0, 2);
+    let pid = running.threads[0].pid;
+    let options = timer(target(&running), Some(1000));
+    let options = match record {
+        Some(dir) => options.record(dir),
+        None => options,
+    };
+    let mut moved_at = None;
+    let enough = |progress: Progress| {
+        if moved_at.is_none() && progress.samples > 300 {
+            // SAFETY: a signal to a child of ours that is alive.
+            unsafe { libc::kill(pid, libc::SIGUSR1) };
+            moved_at = Some((progress.samples, progress.elapsed));
+        }
+        let enough = |(samples, elapsed)| {
+            progress.samples > samples + 1500 && progress.elapsed > elapsed + Duration::from_millis(1500)
+        };
+        moved_at.is_some_and(enough) || progress.elapsed > LIMIT
+    };
+    let Some((mut got, outcome)) = capture_until(test, options, enough) else { return };
+    if let Some(dir) = record {
+        got.samples = read_again(dir);
+    }
+    let of = |group: &str| -> Vec<&Sample> {
+        let range = &running.buffers[&(pid, group.to_owned())];
+        let name = format!("{group}-2");
+        let is_of = |sample: &&Sample| {
+            range.contains(&sample.addr) && sample.comm.is_some_and(|comm| comm.as_bytes() == name.as_bytes())
+        };
+        got.samples.iter().filter(is_of).collect()
+    };
+    let (gone, grown) = (of("gone"), of("grown"));
+    if gone.len() < 100 || grown.len() < 100 {
+        println!("SKIP: {test}: only {} and {} samples in {:?}", gone.len(), grown.len(), outcome.duration);
+        return;
+    }
+    let (still, private) =
+        (gone.iter().filter(|it| !is_private(it)).count(), grown.iter().filter(|it| is_private(it)).count());
+    println!("{test}: shared {still} of {}, private {private} of {}", gone.len(), grown.len());
+    assert_eq!(still, 0, "private memory is never the file that was mapped there");
+    // It is known when the mappings have been read again.
+    let last = &grown[grown.len() - 50..];
+    assert!(last.iter().all(|sample| !is_private(sample)), "{private} of {} are private", grown.len());
+    let start = running.buffers[&(pid, "grown".to_owned())].start;
+    for sample in grown.iter().filter(|it| !is_private(it)) {
+        let Some(Place::Shared { offset, .. }) = sample.place else { panic!("{:?}", sample.place) };
+        assert_eq!(offset, sample.addr - start);
+    }
+}
+
+#[test]
+fn mappings_that_change_without_a_record_are_noticed() {
+    mappings_that_change_without_a_record("moved", None);
+}
+
+#[test]
+fn mappings_that_change_without_a_record_are_noticed_in_a_recording() {
+    let dir = tempfile::tempdir().expect("a directory");
+    mappings_that_change_without_a_record("moved, recorded", Some(dir.path()));
+}
+
+fn segments(test: &str, record: Option<&Path>) {
+    let _alone = alone();
+    let Some(built) = build("segments", 2) else {
+        println!("SKIP: {test}: no cc");
+        return;
+    };
+    // SAFETY: asks for a number.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIP: {test}: it takes root to make an IPC namespace");
+        return;
+    }
+    let running = start(&built.path, 600.0, 4);
+    let options = timer(target(&running), Some(1000));
+    let options = match record {
+        Some(dir) => options.record(dir),
+        None => options,
+    };
+    let enough = |progress: Progress| {
+        progress.samples > 2000 && progress.elapsed > Duration::from_secs(1) || progress.elapsed > LIMIT
+    };
+    let Some((mut got, _)) = capture_until(test, options, enough) else { return };
+    if let Some(dir) = record {
+        got.samples = read_again(dir);
+    }
+    // What the processes of each pair touched, without the offset.
+    let files = |group: &str| -> BTreeSet<String> {
+        let of = |thread: &&crate::programs::Thread| thread.group == group;
+        let mut files = BTreeSet::new();
+        for thread in running.threads.iter().filter(of) {
+            let range = &running.buffers[&(thread.pid, group.to_owned())];
+            let places = got.samples.iter().filter(|it| it.pid == thread.pid as u32 && range.contains(&it.addr));
+            let mut seen = 0;
+            for sample in places {
+                seen += 1;
+                match sample.place {
+                    Some(Place::Shared { dev, ino, offset }) => {
+                        assert_eq!(offset, sample.addr - range.start);
+                        files.insert(format!("{dev} {ino}"));
+                    }
+                    other => drop(files.insert(format!("{other:?}"))),
+                }
+            }
+            println!("{test}: {group} {}: {seen} accesses", thread.pid);
+        }
+        files
+    };
+    let (one, other) = (files("segment-a"), files("segment-b"));
+    println!("{test}: {one:?} {other:?}");
+    assert_eq!((one.len(), other.len()), (1, 1), "a segment is one file");
+    assert_ne!(one, other, "segments of two namespaces are two");
+}
+
+#[test]
+fn segments_of_two_ipc_namespaces_are_two() {
+    segments("segments", None);
+}
+
+#[test]
+fn segments_of_two_ipc_namespaces_are_two_in_a_recording() {
+    let dir = tempfile::tempdir().expect("a directory");
+    segments("segments, recorded", Some(dir.path()));
+}
