@@ -126,6 +126,7 @@ fn code_window(window: &Window) -> CodeWindow<'_> {
         base: window.start,
         bytes: &window.bytes,
         function: window.function.clone(),
+        jit: window.is_jit,
     }
 }
 

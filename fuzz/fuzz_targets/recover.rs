@@ -24,7 +24,7 @@ fuzz_target!(|data: &[u8]| {
     }
     let (stack, bytes) = rest.split_at(rest.len().min(usize::from(dump)));
     let function = (flags & 1 != 0).then(|| base + u64::from(from)..base + u64::from(from) + u64::from(to));
-    let mut code = CodeWindow { key: 1, bias: base - u64::from(bias), base, bytes, function };
+    let mut code = CodeWindow { key: 1, bias: base - u64::from(bias), base, bytes, function, jit: false };
     let range = if flags & 2 == 0 { 0..0 } else { regs.rsp()..regs.rsp().saturating_add(4096) };
     // The code's bytes serve as memory too: lines around the registers, which may hold pointers to one another.
     let memory = if flags & 4 == 0 { Vec::new() } else { memory(&regs, bytes) };

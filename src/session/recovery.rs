@@ -10,7 +10,7 @@ use crate::bpf::WantedMap;
 use crate::resolve::Maps;
 use crate::sample::{Sample, ThreadIndex};
 use crate::sampler::open::monotonic_ns;
-use crate::sampler::operand::code::{At, CodeCache, CodeCounts, Limits, Mapping, Window};
+use crate::sampler::operand::code::{At, CodeCache, CodeCounts, Limits, Mapping, Origin, Window};
 use crate::sampler::operand::constant::Constants;
 use crate::sampler::operand::pagemap::{Page, Pagemap};
 use crate::sampler::operand::tick::REGS;
@@ -142,6 +142,7 @@ impl Recoverer {
         let mut code = ProcessCode {
             code: &mut self.code,
             constants: &mut self.constants,
+            pagemap: &mut self.pagemap,
             maps,
             pid: sample.pid,
             space,
@@ -221,6 +222,7 @@ fn is_vdso_data(maps: &mut Maps, pid: u32, candidate: &Candidate) -> bool {
 struct ProcessCode<'a> {
     code: &'a mut CodeCache,
     constants: &'a mut Constants,
+    pagemap: &'a mut Pagemap,
     maps: &'a mut Maps,
     pid: u32,
     space: u32,
@@ -248,7 +250,14 @@ impl CodeSource for ProcessCode<'_> {
                 path: &mapping.path,
             };
             let at = At { pid: self.pid, space: self.space, ip, time: self.time };
-            let window = self.code.window(at, &mapping, self.now).ok()?;
+            let mut window = self.code.window(at, &mapping, self.now).ok()?;
+            let end = window.start.saturating_add(window.bytes.len() as u64);
+            if window.origin == Origin::File
+                && self.pagemap.has_private(self.pid, self.space, window.start..end, self.time) == Some(true)
+            {
+                // The process has changed its code since it was mapped: what it runs is not what the file says.
+                window = self.code.window(at, &Mapping { writable: true, ..mapping }, self.now).ok()?;
+            }
             if self.windows.len() == MAX_WINDOWS {
                 self.windows.remove(0);
             }
@@ -261,6 +270,7 @@ impl CodeSource for ProcessCode<'_> {
             base: window.start,
             bytes: &window.bytes,
             function: window.function.clone(),
+            jit: window.is_jit,
         })
     }
 

@@ -131,6 +131,7 @@ impl CodeSource for Code {
             base: text.base,
             bytes: &text.bytes,
             function,
+            jit: false,
         })
     }
 

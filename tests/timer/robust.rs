@@ -230,3 +230,30 @@ fn the_check_itself_can_fail() {
     let tally = Tally::of(&running, &samples);
     assert_eq!((tally.wrong_line, tally.own > 0), (tally.own, true));
 }
+
+#[test]
+fn code_that_the_process_changed_is_read_from_the_process() {
+    let test = "patched code";
+    let _alone = alone();
+    let Some(built) = build("patched", 2) else {
+        println!("SKIP: {test}: no cc");
+        return;
+    };
+    let running = start(&built.path, 600.0, 1);
+    let (pid, tid) = (running.threads[0].pid, running.threads[0].tid as u32);
+    let options = timer(Target::Tasks { tids: vec![tid], enable_on_exec: false }, Some(1000));
+    let enough = |progress: scxprof::session::Progress| {
+        progress.samples > 3000 && progress.elapsed > Duration::from_secs(3)
+            || progress.elapsed > Duration::from_secs(30)
+    };
+    let Some((got, _)) = capture_until(test, options, enough) else { return };
+    let of = |group: &str| {
+        let range = &running.buffers[&(pid, group.to_owned())];
+        got.samples.iter().filter(|sample| range.contains(&sample.addr)).count()
+    };
+    println!("{test}: {} accesses of its own, {} of the other", of("own"), of("other"));
+    assert_eq!(of("other"), 0, "what the file says is not what runs");
+    if of("own") < 100 {
+        println!("SKIP: {test}: too few samples: {}", got.samples.len());
+    }
+}

@@ -331,7 +331,9 @@ fn busy_processes_that_share_are_read_again_now_and_then() {
     maps.seed_all().unwrap();
     let sample = |maps: &mut Maps| {
         for (pid, count) in [(10, 1), (11, 5), (13, 9)] {
-            (0..count).for_each(|_| drop(maps.place(pid, 0x1000, 0)));
+            for _ in 0..count {
+                maps.place(pid, 0x1000, 0);
+            }
         }
     };
     sample(&mut maps);

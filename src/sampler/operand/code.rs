@@ -87,6 +87,8 @@ pub struct Window {
     pub function: Option<Range<u64>>,
     /// Where the bytes came from.
     pub origin: Origin,
+    /// The process wrote them: they are of no file, nor of the vdso.
+    pub is_jit: bool,
 }
 
 /// Why there are no code bytes.
@@ -284,6 +286,7 @@ impl CodeCache {
             bias: at.ip.wrapping_sub(offset),
             function,
             origin: Origin::File,
+            is_jit: false,
         })
     }
 
@@ -369,7 +372,9 @@ impl CodeCache {
             return Err(CodeError::Unsettled { addr: at.ip });
         }
         let key = self.seed.hash_one(&bytes);
-        Ok(Window { start: begin, bytes, key, bias: begin, function: None, origin: Origin::Memory })
+        let is_of_file = mapping.path.starts_with(b"/") && !mapping.path.starts_with(b"/memfd:") && !mapping.shared;
+        let is_jit = !is_of_file && mapping.path != b"[vdso]";
+        Ok(Window { start: begin, bytes, key, bias: begin, function: None, origin: Origin::Memory, is_jit })
     }
 
     /// The bytes of a page: believed for `life`, or settled where that is `None`.

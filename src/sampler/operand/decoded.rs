@@ -105,10 +105,9 @@ impl Decoded {
         }
         let mut map = FunctionMap::new(&window)?;
         for target in std::mem::take(&mut map.outside) {
-            if let Some(other) = code.window(target.wrapping_add(bias)) {
-                if other.key == code_key {
-                    map.add_branches_from(&other, &range);
-                }
+            match code.window(target.wrapping_add(bias)) {
+                Some(other) if other.bias == bias => map.add_branches_from(&other, target, &range),
+                _ => map.open(),
             }
         }
         let map = Arc::new(map);

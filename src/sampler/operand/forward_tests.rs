@@ -20,7 +20,7 @@ struct Program<'a> {
 impl CodeSource for Program<'_> {
     fn window(&mut self, ip: u64) -> Option<CodeWindow<'_>> {
         let function = Some(BASE..BASE + self.code.len() as u64);
-        let window = CodeWindow { key: 1, bias: 0, base: BASE, bytes: self.code, function };
+        let window = CodeWindow { key: 1, bias: 0, base: BASE, bytes: self.code, function, jit: false };
         window.contains(ip).then_some(window)
     }
 

@@ -81,8 +81,15 @@ pub struct Pagemap {
     visible: bool,
     files: Cache<u32, File>,
     pages: Cache<(u32, u64), (u64, Page)>,
+    /// Whether some pages from a first to a last one are private copies, and when that was looked up.
+    private: Cache<(u32, u64, u64), (u64, bool)>,
     counts: PagemapCounts,
 }
+
+/// Pages that are looked at in one go.
+const MAX_RANGE: usize = 64;
+/// Ranges whose kind is remembered.
+const MAX_RANGES: usize = 4096;
 
 impl Pagemap {
     /// The pagemaps under `procfs` (`/proc`); at most `pages` entries are kept, each for `life` ns, and at most `files`
@@ -95,6 +102,7 @@ impl Pagemap {
             visible: frames_visible(procfs),
             files: Cache::new(files),
             pages: Cache::new(pages),
+            private: Cache::new(MAX_RANGES),
             counts: PagemapCounts::default(),
         }
     }
@@ -143,16 +151,43 @@ impl Pagemap {
         }
     }
 
+    /// True where one of the first 64 pages of `range` is anonymous: in a private mapping of a file the process has written there.
+    /// `None` where that cannot be read.
+    pub fn has_private(&mut self, pid: u32, space: u32, range: std::ops::Range<u64>, now: u64) -> Option<bool> {
+        let (first, last) = (range.start / PAGE_SIZE, range.end.saturating_sub(1) / PAGE_SIZE);
+        let key = (space, first, last);
+        if let Some(&(_, known)) = self.private.get(&key).filter(|(since, _)| now.saturating_sub(*since) < self.life) {
+            return Some(known);
+        }
+        let mut bytes = [0; 8 * MAX_RANGE];
+        let wanted = usize::try_from(last.checked_sub(first)?).ok()?.saturating_add(1).min(MAX_RANGE) * 8;
+        let bytes = bytes.get_mut(..wanted)?;
+        let file = self.file(pid, space).ok()?;
+        if file.read_exact_at(bytes, first.saturating_mul(8)).is_err() {
+            self.files.remove(&space);
+            return None;
+        }
+        let is_private = bytes.chunks_exact(8).any(|entry| {
+            let page = Page(entry.try_into().map_or(0, u64::from_ne_bytes));
+            page.present() && !page.file_or_shared() || page.swapped()
+        });
+        self.private.insert(key, (now, is_private));
+        Some(is_private)
+    }
+
     fn path(&self, pid: u32) -> PathBuf {
         self.procfs.join(pid.to_string()).join("pagemap")
     }
 
     fn read(&mut self, pid: u32, space: u32, number: u64) -> io::Result<Page> {
+        entry(self.file(pid, space)?, number)
+    }
+
+    fn file(&mut self, pid: u32, space: u32) -> io::Result<&File> {
         if self.files.get(&space).is_none() {
             self.files.insert(space, File::open(self.path(pid))?);
         }
-        let file = self.files.get(&space).ok_or(io::ErrorKind::NotFound)?;
-        entry(file, number)
+        self.files.get(&space).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 

@@ -213,7 +213,7 @@ mod tests {
     const BASE: u64 = 0x1000;
 
     fn region(bytes: &[u8], at: u64) -> Option<Region> {
-        let window = CodeWindow { key: 1, bias: 0, base: BASE, bytes, function: None };
+        let window = CodeWindow { key: 1, bias: 0, base: BASE, bytes, function: None, jit: false };
         find(&window, BASE + at, &mut InstructionInfoFactory::new())
     }
 

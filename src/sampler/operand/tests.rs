@@ -30,7 +30,7 @@ fn regs(at: usize) -> UserRegs {
 }
 
 fn window(bytes: &[u8]) -> CodeWindow<'_> {
-    CodeWindow { key: 1, bias: 0, base: BASE, bytes, function: Some(BASE..BASE + bytes.len() as u64) }
+    CodeWindow { key: 1, bias: 0, base: BASE, bytes, function: Some(BASE..BASE + bytes.len() as u64), jit: false }
 }
 
 const STACK: Range<u64> = RSP - 512..RSP + 4096;
@@ -196,7 +196,7 @@ fn a_cold_part_leads_back() {
         fn window(&mut self, ip: u64) -> Option<CodeWindow<'_>> {
             let (base, bytes) = if ip < BASE + 0x1_0000 { (BASE, self.0) } else { (BASE + 0x1_0000, self.1) };
             let function = Some(base..base + bytes.len() as u64);
-            Some(CodeWindow { key: 1, bias: 0, base, bytes, function })
+            Some(CodeWindow { key: 1, bias: 0, base, bytes, function, jit: false })
                 .filter(|window| ip.wrapping_sub(base) < window.bytes.len() as u64)
         }
     }
@@ -267,7 +267,7 @@ fn variables_of_the_program_are_marked_and_follow_the_bias() {
     let mut recovery = Recovery::new(1 << 20);
     for bias in [0, 0x5555_0000_0000] {
         let base = BASE + bias;
-        let mut window = CodeWindow { key: 1, bias, base, bytes: &code, function: None };
+        let mut window = CodeWindow { key: 1, bias, base, bytes: &code, function: None, jit: false };
         let regs = UserRegs { rip: base, ..regs(0) };
         let outcome = recovery.recover(&regs, &[], STACK, &mut window);
         assert_eq!(outcome.candidates.len(), 1);
@@ -381,6 +381,7 @@ proptest! {
                 let start = base.wrapping_add(start).wrapping_sub(20);
                 start..start.saturating_add(len)
             }),
+            jit: false,
         };
         let regs = UserRegs { gpr, rip: base.wrapping_add(at.index(code.len()) as u64), rflags };
         let stack = regs.rsp().saturating_sub(512)..regs.rsp().saturating_add(4096);

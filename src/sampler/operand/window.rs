@@ -21,7 +21,7 @@ const SYNC_FAR: usize = 48;
 /// Longer functions are taken for an error of the file.
 const MAX_FUNCTION: u64 = 4 * 1024 * 1024;
 /// Pieces of code outside a function that it branches to, which are searched for branches back (`.cold` parts).
-const MAX_OUTSIDE: usize = 16;
+const MAX_OUTSIDE: usize = 64;
 
 /// A piece of code as the caller has it.
 #[derive(Debug, Clone)]
@@ -39,6 +39,8 @@ pub struct CodeWindow<'a> {
     /// The function around the address asked for, from `.eh_frame`; `None` where nobody knows. Its end may lie
     /// further on (the next function's start) but not before the true end.
     pub function: Option<Range<u64>>,
+    /// The process itself wrote the code (a JIT compiler did): data may stand between functions.
+    pub jit: bool,
 }
 
 /// Where the code bytes of one process come from.
@@ -130,8 +132,7 @@ impl Bits {
 pub(super) struct FunctionMap {
     starts: Bits,
     leaders: Bits,
-    /// A branch may lead anywhere in the function: there is a jump through a register or a table, or not all of it is
-    /// here.
+    /// A branch may lead anywhere in the function: there is an indirect jump, or not all code that branches into it is here.
     table: bool,
     /// Targets outside, in the code's own addresses.
     pub(super) outside: Vec<u64>,
@@ -160,8 +161,12 @@ impl FunctionMap {
                 let offset = target.wrapping_sub(function);
                 if offset < len as u64 {
                     map.leaders.set(offset as usize);
-                } else if map.outside.len() < MAX_OUTSIDE && !map.outside.contains(&target) {
+                } else if map.outside.contains(&target) {
+                } else if map.outside.len() < MAX_OUTSIDE {
                     map.outside.push(target);
+                } else {
+                    // What is there is not looked at, and may branch back to anywhere.
+                    map.table = true;
                 }
             }
             map.table |= is_table_jump(code);
@@ -180,16 +185,31 @@ impl FunctionMap {
         Some(map)
     }
 
-    /// Marks where the code of `other`, which this function (`function`: its own addresses) branches to, leads back.
-    pub(super) fn add_branches_from(&mut self, other: &CodeWindow<'_>, function: &Range<u64>) {
-        let Some(range) = other.function_bytes() else { return };
-        sweep(other.bytes, other.own_base(), range, |_, code| {
-            if let Some(target) = branch_target(code) {
-                if function.contains(&target) {
-                    self.leaders.set((target - function.start) as usize);
+    /// Marks where the code of `other`, which this function (`function`: its own addresses) branches to at `target`, leads back.
+    pub(super) fn add_branches_from(&mut self, other: &CodeWindow<'_>, target: u64, function: &Range<u64>) {
+        let own_base = other.own_base();
+        if let Some(range) = other.function_bytes() {
+            return sweep(other.bytes, own_base, range, |_, code| {
+                if let Some(target) = branch_target(code) {
+                    if function.contains(&target) {
+                        self.leaders.set((target - function.start) as usize);
+                    }
                 }
+            });
+        }
+        let Ok(at) = usize::try_from(target.wrapping_sub(own_base)) else { return self.open() };
+        let around = at.saturating_sub(LEADER_SPAN)..at.saturating_add(LEADER_SPAN).min(other.bytes.len());
+        possible_targets(other.bytes, around, |target| {
+            let target = own_base.wrapping_add_signed(target);
+            if function.contains(&target) {
+                self.leaders.set((target - function.start) as usize);
             }
         });
+    }
+
+    /// A branch may lead to anywhere in the function.
+    pub(super) fn open(&mut self) {
+        self.table = true;
     }
 }
 
@@ -207,13 +227,13 @@ fn sweep(bytes: &[u8], own_base: u64, range: Range<usize>, mut each: impl FnMut(
     }
 }
 
-/// Jumps that may lead to several places of the same function: through a register, or through a table with an index.
-/// A jump through `[rip+x]` or `[reg+x]` leaves for another function.
+/// Jumps that may lead to several places of the same function: all indirect ones but those through `[rip+x]`, which leave for
+/// another function by the table of the dynamic linker.
 fn is_table_jump(code: &iced_x86::Instruction) -> bool {
     code.mnemonic() == Mnemonic::Jmp
         && match code.op0_kind() {
             OpKind::Register => true,
-            OpKind::Memory => code.memory_index() != iced_x86::Register::None,
+            OpKind::Memory => !code.is_ip_rel_memory_operand(),
             _ => false,
         }
 }
@@ -244,26 +264,12 @@ fn possible_targets(bytes: &[u8], range: Range<usize>, mut each: impl FnMut(i64)
     }
 }
 
-/// True where any byte of `range` could begin a jump of the kind of [`is_table_jump`]. A jump through a register counts
-/// where it follows a load with an index, else it is the call at a function's end that it mostly is.
-fn possible_table_jump(bytes: &[u8], range: Range<usize>) -> bool {
-    const TABLE_LOAD: usize = 64;
-    let code = bytes.get(range).unwrap_or_default();
-    // movsxd, mov or add from [base+index*4 or 8+disp].
-    let indexed = |code: &[u8]| {
-        matches!(code, &[0x63 | 0x8b | 0x03, modrm, sib]
-            if modrm & 7 == 4 && modrm < 0xc0 && sib >= 0x80 && sib & 0x38 != 0x20)
-    };
-    code.windows(3).enumerate().any(|(at, jump)| match *jump {
-        [0xff, 0xe0..=0xe7, _] => {
-            let notrack = at.checked_sub(1).and_then(|before| code.get(before)) == Some(&0x3e);
-            let before = code.get(at.saturating_sub(TABLE_LOAD)..at).unwrap_or_default();
-            notrack || before.windows(3).any(indexed)
-        }
-        // jmp [base+index*scale+disp], where index 4 is none.
-        [0xff, 0x24 | 0x64 | 0xa4, sib] => sib & 0x38 != 0x20,
-        _ => false,
-    })
+/// True where an instruction of `range` is a jump of the kind of [`is_table_jump`]. Decoding falls in with the right instructions
+/// soon after the beginning, and after data in between.
+fn has_table_jump(bytes: &[u8], own_base: u64, range: Range<usize>) -> bool {
+    let mut found = false;
+    sweep(bytes, own_base, range, |_, code| found |= is_table_jump(code));
+    found
 }
 
 /// The instructions from `ip` on, in order: up to [`MAX_STEPS`], the last being the first that does not simply go on.
@@ -291,6 +297,7 @@ pub(super) fn backward(
     factory: &mut InstructionInfoFactory,
 ) -> Backward {
     let nothing = Backward { insns: Box::default(), cut: Cut::Unsynchronised };
+    let is_inside = window.function.as_ref().is_some_and(|function| function.contains(&ip));
     let Ok(ip) = usize::try_from(ip.wrapping_sub(window.base)) else { return nothing };
     let (boundaries, leaders, table) = match (map, window.function_bytes()) {
         (Some(map), Some(range)) if range.contains(&ip) => {
@@ -314,6 +321,9 @@ pub(super) fn backward(
             }
             (boundaries, leaders, map.table)
         }
+        // A part of the function is not here, and may branch to anywhere. What stands before code that a JIT compiler wrote is its
+        // data as often as code: nothing tells where the function begins.
+        _ if is_inside || window.jit => return nothing,
         _ => {
             let boundaries = synchronise(window.bytes, ip);
             let first = boundaries.last().copied().unwrap_or(ip);
@@ -326,7 +336,7 @@ pub(super) fn backward(
                     }
                 }
             });
-            (boundaries, leaders, possible_table_jump(window.bytes, around))
+            (boundaries, leaders, has_table_jump(window.bytes, window.own_base(), around))
         }
     };
     walk(window, &boundaries, &leaders, table, factory)
@@ -354,7 +364,9 @@ fn walk(
             cut = Cut::Leader;
             break;
         }
-        let Some(insn) = decode(window.bytes, window.own_base(), at, factory) else {
+        // Padding that decodes as `add [rax],al`.
+        let is_zero = window.bytes.get(at..next).is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0));
+        let Some(insn) = decode(window.bytes, window.own_base(), at, factory).filter(|_| !is_zero) else {
             cut = Cut::Unsynchronised;
             break;
         };
@@ -422,3 +434,7 @@ fn synchronise(bytes: &[u8], ip: usize) -> Vec<usize> {
     }
     boundaries
 }
+
+#[cfg(test)]
+#[path = "window_tests.rs"]
+mod tests;
