@@ -25,12 +25,13 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use rustc_hash::FxHashMap;
 
 use super::mapping::BuildId;
 use super::{Maps, Roots};
+use crate::host::aside;
 use crate::sample::{printable, CodeAddr, CpuMode};
 
 /// Files and other things that hold code, beyond which instructions stay without a place.
@@ -41,6 +42,10 @@ const PIDS: usize = 4;
 const SPOT_BITS: u32 = 10;
 /// Addresses at and above this are the kernel's (Documentation/arch/x86/x86_64/mm.rst).
 const KERNEL: u64 = 1 << 63;
+
+/// How long is waited for the names of one file, and for those of all.
+const FILE_NAMES: Duration = Duration::from_secs(5);
+const ALL_NAMES: Duration = Duration::from_secs(20);
 
 /// What the kernel is called, as perf calls it.
 const KERNEL_NAME: &[u8] = b"[kernel.kallsyms]";
@@ -285,6 +290,7 @@ impl fmt::Display for Symbol {
 #[derive(Debug, Clone, Default)]
 pub struct Symbols {
     by_code: FxHashMap<CodeAddr, Symbol>,
+    unanswered: usize,
 }
 
 impl Symbols {
@@ -297,6 +303,12 @@ impl Symbols {
     /// All of them, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (CodeAddr, &Symbol)> {
         self.by_code.iter().map(|(&code, symbol)| (code, symbol))
+    }
+
+    /// Files and processes whose code has no names because they did not answer in time.
+    #[must_use]
+    pub fn unanswered(&self) -> usize {
+        self.unanswered
     }
 
     /// How many there are.
@@ -322,7 +334,8 @@ struct Named {
 
 /// Names each of `codes` once, a file after the other: the memory for one file's symbols is given back before the next.
 ///
-/// What the result takes is in proportion to the number of different codes, which the caller bounds.
+/// What the result takes is in proportion to the number of different codes, which the caller bounds. It takes at most 25 s:
+/// what does not answer in time, or is not come to by then, has no names.
 #[must_use]
 pub fn symbolize(modules: &Modules, codes: impl IntoIterator<Item = CodeAddr>, options: &SymbolOptions) -> Symbols {
     let mut offsets: BTreeMap<NonZeroU32, Vec<u64>> = BTreeMap::new();
@@ -331,6 +344,7 @@ pub fn symbolize(modules: &Modules, codes: impl IntoIterator<Item = CodeAddr>, o
     }
     let mut names: FxHashMap<String, Arc<str>> = FxHashMap::default();
     let mut symbols = Symbols::default();
+    let begin = Instant::now();
     for (number, mut offsets) in offsets {
         let Some(module) = modules.get(number) else { continue };
         offsets.sort_unstable();
@@ -339,7 +353,18 @@ pub fn symbolize(modules: &Modules, codes: impl IntoIterator<Item = CodeAddr>, o
             Key::File { path, .. } => Arc::clone(path),
             _ => module.path().into(),
         };
-        let found = find(modules, module, &offsets, options);
+        let is_stuck = |dev| aside::is_stuck(aside::about(("device", dev)));
+        let is_stuck = matches!(module.key, Key::File { dev, .. } if is_stuck(dev));
+        let found = if begin.elapsed() < ALL_NAMES && !is_stuck {
+            let (kernel, module, offsets, options) =
+                (modules.kernel.clone(), module.clone(), offsets.clone(), options.clone());
+            let about = aside::about((&module.key, "names"));
+            aside::within(about, FILE_NAMES, move || find(kernel.as_ref(), &module, &offsets, &options))
+        } else {
+            Err(aside::NoAnswer)
+        };
+        symbols.unanswered += usize::from(found.is_err());
+        let found = found.unwrap_or_default();
         for (index, offset) in offsets.into_iter().enumerate() {
             let named = found.get(index).and_then(Option::as_ref);
             let function = named.map(|named| {
@@ -354,7 +379,12 @@ pub fn symbolize(modules: &Modules, codes: impl IntoIterator<Item = CodeAddr>, o
 }
 
 /// Names for sorted offsets, in their order; fewer where the rest has none.
-fn find(modules: &Modules, module: &Module, offsets: &[u64], options: &SymbolOptions) -> Vec<Option<Named>> {
+fn find(
+    kernel_symbol: Option<&(Box<[u8]>, u64)>,
+    module: &Module,
+    offsets: &[u64],
+    options: &SymbolOptions,
+) -> Vec<Option<Named>> {
     let SymbolOptions { roots, begin, .. } = options;
     let is_same = |own: Option<BuildId>| own.is_some() && own == module.build_id;
     match (&module.key, begin) {
@@ -367,7 +397,7 @@ fn find(modules: &Modules, module: &Module, offsets: &[u64], options: &SymbolOpt
             found.map(|found| elf::names(&found, offsets, roots)).unwrap_or_default()
         }
         (Key::Kernel, Some(_)) => kernel::names(roots, offsets),
-        (Key::Kernel, None) => match &modules.kernel {
+        (Key::Kernel, None) => match kernel_symbol {
             Some((symbol, address)) if is_same(kernel::build_id(roots)) => {
                 kernel::names_of_another_boot(roots, offsets, symbol, *address)
             }
@@ -402,7 +432,11 @@ pub(crate) fn mapped_build_id(
     since: SystemTime,
 ) -> Option<BuildId> {
     let options = SymbolOptions { roots: roots.clone(), begin: Some(since), cache: None };
-    file::open(&file::Wanted { path, dev, ino, build_id: None }, pids, &options)?.image.build_id()
+    let (path, pids) = (path.to_vec(), pids.to_vec());
+    let build_id = aside::within(aside::about(("device", dev)), aside::SHORT, move || {
+        file::open(&file::Wanted { path: &path, dev, ino, build_id: None }, &pids, &options)?.image.build_id()
+    });
+    build_id.ok()?
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use super::recovery::Recoverer;
 use super::reread::Reread;
 use super::{Outcome, Progress, SessionError, Sink, TICK};
 use crate::bpf::{self, Watch};
+use crate::host::aside;
 use crate::profile::Recorder;
 use crate::resolve::{topology, Cgroups, Maps, Modules, Roots, Threads};
 use crate::sample::Source;
@@ -80,6 +81,8 @@ pub(super) struct Capture {
     names: Option<Names>,
     recorder: Option<Arc<Recorder>>,
     order: Order,
+    /// Look-ups that had no answer before this capture.
+    unanswered: u64,
     pub(super) notes: Vec<String>,
 }
 
@@ -182,6 +185,7 @@ impl Capture {
             names: None,
             recorder,
             order,
+            unanswered: aside::unanswered(),
             notes,
         })
     }
@@ -239,7 +243,7 @@ impl Capture {
         reread.stop(&mut self.order);
         let duration = self.begin.elapsed();
         self.take_snapshot(sink.wants_code());
-        let Self { running, watch, names, recorder, mut order, mut notes, .. } = self;
+        let Self { running, watch, names, recorder, unanswered, mut order, mut notes, .. } = self;
         let mut loss = Loss::default();
         let (mut samples, mut recovery, mut hints, mut modules) = (0, None, None, Modules::new());
         if let Some(watch) = &watch {
@@ -284,6 +288,13 @@ impl Capture {
         loss.add(&totals.loss);
         notes.extend(totals.notes);
         loss.late = order.late;
+        let unanswered = aside::unanswered().saturating_sub(unanswered);
+        if unanswered > 0 {
+            notes.push(format!(
+                "{unanswered} look-ups of files or memory were given up: a file system or a process did not answer in {} ms",
+                aside::SHORT.as_millis()
+            ));
+        }
         Outcome { samples, accesses, events: totals.events, duration, recovery, hints, loss, notes, modules }
     }
 

@@ -73,8 +73,6 @@ pub(super) struct Decided {
     pub(super) members: Members,
     /// What the sketch says.
     clusters: Clusters,
-    /// Names for [`Decided::codes`], where somebody has asked for them; the report has no other code.
-    pub(super) symbols: Symbols,
 }
 
 impl Decider {
@@ -164,7 +162,7 @@ impl Decider {
         let members = self.members(&clusters);
         let decision = config::decide(&self.groups, &self.tally, &members, options)?;
         let decision = self.better(decision, &members, &clusters, options)?;
-        Ok(Decided { decision, members, clusters, symbols: Symbols::default() })
+        Ok(Decided { decision, members, clusters })
     }
 
     /// The decision, or the one by names alone where that avoids more misses and keeps no two communities in one subcell; with what
@@ -198,12 +196,17 @@ impl Decider {
         Ok(decision)
     }
 
-    /// Says what a decision of this decider rests on.
+    /// Says what a decision of this decider rests on, with these names for [`Decided::codes`]: other code is not in it.
     ///
     /// # Errors
     /// [`ReportError`], which would be a bug for a decision of the same samples.
-    pub(super) fn report(&self, decided: &Decided, options: &config::Options) -> Result<Report, ReportError> {
-        let Decided { decision, members, clusters, symbols } = decided;
+    pub(super) fn report(
+        &self,
+        decided: &Decided,
+        symbols: &Symbols,
+        options: &config::Options,
+    ) -> Result<Report, ReportError> {
+        let Decided { decision, members, clusters } = decided;
         let granules = |hot: &[Hot], pid: Option<u32>| -> Vec<Granule> {
             let granule = |hot: &Hot| Granule {
                 place: place_text(hot.place, pid),
@@ -381,7 +384,7 @@ impl Sink for Decider {
 }
 
 impl Decided {
-    /// The code that touches the hottest shared lines, to be named in [`Decided::symbols`].
+    /// The code that touches the hottest shared lines, to be named for the report.
     pub(super) fn codes(&self) -> impl Iterator<Item = CodeAddr> + '_ {
         let lines = self.clusters.communities.iter().flat_map(|community| &community.lines);
         lines.flat_map(|line| line.code.iter().map(|&(code, _)| code))
@@ -543,7 +546,7 @@ mod tests {
             "{notes:?}"
         );
         // No configuration is worse than grouping by name.
-        let report = decider.report(&decided, &options).unwrap();
+        let report = decider.report(&decided, &Symbols::default(), &options).unwrap();
         assert!(report.locality >= report.locality_by_name, "{report:?}");
     }
 
@@ -574,7 +577,7 @@ mod tests {
                 decider.sample(&sample, &mut cgroups);
             }
             let options = config::Options { min_share: 0.05, target_cpus: 4 };
-            decider.report(&decider.decide(&options).unwrap(), &options).unwrap().locality
+            decider.report(&decider.decide(&options).unwrap(), &Symbols::default(), &options).unwrap().locality
         };
         assert_eq!(locality(0, 1), None);
         assert_eq!(locality(1, 2), None);

@@ -1,10 +1,12 @@
 //! From the samples to the configuration: what was sampled, and what is decided of it.
 
+use std::sync::OnceLock;
+
 use super::decider::Decided;
 use super::{CaptureError, Decider, Outcome, Skipped};
 use crate::config::report::{Report, ReportError};
 use crate::config::{self, Decision};
-use crate::resolve::{symbolize, SymbolOptions};
+use crate::resolve::{symbolize, SymbolOptions, Symbols};
 use crate::sample::Source;
 
 /// What was sampled, before anything is decided.
@@ -37,11 +39,11 @@ impl Sampled {
     /// [`CaptureError::NoSamples`].
     pub fn decide(self) -> Result<Found, CaptureError> {
         let Self { decider, outcome, skipped, options, symbols } = self;
-        let Ok(mut decided) = decider.decide(&options) else {
+        let Ok(decided) = decider.decide(&options) else {
             return Err(CaptureError::NoSamples { outcome: Box::new(outcome) });
         };
-        decided.symbols = symbolize(&outcome.modules, decided.codes(), &symbols);
-        Ok(Found { source: decider.source(), outcome, skipped, decider, options, decided })
+        let source = decider.source();
+        Ok(Found { source, outcome, skipped, decider, options, decided, symbols, named: OnceLock::new() })
     }
 }
 
@@ -58,6 +60,8 @@ pub struct Found {
     decider: Decider,
     options: config::Options,
     decided: Decided,
+    symbols: SymbolOptions,
+    named: OnceLock<Symbols>,
 }
 
 impl Found {
@@ -88,12 +92,18 @@ impl Found {
         Ok((config::layered::to_json(&layers.layers)?, layers.notes))
     }
 
+    /// The names of the code in [`Found::report`]. They are looked up when they are first asked for, which can take 25 s where
+    /// file systems do not answer.
+    pub fn symbols(&self) -> &Symbols {
+        self.named.get_or_init(|| symbolize(&self.outcome.modules, self.decided.codes(), &self.symbols))
+    }
+
     /// What the decision rests on, as `scxprof run --report` writes it.
     ///
     /// # Errors
     /// What the scheduler would not load, which is a bug.
     pub fn report(&self) -> Result<Report, ReportError> {
-        let mut report = self.decider.report(&self.decided, &self.options)?;
+        let mut report = self.decider.report(&self.decided, self.symbols(), &self.options)?;
         report.hints.clone_from(&self.outcome.hints);
         Ok(report)
     }

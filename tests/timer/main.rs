@@ -11,6 +11,7 @@ mod modes;
 mod programs;
 mod race;
 mod robust;
+mod stalled;
 mod truth;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

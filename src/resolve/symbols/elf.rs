@@ -13,15 +13,16 @@ use blazesym::symbolize::{Input, Reason, Symbolized, Symbolizer};
 use super::super::mapping::{parse_line, BuildId};
 use super::super::{read, Roots};
 use super::demangle::demangle;
-use super::file::{build_id_name, open_regular, At, Found};
+use super::file::{build_id_name, At, Found};
 use super::image::{Image, Symbol, DYNSYM, SYMTAB};
 use super::{copy, Named, VDSO};
+use crate::host::open;
 use crate::sampler::operand::elf::ReadAt;
 
 /// Where distributions put debug files.
 const DEBUG_DIR: &str = "usr/lib/debug";
 /// Bytes of a debug file whose checksum is looked at.
-const MAX_CHECKED: u64 = 1 << 34;
+const MAX_CHECKED: u64 = 1 << 32;
 /// The vdso is two pages; more than this is none.
 const MAX_VDSO: u64 = 1 << 20;
 
@@ -100,16 +101,16 @@ fn look_up(symtab: &[Symbol], dynsym: &[Symbol], addresses: &[u64], roots: &Root
 /// (gdb's manual, "Debugging Information in Separate Files").
 fn debug_file(found: &Found) -> Option<(File, Image)> {
     let build_id = found.image.build_id();
-    let open = |path: PathBuf| {
-        let file = open_regular(&path).ok()?;
+    let open = |(root, path): (&PathBuf, PathBuf)| {
+        let file = open::regular_inside(root, &path).ok()?;
         let image = Image::parse(&mut At(&file))?;
         Some((file, image))
     };
     let is_same = |(_, image): &(File, Image)| build_id.is_some() && image.build_id() == build_id;
-    let debug_dirs = || found.roots.iter().map(|root| root.join(DEBUG_DIR));
+    let debug_dir = Path::new(DEBUG_DIR);
     if let Some(name) = build_id.as_ref().and_then(build_id_name) {
-        let name = format!(".build-id/{name}.debug");
-        if let Some(debug) = debug_dirs().filter_map(|dir| open(dir.join(&name))).find(is_same) {
+        let path = debug_dir.join(format!(".build-id/{name}.debug"));
+        if let Some(debug) = found.roots.iter().filter_map(|root| open((root, path.clone()))).find(is_same) {
             return Some(debug);
         }
     }
@@ -120,11 +121,8 @@ fn debug_file(found: &Found) -> Option<(File, Image)> {
         return None;
     }
     let dir = found.path.parent()?.strip_prefix("/").ok()?;
-    let beside = |root: &PathBuf| {
-        let dir = root.join(dir);
-        [dir.join(name), dir.join(".debug").join(name)]
-    };
-    let below = debug_dirs().map(|debug| debug.join(dir).join(name));
+    let beside = |root| [(root, dir.join(name)), (root, dir.join(".debug").join(name))];
+    let below = found.roots.iter().map(|root| (root, debug_dir.join(dir).join(name)));
     let candidates = found.roots.iter().flat_map(beside).chain(below);
     candidates.filter_map(open).find(|debug| match build_id {
         Some(_) => is_same(debug),

@@ -2,16 +2,17 @@
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
-use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::super::mapping::{parse_line, BuildId};
-use super::super::{read, Mapping, Roots};
+use super::super::mapping::BuildId;
+use super::super::maps::check::read_lines;
+use super::super::{Mapping, Roots};
 use super::image::Image;
 use super::SymbolOptions;
+use crate::host::open;
 use crate::sampler::operand::elf::ReadAt;
 
 /// Mappings of one process that are looked through.
@@ -57,13 +58,15 @@ pub(super) fn open(wanted: &Wanted<'_>, pids: &[u32], options: &SymbolOptions) -
     let relative = Path::new(OsStr::from_bytes(wanted.path)).strip_prefix("/").ok()?.to_owned();
     // What was deleted may be there again, as the same build.
     let again = Path::new(OsStr::from_bytes(undeleted(wanted.path))).strip_prefix("/").ok()?.to_owned();
+    // Links of a container stay in it.
+    let by_path = |base: &PathBuf, path: &Path| Some((open::regular_inside(base, path).ok()?, false));
     let mut bases: Vec<PathBuf> = pids().map(|pid| roots.proc.join(format!("{pid}/root"))).collect();
     bases.push(roots.files.clone());
     let mapped = pids().flat_map(|&pid| still_mapped(wanted, pid, roots)).map(|file| (file, true));
-    let by_path = bases.iter().flat_map(|base| [base.join(&relative), base.join(&again)]);
+    let by_path = bases.iter().flat_map(|base| [by_path(base, &relative), by_path(base, &again)]).flatten();
     let by_id = wanted.build_id.into_iter().flat_map(|id| by_build_id(id, options));
-    let opened = |path: PathBuf| Some((open_regular(&path).ok()?, false));
-    let candidates = by_path.filter_map(opened).chain(mapped).chain(by_id.filter_map(opened));
+    let opened = |path: PathBuf| Some((open::regular(&path).ok()?, false));
+    let candidates = by_path.chain(mapped).chain(by_id.filter_map(opened));
     let (file, image) = candidates.into_iter().find_map(|(file, is_mapped)| {
         let image = Image::parse(&mut At(&file))?;
         is_wanted(wanted, &file, &image, is_mapped, *begin).then_some((file, image))
@@ -76,7 +79,6 @@ pub(super) fn open(wanted: &Wanted<'_>, pids: &[u32], options: &SymbolOptions) -
 /// A path is another in another root, so that it says nothing here; only its last part does.
 fn still_mapped(wanted: &Wanted<'_>, pid: u32, roots: &Roots) -> Vec<File> {
     let process = roots.proc.join(pid.to_string());
-    let maps = read(&process.join("maps")).unwrap_or_default();
     let may_be = |mapping: &Mapping| {
         let same = match wanted.ino {
             0 => file_name(&mapping.path) == file_name(wanted.path),
@@ -84,9 +86,14 @@ fn still_mapped(wanted: &Wanted<'_>, pid: u32, roots: &Roots) -> Vec<File> {
         };
         mapping.is_executable() && same
     };
-    let mappings = maps.split(|&byte| byte == b'\n').filter_map(parse_line).filter(may_be).take(MAX_MAPPED);
+    let mut mappings = Vec::new();
+    let _ = read_lines(&process.join("maps"), |mapping| {
+        if mappings.len() < MAX_MAPPED && may_be(&mapping) {
+            mappings.push(mapping);
+        }
+    });
     let link = |mapping: Mapping| process.join(format!("map_files/{:x}-{:x}", mapping.start, mapping.end()));
-    mappings.filter_map(|mapping| open_regular(&link(mapping)).ok()).collect()
+    mappings.into_iter().filter_map(|mapping| open::regular(&link(mapping)).ok()).collect()
 }
 
 fn file_name(path: &[u8]) -> &[u8] {
@@ -133,14 +140,4 @@ fn modified(metadata: &Metadata) -> Option<SystemTime> {
 fn inode_changed(metadata: &Metadata) -> Option<SystemTime> {
     let since = Duration::new(metadata.ctime().try_into().ok()?, metadata.ctime_nsec().try_into().ok()?);
     SystemTime::UNIX_EPOCH.checked_add(since)
-}
-
-/// Opens a regular file. A pipe or a device that a container put there must not hold us up.
-pub(super) fn open_regular(path: &Path) -> io::Result<File> {
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
-    if file.metadata()?.is_file() {
-        Ok(file)
-    } else {
-        Err(io::ErrorKind::InvalidInput.into())
-    }
 }

@@ -2,16 +2,19 @@
 //! lines of `START SIZE NAME`, the numbers in hex.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::SystemTime;
 
 use super::super::{number, read, Roots};
 use super::Named;
+use crate::host::open;
 
 /// Longer names are cut.
 const MAX_LINE: u64 = 4096;
+/// Bytes of a map that are read: some million functions.
+const MAX_MAP: u64 = 256 << 20;
 
 /// Names for sorted addresses of the process's executable memory.
 pub(super) fn names(
@@ -22,19 +25,25 @@ pub(super) fn names(
     addresses: &[u64],
 ) -> Vec<Option<Named>> {
     let process = roots.proc.join(pid.to_string());
-    let file = if is_live && process.is_dir() {
+    let file = match std::fs::metadata(&process) {
         // In a container the process knows itself by another pid, and has another /tmp.
-        let status = read(&process.join("status")).unwrap_or_default();
-        let inner = own_pid(&status).unwrap_or(pid);
-        open(&process.join(format!("root/tmp/perf-{inner}.map")))
-    } else {
+        Ok(running) if is_live => {
+            let status = read(&process.join("status")).unwrap_or_default();
+            let inner = own_pid(&status).unwrap_or(pid);
+            let file = open::regular_itself_inside(&process.join("root"), Path::new(&format!("tmp/perf-{inner}.map")));
+            // Anybody can put a file there.
+            let is_own = |file: &File| file.metadata().is_ok_and(|file| [0, running.uid()].contains(&file.uid()));
+            file.ok().filter(is_own)
+        }
         // The process is gone. An old file may be of another that had its pid.
-        let file = open(&roots.files.join(format!("tmp/perf-{pid}.map")));
-        let written =
-            |file: &File| file.metadata().and_then(|metadata| metadata.modified()).is_ok_and(|at| at >= begin);
-        file.filter(written)
+        _ => {
+            let file = open::regular_itself_inside(&roots.files, Path::new(&format!("tmp/perf-{pid}.map")));
+            let written =
+                |file: &File| file.metadata().and_then(|metadata| metadata.modified()).is_ok_and(|at| at >= begin);
+            file.ok().filter(written)
+        }
     };
-    file.map(|file| parse(BufReader::new(file), addresses)).unwrap_or_default()
+    file.map(|file| parse(BufReader::new(file.take(MAX_MAP)), addresses)).unwrap_or_default()
 }
 
 /// The last of the pids in `NSpid:`, which is the process's own (proc_pid_status(5)).
@@ -44,12 +53,6 @@ fn own_pid(status: &[u8]) -> Option<u32> {
     u32::try_from(number(last, 10)?).ok()
 }
 
-fn open(path: &Path) -> Option<File> {
-    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY;
-    let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
-    file.metadata().ok()?.is_file().then_some(file)
-}
-
 fn parse(mut map: impl BufRead, addresses: &[u64]) -> Vec<Option<Named>> {
     let mut names: Vec<Option<Named>> = vec![None; addresses.len()];
     // Code that was written over: nobody knows which of the two ran.
@@ -57,7 +60,7 @@ fn parse(mut map: impl BufRead, addresses: &[u64]) -> Vec<Option<Named>> {
     let mut line = Vec::new();
     loop {
         line.clear();
-        match std::io::Read::take(&mut map, MAX_LINE).read_until(b'\n', &mut line) {
+        match (&mut map).take(MAX_LINE).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => break,
             Ok(_) => {}
         }

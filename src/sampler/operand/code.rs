@@ -1,7 +1,6 @@
 //! The code bytes around an address of a process, from the mapped file where there is one, else from its memory.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::ops::Range;
@@ -9,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::cache::Cache;
 use super::elf::Elf;
-use super::mapped::{memory_path, read_some, FileKey, MappedFile, Pages, Way, PAGE};
+use super::mapped::{memory_path, read_memory, FileKey, MappedFile, Pages, Way, PAGE};
 use super::window::LEADER_SPAN;
 
 pub use super::mapped::Mapping;
@@ -400,9 +399,8 @@ impl CodeCache {
 
     /// Reads a page and holds it against what was there.
     fn read_memory(&mut self, pid: u32, key: (u32, u64), now: u64) -> io::Result<()> {
-        let file = File::open(memory_path(&self.procfs, pid))?;
-        let mut bytes = vec![0; PAGE as usize];
-        if read_some(&file, key.1.saturating_mul(PAGE), &mut bytes)? < bytes.len() {
+        let bytes = read_memory(&self.procfs, pid, key.1)?;
+        if bytes.len() < PAGE as usize {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         self.counts.memory_pages += 1;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::cache::Cache;
-use super::mapped::{memory_path, read_some, PAGE};
+use super::mapped::{read_memory, PAGE};
 
 /// How long it is believed which memory can only be read, ns: `mprotect(2)` leaves no record.
 const RANGES_LIFE: u64 = 5_000_000_000;
@@ -100,10 +100,8 @@ impl Constants {
     }
 
     fn read_page(&self, pid: u32, number: u64) -> Option<Box<[u8]>> {
-        let file = File::open(memory_path(&self.procfs, pid)).ok()?;
-        let mut bytes = vec![0; PAGE as usize];
-        let length = read_some(&file, number.checked_mul(PAGE)?, &mut bytes).ok()?;
-        (length == bytes.len()).then(|| bytes.into_boxed_slice())
+        let bytes = read_memory(&self.procfs, pid, number).ok()?;
+        (bytes.len() == PAGE as usize).then(|| bytes.into_boxed_slice())
     }
 }
 

@@ -1,14 +1,17 @@
 //! The file behind a mapping of another process, opened only if it is really that file.
 
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::cache::Cache;
 use super::elf::{Elf, ReadAt};
+use crate::host::aside;
+use crate::host::open::{regular, regular_inside};
 
 /// Bytes of a cached piece of a file or of memory.
 pub(super) const PAGE: u64 = crate::sample::PAGE_SIZE;
@@ -84,7 +87,9 @@ pub(super) enum Way {
 /// An open file and what its headers say.
 #[derive(Debug)]
 pub(super) struct MappedFile {
-    file: File,
+    file: Arc<File>,
+    /// What it is asked about as, of [`aside`].
+    about: u64,
     /// The number that stands for these contents: another one once the file was written to.
     pub id: u64,
     stamp: (u64, i64, i64),
@@ -98,12 +103,30 @@ impl MappedFile {
     /// Opens the file of `mapping` of process `pid`.
     ///
     /// By the path where that still leads to it, else by `map_files`, which needs `CAP_CHECKPOINT_RESTORE` and serves
-    /// deleted files too.
+    /// deleted files too. A file system that does not answer is an error.
     pub fn open(procfs: &Path, pid: u32, mapping: &Mapping, seed: &RandomState) -> io::Result<(Self, Way)> {
+        let about = aside::about(("device", mapping.dev));
+        let (procfs, seed) = (procfs.to_owned(), seed.clone());
+        let (path, build_id) = (mapping.path.to_vec(), mapping.build_id.map(<[u8]>::to_vec));
+        let Mapping { start, end, offset, dev, ino, writable, shared, .. } = *mapping;
+        aside::within(about, aside::SHORT, move || {
+            let (path, build_id) = (&path[..], build_id.as_deref());
+            let mapping = Mapping { start, end, offset, dev, ino, writable, shared, build_id, path };
+            Self::open_here(&procfs, pid, &mapping, &seed, about)
+        })?
+    }
+
+    fn open_here(
+        procfs: &Path,
+        pid: u32,
+        mapping: &Mapping,
+        seed: &RandomState,
+        about: u64,
+    ) -> io::Result<(Self, Way)> {
         let process = procfs.join(pid.to_string());
         let by_path = || {
             let path = mapping.path.strip_prefix(b"/").ok_or(io::ErrorKind::NotFound)?;
-            let file = regular(&process.join("root").join(Path::new(std::ffi::OsStr::from_bytes(path))))?;
+            let file = regular_inside(&process.join("root"), Path::new(std::ffi::OsStr::from_bytes(path)))?;
             let stale = || io::Error::from_raw_os_error(libc::ESTALE);
             is_mapped(&file, mapping)?.then_some((file, Way::Path)).ok_or_else(stale)
         };
@@ -115,7 +138,7 @@ impl MappedFile {
         // A process that has ended while its samples waited: most of them saw the files that we see.
         let by_our_path = || {
             let path = mapping.path.strip_prefix(b"/").ok_or(io::ErrorKind::NotFound)?;
-            let file = regular(&procfs.join("self/root").join(Path::new(std::ffi::OsStr::from_bytes(path))))?;
+            let file = regular_inside(&procfs.join("self/root"), Path::new(std::ffi::OsStr::from_bytes(path)))?;
             is_mapped(&file, mapping)?.then_some((file, Way::Path)).ok_or_else(|| io::ErrorKind::NotFound.into())
         };
         // What the first error says tells more than that the other ways fail, too.
@@ -124,17 +147,19 @@ impl MappedFile {
         })?;
         let metadata = file.metadata()?;
         let id = seed.hash_one((metadata.dev(), metadata.ino(), stamp(&metadata)));
-        Ok((Self { file, id, stamp: stamp(&metadata), elf: None, checked: 0 }, way))
+        Ok((Self { file: Arc::new(file), about, id, stamp: stamp(&metadata), elf: None, checked: 0 }, way))
     }
 
     /// True where the file was written to since it was opened.
     pub fn changed(&self) -> bool {
-        self.file.metadata().map_or(true, |metadata| stamp(&metadata) != self.stamp)
+        let file = Arc::clone(&self.file);
+        let metadata = aside::within(self.about, aside::SHORT, move || file.metadata());
+        metadata.map_or(true, |metadata| metadata.map_or(true, |metadata| stamp(&metadata) != self.stamp))
     }
 
     /// A reader that keeps what it reads in `pages`.
     pub fn reader<'a>(&'a self, pages: &'a mut Pages) -> FileReader<'a> {
-        FileReader { file: &self.file, id: self.id, pages }
+        FileReader { file: &self.file, about: self.about, id: self.id, pages }
     }
 }
 
@@ -156,17 +181,6 @@ fn stamp(metadata: &Metadata) -> (u64, i64, i64) {
     (metadata.len(), metadata.mtime(), metadata.mtime_nsec())
 }
 
-/// Opens a regular file. Anything else is not opened at all: a container chooses what its paths lead to, and opening a
-/// device or a pipe can have effects.
-fn regular(path: &Path) -> io::Result<File> {
-    let check =
-        |metadata: Metadata| if metadata.is_file() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESTALE)) };
-    check(std::fs::metadata(path)?)?;
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
-    check(file.metadata()?)?;
-    Ok(file)
-}
-
 impl ReadAt for &File {
     fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Option<()> {
         self.read_exact_at(buffer, offset).ok()
@@ -186,7 +200,8 @@ pub(super) struct Pages {
 
 /// Reads a file through the cache.
 pub(super) struct FileReader<'a> {
-    file: &'a File,
+    file: &'a Arc<File>,
+    about: u64,
     id: u64,
     pages: &'a mut Pages,
 }
@@ -211,14 +226,13 @@ impl FileReader<'_> {
     fn page(&mut self, number: u64) -> Option<&[u8]> {
         let key = (self.id, number);
         if self.pages.cache.get(&key).is_none() {
-            let mut bytes = vec![0; PAGE as usize];
-            match read_some(self.file, number.checked_mul(PAGE)?, &mut bytes) {
-                Ok(length) => bytes.truncate(length),
+            let bytes = match read_aside(self.file, self.about, number.checked_mul(PAGE)?) {
+                Ok(bytes) => bytes,
                 Err(error) => {
                     self.pages.error.get_or_insert(error);
                     return None;
                 }
-            }
+            };
             self.pages.read += 1;
             self.pages.cache.insert(key, bytes.into_boxed_slice());
         }
@@ -238,6 +252,29 @@ impl ReadAt for FileReader<'_> {
         }
         Some(())
     }
+}
+
+/// Up to a page from `offset`, where that comes in time.
+pub(super) fn read_aside(file: &Arc<File>, about: u64, offset: u64) -> io::Result<Vec<u8>> {
+    let file = Arc::clone(file);
+    aside::within(about, aside::SHORT, move || {
+        let mut bytes = vec![0; PAGE as usize];
+        let length = read_some(&file, offset, &mut bytes)?;
+        bytes.truncate(length);
+        Ok(bytes)
+    })?
+}
+
+/// A page of a process's memory, where that comes in time: it may be a mapping of a file.
+pub(super) fn read_memory(procfs: &Path, pid: u32, number: u64) -> io::Result<Vec<u8>> {
+    let path = memory_path(procfs, pid);
+    let offset = number.checked_mul(PAGE).ok_or(io::ErrorKind::InvalidInput)?;
+    aside::within(aside::about(("memory", pid)), aside::SHORT, move || {
+        let mut bytes = vec![0; PAGE as usize];
+        let length = read_some(&File::open(path)?, offset, &mut bytes)?;
+        bytes.truncate(length);
+        Ok(bytes)
+    })?
 }
 
 /// Reads until `buffer` is full or the file ends; bytes read.

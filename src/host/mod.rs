@@ -1,0 +1,4 @@
+//! The host: what belongs to it and to its other users.
+
+pub(crate) mod aside;
+pub(crate) mod open;

@@ -1,0 +1,152 @@
+//! Opening files that somebody else chose: only regular ones, and only those inside that process's own root.
+//!
+//! Opening a device or a pipe can have effects, and can block. So nothing is opened before it is known to be a regular file: a
+//! descriptor that only names the file (`O_PATH`, open(2)) is looked at, and that very file is opened through it.
+
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Opens a regular file to be read. Links are followed as ever.
+///
+/// # Errors
+/// What open(2) says; `ESTALE` for what is no regular file.
+pub(crate) fn regular(path: &Path) -> io::Result<File> {
+    let named = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
+    open_named(&named)
+}
+
+/// As [`regular`], of a path without `/` at its beginning, as a process whose root directory is `root` sees it: absolute links and
+/// `..` stay inside. Before Linux 5.6 they lead where they lead for us.
+///
+/// # Errors
+/// As there.
+pub(crate) fn regular_inside(root: &Path, relative: &Path) -> io::Result<File> {
+    inside(root, relative, 0)
+}
+
+/// As [`regular_inside`], of a path whose last part must be no link.
+///
+/// # Errors
+/// As there.
+pub(crate) fn regular_itself_inside(root: &Path, relative: &Path) -> io::Result<File> {
+    inside(root, relative, libc::O_NOFOLLOW)
+}
+
+fn inside(root: &Path, relative: &Path, flags: i32) -> io::Result<File> {
+    let directory = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(root)?;
+    match named_inside(&directory, relative, flags) {
+        Ok(named) => open_named(&named),
+        // Not there, or refused by a filter of system calls that does not know it.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+            let flags = libc::O_PATH | flags;
+            open_named(&OpenOptions::new().read(true).custom_flags(flags).open(root.join(relative))?)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// A descriptor that only names what `relative` leads to inside of `directory`.
+fn named_inside(directory: &File, relative: &Path, flags: i32) -> io::Result<File> {
+    let path = CString::new(relative.as_os_str().as_bytes())?;
+    // SAFETY: all-zero is a value of this struct of integers.
+    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
+    how.flags = (libc::O_PATH | libc::O_CLOEXEC | flags) as u64;
+    how.resolve = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS;
+    // SAFETY: path and how live over the call, and the size is that of how.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_openat2,
+            directory.as_raw_fd(),
+            path.as_ptr(),
+            &raw const how,
+            std::mem::size_of::<libc::open_how>(),
+        )
+    };
+    let fd = i32::try_from(fd).ok().filter(|&fd| fd >= 0).ok_or_else(io::Error::last_os_error)?;
+    // SAFETY: the descriptor is open, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
+}
+
+/// Opens the file that a descriptor names.
+fn open_named(named: &File) -> io::Result<File> {
+    if !named.metadata()?.is_file() {
+        return Err(io::Error::from_raw_os_error(libc::ESTALE));
+    }
+    let path = format!("/proc/self/fd/{}", named.as_raw_fd());
+    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn text(file: io::Result<File>) -> String {
+        let mut text = String::new();
+        file.unwrap().read_to_string(&mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn nothing_but_regular_files_is_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        let name = CString::new(fifo.as_os_str().as_bytes()).unwrap();
+        // SAFETY: the name is a string of C.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        symlink("/dev/null", dir.path().join("device")).unwrap();
+        std::fs::write(dir.path().join("file"), "x").unwrap();
+        symlink("file", dir.path().join("link")).unwrap();
+        // A writer would find the reader that an open of the pipe makes for a moment.
+        let opens_for_writing = || OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&fifo).is_ok();
+        let watched = std::thread::scope(|scope| {
+            let opener = scope.spawn(|| {
+                for name in ["fifo", "device", "."] {
+                    for _ in 0..2000 {
+                        let error = regular(&dir.path().join(name)).unwrap_err();
+                        assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{name}");
+                        assert!(regular_inside(dir.path(), Path::new(name)).is_err());
+                    }
+                }
+            });
+            let mut seen = 0;
+            while !opener.is_finished() {
+                seen += u32::from(opens_for_writing());
+            }
+            seen
+        });
+        assert_eq!(watched, 0, "the pipe was opened");
+        assert_eq!(text(regular(&dir.path().join("link"))), "x");
+        assert_eq!(text(regular_inside(dir.path(), Path::new("link"))), "x");
+        assert!(regular(&dir.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn links_stay_inside_the_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        std::fs::create_dir_all(root.join("lib")).unwrap();
+        std::fs::write(dir.path().join("secret"), "ours").unwrap();
+        std::fs::write(root.join("secret"), "theirs").unwrap();
+        symlink("../../../../../../secret", root.join("lib/up")).unwrap();
+        symlink(dir.path().join("secret"), root.join("lib/absolute")).unwrap();
+        symlink("/secret", root.join("lib/own")).unwrap();
+        if named_inside(&File::open(&root).unwrap(), Path::new("secret"), 0).is_err() {
+            println!("SKIP: links_stay_inside_the_root: no openat2");
+            return;
+        }
+        assert_eq!(text(regular_inside(&root, Path::new("lib/up"))), "theirs");
+        assert_eq!(text(regular_inside(&root, Path::new("lib/own"))), "theirs");
+        assert!(regular_inside(&root, Path::new("lib/absolute")).is_err());
+        assert!(regular_itself_inside(&root, Path::new("lib/own")).is_err());
+        assert_eq!(text(regular_itself_inside(&root, Path::new("secret"))), "theirs");
+        assert_eq!(text(regular_inside(Path::new("/"), dir.path().join("secret").strip_prefix("/").unwrap())), "ours");
+    }
+}
