@@ -53,6 +53,7 @@ pub mod cli;
 pub mod cluster;
 pub mod config;
 pub mod doctor;
+mod escape;
 pub mod profile;
 pub mod resolve;
 pub mod sample;
