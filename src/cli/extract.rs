@@ -149,7 +149,8 @@ fn from_profile(args: &ExtractArgs, filter: Filter, signals: &AtomicUsize) -> Re
 const TOGETHER: usize = 64;
 
 fn from_lines(args: &ExtractArgs, path: &Path, filter: Filter, signals: &AtomicUsize) -> Result<Taken, Failure> {
-    let mut reader = jsonl::Reader::new(open_lines(path).map_err(|error| Failure::Usage(error.into()))?);
+    let mut reader =
+        jsonl::Reader::new(open_lines(path, path != args.profile).map_err(|error| Failure::Usage(error.into()))?);
     let mut damage = Vec::new();
     let meta = match Meta::read(path.parent().unwrap_or(Path::new(""))) {
         Err(ProfileError::Meta { reason, .. }) => {

@@ -34,6 +34,7 @@
 
 // What is public of these is for tests, benches and fuzzing.
 mod archive;
+mod budget;
 mod buildid;
 mod features;
 mod format;
@@ -46,6 +47,7 @@ mod kind;
 mod memory;
 pub(crate) mod meta;
 pub(crate) mod names;
+pub(crate) mod open;
 mod quick;
 #[doc(hidden)]
 pub mod reader;
