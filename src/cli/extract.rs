@@ -215,6 +215,7 @@ fn from_lines(args: &ExtractArgs, path: &Path, filter: Filter, signals: &AtomicU
     outcome.loss.no_user_address = without_address;
     damage.extend(meta.iter().flat_map(|meta| meta.damage.clone()));
     outcome.notes.extend(reader.missing.lines());
+    outcome.notes.extend(numbers.left_out().into_iter().chain(cgroups.left_out()));
     if let Some((line, reason)) = reader.first_unreadable {
         damage.push(format!(
             "{} of {} lines of {} are no samples (the first is line {line}: {reason})",

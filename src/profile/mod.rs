@@ -36,6 +36,7 @@
 mod archive;
 mod budget;
 mod buildid;
+mod code_files;
 mod features;
 mod format;
 #[doc(hidden)]

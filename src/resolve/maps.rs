@@ -8,9 +8,9 @@ use rustc_hash::FxHashSet;
 
 use super::is_named;
 use super::mapping::Mapping;
-use super::mapping::Table;
 use super::pid_of;
 use super::read;
+use super::table::Table;
 use super::threads::TaskSeen;
 use super::Error;
 use super::Roots;
@@ -31,6 +31,8 @@ pub struct MapCounts {
     pub dropped: u64,
     /// Shared mappings without an inode, which count as private.
     pub without_inode: u64,
+    /// Mappings of processes that have more than half of what there is room for; their memory counts as private.
+    pub left_out: u64,
 }
 
 #[derive(Debug)]
@@ -143,9 +145,14 @@ impl Maps {
         // A table that is shared with a fork is copied here, and both are counted from now on.
         let before = if Arc::strong_count(table) == 1 { table.bytes() } else { 0 };
         let table = Arc::make_mut(table);
-        let mut mapping = mapping.clone();
-        intern(&mut self.paths, &mut self.path_bytes, &mut mapping);
-        table.add(&mapping);
+        if table.bytes_with_paths() < self.limit / 2 {
+            let mut mapping = mapping.clone();
+            intern(&mut self.paths, &mut self.path_bytes, &mut mapping);
+            table.add(&mapping);
+        } else {
+            self.counts.left_out += 1;
+            table.clip(mapping);
+        }
         self.bytes = self.bytes.saturating_sub(before) + table.bytes();
         self.stay_within_limit(pid);
     }
@@ -257,6 +264,16 @@ impl Maps {
         self.counts
     }
 
+    /// What there was no room for and cannot be found again, one sentence each.
+    pub(crate) fn left_out(&self) -> Vec<String> {
+        let MapCounts { dropped, left_out, .. } = self.counts;
+        let dropped = if self.roots.is_none() { dropped } else { 0 };
+        crate::sampler::loss::sentences(&[
+            (dropped, "processes' mappings were forgotten for lack of room (--memory): their memory counts as private from there on"),
+            (left_out, "mappings of processes with very many had no room (--memory): their memory counts as private"),
+        ])
+    }
+
     /// Bytes in use, about.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -310,9 +327,7 @@ impl Maps {
             return Table::default();
         };
         let mut table = Table::parse(&text);
-        for mapping in table.mappings_mut() {
-            intern(&mut self.paths, &mut self.path_bytes, mapping);
-        }
+        table.intern(|mapping| intern(&mut self.paths, &mut self.path_bytes, mapping));
         table
     }
 
@@ -323,7 +338,9 @@ impl Maps {
         let Some(table) = self.processes.get_mut(&pid).and_then(|process| process.table.as_mut()) else { return };
         let before = if Arc::strong_count(table) == 1 { table.bytes() } else { 0 };
         let table = Arc::make_mut(table);
-        for mapping in table.mappings_mut().iter_mut().filter(|mapping| mapping.is_shared() && mapping.ino == 0) {
+        let counts = &mut self.counts;
+        let lacks_inode = |mapping: &Mapping| mapping.is_shared() && mapping.ino == 0;
+        table.fill(lacks_inode, |mapping| {
             let offset_at = |from: &Mapping| from.pgoff.wrapping_sub(from.start);
             match fresh.find(mapping.start) {
                 Some(found) if found.is_shared() && found.ino != 0 && offset_at(found) == offset_at(mapping) => {
@@ -331,11 +348,11 @@ impl Maps {
                     mapping.ino = found.ino;
                 }
                 _ => {
-                    self.counts.without_inode += 1;
+                    counts.without_inode += 1;
                     mapping.flags = libc::MAP_PRIVATE as u32;
                 }
             }
-        }
+        });
         self.bytes = self.bytes.saturating_sub(before) + table.bytes();
     }
 

@@ -258,6 +258,8 @@ impl Capture {
             if let Some(recorder) = &recorder {
                 recorder.note_cgroups(&names.cgroups);
             }
+            notes.extend(names.left_out());
+            notes.extend(recorder.iter().flat_map(|recorder| recorder.left_out()));
             samples = names.records;
             loss = names.loss;
             recovery = names.recoverer.as_ref().map(Recoverer::counts);

@@ -252,3 +252,32 @@ fn the_records_of_a_process_that_ended_before_it_was_read_are_kept() {
     assert_eq!(maps.place(10, 0x2000), Some(shared(5, 0x3000)));
     assert_eq!(maps.place(11, 0x2000), Some(shared(5, 0x3000)));
 }
+
+#[test]
+fn one_process_has_no_more_than_half_of_the_room() {
+    let mut maps = Maps::recorded(LIMIT);
+    maps.mmap(7, &line("1000-2000 rw-s 00000000 00:01 7 /dev/shm/x"));
+    let mapping = |at: u64, path: usize| Mapping {
+        path: format!("/{at}{}", "x".repeat(path)).into_bytes().into(),
+        ..line(&format!("{:x}-{:x} r-xp 00000000 00:01 8 x", at * 0x2000, at * 0x2000 + 0x1000))
+    };
+    // Many, and then with paths that are longer than the rest of them.
+    for path in [10, 4000] {
+        for at in 1..20_000 {
+            maps.mmap(10, &mapping(at, path));
+            assert!(maps.bytes() <= LIMIT, "{} bytes", maps.bytes());
+        }
+    }
+    let left_out = maps.counts().left_out;
+    assert!(left_out > 20_000, "{left_out}");
+    assert!(
+        maps.left_out().iter().any(|line| line.starts_with(&format!("{left_out} mappings"))),
+        "{:?}",
+        maps.left_out()
+    );
+    // What it lies over is gone all the same.
+    let before = maps.counts().left_out;
+    maps.mmap(10, &mapping(1, 4000));
+    assert!(maps.counts().left_out == before + 1 && maps.find(10, 0x2000).is_none());
+    assert!(maps.find(7, 0x1000).is_some(), "and nobody else's");
+}
