@@ -175,7 +175,8 @@ fn cpu_time_of_names(count: usize) -> u64 {
     let events = vec![(made::attr(ORDER), vec![]); count];
     let entry = [made::attr(ORDER), ORDER.u32(0), ORDER.u32(8), made::text(b"name")].concat();
     let section = [&ORDER.u32(count as u32)[..], &ORDER.u32(104), &entry.repeat(count)].concat();
-    let bytes = made::of_events(ORDER, &events, &[], &[(12, section)]);
+    // Without a record the file is one that was not finished, and has no sections.
+    let bytes = made::of_events(ORDER, &events, &[made::round(ORDER)], &[(12, section)]);
     let now = || {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the call only fills the structure.
