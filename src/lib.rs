@@ -46,6 +46,50 @@
 //! | [`profile`] | recordings, written and read again |
 //! | [`bpf`] | task hints |
 //! | [`doctor`] | what a host allows |
+//!
+//! # Bounds
+//!
+//! Memory does not grow with the length of a capture, nor with the size of a profile. Every table that lives as long as one of
+//! them has a bound in bytes; where it counts by number, its entries are of one size. What there is no room for is counted, and
+//! said in a note, by the counts of loss, or as damage of the profile. `M` is `--memory` ([`session::Builder::memory`]), 64 MiB
+//! if nothing else is said.
+//!
+//! | table | bound | what comes then |
+//! |---|---|---|
+//! | the sketch of who touched what | 3/8 M, half as much again for a moment | thins out; the report's `stability` and `confidence` say how sure it is |
+//! | samples that wait for their order in time | 1/4 M; of the timer source 1/8 M | the older half goes out early: loss `late` |
+//! | tasks, mappings, cgroups and hints that wait so | as much again, 1 MiB at the least | the older half goes out early; none is lost |
+//! | mappings of all processes ([`resolve`]) | 1/8 M; of a profile 1/4 M | the least recently used processes' are forgotten, and read again in a capture; a note of a profile |
+//! | mappings of one process, with their paths | half of that | later ones are not kept, and their memory counts as private: a note |
+//! | inode numbers that were used again ([`resolve`]) | 8,192, 0.3 MiB | those used once are forgotten, which changes nothing; then all |
+//! | ranges of pages, to see whether code was changed | 4,096, 0.2 MiB | the least recently used are looked up again |
+//! | processes whose mappings are compared, of a recording | 16,384, 0.3 MiB | they are recorded again |
+//! | calls into file systems that did not come back | 32 threads | nothing is asked of files any more: a note |
+//! | code and pages for recovering addresses (timer) | 1/4 M | the oldest go, and are read again |
+//! | stacks and places of that source | 65,536 threads, 16,384 places | all go, and are learned again |
+//! | threads | 262,144 of 120 bytes | later ones have no name: a note, and loss `unnamed` |
+//! | threads that have ended | 4,096 of these | the oldest go |
+//! | threads that procfs does not know, their cgroups from procfs | 65,536 each | all go, and are read again |
+//! | paths of cgroups | 65,536 and 16 MiB | the oldest go; in a capture they are found again, of a profile it is a note and loss `no_cgroup_path` |
+//! | cgroups that nobody knows | 16,384 numbers | all go, and are asked for again |
+//! | threads and cgroups of lines (perf.jsonl, text of perf) | 1,048,576 each, and 16 MiB of paths | all are numbered anew: a note |
+//! | files that code is in | 65,536 and 16 MiB of paths | code in further ones has no name: a note |
+//! | hints | 262,144 threads, 4,096 values | later ones are not kept: `not_kept` of the hints' counts |
+//! | threads of the decision | 65,536 | later ones count to their cell only: loss `evicted` |
+//! | cells and names of the decision | 1,024 and 16,384 | later ones count together: a note |
+//! | a recording's files of code | 16,384 and 8 MiB of paths | further ones have no build id: a note |
+//! | a recording's cgroups | 262,144 numbers | further ones may be in it twice |
+//! | a recording's cgroups without a record | 2 MiB in meta.json | further ones have no path: a note |
+//! | lines of recovered.jsonl that wait for their sample | 65,536 lines, 262,144 accesses (40 MiB) | the oldest half goes: damage |
+//! | what an archive and the compressed records in it unpack to | 100 times the archive's size, 256 MiB at the least | it is refused; of compressed records damage |
+//! | entries of an archive; its names and headers | 1,024; 4 MiB | it is refused |
+//! | meta.json | 4 MiB, 100 notes | damage |
+//! | events of a recording by perf, and their ids | 65,536 with names of 512 bytes; 1,048,576 | it is refused |
+//! | a path in a record, a line of text | 4 KiB, 64 KiB | malformed, unreadable |
+//! | names of code in lines | 131,072 instructions, 32 MiB | further ones have none: a message |
+//!
+//! Paths and names of others reach a terminal only with what it would obey escaped (control characters, marks that turn the
+//! direction of text), and JSON likewise.
 
 pub mod bpf;
 #[doc(hidden)]
@@ -53,6 +97,7 @@ pub mod cli;
 pub mod cluster;
 pub mod config;
 pub mod doctor;
+mod escape;
 mod host;
 pub mod profile;
 pub mod resolve;

@@ -1,10 +1,12 @@
 //! The vocabulary: what one observed memory access is, whatever hardware or trick observed it.
 
-use std::fmt::{self, Write};
+use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
 use thiserror::Error;
+
+use crate::escape;
 
 /// Bytes in a cache line on every machine that scxprof samples.
 pub const LINE_SIZE: u64 = 64;
@@ -87,25 +89,15 @@ pub fn printable(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for character in chunk.valid().chars() {
-            if character.is_control() {
-                let mut buffer = [0; 4];
-                for byte in character.encode_utf8(&mut buffer).bytes() {
-                    escape(&mut text, byte);
-                }
+            if escape::is_hidden(character) {
+                escape::push(&mut text, character.encode_utf8(&mut [0; 4]).as_bytes());
             } else {
                 text.push(character);
             }
         }
-        for &byte in chunk.invalid() {
-            escape(&mut text, byte);
-        }
+        escape::push(&mut text, chunk.invalid());
     }
     text
-}
-
-fn escape(text: &mut String, byte: u8) {
-    // Writing to a String cannot fail.
-    let _ = write!(text, "\\x{byte:02x}");
 }
 
 /// Where a sample's data address comes from.

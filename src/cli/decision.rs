@@ -6,7 +6,7 @@ use anyhow::{anyhow, Context};
 use clap::Args;
 
 use super::output::Output;
-use super::{hints, names, percent, Failure};
+use super::{hints, names, percent, say_lines, Failure};
 use crate::config::{self, GroupOptions, Groups, GroupsError, Note};
 use crate::profile::Meta;
 use crate::resolve::{topology, Roots};
@@ -166,9 +166,9 @@ pub(super) fn report(verbose: u8, sampled: &Sampled) {
         let Outcome { duration, events, samples, accesses, .. } = outcome;
         say!("Sampled {:.1} s: {events} events, {samples} samples, {accesses} accesses", duration.as_secs_f64());
         if let Some(recovery) = &outcome.recovery {
-            say!("{}", yield_text(recovery));
+            say_lines(&yield_text(recovery));
         }
-        say!("{}", config::summary(decider.groups(), decider.tally(), verbose > 1).trim_end());
+        say_lines(&config::summary(decider.groups(), decider.tally(), verbose > 1));
     }
     if let Some(hints) = &outcome.hints {
         hints::report(hints, verbose);
@@ -267,13 +267,13 @@ pub(super) fn finish(
     if verbose > 0 || report_to.is_some() {
         let report = found.report().context(bug).map_err(Failure::NoResult)?;
         if verbose > 0 {
-            say!("{}", config::table(&report).trim_end());
+            say_lines(&config::table(&report));
         }
         if verbose > 1 {
-            say!("{}", config::matrix(&report).trim_end());
+            say_lines(&config::matrix(&report));
             let code = config::hot_code(&report);
             if !code.is_empty() {
-                say!("{}", code.trim_end());
+                say_lines(&code);
             }
         }
         if let Some(report_to) = report_to {

@@ -10,6 +10,7 @@ use clap::Args;
 
 use super::{output, seconds, Failure};
 use crate::doctor::{self, selftest, Style};
+use crate::escape;
 use crate::resolve::Roots;
 
 /// The hidden subcommand that is the self-test's load.
@@ -60,9 +61,9 @@ pub(super) fn run(args: &DoctorArgs) -> Result<(), Failure> {
         (tests, true) => {
             let json = Json { report: &report, self_test: tests.as_deref() };
             let text = serde_json::to_string_pretty(&json).context("cannot write JSON").map_err(Failure::NoResult)?;
-            text + "\n"
+            escape::json(text) + "\n"
         }
-        (Some(tests), false) => selftest::block(&report, tests),
+        (Some(tests), false) => escape::lines(&selftest::block(&report, tests)),
         (None, false) => {
             let color = std::io::stdout().is_terminal() && may_color(|name| std::env::var_os(name));
             doctor::table(&report, Style { color })

@@ -149,7 +149,8 @@ fn from_profile(args: &ExtractArgs, filter: Filter, signals: &AtomicUsize) -> Re
 const TOGETHER: usize = 64;
 
 fn from_lines(args: &ExtractArgs, path: &Path, filter: Filter, signals: &AtomicUsize) -> Result<Taken, Failure> {
-    let mut reader = jsonl::Reader::new(open_lines(path).map_err(|error| Failure::Usage(error.into()))?);
+    let mut reader =
+        jsonl::Reader::new(open_lines(path, path != args.profile).map_err(|error| Failure::Usage(error.into()))?);
     let mut damage = Vec::new();
     let meta = match Meta::read(path.parent().unwrap_or(Path::new(""))) {
         Err(ProfileError::Meta { reason, .. }) => {
@@ -214,6 +215,7 @@ fn from_lines(args: &ExtractArgs, path: &Path, filter: Filter, signals: &AtomicU
     outcome.loss.no_user_address = without_address;
     damage.extend(meta.iter().flat_map(|meta| meta.damage.clone()));
     outcome.notes.extend(reader.missing.lines());
+    outcome.notes.extend(numbers.left_out().into_iter().chain(cgroups.left_out()));
     if let Some((line, reason)) = reader.first_unreadable {
         damage.push(format!(
             "{} of {} lines of {} are no samples (the first is line {line}: {reason})",

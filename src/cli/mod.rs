@@ -5,14 +5,20 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-/// A line on stderr, in one piece: a COMMAND may write there too. Where stderr is full or has no reader the line is lost, but
+/// A line on stderr, in one piece and fit for a terminal, whatever names and paths are in it: a COMMAND may write there too. Where stderr is full or has no reader the line is lost, but
 /// not the run: `eprintln!` would panic.
 macro_rules! say {
     ($($text:tt)*) => {{
         use std::io::Write;
-        let line = format!($($text)*) + "\n";
+        let line = format!("{}\n", $crate::escape::line(&format!($($text)*)));
         let _ = std::io::stderr().write_all(line.as_bytes());
     }};
+}
+
+/// The same for text of several lines.
+fn say_lines(text: &str) {
+    use std::io::Write;
+    let _ = std::io::stderr().write_all((crate::escape::lines(text.trim_end()) + "\n").as_bytes());
 }
 
 mod capture;
@@ -121,8 +127,13 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
     let args = match Args::try_parse_from(args) {
         Ok(args) => args,
         Err(error) => {
-            // --help and --version land here too; a closed stdout is no reason to panic.
-            let _ = error.print();
+            if error.use_stderr() {
+                // With the arguments, which may be the names of files.
+                say_lines(&error.render().to_string());
+            } else {
+                // --help and --version; a closed stdout is no reason to panic.
+                let _ = error.print();
+            }
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };

@@ -26,6 +26,8 @@ Examples:
 
 /// Different instructions that are named; a name takes some 200 bytes.
 const MAX_CODES: usize = 1 << 17;
+/// Bytes of all that lines say of them.
+const MAX_TEXT: usize = 32 << 20;
 
 /// Turn a profile into lines of JSON: DIR/perf.jsonl
 #[derive(Debug, Args)]
@@ -128,7 +130,20 @@ fn name_codes(
         say!("scxprof: the code of {} lines has no name: there are too many different instructions", codes.unlisted);
     }
     let symbols = symbolize(&modules, codes.unique, &names::options(names::begin(profile.meta.as_ref())));
-    let texts = symbols.iter().map(|(code, symbol)| (code, jsonl::code_text(symbol))).collect();
+    let (mut texts, mut room, mut unsaid) = (FxHashMap::default(), MAX_TEXT, 0u64);
+    for (code, symbol) in symbols.iter() {
+        let text = jsonl::code_text(symbol);
+        match room.checked_sub(text.len()) {
+            Some(rest) => {
+                room = rest;
+                texts.insert(code, text);
+            }
+            None => unsaid += 1,
+        }
+    }
+    if unsaid > 0 {
+        say!("scxprof: {unsaid} instructions have no name in the lines: the names are too long");
+    }
     Ok((profile.rewind().map_err(|error| Failure::NoResult(error.into()))?, texts))
 }
 
@@ -321,11 +336,10 @@ fn report(args: &ProcessArgs, lines: &Lines) {
     if let Some(sentence) = decision::without_address(outcome, profile.source()) {
         say!("scxprof: {sentence}");
     }
-    if profile.meta.is_none() {
-        // The lines that are written have these fields, and do not say that nobody knew.
-        for line in &outcome.notes {
-            say!("scxprof: {line}");
-        }
+    // The recorder's own were said when it recorded. The lines that are written do not say what nobody knew.
+    let recorded = profile.meta.as_ref().map(|meta| meta.notes.as_slice()).unwrap_or_default();
+    for line in outcome.notes.iter().filter(|line| !recorded.contains(line)) {
+        say!("scxprof: {line}");
     }
     if args.verbose > 0 {
         for line in profile.unparseable() {

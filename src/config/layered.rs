@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::bpf::MAX_HINT;
+use crate::escape;
 use crate::sample::Comm;
 
 /// Layers (`MAX_LAYERS`).
@@ -248,7 +249,7 @@ fn check_condition(layer: &str, condition: &LayerMatch) -> Result<(), Refused> {
 pub fn to_json(layers: &[Layer]) -> Result<String, Refused> {
     check(layers)?;
     let layers: Vec<String> = layers.iter().map(layer_json).collect();
-    Ok(format!("[\n{}\n]\n", layers.join(",\n")))
+    Ok(escape::json(format!("[\n{}\n]\n", layers.join(",\n"))))
 }
 
 fn layer_json(layer: &Layer) -> String {

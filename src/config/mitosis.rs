@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 
 use super::cells::{Cell, CellMatch, Subcell};
+use crate::escape;
 use crate::sample::Comm;
 
 /// Cells, with cell 0 (`MAX_CELLS`). Each cgroup that a spec matches is one, so the writer cannot check it.
@@ -207,7 +208,7 @@ fn check_subcells(cell: &Cell) -> Result<(), Refused> {
 pub fn to_json(cells: &[Cell]) -> Result<String, Refused> {
     check(cells)?;
     let cells: Vec<String> = cells.iter().map(cell_json).collect();
-    Ok(format!("[\n{}\n]\n", cells.join(",\n")))
+    Ok(escape::json(format!("[\n{}\n]\n", cells.join(",\n"))))
 }
 
 fn cell_json(cell: &Cell) -> String {

@@ -12,6 +12,7 @@ use super::mitosis::Refused;
 use super::tally::Tally;
 use super::written::Places;
 use crate::bpf::HintCounts;
+use crate::escape;
 use crate::sample::Comm;
 
 /// The version of the schema, raised when a field changes its meaning or goes.
@@ -428,7 +429,7 @@ impl Report {
     /// # Errors
     /// None that these types can have; `serde_json` says so.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
-        serde_json::to_string_pretty(self).map(|text| text + "\n")
+        serde_json::to_string_pretty(self).map(|text| escape::json(text) + "\n")
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::{Report, State};
+use crate::escape;
 
 /// Columns of the whole table.
 const WIDTH: usize = 100;
@@ -66,14 +67,14 @@ fn wrap(text: &str) -> Vec<String> {
     let width = WIDTH - 2 - NAME - STATE;
     let mut lines = Vec::new();
     let mut line = String::new();
-    for word in text.split_whitespace() {
+    for word in text.split_whitespace().map(escape::line) {
         if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
             lines.push(std::mem::take(&mut line));
         }
         if !line.is_empty() {
             line.push(' ');
         }
-        line.push_str(word);
+        line.push_str(&word);
     }
     lines.push(line);
     lines

@@ -14,7 +14,7 @@ use std::path::Path;
 /// Opens a regular file to be read. Links are followed as ever.
 ///
 /// # Errors
-/// What open(2) says; `ESTALE` for what is no regular file.
+/// What open(2) says; [`io::ErrorKind::InvalidInput`] for what is no regular file.
 pub(crate) fn regular(path: &Path) -> io::Result<File> {
     let named = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
     open_named(&named)
@@ -72,10 +72,27 @@ fn named_inside(directory: &File, relative: &Path, flags: i32) -> io::Result<Fil
     Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
 }
 
+/// As [`regular`], of a path whose last part must be no link: one that was found beside another file may lead anywhere.
+///
+/// # Errors
+/// As there.
+pub(crate) fn regular_itself(path: &Path) -> io::Result<File> {
+    let named = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path)?;
+    open_named(&named)
+}
+
 /// Opens the file that a descriptor names.
 fn open_named(named: &File) -> io::Result<File> {
-    if !named.metadata()?.is_file() {
-        return Err(io::Error::from_raw_os_error(libc::ESTALE));
+    let kind = named.metadata()?.file_type();
+    if !kind.is_file() {
+        let reason = if kind.is_symlink() {
+            "it is a symbolic link, and those within a profile are not followed"
+        } else if kind.is_dir() {
+            "it is a directory"
+        } else {
+            "it is no regular file, but a pipe, a socket or a device"
+        };
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
     }
     let path = format!("/proc/self/fd/{}", named.as_raw_fd());
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
@@ -111,7 +128,7 @@ mod tests {
                 for name in ["fifo", "device", "."] {
                     for _ in 0..2000 {
                         let error = regular(&dir.path().join(name)).unwrap_err();
-                        assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{name}");
+                        assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{name}");
                         assert!(regular_inside(dir.path(), Path::new(name)).is_err());
                     }
                 }
@@ -125,6 +142,8 @@ mod tests {
         assert_eq!(watched, 0, "the pipe was opened");
         assert_eq!(text(regular(&dir.path().join("link"))), "x");
         assert_eq!(text(regular_inside(dir.path(), Path::new("link"))), "x");
+        assert_eq!(text(regular_itself(&dir.path().join("file"))), "x");
+        assert!(regular_itself(&dir.path().join("link")).unwrap_err().to_string().contains("symbolic link"));
         assert!(regular(&dir.path().join("none")).is_err());
     }
 

@@ -1,7 +1,9 @@
 //! A profile as one file, .tar.gz: made from a directory, and unpacked within limits.
 
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path};
 
@@ -10,14 +12,18 @@ use flate2::write::GzEncoder;
 use flate2::Compression;
 use tempfile::TempDir;
 
+use super::budget::{Budget, RATIO};
 use super::ProfileError;
+use crate::host::open;
+use crate::sample::printable;
 
-/// Files of an archive; ours have five.
-const MAX_FILES: usize = 1024;
-/// Bytes that an archive may hold whatever its own size.
-const MIN_BYTES: u64 = 256 << 20;
-/// Times its own size that an archive may hold; records of samples shrink to a tenth.
-const MAX_RATIO: u64 = 100;
+/// Entries of an archive, of whatever kind; ours have five.
+const MAX_ENTRIES: usize = 1024;
+/// Bytes of all that is not the contents of files: headers, long names, attributes. The tar crate keeps each of them whole.
+const MAX_HEADERS: u64 = 4 << 20;
+/// Bytes of a name, and names of directories in it: each is a directory that is made.
+const MAX_NAME: usize = 4096;
+const MAX_DEPTH: usize = 16;
 
 /// Writes `dir` with its files to `out`, under its own name, until `stop` says so.
 ///
@@ -37,7 +43,7 @@ pub(crate) fn pack(dir: &Path, out: impl Write, stop: &dyn Fn() -> bool) -> io::
             header.set_metadata_in_mode(&metadata, tar::HeaderMode::Deterministic);
             header.set_mtime(metadata.mtime().max(0) as u64);
             header.set_mode(0o600);
-            let contents = Until { inner: File::open(file.path())?, stop };
+            let contents = Until { inner: open::regular_itself(&file.path())?, stop };
             archive.append_data(&mut header, Path::new(name).join(file.file_name()), contents)?;
         }
     }
@@ -51,6 +57,8 @@ pub(crate) struct Unpacked {
     pub dir: TempDir,
     /// The archive ended too early.
     pub cut: bool,
+    /// What more may come out of it.
+    pub budget: Budget,
 }
 
 /// Reads on until it is told to stop; a large archive takes minutes.
@@ -68,10 +76,30 @@ impl<R: Read> Read for Until<'_, R> {
     }
 }
 
+/// Reads headers only as far as there is an allowance for them; contents are counted where they are copied.
+struct Limited<'a, R> {
+    inner: R,
+    /// Bytes; without a limit while contents are read.
+    headers: &'a Cell<Option<u64>>,
+}
+
+impl<R: Read> Read for Limited<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let Some(left) = self.headers.get() else { return self.inner.read(buffer) };
+        let count = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        if count == 0 && !buffer.is_empty() {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        let read = self.inner.read(buffer.get_mut(..count).unwrap_or_default())?;
+        self.headers.set(Some(left.saturating_sub(read as u64)));
+        Ok(read)
+    }
+}
+
 /// Unpacks `path` into a directory of its own, which goes when it is dropped, and earlier where `stop` says so.
 ///
-/// Only plain files and directories are taken, and only below that directory. An archive that ends too early gives what it
-/// has, as far as there is anything.
+/// Only plain files are taken, and only below that directory. An archive that ends too early gives what it has, as far as there
+/// is anything.
 ///
 /// # Errors
 /// [`ProfileError::Archive`] for what is no archive, holds more than is reasonable, or names a place outside;
@@ -87,19 +115,24 @@ pub(crate) fn unpack(path: &Path, stop: &dyn Fn() -> bool) -> Result<Unpacked, P
 
 fn unpack_until(path: &Path, stop: &dyn Fn() -> bool) -> Result<Unpacked, ProfileError> {
     let failed = |reason: String| ProfileError::Archive { path: path.to_owned(), reason };
-    let file = File::open(path).map_err(|source| ProfileError::io("open", path, source))?;
-    let size = file.metadata().map_or(0, |metadata| metadata.len());
-    let mut budget = size.saturating_mul(MAX_RATIO).max(MIN_BYTES);
+    let file = open::regular(path).map_err(|source| ProfileError::io("open", path, source))?;
+    let mut budget = Budget::of(file.metadata().map_or(0, |metadata| metadata.len()));
     let dir = tempfile::Builder::new()
         .prefix("scxprof-")
         .permissions(PermissionsExt::from_mode(0o700))
         .tempdir()
         .map_err(|source| ProfileError::io("make a directory in", &std::env::temp_dir(), source))?;
-    let mut archive = tar::Archive::new(Until { inner: MultiGzDecoder::new(io::BufReader::new(file)), stop });
-    let (mut files, mut cut) = (0, false);
+    let headers = Cell::new(Some(MAX_HEADERS));
+    let inner = Until { inner: MultiGzDecoder::new(io::BufReader::new(file)), stop };
+    let mut archive = tar::Archive::new(Limited { inner, headers: &headers });
+    let (mut found, mut files, mut cut) = (0, 0, false);
     for entry in archive.entries().map_err(|error| failed(format!("not an archive: {error}")))? {
         let mut entry = match entry {
             Ok(entry) => entry,
+            Err(_) if headers.get() == Some(0) => {
+                let reason = "its names and headers alone have more than 4 MiB, which no profile's have";
+                return Err(failed(reason.to_owned()));
+            }
             // What came before the damage is good.
             Err(_) if files > 0 => {
                 cut = true;
@@ -111,34 +144,40 @@ fn unpack_until(path: &Path, stop: &dyn Fn() -> bool) -> Result<Unpacked, Profil
             }
             Err(error) => return Err(failed(format!("not a .tar.gz: {error}"))),
         };
-        let name = entry.path().map_err(|error| failed(error.to_string()))?.into_owned();
-        if !name.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
-            return Err(failed(format!("it would write outside its directory: {}", name.display())));
+        found += 1;
+        if found > MAX_ENTRIES {
+            return Err(failed(format!("it has more than {MAX_ENTRIES} entries, which no profile has")));
         }
-        let to = dir.path().join(&name);
+        let name = entry.path().map_err(|error| failed(error.to_string()))?.into_owned();
+        let shown = shown(&name);
+        if name.as_os_str().len() > MAX_NAME || name.components().count() > MAX_DEPTH {
+            return Err(failed(format!("the name of an entry is too long: {shown}")));
+        }
+        if !name.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
+            return Err(failed(format!("it would write outside its directory: {shown}")));
+        }
         match entry.header().entry_type() {
-            tar::EntryType::Directory => {
-                fs::create_dir_all(&to).map_err(|source| ProfileError::io("make", &to, source))?;
-            }
+            // A directory is made for the files in it.
+            tar::EntryType::Directory | tar::EntryType::XGlobalHeader => {}
             tar::EntryType::Regular | tar::EntryType::Continuous | tar::EntryType::GNUSparse => {
                 files += 1;
-                if files > MAX_FILES {
-                    return Err(failed(format!("it has more than {MAX_FILES} files")));
-                }
+                let to = dir.path().join(&name);
                 if let Some(parent) = to.parent() {
                     fs::create_dir_all(parent).map_err(|source| ProfileError::io("make", parent, source))?;
                 }
                 // A name that is there twice would let the second change the first.
                 let out = File::options().write(true).create_new(true).mode(0o600).open(&to);
                 let mut out = out.map_err(|source| ProfileError::io("unpack", &name, source))?;
-                let copied = copy(&mut entry, &mut out, budget);
+                let allowed = headers.replace(None);
+                let copied = copy(&mut entry, &mut out, budget.left());
+                headers.set(allowed);
                 match copied {
-                    Ok(count) if count > budget => {
+                    Ok(count) if !budget.take(count) => {
                         return Err(failed(format!(
-                            "it holds more than {MAX_RATIO} times its own size, which no profile does"
+                            "it holds more than {RATIO} times its own size, which no profile does"
                         )));
                     }
-                    Ok(count) => budget -= count,
+                    Ok(_) => {}
                     Err(error) if error.kind() == io::ErrorKind::StorageFull => {
                         return Err(ProfileError::io("unpack into", dir.path(), error));
                     }
@@ -149,16 +188,27 @@ fn unpack_until(path: &Path, stop: &dyn Fn() -> bool) -> Result<Unpacked, Profil
                     }
                 }
             }
-            tar::EntryType::XGlobalHeader => {}
             kind => {
-                return Err(failed(format!("{} is a {kind:?}, which no profile has", name.display())));
+                return Err(failed(format!("{shown} is a {kind:?}, which no profile has")));
             }
         }
     }
     if files == 0 {
         return Err(failed("it has no files".to_owned()));
     }
-    Ok(Unpacked { dir, cut })
+    Ok(Unpacked { dir, cut, budget })
+}
+
+/// The beginning of a name, for a message.
+fn shown(name: &Path) -> String {
+    /// Bytes.
+    const SHOWN: usize = 100;
+    let bytes = name.as_os_str().as_bytes();
+    let text = printable(bytes.get(..SHOWN).unwrap_or(bytes));
+    if bytes.len() > SHOWN {
+        return format!("{text}...");
+    }
+    text
 }
 
 /// Copies until the end, or until more than `limit` bytes have come.
@@ -170,6 +220,7 @@ fn copy(from: &mut impl Read, to: &mut impl Write, limit: u64) -> io::Result<u64
 mod tests {
     use std::time::{Duration, SystemTime};
 
+    use super::super::budget::FREE;
     use super::*;
 
     fn archive(path: &Path, entries: &[(&str, tar::EntryType, u64)]) {
@@ -282,13 +333,39 @@ mod tests {
     fn a_bomb_is_bounded() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.tar.gz");
-        archive(&path, &[("bomb", tar::EntryType::Regular, MIN_BYTES + (1 << 20))]);
-        assert!(fs::metadata(&path).unwrap().len() < MIN_BYTES / MAX_RATIO);
+        archive(&path, &[("bomb", tar::EntryType::Regular, FREE + (1 << 20))]);
+        assert!(fs::metadata(&path).unwrap().len() < FREE / RATIO);
         let error = unpack(&path, &|| false).unwrap_err().to_string();
         assert!(error.contains("times its own size"), "{error}");
-        let many: Vec<String> = (0..=MAX_FILES).map(|index| format!("f{index}")).collect();
-        let many: Vec<_> = many.iter().map(|name| (name.as_str(), tar::EntryType::Regular, 0)).collect();
-        archive(&path, &many);
-        assert!(unpack(&path, &|| false).is_err());
+        let many: Vec<String> = (0..=MAX_ENTRIES).map(|index| format!("f{index}")).collect();
+        for kind in [tar::EntryType::Regular, tar::EntryType::Directory, tar::EntryType::XGlobalHeader] {
+            let many: Vec<_> = many.iter().map(|name| (name.as_str(), kind, 0)).collect();
+            archive(&path, &many);
+            let error = unpack(&path, &|| false).unwrap_err().to_string();
+            assert!(error.contains("more than 1024 entries"), "{error}");
+        }
+        // A path of which each part is a directory that must be made.
+        let deep = ["d"; 40].join("/");
+        archive(&path, &[(&deep, tar::EntryType::Regular, 0)]);
+        let error = unpack(&path, &|| false).unwrap_err().to_string();
+        assert!(error.contains("too long"), "{error}");
+    }
+
+    #[test]
+    fn names_and_headers_are_bounded() {
+        use tar::EntryType as Kind;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.tar.gz");
+        for kind in [Kind::GNULongName, Kind::GNULongLink, Kind::XHeader, Kind::XGlobalHeader, Kind::Directory] {
+            archive(&path, &[("long", kind, MAX_HEADERS), ("perf.data", Kind::Regular, 3)]);
+            let error = unpack(&path, &|| false).unwrap_err().to_string();
+            assert!(error.contains("names and headers alone"), "{kind:?}: {error}");
+        }
+        archive(&path, &[("long", Kind::GNULongName, 100_000), ("perf.data", Kind::Regular, 3)]);
+        let error = unpack(&path, &|| false).unwrap_err().to_string();
+        assert!(error.contains("too long") && error.len() < 1000, "{error}");
+        archive(&path, &[("a\x1b[2J\u{202e}", Kind::Fifo, 0)]);
+        let error = unpack(&path, &|| false).unwrap_err().to_string();
+        assert!(error.contains(r"a\x1b[2J\xe2\x80\xae is a Fifo"), "{error}");
     }
 }

@@ -52,25 +52,34 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The events of `HEADER_EVENT_DESC`: their names and ids, as far as they are whole.
-pub(crate) fn event_desc(bytes: &[u8], swapped: bool) -> Vec<(String, Vec<u64>)> {
+/// Hands over the events of `HEADER_EVENT_DESC`: their names and ids, as far as they are whole.
+pub(crate) fn event_desc(bytes: &[u8], swapped: bool, mut event: impl FnMut(&[u8], Ids<'_>)) {
     let mut cursor = Cursor { bytes, swapped };
-    let mut events = Vec::new();
-    let (Some(count), Some(attr_size)) = (cursor.u32(), cursor.u32()) else { return events };
+    let (Some(count), Some(attr_size)) = (cursor.u32(), cursor.u32()) else { return };
     for _ in 0..count {
-        let event = (|| {
+        let mut next = || {
             cursor.skip(attr_size as usize)?;
-            let ids = cursor.u32()?;
-            let name = String::from_utf8_lossy(cursor.string()?).into_owned();
-            let ids = (0..ids).map_while(|_| cursor.u64()).collect();
-            Some((name, ids))
-        })();
-        match event {
-            Some(event) => events.push(event),
-            None => break,
-        }
+            let ids = cursor.u32()? as usize;
+            let name = cursor.string()?;
+            let len = ids.saturating_mul(8).min(cursor.bytes.len());
+            let (ids, rest) = cursor.bytes.split_at_checked(len)?;
+            cursor.bytes = rest;
+            Some((name, Ids(Cursor { bytes: ids, swapped })))
+        };
+        let Some((name, ids)) = next() else { break };
+        event(name, ids);
     }
-    events
+}
+
+/// The ids of an event.
+pub(crate) struct Ids<'a>(Cursor<'a>);
+
+impl Iterator for Ids<'_> {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        self.0.u64()
+    }
 }
 
 /// Builds a section.

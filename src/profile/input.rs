@@ -1,17 +1,19 @@
 //! Finds what a profile's path holds: an archive, a directory of ours or of scx_characterize, or bare records.
 
-use std::fs::File;
-use std::io::BufReader;
+use std::fs::{DirEntry, File};
+use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use perf_event_open_sys::bindings as sys;
 
 use super::archive::{self, Unpacked};
+use super::budget::RATIO;
 use super::format::feature;
 use super::hints::Hints;
 use super::kind::{kind_of, Kind};
 use super::recovered::Recovered;
 use super::{script, Damage, Meta, PerfData, ProfileError};
+use crate::host::open;
 use crate::sample::Source;
 use crate::sampler::record::Header;
 use crate::sampler::{Identity, Reading};
@@ -111,9 +113,12 @@ impl Profile {
             Err(source) => return Err(ProfileError::io("open", path, source)),
         };
         let beside = |name: &str| {
-            let path = dir.as_ref().map(|dir| dir.join(name)).filter(|path| path.exists());
-            let open = |path: PathBuf| File::open(&path).map_err(|source| ProfileError::io("open", &path, source));
-            path.map(open).transpose()
+            let Some(path) = dir.as_ref().map(|dir| dir.join(name)) else { return Ok(None) };
+            match open::regular_itself(&path) {
+                Ok(file) => Ok(Some(file)),
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+                Err(source) => Err(ProfileError::io("open", &path, source)),
+            }
         };
         let mut wrong = Vec::new();
         let meta = match dir.as_deref().map_or(Ok(None), Meta::read) {
@@ -136,14 +141,16 @@ impl Profile {
             _ => {}
         }
         let records = if matches!(kind_of(&data), Ok(Kind::Text)) {
-            Records::Script(script::Reader::new(open_lines(&data)?))
+            Records::Script(script::Reader::new(open_lines(&data, data != root)?))
         } else {
-            let file = File::open(&data).map_err(|source| ProfileError::io("open", &data, source))?;
-            let opened = PerfData::open(file);
-            let perf_data = opened.map_err(|source| ProfileError::PerfData { path: data.clone(), source })?;
+            let opened = PerfData::open(open_file(&data, data != root)?);
+            let mut perf_data = opened.map_err(|source| ProfileError::PerfData { path: data.clone(), source })?;
             if is_in_parts(&data, &perf_data) {
                 let reason = "its samples are in several files, as `perf record --threads` writes them: record without --threads";
                 return Err(ProfileError::Unknown { path: path.to_owned(), reason: reason.to_owned() });
+            }
+            if let Some(unpacked) = &unpacked {
+                perf_data.unpack_within(unpacked.budget);
             }
             Records::PerfData(Box::new(perf_data))
         };
@@ -218,6 +225,10 @@ impl Profile {
         if unreadable > 0 {
             lines.push(format!("{unreadable} lines of recovered.jsonl make no sense"));
         }
+        let left_out = self.recovered.as_ref().map_or(0, |recovered| recovered.left_out);
+        if left_out > 0 {
+            lines.push(format!("{left_out} lines of recovered.jsonl found no sample while there was room for them"));
+        }
         let unreadable = self.hints.as_ref().map_or(0, |hints| hints.unreadable);
         if unreadable > 0 {
             lines.push(format!("{unreadable} lines of hints.jsonl make no sense"));
@@ -270,7 +281,7 @@ impl Profile {
 }
 
 fn damage_of(damage: Damage, lines: &mut Vec<String>) {
-    let Damage { gaps, skipped, missing, cut, compressed, unflushed, unfinished } = damage;
+    let Damage { gaps, skipped, missing, cut, compressed, unflushed, oversized, unfinished } = damage;
     if missing > 0 {
         lines.push(format!("{missing} bytes of the records are missing at the end of perf.data"));
     }
@@ -285,6 +296,12 @@ fn damage_of(damage: Damage, lines: &mut Vec<String>) {
     }
     if compressed > 0 {
         lines.push(format!("{compressed} compressed records cannot be inflated (recording without -z helps)"));
+    }
+    if oversized {
+        lines.push(format!(
+            "what is compressed in perf.data is more than {RATIO} times as large as the file, which no recording is: it was read \
+             as far as that"
+        ));
     }
     if unflushed {
         lines.push(
@@ -314,17 +331,22 @@ fn of_ours(data: &Path) -> Option<PathBuf> {
 fn find(root: &Path, path: &Path) -> Result<(Option<PathBuf>, PathBuf), ProfileError> {
     let mut dirs = vec![root.to_owned()];
     if let Ok(entries) = std::fs::read_dir(root) {
-        let below: Vec<_> = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
-        if below.len() == 1 {
-            dirs.extend(below);
+        let is_dir = |entry: &DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+        // A second one is enough to know that there are several.
+        let below: Vec<_> = entries.flatten().filter(is_dir).take(2).collect();
+        if let [only] = below.as_slice() {
+            dirs.push(only.path());
         }
     }
     for dir in dirs {
         // The text is made of the records and says less, so that they come first.
         for name in ["perf.data", "perf.mem.data", "perf.mem.script", "perf.script", DATA] {
             let data = dir.join(name);
+            let Ok(metadata) = data.symlink_metadata() else { continue };
+            // A link is refused when it is opened, and that is said.
+            let may_be = metadata.is_file() || metadata.is_symlink();
             // Others may call anything `data`.
-            if data.is_file() && (name != DATA || matches!(kind_of(&data), Ok(Kind::PerfData))) {
+            if may_be && (name != DATA || matches!(kind_of(&data), Ok(Kind::PerfData))) {
                 return Ok((Some(dir), data));
             }
         }
@@ -332,8 +354,13 @@ fn find(root: &Path, path: &Path) -> Result<(Option<PathBuf>, PathBuf), ProfileE
     Err(ProfileError::NoData { path: path.to_owned() })
 }
 
-/// Reads a file of lines, whole or not.
-pub(crate) fn open_lines(path: &Path) -> Result<BufReader<File>, ProfileError> {
-    let file = File::open(path).map_err(|source| ProfileError::io("open", path, source))?;
-    Ok(BufReader::with_capacity(1 << 18, file))
+/// Opens what somebody named, or what was `found` in the directory that somebody named.
+fn open_file(path: &Path, found: bool) -> Result<File, ProfileError> {
+    let file = if found { open::regular_itself(path) } else { open::regular(path) };
+    file.map_err(|source| ProfileError::io("open", path, source))
+}
+
+/// Reads a file of lines, whole or not, that somebody named or that was `found` in a directory.
+pub(crate) fn open_lines(path: &Path, found: bool) -> Result<BufReader<File>, ProfileError> {
+    Ok(BufReader::with_capacity(1 << 18, open_file(path, found)?))
 }

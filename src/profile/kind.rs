@@ -1,11 +1,11 @@
 //! What a file is, by what it begins with: its name may be anything.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use super::format::MAGIC;
 use super::{script, ProfileError};
+use crate::host::open;
 
 /// Bytes that are looked at: some lines of text.
 const HEAD: usize = 64 << 10;
@@ -39,7 +39,7 @@ pub(crate) fn kind_of(path: &Path) -> Result<Kind, ProfileError> {
         return Err(unknown("a profile must be a file or a directory, as it is read more than once"));
     }
     let mut head = Vec::new();
-    File::open(path).and_then(|file| file.take(HEAD as u64).read_to_end(&mut head)).map_err(failed)?;
+    open::regular(path).and_then(|file| file.take(HEAD as u64).read_to_end(&mut head)).map_err(failed)?;
     if head.starts_with(&[0x1f, 0x8b]) {
         return Ok(Kind::Archive);
     }

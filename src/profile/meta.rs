@@ -1,15 +1,18 @@
 //! meta.json: what a profile's records do not say. How they are to be read again, what was lost, and on which host it was.
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use perf_event_open_sys::bindings as sys;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Profile, ProfileError, Recorder};
 use crate::bpf::HintCounts;
+use crate::escape;
+use crate::host::open;
 use crate::resolve::{topology, Roots};
 use crate::sampler::loss::Loss;
 use crate::sampler::open::{monotonic_ns, page_size};
@@ -20,6 +23,12 @@ use crate::session::Outcome;
 pub(crate) const FORMAT: u32 = 1;
 /// Its name in the directory.
 pub(crate) const NAME: &str = "meta.json";
+/// Bytes of it. Ours have a few thousand and the late cgroups, which are [`MAX_CGROUPS`] at the most.
+const MAX_BYTES: u64 = 4 << 20;
+/// Bytes of the cgroups that no record names, as they are written.
+pub(super) const MAX_CGROUPS: usize = 2 << 20;
+/// Notes that are read, and sentences on damage.
+const MAX_NOTES: usize = 100;
 
 /// What the recording knew.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -73,6 +82,13 @@ pub struct Meta {
     /// What of the profile could not be read when its lines were written, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damage: Vec<String>,
+}
+
+/// What is looked at first. As a [`Value`] the whole would take 20 times its bytes.
+#[derive(Deserialize)]
+struct Head {
+    scxprof: Option<IgnoredAny>,
+    format: Option<Value>,
 }
 
 /// The recorded host.
@@ -208,7 +224,7 @@ impl Meta {
         let write = || {
             // Readable by its owner alone, as tempfile makes it.
             let mut file = tempfile::NamedTempFile::new_in(dir)?;
-            file.write_all(&[&serde_json::to_vec_pretty(self)?[..], b"\n"].concat())?;
+            file.write_all((escape::json(serde_json::to_string_pretty(self)?) + "\n").as_bytes())?;
             file.as_file().sync_all()?;
             file.persist(dir.join(NAME)).map(drop).map_err(|error| error.error)
         };
@@ -222,20 +238,32 @@ impl Meta {
     /// ([`ProfileError::Newer`]).
     pub(crate) fn read(dir: &Path) -> Result<Option<Self>, ProfileError> {
         let path = dir.join(NAME);
-        let bytes = match std::fs::read(&path) {
-            Ok(bytes) => bytes,
+        let failed = |source| ProfileError::io("read", &path, source);
+        let file = match open::regular_itself(&path) {
+            Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(ProfileError::io("read", &path, source)),
+            Err(source) => return Err(failed(source)),
         };
+        let mut bytes = Vec::new();
+        file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 > MAX_BYTES {
+            return Err(ProfileError::Meta { path, reason: "it has more than 4 MiB".to_owned() });
+        }
         let nonsense = |error: serde_json::Error| ProfileError::Meta { path: path.clone(), reason: error.to_string() };
-        let value: Value = serde_json::from_slice(&bytes).map_err(nonsense)?;
-        if value.get("scxprof").is_none() {
+        if !bytes.trim_ascii_start().starts_with(b"{") {
+            return serde_json::from_slice::<IgnoredAny>(&bytes).map(|_| None).map_err(nonsense);
+        }
+        let head: Head = serde_json::from_slice(&bytes).map_err(nonsense)?;
+        if head.scxprof.is_none() {
             return Ok(None);
         }
-        if let Some(format) = value.get("format").and_then(Value::as_u64).filter(|&format| format > FORMAT.into()) {
+        if let Some(format) = head.format.as_ref().and_then(Value::as_u64).filter(|&format| format > FORMAT.into()) {
             return Err(ProfileError::Newer { path, format });
         }
-        serde_json::from_value(value).map(Some).map_err(nonsense)
+        let mut meta: Self = serde_json::from_slice(&bytes).map_err(nonsense)?;
+        meta.notes.truncate(MAX_NOTES);
+        meta.damage.truncate(MAX_NOTES);
+        Ok(Some(meta))
     }
 }
 

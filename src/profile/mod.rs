@@ -34,7 +34,9 @@
 
 // What is public of these is for tests, benches and fuzzing.
 mod archive;
+mod budget;
 mod buildid;
+mod code_files;
 mod features;
 mod format;
 #[doc(hidden)]

@@ -10,6 +10,7 @@ use perf_event_open_sys::bindings as sys;
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
+use super::budget::Budget;
 use super::buildid;
 use super::features::{self, Section};
 use super::format::{self, user, Attr, FILE_HEADER_SIZE, MAGIC, MAX_ATTR_SIZE, PIPE_HEADER_SIZE, SECTION_SIZE};
@@ -17,6 +18,7 @@ use super::swap;
 use crate::resolve::mapping::BuildId;
 use crate::sampler::record::{Header, Layout, HEADER_SIZE};
 
+mod events;
 mod inflate;
 mod own;
 
@@ -26,8 +28,8 @@ use inflate::Inflate;
 const BUFFER: usize = 256 << 10;
 /// Events of a file; a host with 1,000 CPUs has one an event kind, with that many ids.
 const MAX_EVENTS: u64 = 1 << 16;
-/// Ids of all events.
-const MAX_IDS: u64 = 1 << 24;
+/// Ids of all events: 1,000 CPUs with as many events. Each takes 40 bytes.
+const MAX_IDS: usize = 1 << 20;
 /// A section of strings that is read whole.
 const MAX_SECTION: u64 = 16 << 20;
 /// Bytes of build ids that a file from a pipe may have between its records.
@@ -86,6 +88,8 @@ pub struct Damage {
     /// What was compressed ends within a block or a record, and the file does not: at its end `perf record -z` leaves out what did
     /// not fit into the last compressed record (seen with perf 6.1 at `-z19`), and perf reads such a file without a word.
     pub unflushed: bool,
+    /// What is compressed inflates to more than any recording does; the rest of it was not read.
+    pub oversized: bool,
     /// A file whose writer did not come to its end: its header does not say where the data ends.
     pub unfinished: bool,
 }
@@ -124,6 +128,10 @@ pub struct PerfData<R> {
     piped: bool,
     events: Vec<Event>,
     by_id: FxHashMap<u64, usize>,
+    /// Ids of all events.
+    ids: usize,
+    /// All events before it have a name.
+    nameless: usize,
     /// All events have one layout, so that nothing depends on which it is.
     uniform: bool,
     sections: Vec<(u8, Section)>,
@@ -131,8 +139,11 @@ pub struct PerfData<R> {
     build_ids: Vec<u8>,
     /// Bytes of data that are left, as far as the header says.
     left: Option<u64>,
+    /// What was read of the file and is not given out yet, from `start` on; or what a compressed record inflated to.
     buffer: Vec<u8>,
     start: usize,
+    /// The same of the file, while there is something inflated.
+    file: Option<(Vec<u8>, usize)>,
     /// What the last item took; given back at the next.
     taken: usize,
     ended: bool,
@@ -143,6 +154,8 @@ pub struct PerfData<R> {
     /// The stream of compressed records, once there is one, and where in the records the last inflated one ends.
     inflate: Option<Box<Inflate>>,
     inflated_until: u64,
+    /// Bytes that may still come out of compressed records.
+    budget: Budget,
 }
 
 impl<R: Read + Seek> PerfData<R> {
@@ -168,12 +181,15 @@ impl<R: Read + Seek> PerfData<R> {
             piped: own(second) == PIPE_HEADER_SIZE,
             events: Vec::new(),
             by_id: FxHashMap::default(),
+            ids: 0,
+            nameless: 0,
             uniform: true,
             sections: Vec::new(),
             build_ids: Vec::new(),
             left: None,
             buffer: Vec::with_capacity(BUFFER),
             start: 0,
+            file: None,
             taken: 0,
             ended: false,
             position: 0,
@@ -181,7 +197,11 @@ impl<R: Read + Seek> PerfData<R> {
             damage: Damage::default(),
             inflate: None,
             inflated_until: 0,
+            budget: Budget::of(0),
         };
+        let end = file.inner.seek(SeekFrom::End(0))?;
+        file.inner.seek(SeekFrom::Start(16))?;
+        file.budget = Budget::of(end);
         if file.piped {
             file.read_ahead()?;
             return Ok(file);
@@ -190,7 +210,6 @@ impl<R: Read + Seek> PerfData<R> {
         read_exact(&mut file.inner, &mut rest)?;
         let [attr_size, attrs_at, attrs_size, data_at, data_size, _, _, bits @ ..] = words::<11>(&rest).map(own);
         file.read_attrs(attr_size, attrs_at, attrs_size)?;
-        let end = file.inner.seek(SeekFrom::End(0))?;
         if data_size == 0 {
             file.damage.unfinished = true;
         } else {
@@ -205,79 +224,9 @@ impl<R: Read + Seek> PerfData<R> {
         Ok(file)
     }
 
-    fn read_attrs(&mut self, entry: u64, offset: u64, size: u64) -> Result<(), PerfDataError> {
-        let attr_size = usize::try_from(entry)
-            .ok()
-            .and_then(|entry| entry.checked_sub(SECTION_SIZE))
-            .filter(|size| (64..=MAX_ATTR_SIZE).contains(size))
-            .ok_or(PerfDataError::Header("the size of its attrs cannot be"))?;
-        let count = size / entry;
-        if count == 0 || count > MAX_EVENTS {
-            return Err(PerfDataError::Header("it has no events"));
-        }
-        self.inner.seek(SeekFrom::Start(offset))?;
-        let mut places = Vec::new();
-        let mut bytes = vec![0; attr_size + SECTION_SIZE];
-        for _ in 0..count {
-            read_exact(&mut self.inner, &mut bytes)?;
-            let (attr, ids) = bytes.split_at(attr_size);
-            places.push(words::<2>(ids).map(|word| self.own(word)));
-            self.events.push(Event { attr: Attr::read(attr, self.swapped), ..Event::default() });
-        }
-        let mut total = 0;
-        for (index, [offset, size]) in places.into_iter().enumerate() {
-            total += size / 8;
-            if total > MAX_IDS {
-                return Err(PerfDataError::Header("it has more ids than events can have"));
-            }
-            self.inner.seek(SeekFrom::Start(offset))?;
-            for _ in 0..size / 8 {
-                let mut word = [0; 8];
-                read_exact(&mut self.inner, &mut word)?;
-                let id = self.own(u64::from_ne_bytes(word));
-                self.by_id.insert(id, index);
-                if let Some(event) = self.events.get_mut(index) {
-                    event.ids.push(id);
-                }
-            }
-        }
-        self.note_layouts();
-        Ok(())
-    }
-
-    /// The table of sections is behind the data: one entry for each bit, lowest first.
-    fn read_sections(&mut self, offset: u64, bits: [u64; 4]) {
-        if self.inner.seek(SeekFrom::Start(offset)).is_err() {
-            return;
-        }
-        for bit in
-            (0..=255u8).filter(|&bit| bits.get(usize::from(bit / 64)).is_some_and(|word| word >> (bit % 64) & 1 == 1))
-        {
-            let mut bytes = [0; SECTION_SIZE];
-            if read_exact(&mut self.inner, &mut bytes).is_err() {
-                return;
-            }
-            let [offset, size] = words(&bytes).map(|word| self.own(word));
-            self.sections.push((bit, Section { offset, size }));
-        }
-        if let Some(bytes) = self.section(format::feature::EVENT_DESC) {
-            for (name, ids) in features::event_desc(&bytes, self.swapped) {
-                self.name_event(&name, &ids);
-            }
-        }
-    }
-
-    fn name_event(&mut self, name: &str, ids: &[u64]) {
-        let by_id = ids.iter().find_map(|id| self.by_id.get(id).copied());
-        // Without ids the events of the section are in the order of the attrs.
-        let nameless = || self.events.iter().position(|event| event.name.is_none());
-        if let Some(event) = by_id.or_else(nameless).and_then(|index| self.events.get_mut(index)) {
-            event.name = Some(name.to_owned());
-        }
-    }
-
-    fn note_layouts(&mut self) {
-        self.uniform = self.events.windows(2).all(|pair| matches!(pair, [a, b] if a.attr.layout == b.attr.layout));
+    /// Has what comes out of compressed records count with what came out of the archive that the file was in.
+    pub(super) fn unpack_within(&mut self, budget: Budget) {
+        self.budget = budget;
     }
 
     fn own(&self, word: u64) -> u64 {
@@ -508,6 +457,10 @@ impl<R: Read + Seek> PerfData<R> {
 
     #[cold]
     fn refill(&mut self, count: usize) -> Result<bool, PerfDataError> {
+        self.resurface();
+        if self.buffer.len() - self.start >= count {
+            return Ok(true);
+        }
         self.buffer.drain(..self.start);
         self.start = 0;
         let goal = count.max(BUFFER);

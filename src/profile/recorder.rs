@@ -13,6 +13,7 @@ use perf_event_open_sys::bindings as sys;
 use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 
 use super::buildid;
+use super::code_files::{CodeFile, CodeFiles};
 use super::features;
 use super::format::feature;
 use super::hints::HintRecord;
@@ -21,7 +22,7 @@ use super::recovered::RecoveredWriter;
 use super::snapshot::Snapshot;
 use super::tracing;
 use super::writer::{self, PerfDataWriter};
-use super::{Meta, ProfileError};
+use super::{meta, Meta, ProfileError};
 use crate::resolve::mapping::BuildId;
 use crate::resolve::maps::check::read_lines;
 use crate::resolve::{symbols, Cgroups, Error, Mapping, Roots};
@@ -29,16 +30,18 @@ use crate::sample::{Sample, Source};
 use crate::sampler::attr::layout;
 use crate::sampler::encode::encode;
 use crate::sampler::intake::Intake;
+use crate::sampler::loss::sentences;
 use crate::sampler::open::monotonic_ns;
-use crate::sampler::record::{decode, sample_type, Header, Layout, MappedFile, Record, SampleId, MISC_MMAP_BUILD_ID};
+use crate::sampler::record::{decode, sample_type, Header, Layout, Record, SampleId, MISC_MMAP_BUILD_ID};
 use crate::sampler::tee::Tee;
 use crate::sampler::{Identity, OpenEvents, Reading, Sampler, TimedSideBand};
 use crate::session::Outcome;
 
-/// Files whose build id is looked up at the end.
-const MAX_FILES: usize = 1 << 14;
-/// Processes that are remembered for each, to find it through.
-const PIDS: usize = 4;
+/// Cgroups that are remembered as recorded; each takes some 20 bytes.
+const MAX_CGROUPS: usize = 1 << 18;
+
+/// Bytes that a cgroup without a record takes in meta.json beside its path, in hex.
+const LATE_CGROUP: usize = 64;
 
 /// Processes whose mappings are compared with what they were.
 const MAX_CHECKED: usize = 1 << 14;
@@ -57,17 +60,6 @@ pub struct Recorder {
     /// The memory that samples carry goes into the file.
     keep_memory: bool,
     begin: u64,
-}
-
-/// A file of code.
-#[derive(Debug)]
-struct CodeFile {
-    dev: u64,
-    ino: u64,
-    /// The last processes that mapped it.
-    pids: [u32; PIDS],
-    /// When the first did.
-    since: u64,
 }
 
 #[derive(Debug)]
@@ -93,9 +85,10 @@ struct State {
     cgroups: FxHashSet<u64>,
     /// Cgroups that were found later, without a record.
     late_cgroups: Vec<(u64, Vec<u8>)>,
-    /// Files of code by their path, of which containers have many; none where there were more than are remembered.
-    files: FxHashMap<Vec<u8>, Vec<CodeFile>>,
-    file_count: usize,
+    /// Files whose build id is looked up at the end.
+    files: CodeFiles,
+    /// Cgroups that there was no room for.
+    left_out: u64,
     /// hints.jsonl, where hints are followed.
     hints: Option<BufWriter<File>>,
     /// recovered.jsonl, where addresses are.
@@ -178,8 +171,8 @@ impl Recorder {
                 build_ids: events.iter().any(|event| event.attr.build_id() != 0),
                 cgroups: FxHashSet::default(),
                 late_cgroups: Vec::new(),
-                files: FxHashMap::default(),
-                file_count: 0,
+                files: CodeFiles::default(),
+                left_out: 0,
                 hints,
                 recovered,
                 failed: None,
@@ -359,12 +352,30 @@ impl Recorder {
     /// Remembers the cgroups that no record names.
     pub(crate) fn note_cgroups(&self, cgroups: &Cgroups) {
         let mut state = self.lock();
-        let late: Vec<_> = cgroups
-            .known()
-            .filter(|(id, _)| !state.cgroups.contains(id))
-            .map(|(id, path)| (id, path.to_vec()))
-            .collect();
+        let mut room = meta::MAX_CGROUPS;
+        let mut late = Vec::new();
+        for (id, path) in cgroups.known() {
+            if state.cgroups.contains(&id) {
+                continue;
+            }
+            let Some(rest) = room.checked_sub(2 * path.len() + LATE_CGROUP) else {
+                state.left_out += 1;
+                continue;
+            };
+            room = rest;
+            late.push((id, path.to_vec()));
+        }
         state.late_cgroups = late;
+    }
+
+    /// What there was no room for, one sentence each.
+    pub(crate) fn left_out(&self) -> Vec<String> {
+        let state = self.lock();
+        let (files, cgroups) = (state.files.left_out(), state.left_out);
+        sentences(&[
+            (files, "mappings of code were left out of the build ids, as there were too many different files"),
+            (cgroups, "cgroups have no path in the recording, as there were too many that no record names"),
+        ])
     }
 
     /// See [`Recorder::note_cgroups`].
@@ -422,7 +433,7 @@ impl Recorder {
         let (now, monotonic) = (SystemTime::now(), monotonic_ns());
         let at = |time: u64| now.checked_sub(Duration::from_nanos(monotonic.saturating_sub(time.max(self.begin))));
         let mut build_ids = symbols::host_build_ids(roots);
-        for (path, files) in &state.files {
+        for (path, files) in state.files.iter() {
             let id = |file: &CodeFile| {
                 symbols::mapped_build_id(roots, (path, file.dev, file.ino), &file.pids, at(file.since)?)
             };
@@ -592,49 +603,21 @@ impl State {
             }
             match header.kind {
                 // prot is at 64 (struct perf_record_mmap2).
-                sys::PERF_RECORD_MMAP2 if u32::from_ne_bytes(word(64)) & 4 != 0 => self.note_file(record),
+                sys::PERF_RECORD_MMAP2 if u32::from_ne_bytes(word(64)) & 4 != 0 => {
+                    self.files.note(record, &self.layout);
+                }
                 sys::PERF_RECORD_CGROUP => {
                     if let Some(id) = record.get(8..).and_then(|rest| rest.first_chunk::<8>()) {
-                        self.cgroups.insert(u64::from_ne_bytes(*id));
+                        // One that is forgotten is at worst said twice.
+                        if self.cgroups.len() < MAX_CGROUPS {
+                            self.cgroups.insert(u64::from_ne_bytes(*id));
+                        }
                     }
                 }
                 _ => {}
             }
         }
         Noted { strange, segments }
-    }
-
-    fn note_file(&mut self, record: &[u8]) {
-        let Ok((_, Record::Mmap2 { pid, file, filename, .. }, id)) = decode(record, &self.layout) else { return };
-        // A record in its build-id form needs no more.
-        let MappedFile::Inode { major, minor, inode, .. } = file else { return };
-        if !filename.starts_with(b"/") || filename.starts_with(b"//") {
-            return;
-        }
-        let (dev, ino) = (libc::makedev(major, minor), inode);
-        let known = self.files.get_mut(filename);
-        if self.file_count >= MAX_FILES {
-            if let Some(files) = known.filter(|files| !files.iter().any(|file| (file.dev, file.ino) == (dev, ino))) {
-                files.clear();
-            }
-            return;
-        }
-        let files = match known {
-            Some(files) => files,
-            None => self.files.entry(filename.to_vec()).or_default(),
-        };
-        let index = files.iter().position(|file| (file.dev, file.ino) == (dev, ino)).unwrap_or_else(|| {
-            self.file_count += 1;
-            files.push(CodeFile { dev, ino, pids: [0; PIDS], since: id.time });
-            files.len() - 1
-        });
-        if let Some(file) = files.get_mut(index) {
-            file.since = file.since.min(id.time);
-            if !file.pids.contains(&pid) {
-                file.pids.rotate_right(1);
-                file.pids[0] = pid;
-            }
-        }
     }
 }
 

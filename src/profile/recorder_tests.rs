@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use super::super::code_files::MAX_PATH_BYTES;
 use super::*;
 use crate::profile::{Item, PerfData, Profile};
 use crate::sample::{Comm, Place, Sample};
@@ -301,4 +302,41 @@ fn cgroups_without_a_record_are_remembered() {
     cgroups.record(6, b"/found later");
     recorder.note_cgroups(&cgroups);
     assert_eq!(recorder.late_cgroups(), [(6, b"/found later".to_vec())]);
+}
+
+#[test]
+fn what_is_remembered_is_bounded_and_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = recorder(dir.path());
+    let files = MAX_PATH_BYTES / 4000 + 50;
+    for number in 0..files {
+        let filename = format!("/{number:05}{}", "x".repeat(3994));
+        let file = MappedFile::Inode { major: 254, minor: 1, inode: 9, generation: 0 };
+        let filename = filename.as_bytes();
+        let (pid, tid, addr, len, pgoff, prot, flags, data) = (7, 7, 0x1000, 0x1000, 0, 5, 2, false);
+        let mapping = Record::Mmap2 { pid, tid, addr, len, pgoff, file, prot, flags, data, filename };
+        recorder.records(&bytes(&recorder, &mapping, 10), 10);
+    }
+    for id in 0..MAX_CGROUPS as u64 + 50 {
+        recorder.records(&bytes(&recorder, &Record::Cgroup { id, path: b"/x" }, 10), 10);
+    }
+    // As many as there are without a record, each of a path of its own.
+    let mut cgroups = Cgroups::recorded();
+    for id in 1..=3000u64 {
+        cgroups.record(1 << 32 | id, format!("/{id:05}{}", "x".repeat(1994)).as_bytes());
+    }
+    recorder.note_cgroups(&cgroups);
+    let late = recorder.late_cgroups();
+    let state = recorder.lock();
+    assert_eq!(state.files.path_bytes, MAX_PATH_BYTES / 4000 * 4000);
+    assert_eq!(state.cgroups.len(), MAX_CGROUPS);
+    assert!(late.iter().map(|(_, path)| path.len() * 2).sum::<usize>() < meta::MAX_CGROUPS);
+    let expected = ((files - MAX_PATH_BYTES / 4000) as u64, 3000 - late.len() as u64);
+    let left_out = (state.files.left_out(), state.left_out);
+    assert!(left_out == expected && expected.0 > 0 && expected.1 > 0, "{left_out:?}");
+    drop(state);
+    assert_eq!(recorder.left_out().len(), 2);
+    // What is written is read again.
+    recorder.finish(&Outcome::default()).unwrap();
+    assert_eq!(Meta::read(dir.path()).unwrap().unwrap().cgroups.len(), late.len());
 }

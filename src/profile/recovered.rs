@@ -13,8 +13,9 @@ use crate::sample::{Access, Method, Sample};
 
 /// How far a line may be from its sample in time, ns: what came late was given late.
 const SLACK: u64 = 1_000_000_000;
-/// Lines that wait for their sample.
+/// Lines that wait for their sample, and accesses of all of them: 40 MiB.
 const MAX_WAITING: usize = 1 << 16;
+const MAX_ACCESSES: usize = 1 << 18;
 /// Bytes of a line; one of 64 accesses has some 6 KiB.
 const MAX_LINE: u64 = 64 << 10;
 
@@ -143,11 +144,15 @@ impl<W: Write> RecoveredWriter<W> {
 pub struct Recovered<R> {
     lines: BufReader<R>,
     waiting: FxHashMap<(u64, u32, u32), Vec<RecoveredAccess>>,
+    /// Accesses that wait.
+    accesses: usize,
     /// Until this time lines have been read.
     until: u64,
     ended: bool,
     /// Lines that are none, or that the file ends within.
     pub unreadable: u64,
+    /// Lines that were given up, as too many others waited for their samples too.
+    pub left_out: u64,
 }
 
 impl<R: Read> Recovered<R> {
@@ -156,21 +161,41 @@ impl<R: Read> Recovered<R> {
         Self {
             lines: BufReader::with_capacity(1 << 16, inner),
             waiting: FxHashMap::default(),
+            accesses: 0,
             until: 0,
             ended: false,
             unreadable: 0,
+            left_out: 0,
         }
     }
 
     /// The accesses of a sample; none where nothing was recovered. Samples come in the order of time.
     pub fn take(&mut self, time: u64, cpu: u32, tid: u32) -> Vec<RecoveredAccess> {
-        while !self.ended && self.until < time.saturating_add(SLACK / 10) && self.waiting.len() < MAX_WAITING {
+        while !self.ended && self.until < time.saturating_add(SLACK / 10) {
+            if self.waiting.len() >= MAX_WAITING || self.accesses >= MAX_ACCESSES {
+                self.make_room(time);
+            }
             self.read_line();
         }
-        if self.waiting.len() >= MAX_WAITING {
-            self.waiting.retain(|key, _| key.0.saturating_add(SLACK) >= time);
-        }
-        self.waiting.remove(&(time, cpu, tid)).unwrap_or_default()
+        let found = self.waiting.remove(&(time, cpu, tid)).unwrap_or_default();
+        self.accesses -= found.len();
+        found
+    }
+
+    /// Gives up lines whose samples will not come any more. Where these are few, the oldest half of the others: what is looked
+    /// through is in proportion to what goes.
+    fn make_room(&mut self, now: u64) {
+        let mut times: Vec<u64> = self.waiting.keys().map(|key| key.0).collect();
+        let middle = times.len() / 2;
+        let median = *times.select_nth_unstable(middle).1;
+        let begin = now.saturating_sub(SLACK);
+        let (accesses, left_out) = (&mut self.accesses, &mut self.left_out);
+        self.waiting.retain(|key, found| {
+            let stays = if begin > median { key.0 >= begin } else { key.0 > median };
+            *left_out += u64::from(!stays && key.0 >= begin);
+            *accesses -= if stays { 0 } else { found.len() };
+            stays
+        });
     }
 
     fn read_line(&mut self) {
@@ -180,7 +205,9 @@ impl<R: Read> Recovered<R> {
             Ok(_) => match serde_json::from_slice::<Line>(&text) {
                 Ok(line) => {
                     self.until = self.until.max(line.time);
-                    self.waiting.insert((line.time, line.cpu, line.tid), line.accesses);
+                    self.accesses += line.accesses.len();
+                    let before = self.waiting.insert((line.time, line.cpu, line.tid), line.accesses);
+                    self.accesses -= before.map_or(0, |before| before.len());
                 }
                 Err(_) => self.unreadable += 1,
             },
@@ -195,6 +222,46 @@ impl<R: Read> Recovered<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Lines of so many accesses, and how much waits at the most.
+    fn waiting(lines: u64, accesses: usize, time: impl Fn(u64) -> u64) -> (Recovered<std::io::Cursor<Vec<u8>>>, usize) {
+        let access = RecoveredAccess {
+            ip: 1,
+            addr: 2,
+            phys: 0,
+            op: "load".into(),
+            size: 8,
+            method: "a".into(),
+            anonymous: false,
+        };
+        let mut text = Vec::new();
+        for number in 0..lines {
+            let line =
+                Line { time: time(number), cpu: number as u32, tid: 7, accesses: vec![access.clone(); accesses] };
+            serde_json::to_writer(&mut text, &line).unwrap();
+            text.push(b'\n');
+        }
+        let mut recovered = Recovered::new(std::io::Cursor::new(text));
+        let mut most = 0;
+        for number in 0..lines {
+            recovered.take(time(number), u32::MAX, 7);
+            assert!(recovered.waiting.len() <= MAX_WAITING && recovered.accesses < MAX_ACCESSES + accesses);
+            most = most.max(recovered.accesses);
+        }
+        assert_eq!(recovered.waiting.values().map(Vec::len).sum::<usize>(), recovered.accesses);
+        (recovered, most)
+    }
+
+    #[test]
+    fn what_waits_for_its_sample_is_bounded() {
+        let (recovered, most) = waiting(2_000, 600, |_| 5);
+        assert!(most > MAX_ACCESSES / 2 && recovered.left_out > 1_000, "{most}, {}", recovered.left_out);
+        let (recovered, _) = waiting(100_000, 0, |number| number);
+        assert!(recovered.left_out > 30_000 && recovered.unreadable == 0, "{}", recovered.left_out);
+        // What is too old for any sample is no loss.
+        let (recovered, _) = waiting(100_000, 0, |number| number * SLACK / 1000);
+        assert_eq!(recovered.left_out, 0);
+    }
 
     #[test]
     fn accesses_are_found_again_by_their_sample() {

@@ -26,6 +26,8 @@ use crate::sample::printable;
 
 /// Cgroups whose paths are kept, the oldest go first; one that still lives is found again by its handle.
 const MAX_PATHS: usize = 1 << 16;
+/// Bytes of them.
+pub(crate) const MAX_PATH_BYTES: usize = 16 << 20;
 /// Ids that nobody could resolve.
 const MAX_MISSING: usize = 1 << 14;
 /// `FILEID_KERNFS` (include/linux/exportfs.h): a handle that is the id and nothing else.
@@ -67,6 +69,7 @@ pub struct Cgroups {
     /// True where the mount shows the hierarchy from its root.
     whole: bool,
     paths: FxHashMap<u64, Arc<[u8]>>,
+    path_bytes: usize,
     order: VecDeque<u64>,
     missing: FxHashSet<u64>,
     counts: CgroupCounts,
@@ -98,6 +101,7 @@ impl Cgroups {
             mount_dir: Some(mount_dir),
             whole,
             paths: FxHashMap::default(),
+            path_bytes: 0,
             order: VecDeque::new(),
             missing: FxHashSet::default(),
             counts: CgroupCounts::default(),
@@ -116,6 +120,7 @@ impl Cgroups {
             mount_dir: None,
             whole: true,
             paths: FxHashMap::default(),
+            path_bytes: 0,
             order: VecDeque::new(),
             missing: FxHashSet::default(),
             counts: CgroupCounts::default(),
@@ -303,15 +308,27 @@ impl Cgroups {
 
     fn insert(&mut self, id: u64, path: Arc<[u8]>) {
         self.missing.remove(&id);
-        if self.paths.insert(id, path).is_none() {
-            self.order.push_back(id);
+        self.path_bytes += path.len();
+        match self.paths.insert(id, path) {
+            Some(before) => self.path_bytes -= before.len(),
+            None => self.order.push_back(id),
         }
-        if self.order.len() > MAX_PATHS {
-            if let Some(oldest) = self.order.pop_front() {
-                self.paths.remove(&oldest);
-                self.counts.forgotten += 1;
-            }
+        while self.order.len() > MAX_PATHS || self.path_bytes > MAX_PATH_BYTES {
+            let Some(oldest) = self.order.pop_front() else { break };
+            self.path_bytes -= self.paths.remove(&oldest).map_or(0, |path| path.len());
+            self.counts.forgotten += 1;
         }
+    }
+
+    /// What was forgotten to stay within bounds and cannot be found again, in a sentence.
+    pub(crate) fn left_out(&self) -> Option<String> {
+        let forgotten = self.counts.forgotten;
+        (self.mount_dir.is_none() && forgotten > 0).then(|| {
+            format!(
+                "{forgotten} paths of cgroups were forgotten: there were more than {MAX_PATHS} of them, or more than {} MiB",
+                MAX_PATH_BYTES >> 20
+            )
+        })
     }
 
     /// The path of a living cgroup by its id (`kernfs_fh_to_dentry` in fs/kernfs/mount.c).

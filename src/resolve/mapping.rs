@@ -1,4 +1,4 @@
-//! One process's mappings: the table that new mappings clip, and the lines of `/proc/PID/maps`. Pure.
+//! A mapping, and the lines of `/proc/PID/maps`. Pure.
 
 use std::sync::Arc;
 
@@ -100,136 +100,10 @@ impl Mapping {
     }
 
     /// The part of it in `[start, end)`, which must lie within it.
-    fn part(&self, start: u64, end: u64) -> Self {
+    pub(super) fn part(&self, start: u64, end: u64) -> Self {
         let pgoff = self.pgoff.wrapping_add(start.saturating_sub(self.start));
         Self { start, len: end.saturating_sub(start), pgoff, ..self.clone() }
     }
-}
-
-/// The mappings of one process that matter: code, and memory that other processes can share.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Table {
-    /// By start; they do not overlap.
-    mappings: Vec<Mapping>,
-    /// There may be shared ones.
-    has_shared: bool,
-    /// Private mappings of files when procfs was read, start and end. They are kept where there are shared ones.
-    files: Vec<(u64, u64)>,
-}
-
-impl Table {
-    /// The mappings of `/proc/PID/maps`. Lines that are none are left out.
-    #[must_use]
-    pub fn parse(text: &[u8]) -> Self {
-        let mut table = Self::default();
-        for line in text.split(|&byte| byte == b'\n') {
-            if let Some(mapping) = parse_line(line) {
-                table.add(&mapping);
-            }
-        }
-        table
-    }
-
-    /// The kept mappings, by start.
-    #[must_use]
-    pub fn mappings(&self) -> &[Mapping] {
-        &self.mappings
-    }
-
-    /// As [`Table::mappings`], for filling in what a record left out. Starts and lengths stay as they are.
-    pub(super) fn mappings_mut(&mut self) -> &mut [Mapping] {
-        &mut self.mappings
-    }
-
-    /// Bytes of memory that it takes, without the paths.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.mappings.capacity() * size_of::<Mapping>() + self.files.capacity() * size_of::<(u64, u64)>()
-    }
-
-    /// False where no mapping was ever shared.
-    #[must_use]
-    pub(super) fn has_shared(&self) -> bool {
-        self.has_shared
-    }
-
-    /// Remembers the private mappings of files, by start.
-    pub(super) fn set_files(&mut self, files: Vec<(u64, u64)>) {
-        if self.has_shared {
-            self.files = files;
-            self.files.shrink_to_fit();
-        }
-    }
-
-    /// True where procfs showed a private mapping of a file at the address.
-    #[must_use]
-    pub(super) fn is_private_file(&self, addr: u64) -> bool {
-        let after = self.files.partition_point(|&(start, _)| start <= addr);
-        after.checked_sub(1).and_then(|at| self.files.get(at)).is_some_and(|&(_, end)| addr < end)
-    }
-
-    /// True where both say the same of which memory and which code an address is.
-    #[must_use]
-    pub(super) fn says_as(&self, other: &Self) -> bool {
-        let of = |mapping: &Mapping| {
-            let Mapping { start, len, pgoff, numbering, ino, .. } = *mapping;
-            (start, len, pgoff, numbering, ino, mapping.is_shared(), mapping.is_executable())
-        };
-        self.mappings.iter().map(of).eq(other.mappings.iter().map(of))
-    }
-
-    /// The mapping that holds the address.
-    #[must_use]
-    pub fn find(&self, addr: u64) -> Option<&Mapping> {
-        let after = self.mappings.partition_point(|mapping| mapping.start <= addr);
-        self.mappings.get(after.checked_sub(1)?).filter(|mapping| addr < mapping.end())
-    }
-
-    /// The mapping at the address where it is of memory that has an identity of its own, whatever process maps it.
-    #[must_use]
-    pub fn shared(&self, addr: u64) -> Option<&Mapping> {
-        self.find(addr).filter(|mapping| mapping.is_shared() && mapping.has_identity())
-    }
-
-    /// True where [`Table::add`] would change anything; most mappings are private data over nothing.
-    #[must_use]
-    pub fn is_changed_by(&self, new: &Mapping) -> bool {
-        new.len != 0 && (keeps(new) || !self.overlaid(new).is_empty())
-    }
-
-    /// A new mapping: it clips what it lies over, since no record tells of an munmap, and is kept if it matters.
-    pub fn add(&mut self, new: &Mapping) {
-        if new.len == 0 {
-            return;
-        }
-        let range = self.overlaid(new);
-        let at = range.start;
-        let mut pieces = Vec::new();
-        for old in self.mappings.drain(range) {
-            if old.start < new.start {
-                pieces.push(old.part(old.start, new.start));
-            }
-            if old.end() > new.end() {
-                pieces.push(old.part(new.end(), old.end()));
-            }
-        }
-        self.has_shared |= new.is_shared();
-        if keeps(new) {
-            let place = pieces.partition_point(|piece| piece.start < new.start);
-            pieces.insert(place, new.clone());
-        }
-        self.mappings.splice(at..at, pieces);
-    }
-
-    fn overlaid(&self, new: &Mapping) -> std::ops::Range<usize> {
-        let first = self.mappings.partition_point(|mapping| mapping.end() <= new.start);
-        let last = self.mappings.partition_point(|mapping| mapping.start < new.end());
-        first..last.max(first)
-    }
-}
-
-fn keeps(mapping: &Mapping) -> bool {
-    mapping.is_shared() || mapping.is_executable()
 }
 
 /// One line of `/proc/PID/maps` (`show_map_vma` in fs/proc/task_mmu.c):
@@ -291,8 +165,6 @@ fn unescape(path: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     fn line(text: &str) -> Mapping {
@@ -334,79 +206,6 @@ mod tests {
         }
         for path in ["/dev/shm/x", "/memfd:x (deleted)", "/SYSV00000000 (deleted)", "/devel/x", "/dev/zero (deleted)"] {
             assert!(line(&format!("1000-2000 rw-s 00000000 00:0e 9 {path}")).has_identity(), "{path}");
-        }
-    }
-
-    #[derive(Debug, Clone)]
-    struct New {
-        start: u64,
-        len: u64,
-        kept: bool,
-    }
-
-    fn mapping(new: &New, id: u64) -> Mapping {
-        Mapping {
-            start: new.start,
-            len: new.len,
-            pgoff: id * 1000,
-            prot: 0,
-            flags: if new.kept { libc::MAP_SHARED } else { libc::MAP_PRIVATE } as u32,
-            dev: 1,
-            ino: id,
-            generation: 0,
-            numbering: 1,
-            build_id: None,
-            path: Arc::from(&b"x"[..]),
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn clipping_agrees_with_a_map_of_bytes(
-            news in proptest::collection::vec(
-                (0u64..100, 0u64..40, any::<bool>()).prop_map(|(start, len, kept)| New { start, len, kept }), 0..40)
-        ) {
-            let mut table = Table::default();
-            let mut bytes: Vec<Option<(u64, u64)>> = vec![None; 150];
-            for (id, new) in (1u64..).zip(&news) {
-                let mapping = mapping(new, id);
-                let before = table.clone();
-                table.add(&mapping);
-                prop_assert!(table == before || before.is_changed_by(&mapping));
-                for addr in new.start..new.start + new.len {
-                    bytes[addr as usize] = new.kept.then_some((id, id * 1000 + addr - new.start));
-                }
-            }
-            for (addr, expected) in (0u64..).zip(&bytes) {
-                let found = table.find(addr).map(|mapping| (mapping.ino, mapping.pgoff + addr - mapping.start));
-                prop_assert_eq!(found, *expected);
-            }
-            prop_assert!(table.mappings().windows(2).all(|pair| pair[0].end() <= pair[1].start));
-            prop_assert!(table.mappings().iter().all(|mapping| mapping.len > 0));
-        }
-
-        #[test]
-        fn any_bytes_are_a_table(text in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Table::parse(&text);
-        }
-
-        #[test]
-        fn line_like_bytes_are_a_table(
-            text in "([0-9a-f]{1,17}-[0-9a-f]{1,17} [rwxps-]{4} [0-9a-f]{1,17} [0-9a-f]{1,9}:[0-9a-f]{1,9} [0-9]{1,20} .{0,9}\n){0,4}"
-        ) {
-            let table = Table::parse(text.as_bytes());
-            prop_assert!(table.mappings().windows(2).all(|pair| pair[0].end() <= pair[1].start));
-        }
-
-        #[test]
-        fn paths_are_kept_whole(path in proptest::collection::vec(1u8.., 1..60)) {
-            prop_assume!(!path.starts_with(b" ") && !path.windows(4).any(|four| four == b"\\012"));
-            let mut text = b"1000-2000 rw-s 00000000 00:01 7 ".to_vec();
-            for &byte in &path {
-                if byte == b'\n' { text.extend(b"\\012") } else { text.push(byte) }
-            }
-            let table = Table::parse(&text);
-            prop_assert_eq!(&*table.mappings()[0].path, &path[..]);
         }
     }
 }

@@ -11,8 +11,8 @@ use rustc_hash::FxHashSet;
 use super::identity::{is_unknown, Identities, Shown};
 use super::is_named;
 use super::mapping::Mapping;
-use super::mapping::Table;
 use super::pid_of;
+use super::table::Table;
 use super::threads::TaskSeen;
 use super::Error;
 use super::Roots;
@@ -37,23 +37,9 @@ pub struct MapCounts {
     pub refreshed: u64,
     /// Of these, times that the table said something else.
     pub corrected: u64,
-    /// Mappings that a process had too many of, or with too long paths: they are not known.
+    /// Mappings of processes that have more than half of what there is room for, or whose list is too long; their memory counts as
+    /// private.
     pub left_out: u64,
-}
-
-impl MapCounts {
-    /// What a person should know of them: for what memory counts as private that may be shared.
-    #[must_use]
-    pub fn note(&self) -> Option<String> {
-        let parts = [
-            (self.left_out, "mappings of processes with very many were left out"),
-            (self.dropped, "times the mappings of a process were given up for want of memory, and read again if it was sampled again"),
-            (self.without_inode, "shared mappings without an inode count as private"),
-        ];
-        let said: Vec<String> =
-            parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
-        (!said.is_empty()).then(|| said.join("; "))
-    }
 }
 
 #[derive(Debug)]
@@ -182,10 +168,15 @@ impl Maps {
         // A table that is shared with a fork is copied here, and both are counted from now on.
         let before = if Arc::strong_count(table) == 1 { table.bytes() } else { 0 };
         let table = Arc::make_mut(table);
-        let mut mapping = mapping.clone();
-        identify(&mut self.identities, pid, *ipc, &mut mapping);
-        intern(&mut self.paths, &mut self.path_bytes, &mut mapping);
-        table.add(&mapping);
+        if table.bytes_with_paths() < self.limit / 2 {
+            let mut mapping = mapping.clone();
+            identify(&mut self.identities, pid, *ipc, &mut mapping);
+            intern(&mut self.paths, &mut self.path_bytes, &mut mapping);
+            table.add(&mapping);
+        } else {
+            self.counts.left_out += 1;
+            table.clip(mapping);
+        }
         self.bytes = self.bytes.saturating_sub(before) + table.bytes();
         self.stay_within_limit(pid);
     }
@@ -322,6 +313,17 @@ impl Maps {
         self.counts
     }
 
+    /// What there was no room for and cannot be found again, one sentence each.
+    pub(crate) fn left_out(&self) -> Vec<String> {
+        let MapCounts { dropped, left_out, without_inode, .. } = self.counts;
+        let dropped = if self.roots.is_none() { dropped } else { 0 };
+        crate::sampler::loss::sentences(&[
+            (dropped, "processes' mappings were forgotten for lack of room (--memory): their memory counts as private from there on"),
+            (left_out, "mappings of processes with very many had no room (--memory): their memory counts as private"),
+            (without_inode, "shared mappings whose file nobody knows count as private"),
+        ])
+    }
+
     /// Bytes in use, about.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -381,7 +383,9 @@ impl Maps {
         let Some(table) = self.processes.get_mut(&pid).and_then(|process| process.table.as_mut()) else { return };
         let before = if Arc::strong_count(table) == 1 { table.bytes() } else { 0 };
         let table = Arc::make_mut(table);
-        for mapping in table.mappings_mut().iter_mut().filter(|mapping| mapping.is_shared() && mapping.lacks_inode()) {
+        let counts = &mut self.counts;
+        let lacks_inode = |mapping: &Mapping| mapping.is_shared() && mapping.lacks_inode();
+        table.fill(lacks_inode, |mapping| {
             let offset_at = |from: &Mapping| from.pgoff.wrapping_sub(from.start);
             match fresh.find(mapping.start) {
                 Some(found) if found.is_shared() && !found.lacks_inode() && offset_at(found) == offset_at(mapping) => {
@@ -390,11 +394,11 @@ impl Maps {
                     mapping.numbering = found.numbering;
                 }
                 _ => {
-                    self.counts.without_inode += 1;
+                    counts.without_inode += 1;
                     mapping.flags = libc::MAP_PRIVATE as u32;
                 }
             }
-        }
+        });
         self.bytes = self.bytes.saturating_sub(before) + table.bytes();
     }
 

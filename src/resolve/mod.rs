@@ -7,6 +7,7 @@ pub(crate) mod cgroups;
 pub(crate) mod identity;
 pub(crate) mod maps;
 pub(crate) mod symbols;
+pub(crate) mod table;
 pub(crate) mod threads;
 
 // For tests and benches.

@@ -36,6 +36,8 @@ use crate::sample::{printable, CodeAddr, CpuMode};
 
 /// Files and other things that hold code, beyond which instructions stay without a place.
 const MAX_MODULES: usize = 1 << 16;
+/// Bytes of their paths.
+const MAX_PATH_BYTES: usize = 16 << 20;
 /// Processes that are remembered for each file, to find it through.
 const PIDS: usize = 4;
 /// Places where code was found that are remembered, as bits of their number: 40 KiB.
@@ -103,6 +105,8 @@ struct Spot {
 pub struct Modules {
     list: Vec<Module>,
     numbers: FxHashMap<Key, NonZeroU32>,
+    /// Bytes of their paths.
+    path_bytes: usize,
     /// The last answers, each at one place where it can be: most samples are where others were.
     spots: Vec<Option<Spot>>,
     /// A symbol of the kernel and its address when it was recorded, which is another at each boot.
@@ -210,6 +214,17 @@ impl Modules {
         self.unlisted
     }
 
+    /// The same in a sentence.
+    pub(crate) fn left_out(&self) -> Option<String> {
+        let unlisted = self.unlisted;
+        (unlisted > 0).then(|| {
+            format!(
+                "the code of {unlisted} accesses has no name: more than {MAX_MODULES} files, or {} MiB of their paths",
+                MAX_PATH_BYTES >> 20
+            )
+        })
+    }
+
     fn number(&mut self, key: Key, pid: u32) -> Option<NonZeroU32> {
         if let Some(&number) = self.numbers.get(&key) {
             if let Some(module) = self.list.get_mut(number.get() as usize - 1) {
@@ -220,10 +235,12 @@ impl Modules {
             }
             return Some(number);
         }
-        if self.list.len() >= MAX_MODULES {
+        let path = if let Key::File { path, .. } = &key { path.len() } else { 0 };
+        if self.list.len() >= MAX_MODULES || self.path_bytes + path > MAX_PATH_BYTES {
             self.unlisted += 1;
             return None;
         }
+        self.path_bytes += path;
         let mut pids = [0; PIDS];
         pids[0] = pid;
         self.list.push(Module { key: key.clone(), build_id: None, pids, is_live: true, is_recorded: false });

@@ -1,5 +1,6 @@
 //! Thread names: the table from tid to name that fork, comm and exit records keep, with procfs below it.
 
+use std::collections::BTreeSet;
 use std::collections::VecDeque;
 use std::fs;
 use std::fs::File;
@@ -16,6 +17,8 @@ use super::Roots;
 use crate::sample::Comm;
 use crate::sample::ThreadIndex;
 
+/// Threads that are told apart, which take 120 bytes each; those that come later have no name.
+pub(crate) const MAX_THREADS: usize = 1 << 18;
 /// Exited threads that a late sample is still named by.
 const MAX_EXITED: usize = 1 << 12;
 /// Tids that procfs did not know.
@@ -56,6 +59,8 @@ pub struct ThreadCounts {
     pub not_found: u64,
     /// Calls of [`Threads::resolve`] that ended without a name.
     pub unnamed: u64,
+    /// Names of threads that there was no room for.
+    pub left_out: u64,
 }
 
 /// The threads of the host, by tid.
@@ -64,8 +69,8 @@ pub struct Threads {
     /// `None` where records are all there is.
     roots: Option<Roots>,
     by_tid: FxHashMap<u32, Thread>,
-    /// Live threads of each process.
-    alive: FxHashMap<u32, u32>,
+    /// Process and thread of those that live: an exec ends all of one process.
+    alive: BTreeSet<(u32, u32)>,
     next: ThreadIndex,
     /// Exited threads that are still in `by_tid`, the oldest first.
     exited: VecDeque<(u32, ThreadIndex)>,
@@ -117,10 +122,7 @@ impl Threads {
     /// Process and thread of those that are alive as far as records said, process by process.
     #[must_use]
     pub fn alive(&self) -> Vec<(u32, u32)> {
-        let alive = self.by_tid.values().filter(|thread| !thread.exited);
-        let mut alive: Vec<_> = alive.map(|thread| (thread.pid, thread.tid)).collect();
-        alive.sort_unstable();
-        alive
+        self.alive.iter().copied().collect()
     }
 
     /// A fork record: the thread `tid` of `pid` begins under the name of the thread that made it.
@@ -151,23 +153,24 @@ impl Threads {
     /// An exec by a thread that was not the leader takes the leader's tid, after the leader and all others have exited
     /// (`de_thread` in fs/exec.c). No record says that its own tid is gone.
     fn take_over(&mut self, pid: u32) {
-        if self.alive.contains_key(&pid) {
-            let others: Vec<u32> =
-                self.by_tid.values().filter(|other| other.pid == pid && !other.exited).map(|other| other.tid).collect();
-            for tid in others {
-                self.exit(pid, tid);
-            }
+        let others: Vec<u32> = self.alive.range((pid, 0)..=(pid, u32::MAX)).map(|&(_, tid)| tid).collect();
+        for tid in others {
+            self.exit(pid, tid);
         }
+    }
+
+    fn lives(&self, pid: u32) -> bool {
+        self.alive.range((pid, 0)..=(pid, u32::MAX)).next().is_some()
     }
 
     /// An exit record. True where no other thread of the process is known to live.
     pub fn exit(&mut self, pid: u32, tid: u32) -> bool {
         let Some(thread) = self.by_tid.get_mut(&tid).filter(|thread| thread.pid == pid && !thread.exited) else {
-            return !self.alive.contains_key(&pid);
+            return !self.lives(pid);
         };
         thread.exited = true;
         self.exited.push_back((tid, thread.index));
-        self.one_less(pid);
+        self.alive.remove(&(pid, tid));
         if self.exited.len() > MAX_EXITED {
             if let Some((tid, index)) = self.exited.pop_front() {
                 if self.by_tid.get(&tid).is_some_and(|thread| thread.index == index) {
@@ -175,7 +178,7 @@ impl Threads {
                 }
             }
         }
-        !self.alive.contains_key(&pid)
+        !self.lives(pid)
     }
 
     /// The thread, if a record or a snapshot has named it.
@@ -203,9 +206,12 @@ impl Threads {
         self.counts.looked_up += 1;
         if let Some(comm) = read_comm(&roots.proc.join(format!("{pid}/task/{tid}/comm"))) {
             self.insert(pid, tid, comm);
-            return true;
+            if self.get(pid, tid).is_some() {
+                return true;
+            }
+        } else {
+            self.counts.not_found += 1;
         }
-        self.counts.not_found += 1;
         if self.missing.len() >= MAX_MISSING {
             self.missing.clear();
         }
@@ -219,31 +225,34 @@ impl Threads {
         self.counts
     }
 
+    /// What there was no room for, in a sentence.
+    pub(crate) fn left_out(&self) -> Option<String> {
+        let left_out = self.counts.left_out;
+        (left_out > 0).then(|| {
+            format!("{left_out} names were left out, of more threads than the {MAX_THREADS} that are told apart")
+        })
+    }
+
     fn insert(&mut self, pid: u32, tid: u32, comm: Comm) {
         if !is_named(pid) || !is_named(tid) {
             return;
         }
         self.remove(tid);
+        if self.by_tid.len() >= MAX_THREADS {
+            self.counts.left_out += 1;
+            return;
+        }
         let thread = Thread { index: self.next, pid, tid, comm, exited: false };
         self.next = self.next.wrapping_add(1);
         self.by_tid.insert(tid, thread);
-        *self.alive.entry(pid).or_default() += 1;
+        self.alive.insert((pid, tid));
     }
 
     /// Forgets the tid, which has been reused or is about to be.
     fn remove(&mut self, tid: u32) {
         self.missing.remove(&tid);
         if let Some(old) = self.by_tid.remove(&tid).filter(|old| !old.exited) {
-            self.one_less(old.pid);
-        }
-    }
-
-    fn one_less(&mut self, pid: u32) {
-        if let Some(alive) = self.alive.get_mut(&pid) {
-            *alive = alive.saturating_sub(1);
-            if *alive == 0 {
-                self.alive.remove(&pid);
-            }
+            self.alive.remove(&(old.pid, tid));
         }
     }
 }

@@ -51,6 +51,17 @@ pub struct TimedSideBand {
     pub what: SideBand,
 }
 
+impl TimedSideBand {
+    /// Bytes of memory that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        let name = match &self.what {
+            SideBand::Mmap { filename: name, .. } | SideBand::Cgroup { path: name, .. } => name.len(),
+            _ => 0,
+        };
+        size_of::<Self>() + name
+    }
+}
+
 /// The state of interrupted user code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserContext {

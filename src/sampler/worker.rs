@@ -36,6 +36,9 @@ const VISIBLE_WITHIN: u64 = 20_000_000;
 /// The same where the hardware keeps records back until it has a batch, at 1,000 a second and a full buffer of PEBS.
 const BATCH_VISIBLE_WITHIN: u64 = 1_000_000_000;
 
+/// Bytes of a path (`PATH_MAX` in linux/limits.h): neither the kernel nor perf writes longer ones.
+const MAX_PATH: usize = 4096;
+
 /// The ring of one CPU.
 #[derive(Debug)]
 pub(super) struct CpuRing {
@@ -232,6 +235,15 @@ impl BatchSink {
             self.loss.malformed += 1;
             return;
         };
+        if let Record::Mmap { filename: name, .. }
+        | Record::Mmap2 { filename: name, .. }
+        | Record::Cgroup { path: name, .. } = record
+        {
+            if name.len() > MAX_PATH {
+                self.loss.malformed += 1;
+                return;
+            }
+        }
         let what = match record {
             Record::Lost { lost, .. } => {
                 self.loss.ring_full = self.loss.ring_full.saturating_add(lost);

@@ -262,12 +262,13 @@ impl Capture {
             if let Some(recorder) = &recorder {
                 recorder.note_cgroups(&names.cgroups);
             }
+            notes.extend(names.left_out());
+            notes.extend(recorder.iter().flat_map(|recorder| recorder.left_out()));
             samples = names.records;
             loss = names.loss;
             recovery = names.recoverer.as_ref().map(Recoverer::counts);
             hints = names.hints.map(|hints| hints.counts);
             notes.append(&mut names.failures);
-            notes.extend(names.maps.counts().note());
             modules = names.modules.unwrap_or_default();
             modules.finish(&names.maps);
         }

@@ -92,6 +92,7 @@ pub(super) fn run(
     outcome.loss.late = order.late;
     outcome.samples = names.records;
     outcome.duration = Duration::from_nanos(last.saturating_sub(order.first));
+    outcome.notes.extend(names.left_out());
     outcome.hints = names.hints.map(|hints| hints.counts);
     if let Some(mut modules) = names.modules {
         modules.finish(&names.maps);

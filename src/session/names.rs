@@ -143,6 +143,18 @@ impl Names {
         }
     }
 
+    /// What the tables had no room for, one sentence each.
+    pub(super) fn left_out(&self) -> Vec<String> {
+        let code = self.modules.as_ref().and_then(Modules::left_out);
+        self.threads
+            .left_out()
+            .into_iter()
+            .chain(self.maps.left_out())
+            .chain(self.cgroups.left_out())
+            .chain(code)
+            .collect()
+    }
+
     /// Hands what is complete to the sink; gives the number of accesses.
     pub(super) fn release(&mut self, order: &mut Order, sink: &mut dyn Sink) -> u64 {
         let mut accesses = 0;
@@ -255,6 +267,7 @@ impl Names {
                 if let Some(cgroup_of_thread) = &mut self.cgroup_of_thread {
                     let parent =
                         self.threads.get(ppid, ptid).and_then(|parent| cgroup_of_thread.get(&parent.index).copied());
+                    let parent = parent.filter(|_| cgroup_of_thread.len() < MAX_CGROUPS_READ);
                     if let (Some(cgroup), Some(child)) = (parent, self.threads.get(pid, tid)) {
                         cgroup_of_thread.insert(child.index, cgroup);
                     }
@@ -327,7 +340,7 @@ impl Names {
     /// The cgroup as procfs had it within the last second, or when the thread was last alive; 0 where nobody knows.
     fn cgroup_from_procfs(&mut self, pid: u32, tid: u32, now: u64) -> u64 {
         let (Some(known), Some(thread)) = (&mut self.cgroup_of_thread, self.threads.get(pid, tid)) else { return 0 };
-        if known.len() > MAX_CGROUPS_READ {
+        if known.len() >= MAX_CGROUPS_READ {
             known.clear();
         }
         let (cgroup, read) = match known.entry(thread.index) {

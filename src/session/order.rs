@@ -49,6 +49,8 @@ const CHUNK: usize = 1 << 24;
 const SPARE: usize = 16;
 /// Chunks without a sample that may lie between others.
 const EMPTY: usize = 4096;
+/// Bytes of side-band that may be held back however small the limit is.
+const MIN_SIDE_BAND: usize = 1 << 20;
 
 /// What came in and is not yet complete on every CPU.
 #[derive(Debug)]
@@ -62,6 +64,8 @@ pub(super) struct Order<S = Captured> {
     keys: Vec<u128>,
     sorted: usize,
     side_band: Vec<TimedSideBand>,
+    /// Bytes of it.
+    side_bytes: usize,
     complete: Vec<u64>,
     /// What is later is kept, whatever the workers say.
     hold: u64,
@@ -102,7 +106,7 @@ fn place_of(key: u128, gone: u64) -> (usize, usize) {
 }
 
 impl<S: Timed> Order<S> {
-    /// For so many workers, holding at most `limit` samples back.
+    /// For so many workers, holding at most `limit` samples back, and as many bytes of side-band.
     pub(super) fn new(workers: usize, limit: usize) -> Self {
         Self {
             chunks: VecDeque::new(),
@@ -111,6 +115,7 @@ impl<S: Timed> Order<S> {
             keys: Vec::new(),
             sorted: 0,
             side_band: Vec::new(),
+            side_bytes: 0,
             complete: vec![0; workers],
             hold: u64::MAX,
             released: 0,
@@ -139,6 +144,7 @@ impl<S: Timed> Order<S> {
             self.hints += 1;
             self.late_hints += u64::from(side.time < self.released);
         }
+        self.side_bytes += batch.side_band.iter().map(TimedSideBand::bytes).sum::<usize>();
         self.side_band.append(&mut batch.side_band);
         while !batch.samples.is_empty() {
             let rest = batch.samples.split_off(batch.samples.len().min(CHUNK));
@@ -162,6 +168,7 @@ impl<S: Timed> Order<S> {
 
     /// Takes side-band in that no worker read.
     pub(super) fn extend(&mut self, side_band: Vec<TimedSideBand>) {
+        self.side_bytes += side_band.iter().map(TimedSideBand::bytes).sum::<usize>();
         self.side_band.extend(side_band);
     }
 
@@ -173,12 +180,17 @@ impl<S: Timed> Order<S> {
     /// True where [`Order::release`] would do enough to be worth its sorting.
     pub(super) fn is_due(&self) -> bool {
         let mark = self.mark();
-        mark == u64::MAX || mark.saturating_sub(self.released) >= STEP || self.is_full()
+        mark == u64::MAX || mark.saturating_sub(self.released) >= STEP || self.is_full() || self.is_crowded()
     }
 
-    /// True where more is held back than the limit.
+    /// True where more samples are held back than the limit.
     pub(super) fn is_full(&self) -> bool {
         self.keys.len() > self.limit
+    }
+
+    /// True where more side-band is held back than the limit.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.side_bytes > (self.limit * size_of::<S>()).max(MIN_SIDE_BAND)
     }
 
     /// False where as many hint events are held back as there may be samples, and it is others that `worker`, which sends them,
@@ -201,10 +213,14 @@ impl<S: Timed> Order<S> {
         if self.is_full() {
             until = until.max(self.keys.get(self.keys.len() / 2).map_or(0, |&key| time_of(key)));
         }
+        if self.is_crowded() {
+            until = until.max(self.side_band.get(self.side_band.len() / 2).map_or(0, |side| side.time));
+        }
         self.released = self.released.max(until);
         let ready = self.keys.partition_point(|&key| time_of(key) <= until);
         let known = self.side_band.partition_point(|side| side.time <= until);
         let given = self.side_band.get(..known).unwrap_or_default();
+        self.side_bytes -= given.iter().map(TimedSideBand::bytes).sum::<usize>();
         self.hints -= given.iter().filter(|side| matches!(side.what, SideBand::Hint { .. })).count();
         let mut sides = self.side_band.drain(..known).peekable();
         let mut next_side = sides.peek().map(|side| side.time);
@@ -370,6 +386,25 @@ mod tests {
         order.hold(u64::MAX);
         assert_eq!(released(&mut order), [('n', 55), ('s', 60)]);
         assert_eq!(order.late, 0);
+    }
+
+    #[test]
+    fn side_band_that_nothing_completes_is_bounded() {
+        let mut order = Order::<Captured>::new(1, 10);
+        let path = |time| TimedSideBand { time, what: SideBand::Cgroup { id: time, path: [b'x'; 4000].into() } };
+        let mut given = 0;
+        for time in 0..10_000 {
+            order.push(Batch { side_band: vec![path(time)], ..Batch::default() });
+            if order.is_due() {
+                order.release(|_| given += 1);
+            }
+            assert!(order.side_bytes <= MIN_SIDE_BAND + 5000, "{} bytes", order.side_bytes);
+        }
+        assert!(given > 9_000);
+        // None is lost.
+        order.push(Batch { complete_until: u64::MAX, ..Batch::default() });
+        order.release(|_| given += 1);
+        assert_eq!((given, order.side_bytes), (10_000, 0));
     }
 
     proptest::proptest! {

@@ -27,7 +27,7 @@ const UNTIMED: &str =
 const NAMED_AT_END: &str =
     "most names and mappings come at the end of the recording, too late for its samples: record without --tail-synthesize";
 
-/// Records that are read before they are put in order.
+/// Records, or hints, that are read before they are put in order.
 const TAKE_EVERY: u32 = 1 << 10;
 
 /// Hands the samples of `profile` to `sink`; what is held back while it is put in order, and the mappings, take some part
@@ -97,12 +97,12 @@ pub fn replay(
                     profile.note_unparseable(header);
                 }
                 if count.is_multiple_of(TAKE_EVERY) {
-                    replay.take_hints(profile.hints.as_mut(), replay.intake.newest());
+                    replay.take_hints(profile.hints.as_mut(), replay.intake.newest(), sink);
                     replay.take_read(sink);
                 }
             }
             Ok(Some(Item::Round)) => {
-                replay.take_hints(profile.hints.as_mut(), replay.intake.newest());
+                replay.take_hints(profile.hints.as_mut(), replay.intake.newest(), sink);
                 replay.complete(newest, sink);
                 newest = replay.intake.newest();
             }
@@ -110,9 +110,10 @@ pub fn replay(
             Err(error) => break Err(error),
         }
     };
-    replay.take_hints(profile.hints.as_mut(), u64::MAX);
+    replay.take_hints(profile.hints.as_mut(), u64::MAX, sink);
     replay.complete(u64::MAX, sink);
     let Replay { mut names, order, intake, accesses, is_untimed, is_named_at_end, .. } = replay;
+    let left_out = names.left_out();
     profile.recovered = names.recovered;
     let mut modules = names.modules.take().unwrap_or_default();
     if sink.wants_code() {
@@ -156,7 +157,17 @@ pub fn replay(
         outcome.loss = Loss { ring_full, corrupt_rings, side_band, unsampled, ..outcome.loss };
         outcome.notes.clone_from(&meta.notes);
     }
+    outcome.notes.extend(left_out);
     ended.map(|()| outcome)
+}
+
+/// The next hints up to `until`, not all at once.
+pub(super) fn hints_until(hints: &mut hints::Hints<File>, until: u64) -> Vec<TimedSideBand> {
+    let next = std::iter::from_fn(|| hints.next_until(until)).map(|record| {
+        let HintRecord { tid, pid, hint, time, .. } = record;
+        TimedSideBand { time, what: SideBand::Hint { time, pid, tid, hint } }
+    });
+    next.take(TAKE_EVERY as usize).collect()
 }
 
 /// A replay at work.
@@ -175,13 +186,19 @@ struct Replay {
 
 impl Replay {
     /// Takes the hints up to `until`, which must come before the samples of their time.
-    fn take_hints(&mut self, hints: Option<&mut hints::Hints<File>>, until: u64) {
+    fn take_hints(&mut self, hints: Option<&mut hints::Hints<File>>, until: u64, sink: &mut dyn Sink) {
         let Some(hints) = hints else { return };
-        let side_band = std::iter::from_fn(|| hints.next_until(until)).map(|record| {
-            let HintRecord { tid, pid, hint, time, .. } = record;
-            TimedSideBand { time, what: SideBand::Hint { time, pid, tid, hint } }
-        });
-        self.order.push(Batch { side_band: side_band.collect(), ..Batch::default() });
+        loop {
+            let side_band = hints_until(hints, until);
+            let is_last = side_band.is_empty();
+            self.order.push(Batch { side_band, ..Batch::default() });
+            if self.order.is_crowded() {
+                self.accesses += self.names.release(&mut self.order, sink);
+            }
+            if is_last {
+                break;
+            }
+        }
     }
 
     /// Before a record without a time is taken: what it says holds for the samples behind it in the file, not for those before.
@@ -197,7 +214,7 @@ impl Replay {
     /// Takes what was read, and makes room where too much waits.
     fn take_read(&mut self, sink: &mut dyn Sink) {
         self.order.take(self.intake.batch());
-        if self.order.is_full() {
+        if self.order.is_full() || self.order.is_crowded() {
             self.accesses += self.names.release(&mut self.order, sink);
         }
     }

@@ -8,16 +8,18 @@ use rustc_hash::FxHashMap;
 
 use super::hints::Hints;
 use super::order::{Order, Released};
+use super::replay::hints_until;
 use super::{Outcome, Sink};
-use crate::profile::hints::{self, HintRecord};
+use crate::profile::hints;
 use crate::profile::script::Reader;
 use crate::resolve::Cgroups;
 use crate::sample::{Sample, ThreadIndex};
 use crate::sampler::loss::Loss;
-use crate::sampler::{Batch, SideBand, TimedSideBand};
+use crate::sampler::{Batch, SideBand};
 
-/// Threads and cgroups of lines that are remembered by number.
+/// Threads and cgroups of lines that are remembered by number, and bytes of the cgroups' paths.
 const MAX_NUMBERED: usize = 1 << 20;
+const MAX_PATH_BYTES: usize = crate::resolve::cgroups::MAX_PATH_BYTES;
 /// Lines that are taken at a time.
 const BATCH: usize = 1024;
 
@@ -26,6 +28,9 @@ const BATCH: usize = 1024;
 pub(crate) struct Numbers {
     threads: FxHashMap<(u32, u32), ThreadIndex>,
     cgroups: FxHashMap<Vec<u8>, u64>,
+    path_bytes: usize,
+    /// Times that all numbers of threads or of cgroups were forgotten.
+    forgotten: u64,
     /// The last one and its number, which is not 0.
     last_cgroup: (Vec<u8>, u64),
     next: u64,
@@ -36,6 +41,7 @@ impl Numbers {
     pub(crate) fn thread(&mut self, pid: u32, tid: u32) -> ThreadIndex {
         if self.threads.len() >= MAX_NUMBERED {
             self.threads.clear();
+            self.forgotten += 1;
         }
         let next = &mut self.next;
         *self.threads.entry((pid, tid)).or_insert_with(|| {
@@ -56,13 +62,28 @@ impl Numbers {
         if let Some(&id) = self.cgroups.get(path) {
             return id;
         }
-        if self.cgroups.len() >= MAX_NUMBERED {
+        if self.cgroups.len() >= MAX_NUMBERED || self.path_bytes + path.len() > MAX_PATH_BYTES {
             self.cgroups.clear();
+            self.path_bytes = 0;
+            self.forgotten += 1;
         }
+        self.path_bytes += path.len();
         self.next += 1;
         self.cgroups.insert(path.to_vec(), self.next);
         cgroups.record(self.next, path);
         self.next
+    }
+
+    /// What was forgotten to stay within bounds, in a sentence.
+    pub(crate) fn left_out(&self) -> Option<String> {
+        (self.forgotten > 0).then(|| {
+            format!(
+                "{} times there were more threads or cgroups than are told apart ({MAX_NUMBERED}, and paths of {} MiB): those that \
+                 came again count as others",
+                self.forgotten,
+                MAX_PATH_BYTES >> 20
+            )
+        })
     }
 }
 
@@ -85,7 +106,7 @@ pub(super) fn replay(
     };
     let ended = loop {
         let result = text.take(lines);
-        text.take_hints(recorded.as_deref_mut(), text.span.1);
+        text.take_hints(recorded.as_deref_mut(), text.span.1, sink);
         if text.order.is_full() {
             text.release(sink);
         }
@@ -95,10 +116,10 @@ pub(super) fn replay(
             Err(error) => break Err(error),
         }
     };
-    text.take_hints(recorded, u64::MAX);
+    text.take_hints(recorded, u64::MAX, sink);
     text.order.push(Batch { complete_until: u64::MAX, ..Batch::default() });
     text.release(sink);
-    let Text { order, hints, mut loss, records, span: (first, last), .. } = text;
+    let Text { order, hints, mut loss, records, span: (first, last), numbers, cgroups } = text;
     loss.late = order.late;
     ended.map(|()| Outcome {
         samples: records,
@@ -107,7 +128,7 @@ pub(super) fn replay(
         duration: Duration::from_nanos(last.saturating_sub(first)),
         hints: hints.map(|hints| hints.counts),
         loss,
-        notes: lines.missing.lines(),
+        notes: lines.missing.lines().into_iter().chain(numbers.left_out()).chain(cgroups.left_out()).collect(),
         ..Outcome::default()
     })
 }
@@ -177,13 +198,19 @@ impl Text {
     }
 
     /// Takes the hints up to `until`, which must come before the samples of their time.
-    fn take_hints(&mut self, recorded: Option<&mut hints::Hints<File>>, until: u64) {
+    fn take_hints(&mut self, recorded: Option<&mut hints::Hints<File>>, until: u64, sink: &mut dyn Sink) {
         let Some(recorded) = recorded else { return };
-        let side_band = std::iter::from_fn(|| recorded.next_until(until)).map(|record| {
-            let HintRecord { tid, pid, hint, time, .. } = record;
-            TimedSideBand { time, what: SideBand::Hint { time, pid, tid, hint } }
-        });
-        self.order.push(Batch { side_band: side_band.collect(), ..Batch::default() });
+        loop {
+            let side_band = hints_until(recorded, until);
+            let is_last = side_band.is_empty();
+            self.order.push(Batch { side_band, ..Batch::default() });
+            if self.order.is_crowded() {
+                self.release(sink);
+            }
+            if is_last {
+                break;
+            }
+        }
     }
 
     /// Hands on what is in its order.
@@ -203,5 +230,24 @@ impl Text {
                 sink.sample(&sample, cgroups);
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_have_numbers_are_bounded() {
+        let (mut numbers, mut cgroups) = (Numbers::default(), Cgroups::recorded());
+        assert_eq!(numbers.left_out(), None);
+        for number in 0..MAX_PATH_BYTES / 60_000 * 3 {
+            let path = [number.to_string().as_bytes(), &vec![b'x'; 60_000][..]].concat();
+            let id = numbers.cgroup(&path, &mut cgroups);
+            assert_eq!(numbers.cgroup(&path, &mut cgroups), id);
+            assert!(numbers.path_bytes <= MAX_PATH_BYTES);
+        }
+        assert_eq!(numbers.cgroups.keys().map(Vec::len).sum::<usize>(), numbers.path_bytes);
+        assert!(numbers.left_out().unwrap().starts_with(&format!("{} times", numbers.forgotten)));
     }
 }

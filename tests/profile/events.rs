@@ -169,3 +169,29 @@ fn a_loss_that_perf_says_twice_is_counted_once() {
     assert_eq!(loss(&[lost_samples(0, 9, 2), lost_samples(0, 1, 3)]), (12, 10), "by the hardware");
     assert_eq!(loss(&[lost_samples(1 << 15, 9, 0)]), (12, 0), "a BPF filter dropped them");
 }
+
+/// ns of CPU that this thread takes to open a file of so many events, which a section names without their ids.
+fn cpu_time_of_names(count: usize) -> u64 {
+    let events = vec![(made::attr(ORDER), vec![]); count];
+    let entry = [made::attr(ORDER), ORDER.u32(0), ORDER.u32(8), made::text(b"name")].concat();
+    let section = [&ORDER.u32(count as u32)[..], &ORDER.u32(104), &entry.repeat(count)].concat();
+    // Without a record the file is one that was not finished, and has no sections.
+    let bytes = made::of_events(ORDER, &events, &[made::round(ORDER)], &[(12, section)]);
+    let now = || {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the call only fills the structure.
+        assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) }, 0);
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    };
+    let begin = now();
+    let file = PerfData::open(std::io::Cursor::new(bytes)).unwrap();
+    assert!(file.events().iter().all(|event| event.name.as_deref() == Some("name")));
+    now() - begin
+}
+
+#[test]
+fn each_event_is_named_without_a_look_at_all_others() {
+    cpu_time_of_names(3_000);
+    let (few, many) = (cpu_time_of_names(3_000), cpu_time_of_names(30_000));
+    assert!(many < few * 40, "10 times as many took {many} ns in place of {few}");
+}

@@ -10,6 +10,7 @@ mod events;
 #[path = "../support/fixtures.rs"]
 mod fixtures;
 mod hints;
+mod hostile;
 mod layouts;
 mod made;
 mod mappings;

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use rustc_hash::FxHashMap;
 
+use crate::escape;
 use crate::profile::meta::to_hex;
 use crate::profile::recovered::op_name;
 use crate::resolve::Symbol;
@@ -132,13 +133,12 @@ impl<W: Write> Writer<W> {
 #[must_use]
 pub fn code_text(symbol: &Symbol) -> Vec<u8> {
     let mut text = Vec::new();
-    // Writing to a Vec cannot fail, and a string always is JSON.
     if let Some((name, _)) = &symbol.function {
         text.extend_from_slice(b",\"sym\":");
-        let _ = serde_json::to_writer(&mut text, &**name);
+        string(&mut text, name);
     }
     text.extend_from_slice(b",\"dso\":");
-    let _ = serde_json::to_writer(&mut text, &printable(&symbol.dso));
+    string(&mut text, &printable(&symbol.dso));
     text
 }
 
@@ -191,13 +191,19 @@ fn hex_digits(value: u32) -> [u8; 8] {
 fn name(line: &mut Vec<u8>, key: &str, hex_key: &str, bytes: &[u8]) {
     line.extend_from_slice(key.as_bytes());
     let lossy = String::from_utf8_lossy(bytes);
-    // Writing to a Vec cannot fail, and a string always is JSON.
-    let _ = serde_json::to_writer(&mut *line, lossy.as_ref());
+    string(line, &lossy);
     if matches!(lossy, Cow::Owned(_)) {
         text(line, ",\"", hex_key);
         text(line, "\":\"", &to_hex(bytes));
         line.push(b'"');
     }
+}
+
+/// A JSON string.
+fn string(line: &mut Vec<u8>, text: &str) {
+    // A string always is JSON.
+    let json = serde_json::to_string(text).unwrap_or_default();
+    line.extend_from_slice(escape::json(json).as_bytes());
 }
 
 #[cfg(test)]

@@ -162,22 +162,30 @@ impl Inflate {
 }
 
 impl<R: Read + Seek> PerfData<R> {
-    /// Puts the records of a compressed one behind it, to be read next. `payload` begins with the stream, or with its size.
-    pub(super) fn inflate(&mut self, kind: u32, size: usize, payload: &[u8]) {
+    /// Puts the records of a compressed one in its place, to be read next. `payload` begins with the stream, or with its size.
+    pub(super) fn inflate(&mut self, kind: u32, payload: &[u8]) {
         let payload = if kind == user::COMPRESSED2 {
             let size = payload.first_chunk::<8>().map_or(0, |size| u64::from_ne_bytes(*size));
             payload.get(8..).and_then(|rest| rest.get(..usize::try_from(size).ok()?))
         } else {
             Some(payload)
         };
+        // perf compresses nothing twice.
+        let payload = payload.filter(|_| !self.is_inflated());
         let swapped = self.swapped;
         let inflate = self.inflate.get_or_insert_with(|| Box::new(Inflate::new(swapped)));
         let mut records = Vec::new();
-        if payload.ok_or(Broken).and_then(|payload| inflate.feed(payload, &mut records)).is_err() {
+        let fed = payload.ok_or(Broken).and_then(|payload| inflate.feed(payload, &mut records));
+        if fed.is_err() {
             inflate.finish(&mut records);
             self.damage.compressed += 1;
         }
-        self.insert(size, records);
+        if self.budget.take(records.len() as u64) {
+            self.insert(records);
+        } else {
+            inflate.ended = true;
+            self.damage.oversized = true;
+        }
     }
 
     /// A mark was read: true where it is to be given out now.
@@ -193,7 +201,11 @@ impl<R: Read + Seek> PerfData<R> {
         // Once anything came out, the decoder keeps its whole window back. Before that nobody knows how much it is, and the
         // mark is left out: what it would let out waits for the next one.
         if let Some(window) = inflate.window.filter(|_| inflate.out > 0) {
-            inflate.marks.push_back(inflate.out + window);
+            let at = inflate.out + window;
+            // A third at the same place says nothing that the second did not.
+            if inflate.marks.iter().rev().take(2).filter(|mark| **mark == at).count() < 2 {
+                inflate.marks.push_back(at);
+            }
         }
         false
     }
@@ -223,18 +235,36 @@ impl<R: Read + Seek> PerfData<R> {
         inflate.finish(&mut records);
         let rest = !inflate.input.is_empty() || !inflate.rest.is_empty();
         self.damage.unflushed = rest && !self.damage.cut && self.damage.compressed == 0;
-        self.insert(0, records);
+        if self.budget.take(records.len() as u64) {
+            self.insert(records);
+        } else {
+            self.damage.oversized = true;
+        }
         self.ended = false;
         self.next_in_file()
     }
 
-    /// Lets `records` be read when so many bytes more have been.
-    fn insert(&mut self, after: usize, records: Vec<u8>) {
-        self.inflated_until = self.position + (after + records.len()) as u64;
+    /// Lets `records` be read next, in the place of the record at the front and of all that was read before it.
+    fn insert(&mut self, records: Vec<u8>) {
+        self.advance(self.taken);
+        self.taken = 0;
+        self.inflated_until = self.position + records.len() as u64;
         if let Some(left) = &mut self.left {
             *left += records.len() as u64;
         }
-        let at = (self.start + after).min(self.buffer.len());
-        self.buffer.splice(at..at, records);
+        self.resurface();
+        let file = std::mem::replace(&mut self.buffer, records);
+        self.file = Some((file, std::mem::take(&mut self.start)));
+    }
+
+    /// Goes on with what was read of the file, behind what is left of the inflated records: most times nothing.
+    pub(super) fn resurface(&mut self) {
+        let Some((file, start)) = self.file.take() else { return };
+        let inflated = std::mem::replace(&mut self.buffer, file);
+        let rest = inflated.get(std::mem::replace(&mut self.start, start)..).unwrap_or_default();
+        if !rest.is_empty() {
+            self.buffer.splice(..start, rest.iter().copied());
+            self.start = 0;
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::io::{Read, Seek};
 
 use super::{
     features, format, swap, user, Attr, Event, PerfData, PerfDataError, BUFFER, HEADER_SIZE, MAX_BUILD_IDS, MAX_EVENTS,
+    MAX_IDS,
 };
 use crate::sampler::record::Layout;
 
@@ -51,7 +52,7 @@ impl<R: Read + Seek> PerfData<R> {
         };
         match kind {
             user::COMPRESSED | user::COMPRESSED2 => {
-                self.inflate(kind, size, record.get(HEADER_SIZE..).unwrap_or_default());
+                self.inflate(kind, record.get(HEADER_SIZE..).unwrap_or_default());
             }
             // Their data follows the record and is not in its size.
             user::AUXTRACE => self.pass_over(size as u64, word(1))?,
@@ -70,14 +71,12 @@ impl<R: Read + Seek> PerfData<R> {
                 let id = word(2);
                 let name = record.get(24..).unwrap_or_default();
                 let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
-                let name = String::from_utf8_lossy(name).into_owned();
-                self.name_event(&name, &[id]);
+                self.name_event(name, [id].into_iter());
             }
             user::HEADER_FEATURE if word(1) == u64::from(format::feature::EVENT_DESC) => {
-                let bytes = record.get(16..).unwrap_or_default().to_vec();
-                for (name, ids) in features::event_desc(&bytes, swapped) {
-                    self.name_event(&name, &ids);
-                }
+                features::event_desc(record.get(16..).unwrap_or_default(), swapped, |name, ids| {
+                    self.name_event(name, ids);
+                });
             }
             _ => {}
         }
@@ -93,11 +92,14 @@ impl<R: Read + Seek> PerfData<R> {
         if self.events.len() as u64 >= MAX_EVENTS || !self.piped {
             return;
         }
+        if self.ids + ids.len() / 8 > MAX_IDS {
+            return;
+        }
         let ids: Vec<u64> =
             ids.chunks_exact(8).map(|word| self.own(word.try_into().map_or(0, u64::from_ne_bytes))).collect();
+        self.ids += ids.len();
         self.by_id.extend(ids.iter().map(|&id| (id, self.events.len())));
-        self.events.push(Event { attr: Attr::read(attr, self.swapped), ids, name: None });
-        self.note_layouts();
+        self.add_event(Event { attr: Attr::read(attr, self.swapped), ids, name: None });
     }
 
     /// Passes over a record and the bytes that follow it.

@@ -198,3 +198,21 @@ fn live_a_cgroup_is_named_by_handle_and_stays_named() {
     assert_eq!(fresh.path(id), None);
     assert_eq!(fresh.counts(), CgroupCounts { looked_up: 1, not_found: 1, forgotten: 0 });
 }
+
+#[test]
+fn paths_are_bounded_in_bytes() {
+    let mut cgroups = Cgroups::recorded();
+    let count = MAX_PATH_BYTES as u64 / 4000 + 100;
+    for id in 1..=count {
+        let path = [format!("/{id}").as_bytes(), &vec![b'x'; 4000][..]].concat();
+        cgroups.record(id, &path);
+        // The same again takes no more.
+        cgroups.record(id, &path);
+        assert!(cgroups.path_bytes <= MAX_PATH_BYTES);
+    }
+    assert_eq!(cgroups.paths.values().map(|path| path.len()).sum::<usize>(), cgroups.path_bytes);
+    let forgotten = cgroups.counts().forgotten;
+    assert!(forgotten >= 100 && cgroups.paths.len() as u64 == count - forgotten);
+    assert!(cgroups.path(1).is_none() && cgroups.path(count).is_some());
+    assert!(cgroups.left_out().unwrap().starts_with(&format!("{forgotten} paths of cgroups were forgotten")));
+}

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::super::mapping::{parse_line, Mapping, Table};
+use super::super::mapping::{parse_line, Mapping};
+use super::super::table::Table;
 use super::{identify, intern, Check, Maps, Place, Process};
 
 /// Bytes of `/proc/PID/maps` that are read. 65,530 mappings (`vm.max_map_count`) of 100 bytes are 6.5 MB; a process of somebody
@@ -15,8 +16,6 @@ use super::{identify, intern, Check, Maps, Place, Process};
 const MAX_TEXT: u64 = 16 << 20;
 /// Bytes of a line: numbers, and a path of 4 KiB.
 const MAX_LINE: usize = 4300;
-/// The part of all tables' limit that one table may take.
-const TABLE_PART: usize = 8;
 /// A process is read again at the earliest after so long, ns: where a page was of another kind than its table says, and
 /// otherwise.
 const DOUBTED: u64 = 50_000_000;
@@ -79,8 +78,8 @@ impl Maps {
         let path = self.roots.as_ref()?.proc.join(format!("{pid}/maps"));
         self.counts.read += 1;
         let ipc = self.processes.get(&pid).and_then(|process| process.ipc);
-        let room = self.limit / TABLE_PART;
-        let (mut table, mut files, mut bytes, mut left_out) = (Table::default(), Vec::new(), 0, 0);
+        let room = self.limit / 2;
+        let (mut table, mut files, mut left_out) = (Table::default(), Vec::new(), 0);
         let nothing = Table::default();
         let lines = read_lines(&path, |mut mapping| {
             if !mapping.is_shared() && mapping.ino != 0 && files.len() < MAX_FILES {
@@ -89,8 +88,7 @@ impl Maps {
             if !nothing.is_changed_by(&mapping) {
                 return;
             }
-            bytes += size_of::<Mapping>() + mapping.path.len();
-            if bytes > room {
+            if table.bytes_with_paths() >= room {
                 left_out += 1;
                 return;
             }

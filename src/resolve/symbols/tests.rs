@@ -357,3 +357,30 @@ fn the_kernel_is_named_where_it_is_the_same_build() {
     assert_eq!(name(&[1, 2, 4], None), unnamed, "another build");
     assert_eq!(name(&[1, 2, 3], Some(SystemTime::now())), unnamed, "of this boot the addresses are what they are");
 }
+
+#[test]
+fn paths_of_code_are_bounded_in_bytes() {
+    let mut maps = Maps::recorded(1 << 20);
+    let mut modules = Modules::new();
+    let count = MAX_PATH_BYTES as u64 / 4000 + 10;
+    for number in 0..count {
+        let mapping = Mapping {
+            start: 0x1000,
+            len: 0x1000,
+            pgoff: 0,
+            prot: libc::PROT_EXEC as u32,
+            flags: libc::MAP_PRIVATE as u32,
+            dev: 1,
+            ino: number,
+            generation: 0,
+            numbering: 0,
+            build_id: None,
+            path: format!("/{number:05}{}", "x".repeat(3994)).into_bytes().into(),
+        };
+        maps.mmap(10, &mapping);
+        let found = modules.locate(&mut maps, 10, CpuMode::User, 0x1000);
+        assert_eq!(found.is_some(), (number + 1) * 4000 <= MAX_PATH_BYTES as u64);
+    }
+    assert_eq!(modules.unlisted(), count - MAX_PATH_BYTES as u64 / 4000);
+    assert!(modules.left_out().unwrap().starts_with(&format!("the code of {} accesses", modules.unlisted())));
+}

@@ -147,7 +147,7 @@ fn procfs_is_asked_once() {
         threads.comm(pid, tid, "nobody".into(), false);
         assert_eq!(threads.resolve(pid, tid), None);
     }
-    assert_eq!(threads.counts(), ThreadCounts { looked_up: 2, not_found: 1, unnamed: 5 });
+    assert_eq!(threads.counts(), ThreadCounts { looked_up: 2, not_found: 1, unnamed: 5, left_out: 0 });
 }
 
 #[test]
@@ -160,6 +160,61 @@ fn exited_threads_are_bounded() {
     }
     assert_eq!(threads.by_tid.len(), 1 + MAX_EXITED);
     assert_eq!(threads.alive.len(), 1);
+}
+
+#[test]
+fn threads_are_bounded_and_those_that_are_there_stay() {
+    let mut threads = Threads::recorded();
+    threads.seed(&[seen(1, 1, "init")]);
+    let last = MAX_THREADS as u32 + 100;
+    for tid in 2..=last {
+        threads.comm(tid / 64 + 1, tid, "x".into(), false);
+    }
+    assert_eq!((threads.by_tid.len(), threads.alive.len()), (MAX_THREADS, MAX_THREADS));
+    assert_eq!(threads.counts().left_out, 100);
+    assert_eq!(
+        threads.left_out().unwrap(),
+        "100 names were left out, of more threads than the 262144 that are told apart"
+    );
+    assert!(threads.get(1, 1).is_some() && threads.get(last / 64 + 1, last).is_none());
+    // What ends makes room, when its name is not needed any more.
+    for tid in 2..=2 + MAX_EXITED as u32 {
+        threads.exit(tid / 64 + 1, tid);
+    }
+    threads.comm(7, last, "y".into(), false);
+    assert!(threads.get(7, last).is_some());
+}
+
+/// ns of CPU that the thread takes for it.
+fn cpu_time(work: impl FnOnce()) -> u64 {
+    let now = || {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the call only fills the structure.
+        assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) }, 0);
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    };
+    let begin = now();
+    work();
+    now() - begin
+}
+
+#[test]
+fn an_exec_looks_at_the_threads_of_its_process_alone() {
+    // Each process has another thread than the one that calls exec, which takes over.
+    let execs = |count: u32| {
+        let mut threads = Threads::recorded();
+        cpu_time(|| {
+            for pid in 1..=count {
+                threads.comm(pid, 1_000_000 + pid, "x".into(), false);
+            }
+            for pid in 1..=count {
+                threads.comm(pid, pid, "y".into(), true);
+            }
+        })
+    };
+    execs(2_000);
+    let (few, many) = (execs(2_000), execs(20_000));
+    assert!(many < few * 40, "10 times as many took {many} ns in place of {few}");
 }
 
 #[test]
@@ -221,10 +276,8 @@ proptest! {
                 3 => { threads.exit(pid, tid); }
                 _ => threads.reseed(&[seen(pid, tid, "y")]),
             }
-            let mut alive: FxHashMap<u32, u32> = FxHashMap::default();
-            for thread in threads.by_tid.values().filter(|thread| !thread.exited) {
-                *alive.entry(thread.pid).or_default() += 1;
-            }
+            let living = threads.by_tid.values().filter(|thread| !thread.exited);
+            let alive: BTreeSet<(u32, u32)> = living.map(|thread| (thread.pid, thread.tid)).collect();
             prop_assert_eq!(&alive, &threads.alive);
         }
     }

@@ -1,0 +1,82 @@
+//! The files of code that a recording names, whose build ids are looked up when it ends.
+
+use rustc_hash::FxHashMap;
+
+use crate::sampler::record::{decode, Layout, MappedFile, Record};
+
+/// Files that are remembered.
+const MAX_FILES: usize = 1 << 14;
+/// Bytes of their paths.
+pub(super) const MAX_PATH_BYTES: usize = 8 << 20;
+/// Processes that are remembered for each, to find it through.
+const PIDS: usize = 4;
+
+/// A file of code.
+#[derive(Debug)]
+pub(super) struct CodeFile {
+    pub(super) dev: u64,
+    pub(super) ino: u64,
+    /// The last processes that mapped it.
+    pub(super) pids: [u32; PIDS],
+    /// When the first did.
+    pub(super) since: u64,
+}
+
+/// Files of code by their path, of which containers have many; none where there were more than are remembered.
+#[derive(Debug, Default)]
+pub(super) struct CodeFiles {
+    by_path: FxHashMap<Vec<u8>, Vec<CodeFile>>,
+    count: usize,
+    pub(super) path_bytes: usize,
+    left_out: u64,
+}
+
+impl CodeFiles {
+    /// The files, by their path.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Vec<u8>, &Vec<CodeFile>)> {
+        self.by_path.iter()
+    }
+
+    /// Mappings of files that there was no room for.
+    pub(super) fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// Remembers the file that a record maps.
+    pub(super) fn note(&mut self, record: &[u8], layout: &Layout) {
+        let Ok((_, Record::Mmap2 { pid, file, filename, .. }, id)) = decode(record, layout) else { return };
+        // A record in its build-id form needs no more.
+        let MappedFile::Inode { major, minor, inode, .. } = file else { return };
+        if !filename.starts_with(b"/") || filename.starts_with(b"//") {
+            return;
+        }
+        let (dev, ino) = (libc::makedev(major, minor), inode);
+        let known = self.by_path.get_mut(filename);
+        let path_bytes = if known.is_some() { 0 } else { filename.len() };
+        if self.count >= MAX_FILES || self.path_bytes + path_bytes > MAX_PATH_BYTES {
+            let is_known = known.as_ref().is_some_and(|it| it.iter().any(|file| (file.dev, file.ino) == (dev, ino)));
+            if !is_known {
+                self.left_out += 1;
+                known.into_iter().for_each(Vec::clear);
+            }
+            return;
+        }
+        self.path_bytes += path_bytes;
+        let files = match known {
+            Some(files) => files,
+            None => self.by_path.entry(filename.to_vec()).or_default(),
+        };
+        let index = files.iter().position(|file| (file.dev, file.ino) == (dev, ino)).unwrap_or_else(|| {
+            self.count += 1;
+            files.push(CodeFile { dev, ino, pids: [0; PIDS], since: id.time });
+            files.len() - 1
+        });
+        if let Some(file) = files.get_mut(index) {
+            file.since = file.since.min(id.time);
+            if !file.pids.contains(&pid) {
+                file.pids.rotate_right(1);
+                file.pids[0] = pid;
+            }
+        }
+    }
+}
