@@ -10,6 +10,7 @@ mod modes;
 #[path = "../operand/programs.rs"]
 mod programs;
 mod race;
+mod rights;
 mod robust;
 mod stalled;
 mod truth;
