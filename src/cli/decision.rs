@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{anyhow, Context};
 use clap::Args;
 
-use super::output::Output;
+use super::output::{Output, Readers};
 use super::{hints, names, percent, Failure};
 use crate::config::{self, GroupOptions, Groups, GroupsError, Note};
 use crate::profile::Meta;
@@ -38,7 +38,7 @@ pub(super) struct DecisionArgs {
     /// The scheduler that the configuration is for
     #[arg(long, value_name = "SCHEDULER", default_value = "mitosis", value_parser = ["mitosis", "layered"])]
     target: String,
-    /// Write what the decision rests on to FILE, as JSON (docs/report.md has the schema)
+    /// Write what the decision rests on to FILE, as JSON (docs/report.md has the schema); a new FILE is for its owner alone
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Tell the threads apart by their hints too: one that changes its hint is of several classes
@@ -120,14 +120,13 @@ impl DecisionArgs {
                 "--report - and the configuration would both go to stdout; name a file for one of them"
             )));
         }
-        if let (Some(output), Some(report)) = (&self.output, &self.report) {
-            if same_file(output, report) {
-                return Err(Failure::Usage(anyhow!("-o and --report both name {}", report.display())));
-            }
+        let output = Output::open("-o", self.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
+        let Some(path) = &self.report else { return Ok((output, None)) };
+        let report = Output::open("--report", Some(path), Readers::Owner).map_err(Failure::Usage)?;
+        if output.is_same_file(&report) {
+            return Err(Failure::Usage(anyhow!("-o and --report both name {}", path.display())));
         }
-        let output = Output::open("-o", self.output.as_deref()).map_err(Failure::Usage)?;
-        let report = self.report.as_ref().map(|path| Output::open("--report", Some(path))).transpose();
-        Ok((output, report.map_err(Failure::Usage)?))
+        Ok((output, Some(report)))
     }
 
     /// A closed stdout is found before anything is sampled.
@@ -141,19 +140,6 @@ impl DecisionArgs {
     pub(super) fn to_stdout(&self) -> bool {
         self.output.as_deref().is_none_or(|path| path == Path::new("-"))
     }
-}
-
-/// True for two names of one place that is a file or will be one.
-fn same_file(a: &Path, b: &Path) -> bool {
-    let real = |path: &Path| {
-        path.canonicalize().ok().or_else(|| {
-            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            Some(parent.unwrap_or(Path::new(".")).canonicalize().ok()?.join(path.file_name()?))
-        })
-    };
-    // /dev/null takes both.
-    let is_device = a.metadata().is_ok_and(|metadata| !metadata.is_file());
-    !is_device && (a == b || real(a).is_some_and(|a| real(b) == Some(a)))
 }
 
 /// What a person is told of the samples: losses always, the summary with -v.

@@ -18,6 +18,7 @@ macro_rules! say {
 mod capture;
 mod command;
 mod decision;
+mod destination;
 mod doctor;
 mod extract;
 mod filter;
