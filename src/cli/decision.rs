@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::output::{Output, Readers};
 use super::{hints, names, percent, Failure};
-use crate::config::{self, GroupOptions, Groups, GroupsError, Note};
+use crate::config::{self, GroupOptions, Groups, GroupsError, Scheduler};
 use crate::profile::Meta;
 use crate::resolve::{topology, Roots};
 use crate::sample::Source;
@@ -64,6 +64,14 @@ impl DecisionArgs {
         self.min_share / 100.0
     }
 
+    fn scheduler(&self) -> Scheduler {
+        if self.target == "layered" {
+            Scheduler::Layered
+        } else {
+            Scheduler::Mitosis
+        }
+    }
+
     /// True where somebody will see the names of code.
     fn names_code(&self, verbose: u8) -> bool {
         !self.no_symbols && (self.report.is_some() || verbose > 1)
@@ -71,7 +79,7 @@ impl DecisionArgs {
 
     /// `builder` with what is to be decided.
     pub(super) fn configure<'a>(&self, builder: Builder<'a>, verbose: u8) -> Builder<'a> {
-        let mut builder = builder.groups(self.groups()).min_share(self.min_share());
+        let mut builder = builder.groups(self.groups()).min_share(self.min_share()).scheduler(self.scheduler());
         if let Some(cpus) = self.target_cpus {
             builder = builder.target_cpus(cpus as usize);
         }
@@ -100,15 +108,21 @@ impl DecisionArgs {
         Ok(decider)
     }
 
-    /// What a profile gave, of this host as far as it does not say another.
-    pub(super) fn sampled(&self, decider: Decider, outcome: Outcome, meta: Option<&Meta>) -> Sampled {
+    /// What a profile gave, which was recorded on a host of so many `cpus`; of this host as far as it does not say another.
+    pub(super) fn sampled(
+        &self,
+        decider: Decider,
+        outcome: Outcome,
+        meta: Option<&Meta>,
+        cpus: Option<usize>,
+    ) -> Sampled {
         let here = || topology::online_cpus(&Roots::default()).map_or(1, |cpus| cpus.len());
-        let recorded = meta.map(|meta| meta.host.cpus).filter(|&cpus| cpus > 0);
+        let recorded = meta.map(|meta| meta.host.cpus).filter(|&cpus| cpus > 0).or(cpus);
         let target_cpus = match self.target_cpus {
             Some(cpus) => cpus as usize,
             None => recorded.unwrap_or_else(here),
         };
-        let options = config::Options { min_share: self.min_share(), target_cpus };
+        let options = config::Options { min_share: self.min_share(), target_cpus, scheduler: self.scheduler() };
         Sampled::new(decider, outcome, options, names::options(names::begin(meta)))
     }
 
@@ -244,10 +258,12 @@ pub(super) fn finish(
         error => Failure::NoResult(error.into()),
     })?;
     let bug = "the configuration would be refused by the scheduler, which is a bug in scxprof";
-    let (json, notes) = if args.target == "layered" {
-        found.layered().context(bug).map_err(Failure::NoResult)?
-    } else {
-        (found.mitosis().context(bug).map_err(Failure::NoResult)?, Vec::new())
+    if let Some(refused) = &found.decision().refused {
+        return Err(Failure::DoesNotFit(anyhow!("no configuration: {refused}")));
+    }
+    let (json, notes) = match args.scheduler() {
+        Scheduler::Layered => found.layered().context(bug).map_err(Failure::NoResult)?,
+        _ => (found.mitosis().context(bug).map_err(Failure::NoResult)?, Vec::new()),
     };
     let mut reported = Ok(());
     if verbose > 0 || report_to.is_some() {
@@ -268,10 +284,7 @@ pub(super) fn finish(
             reported = report_to.write(json.as_bytes(), !args.to_stdout()).map_err(Failure::NoResult);
         }
     }
-    // What only scx_mitosis does with cells.
-    let is_mitosis = |note: &&Note| matches!(note, Note::FewCpus { .. } | Note::TooManyCells { .. });
-    let decided = found.decision().notes.iter().filter(|note| args.target == "mitosis" || !is_mitosis(note));
-    for note in decided.chain(&notes) {
+    for note in found.decision().notes.iter().chain(&notes) {
         say!("scxprof: {note}");
     }
     if args.use_hints {

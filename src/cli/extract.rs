@@ -12,7 +12,7 @@ use super::decision::{self, DecisionArgs};
 use super::filter::{Filter, FilterArgs, Filtered};
 use super::process::damaged;
 use super::{percent, Failure};
-use crate::profile::{jsonl, open_lines, Kind, Meta, ProfileError};
+use crate::profile::{jsonl, online_cpus, open_lines, Kind, Meta, ProfileError, Records};
 use crate::resolve::Cgroups;
 use crate::sample::{Sample, Source};
 use crate::sampler::loss::Loss;
@@ -62,6 +62,8 @@ struct Taken {
     by_perf: bool,
     /// What the recorder knew of the host.
     meta: Option<Meta>,
+    /// The CPUs of the host of a recording by perf.
+    cpus: Option<usize>,
 }
 
 /// Reads the profile, decides and prints.
@@ -77,13 +79,13 @@ pub(super) fn run(args: &ExtractArgs, stdout_is_open: bool) -> Result<(), Failur
     if signals.load(Ordering::Relaxed) > 0 {
         return Err(super::process::interrupted());
     }
-    let Taken { decider, outcome, filtered_out, unselected, damage, by_perf, meta } = taken;
+    let Taken { decider, outcome, filtered_out, unselected, damage, by_perf, meta, cpus } = taken;
     let loss = outcome.loss;
     capture::say_notes(&outcome, None);
     if filtered_out > 0 {
         say!("scxprof: {filtered_out} accesses left out by the selection");
     }
-    let sampled = args.decision.sampled(decider, outcome, meta.as_ref());
+    let sampled = args.decision.sampled(decider, outcome, meta.as_ref(), cpus);
     decision::report(args.verbose, &sampled);
     if by_perf && sampled.outcome.loss.no_cgroup_path > 0 {
         say!("scxprof: perf records cgroups with --all-cgroups: `{PERF_RECORD}`");
@@ -142,7 +144,11 @@ fn from_profile(args: &ExtractArgs, filter: Filter, signals: &AtomicUsize) -> Re
     damage.extend(profile.damage());
     let by_perf = profile.meta.is_none() && profile.perf_data().is_some();
     let meta = profile.meta.take();
-    Ok(Taken { decider, outcome, filtered_out, unselected, damage, by_perf, meta })
+    let cpus = match &mut profile.records {
+        Records::PerfData(perf_data) => online_cpus(perf_data),
+        Records::Script(_) => None,
+    };
+    Ok(Taken { decider, outcome, filtered_out, unselected, damage, by_perf, meta, cpus })
 }
 
 /// Samples that are given to the sink at once.
@@ -222,5 +228,5 @@ fn from_lines(args: &ExtractArgs, path: &Path, filter: Filter, signals: &AtomicU
             path.display()
         ));
     }
-    Ok(Taken { decider, outcome, filtered_out, unselected, damage, by_perf: false, meta })
+    Ok(Taken { decider, outcome, filtered_out, unselected, damage, by_perf: false, meta, cpus: None })
 }
