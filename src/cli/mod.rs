@@ -30,6 +30,7 @@ mod output;
 mod process;
 mod record;
 mod run;
+mod signals;
 mod source;
 
 const AFTER_HELP: &str = "\
@@ -40,6 +41,7 @@ Exit codes:
   3  not supported or not permitted here
   4  the result was written, but more samples were lost than --max-loss allows, or a profile is damaged
   5  scx_mitosis would have more cells than CPUs or than it takes, so no configuration was written
+  128 + N  ended at once by a second signal N (130: Ctrl-C); the first one ends the capture, and the result is written
 With a COMMAND, 1, 3 and 5 come first, then the command's own status (128 + its signal), then 4.";
 
 const COMPLETIONS_EXAMPLES: &str = "\

@@ -4,7 +4,6 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 
 use anyhow::{anyhow, Context};
 use clap::Args;
@@ -12,6 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::destination::Directory;
 use super::filter::{Filter, FilterArgs, Filtered};
+use super::signals::Signals;
 use super::{decision, names, Failure};
 use crate::profile::{jsonl, kind_of, record_name, Kind, Meta, PerfData, Profile, ProfileError};
 use crate::resolve::{symbolize, Cgroups};
@@ -269,8 +269,8 @@ pub(super) fn run(args: &ProcessArgs, stdout_is_open: bool) -> Result<(), Failur
     if to_stdout && !stdout_is_open {
         return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o DIR")));
     }
-    let signals = super::capture::signals().map_err(Failure::Unsupported)?;
-    let stop = || signals.load(Ordering::Relaxed) > 0;
+    let signals = Signals::handle().map_err(Failure::Unsupported)?;
+    let stop = || signals.seen();
     kind(&args.profile)?;
     // Before a large archive is unpacked for nothing.
     let out = if to_stdout { None } else { Some(Out::new(&args.profile, args.output.as_deref())?) };

@@ -4,7 +4,6 @@ use std::fs;
 use std::io::BufWriter;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{anyhow, Context};
@@ -15,6 +14,7 @@ use super::decision;
 use super::destination::Directory;
 use super::filter::FilterArgs;
 use super::process;
+use super::signals::Signals;
 use super::Failure;
 use crate::profile::{pack, ProfileError, Recorder};
 use crate::resolve::Cgroups;
@@ -165,7 +165,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
         builder = builder.keep_memory();
     }
     let held = capture::hold(wanted, false)?;
-    let signals = capture::signals().map_err(Failure::Unsupported)?;
+    let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let mut prefix = std::ffi::OsString::from(".");
     prefix.push(places.dir.file_name().unwrap_or_default());
     let temporary = tempfile::Builder::new()
@@ -185,15 +185,15 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     capture::say_notes(&outcome, rate_before);
     // What is not whole is kept all the same: readers take what there is.
     let written = write(&recorder, &outcome);
-    let lined = if args.samples_jsonl { write_samples(args, &held_open.path()) } else { Ok(()) };
+    let lined = if args.samples_jsonl { write_samples(args, &held_open.path(), &places.dir, &signals) } else { Ok(()) };
     let kept = places.publish(temporary).map_err(Failure::NoResult);
     let status = capture::end(command, &signals)?;
     kept?;
     let damaged = format!("not all of {} could be written", places.dir.display());
     written.context(damaged).map_err(Failure::NoResult)?;
     lined?;
-    let seen = signals.load(Ordering::Relaxed);
-    let path = places.archive(&|| signals.load(Ordering::Relaxed) > seen).map_err(Failure::NoResult)?;
+    signals.begin();
+    let path = places.archive(&|| signals.seen()).map_err(Failure::NoResult)?;
     report(args.verbose, &outcome);
     say!("scxprof: wrote {}", path.display());
     if outcome.accesses == 0 {
@@ -215,11 +215,20 @@ fn write(recorder: &Recorder, outcome: &Outcome) -> anyhow::Result<()> {
     })
 }
 
-/// The lines of `process`, from what was recorded; a signal has ended the recording, so this goes on to its end.
-fn write_samples(args: &RecordArgs, dir: &Path) -> Result<(), Failure> {
-    let profile = process::open(dir, &|| false)?;
+/// The lines of `process`, from what was recorded. A signal has ended the recording; the next one ends this, and no lines stay.
+fn write_samples(args: &RecordArgs, dir: &Path, published: &Path, signals: &Signals) -> Result<(), Failure> {
+    signals.begin();
+    let stop = || signals.seen();
+    let profile = process::open(dir, &stop)?;
     let memory = (args.capture.memory as usize).saturating_mul(1 << 20);
-    process::write_lines(profile, Some(dir), &FilterArgs::default(), !args.no_symbols, memory, &|| false)?;
+    process::write_lines(profile, Some(dir), &FilterArgs::default(), !args.no_symbols, memory, &stop)?;
+    if stop() {
+        let _ = fs::remove_file(dir.join("perf.jsonl"));
+        return Err(Failure::NoResult(anyhow!(
+            "interrupted: the profile stays in {} without lines of JSON, which `scxprof process` makes",
+            published.display()
+        )));
+    }
     Ok(())
 }
 

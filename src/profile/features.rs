@@ -178,13 +178,17 @@ fn cpuid(field: &dyn Fn(&str) -> Option<String>) -> Option<String> {
 mod tests {
     use std::io::Seek;
 
-    use super::super::writer::PerfDataWriter;
+    use super::super::writer::{finished_round, PerfDataWriter};
     use super::*;
+    use crate::sampler::OpenEvents;
 
     #[test]
     fn the_cpus_of_the_host_that_was_recorded_are_known() {
         let of = |sections| {
-            let writer = PerfDataWriter::new(tempfile::tempfile().unwrap(), &[]).unwrap();
+            let attr = perf_event_open_sys::bindings::perf_event_attr::default();
+            let events = [OpenEvents { name: "x".into(), attr, ids: vec![1] }];
+            let mut writer = PerfDataWriter::new(tempfile::tempfile().unwrap(), &events).unwrap();
+            writer.write(&finished_round()).unwrap();
             let mut file = writer.finish(sections).unwrap();
             file.rewind().unwrap();
             online_cpus(&mut PerfData::open(file).unwrap())
