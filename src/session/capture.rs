@@ -254,6 +254,7 @@ impl Capture {
                     accesses += names.release(&mut order, sink);
                 }
             }
+            order.end();
             accesses += names.release(&mut order, sink);
             if let Some(recorder) = &recorder {
                 recorder.note_cgroups(&names.cgroups);
@@ -282,7 +283,7 @@ impl Capture {
         }
         loss.add(&totals.loss);
         notes.extend(totals.notes);
-        loss.late = order.late;
+        (loss.late, loss.late_side_band) = (order.late, order.late_side_band);
         Outcome { samples, accesses, events: totals.events, duration, recovery, hints, loss, notes, modules }
     }
 

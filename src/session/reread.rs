@@ -69,10 +69,14 @@ impl Reread {
     pub(super) fn look(&mut self, names: &mut Names, order: &mut Order) {
         if let Some((begin, thread)) = self.thread.take_if(|(_, thread)| thread.is_finished()) {
             let seen = thread.join();
-            // What cannot be read stays as it was, and the loss is counted already.
-            if let (Ok(Ok(seen)), None) = (seen, &self.recorder) {
-                names.threads.reseed(&seen);
-                names.maps.reseed(&seen);
+            match seen {
+                Ok(Ok(seen)) if self.recorder.is_none() => {
+                    names.threads.reseed(&seen);
+                    names.maps.reseed(&seen);
+                }
+                // What cannot be read stays as it was, and the loss is counted already.
+                Ok(_) => {}
+                Err(_) => names.failures.push("the thread that reads procfs again died: names may be wrong".to_owned()),
             }
             let _ = names.cgroups.walk();
             self.due = Instant::now() + EVERY.max(begin.elapsed() * COST);
@@ -81,6 +85,7 @@ impl Reread {
             return;
         }
         names.suspect = false;
+        names.threads.begin_reseed();
         let (roots, recorder) = (self.roots.clone(), self.recorder.clone());
         let (stop, written) = (Arc::clone(&self.stop), self.written.clone());
         let mut alive = Vec::new();
