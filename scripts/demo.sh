@@ -64,7 +64,7 @@ watch() {
         command=(-- "$workload" --seconds $((time + 2)))
     fi
     # The configuration goes to a file, so that the workload's own output stays out of it. Ctrl-C ends the run, not tee.
-    "$scxprof" run -t "$time" -v -o "$files/cells.json" "$@" ${command[@]+"${command[@]}"} 2>&1 >/dev/null |
+    "$scxprof" run --target-cpus 64 -t "$time" -v -o "$files/cells.json" "$@" ${command[@]+"${command[@]}"} 2>&1 >/dev/null |
         tee -i "$files/said" >&2 || status=$?
     if [ ! -s "$files/cells.json" ]; then
         say "make run: scxprof ended with status $status and gave no configuration"

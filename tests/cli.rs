@@ -514,7 +514,8 @@ fn one_cell_for_a_named_cgroup() {
     fs::create_dir(&cgroup).unwrap();
     let load = Load::new();
     fs::write(cgroup.join("cgroup.procs"), load.0.id().to_string()).unwrap();
-    let output = scxprof(&["-t", "1", "-v", "--max-loss", "100", "--cell", "db=scxprof cell [0-9]+$"]);
+    let output =
+        scxprof(&["-t", "1", "-v", "--max-loss", "100", "--target-cpus", "64", "--cell", "db=scxprof cell [0-9]+$"]);
     drop(load);
     for _ in 0..50 {
         if fs::remove_dir(&cgroup).is_ok() {

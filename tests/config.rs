@@ -67,7 +67,7 @@ fn golden_default() {
 
 #[test]
 fn golden_collisions() {
-    golden("collisions", &GroupOptions::default(), 8);
+    golden("collisions", &GroupOptions::default(), 12);
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn golden_named_cells() {
     let mut options = GroupOptions::default();
     options.cells = vec![r"db=/postgresql@[0-9]+-\w+\.service$".to_owned(), r#"odd "name"=\.scope$"#.to_owned()];
     options.workload = Some(r"/user\.slice".to_owned());
-    golden("named-cells", &options, 4);
+    golden("named-cells", &options, 8);
 }
 
 #[test]

@@ -3,17 +3,15 @@
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{anyhow, Context};
+use anyhow::anyhow;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::command::Held;
 use super::hints::HintArgs;
+use super::signals::Signals;
 use super::source::{self, SourceArgs};
 use super::{decision, percent, seconds, Failure};
 use crate::resolve::{topology, Roots};
@@ -141,7 +139,7 @@ pub(super) fn start(builder: Builder<'static>, held: Option<&Held>) -> Result<Se
 pub(super) fn watch<T>(
     args: &CaptureArgs,
     mut command: Option<&mut super::command::Running>,
-    signals: &AtomicUsize,
+    signals: &Signals,
     run: impl FnOnce(&mut dyn FnMut(Progress) -> bool) -> T,
 ) -> T {
     // What the command prints would mix with it.
@@ -149,7 +147,7 @@ pub(super) fn watch<T>(
     let given = run(&mut |progress| {
         bar.set_position(progress.elapsed.as_secs());
         bar.set_message(format!("{} samples", progress.samples));
-        signals.load(Ordering::Relaxed) > 0 || command.as_mut().is_some_and(|command| command.has_ended())
+        signals.seen() || command.as_mut().is_some_and(|command| command.has_ended())
     });
     bar.finish_and_clear();
     if let Some(command) = command {
@@ -158,14 +156,12 @@ pub(super) fn watch<T>(
     given
 }
 
-/// Waits for the command; gives its status.
-pub(super) fn end(mut command: Option<super::command::Running>, signals: &AtomicUsize) -> Result<Option<u8>, Failure> {
-    let seen = signals.load(Ordering::Relaxed);
-    command
-        .as_mut()
-        .map(|command| command.finish(|| signals.load(Ordering::Relaxed) > seen))
-        .transpose()
-        .map_err(Failure::NoResult)
+/// Waits for the command, which the next signal kills; gives its status.
+pub(super) fn end(mut command: Option<super::command::Running>, signals: &Signals) -> Result<Option<u8>, Failure> {
+    if command.is_some() {
+        signals.begin();
+    }
+    command.as_mut().map(|command| command.finish(|| signals.seen())).transpose().map_err(Failure::NoResult)
 }
 
 /// `--memory` in bytes: what the machine does not have cannot be taken.
@@ -193,34 +189,6 @@ fn cpus(list: &str, roots: &Roots) -> Result<Vec<u32>, Failure> {
             topology::format_cpu_list(&online)
         ))),
         None => Ok(wanted),
-    }
-}
-
-/// Ctrl-C, SIGTERM and the end of the terminal as a number that grows.
-pub(super) fn signals() -> anyhow::Result<Arc<AtomicUsize>> {
-    let seen = Arc::new(AtomicUsize::new(0));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        if signal == SIGHUP && hangup_is_ignored() {
-            continue;
-        }
-        let count = Arc::clone(&seen);
-        // SAFETY: the handler only adds to an atomic number, which is async-signal-safe.
-        unsafe {
-            signal_hook::low_level::register(signal, move || {
-                count.fetch_add(1, Ordering::Relaxed);
-            })
-        }
-        .with_context(|| format!("cannot handle signal {signal}"))?;
-    }
-    Ok(seen)
-}
-
-/// True under nohup(1), which is there to let the program go on.
-fn hangup_is_ignored() -> bool {
-    // SAFETY: all zeros is a sigaction, and the call only fills it.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(SIGHUP, std::ptr::null(), &raw mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
     }
 }
 

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{anyhow, Context};
 use clap::Args;
 
-use super::output::Output;
+use super::output::{Output, Readers};
 use super::{hints, names, percent, say_lines, Failure};
-use crate::config::{self, GroupOptions, Groups, GroupsError, Note};
+use crate::config::{self, GroupOptions, Groups, GroupsError, Scheduler};
 use crate::profile::Meta;
 use crate::resolve::{topology, Roots};
 use crate::sample::Source;
@@ -38,7 +38,7 @@ pub(super) struct DecisionArgs {
     /// The scheduler that the configuration is for
     #[arg(long, value_name = "SCHEDULER", default_value = "mitosis", value_parser = ["mitosis", "layered"])]
     target: String,
-    /// Write what the decision rests on to FILE, as JSON (docs/report.md has the schema)
+    /// Write what the decision rests on to FILE, as JSON (docs/report.md has the schema); a new FILE is for its owner alone
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Tell the threads apart by their hints too: one that changes its hint is of several classes
@@ -64,6 +64,14 @@ impl DecisionArgs {
         self.min_share / 100.0
     }
 
+    fn scheduler(&self) -> Scheduler {
+        if self.target == "layered" {
+            Scheduler::Layered
+        } else {
+            Scheduler::Mitosis
+        }
+    }
+
     /// True where somebody will see the names of code.
     fn names_code(&self, verbose: u8) -> bool {
         !self.no_symbols && (self.report.is_some() || verbose > 1)
@@ -71,7 +79,7 @@ impl DecisionArgs {
 
     /// `builder` with what is to be decided.
     pub(super) fn configure<'a>(&self, builder: Builder<'a>, verbose: u8) -> Builder<'a> {
-        let mut builder = builder.groups(self.groups()).min_share(self.min_share());
+        let mut builder = builder.groups(self.groups()).min_share(self.min_share()).scheduler(self.scheduler());
         if let Some(cpus) = self.target_cpus {
             builder = builder.target_cpus(cpus as usize);
         }
@@ -100,15 +108,21 @@ impl DecisionArgs {
         Ok(decider)
     }
 
-    /// What a profile gave, of this host as far as it does not say another.
-    pub(super) fn sampled(&self, decider: Decider, outcome: Outcome, meta: Option<&Meta>) -> Sampled {
+    /// What a profile gave, which was recorded on a host of so many `cpus`; of this host as far as it does not say another.
+    pub(super) fn sampled(
+        &self,
+        decider: Decider,
+        outcome: Outcome,
+        meta: Option<&Meta>,
+        cpus: Option<usize>,
+    ) -> Sampled {
         let here = || topology::online_cpus(&Roots::default()).map_or(1, |cpus| cpus.len());
-        let recorded = meta.map(|meta| meta.host.cpus).filter(|&cpus| cpus > 0);
+        let recorded = meta.map(|meta| meta.host.cpus).filter(|&cpus| cpus > 0).or(cpus);
         let target_cpus = match self.target_cpus {
             Some(cpus) => cpus as usize,
             None => recorded.unwrap_or_else(here),
         };
-        let options = config::Options { min_share: self.min_share(), target_cpus };
+        let options = config::Options { min_share: self.min_share(), target_cpus, scheduler: self.scheduler() };
         Sampled::new(decider, outcome, options, names::options(names::begin(meta)))
     }
 
@@ -120,14 +134,13 @@ impl DecisionArgs {
                 "--report - and the configuration would both go to stdout; name a file for one of them"
             )));
         }
-        if let (Some(output), Some(report)) = (&self.output, &self.report) {
-            if same_file(output, report) {
-                return Err(Failure::Usage(anyhow!("-o and --report both name {}", report.display())));
-            }
+        let output = Output::open("-o", self.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
+        let Some(path) = &self.report else { return Ok((output, None)) };
+        let report = Output::open("--report", Some(path), Readers::Owner).map_err(Failure::Usage)?;
+        if output.is_same_file(&report) {
+            return Err(Failure::Usage(anyhow!("-o and --report both name {}", path.display())));
         }
-        let output = Output::open("-o", self.output.as_deref()).map_err(Failure::Usage)?;
-        let report = self.report.as_ref().map(|path| Output::open("--report", Some(path))).transpose();
-        Ok((output, report.map_err(Failure::Usage)?))
+        Ok((output, Some(report)))
     }
 
     /// A closed stdout is found before anything is sampled.
@@ -141,19 +154,6 @@ impl DecisionArgs {
     pub(super) fn to_stdout(&self) -> bool {
         self.output.as_deref().is_none_or(|path| path == Path::new("-"))
     }
-}
-
-/// True for two names of one place that is a file or will be one.
-fn same_file(a: &Path, b: &Path) -> bool {
-    let real = |path: &Path| {
-        path.canonicalize().ok().or_else(|| {
-            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            Some(parent.unwrap_or(Path::new(".")).canonicalize().ok()?.join(path.file_name()?))
-        })
-    };
-    // /dev/null takes both.
-    let is_device = a.metadata().is_ok_and(|metadata| !metadata.is_file());
-    !is_device && (a == b || real(a).is_some_and(|a| real(b) == Some(a)))
 }
 
 /// What a person is told of the samples: losses always, the summary with -v.
@@ -258,14 +258,28 @@ pub(super) fn finish(
         error => Failure::NoResult(error.into()),
     })?;
     let bug = "the configuration would be refused by the scheduler, which is a bug in scxprof";
-    let (json, notes) = if args.target == "layered" {
-        found.layered().context(bug).map_err(Failure::NoResult)?
-    } else {
-        (found.mitosis().context(bug).map_err(Failure::NoResult)?, Vec::new())
+    if let Some(refused) = &found.decision().refused {
+        return Err(Failure::DoesNotFit(anyhow!("no configuration: {refused}")));
+    }
+    let (json, notes) = match args.scheduler() {
+        Scheduler::Layered => found.layered().context(bug).map_err(Failure::NoResult)?,
+        _ => (found.mitosis().context(bug).map_err(Failure::NoResult)?, Vec::new()),
     };
+    for note in found.decision().notes.iter().chain(&notes) {
+        say!("scxprof: {note}");
+    }
+    if args.use_hints {
+        say!("scxprof: {}", hints::used(&args.target));
+    }
+    // The configuration before code is named: files of others are read for that.
+    let written = output.write(json.as_bytes(), true).map_err(Failure::NoResult);
     let mut reported = Ok(());
     if verbose > 0 || report_to.is_some() {
         let report = found.report().context(bug).map_err(Failure::NoResult)?;
+        let unanswered = found.symbols().unanswered();
+        if unanswered > 0 {
+            say!("scxprof: the code of {unanswered} files or processes has no names: they did not answer in time");
+        }
         if verbose > 0 {
             say_lines(&config::table(&report));
         }
@@ -278,21 +292,11 @@ pub(super) fn finish(
         }
         if let Some(report_to) = report_to {
             let json = report.to_json().context("cannot write the report").map_err(Failure::NoResult)?;
-            // Where it cannot be written, the configuration is still there, and has stdout for itself.
+            // Stdout is the configuration's.
             reported = report_to.write(json.as_bytes(), !args.to_stdout()).map_err(Failure::NoResult);
         }
     }
-    // What only scx_mitosis does with cells.
-    let is_mitosis = |note: &&Note| matches!(note, Note::FewCpus { .. } | Note::TooManyCells { .. });
-    let decided = found.decision().notes.iter().filter(|note| args.target == "mitosis" || !is_mitosis(note));
-    for note in decided.chain(&notes) {
-        say!("scxprof: {note}");
-    }
-    if args.use_hints {
-        say!("scxprof: {}", hints::used(&args.target));
-    }
-    output.write(json.as_bytes(), true).map_err(Failure::NoResult)?;
-    reported
+    written.and(reported)
 }
 
 /// What to do about samples of which none has an address of user memory; `None` where one has, or there is no sample.

@@ -1,7 +1,6 @@
 //! `scxprof extract`: the configuration from a profile or from its lines, by the engine that `run` has.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{anyhow, Context};
@@ -11,8 +10,9 @@ use super::capture;
 use super::decision::{self, DecisionArgs};
 use super::filter::{Filter, FilterArgs, Filtered};
 use super::process::damaged;
+use super::signals::Signals;
 use super::{percent, Failure};
-use crate::profile::{jsonl, open_lines, Kind, Meta, ProfileError};
+use crate::profile::{jsonl, online_cpus, open_lines, Kind, Meta, ProfileError, Records};
 use crate::resolve::Cgroups;
 use crate::sample::{Sample, Source};
 use crate::sampler::loss::Loss;
@@ -62,28 +62,30 @@ struct Taken {
     by_perf: bool,
     /// What the recorder knew of the host.
     meta: Option<Meta>,
+    /// The CPUs of the host of a recording by perf.
+    cpus: Option<usize>,
 }
 
 /// Reads the profile, decides and prints.
 pub(super) fn run(args: &ExtractArgs, stdout_is_open: bool) -> Result<(), Failure> {
     let filter = Filter::new(&args.filter)?;
     let outputs = args.decision.outputs(stdout_is_open)?;
-    let signals = capture::signals().map_err(Failure::Unsupported)?;
+    let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let lines = lines_of(&args.profile)?;
     let taken = match &lines {
         Some(lines) => from_lines(args, lines, filter, &signals)?,
         None => from_profile(args, filter, &signals)?,
     };
-    if signals.load(Ordering::Relaxed) > 0 {
+    if signals.seen() {
         return Err(super::process::interrupted());
     }
-    let Taken { decider, outcome, filtered_out, unselected, damage, by_perf, meta } = taken;
+    let Taken { decider, outcome, filtered_out, unselected, damage, by_perf, meta, cpus } = taken;
     let loss = outcome.loss;
     capture::say_notes(&outcome, None);
     if filtered_out > 0 {
         say!("scxprof: {filtered_out} accesses left out by the selection");
     }
-    let sampled = args.decision.sampled(decider, outcome, meta.as_ref());
+    let sampled = args.decision.sampled(decider, outcome, meta.as_ref(), cpus);
     decision::report(args.verbose, &sampled);
     if by_perf && sampled.outcome.loss.no_cgroup_path > 0 {
         say!("scxprof: perf records cgroups with --all-cgroups: `{PERF_RECORD}`");
@@ -127,12 +129,12 @@ fn bytes(args: &ExtractArgs) -> usize {
     (args.memory as usize).saturating_mul(1 << 20)
 }
 
-fn from_profile(args: &ExtractArgs, filter: Filter, signals: &AtomicUsize) -> Result<Taken, Failure> {
-    let mut profile = super::process::open(&args.profile, &|| signals.load(Ordering::Relaxed) > 0)?;
+fn from_profile(args: &ExtractArgs, filter: Filter, signals: &Signals) -> Result<Taken, Failure> {
+    let mut profile = super::process::open(&args.profile, &|| signals.seen())?;
     let source = profile.source();
     let mut decider = args.decision.decider(source, bytes(args), args.verbose)?;
     let mut filtered = Filtered { filter, sink: &mut decider };
-    let replayed = replay(&mut profile, bytes(args), &mut filtered, || signals.load(Ordering::Relaxed) > 0);
+    let replayed = replay(&mut profile, bytes(args), &mut filtered, || signals.seen());
     let (filtered_out, unselected) = (filtered.filter.left_out, filtered.filter.nothing());
     let mut damage = Vec::new();
     let outcome = replayed.unwrap_or_else(|error| {
@@ -142,13 +144,17 @@ fn from_profile(args: &ExtractArgs, filter: Filter, signals: &AtomicUsize) -> Re
     damage.extend(profile.damage());
     let by_perf = profile.meta.is_none() && profile.perf_data().is_some();
     let meta = profile.meta.take();
-    Ok(Taken { decider, outcome, filtered_out, unselected, damage, by_perf, meta })
+    let cpus = match &mut profile.records {
+        Records::PerfData(perf_data) => online_cpus(perf_data),
+        Records::Script(_) => None,
+    };
+    Ok(Taken { decider, outcome, filtered_out, unselected, damage, by_perf, meta, cpus })
 }
 
 /// Samples that are given to the sink at once.
 const TOGETHER: usize = 64;
 
-fn from_lines(args: &ExtractArgs, path: &Path, filter: Filter, signals: &AtomicUsize) -> Result<Taken, Failure> {
+fn from_lines(args: &ExtractArgs, path: &Path, filter: Filter, signals: &Signals) -> Result<Taken, Failure> {
     let mut reader =
         jsonl::Reader::new(open_lines(path, path != args.profile).map_err(|error| Failure::Usage(error.into()))?);
     let mut damage = Vec::new();
@@ -189,7 +195,7 @@ fn from_lines(args: &ExtractArgs, path: &Path, filter: Filter, signals: &AtomicU
             filtered.samples(&ready, &mut cgroups);
             ready.clear();
         }
-        if outcome.accesses.is_multiple_of(1 << 16) && signals.load(Ordering::Relaxed) > 0 {
+        if outcome.accesses.is_multiple_of(1 << 16) && signals.seen() {
             break;
         }
         next = match reader.next_line() {
@@ -224,5 +230,5 @@ fn from_lines(args: &ExtractArgs, path: &Path, filter: Filter, signals: &AtomicU
             path.display()
         ));
     }
-    Ok(Taken { decider, outcome, filtered_out, unselected, damage, by_perf: false, meta })
+    Ok(Taken { decider, outcome, filtered_out, unselected, damage, by_perf: false, meta, cpus: None })
 }

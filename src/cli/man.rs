@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::{anyhow, Context};
+use anyhow::anyhow;
 use clap::builder::{PossibleValue, StyledStr};
 use clap::{Arg, Args, Command};
 use clap_mangen::roff::{bold, italic, roman, Inline, Roff};
 use clap_mangen::Man;
 
+use super::output::{Output, Readers};
 use super::Failure;
 
 mod text;
@@ -38,9 +39,8 @@ pub(super) fn man(args: &ManArgs, command: Command) -> Result<(), Failure> {
     };
     for (name, page) in pages(command, &date).map_err(Failure::NoResult)? {
         let path = args.dir.join(name);
-        std::fs::write(&path, page)
-            .with_context(|| format!("cannot write {}", path.display()))
-            .map_err(Failure::NoResult)?;
+        let output = Output::open("page", Some(&path), Readers::All).map_err(Failure::Usage)?;
+        output.write(page.as_bytes(), false).map_err(Failure::NoResult)?;
     }
     Ok(())
 }

@@ -24,6 +24,7 @@ fn say_lines(text: &str) {
 mod capture;
 mod command;
 mod decision;
+mod destination;
 mod doctor;
 mod extract;
 mod filter;
@@ -35,6 +36,7 @@ mod output;
 mod process;
 mod record;
 mod run;
+mod signals;
 mod source;
 
 const AFTER_HELP: &str = "\
@@ -44,7 +46,9 @@ Exit codes:
   2  wrong usage, also a profile that cannot be opened or an output that cannot be made
   3  not supported or not permitted here
   4  the result was written, but more samples were lost than --max-loss allows, or a profile is damaged
-With a COMMAND, 1 and 3 come first, then the command's own status (128 + its signal), then 4.";
+  5  scx_mitosis would have more cells than CPUs or than it takes, so no configuration was written
+  128 + N  ended at once by a second signal N (130: Ctrl-C); the first one ends the capture, and the result is written
+With a COMMAND, 1, 3 and 5 come first, then the command's own status (128 + its signal), then 4.";
 
 const COMPLETIONS_EXAMPLES: &str = "\
 Examples:
@@ -91,6 +95,8 @@ pub(crate) enum Failure {
     Unsupported(anyhow::Error),
     /// 4: more was lost than allowed; the result was printed.
     Loss(anyhow::Error),
+    /// 5: scx_mitosis would refuse the configuration on the host that it is for, so there is none.
+    DoesNotFit(anyhow::Error),
     /// The status of the command that was profiled.
     Command(u8),
 }
@@ -102,6 +108,7 @@ impl Failure {
             Self::Usage(error) => (Some(error), 2),
             Self::Unsupported(error) => (Some(error), 3),
             Self::Loss(error) => (Some(error), 4),
+            Self::DoesNotFit(error) => (Some(error), 5),
             Self::Command(status) => (None, status),
         };
         if let Some(error) = error {

@@ -1,12 +1,16 @@
 //! Where a result goes: stdout, or a file that is whole or not there.
 
+use std::ffi::OsString;
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{fchown, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{bail, Context, Result};
+use rustix::fs::{FileType, Stat};
 use tempfile::NamedTempFile;
+
+use super::destination::{find, Directory, Found, There};
 
 /// Writes all of `bytes` to stdout.
 pub(super) fn print(bytes: &[u8]) -> Result<()> {
@@ -14,58 +18,83 @@ pub(super) fn print(bytes: &[u8]) -> Result<()> {
     stdout.write_all(bytes).and_then(|()| stdout.flush()).context("cannot write to stdout")
 }
 
-/// A result's destination, made before the capture begins so that it cannot fail for a wrong path after it.
+/// Who may read a new file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Readers {
+    /// As the umask has it.
+    All,
+    /// Its owner alone: it says where other processes have their memory.
+    Owner,
+}
+
+/// A result's destination, looked up before the capture begins so that it cannot fail for a wrong path after it.
 #[derive(Debug)]
 pub(super) enum Output {
     Stdout,
     /// A file that is replaced when the result is whole.
-    File {
-        path: PathBuf,
-        temporary: NamedTempFile,
-    },
-    /// A device or a pipe, which must not be replaced by a file.
+    File(Replaced),
+    /// A device, a pipe or a file that is open already, which must not be replaced by a file.
     Special {
         path: PathBuf,
         file: File,
     },
 }
 
+/// A name that a whole file gets.
+#[derive(Debug)]
+pub(super) struct Replaced {
+    /// As it was given.
+    path: PathBuf,
+    directory: Directory,
+    name: OsString,
+    mode: u32,
+    /// The owner and the group that what is there has.
+    owner: Option<(u32, u32)>,
+}
+
 impl Output {
     /// `None` and `-` stand for stdout; `option` is what named the path.
-    pub(super) fn open(option: &str, path: Option<&Path>) -> Result<Self> {
+    pub(super) fn open(option: &str, path: Option<&Path>, readers: Readers) -> Result<Self> {
         let Some(path) = path.filter(|path| *path != Path::new("-")) else { return Ok(Self::Stdout) };
-        let exists = path.metadata().ok();
-        if exists.as_ref().is_some_and(std::fs::Metadata::is_dir) {
-            anyhow::bail!("{option} {}: is a directory", path.display());
-        }
-        if exists.as_ref().is_some_and(|metadata| !metadata.is_file()) {
-            let file = File::options()
-                .write(true)
-                .open(path)
-                .with_context(|| format!("{option} {}: cannot write", path.display()))?;
-            return Ok(Self::Special { path: path.to_owned(), file });
-        }
-        // What a link points to is replaced, not the link.
-        let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let path = real.as_path();
-        let name = path.file_name().with_context(|| format!("{option} {}: not a file's name", path.display()))?;
-        let directory = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
+        Self::at(path, readers).with_context(|| format!("{option} {}", path.display()))
+    }
+
+    fn at(path: &Path, readers: Readers) -> Result<Self> {
+        let new = if readers == Readers::All { 0o644 } else { 0o600 };
+        let replaced = match find(path)? {
+            Found::Directory(_) => bail!("is a directory"),
+            Found::New { directory, name } => {
+                Replaced { path: path.to_owned(), directory, name, mode: new, owner: None }
+            }
+            Found::There { directory, name, there } => {
+                let is_trusted = is_trusted(&there.stat, &directory.stat()?, readers);
+                if there.kind() != FileType::RegularFile {
+                    if there.kind() == FileType::Fifo && !is_trusted {
+                        bail!("is a FIFO of another user (uid {}): name another place", there.stat.st_uid);
+                    }
+                    return special(path, &there);
+                }
+                // What another user left where anybody can is no file of theirs any more.
+                let Stat { st_mode, st_uid, st_gid, .. } = there.stat;
+                let (mode, owner) = if is_trusted { (st_mode & 0o777, Some((st_uid, st_gid))) } else { (new, None) };
+                Replaced { path: path.to_owned(), directory, name, mode, owner }
+            }
+            Found::Open(there) => return special(path, &there),
         };
-        if !directory.is_dir() {
-            anyhow::bail!("{option} {}: there is no directory {}", path.display(), directory.display());
+        // Made for nothing but to see that it can be made: a capture that is killed leaves none.
+        replaced.temporary().context("cannot write there")?;
+        Ok(Self::File(replaced))
+    }
+
+    /// True where both would be one file.
+    pub(super) fn is_same_file(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::File(a), Self::File(b)) => {
+                let place = |it: &Replaced| it.directory.stat().ok().map(|stat| (stat.st_dev, stat.st_ino));
+                a.name == b.name && place(a) == place(b)
+            }
+            _ => false,
         }
-        let permissions = exists.map_or_else(|| Permissions::from_mode(0o644), |metadata| metadata.permissions());
-        let mut prefix = std::ffi::OsString::from(".");
-        prefix.push(name);
-        let temporary = tempfile::Builder::new()
-            .prefix(&prefix)
-            .suffix(".tmp")
-            .permissions(permissions)
-            .tempfile_in(directory)
-            .with_context(|| format!("{option} {}: cannot write in {}", path.display(), directory.display()))?;
-        Ok(Self::File { path: path.to_owned(), temporary })
     }
 
     /// Writes the result. A file that cannot be written leaves no trace, and the result goes to stdout instead, where that is
@@ -74,13 +103,9 @@ impl Output {
         let (path, result) = match self {
             Self::Stdout => return print(bytes),
             Self::Special { path, mut file } => (path, file.write_all(bytes)),
-            Self::File { path, mut temporary } => {
-                let written = temporary.write_all(bytes).and_then(|()| temporary.as_file().sync_all());
-                let result = match written {
-                    Ok(()) => temporary.persist(&path).map(drop).map_err(|error| error.error),
-                    Err(error) => Err(error),
-                };
-                (path, result)
+            Self::File(replaced) => {
+                let result = replaced.write(bytes);
+                (replaced.path, result)
             }
         };
         if let Err(error) = result {
@@ -94,6 +119,54 @@ impl Output {
     }
 }
 
+/// True where what is there was not put there by another user for us to write to, in the spirit of fs.protected_regular and
+/// fs.protected_fifos (`may_create_in_sticky` in fs/namei.c): it is root's or ours, or, of what others may read anyway, in a
+/// directory where not everybody makes files.
+fn is_trusted(file: &Stat, directory: &Stat, readers: Readers) -> bool {
+    let is_ours = [0, rustix::process::geteuid().as_raw()].contains(&file.st_uid);
+    is_ours || readers == Readers::All && directory.st_mode & 0o002 == 0
+}
+
+fn special(path: &Path, there: &There) -> Result<Output> {
+    match there.kind() {
+        FileType::Directory => bail!("is a directory"),
+        FileType::BlockDevice => bail!("is a block device, which is not written to"),
+        FileType::Socket => bail!("is a socket, which cannot be opened"),
+        _ => {}
+    }
+    let file = there.write().map_err(|error| match error.raw_os_error() {
+        Some(libc::ENXIO) if there.kind() == FileType::Fifo => {
+            anyhow::anyhow!("is a FIFO that nobody reads: start its reader first")
+        }
+        _ => anyhow::Error::from(error).context("cannot write there"),
+    })?;
+    Ok(Output::Special { path: path.to_owned(), file })
+}
+
+impl Replaced {
+    /// A new file beside it, which vanishes if nobody gives it the name.
+    fn temporary(&self) -> io::Result<NamedTempFile> {
+        tempfile::Builder::new()
+            .prefix(".scxprof-")
+            .suffix(".tmp")
+            .permissions(Permissions::from_mode(self.mode))
+            .tempfile_in(self.directory.path())
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut temporary = self.temporary()?;
+        temporary.write_all(bytes)?;
+        if let Some((user, group)) = self.owner {
+            // Without the right to give it away it stays ours, as when `mv` replaces a file.
+            let _ = fchown(temporary.as_file(), Some(user), Some(group));
+            // Whatever the umask is.
+            temporary.as_file().set_permissions(Permissions::from_mode(self.mode))?;
+        }
+        temporary.as_file().sync_all()?;
+        temporary.persist(self.directory.path().join(&self.name)).map(drop).map_err(|error| error.error)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,18 +175,18 @@ mod tests {
     fn a_file_appears_whole_or_not_at_all() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cells.json");
-        let output = Output::open("-o", Some(&path)).unwrap();
+        let output = Output::open("-o", Some(&path), Readers::All).unwrap();
         assert!(!path.exists());
         output.write(b"[]\n", true).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"[]\n");
-        drop(Output::open("-o", Some(&path)).unwrap());
+        drop(Output::open("-o", Some(&path), Readers::All).unwrap());
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1, "nothing is left behind");
     }
 
     #[test]
     fn a_wrong_path_is_told_before_the_capture() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(Output::open("-o", Some(directory.path())).is_err());
-        assert!(Output::open("-o", Some(&directory.path().join("no/such/cells.json"))).is_err());
+        assert!(Output::open("-o", Some(directory.path()), Readers::All).is_err());
+        assert!(Output::open("-o", Some(&directory.path().join("no/such/cells.json")), Readers::All).is_err());
     }
 }

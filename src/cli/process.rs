@@ -4,13 +4,14 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 
 use anyhow::{anyhow, Context};
 use clap::Args;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::destination::Directory;
 use super::filter::{Filter, FilterArgs, Filtered};
+use super::signals::Signals;
 use super::{decision, names, Failure};
 use crate::profile::{jsonl, kind_of, record_name, Kind, Meta, PerfData, Profile, ProfileError};
 use crate::resolve::{symbolize, Cgroups};
@@ -195,7 +196,11 @@ pub(super) fn write_lines(
 /// Where the lines go: a directory under a temporary name until it is whole.
 struct Out {
     path: PathBuf,
+    /// Its path leads through `parent`, which must be open for longer.
     temporary: tempfile::TempDir,
+    /// The temporary directory.
+    dir: Directory,
+    parent: Directory,
 }
 
 impl Out {
@@ -219,22 +224,26 @@ impl Out {
         }
         let mut prefix = std::ffi::OsString::from(".");
         prefix.push(name);
+        let failed = || format!("cannot write in {} (-o names another place)", parent.display());
+        let parent = Directory::open(parent).with_context(failed).map_err(Failure::Usage)?;
         let temporary = tempfile::Builder::new()
             .prefix(&prefix)
             .suffix(".tmp")
             .permissions(PermissionsExt::from_mode(0o700))
-            .tempdir_in(parent)
-            .with_context(|| format!("cannot write in {} (-o names another place)", parent.display()))
+            .tempdir_in(parent.path())
+            .with_context(failed)
             .map_err(Failure::Usage)?;
-        Ok(Self { path, temporary })
+        let dir = Directory::open(temporary.path()).map_err(|error| Failure::Usage(error.into()))?;
+        Ok(Self { path: path.clone(), temporary, dir, parent })
     }
 
     fn publish(self) -> anyhow::Result<()> {
-        if self.path.symlink_metadata().is_ok() {
+        let named = self.parent.path().join(self.path.file_name().unwrap_or_default());
+        if named.symlink_metadata().is_ok() {
             return Err(ProfileError::Exists { path: self.path }.into());
         }
         let temporary = self.temporary.keep();
-        fs::rename(&temporary, &self.path).inspect_err(|_| {
+        fs::rename(&temporary, &named).inspect_err(|_| {
             // Nothing half-done stays behind.
             let _ = fs::remove_dir_all(&temporary);
         })?;
@@ -275,15 +284,15 @@ pub(super) fn run(args: &ProcessArgs, stdout_is_open: bool) -> Result<(), Failur
     if to_stdout && !stdout_is_open {
         return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o DIR")));
     }
-    let signals = super::capture::signals().map_err(Failure::Unsupported)?;
-    let stop = || signals.load(Ordering::Relaxed) > 0;
+    let signals = Signals::handle().map_err(Failure::Unsupported)?;
+    let stop = || signals.seen();
     kind(&args.profile)?;
     // Before a large archive is unpacked for nothing.
     let out = if to_stdout { None } else { Some(Out::new(&args.profile, args.output.as_deref())?) };
     let profile = open(&args.profile, &stop)?;
     let memory = (args.memory as usize).saturating_mul(1 << 20);
-    let dir = out.as_ref().map(|out| out.temporary.path());
-    let lines = write_lines(profile, dir, &args.filter, !args.no_symbols, memory, &stop)?;
+    let dir = out.as_ref().map(|out| out.dir.path());
+    let lines = write_lines(profile, dir.as_deref(), &args.filter, !args.no_symbols, memory, &stop)?;
     if stop() {
         return Err(if to_stdout { Failure::NoResult(anyhow!("interrupted")) } else { interrupted() });
     }
@@ -293,7 +302,7 @@ pub(super) fn run(args: &ProcessArgs, stdout_is_open: bool) -> Result<(), Failur
     damage.extend(profile.damage());
     if let Some(out) = &out {
         let meta = Meta::of_lines(profile, &lines.outcome, damage.clone());
-        meta.write(out.temporary.path()).map_err(|error| Failure::NoResult(error.into()))?;
+        meta.write(&out.dir.path()).map_err(|error| Failure::NoResult(error.into()))?;
     }
     let path = out.as_ref().map(|out| out.path.clone());
     if let (Some(out), Some(path)) = (out, &path) {

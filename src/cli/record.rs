@@ -4,7 +4,6 @@ use std::fs;
 use std::io::BufWriter;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{anyhow, Context};
@@ -12,8 +11,10 @@ use clap::Args;
 
 use super::capture::{self, CaptureArgs};
 use super::decision;
+use super::destination::Directory;
 use super::filter::FilterArgs;
 use super::process;
+use super::signals::Signals;
 use super::Failure;
 use crate::profile::{pack, ProfileError, Recorder};
 use crate::resolve::Cgroups;
@@ -62,11 +63,13 @@ impl Sink for Nowhere {
     fn sample(&mut self, _: &Sample, _: &mut Cgroups) {}
 }
 
-/// Where the profile goes.
+/// Where the profile goes, as it was given, and the directories that this led to.
 struct Places {
     dir: PathBuf,
     archive: Option<PathBuf>,
-    parent: PathBuf,
+    parent: Directory,
+    /// What the archive shall be in.
+    archives: Option<Directory>,
 }
 
 impl Places {
@@ -87,10 +90,7 @@ impl Places {
         };
         let name =
             dir.file_name().ok_or_else(|| Failure::Usage(anyhow!("-o {}: not a directory's name", dir.display())))?;
-        let parent = match dir.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-            _ => PathBuf::from("."),
-        };
+        let parent = directory_of(&dir);
         let archive = (!args.disable_archive).then(|| {
             args.archive.clone().or(named).unwrap_or_else(|| {
                 let mut name = name.to_owned();
@@ -103,40 +103,47 @@ impl Places {
                 return Err(Failure::Usage(ProfileError::Exists { path: path.clone() }.into()));
             }
         }
-        for directory in [Some(parent.as_path()), archive.as_deref().map(directory_of)].into_iter().flatten() {
-            if !directory.is_dir() {
-                return Err(Failure::Usage(anyhow!("there is no directory {}", directory.display())));
-            }
-        }
-        Ok(Self { dir, archive, parent })
+        let open = |option: &str, directory: &Path| {
+            Directory::open(directory).with_context(|| option.to_owned()).map_err(Failure::Usage)
+        };
+        let archives = archive.as_deref().map(|archive| open("-f", directory_of(archive))).transpose()?;
+        let parent = open("-o", parent)?;
+        Ok(Self { dir, archive, parent, archives })
+    }
+
+    /// A path to the profile, once it has its name.
+    fn published(&self) -> PathBuf {
+        self.parent.path().join(self.dir.file_name().unwrap_or_default())
     }
 
     /// Gives the whole profile its name.
     fn publish(&self, temporary: tempfile::TempDir) -> anyhow::Result<()> {
         let path = temporary.keep();
-        if self.dir.symlink_metadata().is_ok() {
-            return Err(anyhow!("{} was made meanwhile; the profile is in {}", self.dir.display(), path.display()));
+        let shown = directory_of(&self.dir).join(path.file_name().unwrap_or_default());
+        if self.published().symlink_metadata().is_ok() {
+            return Err(anyhow!("{} was made meanwhile; the profile is in {}", self.dir.display(), shown.display()));
         }
-        fs::rename(&path, &self.dir).with_context(|| {
-            format!("cannot rename {} to {}: the profile stays where it is", path.display(), self.dir.display())
+        fs::rename(&path, self.published()).with_context(|| {
+            format!("cannot rename {} to {}: the profile stays where it is", shown.display(), self.dir.display())
         })
     }
 
     /// Puts the archive in the place of the directory, which stays where that cannot be made or takes so long that somebody
     /// wants to `stop` it.
     fn archive(&self, stop: &dyn Fn() -> bool) -> anyhow::Result<PathBuf> {
-        let Some(archive) = &self.archive else { return Ok(self.dir.clone()) };
+        let (Some(archive), Some(directory)) = (&self.archive, &self.archives) else { return Ok(self.dir.clone()) };
+        let name = archive.file_name().with_context(|| format!("-f {}: not a file's name", archive.display()))?;
         let kept = || format!("cannot write {}: the profile stays in {}", archive.display(), self.dir.display());
         let mut temporary = tempfile::Builder::new()
             .prefix(".scxprof-")
             .suffix(".tmp")
             .permissions(PermissionsExt::from_mode(0o600))
-            .tempfile_in(directory_of(archive))
+            .tempfile_in(directory.path())
             .with_context(kept)?;
-        pack(&self.dir, BufWriter::new(temporary.as_file_mut()), stop).with_context(kept)?;
+        pack(&self.published(), BufWriter::new(temporary.as_file_mut()), stop).with_context(kept)?;
         temporary.as_file().sync_all().with_context(kept)?;
-        temporary.persist_noclobber(archive).map_err(|error| error.error).with_context(kept)?;
-        fs::remove_dir_all(&self.dir)
+        temporary.persist_noclobber(directory.path().join(name)).map_err(|error| error.error).with_context(kept)?;
+        fs::remove_dir_all(self.published())
             .with_context(|| format!("{} is whole, but {} stays too", archive.display(), self.dir.display()))?;
         Ok(archive.clone())
     }
@@ -158,33 +165,35 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
         builder = builder.keep_memory();
     }
     let held = capture::hold(wanted, false)?;
-    let signals = capture::signals().map_err(Failure::Unsupported)?;
+    let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let mut prefix = std::ffi::OsString::from(".");
     prefix.push(places.dir.file_name().unwrap_or_default());
     let temporary = tempfile::Builder::new()
         .prefix(&prefix)
         .suffix(".tmp")
         .permissions(PermissionsExt::from_mode(0o700))
-        .tempdir_in(&places.parent)
-        .with_context(|| format!("cannot write in {}", places.parent.display()))
+        .tempdir_in(places.parent.path())
+        .with_context(|| format!("cannot write in {}", directory_of(&places.dir).display()))
         .map_err(Failure::Usage)?;
+    // Held open: where the directory above is another user's, its name may come to stand for something else.
+    let held_open = Directory::open(temporary.path()).map_err(|error| Failure::Usage(error.into()))?;
     let rate_before = capture::max_sample_rate();
-    let session = capture::start(builder.record(temporary.path()), held.as_ref())?;
+    let session = capture::start(builder.record(&held_open.path()), held.as_ref())?;
     let recorder = session.recorder().ok_or_else(|| Failure::NoResult(anyhow!("nothing was recorded")))?;
     let mut command = held.map(super::command::Held::release).transpose().map_err(Failure::Usage)?;
     let outcome = capture::watch(wanted, command.as_mut(), &signals, |ended| session.run_into(&mut Nowhere, ended));
     capture::say_notes(&outcome, rate_before);
     // What is not whole is kept all the same: readers take what there is.
     let written = write(&recorder, &outcome);
-    let lined = if args.samples_jsonl { write_samples(args, temporary.path()) } else { Ok(()) };
+    let lined = if args.samples_jsonl { write_samples(args, &held_open.path(), &places.dir, &signals) } else { Ok(()) };
     let kept = places.publish(temporary).map_err(Failure::NoResult);
     let status = capture::end(command, &signals)?;
     kept?;
     let damaged = format!("not all of {} could be written", places.dir.display());
     written.context(damaged).map_err(Failure::NoResult)?;
     lined?;
-    let seen = signals.load(Ordering::Relaxed);
-    let path = places.archive(&|| signals.load(Ordering::Relaxed) > seen).map_err(Failure::NoResult)?;
+    signals.begin();
+    let path = places.archive(&|| signals.seen()).map_err(Failure::NoResult)?;
     report(args.verbose, &outcome);
     say!("scxprof: wrote {}", path.display());
     if outcome.accesses == 0 {
@@ -206,11 +215,20 @@ fn write(recorder: &Recorder, outcome: &Outcome) -> anyhow::Result<()> {
     })
 }
 
-/// The lines of `process`, from what was recorded; a signal has ended the recording, so this goes on to its end.
-fn write_samples(args: &RecordArgs, dir: &Path) -> Result<(), Failure> {
-    let profile = process::open(dir, &|| false)?;
+/// The lines of `process`, from what was recorded. A signal has ended the recording; the next one ends this, and no lines stay.
+fn write_samples(args: &RecordArgs, dir: &Path, published: &Path, signals: &Signals) -> Result<(), Failure> {
+    signals.begin();
+    let stop = || signals.seen();
+    let profile = process::open(dir, &stop)?;
     let memory = (args.capture.memory as usize).saturating_mul(1 << 20);
-    process::write_lines(profile, Some(dir), &FilterArgs::default(), !args.no_symbols, memory, &|| false)?;
+    process::write_lines(profile, Some(dir), &FilterArgs::default(), !args.no_symbols, memory, &stop)?;
+    if stop() {
+        let _ = fs::remove_file(dir.join("perf.jsonl"));
+        return Err(Failure::NoResult(anyhow!(
+            "interrupted: the profile stays in {} without lines of JSON, which `scxprof process` makes",
+            published.display()
+        )));
+    }
     Ok(())
 }
 
@@ -233,7 +251,9 @@ mod tests {
         fs::create_dir(&dir).unwrap();
         fs::write(dir.join("perf.data"), "x").unwrap();
         let archive = parent.path().join("web.tar.gz");
-        let places = Places { dir: dir.clone(), archive: Some(archive.clone()), parent: parent.path().to_owned() };
+        let open = || Directory::open(parent.path()).unwrap();
+        let places =
+            Places { dir: dir.clone(), archive: Some(archive.clone()), parent: open(), archives: Some(open()) };
         let error = format!("{:#}", places.archive(&|| true).unwrap_err());
         assert!(error.ends_with(&format!("the profile stays in {}: interrupted", dir.display())), "{error}");
         assert!(dir.join("perf.data").exists());

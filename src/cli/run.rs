@@ -6,6 +6,7 @@ use clap::Args;
 use super::capture::{self, CaptureArgs};
 use super::command::Held;
 use super::decision::{self, DecisionArgs};
+use super::signals::Signals;
 use super::Failure;
 
 const EXAMPLES: &str = "\
@@ -42,7 +43,7 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     // Before anything is opened, so that the command does not inherit our limits.
     let held = capture::hold(wanted, decision.to_stdout())?;
     let outputs = decision.outputs(stdout_is_open)?;
-    let signals = capture::signals().map_err(Failure::Unsupported)?;
+    let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let rate_before = capture::max_sample_rate();
     let session = capture::start(builder, held.as_ref())?;
     let mut command = held.map(Held::release).transpose().map_err(Failure::Usage)?;

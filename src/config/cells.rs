@@ -2,12 +2,13 @@
 
 use thiserror::Error;
 
+use super::express::ROOM;
 use super::groups::{CgroupMatcher, GroupIndex, GroupSpec, Groups};
 use super::members::{CommunityIndex, Members};
-use super::mitosis::MAX_CELLS;
+use super::mitosis::{Refused, MAX_CELLS};
 use super::note::Note;
 use super::owners::ByCell;
-use super::specs::specs;
+use super::specs::{specs, Room, Specs};
 use super::tally::{CellIndex, Tally};
 
 /// The name of the subcell that takes every thread that no other takes.
@@ -72,13 +73,26 @@ pub struct Options {
     pub min_share: f64,
     /// `--target-cpus`: CPUs of the host that the configuration is for.
     pub target_cpus: usize,
+    /// `--target`: the scheduler that it is for.
+    pub scheduler: Scheduler,
+}
+
+/// A scheduler that reads the configuration.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Scheduler {
+    /// scx_mitosis: each cell and each subcell takes a CPU, so that there are as many subcells as the host has CPUs for.
+    #[default]
+    Mitosis,
+    /// scx_layered: layers share CPUs.
+    Layered,
 }
 
 impl Options {
-    /// For classes of at least `min_share`, of 1, on a host with so many CPUs.
+    /// For classes of at least `min_share`, of 1, and scx_mitosis on a host with so many CPUs.
     #[must_use]
     pub const fn new(min_share: f64, target_cpus: usize) -> Self {
-        Self { min_share, target_cpus }
+        Self { min_share, target_cpus, scheduler: Scheduler::Mitosis }
     }
 }
 
@@ -97,6 +111,8 @@ pub struct Decision {
     pub bases: Vec<Vec<Basis>>,
     /// What does not show in the cells.
     pub notes: Vec<Note>,
+    /// Why scx_mitosis refuses the cells on the host that they are for, whatever their subcells are.
+    pub refused: Option<Refused>,
 }
 
 /// What a subcell rests on. A catch-all has neither communities nor a class.
@@ -131,18 +147,27 @@ pub struct Basis {
 ///
 /// Without members nothing is known but names, and all threads are in classes.
 ///
+/// Where scx_mitosis would not have a CPU for every subcell, cells have fewer of them, as if it took no more; see
+/// [`Note::FewCpus`]. Where it would not have one for every cell, that is in [`Decision::refused`].
+///
 /// # Errors
 /// [`NoSamples`] where the tally is empty.
 pub fn decide(groups: &Groups, tally: &Tally, members: &Members, options: &Options) -> Result<Decision, NoSamples> {
-    let mut decision = Decision { cells: Vec::new(), bases: Vec::new(), notes: Vec::new() };
+    let mut decision = Decision { cells: Vec::new(), bases: Vec::new(), notes: Vec::new(), refused: None };
     let by_cell = ByCell::new(members);
     let present = |group: &GroupIndex| tally.group_total(*group) > 0.0;
     let count = (0..groups.specs().len()).filter(present).count();
+    let host = Host::new(groups, tally, options);
+    let mut left_out = Vec::new();
     // What the general specs leave; a spec is a cell at least.
-    let mut room = MAX_CELLS.saturating_sub(count);
+    let mut room = Room { specs: MAX_CELLS.saturating_sub(count), subcells: host.subcells() };
     for (group, spec) in groups.specs().iter().enumerate().filter(|(group, _)| present(group)) {
         let own = specs(group, spec, tally, &by_cell, options.min_share, room);
-        room = room.saturating_sub(own.cells.len());
+        if room.subcells < ROOM {
+            let all = specs(group, spec, tally, &by_cell, options.min_share, Room { subcells: ROOM, ..room });
+            left_out.extend(missing(&all, &own));
+        }
+        room.specs = room.specs.saturating_sub(own.cells.len());
         decision.cells.extend(own.cells);
         decision.bases.extend(own.bases);
         decision.notes.extend(own.notes);
@@ -162,8 +187,31 @@ pub fn decide(groups: &Groups, tally: &Tally, members: &Members, options: &Optio
         return Err(NoSamples);
     }
     unique_names(&mut decision.cells);
-    count_cpus(groups, tally, options, &decision.cells, &mut decision.notes);
+    decision.refused = host.refuses();
+    if !left_out.is_empty() && decision.refused.is_none() {
+        let Host { target_cpus, cells, share, .. } = host;
+        decision.notes.push(Note::FewCpus { target_cpus, cells, share, left_out });
+    }
     Ok(decision)
+}
+
+/// The subcells of `all` of which `own` has neither the communities nor the class, by their cells.
+fn missing(all: &Specs, own: &Specs) -> Vec<(String, Vec<String>)> {
+    let mut missing = Vec::new();
+    for (cell, bases) in all.cells.iter().zip(&all.bases) {
+        let at = own.cells.iter().position(|it| it.name == cell.name);
+        let kept = at.and_then(|at| own.bases.get(at)).map(Vec::as_slice).unwrap_or_default();
+        let is_kept = |basis: &Basis| match &basis.class {
+            Some(_) => kept.iter().any(|it| it.class == basis.class),
+            None => basis.communities.iter().all(|community| kept.iter().any(|it| it.communities.contains(community))),
+        };
+        let lost = cell.subcells.iter().zip(bases).filter(|(_, basis)| !is_kept(basis));
+        let lost: Vec<String> = lost.map(|(subcell, _)| subcell.name.clone()).collect();
+        if !lost.is_empty() {
+            missing.push((cell.name.clone(), lost));
+        }
+    }
+    missing
 }
 
 /// Names that are taken get a number.
@@ -185,26 +233,42 @@ pub(super) fn cell_match(spec: &GroupSpec) -> CellMatch {
     }
 }
 
-/// Says where the scheduler will not have the CPUs or the cells.
+/// What the host has for the cells.
 ///
-/// It gives every cell an equal share of the CPUs, and each subcell needs one of its cell's (`compute_targets` in
-/// scx_mitosis). Cells are counted as they were sampled: an idle cgroup that matches is one more.
-fn count_cpus(groups: &Groups, tally: &Tally, options: &Options, cells: &[Cell], notes: &mut Vec<Note>) {
-    let is_root = |group: GroupIndex| group + 1 == groups.specs().len();
-    // Cell 0 is always there.
-    let count = 1 + tally.cells().filter(|(_, cell)| !is_root(cell.group)).count();
-    if count > MAX_CELLS {
-        notes.push(Note::TooManyCells { cells: count });
+/// scx_mitosis gives every cell an equal share of the CPUs, and each subcell needs one of its cell's (`compute_targets`). Cells
+/// are counted as they were sampled: an idle cgroup that matches is one more.
+struct Host {
+    scheduler: Scheduler,
+    target_cpus: usize,
+    /// One for each matched cgroup, and the root's, which is always there.
+    cells: usize,
+    /// CPUs of each at least.
+    share: usize,
+}
+
+impl Host {
+    fn new(groups: &Groups, tally: &Tally, options: &Options) -> Self {
+        let is_root = |group: GroupIndex| group + 1 == groups.specs().len();
+        let cells = 1 + tally.cells().filter(|(_, cell)| !is_root(cell.group)).count();
+        let Options { target_cpus, scheduler, .. } = *options;
+        Self { scheduler, target_cpus, cells, share: target_cpus / cells }
     }
-    let share = options.target_cpus / count;
-    let crowded: Vec<_> = cells
-        .iter()
-        .map(|cell| (cell.name.clone(), cell.subcells.len().max(1)))
-        .filter(|cell| cell.1 > share)
-        .collect();
-    if let Some(most) = crowded.iter().map(|cell| cell.1).max() {
-        let needed = count * most;
-        notes.push(Note::FewCpus { target_cpus: options.target_cpus, cells: count, share, crowded, needed });
+
+    /// Subcells that a cell can have beside its catch-all.
+    fn subcells(&self) -> usize {
+        match self.scheduler {
+            Scheduler::Mitosis => self.share.saturating_sub(1).min(ROOM),
+            Scheduler::Layered => ROOM,
+        }
+    }
+
+    fn refuses(&self) -> Option<Refused> {
+        let Self { target_cpus, cells, .. } = *self;
+        match self.scheduler {
+            Scheduler::Layered => None,
+            Scheduler::Mitosis if cells > MAX_CELLS => Some(Refused::TooManyCells { cells }),
+            Scheduler::Mitosis => (cells > target_cpus).then_some(Refused::FewCpus { target_cpus, cells }),
+        }
     }
 }
 
@@ -231,7 +295,7 @@ mod tests {
         cell.subcells.iter().map(|subcell| subcell.name.as_str()).collect()
     }
 
-    const OPTIONS: Options = Options { min_share: 0.05, target_cpus: 64 };
+    const OPTIONS: Options = Options::new(0.05, 64);
 
     #[test]
     fn no_samples_are_an_error_not_a_configuration() {
@@ -265,7 +329,7 @@ mod tests {
         let paths: Vec<_> = (0..=Tally::MAX_CELLS).map(|at| format!("/workload-tw-{at}.allotment.slice")).collect();
         let mut samples: Vec<_> = paths.iter().map(|path| (path.as_str(), "web", 10)).collect();
         samples.push((paths[Tally::MAX_CELLS].as_str(), "db", 400));
-        let decision = decided(&samples, &OPTIONS);
+        let decision = decided(&samples, &Options { target_cpus: 1 << 20, ..OPTIONS });
         assert_eq!(names(&decision.cells[0]), ["web", "rest"]);
     }
 
@@ -335,34 +399,54 @@ mod tests {
     }
 
     #[test]
-    fn few_cpus_are_said_and_the_grouping_is_kept() {
-        let samples = [(PAIR[0], "web", 500), (PAIR[0], "db", 500), (PAIR[1], "log", 500), ("/", "init", 1)];
-        let decision = decided(&samples, &Options { target_cpus: 11, ..OPTIONS });
-        assert_eq!(names(&decision.cells[0]), ["log", "web", "db", "rest"]);
-        assert_eq!(
-            decision.notes,
-            [Note::FewCpus {
-                target_cpus: 11,
-                cells: 3,
-                share: 3,
-                crowded: vec![("allotment".to_owned(), 4)],
-                needed: 12
-            }]
-        );
-        let enough = decided(&samples, &Options { target_cpus: 12, ..OPTIONS });
-        assert!(enough.notes.is_empty());
-        assert_eq!(enough.cells, decision.cells);
-        // Not even one CPU for each cell.
-        let none = decided(&[(PAIR[0], "a", 1)], &Options { target_cpus: 0, min_share: 2.0 });
-        assert!(matches!(none.notes[..], [Note::FewCpus { needed: 2, .. }]), "{:?}", none.notes);
+    fn the_least_valuable_subcells_are_left_out_until_every_one_has_a_cpu() {
+        let samples = [(PAIR[0], "web", 600), (PAIR[0], "db", 500), (PAIR[1], "log", 550), ("/", "init", 1)];
+        let with = |target_cpus: usize| decided(&samples, &Options { target_cpus, ..OPTIONS });
+        let enough = with(12);
+        assert_eq!((names(&enough.cells[0]), &enough.notes[..]), (vec!["web", "log", "db", "rest"], &[][..]));
+        // Three cells with the root's: 3, 2 and 1 CPU each.
+        for (target_cpus, share, kept, lost) in [
+            (11, 3, &["web", "log", "rest"][..], &["db"][..]),
+            (6, 2, &["web", "rest"], &["log", "db"]),
+            (5, 1, &[], &["web", "log", "db"]),
+        ] {
+            let decision = with(target_cpus);
+            assert_eq!(names(&decision.cells[0]), kept, "{target_cpus}");
+            assert_eq!(decision.bases[0].len(), kept.len());
+            let lost: Vec<_> = lost.iter().map(|&name| name.to_owned()).collect();
+            let left_out = |it: &(String, Vec<String>)| it.0 == "allotment" && it.1 == lost;
+            let is_said = |note: &Note| match note {
+                Note::FewCpus { cells: 3, share: has, left_out: out, .. } => *has == share && out.iter().any(left_out),
+                _ => false,
+            };
+            assert!(decision.notes.iter().any(is_said), "{:?}", decision.notes);
+            let crowded = decision.cells.iter().filter(|cell| cell.subcells.len() > share).count();
+            assert_eq!((crowded, decision.refused), (0, None));
+        }
+        let layered = decided(&samples, &Options { target_cpus: 2, scheduler: Scheduler::Layered, ..OPTIONS });
+        assert_eq!((layered.cells, layered.refused), (enough.cells, None), "layers share CPUs");
     }
 
     #[test]
-    fn more_cgroups_than_the_scheduler_has_cells_are_said() {
+    fn a_subcell_that_is_left_out_does_not_fall_to_another() {
+        let samples = [("/", "web", 600), ("/", "webserver", 500), ("/", "log", 300)];
+        let decision = decided(&samples, &Options { target_cpus: 4, ..OPTIONS });
+        assert_eq!(names(&decision.cells[0]), ["webserver", "web", "log", "rest"]);
+        // A prefix of "web" would take the threads of the other, so that it has no subcell without it.
+        let decision = decided(&samples, &Options { target_cpus: 2, ..OPTIONS });
+        assert_eq!(names(&decision.cells[0]), ["webserver", "rest"]);
+    }
+
+    #[test]
+    fn cells_that_cannot_have_a_cpu_each_are_refused() {
+        let samples = [(PAIR[0], "web", 600), (PAIR[1], "log", 550)];
+        let decision = decided(&samples, &Options { target_cpus: 2, ..OPTIONS });
+        assert_eq!(decision.refused, Some(Refused::FewCpus { target_cpus: 2, cells: 3 }));
+        assert_eq!(decided(&samples, &Options { target_cpus: 3, ..OPTIONS }).refused, None);
         let paths: Vec<_> = (0..256).map(|at| format!("/workload-tw-{at}.allotment.slice")).collect();
         let samples: Vec<_> = paths.iter().map(|path| (path.as_str(), "a", 1)).collect();
         let options = Options { target_cpus: 10_000, ..OPTIONS };
-        assert_eq!(decided(&samples, &options).notes, [Note::TooManyCells { cells: 257 }]);
-        assert!(decided(&samples[1..], &options).notes.is_empty());
+        assert_eq!(decided(&samples, &options).refused, Some(Refused::TooManyCells { cells: 257 }));
+        assert_eq!(decided(&samples[1..], &options).refused, None);
     }
 }

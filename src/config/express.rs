@@ -17,8 +17,8 @@ const MIN_CELL_SAMPLES: f64 = 100.0;
 const MAX_CANDIDATES: usize = 64;
 /// Communities of a group that are looked at, most valuable first; merging looks at all pairs of them.
 const MAX_COMMUNITIES: usize = 64;
-/// Subcells beside the catch-all.
-const ROOM: usize = MAX_SUBCELLS - 1;
+/// Subcells beside the catch-all, where there is a CPU for each.
+pub(super) const ROOM: usize = MAX_SUBCELLS - 1;
 
 /// What is to be expressed: these cells of a group by one spec.
 pub(super) struct Ask<'a> {
@@ -30,6 +30,8 @@ pub(super) struct Ask<'a> {
     pub tally: &'a Tally,
     pub by_cell: &'a ByCell<'a>,
     pub min_share: f64,
+    /// Subcells beside the catch-all.
+    pub room: usize,
 }
 
 /// The subcells of one spec.
@@ -74,7 +76,7 @@ pub(super) fn express(ask: &Ask<'_>) -> Expressed {
     let mut hopeless: BTreeSet<Vec<u8>> = BTreeSet::new();
 
     let (placement, chosen) = loop {
-        let room = ROOM.saturating_sub(sharers.len() + shields.len());
+        let room = ask.room.saturating_sub(sharers.len() + shields.len());
         let chosen: Vec<&Family> = shields.iter().chain(candidates.iter().take(room)).copied().collect();
         let mut units: Vec<Unit> = sharers.iter().map(Sharers::unit).collect();
         units.extend(chosen.iter().map(|family| family.unit()));
@@ -85,7 +87,7 @@ pub(super) fn express(ask: &Ask<'_>) -> Expressed {
         let mut in_the_way = in_the_way(&placement, &units, &families, &chosen, sharers.len());
         in_the_way.retain(|family| !hopeless.contains(&family.base));
         // A class that only has its share gives way.
-        let room = ROOM.saturating_sub(sharers.len() + shields.len());
+        let room = ask.room.saturating_sub(sharers.len() + shields.len());
         if !in_the_way.is_empty() && in_the_way.len() <= room {
             candidates.retain(|family| !in_the_way.iter().any(|it| it.base == family.base));
             shields.extend(in_the_way);
@@ -217,8 +219,9 @@ fn reduce(mut sharers: Vec<Sharers>, ask: &Ask<'_>, notes: &mut Vec<Note>) -> Ve
     let total: f64 = sharers.iter().map(|it| it.value).sum();
     let part = |value: f64| if total > 0.0 { value / total } else { 0.0 };
     let cell = || ask.spec.to_owned();
-    let mut left = sharers.split_off(sharers.len().min(MAX_COMMUNITIES));
-    while sharers.len() > ROOM {
+    // Without any room nothing is kept by merging.
+    let mut left = sharers.split_off(sharers.len().min(if ask.room == 0 { 0 } else { MAX_COMMUNITIES }));
+    while sharers.len() > ask.room {
         let mut best: Option<(f64, usize, usize)> = None;
         for (at, a) in sharers.iter().enumerate() {
             for (to, b) in sharers.iter().enumerate().skip(at + 1) {

@@ -295,7 +295,7 @@ mod tests {
     use crate::config::Subcell;
 
     fn decision(cells: Vec<(CellMatch, Vec<(&str, f64)>)>) -> Decision {
-        let mut decision = Decision { cells: Vec::new(), bases: Vec::new(), notes: Vec::new() };
+        let mut decision = Decision { cells: Vec::new(), bases: Vec::new(), notes: Vec::new(), refused: None };
         for (matches, prefixes) in cells {
             let mut subcells: Vec<Subcell> = prefixes
                 .iter()

@@ -12,7 +12,7 @@ use super::cells::{Cell, CellMatch, Subcell};
 use crate::escape;
 use crate::sample::Comm;
 
-/// Cells, with cell 0 (`MAX_CELLS`). Each cgroup that a spec matches is one, so the writer cannot check it.
+/// Cells, with cell 0 (`MAX_CELLS`). Each cgroup that a spec matches is one, so the writer cannot check it; the decision does.
 pub const MAX_CELLS: usize = 256;
 /// Subcells of a cell, with the catch-all (`MAX_SUBCELLS_PER_CELL`).
 pub const MAX_SUBCELLS: usize = 8;
@@ -30,6 +30,26 @@ pub enum Refused {
     /// No cells at all.
     #[error("the configuration has no cells")]
     NoCells,
+    /// More than [`MAX_CELLS`], as each cgroup that a spec matches is one.
+    #[error(
+        "there would be {cells} cells (one for each matched cgroup that was sampled, and the root's), but scx_mitosis has {MAX_CELLS}: \
+         let the expressions match fewer cgroups"
+    )]
+    TooManyCells {
+        /// How many, with the root's.
+        cells: usize,
+    },
+    /// Fewer CPUs than cells: the scheduler exits with "Not enough CPUs".
+    #[error(
+        "there would be {cells} cells (one for each matched cgroup that was sampled, and the root's), and scx_mitosis needs a CPU for \
+         each, but the host it is for has {target_cpus}: let the expressions match fewer cgroups, or name a larger host (--target-cpus)"
+    )]
+    FewCpus {
+        /// CPUs of the host.
+        target_cpus: usize,
+        /// How many cells, with the root's.
+        cells: usize,
+    },
     /// Two cells, or two subcells of a cell, have a name in common, or one has none.
     #[error("{place}: the name \"{name}\" is empty or taken")]
     Name {
@@ -110,7 +130,7 @@ pub enum Refused {
 
 /// Checks all that the scheduler would refuse, and what it would load but not do as written.
 ///
-/// What depends on the host (CPUs, cgroups that match) is not known here; [`super::decide`] says it.
+/// What depends on the host (CPUs, cgroups that match) is not known here: see [`super::Decision::refused`].
 ///
 /// # Errors
 /// The first thing that is wrong.

@@ -29,7 +29,7 @@ mod table;
 mod tally;
 mod written;
 
-pub use cells::{Basis, Cell, CellMatch, CommPrefix, Decision, NoSamples, Options, Subcell};
+pub use cells::{Basis, Cell, CellMatch, CommPrefix, Decision, NoSamples, Options, Scheduler, Subcell};
 pub use consumer::{Assigned, Consumer};
 pub(crate) use groups::mistake;
 pub use groups::{GroupOptions, Groups, GroupsError, ALLOTMENT_REGEX, CGROUP_ROOT, WORKLOAD_SLICE};

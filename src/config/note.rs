@@ -155,12 +155,7 @@ pub enum Note {
         /// The share of the cell's samples that is known by no name, of 1.
         share: f64,
     },
-    /// More cgroups were seen than the scheduler makes cells of.
-    TooManyCells {
-        /// The cells that there would be, with the root's.
-        cells: usize,
-    },
-    /// The scheduler will exit with "Not enough CPUs" on a host of this size.
+    /// Subcells are left out, as scx_mitosis would exit with "Not enough CPUs" on a host of this size.
     FewCpus {
         /// CPUs of the host.
         target_cpus: usize,
@@ -168,10 +163,8 @@ pub enum Note {
         cells: usize,
         /// CPUs that each cell gets at least.
         share: usize,
-        /// The cells with more subcells than that, each with their number.
-        crowded: Vec<(String, usize)>,
-        /// CPUs that it takes.
-        needed: usize,
+        /// The subcells that are left out, the least valuable, by their cells.
+        left_out: Vec<(String, Vec<String>)>,
     },
 }
 
@@ -295,27 +288,20 @@ impl fmt::Display for Note {
                  prefix may take some of them",
                 share.min(1.0) * 100.0
             ),
-            Self::TooManyCells { cells } => write!(
-                f,
-                "{cells} cells were sampled (one for each matched cgroup, and the root's), but scx_mitosis has {}; let \
-                 the expressions match fewer cgroups",
-                super::mitosis::MAX_CELLS
-            ),
-            Self::FewCpus { target_cpus, cells, share, crowded, needed } => {
-                let crowded: Vec<_> =
-                    crowded.iter().map(|(cell, subcells)| format!("\"{cell}\" has {subcells}")).collect();
-                let share = match share {
-                    0 => "less than one CPU".to_owned(),
-                    1 => "1 CPU".to_owned(),
-                    share => format!("{share} CPUs"),
-                };
-                write!(f, "scx_mitosis takes {needed} CPUs for this: every subcell needs one ({}), and ", crowded.join(", "))?;
+            Self::FewCpus { target_cpus, cells, share, left_out } => {
+                let cpus = |count: &usize| if *count == 1 { "1 CPU".to_owned() } else { format!("{count} CPUs") };
+                write!(f, "scx_mitosis needs a CPU for every subcell, and ")?;
                 match cells {
-                    1 => write!(f, "the root's cell on a host of {target_cpus} has {share}")?,
-                    _ => write!(f, "{cells} cells (with the root's) on a host of {target_cpus} have {share} each")?,
+                    1 => write!(f, "the root's cell has {}: ", cpus(share))?,
+                    _ => write!(f, "{cells} cells (with the root's) on a host of {target_cpus} have {} each: ", cpus(share))?,
                 }
-                f.write_str("; there it exits with \"Not enough CPUs\". A larger --min-share makes fewer subcells")?;
-                f.write_str(if *cells > 1 { ", fewer --cell make fewer cells" } else { "" })
+                let of_cell = |(cell, subcells): &(String, Vec<String>)| {
+                    let subcells: Vec<String> = subcells.iter().map(|subcell| format!("\"{subcell}\"")).collect();
+                    format!("{cell} is without {}", list(&subcells, ", "))
+                };
+                f.write_str(&list(&left_out.iter().map(of_cell).collect::<Vec<_>>(), "; "))?;
+                f.write_str(" (--target-cpus names a larger host")?;
+                f.write_str(if *cells > 1 { "; fewer --cell make fewer cells)" } else { ")" })
             }
         }
     }

@@ -44,8 +44,8 @@ pub(super) struct Owned {
 /// A name in one cell.
 #[derive(Default)]
 struct Name {
-    /// Samples and threads by community.
-    communities: BTreeMap<CommunityIndex, (f64, Vec<u32>)>,
+    /// Samples and threads by community, a thread under several hints once.
+    communities: BTreeMap<CommunityIndex, (f64, BTreeSet<u32>)>,
     /// There is a thread that may have a class.
     has_class: bool,
 }
@@ -61,15 +61,16 @@ impl<'a> ByCell<'a> {
 
     /// Threads and samples of the cells, by why nothing is known of them.
     pub(super) fn unknown(&self, cells: &[CellIndex]) -> BTreeMap<Unknown, (usize, f64)> {
-        let mut unknown: BTreeMap<Unknown, (usize, f64)> = BTreeMap::new();
+        let mut unknown: BTreeMap<Unknown, (BTreeSet<(u32, u32)>, f64)> = BTreeMap::new();
         for member in cells.iter().filter_map(|cell| self.cells.get(cell)).flatten() {
             if let Verdict::Unknown(why) = member.verdict {
                 let sum = unknown.entry(why).or_default();
-                sum.0 += 1;
+                // Under several hints it is one thread.
+                sum.0.insert((member.pid, member.tid));
                 sum.1 += weight(member);
             }
         }
-        unknown
+        unknown.into_iter().map(|(why, (threads, samples))| (why, (threads.len(), samples))).collect()
     }
 
     /// Whose names are whose in these cells, in the words of the cell spec `cell`.
@@ -102,7 +103,7 @@ impl<'a> ByCell<'a> {
                 by_weight.sort_by(|a, b| b.1 .0.total_cmp(&a.1 .0).then_with(|| a.0.cmp(b.0)));
                 let Some((&winner, _)) = by_weight.first() else { continue };
                 let winner = joined.node(index, winner);
-                let mostly = |&&(community, (weight, _)): &&(&u32, &(f64, Vec<u32>))| {
+                let mostly = |&&(community, (weight, _)): &&(&u32, &(f64, BTreeSet<u32>))| {
                     *weight * 2.0 >= samples.get(community).copied().unwrap_or(0.0)
                 };
                 let (same, other): (Vec<_>, Vec<_>) = by_weight.iter().skip(1).partition(|it| mostly(it));
@@ -111,13 +112,13 @@ impl<'a> ByCell<'a> {
                     joined.join(winner, same);
                 }
                 if by_weight.len() > 1 {
-                    let tids = by_weight.iter().map(|it| it.1 .1.clone()).collect();
+                    let tids = by_weight.iter().map(|it| it.1 .1.iter().copied().collect()).collect();
                     let (name, merged) = (*comm, same.len());
                     let note = Note::OneName { cell: cell.to_owned(), name, groups: tids, merged };
                     joined.why.entry(winner).or_default().push(note.to_string());
                     owned.notes.push(note);
                 }
-                let lost = |it: &(&u32, &(f64, Vec<u32>))| other.iter().any(|other| other.0 == it.0);
+                let lost = |it: &(&u32, &(f64, BTreeSet<u32>))| other.iter().any(|other| other.0 == it.0);
                 let kept: Vec<_> = by_weight.iter().filter(|it| !lost(it)).collect();
                 let weight: f64 = kept.iter().map(|it| it.1 .0).sum();
                 let threads: usize = kept.iter().map(|it| it.1 .1.len()).sum();
@@ -166,11 +167,11 @@ impl<'a> ByCell<'a> {
     /// The names of a cell, and the samples of its communities.
     fn names(&self, cell: CellIndex) -> (BTreeMap<Comm, Name>, BTreeMap<CommunityIndex, f64>) {
         let members = self.cells.get(&cell).map(Vec::as_slice).unwrap_or_default();
-        let mut sizes: BTreeMap<CommunityIndex, usize> = BTreeMap::new();
+        let mut sizes: BTreeMap<CommunityIndex, BTreeSet<u32>> = BTreeMap::new();
         let mut samples: BTreeMap<CommunityIndex, f64> = BTreeMap::new();
         for member in members {
             if let Verdict::Community(community) = member.verdict {
-                *sizes.entry(community).or_default() += 1;
+                sizes.entry(community).or_default().insert(member.tid);
                 *samples.entry(community).or_default() += weight(member);
             }
         }
@@ -180,10 +181,10 @@ impl<'a> ByCell<'a> {
             let name = names.entry(comm).or_default();
             match member.verdict {
                 // The others are in other cells, so that no subcell can hold two of them.
-                Verdict::Community(community) if sizes.get(&community).is_some_and(|&size| size > 1) => {
+                Verdict::Community(community) if sizes.get(&community).is_some_and(|tids| tids.len() > 1) => {
                     let sum = name.communities.entry(community).or_default();
                     sum.0 += weight(member);
-                    sum.1.push(member.tid);
+                    sum.1.insert(member.tid);
                 }
                 Verdict::Community(_) | Verdict::Alone | Verdict::Unknown(Unknown::FirstTouches) => {
                     name.has_class = true;
@@ -413,5 +414,27 @@ mod tests {
         let threads = [("worker", 9.0, 0), ("worker", 1.0, 1), ("a", 1.0, 1)];
         let owned = owned(&threads.map(|(name, samples, community)| (0, name, samples, Some(community))), &[]);
         assert_eq!((told(&owned), owned.notes.len()), (vec!["{1} a 1 1, worker 1 1: 2".to_owned()], 0));
+    }
+
+    #[test]
+    fn a_thread_under_several_hints_is_one() {
+        let (mut tally, mut members) = (Tally::default(), Members::default());
+        let cell = tally.cell(Home { group: 0, cgroup: Vec::new() });
+        let unknown = Verdict::Unknown(Unknown::TooFewSamples);
+        for (thread, hint, verdict) in [
+            (0, None, Verdict::Community(0)),
+            (1, Some(1), Verdict::Community(0)),
+            (2, None, unknown),
+            (3, Some(1), unknown),
+        ] {
+            let comm = Some(Comm::from(if verdict == unknown { "b" } else { "a" }));
+            tally.add(cell, comm, 10.0);
+            // Two threads, each under two.
+            members.threads.push(Member { thread, pid: 1, tid: thread / 2, comm, hint, cell, samples: 10.0, verdict });
+        }
+        let by_cell = ByCell::new(&members);
+        let owned = by_cell.owned("cell", &[cell], &tally, &tally.names_of(0));
+        assert_eq!((told(&owned), classes(&owned)), (Vec::new(), vec!["a".to_owned()]), "it shares with nobody");
+        assert_eq!(by_cell.unknown(&[cell])[&Unknown::TooFewSamples], (1, 20.0));
     }
 }

@@ -26,14 +26,23 @@ struct Sharing {
     alone: BTreeSet<Comm>,
 }
 
-/// The group's own spec, and before it those of cgroups whose threads share otherwise, `room` at the most.
+/// How many specs and subcells there may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    /// Specs beside the group's own.
+    pub specs: usize,
+    /// Subcells of each beside the catch-all.
+    pub subcells: usize,
+}
+
+/// The group's own spec, and before it those of cgroups whose threads share otherwise, as far as there is room.
 pub(super) fn specs(
     group: GroupIndex,
     spec: &GroupSpec,
     tally: &Tally,
     by_cell: &ByCell<'_>,
     min_share: f64,
-    room: usize,
+    room: Room,
 ) -> Specs {
     let names = tally.names_of(group);
     let mut cells: Vec<(CellIndex, f64)> =
@@ -42,7 +51,7 @@ pub(super) fn specs(
     let cells: Vec<CellIndex> = cells.into_iter().map(|it| it.0).collect();
     let expressed = |name: &str, cells: &[CellIndex]| {
         let names: Vec<_> = names.iter().filter(|(_, cell, _)| cells.contains(cell)).copied().collect();
-        express(&Ask { spec: name, cells, names: &names, tally, by_cell, min_share })
+        express(&Ask { spec: name, cells, names: &names, tally, by_cell, min_share, room: room.subcells })
     };
 
     let sharing: Vec<Sharing> = cells.iter().map(|&cell| Sharing::new(cell, tally, by_cell, &names)).collect();
@@ -71,9 +80,9 @@ pub(super) fn specs(
     own.retain(|&cell| is_cell(cell, tally));
     // The largest come first, as they do in `cells`.
     own.sort_by_key(|own| cells.iter().position(|cell| cell == own));
-    if own.len() > room {
-        specs.notes.push(Note::TooManySpecs { cell: spec.name.clone(), cgroups: own.len() - room });
-        own.truncate(room);
+    if own.len() > room.specs {
+        specs.notes.push(Note::TooManySpecs { cell: spec.name.clone(), cgroups: own.len() - room.specs });
+        own.truncate(room.specs);
     }
     for cell in own {
         let Some(cgroup) = tally.get(cell).and_then(|cell| cell.cgroup.as_deref()) else { continue };

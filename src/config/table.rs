@@ -157,7 +157,7 @@ mod tests {
             tally.add(cell, comm, samples);
             members.threads.push(Member { thread, pid: 7, tid: 70 + thread, comm, hint: None, cell, samples, verdict });
         }
-        let options = Options { min_share: 0.05, target_cpus: 16 };
+        let options = Options::new(0.05, 16);
         let decision = decide(&groups, &tally, &members, &options).unwrap();
         // Threads 0 and 1 have 60 % of the sharing, 2 and 3 30 %, 4 and 5 10 %.
         let shared = [(0, 1, 0.6), (2, 3, 0.3), (4, 5, 0.1)];

@@ -1,8 +1,9 @@
 //! The sections after the data of a perf.data file: what host it was (tools/perf/util/header.c).
 
-use std::fs;
+use std::fs::{self, File};
 
 use super::format::feature;
+use super::reader::PerfData;
 use crate::resolve::{topology, Roots};
 
 /// Where a section is.
@@ -80,6 +81,15 @@ impl Iterator for Ids<'_> {
     fn next(&mut self) -> Option<u64> {
         self.0.u64()
     }
+}
+
+/// The CPUs that were online on the host of a recording, by `HEADER_NRCPUS`.
+pub(crate) fn online_cpus(perf_data: &mut PerfData<File>) -> Option<usize> {
+    let bytes = perf_data.section(feature::NRCPUS)?;
+    let mut cursor = Cursor { bytes: &bytes, swapped: perf_data.is_swapped() };
+    // Those that it could have come first.
+    cursor.u32()?;
+    cursor.u32().filter(|&online| online > 0).map(|online| online as usize)
 }
 
 /// Builds a section.
@@ -171,4 +181,31 @@ fn cpuid(field: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let parts = ["vendor_id", "cpu family", "model", "stepping"].map(field);
     let parts: Option<Vec<String>> = parts.into_iter().collect();
     Some(parts?.join("-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Seek;
+
+    use super::super::writer::{finished_round, PerfDataWriter};
+    use super::*;
+    use crate::sampler::OpenEvents;
+
+    #[test]
+    fn the_cpus_of_the_host_that_was_recorded_are_known() {
+        let of = |sections| {
+            let attr = perf_event_open_sys::bindings::perf_event_attr::default();
+            let events = [OpenEvents { name: "x".into(), attr, ids: vec![1] }];
+            let mut writer = PerfDataWriter::new(tempfile::tempfile().unwrap(), &events).unwrap();
+            writer.write(&finished_round()).unwrap();
+            let mut file = writer.finish(sections).unwrap();
+            file.rewind().unwrap();
+            online_cpus(&mut PerfData::open(file).unwrap())
+        };
+        let mut section = Builder::default();
+        section.u32(512).u32(96);
+        assert_eq!(of(vec![(feature::NRCPUS, section.0.clone())]), Some(96));
+        assert_eq!(of(vec![(feature::NRCPUS, section.0[..4].to_vec())]), None);
+        assert_eq!(of(Vec::new()), None);
+    }
 }

@@ -68,6 +68,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 pub(crate) use archive::pack;
+pub(crate) use features::online_cpus;
 #[doc(hidden)]
 pub use format::{record_name, Attr};
 pub(crate) use input::open_lines;

@@ -76,6 +76,8 @@ pub struct Threads {
     exited: VecDeque<(u32, ThreadIndex)>,
     missing: FxHashSet<u32>,
     counts: ThreadCounts,
+    /// What [`Threads::begin_reseed`] was called at: the number that the next thread would have had.
+    reseeding: Option<ThreadIndex>,
 }
 
 impl Threads {
@@ -101,21 +103,33 @@ impl Threads {
         }
     }
 
+    /// A snapshot is about to be taken, beside the records: of threads that begin or end meanwhile it may say something else.
+    pub fn begin_reseed(&mut self) {
+        self.reseeding = Some(self.next);
+    }
+
     /// Takes the snapshot for the truth, after records were lost: names are overwritten, threads that are gone have exited.
+    ///
+    /// Threads that records showed to begin or end since [`Threads::begin_reseed`] stay as those say: they would have another
+    /// number else, and count as two.
     pub fn reseed(&mut self, seen: &[TaskSeen]) {
         self.missing.clear();
+        let reseeding = self.reseeding.take();
         let live: FxHashSet<(u32, u32)> = seen.iter().map(|task| (task.pid, task.tid)).collect();
         let gone: Vec<(u32, u32)> = self
             .by_tid
             .values()
             .filter(|thread| !thread.exited && !live.contains(&(thread.pid, thread.tid)))
+            .filter(|thread| reseeding.is_none_or(|next| thread.index < next))
             .map(|thread| (thread.pid, thread.tid))
             .collect();
         for (pid, tid) in gone {
             self.exit(pid, tid);
         }
         for task in seen {
-            self.comm(task.pid, task.tid, task.comm, false);
+            if reseeding.is_none() || self.get(task.pid, task.tid).is_none_or(|thread| !thread.exited) {
+                self.comm(task.pid, task.tid, task.comm, false);
+            }
         }
     }
 

@@ -19,6 +19,11 @@ pub struct Loss {
     pub malformed: u64,
     /// Rings given up because of a header that cannot be.
     pub corrupt_rings: u64,
+    /// Threads that read rings and died of a bug of ours: what their CPUs sampled afterwards is lost, and counted only as far as it
+    /// found the rings full.
+    pub dead_workers: u64,
+    /// Samples that they had read and not handed on.
+    pub abandoned: u64,
     /// Names, forks, mappings and cgroups that found a ring full; procfs was read again after each.
     pub side_band: u64,
     /// Times that the kernel throttled an event.
@@ -51,6 +56,8 @@ pub struct Loss {
     pub no_user_address: u64,
     /// Samples that came too late to be put in order of time; they are used all the same.
     pub late: u64,
+    /// Names, forks, mappings and cgroups that came after samples of a later time had been named; they hold from then on.
+    pub late_side_band: u64,
     /// Samples in classes beyond the bound of the tally; they count for their group only.
     pub evicted: u64,
 }
@@ -65,6 +72,8 @@ impl Loss {
             channel_full,
             malformed,
             corrupt_rings,
+            dead_workers,
+            abandoned,
             side_band,
             throttled,
             unsampled,
@@ -80,6 +89,7 @@ impl Loss {
             no_cgroup_path,
             no_user_address,
             late,
+            late_side_band,
             evicted,
         } = self;
         for (sum, part) in [
@@ -89,6 +99,8 @@ impl Loss {
             (channel_full, other.channel_full),
             (malformed, other.malformed),
             (corrupt_rings, other.corrupt_rings),
+            (dead_workers, other.dead_workers),
+            (abandoned, other.abandoned),
             (side_band, other.side_band),
             (throttled, other.throttled),
             (unsampled, other.unsampled),
@@ -104,6 +116,7 @@ impl Loss {
             (no_cgroup_path, other.no_cgroup_path),
             (no_user_address, other.no_user_address),
             (late, other.late),
+            (late_side_band, other.late_side_band),
             (evicted, other.evicted),
         ] {
             *sum = sum.saturating_add(part);
@@ -119,7 +132,8 @@ impl Loss {
     /// Samples that happened and did not reach the decision.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        self.ring_full.saturating_add(self.hardware).saturating_add(self.channel_full).saturating_add(self.malformed)
+        let Self { ring_full, hardware, channel_full, malformed, abandoned, .. } = *self;
+        [ring_full, hardware, channel_full, malformed, abandoned].into_iter().fold(0, u64::saturating_add)
     }
 
     /// [`Loss::lost`] in percent of all samples that happened; 0 where none did.
@@ -151,12 +165,21 @@ impl Loss {
             (self.channel_full, "dropped because the session did not keep up"),
             (self.malformed, "records that contradict their own size"),
             (self.corrupt_rings, "rings given up as corrupt; their CPUs were not sampled further"),
+            (
+                self.dead_workers,
+                "threads that read rings died (a bug in scxprof); what their CPUs sampled after that is lost",
+            ),
+            (self.abandoned, "held by a thread that died before it handed them on"),
             (self.side_band, "names, forks, mappings or cgroups lost in full rings; procfs was read again"),
             (self.throttled, "times throttled by the kernel (kernel.perf_event_max_sample_rate)"),
             (self.outside_pid_namespace, "left out: outside this pid namespace (run with --pid=host to see them)"),
             (self.unnamed, "of threads that were gone before they could be named; counted to their cgroup only"),
             (self.no_cgroup_path, "of cgroups without a path; counted to the last cell"),
             (self.late, "out of order in time; used all the same"),
+            (
+                self.late_side_band,
+                "names, forks, mappings or cgroups that came too late for the samples which they explain",
+            ),
             (self.evicted, "in thread classes beyond what memory holds; counted to their cell only"),
         ])
     }

@@ -117,9 +117,9 @@ impl Running {
         let enabled = system.filter_map(|event| Some((event.cpu, event.read().ok()?.time_enabled)));
         let mut totals = Totals { notes: watcher.stop(&ended_early(enabled.collect())), ..Totals::default() };
         for worker in workers {
-            if let Ok(loss) = worker.join() {
-                totals.loss.add(&loss);
-            }
+            // One that panics gives its counts; this is for one that cannot even do that.
+            let died = |_| Loss { dead_workers: 1, ..Loss::default() };
+            totals.loss.add(&worker.join().unwrap_or_else(died));
         }
         let mut lost = 0u64;
         for (plan, planned) in events.iter().enumerate() {

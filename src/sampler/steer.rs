@@ -38,7 +38,9 @@ impl Watcher {
     /// Ends the thread; gives what it saw, as sentences. `ended` are CPUs whose events ended before, which it may have missed.
     pub(super) fn stop(self, ended: &[u32]) -> Vec<String> {
         drop(self.stop);
-        let Ok((mut sentences, mut hotplug)) = self.thread.join() else { return Vec::new() };
+        let Ok((mut sentences, mut hotplug)) = self.thread.join() else {
+            return vec!["the thread that watches for CPUs that go offline died: they are not told".to_owned()];
+        };
         hotplug.gone.extend(ended);
         sentences.extend(hotplug.sentences());
         sentences

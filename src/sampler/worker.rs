@@ -1,6 +1,7 @@
 //! A thread that drains the rings of its CPUs, decodes, and hands batches to the session.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
@@ -70,10 +71,27 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Drains until told to stop, then once more; gives the counts of this worker.
+    /// Drains until told to stop, then once more; gives the counts of this worker, also where it dies of a panic.
     pub(super) fn run(self) -> Loss {
-        let Self { index, mut rings, wake, identity, reading, out, stop, tee } = self;
-        let mut sink = BatchSink::new(index, Some(out), identity, reading);
+        let mut sink = BatchSink::new(self.index, Some(self.out.clone()), self.identity, self.reading.clone());
+        let (index, tee) = (self.index, self.tee.clone());
+        // What is looked at afterwards is vectors and numbers, whole at any time but for the last sample.
+        if catch_unwind(AssertUnwindSafe(|| self.drain(&mut sink))).is_err() {
+            sink.loss.dead_workers += 1;
+            sink.loss.abandoned += sink.batch.samples.len() as u64;
+            sink.batch.samples.clear();
+            // Nobody waits for it any more.
+            if let Some(tee) = &tee {
+                tee.complete(index, u64::MAX);
+            }
+            sink.batch.complete_until = u64::MAX;
+            sink.send_last();
+        }
+        sink.loss
+    }
+
+    fn drain(self, sink: &mut BatchSink) {
+        let Self { index, mut rings, wake, stop, tee, .. } = self;
         let mut poll: Vec<libc::pollfd> = wake.iter().map(|event| pollfd(event.as_fd().as_raw_fd())).collect();
         let (mut scratch, mut copy) = (Vec::new(), Vec::new());
         let batched = rings.iter().any(|cpu| cpu.offset.is_some());
@@ -109,8 +127,7 @@ impl Worker {
             }
             if stopping {
                 sink.batch.complete_until = u64::MAX;
-                sink.send_last();
-                return sink.loss;
+                return sink.send_last();
             }
             sink.batch.complete_until = complete_until;
             sink.send();

@@ -119,3 +119,45 @@ fn broken_records_are_counted() {
     }
     assert_eq!((sink.loss.ring_full, sink.loss.hardware), (u64::MAX, u64::MAX));
 }
+
+/// Fails when it is given something.
+#[derive(Debug, Default)]
+struct Fails(std::sync::Mutex<Vec<u64>>);
+
+impl Tee for Fails {
+    fn records(&self, _: &[u8], _: u64) {
+        panic!("the tee of a test");
+    }
+
+    fn complete(&self, _: usize, until: u64) {
+        self.0.lock().unwrap().push(until);
+    }
+}
+
+#[test]
+fn a_worker_that_dies_says_so_and_holds_nothing_up() {
+    let (out, session) = crossbeam_channel::bounded(4);
+    let mut ring = Ring::in_memory(1, 0).unwrap();
+    let mut records = Vec::new();
+    let comm = Record::Comm { pid: 7, tid: 7, exec: false, comm: b"web" };
+    assert!(encode(&comm, &SampleId { time: 3, ..SampleId::default() }, 0, &LAYOUT, &mut records));
+    assert!(ring.replay(&[&records[..], &sample(7, 2), &sample(7, 2)].concat()));
+    let tee = Arc::new(Fails::default());
+    let worker = Worker {
+        index: 0,
+        rings: vec![CpuRing { ring, layout: LAYOUT, corrupt: false, offset: None }],
+        wake: Vec::new(),
+        identity: Identity { own_pid: 1000, child_pid_namespace: false },
+        reading: Reading::Fault,
+        out,
+        stop: Arc::default(),
+        tee: Some(Arc::clone(&tee) as Arc<dyn Tee>),
+    };
+    let loss = worker.run();
+    assert_eq!((loss.dead_workers, loss.abandoned, loss.samples, loss.lost()), (1, 2, 2, 2));
+    let said = loss.lines().join("; ");
+    assert!(said.contains("1 threads that read rings died") && said.contains("2 held by a thread that died"), "{said}");
+    let last = session.iter().last().unwrap();
+    assert_eq!((last.samples.len(), last.side_band.len(), last.complete_until), (0, 1, u64::MAX));
+    assert_eq!(*tee.0.lock().unwrap(), [u64::MAX], "a recording does not wait for it either");
+}

@@ -10,7 +10,7 @@ use super::running::{Ends, Origin, Plan, Sampling};
 use super::start::{start_first, threads_of};
 use super::{Capture, CaptureError, Feed, Found, Options, Session, Sink, Skipped, StopHandle};
 use crate::bpf;
-use crate::config::{self, GroupOptions, Groups};
+use crate::config::{self, GroupOptions, Groups, Scheduler};
 use crate::resolve::topology::{self, PidNamespace};
 use crate::resolve::{Cgroups, Error, Roots, SymbolOptions};
 use crate::sample::Source;
@@ -52,6 +52,7 @@ pub struct Builder<'a> {
     groups: GroupOptions,
     min_share: f64,
     target_cpus: Option<usize>,
+    scheduler: Scheduler,
     hints: Option<bpf::Options>,
     use_hints: bool,
     symbols: bool,
@@ -92,6 +93,7 @@ impl<'a> Builder<'a> {
             groups: GroupOptions::default(),
             min_share: MIN_SHARE,
             target_cpus: None,
+            scheduler: Scheduler::Mitosis,
             hints: None,
             use_hints: false,
             symbols: false,
@@ -240,6 +242,13 @@ impl<'a> Builder<'a> {
         self
     }
 
+    /// The scheduler that the configuration is for; by default scx_mitosis, whose subcells take a CPU each.
+    #[must_use]
+    pub fn scheduler(mut self, scheduler: Scheduler) -> Self {
+        self.scheduler = scheduler;
+        self
+    }
+
     /// Follows the task hints of a map, so that samples and the report have them.
     #[must_use]
     pub fn hints(mut self, hints: bpf::Options) -> Self {
@@ -322,9 +331,9 @@ impl<'a> Builder<'a> {
             (Origin::Kernel(Box::new(capture)), source, skipped)
         };
         let ends = Ends { time: self.time, stop: self.stop, pids, roots: self.roots, recorder };
-        let Self { sinks, memory, use_hints, min_share, symbols: keep_code, .. } = self;
+        let Self { sinks, memory, use_hints, min_share, scheduler, symbols: keep_code, .. } = self;
         let sampling = Sampling { from, sinks, ends, memory, use_hints };
-        let options = config::Options { min_share, target_cpus };
+        let options = config::Options { min_share, target_cpus, scheduler };
         Ok(Session { source, skipped, sampling, plan: Plan { groups, keep_code, options, symbols } })
     }
 

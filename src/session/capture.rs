@@ -258,6 +258,7 @@ impl Capture {
                     accesses += names.release(&mut order, sink);
                 }
             }
+            order.end();
             accesses += names.release(&mut order, sink);
             if let Some(recorder) = &recorder {
                 recorder.note_cgroups(&names.cgroups);
@@ -288,7 +289,7 @@ impl Capture {
         }
         loss.add(&totals.loss);
         notes.extend(totals.notes);
-        loss.late = order.late;
+        (loss.late, loss.late_side_band) = (order.late, order.late_side_band);
         let unanswered = aside::unanswered().saturating_sub(unanswered);
         if unanswered > 0 {
             notes.push(format!(

@@ -491,7 +491,7 @@ mod tests {
             };
             decider.sample(&sample, &mut cgroups);
         }
-        let options = config::Options { min_share: 0.05, target_cpus: 16 };
+        let options = config::Options::new(0.05, 16);
         let decided = decider.decide(&options).unwrap();
         let members = &decided.members.threads;
         assert_eq!(members.len(), 6);
@@ -536,7 +536,7 @@ mod tests {
                 Sample { thread, pid: 9, tid: 10 + thread, comm, access, place, share: 1.0, ..Sample::default() };
             decider.sample(&sample, &mut cgroups);
         }
-        let options = config::Options { min_share: 0.05, target_cpus: 16 };
+        let options = config::Options::new(0.05, 16);
         let decided = decider.decide(&options).unwrap();
         let verdicts: Vec<Verdict> = decided.members.threads.iter().map(|it| it.verdict).collect();
         assert_eq!(verdicts, [Verdict::Community(0), Verdict::Community(0), Verdict::Alone, Verdict::Alone]);
@@ -576,7 +576,7 @@ mod tests {
                 let sample = Sample { thread, pid: 10, tid, comm, place, share: 1.0, ..Sample::default() };
                 decider.sample(&sample, &mut cgroups);
             }
-            let options = config::Options { min_share: 0.05, target_cpus: 4 };
+            let options = config::Options::new(0.05, 4);
             decider.report(&decider.decide(&options).unwrap(), &Symbols::default(), &options).unwrap().locality
         };
         assert_eq!(locality(0, 1), None);

@@ -89,7 +89,7 @@ pub(super) fn run(
     order.push(Batch::until(u64::MAX).into());
     outcome.accesses += names.release(&mut order, sink);
     outcome.loss.add(&names.loss);
-    outcome.loss.late = order.late;
+    (outcome.loss.late, outcome.loss.late_side_band) = (order.late, order.late_side_band);
     outcome.samples = names.records;
     outcome.duration = Duration::from_nanos(last.saturating_sub(order.first));
     outcome.notes.extend(names.left_out());

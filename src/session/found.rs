@@ -74,9 +74,13 @@ impl Found {
     /// The configuration for scx_mitosis, as JSON.
     ///
     /// # Errors
-    /// What the scheduler would not load, which is a bug.
+    /// [`Decision::refused`]: there is no configuration of these cells that would load on the host it is for. Anything else that
+    /// the scheduler would not load is a bug.
     pub fn mitosis(&self) -> Result<String, config::mitosis::Refused> {
-        config::mitosis::to_json(&self.decision().cells)
+        match &self.decision().refused {
+            Some(refused) => Err(refused.clone()),
+            None => config::mitosis::to_json(&self.decision().cells),
+        }
     }
 
     /// The configuration for scx_layered, as JSON, and what had to be left out of it. It matches hints where they were used.

@@ -75,6 +75,8 @@ pub(super) struct Order<S = Captured> {
     pub(super) first: u64,
     /// Samples older than what was released before they came.
     pub(super) late: u64,
+    /// Other side-band of which that holds; what has no time is of before all samples.
+    pub(super) late_side_band: u64,
     /// Hint events of which that holds.
     pub(super) late_hints: u64,
     /// Hint events that are held back.
@@ -122,6 +124,7 @@ impl<S: Timed> Order<S> {
             limit: limit.clamp(1, CHUNK / 2),
             first: u64::MAX,
             late: 0,
+            late_side_band: 0,
             late_hints: 0,
             hints: 0,
         }
@@ -140,12 +143,7 @@ impl<S: Timed> Order<S> {
         if let Some(mark) = self.complete.get_mut(batch.worker) {
             *mark = (*mark).max(batch.complete_until);
         }
-        for side in batch.side_band.iter().filter(|side| matches!(side.what, SideBand::Hint { .. })) {
-            self.hints += 1;
-            self.late_hints += u64::from(side.time < self.released);
-        }
-        self.side_bytes += batch.side_band.iter().map(TimedSideBand::bytes).sum::<usize>();
-        self.side_band.append(&mut batch.side_band);
+        self.take_side_band(&mut batch.side_band);
         while !batch.samples.is_empty() {
             let rest = batch.samples.split_off(batch.samples.len().min(CHUNK));
             self.take_chunk(&mut batch.samples);
@@ -166,10 +164,29 @@ impl<S: Timed> Order<S> {
         self.chunks.push_back(Chunk { left: samples.len(), samples });
     }
 
-    /// Takes side-band in that no worker read.
-    pub(super) fn extend(&mut self, side_band: Vec<TimedSideBand>) {
+    fn take_side_band(&mut self, side_band: &mut Vec<TimedSideBand>) {
+        for side in side_band.iter() {
+            let is_late = side.time < self.released && side.time > 0;
+            if matches!(side.what, SideBand::Hint { .. }) {
+                self.hints += 1;
+                self.late_hints += u64::from(is_late);
+            } else {
+                self.late_side_band += u64::from(is_late);
+            }
+        }
         self.side_bytes += side_band.iter().map(TimedSideBand::bytes).sum::<usize>();
-        self.side_band.extend(side_band);
+        self.side_band.append(side_band);
+    }
+
+    /// Takes side-band in that no worker read.
+    pub(super) fn extend(&mut self, mut side_band: Vec<TimedSideBand>) {
+        self.take_side_band(&mut side_band);
+    }
+
+    /// Nobody sends any more: all that is held back is complete, whatever a worker said that died.
+    pub(super) fn end(&mut self) {
+        self.complete.fill(u64::MAX);
+        self.hold = u64::MAX;
     }
 
     /// Keeps what is later than `until` until something else is said: side-band may come that is older.
@@ -358,7 +375,20 @@ mod tests {
         assert!(order.is_due());
         assert_eq!(released(&mut order).len(), 21);
         order.push(batch(1, 0, &[3, 30], &[]));
-        assert_eq!(order.late, 1);
+        assert_eq!((order.late, order.late_side_band), (1, 0));
+        // The name of a thread whose samples have gone out; what has no time was there before all of them.
+        order.push(batch(1, 0, &[], &[3, 0, 30]));
+        order.extend(batch(1, 0, &[], &[4]).side_band);
+        assert_eq!((order.late, order.late_side_band), (1, 2));
+    }
+
+    #[test]
+    fn what_a_dead_worker_held_up_is_given_out_at_the_end() {
+        let mut order = Order::new(2, 100);
+        order.push(batch(0, u64::MAX, &[10, 20], &[15]));
+        assert_eq!(released(&mut order), []);
+        order.end();
+        assert_eq!(released(&mut order), [('s', 10), ('n', 15), ('s', 20)]);
     }
 
     #[test]

@@ -123,7 +123,7 @@ pub fn replay(
     }
     let mut loss = names.loss;
     loss.add(&intake.loss());
-    loss.late = order.late;
+    (loss.late, loss.late_side_band) = (order.late, order.late_side_band);
     let span = Duration::from_nanos(intake.newest().saturating_sub(order.first));
     let mut outcome = Outcome {
         samples: names.records,
@@ -153,8 +153,8 @@ pub fn replay(
         outcome.duration = Duration::try_from_secs_f64(meta.duration).unwrap_or(span);
         // The events knew at their end what no record could say any more. A record of loss does not say either whether samples
         // were lost or names.
-        let Loss { ring_full, corrupt_rings, side_band, unsampled, .. } = meta.loss;
-        outcome.loss = Loss { ring_full, corrupt_rings, side_band, unsampled, ..outcome.loss };
+        let Loss { ring_full, corrupt_rings, dead_workers, side_band, unsampled, .. } = meta.loss;
+        outcome.loss = Loss { ring_full, corrupt_rings, dead_workers, side_band, unsampled, ..outcome.loss };
         outcome.notes.clone_from(&meta.notes);
     }
     outcome.notes.extend(left_out);

@@ -89,12 +89,16 @@ impl Reread {
         if let Some(Reading { begin, is_whole, thread }) = self.thread.take_if(|reading| reading.thread.is_finished()) {
             let seen = thread.join();
             self.maps_due = Instant::now() + MAPS_EVERY.max(begin.elapsed() * MAPS_COST);
-            if is_whole {
-                // What cannot be read stays as it was, and the loss is counted already.
-                if let (Ok(Ok(seen)), None) = (seen, &self.recorder) {
+            match seen {
+                Ok(Ok(seen)) if is_whole && self.recorder.is_none() => {
                     names.threads.reseed(&seen);
                     names.maps.reseed(&seen);
                 }
+                // What cannot be read stays as it was, and the loss is counted already.
+                Ok(_) => {}
+                Err(_) => names.failures.push("the thread that reads procfs again died: names may be wrong".to_owned()),
+            }
+            if is_whole {
                 let _ = names.cgroups.walk();
                 self.due = Instant::now() + EVERY.max(begin.elapsed() * COST);
             }
@@ -106,6 +110,7 @@ impl Reread {
             return self.look_at_maps(names, order);
         }
         names.suspect = false;
+        names.threads.begin_reseed();
         let (roots, recorder) = (self.roots.clone(), self.recorder.clone());
         let (stop, written) = (Arc::clone(&self.stop), self.written.clone());
         let mut alive = Vec::new();

@@ -120,7 +120,7 @@ pub(super) fn replay(
     text.order.push(Batch { complete_until: u64::MAX, ..Batch::default() });
     text.release(sink);
     let Text { order, hints, mut loss, records, span: (first, last), numbers, cgroups } = text;
-    loss.late = order.late;
+    (loss.late, loss.late_side_band) = (order.late, order.late_side_band);
     ended.map(|()| Outcome {
         samples: records,
         accesses: records,

@@ -154,8 +154,13 @@ fn a_selection_that_leaves_nothing_is_why() {
 fn only_mitosis_counts_cpus() {
     let (_dir, path) = text_as("perf.script");
     let output = run("extract", &path, &["--target-cpus", "1"]);
-    expect(&output, 0, "A larger --min-share");
-    assert!(said(&output).contains("cells (with the root's)"), "{}", said(&output));
+    expect(&output, 5, "no configuration: there would be");
+    assert!(said(&output).contains("needs a CPU for each"), "{}", said(&output));
+    assert!(output.stdout.is_empty(), "nothing that looks like one");
+    let file = path.with_extension("json");
+    let output = run("extract", &path, &["--target-cpus", "1", "-o", file.to_str().unwrap()]);
+    expect(&output, 5, "no configuration: there would be");
+    assert!(!file.exists());
     let output = run("extract", &path, &["--target-cpus", "1", "--target", "layered"]);
     expect(&output, 0, "");
     assert!(!said(&output).contains("scx_mitosis"), "{}", said(&output));

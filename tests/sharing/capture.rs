@@ -58,7 +58,11 @@ impl Scxprof {
     fn decide(&self, args: &[&OsStr]) -> Result<Decision> {
         let directory = tempfile::tempdir()?;
         let (cells, report) = (directory.path().join("cells.json"), directory.path().join("report.json"));
-        let outputs = ["-v", "-o"].map(OsStr::new).into_iter().chain([cells.as_os_str(), OsStr::new("--report")]);
+        // For a host that has a CPU for each subcell.
+        let outputs = ["--target-cpus", "64", "-v", "-o"]
+            .map(OsStr::new)
+            .into_iter()
+            .chain([cells.as_os_str(), OsStr::new("--report")]);
         let args: Vec<&OsStr> = args.iter().copied().chain(outputs).chain([report.as_os_str()]).collect();
         let said = self.said(&args)?;
         let report = serde_json::from_slice(&std::fs::read(report)?)?;

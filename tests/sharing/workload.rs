@@ -107,7 +107,8 @@ fn run(workload: &Workload, source: &[&str], seconds: f64) -> Result<Run, String
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("cells.json");
     let output = Command::new(SCXPROF)
-        .args(["run", "-v", "-t", &seconds.to_string(), &workload.cgroup.cell("workload"), "-o"])
+        // For a host that has a CPU for each subcell.
+        .args(["run", "--target-cpus", "64", "-v", "-t", &seconds.to_string(), &workload.cgroup.cell("workload"), "-o"])
         .arg(&file)
         .args(source)
         .output()

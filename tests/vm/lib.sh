@@ -118,7 +118,7 @@ no_workload() { ! pidof workload grpB-0 grpB-1 >/dev/null; }
 # configuration SOURCE USED: `scxprof run --source SOURCE` uses USED and tells the groups of the workload apart.
 configuration() {
     begin_workload workload.slice/cells || return 1
-    scxprof run --source "$1" -t 6 -v -o cells.json 2>said
+    scxprof run --target-cpus 64 --source "$1" -t 6 -v -o cells.json 2>said
     status=$?
     end_workload
     [ "$status" -eq 0 ] || [ "$status" -eq 4 ] || {

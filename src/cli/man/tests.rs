@@ -50,7 +50,7 @@ fn each_subcommand_has_a_page_in_the_usual_order() {
     assert!(run.contains("\\fBscxprof run\\fR [OPTIONS] [\\-\\- \\fICOMMAND\\fR...]\n"), "{run}");
     assert!(run.contains("\\-\\-min\\-share"), "{run}");
     assert!(run.contains(".SH \"SEE ALSO\"\nscxprof(1), scxprof\\-record(1), "), "{run}");
-    assert!(run.contains("With a COMMAND, 1 and 3") && !pages[4].1.contains("With a COMMAND, 1 and 3"));
+    assert!(run.contains("With a COMMAND, 1, 3 and 5") && !pages[4].1.contains("With a COMMAND, 1, 3 and 5"));
 }
 
 #[test]

@@ -119,6 +119,22 @@ fn an_exec_by_another_thread_takes_the_leaders_tid() {
 }
 
 #[test]
+fn a_thread_that_begins_or_ends_beside_a_snapshot_is_one() {
+    let mut threads = Threads::new(&Roots { proc: "/nonexistent".into(), ..Roots::default() });
+    threads.seed(&[seen(10, 10, "a"), seen(10, 11, "b"), seen(12, 12, "c")]);
+    threads.begin_reseed();
+    threads.fork(10, 13, 10, 10);
+    threads.exit(10, 11);
+    let before: Vec<_> = [11, 13].map(|tid| threads.get(10, tid).unwrap().index).into();
+    // It was read before the one began and the other ended.
+    threads.reseed(&[seen(10, 10, "a"), seen(10, 11, "b")]);
+    threads.comm(10, 13, "renamed".into(), false);
+    let after: Vec<_> = [11, 13].map(|tid| threads.get(10, tid).unwrap().index).into();
+    assert_eq!(before, after);
+    assert_eq!(threads.alive(), [(10, 10), (10, 13)], "12 is gone, and was so when the snapshot began");
+}
+
+#[test]
 fn after_a_loss_procfs_is_the_truth() {
     let mut threads = Threads::new(&Roots { proc: "/nonexistent".into(), ..Roots::default() });
     threads.seed(&[seen(10, 10, "a"), seen(11, 11, "b"), seen(12, 12, "c")]);

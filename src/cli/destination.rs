@@ -1,0 +1,180 @@
+//! Finds where the path of an output leads, and follows no link of another user on the way.
+//!
+//! The kernel's own protection (fs.protected_symlinks, `may_follow_link` in fs/namei.c) holds for the last part of a path in a
+//! sticky directory; whoever resolves a path before opening it gives it up. What is found is therefore held open, and all that
+//! follows is done relative to that, so that nobody can change the path meanwhile.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{openat, FileType, Mode, OFlags, Stat, CWD, PROC_SUPER_MAGIC};
+use rustix::io::Errno;
+
+/// Links that are followed, as many as the kernel follows (`MAXSYMLINKS`).
+const MAX_LINKS: u32 = 40;
+
+/// Why a path cannot be written to.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refused {
+    /// A directory of it does not exist.
+    #[error("there is no directory {}", at.display())]
+    Missing { at: PathBuf },
+    /// A part of it cannot be opened.
+    #[error("cannot open {}: {source}", at.display())]
+    Open { at: PathBuf, source: io::Error },
+    /// A part of it is a symbolic link that another user made.
+    #[error("{} is a symbolic link of another user (uid {uid}), which is not followed: name the file itself", at.display())]
+    Link { at: PathBuf, uid: u32 },
+}
+
+/// A directory that is held open.
+#[derive(Debug)]
+pub(super) struct Directory(OwnedFd);
+
+impl Directory {
+    /// Opens the directory `path`.
+    pub(super) fn open(path: &Path) -> Result<Self, Refused> {
+        match find(path)? {
+            Found::Directory(directory) => Ok(directory),
+            Found::New { .. } => Err(Refused::Missing { at: path.to_owned() }),
+            Found::There { .. } | Found::Open { .. } => Err(failed(path, Errno::NOTDIR)),
+        }
+    }
+
+    /// A path that leads to it whatever becomes of its name, for as long as this value lives.
+    pub(super) fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
+
+    /// `name` in it, as a person knows it.
+    fn below(&self, name: &OsStr) -> PathBuf {
+        let above = rustix::fs::readlink(self.path(), Vec::new()).unwrap_or_default().into_bytes();
+        PathBuf::from(OsString::from_vec(above)).join(name)
+    }
+
+    /// Its attributes.
+    pub(super) fn stat(&self) -> io::Result<Stat> {
+        Ok(rustix::fs::fstat(&self.0)?)
+    }
+}
+
+/// Something that is there, opened without reading or writing it (`O_PATH`).
+#[derive(Debug)]
+pub(super) struct There {
+    fd: OwnedFd,
+    pub(super) stat: Stat,
+}
+
+impl There {
+    pub(super) fn kind(&self) -> FileType {
+        FileType::from_raw_mode(self.stat.st_mode)
+    }
+
+    /// Opens it for writing at its end; this waits for nobody, though writing may.
+    pub(super) fn write(&self) -> io::Result<File> {
+        use std::os::unix::fs::OpenOptionsExt;
+        let file = File::options()
+            .append(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+            .open(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))?;
+        let flags = rustix::fs::fcntl_getfl(&file)?;
+        rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+        Ok(file)
+    }
+}
+
+/// What a path leads to.
+#[derive(Debug)]
+pub(super) enum Found {
+    Directory(Directory),
+    /// No such name in this directory.
+    New {
+        directory: Directory,
+        name: OsString,
+    },
+    /// Something else than a directory.
+    There {
+        directory: Directory,
+        name: OsString,
+        there: There,
+    },
+    /// What a process has open (`/dev/stdout`, `/dev/fd/N`): it has no name, or not this one.
+    Open(There),
+}
+
+/// Follows `path` to its end. Symbolic links of root and of our own user are followed.
+///
+/// # Errors
+/// [`Refused`]; only the last part may be missing.
+pub(super) fn find(path: &Path) -> Result<Found, Refused> {
+    let own = rustix::process::geteuid().as_raw();
+    let (mut at, mut rest) = begin(path)?;
+    let mut links = 0;
+    while let Some(name) = rest.pop() {
+        let fd = match open(&at.0, &name, OFlags::NOFOLLOW) {
+            Err(Errno::NOENT) if rest.is_empty() => return Ok(Found::New { directory: at, name }),
+            Err(Errno::NOENT) => return Err(Refused::Missing { at: at.below(&name) }),
+            fd => fd.map_err(|error| failed(path, error))?,
+        };
+        let stat = rustix::fs::fstat(&fd).map_err(|error| failed(path, error))?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => at = Directory(fd),
+            FileType::Symlink => {
+                links += 1;
+                if links > MAX_LINKS {
+                    return Err(failed(path, Errno::LOOP));
+                }
+                if rustix::fs::fstatfs(&fd).is_ok_and(|it| it.f_type == PROC_SUPER_MAGIC) {
+                    // The kernel made it, and knows better where it leads than its text.
+                    let fd = open(&at.0, &name, OFlags::empty()).map_err(|error| failed(path, error))?;
+                    let stat = rustix::fs::fstat(&fd).map_err(|error| failed(path, error))?;
+                    match FileType::from_raw_mode(stat.st_mode) {
+                        FileType::Directory => at = Directory(fd),
+                        _ if rest.is_empty() => return Ok(Found::Open(There { fd, stat })),
+                        _ => return Err(failed(path, Errno::NOTDIR)),
+                    }
+                    continue;
+                }
+                if stat.st_uid != own && stat.st_uid != 0 {
+                    return Err(Refused::Link { at: at.below(&name), uid: stat.st_uid });
+                }
+                let target = rustix::fs::readlinkat(&fd, "", Vec::new()).map_err(|error| failed(path, error))?;
+                let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+                if target.is_absolute() {
+                    at = begin(&target)?.0;
+                }
+                rest.extend(parts(&target));
+            }
+            _ if rest.is_empty() => return Ok(Found::There { directory: at, name, there: There { fd, stat } }),
+            _ => return Err(failed(path, Errno::NOTDIR)),
+        }
+    }
+    Ok(Found::Directory(at))
+}
+
+/// Where a path begins, and its parts, the last one first.
+fn begin(path: &Path) -> Result<(Directory, Vec<OsString>), Refused> {
+    let root = if path.is_absolute() { "/" } else { "." };
+    let fd = open(CWD, OsStr::new(root), OFlags::DIRECTORY).map_err(|error| failed(Path::new(root), error))?;
+    Ok((Directory(fd), parts(path).collect()))
+}
+
+fn parts(path: &Path) -> impl Iterator<Item = OsString> + '_ {
+    let part = |part: Component<'_>| match part {
+        Component::Normal(_) | Component::ParentDir => Some(part.as_os_str().to_owned()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    };
+    path.components().rev().filter_map(part)
+}
+
+fn open(at: impl AsFd, name: &OsStr, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    openat(at, name, OFlags::PATH | OFlags::CLOEXEC | flags, Mode::empty())
+}
+
+fn failed(path: &Path, error: Errno) -> Refused {
+    Refused::Open { at: path.to_owned(), source: error.into() }
+}

@@ -1,0 +1,79 @@
+//! Signals: the first one asks what runs to end well, the second one ends the tool whatever it does.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::sampler::open::monotonic_ns;
+
+/// Signals so close to one another, in ns, are of one cause: timeout(1) sends its command SIGTERM twice (to it and to its group),
+/// a terminal that closes SIGHUP.
+const TOGETHER: u64 = 100_000_000;
+/// What is said at an end at once.
+const SAID: &[u8] = b"scxprof: ended by a second signal; what was not written yet is lost\n";
+
+/// Ctrl-C, SIGTERM and the end of the terminal.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Signals(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Since the last [`Signals::begin`].
+    count: AtomicUsize,
+    /// When the last one came, CLOCK_MONOTONIC.
+    last: AtomicU64,
+}
+
+impl Signals {
+    /// Handles them from now on. The first is left to whoever asks; the second ends the process with 128 + its number.
+    pub(super) fn handle() -> Result<Self> {
+        let signals = Self::default();
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            if signal == SIGHUP && hangup_is_ignored() {
+                continue;
+            }
+            let state = Arc::clone(&signals.0);
+            // SAFETY: the handler changes atomic numbers and calls clock_gettime, write and _exit, all of which are
+            // async-signal-safe.
+            unsafe { signal_hook::low_level::register(signal, move || state.take(signal)) }
+                .with_context(|| format!("cannot handle signal {signal}"))?;
+        }
+        Ok(signals)
+    }
+
+    /// True where what runs is to end.
+    pub(super) fn seen(&self) -> bool {
+        self.0.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// From here on a signal asks another thing to end: the next one is the first again.
+    pub(super) fn begin(&self) {
+        self.0.count.store(0, Ordering::Relaxed);
+    }
+}
+
+impl State {
+    /// Runs in a signal handler.
+    fn take(&self, signal: i32) {
+        let now = monotonic_ns();
+        if now.saturating_sub(self.last.swap(now, Ordering::Relaxed)) < TOGETHER {
+            return;
+        }
+        if self.count.fetch_add(1, Ordering::Relaxed) > 0 {
+            // SAFETY: the bytes are live and their number is what we say; where nobody reads them nothing can be done.
+            unsafe { libc::write(libc::STDERR_FILENO, SAID.as_ptr().cast(), SAID.len()) };
+            signal_hook::low_level::exit(128 + signal);
+        }
+    }
+}
+
+/// True under nohup(1), which is there to let the program go on.
+fn hangup_is_ignored() -> bool {
+    // SAFETY: all zeros is a sigaction, and the call only fills it.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(SIGHUP, std::ptr::null(), &raw mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
+    }
+}
