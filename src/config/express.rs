@@ -100,10 +100,10 @@ pub(super) fn express(ask: &Ask<'_>) -> Expressed {
         for &(index, takes) in &placement.refused {
             if let Some(family) = index.checked_sub(communities).and_then(|index| chosen.get(index)) {
                 let (class, share) = (printable(&family.base), family.count / total);
-                notes.push(Note::NotDescribable { cell: ask.spec.to_owned(), class, share, takes });
+                notes.push(Note::NotDescribable { cell: ask.spec.to_owned(), class, share, takes, whose: None });
             } else if let Some(sharers) = sharers.get(index) {
                 let (threads, share) = (sharers.spelled(), sharers.samples() / total);
-                notes.push(Note::CommunityRefused { cell: ask.spec.to_owned(), threads, share, takes });
+                notes.push(Note::CommunityRefused { cell: ask.spec.to_owned(), threads, share, takes, whose: None });
             }
         }
         let is_refused = |index: usize| placement.refused.iter().any(|it| it.0 == index);
@@ -160,7 +160,7 @@ fn subcells(
         if let (false, Some(sharers)) = (left_out.is_empty(), sharers.get(unit)) {
             let (cell, subcell) = cell();
             let weight: f64 = left_out.iter().filter_map(|name| sharers.names.get(name)).sum();
-            let note = Note::LeftOut { cell, subcell, names: said(&left_out), share: weight / total };
+            let note = Note::LeftOut { cell, subcell, names: said(&left_out), share: weight / total, whose: None };
             basis.why.push(note.to_string());
             notes.push(note);
         }
@@ -342,9 +342,20 @@ pub(super) mod tests {
         );
         assert_eq!(names(&decision), ["db+log", "rest"]);
         let (cell, class) = ("rest".to_owned(), "webserver".to_owned());
-        let refused =
-            Note::NotDescribable { cell: cell.clone(), class, share: 0.005, takes: Some("webserver-x".into()) };
-        let left_out = Note::LeftOut { cell, subcell: "db+log".to_owned(), names: vec!["web".to_owned()], share: 0.25 };
+        let refused = Note::NotDescribable {
+            cell: cell.clone(),
+            class,
+            share: 0.005,
+            takes: Some("webserver-x".into()),
+            whose: None,
+        };
+        let left_out = Note::LeftOut {
+            cell,
+            subcell: "db+log".to_owned(),
+            names: vec!["web".to_owned()],
+            share: 0.25,
+            whose: None,
+        };
         assert_eq!(decision.notes[..2], [refused, left_out.clone()]);
         assert_eq!(decision.bases[0][0].why, [left_out.to_string()]);
         assert!((decision.bases[0][0].samples - 397.0).abs() < 1e-9);

@@ -33,7 +33,7 @@ pub use cells::{Basis, Cell, CellMatch, CommPrefix, Decision, NoSamples, Options
 pub use consumer::{Assigned, Consumer};
 pub(crate) use groups::mistake;
 pub use groups::{GroupOptions, Groups, GroupsError, ALLOTMENT_REGEX, CGROUP_ROOT, WORKLOAD_SLICE};
-pub use note::Note;
+pub use note::{Note, Whose};
 pub use table::{hot_code, matrix, table};
 pub(crate) use written::{labels, strays};
 

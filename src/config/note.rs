@@ -1,18 +1,21 @@
 //! Notes: what the user must be told about a configuration, as it does not show in it.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::layered::{MAX_LAYERS, MAX_REGEXES};
 use super::members::Unknown;
 use crate::bpf::MAX_HINT;
-use crate::sample::Comm;
+use crate::sample::{printable, Comm};
 
 /// Something about the configuration that does not show in it. Displayed as a sentence.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Note {
-    /// Grouping by name alone avoids more misses, so that is what the configuration does.
+    /// Grouping by name alone avoids more misses, so that is what the configuration does with a cell.
     ByName {
+        /// The cell.
+        cell: String,
         /// The part of the avoidable misses that the communities' configuration avoids, of 1.
         by_sharing: f64,
         /// The part that grouping by name avoids.
@@ -37,6 +40,8 @@ pub enum Note {
         share: f64,
         /// A name that the class's prefix would take as well; `None` where no part of the name is UTF-8.
         takes: Option<Comm>,
+        /// Who is called so, where that is known.
+        whose: Option<Whose>,
     },
     /// More classes reach the share than there are subcells; these stay with the catch-all.
     TooManyClasses {
@@ -68,6 +73,8 @@ pub enum Note {
         share: f64,
         /// A name that its prefixes would take as well; `None` where no part of its names is UTF-8.
         takes: Option<Comm>,
+        /// Who is called so, where that is known.
+        whose: Option<Whose>,
     },
     /// A part of a community stays with the catch-all.
     LeftOut {
@@ -79,6 +86,8 @@ pub enum Note {
         names: Vec<String>,
         /// Their share of the cell's samples, of 1.
         share: f64,
+        /// Who has a name that begins as one of them, where that is known.
+        whose: Option<Whose>,
     },
     /// Threads that too little is known of go along with a community, as no prefix tells them apart.
     TakenAlong {
@@ -168,16 +177,68 @@ pub enum Note {
     },
 }
 
+/// A thread that keeps others out of a subcell by its name, which its program chose.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Whose {
+    /// Its process.
+    pub pid: u32,
+    /// Its thread id.
+    pub tid: u32,
+    /// Its name.
+    pub comm: Comm,
+    /// The name of its process's first thread, if that was sampled.
+    pub process: Option<Comm>,
+    /// The path of its cgroup.
+    pub cgroup: Option<Arc<[u8]>>,
+    /// The user that it runs as; known of a process that is still there.
+    pub uid: Option<u32>,
+}
+
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pid, tid, comm, process, cgroup, uid } = self;
+        write!(f, "\"{comm}\" is thread {tid} of process {pid}")?;
+        if let Some(process) = process {
+            write!(f, " (\"{process}\")")?;
+        }
+        if let Some(uid) = uid {
+            write!(f, ", uid {uid}")?;
+        }
+        match cgroup {
+            Some(cgroup) => {
+                write!(f, ", in cgroup {}: --cell keeps a cgroup that is not trusted apart", printable(cgroup))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Note {
+    /// Who is in the way of others by a name, where the note is about that.
+    pub fn whose_mut(&mut self) -> Option<&mut Whose> {
+        match self {
+            Self::NotDescribable { whose, .. } | Self::CommunityRefused { whose, .. } | Self::LeftOut { whose, .. } => {
+                whose.as_mut()
+            }
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotDescribable { cell, class, share, takes: Some(takes) } => write!(
-                f,
-                "{cell}: threads called \"{class}\" ({:.1}% of its samples) stay in the subcell \"rest\": a prefix for \
-                 them would also take \"{takes}\"",
-                share.min(1.0) * 100.0
-            ),
-            Self::NotDescribable { cell, class, share, takes: None } => write!(
+            Self::NotDescribable { cell, class, share, takes: Some(takes), whose } => {
+                write!(
+                    f,
+                    "{cell}: threads called \"{class}\" ({:.1}% of its samples) stay in the subcell \"rest\": a prefix for \
+                     them would also take \"{takes}\"",
+                    share.min(1.0) * 100.0
+                )?;
+                say_whose(f, whose.as_ref())
+            }
+            Self::NotDescribable { cell, class, share, takes: None, .. } => write!(
                 f,
                 "{cell}: threads called \"{class}\" ({:.1}% of its samples) stay in the subcell \"rest\": their name does \
                  not begin with UTF-8 text",
@@ -200,21 +261,25 @@ impl fmt::Display for Note {
                     _ => f.write_str("; threads go along with the first one's"),
                 }
             }
-            Self::CommunityRefused { cell, threads, share, takes } => {
+            Self::CommunityRefused { cell, threads, share, takes, whose } => {
                 let share = share.min(1.0) * 100.0;
                 write!(f, "{cell}: {threads} share memory ({share:.1}% of its samples) but stay in \"rest\": ")?;
                 match takes {
-                    Some(takes) => write!(f, "a prefix for them would also take \"{takes}\""),
-                    None => f.write_str("their names do not begin with UTF-8 text"),
+                    Some(takes) => write!(f, "a prefix for them would also take \"{takes}\"")?,
+                    None => f.write_str("their names do not begin with UTF-8 text")?,
                 }
+                say_whose(f, whose.as_ref())
             }
-            Self::LeftOut { cell, subcell, names, share } => write!(
-                f,
-                "{cell}: of the threads that share memory with \"{subcell}\", {} stay in \"rest\" ({:.1}% of its \
-                 samples): no prefix is left that takes only them",
-                list(names, ", "),
-                share.min(1.0) * 100.0
-            ),
+            Self::LeftOut { cell, subcell, names, share, whose } => {
+                write!(
+                    f,
+                    "{cell}: of the threads that share memory with \"{subcell}\", {} stay in \"rest\" ({:.1}% of its \
+                     samples): no prefix is left that takes only them",
+                    list(names, ", "),
+                    share.min(1.0) * 100.0
+                )?;
+                say_whose(f, whose.as_ref())
+            }
             Self::TakenAlong { cell, subcell, names } => {
                 let (go, them) = if names.len() == 1 { ("goes", "it") } else { ("go", "them") };
                 write!(f, "{cell}: {} {go} along with \"{subcell}\", as no prefix tells {them} apart; ", list(names, ", "))?;
@@ -233,10 +298,10 @@ impl fmt::Display for Note {
                 loss * 100.0,
                 list(communities, "; ")
             ),
-            Self::ByName { by_sharing, by_name } => write!(
+            Self::ByName { cell, by_sharing, by_name } => write!(
                 f,
-                "grouping by name avoids {:.0}% of the avoidable misses and grouping by shared memory {:.0}%, so the \
-                 configuration groups by name",
+                "{cell}: grouping by name avoids {:.0}% of the avoidable misses and grouping by shared memory {:.0}%, so this \
+                 cell is grouped by name",
                 by_name * 100.0,
                 by_sharing * 100.0,
             ),
@@ -305,6 +370,10 @@ impl fmt::Display for Note {
             }
         }
     }
+}
+
+fn say_whose(f: &mut fmt::Formatter<'_>, whose: Option<&Whose>) -> fmt::Result {
+    whose.map_or(Ok(()), |whose| write!(f, "; {whose}"))
 }
 
 /// The first eight of a list.

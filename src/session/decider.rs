@@ -1,5 +1,7 @@
 //! The sink that a configuration is made of: who was sampled where, and who touched what, each within bounds.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
 use super::Sink;
@@ -7,11 +9,13 @@ use crate::cluster::{self, Clusters, Hot, Sharing, Structure};
 use crate::config::report::{
     report, Code, CommunityEvidence, Edge, Evidence, Granule, RegionReport, Report, ReportError,
 };
-use crate::config::{self, Affinity, CellIndex, Decision, Groups, Member, Members, NameIndex, NoSamples, Note, Tally};
+use crate::config::{self, Affinity, CellIndex, Decision, Groups, Member, Members, NameIndex, NoSamples, Tally};
 use crate::config::{Unknown, Verdict};
 use crate::resolve::identity::numbering_text;
 use crate::resolve::{Cgroups, Symbol, Symbols};
 use crate::sample::{printable, CodeAddr, Comm, Place, Sample, Source, ThreadIndex};
+
+mod judge;
 
 /// Threads that are looked at from their first sample on; later ones must show up [`INSIST`] times first, so that
 /// processes that come and go do not crowd out those that stay.
@@ -30,8 +34,8 @@ pub struct Decider {
     source: Source,
     tally: Tally,
     sharing: Sharing,
-    /// Each cgroup's cell, and whether it has a path.
-    cell_of_cgroup: FxHashMap<u64, (CellIndex, bool)>,
+    /// Each cgroup's cell and its path, where it has one.
+    cell_of_cgroup: FxHashMap<u64, CellOf>,
     /// The last cgroup with a path, and its cell: many samples in a row are of one.
     last_cgroup: Option<(u64, CellIndex)>,
     /// True where a thread under another hint is another class.
@@ -49,6 +53,9 @@ pub struct Decider {
     wants_code: bool,
 }
 
+/// The cell of a cgroup, and its path where it has one.
+type CellOf = (CellIndex, Option<Arc<[u8]>>);
+
 /// What is known of a thread in the sketch.
 #[derive(Debug, Clone, Copy)]
 struct Facts {
@@ -56,6 +63,8 @@ struct Facts {
     tid: u32,
     hint: Option<u64>,
     cell: CellIndex,
+    /// That of its last sample.
+    cgroup: u64,
     /// The cell and the name of its last sample, and that name's place in the tally for them.
     last: (CellIndex, Comm),
     name: NameIndex,
@@ -160,40 +169,11 @@ impl Decider {
         let solve = cluster::Options { groups: &cells, first_touches, ..cluster::Options::default() };
         let clusters = self.sharing.solve(&solve);
         let members = self.members(&clusters);
-        let decision = config::decide(&self.groups, &self.tally, &members, options)?;
-        let decision = self.better(decision, &members, &clusters, options)?;
-        Ok(Decided { decision, members, clusters })
-    }
-
-    /// The decision, or the one by names alone where that avoids more misses and keeps no two communities in one subcell; with what
-    /// must be said of either.
-    fn better(
-        &self,
-        mut decision: Decision,
-        members: &Members,
-        clusters: &Clusters,
-        options: &config::Options,
-    ) -> Result<Decision, NoSamples> {
-        /// What is less is no difference.
-        const CLEARLY: f64 = 0.01;
-        let mut by_name = config::decide(&self.groups, &self.tally, &Members::default(), options)?;
-        let judged = |decision: &Decision| {
-            let labels = config::labels(decision, &self.tally, members)?;
-            Some((clusters.locality_of(&labels)?, labels))
-        };
-        if let (Some((ours, _)), Some((theirs, labels))) = (judged(&decision), judged(&by_name)) {
-            let mut community_of: FxHashMap<u32, u32> = FxHashMap::default();
-            let mixed = (0..).zip(&labels).any(|(index, &label)| {
-                let community = community(clusters, index);
-                community != u32::MAX && *community_of.entry(label).or_insert(community) != community
-            });
-            if theirs > ours + CLEARLY && !mixed {
-                by_name.notes.push(Note::ByName { by_sharing: ours, by_name: theirs });
-                return Ok(by_name);
-            }
+        let mut decision = self.better(&members, &clusters, options)?;
+        for note in &mut decision.notes {
+            self.say_whose(note);
         }
-        decision.notes.extend(config::strays(&decision, &self.tally, members));
-        Ok(decision)
+        Ok(Decided { decision, members, clusters })
     }
 
     /// Says what a decision of this decider rests on, with these names for [`Decided::codes`]: other code is not in it.
@@ -299,9 +279,9 @@ impl Decider {
                 self.sharing.same_thread(number, first);
             }
         }
-        let Sample { pid, tid, .. } = *sample;
+        let Sample { pid, tid, cgroup, .. } = *sample;
         let name = self.tally.name(cell, comm);
-        self.facts.push(Facts { pid, tid, hint, cell, last: (cell, comm), name, lead: 0, samples: 0.0 });
+        self.facts.push(Facts { pid, tid, hint, cell, cgroup, last: (cell, comm), name, lead: 0, samples: 0.0 });
         Some(number)
     }
 
@@ -313,14 +293,14 @@ impl Decider {
         let Self { groups, tally, cell_of_cgroup, .. } = self;
         let mut find = || {
             let path = cgroups.path(cgroup);
-            (tally.cell(groups.home(path.map_or(&b"/"[..], |path| path))), path.is_some())
+            (tally.cell(groups.home(path.map_or(&b"/"[..], |path| path))), path.cloned())
         };
         let known = cell_of_cgroup.entry(cgroup).or_insert_with(&mut find);
-        if !known.1 {
+        if known.1.is_none() {
             // A record that was lost is made up for by the next reading of cgroupfs.
             *known = find();
         }
-        let (cell, has_path) = *known;
+        let (cell, has_path) = (known.0, known.1.is_some());
         self.no_cgroup_path += u64::from(!has_path);
         self.last_cgroup = has_path.then_some((cgroup, cell));
         cell
@@ -343,6 +323,7 @@ impl Decider {
             return None;
         };
         if let Some(facts) = self.facts.get_mut(number as usize) {
+            facts.cgroup = sample.cgroup;
             if facts.last != (cell, comm) {
                 (facts.name, facts.last) = (self.tally.name(cell, comm), (cell, comm));
             }

@@ -1,5 +1,6 @@
 //! From the samples to the configuration: what was sampled, and what is decided of it.
 
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use super::decider::Decided;
@@ -21,6 +22,8 @@ pub struct Sampled {
     pub skipped: Skipped,
     options: config::Options,
     symbols: SymbolOptions,
+    /// Where the processes are that were sampled, of a capture that has just ended.
+    pub(super) procfs: Option<PathBuf>,
 }
 
 impl Sampled {
@@ -30,7 +33,7 @@ impl Sampled {
     pub fn new(decider: Decider, mut outcome: Outcome, options: config::Options, symbols: SymbolOptions) -> Self {
         outcome.loss.no_cgroup_path += decider.no_cgroup_path();
         outcome.loss.evicted += decider.unlisted();
-        Self { decider, outcome, skipped: Skipped::new(), options, symbols }
+        Self { decider, outcome, skipped: Skipped::new(), options, symbols, procfs: None }
     }
 
     /// Decides.
@@ -38,13 +41,26 @@ impl Sampled {
     /// # Errors
     /// [`CaptureError::NoSamples`].
     pub fn decide(self) -> Result<Found, CaptureError> {
-        let Self { decider, outcome, skipped, options, symbols } = self;
-        let Ok(decided) = decider.decide(&options) else {
+        let Self { decider, outcome, skipped, options, symbols, procfs } = self;
+        let Ok(mut decided) = decider.decide(&options) else {
             return Err(CaptureError::NoSamples { outcome: Box::new(outcome) });
         };
+        for whose in decided.decision.notes.iter_mut().filter_map(config::Note::whose_mut) {
+            whose.uid = procfs.as_deref().and_then(|procfs| uid(procfs, whose));
+        }
         let source = decider.source();
         Ok(Found { source, outcome, skipped, decider, options, decided, symbols, named: OnceLock::new() })
     }
+}
+
+/// The user of a thread that is still there under its name.
+fn uid(procfs: &Path, whose: &config::Whose) -> Option<u32> {
+    let task = procfs.join(format!("{}/task/{}", whose.pid, whose.tid));
+    let comm = std::fs::read(task.join("comm")).ok()?;
+    let status = std::fs::read(task.join("status")).ok()?;
+    let uid = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Uid:\t"))?;
+    let uid = std::str::from_utf8(uid).ok()?.split_whitespace().next()?.parse().ok();
+    uid.filter(|_| comm.strip_suffix(b"\n") == Some(whose.comm.as_bytes()))
 }
 
 /// What a capture gave.
@@ -110,5 +126,25 @@ impl Found {
         let mut report = self.decider.report(&self.decided, self.symbols(), &self.options)?;
         report.hints.clone_from(&self.outcome.hints);
         Ok(report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_user_of_a_thread_is_known_while_it_has_its_name() {
+        let procfs = tempfile::tempdir().unwrap();
+        let task = procfs.path().join("7/task/8");
+        std::fs::create_dir_all(&task).unwrap();
+        std::fs::write(task.join("status"), "Name:\tweb\nUid:\t1000\t0\t0\t0\nGid:\t5\t5\t5\t5\n").unwrap();
+        std::fs::write(task.join("comm"), "web\n").unwrap();
+        let whose =
+            |tid, comm: &str| config::Whose { pid: 7, tid, comm: comm.into(), process: None, cgroup: None, uid: None };
+        let known = [(8, "web"), (8, "other"), (9, "web")].map(|(tid, comm)| uid(procfs.path(), &whose(tid, comm)));
+        assert_eq!(known, [Some(1000), None, None]);
+        let told = config::Whose { process: Some("main".into()), uid: known[0], ..whose(8, "web") };
+        assert_eq!(told.to_string(), "\"web\" is thread 8 of process 7 (\"main\"), uid 1000");
     }
 }

@@ -164,9 +164,10 @@ impl<'a> Session<'a> {
         if sampling.use_hints {
             decider = decider.use_hints();
         }
+        let procfs = matches!(sampling.from, Origin::Kernel(_)).then(|| sampling.ends.roots.proc.clone());
         let outcome = sampling.run(&mut decider, ended);
         let mut sampled = Sampled::new(decider, outcome, options, symbols);
-        sampled.skipped = skipped;
+        (sampled.skipped, sampled.procfs) = (skipped, procfs);
         sampled
     }
 

@@ -9,6 +9,9 @@ use super::memo::{Cache, CacheCounts, Entry, Key, Kind};
 use super::region::{self, Region};
 use super::window::{self, Backward, CodeSource, FunctionMap};
 
+/// Pieces of code that one function branches to, which are searched for branches back into it.
+const MAX_PIECES: usize = 16;
+
 /// The piece of code that an address lies in, without its bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Here {
@@ -104,10 +107,22 @@ impl Decoded {
             return Some(map);
         }
         let mut map = FunctionMap::new(&window)?;
-        for target in std::mem::take(&mut map.outside) {
+        let mut outside = std::mem::take(&mut map.outside);
+        outside.sort_unstable();
+        let (mut looked_at, mut pieces) = (0..0, 0);
+        for target in outside {
+            if looked_at.contains(&target) {
+                continue;
+            }
+            pieces += 1;
             match code.window(target.wrapping_add(bias)) {
-                Some(other) if other.bias == bias => map.add_branches_from(&other, target, &range),
-                _ => map.open(),
+                Some(other) if other.bias == bias && pieces <= MAX_PIECES => {
+                    looked_at = map.add_branches_from(&other, target, &range);
+                }
+                _ => {
+                    map.open();
+                    break;
+                }
             }
         }
         let map = Arc::new(map);

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use iced_x86::{InstructionInfoFactory, Mnemonic, OpKind};
+use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpKind};
 
 use super::decode::{branch_target, decode, decode_plain, Flow, Insn, MAX_LENGTH};
 use super::recover::MAX_STEPS;
@@ -20,7 +20,7 @@ const SYNC_SPAN: usize = 160;
 const SYNC_FAR: usize = 48;
 /// Longer functions are taken for an error of the file.
 const MAX_FUNCTION: u64 = 4 * 1024 * 1024;
-/// Pieces of code outside a function that it branches to, which are searched for branches back (`.cold` parts).
+/// Places outside a function that it branches to, which are searched for branches back (`.cold` parts).
 const MAX_OUTSIDE: usize = 64;
 
 /// A piece of code as the caller has it.
@@ -185,19 +185,30 @@ impl FunctionMap {
         Some(map)
     }
 
-    /// Marks where the code of `other`, which this function (`function`: its own addresses) branches to at `target`, leads back.
-    pub(super) fn add_branches_from(&mut self, other: &CodeWindow<'_>, target: u64, function: &Range<u64>) {
+    /// Marks where the code of `other`, which this function (`function`: its own addresses) branches to at `target`, leads back;
+    /// gives the addresses of the code that was looked at.
+    pub(super) fn add_branches_from(
+        &mut self,
+        other: &CodeWindow<'_>,
+        target: u64,
+        function: &Range<u64>,
+    ) -> Range<u64> {
         let own_base = other.own_base();
         if let Some(range) = other.function_bytes() {
-            return sweep(other.bytes, own_base, range, |_, code| {
+            let addresses = own_base.wrapping_add(range.start as u64)..own_base.wrapping_add(range.end as u64);
+            sweep(other.bytes, own_base, range, |_, code| {
                 if let Some(target) = branch_target(code) {
                     if function.contains(&target) {
                         self.leaders.set((target - function.start) as usize);
                     }
                 }
             });
+            return addresses;
         }
-        let Ok(at) = usize::try_from(target.wrapping_sub(own_base)) else { return self.open() };
+        let Ok(at) = usize::try_from(target.wrapping_sub(own_base)) else {
+            self.open();
+            return target..target;
+        };
         let around = at.saturating_sub(LEADER_SPAN)..at.saturating_add(LEADER_SPAN).min(other.bytes.len());
         possible_targets(other.bytes, around, |target| {
             let target = own_base.wrapping_add_signed(target);
@@ -205,6 +216,7 @@ impl FunctionMap {
                 self.leaders.set((target - function.start) as usize);
             }
         });
+        target..target
     }
 
     /// A branch may lead to anywhere in the function.
@@ -215,14 +227,22 @@ impl FunctionMap {
 
 /// Calls `each` with every instruction of a range; what is no instruction is stepped over byte by byte.
 fn sweep(bytes: &[u8], own_base: u64, range: Range<usize>, mut each: impl FnMut(usize, &iced_x86::Instruction)) {
+    let mut decoder = Decoder::with_ip(64, bytes, own_base, DecoderOptions::NONE);
+    let mut code = iced_x86::Instruction::default();
     let mut at = range.start;
     while at < range.end {
-        match decode_plain(bytes, own_base, at) {
-            Some(code) => {
-                each(at, &code);
-                at += code.len().max(1);
+        if decoder.position() != at {
+            if decoder.set_position(at).is_err() {
+                return;
             }
-            None => at += 1,
+            decoder.set_ip(own_base.wrapping_add(at as u64));
+        }
+        decoder.decode_out(&mut code);
+        if code.is_invalid() {
+            at += 1;
+        } else {
+            each(at, &code);
+            at += code.len().max(1);
         }
     }
 }

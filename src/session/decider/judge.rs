@@ -1,0 +1,194 @@
+//! Judges a decision: group by group against the one by names alone, and whose threads are in whose way.
+
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashMap;
+
+use super::{community, Decider, Facts};
+use crate::cluster::Clusters;
+use crate::config::{self, Decision, GroupIndex, Members, NoSamples, Note, Whose};
+
+impl Decider {
+    /// The decision, and in its place that by names alone for each group where that avoids more misses and keeps no two communities
+    /// in one subcell; with what must be said of either.
+    ///
+    /// Each group is judged by its own threads: those of another one, which may be kept apart because nobody trusts them, have no
+    /// say.
+    pub(super) fn better(
+        &self,
+        members: &Members,
+        clusters: &Clusters,
+        options: &config::Options,
+    ) -> Result<Decision, NoSamples> {
+        /// What is less is no difference.
+        const CLEARLY: f64 = 0.01;
+        let decide = |members: &Members| config::decide(&self.groups, &self.tally, members, options);
+        let (by_sharing, by_name) = (decide(members)?, decide(&Members::default())?);
+        let labels = |decision: &Decision| config::labels(decision, &self.tally, members);
+        let (Some(ours), Some(theirs)) = (labels(&by_sharing), labels(&by_name)) else { return Ok(by_sharing) };
+        let mut notes = Vec::new();
+        let mut named: BTreeSet<GroupIndex> = BTreeSet::new();
+        for (group, spec) in self.groups.specs().iter().enumerate() {
+            let judged = |labels: &[u32]| clusters.locality_of(&self.of_group(group, labels));
+            let (Some(by_sharing), Some(by_name)) = (judged(&ours), judged(&theirs)) else { continue };
+            let mut community_of: FxHashMap<u32, u32> = FxHashMap::default();
+            let mixed = (0..).zip(&self.of_group(group, &theirs)).any(|(index, &label)| {
+                let community = community(clusters, index);
+                community != u32::MAX && *community_of.entry(label).or_insert(community) != community
+            });
+            if by_name > by_sharing + CLEARLY && !mixed {
+                named.insert(group);
+                notes.push(Note::ByName { cell: spec.name.clone(), by_sharing, by_name });
+            }
+        }
+        if named.is_empty() {
+            let strays = config::strays(&by_sharing, &self.tally, members);
+            return Ok(Decision { notes: [by_sharing.notes, strays].concat(), ..by_sharing });
+        }
+        let is_kept = |cell| !self.group_of(cell).is_some_and(|group| named.contains(&group));
+        let threads = members.threads.iter().filter(|member| is_kept(member.cell)).copied().collect();
+        let kept = Members { threads, affinity: members.affinity.clone() };
+        let mut decision = decide(&kept)?;
+        decision.notes.extend(notes);
+        decision.notes.extend(config::strays(&decision, &self.tally, &kept));
+        Ok(decision)
+    }
+
+    fn group_of(&self, cell: config::CellIndex) -> Option<GroupIndex> {
+        self.tally.get(cell).map(|cell| cell.group)
+    }
+
+    /// The labels of a group's threads; each of the others has one for itself.
+    fn of_group(&self, group: GroupIndex, labels: &[u32]) -> Vec<u32> {
+        let is_in = |at: usize| self.facts.get(at).is_some_and(|facts| self.group_of(facts.cell) == Some(group));
+        labels.iter().enumerate().map(|(at, &label)| if is_in(at) { label } else { at as u32 }).collect()
+    }
+
+    /// Says whose the thread is that a note names, and whose one is that keeps others out of a subcell by its name.
+    pub(super) fn say_whose(&self, note: &mut Note) {
+        match note {
+            Note::NotDescribable { cell, takes: Some(takes), whose, .. }
+            | Note::CommunityRefused { cell, takes: Some(takes), whose, .. } => {
+                *whose = self.whose(cell, |facts| facts.last.1 == *takes);
+            }
+            Note::LeftOut { cell, names, whose, .. } => {
+                let is_in_the_way = |facts: &Facts| {
+                    let comm = facts.last.1.to_string();
+                    names.iter().any(|name| comm.len() > name.len() && comm.starts_with(name.as_str()))
+                        && !names.contains(&comm)
+                };
+                *whose = self.whose(cell, is_in_the_way);
+            }
+            _ => {}
+        }
+    }
+
+    /// The thread with most samples of those in a cell spec that are `such`.
+    fn whose(&self, cell: &str, such: impl Fn(&Facts) -> bool) -> Option<Whose> {
+        // A cgroup with a spec of its own has the group's name before its own.
+        let is_group =
+            |name: &str| cell.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'));
+        let is_there = |facts: &&Facts| {
+            let group = self.group_of(facts.cell).and_then(|group| self.groups.specs().get(group));
+            group.is_some_and(|spec| is_group(&spec.name)) && such(facts)
+        };
+        let thread = self.facts.iter().filter(is_there).max_by(|a, b| a.samples.total_cmp(&b.samples))?;
+        let process = self.facts.iter().find(|facts| facts.tid == thread.pid).map(|facts| facts.last.1);
+        let cgroup = self.cell_of_cgroup.get(&thread.cgroup).and_then(|it| it.1.clone());
+        Some(Whose { pid: thread.pid, tid: thread.tid, comm: thread.last.1, process, cgroup, uid: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::truth::Rng;
+    use crate::config::{GroupOptions, Groups};
+    use crate::resolve::Cgroups;
+    use crate::sample::{Access, Comm, Place, Sample, Source};
+    use crate::session::Sink;
+
+    const APP: u64 = 1;
+    const EVIL: u64 = 2;
+
+    /// A thread: its cgroup, its name, how often it is sampled, and which memory it shares with others; without it, its own.
+    type Spec = (u64, String, u64, Option<u64>);
+
+    fn sampled(threads: &[Spec], cells: &[&str]) -> Decider {
+        let cells = cells.iter().map(|&cell| cell.to_owned()).collect();
+        let options = GroupOptions { cells, ..GroupOptions::default() };
+        let mut cgroups = Cgroups::recorded();
+        cgroups.record(APP, b"/app.slice");
+        cgroups.record(EVIL, b"/evil.slice");
+        let mut decider = Decider::new(Groups::new(&options).unwrap(), Source::Timer, 12 << 20);
+        let mut rng = Rng::new(7);
+        let turns: Vec<u32> =
+            (0..).zip(threads).flat_map(|(at, spec)| std::iter::repeat_n(at, spec.2 as usize)).collect();
+        for at in 0..turns.len() {
+            // Any order will do that is not one thread after the other.
+            let thread = turns[at * 7_919 % turns.len()];
+            let (cgroup, name, _, shared) = &threads[thread as usize];
+            let addr = match shared {
+                Some(shared) => (shared + 1) << 32 | rng.below(64) << 12 | rng.below(64) << 6,
+                None => u64::from(thread + 1) << 40 | rng.below(4) << 12,
+            };
+            let sample = Sample {
+                thread,
+                pid: if *cgroup == APP { 9 } else { 600 },
+                tid: if *cgroup == APP { 10 } else { 600 } + thread,
+                cgroup: *cgroup,
+                comm: Some(Comm::from(name.as_str())),
+                access: Access::Store,
+                place: Some(Place::Private { space: *cgroup as u32, addr }),
+                ..Sample::default()
+            };
+            decider.sample(&sample, &mut cgroups);
+        }
+        decider
+    }
+
+    fn decided(threads: &[Spec], cells: &[&str]) -> Decision {
+        sampled(threads, cells).decide(&config::Options::new(0.05, 256)).unwrap().decision
+    }
+
+    fn spec(cgroup: u64, name: &str, samples: u64, shared: Option<u64>) -> Spec {
+        (cgroup, name.to_owned(), samples, shared)
+    }
+
+    fn subcells(decision: &Decision, cell: &str) -> Vec<String> {
+        let cell = decision.cells.iter().find(|it| it.name == cell).unwrap();
+        cell.subcells.iter().map(|subcell| subcell.name.clone()).collect()
+    }
+
+    #[test]
+    fn who_keeps_others_out_is_told_and_a_cell_keeps_them_apart() {
+        let mut threads = vec![spec(APP, "web", 3000, Some(0)), spec(APP, "web", 3000, Some(0))];
+        // More names that begin so than there could be subcells before it.
+        threads.extend(('a'..='j').map(|letter| spec(EVIL, &format!("web{letter}"), 1000, None)));
+        let together = decided(&threads, &[]);
+        assert!(!subcells(&together, "rest").contains(&"web".to_owned()), "{:?}", together.cells);
+        let said: Vec<String> = together.notes.iter().map(ToString::to_string).collect();
+        let whose = "of process 600, in cgroup /evil.slice: --cell keeps a cgroup that is not trusted apart";
+        assert!(said.iter().any(|note| note.contains("\"web") && note.contains(whose)), "{said:?}");
+        let mut apart = decided(&threads, &["evil=/evil\\.slice$"]);
+        assert_eq!(subcells(&apart, "rest"), ["web", "rest"]);
+        assert!(apart.notes.iter_mut().all(|note| note.whose_mut().is_none()), "{:?}", apart.notes);
+    }
+
+    #[test]
+    fn a_group_is_judged_by_its_own_threads() {
+        let threads: Vec<Spec> =
+            [APP, APP, EVIL, EVIL].into_iter().map(|cgroup| spec(cgroup, "x", 30, Some(cgroup))).collect();
+        let decider = sampled(&threads, &["evil=/evil\\.slice$"]);
+        let pids: Vec<u32> = decider.facts.iter().map(|facts| facts.pid).collect();
+        // By the order in which they were first seen.
+        let labels: Vec<u32> = pids.iter().map(|&pid| 1000 + pid).collect();
+        let own = |of: u32| -> Vec<u32> {
+            (0..).zip(&pids).map(|(at, &pid)| if pid == of { 1000 + pid } else { at }).collect()
+        };
+        let rest = decider.groups.specs().len() - 1;
+        assert_eq!((decider.of_group(0, &labels), decider.of_group(rest, &labels)), (own(600), own(9)));
+        // What is beyond the threads is nobody's.
+        assert_eq!(decider.of_group(1, &labels), [0, 1, 2, 3]);
+    }
+}
