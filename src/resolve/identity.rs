@@ -3,7 +3,8 @@
 //! - **SysV shared memory**: its inode number is the segment's id (newseg() in ipc/shm.c), which counts from 0 in each IPC
 //!   namespace, all on one device. The namespace takes the device's place.
 //! - **Subvolumes**: btrfs numbers the inodes of each subvolume anew, and mappings show the device of the whole file system.
-//!   stat(2) of the mapped file gives the device of its subvolume.
+//!   stat(2) of the mapped file gives the device of its subvolume. A recording has what the mappings show: there, files of two
+//!   subvolumes with one number are one.
 //! - **An inode used again**: while any process maps a file, nobody gets its number. After that another file may, with
 //!   another generation, and what was known by the number before is other memory.
 
