@@ -19,6 +19,8 @@ use crate::{is_true, AHEAD};
 
 /// Instructions of one program.
 const STEPS: usize = 6000;
+/// The seeds of a normal run: each was seen to find another part of `window.rs` missing.
+const SEEDS: [u64; 6] = [4, 5, 20, 21, 23, 37];
 /// Pieces of code that a session keeps for one sample.
 const WINDOWS: usize = 4;
 
@@ -212,11 +214,15 @@ fn made_programs() {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             (now.as_secs() << 20, u64::MAX)
         }
-        (None, None) => (1, 6),
+        (None, None) => (0, SEEDS.len() as u64),
     };
     let (mut seeds, mut all) = (0, Judged::default());
     let mut failed = Vec::new();
-    for seed in (0..count).map(|index| first.wrapping_add(index)) {
+    for index in 0..count {
+        let seed = match SEEDS.get(index as usize) {
+            Some(&seed) if first == 0 => seed,
+            _ => first.wrapping_add(index),
+        };
         if seconds.is_some_and(|seconds| begin.elapsed() >= Duration::from_secs(seconds)) {
             break;
         }
@@ -235,7 +241,10 @@ fn made_programs() {
             failed.push(seed);
         }
     }
-    println!("{seeds} programs from seed {first} on: {} addresses, {} from before ip", all.candidates, all.backward);
+    println!(
+        "{seeds} programs (first seed {first}; 0: the fixed ones): {} addresses, {} from before ip",
+        all.candidates, all.backward
+    );
     assert!(failed.is_empty(), "wrong addresses with SCXPROF_MADE_SEED = {failed:?}");
     assert!(all.backward > seeds * 100, "hardly anything was recovered: {all:?}");
 }
