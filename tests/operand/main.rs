@@ -3,7 +3,9 @@
 // A test may expect; and the ring of perf.rs is page-aligned.
 #![allow(clippy::expect_used, clippy::cast_ptr_alignment)]
 
+mod assembly;
 mod live;
+mod made;
 mod perf;
 mod process;
 mod programs;
@@ -42,14 +44,14 @@ struct Tally {
 }
 
 /// True where the program really made the access: the last time that the instruction ran before the stop, or the
-/// next times after it. A repeated string instruction stops once for each repetition; any of the last run will do.
-fn is_true(stops: &[Stop], at: usize, candidate: &Candidate) -> bool {
+/// next times after it; `behind` is how far before it to look, in stops. A repeated string instruction stops once for each repetition; any of the last run will do.
+fn is_true(stops: &[Stop], at: usize, candidate: &Candidate, behind: usize) -> bool {
     let matches = |stop: &Stop| {
         stop.accesses.iter().any(|&(addr, size)| addr == candidate.addr && size == u64::from(candidate.size))
     };
     let runs = |stop: &&Stop| stop.regs.rip == candidate.insn_ip;
     if candidate.method.is_backward() {
-        let before = stops.get(at.saturating_sub(BEHIND)..at).unwrap_or_default();
+        let before = stops.get(at.saturating_sub(behind)..at).unwrap_or_default();
         before.iter().rev().skip_while(|stop| !runs(stop)).take_while(runs).any(matches)
     } else {
         let after = stops.get(at..).unwrap_or_default();
@@ -86,7 +88,7 @@ fn check(stops: &[Stop], code: &mut Code, with_memory: bool) -> Tally {
         for candidate in outcome.candidates {
             tally.candidates += 1;
             *tally.methods.entry(candidate.method.name()).or_default() += 1;
-            if !is_true(stops, at, candidate) {
+            if !is_true(stops, at, candidate, BEHIND) {
                 if candidate.method == Method::M {
                     tally.raced += 1;
                     continue;

@@ -1,6 +1,8 @@
 //! Single-steps a thread: at every instruction its registers, its stack, and by them the accesses that it really made.
 
 use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
 
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpAccess, Register};
 use scxprof::sampler::operand::{CodeSource, UserRegs};
@@ -140,10 +142,31 @@ fn accesses(
 
 /// Stops `tid` and steps it over `count` instructions.
 pub fn trace(tid: i32, count: usize, code: &mut dyn CodeSource) -> io::Result<Vec<Stop>> {
-    let mut factory = InstructionInfoFactory::new();
     ptrace(libc::PTRACE_SEIZE, tid, std::ptr::null_mut())?;
     ptrace(libc::PTRACE_INTERRUPT, tid, std::ptr::null_mut())?;
     wait(tid)?;
+    step(tid, count, code)
+}
+
+/// Starts a program that stands before its first instruction, for [`step`] by the same thread.
+pub fn start(command: &mut Command) -> io::Result<Child> {
+    let request = || {
+        // SAFETY: this request looks at no other argument.
+        let result = unsafe { libc::ptrace(libc::PTRACE_TRACEME) };
+        if result == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    };
+    // SAFETY: the closure makes one system call and reads errno, both of which may be done after fork.
+    let child = unsafe { command.pre_exec(request) }.spawn()?;
+    wait(child.id() as i32)?;
+    Ok(child)
+}
+
+/// Steps `tid`, which is stopped, over `count` instructions, or to where it ends or faults.
+pub fn step(tid: i32, count: usize, code: &mut dyn CodeSource) -> io::Result<Vec<Stop>> {
+    let mut factory = InstructionInfoFactory::new();
     let mut stops = Vec::with_capacity(count);
     for _ in 0..count {
         let regs = registers(tid)?;
@@ -162,7 +185,8 @@ pub fn trace(tid: i32, count: usize, code: &mut dyn CodeSource) -> io::Result<Ve
         });
         ptrace(libc::PTRACE_SINGLESTEP, tid, std::ptr::null_mut())?;
         let status = wait(tid)?;
-        if !libc::WIFSTOPPED(status) {
+        let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
+        if !libc::WIFSTOPPED(status) || faults.contains(&libc::WSTOPSIG(status)) {
             break;
         }
     }
