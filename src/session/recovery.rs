@@ -235,7 +235,11 @@ struct ProcessCode<'a> {
 
 impl CodeSource for ProcessCode<'_> {
     fn window(&mut self, ip: u64) -> Option<CodeWindow<'_>> {
-        let holds = |window: &Window| ip.wrapping_sub(window.start) < window.bytes.len() as u64;
+        // One that was read for another function says nothing of the one around ip.
+        let holds = |window: &Window| {
+            ip.wrapping_sub(window.start) < window.bytes.len() as u64
+                && window.function.as_ref().is_none_or(|function| function.contains(&ip))
+        };
         if !self.windows.iter().any(holds) {
             let mapping = self.maps.find(self.pid, ip)?;
             let mapping = Mapping {

@@ -91,7 +91,7 @@ perf_recorded() {
         cat said
         return 1
     }
-    scxprof extract -f perf.data -v -o cells.json 2>said
+    scxprof extract --target-cpus 64 -f perf.data -v -o cells.json 2>said
     status=$?
     # Full rings are a loss of perf's; none is the hardware's.
     if { [ "$status" -ne 0 ] && [ "$status" -ne 4 ]; } || grep "lost by the hardware" said ||

@@ -194,7 +194,8 @@ impl FunctionMap {
         function: &Range<u64>,
     ) -> Range<u64> {
         let own_base = other.own_base();
-        if let Some(range) = other.function_bytes() {
+        let holds = |function: &Range<u64>| function.contains(&target.wrapping_add(other.bias));
+        if let Some(range) = other.function_bytes().filter(|_| other.function.as_ref().is_some_and(holds)) {
             let addresses = own_base.wrapping_add(range.start as u64)..own_base.wrapping_add(range.end as u64);
             sweep(other.bytes, own_base, range, |_, code| {
                 if let Some(target) = branch_target(code) {
@@ -209,6 +210,10 @@ impl FunctionMap {
             self.open();
             return target..target;
         };
+        // It goes on where nobody looks.
+        if other.function.is_some() || at.saturating_add(LEADER_SPAN) > other.bytes.len() {
+            self.open();
+        }
         let around = at.saturating_sub(LEADER_SPAN)..at.saturating_add(LEADER_SPAN).min(other.bytes.len());
         possible_targets(other.bytes, around, |target| {
             let target = own_base.wrapping_add_signed(target);

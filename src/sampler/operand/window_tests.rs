@@ -120,8 +120,11 @@ fn code_that_a_function_branches_to_is_looked_at_or_may_branch_back_anywhere() {
     let (into, elsewhere) = (back(BASE + 9), back(BASE + 0x9000));
     let range = Some(target..target + 5);
     assert_eq!(count(vec![own(), (target, &elsewhere, range.clone())]), 4, "with the branch itself");
-    assert_eq!(count(vec![own(), (target, &elsewhere, None)]), 4);
+    let long = |code: &[u8]| [code, &[0x90; 2 * LEADER_SPAN]].concat();
+    assert_eq!(count(vec![own(), (target, &long(&elsewhere), None)]), 4);
+    assert_eq!(count(vec![own(), (target, &elsewhere, None)]), 0, "it goes on");
+    assert_eq!(count(vec![own(), (target, &long(&elsewhere), Some(BASE..end))]), 0, "read for another function");
     assert_eq!(count(vec![own(), (target, &into, range)]), 2, "back to the second load");
-    assert_eq!(count(vec![own(), (target, &into, None)]), 2);
+    assert_eq!(count(vec![own(), (target, &long(&into), None)]), 2);
     assert_eq!(count(vec![own()]), 0, "nobody knows what is there");
 }
