@@ -302,7 +302,7 @@ fn measure(criterion: &mut Criterion<CpuTime>, child: &Child) -> Result<(), Samp
                 let stack = { recorded.stack }.update(recorded.regs.rsp());
                 let outcome = warm.recover(&recorded.regs, dump, stack, &mut live);
                 for candidate in outcome.candidates {
-                    frames ^= pagemap.page(pid, space, candidate.addr, now).map_or(0, |page| page.0);
+                    frames ^= pagemap.page(pid, space, candidate.addr, now, false).map_or(0, |page| page.0);
                 }
             }
             frames
@@ -312,7 +312,7 @@ fn measure(criterion: &mut Criterion<CpuTime>, child: &Child) -> Result<(), Samp
     group.bench_function("one page looked up in the kernel", |bencher| {
         let mut pagemap = Pagemap::new(procfs, 1 << 15, 16, 0);
         bencher.iter(|| {
-            addresses.iter().filter(|&&addr| pagemap.page(pid, space, addr, 0).is_ok_and(Page::present)).count()
+            addresses.iter().filter(|&&addr| pagemap.page(pid, space, addr, 0, false).is_ok_and(Page::present)).count()
         });
     });
     group.finish();

@@ -23,6 +23,8 @@ fn mapping(file: u64) -> Mapping {
         flags: 2,
         dev: 1,
         ino: file,
+        generation: 0,
+        numbering: 1,
         build_id: None,
         path: format!("/usr/lib/x86_64-linux-gnu/lib{file}.so").into_bytes().into(),
     }

@@ -27,7 +27,7 @@ fn of_timer() -> (TempDir, PathBuf, Collect) {
     let mut writer = RecoveredWriter::new(fs::File::create(dir.path().join("recovered.jsonl")).unwrap());
     for sample in &mut live.samples {
         *sample = Sample { method: Some(Method::E), addr: sample.addr + 64, size: 8, ..*sample };
-        writer.add(sample);
+        writer.add(sample, false);
     }
     writer.finish().unwrap();
     meta::write(dir.path(), &json!({ "reading": "UserByMode" }));

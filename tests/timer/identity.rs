@@ -28,7 +28,7 @@ fn read_again(dir: &Path) -> Vec<Sample> {
     collect.samples
 }
 
-fn is_private(sample: &&Sample) -> bool {
+fn is_private(sample: &Sample) -> bool {
     matches!(sample.place, Some(Place::Private { .. }))
 }
 

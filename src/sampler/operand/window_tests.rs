@@ -86,8 +86,10 @@ fn more_branches_out_of_a_function_than_are_followed_may_lead_back_anywhere() {
     assert_eq!(with(MAX_OUTSIDE as u32 + 1), 0);
 }
 
-/// Pieces of code by address.
-struct Pieces<'a>(Vec<(u64, &'a [u8], Option<Range<u64>>)>);
+/// A piece of code: its address, its bytes, its function.
+type Piece<'a> = (u64, &'a [u8], Option<Range<u64>>);
+
+struct Pieces<'a>(Vec<Piece<'a>>);
 
 impl CodeSource for Pieces<'_> {
     fn window(&mut self, ip: u64) -> Option<CodeWindow<'_>> {
@@ -111,7 +113,7 @@ fn code_that_a_function_branches_to_is_looked_at_or_may_branch_back_anywhere() {
         code.extend(u32::try_from(to.wrapping_sub(target + 5) & 0xffff_ffff).unwrap().to_le_bytes());
         code
     };
-    let count = |pieces: Vec<(u64, &[u8], Option<Range<u64>>)>| {
+    let count = |pieces: Vec<Piece<'_>>| {
         let mut code = Pieces(pieces);
         let mut decoded = super::super::decoded::Decoded::new(1 << 20);
         decoded.window(&mut code, at, &mut None).map_or(0, |found| found.insns.len())
