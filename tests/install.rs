@@ -76,7 +76,7 @@ fn the_date_is_not_that_of_today() {
     let output = man(dir.path(), "yesterday");
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let output = man(&dir.path().join("none"), "");
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
 
 /// The files below `root`, by their paths from there.
