@@ -28,7 +28,8 @@
 //!     }
 //! }
 //!
-//! let found = Session::builder().feed(&mut Pairs(0)).run()?;
+//! // Of a host with 16 CPUs; without it of this one, where a subcell may have no CPU.
+//! let found = Session::builder().feed(&mut Pairs(0)).target_cpus(16).run()?;
 //! assert!(found.mitosis()?.contains("reader"));
 //! assert_eq!(found.report()?.cells[0].subcells.len(), 3, "each pair, and the rest");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
