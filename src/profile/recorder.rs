@@ -1,8 +1,9 @@
 //! A recording at work: the bytes of the rings go into perf.data as they are; what existed before goes in front of them. What
 //! they do not say is written beside it.
 
+mod again;
+
 use std::fs::File;
-use std::hash::{Hash, Hasher};
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use perf_event_open_sys::bindings as sys;
-use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
+use rustc_hash::FxHashSet;
 
 use super::buildid;
 use super::code_files::{CodeFile, CodeFiles};
@@ -24,8 +25,7 @@ use super::tracing;
 use super::writer::{self, PerfDataWriter};
 use super::{meta, Meta, ProfileError};
 use crate::resolve::mapping::BuildId;
-use crate::resolve::maps::check::read_lines;
-use crate::resolve::{symbols, Cgroups, Error, Mapping, Roots};
+use crate::resolve::{symbols, Cgroups, Error, Roots};
 use crate::sample::{Sample, Source};
 use crate::sampler::attr::layout;
 use crate::sampler::encode::encode;
@@ -42,9 +42,6 @@ const MAX_CGROUPS: usize = 1 << 18;
 
 /// Bytes that a cgroup without a record takes in meta.json beside its path, in hex.
 const LATE_CGROUP: usize = 64;
-
-/// Processes whose mappings are compared with what they were.
-const MAX_CHECKED: usize = 1 << 14;
 
 /// Writes a profile while a session samples.
 #[derive(Debug)]
@@ -278,65 +275,6 @@ impl Recorder {
         result
     }
 
-    /// Writes the threads and mappings of all processes again, after records were lost, and the ends of those of `alive` that
-    /// are gone; and hands them to `known`, process by process with its time, as reading them again would; until that says
-    /// false.
-    pub(crate) fn renew(
-        &self,
-        roots: &Roots,
-        alive: &[(u32, u32)],
-        known: &mut dyn FnMut(u64, Vec<TimedSideBand>) -> bool,
-    ) {
-        self.renewed(known, |snapshot, now| {
-            // What cannot be read stays as it was, and the loss is counted already.
-            if snapshot.processes(roots, None, now).is_ok() {
-                snapshot.ends(roots, alive, now);
-            }
-        });
-    }
-
-    /// Writes what `write` makes, and hands it to `known`.
-    fn renewed(
-        &self,
-        known: &mut dyn FnMut(u64, Vec<TimedSideBand>) -> bool,
-        write: impl FnOnce(&mut Snapshot<'_>, &dyn Fn() -> u64),
-    ) {
-        let mut intake = Intake::new(self.identity, self.reading.clone());
-        let layout = self.layout;
-        let mut out = |bytes: &[u8], time| {
-            self.records(bytes, time);
-            for record in records(bytes) {
-                intake.take(record, &layout);
-            }
-            known(time, std::mem::take(&mut intake.batch().side_band))
-        };
-        // Until they are written, no mark may say that all of their time is complete.
-        let now = || {
-            let mut state = self.lock();
-            state.renewing = monotonic_ns();
-            state.renewing
-        };
-        write(&mut Snapshot { layout, out: &mut out }, &now);
-        self.lock().renewing = u64::MAX;
-    }
-
-    /// Writes the mappings of `pids` again where those that matter are others than in `known`, and hands them to `give` as
-    /// [`Recorder::renew`] does.
-    pub(crate) fn refresh(
-        &self,
-        roots: &Roots,
-        pids: &[u32],
-        known: &mut FxHashMap<u32, u64>,
-        give: &mut dyn FnMut(u64, Vec<TimedSideBand>) -> bool,
-    ) {
-        let changed: Vec<u32> = pids.iter().copied().filter(|&pid| differs(roots, pid, known)).collect();
-        if !changed.is_empty() {
-            self.renewed(give, |snapshot, now| {
-                let _ = changed.iter().all(|&pid| snapshot.process(roots, pid, None, now));
-            });
-        }
-    }
-
     /// Writes what the events say of their loss at the end, by their ids, as perf record does (record__read_lost_samples() in
     /// tools/perf/builtin-record.c): perf report adds it up.
     pub(crate) fn lost(&self, events: &[(u64, u64)]) {
@@ -452,21 +390,6 @@ impl Recorder {
         // A panic elsewhere leaves at worst half a record, which readers pass over.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// True where the shared mappings and those of code are others than were `known`, which is brought up to date.
-fn differs(roots: &Roots, pid: u32, known: &mut FxHashMap<u32, u64>) -> bool {
-    let mut hash = FxHasher::default();
-    let read = read_lines(&roots.proc.join(format!("{pid}/maps")), |mapping| {
-        if mapping.is_shared() || mapping.is_executable() {
-            let Mapping { start, len, pgoff, dev, ino, .. } = mapping;
-            (start, len, pgoff, dev, ino).hash(&mut hash);
-        }
-    });
-    if known.len() >= MAX_CHECKED {
-        known.clear();
-    }
-    read.is_ok() && known.insert(pid, hash.finish()) != Some(hash.finish())
 }
 
 /// A new file at `path`, in place of that of a recording which was given up a moment ago and may still be written to.

@@ -1,0 +1,91 @@
+//! What is recorded a second time while a recording is at work: all processes after records were lost, and those whose mappings
+//! changed without a record.
+
+use std::hash::{Hash, Hasher};
+
+use rustc_hash::{FxHashMap, FxHasher};
+
+use super::{records, Intake, Recorder, Snapshot, TimedSideBand};
+use crate::resolve::maps::check::read_lines;
+use crate::resolve::{Mapping, Roots};
+use crate::sampler::open::monotonic_ns;
+use crate::sampler::tee::Tee;
+
+/// Processes whose mappings are compared with what they were.
+const MAX_CHECKED: usize = 1 << 14;
+
+impl Recorder {
+    /// Writes the threads and mappings of all processes again, after records were lost, and the ends of those of `alive` that
+    /// are gone; and hands them to `known`, process by process with its time, as reading them again would; until that says
+    /// false.
+    pub(crate) fn renew(
+        &self,
+        roots: &Roots,
+        alive: &[(u32, u32)],
+        known: &mut dyn FnMut(u64, Vec<TimedSideBand>) -> bool,
+    ) {
+        self.renewed(known, |snapshot, now| {
+            // What cannot be read stays as it was, and the loss is counted already.
+            if snapshot.processes(roots, None, now).is_ok() {
+                snapshot.ends(roots, alive, now);
+            }
+        });
+    }
+
+    /// Writes what `write` makes, and hands it to `known`.
+    fn renewed(
+        &self,
+        known: &mut dyn FnMut(u64, Vec<TimedSideBand>) -> bool,
+        write: impl FnOnce(&mut Snapshot<'_>, &dyn Fn() -> u64),
+    ) {
+        let mut intake = Intake::new(self.identity, self.reading.clone());
+        let layout = self.layout;
+        let mut out = |bytes: &[u8], time| {
+            self.records(bytes, time);
+            for record in records(bytes) {
+                intake.take(record, &layout);
+            }
+            known(time, std::mem::take(&mut intake.batch().side_band))
+        };
+        // Until they are written, no mark may say that all of their time is complete.
+        let now = || {
+            let mut state = self.lock();
+            state.renewing = monotonic_ns();
+            state.renewing
+        };
+        write(&mut Snapshot { layout, out: &mut out }, &now);
+        self.lock().renewing = u64::MAX;
+    }
+
+    /// Writes the mappings of `pids` again where those that matter are others than in `known`, and hands them to `give` as
+    /// [`Recorder::renew`] does.
+    pub(crate) fn refresh(
+        &self,
+        roots: &Roots,
+        pids: &[u32],
+        known: &mut FxHashMap<u32, u64>,
+        give: &mut dyn FnMut(u64, Vec<TimedSideBand>) -> bool,
+    ) {
+        let changed: Vec<u32> = pids.iter().copied().filter(|&pid| differs(roots, pid, known)).collect();
+        if !changed.is_empty() {
+            self.renewed(give, |snapshot, now| {
+                let _ = changed.iter().all(|&pid| snapshot.process(roots, pid, None, now));
+            });
+        }
+    }
+}
+
+/// True where the shared mappings and those of code are others than were `known`, which is brought up to date.
+fn differs(roots: &Roots, pid: u32, known: &mut FxHashMap<u32, u64>) -> bool {
+    let mut hash = FxHasher::default();
+    let read = read_lines(&roots.proc.join(format!("{pid}/maps")), |mapping| {
+        if mapping.is_shared() || mapping.is_executable() {
+            let Mapping { start, len, pgoff, dev, ino, .. } = mapping;
+            (start, len, pgoff, dev, ino).hash(&mut hash);
+        }
+    });
+    if known.len() >= MAX_CHECKED {
+        known.clear();
+    }
+    read.is_ok() && known.insert(pid, hash.finish()) != Some(hash.finish())
+}
