@@ -107,26 +107,11 @@ struct Windows(Vec<Window>, HashMap<(u64, u32), Option<u64>>);
 
 impl CodeSource for Windows {
     fn window(&mut self, ip: u64) -> Option<CodeWindow<'_>> {
-        self.0.iter().find(|window| holds(window, ip)).map(code_window)
+        self.0.iter().find(|window| window.is_around(ip)).map(Window::as_code)
     }
 
     fn constant(&mut self, addr: u64, size: u32) -> Option<u64> {
         self.1.get(&(addr, size)).copied().flatten()
-    }
-}
-
-fn holds(window: &Window, ip: u64) -> bool {
-    ip.wrapping_sub(window.start) < window.bytes.len() as u64
-}
-
-fn code_window(window: &Window) -> CodeWindow<'_> {
-    CodeWindow {
-        key: window.key,
-        bias: window.bias,
-        base: window.start,
-        bytes: &window.bytes,
-        function: window.function.clone(),
-        jit: window.is_jit,
     }
 }
 
@@ -142,7 +127,7 @@ struct Live<'a> {
 
 impl CodeSource for Live<'_> {
     fn window(&mut self, ip: u64) -> Option<CodeWindow<'_>> {
-        let known = self.windows.0.iter().position(|window| holds(window, ip));
+        let known = self.windows.0.iter().position(|window| window.is_around(ip));
         let index = if let Some(index) = known {
             index
         } else {
@@ -161,7 +146,7 @@ impl CodeSource for Live<'_> {
             self.windows.0.push(self.code.window(At { ip, ..self.at }, &mapping, self.now).ok()?);
             self.windows.0.len() - 1
         };
-        self.windows.0.get(index).map(code_window)
+        self.windows.0.get(index).map(Window::as_code)
     }
 
     fn constant(&mut self, addr: u64, size: u32) -> Option<u64> {

@@ -235,12 +235,7 @@ struct ProcessCode<'a> {
 
 impl CodeSource for ProcessCode<'_> {
     fn window(&mut self, ip: u64) -> Option<CodeWindow<'_>> {
-        // One that was read for another function says nothing of the one around ip.
-        let holds = |window: &Window| {
-            ip.wrapping_sub(window.start) < window.bytes.len() as u64
-                && window.function.as_ref().is_none_or(|function| function.contains(&ip))
-        };
-        if !self.windows.iter().any(holds) {
+        if !self.windows.iter().any(|window| window.is_around(ip)) {
             let mapping = self.maps.find(self.pid, ip)?;
             let mapping = Mapping {
                 start: mapping.start,
@@ -267,15 +262,8 @@ impl CodeSource for ProcessCode<'_> {
             }
             self.windows.push(window);
         }
-        let window = self.windows.iter().find(|window| holds(window))?;
-        Some(CodeWindow {
-            key: window.key,
-            bias: window.bias,
-            base: window.start,
-            bytes: &window.bytes,
-            function: window.function.clone(),
-            jit: window.is_jit,
-        })
+        let window = self.windows.iter().find(|window| window.is_around(ip))?;
+        Some(window.as_code())
     }
 
     fn constant(&mut self, addr: u64, size: u32) -> Option<u64> {

@@ -70,8 +70,7 @@ impl FileCode {
 
 impl CodeSource for FileCode {
     fn window(&mut self, ip: u64) -> Option<CodeWindow<'_>> {
-        let holds = |window: &Window| ip.wrapping_sub(window.start) < window.bytes.len() as u64;
-        if !self.windows.iter().any(holds) {
+        if !self.windows.iter().any(|window| window.is_around(ip)) {
             let &(start, end, offset) = self.texts.iter().find(|(start, end, _)| (start..end).contains(&&ip))?;
             let mapping = Mapping {
                 start,
@@ -91,15 +90,8 @@ impl CodeSource for FileCode {
             }
             self.windows.push(window);
         }
-        let window = self.windows.iter().find(|window| holds(window))?;
-        Some(CodeWindow {
-            key: window.key,
-            bias: window.bias,
-            base: window.start,
-            bytes: &window.bytes,
-            function: window.function.clone(),
-            jit: window.is_jit,
-        })
+        let window = self.windows.iter().find(|window| window.is_around(ip))?;
+        Some(window.as_code())
     }
 
     fn constant(&mut self, addr: u64, size: u32) -> Option<u64> {

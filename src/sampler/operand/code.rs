@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::cache::Cache;
 use super::elf::Elf;
 use super::mapped::{memory_path, read_memory, FileKey, MappedFile, Pages, Way, PAGE};
-use super::window::LEADER_SPAN;
+use super::window::{CodeWindow, LEADER_SPAN};
 
 pub use super::mapped::Mapping;
 
@@ -88,6 +88,29 @@ pub struct Window {
     pub origin: Origin,
     /// The process wrote them: they are of no file, nor of the vdso.
     pub is_jit: bool,
+}
+
+impl Window {
+    /// As the recovery takes it.
+    #[must_use]
+    pub fn as_code(&self) -> CodeWindow<'_> {
+        CodeWindow {
+            key: self.key,
+            bias: self.bias,
+            base: self.start,
+            bytes: &self.bytes,
+            function: self.function.clone(),
+            jit: self.is_jit,
+        }
+    }
+
+    /// True where it holds the byte at `ip`, and the function that it was read for is the one around it: one that was read for
+    /// another function says nothing of this.
+    #[must_use]
+    pub fn is_around(&self, ip: u64) -> bool {
+        ip.wrapping_sub(self.start) < self.bytes.len() as u64
+            && self.function.as_ref().is_none_or(|function| function.contains(&ip))
+    }
 }
 
 /// Why there are no code bytes.
