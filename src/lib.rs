@@ -93,14 +93,19 @@
 //! direction of text), and JSON likewise.
 
 pub mod bpf;
+mod cache;
 #[doc(hidden)]
 pub mod cli;
 pub mod cluster;
 pub mod config;
 pub mod doctor;
 mod escape;
-mod host;
+#[doc(hidden)]
+pub mod host;
 pub mod profile;
+// For tests, benches and fuzzing.
+#[doc(hidden)]
+pub mod recover;
 pub mod resolve;
 pub mod sample;
 // From events to samples: public for tests, benches and fuzzing, which work on its parts. What a program needs of it is in

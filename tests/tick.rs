@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use scxprof::sampler::operand::tick::{self, Refusal, TickKind, TickPlan, MAX_STACK, STACK_BYTES};
-use scxprof::sampler::operand::user::is_user_interrupt;
+use scxprof::sampler::tick::{self, Refusal, TickKind, TickPlan, MAX_STACK, STACK_BYTES};
+use scxprof::sampler::user::is_user_interrupt;
 use support::{Ring, TickSample};
 
 const PROC: &str = "/proc";

@@ -3,8 +3,8 @@
 use crossbeam_channel::Receiver;
 
 use super::{Clockwork, Counts, HintsError, Options, Refusal, Rung, SnapshotCounts, Step, Watched};
+use crate::recover::Wanted;
 use crate::sampler::open::Event;
-use crate::sampler::operand::Wanted;
 use crate::sampler::Batch;
 
 /// A watch that never begins.

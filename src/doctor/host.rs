@@ -4,10 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use super::{Check, Group, Hierarchy, Kernel};
+use crate::host::kallsyms::{Kallsyms, KallsymsError};
+use crate::host::tracefs::TracefsError;
 use crate::resolve::Roots;
 use crate::sample::printable;
-use crate::sampler::operand::kallsyms::{Kallsyms, KallsymsError};
-use crate::sampler::operand::tracefs::TracefsError;
 use crate::session::FRAMES_HIDDEN;
 
 /// What the timer source does where the tick is out of reach.

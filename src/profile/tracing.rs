@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::sampler::operand::tracefs::Tracefs;
+use crate::host::tracefs::Tracefs;
 
 /// What a tracing file begins with, then its version, the byte order and the bytes of a long.
 const MAGIC: &[u8] = b"\x17\x08\x44tracing0.6\0";

@@ -67,11 +67,11 @@ impl TimedSideBand {
 pub struct UserContext {
     /// `PERF_SAMPLE_REGS_ABI_*`.
     pub abi: u64,
-    /// The registers of [`REGS`](super::operand::tick::REGS), lowest bit first.
+    /// The registers of [`REGS`](super::tick::REGS), lowest bit first.
     pub regs: Box<[u64]>,
     /// The stack from rsp on.
     pub stack: Box<[u8]>,
-    /// The memory around the registers, as [`Snapshot`](super::operand::Snapshot) reads it; empty without.
+    /// The memory around the registers, as [`Snapshot`](crate::recover::Snapshot) reads it; empty without.
     pub memory: Box<[u8]>,
 }
 

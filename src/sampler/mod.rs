@@ -29,6 +29,9 @@ pub mod ring;
 mod running;
 mod steer;
 pub mod tee;
+pub mod tick;
+pub mod user;
+mod watch;
 mod worker;
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::attr::{Context, EventSpec, Exclude, Feature, Features, Rate};
 use super::hardware::{self, Hardware, Pace};
-use super::operand::tick::{self, TickKind, TickPlan};
 use super::pmu::{Config, NoIbs, NoPebs, Pmus};
+use super::tick::{self, TickKind, TickPlan};
 use super::{Options, SamplerError, Target};
 use crate::sample::Source;
 

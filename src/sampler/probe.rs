@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::attr::{self, EventSpec, Features, Scope};
 use super::open::{Event, Watch};
-use super::operand::tick::pin;
+use super::tick::pin;
 use super::SamplerError;
 
 /// On the PMU for so long without a count, on a CPU that loads and stores, it never will.

@@ -12,12 +12,12 @@ use super::batch::{Batch, Captured, FileId, SideBand, TimedSideBand, UserContext
 use super::clock::Offset;
 use super::loss::Loss;
 use super::open::{monotonic_ns, Event};
-use super::operand::user::is_user_interrupt;
 use super::plan::Reading;
 use super::record::{decode, decode_sample, Header, Layout, MappedFile, Places, Record, SampleRecord, Words};
 use super::record::{MISC_FORK_EXEC, MISC_LOST_SAMPLES_BPF};
 use super::ring::Ring;
 use super::tee::Tee;
+use super::user::is_user_interrupt;
 use crate::sample::{Access, Comm, CpuMode, DataSource};
 
 /// Samples that travel together; those with registers and stack are four times as large.

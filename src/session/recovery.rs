@@ -7,16 +7,16 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::bpf::WantedMap;
+use crate::host::pagemap::{Page, Pagemap};
+use crate::recover::{
+    Candidate, CodeSource, CodeWindow, Recovery, RegsError, Snapshot, StackRange, Unrecovered, UserRegs, Wanted,
+};
+use crate::resolve::code::constant::Constants;
+use crate::resolve::code::{At, CodeCache, CodeCounts, Limits, Mapping, Origin, Window};
 use crate::resolve::Maps;
 use crate::sample::{Sample, ThreadIndex};
 use crate::sampler::open::monotonic_ns;
-use crate::sampler::operand::code::{At, CodeCache, CodeCounts, Limits, Mapping, Origin, Window};
-use crate::sampler::operand::constant::Constants;
-use crate::sampler::operand::pagemap::{Page, Pagemap};
-use crate::sampler::operand::tick::REGS;
-use crate::sampler::operand::{
-    Candidate, CodeSource, CodeWindow, Recovery, RegsError, Snapshot, StackRange, Unrecovered, UserRegs, Wanted,
-};
+use crate::sampler::tick::REGS;
 use crate::sampler::UserContext;
 
 /// How long a page is believed to keep its frame, ns.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{MmapMut, MmapOptions};
 use perf_event_open_sys as sys;
-use scxprof::sampler::operand::tick::REGS;
+use scxprof::sampler::tick::REGS;
 
 /// Bytes of the ring's data part.
 const DATA: usize = 4 << 20;

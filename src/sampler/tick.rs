@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use perf_event_open_sys as sys;
 use sys::bindings as perf;
 
-use super::kallsyms::{Kallsyms, KallsymsError};
-use super::tracefs::{Tracefs, TracefsError};
 use super::user::is_user_interrupt;
 use super::watch::Watch;
+use crate::host::kallsyms::{Kallsyms, KallsymsError};
+use crate::host::tracefs::{Tracefs, TracefsError};
 
 /// Samples per second and CPU that cpu-clock takes where nobody asked for a number.
 ///
@@ -370,7 +370,7 @@ fn busy(cpu: u32, how_long: Duration) -> u32 {
 }
 
 /// Puts the calling thread on `cpu`; false where the kernel refuses.
-pub(in crate::sampler) fn pin(cpu: u32) -> bool {
+pub(super) fn pin(cpu: u32) -> bool {
     // SAFETY: a CPU set is plain bits, and zeros are the empty one.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     let index = cpu as usize;
