@@ -14,8 +14,9 @@ use super::map::{pid_namespace, HintMap};
 use super::probe::{self, Loaded, Setting};
 use super::snapshot::Tasks;
 use super::{Counts, HintsError, MapRef, Options, Rung};
-use crate::sampler::open::monotonic_ns;
-use crate::sampler::{Batch, SideBand, TimedSideBand};
+use crate::host::clock::monotonic_ns;
+use crate::sample::batch::Batch;
+use crate::sample::{SideBand, TimedSideBand};
 
 /// Events that travel together.
 const BATCH: usize = 1024;

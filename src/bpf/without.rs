@@ -4,8 +4,8 @@ use crossbeam_channel::Receiver;
 
 use super::{Clockwork, Counts, HintsError, Options, Refusal, Rung, SnapshotCounts, Step, Watched};
 use crate::recover::Wanted;
+use crate::sample::batch::Batch;
 use crate::sampler::open::Event;
-use crate::sampler::Batch;
 
 /// A watch that never begins.
 #[derive(Debug)]

@@ -6,6 +6,10 @@ pub(crate) mod open;
 
 // For tests and benches.
 #[doc(hidden)]
+pub mod clock;
+#[doc(hidden)]
+pub mod limits;
+#[doc(hidden)]
 pub mod pagemap;
 #[doc(hidden)]
 pub mod tracefs;

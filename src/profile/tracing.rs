@@ -18,7 +18,7 @@ pub(super) fn section(procfs: &Path, events: &[&str]) -> Option<Vec<u8>> {
     let mut bytes = MAGIC.to_vec();
     bytes.push(u8::from(cfg!(target_endian = "big")));
     bytes.push(size_of::<usize>() as u8);
-    bytes.extend_from_slice(&(crate::sampler::open::page_size() as u32).to_ne_bytes());
+    bytes.extend_from_slice(&(rustix::param::page_size() as u32).to_ne_bytes());
     let file = |bytes: &mut Vec<u8>, text: &[u8]| {
         bytes.extend_from_slice(&(text.len() as u64).to_ne_bytes());
         bytes.extend_from_slice(text);

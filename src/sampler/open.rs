@@ -1,6 +1,5 @@
 //! The system calls on perf events: open, control, read; and the limits that they run into.
 
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -11,6 +10,7 @@ use perf_event_open_sys::bindings as sys;
 use thiserror::Error;
 
 use super::record::{ReadValue, Words};
+use crate::host::limits::sysctl;
 
 /// What an event watches on its CPU.
 #[derive(Debug, Clone, Copy)]
@@ -218,78 +218,10 @@ impl AsFd for Event {
     }
 }
 
-/// A resource limit of this process (getrlimit(2)); `u64::MAX` stands for none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limit {
-    /// What is enforced.
-    pub soft: u64,
-    /// Up to where we may raise it ourselves.
-    pub hard: u64,
-}
-
-fn limit(resource: libc::__rlimit_resource_t) -> io::Result<Limit> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: limit is a live rlimit that the call fills.
-    if unsafe { libc::getrlimit(resource, &raw mut limit) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(Limit { soft: limit.rlim_cur, hard: limit.rlim_max })
-}
-
-/// `RLIMIT_NOFILE`.
-///
-/// # Errors
-/// The errno of getrlimit(2).
-pub fn file_limit() -> io::Result<Limit> {
-    limit(libc::RLIMIT_NOFILE)
-}
-
-/// Raises the soft `RLIMIT_NOFILE` to `needed` where it is lower and the hard one allows it; gives what is in force then.
-///
-/// # Errors
-/// The errno of getrlimit(2) or setrlimit(2).
-pub fn raise_file_limit(needed: u64) -> io::Result<Limit> {
-    let now = file_limit()?;
-    let soft = needed.min(now.hard);
-    if now.soft >= soft {
-        return Ok(now);
-    }
-    let raised = libc::rlimit { rlim_cur: soft, rlim_max: now.hard };
-    // SAFETY: the call only reads the live rlimit.
-    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    file_limit()
-}
-
 /// Open files that `events` for each of so many CPUs, or CPUs and tasks, take, and what the program has open.
 #[must_use]
 pub fn files_needed(places: usize, events: usize) -> u64 {
     (places * events) as u64 + 64
-}
-
-/// `RLIMIT_MEMLOCK`, in bytes.
-///
-/// # Errors
-/// The errno of getrlimit(2).
-pub fn memlock_limit() -> io::Result<Limit> {
-    limit(libc::RLIMIT_MEMLOCK)
-}
-
-/// A number in a file of sysctl, such as `sys/kernel/perf_event_paranoid` below the procfs root.
-#[must_use]
-pub fn sysctl(proc: &Path, name: &str) -> Option<i64> {
-    fs::read_to_string(proc.join("sys/kernel").join(name)).ok()?.trim().parse().ok()
-}
-
-/// True for a directory of the unified hierarchy of cgroups (v2).
-#[must_use]
-pub fn is_unified(directory: &OwnedFd) -> bool {
-    let mut statfs = std::mem::MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: the descriptor is open and the buffer has the size that the call fills.
-    let result = unsafe { libc::fstatfs(directory.as_raw_fd(), statfs.as_mut_ptr()) };
-    // SAFETY: zeros are a valid value, and the call only writes plain numbers.
-    result == 0 && unsafe { statfs.assume_init() }.f_type == libc::CGROUP2_SUPER_MAGIC
 }
 
 /// Whose accesses are to be sampled.
@@ -330,21 +262,4 @@ pub fn rights(proc: &Path, whose: Whose) -> String {
              a container's seccomp profile can also forbid perf_event_open"
         ),
     }
-}
-
-/// CLOCK_MONOTONIC in ns, the clock of all records.
-#[must_use]
-pub fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: now is a live timespec that the call fills; CLOCK_MONOTONIC always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// Bytes of a page of this machine's memory management.
-#[must_use]
-pub fn page_size() -> usize {
-    // SAFETY: sysconf takes and gives plain numbers.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(size).unwrap_or(4096)
 }

@@ -1,6 +1,7 @@
 //! Opens the events of one request, with what this kernel takes of them, and says why it does not take the rest.
 
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
 
 use perf_event_open_sys::bindings as sys;
 
@@ -10,6 +11,7 @@ use super::plan::{self, Planned, Reading};
 use super::record::Layout;
 use super::{probe, Choice, Options, SamplerError, Target};
 use crate::bpf::{Clockwork, Refusal, Snapshots, Step, Watched};
+use crate::host::limits;
 use crate::sample::Source;
 
 /// The dummy event that carries tasks, mappings and cgroups.
@@ -40,7 +42,7 @@ impl<'a> Opener<'a> {
         let needed = open::files_needed(options.cpus.len() * tasks, events);
         if options.raise_open_files {
             // What cannot be raised shows when an event does not open, with both limits.
-            let _ = open::raise_file_limit(needed);
+            let _ = limits::raise_file_limit(needed);
         }
         Self { options, needed, batched: batched && options.source == Source::Pebs }
     }
@@ -64,7 +66,7 @@ impl<'a> Opener<'a> {
 
     /// A quarter of the ring, at most 1 MiB: often enough not to overflow, seldom enough not to disturb.
     fn watermark(pages: usize) -> u32 {
-        (pages * open::page_size() / 4).min(1 << 20) as u32
+        (pages * rustix::param::page_size() / 4).min(1 << 20) as u32
     }
 
     /// The attr of an event that samples.
@@ -208,7 +210,7 @@ impl<'a> Opener<'a> {
                 return Some(refused("in a pid namespace tasks have other numbers"));
             }
             Target::Tasks { tids, .. } => Watched::Tasks(tids),
-            Target::Cgroup(directory) if clockwork == Clockwork::Tick && !open::is_unified(directory) => {
+            Target::Cgroup(directory) if clockwork == Clockwork::Tick && !is_unified(directory) => {
                 return Some(refused("it can watch cgroups of the unified hierarchy (v2) only"));
             }
             Target::Cgroup(directory) => Watched::Cgroup(directory),
@@ -290,7 +292,7 @@ impl<'a> Opener<'a> {
                 SamplerError::NotPermitted { source, hint }
             }
             (libc::EMFILE | libc::ENFILE, _) => {
-                let limit = open::file_limit().unwrap_or(open::Limit { soft: 0, hard: 0 });
+                let limit = limits::file_limit();
                 let cpus = self.options.cpus.iter().collect::<BTreeSet<_>>().len();
                 SamplerError::TooManyFiles { source, cpus, needed: self.needed, soft: limit.soft, hard: limit.hard }
             }
@@ -305,11 +307,15 @@ impl<'a> Opener<'a> {
     }
 }
 
+/// True for a directory of the unified hierarchy of cgroups (v2).
+fn is_unified(directory: &OwnedFd) -> bool {
+    rustix::fs::fstatfs(directory).is_ok_and(|fs| fs.f_type == libc::CGROUP2_SUPER_MAGIC)
+}
+
 /// `RLIMIT_MEMLOCK` for people.
 pub(super) fn memlock() -> String {
-    match open::memlock_limit() {
-        Ok(limit) if limit.soft == u64::MAX => "unlimited".to_owned(),
-        Ok(limit) => format!("{} KiB", limit.soft / 1024),
-        Err(error) => format!("unknown ({error})"),
+    match limits::memlock_limit().soft {
+        u64::MAX => "unlimited".to_owned(),
+        soft => format!("{} KiB", soft / 1024),
     }
 }

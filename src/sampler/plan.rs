@@ -10,6 +10,7 @@ use super::hardware::{self, Hardware, Pace};
 use super::pmu::{Config, NoIbs, NoPebs, Pmus};
 use super::tick::{self, TickKind, TickPlan};
 use super::{Options, SamplerError, Target};
+use crate::host::limits::sysctl;
 use crate::sample::Source;
 
 /// The events of a source and what their samples say.
@@ -94,7 +95,7 @@ pub(super) fn plan(options: &Options, batched: bool) -> Result<Plan, SamplerErro
         Source::Recorded => return Err(SamplerError::Recorded),
     };
     if let Pace::Frequency(asked) = hardware.pace {
-        let max = super::open::sysctl(&options.proc, "perf_event_max_sample_rate");
+        let max = sysctl(&options.proc, "perf_event_max_sample_rate");
         let by_kernel = |event: &Planned| matches!(event.spec.rate, Rate::Frequency(_));
         if let Some(max) = max.filter(|&max| i64::from(asked) > max && plan.events.iter().any(by_kernel)) {
             return Err(SamplerError::FrequencyTooHigh { asked, max });

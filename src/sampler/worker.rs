@@ -8,17 +8,18 @@ use std::sync::Arc;
 use crossbeam_channel::{Sender, TrySendError};
 use serde::{Deserialize, Serialize};
 
-use super::batch::{Batch, Captured, FileId, SideBand, TimedSideBand, UserContext};
 use super::clock::Offset;
 use super::loss::Loss;
-use super::open::{monotonic_ns, Event};
+use super::open::Event;
 use super::plan::Reading;
 use super::record::{decode, decode_sample, Header, Layout, MappedFile, Places, Record, SampleRecord, Words};
 use super::record::{MISC_FORK_EXEC, MISC_LOST_SAMPLES_BPF};
 use super::ring::Ring;
 use super::tee::Tee;
 use super::user::is_user_interrupt;
-use crate::sample::{Access, Comm, CpuMode, DataSource};
+use crate::host::clock::monotonic_ns;
+use crate::sample::batch::{Batch, Captured, UserContext};
+use crate::sample::{Access, Comm, CpuMode, DataSource, FileId, SideBand, TimedSideBand};
 
 /// Samples that travel together; those with registers and stack are four times as large.
 const BATCH: usize = 1024;

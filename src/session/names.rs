@@ -11,6 +11,7 @@ use super::hints::Hints;
 use super::order::{Order, Released};
 use super::recovery::Recoverer;
 use super::Sink;
+use crate::host::clock::monotonic_ns;
 use crate::profile::hints::HintRecord;
 use crate::profile::recovered::{self, Recovered};
 use crate::profile::Recorder;
@@ -18,10 +19,10 @@ use crate::resolve::identity::numbering;
 use crate::resolve::mapping::BuildId;
 use crate::resolve::threads::{self, Thread};
 use crate::resolve::{Cgroups, Mapping, Maps, Modules, Roots, Threads};
+use crate::sample::batch::Captured;
+use crate::sample::{FileId, SideBand, TimedSideBand};
 use crate::sample::{Sample, ThreadIndex};
 use crate::sampler::loss::Loss;
-use crate::sampler::open::monotonic_ns;
-use crate::sampler::{Captured, FileId, SideBand, TimedSideBand};
 
 /// A cgroup that was read from procfs is read again after so many ns: threads move.
 const CGROUP_AGE: u64 = 1_000_000_000;

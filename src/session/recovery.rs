@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::bpf::WantedMap;
+use crate::host::clock::monotonic_ns;
 use crate::host::pagemap::{Page, Pagemap};
 use crate::recover::{
     Candidate, CodeSource, CodeWindow, Recovery, RegsError, Snapshot, StackRange, Unrecovered, UserRegs, Wanted,
@@ -14,10 +15,9 @@ use crate::recover::{
 use crate::resolve::code::constant::Constants;
 use crate::resolve::code::{At, CodeCache, CodeCounts, Limits, Mapping, Origin, Window};
 use crate::resolve::Maps;
+use crate::sample::batch::UserContext;
 use crate::sample::{Sample, ThreadIndex};
-use crate::sampler::open::monotonic_ns;
 use crate::sampler::tick::REGS;
-use crate::sampler::UserContext;
 
 /// How long a page is believed to keep its frame, ns.
 const FRAME_LIFE: u64 = 1_000_000_000;

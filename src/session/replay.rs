@@ -11,10 +11,11 @@ use super::{text, Names, Outcome, Sink};
 use crate::profile::hints::{self, HintRecord};
 use crate::profile::{Item, PerfDataError, Profile, Records};
 use crate::resolve::Modules;
+use crate::sample::batch::{Batch, Captured};
+use crate::sample::{SideBand, TimedSideBand};
 use crate::sampler::intake::Intake;
 use crate::sampler::loss::Loss;
 use crate::sampler::record::{sample_type, Header};
-use crate::sampler::{Batch, Captured, SideBand, TimedSideBand};
 
 /// Records between two questions whether to stop.
 const STOP_EVERY: u32 = 1 << 16;

@@ -11,11 +11,11 @@ use rustc_hash::FxHashMap;
 
 use super::order::Order;
 use super::Names;
+use crate::host::clock::monotonic_ns;
 use crate::profile::Recorder;
 use crate::resolve::threads::{self, TaskSeen};
 use crate::resolve::{Error, Roots};
-use crate::sampler::open::monotonic_ns;
-use crate::sampler::TimedSideBand;
+use crate::sample::TimedSideBand;
 
 /// At most so often.
 const EVERY: Duration = Duration::from_secs(1);

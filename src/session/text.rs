@@ -13,9 +13,10 @@ use super::{Outcome, Sink};
 use crate::profile::hints;
 use crate::profile::script::Reader;
 use crate::resolve::Cgroups;
+use crate::sample::batch::Batch;
+use crate::sample::SideBand;
 use crate::sample::{Sample, ThreadIndex};
 use crate::sampler::loss::Loss;
-use crate::sampler::{Batch, SideBand};
 
 /// Threads and cgroups of lines that are remembered by number, and bytes of the cgroups' paths.
 const MAX_NUMBERED: usize = 1 << 20;
