@@ -11,6 +11,7 @@ use std::sync::Arc;
 use perf_event_open_sys::bindings as sys;
 
 pub mod attr;
+mod busy;
 mod clock;
 pub mod encode;
 mod error;
@@ -30,7 +31,6 @@ mod steer;
 pub mod tee;
 pub mod tick;
 pub mod user;
-mod watch;
 mod worker;
 
 #[cfg(test)]
@@ -41,7 +41,7 @@ pub use hardware::{Hardware, Pace};
 
 use attr::{Feature, Features, Refused};
 use clock::Offset;
-use open::{Event, EventError};
+use open::Event;
 use opener::Opener;
 pub use plan::Reading;
 use plan::{Plan, Planned};
@@ -435,8 +435,7 @@ impl Sampler {
 
     /// Maps the ring of an event, with what makes its times CLOCK_MONOTONIC.
     fn map(&self, event: &Event, options: &Options) -> Result<(Ring, Option<Offset>), SamplerError> {
-        let ring = Ring::of_event(event, self.mmap_pages).map_err(|error| {
-            let source = EventError { call: "mmap", event: Arc::clone(&event.name), cpu: event.cpu, source: error };
+        let ring = event.ring(self.mmap_pages).map_err(|source| {
             if source.errno() == libc::EPERM {
                 let mlock_kb = limits::sysctl(&options.proc, "perf_event_mlock_kb").unwrap_or(0);
                 SamplerError::NoLockedMemory { source, mlock_kb, memlock: opener::memlock() }

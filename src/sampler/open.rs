@@ -9,7 +9,9 @@ use perf_event_open_sys as perf;
 use perf_event_open_sys::bindings as sys;
 use thiserror::Error;
 
-use super::record::{ReadValue, Words};
+use super::attr::{self, EventSpec, Features, Scope};
+use super::record::{Layout, ReadValue, Words};
+use super::ring::Ring;
 use crate::host::limits::sysctl;
 
 /// What an event watches on its CPU.
@@ -68,19 +70,27 @@ impl Event {
         Self::open_in(name, attr, watch, cpu, None)
     }
 
-    /// Opens an event in a group that an event with the attr `leader` leads.
+    /// Opens an event that samples into a ring of `pages` pages, with its leader and its filter.
     ///
     /// # Errors
-    /// As [`Event::open`].
-    pub fn open_led(
-        name: &str,
-        leader: &sys::perf_event_attr,
-        attr: &sys::perf_event_attr,
+    /// As [`Event::open`], and the errno of the ioctl that sets a filter.
+    pub fn sampling(
+        spec: &EventSpec,
+        features: Features,
+        scope: Scope,
+        pages: usize,
         watch: Watch<'_>,
         cpu: u32,
-    ) -> Result<Self, EventError> {
-        let leader = Self::open_in(&format!("the group leader of {name}"), leader, watch, cpu, None)?;
-        Self::open_in(name, attr, watch, cpu, Some(Box::new(leader)))
+    ) -> Result<(Self, Layout), EventError> {
+        let attr = attr::sampling(spec, features, scope, attr::watermark(pages));
+        let leader = attr::leader(spec, features, scope).map(|leader| {
+            Self::open_in(&format!("the group leader of {}", spec.name), &leader, watch, cpu, None).map(Box::new)
+        });
+        let event = Self::open_in(&spec.name, &attr, watch, cpu, leader.transpose()?)?;
+        if let Some(filter) = &spec.filter {
+            event.filter(filter)?;
+        }
+        Ok((event, attr::layout(&attr)))
     }
 
     fn open_in(
@@ -121,6 +131,14 @@ impl Event {
         Ok(())
     }
 
+    /// Maps the ring of this event: `pages` pages of data, a power of two.
+    ///
+    /// # Errors
+    /// The errno of mmap(2): EPERM where the locked-memory budget is too small, EINVAL where `pages` is no power of two.
+    pub fn ring(&self, pages: usize) -> Result<Ring, EventError> {
+        Ring::of_event(self, pages).map_err(|source| self.error("mmap", source))
+    }
+
     /// Starts counting and sampling.
     ///
     /// # Errors
@@ -157,7 +175,7 @@ impl Event {
     ///
     /// # Errors
     /// The errno of the ioctl: EINVAL for a field that the tracepoint does not have.
-    pub fn filter(&self, filter: &str) -> Result<(), EventError> {
+    fn filter(&self, filter: &str) -> Result<(), EventError> {
         let error = |source| self.error("PERF_EVENT_IOC_SET_FILTER", source);
         let text = std::ffi::CString::new(filter).map_err(|invalid| error(invalid.into()))?;
         // SAFETY: the text is NUL-terminated and outlives the call, which only reads it.
@@ -204,9 +222,7 @@ impl Event {
     pub fn read(&self) -> Result<ReadValue, EventError> {
         let error = |source| self.error("read", source);
         let mut bytes = [0u8; 64];
-        // SAFETY: the buffer is ours and its length is what we say.
-        let count = unsafe { libc::read(self.fd.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len()) };
-        let count = usize::try_from(count).map_err(|_| error(io::Error::last_os_error()))?;
+        let count = rustix::io::read(&self.fd, &mut bytes).map_err(|errno| error(errno.into()))?;
         let words = Words(bytes.get(..count).unwrap_or_default());
         ReadValue::decode(words, self.attr.read_format).ok_or_else(|| error(io::ErrorKind::UnexpectedEof.into()))
     }

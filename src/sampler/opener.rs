@@ -64,14 +64,9 @@ impl<'a> Opener<'a> {
         }
     }
 
-    /// A quarter of the ring, at most 1 MiB: often enough not to overflow, seldom enough not to disturb.
-    fn watermark(pages: usize) -> u32 {
-        (pages * rustix::param::page_size() / 4).min(1 << 20) as u32
-    }
-
     /// The attr of an event that samples.
     pub(super) fn attr(&self, spec: &EventSpec, features: Features, pages: usize) -> sys::perf_event_attr {
-        attr::sampling(spec, features, self.scope(), Self::watermark(pages))
+        attr::sampling(spec, features, self.scope(), attr::watermark(pages))
     }
 
     /// Chooses the events and finds what this kernel takes of them, with throw-away events.
@@ -167,12 +162,7 @@ impl<'a> Opener<'a> {
         watch: Watch<'_>,
         cpu: u32,
     ) -> Result<(Event, Layout), EventError> {
-        let attr = self.attr(spec, features, pages);
-        let event = match attr::leader(spec, features, self.scope()) {
-            Some(leader) => Event::open_led(&spec.name, &leader, &attr, watch, cpu)?,
-            None => Event::open(&spec.name, &attr, watch, cpu)?,
-        };
-        Ok((event, attr::layout(&attr)))
+        Event::sampling(spec, features, self.scope(), pages, watch, cpu)
     }
 
     /// Opens an event that samples.
@@ -184,12 +174,8 @@ impl<'a> Opener<'a> {
         watch: Watch<'_>,
         cpu: u32,
     ) -> Result<(Event, Layout), SamplerError> {
-        let explain = |error| self.explain(error, watch, spec.exclude == Exclude::Nothing);
-        let (event, layout) = self.open(spec, features, pages, watch, cpu).map_err(explain)?;
-        if let Some(filter) = &spec.filter {
-            event.filter(filter).map_err(explain)?;
-        }
-        Ok((event, layout))
+        self.open(spec, features, pages, watch, cpu)
+            .map_err(|error| self.explain(error, watch, spec.exclude == Exclude::Nothing))
     }
 
     /// Loads what takes snapshots for samples that are read so; `None` where none were asked for or none would help.
@@ -274,7 +260,7 @@ impl<'a> Opener<'a> {
         watch: Watch<'_>,
         cpu: u32,
     ) -> Result<(Event, Layout), SamplerError> {
-        let attr = attr::side_band(features, self.scope(), Self::watermark(pages));
+        let attr = attr::side_band(features, self.scope(), attr::watermark(pages));
         let event = Event::open(SIDE_BAND, &attr, watch, cpu).map_err(|error| self.explain(error, watch, false))?;
         Ok((event, attr::layout(&attr)))
     }

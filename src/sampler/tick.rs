@@ -1,20 +1,22 @@
 //! Which event takes the timer source's samples: the scheduler's tick, else a clock of our own.
 
 use std::fmt;
-use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use perf_event_open_sys as sys;
-use sys::bindings as perf;
+use perf_event_open_sys::bindings as perf;
 
+use super::attr::{self, Context, EventSpec, Exclude, Feature, Features, Rate, Scope};
+use super::busy;
+use super::open::{self, Event, EventError};
+use super::pmu::Config;
+use super::record::{decode, Layout, ReadValue, Record};
 use super::user::is_user_interrupt;
-use super::watch::Watch;
 use crate::host::kallsyms::{Kallsyms, KallsymsError};
 use crate::host::tracefs::{Tracefs, TracefsError};
+use crate::recover::{REGS_MASK, STACK_DUMP_SIZE};
 
 /// Samples per second and CPU that cpu-clock takes where nobody asked for a number.
 ///
@@ -24,16 +26,13 @@ use crate::host::tracefs::{Tracefs, TracefsError};
 pub const DEFAULT_FREQ: u32 = 263;
 /// Above this many samples per second and CPU, cpu-clock slows the host by more than about 2 %.
 pub const COSTLY_FREQ: u32 = 1000;
-/// Bytes of the user stack in a sample, from rsp upwards.
-pub const STACK_BYTES: u32 = 512;
 /// Addresses of a callchain; from the handler of a timer to the interrupt's entry it takes 5 (Linux 6.18).
 pub const MAX_STACK: u16 = 16;
-/// The registers in a sample, as bits of `enum perf_event_x86_regs` (asm/perf_regs.h), in whose order they come:
-/// ax bx cx dx si di bp sp ip flags, then r8 to r15.
-pub const REGS: u64 = 0x00ff_03ff;
 
 /// How long an event may take to advance on a busy CPU.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// Pages of the ring in which the samples of a probe are read, some 300 of them; `perf_event_mlock_kb` grants as many.
+const PAGES: usize = 64;
 /// Hits per second and CPU above which not every local timer interrupt becomes a sample.
 const MAX_RATE: f64 = 1000.0;
 
@@ -48,13 +47,21 @@ pub enum TickKind {
     CpuClock,
 }
 
-impl fmt::Display for TickKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
+impl TickKind {
+    /// As perf names it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
             Self::HrtimerExpire => "timer:hrtimer_expire_entry",
             Self::LocalTimer => "irq_vectors:local_timer_entry",
             Self::CpuClock => "cpu-clock",
-        })
+        }
+    }
+}
+
+impl fmt::Display for TickKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
     }
 }
 
@@ -76,32 +83,9 @@ pub enum Refusal {
     /// The kernel has none of the symbols that are looked for.
     #[error("the kernel has no {0}")]
     NoSymbol(&'static str),
-    /// `perf_event_open(2)` failed.
-    #[error("perf_event_open on CPU {cpu}: {source}")]
-    Open {
-        /// The CPU.
-        cpu: u32,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The kernel refused the filter.
-    #[error("filter \"{filter}\" on CPU {cpu}: {source}")]
-    Filter {
-        /// The CPU.
-        cpu: u32,
-        /// The filter.
-        filter: String,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The event could not be switched on or read.
-    #[error("perf event on CPU {cpu}: {source}")]
-    Count {
-        /// The CPU.
-        cpu: u32,
-        /// What the kernel said.
-        source: io::Error,
-    },
+    /// The event could not be opened, filtered, switched on or read.
+    #[error("{} on CPU {}: {}", .0.call, .0.cpu, .0.source)]
+    Event(#[from] EventError),
     /// The event opened but did not happen, although the CPU was busy.
     #[error("it did not advance on busy CPU {cpu} within {millis} ms")]
     Silent {
@@ -124,23 +108,17 @@ impl Refusal {
     /// True where the kernel has the event and does not let us open it.
     #[must_use]
     pub fn is_forbidden(&self) -> bool {
-        matches!(self, Self::Open { source, .. } if matches!(source.raw_os_error(), Some(libc::EACCES | libc::EPERM)))
+        matches!(self, Self::Event(error) if matches!(error.errno(), libc::EACCES | libc::EPERM))
     }
 }
 
-/// The event to sample with, as plain data.
+/// The event to sample with, and what tells its samples of user code from the others.
 #[derive(Debug)]
 pub struct TickPlan {
     /// Which event it is.
     pub kind: TickKind,
-    /// `perf_event_attr.type`.
-    pub type_: u32,
-    /// `perf_event_attr.config`.
-    pub config: u64,
-    /// `perf_event_attr.sample_period`: hits per sample, for cpu-clock ns per sample.
-    pub period: u64,
-    /// The filter for `PERF_EVENT_IOC_SET_FILTER`.
-    pub filter: Option<String>,
+    /// The event as it is sampled with.
+    pub spec: EventSpec,
     /// The interrupt entries that [`super::user::is_user_interrupt`] needs; empty for cpu-clock, whose samples carry
     /// the mode in their header.
     pub entries: Vec<Range<u64>>,
@@ -151,8 +129,25 @@ pub struct TickPlan {
 }
 
 impl TickPlan {
+    /// An event of `attr.type` `type_` that samples its context every `period` hits, or ns of cpu-clock.
     fn new(kind: TickKind, type_: u32, config: u64, period: u64) -> Self {
-        Self { kind, type_, config, period, filter: None, entries: Vec::new(), rate: None, refused: Vec::new() }
+        let callchain = if kind == TickKind::CpuClock { 0 } else { MAX_STACK };
+        let spec = EventSpec {
+            name: kind.name().into(),
+            kind: type_,
+            config: Config([config, 0, 0, 0, 0]),
+            rate: Rate::Period(period),
+            precise: 0,
+            leader: None,
+            exclude: Exclude::Kernel,
+            filter: None,
+            context: Some(Context { regs: REGS_MASK, stack: STACK_DUMP_SIZE.into(), callchain }),
+            // There is no data address that the kernel could translate or weigh.
+            wants: [Feature::PhysAddr, Feature::DataPageSize, Feature::WeightStruct]
+                .into_iter()
+                .fold(Features::all(), Features::less),
+        };
+        Self { kind, spec, entries: Vec::new(), rate: None, refused: Vec::new() }
     }
 
     /// cpu-clock at `freq` samples per second and CPU.
@@ -162,101 +157,47 @@ impl TickPlan {
         Self::new(TickKind::CpuClock, perf::PERF_TYPE_SOFTWARE, perf::PERF_COUNT_SW_CPU_CLOCK.into(), period)
     }
 
-    /// The attributes to open the event with: disabled, one sample per [`TickPlan::period`] of
-    /// ip, tid, time (CLOCK_MONOTONIC), cpu, period, for tracepoints the kernel callchain, then [`REGS`] and
-    /// [`STACK_BYTES`] of the user's.
-    ///
-    /// No `exclude_kernel`: to a tracepoint every hit is the kernel's, so it would count nothing. Of cpu-clock it would
-    /// hide how much of the time was the kernel's.
+    /// Hits per sample, for cpu-clock ns per sample.
     #[must_use]
-    pub fn attr(&self) -> perf::perf_event_attr {
-        let mut attr = perf::perf_event_attr {
-            type_: self.type_,
-            size: size_of::<perf::perf_event_attr>() as u32,
-            config: self.config,
-            ..perf::perf_event_attr::default()
-        };
-        attr.__bindgen_anon_1.sample_period = self.period;
-        let mut fields = perf::PERF_SAMPLE_IP
-            | perf::PERF_SAMPLE_TID
-            | perf::PERF_SAMPLE_TIME
-            | perf::PERF_SAMPLE_CPU
-            | perf::PERF_SAMPLE_PERIOD
-            | perf::PERF_SAMPLE_REGS_USER
-            | perf::PERF_SAMPLE_STACK_USER;
-        if self.kind != TickKind::CpuClock {
-            fields |= perf::PERF_SAMPLE_CALLCHAIN;
-            attr.sample_max_stack = MAX_STACK;
-            attr.set_exclude_callchain_user(1);
+    pub fn period(&self) -> u64 {
+        match self.spec.rate {
+            Rate::Period(period) | Rate::Frequency(period) => period,
         }
-        attr.sample_type = fields.into();
-        attr.read_format = perf::PERF_FORMAT_TOTAL_TIME_ENABLED.into();
-        attr.sample_regs_user = REGS;
-        attr.sample_stack_user = STACK_BYTES;
-        attr.set_disabled(1);
-        attr.set_exclude_hv(1);
-        attr.set_exclude_idle(1);
-        attr.set_use_clockid(1);
-        attr.clockid = libc::CLOCK_MONOTONIC;
-        attr
     }
 
-    /// Opens the event for every process on `cpu`, disabled, with its filter.
+    /// Opens the event for every process on `cpu`, disabled, with its filter and what the kernel takes of `features`, for a ring
+    /// of `pages` pages.
     ///
     /// # Errors
-    /// [`Refusal::Open`] and [`Refusal::Filter`].
-    pub fn open(&self, cpu: u32) -> Result<OwnedFd, Refusal> {
-        open(&mut self.attr(), self.filter.as_deref(), cpu)
+    /// [`Refusal::Event`].
+    pub fn open(&self, features: Features, pages: usize, cpu: u32) -> Result<(Event, Layout), Refusal> {
+        let open = |features| Event::sampling(&self.spec, features, Scope::default(), pages, open::Watch::All, cpu);
+        let (opened, ..) = attr::negotiate(features.and(self.spec.wants), open, EventError::errno)?;
+        Ok(opened)
     }
-}
-
-/// Opens `attr` for every process on `cpu` and sets `filter`.
-///
-/// # Errors
-/// [`Refusal::Open`] and [`Refusal::Filter`].
-pub fn open(attr: &mut perf::perf_event_attr, filter: Option<&str>, cpu: u32) -> Result<OwnedFd, Refusal> {
-    // SAFETY: `attr` is a valid perf_event_attr whose size field says its size; the kernel writes no more than that.
-    let fd = unsafe { sys::perf_event_open(attr, -1, cpu.cast_signed(), -1, perf::PERF_FLAG_FD_CLOEXEC.into()) };
-    if fd < 0 {
-        return Err(Refusal::Open { cpu, source: io::Error::last_os_error() });
-    }
-    // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    if let Some(filter) = filter {
-        let refused = |source| Refusal::Filter { cpu, filter: filter.to_owned(), source };
-        let text = std::ffi::CString::new(filter).map_err(|error| refused(error.into()))?;
-        // SAFETY: the descriptor is open, and the text is NUL-terminated and outlives the call.
-        if unsafe { sys::ioctls::SET_FILTER(fd.as_raw_fd(), text.as_ptr().cast_mut()) } < 0 {
-            return Err(refused(io::Error::last_os_error()));
-        }
-    }
-    Ok(fd)
 }
 
 /// Tries the events on `cpu`, best first, and returns the first that advances while the CPU is kept busy.
 ///
-/// `procfs` is `/proc`; `freq` is the rate that somebody asked for, in samples per second and CPU. Takes up to 200 ms of
-/// the CPU for each event. What was refused and why is in [`TickPlan::refused`].
+/// `procfs` is `/proc`; `freq` is the rate that somebody asked for, in samples per second and CPU; `features` are what the samples
+/// are to carry. Takes up to 200 ms of the CPU for each event. What was refused and why is in [`TickPlan::refused`].
 ///
 /// # Errors
 /// Where not even cpu-clock serves; the other refusals come with it.
-pub fn probe(procfs: &Path, freq: Option<u32>, cpu: u32) -> Result<TickPlan, Vec<(TickKind, Refusal)>> {
+pub fn probe(
+    procfs: &Path,
+    freq: Option<u32>,
+    features: Features,
+    cpu: u32,
+) -> Result<TickPlan, Vec<(TickKind, Refusal)>> {
     let mut refused = Vec::new();
     for kind in [TickKind::HrtimerExpire, TickKind::LocalTimer, TickKind::CpuClock] {
-        match try_kind(kind, procfs, freq, cpu) {
+        match plan(kind, procfs, freq).and_then(|plan| measure(plan, features, cpu)) {
             Ok(plan) => return Ok(TickPlan { refused, ..plan }),
             Err(refusal) => refused.push((kind, refusal)),
         }
     }
     Err(refused)
-}
-
-/// Tries one event on `cpu` as [`probe`] does.
-///
-/// # Errors
-/// Where it cannot be opened or does not advance.
-pub fn try_kind(kind: TickKind, procfs: &Path, freq: Option<u32>, cpu: u32) -> Result<TickPlan, Refusal> {
-    plan(kind, procfs, freq).and_then(|plan| measure(plan, cpu))
 }
 
 /// What `kind` needs of this host, not yet tried.
@@ -282,37 +223,46 @@ pub fn plan(kind: TickKind, procfs: &Path, freq: Option<u32>) -> Result<TickPlan
             return Err(Refusal::NoSymbol("tick_nohz_handler and no tick_sched_timer"));
         }
         let terms: Vec<_> = symbols.handlers.iter().map(|address| format!("function==0x{address:x}")).collect();
-        plan.filter = Some(terms.join(" || "));
+        plan.spec.filter = Some(terms.join(" || "));
     }
     Ok(plan)
 }
 
 /// Opens the event as it will be sampled, keeps `cpu` busy for 200 ms, counts, and looks whether the samples of the
 /// thread that kept it busy are told to be user code.
-fn measure(mut plan: TickPlan, cpu: u32) -> Result<TickPlan, Refusal> {
-    let fd = plan.open(cpu)?;
-    let failed = |source| Refusal::Count { cpu, source };
-    let watch = Watch::start(&fd).map_err(failed)?;
-    let tid = busy(cpu, PATIENCE);
-    let seen = watch.stop().map_err(failed)?;
-    let (count, enabled) = read(&fd).map_err(failed)?;
+///
+/// # Errors
+/// Where the event cannot be opened, does not advance, or does not show user code.
+pub fn measure(mut plan: TickPlan, features: Features, cpu: u32) -> Result<TickPlan, Refusal> {
+    let (event, layout) = plan.open(features, PAGES, cpu)?;
+    let mut ring = event.ring(PAGES)?;
+    event.enable()?;
+    let tid = busy::beside(cpu, spin, |tid, _| {
+        std::thread::sleep(PATIENCE);
+        tid
+    });
+    event.disable()?;
+    let ReadValue { value: count, time_enabled: enabled, .. } = event.read()?;
     if count == 0 || enabled == 0 {
         return Err(Refusal::Silent { cpu, millis: PATIENCE.as_millis() });
     }
     let rate = count as f64 * 1e9 / enabled as f64;
-    match plan.kind {
-        // It counts ns.
-        TickKind::CpuClock => plan.rate = Some(rate / plan.period as f64),
-        TickKind::HrtimerExpire => plan.rate = Some(rate),
-        TickKind::LocalTimer => {
-            plan.period = bounded_period(rate);
-            plan.rate = Some(rate / plan.period as f64);
-        }
+    if plan.kind == TickKind::LocalTimer {
+        plan.spec.rate = Rate::Period(bounded_period(rate));
     }
+    // cpu-clock counts ns.
+    plan.rate = Some(rate / plan.period() as f64);
     if plan.kind != TickKind::CpuClock {
-        let chains = || seen.iter().filter(|(of, _)| *of == tid).map(|(_, chain)| chain);
-        let samples = chains().count();
-        let user = chains().filter(|chain| is_user_interrupt(chain, &plan.entries)).count();
+        let (mut samples, mut user) = (0, 0);
+        // What is corrupt ends here; the samples before it count.
+        let _ = ring.drain(&mut Vec::new(), |bytes| {
+            if let Ok((_, Record::Sample(sample), _)) = decode(bytes, &layout) {
+                if sample.tid == tid {
+                    samples += 1;
+                    user += usize::from(is_user_interrupt(sample.callchain.iter(), &plan.entries));
+                }
+            }
+        });
         // The thread does nothing but spin; a few samples may hit its start or a softirq.
         if samples >= 5 && user * 2 < samples {
             return Err(Refusal::Blind { samples, user });
@@ -326,61 +276,11 @@ fn bounded_period(rate: f64) -> u64 {
     (rate / MAX_RATE).round().max(1.0) as u64
 }
 
-/// Count and ns enabled, as `PERF_FORMAT_TOTAL_TIME_ENABLED` has `read(2)` give them.
-fn read(fd: &OwnedFd) -> io::Result<(u64, u64)> {
-    let mut bytes = [0u8; 16];
-    // SAFETY: the buffer is ours and as long as is said.
-    let length = unsafe { libc::read(fd.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len()) };
-    match usize::try_from(length) {
-        Ok(16) => {
-            let [count, enabled] = [0, 8].map(|at| {
-                let mut word = [0; 8];
-                word.copy_from_slice(&bytes[at..at + 8]);
-                u64::from_ne_bytes(word)
-            });
-            Ok((count, enabled))
-        }
-        Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
-        Err(_) => Err(io::Error::last_os_error()),
+/// Makes no system call at all, so that it is user code that is interrupted.
+fn spin(stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        std::hint::spin_loop();
     }
-}
-
-/// Runs a thread on `cpu` for so long and returns its id; without the right to choose the CPU it runs where the
-/// scheduler puts it.
-fn busy(cpu: u32, how_long: Duration) -> u32 {
-    let stop = AtomicBool::new(false);
-    let tid = AtomicU32::new(0);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            pin(cpu);
-            // SAFETY: the call has no arguments and cannot fail.
-            tid.store(unsafe { libc::gettid() }.cast_unsigned(), Ordering::Relaxed);
-            while !stop.load(Ordering::Relaxed) {
-                std::hint::spin_loop();
-            }
-        });
-        // The clock is looked at here, so that the other thread makes no system call at all.
-        let end = Instant::now() + how_long;
-        while let Some(left) = end.checked_duration_since(Instant::now()) {
-            std::thread::sleep(left);
-        }
-        stop.store(true, Ordering::Relaxed);
-    });
-    tid.into_inner()
-}
-
-/// Puts the calling thread on `cpu`; false where the kernel refuses.
-pub(super) fn pin(cpu: u32) -> bool {
-    // SAFETY: a CPU set is plain bits, and zeros are the empty one.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    let index = cpu as usize;
-    if index >= libc::CPU_SETSIZE as usize {
-        return false;
-    }
-    // SAFETY: `index` is within the set.
-    unsafe { libc::CPU_SET(index, &mut set) };
-    // SAFETY: the set is ours and as long as is said; 0 is the calling thread.
-    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0 }
 }
 
 #[cfg(test)]
@@ -392,9 +292,9 @@ mod tests {
         let nowhere = Path::new("/nonexistent");
         let refusal = plan(TickKind::HrtimerExpire, nowhere, Some(997)).unwrap_err();
         assert_eq!(refusal.to_string(), "a rate of 997 Hz was asked for");
-        assert_eq!(plan(TickKind::CpuClock, nowhere, Some(1000)).unwrap().period, 1_000_000);
-        assert_eq!(plan(TickKind::CpuClock, nowhere, None).unwrap().period, 3_802_281);
-        assert_eq!(TickPlan::cpu_clock(0).period, 1_000_000_000);
+        assert_eq!(plan(TickKind::CpuClock, nowhere, Some(1000)).unwrap().period(), 1_000_000);
+        assert_eq!(plan(TickKind::CpuClock, nowhere, None).unwrap().period(), 3_802_281);
+        assert_eq!(TickPlan::cpu_clock(0).period(), 1_000_000_000);
     }
 
     #[test]

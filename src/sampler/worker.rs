@@ -168,7 +168,6 @@ pub(super) struct BatchSink {
     /// [`Reading::recovers`], and samples of a full batch.
     recovers: bool,
     size: usize,
-    chain: Vec<u64>,
     pub(super) loss: Loss,
     /// What the events of a recording say at its end of samples that found a ring full.
     pub(super) lost_by_events: u64,
@@ -192,7 +191,6 @@ impl BatchSink {
             reading,
             recovers,
             size: if recovers { BATCH_WITH_CONTEXT } else { BATCH },
-            chain: Vec::new(),
             loss: Loss::default(),
             lost_by_events: 0,
             newest: 0,
@@ -406,15 +404,13 @@ impl BatchSink {
 
     /// The mode of the code that was interrupted, which a tracepoint's own is not.
     #[inline]
-    fn mode(&mut self, header: Header, record: &SampleRecord<'_>) -> CpuMode {
+    fn mode(&self, header: Header, record: &SampleRecord<'_>) -> CpuMode {
         let Reading::UserByCallchain(entries) = &self.reading else { return header.cpu_mode() };
         // What a BPF program wrote has no chain: it looks at the stack itself.
         if record.callchain.is_empty() && !record.raw.is_empty() {
             return CpuMode::User;
         }
-        self.chain.clear();
-        self.chain.extend(record.callchain.iter());
-        if is_user_interrupt(&self.chain, entries) {
+        if is_user_interrupt(record.callchain.iter(), entries) {
             CpuMode::User
         } else {
             CpuMode::Kernel
