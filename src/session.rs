@@ -3,7 +3,7 @@
 //! [`Session::builder`] sets up, [`Builder::start`] opens the events, [`Session::run`] samples and decides. The steps between
 //! are there for those who want something of their own: [`Session::run_until`] gives what was [`Sampled`], before anything is
 //! decided, and [`Session::run_into`] samples into a [`Sink`] and decides nothing. Samples come from the kernel, from a
-//! [`Feed`], or from a recorded profile by [`replay()`].
+//! recording ([`Builder::profile`]) or from a [`Feed`].
 
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ mod error;
 mod feed;
 mod found;
 mod hints;
+mod lines;
 mod names;
 mod order;
 mod recovery;
@@ -37,9 +38,7 @@ pub use found::{Found, Sampled};
 use names::Names;
 pub use recovery::Yield;
 pub(crate) use recovery::FRAMES_HIDDEN;
-pub use replay::replay;
 pub use running::{Session, StopHandle};
-pub(crate) use text::Numbers;
 
 pub use crate::sample::{FileId, SideBand, TimedSideBand};
 pub use crate::sampler::loss::Loss;
@@ -67,6 +66,9 @@ pub trait Sink {
         false
     }
 }
+
+/// Says of a sample whether it is looked at, see [`Builder::select`]. The names resolve its cgroup's id.
+pub type Select<'a> = &'a mut dyn FnMut(&Sample, &mut Cgroups) -> bool;
 
 /// How far a capture is.
 #[derive(Debug, Clone, Copy)]

@@ -9,6 +9,8 @@
 
 #[path = "../support/capture.rs"]
 mod capture;
+#[path = "../support/replay.rs"]
+mod replay;
 mod writer;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,11 +20,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use capture::{capture_until, options, Collect};
+use replay::replay;
 use scxprof::bpf::{self, HintCounts, MapRef, Rung};
 use scxprof::profile::Profile;
 use scxprof::sample::{Comm, CpuMode, Sample, Source};
 use scxprof::sampler::Target;
-use scxprof::session::{replay, Outcome};
+use scxprof::session::Outcome;
 use writer::{program, BpfFs, Log, Writer, Written};
 
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
@@ -224,7 +227,7 @@ fn a_recording_keeps_the_hints() {
     assert!(matches!(output.status.code(), Some(0 | 4)), "{said}");
     let mut profile = Profile::open(&profile).unwrap();
     let mut collect = Collect::default();
-    let outcome = replay(&mut profile, 64 << 20, &mut collect, || false).unwrap();
+    let outcome = replay(&mut profile, 64 << 20, &mut collect);
     let counts = outcome.hints.unwrap();
     let (mut checked, mut wrong, mut with) = (0, BTreeSet::new(), 0);
     for sample in &collect.samples {
