@@ -1,16 +1,14 @@
 //! The BPF programs that read memory around the registers of a timer's samples, at work until dropped.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
-use perf_event_open_sys::ioctls;
 
 use super::probe::{quiet, refusal};
 use super::{Clockwork, Refusal, SnapshotCounts, Step, Watched};
 use crate::host::kallsyms::Kallsyms;
 use crate::recover::Wanted;
-use crate::sampler::open::Event;
 
 /// operand.bpf.c, compiled.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/operand.bpf.o"));
@@ -108,37 +106,29 @@ impl Snapshots {
         MapHandle::try_from(&map).map_err(|error| refusal(WHAT, Step::Open, &error))
     }
 
-    /// Writes the snapshots of a CPU as samples of `event`.
+    /// Writes the snapshots of a CPU as samples of `event`, a perf event there.
     ///
     /// # Errors
     /// What the kernel refused.
-    pub(crate) fn write_to(&self, event: &Event) -> Result<(), Refusal> {
-        let fd = event.as_fd().as_raw_fd().to_ne_bytes();
+    pub(crate) fn write_to(&self, event: BorrowedFd<'_>, cpu: u32) -> Result<(), Refusal> {
+        let fd = event.as_raw_fd().to_ne_bytes();
         for (map, value) in [("output", fd), ("sampled", 1u32.to_ne_bytes())] {
             self.map(map)?
-                .update(&event.cpu.to_ne_bytes(), &value, MapFlags::ANY)
+                .update(&cpu.to_ne_bytes(), &value, MapFlags::ANY)
                 .map_err(|error| refusal(WHAT, Step::Attach, &error))?;
         }
         Ok(())
     }
 
-    /// Takes a snapshot whenever `event`, of a clock, would sample.
+    /// The program that takes a snapshot whenever the event of a clock that it is attached to would sample.
     ///
     /// # Errors
-    /// What the kernel refused.
-    pub(crate) fn take_at(&self, event: &Event) -> Result<(), Refusal> {
+    /// Where there is none.
+    pub(crate) fn on_clock(&self) -> Result<OwnedFd, Refusal> {
         let program = self.object.progs().find(|program| program.name() == "on_clock");
-        let missing = || Refusal { what: WHAT, step: Step::Attach, errno: 0, reason: "no program".to_owned() };
-        let program = program.ok_or_else(missing)?;
-        // SAFETY: the argument is a file descriptor, not a pointer; event and program are open and ours.
-        let result = unsafe { ioctls::SET_BPF(event.as_fd().as_raw_fd(), program.as_fd().as_raw_fd().cast_unsigned()) };
-        if result < 0 {
-            let error = std::io::Error::last_os_error();
-            let errno = error.raw_os_error().unwrap_or(0);
-            let reason = format!("PERF_EVENT_IOC_SET_BPF: {error}");
-            return Err(Refusal { what: WHAT, step: Step::Attach, errno, reason });
-        }
-        Ok(())
+        let failed = |reason| Refusal { what: WHAT, step: Step::Attach, errno: 0, reason };
+        let program = program.ok_or_else(|| failed("no program".to_owned()))?;
+        program.as_fd().try_clone_to_owned().map_err(|error| failed(error.to_string()))
     }
 
     /// Where user space says what the next samples are to bring.

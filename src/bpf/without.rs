@@ -1,11 +1,12 @@
 //! What stands for the watch and the snapshots where BPF is not built in.
 
+use std::os::fd::{BorrowedFd, OwnedFd};
+
 use crossbeam_channel::Receiver;
 
 use super::{Clockwork, Counts, HintsError, Options, Refusal, Rung, SnapshotCounts, Step, Watched};
 use crate::recover::Wanted;
 use crate::sample::batch::Batch;
-use crate::sampler::open::Event;
 
 /// A watch that never begins.
 #[derive(Debug)]
@@ -64,11 +65,11 @@ impl Snapshots {
         match *self {}
     }
 
-    pub(crate) fn write_to(&self, _: &Event) -> Result<(), Refusal> {
+    pub(crate) fn write_to(&self, _: BorrowedFd<'_>, _: u32) -> Result<(), Refusal> {
         match *self {}
     }
 
-    pub(crate) fn take_at(&self, _: &Event) -> Result<(), Refusal> {
+    pub(crate) fn on_clock(&self) -> Result<OwnedFd, Refusal> {
         match *self {}
     }
 

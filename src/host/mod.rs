@@ -12,4 +12,6 @@ pub mod limits;
 #[doc(hidden)]
 pub mod pagemap;
 #[doc(hidden)]
+pub mod tasks;
+#[doc(hidden)]
 pub mod tracefs;

@@ -13,9 +13,9 @@ use super::is_named;
 use super::mapping::Mapping;
 use super::pid_of;
 use super::table::Table;
-use super::threads::TaskSeen;
 use super::Error;
 use super::Roots;
+use crate::host::tasks::TaskSeen;
 use crate::sample::Place;
 
 /// Addresses at and above this are the kernel's or none at all. User space ends at 1 << 47, with five-level page tables at

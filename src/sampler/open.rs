@@ -1,7 +1,7 @@
 //! The system calls on perf events: open, control, read; and the limits that they run into.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -184,6 +184,16 @@ impl Event {
         })
     }
 
+    /// Runs a BPF program of type perf_event whenever this event samples.
+    ///
+    /// # Errors
+    /// The errno of the ioctl.
+    pub fn run_at_samples(&self, program: BorrowedFd<'_>) -> Result<(), EventError> {
+        // SAFETY: the argument is a file descriptor, not a pointer; event and program are open over the call.
+        let result = unsafe { perf::ioctls::SET_BPF(self.fd.as_raw_fd(), program.as_raw_fd().cast_unsigned()) };
+        self.control("PERF_EVENT_IOC_SET_BPF", result)
+    }
+
     /// Samples once every so many events from now on; not for an event with a frequency. Events that a child has inherited
     /// already keep theirs.
     ///
@@ -229,7 +239,7 @@ impl Event {
 }
 
 impl AsFd for Event {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }

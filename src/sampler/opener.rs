@@ -1,7 +1,7 @@
 //! Opens the events of one request, with what this kernel takes of them, and says why it does not take the rest.
 
 use std::collections::BTreeSet;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use perf_event_open_sys::bindings as sys;
 
@@ -221,7 +221,8 @@ impl<'a> Opener<'a> {
         // It has no ring.
         attr.sample_type = 0;
         let event = Event::open(&spec.name, &attr, watch, cpu).map_err(|error| self.explain(error, watch, false))?;
-        snapshots.take_at(&event).map_err(|refusal| SamplerError::Snapshots(refusal.to_string()))?;
+        let program = snapshots.on_clock().map_err(|refusal| SamplerError::Snapshots(refusal.to_string()))?;
+        event.run_at_samples(program.as_fd()).map_err(|error| SamplerError::Snapshots(error.to_string()))?;
         Ok(Some(event))
     }
 
@@ -248,7 +249,7 @@ impl<'a> Opener<'a> {
         attr.set_exclude_idle(0);
         let event =
             Event::open(&spec.name, &attr, Watch::All, cpu).map_err(|error| self.explain(error, Watch::All, false))?;
-        snapshots.write_to(&event).map_err(|refusal| SamplerError::Snapshots(refusal.to_string()))?;
+        snapshots.write_to(event.as_fd(), cpu).map_err(|refusal| SamplerError::Snapshots(refusal.to_string()))?;
         Ok((event, attr::layout(&attr)))
     }
 

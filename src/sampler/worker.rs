@@ -1,11 +1,11 @@
 //! A thread that drains the rings of its CPUs, decodes, and hands batches to the session.
 
-use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use crossbeam_channel::{Sender, TrySendError};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 
 use super::clock::Offset;
@@ -28,10 +28,10 @@ const BATCH_WITH_CONTEXT: usize = 256;
 const PATIENCE: usize = 4;
 /// Batches that may wait for the session.
 pub(super) const QUEUE: usize = 48;
-/// How long a worker sleeps where no ring asks for it, in ms.
-const TICK_MS: i32 = 100;
+/// How long a worker sleeps where no ring asks for it.
+const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// The same where an event cannot wake us any more: its task is gone, but others still write to its ring.
-const SHORT_TICK_MS: i32 = 10;
+const SHORT_TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 /// A record is readable so long after its time stamp at the latest, in ns: it is stamped before it is written, and the
 /// CPU may be taken away in between (a virtual one for some ms).
 const VISIBLE_WITHIN: u64 = 20_000_000;
@@ -93,7 +93,7 @@ impl Worker {
 
     fn drain(self, sink: &mut BatchSink) {
         let Self { index, mut rings, wake, stop, tee, .. } = self;
-        let mut poll: Vec<libc::pollfd> = wake.iter().map(|event| pollfd(event.as_fd().as_raw_fd())).collect();
+        let mut waking: Vec<_> = wake.iter().map(|event| PollFd::new(&**event, PollFlags::IN)).collect();
         let (mut scratch, mut copy) = (Vec::new(), Vec::new());
         let batched = rings.iter().any(|cpu| cpu.offset.is_some());
         let visible_within = if batched { BATCH_VISIBLE_WITHIN } else { VISIBLE_WITHIN };
@@ -132,29 +132,19 @@ impl Worker {
             }
             sink.batch.complete_until = complete_until;
             sink.send();
-            wait(&mut poll);
+            let tick = if waking.len() < wake.len() { &SHORT_TICK } else { &TICK };
+            wait(&mut waking, tick);
         }
     }
 }
 
-fn pollfd(fd: RawFd) -> libc::pollfd {
-    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
-}
-
-/// Sleeps until a ring has passed its watermark, at most a tick.
-fn wait(poll: &mut [libc::pollfd]) {
-    let tick = if poll.iter().any(|entry| entry.fd < 0) { SHORT_TICK_MS } else { TICK_MS };
-    // SAFETY: the slice is live and its length is what we say.
-    let ready = unsafe { libc::poll(poll.as_mut_ptr(), poll.len() as libc::nfds_t, tick) };
-    if ready <= 0 {
-        return;
-    }
-    for entry in poll.iter_mut() {
-        // An event whose task is gone says so for ever.
-        if entry.revents & (libc::POLLHUP | libc::POLLERR) != 0 && entry.revents & libc::POLLIN == 0 {
-            entry.fd = -1;
-        }
-    }
+/// Sleeps until a ring has passed its watermark, at most a tick; drops the events that cannot wake us any more.
+fn wait(wake: &mut Vec<PollFd<'_>>, tick: &Timespec) {
+    let is_ready = poll(wake, Some(tick)).is_ok_and(|ready| ready > 0);
+    // An event whose task is gone says so for ever.
+    let is_gone =
+        |events: PollFlags| events.intersects(PollFlags::HUP | PollFlags::ERR) && !events.contains(PollFlags::IN);
+    wake.retain(|event| !is_ready || !is_gone(event.revents()));
 }
 
 /// Decodes records into batches.

@@ -12,12 +12,13 @@ use super::order::{Order, Released, Timed};
 use super::recovery::Recoverer;
 use super::{Outcome, Sink};
 use crate::host::clock::monotonic_ns;
+use crate::host::tasks;
 use crate::profile::hints::{self, HintRecord};
 use crate::profile::recovered::{self, Recovered};
 use crate::profile::Recorder;
 use crate::resolve::identity::numbering;
 use crate::resolve::mapping::BuildId;
-use crate::resolve::threads::{self, Thread};
+use crate::resolve::threads::Thread;
 use crate::resolve::{Cgroups, Mapping, Maps, Modules, Roots, Threads};
 use crate::sample::batch::Captured;
 use crate::sample::{FileId, SideBand, TimedSideBand};
@@ -132,7 +133,7 @@ impl Names {
 
     /// Reads what exists.
     pub(super) fn seed(&mut self, roots: &Roots, whole_host: bool) {
-        match threads::snapshot(roots) {
+        match tasks::snapshot(roots) {
             Ok(seen) => {
                 self.threads.seed(&seen);
                 if self.cgroup_of_thread.is_some() {
