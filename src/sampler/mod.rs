@@ -54,7 +54,7 @@ use worker::{CpuRing, Worker};
 
 use crate::bpf::Snapshots;
 use crate::host::limits;
-pub use crate::sample::batch::{Batch, Captured, UserContext};
+pub use crate::sample::batch::{Batch, PendingSample, UserContext};
 use crate::sample::Source;
 
 /// CPUs that one worker serves where nobody says otherwise: at the usual rates a worker is idle nearly all the time.
