@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{BatchSize, Criterion, Throughput};
+use scxprof::host::pagemap::{Page, Pagemap};
+use scxprof::recover::{CodeSource, CodeWindow, Recovery, StackRange, UserRegs, REGS_MASK};
+use scxprof::resolve::code::constant::Constants;
+use scxprof::resolve::code::{At, CodeCache, Limits, Mapping, Window};
 use scxprof::resolve::{Maps, Roots};
 use scxprof::sample::Source;
 use scxprof::sampler::attr::Features;
-use scxprof::sampler::operand::code::{At, CodeCache, Limits, Mapping, Window};
-use scxprof::sampler::operand::constant::Constants;
-use scxprof::sampler::operand::pagemap::{Page, Pagemap};
-use scxprof::sampler::operand::{CodeSource, CodeWindow, Recovery, StackRange, UserRegs, REGS_MASK};
 use scxprof::sampler::{Captured, Hardware, Options, Sampler, SamplerError, Target};
 
 /// Samples to record, and seconds to do so at the most.

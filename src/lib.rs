@@ -96,6 +96,7 @@
 #![cfg_attr(not(all(feature = "cli", feature = "testing")), allow(dead_code, unused_imports))]
 
 pub mod bpf;
+mod cache;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
@@ -104,9 +105,13 @@ pub mod config;
 pub mod doctor;
 mod escape;
 pub mod hint;
-mod host;
+#[doc(hidden)]
+pub mod host;
 mod outcome;
 pub mod profile;
+// For tests, benches and fuzzing.
+#[doc(hidden)]
+pub mod recover;
 pub mod resolve;
 pub mod sample;
 // From events to samples. What a program needs of it is in `session`.

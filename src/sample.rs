@@ -1,5 +1,8 @@
 //! The vocabulary: what one observed memory access is, whatever hardware or trick observed it.
 
+pub(crate) mod batch;
+mod counts;
+
 use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
@@ -7,6 +10,9 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use crate::escape;
+
+pub use batch::{FileId, SideBand, TimedSideBand};
+pub(crate) use counts::sentences;
 
 /// Bytes in a cache line on every machine that scxprof samples.
 pub const LINE_SIZE: u64 = 64;

@@ -15,10 +15,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use capture::{capture_until, options, Collect};
+use scxprof::host::clock::monotonic_ns;
 use scxprof::resolve::{Cgroups, Roots};
 use scxprof::sample::{Place, Sample, Source};
 use scxprof::sampler::attr::{Feature, Features};
-use scxprof::sampler::open::monotonic_ns;
 use scxprof::sampler::Target;
 use scxprof::session::{Builder, Outcome};
 

@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 
 use super::{Check, Group, Hierarchy, Kernel};
+use crate::host::kallsyms::{Kallsyms, KallsymsError};
+use crate::host::tracefs::TracefsError;
 use crate::outcome::FRAMES_HIDDEN;
 use crate::resolve::Roots;
 use crate::sample::printable;
-use crate::sampler::operand::kallsyms::{Kallsyms, KallsymsError};
-use crate::sampler::operand::tracefs::TracefsError;
 
 /// What the timer source does where the tick is out of reach.
 const OWN_CLOCK: &str = "without it the timer source takes a clock of its own";

@@ -4,14 +4,14 @@ use std::io;
 use std::path::PathBuf;
 
 use super::bpf::{self, Rung};
+use crate::host::limits::{self, Limit};
+use crate::host::pagemap;
+use crate::host::tracefs::{Tracefs, TracefsError};
 use crate::resolve::hierarchy::Kind;
 use crate::resolve::topology::{self, PidNamespace};
 use crate::resolve::{self, Cgroups, Roots};
 use crate::sample::Source;
 use crate::sampler::attr::{Features, Refused};
-use crate::sampler::open::{self, Limit};
-use crate::sampler::operand::pagemap;
-use crate::sampler::operand::tracefs::{Tracefs, TracefsError};
 use crate::sampler::{self, Hardware, Sampler, SamplerError, Target};
 
 /// Pages in each ring, as a run asks for them.
@@ -156,11 +156,11 @@ impl Kernel for Live {
     }
 
     fn open_files(&self) -> io::Result<Limit> {
-        open::file_limit()
+        Ok(limits::file_limit())
     }
 
     fn locked_memory(&self) -> io::Result<Limit> {
-        open::memlock_limit()
+        Ok(limits::memlock_limit())
     }
 
     fn pid_namespace(&self) -> PidNamespace {

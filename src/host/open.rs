@@ -3,13 +3,13 @@
 //! Opening a device or a pipe can have effects, and can block. So nothing is opened before it is known to be a regular file: a
 //! descriptor that only names the file (`O_PATH`, open(2)) is looked at, and that very file is opened through it.
 
-use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+use rustix::fs::{openat2, Mode, OFlags, ResolveFlags};
 
 /// Opens a regular file to be read. Links are followed as ever.
 ///
@@ -26,7 +26,7 @@ pub(crate) fn regular(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As there.
 pub(crate) fn regular_inside(root: &Path, relative: &Path) -> io::Result<File> {
-    inside(root, relative, 0)
+    inside(root, relative, OFlags::empty())
 }
 
 /// As [`regular_inside`], of a path whose last part must be no link.
@@ -34,42 +34,27 @@ pub(crate) fn regular_inside(root: &Path, relative: &Path) -> io::Result<File> {
 /// # Errors
 /// As there.
 pub(crate) fn regular_itself_inside(root: &Path, relative: &Path) -> io::Result<File> {
-    inside(root, relative, libc::O_NOFOLLOW)
+    inside(root, relative, OFlags::NOFOLLOW)
 }
 
-fn inside(root: &Path, relative: &Path, flags: i32) -> io::Result<File> {
+fn inside(root: &Path, relative: &Path, flags: OFlags) -> io::Result<File> {
     let directory = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(root)?;
     match named_inside(&directory, relative, flags) {
         Ok(named) => open_named(&named),
         // Not there, or refused by a filter of system calls that does not know it.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
-            let flags = libc::O_PATH | flags;
-            open_named(&OpenOptions::new().read(true).custom_flags(flags).open(root.join(relative))?)
+            let flags = OFlags::PATH | OFlags::CLOEXEC | flags;
+            open_named(&rustix::fs::open(root.join(relative), flags, Mode::empty())?.into())
         }
         Err(error) => Err(error),
     }
 }
 
 /// A descriptor that only names what `relative` leads to inside of `directory`.
-fn named_inside(directory: &File, relative: &Path, flags: i32) -> io::Result<File> {
-    let path = CString::new(relative.as_os_str().as_bytes())?;
-    // SAFETY: all-zero is a value of this struct of integers.
-    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
-    how.flags = (libc::O_PATH | libc::O_CLOEXEC | flags) as u64;
-    how.resolve = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS;
-    // SAFETY: path and how live over the call, and the size is that of how.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_openat2,
-            directory.as_raw_fd(),
-            path.as_ptr(),
-            &raw const how,
-            std::mem::size_of::<libc::open_how>(),
-        )
-    };
-    let fd = i32::try_from(fd).ok().filter(|&fd| fd >= 0).ok_or_else(io::Error::last_os_error)?;
-    // SAFETY: the descriptor is open, and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
+fn named_inside(directory: &File, relative: &Path, flags: OFlags) -> io::Result<File> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC | flags;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    Ok(openat2(directory, relative, flags, Mode::empty(), resolve)?.into())
 }
 
 /// As [`regular`], of a path whose last part must be no link: one that was found beside another file may lead anywhere.
@@ -115,9 +100,7 @@ mod tests {
     fn nothing_but_regular_files_is_opened() {
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("fifo");
-        let name = CString::new(fifo.as_os_str().as_bytes()).unwrap();
-        // SAFETY: the name is a string of C.
-        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         symlink("/dev/null", dir.path().join("device")).unwrap();
         std::fs::write(dir.path().join("file"), "x").unwrap();
         symlink("file", dir.path().join("link")).unwrap();
@@ -157,7 +140,7 @@ mod tests {
         symlink("../../../../../../secret", root.join("lib/up")).unwrap();
         symlink(dir.path().join("secret"), root.join("lib/absolute")).unwrap();
         symlink("/secret", root.join("lib/own")).unwrap();
-        if named_inside(&File::open(&root).unwrap(), Path::new("secret"), 0).is_err() {
+        if named_inside(&File::open(&root).unwrap(), Path::new("secret"), OFlags::empty()).is_err() {
             println!("SKIP: links_stay_inside_the_root: no openat2");
             return;
         }

@@ -13,9 +13,9 @@ use super::is_named;
 use super::mapping::Mapping;
 use super::pid_of;
 use super::table::Table;
-use super::threads::TaskSeen;
 use super::Error;
 use super::Roots;
+use crate::host::tasks::TaskSeen;
 use crate::sample::Place;
 
 /// Addresses at and above this are the kernel's or none at all. User space ends at 1 << 47, with five-level page tables at
@@ -317,7 +317,7 @@ impl Maps {
     pub(crate) fn left_out(&self) -> Vec<String> {
         let MapCounts { dropped, left_out, without_inode, .. } = self.counts;
         let dropped = if self.roots.is_none() { dropped } else { 0 };
-        crate::sampler::loss::sentences(&[
+        crate::sample::sentences(&[
             (dropped, "processes' mappings were forgotten for lack of room (--memory): their memory counts as private from there on"),
             (left_out, "mappings of processes with very many had no room (--memory): their memory counts as private"),
             (without_inode, "shared mappings whose file nobody knows count as private"),

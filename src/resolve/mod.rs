@@ -12,6 +12,8 @@ pub(crate) mod threads;
 
 // For tests and benches.
 #[doc(hidden)]
+pub mod code;
+#[doc(hidden)]
 pub mod hierarchy;
 #[doc(hidden)]
 pub mod mapping;
@@ -109,7 +111,7 @@ fn number(digits: &[u8], radix: u32) -> Option<u64> {
 }
 
 /// The number that a name in procfs stands for; `None` for names that are no pid.
-fn pid_of(name: &std::ffi::OsStr) -> Option<u32> {
+pub(crate) fn pid_of(name: &std::ffi::OsStr) -> Option<u32> {
     use std::os::unix::ffi::OsStrExt;
     u32::try_from(number(name.as_bytes(), 10)?).ok()
 }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use perf_event_open_sys::bindings as sys;
+use rustix::param::page_size;
 
 use super::pmu::Config;
 use super::record::{read_format, sample_type, Layout};
@@ -241,6 +242,13 @@ pub struct Scope {
 
 /// The fields that every record is told apart by, in samples and in trailers alike.
 const IDENTITY: u64 = sample_type::IDENTIFIER | sample_type::TID | sample_type::TIME | sample_type::CPU;
+
+/// Bytes in a ring of `pages` pages at which its reader is woken: a quarter of it, at most 1 MiB, which is often enough not to
+/// overflow, and seldom enough not to disturb.
+#[must_use]
+pub fn watermark(pages: usize) -> u32 {
+    (pages * page_size() / 4).min(1 << 20) as u32
+}
 
 /// The attr that samples `event`.
 #[must_use]

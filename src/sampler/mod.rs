@@ -11,7 +11,7 @@ use std::sync::Arc;
 use perf_event_open_sys::bindings as sys;
 
 pub mod attr;
-mod batch;
+mod busy;
 mod clock;
 pub mod encode;
 mod error;
@@ -29,6 +29,8 @@ pub mod ring;
 mod running;
 mod steer;
 pub mod tee;
+pub mod tick;
+pub mod user;
 mod worker;
 
 #[cfg(test)]
@@ -38,9 +40,8 @@ pub use error::{SamplerError, MLOCK_HELP, NOFILE_HELP};
 pub use hardware::{Hardware, Pace};
 
 use attr::{Feature, Features, Refused};
-pub use batch::{Batch, Captured, FileId, SideBand, TimedSideBand, UserContext};
 use clock::Offset;
-use open::{Event, EventError};
+use open::Event;
 use opener::Opener;
 pub use plan::Reading;
 use plan::{Plan, Planned};
@@ -52,6 +53,8 @@ pub use worker::Identity;
 use worker::{CpuRing, Worker};
 
 use crate::bpf::Snapshots;
+use crate::host::limits;
+pub use crate::sample::batch::{Batch, Captured, UserContext};
 use crate::sample::Source;
 
 /// CPUs that one worker serves where nobody says otherwise: at the usual rates a worker is idle nearly all the time.
@@ -244,7 +247,8 @@ impl Sampler {
             sampler.notes.push(format!("rings of {got} instead of {asked} pages a CPU: {why}"));
         }
         let needed = opener.needed;
-        if let Some(open::Limit { soft, hard }) = open::file_limit().ok().filter(|limit| limit.soft < needed) {
+        let limits::Limit { soft, hard } = limits::file_limit();
+        if soft < needed {
             // The events are open; what is left may be too little for what is read of each process.
             sampler.notes.push(format!(
                 "names or addresses may be missing: {needed} open files are wanted and RLIMIT_NOFILE allows {soft} (hard limit \
@@ -431,10 +435,9 @@ impl Sampler {
 
     /// Maps the ring of an event, with what makes its times CLOCK_MONOTONIC.
     fn map(&self, event: &Event, options: &Options) -> Result<(Ring, Option<Offset>), SamplerError> {
-        let ring = Ring::of_event(event, self.mmap_pages, open::page_size()).map_err(|error| {
-            let source = EventError { call: "mmap", event: Arc::clone(&event.name), cpu: event.cpu, source: error };
+        let ring = event.ring(self.mmap_pages).map_err(|source| {
             if source.errno() == libc::EPERM {
-                let mlock_kb = open::sysctl(&options.proc, "perf_event_mlock_kb").unwrap_or(0);
+                let mlock_kb = limits::sysctl(&options.proc, "perf_event_mlock_kb").unwrap_or(0);
                 SamplerError::NoLockedMemory { source, mlock_kb, memlock: opener::memlock() }
             } else {
                 source.into()

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 use perf_event_open_sys::bindings::perf_event_mmap_page;
+use rustix::param::page_size;
 use thiserror::Error;
 
 use super::record::{Header, HEADER_SIZE};
@@ -64,8 +65,8 @@ impl Ring {
     ///
     /// # Errors
     /// The errno of mmap: EPERM where the locked-memory budget is too small, EINVAL where `pages` is no power of two.
-    pub fn of_event(fd: &impl AsFd, pages: usize, page_size: usize) -> io::Result<Self> {
-        let map = MmapOptions::new().len((1 + pages) * page_size).map_raw(fd.as_fd().as_raw_fd())?;
+    pub fn of_event(fd: &impl AsFd, pages: usize) -> io::Result<Self> {
+        let map = MmapOptions::new().len((1 + pages) * page_size()).map_raw(fd.as_fd().as_raw_fd())?;
         Self::of_mapping(map)
     }
 

@@ -8,7 +8,6 @@ use crossbeam_channel::Receiver;
 use perf_event_open_sys::bindings as sys;
 
 use super::attr::Rate;
-use super::batch::Batch;
 use super::loss::Loss;
 use super::open::Event;
 use super::plan::Planned;
@@ -16,6 +15,7 @@ use super::record::ReadValue;
 use super::steer::Watcher;
 use super::TargetKind;
 use crate::bpf::{Snapshots, WantedMap};
+use crate::sample::batch::Batch;
 
 /// The part of its time that an event may be off the PMU before it is worth a word.
 const SHARED: f64 = 0.05;

@@ -19,11 +19,12 @@ use crate::bpf::{self, Watch};
 use crate::host::aside;
 use crate::profile::Recorder;
 use crate::resolve::{topology, Cgroups, Maps, Modules, Roots, Threads};
+use crate::sample::batch::{Batch, Captured};
 use crate::sample::Source;
 use crate::sampler::attr::Feature;
 use crate::sampler::loss::Loss;
 use crate::sampler::tee::Tee;
-use crate::sampler::{self, Batch, Captured, Running, Sampler, Target};
+use crate::sampler::{self, Running, Sampler, Target};
 
 /// Bytes of a sample's registers and stack while it waits.
 const CONTEXT_SIZE: usize = 768;

@@ -7,8 +7,8 @@ use super::order::Order;
 use super::running::Ends;
 use super::{Loss, Names, Outcome, Progress, Sink};
 use crate::resolve::Modules;
-use crate::sample::Sample;
-use crate::sampler::{self, Captured, SideBand, TimedSideBand};
+use crate::sample::batch::{self, Captured};
+use crate::sample::{Sample, SideBand, TimedSideBand};
 
 /// Where samples come from in place of the kernel's events.
 ///
@@ -46,7 +46,7 @@ impl Batch {
     }
 }
 
-impl From<Batch> for sampler::Batch {
+impl From<Batch> for batch::Batch {
     fn from(batch: Batch) -> Self {
         let Batch { samples, side_band, complete_until } = batch;
         Self { worker: 0, samples: samples.into_iter().map(Captured::from).collect(), side_band, complete_until }

@@ -11,17 +11,19 @@ use super::hints::Hints;
 use super::order::{Order, Released, Timed};
 use super::recovery::Recoverer;
 use super::{Outcome, Sink};
+use crate::host::clock::monotonic_ns;
+use crate::host::tasks;
 use crate::profile::hints::{self, HintRecord};
 use crate::profile::recovered::{self, Recovered};
 use crate::profile::Recorder;
 use crate::resolve::identity::numbering;
 use crate::resolve::mapping::BuildId;
-use crate::resolve::threads::{self, Thread};
+use crate::resolve::threads::Thread;
 use crate::resolve::{Cgroups, Mapping, Maps, Modules, Roots, Threads};
+use crate::sample::batch::Captured;
+use crate::sample::{FileId, SideBand, TimedSideBand};
 use crate::sample::{Sample, ThreadIndex};
 use crate::sampler::loss::Loss;
-use crate::sampler::open::monotonic_ns;
-use crate::sampler::{Captured, FileId, SideBand, TimedSideBand};
 
 /// A cgroup that was read from procfs is read again after so many ns: threads move.
 const CGROUP_AGE: u64 = 1_000_000_000;
@@ -131,7 +133,7 @@ impl Names {
 
     /// Reads what exists.
     pub(super) fn seed(&mut self, roots: &Roots, whole_host: bool) {
-        match threads::snapshot(roots) {
+        match tasks::snapshot(roots) {
             Ok(seen) => {
                 self.threads.seed(&seen);
                 if self.cgroup_of_thread.is_some() {

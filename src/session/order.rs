@@ -5,8 +5,9 @@
 
 use std::collections::VecDeque;
 
+use crate::sample::batch::{Batch, Captured};
 use crate::sample::Sample;
-use crate::sampler::{Batch, Captured, SideBand, TimedSideBand};
+use crate::sample::{SideBand, TimedSideBand};
 
 /// How far time must have gone on before the next release, in ns: sorting less more often costs more.
 const STEP: u64 = 20_000_000;

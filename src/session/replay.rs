@@ -10,9 +10,9 @@ use super::running::Ends;
 use super::{lines, text, Loss, Names, Outcome, Progress, Sink};
 use crate::profile::{Item, PerfDataError, Profile, Records};
 use crate::resolve::Modules;
+use crate::sample::batch::Captured;
 use crate::sampler::intake::Intake;
 use crate::sampler::record::{sample_type, Header};
-use crate::sampler::Captured;
 
 /// Records that are read before they are put in order.
 const TAKE_EVERY: u32 = 1 << 10;

@@ -12,8 +12,8 @@ use super::{Loss, Names, Outcome, Sink};
 use crate::profile::hints;
 use crate::profile::script::Reader;
 use crate::resolve::Cgroups;
+use crate::sample::batch::Batch;
 use crate::sample::{Sample, ThreadIndex};
-use crate::sampler::Batch;
 
 /// Threads and cgroups of lines that are remembered by number, and bytes of the cgroups' paths.
 const MAX_NUMBERED: usize = 1 << 20;

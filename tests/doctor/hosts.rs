@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 use scxprof::doctor::bpf::{Rung, RungError};
 use scxprof::doctor::{Attempt, Hierarchy, Kernel, Watched};
+use scxprof::host::limits::Limit;
+use scxprof::host::tracefs::TracefsError;
 use scxprof::resolve::hierarchy::Kind;
 use scxprof::resolve::topology::PidNamespace;
 use scxprof::resolve::{self, Roots};
 use scxprof::sample::Source;
 use scxprof::sampler::attr::{Feature, Features, Refused};
-use scxprof::sampler::open::{self, EventError, Limit, Whose};
-use scxprof::sampler::operand::tracefs::TracefsError;
+use scxprof::sampler::open::{self, EventError, Whose};
 use scxprof::sampler::pmu::{NoIbs, NoPebs, Pmus};
 use scxprof::sampler::SamplerError;
 

@@ -8,10 +8,10 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::cache::Cache;
-use super::elf::{Elf, ReadAt};
+use crate::cache::Cache;
 use crate::host::aside;
 use crate::host::open::{regular, regular_inside};
+use crate::sampler::operand::elf::{Elf, ReadAt};
 
 /// Bytes of a cached piece of a file or of memory.
 pub(super) const PAGE: u64 = crate::sample::PAGE_SIZE;

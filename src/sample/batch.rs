@@ -1,6 +1,6 @@
 //! What the workers hand to the session: samples as the rings had them, and what changes their names.
 
-use crate::sample::{Access, Comm, CpuMode, DataSource, Method, Sample};
+use super::{Access, Comm, CpuMode, DataSource, Method, Sample};
 
 /// What changes the names of samples: tasks, mappings, cgroups. Fields have the names of linux/perf_event.h.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,11 +67,11 @@ impl TimedSideBand {
 pub struct UserContext {
     /// `PERF_SAMPLE_REGS_ABI_*`.
     pub abi: u64,
-    /// The registers of [`REGS`](super::operand::tick::REGS), lowest bit first.
+    /// The registers of `attr.sample_regs_user`, lowest bit first.
     pub regs: Box<[u64]>,
     /// The stack from rsp on.
     pub stack: Box<[u8]>,
-    /// The memory around the registers, as [`Snapshot`](super::operand::Snapshot) reads it; empty without.
+    /// The memory around the registers, as operand.bpf.c writes it; empty without.
     pub memory: Box<[u8]>,
 }
 
