@@ -92,25 +92,32 @@
 //! Paths and names of others reach a terminal only with what it would obey escaped (control characters, marks that turn the
 //! direction of text), and JSON likewise.
 
+// What only the command line or tests use.
+#![cfg_attr(not(all(feature = "cli", feature = "testing")), allow(dead_code, unused_imports))]
+
 pub mod bpf;
 mod cache;
+#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
 pub mod cluster;
 pub mod config;
 pub mod doctor;
 mod escape;
+pub mod hint;
 #[doc(hidden)]
 pub mod host;
+mod outcome;
 pub mod profile;
 // For tests, benches and fuzzing.
 #[doc(hidden)]
 pub mod recover;
 pub mod resolve;
 pub mod sample;
-// From events to samples: public for tests, benches and fuzzing, which work on its parts. What a program needs of it is in
-// `session`.
-#[doc(hidden)]
+// From events to samples. What a program needs of it is in `session`.
+#[cfg(not(feature = "testing"))]
+mod sampler;
+#[cfg(feature = "testing")]
 pub mod sampler;
 pub mod session;
 

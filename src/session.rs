@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use crate::bpf::HintCounts;
-use crate::resolve::{Cgroups, Modules};
+pub use crate::outcome::{Outcome, Yield};
+use crate::resolve::Cgroups;
 use crate::sample::Sample;
 
 mod builder;
@@ -36,8 +36,6 @@ pub use error::{CaptureError, NoProcess, NotStarted, SessionError, Skipped};
 pub use feed::{Batch, Feed};
 pub use found::{Found, Sampled};
 use names::Names;
-pub use recovery::Yield;
-pub(crate) use recovery::FRAMES_HIDDEN;
 pub use running::{Session, StopHandle};
 
 pub use crate::sample::{FileId, SideBand, TimedSideBand};
@@ -78,28 +76,4 @@ pub struct Progress {
     pub elapsed: Duration,
     /// Samples so far.
     pub samples: u64,
-}
-
-/// What a capture gave beside the samples.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct Outcome {
-    /// Samples that were named.
-    pub samples: u64,
-    /// Accesses that the sink took: one a sample, or as many as were recovered from it.
-    pub accesses: u64,
-    /// Events that happened, sampled or not.
-    pub events: u64,
-    /// From the first event enabled to the last disabled.
-    pub duration: Duration,
-    /// What was recovered, for a source that recovers addresses.
-    pub recovery: Option<Yield>,
-    /// What is known of task hints, where they were asked for.
-    pub hints: Option<HintCounts>,
-    /// What was lost and left out.
-    pub loss: Loss,
-    /// What the kernel refused, and other facts a person should know.
-    pub notes: Vec<String>,
-    /// What the code of the samples is in, where the sink wanted to know.
-    pub modules: Modules,
 }

@@ -4,7 +4,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use crossbeam_channel::Receiver;
 
-use super::{Clockwork, Counts, HintsError, Options, Refusal, Rung, SnapshotCounts, Step, Watched};
+use super::{Clockwork, HintsError, Options, Refusal, SnapshotCounts, Step, Watched};
+use crate::hint::{Counts, Rung};
 use crate::recover::Wanted;
 use crate::sample::batch::Batch;
 

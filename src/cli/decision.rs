@@ -10,7 +10,7 @@ use super::{hints, percent, say_lines, Failure};
 use crate::config::{self, GroupOptions, GroupsError, Scheduler};
 use crate::sample::Source;
 use crate::sampler::loss::Loss;
-use crate::session::{self, Builder, CaptureError, Outcome, Sampled, Yield};
+use crate::session::{Builder, CaptureError, Outcome, Sampled, Yield};
 
 /// What to decide and where the configuration goes.
 #[derive(Debug, Args)]
@@ -209,7 +209,7 @@ fn yield_text(recovery: &Yield) -> String {
         lines.push(format!("Addresses without a page: {}", recovery.absent_pages));
     }
     if !recovery.frames_visible {
-        lines.push(session::FRAMES_HIDDEN.to_owned());
+        lines.push(crate::outcome::FRAMES_HIDDEN.to_owned());
     }
     lines.join("\n")
 }

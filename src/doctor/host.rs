@@ -6,9 +6,9 @@ use std::path::Path;
 use super::{Check, Group, Hierarchy, Kernel};
 use crate::host::kallsyms::{Kallsyms, KallsymsError};
 use crate::host::tracefs::TracefsError;
+use crate::outcome::FRAMES_HIDDEN;
 use crate::resolve::Roots;
 use crate::sample::printable;
-use crate::session::FRAMES_HIDDEN;
 
 /// What the timer source does where the tick is out of reach.
 const OWN_CLOCK: &str = "without it the timer source takes a clock of its own";

@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 
 use capture::{capture_until, options, Collect};
 use replay::replay;
-use scxprof::bpf::{self, HintCounts, MapRef, Rung};
+use scxprof::bpf::{self, MapRef};
+use scxprof::hint::{self, HintCounts, Rung};
 use scxprof::profile::Profile;
 use scxprof::sample::{Comm, CpuMode, Sample, Source};
 use scxprof::sampler::Target;
@@ -101,7 +102,7 @@ fn follow(test: &str, mut writer: Writer, map: MapRef, ring: u32, time: Duration
 fn all_is_counted(counts: &HintCounts, log: &Log, tasks: u64) {
     let first = log.writes.iter().filter(|write| matches!(write.hint, Some(100..=115))).count() as u64;
     let written = log.writes.len() as u64 - first + log.flood;
-    let bpf::Counts { events, dropped, unreadable, .. } = counts.counts;
+    let hint::Counts { events, dropped, unreadable, .. } = counts.counts;
     let seen = events + dropped + unreadable;
     // What may have been missed need not have been a hint.
     assert!(seen + counts.counts.missed >= written, "{seen} of {written}: {counts:?}");
