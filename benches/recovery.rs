@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{BatchSize, Criterion, Throughput};
-use scxprof::resolve::{Maps, Roots};
+use scxprof::host::Roots;
+use scxprof::resolve::Maps;
 use scxprof::sample::Source;
 use scxprof::sampler::attr::Features;
 use scxprof::sampler::operand::code::{At, CodeCache, Limits, Mapping, Window};

@@ -15,7 +15,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use capture::{capture_until, options, Collect};
-use scxprof::resolve::{Cgroups, Roots};
+use scxprof::host::Roots;
+use scxprof::resolve::Cgroups;
 use scxprof::sample::{Place, Sample, Source};
 use scxprof::sampler::attr::{Feature, Features};
 use scxprof::sampler::open::monotonic_ns;

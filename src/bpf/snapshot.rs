@@ -10,8 +10,8 @@ use super::map::HintMap;
 use super::probe::{self, pidfd_open, Loaded, Setting};
 use super::watch::{RawEvent, EVENT_SIZE};
 use super::Refusal;
+use crate::host::Roots;
 use crate::resolve::threads;
-use crate::resolve::Roots;
 use crate::sampler::open::monotonic_ns;
 
 /// A pidfd of a thread that is no group leader, since Linux 6.9 (linux/pidfd.h; `O_EXCL`).

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::time::SystemTime;
 
+use crate::host::Roots;
 use crate::profile::meta::Host;
 use crate::profile::names::recorded_here;
 use crate::profile::Meta;
-use crate::resolve::{Roots, SymbolOptions};
+use crate::resolve::SymbolOptions;
 
 /// Where the code of a capture is named that began at `begin`; `None` for one of elsewhere.
 pub(super) fn options(begin: Option<SystemTime>) -> SymbolOptions {

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 use super::{rights, Check, Group, Kernel};
-use crate::resolve::Roots;
+use crate::host::Roots;
 
 /// What would help where the kernel does not let us.
 const RIGHTS: &str =

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::{Check, Group, Hierarchy, Kernel};
-use crate::resolve::Roots;
+use crate::host::Roots;
 use crate::sample::printable;
 use crate::sampler::operand::kallsyms::{Kallsyms, KallsymsError};
 use crate::sampler::operand::tracefs::TracefsError;
@@ -73,7 +73,7 @@ fn hypervisor(roots: &Roots) -> Check {
 }
 
 fn pid_namespace(roots: &Roots, kernel: &dyn Kernel) -> Check {
-    use crate::resolve::topology::PidNamespace;
+    use crate::host::topology::PidNamespace;
     let name = "pid-namespace";
     let namespace = kernel.pid_namespace();
     let Some((why, help)) = namespace.trouble(&roots.proc) else {

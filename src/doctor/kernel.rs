@@ -4,9 +4,11 @@ use std::io;
 use std::path::PathBuf;
 
 use super::bpf::{self, Rung};
-use crate::resolve::hierarchy::Kind;
-use crate::resolve::topology::{self, PidNamespace};
-use crate::resolve::{self, Cgroups, Roots};
+use crate::host;
+use crate::host::hierarchy::Kind;
+use crate::host::topology::{self, PidNamespace};
+use crate::host::Roots;
+use crate::resolve::Cgroups;
 use crate::sample::Source;
 use crate::sampler::attr::{Features, Refused};
 use crate::sampler::open::{self, Limit};
@@ -86,7 +88,7 @@ pub trait Kernel {
     ///
     /// # Errors
     /// What a run would fail with.
-    fn hierarchy(&self) -> Result<Hierarchy, resolve::Error>;
+    fn hierarchy(&self) -> Result<Hierarchy, host::Error>;
     /// Tries what BPF can do.
     fn rungs(&self) -> Vec<Rung>;
 }
@@ -109,7 +111,7 @@ impl Live {
 ///
 /// # Errors
 /// The CPUs that are online cannot be read.
-pub(super) fn options(roots: &Roots, source: Source, target: Target) -> Result<sampler::Options, resolve::Error> {
+pub(super) fn options(roots: &Roots, source: Source, target: Target) -> Result<sampler::Options, host::Error> {
     Ok(sampler::Options {
         source,
         freq: None,
@@ -171,7 +173,7 @@ impl Kernel for Live {
         topology::initial_user_namespace(&self.roots)
     }
 
-    fn hierarchy(&self) -> Result<Hierarchy, resolve::Error> {
+    fn hierarchy(&self) -> Result<Hierarchy, host::Error> {
         let mut cgroups = Cgroups::new(&self.roots)?;
         cgroups.walk()?;
         let mount = cgroups.mount();

@@ -5,7 +5,7 @@ use std::io;
 
 use super::kernel::MMAP_PAGES;
 use super::{Check, Group, Kernel, Trial};
-use crate::resolve::{topology, Roots};
+use crate::host::{topology, Roots};
 use crate::sampler::open::{self, Limit, Whose};
 use crate::sampler::{SamplerError, MLOCK_HELP, NOFILE_HELP};
 

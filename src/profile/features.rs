@@ -4,7 +4,7 @@ use std::fs::{self, File};
 
 use super::format::feature;
 use super::reader::PerfData;
-use crate::resolve::{topology, Roots};
+use crate::host::{topology, Roots};
 
 /// Where a section is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use super::{Profile, ProfileError, Recorder};
 use crate::bpf::HintCounts;
 use crate::escape;
 use crate::host::open;
-use crate::resolve::{topology, Roots};
+use crate::host::{topology, Roots};
 use crate::sampler::loss::Loss;
 use crate::sampler::open::{monotonic_ns, page_size};
 use crate::sampler::{attr, Identity, Reading};

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{number, Roots};
+use crate::host::{number, Roots};
 
 /// Marks numbers that are IPC namespaces. Devices have 32 bits (include/linux/kdev_t.h), and numbers below 1 << 53 pass
 /// through every reader of JSON.

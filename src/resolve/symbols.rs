@@ -30,8 +30,9 @@ use std::time::{Duration, Instant, SystemTime};
 use rustc_hash::FxHashMap;
 
 use super::mapping::BuildId;
-use super::{Maps, Roots};
+use super::Maps;
 use crate::host::aside;
+use crate::host::Roots;
 use crate::sample::{printable, CodeAddr, CpuMode};
 
 /// Files and other things that hold code, beyond which instructions stay without a place.

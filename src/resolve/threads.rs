@@ -11,9 +11,9 @@ use rustc_hash::FxHashMap;
 use rustc_hash::FxHashSet;
 
 use super::is_named;
-use super::pid_of;
-use super::Error;
-use super::Roots;
+use crate::host::pid_of;
+use crate::host::Error;
+use crate::host::Roots;
 use crate::sample::Comm;
 use crate::sample::ThreadIndex;
 

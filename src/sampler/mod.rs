@@ -355,7 +355,7 @@ impl Sampler {
             return Err(SamplerError::NoSuchCpu { cpu });
         }
         if !gone.is_empty() {
-            let gone = crate::resolve::topology::format_cpu_list(&gone);
+            let gone = crate::host::topology::format_cpu_list(&gone);
             self.notes.push(format!("not sampled: CPUs that went offline meanwhile ({gone})"));
         }
         Ok(())

@@ -11,9 +11,9 @@ use rustc_hash::FxHashMap;
 
 use super::order::Order;
 use super::Names;
+use crate::host::{Error, Roots};
 use crate::profile::Recorder;
 use crate::resolve::threads::{self, TaskSeen};
-use crate::resolve::{Error, Roots};
 use crate::sampler::open::monotonic_ns;
 use crate::sampler::TimedSideBand;
 

@@ -8,8 +8,9 @@ use std::time::Duration;
 use super::start::all_gone;
 use super::{feed, Builder, Capture, CaptureError, Decider, Feed, Found, Outcome, Progress, Sampled, Sink, Skipped};
 use crate::config::{self, Groups};
+use crate::host::Roots;
 use crate::profile::Recorder;
-use crate::resolve::{Cgroups, Roots, SymbolOptions};
+use crate::resolve::{Cgroups, SymbolOptions};
 use crate::sample::{Sample, Source};
 
 /// Stops a capture, from any thread: it then ends as if its time were over.

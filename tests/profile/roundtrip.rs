@@ -8,8 +8,9 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use scxprof::config::{self, GroupOptions, Groups};
+use scxprof::host::{topology, Roots};
 use scxprof::profile::{Item, PerfData};
-use scxprof::resolve::{topology, Cgroups, Roots, SymbolOptions};
+use scxprof::resolve::{Cgroups, SymbolOptions};
 use scxprof::sample::{Place, Sample, Source};
 use scxprof::sampler::attr::{sampling, side_band, EventSpec, Features, Scope};
 use scxprof::sampler::open::{page_size, Event, Watch};

@@ -6,8 +6,9 @@ use std::hash::{Hash, Hasher};
 use rustc_hash::{FxHashMap, FxHasher};
 
 use super::{records, Intake, Recorder, Snapshot, TimedSideBand};
+use crate::host::Roots;
 use crate::resolve::maps::check::read_lines;
-use crate::resolve::{Mapping, Roots};
+use crate::resolve::Mapping;
 use crate::sampler::open::monotonic_ns;
 use crate::sampler::tee::Tee;
 

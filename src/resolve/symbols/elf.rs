@@ -11,13 +11,13 @@ use blazesym::symbolize::source::{Elf as ElfSource, Source};
 use blazesym::symbolize::{Input, Reason, Symbolized, Symbolizer};
 
 use super::super::mapping::{parse_line, BuildId};
-use super::super::{read, Roots};
 use super::demangle::demangle;
 use super::file::{build_id_name, At, Found};
 use super::image::{Image, Symbol, DYNSYM, SYMTAB};
 use super::{copy, Named, VDSO};
+use crate::elf::ReadAt;
 use crate::host::open;
-use crate::sampler::operand::elf::ReadAt;
+use crate::host::{read, Roots};
 
 /// Where distributions put debug files.
 const DEBUG_DIR: &str = "usr/lib/debug";

@@ -9,11 +9,12 @@ use std::time::{Duration, SystemTime};
 
 use super::super::mapping::BuildId;
 use super::super::maps::check::read_lines;
-use super::super::{Mapping, Roots};
+use super::super::Mapping;
 use super::image::Image;
 use super::SymbolOptions;
+use crate::elf::ReadAt;
 use crate::host::open;
-use crate::sampler::operand::elf::ReadAt;
+use crate::host::Roots;
 
 /// Mappings of one process that are looked through.
 const MAX_MAPPED: usize = 8;

@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use super::super::mapping::BuildId;
+use crate::elf::{self, ReadAt};
 use crate::sample::printable;
-use crate::sampler::operand::elf::{self, ReadAt};
 
 /// Headers of segments and of sections beyond so many are not looked at; real files have ten and fifty.
 const MAX_SEGMENTS: u16 = 256;

@@ -7,9 +7,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::super::{number, read, Roots};
 use super::Named;
 use crate::host::open;
+use crate::host::{number, read, Roots};
 
 /// Longer names are cut.
 const MAX_LINE: u64 = 4096;

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 
 use super::super::mapping::BuildId;
-use super::super::{number, read, Roots};
 use super::Named;
-use crate::sampler::operand::elf;
+use crate::elf;
+use crate::host::{number, read, Roots};
 
 /// The last of the kernel's own code; what follows it is freed after boot or is none.
 const END: &[u8] = b"_etext";

@@ -7,9 +7,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::cache::Cache;
-use super::elf::Elf;
 use super::mapped::{memory_path, read_memory, FileKey, MappedFile, Pages, Way, PAGE};
 use super::window::{CodeWindow, LEADER_SPAN};
+use crate::elf::Elf;
 
 pub use super::mapped::Mapping;
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::cache::Cache;
-use super::elf::{Elf, ReadAt};
+use crate::elf::{Elf, ReadAt};
 use crate::host::aside;
 use crate::host::open::{regular, regular_inside};
 

@@ -48,7 +48,6 @@ pub mod code;
 pub mod constant;
 mod decode;
 mod decoded;
-pub mod elf;
 mod emulate;
 mod flags;
 mod forward;
