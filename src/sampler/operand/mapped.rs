@@ -181,12 +181,6 @@ fn stamp(metadata: &Metadata) -> (u64, i64, i64) {
     (metadata.len(), metadata.mtime(), metadata.mtime_nsec())
 }
 
-impl ReadAt for &File {
-    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Option<()> {
-        self.read_exact_at(buffer, offset).ok()
-    }
-}
-
 /// Cached pages of files: file contents, page number, bytes up to the end of the file.
 #[derive(Debug)]
 pub(super) struct Pages {
