@@ -3,13 +3,13 @@
 //! Opening a device or a pipe can have effects, and can block. So nothing is opened before it is known to be a regular file: a
 //! descriptor that only names the file (`O_PATH`, open(2)) is looked at, and that very file is opened through it.
 
-use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+use rustix::fs::{openat2, Mode, OFlags, ResolveFlags};
 
 /// Opens a regular file to be read. Links are followed as ever.
 ///
@@ -52,24 +52,9 @@ fn inside(root: &Path, relative: &Path, flags: i32) -> io::Result<File> {
 
 /// A descriptor that only names what `relative` leads to inside of `directory`.
 fn named_inside(directory: &File, relative: &Path, flags: i32) -> io::Result<File> {
-    let path = CString::new(relative.as_os_str().as_bytes())?;
-    // SAFETY: all-zero is a value of this struct of integers.
-    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
-    how.flags = (libc::O_PATH | libc::O_CLOEXEC | flags) as u64;
-    how.resolve = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS;
-    // SAFETY: path and how live over the call, and the size is that of how.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_openat2,
-            directory.as_raw_fd(),
-            path.as_ptr(),
-            &raw const how,
-            std::mem::size_of::<libc::open_how>(),
-        )
-    };
-    let fd = i32::try_from(fd).ok().filter(|&fd| fd >= 0).ok_or_else(io::Error::last_os_error)?;
-    // SAFETY: the descriptor is open, and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
+    let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::from_bits_retain(flags as u32);
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    Ok(openat2(directory, relative, flags, Mode::empty(), resolve)?.into())
 }
 
 /// As [`regular`], of a path whose last part must be no link: one that was found beside another file may lead anywhere.
@@ -103,6 +88,8 @@ mod tests {
     use std::io::Read;
     use std::os::unix::fs::symlink;
 
+    use rustix::fs::{mknodat, FileType, CWD};
+
     use super::*;
 
     fn text(file: io::Result<File>) -> String {
@@ -115,9 +102,7 @@ mod tests {
     fn nothing_but_regular_files_is_opened() {
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("fifo");
-        let name = CString::new(fifo.as_os_str().as_bytes()).unwrap();
-        // SAFETY: the name is a string of C.
-        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         symlink("/dev/null", dir.path().join("device")).unwrap();
         std::fs::write(dir.path().join("file"), "x").unwrap();
         symlink("file", dir.path().join("link")).unwrap();
