@@ -8,8 +8,8 @@ use perf_event_open_sys::ioctls;
 
 use super::probe::{quiet, refusal};
 use super::{Clockwork, Refusal, SnapshotCounts, Step, Watched};
+use crate::host::kallsyms::Kallsyms;
 use crate::sampler::open::Event;
-use crate::sampler::operand::kallsyms::Kallsyms;
 use crate::sampler::operand::Wanted;
 
 /// operand.bpf.c, compiled.

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use super::bpf::{self, Rung};
 use crate::host;
 use crate::host::hierarchy::Kind;
-use crate::host::topology::{self, PidNamespace};
+use crate::host::namespace::{self, PidNamespace};
+use crate::host::topology;
 use crate::host::Roots;
 use crate::resolve::Cgroups;
 use crate::sample::Source;
@@ -123,7 +124,7 @@ pub(super) fn options(roots: &Roots, source: Source, target: Target) -> Result<s
         hardware: Hardware::default(),
         proc: roots.proc.clone(),
         sys: roots.sys.clone(),
-        child_pid_namespace: matches!(topology::pid_namespace(roots), PidNamespace::Child),
+        child_pid_namespace: matches!(namespace::pid_namespace(roots), PidNamespace::Child),
         raise_open_files: true,
         snapshots: false,
     })
@@ -166,11 +167,11 @@ impl Kernel for Live {
     }
 
     fn pid_namespace(&self) -> PidNamespace {
-        topology::pid_namespace(&self.roots)
+        namespace::pid_namespace(&self.roots)
     }
 
     fn initial_user_namespace(&self) -> Option<bool> {
-        topology::initial_user_namespace(&self.roots)
+        namespace::initial_user_namespace(&self.roots)
     }
 
     fn hierarchy(&self) -> Result<Hierarchy, host::Error> {

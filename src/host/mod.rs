@@ -1,11 +1,16 @@
 //! The host: what it says of itself in procfs, sysfs and cgroupfs, each read under [`Roots`], and the files of its other users.
 
 pub(crate) mod aside;
+pub(crate) mod kallsyms;
+pub(crate) mod mountinfo;
 pub(crate) mod open;
+pub(crate) mod proc;
 
 // For tests and benches.
 #[doc(hidden)]
 pub mod hierarchy;
+#[doc(hidden)]
+pub mod namespace;
 #[doc(hidden)]
 pub mod topology;
 

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::Outcome;
 use crate::config::GroupsError;
-use crate::host::topology::PidNamespace;
+use crate::host::namespace::PidNamespace;
 use crate::profile::ProfileError;
 use crate::sample::Source;
 use crate::sampler::SamplerError;

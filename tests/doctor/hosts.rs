@@ -9,7 +9,7 @@ use scxprof::doctor::bpf::{Rung, RungError};
 use scxprof::doctor::{Attempt, Hierarchy, Kernel, Watched};
 use scxprof::host;
 use scxprof::host::hierarchy::Kind;
-use scxprof::host::topology::PidNamespace;
+use scxprof::host::namespace::PidNamespace;
 use scxprof::host::Roots;
 use scxprof::sample::Source;
 use scxprof::sampler::attr::{Feature, Features, Refused};

@@ -55,7 +55,6 @@ mod forward;
 mod forward_tests;
 mod image;
 mod invert;
-pub mod kallsyms;
 mod lines;
 mod mapped;
 mod memo;

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use perf_event_open_sys as sys;
 use sys::bindings as perf;
 
-use super::kallsyms::{Kallsyms, KallsymsError};
 use super::tracefs::{Tracefs, TracefsError};
 use super::user::is_user_interrupt;
 use super::watch::Watch;
+use crate::host::kallsyms::{Kallsyms, KallsymsError};
 
 /// Samples per second and CPU that cpu-clock takes where nobody asked for a number.
 ///

@@ -10,7 +10,7 @@ pub const CONTEXT_MAX: u64 = (-4095_i64) as u64;
 /// True where the interrupt whose handler took this sample had interrupted user code.
 ///
 /// `callchain` is the sample's, innermost address first, as `PERF_SAMPLE_CALLCHAIN` gives it; `entries` are the address
-/// ranges of the kernel's interrupt entries ([`super::kallsyms::Kallsyms::entries`]). An interrupt of user code begins
+/// ranges of the kernel's interrupt entries ([`crate::host::kallsyms::Kallsyms::entries`]). An interrupt of user code begins
 /// an empty kernel stack, so the chain ends at the entry. Below the entry of an interrupt of kernel code the interrupted
 /// function goes on: a syscall, a page fault, a softirq that ran on the way out of another interrupt. Hence the
 /// innermost entry must be the last address; that an entry is last would not do.
