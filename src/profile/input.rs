@@ -16,7 +16,7 @@ use super::meta::Host;
 use super::recovered::Recovered;
 use super::{features, jsonl, script, Damage, Meta, PerfData, ProfileError};
 use crate::host::open;
-use crate::resolve::Roots;
+use crate::host::Roots;
 use crate::sample::Source;
 use crate::sampler::record::Header;
 use crate::sampler::{Identity, Reading};
