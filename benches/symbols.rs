@@ -6,7 +6,8 @@ use std::hint::black_box;
 use std::time::SystemTime;
 
 use criterion::{criterion_group, criterion_main, Criterion, Throughput};
-use scxprof::resolve::{symbolize, Mapping, Maps, Modules, Roots, SymbolOptions};
+use scxprof::host::Roots;
+use scxprof::resolve::{symbolize, Mapping, Maps, Modules, SymbolOptions};
 use scxprof::sample::CpuMode;
 
 const PROCESSES: u32 = 64;

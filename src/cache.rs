@@ -5,53 +5,91 @@ use std::hash::Hash;
 
 use rustc_hash::FxBuildHasher;
 
-/// A map of at most `limit` entries in two generations.
+/// A map of at most `limit` of weight in two generations: an entry weighs 1, or what it is inserted with (bytes).
 ///
 /// New and wanted entries live in the young half. When it is full, the old half is dropped and the young one becomes
 /// old: what was used since the last turn survives the next, and every operation takes constant time on average.
 #[derive(Debug)]
 pub struct Cache<K, V> {
-    young: HashMap<K, V, FxBuildHasher>,
-    old: HashMap<K, V, FxBuildHasher>,
+    young: Generation<K, V>,
+    old: Generation<K, V>,
     half: usize,
     evicted: u64,
 }
 
-impl<K: Eq + Hash + Clone, V> Cache<K, V> {
-    /// A map of at most `limit` entries, which is at least 2.
+#[derive(Debug)]
+struct Generation<K, V> {
+    /// Values and their weights.
+    entries: HashMap<K, (V, usize), FxBuildHasher>,
+    weight: usize,
+}
+
+impl<K, V> Default for Generation<K, V> {
+    fn default() -> Self {
+        Self { entries: HashMap::default(), weight: 0 }
+    }
+}
+
+impl<K: Eq + Hash, V> Generation<K, V> {
+    fn remove(&mut self, key: &K) -> Option<(K, V, usize)> {
+        let (key, (value, weight)) = self.entries.remove_entry(key)?;
+        self.weight -= weight;
+        Some((key, value, weight))
+    }
+}
+
+impl<K: Eq + Hash, V> Cache<K, V> {
+    /// A map of at most `limit`, which is at least 2.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self { young: HashMap::default(), old: HashMap::default(), half: (limit / 2).max(1), evicted: 0 }
+        Self { young: Generation::default(), old: Generation::default(), half: (limit / 2).max(1), evicted: 0 }
     }
 
     /// The value of `key`, which counts as a use.
     pub fn get(&mut self, key: &K) -> Option<&V> {
-        if !self.young.contains_key(key) {
-            let (key, value) = self.old.remove_entry(key)?;
-            self.insert(key, value);
+        if !self.young.entries.contains_key(key) {
+            let (key, value, weight) = self.old.remove(key)?;
+            self.insert_weighted(key, value, weight);
         }
-        self.young.get(key)
+        self.young.entries.get(key).map(|(value, _)| value)
     }
 
     /// Puts `value` in place of what `key` had.
     pub fn insert(&mut self, key: K, value: V) {
-        self.old.remove(&key);
-        if self.young.len() >= self.half && !self.young.contains_key(&key) {
-            self.evicted += self.old.len() as u64;
+        self.insert_weighted(key, value, 1);
+    }
+
+    /// The same for a value of this weight. One of more than half the limit is dropped at once.
+    pub fn insert_weighted(&mut self, key: K, value: V, weight: usize) {
+        self.remove(&key);
+        if weight > self.half {
+            self.evicted += 1;
+            return;
+        }
+        if self.young.weight + weight > self.half {
+            self.evicted += self.old.entries.len() as u64;
             self.old = std::mem::take(&mut self.young);
         }
-        self.young.insert(key, value);
+        self.young.weight += weight;
+        self.young.entries.insert(key, (value, weight));
     }
 
     /// Takes the value of `key` out; no eviction.
     pub fn remove(&mut self, key: &K) -> Option<V> {
-        self.young.remove(key).or_else(|| self.old.remove(key))
+        let (_, value, _) = self.young.remove(key).or_else(|| self.old.remove(key))?;
+        Some(value)
     }
 
     /// Entries held now.
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        self.young.len() + self.old.len()
+        self.young.entries.len() + self.old.entries.len()
+    }
+
+    /// What the entries weigh.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        self.young.weight + self.old.weight
     }
 
     /// Entries dropped for want of room so far.
@@ -75,6 +113,19 @@ mod tests {
         assert_eq!(cache.evicted() + cache.len() as u64, 1000);
         assert_eq!(cache.get(&999), Some(&999));
         assert_eq!(cache.get(&0), None);
+    }
+
+    #[test]
+    fn what_weighs_more_takes_more_room() {
+        let mut cache = Cache::new(100);
+        for key in 0..1000u32 {
+            cache.insert_weighted(key, (), 1 + key as usize % 40);
+            assert!(cache.weight() <= 100, "{}", cache.weight());
+        }
+        cache.insert_weighted(7, (), 20);
+        cache.insert_weighted(7, (), 51);
+        assert_eq!(cache.get(&7), None, "it has no room, and what was there before is outdated");
+        assert_eq!(cache.evicted() + cache.len() as u64, 1002 - 1);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::fs;
 
 use serde::Serialize;
 
-use crate::resolve::Roots;
+use crate::host::Roots;
 use crate::sample::Source;
 use crate::sampler::SamplerError;
 
@@ -278,7 +278,7 @@ pub fn examine_with(roots: &Roots, kernel: &dyn Kernel) -> Report {
         kernel: sysctl("osrelease").trim().to_owned(),
         arch: std::env::consts::ARCH,
         cpu: host::cpu_model(roots),
-        cpus: crate::resolve::topology::online_cpus(roots).map_or(0, |cpus| cpus.len()),
+        cpus: crate::host::topology::online_cpus(roots).map_or(0, |cpus| cpus.len()),
         checks,
     }
 }

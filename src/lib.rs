@@ -41,6 +41,7 @@
 //! |---|---|
 //! | [`session`] | the capture: [`Builder`](session::Builder), [`Session`], [`Found`](session::Found); sources ([`Feed`](session::Feed)) and sinks ([`Sink`](session::Sink)) of one's own |
 //! | [`sample`] | what one memory access is |
+//! | [`host`] | where the host is read, and what can go wrong there |
 //! | [`resolve`] | names: threads, cgroups, memory and code, from the kernel's records and procfs |
 //! | [`cluster`] | which threads share memory, and how that is found out |
 //! | [`config`] | what cells that makes, for scx_mitosis and scx_layered, and the report |
@@ -103,9 +104,11 @@ pub mod cli;
 pub mod cluster;
 pub mod config;
 pub mod doctor;
+// For tests and fuzzing.
+#[doc(hidden)]
+pub mod elf;
 mod escape;
 pub mod hint;
-#[doc(hidden)]
 pub mod host;
 mod outcome;
 pub mod profile;

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use perf_event_open_sys::bindings::perf_event_attr;
-use scxprof::resolve::topology::online_cpus;
-use scxprof::resolve::{Error, Roots};
+use scxprof::host::topology::online_cpus;
+use scxprof::host::{Error, Roots};
 use scxprof::sampler::attr::{leader, sampling, Scope};
 use scxprof::sampler::hardware::{ibs, pebs};
 use scxprof::sampler::plan::{Plan, Planned};

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use scxprof::bpf;
 use scxprof::config::GroupOptions;
-use scxprof::resolve::{Cgroups, Roots};
+use scxprof::host::Roots;
+use scxprof::resolve::Cgroups;
 use scxprof::sample::{RawSample, Sample, Source};
 use scxprof::session::{
     Batch, Builder, CaptureError, Feed, Hardware, NotStarted, SamplerError, SessionError, SideBand, Sink, StopHandle,
@@ -266,7 +267,7 @@ fn errors_have_types() {
         return;
     }
     let error = Session::builder().cgroup("/no/such/cgroup".as_ref()).run().unwrap_err();
-    assert!(matches!(error, CaptureError::NoCgroup(scxprof::resolve::Error::NoCgroup { .. })), "{error}");
+    assert!(matches!(error, CaptureError::NoCgroup(scxprof::host::Error::NoCgroup { .. })), "{error}");
     let error = Session::builder().sources(&[Source::Recorded]).run().unwrap_err();
     let CaptureError::Start(NotStarted { source_name: Source::Recorded, error, .. }) = error else { panic!("{error}") };
     assert!(matches!(error, SessionError::Sampler(SamplerError::Recorded)), "{error}");

@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use capture::{capture_until, options, Collect};
 use scxprof::host::clock::monotonic_ns;
-use scxprof::resolve::{Cgroups, Roots};
+use scxprof::host::Roots;
+use scxprof::resolve::Cgroups;
 use scxprof::sample::{Place, Sample, Source};
 use scxprof::sampler::attr::{Feature, Features};
 use scxprof::sampler::Target;

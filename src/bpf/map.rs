@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 
 use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{MapCore, MapHandle, MapInfo, MapType};
@@ -123,5 +122,5 @@ fn explain_pin(error: &io::Error) -> String {
 
 /// The number of our pid namespace, under which it is found in the kernel's `struct pid`.
 pub(super) fn pid_namespace(proc: &std::path::Path) -> io::Result<u32> {
-    Ok(std::fs::metadata(proc.join("self/ns/pid"))?.ino() as u32)
+    crate::host::namespace::number_of(&proc.join("self/ns/pid"))
 }

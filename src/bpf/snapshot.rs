@@ -12,8 +12,7 @@ use super::probe::{self, pidfd_open, Loaded, Setting};
 use super::watch::{RawEvent, EVENT_SIZE};
 use super::Refusal;
 use crate::host::clock::monotonic_ns;
-use crate::host::tasks;
-use crate::resolve::Roots;
+use crate::host::{tasks, Roots};
 
 /// A pidfd of a thread that is no group leader, since Linux 6.9 (linux/pidfd.h; `O_EXCL`).
 const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL as libc::c_uint);

@@ -15,7 +15,7 @@ use super::signals::Signals;
 use super::source::{self, SourceArgs};
 use super::{decision, percent, seconds, Failure};
 use crate::host::limits::sysctl;
-use crate::resolve::{topology, Roots};
+use crate::host::{topology, Roots};
 use crate::sampler::Target;
 use crate::session::{Builder, CaptureError, NotStarted, Outcome, Progress, Session};
 

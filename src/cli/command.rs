@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
+
+use rustix::process::{kill_process, Pid, Signal};
 use std::time::Duration;
 
 use anyhow::{anyhow, bail, Context, Result};
@@ -104,8 +106,8 @@ impl Running {
     /// Asks it to end, with SIGTERM, where it still runs.
     pub(super) fn terminate(&mut self) {
         if !self.has_ended() {
-            // SAFETY: kill takes plain numbers; the child is not reaped yet, so that its pid is still its own.
-            unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+            // The child is not reaped yet, so that its pid is still its own.
+            let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
             self.terminated = true;
         }
     }

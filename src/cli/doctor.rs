@@ -11,7 +11,7 @@ use clap::Args;
 use super::{output, seconds, Failure};
 use crate::doctor::{self, selftest, Style};
 use crate::escape;
-use crate::resolve::Roots;
+use crate::host::Roots;
 
 /// The hidden subcommand that is the self-test's load.
 pub(super) const LOAD: &str = "doctor-load";

@@ -5,6 +5,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use rustix::process::{kill_process, set_parent_process_death_signal, waitpid, Pid, Signal, WaitOptions};
+
 use crate::doctor::load::Worker;
 
 /// Bytes of each buffer. The first is more than a core's own caches hold: what they answer is too fast for the latency
@@ -56,10 +58,11 @@ pub(super) fn run() -> io::Result<()> {
     say("ready\n")?;
     let mut rest = Vec::new();
     io::stdin().read_to_end(&mut rest)?;
-    // SAFETY: the child is not reaped yet, so that its pid is still its own.
-    unsafe { libc::kill(child, libc::SIGKILL) };
-    // SAFETY: no status is asked for.
-    unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    // The child is not reaped yet, so that its pid is still its own.
+    if let Some(child) = Pid::from_raw(child) {
+        let _ = kill_process(child, Signal::KILL);
+        let _ = waitpid(Some(child), WaitOptions::empty());
+    }
     // The threads end with the process.
     Ok(())
 }
@@ -71,10 +74,7 @@ fn say(text: &str) -> io::Result<()> {
 
 /// Ends this process when its parent does, also where the parent was killed.
 fn end_with_parent(parent: u32) -> io::Result<()> {
-    // SAFETY: the call takes numbers.
-    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    set_parent_process_death_signal(Some(Signal::KILL))?;
     if std::os::unix::process::parent_id() == parent {
         Ok(())
     } else {
@@ -101,8 +101,7 @@ fn start(
     tell: mpsc::Sender<Worker>,
 ) -> io::Result<std::thread::JoinHandle<()>> {
     std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-        // SAFETY: the call has no arguments.
-        let tid = unsafe { libc::gettid() } as u32;
+        let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let (pid, begin) = (std::process::id(), buffer as u64);
         let _ = tell.send(Worker { pid, tid, name: name.to_owned(), shared, begin, len: len as u64 });
         let words: *mut u64 = std::ptr::with_exposed_provenance_mut(buffer);

@@ -205,7 +205,7 @@ mod tests {
     fn a_cause_is_said_once() {
         use anyhow::Context;
         let cause = || std::io::Error::from_raw_os_error(libc::EACCES);
-        let own = crate::resolve::Error::Read { path: "/x".into(), source: cause() };
+        let own = crate::host::Error::Read { path: "/x".into(), source: cause() };
         assert_eq!(sentence(&own.into()), "cannot read /x: Permission denied (os error 13)");
         let context = Err::<(), _>(cause()).context("cannot write").unwrap_err();
         assert_eq!(sentence(&context), "cannot write: Permission denied (os error 13)");

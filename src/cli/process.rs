@@ -13,8 +13,9 @@ use super::destination::Directory;
 use super::filter::{Filter, FilterArgs};
 use super::signals::Signals;
 use super::{decision, Failure};
+use crate::host::Roots;
 use crate::profile::{jsonl, record_name, Meta, PerfData, Profile, ProfileError, Records};
-use crate::resolve::{symbolize, Cgroups, Roots, SymbolOptions};
+use crate::resolve::{symbolize, Cgroups, SymbolOptions};
 use crate::sample::{CodeAddr, Sample, Source};
 use crate::session::{Outcome, Session, Sink};
 

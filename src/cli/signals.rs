@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+
+use crate::host::{proc, Roots};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::host::clock::monotonic_ns;
@@ -62,8 +64,8 @@ impl State {
             return;
         }
         if self.count.fetch_add(1, Ordering::Relaxed) > 0 {
-            // SAFETY: the bytes are live and their number is what we say; where nobody reads them nothing can be done.
-            unsafe { libc::write(libc::STDERR_FILENO, SAID.as_ptr().cast(), SAID.len()) };
+            // Where nobody reads it nothing can be done.
+            let _ = rustix::io::write(rustix::stdio::stderr(), SAID);
             signal_hook::low_level::exit(128 + signal);
         }
     }
@@ -71,9 +73,5 @@ impl State {
 
 /// True under nohup(1), which is there to let the program go on.
 fn hangup_is_ignored() -> bool {
-    // SAFETY: all zeros is a sigaction, and the call only fills it.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(SIGHUP, std::ptr::null(), &raw mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
-    }
+    proc::own_mask(&Roots::default(), "SigIgn").is_some_and(|ignored| ignored & 1 << (SIGHUP - 1) != 0)
 }

@@ -3,7 +3,8 @@
 
 use rustc_hash::FxHashMap;
 
-use super::sketch::{mix, Activity, LineUse, Sharing, Touch};
+use super::keys::mix;
+use super::sketch::{Activity, LineUse, Sharing, Touch};
 
 /// Lines of a first-level cache (32 KiB). A thread that uses more may find a line evicted by its own accesses.
 pub(crate) const L1_LINES: f64 = 512.0;

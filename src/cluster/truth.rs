@@ -2,7 +2,7 @@
 
 use crate::sample::{Access, Place, RawSample, Sample, LINE_SIZE, PAGE_SIZE};
 
-use super::sketch::mix;
+use super::keys::mix;
 
 /// A small generator of pseudo-random numbers (splitmix64).
 #[derive(Debug, Clone)]

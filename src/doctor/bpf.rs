@@ -1,11 +1,11 @@
 //! What BPF can do here. Each thing that a hint probe may need is a rung.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 use super::{rights, Check, Group, Kernel};
-use crate::resolve::Roots;
+use crate::host::Roots;
 
 /// What would help where the kernel does not let us.
 const RIGHTS: &str =
@@ -104,24 +104,18 @@ const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_RAW_TRACEPOINT_OPEN: libc::c_int = 17;
 const BPF_PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
 /// `r0 = 0; exit`, each instruction 8 bytes (linux/bpf.h): `BPF_ALU64 | BPF_MOV | BPF_K`, `BPF_JMP | BPF_EXIT`.
-const RETURN_0: [[u8; 8]; 2] = [[0xb7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+static RETURN_0: [[u8; 8]; 2] = [[0xb7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
 
-/// bpf(2) with a command that gives a descriptor.
-///
-/// # Safety
-/// `attr` must be a prefix of `union bpf_attr` for `command` whose pointers are valid.
-unsafe fn bpf<T>(command: libc::c_int, attr: &T) -> io::Result<OwnedFd> {
-    // SAFETY: the caller vouches for the attr, whose size is said.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<T>()) };
-    match i32::try_from(fd) {
-        // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
-        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(io::Error::last_os_error()),
-    }
+/// What bpf(2) is asked for.
+enum Command<'a> {
+    /// A program of these instructions.
+    Load,
+    /// The program attached to the raw tracepoint.
+    Attach(BorrowedFd<'a>),
 }
 
-/// Loads a program that does nothing and attaches it to a raw tracepoint, until this returns.
-fn raw_tracepoint() -> Result<(), (&'static str, io::Error)> {
+/// bpf(2), which gives a descriptor.
+fn bpf(command: &Command<'_>) -> io::Result<OwnedFd> {
     let load = ProgLoad {
         prog_type: BPF_PROG_TYPE_RAW_TRACEPOINT,
         insn_cnt: RETURN_0.len() as u32,
@@ -133,11 +127,27 @@ fn raw_tracepoint() -> Result<(), (&'static str, io::Error)> {
         kern_version: 0,
         prog_flags: 0,
     };
-    // SAFETY: the instructions and the licence are static.
-    let program = unsafe { bpf(BPF_PROG_LOAD, &load) }.map_err(|error| ("bpf(BPF_PROG_LOAD)", error))?;
-    let name = c"sched_process_exit";
-    let open = RawTracepointOpen { name: name.as_ptr().addr() as u64, prog_fd: program.as_raw_fd() as u32, padding: 0 };
-    // SAFETY: the name is static and NUL-terminated, the program's descriptor is open.
-    let attached = unsafe { bpf(BPF_RAW_TRACEPOINT_OPEN, &open) };
+    let mut open = RawTracepointOpen { name: c"sched_process_exit".as_ptr().addr() as u64, prog_fd: 0, padding: 0 };
+    let (command, attr, size) = match command {
+        Command::Load => (BPF_PROG_LOAD, (&raw const load).cast::<libc::c_void>(), size_of::<ProgLoad>()),
+        Command::Attach(program) => {
+            open.prog_fd = program.as_raw_fd() as u32;
+            (BPF_RAW_TRACEPOINT_OPEN, (&raw const open).cast(), size_of::<RawTracepointOpen>())
+        }
+    };
+    // SAFETY: the attr is the beginning of union bpf_attr for the command and has the size that is said; the instructions, the
+    // licence and the name in it are static.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, attr, size) };
+    match i32::try_from(fd) {
+        // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Loads a program that does nothing and attaches it to a raw tracepoint, until this returns.
+fn raw_tracepoint() -> Result<(), (&'static str, io::Error)> {
+    let program = bpf(&Command::Load).map_err(|error| ("bpf(BPF_PROG_LOAD)", error))?;
+    let attached = bpf(&Command::Attach(program.as_fd()));
     attached.map(drop).map_err(|error| ("bpf(BPF_RAW_TRACEPOINT_OPEN)", error))
 }

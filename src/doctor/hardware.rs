@@ -1,8 +1,8 @@
 //! What the processor's PMUs offer to pebs and ibs, as sysfs says it.
 
 use super::{Check, Group, Trial};
-use crate::resolve::topology::format_cpu_list;
-use crate::resolve::Roots;
+use crate::host::topology::format_cpu_list;
+use crate::host::Roots;
 use crate::sampler::pmu::{Ibs, Ldlat, Pebs, PebsPmu, Pmus, MAX_LDLAT_IBS, MIN_LDLAT_IBS};
 
 const PMU: &str = "pmu";

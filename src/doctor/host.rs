@@ -6,8 +6,8 @@ use std::path::Path;
 use super::{Check, Group, Hierarchy, Kernel};
 use crate::host::kallsyms::{Kallsyms, KallsymsError};
 use crate::host::tracefs::TracefsError;
+use crate::host::{proc, Roots};
 use crate::outcome::FRAMES_HIDDEN;
-use crate::resolve::Roots;
 use crate::sample::printable;
 
 /// What the timer source does where the tick is out of reach.
@@ -34,10 +34,7 @@ fn text(path: &Path) -> Option<String> {
 /// A field of the first processor in `proc/cpuinfo`, whose lines are `name : value`.
 fn cpuinfo(roots: &Roots, field: &str) -> Option<String> {
     let text = fs::read(roots.proc.join("cpuinfo")).ok()?;
-    String::from_utf8_lossy(&text).lines().find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        (name.trim() == field).then(|| printable(value.trim().as_bytes()))
-    })
+    proc::field(&text, field).map(printable)
 }
 
 /// The processor's model; empty where procfs does not say.
@@ -73,7 +70,7 @@ fn hypervisor(roots: &Roots) -> Check {
 }
 
 fn pid_namespace(roots: &Roots, kernel: &dyn Kernel) -> Check {
-    use crate::resolve::topology::PidNamespace;
+    use crate::host::namespace::PidNamespace;
     let name = "pid-namespace";
     let namespace = kernel.pid_namespace();
     let Some((why, help)) = namespace.trouble(&roots.proc) else {

@@ -4,12 +4,15 @@ use std::io;
 use std::path::PathBuf;
 
 use super::bpf::{self, Rung};
+use crate::host;
+use crate::host::hierarchy::Kind;
 use crate::host::limits::{self, Limit};
+use crate::host::namespace::{self, PidNamespace};
 use crate::host::pagemap;
+use crate::host::topology;
 use crate::host::tracefs::{Tracefs, TracefsError};
-use crate::resolve::hierarchy::Kind;
-use crate::resolve::topology::{self, PidNamespace};
-use crate::resolve::{self, Cgroups, Roots};
+use crate::host::Roots;
+use crate::resolve::Cgroups;
 use crate::sample::Source;
 use crate::sampler::attr::{Features, Refused};
 use crate::sampler::{self, Hardware, Sampler, SamplerError, Target};
@@ -86,7 +89,7 @@ pub trait Kernel {
     ///
     /// # Errors
     /// What a run would fail with.
-    fn hierarchy(&self) -> Result<Hierarchy, resolve::Error>;
+    fn hierarchy(&self) -> Result<Hierarchy, host::Error>;
     /// Tries what BPF can do.
     fn rungs(&self) -> Vec<Rung>;
 }
@@ -109,7 +112,7 @@ impl Live {
 ///
 /// # Errors
 /// The CPUs that are online cannot be read.
-pub(super) fn options(roots: &Roots, source: Source, target: Target) -> Result<sampler::Options, resolve::Error> {
+pub(super) fn options(roots: &Roots, source: Source, target: Target) -> Result<sampler::Options, host::Error> {
     Ok(sampler::Options {
         source,
         freq: None,
@@ -121,7 +124,7 @@ pub(super) fn options(roots: &Roots, source: Source, target: Target) -> Result<s
         hardware: Hardware::default(),
         proc: roots.proc.clone(),
         sys: roots.sys.clone(),
-        child_pid_namespace: matches!(topology::pid_namespace(roots), PidNamespace::Child),
+        child_pid_namespace: matches!(namespace::pid_namespace(roots), PidNamespace::Child),
         raise_open_files: true,
         snapshots: false,
     })
@@ -164,14 +167,14 @@ impl Kernel for Live {
     }
 
     fn pid_namespace(&self) -> PidNamespace {
-        topology::pid_namespace(&self.roots)
+        namespace::pid_namespace(&self.roots)
     }
 
     fn initial_user_namespace(&self) -> Option<bool> {
-        topology::initial_user_namespace(&self.roots)
+        namespace::initial_user_namespace(&self.roots)
     }
 
-    fn hierarchy(&self) -> Result<Hierarchy, resolve::Error> {
+    fn hierarchy(&self) -> Result<Hierarchy, host::Error> {
         let mut cgroups = Cgroups::new(&self.roots)?;
         cgroups.walk()?;
         let mount = cgroups.mount();

@@ -6,7 +6,7 @@ use std::io;
 use super::kernel::MMAP_PAGES;
 use super::{Check, Group, Kernel, Trial};
 use crate::host::limits::{sysctl, Limit};
-use crate::resolve::{topology, Roots};
+use crate::host::{proc, topology, Roots};
 use crate::sampler::open::{self, Whose};
 use crate::sampler::{SamplerError, MLOCK_HELP, NOFILE_HELP};
 
@@ -35,13 +35,13 @@ pub(super) fn checks(roots: &Roots, kernel: &dyn Kernel, trials: &[Trial]) -> Ve
 
 /// True where no capability is missing: what is refused all the same is refused for another reason.
 pub(super) fn all_are_held(roots: &Roots, kernel: &dyn Kernel) -> bool {
-    let held = topology::capabilities(roots).unwrap_or(0);
+    let held = proc::capabilities(roots).unwrap_or(0);
     kernel.initial_user_namespace() != Some(false) && CAPABILITIES.iter().all(|(bit, ..)| held >> bit & 1 == 1)
 }
 
 fn capabilities(roots: &Roots, kernel: &dyn Kernel) -> Check {
     let name = "capabilities";
-    let Some(held) = topology::capabilities(roots) else {
+    let Some(held) = proc::capabilities(roots) else {
         return Check::not_tested(Group::Rights, name, "proc/self/status has no CapEff").help("mount procfs");
     };
     let lacking: Vec<_> = CAPABILITIES.iter().filter(|(bit, ..)| held >> bit & 1 == 0).collect();
@@ -173,7 +173,7 @@ fn lockdown(roots: &Roots) -> Check {
 
 fn seccomp(roots: &Roots, trials: &[Trial]) -> Check {
     let name = "seccomp";
-    match topology::own_status(roots, "Seccomp").as_deref() {
+    match proc::own_status(roots, "Seccomp").as_deref() {
         Some("0") => Check::works(Group::Rights, name, "no filter"),
         Some(_) if trials.iter().any(|trial| trial.host.is_ok()) => {
             Check::works(Group::Rights, name, "a filter is in force, and lets events be opened")

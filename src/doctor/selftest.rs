@@ -10,7 +10,8 @@ use serde::Serialize;
 
 use super::load::{Load, Worker};
 use super::{table, Report, State};
-use crate::resolve::{Cgroups, Roots};
+use crate::host::Roots;
+use crate::resolve::Cgroups;
 use crate::sample::{Comm, Place, Sample, Source};
 use crate::sampler::Target;
 use crate::session::{self, Outcome, Session, Sink};

@@ -1,9 +1,12 @@
-//! Addresses of the kernel functions that the timer source has to know, from `/proc/kallsyms`.
+//! The kernel's symbols, from `/proc/kallsyms`, and of these the functions that the timer source has to know.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
+use std::ops::ControlFlow;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+
+use super::number;
 
 /// Functions that the tick's hrtimer calls: `tick_nohz_handler` since Linux 6.8, `tick_sched_timer` before
 /// (kernel/time/tick-sched.c). Before 6.8 a `tick_nohz_handler` was there too, but no hrtimer ever calls that one.
@@ -58,28 +61,22 @@ impl Kallsyms {
     /// Where the file cannot be read or shows zeros for addresses.
     pub fn read(procfs: &Path) -> Result<Self, KallsymsError> {
         let path = procfs.join("kallsyms");
-        let file = File::open(&path);
-        match file.and_then(|file| Self::parse(BufReader::with_capacity(1 << 16, file))) {
+        match open(procfs).and_then(Self::parse) {
             Ok(Some(symbols)) => Ok(symbols),
             Ok(None) => Err(KallsymsError::Hidden { path }),
             Err(source) => Err(KallsymsError::Read { path, source }),
         }
     }
 
-    /// Reads lines of `ADDRESS TYPE NAME [MODULE]`; `None` where every address is zero.
-    fn parse(mut lines: impl BufRead) -> io::Result<Option<Self>> {
+    /// Reads the symbols; `None` where every address is zero.
+    fn parse(lines: impl BufRead) -> io::Result<Option<Self>> {
         let mut symbols = Self::default();
         let mut starts = Vec::new();
         let mut addresses = Vec::new();
-        let mut line = Vec::new();
-        loop {
-            line.clear();
-            if lines.read_until(b'\n', &mut line)? == 0 {
-                break;
-            }
-            let Some((address, kind, name)) = split(&line) else { continue };
-            if address == 0 || !kind.eq_ignore_ascii_case(&b't') {
-                continue;
+        each(lines, |symbol| -> ControlFlow<()> {
+            let Symbol { address, kind, name, module } = *symbol;
+            if address == 0 || !kind.eq_ignore_ascii_case(&b't') || module.is_some() {
+                return ControlFlow::Continue(());
             }
             addresses.push(address);
             if HANDLERS.iter().any(|handler| handler.as_bytes() == name) {
@@ -88,7 +85,8 @@ impl Kallsyms {
             if ENTRIES.iter().any(|entry| entry.as_bytes() == name) {
                 starts.push(address);
             }
-        }
+            ControlFlow::Continue(())
+        })?;
         if addresses.is_empty() {
             return Ok(None);
         }
@@ -105,14 +103,52 @@ impl Kallsyms {
     }
 }
 
-/// Address, type and name of a line of the kernel itself; lines of modules have a fourth word.
-fn split(line: &[u8]) -> Option<(u64, u8, &[u8])> {
+/// A line `ADDRESS TYPE NAME`, and `[MODULE]` where it is of one. An address that is hidden is 0.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Symbol<'a> {
+    pub address: u64,
+    pub kind: u8,
+    pub name: &'a [u8],
+    /// Without the brackets.
+    pub module: Option<&'a [u8]>,
+}
+
+/// The text of `kallsyms` under `procfs`.
+///
+/// # Errors
+/// It cannot be opened.
+pub(crate) fn open(procfs: &Path) -> io::Result<BufReader<File>> {
+    File::open(procfs.join("kallsyms")).map(|file| BufReader::with_capacity(1 << 16, file))
+}
+
+/// Gives each symbol to `take`, in the order of the file, which is not that of addresses, until it breaks.
+///
+/// # Errors
+/// The text cannot be read to its end.
+pub(crate) fn each<T>(
+    mut text: impl BufRead,
+    mut take: impl FnMut(&Symbol<'_>) -> ControlFlow<T>,
+) -> io::Result<Option<T>> {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if text.read_until(b'\n', &mut line)? == 0 {
+            return Ok(None);
+        }
+        if let Some(ControlFlow::Break(found)) = split(&line).as_ref().map(&mut take) {
+            return Ok(Some(found));
+        }
+    }
+}
+
+fn split(line: &[u8]) -> Option<Symbol<'_>> {
     let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-    let address = std::str::from_utf8(words.next()?).ok()?;
-    let address = u64::from_str_radix(address, 16).ok()?;
-    let kind = *words.next()?.first()?;
+    let address = number(words.next()?, 16)?;
+    let &[kind] = words.next()? else { return None };
     let name = words.next()?;
-    words.next().is_none().then_some((address, kind, name))
+    let module =
+        words.next().map(|word| word.strip_prefix(b"[").and_then(|word| word.strip_suffix(b"]")).unwrap_or(word));
+    Some(Symbol { address, kind, name, module })
 }
 
 #[cfg(test)]

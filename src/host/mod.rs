@@ -1,17 +1,113 @@
-//! The host: what belongs to it and to its other users.
+//! The host: what it says of itself in procfs, sysfs and cgroupfs, each read under [`Roots`], and the files of its other users.
 
 pub(crate) mod aside;
 pub(crate) mod kallsyms;
+pub(crate) mod mountinfo;
 pub(crate) mod open;
+pub(crate) mod proc;
 
 // For tests and benches.
 #[doc(hidden)]
 pub mod clock;
 #[doc(hidden)]
+pub mod hierarchy;
+#[doc(hidden)]
 pub mod limits;
+#[doc(hidden)]
+pub mod namespace;
 #[doc(hidden)]
 pub mod pagemap;
 #[doc(hidden)]
 pub mod tasks;
 #[doc(hidden)]
+pub mod topology;
+#[doc(hidden)]
 pub mod tracefs;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The directories that the host is read under; a test or a container gives others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Roots {
+    /// procfs, `/proc`. It must be of our own pid namespace.
+    pub proc: PathBuf,
+    /// sysfs, `/sys`.
+    pub sys: PathBuf,
+    /// Where the cgroup hierarchy is mounted; `None` finds it in `proc/self/mountinfo`.
+    pub cgroup: Option<PathBuf>,
+    /// The directory that paths of programs begin at, `/`, for those that are in no container or have ended.
+    pub files: PathBuf,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Self { proc: PathBuf::from("/proc"), sys: PathBuf::from("/sys"), cgroup: None, files: PathBuf::from("/") }
+    }
+}
+
+/// What can go wrong when the host is read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file or directory cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The errno and its text.
+        source: io::Error,
+    },
+    /// A file does not hold what the kernel writes there.
+    #[error("{} holds {text:?}: {reason}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// The part that was not understood.
+        text: String,
+        /// What was expected.
+        reason: &'static str,
+    },
+    /// The hierarchy whose ids are in the samples is mounted nowhere that we can see.
+    #[error(
+        "the {hierarchy} cgroup hierarchy, whose ids samples carry, is not mounted (searched {}); mount it or name its directory",
+        mountinfo.display()
+    )]
+    NoHierarchy {
+        /// `cgroup2` or `perf_event`.
+        hierarchy: &'static str,
+        /// The list of mounts that was searched.
+        mountinfo: PathBuf,
+    },
+    /// There is no such cgroup.
+    #[error("no cgroup \"{path}\" in the hierarchy mounted at {}: {source}", mount.display())]
+    NoCgroup {
+        /// What was asked for.
+        path: String,
+        /// Where the hierarchy is mounted.
+        mount: PathBuf,
+        /// The errno and its text.
+        source: io::Error,
+    },
+}
+
+/// The bytes of a file.
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })
+}
+
+/// A number in ASCII digits of `radix`; `None` for anything else, a sign included.
+pub(crate) fn number(digits: &[u8], radix: u32) -> Option<u64> {
+    if !digits.first()?.is_ascii_hexdigit() {
+        return None;
+    }
+    u64::from_str_radix(std::str::from_utf8(digits).ok()?, radix).ok()
+}
+
+/// The number that a name in procfs stands for; `None` for names that are no pid.
+pub(crate) fn pid_of(name: &std::ffi::OsStr) -> Option<u32> {
+    use std::os::unix::ffi::OsStrExt;
+    u32::try_from(number(name.as_bytes(), 10)?).ok()
+}

@@ -88,6 +88,8 @@ mod tests {
     use std::io::Read;
     use std::os::unix::fs::symlink;
 
+    use rustix::fs::{mknodat, FileType, CWD};
+
     use super::*;
 
     fn text(file: io::Result<File>) -> String {
@@ -100,7 +102,7 @@ mod tests {
     fn nothing_but_regular_files_is_opened() {
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("fifo");
-        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         symlink("/dev/null", dir.path().join("device")).unwrap();
         std::fs::write(dir.path().join("file"), "x").unwrap();
         symlink("file", dir.path().join("link")).unwrap();

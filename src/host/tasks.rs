@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
-use crate::resolve::{pid_of, Error, Roots};
+use super::{pid_of, Error, Roots};
 use crate::sample::Comm;
 
 /// A thread as procfs shows it.

@@ -3,11 +3,12 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{openat, Mode, OFlags};
 use rustix::mount::{fsconfig_create, fsmount, fsopen, FsMountFlags, FsOpenFlags, MountAttrFlags};
+
+use super::mountinfo;
 
 /// A file of tracefs is longer than this only if it is not what we look for, bytes.
 const MAX_FILE: u64 = 64 << 10;
@@ -103,40 +104,19 @@ impl Tracefs {
     }
 }
 
-/// Where mountinfo (proc_pid_mountinfo(5)) says that tracefs may be found, best first.
-fn mount_points(mountinfo: &[u8]) -> Vec<PathBuf> {
+/// Where the text of a mountinfo says that tracefs may be found, best first.
+fn mount_points(text: &[u8]) -> Vec<PathBuf> {
     let mut own = Vec::new();
     let mut within = Vec::new();
-    for line in mountinfo.split(|&byte| byte == b'\n') {
-        let mut words = line.split(|&byte| byte == b' ');
-        // Id, parent, device, root, mount point; then options until a lone hyphen, then the type.
-        let (Some(root), Some(point)) = (words.nth(3), words.next()) else { continue };
-        let Some(kind) = words.skip_while(|&word| word != b"-").nth(1) else { continue };
-        let path = PathBuf::from(std::ffi::OsString::from_vec(unescape(point)));
-        match (kind, root) {
-            (b"tracefs", b"/") => own.push(path),
-            (b"debugfs", b"/") => within.push(path.join("tracing")),
+    for mount in mountinfo::parse(text).filter(|mount| mount.root == b"/") {
+        match mount.kind {
+            b"tracefs" => own.push(mount.point),
+            b"debugfs" => within.push(mount.point.join("tracing")),
             _ => {}
         }
     }
     own.extend(within);
     own
-}
-
-/// Bytes that mountinfo writes as `\040` and the like.
-fn unescape(text: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&first, tail)) = rest.split_first() {
-        if let (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..]) = (first, tail) {
-            bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-            rest = tail.get(3..).unwrap_or_default();
-        } else {
-            bytes.push(first);
-            rest = tail;
-        }
-    }
-    bytes
 }
 
 /// A tracefs mount attached to nothing; the call that failed otherwise.

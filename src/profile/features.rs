@@ -4,7 +4,7 @@ use std::fs::{self, File};
 
 use super::format::feature;
 use super::reader::PerfData;
-use crate::resolve::{topology, Roots};
+use crate::host::{proc, topology, Roots};
 
 /// Where a section is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,21 +140,16 @@ pub(crate) fn of_host(roots: &Roots) -> Vec<(u8, Vec<u8>)> {
         builder.u32(possible).u32(online.len());
         sections.push((feature::NRCPUS, builder.0));
     }
-    let cpuinfo = fs::read_to_string(roots.proc.join("cpuinfo")).unwrap_or_default();
-    let field = |name: &str| {
-        cpuinfo.lines().find_map(|line| {
-            let (key, value) = line.split_once(':')?;
-            (key.trim() == name).then(|| value.trim().to_owned())
-        })
-    };
+    let cpuinfo = fs::read(roots.proc.join("cpuinfo")).unwrap_or_default();
+    let field = |name: &str| proc::field(&cpuinfo, name).map(|value| String::from_utf8_lossy(value).into_owned());
     if let Some(model) = field("model name") {
         sections.push((feature::CPUDESC, one(model.as_bytes())));
     }
     if let Some(cpuid) = cpuid(&field) {
         sections.push((feature::CPUID, one(cpuid.as_bytes())));
     }
-    let meminfo = fs::read_to_string(roots.proc.join("meminfo")).unwrap_or_default();
-    if let Some(total) = kib(&meminfo, "MemTotal:") {
+    let meminfo = fs::read(roots.proc.join("meminfo")).unwrap_or_default();
+    if let Some(total) = proc::field(&meminfo, "MemTotal").and_then(proc::first_number) {
         sections.push((feature::TOTAL_MEM, total.to_ne_bytes().to_vec()));
     }
     let mut cmdline = Builder::default();

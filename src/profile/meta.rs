@@ -14,8 +14,8 @@ use crate::escape;
 use crate::hint::HintCounts;
 use crate::host::clock::monotonic_ns;
 use crate::host::open;
+use crate::host::{topology, Roots};
 use crate::outcome::Outcome;
-use crate::resolve::{topology, Roots};
 use crate::sampler::loss::Loss;
 use crate::sampler::{attr, Identity, Reading};
 

@@ -8,10 +8,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use crate::host::tasks;
+use crate::host::{tasks, Error, Roots};
 use crate::resolve::identity::{self, is_sysv};
 use crate::resolve::maps::check::read_lines;
-use crate::resolve::{symbols, Cgroups, Error, Roots};
+use crate::resolve::{symbols, Cgroups};
 use crate::sampler::encode::encode;
 use crate::sampler::record::{Layout, MappedFile, Record, SampleId, Words, MISC_FORK_EXEC};
 

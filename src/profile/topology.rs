@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::features::{kib, Builder};
-use crate::resolve::{topology, Roots};
+use crate::host::{topology, Roots};
 
 fn text(path: &Path) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use iced_x86::InstructionInfoFactory;
 
 use super::decode::Insn;
-use super::memo::{Cache, CacheCounts, Entry, Key, Kind};
+use super::memo::{CacheCounts, Entry, Key, Kind, Memo};
 use super::region::{self, Region};
 use super::window::{self, Backward, CodeSource, FunctionMap};
 
@@ -24,14 +24,14 @@ pub(super) struct Here {
 /// What was decoded, within a bound.
 #[derive(Debug)]
 pub(super) struct Decoded {
-    cache: Cache,
+    cache: Memo,
     factory: InstructionInfoFactory,
 }
 
 impl Decoded {
     /// `budget`: bytes.
     pub(super) fn new(budget: usize) -> Self {
-        Self { cache: Cache::new(budget), factory: InstructionInfoFactory::new() }
+        Self { cache: Memo::new(budget), factory: InstructionInfoFactory::new() }
     }
 
     pub(super) fn counts(&self) -> CacheCounts {

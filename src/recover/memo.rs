@@ -3,11 +3,10 @@
 use std::mem::size_of;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
-
 use super::decode::Insn;
 use super::region::Region;
 use super::window::{Backward, FunctionMap};
+use crate::cache::Cache;
 
 /// Bytes that an entry costs beside what it holds: keys, the allocation, the table's spare room.
 const OVERHEAD: usize = 96;
@@ -59,63 +58,32 @@ pub struct CacheCounts {
     pub bytes: usize,
 }
 
-/// Two generations: what is not used while the young one fills goes with the old one.
+/// What is remembered, within a budget of bytes.
 #[derive(Debug)]
-pub(super) struct Cache {
-    young: FxHashMap<Key, Entry>,
-    old: FxHashMap<Key, Entry>,
-    young_bytes: usize,
-    old_bytes: usize,
-    budget: usize,
+pub(super) struct Memo {
+    entries: Cache<Key, Entry>,
     counts: CacheCounts,
 }
 
-impl Cache {
+impl Memo {
     pub(super) fn new(budget: usize) -> Self {
-        Self {
-            young: FxHashMap::default(),
-            old: FxHashMap::default(),
-            young_bytes: 0,
-            old_bytes: 0,
-            budget,
-            counts: CacheCounts::default(),
-        }
+        Self { entries: Cache::new(budget), counts: CacheCounts::default() }
     }
 
     pub(super) fn get(&mut self, key: &Key) -> Option<Entry> {
-        if let Some(entry) = self.young.get(key) {
-            self.counts.hits += 1;
-            return Some(entry.clone());
-        }
-        if let Some(entry) = self.old.remove(key) {
-            self.counts.hits += 1;
-            self.old_bytes = self.old_bytes.saturating_sub(entry.bytes());
-            self.insert(*key, entry.clone());
-            return Some(entry);
-        }
-        self.counts.misses += 1;
-        None
+        let entry = self.entries.get(key).cloned();
+        let count = if entry.is_some() { &mut self.counts.hits } else { &mut self.counts.misses };
+        *count += 1;
+        entry
     }
 
     pub(super) fn insert(&mut self, key: Key, entry: Entry) {
         let bytes = entry.bytes();
-        if bytes > self.budget / 2 {
-            self.counts.evictions += 1;
-            return;
-        }
-        if self.young_bytes + bytes > self.budget / 2 {
-            self.counts.evictions += self.old.len() as u64;
-            self.old = std::mem::take(&mut self.young);
-            self.old_bytes = std::mem::take(&mut self.young_bytes);
-        }
-        if let Some(before) = self.young.insert(key, entry) {
-            self.young_bytes = self.young_bytes.saturating_sub(before.bytes());
-        }
-        self.young_bytes += bytes;
+        self.entries.insert_weighted(key, entry, bytes);
     }
 
     pub(super) fn counts(&self) -> CacheCounts {
-        CacheCounts { bytes: self.young_bytes + self.old_bytes, ..self.counts }
+        CacheCounts { evictions: self.entries.evicted(), bytes: self.entries.weight(), ..self.counts }
     }
 }
 
@@ -125,7 +93,7 @@ mod tests {
 
     #[test]
     fn the_bound_holds_and_what_is_used_stays() {
-        let mut cache = Cache::new(100 * OVERHEAD);
+        let mut cache = Memo::new(100 * OVERHEAD);
         let entry = || Entry::Forward(Arc::from(Vec::new()));
         for addr in 0..1000 {
             cache.insert((1, addr, Kind::Forward), entry());

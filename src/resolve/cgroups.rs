@@ -18,10 +18,10 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use rustc_hash::FxHashSet;
 
-use super::hierarchy::Kind;
-use super::hierarchy::Mount;
-use super::Error;
-use super::Roots;
+use crate::host::hierarchy::Kind;
+use crate::host::hierarchy::Mount;
+use crate::host::Error;
+use crate::host::Roots;
 use crate::sample::printable;
 
 /// Cgroups whose paths are kept, the oldest go first; one that still lives is found again by its handle.

@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::cache::Cache;
+use crate::elf::Elf;
 use crate::recover::{CodeWindow, LEADER_SPAN};
-use crate::sampler::operand::elf::Elf;
 use mapped::{memory_path, read_memory, FileKey, MappedFile, Pages, Way, PAGE};
 
 pub use mapped::Mapping;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{number, Roots};
+use crate::host::{mountinfo, namespace, Roots};
 
 /// Marks numbers that are IPC namespaces. Devices have 32 bits (include/linux/kdev_t.h), and numbers below 1 << 53 pass
 /// through every reader of JSON.
@@ -84,7 +84,9 @@ impl Identities {
     /// Looks processes up under `roots`.
     pub(super) fn new(roots: &Roots) -> Self {
         let mounts = std::fs::read(roots.proc.join("self/mountinfo")).unwrap_or_default();
-        Self { proc: Some(roots.proc.clone()), subvolumes: with_subvolumes(&mounts), files: FxHashMap::default() }
+        let subvolumes =
+            mountinfo::parse(&mounts).filter(|mount| mount.kind == b"btrfs").map(|mount| mount.dev).collect();
+        Self { proc: Some(roots.proc.clone()), subvolumes, files: FxHashMap::default() }
     }
 
     /// Where the inode number of a shared mapping of process `pid` counts. `ipc` is the process's IPC namespace where a record
@@ -132,25 +134,9 @@ impl Identities {
     }
 }
 
-/// The number in `ipc:[4026531839]`, which the link of a process's namespace says.
+/// The number of a process's IPC namespace.
 pub(crate) fn ipc_namespace(proc: &Path, pid: u32) -> Option<u32> {
-    use std::os::unix::ffi::OsStrExt;
-    let link = std::fs::read_link(proc.join(format!("{pid}/ns/ipc"))).ok()?;
-    let digits = link.as_os_str().as_bytes().strip_prefix(b"ipc:[")?.strip_suffix(b"]")?;
-    u32::try_from(number(digits, 10)?).ok()
-}
-
-/// The devices of btrfs in `/proc/self/mountinfo`: `36 35 0:44 / /mnt rw - btrfs /dev/vda rw` (Documentation/filesystems/proc.rst).
-fn with_subvolumes(mounts: &[u8]) -> FxHashSet<u64> {
-    let device = |line: &[u8]| {
-        let mut fields = line.split(|&byte| byte == b' ');
-        let mut dev = fields.nth(2)?.splitn(2, |&byte| byte == b':');
-        let major = u32::try_from(number(dev.next()?, 10)?).ok()?;
-        let minor = u32::try_from(number(dev.next()?, 10)?).ok()?;
-        let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-        (kind == b"btrfs").then(|| libc::makedev(major, minor))
-    };
-    mounts.split(|&byte| byte == b'\n').filter_map(device).collect()
+    namespace::number_of(&proc.join(format!("{pid}/ns/ipc"))).ok()
 }
 
 #[cfg(test)]

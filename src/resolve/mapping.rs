@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::identity::numbering;
-use super::number;
+use crate::host::number;
 
 /// A build id: up to 20 bytes (`BUILD_ID_SIZE_MAX` in include/linux/buildid.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -11,11 +11,9 @@ use rustc_hash::FxHashSet;
 use super::identity::{is_unknown, Identities, Shown};
 use super::is_named;
 use super::mapping::Mapping;
-use super::pid_of;
 use super::table::Table;
-use super::Error;
-use super::Roots;
 use crate::host::tasks::TaskSeen;
+use crate::host::{pid_of, Error, Roots};
 use crate::sample::Place;
 
 /// Addresses at and above this are the kernel's or none at all. User space ends at 1 << 47, with five-level page tables at

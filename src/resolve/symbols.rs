@@ -12,11 +12,9 @@
 //! without a size up to the next one, shows versions (`@@GLIBC_2.17`), names the code that boots the kernel and is then gone,
 //! and believes whatever map of a JIT compiler has the pid.
 
-mod copy;
 mod demangle;
 mod elf;
 mod file;
-mod image;
 mod jit;
 mod kernel;
 
@@ -30,8 +28,9 @@ use std::time::{Duration, Instant, SystemTime};
 use rustc_hash::FxHashMap;
 
 use super::mapping::BuildId;
-use super::{Maps, Roots};
+use super::Maps;
 use crate::host::aside;
+use crate::host::Roots;
 use crate::sample::{printable, CodeAddr, CpuMode};
 
 /// Files and other things that hold code, beyond which instructions stay without a place.
@@ -411,7 +410,7 @@ fn find(
             // Of a recording from elsewhere, these are the numbers of others.
             let pids = if begin.is_some() { &module.pids[..] } else { &[] };
             let found = file::open(&wanted, pids, options);
-            found.map(|found| elf::names(&found, offsets, roots)).unwrap_or_default()
+            found.map(|found| elf::names(&found, offsets)).unwrap_or_default()
         }
         (Key::Kernel, Some(_)) => kernel::names(roots, offsets),
         (Key::Kernel, None) => match kernel_symbol {
@@ -451,7 +450,8 @@ pub(crate) fn mapped_build_id(
     let options = SymbolOptions { roots: roots.clone(), begin: Some(since), cache: None };
     let (path, pids) = (path.to_vec(), pids.to_vec());
     let build_id = aside::within(aside::about(("device", dev)), aside::SHORT, move || {
-        file::open(&file::Wanted { path: &path, dev, ino, build_id: None }, &pids, &options)?.image.build_id()
+        let found = file::open(&file::Wanted { path: &path, dev, ino, build_id: None }, &pids, &options)?;
+        file::build_id(&found.elf)
     });
     build_id.ok()?
 }

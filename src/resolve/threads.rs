@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 use rustc_hash::FxHashSet;
 
 use super::is_named;
-use super::Roots;
 use crate::host::tasks::{read_comm, TaskSeen};
+use crate::host::Roots;
 use crate::sample::Comm;
 use crate::sample::ThreadIndex;
 

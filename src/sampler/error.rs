@@ -143,7 +143,7 @@ pub enum SamplerError {
     Recorded,
     /// Nobody says which CPUs are online.
     #[error(transparent)]
-    Cpus(#[from] crate::resolve::Error),
+    Cpus(#[from] crate::host::Error),
     /// A CPU that is not online.
     #[error("CPU {cpu} is not online")]
     NoSuchCpu {

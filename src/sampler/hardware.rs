@@ -4,7 +4,7 @@ use super::attr::{EventSpec, Exclude, Feature, Features, Rate};
 use super::plan::{Plan, Planned, Reading, Steer};
 use super::pmu::{Ibs, Ldlat, Pebs, MAX_LDLAT_IBS, MIN_LDLAT_IBS};
 use super::SamplerError;
-use crate::resolve::topology::format_cpu_list;
+use crate::host::topology::format_cpu_list;
 
 /// Samples a second and CPU where nobody asks for another number.
 pub const DEFAULT_RATE: u32 = 1000;

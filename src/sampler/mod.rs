@@ -19,7 +19,6 @@ pub mod intake;
 pub mod loss;
 pub mod open;
 mod opener;
-pub mod operand;
 pub mod plan;
 pub mod pmu;
 mod probe;
@@ -357,7 +356,7 @@ impl Sampler {
             return Err(SamplerError::NoSuchCpu { cpu });
         }
         if !gone.is_empty() {
-            let gone = crate::resolve::topology::format_cpu_list(&gone);
+            let gone = crate::host::topology::format_cpu_list(&gone);
             self.notes.push(format!("not sampled: CPUs that went offline meanwhile ({gone})"));
         }
         Ok(())

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::resolve::{self, topology::parse_cpu_list};
+use crate::host;
+use crate::host::topology::parse_cpu_list;
 
 mod offer;
 
@@ -25,7 +26,7 @@ pub const DEVICES: &str = "bus/event_source/devices";
 pub enum PmuError {
     /// A file that cannot be read, or does not hold what the kernel writes there.
     #[error(transparent)]
-    File(#[from] resolve::Error),
+    File(#[from] host::Error),
     /// A term that the PMU does not have.
     #[error("{} does not exist, so the PMU has no term \"{term}\"", path.display())]
     NoTerm {
@@ -142,7 +143,7 @@ impl Pmu {
     pub fn read(dir: &Path) -> Result<Self, PmuError> {
         let path = dir.join("type");
         let kind = read(&path)?;
-        let kind = digits(&kind).ok_or(resolve::Error::Parse { path, text: kind, reason: "expected a number" })?;
+        let kind = digits(&kind).ok_or(host::Error::Parse { path, text: kind, reason: "expected a number" })?;
         Ok(Self {
             name: dir.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             dir: dir.to_owned(),
@@ -169,7 +170,7 @@ impl Pmu {
         let path = self.dir.join("format").join(term);
         let Some(text) = self.format.get(term) else { return Err(PmuError::NoTerm { path, term: term.to_owned() }) };
         let reason = "expected bits such as config1:0-15";
-        Ok(Field::parse(text).ok_or_else(|| resolve::Error::Parse { path, text: text.clone(), reason })?)
+        Ok(Field::parse(text).ok_or_else(|| host::Error::Parse { path, text: text.clone(), reason })?)
     }
 
     /// Sets a term; the value it had is replaced (perf ORs the two: its ldlat=30 over the 3 of sysfs reads 31).
@@ -201,7 +202,7 @@ impl Pmu {
                 Some(hex) if !hex.starts_with('+') => u64::from_str_radix(hex, 16).ok(),
                 _ => digits(value),
             };
-            let value = parsed.ok_or_else(|| resolve::Error::Parse {
+            let value = parsed.ok_or_else(|| host::Error::Parse {
                 path: self.dir.join("events").join(name),
                 text: terms.clone(),
                 reason: "expected terms such as event=0xcd,umask=0x1",
@@ -247,8 +248,8 @@ impl Pmus {
 }
 
 /// The names in a directory, sorted; PMUs and their files have names in ASCII.
-fn names(dir: &Path) -> Result<Vec<String>, resolve::Error> {
-    let error = |source| resolve::Error::Read { path: dir.to_owned(), source };
+fn names(dir: &Path) -> Result<Vec<String>, host::Error> {
+    let error = |source| host::Error::Read { path: dir.to_owned(), source };
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).map_err(error)? {
         names.extend(entry.map_err(error)?.file_name().into_string());
@@ -257,12 +258,12 @@ fn names(dir: &Path) -> Result<Vec<String>, resolve::Error> {
     Ok(names)
 }
 
-fn read(path: &Path) -> Result<String, resolve::Error> {
-    Ok(String::from_utf8_lossy(&resolve::read(path)?).trim().to_owned())
+fn read(path: &Path) -> Result<String, host::Error> {
+    Ok(String::from_utf8_lossy(&host::read(path)?).trim().to_owned())
 }
 
 /// The files of a directory with what they hold; none where there is no such directory.
-fn texts(dir: &Path) -> Result<BTreeMap<String, String>, resolve::Error> {
+fn texts(dir: &Path) -> Result<BTreeMap<String, String>, host::Error> {
     if !dir.is_dir() {
         return Ok(BTreeMap::new());
     }
@@ -274,14 +275,14 @@ fn texts(dir: &Path) -> Result<BTreeMap<String, String>, resolve::Error> {
     Ok(texts)
 }
 
-fn cpu_list(path: &Path) -> Result<Option<Vec<u32>>, resolve::Error> {
+fn cpu_list(path: &Path) -> Result<Option<Vec<u32>>, host::Error> {
     let text = match read(path) {
-        Err(resolve::Error::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(host::Error::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         text => text?,
     };
     let reason = "expected a list of CPUs such as 0-3,7";
     let list = parse_cpu_list(text.as_bytes());
-    list.map(Some).ok_or_else(|| resolve::Error::Parse { path: path.to_owned(), text, reason })
+    list.map(Some).ok_or_else(|| host::Error::Parse { path: path.to_owned(), text, reason })
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::attr::Rate;
 use super::open::EventError;
 use super::plan::{Planned, Steer};
 use super::running::Sampling;
-use crate::resolve::topology::{format_cpu_list, parse_cpu_list};
+use crate::host::topology::{format_cpu_list, parse_cpu_list};
 
 /// How often it looks.
 const ROUND: Duration = Duration::from_millis(200);

@@ -11,9 +11,10 @@ use super::start::{start_first, threads_of};
 use super::{Capture, CaptureError, Feed, Found, Options, Select, Session, Sink, Skipped, StopHandle};
 use crate::bpf;
 use crate::config::{self, GroupOptions, Groups, Scheduler};
+use crate::host::namespace::{self, PidNamespace};
+use crate::host::{topology, Error, Roots};
 use crate::profile::Profile;
-use crate::resolve::topology::{self, PidNamespace};
-use crate::resolve::{Cgroups, Error, Roots, SymbolOptions};
+use crate::resolve::{Cgroups, SymbolOptions};
 use crate::sample::Source;
 use crate::sampler::attr::Features;
 use crate::sampler::{self, Hardware, Target};
@@ -367,7 +368,7 @@ impl<'a> Builder<'a> {
 
     /// Starts the first source that works; the processes that are watched go to `pids`.
     fn capture(&mut self, pids: &mut Vec<u32>) -> Result<(Capture, Source, Skipped), CaptureError> {
-        let child_pid_namespace = match topology::pid_namespace(&self.roots) {
+        let child_pid_namespace = match namespace::pid_namespace(&self.roots) {
             PidNamespace::ProcfsElsewhere { ours, .. } => {
                 return Err(CaptureError::ProcfsElsewhere { proc: self.roots.proc.clone(), ours })
             }

@@ -17,8 +17,9 @@ use super::running::Ends;
 use super::{Outcome, Progress, SessionError, Sink, TICK};
 use crate::bpf::{self, Watch};
 use crate::host::aside;
+use crate::host::{proc, Roots};
 use crate::profile::Recorder;
-use crate::resolve::{topology, Cgroups, Maps, Modules, Roots, Threads};
+use crate::resolve::{Cgroups, Maps, Modules, Threads};
 use crate::sample::batch::{Batch, PendingSample};
 use crate::sample::Source;
 use crate::sampler::attr::Feature;
@@ -53,7 +54,7 @@ const CAP_SYS_PTRACE: u64 = 1 << 19;
 
 /// What is not seen of other users' processes without the right to look into them.
 fn strangers(roots: &Roots, source: Source) -> Option<String> {
-    if topology::capabilities(roots)? & CAP_SYS_PTRACE != 0 {
+    if proc::capabilities(roots)? & CAP_SYS_PTRACE != 0 {
         return None;
     }
     let what = if roots.proc.join("1").exists() {

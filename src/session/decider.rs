@@ -412,7 +412,7 @@ mod tests {
 
     use super::*;
     use crate::config::GroupOptions;
-    use crate::resolve::Roots;
+    use crate::host::Roots;
 
     /// A hierarchy with nothing in it.
     fn no_cgroups() -> (tempfile::TempDir, Cgroups) {

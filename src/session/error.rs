@@ -7,8 +7,8 @@ use thiserror::Error;
 
 use super::Outcome;
 use crate::config::GroupsError;
+use crate::host::namespace::PidNamespace;
 use crate::profile::ProfileError;
-use crate::resolve::topology::PidNamespace;
 use crate::sample::Source;
 use crate::sampler::SamplerError;
 
@@ -24,7 +24,7 @@ pub enum CaptureError {
     Groups(#[from] GroupsError),
     /// The host cannot be read.
     #[error(transparent)]
-    Host(#[from] crate::resolve::Error),
+    Host(#[from] crate::host::Error),
     /// The procfs that we read is of another pid namespace, so that threads would get the names of others.
     #[error("{}", elsewhere(proc, *ours))]
     ProcfsElsewhere {
@@ -38,7 +38,7 @@ pub enum CaptureError {
     NoProcess(#[from] NoProcess),
     /// There is no such cgroup, or its directory cannot be opened.
     #[error(transparent)]
-    NoCgroup(crate::resolve::Error),
+    NoCgroup(crate::host::Error),
     /// What was asked for cannot be recorded.
     #[error(
         "batches cannot be recorded: their times are of the scheduler's clock and are converted while they are read; take \
@@ -93,7 +93,7 @@ pub enum SessionError {
     Sampler(#[from] SamplerError),
     /// No names.
     #[error(transparent)]
-    Resolve(#[from] crate::resolve::Error),
+    Resolve(#[from] crate::host::Error),
     /// A recording that could not be begun.
     #[error(transparent)]
     Profile(#[from] ProfileError),

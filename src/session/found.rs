@@ -7,6 +7,7 @@ use super::decider::Decided;
 use super::{CaptureError, Decider, Outcome, Skipped};
 use crate::config::report::{Report, ReportError};
 use crate::config::{self, Decision};
+use crate::host::proc;
 use crate::resolve::{symbolize, SymbolOptions, Symbols};
 use crate::sample::Source;
 
@@ -62,8 +63,7 @@ fn uid(procfs: &Path, whose: &config::Whose) -> Option<u32> {
     let task = procfs.join(format!("{}/task/{}", whose.pid, whose.tid));
     let comm = std::fs::read(task.join("comm")).ok()?;
     let status = std::fs::read(task.join("status")).ok()?;
-    let uid = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Uid:\t"))?;
-    let uid = std::str::from_utf8(uid).ok()?.split_whitespace().next()?.parse().ok();
+    let uid = u32::try_from(proc::field(&status, "Uid").and_then(proc::first_number)?).ok();
     uid.filter(|_| comm.strip_suffix(b"\n") == Some(whose.comm.as_bytes()))
 }
 

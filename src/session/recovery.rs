@@ -234,7 +234,7 @@ impl CodeSource for ProcessCode<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resolve::Roots;
+    use crate::host::Roots;
     use crate::sample::{Access, Method};
 
     #[test]

@@ -13,8 +13,8 @@ use super::order::Order;
 use super::Names;
 use crate::host::clock::monotonic_ns;
 use crate::host::tasks::{self, TaskSeen};
+use crate::host::{Error, Roots};
 use crate::profile::Recorder;
-use crate::resolve::{Error, Roots};
 use crate::sample::TimedSideBand;
 
 /// At most so often.

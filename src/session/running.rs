@@ -11,8 +11,9 @@ use super::{
     Builder, Capture, CaptureError, Decider, Feed, Found, Outcome, Progress, Sampled, Select, Sink, Skipped, TICK,
 };
 use crate::config::{self, Groups};
+use crate::host::Roots;
 use crate::profile::{Profile, Recorder};
-use crate::resolve::{Cgroups, Roots, SymbolOptions};
+use crate::resolve::{Cgroups, SymbolOptions};
 use crate::sample::{Sample, Source};
 
 /// Stops a capture, from any thread: it then ends as if its time were over.

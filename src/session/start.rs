@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::{Capture, NoProcess, NotStarted, Options, SessionError, Skipped};
-use crate::resolve::Roots;
+use crate::host::Roots;
 use crate::sample::Source;
 use crate::sampler::Target;
 

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 
 use scxprof::doctor::bpf::{Rung, RungError};
 use scxprof::doctor::{Attempt, Hierarchy, Kernel, Watched};
+use scxprof::host;
+use scxprof::host::hierarchy::Kind;
 use scxprof::host::limits::Limit;
+use scxprof::host::namespace::PidNamespace;
 use scxprof::host::tracefs::TracefsError;
-use scxprof::resolve::hierarchy::Kind;
-use scxprof::resolve::topology::PidNamespace;
-use scxprof::resolve::{self, Roots};
+use scxprof::host::Roots;
 use scxprof::sample::Source;
 use scxprof::sampler::attr::{Feature, Features, Refused};
 use scxprof::sampler::open::{self, EventError, Whose};
@@ -305,11 +306,11 @@ impl Kernel for Host {
         Some(self.own_users)
     }
 
-    fn hierarchy(&self) -> Result<Hierarchy, resolve::Error> {
+    fn hierarchy(&self) -> Result<Hierarchy, host::Error> {
         if self.hierarchy {
             return Ok(Hierarchy { kind: Kind::Unified, point: "/sys/fs/cgroup".into(), warning: None });
         }
-        Err(resolve::Error::NoHierarchy { hierarchy: "cgroup2", mountinfo: self.roots.proc.join("self/mountinfo") })
+        Err(host::Error::NoHierarchy { hierarchy: "cgroup2", mountinfo: self.roots.proc.join("self/mountinfo") })
     }
 
     fn rungs(&self) -> Vec<Rung> {

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use scxprof::host::{topology, Roots};
 use scxprof::profile::{Item, PerfData};
-use scxprof::resolve::{topology, Cgroups, Roots};
+use scxprof::resolve::Cgroups;
 use scxprof::sample::{Place, Sample, Source};
 use scxprof::sampler::attr::{sampling, side_band, EventSpec, Features, Scope};
 use scxprof::sampler::open::{Event, Watch};

@@ -15,10 +15,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use scxprof::elf::Elf;
+use scxprof::host::Roots;
 use scxprof::resolve::mapping::BuildId;
-use scxprof::resolve::{symbolize, Mapping, Maps, Modules, Roots, Symbol, SymbolOptions};
+use scxprof::resolve::{symbolize, Mapping, Maps, Modules, Symbol, SymbolOptions};
 use scxprof::sample::{CodeAddr, CpuMode};
-use scxprof::sampler::operand::elf::Elf;
 
 /// A directory of its own for a test's programs.
 struct Programs {

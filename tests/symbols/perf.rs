@@ -7,8 +7,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::SystemTime;
 
+use scxprof::host::Roots;
 use scxprof::profile::writer::{finished_round, PerfDataWriter};
-use scxprof::resolve::{symbolize, Maps, Modules, Roots, SymbolOptions};
+use scxprof::resolve::{symbolize, Maps, Modules, SymbolOptions};
 use scxprof::sample::CpuMode;
 use scxprof::sampler::attr::{layout, sampling, EventSpec, Features, Scope};
 use scxprof::sampler::encode::encode;

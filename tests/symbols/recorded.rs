@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use scxprof::sampler::operand::elf::Elf;
+use scxprof::elf::Elf;
 
 use super::{is_root, Programs, Running, C};
 

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::cache::Cache;
+use crate::elf::{Elf, ReadAt};
 use crate::host::aside;
 use crate::host::open::{regular, regular_inside};
-use crate::sampler::operand::elf::{Elf, ReadAt};
 
 /// Bytes of a cached piece of a file or of memory.
 pub(super) const PAGE: u64 = crate::sample::PAGE_SIZE;
@@ -179,12 +179,6 @@ fn is_mapped(mut file: &File, mapping: &Mapping) -> io::Result<bool> {
 /// Size and time of the last write.
 fn stamp(metadata: &Metadata) -> (u64, i64, i64) {
     (metadata.len(), metadata.mtime(), metadata.mtime_nsec())
-}
-
-impl ReadAt for &File {
-    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Option<()> {
-        self.read_exact_at(buffer, offset).ok()
-    }
 }
 
 /// Cached pages of files: file contents, page number, bytes up to the end of the file.

@@ -3,17 +3,17 @@
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::super::mapping::BuildId;
 use super::super::maps::check::read_lines;
-use super::super::{Mapping, Roots};
-use super::image::Image;
+use super::super::Mapping;
 use super::SymbolOptions;
+use crate::elf::Elf;
 use crate::host::open;
-use crate::sampler::operand::elf::ReadAt;
+use crate::host::Roots;
 
 /// Mappings of one process that are looked through.
 const MAX_MAPPED: usize = 8;
@@ -35,20 +35,16 @@ pub(super) struct Wanted<'a> {
 pub(super) struct Found {
     pub file: File,
     /// Its headers.
-    pub image: Image,
+    pub elf: Elf,
     /// Its path as its process has it.
     pub path: PathBuf,
     /// The roots that its path may be under, for what belongs to it.
     pub roots: Vec<PathBuf>,
 }
 
-/// Reads a file at an offset without moving anything.
-pub(super) struct At<'a>(pub &'a File);
-
-impl ReadAt for At<'_> {
-    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Option<()> {
-        self.0.read_exact_at(buffer, offset).ok()
-    }
+/// The build id that a file says it has.
+pub(super) fn build_id(elf: &Elf) -> Option<BuildId> {
+    elf.build_id().map(BuildId::new)
 }
 
 /// Opens the file. `pids` are processes that may still map it.
@@ -67,11 +63,11 @@ pub(super) fn open(wanted: &Wanted<'_>, pids: &[u32], options: &SymbolOptions) -
     let by_id = wanted.build_id.into_iter().flat_map(|id| by_build_id(id, options));
     let opened = |path: PathBuf| Some((open::regular(&path).ok()?, false));
     let candidates = by_path.chain(mapped).chain(by_id.filter_map(opened));
-    let (file, image) = candidates.into_iter().find_map(|(file, is_mapped)| {
-        let image = Image::parse(&mut At(&file))?;
-        is_wanted(wanted, &file, &image, is_mapped, *begin).then_some((file, image))
+    let (file, elf) = candidates.into_iter().find_map(|(file, is_mapped)| {
+        let elf = Elf::parse(&mut &file).ok()?;
+        is_wanted(wanted, &file, &elf, is_mapped, *begin).then_some((file, elf))
     })?;
-    Some(Found { file, image, path: Path::new("/").join(relative), roots: bases })
+    Some(Found { file, elf, path: Path::new("/").join(relative), roots: bases })
 }
 
 /// The files of a process's mappings that may be it, whatever became of their paths. Only root may follow these links (proc(5)).
@@ -122,9 +118,9 @@ pub(super) fn build_id_name(build_id: &BuildId) -> Option<String> {
 
 /// True where the file holds what was mapped. By build id for sure; else it must not have been written to since the capture
 /// began, and where it was found by its path, that must not be a new one either.
-fn is_wanted(wanted: &Wanted<'_>, file: &File, image: &Image, is_mapped: bool, begin: Option<SystemTime>) -> bool {
+fn is_wanted(wanted: &Wanted<'_>, file: &File, elf: &Elf, is_mapped: bool, begin: Option<SystemTime>) -> bool {
     if wanted.build_id.is_some() {
-        return image.build_id().as_ref() == wanted.build_id;
+        return build_id(elf).as_ref() == wanted.build_id;
     }
     let (Some(begin), Ok(metadata)) = (begin, file.metadata()) else { return false };
     let same_inode = is_mapped || (metadata.dev(), metadata.ino()) == (wanted.dev, wanted.ino);

@@ -7,9 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::super::{number, read, Roots};
 use super::Named;
-use crate::host::open;
+use crate::host::{number, open, proc, read, Roots};
 
 /// Longer names are cut.
 const MAX_LINE: u64 = 4096;
@@ -48,8 +47,7 @@ pub(super) fn names(
 
 /// The last of the pids in `NSpid:`, which is the process's own (proc_pid_status(5)).
 fn own_pid(status: &[u8]) -> Option<u32> {
-    let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"NSpid:"))?;
-    let last = line.split(u8::is_ascii_whitespace).rfind(|word| !word.is_empty())?;
+    let last = proc::field(status, "NSpid")?.split(u8::is_ascii_whitespace).rfind(|word| !word.is_empty())?;
     u32::try_from(number(last, 10)?).ok()
 }
 

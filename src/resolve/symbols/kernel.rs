@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::ops::ControlFlow;
 
 use super::super::mapping::BuildId;
-use super::super::{number, read, Roots};
 use super::Named;
-use crate::sampler::operand::elf;
+use crate::elf;
+use crate::host::{kallsyms, number, read, Roots};
 
 /// The last of the kernel's own code; what follows it is freed after boot or is none.
 const END: &[u8] = b"_etext";
@@ -20,9 +21,6 @@ struct Best {
     name: Vec<u8>,
     module: Option<Vec<u8>>,
 }
-
-/// Address, type, name and module.
-type Line<'a> = (u64, u8, &'a [u8], Option<&'a [u8]>);
 
 /// Names for sorted addresses. Nothing is named where kallsyms hides its addresses.
 pub(super) fn names(roots: &Roots, addresses: &[u64]) -> Vec<Option<Named>> {
@@ -51,18 +49,11 @@ pub(super) fn names_of_another_boot(
 
 /// Where a symbol of the kernel is; `None` where there is none of that name, and where kallsyms hides its addresses.
 pub(super) fn address_of(roots: &Roots, symbol: &[u8]) -> Option<u64> {
-    let mut kallsyms = open(roots)?;
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        if kallsyms.read_until(b'\n', &mut line).ok()? == 0 {
-            return None;
-        }
-        match split(&line) {
-            Some((address, _, name, None)) if name == symbol => return Some(address).filter(|&address| address != 0),
-            _ => {}
-        }
-    }
+    let is_it = |found: &kallsyms::Symbol<'_>| match found.module {
+        None if found.name == symbol => ControlFlow::Break(found.address),
+        _ => ControlFlow::Continue(()),
+    };
+    kallsyms::each(open(roots)?, is_it).ok()?.filter(|&address| address != 0)
 }
 
 /// The build id of the running kernel.
@@ -72,33 +63,27 @@ pub(super) fn build_id(roots: &Roots) -> Option<BuildId> {
 }
 
 fn open(roots: &Roots) -> Option<BufReader<File>> {
-    File::open(roots.proc.join("kallsyms")).ok().map(|file| BufReader::with_capacity(1 << 16, file))
+    kallsyms::open(&roots.proc).ok()
 }
 
-fn parse(mut kallsyms: impl BufRead, modules: &[u8], addresses: &[u64]) -> Vec<Option<Named>> {
+fn parse(text: impl BufRead, modules: &[u8], addresses: &[u64]) -> Vec<Option<Named>> {
     // A symbol is kept with the first address that it is not above; those after it look back.
     let mut best: Vec<Best> = vec![Best::default(); addresses.len()];
     let mut end = 0;
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        match kallsyms.read_until(b'\n', &mut line) {
-            Ok(0) | Err(_) => break,
-            Ok(_) => {}
-        }
-        let Some((address, kind, name, module)) = split(&line) else { continue };
+    // What cannot be read any more is missing.
+    let _ = kallsyms::each(text, |symbol| -> ControlFlow<()> {
+        let kallsyms::Symbol { address, kind, name, module } = *symbol;
         if name == END && module.is_none() {
             end = address;
         }
-        if address == 0 || !matches!(kind, b't' | b'T' | b'w' | b'W') {
-            continue;
-        }
-        let Some(best) = best.get_mut(addresses.partition_point(|&wanted| wanted < address)) else { continue };
+        let is_code = address != 0 && matches!(kind, b't' | b'T' | b'w' | b'W');
+        let best = best.get_mut(addresses.partition_point(|&wanted| wanted < address)).filter(|_| is_code);
         // Of several names of one address the last, which perf shows: __x64_sys_fork and not __ia32_sys_fork.
-        if address >= best.address {
+        if let Some(best) = best.filter(|best| address >= best.address) {
             *best = Best { address, name: name.to_owned(), module: module.map(<[u8]>::to_owned) };
         }
-    }
+        ControlFlow::Continue(())
+    });
     let mut nearest: Option<Best> = None;
     let mut names = Vec::with_capacity(addresses.len());
     for (best, &address) in best.into_iter().zip(addresses) {
@@ -122,17 +107,6 @@ fn named(best: &Best, address: u64, end: u64, modules: &[u8]) -> Option<Named> {
     let name = String::from_utf8(best.name.clone()).ok()?;
     let dso = best.module.as_ref().map(|module| [b"[", &module[..], b"]"].concat());
     holds.then_some(Named { name, offset, dso })
-}
-
-/// `ADDRESS TYPE NAME`, and `[MODULE]` where it is of one.
-fn split(line: &[u8]) -> Option<Line<'_>> {
-    let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-    let address = number(words.next()?, 16)?;
-    let &[kind] = words.next()? else { return None };
-    let name = words.next()?;
-    let module =
-        words.next().map(|word| word.strip_prefix(b"[").and_then(|word| word.strip_suffix(b"]")).unwrap_or(word));
-    Some((address, kind, name, module))
 }
 
 /// Where a module lies, from a line `NAME SIZE REFCOUNT DEPENDENCIES STATE ADDRESS` of `/proc/modules`.

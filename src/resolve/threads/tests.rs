@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::host::tasks::snapshot;
-use crate::resolve::Error;
+use crate::host::Error;
 
 fn seen(pid: u32, tid: u32, comm: &str) -> TaskSeen {
     TaskSeen { pid, tid, comm: Comm::from(comm) }

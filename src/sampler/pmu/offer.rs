@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use super::{Config, Field, Pmu, PmuError, Pmus};
-use crate::resolve;
+use crate::host;
 
 /// The least latency in cycles that IBS can filter by (`perf_ibs_init()` in arch/x86/events/amd/ibs.c).
 pub const MIN_LDLAT_IBS: u32 = 128;
@@ -228,7 +228,7 @@ fn pebs_of(pmu: &Pmu) -> Result<PebsPmu, NoPebs> {
         None => None,
         Some(text) => {
             let reason = "expected a number";
-            let error = || resolve::Error::Parse { path: path.clone(), text: text.clone(), reason };
+            let error = || host::Error::Parse { path: path.clone(), text: text.clone(), reason };
             Some(super::digits::<u8>(text).ok_or_else(error).map_err(PmuError::from)?)
         }
     };

@@ -1,20 +1,12 @@
-//! CPUs, the pid namespace and capabilities: what the host looks like from where we stand.
+//! The CPUs of the host, and lists of CPUs as the kernel writes them.
 
 use std::fmt::Write;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::number;
-use super::read;
-use super::Error;
-use super::Roots;
+use super::{number, read, Error, Roots};
 
 /// CPU numbers at and above this are refused; Linux has 8192 at the most (`NR_CPUS`, arch/x86/Kconfig).
 pub(crate) const MAX_CPUS: u32 = 1 << 16;
-
-/// The inode of the initial pid namespace (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
-const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 /// The CPUs of a list as the kernel writes it ("0-3,7"), ascending, each once; `None` where it is no such list.
 ///
@@ -93,97 +85,10 @@ fn cpu_list(path: &Path) -> Result<Vec<u32>, Error> {
     })
 }
 
-/// A field of our own `status` in procfs (proc(5)).
-pub(crate) fn own_status(roots: &Roots, field: &str) -> Option<String> {
-    let text = read(&roots.proc.join("self/status")).ok()?;
-    let text = String::from_utf8_lossy(&text);
-    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
-    Some(line.trim().to_owned())
-}
-
-/// The capabilities that we hold, by their bits (linux/capability.h); `None` where procfs does not say.
-pub(crate) fn capabilities(roots: &Roots) -> Option<u64> {
-    number(own_status(roots, "CapEff")?.as_bytes(), 16)
-}
-
-/// The inode of the initial user namespace (`PROC_USER_INIT_INO`, include/linux/proc_ns.h).
-const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
-
-/// True where our user namespace is the initial one; `None` where procfs does not say.
-#[must_use]
-pub(crate) fn initial_user_namespace(roots: &Roots) -> Option<bool> {
-    let metadata = fs::metadata(roots.proc.join("self/ns/user")).ok()?;
-    Some(metadata.ino() == INITIAL_USER_NAMESPACE)
-}
-
-/// Which pid namespace we run in: it decides what a pid of 0 in a sample means, and whether procfs speaks of the same pids.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PidNamespace {
-    /// The initial one, for sure: pid 0 is the idle task.
-    Initial,
-    /// A child, for sure: pid 0 is the idle task or any task outside the namespace.
-    Child,
-    /// The procfs that we read is of another pid namespace than ours, so its pids are not those in the samples.
-    ProcfsElsewhere {
-        /// Our pid.
-        ours: u32,
-        /// Our pid as that procfs has it.
-        theirs: Option<u32>,
-    },
-    /// Nobody can say: the file could not be read.
-    Unknown {
-        /// Why.
-        reason: String,
-    },
-}
-
-impl PidNamespace {
-    /// What is wrong with it for reading the threads of the host under `proc`, and what would help.
-    #[must_use]
-    pub(crate) fn trouble(&self, proc: &Path) -> Option<(String, &'static str)> {
-        match self {
-            Self::Initial => None,
-            Self::Child => Some((
-                "a child pid namespace: tasks outside it are counted, and cannot be named".to_owned(),
-                "run with --pid=host",
-            )),
-            Self::ProcfsElsewhere { ours, .. } => Some((
-                format!(
-                    "{} is of another pid namespace than ours (it does not know us as {ours}), so threads would get the names \
-                     of others",
-                    proc.display()
-                ),
-                "mount one that fits, as `unshare --pid --fork --mount-proc` does, or run with --pid=host",
-            )),
-            Self::Unknown { reason } => Some((format!("cannot tell which pid namespace this is: {reason}"), "mount procfs")),
-        }
-    }
-}
-
-/// Finds out which pid namespace we run in, from the inode of `proc/self/ns/pid` and our pid in `proc/self`.
-#[must_use]
-pub(crate) fn pid_namespace(roots: &Roots) -> PidNamespace {
-    let own = roots.proc.join("self");
-    let ours = std::process::id();
-    let theirs = match fs::read_link(&own) {
-        Ok(target) => super::pid_of(target.as_os_str()),
-        // A procfs of a namespace that we are not in has no `self` for us.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound && own.is_symlink() => None,
-        Err(error) => return PidNamespace::Unknown { reason: format!("{}: {error}", own.display()) },
-    };
-    if theirs != Some(ours) {
-        return PidNamespace::ProcfsElsewhere { ours, theirs };
-    }
-    let link = own.join("ns/pid");
-    match fs::metadata(&link) {
-        Ok(metadata) if metadata.ino() == INITIAL_PID_NAMESPACE => PidNamespace::Initial,
-        Ok(_) => PidNamespace::Child,
-        Err(error) => PidNamespace::Unknown { reason: format!("{}: {error}", link.display()) },
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -214,27 +119,10 @@ mod tests {
     }
 
     #[test]
-    fn pid_namespace_is_told_from_procfs() {
-        let dir = tempfile::tempdir().unwrap();
-        let roots = Roots { proc: dir.path().into(), ..Roots::default() };
-        assert!(matches!(pid_namespace(&roots), PidNamespace::Unknown { .. }));
-        std::os::unix::fs::symlink("1", dir.path().join("self")).unwrap();
-        let ours = std::process::id();
-        assert_eq!(pid_namespace(&roots), PidNamespace::ProcfsElsewhere { ours, theirs: Some(1) });
-        fs::remove_file(dir.path().join("self")).unwrap();
-        std::os::unix::fs::symlink(ours.to_string(), dir.path().join("self")).unwrap();
-        assert!(matches!(pid_namespace(&roots), PidNamespace::Unknown { .. }));
-        fs::create_dir_all(dir.path().join(ours.to_string()).join("ns")).unwrap();
-        fs::write(dir.path().join(ours.to_string()).join("ns/pid"), "").unwrap();
-        assert_eq!(pid_namespace(&roots), PidNamespace::Child);
-    }
-
-    #[test]
-    fn this_host_has_cpus_and_a_namespace() {
+    fn this_host_has_cpus() {
         let roots = Roots::default();
         let online = online_cpus(&roots).unwrap();
         assert!(!online.is_empty() && possible_cpus(&roots).unwrap() >= online.len());
-        assert!(matches!(pid_namespace(&roots), PidNamespace::Initial | PidNamespace::Child));
     }
 
     proptest! {

@@ -1,0 +1,175 @@
+//! Small files written by hand, our own binary, and damaged ones.
+
+use super::*;
+use proptest::prelude::*;
+
+/// Counts what is read, as a file that costs something does.
+struct Counted<'a>(&'a [u8], u64);
+
+impl ReadAt for Counted<'_> {
+    fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Option<()> {
+        self.1 += buffer.len() as u64;
+        self.0.read_at(offset, buffer)
+    }
+}
+
+/// A file with code at vaddr 0x11000 = offset 0x1000, functions at 0x11000..0x11040, 0x11040..0x11050 and
+/// 0x11080..0x11100, and nothing known of 0x11050..0x11080.
+fn file() -> Vec<u8> {
+    let mut bytes = vec![0u8; 0x1200];
+    let mut put = |at: usize, what: &[u8]| bytes[at..at + what.len()].copy_from_slice(what);
+    put(0, b"\x7fELF\x02\x01\x01");
+    put(18, &EM_X86_64.to_le_bytes());
+    put(32, &64u64.to_le_bytes());
+    put(54, &56u16.to_le_bytes());
+    put(56, &4u16.to_le_bytes());
+    let programs: [(u32, u32, u64, u64, u64); 4] = [
+        (libc::PT_LOAD, 4, 0, 0, 0x800),
+        (libc::PT_LOAD, 5, 0x1000, 0x11000, 0x200),
+        (libc::PT_GNU_EH_FRAME, 4, 0x200, 0x200, 0x100),
+        (libc::PT_NOTE, 4, 0x400, 0x400, 0x40),
+    ];
+    for (index, (kind, flags, offset, vaddr, size)) in programs.into_iter().enumerate() {
+        let at = 64 + 56 * index;
+        put(at, &kind.to_le_bytes());
+        put(at + 4, &flags.to_le_bytes());
+        put(at + 8, &offset.to_le_bytes());
+        put(at + 16, &vaddr.to_le_bytes());
+        put(at + 32, &size.to_le_bytes());
+    }
+    put(0x200, &[1, 0x1b, 0x03, 0x3b, 0, 0, 0, 0, 3, 0, 0, 0]);
+    for (index, (start, length)) in [(0x11000u32, 0x40u32), (0x11040, 0x10), (0x11080, 0x80)].into_iter().enumerate() {
+        let frame = 0x300 + 0x20 * index as u32;
+        put(0x20c + 8 * index, &(start - 0x200).to_le_bytes());
+        put(0x210 + 8 * index, &(frame - 0x200).to_le_bytes());
+        put(frame as usize, &0x14u32.to_le_bytes());
+        put(frame as usize + 4, &1u32.to_le_bytes());
+        put(frame as usize + 8, &(start - frame - 8).to_le_bytes());
+        put(frame as usize + 12, &length.to_le_bytes());
+    }
+    put(0x400, &[4, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0]);
+    put(0x40c, b"GNU\0ab\0\0");
+    put(0x414, &[4, 0, 0, 0, 3, 0, 0, 0, 3, 0, 0, 0]);
+    put(0x420, b"GNU\0\xaa\xbb\xcc\0");
+    bytes
+}
+
+#[test]
+fn functions_are_found_and_gaps_are_none() {
+    let bytes = file();
+    let elf = Elf::parse(&mut &*bytes).unwrap();
+    let function = |vaddr| elf.function(&mut &*bytes, vaddr);
+    assert_eq!(function(0x11000), Some(0x11000..0x11040));
+    assert_eq!(function(0x1103f), Some(0x11000..0x11040));
+    assert_eq!(function(0x11040), Some(0x11040..0x11050));
+    assert_eq!(function(0x11050), None, "code without a frame description");
+    assert_eq!(function(0x110ff), Some(0x11080..0x11100));
+    assert_eq!(function(0x11100), None);
+    assert_eq!(function(0x10fff), None);
+    assert_eq!(function(u64::MAX), None);
+    assert_eq!(elf.vaddr(0x1010), Some(0x11010));
+    assert_eq!(elf.vaddr(0x100), None, "no code");
+    assert_eq!(elf.build_id(), Some(&b"\xaa\xbb\xcc"[..]));
+    assert_eq!(elf.function_count(), 3);
+}
+
+#[test]
+fn a_frame_that_cannot_be_read_ends_at_the_next_function() {
+    let mut bytes = file();
+    // The frame is of another function, and its length is not ours.
+    bytes[0x308] ^= 1;
+    bytes[0x30c] = 0x20;
+    bytes[0x344] = 0;
+    bytes[0x345] = 0;
+    let elf = Elf::parse(&mut &*bytes).unwrap();
+    assert_eq!(elf.function(&mut &*bytes, 0x11004), Some(0x11000..0x11040));
+    // The last function is the last of the segment.
+    bytes[0x348] ^= 1;
+    assert_eq!(elf.function(&mut &*bytes, 0x11180), Some(0x11080..0x11200));
+}
+
+#[test]
+fn other_files_are_refused() {
+    let parse = |bytes: &[u8]| Elf::parse(&mut &*bytes).unwrap_err();
+    assert_eq!(parse(b""), ElfError::NotElf);
+    assert_eq!(parse(&[b'x'; 100]), ElfError::NotElf);
+    let mut bytes = file();
+    bytes[0x208..0x20c].fill(0xff);
+    assert_eq!(Elf::parse(&mut &*bytes).unwrap().function_count(), (0x100 - 12) / 8, "no more than there is room");
+    bytes[18] = 183;
+    assert_eq!(Elf::parse(&mut &*bytes).unwrap().function_count(), 0, "frames of another machine are not read");
+    bytes[5] = 2;
+    assert_eq!(parse(&bytes), ElfError::OtherMachine);
+    assert_eq!(parse(&file()[..100]), ElfError::Damaged);
+}
+
+/// Our own test binary, whose functions gimli knows as well.
+#[test]
+fn agrees_with_gimli_about_this_program() {
+    use gimli::{BaseAddresses, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, UnwindSection};
+    let path = std::env::current_exe().unwrap();
+    let bytes = std::fs::read(path).unwrap();
+    let mut reader = Counted(&bytes, 0);
+    let elf = Elf::parse(&mut reader).unwrap();
+    let table = elf.table.clone().unwrap();
+    assert!(table.count > 1000, "{} functions", table.count);
+    let data = elf.segments.iter().find(|segment| segment.vaddr <= table.vaddr).unwrap();
+    let section = &bytes[data.file.start as usize + (table.vaddr - data.vaddr) as usize..];
+    let bases = BaseAddresses::default().set_eh_frame_hdr(table.vaddr);
+    let header = EhFrameHdr::new(section, LittleEndian).parse(&bases, 8).unwrap();
+    let gimli::Pointer::Direct(frames) = header.eh_frame_ptr() else { panic!("an indirect pointer") };
+    let bases = bases.set_eh_frame(frames);
+    let start = data.file.start as usize + (frames - data.vaddr) as usize;
+    let frames = EhFrame::from(EndianSlice::new(&bytes[start..], LittleEndian));
+    reader.1 = 0;
+    let mut entries = frames.entries(&bases);
+    let mut seen = 0u64;
+    while let Some(entry) = entries.next().unwrap() {
+        let gimli::CieOrFde::Fde(partial) = entry else { continue };
+        let frame = partial.parse(|_, bases, offset| frames.cie_from_offset(bases, offset)).unwrap();
+        let expected = frame.initial_address()..frame.initial_address() + frame.len();
+        if expected.is_empty() {
+            continue;
+        }
+        assert_eq!(elf.function(&mut reader, expected.start), Some(expected.clone()));
+        assert_eq!(elf.function(&mut reader, expected.end - 1), Some(expected));
+        seen += 1;
+    }
+    assert!(seen > 1000, "{seen} functions");
+    assert!(reader.1 < seen * 2 * 8 * 25, "{} bytes for {seen} functions", reader.1);
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..600), vaddr in any::<u64>()) {
+        if let Ok(elf) = Elf::parse(&mut &*bytes) {
+            let _ = elf.function(&mut &*bytes, vaddr);
+        }
+    }
+
+    #[test]
+    fn a_damaged_file_costs_no_more_than_a_sound_one(
+        damage in prop::collection::vec((0..0x440usize, any::<u8>()), 1..20),
+        length in 0..0x1200usize,
+        cut in any::<bool>(),
+        vaddr in prop_oneof![0x10f00..0x11300u64, any::<u64>()],
+        offset in prop_oneof![0..0x1300u64, any::<u64>()],
+    ) {
+        let mut bytes = file();
+        for (at, value) in damage {
+            bytes[at] = value;
+        }
+        if cut {
+            bytes.truncate(length);
+        }
+        let mut reader = Counted(&bytes, 0);
+        if let Ok(elf) = Elf::parse(&mut reader) {
+            prop_assert!(reader.1 <= 16 + 64 + u64::from(MAX_SEGMENTS) * (56 + MAX_NOTES as u64));
+            reader.1 = 0;
+            let function = elf.function(&mut reader, vaddr);
+            prop_assert!(function.is_none_or(|function| function.contains(&vaddr)));
+            prop_assert!(reader.1 <= 8 * 70);
+            let _ = elf.vaddr(offset);
+        }
+    }
+}

@@ -1,3 +1,0 @@
-//! ELF files.
-
-pub mod elf;
