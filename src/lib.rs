@@ -112,8 +112,9 @@ pub mod hint;
 pub mod host;
 mod outcome;
 pub mod profile;
-// For tests, benches and fuzzing.
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+mod recover;
+#[cfg(feature = "testing")]
 pub mod recover;
 pub mod resolve;
 pub mod sample;

@@ -1,6 +1,5 @@
 //! What is asked of the kernel itself; the rest is read in files. A test answers in the kernel's place.
 
-use std::io;
 use std::path::PathBuf;
 
 use super::bpf::{self, Rung};
@@ -72,15 +71,9 @@ pub trait Kernel {
     /// True where the kernel shows us the physical frames of pages.
     fn frames_visible(&self) -> bool;
     /// `RLIMIT_NOFILE`.
-    ///
-    /// # Errors
-    /// The errno of getrlimit(2).
-    fn open_files(&self) -> io::Result<Limit>;
+    fn open_files(&self) -> Limit;
     /// `RLIMIT_MEMLOCK`, bytes.
-    ///
-    /// # Errors
-    /// The errno of getrlimit(2).
-    fn locked_memory(&self) -> io::Result<Limit>;
+    fn locked_memory(&self) -> Limit;
     /// Our pid namespace.
     fn pid_namespace(&self) -> PidNamespace;
     /// True where our user namespace is the host's, whose capabilities alone count; `None` where nobody can say.
@@ -158,12 +151,12 @@ impl Kernel for Live {
         pagemap::frames_visible(&self.roots.proc)
     }
 
-    fn open_files(&self) -> io::Result<Limit> {
-        Ok(limits::file_limit())
+    fn open_files(&self) -> Limit {
+        limits::file_limit()
     }
 
-    fn locked_memory(&self) -> io::Result<Limit> {
-        Ok(limits::memlock_limit())
+    fn locked_memory(&self) -> Limit {
+        limits::memlock_limit()
     }
 
     fn pid_namespace(&self) -> PidNamespace {

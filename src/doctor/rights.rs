@@ -5,7 +5,7 @@ use std::io;
 
 use super::kernel::MMAP_PAGES;
 use super::{Check, Group, Kernel, Trial};
-use crate::host::limits::{sysctl, Limit};
+use crate::host::limits::sysctl;
 use crate::host::{proc, topology, Roots};
 use crate::sampler::open::{self, Whose};
 use crate::sampler::{SamplerError, MLOCK_HELP, NOFILE_HELP};
@@ -99,11 +99,7 @@ fn mlock(roots: &Roots, kernel: &dyn Kernel, trials: &[Trial]) -> Check {
     let name = "mlock";
     let allowance = sysctl(&roots.proc, "perf_event_mlock_kb")
         .map_or_else(|| "cannot be read".to_owned(), |kib| format!("is {kib} KiB a CPU"));
-    let memlock = match kernel.locked_memory() {
-        Ok(Limit { soft: u64::MAX, .. }) => "unlimited".to_owned(),
-        Ok(limit) => format!("{} KiB", limit.soft / 1024),
-        Err(error) => format!("unknown ({error})"),
-    };
+    let memlock = kernel.locked_memory().kib();
     let limits = format!("kernel.perf_event_mlock_kb {allowance}, RLIMIT_MEMLOCK {memlock}");
     if let Some(error) = trials
         .iter()
@@ -129,20 +125,16 @@ fn nofile(roots: &Roots, kernel: &dyn Kernel) -> Check {
     let cpus = topology::online_cpus(roots).map_or(1, |cpus| cpus.len());
     // A leader, what it leads and the side-band: the most that a source takes by default.
     let needed = open::files_needed(cpus, 3);
-    match kernel.open_files() {
-        Ok(found) => {
-            let why = format!(
-                "sampling {cpus} CPUs takes {needed} open files and RLIMIT_NOFILE allows {} (hard limit {})",
-                limit(found.soft),
-                limit(found.hard)
-            );
-            if found.hard >= needed {
-                Check::works(Group::Rights, name, why)
-            } else {
-                Check::does_not(Group::Rights, name, why).help(NOFILE_HELP)
-            }
-        }
-        Err(error) => Check::not_tested(Group::Rights, name, format!("getrlimit: {error}")),
+    let found = kernel.open_files();
+    let why = format!(
+        "sampling {cpus} CPUs takes {needed} open files and RLIMIT_NOFILE allows {} (hard limit {})",
+        limit(found.soft),
+        limit(found.hard)
+    );
+    if found.hard >= needed {
+        Check::works(Group::Rights, name, why)
+    } else {
+        Check::does_not(Group::Rights, name, why).help(NOFILE_HELP)
     }
 }
 

@@ -15,6 +15,17 @@ pub struct Limit {
     pub hard: u64,
 }
 
+impl Limit {
+    /// What is enforced of a limit in bytes, for people.
+    #[must_use]
+    pub fn kib(self) -> String {
+        match self.soft {
+            u64::MAX => "unlimited".to_owned(),
+            soft => format!("{} KiB", soft / 1024),
+        }
+    }
+}
+
 fn limit(resource: Resource) -> Limit {
     let Rlimit { current, maximum } = getrlimit(resource);
     Limit { soft: current.unwrap_or(u64::MAX), hard: maximum.unwrap_or(u64::MAX) }

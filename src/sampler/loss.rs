@@ -67,62 +67,41 @@ pub struct Loss {
 impl Loss {
     /// Adds the counts of another worker.
     pub(crate) fn add(&mut self, other: &Self) {
-        let Self {
-            samples,
-            ring_full,
-            hardware,
-            channel_full,
-            malformed,
-            corrupt_rings,
-            dead_workers,
-            abandoned,
-            side_band,
-            throttled,
-            unsampled,
-            own,
-            idle,
-            in_kernel,
-            no_memory_op,
-            below_ldlat,
-            bogus,
-            outside_pid_namespace,
-            exiting,
-            unnamed,
-            no_cgroup_path,
-            no_user_address,
-            late,
-            late_side_band,
-            evicted,
-        } = self;
-        for (sum, part) in [
-            (samples, other.samples),
-            (ring_full, other.ring_full),
-            (hardware, other.hardware),
-            (channel_full, other.channel_full),
-            (malformed, other.malformed),
-            (corrupt_rings, other.corrupt_rings),
-            (dead_workers, other.dead_workers),
-            (abandoned, other.abandoned),
-            (side_band, other.side_band),
-            (throttled, other.throttled),
-            (unsampled, other.unsampled),
-            (own, other.own),
-            (idle, other.idle),
-            (in_kernel, other.in_kernel),
-            (no_memory_op, other.no_memory_op),
-            (below_ldlat, other.below_ldlat),
-            (bogus, other.bogus),
-            (outside_pid_namespace, other.outside_pid_namespace),
-            (exiting, other.exiting),
-            (unnamed, other.unnamed),
-            (no_cgroup_path, other.no_cgroup_path),
-            (no_user_address, other.no_user_address),
-            (late, other.late),
-            (late_side_band, other.late_side_band),
-            (evicted, other.evicted),
-        ] {
-            *sum = sum.saturating_add(part);
+        let mut other = *other;
+        for (sum, part) in self.counts().into_iter().zip(other.counts()) {
+            *sum = sum.saturating_add(*part);
         }
+    }
+
+    /// All of them: there are as many as fit.
+    fn counts(&mut self) -> [&mut u64; size_of::<Loss>() / size_of::<u64>()] {
+        [
+            &mut self.samples,
+            &mut self.ring_full,
+            &mut self.hardware,
+            &mut self.channel_full,
+            &mut self.malformed,
+            &mut self.corrupt_rings,
+            &mut self.dead_workers,
+            &mut self.abandoned,
+            &mut self.side_band,
+            &mut self.throttled,
+            &mut self.unsampled,
+            &mut self.own,
+            &mut self.idle,
+            &mut self.in_kernel,
+            &mut self.no_memory_op,
+            &mut self.below_ldlat,
+            &mut self.bogus,
+            &mut self.outside_pid_namespace,
+            &mut self.exiting,
+            &mut self.unnamed,
+            &mut self.no_cgroup_path,
+            &mut self.no_user_address,
+            &mut self.late,
+            &mut self.late_side_band,
+            &mut self.evicted,
+        ]
     }
 
     /// Samples that were read from the rings, or could not be.

@@ -435,7 +435,7 @@ impl Sampler {
         let ring = event.ring(self.mmap_pages).map_err(|source| {
             if source.errno() == libc::EPERM {
                 let mlock_kb = limits::sysctl(&options.proc, "perf_event_mlock_kb").unwrap_or(0);
-                SamplerError::NoLockedMemory { source, mlock_kb, memlock: opener::memlock() }
+                SamplerError::NoLockedMemory { source, mlock_kb, memlock: limits::memlock_limit().kib() }
             } else {
                 source.into()
             }

@@ -297,11 +297,3 @@ impl<'a> Opener<'a> {
 fn is_unified(directory: &OwnedFd) -> bool {
     rustix::fs::fstatfs(directory).is_ok_and(|fs| fs.f_type == libc::CGROUP2_SUPER_MAGIC)
 }
-
-/// `RLIMIT_MEMLOCK` for people.
-pub(super) fn memlock() -> String {
-    match limits::memlock_limit().soft {
-        u64::MAX => "unlimited".to_owned(),
-        soft => format!("{} KiB", soft / 1024),
-    }
-}

@@ -290,12 +290,12 @@ impl Kernel for Host {
         self.capabilities != 0
     }
 
-    fn open_files(&self) -> io::Result<Limit> {
-        Ok(self.limits.0)
+    fn open_files(&self) -> Limit {
+        self.limits.0
     }
 
-    fn locked_memory(&self) -> io::Result<Limit> {
-        Ok(self.limits.1)
+    fn locked_memory(&self) -> Limit {
+        self.limits.1
     }
 
     fn pid_namespace(&self) -> PidNamespace {
