@@ -6,7 +6,7 @@
 //! takes rights (`scxprof doctor`, or [`doctor::examine`]).
 //!
 //! ```
-//! use scxprof::sample::{Access, Sample};
+//! use scxprof::sample::{Access, RawSample};
 //! use scxprof::session::{Batch, Feed, SideBand};
 //! use scxprof::Session;
 //!
@@ -22,7 +22,7 @@
 //!             let (name, begin) = if tid < 3 { ("reader", 0x10_0000) } else { ("writer", 0x20_0000) };
 //!             batch.happened(time, SideBand::Comm { pid: 1, tid, exec: false, comm: name.into() });
 //!             let addr = begin + self.0 % 16 * 4096;
-//!             batch.samples.push(Sample { time, pid: 1, tid, addr, access: Access::Store, ..Sample::default() });
+//!             batch.samples.push(RawSample { time, pid: 1, tid, addr, access: Access::Store, ..RawSample::default() });
 //!         }
 //!         (self.0 < 1000).then_some(batch)
 //!     }

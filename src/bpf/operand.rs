@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::mem::{offset_of, MaybeUninit};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -117,17 +117,8 @@ impl Snapshots {
     }
 
     /// The program that takes a snapshot whenever the event of a clock that it is attached to would sample.
-    ///
-    /// # Errors
-    /// No more file descriptors.
-    pub(crate) fn on_clock(&self) -> Result<OwnedFd, Refusal> {
-        let failed = |error: std::io::Error| Refusal {
-            what: WHAT,
-            step: Step::Attach,
-            errno: error.raw_os_error().unwrap_or(0),
-            reason: error.to_string(),
-        };
-        self.skeleton.progs.on_clock.as_fd().try_clone_to_owned().map_err(failed)
+    pub(crate) fn on_clock(&self) -> BorrowedFd<'_> {
+        self.skeleton.progs.on_clock.as_fd()
     }
 
     /// Where user space says what the next samples are to bring.

@@ -169,7 +169,7 @@ fn overlap(a: &[u32], b: &[u32]) -> f64 {
 mod tests {
     use super::*;
     use crate::cluster::truth::{Rng, Scenario};
-    use crate::sample::{Access, Place, Sample};
+    use crate::sample::{Access, Place, RawSample, Sample};
 
     fn solve(samples: &[Sample], budget: usize, options: &Options) -> Clusters {
         let mut sharing = Sharing::new(budget);
@@ -314,7 +314,12 @@ mod tests {
                 let addr = if group > 0 && rng.unit() < 0.3 { shared } else { own };
                 let access = if rng.unit() < 0.3 { Access::Store } else { Access::Load };
                 let place = Some(Place::Private { space, addr });
-                all.push(Sample { access, thread, place, ..Sample::default() });
+                all.push(Sample {
+                    raw: RawSample { access, ..RawSample::default() },
+                    thread,
+                    place,
+                    ..Sample::default()
+                });
             }
         }
         all
@@ -325,7 +330,12 @@ mod tests {
     fn workers_belong_to_the_one_that_they_wait_for() {
         let at = |thread: u32, addr: u64| {
             let place = Some(Place::Private { space: 1, addr });
-            Sample { access: Access::Store, thread, place, ..Sample::default() }
+            Sample {
+                raw: RawSample { access: Access::Store, ..RawSample::default() },
+                thread,
+                place,
+                ..Sample::default()
+            }
         };
         for seed in 0..10 {
             let mut rng = Rng::new(seed);
@@ -392,7 +402,7 @@ mod tests {
             }
             held.push(sample.thread);
             let op = if sample.access == Access::Store { 0x4 } else { 0x2 };
-            Sample { data_src: DataSource(op | source), ..*sample }
+            Sample { raw: RawSample { data_src: DataSource(op | source), ..sample.raw }, ..*sample }
         };
         samples.iter().map(price).collect()
     }

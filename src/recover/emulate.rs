@@ -1,15 +1,12 @@
-//! Runs one instruction forward on what is known of registers, flags and stack.
-//!
-//! What is not modelled makes unknown whatever it writes, so a value that stays known is right.
+//! What is known of registers, flags and stack at one moment, read and written as instructions do.
 
-use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind, Register, RflagsBits};
+use iced_x86::{ConditionCode, Instruction, OpKind, Register};
 
-use super::arith::is_arith;
-use super::decode::{bit, gpr, Flow, Insn, MemOp};
+use super::decode::{bit, gpr, Insn, MemOp};
 use super::flags::Flags;
 use super::image::Image;
 use super::regs::UserRegs;
-use super::value::{mask, Val};
+use super::value::Val;
 
 pub(super) const RSP: u8 = 4;
 pub(super) const RBP: u8 = 5;
@@ -203,172 +200,14 @@ impl Machine {
         }
     }
 
-    /// Runs one instruction and says where control goes.
-    pub(super) fn step(&mut self, insn: &Insn) -> Next {
-        let addresses = self.addresses(insn);
-        if insn.flow == Flow::Next {
-            if !self.step_plain(insn) {
-                self.havoc(insn, addresses);
-            }
-            return Next::Fall;
-        }
-        self.step_branch(insn, addresses)
-    }
-
-    fn step_branch(&mut self, insn: &Insn, addresses: Addresses) -> Next {
-        let code = &insn.code;
-        let jump = |target: Val| target.get().map_or(Next::Unknown, Next::Jump);
-        let fall = code.next_ip().wrapping_add(self.bias);
-        match code.mnemonic() {
-            Mnemonic::Jmp if is_near(code) => jump(self.read(code, 0)),
-            Mnemonic::Call if is_near(code) => {
-                let target = self.read(code, 0);
-                self.push(Val::full(fall), 8);
-                jump(target)
-            }
-            Mnemonic::Ret if matches!(code.code(), Code::Retnq | Code::Retnq_imm16) => {
-                let target = self.reg(RSP).get().map_or(Val::UNKNOWN, |rsp| self.stack.read(rsp, 8));
-                self.add_to(RSP, i64::from(code.stack_pointer_increment()));
-                jump(target)
-            }
-            // loop decides on rcx too.
-            _ if insn.flow == Flow::Conditional && insn.writes == 0 => match self.flags.holds(code.condition_code()) {
-                Some(true) => Next::Jump(code.near_branch_target().wrapping_add(self.bias)),
-                Some(false) => Next::Fall,
-                None => {
-                    self.havoc(insn, addresses);
-                    Next::Unknown
-                }
-            },
-            _ => {
-                self.havoc(insn, addresses);
-                Next::Unknown
-            }
-        }
-    }
-
     pub(super) fn add_to(&mut self, register: u8, delta: i64) {
         self.set_reg(register, self.reg(register).add(Val::full(delta as u64)));
     }
 
-    fn push(&mut self, val: Val, size: u32) {
+    pub(super) fn push(&mut self, val: Val, size: u32) {
         self.add_to(RSP, -i64::from(size));
         let addr = self.reg(RSP).get();
         self.store(addr, u64::from(size), val);
-    }
-
-    /// The instructions that go on with the next one; false where this one is not modelled.
-    fn step_plain(&mut self, insn: &Insn) -> bool {
-        let code = &insn.code;
-        let modified = code.rflags_modified();
-        match code.mnemonic() {
-            Mnemonic::Mov | Mnemonic::Movzx => self.write(code, 0, self.read(code, 1)),
-            Mnemonic::Movsx | Mnemonic::Movsxd => {
-                let from = self.read(code, 1).sext(operand_size(code, 1));
-                self.write(code, 0, from);
-            }
-            Mnemonic::Lea => {
-                let val = self.effective(code);
-                self.write(code, 0, val);
-            }
-            Mnemonic::Add
-            | Mnemonic::Sub
-            | Mnemonic::Cmp
-            | Mnemonic::And
-            | Mnemonic::Or
-            | Mnemonic::Xor
-            | Mnemonic::Test => self.arithmetic(code),
-            Mnemonic::Inc | Mnemonic::Dec | Mnemonic::Neg => {
-                let (size, old) = (operand_size(code, 0), self.read(code, 0));
-                let carry = self.flags.get(RflagsBits::CF);
-                let (a, b) = if code.mnemonic() == Mnemonic::Neg { (Val::full(0), old) } else { (old, Val::full(1)) };
-                let val = if code.mnemonic() == Mnemonic::Inc { a.add(b) } else { a.sub(b) };
-                self.flags.forget(modified);
-                self.sum_flags(a, b, val, size, code.mnemonic() != Mnemonic::Inc);
-                if code.mnemonic() != Mnemonic::Neg {
-                    // inc and dec keep CF.
-                    self.flags.forget(RflagsBits::CF);
-                    if let Some(carry) = carry {
-                        self.flags.set(RflagsBits::CF, carry);
-                    }
-                }
-                self.write(code, 0, val);
-            }
-            Mnemonic::Not => self.write(code, 0, self.read(code, 0).not()),
-            Mnemonic::Bswap => {
-                let size = operand_size(code, 0);
-                self.write(code, 0, self.read(code, 0).bswap(size));
-            }
-            Mnemonic::Shl | Mnemonic::Sal | Mnemonic::Shr | Mnemonic::Sar => return self.shift(code),
-            Mnemonic::Imul if code.op_count() >= 2 => {
-                let size = operand_size(code, 0);
-                let (a, b) = if code.op_count() == 3 { (1, 2) } else { (0, 1) };
-                let val = self.read(code, a).sext(size).mul(self.read(code, b).sext(size));
-                self.flags.forget(modified);
-                self.write(code, 0, val);
-            }
-            Mnemonic::Cwde => self.write_register(Register::EAX, self.read_register(Register::AX).sext(2)),
-            Mnemonic::Cdqe => self.write_register(Register::RAX, self.read_register(Register::EAX).sext(4)),
-            Mnemonic::Cdq => {
-                let sign = self.read_register(Register::EAX).sext(4).shr(32);
-                self.write_register(Register::EDX, sign);
-            }
-            Mnemonic::Cqo => {
-                // The top bit alone says what all of rdx becomes.
-                let top = self.reg(0).shr(63);
-                let sign = top
-                    .low(1)
-                    .filter(|_| top.get().is_some())
-                    .map_or(Val::UNKNOWN, |bit| Val::full(if bit == 0 { 0 } else { u64::MAX }));
-                self.set_reg(2, sign);
-            }
-            Mnemonic::Xchg => {
-                let (a, b) = (self.read(code, 0), self.read(code, 1));
-                let addr = self.explicit_address(code);
-                if code.op0_kind() == OpKind::Memory {
-                    self.store(addr, u64::from(memory_size(code)), b);
-                } else {
-                    self.write(code, 0, b);
-                }
-                if code.op1_kind() == OpKind::Memory {
-                    self.store(addr, u64::from(memory_size(code)), a);
-                } else {
-                    self.write(code, 1, a);
-                }
-            }
-            Mnemonic::Cmpxchg => return self.step_cmpxchg(code),
-            Mnemonic::Xadd => self.step_xadd(code),
-            Mnemonic::Push => {
-                let size = code.stack_pointer_increment().unsigned_abs();
-                self.push(self.read(code, 0), size);
-            }
-            Mnemonic::Pop if code.op0_kind() == OpKind::Register => {
-                let size = code.stack_pointer_increment().unsigned_abs();
-                let val = self.reg(RSP).get().map_or(Val::UNKNOWN, |rsp| self.stack.read(rsp, size));
-                self.add_to(RSP, i64::from(size));
-                self.write(code, 0, val);
-            }
-            Mnemonic::Leave if code.code() == Code::Leaveq => {
-                let frame = self.reg(RBP);
-                let val = frame.get().map_or(Val::UNKNOWN, |rbp| self.stack.read(rbp, 8));
-                self.set_reg(RSP, frame.add(Val::full(8)));
-                self.set_reg(RBP, val);
-            }
-            _ if is_cmov(code) => match self.flags.holds(code.condition_code()) {
-                Some(true) => self.write(code, 0, self.read(code, 1)),
-                // 32 bits clear what is above even where nothing is moved.
-                Some(false) => self.write(code, 0, self.read(code, 0)),
-                None => return false,
-            },
-            _ if code.op_count() == 1 && code.condition_code() != ConditionCode::None => {
-                let val = self.flags.holds(code.condition_code()).map_or(Val::UNKNOWN, |on| Val::full(u64::from(on)));
-                self.write(code, 0, val);
-            }
-            _ if code.is_string_instruction() => return self.step_string(insn),
-            _ if is_arith(code) => return self.step_arith(code),
-            _ => return false,
-        }
-        true
     }
 
     /// The address that lea computes.
@@ -392,90 +231,6 @@ impl Machine {
         } else {
             sum
         }
-    }
-
-    fn arithmetic(&mut self, code: &Instruction) {
-        let size = operand_size(code, 0);
-        let (a, b) = (self.read(code, 0), self.read(code, 1).zext(size));
-        let same = code.op0_kind() == OpKind::Register
-            && code.op1_kind() == OpKind::Register
-            && code.op0_register() == code.op1_register();
-        let mnemonic = code.mnemonic();
-        self.flags.forget(code.rflags_modified());
-        let val = match mnemonic {
-            // A register less itself is 0, known or not.
-            Mnemonic::Sub | Mnemonic::Xor | Mnemonic::Cmp if same => Val::full(0),
-            Mnemonic::Add => a.add(b),
-            Mnemonic::Sub | Mnemonic::Cmp => a.sub(b),
-            Mnemonic::And | Mnemonic::Test => a.and(b),
-            Mnemonic::Or => a.or(b),
-            _ => a.xor(b),
-        };
-        match mnemonic {
-            Mnemonic::Add => self.sum_flags(a, b, val, size, false),
-            Mnemonic::Sub | Mnemonic::Cmp if same => self.sum_flags(val, val, val, size, true),
-            Mnemonic::Sub | Mnemonic::Cmp => self.sum_flags(a, b, val, size, true),
-            _ => {
-                self.flags.set(RflagsBits::CF, false);
-                self.flags.set(RflagsBits::OF, false);
-                self.result_flags(val, size);
-            }
-        }
-        if !matches!(mnemonic, Mnemonic::Cmp | Mnemonic::Test) {
-            self.write(code, 0, val);
-        }
-    }
-
-    /// ZF, SF and PF of a result, where it is known.
-    fn result_flags(&mut self, val: Val, size: u32) {
-        if let Some(low) = val.low(size) {
-            self.flags.set(RflagsBits::ZF, low == 0);
-            self.flags.set(RflagsBits::SF, low & sign(size) != 0);
-            self.flags.set(RflagsBits::PF, low.to_le_bytes().first().is_some_and(|byte| byte.count_ones() % 2 == 0));
-        }
-    }
-
-    /// All flags but AF of `a + b` or `a - b`, where both are known.
-    pub(super) fn sum_flags(&mut self, a: Val, b: Val, result: Val, size: u32, minus: bool) {
-        let (Some(a), Some(b), Some(low)) = (a.low(size), b.low(size), result.low(size)) else { return };
-        let carry = if minus { a < b } else { low < a };
-        let same_signs = (a ^ b) & sign(size) == 0;
-        let turned = (a ^ low) & sign(size) != 0;
-        self.flags.set(RflagsBits::CF, carry);
-        self.flags.set(RflagsBits::OF, turned && (same_signs != minus));
-        self.result_flags(result, size);
-    }
-
-    fn shift(&mut self, code: &Instruction) -> bool {
-        let size = operand_size(code, 0);
-        let Some(count) = self.read(code, 1).low(1) else { return false };
-        let count = (count & if size == 8 { 63 } else { 31 }) as u32;
-        let old = self.read(code, 0);
-        if count == 0 {
-            self.write(code, 0, old);
-            return true;
-        }
-        let val = match code.mnemonic() {
-            Mnemonic::Shr => old.shr(count),
-            Mnemonic::Sar => match old.sext(size).get() {
-                Some(wide) => Val::full(((wide as i64) >> count) as u64),
-                None => Val::UNKNOWN,
-            },
-            _ => old.shl(count),
-        };
-        self.flags.forget(code.rflags_modified());
-        self.result_flags(val, size);
-        self.write(code, 0, val);
-        true
-    }
-}
-
-fn is_near(code: &Instruction) -> bool {
-    match code.op0_kind() {
-        OpKind::NearBranch64 => true,
-        OpKind::Register => code.op0_register().size() == 8,
-        OpKind::Memory => matches!(code.code(), Code::Jmp_rm64 | Code::Call_rm64),
-        _ => false,
     }
 }
 
@@ -507,9 +262,4 @@ pub(super) fn operand_size(code: &Instruction, operand: u32) -> u32 {
         _ if operand != 0 => operand_size(code, 0),
         _ => 8,
     }
-}
-
-fn sign(size: u32) -> u64 {
-    let mask = mask(size);
-    mask ^ (mask >> 1)
 }

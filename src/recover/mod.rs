@@ -58,7 +58,9 @@ mod region;
 mod regs;
 mod replay;
 mod stack;
+mod step;
 mod string;
+mod sums;
 #[cfg(test)]
 mod tests;
 mod value;

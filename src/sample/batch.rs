@@ -1,6 +1,6 @@
 //! What the workers hand to the session: samples as the rings had them, and what changes their names.
 
-use super::{Access, Comm, CpuMode, DataSource, Method, Sample};
+use super::{Comm, RawSample};
 
 /// What changes the names of samples: tasks, mappings, cgroups. Fields have the names of linux/perf_event.h.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,98 +75,21 @@ pub struct UserContext {
     pub memory: Box<[u8]>,
 }
 
-/// A sample as it came from the ring, in half the memory of a [`Sample`], whose fields these are: thousands wait for their turn.
+/// A sample on its way from the ring to its names: thousands wait for their turn in the order of time.
 #[derive(Debug, Clone, PartialEq, Default)]
-#[allow(missing_docs)]
-pub struct Captured {
-    pub time: u64,
-    pub pid: u32,
-    pub tid: u32,
-    pub cpu: u32,
-    pub mode: CpuMode,
-    pub access: Access,
-    pub size: u16,
-    pub ip: u64,
-    /// 0 where it is to be recovered from the context.
-    pub addr: u64,
-    pub phys: u64,
-    pub page_size: u64,
-    pub cgroup: u64,
-    pub period: u64,
-    pub latency: u32,
-    pub share: f32,
-    pub data_src: DataSource,
-    pub method: Option<Method>,
+pub struct PendingSample {
+    /// What the record says; `addr` is 0 where it is to be recovered from the context.
+    pub raw: RawSample,
     /// What to recover the address from.
     pub context: Option<Box<UserContext>>,
 }
 
-impl Captured {
-    /// Makes `sample` this one: what nobody knows yet is `None` or 0.
-    #[inline]
-    pub fn fill(&self, sample: &mut Sample) {
-        sample.time = self.time;
-        sample.pid = self.pid;
-        sample.tid = self.tid;
-        sample.cpu = self.cpu;
-        sample.mode = self.mode;
-        sample.access = self.access;
-        sample.ip = self.ip;
-        sample.addr = self.addr;
-        sample.phys = self.phys;
-        sample.page_size = self.page_size;
-        sample.cgroup = self.cgroup;
-        sample.period = self.period;
-        sample.latency = self.latency;
-        sample.data_src = self.data_src;
-        sample.share = self.share;
-        sample.record = 0;
-        sample.size = self.size;
-        sample.method = self.method;
-        sample.thread = 0;
-        sample.comm = None;
-        sample.place = None;
-        sample.code = None;
-        sample.hint = None;
-    }
-}
-
-impl From<&Captured> for Sample {
-    fn from(captured: &Captured) -> Self {
-        let mut sample = Self::default();
-        captured.fill(&mut sample);
-        sample
-    }
-}
-
-impl From<Sample> for Captured {
-    fn from(sample: Sample) -> Self {
-        Self {
-            time: sample.time,
-            pid: sample.pid,
-            tid: sample.tid,
-            cpu: sample.cpu,
-            mode: sample.mode,
-            access: sample.access,
-            size: sample.size,
-            ip: sample.ip,
-            addr: sample.addr,
-            phys: sample.phys,
-            page_size: sample.page_size,
-            cgroup: sample.cgroup,
-            period: sample.period,
-            latency: sample.latency,
-            share: sample.share,
-            data_src: sample.data_src,
-            method: sample.method,
-            context: None,
-        }
-    }
-}
+// Memory is set aside for them by their number.
+const _: () = assert!(size_of::<PendingSample>() <= 104);
 
 /// What a worker sends at a time.
 #[derive(Debug, Default)]
-pub struct Batch<S = Captured> {
+pub struct Batch<S = PendingSample> {
     /// Which worker.
     pub worker: usize,
     /// In the order of their rings.
@@ -175,41 +98,4 @@ pub struct Batch<S = Captured> {
     pub side_band: Vec<TimedSideBand>,
     /// CLOCK_MONOTONIC, ns: everything older that this worker reads has been sent.
     pub complete_until: u64,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_the_ring_says_of_a_sample_survives() {
-        let sample = Sample {
-            time: 1,
-            pid: 2,
-            tid: 3,
-            cpu: 4,
-            mode: CpuMode::User,
-            access: Access::Update,
-            ip: 5,
-            addr: 6,
-            phys: 7,
-            page_size: 8,
-            cgroup: 9,
-            period: 10,
-            latency: 11,
-            data_src: DataSource(12),
-            share: 0.5,
-            size: 13,
-            method: Some(Method::R),
-            ..Sample::default()
-        };
-        let captured = Captured::from(sample);
-        assert_eq!(Sample::from(&captured), sample);
-        // An old one leaves nothing behind.
-        let place = Some(crate::sample::Place::Frame { phys: 1 });
-        let mut old = Sample { record: 1, thread: 2, comm: Some("old".into()), place, hint: Some(3), ..sample };
-        captured.fill(&mut old);
-        assert_eq!(old, sample);
-        assert!(size_of::<Captured>() <= 104);
-    }
 }

@@ -136,7 +136,7 @@ impl Event {
     /// # Errors
     /// The errno of mmap(2): EPERM where the locked-memory budget is too small, EINVAL where `pages` is no power of two.
     pub fn ring(&self, pages: usize) -> Result<Ring, EventError> {
-        Ring::of_event(self, pages).map_err(|source| self.error("mmap", source))
+        Ring::of_event(self.fd.as_fd(), pages).map_err(|source| self.error("mmap", source))
     }
 
     /// Starts counting and sampling.

@@ -221,8 +221,7 @@ impl<'a> Opener<'a> {
         // It has no ring.
         attr.sample_type = 0;
         let event = Event::open(&spec.name, &attr, watch, cpu).map_err(|error| self.explain(error, watch, false))?;
-        let program = snapshots.on_clock().map_err(|refusal| SamplerError::Snapshots(refusal.to_string()))?;
-        event.run_at_samples(program.as_fd()).map_err(|error| SamplerError::Snapshots(error.to_string()))?;
+        event.run_at_samples(snapshots.on_clock()).map_err(|error| SamplerError::Snapshots(error.to_string()))?;
         Ok(Some(event))
     }
 

@@ -18,8 +18,8 @@ use super::ring::Ring;
 use super::tee::Tee;
 use super::user::is_user_interrupt;
 use crate::host::clock::monotonic_ns;
-use crate::sample::batch::{Batch, Captured, UserContext};
-use crate::sample::{Access, Comm, CpuMode, DataSource, FileId, SideBand, TimedSideBand};
+use crate::sample::batch::{Batch, PendingSample, UserContext};
+use crate::sample::{Access, Comm, CpuMode, DataSource, FileId, RawSample, SideBand, TimedSideBand};
 
 /// Samples that travel together; those with registers and stack are four times as large.
 const BATCH: usize = 1024;
@@ -367,25 +367,28 @@ impl BatchSink {
         }
         self.loss.samples += 1;
         // Made where it lies and filled there: to put it together elsewhere and move it costs as much as to decode it.
-        self.batch.samples.resize_with(self.batch.samples.len() + 1, Captured::default);
-        let Some(captured) = self.batch.samples.last_mut() else { return };
-        captured.time = time;
-        captured.pid = record.pid;
-        captured.tid = record.tid;
-        captured.cpu = record.cpu;
-        captured.mode = mode;
-        captured.access = data_src.access();
-        captured.ip = record.ip;
-        captured.addr = record.addr;
-        captured.phys = record.phys_addr;
-        captured.page_size = record.data_page_size;
-        captured.cgroup = record.cgroup;
-        captured.period = record.period;
-        captured.latency = latency;
-        captured.share = 1.0;
-        captured.data_src = data_src;
+        // Made where it lies and filled there: to put it together elsewhere and move it costs as much as to decode it.
+        self.batch.samples.resize_with(self.batch.samples.len() + 1, PendingSample::default);
+        let Some(pending) = self.batch.samples.last_mut() else { return };
+        pending.raw = RawSample {
+            time,
+            pid: record.pid,
+            tid: record.tid,
+            cpu: record.cpu,
+            mode,
+            access: data_src.access(),
+            ip: record.ip,
+            addr: record.addr,
+            phys: record.phys_addr,
+            page_size: record.data_page_size,
+            cgroup: record.cgroup,
+            period: record.period,
+            latency,
+            data_src,
+            ..RawSample::default()
+        };
         if recovers {
-            captured.context = Some(Box::new(context(record)));
+            pending.context = Some(Box::new(context(record)));
         }
         if self.out.is_some() && self.batch.samples.len().is_multiple_of(self.size) {
             self.send();

@@ -16,7 +16,7 @@ use crate::resolve::code::constant::Constants;
 use crate::resolve::code::{At, CodeCache, CodeCounts, Limits, Mapping, Origin, Window};
 use crate::resolve::Maps;
 use crate::sample::batch::UserContext;
-use crate::sample::{Sample, ThreadIndex};
+use crate::sample::{RawSample, Sample, ThreadIndex};
 
 /// How long a page is believed to keep its frame, ns.
 const FRAME_LIFE: u64 = 1_000_000_000;
@@ -148,13 +148,16 @@ impl Recoverer {
             let of_file = page.filter(|page| page.present()).map(Page::file_or_shared);
             let (place, anonymous) = maps.place_of_page(sample.pid, candidate.addr, phys, of_file);
             let sample = Sample {
-                ip: candidate.insn_ip,
-                addr: candidate.addr,
-                phys,
-                access: candidate.access,
-                size: candidate.size,
-                method: Some(candidate.method),
-                share,
+                raw: RawSample {
+                    ip: candidate.insn_ip,
+                    addr: candidate.addr,
+                    phys,
+                    access: candidate.access,
+                    size: candidate.size,
+                    method: Some(candidate.method),
+                    share,
+                    ..sample.raw
+                },
                 place,
                 ..*sample
             };
