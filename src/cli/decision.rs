@@ -10,6 +10,7 @@ use super::{hints, names, percent, say_lines, Failure};
 use crate::config::{self, GroupOptions, Groups, GroupsError, Scheduler};
 use crate::host::{topology, Roots};
 use crate::profile::Meta;
+use crate::resolve::SymbolOptions;
 use crate::sample::Source;
 use crate::sampler::loss::Loss;
 use crate::session::{self, Builder, CaptureError, Decider, Outcome, Sampled, Yield};
@@ -87,7 +88,7 @@ impl DecisionArgs {
             builder = builder.use_hints();
         }
         if self.names_code(verbose) {
-            builder = builder.symbols();
+            builder = builder.symbols().source_lines(Path::new(names::SCXPROF));
         }
         if let Some(cache) = names::cache() {
             builder = builder.symbol_cache(&cache);
@@ -123,7 +124,8 @@ impl DecisionArgs {
             None => recorded.unwrap_or_else(here),
         };
         let options = config::Options { min_share: self.min_share(), target_cpus, scheduler: self.scheduler() };
-        Sampled::new(decider, outcome, options, names::options(names::begin(meta)))
+        let symbols = SymbolOptions { lines: Some(names::SCXPROF.into()), ..names::options(names::begin(meta)) };
+        Sampled::new(decider, outcome, options, symbols)
     }
 
     /// Where the configuration and the report go; a closed stdout is no place.

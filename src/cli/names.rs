@@ -9,6 +9,9 @@ use crate::profile::names::recorded_here;
 use crate::profile::Meta;
 use crate::resolve::SymbolOptions;
 
+/// This program, which reads debug information in a process of its own.
+pub(super) const SCXPROF: &str = "/proc/self/exe";
+
 /// Where the code of a capture is named that began at `begin`; `None` for one of elsewhere.
 pub(super) fn options(begin: Option<SystemTime>) -> SymbolOptions {
     SymbolOptions { begin, cache: cache(), ..SymbolOptions::default() }

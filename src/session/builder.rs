@@ -11,7 +11,8 @@ use super::start::{start_first, threads_of};
 use super::{Capture, CaptureError, Feed, Found, Options, Session, Sink, Skipped, StopHandle};
 use crate::bpf;
 use crate::config::{self, GroupOptions, Groups, Scheduler};
-use crate::host::topology::{self, PidNamespace};
+use crate::host::namespace::{self, PidNamespace};
+use crate::host::topology;
 use crate::host::{Error, Roots};
 use crate::resolve::{Cgroups, SymbolOptions};
 use crate::sample::Source;
@@ -58,6 +59,7 @@ pub struct Builder<'a> {
     use_hints: bool,
     symbols: bool,
     cache: Option<PathBuf>,
+    lines: Option<PathBuf>,
     record: Option<PathBuf>,
     keep_memory: bool,
     stop: StopHandle,
@@ -99,6 +101,7 @@ impl<'a> Builder<'a> {
             use_hints: false,
             symbols: false,
             cache: None,
+            lines: None,
             record: None,
             keep_memory: false,
             stop: StopHandle::default(),
@@ -279,6 +282,14 @@ impl<'a> Builder<'a> {
         self
     }
 
+    /// Finds source lines and inlined functions too for what names code, where its file has debug information. `scxprof` is the
+    /// path of that program, which reads it in a process of its own.
+    #[must_use]
+    pub fn source_lines(mut self, scxprof: &Path) -> Self {
+        self.lines = Some(scxprof.to_owned());
+        self
+    }
+
     /// Records a profile in the directory `dir`, which must exist and should be empty; [`crate::profile`] says what is in it.
     /// [`Session::recorder`] must finish it when the session has ended.
     #[must_use]
@@ -319,7 +330,12 @@ impl<'a> Builder<'a> {
             Some(cpus) => cpus,
             None => topology::online_cpus(&self.roots)?.len(),
         };
-        let mut symbols = SymbolOptions { roots: self.roots.clone(), begin: None, cache: self.cache.take() };
+        let mut symbols = SymbolOptions {
+            roots: self.roots.clone(),
+            begin: None,
+            cache: self.cache.take(),
+            lines: self.lines.take(),
+        };
         let mut pids = Vec::new();
         let mut recorder = None;
         let (from, source, skipped) = if let Some(feed) = self.feed.take() {
@@ -340,7 +356,7 @@ impl<'a> Builder<'a> {
 
     /// Starts the first source that works; the processes that are watched go to `pids`.
     fn capture(&mut self, pids: &mut Vec<u32>) -> Result<(Capture, Source, Skipped), CaptureError> {
-        let child_pid_namespace = match topology::pid_namespace(&self.roots) {
+        let child_pid_namespace = match namespace::pid_namespace(&self.roots) {
             PidNamespace::ProcfsElsewhere { ours, .. } => {
                 return Err(CaptureError::ProcfsElsewhere { proc: self.roots.proc.clone(), ours })
             }

@@ -37,7 +37,7 @@ impl Host {
     }
 
     fn options(&self, begin: Option<SystemTime>) -> SymbolOptions {
-        SymbolOptions { roots: self.roots.clone(), begin, cache: Some(self.roots.files.join("cache")) }
+        SymbolOptions { roots: self.roots.clone(), begin, cache: Some(self.roots.files.join("cache")), lines: None }
     }
 
     fn later() -> SystemTime {
