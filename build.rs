@@ -18,7 +18,7 @@ mod bpf {
 
     use libbpf_cargo::SkeletonBuilder;
 
-    /// The objects go to `OUT_DIR`, from where src/bpf includes them.
+    /// Objects and their skeletons go to `OUT_DIR`, from where src/bpf includes them.
     pub fn build() -> Result<(), String> {
         for file in ["hints.bpf.c", "operand.bpf.c", "kernel.h"] {
             println!("cargo:rerun-if-changed=src/bpf/{file}");
@@ -28,17 +28,17 @@ mod bpf {
         let version = Command::new(&clang).arg("--version").output();
         if !version.is_ok_and(|output| output.status.success()) {
             return Err("clang is needed for the BPF programs: install the package clang (apt-get, dnf and \
-                        pacman all call it so) or run `make`, which does; or build with --no-default-features"
+                        pacman all call it so) or run `make`, which does; or build with --no-default-features --features cli"
                 .to_owned());
         }
-        let out = env::var_os("OUT_DIR").ok_or("OUT_DIR is not set; cargo sets it")?;
+        let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set; cargo sets it")?);
         for name in ["hints", "operand"] {
             SkeletonBuilder::new()
                 .source(format!("src/bpf/{name}.bpf.c"))
-                .obj(PathBuf::from(&out).join(format!("{name}.bpf.o")))
+                .obj(out.join(format!("{name}.bpf.o")))
                 .clang(&clang)
                 .clang_args(["-Wall", "-Werror"])
-                .build()
+                .build_and_generate(out.join(format!("{name}.skel.rs")))
                 .map_err(|error| format!("{error:#}"))?;
         }
         Ok(())

@@ -131,7 +131,7 @@ need_rust() {
 
 need make
 need cc
-# For the BPF programs of task hints; `cargo build --no-default-features` does without.
+# For the BPF programs of task hints; `cargo build --no-default-features --features cli` does without.
 need clang
 need pkg-config
 need libelf elf

@@ -94,7 +94,11 @@
 //! Paths and names of others reach a terminal only with what it would obey escaped (control characters, marks that turn the
 //! direction of text), and JSON likewise.
 
+// What only the command line or tests use.
+#![cfg_attr(not(all(feature = "cli", feature = "testing")), allow(dead_code, unused_imports))]
+
 pub mod bpf;
+#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
 pub mod cluster;
@@ -104,13 +108,16 @@ pub mod doctor;
 #[doc(hidden)]
 pub mod elf;
 mod escape;
+pub mod hint;
 pub mod host;
+mod outcome;
 pub mod profile;
 pub mod resolve;
 pub mod sample;
-// From events to samples: public for tests, benches and fuzzing, which work on its parts. What a program needs of it is in
-// `session`.
-#[doc(hidden)]
+// From events to samples. What a program needs of it is in `session`.
+#[cfg(not(feature = "testing"))]
+mod sampler;
+#[cfg(feature = "testing")]
 pub mod sampler;
 pub mod session;
 

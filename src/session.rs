@@ -3,12 +3,12 @@
 //! [`Session::builder`] sets up, [`Builder::start`] opens the events, [`Session::run`] samples and decides. The steps between
 //! are there for those who want something of their own: [`Session::run_until`] gives what was [`Sampled`], before anything is
 //! decided, and [`Session::run_into`] samples into a [`Sink`] and decides nothing. Samples come from the kernel, from a
-//! [`Feed`], or from a recorded profile by [`replay()`].
+//! recording ([`Builder::profile`]) or from a [`Feed`].
 
 use std::time::Duration;
 
-use crate::bpf::HintCounts;
-use crate::resolve::{Cgroups, Modules};
+pub use crate::outcome::{Outcome, Yield};
+use crate::resolve::Cgroups;
 use crate::sample::Sample;
 
 mod builder;
@@ -18,6 +18,7 @@ mod error;
 mod feed;
 mod found;
 mod hints;
+mod lines;
 mod names;
 mod order;
 mod recovery;
@@ -35,11 +36,7 @@ pub use error::{CaptureError, NoProcess, NotStarted, SessionError, Skipped};
 pub use feed::{Batch, Feed};
 pub use found::{Found, Sampled};
 use names::Names;
-pub use recovery::Yield;
-pub(crate) use recovery::FRAMES_HIDDEN;
-pub use replay::replay;
 pub use running::{Session, StopHandle};
-pub(crate) use text::Numbers;
 
 pub use crate::sampler::loss::Loss;
 pub use crate::sampler::open::EventError;
@@ -67,6 +64,9 @@ pub trait Sink {
     }
 }
 
+/// Says of a sample whether it is looked at, see [`Builder::select`]. The names resolve its cgroup's id.
+pub type Select<'a> = &'a mut dyn FnMut(&Sample, &mut Cgroups) -> bool;
+
 /// How far a capture is.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
@@ -75,28 +75,4 @@ pub struct Progress {
     pub elapsed: Duration,
     /// Samples so far.
     pub samples: u64,
-}
-
-/// What a capture gave beside the samples.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct Outcome {
-    /// Samples that were named.
-    pub samples: u64,
-    /// Accesses that the sink took: one a sample, or as many as were recovered from it.
-    pub accesses: u64,
-    /// Events that happened, sampled or not.
-    pub events: u64,
-    /// From the first event enabled to the last disabled.
-    pub duration: Duration,
-    /// What was recovered, for a source that recovers addresses.
-    pub recovery: Option<Yield>,
-    /// What is known of task hints, where they were asked for.
-    pub hints: Option<HintCounts>,
-    /// What was lost and left out.
-    pub loss: Loss,
-    /// What the kernel refused, and other facts a person should know.
-    pub notes: Vec<String>,
-    /// What the code of the samples is in, where the sink wanted to know.
-    pub modules: Modules,
 }

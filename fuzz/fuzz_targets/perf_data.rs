@@ -6,7 +6,8 @@ use libfuzzer_sys::fuzz_target;
 use scxprof::profile::Profile;
 use scxprof::resolve::Cgroups;
 use scxprof::sample::Sample;
-use scxprof::session::{replay, Sink};
+use scxprof::session::Sink;
+use scxprof::Session;
 
 struct Ignore;
 
@@ -27,6 +28,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     }
     let Ok(mut profile) = Profile::open(file.path()) else { return };
-    let _ = replay(&mut profile, 1 << 20, &mut Ignore, || false);
+    let builder = Session::builder().profile(&mut profile).memory(1 << 20);
+    let _ = builder.start().map(|session| session.run_into(&mut Ignore, |_| false));
     let _ = profile.damage();
 });

@@ -9,8 +9,8 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Filled in before loading, in the layout of `Config` in probe.rs. */
-const volatile struct {
+/* Filled in before loading. */
+const volatile struct config {
 	__u32 map_id;
 	__u32 pid_namespace; /* inode number of ours */
 	__u32 pidfs; /* a pidfd's pid is behind its inode (Linux 6.9), not in the file */
@@ -19,7 +19,7 @@ const volatile struct {
 
 enum { SET, CLEAR };
 
-/* In the layout of `RawEvent` in probe.rs. */
+/* What watch.rs reads. */
 struct event {
 	__u64 time; /* CLOCK_MONOTONIC, ns */
 	__u64 hint;
@@ -28,6 +28,9 @@ struct event {
 	__u32 kind;
 	__u32 unused;
 };
+
+/* Has the skeleton know the layout. */
+const volatile struct event layout;
 
 enum { DROPPED, UNREADABLE, OUTSIDE, NO_ROOM, COUNTERS };
 

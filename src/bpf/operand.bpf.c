@@ -11,8 +11,8 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 enum { EVERYTHING, TASKS, CGROUP };
 
-/* Filled in before loading, in the layout of `Config` in operand.rs. */
-const volatile struct {
+/* Filled in before loading. */
+const volatile struct config {
 	__u64 handlers[2]; /* the tick's functions */
 	__u32 watched;
 	__u32 unused;

@@ -1,29 +1,42 @@
 //! The BPF programs that read memory around the registers of a timer's samples, at work until dropped.
 
+use std::fmt;
+use std::mem::{offset_of, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 use perf_event_open_sys::ioctls;
 
-use super::probe::{quiet, refusal};
+use super::probe::{quiet, refusal, sum};
 use super::{Clockwork, Refusal, SnapshotCounts, Step, Watched};
 use crate::host::kallsyms::Kallsyms;
 use crate::sampler::open::Event;
-use crate::sampler::operand::Wanted;
+use crate::sampler::operand::{Wanted, WANTED_LINES};
 
-/// operand.bpf.c, compiled.
-static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/operand.bpf.o"));
+/// The skeleton of operand.bpf.c, which libbpf-cargo writes.
+#[allow(clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks, clippy::unwrap_used, clippy::expect_used)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/operand.skel.rs"));
+}
+use skeleton::types::{config, place, wanted};
+use skeleton::{OperandSkel, OperandSkelBuilder};
 
 /// Names of what is refused, for people.
 const WHAT: &str = "memory around the registers";
 
 /// Programs that take snapshots.
-#[derive(Debug)]
 pub(crate) struct Snapshots {
-    object: Object,
-    links: Vec<Link>,
+    skeleton: OperandSkel<'static>,
+    _links: Vec<Link>,
     clockwork: Clockwork,
+}
+
+impl fmt::Debug for Snapshots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshots").field("clockwork", &self.clockwork).finish_non_exhaustive()
+    }
 }
 
 impl Snapshots {
@@ -50,62 +63,45 @@ impl Snapshots {
             (Clockwork::Tick, Watched::Cgroup(_)) => 2,
         };
         quiet();
-        let mut open = ObjectBuilder::default().open_memory(OBJECT).map_err(refused(Step::Open))?;
-        for mut program in open.progs_mut() {
-            let wanted = match program.name().to_str().unwrap_or_default() {
-                "on_tick" => clockwork == Clockwork::Tick,
-                "on_clock" => clockwork == Clockwork::Clock,
-                _ => filter == 1,
-            };
-            program.set_autoload(wanted);
+        // The skeleton borrows it for as long as the programs run. It is a pointer or two, and nobody gives it back.
+        let room = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = OperandSkelBuilder::default().open(room).map_err(refused(Step::Open))?;
+        open.progs.on_tick.set_autoload(clockwork == Clockwork::Tick);
+        open.progs.on_clock.set_autoload(clockwork == Clockwork::Clock);
+        open.progs.on_fork.set_autoload(filter == 1);
+        open.progs.on_exit.set_autoload(filter == 1);
+        if let Some(rodata) = &mut open.maps.rodata_data {
+            rodata.config = config { handlers, watched: filter, unused: 0 };
         }
-        let mut config: Vec<u8> = handlers.iter().flat_map(|handler: &u64| handler.to_ne_bytes()).collect();
-        config.extend([filter, 0].iter().flat_map(|number| number.to_ne_bytes()));
-        for mut map in open.maps_mut() {
-            let name = map.name().to_string_lossy().into_owned();
-            if name == "output" || name == "sampled" {
-                map.set_max_entries(cpus).map_err(refused(Step::Open))?;
-            } else if name.ends_with(".rodata") {
-                map.set_initial_value(&config).map_err(refused(Step::Open))?;
-            }
-        }
-        let object = open.load().map_err(refused(Step::Load))?;
-        let mut snapshots = Self { object, links: Vec::new(), clockwork };
+        open.maps.output.set_max_entries(cpus).map_err(refused(Step::Open))?;
+        open.maps.sampled.set_max_entries(cpus).map_err(refused(Step::Open))?;
+        let mut skeleton = open.load().map_err(refused(Step::Load))?;
         match (filter, watched) {
             (1, Watched::Tasks(tids)) => {
-                let tasks = snapshots.map("tasks")?;
                 for tid in *tids {
+                    let tasks = &skeleton.maps.tasks;
                     tasks.update(&tid.to_ne_bytes(), &[1], MapFlags::ANY).map_err(refused(Step::Attach))?;
                 }
             }
             (2, Watched::Cgroup(directory)) => {
                 let value = directory.as_raw_fd().to_ne_bytes();
-                snapshots
-                    .map("cgroup")?
-                    .update(&0u32.to_ne_bytes(), &value, MapFlags::ANY)
-                    .map_err(refused(Step::Attach))?;
+                let cgroup = &skeleton.maps.cgroup;
+                cgroup.update(&0u32.to_ne_bytes(), &value, MapFlags::ANY).map_err(refused(Step::Attach))?;
             }
             _ => {}
         }
         let mut links = Vec::new();
-        for program in snapshots.object.progs_mut().filter(|program| program.autoload()) {
+        for program in skeleton.object_mut().progs_mut().filter(|program| program.autoload()) {
             if program.name() != "on_clock" {
                 links.push(program.attach().map_err(refused(Step::Attach))?);
             }
         }
-        snapshots.links = links;
-        Ok(snapshots)
+        Ok(Self { skeleton, _links: links, clockwork })
     }
 
     /// When snapshots are taken.
     pub(crate) fn clockwork(&self) -> Clockwork {
         self.clockwork
-    }
-
-    fn map(&self, name: &str) -> Result<MapHandle, Refusal> {
-        let missing = || Refusal { what: WHAT, step: Step::Open, errno: 0, reason: format!("no map {name}") };
-        let map = self.object.maps().find(|map| map.name() == name).ok_or_else(missing)?;
-        MapHandle::try_from(&map).map_err(|error| refusal(WHAT, Step::Open, &error))
     }
 
     /// Writes the snapshots of a CPU as samples of `event`.
@@ -114,9 +110,9 @@ impl Snapshots {
     /// What the kernel refused.
     pub(crate) fn write_to(&self, event: &Event) -> Result<(), Refusal> {
         let fd = event.as_fd().as_raw_fd().to_ne_bytes();
-        for (map, value) in [("output", fd), ("sampled", 1u32.to_ne_bytes())] {
-            self.map(map)?
-                .update(&event.cpu.to_ne_bytes(), &value, MapFlags::ANY)
+        let maps = &self.skeleton.maps;
+        for (map, value) in [(&maps.output, fd), (&maps.sampled, 1u32.to_ne_bytes())] {
+            map.update(&event.cpu.to_ne_bytes(), &value, MapFlags::ANY)
                 .map_err(|error| refusal(WHAT, Step::Attach, &error))?;
         }
         Ok(())
@@ -127,9 +123,7 @@ impl Snapshots {
     /// # Errors
     /// What the kernel refused.
     pub(crate) fn take_at(&self, event: &Event) -> Result<(), Refusal> {
-        let program = self.object.progs().find(|program| program.name() == "on_clock");
-        let missing = || Refusal { what: WHAT, step: Step::Attach, errno: 0, reason: "no program".to_owned() };
-        let program = program.ok_or_else(missing)?;
+        let program = &self.skeleton.progs.on_clock;
         // SAFETY: the argument is a file descriptor, not a pointer; event and program are open and ours.
         let result = unsafe { ioctls::SET_BPF(event.as_fd().as_raw_fd(), program.as_fd().as_raw_fd().cast_unsigned()) };
         if result < 0 {
@@ -143,17 +137,12 @@ impl Snapshots {
 
     /// Where user space says what the next samples are to bring.
     pub(crate) fn wanted(&self) -> Option<WantedMap> {
-        self.map("wanted").ok().map(WantedMap)
+        MapHandle::try_from(&self.skeleton.maps.wanted).ok().map(WantedMap)
     }
 
     /// What was counted so far.
     pub(crate) fn counts(&self) -> SnapshotCounts {
-        let Ok(counters) = self.map("counters") else { return SnapshotCounts::default() };
-        let sum = |counter: u32| -> u64 {
-            let values = counters.lookup_percpu(&counter.to_ne_bytes(), MapFlags::ANY).ok().flatten();
-            let number = |bytes: &Vec<u8>| bytes.as_slice().try_into().map_or(0, u64::from_ne_bytes);
-            values.iter().flatten().map(number).sum()
-        };
+        let sum = |counter| sum(&self.skeleton.maps.counters, counter);
         // The order of the counters in operand.bpf.c.
         SnapshotCounts { hits: sum(0), in_kernel: sum(1), unwatched: sum(2) }
     }
@@ -166,7 +155,8 @@ pub(crate) struct WantedMap(MapHandle);
 impl WantedMap {
     /// Has samples of `pid` at `ip` bring what is wanted. Where the kernel has no room they bring what they brought before.
     pub(crate) fn set(&self, pid: u32, ip: u64, wanted: &Wanted) {
-        // struct place and struct wanted of operand.bpf.c.
+        const { assert!(offset_of!(place, tgid) == 8 && size_of::<place>() == 16) };
+        const { assert!(offset_of!(self::wanted, lines) == 8 && size_of::<self::wanted>() == 8 + 8 * WANTED_LINES) };
         let key = [&ip.to_ne_bytes()[..], &pid.to_ne_bytes(), &[0; 4]].concat();
         let lines = wanted.lines.iter().flat_map(|line| line.to_ne_bytes());
         let value: Vec<u8> = wanted.registers.to_ne_bytes().into_iter().chain([0; 4]).chain(lines).collect();

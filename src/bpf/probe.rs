@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Once;
@@ -10,10 +11,20 @@ use libbpf_rs::libbpf_sys::{bpf_obj_get_info_by_fd, bpf_prog_info};
 use libbpf_rs::{set_print, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel};
 
 use super::map::{pid_namespace, HintMap};
-use super::{Counts, Refusal, Rung, Step};
+use super::{Refusal, Step};
+use crate::hint::{Counts, Rung};
 
 /// hints.bpf.c, compiled.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hints.bpf.o"));
+
+/// The skeleton of hints.bpf.c, which libbpf-cargo writes; of it, the types. Its `load` panics where a map is the one that was asked
+/// for (`bpf_map__reuse_fd`): libbpf gives that map its own name, and the skeleton knows it by the one in the object.
+#[allow(clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks, clippy::unwrap_used, clippy::expect_used)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/hints.skel.rs"));
+}
+pub(super) use skeleton::types::event;
+use skeleton::types::{config, rodata};
 
 /// The iterator's name for people.
 pub(super) const ITERATOR: &str = "iter/task";
@@ -21,37 +32,11 @@ pub(super) const ITERATOR: &str = "iter/task";
 /// `PID_FS_MAGIC` in linux/magic.h: what a pidfd is of since Linux 6.9.
 const PID_FS_MAGIC: i64 = 0x5049_4446;
 
-/// What the programs are told before they are loaded; the layout is that of `config` in hints.bpf.c.
-#[derive(Debug, Clone, Copy, Default)]
-struct Config {
-    map_id: u32,
-    pid_namespace: u32,
-    pidfs: u32,
-    ring_bytes: u32,
-}
-
-impl Config {
-    fn bytes(self) -> Vec<u8> {
-        [self.map_id, self.pid_namespace, self.pidfs, self.ring_bytes].iter().flat_map(|it| it.to_ne_bytes()).collect()
-    }
-}
-
 /// Programs at work, until dropped.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub object: Object,
     pub links: Vec<Link>,
-}
-
-impl Rung {
-    /// The programs of hints.bpf.c that it takes.
-    fn programs(self) -> &'static [&'static str] {
-        match self {
-            Self::Storage => &["set_storage", "delete_storage", "task_exec", "task_exit"],
-            Self::Element => &["set_element", "delete_element", "task_exec", "task_exit"],
-            Self::Syscall => &["enter", "leave", "task_exec", "task_exit"],
-        }
-    }
 }
 
 /// What the kernel is asked with.
@@ -67,12 +52,12 @@ pub(super) fn rung(rung: Rung, map: Option<&HintMap>, setting: Setting) -> Resul
         let reason = "for x86-64 only".to_owned();
         return Err(Refusal { what: rung.name(), step: Step::Built, errno: 0, reason });
     }
-    load(rung.name(), rung.programs(), map, setting)
+    load(Some(rung), map, setting)
 }
 
 /// Loads and attaches the iterator of tasks for a map.
 pub(super) fn iterator(map: Option<&HintMap>, setting: Setting) -> Result<Loaded, Refusal> {
-    load(ITERATOR, &["snapshot"], map, setting)
+    load(None, map, setting)
 }
 
 /// Tries each way to see hints, and the iterator, on a map of our own, and the memory around registers; nothing stays
@@ -119,27 +104,50 @@ pub(super) fn refusal(what: &'static str, step: Step, error: &libbpf_rs::Error) 
     Refusal { what, step, errno, reason }
 }
 
-fn load(what: &'static str, programs: &[&str], map: Option<&HintMap>, setting: Setting) -> Result<Loaded, Refusal> {
+/// The programs of hints.bpf.c that a rung takes, or the iterator.
+fn programs(rung: Option<Rung>) -> &'static [&'static str] {
+    match rung {
+        Some(Rung::Storage) => &["set_storage", "delete_storage", "task_exec", "task_exit"],
+        Some(Rung::Element) => &["set_element", "delete_element", "task_exec", "task_exit"],
+        Some(Rung::Syscall) => &["enter", "leave", "task_exec", "task_exit"],
+        None => &["snapshot"],
+    }
+}
+
+/// What the programs are told before they are loaded.
+fn constants(map: Option<&HintMap>, setting: Setting) -> Vec<u8> {
+    let mut bytes = vec![0; size_of::<rodata>()];
+    for (field, value) in [
+        (offset_of!(config, map_id), map.map_or(0, |map| map.id)),
+        (offset_of!(config, pid_namespace), setting.pid_namespace),
+        (offset_of!(config, pidfs), u32::from(has_pidfs())),
+        (offset_of!(config, ring_size), setting.ring_bytes),
+    ] {
+        let at = offset_of!(rodata, config) + field;
+        if let Some(to) = bytes.get_mut(at..at + size_of::<u32>()) {
+            to.copy_from_slice(&value.to_ne_bytes());
+        }
+    }
+    bytes
+}
+
+/// Loads and attaches the programs of a rung, or the iterator.
+fn load(rung: Option<Rung>, map: Option<&HintMap>, setting: Setting) -> Result<Loaded, Refusal> {
     quiet();
+    let what = rung.map_or(ITERATOR, Rung::name);
     let refused = |step| move |error: libbpf_rs::Error| refusal(what, step, &error);
     let mut open = ObjectBuilder::default().open_memory(OBJECT).map_err(refused(Step::Open))?;
     for mut program in open.progs_mut() {
-        let wanted = program.name().to_str().is_some_and(|name| programs.contains(&name));
+        let wanted = program.name().to_str().is_some_and(|name| programs(rung).contains(&name));
         program.set_autoload(wanted);
     }
-    let config = Config {
-        map_id: map.map_or(0, |map| map.id),
-        pid_namespace: setting.pid_namespace,
-        pidfs: u32::from(has_pidfs()),
-        ring_bytes: setting.ring_bytes,
-    };
     for mut it in open.maps_mut() {
         let name = it.name().to_string_lossy().into_owned();
         match (name.as_str(), map) {
             ("ring", _) => it.set_max_entries(setting.ring_bytes).map_err(refused(Step::Open))?,
             ("hints", Some(map)) => it.reuse_fd(map.handle.as_fd()).map_err(refused(Step::Open))?,
             (name, _) if name.ends_with(".rodata") => {
-                it.set_initial_value(&config.bytes()).map_err(refused(Step::Open))?;
+                it.set_initial_value(&constants(map, setting)).map_err(refused(Step::Open))?;
             }
             _ => {}
         }
@@ -183,11 +191,7 @@ impl Loaded {
     /// What the programs could not do.
     pub(super) fn counts(&self) -> Counts {
         let Ok(counters) = self.map("counters") else { return Counts::default() };
-        let sum = |counter: u32| -> u64 {
-            let values = counters.lookup_percpu(&counter.to_ne_bytes(), MapFlags::ANY).ok().flatten();
-            let number = |bytes: &Vec<u8>| bytes.as_slice().try_into().map_or(0, u64::from_ne_bytes);
-            values.iter().flatten().map(number).sum()
-        };
+        let sum = |counter| sum(&counters, counter);
         // The order of the counters in hints.bpf.c.
         Counts {
             dropped: sum(0),
@@ -214,4 +218,11 @@ impl Loaded {
         };
         self.object.progs().filter(libbpf_rs::Program::autoload).map(|program| misses(program.as_fd())).sum()
     }
+}
+
+/// A counter of all CPUs.
+pub(super) fn sum(counters: &impl MapCore, counter: u32) -> u64 {
+    let values = counters.lookup_percpu(&counter.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+    let number = |bytes: &Vec<u8>| bytes.as_slice().try_into().map_or(0, u64::from_ne_bytes);
+    values.iter().flatten().map(number).sum()
 }

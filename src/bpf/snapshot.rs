@@ -29,7 +29,6 @@ pub(super) struct Snapshot {
 }
 
 /// Who asks every task for its hint.
-#[derive(Debug)]
 pub(super) struct Tasks {
     /// The kernel's iterator, or why it is not to be had.
     iterator: Result<Loaded, Refusal>,

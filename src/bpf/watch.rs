@@ -1,6 +1,7 @@
 //! The thread that reads the ring of hint events and hands them to the session.
 
 use std::io;
+use std::mem::offset_of;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -11,9 +12,10 @@ use crossbeam_channel::{Receiver, Sender};
 use libbpf_rs::RingBufferBuilder;
 
 use super::map::{pid_namespace, HintMap};
-use super::probe::{self, Loaded, Setting};
+use super::probe::{self, event, Loaded, Setting};
 use super::snapshot::Tasks;
-use super::{Counts, HintsError, MapRef, Options, Rung};
+use super::{HintsError, MapRef, Options};
+use crate::hint::{Counts, Rung};
 use crate::sampler::open::monotonic_ns;
 use crate::sampler::{Batch, SideBand, TimedSideBand};
 
@@ -31,8 +33,8 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How often all tasks are asked again, at the most, where events were lost.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 
-/// Bytes of `struct event` in hints.bpf.c.
-pub(super) const EVENT_SIZE: usize = 32;
+/// Bytes of an event in the ring.
+pub(super) const EVENT_SIZE: usize = size_of::<event>();
 
 /// A hint that was written (`Some`) or ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,12 +50,13 @@ impl RawEvent {
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let long = |at: usize| Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
         let int = |at: usize| Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
-        let hint = match int(24)? {
-            0 => Some(long(8)?),
+        let hint = match int(offset_of!(event, kind))? {
+            0 => Some(long(offset_of!(event, hint))?),
             1 => None,
             _ => return None,
         };
-        Some(Self { time: long(0)?, hint, pid: int(16)?, tid: int(20)? })
+        let (time, pid, tid) = (offset_of!(event, time), offset_of!(event, pid), offset_of!(event, tid));
+        Some(Self { time: long(time)?, hint, pid: int(pid)?, tid: int(tid)? })
     }
 
     fn side_band(self) -> TimedSideBand {
@@ -175,7 +178,6 @@ impl Reader {
 
     fn read(&mut self, notes: &mut Vec<String>) -> io::Result<()> {
         let Self { loaded, map, tasks, named, out, first, counts, stop } = self;
-        let ring = loaded.map("ring")?;
         let pending = std::cell::RefCell::new(std::mem::take(first));
         let events = std::cell::Cell::new(0);
         let send = |batch: Batch| out.send(batch).is_ok();
@@ -193,7 +195,8 @@ impl Reader {
         };
         let failed = |_| io::Error::last_os_error();
         let mut builder = RingBufferBuilder::new();
-        builder.add(&ring, take).map_err(failed)?;
+        let events_ring = loaded.map("ring")?;
+        builder.add(&events_ring, take).map_err(failed)?;
         let ring = builder.build().map_err(failed)?;
         let begin = Instant::now();
         let mut looked = begin;

@@ -2,7 +2,8 @@
 
 use crossbeam_channel::Receiver;
 
-use super::{Clockwork, Counts, HintsError, Options, Refusal, Rung, SnapshotCounts, Step, Watched};
+use super::{Clockwork, HintsError, Options, Refusal, SnapshotCounts, Step, Watched};
+use crate::hint::{Counts, Rung};
 use crate::sampler::open::Event;
 use crate::sampler::operand::Wanted;
 use crate::sampler::Batch;

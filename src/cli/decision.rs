@@ -6,14 +6,11 @@ use anyhow::{anyhow, Context};
 use clap::Args;
 
 use super::output::{Output, Readers};
-use super::{hints, names, percent, say_lines, Failure};
-use crate::config::{self, GroupOptions, Groups, GroupsError, Scheduler};
-use crate::host::{topology, Roots};
-use crate::profile::Meta;
-use crate::resolve::SymbolOptions;
+use super::{hints, percent, say_lines, Failure};
+use crate::config::{self, GroupOptions, GroupsError, Scheduler};
 use crate::sample::Source;
 use crate::sampler::loss::Loss;
-use crate::session::{self, Builder, CaptureError, Decider, Outcome, Sampled, Yield};
+use crate::session::{Builder, CaptureError, Outcome, Sampled, Yield};
 
 /// What to decide and where the configuration goes.
 #[derive(Debug, Args)]
@@ -88,44 +85,12 @@ impl DecisionArgs {
             builder = builder.use_hints();
         }
         if self.names_code(verbose) {
-            builder = builder.symbols().source_lines(Path::new(names::SCXPROF));
+            builder = builder.symbols().source_lines(Path::new(SCXPROF));
         }
-        if let Some(cache) = names::cache() {
+        if let Some(cache) = cache() {
             builder = builder.symbol_cache(&cache);
         }
         builder
-    }
-
-    /// What takes the samples of a profile, with so many bytes for all of it.
-    pub(super) fn decider(&self, source: Source, memory: usize, verbose: u8) -> Result<Decider, Failure> {
-        let groups = Groups::new(&self.groups()).map_err(|error| wrong_groups(&error))?;
-        let mut decider = Decider::new(groups, source, memory);
-        if self.names_code(verbose) {
-            decider = decider.keep_code();
-        }
-        if self.use_hints {
-            decider = decider.use_hints();
-        }
-        Ok(decider)
-    }
-
-    /// What a profile gave, which was recorded on a host of so many `cpus`; of this host as far as it does not say another.
-    pub(super) fn sampled(
-        &self,
-        decider: Decider,
-        outcome: Outcome,
-        meta: Option<&Meta>,
-        cpus: Option<usize>,
-    ) -> Sampled {
-        let here = || topology::online_cpus(&Roots::default()).map_or(1, |cpus| cpus.len());
-        let recorded = meta.map(|meta| meta.host.cpus).filter(|&cpus| cpus > 0).or(cpus);
-        let target_cpus = match self.target_cpus {
-            Some(cpus) => cpus as usize,
-            None => recorded.unwrap_or_else(here),
-        };
-        let options = config::Options { min_share: self.min_share(), target_cpus, scheduler: self.scheduler() };
-        let symbols = SymbolOptions { lines: Some(names::SCXPROF.into()), ..names::options(names::begin(meta)) };
-        Sampled::new(decider, outcome, options, symbols)
     }
 
     /// Where the configuration and the report go; a closed stdout is no place.
@@ -156,6 +121,15 @@ impl DecisionArgs {
     pub(super) fn to_stdout(&self) -> bool {
         self.output.as_deref().is_none_or(|path| path == Path::new("-"))
     }
+}
+
+/// This program, which reads debug information in a process of its own.
+const SCXPROF: &str = "/proc/self/exe";
+
+/// perf's cache of files by their build id.
+pub(super) fn cache() -> Option<PathBuf> {
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
+    home.map(|home| PathBuf::from(home).join(".debug"))
 }
 
 /// What a person is told of the samples: losses always, the summary with -v.
@@ -238,7 +212,7 @@ fn yield_text(recovery: &Yield) -> String {
         lines.push(format!("Addresses without a page: {}", recovery.absent_pages));
     }
     if !recovery.frames_visible {
-        lines.push(session::FRAMES_HIDDEN.to_owned());
+        lines.push(crate::outcome::FRAMES_HIDDEN.to_owned());
     }
     lines.join("\n")
 }

@@ -13,7 +13,6 @@ use crate::config::mistake;
 use crate::resolve::cgroups::display_path;
 use crate::resolve::Cgroups;
 use crate::sample::Sample;
-use crate::session::Sink;
 
 /// Which samples to look at; a sample must pass all of these
 #[derive(Debug, Default, Args)]
@@ -49,6 +48,13 @@ pub(super) struct FilterArgs {
     /// Until so many seconds after the first sample
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     to: Option<Duration>,
+}
+
+impl FilterArgs {
+    /// True where every sample passes.
+    pub(super) fn is_empty(&self) -> bool {
+        self.to_string().is_empty()
+    }
 }
 
 impl fmt::Display for FilterArgs {
@@ -92,7 +98,6 @@ pub(super) struct Filter {
     asked: String,
     /// The last cgroup that was looked at and what was found; most samples are of few cgroups.
     last_cgroup: Option<(Vec<u8>, bool)>,
-    everything: bool,
     /// Accesses that were left out.
     pub(super) left_out: u64,
     /// True where any was kept.
@@ -152,7 +157,7 @@ impl Filter {
                 return Err(Failure::Usage(anyhow!("--from must be before --to")));
             }
         }
-        let mut filter = Self {
+        Ok(Self {
             comm: [compile(&args.comm, "comm")?, compile(&args.exclude_comm, "exclude-comm")?],
             cgroup: [compile(&args.cgroup, "cgroup")?, compile(&args.exclude_cgroup, "exclude-cgroup")?],
             pid: [pid.clone(), exclude_pid.clone()],
@@ -162,22 +167,18 @@ impl Filter {
             first: None,
             asked: args.to_string(),
             last_cgroup: None,
-            everything: false,
             left_out: 0,
             kept: false,
             seen: Seen::default(),
-        };
-        let names = filter.comm.iter().chain(&filter.cgroup).all(Vec::is_empty);
-        let ids = filter.pid.iter().chain(&filter.tid).all(Vec::is_empty);
-        filter.everything = names && ids && from.is_none() && to.is_none();
-        Ok(filter)
+        })
     }
 
     /// True where the sample is to be looked at; else it is counted. Samples come in the order of time.
-    pub(super) fn keeps(&mut self, sample: &Sample, cgroup: Option<&[u8]>) -> bool {
-        if self.everything {
-            return true;
-        }
+    pub(super) fn keeps(&mut self, sample: &Sample, cgroups: &mut Cgroups) -> bool {
+        self.keeps_of(sample, cgroups.path(sample.cgroup).map(|path| &**path))
+    }
+
+    fn keeps_of(&mut self, sample: &Sample, cgroup: Option<&[u8]>) -> bool {
         let keeps = self.looks_at(sample, cgroup);
         self.left_out += u64::from(!keeps);
         self.kept |= keeps;
@@ -258,34 +259,6 @@ fn matches([only, not]: &[Vec<Regex>; 2], name: Option<&[u8]>) -> bool {
     (only.is_empty() || any(only)) && !any(not)
 }
 
-/// Hands on what the filter keeps.
-pub(super) struct Filtered<'a> {
-    pub(super) filter: Filter,
-    pub(super) sink: &'a mut dyn Sink,
-}
-
-impl Sink for Filtered<'_> {
-    fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
-        let path = if self.filter.everything { None } else { cgroups.path(sample.cgroup).map(|path| &**path) };
-        if self.filter.keeps(sample, path) {
-            self.sink.sample(sample, cgroups);
-        }
-    }
-
-    fn samples(&mut self, samples: &[Sample], cgroups: &mut Cgroups) {
-        if self.filter.everything {
-            return self.sink.samples(samples, cgroups);
-        }
-        for sample in samples {
-            self.sample(sample, cgroups);
-        }
-    }
-
-    fn wants_code(&self) -> bool {
-        self.sink.wants_code()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -315,7 +288,7 @@ mod tests {
             (sample(102, 3, 3, None), None),
             (sample(103, 4, 4, Some(b"db")), Some(&b"/db"[..])),
         ];
-        (0..samples.len()).filter(|&index| filter.keeps(&samples[index].0, samples[index].1)).collect()
+        (0..samples.len()).filter(|&index| filter.keeps_of(&samples[index].0, samples[index].1)).collect()
     }
 
     #[test]
@@ -326,7 +299,7 @@ mod tests {
             for at in 0..20 {
                 let comm = Some(Comm::new(format!("job {at:02}").as_bytes()));
                 let sample = Sample { time: at * 500_000_000, pid: 7, comm, ..Sample::default() };
-                filter.keeps(&sample, Some(b"/a\n"));
+                filter.keeps_of(&sample, Some(b"/a\n"));
             }
             filter.nothing()
         };

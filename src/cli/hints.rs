@@ -2,7 +2,8 @@
 
 use clap::Args;
 
-use crate::bpf::{self, HintCounts, MapRef, Rung, MAX_HINT};
+use crate::bpf::{self, MapRef};
+use crate::hint::{HintCounts, Rung, MAX_HINT};
 
 /// Task hints.
 #[derive(Debug, Args)]

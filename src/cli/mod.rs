@@ -31,7 +31,6 @@ mod filter;
 mod hints;
 mod load;
 mod man;
-mod names;
 mod output;
 mod process;
 mod record;

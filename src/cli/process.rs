@@ -10,13 +10,14 @@ use clap::Args;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::destination::Directory;
-use super::filter::{Filter, FilterArgs, Filtered};
+use super::filter::{Filter, FilterArgs};
 use super::signals::Signals;
-use super::{decision, names, Failure};
-use crate::profile::{jsonl, kind_of, record_name, Kind, Meta, PerfData, Profile, ProfileError};
-use crate::resolve::{symbolize, Cgroups};
+use super::{decision, Failure};
+use crate::host::Roots;
+use crate::profile::{jsonl, record_name, Meta, PerfData, Profile, ProfileError, Records};
+use crate::resolve::{symbolize, Cgroups, SymbolOptions};
 use crate::sample::{CodeAddr, Sample, Source};
-use crate::session::{replay, Outcome, Sink};
+use crate::session::{Outcome, Session, Sink};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -116,21 +117,36 @@ impl Sink for Codes {
     }
 }
 
+/// Gives the samples of a profile that the filter keeps to `sink`.
+fn read(
+    profile: &mut Profile,
+    memory: usize,
+    filter: &mut Filter,
+    sink: &mut dyn Sink,
+    stop: &dyn Fn() -> bool,
+) -> Result<Outcome, Failure> {
+    let mut select = |sample: &Sample, cgroups: &mut Cgroups| filter.keeps(sample, cgroups);
+    let builder = Session::builder().profile(profile).memory(memory).select(&mut select);
+    let session = builder.start().map_err(|error| Failure::Unsupported(error.into()))?;
+    Ok(session.run_into(sink, |_| stop()))
+}
+
 /// Reads the whole profile for the code in it, and gives it back from its beginning with what lines say of each instruction.
 fn name_codes(
     mut profile: Profile,
     memory: usize,
-    filter: Filter,
+    mut filter: Filter,
     stop: &dyn Fn() -> bool,
 ) -> Result<(Profile, FxHashMap<CodeAddr, Vec<u8>>), Failure> {
     let mut codes = Codes::default();
-    let mut filtered = Filtered { filter, sink: &mut codes };
     // What cannot be read is said when it is read for its lines.
-    let modules = replay(&mut profile, memory, &mut filtered, stop).unwrap_or_default().modules;
+    let modules = read(&mut profile, memory, &mut filter, &mut codes, stop)?.modules;
     if codes.unlisted > 0 {
         say!("scxprof: the code of {} lines has no name: there are too many different instructions", codes.unlisted);
     }
-    let symbols = symbolize(&modules, codes.unique, &names::options(names::begin(profile.meta.as_ref())));
+    let begin = profile.recorded_here(&Roots::default());
+    let options = SymbolOptions { begin, cache: decision::cache(), ..SymbolOptions::default() };
+    let symbols = symbolize(&modules, codes.unique, &options);
     let (mut texts, mut room, mut unsaid) = (FxHashMap::default(), MAX_TEXT, 0u64);
     for (code, symbol) in symbols.iter() {
         let text = jsonl::code_text(symbol);
@@ -155,8 +171,6 @@ pub(super) struct Lines {
     filtered_out: u64,
     unselected: Option<String>,
     outcome: Outcome,
-    /// Why the profile could not be read to its end.
-    error: Option<String>,
 }
 
 /// Writes the accesses of a profile to `perf.jsonl` in `dir`, or to stdout, with the names of their code where `named`.
@@ -181,16 +195,11 @@ pub(super) fn write_lines(
         let (rewound, codes) = name_codes(profile, memory, Filter::new(selection)?, stop)?;
         (profile, sink.codes) = (rewound, Some(codes));
     }
-    let mut filtered = Filtered { filter: Filter::new(selection)?, sink: &mut sink };
-    let replayed = replay(&mut profile, memory, &mut filtered, stop);
-    let (filtered_out, unselected) = (filtered.filter.left_out, filtered.filter.nothing());
+    let mut filter = Filter::new(selection)?;
+    let outcome = read(&mut profile, memory, &mut filter, &mut sink, stop)?;
     let records = sink.records;
     sink.finish().with_context(failed).map_err(Failure::NoResult)?;
-    let (outcome, error) = match replayed {
-        Ok(outcome) => (outcome, None),
-        Err(error) => (Outcome::default(), Some(error.to_string())),
-    };
-    Ok(Lines { profile, records, filtered_out, unselected, outcome, error })
+    Ok(Lines { profile, records, filtered_out: filter.left_out, unselected: filter.nothing(), outcome })
 }
 
 /// Where the lines go: a directory under a temporary name until it is whole.
@@ -253,7 +262,7 @@ impl Out {
 
 /// Opens a profile; what waits for an archive to be unpacked can `stop` it.
 pub(super) fn open(path: &Path, stop: &dyn Fn() -> bool) -> Result<Profile, Failure> {
-    kind(path)?;
+    check(path)?;
     Profile::open_until(path, stop).map_err(|error| match &error {
         ProfileError::Io { call: "open", .. } | ProfileError::NoData { .. } | ProfileError::Unknown { .. } => {
             Failure::Usage(error.into())
@@ -263,14 +272,14 @@ pub(super) fn open(path: &Path, stop: &dyn Fn() -> bool) -> Result<Profile, Fail
     })
 }
 
-/// What a profile is kept in.
-pub(super) fn kind(path: &Path) -> Result<Kind, Failure> {
+/// Refuses what no profile can be.
+fn check(path: &Path) -> Result<(), Failure> {
     if path == Path::new("-") {
         return Err(Failure::Usage(anyhow!(
             "-f -: a profile must be a file or a directory, as it is read more than once"
         )));
     }
-    kind_of(path).map_err(|error| Failure::Usage(error.into()))
+    Profile::check(path).map_err(|error| Failure::Usage(error.into()))
 }
 
 pub(super) fn interrupted() -> Failure {
@@ -286,10 +295,14 @@ pub(super) fn run(args: &ProcessArgs, stdout_is_open: bool) -> Result<(), Failur
     }
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let stop = || signals.seen();
-    kind(&args.profile)?;
+    check(&args.profile)?;
     // Before a large archive is unpacked for nothing.
     let out = if to_stdout { None } else { Some(Out::new(&args.profile, args.output.as_deref())?) };
     let profile = open(&args.profile, &stop)?;
+    if matches!(profile.records, Records::Lines(_)) {
+        let path = args.profile.display();
+        return Err(Failure::Usage(anyhow!("{path}: has the lines of `process` already: extract reads them")));
+    }
     let memory = (args.memory as usize).saturating_mul(1 << 20);
     let dir = out.as_ref().map(|out| out.dir.path());
     let lines = write_lines(profile, dir.as_deref(), &args.filter, !args.no_symbols, memory, &stop)?;
@@ -297,9 +310,7 @@ pub(super) fn run(args: &ProcessArgs, stdout_is_open: bool) -> Result<(), Failur
         return Err(if to_stdout { Failure::NoResult(anyhow!("interrupted")) } else { interrupted() });
     }
     let Lines { profile, .. } = &lines;
-    let mut damage: Vec<String> =
-        lines.error.iter().map(|error| format!("{}: {error}", args.profile.display())).collect();
-    damage.extend(profile.damage());
+    let damage = profile.damage();
     if let Some(out) = &out {
         let meta = Meta::of_lines(profile, &lines.outcome, damage.clone());
         meta.write(&out.dir.path()).map_err(|error| Failure::NoResult(error.into()))?;

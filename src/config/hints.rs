@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::members::{CommunityIndex, Members, Verdict};
 use super::note::Note;
 use super::tally::CellIndex;
-use crate::bpf::MAX_HINT;
+use crate::hint::MAX_HINT;
 
 /// A community that hints tell.
 #[derive(Debug, Clone, PartialEq)]

@@ -20,8 +20,8 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::bpf::MAX_HINT;
 use crate::escape;
+use crate::hint::MAX_HINT;
 use crate::sample::Comm;
 
 /// Layers (`MAX_LAYERS`).

@@ -3,23 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::tally::CellIndex;
-/// Why nothing can be said about a thread, as the clustering says it.
-pub use crate::cluster::Reason as Unknown;
+/// What the clustering knows of a thread, and why nothing can be said about it.
+pub use crate::cluster::{Reason as Unknown, Verdict};
 use crate::sample::{Comm, ThreadIndex};
 
 /// A community of threads that share memory, numbered by whoever found it.
 pub type CommunityIndex = u32;
-
-/// What is known of a thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Verdict {
-    /// It shares memory with the others of this community.
-    Community(CommunityIndex),
-    /// It shares memory with nobody in particular.
-    Alone,
-    /// Nothing can be said.
-    Unknown(Unknown),
-}
 
 /// A thread.
 #[derive(Debug, Clone, Copy, PartialEq)]

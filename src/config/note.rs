@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::layered::{MAX_LAYERS, MAX_REGEXES};
 use super::members::Unknown;
-use crate::bpf::MAX_HINT;
+use crate::hint::MAX_HINT;
 use crate::sample::{printable, Comm};
 
 /// Something about the configuration that does not show in it. Displayed as a sentence.

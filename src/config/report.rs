@@ -11,8 +11,9 @@ use super::members::{CommunityIndex, Member, Members, Verdict};
 use super::mitosis::Refused;
 use super::tally::Tally;
 use super::written::Places;
-use crate::bpf::HintCounts;
+use crate::cluster::Edge;
 use crate::escape;
+use crate::hint::HintCounts;
 use crate::sample::Comm;
 
 /// The version of the schema, raised when a field changes its meaning or goes.
@@ -72,17 +73,6 @@ pub(crate) struct CommunityEvidence {
     pub pages: Vec<Granule>,
     /// The hottest lines of these.
     pub lines: Vec<Granule>,
-}
-
-/// How much two labels share.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Edge {
-    /// The one label.
-    pub a: u32,
-    /// The other, or the same for what threads of one label share.
-    pub b: u32,
-    /// Possible misses that are avoided where both share a cache.
-    pub misses: f64,
 }
 
 /// A data structure: a range of memory that threads use alike.

@@ -133,7 +133,8 @@ fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::report::{report, Code, CommunityEvidence, Edge, Evidence, Granule, RegionReport, SubcellKind};
+    use crate::cluster::Edge;
+    use crate::config::report::{report, Code, CommunityEvidence, Evidence, Granule, RegionReport, SubcellKind};
     use crate::config::{decide, GroupOptions, Groups, Member, Members, Note, Options, Tally, Unknown, Verdict};
     use crate::sample::Comm;
 
@@ -164,7 +165,10 @@ mod tests {
         let locality =
             |labels: &[u32]| shared.iter().filter(|(a, b, _)| labels[*a] == labels[*b]).map(|it| it.2).sum::<f64>();
         let sharing = |labels: &[u32]| {
-            shared.iter().map(|&(a, b, part)| Edge { a: labels[a], b: labels[b], misses: part * 100.0 }).collect()
+            shared
+                .iter()
+                .map(|&(a, b, part)| Edge { a: labels[a], b: labels[b], misses: part * 100.0, share: part })
+                .collect()
         };
         let page = |place: &str, accesses| Granule {
             place: place.to_owned(),

@@ -6,9 +6,9 @@ use std::path::Path;
 use super::{Check, Group, Hierarchy, Kernel};
 use crate::host::kallsyms::{Kallsyms, KallsymsError};
 use crate::host::{proc, Roots};
+use crate::outcome::FRAMES_HIDDEN;
 use crate::sample::printable;
 use crate::sampler::operand::tracefs::TracefsError;
-use crate::session::FRAMES_HIDDEN;
 
 /// What the timer source does where the tick is out of reach.
 const OWN_CLOCK: &str = "without it the timer source takes a clock of its own";

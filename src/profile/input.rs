@@ -3,6 +3,7 @@
 use std::fs::{DirEntry, File};
 use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use perf_event_open_sys::bindings as sys;
 
@@ -11,9 +12,11 @@ use super::budget::RATIO;
 use super::format::feature;
 use super::hints::Hints;
 use super::kind::{kind_of, Kind};
+use super::meta::Host;
 use super::recovered::Recovered;
-use super::{script, Damage, Meta, PerfData, ProfileError};
+use super::{features, jsonl, script, Damage, Meta, PerfData, ProfileError};
 use crate::host::open;
+use crate::host::Roots;
 use crate::sample::Source;
 use crate::sampler::record::Header;
 use crate::sampler::{Identity, Reading};
@@ -29,6 +32,9 @@ const RECOVERED: &str = "recovered.jsonl";
 const FAULTS: [u64; 3] = [2, 5, 6];
 /// The records in a directory of perf's own (`--kcore`, `--threads`).
 const DATA: &str = "data";
+/// What the samples may be in, the one that says most first.
+const DATA_FILES: [&str; 7] =
+    ["perf.data", "perf.mem.data", "perf.jsonl", "perf.mem.jsonl", "perf.mem.script", "perf.script", DATA];
 /// An event that never happens (`PERF_COUNT_SW_DUMMY`).
 const DUMMY: u64 = 9;
 
@@ -39,6 +45,8 @@ pub enum Records {
     PerfData(Box<PerfData<File>>),
     /// The text that `perf script` made of them, where they are gone.
     Script(script::Reader<BufReader<File>>),
+    /// The lines of JSON that `process` made of them.
+    Lines(jsonl::Reader<BufReader<File>>),
 }
 
 /// A profile that is open for reading.
@@ -58,10 +66,14 @@ pub struct Profile {
     pub hints: Option<Hints<File>>,
     /// The records that nobody could read, as far as they are listed.
     unparseable: Vec<String>,
+    /// Where the addresses come from, as lines say it.
+    source: Option<Source>,
     /// What is wrong beside the records, one sentence each.
     wrong: Vec<String>,
     /// What was opened.
     path: PathBuf,
+    /// The file that the samples are in.
+    data: PathBuf,
     /// Where an archive was unpacked; it is removed with the profile.
     unpacked: Option<Unpacked>,
 }
@@ -82,13 +94,17 @@ impl Profile {
     pub fn open_until(path: &Path, stop: &dyn Fn() -> bool) -> Result<Self, ProfileError> {
         let unpacked = match kind_of(path)? {
             Kind::Archive => Some(archive::unpack(path, stop)?),
-            Kind::Lines => {
-                let reason = "has the lines of `process` already: extract reads them".to_owned();
-                return Err(ProfileError::Unknown { path: path.to_owned(), reason });
-            }
-            Kind::Directory | Kind::PerfData | Kind::Text => None,
+            Kind::Directory | Kind::PerfData | Kind::Text | Kind::Lines => None,
         };
         Self::open_unpacked(path, unpacked)
+    }
+
+    /// Looks at what `path` holds, without unpacking it.
+    ///
+    /// # Errors
+    /// As [`Profile::open`], where no profile begins like it.
+    pub(crate) fn check(path: &Path) -> Result<(), ProfileError> {
+        kind_of(path).map(drop)
     }
 
     /// The same profile from its beginning.
@@ -109,7 +125,7 @@ impl Profile {
                 }
                 _ => error,
             })?,
-            Ok(_) => (of_ours(root), root.to_owned()),
+            Ok(_) => (beside_file(root), root.to_owned()),
             Err(source) => return Err(ProfileError::io("open", path, source)),
         };
         let beside = |name: &str| {
@@ -128,34 +144,58 @@ impl Profile {
             }
             meta => meta?,
         };
-        let recovered = beside(RECOVERED)?.map(Recovered::new);
-        let hints = beside("hints.jsonl")?.map(Hints::new);
-        match (&meta, &recovered) {
-            (Some(meta), None) if meta.reading.recovers() => {
-                wrong.push(format!("{RECOVERED} is missing, which has the addresses"));
-            }
-            (None, Some(_)) if wrong.is_empty() => wrong.push("meta.json is missing".to_owned()),
-            (Some(Meta { unfinished: true, .. }), _) => {
-                wrong.push("the recording was not finished: nobody knows what was lost at its end".to_owned());
-            }
-            _ => {}
-        }
-        let records = if matches!(kind_of(&data), Ok(Kind::Text)) {
-            Records::Script(script::Reader::new(open_lines(&data, data != root)?))
+        // What is damaged is refused when it is opened, with the reason.
+        let kind = kind_of(&data).unwrap_or(Kind::PerfData);
+        let (mut recovered, mut hints) = (None, None);
+        if kind == Kind::Lines {
+            // What is beside the lines is in them.
+            wrong.extend(meta.iter().flat_map(|meta| meta.damage.clone()));
         } else {
-            let opened = PerfData::open(open_file(&data, data != root)?);
-            let mut perf_data = opened.map_err(|source| ProfileError::PerfData { path: data.clone(), source })?;
-            if is_in_parts(&data, &perf_data) {
-                let reason = "its samples are in several files, as `perf record --threads` writes them: record without --threads";
-                return Err(ProfileError::Unknown { path: path.to_owned(), reason: reason.to_owned() });
+            recovered = beside(RECOVERED)?.map(Recovered::new);
+            hints = beside("hints.jsonl")?.map(Hints::new);
+            match (&meta, &recovered) {
+                (Some(meta), None) if meta.reading.recovers() => {
+                    wrong.push(format!("{RECOVERED} is missing, which has the addresses"));
+                }
+                (None, Some(_)) if wrong.is_empty() => wrong.push("meta.json is missing".to_owned()),
+                (Some(Meta { unfinished: true, .. }), _) => {
+                    wrong.push("the recording was not finished: nobody knows what was lost at its end".to_owned());
+                }
+                _ => {}
             }
-            if let Some(unpacked) = &unpacked {
-                perf_data.unpack_within(unpacked.budget);
+        }
+        let mut source = None;
+        let records = match kind {
+            Kind::Text => Records::Script(script::Reader::new(open_lines(&data, data != root)?)),
+            Kind::Lines => {
+                let mut lines = jsonl::Reader::new(open_lines(&data, data != root)?);
+                source = lines.source().map_err(|source| ProfileError::io("read", &data, source))?;
+                Records::Lines(lines)
             }
-            Records::PerfData(Box::new(perf_data))
+            _ => Records::PerfData(Box::new(open_perf_data(&data, root, path, unpacked.as_ref())?)),
         };
         let (unparseable, path) = (Vec::new(), path.to_owned());
-        Ok(Self { records, meta, recovered, hints, unparseable, wrong, path, unpacked })
+        Ok(Self { records, meta, recovered, hints, unparseable, source, wrong, path, data, unpacked })
+    }
+
+    /// CPUs of the host that was recorded, where the recording says it.
+    pub(crate) fn cpus(&mut self) -> Option<usize> {
+        match (&self.meta, &mut self.records) {
+            (Some(meta), _) if meta.host.cpus > 0 => Some(meta.host.cpus),
+            (_, Records::PerfData(perf_data)) => features::online_cpus(perf_data),
+            _ => None,
+        }
+    }
+
+    /// When the recording began, where it was made on this host since it booted; `None` elsewhere, where files of the same paths
+    /// may be others.
+    pub(crate) fn recorded_here(&self, roots: &Roots) -> Option<SystemTime> {
+        let meta = self.meta.as_ref()?;
+        let (Host { name, boot_id, .. }, host) = (&meta.host, Host::here(roots));
+        if boot_id.is_empty() || (boot_id, name) != (&host.boot_id, &host.name) {
+            return None;
+        }
+        SystemTime::UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(meta.begin_unix).ok()?)
     }
 
     /// The records; `None` where there is only their text.
@@ -163,7 +203,7 @@ impl Profile {
     pub fn perf_data(&self) -> Option<&PerfData<File>> {
         match &self.records {
             Records::PerfData(perf_data) => Some(perf_data),
-            Records::Script(_) => None,
+            Records::Script(_) | Records::Lines(_) => None,
         }
     }
 
@@ -175,6 +215,11 @@ impl Profile {
         self.unparseable.push(format!("record {kind} at byte {at} of the records contradicts its own size"));
     }
 
+    /// Remembers why the samples could not be read to their end.
+    pub(crate) fn note_failed(&mut self, error: Option<impl std::fmt::Display>) {
+        self.wrong.extend(error.map(|error| format!("{}: {error}", self.data.display())));
+    }
+
     /// Samples that were there so far, and of these the ones that could not even be found to be samples.
     pub(crate) fn samples(&self) -> (u64, u64) {
         match &self.records {
@@ -184,6 +229,7 @@ impl Profile {
                 (of_samples.map(|(_, count)| count).sum::<u64>() + gaps, gaps)
             }
             Records::Script(lines) => (lines.lines, lines.unreadable),
+            Records::Lines(lines) => (lines.lines, lines.unreadable),
         }
     }
 
@@ -191,7 +237,7 @@ impl Profile {
     #[must_use]
     pub fn unparseable(&self) -> Vec<String> {
         match &self.records {
-            Records::PerfData(_) => self.unparseable.clone(),
+            Records::PerfData(_) | Records::Lines(_) => self.unparseable.clone(),
             Records::Script(lines) => {
                 lines.listed.iter().map(|(line, why)| format!("line {line} is no sample: {why}")).collect()
             }
@@ -220,6 +266,16 @@ impl Profile {
                     ));
                 }
             }
+            Records::Lines(text) => {
+                if let Some((line, reason)) = &text.first_unreadable {
+                    lines.push(format!(
+                        "{} of {} lines of {} are no samples (the first is line {line}: {reason})",
+                        text.unreadable,
+                        text.lines,
+                        self.data.display()
+                    ));
+                }
+            }
         }
         let unreadable = self.recovered.as_ref().map_or(0, |recovered| recovered.unreadable);
         if unreadable > 0 {
@@ -239,6 +295,9 @@ impl Profile {
     /// Where its addresses come from.
     #[must_use]
     pub fn source(&self) -> Source {
+        if let Some(source) = self.source {
+            return source;
+        }
         if let Some(meta) = &self.meta {
             return meta.source.parse().unwrap_or(Source::Recorded);
         }
@@ -280,6 +339,26 @@ impl Profile {
     }
 }
 
+/// Opens the perf.data `data` of the profile `root`, which a person knows as `path`.
+fn open_perf_data(
+    data: &Path,
+    root: &Path,
+    path: &Path,
+    unpacked: Option<&Unpacked>,
+) -> Result<PerfData<File>, ProfileError> {
+    let opened = PerfData::open(open_file(data, data != root)?);
+    let mut perf_data = opened.map_err(|source| ProfileError::PerfData { path: data.to_owned(), source })?;
+    if is_in_parts(data, &perf_data) {
+        let reason =
+            "its samples are in several files, as `perf record --threads` writes them: record without --threads";
+        return Err(ProfileError::Unknown { path: path.to_owned(), reason: reason.to_owned() });
+    }
+    if let Some(unpacked) = unpacked {
+        perf_data.unpack_within(unpacked.budget);
+    }
+    Ok(perf_data)
+}
+
 fn damage_of(damage: Damage, lines: &mut Vec<String>) {
     let Damage { gaps, skipped, missing, cut, compressed, unflushed, oversized, unfinished } = damage;
     if missing > 0 {
@@ -318,6 +397,14 @@ fn is_in_parts(data: &Path, perf_data: &PerfData<File>) -> bool {
     in_directory && says_so
 }
 
+/// The directory with what belongs to the file `data`, which somebody named.
+fn beside_file(data: &Path) -> Option<PathBuf> {
+    match kind_of(data) {
+        Ok(Kind::Lines) => data.parent().map(Path::to_owned),
+        _ => of_ours(data),
+    }
+}
+
 /// The directory of `data` where that is a part of a profile of ours, which says little without the other files.
 fn of_ours(data: &Path) -> Option<PathBuf> {
     let dir = data.parent().filter(|_| data.file_name().is_some_and(|name| name == "perf.data"))?;
@@ -339,8 +426,8 @@ fn find(root: &Path, path: &Path) -> Result<(Option<PathBuf>, PathBuf), ProfileE
         }
     }
     for dir in dirs {
-        // The text is made of the records and says less, so that they come first.
-        for name in ["perf.data", "perf.mem.data", "perf.mem.script", "perf.script", DATA] {
+        // Lines and text are made of the records and say less, so that they come first.
+        for name in DATA_FILES {
             let data = dir.join(name);
             let Ok(metadata) = data.symlink_metadata() else { continue };
             // A link is refused when it is opened, and that is said.

@@ -178,6 +178,8 @@ pub struct Line {
 pub struct Reader<R> {
     inner: R,
     line: Vec<u8>,
+    /// What [`Reader::source`] has read, to be given next.
+    next: Option<Line>,
     cgroup: Option<Vec<u8>>,
     /// Lines so far that are not empty.
     pub lines: u64,
@@ -195,6 +197,7 @@ impl<R: BufRead> Reader<R> {
         Self {
             inner,
             line: Vec::new(),
+            next: None,
             cgroup: None,
             lines: 0,
             unreadable: 0,
@@ -208,11 +211,23 @@ impl<R: BufRead> Reader<R> {
         self.cgroup.as_deref()
     }
 
+    /// Where the addresses come from, as the next line says it.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn source(&mut self) -> io::Result<Option<Source>> {
+        self.next = self.next_line()?;
+        Ok(self.next.as_ref().and_then(|line| line.source))
+    }
+
     /// The next line that is a sample; `None` at the end.
     ///
     /// # Errors
     /// The file cannot be read.
     pub fn next_line(&mut self) -> io::Result<Option<Line>> {
+        if let Some(line) = self.next.take() {
+            return Ok(Some(line));
+        }
         loop {
             // Nearly every line lies whole in the buffer, and is read where it lies.
             let buffer = self.inner.fill_buf()?;

@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Profile, ProfileError, Recorder};
-use crate::bpf::HintCounts;
 use crate::escape;
+use crate::hint::HintCounts;
 use crate::host::open;
 use crate::host::{topology, Roots};
+use crate::outcome::Outcome;
 use crate::sampler::loss::Loss;
 use crate::sampler::open::{monotonic_ns, page_size};
 use crate::sampler::{attr, Identity, Reading};
-use crate::session::Outcome;
 
 /// The version of the directory's layout; a reader refuses one that is newer.
 pub(crate) const FORMAT: u32 = 1;

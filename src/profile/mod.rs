@@ -9,25 +9,21 @@
 //! | `hints.jsonl` | task hints, where they were followed |
 //! | `meta.json` | how to read it again, what was lost, the host |
 //!
-//! [`Profile::open`] also takes what other programs wrote: a bare perf.data, or a directory with one or with the text that
-//! `perf script` made of it.
-//! [`session::replay`](crate::session::replay()) gives its samples to a sink as the capture did, and with a
-//! [`Decider`](crate::session::Decider) for a sink they become the configuration that the capture would have given:
+//! [`Profile::open`] opens it, and what else holds samples: a bare perf.data, the text that `perf script` made of one, the lines
+//! of JSON that `scxprof process` made of a profile, or a directory with one of these.
+//! [`Builder::profile`](crate::session::Builder::profile) makes of it what the capture would have given:
 //!
 //! ```no_run
 //! use std::path::Path;
 //!
-//! use scxprof::config::{self, GroupOptions, Groups};
 //! use scxprof::profile::Profile;
-//! use scxprof::resolve::SymbolOptions;
-//! use scxprof::session::{replay, Decider, Sampled};
+//! use scxprof::Session;
 //!
 //! let mut profile = Profile::open(Path::new("host.tar.gz"))?;
-//! let memory = 64 << 20;
-//! let mut decider = Decider::new(Groups::new(&GroupOptions::default())?, profile.source(), memory);
-//! let outcome = replay(&mut profile, memory, &mut decider, || false)?;
-//! let cpus = profile.meta.as_ref().map_or(1, |meta| meta.host.cpus);
-//! let found = Sampled::new(decider, outcome, config::Options::new(0.05, cpus), SymbolOptions::default()).decide()?;
+//! let found = Session::builder().profile(&mut profile).run()?;
+//! for damage in profile.damage() {
+//!     eprintln!("{damage}");
+//! }
 //! println!("{}", found.mitosis()?);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -47,7 +43,6 @@ pub mod jsonl;
 mod kind;
 mod memory;
 pub(crate) mod meta;
-pub(crate) mod names;
 mod quick;
 #[doc(hidden)]
 pub mod reader;
@@ -68,14 +63,11 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 pub(crate) use archive::pack;
-pub(crate) use features::online_cpus;
 #[doc(hidden)]
 pub use format::{record_name, Attr};
-pub(crate) use input::open_lines;
 pub use input::Profile;
 #[doc(hidden)]
 pub use input::Records;
-pub(crate) use kind::{kind_of, Kind};
 pub use meta::{Host, Meta, MetaEvent};
 pub use reader::PerfDataError;
 #[doc(hidden)]

@@ -25,6 +25,7 @@ use super::tracing;
 use super::writer::{self, PerfDataWriter};
 use super::{meta, Meta, ProfileError};
 use crate::host::{Error, Roots};
+use crate::outcome::Outcome;
 use crate::resolve::mapping::BuildId;
 use crate::resolve::{symbols, Cgroups};
 use crate::sample::{Sample, Source};
@@ -36,7 +37,6 @@ use crate::sampler::open::monotonic_ns;
 use crate::sampler::record::{decode, sample_type, Header, Layout, Record, SampleId, MISC_MMAP_BUILD_ID};
 use crate::sampler::tee::Tee;
 use crate::sampler::{Identity, OpenEvents, Reading, Sampler, TimedSideBand};
-use crate::session::Outcome;
 
 /// Cgroups that are remembered as recorded; each takes some 20 bytes.
 const MAX_CGROUPS: usize = 1 << 18;

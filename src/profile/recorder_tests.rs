@@ -14,7 +14,7 @@ use crate::sampler::attr::{sampling, side_band, EventSpec, Features, Scope};
 use crate::sampler::encode::encode;
 use crate::sampler::record::{decode, MappedFile, Record, SampleId, SampleRecord};
 use crate::sampler::SideBand;
-use crate::session::{replay, Sink};
+use crate::session::{Outcome, Session, Sink};
 
 const OWN: u64 = 11;
 
@@ -51,6 +51,10 @@ fn with_id(mut record: Vec<u8>, id: u64) -> Vec<u8> {
 
 fn fault(id: u64, time: u64) -> Record<'static> {
     Record::Sample(SampleRecord { identifier: id, pid: 7, tid: 7, time, addr: 0x1000, ..SampleRecord::default() })
+}
+
+fn replay(profile: &mut Profile, sink: &mut dyn Sink) -> Outcome {
+    Session::builder().profile(profile).memory(1 << 20).start().unwrap().run_into(sink, |_| false)
 }
 
 #[test]
@@ -193,7 +197,7 @@ fn what_was_lost_is_recorded_again() {
 
     let mut profile = Profile::open(dir.path()).unwrap();
     let mut seen = Seen::default();
-    replay(&mut profile, 1 << 20, &mut seen, || false).unwrap();
+    replay(&mut profile, &mut seen);
     let shared = |ino| Some(Place::Shared { dev: libc::makedev(8, 1), ino, offset: 0 });
     assert_eq!(seen.0, [(first, Some("web".into()), shared(9)), (last, Some("renamed".into()), shared(10))]);
 
@@ -255,7 +259,7 @@ fn what_the_events_lost_is_in_the_records() {
     // That of one who has no more than perf.data.
     std::fs::remove_file(dir.path().join("meta.json")).unwrap();
     let mut profile = Profile::open(&dir.path().join("perf.data")).unwrap();
-    let outcome = replay(&mut profile, 1 << 20, &mut Seen::default(), || false).unwrap();
+    let outcome = replay(&mut profile, &mut Seen::default());
     assert_eq!((outcome.loss.ring_full, outcome.loss.hardware), (9, 0));
 }
 

@@ -6,14 +6,15 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::running::{Ends, Origin, Plan, Sampling};
+use super::running::{Origin, Plan, Sampling, StopConditions};
 use super::start::{start_first, threads_of};
-use super::{Capture, CaptureError, Feed, Found, Options, Session, Sink, Skipped, StopHandle};
+use super::{Capture, CaptureError, Feed, Found, Options, Select, Session, Sink, Skipped, StopHandle};
 use crate::bpf;
 use crate::config::{self, GroupOptions, Groups, Scheduler};
 use crate::host::namespace::{self, PidNamespace};
 use crate::host::topology;
 use crate::host::{Error, Roots};
+use crate::profile::Profile;
 use crate::resolve::{Cgroups, SymbolOptions};
 use crate::sample::Source;
 use crate::sampler::attr::Features;
@@ -38,8 +39,10 @@ enum Whose {
 /// first source that works here, until its [`StopHandle`] is used.
 pub struct Builder<'a> {
     sources: Vec<Source>,
+    profile: Option<&'a mut Profile>,
     feed: Option<&'a mut dyn Feed>,
     sinks: Vec<&'a mut dyn Sink>,
+    select: Option<Select<'a>>,
     time: Option<Duration>,
     whose: Whose,
     cpus: Vec<u32>,
@@ -80,8 +83,10 @@ impl<'a> Builder<'a> {
     pub(super) fn new() -> Self {
         Self {
             sources: Source::ALL.to_vec(),
+            profile: None,
             feed: None,
             sinks: Vec::new(),
+            select: None,
             time: None,
             whose: Whose::Target(Target::System),
             cpus: Vec::new(),
@@ -115,6 +120,16 @@ impl<'a> Builder<'a> {
         self
     }
 
+    /// Takes the samples of a recording in place of the kernel's events: what it decides of them is what the capture decided, for
+    /// the same memory. [`Profile::open`] opens what `scxprof record`, perf and `perf script` wrote; [`Profile::damage`] says
+    /// afterwards what of it could not be read. Unless [`Builder::target_cpus`] says otherwise, the configuration is for a host
+    /// of as many CPUs as the one that was recorded, where that is known.
+    #[must_use]
+    pub fn profile(mut self, profile: &'a mut Profile) -> Self {
+        self.profile = Some(profile);
+        self
+    }
+
     /// Takes samples from a source of your own in place of the kernel's events.
     #[must_use]
     pub fn feed(mut self, feed: &'a mut dyn Feed) -> Self {
@@ -126,6 +141,14 @@ impl<'a> Builder<'a> {
     #[must_use]
     pub fn sink(mut self, sink: &'a mut dyn Sink) -> Self {
         self.sinks.push(sink);
+        self
+    }
+
+    /// Looks only at the samples that `select` says true of; it is asked in the order of time. The counts of the [`super::Outcome`]
+    /// are those of all samples.
+    #[must_use]
+    pub fn select(mut self, select: Select<'a>) -> Self {
+        self.select = Some(select);
         self
     }
 
@@ -326,7 +349,8 @@ impl<'a> Builder<'a> {
     /// [`CaptureError`]; nothing is left open then.
     pub fn start(mut self) -> Result<Session<'a>, CaptureError> {
         let groups = Groups::new(&self.groups)?;
-        let target_cpus = match self.target_cpus {
+        let recorded = self.profile.as_deref_mut().and_then(Profile::cpus);
+        let target_cpus = match self.target_cpus.or(recorded) {
             Some(cpus) => cpus,
             None => topology::online_cpus(&self.roots)?.len(),
         };
@@ -340,6 +364,10 @@ impl<'a> Builder<'a> {
         let mut recorder = None;
         let (from, source, skipped) = if let Some(feed) = self.feed.take() {
             (Origin::Feed(feed), Source::Recorded, Skipped::new())
+        } else if let Some(profile) = self.profile.take() {
+            symbols.begin = profile.recorded_here(&self.roots);
+            let source = profile.source();
+            (Origin::Profile(profile), source, Skipped::new())
         } else {
             // Files that are changed from here on do not name the code; those of a feed's host are not here.
             symbols.begin = Some(SystemTime::now());
@@ -347,9 +375,9 @@ impl<'a> Builder<'a> {
             recorder = capture.recorder().cloned();
             (Origin::Kernel(Box::new(capture)), source, skipped)
         };
-        let ends = Ends { time: self.time, stop: self.stop, pids, roots: self.roots, recorder };
-        let Self { sinks, memory, use_hints, min_share, scheduler, symbols: keep_code, .. } = self;
-        let sampling = Sampling { from, sinks, ends, memory, use_hints };
+        let stop = StopConditions { time: self.time, stop: self.stop, pids, roots: self.roots, recorder };
+        let Self { sinks, select, memory, use_hints, min_share, scheduler, symbols: keep_code, .. } = self;
+        let sampling = Sampling { from, sinks, select, stop, memory, use_hints };
         let options = config::Options { min_share, target_cpus, scheduler };
         Ok(Session { source, skipped, sampling, plan: Plan { groups, keep_code, options, symbols } })
     }

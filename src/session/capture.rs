@@ -13,6 +13,7 @@ use super::names::Names;
 use super::order::Order;
 use super::recovery::Recoverer;
 use super::reread::Reread;
+use super::running::Ends;
 use super::{Outcome, Progress, SessionError, Sink, TICK};
 use crate::bpf::{self, Watch};
 use crate::host::aside;
@@ -90,8 +91,8 @@ pub(super) struct Capture {
 impl Capture {
     /// Opens and enables the events; what exists already is then read in the background, so that nothing falls between.
     ///
-    /// Where it is recorded, names are taken from what is recorded and from nothing else, so that [`super::replay()`] gives the
-    /// same samples.
+    /// Where it is recorded, names are taken from what is recorded and from nothing else, so that its replay gives the same
+    /// samples.
     ///
     /// # Errors
     /// [`SessionError`]; nothing is left open then.
@@ -139,28 +140,15 @@ impl Capture {
         let waiting = size_of::<Captured>() + context;
         let share = if recovers { options.memory / 8 } else { options.memory / 4 };
         let order = Order::new(running.workers() + usize::from(watch.is_some()), share / waiting);
-        let mut names = Names {
-            threads: Threads::new(&options.roots),
-            maps: Maps::new(&options.roots, options.memory / 8),
-            cgroups,
-            cgroup_of_thread: ask_for_cgroups.then(FxHashMap::default),
-            modules: None,
-            hints,
-            recorder: recorder.clone(),
-            loss: Loss::default(),
-            suspect: false,
-            recoverer: recovers.then(|| Recoverer::new(&options.roots.proc, options.memory / 4, running.wanted())),
-            recovered: None,
-            records: 0,
-            failures: Vec::new(),
-            child_pid_namespace: options.sampler.child_pid_namespace,
-        };
-        if recorder.is_some() {
-            names.threads = Threads::recorded();
-            names.maps = Maps::recorded(options.memory / 8);
-            names.cgroup_of_thread = None;
+        let child_pid_namespace = options.sampler.child_pid_namespace;
+        let mut names = Names::recorded(options.memory / 8, child_pid_namespace);
+        (names.cgroups, names.hints, names.recorder) = (cgroups, hints, recorder.clone());
+        names.recoverer = recovers.then(|| Recoverer::new(&options.roots.proc, options.memory / 4, running.wanted()));
+        if recorder.is_none() {
+            names.threads = Threads::new(&options.roots);
+            names.maps = Maps::new(&options.roots, options.memory / 8);
+            names.cgroup_of_thread = ask_for_cgroups.then(FxHashMap::default);
         }
-        // Of a few processes the mappings are read when they are needed; a host's must be read before its processes end.
         let tids = match &options.sampler.target {
             Target::Tasks { tids, .. } => Some(tids.clone()),
             Target::System | Target::Cgroup(_) => None,
@@ -197,11 +185,10 @@ impl Capture {
     }
 
     /// Hands samples to `sink` until `stop`, which is asked about every 50 ms, says so; then what is left in the rings.
-    pub(super) fn run(mut self, sink: &mut dyn Sink, mut stop: impl FnMut(Progress) -> bool) -> Outcome {
+    pub(super) fn run(mut self, sink: &mut dyn Sink, stop: &mut dyn FnMut(Progress) -> bool) -> Outcome {
         let wants_code = sink.wants_code();
-        let mut accesses = 0;
         let mut reread = Reread::new(&self.roots, self.recorder.as_ref());
-        let mut asked: Option<Instant> = None;
+        let mut ends = Ends::new(self.begin, stop);
         loop {
             if self.names.is_none() && self.order.is_full() {
                 // procfs takes long to read. The workers count what they cannot hand on meanwhile.
@@ -220,23 +207,19 @@ impl Capture {
             }
             if let Some(names) = &mut self.names {
                 if self.order.is_due() {
-                    accesses += names.release(&mut self.order, sink);
+                    names.release(&mut self.order, sink);
                 }
                 reread.look(names, &mut self.order);
             }
-            if asked.is_none_or(|asked| asked.elapsed() >= TICK) {
-                asked = Some(Instant::now());
-                let samples = self.names.as_ref().map_or(0, |names| names.records);
-                if stop(Progress { elapsed: self.begin.elapsed(), samples }) {
-                    break;
-                }
+            if ends.are_there(self.names.as_ref().map_or(0, |names| names.records)) {
+                break;
             }
         }
-        self.finish(sink, accesses, reread)
+        self.finish(sink, reread)
     }
 
-    /// Stops the events, and hands on what is left of them after so many accesses.
-    fn finish(mut self, sink: &mut dyn Sink, mut accesses: u64, reread: Reread) -> Outcome {
+    /// Stops the events, and hands on what is left of them.
+    fn finish(mut self, sink: &mut dyn Sink, reread: Reread) -> Outcome {
         self.running.stop();
         if let Some(watch) = &self.watch {
             watch.stop();
@@ -244,61 +227,59 @@ impl Capture {
         reread.stop(&mut self.order);
         let duration = self.begin.elapsed();
         self.take_snapshot(sink.wants_code());
-        let Self { running, watch, names, recorder, unanswered, mut order, mut notes, .. } = self;
-        let mut loss = Loss::default();
-        let (mut samples, mut recovery, mut hints, mut modules) = (0, None, None, Modules::new());
+        let Self { running, watch, names, recorder, unanswered, mut order, notes, .. } = self;
         if let Some(watch) = &watch {
             for batch in watch.batches() {
                 order.push(Batch { worker: running.workers(), ..batch });
             }
         }
+        let mut outcome = Outcome { notes, ..Outcome::default() };
         if let Some(mut names) = names {
             for batch in running.batches() {
                 order.push(batch);
                 if order.is_due() {
-                    accesses += names.release(&mut order, sink);
+                    names.release(&mut order, sink);
                 }
             }
             order.end();
-            accesses += names.release(&mut order, sink);
+            names.release(&mut order, sink);
             if let Some(recorder) = &recorder {
                 recorder.note_cgroups(&names.cgroups);
             }
-            notes.extend(names.left_out());
+            let mut notes = std::mem::take(&mut outcome.notes);
+            outcome = names.outcome(&order, Loss::default());
+            notes.append(&mut outcome.notes);
             notes.extend(recorder.iter().flat_map(|recorder| recorder.left_out()));
-            samples = names.records;
-            loss = names.loss;
-            recovery = names.recoverer.as_ref().map(Recoverer::counts);
-            hints = names.hints.map(|hints| hints.counts);
             notes.append(&mut names.failures);
-            modules = names.modules.unwrap_or_default();
-            modules.finish(&names.maps);
+            outcome.notes = notes;
+            outcome.modules = names.modules.take().unwrap_or_default();
+            outcome.modules.finish(&names.maps);
         }
         if let Some(watch) = watch {
             let rung = watch.rung();
             let (counts, said) = watch.join();
-            if let Some(hints) = &mut hints {
+            if let Some(hints) = &mut outcome.hints {
                 (hints.rung, hints.counts) = (Some(rung), counts);
                 hints.missing = said.first().cloned();
                 hints.late += order.late_hints;
             }
-            notes.extend(said);
+            outcome.notes.extend(said);
         }
         let totals = running.join();
         if let Some(recorder) = recorder {
             recorder.lost(&totals.lost);
         }
-        loss.add(&totals.loss);
-        notes.extend(totals.notes);
-        (loss.late, loss.late_side_band) = (order.late, order.late_side_band);
+        (outcome.events, outcome.duration) = (totals.events, duration);
+        outcome.loss.add(&totals.loss);
+        outcome.notes.extend(totals.notes);
         let unanswered = aside::unanswered().saturating_sub(unanswered);
         if unanswered > 0 {
-            notes.push(format!(
+            outcome.notes.push(format!(
                 "{unanswered} look-ups of files or memory were given up: a file system or a process did not answer in {} ms",
                 aside::SHORT.as_millis()
             ));
         }
-        Outcome { samples, accesses, events: totals.events, duration, recovery, hints, loss, notes, modules }
+        outcome
     }
 
     /// Takes what is there of hint events, as long as there is room for it.

@@ -6,9 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::Sink;
 use crate::cluster::{self, Clusters, Hot, Sharing, Structure};
-use crate::config::report::{
-    report, Code, CommunityEvidence, Edge, Evidence, Granule, RegionReport, Report, ReportError,
-};
+use crate::config::report::{report, Code, CommunityEvidence, Evidence, Granule, RegionReport, Report, ReportError};
 use crate::config::{self, Affinity, CellIndex, Decision, Groups, Member, Members, NameIndex, NoSamples, Tally};
 use crate::config::{Unknown, Verdict};
 use crate::resolve::identity::numbering_text;
@@ -210,10 +208,7 @@ impl Decider {
             }
         };
         let locality = |labels: &[u32]| clusters.locality_of(labels).unwrap_or_default();
-        let sharing = |labels: &[u32]| -> Vec<Edge> {
-            let edges = clusters.edges(labels);
-            edges.iter().map(|edge| Edge { a: edge.a, b: edge.b, misses: edge.misses }).collect()
-        };
+        let sharing = |labels: &[u32]| clusters.edges(labels);
         let evidence = Evidence {
             source: self.source.name(),
             sight: self.source.sight(),
@@ -236,7 +231,8 @@ impl Decider {
             hint: facts.hint,
             cell: facts.cell,
             samples: facts.samples,
-            verdict: verdict(clusters.of_thread.get(index).copied()),
+            // A thread without any place that can be shared was seen too little as well.
+            verdict: clusters.of_thread.get(index).copied().unwrap_or(Verdict::Unknown(Unknown::TooFewSamples)),
         });
         let mut affinity = Affinity::default();
         let communities: Vec<u32> = (0..self.facts.len()).map(|index| community(clusters, index)).collect();
@@ -385,16 +381,6 @@ fn community(clusters: &Clusters, thread: usize) -> u32 {
     match clusters.of_thread.get(thread) {
         Some(cluster::Verdict::Community(community)) => *community,
         _ => u32::MAX,
-    }
-}
-
-fn verdict(verdict: Option<cluster::Verdict>) -> Verdict {
-    match verdict {
-        Some(cluster::Verdict::Community(community)) => Verdict::Community(community),
-        Some(cluster::Verdict::Alone) => Verdict::Alone,
-        Some(cluster::Verdict::Unknown(reason)) => Verdict::Unknown(reason),
-        // A thread without any place that can be shared was seen too little as well.
-        None => Verdict::Unknown(Unknown::TooFewSamples),
     }
 }
 

@@ -1,10 +1,11 @@
 //! A source of samples that is not the kernel: another profiler, a simulation.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::hints::Hints;
 use super::order::Order;
-use super::{Names, Outcome, Progress, Sink, TICK};
+use super::running::Ends;
+use super::{Loss, Names, Outcome, Progress, Sink};
 use crate::resolve::Modules;
 use crate::sample::Sample;
 use crate::sampler::{self, Captured, SideBand, TimedSideBand};
@@ -52,51 +53,32 @@ impl From<Batch> for sampler::Batch {
     }
 }
 
-/// Hands what `feed` gives to `sink` until its end, or until `stop` says so.
+/// Hands what `feed` gives to `sink` until its end, or until `ended` says so.
 pub(super) fn run(
     feed: &mut dyn Feed,
     memory: usize,
     knows_hints: bool,
     sink: &mut dyn Sink,
-    mut stop: impl FnMut(Progress) -> bool,
+    ended: &mut dyn FnMut(Progress) -> bool,
 ) -> Outcome {
-    let begin = Instant::now();
-    let mut asked: Option<Instant> = None;
+    let mut ends = Ends::new(Instant::now(), ended);
     let mut order = Order::new(1, memory / 4 / size_of::<Captured>());
     let mut names = Names::recorded(memory / 8, false);
     names.hints = knows_hints.then(Hints::default);
     names.modules = sink.wants_code().then(Modules::new);
-    let mut outcome = Outcome::default();
-    let mut last = 0;
-    loop {
-        if asked.is_none_or(|asked| asked.elapsed() >= TICK) {
-            asked = Some(Instant::now());
-            if stop(Progress { elapsed: begin.elapsed(), samples: names.records }) {
-                break;
-            }
-        }
+    let mut loss = Loss::default();
+    while !ends.are_there(names.records) {
         let Some(batch) = feed.next_batch() else { break };
-        for sample in &batch.samples {
-            last = last.max(sample.time);
-            outcome.events += 1;
-            outcome.loss.samples += 1;
-        }
+        loss.samples += batch.samples.len() as u64;
         order.push(batch.into());
         if order.is_due() {
-            outcome.accesses += names.release(&mut order, sink);
+            names.release(&mut order, sink);
         }
     }
-    order.push(Batch::until(u64::MAX).into());
-    outcome.accesses += names.release(&mut order, sink);
-    outcome.loss.add(&names.loss);
-    (outcome.loss.late, outcome.loss.late_side_band) = (order.late, order.late_side_band);
-    outcome.samples = names.records;
-    outcome.duration = Duration::from_nanos(last.saturating_sub(order.first));
-    outcome.notes.extend(names.left_out());
-    outcome.hints = names.hints.map(|hints| hints.counts);
-    if let Some(mut modules) = names.modules {
-        modules.finish(&names.maps);
-        outcome.modules = modules;
-    }
+    order.end();
+    names.release(&mut order, sink);
+    let mut outcome = names.outcome(&order, loss);
+    outcome.modules = names.modules.take().unwrap_or_default();
+    outcome.modules.finish(&names.maps);
     outcome
 }

@@ -28,10 +28,14 @@ pub struct Sampled {
 }
 
 impl Sampled {
-    /// What `decider` took of a capture or a [`super::replay()`] with this `outcome`, to be decided by `options`. `symbols` says
-    /// how code is named, where the decider keeps it.
-    #[must_use]
-    pub fn new(decider: Decider, mut outcome: Outcome, options: config::Options, symbols: SymbolOptions) -> Self {
+    /// What `decider` took of a session with this `outcome`, to be decided by `options`. `symbols` says how code is named, where
+    /// the decider keeps it.
+    pub(super) fn new(
+        decider: Decider,
+        mut outcome: Outcome,
+        options: config::Options,
+        symbols: SymbolOptions,
+    ) -> Self {
         outcome.loss.no_cgroup_path += decider.no_cgroup_path();
         outcome.loss.evicted += decider.unlisted();
         Self { decider, outcome, skipped: Skipped::new(), options, symbols, procfs: None }

@@ -2,7 +2,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::bpf::{HintCounts, MAX_HINT};
+use crate::hint::{HintCounts, MAX_HINT};
 
 /// Threads whose hints are remembered. A Linux host can have 4 million.
 const MAX_THREADS: usize = 1 << 18;

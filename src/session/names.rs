@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 
 use super::hints::Hints;
-use super::order::{Order, Released};
+use super::order::{Order, Released, Timed};
 use super::recovery::Recoverer;
-use super::Sink;
+use super::{Outcome, Sink};
 use crate::host::Roots;
-use crate::profile::hints::HintRecord;
+use crate::profile::hints::{self, HintRecord};
 use crate::profile::recovered::{self, Recovered};
 use crate::profile::Recorder;
 use crate::resolve::identity::numbering;
@@ -32,9 +32,29 @@ const MAX_CGROUPS_READ: usize = 1 << 16;
 const MAPS_ROUND: Duration = Duration::from_millis(2);
 /// Samples that are handed to the sink at once.
 const READY: usize = 64;
+/// Recorded hints that are read before they are put in order.
+const TAKEN: usize = 1 << 10;
+
+/// What names can be given to: what a sampler captured, or a line of text that bears its names.
+pub(super) trait Nameable: Timed {
+    /// Makes the accesses ready that it gives.
+    fn name(&self, names: &mut Names, ready: &mut Ready);
+}
+
+impl Nameable for Captured {
+    fn name(&self, names: &mut Names, ready: &mut Ready) {
+        names.captured(self, ready);
+    }
+}
+
+impl Nameable for Sample {
+    fn name(&self, names: &mut Names, ready: &mut Ready) {
+        names.line(self, ready);
+    }
+}
 
 /// Samples for the sink. Their memory is used again and again: to move one costs as much as to fill it.
-struct Ready {
+pub(super) struct Ready {
     samples: Vec<Sample>,
     /// So many of them are ready; what follows is old.
     count: usize,
@@ -82,6 +102,8 @@ pub(super) struct Names {
     pub(super) recovered: Option<Recovered<File>>,
     /// Samples so far, which number their accesses.
     pub(super) records: u64,
+    /// Accesses that the sink took.
+    pub(super) accesses: u64,
     pub(super) failures: Vec<String>,
     pub(super) child_pid_namespace: bool,
 }
@@ -102,6 +124,7 @@ impl Names {
             recoverer: None,
             recovered: None,
             records: 0,
+            accesses: 0,
             failures: Vec::new(),
             child_pid_namespace,
         }
@@ -156,8 +179,52 @@ impl Names {
             .collect()
     }
 
-    /// Hands what is complete to the sink; gives the number of accesses.
-    pub(super) fn release(&mut self, order: &mut Order, sink: &mut dyn Sink) -> u64 {
+    /// What is known at the end, when all of `order` is released: `loss` was counted before it was put in order. The code is
+    /// left to who knows what it is in.
+    pub(super) fn outcome<S: Timed>(&mut self, order: &Order<S>, mut loss: Loss) -> Outcome {
+        loss.add(&self.loss);
+        (loss.late, loss.late_side_band) = (order.late, order.late_side_band);
+        Outcome {
+            samples: self.records,
+            accesses: self.accesses,
+            events: loss.samples,
+            duration: Duration::from_nanos(order.last.saturating_sub(order.first)),
+            recovery: self.recoverer.as_ref().map(Recoverer::counts),
+            hints: self.hints.as_ref().map(|hints| hints.counts.clone()),
+            loss,
+            notes: self.left_out(),
+            modules: Modules::default(),
+        }
+    }
+
+    /// Takes the recorded hints up to `until`, which must come before the samples of their time.
+    pub(super) fn take_hints<S: Nameable>(
+        &mut self,
+        recorded: Option<&mut hints::Hints<File>>,
+        until: u64,
+        order: &mut Order<S>,
+        sink: &mut dyn Sink,
+    ) {
+        let Some(recorded) = recorded else { return };
+        loop {
+            let next = std::iter::from_fn(|| recorded.next_until(until)).map(|record| {
+                let HintRecord { tid, pid, hint, time, .. } = record;
+                TimedSideBand { time, what: SideBand::Hint { time, pid, tid, hint } }
+            });
+            let side_band: Vec<_> = next.take(TAKEN).collect();
+            let is_last = side_band.is_empty();
+            order.extend(side_band);
+            if order.is_crowded() {
+                self.release(order, sink);
+            }
+            if is_last {
+                break;
+            }
+        }
+    }
+
+    /// Hands what is complete to the sink.
+    pub(super) fn release<S: Nameable>(&mut self, order: &mut Order<S>, sink: &mut dyn Sink) {
         let mut accesses = 0;
         // What the sink gets next; all of it is of the time before the next side-band.
         let mut ready = Ready::new();
@@ -174,14 +241,14 @@ impl Names {
                 self.side_band(what);
             }
             Released::Sample(captured) => {
-                self.captured(captured, &mut ready);
+                captured.name(self, &mut ready);
                 if ready.count >= READY {
                     hand_on(&mut ready, &mut self.cgroups);
                 }
             }
         });
         hand_on(&mut ready, &mut self.cgroups);
-        accesses
+        self.accesses += accesses;
     }
 
     /// Completes one sample and makes it ready, or each access that it gives.
@@ -215,6 +282,15 @@ impl Names {
             }
             ready.push(Sample { code: locate(maps, &access), ..access });
         });
+    }
+
+    /// Makes a sample ready that bears its names: only its hint is left to find.
+    fn line(&mut self, sample: &Sample, ready: &mut Ready) {
+        let hint = self.hints.as_mut().and_then(|hints| hints.of_sample(sample.pid, sample.tid));
+        self.records += 1;
+        self.loss.no_user_address += u64::from(sample.place.is_none());
+        self.loss.unnamed += u64::from(sample.comm.is_none());
+        ready.push(Sample { record: self.records, hint, ..*sample });
     }
 
     /// Makes the accesses ready that were recovered when `sample` was recorded.

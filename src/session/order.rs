@@ -11,7 +11,7 @@ use crate::sampler::{Batch, Captured, SideBand, TimedSideBand};
 /// How far time must have gone on before the next release, in ns: sorting less more often costs more.
 const STEP: u64 = 20_000_000;
 
-/// What is put in order.
+/// What is put in order. What is made of it is [`Names`](super::Names)'s.
 pub(super) trait Timed: Default {
     /// ns.
     fn time(&self) -> u64;
@@ -73,6 +73,8 @@ pub(super) struct Order<S = Captured> {
     limit: usize,
     /// Time of the oldest sample that came in, [`u64::MAX`] before it.
     pub(super) first: u64,
+    /// The latest time of any sample; 0 before the first.
+    pub(super) last: u64,
     /// Samples older than what was released before they came.
     pub(super) late: u64,
     /// Other side-band of which that holds; what has no time is of before all samples.
@@ -123,6 +125,7 @@ impl<S: Timed> Order<S> {
             released: 0,
             limit: limit.clamp(1, CHUNK / 2),
             first: u64::MAX,
+            last: 0,
             late: 0,
             late_side_band: 0,
             late_hints: 0,
@@ -159,6 +162,7 @@ impl<S: Timed> Order<S> {
         for (at, sample) in samples.iter().enumerate() {
             self.late += u64::from(sample.time() < self.released);
             self.first = self.first.min(sample.time());
+            self.last = self.last.max(sample.time());
             self.keys.push(key(sample, chunk, at));
         }
         self.chunks.push_back(Chunk { left: samples.len(), samples });

@@ -1,12 +1,11 @@
 //! The timer source's second half: a sample's context and the process's code to the accesses that were made.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use rustc_hash::FxHashMap;
-use serde::Serialize;
 
 use crate::bpf::WantedMap;
+use crate::outcome::Yield;
 use crate::resolve::Maps;
 use crate::sample::{Sample, ThreadIndex};
 use crate::sampler::open::monotonic_ns;
@@ -31,48 +30,6 @@ const PROT_WRITE: u32 = 2;
 const MAX_WINDOWS: usize = 4;
 /// Bytes before the vdso that may be the kernel's data for it; it is 4 to 6 pages.
 const MAX_VVAR: u64 = 64 << 10;
-
-/// What a capture does without where the kernel shows no physical frames.
-pub(crate) const FRAMES_HIDDEN: &str =
-    "Physical addresses are not shown to us (CAP_SYS_ADMIN): shared memory is known by its file and offset";
-
-/// What was recovered and what was not.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-#[non_exhaustive]
-pub struct Yield {
-    /// Samples of user code.
-    pub user_samples: u64,
-    /// Of these, samples that gave at least one address.
-    pub recovered: u64,
-    /// Addresses, by the method that gave them.
-    pub by_method: BTreeMap<&'static str, u64>,
-    /// Samples that gave none, by the reason.
-    pub unrecovered: BTreeMap<&'static str, u64>,
-    /// Addresses whose page was neither in memory nor swapped out when it was looked up, some 100 ms after the sample:
-    /// given back in between, not yet touched, or wrong.
-    pub absent_pages: u64,
-    /// Addresses whose page could not be looked up: the process was gone, or is not ours to look into.
-    pub unknown_pages: u64,
-    /// True where the kernel shows physical frames to us (CAP_SYS_ADMIN); without them addresses are known by their mapping.
-    pub frames_visible: bool,
-    /// Decoded instructions were dropped for room so many times.
-    pub decoded_evictions: u64,
-    /// Pieces of code that could not be read.
-    pub code_failed: u64,
-    /// Of those, pieces in memory that changes (a JIT compiler's), or was not seen to stay the same for long enough.
-    pub code_unsettled: u64,
-}
-
-impl Yield {
-    /// Recovered samples as a part of the user samples, 0 where there were none.
-    #[must_use]
-    pub fn share(&self) -> f64 {
-        if self.user_samples == 0 {
-            return 0.0;
-        }
-        self.recovered as f64 / self.user_samples as f64
-    }
-}
 
 /// Recovers accesses; remembers code, frames and stacks within bounds.
 #[derive(Debug)]

@@ -1,50 +1,77 @@
 //! A recorded profile in place of rings: the same order, the same names, the same sinks.
 
-use std::fs::File;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use perf_event_open_sys::bindings as sys;
 
 use super::hints::Hints;
 use super::order::Order;
-use super::{text, Names, Outcome, Sink};
-use crate::profile::hints::{self, HintRecord};
+use super::running::Ends;
+use super::{lines, text, Loss, Names, Outcome, Progress, Sink};
 use crate::profile::{Item, PerfDataError, Profile, Records};
 use crate::resolve::Modules;
 use crate::sampler::intake::Intake;
-use crate::sampler::loss::Loss;
 use crate::sampler::record::{sample_type, Header};
-use crate::sampler::{Batch, Captured, SideBand, TimedSideBand};
+use crate::sampler::Captured;
 
-/// Records between two questions whether to stop.
-const STOP_EVERY: u32 = 1 << 16;
-
+/// Records that are read before they are put in order.
+const TAKE_EVERY: u32 = 1 << 10;
 /// Why names may be wrong: perf reads one ring after the other.
 const UNTIMED: &str =
     "the recording has no times: what came first is guessed from its place in the file (`perf record -T` records times)";
-
 /// Why threads have no names that the recording has.
 const NAMED_AT_END: &str =
     "most names and mappings come at the end of the recording, too late for its samples: record without --tail-synthesize";
 
-/// Records, or hints, that are read before they are put in order.
-const TAKE_EVERY: u32 = 1 << 10;
-
-/// Hands the samples of `profile` to `sink`; what is held back while it is put in order, and the mappings, take some part
-/// of `memory` bytes. It ends early where `stop`, which is asked from time to time, says so. What was damaged is asked of the
-/// profile afterwards.
-///
-/// # Errors
-/// The file cannot be read any further; the sink has what came before.
-pub fn replay(
+/// Hands the samples of `profile` to `sink` until its end, or until `ended` says so. What is held back while it is put in order,
+/// and the mappings, take some part of `memory` bytes. What could not be read is asked of the profile afterwards.
+pub(super) fn run(
     profile: &mut Profile,
     memory: usize,
     sink: &mut dyn Sink,
-    mut stop: impl FnMut() -> bool,
-) -> Result<Outcome, PerfDataError> {
-    if let Records::Script(lines) = &mut profile.records {
-        return Ok(text::replay(lines, profile.hints.as_mut(), memory, sink, stop)?);
+    ended: &mut dyn FnMut(Progress) -> bool,
+) -> Outcome {
+    let ends = Ends::new(Instant::now(), ended);
+    let mut outcome = match &mut profile.records {
+        Records::PerfData(_) => records(profile, memory, sink, ends),
+        Records::Script(lines) => {
+            let (outcome, failed) = text::run(lines, profile.hints.as_mut(), memory, sink, ends);
+            profile.note_failed(failed);
+            outcome
+        }
+        Records::Lines(lines) => {
+            let (outcome, failed) = lines::run(lines, sink, ends);
+            profile.note_failed(failed);
+            outcome
+        }
+    };
+    let is_lines = matches!(profile.records, Records::Lines(_));
+    let Some(meta) = &profile.meta else { return outcome };
+    if let (Some(hints), Some(recorded)) = (&mut outcome.hints, &meta.hints) {
+        // How they were seen and what was lost before they were written.
+        (hints.rung, hints.missing, hints.counts) = (recorded.rung, recorded.missing.clone(), recorded.counts);
     }
+    if meta.unfinished {
+        return outcome;
+    }
+    outcome.events = meta.happened;
+    outcome.duration = Duration::try_from_secs_f64(meta.duration).unwrap_or(outcome.duration);
+    outcome.loss = if is_lines {
+        // What the session had to drop is recorded, and in the lines; the rest is counted again.
+        let no_user_address = outcome.loss.no_user_address;
+        Loss { channel_full: 0, no_cgroup_path: 0, evicted: 0, no_user_address, ..meta.loss }
+    } else {
+        // The events knew at their end what no record could say any more. A record of loss does not say either whether samples
+        // were lost or names.
+        let Loss { ring_full, corrupt_rings, dead_workers, side_band, unsampled, .. } = meta.loss;
+        Loss { ring_full, corrupt_rings, dead_workers, side_band, unsampled, ..outcome.loss }
+    };
+    outcome.notes.splice(..0, meta.notes.iter().cloned());
+    outcome
+}
+
+/// As [`run`], of a perf.data.
+fn records(profile: &mut Profile, memory: usize, sink: &mut dyn Sink, mut ends: Ends<'_>) -> Outcome {
     let reading = profile.reading();
     let recovers = reading.recovers();
     let identity = profile.identity();
@@ -52,7 +79,6 @@ pub fn replay(
         order: Order::new(1, memory / 4 / size_of::<Captured>()),
         intake: Intake::new(identity, reading),
         names: Names::recorded(memory / 4, identity.child_pid_namespace),
-        accesses: 0,
         mark: 0,
         is_untimed: false,
         is_named_at_end: false,
@@ -66,108 +92,28 @@ pub fn replay(
             replay.names.cgroups.record(*id, &path);
         }
     }
-    // What was newest at one mark is complete at the next (`perf_event__process_finished_round` in tools/perf/util).
-    let mut newest = 0;
-    let mut count = 0u32;
-    let ended = loop {
-        count = count.wrapping_add(1);
-        if count.is_multiple_of(STOP_EVERY) && stop() {
-            break Ok(());
-        }
-        let Records::PerfData(perf_data) = &mut profile.records else { break Ok(()) };
-        match perf_data.next_item() {
-            Ok(Some(Item::Record { bytes, layout, period, .. })) => {
-                let is_timed = layout.sample_type & sample_type::TIME != 0;
-                if !is_timed {
-                    replay.untimed(bytes, sink);
-                }
-                let malformed = replay.intake.malformed();
-                let (newest, batch) = (replay.intake.newest(), replay.intake.batch());
-                let (before, sides) = (batch.samples.len(), batch.side_band.len());
-                replay.intake.take(bytes, layout);
-                // perf's own records of what exists have time 0.
-                if let Some(side) = replay.intake.batch().side_band.get(sides) {
-                    replay.is_named_at_end |= side.time == 0 && newest > 0 && is_timed && layout.sample_id_all;
-                }
-                if let (Some(period), Some(captured)) = (period, replay.intake.batch().samples.get_mut(before)) {
-                    captured.period = period;
-                }
-                if replay.intake.malformed() > malformed {
-                    let header = Header::read(bytes);
-                    profile.note_unparseable(header);
-                }
-                if count.is_multiple_of(TAKE_EVERY) {
-                    replay.take_hints(profile.hints.as_mut(), replay.intake.newest(), sink);
-                    replay.take_read(sink);
-                }
-            }
-            Ok(Some(Item::Round)) => {
-                replay.take_hints(profile.hints.as_mut(), replay.intake.newest(), sink);
-                replay.complete(newest, sink);
-                newest = replay.intake.newest();
-            }
-            Ok(None) => break Ok(()),
-            Err(error) => break Err(error),
-        }
-    };
-    replay.take_hints(profile.hints.as_mut(), u64::MAX, sink);
+    let failed = replay.read(profile, sink, &mut ends).err();
+    let newest = replay.intake.newest();
+    replay.names.take_hints(profile.hints.as_mut(), u64::MAX, &mut replay.order, sink);
     replay.complete(u64::MAX, sink);
-    let Replay { mut names, order, intake, accesses, is_untimed, is_named_at_end, .. } = replay;
-    let left_out = names.left_out();
+    let Replay { mut names, order, intake, is_untimed, is_named_at_end, .. } = replay;
+    let mut outcome = names.outcome(&order, intake.loss());
+    // Of all records, not of the samples alone.
+    outcome.duration = Duration::from_nanos(newest.saturating_sub(order.first));
+    outcome.recovery = None;
     profile.recovered = names.recovered;
-    let mut modules = names.modules.take().unwrap_or_default();
-    if sink.wants_code() {
-        if let Records::PerfData(perf_data) = &mut profile.records {
-            modules.finish_recorded(&perf_data.build_ids());
-        }
+    outcome.modules = names.modules.take().unwrap_or_default();
+    if let (true, Records::PerfData(perf_data)) = (sink.wants_code(), &mut profile.records) {
+        outcome.modules.finish_recorded(&perf_data.build_ids());
     }
-    let mut loss = names.loss;
-    loss.add(&intake.loss());
-    (loss.late, loss.late_side_band) = (order.late, order.late_side_band);
-    let span = Duration::from_nanos(intake.newest().saturating_sub(order.first));
-    let mut outcome = Outcome {
-        samples: names.records,
-        accesses,
-        events: loss.samples,
-        duration: span,
-        recovery: None,
-        hints: names.hints.take().map(|hints| hints.counts),
-        loss,
-        notes: Vec::new(),
-        modules,
-    };
+    if is_named_at_end && outcome.loss.unnamed > 0 && profile.meta.is_none() {
+        outcome.notes.insert(0, NAMED_AT_END.to_owned());
+    }
     if is_untimed {
-        outcome.notes.push(UNTIMED.to_owned());
+        outcome.notes.insert(0, UNTIMED.to_owned());
     }
-    if is_named_at_end && loss.unnamed > 0 && profile.meta.is_none() {
-        outcome.notes.push(NAMED_AT_END.to_owned());
-    }
-    if let (Some(hints), Some(recorded)) =
-        (&mut outcome.hints, profile.meta.as_ref().and_then(|meta| meta.hints.clone()))
-    {
-        // How they were seen and what was lost before they were written.
-        (hints.rung, hints.missing, hints.counts) = (recorded.rung, recorded.missing, recorded.counts);
-    }
-    if let Some(meta) = profile.meta.as_ref().filter(|meta| !meta.unfinished) {
-        outcome.events = meta.happened;
-        outcome.duration = Duration::try_from_secs_f64(meta.duration).unwrap_or(span);
-        // The events knew at their end what no record could say any more. A record of loss does not say either whether samples
-        // were lost or names.
-        let Loss { ring_full, corrupt_rings, dead_workers, side_band, unsampled, .. } = meta.loss;
-        outcome.loss = Loss { ring_full, corrupt_rings, dead_workers, side_band, unsampled, ..outcome.loss };
-        outcome.notes.clone_from(&meta.notes);
-    }
-    outcome.notes.extend(left_out);
-    ended.map(|()| outcome)
-}
-
-/// The next hints up to `until`, not all at once.
-pub(super) fn hints_until(hints: &mut hints::Hints<File>, until: u64) -> Vec<TimedSideBand> {
-    let next = std::iter::from_fn(|| hints.next_until(until)).map(|record| {
-        let HintRecord { tid, pid, hint, time, .. } = record;
-        TimedSideBand { time, what: SideBand::Hint { time, pid, tid, hint } }
-    });
-    next.take(TAKE_EVERY as usize).collect()
+    profile.note_failed(failed);
+    outcome
 }
 
 /// A replay at work.
@@ -175,7 +121,6 @@ struct Replay {
     order: Order,
     intake: Intake,
     names: Names,
-    accesses: u64,
     /// Until when all has been read.
     mark: u64,
     /// There were samples without a time.
@@ -185,20 +130,56 @@ struct Replay {
 }
 
 impl Replay {
-    /// Takes the hints up to `until`, which must come before the samples of their time.
-    fn take_hints(&mut self, hints: Option<&mut hints::Hints<File>>, until: u64, sink: &mut dyn Sink) {
-        let Some(hints) = hints else { return };
+    /// Reads the records until there are no more, or it is to end.
+    fn read(&mut self, profile: &mut Profile, sink: &mut dyn Sink, ends: &mut Ends<'_>) -> Result<(), PerfDataError> {
+        // What was newest at one mark is complete at the next (`perf_event__process_finished_round` in tools/perf/util).
+        let mut newest = 0;
+        let mut count = 0u32;
         loop {
-            let side_band = hints_until(hints, until);
-            let is_last = side_band.is_empty();
-            self.order.push(Batch { side_band, ..Batch::default() });
-            if self.order.is_crowded() {
-                self.accesses += self.names.release(&mut self.order, sink);
+            count = count.wrapping_add(1);
+            if count.is_multiple_of(TAKE_EVERY) && ends.are_there(self.names.records) {
+                return Ok(());
             }
-            if is_last {
-                break;
+            let Records::PerfData(perf_data) = &mut profile.records else { return Ok(()) };
+            match perf_data.next_item()? {
+                Some(Item::Record { bytes, layout, period, .. }) => {
+                    let is_timed = layout.sample_type & sample_type::TIME != 0;
+                    if !is_timed {
+                        self.untimed(bytes, sink);
+                    }
+                    let malformed = self.intake.malformed();
+                    let (newest, batch) = (self.intake.newest(), self.intake.batch());
+                    let (before, sides) = (batch.samples.len(), batch.side_band.len());
+                    self.intake.take(bytes, layout);
+                    // perf's own records of what exists have time 0.
+                    if let Some(side) = self.intake.batch().side_band.get(sides) {
+                        self.is_named_at_end |= side.time == 0 && newest > 0 && is_timed && layout.sample_id_all;
+                    }
+                    if let (Some(period), Some(captured)) = (period, self.intake.batch().samples.get_mut(before)) {
+                        captured.period = period;
+                    }
+                    if self.intake.malformed() > malformed {
+                        let header = Header::read(bytes);
+                        profile.note_unparseable(header);
+                    }
+                    if count.is_multiple_of(TAKE_EVERY) {
+                        self.take_hints(profile, sink);
+                        self.take_read(sink);
+                    }
+                }
+                Some(Item::Round) => {
+                    self.take_hints(profile, sink);
+                    self.complete(newest, sink);
+                    newest = self.intake.newest();
+                }
+                None => return Ok(()),
             }
         }
+    }
+
+    /// Takes the hints that were written before what was read last.
+    fn take_hints(&mut self, profile: &mut Profile, sink: &mut dyn Sink) {
+        self.names.take_hints(profile.hints.as_mut(), self.intake.newest(), &mut self.order, sink);
     }
 
     /// Before a record without a time is taken: what it says holds for the samples behind it in the file, not for those before.
@@ -207,7 +188,7 @@ impl Replay {
             self.is_untimed = true;
         } else if self.is_untimed {
             self.order.take(self.intake.batch());
-            self.accesses += self.names.release(&mut self.order, sink);
+            self.names.release(&mut self.order, sink);
         }
     }
 
@@ -215,7 +196,7 @@ impl Replay {
     fn take_read(&mut self, sink: &mut dyn Sink) {
         self.order.take(self.intake.batch());
         if self.order.is_full() || self.order.is_crowded() {
-            self.accesses += self.names.release(&mut self.order, sink);
+            self.names.release(&mut self.order, sink);
         }
     }
 
@@ -226,7 +207,7 @@ impl Replay {
         batch.complete_until = self.mark;
         self.order.take(batch);
         if self.order.is_due() {
-            self.accesses += self.names.release(&mut self.order, sink);
+            self.names.release(&mut self.order, sink);
         }
     }
 }

@@ -3,13 +3,16 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::start::all_gone;
-use super::{feed, Builder, Capture, CaptureError, Decider, Feed, Found, Outcome, Progress, Sampled, Sink, Skipped};
+use super::{feed, replay};
+use super::{
+    Builder, Capture, CaptureError, Decider, Feed, Found, Outcome, Progress, Sampled, Select, Sink, Skipped, TICK,
+};
 use crate::config::{self, Groups};
 use crate::host::Roots;
-use crate::profile::Recorder;
+use crate::profile::{Profile, Recorder};
 use crate::resolve::{Cgroups, SymbolOptions};
 use crate::sample::{Sample, Source};
 
@@ -32,12 +35,14 @@ impl StopHandle {
 pub(super) enum Origin<'a> {
     /// The kernel.
     Kernel(Box<Capture>),
+    /// A recording.
+    Profile(&'a mut Profile),
     /// Somebody else.
     Feed(&'a mut dyn Feed),
 }
 
 /// What ends a session, beside its caller.
-pub(super) struct Ends {
+pub(super) struct StopConditions {
     pub(super) time: Option<Duration>,
     pub(super) stop: StopHandle,
     /// Processes that are watched.
@@ -46,8 +51,8 @@ pub(super) struct Ends {
     pub(super) recorder: Option<Arc<Recorder>>,
 }
 
-impl Ends {
-    fn are_there(&self, now: Progress) -> bool {
+impl StopConditions {
+    fn met(&self, now: Progress) -> bool {
         self.stop.is_stopped()
             || self.time.is_some_and(|time| now.elapsed >= time)
             || all_gone(&self.pids, &self.roots)
@@ -55,11 +60,35 @@ impl Ends {
     }
 }
 
+/// Asks from time to time whether to end.
+pub(super) struct Ends<'a> {
+    begin: Instant,
+    asked: Option<Instant>,
+    ended: &'a mut dyn FnMut(Progress) -> bool,
+}
+
+impl<'a> Ends<'a> {
+    pub(super) fn new(begin: Instant, ended: &'a mut dyn FnMut(Progress) -> bool) -> Self {
+        Self { begin, asked: None, ended }
+    }
+
+    /// True where it is to end after so many samples. It is asked about every 50 ms, however often this is called.
+    pub(super) fn are_there(&mut self, samples: u64) -> bool {
+        if self.asked.is_some_and(|asked| asked.elapsed() < TICK) {
+            return false;
+        }
+        self.asked = Some(Instant::now());
+        (self.ended)(Progress { elapsed: self.begin.elapsed(), samples })
+    }
+}
+
 /// The samples on their way to the sinks.
 pub(super) struct Sampling<'a> {
     pub(super) from: Origin<'a>,
     pub(super) sinks: Vec<&'a mut dyn Sink>,
-    pub(super) ends: Ends,
+    /// Which samples the sinks get.
+    pub(super) select: Option<Select<'a>>,
+    pub(super) stop: StopConditions,
     /// Bytes of all of it.
     pub(super) memory: usize,
     /// Threads are told apart by hints, of which a feed may know.
@@ -68,12 +97,13 @@ pub(super) struct Sampling<'a> {
 
 impl Sampling<'_> {
     fn run(self, sink: &mut dyn Sink, mut ended: impl FnMut(Progress) -> bool) -> Outcome {
-        let Self { from, sinks, ends, memory, use_hints } = self;
-        let mut all = All { first: sink, others: sinks };
-        let ended = |now: Progress| ended(now) || ends.are_there(now);
+        let Self { from, sinks, select, stop, memory, use_hints } = self;
+        let mut all = All { first: sink, others: sinks, select, selected: Vec::new() };
+        let mut ended = |now: Progress| ended(now) || stop.met(now);
         match from {
-            Origin::Kernel(capture) => capture.run(&mut all, ended),
-            Origin::Feed(feed) => feed::run(feed, memory, use_hints, &mut all, ended),
+            Origin::Kernel(capture) => capture.run(&mut all, &mut ended),
+            Origin::Profile(profile) => replay::run(profile, memory, &mut all, &mut ended),
+            Origin::Feed(feed) => feed::run(feed, memory, use_hints, &mut all, &mut ended),
         }
     }
 }
@@ -129,7 +159,7 @@ impl<'a> Session<'a> {
         Builder::new()
     }
 
-    /// Where the addresses come from: the source that worked, or [`Source::Recorded`] for a [`Feed`].
+    /// Where the addresses come from: the source that worked, that of the recording, or [`Source::Recorded`] for a [`Feed`].
     #[must_use]
     pub fn source(&self) -> Source {
         self.source
@@ -144,7 +174,7 @@ impl<'a> Session<'a> {
     /// What finishes the profile that [`Builder::record`] asked for.
     #[must_use]
     pub fn recorder(&self) -> Option<Arc<Recorder>> {
-        self.sampling.ends.recorder.clone()
+        self.sampling.stop.recorder.clone()
     }
 
     /// Samples until its end, and decides.
@@ -165,7 +195,7 @@ impl<'a> Session<'a> {
         if sampling.use_hints {
             decider = decider.use_hints();
         }
-        let procfs = matches!(sampling.from, Origin::Kernel(_)).then(|| sampling.ends.roots.proc.clone());
+        let procfs = matches!(sampling.from, Origin::Kernel(_)).then(|| sampling.stop.roots.proc.clone());
         let outcome = sampling.run(&mut decider, ended);
         let mut sampled = Sampled::new(decider, outcome, options, symbols);
         (sampled.skipped, sampled.procfs) = (skipped, procfs);
@@ -178,25 +208,38 @@ impl<'a> Session<'a> {
     }
 }
 
-/// A sink, and whoever else wants the samples.
+/// A sink and whoever else wants the samples that are selected.
 struct All<'a, 'b> {
     first: &'a mut dyn Sink,
     others: Vec<&'b mut dyn Sink>,
+    select: Option<Select<'b>>,
+    /// Samples that were selected, for as long as they are handed on.
+    selected: Vec<Sample>,
 }
 
-impl Sink for All<'_, '_> {
-    fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
-        self.first.sample(sample, cgroups);
-        for sink in &mut self.others {
-            sink.sample(sample, cgroups);
-        }
-    }
-
-    fn samples(&mut self, samples: &[Sample], cgroups: &mut Cgroups) {
+impl All<'_, '_> {
+    fn hand_on(&mut self, samples: &[Sample], cgroups: &mut Cgroups) {
         self.first.samples(samples, cgroups);
         for sink in &mut self.others {
             sink.samples(samples, cgroups);
         }
+    }
+}
+
+impl Sink for All<'_, '_> {
+    fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
+        self.samples(std::slice::from_ref(sample), cgroups);
+    }
+
+    fn samples(&mut self, samples: &[Sample], cgroups: &mut Cgroups) {
+        let Some(select) = &mut self.select else { return self.hand_on(samples, cgroups) };
+        let mut selected = std::mem::take(&mut self.selected);
+        selected.clear();
+        selected.extend(samples.iter().filter(|sample| select(sample, cgroups)));
+        if !selected.is_empty() {
+            self.hand_on(&selected, cgroups);
+        }
+        self.selected = selected;
     }
 
     fn wants_code(&self) -> bool {

@@ -9,6 +9,8 @@
 
 #[path = "../support/capture.rs"]
 mod capture;
+#[path = "../support/replay.rs"]
+mod replay;
 mod writer;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,11 +20,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use capture::{capture_until, options, Collect};
-use scxprof::bpf::{self, HintCounts, MapRef, Rung};
+use replay::replay;
+use scxprof::bpf::{self, MapRef};
+use scxprof::hint::{self, HintCounts, Rung};
 use scxprof::profile::Profile;
 use scxprof::sample::{Comm, CpuMode, Sample, Source};
 use scxprof::sampler::Target;
-use scxprof::session::{replay, Outcome};
+use scxprof::session::Outcome;
 use writer::{program, BpfFs, Log, Writer, Written};
 
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
@@ -98,7 +102,7 @@ fn follow(test: &str, mut writer: Writer, map: MapRef, ring: u32, time: Duration
 fn all_is_counted(counts: &HintCounts, log: &Log, tasks: u64) {
     let first = log.writes.iter().filter(|write| matches!(write.hint, Some(100..=115))).count() as u64;
     let written = log.writes.len() as u64 - first + log.flood;
-    let bpf::Counts { events, dropped, unreadable, .. } = counts.counts;
+    let hint::Counts { events, dropped, unreadable, .. } = counts.counts;
     let seen = events + dropped + unreadable;
     // What may have been missed need not have been a hint.
     assert!(seen + counts.counts.missed >= written, "{seen} of {written}: {counts:?}");
@@ -224,7 +228,7 @@ fn a_recording_keeps_the_hints() {
     assert!(matches!(output.status.code(), Some(0 | 4)), "{said}");
     let mut profile = Profile::open(&profile).unwrap();
     let mut collect = Collect::default();
-    let outcome = replay(&mut profile, 64 << 20, &mut collect, || false).unwrap();
+    let outcome = replay(&mut profile, 64 << 20, &mut collect);
     let counts = outcome.hints.unwrap();
     let (mut checked, mut wrong, mut with) = (0, BTreeSet::new(), 0);
     for sample in &collect.samples {

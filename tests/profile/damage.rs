@@ -8,11 +8,11 @@ use scxprof::profile::jsonl;
 use scxprof::profile::recovered::{Recovered, RecoveredWriter};
 use scxprof::profile::{Item, PerfData, Profile};
 use scxprof::sample::{Method, Sample, Source};
-use scxprof::session::replay;
 
 use super::compressed::{compressed, Zstd};
 use super::made::{self, Order};
 use super::{replayed, said, scxprof, Collect};
+use crate::replay::replay;
 
 const ORDER: Order = Order { big: false };
 
@@ -316,7 +316,7 @@ proptest! {
         let (_dir, path) = made::write(&bytes);
         if let Ok(mut profile) = Profile::open(&path) {
             let mut collect = Collect::default();
-            let _ = replay(&mut profile, 1 << 20, &mut collect, || false);
+            let _ = replay(&mut profile, 1 << 20, &mut collect);
             prop_assert!(collect.samples.len() <= 100);
         }
     }

@@ -7,9 +7,10 @@ use scxprof::profile::hints::{self, HintRecord};
 use scxprof::profile::Profile;
 use scxprof::resolve::Cgroups;
 use scxprof::sample::Sample;
-use scxprof::session::{replay, Sink};
+use scxprof::session::Sink;
 
 use super::made::{self, Order};
+use crate::replay::replay;
 
 const ORDER: Order = Order { big: false };
 /// Samples, each under a hint of its own: many times what is read or put in order at a time.
@@ -60,7 +61,7 @@ fn check(name: &str, data: &[u8], memory: usize) {
     std::fs::write(&data_path, data).unwrap();
     std::fs::write(&hints_path, &lines).unwrap();
     let mut look_on = LookOn { files: &[&data_path, &hints_path], read: Vec::new(), hints: Vec::new() };
-    let outcome = replay(&mut Profile::open(&root).unwrap(), memory, &mut look_on, || false).unwrap();
+    let outcome = replay(&mut Profile::open(&root).unwrap(), memory, &mut look_on);
     let expected: Vec<_> = (0..STEPS).map(Some).collect();
     assert!(look_on.hints == expected, "{name} within {memory} bytes: not every sample has its hint");
     assert_eq!((outcome.loss.late, outcome.hints.unwrap().late), (0, 0), "{name} within {memory} bytes");
@@ -110,7 +111,7 @@ fn what_comes_too_late_to_be_put_in_order_is_counted() {
     samples.reverse();
     let (_dir, path) = made::write(&made::file(ORDER, &samples));
     let mut look_on = LookOn { files: &[], read: Vec::new(), hints: Vec::new() };
-    let outcome = replay(&mut Profile::open(&path).unwrap(), LITTLE, &mut look_on, || false).unwrap();
+    let outcome = replay(&mut Profile::open(&path).unwrap(), LITTLE, &mut look_on);
     assert_eq!(look_on.hints.len() as u64, STEPS, "it is not left out");
     assert!(outcome.loss.late > 0);
 }

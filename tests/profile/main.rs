@@ -18,6 +18,8 @@ mod meta;
 mod names;
 mod parts;
 mod perf;
+#[path = "../support/replay.rs"]
+mod replay;
 mod roundtrip;
 mod script;
 mod seeds;
@@ -25,10 +27,11 @@ mod seeds;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use replay::replay;
 use scxprof::profile::Profile;
 use scxprof::resolve::Cgroups;
 use scxprof::sample::Sample;
-use scxprof::session::{replay, Outcome, Sink};
+use scxprof::session::{Outcome, Sink};
 
 /// While another profiler asks for build ids, the kernel marks the mappings of others too (seen on 6.18), and perf 6.1 dies of
 /// its own recording then: who asks and who runs `perf record` takes turns.
@@ -55,7 +58,7 @@ impl Sink for Collect {
 fn replayed(path: &Path) -> (Collect, Outcome, Vec<String>) {
     let mut profile = Profile::open(path).unwrap();
     let mut collect = Collect::default();
-    let outcome = replay(&mut profile, 64 << 20, &mut collect, || false).unwrap();
+    let outcome = replay(&mut profile, 64 << 20, &mut collect);
     (collect, outcome, profile.damage())
 }
 

@@ -2,9 +2,10 @@
 
 use scxprof::resolve::Cgroups;
 use scxprof::sample::{Place, Sample};
-use scxprof::session::{replay, Sink};
+use scxprof::session::Sink;
 
 use super::made::{self, Order};
+use crate::replay::replay;
 
 const ORDER: Order = Order { big: false };
 /// `PROT_READ` and `PROT_WRITE`, `PROT_READ` and `PROT_EXEC`; `MAP_SHARED`, `MAP_PRIVATE`.
@@ -36,7 +37,7 @@ fn after(records: &[Vec<u8>]) -> (bool, bool, Vec<u8>) {
     let (_dir, path) = made::write(&made::file(ORDER, &[&begin, records, &[sample]].concat()));
     let mut sink = WithCode::default();
     let mut profile = scxprof::profile::Profile::open(&path).unwrap();
-    replay(&mut profile, 64 << 20, &mut sink, || false).unwrap();
+    replay(&mut profile, 64 << 20, &mut sink);
     let [Sample { place, code, comm, .. }] = sink.0[..] else { panic!("{} samples", sink.0.len()) };
     let name = comm.map_or_else(Vec::new, |comm| comm.as_bytes().to_vec());
     (matches!(place, Some(Place::Shared { .. })), code.is_some(), name)

@@ -7,16 +7,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use scxprof::config::{self, GroupOptions, Groups};
 use scxprof::host::{topology, Roots};
 use scxprof::profile::{Item, PerfData};
-use scxprof::resolve::{Cgroups, SymbolOptions};
+use scxprof::resolve::Cgroups;
 use scxprof::sample::{Place, Sample, Source};
 use scxprof::sampler::attr::{sampling, side_band, EventSpec, Features, Scope};
 use scxprof::sampler::open::{page_size, Event, Watch};
 use scxprof::sampler::record::{decode, Record};
 use scxprof::sampler::ring::Ring;
-use scxprof::session::{replay, Builder, CaptureError, Decider, NotStarted, Sampled, SessionError, Sink};
+use scxprof::session::{Builder, CaptureError, NotStarted, Sampled, SessionError, Sink};
 use scxprof::Session;
 
 use super::{replayed, said, scxprof, Collect, BUILD_IDS};
@@ -142,10 +141,7 @@ fn compare(test: &str, source: Source) {
     assert!(source == Source::Timer || names == [true; 3], "{names:?}");
 
     let mut profile = scxprof::profile::Profile::open(dir.path()).unwrap();
-    let mut decider = Decider::new(Groups::new(&GroupOptions::default()).unwrap(), source, 64 << 20);
-    let outcome = replay(&mut profile, 64 << 20, &mut decider, || false).unwrap();
-    let options = config::Options::new(0.05, 64);
-    let found = Sampled::new(decider, outcome, options, SymbolOptions::default()).decide().unwrap();
+    let found = Session::builder().profile(&mut profile).target_cpus(64).run().unwrap();
     assert_eq!(found.mitosis().unwrap(), expected);
     // By the command line, from the profile and from its lines.
     let path = dir.path().to_str().unwrap();

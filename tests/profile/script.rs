@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use scxprof::profile::Profile;
 use scxprof::sample::{Comm, DataSource, Place, Sample};
-use scxprof::session::replay;
 use tempfile::TempDir;
 
 use super::made::{self, Order};
 use super::{replayed, said, scxprof};
+use crate::replay::replay;
 
 /// Two threads of two processes on the same page, one of them with a hint from the second line on.
 pub fn text() -> String {
@@ -181,7 +181,7 @@ fn lines_are_put_in_order_of_time() {
     // Where there is no room to wait they come late.
     let (_dir, path) = upstream(&lines.concat().repeat(30), "perf.script");
     let mut collect = super::Collect::default();
-    let outcome = replay(&mut Profile::open(&path).unwrap(), 1 << 17, &mut collect, || false).unwrap();
+    let outcome = replay(&mut Profile::open(&path).unwrap(), 1 << 17, &mut collect);
     assert_eq!(collect.samples.len(), 3000);
     assert!(outcome.loss.late > 0);
 }

@@ -7,10 +7,11 @@ use std::time::Duration;
 use scxprof::profile::Profile;
 use scxprof::sample::{Place, Sample};
 use scxprof::sampler::Target;
-use scxprof::session::{replay, Progress};
+use scxprof::session::Progress;
 
 use crate::capture::{capture_until, Collect};
 use crate::programs::{build, start, Running};
+use crate::replay::replay;
 use crate::{alone, timer};
 
 /// Enough to see what changed, on a busy machine too.
@@ -24,7 +25,7 @@ fn target(running: &Running) -> Target {
 /// The samples of a recording, as reading it gives them.
 fn read_again(dir: &Path) -> Vec<Sample> {
     let (mut profile, mut collect) = (Profile::open(dir).expect("a profile"), Collect::default());
-    replay(&mut profile, 64 << 20, &mut collect, || false).expect("is read");
+    replay(&mut profile, 64 << 20, &mut collect);
     collect.samples
 }
 

@@ -10,6 +10,8 @@ mod modes;
 #[path = "../operand/programs.rs"]
 mod programs;
 mod race;
+#[path = "../support/replay.rs"]
+mod replay;
 mod rights;
 mod robust;
 mod stalled;

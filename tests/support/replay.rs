@@ -1,0 +1,12 @@
+//! The samples of a profile to a sink.
+
+use scxprof::profile::Profile;
+use scxprof::session::{Outcome, Sink};
+use scxprof::Session;
+
+/// Gives all samples of `profile` to `sink`, within so many bytes of `memory`.
+pub fn replay(profile: &mut Profile, memory: usize, sink: &mut dyn Sink) -> Outcome {
+    let session =
+        Session::builder().profile(profile).memory(memory).start().expect("a profile needs nothing of the host");
+    session.run_into(sink, |_| false)
+}
