@@ -12,8 +12,7 @@ use crate::host::Roots;
 use crate::sample::Source;
 use crate::sampler::SamplerError;
 
-#[doc(hidden)]
-pub mod bpf;
+mod bpf;
 mod fields;
 mod hardware;
 mod host;
@@ -25,7 +24,9 @@ mod table;
 
 // For tests, which answer in the kernel's place.
 #[doc(hidden)]
-pub use kernel::{Attempt, Hierarchy, Kernel, Live, Watched, MMAP_PAGES};
+pub use bpf::{Rung, RungError};
+#[doc(hidden)]
+pub use kernel::{Attempt, Hierarchy, Kernel, Watched};
 pub use table::{table, Style};
 
 /// The schema of the JSON (docs/doctor.md); raised where a field changes its meaning or goes.
@@ -257,7 +258,7 @@ impl Trial {
 /// Tries everything. The soft `RLIMIT_NOFILE` of this process is raised where the events need it, as `scxprof run` does.
 #[must_use]
 pub fn examine(roots: &Roots) -> Report {
-    examine_with(roots, &Live::new(roots))
+    examine_with(roots, &kernel::Live::new(roots))
 }
 
 /// As [`examine`], of another kernel.

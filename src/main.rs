@@ -8,9 +8,7 @@ static STDOUT_IS_OPEN: AtomicBool = AtomicBool::new(true);
 /// Looks whether stdout is open. Rust's runtime opens /dev/null in place of a closed one before main begins, and what is
 /// printed there would be lost without a word.
 extern "C" fn look_at_stdout() {
-    // SAFETY: fcntl takes plain numbers here and changes nothing.
-    let flags = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) };
-    STDOUT_IS_OPEN.store(flags >= 0, Ordering::Relaxed);
+    STDOUT_IS_OPEN.store(rustix::io::fcntl_getfd(rustix::stdio::stdout()).is_ok(), Ordering::Relaxed);
 }
 
 // The C library calls what is in this section before main (System V ABI, "Initialization and Termination Functions").
@@ -19,5 +17,9 @@ extern "C" fn look_at_stdout() {
 static LOOK_AT_STDOUT: extern "C" fn() = look_at_stdout;
 
 fn main() -> ExitCode {
+    let mut args = std::env::args_os();
+    if args.nth(1).is_some_and(|argument| argument == scxprof::resolve::SOURCE_LINES) {
+        return if scxprof::resolve::answer_source_lines(args) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     scxprof::cli::main(std::env::args_os(), STDOUT_IS_OPEN.load(Ordering::Relaxed))
 }

@@ -85,7 +85,7 @@ impl DecisionArgs {
             builder = builder.use_hints();
         }
         if self.names_code(verbose) {
-            builder = builder.symbols();
+            builder = builder.symbols().source_lines(Path::new(SCXPROF));
         }
         if let Some(cache) = cache() {
             builder = builder.symbol_cache(&cache);
@@ -122,6 +122,9 @@ impl DecisionArgs {
         self.output.as_deref().is_none_or(|path| path == Path::new("-"))
     }
 }
+
+/// This program, which reads debug information in a process of its own.
+const SCXPROF: &str = "/proc/self/exe";
 
 /// perf's cache of files by their build id.
 pub(super) fn cache() -> Option<PathBuf> {

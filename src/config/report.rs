@@ -122,15 +122,29 @@ pub struct Code {
     pub dso: String,
     /// Its accesses since the line was seen to be shared, about.
     pub accesses: f64,
+    /// `FILE:LINE` of the source, where the file has debug information.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<String>,
+    /// The functions that were inlined around it, the outermost first, where the file has debug information.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inlined: Vec<String>,
 }
 
 impl std::fmt::Display for Code {
-    /// `function+0x12 (libx.so)`, or `libx.so+0x1234` where it has no name.
+    /// `function+0x12 (libx.so)`, or `libx.so+0x1234` where it has no name; then `in inlined outer, inner at x.c:12` as far as that
+    /// is known.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let file = self.dso.rsplit('/').next().unwrap_or_default();
         match &self.sym {
-            Some(sym) => write!(f, "{}+{:#x} ({file})", crate::sample::printable(sym.as_bytes()), self.offset),
-            None => write!(f, "{file}+{:#x}", self.offset),
+            Some(sym) => write!(f, "{}+{:#x} ({file})", crate::sample::printable(sym.as_bytes()), self.offset)?,
+            None => write!(f, "{file}+{:#x}", self.offset)?,
+        }
+        if !self.inlined.is_empty() {
+            write!(f, " in inlined {}", self.inlined.join(", "))?;
+        }
+        match &self.line {
+            Some(line) => write!(f, " at {}", line.rsplit('/').next().unwrap_or_default()),
+            None => Ok(()),
         }
     }
 }

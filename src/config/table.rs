@@ -183,6 +183,8 @@ mod tests {
             offset: 0x12,
             dso: "/usr/bin/server".to_owned(),
             accesses: 4.0,
+            line: Some("/src/queue.c:12".to_owned()),
+            inlined: vec!["insert".to_owned(), "lock".to_owned()],
         };
         let community = |place: &str| CommunityEvidence {
             stability: Some(0.9),
@@ -272,10 +274,8 @@ mod tests {
     fn the_code_of_hot_lines_is_listed() {
         let text = hot_code(&made());
         let lines: Vec<&str> = text.lines().collect();
-        assert!(
-            lines[1].starts_with("allotment/reader-a+writer-a  heap+0x1040         4  push+0x12 (server)"),
-            "{text}"
-        );
+        let expected = "allotment/reader-a+writer-a  heap+0x1040         4  push+0x12 (server) in inlined insert, lock at queue.c:12";
+        assert!(lines[1].starts_with(expected), "{text}");
         let mut report = made();
         let codes = report.cells.iter_mut().flat_map(|cell| &mut cell.subcells).flat_map(|it| &mut it.lines);
         codes.flat_map(|line| &mut line.code).for_each(|code| code.accesses = 0.4);

@@ -17,7 +17,7 @@ use crate::sampler::attr::{Features, Refused};
 use crate::sampler::{self, Hardware, Sampler, SamplerError, Target};
 
 /// Pages in each ring, as a run asks for them.
-pub const MMAP_PAGES: usize = 256;
+pub(super) const MMAP_PAGES: usize = 256;
 
 /// Whose accesses an attempt asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub trait Kernel {
 
 /// The kernel that we run on.
 #[derive(Debug)]
-pub struct Live {
+pub(crate) struct Live {
     roots: Roots,
 }
 

@@ -79,20 +79,29 @@ impl Elf {
 
     /// Name and checksum from the section `.gnu_debuglink`.
     pub(crate) fn debug_link(&self, reader: &mut impl ReadAt) -> Option<(Vec<u8>, u32)> {
-        let sections = self.sections(reader);
-        let names = sections.get(usize::from(self.section_names))?;
-        let wanted = b".gnu_debuglink\0";
-        let mut is_it = |section: &&Section| {
-            let name = names.offset.checked_add(section.name.into()).and_then(|at| reader.array(at));
-            section.kind != NOBITS && name == Some(*wanted)
-        };
-        let section = sections.iter().find(&mut is_it)?;
+        let section = self.section(reader, b".gnu_debuglink\0")?;
         // A file's name, zeros up to a multiple of 4, the checksum.
         let mut bytes = vec![0; usize::try_from(section.size).ok().filter(|size| (8..=4096).contains(size))?];
         reader.read_at(section.offset, &mut bytes)?;
         let (name, checksum) = bytes.split_last_chunk::<4>()?;
         let name = name.split(|&byte| byte == 0).next().filter(|name| !name.is_empty())?;
         Some((name.to_owned(), u32::from_le_bytes(*checksum)))
+    }
+
+    /// True where the file itself holds debug information (DWARF).
+    pub(crate) fn has_debug_info(&self, reader: &mut impl ReadAt) -> bool {
+        self.section(reader, b".debug_info\0").is_some()
+    }
+
+    /// The section of this name, which ends with its NUL, where its bytes are in the file.
+    fn section<const N: usize>(&self, reader: &mut impl ReadAt, wanted: &[u8; N]) -> Option<Section> {
+        let sections = self.sections(reader);
+        let names = sections.get(usize::from(self.section_names))?;
+        let mut is_it = |section: &&Section| {
+            let name = names.offset.checked_add(section.name.into()).and_then(|at| reader.array(at));
+            section.kind != NOBITS && name == Some(*wanted)
+        };
+        sections.iter().find(&mut is_it).copied()
     }
 
     /// The sections; none where the end of the file is missing.

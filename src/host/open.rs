@@ -3,9 +3,11 @@
 //! Opening a device or a pipe can have effects, and can block. So nothing is opened before it is known to be a regular file: a
 //! descriptor that only names the file (`O_PATH`, open(2)) is looked at, and that very file is opened through it.
 
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -35,6 +37,24 @@ pub(crate) fn regular_inside(root: &Path, relative: &Path) -> io::Result<File> {
 /// As there.
 pub(crate) fn regular_itself_inside(root: &Path, relative: &Path) -> io::Result<File> {
     inside(root, relative, OFlags::NOFOLLOW)
+}
+
+/// Opens the file at an absolute path as the process of this directory of procfs has it.
+///
+/// # Errors
+/// As [`regular_inside`]; [`io::ErrorKind::NotFound`] for what is no absolute path.
+pub(crate) fn of_process(process: &Path, path: &[u8]) -> io::Result<File> {
+    let path = path.strip_prefix(b"/").ok_or(io::ErrorKind::NotFound)?;
+    regular_inside(&process.join("root"), Path::new(OsStr::from_bytes(path)))
+}
+
+/// Opens the file that the process of this directory of procfs maps from `start` to `end`, whatever became of its path. It takes
+/// `CAP_CHECKPOINT_RESTORE`.
+///
+/// # Errors
+/// As [`regular`].
+pub(crate) fn mapped(process: &Path, start: u64, end: u64) -> io::Result<File> {
+    regular(&process.join(format!("map_files/{start:x}-{end:x}")))
 }
 
 fn inside(root: &Path, relative: &Path, flags: OFlags) -> io::Result<File> {

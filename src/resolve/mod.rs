@@ -19,9 +19,14 @@ pub mod mapping;
 pub use cgroups::{CgroupCounts, Cgroups};
 pub use symbols::{symbolize, Modules, Symbol, SymbolOptions, Symbols};
 
-// For tests and benches.
+// For tests, benches and the command.
+pub(crate) use threads::Threads;
 #[doc(hidden)]
-pub use {mapping::Mapping, maps::Maps, threads::Threads};
+pub use {
+    mapping::Mapping,
+    maps::Maps,
+    symbols::{answer_source_lines, SOURCE_LINES},
+};
 
 /// True for the pids of tasks that have a name here. 0 is the idle task or a task outside our pid namespace, and -1 a task
 /// that is already dead (`perf_event_pid_type` in kernel/events/core.c).

@@ -17,11 +17,13 @@ mod elf;
 mod file;
 mod jit;
 mod kernel;
+mod lines;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -44,8 +46,13 @@ const SPOT_BITS: u32 = 10;
 /// Addresses at and above this are the kernel's (Documentation/arch/x86/x86_64/mm.rst).
 const KERNEL: u64 = 1 << 63;
 
-/// How long is waited for the names of one file, and for those of all.
+// For the command, which is the process that is asked.
+#[doc(hidden)]
+pub use lines::{answer as answer_source_lines, ARGUMENT as SOURCE_LINES};
+
+/// How long is waited for the names of one file, for its source lines, and when no more are begun with.
 const FILE_NAMES: Duration = Duration::from_secs(5);
+const FILE_LINES: Duration = Duration::from_secs(5);
 const ALL_NAMES: Duration = Duration::from_secs(20);
 
 /// What the kernel is called, as perf calls it.
@@ -275,6 +282,8 @@ pub struct SymbolOptions {
     pub begin: Option<SystemTime>,
     /// perf's cache of files by their build id, `~/.debug`, where that shall be looked in too.
     pub cache: Option<PathBuf>,
+    /// The program `scxprof`, which reads debug information in a process of its own, where source lines shall be found.
+    pub lines: Option<PathBuf>,
 }
 
 /// One instruction's name.
@@ -288,6 +297,10 @@ pub struct Symbol {
     pub dso: Arc<[u8]>,
     /// As in [`CodeAddr::offset`].
     pub offset: u64,
+    /// `FILE:LINE` by the debug information, with the path that the compiler was given; only with [`SymbolOptions::lines`].
+    pub line: Option<String>,
+    /// The functions that were inlined around the instruction, the outermost first; likewise.
+    pub inlined: Vec<String>,
 }
 
 impl fmt::Display for Symbol {
@@ -380,7 +393,13 @@ pub fn symbolize(modules: &Modules, codes: impl IntoIterator<Item = CodeAddr>, o
             Err(aside::NoAnswer)
         };
         symbols.unanswered += usize::from(found.is_err());
-        let found = found.unwrap_or_default();
+        let (found, debug_info) = found.unwrap_or_default();
+        let mut lines = match (debug_info, &options.lines) {
+            (Some(debug_info), Some(program)) if begin.elapsed() < ALL_NAMES => {
+                source_lines(&module.key, program, debug_info)
+            }
+            _ => FxHashMap::default(),
+        };
         for (index, offset) in offsets.into_iter().enumerate() {
             let named = found.get(index).and_then(Option::as_ref);
             let function = named.map(|named| {
@@ -388,29 +407,47 @@ pub fn symbolize(modules: &Modules, codes: impl IntoIterator<Item = CodeAddr>, o
                 (Arc::clone(name), named.offset)
             });
             let dso = named.and_then(|named| named.dso.as_deref()).map_or_else(|| Arc::clone(&dso), Arc::from);
-            symbols.by_code.insert(CodeAddr { module: number, offset }, Symbol { function, dso, offset });
+            let (line, inlined) = lines.remove(&index).map_or_else(Default::default, |it| (it.source, it.inlined));
+            let symbol = Symbol { function, dso, offset, line, inlined };
+            symbols.by_code.insert(CodeAddr { module: number, offset }, symbol);
         }
     }
     symbols
 }
 
-/// Names for sorted offsets, in their order; fewer where the rest has none.
+/// A file with debug information, and where the instructions are in it.
+type DebugInfo = (File, Vec<Option<u64>>);
+
+/// The lines of the instructions that have one, by their number.
+fn source_lines(key: &Key, program: &Path, (file, addresses): DebugInfo) -> FxHashMap<usize, lines::Line> {
+    let (numbers, addresses): (Vec<usize>, Vec<u64>) =
+        addresses.iter().enumerate().filter_map(|(number, &address)| Some((number, address?))).unzip();
+    let program = program.to_owned();
+    let job = move || lines::ask(&program, file, &addresses);
+    let lines = aside::within(aside::about((key, "lines")), FILE_LINES, job).unwrap_or_default();
+    numbers.into_iter().zip(lines).filter_map(|(number, line)| Some((number, line?))).collect()
+}
+
+/// Names for sorted offsets, in their order, fewer where the rest has none; and where their debug information is.
 fn find(
     kernel_symbol: Option<&(Box<[u8]>, u64)>,
     module: &Module,
     offsets: &[u64],
     options: &SymbolOptions,
-) -> Vec<Option<Named>> {
+) -> (Vec<Option<Named>>, Option<DebugInfo>) {
     let SymbolOptions { roots, begin, .. } = options;
     let is_same = |own: Option<BuildId>| own.is_some() && own == module.build_id;
-    match (&module.key, begin) {
+    let mut debug_info = None;
+    let names = match (&module.key, begin) {
         (Key::File { path, dev, ino, build_id }, begin) => {
             let build_id = build_id.as_ref().or(module.build_id.as_ref());
             let wanted = file::Wanted { path, dev: *dev, ino: *ino, build_id };
             // Of a recording from elsewhere, these are the numbers of others.
             let pids = if begin.is_some() { &module.pids[..] } else { &[] };
             let found = file::open(&wanted, pids, options);
-            found.map(|found| elf::names(&found, offsets)).unwrap_or_default()
+            let names = found.as_ref().map(|found| elf::names(found, offsets)).unwrap_or_default();
+            debug_info = found.filter(|_| options.lines.is_some()).and_then(|it| elf::debug_info(it, offsets));
+            names
         }
         (Key::Kernel, Some(_)) => kernel::names(roots, offsets),
         (Key::Kernel, None) => match kernel_symbol {
@@ -425,7 +462,8 @@ fn find(
             jit::names(roots, *pid, module.is_live, *begin, offsets)
         }
         (Key::Vdso | Key::Anonymous { .. }, _) => Vec::new(),
-    }
+    };
+    (names, debug_info)
 }
 
 /// The build ids that a recording needs beside those of files: what maps it, by the name that perf has for it.
@@ -447,7 +485,7 @@ pub(crate) fn mapped_build_id(
     pids: &[u32],
     since: SystemTime,
 ) -> Option<BuildId> {
-    let options = SymbolOptions { roots: roots.clone(), begin: Some(since), cache: None };
+    let options = SymbolOptions { roots: roots.clone(), begin: Some(since), ..SymbolOptions::default() };
     let (path, pids) = (path.to_vec(), pids.to_vec());
     let build_id = aside::within(aside::about(("device", dev)), aside::SHORT, move || {
         let found = file::open(&file::Wanted { path: &path, dev, ino, build_id: None }, &pids, &options)?;

@@ -34,19 +34,6 @@ pub struct Thread {
     pub exited: bool,
 }
 
-/// What the table had to do without.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ThreadCounts {
-    /// Threads that no record and no snapshot had named, so procfs was read for them.
-    pub looked_up: u64,
-    /// Of these, threads that procfs did not know either.
-    pub not_found: u64,
-    /// Calls of [`Threads::resolve`] that ended without a name.
-    pub unnamed: u64,
-    /// Names of threads that there was no room for.
-    pub left_out: u64,
-}
-
 /// The threads of the host, by tid.
 #[derive(Debug, Default)]
 pub struct Threads {
@@ -59,7 +46,8 @@ pub struct Threads {
     /// Exited threads that are still in `by_tid`, the oldest first.
     exited: VecDeque<(u32, ThreadIndex)>,
     missing: FxHashSet<u32>,
-    counts: ThreadCounts,
+    /// Names of threads that there was no room for.
+    left_out: u64,
     /// What [`Threads::begin_reseed`] was called at: the number that the next thread would have had.
     reseeding: Option<ThreadIndex>,
 }
@@ -189,43 +177,32 @@ impl Threads {
     ///
     /// `None` for pid 0 (the idle task, or a task outside our pid namespace) and for threads that procfs does not know.
     pub fn resolve(&mut self, pid: u32, tid: u32) -> Option<&Thread> {
-        if self.get(pid, tid).is_none() && !self.look_up(pid, tid) {
-            self.counts.unnamed += 1;
-            return None;
+        if self.get(pid, tid).is_none() {
+            self.look_up(pid, tid);
         }
         self.get(pid, tid)
     }
 
-    fn look_up(&mut self, pid: u32, tid: u32) -> bool {
+    fn look_up(&mut self, pid: u32, tid: u32) {
         if !is_named(pid) || !is_named(tid) || self.missing.contains(&tid) {
-            return false;
+            return;
         }
-        let Some(roots) = &self.roots else { return false };
-        self.counts.looked_up += 1;
+        let Some(roots) = &self.roots else { return };
         if let Some(comm) = read_comm(&roots.proc.join(format!("{pid}/task/{tid}/comm"))) {
             self.insert(pid, tid, comm);
             if self.get(pid, tid).is_some() {
-                return true;
+                return;
             }
-        } else {
-            self.counts.not_found += 1;
         }
         if self.missing.len() >= MAX_MISSING {
             self.missing.clear();
         }
         self.missing.insert(tid);
-        false
-    }
-
-    /// What the table had to do without.
-    #[must_use]
-    pub fn counts(&self) -> ThreadCounts {
-        self.counts
     }
 
     /// What there was no room for, in a sentence.
     pub(crate) fn left_out(&self) -> Option<String> {
-        let left_out = self.counts.left_out;
+        let left_out = self.left_out;
         (left_out > 0).then(|| {
             format!("{left_out} names were left out, of more threads than the {MAX_THREADS} that are told apart")
         })
@@ -237,7 +214,7 @@ impl Threads {
         }
         self.remove(tid);
         if self.by_tid.len() >= MAX_THREADS {
-            self.counts.left_out += 1;
+            self.left_out += 1;
             return;
         }
         let thread = Thread { index: self.next, pid, tid, comm, exited: false };

@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::running::{Origin, Plan, Sampling, StopConditions};
+use super::ends::StopConditions;
+use super::running::{Origin, Plan, Sampling};
 use super::start::{start_first, threads_of};
 use super::{Capture, CaptureError, Feed, Found, Options, Select, Session, Sink, Skipped, StopHandle};
 use crate::bpf;
@@ -61,6 +62,7 @@ pub struct Builder<'a> {
     use_hints: bool,
     symbols: bool,
     cache: Option<PathBuf>,
+    lines: Option<PathBuf>,
     record: Option<PathBuf>,
     keep_memory: bool,
     stop: StopHandle,
@@ -104,6 +106,7 @@ impl<'a> Builder<'a> {
             use_hints: false,
             symbols: false,
             cache: None,
+            lines: None,
             record: None,
             keep_memory: false,
             stop: StopHandle::default(),
@@ -302,6 +305,14 @@ impl<'a> Builder<'a> {
         self
     }
 
+    /// Finds source lines and inlined functions too for what names code, where its file has debug information. `scxprof` is the
+    /// path of that program, which reads it in a process of its own.
+    #[must_use]
+    pub fn source_lines(mut self, scxprof: &Path) -> Self {
+        self.lines = Some(scxprof.to_owned());
+        self
+    }
+
     /// Records a profile in the directory `dir`, which must exist and should be empty; [`crate::profile`] says what is in it.
     /// [`Session::recorder`] must finish it when the session has ended.
     #[must_use]
@@ -343,7 +354,12 @@ impl<'a> Builder<'a> {
             Some(cpus) => cpus,
             None => topology::online_cpus(&self.roots)?.len(),
         };
-        let mut symbols = SymbolOptions { roots: self.roots.clone(), begin: None, cache: self.cache.take() };
+        let mut symbols = SymbolOptions {
+            roots: self.roots.clone(),
+            begin: None,
+            cache: self.cache.take(),
+            lines: self.lines.take(),
+        };
         let mut pids = Vec::new();
         let mut recorder = None;
         let (from, source, skipped) = if let Some(feed) = self.feed.take() {

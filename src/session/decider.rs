@@ -373,7 +373,8 @@ fn code_of(symbol: &Symbol, accesses: f64) -> Code {
         Some((name, offset)) => (Some(name.to_string()), *offset),
         None => (None, symbol.offset),
     };
-    Code { sym, offset, dso: printable(&symbol.dso), accesses }
+    let (line, inlined) = (symbol.line.clone(), symbol.inlined.clone());
+    Code { sym, offset, dso: printable(&symbol.dso), accesses, line, inlined }
 }
 
 fn community(clusters: &Clusters, thread: usize) -> u32 {

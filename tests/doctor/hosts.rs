@@ -5,8 +5,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use scxprof::doctor::bpf::{Rung, RungError};
-use scxprof::doctor::{Attempt, Hierarchy, Kernel, Watched};
+use scxprof::doctor::{Attempt, Hierarchy, Kernel, Rung, RungError, Watched};
 use scxprof::host;
 use scxprof::host::hierarchy::Kind;
 use scxprof::host::limits::Limit;

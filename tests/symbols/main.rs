@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
+mod lines;
 mod perf;
 mod recorded;
 mod written;

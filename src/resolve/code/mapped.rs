@@ -3,15 +3,13 @@
 use std::fs::{File, Metadata};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::cache::Cache;
 use crate::elf::{Elf, ReadAt};
-use crate::host::aside;
-use crate::host::open::{regular, regular_inside};
+use crate::host::{aside, open};
 
 /// Bytes of a cached piece of a file or of memory.
 pub(super) const PAGE: u64 = crate::sample::PAGE_SIZE;
@@ -125,20 +123,18 @@ impl MappedFile {
     ) -> io::Result<(Self, Way)> {
         let process = procfs.join(pid.to_string());
         let by_path = || {
-            let path = mapping.path.strip_prefix(b"/").ok_or(io::ErrorKind::NotFound)?;
-            let file = regular_inside(&process.join("root"), Path::new(std::ffi::OsStr::from_bytes(path)))?;
+            let file = open::of_process(&process, mapping.path)?;
             let stale = || io::Error::from_raw_os_error(libc::ESTALE);
             is_mapped(&file, mapping)?.then_some((file, Way::Path)).ok_or_else(stale)
         };
         let by_map_files = || {
-            let file = regular(&process.join(format!("map_files/{:x}-{:x}", mapping.start, mapping.end)))?;
+            let file = open::mapped(&process, mapping.start, mapping.end)?;
             let way = if is_mapped(&file, mapping)? { Way::MapFiles } else { Way::Unproven };
             Ok((file, way))
         };
         // A process that has ended while its samples waited: most of them saw the files that we see.
         let by_our_path = || {
-            let path = mapping.path.strip_prefix(b"/").ok_or(io::ErrorKind::NotFound)?;
-            let file = regular_inside(&procfs.join("self/root"), Path::new(std::ffi::OsStr::from_bytes(path)))?;
+            let file = open::of_process(&procfs.join("self"), mapping.path)?;
             is_mapped(&file, mapping)?.then_some((file, Way::Path)).ok_or_else(|| io::ErrorKind::NotFound.into())
         };
         // What the first error says tells more than that the other ways fail, too.

@@ -35,6 +35,16 @@ pub(super) fn names(found: &Found, offsets: &[u64]) -> Vec<Option<Named>> {
     names
 }
 
+/// The file with the debug information of code at these offsets, and where it is there.
+pub(super) fn debug_info(found: Found, offsets: &[u64]) -> Option<(File, Vec<Option<u64>>)> {
+    let addresses = offsets.iter().map(|&offset| found.elf.vaddr(offset)).collect();
+    if found.elf.has_debug_info(&mut &found.file) {
+        return Some((found.file, addresses));
+    }
+    let (file, elf) = debug_file(&found)?;
+    elf.has_debug_info(&mut &file).then_some((file, addresses))
+}
+
 /// Names for sorted offsets in the vdso, which all 64-bit programs of a host have alike: from our own.
 pub(super) fn vdso_names(roots: &Roots, offsets: &[u64]) -> Vec<Option<Named>> {
     let Some(vdso) = vdso(roots) else { return Vec::new() };

@@ -88,8 +88,7 @@ fn still_mapped(wanted: &Wanted<'_>, pid: u32, roots: &Roots) -> Vec<File> {
             mappings.push(mapping);
         }
     });
-    let link = |mapping: Mapping| process.join(format!("map_files/{:x}-{:x}", mapping.start, mapping.end()));
-    mappings.into_iter().filter_map(|mapping| open::regular(&link(mapping)).ok()).collect()
+    mappings.iter().filter_map(|mapping| open::mapped(&process, mapping.start, mapping.end()).ok()).collect()
 }
 
 fn file_name(path: &[u8]) -> &[u8] {

@@ -37,7 +37,7 @@ impl Host {
     }
 
     fn options(&self, begin: Option<SystemTime>) -> SymbolOptions {
-        SymbolOptions { roots: self.roots.clone(), begin, cache: Some(self.roots.files.join("cache")) }
+        SymbolOptions { roots: self.roots.clone(), begin, cache: Some(self.roots.files.join("cache")), lines: None }
     }
 
     fn later() -> SystemTime {
@@ -346,7 +346,7 @@ fn the_kernel_is_named_where_it_is_the_same_build() {
         let (mut modules, codes) = recorded(&mut maps, &codes, &[(KERNEL_NAME, BuildId::new(id))]);
         modules.kernel_mapping(b"/bin/x", 5);
         modules.kernel_mapping(b"[kernel.kallsyms]_text", 0xffff_ffff_8100_0000);
-        let options = SymbolOptions { roots: roots.clone(), begin, cache: None };
+        let options = SymbolOptions { roots: roots.clone(), begin, ..SymbolOptions::default() };
         let symbols = symbolize(&modules, codes.iter().copied(), &options);
         codes.iter().map(|&code| symbols.get(code).unwrap().to_string()).collect::<Vec<_>>()
     };

@@ -158,7 +158,6 @@ fn procfs_is_asked_once() {
         threads.comm(pid, tid, "nobody".into(), false);
         assert_eq!(threads.resolve(pid, tid), None);
     }
-    assert_eq!(threads.counts(), ThreadCounts { looked_up: 2, not_found: 1, unnamed: 5, left_out: 0 });
 }
 
 #[test]
@@ -182,7 +181,7 @@ fn threads_are_bounded_and_those_that_are_there_stay() {
         threads.comm(tid / 64 + 1, tid, "x".into(), false);
     }
     assert_eq!((threads.by_tid.len(), threads.alive.len()), (MAX_THREADS, MAX_THREADS));
-    assert_eq!(threads.counts().left_out, 100);
+    assert_eq!(threads.left_out, 100);
     assert_eq!(
         threads.left_out().unwrap(),
         "100 names were left out, of more threads than the 262144 that are told apart"

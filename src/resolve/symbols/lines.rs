@@ -1,0 +1,106 @@
+//! Source lines and inlined functions, from the debug information (DWARF) of a file.
+//!
+//! blazesym reads it. Of a hostile file it would take memory without bound, recurse until the stack ends, die where the file is
+//! cut while it is mapped, and open what the file names. So it runs in a process of its own, `scxprof` with [`ARGUMENT`], that has
+//! the file as its stdin, little memory and time, and no other file in its root directory. When that process dies there are no
+//! lines, and that is all.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use blazesym::symbolize::source::{Elf, Source};
+use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
+use rustix::process::{setrlimit, DumpableBehavior, Resource, Rlimit, Signal};
+use serde::{Deserialize, Serialize};
+
+use super::demangle::demangle;
+use crate::sample::printable;
+
+/// What the process is asked with; hexadecimal addresses follow.
+pub const ARGUMENT: &str = "source-lines";
+/// Files of debug information that are larger are not read, and addresses of one beyond so many are not asked for.
+const MAX_FILE: u64 = 256 << 20;
+const MAX_ADDRESSES: usize = 1024;
+/// Bytes of the process's address space, which the file is mapped into, and seconds of CPU.
+const MAX_MEMORY: u64 = 768 << 20;
+const MAX_SECONDS: u64 = 3;
+/// Bytes of its answer, and functions that one address is inlined in.
+const MAX_ANSWER: u64 = 4 << 20;
+const MAX_INLINED: usize = 16;
+
+/// Where an instruction comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Line {
+    /// `FILE:LINE`, as far as it is known.
+    pub source: Option<String>,
+    /// The functions that were inlined around it, the outermost first.
+    pub inlined: Vec<String>,
+}
+
+/// Asks `program` for the lines of addresses in `file`, one for each; fewer where there are none.
+pub(super) fn ask(program: &Path, file: File, addresses: &[u64]) -> Vec<Option<Line>> {
+    if file.metadata().map_or(true, |metadata| metadata.len() > MAX_FILE) {
+        return Vec::new();
+    }
+    let addresses = addresses.iter().take(MAX_ADDRESSES).map(|address| format!("{address:x}"));
+    let mut command = Command::new(program);
+    command.arg(ARGUMENT).args(addresses).env_clear().current_dir("/");
+    let Ok(mut child) = command.stdin(file).stdout(Stdio::piped()).stderr(Stdio::null()).spawn() else {
+        return Vec::new();
+    };
+    let mut answer = Vec::new();
+    if let Some(stdout) = child.stdout.take() {
+        let _ = stdout.take(MAX_ANSWER).read_to_end(&mut answer);
+    }
+    // It has said all, or too much.
+    let _ = child.kill();
+    let _ = child.wait();
+    serde_json::from_slice(&answer).unwrap_or_default()
+}
+
+/// Is the process: prints the lines of `addresses` in the file that is stdin, as JSON. False where it cannot.
+#[must_use]
+pub fn answer(addresses: impl Iterator<Item = OsString>) -> bool {
+    let addresses =
+        addresses.map(|address| u64::from_str_radix(address.to_str()?, 16).ok()).collect::<Option<Vec<_>>>();
+    let Some((addresses, file)) = addresses.zip(confine()) else { return false };
+    let builder = Symbolizer::builder().enable_demangling(false).set_debug_dirs::<[&Path; 0], _>(Some([]));
+    let symbolizer = builder.build();
+    let lines = symbolizer.symbolize(&Source::Elf(Elf::new(file)), Input::VirtOffset(&addresses));
+    let Ok(lines) = lines else { return false };
+    let lines: Vec<Option<Line>> = lines.iter().map(line).collect();
+    serde_json::to_writer(std::io::stdout(), &lines).is_ok()
+}
+
+/// Takes away from this process what it does not need, and gives the path of stdin. `None` where something is left to it that
+/// would do harm.
+fn confine() -> Option<&'static str> {
+    let limit = |resource, value| setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) }).ok();
+    limit(Resource::As, MAX_MEMORY)?;
+    limit(Resource::Cpu, MAX_SECONDS)?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok()?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).ok()?;
+    // In a directory of our descriptors there is nothing else to be opened. Without the right to go there, there is nothing that
+    // the user could not open anyway.
+    match rustix::process::chroot("/proc/self/fd") {
+        Ok(()) => Some("/0"),
+        Err(_) if rustix::process::geteuid().is_root() => None,
+        Err(_) => Some("/proc/self/fd/0"),
+    }
+}
+
+/// The place of the innermost function, which the instruction is in; those of the others are where they call it.
+fn line(symbol: &Symbolized<'_>) -> Option<Line> {
+    let Symbolized::Sym(Sym { code_info, inlined, .. }) = symbol else { return None };
+    let innermost = inlined.last().map_or(code_info.as_deref(), |inlined| inlined.code_info.as_ref());
+    let source = innermost.and_then(|info: &CodeInfo<'_>| {
+        let path = info.to_path();
+        Some(format!("{}:{}", printable(path.as_os_str().as_bytes()), info.line?))
+    });
+    let inlined: Vec<String> = inlined.iter().take(MAX_INLINED).map(|function| demangle(&function.name)).collect();
+    (source.is_some() || !inlined.is_empty()).then_some(Line { source, inlined })
+}
