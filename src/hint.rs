@@ -124,7 +124,7 @@ impl HintCounts {
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let Counts { dropped, missed, unreadable, outside_pid_namespace, .. } = self.counts;
-        crate::sampler::loss::sentences(&[
+        crate::sample::sentences(&[
             (dropped, "hints lost in a full ring (a larger one helps)"),
             (missed, "times that a hint may have been missed; all tasks were asked again"),
             (unreadable, "hints whose value could not be read"),

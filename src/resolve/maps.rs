@@ -5,17 +5,14 @@ pub(crate) mod check;
 use std::fs;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::identity::{is_unknown, Identities, Shown};
 use super::is_named;
 use super::mapping::Mapping;
 use super::table::Table;
 use super::threads::TaskSeen;
-use crate::host::pid_of;
-use crate::host::Error;
-use crate::host::Roots;
+use crate::host::{pid_of, Error, Roots};
 use crate::sample::Place;
 
 /// Addresses at and above this are the kernel's or none at all. User space ends at 1 << 47, with five-level page tables at
@@ -317,7 +314,7 @@ impl Maps {
     pub(crate) fn left_out(&self) -> Vec<String> {
         let MapCounts { dropped, left_out, without_inode, .. } = self.counts;
         let dropped = if self.roots.is_none() { dropped } else { 0 };
-        crate::sampler::loss::sentences(&[
+        crate::sample::sentences(&[
             (dropped, "processes' mappings were forgotten for lack of room (--memory): their memory counts as private from there on"),
             (left_out, "mappings of processes with very many had no room (--memory): their memory counts as private"),
             (without_inode, "shared mappings whose file nobody knows count as private"),

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::sample::sentences;
+
 /// Counts of what was seen, left out and lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -202,11 +204,6 @@ impl Loss {
             (self.no_user_address, "not at an address of user memory"),
         ])
     }
-}
-
-/// A sentence for each count that is not 0.
-pub(crate) fn sentences(counts: &[(u64, &str)]) -> Vec<String> {
-    counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect()
 }
 
 #[cfg(test)]
