@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{BatchSize, Criterion, Throughput};
+use scxprof::host::pagemap::{Page, Pagemap};
 use scxprof::host::Roots;
+use scxprof::recover::{CodeSource, CodeWindow, Recovery, StackRange, UserRegs, REGS_MASK};
+use scxprof::resolve::code::constant::Constants;
+use scxprof::resolve::code::{At, CodeCache, Limits, Mapping, Window};
 use scxprof::resolve::Maps;
 use scxprof::sample::Source;
 use scxprof::sampler::attr::Features;
-use scxprof::sampler::operand::code::{At, CodeCache, Limits, Mapping, Window};
-use scxprof::sampler::operand::constant::Constants;
-use scxprof::sampler::operand::pagemap::{Page, Pagemap};
-use scxprof::sampler::operand::{CodeSource, CodeWindow, Recovery, StackRange, UserRegs, REGS_MASK};
-use scxprof::sampler::{Captured, Hardware, Options, Sampler, SamplerError, Target};
+use scxprof::sampler::{Hardware, Options, PendingSample, Sampler, SamplerError, Target};
 
 /// Samples to record, and seconds to do so at the most.
 const SAMPLES: usize = 1000;
@@ -95,7 +95,7 @@ fn load() -> ! {
 
 /// One sample and what its recovery asked for.
 struct Recorded {
-    captured: Captured,
+    captured: PendingSample,
     regs: UserRegs,
     stack: StackRange,
     windows: Windows,
@@ -157,7 +157,7 @@ impl CodeSource for Live<'_> {
     }
 }
 
-fn captured(child: &Child) -> Result<Vec<Captured>, SamplerError> {
+fn captured(child: &Child) -> Result<Vec<PendingSample>, SamplerError> {
     let options = Options {
         source: Source::Timer,
         freq: Some(1000),
@@ -201,14 +201,14 @@ fn record(
         let Some(context) = &captured.context else { continue };
         let Ok(regs) = UserRegs::from_perf(context.abi, REGS_MASK, &context.regs) else { continue };
         let range = stack.update(regs.rsp());
-        let time = captured.time;
+        let time = captured.raw.time;
         let at = At { pid, space: maps.generation(pid), ip: regs.rip, time };
         let mut live = Live {
             code: &mut *code,
             constants: &mut *constants,
             maps: &mut *maps,
             at,
-            now: captured.time,
+            now: captured.raw.time,
             windows: Windows::default(),
         };
         // A recovery that knows nothing asks for everything, so that the windows serve cold and warm ones.

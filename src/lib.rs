@@ -6,7 +6,7 @@
 //! takes rights (`scxprof doctor`, or [`doctor::examine`]).
 //!
 //! ```
-//! use scxprof::sample::{Access, Sample};
+//! use scxprof::sample::{Access, RawSample};
 //! use scxprof::session::{Batch, Feed, SideBand};
 //! use scxprof::Session;
 //!
@@ -22,7 +22,7 @@
 //!             let (name, begin) = if tid < 3 { ("reader", 0x10_0000) } else { ("writer", 0x20_0000) };
 //!             batch.happened(time, SideBand::Comm { pid: 1, tid, exec: false, comm: name.into() });
 //!             let addr = begin + self.0 % 16 * 4096;
-//!             batch.samples.push(Sample { time, pid: 1, tid, addr, access: Access::Store, ..Sample::default() });
+//!             batch.samples.push(RawSample { time, pid: 1, tid, addr, access: Access::Store, ..RawSample::default() });
 //!         }
 //!         (self.0 < 1000).then_some(batch)
 //!     }
@@ -98,6 +98,7 @@
 #![cfg_attr(not(all(feature = "cli", feature = "testing")), allow(dead_code, unused_imports))]
 
 pub mod bpf;
+mod cache;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
@@ -112,6 +113,9 @@ pub mod hint;
 pub mod host;
 mod outcome;
 pub mod profile;
+// For tests, benches and fuzzing.
+#[doc(hidden)]
+pub mod recover;
 pub mod resolve;
 pub mod sample;
 // From events to samples. What a program needs of it is in `session`.

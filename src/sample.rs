@@ -1,12 +1,21 @@
 //! The vocabulary: what one observed memory access is, whatever hardware or trick observed it.
 
+pub(crate) mod batch;
+mod counts;
+mod data_source;
+
 use std::fmt;
 use std::num::NonZeroU32;
+use std::ops::{Deref, DerefMut};
 use std::str::FromStr;
 
 use thiserror::Error;
 
 use crate::escape;
+
+pub use batch::{FileId, SideBand, TimedSideBand};
+pub(crate) use counts::sentences;
+pub use data_source::{Cost, DataSource};
 
 /// Bytes in a cache line on every machine that scxprof samples.
 pub const LINE_SIZE: u64 = 64;
@@ -255,77 +264,6 @@ impl Method {
     }
 }
 
-/// `perf_mem_data_src` as the kernel gives it (linux/perf_event.h): operation, level, snoop, TLB.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct DataSource(pub u64);
-
-impl DataSource {
-    /// The operation, from `mem_op` (bits 0-4).
-    #[must_use]
-    pub fn access(self) -> Access {
-        match (self.0 & 0x2 != 0, self.0 & 0x4 != 0) {
-            (true, true) => Access::Update,
-            (true, false) => Access::Load,
-            (false, true) => Access::Store,
-            (false, false) => Access::Unknown,
-        }
-    }
-
-    /// True where it says that memory was not accessed (`PERF_MEM_OP_NA`).
-    #[must_use]
-    pub fn is_no_access(self) -> bool {
-        self.0 & 0x1 != 0
-    }
-
-    /// True where another cache held the line modified (`PERF_MEM_SNOOP_HITM`, 0x10 of `mem_snoop`, which starts at bit 19).
-    #[must_use]
-    pub fn is_hitm(self) -> bool {
-        (self.0 >> 19) & 0x10 != 0
-    }
-}
-
-/// What an access cost, as far as the source says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Cost {
-    /// The source does not say.
-    #[default]
-    Unknown,
-    /// The core's own caches had the line.
-    Hit,
-    /// They had not: it came from a shared cache, another core's cache, or memory.
-    Miss {
-        /// Cycles that it took, measured, or typical ones where the source has no latency.
-        cycles: u32,
-    },
-}
-
-impl DataSource {
-    /// Where the data came from, with a typical latency in cycles of current servers; the fields and their values are those of
-    /// `union perf_mem_data_src` in linux/perf_event.h.
-    #[must_use]
-    pub fn cost(self) -> Cost {
-        let field = |shift: u32, bits: u32| (self.0 >> shift) & ((1 << bits) - 1);
-        let (level, number) = (field(5, 14), field(33, 4));
-        let remote = field(37, 1) == 1 || level & 0xf00 != 0;
-        // PERF_MEM_SNOOPX_PEER: from another core's cache.
-        let peer = self.is_hitm() || field(38, 2) & 0x2 != 0;
-        // Memory, or a miss of the last level.
-        let memory = level & 0x380 != 0 || level & 0x44 == 0x44 || matches!(number, 0x9 | 0xd | 0xe);
-        let shared_cache = level & 0xc40 != 0 || matches!(number, 0x3 | 0x4 | 0x6);
-        // PERF_MEM_LVL_HIT beside L1, the line fill buffer or L2.
-        let own = level & 0x38 != 0 && level & 0x2 != 0 || matches!(number, 0x1 | 0x2 | 0x5 | 0xc);
-        match (remote, peer, memory, shared_cache) {
-            (true, _, true, _) => Cost::Miss { cycles: 350 },
-            (true, ..) => Cost::Miss { cycles: 250 },
-            (_, true, ..) => Cost::Miss { cycles: 100 },
-            (_, _, true, _) => Cost::Miss { cycles: 200 },
-            (_, _, _, true) => Cost::Miss { cycles: 50 },
-            _ if own => Cost::Hit,
-            _ => Cost::Unknown,
-        }
-    }
-}
-
 /// The one identity of a byte of memory, whatever source saw it and wherever it is mapped.
 ///
 /// A shared mapping is known by what it maps; a private one by its address space, so that copy-on-write pages of forks,
@@ -382,11 +320,9 @@ pub struct CodeAddr {
 /// Which thread, numbered by the session: a reused tid is a new thread.
 pub type ThreadIndex = u32;
 
-/// One observed memory access.
-///
-/// The sampler fills what the kernel or the recovery says; the session adds `thread`, `comm` and `place`.
+/// What the event says of one memory access, or what was recovered from it; names are put to it in a [`Sample`].
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sample {
+pub struct RawSample {
     /// CLOCK_MONOTONIC, ns.
     pub time: u64,
     /// Process id in our pid namespace.
@@ -399,6 +335,8 @@ pub struct Sample {
     pub mode: CpuMode,
     /// Load, store or both.
     pub access: Access,
+    /// Bytes accessed, 0 where they are not known.
+    pub size: u16,
     /// Address of the instruction.
     pub ip: u64,
     /// Virtual address of the data.
@@ -413,16 +351,45 @@ pub struct Sample {
     pub period: u64,
     /// Latency of the access in cycles, 0 where the source has none.
     pub latency: u32,
-    /// Where the data came from, 0 where the source does not say.
-    pub data_src: DataSource,
     /// The part of one event that this access is: 1, or 1/n where one event gave n accesses.
     pub share: f32,
-    /// Which event of the session it was; accesses of one event have the same number.
-    pub record: u64,
-    /// Bytes accessed, 0 where they are not known.
-    pub size: u16,
+    /// Where the data came from, 0 where the source does not say.
+    pub data_src: DataSource,
     /// How the address was recovered; `None` where the hardware or the kernel gave it.
     pub method: Option<Method>,
+}
+
+impl Default for RawSample {
+    fn default() -> Self {
+        Self {
+            time: 0,
+            pid: 0,
+            tid: 0,
+            cpu: 0,
+            mode: CpuMode::Unknown,
+            access: Access::Unknown,
+            size: 0,
+            ip: 0,
+            addr: 0,
+            phys: 0,
+            page_size: 0,
+            cgroup: 0,
+            period: 1,
+            latency: 0,
+            share: 1.0,
+            data_src: DataSource(0),
+            method: None,
+        }
+    }
+}
+
+/// One observed memory access, with the names that the session put to it.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Sample {
+    /// The access; its fields are read as if they were the sample's own.
+    pub raw: RawSample,
+    /// Which event of the session it was; accesses of one event have the same number.
+    pub record: u64,
     /// The thread, as the session numbers it.
     pub thread: ThreadIndex,
     /// The thread's name when the sample was taken; `None` where nobody could say.
@@ -448,39 +415,25 @@ impl Sample {
     }
 }
 
-impl Default for Sample {
-    fn default() -> Self {
-        Self {
-            time: 0,
-            pid: 0,
-            tid: 0,
-            cpu: 0,
-            mode: CpuMode::Unknown,
-            access: Access::Unknown,
-            ip: 0,
-            addr: 0,
-            phys: 0,
-            page_size: 0,
-            cgroup: 0,
-            period: 1,
-            latency: 0,
-            data_src: DataSource(0),
-            share: 1.0,
-            record: 0,
-            size: 0,
-            method: None,
-            thread: 0,
-            comm: None,
-            place: None,
-            code: None,
-            hint: None,
-        }
+impl From<RawSample> for Sample {
+    /// A sample without names.
+    fn from(raw: RawSample) -> Self {
+        Self { raw, ..Self::default() }
     }
 }
 
-/// A sentence for each count that is not 0.
-pub(crate) fn sentences(counts: &[(u64, &str)]) -> Vec<String> {
-    counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect()
+impl Deref for Sample {
+    type Target = RawSample;
+
+    fn deref(&self) -> &RawSample {
+        &self.raw
+    }
+}
+
+impl DerefMut for Sample {
+    fn deref_mut(&mut self) -> &mut RawSample {
+        &mut self.raw
+    }
 }
 
 #[cfg(test)]
@@ -507,15 +460,5 @@ mod tests {
         let place = Place::Private { space: 3, addr: 0x1fff };
         assert_eq!(place.granule(LINE_SIZE), Place::Private { space: 3, addr: 0x1fc0 });
         assert_eq!(place.granule(PAGE_SIZE), Place::Private { space: 3, addr: 0x1000 });
-    }
-
-    #[test]
-    fn data_source_names_operation_and_hitm() {
-        // OP_LOAD, LVL_L3 hit, SNOOP_HITM as linux/perf_event.h shifts them.
-        let source = DataSource(0x2 | (0x10 << 19));
-        assert_eq!(source.access(), Access::Load);
-        assert!(source.is_hitm());
-        assert_eq!(DataSource(0x4).access(), Access::Store);
-        assert!(!DataSource(0x1 << 19).is_hitm());
     }
 }

@@ -38,10 +38,11 @@ pub use found::{Found, Sampled};
 use names::Names;
 pub use running::{Session, StopHandle};
 
+pub use crate::sample::{FileId, SideBand, TimedSideBand};
 pub use crate::sampler::loss::Loss;
 pub use crate::sampler::open::EventError;
 pub use crate::sampler::pmu::{NoIbs, NoPebs, PmuError};
-pub use crate::sampler::{FileId, Hardware, Pace, SamplerError, SideBand, Target, TimedSideBand};
+pub use crate::sampler::{Hardware, Pace, SamplerError, Target};
 
 /// How often a capture looks up where nothing arrives.
 const TICK: Duration = Duration::from_millis(50);

@@ -15,7 +15,7 @@ use scxprof::bpf;
 use scxprof::config::GroupOptions;
 use scxprof::host::Roots;
 use scxprof::resolve::Cgroups;
-use scxprof::sample::{Sample, Source};
+use scxprof::sample::{RawSample, Sample, Source};
 use scxprof::session::{
     Batch, Builder, CaptureError, Feed, Hardware, NotStarted, SamplerError, SessionError, SideBand, Sink, StopHandle,
 };
@@ -45,7 +45,7 @@ impl Feed for Pair {
         for (tid, name) in [7, 8].into_iter().zip(self.names) {
             batch.happened(time, SideBand::Comm { pid: 7, tid, exec: false, comm: name.into() });
             let addr = 0x1000 + self.left % 512 * 64;
-            batch.samples.push(Sample { time, pid: 7, tid, addr, ..Sample::default() });
+            batch.samples.push(RawSample { time, pid: 7, tid, addr, ..RawSample::default() });
         }
         if let Some(stop) = self.stop.take() {
             stop.stop();
@@ -141,7 +141,7 @@ impl Feed for Hinted {
             }
             let addr = (hint << 32) + self.0 % 64 * 4096;
             let access = scxprof::sample::Access::Store;
-            batch.samples.push(Sample { time, pid: 1, tid, addr, access, ..Sample::default() });
+            batch.samples.push(RawSample { time, pid: 1, tid, addr, access, ..RawSample::default() });
         }
         (self.0 < 2000).then_some(batch)
     }

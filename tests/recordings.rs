@@ -42,7 +42,7 @@ fn taken<'a>(records: impl Iterator<Item = &'a [u8]>, data: &PerfData, reading: 
     for record in records {
         intake.take(record, &data.attrs[0].layout);
     }
-    let samples = intake.batch().samples.iter().map(Sample::from).collect();
+    let samples = intake.batch().samples.iter().map(|sample| Sample::from(sample.raw)).collect();
     (samples, intake.loss())
 }
 

@@ -2,25 +2,46 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
-mod support;
-
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use scxprof::sampler::operand::tick::{self, Refusal, TickKind, TickPlan, MAX_STACK, STACK_BYTES};
-use scxprof::sampler::operand::user::is_user_interrupt;
-use support::{Ring, TickSample};
+use rustix::thread::{gettid, sched_getaffinity, sched_setaffinity, CpuSet};
+use scxprof::recover::{REGS_MASK, STACK_DUMP_SIZE};
+use scxprof::sample::CpuMode;
+use scxprof::sampler::attr::{layout, Features};
+use scxprof::sampler::record::{decode, Record};
+use scxprof::sampler::tick::{self, Refusal, TickKind, TickPlan, MAX_STACK};
+use scxprof::sampler::user::is_user_interrupt;
 
 const PROC: &str = "/proc";
-/// What CPU mode the header of a sample says.
-const KERNEL: u16 = 1;
-const USER: u16 = 2;
+/// Pages of a ring that no test fills.
+const PAGES: usize = 1024;
+
+/// What the tests look at of a sample.
+#[derive(Debug)]
+struct TickSample {
+    /// Bytes of the record.
+    size: usize,
+    mode: CpuMode,
+    /// Kernel's or, for cpu-clock, the interrupted ip.
+    ip: u64,
+    tid: u32,
+    /// CLOCK_MONOTONIC, ns.
+    time: u64,
+    callchain: Vec<u64>,
+    /// `PERF_SAMPLE_REGS_ABI_*`.
+    abi: u64,
+    /// The registers of `REGS_MASK`, in the order of its bits.
+    regs: Vec<u64>,
+    /// Bytes of user stack that were copied.
+    stack: usize,
+}
 
 /// A plan whose event opens on CPU 0, or a note that the test was skipped.
 fn usable(test: &str, kind: TickKind) -> Option<TickPlan> {
-    match tick::plan(kind, Path::new(PROC), None).and_then(|plan| plan.open(0).map(|_| plan)) {
+    match tick::plan(kind, Path::new(PROC), None).and_then(|plan| plan.open(Features::all(), 1, 0).map(|_| plan)) {
         Ok(plan) => Some(plan),
         Err(refusal) => {
             eprintln!("SKIP: {test}: {kind}: {refusal}");
@@ -36,35 +57,29 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn first_cpu() -> u32 {
-    // SAFETY: a CPU set is plain bits, and zeros are the empty one; the call fills it.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        assert_eq!(libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set), 0);
-        (0..libc::CPU_SETSIZE as usize).find(|&cpu| libc::CPU_ISSET(cpu, &set)).unwrap() as u32
-    }
+    let set = sched_getaffinity(None).unwrap();
+    (0..CpuSet::MAX_CPU).find(|&cpu| set.is_set(cpu)).unwrap() as u32
 }
 
 /// Puts the calling thread on `cpu`.
 fn pin(cpu: u32) {
-    // SAFETY: zeros are the empty set, and the set is as long as is said.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu as usize, &mut set);
-        assert_eq!(libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set), 0);
-    }
+    let mut set = CpuSet::new();
+    set.set(cpu as usize);
+    sched_setaffinity(None, &set).unwrap();
 }
 
 /// Samples of a thread that does `work` over and over on one CPU, until there are `wanted` or 20 seconds are over.
 fn samples_of(plan: &TickPlan, wanted: u32, work: impl Fn() + Sync) -> Vec<TickSample> {
     let cpu = first_cpu();
-    let ring = Ring::new(plan.open(cpu).unwrap(), plan.kind != TickKind::CpuClock);
+    let (event, layout) = plan.open(Features::all(), PAGES, cpu).unwrap();
+    let mut ring = event.ring(PAGES).unwrap();
     let stop = AtomicBool::new(false);
     let tid = AtomicU32::new(0);
-    let mut samples = std::thread::scope(|scope| {
+    let mut samples = Vec::new();
+    std::thread::scope(|scope| {
         scope.spawn(|| {
             pin(cpu);
-            // SAFETY: the call has no arguments and cannot fail.
-            tid.store(unsafe { libc::gettid() }.cast_unsigned(), Ordering::Release);
+            tid.store(gettid().as_raw_pid() as u32, Ordering::Release);
             while !stop.load(Ordering::Relaxed) {
                 work();
             }
@@ -72,18 +87,29 @@ fn samples_of(plan: &TickPlan, wanted: u32, work: impl Fn() + Sync) -> Vec<TickS
         while tid.load(Ordering::Acquire) == 0 {
             std::thread::yield_now();
         }
-        ring.enable();
-        let mut ring = ring;
-        let mut samples = Vec::new();
+        event.enable().unwrap();
         for _ in 0..200 {
             std::thread::sleep(Duration::from_millis(100));
-            samples = ring.peek();
+            let read = ring.drain(&mut Vec::new(), |bytes| match decode(bytes, &layout).unwrap() {
+                (header, Record::Sample(sample), _) => samples.push(TickSample {
+                    size: bytes.len(),
+                    mode: header.cpu_mode(),
+                    ip: sample.ip,
+                    tid: sample.tid,
+                    time: sample.time,
+                    callchain: sample.callchain.iter().collect(),
+                    abi: sample.regs_user.abi,
+                    regs: sample.regs_user.values.iter().collect(),
+                    stack: sample.stack_user.len(),
+                }),
+                (_, record, _) => assert!(!matches!(record, Record::Lost { .. }), "lost samples"),
+            });
+            read.unwrap();
             if samples.iter().filter(|sample| sample.tid == tid.load(Ordering::Acquire)).count() as u32 >= wanted {
                 break;
             }
         }
         stop.store(true, Ordering::Relaxed);
-        samples
     });
     samples.retain(|sample| sample.tid == tid.load(Ordering::Acquire));
     samples
@@ -130,7 +156,7 @@ fn report(name: &str, plan: &TickPlan, samples: &[TickSample], user: f64) {
 
 fn tracepoint_tells_user_code(test: &str, kind: TickKind) {
     let Some(plan) = usable(test, kind) else { return };
-    let user = |sample: &TickSample| is_user_interrupt(&sample.callchain, &plan.entries);
+    let user = |sample: &TickSample| is_user_interrupt(sample.callchain.iter().copied(), &plan.entries);
     let mut shares = [0.0; 3];
     for ((name, work), to) in
         [("spin", spin as fn()), ("syscalls", syscalls), ("faults", faults)].into_iter().zip(&mut shares)
@@ -139,9 +165,9 @@ fn tracepoint_tells_user_code(test: &str, kind: TickKind) {
         assert!(samples.len() >= 100, "{name}: {} samples", samples.len());
         *to = share(&samples, user);
         report(name, &plan, &samples, *to);
-        assert!(samples.iter().all(|sample| sample.mode == KERNEL), "a tracepoint is kernel code");
+        assert!(samples.iter().all(|sample| sample.mode == CpuMode::Kernel), "a tracepoint is kernel code");
         assert!(samples.iter().all(|sample| sample.callchain.len() <= usize::from(MAX_STACK) + 1));
-        assert!(samples.iter().all(|sample| sample.abi == 2 && sample.stack <= STACK_BYTES.into()));
+        assert!(samples.iter().all(|sample| sample.abi == 2 && sample.stack <= STACK_DUMP_SIZE.into()));
         // The user's ip, the ninth register, is below the kernel's half whatever was interrupted.
         assert!(samples.iter().all(|sample| (sample.regs[8] as i64) > 0 && (sample.ip as i64) < 0));
     }
@@ -172,9 +198,9 @@ fn cpu_clock_says_the_mode_itself() {
         [("spin", spin as fn()), ("syscalls", syscalls), ("faults", faults)].into_iter().zip(&mut shares)
     {
         let samples = samples_of(&plan, 200, work);
-        *to = share(&samples, |sample| sample.mode == USER);
+        *to = share(&samples, |sample| sample.mode == CpuMode::User);
         report(name, &plan, &samples, *to);
-        for sample in samples.iter().filter(|sample| sample.mode == USER) {
+        for sample in samples.iter().filter(|sample| sample.mode == CpuMode::User) {
             assert_eq!(sample.ip, sample.regs[8]);
         }
     }
@@ -187,15 +213,15 @@ fn the_probe_takes_the_best_event_that_advances() {
     if usable("the_probe_takes_the_best_event_that_advances", TickKind::CpuClock).is_none() {
         return;
     }
-    let plan = tick::probe(Path::new(PROC), None, first_cpu()).unwrap();
+    let plan = tick::probe(Path::new(PROC), None, Features::all(), first_cpu()).unwrap();
     println!("{plan:?}");
     assert!(plan.rate.unwrap() > 1.0);
-    let asked = tick::probe(Path::new(PROC), Some(997), first_cpu()).unwrap();
+    let asked = tick::probe(Path::new(PROC), Some(997), Features::all(), first_cpu()).unwrap();
     assert_eq!((asked.kind, asked.refused.len()), (TickKind::CpuClock, 2));
-    assert_eq!(asked.period, 1_003_009);
+    assert_eq!(asked.period(), 1_003_009);
     // Without the kernel's symbols the tick cannot be used, and the plan says why.
     let bare = tempfile::tempdir().unwrap();
-    let bare = tick::probe(bare.path(), None, first_cpu()).unwrap();
+    let bare = tick::probe(bare.path(), None, Features::all(), first_cpu()).unwrap();
     assert_eq!((bare.kind, bare.refused.len()), (TickKind::CpuClock, 2));
     assert!(bare.refused[0].1.to_string().contains("kallsyms"), "{:?}", bare.refused);
 }
@@ -206,7 +232,7 @@ fn an_entry_that_is_not_the_kernels_own_is_noticed() {
     let test = "an_entry_that_is_not_the_kernels_own_is_noticed";
     let Some(plan) = usable(test, TickKind::HrtimerExpire) else { return };
     // The right handler, and an entry where there is none.
-    let handler = plan.filter.unwrap().rsplit_once("0x").unwrap().1.to_owned();
+    let handler = plan.spec.filter.unwrap().rsplit_once("0x").unwrap().1.to_owned();
     let fake = tempfile::tempdir().unwrap();
     let symbols = format!(
         "{handler} t tick_nohz_handler\nffff800000000000 T asm_sysvec_apic_timer_interrupt\nffff800000000010 T next\n"
@@ -216,7 +242,7 @@ fn an_entry_that_is_not_the_kernels_own_is_noticed() {
     std::fs::copy("/proc/self/mountinfo", fake.path().join("self/mountinfo")).unwrap();
     // Where others keep the CPU busy, too few samples are ours to tell; hence more than one try.
     let noticed = (0..10).any(|_| {
-        let found = tick::probe(fake.path(), None, first_cpu()).unwrap();
+        let found = tick::probe(fake.path(), None, Features::all(), first_cpu()).unwrap();
         let blind = found.refused.iter().filter(|(_, why)| matches!(why, Refusal::Blind { user: 0, .. })).count();
         found.kind == TickKind::CpuClock && blind == 2
     });
@@ -242,14 +268,55 @@ fn the_rate_is_the_ticks_whatever_timers_the_workload_has() {
             }
         });
         let rates = [TickKind::HrtimerExpire, TickKind::LocalTimer]
-            .map(|kind| tick::try_kind(kind, Path::new(PROC), None, cpu).unwrap());
+            .map(|kind| tick::plan(kind, Path::new(PROC), None).unwrap())
+            .map(|plan| tick::measure(plan, Features::all(), cpu).unwrap());
         stop.store(true, Ordering::Relaxed);
         let [tick, timer] = rates;
         (tick, timer)
     });
     let rate = |plan: &TickPlan| plan.rate.unwrap();
-    println!("tick {:.0} Hz, local timer {:.0} Hz at period {}", rate(&tick), rate(&timer), timer.period);
+    println!("tick {:.0} Hz, local timer {:.0} Hz at period {}", rate(&tick), rate(&timer), timer.period());
     assert!(rate(&tick) < 1100.0, "CONFIG_HZ is at most 1000");
     assert!(rate(&timer) < 1600.0, "bounded by the period");
-    assert!(rate(&timer) * timer.period as f64 > 1.5 * rate(&tick), "the sleeper's timers are seen");
+    assert!(rate(&timer) * timer.period() as f64 > 1.5 * rate(&tick), "the sleeper's timers are seen");
+}
+
+#[test]
+fn the_event_that_is_probed_is_the_one_that_is_sampled() {
+    use scxprof::sampler::{Hardware, Options, Sampler, SamplerError, Target};
+
+    let test = "the_event_that_is_probed_is_the_one_that_is_sampled";
+    let _alone = alone();
+    let cpu = first_cpu();
+    let options = Options {
+        source: scxprof::sample::Source::Timer,
+        freq: None,
+        target: Target::System,
+        cpus: vec![cpu],
+        mmap_pages: 64,
+        workers: None,
+        features: Features::all(),
+        hardware: Hardware::default(),
+        proc: PROC.into(),
+        sys: "/sys".into(),
+        child_pid_namespace: false,
+        raise_open_files: false,
+        snapshots: false,
+    };
+    let sampler = match Sampler::open(&options) {
+        Err(SamplerError::NoTimer { reasons, .. }) => {
+            println!("SKIP: {test}: {reasons}");
+            return;
+        }
+        opened => opened.unwrap(),
+    };
+    let sampled = &sampler.events().unwrap()[0];
+    let kinds = [TickKind::HrtimerExpire, TickKind::LocalTimer, TickKind::CpuClock];
+    let kind = kinds.into_iter().find(|kind| kind.name() == &*sampled.name).unwrap();
+    let plan = tick::plan(kind, Path::new(PROC), None).unwrap();
+    let (probed, probed_layout) = plan.open(Features::all(), 64, cpu).unwrap();
+    // All but the unions, of which the period may be another where the local timer was thinned out.
+    assert_eq!(format!("{:?}", probed.attr), format!("{:?}", sampled.attr));
+    assert_eq!(probed_layout, layout(&sampled.attr));
+    assert_eq!(probed.attr.sample_regs_user, REGS_MASK);
 }

@@ -2,18 +2,16 @@
 
 use std::fmt;
 use std::mem::{offset_of, MaybeUninit};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
-use perf_event_open_sys::ioctls;
 
 use super::probe::{quiet, refusal, sum};
 use super::{Clockwork, Refusal, SnapshotCounts, Step, Watched};
 use crate::host::kallsyms::Kallsyms;
-use crate::sampler::open::Event;
-use crate::sampler::operand::{Wanted, WANTED_LINES};
+use crate::recover::{Wanted, WANTED_LINES};
 
 /// The skeleton of operand.bpf.c, which libbpf-cargo writes.
 #[allow(clippy::all, clippy::pedantic, clippy::undocumented_unsafe_blocks, clippy::unwrap_used, clippy::expect_used)]
@@ -104,35 +102,23 @@ impl Snapshots {
         self.clockwork
     }
 
-    /// Writes the snapshots of a CPU as samples of `event`.
+    /// Writes the snapshots of a CPU as samples of `event`, a perf event there.
     ///
     /// # Errors
     /// What the kernel refused.
-    pub(crate) fn write_to(&self, event: &Event) -> Result<(), Refusal> {
-        let fd = event.as_fd().as_raw_fd().to_ne_bytes();
+    pub(crate) fn write_to(&self, event: BorrowedFd<'_>, cpu: u32) -> Result<(), Refusal> {
+        let fd = event.as_raw_fd().to_ne_bytes();
         let maps = &self.skeleton.maps;
         for (map, value) in [(&maps.output, fd), (&maps.sampled, 1u32.to_ne_bytes())] {
-            map.update(&event.cpu.to_ne_bytes(), &value, MapFlags::ANY)
+            map.update(&cpu.to_ne_bytes(), &value, MapFlags::ANY)
                 .map_err(|error| refusal(WHAT, Step::Attach, &error))?;
         }
         Ok(())
     }
 
-    /// Takes a snapshot whenever `event`, of a clock, would sample.
-    ///
-    /// # Errors
-    /// What the kernel refused.
-    pub(crate) fn take_at(&self, event: &Event) -> Result<(), Refusal> {
-        let program = &self.skeleton.progs.on_clock;
-        // SAFETY: the argument is a file descriptor, not a pointer; event and program are open and ours.
-        let result = unsafe { ioctls::SET_BPF(event.as_fd().as_raw_fd(), program.as_fd().as_raw_fd().cast_unsigned()) };
-        if result < 0 {
-            let error = std::io::Error::last_os_error();
-            let errno = error.raw_os_error().unwrap_or(0);
-            let reason = format!("PERF_EVENT_IOC_SET_BPF: {error}");
-            return Err(Refusal { what: WHAT, step: Step::Attach, errno, reason });
-        }
-        Ok(())
+    /// The program that takes a snapshot whenever the event of a clock that it is attached to would sample.
+    pub(crate) fn on_clock(&self) -> BorrowedFd<'_> {
+        self.skeleton.progs.on_clock.as_fd()
     }
 
     /// Where user space says what the next samples are to bring.

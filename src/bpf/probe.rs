@@ -3,12 +3,13 @@
 use std::cell::RefCell;
 use std::io;
 use std::mem::offset_of;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Once;
 
 use libbpf_rs::libbpf_sys::{bpf_obj_get_info_by_fd, bpf_prog_info};
 use libbpf_rs::{set_print, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel};
+use rustix::process::{Pid, PidfdFlags};
 
 use super::map::{pid_namespace, HintMap};
 use super::{Refusal, Step};
@@ -161,24 +162,15 @@ fn load(rung: Option<Rung>, map: Option<&HintMap>, setting: Setting) -> Result<L
 }
 
 /// Opens a process, or with `PIDFD_THREAD` a thread, as a file.
-pub(super) fn pidfd_open(pid: u32, flags: libc::c_uint) -> io::Result<OwnedFd> {
-    // SAFETY: the call takes plain numbers.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, flags) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just made it for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+pub(super) fn pidfd_open(pid: u32, flags: PidfdFlags) -> io::Result<OwnedFd> {
+    let pid = Pid::from_raw(pid.cast_signed()).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(rustix::process::pidfd_open(pid, flags)?)
 }
 
 /// True where a pidfd is a file of pidfs, which has its pid in the inode.
 fn has_pidfs() -> bool {
-    let Ok(own) = pidfd_open(std::process::id(), 0) else { return false };
-    let mut statfs = std::mem::MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: the descriptor is open and the buffer has the size that the call fills.
-    let result = unsafe { libc::fstatfs(own.as_raw_fd(), statfs.as_mut_ptr()) };
-    // SAFETY: zeros are a valid value, and the call only writes plain numbers.
-    result == 0 && unsafe { statfs.assume_init() }.f_type == PID_FS_MAGIC
+    let own = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
+    own.and_then(rustix::fs::fstatfs).is_ok_and(|fs| fs.f_type == PID_FS_MAGIC)
 }
 
 impl Loaded {

@@ -5,17 +5,17 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::{Iter, MapCore, MapFlags};
+use rustix::process::PidfdFlags;
 
 use super::map::HintMap;
 use super::probe::{self, pidfd_open, Loaded, Setting};
 use super::watch::{RawEvent, EVENT_SIZE};
 use super::Refusal;
-use crate::host::Roots;
-use crate::resolve::threads;
-use crate::sampler::open::monotonic_ns;
+use crate::host::clock::monotonic_ns;
+use crate::host::{tasks, Roots};
 
 /// A pidfd of a thread that is no group leader, since Linux 6.9 (linux/pidfd.h; `O_EXCL`).
-const PIDFD_THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;
+const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL as libc::c_uint);
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -77,7 +77,7 @@ fn iterate(loaded: &Loaded) -> Result<Vec<RawEvent>, String> {
 fn by_pidfd(map: &HintMap, proc: &Path) -> Snapshot {
     let mut snapshot = Snapshot::default();
     let roots = Roots { proc: proc.to_owned(), ..Roots::default() };
-    let threads = match threads::snapshot(&roots) {
+    let threads = match tasks::snapshot(&roots) {
         Ok(threads) => threads,
         Err(error) => {
             snapshot.notes.push(format!("the hints at the start are not known: {error}"));
@@ -86,7 +86,7 @@ fn by_pidfd(map: &HintMap, proc: &Path) -> Snapshot {
     };
     let mut value = vec![0; map.value_size as usize];
     for thread in threads {
-        let flags = if thread.pid == thread.tid { 0 } else { PIDFD_THREAD };
+        let flags = if thread.pid == thread.tid { PidfdFlags::empty() } else { PIDFD_THREAD };
         // Before the look-up: a write in between has its own event, which is the later one.
         let time = monotonic_ns();
         let found = pidfd_open(thread.tid, flags).and_then(|pidfd| {

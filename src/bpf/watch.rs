@@ -16,8 +16,9 @@ use super::probe::{self, event, Loaded, Setting};
 use super::snapshot::Tasks;
 use super::{HintsError, MapRef, Options};
 use crate::hint::{Counts, Rung};
-use crate::sampler::open::monotonic_ns;
-use crate::sampler::{Batch, SideBand, TimedSideBand};
+use crate::host::clock::monotonic_ns;
+use crate::sample::batch::Batch;
+use crate::sample::{SideBand, TimedSideBand};
 
 /// Events that travel together.
 const BATCH: usize = 1024;

@@ -1,12 +1,13 @@
 //! What stands for the watch and the snapshots where BPF is not built in.
 
+use std::os::fd::BorrowedFd;
+
 use crossbeam_channel::Receiver;
 
 use super::{Clockwork, HintsError, Options, Refusal, SnapshotCounts, Step, Watched};
 use crate::hint::{Counts, Rung};
-use crate::sampler::open::Event;
-use crate::sampler::operand::Wanted;
-use crate::sampler::Batch;
+use crate::recover::Wanted;
+use crate::sample::batch::Batch;
 
 /// A watch that never begins.
 #[derive(Debug)]
@@ -65,11 +66,11 @@ impl Snapshots {
         match *self {}
     }
 
-    pub(crate) fn write_to(&self, _: &Event) -> Result<(), Refusal> {
+    pub(crate) fn write_to(&self, _: BorrowedFd<'_>, _: u32) -> Result<(), Refusal> {
         match *self {}
     }
 
-    pub(crate) fn take_at(&self, _: &Event) -> Result<(), Refusal> {
+    pub(crate) fn on_clock(&self) -> BorrowedFd<'_> {
         match *self {}
     }
 

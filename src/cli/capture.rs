@@ -14,8 +14,8 @@ use super::hints::HintArgs;
 use super::signals::Signals;
 use super::source::{self, SourceArgs};
 use super::{decision, percent, seconds, Failure};
+use crate::host::limits::sysctl;
 use crate::host::{topology, Roots};
-use crate::sampler::open::sysctl;
 use crate::sampler::Target;
 use crate::session::{Builder, CaptureError, NotStarted, Outcome, Progress, Session};
 

@@ -265,6 +265,7 @@ mod tests {
 
     use super::*;
     use crate::sample::Comm;
+    use crate::sample::RawSample;
 
     #[derive(Parser)]
     struct Cli {
@@ -276,9 +277,7 @@ mod tests {
         let args = Cli::parse_from([&["x"], options].concat());
         let mut filter = Filter::new(&args.filter).unwrap();
         let sample = |time: u64, pid, tid, comm: Option<&[u8]>| Sample {
-            time: time * 1_000_000_000,
-            pid,
-            tid,
+            raw: RawSample { time: time * 1_000_000_000, pid, tid, ..RawSample::default() },
             comm: comm.map(Comm::new),
             ..Sample::default()
         };
@@ -298,7 +297,11 @@ mod tests {
             let mut filter = Filter::new(&args.filter).unwrap();
             for at in 0..20 {
                 let comm = Some(Comm::new(format!("job {at:02}").as_bytes()));
-                let sample = Sample { time: at * 500_000_000, pid: 7, comm, ..Sample::default() };
+                let sample = Sample {
+                    raw: RawSample { time: at * 500_000_000, pid: 7, ..RawSample::default() },
+                    comm,
+                    ..Sample::default()
+                };
                 filter.keeps_of(&sample, Some(b"/a\n"));
             }
             filter.nothing()

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use crate::host::{proc, Roots};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::sampler::open::monotonic_ns;
+use crate::host::clock::monotonic_ns;
 
 /// Signals so close to one another, in ns, are of one cause: timeout(1) sends its command SIGTERM twice (to it and to its group),
 /// a terminal that closes SIGHUP.

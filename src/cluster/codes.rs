@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::sketch::mix;
+use super::keys::mix;
 use crate::sample::CodeAddr;
 
 /// Instructions that are kept for a line.

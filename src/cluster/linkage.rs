@@ -1,6 +1,6 @@
 //! Average linkage: the two that surely have most in common are joined, again and again, as long as any two should be one.
 
-use super::communities::{Demand, Found, Region, Rules};
+use super::rules::{Demand, Found, Region, Rules};
 
 /// Additions that the affinities of a component may cost; beyond it a fair part of the regions is read.
 const WORK: usize = 40_000_000;
@@ -203,7 +203,7 @@ fn score(sums: &Affinity, clusters: &[Cluster], a: usize, b: usize, rules: &Rule
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::communities::Sharer;
+    use crate::cluster::rules::Sharer;
 
     fn region(first: u64, misses: &[(u32, f64)]) -> Region {
         let sharer = |&(thread, misses): &(u32, f64)| Sharer { thread, misses, transfers: 0.0, counted: misses };

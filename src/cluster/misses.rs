@@ -3,7 +3,8 @@
 
 use rustc_hash::FxHashMap;
 
-use super::sketch::{mix, Activity, LineUse, Sharing, Touch};
+use super::keys::mix;
+use super::sketch::{Activity, LineUse, Sharing, Touch};
 
 /// Lines of a first-level cache (32 KiB). A thread that uses more may find a line evicted by its own accesses.
 pub(crate) const L1_LINES: f64 = 512.0;
@@ -321,10 +322,15 @@ impl Part {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::{Access, DataSource, Place, Sample};
+    use crate::sample::{Access, DataSource, Place, RawSample, Sample};
 
     fn sample(thread: u32, line: u64, access: Access) -> Sample {
-        Sample { thread, access, place: Some(Place::Private { space: 1, addr: line << 6 }), ..Sample::default() }
+        Sample {
+            raw: RawSample { access, ..RawSample::default() },
+            thread,
+            place: Some(Place::Private { space: 1, addr: line << 6 }),
+            ..Sample::default()
+        }
     }
 
     /// Misses and transfers of each thread on a line.
@@ -373,8 +379,7 @@ mod tests {
     fn what_the_source_says_counts_in_place_of_the_estimate() {
         let mut sharing = Sharing::new(1 << 20);
         let of = |thread: u32, line: u64, data_src: u64, latency: u32| Sample {
-            data_src: DataSource(data_src),
-            latency,
+            raw: RawSample { data_src: DataSource(data_src), latency, ..sample(thread, line, Access::Store).raw },
             ..sample(thread, line, Access::Store)
         };
         let (hit, memory) = (0x4 | 0xa << 5, 0x4 | 0x82 << 5);

@@ -108,8 +108,10 @@
 //! What everybody uses becomes a community if it takes 7 % of the possible misses and is more than 48 lines: hot globals on 64 pages
 //! cannot be told from one group that is everybody.
 
+mod clusters;
 mod codes;
 mod communities;
+mod keys;
 mod linkage;
 mod misses;
 // For tests and benches.
@@ -117,6 +119,7 @@ mod misses;
 pub mod quality;
 mod regions;
 mod report;
+mod rules;
 mod sketch;
 mod solve;
 mod table;
@@ -124,6 +127,5 @@ mod table;
 #[doc(hidden)]
 pub mod truth;
 
-pub use report::{Edge, Hot, Structure};
+pub use clusters::{Clusters, Community, Edge, Hot, Options, Reason, Structure, Verdict};
 pub use sketch::{Sharing, SketchStats};
-pub use solve::{Clusters, Community, Options, Reason, Verdict};

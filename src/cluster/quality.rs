@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::communities::Found;
+use super::rules::Found;
 
 /// The adjusted Rand index of two partitions of the same things (Hubert and Arabie 1985): 1 for equal partitions, about 0
 /// for unrelated ones. Labels mean nothing but equality.

@@ -418,7 +418,7 @@ mod tests {
     fn lines_with_owners_are_not_shared_and_lines_that_all_use_are() {
         for seed in 0..20 {
             let (mut uses, mut rng) = (Vec::new(), Rng::new(seed));
-            let owner = |line: u64| (super::super::sketch::mix(line) % 4) as u32;
+            let owner = |line: u64| (super::super::keys::mix(line) % 4) as u32;
             // The next line that is the thread's own.
             let own = |thread: u32, random: u64| (random % 1024..2048).find(|&line| owner(line) == thread).unwrap();
             touch(&mut uses, &mut rng, &[0, 1, 2, 3], 300, own);

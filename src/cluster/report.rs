@@ -2,65 +2,14 @@
 
 use rustc_hash::FxHashMap;
 
-use super::communities::{Found, Region, Rules};
+use super::clusters::{Clusters, Community, Edge, Hot, Structure, Verdict};
 use super::misses::{Misses, Use};
+use super::rules::{Found, Region, Rules};
 use super::sketch::{Page, Sharing};
-use super::solve::{Clusters, Community, Verdict};
-use crate::sample::{CodeAddr, Place, LINE_SIZE, PAGE_SIZE};
+use crate::sample::{LINE_SIZE, PAGE_SIZE};
 
 /// Regions, pages and lines that are named for each community.
 const NAMED: usize = 8;
-
-/// A page or a line, and what was done to it.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct Hot {
-    /// Its first byte; `None` for a file beyond the number that the sketch keeps the names of.
-    pub place: Option<Place>,
-    /// Accesses to it by all threads; several by one sample to one line are one.
-    pub accesses: f64,
-    /// Those that wrote.
-    pub writes: f64,
-    /// Samples that found it modified in another cache.
-    pub hitm: u64,
-    /// Threads that touched it.
-    pub threads: u32,
-    /// Mean latency in kilocycles where the source has latencies, rounded up a sample; 0 else, and of lines.
-    pub kilocycles: f64,
-    /// The code that touched it most since two threads touched its page, with its accesses, where samples say their code; of
-    /// lines alone.
-    pub code: Vec<(CodeAddr, f64)>,
-}
-
-/// A region that a community shares.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct Structure {
-    /// Its first byte; `None` for a file beyond the number that the sketch keeps the names of.
-    pub place: Option<Place>,
-    /// From its first byte to its last.
-    pub bytes: u64,
-    /// Threads of the community that use it.
-    pub threads: u32,
-    /// Their possible misses there.
-    pub misses: f64,
-    /// Those of them that are transfers from a cache of another thread that had written the line.
-    pub transfers: f64,
-}
-
-/// How two classes of threads share memory.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
-pub struct Edge {
-    /// The one class.
-    pub a: u32,
-    /// The other, or the same one for sharing between threads within it.
-    pub b: u32,
-    /// Possible misses that are avoided where both have one cache, beyond those that each avoids by itself.
-    pub misses: f64,
-    /// The part of all possible misses of the class that has fewer.
-    pub share: f64,
-}
 
 /// Fills in the communities and what they share.
 pub(crate) fn describe(sharing: &Sharing, misses: &Misses, found: &[(u32, Found)], clusters: &mut Clusters) {

@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::codes::Codes;
+use super::keys::{line_key, mix, place_key, repeat_key, touch_hash};
 use super::table::{Slot, Table};
 use crate::sample::{Access, Cost, Method, Place, Sample, LINE_SIZE, PAGE_SIZE};
 
@@ -473,36 +474,6 @@ fn offset(place: Place) -> u64 {
         Place::Frame { phys } => phys,
         Place::Private { addr, .. } => addr,
     }
-}
-
-/// The finalizer of splitmix64: every bit of the input moves every bit of the output.
-pub(crate) fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
-}
-
-fn touch_hash(page: u64, thread: u32) -> u64 {
-    mix(page ^ u64::from(thread).wrapping_mul(0x9e37_79b9_7f4a_7c15))
-}
-
-/// The key of what a thread did to a line of a page; never 0.
-fn repeat_key(touch: u64, line: u32) -> u64 {
-    mix(touch ^ u64::from(line + 1).wrapping_mul(0xd1b5_4a32_d192_ed03)) | 1
-}
-
-fn line_key(page: u64, line: u32) -> u64 {
-    mix(page ^ u64::from(line + 1).wrapping_mul(0xd1b5_4a32_d192_ed03))
-}
-
-/// A granule's key; two granules of a run have the same one with a chance of about 1 in 10^8.
-pub(crate) fn place_key(place: Place) -> u64 {
-    let (kind, number) = match place {
-        Place::Private { space, addr } => (mix(u64::from(space) + 1), addr),
-        Place::Frame { phys } => (0x5bd1_e995_0000_0001, phys),
-        Place::Shared { dev, ino, offset } => (mix(mix(ino) ^ dev.wrapping_mul(0x9e37_79b9_7f4a_7c15)) ^ 0x77, offset),
-    };
-    mix(mix(number ^ kind).wrapping_add(kind))
 }
 
 mod read;

@@ -1,140 +1,17 @@
 //! From the sketch to verdicts: ranks, cells, communities, and how much the two halves of the samples agree.
 
 use std::cmp::Reverse;
-use std::fmt;
 
 use rustc_hash::FxHashMap;
 
-use super::communities::{self, Found, Region, Rules};
+use super::clusters::{Clusters, Options, Reason, Verdict};
+use super::communities;
+use super::keys::mix;
 use super::misses::{Misses, Part};
 use super::quality::adjusted_rand_index;
-use super::report::{describe, Hot, Structure};
-use super::sketch::{mix, Sharing, SketchStats};
-
-/// Why nothing can be said about a thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Reason {
-    /// Fewer samples than [`Options::min_accesses`].
-    TooFewSamples,
-    /// More threads in the group than are compared with each other; the most active ones are.
-    TooManyThreads,
-    /// The source sees first touches of pages only, which cannot tell the threads of one process apart.
-    FirstTouches,
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::TooFewSamples => "too few samples",
-            Self::TooManyThreads => "too many threads to compare, and others are more active",
-            Self::FirstTouches => "first touches of pages cannot tell the threads of one process apart",
-        })
-    }
-}
-
-/// What is known about a thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Verdict {
-    /// It shares memory with the others of this community, an index of [`Clusters::communities`].
-    Community(u32),
-    /// There are samples enough, and it shares memory with nobody in particular.
-    Alone,
-    /// Nothing can be said.
-    Unknown(Reason),
-}
-
-/// What [`Sharing::solve`] is asked.
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub struct Options<'a> {
-    /// Per thread its group (a cell): threads of different groups never join. Threads beyond its end are in group 0.
-    pub groups: &'a [u32],
-    /// Accesses below which a thread is unknown.
-    pub min_accesses: u32,
-    /// Threads of one group that are compared at the most; the work and the memory grow with its square, 18 MB for 2,000.
-    pub max_threads: usize,
-    /// Where the samples are first touches of pages (source `faults`): per thread its process.
-    pub first_touches: Option<&'a [u32]>,
-    /// Solves the two halves of the samples too, which costs as much again, for [`Community::stability`].
-    pub stability: bool,
-}
-
-impl Default for Options<'_> {
-    fn default() -> Self {
-        Self { groups: &[], min_accesses: 20, max_threads: 3000, first_touches: None, stability: true }
-    }
-}
-
-/// Threads that share memory.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct Community {
-    /// The group they are in.
-    pub group: u32,
-    /// The threads, in ascending order.
-    pub threads: Vec<u32>,
-    /// Their accesses.
-    pub accesses: f64,
-    /// The part of all accesses of the host that these are.
-    pub share_of_accesses: f64,
-    /// The part of a member's possible misses that it has in common with another one, on the mean.
-    pub common: f64,
-    /// The part of the misses in their regions that are transfers: another thread had written the line.
-    pub transfers: f64,
-    /// True where all threads of a process, or of processes that share memory, are in it, so that there was nobody to compare
-    /// them with.
-    pub is_all: bool,
-    /// The mean overlap (Jaccard) of this community with the one nearest to it in each half of the samples, 1 for the same;
-    /// `None` where the halves were not asked for.
-    pub stability: Option<f64>,
-    /// The part of communities with as much evidence that were found to be right in streams of known truth; see the documentation
-    /// of [`super`].
-    pub confidence: f64,
-    /// The largest regions that they share, by the misses that sharing a cache avoids.
-    pub regions: Vec<Structure>,
-    /// The hottest pages that they share, the hottest first.
-    pub pages: Vec<Hot>,
-    /// The hottest lines of those pages that more than one thread touched.
-    pub lines: Vec<Hot>,
-}
-
-/// What the sketch says.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct Clusters {
-    /// Per thread what is known about it.
-    pub of_thread: Vec<Verdict>,
-    /// The communities, by group and then by size.
-    pub communities: Vec<Community>,
-    /// See [`Clusters::locality_of`], of these communities.
-    pub locality: Option<f64>,
-    /// The adjusted Rand index between the communities of the two halves of the samples.
-    pub stability: Option<f64>,
-    /// The hottest pages of those that everybody touches.
-    pub hubs: Vec<Hot>,
-    /// What the sketch saw and let go.
-    pub stats: SketchStats,
-    /// All regions that threads of one group share, by thread and not by rank.
-    pub(crate) regions: Vec<Region>,
-    /// The possible misses of each thread that was compared.
-    pub(crate) demand: Vec<f64>,
-}
-
-impl Clusters {
-    /// The partition as labels, each thread without a community by itself.
-    #[must_use]
-    pub fn labels(&self) -> Vec<u32> {
-        let alone = self.communities.len() as u32;
-        (alone..)
-            .zip(&self.of_thread)
-            .map(|(label, verdict)| match verdict {
-                Verdict::Community(community) => *community,
-                _ => label,
-            })
-            .collect()
-    }
-}
+use super::report::describe;
+use super::rules::{Found, Region, Rules};
+use super::sketch::Sharing;
 
 /// The threads of one group that are compared, by rank.
 struct Cell {
@@ -292,7 +169,7 @@ fn overlap(a: &[u32], b: &[u32]) -> f64 {
 mod tests {
     use super::*;
     use crate::cluster::truth::{Rng, Scenario};
-    use crate::sample::{Access, Place, Sample};
+    use crate::sample::{Access, Place, RawSample, Sample};
 
     fn solve(samples: &[Sample], budget: usize, options: &Options) -> Clusters {
         let mut sharing = Sharing::new(budget);
@@ -437,7 +314,12 @@ mod tests {
                 let addr = if group > 0 && rng.unit() < 0.3 { shared } else { own };
                 let access = if rng.unit() < 0.3 { Access::Store } else { Access::Load };
                 let place = Some(Place::Private { space, addr });
-                all.push(Sample { access, thread, place, ..Sample::default() });
+                all.push(Sample {
+                    raw: RawSample { access, ..RawSample::default() },
+                    thread,
+                    place,
+                    ..Sample::default()
+                });
             }
         }
         all
@@ -448,7 +330,12 @@ mod tests {
     fn workers_belong_to_the_one_that_they_wait_for() {
         let at = |thread: u32, addr: u64| {
             let place = Some(Place::Private { space: 1, addr });
-            Sample { access: Access::Store, thread, place, ..Sample::default() }
+            Sample {
+                raw: RawSample { access: Access::Store, ..RawSample::default() },
+                thread,
+                place,
+                ..Sample::default()
+            }
         };
         for seed in 0..10 {
             let mut rng = Rng::new(seed);
@@ -515,7 +402,7 @@ mod tests {
             }
             held.push(sample.thread);
             let op = if sample.access == Access::Store { 0x4 } else { 0x2 };
-            Sample { data_src: DataSource(op | source), ..*sample }
+            Sample { raw: RawSample { data_src: DataSource(op | source), ..sample.raw }, ..*sample }
         };
         samples.iter().map(price).collect()
     }

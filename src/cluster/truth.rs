@@ -1,8 +1,8 @@
 //! Seeded sample streams whose groups are known, for tests, benches and the tables in the docs.
 
-use crate::sample::{Access, Place, Sample, LINE_SIZE, PAGE_SIZE};
+use crate::sample::{Access, Place, RawSample, Sample, LINE_SIZE, PAGE_SIZE};
 
-use super::sketch::mix;
+use super::keys::mix;
 
 /// A small generator of pseudo-random numbers (splitmix64).
 #[derive(Debug, Clone)]
@@ -137,10 +137,8 @@ impl Scenario {
                 let access = if rng.unit() < 0.3 { Access::Store } else { Access::Load };
                 let time = (at * 1e10) as u64;
                 samples.push(Sample {
-                    time,
+                    raw: RawSample { time, tid: 1000 + thread, access, ..RawSample::default() },
                     thread,
-                    tid: 1000 + thread,
-                    access,
                     place: Some(place),
                     ..Sample::default()
                 });

@@ -1,6 +1,6 @@
 //! A model of what scx_mitosis makes of a configuration: which cell and subcell takes a thread.
 
-use super::cells::{Cell, CellMatch, Subcell};
+use super::cell::{Cell, CellMatch, Subcell};
 use super::groups::{Ancestry, CgroupMatcher};
 use super::mitosis::{check, Refused};
 

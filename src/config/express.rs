@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cells::{Basis, Subcell, CATCH_ALL};
+use super::cell::{Basis, Subcell, CATCH_ALL};
 use super::classes::{families, Family};
 use super::mitosis::MAX_SUBCELLS;
 use super::note::Note;

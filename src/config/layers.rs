@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use regex_syntax::hir::{Hir, HirKind, Look};
 
-use super::cells::{Basis, Cell, CellMatch, Decision, CATCH_ALL};
+use super::cell::{Basis, Cell, CellMatch, CATCH_ALL};
+use super::decide::Decision;
 use super::groups::CGROUP_ROOT;
 use super::hints::{hinted, Hinted};
 use super::layered::{Kind, Layer, LayerMatch, MAX_ANDS, MAX_LAYERS, MAX_NAME, MAX_ORS, MAX_PATH, MAX_REGEXES};

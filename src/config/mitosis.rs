@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use super::cells::{Cell, CellMatch, Subcell};
+use super::cell::{Cell, CellMatch, Subcell};
 use crate::escape;
 use crate::sample::Comm;
 

@@ -8,9 +8,10 @@
 //! Within a decision: `specs` (which cgroups of a group can have the same subcells) → `owners` (whose name is whose) →
 //! `express` (how many, and which are merged or left) → `place` (in which order) → `prefixes` (by which beginnings).
 
-mod cells;
+mod cell;
 mod classes;
 mod consumer;
+mod decide;
 mod express;
 mod groups;
 mod hints;
@@ -29,8 +30,9 @@ mod table;
 mod tally;
 mod written;
 
-pub use cells::{Basis, Cell, CellMatch, CommPrefix, Decision, NoSamples, Options, Scheduler, Subcell};
+pub use cell::{Basis, Cell, CellMatch, CommPrefix, Subcell};
 pub use consumer::{Assigned, Consumer};
+pub use decide::{Decision, NoSamples, Options, Scheduler};
 pub(crate) use groups::mistake;
 pub use groups::{GroupOptions, Groups, GroupsError, ALLOTMENT_REGEX, CGROUP_ROOT, WORKLOAD_SLICE};
 pub use note::{Note, Whose};
@@ -40,7 +42,7 @@ pub(crate) use written::{labels, strays};
 // The steps between, public for the tests of each.
 #[doc(hidden)]
 pub use {
-    cells::decide,
+    decide::decide,
     groups::{CgroupMatcher, GroupIndex, GroupSpec, Home},
     layers::{layers, layers_by_hint, Layers},
     members::{Affinity, CommunityIndex, Member, Members, Unknown, Verdict},

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::cells::{decide, Decision, NoSamples, Options};
 use super::consumer::Assigned;
+use super::decide::{decide, Decision, NoSamples, Options};
 use super::groups::Groups;
 use super::members::{CommunityIndex, Member, Members, Verdict};
 use super::mitosis::Refused;

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cells::{cell_match, Basis, Cell, CellMatch, Subcell};
+use super::cell::{Basis, Cell, CellMatch, Subcell};
 use super::consumer::subcell_of;
 use super::express::{express, Ask, Expressed};
-use super::groups::{GroupIndex, GroupSpec, CGROUP_ROOT};
+use super::groups::{CgroupMatcher, GroupIndex, GroupSpec, CGROUP_ROOT};
 use super::note::Note;
 use super::owners::{ByCell, Owned};
 use super::tally::{CellIndex, Tally};
@@ -175,6 +175,14 @@ fn agree(sharing: &[Sharing]) -> (Vec<CellIndex>, Vec<CellIndex>) {
         }
     }
     (agreed, own)
+}
+
+fn cell_match(spec: &GroupSpec) -> CellMatch {
+    match &spec.matcher {
+        CgroupMatcher::Contains(part) => CellMatch::CgroupContains(part.clone()),
+        CgroupMatcher::Regex(regex) => CellMatch::CgroupRegex(regex.as_str().to_owned()),
+        CgroupMatcher::All => CellMatch::All,
+    }
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cells::{Decision, Subcell};
+use super::cell::Subcell;
 use super::consumer::{Assigned, Consumer};
+use super::decide::Decision;
 use super::members::{Member, Members, Verdict};
 use super::mitosis::Refused;
 use super::note::Note;

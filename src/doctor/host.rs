@@ -5,10 +5,10 @@ use std::path::Path;
 
 use super::{Check, Group, Hierarchy, Kernel};
 use crate::host::kallsyms::{Kallsyms, KallsymsError};
+use crate::host::tracefs::TracefsError;
 use crate::host::{proc, Roots};
 use crate::outcome::FRAMES_HIDDEN;
 use crate::sample::printable;
-use crate::sampler::operand::tracefs::TracefsError;
 
 /// What the timer source does where the tick is out of reach.
 const OWN_CLOCK: &str = "without it the timer source takes a clock of its own";

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use super::bpf::{self, Rung};
 use crate::host;
 use crate::host::hierarchy::Kind;
+use crate::host::limits::{self, Limit};
 use crate::host::namespace::{self, PidNamespace};
+use crate::host::pagemap;
 use crate::host::topology;
+use crate::host::tracefs::{Tracefs, TracefsError};
 use crate::host::Roots;
 use crate::resolve::Cgroups;
 use crate::sample::Source;
 use crate::sampler::attr::{Features, Refused};
-use crate::sampler::open::{self, Limit};
-use crate::sampler::operand::pagemap;
-use crate::sampler::operand::tracefs::{Tracefs, TracefsError};
 use crate::sampler::{self, Hardware, Sampler, SamplerError, Target};
 
 /// Pages in each ring, as a run asks for them.
@@ -159,11 +159,11 @@ impl Kernel for Live {
     }
 
     fn open_files(&self) -> io::Result<Limit> {
-        open::file_limit()
+        Ok(limits::file_limit())
     }
 
     fn locked_memory(&self) -> io::Result<Limit> {
-        open::memlock_limit()
+        Ok(limits::memlock_limit())
     }
 
     fn pid_namespace(&self) -> PidNamespace {

@@ -5,8 +5,9 @@ use std::io;
 
 use super::kernel::MMAP_PAGES;
 use super::{Check, Group, Kernel, Trial};
+use crate::host::limits::{sysctl, Limit};
 use crate::host::{proc, topology, Roots};
-use crate::sampler::open::{self, Limit, Whose};
+use crate::sampler::open::{self, Whose};
 use crate::sampler::{SamplerError, MLOCK_HELP, NOFILE_HELP};
 
 /// Capabilities by their bit in `CapEff` (linux/capability.h), and what each is for.
@@ -68,7 +69,7 @@ fn capabilities(roots: &Roots, kernel: &dyn Kernel) -> Check {
 
 fn paranoid(roots: &Roots, trials: &[Trial]) -> Check {
     let name = "paranoid";
-    let Some(level) = open::sysctl(&roots.proc, "perf_event_paranoid") else {
+    let Some(level) = sysctl(&roots.proc, "perf_event_paranoid") else {
         return Check::not_tested(Group::Rights, name, "kernel.perf_event_paranoid cannot be read")
             .help("a kernel with CONFIG_PERF_EVENTS, and procfs with its sys directory");
     };
@@ -96,7 +97,7 @@ fn limit(value: u64) -> String {
 
 fn mlock(roots: &Roots, kernel: &dyn Kernel, trials: &[Trial]) -> Check {
     let name = "mlock";
-    let allowance = open::sysctl(&roots.proc, "perf_event_mlock_kb")
+    let allowance = sysctl(&roots.proc, "perf_event_mlock_kb")
         .map_or_else(|| "cannot be read".to_owned(), |kib| format!("is {kib} KiB a CPU"));
     let memlock = match kernel.locked_memory() {
         Ok(Limit { soft: u64::MAX, .. }) => "unlimited".to_owned(),

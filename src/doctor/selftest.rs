@@ -262,6 +262,7 @@ pub(crate) fn block(report: &Report, tests: &[Tested]) -> String {
 mod tests {
     use super::*;
     use crate::resolve::Modules;
+    use crate::sample::RawSample;
     use crate::sampler::loss::Loss;
 
     fn worker(tid: u32, name: &str, shared: bool, begin: u64) -> Worker {
@@ -312,8 +313,12 @@ mod tests {
                     Place::Private { space: 3, addr }
                 };
                 let comm = Some(Comm::from(worker.name.as_str()));
-                let mut sample =
-                    Sample { pid: 70, tid: worker.tid, addr, comm, cgroup, place: Some(place), ..Sample::default() };
+                let mut sample = Sample {
+                    raw: RawSample { pid: 70, tid: worker.tid, addr, cgroup, ..RawSample::default() },
+                    comm,
+                    place: Some(place),
+                    ..Sample::default()
+                };
                 change(&mut sample);
                 compare.sample(&sample, &mut cgroups);
             }

@@ -8,11 +8,21 @@ pub(crate) mod proc;
 
 // For tests and benches.
 #[doc(hidden)]
+pub mod clock;
+#[doc(hidden)]
 pub mod hierarchy;
+#[doc(hidden)]
+pub mod limits;
 #[doc(hidden)]
 pub mod namespace;
 #[doc(hidden)]
+pub mod pagemap;
+#[doc(hidden)]
+pub mod tasks;
+#[doc(hidden)]
 pub mod topology;
+#[doc(hidden)]
+pub mod tracefs;
 
 use std::fs;
 use std::io;

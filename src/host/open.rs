@@ -28,7 +28,7 @@ pub(crate) fn regular(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As there.
 pub(crate) fn regular_inside(root: &Path, relative: &Path) -> io::Result<File> {
-    inside(root, relative, 0)
+    inside(root, relative, OFlags::empty())
 }
 
 /// As [`regular_inside`], of a path whose last part must be no link.
@@ -36,7 +36,7 @@ pub(crate) fn regular_inside(root: &Path, relative: &Path) -> io::Result<File> {
 /// # Errors
 /// As there.
 pub(crate) fn regular_itself_inside(root: &Path, relative: &Path) -> io::Result<File> {
-    inside(root, relative, libc::O_NOFOLLOW)
+    inside(root, relative, OFlags::NOFOLLOW)
 }
 
 /// Opens the file at an absolute path as the process of this directory of procfs has it.
@@ -57,22 +57,22 @@ pub(crate) fn mapped(process: &Path, start: u64, end: u64) -> io::Result<File> {
     regular(&process.join(format!("map_files/{start:x}-{end:x}")))
 }
 
-fn inside(root: &Path, relative: &Path, flags: i32) -> io::Result<File> {
+fn inside(root: &Path, relative: &Path, flags: OFlags) -> io::Result<File> {
     let directory = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(root)?;
     match named_inside(&directory, relative, flags) {
         Ok(named) => open_named(&named),
         // Not there, or refused by a filter of system calls that does not know it.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
-            let flags = libc::O_PATH | flags;
-            open_named(&OpenOptions::new().read(true).custom_flags(flags).open(root.join(relative))?)
+            let flags = OFlags::PATH | OFlags::CLOEXEC | flags;
+            open_named(&rustix::fs::open(root.join(relative), flags, Mode::empty())?.into())
         }
         Err(error) => Err(error),
     }
 }
 
 /// A descriptor that only names what `relative` leads to inside of `directory`.
-fn named_inside(directory: &File, relative: &Path, flags: i32) -> io::Result<File> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::from_bits_retain(flags as u32);
+fn named_inside(directory: &File, relative: &Path, flags: OFlags) -> io::Result<File> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC | flags;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     Ok(openat2(directory, relative, flags, Mode::empty(), resolve)?.into())
 }
@@ -162,7 +162,7 @@ mod tests {
         symlink("../../../../../../secret", root.join("lib/up")).unwrap();
         symlink(dir.path().join("secret"), root.join("lib/absolute")).unwrap();
         symlink("/secret", root.join("lib/own")).unwrap();
-        if named_inside(&File::open(&root).unwrap(), Path::new("secret"), 0).is_err() {
+        if named_inside(&File::open(&root).unwrap(), Path::new("secret"), OFlags::empty()).is_err() {
             println!("SKIP: links_stay_inside_the_root: no openat2");
             return;
         }

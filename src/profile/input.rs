@@ -46,7 +46,7 @@ pub enum Records {
     /// The text that `perf script` made of them, where they are gone.
     Script(script::Reader<BufReader<File>>),
     /// The lines of JSON that `process` made of them.
-    Lines(jsonl::Reader<BufReader<File>>),
+    Lines(Box<jsonl::Reader<BufReader<File>>>),
 }
 
 /// A profile that is open for reading.
@@ -170,7 +170,7 @@ impl Profile {
             Kind::Lines => {
                 let mut lines = jsonl::Reader::new(open_lines(&data, data != root)?);
                 source = lines.source().map_err(|source| ProfileError::io("read", &data, source))?;
-                Records::Lines(lines)
+                Records::Lines(Box::new(lines))
             }
             _ => Records::PerfData(Box::new(open_perf_data(&data, root, path, unpacked.as_ref())?)),
         };

@@ -26,7 +26,7 @@ use serde::Deserialize;
 use super::meta::from_hex;
 use super::quick::{self, Quick};
 use super::recovered::{method, op};
-use crate::sample::{Comm, DataSource, Place, Sample, Source};
+use crate::sample::{Comm, DataSource, Place, RawSample, Sample, Source};
 
 pub use writer::{code_text, Writer};
 
@@ -344,22 +344,25 @@ fn parse(bytes: &[u8], cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> R
     // What perf prints for a thread that it cannot name.
     let unnamed = fields.thread.is_none() && fields.comm.as_ref().is_some_and(|comm| **comm == format!(":{tid}"));
     let sample = Sample {
-        time: parse_time(&fields.time).ok_or("its time is none")?,
-        pid,
-        tid,
-        cpu: plain(fields.cpu) as u32,
-        access,
-        ip: address(&fields.ip, "ip")?,
-        addr,
-        phys,
-        page_size: plain(fields.data_page_size),
-        period: fields.period.map_or(1, |period| period.0),
-        latency: plain(fields.weight) as u32,
-        data_src,
-        share: 1.0 / accesses as f32,
+        raw: RawSample {
+            time: parse_time(&fields.time).ok_or("its time is none")?,
+            pid,
+            tid,
+            cpu: plain(fields.cpu) as u32,
+            access,
+            ip: address(&fields.ip, "ip")?,
+            addr,
+            phys,
+            page_size: plain(fields.data_page_size),
+            period: fields.period.map_or(1, |period| period.0),
+            latency: plain(fields.weight) as u32,
+            data_src,
+            share: 1.0 / accesses as f32,
+            size: plain(fields.size) as u16,
+            method: fields.method.as_deref().and_then(method),
+            ..RawSample::default()
+        },
         record: plain(fields.record),
-        size: plain(fields.size) as u16,
-        method: fields.method.as_deref().and_then(method),
         thread: plain(fields.thread) as u32,
         comm: bytes_of(&fields.comm, &fields.comm_hex)?.filter(|_| !unnamed).map(|comm| Comm::new(&comm)),
         place,
@@ -423,13 +426,16 @@ mod tests {
     #[test]
     fn a_line_has_the_known_fields() {
         let sample = Sample {
-            time: 123_456_789_012,
-            pid: 7,
-            tid: 8,
+            raw: RawSample {
+                time: 123_456_789_012,
+                pid: 7,
+                tid: 8,
+                addr: 0x7fff,
+                phys: 0xabc,
+                page_size: 4096,
+                ..RawSample::default()
+            },
             comm: Some(Comm::new(b"job 3/4")),
-            addr: 0x7fff,
-            phys: 0xabc,
-            page_size: 4096,
             place: Some(Place::Private { space: 3, addr: 0x7fff }),
             hint: Some(9),
             ..Sample::default()
@@ -447,7 +453,12 @@ mod tests {
 
     #[test]
     fn our_own_lines_are_read_quickly() {
-        let sample = Sample { comm: Some(Comm::new(b"job 3/4")), time: 5, record: 1, ..Sample::default() };
+        let sample = Sample {
+            raw: RawSample { time: 5, ..RawSample::default() },
+            comm: Some(Comm::new(b"job 3/4")),
+            record: 1,
+            ..Sample::default()
+        };
         let out = written(&sample, Some(b"/a b"), Source::Faults);
         assert!(quick(&out, &mut None, &mut Missing::default()).is_some());
         // What follows the object is for the parser to judge.
@@ -488,14 +499,7 @@ mod tests {
                 2 => Some(Place::Private { space: ids.3, addr: words.0 }),
                 _ => Some(Place::Shared { dev: words.1, ino: words.2, offset: words.3 }),
             };
-            let sample = Sample {
-                time: words.2, pid: ids.0, tid: ids.1, cpu: ids.2, thread: ids.3, addr: words.0, phys: words.1, ip: words.3,
-                record: u64::from(ids.0).max(1), latency, data_src: DataSource(words.3), page_size: words.2, period: words.1,
-                share: 1.0 / f32::from(accesses), access: [Access::Unknown, Access::Load, Access::Store, Access::Update][op],
-                method: Method::ALL.get(method).copied(), size: accesses.into(),
-                comm: comm.as_deref().map(Comm::new), place, hint: hint.map(|hint| u64::from(hint / 16)),
-                ..Sample::default()
-            };
+            let sample = Sample { raw: RawSample { time: words.2, pid: ids.0, tid: ids.1, cpu: ids.2, addr: words.0, phys: words.1, ip: words.3, latency, data_src: DataSource(words.3), page_size: words.2, period: words.1, share: 1.0 / f32::from(accesses), access: [Access::Unknown, Access::Load, Access::Store, Access::Update][op], method: Method::ALL.get(method).copied(), size: accesses.into(), ..RawSample::default() }, thread: ids.3, record: u64::from(ids.0).max(1), comm: comm.as_deref().map(Comm::new), place, hint: hint.map(|hint| u64::from(hint / 16)), ..Sample::default() };
             let out = written(&sample, cgroup.as_deref(), Source::Timer);
             let (lines, reader) = read(&out);
             prop_assert_eq!(reader.unreadable, 0);
@@ -522,10 +526,7 @@ mod tests {
                 2 => Some(Place::Private { space: 3, addr: words.0 }),
                 _ => Some(Place::Shared { dev: 1, ino: words.1, offset: 5 }),
             };
-            let sample = Sample {
-                comm: Some(Comm::new(b"web")), time: words.0, record: 1, addr: words.0, phys: words.1, place, size: 8,
-                share: 0.5, method: Some(Method::E), hint: Some(0), ..Sample::default()
-            };
+            let sample = Sample { raw: RawSample { time: words.0, addr: words.0, phys: words.1, size: 8, share: 0.5, method: Some(Method::E), ..RawSample::default() }, comm: Some(Comm::new(b"web")), record: 1, place, hint: Some(0), ..Sample::default() };
             let mut line = written(&sample, Some(b"/a b"), Source::Timer);
             let at = at.index(line.len());
             line[at] = byte;

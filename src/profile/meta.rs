@@ -12,11 +12,11 @@ use serde_json::Value;
 use super::{Profile, ProfileError, Recorder};
 use crate::escape;
 use crate::hint::HintCounts;
+use crate::host::clock::monotonic_ns;
 use crate::host::open;
 use crate::host::{topology, Roots};
 use crate::outcome::Outcome;
 use crate::sampler::loss::Loss;
-use crate::sampler::open::{monotonic_ns, page_size};
 use crate::sampler::{attr, Identity, Reading};
 
 /// The version of the directory's layout; a reader refuses one that is newer.
@@ -286,7 +286,7 @@ impl Host {
             cpu: model.map_or_else(String::new, |(_, model)| model.trim().to_owned()),
             cpus: topology::online_cpus(roots).map_or(0, |cpus| cpus.len()),
             nodes: online.iter().map(|node| text(nodes.join(format!("node{node}/cpulist")))).collect(),
-            page_size: page_size(),
+            page_size: rustix::param::page_size(),
         }
     }
 }

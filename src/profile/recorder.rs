@@ -24,18 +24,19 @@ use super::snapshot::Snapshot;
 use super::tracing;
 use super::writer::{self, PerfDataWriter};
 use super::{meta, Meta, ProfileError};
+use crate::host::clock::monotonic_ns;
 use crate::host::{Error, Roots};
 use crate::outcome::Outcome;
 use crate::resolve::mapping::BuildId;
 use crate::resolve::{symbols, Cgroups};
-use crate::sample::{sentences, Sample, Source};
+use crate::sample::{sentences, TimedSideBand};
+use crate::sample::{Sample, Source};
 use crate::sampler::attr::layout;
 use crate::sampler::encode::encode;
 use crate::sampler::intake::Intake;
-use crate::sampler::open::monotonic_ns;
 use crate::sampler::record::{decode, sample_type, Header, Layout, Record, SampleId, MISC_MMAP_BUILD_ID};
 use crate::sampler::tee::Tee;
-use crate::sampler::{Identity, OpenEvents, Reading, Sampler, TimedSideBand};
+use crate::sampler::{Identity, OpenEvents, Reading, Sampler};
 
 /// Cgroups that are remembered as recorded; each takes some 20 bytes.
 const MAX_CGROUPS: usize = 1 << 18;

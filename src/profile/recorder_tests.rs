@@ -9,11 +9,11 @@ use std::os::unix::fs::PermissionsExt;
 use super::super::code_files::MAX_PATH_BYTES;
 use super::*;
 use crate::profile::{Item, PerfData, Profile};
+use crate::sample::SideBand;
 use crate::sample::{Comm, Place, Sample};
 use crate::sampler::attr::{sampling, side_band, EventSpec, Features, Scope};
 use crate::sampler::encode::encode;
 use crate::sampler::record::{decode, MappedFile, Record, SampleId, SampleRecord};
-use crate::sampler::SideBand;
 use crate::session::{Outcome, Session, Sink};
 
 const OWN: u64 = 11;

@@ -222,6 +222,7 @@ impl<R: Read> Recovered<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sample::RawSample;
 
     /// Lines of so many accesses, and how much waits at the most.
     fn waiting(lines: u64, accesses: usize, time: impl Fn(u64) -> u64) -> (Recovered<std::io::Cursor<Vec<u8>>>, usize) {
@@ -268,14 +269,17 @@ mod tests {
         let mut file = Vec::new();
         let mut writer = RecoveredWriter::new(&mut file);
         let access = |record, time, addr| Sample {
+            raw: RawSample {
+                time,
+                addr,
+                cpu: 1,
+                tid: 9,
+                access: Access::Store,
+                size: 8,
+                method: Some(Method::E),
+                ..RawSample::default()
+            },
             record,
-            time,
-            addr,
-            cpu: 1,
-            tid: 9,
-            access: Access::Store,
-            size: 8,
-            method: Some(Method::E),
             ..Sample::default()
         };
         for sample in [access(1, 10, 0x10), access(1, 10, 0x20), access(3, 30, 0x30)] {

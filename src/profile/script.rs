@@ -14,7 +14,7 @@ use std::io::{self, BufRead, Read};
 
 use super::jsonl::{parse_time, Missing};
 use crate::resolve::maps::USER_END;
-use crate::sample::{Comm, DataSource, Place, Sample};
+use crate::sample::{Comm, DataSource, Place, RawSample, Sample};
 
 /// Bytes of a line: a cgroup's path and two files' have 4 KiB each at the most, symbols of C++ some more.
 const MAX_LINE: usize = 64 << 10;
@@ -192,17 +192,20 @@ fn parse(line: &[u8]) -> Result<(Line, Has), Unreadable> {
     let unnamed = comm.strip_prefix(b":").is_some_and(|digits| number(digits) == Some(u64::from(tid)));
     let data_src = DataSource(data_src);
     let sample = Sample {
-        time,
-        pid,
-        tid,
-        cpu,
-        access: data_src.access(),
-        ip,
-        addr,
-        phys,
-        page_size,
-        latency: weight,
-        data_src,
+        raw: RawSample {
+            time,
+            pid,
+            tid,
+            cpu,
+            access: data_src.access(),
+            ip,
+            addr,
+            phys,
+            page_size,
+            latency: weight,
+            data_src,
+            ..RawSample::default()
+        },
         comm: (!unnamed).then(|| Comm::new(comm)),
         place,
         ..Sample::default()

@@ -28,11 +28,11 @@ fn what_perf_prints_is_read() {
     // What one recording would not mix.
     let lines: Vec<Line> = text.split_inclusive(|&byte| byte == b'\n').flat_map(|line| read(line).0).collect();
     assert_eq!(lines.len(), 5);
-    let Sample { comm, pid, time, addr, ip, phys, page_size, place, .. } = lines[0].sample;
+    let Sample { raw: RawSample { pid, time, addr, ip, phys, page_size, .. }, comm, place, .. } = lines[0].sample;
     assert_eq!((comm, pid, time), (Some("sh".into()), 19583, 13_430_091_666_000));
     assert_eq!((addr, ip, phys, page_size), (0x5615_323a_f240, 0xffff_ffff_8175_336a, 0x3_f6c7_2240, 4096));
     assert_eq!((place, &lines[0].cgroup), (Some(Place::Frame { phys: 0x3_f6c7_2240 }), &None));
-    let Sample { access, cpu, latency, addr, place, .. } = lines[1].sample;
+    let Sample { raw: RawSample { access, cpu, latency, addr, .. }, place, .. } = lines[1].sample;
     assert_eq!((access, cpu, latency), (Access::Store, 3, 27));
     assert_eq!((addr, place), (0xffff_9552_2dc3_2988, None), "the kernel's memory");
     assert_eq!((lines[2].sample.ip, lines[2].sample.phys), (0xffff_ffff_8f27_eaa6, 0));
@@ -40,7 +40,7 @@ fn what_perf_prints_is_read() {
     assert_eq!(lines[3].cgroup.as_deref(), Some(&b"/workload.slice/my app.slice cafe"[..]));
     assert_eq!((lines[3].sample.time, lines[3].sample.page_size), (5_000_000_123, 2 << 20));
     assert_eq!((lines[3].sample.ip, lines[3].sample.phys), (0x55d0_c0de_1234, 0x1_2345_6040));
-    let Sample { comm, pid, page_size, place, .. } = lines[4].sample;
+    let Sample { raw: RawSample { pid, page_size, .. }, comm, place, .. } = lines[4].sample;
     assert_eq!((comm, pid, page_size), (None, u32::MAX, 0));
     assert_eq!((place, &lines[4].cgroup), (Some(Place::Private { space: u32::MAX, addr: 0x7f00_0000_1040 }), &None));
 }
@@ -49,7 +49,7 @@ fn what_perf_prints_is_read() {
 fn lines_without_columns_are_read() {
     let (lines, reader) = read(b"alpha worker 1000/2001 0.000000050: 1 /cg 2 foo (bar.so) 3 4K\n\n\nbeta 1/2 0.5: ab /c d 12 f (x (deleted)) 3 4K\n");
     assert_eq!((reader.lines, reader.unreadable), (2, 0));
-    let Sample { comm, pid, tid, time, addr, ip, phys, page_size, .. } = lines[0].sample;
+    let Sample { raw: RawSample { pid, tid, time, addr, ip, phys, page_size, .. }, comm, .. } = lines[0].sample;
     assert_eq!((comm, pid, tid, time), (Some("alpha worker".into()), 1000, 2001, 50));
     assert_eq!((addr, ip, phys, page_size), (1, 2, 3, 4096));
     assert_eq!(lines[0].cgroup.as_deref(), Some(&b"/cg"[..]));
@@ -184,17 +184,12 @@ proptest! {
         // A path in which as many spaces and digits as an address takes stand in a row is read as far as that.
         let path = cgroup.map(|rest| [&b"/"[..], &rest].concat());
         prop_assume!(path.as_ref().is_none_or(|path| !path.windows(3).any(|bytes| bytes == b"   ")));
-        let sample = Sample {
-            pid: ids.0, tid: ids.1, cpu: if cpu { ids.2.into() } else { 0 }, time, addr: words.0 >> shift, ip: words.1 >> shift,
-            phys: if phys { words.2 >> shift >> 12 } else { 0 }, page_size: if phys { page } else { 0 },
-            data_src: DataSource(data_src.unwrap_or(0)), latency: if data_src.is_some() { latency } else { 0 },
-            ..Sample::default()
-        };
+        let sample = Sample::from(RawSample { pid: ids.0, tid: ids.1, cpu: if cpu { ids.2.into() } else { 0 }, time, addr: words.0 >> shift, ip: words.1 >> shift, phys: if phys { words.2 >> shift >> 12 } else { 0 }, page_size: if phys { page } else { 0 }, data_src: DataSource(data_src.unwrap_or(0)), latency: if data_src.is_some() { latency } else { 0 }, ..RawSample::default() });
         let line = print(&sample, &comm, path.as_deref(), data, cpu, dso, phys);
         let (lines, reader) = read(&line);
         prop_assert_eq!(reader.unreadable, 0, "{}", String::from_utf8_lossy(&line));
-        let Sample { pid, tid, cpu, time, addr, ip, phys, page_size, data_src, latency, comm: name, .. } = lines[0].sample;
-        let read = Sample { time, pid, tid, cpu, ip, addr, phys, page_size, latency, data_src, ..Sample::default() };
+        let Sample { raw: RawSample { pid, tid, cpu, time, addr, ip, phys, page_size, data_src, latency, .. }, comm: name, .. } = lines[0].sample;
+        let read = Sample::from(RawSample { time, pid, tid, cpu, ip, addr, phys, page_size, latency, data_src, ..RawSample::default() });
         prop_assert_eq!(read, sample, "{}", String::from_utf8_lossy(&line));
         prop_assert_eq!(name, Some(Comm::new(&comm)), "{}", String::from_utf8_lossy(&line));
         prop_assert_eq!(&lines[0].cgroup, &path, "{}", String::from_utf8_lossy(&line));

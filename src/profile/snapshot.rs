@@ -8,10 +8,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use crate::host::{Error, Roots};
+use crate::host::{tasks, Error, Roots};
 use crate::resolve::identity::{self, is_sysv};
 use crate::resolve::maps::check::read_lines;
-use crate::resolve::{symbols, threads, Cgroups};
+use crate::resolve::{symbols, Cgroups};
 use crate::sampler::encode::encode;
 use crate::sampler::record::{Layout, MappedFile, Record, SampleId, Words, MISC_FORK_EXEC};
 
@@ -66,7 +66,7 @@ impl Snapshot<'_> {
         tids: Option<&[u32]>,
         now: &dyn Fn() -> u64,
     ) -> Result<(), Error> {
-        for pid in threads::processes(roots)? {
+        for pid in tasks::processes(roots)? {
             if !self.process(roots, pid, tids, now) {
                 break;
             }
@@ -77,7 +77,7 @@ impl Snapshot<'_> {
     /// As [`Snapshot::processes`], for one; false where nobody wants more.
     pub(crate) fn process(&mut self, roots: &Roots, pid: u32, tids: Option<&[u32]>, now: &dyn Fn() -> u64) -> bool {
         let time = now();
-        let mut process = threads::of_process(roots, pid);
+        let mut process = tasks::of_process(roots, pid);
         if tids.is_some_and(|tids| !process.iter().any(|task| tids.contains(&task.tid))) {
             return true;
         }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::sampler::operand::tracefs::Tracefs;
+use crate::host::tracefs::Tracefs;
 
 /// What a tracing file begins with, then its version, the byte order and the bytes of a long.
 const MAGIC: &[u8] = b"\x17\x08\x44tracing0.6\0";
@@ -18,7 +18,7 @@ pub(super) fn section(procfs: &Path, events: &[&str]) -> Option<Vec<u8>> {
     let mut bytes = MAGIC.to_vec();
     bytes.push(u8::from(cfg!(target_endian = "big")));
     bytes.push(size_of::<usize>() as u8);
-    bytes.extend_from_slice(&(crate::sampler::open::page_size() as u32).to_ne_bytes());
+    bytes.extend_from_slice(&(rustix::param::page_size() as u32).to_ne_bytes());
     let file = |bytes: &mut Vec<u8>, text: &[u8]| {
         bytes.extend_from_slice(&(text.len() as u64).to_ne_bytes());
         bytes.extend_from_slice(text);

@@ -11,7 +11,7 @@ use super::identity::{is_unknown, Identities, Shown};
 use super::is_named;
 use super::mapping::Mapping;
 use super::table::Table;
-use super::threads::TaskSeen;
+use crate::host::tasks::TaskSeen;
 use crate::host::{pid_of, Error, Roots};
 use crate::sample::Place;
 

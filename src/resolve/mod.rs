@@ -12,6 +12,8 @@ pub(crate) mod threads;
 
 // For tests and benches.
 #[doc(hidden)]
+pub mod code;
+#[doc(hidden)]
 pub mod mapping;
 
 pub use cgroups::Cgroups;

@@ -1,15 +1,12 @@
 //! Thread names: the table from tid to name that fork, comm and exit records keep, with procfs below it.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::fs;
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::is_named;
-use crate::host::{pid_of, Error, Roots};
+use crate::host::tasks::{read_comm, TaskSeen};
+use crate::host::Roots;
 use crate::sample::{Comm, ThreadIndex};
 
 /// Threads that are told apart, which take 120 bytes each; those that come later have no name.
@@ -18,17 +15,6 @@ pub(crate) const MAX_THREADS: usize = 1 << 18;
 const MAX_EXITED: usize = 1 << 12;
 /// Tids that procfs did not know.
 const MAX_MISSING: usize = 1 << 16;
-
-/// A thread as procfs shows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TaskSeen {
-    /// Process id.
-    pub pid: u32,
-    /// Thread id.
-    pub tid: u32,
-    /// Its name.
-    pub comm: Comm,
-}
 
 /// A thread, alive or exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -241,67 +227,6 @@ impl Threads {
             self.alive.remove(&(old.pid, tid));
         }
     }
-}
-
-/// Every thread that procfs shows. Threads that end while we read are left out.
-///
-/// # Errors
-/// The directory itself cannot be read.
-pub fn snapshot(roots: &Roots) -> Result<Vec<TaskSeen>, Error> {
-    Ok(processes(roots)?.into_iter().flat_map(|pid| of_process(roots, pid)).collect())
-}
-
-/// Every process that procfs shows.
-///
-/// # Errors
-/// The directory itself cannot be read.
-pub(crate) fn processes(roots: &Roots) -> Result<Vec<u32>, Error> {
-    let failed = |source| Error::Read { path: roots.proc.clone(), source };
-    let mut pids = Vec::new();
-    for entry in fs::read_dir(&roots.proc).map_err(failed)? {
-        pids.extend(pid_of(&entry.map_err(failed)?.file_name()));
-    }
-    Ok(pids)
-}
-
-/// The threads of a process; none where it has ended.
-pub(crate) fn of_process(roots: &Roots, pid: u32) -> Vec<TaskSeen> {
-    let tasks = fs::read_dir(roots.proc.join(format!("{pid}/task"))).into_iter().flatten().flatten();
-    let seen = tasks.filter_map(|task| {
-        let tid = pid_of(&task.file_name())?;
-        Some(TaskSeen { pid, tid, comm: read_comm(&task.path().join("comm"))? })
-    });
-    seen.collect()
-}
-
-fn read_comm(path: &Path) -> Option<Comm> {
-    // Longer than any name with the work that procfs appends to it, 64 bytes (`proc_task_name` in fs/proc/array.c).
-    let mut buffer = [0; 128];
-    let mut len = 0;
-    let mut file = File::open(path).ok()?;
-    while let Some(rest) = buffer.get_mut(len..).filter(|rest| !rest.is_empty()) {
-        match file.read(rest) {
-            Ok(0) => break,
-            Ok(count) => len += count,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(_) => return None,
-        }
-    }
-    Some(parse_comm(buffer.get(..len)?))
-}
-
-/// The name in a `comm` file, which ends with one newline that is no part of it.
-///
-/// procfs shows a worker of a workqueue with the work it does, "kworker/0:1-events" or "kworker/0:1+events"; the thread's
-/// name, which records carry and schedulers match, is the part before it (`wq_worker_comm` in kernel/workqueue.c).
-fn parse_comm(text: &[u8]) -> Comm {
-    let mut name = text.strip_suffix(b"\n").unwrap_or(text);
-    if name.starts_with(b"kworker/") {
-        let colon = name.iter().position(|&byte| byte == b':').unwrap_or(name.len());
-        let work = name.iter().skip(colon).position(|&byte| byte == b'-' || byte == b'+');
-        name = work.and_then(|at| name.get(..colon + at)).unwrap_or(name);
-    }
-    Comm::new(name)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! From the scheduler's clock, which stamps batches of PEBS, to CLOCK_MONOTONIC, which all else goes by.
 
-use super::open::monotonic_ns;
 use super::ring::{Ring, TimeConversion};
+use crate::host::clock::monotonic_ns;
 
 /// Readings of which the tightest is taken.
 const READINGS: usize = 5;

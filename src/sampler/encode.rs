@@ -61,7 +61,6 @@ fn registers(out: &mut Vec<u8>, registers: &Registers<'_>) {
 }
 
 fn body(record: &Record<'_>, layout: &Layout, out: &mut Vec<u8>) -> (u32, u16) {
-    let switch = |going_out: bool, preempt: bool| (u16::from(going_out) << 13) | (u16::from(preempt) << 14);
     match *record {
         Record::Mmap { pid, tid, addr, len, pgoff, data, filename } => {
             u32s(out, &[pid, tid]);
@@ -88,14 +87,6 @@ fn body(record: &Record<'_>, layout: &Layout, out: &mut Vec<u8>) -> (u32, u16) {
             u64s(out, &[time]);
             (sys::PERF_RECORD_FORK, 0)
         }
-        Record::Throttle { time, id, stream_id } => {
-            u64s(out, &[time, id, stream_id]);
-            (sys::PERF_RECORD_THROTTLE, 0)
-        }
-        Record::Unthrottle { time, id, stream_id } => {
-            u64s(out, &[time, id, stream_id]);
-            (sys::PERF_RECORD_UNTHROTTLE, 0)
-        }
         Record::Read { pid, tid, values } => {
             u32s(out, &[pid, tid]);
             out.extend_from_slice(values.0);
@@ -112,6 +103,34 @@ fn body(record: &Record<'_>, layout: &Layout, out: &mut Vec<u8>) -> (u32, u16) {
             u32s(out, &[prot, flags]);
             string(out, filename);
             (sys::PERF_RECORD_MMAP2, (u16::from(data) << 13) | (u16::from(by_build_id) << 14))
+        }
+        Record::Namespaces { pid, tid, links } => {
+            u32s(out, &[pid, tid]);
+            u64s(out, &[links.len() as u64 / 2]);
+            out.extend_from_slice(links.0);
+            (sys::PERF_RECORD_NAMESPACES, 0)
+        }
+        Record::Cgroup { id, path } => {
+            u64s(out, &[id]);
+            string(out, path);
+            (sys::PERF_RECORD_CGROUP, 0)
+        }
+        Record::Unknown { kind } => (kind, 0),
+        ref event => event_body(event, out),
+    }
+}
+
+/// What happens to the events themselves, to tracing hardware, and to the kernel's code.
+fn event_body(record: &Record<'_>, out: &mut Vec<u8>) -> (u32, u16) {
+    let switch = |going_out: bool, preempt: bool| (u16::from(going_out) << 13) | (u16::from(preempt) << 14);
+    match *record {
+        Record::Throttle { time, id, stream_id } => {
+            u64s(out, &[time, id, stream_id]);
+            (sys::PERF_RECORD_THROTTLE, 0)
+        }
+        Record::Unthrottle { time, id, stream_id } => {
+            u64s(out, &[time, id, stream_id]);
+            (sys::PERF_RECORD_UNTHROTTLE, 0)
         }
         Record::Aux { offset, size, flags } => {
             u64s(out, &[offset, size, flags]);
@@ -130,12 +149,6 @@ fn body(record: &Record<'_>, layout: &Layout, out: &mut Vec<u8>) -> (u32, u16) {
             u32s(out, &[next_prev_pid, next_prev_tid]);
             (sys::PERF_RECORD_SWITCH_CPU_WIDE, switch(going_out, preempt))
         }
-        Record::Namespaces { pid, tid, links } => {
-            u32s(out, &[pid, tid]);
-            u64s(out, &[links.len() as u64 / 2]);
-            out.extend_from_slice(links.0);
-            (sys::PERF_RECORD_NAMESPACES, 0)
-        }
         Record::Ksymbol { addr, len, ksym_type, flags, name } => {
             u64s(out, &[addr]);
             u32s(out, &[len]);
@@ -148,11 +161,6 @@ fn body(record: &Record<'_>, layout: &Layout, out: &mut Vec<u8>) -> (u32, u16) {
             u32s(out, &[id]);
             out.extend_from_slice(&tag);
             (sys::PERF_RECORD_BPF_EVENT, 0)
-        }
-        Record::Cgroup { id, path } => {
-            u64s(out, &[id]);
-            string(out, path);
-            (sys::PERF_RECORD_CGROUP, 0)
         }
         Record::TextPoke { addr, old, new } => {
             u64s(out, &[addr]);
@@ -171,7 +179,7 @@ fn body(record: &Record<'_>, layout: &Layout, out: &mut Vec<u8>) -> (u32, u16) {
             out.extend_from_slice(ips.0);
             (sys::PERF_RECORD_CALLCHAIN_DEFERRED, 0)
         }
-        Record::Unknown { kind } => (kind, 0),
+        _ => (0, 0),
     }
 }
 

@@ -1,10 +1,10 @@
 //! Recorded records to batches, by the same code that the workers use.
 
-use super::batch::Batch;
 use super::loss::Loss;
 use super::plan::Reading;
 use super::record::Layout;
 use super::worker::{BatchSink, Identity};
+use crate::sample::batch::Batch;
 
 /// Stands in for a worker where the records come from a file.
 #[derive(Debug)]

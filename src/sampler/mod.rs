@@ -5,13 +5,12 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
 use perf_event_open_sys::bindings as sys;
 
 pub mod attr;
-mod batch;
+mod busy;
 mod clock;
 pub mod encode;
 mod error;
@@ -20,7 +19,6 @@ pub mod intake;
 pub mod loss;
 pub mod open;
 mod opener;
-pub mod operand;
 pub mod plan;
 pub mod pmu;
 mod probe;
@@ -29,6 +27,8 @@ pub mod ring;
 mod running;
 mod steer;
 pub mod tee;
+pub mod tick;
+pub mod user;
 mod worker;
 
 #[cfg(test)]
@@ -37,21 +37,21 @@ mod record_tests;
 pub use error::{SamplerError, MLOCK_HELP, NOFILE_HELP};
 pub use hardware::{Hardware, Pace};
 
-use attr::{Feature, Features, Refused};
-pub use batch::{Batch, Captured, FileId, SideBand, TimedSideBand, UserContext};
+use attr::{Features, Refused};
 use clock::Offset;
-use open::{Event, EventError};
+use open::Event;
 use opener::Opener;
 pub use plan::Reading;
 use plan::{Plan, Planned};
 use ring::Ring;
+use running::Sampling;
 pub use running::{Running, Totals};
-use running::{Sampling, Stop};
-use tee::Tee;
+use worker::CpuRing;
 pub use worker::Identity;
-use worker::{CpuRing, Worker};
 
 use crate::bpf::Snapshots;
+use crate::host::limits;
+pub use crate::sample::batch::{Batch, PendingSample, UserContext};
 use crate::sample::Source;
 
 /// CPUs that one worker serves where nobody says otherwise: at the usual rates a worker is idle nearly all the time.
@@ -244,7 +244,8 @@ impl Sampler {
             sampler.notes.push(format!("rings of {got} instead of {asked} pages a CPU: {why}"));
         }
         let needed = opener.needed;
-        if let Some(open::Limit { soft, hard }) = open::file_limit().ok().filter(|limit| limit.soft < needed) {
+        let limits::Limit { soft, hard } = limits::file_limit();
+        if soft < needed {
             // The events are open; what is left may be too little for what is read of each process.
             sampler.notes.push(format!(
                 "names or addresses may be missing: {needed} open files are wanted and RLIMIT_NOFILE allows {soft} (hard limit \
@@ -431,10 +432,9 @@ impl Sampler {
 
     /// Maps the ring of an event, with what makes its times CLOCK_MONOTONIC.
     fn map(&self, event: &Event, options: &Options) -> Result<(Ring, Option<Offset>), SamplerError> {
-        let ring = Ring::of_event(event, self.mmap_pages, open::page_size()).map_err(|error| {
-            let source = EventError { call: "mmap", event: Arc::clone(&event.name), cpu: event.cpu, source: error };
+        let ring = event.ring(self.mmap_pages).map_err(|source| {
             if source.errno() == libc::EPERM {
-                let mlock_kb = open::sysctl(&options.proc, "perf_event_mlock_kb").unwrap_or(0);
+                let mlock_kb = limits::sysctl(&options.proc, "perf_event_mlock_kb").unwrap_or(0);
                 SamplerError::NoLockedMemory { source, mlock_kb, memlock: opener::memlock() }
             } else {
                 source.into()
@@ -442,78 +442,6 @@ impl Sampler {
         })?;
         let offset = if self.batched { Offset::now(&ring) } else { None };
         Ok((ring, offset))
-    }
-
-    /// Enables the events and starts the workers, which give `tee` what they read.
-    ///
-    /// # Errors
-    /// The errno of the ioctl, or of a thread that could not be started.
-    pub fn start(self, tee: Option<&Arc<dyn Tee>>) -> Result<Running, SamplerError> {
-        let (out, batches) = crossbeam_channel::bounded(worker::QUEUE);
-        // Where a later step fails, its drop ends the workers that run already.
-        let stop = Stop(Arc::new(AtomicBool::new(false)));
-        let mut shares: Vec<(Vec<CpuRing>, Vec<Arc<Event>>)> =
-            (0..self.workers).map(|_| (Vec::new(), Vec::new())).collect();
-        let cpus: Vec<u32> = self.owners.iter().map(|owner| owner.cpu).collect();
-        for (position, (ring, owner)) in self.rings.into_iter().zip(self.owners).enumerate() {
-            if let Some(share) = shares.get_mut(position % self.workers) {
-                share.0.push(ring);
-                share.1.push(owner);
-            }
-        }
-        let on_exec = self.target == (TargetKind::Tasks { enable_on_exec: true });
-        if self.snapshots.is_some() && on_exec {
-            // These events watch no task, and what calls them does.
-            for sampling in &self.sampling {
-                sampling.event.enable()?;
-            }
-        }
-        if !on_exec {
-            // The side-band first: what happens to a thread before its first sample is then known.
-            for event in &self.side_band {
-                event.enable()?;
-            }
-            for sampling in &self.sampling {
-                sampling.event.enable()?;
-            }
-            for clock in &self.clocks {
-                clock.enable()?;
-            }
-        }
-        let workers = shares
-            .into_iter()
-            .enumerate()
-            .map(|(index, (rings, wake))| {
-                let worker = Worker {
-                    index,
-                    rings,
-                    wake,
-                    identity: self.identity,
-                    reading: self.reading.clone(),
-                    out: out.clone(),
-                    stop: Arc::clone(&stop.0),
-                    tee: tee.cloned(),
-                };
-                std::thread::Builder::new().name(format!("ring-{index}")).spawn(move || worker.run())
-            })
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(SamplerError::Thread)?;
-        let watcher = steer::start(&self.sampling, &self.events, cpus, self.sys).map_err(SamplerError::Thread)?;
-        let knows_lost = self.features.has(Feature::FormatLost) && self.side_features.has(Feature::FormatLost);
-        Ok(Running {
-            batches,
-            workers,
-            stop,
-            watcher,
-            sampling: self.sampling,
-            side_band: self.side_band,
-            snapshots: self.snapshots,
-            clocks: self.clocks,
-            events: self.events,
-            knows_lost,
-            target: self.target,
-            child_pid_namespace: self.identity.child_pid_namespace,
-        })
     }
 }
 

@@ -1,8 +1,7 @@
 //! The system calls on perf events: open, control, read; and the limits that they run into.
 
-use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,7 +9,10 @@ use perf_event_open_sys as perf;
 use perf_event_open_sys::bindings as sys;
 use thiserror::Error;
 
-use super::record::{ReadValue, Words};
+use super::attr::{self, EventSpec, Features, Scope};
+use super::record::{Layout, ReadValue, Words};
+use super::ring::Ring;
+use crate::host::limits::sysctl;
 
 /// What an event watches on its CPU.
 #[derive(Debug, Clone, Copy)]
@@ -68,19 +70,27 @@ impl Event {
         Self::open_in(name, attr, watch, cpu, None)
     }
 
-    /// Opens an event in a group that an event with the attr `leader` leads.
+    /// Opens an event that samples into a ring of `pages` pages, with its leader and its filter.
     ///
     /// # Errors
-    /// As [`Event::open`].
-    pub fn open_led(
-        name: &str,
-        leader: &sys::perf_event_attr,
-        attr: &sys::perf_event_attr,
+    /// As [`Event::open`], and the errno of the ioctl that sets a filter.
+    pub fn sampling(
+        spec: &EventSpec,
+        features: Features,
+        scope: Scope,
+        pages: usize,
         watch: Watch<'_>,
         cpu: u32,
-    ) -> Result<Self, EventError> {
-        let leader = Self::open_in(&format!("the group leader of {name}"), leader, watch, cpu, None)?;
-        Self::open_in(name, attr, watch, cpu, Some(Box::new(leader)))
+    ) -> Result<(Self, Layout), EventError> {
+        let attr = attr::sampling(spec, features, scope, attr::watermark(pages));
+        let leader = attr::leader(spec, features, scope).map(|leader| {
+            Self::open_in(&format!("the group leader of {}", spec.name), &leader, watch, cpu, None).map(Box::new)
+        });
+        let event = Self::open_in(&spec.name, &attr, watch, cpu, leader.transpose()?)?;
+        if let Some(filter) = &spec.filter {
+            event.filter(filter)?;
+        }
+        Ok((event, attr::layout(&attr)))
     }
 
     fn open_in(
@@ -121,6 +131,14 @@ impl Event {
         Ok(())
     }
 
+    /// Maps the ring of this event: `pages` pages of data, a power of two.
+    ///
+    /// # Errors
+    /// The errno of mmap(2): EPERM where the locked-memory budget is too small, EINVAL where `pages` is no power of two.
+    pub fn ring(&self, pages: usize) -> Result<Ring, EventError> {
+        Ring::of_event(self.fd.as_fd(), pages).map_err(|source| self.error("mmap", source))
+    }
+
     /// Starts counting and sampling.
     ///
     /// # Errors
@@ -157,13 +175,23 @@ impl Event {
     ///
     /// # Errors
     /// The errno of the ioctl: EINVAL for a field that the tracepoint does not have.
-    pub fn filter(&self, filter: &str) -> Result<(), EventError> {
+    fn filter(&self, filter: &str) -> Result<(), EventError> {
         let error = |source| self.error("PERF_EVENT_IOC_SET_FILTER", source);
         let text = std::ffi::CString::new(filter).map_err(|invalid| error(invalid.into()))?;
         // SAFETY: the text is NUL-terminated and outlives the call, which only reads it.
         self.control("PERF_EVENT_IOC_SET_FILTER", unsafe {
             perf::ioctls::SET_FILTER(self.fd.as_raw_fd(), text.as_ptr().cast_mut())
         })
+    }
+
+    /// Runs a BPF program of type perf_event whenever this event samples.
+    ///
+    /// # Errors
+    /// The errno of the ioctl.
+    pub fn run_at_samples(&self, program: BorrowedFd<'_>) -> Result<(), EventError> {
+        // SAFETY: the argument is a file descriptor, not a pointer; event and program are open over the call.
+        let result = unsafe { perf::ioctls::SET_BPF(self.fd.as_raw_fd(), program.as_raw_fd().cast_unsigned()) };
+        self.control("PERF_EVENT_IOC_SET_BPF", result)
     }
 
     /// Samples once every so many events from now on; not for an event with a frequency. Events that a child has inherited
@@ -204,92 +232,22 @@ impl Event {
     pub fn read(&self) -> Result<ReadValue, EventError> {
         let error = |source| self.error("read", source);
         let mut bytes = [0u8; 64];
-        // SAFETY: the buffer is ours and its length is what we say.
-        let count = unsafe { libc::read(self.fd.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len()) };
-        let count = usize::try_from(count).map_err(|_| error(io::Error::last_os_error()))?;
+        let count = rustix::io::read(&self.fd, &mut bytes).map_err(|errno| error(errno.into()))?;
         let words = Words(bytes.get(..count).unwrap_or_default());
         ReadValue::decode(words, self.attr.read_format).ok_or_else(|| error(io::ErrorKind::UnexpectedEof.into()))
     }
 }
 
 impl AsFd for Event {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-}
-
-/// A resource limit of this process (getrlimit(2)); `u64::MAX` stands for none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limit {
-    /// What is enforced.
-    pub soft: u64,
-    /// Up to where we may raise it ourselves.
-    pub hard: u64,
-}
-
-fn limit(resource: libc::__rlimit_resource_t) -> io::Result<Limit> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: limit is a live rlimit that the call fills.
-    if unsafe { libc::getrlimit(resource, &raw mut limit) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(Limit { soft: limit.rlim_cur, hard: limit.rlim_max })
-}
-
-/// `RLIMIT_NOFILE`.
-///
-/// # Errors
-/// The errno of getrlimit(2).
-pub fn file_limit() -> io::Result<Limit> {
-    limit(libc::RLIMIT_NOFILE)
-}
-
-/// Raises the soft `RLIMIT_NOFILE` to `needed` where it is lower and the hard one allows it; gives what is in force then.
-///
-/// # Errors
-/// The errno of getrlimit(2) or setrlimit(2).
-pub fn raise_file_limit(needed: u64) -> io::Result<Limit> {
-    let now = file_limit()?;
-    let soft = needed.min(now.hard);
-    if now.soft >= soft {
-        return Ok(now);
-    }
-    let raised = libc::rlimit { rlim_cur: soft, rlim_max: now.hard };
-    // SAFETY: the call only reads the live rlimit.
-    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    file_limit()
 }
 
 /// Open files that `events` for each of so many CPUs, or CPUs and tasks, take, and what the program has open.
 #[must_use]
 pub fn files_needed(places: usize, events: usize) -> u64 {
     (places * events) as u64 + 64
-}
-
-/// `RLIMIT_MEMLOCK`, in bytes.
-///
-/// # Errors
-/// The errno of getrlimit(2).
-pub fn memlock_limit() -> io::Result<Limit> {
-    limit(libc::RLIMIT_MEMLOCK)
-}
-
-/// A number in a file of sysctl, such as `sys/kernel/perf_event_paranoid` below the procfs root.
-#[must_use]
-pub fn sysctl(proc: &Path, name: &str) -> Option<i64> {
-    fs::read_to_string(proc.join("sys/kernel").join(name)).ok()?.trim().parse().ok()
-}
-
-/// True for a directory of the unified hierarchy of cgroups (v2).
-#[must_use]
-pub fn is_unified(directory: &OwnedFd) -> bool {
-    let mut statfs = std::mem::MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: the descriptor is open and the buffer has the size that the call fills.
-    let result = unsafe { libc::fstatfs(directory.as_raw_fd(), statfs.as_mut_ptr()) };
-    // SAFETY: zeros are a valid value, and the call only writes plain numbers.
-    result == 0 && unsafe { statfs.assume_init() }.f_type == libc::CGROUP2_SUPER_MAGIC
 }
 
 /// Whose accesses are to be sampled.
@@ -330,21 +288,4 @@ pub fn rights(proc: &Path, whose: Whose) -> String {
              a container's seccomp profile can also forbid perf_event_open"
         ),
     }
-}
-
-/// CLOCK_MONOTONIC in ns, the clock of all records.
-#[must_use]
-pub fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: now is a live timespec that the call fills; CLOCK_MONOTONIC always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// Bytes of a page of this machine's memory management.
-#[must_use]
-pub fn page_size() -> usize {
-    // SAFETY: sysconf takes and gives plain numbers.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(size).unwrap_or(4096)
 }

@@ -1,6 +1,7 @@
 //! Opens the events of one request, with what this kernel takes of them, and says why it does not take the rest.
 
 use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
 
 use perf_event_open_sys::bindings as sys;
 
@@ -10,6 +11,7 @@ use super::plan::{self, Planned, Reading};
 use super::record::Layout;
 use super::{probe, Choice, Options, SamplerError, Target};
 use crate::bpf::{Clockwork, Refusal, Snapshots, Step, Watched};
+use crate::host::limits;
 use crate::sample::Source;
 
 /// The dummy event that carries tasks, mappings and cgroups.
@@ -40,7 +42,7 @@ impl<'a> Opener<'a> {
         let needed = open::files_needed(options.cpus.len() * tasks, events);
         if options.raise_open_files {
             // What cannot be raised shows when an event does not open, with both limits.
-            let _ = open::raise_file_limit(needed);
+            let _ = limits::raise_file_limit(needed);
         }
         Self { options, needed, batched: batched && options.source == Source::Pebs }
     }
@@ -62,14 +64,9 @@ impl<'a> Opener<'a> {
         }
     }
 
-    /// A quarter of the ring, at most 1 MiB: often enough not to overflow, seldom enough not to disturb.
-    fn watermark(pages: usize) -> u32 {
-        (pages * open::page_size() / 4).min(1 << 20) as u32
-    }
-
     /// The attr of an event that samples.
     pub(super) fn attr(&self, spec: &EventSpec, features: Features, pages: usize) -> sys::perf_event_attr {
-        attr::sampling(spec, features, self.scope(), Self::watermark(pages))
+        attr::sampling(spec, features, self.scope(), attr::watermark(pages))
     }
 
     /// Chooses the events and finds what this kernel takes of them, with throw-away events.
@@ -165,12 +162,7 @@ impl<'a> Opener<'a> {
         watch: Watch<'_>,
         cpu: u32,
     ) -> Result<(Event, Layout), EventError> {
-        let attr = self.attr(spec, features, pages);
-        let event = match attr::leader(spec, features, self.scope()) {
-            Some(leader) => Event::open_led(&spec.name, &leader, &attr, watch, cpu)?,
-            None => Event::open(&spec.name, &attr, watch, cpu)?,
-        };
-        Ok((event, attr::layout(&attr)))
+        Event::sampling(spec, features, self.scope(), pages, watch, cpu)
     }
 
     /// Opens an event that samples.
@@ -182,12 +174,8 @@ impl<'a> Opener<'a> {
         watch: Watch<'_>,
         cpu: u32,
     ) -> Result<(Event, Layout), SamplerError> {
-        let explain = |error| self.explain(error, watch, spec.exclude == Exclude::Nothing);
-        let (event, layout) = self.open(spec, features, pages, watch, cpu).map_err(explain)?;
-        if let Some(filter) = &spec.filter {
-            event.filter(filter).map_err(explain)?;
-        }
-        Ok((event, layout))
+        self.open(spec, features, pages, watch, cpu)
+            .map_err(|error| self.explain(error, watch, spec.exclude == Exclude::Nothing))
     }
 
     /// Loads what takes snapshots for samples that are read so; `None` where none were asked for or none would help.
@@ -208,7 +196,7 @@ impl<'a> Opener<'a> {
                 return Some(refused("in a pid namespace tasks have other numbers"));
             }
             Target::Tasks { tids, .. } => Watched::Tasks(tids),
-            Target::Cgroup(directory) if clockwork == Clockwork::Tick && !open::is_unified(directory) => {
+            Target::Cgroup(directory) if clockwork == Clockwork::Tick && !is_unified(directory) => {
                 return Some(refused("it can watch cgroups of the unified hierarchy (v2) only"));
             }
             Target::Cgroup(directory) => Watched::Cgroup(directory),
@@ -233,7 +221,7 @@ impl<'a> Opener<'a> {
         // It has no ring.
         attr.sample_type = 0;
         let event = Event::open(&spec.name, &attr, watch, cpu).map_err(|error| self.explain(error, watch, false))?;
-        snapshots.take_at(&event).map_err(|refusal| SamplerError::Snapshots(refusal.to_string()))?;
+        event.run_at_samples(snapshots.on_clock()).map_err(|error| SamplerError::Snapshots(error.to_string()))?;
         Ok(Some(event))
     }
 
@@ -260,7 +248,7 @@ impl<'a> Opener<'a> {
         attr.set_exclude_idle(0);
         let event =
             Event::open(&spec.name, &attr, Watch::All, cpu).map_err(|error| self.explain(error, Watch::All, false))?;
-        snapshots.write_to(&event).map_err(|refusal| SamplerError::Snapshots(refusal.to_string()))?;
+        snapshots.write_to(event.as_fd(), cpu).map_err(|refusal| SamplerError::Snapshots(refusal.to_string()))?;
         Ok((event, attr::layout(&attr)))
     }
 
@@ -272,7 +260,7 @@ impl<'a> Opener<'a> {
         watch: Watch<'_>,
         cpu: u32,
     ) -> Result<(Event, Layout), SamplerError> {
-        let attr = attr::side_band(features, self.scope(), Self::watermark(pages));
+        let attr = attr::side_band(features, self.scope(), attr::watermark(pages));
         let event = Event::open(SIDE_BAND, &attr, watch, cpu).map_err(|error| self.explain(error, watch, false))?;
         Ok((event, attr::layout(&attr)))
     }
@@ -290,7 +278,7 @@ impl<'a> Opener<'a> {
                 SamplerError::NotPermitted { source, hint }
             }
             (libc::EMFILE | libc::ENFILE, _) => {
-                let limit = open::file_limit().unwrap_or(open::Limit { soft: 0, hard: 0 });
+                let limit = limits::file_limit();
                 let cpus = self.options.cpus.iter().collect::<BTreeSet<_>>().len();
                 SamplerError::TooManyFiles { source, cpus, needed: self.needed, soft: limit.soft, hard: limit.hard }
             }
@@ -305,11 +293,15 @@ impl<'a> Opener<'a> {
     }
 }
 
+/// True for a directory of the unified hierarchy of cgroups (v2).
+fn is_unified(directory: &OwnedFd) -> bool {
+    rustix::fs::fstatfs(directory).is_ok_and(|fs| fs.f_type == libc::CGROUP2_SUPER_MAGIC)
+}
+
 /// `RLIMIT_MEMLOCK` for people.
 pub(super) fn memlock() -> String {
-    match open::memlock_limit() {
-        Ok(limit) if limit.soft == u64::MAX => "unlimited".to_owned(),
-        Ok(limit) => format!("{} KiB", limit.soft / 1024),
-        Err(error) => format!("unknown ({error})"),
+    match limits::memlock_limit().soft {
+        u64::MAX => "unlimited".to_owned(),
+        soft => format!("{} KiB", soft / 1024),
     }
 }

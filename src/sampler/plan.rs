@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use perf_event_open_sys::bindings as sys;
 use serde::{Deserialize, Serialize};
 
-use super::attr::{Context, EventSpec, Exclude, Feature, Features, Rate};
+use super::attr::{EventSpec, Rate};
 use super::hardware::{self, Hardware, Pace};
-use super::operand::tick::{self, TickKind, TickPlan};
 use super::pmu::{Config, NoIbs, NoPebs, Pmus};
+use super::tick::{self, TickKind, TickPlan};
 use super::{Options, SamplerError, Target};
+use crate::host::limits::sysctl;
 use crate::sample::Source;
 
 /// The events of a source and what their samples say.
@@ -94,7 +94,7 @@ pub(super) fn plan(options: &Options, batched: bool) -> Result<Plan, SamplerErro
         Source::Recorded => return Err(SamplerError::Recorded),
     };
     if let Pace::Frequency(asked) = hardware.pace {
-        let max = super::open::sysctl(&options.proc, "perf_event_max_sample_rate");
+        let max = sysctl(&options.proc, "perf_event_max_sample_rate");
         let by_kernel = |event: &Planned| matches!(event.spec.rate, Rate::Frequency(_));
         if let Some(max) = max.filter(|&max| i64::from(asked) > max && plan.events.iter().any(by_kernel)) {
             return Err(SamplerError::FrequencyTooHigh { asked, max });
@@ -143,7 +143,7 @@ fn timer(options: &Options) -> Result<Plan, SamplerError> {
             tick::COSTLY_FREQ
         ));
     }
-    let tick = match tick::probe(&options.proc, options.freq, cpu) {
+    let tick = match tick::probe(&options.proc, options.freq, options.features, cpu) {
         Ok(tick) => tick,
         // The probe watches the whole CPU; one's own tasks can be sampled with fewer rights.
         Err(_) if matches!(options.target, Target::Tasks { .. }) => {
@@ -160,30 +160,13 @@ fn timer(options: &Options) -> Result<Plan, SamplerError> {
     }
     notes.push(match tick.rate {
         Some(rate) => format!("timer: {} gives {rate:.0} a second on a busy CPU", tick.kind),
-        None => format!("timer: {} every {:.1} ms of a task's time", tick.kind, tick.period as f64 / 1e6),
+        None => format!("timer: {} every {:.1} ms of a task's time", tick.kind, tick.period() as f64 / 1e6),
     });
-    let (name, reading) = match tick.kind {
-        TickKind::HrtimerExpire => ("timer:hrtimer_expire_entry", Reading::UserByCallchain(tick.entries)),
-        TickKind::LocalTimer => ("irq_vectors:local_timer_entry", Reading::UserByCallchain(tick.entries)),
-        TickKind::CpuClock => ("cpu-clock", Reading::UserByMode),
+    let reading = match tick.kind {
+        TickKind::HrtimerExpire | TickKind::LocalTimer => Reading::UserByCallchain(tick.entries),
+        TickKind::CpuClock => Reading::UserByMode,
     };
-    let callchain = if tick.type_ == sys::PERF_TYPE_TRACEPOINT { tick::MAX_STACK } else { 0 };
-    let spec = EventSpec {
-        name: name.into(),
-        kind: tick.type_,
-        config: Config([tick.config, 0, 0, 0, 0]),
-        rate: Rate::Period(tick.period),
-        precise: 0,
-        leader: None,
-        exclude: Exclude::Kernel,
-        filter: tick.filter,
-        context: Some(Context { regs: tick::REGS, stack: tick::STACK_BYTES, callchain }),
-        // There is no data address that the kernel could translate or weigh.
-        wants: [Feature::PhysAddr, Feature::DataPageSize, Feature::WeightStruct]
-            .into_iter()
-            .fold(Features::all(), Features::less),
-    };
-    Ok(software(spec, reading, options, notes))
+    Ok(software(tick.spec, reading, options, notes))
 }
 
 fn reasons(refused: &[(TickKind, tick::Refusal)]) -> String {

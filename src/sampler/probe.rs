@@ -5,9 +5,9 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::attr::{self, EventSpec, Features, Scope};
+use super::attr::{EventSpec, Features, Scope};
+use super::busy;
 use super::open::{Event, Watch};
-use super::operand::tick::pin;
 use super::SamplerError;
 
 /// On the PMU for so long without a count, on a CPU that loads and stores, it never will.
@@ -26,37 +26,13 @@ const WORDS: usize = 1 << 20;
 /// # Errors
 /// [`SamplerError::NeverCounts`].
 pub(super) fn counts(spec: &EventSpec, features: Features, cpu: u32) -> Result<(), SamplerError> {
-    let stop = AtomicBool::new(false);
-    let (told, tid) = crossbeam_channel::bounded(1);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            // SAFETY: the call has no arguments and cannot fail.
-            let tid = unsafe { libc::gettid() }.cast_unsigned();
-            let pinned = pin(cpu);
-            // The other end waits for it.
-            let _ = told.send(pinned.then_some(tid));
-            if pinned {
-                touch_memory(&stop);
-            }
-        });
-        let result = match tid.recv() {
-            Ok(Some(tid)) => watch(spec, features, tid, cpu),
-            _ => Ok(()),
-        };
-        stop.store(true, Ordering::Relaxed);
-        result
-    })
+    busy::beside(cpu, touch_memory, |tid, pinned| if pinned { watch(spec, features, tid, cpu) } else { Ok(()) })
 }
 
 fn watch(spec: &EventSpec, features: Features, tid: u32, cpu: u32) -> Result<(), SamplerError> {
-    let attr = attr::sampling(spec, features, Scope::default(), 4096);
-    let leader = attr::leader(spec, features, Scope::default());
-    let open = |watch| match &leader {
-        Some(leader) => Event::open_led(&spec.name, leader, &attr, watch, cpu),
-        None => Event::open(&spec.name, &attr, watch, cpu),
-    };
+    let open = |watch| Event::sampling(spec, features, Scope::default(), 1, watch, cpu);
     // A thread's event may wait for ever where another user's event of the whole CPU has the PMU; those of CPUs take turns.
-    let Ok(event) = open(Watch::All).or_else(|_| open(Watch::Task(tid))) else { return Ok(()) };
+    let Ok((event, _)) = open(Watch::All).or_else(|_| open(Watch::Task(tid))) else { return Ok(()) };
     let begin = Instant::now();
     if event.enable().is_err() {
         return Ok(());
@@ -99,6 +75,7 @@ fn touch_memory(stop: &AtomicBool) {
 mod tests {
     use std::borrow::Cow;
 
+    use super::super::attr::Feature;
     use super::super::pmu::Config;
     use super::*;
     use perf_event_open_sys::bindings as sys;
@@ -110,15 +87,16 @@ mod tests {
 
     #[test]
     fn an_event_that_never_counts_is_told_from_one_that_does() {
-        let features = Features::all().less(attr::Feature::Kernel).less(attr::Feature::PhysAddr);
-        let attr = attr::sampling(&software(sys::PERF_COUNT_SW_DUMMY), features, Scope::default(), 0);
-        if let Err(error) = Event::open("dummy", &attr, Watch::Task(std::process::id()), 0) {
+        let features = Features::all().less(Feature::Kernel).less(Feature::PhysAddr);
+        let dummy = software(sys::PERF_COUNT_SW_DUMMY);
+        let own = Watch::Task(std::process::id());
+        if let Err(error) = Event::sampling(&dummy, features, Scope::default(), 1, own, 0) {
             println!("SKIP: never counts: {error}");
             return;
         }
         assert!(counts(&software(sys::PERF_COUNT_SW_TASK_CLOCK), features, 0).is_ok());
         // Under load the thread may not get enough of the CPU to say so.
-        let silent = (0..5).any(|_| counts(&software(sys::PERF_COUNT_SW_DUMMY), features, 0).is_err());
+        let silent = (0..5).any(|_| counts(&dummy, features, 0).is_err());
         assert!(silent, "the dummy event never counts");
     }
 }

@@ -6,10 +6,12 @@ use perf_event_open_sys::bindings as sys;
 use thiserror::Error;
 
 mod decode;
+mod places;
 
 pub(crate) use decode::build_id;
 pub use decode::decode;
-pub(super) use decode::{decode_sample, Places};
+pub(super) use decode::decode_sample;
+pub(super) use places::Places;
 
 /// Bytes of `struct perf_event_header`.
 pub const HEADER_SIZE: usize = 8;

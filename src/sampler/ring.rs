@@ -1,13 +1,15 @@
-//! The ring that the kernel shares with us, and the only code that touches shared memory.
+//! The ring of a perf event, which the kernel shares with us: the only code that touches that memory.
 
 use std::io;
-use std::os::fd::AsFd;
-use std::os::fd::AsRawFd;
+#[cfg(any(test, feature = "testing"))]
+use std::mem::offset_of;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 use perf_event_open_sys::bindings::perf_event_mmap_page;
+use rustix::param::page_size;
 use thiserror::Error;
 
 use super::record::{Header, HEADER_SIZE};
@@ -62,16 +64,16 @@ pub struct Ring {
 impl Ring {
     /// Maps the ring of a perf event: `pages` pages of data (a power of two) after the control page.
     ///
+    /// Only for [`Event::ring`](super::open::Event::ring): a file of another kind could be cut short while it is mapped.
+    ///
     /// # Errors
     /// The errno of mmap: EPERM where the locked-memory budget is too small, EINVAL where `pages` is no power of two.
-    pub fn of_event(fd: &impl AsFd, pages: usize, page_size: usize) -> io::Result<Self> {
-        let map = MmapOptions::new().len((1 + pages) * page_size).map_raw(fd.as_fd().as_raw_fd())?;
+    pub(super) fn of_event(fd: BorrowedFd<'_>, pages: usize) -> io::Result<Self> {
+        let map = MmapOptions::new().len((1 + pages) * page_size()).map_raw(fd.as_raw_fd())?;
         Self::of_mapping(map)
     }
 
     /// Takes a writable mapping that begins at a page and with a control page that is filled in.
-    ///
-    /// Not public: a mapping of another kind could not be written to, or change under us.
     ///
     /// # Errors
     /// `InvalidData` where the control page describes no ring within the mapping.
@@ -124,12 +126,13 @@ impl Ring {
 
     /// Calls `record` with the bytes of each record that was complete when the call began, oldest first.
     ///
-    /// Records are copied to `scratch` and the room given back to the kernel before they are looked at. Returns the bytes read.
+    /// Records are copied to `scratch`, and their room is given back to the kernel before `record` is called. Returns the bytes read.
     ///
     /// # Errors
     /// [`Corrupt`] at a header that cannot be; the ring must not be read again.
     pub fn drain(&mut self, scratch: &mut Vec<u8>, mut record: impl FnMut(&[u8])) -> Result<u64, Corrupt> {
-        // Acquire pairs with the kernel's store of data_head after the records (kernel/events/ring_buffer.c:87).
+        // Acquire pairs with the kernel's store of data_head after the records (perf_output_put_handle() in
+        // kernel/events/ring_buffer.c).
         let head = self.position(Field::Head).load(Ordering::Acquire);
         let begin = self.tail;
         if head.wrapping_sub(begin) > self.data_size as u64 {
@@ -141,7 +144,7 @@ impl Ring {
             self.copy_out(available.min(CHUNK), scratch);
             let whole = self.whole_records(scratch)?;
             self.tail = self.tail.wrapping_add(whole as u64);
-            // Release: the kernel may overwrite what we have copied, not what we are still copying.
+            // Release: the reads of the copy are done before the kernel sees that it may write there again.
             self.position(Field::Tail).store(self.tail, Ordering::Release);
             let mut rest = scratch.get(..whole).unwrap_or_default();
             while let Some(header) = Header::read(rest) {
@@ -197,7 +200,7 @@ impl Ring {
     fn position(&self, field: Field) -> &AtomicU64 {
         let page = control_page(&self.map);
         // SAFETY: the control page lies within the mapping, which lives as long as self; both fields are 8-aligned u64s
-        // that kernel and user space share as atomics, and nothing else here touches them.
+        // that kernel and user space share as atomics, and once the ring is made nothing here touches them otherwise.
         unsafe {
             AtomicU64::from_ptr(match field {
                 Field::Head => &raw mut (*page).data_head,
@@ -206,9 +209,8 @@ impl Ring {
         }
     }
 
-    /// Writes `records` at the head as the kernel would, for tests and replay; false where they do not fit.
-    ///
-    /// The ring's first position can be chosen by writing and draining: positions are free-running.
+    /// Writes `records` at the head as the kernel would, for tests, benches and fuzzing; false where they do not fit.
+    #[cfg(any(test, feature = "testing"))]
     pub fn replay(&mut self, records: &[u8]) -> bool {
         let head = self.position(Field::Head).load(Ordering::Relaxed);
         let tail = self.position(Field::Tail).load(Ordering::Acquire);
@@ -231,18 +233,19 @@ impl Ring {
     ///
     /// # Errors
     /// The errno of mmap.
+    #[cfg(any(test, feature = "testing"))]
     pub fn in_memory(pages: usize, position: u64) -> io::Result<Self> {
         const PAGE: usize = 4096;
-        let map = MmapRaw::from(memmap2::MmapMut::map_anon((1 + pages) * PAGE)?);
-        let page = control_page(&map);
-        // SAFETY: the mapping is ours alone, page aligned, zeroed and longer than the control page.
-        unsafe {
-            (*page).data_offset = PAGE as u64;
-            (*page).data_size = (pages * PAGE) as u64;
-            (*page).data_head = position;
-            (*page).data_tail = position;
+        let mut map = memmap2::MmapMut::map_anon((1 + pages) * PAGE)?;
+        for (at, value) in [
+            (offset_of!(perf_event_mmap_page, data_offset), PAGE as u64),
+            (offset_of!(perf_event_mmap_page, data_size), (pages * PAGE) as u64),
+            (offset_of!(perf_event_mmap_page, data_head), position),
+            (offset_of!(perf_event_mmap_page, data_tail), position),
+        ] {
+            map.iter_mut().skip(at).zip(value.to_ne_bytes()).for_each(|(to, byte)| *to = byte);
         }
-        Self::of_mapping(map)
+        Self::of_mapping(MmapRaw::from(map))
     }
 }
 

@@ -7,15 +7,17 @@ use std::thread::JoinHandle;
 use crossbeam_channel::Receiver;
 use perf_event_open_sys::bindings as sys;
 
-use super::attr::Rate;
-use super::batch::Batch;
+use super::attr::{Feature, Rate};
 use super::loss::Loss;
 use super::open::Event;
 use super::plan::Planned;
 use super::record::ReadValue;
-use super::steer::Watcher;
-use super::TargetKind;
+use super::steer::{self, Watcher};
+use super::tee::Tee;
+use super::worker::{self, CpuRing, Worker};
+use super::{Sampler, SamplerError, TargetKind};
 use crate::bpf::{Snapshots, WantedMap};
+use crate::sample::batch::Batch;
 
 /// The part of its time that an event may be off the PMU before it is worth a word.
 const SHARED: f64 = 0.05;
@@ -69,6 +71,80 @@ pub struct Totals {
     pub events: u64,
     /// What happened to the events, as sentences.
     pub notes: Vec<String>,
+}
+
+impl Sampler {
+    /// Enables the events and starts the workers, which give `tee` what they read.
+    ///
+    /// # Errors
+    /// The errno of the ioctl, or of a thread that could not be started.
+    pub fn start(self, tee: Option<&Arc<dyn Tee>>) -> Result<Running, SamplerError> {
+        let (out, batches) = crossbeam_channel::bounded(worker::QUEUE);
+        // Where a later step fails, its drop ends the workers that run already.
+        let stop = Stop(Arc::new(AtomicBool::new(false)));
+        let mut shares: Vec<(Vec<CpuRing>, Vec<Arc<Event>>)> =
+            (0..self.workers).map(|_| (Vec::new(), Vec::new())).collect();
+        let cpus: Vec<u32> = self.owners.iter().map(|owner| owner.cpu).collect();
+        for (position, (ring, owner)) in self.rings.into_iter().zip(self.owners).enumerate() {
+            if let Some(share) = shares.get_mut(position % self.workers) {
+                share.0.push(ring);
+                share.1.push(owner);
+            }
+        }
+        let on_exec = self.target == (TargetKind::Tasks { enable_on_exec: true });
+        if self.snapshots.is_some() && on_exec {
+            // These events watch no task, and what calls them does.
+            for sampling in &self.sampling {
+                sampling.event.enable()?;
+            }
+        }
+        if !on_exec {
+            // The side-band first: what happens to a thread before its first sample is then known.
+            for event in &self.side_band {
+                event.enable()?;
+            }
+            for sampling in &self.sampling {
+                sampling.event.enable()?;
+            }
+            for clock in &self.clocks {
+                clock.enable()?;
+            }
+        }
+        let workers = shares
+            .into_iter()
+            .enumerate()
+            .map(|(index, (rings, wake))| {
+                let worker = Worker {
+                    index,
+                    rings,
+                    wake,
+                    identity: self.identity,
+                    reading: self.reading.clone(),
+                    out: out.clone(),
+                    stop: Arc::clone(&stop.0),
+                    tee: tee.cloned(),
+                };
+                std::thread::Builder::new().name(format!("ring-{index}")).spawn(move || worker.run())
+            })
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(SamplerError::Thread)?;
+        let watcher = steer::start(&self.sampling, &self.events, cpus, self.sys).map_err(SamplerError::Thread)?;
+        let knows_lost = self.features.has(Feature::FormatLost) && self.side_features.has(Feature::FormatLost);
+        Ok(Running {
+            batches,
+            workers,
+            stop,
+            watcher,
+            sampling: self.sampling,
+            side_band: self.side_band,
+            snapshots: self.snapshots,
+            clocks: self.clocks,
+            events: self.events,
+            knows_lost,
+            target: self.target,
+            child_pid_namespace: self.identity.child_pid_namespace,
+        })
+    }
 }
 
 impl Running {

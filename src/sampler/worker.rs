@@ -1,24 +1,25 @@
 //! A thread that drains the rings of its CPUs, decodes, and hands batches to the session.
 
-use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use crossbeam_channel::{Sender, TrySendError};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 
-use super::batch::{Batch, Captured, FileId, SideBand, TimedSideBand, UserContext};
 use super::clock::Offset;
 use super::loss::Loss;
-use super::open::{monotonic_ns, Event};
-use super::operand::user::is_user_interrupt;
+use super::open::Event;
 use super::plan::Reading;
 use super::record::{decode, decode_sample, Header, Layout, MappedFile, Places, Record, SampleRecord, Words};
 use super::record::{MISC_FORK_EXEC, MISC_LOST_SAMPLES_BPF};
 use super::ring::Ring;
 use super::tee::Tee;
-use crate::sample::{Access, Comm, CpuMode, DataSource};
+use super::user::is_user_interrupt;
+use crate::host::clock::monotonic_ns;
+use crate::sample::batch::{Batch, PendingSample, UserContext};
+use crate::sample::{Access, Comm, CpuMode, DataSource, FileId, RawSample, SideBand, TimedSideBand};
 
 /// Samples that travel together; those with registers and stack are four times as large.
 const BATCH: usize = 1024;
@@ -27,10 +28,10 @@ const BATCH_WITH_CONTEXT: usize = 256;
 const PATIENCE: usize = 4;
 /// Batches that may wait for the session.
 pub(super) const QUEUE: usize = 48;
-/// How long a worker sleeps where no ring asks for it, in ms.
-const TICK_MS: i32 = 100;
+/// How long a worker sleeps where no ring asks for it.
+const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// The same where an event cannot wake us any more: its task is gone, but others still write to its ring.
-const SHORT_TICK_MS: i32 = 10;
+const SHORT_TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 /// A record is readable so long after its time stamp at the latest, in ns: it is stamped before it is written, and the
 /// CPU may be taken away in between (a virtual one for some ms).
 const VISIBLE_WITHIN: u64 = 20_000_000;
@@ -92,7 +93,7 @@ impl Worker {
 
     fn drain(self, sink: &mut BatchSink) {
         let Self { index, mut rings, wake, stop, tee, .. } = self;
-        let mut poll: Vec<libc::pollfd> = wake.iter().map(|event| pollfd(event.as_fd().as_raw_fd())).collect();
+        let mut waking: Vec<_> = wake.iter().map(|event| PollFd::new(&**event, PollFlags::IN)).collect();
         let (mut scratch, mut copy) = (Vec::new(), Vec::new());
         let batched = rings.iter().any(|cpu| cpu.offset.is_some());
         let visible_within = if batched { BATCH_VISIBLE_WITHIN } else { VISIBLE_WITHIN };
@@ -131,29 +132,19 @@ impl Worker {
             }
             sink.batch.complete_until = complete_until;
             sink.send();
-            wait(&mut poll);
+            let tick = if waking.len() < wake.len() { &SHORT_TICK } else { &TICK };
+            wait(&mut waking, tick);
         }
     }
 }
 
-fn pollfd(fd: RawFd) -> libc::pollfd {
-    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
-}
-
-/// Sleeps until a ring has passed its watermark, at most a tick.
-fn wait(poll: &mut [libc::pollfd]) {
-    let tick = if poll.iter().any(|entry| entry.fd < 0) { SHORT_TICK_MS } else { TICK_MS };
-    // SAFETY: the slice is live and its length is what we say.
-    let ready = unsafe { libc::poll(poll.as_mut_ptr(), poll.len() as libc::nfds_t, tick) };
-    if ready <= 0 {
-        return;
-    }
-    for entry in poll.iter_mut() {
-        // An event whose task is gone says so for ever.
-        if entry.revents & (libc::POLLHUP | libc::POLLERR) != 0 && entry.revents & libc::POLLIN == 0 {
-            entry.fd = -1;
-        }
-    }
+/// Sleeps until a ring has passed its watermark, at most a tick; drops the events that cannot wake us any more.
+fn wait(wake: &mut Vec<PollFd<'_>>, tick: &Timespec) {
+    let is_ready = poll(wake, Some(tick)).is_ok_and(|ready| ready > 0);
+    // An event whose task is gone says so for ever.
+    let is_gone =
+        |events: PollFlags| events.intersects(PollFlags::HUP | PollFlags::ERR) && !events.contains(PollFlags::IN);
+    wake.retain(|event| !is_ready || !is_gone(event.revents()));
 }
 
 /// Decodes records into batches.
@@ -167,7 +158,6 @@ pub(super) struct BatchSink {
     /// [`Reading::recovers`], and samples of a full batch.
     recovers: bool,
     size: usize,
-    chain: Vec<u64>,
     pub(super) loss: Loss,
     /// What the events of a recording say at its end of samples that found a ring full.
     pub(super) lost_by_events: u64,
@@ -191,7 +181,6 @@ impl BatchSink {
             reading,
             recovers,
             size: if recovers { BATCH_WITH_CONTEXT } else { BATCH },
-            chain: Vec::new(),
             loss: Loss::default(),
             lost_by_events: 0,
             newest: 0,
@@ -378,25 +367,28 @@ impl BatchSink {
         }
         self.loss.samples += 1;
         // Made where it lies and filled there: to put it together elsewhere and move it costs as much as to decode it.
-        self.batch.samples.resize_with(self.batch.samples.len() + 1, Captured::default);
-        let Some(captured) = self.batch.samples.last_mut() else { return };
-        captured.time = time;
-        captured.pid = record.pid;
-        captured.tid = record.tid;
-        captured.cpu = record.cpu;
-        captured.mode = mode;
-        captured.access = data_src.access();
-        captured.ip = record.ip;
-        captured.addr = record.addr;
-        captured.phys = record.phys_addr;
-        captured.page_size = record.data_page_size;
-        captured.cgroup = record.cgroup;
-        captured.period = record.period;
-        captured.latency = latency;
-        captured.share = 1.0;
-        captured.data_src = data_src;
+        // Made where it lies and filled there: to put it together elsewhere and move it costs as much as to decode it.
+        self.batch.samples.resize_with(self.batch.samples.len() + 1, PendingSample::default);
+        let Some(pending) = self.batch.samples.last_mut() else { return };
+        pending.raw = RawSample {
+            time,
+            pid: record.pid,
+            tid: record.tid,
+            cpu: record.cpu,
+            mode,
+            access: data_src.access(),
+            ip: record.ip,
+            addr: record.addr,
+            phys: record.phys_addr,
+            page_size: record.data_page_size,
+            cgroup: record.cgroup,
+            period: record.period,
+            latency,
+            data_src,
+            ..RawSample::default()
+        };
         if recovers {
-            captured.context = Some(Box::new(context(record)));
+            pending.context = Some(Box::new(context(record)));
         }
         if self.out.is_some() && self.batch.samples.len().is_multiple_of(self.size) {
             self.send();
@@ -405,15 +397,13 @@ impl BatchSink {
 
     /// The mode of the code that was interrupted, which a tracepoint's own is not.
     #[inline]
-    fn mode(&mut self, header: Header, record: &SampleRecord<'_>) -> CpuMode {
+    fn mode(&self, header: Header, record: &SampleRecord<'_>) -> CpuMode {
         let Reading::UserByCallchain(entries) = &self.reading else { return header.cpu_mode() };
         // What a BPF program wrote has no chain: it looks at the stack itself.
         if record.callchain.is_empty() && !record.raw.is_empty() {
             return CpuMode::User;
         }
-        self.chain.clear();
-        self.chain.extend(record.callchain.iter());
-        if is_user_interrupt(&self.chain, entries) {
+        if is_user_interrupt(record.callchain.iter(), entries) {
             CpuMode::User
         } else {
             CpuMode::Kernel

@@ -100,7 +100,7 @@ fn what_hardware_samples_say_nothing_of_is_left_out_and_counted() {
     assert_eq!((samples, bogus, no_memory_op, below_ldlat, in_kernel), (3, 1, 1, 1, 1));
     sink.send_last();
     let batch = session.recv().unwrap();
-    let got: Vec<_> = batch.samples.iter().map(|captured| (captured.addr, captured.latency)).collect();
+    let got: Vec<_> = batch.samples.iter().map(|sample| (sample.raw.addr, sample.raw.latency)).collect();
     assert_eq!(got, [(0x1000, 30), (0x1008, 0), (0x1010, 5)]);
 }
 

@@ -12,8 +12,7 @@ use super::{Capture, CaptureError, Feed, Found, Options, Select, Session, Sink, 
 use crate::bpf;
 use crate::config::{self, GroupOptions, Groups, Scheduler};
 use crate::host::namespace::{self, PidNamespace};
-use crate::host::topology;
-use crate::host::{Error, Roots};
+use crate::host::{topology, Error, Roots};
 use crate::profile::Profile;
 use crate::resolve::{Cgroups, SymbolOptions};
 use crate::sample::Source;

@@ -20,11 +20,12 @@ use crate::host::aside;
 use crate::host::{proc, Roots};
 use crate::profile::Recorder;
 use crate::resolve::{Cgroups, Maps, Modules, Threads};
+use crate::sample::batch::{Batch, PendingSample};
 use crate::sample::Source;
 use crate::sampler::attr::Feature;
 use crate::sampler::loss::Loss;
 use crate::sampler::tee::Tee;
-use crate::sampler::{self, Batch, Captured, Running, Sampler, Target};
+use crate::sampler::{self, Running, Sampler, Target};
 
 /// Bytes of a sample's registers and stack while it waits.
 const CONTEXT_SIZE: usize = 768;
@@ -137,7 +138,7 @@ impl Capture {
             (true, false) => CONTEXT_SIZE,
             (false, _) => 0,
         };
-        let waiting = size_of::<Captured>() + context;
+        let waiting = size_of::<PendingSample>() + context;
         let share = if recovers { options.memory / 8 } else { options.memory / 4 };
         let order = Order::new(running.workers() + usize::from(watch.is_some()), share / waiting);
         let child_pid_namespace = options.sampler.child_pid_namespace;

@@ -11,7 +11,7 @@ use crate::config::{self, Affinity, CellIndex, Decision, Groups, Member, Members
 use crate::config::{Unknown, Verdict};
 use crate::resolve::identity::numbering_text;
 use crate::resolve::{Cgroups, Symbol, Symbols};
-use crate::sample::{printable, CodeAddr, Comm, Place, Sample, Source, ThreadIndex};
+use crate::sample::{printable, CodeAddr, Comm, Place, RawSample, Sample, Source, ThreadIndex};
 
 mod judge;
 
@@ -275,7 +275,7 @@ impl Decider {
                 self.sharing.same_thread(number, first);
             }
         }
-        let Sample { pid, tid, cgroup, .. } = *sample;
+        let Sample { raw: RawSample { pid, tid, cgroup, .. }, .. } = *sample;
         let name = self.tally.name(cell, comm);
         self.facts.push(Facts { pid, tid, hint, cell, cgroup, last: (cell, comm), name, lead: 0, samples: 0.0 });
         Some(number)
@@ -448,12 +448,15 @@ mod tests {
             };
             let place = Some(Place::Private { space: 1, addr });
             let sample = Sample {
+                raw: RawSample {
+                    pid: 9,
+                    tid: 10 + thread,
+                    access: crate::sample::Access::Store,
+                    ..RawSample::default()
+                },
                 thread,
-                pid: 9,
-                tid: 10 + thread,
                 comm: Some("worker".into()),
                 hint: Some(hint),
-                access: crate::sample::Access::Store,
                 place,
                 ..Sample::default()
             };
@@ -500,8 +503,13 @@ mod tests {
             let place = Some(Place::Private { space: 1, addr });
             let comm = Some(if thread == 3 { "other".into() } else { "worker".into() });
             let access = crate::sample::Access::Store;
-            let sample =
-                Sample { thread, pid: 9, tid: 10 + thread, comm, access, place, share: 1.0, ..Sample::default() };
+            let sample = Sample {
+                raw: RawSample { pid: 9, tid: 10 + thread, access, share: 1.0, ..RawSample::default() },
+                thread,
+                comm,
+                place,
+                ..Sample::default()
+            };
             decider.sample(&sample, &mut cgroups);
         }
         let options = config::Options::new(0.05, 16);
@@ -524,7 +532,11 @@ mod tests {
         let groups =
             Groups::new(&GroupOptions { cells: vec!["db=/db$".to_owned()], ..GroupOptions::default() }).unwrap();
         let mut decider = Decider::new(groups, Source::Faults, 1 << 20);
-        let sample = Sample { cgroup: 77, comm: Some("x".into()), share: 1.0, ..Sample::default() };
+        let sample = Sample {
+            raw: RawSample { cgroup: 77, share: 1.0, ..RawSample::default() },
+            comm: Some("x".into()),
+            ..Sample::default()
+        };
         decider.sample(&sample, &mut cgroups);
         cgroups.record(77, b"/db");
         decider.sample(&sample, &mut cgroups);
@@ -541,7 +553,13 @@ mod tests {
             for line in 0..30 {
                 let place = Some(Place::Private { space: 1, addr: page << 12 | line << 6 });
                 let (comm, tid) = (Some("x".into()), 10 + thread);
-                let sample = Sample { thread, pid: 10, tid, comm, place, share: 1.0, ..Sample::default() };
+                let sample = Sample {
+                    raw: RawSample { pid: 10, tid, share: 1.0, ..RawSample::default() },
+                    thread,
+                    comm,
+                    place,
+                    ..Sample::default()
+                };
                 decider.sample(&sample, &mut cgroups);
             }
             let options = config::Options::new(0.05, 4);

@@ -7,8 +7,8 @@ use super::order::Order;
 use super::running::Ends;
 use super::{Loss, Names, Outcome, Progress, Sink};
 use crate::resolve::Modules;
-use crate::sample::Sample;
-use crate::sampler::{self, Captured, SideBand, TimedSideBand};
+use crate::sample::batch::{self, PendingSample};
+use crate::sample::{RawSample, SideBand, TimedSideBand};
 
 /// Where samples come from in place of the kernel's events.
 ///
@@ -24,9 +24,8 @@ pub trait Feed {
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Batch {
-    /// In any order. What [`SideBand`] says is not taken from them: `thread`, `comm`, `place`, `code`, `hint`; nor is
-    /// their `record`.
-    pub samples: Vec<Sample>,
+    /// In any order. What [`SideBand`] says is put to them.
+    pub samples: Vec<RawSample>,
     /// In any order; of the same time as a sample it comes before that.
     pub side_band: Vec<TimedSideBand>,
     /// All that is older has been given, this batch included. ns, of the same clock as the times of the samples.
@@ -46,10 +45,11 @@ impl Batch {
     }
 }
 
-impl From<Batch> for sampler::Batch {
+impl From<Batch> for batch::Batch {
     fn from(batch: Batch) -> Self {
         let Batch { samples, side_band, complete_until } = batch;
-        Self { worker: 0, samples: samples.into_iter().map(Captured::from).collect(), side_band, complete_until }
+        let samples = samples.into_iter().map(|raw| PendingSample { raw, context: None }).collect();
+        Self { worker: 0, samples, side_band, complete_until }
     }
 }
 
@@ -62,7 +62,7 @@ pub(super) fn run(
     ended: &mut dyn FnMut(Progress) -> bool,
 ) -> Outcome {
     let mut ends = Ends::new(Instant::now(), ended);
-    let mut order = Order::new(1, memory / 4 / size_of::<Captured>());
+    let mut order = Order::new(1, memory / 4 / size_of::<PendingSample>());
     let mut names = Names::recorded(memory / 8, false);
     names.hints = knows_hints.then(Hints::default);
     names.modules = sink.wants_code().then(Modules::new);

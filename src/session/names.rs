@@ -11,18 +11,19 @@ use super::hints::Hints;
 use super::order::{Order, Released, Timed};
 use super::recovery::Recoverer;
 use super::{Outcome, Sink};
-use crate::host::Roots;
+use crate::host::clock::monotonic_ns;
+use crate::host::{tasks, Roots};
 use crate::profile::hints::{self, HintRecord};
 use crate::profile::recovered::{self, Recovered};
 use crate::profile::Recorder;
 use crate::resolve::identity::numbering;
 use crate::resolve::mapping::BuildId;
-use crate::resolve::threads::{self, Thread};
+use crate::resolve::threads::Thread;
 use crate::resolve::{Cgroups, Mapping, Maps, Modules, Threads};
-use crate::sample::{Sample, ThreadIndex};
+use crate::sample::batch::PendingSample;
+use crate::sample::{FileId, SideBand, TimedSideBand};
+use crate::sample::{RawSample, Sample, ThreadIndex};
 use crate::sampler::loss::Loss;
-use crate::sampler::open::monotonic_ns;
-use crate::sampler::{Captured, FileId, SideBand, TimedSideBand};
 
 /// A cgroup that was read from procfs is read again after so many ns: threads move.
 const CGROUP_AGE: u64 = 1_000_000_000;
@@ -35,15 +36,15 @@ const READY: usize = 64;
 /// Recorded hints that are read before they are put in order.
 const TAKEN: usize = 1 << 10;
 
-/// What names can be given to: what a sampler captured, or a line of text that bears its names.
+/// What names can be given to: what a sampler read, or a line of text that bears its names.
 pub(super) trait Nameable: Timed {
     /// Makes the accesses ready that it gives.
     fn name(&self, names: &mut Names, ready: &mut Ready);
 }
 
-impl Nameable for Captured {
+impl Nameable for PendingSample {
     fn name(&self, names: &mut Names, ready: &mut Ready) {
-        names.captured(self, ready);
+        names.pending(self, ready);
     }
 }
 
@@ -132,7 +133,7 @@ impl Names {
 
     /// Reads what exists.
     pub(super) fn seed(&mut self, roots: &Roots, whole_host: bool) {
-        match threads::snapshot(roots) {
+        match tasks::snapshot(roots) {
             Ok(seen) => {
                 self.threads.seed(&seen);
                 if self.cgroup_of_thread.is_some() {
@@ -240,8 +241,8 @@ impl Names {
                 hand_on(&mut ready, &mut self.cgroups);
                 self.side_band(what);
             }
-            Released::Sample(captured) => {
-                captured.name(self, &mut ready);
+            Released::Sample(sample) => {
+                sample.name(self, &mut ready);
                 if ready.count >= READY {
                     hand_on(&mut ready, &mut self.cgroups);
                 }
@@ -252,9 +253,9 @@ impl Names {
     }
 
     /// Completes one sample and makes it ready, or each access that it gives.
-    fn captured(&mut self, captured: &Captured, ready: &mut Ready) {
+    fn pending(&mut self, pending: &PendingSample, ready: &mut Ready) {
         let sample = ready.next();
-        captured.fill(sample);
+        *sample = pending.raw.into();
         if !self.complete(sample) {
             return;
         }
@@ -268,7 +269,7 @@ impl Names {
         let mut locate = |maps: &mut Maps, sample: &Sample| {
             modules.as_mut().and_then(|modules| modules.locate(maps, sample.pid, sample.mode, sample.ip))
         };
-        let (Some(context), Some(recoverer)) = (&captured.context, recoverer) else {
+        let (Some(context), Some(recoverer)) = (&pending.context, recoverer) else {
             maps.put_place(sample.pid, sample.addr, sample.phys, &mut sample.place);
             sample.code = locate(maps, sample);
             loss.no_user_address += u64::from(sample.place.is_none());
@@ -303,13 +304,16 @@ impl Names {
             // As it was found at the capture: its page contradicted the mappings.
             let of_file = access.anonymous.then_some(false);
             ready.push(Sample {
-                ip: access.ip,
-                addr: access.addr,
-                phys: access.phys,
-                access: recovered::op(&access.op),
-                size: access.size,
-                method: recovered::method(&access.method),
-                share,
+                raw: RawSample {
+                    ip: access.ip,
+                    addr: access.addr,
+                    phys: access.phys,
+                    access: recovered::op(&access.op),
+                    size: access.size,
+                    method: recovered::method(&access.method),
+                    share,
+                    ..sample.raw
+                },
                 place: maps.place_of_page(sample.pid, access.addr, access.phys, of_file).0,
                 code: modules.as_mut().and_then(|it| it.locate(maps, sample.pid, sample.mode, access.ip)),
                 ..*sample

@@ -5,8 +5,9 @@
 
 use std::collections::VecDeque;
 
+use crate::sample::batch::{Batch, PendingSample};
 use crate::sample::Sample;
-use crate::sampler::{Batch, Captured, SideBand, TimedSideBand};
+use crate::sample::{SideBand, TimedSideBand};
 
 /// How far time must have gone on before the next release, in ns: sorting less more often costs more.
 const STEP: u64 = 20_000_000;
@@ -18,12 +19,12 @@ pub(super) trait Timed: Default {
     fn cpu(&self) -> u32;
 }
 
-impl Timed for Captured {
+impl Timed for PendingSample {
     fn time(&self) -> u64 {
-        self.time
+        self.raw.time
     }
     fn cpu(&self) -> u32 {
-        self.cpu
+        self.raw.cpu
     }
 }
 
@@ -54,7 +55,7 @@ const MIN_SIDE_BAND: usize = 1 << 20;
 
 /// What came in and is not yet complete on every CPU.
 #[derive(Debug)]
-pub(super) struct Order<S = Captured> {
+pub(super) struct Order<S = PendingSample> {
     /// In the order in which they came. Samples stay where they are until they are given out, for they are large.
     chunks: VecDeque<Chunk<S>>,
     /// Chunks that were given out whole.
@@ -87,7 +88,7 @@ pub(super) struct Order<S = Captured> {
 
 /// What [`Order::release`] gives out.
 #[derive(Debug)]
-pub(super) enum Released<'a, S = Captured> {
+pub(super) enum Released<'a, S = PendingSample> {
     SideBand(SideBand),
     Sample(&'a S),
 }
@@ -312,13 +313,17 @@ impl<S: Timed> Order<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sample::RawSample;
     use crate::sample::Sample;
 
     fn batch(worker: usize, complete_until: u64, times: &[u64], names: &[u64]) -> Batch {
         let comm = |&time: &u64| TimedSideBand { time, what: SideBand::Lost { cpu: time as u32 } };
         Batch {
             worker,
-            samples: times.iter().map(|&time| Captured { time, ..Captured::default() }).collect(),
+            samples: times
+                .iter()
+                .map(|&time| PendingSample { raw: RawSample { time, ..RawSample::default() }, context: None })
+                .collect(),
             side_band: names.iter().map(comm).collect(),
             complete_until,
         }
@@ -332,7 +337,7 @@ mod tests {
         };
         order.release(|released| match released {
             Released::SideBand(what) => out.push(('n', name(what))),
-            Released::Sample(captured) => out.push(('s', captured.time)),
+            Released::Sample(pending) => out.push(('s', pending.raw.time)),
         });
         out
     }
@@ -424,7 +429,7 @@ mod tests {
 
     #[test]
     fn side_band_that_nothing_completes_is_bounded() {
-        let mut order = Order::<Captured>::new(1, 10);
+        let mut order = Order::<PendingSample>::new(1, 10);
         let path = |time| TimedSideBand { time, what: SideBand::Cgroup { id: time, path: [b'x'; 4000].into() } };
         let mut given = 0;
         for time in 0..10_000 {
@@ -453,14 +458,14 @@ mod tests {
             });
             for (round, samples) in (0u64..).zip(&batches) {
                 // Each round is later than the one before by more than what is held back.
-                let captured = samples.iter().map(|&(time, cpu)| {
+                let pending = samples.iter().map(|&(time, cpu)| {
                     arrived += 1;
                     let time = (round * 25 + time) * STEP / 20;
-                    let sample = Sample { time, cpu, record: arrived, ..Sample::default() };
+                    let sample = Sample { raw: RawSample { time, cpu, ..RawSample::default() }, record: arrived, ..Sample::default() };
                     expected.push((sample.time, cpu, arrived));
                     sample
                 });
-                let samples = captured.collect();
+                let samples = pending.collect();
                 let complete_until = (round * 25 * STEP / 20).saturating_sub(1);
                 order.push(Batch { samples, complete_until, ..Batch::default() });
                 if order.is_due() {

@@ -5,18 +5,18 @@ use std::path::Path;
 use rustc_hash::FxHashMap;
 
 use crate::bpf::WantedMap;
+use crate::host::clock::monotonic_ns;
+use crate::host::pagemap::{Page, Pagemap};
 use crate::outcome::Yield;
-use crate::resolve::Maps;
-use crate::sample::{Sample, ThreadIndex};
-use crate::sampler::open::monotonic_ns;
-use crate::sampler::operand::code::{At, CodeCache, CodeCounts, Limits, Mapping, Origin, Window};
-use crate::sampler::operand::constant::Constants;
-use crate::sampler::operand::pagemap::{Page, Pagemap};
-use crate::sampler::operand::tick::REGS;
-use crate::sampler::operand::{
+use crate::recover::{
     Candidate, CodeSource, CodeWindow, Recovery, RegsError, Snapshot, StackRange, Unrecovered, UserRegs, Wanted,
+    REGS_MASK,
 };
-use crate::sampler::UserContext;
+use crate::resolve::code::constant::Constants;
+use crate::resolve::code::{At, CodeCache, CodeCounts, Limits, Mapping, Origin, Window};
+use crate::resolve::Maps;
+use crate::sample::batch::UserContext;
+use crate::sample::{RawSample, Sample, ThreadIndex};
 
 /// How long a page is believed to keep its frame, ns.
 const FRAME_LIFE: u64 = 1_000_000_000;
@@ -86,7 +86,7 @@ impl Recoverer {
         mut access: impl FnMut(Sample, bool, &mut Maps),
     ) {
         self.counts.user_samples += 1;
-        let regs = match UserRegs::from_perf(context.abi, REGS, &context.regs) {
+        let regs = match UserRegs::from_perf(context.abi, REGS_MASK, &context.regs) {
             Ok(regs) => regs,
             Err(RegsError::Compat32) => return self.nothing(Unrecovered::Compat32),
             Err(RegsError::Missing) => return self.nothing(Unrecovered::NoRegisters),
@@ -148,13 +148,16 @@ impl Recoverer {
             let of_file = page.filter(|page| page.present()).map(Page::file_or_shared);
             let (place, anonymous) = maps.place_of_page(sample.pid, candidate.addr, phys, of_file);
             let sample = Sample {
-                ip: candidate.insn_ip,
-                addr: candidate.addr,
-                phys,
-                access: candidate.access,
-                size: candidate.size,
-                method: Some(candidate.method),
-                share,
+                raw: RawSample {
+                    ip: candidate.insn_ip,
+                    addr: candidate.addr,
+                    phys,
+                    access: candidate.access,
+                    size: candidate.size,
+                    method: Some(candidate.method),
+                    share,
+                    ..sample.raw
+                },
                 place,
                 ..*sample
             };

@@ -10,9 +10,9 @@ use super::running::Ends;
 use super::{lines, text, Loss, Names, Outcome, Progress, Sink};
 use crate::profile::{Item, PerfDataError, Profile, Records};
 use crate::resolve::Modules;
+use crate::sample::batch::PendingSample;
 use crate::sampler::intake::Intake;
 use crate::sampler::record::{sample_type, Header};
-use crate::sampler::Captured;
 
 /// Records that are read before they are put in order.
 const TAKE_EVERY: u32 = 1 << 10;
@@ -76,7 +76,7 @@ fn records(profile: &mut Profile, memory: usize, sink: &mut dyn Sink, mut ends: 
     let recovers = reading.recovers();
     let identity = profile.identity();
     let mut replay = Replay {
-        order: Order::new(1, memory / 4 / size_of::<Captured>()),
+        order: Order::new(1, memory / 4 / size_of::<PendingSample>()),
         intake: Intake::new(identity, reading),
         names: Names::recorded(memory / 4, identity.child_pid_namespace),
         mark: 0,
@@ -155,8 +155,8 @@ impl Replay {
                     if let Some(side) = self.intake.batch().side_band.get(sides) {
                         self.is_named_at_end |= side.time == 0 && newest > 0 && is_timed && layout.sample_id_all;
                     }
-                    if let (Some(period), Some(captured)) = (period, self.intake.batch().samples.get_mut(before)) {
-                        captured.period = period;
+                    if let (Some(period), Some(pending)) = (period, self.intake.batch().samples.get_mut(before)) {
+                        pending.raw.period = period;
                     }
                     if self.intake.malformed() > malformed {
                         let header = Header::read(bytes);

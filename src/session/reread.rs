@@ -11,11 +11,11 @@ use rustc_hash::FxHashMap;
 
 use super::order::Order;
 use super::Names;
+use crate::host::clock::monotonic_ns;
+use crate::host::tasks::{self, TaskSeen};
 use crate::host::{Error, Roots};
 use crate::profile::Recorder;
-use crate::resolve::threads::{self, TaskSeen};
-use crate::sampler::open::monotonic_ns;
-use crate::sampler::TimedSideBand;
+use crate::sample::TimedSideBand;
 
 /// At most so often.
 const EVERY: Duration = Duration::from_secs(1);
@@ -125,7 +125,7 @@ impl Reread {
                 });
                 Ok(Vec::new())
             }
-            None => threads::snapshot(&roots),
+            None => tasks::snapshot(&roots),
         };
         let thread = std::thread::Builder::new().name("reread".to_owned()).spawn(read).ok();
         self.thread = thread.map(|thread| Reading { begin: Instant::now(), is_whole: true, thread });

@@ -12,8 +12,8 @@ use super::{Loss, Names, Outcome, Sink};
 use crate::profile::hints;
 use crate::profile::script::Reader;
 use crate::resolve::Cgroups;
-use crate::sample::{Sample, ThreadIndex};
-use crate::sampler::Batch;
+use crate::sample::batch::Batch;
+use crate::sample::{RawSample, Sample, ThreadIndex};
 
 /// Threads and cgroups of lines that are remembered by number, and bytes of the cgroups' paths.
 const MAX_NUMBERED: usize = 1 << 20;
@@ -132,8 +132,8 @@ fn take(
     while samples.len() < BATCH {
         let Some(line) = lines.next_line()? else { return Ok(false) };
         let sample = Sample {
+            raw: RawSample { cgroup: line.cgroup.map_or(0, |path| numbers.cgroup(&path, cgroups)), ..line.sample.raw },
             thread: numbers.thread(line.sample.pid, line.sample.tid),
-            cgroup: line.cgroup.map_or(0, |path| numbers.cgroup(&path, cgroups)),
             ..line.sample
         };
         if is_wanted(&sample, loss) {

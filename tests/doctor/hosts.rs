@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use scxprof::doctor::{Attempt, Hierarchy, Kernel, Rung, RungError, Watched};
 use scxprof::host;
 use scxprof::host::hierarchy::Kind;
+use scxprof::host::limits::Limit;
 use scxprof::host::namespace::PidNamespace;
+use scxprof::host::tracefs::TracefsError;
 use scxprof::host::Roots;
 use scxprof::sample::Source;
 use scxprof::sampler::attr::{Feature, Features, Refused};
-use scxprof::sampler::open::{self, EventError, Limit, Whose};
-use scxprof::sampler::operand::tracefs::TracefsError;
+use scxprof::sampler::open::{self, EventError, Whose};
 use scxprof::sampler::pmu::{NoIbs, NoPebs, Pmus};
 use scxprof::sampler::SamplerError;
 

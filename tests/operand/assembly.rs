@@ -1,7 +1,7 @@
 //! Makes x86-64 programs from a seed, as assembly text: functions that work on one buffer, with all the ways that control takes
 //! through compiled and hand-written code.
 //!
-//! What the recovery assumes (`src/sampler/operand/mod.rs`) holds for them: functions without `.cfi_startproc` have branches only
+//! What the recovery assumes (`src/recover/mod.rs`) holds for them: functions without `.cfi_startproc` have branches only
 //! to places nearer than `LEADER_SPAN`, and data before them ends in zeros; no jump through a table leads to an instruction that
 //! reads the flags.
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use scxprof::sampler::operand::{Recovery, StackRange};
+use scxprof::recover::{Recovery, StackRange};
 
 use crate::perf::Ring;
 use crate::process::{mappings, Code};

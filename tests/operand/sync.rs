@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use iced_x86::{Decoder, DecoderOptions};
-use scxprof::sampler::operand::{CodeSource, Recovery, UserRegs};
+use scxprof::recover::{CodeSource, Recovery, UserRegs};
 
 use crate::process::Code;
 

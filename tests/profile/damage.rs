@@ -7,7 +7,7 @@ use scxprof::profile::hints::{self, HintRecord, Hints};
 use scxprof::profile::jsonl;
 use scxprof::profile::recovered::{Recovered, RecoveredWriter};
 use scxprof::profile::{Item, PerfData, Profile};
-use scxprof::sample::{Method, Sample, Source};
+use scxprof::sample::{Method, RawSample, Sample, Source};
 
 use super::compressed::{compressed, Zstd};
 use super::made::{self, Order};
@@ -85,7 +85,7 @@ fn every_prefix_of_lines_gives_its_whole_lines() {
     let mut writer = RecoveredWriter::new(&mut recovered);
     for (sample, path) in collect.samples.iter().zip(&collect.paths).take(5) {
         lines.write(sample, path.as_deref(), None).unwrap();
-        writer.add(&Sample { method: Some(Method::E), ..*sample }, false);
+        writer.add(&Sample { raw: RawSample { method: Some(Method::E), ..sample.raw }, ..*sample }, false);
         let hint = HintRecord { tid: sample.tid, pid: sample.pid, hint: Some(1), time: sample.time, snapshot: false };
         hints::write(&mut hints, &hint).unwrap();
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use scxprof::profile::recovered::RecoveredWriter;
 use scxprof::profile::Profile;
-use scxprof::sample::{Method, Sample, Source};
+use scxprof::sample::{Method, RawSample, Sample, Source};
 use serde_json::{json, Value};
 use tempfile::TempDir;
 
@@ -26,7 +26,10 @@ fn of_timer() -> (TempDir, PathBuf, Collect) {
     assert_eq!(live.samples.len(), 42);
     let mut writer = RecoveredWriter::new(fs::File::create(dir.path().join("recovered.jsonl")).unwrap());
     for sample in &mut live.samples {
-        *sample = Sample { method: Some(Method::E), addr: sample.addr + 64, size: 8, ..*sample };
+        *sample = Sample {
+            raw: RawSample { method: Some(Method::E), addr: sample.addr + 64, size: 8, ..sample.raw },
+            ..*sample
+        };
         writer.add(sample, false);
     }
     writer.finish().unwrap();

@@ -12,9 +12,8 @@ use scxprof::profile::{Item, PerfData};
 use scxprof::resolve::Cgroups;
 use scxprof::sample::{Place, Sample, Source};
 use scxprof::sampler::attr::{sampling, side_band, EventSpec, Features, Scope};
-use scxprof::sampler::open::{page_size, Event, Watch};
+use scxprof::sampler::open::{Event, Watch};
 use scxprof::sampler::record::{decode, Record};
-use scxprof::sampler::ring::Ring;
 use scxprof::session::{Builder, CaptureError, NotStarted, Sampled, SessionError, Sink};
 use scxprof::Session;
 
@@ -324,7 +323,7 @@ fn records_are_ours_where_another_profiler_looks_on() {
         for attr in [&faults, &mappings] {
             let Ok(event) = Event::open("another", attr, Watch::All, cpu) else { continue };
             // Without a ring the kernel does not get as far as what it leaves behind.
-            let ring = Ring::of_event(&event, 64, page_size());
+            let ring = event.ring(64);
             event.enable().unwrap();
             others.push((event, ring));
         }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use scxprof::profile::Profile;
-use scxprof::sample::{Comm, DataSource, Place, Sample};
+use scxprof::sample::{Comm, DataSource, Place, RawSample, Sample};
 use tempfile::TempDir;
 
 use super::made::{self, Order};
@@ -194,7 +194,21 @@ fn said_by_text(path: &Path, with_cpu: bool) -> (Vec<[u64; 10]>, Vec<String>) {
         .iter()
         .map(|sample| {
             let Sample {
-                time, pid, tid, cpu, ip, addr, phys, page_size, data_src: DataSource(data_src), latency, ..
+                raw:
+                    RawSample {
+                        time,
+                        pid,
+                        tid,
+                        cpu,
+                        ip,
+                        addr,
+                        phys,
+                        page_size,
+                        data_src: DataSource(data_src),
+                        latency,
+                        ..
+                    },
+                ..
             } = *sample;
             let cpu = if with_cpu { cpu } else { 0 };
             [time, pid.into(), tid.into(), cpu.into(), ip, addr, phys, page_size, data_src, latency.into()]

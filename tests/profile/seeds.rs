@@ -5,7 +5,7 @@ use std::path::Path;
 use scxprof::profile::hints::{self, HintRecord};
 use scxprof::profile::jsonl;
 use scxprof::profile::recovered::RecoveredWriter;
-use scxprof::sample::{Method, Sample, Source};
+use scxprof::sample::{Method, RawSample, Sample, Source};
 
 use super::compressed::{compressed, Zstd};
 use super::made::{self, Order};
@@ -35,7 +35,7 @@ fn jsonl() -> Vec<(&'static str, Vec<u8>)> {
     let mut writer = RecoveredWriter::new(&mut recovered);
     for (sample, path) in collect.samples.iter().zip(&collect.paths).take(4) {
         lines.write(sample, path.as_deref(), None).unwrap();
-        writer.add(&Sample { method: Some(Method::E), size: 8, ..*sample }, false);
+        writer.add(&Sample { raw: RawSample { method: Some(Method::E), size: 8, ..sample.raw }, ..*sample }, false);
     }
     writer.finish().unwrap();
     let mut hints = HINTS.to_vec();

@@ -5,6 +5,7 @@ use scxprof::session::{Outcome, Sink};
 use scxprof::Session;
 
 /// Gives all samples of `profile` to `sink`, within so many bytes of `memory`.
+#[allow(clippy::expect_used)]
 pub fn replay(profile: &mut Profile, memory: usize, sink: &mut dyn Sink) -> Outcome {
     let session =
         Session::builder().profile(profile).memory(memory).start().expect("a profile needs nothing of the host");

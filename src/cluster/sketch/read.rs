@@ -1,6 +1,7 @@
 //! What the sketch holds, read line by line.
 
-use super::{bits, line_key, mix, repeat_key, touch_hash, Activity, Kind, Page, Sharing, Touch, HOT};
+use super::{bits, Activity, Kind, Page, Sharing, Touch, HOT};
+use crate::cluster::keys::{line_key, mix, repeat_key, touch_hash};
 use crate::cluster::table::Slot;
 use crate::sample::{CodeAddr, Place, LINE_SIZE};
 

@@ -1,7 +1,7 @@
 //! What the sketch keeps and what it lets go.
 
 use super::*;
-use crate::sample::DataSource;
+use crate::sample::{DataSource, RawSample};
 
 fn sample(thread: u32, addr: u64) -> Sample {
     Sample { thread, place: Some(Place::Private { space: 1, addr }), ..Sample::default() }
@@ -31,7 +31,7 @@ fn the_kept_set_does_not_depend_on_the_order() {
 #[test]
 fn counts_are_exact_whether_a_line_is_seen_once_or_often() {
     let mut sharing = Sharing::new(1 << 19);
-    let write = |it: Sample| Sample { access: Access::Store, ..it };
+    let write = |it: Sample| Sample { raw: RawSample { access: Access::Store, ..it.raw }, ..it };
     let count = |addr: u64| (addr >> 6 & 3, addr >> 8 & 3);
     for addr in (0..16u64).map(|n| n << 6) {
         let (reads, writes) = count(addr);
@@ -50,7 +50,10 @@ fn counts_are_exact_whether_a_line_is_seen_once_or_often() {
 #[test]
 fn accesses_of_one_event_to_one_line_are_one() {
     let mut sharing = Sharing::new(1 << 16);
-    let of_event = |record: u64, addr: u64, access: Access| Sample { share: 0.25, record, access, ..sample(1, addr) };
+    let of_event = |record: u64, addr: u64, access: Access| {
+        let sample = sample(1, addr);
+        Sample { raw: RawSample { share: 0.25, access, ..sample.raw }, record, ..sample }
+    };
     for record in [7, 8] {
         for (addr, access) in
             [(0x1000, Access::Load), (0x1008, Access::Store), (0x1010, Access::Store), (0x2000, Access::Load)]
@@ -74,7 +77,8 @@ fn what_may_be_wrong_weighs_less() {
     let mut sharing = Sharing::new(1 << 16);
     for record in 0..32_000 {
         let method = Some(if record % 2 == 0 { Method::M } else { Method::E });
-        sharing.add(&Sample { record, method, share: 0.5, ..sample((record % 2) as u32, 0x1000) });
+        let sample = sample((record % 2) as u32, 0x1000);
+        sharing.add(&Sample { raw: RawSample { method, share: 0.5, ..sample.raw }, record, ..sample });
     }
     assert_eq!(sharing.threads()[1].accesses, 16_000);
     let unsure = sharing.threads()[0].accesses;
@@ -84,7 +88,11 @@ fn what_may_be_wrong_weighs_less() {
 #[test]
 fn what_an_access_cost_is_kept_by_line() {
     let mut sharing = Sharing::new(1 << 16);
-    let of = |data_src: u64, latency: u32| Sample { data_src: DataSource(data_src), latency, ..sample(2, 0x40) };
+    let sample = sample(2, 0x40);
+    let of = |data_src: u64, latency: u32| Sample {
+        raw: RawSample { data_src: DataSource(data_src), latency, ..sample.raw },
+        ..sample
+    };
     // A hit in L1, memory with a latency, a line that another cache had modified, and nothing known.
     for it in [of(0x2 | 0xa << 5, 4), of(0x2 | 0x82 << 5, 300), of(0x2 | 0x10 << 19, 0), of(0, 0)] {
         sharing.add(&it);
@@ -171,7 +179,7 @@ fn files_beyond_those_with_a_name_count_too() {
 #[test]
 fn what_has_no_place_or_no_thread_is_counted_as_such() {
     let mut sharing = Sharing::new(1 << 16);
-    sharing.add(&Sample { share: f32::NAN, ..sample(0, 0x1000) });
+    sharing.add(&Sample { raw: RawSample { share: f32::NAN, ..sample(0, 0x1000).raw }, ..sample(0, 0x1000) });
     sharing.add(&Sample { thread: u32::MAX, ..sample(0, 0x1000) });
     sharing.add(&Sample { place: None, ..sample(0, 0) });
     sharing.count(0, &Sample { place: None, ..sample(0, 0) });
@@ -187,7 +195,7 @@ fn counts_stay_at_the_most() {
     sharing.add(&sample(0, 0x1000));
     sharing.pages.slots.iter_mut().filter(|it| !it.is_empty()).for_each(|it| it.accesses = u32::MAX);
     sharing.repeats.slots.iter_mut().filter(|it| !it.is_empty()).for_each(|it| it.accesses = u32::MAX);
-    sharing.add(&Sample { latency: u32::MAX, ..sample(0, 0x1000) });
+    sharing.add(&Sample { raw: RawSample { latency: u32::MAX, ..sample(0, 0x1000).raw }, ..sample(0, 0x1000) });
     assert!(sharing.pages().all(|page| page.accesses == u32::MAX && page.latency == 1 << 22));
     assert!(uses(&sharing).iter().all(|it| it.accesses == u32::MAX));
     assert_eq!((sharing.pages.len, sharing.repeats.len, sharing.touches.len), (1, 1, 1));

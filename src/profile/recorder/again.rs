@@ -6,10 +6,10 @@ use std::hash::{Hash, Hasher};
 use rustc_hash::{FxHashMap, FxHasher};
 
 use super::{records, Intake, Recorder, Snapshot, TimedSideBand};
+use crate::host::clock::monotonic_ns;
 use crate::host::Roots;
 use crate::resolve::maps::check::read_lines;
 use crate::resolve::Mapping;
-use crate::sampler::open::monotonic_ns;
 use crate::sampler::tee::Tee;
 
 /// Processes whose mappings are compared with what they were.

@@ -1,11 +1,14 @@
 //! The thread table against made trees and against this machine.
 
+use std::fs;
 use std::path::PathBuf;
 use std::sync::mpsc;
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::host::tasks::snapshot;
+use crate::host::Error;
 
 fn seen(pid: u32, tid: u32, comm: &str) -> TaskSeen {
     TaskSeen { pid, tid, comm: Comm::from(comm) }
@@ -52,14 +55,6 @@ fn names_are_read_whole() {
     );
     let gone = Roots { proc: dir.path().join("none"), ..Roots::default() };
     assert!(matches!(snapshot(&gone), Err(Error::Read { .. })));
-}
-
-#[test]
-fn kworkers_are_named_without_their_work() {
-    assert_eq!(parse_comm(b"kworker/0:1-events\n"), Comm::from("kworker/0:1"));
-    assert_eq!(parse_comm(b"kworker/u8:1+flush-254:0\n"), Comm::from("kworker/u8:1"));
-    assert_eq!(parse_comm(b"kworker/R-xfs-a\n"), Comm::from("kworker/R-xfs-a"));
-    assert_eq!(parse_comm(b"web-1:2-x\n"), Comm::from("web-1:2-x"));
 }
 
 #[test]
@@ -267,15 +262,6 @@ fn live_threads_are_found_under_their_names() {
 }
 
 proptest! {
-    #[test]
-    fn any_name_is_read_back(comm in proptest::collection::vec(1u8.., 0..15)) {
-        prop_assume!(!comm.starts_with(b"kworker/"));
-        let mut text = comm.clone();
-        text.push(b'\n');
-        let parsed = parse_comm(&text);
-        prop_assert_eq!(parsed.as_bytes(), &comm[..]);
-    }
-
     #[test]
     fn the_living_are_counted(records in proptest::collection::vec((0u8..5, 0u32..4, 0u32..6, any::<bool>()), 0..60)) {
         let mut threads = Threads::new(&Roots { proc: "/nonexistent".into(), ..Roots::default() });

@@ -126,7 +126,7 @@ pub fn decode<'a>(bytes: &'a [u8], layout: &Layout) -> Result<(Header, Record<'a
 
 /// The header, and what follows it.
 #[inline]
-fn split(bytes: &[u8]) -> Result<(Header, &[u8]), Malformed> {
+pub(super) fn split(bytes: &[u8]) -> Result<(Header, &[u8]), Malformed> {
     let header = Header::read(bytes).ok_or(Malformed::Header { size: 0 })?;
     if !header.is_sane() || usize::from(header.size) != bytes.len() {
         return Err(Malformed::Header { size: header.size });
@@ -147,130 +147,6 @@ pub(in crate::sampler) fn decode_sample<'a>(
     let mut fields = SampleRecord::default();
     sample(&mut Cursor { bytes: body, kind: header.kind }, layout, &mut fields)?;
     Ok(Some((header, fields)))
-}
-
-/// What follows a sample's header.
-pub(in crate::sampler) type SampleWords<'a> = &'a [[u8; 8]];
-
-/// Where the fields of a sample are, in words behind its header, where none has a length of its own: so most are read faster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::sampler) struct Places {
-    words: usize,
-    identifier: u16,
-    ip: u16,
-    tid: u16,
-    time: u16,
-    addr: u16,
-    id: u16,
-    stream_id: u16,
-    cpu: u16,
-    period: u16,
-    weight: u16,
-    data_src: u16,
-    transaction: u16,
-    phys_addr: u16,
-    cgroup: u16,
-    data_page_size: u16,
-    code_page_size: u16,
-}
-
-impl Places {
-    /// The place of what a layout does not have: no record is so long.
-    const NONE: u16 = u16::MAX;
-
-    /// Of all layouts with this `sample_type`; `None` where a field has a length of its own.
-    pub(in crate::sampler) fn new(bits: u64) -> Option<Self> {
-        use sample_type as t;
-        let varying =
-            t::READ | t::CALLCHAIN | t::RAW | t::BRANCH_STACK | t::REGS_USER | t::STACK_USER | t::REGS_INTR | t::AUX;
-        if bits & varying != 0 {
-            return None;
-        }
-        let mut words = 0;
-        let mut next = |which: u64| {
-            if bits & which == 0 {
-                return Self::NONE;
-            }
-            words += 1;
-            words - 1
-        };
-        // The order is that of sample().
-        let places = Self {
-            words: 0,
-            identifier: next(t::IDENTIFIER),
-            ip: next(t::IP),
-            tid: next(t::TID),
-            time: next(t::TIME),
-            addr: next(t::ADDR),
-            id: next(t::ID),
-            stream_id: next(t::STREAM_ID),
-            cpu: next(t::CPU),
-            period: next(t::PERIOD),
-            weight: next(t::WEIGHT | t::WEIGHT_STRUCT),
-            data_src: next(t::DATA_SRC),
-            transaction: next(t::TRANSACTION),
-            phys_addr: next(t::PHYS_ADDR),
-            cgroup: next(t::CGROUP),
-            data_page_size: next(t::DATA_PAGE_SIZE),
-            code_page_size: next(t::CODE_PAGE_SIZE),
-        };
-        Some(Self { words: usize::from(words), ..places })
-    }
-
-    /// The words of a sample that fills `bytes`, for [`Places::sample`]; `None` where the record is none.
-    #[inline]
-    pub(in crate::sampler) fn words<'a>(
-        &self,
-        bytes: &'a [u8],
-    ) -> Result<Option<(Header, SampleWords<'a>)>, Malformed> {
-        let (header, body) = split(bytes)?;
-        if header.kind != sys::PERF_RECORD_SAMPLE {
-            return Ok(None);
-        }
-        let words = body.as_chunks().0;
-        if words.len() < self.words {
-            return Err(Malformed::Short { kind: header.kind });
-        }
-        Ok(Some((header, words)))
-    }
-
-    /// The fields.
-    // Always, and of few cases, so that a caller that looks at a few of them alone does not pay for 400 bytes.
-    #[allow(clippy::inline_always)]
-    #[inline(always)]
-    pub(in crate::sampler) fn sample(&self, words: SampleWords<'_>) -> SampleRecord<'static> {
-        let word = |at: u16| words.get(usize::from(at)).map_or(0, |word| u64::from_ne_bytes(*word));
-        // Two 32-bit fields share the word, in the order of memory.
-        let pair = |at: u16| {
-            let (low, high) = (word(at) as u32, (word(at) >> 32) as u32);
-            if cfg!(target_endian = "big") {
-                (high, low)
-            } else {
-                (low, high)
-            }
-        };
-        let (pid, tid) = pair(self.tid);
-        SampleRecord {
-            identifier: word(self.identifier),
-            ip: word(self.ip),
-            pid,
-            tid,
-            time: word(self.time),
-            addr: word(self.addr),
-            id: word(self.id),
-            stream_id: word(self.stream_id),
-            cpu: pair(self.cpu).0,
-            period: word(self.period),
-            weight: word(self.weight),
-            data_src: word(self.data_src),
-            transaction: word(self.transaction),
-            phys_addr: word(self.phys_addr),
-            cgroup: word(self.cgroup),
-            data_page_size: word(self.data_page_size),
-            code_page_size: word(self.code_page_size),
-            ..SampleRecord::default()
-        }
-    }
 }
 
 /// The fields in the order of `perf_output_sample()` (kernel/events/core.c).

@@ -105,7 +105,7 @@ mod tests {
     use crate::cluster::truth::Rng;
     use crate::config::{GroupOptions, Groups};
     use crate::resolve::Cgroups;
-    use crate::sample::{Access, Comm, Place, Sample, Source};
+    use crate::sample::{Access, Comm, Place, RawSample, Sample, Source};
     use crate::session::Sink;
 
     const APP: u64 = 1;
@@ -133,12 +133,15 @@ mod tests {
                 None => u64::from(thread + 1) << 40 | rng.below(4) << 12,
             };
             let sample = Sample {
+                raw: RawSample {
+                    pid: if *cgroup == APP { 9 } else { 600 },
+                    tid: if *cgroup == APP { 10 } else { 600 } + thread,
+                    cgroup: *cgroup,
+                    access: Access::Store,
+                    ..RawSample::default()
+                },
                 thread,
-                pid: if *cgroup == APP { 9 } else { 600 },
-                tid: if *cgroup == APP { 10 } else { 600 } + thread,
-                cgroup: *cgroup,
                 comm: Some(Comm::from(name.as_str())),
-                access: Access::Store,
                 place: Some(Place::Private { space: *cgroup as u32, addr }),
                 ..Sample::default()
             };

@@ -9,7 +9,7 @@ use std::ops::Range;
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpKind};
 
 use super::decode::{branch_target, decode, decode_plain, Flow, Insn, MAX_LENGTH};
-use super::recover::MAX_STEPS;
+use super::recovery::MAX_STEPS;
 
 /// Bytes on either side of a piece of code that are searched for branches into it. A caller that knows no function
 /// range should offer this much code around ip; one that does, the function and this much around it.

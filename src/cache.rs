@@ -81,15 +81,9 @@ impl<K: Eq + Hash, V> Cache<K, V> {
     }
 
     /// Entries held now.
-    #[must_use]
+    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.young.entries.len() + self.old.entries.len()
-    }
-
-    /// True without entries.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// What the entries weigh.
@@ -114,7 +108,7 @@ mod tests {
         let mut cache = Cache::new(10);
         for key in 0..1000u32 {
             cache.insert(key, key);
-            assert!(cache.len() <= 10, "{} entries", cache.len());
+            assert!(cache.len() <= 10);
         }
         assert_eq!(cache.evicted() + cache.len() as u64, 1000);
         assert_eq!(cache.get(&999), Some(&999));

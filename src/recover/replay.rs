@@ -4,7 +4,7 @@ use super::decode::{Flow, Insn};
 use super::emulate::{Addresses, Machine, Next};
 use super::flags::Flags;
 use super::image::Image;
-use super::recover::MAX_STEPS;
+use super::recovery::MAX_STEPS;
 use super::value::Val;
 
 /// Rounds until the addresses that stores are taken to have must be the ones that come out.

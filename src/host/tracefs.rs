@@ -1,21 +1,14 @@
 //! The trace file system wherever it is mounted, or a mount of our own that nobody else sees.
 
-use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use crate::host::mountinfo;
+use rustix::fs::{openat, Mode, OFlags};
+use rustix::mount::{fsconfig_create, fsmount, fsopen, FsMountFlags, FsOpenFlags, MountAttrFlags};
 
-/// `FSOPEN_CLOEXEC`, `FSMOUNT_CLOEXEC`, `FSCONFIG_CMD_CREATE` and the mount attributes of linux/mount.h.
-const FSOPEN_CLOEXEC: libc::c_uint = 1;
-const FSMOUNT_CLOEXEC: libc::c_uint = 1;
-const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
-const MOUNT_ATTR_RDONLY: libc::c_uint = 1;
-const MOUNT_ATTR_NOSUID: libc::c_uint = 2;
-const MOUNT_ATTR_NODEV: libc::c_uint = 4;
-const MOUNT_ATTR_NOEXEC: libc::c_uint = 8;
+use super::mountinfo;
 
 /// A file of tracefs is longer than this only if it is not what we look for, bytes.
 const MAX_FILE: u64 = 64 << 10;
@@ -106,10 +99,8 @@ impl Tracefs {
     }
 
     fn open_file(&self, name: &str) -> io::Result<File> {
-        let name = CString::new(name)?;
-        // SAFETY: `name` is a NUL-terminated string that outlives the call, and the directory is open.
-        let fd = unsafe { libc::openat(self.dir.as_raw_fd(), name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-        owned(fd.into()).map(File::from)
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        Ok(openat(&self.dir, name, flags, Mode::empty())?.into())
     }
 }
 
@@ -130,28 +121,13 @@ fn mount_points(text: &[u8]) -> Vec<PathBuf> {
 
 /// A tracefs mount attached to nothing; the call that failed otherwise.
 fn mount() -> Result<OwnedFd, (&'static str, io::Error)> {
-    // SAFETY: the name is a NUL-terminated string.
-    let fs = owned(unsafe { libc::syscall(libc::SYS_fsopen, c"tracefs".as_ptr(), FSOPEN_CLOEXEC) })
-        .map_err(|error| ("fsopen", error))?;
-    let null = std::ptr::null::<libc::c_void>();
-    // SAFETY: the descriptor is open, and the create command takes neither key nor value.
-    let created = unsafe { libc::syscall(libc::SYS_fsconfig, fs.as_raw_fd(), FSCONFIG_CMD_CREATE, null, null, 0) };
-    if created < 0 {
-        return Err(("fsconfig", io::Error::last_os_error()));
-    }
-    let attributes = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
-    // SAFETY: the descriptor is open; the other arguments are numbers.
-    owned(unsafe { libc::syscall(libc::SYS_fsmount, fs.as_raw_fd(), FSMOUNT_CLOEXEC, attributes) })
-        .map_err(|error| ("fsmount", error))
-}
-
-/// The descriptor that a system call returned.
-fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
-    match i32::try_from(fd) {
-        // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
-        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let fs = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(|error| ("fsopen", error.into()))?;
+    fsconfig_create(&fs).map_err(|error| ("fsconfig", error.into()))?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
+        | MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(|error| ("fsmount", error.into()))
 }
 
 #[cfg(test)]

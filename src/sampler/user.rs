@@ -17,9 +17,9 @@ pub const CONTEXT_MAX: u64 = (-4095_i64) as u64;
 ///
 /// A chain that the kernel cut (`sample_max_stack`) holds too much for user code and is called kernel.
 #[must_use]
-pub fn is_user_interrupt(callchain: &[u64], entries: &[Range<u64>]) -> bool {
+pub fn is_user_interrupt(callchain: impl Iterator<Item = u64>, entries: &[Range<u64>]) -> bool {
     let mut kernel = false;
-    let mut addresses = callchain.iter().copied().filter(|&value| {
+    let mut addresses = callchain.filter(|&value| {
         if value >= CONTEXT_MAX {
             kernel = value == CONTEXT_KERNEL;
             return false;
@@ -45,7 +45,7 @@ mod tests {
         [0xffff_ffff_8100_0df0..0xffff_ffff_8100_0e10, 0xffff_ffff_8100_0f10..0xffff_ffff_8100_0f30];
 
     fn user(chain: &[u64]) -> bool {
-        is_user_interrupt(chain, &ENTRIES)
+        is_user_interrupt(chain.iter().copied(), &ENTRIES)
     }
 
     #[test]
@@ -58,7 +58,7 @@ mod tests {
         assert!(!user(&[HANDLER, ENTRY]), "no kernel part");
         assert!(!user(&[USER, ENTRY]), "an address of user space is no entry");
         assert!(!user(&[]));
-        assert!(!is_user_interrupt(&[CONTEXT_KERNEL, HANDLER, ENTRY], &[]));
+        assert!(!is_user_interrupt([CONTEXT_KERNEL, HANDLER, ENTRY].into_iter(), &[]));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! as far as their inputs survive, can be computed back, or can be replayed. [`Recovery::recover`] gives only what
 //! follows from the sample without a guess; the rest is counted by its reason ([`Unrecovered`]).
 //!
-//! Memory that the process maps from a file and cannot write to is known too ([`constant`]). A branch that depends on
+//! Memory that the process maps from a file and cannot write to is known too ([`CodeSource::constant`]). A branch that depends on
 //! anything else in memory is undecided: what both of its ways leave alone is known where they meet.
 //!
 //! What registers and stack alone cannot give: the red zone (the dump begins at rsp, so a leaf function at `-O0` hides its
@@ -38,14 +38,10 @@
 //!
 //! What contradicts itself on the way is dropped.
 //!
-//! The recovery is pure: registers, stack and code bytes come from its caller ([`CodeSource`]). Around it: [`tick`] chooses
-//! the event, [`user`] tells user code from kernel code, [`code`] reads the code, [`constant`] read-only memory and [`pagemap`] the frames.
+//! The recovery is pure: registers, stack and code bytes come from its caller ([`CodeSource`]).
 
 mod arith;
 mod atomic;
-pub mod cache;
-pub mod code;
-pub mod constant;
 mod decode;
 mod decoded;
 mod emulate;
@@ -56,28 +52,24 @@ mod forward_tests;
 mod image;
 mod invert;
 mod lines;
-mod mapped;
 mod memo;
-pub mod pagemap;
-mod recover;
+mod recovery;
 mod region;
 mod regs;
 mod replay;
 mod stack;
+mod step;
 mod string;
+mod sums;
 #[cfg(test)]
 mod tests;
-pub mod tick;
-pub mod tracefs;
-pub mod user;
 mod value;
 mod wanted;
-mod watch;
 mod window;
 
 pub use lines::Snapshot;
 pub use memo::CacheCounts;
-pub use recover::{Candidate, Outcome, Recovery, Unrecovered, MAX_CANDIDATES, MAX_STEPS};
+pub use recovery::{Candidate, Outcome, Recovery, Unrecovered, MAX_CANDIDATES, MAX_STEPS};
 pub use regs::{RegsError, UserRegs, REGS_MASK, STACK_DUMP_SIZE};
 pub use stack::StackRange;
 pub use wanted::{Wanted, WANTED_LINES};

@@ -1,17 +1,20 @@
 //! The code bytes around an address of a process, from the mapped file where there is one, else from its memory.
 
+pub mod constant;
+mod mapped;
+
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::cache::Cache;
-use super::mapped::{memory_path, read_memory, FileKey, MappedFile, Pages, Way, PAGE};
-use super::window::{CodeWindow, LEADER_SPAN};
+use crate::cache::Cache;
 use crate::elf::Elf;
+use crate::recover::{CodeWindow, LEADER_SPAN};
+use mapped::{memory_path, read_memory, FileKey, MappedFile, Pages, Way, PAGE};
 
-pub use super::mapped::Mapping;
+pub use mapped::Mapping;
 
 /// How long bytes from a process's memory are believed that only the file could change, ns.
 const MEMORY_LIFE: u64 = 1_000_000_000;

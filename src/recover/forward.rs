@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::decode::{Flow, Insn};
 use super::decoded::{Decoded, Here};
 use super::emulate::{Addresses, Machine, Next};
-use super::recover::{needs, Found, Site, MAX_STEPS};
+use super::recovery::{needs, Found, Site, MAX_STEPS};
 use super::region::Point;
 use super::window::CodeSource;
 use crate::sample::Method;

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::cache::Cache;
+use crate::cache::Cache;
 use crate::sample::PAGE_SIZE;
 
 /// One entry of `/proc/PID/pagemap` (Documentation/admin-guide/mm/pagemap.rst).

@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::cache::Cache;
 use super::mapped::{read_memory, PAGE};
+use crate::cache::Cache;
 
 /// How long it is believed which memory can only be read, ns: `mprotect(2)` leaves no record.
 const RANGES_LIFE: u64 = 5_000_000_000;

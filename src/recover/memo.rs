@@ -3,10 +3,10 @@
 use std::mem::size_of;
 use std::sync::Arc;
 
-use super::cache::Cache;
 use super::decode::Insn;
 use super::region::Region;
 use super::window::{Backward, FunctionMap};
+use crate::cache::Cache;
 
 /// Bytes that an entry costs beside what it holds: keys, the allocation, the table's spare room.
 const OVERHEAD: usize = 96;

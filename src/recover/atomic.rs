@@ -1,10 +1,26 @@
-//! cmpxchg and xadd, with and without a lock.
+//! xchg, cmpxchg and xadd, with and without a lock.
 
 use iced_x86::{Instruction, OpKind, Register};
 
 use super::emulate::{memory_size, operand_size, Machine};
 
 impl Machine {
+    /// xchg.
+    pub(super) fn step_xchg(&mut self, code: &Instruction) {
+        let (a, b) = (self.read(code, 0), self.read(code, 1));
+        let addr = self.explicit_address(code);
+        if code.op0_kind() == OpKind::Memory {
+            self.store(addr, u64::from(memory_size(code)), b);
+        } else {
+            self.write(code, 0, b);
+        }
+        if code.op1_kind() == OpKind::Memory {
+            self.store(addr, u64::from(memory_size(code)), a);
+        } else {
+            self.write(code, 1, a);
+        }
+    }
+
     /// Runs cmpxchg; false where it cannot be told whether the two are equal.
     pub(super) fn step_cmpxchg(&mut self, code: &Instruction) -> bool {
         let size = operand_size(code, 0);

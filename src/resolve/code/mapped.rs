@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::cache::Cache;
+use crate::cache::Cache;
 use crate::elf::{Elf, ReadAt};
 use crate::host::{aside, open};
 

@@ -1,0 +1,183 @@
+//! What is asked of the sketch, and its answer.
+
+use std::fmt;
+
+use super::rules::Region;
+use super::sketch::SketchStats;
+use crate::sample::{CodeAddr, Place};
+
+/// Why nothing can be said about a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Reason {
+    /// Fewer samples than [`Options::min_accesses`].
+    TooFewSamples,
+    /// More threads in the group than are compared with each other; the most active ones are.
+    TooManyThreads,
+    /// The source sees first touches of pages only, which cannot tell the threads of one process apart.
+    FirstTouches,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::TooFewSamples => "too few samples",
+            Self::TooManyThreads => "too many threads to compare, and others are more active",
+            Self::FirstTouches => "first touches of pages cannot tell the threads of one process apart",
+        })
+    }
+}
+
+/// What is known about a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// It shares memory with the others of this community, an index of [`Clusters::communities`].
+    Community(u32),
+    /// There are samples enough, and it shares memory with nobody in particular.
+    Alone,
+    /// Nothing can be said.
+    Unknown(Reason),
+}
+
+/// What [`Sharing::solve`] is asked.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Options<'a> {
+    /// Per thread its group (a cell): threads of different groups never join. Threads beyond its end are in group 0.
+    pub groups: &'a [u32],
+    /// Accesses below which a thread is unknown.
+    pub min_accesses: u32,
+    /// Threads of one group that are compared at the most; the work and the memory grow with its square, 18 MB for 2,000.
+    pub max_threads: usize,
+    /// Where the samples are first touches of pages (source `faults`): per thread its process.
+    pub first_touches: Option<&'a [u32]>,
+    /// Solves the two halves of the samples too, which costs as much again, for [`Community::stability`].
+    pub stability: bool,
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Self { groups: &[], min_accesses: 20, max_threads: 3000, first_touches: None, stability: true }
+    }
+}
+
+/// Threads that share memory.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Community {
+    /// The group they are in.
+    pub group: u32,
+    /// The threads, in ascending order.
+    pub threads: Vec<u32>,
+    /// Their accesses.
+    pub accesses: f64,
+    /// The part of all accesses of the host that these are.
+    pub share_of_accesses: f64,
+    /// The part of a member's possible misses that it has in common with another one, on the mean.
+    pub common: f64,
+    /// The part of the misses in their regions that are transfers: another thread had written the line.
+    pub transfers: f64,
+    /// True where all threads of a process, or of processes that share memory, are in it, so that there was nobody to compare
+    /// them with.
+    pub is_all: bool,
+    /// The mean overlap (Jaccard) of this community with the one nearest to it in each half of the samples, 1 for the same;
+    /// `None` where the halves were not asked for.
+    pub stability: Option<f64>,
+    /// The part of communities with as much evidence that were found to be right in streams of known truth; see the documentation
+    /// of [`super`].
+    pub confidence: f64,
+    /// The largest regions that they share, by the misses that sharing a cache avoids.
+    pub regions: Vec<Structure>,
+    /// The hottest pages that they share, the hottest first.
+    pub pages: Vec<Hot>,
+    /// The hottest lines of those pages that more than one thread touched.
+    pub lines: Vec<Hot>,
+}
+
+/// What the sketch says.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Clusters {
+    /// Per thread what is known about it.
+    pub of_thread: Vec<Verdict>,
+    /// The communities, by group and then by size.
+    pub communities: Vec<Community>,
+    /// See [`Clusters::locality_of`], of these communities.
+    pub locality: Option<f64>,
+    /// The adjusted Rand index between the communities of the two halves of the samples.
+    pub stability: Option<f64>,
+    /// The hottest pages of those that everybody touches.
+    pub hubs: Vec<Hot>,
+    /// What the sketch saw and let go.
+    pub stats: SketchStats,
+    /// All regions that threads of one group share, by thread and not by rank.
+    pub(crate) regions: Vec<Region>,
+    /// The possible misses of each thread that was compared.
+    pub(crate) demand: Vec<f64>,
+}
+
+impl Clusters {
+    /// The partition as labels, each thread without a community by itself.
+    #[must_use]
+    pub fn labels(&self) -> Vec<u32> {
+        let alone = self.communities.len() as u32;
+        (alone..)
+            .zip(&self.of_thread)
+            .map(|(label, verdict)| match verdict {
+                Verdict::Community(community) => *community,
+                _ => label,
+            })
+            .collect()
+    }
+}
+
+/// A page or a line, and what was done to it.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Hot {
+    /// Its first byte; `None` for a file beyond the number that the sketch keeps the names of.
+    pub place: Option<Place>,
+    /// Accesses to it by all threads; several by one sample to one line are one.
+    pub accesses: f64,
+    /// Those that wrote.
+    pub writes: f64,
+    /// Samples that found it modified in another cache.
+    pub hitm: u64,
+    /// Threads that touched it.
+    pub threads: u32,
+    /// Mean latency in kilocycles where the source has latencies, rounded up a sample; 0 else, and of lines.
+    pub kilocycles: f64,
+    /// The code that touched it most since two threads touched its page, with its accesses, where samples say their code; of
+    /// lines alone.
+    pub code: Vec<(CodeAddr, f64)>,
+}
+
+/// A region that a community shares.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Structure {
+    /// Its first byte; `None` for a file beyond the number that the sketch keeps the names of.
+    pub place: Option<Place>,
+    /// From its first byte to its last.
+    pub bytes: u64,
+    /// Threads of the community that use it.
+    pub threads: u32,
+    /// Their possible misses there.
+    pub misses: f64,
+    /// Those of them that are transfers from a cache of another thread that had written the line.
+    pub transfers: f64,
+}
+
+/// How two classes of threads share memory.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct Edge {
+    /// The one class.
+    pub a: u32,
+    /// The other, or the same one for sharing between threads within it.
+    pub b: u32,
+    /// Possible misses that are avoided where both have one cache, beyond those that each avoids by itself.
+    pub misses: f64,
+    /// The part of all possible misses of the class that has fewer.
+    pub share: f64,
+}

@@ -1,0 +1,73 @@
+//! Cells and subcells, as data.
+
+use super::members::CommunityIndex;
+
+/// The name of the subcell that takes every thread that no other takes.
+pub const CATCH_ALL: &str = "rest";
+
+/// A cell spec: cgroups that are scheduled on CPUs of their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Cell {
+    /// Its name, for people only.
+    pub name: String,
+    /// Its cgroups.
+    pub matches: CellMatch,
+    /// How its threads are divided; nothing where they are not.
+    pub subcells: Vec<Subcell>,
+}
+
+/// Which cgroups a cell spec takes, by their full path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CellMatch {
+    /// Those that contain this text.
+    CgroupContains(String),
+    /// Those that this regular expression matches.
+    CgroupRegex(String),
+    /// All that no other takes: `{}`.
+    All,
+}
+
+/// A part of a cell with CPUs of its own among the cell's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Subcell {
+    /// Its name, for people only.
+    pub name: String,
+    /// Its threads: one of these must hold, and holds where all its prefixes do. One empty list takes every thread.
+    pub matches: Vec<Vec<CommPrefix>>,
+}
+
+/// The beginning of a thread's name, at most 15 bytes.
+pub type CommPrefix = String;
+
+impl Subcell {
+    /// The subcell that takes every thread that no other takes.
+    #[must_use]
+    pub(crate) fn catch_all() -> Self {
+        Self { name: CATCH_ALL.to_owned(), matches: vec![Vec::new()] }
+    }
+
+    /// True where it takes every thread.
+    #[must_use]
+    pub fn is_catch_all(&self) -> bool {
+        self.matches.iter().any(Vec::is_empty)
+    }
+}
+
+/// What a subcell rests on. A catch-all has neither communities nor a class.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Basis {
+    /// The communities whose threads it is for; several where they were merged, or where its cells have one each.
+    pub communities: Vec<CommunityIndex>,
+    /// The class of threads that it is for, fit for a terminal.
+    pub class: Option<String>,
+    /// Accesses that its communities share, or samples where nobody counted them; 0 for a class.
+    pub value: f64,
+    /// Samples of its threads.
+    pub samples: f64,
+    /// What was merged or left out for it, and why, in sentences.
+    pub why: Vec<String>,
+}

@@ -1,0 +1,376 @@
+//! The decision which cells and subcells there are, made from the tally.
+
+use thiserror::Error;
+
+use super::cell::{Basis, Cell};
+use super::express::ROOM;
+use super::groups::{GroupIndex, Groups};
+use super::members::Members;
+use super::mitosis::{Refused, MAX_CELLS};
+use super::note::Note;
+use super::owners::ByCell;
+use super::specs::{specs, Room, Specs};
+use super::tally::{CellIndex, Tally};
+
+/// What the decision depends on besides the samples.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct Options {
+    /// `--min-share` as a part of 1: the share of the samples that a class has at least, for a subcell of its own.
+    pub min_share: f64,
+    /// `--target-cpus`: CPUs of the host that the configuration is for.
+    pub target_cpus: usize,
+    /// `--target`: the scheduler that it is for.
+    pub scheduler: Scheduler,
+}
+
+/// A scheduler that reads the configuration.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Scheduler {
+    /// scx_mitosis: each cell and each subcell takes a CPU, so that there are as many subcells as the host has CPUs for.
+    #[default]
+    Mitosis,
+    /// scx_layered: layers share CPUs.
+    Layered,
+}
+
+impl Options {
+    /// For classes of at least `min_share`, of 1, and scx_mitosis on a host with so many CPUs.
+    #[must_use]
+    pub const fn new(min_share: f64, target_cpus: usize) -> Self {
+        Self { min_share, target_cpus, scheduler: Scheduler::Mitosis }
+    }
+}
+
+/// There were no samples, so there is nothing to decide: a scheduler refuses an empty list of cells.
+#[derive(Debug, Clone, Copy, Error, PartialEq, Eq)]
+#[error("there are no samples, so there is no configuration")]
+pub struct NoSamples;
+
+/// What was decided, and what the user must be told about it.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Decision {
+    /// The cells, in the order of the groups.
+    pub cells: Vec<Cell>,
+    /// What the subcells of each cell rest on, in the order of the cells and of their subcells.
+    pub bases: Vec<Vec<Basis>>,
+    /// What does not show in the cells.
+    pub notes: Vec<Note>,
+    /// Why scx_mitosis refuses the cells on the host that they are for, whatever their subcells are.
+    pub refused: Option<Refused>,
+}
+
+/// Decides on cells and subcells.
+///
+/// Each group that had samples becomes a cell spec, in the order of the groups. `rest` too is left out where it had
+/// none: the scheduler has its cell 0 for such threads anyway.
+///
+/// Threads that share memory come first: each community gets a subcell, the most valuable 7 if there are more. A community
+/// is described by the names of its threads; see [`Note`] for what is done where these are not its alone. Cgroups of a
+/// group whose threads do not share alike get a spec each before the group's own.
+///
+/// A class of threads that share with nobody gets a subcell where there is room and it has `min_share` of the group's
+/// samples. A group of several cgroups is several cells with the same subcells, so a class also gets one where it has that
+/// share in one of them (of 100 samples at least): a small allotment's main thread would else vanish beside a large one's.
+/// A group without community and class is not divided.
+///
+/// Without members nothing is known but names, and all threads are in classes.
+///
+/// Where scx_mitosis would not have a CPU for every subcell, cells have fewer of them, as if it took no more; see
+/// [`Note::FewCpus`]. Where it would not have one for every cell, that is in [`Decision::refused`].
+///
+/// # Errors
+/// [`NoSamples`] where the tally is empty.
+pub fn decide(groups: &Groups, tally: &Tally, members: &Members, options: &Options) -> Result<Decision, NoSamples> {
+    let mut decision = Decision { cells: Vec::new(), bases: Vec::new(), notes: Vec::new(), refused: None };
+    let by_cell = ByCell::new(members);
+    let present = |group: &GroupIndex| tally.group_total(*group) > 0.0;
+    let count = (0..groups.specs().len()).filter(present).count();
+    let host = Host::new(groups, tally, options);
+    let mut left_out = Vec::new();
+    // What the general specs leave; a spec is a cell at least.
+    let mut room = Room { specs: MAX_CELLS.saturating_sub(count), subcells: host.subcells() };
+    for (group, spec) in groups.specs().iter().enumerate().filter(|(group, _)| present(group)) {
+        let own = specs(group, spec, tally, &by_cell, options.min_share, room);
+        if room.subcells < ROOM {
+            let all = specs(group, spec, tally, &by_cell, options.min_share, Room { subcells: ROOM, ..room });
+            left_out.extend(missing(&all, &own));
+        }
+        room.specs = room.specs.saturating_sub(own.cells.len());
+        decision.cells.extend(own.cells);
+        decision.bases.extend(own.bases);
+        decision.notes.extend(own.notes);
+        let in_group = || tally.cells().filter(|(_, cell)| cell.group == group);
+        let untold: f64 = in_group().map(|(_, cell)| cell.untold).sum();
+        if untold > 0.0 {
+            let share = untold / tally.group_total(group);
+            decision.notes.push(Note::TooManyNames { cell: spec.name.clone(), share });
+        }
+        let cells: Vec<CellIndex> = in_group().map(|it| it.0).collect();
+        for (why, (threads, samples)) in by_cell.unknown(&cells) {
+            let share = samples / tally.group_total(group);
+            decision.notes.push(Note::Unknown { cell: spec.name.clone(), threads, share, why });
+        }
+    }
+    if decision.cells.is_empty() {
+        return Err(NoSamples);
+    }
+    unique_names(&mut decision.cells);
+    decision.refused = host.refuses();
+    if !left_out.is_empty() && decision.refused.is_none() {
+        let Host { target_cpus, cells, share, .. } = host;
+        decision.notes.push(Note::FewCpus { target_cpus, cells, share, left_out });
+    }
+    Ok(decision)
+}
+
+/// The subcells of `all` of which `own` has neither the communities nor the class, by their cells.
+fn missing(all: &Specs, own: &Specs) -> Vec<(String, Vec<String>)> {
+    let mut missing = Vec::new();
+    for (cell, bases) in all.cells.iter().zip(&all.bases) {
+        let at = own.cells.iter().position(|it| it.name == cell.name);
+        let kept = at.and_then(|at| own.bases.get(at)).map(Vec::as_slice).unwrap_or_default();
+        let is_kept = |basis: &Basis| match &basis.class {
+            Some(_) => kept.iter().any(|it| it.class == basis.class),
+            None => basis.communities.iter().all(|community| kept.iter().any(|it| it.communities.contains(community))),
+        };
+        let lost = cell.subcells.iter().zip(bases).filter(|(_, basis)| !is_kept(basis));
+        let lost: Vec<String> = lost.map(|(subcell, _)| subcell.name.clone()).collect();
+        if !lost.is_empty() {
+            missing.push((cell.name.clone(), lost));
+        }
+    }
+    missing
+}
+
+/// Names that are taken get a number.
+fn unique_names(cells: &mut [Cell]) {
+    for index in 0..cells.len() {
+        let (before, after) = cells.split_at_mut(index);
+        let Some(cell) = after.first_mut() else { return };
+        let numbered = (2_usize..).map(|number| format!("{}-{number}", cell.name));
+        let mut names = std::iter::once(cell.name.clone()).chain(numbered);
+        cell.name = names.find(|name| !before.iter().any(|it| it.name == *name)).unwrap_or_default();
+    }
+}
+
+/// What the host has for the cells.
+///
+/// scx_mitosis gives every cell an equal share of the CPUs, and each subcell needs one of its cell's (`compute_targets`). Cells
+/// are counted as they were sampled: an idle cgroup that matches is one more.
+struct Host {
+    scheduler: Scheduler,
+    target_cpus: usize,
+    /// One for each matched cgroup, and the root's, which is always there.
+    cells: usize,
+    /// CPUs of each at least.
+    share: usize,
+}
+
+impl Host {
+    fn new(groups: &Groups, tally: &Tally, options: &Options) -> Self {
+        let is_root = |group: GroupIndex| group + 1 == groups.specs().len();
+        let cells = 1 + tally.cells().filter(|(_, cell)| !is_root(cell.group)).count();
+        let Options { target_cpus, scheduler, .. } = *options;
+        Self { scheduler, target_cpus, cells, share: target_cpus / cells }
+    }
+
+    /// Subcells that a cell can have beside its catch-all.
+    fn subcells(&self) -> usize {
+        match self.scheduler {
+            Scheduler::Mitosis => self.share.saturating_sub(1).min(ROOM),
+            Scheduler::Layered => ROOM,
+        }
+    }
+
+    fn refuses(&self) -> Option<Refused> {
+        let Self { target_cpus, cells, .. } = *self;
+        match self.scheduler {
+            Scheduler::Layered => None,
+            Scheduler::Mitosis if cells > MAX_CELLS => Some(Refused::TooManyCells { cells }),
+            Scheduler::Mitosis => (cells > target_cpus).then_some(Refused::FewCpus { target_cpus, cells }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::groups::GroupOptions;
+    use crate::config::CellMatch;
+    use crate::sample::Comm;
+
+    const PAIR: [&str; 2] =
+        ["/workload.slice/workload-tw-a.allotment.slice", "/workload.slice/workload-tw-b.allotment.slice"];
+
+    fn decided(samples: &[(&str, &str, u32)], options: &Options) -> Decision {
+        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        let mut tally = Tally::default();
+        for &(path, comm, count) in samples {
+            let cell = tally.cell(groups.home(path.as_bytes()));
+            tally.add(cell, Some(Comm::from(comm)), f64::from(count));
+        }
+        decide(&groups, &tally, &Members::default(), options).unwrap()
+    }
+
+    fn names(cell: &Cell) -> Vec<&str> {
+        cell.subcells.iter().map(|subcell| subcell.name.as_str()).collect()
+    }
+
+    const OPTIONS: Options = Options::new(0.05, 64);
+
+    #[test]
+    fn no_samples_are_an_error_not_a_configuration() {
+        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        assert_eq!(decide(&groups, &Tally::default(), &Members::default(), &OPTIONS), Err(NoSamples));
+    }
+
+    #[test]
+    fn groups_without_samples_are_left_out() {
+        let decision = decided(&[("/workload.slice", "web", 10)], &OPTIONS);
+        assert_eq!(decision.cells.len(), 1);
+        assert_eq!(decision.cells[0].matches, CellMatch::CgroupContains("workload.slice".to_owned()));
+        assert_eq!(names(&decision.cells[0]), ["web", "rest"]);
+        let decision = decided(&[("/", "init", 1), (PAIR[0], "web", 1)], &OPTIONS);
+        let cells: Vec<_> = decision.cells.iter().map(|cell| cell.name.as_str()).collect();
+        assert_eq!(cells, ["allotment", "rest"]);
+    }
+
+    #[test]
+    fn min_share_is_reached_exactly() {
+        let decision = decided(&[("/", "seven", 7), ("/", "six", 6), ("/", "other", 127)], &OPTIONS);
+        assert_eq!(names(&decision.cells[0]), ["other", "seven", "rest"]);
+        // So it is in a small cgroup.
+        let decision = decided(&[(PAIR[0], "web", 2400), (PAIR[1], "db", 95), (PAIR[1], "logger", 5)], &OPTIONS);
+        assert_eq!(names(&decision.cells[0]), ["logger", "web", "db", "rest"]);
+        assert_eq!(decision.bases[0].iter().map(|it| it.samples).collect::<Vec<_>>(), [5.0, 2400.0, 95.0, 0.0]);
+    }
+
+    #[test]
+    fn a_share_of_what_stands_for_many_cgroups_is_none() {
+        let paths: Vec<_> = (0..=Tally::MAX_CELLS).map(|at| format!("/workload-tw-{at}.allotment.slice")).collect();
+        let mut samples: Vec<_> = paths.iter().map(|path| (path.as_str(), "web", 10)).collect();
+        samples.push((paths[Tally::MAX_CELLS].as_str(), "db", 400));
+        let decision = decided(&samples, &Options { target_cpus: 1 << 20, ..OPTIONS });
+        assert_eq!(names(&decision.cells[0]), ["web", "rest"]);
+    }
+
+    #[test]
+    fn a_group_without_a_class_is_not_divided() {
+        let samples: Vec<_> = (0..26).map(|at| format!("{}x", (b'a' + at) as char)).collect();
+        let samples: Vec<_> = samples.iter().map(|name| ("/", name.as_str(), 1)).collect();
+        let decision = decided(&samples, &OPTIONS);
+        assert!(decision.cells[0].subcells.is_empty());
+    }
+
+    #[test]
+    fn the_seven_most_sampled_classes_are_taken_and_it_is_said() {
+        let samples: Vec<_> =
+            (0..10_u32).map(|at| (format!("{}name", char::from(b'a' + at as u8)), 100 + at)).collect();
+        let mut samples: Vec<_> = samples.iter().map(|(name, count)| ("/", name.as_str(), *count)).collect();
+        // What no prefix takes has no room either.
+        samples.push(("/", "", 150));
+        let decision = decided(&samples, &OPTIONS);
+        assert_eq!(decision.cells[0].subcells.len(), 8);
+        let said: Vec<_> = decision.notes.iter().map(ToString::to_string).collect();
+        assert!(said[1].contains("(25.4% of its samples): cname, bname, aname"), "{said:?}");
+    }
+
+    #[test]
+    fn upstream_bug_15_a_thread_without_a_name_is_no_class() {
+        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        let mut tally = Tally::default();
+        let cell = tally.cell(groups.home(b"/"));
+        tally.add(cell, None, 90.0);
+        tally.add(cell, Some(Comm::from(":1234")), 5.0);
+        tally.add(cell, Some(Comm::from("9")), 5.0);
+        let decision = decide(&groups, &tally, &Members::default(), &OPTIONS).unwrap();
+        // A thread may really be called ":1234" or "9": these are names like others.
+        let prefixes: Vec<_> = decision.cells[0].subcells.iter().map(|subcell| subcell.matches.clone()).collect();
+        assert_eq!(prefixes, [vec![vec![":1234".to_owned()]], vec![vec!["9".to_owned()]], vec![vec![]]]);
+    }
+
+    #[test]
+    fn upstream_bug_17_a_small_allotment_keeps_its_main_thread() {
+        let decision = decided(&[(PAIR[0], "web", 2400), (PAIR[1], "db", 100)], &OPTIONS);
+        assert_eq!(names(&decision.cells[0]), ["web", "db", "rest"]);
+        // The same where it stands beside other groups.
+        let decision = decided(&[("/", "sys", 100_000), (PAIR[0], "web", 10)], &OPTIONS);
+        assert_eq!(names(&decision.cells[0]), ["web", "rest"]);
+        // Too few samples say nothing.
+        let decision = decided(&[(PAIR[0], "web", 2400), (PAIR[1], "db", 99)], &OPTIONS);
+        assert_eq!(names(&decision.cells[0]), ["web", "rest"]);
+    }
+
+    #[test]
+    fn names_that_were_too_many_are_said() {
+        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        let mut tally = Tally::new(1);
+        let cell = tally.cell(groups.home(b"/"));
+        for name in ["a", "b"] {
+            tally.add(cell, Some(Comm::from(name)), 5.0);
+        }
+        let decision = decide(&groups, &tally, &Members::default(), &OPTIONS).unwrap();
+        assert_eq!(decision.notes, [Note::TooManyNames { cell: "rest".to_owned(), share: 0.5 }]);
+    }
+
+    #[test]
+    fn names_of_subcells_are_unique() {
+        let decision = decided(&[("/", "rest", 50), ("/", "other", 50)], &OPTIONS);
+        assert_eq!(names(&decision.cells[0]), ["other", "rest-2", "rest"]);
+    }
+
+    #[test]
+    fn the_least_valuable_subcells_are_left_out_until_every_one_has_a_cpu() {
+        let samples = [(PAIR[0], "web", 600), (PAIR[0], "db", 500), (PAIR[1], "log", 550), ("/", "init", 1)];
+        let with = |target_cpus: usize| decided(&samples, &Options { target_cpus, ..OPTIONS });
+        let enough = with(12);
+        assert_eq!((names(&enough.cells[0]), &enough.notes[..]), (vec!["web", "log", "db", "rest"], &[][..]));
+        // Three cells with the root's: 3, 2 and 1 CPU each.
+        for (target_cpus, share, kept, lost) in [
+            (11, 3, &["web", "log", "rest"][..], &["db"][..]),
+            (6, 2, &["web", "rest"], &["log", "db"]),
+            (5, 1, &[], &["web", "log", "db"]),
+        ] {
+            let decision = with(target_cpus);
+            assert_eq!(names(&decision.cells[0]), kept, "{target_cpus}");
+            assert_eq!(decision.bases[0].len(), kept.len());
+            let lost: Vec<_> = lost.iter().map(|&name| name.to_owned()).collect();
+            let left_out = |it: &(String, Vec<String>)| it.0 == "allotment" && it.1 == lost;
+            let is_said = |note: &Note| match note {
+                Note::FewCpus { cells: 3, share: has, left_out: out, .. } => *has == share && out.iter().any(left_out),
+                _ => false,
+            };
+            assert!(decision.notes.iter().any(is_said), "{:?}", decision.notes);
+            let crowded = decision.cells.iter().filter(|cell| cell.subcells.len() > share).count();
+            assert_eq!((crowded, decision.refused), (0, None));
+        }
+        let layered = decided(&samples, &Options { target_cpus: 2, scheduler: Scheduler::Layered, ..OPTIONS });
+        assert_eq!((layered.cells, layered.refused), (enough.cells, None), "layers share CPUs");
+    }
+
+    #[test]
+    fn a_subcell_that_is_left_out_does_not_fall_to_another() {
+        let samples = [("/", "web", 600), ("/", "webserver", 500), ("/", "log", 300)];
+        let decision = decided(&samples, &Options { target_cpus: 4, ..OPTIONS });
+        assert_eq!(names(&decision.cells[0]), ["webserver", "web", "log", "rest"]);
+        // A prefix of "web" would take the threads of the other, so that it has no subcell without it.
+        let decision = decided(&samples, &Options { target_cpus: 2, ..OPTIONS });
+        assert_eq!(names(&decision.cells[0]), ["webserver", "rest"]);
+    }
+
+    #[test]
+    fn cells_that_cannot_have_a_cpu_each_are_refused() {
+        let samples = [(PAIR[0], "web", 600), (PAIR[1], "log", 550)];
+        let decision = decided(&samples, &Options { target_cpus: 2, ..OPTIONS });
+        assert_eq!(decision.refused, Some(Refused::FewCpus { target_cpus: 2, cells: 3 }));
+        assert_eq!(decided(&samples, &Options { target_cpus: 3, ..OPTIONS }).refused, None);
+        let paths: Vec<_> = (0..256).map(|at| format!("/workload-tw-{at}.allotment.slice")).collect();
+        let samples: Vec<_> = paths.iter().map(|path| (path.as_str(), "a", 1)).collect();
+        let options = Options { target_cpus: 10_000, ..OPTIONS };
+        assert_eq!(decided(&samples, &options).refused, Some(Refused::TooManyCells { cells: 257 }));
+        assert_eq!(decided(&samples[1..], &options).refused, None);
+    }
+}

@@ -1,0 +1,10 @@
+//! The clock that all times are of.
+
+use rustix::time::{clock_gettime, ClockId};
+
+/// CLOCK_MONOTONIC in ns, the clock of all records.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

@@ -1,0 +1,52 @@
+//! What bounds this process: resource limits, and settings of the kernel.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+
+/// A resource limit of this process (getrlimit(2)); `u64::MAX` stands for none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// What is enforced.
+    pub soft: u64,
+    /// Up to where we may raise it ourselves.
+    pub hard: u64,
+}
+
+fn limit(resource: Resource) -> Limit {
+    let Rlimit { current, maximum } = getrlimit(resource);
+    Limit { soft: current.unwrap_or(u64::MAX), hard: maximum.unwrap_or(u64::MAX) }
+}
+
+/// `RLIMIT_NOFILE`.
+#[must_use]
+pub fn file_limit() -> Limit {
+    limit(Resource::Nofile)
+}
+
+/// Raises the soft `RLIMIT_NOFILE` to `needed` where it is lower and the hard one allows it; gives what is in force then.
+///
+/// # Errors
+/// The errno of setrlimit(2).
+pub fn raise_file_limit(needed: u64) -> io::Result<Limit> {
+    let now = getrlimit(Resource::Nofile);
+    let soft = now.maximum.map_or(needed, |hard| needed.min(hard));
+    if now.current.is_some_and(|current| current < soft) {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(soft), maximum: now.maximum })?;
+    }
+    Ok(file_limit())
+}
+
+/// `RLIMIT_MEMLOCK`, in bytes.
+#[must_use]
+pub fn memlock_limit() -> Limit {
+    limit(Resource::Memlock)
+}
+
+/// A number in a file of sysctl, such as `sys/kernel/perf_event_paranoid` below the procfs root.
+#[must_use]
+pub fn sysctl(proc: &Path, name: &str) -> Option<i64> {
+    fs::read_to_string(proc.join("sys/kernel").join(name)).ok()?.trim().parse().ok()
+}

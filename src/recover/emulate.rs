@@ -1,0 +1,265 @@
+//! What is known of registers, flags and stack at one moment, read and written as instructions do.
+
+use iced_x86::{ConditionCode, Instruction, OpKind, Register};
+
+use super::decode::{bit, gpr, Insn, MemOp};
+use super::flags::Flags;
+use super::image::Image;
+use super::regs::UserRegs;
+use super::value::Val;
+
+pub(super) const RSP: u8 = 4;
+pub(super) const RBP: u8 = 5;
+pub(super) const RCX: u8 = 1;
+pub(super) const RSI: u8 = 6;
+pub(super) const RDI: u8 = 7;
+
+/// Where control goes after an instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// To the next instruction.
+    Fall,
+    /// To this address.
+    Jump(u64),
+    /// Nobody can tell.
+    Unknown,
+}
+
+/// Registers, flags and stack at one moment, as far as they are known.
+#[derive(Debug, Clone)]
+pub(super) struct Machine {
+    pub(super) regs: [Val; 16],
+    pub(super) flags: Flags,
+    pub(super) stack: Image,
+    /// Where the code's own address 0 lies.
+    pub(super) bias: u64,
+    /// The base of fs, where the thread's own memory lies.
+    pub(super) fs: Option<u64>,
+    /// Address and value of the memory that the next instruction loads, where it is known beside the stack.
+    pub(super) loaded: Option<(u64, u64)>,
+    /// A store to an address that is not known is taken to miss the stack image. For a first look only.
+    pub(super) hopeful: bool,
+}
+
+/// The addresses of an instruction's memory operands, where they are known.
+pub(super) type Addresses = [Option<u64>; 2];
+
+impl Machine {
+    pub(super) fn new(regs: &UserRegs, dump: &[u8]) -> Self {
+        Self {
+            regs: regs.gpr.map(Val::full),
+            flags: Flags::from_rflags(regs.rflags),
+            stack: Image::new(regs.rsp(), dump),
+            bias: 0,
+            fs: None,
+            loaded: None,
+            hopeful: false,
+        }
+    }
+
+    pub(super) fn reg(&self, register: u8) -> Val {
+        self.regs.get(usize::from(register)).copied().unwrap_or_default()
+    }
+
+    pub(super) fn set_reg(&mut self, register: u8, val: Val) {
+        if let Some(to) = self.regs.get_mut(usize::from(register)) {
+            *to = val;
+        }
+    }
+
+    pub(super) fn address(&self, operand: &MemOp) -> Option<u64> {
+        let needed = if operand.addr32 { 4 } else { 8 };
+        operand.address(self.bias, self.fs, |register| self.reg(register).low(needed))
+    }
+
+    /// The addresses of all memory operands before the instruction runs.
+    pub(super) fn addresses(&self, insn: &Insn) -> Addresses {
+        let mut addresses = [None; 2];
+        for (slot, operand) in insn.operands() {
+            // A repeated string instruction touches nothing where rcx is 0.
+            let counter = self.reg(RCX).low(if operand.addr32 { 4 } else { 8 });
+            if operand.repeated && counter.is_none_or(|count| count == 0) {
+                continue;
+            }
+            if let Some(to) = addresses.get_mut(slot) {
+                *to = self.address(operand);
+            }
+        }
+        addresses
+    }
+
+    /// The value of an operand, zeros above its size.
+    pub(super) fn read(&self, code: &Instruction, operand: u32) -> Val {
+        match code.op_kind(operand) {
+            OpKind::Register => self.read_register(code.op_register(operand)),
+            OpKind::Memory => {
+                let size = memory_size(code);
+                match self.explicit_address(code) {
+                    _ if size == 0 => Val::UNKNOWN,
+                    Some(addr) => self.load(addr, size),
+                    None => Val::UNKNOWN.zext(size),
+                }
+            }
+            OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => {
+                Val::full(code.near_branch_target().wrapping_add(self.bias))
+            }
+            _ => code.try_immediate(operand).map_or(Val::UNKNOWN, Val::full),
+        }
+    }
+
+    /// The value of memory.
+    fn load(&self, addr: u64, size: u32) -> Val {
+        let val = self.stack.read(addr, size);
+        match self.loaded {
+            Some((at, bits)) if at == addr && val.low(size.min(8)).is_none() => Val::full(bits).zext(size),
+            _ => val,
+        }
+    }
+
+    pub(super) fn read_register(&self, register: Register) -> Val {
+        let size = register.size() as u32;
+        match gpr(register) {
+            Some(number) => self.reg(number).shr(shift(register)).zext(size),
+            None => Val::UNKNOWN,
+        }
+    }
+
+    /// The address of the explicit memory operand of a modelled instruction.
+    pub(super) fn explicit_address(&self, code: &Instruction) -> Option<u64> {
+        let segment = match code.memory_segment() {
+            Register::FS => self.fs?,
+            Register::GS => return None,
+            _ => 0,
+        };
+        let short = matches!(code.memory_base(), Register::EIP)
+            || code.memory_base().size() == 4
+            || code.memory_index().size() == 4;
+        let full = |register: Register| match register {
+            Register::None => Some(0),
+            register => gpr(register).and_then(|number| self.reg(number).low(if short { 4 } else { 8 })),
+        };
+        if code.is_ip_rel_memory_operand() {
+            return (!short).then(|| code.memory_displacement64().wrapping_add(self.bias).wrapping_add(segment));
+        }
+        let addr = code
+            .memory_displacement64()
+            .wrapping_add(full(code.memory_base())?)
+            .wrapping_add(full(code.memory_index())?.wrapping_mul(u64::from(code.memory_index_scale())));
+        Some((if short { addr & 0xffff_ffff } else { addr }).wrapping_add(segment))
+    }
+
+    /// Gives operand 0 a value of its size, as the processor does: 32 bits clear what is above, 8 and 16 keep it.
+    pub(super) fn write(&mut self, code: &Instruction, operand: u32, val: Val) {
+        match code.op_kind(operand) {
+            OpKind::Register => self.write_register(code.op_register(operand), val),
+            OpKind::Memory => {
+                let addr = self.explicit_address(code);
+                self.store(addr, u64::from(memory_size(code)), val);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn write_register(&mut self, register: Register, val: Val) {
+        let Some(number) = gpr(register) else { return };
+        let size = register.size() as u32;
+        let val = match size {
+            8 => val,
+            4 => val.zext(4),
+            _ => self.reg(number).insert(val, size, shift(register)),
+        };
+        self.set_reg(number, val);
+    }
+
+    /// A store of `len` bytes of which `val` are the low eight.
+    pub(super) fn store(&mut self, addr: Option<u64>, len: u64, val: Val) {
+        match addr {
+            Some(addr) if len <= 8 => self.stack.write(addr, len as u32, val),
+            Some(addr) => self.stack.forget(addr, len),
+            None if self.hopeful => {}
+            None => self.stack.clear(),
+        }
+    }
+
+    /// Makes unknown all that an instruction writes.
+    pub(super) fn havoc(&mut self, insn: &Insn, addresses: Addresses) {
+        for register in 0..16 {
+            if insn.writes & bit(register) != 0 {
+                self.set_reg(register, Val::UNKNOWN);
+            }
+        }
+        self.flags.forget(insn.code.rflags_modified());
+        if insn.wild || insn.is_repeated() {
+            self.stack.clear();
+        }
+        for (slot, operand) in insn.operands() {
+            if operand.is_store() {
+                let addr = addresses.get(slot).copied().flatten().filter(|_| operand.size != 0);
+                self.store(addr, u64::from(operand.size), Val::UNKNOWN);
+            }
+        }
+    }
+
+    pub(super) fn add_to(&mut self, register: u8, delta: i64) {
+        self.set_reg(register, self.reg(register).add(Val::full(delta as u64)));
+    }
+
+    pub(super) fn push(&mut self, val: Val, size: u32) {
+        self.add_to(RSP, -i64::from(size));
+        let addr = self.reg(RSP).get();
+        self.store(addr, u64::from(size), val);
+    }
+
+    /// The address that lea computes.
+    pub(super) fn effective(&self, code: &Instruction) -> Val {
+        if code.memory_base() == Register::EIP {
+            return Val::UNKNOWN;
+        }
+        if code.is_ip_rel_memory_operand() {
+            return Val::full(code.memory_displacement64().wrapping_add(self.bias));
+        }
+        let part = |register: Register| match gpr(register) {
+            Some(number) => self.reg(number),
+            None if register == Register::None => Val::full(0),
+            None => Val::UNKNOWN,
+        };
+        let scaled = part(code.memory_index()).shl(code.memory_index_scale().trailing_zeros() & 3);
+        let sum = part(code.memory_base()).add(scaled).add(Val::full(code.memory_displacement64()));
+        let short = code.memory_base().size() == 4 || code.memory_index().size() == 4;
+        if short {
+            sum.zext(4)
+        } else {
+            sum
+        }
+    }
+}
+
+pub(super) fn is_cmov(code: &Instruction) -> bool {
+    code.condition_code() != ConditionCode::None
+        && code.op_count() == 2
+        && code.op0_kind() == OpKind::Register
+        && gpr(code.op0_register()).is_some()
+}
+
+/// Bit that a byte register starts at: 8 for ah, ch, dh, bh.
+pub(super) fn shift(register: Register) -> u32 {
+    if matches!(register, Register::AH | Register::CH | Register::DH | Register::BH) {
+        8
+    } else {
+        0
+    }
+}
+
+pub(super) fn memory_size(code: &Instruction) -> u32 {
+    code.memory_size().size() as u32
+}
+
+/// Bytes of a register or memory operand; of other kinds the size of operand 0.
+pub(super) fn operand_size(code: &Instruction, operand: u32) -> u32 {
+    match code.op_kind(operand) {
+        OpKind::Register => code.op_register(operand).size() as u32,
+        OpKind::Memory => memory_size(code),
+        _ if operand != 0 => operand_size(code, 0),
+        _ => 8,
+    }
+}

@@ -1,0 +1,136 @@
+//! Runs one instruction forward on what is known of registers, flags and stack.
+//!
+//! What is not modelled makes unknown whatever it writes, so a value that stays known is right.
+
+use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind};
+
+use super::arith::is_arith;
+use super::decode::{Flow, Insn};
+use super::emulate::{is_cmov, operand_size, Addresses, Machine, Next, RBP, RSP};
+use super::value::Val;
+
+impl Machine {
+    /// Runs one instruction and says where control goes.
+    pub(super) fn step(&mut self, insn: &Insn) -> Next {
+        let addresses = self.addresses(insn);
+        if insn.flow == Flow::Next {
+            if !self.step_plain(insn) {
+                self.havoc(insn, addresses);
+            }
+            return Next::Fall;
+        }
+        self.step_branch(insn, addresses)
+    }
+
+    fn step_branch(&mut self, insn: &Insn, addresses: Addresses) -> Next {
+        let code = &insn.code;
+        let jump = |target: Val| target.get().map_or(Next::Unknown, Next::Jump);
+        let fall = code.next_ip().wrapping_add(self.bias);
+        match code.mnemonic() {
+            Mnemonic::Jmp if is_near(code) => jump(self.read(code, 0)),
+            Mnemonic::Call if is_near(code) => {
+                let target = self.read(code, 0);
+                self.push(Val::full(fall), 8);
+                jump(target)
+            }
+            Mnemonic::Ret if matches!(code.code(), Code::Retnq | Code::Retnq_imm16) => {
+                let target = self.reg(RSP).get().map_or(Val::UNKNOWN, |rsp| self.stack.read(rsp, 8));
+                self.add_to(RSP, i64::from(code.stack_pointer_increment()));
+                jump(target)
+            }
+            // loop decides on rcx too.
+            _ if insn.flow == Flow::Conditional && insn.writes == 0 => match self.flags.holds(code.condition_code()) {
+                Some(true) => Next::Jump(code.near_branch_target().wrapping_add(self.bias)),
+                Some(false) => Next::Fall,
+                None => {
+                    self.havoc(insn, addresses);
+                    Next::Unknown
+                }
+            },
+            _ => {
+                self.havoc(insn, addresses);
+                Next::Unknown
+            }
+        }
+    }
+
+    /// The instructions that go on with the next one; false where this one is not modelled.
+    fn step_plain(&mut self, insn: &Insn) -> bool {
+        let code = &insn.code;
+        match code.mnemonic() {
+            Mnemonic::Mov | Mnemonic::Movzx => self.write(code, 0, self.read(code, 1)),
+            Mnemonic::Movsx | Mnemonic::Movsxd => {
+                let from = self.read(code, 1).sext(operand_size(code, 1));
+                self.write(code, 0, from);
+            }
+            Mnemonic::Lea => {
+                let val = self.effective(code);
+                self.write(code, 0, val);
+            }
+            Mnemonic::Add
+            | Mnemonic::Sub
+            | Mnemonic::Cmp
+            | Mnemonic::And
+            | Mnemonic::Or
+            | Mnemonic::Xor
+            | Mnemonic::Test => self.arithmetic(code),
+            Mnemonic::Inc | Mnemonic::Dec | Mnemonic::Neg => self.step_by_one(code),
+            Mnemonic::Not => self.write(code, 0, self.read(code, 0).not()),
+            Mnemonic::Bswap => {
+                let size = operand_size(code, 0);
+                self.write(code, 0, self.read(code, 0).bswap(size));
+            }
+            Mnemonic::Shl | Mnemonic::Sal | Mnemonic::Shr | Mnemonic::Sar => return self.shift(code),
+            Mnemonic::Imul if code.op_count() >= 2 => {
+                let size = operand_size(code, 0);
+                let (a, b) = if code.op_count() == 3 { (1, 2) } else { (0, 1) };
+                let val = self.read(code, a).sext(size).mul(self.read(code, b).sext(size));
+                self.flags.forget(code.rflags_modified());
+                self.write(code, 0, val);
+            }
+            Mnemonic::Cwde | Mnemonic::Cdqe | Mnemonic::Cdq | Mnemonic::Cqo => self.extend_sign(code.mnemonic()),
+            Mnemonic::Xchg => self.step_xchg(code),
+            Mnemonic::Cmpxchg => return self.step_cmpxchg(code),
+            Mnemonic::Xadd => self.step_xadd(code),
+            Mnemonic::Push => {
+                let size = code.stack_pointer_increment().unsigned_abs();
+                self.push(self.read(code, 0), size);
+            }
+            Mnemonic::Pop if code.op0_kind() == OpKind::Register => {
+                let size = code.stack_pointer_increment().unsigned_abs();
+                let val = self.reg(RSP).get().map_or(Val::UNKNOWN, |rsp| self.stack.read(rsp, size));
+                self.add_to(RSP, i64::from(size));
+                self.write(code, 0, val);
+            }
+            Mnemonic::Leave if code.code() == Code::Leaveq => {
+                let frame = self.reg(RBP);
+                let val = frame.get().map_or(Val::UNKNOWN, |rbp| self.stack.read(rbp, 8));
+                self.set_reg(RSP, frame.add(Val::full(8)));
+                self.set_reg(RBP, val);
+            }
+            _ if is_cmov(code) => match self.flags.holds(code.condition_code()) {
+                Some(true) => self.write(code, 0, self.read(code, 1)),
+                // 32 bits clear what is above even where nothing is moved.
+                Some(false) => self.write(code, 0, self.read(code, 0)),
+                None => return false,
+            },
+            _ if code.op_count() == 1 && code.condition_code() != ConditionCode::None => {
+                let val = self.flags.holds(code.condition_code()).map_or(Val::UNKNOWN, |on| Val::full(u64::from(on)));
+                self.write(code, 0, val);
+            }
+            _ if code.is_string_instruction() => return self.step_string(insn),
+            _ if is_arith(code) => return self.step_arith(code),
+            _ => return false,
+        }
+        true
+    }
+}
+
+fn is_near(code: &Instruction) -> bool {
+    match code.op0_kind() {
+        OpKind::NearBranch64 => true,
+        OpKind::Register => code.op0_register().size() == 8,
+        OpKind::Memory => matches!(code.code(), Code::Jmp_rm64 | Code::Call_rm64),
+        _ => false,
+    }
+}

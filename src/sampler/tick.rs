@@ -1,0 +1,316 @@
+//! Which event takes the timer source's samples: the scheduler's tick, else a clock of our own.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use perf_event_open_sys::bindings as perf;
+
+use super::attr::{self, Context, EventSpec, Exclude, Feature, Features, Rate, Scope};
+use super::busy;
+use super::open::{self, Event, EventError};
+use super::pmu::Config;
+use super::record::{decode, Layout, ReadValue, Record};
+use super::user::is_user_interrupt;
+use crate::host::kallsyms::{Kallsyms, KallsymsError};
+use crate::host::tracefs::{Tracefs, TracefsError};
+use crate::recover::{REGS_MASK, STACK_DUMP_SIZE};
+
+/// Samples per second and CPU that cpu-clock takes where nobody asked for a number.
+///
+/// About 250, but no divisor, multiple or neighbour of a tick's rate (100, 250, 300 or 1000 Hz): at the tick's own rate
+/// the samples keep step with it and, at an unlucky phase, see the scheduler that it called instead of the thread. On a
+/// CPU that two threads shared, 250 Hz called up to a quarter of a spin loop's samples kernel code, 263 Hz 0.5 %.
+pub const DEFAULT_FREQ: u32 = 263;
+/// Above this many samples per second and CPU, cpu-clock slows the host by more than about 2 %.
+pub const COSTLY_FREQ: u32 = 1000;
+/// Addresses of a callchain; from the handler of a timer to the interrupt's entry it takes 5 (Linux 6.18).
+pub const MAX_STACK: u16 = 16;
+
+/// How long an event may take to advance on a busy CPU.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// Pages of the ring in which the samples of a probe are read, some 300 of them; `perf_event_mlock_kb` grants as many.
+const PAGES: usize = 64;
+/// Hits per second and CPU above which not every local timer interrupt becomes a sample.
+const MAX_RATE: f64 = 1000.0;
+
+/// The events, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TickKind {
+    /// `timer:hrtimer_expire_entry`, filtered on the tick's handler: the tick and nothing else.
+    HrtimerExpire,
+    /// `irq_vectors:local_timer_entry`: the tick and every other timer of the CPU.
+    LocalTimer,
+    /// `cpu-clock`: a timer of our own, at the cost of its interrupts.
+    CpuClock,
+}
+
+impl TickKind {
+    /// As perf names it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::HrtimerExpire => "timer:hrtimer_expire_entry",
+            Self::LocalTimer => "irq_vectors:local_timer_entry",
+            Self::CpuClock => "cpu-clock",
+        }
+    }
+}
+
+impl fmt::Display for TickKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Why an event does not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// Somebody asked for a rate, which only cpu-clock can give.
+    #[error("a rate of {freq} Hz was asked for")]
+    RateAsked {
+        /// Samples per second and CPU.
+        freq: u32,
+    },
+    /// Tracefs or the event in it is out of reach.
+    #[error(transparent)]
+    Tracefs(#[from] TracefsError),
+    /// The kernel's symbols are out of reach, so kernel code could not be told from user code.
+    #[error(transparent)]
+    Kallsyms(#[from] KallsymsError),
+    /// The kernel has none of the symbols that are looked for.
+    #[error("the kernel has no {0}")]
+    NoSymbol(&'static str),
+    /// The event could not be opened, filtered, switched on or read.
+    #[error("{} on CPU {}: {}", .0.call, .0.cpu, .0.source)]
+    Event(#[from] EventError),
+    /// The event opened but did not happen, although the CPU was busy.
+    #[error("it did not advance on busy CPU {cpu} within {millis} ms")]
+    Silent {
+        /// The CPU.
+        cpu: u32,
+        /// How long it was watched.
+        millis: u128,
+    },
+    /// The callchains do not show where user code was interrupted: the kernel enters and unwinds in a way unknown here.
+    #[error("of {samples} samples of a loop in user code, the callchains show {user} as such")]
+    Blind {
+        /// Samples of the loop.
+        samples: usize,
+        /// Those whose callchain ends at a known interrupt entry.
+        user: usize,
+    },
+}
+
+impl Refusal {
+    /// True where the kernel has the event and does not let us open it.
+    #[must_use]
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Event(error) if matches!(error.errno(), libc::EACCES | libc::EPERM))
+    }
+}
+
+/// The event to sample with, and what tells its samples of user code from the others.
+#[derive(Debug)]
+pub struct TickPlan {
+    /// Which event it is.
+    pub kind: TickKind,
+    /// The event as it is sampled with.
+    pub spec: EventSpec,
+    /// The interrupt entries that [`super::user::is_user_interrupt`] needs; empty for cpu-clock, whose samples carry
+    /// the mode in their header.
+    pub entries: Vec<Range<u64>>,
+    /// Samples per second that the busy CPU gave; `None` until [`probe`] measured it.
+    pub rate: Option<f64>,
+    /// The better events and why they do not serve.
+    pub refused: Vec<(TickKind, Refusal)>,
+}
+
+impl TickPlan {
+    /// An event of `attr.type` `type_` that samples its context every `period` hits, or ns of cpu-clock.
+    fn new(kind: TickKind, type_: u32, config: u64, period: u64) -> Self {
+        let callchain = if kind == TickKind::CpuClock { 0 } else { MAX_STACK };
+        let spec = EventSpec {
+            name: kind.name().into(),
+            kind: type_,
+            config: Config([config, 0, 0, 0, 0]),
+            rate: Rate::Period(period),
+            precise: 0,
+            leader: None,
+            exclude: Exclude::Kernel,
+            filter: None,
+            context: Some(Context { regs: REGS_MASK, stack: STACK_DUMP_SIZE.into(), callchain }),
+            // There is no data address that the kernel could translate or weigh.
+            wants: [Feature::PhysAddr, Feature::DataPageSize, Feature::WeightStruct]
+                .into_iter()
+                .fold(Features::all(), Features::less),
+        };
+        Self { kind, spec, entries: Vec::new(), rate: None, refused: Vec::new() }
+    }
+
+    /// cpu-clock at `freq` samples per second and CPU.
+    #[must_use]
+    pub fn cpu_clock(freq: u32) -> Self {
+        let period = 1_000_000_000 / u64::from(freq.max(1));
+        Self::new(TickKind::CpuClock, perf::PERF_TYPE_SOFTWARE, perf::PERF_COUNT_SW_CPU_CLOCK.into(), period)
+    }
+
+    /// Hits per sample, for cpu-clock ns per sample.
+    #[must_use]
+    pub fn period(&self) -> u64 {
+        match self.spec.rate {
+            Rate::Period(period) | Rate::Frequency(period) => period,
+        }
+    }
+
+    /// Opens the event for every process on `cpu`, disabled, with its filter and what the kernel takes of `features`, for a ring
+    /// of `pages` pages.
+    ///
+    /// # Errors
+    /// [`Refusal::Event`].
+    pub fn open(&self, features: Features, pages: usize, cpu: u32) -> Result<(Event, Layout), Refusal> {
+        let open = |features| Event::sampling(&self.spec, features, Scope::default(), pages, open::Watch::All, cpu);
+        let (opened, ..) = attr::negotiate(features.and(self.spec.wants), open, EventError::errno)?;
+        Ok(opened)
+    }
+}
+
+/// Tries the events on `cpu`, best first, and returns the first that advances while the CPU is kept busy.
+///
+/// `procfs` is `/proc`; `freq` is the rate that somebody asked for, in samples per second and CPU; `features` are what the samples
+/// are to carry. Takes up to 200 ms of the CPU for each event. What was refused and why is in [`TickPlan::refused`].
+///
+/// # Errors
+/// Where not even cpu-clock serves; the other refusals come with it.
+pub fn probe(
+    procfs: &Path,
+    freq: Option<u32>,
+    features: Features,
+    cpu: u32,
+) -> Result<TickPlan, Vec<(TickKind, Refusal)>> {
+    let mut refused = Vec::new();
+    for kind in [TickKind::HrtimerExpire, TickKind::LocalTimer, TickKind::CpuClock] {
+        match plan(kind, procfs, freq).and_then(|plan| measure(plan, features, cpu)) {
+            Ok(plan) => return Ok(TickPlan { refused, ..plan }),
+            Err(refusal) => refused.push((kind, refusal)),
+        }
+    }
+    Err(refused)
+}
+
+/// What `kind` needs of this host, not yet tried.
+///
+/// # Errors
+/// Where a rate was asked for, and where symbols or tracefs are out of reach; never for cpu-clock.
+pub fn plan(kind: TickKind, procfs: &Path, freq: Option<u32>) -> Result<TickPlan, Refusal> {
+    let event = match (kind, freq) {
+        (TickKind::CpuClock, freq) => return Ok(TickPlan::cpu_clock(freq.unwrap_or(DEFAULT_FREQ))),
+        (_, Some(freq)) => return Err(Refusal::RateAsked { freq }),
+        (TickKind::HrtimerExpire, None) => "timer/hrtimer_expire_entry",
+        (TickKind::LocalTimer, None) => "irq_vectors/local_timer_entry",
+    };
+    let symbols = Kallsyms::read(procfs)?;
+    if symbols.entries.is_empty() {
+        return Err(Refusal::NoSymbol("interrupt entry that is known here"));
+    }
+    let id = Tracefs::open(procfs)?.event_id(event)?;
+    let mut plan = TickPlan::new(kind, perf::PERF_TYPE_TRACEPOINT, id, 1);
+    plan.entries = symbols.entries;
+    if kind == TickKind::HrtimerExpire {
+        if symbols.handlers.is_empty() {
+            return Err(Refusal::NoSymbol("tick_nohz_handler and no tick_sched_timer"));
+        }
+        let terms: Vec<_> = symbols.handlers.iter().map(|address| format!("function==0x{address:x}")).collect();
+        plan.spec.filter = Some(terms.join(" || "));
+    }
+    Ok(plan)
+}
+
+/// Opens the event as it will be sampled, keeps `cpu` busy for 200 ms, counts, and looks whether the samples of the
+/// thread that kept it busy are told to be user code.
+///
+/// # Errors
+/// Where the event cannot be opened, does not advance, or does not show user code.
+pub fn measure(mut plan: TickPlan, features: Features, cpu: u32) -> Result<TickPlan, Refusal> {
+    let (event, layout) = plan.open(features, PAGES, cpu)?;
+    let mut ring = event.ring(PAGES)?;
+    event.enable()?;
+    let tid = busy::beside(cpu, spin, |tid, _| {
+        std::thread::sleep(PATIENCE);
+        tid
+    });
+    event.disable()?;
+    let ReadValue { value: count, time_enabled: enabled, .. } = event.read()?;
+    if count == 0 || enabled == 0 {
+        return Err(Refusal::Silent { cpu, millis: PATIENCE.as_millis() });
+    }
+    let rate = count as f64 * 1e9 / enabled as f64;
+    if plan.kind == TickKind::LocalTimer {
+        plan.spec.rate = Rate::Period(bounded_period(rate));
+    }
+    // cpu-clock counts ns.
+    plan.rate = Some(rate / plan.period() as f64);
+    if plan.kind != TickKind::CpuClock {
+        let (mut samples, mut user) = (0, 0);
+        // What is corrupt ends here; the samples before it count.
+        let _ = ring.drain(&mut Vec::new(), |bytes| {
+            if let Ok((_, Record::Sample(sample), _)) = decode(bytes, &layout) {
+                if sample.tid == tid {
+                    samples += 1;
+                    user += usize::from(is_user_interrupt(sample.callchain.iter(), &plan.entries));
+                }
+            }
+        });
+        // The thread does nothing but spin; a few samples may hit its start or a softirq.
+        if samples >= 5 && user * 2 < samples {
+            return Err(Refusal::Blind { samples, user });
+        }
+    }
+    Ok(plan)
+}
+
+/// Hits per sample so that `rate` hits per second give at most [`MAX_RATE`] samples, or nearly so.
+fn bounded_period(rate: f64) -> u64 {
+    (rate / MAX_RATE).round().max(1.0) as u64
+}
+
+/// Makes no system call at all, so that it is user code that is interrupted.
+fn spin(stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        std::hint::spin_loop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_that_is_asked_for_means_cpu_clock() {
+        let nowhere = Path::new("/nonexistent");
+        let refusal = plan(TickKind::HrtimerExpire, nowhere, Some(997)).unwrap_err();
+        assert_eq!(refusal.to_string(), "a rate of 997 Hz was asked for");
+        assert_eq!(plan(TickKind::CpuClock, nowhere, Some(1000)).unwrap().period(), 1_000_000);
+        assert_eq!(plan(TickKind::CpuClock, nowhere, None).unwrap().period(), 3_802_281);
+        assert_eq!(TickPlan::cpu_clock(0).period(), 1_000_000_000);
+    }
+
+    #[test]
+    fn without_symbols_no_tracepoint_serves() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("kallsyms"), "0000000000000000 t tick_nohz_handler\n").unwrap();
+        let refusal = plan(TickKind::LocalTimer, dir.path(), None).unwrap_err();
+        assert!(matches!(refusal, Refusal::Kallsyms(KallsymsError::Hidden { .. })), "{refusal}");
+        std::fs::write(dir.path().join("kallsyms"), "ffffffff81000000 T _text\n").unwrap();
+        assert!(matches!(plan(TickKind::HrtimerExpire, dir.path(), None), Err(Refusal::NoSymbol(_))));
+    }
+
+    #[test]
+    fn local_timer_interrupts_are_thinned_to_the_bound() {
+        assert_eq!(bounded_period(250.0), 1);
+        assert_eq!(bounded_period(1000.4), 1);
+        assert_eq!(bounded_period(19_839.0), 20);
+    }
+}
