@@ -76,7 +76,7 @@
 //! # Quality
 //!
 //! Adjusted Rand index, mean of 10 seeds, 1,000 samples a thread of which 20 % go to the group's buffer, 32 threads in 4
-//! groups where nothing else is said (`tests/cluster_others.rs` prints this):
+//! groups where nothing else is said (`tests/decision/cluster_others.rs` prints this):
 //!
 //! | stream | raw cosine, cut 0.05 | IDF cosine, cut 0.25 of the largest | IDF cosine, Louvain | this |
 //! |---|---|---|---|---|

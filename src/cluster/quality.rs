@@ -31,7 +31,7 @@ pub fn adjusted_rand_index(a: &[u32], b: &[u32]) -> f64 {
 }
 
 /// How much of the evidence for a community is beyond doubt, and what part of communities with so much were found to be right: all
-/// threads of a group and no other (`tests/cluster_truth.rs` makes the table again). Linear in between.
+/// threads of a group and no other (`tests/decision/cluster_truth.rs` makes the table again). Linear in between.
 const RELIABILITY: [(f64, f64); 6] = [(0.0, 0.62), (0.1, 0.75), (0.3, 0.88), (0.6, 0.93), (0.8, 0.98), (1.0, 1.0)];
 
 /// How sure a community is: the part of communities with as much evidence that were right in streams of known truth.

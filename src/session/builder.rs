@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::running::{Origin, Plan, Sampling, StopConditions};
+use super::ends::StopConditions;
+use super::running::{Origin, Plan, Sampling};
 use super::start::{start_first, threads_of};
 use super::{Capture, CaptureError, Feed, Found, Options, Select, Session, Sink, Skipped, StopHandle};
 use crate::bpf;

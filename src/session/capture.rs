@@ -8,12 +8,12 @@ use std::time::Instant;
 use crossbeam_channel::RecvTimeoutError;
 use rustc_hash::FxHashMap;
 
+use super::ends::Ends;
 use super::hints::Hints;
 use super::names::Names;
 use super::order::Order;
 use super::recovery::Recoverer;
 use super::reread::Reread;
-use super::running::Ends;
 use super::{Outcome, Progress, SessionError, Sink, TICK};
 use crate::bpf::{self, Watch};
 use crate::host::aside;

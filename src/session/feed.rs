@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
+use super::ends::Ends;
 use super::hints::Hints;
 use super::order::Order;
-use super::running::Ends;
 use super::{Loss, Names, Outcome, Progress, Sink};
 use crate::resolve::Modules;
 use crate::sample::batch::{self, PendingSample};

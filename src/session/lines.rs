@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{self, BufReader};
 use std::time::Duration;
 
-use super::running::Ends;
-use super::text::Numbers;
+use super::ends::Ends;
+use super::numbers::Numbers;
 use super::{Outcome, Sink};
 use crate::profile::jsonl::Reader;
 use crate::resolve::Cgroups;

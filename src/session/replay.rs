@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use perf_event_open_sys::bindings as sys;
 
+use super::ends::Ends;
 use super::hints::Hints;
 use super::order::Order;
-use super::running::Ends;
 use super::{lines, text, Loss, Names, Outcome, Progress, Sink};
 use crate::profile::{Item, PerfDataError, Profile, Records};
 use crate::resolve::Modules;

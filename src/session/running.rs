@@ -1,35 +1,15 @@
 //! A session that has begun: it samples until something ends it.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use super::start::all_gone;
+use super::ends::StopConditions;
 use super::{feed, replay};
-use super::{
-    Builder, Capture, CaptureError, Decider, Feed, Found, Outcome, Progress, Sampled, Select, Sink, Skipped, TICK,
-};
+use super::{Builder, Capture, CaptureError, Decider, Feed, Found, Outcome, Progress, Sampled, Select, Sink, Skipped};
 use crate::config::{self, Groups};
-use crate::host::Roots;
 use crate::profile::{Profile, Recorder};
 use crate::resolve::{Cgroups, SymbolOptions};
 use crate::sample::{Sample, Source};
-
-/// Stops a capture, from any thread: it then ends as if its time were over.
-#[derive(Debug, Clone, Default)]
-pub struct StopHandle(Arc<AtomicBool>);
-
-impl StopHandle {
-    /// Ends the capture within 50 ms; before its start it ends at once.
-    pub fn stop(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 /// Where a session's samples come from.
 pub(super) enum Origin<'a> {
@@ -39,47 +19,6 @@ pub(super) enum Origin<'a> {
     Profile(&'a mut Profile),
     /// Somebody else.
     Feed(&'a mut dyn Feed),
-}
-
-/// What ends a session, beside its caller.
-pub(super) struct StopConditions {
-    pub(super) time: Option<Duration>,
-    pub(super) stop: StopHandle,
-    /// Processes that are watched.
-    pub(super) pids: Vec<u32>,
-    pub(super) roots: Roots,
-    pub(super) recorder: Option<Arc<Recorder>>,
-}
-
-impl StopConditions {
-    fn met(&self, now: Progress) -> bool {
-        self.stop.is_stopped()
-            || self.time.is_some_and(|time| now.elapsed >= time)
-            || all_gone(&self.pids, &self.roots)
-            || self.recorder.as_ref().is_some_and(|recorder| recorder.has_failed())
-    }
-}
-
-/// Asks from time to time whether to end.
-pub(super) struct Ends<'a> {
-    begin: Instant,
-    asked: Option<Instant>,
-    ended: &'a mut dyn FnMut(Progress) -> bool,
-}
-
-impl<'a> Ends<'a> {
-    pub(super) fn new(begin: Instant, ended: &'a mut dyn FnMut(Progress) -> bool) -> Self {
-        Self { begin, asked: None, ended }
-    }
-
-    /// True where it is to end after so many samples. It is asked about every 50 ms, however often this is called.
-    pub(super) fn are_there(&mut self, samples: u64) -> bool {
-        if self.asked.is_some_and(|asked| asked.elapsed() < TICK) {
-            return false;
-        }
-        self.asked = Some(Instant::now());
-        (self.ended)(Progress { elapsed: self.begin.elapsed(), samples })
-    }
 }
 
 /// The samples on their way to the sinks.

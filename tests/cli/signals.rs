@@ -1,7 +1,5 @@
 //! The real binary: the first signal ends what runs with a result, the second one ends the tool whatever it waits for.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
-
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;

@@ -1,8 +1,6 @@
 //! From who shares memory with whom to a configuration: known scenarios by the written file alone, and properties.
 
 // clippy.toml allows this in test functions only; the helpers here are part of them.
-#![allow(clippy::unwrap_used)]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
+mod output;
+mod signals;
+
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;

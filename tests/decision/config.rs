@@ -1,8 +1,6 @@
 //! The way from samples to a configuration: golden files, and properties that hold whatever was sampled.
 
 // clippy.toml allows this in test functions only; the helpers here are part of them.
-#![allow(clippy::unwrap_used)]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::LazyLock;

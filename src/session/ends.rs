@@ -1,0 +1,66 @@
+//! What ends a session: its time, its caller, its processes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::start::all_gone;
+use super::{Progress, TICK};
+use crate::host::Roots;
+use crate::profile::Recorder;
+
+/// Stops a capture, from any thread: it then ends as if its time were over.
+#[derive(Debug, Clone, Default)]
+pub struct StopHandle(Arc<AtomicBool>);
+
+impl StopHandle {
+    /// Ends the capture within 50 ms; before its start it ends at once.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What ends a session, beside its caller.
+pub(super) struct StopConditions {
+    pub(super) time: Option<Duration>,
+    pub(super) stop: StopHandle,
+    /// Processes that are watched.
+    pub(super) pids: Vec<u32>,
+    pub(super) roots: Roots,
+    pub(super) recorder: Option<Arc<Recorder>>,
+}
+
+impl StopConditions {
+    pub(super) fn met(&self, now: Progress) -> bool {
+        self.stop.is_stopped()
+            || self.time.is_some_and(|time| now.elapsed >= time)
+            || all_gone(&self.pids, &self.roots)
+            || self.recorder.as_ref().is_some_and(|recorder| recorder.has_failed())
+    }
+}
+
+/// Asks from time to time whether to end.
+pub(super) struct Ends<'a> {
+    begin: Instant,
+    asked: Option<Instant>,
+    ended: &'a mut dyn FnMut(Progress) -> bool,
+}
+
+impl<'a> Ends<'a> {
+    pub(super) fn new(begin: Instant, ended: &'a mut dyn FnMut(Progress) -> bool) -> Self {
+        Self { begin, asked: None, ended }
+    }
+
+    /// True where it is to end after so many samples. It is asked about every 50 ms, however often this is called.
+    pub(super) fn are_there(&mut self, samples: u64) -> bool {
+        if self.asked.is_some_and(|asked| asked.elapsed() < TICK) {
+            return false;
+        }
+        self.asked = Some(Instant::now());
+        (self.ended)(Progress { elapsed: self.begin.elapsed(), samples })
+    }
+}
