@@ -2,26 +2,18 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
-use std::fs;
 use std::fs::File;
-use std::io;
-use std::os::fd::AsRawFd;
-use std::os::fd::FromRawFd;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Component;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
-use rustc_hash::FxHashMap;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::host::hierarchy::Kind;
-use crate::host::hierarchy::Mount;
-use crate::host::Error;
-use crate::host::Roots;
+use crate::host::hierarchy::{Kind, Mount};
+use crate::host::{Error, Roots};
 use crate::sample::printable;
 
 /// Cgroups whose paths are kept, the oldest go first; one that still lives is found again by its handle.
@@ -48,17 +40,6 @@ pub(crate) struct Found {
     pub path: Arc<[u8]>,
 }
 
-/// What the table had to do without.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CgroupCounts {
-    /// Ids that no walk and no record had named.
-    pub looked_up: u64,
-    /// Of these, ids that could not be resolved: most are of cgroups that are gone.
-    pub not_found: u64,
-    /// Paths forgotten to stay within bounds.
-    pub forgotten: u64,
-}
-
 /// The cgroups of the hierarchy that samples speak of.
 #[derive(Debug)]
 pub struct Cgroups {
@@ -72,7 +53,8 @@ pub struct Cgroups {
     path_bytes: usize,
     order: VecDeque<u64>,
     missing: FxHashSet<u64>,
-    counts: CgroupCounts,
+    /// Paths forgotten to stay within bounds.
+    forgotten: u64,
     /// A cgroup other than the root was seen with processes in it; only looked at in v1.
     populated: bool,
 }
@@ -95,18 +77,8 @@ impl Cgroups {
         let failed = |source| Error::Read { path: mount.point.clone(), source };
         let mount_dir = File::open(&mount.point).map_err(failed)?;
         let whole = mount_dir.metadata().map_err(failed)?.ino() == ROOT_ID;
-        Ok(Self {
-            roots: roots.clone(),
-            mount,
-            mount_dir: Some(mount_dir),
-            whole,
-            paths: FxHashMap::default(),
-            path_bytes: 0,
-            order: VecDeque::new(),
-            missing: FxHashSet::default(),
-            counts: CgroupCounts::default(),
-            populated: false,
-        })
+        let mount_dir = Some(mount_dir);
+        Ok(Self { roots: roots.clone(), mount, mount_dir, whole, populated: false, ..Self::recorded() })
     }
 
     /// No cgroup yet, and none that a file system would know: for a recording, whose records say all paths.
@@ -123,7 +95,7 @@ impl Cgroups {
             path_bytes: 0,
             order: VecDeque::new(),
             missing: FxHashSet::default(),
-            counts: CgroupCounts::default(),
+            forgotten: 0,
             populated: true,
         }
     }
@@ -220,11 +192,9 @@ impl Cgroups {
             if id == 0 || self.missing.contains(&id) {
                 return None;
             }
-            self.counts.looked_up += 1;
             if let Some(path) = self.by_handle(id) {
                 self.insert(id, path);
             } else {
-                self.counts.not_found += 1;
                 if self.missing.len() >= MAX_MISSING {
                     self.missing.clear();
                 }
@@ -289,12 +259,6 @@ impl Cgroups {
         Err(Error::NoCgroup { path: printable(bytes), mount: self.mount.point.clone(), source: failure })
     }
 
-    /// What the table had to do without.
-    #[must_use]
-    pub fn counts(&self) -> CgroupCounts {
-        self.counts
-    }
-
     /// The path from the hierarchy's root for one below the mount, which may be empty.
     fn full_path(&self, below: &[u8]) -> Arc<[u8]> {
         let mut path = self.mount.prefix().to_vec();
@@ -316,13 +280,13 @@ impl Cgroups {
         while self.order.len() > MAX_PATHS || self.path_bytes > MAX_PATH_BYTES {
             let Some(oldest) = self.order.pop_front() else { break };
             self.path_bytes -= self.paths.remove(&oldest).map_or(0, |path| path.len());
-            self.counts.forgotten += 1;
+            self.forgotten += 1;
         }
     }
 
     /// What was forgotten to stay within bounds and cannot be found again, in a sentence.
     pub(crate) fn left_out(&self) -> Option<String> {
-        let forgotten = self.counts.forgotten;
+        let forgotten = self.forgotten;
         (self.mount_dir.is_none() && forgotten > 0).then(|| {
             format!(
                 "{forgotten} paths of cgroups were forgotten: there were more than {MAX_PATHS} of them, or more than {} MiB",

@@ -5,8 +5,7 @@ pub(crate) mod check;
 use std::fs;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::identity::{is_unknown, Identities, Shown};
 use super::is_named;

@@ -16,7 +16,7 @@ pub mod code;
 #[doc(hidden)]
 pub mod mapping;
 
-pub use cgroups::{CgroupCounts, Cgroups};
+pub use cgroups::Cgroups;
 pub use symbols::{symbolize, Modules, Symbol, SymbolOptions, Symbols};
 
 // For tests, benches and the command.

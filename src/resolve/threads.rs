@@ -1,16 +1,13 @@
 //! Thread names: the table from tid to name that fork, comm and exit records keep, with procfs below it.
 
-use std::collections::BTreeSet;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
-use rustc_hash::FxHashMap;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::is_named;
 use crate::host::tasks::{read_comm, TaskSeen};
 use crate::host::Roots;
-use crate::sample::Comm;
-use crate::sample::ThreadIndex;
+use crate::sample::{Comm, ThreadIndex};
 
 /// Threads that are told apart, which take 120 bytes each; those that come later have no name.
 pub(crate) const MAX_THREADS: usize = 1 << 18;

@@ -1,6 +1,7 @@
 //! Source lines and inlined functions, by the debug information of programs.
 
 use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -107,7 +108,6 @@ fn who_reads_debug_information_can_open_nothing_else() {
     let running = Running::new(&mut Command::new(program));
     let symbol = outer(&Located::new(&running), true);
     assert!(symbol.function.is_some());
-    use std::os::unix::fs::OpenOptionsExt;
     let reader = fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(pipe);
     assert!(reader.is_err(), "somebody has the pipe open");
 }

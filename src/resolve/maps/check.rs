@@ -49,27 +49,9 @@ pub(crate) fn read_lines(path: &Path, mut each: impl FnMut(Mapping)) -> std::io:
             }
             break;
         }
-        skip_line(&mut text)?;
+        text.skip_until(b'\n')?;
     }
     Ok(left_out)
-}
-
-/// Passes over the rest of a line.
-fn skip_line(text: &mut impl BufRead) -> std::io::Result<()> {
-    loop {
-        let bytes = text.fill_buf()?;
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let (length, ends) = match bytes.iter().position(|&byte| byte == b'\n') {
-            Some(at) => (at + 1, true),
-            None => (bytes.len(), false),
-        };
-        text.consume(length);
-        if ends {
-            return Ok(());
-        }
-    }
 }
 
 impl Maps {

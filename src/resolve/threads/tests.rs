@@ -238,13 +238,8 @@ fn live_threads_are_found_under_their_names() {
         let (end, ended) = mpsc::channel::<()>();
         done.push(end);
         handles.push(std::thread::spawn(move || {
-            let mut name = comm.to_vec();
-            name.push(0);
-            // SAFETY: the name ends with a NUL and outlives the call; gettid has no conditions.
-            let tid = unsafe {
-                libc::prctl(libc::PR_SET_NAME, name.as_ptr());
-                libc::gettid()
-            };
+            rustix::thread::set_name(&std::ffi::CString::new(comm).unwrap()).unwrap();
+            let tid = rustix::thread::gettid().as_raw_nonzero().get();
             ready.send((tid as u32, comm)).unwrap();
             let _ = ended.recv();
         }));
