@@ -32,7 +32,7 @@
 //! let found = Session::builder().feed(&mut Pairs(0)).target_cpus(16).run()?;
 //! assert!(found.mitosis()?.contains("reader"));
 //! assert_eq!(found.report()?.cells[0].subcells.len(), 3, "each pair, and the rest");
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # Ok::<(), scxprof::Error>(())
 //! ```
 //!
 //! # The way of a sample, and the modules
@@ -126,4 +126,4 @@ mod sampler;
 pub mod sampler;
 pub mod session;
 
-pub use session::Session;
+pub use session::{Error, ErrorKind, Session};

@@ -35,7 +35,7 @@ use capture::{Capture, Options};
 pub use decider::Decider;
 pub use ends::StopHandle;
 pub(crate) use error::of_source;
-pub use error::{CaptureError, NoProcess, NotStarted, SessionError, Skipped};
+pub use error::{Error, ErrorKind, NoProcess, NotStarted, SessionError, Skipped};
 pub use feed::{Batch, Feed};
 pub use found::{Found, Sampled};
 use names::Names;

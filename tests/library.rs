@@ -14,10 +14,12 @@ use std::time::{Duration, Instant};
 use scxprof::bpf;
 use scxprof::config::GroupOptions;
 use scxprof::host::Roots;
+use scxprof::profile::Profile;
 use scxprof::resolve::Cgroups;
 use scxprof::sample::{RawSample, Sample, Source};
 use scxprof::session::{
-    Batch, Builder, CaptureError, Feed, Hardware, NotStarted, SamplerError, SessionError, SideBand, Sink, StopHandle,
+    Batch, Builder, Error, ErrorKind, Feed, Hardware, NotStarted, SamplerError, SessionError, SideBand, Sink,
+    StopHandle,
 };
 use scxprof::Session;
 
@@ -86,8 +88,8 @@ fn fault() {
 }
 
 /// Says why a capture of the kernel's events cannot begin here; any other error fails.
-fn skip(test: &str, error: &CaptureError) {
-    let CaptureError::Start(error) = error else { panic!("{error}") };
+fn skip(test: &str, error: &Error) {
+    let Error::Start(error) = error else { panic!("{error}") };
     println!("SKIP: {test}: {error}");
 }
 
@@ -200,7 +202,7 @@ fn a_handle_stops_a_capture_from_another_thread() {
     stopper.join().unwrap();
     match found {
         // Nobody may have run for as long.
-        Err(CaptureError::NoSamples { .. }) => {}
+        Err(Error::NoSamples { .. }) => {}
         Err(error) => skip(test, &error),
         Ok(found) => {
             assert_eq!(found.source, Source::Faults);
@@ -246,30 +248,33 @@ fn errors_have_types() {
     let mut wrong = GroupOptions::default();
     wrong.cells.push("x=(".to_owned());
     let error = Session::builder().groups(wrong).feed(&mut Pair::new(1)).run().unwrap_err();
-    assert!(matches!(error, CaptureError::Groups(_)), "{error}");
+    assert!(matches!(error, Error::Groups(_)) && error.kind() == ErrorKind::Request, "{error}");
     let error = Session::builder().feed(&mut Pair::new(0)).run().unwrap_err();
-    assert!(matches!(error, CaptureError::NoSamples { .. }), "{error}");
+    assert!(matches!(error, Error::NoSamples { .. }) && error.kind() == ErrorKind::NoSamples, "{error}");
+    let profile = || -> Result<Profile, Error> { Ok(Profile::open("/nonexistent".as_ref())?) };
+    let error = profile().unwrap_err();
+    assert!(matches!(error, Error::Profile(_)) && error.kind() == ErrorKind::Profile, "{error}");
     let error = Session::builder().pids(&[u32::MAX - 1]).run().unwrap_err();
-    assert!(matches!(error, CaptureError::NoProcess(ref gone) if gone.pid == 4_294_967_294), "{error}");
+    assert!(matches!(error, Error::NoProcess(ref gone) if gone.pid == 4_294_967_294), "{error}");
     let mut nowhere = Roots::default();
     (nowhere.proc, nowhere.sys) = ("/nonexistent".into(), "/nonexistent".into());
     let error = Session::builder().roots(nowhere).run().unwrap_err();
-    assert!(matches!(error, CaptureError::Host(_)), "{error}");
+    assert!(matches!(error, Error::Host(_)), "{error}");
     let dir = tempfile::tempdir().unwrap();
     let error = Session::builder().roots(made(dir.path(), "1")).run().unwrap_err();
-    assert!(matches!(error, CaptureError::ProcfsElsewhere { ours, .. } if ours == std::process::id()), "{error}");
+    assert!(matches!(error, Error::ProcfsElsewhere { ours, .. } if ours == std::process::id()), "{error}");
     let mut batched = Hardware::default();
     batched.batched = true;
     let error = Session::builder().hardware(batched).record(dir.path()).run().unwrap_err();
-    assert!(matches!(error, CaptureError::BatchedRecording), "{error}");
+    assert!(matches!(error, Error::BatchedRecording), "{error}");
     if let Err(error) = Cgroups::new(&Roots::default()) {
         println!("SKIP: errors_have_types: those of a cgroup and of a source: {error}");
         return;
     }
     let error = Session::builder().cgroup("/no/such/cgroup".as_ref()).run().unwrap_err();
-    assert!(matches!(error, CaptureError::NoCgroup(scxprof::host::Error::NoCgroup { .. })), "{error}");
+    assert!(matches!(error, Error::NoCgroup(scxprof::host::Error::NoCgroup { .. })), "{error}");
     let error = Session::builder().sources(&[Source::Recorded]).run().unwrap_err();
-    let CaptureError::Start(NotStarted { source_name: Source::Recorded, error, .. }) = error else { panic!("{error}") };
+    let Error::Start(NotStarted { source_name: Source::Recorded, error, .. }) = error else { panic!("{error}") };
     assert!(matches!(error, SessionError::Sampler(SamplerError::Recorded)), "{error}");
 }
 
@@ -297,7 +302,7 @@ fn captures_of_one_process_know_nothing_of_each_other() {
 }
 
 /// Captures until `enough` have been counted; gives what was.
-fn sampled(enough: u64, other: &AtomicU64, own: &AtomicU64) -> Result<u64, CaptureError> {
+fn sampled(enough: u64, other: &AtomicU64, own: &AtomicU64) -> Result<u64, Error> {
     let mut sink = CountAny(own);
     let session = faults().start()?;
     let begin = Instant::now();

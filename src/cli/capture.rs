@@ -17,7 +17,7 @@ use super::{decision, percent, seconds, Failure};
 use crate::host::limits::sysctl;
 use crate::host::{topology, Roots};
 use crate::sampler::Target;
-use crate::session::{Builder, CaptureError, NotStarted, Outcome, Progress, Session};
+use crate::session::{Builder, Error, ErrorKind, NotStarted, Outcome, Progress, Session};
 
 const DEFAULT_SECONDS: f64 = 30.0;
 
@@ -121,16 +121,16 @@ pub(super) fn start(builder: Builder<'static>, held: Option<&Held>) -> Result<Se
     let result = builder.start();
     let skipped = match &result {
         Ok(session) => session.skipped(),
-        Err(CaptureError::Start(NotStarted { skipped, .. })) => skipped,
+        Err(Error::Start(NotStarted { skipped, .. })) => skipped,
         Err(_) => &[],
     };
     source::say_skipped(skipped);
     result.map_err(|error| match error {
-        CaptureError::Start(error) => source::failure_of(error),
-        CaptureError::NoProcess(error) => Failure::Usage(anyhow!("-p {error}")),
-        CaptureError::NoCgroup(error) => Failure::Usage(anyhow!("--cgroup: {error}")),
-        CaptureError::Groups(error) => decision::wrong_groups(&error),
-        error @ CaptureError::BatchedRecording => Failure::Usage(error.into()),
+        Error::Start(error) => source::failure_of(error),
+        Error::NoProcess(error) => Failure::Usage(anyhow!("-p {error}")),
+        Error::NoCgroup(error) => Failure::Usage(anyhow!("--cgroup: {error}")),
+        Error::Groups(error) => decision::wrong_groups(&error),
+        error if error.kind() == ErrorKind::Request => Failure::Usage(error.into()),
         error => Failure::Unsupported(error.into()),
     })
 }

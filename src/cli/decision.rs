@@ -10,7 +10,7 @@ use super::{hints, percent, say_lines, Failure};
 use crate::config::{self, GroupOptions, GroupsError, Scheduler};
 use crate::sample::Source;
 use crate::sampler::loss::Loss;
-use crate::session::{Builder, CaptureError, Outcome, Sampled, Yield};
+use crate::session::{Builder, Error, Outcome, Sampled, Yield};
 
 /// What to decide and where the configuration goes.
 #[derive(Debug, Args)]
@@ -230,7 +230,7 @@ pub(super) fn finish(
         say_unmatched(args, &sampled);
     }
     let found = sampled.decide().map_err(|error| match error {
-        CaptureError::NoSamples { outcome } => Failure::NoResult(nothing(&outcome, source)),
+        Error::NoSamples { outcome } => Failure::NoResult(nothing(&outcome, source)),
         error => Failure::NoResult(error.into()),
     })?;
     let bug = "the configuration would be refused by the scheduler, which is a bug in scxprof";

@@ -13,7 +13,7 @@ use super::signals::Signals;
 use super::{percent, Failure};
 use crate::resolve::Cgroups;
 use crate::sample::{Sample, Source};
-use crate::session::{CaptureError, Outcome, Session};
+use crate::session::{Error, Outcome, Session};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -60,7 +60,7 @@ pub(super) fn run(args: &ExtractArgs, stdout_is_open: bool) -> Result<(), Failur
         builder = builder.select(&mut select);
     }
     let session = builder.start().map_err(|error| match error {
-        CaptureError::Groups(error) => decision::wrong_groups(&error),
+        Error::Groups(error) => decision::wrong_groups(&error),
         error => Failure::Unsupported(error.into()),
     })?;
     let sampled = session.run_until(|_| signals.seen());

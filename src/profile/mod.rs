@@ -25,7 +25,7 @@
 //!     eprintln!("{damage}");
 //! }
 //! println!("{}", found.mitosis()?);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # Ok::<(), scxprof::Error>(())
 //! ```
 
 // What is public of these is for tests, benches and fuzzing.

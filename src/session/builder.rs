@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime};
 use super::ends::StopConditions;
 use super::running::{Origin, Plan, Sampling};
 use super::start::{start_first, threads_of};
-use super::{Capture, CaptureError, Feed, Found, Options, Select, Session, Sink, Skipped, StopHandle};
+use super::{Capture, Error, Feed, Found, Options, Select, Session, Sink, Skipped, StopHandle};
 use crate::bpf;
 use crate::config::{self, GroupOptions, Groups, Scheduler};
 use crate::host::namespace::{self, PidNamespace};
-use crate::host::{topology, Error, Roots};
+use crate::host::{self, topology, Roots};
 use crate::profile::Profile;
 use crate::resolve::{Cgroups, SymbolOptions};
 use crate::sample::Source;
@@ -338,16 +338,16 @@ impl<'a> Builder<'a> {
     /// Samples until the end, and decides: [`Builder::start`] and [`Session::run`] in one.
     ///
     /// # Errors
-    /// [`CaptureError`]; nothing is left open then.
-    pub fn run(self) -> Result<Found, CaptureError> {
+    /// [`Error`]; nothing is left open then.
+    pub fn run(self) -> Result<Found, Error> {
         self.start()?.run()
     }
 
     /// Opens the first source that works. From here on is sampled.
     ///
     /// # Errors
-    /// [`CaptureError`]; nothing is left open then.
-    pub fn start(mut self) -> Result<Session<'a>, CaptureError> {
+    /// [`Error`]; nothing is left open then.
+    pub fn start(mut self) -> Result<Session<'a>, Error> {
         let groups = Groups::new(&self.groups)?;
         let recorded = self.profile.as_deref_mut().and_then(Profile::cpus);
         let target_cpus = match self.target_cpus.or(recorded) {
@@ -383,15 +383,15 @@ impl<'a> Builder<'a> {
     }
 
     /// Starts the first source that works; the processes that are watched go to `pids`.
-    fn capture(&mut self, pids: &mut Vec<u32>) -> Result<(Capture, Source, Skipped), CaptureError> {
+    fn capture(&mut self, pids: &mut Vec<u32>) -> Result<(Capture, Source, Skipped), Error> {
         let child_pid_namespace = match namespace::pid_namespace(&self.roots) {
             PidNamespace::ProcfsElsewhere { ours, .. } => {
-                return Err(CaptureError::ProcfsElsewhere { proc: self.roots.proc.clone(), ours })
+                return Err(Error::ProcfsElsewhere { proc: self.roots.proc.clone(), ours })
             }
             namespace => matches!(namespace, PidNamespace::Child),
         };
         if self.record.is_some() && self.hardware.batched {
-            return Err(CaptureError::BatchedRecording);
+            return Err(Error::BatchedRecording);
         }
         let cpus = if self.cpus.is_empty() { topology::online_cpus(&self.roots)? } else { self.cpus.clone() };
         let target = match std::mem::replace(&mut self.whose, Whose::Target(Target::System)) {
@@ -429,9 +429,9 @@ impl<'a> Builder<'a> {
     }
 }
 
-fn open_cgroup(path: &Path, roots: &Roots) -> Result<OwnedFd, CaptureError> {
+fn open_cgroup(path: &Path, roots: &Roots) -> Result<OwnedFd, Error> {
     let mut cgroups = Cgroups::new(roots)?;
-    let dir = cgroups.find(path).map_err(CaptureError::NoCgroup)?.dir;
-    let file = File::open(&dir).map_err(|source| CaptureError::NoCgroup(Error::Read { path: dir, source }))?;
+    let dir = cgroups.find(path).map_err(Error::NoCgroup)?.dir;
+    let file = File::open(&dir).map_err(|source| Error::NoCgroup(host::Error::Read { path: dir, source }))?;
     Ok(file.into())
 }

@@ -1,12 +1,11 @@
-//! Why a capture gave nothing.
+//! What goes wrong in the library.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use thiserror::Error;
-
 use super::Outcome;
-use crate::config::GroupsError;
+use crate::config::report::ReportError;
+use crate::config::{layered, mitosis, GroupsError};
 use crate::host::namespace::PidNamespace;
 use crate::profile::ProfileError;
 use crate::sample::Source;
@@ -15,10 +14,27 @@ use crate::sampler::SamplerError;
 /// Sources that do not work here, and why.
 pub type Skipped = Vec<(Source, SamplerError)>;
 
-/// Why a capture gave no configuration.
-#[derive(Debug, Error)]
+/// What kind of error it is: what to do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum CaptureError {
+pub enum ErrorKind {
+    /// What was asked for is not there or makes no sense: an expression, a process, a cgroup. Ask for something else.
+    Request,
+    /// The host, its kernel or our rights do not allow it; the sentence says what would help.
+    Host,
+    /// Nothing usable was sampled: sample longer, or something else.
+    NoSamples,
+    /// A profile cannot be read or written.
+    Profile,
+    /// There is no configuration that the scheduler would load.
+    Configuration,
+}
+
+/// Why the library could not do what it was asked for. [`Error::kind`] tells the cases apart that are handled alike; the variants
+/// hold the source, with path, CPU and errno.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
     /// An expression for cgroups is wrong.
     #[error(transparent)]
     Groups(#[from] GroupsError),
@@ -54,6 +70,32 @@ pub enum CaptureError {
         /// What happened instead.
         outcome: Box<Outcome>,
     },
+    /// A profile cannot be opened, read or written.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// There is no configuration of these cells that scx_mitosis would load on the host it is for.
+    #[error(transparent)]
+    Mitosis(#[from] mitosis::Refused),
+    /// There are no layers of these cells that scx_layered would load, which is a bug.
+    #[error(transparent)]
+    Layered(#[from] layered::Refused),
+    /// A report that cannot be made, which is a bug.
+    #[error(transparent)]
+    Report(#[from] ReportError),
+}
+
+impl Error {
+    /// What kind of error it is.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Groups(_) | Self::NoProcess(_) | Self::NoCgroup(_) | Self::BatchedRecording => ErrorKind::Request,
+            Self::Start(NotStarted { error: SessionError::Profile(_), .. }) | Self::Profile(_) => ErrorKind::Profile,
+            Self::Host(_) | Self::ProcfsElsewhere { .. } | Self::Start(_) => ErrorKind::Host,
+            Self::NoSamples { .. } => ErrorKind::NoSamples,
+            Self::Mitosis(_) | Self::Layered(_) | Self::Report(_) => ErrorKind::Configuration,
+        }
+    }
 }
 
 /// What is wrong, and what would help.
@@ -63,7 +105,7 @@ fn elsewhere(proc: &Path, ours: u32) -> String {
 }
 
 /// No source could begin.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 #[error("{}", of_source(*source_name, error))]
 #[non_exhaustive]
 pub struct NotStarted {
@@ -85,7 +127,7 @@ pub(crate) fn of_source(source: Source, error: &dyn std::error::Error) -> String
 }
 
 /// Why a source cannot begin.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
     /// No events.
@@ -103,7 +145,7 @@ pub enum SessionError {
 }
 
 /// There is no such process.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 #[error("{pid}: no such process ({}: {source})", path.display())]
 #[non_exhaustive]
 pub struct NoProcess {

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use super::decider::Decided;
-use super::{CaptureError, Decider, Outcome, Skipped};
-use crate::config::report::{Report, ReportError};
+use super::{Decider, Error, Outcome, Skipped};
+use crate::config::report::Report;
 use crate::config::{self, Decision};
 use crate::host::proc;
 use crate::resolve::{symbolize, SymbolOptions, Symbols};
@@ -44,11 +44,11 @@ impl Sampled {
     /// Decides.
     ///
     /// # Errors
-    /// [`CaptureError::NoSamples`].
-    pub fn decide(self) -> Result<Found, CaptureError> {
+    /// [`Error::NoSamples`].
+    pub fn decide(self) -> Result<Found, Error> {
         let Self { decider, outcome, skipped, options, symbols, procfs } = self;
         let Ok(mut decided) = decider.decide(&options) else {
-            return Err(CaptureError::NoSamples { outcome: Box::new(outcome) });
+            return Err(Error::NoSamples { outcome: Box::new(outcome) });
         };
         for whose in decided.decision.notes.iter_mut().filter_map(config::Note::whose_mut) {
             whose.uid = procfs.as_deref().and_then(|procfs| uid(procfs, whose));
@@ -96,10 +96,10 @@ impl Found {
     /// # Errors
     /// [`Decision::refused`]: there is no configuration of these cells that would load on the host it is for. Anything else that
     /// the scheduler would not load is a bug.
-    pub fn mitosis(&self) -> Result<String, config::mitosis::Refused> {
+    pub fn mitosis(&self) -> Result<String, Error> {
         match &self.decision().refused {
-            Some(refused) => Err(refused.clone()),
-            None => config::mitosis::to_json(&self.decision().cells),
+            Some(refused) => Err(refused.clone().into()),
+            None => Ok(config::mitosis::to_json(&self.decision().cells)?),
         }
     }
 
@@ -107,7 +107,7 @@ impl Found {
     ///
     /// # Errors
     /// What the scheduler would not load, which is a bug.
-    pub fn layered(&self) -> Result<(String, Vec<config::Note>), config::layered::Refused> {
+    pub fn layered(&self) -> Result<(String, Vec<config::Note>), Error> {
         let layers = if self.decider.uses_hints() {
             config::layers_by_hint(self.decision(), &self.decided.members)
         } else {
@@ -126,7 +126,7 @@ impl Found {
     ///
     /// # Errors
     /// What the scheduler would not load, which is a bug.
-    pub fn report(&self) -> Result<Report, ReportError> {
+    pub fn report(&self) -> Result<Report, Error> {
         let mut report = self.decider.report(&self.decided, self.symbols(), &self.options)?;
         report.hints.clone_from(&self.outcome.hints);
         Ok(report)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::ends::StopConditions;
 use super::{feed, replay};
-use super::{Builder, Capture, CaptureError, Decider, Feed, Found, Outcome, Progress, Sampled, Select, Sink, Skipped};
+use super::{Builder, Capture, Decider, Error, Feed, Found, Outcome, Progress, Sampled, Select, Sink, Skipped};
 use crate::config::{self, Groups};
 use crate::profile::{Profile, Recorder};
 use crate::resolve::{Cgroups, SymbolOptions};
@@ -91,7 +91,7 @@ impl<'a> Session<'a> {
     /// });
     /// let found = capture.run()?;
     /// println!("{}", found.mitosis()?);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # Ok::<(), scxprof::Error>(())
     /// ```
     #[must_use]
     pub fn builder() -> Builder<'a> {
@@ -119,8 +119,8 @@ impl<'a> Session<'a> {
     /// Samples until its end, and decides.
     ///
     /// # Errors
-    /// [`CaptureError::NoSamples`].
-    pub fn run(self) -> Result<Found, CaptureError> {
+    /// [`Error::NoSamples`].
+    pub fn run(self) -> Result<Found, Error> {
         self.run_until(|_| false).decide()
     }
 

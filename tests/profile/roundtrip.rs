@@ -14,7 +14,7 @@ use scxprof::sample::{Place, Sample, Source};
 use scxprof::sampler::attr::{sampling, side_band, EventSpec, Features, Scope};
 use scxprof::sampler::open::{Event, Watch};
 use scxprof::sampler::record::{decode, Record};
-use scxprof::session::{Builder, CaptureError, NotStarted, Sampled, SessionError, Sink};
+use scxprof::session::{Builder, Error, NotStarted, Sampled, SessionError, Sink};
 use scxprof::Session;
 
 use super::{replayed, said, scxprof, Collect, BUILD_IDS};
@@ -84,7 +84,7 @@ fn record(
 ) -> Option<Sampled> {
     let session = match builder.record(dir).target_cpus(64).start() {
         Ok(session) => session,
-        Err(CaptureError::Start(NotStarted { error: SessionError::Sampler(error), .. })) if error.is_unsupported() => {
+        Err(Error::Start(NotStarted { error: SessionError::Sampler(error), .. })) if error.is_unsupported() => {
             println!("SKIP: {test}: {error}");
             return None;
         }

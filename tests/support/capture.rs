@@ -3,7 +3,7 @@
 use scxprof::resolve::Cgroups;
 use scxprof::sample::{Sample, Source};
 use scxprof::sampler::Target;
-use scxprof::session::{Builder, CaptureError, NotStarted, Outcome, Progress, SessionError, Sink};
+use scxprof::session::{Builder, Error, NotStarted, Outcome, Progress, SessionError, Sink};
 use scxprof::Session;
 
 /// Keeps every sample with the path of its cgroup.
@@ -32,7 +32,7 @@ pub fn capture_until(
 ) -> Option<(Collect, Outcome)> {
     let session = match options.start() {
         Ok(session) => session,
-        Err(CaptureError::Start(NotStarted { error: SessionError::Sampler(error), .. })) if error.is_unsupported() => {
+        Err(Error::Start(NotStarted { error: SessionError::Sampler(error), .. })) if error.is_unsupported() => {
             println!("SKIP: {test}: {error}");
             return None;
         }
