@@ -106,7 +106,9 @@ pub mod cluster;
 pub mod config;
 pub mod doctor;
 // For tests and fuzzing.
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) mod elf;
+#[cfg(feature = "testing")]
 pub mod elf;
 mod escape;
 pub mod hint;

@@ -39,7 +39,7 @@ pub enum Verdict {
     Unknown(Reason),
 }
 
-/// What [`Sharing::solve`] is asked.
+/// What [`Sharing::solve`](super::Sharing::solve) is asked.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Options<'a> {

@@ -115,7 +115,9 @@ mod keys;
 mod linkage;
 mod misses;
 // For tests and benches.
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) mod quality;
+#[cfg(feature = "testing")]
 pub mod quality;
 mod regions;
 mod report;
@@ -124,7 +126,9 @@ mod sketch;
 mod solve;
 mod table;
 // For tests and benches.
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) mod truth;
+#[cfg(feature = "testing")]
 pub mod truth;
 
 pub use clusters::{Clusters, Community, Edge, Hot, Options, Reason, Structure, Verdict};

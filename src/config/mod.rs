@@ -40,7 +40,16 @@ pub use table::{hot_code, matrix, table};
 pub(crate) use written::{labels, strays};
 
 // The steps between, public for the tests of each.
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) use {
+    decide::decide,
+    groups::{CgroupMatcher, GroupIndex, GroupSpec, Home},
+    layers::{layers, layers_by_hint, Layers},
+    members::{Affinity, CommunityIndex, Member, Members, Unknown, Verdict},
+    summary::summary,
+    tally::{CellIndex, CellTally, NameIndex, Tally},
+};
+#[cfg(feature = "testing")]
 pub use {
     decide::decide,
     groups::{CgroupMatcher, GroupIndex, GroupSpec, Home},

@@ -41,7 +41,7 @@ pub struct Attempt {
     pub refused: Vec<Refused>,
     /// What a run would tell of the choice of the event.
     pub notes: Vec<String>,
-    /// Pages in each ring; less than [`MMAP_PAGES`] where locked memory is short.
+    /// Pages in each ring; less than a run asks for where locked memory is short.
     pub mmap_pages: usize,
 }
 

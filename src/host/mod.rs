@@ -7,21 +7,37 @@ pub(crate) mod open;
 pub(crate) mod proc;
 
 // For tests and benches.
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) mod clock;
+#[cfg(feature = "testing")]
 pub mod clock;
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) mod hierarchy;
+#[cfg(feature = "testing")]
 pub mod hierarchy;
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) mod limits;
+#[cfg(feature = "testing")]
 pub mod limits;
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) mod namespace;
+#[cfg(feature = "testing")]
 pub mod namespace;
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) mod pagemap;
+#[cfg(feature = "testing")]
 pub mod pagemap;
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) mod tasks;
+#[cfg(feature = "testing")]
 pub mod tasks;
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) mod topology;
+#[cfg(feature = "testing")]
 pub mod topology;
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) mod tracefs;
+#[cfg(feature = "testing")]
 pub mod tracefs;
 
 use std::fs;

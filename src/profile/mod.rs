@@ -35,27 +35,39 @@ mod buildid;
 mod code_files;
 mod features;
 mod format;
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) mod hints;
+#[cfg(feature = "testing")]
 pub mod hints;
 mod input;
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) mod jsonl;
+#[cfg(feature = "testing")]
 pub mod jsonl;
 mod kind;
 mod memory;
 pub(crate) mod meta;
 mod quick;
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) mod reader;
+#[cfg(feature = "testing")]
 pub mod reader;
 mod recorder;
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) mod recovered;
+#[cfg(feature = "testing")]
 pub mod recovered;
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) mod script;
+#[cfg(feature = "testing")]
 pub mod script;
 mod snapshot;
 mod swap;
 mod topology;
 mod tracing;
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) mod writer;
+#[cfg(feature = "testing")]
 pub mod writer;
 
 use std::path::{Path, PathBuf};
@@ -63,14 +75,20 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 pub(crate) use archive::pack;
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) use format::{record_name, Attr};
+#[cfg(feature = "testing")]
 pub use format::{record_name, Attr};
 pub use input::Profile;
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) use input::Records;
+#[cfg(feature = "testing")]
 pub use input::Records;
 pub use meta::{Host, Meta, MetaEvent};
 pub use reader::PerfDataError;
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) use reader::{Damage, Item, PerfData};
+#[cfg(feature = "testing")]
 pub use reader::{Damage, Item, PerfData};
 pub use recorder::Recorder;
 

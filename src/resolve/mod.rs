@@ -11,9 +11,13 @@ pub(crate) mod table;
 pub(crate) mod threads;
 
 // For tests and benches.
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) mod code;
+#[cfg(feature = "testing")]
 pub mod code;
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) mod mapping;
+#[cfg(feature = "testing")]
 pub mod mapping;
 
 pub use cgroups::Cgroups;
@@ -21,7 +25,13 @@ pub use symbols::{symbolize, Modules, Symbol, SymbolOptions, Symbols};
 
 // For tests, benches and the command.
 pub(crate) use threads::Threads;
-#[doc(hidden)]
+#[cfg(not(feature = "testing"))]
+pub(crate) use {
+    mapping::Mapping,
+    maps::Maps,
+    symbols::{answer_source_lines, SOURCE_LINES},
+};
+#[cfg(feature = "testing")]
 pub use {
     mapping::Mapping,
     maps::Maps,

@@ -29,7 +29,7 @@ pub enum Pace {
 pub struct Hardware {
     /// How often they sample.
     pub pace: Pace,
-    /// The least latency of a load in cycles; `None` for what suits the source: [`DEFAULT_LDLAT`] for pebs, none for ibs.
+    /// The least latency of a load in cycles; `None` for what suits the source: 10 for pebs, none for ibs.
     pub ldlat: Option<u32>,
     /// pebs samples stores too.
     pub stores: bool,
