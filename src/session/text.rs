@@ -12,7 +12,7 @@ use crate::profile::hints;
 use crate::profile::script::Reader;
 use crate::resolve::Cgroups;
 use crate::sample::batch::Batch;
-use crate::sample::{RawSample, Sample, ThreadIndex};
+use crate::sample::{RawSample, Sample};
 
 /// Lines that are taken at a time.
 const BATCH: usize = 1024;
