@@ -16,7 +16,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 export FUZZ_SECONDS KERNELS
 
-.PHONY: build run test truth test-vm lint fmt bench fuzz doc install dist deps clean help
+.PHONY: build run test truth test-vm lint fmt bench fuzz miri doc install dist deps clean help
 .DEFAULT_GOAL := build
 
 build: deps ## Build the release binary (the default)
@@ -51,6 +51,9 @@ bench: deps ## Run the benchmarks
 fuzz: ## Run each fuzz target for FUZZ_SECONDS (30)
 	@scripts/deps.sh fuzz
 	@scripts/fuzz.sh $(ARGS)
+
+miri: ## Run the tests of the pure rooms in Miri (ARGS="recover::" for one of them)
+	@scripts/miri.sh $(ARGS)
 
 doc: deps ## Build the documentation of the library
 	$(CARGO) doc --locked --no-deps

@@ -327,6 +327,15 @@ impl fmt::Display for Note {
                     _ => "such threads stay in \"rest\" where no prefix takes them along",
                 })
             }
+            _ => self.fmt_limit(f),
+        }
+    }
+}
+
+impl Note {
+    /// What the limits of the schedulers and of the host left out.
+    fn fmt_limit(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::TooManySpecs { cell, cgroups } => {
                 write!(f, "{cell}: {cgroups} of its cgroups would need subcells of their own and have the general ones: ")?;
                 write!(f, "scx_mitosis has {} cells", super::mitosis::MAX_CELLS)
@@ -368,6 +377,7 @@ impl fmt::Display for Note {
                 f.write_str(" (--target-cpus names a larger host")?;
                 f.write_str(if *cells > 1 { "; fewer --cell make fewer cells)" } else { ")" })
             }
+            _ => Ok(()),
         }
     }
 }

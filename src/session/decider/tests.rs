@@ -1,0 +1,156 @@
+//! Tests of what is beside this folder under its name.
+
+use std::fs;
+
+use super::*;
+use crate::config::GroupOptions;
+use crate::host::Roots;
+
+/// A hierarchy with nothing in it.
+fn no_cgroups() -> (tempfile::TempDir, Cgroups) {
+    let dir = tempfile::tempdir().unwrap();
+    let (proc, cgroup) = (dir.path().join("proc"), dir.path().join("cgroup"));
+    fs::create_dir_all(proc.join("self")).unwrap();
+    fs::create_dir(&cgroup).unwrap();
+    fs::write(proc.join("self/cgroup"), "0::/\n").unwrap();
+    fs::write(proc.join("self/mountinfo"), "").unwrap();
+    let cgroups = Cgroups::new(&Roots { proc, cgroup: Some(cgroup), ..Roots::default() }).unwrap();
+    (dir, cgroups)
+}
+
+/// Worker 0 shares with workers 1 and 2 under hint 1 and with 3 and 4 under hint 2; its stack is its own under both.
+#[test]
+fn a_thread_under_two_hints_is_two_classes() {
+    let (_dir, mut cgroups) = no_cgroups();
+    let groups = Groups::new(&GroupOptions::default()).unwrap();
+    let mut decider = Decider::new(groups, Source::Timer, 12 << 20).use_hints();
+    let mut rng = crate::cluster::truth::Rng::new(7);
+    for turn in 0..12_000u64 {
+        let thread = (turn % 6) as u32;
+        // 5 stands for worker 0 under its other hint.
+        let (thread, hint) = match thread {
+            5 => (0, 2),
+            0..=2 => (thread, 1),
+            _ => (thread, 2),
+        };
+        let addr = match rng.below(10) {
+            0..=2 => (u64::from(thread) + 1) << 40 | rng.below(4) << 12,
+            _ => hint << 32 | rng.below(64) << 12 | rng.below(64) << 6,
+        };
+        let place = Some(Place::Private { space: 1, addr });
+        let sample = Sample {
+            raw: RawSample { pid: 9, tid: 10 + thread, access: crate::sample::Access::Store, ..RawSample::default() },
+            thread,
+            comm: Some("worker".into()),
+            hint: Some(hint),
+            place,
+            ..Sample::default()
+        };
+        decider.sample(&sample, &mut cgroups);
+    }
+    let options = config::Options::new(0.05, 16);
+    let decided = decider.decide(&options).unwrap();
+    let members = &decided.members.threads;
+    assert_eq!(members.len(), 6);
+    let of = |tid: u32, hint: u64| {
+        members.iter().find(|it| (it.tid, it.hint) == (tid, Some(hint))).map(|it| it.verdict).unwrap()
+    };
+    assert!(matches!(of(10, 1), Verdict::Community(_)), "{members:?}");
+    assert_eq!((of(10, 1), of(10, 1)), (of(11, 1), of(12, 1)));
+    assert_eq!((of(10, 2), of(10, 2)), (of(13, 2), of(14, 2)));
+    assert_ne!(of(10, 1), of(10, 2));
+
+    let layers = config::layers_by_hint(&decided.decision, &decided.members).layers;
+    let consumer = config::layered::Consumer::new(&layers).unwrap();
+    let layer = |hint| consumer.assign_hinted(b"/", b"worker", hint).unwrap();
+    assert_ne!(layer(Some(1)), layer(Some(2)), "{layers:?}");
+    assert_eq!(layer(Some(3)), layer(None));
+    assert_eq!(layer(None), layers.len() - 1, "a name that says nothing is nobody's: {layers:?}");
+    // For a scheduler without hints there is something that it loads.
+    assert!(config::mitosis::to_json(&decided.decision.cells).is_ok());
+    // Its stack is shared with nobody.
+    let clusters = &decided.clusters;
+    assert!(clusters.locality > Some(0.99), "{:?}", clusters.locality);
+    assert!(clusters.communities.iter().all(|it| it.pages.iter().all(|page| page.threads == 3)));
+}
+
+#[test]
+fn a_thread_that_its_name_takes_along_is_named() {
+    let (_dir, mut cgroups) = no_cgroups();
+    let mut decider = Decider::new(Groups::new(&GroupOptions::default()).unwrap(), Source::Timer, 8 << 20);
+    let mut rng = crate::cluster::truth::Rng::new(3);
+    for turn in 0..4000u64 {
+        let thread = (turn % 4) as u32;
+        // 0 and 1 share a buffer, 2 is called like them, 3 is not.
+        let addr = match thread {
+            0 | 1 if rng.below(2) == 0 => 1 << 32 | rng.below(4096) << 6,
+            _ => (u64::from(thread) + 1) << 40 | rng.below(4096) << 6,
+        };
+        let place = Some(Place::Private { space: 1, addr });
+        let comm = Some(if thread == 3 { "other".into() } else { "worker".into() });
+        let access = crate::sample::Access::Store;
+        let sample = Sample {
+            raw: RawSample { pid: 9, tid: 10 + thread, access, share: 1.0, ..RawSample::default() },
+            thread,
+            comm,
+            place,
+            ..Sample::default()
+        };
+        decider.sample(&sample, &mut cgroups);
+    }
+    let options = config::Options::new(0.05, 16);
+    let decided = decider.decide(&options).unwrap();
+    let verdicts: Vec<Verdict> = decided.members.threads.iter().map(|it| it.verdict).collect();
+    assert_eq!(verdicts, [Verdict::Community(0), Verdict::Community(0), Verdict::Alone, Verdict::Alone]);
+    let notes: Vec<String> = decided.decision.notes.iter().map(ToString::to_string).collect();
+    assert!(
+        notes.iter().any(|note| note == "rest/worker takes thread 12 by name, which shares memory with nobody"),
+        "{notes:?}"
+    );
+    // No configuration is worse than grouping by name.
+    let report = decider.report(&decided, &Symbols::default(), &options).unwrap();
+    assert!(report.locality >= report.locality_by_name, "{report:?}");
+}
+
+#[test]
+fn a_path_that_comes_late_is_taken() {
+    let (_dir, mut cgroups) = no_cgroups();
+    let groups = Groups::new(&GroupOptions { cells: vec!["db=/db$".to_owned()], ..GroupOptions::default() }).unwrap();
+    let mut decider = Decider::new(groups, Source::Faults, 1 << 20);
+    let sample = Sample {
+        raw: RawSample { cgroup: 77, share: 1.0, ..RawSample::default() },
+        comm: Some("x".into()),
+        ..Sample::default()
+    };
+    decider.sample(&sample, &mut cgroups);
+    cgroups.record(77, b"/db");
+    decider.sample(&sample, &mut cgroups);
+    assert_eq!(decider.no_cgroup_path(), 1);
+    let cells: Vec<_> = decider.tally().cells().map(|(_, cell)| (cell.cgroup.clone(), cell.total)).collect();
+    assert!(cells.contains(&(Some(b"/db".to_vec()), 1.0)), "{cells:?}");
+}
+
+#[test]
+fn where_nothing_is_shared_there_is_no_locality() {
+    let (_dir, mut cgroups) = no_cgroups();
+    let mut decider = Decider::new(Groups::new(&GroupOptions::default()).unwrap(), Source::Timer, 8 << 20);
+    let mut locality = |thread: u32, page: u64| {
+        for line in 0..30 {
+            let place = Some(Place::Private { space: 1, addr: page << 12 | line << 6 });
+            let (comm, tid) = (Some("x".into()), 10 + thread);
+            let sample = Sample {
+                raw: RawSample { pid: 10, tid, share: 1.0, ..RawSample::default() },
+                thread,
+                comm,
+                place,
+                ..Sample::default()
+            };
+            decider.sample(&sample, &mut cgroups);
+        }
+        let options = config::Options::new(0.05, 4);
+        decider.report(&decider.decide(&options).unwrap(), &Symbols::default(), &options).unwrap().locality
+    };
+    assert_eq!(locality(0, 1), None);
+    assert_eq!(locality(1, 2), None);
+    assert!(locality(1, 1).is_some());
+}
