@@ -61,6 +61,13 @@ pub struct Event {
     leader: Option<Box<Event>>,
 }
 
+/// An event that samples, and which of the plan's it is.
+#[derive(Debug, Clone)]
+pub(super) struct Sampling {
+    pub(super) event: Arc<Event>,
+    pub(super) plan: usize,
+}
+
 impl Event {
     /// Opens an event; it stays disabled if the attr says so.
     ///

@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use perf_event_open_sys::bindings as sys;
 
 use super::attr::{self, EventSpec, Exclude, Feature, Features, Refused, Scope};
+use super::choose;
 use super::open::{self, Event, EventError, Watch, Whose};
-use super::plan::{self, Planned, Reading};
+use super::plan::{Planned, Reading};
 use super::record::Layout;
 use super::{probe, Choice, Options, SamplerError, Target};
 use crate::bpf::{Clockwork, Refusal, Snapshots, Step, Watched};
@@ -71,7 +72,7 @@ impl<'a> Opener<'a> {
 
     /// Chooses the events and finds what this kernel takes of them, with throw-away events.
     pub(super) fn choose(&self) -> Result<Choice, SamplerError> {
-        let mut plan = plan::plan(self.options, self.batched)?;
+        let mut plan = choose::plan(self.options, self.batched)?;
         let mut features = self.options.features;
         let mut said = Vec::new();
         for event in &mut plan.events {

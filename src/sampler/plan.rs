@@ -1,16 +1,11 @@
-//! Which events a source samples with on this host, and how their samples are to be read.
+//! A plan: the events of a source, and how their samples are to be read.
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::attr::{EventSpec, Rate};
-use super::hardware::{self, Hardware, Pace};
-use super::pmu::{Config, NoIbs, NoPebs, Pmus};
-use super::tick::{self, TickKind, TickPlan};
-use super::{Options, SamplerError, Target};
-use crate::host::limits::sysctl;
-use crate::sample::Source;
+use super::attr::EventSpec;
+use super::pmu::Config;
 
 /// The events of a source and what their samples say.
 #[derive(Debug)]
@@ -75,100 +70,4 @@ impl Reading {
     pub fn recovers(&self) -> bool {
         matches!(self, Self::UserByMode | Self::UserByCallchain(_))
     }
-}
-
-/// Chooses the events; `batched` is [`Hardware::batched`] unless it was found not to work here.
-pub(super) fn plan(options: &Options, batched: bool) -> Result<Plan, SamplerError> {
-    let hardware = Hardware { batched, ..options.hardware.clone() };
-    let mut plan = match options.source {
-        Source::Faults => software(EventSpec::minor_faults(), Reading::Fault, options, Vec::new()),
-        Source::Timer => timer(options)?,
-        Source::Pebs => {
-            let pebs = Pmus::read(&options.sys).map_err(NoPebs::from)?.pebs()?;
-            hardware::pebs(&pebs, &hardware, &options.cpus)?
-        }
-        Source::Ibs => {
-            let ibs = Pmus::read(&options.sys).map_err(NoIbs::from)?.ibs()?;
-            hardware::ibs(&ibs, &hardware, &options.cpus)
-        }
-        Source::Recorded => return Err(SamplerError::Recorded),
-    };
-    if let Pace::Frequency(asked) = hardware.pace {
-        let max = sysctl(&options.proc, "perf_event_max_sample_rate");
-        let by_kernel = |event: &Planned| matches!(event.spec.rate, Rate::Frequency(_));
-        if let Some(max) = max.filter(|&max| i64::from(asked) > max && plan.events.iter().any(by_kernel)) {
-            return Err(SamplerError::FrequencyTooHigh { asked, max });
-        }
-    }
-    plan.notes.extend(without_effect(options));
-    Ok(plan)
-}
-
-/// What was asked for and means nothing to the source.
-fn without_effect(options: &Options) -> Option<String> {
-    let Options { source, hardware, freq, .. } = options;
-    let source = *source;
-    let steers = matches!(source, Source::Pebs | Source::Ibs);
-    let default = Hardware::default();
-    let ignored: Vec<_> = [
-        ("ldlat", hardware.ldlat.is_some() && !steers),
-        ("stores", hardware.stores && source != Source::Pebs),
-        ("batched", hardware.batched && source != Source::Pebs),
-        ("kernel", hardware.kernel && !steers),
-        ("rate", matches!(hardware.pace, Pace::Rate(_)) && hardware.pace != default.pace && !steers),
-        ("period", matches!(hardware.pace, Pace::Period(_)) && !steers),
-        // One option of the command line for both.
-        ("freq", source == Source::Faults && (freq.is_some() || matches!(hardware.pace, Pace::Frequency(_)))),
-    ]
-    .into_iter()
-    .filter_map(|(option, ignored)| ignored.then_some(option))
-    .collect();
-    (!ignored.is_empty()).then(|| format!("{} changes nothing for source {source}", ignored.join(" or ")))
-}
-
-fn software(spec: EventSpec, reading: Reading, options: &Options, notes: Vec<String>) -> Plan {
-    let event = Planned { spec, cpus: options.cpus.clone(), probe: None, steer: None };
-    Plan { events: vec![event], reading, notes }
-}
-
-fn timer(options: &Options) -> Result<Plan, SamplerError> {
-    if !cfg!(target_arch = "x86_64") {
-        return Err(SamplerError::Architecture { source_name: Source::Timer.name() });
-    }
-    let cpu = options.cpus.first().copied().unwrap_or(0);
-    let mut notes = Vec::new();
-    if options.freq.is_some_and(|freq| freq > tick::COSTLY_FREQ) {
-        notes.push(format!(
-            "freq above {} Hz takes more than 2 % of every CPU: each sample is an interrupt of its own",
-            tick::COSTLY_FREQ
-        ));
-    }
-    let tick = match tick::probe(&options.proc, options.freq, options.features, cpu) {
-        Ok(tick) => tick,
-        // The probe watches the whole CPU; one's own tasks can be sampled with fewer rights.
-        Err(_) if matches!(options.target, Target::Tasks { .. }) => {
-            TickPlan::cpu_clock(options.freq.unwrap_or(tick::DEFAULT_FREQ))
-        }
-        Err(refused) => {
-            let hint = refused.iter().any(|(_, refusal)| refusal.is_forbidden());
-            let hint = hint.then(|| super::open::rights(&options.proc, super::open::Whose::All));
-            return Err(SamplerError::NoTimer { reasons: reasons(&refused), hint });
-        }
-    };
-    if !tick.refused.is_empty() && options.freq.is_none() {
-        notes.push(format!("timer samples come from {}: {}", tick.kind, reasons(&tick.refused)));
-    }
-    notes.push(match tick.rate {
-        Some(rate) => format!("timer: {} gives {rate:.0} a second on a busy CPU", tick.kind),
-        None => format!("timer: {} every {:.1} ms of a task's time", tick.kind, tick.period() as f64 / 1e6),
-    });
-    let reading = match tick.kind {
-        TickKind::HrtimerExpire | TickKind::LocalTimer => Reading::UserByCallchain(tick.entries),
-        TickKind::CpuClock => Reading::UserByMode,
-    };
-    Ok(software(tick.spec, reading, options, notes))
-}
-
-fn reasons(refused: &[(TickKind, tick::Refusal)]) -> String {
-    refused.iter().map(|(kind, refusal)| format!("{kind}: {refusal}")).collect::<Vec<_>>().join("; ")
 }

@@ -9,7 +9,7 @@ use perf_event_open_sys::bindings as sys;
 
 use super::attr::{Feature, Rate};
 use super::loss::Loss;
-use super::open::Event;
+use super::open::{Event, Sampling};
 use super::plan::Planned;
 use super::record::ReadValue;
 use super::steer::{self, Watcher};
@@ -25,13 +25,6 @@ const SHARED: f64 = 0.05;
 const SHORT: u64 = 500_000_000;
 /// The config of cpu-clock among the software events.
 const CPU_CLOCK: u64 = sys::PERF_COUNT_SW_CPU_CLOCK as u64;
-
-/// An event that samples, and which of the plan's it is.
-#[derive(Debug, Clone)]
-pub(super) struct Sampling {
-    pub(super) event: Arc<Event>,
-    pub(super) plan: usize,
-}
 
 /// A capture that goes on until [`Running::stop`].
 #[derive(Debug)]

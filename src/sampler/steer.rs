@@ -10,8 +10,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::attr::Rate;
 use super::open::EventError;
+use super::open::Sampling;
 use super::plan::{Planned, Steer};
-use super::running::Sampling;
 use crate::host::topology::{format_cpu_list, parse_cpu_list};
 
 /// How often it looks.
