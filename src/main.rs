@@ -17,9 +17,5 @@ extern "C" fn look_at_stdout() {
 static LOOK_AT_STDOUT: extern "C" fn() = look_at_stdout;
 
 fn main() -> ExitCode {
-    let mut args = std::env::args_os();
-    if args.nth(1).is_some_and(|argument| argument == scxprof::resolve::SOURCE_LINES) {
-        return if scxprof::resolve::answer_source_lines(args) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-    }
     scxprof::cli::main(std::env::args_os(), STDOUT_IS_OPEN.load(Ordering::Relaxed))
 }

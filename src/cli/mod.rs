@@ -21,6 +21,8 @@ fn say_lines(text: &str) {
     let _ = std::io::stderr().write_all((crate::escape::lines(text.trim_end()) + "\n").as_bytes());
 }
 
+use crate::resolve::{answer_source_lines, SOURCE_LINES};
+
 mod capture;
 mod command;
 mod decision;
@@ -73,6 +75,12 @@ enum Command {
     /// The load that `doctor --self-test` samples
     #[command(name = doctor::LOAD, hide = true)]
     DoctorLoad,
+    /// What reads debug information for a report, see [`crate::resolve`]
+    #[command(name = SOURCE_LINES, hide = true)]
+    SourceLines {
+        /// In hexadecimal
+        addresses: Vec<OsString>,
+    },
     /// Print a shell's completions to stdout
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {
@@ -128,6 +136,14 @@ fn sentence(error: &anyhow::Error) -> String {
     text
 }
 
+fn source_lines(addresses: Vec<OsString>) -> ExitCode {
+    if answer_source_lines(addresses.into_iter()) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
 /// Parses the command line, does what it says and gives the exit code.
 pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> ExitCode {
     let args = match Args::try_parse_from(args) {
@@ -147,6 +163,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
         Command::Run(args) => run::run(&args, stdout_is_open),
         Command::Doctor(args) => doctor::run(&args),
         Command::DoctorLoad => doctor::load(),
+        Command::SourceLines { addresses } => return source_lines(addresses),
         Command::Record(args) => record::run(&args),
         Command::Process(args) => process::run(&args, stdout_is_open),
         Command::Extract(args) => extract::run(&args, stdout_is_open),

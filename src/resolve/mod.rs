@@ -21,22 +21,15 @@ pub(crate) mod mapping;
 pub mod mapping;
 
 pub use cgroups::Cgroups;
+pub(crate) use symbols::{answer_source_lines, SOURCE_LINES};
 pub use symbols::{symbolize, Modules, Symbol, SymbolOptions, Symbols};
 
-// For tests, benches and the command.
+// For tests and benches.
 pub(crate) use threads::Threads;
 #[cfg(not(feature = "testing"))]
-pub(crate) use {
-    mapping::Mapping,
-    maps::Maps,
-    symbols::{answer_source_lines, SOURCE_LINES},
-};
+pub(crate) use {mapping::Mapping, maps::Maps};
 #[cfg(feature = "testing")]
-pub use {
-    mapping::Mapping,
-    maps::Maps,
-    symbols::{answer_source_lines, SOURCE_LINES},
-};
+pub use {mapping::Mapping, maps::Maps};
 
 /// True for the pids of tasks that have a name here. 0 is the idle task or a task outside our pid namespace, and -1 a task
 /// that is already dead (`perf_event_pid_type` in kernel/events/core.c).

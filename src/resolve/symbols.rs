@@ -47,8 +47,7 @@ const SPOT_BITS: u32 = 10;
 const KERNEL: u64 = 1 << 63;
 
 // For the command, which is the process that is asked.
-#[doc(hidden)]
-pub use lines::{answer as answer_source_lines, ARGUMENT as SOURCE_LINES};
+pub(crate) use lines::{answer as answer_source_lines, ARGUMENT as SOURCE_LINES};
 
 /// How long is waited for the names of one file, for its source lines, and when no more are begun with.
 const FILE_NAMES: Duration = Duration::from_secs(5);
