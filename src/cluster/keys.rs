@@ -3,26 +3,31 @@
 use crate::sample::Place;
 
 /// The finalizer of splitmix64: every bit of the input moves every bit of the output.
+#[inline]
 pub(crate) fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)
 }
 
+#[inline]
 pub(crate) fn touch_hash(page: u64, thread: u32) -> u64 {
     mix(page ^ u64::from(thread).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 /// The key of what a thread did to a line of a page; never 0.
+#[inline]
 pub(crate) fn repeat_key(touch: u64, line: u32) -> u64 {
     mix(touch ^ u64::from(line + 1).wrapping_mul(0xd1b5_4a32_d192_ed03)) | 1
 }
 
+#[inline]
 pub(crate) fn line_key(page: u64, line: u32) -> u64 {
     mix(page ^ u64::from(line + 1).wrapping_mul(0xd1b5_4a32_d192_ed03))
 }
 
 /// A granule's key; two granules of a run have the same one with a chance of about 1 in 10^8.
+#[inline]
 pub(crate) fn place_key(place: Place) -> u64 {
     let (kind, number) = match place {
         Place::Private { space, addr } => (mix(u64::from(space) + 1), addr),

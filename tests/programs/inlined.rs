@@ -9,7 +9,7 @@ mod place {
     #[inline(always)]
     #[allow(named_asm_labels)]
     pub fn inner() {
-        unsafe { std::arch::asm!(".globl here", "here: nop", "nop", "nop", "nop") };
+        unsafe { std::arch::asm!(".globl here", "here: nop", "nop", "nop", "nop") }; // SAFETY: a label and nops.
     }
 
     #[inline(always)]
