@@ -14,7 +14,8 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 
 # Where rustup puts cargo, which a fresh shell may not know yet.
 export PATH := $(PATH):$(HOME)/.cargo/bin
-export FUZZ_SECONDS KERNELS
+MIRI_SECONDS ?= 60
+export FUZZ_SECONDS KERNELS MIRI_SECONDS
 
 .PHONY: build run test truth test-vm lint fmt bench fuzz miri doc install dist deps clean help
 .DEFAULT_GOAL := build
@@ -52,7 +53,7 @@ fuzz: ## Run each fuzz target for FUZZ_SECONDS (30)
 	@scripts/deps.sh fuzz
 	@scripts/fuzz.sh $(ARGS)
 
-miri: ## Run the tests of the pure rooms in Miri (ARGS="recover::" for one of them)
+miri: ## Run tests of the pure rooms in Miri (ARGS="recover::" for one of them)
 	@scripts/miri.sh $(ARGS)
 
 doc: deps ## Build the documentation of the library

@@ -54,13 +54,14 @@ fn sample_of(bits: u64) -> SampleRecord<'static> {
     }
 }
 
-/// All 2^25 subsets but those that ask for both weights, which the kernel refuses.
+/// All 2^25 subsets but those that ask for both weights, which the kernel refuses; a few hundred of them in Miri.
 #[test]
 fn every_sample_type_subset_round_trips() {
+    let step = if cfg!(miri) { 104_729 } else { 1 };
     let both = sample_type::WEIGHT | sample_type::WEIGHT_STRUCT;
     let half = |range: std::ops::RangeInclusive<u64>| {
         let mut bytes = Vec::with_capacity(512);
-        for bits in range {
+        for bits in range.step_by(step) {
             if bits & both == both {
                 continue;
             }
