@@ -84,10 +84,10 @@ fn confine() -> Option<&'static str> {
     limit(Resource::Cpu, MAX_SECONDS)?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok()?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).ok()?;
-    // In a directory of our descriptors there is nothing else to be opened. Without the right to go there, there is nothing that
-    // the user could not open anyway.
+    // In a directory of our descriptors there is nothing else to be opened; the directory that relative paths begin at must be
+    // there too (chroot(2)). Without the right to go there, there is nothing that the user could not open anyway.
     match rustix::process::chroot("/proc/self/fd") {
-        Ok(()) => Some("/0"),
+        Ok(()) => rustix::process::chdir("/").is_ok().then_some("/0"),
         Err(_) if rustix::process::geteuid().is_root() => None,
         Err(_) => Some("/proc/self/fd/0"),
     }
