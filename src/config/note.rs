@@ -333,7 +333,7 @@ impl fmt::Display for Note {
 }
 
 impl Note {
-    /// What the limits of the schedulers and of the host left out.
+    /// What the limits of the schedulers and of the host left out; nothing for the other notes, which [`fmt::Display`] has said.
     fn fmt_limit(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooManySpecs { cell, cgroups } => {
@@ -377,7 +377,17 @@ impl Note {
                 f.write_str(" (--target-cpus names a larger host")?;
                 f.write_str(if *cells > 1 { "; fewer --cell make fewer cells)" } else { ")" })
             }
-            _ => Ok(()),
+            Self::ByName { .. }
+            | Self::Strays { .. }
+            | Self::NotDescribable { .. }
+            | Self::TooManyClasses { .. }
+            | Self::OneName { .. }
+            | Self::CommunityRefused { .. }
+            | Self::LeftOut { .. }
+            | Self::TakenAlong { .. }
+            | Self::Merged { .. }
+            | Self::TooManyCommunities { .. }
+            | Self::Unknown { .. } => Ok(()),
         }
     }
 }

@@ -120,7 +120,7 @@ fn body(record: &Record<'_>, layout: &Layout, out: &mut Vec<u8>) -> (u32, u16) {
     }
 }
 
-/// What happens to the events themselves, to tracing hardware, and to the kernel's code.
+/// What happens to the events themselves, to tracing hardware, and to the kernel's code; nothing for what [`body`] writes.
 fn event_body(record: &Record<'_>, out: &mut Vec<u8>) -> (u32, u16) {
     let switch = |going_out: bool, preempt: bool| (u16::from(going_out) << 13) | (u16::from(preempt) << 14);
     match *record {
@@ -179,7 +179,17 @@ fn event_body(record: &Record<'_>, out: &mut Vec<u8>) -> (u32, u16) {
             out.extend_from_slice(ips.0);
             (sys::PERF_RECORD_CALLCHAIN_DEFERRED, 0)
         }
-        _ => (0, 0),
+        Record::Mmap { .. }
+        | Record::Lost { .. }
+        | Record::Comm { .. }
+        | Record::Exit { .. }
+        | Record::Fork { .. }
+        | Record::Read { .. }
+        | Record::Sample(_)
+        | Record::Mmap2 { .. }
+        | Record::Namespaces { .. }
+        | Record::Cgroup { .. }
+        | Record::Unknown { .. } => (0, 0),
     }
 }
 
