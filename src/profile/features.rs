@@ -166,11 +166,6 @@ pub(crate) fn of_host(roots: &Roots) -> Vec<(u8, Vec<u8>)> {
     sections
 }
 
-/// A figure of a meminfo, in KiB.
-pub(super) fn kib(meminfo: &str, name: &str) -> Option<u64> {
-    meminfo.lines().find_map(|line| line.split_once(name)?.1.split_whitespace().next()?.parse().ok())
-}
-
 /// As perf writes it on x86: "GenuineIntel-6-143-8" (tools/perf/arch/x86/util/header.c).
 fn cpuid(field: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let parts = ["vendor_id", "cpu family", "model", "stepping"].map(field);

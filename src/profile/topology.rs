@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use super::features::{kib, Builder};
-use crate::host::{topology, Roots};
+use super::features::Builder;
+use crate::host::{proc, topology, Roots};
 
 fn text(path: &Path) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
@@ -71,8 +71,10 @@ pub(super) fn numa_topology(roots: &Roots) -> Option<Vec<u8>> {
     for node in online {
         let dir = nodes.join(format!("node{node}"));
         let Some(cpus) = text(&dir.join("cpulist")) else { continue };
-        let meminfo = fs::read_to_string(dir.join("meminfo")).unwrap_or_default();
-        let [total, free] = ["MemTotal:", "MemFree:"].map(|name| kib(&meminfo, name).unwrap_or(0));
+        let meminfo = fs::read(dir.join("meminfo")).unwrap_or_default();
+        let kib =
+            |name| proc::field(&meminfo, &format!("Node {node} {name}")).and_then(proc::first_number).unwrap_or(0);
+        let [total, free] = ["MemTotal", "MemFree"].map(kib);
         each.u32(node as usize).u64(total).u64(free).string(cpus.as_bytes());
         count += 1;
     }
