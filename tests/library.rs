@@ -5,12 +5,12 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{mpsc, Mutex};
 use std::time::{Duration, Instant};
 
+use rustix::stdio::{dup2_stderr, dup2_stdout, stderr, stdout};
 use scxprof::bpf;
 use scxprof::config::GroupOptions;
 use scxprof::host::Roots;
@@ -377,21 +377,16 @@ fn left_open() -> (usize, usize) {
 /// Runs `work` with stdout and stderr in a file, and gives what is in it then.
 fn printed(work: impl FnOnce()) -> String {
     let file = tempfile::NamedTempFile::new().unwrap();
-    // SAFETY: dup, dup2 and close take numbers; this process has no other thread that uses these files meanwhile.
-    unsafe {
-        let kept = [libc::STDOUT_FILENO, libc::STDERR_FILENO].map(|fd| (fd, libc::dup(fd)));
-        for &(fd, _) in &kept {
-            assert_eq!(libc::dup2(file.as_raw_fd(), fd), fd);
-        }
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-        for &(fd, copy) in &kept {
-            assert!(libc::dup2(copy, fd) == fd && libc::close(copy) == 0);
-        }
-        let said = fs::read_to_string(file.path()).unwrap();
-        // What a panic printed is what whoever reads of the failure needs.
-        assert!(done.is_ok(), "{said}");
-        said
-    }
+    let (out, err) = (rustix::io::dup(stdout()).unwrap(), rustix::io::dup(stderr()).unwrap());
+    dup2_stdout(&file).unwrap();
+    dup2_stderr(&file).unwrap();
+    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+    dup2_stdout(out).unwrap();
+    dup2_stderr(err).unwrap();
+    let said = fs::read_to_string(file.path()).unwrap();
+    // What a panic printed is what whoever reads of the failure needs.
+    assert!(done.is_ok(), "{said}");
+    said
 }
 
 #[test]
