@@ -21,13 +21,13 @@ export PROPTEST_CASES="${PROPTEST_CASES:-2}" PROPTEST_FAILURE_PERSISTENCE=off
 export MIRI_SECONDS="${MIRI_SECONDS:-60}" CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/miri-build"
 
 # libbpf is C, which Miri does not run.
-miri() { cargo +nightly miri test --quiet --locked --no-default-features --lib -- "$@"; }
+export MIRI_TEST="cargo +nightly miri test --quiet --locked --no-default-features --lib --"
 
 # one NAME: its line, and what Miri said where it failed.
 one() {
     local said status=0
-    said=$(timeout "$MIRI_SECONDS" cargo +nightly miri test --quiet --locked --no-default-features --lib -- \
-        --exact "$1" 2>&1) || status=$?
+    # shellcheck disable=SC2086 # MIRI_TEST is words.
+    said=$(timeout "$MIRI_SECONDS" $MIRI_TEST --exact "$1" 2>&1) || status=$?
     case $status in
     0) echo "ok: $1" ;;
     124) echo "not through in $MIRI_SECONDS s: $1" ;;
@@ -40,7 +40,8 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 for filter in "${filters[@]}"; do
     # Builds it, too.
-    miri --list "$filter" | sed -n 's/: test$//p'
+    # shellcheck disable=SC2086 # MIRI_TEST is words.
+    $MIRI_TEST --list "$filter" | sed -n 's/: test$//p'
 done | xargs -P "$(nproc)" -I{} bash -c "one {}" | tee "$log"
 count() { grep -c "^$1" "$log" || true; }
 echo "$(count 'ok: ') passed, $(count 'FAILED: ') failed, $(count 'not through ') not through"
