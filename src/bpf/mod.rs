@@ -6,9 +6,9 @@
 //! programs; several ways are tried in order, see [`Rung`]. What all of them cannot see: a BPF program that writes through
 //! a pointer into the map, and memory of user space that is mapped into it (`BPF_UPTR`).
 //!
-//! Where hints cannot be followed, a capture goes on without them, and [`HintCounts::missing`](crate::hint::HintCounts::missing) says why: so it is with the feature
-//! `bpf` off, too. libbpf's messages go to no stderr from the first time on that hints are asked for, those of other users of
-//! libbpf in this process included.
+//! Where hints cannot be followed, a capture goes on without them, and
+//! [`HintCounts::missing`](crate::hint::HintCounts::missing) says why: so it is with the feature `bpf` off, too. libbpf's messages
+//! go to no stderr from the first time on that hints are asked for, those of other users of libbpf in this process included.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -6,11 +6,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
-
-use rustix::process::{kill_process, Pid, Signal};
 use std::time::Duration;
 
 use anyhow::{anyhow, bail, Context, Result};
+use rustix::process::{kill_process, Pid, Signal};
 
 /// How often an ending command is looked at.
 const POLL: Duration = Duration::from_millis(20);

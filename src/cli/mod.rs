@@ -5,8 +5,10 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-/// A line on stderr, in one piece and fit for a terminal, whatever names and paths are in it: a COMMAND may write there too. Where stderr is full or has no reader the line is lost, but
-/// not the run: `eprintln!` would panic.
+use crate::resolve::{answer_source_lines, SOURCE_LINES};
+
+/// A line on stderr, in one piece and fit for a terminal, whatever names and paths are in it: a COMMAND may write there too. Where
+/// stderr is full or has no reader the line is lost, but not the run: `eprintln!` would panic.
 macro_rules! say {
     ($($text:tt)*) => {{
         use std::io::Write;
@@ -20,8 +22,6 @@ fn say_lines(text: &str) {
     use std::io::Write;
     let _ = std::io::stderr().write_all((crate::escape::lines(text.trim_end()) + "\n").as_bytes());
 }
-
-use crate::resolve::{answer_source_lines, SOURCE_LINES};
 
 mod capture;
 mod command;

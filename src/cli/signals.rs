@@ -4,11 +4,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-
-use crate::host::{proc, Roots};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::host::clock::monotonic_ns;
+use crate::host::{proc, Roots};
 
 /// Signals so close to one another, in ns, are of one cause: timeout(1) sends its command SIGTERM twice (to it and to its group),
 /// a terminal that closes SIGHUP.

@@ -31,9 +31,11 @@ use rustc_hash::FxHashMap;
 
 use super::mapping::BuildId;
 use super::Maps;
-use crate::host::aside;
-use crate::host::Roots;
+use crate::host::{aside, Roots};
 use crate::sample::{printable, CodeAddr, CpuMode};
+
+// For the command, which is the process that is asked for lines.
+pub(crate) use lines::{answer as answer_source_lines, ARGUMENT as SOURCE_LINES};
 
 /// Files and other things that hold code, beyond which instructions stay without a place.
 const MAX_MODULES: usize = 1 << 16;
@@ -45,9 +47,6 @@ const PIDS: usize = 4;
 const SPOT_BITS: u32 = 10;
 /// Addresses at and above this are the kernel's (Documentation/arch/x86/x86_64/mm.rst).
 const KERNEL: u64 = 1 << 63;
-
-// For the command, which is the process that is asked.
-pub(crate) use lines::{answer as answer_source_lines, ARGUMENT as SOURCE_LINES};
 
 /// How long is waited for the names of one file, for its source lines, and when no more are begun with.
 const FILE_NAMES: Duration = Duration::from_secs(5);
