@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use criterion::{criterion_group, criterion_main, BatchSize, Criterion, Throughput};
 use rustc_hash::FxHashMap;
-use scxprof::cluster::quality::adjusted_rand_index;
-use scxprof::cluster::truth::{Scenario, Stream};
 use scxprof::cluster::{Options, Sharing};
 use scxprof::sample::Comm;
+use scxprof::testing::cluster::quality::adjusted_rand_index;
+use scxprof::testing::cluster::truth::{Scenario, Stream};
 
 /// 2,000 threads in 20 groups with 5,000 samples each: 10 M.
 fn large() -> Scenario {

@@ -5,10 +5,10 @@
 use std::hint::black_box;
 
 use criterion::{criterion_group, criterion_main, BatchSize, Criterion, Throughput};
-use scxprof::sampler::attr::{layout, sampling, EventSpec, Features, Scope};
-use scxprof::sampler::encode::encode;
-use scxprof::sampler::record::{decode, Record, SampleId, SampleRecord};
-use scxprof::sampler::ring::Ring;
+use scxprof::testing::sampler::attr::{layout, sampling, EventSpec, Features, Scope};
+use scxprof::testing::sampler::encode::encode;
+use scxprof::testing::sampler::record::{decode, Record, SampleId, SampleRecord};
+use scxprof::testing::sampler::ring::Ring;
 
 const PAGES: usize = 256;
 

@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{BatchSize, Criterion, Throughput};
-use scxprof::host::pagemap::{Page, Pagemap};
 use scxprof::host::Roots;
-use scxprof::recover::{CodeSource, CodeWindow, Recovery, StackRange, UserRegs, REGS_MASK};
-use scxprof::resolve::code::constant::Constants;
-use scxprof::resolve::code::{At, CodeCache, Limits, Mapping, Window};
-use scxprof::resolve::Maps;
 use scxprof::sample::Source;
-use scxprof::sampler::attr::Features;
-use scxprof::sampler::{Hardware, Options, PendingSample, Sampler, SamplerError, Target};
+use scxprof::testing::host::pagemap::{Page, Pagemap};
+use scxprof::testing::recover::{CodeSource, CodeWindow, Recovery, StackRange, UserRegs, REGS_MASK};
+use scxprof::testing::resolve::code::constant::Constants;
+use scxprof::testing::resolve::code::{At, CodeCache, Limits, Mapping, Window};
+use scxprof::testing::resolve::Maps;
+use scxprof::testing::sampler::attr::Features;
+use scxprof::testing::sampler::{Hardware, Options, PendingSample, Sampler, SamplerError, Target};
 
 /// Samples to record, and seconds to do so at the most.
 const SAMPLES: usize = 1000;

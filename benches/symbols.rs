@@ -7,8 +7,8 @@ use std::time::SystemTime;
 
 use criterion::{criterion_group, criterion_main, Criterion, Throughput};
 use scxprof::host::Roots;
-use scxprof::resolve::{symbolize, Mapping, Maps, Modules, SymbolOptions};
 use scxprof::sample::CpuMode;
+use scxprof::testing::resolve::{symbolize, Mapping, Maps, Modules, SymbolOptions};
 
 const PROCESSES: u32 = 64;
 /// Files of code of each process.

@@ -6,11 +6,11 @@ use std::fs::File;
 use std::io::BufWriter;
 
 use anyhow::{Context, Result};
-use scxprof::profile::writer::{finished_round, PerfDataWriter};
-use scxprof::sampler::attr::{self, EventSpec, Features, Scope};
-use scxprof::sampler::encode::encode;
-use scxprof::sampler::record::{MappedFile, Record, SampleId, SampleRecord};
-use scxprof::sampler::OpenEvents;
+use scxprof::testing::profile::writer::{finished_round, PerfDataWriter};
+use scxprof::testing::sampler::attr::{self, EventSpec, Features, Scope};
+use scxprof::testing::sampler::encode::encode;
+use scxprof::testing::sampler::record::{MappedFile, Record, SampleId, SampleRecord};
+use scxprof::testing::sampler::OpenEvents;
 
 const CPUS: u64 = 8;
 /// Samples of a CPU that follow one another in the file.

@@ -105,27 +105,20 @@ pub mod cli;
 pub mod cluster;
 pub mod config;
 pub mod doctor;
-// For tests and fuzzing.
-#[cfg(not(feature = "testing"))]
-pub(crate) mod elf;
-#[cfg(feature = "testing")]
-pub mod elf;
+mod elf;
 mod escape;
 pub mod hint;
 pub mod host;
 mod outcome;
 pub mod profile;
-#[cfg(not(feature = "testing"))]
 mod recover;
-#[cfg(feature = "testing")]
-pub mod recover;
 pub mod resolve;
 pub mod sample;
 // From events to samples. What a program needs of it is in `session`.
-#[cfg(not(feature = "testing"))]
 mod sampler;
-#[cfg(feature = "testing")]
-pub mod sampler;
 pub mod session;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
 
 pub use session::{Error, ErrorKind, Session};

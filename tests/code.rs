@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use scxprof::resolve::code::{At, CodeCache, Limits, Mapping, Origin};
+use scxprof::testing::resolve::code::{At, CodeCache, Limits, Mapping, Origin};
 
 /// A child that is killed when the test is over.
 struct Running(Child);

@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 
 use perf_event_open_sys::bindings::perf_event_attr;
-use scxprof::host::topology::online_cpus;
 use scxprof::host::{Error, Roots};
-use scxprof::sampler::attr::{leader, sampling, Scope};
-use scxprof::sampler::hardware::{ibs, pebs};
-use scxprof::sampler::plan::{Plan, Planned};
-use scxprof::sampler::pmu::{Config, Ldlat, NoIbs, NoPebs, PmuError, Pmus};
-use scxprof::sampler::{Hardware, Pace, SamplerError};
+use scxprof::testing::host::topology::online_cpus;
+use scxprof::testing::sampler::attr::{leader, sampling, Scope};
+use scxprof::testing::sampler::hardware::{ibs, pebs};
+use scxprof::testing::sampler::plan::{Plan, Planned};
+use scxprof::testing::sampler::pmu::{Config, Ldlat, NoIbs, NoPebs, PmuError, Pmus};
+use scxprof::testing::sampler::{Hardware, Pace, SamplerError};
 
 #[path = "support/sysfs.rs"]
 mod sysfs;
@@ -289,7 +289,7 @@ fn ibs_of_each_generation() {
 
 #[test]
 fn ibs_never_drops_more_than_the_threshold_says() {
-    use scxprof::sampler::plan::Reading;
+    use scxprof::testing::sampler::plan::Reading;
     let ask = |name: &str, ldlat| {
         let plan = machine(name).ibs(&hardware(|it| it.ldlat = Some(ldlat)));
         let Reading::Hardware { ldlat, ops: true, user_only: true } = plan.reading else { panic!("{plan:?}") };

@@ -15,13 +15,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use capture::{capture_until, options, Collect};
-use scxprof::host::clock::monotonic_ns;
 use scxprof::host::Roots;
 use scxprof::resolve::Cgroups;
 use scxprof::sample::{Place, Sample, Source};
-use scxprof::sampler::attr::{Feature, Features};
-use scxprof::sampler::Target;
 use scxprof::session::{Builder, Outcome};
+use scxprof::testing::host::clock::monotonic_ns;
+use scxprof::testing::sampler::attr::{Feature, Features};
+use scxprof::testing::sampler::Target;
 
 const PAGE: usize = 4096;
 

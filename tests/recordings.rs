@@ -4,11 +4,11 @@
 #![allow(clippy::unwrap_used, clippy::verbose_bit_mask)] // A test that cannot go on must fail.
 
 use scxprof::sample::{Access, CpuMode, DataSource, Sample};
-use scxprof::sampler::intake::Intake;
-use scxprof::sampler::loss::Loss;
-use scxprof::sampler::plan::Reading;
-use scxprof::sampler::record::{decode, Record, SampleRecord};
-use scxprof::sampler::Identity;
+use scxprof::testing::sampler::intake::Intake;
+use scxprof::testing::sampler::loss::Loss;
+use scxprof::testing::sampler::plan::Reading;
+use scxprof::testing::sampler::record::{decode, Record, SampleRecord};
+use scxprof::testing::sampler::Identity;
 
 #[path = "support/fixtures.rs"]
 mod fixtures;

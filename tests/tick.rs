@@ -8,12 +8,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::thread::{gettid, sched_getaffinity, sched_setaffinity, CpuSet};
-use scxprof::recover::{REGS_MASK, STACK_DUMP_SIZE};
 use scxprof::sample::CpuMode;
-use scxprof::sampler::attr::{layout, Features};
-use scxprof::sampler::record::{decode, Record};
-use scxprof::sampler::tick::{self, Refusal, TickKind, TickPlan, MAX_STACK};
-use scxprof::sampler::user::is_user_interrupt;
+use scxprof::testing::recover::{REGS_MASK, STACK_DUMP_SIZE};
+use scxprof::testing::sampler::attr::{layout, Features};
+use scxprof::testing::sampler::record::{decode, Record};
+use scxprof::testing::sampler::tick::{self, Refusal, TickKind, TickPlan, MAX_STACK};
+use scxprof::testing::sampler::user::is_user_interrupt;
 
 const PROC: &str = "/proc";
 /// Pages of a ring that no test fills.
@@ -283,7 +283,7 @@ fn the_rate_is_the_ticks_whatever_timers_the_workload_has() {
 
 #[test]
 fn the_event_that_is_probed_is_the_one_that_is_sampled() {
-    use scxprof::sampler::{Hardware, Options, Sampler, SamplerError, Target};
+    use scxprof::testing::sampler::{Hardware, Options, Sampler, SamplerError, Target};
 
     let test = "the_event_that_is_probed_is_the_one_that_is_sampled";
     let _alone = alone();

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use scxprof::elf::Elf;
+use scxprof::testing::elf::Elf;
 
 /// The identification, and what the header must say for the rest to be looked at at all: type, machine, version, entry,
 /// program headers at 64, their size and number.

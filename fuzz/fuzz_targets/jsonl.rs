@@ -3,10 +3,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use scxprof::profile::hints::Hints;
-use scxprof::profile::jsonl::Reader;
-use scxprof::profile::recovered::Recovered;
-use scxprof::profile::script;
+use scxprof::testing::profile::hints::Hints;
+use scxprof::testing::profile::jsonl::Reader;
+use scxprof::testing::profile::recovered::Recovered;
+use scxprof::testing::profile::script;
 
 fuzz_target!(|data: &[u8]| {
     let mut reader = Reader::new(data);

@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use scxprof::sampler::record::{decode, Layout};
-use scxprof::sampler::ring::Ring;
+use scxprof::testing::sampler::record::{decode, Layout};
+use scxprof::testing::sampler::ring::Ring;
 
 fuzz_target!(|data: &[u8]| {
     let Some((choice, bytes)) = data.split_at_checked(40) else { return };

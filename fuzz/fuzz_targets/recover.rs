@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use scxprof::recover::{CodeWindow, Recovery, Snapshot, UserRegs, MAX_CANDIDATES};
+use scxprof::testing::recover::{CodeWindow, Recovery, Snapshot, UserRegs, MAX_CANDIDATES};
 
 fuzz_target!(|data: &[u8]| {
     let Some((choice, rest)) = data.split_first_chunk::<8>() else { return };

@@ -114,22 +114,14 @@ mod communities;
 mod keys;
 mod linkage;
 mod misses;
-// For tests and benches.
-#[cfg(not(feature = "testing"))]
 pub(crate) mod quality;
-#[cfg(feature = "testing")]
-pub mod quality;
 mod regions;
 mod report;
 mod rules;
 mod sketch;
 mod solve;
 mod table;
-// For tests and benches.
-#[cfg(not(feature = "testing"))]
 pub(crate) mod truth;
-#[cfg(feature = "testing")]
-pub mod truth;
 
 pub use clusters::{Clusters, Community, Edge, Hot, Options, Reason, Structure, Verdict};
 pub use sketch::{Sharing, SketchStats};

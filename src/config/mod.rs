@@ -11,13 +11,13 @@
 mod cell;
 mod classes;
 mod consumer;
-mod decide;
+pub(crate) mod decide;
 mod express;
-mod groups;
+pub(crate) mod groups;
 mod hints;
 pub mod layered;
-mod layers;
-mod members;
+pub(crate) mod layers;
+pub(crate) mod members;
 pub mod mitosis;
 mod note;
 mod owners;
@@ -25,36 +25,21 @@ mod place;
 mod prefixes;
 pub mod report;
 mod specs;
-mod summary;
+pub(crate) mod summary;
 mod table;
-mod tally;
+pub(crate) mod tally;
 mod written;
 
 pub use cell::{Basis, Cell, CellMatch, CommPrefix, Subcell};
 pub use consumer::{Assigned, Consumer};
+pub(crate) use decide::decide;
 pub use decide::{Decision, NoSamples, Options, Scheduler};
-pub(crate) use groups::mistake;
+pub(crate) use groups::{mistake, GroupIndex};
 pub use groups::{GroupOptions, Groups, GroupsError, ALLOTMENT_REGEX, CGROUP_ROOT, WORKLOAD_SLICE};
+pub(crate) use layers::{layers, layers_by_hint};
+pub(crate) use members::{Affinity, Member, Members, Unknown, Verdict};
 pub use note::{Note, Whose};
+pub(crate) use summary::summary;
 pub use table::{hot_code, matrix, table};
+pub(crate) use tally::{CellIndex, NameIndex, Tally};
 pub(crate) use written::{labels, strays};
-
-// The steps between, public for the tests of each.
-#[cfg(not(feature = "testing"))]
-pub(crate) use {
-    decide::decide,
-    groups::{CgroupMatcher, GroupIndex, GroupSpec, Home},
-    layers::{layers, layers_by_hint, Layers},
-    members::{Affinity, CommunityIndex, Member, Members, Unknown, Verdict},
-    summary::summary,
-    tally::{CellIndex, CellTally, NameIndex, Tally},
-};
-#[cfg(feature = "testing")]
-pub use {
-    decide::decide,
-    groups::{CgroupMatcher, GroupIndex, GroupSpec, Home},
-    layers::{layers, layers_by_hint, Layers},
-    members::{Affinity, CommunityIndex, Member, Members, Unknown, Verdict},
-    summary::summary,
-    tally::{CellIndex, CellTally, NameIndex, Tally},
-};

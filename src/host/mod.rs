@@ -1,44 +1,18 @@
 //! The host: what it says of itself in procfs, sysfs and cgroupfs, each read under [`Roots`], and the files of its other users.
 
 pub(crate) mod aside;
-pub(crate) mod kallsyms;
-pub(crate) mod mountinfo;
-pub(crate) mod open;
-pub(crate) mod proc;
-
-// For tests and benches.
-#[cfg(not(feature = "testing"))]
 pub(crate) mod clock;
-#[cfg(feature = "testing")]
-pub mod clock;
-#[cfg(not(feature = "testing"))]
 pub(crate) mod hierarchy;
-#[cfg(feature = "testing")]
-pub mod hierarchy;
-#[cfg(not(feature = "testing"))]
+pub(crate) mod kallsyms;
 pub(crate) mod limits;
-#[cfg(feature = "testing")]
-pub mod limits;
-#[cfg(not(feature = "testing"))]
+pub(crate) mod mountinfo;
 pub(crate) mod namespace;
-#[cfg(feature = "testing")]
-pub mod namespace;
-#[cfg(not(feature = "testing"))]
+pub(crate) mod open;
 pub(crate) mod pagemap;
-#[cfg(feature = "testing")]
-pub mod pagemap;
-#[cfg(not(feature = "testing"))]
+pub(crate) mod proc;
 pub(crate) mod tasks;
-#[cfg(feature = "testing")]
-pub mod tasks;
-#[cfg(not(feature = "testing"))]
 pub(crate) mod topology;
-#[cfg(feature = "testing")]
-pub mod topology;
-#[cfg(not(feature = "testing"))]
 pub(crate) mod tracefs;
-#[cfg(feature = "testing")]
-pub mod tracefs;
 
 use std::fs;
 use std::io;

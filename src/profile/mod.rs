@@ -34,62 +34,35 @@ mod budget;
 mod buildid;
 mod code_files;
 mod features;
-mod format;
-#[cfg(not(feature = "testing"))]
+pub(crate) mod format;
 pub(crate) mod hints;
-#[cfg(feature = "testing")]
-pub mod hints;
-mod input;
-#[cfg(not(feature = "testing"))]
+pub(crate) mod input;
 pub(crate) mod jsonl;
-#[cfg(feature = "testing")]
-pub mod jsonl;
 mod kind;
 mod memory;
 pub(crate) mod meta;
 mod quick;
-#[cfg(not(feature = "testing"))]
 pub(crate) mod reader;
-#[cfg(feature = "testing")]
-pub mod reader;
 mod recorder;
-#[cfg(not(feature = "testing"))]
 pub(crate) mod recovered;
-#[cfg(feature = "testing")]
-pub mod recovered;
-#[cfg(not(feature = "testing"))]
 pub(crate) mod script;
-#[cfg(feature = "testing")]
-pub mod script;
 mod snapshot;
 mod swap;
 mod topology;
 mod tracing;
-#[cfg(not(feature = "testing"))]
 pub(crate) mod writer;
-#[cfg(feature = "testing")]
-pub mod writer;
 
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
 pub(crate) use archive::pack;
-#[cfg(not(feature = "testing"))]
-pub(crate) use format::{record_name, Attr};
-#[cfg(feature = "testing")]
-pub use format::{record_name, Attr};
+pub(crate) use format::record_name;
 pub use input::Profile;
-#[cfg(not(feature = "testing"))]
 pub(crate) use input::Records;
-#[cfg(feature = "testing")]
-pub use input::Records;
 pub use meta::{Host, Meta, MetaEvent};
 pub use reader::PerfDataError;
-#[cfg(not(feature = "testing"))]
 pub(crate) use reader::{Damage, Item, PerfData};
-#[cfg(feature = "testing")]
-pub use reader::{Damage, Item, PerfData};
 pub use recorder::Recorder;
 
 /// Why a profile cannot be read or written.

@@ -4,32 +4,20 @@
 //! what a lost record would have said. All of it is read under [`Roots`](crate::host::Roots).
 
 pub(crate) mod cgroups;
+pub(crate) mod code;
 pub(crate) mod identity;
+pub(crate) mod mapping;
 pub(crate) mod maps;
 pub(crate) mod symbols;
 pub(crate) mod table;
 pub(crate) mod threads;
 
-// For tests and benches.
-#[cfg(not(feature = "testing"))]
-pub(crate) mod code;
-#[cfg(feature = "testing")]
-pub mod code;
-#[cfg(not(feature = "testing"))]
-pub(crate) mod mapping;
-#[cfg(feature = "testing")]
-pub mod mapping;
-
 pub use cgroups::Cgroups;
+pub(crate) use mapping::Mapping;
+pub(crate) use maps::Maps;
 pub(crate) use symbols::{answer_source_lines, SOURCE_LINES};
 pub use symbols::{symbolize, Modules, Symbol, SymbolOptions, Symbols};
-
-// For tests and benches.
 pub(crate) use threads::Threads;
-#[cfg(not(feature = "testing"))]
-pub(crate) use {mapping::Mapping, maps::Maps};
-#[cfg(feature = "testing")]
-pub use {mapping::Mapping, maps::Maps};
 
 /// True for the pids of tasks that have a name here. 0 is the idle task or a task outside our pid namespace, and -1 a task
 /// that is already dead (`perf_event_pid_type` in kernel/events/core.c).

@@ -4,10 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scxprof::cluster::quality::adjusted_rand_index;
-use scxprof::cluster::truth::{Scenario, Stream};
 use scxprof::cluster::{Options, Sharing};
 use scxprof::sample::PAGE_SIZE;
+use scxprof::testing::cluster::quality::adjusted_rand_index;
+use scxprof::testing::cluster::truth::{Scenario, Stream};
 
 type Matrix = Vec<Vec<f64>>;
 

@@ -2,9 +2,9 @@
 //!
 //! `cargo test --test cluster_truth -- --nocapture` prints the table; `SEEDS` sets the number of seeds.
 
-use scxprof::cluster::quality::adjusted_rand_index;
-use scxprof::cluster::truth::Scenario;
 use scxprof::cluster::{Options, Sharing};
+use scxprof::testing::cluster::quality::adjusted_rand_index;
+use scxprof::testing::cluster::truth::Scenario;
 
 fn seeds() -> u64 {
     std::env::var("SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20)

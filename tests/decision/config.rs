@@ -1,15 +1,14 @@
 //! The way from samples to a configuration: golden files, and properties that hold whatever was sampled.
 
-// clippy.toml allows this in test functions only; the helpers here are part of them.
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
-use scxprof::config::{
+use scxprof::sample::{printable, Comm};
+use scxprof::testing::config::{
     decide, mitosis, summary, Assigned, CellMatch, Consumer, GroupOptions, Groups, Members, Note, Options, Tally,
 };
-use scxprof::sample::{printable, Comm};
 
 /// Samples: the cgroup's path, the thread's name, how many.
 type Samples = Vec<(Vec<u8>, Vec<u8>, u32)>;

@@ -1,15 +1,14 @@
 //! From who shares memory with whom to a configuration: known scenarios by the written file alone, and properties.
 
-// clippy.toml allows this in test functions only; the helpers here are part of them.
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
-use scxprof::config::{
+use scxprof::sample::Comm;
+use scxprof::testing::config::{
     decide, layered, layers, mitosis, Assigned, Consumer, Decision, GroupOptions, Groups, Member, Members, Note,
     Options, Tally, Unknown, Verdict,
 };
-use scxprof::sample::Comm;
 
 const SHOP: &str = "/workload.slice/workload-tw-demo.allotment.slice";
 const APP: &str = "/workload.slice/app.service";

@@ -6,17 +6,17 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use scxprof::doctor::{Attempt, Hierarchy, Kernel, Rung, RungError, Watched};
-use scxprof::host;
-use scxprof::host::hierarchy::Kind;
-use scxprof::host::limits::Limit;
-use scxprof::host::namespace::PidNamespace;
-use scxprof::host::tracefs::TracefsError;
 use scxprof::host::Roots;
 use scxprof::sample::Source;
-use scxprof::sampler::attr::{Feature, Features, Refused};
-use scxprof::sampler::open::{self, EventError, Whose};
-use scxprof::sampler::pmu::{NoIbs, NoPebs, Pmus};
-use scxprof::sampler::SamplerError;
+use scxprof::testing::host;
+use scxprof::testing::host::hierarchy::Kind;
+use scxprof::testing::host::limits::Limit;
+use scxprof::testing::host::namespace::PidNamespace;
+use scxprof::testing::host::tracefs::TracefsError;
+use scxprof::testing::sampler::attr::{Feature, Features, Refused};
+use scxprof::testing::sampler::open::{self, EventError, Whose};
+use scxprof::testing::sampler::pmu::{NoIbs, NoPebs, Pmus};
+use scxprof::testing::sampler::SamplerError;
 
 const ALL_CAPABILITIES: u64 = (1 << 41) - 1;
 

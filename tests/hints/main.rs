@@ -25,8 +25,8 @@ use scxprof::bpf::{self, MapRef};
 use scxprof::hint::{self, HintCounts, Rung};
 use scxprof::profile::Profile;
 use scxprof::sample::{Comm, CpuMode, Sample, Source};
-use scxprof::sampler::Target;
 use scxprof::session::Outcome;
+use scxprof::testing::sampler::Target;
 use writer::{program, BpfFs, Log, Writer, Written};
 
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");

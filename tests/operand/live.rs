@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use scxprof::recover::{Recovery, StackRange};
+use scxprof::testing::recover::{Recovery, StackRange};
 
 use crate::perf::Ring;
 use crate::process::{mappings, Code};

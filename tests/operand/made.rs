@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use iced_x86::{Decoder, DecoderOptions};
-use scxprof::recover::{CodeSource, CodeWindow, Recovery, Snapshot, StackRange, MAX_STEPS};
-use scxprof::resolve::code::{At, CodeCache, Limits, Mapping, Window};
+use scxprof::testing::recover::{CodeSource, CodeWindow, Recovery, Snapshot, StackRange, MAX_STEPS};
+use scxprof::testing::resolve::code::{At, CodeCache, Limits, Mapping, Window};
 
 use crate::assembly::{program, Program};
 use crate::process::{mappings, Code};

@@ -17,8 +17,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use process::Code;
-use scxprof::recover::{Candidate, Recovery, Snapshot, StackRange};
 use scxprof::sample::Method;
+use scxprof::testing::recover::{Candidate, Recovery, Snapshot, StackRange};
 use step::Stop;
 
 /// How far before a stop an execution of a candidate's instruction may lie, in instructions.

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use iced_x86::{Decoder, DecoderOptions};
-use scxprof::recover::{CodeSource, Recovery, UserRegs};
+use scxprof::testing::recover::{CodeSource, Recovery, UserRegs};
 
 use crate::process::Code;
 

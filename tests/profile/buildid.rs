@@ -1,7 +1,7 @@
 //! The section of build ids, in either byte order: it says which file may name the code of a recording from elsewhere.
 
-use scxprof::elf::Elf;
-use scxprof::resolve::mapping::parse_line;
+use scxprof::testing::elf::Elf;
+use scxprof::testing::resolve::mapping::parse_line;
 
 use super::made::{self, Order};
 use super::{said, scxprof};

@@ -2,7 +2,7 @@
 
 use std::io::Cursor;
 
-use scxprof::profile::{Damage, Item, PerfData};
+use scxprof::testing::profile::{Damage, Item, PerfData};
 
 use super::made::{self, file, pipe, read, records, Order};
 

@@ -3,11 +3,11 @@
 use std::io::Cursor;
 
 use proptest::prelude::*;
-use scxprof::profile::hints::{self, HintRecord, Hints};
-use scxprof::profile::jsonl;
-use scxprof::profile::recovered::{Recovered, RecoveredWriter};
-use scxprof::profile::{Item, PerfData, Profile};
 use scxprof::sample::{Method, RawSample, Sample, Source};
+use scxprof::testing::profile::hints::{self, HintRecord, Hints};
+use scxprof::testing::profile::jsonl;
+use scxprof::testing::profile::recovered::{Recovered, RecoveredWriter};
+use scxprof::testing::profile::{Item, PerfData, Profile};
 
 use super::compressed::{compressed, Zstd};
 use super::made::{self, Order};

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use scxprof::profile::{Item, PerfData, Profile};
 use scxprof::sample::Source;
+use scxprof::testing::profile::{Item, PerfData, Profile};
 
 use super::made::{self, Order};
 

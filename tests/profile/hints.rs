@@ -3,11 +3,11 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use scxprof::profile::hints::{self, HintRecord};
 use scxprof::profile::Profile;
 use scxprof::resolve::Cgroups;
 use scxprof::sample::Sample;
 use scxprof::session::Sink;
+use scxprof::testing::profile::hints::{self, HintRecord};
 
 use super::made::{self, Order};
 use crate::replay::replay;

@@ -1,7 +1,7 @@
 //! Recordings laid out as those that perf made on real machines: with the fields, events and ids of published ones, and the odd
 //! samples that are in these. perf reads them as we do.
 
-use scxprof::sampler::record::sample_type as t;
+use scxprof::testing::sampler::record::sample_type as t;
 
 use super::made::{self, Order};
 use super::perf::{compare, installed};

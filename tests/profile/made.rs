@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use scxprof::profile::{Item, PerfData, Records};
 use scxprof::sample::Place;
-use scxprof::sampler::record::{decode, Record};
+use scxprof::testing::profile::{Item, PerfData, Records};
+use scxprof::testing::sampler::record::{decode, Record};
 use tempfile::TempDir;
 
 use super::{replayed, Collect};

@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use scxprof::profile::recovered::RecoveredWriter;
 use scxprof::profile::Profile;
 use scxprof::sample::{Method, RawSample, Sample, Source};
+use scxprof::testing::profile::recovered::RecoveredWriter;
 use serde_json::{json, Value};
 use tempfile::TempDir;
 

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use scxprof::profile::{record_name, Damage, Item, PerfData};
-use scxprof::sampler::record::{decode, sample_type as t, Layout, Record};
+use scxprof::testing::profile::{record_name, Damage, Item, PerfData};
+use scxprof::testing::sampler::record::{decode, sample_type as t, Layout, Record};
 
 use super::fixtures::fixtures;
 use super::{replayed, said, scxprof, BUILD_IDS};

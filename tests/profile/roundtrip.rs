@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use scxprof::host::{topology, Roots};
-use scxprof::profile::{Item, PerfData};
 use scxprof::resolve::Cgroups;
 use scxprof::sample::{Place, Sample, Source};
-use scxprof::sampler::attr::{sampling, side_band, EventSpec, Features, Scope};
-use scxprof::sampler::open::{Event, Watch};
-use scxprof::sampler::record::{decode, Record};
 use scxprof::session::{Builder, Error, NotStarted, Sampled, SessionError, Sink};
+use scxprof::testing::host::{topology, Roots};
+use scxprof::testing::profile::{Item, PerfData};
+use scxprof::testing::sampler::attr::{sampling, side_band, EventSpec, Features, Scope};
+use scxprof::testing::sampler::open::{Event, Watch};
+use scxprof::testing::sampler::record::{decode, Record};
 use scxprof::Session;
 
 use super::{replayed, said, scxprof, Collect, BUILD_IDS};

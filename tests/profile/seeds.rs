@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use scxprof::profile::hints::{self, HintRecord};
-use scxprof::profile::jsonl;
-use scxprof::profile::recovered::RecoveredWriter;
 use scxprof::sample::{Method, RawSample, Sample, Source};
+use scxprof::testing::profile::hints::{self, HintRecord};
+use scxprof::testing::profile::jsonl;
+use scxprof::testing::profile::recovered::RecoveredWriter;
 
 use super::compressed::{compressed, Zstd};
 use super::made::{self, Order};

@@ -5,12 +5,12 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
 
-use scxprof::profile::writer::{finished_round, PerfDataWriter};
-use scxprof::sampler::attr::{self, EventSpec, Features, Rate, Scope};
-use scxprof::sampler::encode::encode;
-use scxprof::sampler::pmu::Config;
-use scxprof::sampler::record::{Layout, MappedFile, Record, SampleId, SampleRecord};
-use scxprof::sampler::OpenEvents;
+use scxprof::testing::profile::writer::{finished_round, PerfDataWriter};
+use scxprof::testing::sampler::attr::{self, EventSpec, Features, Rate, Scope};
+use scxprof::testing::sampler::encode::encode;
+use scxprof::testing::sampler::pmu::Config;
+use scxprof::testing::sampler::record::{Layout, MappedFile, Record, SampleId, SampleRecord};
+use scxprof::testing::sampler::OpenEvents;
 
 use crate::capture::{Decision, Scxprof};
 use crate::score::{score, Thread};

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scxprof::cluster::quality::adjusted_rand_index;
 use scxprof::config::mitosis::{self, MAX_SUBCELLS};
 use scxprof::config::Consumer;
+use scxprof::testing::cluster::quality::adjusted_rand_index;
 
 /// A thread as its program says of it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use scxprof::cluster::quality::adjusted_rand_index;
 use scxprof::config::{mitosis, Consumer};
+use scxprof::testing::cluster::quality::adjusted_rand_index;
 use serde::Deserialize;
 
 use crate::cgroup::Cgroup;

@@ -2,8 +2,8 @@
 
 use scxprof::resolve::Cgroups;
 use scxprof::sample::{Sample, Source};
-use scxprof::sampler::Target;
 use scxprof::session::{Builder, Error, NotStarted, Outcome, Progress, SessionError, Sink};
+use scxprof::testing::sampler::Target;
 use scxprof::Session;
 
 /// Keeps every sample with the path of its cgroup.

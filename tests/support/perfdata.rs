@@ -1,6 +1,6 @@
 //! The records of a perf.data file as they lie there: enough of the format to feed a decoder with real recordings.
 
-use scxprof::sampler::record::{Header, Layout};
+use scxprof::testing::sampler::record::{Header, Layout};
 
 use super::fixtures::fixtures;
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use scxprof::sampler::pmu::DEVICES;
+use scxprof::testing::sampler::pmu::DEVICES;
 
 /// The tree of `tests/fixtures/sysfs/<machine>.txt`; it lasts as long as what is returned.
 pub fn machine(machine: &str) -> tempfile::TempDir {

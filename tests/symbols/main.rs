@@ -16,11 +16,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use scxprof::elf::Elf;
 use scxprof::host::Roots;
-use scxprof::resolve::mapping::BuildId;
-use scxprof::resolve::{symbolize, Mapping, Maps, Modules, Symbol, SymbolOptions};
 use scxprof::sample::{CodeAddr, CpuMode};
+use scxprof::testing::elf::Elf;
+use scxprof::testing::resolve::mapping::BuildId;
+use scxprof::testing::resolve::{symbolize, Mapping, Maps, Modules, Symbol, SymbolOptions};
 
 /// A directory of its own for a test's programs.
 struct Programs {
@@ -278,7 +278,7 @@ fn a_program_in_a_root_of_its_own() {
     let seen = fs::read(format!("/proc/{}/maps", running.pid())).unwrap();
     maps.exec(running.pid());
     for line in seen.split(|&byte| byte == b'\n') {
-        let Some(mapping) = scxprof::resolve::mapping::parse_line(line) else { continue };
+        let Some(mapping) = scxprof::testing::resolve::mapping::parse_line(line) else { continue };
         let is_program = mapping.path.ends_with(b"/program");
         let inner: Arc<[u8]> = if is_program { Arc::from(&b"/program"[..]) } else { Arc::clone(&mapping.path) };
         let (dev, ino, build_id) = if is_program { (0, 0, Some(id)) } else { (mapping.dev, mapping.ino, None) };

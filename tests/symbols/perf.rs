@@ -8,13 +8,13 @@ use std::process::Command;
 use std::time::SystemTime;
 
 use scxprof::host::Roots;
-use scxprof::profile::writer::{finished_round, PerfDataWriter};
-use scxprof::resolve::{symbolize, Maps, Modules, SymbolOptions};
 use scxprof::sample::CpuMode;
-use scxprof::sampler::attr::{layout, sampling, EventSpec, Features, Scope};
-use scxprof::sampler::encode::encode;
-use scxprof::sampler::record::{Record, SampleId, SampleRecord};
-use scxprof::sampler::OpenEvents;
+use scxprof::testing::profile::writer::{finished_round, PerfDataWriter};
+use scxprof::testing::resolve::{symbolize, Maps, Modules, SymbolOptions};
+use scxprof::testing::sampler::attr::{layout, sampling, EventSpec, Features, Scope};
+use scxprof::testing::sampler::encode::encode;
+use scxprof::testing::sampler::record::{Record, SampleId, SampleRecord};
+use scxprof::testing::sampler::OpenEvents;
 
 use super::{Programs, Running};
 

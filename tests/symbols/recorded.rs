@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use scxprof::elf::Elf;
+use scxprof::testing::elf::Elf;
 
 use super::{is_root, Programs, Running, C};
 

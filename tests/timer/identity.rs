@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use scxprof::profile::Profile;
 use scxprof::sample::{Place, Sample};
-use scxprof::sampler::Target;
 use scxprof::session::Progress;
+use scxprof::testing::sampler::Target;
 
 use crate::capture::{capture_until, Collect};
 use crate::programs::{build, start, Running};

@@ -20,8 +20,8 @@ mod truth;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use scxprof::sample::Source;
-use scxprof::sampler::Target;
 use scxprof::session::{Builder, Outcome, Yield};
+use scxprof::testing::sampler::Target;
 
 /// One test at a time: they share the CPUs.
 fn alone() -> MutexGuard<'static, ()> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use scxprof::sampler::Target;
+use scxprof::testing::sampler::Target;
 
 use crate::capture::capture_until;
 use crate::programs::{build, start};

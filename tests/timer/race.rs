@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use scxprof::sample::Method;
-use scxprof::sampler::Target;
+use scxprof::testing::sampler::Target;
 
 use crate::capture::capture_until;
 use crate::programs::{build, start};

@@ -4,8 +4,8 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use scxprof::sampler::Target;
 use scxprof::session::Progress;
+use scxprof::testing::sampler::Target;
 
 use crate::capture::capture_until;
 use crate::programs::{build, start, start_command, Built, Running};

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 use scxprof::sample::{Place, Sample, PAGE_SIZE};
-use scxprof::sampler::Target;
 use scxprof::session::Outcome;
+use scxprof::testing::sampler::Target;
 
 use crate::capture::capture_until;
 use crate::programs::{build, start, Running};

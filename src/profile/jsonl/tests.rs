@@ -1,4 +1,4 @@
-//! Tests of what is beside this folder under its name.
+//! Lines of JSON that are written and read again, lines of others, and lines that are damaged.
 
 use proptest::prelude::*;
 

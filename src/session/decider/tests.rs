@@ -1,4 +1,4 @@
-//! Tests of what is beside this folder under its name.
+//! What a decider makes of samples: cells by hint and by path, threads that a name takes along, locality.
 
 use std::fs;
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use scxprof::resolve::Cgroups;
 use scxprof::sample::{CpuMode, Sample, Source, PAGE_SIZE};
-use scxprof::sampler::{Hardware, Pace};
 use scxprof::session::{Outcome, Sink};
+use scxprof::testing::sampler::{Hardware, Pace};
 use scxprof::Session;
 
 use crate::truth::{self, Sent};

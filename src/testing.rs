@@ -1,0 +1,62 @@
+//! What tests, benches and fuzzing open, and no other program is promised. The feature `testing` has it, which Cargo turns on for
+//! them.
+//!
+//! Each module has what the one of its name in the crate has, and what that one keeps to itself.
+
+#![allow(missing_docs)]
+
+/// Modules of a room that are its own affair elsewhere.
+macro_rules! modules {
+    ($room:ident: $($name:ident)+) => {
+        $(pub mod $name {
+            pub use crate::$room::$name::*;
+        })+
+    };
+}
+
+pub mod cluster {
+    pub use crate::cluster::*;
+    modules!(cluster: quality truth);
+}
+
+pub mod config {
+    pub use crate::config::decide::decide;
+    pub use crate::config::groups::{CgroupMatcher, GroupIndex, GroupSpec, Home};
+    pub use crate::config::layers::{layers, layers_by_hint, Layers};
+    pub use crate::config::members::{Affinity, CommunityIndex, Member, Members, Unknown, Verdict};
+    pub use crate::config::summary::summary;
+    pub use crate::config::tally::{CellIndex, CellTally, NameIndex, Tally};
+    pub use crate::config::*;
+}
+
+pub mod elf {
+    pub use crate::elf::*;
+}
+
+pub mod host {
+    pub use crate::host::*;
+    modules!(host: clock hierarchy limits namespace pagemap tasks topology tracefs);
+}
+
+pub mod profile {
+    pub use crate::profile::format::{record_name, Attr};
+    pub use crate::profile::input::Records;
+    pub use crate::profile::reader::{Damage, Item, PerfData};
+    pub use crate::profile::*;
+    modules!(profile: hints jsonl reader recovered script writer);
+}
+
+pub mod recover {
+    pub use crate::recover::*;
+}
+
+pub mod resolve {
+    pub use crate::resolve::mapping::Mapping;
+    pub use crate::resolve::maps::Maps;
+    pub use crate::resolve::*;
+    modules!(resolve: code mapping);
+}
+
+pub mod sampler {
+    pub use crate::sampler::*;
+}
