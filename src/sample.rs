@@ -417,8 +417,9 @@ impl Sample {
 
 impl From<RawSample> for Sample {
     /// A sample without names.
+    #[inline]
     fn from(raw: RawSample) -> Self {
-        Self { raw, ..Self::default() }
+        Self { raw, record: 0, thread: 0, comm: None, place: None, code: None, hint: None }
     }
 }
 

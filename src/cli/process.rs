@@ -117,16 +117,19 @@ impl Sink for Codes {
     }
 }
 
-/// Gives the samples of a profile that the filter keeps to `sink`.
+/// Gives the samples of a profile to `sink`, those that the filter keeps where there is one.
 fn read(
     profile: &mut Profile,
     memory: usize,
-    filter: &mut Filter,
+    filter: Option<&mut Filter>,
     sink: &mut dyn Sink,
     stop: &dyn Fn() -> bool,
 ) -> Result<Outcome, Failure> {
-    let mut select = |sample: &Sample, cgroups: &mut Cgroups| filter.keeps(sample, cgroups);
-    let builder = Session::builder().profile(profile).memory(memory).select(&mut select);
+    let mut select = filter.map(|filter| |sample: &Sample, cgroups: &mut Cgroups| filter.keeps(sample, cgroups));
+    let mut builder = Session::builder().profile(profile).memory(memory);
+    if let Some(select) = &mut select {
+        builder = builder.select(select);
+    }
     let session = builder.start().map_err(|error| Failure::Unsupported(error.into()))?;
     Ok(session.run_into(sink, |_| stop()))
 }
@@ -135,12 +138,12 @@ fn read(
 fn name_codes(
     mut profile: Profile,
     memory: usize,
-    mut filter: Filter,
+    filter: Option<&mut Filter>,
     stop: &dyn Fn() -> bool,
 ) -> Result<(Profile, FxHashMap<CodeAddr, Vec<u8>>), Failure> {
     let mut codes = Codes::default();
     // What cannot be read is said when it is read for its lines.
-    let modules = read(&mut profile, memory, &mut filter, &mut codes, stop)?.modules;
+    let modules = read(&mut profile, memory, filter, &mut codes, stop)?.modules;
     if codes.unlisted > 0 {
         say!("scxprof: the code of {} lines has no name: there are too many different instructions", codes.unlisted);
     }
@@ -191,15 +194,18 @@ pub(super) fn write_lines(
         None => Box::new(std::io::stdout().lock()),
     };
     let mut sink = ToLines::new(out, profile.source());
+    let filter = || if selection.is_empty() { Ok(None) } else { Filter::new(selection).map(Some) };
     if named {
-        let (rewound, codes) = name_codes(profile, memory, Filter::new(selection)?, stop)?;
+        let (rewound, codes) = name_codes(profile, memory, filter()?.as_mut(), stop)?;
         (profile, sink.codes) = (rewound, Some(codes));
     }
-    let mut filter = Filter::new(selection)?;
-    let outcome = read(&mut profile, memory, &mut filter, &mut sink, stop)?;
+    let mut filter = filter()?;
+    let outcome = read(&mut profile, memory, filter.as_mut(), &mut sink, stop)?;
     let records = sink.records;
     sink.finish().with_context(failed).map_err(Failure::NoResult)?;
-    Ok(Lines { profile, records, filtered_out: filter.left_out, unselected: filter.nothing(), outcome })
+    let filtered_out = filter.as_ref().map_or(0, |filter| filter.left_out);
+    let unselected = filter.and_then(|filter| filter.nothing());
+    Ok(Lines { profile, records, filtered_out, unselected, outcome })
 }
 
 /// Where the lines go: a directory under a temporary name until it is whole.
