@@ -6,7 +6,6 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 ARGS ?=
 FUZZ_SECONDS ?= 30
-MIRI_SECONDS ?= 60
 KERNELS ?= bookworm trixie sid
 SHARE = $(DESTDIR)$(PREFIX)/share
 # The manual pages bear the date of the last commit, where this is a checkout, and never that of the build.
@@ -15,7 +14,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 
 # Where rustup puts cargo, which a fresh shell may not know yet.
 export PATH := $(PATH):$(HOME)/.cargo/bin
-export FUZZ_SECONDS KERNELS MIRI_SECONDS
+export FUZZ_SECONDS KERNELS
 
 .PHONY: build run test truth test-vm lint fmt bench fuzz miri doc install dist deps clean help
 .DEFAULT_GOAL := build

@@ -105,6 +105,7 @@ fn other_files_are_refused() {
 
 /// Our own test binary, whose functions gimli knows as well.
 #[test]
+#[cfg_attr(miri, ignore = "this program is too large for Miri")]
 fn agrees_with_gimli_about_this_program() {
     use gimli::{BaseAddresses, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, UnwindSection};
     let path = std::env::current_exe().unwrap();
