@@ -283,12 +283,12 @@ fn the_rate_is_the_ticks_whatever_timers_the_workload_has() {
 
 #[test]
 fn the_event_that_is_probed_is_the_one_that_is_sampled() {
-    use scxprof::testing::sampler::{Hardware, Options, Sampler, SamplerError, Target};
+    use scxprof::testing::sampler::{Hardware, Sampler, SamplerError, SamplerOptions, Target};
 
     let test = "the_event_that_is_probed_is_the_one_that_is_sampled";
     let _alone = alone();
     let cpu = first_cpu();
-    let options = Options {
+    let options = SamplerOptions {
         source: scxprof::sample::Source::Timer,
         freq: None,
         target: Target::System,

@@ -1,6 +1,6 @@
 //! What samples carry here.
 
-use super::{Check, Group, Trial};
+use super::{Check, Section, Trial};
 use crate::sampler::attr::Feature;
 
 /// A feature's row, and what it is good for.
@@ -17,9 +17,9 @@ pub(super) fn checks(trials: &[Trial]) -> Vec<Check> {
     let mut checks: Vec<_> = ROWS.iter().map(|&(feature, name, what)| field(trials, feature, name, what)).collect();
     let clock = "clock";
     checks.push(if trials.iter().any(|trial| trial.attempt().is_some()) {
-        Check::works(Group::Fields, clock, "CLOCK_MONOTONIC in every record (attr.use_clockid)")
+        Check::works(Section::Fields, clock, "CLOCK_MONOTONIC in every record (attr.use_clockid)")
     } else {
-        Check::not_tested(Group::Fields, clock, "no source works")
+        Check::not_tested(Section::Fields, clock, "no source works")
     });
     checks
 }
@@ -29,11 +29,11 @@ fn field(trials: &[Trial], feature: Feature, name: &'static str, what: &str) -> 
     for trial in trials {
         let Some(attempt) = trial.attempt() else { continue };
         if let Some(refused) = attempt.refused.iter().find(|refused| refused.feature == feature) {
-            return Check::does_not(Group::Fields, name, refused.why()).help(refused.help());
+            return Check::fails(Section::Fields, name, refused.why()).help(refused.help());
         }
         if attempt.features.has(feature) {
-            return Check::works(Group::Fields, name, format!("{what} ({})", trial.source));
+            return Check::works(Section::Fields, name, format!("{what} ({})", trial.source));
         }
     }
-    Check::not_tested(Group::Fields, name, "no source that could carry it works")
+    Check::not_tested(Section::Fields, name, "no source that could carry it works")
 }

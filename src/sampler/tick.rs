@@ -30,7 +30,7 @@ pub const COSTLY_FREQ: u32 = 1000;
 pub const MAX_STACK: u16 = 16;
 
 /// How long an event may take to advance on a busy CPU.
-const PATIENCE: Duration = Duration::from_millis(200);
+const PROBE_TIME: Duration = Duration::from_millis(200);
 /// Pages of the ring in which the samples of a probe are read, some 300 of them; `perf_event_mlock_kb` grants as many.
 const PAGES: usize = 64;
 /// Hits per second and CPU above which not every local timer interrupt becomes a sample.
@@ -238,13 +238,13 @@ pub fn measure(mut plan: TickPlan, features: Features, cpu: u32) -> Result<TickP
     let mut ring = event.ring(PAGES)?;
     event.enable()?;
     let tid = busy::beside(cpu, spin, |tid, _| {
-        std::thread::sleep(PATIENCE);
+        std::thread::sleep(PROBE_TIME);
         tid
     });
     event.disable()?;
     let ReadValue { value: count, time_enabled: enabled, .. } = event.read()?;
     if count == 0 || enabled == 0 {
-        return Err(Refusal::Silent { cpu, millis: PATIENCE.as_millis() });
+        return Err(Refusal::Silent { cpu, millis: PROBE_TIME.as_millis() });
     }
     let rate = count as f64 * 1e9 / enabled as f64;
     if plan.kind == TickKind::LocalTimer {
