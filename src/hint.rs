@@ -128,7 +128,10 @@ impl HintCounts {
             (dropped, "hints lost in a full ring (a larger one helps)"),
             (missed, "times that a hint may have been missed; all tasks were asked again"),
             (unreadable, "hints whose value could not be read"),
-            (outside_pid_namespace, "hints of tasks outside this pid namespace (run with --pid=host to see them)"),
+            (
+                outside_pid_namespace,
+                "hints of tasks outside this pid namespace (start the container with --pid=host to see them)",
+            ),
             (self.late, "hints out of order in time; the later one holds"),
             (self.not_kept, "hints of threads beyond what memory holds"),
         ])

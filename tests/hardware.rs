@@ -411,8 +411,7 @@ fn a_source_that_is_not_here_is_one_sentence_and_exit_code_3() {
             continue;
         };
         let (code, said) = run(&["--source", source, "-t", "1"]);
-        let doctor = "scxprof: `scxprof doctor` shows what this host allows\n";
-        assert_eq!((code, said), (Some(3), format!("{doctor}scxprof: source {source}: {why}\n")));
+        assert_eq!((code, said), (Some(3), format!("error: source {source}: {why}. Details: scxprof doctor\n")));
     }
 }
 

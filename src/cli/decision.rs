@@ -14,35 +14,36 @@ use crate::session::{Builder, Error, Outcome, RecoveryStats, Sampled};
 
 /// What to decide and where the configuration goes.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Result")]
 pub(super) struct DecisionArgs {
     /// Write the configuration to FILE instead of stdout
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     output: Option<PathBuf>,
-    /// A thread class of less than this share of its cell's samples gets no subcell
+    /// Threads of one name get a subcell if they have this share of their cell's samples
     #[arg(long, value_name = "PERCENT", default_value = "5", allow_negative_numbers = true, value_parser = percent)]
     min_share: f64,
-    /// A cell for the cgroups whose path matches (repeatable, in order; the path begins with /sys/fs/cgroup)
+    /// Make a cell of the cgroups whose path matches; paths begin with /sys/fs/cgroup, the first match wins (repeatable)
     #[arg(long = "cell", value_name = "NAME=REGEX")]
     cells: Vec<String>,
-    /// The cgroup of all workload [default: what contains workload.slice]
+    /// Cgroups of the cell workload.slice [default: paths that contain workload.slice]
     #[arg(long, value_name = "REGEX")]
     workload_cgroup_regex: Option<String>,
-    /// The cgroups of allotments [default: workload-tw-[^/]+\.allotment\.slice]
+    /// Cgroups of the cell allotment [default: workload-tw-[^/]+\.allotment\.slice]
     #[arg(long, value_name = "REGEX")]
     workload_allotment_cgroup_regex: Option<String>,
-    /// CPUs of the host that will run the scheduler [default: those of the host that was sampled]
+    /// CPUs of the host that will run the scheduler [default: as many as the sampled host has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     target_cpus: Option<u32>,
     /// The scheduler that the configuration is for
     #[arg(long, value_name = "SCHEDULER", default_value = "mitosis", value_parser = ["mitosis", "layered"])]
     target: String,
-    /// Write what the decision rests on to FILE, as JSON (docs/report.md has the schema); a new FILE is for its owner alone
+    /// Write the evidence for the decision to FILE as JSON (schema: docs/report.md); only its owner can read a new FILE
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Tell the threads apart by their hints too: one that changes its hint is of several classes
+    /// Also tell threads apart by their task hints: a thread that changes its hint belongs to several classes
     #[arg(long)]
     pub(super) use_hints: bool,
-    /// Do not name the code that touches shared memory, in the report and with -vv
+    /// Do not look up the names of the code that touches shared memory (in the report and with -vv)
     #[arg(long)]
     no_symbols: bool,
 }
@@ -101,9 +102,9 @@ impl DecisionArgs {
                 "--report - and the configuration would both go to stdout; name a file for one of them"
             )));
         }
-        let output = Output::open("-o", self.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
+        let output = Output::open(self.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
         let Some(path) = &self.report else { return Ok((output, None)) };
-        let report = Output::open("--report", Some(path), Readers::Owner).map_err(Failure::Usage)?;
+        let report = Output::open(Some(path), Readers::Owner).map_err(Failure::Usage)?;
         if output.is_same_file(&report) {
             return Err(Failure::Usage(anyhow!("-o and --report both name {}", path.display())));
         }
@@ -132,6 +133,17 @@ pub(super) fn cache() -> Option<PathBuf> {
     home.map(|home| PathBuf::from(home).join(".debug"))
 }
 
+/// The letters of methods as [`crate::sample::Method`] has them, in words.
+const METHODS: [(&str, &str); 7] = [
+    ("a", "at the ip"),
+    ("c", "before it, registers unchanged"),
+    ("b", "after it, registers unchanged"),
+    ("e", "after it, emulated"),
+    ("i", "before it, computed backwards"),
+    ("r", "before it, replayed"),
+    ("m", "after it, with memory that may have changed"),
+];
+
 /// What a person is told of the samples: losses always, the summary with -v.
 pub(super) fn report(verbose: u8, sampled: &Sampled) {
     let Sampled { decider, outcome, .. } = sampled;
@@ -145,13 +157,20 @@ pub(super) fn report(verbose: u8, sampled: &Sampled) {
             say_lines(&yield_text(recovery));
         }
         say_lines(&config::summary(decider.specs(), decider.tally(), verbose > 1));
+        let cgroups = super::cgroups::text(&decider.sampled_cgroups());
+        if !cgroups.is_empty() {
+            say_lines(&cgroups);
+        }
     }
     if let Some(hints) = &outcome.hints {
         hints::report(hints, verbose);
     }
     say_loss(&loss, verbose > 0 || outcome.accesses == 0);
+    if verbose > 1 {
+        loss.harmless().iter().for_each(|line| say!("note: {line}"));
+    }
     if loss.lost() > 0 || verbose > 0 {
-        say!("scxprof: {:.3} % of the samples were lost ({} of {})", loss.percent(), loss.lost(), loss.total());
+        say!("{:.3} % of the samples were lost ({} of {})", loss.percent(), loss.lost(), loss.total());
     }
 }
 
@@ -160,7 +179,9 @@ fn say_unmatched(args: &DecisionArgs, sampled: &Sampled) {
     let groups = sampled.decider.specs().specs();
     for (group, (given, _)) in args.cells.iter().zip(groups).enumerate() {
         if sampled.decider.tally().spec_total(group) <= 0.0 {
-            say!("scxprof: --cell {given}: no sample is of a cgroup that it matches (and no --cell before it), so there is no such cell");
+            say!(
+                "note: --cell {given}: no sampled cgroup matches it (earlier --cell options win); the cell is omitted"
+            );
         }
     }
 }
@@ -179,10 +200,7 @@ pub(super) fn wrong_groups(error: &CellSpecError) -> Failure {
 pub(super) fn say_loss(loss: &Loss, left_out: bool) {
     let left_out = if left_out { loss.left_out() } else { Vec::new() };
     for line in left_out.into_iter().chain(loss.lines()) {
-        say!("scxprof: {line}");
-    }
-    if loss.ring_full > 0 {
-        say!("scxprof: --mmap-pages of run and record makes the rings larger");
+        say!("note: {line}");
     }
 }
 
@@ -199,7 +217,10 @@ fn yield_text(recovery: &RecoveryStats) -> String {
         if recovery.by_method.is_empty() {
             String::new()
         } else {
-            format!("; addresses by method: {}", list(&recovery.by_method))
+            let methods = METHODS.iter().filter_map(|(letter, words)| {
+                recovery.by_method.get(letter).map(|count| format!("{letter} {count} ({words})"))
+            });
+            format!("; addresses by method: {}", methods.collect::<Vec<_>>().join(", "))
         }
     )];
     if !recovery.unrecovered.is_empty() {
@@ -242,10 +263,10 @@ pub(super) fn finish(
         _ => (found.mitosis().context(bug).map_err(Failure::NoResult)?, Vec::new()),
     };
     for note in found.decision().notes.iter().chain(&notes) {
-        say!("scxprof: {note}");
+        say!("note: {note}");
     }
     if args.use_hints {
-        say!("scxprof: {}", hints::used(&args.target));
+        say!("note: {}", hints::used(&args.target));
     }
     // The configuration before code is named: files of others are read for that.
     let written = output.write(json.as_bytes(), true).map_err(Failure::NoResult);
@@ -254,7 +275,7 @@ pub(super) fn finish(
         let report = found.report().context(bug).map_err(Failure::NoResult)?;
         let unanswered = found.symbols().unanswered();
         if unanswered > 0 {
-            say!("scxprof: the code of {unanswered} files or processes has no names: they did not answer in time");
+            say!("note: the code of {unanswered} files or processes has no names: reading it took too long");
         }
         if verbose > 0 {
             say_lines(&config::table(&report));
@@ -295,14 +316,20 @@ pub(super) fn no_samples(outcome: &Outcome, source: Source) -> anyhow::Error {
     if let Some(sentence) = without_address(outcome, source) {
         anyhow!("no usable samples: {sentence}")
     } else if outcome.events == 0 {
-        anyhow!("no usable samples in {seconds:.1} s: nothing that was watched ran long enough to be seen; sample longer (-t) or a busier host")
+        anyhow!(
+            "no usable samples in {seconds:.1} s: what was watched used almost no CPU time; sample longer (-t), or watch other \
+             processes"
+        )
     } else if outcome.loss.total() == 0 && outcome.loss.left_out().is_empty() {
         anyhow!(
-            "no usable samples in {seconds:.1} s: {} events happened, and none of them gave a sample",
+            "no usable samples in {seconds:.1} s: {} events were counted, and none of them gave a sample",
             outcome.events
         )
     } else {
-        anyhow!("no usable samples in {seconds:.1} s, though {} events happened: see the counts above", outcome.events)
+        anyhow!(
+            "no usable samples in {seconds:.1} s, although {} events were counted: see the counts above",
+            outcome.events
+        )
     }
 }
 

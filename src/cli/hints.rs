@@ -7,6 +7,7 @@ use crate::hint::{HintCounts, HintProbe, MAX_HINT};
 
 /// Task hints.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Task hints")]
 pub(super) struct HintArgs {
     /// Follow the task hints in this map: the path of a pinned one, id:N or name:NAME
     #[arg(id = "hints_map", long = "hints-map", value_name = "MAP")]
@@ -14,7 +15,7 @@ pub(super) struct HintArgs {
     /// The ring that hints come through, a power of two
     #[arg(long = "hints-map-ring-sz", value_name = "MB", default_value = "8", value_parser = ring_size)]
     ring_mb: u32,
-    /// The only way to see hints that is tried (storage, element or syscall); to measure and to test them
+    /// The only way to see hints that is tried (local_storage_update, pid_task_storage_update_elem or syscall); to measure and to test them
     #[arg(long = "hints-probe", value_name = "PROBE", requires = "hints_map", hide = true)]
     probe: Option<HintProbe>,
 }
@@ -68,13 +69,13 @@ pub(super) fn report(hints: &HintCounts, verbose: u8) {
         }
     }
     for line in hints.lines() {
-        say!("scxprof: {line}");
+        say!("note: {line}");
     }
     if counts.dropped > 0 {
-        say!("scxprof: --hints-map-ring-sz makes the hints' ring larger");
+        say!("note: --hints-map-ring-sz makes the hints' ring larger");
     }
     if hints.above_limit > 0 {
-        say!("scxprof: {} hints above {MAX_HINT}, which schedulers ignore", hints.above_limit);
+        say!("note: {} hints above {MAX_HINT}, which schedulers ignore", hints.above_limit);
     }
 }
 

@@ -39,7 +39,7 @@ pub(super) fn man(args: &ManArgs, command: Command) -> Result<(), Failure> {
     };
     for (name, page) in pages(command, &date).map_err(Failure::NoResult)? {
         let path = args.dir.join(name);
-        let output = Output::open("page", Some(&path), Readers::All).map_err(Failure::Usage)?;
+        let output = Output::open(Some(&path), Readers::All).map_err(Failure::Usage)?;
         output.write(page.as_bytes(), false).map_err(Failure::NoResult)?;
     }
     Ok(())

@@ -53,10 +53,10 @@ pub(super) struct Replaced {
 }
 
 impl Output {
-    /// `None` and `-` stand for stdout; `option` is what named the path.
-    pub(super) fn open(option: &str, path: Option<&Path>, readers: Readers) -> Result<Self> {
+    /// `None` and `-` stand for stdout.
+    pub(super) fn open(path: Option<&Path>, readers: Readers) -> Result<Self> {
         let Some(path) = path.filter(|path| *path != Path::new("-")) else { return Ok(Self::Stdout) };
-        Self::at(path, readers).with_context(|| format!("{option} {}", path.display()))
+        Self::at(path, readers).map_err(|error| anyhow::anyhow!("cannot write {}: {error:#}", path.display()))
     }
 
     fn at(path: &Path, readers: Readers) -> Result<Self> {
@@ -82,7 +82,7 @@ impl Output {
             Destination::Open(there) => return special(path, &there),
         };
         // Made for nothing but to see that it can be made: a capture that is killed leaves none.
-        replaced.temporary().context("cannot write there")?;
+        replaced.temporary().map_err(|error| anyhow::anyhow!("{}", error.kind()))?;
         Ok(Self::File(replaced))
     }
 
@@ -138,7 +138,7 @@ fn special(path: &Path, there: &There) -> Result<Output> {
         Some(libc::ENXIO) if there.kind() == FileType::Fifo => {
             anyhow::anyhow!("is a FIFO that nobody reads: start its reader first")
         }
-        _ => anyhow::Error::from(error).context("cannot write there"),
+        _ => anyhow::anyhow!("{}", error.kind()),
     })?;
     Ok(Output::Special { path: path.to_owned(), file })
 }
@@ -175,18 +175,18 @@ mod tests {
     fn a_file_appears_whole_or_not_at_all() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cells.json");
-        let output = Output::open("-o", Some(&path), Readers::All).unwrap();
+        let output = Output::open(Some(&path), Readers::All).unwrap();
         assert!(!path.exists());
         output.write(b"[]\n", true).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"[]\n");
-        drop(Output::open("-o", Some(&path), Readers::All).unwrap());
+        drop(Output::open(Some(&path), Readers::All).unwrap());
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1, "nothing is left behind");
     }
 
     #[test]
     fn a_wrong_path_is_told_before_the_capture() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(Output::open("-o", Some(directory.path()), Readers::All).is_err());
-        assert!(Output::open("-o", Some(&directory.path().join("no/such/cells.json")), Readers::All).is_err());
+        assert!(Output::open(Some(directory.path()), Readers::All).is_err());
+        assert!(Output::open(Some(&directory.path().join("no/such/cells.json")), Readers::All).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! `scxprof process`: a profile to lines of JSON, one an access.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -9,6 +9,7 @@ use anyhow::{anyhow, Context};
 use clap::Args;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::capture::{INPUT, RESULT, TUNING};
 use super::destination::Directory;
 use super::filter::{Filter, FilterArgs};
 use super::signals::Signals;
@@ -31,24 +32,54 @@ const MAX_CODES: usize = 1 << 17;
 /// Bytes of all that lines say of them.
 const MAX_TEXT: usize = 32 << 20;
 
+/// The profile to read.
+#[derive(Debug, Args)]
+pub(super) struct InputArgs {
+    /// The profile: an archive (.tar.gz, unpacked in $TMPDIR), a directory, perf.data, text of `perf script`, or perf.jsonl
+    #[arg(
+        short = 'f',
+        long = "file",
+        value_name = "PROFILE",
+        help_heading = INPUT,
+        conflicts_with = "profile",
+        required_unless_present = "profile"
+    )]
+    file: Option<PathBuf>,
+    /// The same as -f PROFILE
+    #[arg(value_name = "PROFILE", help_heading = INPUT)]
+    profile: Option<PathBuf>,
+}
+
+impl InputArgs {
+    /// clap lets none of both pass.
+    pub(super) fn path(&self) -> &Path {
+        self.file.as_deref().or(self.profile.as_deref()).unwrap_or_else(|| Path::new(""))
+    }
+}
+
 /// Turn a profile into lines of JSON: DIR/perf.jsonl
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct ProcessArgs {
-    /// A profile: .tar.gz (it is unpacked in $TMPDIR), directory, perf.data, or the text of `perf script`
-    #[arg(short = 'f', long = "file", value_name = "PROFILE")]
-    profile: PathBuf,
-    /// The directory that is made for the lines, or - for the lines alone on stdout [default: PROFILE.out]
-    #[arg(short = 'o', long = "output", value_name = "DIR")]
-    output: Option<PathBuf>,
+    #[command(flatten)]
+    input: InputArgs,
     /// Memory for queues and mappings
-    #[arg(long, value_name = "MIB", default_value = "64", value_parser = clap::value_parser!(u32).range(8..))]
+    #[arg(
+        long,
+        value_name = "MIB",
+        default_value = "64",
+        value_parser = clap::value_parser!(u32).range(8..),
+        help_heading = TUNING
+    )]
     memory: u32,
-    /// What was left out and why, each record that could not be read, records by type
-    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count)]
+    /// The directory that is made for the lines, or - for the lines alone on stdout [default: PROFILE.out]
+    #[arg(short = 'o', long = "output", value_name = "DIR", help_heading = RESULT)]
+    output: Option<PathBuf>,
+    /// Print what was left out and why, each unreadable record, and records by type
+    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = RESULT)]
     verbose: u8,
     /// Do not name the code of the accesses (sym, dso)
-    #[arg(long)]
+    #[arg(long, help_heading = RESULT)]
     no_symbols: bool,
     #[command(flatten)]
     filter: FilterArgs,
@@ -145,7 +176,7 @@ fn name_codes(
     // What cannot be read is said when it is read for its lines.
     let modules = read(&mut profile, memory, filter, &mut codes, stop)?.modules;
     if codes.unlisted > 0 {
-        say!("scxprof: the code of {} lines has no name: there are too many different instructions", codes.unlisted);
+        say!("note: the code of {} lines has no name: there are too many different instructions", codes.unlisted);
     }
     let begin = profile.recorded_here(&Roots::default());
     let options = SymbolOptions { begin, cache: decision::cache(), ..SymbolOptions::default() };
@@ -162,7 +193,7 @@ fn name_codes(
         }
     }
     if unsaid > 0 {
-        say!("scxprof: {unsaid} instructions have no name in the lines: the names are too long");
+        say!("note: {unsaid} instructions have no name in the lines: the names are too long");
     }
     Ok((profile.rewind().map_err(|error| Failure::NoResult(error.into()))?, texts))
 }
@@ -270,6 +301,7 @@ impl Out {
 pub(super) fn open(path: &Path, stop: &dyn Fn() -> bool) -> Result<Profile, Failure> {
     check(path)?;
     Profile::open_until(path, stop).map_err(|error| match &error {
+        ProfileError::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied => not_ours(&error, path),
         ProfileError::Io { call: "open", .. } | ProfileError::NoData { .. } | ProfileError::Unknown { .. } => {
             Failure::Usage(error.into())
         }
@@ -285,7 +317,18 @@ fn check(path: &Path) -> Result<(), Failure> {
             "-f -: a profile must be a file or a directory, as it is read more than once"
         )));
     }
-    Profile::check(path).map_err(|error| Failure::Usage(error.into()))
+    Profile::check(path).map_err(|error| match &error {
+        ProfileError::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied => not_ours(&error, path),
+        _ => Failure::Usage(error.into()),
+    })
+}
+
+/// A profile is readable by its owner alone, which is root after `sudo scxprof record`.
+fn not_ours(error: &ProfileError, path: &Path) -> Failure {
+    Failure::Usage(anyhow!(
+        "{error}. Only the owner of a profile can read it; to give it away: sudo chown -R \"$USER\" {}",
+        path.display()
+    ))
 }
 
 pub(super) fn interrupted() -> Failure {
@@ -301,12 +344,12 @@ pub(super) fn run(args: &ProcessArgs, stdout_is_open: bool) -> Result<(), Failur
     }
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let stop = || signals.seen();
-    check(&args.profile)?;
+    check(args.input.path())?;
     // Before a large archive is unpacked for nothing.
-    let out = if to_stdout { None } else { Some(Out::new(&args.profile, args.output.as_deref())?) };
-    let profile = open(&args.profile, &stop)?;
+    let out = if to_stdout { None } else { Some(Out::new(args.input.path(), args.output.as_deref())?) };
+    let profile = open(args.input.path(), &stop)?;
     if matches!(profile.records, Records::Lines(_)) {
-        let path = args.profile.display();
+        let path = args.input.path().display();
         return Err(Failure::Usage(anyhow!("{path}: has the lines of `process` already: extract reads them")));
     }
     let memory = (args.memory as usize).saturating_mul(1 << 20);
@@ -327,7 +370,7 @@ pub(super) fn run(args: &ProcessArgs, stdout_is_open: bool) -> Result<(), Failur
     }
     report(args, &lines);
     if let Some(path) = path {
-        say!("scxprof: wrote {}", path.join("perf.jsonl").display());
+        say!("wrote {}", path.join("perf.jsonl").display());
     }
     damaged(&damage)
 }
@@ -348,28 +391,28 @@ fn report(args: &ProcessArgs, lines: &Lines) {
     let skipped = all.saturating_sub(records).saturating_sub(unparseable);
     say!("Parsed {records} of {all} records ({skipped} skipped, {unparseable} unparseable)");
     if filtered_out > 0 {
-        say!("scxprof: {filtered_out} accesses left out by the selection");
+        say!("note: {filtered_out} accesses left out by the selection");
     }
     if let Some(unselected) = &lines.unselected {
-        say!("scxprof: {unselected}");
+        say!("note: {unselected}");
     }
     // With a selection nobody knows which of them would have been in it.
     let nothing = outcome.samples.saturating_sub(records);
     if profile.source() == Source::Timer && filtered_out == 0 && nothing > 0 {
-        say!("scxprof: {nothing} gave no address");
+        say!("note: {nothing} gave no address");
     }
     decision::say_loss(&outcome.loss, true);
     if let Some(sentence) = decision::without_address(outcome, profile.source()) {
-        say!("scxprof: {sentence}");
+        say!("note: {sentence}");
     }
     // The recorder's own were said when it recorded. The lines that are written do not say what nobody knew.
     let recorded = profile.meta.as_ref().map(|meta| meta.notes.as_slice()).unwrap_or_default();
     for line in outcome.notes.iter().filter(|line| !recorded.contains(line)) {
-        say!("scxprof: {line}");
+        say!("note: {line}");
     }
     if args.verbose > 0 {
         for line in profile.unparseable() {
-            say!("scxprof: {line}");
+            say!("note: {line}");
         }
         for (kind, count) in profile.perf_data().into_iter().flat_map(PerfData::counts) {
             say!("{:>10} {}", count, record_name(kind));

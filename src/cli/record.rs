@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{anyhow, Context};
 use clap::Args;
 
-use super::capture::{self, CaptureArgs};
+use super::capture::{self, CaptureArgs, RESULT};
 use super::decision;
 use super::destination::Directory;
 use super::filter::FilterArgs;
@@ -34,25 +34,25 @@ pub(super) struct RecordArgs {
     #[command(flatten)]
     capture: CaptureArgs,
     /// The profile's directory, or the name of its archive (.tar.gz) [default: scxprof-TIME]
-    #[arg(short = 'o', long = "output", value_name = "DIR")]
+    #[arg(short = 'o', long = "output", value_name = "DIR", help_heading = RESULT)]
     output: Option<PathBuf>,
     /// The archive that takes the directory's place [default: DIR.tar.gz]
-    #[arg(short = 'f', long = "file", value_name = "ARCHIVE", conflicts_with = "disable_archive")]
+    #[arg(short = 'f', long = "file", value_name = "ARCHIVE", help_heading = RESULT, conflicts_with = "disable_archive")]
     archive: Option<PathBuf>,
     /// Leave the directory as it is
-    #[arg(long)]
+    #[arg(long, help_heading = RESULT)]
     disable_archive: bool,
     /// Write the samples as lines of JSON too, as `process` does
-    #[arg(long)]
+    #[arg(long, help_heading = RESULT)]
     samples_jsonl: bool,
     /// Keep the memory around the registers of timer samples in the profile: it holds data of the programs that are watched
-    #[arg(long)]
+    #[arg(long, help_heading = RESULT)]
     keep_memory: bool,
     /// Do not name the code of these lines (sym, dso)
-    #[arg(long, requires = "samples_jsonl")]
+    #[arg(long, help_heading = RESULT, requires = "samples_jsonl")]
     no_symbols: bool,
-    /// How much was recorded
-    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count)]
+    /// Print how much was recorded
+    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = RESULT)]
     verbose: u8,
 }
 
@@ -173,12 +173,11 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
         .suffix(".tmp")
         .permissions(PermissionsExt::from_mode(0o700))
         .tempdir_in(places.parent.path())
-        .with_context(|| format!("cannot write in {}", directory_of(&places.dir).display()))
-        .map_err(Failure::Usage)?;
+        .map_err(|error| Failure::Usage(anyhow!("cannot write {}: {}", places.dir.display(), error.kind())))?;
     // Held open: where the directory above is another user's, its name may come to stand for something else.
     let held_open = Directory::open(temporary.path()).map_err(|error| Failure::Usage(error.into()))?;
     let rate_before = capture::max_sample_rate();
-    let session = capture::start(builder.record(&held_open.path()), held.as_ref())?;
+    let session = capture::start(wanted, args.verbose, builder.record(&held_open.path()), held.as_ref())?;
     let recorder = session.recorder().ok_or_else(|| Failure::NoResult(anyhow!("nothing was recorded")))?;
     let mut command = held.map(super::command::Held::release).transpose().map_err(Failure::Usage)?;
     let outcome = capture::watch(wanted, command.as_mut(), &signals, |ended| session.run_into(&mut Nowhere, ended));
@@ -195,9 +194,9 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     signals.begin();
     let path = places.archive(&|| signals.seen()).map_err(Failure::NoResult)?;
     report(args.verbose, &outcome);
-    say!("scxprof: wrote {}", path.display());
+    say!("wrote {}", path.display());
     if outcome.accesses == 0 {
-        say!("scxprof: it has no samples: nothing that was watched ran long enough, or see the counts above");
+        say!("note: the profile has no samples: what was watched used almost no CPU time, or see the counts above");
     }
     match status {
         Some(status) if status != 0 => Err(Failure::Command(status)),

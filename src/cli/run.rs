@@ -16,8 +16,10 @@ Examples:
   sudo scxprof run --cell db='db\\.service$'      a cell for a cgroup of another name
   scxprof run -p 1234 -t 10                      one process and its children
   scxprof run -- ./server --port 80              a command while it runs (Ctrl-C ends both)
-Use it:
-  sudo scx_mitosis --cell-config cells.json";
+  sudo scxprof run -a -- sleep 10                the host while a command runs
+Load it (README.md says which scx_mitosis has --cell-config, and what it needs):
+  sudo scx_mitosis --cell-config cells.json
+  sudo scx_layered f:layers.json                 after scxprof run --target layered -o layers.json";
 
 /// Sample memory accesses and print a cell configuration
 #[derive(Debug, Args)]
@@ -27,8 +29,8 @@ pub(super) struct RunArgs {
     capture: CaptureArgs,
     #[command(flatten)]
     decision: DecisionArgs,
-    /// A summary on stderr; -vv for all of it
-    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count)]
+    /// Print a summary to stderr (-vv: full detail)
+    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = capture::RESULT)]
     verbose: u8,
 }
 
@@ -45,7 +47,7 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     let outputs = decision.outputs(stdout_is_open)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let rate_before = capture::max_sample_rate();
-    let session = capture::start(builder, held.as_ref())?;
+    let session = capture::start(wanted, *verbose, builder, held.as_ref())?;
     let mut command = held.map(Held::release).transpose().map_err(Failure::Usage)?;
     let sampled = capture::watch(wanted, command.as_mut(), &signals, |ended| session.run_until(ended));
     let loss = sampled.outcome.loss;

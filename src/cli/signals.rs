@@ -13,7 +13,7 @@ use crate::host::{proc, Roots};
 /// a terminal that closes SIGHUP.
 const TOGETHER: u64 = 100_000_000;
 /// What is said at an end at once.
-const SAID: &[u8] = b"scxprof: ended by a second signal; what was not written yet is lost\n";
+const SAID: &[u8] = b"error: ended by a second signal; what was not written yet is lost\n";
 
 /// Ctrl-C, SIGTERM and the end of the terminal.
 #[derive(Debug, Clone, Default)]

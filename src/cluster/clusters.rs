@@ -6,6 +6,9 @@ use super::rules::Region;
 use super::sketch::SketchStats;
 use crate::sample::{CodeAddr, MemoryId};
 
+/// Threads with fewer accesses are not judged, by default.
+pub const MIN_ACCESSES: u32 = 20;
+
 /// Why nothing can be said about a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -57,7 +60,7 @@ pub struct ClusterOptions<'a> {
 
 impl Default for ClusterOptions<'_> {
     fn default() -> Self {
-        Self { cells: &[], min_accesses: 20, max_threads: 3000, first_touches: None, stability: true }
+        Self { cells: &[], min_accesses: MIN_ACCESSES, max_threads: 3000, first_touches: None, stability: true }
     }
 }
 

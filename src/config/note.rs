@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::layered::{MAX_LAYERS, MAX_REGEXES};
 use super::members::Unknown;
+use crate::cluster::MIN_ACCESSES;
 use crate::hint::MAX_HINT;
 use crate::sample::{printable, Comm};
 
@@ -59,7 +60,7 @@ pub enum Note {
         /// The name.
         name: Comm,
         /// The thread ids of each community that are called so; the first has the subcell of that name.
-        groups: Vec<Vec<u32>>,
+        communities: Vec<Vec<u32>>,
         /// Communities beside the first that share its subcell, as they are mostly of that name.
         merged: usize,
     },
@@ -251,15 +252,17 @@ impl fmt::Display for Note {
                 };
                 write!(f, "{cell}: {what} in \"rest\" ({:.1}% of its samples): {}", share.min(1.0) * 100.0, list(classes, ", "))
             }
-            Self::OneName { cell, name, groups, merged } => {
-                write!(f, "{cell}: {name}: {} sharing groups that comm cannot tell apart; a task hint could", groups.len())?;
+            Self::OneName { cell, name, communities, merged } => {
+                let count = communities.len();
                 let tids = |tids: &Vec<u32>| list(&tids.iter().map(u32::to_string).collect::<Vec<_>>(), " ");
-                write!(f, " (tids {})", groups.iter().map(tids).collect::<Vec<_>>().join("; "))?;
-                match groups.len() - 1 - merged.min(&(groups.len() - 1)) {
-                    0 => f.write_str("; they have one subcell"),
-                    1 => f.write_str("; the last one's threads go along with the first's"),
-                    _ => f.write_str("; threads go along with the first one's"),
-                }
+                let tids = communities.iter().map(tids).collect::<Vec<_>>().join("; ");
+                write!(f, "{cell}: {count} communities have threads called \"{name}\": names cannot tell them apart (tids {tids}); ")?;
+                f.write_str(match count - 1 - merged.min(&(count - 1)) {
+                    0 => "they have one subcell",
+                    1 => "the threads of the last go to the subcell of the first",
+                    _ => "these threads go to the subcell of the first",
+                })?;
+                f.write_str(". Separate processes can have a cgroup and a --cell each; scx_layered can also match task hints")
             }
             Self::CommunityRefused { cell, threads, share, takes, whose } => {
                 let share = share.min(1.0) * 100.0;
@@ -311,21 +314,25 @@ impl fmt::Display for Note {
                     if threads.len() == 1 { ("thread", "shares") } else { ("threads", "share") };
                 write!(
                     f,
-                    "{cell}/{subcell} takes {those} {} by name, which {share} memory with nobody",
+                    "{cell}/{subcell} takes {those} {} by name, which {share} memory with no other thread",
                     list(&ids, ", ")
                 )
             }
             Self::Unknown { cell, threads, share, why } => {
-                let (threads, share_it) = match threads {
-                    1 => ("1 thread".to_owned(), "shares"),
-                    count => (format!("{count} threads"), "share"),
-                };
+                let (noun, verb, each) =
+                    if *threads == 1 { ("thread", "has", "") } else { ("threads", "have", " each") };
                 let share = share.min(1.0) * 100.0;
-                write!(f, "{cell}: what {threads} ({share:.1}% of its samples) {share_it} is unknown: {why}; ")?;
-                f.write_str(match why {
-                    Unknown::FirstTouches => "they are told apart by name only",
-                    _ => "such threads stay in \"rest\" where no prefix takes them along",
-                })
+                write!(f, "{cell}: {threads} {noun} ({share:.1}% of the cell's samples) ")?;
+                let stay = "they stay in \"rest\" unless a subcell's prefix matches their names";
+                match why {
+                    Unknown::TooFewSamples => write!(
+                        f,
+                        "{verb} fewer than {MIN_ACCESSES} accesses{each}, too few to judge; {stay}. Sample longer (-t) or more \
+                         often (--freq 1000; of pebs and ibs --rate)"
+                    ),
+                    Unknown::FirstTouches => write!(f, "cannot be judged: {why}; they are told apart by name only"),
+                    _ => write!(f, "cannot be judged: {why}; {stay}"),
+                }
             }
             _ => self.fmt_limit(f),
         }

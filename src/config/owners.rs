@@ -114,7 +114,7 @@ impl<'a> ByCell<'a> {
                 if by_weight.len() > 1 {
                     let tids = by_weight.iter().map(|it| it.1 .1.iter().copied().collect()).collect();
                     let (name, merged) = (*comm, same.len());
-                    let note = Note::OneName { cell: cell.to_owned(), name, groups: tids, merged };
+                    let note = Note::OneName { cell: cell.to_owned(), name, communities: tids, merged };
                     joined.why.entry(winner).or_default().push(note.to_string());
                     owned.notes.push(note);
                 }
@@ -361,8 +361,8 @@ mod tests {
         assert_eq!(told(&of(50.0)), ["{0, 1} db 100 2, worker 400 3: 500"]);
         let apart = of(51.0);
         assert_eq!(told(&apart), ["{1} worker 300 2: 300", "{0} db 102 2: 102"]);
-        let groups = vec![vec![3, 4], vec![0]];
-        let note = Note::OneName { cell: "cell".to_owned(), name: "worker".into(), groups, merged: 0 };
+        let communities = vec![vec![3, 4], vec![0]];
+        let note = Note::OneName { cell: "cell".to_owned(), name: "worker".into(), communities, merged: 0 };
         assert_eq!((&apart.sharers[0].why, &apart.notes), (&vec![note.to_string()], &vec![note]));
         // A single thread that is left of it is no community.
         let left = resolve_names(

@@ -57,7 +57,7 @@ impl PidNamespace {
             Self::Initial => None,
             Self::Child => Some((
                 "a child pid namespace: tasks outside it are counted, and cannot be named".to_owned(),
-                "run with --pid=host",
+                "start the container with --pid=host",
             )),
             Self::ProcfsElsewhere { ours, .. } => Some((
                 format!(
@@ -65,7 +65,7 @@ impl PidNamespace {
                      of others",
                     proc.display()
                 ),
-                "mount one that fits, as `unshare --pid --fork --mount-proc` does, or run with --pid=host",
+                "mount one that fits, as `unshare --pid --fork --mount-proc` does, or start the container with --pid=host",
             )),
             Self::Unknown { reason } => Some((format!("cannot tell which pid namespace this is: {reason}"), "mount procfs")),
         }

@@ -417,13 +417,12 @@ fn of_ours(data: &Path) -> Option<PathBuf> {
 /// knows it by.
 fn find(root: &Path, path: &Path) -> Result<(Option<PathBuf>, PathBuf), ProfileError> {
     let mut dirs = vec![root.to_owned()];
-    if let Ok(entries) = std::fs::read_dir(root) {
-        let is_dir = |entry: &DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
-        // A second one is enough to know that there are several.
-        let below: Vec<_> = entries.flatten().filter(is_dir).take(2).collect();
-        if let [only] = below.as_slice() {
-            dirs.push(only.path());
-        }
+    let entries = std::fs::read_dir(root).map_err(|source| ProfileError::io("open", path, source))?;
+    let is_dir = |entry: &DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+    // A second one is enough to know that there are several.
+    let below: Vec<_> = entries.flatten().filter(is_dir).take(2).collect();
+    if let [only] = below.as_slice() {
+        dirs.push(only.path());
     }
     for dir in dirs {
         // Lines and text are made of the records and say less, so that they come first.

@@ -259,6 +259,18 @@ impl Cgroups {
         Err(Error::NoCgroup { path: printable(bytes), mount: self.mount.point.clone(), source: failure })
     }
 
+    /// Cgroups whose last component is `name`, `most` at the most, by their paths.
+    pub(crate) fn named(&mut self, name: &[u8], most: usize) -> Vec<Arc<[u8]>> {
+        if self.walk().is_err() {
+            return Vec::new();
+        }
+        let is_it = |path: &&Arc<[u8]>| path.rsplit(|&byte| byte == b'/').next() == Some(name);
+        let mut found: Vec<_> = self.known().map(|(_, path)| path).filter(is_it).cloned().collect();
+        found.sort_unstable();
+        found.truncate(most);
+        found
+    }
+
     /// The path from the hierarchy's root for one below the mount, which may be empty.
     fn full_path(&self, below: &[u8]) -> Arc<[u8]> {
         let mut path = self.mount.prefix().to_vec();

@@ -55,12 +55,12 @@ fn without_effect(options: &SamplerOptions) -> Option<String> {
     .into_iter()
     .filter_map(|(option, ignored)| ignored.then_some(option))
     .collect();
-    (!ignored.is_empty()).then(|| format!("{} changes nothing for source {source}", ignored.join(" or ")))
+    (!ignored.is_empty()).then(|| format!("{} has no effect with source {source}", ignored.join(" or ")))
 }
 
 fn software(spec: EventSpec, address_from: AddressFrom, options: &SamplerOptions, notes: Vec<String>) -> Plan {
     let event = Planned { spec, cpus: options.cpus.clone(), probe: None, steer: None };
-    Plan { events: vec![event], address_from, notes }
+    Plan { events: vec![event], address_from, rate: None, notes }
 }
 
 fn timer(options: &SamplerOptions) -> Result<Plan, SamplerError> {
@@ -90,15 +90,12 @@ fn timer(options: &SamplerOptions) -> Result<Plan, SamplerError> {
     if !tick.refused.is_empty() && options.freq.is_none() {
         notes.push(format!("timer samples come from {}: {}", tick.kind, reasons(&tick.refused)));
     }
-    notes.push(match tick.rate {
-        Some(rate) => format!("timer: {} gives {rate:.0} a second on a busy CPU", tick.kind),
-        None => format!("timer: {} every {:.1} ms of a task's time", tick.kind, tick.period() as f64 / 1e6),
-    });
+    let rate = tick.rate.unwrap_or_else(|| 1e9 / tick.period().max(1) as f64);
     let address_from = match tick.kind {
         TickKind::HrtimerExpire | TickKind::LocalTimer => AddressFrom::UserByCallchain(tick.entries),
         TickKind::CpuClock => AddressFrom::UserByMode,
     };
-    Ok(software(tick.spec, address_from, options, notes))
+    Ok(Plan { rate: Some(rate), ..software(tick.spec, address_from, options, notes) })
 }
 
 fn reasons(refused: &[(TickKind, tick::Refusal)]) -> String {

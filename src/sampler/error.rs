@@ -192,6 +192,12 @@ impl SamplerError {
         }
     }
 
+    /// True if rights are missing.
+    #[must_use]
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Self::NotPermitted { .. } | Self::NoTimer { hint: Some(_), .. })
+    }
+
     /// True where a smaller ring may fit.
     pub(super) fn is_no_room(&self) -> bool {
         match self {

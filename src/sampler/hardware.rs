@@ -84,6 +84,7 @@ pub fn pebs(pebs: &Pebs, hardware: &Hardware, cpus: &[u32]) -> Result<Plan, Samp
     let mut plan = Plan {
         events: Vec::new(),
         address_from: AddressFrom::Hardware { user_only: !hardware.kernel, ops: false, ldlat: None },
+        rate: None,
         notes: Vec::new(),
     };
     for pmu in &pebs.pmus {
@@ -188,6 +189,7 @@ pub fn ibs(ibs: &Ibs, hardware: &Hardware, cpus: &[u32]) -> Plan {
     Plan {
         events: vec![event],
         address_from: AddressFrom::Hardware { user_only: !hardware.kernel, ops: true, ldlat },
+        rate: None,
         notes,
     }
 }

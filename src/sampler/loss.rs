@@ -141,27 +141,27 @@ impl Loss {
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         sentences(&[
-            (self.ring_full, "lost in full rings (larger ones help)"),
-            (self.hardware, "lost by the hardware or its driver"),
-            (self.channel_full, "dropped because the session did not keep up"),
-            (self.malformed, "records that contradict their own size"),
+            (self.ring_full, "samples lost in full rings (--mmap-pages of run and record makes the rings larger)"),
+            (self.hardware, "samples lost by the hardware or its driver"),
+            (self.channel_full, "samples dropped because the session did not keep up"),
+            (self.malformed, "records dropped because their content contradicts their size"),
             (self.corrupt_rings, "rings given up as corrupt; their CPUs were not sampled further"),
             (
                 self.dead_workers,
-                "threads that read rings died (a bug in scxprof); what their CPUs sampled after that is lost",
+                "times a reader thread died (a bug in scxprof); the later samples of its CPUs are lost",
             ),
-            (self.abandoned, "held by a thread that died before it handed them on"),
-            (self.side_band, "names, forks, mappings or cgroups lost in full rings; procfs was read again"),
-            (self.throttled, "times throttled by the kernel (kernel.perf_event_max_sample_rate)"),
-            (self.outside_pid_namespace, "left out: outside this pid namespace (run with --pid=host to see them)"),
-            (self.unnamed, "of threads that were gone before they could be named; counted to their cgroup only"),
-            (self.no_cgroup_path, "of cgroups without a path; counted to the last cell"),
-            (self.late, "out of order in time; used all the same"),
+            (self.abandoned, "samples lost with a reader thread that died"),
+            (self.side_band, "records of names, forks, mappings or cgroups lost in full rings; procfs was read again"),
+            (self.throttled, "times the kernel throttled sampling (kernel.perf_event_max_sample_rate)"),
+            (self.outside_pid_namespace, "samples left out: outside this pid namespace (in a container, start the container with --pid=host to see them)"),
+            (self.unnamed, "samples of threads that had ended before they could be named: counted to their cgroup only"),
+            (self.no_cgroup_path, "samples of cgroups without a path: counted to the last cell"),
+            (self.late, "samples that arrived out of time order; they are used"),
             (
                 self.late_side_band,
-                "names, forks, mappings or cgroups that came too late for the samples which they explain",
+                "records of names, forks, mappings or cgroups that arrived after the samples that they explain",
             ),
-            (self.evicted, "in thread classes beyond what memory holds; counted to their cell only"),
+            (self.evicted, "samples of thread classes beyond the memory bound: counted to their cell only"),
         ])
     }
 
@@ -169,19 +169,20 @@ impl Loss {
     #[must_use]
     pub fn left_out(&self) -> Vec<String> {
         sentences(&[
-            (self.own, "left out: scxprof itself"),
-            (self.idle, "left out: idle"),
-            (self.in_kernel, "left out: in kernel code"),
-            (self.no_memory_op, "left out: ops that access no memory"),
-            (self.below_ldlat, "left out: loads below ldlat"),
-            (self.bogus, "left out: without an instruction and an address"),
-            (self.exiting, "left out: tasks that were gone before they could be told apart"),
-            (
-                self.unsampled,
-                "events that gave no sample, without a loss that the kernel knows of (idle CPUs, on some kernels)",
-            ),
-            (self.no_user_address, "not at an address of user memory"),
+            (self.own, "samples left out: scxprof itself"),
+            (self.idle, "samples left out: the idle task"),
+            (self.in_kernel, "samples left out: kernel code"),
+            (self.no_memory_op, "samples left out: ops that access no memory"),
+            (self.below_ldlat, "samples left out: loads below ldlat"),
+            (self.bogus, "samples left out: neither an instruction nor an address"),
+            (self.exiting, "samples left out: tasks that had ended before they could be identified"),
+            (self.no_user_address, "accesses outside user memory"),
         ])
+    }
+
+    /// A sentence for the events without a sample that the kernel does not count as lost, if there are any.
+    pub(crate) fn harmless(&self) -> Vec<String> {
+        sentences(&[(self.unsampled, "events without a sample (harmless: idle CPUs)")])
     }
 }
 

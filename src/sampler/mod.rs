@@ -133,6 +133,8 @@ pub struct Sampler {
     features: Features,
     side_features: Features,
     refused: Vec<Refused>,
+    /// [`Plan::rate`].
+    rate: Option<f64>,
     chosen: Vec<String>,
     notes: Vec<String>,
     target: TargetKind,
@@ -177,7 +179,7 @@ impl Sampler {
     fn open_as(options: &SamplerOptions, batched: bool) -> Result<Self, SamplerError> {
         let opener = Opener::new(options, batched);
         let Choice { plan, features, side_features, refused } = opener.choose()?;
-        let Plan { events, address_from, notes: chosen } = plan;
+        let Plan { events, address_from, rate, notes: chosen } = plan;
         let mut notes: Vec<String> = chosen.iter().cloned().chain(refused.iter().map(Refused::to_string)).collect();
         let snapshots = match opener.snapshots(&address_from) {
             Some(Ok(snapshots)) => Some(snapshots),
@@ -199,6 +201,7 @@ impl Sampler {
             features,
             side_features,
             refused,
+            rate,
             chosen,
             notes,
             target: match options.target {
@@ -260,6 +263,12 @@ impl Sampler {
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// Samples per second on a busy CPU, if that is known.
+    #[must_use]
+    pub fn samples_per_second(&self) -> Option<f64> {
+        self.rate
     }
 
     /// The events that sample, as perf names them.

@@ -14,6 +14,8 @@ pub struct Plan {
     pub events: Vec<Planned>,
     /// How their samples are read.
     pub address_from: AddressFrom,
+    /// Samples per second on a busy CPU, if that is known.
+    pub rate: Option<f64>,
     /// What a person should know of the choice.
     pub notes: Vec<String>,
 }

@@ -156,7 +156,10 @@ fn a_worker_that_dies_says_so_and_holds_nothing_up() {
     let loss = worker.run();
     assert_eq!((loss.dead_workers, loss.abandoned, loss.samples, loss.lost()), (1, 2, 2, 2));
     let said = loss.lines().join("; ");
-    assert!(said.contains("1 threads that read rings died") && said.contains("2 held by a thread that died"), "{said}");
+    assert!(
+        said.contains("1 time a reader thread died") && said.contains("2 samples lost with a reader thread that died"),
+        "{said}"
+    );
     let last = session.iter().last().unwrap();
     assert_eq!((last.samples.len(), last.side_band.len(), last.complete_until), (0, 1, u64::MAX));
     assert_eq!(*tee.0.lock().unwrap(), [u64::MAX], "a recording does not wait for it either");

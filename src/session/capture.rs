@@ -87,6 +87,8 @@ pub(super) struct Capture {
     /// Look-ups that had no answer before this capture.
     unanswered: u64,
     pub(super) notes: Vec<String>,
+    /// Samples per second on a busy CPU, if that is known.
+    pub(super) rate: Option<f64>,
 }
 
 impl Capture {
@@ -101,6 +103,7 @@ impl Capture {
         let cgroups = Cgroups::new(&options.roots)?;
         let sampler = Sampler::open(&options.sampler)?;
         let mut notes = sampler.notes().to_vec();
+        let rate = sampler.samples_per_second();
         if !matches!(options.sampler.target, Target::Tasks { .. }) {
             notes.extend(strangers(&options.roots, options.sampler.source));
         }
@@ -179,6 +182,7 @@ impl Capture {
             order,
             unanswered: aside::unanswered(),
             notes,
+            rate,
         })
     }
 

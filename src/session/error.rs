@@ -144,9 +144,16 @@ pub enum SessionError {
     Thread(#[source] io::Error),
 }
 
+fn no_process(pid: u32, path: &Path, source: &io::Error) -> String {
+    if source.kind() == io::ErrorKind::NotFound {
+        return format!("{pid}: no such process");
+    }
+    format!("{pid}: cannot read {}: {source}", path.display())
+}
+
 /// There is no such process.
 #[derive(Debug, thiserror::Error)]
-#[error("{pid}: no such process ({}: {source})", path.display())]
+#[error("{}", no_process(*pid, path, source))]
 #[non_exhaustive]
 pub struct NoProcess {
     /// Its id.

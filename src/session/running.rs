@@ -110,6 +110,15 @@ impl<'a> Session<'a> {
         &self.skipped
     }
 
+    /// Samples per second that the source takes on a busy CPU, if that is known before the first sample.
+    #[must_use]
+    pub fn samples_per_second(&self) -> Option<f64> {
+        match &self.sampling.from {
+            Origin::Kernel(capture) => capture.rate,
+            _ => None,
+        }
+    }
+
     /// What finishes the profile that [`Builder::record`] asked for.
     #[must_use]
     pub fn recorder(&self) -> Option<Arc<Recorder>> {

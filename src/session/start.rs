@@ -75,6 +75,6 @@ fn start(options: &mut CaptureOptions, pids: &[u32]) -> Result<Capture, SessionE
         drop(capture);
         capture = Capture::start(options)?;
     }
-    capture.notes.push("threads are made so fast that some may not be watched".to_owned());
+    capture.notes.push("threads are created faster than events can be opened; some may not be sampled".to_owned());
     Ok(capture)
 }

@@ -172,7 +172,7 @@ fn loss_over_the_limit_is_4_and_the_result_is_printed() {
         return;
     }
     expect(&output, 4, "of the samples were lost, more than --max-loss 0");
-    assert!(text(&output.stderr).contains("lost in full rings (larger ones help)"));
+    assert!(text(&output.stderr).contains("lost in full rings (--mmap-pages of run and record makes the rings larger)"));
     assert!(text(&output.stderr).contains("--mmap-pages"));
     assert!(!output.stdout.is_empty());
     let mut allowed = arguments.to_vec();
@@ -297,7 +297,7 @@ fn devices_are_written_to_and_files_replaced_when_whole() {
     let written: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     assert!(!written.as_array().unwrap().is_empty());
     let output = scxprof(&["--source", "faults", "--freq", "50", "-t", "0.5", "-o", "/dev/null"]);
-    expect(&output, 0, "freq changes nothing for source faults");
+    expect(&output, 0, "freq has no effect with source faults");
     assert!(!Path::new("/dev/null").metadata().unwrap().is_file(), "/dev/null is still a device");
 }
 
@@ -499,7 +499,7 @@ fn in_a_child_pid_namespace_strangers_are_counted_as_such() {
         println!("SKIP: pid namespace: {}", text(&output.stderr).trim());
         return;
     }
-    expect(&output, 1, "outside this pid namespace (run with --pid=host to see them)");
+    expect(&output, 1, "outside this pid namespace (in a container, start the container with --pid=host to see them)");
     assert!(output.stdout.is_empty(), "strangers make no configuration");
 }
 

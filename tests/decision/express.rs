@@ -206,7 +206,7 @@ fn one_name_in_two_communities_is_reported_with_its_tids() {
     let decision =
         decided(&shop(&[("worker", Some(0)), ("worker", Some(0)), ("worker", Some(1)), ("worker", Some(1))]));
     let said = said(&decision);
-    assert!(said.contains("worker: 2 sharing groups that comm cannot tell apart; a task hint could"), "{said}");
+    assert!(said.contains("2 communities have threads called \"worker\": names cannot tell them apart"), "{said}");
     assert!(said.contains("(tids 100 101; 102 103)"), "{said}");
     assert_eq!(decision.bases[0][0].communities, [0, 1], "they are mostly of that name");
 
@@ -290,7 +290,7 @@ fn too_few_samples_stay_in_rest_and_it_is_said() {
     threads[2].2 = Verdict::Unknown(Unknown::TooFewSamples);
     let decision = decided(&threads);
     assert_eq!(decision.cells[0].subcells.len(), 2);
-    assert!(said(&decision).contains("too few samples; such threads stay in \"rest\""), "{}", said(&decision));
+    assert!(said(&decision).contains("too few to judge; they stay in \"rest\""), "{}", said(&decision));
     // What first touches cannot tell apart is in classes, as nothing but the names is known.
     threads[2].2 = Verdict::Unknown(Unknown::FirstTouches);
     let decision = decided(&threads);

@@ -196,11 +196,12 @@ fn without_rights_run_says_what_doctor_says() {
     let why = why.strip_prefix("your own processes only: ").unwrap_or(why);
     let sentence = format!("{why}; {}", faults["help"].as_str().unwrap());
     assert!(sentence.contains("CAP_PERFMON or kernel.perf_event_paranoid"), "{sentence}");
-    let run = as_nobody(&["run", "--source", "faults", "-t", "0.1"]).unwrap();
+    let run = as_nobody(&["run", "-v", "--source", "faults", "-t", "0.1"]).unwrap();
     let said = text(&run.stderr);
     assert_eq!(run.status.code(), Some(3), "{said}");
     assert!(said.contains(&sentence), "expected \"{sentence}\" in:\n{said}");
-    assert!(said.contains("`scxprof doctor` shows what this host allows"), "{said}");
+    let short = "error: sampling the whole host needs root or CAP_PERFMON (kernel.perf_event_paranoid is ";
+    assert!(said.contains(short) && said.ends_with("or -- COMMAND. Details: scxprof doctor\n"), "{said}");
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn a_meta_json_is_bounded() {
     let meta_dir = tempfile::tempdir().unwrap();
     std::fs::write(meta_dir.path().join("perf.data"), &data).unwrap();
     meta::write(meta_dir.path(), &json!({ "notes": notes, "address_from": "OtherTool", "source": "pebs" }));
-    check(meta_dir.path(), 0, r"scxprof: \xc2\x9b2J");
+    check(meta_dir.path(), 0, r"note: \xc2\x9b2J");
 }
 
 #[test]
@@ -329,10 +329,10 @@ fn nothing_of_a_file_reaches_the_terminal_as_it_is() {
             "-f",
             path,
         ]);
-        assert_clean(&output, r"scxprof: x\x1b]0;t\x07");
+        assert_clean(&output, r"note: x\x1b]0;t\x07");
         let output = bounded(&["extract", "-vv", "--target", target, "--cell", &cell, "-f", path]);
         assert!(output.status.success() || output.status.code() == Some(4), "{}", said(&output));
-        assert_clean(&output, r"scxprof: x\x1b]0;t\x07");
+        assert_clean(&output, r"note: x\x1b]0;t\x07");
         assert!(String::from_utf8_lossy(&output.stdout).contains(r"\u009b2J\u007f\u202e"), "the name of the cell");
     }
     // A selection that says what there is, and arguments.

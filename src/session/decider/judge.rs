@@ -1,6 +1,6 @@
 //! Judges a decision: group by group against the one by names alone, and whose threads are in whose way.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
@@ -81,6 +81,22 @@ impl Decider {
             }
             _ => {}
         }
+    }
+
+    /// The cgroups of all threads: the path, the samples, and whether no cell spec but the last takes it; most samples first.
+    pub(crate) fn sampled_cgroups(&self) -> Vec<(Vec<u8>, f64, bool)> {
+        let last = self.groups.specs().len().saturating_sub(1);
+        let mut samples: BTreeMap<u64, f64> = BTreeMap::new();
+        for facts in &self.facts {
+            *samples.entry(facts.cgroup).or_default() += facts.samples;
+        }
+        let named = |(cgroup, samples): (u64, f64)| {
+            let (cell, path) = self.cell_of_cgroup.get(&cgroup)?;
+            Some((path.as_ref()?.to_vec(), samples, self.group_of(*cell) == Some(last)))
+        };
+        let mut cgroups: Vec<_> = samples.into_iter().filter_map(named).collect();
+        cgroups.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        cgroups
     }
 
     /// The thread with most samples of those in a cell spec that are `such`.

@@ -104,7 +104,9 @@ fn a_thread_that_its_name_takes_along_is_named() {
     assert_eq!(verdicts, [Verdict::Community(0), Verdict::Community(0), Verdict::Alone, Verdict::Alone]);
     let notes: Vec<String> = decided.decision.notes.iter().map(ToString::to_string).collect();
     assert!(
-        notes.iter().any(|note| note == "rest/worker takes thread 12 by name, which shares memory with nobody"),
+        notes
+            .iter()
+            .any(|note| note == "rest/worker takes thread 12 by name, which shares memory with no other thread"),
         "{notes:?}"
     );
     // No configuration is worse than grouping by name.
