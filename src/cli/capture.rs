@@ -14,7 +14,7 @@ use super::hints::HintArgs;
 use super::signals::Signals;
 use super::source::{self, SourceArgs};
 use super::{decision, percent, seconds, Failure};
-use crate::host::limits::sysctl;
+use crate::host::limits::{self, sysctl};
 use crate::host::{topology, Roots};
 use crate::sampler::Target;
 use crate::session::{Builder, Error, ErrorKind, NotStarted, Outcome, Progress, Session};
@@ -47,6 +47,10 @@ pub(super) struct CaptureArgs {
     /// Threads that read the rings [default: one for each 16 CPUs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
+    /// Real-time priority (SCHED_FIFO) of the threads that read samples, 1 to 99, with nice -20 for the rest of scxprof; 0 leaves
+    /// all priorities alone
+    #[arg(short = 'r', long, value_name = "PRIO", default_value = "1", value_parser = clap::value_parser!(u8).range(0..=99))]
+    realtime: u8,
     /// Memory for queues and caches, beside the rings
     #[arg(long, value_name = "MIB", default_value = "64", value_parser = clap::value_parser!(u32).range(8..))]
     pub(super) memory: u32,
@@ -81,8 +85,13 @@ pub(super) fn builder(args: &CaptureArgs) -> Result<Builder<'static>, Failure> {
     if let Some(root) = args.cgroup_root.as_ref().filter(|root| !root.is_dir()) {
         return Err(Failure::Usage(anyhow!("--cgroup-root {}: not a directory", root.display())));
     }
-    let mut builder =
-        args.from.configure(Session::builder()).mmap_pages(args.mmap_pages).memory(memory).raise_open_files();
+    let mut builder = args
+        .from
+        .configure(Session::builder())
+        .mmap_pages(args.mmap_pages)
+        .memory(memory)
+        .raise_open_files()
+        .realtime(args.realtime);
     if let Some(limit) = args.limit() {
         builder = builder.time(limit);
     }
@@ -114,6 +123,7 @@ pub(super) fn hold(args: &CaptureArgs, stdout_is_taken: bool) -> Result<Option<H
 
 /// Starts with the command that is held, if any, and says which sources do not work here.
 pub(super) fn start(builder: Builder<'static>, held: Option<&Held>) -> Result<Session<'static>, Failure> {
+    limits::bound_realtime();
     let builder = match held {
         Some(held) => builder.target(Target::Tasks { tids: vec![held.pid], enable_on_exec: true }),
         None => builder,

@@ -2,18 +2,28 @@
 
 use super::attr::{EventSpec, Rate};
 use super::hardware::{self, Hardware, Pace};
-use super::plan::{Plan, Planned, Reading};
+use super::plan::{Plan, Planned, Reading, Steer};
 use super::pmu::{NoIbs, NoPebs, Pmus};
 use super::tick::{self, TickKind, TickPlan};
 use super::{Options, SamplerError, Target};
 use crate::host::limits::sysctl;
 use crate::sample::Source;
 
+/// Faults a second and CPU that are sampled, which is every one of most workloads. The kernel does not throttle an event of period 1;
+/// this is its own limit for others (`kernel.perf_event_max_sample_rate` where nobody changed it).
+const MAX_FAULTS: u32 = 100_000;
+
 /// Chooses the events; `batched` is [`Hardware::batched`] unless it was found not to work here.
 pub(super) fn plan(options: &Options, batched: bool) -> Result<Plan, SamplerError> {
     let hardware = Hardware { batched, ..options.hardware.clone() };
     let mut plan = match options.source {
-        Source::Faults => software(EventSpec::minor_faults(), Reading::Fault, options, Vec::new()),
+        Source::Faults => {
+            let mut plan = software(EventSpec::minor_faults(), Reading::Fault, options, Vec::new());
+            for event in &mut plan.events {
+                event.steer = Some(Steer { rate: MAX_FAULTS, min: 1, multiple: 1 });
+            }
+            plan
+        }
         Source::Timer => timer(options)?,
         Source::Pebs => {
             let pebs = Pmus::read(&options.sys).map_err(NoPebs::from)?.pebs()?;
@@ -95,7 +105,7 @@ fn timer(options: &Options) -> Result<Plan, SamplerError> {
         None => format!("timer: {} every {:.1} ms of a task's time", tick.kind, tick.period() as f64 / 1e6),
     });
     let reading = match tick.kind {
-        TickKind::HrtimerExpire | TickKind::LocalTimer => Reading::UserByCallchain(tick.entries),
+        TickKind::HrtimerExpire => Reading::UserByCallchain(tick.entries),
         TickKind::CpuClock => Reading::UserByMode,
     };
     Ok(software(tick.spec, reading, options, notes))

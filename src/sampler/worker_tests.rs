@@ -147,17 +147,31 @@ fn a_worker_that_dies_says_so_and_holds_nothing_up() {
         index: 0,
         rings: vec![CpuRing { ring, layout: LAYOUT, corrupt: false, offset: None }],
         wake: Vec::new(),
+        realtime: None,
         identity: Identity { own_pid: 1000, child_pid_namespace: false },
         reading: Reading::Fault,
         out,
         stop: Arc::default(),
         tee: Some(Arc::clone(&tee) as Arc<dyn Tee>),
     };
-    let loss = worker.run();
+    let (loss, _) = worker.run();
     assert_eq!((loss.dead_workers, loss.abandoned, loss.samples, loss.lost()), (1, 2, 2, 2));
     let said = loss.lines().join("; ");
     assert!(said.contains("1 threads that read rings died") && said.contains("2 held by a thread that died"), "{said}");
     let last = session.iter().last().unwrap();
     assert_eq!((last.samples.len(), last.side_band.len(), last.complete_until), (0, 1, u64::MAX));
     assert_eq!(*tee.0.lock().unwrap(), [u64::MAX], "a recording does not wait for it either");
+}
+
+#[test]
+fn a_worker_that_takes_more_than_half_a_cpu_exceeds_its_budget() {
+    const MS: u64 = 1_000_000;
+    let exceeded = |steps: &[(u64, u64)]| {
+        let mut budget = Budget::default();
+        steps.iter().map(|&(now, used)| budget.is_exceeded(now * MS, used * MS)).collect::<Vec<_>>()
+    };
+    assert_eq!(exceeded(&[(1000, 50), (1100, 60), (1300, 80), (1400, 120), (1700, 200)]), [false; 5]);
+    assert_eq!(exceeded(&[(1000, 50), (1050, 100), (1130, 180)]), [false, false, true], "before its window is over");
+    assert_eq!(exceeded(&[(1000, 50), (1300, 220)]), [false, true], "170 of 300 ms");
+    assert_eq!(exceeded(&[(1000, 50), (2000, 250), (2100, 345)]), [false; 3], "what was before the window is over");
 }

@@ -17,6 +17,7 @@ use super::reread::Reread;
 use super::{Outcome, Progress, SessionError, Sink, TICK};
 use crate::bpf::{self, Watch};
 use crate::host::aside;
+use crate::host::priority;
 use crate::host::{proc, Roots};
 use crate::profile::Recorder;
 use crate::resolve::{Cgroups, Maps, Modules, Threads};
@@ -156,16 +157,14 @@ impl Capture {
         };
         let roots = options.roots.clone();
         let recorded = recorder.clone();
-        let snapshot = std::thread::Builder::new()
-            .name("snapshot".to_owned())
-            .spawn(move || {
-                match recorded {
-                    Some(recorder) => names.seed_recorded(&roots, &recorder, tids.as_deref()),
-                    None => names.seed(&roots, tids.is_none()),
-                }
-                names
-            })
-            .map_err(SessionError::Thread)?;
+        let seed = move || {
+            match recorded {
+                Some(recorder) => names.seed_recorded(&roots, &recorder, tids.as_deref()),
+                None => names.seed(&roots, tids.is_none()),
+            }
+            names
+        };
+        let snapshot = priority::spawn("snapshot", seed).map_err(SessionError::Thread)?;
         Ok(Self {
             running,
             watch,
@@ -270,7 +269,7 @@ impl Capture {
         if let Some(recorder) = recorder {
             recorder.lost(&totals.lost);
         }
-        (outcome.events, outcome.duration) = (totals.events, duration);
+        (outcome.events, outcome.duration, outcome.realtime) = (totals.events, duration, totals.realtime);
         outcome.loss.add(&totals.loss);
         outcome.notes.extend(totals.notes);
         let unanswered = aside::unanswered().saturating_sub(unanswered);

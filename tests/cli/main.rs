@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
 mod output;
+mod priority;
 mod signals;
 
 use std::fs;
