@@ -247,7 +247,7 @@ impl Capture {
                 recorder.note_cgroups(&names.cgroups);
             }
             let mut notes = std::mem::take(&mut outcome.notes);
-            outcome = names.outcome(&order, Loss::default());
+            outcome = names.outcome(&order, Loss::default(), sink);
             notes.append(&mut outcome.notes);
             notes.extend(recorder.iter().flat_map(|recorder| recorder.left_out()));
             notes.append(&mut names.failures);

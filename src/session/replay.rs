@@ -97,7 +97,7 @@ fn records(profile: &mut Profile, memory: usize, sink: &mut dyn Sink, mut ends: 
     replay.names.take_hints(profile.hints.as_mut(), u64::MAX, &mut replay.order, sink);
     replay.complete(u64::MAX, sink);
     let Replay { mut names, order, intake, is_untimed, is_named_at_end, .. } = replay;
-    let mut outcome = names.outcome(&order, intake.loss());
+    let mut outcome = names.outcome(&order, intake.loss(), sink);
     // Of all records, not of the samples alone.
     outcome.duration = Duration::from_nanos(newest.saturating_sub(order.first));
     outcome.recovery = None;

@@ -10,7 +10,7 @@ use crate::config::{self, Groups};
 use crate::host::priority::{self, Raised};
 use crate::profile::{Profile, Recorder};
 use crate::resolve::{Cgroups, SymbolOptions};
-use crate::sample::{Sample, Source};
+use crate::sample::{Comm, Sample, Source, ThreadIndex};
 
 /// Where a session's samples come from.
 pub(super) enum Origin<'a> {
@@ -189,6 +189,13 @@ impl Sink for All<'_, '_> {
             self.hand_on(&selected, cgroups);
         }
         self.selected = selected;
+    }
+
+    fn ended(&mut self, names: &[(ThreadIndex, Comm)]) {
+        self.first.ended(names);
+        for sink in &mut self.others {
+            sink.ended(names);
+        }
     }
 
     fn wants_code(&self) -> bool {
