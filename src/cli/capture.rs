@@ -15,7 +15,7 @@ use super::signals::Signals;
 use super::source::{self, SourceArgs};
 use super::{decision, percent, seconds, Failure};
 use crate::host::limits::{self, sysctl};
-use crate::host::{topology, Roots};
+use crate::host::{hierarchy, topology, Roots};
 use crate::sampler::Target;
 use crate::session::{Builder, Error, ErrorKind, NotStarted, Outcome, Progress, Session};
 
@@ -32,7 +32,7 @@ pub(super) struct CaptureArgs {
     /// Only these CPUs, such as 0-3,8 [default: all that are online]
     #[arg(short = 'C', long = "cpu", value_name = "CPUS")]
     cpus: Option<String>,
-    /// Only these processes and what they start
+    /// Only these processes and their descendants
     #[arg(short = 'p', long = "pid", value_name = "PID", value_delimiter = ',', conflicts_with_all = ["cgroup", "command"])]
     pids: Vec<u32>,
     /// Only this cgroup and those below it
@@ -84,6 +84,13 @@ pub(super) fn builder(args: &CaptureArgs) -> Result<Builder<'static>, Failure> {
     let memory = memory(args, &roots)?;
     if let Some(root) = args.cgroup_root.as_ref().filter(|root| !root.is_dir()) {
         return Err(Failure::Usage(anyhow!("--cgroup-root {}: not a directory", root.display())));
+    }
+    if let Some(root) = args.cgroup_root.as_ref().filter(|root| !hierarchy::is_mounted_at(root)) {
+        return Err(Failure::Usage(anyhow!(
+            "--cgroup-root {}: not a cgroup hierarchy; mount the host's into the container, such as with docker run -v \
+             /sys/fs/cgroup:/host/cgroup:ro, and name that directory",
+            root.display()
+        )));
     }
     let mut builder = args
         .from

@@ -386,7 +386,8 @@ impl BatchSink {
         let mode = self.mode(header, record);
         // perf_event_pid_type() (kernel/events/core.c) gives 0 for idle and for tasks of another pid namespace, -1 for
         // tasks that are gone.
-        if record.pid == 0 {
+        // Where another program recorded, on whatever host, nobody knows which of them it is: it has no name.
+        if record.pid == 0 && (self.reading != Reading::Foreign || mode != CpuMode::User) {
             let foreign = self.identity.child_pid_namespace || mode == CpuMode::User || self.reading == Reading::Fault;
             *(if foreign { &mut self.loss.outside_pid_namespace } else { &mut self.loss.idle }) += 1;
             return;

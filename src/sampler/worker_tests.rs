@@ -65,6 +65,12 @@ fn ourselves_idle_strangers_and_the_dead_are_told_apart() {
     timer.take(&sample(0, 1), &LAYOUT);
     timer.take(&sample(0, 2), &LAYOUT);
     assert_eq!((timer.loss.idle, timer.loss.outside_pid_namespace), (1, 1), "idle runs no user code");
+    let mut recorded = sink(out.clone(), false);
+    recorded.reading = Reading::Foreign;
+    recorded.take(&sample(0, 1), &LAYOUT);
+    recorded.take(&sample(0, 2), &LAYOUT);
+    let Loss { idle, outside_pid_namespace, samples, .. } = recorded.loss;
+    assert_eq!((idle, outside_pid_namespace, samples), (1, 0, 1), "of another program's recording nobody knows");
     let mut child = sink(out, true);
     child.take(&sample(0, 1), &LAYOUT);
     assert_eq!((child.loss.idle, child.loss.outside_pid_namespace), (0, 1));

@@ -162,7 +162,7 @@ impl<'a> Builder<'a> {
         self
     }
 
-    /// Samples only these processes, all of their threads and what they start, and ends when none of them is left. Of this,
+    /// Samples only these processes and their descendants, with all of their threads, and ends when none of these processes is left. Of this,
     /// [`Builder::cgroup`] and [`Builder::target`] the last that is called holds.
     #[must_use]
     pub fn pids(mut self, pids: &[u32]) -> Self {

@@ -17,6 +17,7 @@ use super::reread::Reread;
 use super::{Outcome, Progress, SessionError, Sink, TICK};
 use crate::bpf::{self, Watch};
 use crate::host::aside;
+use crate::host::clock::boottime_ns;
 use crate::host::priority;
 use crate::host::{proc, Roots};
 use crate::profile::Recorder;
@@ -79,6 +80,8 @@ pub(super) struct Capture {
     /// Task hints, where they can be followed.
     watch: Option<Watch>,
     begin: Instant,
+    /// When all events were open, CLOCK_BOOTTIME in ns: what a watched thread makes from then on inherits them.
+    pub(super) opened: u64,
     roots: Roots,
     /// What was there before the first record, while it is still being read.
     snapshot: Option<JoinHandle<Names>>,
@@ -101,6 +104,7 @@ impl Capture {
     pub(super) fn start(options: &Options) -> Result<Self, SessionError> {
         let cgroups = Cgroups::new(&options.roots)?;
         let sampler = Sampler::open(&options.sampler)?;
+        let opened = boottime_ns();
         let mut notes = sampler.notes().to_vec();
         if !matches!(options.sampler.target, Target::Tasks { .. }) {
             notes.extend(strangers(&options.roots, options.sampler.source));
@@ -169,6 +173,7 @@ impl Capture {
             running,
             watch,
             begin,
+            opened,
             roots: options.roots.clone(),
             snapshot: Some(snapshot),
             names: None,

@@ -11,6 +11,7 @@ use super::{lines, text, Loss, Names, Outcome, Progress, Sink};
 use crate::profile::{Item, PerfDataError, Profile, Records};
 use crate::resolve::Modules;
 use crate::sample::batch::PendingSample;
+use crate::sample::RawSample;
 use crate::sampler::intake::Intake;
 use crate::sampler::record::{sample_type, Header};
 
@@ -142,7 +143,7 @@ impl Replay {
             }
             let Records::PerfData(perf_data) = &mut profile.records else { return Ok(()) };
             match perf_data.next_item()? {
-                Some(Item::Record { bytes, layout, period, .. }) => {
+                Some(Item::Record { bytes, layout, period, event }) => {
                     let is_timed = layout.sample_type & sample_type::TIME != 0;
                     if !is_timed {
                         self.untimed(bytes, sink);
@@ -155,8 +156,12 @@ impl Replay {
                     if let Some(side) = self.intake.batch().side_band.get(sides) {
                         self.is_named_at_end |= side.time == 0 && newest > 0 && is_timed && layout.sample_id_all;
                     }
-                    if let (Some(period), Some(pending)) = (period, self.intake.batch().samples.get_mut(before)) {
-                        pending.raw.period = period;
+                    if let Some(PendingSample { raw, .. }) = self.intake.batch().samples.get_mut(before) {
+                        raw.period = period.unwrap_or(raw.period);
+                        raw.event = u16::try_from(event).unwrap_or(u16::MAX);
+                        if layout.sample_type & sample_type::CPU == 0 {
+                            raw.cpu = RawSample::NO_CPU;
+                        }
                     }
                     if self.intake.malformed() > malformed {
                         let header = Header::read(bytes);
