@@ -1,5 +1,5 @@
-# `make run` shows scxprof on a workload whose sharing is known; `make test` tests all that this machine allows.
-# Both install what the build needs. `make help` lists the rest.
+# `make run` shows scxprof on a workload with known sharing; `make test` runs all tests that this machine allows.
+# Both install missing build dependencies. `make help` lists all targets.
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -30,14 +30,14 @@ test: ## Run every test and check that this machine allows
 	@scripts/deps.sh test
 	@scripts/test.sh
 
-truth: ## Print how right the configuration is on programs of known sharing (ARGS="--beside quiet hotfield hash")
+truth: ## Print how right the configuration is on programs with known sharing (ARGS="--beside quiet hotfield hash")
 	@scripts/deps.sh truth
 	@CARGO="$(CARGO)" scripts/truth.sh $(ARGS)
 
 test-vm: deps ## Run the tests in virtual machines with a simulated memory PMU (KERNELS="bookworm trixie sid")
 	@scripts/vm.sh $(ARGS)
 
-lint: deps ## Check format, lints and scripts
+lint: deps ## Check the format, lints and shell scripts
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	if command -v shellcheck >/dev/null; then shellcheck -x scripts/*.sh tests/vm/*.sh tests/vm/guest/*.sh .ci/run; fi
@@ -52,10 +52,10 @@ fuzz: ## Run each fuzz target for FUZZ_SECONDS (30)
 	@scripts/deps.sh fuzz
 	@scripts/fuzz.sh $(ARGS)
 
-miri: ## Run tests of the pure rooms in Miri (ARGS="recover::" for one of them)
+miri: ## Run the tests of code without I/O in Miri (ARGS="recover::" for one module)
 	@scripts/miri.sh $(ARGS)
 
-doc: deps ## Build the documentation of the library
+doc: deps ## Build the API documentation
 	$(CARGO) doc --locked --no-deps
 
 install: build ## Install binary, manual pages and completions under PREFIX (/usr/local)
@@ -67,14 +67,14 @@ install: build ## Install binary, manual pages and completions under PREFIX (/us
 	$(TARGET)/release/scxprof completions zsh >$(SHARE)/zsh/site-functions/_scxprof
 	$(TARGET)/release/scxprof completions fish >$(SHARE)/fish/vendor_completions.d/scxprof.fish
 
-dist: deps ## Build an archive with a static binary, for hosts that have nothing (target/dist)
+dist: deps ## Build an archive with a static binary, for minimal hosts and containers (target/dist)
 	@CARGO="$(CARGO)" scripts/dist.sh
 
-deps: ## Install what the build needs, where it is missing
+deps: ## Install missing build dependencies
 	@scripts/deps.sh
 
-clean: ## Remove what was built
+clean: ## Remove build results
 	$(CARGO) clean
 
-help: ## List the targets
+help: ## List all targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{criterion_group, criterion_main, BatchSize, Criterion, Throughput};
 use rustc_hash::FxHashMap;
-use scxprof::cluster::{Options, Sharing};
+use scxprof::cluster::{ClusterOptions, Sharing};
 use scxprof::sample::Comm;
 use scxprof::testing::cluster::quality::adjusted_rand_index;
 use scxprof::testing::cluster::truth::{Scenario, Stream};
@@ -65,7 +65,7 @@ fn compare(name: &str, stream: &Stream) -> Sharing {
     let sharing = feed(stream);
     let fed = clock.elapsed();
     let clock = Instant::now();
-    let clusters = sharing.solve(&Options::default());
+    let clusters = sharing.solve(&ClusterOptions::default());
     let solved = clock.elapsed();
     println!(
         "{name}: sharing: ARI {:.3}, {:.1} M samples/s, {solved:.0?} from the last sample to the result, {:?}",
@@ -109,13 +109,13 @@ fn cluster(criterion: &mut Criterion) {
     let sharing = compare("2,000 threads, 10 M samples", &stream);
     drop(stream);
     group.throughput(Throughput::Elements(1));
-    let mut quick = Options::default();
+    let mut quick = ClusterOptions::default();
     quick.stability = false;
     group.bench_function("solve, 10 M samples of 2,000 threads", |bencher| {
         bencher.iter(|| black_box(sharing.solve(&quick)));
     });
     group.bench_function("solve with stability, 10 M samples of 2,000 threads", |bencher| {
-        bencher.iter(|| black_box(sharing.solve(&Options::default())));
+        bencher.iter(|| black_box(sharing.solve(&ClusterOptions::default())));
     });
     group.finish();
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What following task hints costs those who write them: ns a write and ns a getppid(), without scxprof and with each way
-# (rung) in which it can see the writes. Turns alternate, so that a change of the machine hits all of them.
-# Usage: benches/hints.sh [TURNS] [SCXPROF]     as root; a rung that the kernel refuses is left out and said.
+# (probe) in which it can see the writes. Turns alternate, so that a change of the machine hits all of them.
+# Usage: benches/hints.sh [TURNS] [SCXPROF]     as root; a probe that the kernel refuses is left out and said.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 turns=${1:-5}
@@ -28,10 +28,10 @@ measure() {
     sed -n 's/^getppid //p' "$work/out" >>"$work/$1.getppid"
 }
 
-# follow RUNG: scxprof in the background, sampling next to nothing; false where the rung is refused.
+# follow PROBE: scxprof in the background, sampling next to nothing; false where the probe is refused.
 follow() {
     # Only `sleep` is sampled: the price is that of the hints.
-    "$scxprof" run -v -t 60 --source faults --hints-map "$pin" --hints-rung "$1" -- sleep 60 >/dev/null 2>"$work/err" &
+    "$scxprof" run -v -t 60 --source faults --hints-map "$pin" --hints-probe "$1" -- sleep 60 >/dev/null 2>"$work/err" &
     pid=$!
     for _ in $(seq 100); do
         kill -0 "$pid" 2>/dev/null || return 1
@@ -50,9 +50,9 @@ unfollow() {
 
 for _ in $(seq "$turns"); do
     measure without
-    for rung in storage element syscall; do
-        if follow "$rung"; then
-            measure "$rung"
+    for probe in local_storage_update pid_task_storage_update_elem syscall; do
+        if follow "$probe"; then
+            measure "$probe"
         fi
         unfollow
     done
@@ -61,7 +61,7 @@ done
 median() { sort -n "$1" | awk '{ line[NR] = $1 } END { print line[int((NR + 1) / 2)] }'; }
 printf '%s, Linux %s, %s CPUs, load %s, %s turns\n' "$(date -u +%F)" "$(uname -r)" "$(nproc)" "$(cut -d' ' -f1 /proc/loadavg)" "$turns"
 printf '%-10s %12s %12s\n' '' 'write ns' 'getppid ns'
-for name in without storage element syscall; do
+for name in without local_storage_update pid_task_storage_update_elem syscall; do
     if [ -s "$work/$name.write" ]; then
         printf '%-10s %12s %12s\n' "$name" "$(median "$work/$name.write")" "$(median "$work/$name.getppid")"
     else

@@ -21,7 +21,7 @@ use scxprof::testing::resolve::code::constant::Constants;
 use scxprof::testing::resolve::code::{At, CodeCache, Limits, Mapping, Window};
 use scxprof::testing::resolve::Maps;
 use scxprof::testing::sampler::attr::Features;
-use scxprof::testing::sampler::{Hardware, Options, PendingSample, Sampler, SamplerError, Target};
+use scxprof::testing::sampler::{Hardware, PendingSample, Sampler, SamplerError, SamplerOptions, Target};
 
 /// Samples to record, and seconds to do so at the most.
 const SAMPLES: usize = 1000;
@@ -158,7 +158,7 @@ impl CodeSource for Live<'_> {
 }
 
 fn captured(child: &Child) -> Result<Vec<PendingSample>, SamplerError> {
-    let options = Options {
+    let options = SamplerOptions {
         source: Source::Timer,
         freq: Some(1000),
         target: Target::Tasks { tids: vec![child.id()], enable_on_exec: false },

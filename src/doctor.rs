@@ -24,7 +24,7 @@ mod table;
 
 // For tests, which answer in the kernel's place.
 #[doc(hidden)]
-pub use bpf::{Rung, RungError};
+pub use bpf::{BpfTrial, BpfTrialError};
 #[doc(hidden)]
 pub use kernel::{Attempt, Hierarchy, Kernel, Watched};
 pub use table::{table, Style};
@@ -42,8 +42,8 @@ pub enum State {
     #[serde(rename = "partly")]
     Partly,
     /// It does not work here.
-    #[serde(rename = "does not")]
-    DoesNot,
+    #[serde(rename = "fails")]
+    Fails,
     /// It could not be tried.
     #[serde(rename = "not tested")]
     NotTested,
@@ -56,7 +56,7 @@ impl State {
         match self {
             Self::Works => "works",
             Self::Partly => "partly",
-            Self::DoesNot => "does not",
+            Self::Fails => "fails",
             Self::NotTested => "not tested",
         }
     }
@@ -72,7 +72,7 @@ impl fmt::Display for State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
-pub enum Group {
+pub enum Section {
     /// A source of data addresses, in the order in which `auto` tries them.
     Sources,
     /// What the processor's PMU offers to the hardware sources.
@@ -87,7 +87,7 @@ pub enum Group {
     Bpf,
 }
 
-impl Group {
+impl Section {
     /// The heading of the table.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -107,7 +107,7 @@ impl Group {
 #[non_exhaustive]
 pub struct Check {
     /// What it is about.
-    pub group: Group,
+    pub section: Section,
     /// The name of a row; it stays the same from version to version.
     pub name: &'static str,
     /// Whether it works.
@@ -121,26 +121,26 @@ pub struct Check {
 impl Check {
     /// It works, and this was found.
     #[must_use]
-    pub(crate) fn works(group: Group, name: &'static str, why: impl Into<String>) -> Self {
-        Self { group, name, state: State::Works, why: why.into(), help: None }
+    pub(crate) fn works(section: Section, name: &'static str, why: impl Into<String>) -> Self {
+        Self { section, name, state: State::Works, why: why.into(), help: None }
     }
 
     /// It works in part, and this is what is missing.
     #[must_use]
-    pub(crate) fn partly(group: Group, name: &'static str, why: impl Into<String>) -> Self {
-        Self { state: State::Partly, ..Self::works(group, name, why) }
+    pub(crate) fn partly(section: Section, name: &'static str, why: impl Into<String>) -> Self {
+        Self { state: State::Partly, ..Self::works(section, name, why) }
     }
 
     /// It does not work, and this is why.
     #[must_use]
-    pub(crate) fn does_not(group: Group, name: &'static str, why: impl Into<String>) -> Self {
-        Self { state: State::DoesNot, ..Self::works(group, name, why) }
+    pub(crate) fn fails(section: Section, name: &'static str, why: impl Into<String>) -> Self {
+        Self { state: State::Fails, ..Self::works(section, name, why) }
     }
 
     /// It was not tried, and this is why.
     #[must_use]
-    pub(crate) fn not_tested(group: Group, name: &'static str, why: impl Into<String>) -> Self {
-        Self { state: State::NotTested, ..Self::works(group, name, why) }
+    pub(crate) fn not_tested(section: Section, name: &'static str, why: impl Into<String>) -> Self {
+        Self { state: State::NotTested, ..Self::works(section, name, why) }
     }
 
     /// The check with what would help.
@@ -151,8 +151,8 @@ impl Check {
 
     /// What a failed attempt to sample says, in the words of a failed run.
     #[must_use]
-    pub(crate) fn failed(group: Group, name: &'static str, error: &SamplerError) -> Self {
-        Self { help: error.help().map(str::to_owned), ..Self::does_not(group, name, error.why()) }
+    pub(crate) fn failed(section: Section, name: &'static str, error: &SamplerError) -> Self {
+        Self { help: error.help().map(str::to_owned), ..Self::fails(section, name, error.why()) }
     }
 }
 
@@ -182,7 +182,7 @@ pub struct Report {
     pub cpu: String,
     /// How many CPUs are online; 0 where sysfs does not say.
     pub cpus: usize,
-    /// The checks, group by group.
+    /// The checks, section by section.
     pub checks: Vec<Check>,
 }
 
@@ -197,7 +197,7 @@ impl Report {
     pub fn usable(&self) -> impl Iterator<Item = (Source, State)> + '_ {
         self.checks
             .iter()
-            .filter(|check| check.group == Group::Sources && matches!(check.state, State::Works | State::Partly))
+            .filter(|check| check.section == Section::Sources && matches!(check.state, State::Works | State::Partly))
             .filter_map(|check| Some((check.name.parse().ok()?, check.state)))
     }
 
@@ -207,7 +207,7 @@ impl Report {
         ["pid-namespace", "cgroups"]
             .into_iter()
             .filter_map(|name| self.check(name))
-            .find(|check| check.state == State::DoesNot)
+            .find(|check| check.state == State::Fails)
     }
 
     /// The check of a name.
@@ -244,13 +244,13 @@ impl Trial {
         match (&self.host, &self.own) {
             (Ok(attempt), _) => {
                 let why = std::iter::once(&attempt.event).chain(&attempt.notes).map(String::as_str).collect::<Vec<_>>();
-                Check::works(Group::Sources, name, why.join("; "))
+                Check::works(Section::Sources, name, why.join("; "))
             }
             (Err(error), Some(Ok(_))) => {
-                let failed = Check::failed(Group::Sources, name, error);
+                let failed = Check::failed(Section::Sources, name, error);
                 Check { state: State::Partly, why: format!("your own processes only: {}", failed.why), ..failed }
             }
-            (Err(error), _) => Check::failed(Group::Sources, name, error),
+            (Err(error), _) => Check::failed(Section::Sources, name, error),
         }
     }
 }

@@ -9,53 +9,53 @@ use thiserror::Error;
 /// The largest hint that schedulers take.
 pub const MAX_HINT: u64 = 1024;
 
-/// A way to see writes of hints, in the order of preference.
+/// A way to observe hint writes, in order of preference; each is named by its attach point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Rung {
+pub enum HintProbe {
     /// Where the kernel keeps the storage of tasks: sees every write by system call, and storage that BPF programs make.
-    Storage,
+    LocalStorageUpdate,
     /// Where the system call reaches a map of task storage.
-    Element,
+    PidTaskStorageUpdateElem,
     /// The system call's entry and exit. Sees neither BPF programs nor 32-bit processes; x86-64 only.
     Syscall,
 }
 
-impl Rung {
+impl HintProbe {
     /// All of them, the best first.
-    pub const ALL: [Self; 3] = [Self::Storage, Self::Element, Self::Syscall];
+    pub const ALL: [Self; 3] = [Self::LocalStorageUpdate, Self::PidTaskStorageUpdateElem, Self::Syscall];
 
     /// What it attaches to.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Storage => "fexit bpf_local_storage_update",
-            Self::Element => "fexit bpf_pid_task_storage_update_elem",
+            Self::LocalStorageUpdate => "fexit bpf_local_storage_update",
+            Self::PidTaskStorageUpdateElem => "fexit bpf_pid_task_storage_update_elem",
             Self::Syscall => "raw tracepoints of the bpf system call",
         }
     }
 }
 
-/// No rung is called so.
+/// No probe has this name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("not storage, element or syscall")]
-pub struct UnknownRung;
+#[error("not local_storage_update, pid_task_storage_update_elem or syscall")]
+pub struct UnknownHintProbe;
 
-impl FromStr for Rung {
-    type Err = UnknownRung;
+impl FromStr for HintProbe {
+    type Err = UnknownHintProbe;
 
-    fn from_str(text: &str) -> Result<Self, UnknownRung> {
+    fn from_str(text: &str) -> Result<Self, UnknownHintProbe> {
         match text {
-            "storage" => Ok(Self::Storage),
-            "element" => Ok(Self::Element),
+            "local_storage_update" => Ok(Self::LocalStorageUpdate),
+            "pid_task_storage_update_elem" => Ok(Self::PidTaskStorageUpdateElem),
             "syscall" => Ok(Self::Syscall),
-            _ => Err(UnknownRung),
+            _ => Err(UnknownHintProbe),
         }
     }
 }
 
-impl fmt::Display for Rung {
+impl fmt::Display for HintProbe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -97,7 +97,7 @@ impl Counts {
 #[non_exhaustive]
 pub struct HintCounts {
     /// How writes were seen; `None` where they were not.
-    pub rung: Option<Rung>,
+    pub probe: Option<HintProbe>,
     /// Why they were not, or not to the end.
     pub missing: Option<String>,
     /// What was seen and lost on the way from the kernel.

@@ -20,7 +20,7 @@
 //!         let mut batch = Batch::until(time);
 //!         for tid in 1..=4 {
 //!             let (name, begin) = if tid < 3 { ("reader", 0x10_0000) } else { ("writer", 0x20_0000) };
-//!             batch.happened(time, SideBand::Comm { pid: 1, tid, exec: false, comm: name.into() });
+//!             batch.side_band(time, SideBand::Comm { pid: 1, tid, exec: false, comm: name.into() });
 //!             let addr = begin + self.0 % 16 * 4096;
 //!             batch.samples.push(RawSample { time, pid: 1, tid, addr, access: Access::Store, ..RawSample::default() });
 //!         }
@@ -39,7 +39,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`session`] | the capture: [`Builder`](session::Builder), [`Session`], [`Found`](session::Found); sources ([`Feed`](session::Feed)) and sinks ([`Sink`](session::Sink)) of one's own |
+//! | [`session`] | the capture: [`Builder`](session::Builder), [`Session`], [`Analysis`](session::Analysis); sources ([`Feed`](session::Feed)) and sinks ([`Sink`](session::Sink)) of one's own |
 //! | [`sample`] | what one memory access is |
 //! | [`host`] | where the host is read, and what can go wrong there |
 //! | [`resolve`] | names: threads, cgroups, memory and code, from the kernel's records and procfs |

@@ -22,7 +22,7 @@ pub struct Outcome {
     /// From the first event enabled to the last disabled.
     pub duration: Duration,
     /// What was recovered, for a source that recovers addresses.
-    pub recovery: Option<Yield>,
+    pub recovery: Option<RecoveryStats>,
     /// What is known of task hints, where they were asked for.
     pub hints: Option<HintCounts>,
     /// What was lost and left out.
@@ -43,7 +43,7 @@ pub(crate) const FRAMES_HIDDEN: &str =
 /// What was recovered and what was not.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
-pub struct Yield {
+pub struct RecoveryStats {
     /// Samples of user code.
     pub user_samples: u64,
     /// Of these, samples that gave at least one address.
@@ -67,7 +67,7 @@ pub struct Yield {
     pub code_unsettled: u64,
 }
 
-impl Yield {
+impl RecoveryStats {
     /// Recovered samples as a part of the user samples, 0 where there were none.
     #[must_use]
     pub fn share(&self) -> f64 {

@@ -143,7 +143,7 @@ impl Source {
 
     /// What the source can see and what it cannot, in one sentence for the report.
     #[must_use]
-    pub fn sight(self) -> &'static str {
+    pub fn coverage(self) -> &'static str {
         match self {
             Self::Pebs => {
                 "loads of at least the latency asked for, with address, latency and where the data came from; stores only \
@@ -223,44 +223,45 @@ pub enum Access {
 #[non_exhaustive]
 pub enum Method {
     /// The instruction at ip.
-    A,
+    AtIp,
     /// An instruction before ip whose address registers nothing has written since.
-    C,
+    Before,
     /// An instruction straight after ip whose address registers nothing writes before.
-    B,
+    After,
     /// An instruction after ip, reached by running the code forward.
-    E,
+    Emulated,
     /// An instruction before ip, its registers computed back.
-    I,
+    Inverted,
     /// An instruction before ip, found by going back and running forward again with the stack.
-    R,
+    Replayed,
     /// An instruction after ip, reached by running the code forward with values of memory that other threads can write to,
     /// as they were at the moment of the sample. Unlike the others it can be wrong, where one of them wrote meanwhile.
-    M,
+    Racy,
 }
 
 impl Method {
     /// All methods in the order of their trust.
-    pub const ALL: [Self; 7] = [Self::A, Self::C, Self::B, Self::E, Self::I, Self::R, Self::M];
+    pub const ALL: [Self; 7] =
+        [Self::AtIp, Self::Before, Self::After, Self::Emulated, Self::Inverted, Self::Replayed, Self::Racy];
 
     /// The letter that reports use.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::A => "a",
-            Self::C => "c",
-            Self::B => "b",
-            Self::E => "e",
-            Self::I => "i",
-            Self::R => "r",
-            Self::M => "m",
+            Self::AtIp => "a",
+            Self::Before => "c",
+            Self::After => "b",
+            Self::Emulated => "e",
+            Self::Inverted => "i",
+            Self::Replayed => "r",
+            Self::Racy => "m",
         }
     }
 
     /// True where the access was made before the sample; false where it comes after it.
     #[must_use]
     pub fn is_backward(self) -> bool {
-        matches!(self, Self::C | Self::I | Self::R)
+        matches!(self, Self::Before | Self::Inverted | Self::Replayed)
     }
 }
 
@@ -270,7 +271,7 @@ impl Method {
 /// the zero page, KSM pages and the text of a library never join threads. A frame stands for shared memory of which
 /// nothing else is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Place {
+pub enum MemoryId {
     /// A byte of a file or of shared memory that is mapped `MAP_SHARED`.
     Shared {
         /// Where its inode numbers count: `st_dev` of the file, as `makedev` packs it; for SysV shared memory 1 << 52 and the
@@ -295,7 +296,7 @@ pub enum Place {
     },
 }
 
-impl Place {
+impl MemoryId {
     /// The granule of `size` bytes (a power of two, such as [`LINE_SIZE`] or [`PAGE_SIZE`]) that the byte lies in.
     #[must_use]
     pub fn granule(self, size: u64) -> Self {
@@ -403,7 +404,7 @@ pub struct Sample {
     /// The thread's name when the sample was taken; `None` where nobody could say.
     pub comm: Option<Comm>,
     /// What memory it was; `None` where the address is no user memory.
-    pub place: Option<Place>,
+    pub memory: Option<MemoryId>,
     /// Where the instruction is in its file; `None` where nobody knows or asked.
     pub code: Option<CodeAddr>,
     /// The thread's hint when the sample was taken; `None` where it had none, or hints are not followed. 0 is a hint.
@@ -427,7 +428,7 @@ impl From<RawSample> for Sample {
     /// A sample without names.
     #[inline]
     fn from(raw: RawSample) -> Self {
-        Self { raw, record: 0, thread: 0, comm: None, place: None, code: None, hint: None }
+        Self { raw, record: 0, thread: 0, comm: None, memory: None, code: None, hint: None }
     }
 }
 
@@ -466,8 +467,8 @@ mod tests {
 
     #[test]
     fn granules_align_what_they_identify() {
-        let place = Place::Private { space: 3, addr: 0x1fff };
-        assert_eq!(place.granule(LINE_SIZE), Place::Private { space: 3, addr: 0x1fc0 });
-        assert_eq!(place.granule(PAGE_SIZE), Place::Private { space: 3, addr: 0x1000 });
+        let memory = MemoryId::Private { space: 3, addr: 0x1fff };
+        assert_eq!(memory.granule(LINE_SIZE), MemoryId::Private { space: 3, addr: 0x1fc0 });
+        assert_eq!(memory.granule(PAGE_SIZE), MemoryId::Private { space: 3, addr: 0x1000 });
     }
 }

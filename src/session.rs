@@ -7,39 +7,39 @@
 
 use std::time::Duration;
 
-pub use crate::outcome::{Outcome, Yield};
+pub use crate::outcome::{Outcome, RecoveryStats};
 use crate::resolve::Cgroups;
 use crate::sample::{Comm, Sample, ThreadIndex};
 
+mod analysis;
 mod builder;
 mod capture;
 mod decider;
-mod ends;
 mod error;
 mod feed;
-mod found;
 mod hints;
 mod lines;
 mod names;
 mod numbers;
 mod order;
+mod recorded;
 mod recovery;
-mod replay;
-mod reread;
+mod rescan;
 mod running;
 mod start;
+mod stop;
 mod text;
 
+pub use analysis::{Analysis, Sampled};
 pub use builder::Builder;
-use capture::{Capture, Options};
+use capture::{Capture, CaptureOptions};
 pub use decider::Decider;
-pub use ends::StopHandle;
 pub(crate) use error::of_source;
 pub use error::{Error, ErrorKind, NoProcess, NotStarted, SessionError, Skipped};
 pub use feed::{Batch, Feed};
-pub use found::{Found, Sampled};
 use names::Names;
 pub use running::Session;
+pub use stop::StopHandle;
 
 pub use crate::sample::{FileId, SideBand, TimedSideBand};
 pub use crate::sampler::loss::Loss;

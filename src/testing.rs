@@ -20,8 +20,8 @@ pub mod cluster {
 }
 
 pub mod config {
+    pub use crate::config::cell_specs::{CellKey, CellSpec, CgroupMatcher, SpecIndex};
     pub use crate::config::decide::decide;
-    pub use crate::config::groups::{CgroupMatcher, GroupIndex, GroupSpec, Home};
     pub use crate::config::layers::{layers, layers_by_hint, Layers};
     pub use crate::config::members::{Affinity, CommunityIndex, Member, Members, Unknown, Verdict};
     pub use crate::config::summary::summary;

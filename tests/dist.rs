@@ -78,7 +78,7 @@ fn bpf_rows(binary: &Path) -> Vec<serde_json::Value> {
     let output = Command::new(binary).args(["doctor", "--json"]).output().unwrap();
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
     let rows = report["checks"].as_array().unwrap().iter();
-    rows.filter(|row| row["group"] == "bpf").cloned().collect()
+    rows.filter(|row| row["section"] == "bpf").cloned().collect()
 }
 
 /// The BPF programs are built in, and the kernel takes of them what it takes of those of this build.

@@ -289,10 +289,10 @@ fn ibs_of_each_generation() {
 
 #[test]
 fn ibs_never_drops_more_than_the_threshold_says() {
-    use scxprof::testing::sampler::plan::Reading;
+    use scxprof::testing::sampler::plan::AddressFrom;
     let ask = |name: &str, ldlat| {
         let plan = machine(name).ibs(&hardware(|it| it.ldlat = Some(ldlat)));
-        let Reading::Hardware { ldlat, ops: true, user_only: true } = plan.reading else { panic!("{plan:?}") };
+        let AddressFrom::Hardware { ldlat, ops: true, user_only: true } = plan.address_from else { panic!("{plan:?}") };
         (attr(&plan.events[0]).get("config1").copied(), ldlat, plan.notes)
     };
     // By the hardware only where it does that and nothing else; then there is nothing to say.

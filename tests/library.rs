@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::stdio::{dup2_stderr, dup2_stdout, stderr, stdout};
 use scxprof::bpf;
-use scxprof::config::GroupOptions;
+use scxprof::config::CellOptions;
 use scxprof::host::Roots;
 use scxprof::profile::Profile;
 use scxprof::resolve::Cgroups;
@@ -24,7 +24,7 @@ use scxprof::session::{
 use scxprof::Session;
 
 /// Giving up after so long.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Two threads that write to the same pages, for `left` batches; it stops its capture in the middle where it has a handle.
 struct Pair {
@@ -45,7 +45,7 @@ impl Feed for Pair {
         let time = 1_000_000_000_000 - self.left * 1_000_000;
         let mut batch = Batch::until(time);
         for (tid, name) in [7, 8].into_iter().zip(self.names) {
-            batch.happened(time, SideBand::Comm { pid: 7, tid, exec: false, comm: name.into() });
+            batch.side_band(time, SideBand::Comm { pid: 7, tid, exec: false, comm: name.into() });
             let addr = 0x1000 + self.left % 512 * 64;
             batch.samples.push(RawSample { time, pid: 7, tid, addr, ..RawSample::default() });
         }
@@ -63,7 +63,7 @@ struct Count(u64);
 
 impl Sink for Count {
     fn sample(&mut self, sample: &Sample, _cgroups: &mut Cgroups) {
-        assert!(sample.comm.is_some() && sample.place.is_some());
+        assert!(sample.comm.is_some() && sample.memory.is_some());
         self.0 += 1;
     }
 }
@@ -138,8 +138,8 @@ impl Feed for Hinted {
         for tid in 1..=6 {
             let hint = u64::from(tid % 2 + 1);
             if self.0 == 1 {
-                batch.happened(time, SideBand::Comm { pid: 1, tid, exec: false, comm: "worker".into() });
-                batch.happened(time, SideBand::Hint { time, pid: 1, tid, hint: Some(hint) });
+                batch.side_band(time, SideBand::Comm { pid: 1, tid, exec: false, comm: "worker".into() });
+                batch.side_band(time, SideBand::Hint { time, pid: 1, tid, hint: Some(hint) });
             }
             let addr = (hint << 32) + self.0 % 64 * 4096;
             let access = scxprof::sample::Access::Store;
@@ -223,9 +223,9 @@ fn a_capture_ends_with_its_processes() {
             let sampled = session.run_until(|_| {
                 // Its stdin ends, and so does it; until it is waited for it is a zombie.
                 drop(child.stdin.take());
-                begin.elapsed() > PATIENCE
+                begin.elapsed() > TIMEOUT
             });
-            assert!(sampled.outcome.duration < PATIENCE);
+            assert!(sampled.outcome.duration < TIMEOUT);
         }
     }
     drop(child.stdin.take());
@@ -245,10 +245,10 @@ fn made(dir: &std::path::Path, own: &str) -> Roots {
 
 #[test]
 fn errors_have_types() {
-    let mut wrong = GroupOptions::default();
+    let mut wrong = CellOptions::default();
     wrong.cells.push("x=(".to_owned());
-    let error = Session::builder().groups(wrong).feed(&mut Pair::new(1)).run().unwrap_err();
-    assert!(matches!(error, Error::Groups(_)) && error.kind() == ErrorKind::Request, "{error}");
+    let error = Session::builder().cells(wrong).feed(&mut Pair::new(1)).run().unwrap_err();
+    assert!(matches!(error, Error::CellSpecs(_)) && error.kind() == ErrorKind::Request, "{error}");
     let error = Session::builder().feed(&mut Pair::new(0)).run().unwrap_err();
     assert!(matches!(error, Error::NoSamples { .. }) && error.kind() == ErrorKind::NoSamples, "{error}");
     let profile = || -> Result<Profile, Error> { Ok(Profile::open("/nonexistent".as_ref())?) };
@@ -310,7 +310,7 @@ fn sampled(enough: u64, other: &AtomicU64, own: &AtomicU64) -> Result<u64, Error
     let done = || own.load(Ordering::Relaxed) >= enough && other.load(Ordering::Relaxed) >= enough;
     let outcome = session.run_into(&mut sink, |_| {
         fault();
-        done() || begin.elapsed() > PATIENCE
+        done() || begin.elapsed() > TIMEOUT
     });
     Ok(outcome.accesses)
 }
@@ -412,7 +412,7 @@ fn in_a_process_of_its_own() {
         assert!(Session::builder().feed(&mut Pair::new(0)).run().is_err());
         // Whatever this host allows or not, with a map of hints that does not exist.
         let dir = tempfile::tempdir().unwrap();
-        let hints = bpf::Options::new("/nonexistent/map".parse().unwrap());
+        let hints = bpf::HintOptions::new("/nonexistent/map".parse().unwrap());
         let during = Mutex::new(Vec::new());
         for builder in [
             Session::builder().hints(hints).use_hints().symbols(),
@@ -442,7 +442,7 @@ fn in_a_process_of_its_own() {
     assert_eq!(global().len(), before.len(), "something was taken away");
     let begin = Instant::now();
     // A thread that read procfs again may still be at it.
-    while left_open() != open && begin.elapsed() < PATIENCE {
+    while left_open() != open && begin.elapsed() < TIMEOUT {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(left_open(), open, "threads, files");

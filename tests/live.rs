@@ -17,7 +17,7 @@ use std::time::Duration;
 use capture::{capture_until, options, Collect};
 use scxprof::host::Roots;
 use scxprof::resolve::Cgroups;
-use scxprof::sample::{Place, Sample, Source};
+use scxprof::sample::{MemoryId, Sample, Source};
 use scxprof::session::{Builder, Outcome};
 use scxprof::testing::host::clock::monotonic_ns;
 use scxprof::testing::sampler::attr::{Feature, Features};
@@ -232,7 +232,7 @@ fn a_fault_has_address_frame_page_size_cgroup_and_time() {
         assert_ne!(sample.phys, 0, "{sample:?}");
         assert_eq!((sample.phys & 0xfff, sample.page_size), (sample.addr & 0xfff, 4096));
         assert!((begin..end).contains(&sample.time));
-        assert!(matches!(sample.place, Some(Place::Private { addr, .. }) if addr == sample.addr));
+        assert!(matches!(sample.memory, Some(MemoryId::Private { addr, .. }) if addr == sample.addr));
         assert_ne!(sample.cgroup, 0);
     }
     let times: Vec<_> = got.samples.iter().map(|sample| sample.time).collect();
@@ -271,8 +271,8 @@ fn exec_changes_the_name_and_the_address_space() {
     let first_dd = comms.iter().position(|sample| sample.comm.is_some_and(|comm| comm.as_bytes() == b"dd")).unwrap();
     assert!(first_dd > 0 && comms[first_dd - 1].comm.is_some_and(|comm| comm.as_bytes() == b"sh"));
     assert!(comms[first_dd..].iter().all(|sample| sample.comm.is_some_and(|comm| comm.as_bytes() == b"dd")));
-    let space = |sample: &Sample| match sample.place {
-        Some(Place::Private { space, .. }) => Some(space),
+    let space = |sample: &Sample| match sample.memory {
+        Some(MemoryId::Private { space, .. }) => Some(space),
         _ => None,
     };
     assert_ne!(space(comms[first_dd - 1]), space(comms[comms.len() - 1]), "exec begins a new address space");
@@ -303,19 +303,19 @@ fn forks_share_what_is_mapped_shared_and_nothing_else() {
     let mut touched = Vec::new();
     let Some((got, _)) = capture("fork", Target::System, 256, || touched = worker.finish()) else { return };
     let (private, shared, child) = (touched[0], touched[1], touched[2] as u32);
-    let places = |pid: u32, begin: u64| -> Vec<Place> {
+    let places = |pid: u32, begin: u64| -> Vec<MemoryId> {
         let mine = got.samples.iter().filter(|sample| sample.pid == pid && within(sample, begin, 8));
-        let mut places: Vec<_> = mine.filter_map(|sample| sample.place).map(|place| place.granule(4096)).collect();
+        let mut places: Vec<_> = mine.filter_map(|sample| sample.memory).map(|memory| memory.granule(4096)).collect();
         places.sort();
         places.dedup();
         places
     };
     assert_eq!(places(pid, shared).len(), 8);
-    assert_eq!(places(pid, shared), places(child, shared), "shared pages are one place");
-    assert!(matches!(places(pid, shared)[0], Place::Shared { ino, .. } if ino != 0));
+    assert_eq!(places(pid, shared), places(child, shared), "shared pages are one memory");
+    assert!(matches!(places(pid, shared)[0], MemoryId::Shared { ino, .. } if ino != 0));
     let (mine, its) = (places(pid, private), places(child, private));
     assert_eq!((mine.len(), its.len()), (8, 8), "each has its own copy");
-    assert!(mine.iter().all(|place| !its.contains(place)), "copy-on-write joins nothing");
+    assert!(mine.iter().all(|memory| !its.contains(memory)), "copy-on-write joins nothing");
 }
 
 /// A cgroup of our own below the hierarchy that samples speak of, removed at the end.

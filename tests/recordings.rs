@@ -6,7 +6,7 @@
 use scxprof::sample::{Access, CpuMode, DataSource, Sample};
 use scxprof::testing::sampler::intake::Intake;
 use scxprof::testing::sampler::loss::Loss;
-use scxprof::testing::sampler::plan::Reading;
+use scxprof::testing::sampler::plan::AddressFrom;
 use scxprof::testing::sampler::record::{decode, Record, SampleRecord};
 use scxprof::testing::sampler::Identity;
 
@@ -20,7 +20,7 @@ use perfdata::{recording, Attr, PerfData};
 /// No process of a recording is ourselves.
 const NOBODY: u32 = 0xffff_fff0;
 /// As pebs reads its samples, with those of the kernel.
-const PEBS: Reading = Reading::Hardware { user_only: false, ops: false, ldlat: None };
+const PEBS: AddressFrom = AddressFrom::Hardware { user_only: false, ops: false, ldlat: None };
 
 /// The samples of the file with their attrs; every record must decode to its end.
 fn samples(data: &PerfData) -> Vec<(&Attr, SampleRecord<'_>)> {
@@ -37,8 +37,12 @@ fn samples(data: &PerfData) -> Vec<(&Attr, SampleRecord<'_>)> {
 }
 
 /// What a worker makes of records.
-fn taken<'a>(records: impl Iterator<Item = &'a [u8]>, data: &PerfData, reading: Reading) -> (Vec<Sample>, Loss) {
-    let mut intake = Intake::new(Identity { own_pid: NOBODY, child_pid_namespace: false }, reading);
+fn taken<'a>(
+    records: impl Iterator<Item = &'a [u8]>,
+    data: &PerfData,
+    address_from: AddressFrom,
+) -> (Vec<Sample>, Loss) {
+    let mut intake = Intake::new(Identity { own_pid: NOBODY, child_pid_namespace: false }, address_from);
     for record in records {
         intake.take(record, &data.attrs[0].layout);
     }
@@ -88,14 +92,14 @@ fn comet_lake_loads_and_stores() {
     assert_eq!((access(Access::Load) + access(Access::Store), access(Access::Unknown)), (3178, 0));
     let user = taken_samples.iter().filter(|sample| sample.mode == CpuMode::User).count();
     assert_eq!(user, 3098);
-    let user_only = Reading::Hardware { user_only: true, ops: false, ldlat: None };
+    let user_only = AddressFrom::Hardware { user_only: true, ops: false, ldlat: None };
     let (taken_samples, loss) = taken(data.records(), &data, user_only);
     assert_eq!((taken_samples.len(), loss.in_kernel, loss.idle), (3098, 80, 10));
     // Loads of 60 cycles and more, found in user space: stores have no latency and stay.
     let fast =
         |load: &&(&Attr, SampleRecord<'_>)| load.1.pid != 0 && load.1.tid != u32::MAX && (load.1.weight as u32) < 60;
     let fast = loads.iter().filter(fast).count();
-    let filter = Reading::Hardware { user_only: false, ops: true, ldlat: Some(60) };
+    let filter = AddressFrom::Hardware { user_only: false, ops: true, ldlat: Some(60) };
     let (taken_samples, loss) = taken(data.records(), &data, filter);
     assert_eq!((taken_samples.len(), loss.below_ldlat), (3178 - fast, fast as u64));
     assert!((1..47).contains(&fast));

@@ -313,12 +313,12 @@ fn the_probe_finds_the_tick_on_a_busy_cpu() {
 
 #[test]
 fn the_event_that_is_probed_is_the_one_that_is_sampled() {
-    use scxprof::testing::sampler::{Hardware, Options, Sampler, SamplerError, Target};
+    use scxprof::testing::sampler::{Hardware, Sampler, SamplerError, SamplerOptions, Target};
 
     let test = "the_event_that_is_probed_is_the_one_that_is_sampled";
     let _alone = alone();
     let cpu = first_cpu();
-    let options = Options {
+    let options = SamplerOptions {
         source: scxprof::sample::Source::Timer,
         freq: None,
         target: Target::System,

@@ -2,7 +2,7 @@
 /*
  * Sees who gets which task hint: writes to one task-storage map, and their end.
  *
- * Only the programs of one way ("rung", see probe.rs) are loaded. All of them name the task that owns the hint, which need
+ * Only the programs of one way ("probe", see probe.rs) are loaded. All of them name the task that owns the hint, which need
  * not be the one that writes it, and all report only what succeeded.
  */
 #include "kernel.h"

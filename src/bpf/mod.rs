@@ -3,7 +3,7 @@
 //! Task hints are numbers that programs write for their threads into a map that a sched_ext scheduler reads.
 //!
 //! The map is of type `BPF_MAP_TYPE_TASK_STORAGE`, its value begins with the hint as a u64. Who writes is followed by BPF
-//! programs; several ways are tried in order, see [`Rung`]. What all of them cannot see: a BPF program that writes through
+//! programs; several ways are tried in order, see [`HintProbe`]. What all of them cannot see: a BPF program that writes through
 //! a pointer into the map, and memory of user space that is mapped into it (`BPF_UPTR`).
 //!
 //! Where hints cannot be followed, a capture goes on without them, and
@@ -16,7 +16,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use crate::hint::Rung;
+use crate::hint::HintProbe;
 
 #[cfg(feature = "bpf")]
 mod map;
@@ -154,12 +154,12 @@ pub enum Step {
     Built,
 }
 
-/// Why a rung, or the iterator of the snapshot, is not to be had.
+/// Why a probe, or the iterator of the snapshot, is not to be had.
 #[doc(hidden)]
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
 #[error("{what}: {reason}")]
 pub struct Refusal {
-    /// What was tried: [`Rung::name`], or `iter/task`.
+    /// What was tried: [`HintProbe::name`], or `iter/task`.
     pub what: &'static str,
     /// Where it ended.
     pub step: Step,
@@ -193,9 +193,9 @@ pub enum HintsError {
         /// What is wrong with it.
         reason: String,
     },
-    /// No rung.
+    /// No probe.
     #[error("the writes of hints cannot be seen here: {}", list(.0))]
-    NoRung(Vec<Refusal>),
+    NoProbe(Vec<Refusal>),
     /// A thread or a file that the watch itself needs.
     #[error("{what}: {source}")]
     Io {
@@ -213,20 +213,20 @@ fn list(refusals: &[Refusal]) -> String {
 /// What to follow.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Options {
+pub struct HintOptions {
     /// The map.
     pub map: MapRef,
-    /// The only rung to try; `None` for the best that works.
-    pub rung: Option<Rung>,
+    /// The only probe to try; `None` for the best that works.
+    pub probe: Option<HintProbe>,
     /// Bytes of the ring between the kernel and us: a power of two, of a page at least; 8 MiB where nobody says otherwise.
     pub ring_bytes: u32,
 }
 
-impl Options {
+impl HintOptions {
     /// To follow `map` by the best way that works.
     #[must_use]
     pub fn new(map: MapRef) -> Self {
-        Self { map, rung: None, ring_bytes: 8 << 20 }
+        Self { map, probe: None, ring_bytes: 8 << 20 }
     }
 }
 

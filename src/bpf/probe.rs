@@ -1,4 +1,4 @@
-//! Loads and attaches the programs of one rung; without luck, says why.
+//! Loads and attaches the programs of one probe; without luck, says why.
 
 use std::cell::RefCell;
 use std::io;
@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags};
 
 use super::map::{pid_namespace, HintMap};
 use super::{Refusal, Step};
-use crate::hint::{Counts, Rung};
+use crate::hint::{Counts, HintProbe};
 
 /// hints.bpf.c, compiled.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hints.bpf.o"));
@@ -47,13 +47,13 @@ pub(super) struct Setting {
     pub ring_bytes: u32,
 }
 
-/// Loads and attaches one rung for a map.
-pub(super) fn rung(rung: Rung, map: Option<&HintMap>, setting: Setting) -> Result<Loaded, Refusal> {
-    if rung == Rung::Syscall && !cfg!(target_arch = "x86_64") {
+/// Loads and attaches one probe for a map.
+pub(super) fn probe(probe: HintProbe, map: Option<&HintMap>, setting: Setting) -> Result<Loaded, Refusal> {
+    if probe == HintProbe::Syscall && !cfg!(target_arch = "x86_64") {
         let reason = "for x86-64 only".to_owned();
-        return Err(Refusal { what: rung.name(), step: Step::Built, errno: 0, reason });
+        return Err(Refusal { what: probe.name(), step: Step::Built, errno: 0, reason });
     }
-    load(Some(rung), map, setting)
+    load(Some(probe), map, setting)
 }
 
 /// Loads and attaches the iterator of tasks for a map.
@@ -68,8 +68,8 @@ pub(super) fn iterator(map: Option<&HintMap>, setting: Setting) -> Result<Loaded
 #[must_use]
 pub fn trials(proc: &Path) -> Vec<(&'static str, Result<(), Refusal>)> {
     let setting = Setting { pid_namespace: pid_namespace(proc).unwrap_or(0), ring_bytes: 1 << 16 };
-    let rungs = Rung::ALL.into_iter().map(|it| (it.name(), rung(it, None, setting).map(drop)));
-    rungs.chain([(ITERATOR, iterator(None, setting).map(drop)), super::operand::trial(proc)]).collect()
+    let probes = HintProbe::ALL.into_iter().map(|it| (it.name(), probe(it, None, setting).map(drop)));
+    probes.chain([(ITERATOR, iterator(None, setting).map(drop)), super::operand::trial(proc)]).collect()
 }
 
 thread_local! {
@@ -105,12 +105,12 @@ pub(super) fn refusal(what: &'static str, step: Step, error: &libbpf_rs::Error) 
     Refusal { what, step, errno, reason }
 }
 
-/// The programs of hints.bpf.c that a rung takes, or the iterator.
-fn programs(rung: Option<Rung>) -> &'static [&'static str] {
-    match rung {
-        Some(Rung::Storage) => &["set_storage", "delete_storage", "task_exec", "task_exit"],
-        Some(Rung::Element) => &["set_element", "delete_element", "task_exec", "task_exit"],
-        Some(Rung::Syscall) => &["enter", "leave", "task_exec", "task_exit"],
+/// The programs of hints.bpf.c that a probe takes, or the iterator.
+fn programs(probe: Option<HintProbe>) -> &'static [&'static str] {
+    match probe {
+        Some(HintProbe::LocalStorageUpdate) => &["set_storage", "delete_storage", "task_exec", "task_exit"],
+        Some(HintProbe::PidTaskStorageUpdateElem) => &["set_element", "delete_element", "task_exec", "task_exit"],
+        Some(HintProbe::Syscall) => &["enter", "leave", "task_exec", "task_exit"],
         None => &["snapshot"],
     }
 }
@@ -132,14 +132,14 @@ fn constants(map: Option<&HintMap>, setting: Setting) -> Vec<u8> {
     bytes
 }
 
-/// Loads and attaches the programs of a rung, or the iterator.
-fn load(rung: Option<Rung>, map: Option<&HintMap>, setting: Setting) -> Result<Loaded, Refusal> {
+/// Loads and attaches the programs of a probe, or the iterator.
+fn load(probe: Option<HintProbe>, map: Option<&HintMap>, setting: Setting) -> Result<Loaded, Refusal> {
     quiet();
-    let what = rung.map_or(ITERATOR, Rung::name);
+    let what = probe.map_or(ITERATOR, HintProbe::name);
     let refused = |step| move |error: libbpf_rs::Error| refusal(what, step, &error);
     let mut open = ObjectBuilder::default().open_memory(OBJECT).map_err(refused(Step::Open))?;
     for mut program in open.progs_mut() {
-        let wanted = program.name().to_str().is_some_and(|name| programs(rung).contains(&name));
+        let wanted = program.name().to_str().is_some_and(|name| programs(probe).contains(&name));
         program.set_autoload(wanted);
     }
     for mut it in open.maps_mut() {

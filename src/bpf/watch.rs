@@ -14,8 +14,8 @@ use libbpf_rs::RingBufferBuilder;
 use super::map::{pid_namespace, HintMap};
 use super::probe::{self, event, Loaded, Setting};
 use super::snapshot::Tasks;
-use super::{HintsError, MapRef, Options};
-use crate::hint::{Counts, Rung};
+use super::{HintOptions, HintsError, MapRef};
+use crate::hint::{Counts, HintProbe};
 use crate::host::clock::monotonic_ns;
 use crate::host::priority;
 use crate::sample::batch::Batch;
@@ -70,7 +70,7 @@ impl RawEvent {
 /// A watch at work.
 #[derive(Debug)]
 pub struct Watch {
-    rung: Rung,
+    probe: HintProbe,
     notes: Vec<String>,
     batches: Receiver<Batch>,
     stop: Arc<AtomicBool>,
@@ -78,30 +78,30 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Attaches the best rung that the kernel takes, then asks for the hints that are there already.
+    /// Attaches the best probe that the kernel takes, then asks for the hints that are there already.
     ///
     /// # Errors
     /// [`HintsError`]; nothing stays attached then.
-    pub fn start(options: &Options, proc: &Path) -> Result<Self, HintsError> {
+    pub fn start(options: &HintOptions, proc: &Path) -> Result<Self, HintsError> {
         let map = HintMap::open(&options.map)?;
         let namespace =
             pid_namespace(proc).map_err(|source| HintsError::Io { what: "cannot tell our pid namespace", source })?;
         let setting = Setting { pid_namespace: namespace, ring_bytes: options.ring_bytes };
         let mut refusals = Vec::new();
         let mut attached = None;
-        for rung in Rung::ALL.into_iter().filter(|rung| options.rung.is_none_or(|only| only == *rung)) {
-            match probe::rung(rung, Some(&map), setting) {
+        for probe in HintProbe::ALL.into_iter().filter(|probe| options.probe.is_none_or(|only| only == *probe)) {
+            match probe::probe(probe, Some(&map), setting) {
                 Ok(loaded) => {
-                    attached = Some((rung, loaded));
+                    attached = Some((probe, loaded));
                     break;
                 }
                 Err(refusal) => refusals.push(refusal),
             }
         }
-        let Some((rung, loaded)) = attached else { return Err(HintsError::NoRung(refusals)) };
+        let Some((probe, loaded)) = attached else { return Err(HintsError::NoProbe(refusals)) };
         let mut notes: Vec<String> = Vec::new();
         if !refusals.is_empty() {
-            notes.push(format!("hints are seen by {rung} ({})", super::list(&refusals)));
+            notes.push(format!("hints are seen by {probe} ({})", super::list(&refusals)));
         }
         let tasks = Tasks::new(&map, setting, proc);
         let at_start = tasks.ask(&map);
@@ -116,16 +116,16 @@ impl Watch {
             Reader { loaded, map, tasks, named: options.map.clone(), out, first, counts, stop: Arc::clone(&stop) };
         let thread = priority::spawn("hints", move || reader.run())
             .map_err(|source| HintsError::Io { what: "cannot start a thread", source })?;
-        Ok(Self { rung, notes, batches, stop, thread })
+        Ok(Self { probe, notes, batches, stop, thread })
     }
 
-    /// The rung in use.
+    /// The probe in use.
     #[must_use]
-    pub fn rung(&self) -> Rung {
-        self.rung
+    pub fn probe(&self) -> HintProbe {
+        self.probe
     }
 
-    /// What a person should know: which rungs were refused, which threads could not be asked.
+    /// What a person should know: which probes were refused, which threads could not be asked.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes

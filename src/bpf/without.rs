@@ -4,8 +4,8 @@ use std::os::fd::BorrowedFd;
 
 use crossbeam_channel::Receiver;
 
-use super::{Clockwork, HintsError, Options, Refusal, SnapshotCounts, Step, Watched};
-use crate::hint::{Counts, Rung};
+use super::{Clockwork, HintOptions, HintsError, Refusal, SnapshotCounts, Step, Watched};
+use crate::hint::{Counts, HintProbe};
 use crate::recover::Wanted;
 use crate::sample::batch::Batch;
 
@@ -18,13 +18,13 @@ impl Watch {
     ///
     /// # Errors
     /// Always.
-    pub fn start(_options: &Options, _proc: &std::path::Path) -> Result<Self, HintsError> {
+    pub fn start(_options: &HintOptions, _proc: &std::path::Path) -> Result<Self, HintsError> {
         Err(HintsError::NotBuilt)
     }
 
     /// There is no watch.
     #[must_use]
-    pub fn rung(&self) -> Rung {
+    pub fn probe(&self) -> HintProbe {
         match *self {}
     }
 
@@ -100,6 +100,6 @@ fn refused(what: &'static str) -> Refusal {
 /// What BPF is used for, none of which is built in.
 #[must_use]
 pub fn trials(_proc: &std::path::Path) -> Vec<(&'static str, Result<(), Refusal>)> {
-    let names = Rung::ALL.into_iter().map(Rung::name).chain(["iter/task", "memory around the registers"]);
+    let names = HintProbe::ALL.into_iter().map(HintProbe::name).chain(["iter/task", "memory around the registers"]);
     names.map(|what| (what, Err(refused(what)))).collect()
 }

@@ -146,7 +146,7 @@ pub(super) fn start(builder: Builder<'static>, held: Option<&Held>) -> Result<Se
         Error::Start(error) => source::failure_of(error),
         Error::NoProcess(error) => Failure::Usage(anyhow!("-p {error}")),
         Error::NoCgroup(error) => Failure::Usage(anyhow!("--cgroup: {error}")),
-        Error::Groups(error) => decision::wrong_groups(&error),
+        Error::CellSpecs(error) => decision::wrong_groups(&error),
         error if error.kind() == ErrorKind::Request => Failure::Usage(error.into()),
         error => Failure::Unsupported(error.into()),
     })

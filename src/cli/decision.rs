@@ -7,11 +7,11 @@ use clap::Args;
 
 use super::output::{Output, Readers};
 use super::{hints, percent, say_lines, Failure};
-use crate::config::{self, GroupOptions, GroupsError, Scheduler};
+use crate::config::{self, CellOptions, CellSpecError, Scheduler};
 use crate::host::priority::NICE;
 use crate::sample::Source;
 use crate::sampler::loss::Loss;
-use crate::session::{Builder, Error, Outcome, Sampled, Yield};
+use crate::session::{Builder, Error, Outcome, RecoveryStats, Sampled};
 
 /// What to decide and where the configuration goes.
 #[derive(Debug, Args)]
@@ -50,8 +50,8 @@ pub(super) struct DecisionArgs {
 
 impl DecisionArgs {
     /// The groups that samples are counted by.
-    fn groups(&self) -> GroupOptions {
-        GroupOptions {
+    fn cell_options(&self) -> CellOptions {
+        CellOptions {
             cells: self.cells.clone(),
             allotment: self.workload_allotment_cgroup_regex.clone(),
             workload: self.workload_cgroup_regex.clone(),
@@ -78,7 +78,7 @@ impl DecisionArgs {
 
     /// `builder` with what is to be decided.
     pub(super) fn configure<'a>(&self, builder: Builder<'a>, verbose: u8) -> Builder<'a> {
-        let mut builder = builder.groups(self.groups()).min_share(self.min_share()).scheduler(self.scheduler());
+        let mut builder = builder.cells(self.cell_options()).min_share(self.min_share()).scheduler(self.scheduler());
         if let Some(cpus) = self.target_cpus {
             builder = builder.target_cpus(cpus as usize);
         }
@@ -139,7 +139,7 @@ pub(super) fn report(verbose: u8, sampled: &Sampled) {
     let loss = outcome.loss;
     if verbose > 0 {
         let source = decider.source();
-        say!("Source: {source} ({})", source.sight());
+        say!("Source: {source} ({})", source.coverage());
         let Outcome { duration, events, samples, accesses, .. } = outcome;
         say!("Sampled {:.1} s: {events} events, {samples} samples, {accesses} accesses", duration.as_secs_f64());
         if let Some(priority) = outcome.realtime {
@@ -148,32 +148,32 @@ pub(super) fn report(verbose: u8, sampled: &Sampled) {
         if let Some(recovery) = &outcome.recovery {
             say_lines(&yield_text(recovery));
         }
-        say_lines(&config::summary(decider.groups(), decider.tally(), verbose > 1));
+        say_lines(&config::summary(decider.specs(), decider.tally(), verbose > 1));
     }
     if let Some(hints) = &outcome.hints {
         hints::report(hints, verbose);
     }
     say_loss(&loss, verbose > 0 || outcome.accesses == 0);
     if loss.lost() > 0 || verbose > 0 {
-        say!("scxprof: {:.3} % of the samples were lost ({} of {})", loss.percent(), loss.lost(), loss.happened());
+        say!("scxprof: {:.3} % of the samples were lost ({} of {})", loss.percent(), loss.lost(), loss.total());
     }
 }
 
 /// Says which `--cell` is none.
 fn say_unmatched(args: &DecisionArgs, sampled: &Sampled) {
-    let groups = sampled.decider.groups().specs();
+    let groups = sampled.decider.specs().specs();
     for (group, (given, _)) in args.cells.iter().zip(groups).enumerate() {
-        if sampled.decider.tally().group_total(group) <= 0.0 {
+        if sampled.decider.tally().spec_total(group) <= 0.0 {
             say!("scxprof: --cell {given}: no sample is of a cgroup that it matches (and no --cell before it), so there is no such cell");
         }
     }
 }
 
 /// What is wrong with the options that name the groups.
-pub(super) fn wrong_groups(error: &GroupsError) -> Failure {
+pub(super) fn wrong_groups(error: &CellSpecError) -> Failure {
     let option = match error {
-        GroupsError::Regex { option, .. } if option == "allotment" => "--workload-allotment-cgroup-regex",
-        GroupsError::Regex { option, .. } if option == "workload" => "--workload-cgroup-regex",
+        CellSpecError::Regex { option, .. } if option == "allotment" => "--workload-allotment-cgroup-regex",
+        CellSpecError::Regex { option, .. } if option == "workload" => "--workload-cgroup-regex",
         _ => "--cell",
     };
     Failure::Usage(anyhow!("{option}: {error}"))
@@ -191,7 +191,7 @@ pub(super) fn say_loss(loss: &Loss, left_out: bool) {
 }
 
 /// The timer source's yield, for people.
-fn yield_text(recovery: &Yield) -> String {
+fn yield_text(recovery: &RecoveryStats) -> String {
     let list = |counts: &std::collections::BTreeMap<&str, u64>| {
         counts.iter().map(|(what, count)| format!("{what} {count}")).collect::<Vec<_>>().join(", ")
     };
@@ -300,7 +300,7 @@ pub(super) fn no_samples(outcome: &Outcome, source: Source) -> anyhow::Error {
         anyhow!("no usable samples: {sentence}")
     } else if outcome.events == 0 {
         anyhow!("no usable samples in {seconds:.1} s: nothing that was watched ran long enough to be seen; sample longer (-t) or a busier host")
-    } else if outcome.loss.happened() == 0 && outcome.loss.left_out().is_empty() {
+    } else if outcome.loss.total() == 0 && outcome.loss.left_out().is_empty() {
         anyhow!(
             "no usable samples in {seconds:.1} s: {} events happened, and none of them gave a sample",
             outcome.events

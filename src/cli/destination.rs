@@ -39,9 +39,9 @@ impl Directory {
     /// Opens the directory `path`.
     pub(super) fn open(path: &Path) -> Result<Self, Refused> {
         match find(path)? {
-            Found::Directory(directory) => Ok(directory),
-            Found::New { .. } => Err(Refused::Missing { at: path.to_owned() }),
-            Found::There { .. } | Found::Open { .. } => Err(failed(path, Errno::NOTDIR)),
+            Destination::Directory(directory) => Ok(directory),
+            Destination::New { .. } => Err(Refused::Missing { at: path.to_owned() }),
+            Destination::There { .. } | Destination::Open { .. } => Err(failed(path, Errno::NOTDIR)),
         }
     }
 
@@ -89,7 +89,7 @@ impl There {
 
 /// What a path leads to.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum Destination {
     Directory(Directory),
     /// No such name in this directory.
     New {
@@ -110,13 +110,13 @@ pub(super) enum Found {
 ///
 /// # Errors
 /// [`Refused`]; only the last part may be missing.
-pub(super) fn find(path: &Path) -> Result<Found, Refused> {
+pub(super) fn find(path: &Path) -> Result<Destination, Refused> {
     let own = rustix::process::geteuid().as_raw();
     let (mut at, mut rest) = begin(path)?;
     let mut links = 0;
     while let Some(name) = rest.pop() {
         let fd = match open(&at.0, &name, OFlags::NOFOLLOW) {
-            Err(Errno::NOENT) if rest.is_empty() => return Ok(Found::New { directory: at, name }),
+            Err(Errno::NOENT) if rest.is_empty() => return Ok(Destination::New { directory: at, name }),
             Err(Errno::NOENT) => return Err(Refused::Missing { at: at.below(&name) }),
             fd => fd.map_err(|error| failed(path, error))?,
         };
@@ -134,7 +134,7 @@ pub(super) fn find(path: &Path) -> Result<Found, Refused> {
                     let stat = rustix::fs::fstat(&fd).map_err(|error| failed(path, error))?;
                     match FileType::from_raw_mode(stat.st_mode) {
                         FileType::Directory => at = Directory(fd),
-                        _ if rest.is_empty() => return Ok(Found::Open(There { fd, stat })),
+                        _ if rest.is_empty() => return Ok(Destination::Open(There { fd, stat })),
                         _ => return Err(failed(path, Errno::NOTDIR)),
                     }
                     continue;
@@ -149,11 +149,11 @@ pub(super) fn find(path: &Path) -> Result<Found, Refused> {
                 }
                 rest.extend(parts(&target));
             }
-            _ if rest.is_empty() => return Ok(Found::There { directory: at, name, there: There { fd, stat } }),
+            _ if rest.is_empty() => return Ok(Destination::There { directory: at, name, there: There { fd, stat } }),
             _ => return Err(failed(path, Errno::NOTDIR)),
         }
     }
-    Ok(Found::Directory(at))
+    Ok(Destination::Directory(at))
 }
 
 /// Where a path begins, and its parts, the last one first.

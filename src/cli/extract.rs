@@ -60,7 +60,7 @@ pub(super) fn run(args: &ExtractArgs, stdout_is_open: bool) -> Result<(), Failur
         builder = builder.select(&mut select);
     }
     let session = builder.start().map_err(|error| match error {
-        Error::Groups(error) => decision::wrong_groups(&error),
+        Error::CellSpecs(error) => decision::wrong_groups(&error),
         error => Failure::Unsupported(error.into()),
     })?;
     let sampled = session.run_until(|_| signals.seen());

@@ -103,12 +103,12 @@ pub(super) struct Filter {
     /// True where any was kept.
     kept: bool,
     /// What was there, until one is kept.
-    seen: Seen,
+    seen: SelectionCounts,
 }
 
 /// What there is to select from. A value is listed as it is first seen.
 #[derive(Debug, Default)]
-struct Seen {
+struct SelectionCounts {
     comms: BTreeSet<String>,
     cgroups: BTreeSet<String>,
     pids: BTreeSet<String>,
@@ -122,7 +122,7 @@ const MAX_SEEN: usize = 4096;
 /// Of these, values that are said.
 const MAX_SAID: usize = 8;
 
-impl Seen {
+impl SelectionCounts {
     fn add(&mut self, sample: &Sample, cgroup: Option<&[u8]>) {
         let add = |values: &mut BTreeSet<String>, value: Option<String>| {
             if values.len() < MAX_SEEN {
@@ -169,7 +169,7 @@ impl Filter {
             last_cgroup: None,
             left_out: 0,
             kept: false,
-            seen: Seen::default(),
+            seen: SelectionCounts::default(),
         })
     }
 

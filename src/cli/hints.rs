@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::bpf::{self, MapRef};
-use crate::hint::{HintCounts, Rung, MAX_HINT};
+use crate::hint::{HintCounts, HintProbe, MAX_HINT};
 
 /// Task hints.
 #[derive(Debug, Args)]
@@ -15,8 +15,8 @@ pub(super) struct HintArgs {
     #[arg(long = "hints-map-ring-sz", value_name = "MB", default_value = "8", value_parser = ring_size)]
     ring_mb: u32,
     /// The only way to see hints that is tried (storage, element or syscall); to measure and to test them
-    #[arg(long = "hints-rung", value_name = "RUNG", requires = "hints_map", hide = true)]
-    rung: Option<Rung>,
+    #[arg(long = "hints-probe", value_name = "PROBE", requires = "hints_map", hide = true)]
+    probe: Option<HintProbe>,
 }
 
 fn ring_size(text: &str) -> Result<u32, String> {
@@ -33,9 +33,9 @@ impl HintArgs {
     }
 
     /// What to follow, if anything.
-    pub(super) fn options(&self) -> Option<bpf::Options> {
+    pub(super) fn options(&self) -> Option<bpf::HintOptions> {
         let map = self.map.clone()?;
-        Some(bpf::Options { map, rung: self.rung, ring_bytes: self.ring_mb << 20 })
+        Some(bpf::HintOptions { map, probe: self.probe, ring_bytes: self.ring_mb << 20 })
     }
 }
 
@@ -51,7 +51,7 @@ pub(super) fn used(target: &str) -> &'static str {
 /// Says what was seen of hints, with -v, and what was lost of them, always.
 pub(super) fn report(hints: &HintCounts, verbose: u8) {
     let counts = &hints.counts;
-    if verbose > 0 && hints.rung.is_some() {
+    if verbose > 0 && hints.probe.is_some() {
         say!(
             "Hints: {} events of {} tasks, {} values, {} there at the start; {} samples with a hint, {} without",
             counts.events,
@@ -63,8 +63,8 @@ pub(super) fn report(hints: &HintCounts, verbose: u8) {
         );
     }
     if verbose > 0 {
-        if let Some(rung) = hints.rung {
-            say!("Hints are seen by {rung}");
+        if let Some(probe) = hints.probe {
+            say!("Hints are seen by {probe}");
         }
     }
     for line in hints.lines() {

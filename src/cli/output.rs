@@ -10,7 +10,7 @@ use anyhow::{bail, Context, Result};
 use rustix::fs::{FileType, Stat};
 use tempfile::NamedTempFile;
 
-use super::destination::{find, Directory, Found, There};
+use super::destination::{find, Destination, Directory, There};
 
 /// Writes all of `bytes` to stdout.
 pub(super) fn print(bytes: &[u8]) -> Result<()> {
@@ -62,11 +62,11 @@ impl Output {
     fn at(path: &Path, readers: Readers) -> Result<Self> {
         let new = if readers == Readers::All { 0o644 } else { 0o600 };
         let replaced = match find(path)? {
-            Found::Directory(_) => bail!("is a directory"),
-            Found::New { directory, name } => {
+            Destination::Directory(_) => bail!("is a directory"),
+            Destination::New { directory, name } => {
                 Replaced { path: path.to_owned(), directory, name, mode: new, owner: None }
             }
-            Found::There { directory, name, there } => {
+            Destination::There { directory, name, there } => {
                 let is_trusted = is_trusted(&there.stat, &directory.stat()?, readers);
                 if there.kind() != FileType::RegularFile {
                     if there.kind() == FileType::Fifo && !is_trusted {
@@ -79,7 +79,7 @@ impl Output {
                 let (mode, owner) = if is_trusted { (st_mode & 0o777, Some((st_uid, st_gid))) } else { (new, None) };
                 Replaced { path: path.to_owned(), directory, name, mode, owner }
             }
-            Found::Open(there) => return special(path, &there),
+            Destination::Open(there) => return special(path, &there),
         };
         // Made for nothing but to see that it can be made: a capture that is killed leaves none.
         replaced.temporary().context("cannot write there")?;

@@ -4,15 +4,15 @@ use std::fmt;
 
 use super::rules::Region;
 use super::sketch::SketchStats;
-use crate::sample::{CodeAddr, Place};
+use crate::sample::{CodeAddr, MemoryId};
 
 /// Why nothing can be said about a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Reason {
-    /// Fewer samples than [`Options::min_accesses`].
+    /// Fewer samples than [`ClusterOptions::min_accesses`].
     TooFewSamples,
-    /// More threads in the group than are compared with each other; the most active ones are.
+    /// More threads in the cell than are compared with each other; the most active ones are.
     TooManyThreads,
     /// The source sees first touches of pages only, which cannot tell the threads of one process apart.
     FirstTouches,
@@ -42,12 +42,12 @@ pub enum Verdict {
 /// What [`Sharing::solve`](super::Sharing::solve) is asked.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
-pub struct Options<'a> {
-    /// Per thread its group (a cell): threads of different groups never join. Threads beyond its end are in group 0.
-    pub groups: &'a [u32],
+pub struct ClusterOptions<'a> {
+    /// The cell of each thread; threads of different cells never join. Threads beyond its end are in cell 0.
+    pub cells: &'a [u32],
     /// Accesses below which a thread is unknown.
     pub min_accesses: u32,
-    /// Threads of one group that are compared at the most; the work and the memory grow with its square, 18 MB for 2,000.
+    /// Threads of one cell that are compared at the most; the work and the memory grow with its square, 18 MB for 2,000.
     pub max_threads: usize,
     /// Where the samples are first touches of pages (source `faults`): per thread its process.
     pub first_touches: Option<&'a [u32]>,
@@ -55,9 +55,9 @@ pub struct Options<'a> {
     pub stability: bool,
 }
 
-impl Default for Options<'_> {
+impl Default for ClusterOptions<'_> {
     fn default() -> Self {
-        Self { groups: &[], min_accesses: 20, max_threads: 3000, first_touches: None, stability: true }
+        Self { cells: &[], min_accesses: 20, max_threads: 3000, first_touches: None, stability: true }
     }
 }
 
@@ -65,8 +65,8 @@ impl Default for Options<'_> {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Community {
-    /// The group they are in.
-    pub group: u32,
+    /// The cell that the threads are in.
+    pub cell: u32,
     /// The threads, in ascending order.
     pub threads: Vec<u32>,
     /// Their accesses.
@@ -100,7 +100,7 @@ pub struct Community {
 pub struct Clusters {
     /// Per thread what is known about it.
     pub of_thread: Vec<Verdict>,
-    /// The communities, by group and then by size.
+    /// The communities, by cell and then by size.
     pub communities: Vec<Community>,
     /// See [`Clusters::locality_of`], of these communities.
     pub locality: Option<f64>,
@@ -110,7 +110,7 @@ pub struct Clusters {
     pub hubs: Vec<Hot>,
     /// What the sketch saw and let go.
     pub stats: SketchStats,
-    /// All regions that threads of one group share, by thread and not by rank.
+    /// All regions that threads of one cell share, by thread and not by rank.
     pub(crate) regions: Vec<Region>,
     /// The possible misses of each thread that was compared.
     pub(crate) demand: Vec<f64>,
@@ -136,7 +136,7 @@ impl Clusters {
 #[non_exhaustive]
 pub struct Hot {
     /// Its first byte; `None` for a file beyond the number that the sketch keeps the names of.
-    pub place: Option<Place>,
+    pub memory: Option<MemoryId>,
     /// Accesses to it by all threads; several by one sample to one line are one.
     pub accesses: f64,
     /// Those that wrote.
@@ -157,7 +157,7 @@ pub struct Hot {
 #[non_exhaustive]
 pub struct Structure {
     /// Its first byte; `None` for a file beyond the number that the sketch keeps the names of.
-    pub place: Option<Place>,
+    pub memory: Option<MemoryId>,
     /// From its first byte to its last.
     pub bytes: u64,
     /// Threads of the community that use it.

@@ -3,7 +3,7 @@
 use super::linkage::{link, Affinity};
 use super::misses::{Misses, Use, L1_LINES};
 use super::regions::regions;
-use super::rules::{Demand, Found, Region, Rules, Sharer};
+use super::rules::{Demand, RawCommunity, Region, Rules, Sharer};
 
 /// Lines of a last-level cache (32 MiB). Of a region that is larger only so much can be found there by the next thread.
 const LLC_LINES: f64 = 524_288.0;
@@ -17,7 +17,7 @@ pub(crate) fn solve(
     threads: &[u32],
     owner: impl Fn(u32) -> u32,
     rules: &Rules,
-) -> (Vec<Region>, Vec<Found>) {
+) -> (Vec<Region>, Vec<RawCommunity>) {
     let demand: Vec<Demand> = threads
         .iter()
         .map(|&thread| Demand {
@@ -248,7 +248,7 @@ fn in_component(
     regions: &[Region],
     demand: &[Demand],
     rules: &Rules,
-) -> Vec<Found> {
+) -> Vec<RawCommunity> {
     if component.len() < 2 {
         return Vec::new();
     }
@@ -261,12 +261,14 @@ fn in_component(
     }
     let affinity = Affinity::new(component.len(), own.iter().filter(|it| !it.is_hub).copied(), &local, demand);
     let demands: Vec<Demand> = component.iter().map(|&rank| demand[rank as usize]).collect();
-    let mut found: Vec<Found> = link(&affinity, &demands, rules)
+    let mut found: Vec<RawCommunity> = link(&affinity, &demands, rules)
         .into_iter()
         .filter_map(|members| {
             let found = affinity.found(&members, &demands, rules)?;
-            (found.deviations >= 0.0)
-                .then(|| Found { members: found.members.iter().map(|&at| component[at as usize]).collect(), ..found })
+            (found.deviations >= 0.0).then(|| RawCommunity {
+                members: found.members.iter().map(|&at| component[at as usize]).collect(),
+                ..found
+            })
         })
         .collect();
     // What is left may be one community that is everybody, whose memory looks like what everybody touches.
@@ -296,7 +298,7 @@ fn in_component(
         let open: Vec<u32> = scope.iter().copied().filter(|&rank| is_open[rank as usize]).collect();
         whole(&open, open.len() == scope.len(), &own, demand, rules)
     };
-    let processes: Vec<Found> = scopes.processes(component).filter_map(all_of).collect();
+    let processes: Vec<RawCommunity> = scopes.processes(component).filter_map(all_of).collect();
     // A process by itself, unless it has about as much in common with the other processes.
     let most = processes.iter().map(|it| it.common).fold(0.0, f64::max);
     let together = all_of(component).filter(|it| it.common >= rules.cohesion * most);
@@ -310,7 +312,7 @@ fn in_component(
 /// Takes threads that are left into the community that avoids most of their misses, however little of the others' misses that
 /// is: each worker that waits for one dispatcher shares a line with it alone.
 fn attach(
-    found: &mut [Found],
+    found: &mut [RawCommunity],
     is_open: &mut [bool],
     component: &[u32],
     regions: &[&Region],
@@ -356,7 +358,7 @@ fn attach(
 }
 
 /// The part of the misses in regions that are no hubs which the communities avoid, of all that these threads could avoid.
-fn captured(found: &[Found], regions: &[&Region], threads: &[u32]) -> f64 {
+fn captured(found: &[RawCommunity], regions: &[&Region], threads: &[u32]) -> f64 {
     let (mut kept, mut all) = (0.0, 0.0);
     for region in regions.iter().filter(|it| !it.is_hub) {
         let avoided = |of: &dyn Fn(u32) -> bool| {
@@ -377,7 +379,7 @@ fn captured(found: &[Found], regions: &[&Region], threads: &[u32]) -> f64 {
 /// One community of what is left of a scope, where these threads have so much in common that it is worth it although nobody is
 /// there to compare with: either data, of which no line counts for more than its part, or, where no finer community was found
 /// (`is_whole`), lines that they all write.
-fn whole(open: &[u32], is_whole: bool, regions: &[&Region], demand: &[Demand], rules: &Rules) -> Option<Found> {
+fn whole(open: &[u32], is_whole: bool, regions: &[&Region], demand: &[Demand], rules: &Rules) -> Option<RawCommunity> {
     if open.len() < 2 {
         return None;
     }
@@ -409,12 +411,12 @@ fn whole(open: &[u32], is_whole: bool, regions: &[&Region], demand: &[Demand], r
     }
     of_all(open, &data, rules.worth_of_all, demand, rules).or_else(|| {
         let found = is_whole.then(|| of_all(open, &contended, rules.contention, demand, rules)).flatten();
-        found.map(|found| Found { is_contended: true, ..found })
+        found.map(|found| RawCommunity { is_contended: true, ..found })
     })
 }
 
 /// The threads that have as much in common as those that surely have enough, if these are two and most of them.
-fn of_all(open: &[u32], common: &[f64], worth: f64, demand: &[Demand], rules: &Rules) -> Option<Found> {
+fn of_all(open: &[u32], common: &[f64], worth: f64, demand: &[Demand], rules: &Rules) -> Option<RawCommunity> {
     let common_of = |rank: u32| common[rank as usize];
     let sure: Vec<f64> = open.iter().map(|&rank| common_of(rank)).filter(|&it| it >= worth).collect();
     if sure.len() < 2 {
@@ -430,7 +432,7 @@ fn of_all(open: &[u32], common: &[f64], worth: f64, demand: &[Demand], rules: &R
     let counted: f64 = members.iter().map(|&rank| demand[rank as usize].counted).sum();
     let pooled = members.iter().map(|&rank| common_of(rank) * demand[rank as usize].misses).sum::<f64>() / weight;
     let deviations = (pooled - worth) / (pooled / counted).sqrt() - rules.sure;
-    (deviations >= 0.0).then_some(Found {
+    (deviations >= 0.0).then_some(RawCommunity {
         members,
         common: pooled,
         deviations,

@@ -1,6 +1,6 @@
 //! Keys of places in the tables of the sketch: hashes, so that every part of the memory is sampled alike.
 
-use crate::sample::Place;
+use crate::sample::MemoryId;
 
 /// The finalizer of splitmix64: every bit of the input moves every bit of the output.
 #[inline]
@@ -28,11 +28,13 @@ pub(crate) fn line_key(page: u64, line: u32) -> u64 {
 
 /// A granule's key; two granules of a run have the same one with a chance of about 1 in 10^8.
 #[inline]
-pub(crate) fn place_key(place: Place) -> u64 {
-    let (kind, number) = match place {
-        Place::Private { space, addr } => (mix(u64::from(space) + 1), addr),
-        Place::Frame { phys } => (0x5bd1_e995_0000_0001, phys),
-        Place::Shared { dev, ino, offset } => (mix(mix(ino) ^ dev.wrapping_mul(0x9e37_79b9_7f4a_7c15)) ^ 0x77, offset),
+pub(crate) fn place_key(memory: MemoryId) -> u64 {
+    let (kind, number) = match memory {
+        MemoryId::Private { space, addr } => (mix(u64::from(space) + 1), addr),
+        MemoryId::Frame { phys } => (0x5bd1_e995_0000_0001, phys),
+        MemoryId::Shared { dev, ino, offset } => {
+            (mix(mix(ino) ^ dev.wrapping_mul(0x9e37_79b9_7f4a_7c15)) ^ 0x77, offset)
+        }
     };
     mix(mix(number ^ kind).wrapping_add(kind))
 }

@@ -1,6 +1,6 @@
 //! Average linkage: the two that surely have most in common are joined, again and again, as long as any two should be one.
 
-use super::rules::{Demand, Found, Region, Rules};
+use super::rules::{Demand, RawCommunity, Region, Rules};
 
 /// Additions that the affinities of a component may cost; beyond it a fair part of the regions is read.
 const WORK: usize = 40_000_000;
@@ -58,7 +58,7 @@ impl Affinity {
     }
 
     /// What these threads have in common; `None` for less than two.
-    pub(crate) fn found(&self, members: &[u32], demand: &[Demand], rules: &Rules) -> Option<Found> {
+    pub(crate) fn found(&self, members: &[u32], demand: &[Demand], rules: &Rules) -> Option<RawCommunity> {
         let others = members.len().checked_sub(1).filter(|&others| others > 0)? as f64;
         let (mut common, mut weight, mut counted) = (0.0, 0.0, 0.0);
         for &a in members {
@@ -70,7 +70,7 @@ impl Affinity {
         }
         let common = common / weight;
         let deviations = (common - rules.worth) / (common / counted).sqrt().max(f64::MIN_POSITIVE) - rules.sure;
-        Some(Found {
+        Some(RawCommunity {
             members: members.to_vec(),
             common,
             deviations,

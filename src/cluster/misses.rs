@@ -322,13 +322,13 @@ impl Part {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::{Access, DataSource, Place, RawSample, Sample};
+    use crate::sample::{Access, DataSource, MemoryId, RawSample, Sample};
 
     fn sample(thread: u32, line: u64, access: Access) -> Sample {
         Sample {
             raw: RawSample { access, ..RawSample::default() },
             thread,
-            place: Some(Place::Private { space: 1, addr: line << 6 }),
+            memory: Some(MemoryId::Private { space: 1, addr: line << 6 }),
             ..Sample::default()
         }
     }

@@ -123,5 +123,5 @@ mod solve;
 mod table;
 pub(crate) mod truth;
 
-pub use clusters::{Clusters, Community, Edge, Hot, Options, Reason, Structure, Verdict};
+pub use clusters::{ClusterOptions, Clusters, Community, Edge, Hot, Reason, Structure, Verdict};
 pub use sketch::{Sharing, SketchStats};

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::rules::Found;
+use super::rules::RawCommunity;
 
 /// The adjusted Rand index of two partitions of the same things (Hubert and Arabie 1985): 1 for equal partitions, about 0
 /// for unrelated ones. Labels mean nothing but equality.
@@ -38,7 +38,7 @@ const RELIABILITY: [(f64, f64); 6] = [(0.0, 0.62), (0.1, 0.75), (0.3, 0.88), (0.
 ///
 /// The evidence is what the community has in common beyond what it must have, in standard deviations, and that both halves of the
 /// samples say the same.
-pub(crate) fn confidence(found: &Found) -> f64 {
+pub(crate) fn confidence(found: &RawCommunity) -> f64 {
     let beyond = found.deviations.max(0.0);
     let evidence = beyond / (1.0 + beyond) * found.stability.unwrap_or(1.0);
     let line = RELIABILITY.windows(2).find(|line| evidence <= line[1].0);

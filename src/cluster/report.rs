@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::clusters::{Clusters, Community, Edge, Hot, Structure, Verdict};
 use super::misses::{Misses, Use};
-use super::rules::{Found, Region, Rules};
+use super::rules::{RawCommunity, Region, Rules};
 use super::sketch::{Page, Sharing};
 use crate::sample::{LINE_SIZE, PAGE_SIZE};
 
@@ -12,7 +12,7 @@ use crate::sample::{LINE_SIZE, PAGE_SIZE};
 const NAMED: usize = 8;
 
 /// Fills in the communities and what they share.
-pub(crate) fn describe(sharing: &Sharing, misses: &Misses, found: &[(u32, Found)], clusters: &mut Clusters) {
+pub(crate) fn describe(sharing: &Sharing, misses: &Misses, found: &[(u32, RawCommunity)], clusters: &mut Clusters) {
     let activity = sharing.threads();
     let total: f64 = activity.iter().map(|a| a.accesses as f64).sum::<f64>().max(1.0);
     let pages: FxHashMap<(u64, u64), &Page> = sharing
@@ -48,12 +48,12 @@ pub(crate) fn describe(sharing: &Sharing, misses: &Misses, found: &[(u32, Found)
         let pages: Vec<Hot> = shared.iter().take(NAMED).filter_map(|(_, page)| named.page(page)).collect();
         (pages, lines.into_iter().take(NAMED).filter_map(|line| named.line(line)).collect::<Vec<Hot>>())
     };
-    let communities = found.iter().zip(&mut shared).map(|((group, found), shared)| {
+    let communities = found.iter().zip(&mut shared).map(|((cell, found), shared)| {
         let (pages, lines) = hot(shared);
         let (structures, transfers) = named.structures(&clusters.regions, &found.members);
         let accesses: f64 = found.members.iter().map(|&t| activity[t as usize].accesses as f64).sum();
         Community {
-            group: *group,
+            cell: *cell,
             threads: found.members.clone(),
             accesses,
             share_of_accesses: accesses / total,
@@ -114,7 +114,7 @@ impl Named<'_> {
         let page = self.page_of(uses.first()?)?;
         let accesses = f64::from(page.accesses);
         Some(Hot {
-            place: self.sharing.page_place(page),
+            memory: self.sharing.page_place(page),
             accesses,
             writes: uses.iter().map(|it| f64::from(it.writes)).sum(),
             hitm: u64::from(page.hitm),
@@ -129,7 +129,7 @@ impl Named<'_> {
         let page = self.page_of(first)?;
         let number = (first.line % LINES) as u32;
         Some(Hot {
-            place: self.sharing.line_place(page, number),
+            memory: self.sharing.line_place(page, number),
             accesses: uses.iter().map(|it| f64::from(it.accesses)).sum(),
             writes: uses.iter().map(|it| f64::from(it.writes)).sum(),
             hitm: uses.iter().map(|it| u64::from(it.hitm)).sum(),
@@ -158,12 +158,12 @@ impl Named<'_> {
             misses += sum;
             transfers += written;
             let page = self.pages.get(&(region.object, region.first / LINES));
-            let place = page.and_then(|page| self.sharing.line_place(page, (region.first % LINES) as u32));
+            let memory = page.and_then(|page| self.sharing.line_place(page, (region.first % LINES) as u32));
             let bytes = (region.last - region.first + 1) * LINE_SIZE;
-            let structure = Structure { place, bytes, threads: count, misses: sum, transfers: written };
+            let structure = Structure { memory, bytes, threads: count, misses: sum, transfers: written };
             structures.push((region.fits * (sum - most), structure));
         }
-        structures.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.place.cmp(&b.1.place)));
+        structures.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.memory.cmp(&b.1.memory)));
         let part = if misses > 0.0 { transfers / misses } else { 0.0 };
         (structures.into_iter().take(NAMED).map(|it| it.1).collect(), part)
     }

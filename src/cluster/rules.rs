@@ -83,7 +83,7 @@ pub(crate) struct Demand {
 
 /// A community before it is described.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Found {
+pub(crate) struct RawCommunity {
     /// Ranks in ascending order.
     pub members: Vec<u32>,
     /// The part of their possible misses that they have in common.

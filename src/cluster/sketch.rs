@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use super::codes::Codes;
 use super::keys::{line_key, mix, place_key, repeat_key, touch_hash};
 use super::table::{Slot, Table};
-use crate::sample::{Access, Cost, Method, Place, Sample, LINE_SIZE, PAGE_SIZE};
+use crate::sample::{Access, Cost, MemoryId, Method, Sample, LINE_SIZE, PAGE_SIZE};
 
 /// A page is hot, and outlives evictions, from this part of all accesses on.
 const HOT: u64 = 4096;
@@ -101,9 +101,9 @@ struct Keys {
 }
 
 impl Keys {
-    fn new(thread: u32, place: Option<Place>) -> Self {
-        let Some(place) = place else { return Self::default() };
-        let page = place_key(place.granule(PAGE_SIZE));
+    fn new(thread: u32, memory: Option<MemoryId>) -> Self {
+        let Some(memory) = memory else { return Self::default() };
+        let page = place_key(memory.granule(PAGE_SIZE));
         Self { page, touch: touch_hash(page, thread) }
     }
 }
@@ -226,13 +226,13 @@ impl Sharing {
     /// Counts one sample. It looks at `thread`, `place`, `access`, `share`, `record`, `addr`, `method`, `latency` and `data_src`;
     /// never at time or tid.
     pub fn add(&mut self, sample: &Sample) {
-        self.add_as(sample.thread, sample, Keys::new(sample.thread, sample.place));
+        self.add_as(sample.thread, sample, Keys::new(sample.thread, sample.memory));
     }
 
     /// Counts samples, each for the thread beside it.
     pub fn add_all(&mut self, samples: &[(u32, &Sample)]) {
         self.keys.clear();
-        self.keys.extend(samples.iter().map(|(thread, sample)| Keys::new(*thread, sample.place)));
+        self.keys.extend(samples.iter().map(|(thread, sample)| Keys::new(*thread, sample.memory)));
         // Each slot is somewhere else in memory: asked for one after the other, nobody waits for the one before.
         let seen = self
             .keys
@@ -248,15 +248,17 @@ impl Sharing {
 
     /// As [`Sharing::add`], for a thread of that number in place of the sample's.
     fn add_as(&mut self, thread: u32, sample: &Sample, keys: Keys) {
-        let Some(place) = sample.place else {
+        let Some(memory) = sample.memory else {
             self.stats.without_place += 1;
             return;
         };
         // It may be wrong, and so weighs less.
-        if sample.method == Some(Method::M) && mix(sample.record ^ sample.addr.rotate_left(32)).is_multiple_of(UNSURE) {
+        if sample.method == Some(Method::Racy)
+            && mix(sample.record ^ sample.addr.rotate_left(32)).is_multiple_of(UNSURE)
+        {
             return;
         }
-        let line = ((offset(place) / LINE_SIZE) % (PAGE_SIZE / LINE_SIZE)) as u32;
+        let line = ((offset(memory) / LINE_SIZE) % (PAGE_SIZE / LINE_SIZE)) as u32;
         let writes = matches!(sample.access, Access::Store | Access::Update);
         // Several accesses of one event to one line are one, which writes if any of them does.
         let (again, written_again) = if sample.share < 1.0 {
@@ -275,8 +277,8 @@ impl Sharing {
                 self.stats.not_kept += 1;
                 return;
             }
-            let number = offset(place.granule(PAGE_SIZE));
-            let (kind, object) = self.object(place);
+            let number = offset(memory.granule(PAGE_SIZE));
+            let (kind, object) = self.object(memory);
             self.pages.slots[at] = Page { key: page, number, object, kind, ..Page::default() };
             self.pages.len += 1;
         }
@@ -352,7 +354,7 @@ impl Sharing {
 
     /// Counts one sample for its thread's activity alone, where it is known that no other thread can touch that memory.
     pub(crate) fn count(&mut self, thread: u32, sample: &Sample) {
-        if sample.place.is_none() {
+        if sample.memory.is_none() {
             self.stats.without_place += 1;
             return;
         }
@@ -423,11 +425,11 @@ impl Sharing {
         }
     }
 
-    fn object(&mut self, place: Place) -> (Kind, u32) {
-        match place {
-            Place::Private { space, .. } => (Kind::Private, space),
-            Place::Frame { .. } => (Kind::Frame, 0),
-            Place::Shared { dev, ino, .. } => {
+    fn object(&mut self, memory: MemoryId) -> (Kind, u32) {
+        match memory {
+            MemoryId::Private { space, .. } => (Kind::Private, space),
+            MemoryId::Frame { .. } => (Kind::Frame, 0),
+            MemoryId::Shared { dev, ino, .. } => {
                 if let Some(&object) = self.objects.get(&(dev, ino)) {
                     return (Kind::Shared, object);
                 }
@@ -468,11 +470,11 @@ fn bits(mut set: u64) -> impl Iterator<Item = u32> {
     })
 }
 
-fn offset(place: Place) -> u64 {
-    match place {
-        Place::Shared { offset, .. } => offset,
-        Place::Frame { phys } => phys,
-        Place::Private { addr, .. } => addr,
+fn offset(memory: MemoryId) -> u64 {
+    match memory {
+        MemoryId::Shared { offset, .. } => offset,
+        MemoryId::Frame { phys } => phys,
+        MemoryId::Private { addr, .. } => addr,
     }
 }
 

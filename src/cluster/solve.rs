@@ -4,18 +4,18 @@ use std::cmp::Reverse;
 
 use rustc_hash::FxHashMap;
 
-use super::clusters::{Clusters, Options, Reason, Verdict};
+use super::clusters::{ClusterOptions, Clusters, Reason, Verdict};
 use super::communities;
 use super::keys::mix;
 use super::misses::{Misses, Part};
 use super::quality::adjusted_rand_index;
 use super::report::describe;
-use super::rules::{Found, Region, Rules};
+use super::rules::{RawCommunity, Region, Rules};
 use super::sketch::Sharing;
 
-/// The threads of one group that are compared, by rank.
+/// The threads of one cell that are compared, by rank.
 struct Cell {
-    group: u32,
+    number: u32,
     threads: Vec<u32>,
 }
 
@@ -24,7 +24,7 @@ impl Sharing {
     ///
     /// The answer is the same whatever the numbers of the threads and the order and the times of the samples.
     #[must_use]
-    pub fn solve(&self, options: &Options) -> Clusters {
+    pub fn solve(&self, options: &ClusterOptions) -> Clusters {
         let mut of_thread = vec![Verdict::Unknown(Reason::TooFewSamples); self.threads().len()];
         let cells = self.cells(options, &mut of_thread);
         let misses = Misses::new(self, Part::All);
@@ -37,7 +37,7 @@ impl Sharing {
                 &self.compared_labels(&cells, &halves[1]),
             ));
             for (_, found) in &mut found {
-                let near = |half: &[(u32, Found)]| {
+                let near = |half: &[(u32, RawCommunity)]| {
                     half.iter().map(|(_, other)| overlap(&found.members, &other.members)).fold(0.0, f64::max)
                 };
                 found.stability = Some(f64::midpoint(near(&halves[0]), near(&halves[1])));
@@ -71,9 +71,9 @@ impl Sharing {
     }
 
     /// The threads to compare, ranked by what they did and not by their numbers, so that renumbering changes nothing.
-    fn cells(&self, options: &Options, of_thread: &mut [Verdict]) -> Vec<Cell> {
+    fn cells(&self, options: &ClusterOptions, of_thread: &mut [Verdict]) -> Vec<Cell> {
         let activity = self.threads();
-        let group = |thread: u32| options.groups.get(thread as usize).copied().unwrap_or(0);
+        let cell = |thread: u32| options.cells.get(thread as usize).copied().unwrap_or(0);
         let mut keys: Vec<u64> = activity.iter().map(|a| mix(a.accesses ^ mix(a.writes))).collect();
         for touch in self.touches() {
             if let Some(key) = keys.get_mut(touch.thread as usize) {
@@ -96,10 +96,10 @@ impl Sharing {
         }
         order.sort_unstable_by_key(|&thread| {
             let at = thread as usize;
-            (group(thread), Reverse(activity[at].accesses), keys[at], thread)
+            (cell(thread), Reverse(activity[at].accesses), keys[at], thread)
         });
         let mut cells = Vec::new();
-        for threads in order.chunk_by(|&a, &b| group(a) == group(b)) {
+        for threads in order.chunk_by(|&a, &b| cell(a) == cell(b)) {
             let (compared, beyond) = threads.split_at(threads.len().min(options.max_threads));
             for &thread in compared {
                 of_thread[thread as usize] = Verdict::Alone;
@@ -107,13 +107,13 @@ impl Sharing {
             for &thread in beyond {
                 of_thread[thread as usize] = Verdict::Unknown(Reason::TooManyThreads);
             }
-            cells.push(Cell { group: group(threads[0]), threads: compared.to_vec() });
+            cells.push(Cell { number: cell(threads[0]), threads: compared.to_vec() });
         }
         cells
     }
 
-    /// The regions and communities of all cells, by the numbers of the threads; a community with its group.
-    fn find(&self, cells: &[Cell], misses: &Misses) -> (Vec<Region>, Vec<(u32, Found)>) {
+    /// The regions and communities of all cells, by the numbers of the threads; a community with its cell.
+    fn find(&self, cells: &[Cell], misses: &Misses) -> (Vec<Region>, Vec<(u32, RawCommunity)>) {
         let (mut regions, mut found) = (Vec::new(), Vec::new());
         for cell in cells {
             let number = |rank: &mut u32| *rank = cell.threads[*rank as usize];
@@ -129,13 +129,13 @@ impl Sharing {
                 community.members.iter_mut().for_each(number);
                 community.members.sort_unstable();
             }
-            found.extend(communities.into_iter().map(|community| (cell.group, community)));
+            found.extend(communities.into_iter().map(|community| (cell.number, community)));
         }
         (regions, found)
     }
 
     /// The communities of each half of the samples.
-    fn halves(&self, cells: &[Cell]) -> [Vec<(u32, Found)>; 2] {
+    fn halves(&self, cells: &[Cell]) -> [Vec<(u32, RawCommunity)>; 2] {
         let half = |half| self.find(cells, &Misses::new(self, Part::Half(half))).1;
         // One half beside the other; where no thread can be had, one after the other.
         std::thread::scope(|scope| {
@@ -147,7 +147,7 @@ impl Sharing {
     }
 
     /// A label for each thread that is compared, cell by cell.
-    fn compared_labels(&self, cells: &[Cell], found: &[(u32, Found)]) -> Vec<u32> {
+    fn compared_labels(&self, cells: &[Cell], found: &[(u32, RawCommunity)]) -> Vec<u32> {
         let mut labels: Vec<u32> = (0..self.threads().len() as u32).collect();
         for ((_, community), label) in found.iter().zip(labels.len() as u32..) {
             for &thread in &community.members {
@@ -169,9 +169,9 @@ fn overlap(a: &[u32], b: &[u32]) -> f64 {
 mod tests {
     use super::*;
     use crate::cluster::truth::{Rng, Scenario};
-    use crate::sample::{Access, Place, RawSample, Sample};
+    use crate::sample::{Access, MemoryId, RawSample, Sample};
 
-    fn solve(samples: &[Sample], budget: usize, options: &Options) -> Clusters {
+    fn solve(samples: &[Sample], budget: usize, options: &ClusterOptions) -> Clusters {
         let mut sharing = Sharing::new(budget);
         for sample in samples {
             sharing.add(sample);
@@ -195,7 +195,7 @@ mod tests {
     fn numbers_order_and_time_change_nothing() {
         for (seed, budget) in [(1, 4 << 20), (2, 4 << 20), (3, 1 << 17), (4, 1 << 17)] {
             let stream = scenario().stream(seed);
-            let plain = solve(&stream.samples, budget, &Options::default());
+            let plain = solve(&stream.samples, budget, &ClusterOptions::default());
             assert_eq!(plain.stats.pages_evicted > 0, budget < 1 << 20, "the small budget must evict");
             let mut new: Vec<u32> = (0..24).collect();
             shuffle(&mut new, seed);
@@ -208,7 +208,7 @@ mod tests {
             if plain.stats.pages_evicted == 0 {
                 shuffle(&mut samples, seed);
             }
-            let mut other = solve(&samples, budget, &Options::default());
+            let mut other = solve(&samples, budget, &ClusterOptions::default());
             // Back to the old numbers.
             other.of_thread = new.iter().map(|&thread| other.of_thread[thread as usize]).collect();
             for community in &mut other.communities {
@@ -228,11 +228,11 @@ mod tests {
     fn groups_never_join_and_few_samples_say_nothing() {
         let mut stream = Scenario { groups: 2, threads: 16, ..Scenario::default() }.stream(1);
         for _ in 0..10 {
-            let place = Some(Place::Private { space: 0, addr: 1 << 32 });
-            stream.samples.push(Sample { thread: 17, place, ..Sample::default() });
+            let memory = Some(MemoryId::Private { space: 0, addr: 1 << 32 });
+            stream.samples.push(Sample { thread: 17, memory, ..Sample::default() });
         }
         let groups: Vec<u32> = (0..16).map(|thread| thread / 8).collect();
-        let clusters = solve(&stream.samples, 4 << 20, &Options { groups: &groups, ..Options::default() });
+        let clusters = solve(&stream.samples, 4 << 20, &ClusterOptions { cells: &groups, ..ClusterOptions::default() });
         assert_eq!(clusters.of_thread[16], Verdict::Unknown(Reason::TooFewSamples));
         assert_eq!(clusters.of_thread[17], Verdict::Unknown(Reason::TooFewSamples));
         let members: Vec<&[u32]> = clusters.communities.iter().map(|community| &community.threads[..]).collect();
@@ -241,7 +241,8 @@ mod tests {
             assert!(community.iter().all(|&t| (t / 8, t % 2) == (community[0] / 8, community[0] % 2)), "{community:?}");
         }
         // Threads beyond the number that is compared.
-        let clusters = solve(&stream.samples, 4 << 20, &Options { max_threads: 10, ..Options::default() });
+        let clusters =
+            solve(&stream.samples, 4 << 20, &ClusterOptions { max_threads: 10, ..ClusterOptions::default() });
         let beyond = clusters.of_thread.iter().filter(|&&v| v == Verdict::Unknown(Reason::TooManyThreads)).count();
         assert_eq!(beyond, 6);
     }
@@ -250,7 +251,7 @@ mod tests {
     fn locality_is_of_all_groups_together() {
         let stream = Scenario { groups: 2, threads: 16, ..Scenario::default() }.stream(1);
         let groups: Vec<u32> = (0..16).map(|thread| thread / 8).collect();
-        let clusters = solve(&stream.samples, 4 << 20, &Options { groups: &groups, ..Options::default() });
+        let clusters = solve(&stream.samples, 4 << 20, &ClusterOptions { cells: &groups, ..ClusterOptions::default() });
         assert_eq!(clusters.communities.len(), 4);
         let of = |labels: &[u32]| clusters.locality_of(labels).unwrap();
         // All threads of a group together avoid all that can be avoided; nobody can be kept together across groups.
@@ -268,7 +269,7 @@ mod tests {
             Scenario { groups: 2, threads: 12, cross_process: true, globals: 0.0, ..Scenario::default() }.stream(1);
         // Threads 0 and 2, of one group, are one process; the others have one each.
         let processes: Vec<u32> = (0..12).map(|thread| if thread == 2 { 0 } else { thread }).collect();
-        let options = Options { first_touches: Some(&processes), ..Options::default() };
+        let options = ClusterOptions { first_touches: Some(&processes), ..ClusterOptions::default() };
         let clusters = solve(&stream.samples, 4 << 20, &options);
         assert_eq!(clusters.of_thread[0], Verdict::Unknown(Reason::FirstTouches));
         assert_eq!(clusters.of_thread[2], Verdict::Unknown(Reason::FirstTouches));
@@ -280,27 +281,36 @@ mod tests {
     fn who_is_compared_is_a_matter_of_accesses() {
         let counts = [19, 20, 40, 0, 30];
         let samples = (0..).zip(counts).flat_map(|(thread, count)| {
-            let place = Some(Place::Private { space: 0, addr: u64::from(thread) << 12 });
-            std::iter::repeat_n(Sample { thread, place, ..Sample::default() }, count)
+            let memory = Some(MemoryId::Private { space: 0, addr: u64::from(thread) << 12 });
+            std::iter::repeat_n(Sample { thread, memory, ..Sample::default() }, count)
         });
         let samples: Vec<Sample> = samples.collect();
-        let told = |options: &Options| solve(&samples, 4 << 20, options).of_thread;
+        let told = |options: &ClusterOptions| solve(&samples, 4 << 20, options).of_thread;
         let (few, many) = (Verdict::Unknown(Reason::TooFewSamples), Verdict::Unknown(Reason::TooManyThreads));
         let (alone, first) = (Verdict::Alone, Verdict::Unknown(Reason::FirstTouches));
-        assert_eq!(told(&Options::default()), [few, alone, alone, few, alone]);
-        assert_eq!(told(&Options { max_threads: 2, ..Options::default() }), [few, many, alone, few, alone]);
-        assert_eq!(told(&Options { min_accesses: 0, ..Options::default() }), [alone, alone, alone, few, alone]);
+        assert_eq!(told(&ClusterOptions::default()), [few, alone, alone, few, alone]);
+        assert_eq!(
+            told(&ClusterOptions { max_threads: 2, ..ClusterOptions::default() }),
+            [few, many, alone, few, alone]
+        );
+        assert_eq!(
+            told(&ClusterOptions { min_accesses: 0, ..ClusterOptions::default() }),
+            [alone, alone, alone, few, alone]
+        );
         // A sibling that did nothing is none; a thread of an unknown process may have some.
         let processes = Some(&[0, 1, 2, 2][..]);
-        assert_eq!(told(&Options { first_touches: processes, ..Options::default() }), [few, alone, alone, few, first]);
+        assert_eq!(
+            told(&ClusterOptions { first_touches: processes, ..ClusterOptions::default() }),
+            [few, alone, alone, few, first]
+        );
     }
 
     #[test]
     fn nothing_at_all_is_no_trouble() {
-        let clusters = solve(&[], 0, &Options::default());
+        let clusters = solve(&[], 0, &ClusterOptions::default());
         assert!(clusters.communities.is_empty() && clusters.of_thread.is_empty());
-        let one = Sample { place: Some(Place::Frame { phys: u64::MAX }), thread: 3, ..Sample::default() };
-        let clusters = solve(&[one], 0, &Options { min_accesses: 0, ..Options::default() });
+        let one = Sample { memory: Some(MemoryId::Frame { phys: u64::MAX }), thread: 3, ..Sample::default() };
+        let clusters = solve(&[one], 0, &ClusterOptions { min_accesses: 0, ..ClusterOptions::default() });
         assert_eq!((clusters.of_thread.len(), clusters.locality), (4, None));
     }
 
@@ -313,11 +323,11 @@ mod tests {
                 let shared = (u64::from(group) << 32) + (rng.below(1 << 10) << 6);
                 let addr = if group > 0 && rng.unit() < 0.3 { shared } else { own };
                 let access = if rng.unit() < 0.3 { Access::Store } else { Access::Load };
-                let place = Some(Place::Private { space, addr });
+                let memory = Some(MemoryId::Private { space, addr });
                 all.push(Sample {
                     raw: RawSample { access, ..RawSample::default() },
                     thread,
-                    place,
+                    memory,
                     ..Sample::default()
                 });
             }
@@ -329,11 +339,11 @@ mod tests {
     #[test]
     fn workers_belong_to_the_one_that_they_wait_for() {
         let at = |thread: u32, addr: u64| {
-            let place = Some(Place::Private { space: 1, addr });
+            let memory = Some(MemoryId::Private { space: 1, addr });
             Sample {
                 raw: RawSample { access: Access::Store, ..RawSample::default() },
                 thread,
-                place,
+                memory,
                 ..Sample::default()
             }
         };
@@ -354,7 +364,7 @@ mod tests {
                     samples.push(at(thread, 1 << 30 | rng.below(4096) << 6));
                 }
             }
-            let labels = solve(&samples, 4 << 20, &Options::default()).labels();
+            let labels = solve(&samples, 4 << 20, &ClusterOptions::default()).labels();
             let index = adjusted_rand_index(&labels, &[0, 0, 0, 0, 1, 1]);
             assert!((index - 1.0).abs() < 1e-9, "{seed}: {labels:?}");
         }
@@ -365,10 +375,10 @@ mod tests {
         for groups in [&[1, 1][..], &[1, 1, 0], &[1, 1, 1, 0], &[1, 1, 2, 2], &[1, 1, 1, 1]] {
             for seed in 0..10 {
                 let mut samples = process(&mut Rng::new(seed), 1, 0, groups, 300);
-                let quiet = solve(&samples, 4 << 20, &Options::default());
+                let quiet = solve(&samples, 4 << 20, &ClusterOptions::default());
                 let count = groups.len() as u32;
                 samples.extend(process(&mut Rng::new(seed + 100), 2, count, &[0, 0, 3, 3, 3, 0], 300));
-                let beside = solve(&samples, 4 << 20, &Options::default());
+                let beside = solve(&samples, 4 << 20, &ClusterOptions::default());
                 let labels = |clusters: &Clusters| clusters.labels()[..groups.len()].to_vec();
                 let index = adjusted_rand_index(&labels(&quiet), &labels(&beside));
                 assert!((index - 1.0).abs() < 1e-9, "{groups:?} {seed}: {quiet:?} {beside:?}");
@@ -387,9 +397,9 @@ mod tests {
         const HIT: u64 = 0xa << 5;
         const HITM: u64 = 0x42 << 5 | 0x10 << 19;
         const MEMORY: u64 = 0x82 << 5;
-        let mut holders: FxHashMap<Place, (Option<u32>, Vec<u32>)> = FxHashMap::default();
+        let mut holders: FxHashMap<MemoryId, (Option<u32>, Vec<u32>)> = FxHashMap::default();
         let price = |sample: &Sample| {
-            let line = sample.place.unwrap().granule(crate::sample::LINE_SIZE);
+            let line = sample.memory.unwrap().granule(crate::sample::LINE_SIZE);
             let (writer, held) = holders.entry(line).or_default();
             let source = match writer {
                 _ if held.contains(&sample.thread) => HIT,
@@ -420,8 +430,8 @@ mod tests {
         ] {
             for seed in 0..3 {
                 let stream = scenario.stream(seed);
-                let counted = solve(&stream.samples, 4 << 20, &Options::default());
-                let paid = solve(&priced(&stream.samples), 4 << 20, &Options::default());
+                let counted = solve(&stream.samples, 4 << 20, &ClusterOptions::default());
+                let paid = solve(&priced(&stream.samples), 4 << 20, &ClusterOptions::default());
                 let index = |clusters: &Clusters| adjusted_rand_index(&clusters.labels(), &stream.truth);
                 assert!(index(&counted) > 0.99 && index(&paid) > 0.99, "{scenario:?} {seed}");
             }
@@ -434,14 +444,14 @@ mod tests {
         for sample in &mut stream.samples {
             sample.data_src = crate::sample::DataSource(0x2 | 0x10 << 19);
         }
-        let clusters = solve(&stream.samples, 4 << 20, &Options::default());
+        let clusters = solve(&stream.samples, 4 << 20, &ClusterOptions::default());
         let [first, second] = &clusters.communities[..] else { panic!("{:?}", clusters.communities) };
         for (community, base) in [(first, 1u64), (second, 2)] {
             let base = if community.threads[0] == 0 { 1 } else { base.max(2) } << 32;
-            let place = Some(Place::Private { space: 0, addr: base });
-            assert_eq!((community.pages[0].place, community.pages[0].threads), (place, 8));
-            assert_eq!((community.lines[0].place, community.lines[0].threads), (place, 8));
-            assert_eq!((community.regions[0].place, community.regions[0].bytes), (place, 64));
+            let memory = Some(MemoryId::Private { space: 0, addr: base });
+            assert_eq!((community.pages[0].memory, community.pages[0].threads), (memory, 8));
+            assert_eq!((community.lines[0].memory, community.lines[0].threads), (memory, 8));
+            assert_eq!((community.regions[0].memory, community.regions[0].bytes), (memory, 64));
             assert_eq!(community.regions[0].threads, 8);
             assert!((community.share_of_accesses - 0.5).abs() < 0.01);
             assert_eq!(community.lines[0].hitm, community.lines[0].accesses as u64);

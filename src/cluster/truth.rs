@@ -1,6 +1,6 @@
 //! Seeded sample streams whose groups are known, for tests, benches and the tables in the docs.
 
-use crate::sample::{Access, Place, RawSample, Sample, LINE_SIZE, PAGE_SIZE};
+use crate::sample::{Access, MemoryId, RawSample, Sample, LINE_SIZE, PAGE_SIZE};
 
 use super::keys::mix;
 
@@ -35,7 +35,7 @@ impl Rng {
 /// What a stream looks like. [`Scenario::default`] is the plain case that the others vary.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// Groups of threads that share a buffer; 0 for private memory only.
+    /// CellSpecs of threads that share a buffer; 0 for private memory only.
     pub groups: u32,
     /// Threads in all.
     pub threads: u32,
@@ -61,7 +61,7 @@ pub struct Scenario {
     pub dominant: f64,
     /// The threads of the first group have this part of all samples; 0 for equal rates.
     pub loud: f64,
-    /// Groups live in shared memory and each thread in a process of its own.
+    /// CellSpecs live in shared memory and each thread in a process of its own.
     pub cross_process: bool,
     /// Private pages of each thread.
     pub private_pages: u64,
@@ -133,13 +133,13 @@ impl Scenario {
             let count = count.round().max(1.0) as u64;
             for n in 0..count {
                 let at = (n as f64 + rng.unit()) / count as f64;
-                let place = self.access(thread, group, at, harmonic, &mut rng);
+                let memory = self.access(thread, group, at, harmonic, &mut rng);
                 let access = if rng.unit() < 0.3 { Access::Store } else { Access::Load };
                 let time = (at * 1e10) as u64;
                 samples.push(Sample {
                     raw: RawSample { time, tid: 1000 + thread, access, ..RawSample::default() },
                     thread,
-                    place: Some(place),
+                    memory: Some(memory),
                     ..Sample::default()
                 });
             }
@@ -148,7 +148,7 @@ impl Scenario {
         Stream { samples, truth }
     }
 
-    fn access(&self, thread: u32, group: u32, at: f64, harmonic: f64, rng: &mut Rng) -> Place {
+    fn access(&self, thread: u32, group: u32, at: f64, harmonic: f64, rng: &mut Rng) -> MemoryId {
         let space = if self.cross_process { thread + 1 } else { 0 };
         let within =
             |pages: u64, rng: &mut Rng| rng.below(pages * PAGE_SIZE / LINE_SIZE) * LINE_SIZE + rng.below(8) * 8;
@@ -159,9 +159,9 @@ impl Scenario {
             let group = if astray { (group + 1) % self.groups.max(1) } else { group };
             let byte = if self.one_line { rng.below(8) * 8 } else { within(self.pages, rng) };
             return if self.cross_process {
-                Place::Shared { dev: 1, ino: u64::from(group), offset: byte }
+                MemoryId::Shared { dev: 1, ino: u64::from(group), offset: byte }
             } else {
-                Place::Private { space, addr: (u64::from(group) + 1) << 32 | byte }
+                MemoryId::Private { space, addr: (u64::from(group) + 1) << 32 | byte }
             };
         }
         if kind < shared + self.globals && self.global_pages > 0 {
@@ -173,14 +173,14 @@ impl Scenario {
             }
             // Two words in use on each page, as locks and counters are.
             let byte = page * PAGE_SIZE + rng.below(2) * 0x440;
-            return Place::Shared { dev: 2, ino: 1, offset: byte };
+            return MemoryId::Shared { dev: 2, ino: 1, offset: byte };
         }
         if kind < shared + self.globals + self.noise {
-            return Place::Shared { dev: 2, ino: 2, offset: within(65_536, rng) };
+            return MemoryId::Shared { dev: 2, ino: 2, offset: within(65_536, rng) };
         }
         let size = self.private_pages * PAGE_SIZE + if self.boundary { PAGE_SIZE / 2 } else { 0 };
         let base = (1 << 44) + u64::from(thread) * size;
-        Place::Private {
+        MemoryId::Private {
             space,
             addr: base
                 + within(self.private_pages, rng)

@@ -1,7 +1,7 @@
 //! A model of what scx_mitosis makes of a configuration: which cell and subcell takes a thread.
 
 use super::cell::{Cell, CellMatch, Subcell};
-use super::groups::{Ancestry, CgroupMatcher};
+use super::cell_specs::{Ancestry, CgroupMatcher};
 use super::mitosis::{check, Refused};
 
 /// Where a thread goes.

@@ -3,8 +3,8 @@
 use thiserror::Error;
 
 use super::cell::{Basis, Cell};
+use super::cell_specs::{CellSpecs, SpecIndex};
 use super::express::ROOM;
-use super::groups::{GroupIndex, Groups};
 use super::members::Members;
 use super::mitosis::{Refused, MAX_CELLS};
 use super::note::Note;
@@ -15,7 +15,7 @@ use super::tally::{CellIndex, Tally};
 /// What the decision depends on besides the samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
-pub struct Options {
+pub struct DecisionOptions {
     /// `--min-share` as a part of 1: the share of the samples that a class has at least, for a subcell of its own.
     pub min_share: f64,
     /// `--target-cpus`: CPUs of the host that the configuration is for.
@@ -35,7 +35,7 @@ pub enum Scheduler {
     Layered,
 }
 
-impl Options {
+impl DecisionOptions {
     /// For classes of at least `min_share`, of 1, and scx_mitosis on a host with so many CPUs.
     #[must_use]
     pub const fn new(min_share: f64, target_cpus: usize) -> Self {
@@ -83,10 +83,15 @@ pub struct Decision {
 ///
 /// # Errors
 /// [`NoSamples`] where the tally is empty.
-pub fn decide(groups: &Groups, tally: &Tally, members: &Members, options: &Options) -> Result<Decision, NoSamples> {
+pub fn decide(
+    groups: &CellSpecs,
+    tally: &Tally,
+    members: &Members,
+    options: &DecisionOptions,
+) -> Result<Decision, NoSamples> {
     let mut decision = Decision { cells: Vec::new(), bases: Vec::new(), notes: Vec::new(), refused: None };
     let by_cell = ByCell::new(members);
-    let present = |group: &GroupIndex| tally.group_total(*group) > 0.0;
+    let present = |group: &SpecIndex| tally.spec_total(*group) > 0.0;
     let count = (0..groups.specs().len()).filter(present).count();
     let host = Host::new(groups, tally, options);
     let mut left_out = Vec::new();
@@ -102,15 +107,15 @@ pub fn decide(groups: &Groups, tally: &Tally, members: &Members, options: &Optio
         decision.cells.extend(own.cells);
         decision.bases.extend(own.bases);
         decision.notes.extend(own.notes);
-        let in_group = || tally.cells().filter(|(_, cell)| cell.group == group);
+        let in_group = || tally.cells().filter(|(_, cell)| cell.spec == group);
         let untold: f64 = in_group().map(|(_, cell)| cell.untold).sum();
         if untold > 0.0 {
-            let share = untold / tally.group_total(group);
+            let share = untold / tally.spec_total(group);
             decision.notes.push(Note::TooManyNames { cell: spec.name.clone(), share });
         }
         let cells: Vec<CellIndex> = in_group().map(|it| it.0).collect();
         for (why, (threads, samples)) in by_cell.unknown(&cells) {
-            let share = samples / tally.group_total(group);
+            let share = samples / tally.spec_total(group);
             decision.notes.push(Note::Unknown { cell: spec.name.clone(), threads, share, why });
         }
     }
@@ -170,10 +175,10 @@ struct Host {
 }
 
 impl Host {
-    fn new(groups: &Groups, tally: &Tally, options: &Options) -> Self {
-        let is_root = |group: GroupIndex| group + 1 == groups.specs().len();
-        let cells = 1 + tally.cells().filter(|(_, cell)| !is_root(cell.group)).count();
-        let Options { target_cpus, scheduler, .. } = *options;
+    fn new(groups: &CellSpecs, tally: &Tally, options: &DecisionOptions) -> Self {
+        let is_root = |group: SpecIndex| group + 1 == groups.specs().len();
+        let cells = 1 + tally.cells().filter(|(_, cell)| !is_root(cell.spec)).count();
+        let DecisionOptions { target_cpus, scheduler, .. } = *options;
         Self { scheduler, target_cpus, cells, share: target_cpus / cells }
     }
 
@@ -198,18 +203,18 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::groups::GroupOptions;
+    use crate::config::cell_specs::CellOptions;
     use crate::config::CellMatch;
     use crate::sample::Comm;
 
     const PAIR: [&str; 2] =
         ["/workload.slice/workload-tw-a.allotment.slice", "/workload.slice/workload-tw-b.allotment.slice"];
 
-    fn decided(samples: &[(&str, &str, u32)], options: &Options) -> Decision {
-        let groups = Groups::new(&GroupOptions::default()).unwrap();
+    fn decided(samples: &[(&str, &str, u32)], options: &DecisionOptions) -> Decision {
+        let groups = CellSpecs::new(&CellOptions::default()).unwrap();
         let mut tally = Tally::default();
         for &(path, comm, count) in samples {
-            let cell = tally.cell(groups.home(path.as_bytes()));
+            let cell = tally.cell(groups.assign(path.as_bytes()));
             tally.add(cell, Some(Comm::from(comm)), f64::from(count));
         }
         decide(&groups, &tally, &Members::default(), options).unwrap()
@@ -219,11 +224,11 @@ mod tests {
         cell.subcells.iter().map(|subcell| subcell.name.as_str()).collect()
     }
 
-    const OPTIONS: Options = Options::new(0.05, 64);
+    const OPTIONS: DecisionOptions = DecisionOptions::new(0.05, 64);
 
     #[test]
     fn no_samples_are_an_error_not_a_configuration() {
-        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        let groups = CellSpecs::new(&CellOptions::default()).unwrap();
         assert_eq!(decide(&groups, &Tally::default(), &Members::default(), &OPTIONS), Err(NoSamples));
     }
 
@@ -253,7 +258,7 @@ mod tests {
         let paths: Vec<_> = (0..=Tally::MAX_CELLS).map(|at| format!("/workload-tw-{at}.allotment.slice")).collect();
         let mut samples: Vec<_> = paths.iter().map(|path| (path.as_str(), "web", 10)).collect();
         samples.push((paths[Tally::MAX_CELLS].as_str(), "db", 400));
-        let decision = decided(&samples, &Options { target_cpus: 1 << 20, ..OPTIONS });
+        let decision = decided(&samples, &DecisionOptions { target_cpus: 1 << 20, ..OPTIONS });
         assert_eq!(names(&decision.cells[0]), ["web", "rest"]);
     }
 
@@ -280,9 +285,9 @@ mod tests {
 
     #[test]
     fn upstream_bug_15_a_thread_without_a_name_is_no_class() {
-        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        let groups = CellSpecs::new(&CellOptions::default()).unwrap();
         let mut tally = Tally::default();
-        let cell = tally.cell(groups.home(b"/"));
+        let cell = tally.cell(groups.assign(b"/"));
         tally.add(cell, None, 90.0);
         tally.add(cell, Some(Comm::from(":1234")), 5.0);
         tally.add(cell, Some(Comm::from("9")), 5.0);
@@ -306,9 +311,9 @@ mod tests {
 
     #[test]
     fn names_that_were_too_many_are_said() {
-        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        let groups = CellSpecs::new(&CellOptions::default()).unwrap();
         let mut tally = Tally::new(1);
-        let cell = tally.cell(groups.home(b"/"));
+        let cell = tally.cell(groups.assign(b"/"));
         for name in ["a", "b"] {
             tally.add(cell, Some(Comm::from(name)), 5.0);
         }
@@ -325,7 +330,7 @@ mod tests {
     #[test]
     fn the_least_valuable_subcells_are_left_out_until_every_one_has_a_cpu() {
         let samples = [(PAIR[0], "web", 600), (PAIR[0], "db", 500), (PAIR[1], "log", 550), ("/", "init", 1)];
-        let with = |target_cpus: usize| decided(&samples, &Options { target_cpus, ..OPTIONS });
+        let with = |target_cpus: usize| decided(&samples, &DecisionOptions { target_cpus, ..OPTIONS });
         let enough = with(12);
         assert_eq!((names(&enough.cells[0]), &enough.notes[..]), (vec!["web", "log", "db", "rest"], &[][..]));
         // Three cells with the root's: 3, 2 and 1 CPU each.
@@ -347,29 +352,29 @@ mod tests {
             let crowded = decision.cells.iter().filter(|cell| cell.subcells.len() > share).count();
             assert_eq!((crowded, decision.refused), (0, None));
         }
-        let layered = decided(&samples, &Options { target_cpus: 2, scheduler: Scheduler::Layered, ..OPTIONS });
+        let layered = decided(&samples, &DecisionOptions { target_cpus: 2, scheduler: Scheduler::Layered, ..OPTIONS });
         assert_eq!((layered.cells, layered.refused), (enough.cells, None), "layers share CPUs");
     }
 
     #[test]
     fn a_subcell_that_is_left_out_does_not_fall_to_another() {
         let samples = [("/", "web", 600), ("/", "webserver", 500), ("/", "log", 300)];
-        let decision = decided(&samples, &Options { target_cpus: 4, ..OPTIONS });
+        let decision = decided(&samples, &DecisionOptions { target_cpus: 4, ..OPTIONS });
         assert_eq!(names(&decision.cells[0]), ["webserver", "web", "log", "rest"]);
         // A prefix of "web" would take the threads of the other, so that it has no subcell without it.
-        let decision = decided(&samples, &Options { target_cpus: 2, ..OPTIONS });
+        let decision = decided(&samples, &DecisionOptions { target_cpus: 2, ..OPTIONS });
         assert_eq!(names(&decision.cells[0]), ["webserver", "rest"]);
     }
 
     #[test]
     fn cells_that_cannot_have_a_cpu_each_are_refused() {
         let samples = [(PAIR[0], "web", 600), (PAIR[1], "log", 550)];
-        let decision = decided(&samples, &Options { target_cpus: 2, ..OPTIONS });
+        let decision = decided(&samples, &DecisionOptions { target_cpus: 2, ..OPTIONS });
         assert_eq!(decision.refused, Some(Refused::FewCpus { target_cpus: 2, cells: 3 }));
-        assert_eq!(decided(&samples, &Options { target_cpus: 3, ..OPTIONS }).refused, None);
+        assert_eq!(decided(&samples, &DecisionOptions { target_cpus: 3, ..OPTIONS }).refused, None);
         let paths: Vec<_> = (0..256).map(|at| format!("/workload-tw-{at}.allotment.slice")).collect();
         let samples: Vec<_> = paths.iter().map(|path| (path.as_str(), "a", 1)).collect();
-        let options = Options { target_cpus: 10_000, ..OPTIONS };
+        let options = DecisionOptions { target_cpus: 10_000, ..OPTIONS };
         assert_eq!(decided(&samples, &options).refused, Some(Refused::TooManyCells { cells: 257 }));
         assert_eq!(decided(&samples[1..], &options).refused, None);
     }

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::assign::{assign, Assignment, Assignments, Other, Unit};
 use super::cell::{Basis, Subcell, CATCH_ALL};
 use super::classes::{families, Family};
 use super::mitosis::MAX_SUBCELLS;
 use super::note::Note;
-use super::owners::{ByCell, Owned, Sharers};
-use super::place::{place, Other, Place, Placement, Unit};
+use super::owners::{ByCell, NameOwnership, SharingGroup};
 use super::tally::{CellIndex, Tally};
 use crate::sample::{printable, Comm};
 
@@ -62,7 +62,8 @@ impl Ask<'_> {
 
 /// Expresses communities first, most valuable first, then the most sampled classes in the room that is left.
 pub(super) fn express(ask: &Ask<'_>) -> Expressed {
-    let Owned { sharers, classes, unknown, mut notes } = ask.by_cell.owned(ask.spec, ask.cells, ask.tally, ask.names);
+    let NameOwnership { sharers, classes, unknown, mut notes } =
+        ask.by_cell.resolve_names(ask.spec, ask.cells, ask.tally, ask.names);
     let all: BTreeSet<Comm> = sharers.iter().flat_map(|it| it.names.keys().copied()).collect();
     let mut sharers = reduce(sharers, ask, &mut notes);
     let total = ask.total();
@@ -75,16 +76,16 @@ pub(super) fn express(ask: &Ask<'_>) -> Expressed {
     let mut shields: Vec<&Family> = Vec::new();
     let mut hopeless: BTreeSet<Vec<u8>> = BTreeSet::new();
 
-    let (placement, chosen) = loop {
+    let (assignments, chosen) = loop {
         let room = ask.room.saturating_sub(sharers.len() + shields.len());
         let chosen: Vec<&Family> = shields.iter().chain(candidates.iter().take(room)).copied().collect();
-        let mut units: Vec<Unit> = sharers.iter().map(Sharers::unit).collect();
+        let mut units: Vec<Unit> = sharers.iter().map(SharingGroup::unit).collect();
         units.extend(chosen.iter().map(|family| family.unit()));
         let elsewhere = all.iter().chain(families.iter().flat_map(|family| &family.names));
         let elsewhere = elsewhere.map(|name| (*name, Other::Elsewhere));
-        let placement = place(&units, elsewhere.chain(unknown.iter().map(|name| (*name, Other::Unknown))));
+        let assignments = assign(&units, elsewhere.chain(unknown.iter().map(|name| (*name, Other::Unknown))));
 
-        let mut in_the_way = in_the_way(&placement, &units, &families, &chosen, sharers.len());
+        let mut in_the_way = in_the_way(&assignments, &units, &families, &chosen, sharers.len());
         in_the_way.retain(|family| !hopeless.contains(&family.base));
         // A class that only has its share gives way.
         let room = ask.room.saturating_sub(sharers.len() + shields.len());
@@ -93,11 +94,11 @@ pub(super) fn express(ask: &Ask<'_>) -> Expressed {
             shields.extend(in_the_way);
             continue;
         }
-        if placement.refused.is_empty() {
-            break (placement, chosen);
+        if assignments.refused.is_empty() {
+            break (assignments, chosen);
         }
         let communities = sharers.len();
-        for &(index, takes) in &placement.refused {
+        for &(index, takes) in &assignments.refused {
             if let Some(family) = index.checked_sub(communities).and_then(|index| chosen.get(index)) {
                 let (class, share) = (printable(&family.base), family.count / total);
                 notes.push(Note::NotDescribable { cell: ask.spec.to_owned(), class, share, takes, whose: None });
@@ -106,7 +107,7 @@ pub(super) fn express(ask: &Ask<'_>) -> Expressed {
                 notes.push(Note::CommunityRefused { cell: ask.spec.to_owned(), threads, share, takes, whose: None });
             }
         }
-        let is_refused = |index: usize| placement.refused.iter().any(|it| it.0 == index);
+        let is_refused = |index: usize| assignments.refused.iter().any(|it| it.0 == index);
         let refused = chosen.iter().enumerate().filter(|(index, _)| is_refused(communities + index));
         hopeless.extend(refused.map(|(_, family)| family.base.clone()));
         candidates.retain(|family| !hopeless.contains(&family.base));
@@ -123,21 +124,21 @@ pub(super) fn express(ask: &Ask<'_>) -> Expressed {
         let classes = crowded_out.iter().map(|family| printable(&family.base)).collect();
         notes.push(Note::TooManyClasses { cell: ask.spec.to_owned(), classes, share });
     }
-    subcells(ask.spec, &sharers, &chosen, placement, total, notes)
+    subcells(ask.spec, &sharers, &chosen, assignments, total, notes)
 }
 
 /// Makes the subcells of the places.
 fn subcells(
     spec: &str,
-    sharers: &[Sharers],
+    sharers: &[SharingGroup],
     chosen: &[&Family],
-    placement: Placement,
+    assignments: Assignments,
     total: f64,
     mut notes: Vec<Note>,
 ) -> Expressed {
     let mut expressed = Expressed::default();
     let mut taken = BTreeSet::from([CATCH_ALL.to_owned()]);
-    for Place { unit, prefixes, left_out, taken_along } in placement.places {
+    for Assignment { unit, prefixes, left_out, taken_along } in assignments.assigned {
         let mut basis = Basis::default();
         let base = if let Some(sharers) = sharers.get(unit) {
             basis.communities = sharers.communities.iter().copied().collect();
@@ -190,14 +191,15 @@ fn joint_name(prefixes: &[String]) -> String {
 
 /// The classes without a place of which a name begins as one of a community does that is left out for it.
 fn in_the_way<'a>(
-    placement: &Placement,
+    assignments: &Assignments,
     units: &[Unit],
     families: &'a [Family],
     chosen: &[&Family],
     communities: usize,
 ) -> Vec<&'a Family> {
-    let partly = placement.places.iter().filter(|it| it.unit < communities).flat_map(|place| place.left_out.clone());
-    let refused = placement.refused.iter().filter(|it| it.0 < communities).filter_map(|it| units.get(it.0));
+    let partly =
+        assignments.assigned.iter().filter(|it| it.unit < communities).flat_map(|place| place.left_out.clone());
+    let refused = assignments.refused.iter().filter(|it| it.0 < communities).filter_map(|it| units.get(it.0));
     let refused = refused.flat_map(|unit| unit.names.iter().map(|it| it.0));
     let left_out: Vec<Comm> = partly.chain(refused).collect();
     let takes = |name: &Comm| {
@@ -215,7 +217,7 @@ fn in_the_way<'a>(
 ///
 /// Left to the catch-all, a community loses all that it shares. Merged, two communities lose what the smaller one shares
 /// within itself, less what the two share with each other: so much of its caches is then filled by the other.
-fn reduce(mut sharers: Vec<Sharers>, ask: &Ask<'_>, notes: &mut Vec<Note>) -> Vec<Sharers> {
+fn reduce(mut sharers: Vec<SharingGroup>, ask: &Ask<'_>, notes: &mut Vec<Note>) -> Vec<SharingGroup> {
     let total: f64 = sharers.iter().map(|it| it.value).sum();
     let part = |value: f64| if total > 0.0 { value / total } else { 0.0 };
     let cell = || ask.spec.to_owned();
@@ -252,13 +254,13 @@ fn reduce(mut sharers: Vec<Sharers>, ask: &Ask<'_>, notes: &mut Vec<Note>) -> Ve
     }
     if !left.is_empty() {
         let loss = part(left.iter().map(|it| it.value).sum());
-        let communities = left.iter().map(Sharers::spelled).collect();
+        let communities = left.iter().map(SharingGroup::spelled).collect();
         notes.push(Note::TooManyCommunities { cell: cell(), communities, loss });
     }
     sharers
 }
 
-impl Sharers {
+impl SharingGroup {
     fn unit(&self) -> Unit {
         Unit {
             names: self.names.iter().map(|(name, weight)| (*name, *weight)).collect(),
@@ -296,7 +298,7 @@ impl Family {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::config::{decide, Decision, GroupOptions, Groups, Member, Members, Options, Unknown, Verdict};
+    use crate::config::{decide, CellOptions, CellSpecs, Decision, DecisionOptions, Member, Members, Unknown, Verdict};
 
     type Thread<'a> = (&'a str, f64, Verdict);
 
@@ -310,17 +312,17 @@ pub(super) mod tests {
         threads: impl Iterator<Item = (&'a str, Thread<'a>)>,
         shared: &[(u32, u32, f64)],
     ) -> Decision {
-        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        let groups = CellSpecs::new(&CellOptions::default()).unwrap();
         let (mut tally, mut members) = (Tally::default(), Members::default());
         for ((path, (name, samples, verdict)), thread) in threads.zip(0..) {
-            let (cell, comm) = (tally.cell(groups.home(path.as_bytes())), Some(Comm::from(name)));
+            let (cell, comm) = (tally.cell(groups.assign(path.as_bytes())), Some(Comm::from(name)));
             tally.add(cell, comm, samples);
             members.threads.push(Member { thread, pid: 1, tid: thread, comm, hint: None, cell, samples, verdict });
         }
         for &(a, b, accesses) in shared {
             members.affinity.add(a, b, accesses);
         }
-        decide(&groups, &tally, &members, &Options::new(0.05, 64)).unwrap()
+        decide(&groups, &tally, &members, &DecisionOptions::new(0.05, 64)).unwrap()
     }
 
     fn names(decision: &Decision) -> Vec<&str> {

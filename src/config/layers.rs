@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use regex_syntax::hir::{Hir, HirKind, Look};
 
 use super::cell::{Basis, Cell, CellMatch, CATCH_ALL};
+use super::cell_specs::CGROUP_ROOT;
 use super::decide::Decision;
-use super::groups::CGROUP_ROOT;
 use super::hints::{hinted, Hinted};
 use super::layered::{Kind, Layer, LayerMatch, MAX_ANDS, MAX_LAYERS, MAX_NAME, MAX_ORS, MAX_PATH, MAX_REGEXES};
 use super::members::{CommunityIndex, Members};

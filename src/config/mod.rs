@@ -1,6 +1,6 @@
 //! The configuration of a scheduler: which cells and subcells there should be, and how scx_mitosis or scx_layered is told.
 //!
-//! The way is [`Groups`] (which cgroup belongs to which group) → a tally of who was sampled there, bounded, and what is known of
+//! The way is [`CellSpecs`] (which cgroup belongs to which group) → a tally of who was sampled there, bounded, and what is known of
 //! each thread → a [`Decision`]: cells, subcells and what must be said about them → [`mitosis::to_json`] or
 //! [`layered::to_json`] (checked, then written). [`report::Report`] says what the decision rests on. Nothing here does I/O.
 //! [`Consumer`] and [`layered::Consumer`] model what the schedulers make of a configuration.
@@ -8,12 +8,13 @@
 //! Within a decision: `specs` (which cgroups of a group can have the same subcells) → `owners` (whose name is whose) →
 //! `express` (how many, and which are merged or left) → `place` (in which order) → `prefixes` (by which beginnings).
 
+mod assign;
 mod cell;
+pub(crate) mod cell_specs;
 mod classes;
 mod consumer;
 pub(crate) mod decide;
 mod express;
-pub(crate) mod groups;
 mod hints;
 pub mod layered;
 pub(crate) mod layers;
@@ -21,7 +22,6 @@ pub(crate) mod members;
 pub mod mitosis;
 mod note;
 mod owners;
-mod place;
 mod prefixes;
 pub mod report;
 mod specs;
@@ -31,14 +31,14 @@ pub(crate) mod tally;
 mod written;
 
 pub use cell::{Basis, Cell, CellMatch, CommPrefix, Subcell};
+pub(crate) use cell_specs::{mistake, SpecIndex};
+pub use cell_specs::{CellOptions, CellSpecError, CellSpecs, ALLOTMENT_REGEX, CGROUP_ROOT, WORKLOAD_SLICE};
 pub use consumer::{Assigned, Consumer};
 pub(crate) use decide::decide;
-pub use decide::{Decision, NoSamples, Options, Scheduler};
-pub(crate) use groups::{mistake, GroupIndex};
-pub use groups::{GroupOptions, Groups, GroupsError, ALLOTMENT_REGEX, CGROUP_ROOT, WORKLOAD_SLICE};
+pub use decide::{Decision, DecisionOptions, NoSamples, Scheduler};
 pub(crate) use layers::{layers, layers_by_hint};
 pub(crate) use members::{Affinity, Member, Members, Unknown, Verdict};
-pub use note::{Note, Whose};
+pub use note::{Note, ThreadRef};
 pub(crate) use summary::summary;
 pub use table::{hot_code, matrix, table};
 pub(crate) use tally::{CellIndex, NameIndex, Tally};

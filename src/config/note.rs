@@ -41,7 +41,7 @@ pub enum Note {
         /// A name that the class's prefix would take as well; `None` where no part of the name is UTF-8.
         takes: Option<Comm>,
         /// Who is called so, where that is known.
-        whose: Option<Whose>,
+        whose: Option<ThreadRef>,
     },
     /// More classes reach the share than there are subcells; these stay with the catch-all.
     TooManyClasses {
@@ -74,7 +74,7 @@ pub enum Note {
         /// A name that its prefixes would take as well; `None` where no part of its names is UTF-8.
         takes: Option<Comm>,
         /// Who is called so, where that is known.
-        whose: Option<Whose>,
+        whose: Option<ThreadRef>,
     },
     /// A part of a community stays with the catch-all.
     LeftOut {
@@ -87,7 +87,7 @@ pub enum Note {
         /// Their share of the cell's samples, of 1.
         share: f64,
         /// Who has a name that begins as one of them, where that is known.
-        whose: Option<Whose>,
+        whose: Option<ThreadRef>,
     },
     /// Threads that too little is known of go along with a community, as no prefix tells them apart.
     TakenAlong {
@@ -180,7 +180,7 @@ pub enum Note {
 /// A thread that keeps others out of a subcell by its name, which its program chose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Whose {
+pub struct ThreadRef {
     /// Its process.
     pub pid: u32,
     /// Its thread id.
@@ -195,7 +195,7 @@ pub struct Whose {
     pub uid: Option<u32>,
 }
 
-impl fmt::Display for Whose {
+impl fmt::Display for ThreadRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { pid, tid, comm, process, cgroup, uid } = self;
         write!(f, "\"{comm}\" is thread {tid} of process {pid}")?;
@@ -216,7 +216,7 @@ impl fmt::Display for Whose {
 
 impl Note {
     /// Who is in the way of others by a name, where the note is about that.
-    pub fn whose_mut(&mut self) -> Option<&mut Whose> {
+    pub fn thread_mut(&mut self) -> Option<&mut ThreadRef> {
         match self {
             Self::NotDescribable { whose, .. } | Self::CommunityRefused { whose, .. } | Self::LeftOut { whose, .. } => {
                 whose.as_mut()
@@ -392,7 +392,7 @@ impl Note {
     }
 }
 
-fn say_whose(f: &mut fmt::Formatter<'_>, whose: Option<&Whose>) -> fmt::Result {
+fn say_whose(f: &mut fmt::Formatter<'_>, whose: Option<&ThreadRef>) -> fmt::Result {
     whose.map_or(Ok(()), |whose| write!(f, "; {whose}"))
 }
 

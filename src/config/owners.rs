@@ -15,7 +15,7 @@ pub(super) struct ByCell<'a> {
 
 /// Communities that will be one subcell, with their names.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Sharers {
+pub(super) struct SharingGroup {
     /// The communities; several where comm cannot tell them apart, or where cells have one each of the same names.
     pub communities: BTreeSet<CommunityIndex>,
     /// Samples by name.
@@ -30,9 +30,9 @@ pub(super) struct Sharers {
 
 /// Whose names are whose.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Owned {
+pub(super) struct NameOwnership {
     /// Those that share memory, the most valuable first.
-    pub sharers: Vec<Sharers>,
+    pub sharers: Vec<SharingGroup>,
     /// Names of threads that share with nobody in particular, or that no source could tell apart, by name and cell.
     pub classes: Vec<(Comm, CellIndex, f64)>,
     /// Names of threads that too little is known of.
@@ -78,14 +78,14 @@ impl<'a> ByCell<'a> {
     /// A name of two communities in one cell goes to the one with most of its samples, as that loses least; where the other
     /// one is mostly of that name, the two are taken as one. A name that both communities and other threads have is the
     /// communities'.
-    pub(super) fn owned(
+    pub(super) fn resolve_names(
         &self,
         cell: &str,
         cells: &[CellIndex],
         tally: &Tally,
         names: &[(Comm, CellIndex, f64)],
-    ) -> Owned {
-        let mut owned = Owned::default();
+    ) -> NameOwnership {
+        let mut owned = NameOwnership::default();
         let mut joined = Joined::default();
         // Who has the name, and with what weight and how many threads, over all cells.
         let mut of_name: BTreeMap<Comm, (Node, f64, usize)> = BTreeMap::new();
@@ -209,7 +209,7 @@ impl<'a> ByCell<'a> {
     }
 
     /// Accesses that two shared with each other.
-    pub(super) fn between(&self, a: &Sharers, b: &Sharers) -> f64 {
+    pub(super) fn between(&self, a: &SharingGroup, b: &SharingGroup) -> f64 {
         a.communities.iter().flat_map(|&a| b.communities.iter().map(move |&b| self.affinity.get(a, b))).sum()
     }
 }
@@ -282,10 +282,10 @@ impl Joined {
         }
     }
 
-    fn sharers(&self, of_name: &BTreeMap<Comm, (Node, f64, usize)>) -> Vec<Sharers> {
-        let mut found: BTreeMap<Node, Sharers> = BTreeMap::new();
+    fn sharers(&self, of_name: &BTreeMap<Comm, (Node, f64, usize)>) -> Vec<SharingGroup> {
+        let mut found: BTreeMap<Node, SharingGroup> = BTreeMap::new();
         for (&comm, &(node, weight, threads)) in of_name {
-            let sharers = found.entry(self.root(node)).or_insert_with(|| Sharers {
+            let sharers = found.entry(self.root(node)).or_insert_with(|| SharingGroup {
                 communities: BTreeSet::new(),
                 names: BTreeMap::new(),
                 threads: BTreeMap::new(),
@@ -313,16 +313,16 @@ impl Joined {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::groups::Home;
+    use crate::config::cell_specs::CellKey;
 
     /// A thread: its cell, its name, its samples, its community; without one it is alone.
     type Thread = (CellIndex, &'static str, f64, Option<CommunityIndex>);
 
-    fn owned(threads: &[Thread], shared: &[(CommunityIndex, CommunityIndex, f64)]) -> Owned {
+    fn resolve_names(threads: &[Thread], shared: &[(CommunityIndex, CommunityIndex, f64)]) -> NameOwnership {
         let (mut tally, mut members) = (Tally::default(), Members::default());
         // One more than are told apart.
         for at in 0..=Tally::MAX_CELLS {
-            tally.cell(Home { group: 0, cgroup: format!("/{at}").into_bytes() });
+            tally.cell(CellKey { spec: 0, cgroup: format!("/{at}").into_bytes() });
         }
         for (&(cell, name, samples, community), thread) in threads.iter().zip(0..) {
             let (comm, verdict) = (Some(Comm::from(name)), community.map_or(Verdict::Alone, Verdict::Community));
@@ -335,18 +335,18 @@ mod tests {
         tally.add(0, Some("gone".into()), 1.0);
         let cells: BTreeSet<CellIndex> = threads.iter().map(|it| it.0).collect();
         let cells: Vec<CellIndex> = cells.into_iter().collect();
-        ByCell::new(&members).owned("cell", &cells, &tally, &tally.names_of(0))
+        ByCell::new(&members).resolve_names("cell", &cells, &tally, &tally.names_of(0))
     }
 
     /// The communities of each, their names with samples and threads, and the value.
-    fn told(owned: &Owned) -> Vec<String> {
-        let names = |it: &Sharers| -> Vec<String> {
+    fn told(owned: &NameOwnership) -> Vec<String> {
+        let names = |it: &SharingGroup| -> Vec<String> {
             it.names.iter().map(|(name, weight)| format!("{name} {weight} {}", it.threads[name])).collect()
         };
         owned.sharers.iter().map(|it| format!("{:?} {}: {}", it.communities, names(it).join(", "), it.value)).collect()
     }
 
-    fn classes(owned: &Owned) -> Vec<String> {
+    fn classes(owned: &NameOwnership) -> Vec<String> {
         owned.classes.iter().map(|it| it.0.to_string()).collect()
     }
 
@@ -355,7 +355,7 @@ mod tests {
         let of = |db: f64| {
             let first = [(0, "worker", 100.0, Some(0)), (0, "db", db, Some(0)), (0, "db", db, Some(0))];
             let other = [(0, "worker", 150.0, Some(1)); 2];
-            owned(&[&first[..], &other].concat(), &[])
+            resolve_names(&[&first[..], &other].concat(), &[])
         };
         // Where half of the other one has the name, too little would be left of it.
         assert_eq!(told(&of(50.0)), ["{0, 1} db 100 2, worker 400 3: 500"]);
@@ -365,7 +365,7 @@ mod tests {
         let note = Note::OneName { cell: "cell".to_owned(), name: "worker".into(), groups, merged: 0 };
         assert_eq!((&apart.sharers[0].why, &apart.notes), (&vec![note.to_string()], &vec![note]));
         // A single thread that is left of it is no community.
-        let left = owned(
+        let left = resolve_names(
             &[
                 (0, "worker", 1.0, Some(0)),
                 (0, "log", 9.0, Some(0)),
@@ -384,14 +384,14 @@ mod tests {
             .into_iter()
             .flat_map(|(cell, samples, community)| ["web", "db"].map(|name| (cell, name, samples, Some(community))))
             .collect();
-        assert_eq!(told(&owned(&threads, &[])), ["{0, 1} db 40 2, web 40 2: 80"]);
+        assert_eq!(told(&resolve_names(&threads, &[])), ["{0, 1} db 40 2, web 40 2: 80"]);
         // Worth what they share within and between each other, once.
         let shared = [(0, 0, 10.0), (1, 1, 20.0), (1, 0, 5.0)];
-        assert_eq!(told(&owned(&threads, &shared)), ["{0, 1} db 40 2, web 40 2: 35"]);
+        assert_eq!(told(&resolve_names(&threads, &shared)), ["{0, 1} db 40 2, web 40 2: 35"]);
         // The first of them alone where the other's cgroup is one of too many to be told apart.
         let cell = Tally::MAX_CELLS as CellIndex;
         let further: Vec<Thread> = ["web", "x"].map(|name| (cell, name, 10.0, Some(1))).to_vec();
-        let owned = owned(&[&threads[..2], &further].concat(), &[]);
+        let owned = resolve_names(&[&threads[..2], &further].concat(), &[]);
         assert_eq!(told(&owned), ["{0} db 30 1, web 30 1: 60"]);
         assert_eq!((classes(&owned), owned.unknown.len()), (vec!["gone".to_owned(), "x".to_owned()], 0));
     }
@@ -400,7 +400,7 @@ mod tests {
     fn the_most_valuable_come_first() {
         let of = |more: f64| {
             let threads = [("x", more, 0), ("y", 1.0, 0), ("a", 1.0, 1), ("b", 1.0, 1), ("lone", 9.0, 2)];
-            owned(&threads.map(|(name, samples, community)| (0, name, samples, Some(community))), &[])
+            resolve_names(&threads.map(|(name, samples, community)| (0, name, samples, Some(community))), &[])
         };
         assert_eq!(told(&of(2.0)), ["{0} x 2 1, y 1 1: 3", "{1} a 1 1, b 1 1: 2"]);
         // What cannot be compared counts nothing; names decide between equals, not numbers that may be any.
@@ -412,14 +412,14 @@ mod tests {
         assert_eq!(classes(&of(1.0)), ["gone", "lone"]);
         // Nor does it take a name from one that has two.
         let threads = [("worker", 9.0, 0), ("worker", 1.0, 1), ("a", 1.0, 1)];
-        let owned = owned(&threads.map(|(name, samples, community)| (0, name, samples, Some(community))), &[]);
+        let owned = resolve_names(&threads.map(|(name, samples, community)| (0, name, samples, Some(community))), &[]);
         assert_eq!((told(&owned), owned.notes.len()), (vec!["{1} a 1 1, worker 1 1: 2".to_owned()], 0));
     }
 
     #[test]
     fn a_thread_under_several_hints_is_one() {
         let (mut tally, mut members) = (Tally::default(), Members::default());
-        let cell = tally.cell(Home { group: 0, cgroup: Vec::new() });
+        let cell = tally.cell(CellKey { spec: 0, cgroup: Vec::new() });
         let unknown = Verdict::Unknown(Unknown::TooFewSamples);
         for (thread, hint, verdict) in [
             (0, None, Verdict::Community(0)),
@@ -433,7 +433,7 @@ mod tests {
             members.threads.push(Member { thread, pid: 1, tid: thread / 2, comm, hint, cell, samples: 10.0, verdict });
         }
         let by_cell = ByCell::new(&members);
-        let owned = by_cell.owned("cell", &[cell], &tally, &tally.names_of(0));
+        let owned = by_cell.resolve_names("cell", &[cell], &tally, &tally.names_of(0));
         assert_eq!((told(&owned), classes(&owned)), (Vec::new(), vec!["a".to_owned()]), "it shares with nobody");
         assert_eq!(by_cell.unknown(&[cell])[&Unknown::TooFewSamples], (1, 20.0));
     }

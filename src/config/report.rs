@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::cell_specs::CellSpecs;
 use super::consumer::Assigned;
-use super::decide::{decide, Decision, NoSamples, Options};
-use super::groups::Groups;
+use super::decide::{decide, Decision, DecisionOptions, NoSamples};
 use super::members::{CommunityIndex, Member, Members, Verdict};
 use super::mitosis::Refused;
 use super::tally::Tally;
@@ -30,7 +30,7 @@ pub(crate) struct Evidence<'a> {
     /// The source of the samples.
     pub source: &'a str,
     /// What it can see and what not, in a sentence.
-    pub sight: &'a str,
+    pub coverage: &'a str,
     /// By number of the community.
     pub communities: Vec<CommunityEvidence>,
     /// How much the two halves of the run agree, the adjusted Rand index of their communities.
@@ -80,7 +80,7 @@ pub(crate) struct CommunityEvidence {
 #[non_exhaustive]
 pub struct RegionReport {
     /// Where it begins: what is mapped and the offset there, or the process and the address.
-    pub place: String,
+    pub memory: String,
     /// From its first byte to its last.
     pub bytes: u64,
     /// Threads of the subcell's communities that use it.
@@ -96,7 +96,7 @@ pub struct RegionReport {
 #[non_exhaustive]
 pub struct Granule {
     /// Where it is: what is mapped and the offset there, or the process and the address.
-    pub place: String,
+    pub memory: String,
     /// Accesses by all threads.
     pub accesses: f64,
     /// Those that wrote.
@@ -158,7 +158,7 @@ pub struct Report {
     /// The source of the samples.
     pub source: String,
     /// What it can see and what not.
-    pub sight: String,
+    pub coverage: String,
     /// Samples.
     pub samples: f64,
     /// The part of the avoidable misses that the configuration as written avoids, of 1. A catch-all
@@ -287,10 +287,10 @@ pub enum ReportError {
 /// # Errors
 /// [`ReportError`].
 pub(crate) fn report(
-    groups: &Groups,
+    groups: &CellSpecs,
     tally: &Tally,
     members: &Members,
-    options: &Options,
+    options: &DecisionOptions,
     decision: &Decision,
     evidence: &Evidence<'_>,
 ) -> Result<Report, ReportError> {
@@ -331,7 +331,7 @@ pub(crate) fn report(
     Ok(Report {
         version: VERSION,
         source: evidence.source.to_owned(),
-        sight: evidence.sight.to_owned(),
+        coverage: evidence.coverage.to_owned(),
         samples: thousandths(total),
         locality: evidence.captured(&found.labels(None)),
         locality_by_name: evidence.captured(&by_name.labels(None)),
@@ -402,9 +402,9 @@ impl SubcellReport {
             self.pages.extend(community.pages.iter().cloned());
             self.lines.extend(community.lines.iter().cloned());
         }
-        self.regions.sort_by(|a, b| b.misses.total_cmp(&a.misses).then_with(|| a.place.cmp(&b.place)));
+        self.regions.sort_by(|a, b| b.misses.total_cmp(&a.misses).then_with(|| a.memory.cmp(&b.memory)));
         for granules in [&mut self.pages, &mut self.lines] {
-            granules.sort_by(|a, b| b.accesses.total_cmp(&a.accesses).then_with(|| a.place.cmp(&b.place)));
+            granules.sort_by(|a, b| b.accesses.total_cmp(&a.accesses).then_with(|| a.memory.cmp(&b.memory)));
         }
     }
 }

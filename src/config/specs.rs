@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::cell::{Basis, Cell, CellMatch, Subcell};
+use super::cell_specs::{CellSpec, CgroupMatcher, SpecIndex, CGROUP_ROOT};
 use super::consumer::subcell_of;
 use super::express::{express, Ask, Expressed};
-use super::groups::{CgroupMatcher, GroupIndex, GroupSpec, CGROUP_ROOT};
 use super::note::Note;
-use super::owners::{ByCell, Owned};
+use super::owners::{ByCell, NameOwnership};
 use super::tally::{CellIndex, Tally};
 use crate::sample::{printable, Comm};
 
@@ -37,8 +37,8 @@ pub(super) struct Room {
 
 /// The group's own spec, and before it those of cgroups whose threads share otherwise, as far as there is room.
 pub(super) fn specs(
-    group: GroupIndex,
-    spec: &GroupSpec,
+    group: SpecIndex,
+    spec: &CellSpec,
     tally: &Tally,
     by_cell: &ByCell<'_>,
     min_share: f64,
@@ -46,7 +46,7 @@ pub(super) fn specs(
 ) -> Specs {
     let names = tally.names_of(group);
     let mut cells: Vec<(CellIndex, f64)> =
-        tally.cells().filter(|(_, cell)| cell.group == group).map(|(index, cell)| (index, cell.total)).collect();
+        tally.cells().filter(|(_, cell)| cell.spec == group).map(|(index, cell)| (index, cell.total)).collect();
     cells.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     let cells: Vec<CellIndex> = cells.into_iter().map(|it| it.0).collect();
     let expressed = |name: &str, cells: &[CellIndex]| {
@@ -113,7 +113,7 @@ impl Specs {
 impl Sharing {
     fn new(cell: CellIndex, tally: &Tally, by_cell: &ByCell<'_>, names: &[(Comm, CellIndex, f64)]) -> Self {
         let names: Vec<_> = names.iter().filter(|it| it.1 == cell).copied().collect();
-        let Owned { sharers, classes, .. } = by_cell.owned("", &[cell], tally, &names);
+        let NameOwnership { sharers, classes, .. } = by_cell.resolve_names("", &[cell], tally, &names);
         let communities: Vec<BTreeSet<Comm>> = sharers.iter().map(|it| it.names.keys().copied().collect()).collect();
         Self { cell, communities, alone: classes.iter().map(|it| it.0).collect() }
     }
@@ -177,7 +177,7 @@ fn agree(sharing: &[Sharing]) -> (Vec<CellIndex>, Vec<CellIndex>) {
     (agreed, own)
 }
 
-fn cell_match(spec: &GroupSpec) -> CellMatch {
+fn cell_match(spec: &CellSpec) -> CellMatch {
     match &spec.matcher {
         CgroupMatcher::Contains(part) => CellMatch::CgroupContains(part.clone()),
         CgroupMatcher::Regex(regex) => CellMatch::CgroupRegex(regex.as_str().to_owned()),

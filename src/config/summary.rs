@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::groups::Groups;
+use super::cell_specs::CellSpecs;
 use super::tally::Tally;
 use crate::sample::Comm;
 
@@ -14,11 +14,11 @@ const SMALL: f64 = 0.01;
 ///
 /// Names below 1 % are folded into one line unless `all` are wanted (`-vv`). Weights are rounded to whole samples.
 #[must_use]
-pub fn summary(groups: &Groups, tally: &Tally, all: bool) -> String {
+pub fn summary(groups: &CellSpecs, tally: &Tally, all: bool) -> String {
     let total = tally.total();
     let mut text = format!("Total samples: {total:.0}\n");
     for (group, spec) in groups.specs().iter().enumerate() {
-        let in_group = tally.group_total(group);
+        let in_group = tally.spec_total(group);
         if in_group <= 0.0 {
             continue;
         }
@@ -42,7 +42,7 @@ pub fn summary(groups: &Groups, tally: &Tally, all: bool) -> String {
         if folded > 0 {
             let _ = writeln!(text, "  ... {folded} more below 1%");
         }
-        let cells = || tally.cells().filter(|(_, cell)| cell.group == group);
+        let cells = || tally.cells().filter(|(_, cell)| cell.spec == group);
         let unnamed: f64 = cells().map(|(_, cell)| cell.unnamed).sum();
         let untold: f64 = cells().map(|(_, cell)| cell.untold).sum();
         for (what, count) in [("threads without a known name", unnamed), ("names too many to count", untold)] {
@@ -65,15 +65,15 @@ fn whole(weight: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::groups::GroupOptions;
+    use crate::config::cell_specs::CellOptions;
 
     #[test]
     fn small_names_are_folded_unless_all_are_wanted() {
-        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        let groups = CellSpecs::new(&CellOptions::default()).unwrap();
         let mut tally = Tally::new(6);
-        let one = tally.cell(groups.home(b"/workload-tw-1.allotment.slice"));
-        let two = tally.cell(groups.home(b"/workload-tw-2.allotment.slice"));
-        let root = tally.cell(groups.home(b"/x"));
+        let one = tally.cell(groups.assign(b"/workload-tw-1.allotment.slice"));
+        let two = tally.cell(groups.assign(b"/workload-tw-2.allotment.slice"));
+        let root = tally.cell(groups.assign(b"/x"));
         for (cell, name, count) in
             [(one, "web", 500.0), (two, "web", 300.0), (one, "a b", 194.0), (one, "x\n", 2.0), (two, "y", 4.0)]
         {
@@ -91,16 +91,16 @@ mod tests {
 
     #[test]
     fn a_part_of_a_sample_is_not_none() {
-        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        let groups = CellSpecs::new(&CellOptions::default()).unwrap();
         let mut tally = Tally::new(6);
-        let cell = tally.cell(groups.home(b"/x"));
+        let cell = tally.cell(groups.assign(b"/x"));
         tally.add(cell, Some("web".into()), 0.25);
         assert!(summary(&groups, &tally, true).contains("  web: less than 1 (100.0%)\n"));
     }
 
     #[test]
     fn nothing_is_a_total_of_nothing() {
-        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        let groups = CellSpecs::new(&CellOptions::default()).unwrap();
         assert_eq!(summary(&groups, &Tally::default(), true), "Total samples: 0\n");
     }
 }

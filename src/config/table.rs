@@ -36,7 +36,7 @@ pub fn table(report: &Report) -> String {
 fn row(name: String, subcell: &SubcellReport) -> [String; 8] {
     let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
     let percent = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{:.1}%", value * 100.0));
-    let page = subcell.pages.first().map_or("-".to_owned(), |page| format!("{} ({:.0})", page.place, page.accesses));
+    let page = subcell.pages.first().map_or("-".to_owned(), |page| format!("{} ({:.0})", page.memory, page.accesses));
     [
         name,
         subcell.threads.len().to_string(),
@@ -88,7 +88,7 @@ pub fn hot_code(report: &Report) -> String {
                 for code in line.code.iter().filter(|code| code.accesses >= 0.5) {
                     rows.push([
                         format!("{}/{}", cell.name, subcell.name),
-                        line.place.clone(),
+                        line.memory.clone(),
                         format!("{:.0}", code.accesses),
                         code.to_string(),
                     ]);
@@ -135,17 +135,19 @@ mod tests {
     use super::*;
     use crate::cluster::Edge;
     use crate::config::report::{report, Code, CommunityEvidence, Evidence, Granule, RegionReport, SubcellKind};
-    use crate::config::{decide, GroupOptions, Groups, Member, Members, Note, Options, Tally, Unknown, Verdict};
+    use crate::config::{
+        decide, CellOptions, CellSpecs, DecisionOptions, Member, Members, Note, Tally, Unknown, Verdict,
+    };
     use crate::sample::Comm;
 
     const SHOP: &[u8] = b"/workload-tw-a.allotment.slice";
 
     /// Two pairs, a loner and a thread of which too little is known; the parts of shared accesses by pairs of threads.
     fn made() -> Report {
-        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        let groups = CellSpecs::new(&CellOptions::default()).unwrap();
         let mut tally = Tally::default();
         let mut members = Members::default();
-        let cell = tally.cell(groups.home(SHOP));
+        let cell = tally.cell(groups.assign(SHOP));
         let pairs = [("reader-a", 0), ("writer-a", 0), ("reader-b", 1), ("writer-b", 1), ("lone\n", 8), ("rare", 9)];
         for ((name, community), thread) in pairs.into_iter().zip(0..) {
             let verdict = match community {
@@ -158,7 +160,7 @@ mod tests {
             tally.add(cell, comm, samples);
             members.threads.push(Member { thread, pid: 7, tid: 70 + thread, comm, hint: None, cell, samples, verdict });
         }
-        let options = Options::new(0.05, 16);
+        let options = DecisionOptions::new(0.05, 16);
         let decision = decide(&groups, &tally, &members, &options).unwrap();
         // Threads 0 and 1 have 60 % of the sharing, 2 and 3 30 %, 4 and 5 10 %.
         let shared = [(0, 1, 0.6), (2, 3, 0.3), (4, 5, 0.1)];
@@ -171,7 +173,7 @@ mod tests {
                 .collect()
         };
         let page = |place: &str, accesses| Granule {
-            place: place.to_owned(),
+            memory: place.to_owned(),
             accesses,
             writes: 1.0,
             hitm: 0,
@@ -190,7 +192,7 @@ mod tests {
             stability: Some(0.9),
             confidence: 0.8,
             regions: vec![RegionReport {
-                place: place.to_owned(),
+                memory: place.to_owned(),
                 bytes: 4096,
                 threads: 2,
                 misses: 8.0,
@@ -201,7 +203,7 @@ mod tests {
         };
         let evidence = Evidence {
             source: "timer",
-            sight: "what it sees",
+            coverage: "what it sees",
             communities: vec![community("heap+0x1000"), community("heap+0x2000")],
             stability: Some(1.0),
             locality: Some(&locality),

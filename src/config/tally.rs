@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::groups::{GroupIndex, Home};
+use super::cell_specs::{CellKey, SpecIndex};
 use crate::sample::Comm;
 
 /// A cell's place in the tally.
@@ -16,7 +16,7 @@ pub struct NameIndex(Option<u32>);
 #[derive(Debug, Clone, PartialEq)]
 pub struct CellTally {
     /// Its group.
-    pub group: GroupIndex,
+    pub spec: SpecIndex,
     /// The cgroup that the scheduler makes the cell of; `None` where the tally had no more room and this stands for
     /// all further cells of the group together.
     pub cgroup: Option<Vec<u8>>,
@@ -35,7 +35,7 @@ pub struct CellTally {
 #[derive(Debug, Clone)]
 pub struct Tally {
     cells: Vec<CellTally>,
-    index: FxHashMap<(GroupIndex, Option<Vec<u8>>), CellIndex>,
+    index: FxHashMap<(SpecIndex, Option<Vec<u8>>), CellIndex>,
     names: FxHashMap<(CellIndex, Comm), NameIndex>,
     counts: Vec<f64>,
     max_names: usize,
@@ -66,20 +66,20 @@ impl Tally {
     }
 
     /// The cell of a cgroup, for [`Tally::add`]. It never changes, so the caller may keep it for the cgroup.
-    pub fn cell(&mut self, home: Home) -> CellIndex {
-        let group = home.group;
-        let mut key = (group, Some(home.cgroup));
+    pub fn cell(&mut self, key: CellKey) -> CellIndex {
+        let spec = key.spec;
+        let mut key = (spec, Some(key.cgroup));
         if let Some(&cell) = self.index.get(&key) {
             return cell;
         }
         if self.cells.len() >= Self::MAX_CELLS {
-            key = (group, None);
+            key = (spec, None);
             if let Some(&cell) = self.index.get(&key) {
                 return cell;
             }
         }
         let cell = self.cells.len() as CellIndex;
-        self.cells.push(CellTally { group, cgroup: key.1.clone(), total: 0.0, unnamed: 0.0, untold: 0.0 });
+        self.cells.push(CellTally { spec, cgroup: key.1.clone(), total: 0.0, unnamed: 0.0, untold: 0.0 });
         self.index.insert(key, cell);
         cell
     }
@@ -156,8 +156,8 @@ impl Tally {
 
     /// All samples of a group.
     #[must_use]
-    pub fn group_total(&self, group: GroupIndex) -> f64 {
-        sum(self.cells.iter().filter(|cell| cell.group == group).map(|cell| cell.total))
+    pub fn spec_total(&self, group: SpecIndex) -> f64 {
+        sum(self.cells.iter().filter(|cell| cell.spec == group).map(|cell| cell.total))
     }
 
     /// Samples by cell and name, in no order.
@@ -169,8 +169,8 @@ impl Tally {
     }
 
     /// Samples by cell and name in one group, by name and then by cell.
-    pub(super) fn names_of(&self, group: GroupIndex) -> Vec<(Comm, CellIndex, f64)> {
-        let in_group = |cell: CellIndex| self.get(cell).is_some_and(|tally| tally.group == group);
+    pub(super) fn names_of(&self, group: SpecIndex) -> Vec<(Comm, CellIndex, f64)> {
+        let in_group = |cell: CellIndex| self.get(cell).is_some_and(|tally| tally.spec == group);
         let mut names: Vec<_> =
             self.counts().filter(|it| in_group(it.0)).map(|(cell, comm, count)| (comm, cell, count)).collect();
         names.sort_unstable_by_key(|&(comm, cell, _)| (comm, cell));
@@ -197,14 +197,14 @@ fn sum(counts: impl Iterator<Item = f64>) -> f64 {
 mod tests {
     use super::*;
 
-    fn home(group: GroupIndex, cgroup: &str) -> Home {
-        Home { group, cgroup: cgroup.as_bytes().to_vec() }
+    fn assign(group: SpecIndex, cgroup: &str) -> CellKey {
+        CellKey { spec: group, cgroup: cgroup.as_bytes().to_vec() }
     }
 
     #[test]
     fn totals_hold_whatever_the_bounds() {
         let mut tally = Tally::new(2);
-        let cell = tally.cell(home(0, "/a"));
+        let cell = tally.cell(assign(0, "/a"));
         for name in ["a", "b", "c", "a", "d"] {
             tally.add(cell, Some(name.into()), 1.0);
         }
@@ -221,14 +221,14 @@ mod tests {
     #[test]
     fn further_cells_are_one() {
         let mut tally = Tally::default();
-        let first = tally.cell(home(0, "/0"));
+        let first = tally.cell(assign(0, "/0"));
         for number in 1..Tally::MAX_CELLS + 100 {
-            let cell = tally.cell(home(0, &format!("/{number}")));
+            let cell = tally.cell(assign(0, &format!("/{number}")));
             tally.add(cell, Some("x".into()), 1.0);
         }
-        let other = tally.cell(home(1, "/new"));
-        assert_eq!(tally.get(other).unwrap().group, 1);
-        assert_eq!(tally.cell(home(0, "/0")), first);
+        let other = tally.cell(assign(1, "/new"));
+        assert_eq!(tally.get(other).unwrap().spec, 1);
+        assert_eq!(tally.cell(assign(0, "/0")), first);
         assert_eq!(tally.cells.len(), Tally::MAX_CELLS + 2);
         assert_eq!(tally.total() as usize, Tally::MAX_CELLS + 99);
     }
@@ -237,7 +237,7 @@ mod tests {
     fn names_come_in_order_and_without_those_that_had_no_samples() {
         let mut tally = Tally::default();
         assert_eq!(tally.total().to_string(), "0", "and not -0");
-        let cells = ["/b", "/a", "/idle"].map(|path| tally.cell(home(0, path)));
+        let cells = ["/b", "/a", "/idle"].map(|path| tally.cell(assign(0, path)));
         tally.name(cells[0], "idle".into());
         for (name, cell) in
             ["z", "x", "y"].into_iter().flat_map(|name| cells[..2].iter().rev().map(move |it| (name, *it)))

@@ -1,10 +1,10 @@
-//! What BPF can do here. Each thing that a hint probe may need is a rung.
+//! What BPF can do here. Each thing that a hint probe may need is a trial.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
-use super::{rights, Check, Group, Kernel};
+use super::{rights, Check, Kernel, Section};
 use crate::host::Roots;
 
 /// What would help where the kernel does not let us.
@@ -15,19 +15,19 @@ const POLICY: &str = "no right is missing: this kernel refuses it to everybody (
 
 /// One thing that was tried with BPF.
 #[derive(Debug)]
-pub struct Rung {
+pub struct BpfTrial {
     /// The row's name.
     pub name: &'static str,
     /// What works where it works.
     pub what: &'static str,
     /// What came of it.
-    pub result: Result<(), RungError>,
+    pub result: Result<(), BpfTrialError>,
 }
 
-/// Why a rung does not hold.
+/// Why a trial does not hold.
 #[derive(Debug, thiserror::Error)]
 #[error("{why}")]
-pub struct RungError {
+pub struct BpfTrialError {
     /// The call and what the kernel said.
     pub why: String,
     /// The errno, 0 where there was none.
@@ -37,36 +37,36 @@ pub struct RungError {
 /// The rows of [`crate::bpf::trials`], in its order.
 const TRIALS: [&str; 5] = ["hints-storage", "hints-element", "hints-syscall", "hints-snapshot", "sample-memory"];
 
-/// Tries the rungs, first what is asked of every kernel, then each way to follow hints and the memory around the registers of the
+/// Tries the bpf_trials, first what is asked of every kernel, then each way to follow hints and the memory around the registers of the
 /// timer's samples. Each is loaded, attached and taken
 /// away again. `proc` is procfs, for our pid namespace.
 #[must_use]
-pub(crate) fn rungs(proc: &Path) -> Vec<Rung> {
-    let tracing = raw_tracepoint().map_err(|(call, error)| RungError {
+pub(crate) fn bpf_trials(proc: &Path) -> Vec<BpfTrial> {
+    let tracing = raw_tracepoint().map_err(|(call, error)| BpfTrialError {
         why: format!("{call}: {error}"),
         errno: error.raw_os_error().unwrap_or(0),
     });
     let what = "a tracing program loads and attaches (raw tracepoint sched_process_exit)";
     let trials = TRIALS.into_iter().zip(crate::bpf::trials(proc)).map(|(name, (what, tried))| {
-        let result = tried.map_err(|refusal| RungError { why: refusal.to_string(), errno: refusal.errno });
-        Rung { name, what, result }
+        let result = tried.map_err(|refusal| BpfTrialError { why: refusal.to_string(), errno: refusal.errno });
+        BpfTrial { name, what, result }
     });
-    std::iter::once(Rung { name: "bpf-tracing", what, result: tracing }).chain(trials).collect()
+    std::iter::once(BpfTrial { name: "bpf-tracing", what, result: tracing }).chain(trials).collect()
 }
 
 pub(super) fn checks(roots: &Roots, kernel: &dyn Kernel) -> Vec<Check> {
     let path = roots.sys.join("kernel/btf/vmlinux");
     let btf = if path.is_file() {
-        Check::works(Group::Bpf, "btf", "the kernel describes its types")
+        Check::works(Section::Bpf, "btf", "the kernel describes its types")
     } else {
-        Check::does_not(Group::Bpf, "btf", format!("{} is not there", path.display()))
+        Check::fails(Section::Bpf, "btf", format!("{} is not there", path.display()))
             .help("a kernel with CONFIG_DEBUG_INFO_BTF")
     };
     let all_are_held = rights::all_are_held(roots, kernel);
-    let tried = kernel.rungs().into_iter().map(|rung| match rung.result {
-        Ok(()) => Check::works(Group::Bpf, rung.name, rung.what),
+    let tried = kernel.bpf_trials().into_iter().map(|trial| match trial.result {
+        Ok(()) => Check::works(Section::Bpf, trial.name, trial.what),
         Err(error) => {
-            let check = Check::does_not(Group::Bpf, rung.name, error.why);
+            let check = Check::fails(Section::Bpf, trial.name, error.why);
             // Rights help only where rights are missing.
             match error.errno {
                 libc::EPERM | libc::EACCES if all_are_held => check.help(POLICY),

@@ -1,6 +1,6 @@
 //! What samples carry here.
 
-use super::{Check, Group, Trial};
+use super::{Check, Section, Trial};
 use crate::sample::Source;
 use crate::sampler::attr::Feature;
 use crate::sampler::SamplerError;
@@ -22,7 +22,7 @@ pub(super) fn checks(trials: &[Trial]) -> Vec<Check> {
     let no_pmu = |trial: &&Trial| matches!(trial.host, Err(SamplerError::NoPebs(_) | SamplerError::NoIbs(_)));
     let row = |&(feature, name, what): &(Feature, &'static str, &str)| match feature {
         Feature::WeightStruct if latency.iter().all(no_pmu) => {
-            Check::does_not(Group::Fields, name, "no memory PMU here: only pebs and ibs have a latency")
+            Check::fails(Section::Fields, name, "no memory PMU here: only pebs and ibs have a latency")
         }
         Feature::WeightStruct => field(&latency, feature, name, what),
         _ => field(&all, feature, name, what),
@@ -30,9 +30,9 @@ pub(super) fn checks(trials: &[Trial]) -> Vec<Check> {
     let mut checks: Vec<_> = ROWS.iter().map(row).collect();
     let clock = "clock";
     checks.push(if trials.iter().any(|trial| trial.attempt().is_some()) {
-        Check::works(Group::Fields, clock, "CLOCK_MONOTONIC in every record (attr.use_clockid)")
+        Check::works(Section::Fields, clock, "CLOCK_MONOTONIC in every record (attr.use_clockid)")
     } else {
-        Check::not_tested(Group::Fields, clock, "no source works")
+        Check::not_tested(Section::Fields, clock, "no source works")
     });
     checks
 }
@@ -42,11 +42,11 @@ fn field(trials: &[&Trial], feature: Feature, name: &'static str, what: &str) ->
     for trial in trials {
         let Some(attempt) = trial.attempt() else { continue };
         if let Some(refused) = attempt.refused.iter().find(|refused| refused.feature == feature) {
-            return Check::does_not(Group::Fields, name, refused.why()).help(refused.help());
+            return Check::fails(Section::Fields, name, refused.why()).help(refused.help());
         }
         if attempt.features.has(feature) {
-            return Check::works(Group::Fields, name, format!("{what} ({})", trial.source));
+            return Check::works(Section::Fields, name, format!("{what} ({})", trial.source));
         }
     }
-    Check::not_tested(Group::Fields, name, "no source that could carry it works")
+    Check::not_tested(Section::Fields, name, "no source that could carry it works")
 }

@@ -1,6 +1,6 @@
 //! What the processor's PMUs offer to pebs and ibs, as sysfs says it.
 
-use super::{Check, Group, Trial};
+use super::{Check, Section, Trial};
 use crate::host::topology::format_cpu_list;
 use crate::host::Roots;
 use crate::sampler::pmu::{Ibs, Ldlat, Pebs, PebsPmu, Pmus, MAX_LDLAT_IBS, MIN_LDLAT_IBS};
@@ -12,7 +12,7 @@ const LDLAT: &str = "ldlat";
 pub(super) fn checks(roots: &Roots, trials: &[Trial]) -> Vec<Check> {
     let pmus = match Pmus::read(&roots.sys) {
         Ok(pmus) => pmus,
-        Err(error) => return none(Check::does_not(Group::Hardware, PMU, error.to_string())),
+        Err(error) => return none(Check::fails(Section::Hardware, PMU, error.to_string())),
     };
     match (pmus.pebs(), pmus.ibs()) {
         (Ok(pebs), _) => {
@@ -24,14 +24,14 @@ pub(super) fn checks(roots: &Roots, trials: &[Trial]) -> Vec<Check> {
             let why = format!("none samples memory accesses; pebs: {pebs}; ibs: {ibs}");
             let help = "a bare-metal host, or a guest whose hypervisor gives it a PMU with precise events; \
                         ibs may be switched off in the firmware";
-            none(Check::does_not(Group::Hardware, PMU, why).help(help))
+            none(Check::fails(Section::Hardware, PMU, why).help(help))
         }
     }
 }
 
 fn none(pmu: Check) -> Vec<Check> {
     let why = "no PMU samples memory accesses";
-    vec![pmu, Check::not_tested(Group::Hardware, PRECISE, why), Check::not_tested(Group::Hardware, LDLAT, why)]
+    vec![pmu, Check::not_tested(Section::Hardware, PRECISE, why), Check::not_tested(Section::Hardware, LDLAT, why)]
 }
 
 /// A list with one entry for each PMU.
@@ -50,22 +50,22 @@ fn of_pebs(pebs: &Pebs, taken: Option<u8>) -> Vec<Check> {
         format!("mem-loads{aux}{stores} on {}", cpus(pmu.cpus.as_ref()))
     });
     let pmu = if pebs.without.is_empty() {
-        Check::works(Group::Hardware, PMU, why)
+        Check::works(Section::Hardware, PMU, why)
     } else {
         let without = pebs.without.iter().map(|(name, without)| format!("{name} ({})", cpus(without.as_ref())));
         let without = without.collect::<Vec<_>>().join(", ");
-        Check::partly(Group::Hardware, PMU, format!("{why}; nothing is sampled on the CPUs of {without}"))
+        Check::partly(Section::Hardware, PMU, format!("{why}; nothing is sampled on the CPUs of {without}"))
     };
     let why = each(&pebs.pmus, |pmu| match pmu.max_precise {
         Some(level) => format!("precise_ip up to {level}"),
         None => "the kernel does not say (no caps/max_precise)".to_owned(),
     });
     let precise = match taken {
-        Some(level) => Check::works(Group::Hardware, PRECISE, format!("{why}; the kernel took {level}")),
-        None => Check::not_tested(Group::Hardware, PRECISE, format!("{why}; no event was opened")),
+        Some(level) => Check::works(Section::Hardware, PRECISE, format!("{why}; the kernel took {level}")),
+        None => Check::not_tested(Section::Hardware, PRECISE, format!("{why}; no event was opened")),
     };
     let why = each(&pebs.pmus, |pmu| format!("up to {} cycles", pmu.ldlat.max()));
-    vec![pmu, precise, Check::works(Group::Hardware, LDLAT, why)]
+    vec![pmu, precise, Check::works(Section::Hardware, LDLAT, why)]
 }
 
 fn of_ibs(ibs: &Ibs) -> Vec<Check> {
@@ -73,20 +73,20 @@ fn of_ibs(ibs: &Ibs) -> Vec<Check> {
         Some(_) => "the kernel leaves out samples of its own code (swfilt)",
         None => "samples of kernel code are left out here",
     };
-    let pmu = Check::works(Group::Hardware, PMU, format!("ibs_op counts ops on all CPUs; {user}"));
-    let precise = Check::works(Group::Hardware, PRECISE, "ibs_op: every sample is of one op");
+    let pmu = Check::works(Section::Hardware, PMU, format!("ibs_op counts ops on all CPUs; {user}"));
+    let precise = Check::works(Section::Hardware, PRECISE, "ibs_op: every sample is of one op");
     let here = "latency is compared here, after the sample";
     let ldlat = match ibs.ldlat {
-        Ldlat::None => Check::partly(Group::Hardware, LDLAT, format!("ibs_op: no caps/ldlat; {here}"))
+        Ldlat::None => Check::partly(Section::Hardware, LDLAT, format!("ibs_op: no caps/ldlat; {here}"))
             .help("a later processor (Zen 5), and Linux 6.15"),
         Ldlat::L3MissOnly(_) => {
             let why =
                 format!("ibs_op: its threshold leaves out loads that hit the L3 cache too, so it is not used; {here}");
-            Check::partly(Group::Hardware, LDLAT, why)
+            Check::partly(Section::Hardware, LDLAT, why)
         }
         Ldlat::Alone(_) => {
             let why = format!("ibs_op: from {MIN_LDLAT_IBS} to {MAX_LDLAT_IBS} cycles");
-            Check::works(Group::Hardware, LDLAT, why)
+            Check::works(Section::Hardware, LDLAT, why)
         }
     };
     vec![pmu, precise, ldlat]

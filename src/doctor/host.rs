@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::{Check, Group, Hierarchy, Kernel};
+use super::{Check, Hierarchy, Kernel, Section};
 use crate::host::kallsyms::{Kallsyms, KallsymsError};
 use crate::host::tracefs::TracefsError;
 use crate::host::{proc, Roots};
@@ -56,17 +56,17 @@ fn hypervisor(roots: &Roots) -> Check {
     // The bit that a hypervisor sets for its guests (CPUID leaf 1, ecx bit 31); only x86 has it.
     let Some(flags) = cpuinfo(roots, "flags") else {
         return Check::not_tested(
-            Group::Host,
+            Section::Host,
             name,
             format!("the processor does not say whether it is virtual{called}"),
         );
     };
     if flags.split_whitespace().any(|flag| flag == "hypervisor") {
         let why = format!("a virtual machine{called}: it has a memory PMU only if its hypervisor gives it one");
-        return Check::partly(Group::Host, name, why)
+        return Check::partly(Section::Host, name, why)
             .help("for pebs or ibs a bare-metal host, or a virtual PMU with precise events");
     }
-    Check::works(Group::Host, name, format!("none{called}"))
+    Check::works(Section::Host, name, format!("none{called}"))
 }
 
 fn pid_namespace(roots: &Roots, kernel: &dyn Kernel) -> Check {
@@ -74,12 +74,12 @@ fn pid_namespace(roots: &Roots, kernel: &dyn Kernel) -> Check {
     let name = "pid-namespace";
     let namespace = kernel.pid_namespace();
     let Some((why, help)) = namespace.trouble(&roots.proc) else {
-        return Check::works(Group::Host, name, "the host's");
+        return Check::works(Section::Host, name, "the host's");
     };
     match namespace {
-        PidNamespace::ProcfsElsewhere { .. } => Check::does_not(Group::Host, name, why),
-        PidNamespace::Unknown { .. } => Check::not_tested(Group::Host, name, why),
-        _ => Check::partly(Group::Host, name, why),
+        PidNamespace::ProcfsElsewhere { .. } => Check::fails(Section::Host, name, why),
+        PidNamespace::Unknown { .. } => Check::not_tested(Section::Host, name, why),
+        _ => Check::partly(Section::Host, name, why),
     }
     .help(help)
 }
@@ -87,26 +87,26 @@ fn pid_namespace(roots: &Roots, kernel: &dyn Kernel) -> Check {
 fn cgroups(kernel: &dyn Kernel) -> Check {
     let name = "cgroups";
     match kernel.hierarchy() {
-        Ok(Hierarchy { warning: Some(warning), .. }) => Check::partly(Group::Host, name, warning),
+        Ok(Hierarchy { warning: Some(warning), .. }) => Check::partly(Section::Host, name, warning),
         Ok(Hierarchy { kind, point, .. }) => {
-            Check::works(Group::Host, name, format!("{} at {}", kind.name(), point.display()))
+            Check::works(Section::Host, name, format!("{} at {}", kind.name(), point.display()))
         }
-        Err(error) => Check::does_not(Group::Host, name, error.to_string()),
+        Err(error) => Check::fails(Section::Host, name, error.to_string()),
     }
 }
 
 fn tracefs(kernel: &dyn Kernel) -> Check {
     let name = "tracefs";
     let error = match kernel.tracefs() {
-        Ok(Some(path)) => return Check::works(Group::Host, name, path.display().to_string()),
-        Ok(None) => return Check::works(Group::Host, name, "not mounted; a private mount works"),
+        Ok(Some(path)) => return Check::works(Section::Host, name, path.display().to_string()),
+        Ok(None) => return Check::works(Section::Host, name, "not mounted; a private mount works"),
         Err(error) => error,
     };
     let errno = match &error {
         TracefsError::Mount { source, .. } | TracefsError::Read { source, .. } => source.raw_os_error(),
         TracefsError::NotANumber { .. } => None,
     };
-    let check = Check::does_not(Group::Host, name, error.to_string());
+    let check = Check::fails(Section::Host, name, error.to_string());
     match errno {
         Some(libc::EPERM | libc::EACCES) => check.help(format!("root; {OWN_CLOCK}")),
         _ => check.help(OWN_CLOCK),
@@ -118,12 +118,12 @@ fn kallsyms(roots: &Roots) -> Check {
     let error = match Kallsyms::read(&roots.proc) {
         Ok(symbols) if symbols.entries.is_empty() || symbols.handlers.is_empty() => {
             let why = "the tick's handler and the interrupt entries are not among the symbols";
-            return Check::does_not(Group::Host, name, why).help(OWN_CLOCK);
+            return Check::fails(Section::Host, name, why).help(OWN_CLOCK);
         }
-        Ok(_) => return Check::works(Group::Host, name, "the tick's handler and the interrupt entries are known"),
+        Ok(_) => return Check::works(Section::Host, name, "the tick's handler and the interrupt entries are known"),
         Err(error) => error,
     };
-    let check = Check::does_not(Group::Host, name, error.to_string());
+    let check = Check::fails(Section::Host, name, error.to_string());
     match error {
         KallsymsError::Hidden { .. } => check.help(format!("root or CAP_SYSLOG; {OWN_CLOCK}")),
         KallsymsError::Read { .. } => check.help(OWN_CLOCK),
@@ -133,9 +133,9 @@ fn kallsyms(roots: &Roots) -> Check {
 fn frames(kernel: &dyn Kernel) -> Check {
     let name = "frames";
     if kernel.frames_visible() {
-        return Check::works(Group::Host, name, "/proc/PID/pagemap shows physical frames");
+        return Check::works(Section::Host, name, "/proc/PID/pagemap shows physical frames");
     }
-    Check::does_not(Group::Host, name, FRAMES_HIDDEN).help("CAP_SYS_ADMIN in the host's user namespace")
+    Check::fails(Section::Host, name, FRAMES_HIDDEN).help("CAP_SYS_ADMIN in the host's user namespace")
 }
 
 /// `kernel/sched_ext/state` and the name of what is loaded in `root/ops` (Documentation/scheduler/sched-ext.rst).
@@ -144,11 +144,11 @@ fn sched_ext(roots: &Roots) -> Check {
     let dir = roots.sys.join("kernel/sched_ext");
     let Some(state) = text(&dir.join("state")) else {
         let why = format!("this kernel has no sched_ext ({} is not there)", dir.display());
-        return Check::does_not(Group::Host, name, why)
+        return Check::fails(Section::Host, name, why)
             .help("to load the result here, Linux 6.12 with CONFIG_SCHED_CLASS_EXT; it can be loaded on another host");
     };
     match text(&dir.join("root/ops")) {
-        Some(scheduler) => Check::works(Group::Host, name, format!("{state}; {scheduler} is loaded")),
-        None => Check::works(Group::Host, name, format!("{state}; no scheduler is loaded")),
+        Some(scheduler) => Check::works(Section::Host, name, format!("{state}; {scheduler} is loaded")),
+        None => Check::works(Section::Host, name, format!("{state}; no scheduler is loaded")),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::bpf::{self, Rung};
+use super::bpf::{self, BpfTrial};
 use crate::host;
 use crate::host::hierarchy::Kind;
 use crate::host::limits::{self, Limit};
@@ -84,7 +84,7 @@ pub trait Kernel {
     /// What a run would fail with.
     fn hierarchy(&self) -> Result<Hierarchy, host::Error>;
     /// Tries what BPF can do.
-    fn rungs(&self) -> Vec<Rung>;
+    fn bpf_trials(&self) -> Vec<BpfTrial>;
 }
 
 /// The kernel that we run on.
@@ -105,8 +105,8 @@ impl Live {
 ///
 /// # Errors
 /// The CPUs that are online cannot be read.
-pub(super) fn options(roots: &Roots, source: Source, target: Target) -> Result<sampler::Options, host::Error> {
-    Ok(sampler::Options {
+pub(super) fn options(roots: &Roots, source: Source, target: Target) -> Result<sampler::SamplerOptions, host::Error> {
+    Ok(sampler::SamplerOptions {
         source,
         freq: None,
         target,
@@ -175,7 +175,7 @@ impl Kernel for Live {
         Ok(Hierarchy { kind: mount.kind, point: mount.point.clone(), warning: cgroups.warning() })
     }
 
-    fn rungs(&self) -> Vec<Rung> {
-        bpf::rungs(&self.roots.proc)
+    fn bpf_trials(&self) -> Vec<BpfTrial> {
+        bpf::bpf_trials(&self.roots.proc)
     }
 }

@@ -4,10 +4,10 @@ use std::fs;
 use std::io;
 
 use super::kernel::MMAP_PAGES;
-use super::{Check, Group, Kernel, Trial};
+use super::{Check, Kernel, Section, Trial};
 use crate::host::limits::sysctl;
 use crate::host::{proc, topology, Roots};
-use crate::sampler::open::{self, Whose};
+use crate::sampler::open::{self, Privilege};
 use crate::sampler::{SamplerError, MLOCK_HELP, NOFILE_HELP};
 
 /// Capabilities by their bit in `CapEff` (linux/capability.h), and what each is for.
@@ -43,12 +43,12 @@ pub(super) fn all_are_held(roots: &Roots, kernel: &dyn Kernel) -> bool {
 fn capabilities(roots: &Roots, kernel: &dyn Kernel) -> Check {
     let name = "capabilities";
     let Some(held) = proc::capabilities(roots) else {
-        return Check::not_tested(Group::Rights, name, "proc/self/status has no CapEff").help("mount procfs");
+        return Check::not_tested(Section::Rights, name, "proc/self/status has no CapEff").help("mount procfs");
     };
     let lacking: Vec<_> = CAPABILITIES.iter().filter(|(bit, ..)| held >> bit & 1 == 0).collect();
     if kernel.initial_user_namespace() == Some(false) {
         return Check::partly(
-            Group::Rights,
+            Section::Rights,
             name,
             "they are held in a child user namespace only, and the kernel asks for the host's",
         )
@@ -56,14 +56,14 @@ fn capabilities(roots: &Roots, kernel: &dyn Kernel) -> Check {
     }
     if lacking.is_empty() {
         let all: Vec<_> = CAPABILITIES.iter().map(|&(_, name, _)| name).collect();
-        return Check::works(Group::Rights, name, format!("all that are of use: {}", all.join(", ")));
+        return Check::works(Section::Rights, name, format!("all that are of use: {}", all.join(", ")));
     }
     let list: Vec<_> = lacking.iter().map(|(_, name, purpose)| format!("{name} ({purpose})")).collect();
     let why = format!("lacking {}", list.join(", "));
     let check = if lacking.len() == CAPABILITIES.len() {
-        Check::does_not(Group::Rights, name, why)
+        Check::fails(Section::Rights, name, why)
     } else {
-        Check::partly(Group::Rights, name, why)
+        Check::partly(Section::Rights, name, why)
     };
     check.help("run as root, or give them to the binary with setcap(8)")
 }
@@ -71,20 +71,20 @@ fn capabilities(roots: &Roots, kernel: &dyn Kernel) -> Check {
 fn paranoid(roots: &Roots, trials: &[Trial]) -> Check {
     let name = "paranoid";
     let Some(level) = sysctl(&roots.proc, "perf_event_paranoid") else {
-        return Check::not_tested(Group::Rights, name, "kernel.perf_event_paranoid cannot be read")
+        return Check::not_tested(Section::Rights, name, "kernel.perf_event_paranoid cannot be read")
             .help("a kernel with CONFIG_PERF_EVENTS, and procfs with its sys directory");
     };
     let is = format!("kernel.perf_event_paranoid is {level}");
     if trials.iter().any(|trial| trial.host.is_ok()) {
-        return Check::works(Group::Rights, name, format!("{is} and not in our way"));
+        return Check::works(Section::Rights, name, format!("{is} and not in our way"));
     }
     let forbidden = trials.iter().any(|trial| matches!(trial.host, Err(SamplerError::NotPermitted { .. })));
     let check = match (forbidden, trials.iter().any(|trial| trial.attempt().is_some())) {
-        (true, true) => Check::partly(Group::Rights, name, is),
-        (true, false) => Check::does_not(Group::Rights, name, is),
-        (false, _) => return Check::not_tested(Group::Rights, name, format!("{is}; no event can be opened")),
+        (true, true) => Check::partly(Section::Rights, name, is),
+        (true, false) => Check::fails(Section::Rights, name, is),
+        (false, _) => return Check::not_tested(Section::Rights, name, format!("{is}; no event can be opened")),
     };
-    check.help(open::rights(&roots.proc, Whose::All))
+    check.help(open::rights(&roots.proc, Privilege::All))
 }
 
 /// A limit for people.
@@ -107,17 +107,17 @@ fn mlock(roots: &Roots, kernel: &dyn Kernel, trials: &[Trial]) -> Check {
         .filter_map(|trial| trial.host.as_ref().err())
         .find(|error| matches!(error, SamplerError::NoLockedMemory { .. }))
     {
-        return Check::failed(Group::Rights, name, error);
+        return Check::failed(Section::Rights, name, error);
     }
     match trials.iter().filter_map(Trial::attempt).map(|attempt| attempt.mmap_pages).min() {
         Some(pages) if pages < MMAP_PAGES => Check::partly(
-            Group::Rights,
+            Section::Rights,
             name,
             format!("rings of {pages} instead of {MMAP_PAGES} pages a CPU: {limits}"),
         )
         .help(MLOCK_HELP),
-        Some(pages) => Check::works(Group::Rights, name, format!("rings of {pages} pages a CPU; {limits}")),
-        None => Check::not_tested(Group::Rights, name, format!("no ring was made; {limits}")),
+        Some(pages) => Check::works(Section::Rights, name, format!("rings of {pages} pages a CPU; {limits}")),
+        None => Check::not_tested(Section::Rights, name, format!("no ring was made; {limits}")),
     }
 }
 
@@ -133,9 +133,9 @@ fn nofile(roots: &Roots, kernel: &dyn Kernel) -> Check {
         limit(found.hard)
     );
     if found.hard >= needed {
-        Check::works(Group::Rights, name, why)
+        Check::works(Section::Rights, name, why)
     } else {
-        Check::does_not(Group::Rights, name, why).help(NOFILE_HELP)
+        Check::fails(Section::Rights, name, why).help(NOFILE_HELP)
     }
 }
 
@@ -150,31 +150,35 @@ fn lockdown(roots: &Roots) -> Check {
                 io::ErrorKind::NotFound => ": no lockdown in this kernel, or no securityfs",
                 _ => "",
             };
-            return Check::not_tested(Group::Rights, name, format!("cannot read {}: {error}{absent}", path.display()));
+            return Check::not_tested(
+                Section::Rights,
+                name,
+                format!("cannot read {}: {error}{absent}", path.display()),
+            );
         }
     };
     match text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(level, _)| level) {
         Some("confidentiality") => {
             let why = "the kernel is locked down (confidentiality): no tracefs, and no BPF program may read its memory";
-            Check::partly(Group::Rights, name, why)
+            Check::partly(Section::Rights, name, why)
                 .help("boot with lockdown=integrity, or without Secure Boot where that sets the level")
         }
-        Some(level) => Check::works(Group::Rights, name, format!("{level}: nothing that scxprof does is forbidden")),
-        None => Check::not_tested(Group::Rights, name, format!("{} holds {:?}", path.display(), text.trim())),
+        Some(level) => Check::works(Section::Rights, name, format!("{level}: nothing that scxprof does is forbidden")),
+        None => Check::not_tested(Section::Rights, name, format!("{} holds {:?}", path.display(), text.trim())),
     }
 }
 
 fn seccomp(roots: &Roots, trials: &[Trial]) -> Check {
     let name = "seccomp";
     match proc::own_status(roots, "Seccomp").as_deref() {
-        Some("0") => Check::works(Group::Rights, name, "no filter"),
+        Some("0") => Check::works(Section::Rights, name, "no filter"),
         Some(_) if trials.iter().any(|trial| trial.host.is_ok()) => {
-            Check::works(Group::Rights, name, "a filter is in force, and lets events be opened")
+            Check::works(Section::Rights, name, "a filter is in force, and lets events be opened")
         }
         Some(_) => {
             let why = "a filter is in force, as in a container: it may be what forbids perf_event_open(2) and bpf(2)";
-            Check::partly(Group::Rights, name, why).help("run without the container's seccomp profile")
+            Check::partly(Section::Rights, name, why).help("run without the container's seccomp profile")
         }
-        None => Check::not_tested(Group::Rights, name, "proc/self/status has no Seccomp"),
+        None => Check::not_tested(Section::Rights, name, "proc/self/status has no Seccomp"),
     }
 }

@@ -12,14 +12,14 @@ use super::load::{Load, Worker};
 use super::{table, Report, State};
 use crate::host::Roots;
 use crate::resolve::Cgroups;
-use crate::sample::{Comm, Place, Sample, Source};
+use crate::sample::{Comm, MemoryId, Sample, Source};
 use crate::sampler::Target;
 use crate::session::{self, Outcome, Session, Sink};
 
 /// Accesses of each thread that are enough to judge.
 const ENOUGH: u64 = 5;
 /// A capture that has fewer goes on for so many times its length.
-const PATIENCE: u32 = 4;
+const MAX_TIMES_LONGER: u32 = 4;
 
 /// What came of one source.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -35,7 +35,7 @@ pub(crate) struct Tested {
     /// Samples of the whole host, or of the load where only that may be sampled.
     pub samples: u64,
     /// What came of the load.
-    pub seen: Seen,
+    pub seen: SelfTestCounts,
     /// Of the user samples, the part that gave an address, where the source recovers addresses.
     pub recovered: Option<f64>,
     /// Percent of the samples that were lost.
@@ -44,7 +44,7 @@ pub(crate) struct Tested {
 
 /// Accesses of the load's threads, one or more a sample.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub(crate) struct Seen {
+pub(crate) struct SelfTestCounts {
     /// Accesses by the load's threads.
     pub accesses: u64,
     /// Accesses by the threads whose buffers this source can see.
@@ -73,7 +73,7 @@ pub(crate) struct Seen {
 struct Compare<'a> {
     workers: &'a [Worker],
     source: Source,
-    seen: Seen,
+    seen: SelfTestCounts,
     /// Threads that must be seen and were not seen enough.
     missing: &'a Cell<usize>,
     /// The cgroup of each worker, read when its first sample comes.
@@ -113,11 +113,11 @@ impl Sink for Compare<'_> {
         if worker.contains(sample.addr) {
             seen.own_buffer += u64::from(sees);
             let offset = sample.addr - worker.begin;
-            let right = match sample.place {
-                Some(Place::Shared { dev, ino, offset: at }) if worker.shared => {
+            let right = match sample.memory {
+                Some(MemoryId::Shared { dev, ino, offset: at }) if worker.shared => {
                     *self.shared_file.get_or_insert((dev, ino)) == (dev, ino) && at == offset
                 }
-                Some(Place::Private { addr, .. }) => !worker.shared && addr == sample.addr,
+                Some(MemoryId::Private { addr, .. }) => !worker.shared && addr == sample.addr,
                 _ => false,
             };
             seen.wrong_place += u64::from(!right);
@@ -171,7 +171,7 @@ fn test(source: Source, state: State, roots: &Roots, seconds: Duration, workers:
         failures: vec![why],
         seconds: 0.0,
         samples: 0,
-        seen: Seen::default(),
+        seen: SelfTestCounts::default(),
         recovered: None,
         lost: 0.0,
     };
@@ -184,19 +184,19 @@ fn test(source: Source, state: State, roots: &Roots, seconds: Duration, workers:
     let mut compare = Compare {
         workers,
         source,
-        seen: Seen { of_threads: workers.len(), ..Seen::default() },
+        seen: SelfTestCounts { of_threads: workers.len(), ..SelfTestCounts::default() },
         missing: &missing,
         cgroups: vec![None; workers.len()],
         shared_file: None,
         counts: vec![0; workers.len()],
     };
     let outcome = session.run_into(&mut compare, |progress| {
-        progress.elapsed >= seconds && (missing.get() == 0 || progress.elapsed >= seconds * PATIENCE)
+        progress.elapsed >= seconds && (missing.get() == 0 || progress.elapsed >= seconds * MAX_TIMES_LONGER)
     });
     compare.finish(&outcome)
 }
 
-fn judge(source: Source, seen: Seen, mut failures: Vec<String>, outcome: &Outcome) -> Tested {
+fn judge(source: Source, seen: SelfTestCounts, mut failures: Vec<String>, outcome: &Outcome) -> Tested {
     let mut wrong = |count: u64, what: &str| {
         if count > 0 {
             failures.push(format!("{count} of {} accesses {what}", seen.accesses));
@@ -215,7 +215,7 @@ fn judge(source: Source, seen: Seen, mut failures: Vec<String>, outcome: &Outcom
         failures,
         seconds: outcome.duration.as_secs_f64(),
         samples: outcome.samples,
-        recovered: outcome.recovery.as_ref().map(session::Yield::share),
+        recovered: outcome.recovery.as_ref().map(session::RecoveryStats::share),
         lost: outcome.loss.percent(),
         seen,
     }
@@ -228,7 +228,7 @@ pub(crate) fn block(report: &Report, tests: &[Tested]) -> String {
     // Writing to a String cannot fail.
     for test in tests {
         let verdict = if test.passed { "passed" } else { "FAILED" };
-        let Seen { accesses, judged, own_buffer, threads, of_threads, phys, page_size, .. } = test.seen;
+        let SelfTestCounts { accesses, judged, own_buffer, threads, of_threads, phys, page_size, .. } = test.seen;
         let _ = write!(
             text,
             "{:8}{verdict}: {:.1} s, {} samples, {accesses} accesses by {threads} of the load's {of_threads} threads; \
@@ -298,7 +298,7 @@ mod tests {
         let mut compare = Compare {
             workers: &workers,
             source: Source::Timer,
-            seen: Seen { of_threads: 2, ..Seen::default() },
+            seen: SelfTestCounts { of_threads: 2, ..SelfTestCounts::default() },
             missing: &missing,
             cgroups: vec![None; 2],
             shared_file: None,
@@ -307,16 +307,16 @@ mod tests {
         for round in 0..10 {
             for worker in &workers {
                 let addr = worker.begin + round * 8;
-                let place = if worker.shared {
-                    Place::Shared { dev: 1, ino: 9, offset: round * 8 }
+                let memory = if worker.shared {
+                    MemoryId::Shared { dev: 1, ino: 9, offset: round * 8 }
                 } else {
-                    Place::Private { space: 3, addr }
+                    MemoryId::Private { space: 3, addr }
                 };
                 let comm = Some(Comm::from(worker.name.as_str()));
                 let mut sample = Sample {
                     raw: RawSample { pid: 70, tid: worker.tid, addr, cgroup, ..RawSample::default() },
                     comm,
-                    place: Some(place),
+                    memory: Some(memory),
                     ..Sample::default()
                 };
                 change(&mut sample);
@@ -351,11 +351,13 @@ mod tests {
             (|sample| sample.addr ^= 0x30_000, "20 of 20 accesses are in the buffer of another thread"),
             (|sample| sample.addr = 8, "only 0 of 20 addresses are in the thread's buffer"),
             (
-                |sample| sample.place = None,
+                |sample| sample.memory = None,
                 "20 of 20 accesses are in the thread's buffer and were taken for other memory",
             ),
             (
-                |sample| sample.place = Some(Place::Shared { dev: 1, ino: sample.addr, offset: sample.addr & 0xfff }),
+                |sample| {
+                    sample.memory = Some(MemoryId::Shared { dev: 1, ino: sample.addr, offset: sample.addr & 0xfff });
+                },
                 "were taken for other memory",
             ),
             (

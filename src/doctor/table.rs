@@ -24,22 +24,22 @@ impl State {
         match self {
             Self::Works => "\x1b[32m",
             Self::Partly => "\x1b[33m",
-            Self::DoesNot => "\x1b[31m",
+            Self::Fails => "\x1b[31m",
             Self::NotTested => "\x1b[2m",
         }
     }
 }
 
-/// The report with a line or more for each check, group by group.
+/// The report with a line or more for each check, section by section.
 #[must_use]
 pub fn table(report: &Report, style: Style) -> String {
     let mut text = format!("scxprof {} on {}\n", report.scxprof, machine(report));
-    let mut group = None;
+    let mut section = None;
     // Writing to a String cannot fail.
     for check in &report.checks {
-        if group != Some(check.group) {
-            group = Some(check.group);
-            let _ = writeln!(text, "\n{}", check.group.name());
+        if section != Some(check.section) {
+            section = Some(check.section);
+            let _ = writeln!(text, "\n{}", check.section.name());
         }
         let (on, off) = if style.color { (check.state.color(), "\x1b[0m") } else { ("", "") };
         let _ = write!(text, "  {:NAME$}{on}{:STATE$}{off}", check.name, check.state);

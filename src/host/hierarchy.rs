@@ -49,7 +49,7 @@ impl Kind {
 #[must_use]
 pub fn is_mounted_at(directory: &Path) -> bool {
     let kinds = [libc::CGROUP2_SUPER_MAGIC, libc::CGROUP_SUPER_MAGIC];
-    rustix::fs::statfs(directory).is_ok_and(|fs| kinds.iter().any(|kind| i64::from(fs.f_type) == i64::from(*kind)))
+    rustix::fs::statfs(directory).is_ok_and(|fs| kinds.contains(&fs.f_type))
 }
 
 /// A mount of the hierarchy.

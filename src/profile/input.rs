@@ -19,7 +19,7 @@ use crate::host::open;
 use crate::host::Roots;
 use crate::sample::Source;
 use crate::sampler::record::Header;
-use crate::sampler::{Identity, Reading};
+use crate::sampler::{AddressFrom, Identity};
 
 /// A pid that nobody has (`PID_MAX_LIMIT` is 4 Mi).
 const NOBODY: u32 = 1 << 30;
@@ -154,7 +154,7 @@ impl Profile {
             recovered = beside(RECOVERED)?.map(Recovered::new);
             hints = beside("hints.jsonl")?.map(Hints::new);
             match (&meta, &recovered) {
-                (Some(meta), None) if meta.reading.recovers() => {
+                (Some(meta), None) if meta.address_from.recovers() => {
                     wrong.push(format!("{RECOVERED} is missing, which has the addresses"));
                 }
                 (None, Some(_)) if wrong.is_empty() => wrong.push("meta.json is missing".to_owned()),
@@ -327,7 +327,7 @@ impl Profile {
 
     /// The names of its events by their number, as far as it says them.
     pub(crate) fn event_names(&self) -> impl Iterator<Item = Option<&str>> {
-        self.perf_data().into_iter().flat_map(|perf_data| perf_data.events()).map(|event| event.name.as_deref())
+        self.perf_data().into_iter().flat_map(PerfData::events).map(|event| event.name.as_deref())
     }
 
     /// Whose samples are left out.
@@ -339,8 +339,8 @@ impl Profile {
 
     /// How its samples are read.
     #[must_use]
-    pub(crate) fn reading(&self) -> Reading {
-        self.meta.as_ref().map_or(Reading::Foreign, |meta| meta.reading.clone())
+    pub(crate) fn address_from(&self) -> AddressFrom {
+        self.meta.as_ref().map_or(AddressFrom::OtherTool, |meta| meta.address_from.clone())
     }
 }
 

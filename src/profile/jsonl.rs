@@ -27,7 +27,7 @@ use serde::Deserialize;
 use super::meta::from_hex;
 use super::quick::{self, Quick};
 use super::recovered::{method, op};
-use crate::sample::{Comm, DataSource, Place, RawSample, Sample, Source};
+use crate::sample::{Comm, DataSource, MemoryId, RawSample, Sample, Source};
 
 pub use writer::{code_text, Writer};
 
@@ -116,7 +116,7 @@ struct Fields<'a> {
     #[serde(borrow, default)]
     method: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
-    place: Option<Cow<'a, str>>,
+    memory: Option<Cow<'a, str>>,
     #[serde(default)]
     dev: Option<Number>,
     #[serde(default)]
@@ -131,7 +131,7 @@ struct Fields<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Missing {
     /// No `place`: memory is told apart by its physical frame, or by process and address.
-    pub place: u64,
+    pub memory: u64,
     /// No `op` and no `data_src`: nobody knows what was written.
     pub op: u64,
     /// No `weight`.
@@ -149,7 +149,7 @@ impl Missing {
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         [
-            (self.place, "say no mapping: memory is told apart by its physical frame or, without one, by its process"),
+            (self.memory, "say no mapping: memory is told apart by its physical frame or, without one, by its process"),
             (self.op, "do not say whether they read or wrote"),
             (self.weight, "have no latency"),
             (self.cgroup, "have no cgroup: they count to the last cell"),
@@ -165,7 +165,7 @@ impl Missing {
 
 /// One line. The path of its cgroup is [`Reader::cgroup`].
 #[derive(Debug, Clone, PartialEq)]
-pub struct Line {
+pub struct JsonSample {
     /// The access; its `cgroup` and, where the line does not say it, its `thread` are left to the reader.
     pub sample: Sample,
     /// Where the address comes from.
@@ -180,7 +180,7 @@ pub struct Reader<R> {
     inner: R,
     line: Vec<u8>,
     /// What [`Reader::source`] has read, to be given next.
-    next: Option<Line>,
+    next: Option<JsonSample>,
     cgroup: Option<Vec<u8>>,
     /// Lines so far that are not empty.
     pub lines: u64,
@@ -225,7 +225,7 @@ impl<R: BufRead> Reader<R> {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn next_line(&mut self) -> io::Result<Option<Line>> {
+    pub fn next_line(&mut self) -> io::Result<Option<JsonSample>> {
         if let Some(line) = self.next.take() {
             return Ok(Some(line));
         }
@@ -284,12 +284,12 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
-fn take(line: &[u8], cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> Result<Line, String> {
+fn take(line: &[u8], cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> Result<JsonSample, String> {
     quick(line, cgroup, missing).map_or_else(|| parse(line, cgroup, missing), Ok)
 }
 
 /// A line that our own writer wrote, of plain names.
-fn quick(bytes: &[u8], last_cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> Option<Line> {
+fn quick(bytes: &[u8], last_cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> Option<JsonSample> {
     let Quick { sample, cgroup, source } = quick::parse(bytes)?;
     missing.cgroup += u64::from(cgroup.is_none());
     // Nearly always the one of the line before.
@@ -297,10 +297,10 @@ fn quick(bytes: &[u8], last_cgroup: &mut Option<Vec<u8>>, missing: &mut Missing)
         *last_cgroup = cgroup.map(<[u8]>::to_vec);
     }
     let source = Source::ALL.into_iter().find(|known| known.name().as_bytes() == source);
-    Some(Line { sample, source, has_thread: true })
+    Some(JsonSample { sample, source, has_thread: true })
 }
 
-fn parse(bytes: &[u8], cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> Result<Line, String> {
+fn parse(bytes: &[u8], cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> Result<JsonSample, String> {
     let fields: Fields<'_> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     let address = |field: &Option<Cow<'_, str>>, what: &str| match field {
         Some(text) => from_hex_number(text).ok_or_else(|| format!("its {what} is no hex number")),
@@ -315,20 +315,20 @@ fn parse(bytes: &[u8], cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> R
     let (pid, tid) = (id(fields.pid, "pid")?, id(fields.tid, "tid")?);
     let (addr, phys) = (address(&fields.addr, "addr")?, address(&fields.phys_addr, "phys_addr")?);
     let data_src = DataSource(address(&fields.data_src, "data_src")?);
-    let place = match fields.place.as_deref() {
+    let memory = match fields.memory.as_deref() {
         Some("shared") => {
-            Some(Place::Shared { dev: plain(fields.dev), ino: plain(fields.ino), offset: plain(fields.offset) })
+            Some(MemoryId::Shared { dev: plain(fields.dev), ino: plain(fields.ino), offset: plain(fields.offset) })
         }
-        Some("private") => Some(Place::Private { space: plain(fields.space) as u32, addr }),
-        Some("frame") => Some(Place::Frame { phys }),
+        Some("private") => Some(MemoryId::Private { space: plain(fields.space) as u32, addr }),
+        Some("frame") => Some(MemoryId::Frame { phys }),
         Some("none") => None,
-        Some(other) => return Err(format!("its place \"{other}\" is unknown")),
+        Some(other) => return Err(format!("its memory \"{other}\" is unknown")),
         None => {
-            missing.place += 1;
+            missing.memory += 1;
             match (addr, phys) {
                 (0, 0) => None,
-                (_, 0) => Some(Place::Private { space: pid, addr }),
-                _ => Some(Place::Frame { phys }),
+                (_, 0) => Some(MemoryId::Private { space: pid, addr }),
+                _ => Some(MemoryId::Frame { phys }),
             }
         }
     };
@@ -366,12 +366,12 @@ fn parse(bytes: &[u8], cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> R
         record: plain(fields.record),
         thread: plain(fields.thread) as u32,
         comm: bytes_of(&fields.comm, &fields.comm_hex)?.filter(|_| !unnamed).map(|comm| Comm::new(&comm)),
-        place,
+        memory,
         hint: fields.hint.map(|hint| hint.0).filter(|&hint| hint > 0 || fields.hinted),
         ..Sample::default()
     };
     *cgroup = bytes_of(&fields.cgroup, &fields.cgroup_hex)?;
-    Ok(Line {
+    Ok(JsonSample {
         sample,
         source: fields.source.and_then(|source| source.parse().ok()),
         has_thread: fields.thread.is_some(),

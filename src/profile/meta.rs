@@ -17,7 +17,7 @@ use crate::host::open;
 use crate::host::{topology, Roots};
 use crate::outcome::Outcome;
 use crate::sampler::loss::Loss;
-use crate::sampler::{attr, Identity, Reading};
+use crate::sampler::{attr, AddressFrom, Identity};
 
 /// The version of the directory's layout; a reader refuses one that is newer.
 pub(crate) const FORMAT: u32 = 1;
@@ -55,13 +55,13 @@ pub struct Meta {
     /// Whose samples are left out.
     pub(crate) identity: Identity,
     /// How a sample is read.
-    pub(crate) reading: Reading,
+    pub(crate) address_from: AddressFrom,
     /// Samples that were named, the accesses that they gave, and events that happened.
     pub samples: u64,
     /// See `samples`.
     pub accesses: u64,
     /// See `samples`.
-    pub happened: u64,
+    pub event_count: u64,
     /// What was lost and left out.
     pub loss: Loss,
     /// What was recovered, for the timer source.
@@ -164,10 +164,10 @@ impl Meta {
             host: Host::here(recorder.roots()),
             events: events.collect(),
             identity: recorder.identity(),
-            reading: recorder.reading().clone(),
+            address_from: recorder.address_from().clone(),
             samples: outcome.samples,
             accesses: outcome.accesses,
-            happened: outcome.events,
+            event_count: outcome.events,
             loss: outcome.loss,
             recovery: outcome.recovery.and_then(|recovery| serde_json::to_value(recovery).ok()),
             hints: outcome.hints,
@@ -191,10 +191,10 @@ impl Meta {
             host: Host::default(),
             events: Vec::new(),
             identity: profile.identity(),
-            reading: profile.reading(),
+            address_from: profile.address_from(),
             samples: 0,
             accesses: 0,
-            happened: 0,
+            event_count: 0,
             loss: Loss::default(),
             recovery: None,
             hints: None,
@@ -207,7 +207,7 @@ impl Meta {
             duration: outcome.duration.as_secs_f64(),
             samples: outcome.samples,
             accesses: outcome.accesses,
-            happened: outcome.events,
+            event_count: outcome.events,
             loss: outcome.loss,
             notes: outcome.notes.clone(),
             unfinished: false,

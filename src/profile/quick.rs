@@ -2,7 +2,7 @@
 //! one, so what is read is the same.
 
 use super::recovered::{method, op};
-use crate::sample::{Comm, DataSource, Place, RawSample, Sample};
+use crate::sample::{Comm, DataSource, MemoryId, RawSample, Sample};
 
 /// What a line says; its names are text without escapes.
 pub(super) struct Quick<'a> {
@@ -168,13 +168,13 @@ pub(super) fn parse(line: &[u8]) -> Option<Quick<'_>> {
     if at.word(b",\"method\":\"").is_some() {
         sample.method = method(std::str::from_utf8(at.text()?).ok()?);
     }
-    at.word(b",\"place\":\"")?;
-    sample.place = match at.text()? {
+    at.word(b",\"memory\":\"")?;
+    sample.memory = match at.text()? {
         b"none" => None,
-        b"frame" => Some(Place::Frame { phys: sample.phys }),
+        b"frame" => Some(MemoryId::Frame { phys: sample.phys }),
         b"private" => {
             at.word(b",\"space\":")?;
-            Some(Place::Private { space: at.id()?, addr: sample.addr })
+            Some(MemoryId::Private { space: at.id()?, addr: sample.addr })
         }
         b"shared" => {
             at.word(b",\"dev\":")?;
@@ -182,7 +182,7 @@ pub(super) fn parse(line: &[u8]) -> Option<Quick<'_>> {
             at.word(b",\"ino\":")?;
             let ino = at.number()?;
             at.word(b",\"offset\":")?;
-            Some(Place::Shared { dev, ino, offset: at.number()? })
+            Some(MemoryId::Shared { dev, ino, offset: at.number()? })
         }
         _ => return None,
     };

@@ -36,7 +36,7 @@ const MAX_SECTION: u64 = 16 << 20;
 /// Bytes of build ids that a file from a pipe may have between its records.
 const MAX_BUILD_IDS: usize = 4 << 20;
 /// Records that must follow one another where reading goes on after damage.
-const INSIST: usize = 3;
+const RECORDS_IN_A_ROW: usize = 3;
 
 /// An event of the recording.
 #[derive(Debug, Clone, Default)]
@@ -347,7 +347,7 @@ impl<R: Read + Seek> PerfData<R> {
             }
             let mut ahead = 0;
             let mut good = 0;
-            while good < INSIST {
+            while good < RECORDS_IN_A_ROW {
                 // The end of the records is as good as a record.
                 if self.left.is_some_and(|left| ahead as u64 >= left) || !self.fill(ahead + HEADER_SIZE)? {
                     good += 1;

@@ -37,7 +37,7 @@ use crate::sampler::encode::encode;
 use crate::sampler::intake::Intake;
 use crate::sampler::record::{sample_type, Header, Layout, Record, SampleId};
 use crate::sampler::tee::Tee;
-use crate::sampler::{Identity, OpenEvents, Reading, Sampler};
+use crate::sampler::{AddressFrom, Identity, OpenEvents, Sampler};
 use state::{Noted, State};
 
 /// Cgroups that are remembered as recorded; each takes some 20 bytes.
@@ -56,7 +56,7 @@ pub struct Recorder {
     layout: Layout,
     events: Vec<OpenEvents>,
     identity: Identity,
-    reading: Reading,
+    address_from: AddressFrom,
     /// The memory that samples carry goes into the file.
     keep_memory: bool,
     begin: u64,
@@ -66,7 +66,7 @@ pub struct Recorder {
 struct Opened {
     events: Vec<OpenEvents>,
     identity: Identity,
-    reading: Reading,
+    address_from: AddressFrom,
     /// How many threads read the rings.
     workers: usize,
     /// The memory that samples carry is kept.
@@ -89,9 +89,9 @@ impl Recorder {
     ) -> Result<Self, ProfileError> {
         let events =
             sampler.events().map_err(|error| ProfileError::Meta { path: dir.to_owned(), reason: error.to_string() })?;
-        let (&identity, reading) = sampler.reading();
-        let (reading, workers) = (reading.clone(), sampler.workers());
-        let opened = Opened { events, identity, reading, workers, keep_memory };
+        let (&identity, address_from) = sampler.address_from();
+        let (address_from, workers) = (address_from.clone(), sampler.workers());
+        let opened = Opened { events, identity, address_from, workers, keep_memory };
         Self::of(opened, source, roots, follows_hints, dir)
     }
 
@@ -102,7 +102,7 @@ impl Recorder {
         follows_hints: bool,
         dir: &Path,
     ) -> Result<Self, ProfileError> {
-        let Opened { events, identity, reading, workers, keep_memory } = opened;
+        let Opened { events, identity, address_from, workers, keep_memory } = opened;
         let path = dir.join("perf.data");
         let failed = |source| ProfileError::io("write", &path, source);
         let writer = PerfDataWriter::new(BufWriter::with_capacity(1 << 18, create(&path)?), &events).map_err(failed)?;
@@ -140,7 +140,7 @@ impl Recorder {
             layout,
             events,
             identity,
-            reading,
+            address_from,
             keep_memory,
             begin: monotonic_ns(),
         };
@@ -188,8 +188,8 @@ impl Recorder {
 
     /// How a sample is to be read.
     #[must_use]
-    pub(crate) fn reading(&self) -> &Reading {
-        &self.reading
+    pub(crate) fn address_from(&self) -> &AddressFrom {
+        &self.address_from
     }
 
     /// CLOCK_MONOTONIC, ns, before the first event was enabled.
@@ -216,7 +216,7 @@ impl Recorder {
         known: &mut dyn FnMut(TimedSideBand),
     ) -> Result<(), Error> {
         let layout = self.layout;
-        let mut intake = Intake::new(self.identity, self.reading.clone());
+        let mut intake = Intake::new(self.identity, self.address_from.clone());
         let mut out = |bytes: &[u8], _| {
             self.lock().write_front(bytes);
             for record in records(bytes) {

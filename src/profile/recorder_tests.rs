@@ -10,7 +10,7 @@ use super::super::code_files::MAX_PATH_BYTES;
 use super::*;
 use crate::profile::{Item, PerfData, Profile};
 use crate::sample::SideBand;
-use crate::sample::{Comm, Place, Sample};
+use crate::sample::{Comm, MemoryId, Sample};
 use crate::sampler::attr::{sampling, side_band, EventSpec, Features, Scope};
 use crate::sampler::encode::encode;
 use crate::sampler::record::{decode, MappedFile, Record, SampleId, SampleRecord, MISC_MMAP_BUILD_ID};
@@ -30,7 +30,8 @@ fn events() -> Vec<OpenEvents> {
 
 fn recorder(dir: &Path) -> Recorder {
     let identity = Identity { own_pid: 1, child_pid_namespace: false };
-    let opened = Opened { events: events(), identity, reading: Reading::Fault, workers: 1, keep_memory: false };
+    let opened =
+        Opened { events: events(), identity, address_from: AddressFrom::Fault, workers: 1, keep_memory: false };
     Recorder::of(opened, Source::Faults, &Roots::default(), false, dir).unwrap()
 }
 
@@ -138,11 +139,11 @@ fn procfs(dir: &Path, processes: &BTreeMap<u32, (&str, String)>) -> Roots {
 }
 
 #[derive(Default)]
-struct Seen(Vec<(u64, Option<Comm>, Option<Place>)>);
+struct Collected(Vec<(u64, Option<Comm>, Option<MemoryId>)>);
 
-impl Sink for Seen {
+impl Sink for Collected {
     fn sample(&mut self, sample: &Sample, _: &mut Cgroups) {
-        self.0.push((sample.time, sample.comm, sample.place));
+        self.0.push((sample.time, sample.comm, sample.memory));
     }
 }
 
@@ -196,15 +197,15 @@ fn what_was_lost_is_recorded_again() {
     recorder.finish_records().unwrap();
 
     let mut profile = Profile::open(dir.path()).unwrap();
-    let mut seen = Seen::default();
+    let mut seen = Collected::default();
     replay(&mut profile, &mut seen);
-    let shared = |ino| Some(Place::Shared { dev: libc::makedev(8, 1), ino, offset: 0 });
+    let shared = |ino| Some(MemoryId::Shared { dev: libc::makedev(8, 1), ino, offset: 0 });
     assert_eq!(seen.0, [(first, Some("web".into()), shared(9)), (last, Some("renamed".into()), shared(10))]);
 
     // What a reader takes is what the session took.
     let Some(perf_data) = Profile::open(dir.path()).ok().map(|profile| profile.records) else { unreachable!() };
     let crate::profile::Records::PerfData(mut perf_data) = perf_data else { unreachable!() };
-    let mut intake = Intake::new(recorder.identity(), recorder.reading().clone());
+    let mut intake = Intake::new(recorder.identity(), recorder.address_from().clone());
     while let Some(item) = perf_data.next_item().unwrap() {
         if let Item::Record { bytes, layout, .. } = item {
             intake.take(bytes, layout);
@@ -259,7 +260,7 @@ fn what_the_events_lost_is_in_the_records() {
     // That of one who has no more than perf.data.
     std::fs::remove_file(dir.path().join("meta.json")).unwrap();
     let mut profile = Profile::open(&dir.path().join("perf.data")).unwrap();
-    let outcome = replay(&mut profile, &mut Seen::default());
+    let outcome = replay(&mut profile, &mut Collected::default());
     assert_eq!((outcome.loss.ring_full, outcome.loss.hardware), (9, 0));
 }
 
@@ -274,7 +275,7 @@ fn a_recording_that_is_never_finished_can_be_read() {
     assert!(profile.damage().iter().any(|line| line.contains("was not finished")), "{:?}", profile.damage());
     let meta = profile.meta.unwrap();
     assert!(meta.unfinished && meta.events.len() == 2 && meta.begin > 0 && !meta.host.kernel.is_empty());
-    assert_eq!((meta.source.as_str(), meta.reading, meta.identity.own_pid), ("faults", Reading::Fault, 1));
+    assert_eq!((meta.source.as_str(), meta.address_from, meta.identity.own_pid), ("faults", AddressFrom::Fault, 1));
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub struct RecoveredAccess {
 
 /// The accesses of one sample.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Line {
+pub struct RecoveredSample {
     /// The sample's, CLOCK_MONOTONIC ns.
     pub time: u64,
     /// The sample's.
@@ -85,7 +85,7 @@ pub fn method(name: &str) -> Option<Method> {
 pub struct RecoveredWriter<W: Write> {
     out: W,
     record: u64,
-    line: Option<Line>,
+    line: Option<RecoveredSample>,
     failed: Option<std::io::Error>,
 }
 
@@ -101,7 +101,8 @@ impl<W: Write> RecoveredWriter<W> {
         if self.record != sample.record || self.line.is_none() {
             self.write_line();
             self.record = sample.record;
-            self.line = Some(Line { time: sample.time, cpu: sample.cpu, tid: sample.tid, accesses: Vec::new() });
+            self.line =
+                Some(RecoveredSample { time: sample.time, cpu: sample.cpu, tid: sample.tid, accesses: Vec::new() });
         }
         if let Some(line) = &mut self.line {
             line.accesses.push(RecoveredAccess {
@@ -202,7 +203,7 @@ impl<R: Read> Recovered<R> {
         let mut text = Vec::new();
         match Read::by_ref(&mut self.lines).take(MAX_LINE).read_until(b'\n', &mut text) {
             Ok(0) => self.ended = true,
-            Ok(_) => match serde_json::from_slice::<Line>(&text) {
+            Ok(_) => match serde_json::from_slice::<RecoveredSample>(&text) {
                 Ok(line) => {
                     self.until = self.until.max(line.time);
                     self.accesses += line.accesses.len();
@@ -237,8 +238,12 @@ mod tests {
         };
         let mut text = Vec::new();
         for number in 0..lines {
-            let line =
-                Line { time: time(number), cpu: number as u32, tid: 7, accesses: vec![access.clone(); accesses] };
+            let line = RecoveredSample {
+                time: time(number),
+                cpu: number as u32,
+                tid: 7,
+                accesses: vec![access.clone(); accesses],
+            };
             serde_json::to_writer(&mut text, &line).unwrap();
             text.push(b'\n');
         }
@@ -276,7 +281,7 @@ mod tests {
                 tid: 9,
                 access: Access::Store,
                 size: 8,
-                method: Some(Method::E),
+                method: Some(Method::Emulated),
                 ..RawSample::default()
             },
             record,
@@ -290,7 +295,7 @@ mod tests {
         let mut recovered = Recovered::new(&file[..]);
         let found = recovered.take(10, 1, 9);
         assert_eq!(found.iter().map(|access| access.addr).collect::<Vec<_>>(), [0x10, 0x20]);
-        assert_eq!((op(&found[0].op), method(&found[0].method)), (Access::Store, Some(Method::E)));
+        assert_eq!((op(&found[0].op), method(&found[0].method)), (Access::Store, Some(Method::Emulated)));
         assert!(recovered.take(20, 1, 9).is_empty());
         assert_eq!(recovered.take(30, 1, 9).len(), 1);
         assert_eq!(recovered.unreadable, 1, "the cut line");

@@ -14,7 +14,7 @@ use std::io::{self, BufRead, Read};
 
 use super::jsonl::{parse_time, Missing};
 use crate::resolve::maps::USER_END;
-use crate::sample::{Comm, DataSource, Place, RawSample, Sample};
+use crate::sample::{Comm, DataSource, MemoryId, RawSample, Sample};
 
 /// Bytes of a line: a cgroup's path and two files' have 4 KiB each at the most, symbols of C++ some more.
 const MAX_LINE: usize = 64 << 10;
@@ -66,7 +66,7 @@ impl Has {
 
 /// One line.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Line {
+pub struct ScriptSample {
     /// The access; its `cgroup` and its `thread` are left to the reader.
     pub sample: Sample,
     /// The cgroup's path.
@@ -107,7 +107,7 @@ impl<R: BufRead> Reader<R> {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn next_line(&mut self) -> io::Result<Option<Line>> {
+    pub fn next_line(&mut self) -> io::Result<Option<ScriptSample>> {
         loop {
             self.line.clear();
             let read = Read::by_ref(&mut self.inner).take(MAX_LINE as u64).read_until(b'\n', &mut self.line)?;
@@ -140,13 +140,13 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// Refuses a line that lost fields on its way, and counts what it never had.
-    fn judge(&mut self, line: Line, has: Has) -> Result<Line, Unreadable> {
+    fn judge(&mut self, line: ScriptSample, has: Has) -> Result<ScriptSample, Unreadable> {
         if self.has.flags().into_iter().zip(has.flags()).any(|(before, now)| before && !now) {
             return Err(Unreadable::Fewer);
         }
         self.has = has;
-        let Missing { place, op, weight, cgroup, thread, page_size } = &mut self.missing;
-        *place += 1;
+        let Missing { memory, op, weight, cgroup, thread, page_size } = &mut self.missing;
+        *memory += 1;
         *thread += 1;
         *op += u64::from(line.sample.data_src.0 == 0);
         *weight += u64::from(line.sample.latency == 0 && line.sample.data_src.0 == 0);
@@ -178,15 +178,15 @@ struct Fields<'a> {
     has: Has,
 }
 
-fn parse(line: &[u8]) -> Result<(Line, Has), Unreadable> {
+fn parse(line: &[u8]) -> Result<(ScriptSample, Has), Unreadable> {
     let (comm, columns, Head { pid, tid, cpu, time, rest }) = head(line).ok_or(Unreadable::Head)?;
     let fields = fields(rest, columns).ok_or(Unreadable::Fields)?;
     let Fields { addr, data_src, weight, cgroup, ip, phys, page_size, has } = fields;
     // Where nobody says what is mapped there, its frame tells memory apart, or else its process.
-    let place = match (addr, phys) {
+    let memory = match (addr, phys) {
         (0 | USER_END.., _) => None,
-        (_, 0) => Some(Place::Private { space: pid, addr }),
-        _ => Some(Place::Frame { phys }),
+        (_, 0) => Some(MemoryId::Private { space: pid, addr }),
+        _ => Some(MemoryId::Frame { phys }),
     };
     // What perf prints for a thread that it cannot name.
     let unnamed = comm.strip_prefix(b":").is_some_and(|digits| number(digits) == Some(u64::from(tid)));
@@ -207,10 +207,10 @@ fn parse(line: &[u8]) -> Result<(Line, Has), Unreadable> {
             ..RawSample::default()
         },
         comm: (!unnamed).then(|| Comm::new(comm)),
-        place,
+        memory,
         ..Sample::default()
     };
-    Ok((Line { sample, cgroup: cgroup.map(<[u8]>::to_vec) }, has))
+    Ok((ScriptSample { sample, cgroup: cgroup.map(<[u8]>::to_vec) }, has))
 }
 
 /// The name, which may look like what follows it; whether the line has columns, which lines that somebody else wrote may lack;

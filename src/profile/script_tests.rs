@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::sample::Access;
 
-fn read(text: &[u8]) -> (Vec<Line>, Reader<&[u8]>) {
+fn read(text: &[u8]) -> (Vec<ScriptSample>, Reader<&[u8]>) {
     let mut reader = Reader::new(text);
     let mut lines = Vec::new();
     while let Some(line) = reader.next_line().unwrap() {
@@ -26,23 +26,26 @@ fn what_perf_prints_is_read() {
            :1234    -1/1234     5.000001:     7f0000001040 unknown     55d0c0de1234 [unknown] ([unknown])               0 N/A
 ";
     // What one recording would not mix.
-    let lines: Vec<Line> = text.split_inclusive(|&byte| byte == b'\n').flat_map(|line| read(line).0).collect();
+    let lines: Vec<ScriptSample> = text.split_inclusive(|&byte| byte == b'\n').flat_map(|line| read(line).0).collect();
     assert_eq!(lines.len(), 5);
-    let Sample { raw: RawSample { pid, time, addr, ip, phys, page_size, .. }, comm, place, .. } = lines[0].sample;
+    let Sample { raw: RawSample { pid, time, addr, ip, phys, page_size, .. }, comm, memory, .. } = lines[0].sample;
     assert_eq!((comm, pid, time), (Some("sh".into()), 19583, 13_430_091_666_000));
     assert_eq!((addr, ip, phys, page_size), (0x5615_323a_f240, 0xffff_ffff_8175_336a, 0x3_f6c7_2240, 4096));
-    assert_eq!((place, &lines[0].cgroup), (Some(Place::Frame { phys: 0x3_f6c7_2240 }), &None));
-    let Sample { raw: RawSample { access, cpu, latency, addr, .. }, place, .. } = lines[1].sample;
+    assert_eq!((memory, &lines[0].cgroup), (Some(MemoryId::Frame { phys: 0x3_f6c7_2240 }), &None));
+    let Sample { raw: RawSample { access, cpu, latency, addr, .. }, memory, .. } = lines[1].sample;
     assert_eq!((access, cpu, latency), (Access::Store, 3, 27));
-    assert_eq!((addr, place), (0xffff_9552_2dc3_2988, None), "the kernel's memory");
+    assert_eq!((addr, memory), (0xffff_9552_2dc3_2988, None), "the kernel's memory");
     assert_eq!((lines[2].sample.ip, lines[2].sample.phys), (0xffff_ffff_8f27_eaa6, 0));
     assert_eq!((lines[3].sample.comm, lines[3].sample.pid, lines[3].sample.tid), (Some("job 3/4".into()), 10, 11));
     assert_eq!(lines[3].cgroup.as_deref(), Some(&b"/workload.slice/my app.slice cafe"[..]));
     assert_eq!((lines[3].sample.time, lines[3].sample.page_size), (5_000_000_123, 2 << 20));
     assert_eq!((lines[3].sample.ip, lines[3].sample.phys), (0x55d0_c0de_1234, 0x1_2345_6040));
-    let Sample { raw: RawSample { pid, page_size, .. }, comm, place, .. } = lines[4].sample;
+    let Sample { raw: RawSample { pid, page_size, .. }, comm, memory, .. } = lines[4].sample;
     assert_eq!((comm, pid, page_size), (None, u32::MAX, 0));
-    assert_eq!((place, &lines[4].cgroup), (Some(Place::Private { space: u32::MAX, addr: 0x7f00_0000_1040 }), &None));
+    assert_eq!(
+        (memory, &lines[4].cgroup),
+        (Some(MemoryId::Private { space: u32::MAX, addr: 0x7f00_0000_1040 }), &None)
+    );
 }
 
 #[test]
@@ -88,8 +91,8 @@ fn damage_is_counted_and_what_is_missing_is_said() {
     assert_eq!((lines.len(), reader.lines, reader.unreadable), (2, 8, 6));
     let listed = [(2, U::Fewer), (3, U::Fields), (4, U::Fields), (5, U::Head), (6, U::Head), (8, U::Cut)];
     assert_eq!(reader.listed, listed);
-    let Missing { place, op, weight, cgroup, thread, page_size } = reader.missing;
-    assert_eq!((place, op, weight, cgroup, thread, page_size), (2, 2, 2, 0, 2, 0));
+    let Missing { memory, op, weight, cgroup, thread, page_size } = reader.missing;
+    assert_eq!((memory, op, weight, cgroup, thread, page_size), (2, 2, 2, 0, 2, 0));
     let text = [no_page, no_page, good].concat();
     let (lines, reader) = read(text.as_bytes());
     assert_eq!((lines.len(), reader.missing.page_size, reader.unreadable), (3, 2, 0));

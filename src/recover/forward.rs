@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::decode::{Flow, Insn};
 use super::decoded::{Decoded, Here};
 use super::emulate::{Addresses, Machine, Next};
-use super::recovery::{needs, Found, Site, MAX_STEPS};
+use super::recovery::{needs, Candidates, Site, MAX_STEPS};
 use super::region::Point;
 use super::window::CodeSource;
 use crate::sample::Method;
@@ -21,7 +21,7 @@ const MAX_NESTED: usize = 4;
 /// One run.
 pub(super) struct Forward<'a> {
     decoded: &'a mut Decoded,
-    found: &'a mut Found,
+    found: &'a mut Candidates,
     code: &'a mut dyn CodeSource,
     here: Option<Here>,
     site: &'a Site,
@@ -43,7 +43,7 @@ struct Went {
 impl<'a> Forward<'a> {
     pub(super) fn new(
         decoded: &'a mut Decoded,
-        found: &'a mut Found,
+        found: &'a mut Candidates,
         code: &'a mut dyn CodeSource,
         here: Option<Here>,
         site: &'a Site,
@@ -63,16 +63,16 @@ impl<'a> Forward<'a> {
         let mut straight = true;
         while let Some(line) = self.line(ip, &mut machine) {
             for insn in line.iter() {
-                if self.left == 0 || self.found.candidates.len() >= self.site.room {
+                if self.left == 0 || self.found.all.len() >= self.site.room {
                     return;
                 }
                 let addresses = machine.addresses(insn);
                 for (slot, operand) in insn.operands() {
                     let method = match steps {
-                        _ if self.memory => Method::M,
-                        0 => Method::A,
-                        _ if straight && needs(operand) & written == 0 => Method::B,
-                        _ => Method::E,
+                        _ if self.memory => Method::Racy,
+                        0 => Method::AtIp,
+                        _ if straight && needs(operand) & written == 0 => Method::After,
+                        _ => Method::Emulated,
                     };
                     let addr = addresses.get(slot).copied().flatten();
                     // Far from ip only new lines are worth their room.

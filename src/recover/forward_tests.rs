@@ -50,13 +50,13 @@ fn ahead_with(code: &[u8], at: usize, dump: &[u64], constants: &[(u64, u64)], me
     found.map(|candidate| (candidate.method, candidate.addr)).collect()
 }
 
-const RBX: (Method, u64) = (Method::A, HEAP + 0x3000);
+const RBX: (Method, u64) = (Method::AtIp, HEAP + 0x3000);
 
 #[test]
 fn what_both_ways_leave_alone_is_known_behind_them() {
     // cmp dword [rbx],1; je +2; inc eax; mov rdx,[rcx]; mov rdx,[rax]
     let code = [0x83, 0x3b, 1, 0x74, 2, 0xff, 0xc0, 0x48, 0x8b, 0x11, 0x48, 0x8b, 0x10, 0x0f, 0x0b];
-    assert_eq!(ahead(&code, 0, &[], &[]), [RBX, (Method::E, HEAP + 0x1000)], "rax depends on the way");
+    assert_eq!(ahead(&code, 0, &[], &[]), [RBX, (Method::Emulated, HEAP + 0x1000)], "rax depends on the way");
     // cmp dword [rbx],1; je +3; mov rax,[rcx]; ret: one way makes the access, the other does not.
     assert_eq!(ahead(&[0x83, 0x3b, 1, 0x74, 3, 0x48, 0x8b, 0x01, 0xc3], 0, &[], &[]), [RBX]);
 }
@@ -70,8 +70,11 @@ fn a_slot_that_one_way_writes_is_not_known_behind_it() {
         code
     };
     let dump = [HEAP + 0x66, HEAP + 0x77];
-    assert_eq!(ahead(&code(8), 0, &dump, &[]), [RBX, (Method::E, HEAP + 0x66)]);
-    assert_eq!(ahead(&code(16), 0, &dump, &[]), [RBX, (Method::E, HEAP + 0x77), (Method::E, HEAP + 0x66)]);
+    assert_eq!(ahead(&code(8), 0, &dump, &[]), [RBX, (Method::Emulated, HEAP + 0x66)]);
+    assert_eq!(
+        ahead(&code(16), 0, &dump, &[]),
+        [RBX, (Method::Emulated, HEAP + 0x77), (Method::Emulated, HEAP + 0x66)]
+    );
 }
 
 #[test]
@@ -87,10 +90,14 @@ fn two_returns_lead_to_the_same_caller() {
     let code =
         [0x53, 0x48, 0x8b, 0x1f, 0x85, 0xdb, 0x74, 2, 0x5b, 0xc3, 0x31, 0xc0, 0x5b, 0xc3, 0x48, 0x8b, 0x13, 0xf4];
     let found = ahead(&code, 0, &[BASE + 14], &[]);
-    assert_eq!(found, [(Method::B, HEAP + 0x7000), (Method::E, HEAP + 0x3000)], "the caller's rbx comes back");
+    assert_eq!(
+        found,
+        [(Method::After, HEAP + 0x7000), (Method::Emulated, HEAP + 0x3000)],
+        "the caller's rbx comes back"
+    );
     // The same without a register saved: nothing is to be run.
     let leaf = [0x83, 0x3b, 0, 0x74, 3, 0xff, 0xc0, 0xc3, 0x31, 0xc0, 0xc3, 0x48, 0x8b, 0x11, 0xf4];
-    assert_eq!(ahead(&leaf, 0, &[BASE + 11], &[]), [RBX, (Method::E, HEAP + 0x1000)]);
+    assert_eq!(ahead(&leaf, 0, &[BASE + 11], &[]), [RBX, (Method::Emulated, HEAP + 0x1000)]);
     assert_eq!(ahead(&leaf, 0, &[], &[]), [RBX], "nobody knows who called");
 }
 
@@ -99,7 +106,7 @@ fn a_call_on_one_way_is_run() {
     // cmp dword [rbx],1; je +5; call f; mov rdx,[rcx]; mov rdx,[rax]; ud2; f: xor eax,eax; ret
     let mut code = vec![0x83, 0x3b, 1, 0x74, 5, 0xe8, 8, 0, 0, 0, 0x48, 0x8b, 0x11, 0x48, 0x8b, 0x10, 0x0f, 0x0b];
     code.extend([0x31, 0xc0, 0xc3]);
-    assert_eq!(ahead(&code, 0, &[], &[]), [RBX, (Method::E, HEAP + 0x1000)]);
+    assert_eq!(ahead(&code, 0, &[], &[]), [RBX, (Method::Emulated, HEAP + 0x1000)]);
     // f: ud2 instead: it is not known to come back.
     let at = code.len() - 3;
     code.splice(at.., [0x0f, 0x0b]);
@@ -111,18 +118,18 @@ fn memory_that_cannot_be_written_is_known() {
     // mov rax,[rip+0x100]; mov rdx,[rax]
     let code = [0x48, 0x8b, 0x05, 0, 1, 0, 0, 0x48, 0x8b, 0x10, 0x0f, 0x0b];
     let slot = BASE + 0x107;
-    assert_eq!(ahead(&code, 0, &[], &[(slot, HEAP + 0x55)]), [(Method::A, slot), (Method::E, HEAP + 0x55)]);
-    assert_eq!(ahead(&code, 0, &[], &[]), [(Method::A, slot)]);
+    assert_eq!(ahead(&code, 0, &[], &[(slot, HEAP + 0x55)]), [(Method::AtIp, slot), (Method::Emulated, HEAP + 0x55)]);
+    assert_eq!(ahead(&code, 0, &[], &[]), [(Method::AtIp, slot)]);
     // call [rip+0x100]; mov rdx,[rax]; ud2; f: mov rax,rcx; ret
     let code = [0xff, 0x15, 0, 1, 0, 0, 0x48, 0x8b, 0x10, 0x0f, 0x0b, 0x48, 0x89, 0xc8, 0xc3];
     let slot = BASE + 0x106;
-    assert_eq!(ahead(&code, 0, &[], &[(slot, BASE + 11)]), [(Method::A, slot), (Method::E, HEAP + 0x1000)]);
+    assert_eq!(ahead(&code, 0, &[], &[(slot, BASE + 11)]), [(Method::AtIp, slot), (Method::Emulated, HEAP + 0x1000)]);
     // jmp [rcx]
     let code = [0xff, 0x21, 0x0f, 0x0b, 0x48, 0x8b, 0x13, 0x0f, 0x0b];
     let slot = HEAP + 0x1000;
-    assert_eq!(ahead(&code, 0, &[], &[(slot, BASE + 4)]), [(Method::A, slot), (Method::E, HEAP + 0x3000)]);
+    assert_eq!(ahead(&code, 0, &[], &[(slot, BASE + 4)]), [(Method::AtIp, slot), (Method::Emulated, HEAP + 0x3000)]);
     // A far jump is not followed.
-    assert_eq!(ahead(&[0x48, 0xff, 0x29, 0x48, 0x8b, 0x13], 0, &[], &[(slot, BASE + 3)]), [(Method::A, slot)]);
+    assert_eq!(ahead(&[0x48, 0xff, 0x29, 0x48, 0x8b, 0x13], 0, &[], &[(slot, BASE + 3)]), [(Method::AtIp, slot)]);
 }
 
 #[test]
@@ -152,7 +159,7 @@ fn what_depends_on_memory_that_others_write_is_marked() {
     let code = [0x48, 0x8b, 0x03, 0x48, 0x8b, 0x10, 0x48, 0x8b, 0x11, 0x0f, 0x0b];
     let memory = memory(0, &[(HEAP + 0x3000, HEAP + 0x66)]);
     let found = ahead_with(&code, 0, &[], &[], &memory);
-    assert_eq!(found, [RBX, (Method::B, HEAP + 0x1000), (Method::M, HEAP + 0x66)]);
+    assert_eq!(found, [RBX, (Method::After, HEAP + 0x1000), (Method::Racy, HEAP + 0x66)]);
 }
 
 #[test]
@@ -160,7 +167,7 @@ fn all_that_follows_a_branch_on_memory_depends_on_it() {
     // cmp qword [rbx],1; je +3; mov rax,[rcx]; ret
     let code = [0x48, 0x83, 0x3b, 1, 0x74, 3, 0x48, 0x8b, 0x01, 0xc3];
     let known = |word| ahead_with(&code, 0, &[], &[], &memory(0, &[(HEAP + 0x3000, word)]));
-    assert_eq!(known(2), [RBX, (Method::M, HEAP + 0x1000)]);
+    assert_eq!(known(2), [RBX, (Method::Racy, HEAP + 0x1000)]);
     assert_eq!(known(1), [RBX]);
 }
 
@@ -170,10 +177,10 @@ fn a_store_to_anywhere_ends_what_is_known_of_memory() {
     let code = [0x48, 0x89, 0x32, 0x48, 0x8b, 0x03, 0x48, 0x8b, 0x38, 0x0f, 0x0b];
     let memory = memory(0, &[(HEAP + 0x3000, HEAP + 0x66)]);
     let known = ahead_with(&code, 0, &[], &[], &memory);
-    assert_eq!(known, [(Method::A, HEAP + 0x2000), (Method::B, HEAP + 0x3000), (Method::M, HEAP + 0x66)]);
+    assert_eq!(known, [(Method::AtIp, HEAP + 0x2000), (Method::After, HEAP + 0x3000), (Method::Racy, HEAP + 0x66)]);
     let code = [&[0x49, 0x8b, 0x10][..], &code].concat();
     let known = ahead_with(&code, 0, &[], &[], &memory);
-    assert_eq!(known, [(Method::A, HEAP + 0x8000), (Method::B, HEAP + 0x3000)]);
+    assert_eq!(known, [(Method::AtIp, HEAP + 0x8000), (Method::After, HEAP + 0x3000)]);
 }
 
 #[test]
@@ -184,5 +191,5 @@ fn the_threads_own_memory_is_exact() {
         [0x64, 0x48, 0x8b, 0x04, 0x25, 0x28, 0, 0, 0, 0x48, 0x8b, 0x54, 0x24, 0xf8, 0x48, 0x8b, 0x32, 0x0f, 0x0b];
     let memory = memory(OWN, &[(OWN, OWN), (RSP - 8, HEAP + 0x66)]);
     let found = ahead_with(&code, 0, &[], &[], &memory);
-    assert_eq!(found, [(Method::A, OWN + 0x28), (Method::E, HEAP + 0x66)]);
+    assert_eq!(found, [(Method::AtIp, OWN + 0x28), (Method::Emulated, HEAP + 0x66)]);
 }

@@ -56,7 +56,7 @@ impl<'a> Snapshot<'a> {
 }
 
 #[derive(Debug, Clone)]
-struct Line {
+struct KnownLine {
     base: u64,
     bytes: [u8; LINE],
     /// One bit for each byte.
@@ -65,12 +65,12 @@ struct Line {
 
 /// Lines of memory, byte by byte known or not.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Lines(Vec<Line>);
+pub(super) struct Lines(Vec<KnownLine>);
 
 impl Lines {
     pub(super) fn new(snapshot: Snapshot<'_>) -> Self {
-        let mut lines: Vec<Line> =
-            snapshot.lines().map(|(base, bytes)| Line { base, bytes: *bytes, known: u64::MAX }).collect();
+        let mut lines: Vec<KnownLine> =
+            snapshot.lines().map(|(base, bytes)| KnownLine { base, bytes: *bytes, known: u64::MAX }).collect();
         lines.sort_unstable_by_key(|line| line.base);
         lines.dedup_by_key(|line| line.base);
         Self(lines)

@@ -13,10 +13,10 @@
 //!
 //! A sample may bring the memory around its registers along ([`Snapshot`]): then the red zone and thread-local addresses are
 //! known, and the code is run on a second time with these values. Which lines that asked for is given back ([`Wanted`]), so that the
-//! next sample there brings these, and no others. What only that gives is marked ([`Method::M`]): another
+//! next sample there brings these, and no others. What only that gives is marked ([`Method::Racy`]): another
 //! thread may have written there before the code came by, so it is the one method that can be wrong.
 //!
-//! [`Method::M`]: crate::sample::Method::M
+//! [`Method::Racy`]: crate::sample::Method::Racy
 //!
 //! # Assumptions
 //!

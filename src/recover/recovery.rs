@@ -140,14 +140,14 @@ pub struct Outcome<'a> {
 
 /// Candidates and reasons as they come up.
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) candidates: Vec<Candidate>,
+pub(super) struct Candidates {
+    pub(super) all: Vec<Candidate>,
     reasons: u16,
     /// Lines of memory that was asked for, and is not known for good.
     reads: Vec<u64>,
 }
 
-impl Found {
+impl Candidates {
     /// Notes that the `size` bytes at `addr` were asked for.
     pub(super) fn read(&mut self, addr: u64, size: u32) {
         for addr in [addr, addr.wrapping_add(u64::from(size.saturating_sub(1)))] {
@@ -172,7 +172,7 @@ impl Found {
 
     /// True where such an access to that line is known already.
     pub(super) fn has_line(&self, addr: u64, access: Access) -> bool {
-        self.candidates.iter().any(|other| other.addr / LINE == addr / LINE && other.access == access)
+        self.all.iter().any(|other| other.addr / LINE == addr / LINE && other.access == access)
     }
 
     /// Takes one operand; false where its address cannot be.
@@ -207,8 +207,8 @@ impl Found {
         let twice = |other: &Candidate| {
             (other.addr, other.insn_ip, other.access) == (candidate.addr, candidate.insn_ip, candidate.access)
         };
-        if self.candidates.len() < site.room && !self.candidates.iter().any(twice) {
-            self.candidates.push(candidate);
+        if self.all.len() < site.room && !self.all.iter().any(twice) {
+            self.all.push(candidate);
         }
         true
     }
@@ -225,14 +225,14 @@ pub(super) struct Site {
 pub struct Recovery {
     decoded: Decoded,
     replay: Replay,
-    found: Found,
+    found: Candidates,
 }
 
 impl Recovery {
     /// `budget`: bytes for decoded code.
     #[must_use]
     pub fn new(budget: usize) -> Self {
-        Self { decoded: Decoded::new(budget), replay: Replay::default(), found: Found::default() }
+        Self { decoded: Decoded::new(budget), replay: Replay::default(), found: Candidates::default() }
     }
 
     /// How the memory of decoded code did.
@@ -256,7 +256,7 @@ impl Recovery {
     }
 
     /// The same with the memory around the registers as it was at the moment of the sample. What depends on it is
-    /// [`Method::M`]: another thread may have written there since.
+    /// [`Method::Racy`]: another thread may have written there since.
     pub fn recover_with(
         &mut self,
         regs: &UserRegs,
@@ -265,15 +265,15 @@ impl Recovery {
         stack: Range<u64>,
         code: &mut dyn CodeSource,
     ) -> Outcome<'_> {
-        self.found.candidates.clear();
+        self.found.all.clear();
         self.found.reasons = 0;
         self.found.reads.clear();
         if let Err(reason) = self.look(regs, dump, memory, stack, code) {
-            self.found.candidates.clear();
+            self.found.all.clear();
             self.found.reasons = 0;
             self.found.reason(reason);
         }
-        let candidates = self.found.candidates.as_slice();
+        let candidates = self.found.all.as_slice();
         let reason = candidates.is_empty().then(|| self.found.first_reason());
         let wanted = (!memory.is_empty()).then(|| Wanted::of(regs, memory, &self.found.reads));
         Outcome { candidates, reason, wanted }
@@ -300,7 +300,7 @@ impl Recovery {
         let at_ip = line.first().ok_or(Unrecovered::BadInstruction)?;
         let mut site = Site { stack, room: MAX_CANDIDATES / 2 };
         let end = self.backward(now.clone(), at_ip, code, regs.rip, &mut here, &site);
-        site.room = self.found.candidates.len() + MAX_CANDIDATES / 2;
+        site.room = self.found.all.len() + MAX_CANDIDATES / 2;
         let mut machine = now;
         if let Some(end) = end {
             machine.stack = end.stack;
@@ -312,7 +312,7 @@ impl Recovery {
         }
         // First without them, so that it is known what depends on them.
         Forward::new(&mut self.decoded, &mut self.found, code, here, &site).run(machine.clone(), regs.rip);
-        if self.found.candidates.len() < site.room {
+        if self.found.all.len() < site.room {
             machine.stack.lines = lines;
             let forward = Forward::new(&mut self.decoded, &mut self.found, code, here, &site);
             forward.with_memory().run(machine, regs.rip);
@@ -355,16 +355,16 @@ impl Recovery {
                     operand.address(now.bias, now.fs, |register| before.get(usize::from(register))?.get())
                 };
                 let method = if needs(operand) & written == 0 {
-                    Method::C
+                    Method::Before
                 } else if computed() == addr {
-                    Method::I
+                    Method::Inverted
                 } else {
-                    Method::R
+                    Method::Replayed
                 };
                 let insn_ip = insn.code.ip().wrapping_add(now.bias);
                 if !self.found.take(operand, addr, method, insn_ip, site) {
                     // A sure way to an impossible address: it was not the way.
-                    self.found.candidates.clear();
+                    self.found.all.clear();
                     return None;
                 }
             }

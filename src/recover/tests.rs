@@ -62,18 +62,18 @@ fn the_operand_at_ip_and_after_it() {
         addr: HEAP + 0x3000,
         size: 8,
         access: Access::Load,
-        method: Method::A,
+        method: Method::AtIp,
         insn_ip: BASE,
         global: false,
     };
     assert_eq!(candidates[0], expected);
-    assert_eq!((candidates[1].method, candidates[1].access, candidates[1].size), (Method::B, Access::Store, 4));
+    assert_eq!((candidates[1].method, candidates[1].access, candidates[1].size), (Method::After, Access::Store, 4));
     assert_eq!(candidates.len(), 2);
 }
 
 #[test]
 fn the_operand_before_ip_where_its_registers_are_intact() {
-    assert_eq!(found(&[0x48, 0x8b, 0x03, NOP, 0xc3], &regs(3), &[]), [(Method::C, HEAP + 0x3000)]);
+    assert_eq!(found(&[0x48, 0x8b, 0x03, NOP, 0xc3], &regs(3), &[]), [(Method::Before, HEAP + 0x3000)]);
     // mov rbx,[rbx] has overwritten its own address.
     let (candidates, reason) = all(&[0x48, 0x8b, 0x1b, NOP, 0xc3], &regs(3), &[]);
     assert!(candidates.is_empty());
@@ -85,7 +85,7 @@ fn registers_are_computed_back() {
     // mov rax,[rbx]; add rbx,8, whose result has even parity
     let code = [0x48, 0x8b, 0x03, 0x48, 0x83, 0xc3, 8, NOP, 0xc3];
     let even = UserRegs { rflags: 0x206, ..regs(7) };
-    assert_eq!(found(&code, &even, &[]), [(Method::I, HEAP + 0x3000 - 8)]);
+    assert_eq!(found(&code, &even, &[]), [(Method::Inverted, HEAP + 0x3000 - 8)]);
     // Flags that the addition cannot have left: it did not run.
     assert_eq!(all(&code, &regs(7), &[]).1, Some(Unrecovered::Inconsistent));
     // mov rax,[rbx]; mov rcx,rbx; xor ebx,ebx
@@ -94,7 +94,7 @@ fn registers_are_computed_back() {
     regs.rflags = ZERO;
     assert_eq!(
         found(&[0x48, 0x8b, 0x03, 0x48, 0x89, 0xd9, 0x31, 0xdb, NOP, 0xc3], &regs, &[]),
-        [(Method::I, HEAP + 0x1000)]
+        [(Method::Inverted, HEAP + 0x1000)]
     );
     // mov eax,[rbx]; add ebx,8: what was in the upper half is lost.
     let code = [0x8b, 0x03, 0x83, 0xc3, 8, NOP, 0xc3];
@@ -107,7 +107,7 @@ fn registers_are_computed_back() {
 fn pointers_are_taken_from_the_stack() {
     // mov rbx,[rsp+8]; mov rbx,[rbx+16]
     let code = [0x48, 0x8b, 0x5c, 0x24, 8, 0x48, 0x8b, 0x5b, 16, NOP, 0xc3];
-    assert_eq!(found(&code, &regs(9), &dump(&[1, HEAP + 0x77])), [(Method::R, HEAP + 0x87)]);
+    assert_eq!(found(&code, &regs(9), &dump(&[1, HEAP + 0x77])), [(Method::Replayed, HEAP + 0x87)]);
     // A dump that ends before gives nothing.
     assert_eq!(all(&code, &regs(9), &dump(&[1])).1, Some(Unrecovered::Overwritten));
 }
@@ -129,7 +129,7 @@ fn a_counter_on_the_stack_is_counted_back() {
     let mut regs = regs(16);
     regs.gpr[RAX] = 0;
     regs.rflags = ZERO;
-    assert_eq!(found(&code, &regs, &dump(&[1, 6])), [(Method::R, HEAP + 0x3000 + 5 * 8)]);
+    assert_eq!(found(&code, &regs, &dump(&[1, 6])), [(Method::Replayed, HEAP + 0x3000 + 5 * 8)]);
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_store_that_may_hit_the_slot_spoils_it() {
     let mut regs = regs(16);
     regs.gpr[RBX] = 0;
     regs.rflags = ZERO;
-    assert_eq!(found(&code, &regs, &dump(&[1, HEAP + 0x77])), [(Method::C, HEAP + 0x7000)]);
+    assert_eq!(found(&code, &regs, &dump(&[1, HEAP + 0x77])), [(Method::Before, HEAP + 0x7000)]);
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn table_jumps_make_every_boundary_a_target() {
     // mov rax,[rbx]; cmp byte [rcx],1; je +2; jmp rax; ret
     let code = [0x48, 0x8b, 0x03, 0x80, 0x39, 1, 0x74, 2, 0xff, 0xe0, 0xc3];
     // No table leads between a comparison and its branch.
-    assert_eq!(found(&code, &regs(6), &[])[0], (Method::C, HEAP + 0x1000));
+    assert_eq!(found(&code, &regs(6), &[])[0], (Method::Before, HEAP + 0x1000));
     assert!(found(&code, &regs(3), &[]).iter().all(|(method, _)| !method.is_backward()));
 }
 
@@ -217,18 +217,18 @@ fn a_cold_part_leads_back() {
 fn code_is_run_forward_through_calls() {
     // call f; mov rcx,[rax]; ret; f: lea rax,[rbx+8]; ret
     let code = [0xe8, 4, 0, 0, 0, 0x48, 0x8b, 0x08, 0xc3, 0x48, 0x8d, 0x43, 8, 0xc3];
-    assert_eq!(found(&code, &regs(0), &[]), [(Method::E, HEAP + 0x3008)]);
+    assert_eq!(found(&code, &regs(0), &[]), [(Method::Emulated, HEAP + 0x3008)]);
     // f's return address is on the stack where the sample lies in f.
-    assert_eq!(found(&code, &regs(9), &dump(&[BASE + 5])), [(Method::E, HEAP + 0x3008)]);
+    assert_eq!(found(&code, &regs(9), &dump(&[BASE + 5])), [(Method::Emulated, HEAP + 0x3008)]);
 }
 
 #[test]
 fn what_one_way_of_an_undecided_branch_accesses_is_not_taken() {
     // cmp dword [rbx],1; je +3; mov rax,[rcx]; ret
     let code = [0x83, 0x3b, 1, 0x74, 3, 0x48, 0x8b, 0x01, 0xc3];
-    assert_eq!(found(&code, &regs(0), &[]), [(Method::A, HEAP + 0x3000)]);
+    assert_eq!(found(&code, &regs(0), &[]), [(Method::AtIp, HEAP + 0x3000)]);
     // At the branch itself, the flags decide.
-    assert_eq!(found(&code, &regs(3), &[]), [(Method::C, HEAP + 0x3000), (Method::B, HEAP + 0x1000)]);
+    assert_eq!(found(&code, &regs(3), &[]), [(Method::Before, HEAP + 0x3000), (Method::After, HEAP + 0x1000)]);
 }
 
 #[test]
@@ -240,7 +240,10 @@ fn an_interrupted_copy_says_where_it_is() {
     let (candidates, _) = all(&code, &regs, &[]);
     let mut places: Vec<_> = candidates.iter().map(|c| (c.method, c.addr, c.access, c.size)).collect();
     places.sort_by_key(|place| place.1);
-    assert_eq!(places, [(Method::A, regs.gpr[RSI], Access::Load, 1), (Method::A, regs.gpr[RDI], Access::Store, 1)]);
+    assert_eq!(
+        places,
+        [(Method::AtIp, regs.gpr[RSI], Access::Load, 1), (Method::AtIp, regs.gpr[RDI], Access::Store, 1)]
+    );
     regs.gpr[RCX] = 0;
     assert!(found(&code, &regs, &[]).is_empty());
 }
@@ -407,5 +410,5 @@ proptest! {
 #[test]
 fn registers_are_numbered_as_instructions_number_them() {
     // mov rax,[rdx]
-    assert_eq!(found(&[0x48, 0x8b, 0x02, 0x0f, 0x0b], &regs(0), &[]), [(Method::A, regs(0).gpr[RDX])]);
+    assert_eq!(found(&[0x48, 0x8b, 0x02, 0x0f, 0x0b], &regs(0), &[]), [(Method::AtIp, regs(0).gpr[RDX])]);
 }

@@ -31,7 +31,7 @@ const DISPLAY_MOUNT: &[u8] = b"/sys/fs/cgroup";
 
 /// A cgroup that was asked for by its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct CgroupRef {
     /// Its id, as samples carry it.
     pub id: u64,
     /// The directory to open for `PERF_FLAG_PID_CGROUP`.
@@ -229,7 +229,7 @@ impl Cgroups {
     ///
     /// # Errors
     /// There is no such directory in the hierarchy.
-    pub(crate) fn find(&mut self, path: &Path) -> Result<Found, Error> {
+    pub(crate) fn find(&mut self, path: &Path) -> Result<CgroupRef, Error> {
         let bytes = path.as_os_str().as_bytes();
         let point = self.mount.point.as_os_str().as_bytes();
         // A cgroup may be called "sys": what is taken first is what is most likely meant, the directory.
@@ -250,7 +250,7 @@ impl Cgroups {
                 Ok(metadata) if metadata.is_dir() => {
                     let full = self.full_path(below.as_os_str().as_bytes());
                     self.insert(metadata.ino(), Arc::clone(&full));
-                    return Ok(Found { id: metadata.ino(), dir, path: full });
+                    return Ok(CgroupRef { id: metadata.ino(), dir, path: full });
                 }
                 Ok(_) => failure = io::Error::from(io::ErrorKind::NotADirectory),
                 Err(error) => failure = error,

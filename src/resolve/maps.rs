@@ -13,7 +13,7 @@ use super::mapping::Mapping;
 use super::table::Table;
 use crate::host::tasks::TaskSeen;
 use crate::host::{pid_of, Error, Roots};
-use crate::sample::Place;
+use crate::sample::MemoryId;
 
 /// Addresses at and above this are the kernel's or none at all. User space ends at 1 << 47, with five-level page tables at
 /// 1 << 56 (Documentation/arch/x86/x86_64/mm.rst).
@@ -210,7 +210,7 @@ impl Maps {
     }
 
     /// A number for the process's address space: each exec and each fork of a process begins a new one. It is not the one
-    /// of [`Place::Private`].
+    /// of [`MemoryId::Private`].
     pub fn generation(&mut self, pid: u32) -> u32 {
         if let Some(process) = self.processes.get(&pid) {
             return process.generation;
@@ -224,17 +224,17 @@ impl Maps {
     ///
     /// A process whose mappings nobody can read counts as all private. `phys` is the physical address where it is known, else 0:
     /// it is the place of shared memory that nothing else identifies.
-    pub fn place(&mut self, pid: u32, addr: u64, phys: u64) -> Option<Place> {
-        let mut place = None;
-        self.put_place(pid, addr, phys, &mut place);
-        place
+    pub fn memory(&mut self, pid: u32, addr: u64, phys: u64) -> Option<MemoryId> {
+        let mut memory = None;
+        self.put_memory(pid, addr, phys, &mut memory);
+        memory
     }
 
     /// Puts what [`Maps::place`] gives where it is needed: to move it from elsewhere costs as much as to find it.
     #[inline]
-    pub(crate) fn put_place(&mut self, pid: u32, addr: u64, phys: u64, place: &mut Option<Place>) {
+    pub(crate) fn put_memory(&mut self, pid: u32, addr: u64, phys: u64, memory: &mut Option<MemoryId>) {
         if addr == 0 || addr >= USER_END || !is_named(pid) {
-            *place = None;
+            *memory = None;
             return;
         }
         self.clock += 1;
@@ -243,22 +243,22 @@ impl Maps {
             check.places = check.places.saturating_add(1);
             match (table.shared(addr), *space) {
                 (Some(mapping), _) if mapping.ino != 0 && !is_unknown(mapping.numbering) => {
-                    *place = Some(shared_place(mapping, addr));
+                    *memory = Some(shared_place(mapping, addr));
                     return;
                 }
                 (None, Some(space)) => {
-                    *place = Some(Place::Private { space, addr });
+                    *memory = Some(MemoryId::Private { space, addr });
                     return;
                 }
                 _ => {}
             }
         }
-        *place = self.first_place(pid, addr, phys);
+        *memory = self.first_place(pid, addr, phys);
     }
 
     /// As [`Maps::place`], where something about the process or the mapping is to be found out first.
     #[cold]
-    fn first_place(&mut self, pid: u32, addr: u64, phys: u64) -> Option<Place> {
+    fn first_place(&mut self, pid: u32, addr: u64, phys: u64) -> Option<MemoryId> {
         if self.table(pid)?.shared(addr).is_some_and(Mapping::lacks_inode) {
             self.fill_inodes(pid);
         }
@@ -268,20 +268,20 @@ impl Maps {
                 return Some(shared_place(mapping, addr));
             }
             if phys != 0 {
-                return Some(Place::Frame { phys });
+                return Some(MemoryId::Frame { phys });
             }
         }
         self.private(pid, addr)
     }
 
     /// The address as private memory.
-    fn private(&mut self, pid: u32, addr: u64) -> Option<Place> {
+    fn private(&mut self, pid: u32, addr: u64) -> Option<MemoryId> {
         let process = self.processes.get_mut(&pid)?;
         let space = *process.space.get_or_insert_with(|| {
             self.spaces = self.spaces.wrapping_add(1);
             self.spaces
         });
-        Some(Place::Private { space, addr })
+        Some(MemoryId::Private { space, addr })
     }
 
     /// The code or the shared mapping at the address; other mappings are not kept.
@@ -438,9 +438,9 @@ impl Maps {
     }
 }
 
-fn shared_place(mapping: &Mapping, addr: u64) -> Place {
+fn shared_place(mapping: &Mapping, addr: u64) -> MemoryId {
     let offset = mapping.pgoff.wrapping_add(addr.wrapping_sub(mapping.start));
-    Place::Shared { dev: mapping.numbering, ino: mapping.ino, offset }
+    MemoryId::Shared { dev: mapping.numbering, ino: mapping.ino, offset }
 }
 
 /// Completes what a shared mapping is known by.

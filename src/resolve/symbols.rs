@@ -417,7 +417,7 @@ pub fn symbolize(modules: &Modules, codes: impl IntoIterator<Item = CodeAddr>, o
 type DebugInfo = (File, Vec<Option<u64>>);
 
 /// The lines of the instructions that have one, by their number.
-fn source_lines(key: &Key, program: &Path, (file, addresses): DebugInfo) -> FxHashMap<usize, lines::Line> {
+fn source_lines(key: &Key, program: &Path, (file, addresses): DebugInfo) -> FxHashMap<usize, lines::SourceLine> {
     let (numbers, addresses): (Vec<usize>, Vec<u64>) =
         addresses.iter().enumerate().filter_map(|(number, &address)| Some((number, address?))).unzip();
     let program = program.to_owned();

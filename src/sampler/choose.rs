@@ -2,10 +2,10 @@
 
 use super::attr::{EventSpec, Rate};
 use super::hardware::{self, Hardware, Pace};
-use super::plan::{Plan, Planned, Reading, Steer};
+use super::plan::{AddressFrom, Plan, Planned, Steer};
 use super::pmu::{NoIbs, NoPebs, Pmus};
 use super::tick::{self, TickKind, TickPlan};
-use super::{Options, SamplerError, Target};
+use super::{SamplerError, SamplerOptions, Target};
 use crate::host::limits::sysctl;
 use crate::sample::Source;
 
@@ -14,11 +14,11 @@ use crate::sample::Source;
 const MAX_FAULTS: u32 = 100_000;
 
 /// Chooses the events; `batched` is [`Hardware::batched`] unless it was found not to work here.
-pub(super) fn plan(options: &Options, batched: bool) -> Result<Plan, SamplerError> {
+pub(super) fn plan(options: &SamplerOptions, batched: bool) -> Result<Plan, SamplerError> {
     let hardware = Hardware { batched, ..options.hardware.clone() };
     let mut plan = match options.source {
         Source::Faults => {
-            let mut plan = software(EventSpec::minor_faults(), Reading::Fault, options, Vec::new());
+            let mut plan = software(EventSpec::minor_faults(), AddressFrom::Fault, options, Vec::new());
             for event in &mut plan.events {
                 event.steer = Some(Steer { rate: MAX_FAULTS, min: 1, multiple: 1 });
             }
@@ -47,8 +47,8 @@ pub(super) fn plan(options: &Options, batched: bool) -> Result<Plan, SamplerErro
 }
 
 /// What was asked for and means nothing to the source.
-fn without_effect(options: &Options) -> Option<String> {
-    let Options { source, hardware, freq, .. } = options;
+fn without_effect(options: &SamplerOptions) -> Option<String> {
+    let SamplerOptions { source, hardware, freq, .. } = options;
     let source = *source;
     let steers = matches!(source, Source::Pebs | Source::Ibs);
     let default = Hardware::default();
@@ -68,12 +68,12 @@ fn without_effect(options: &Options) -> Option<String> {
     (!ignored.is_empty()).then(|| format!("{} changes nothing for source {source}", ignored.join(" or ")))
 }
 
-fn software(spec: EventSpec, reading: Reading, options: &Options, notes: Vec<String>) -> Plan {
+fn software(spec: EventSpec, address_from: AddressFrom, options: &SamplerOptions, notes: Vec<String>) -> Plan {
     let event = Planned { spec, cpus: options.cpus.clone(), probe: None, steer: None };
-    Plan { events: vec![event], reading, notes }
+    Plan { events: vec![event], address_from, notes }
 }
 
-fn timer(options: &Options) -> Result<Plan, SamplerError> {
+fn timer(options: &SamplerOptions) -> Result<Plan, SamplerError> {
     if !cfg!(target_arch = "x86_64") {
         return Err(SamplerError::Architecture { source_name: Source::Timer.name() });
     }
@@ -93,7 +93,7 @@ fn timer(options: &Options) -> Result<Plan, SamplerError> {
         }
         Err(refused) => {
             let hint = refused.iter().any(|(_, refusal)| refusal.is_forbidden());
-            let hint = hint.then(|| super::open::rights(&options.proc, super::open::Whose::All));
+            let hint = hint.then(|| super::open::rights(&options.proc, super::open::Privilege::All));
             return Err(SamplerError::NoTimer { reasons: reasons(&refused), hint });
         }
     };
@@ -104,11 +104,11 @@ fn timer(options: &Options) -> Result<Plan, SamplerError> {
         Some(rate) => format!("timer: {} gives {rate:.0} a second on a busy CPU", tick.kind),
         None => format!("timer: {} every {:.1} ms of a task's time", tick.kind, tick.period() as f64 / 1e6),
     });
-    let reading = match tick.kind {
-        TickKind::HrtimerExpire => Reading::UserByCallchain(tick.entries),
-        TickKind::CpuClock => Reading::UserByMode,
+    let address_from = match tick.kind {
+        TickKind::HrtimerExpire => AddressFrom::UserByCallchain(tick.entries),
+        TickKind::CpuClock => AddressFrom::UserByMode,
     };
-    Ok(software(tick.spec, reading, options, notes))
+    Ok(software(tick.spec, address_from, options, notes))
 }
 
 fn reasons(refused: &[(TickKind, tick::Refusal)]) -> String {

@@ -1,7 +1,7 @@
 //! The sources whose addresses the hardware gives, pebs and ibs: what was asked for, and the events that this makes. Pure.
 
 use super::attr::{EventSpec, Exclude, Feature, Features, Rate};
-use super::plan::{Plan, Planned, Reading, Steer};
+use super::plan::{AddressFrom, Plan, Planned, Steer};
 use super::pmu::{Ibs, Ldlat, Pebs, MAX_LDLAT_IBS, MIN_LDLAT_IBS};
 use super::SamplerError;
 use crate::host::topology::format_cpu_list;
@@ -83,7 +83,7 @@ pub fn pebs(pebs: &Pebs, hardware: &Hardware, cpus: &[u32]) -> Result<Plan, Samp
     let ldlat = hardware.ldlat.unwrap_or(DEFAULT_LDLAT);
     let mut plan = Plan {
         events: Vec::new(),
-        reading: Reading::Hardware { user_only: !hardware.kernel, ops: false, ldlat: None },
+        address_from: AddressFrom::Hardware { user_only: !hardware.kernel, ops: false, ldlat: None },
         notes: Vec::new(),
     };
     for pmu in &pebs.pmus {
@@ -185,7 +185,11 @@ pub fn ibs(ibs: &Ibs, hardware: &Hardware, cpus: &[u32]) -> Plan {
     let event =
         Planned { spec, cpus: cpus.to_vec(), probe: Some(ops), steer: steer(pace, MIN_PERIOD_IBS, MULTIPLE_IBS) };
     let ldlat = hardware.ldlat.filter(|_| by_hardware.is_none());
-    Plan { events: vec![event], reading: Reading::Hardware { user_only: !hardware.kernel, ops: true, ldlat }, notes }
+    Plan {
+        events: vec![event],
+        address_from: AddressFrom::Hardware { user_only: !hardware.kernel, ops: true, ldlat },
+        notes,
+    }
 }
 
 fn rate(pace: Pace, first: u64) -> Rate {

@@ -1,7 +1,7 @@
 //! Recorded records to batches, by the same code that the workers use.
 
 use super::loss::Loss;
-use super::plan::Reading;
+use super::plan::AddressFrom;
 use super::record::Layout;
 use super::worker::{BatchSink, Identity};
 use crate::sample::batch::Batch;
@@ -13,10 +13,10 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// For records of samples that are read as `reading` says.
+    /// For records of samples that are read as `address_from` says.
     #[must_use]
-    pub fn new(identity: Identity, reading: Reading) -> Self {
-        Self { sink: BatchSink::new(0, None, identity, reading) }
+    pub fn new(identity: Identity, address_from: AddressFrom) -> Self {
+        Self { sink: BatchSink::new(0, None, identity, address_from) }
     }
 
     /// Takes one record in the byte order of this machine.

@@ -107,7 +107,7 @@ impl Loss {
     /// Samples that were read from the rings, or could not be.
     pub(crate) fn seen(&self) -> u64 {
         let Self { own, idle, in_kernel, outside_pid_namespace, exiting, .. } = *self;
-        [own, idle, in_kernel, outside_pid_namespace, exiting].into_iter().fold(self.happened(), u64::saturating_add)
+        [own, idle, in_kernel, outside_pid_namespace, exiting].into_iter().fold(self.total(), u64::saturating_add)
     }
 
     /// Samples that happened and did not reach the decision.
@@ -120,16 +120,16 @@ impl Loss {
     /// [`Loss::lost`] in percent of all samples that happened; 0 where none did.
     #[must_use]
     pub fn percent(&self) -> f64 {
-        let happened = self.happened();
-        if happened == 0 {
+        let total = self.total();
+        if total == 0 {
             return 0.0;
         }
-        100.0 * self.lost() as f64 / happened as f64
+        100.0 * self.lost() as f64 / total as f64
     }
 
     /// All samples that happened: those read, and those that never reached us.
     #[must_use]
-    pub fn happened(&self) -> u64 {
+    pub fn total(&self) -> u64 {
         // What has no address was lost and read in the same proportion as the rest.
         let read =
             [self.samples, self.no_memory_op, self.below_ldlat, self.bogus].into_iter().fold(0, u64::saturating_add);

@@ -43,7 +43,7 @@ use clock::Offset;
 use open::Event;
 use open::Sampling;
 use opener::Opener;
-pub use plan::Reading;
+pub use plan::AddressFrom;
 use plan::{Plan, Planned};
 use ring::Ring;
 pub use running::{Running, Totals};
@@ -77,7 +77,7 @@ pub enum Target {
 
 /// How to sample.
 #[derive(Debug)]
-pub struct Options {
+pub struct SamplerOptions {
     /// Where the addresses come from.
     pub source: Source,
     /// Samples a second and CPU that somebody asked of the timer source; `None` for the tick where it serves.
@@ -143,7 +143,7 @@ pub struct Sampler {
     realtime: Option<u8>,
     identity: Identity,
     mmap_pages: usize,
-    reading: Reading,
+    address_from: AddressFrom,
     /// The times in the rings are of the scheduler's clock.
     batched: bool,
     sys: PathBuf,
@@ -162,7 +162,7 @@ impl Sampler {
     ///
     /// # Errors
     /// [`SamplerError`], with nothing left open.
-    pub fn open(options: &Options) -> Result<Self, SamplerError> {
+    pub fn open(options: &SamplerOptions) -> Result<Self, SamplerError> {
         let batched = options.hardware.batched && options.source == Source::Pebs;
         let sampler = Self::open_as(options, batched)?;
         if !batched || sampler.rings.iter().all(|cpu| cpu.offset.is_some()) {
@@ -178,12 +178,12 @@ impl Sampler {
         Ok(sampler)
     }
 
-    fn open_as(options: &Options, batched: bool) -> Result<Self, SamplerError> {
+    fn open_as(options: &SamplerOptions, batched: bool) -> Result<Self, SamplerError> {
         let opener = Opener::new(options, batched);
         let Choice { plan, features, side_features, refused } = opener.choose()?;
-        let Plan { events, reading, notes: chosen } = plan;
+        let Plan { events, address_from, notes: chosen } = plan;
         let mut notes: Vec<String> = chosen.iter().cloned().chain(refused.iter().map(Refused::to_string)).collect();
-        let snapshots = match opener.snapshots(&reading) {
+        let snapshots = match opener.snapshots(&address_from) {
             Some(Ok(snapshots)) => Some(snapshots),
             Some(Err(refusal)) => {
                 notes.push(without_snapshots(&refusal));
@@ -217,7 +217,7 @@ impl Sampler {
             realtime: options.realtime,
             identity: Identity { own_pid: std::process::id(), child_pid_namespace: options.child_pid_namespace },
             mmap_pages: options.mmap_pages,
-            reading,
+            address_from,
             batched,
             sys: options.sys.clone(),
         };
@@ -319,8 +319,8 @@ impl Sampler {
 
     /// How a recording of these rings is to be read again.
     #[must_use]
-    pub fn reading(&self) -> (&Identity, &Reading) {
-        (&self.identity, &self.reading)
+    pub fn address_from(&self) -> (&Identity, &AddressFrom) {
+        (&self.identity, &self.address_from)
     }
 
     /// Threads that will read the rings, each at least one ring.
@@ -424,7 +424,7 @@ impl Sampler {
         owner: &mut Option<Arc<Event>>,
         event: &Arc<Event>,
         layout: record::Layout,
-        options: &Options,
+        options: &SamplerOptions,
     ) -> Result<(), SamplerError> {
         if let Some(owner) = owner {
             return Ok(event.output_to(owner)?);
@@ -437,7 +437,7 @@ impl Sampler {
     }
 
     /// Maps the ring of an event, with what makes its times CLOCK_MONOTONIC.
-    fn map(&self, event: &Event, options: &Options) -> Result<(Ring, Option<Offset>), SamplerError> {
+    fn map(&self, event: &Event, options: &SamplerOptions) -> Result<(Ring, Option<Offset>), SamplerError> {
         let ring = event.ring(self.mmap_pages).map_err(|source| {
             if source.errno() == libc::EPERM {
                 let mlock_kb = limits::sysctl(&options.proc, "perf_event_mlock_kb").unwrap_or(0);

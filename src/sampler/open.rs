@@ -259,7 +259,7 @@ pub fn files_needed(places: usize, events: usize) -> u64 {
 
 /// Whose accesses are to be sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whose {
+pub enum Privilege {
     /// Those of every task.
     All,
     /// Those of one's own tasks.
@@ -270,7 +270,7 @@ pub enum Whose {
 
 /// Which rights sampling takes, with the `kernel.perf_event_paranoid` that is in force.
 #[must_use]
-pub fn rights(proc: &Path, whose: Whose) -> String {
+pub fn rights(proc: &Path, privilege: Privilege) -> String {
     let level = sysctl(proc, "perf_event_paranoid");
     let is = level.map_or_else(|| "it is not readable".to_owned(), |level| format!("it is {level}"));
     // Debian's and Ubuntu's kernels have levels above mainline's 2.
@@ -278,19 +278,19 @@ pub fn rights(proc: &Path, whose: Whose) -> String {
         Some(3..) => "; above 2, which mainline kernels do not have, CAP_SYS_ADMIN may be needed",
         _ => "",
     };
-    match whose {
-        Whose::All => {
+    match privilege {
+        Privilege::All => {
             let own = match level {
                 Some(3..) => "",
                 _ => "; your own processes can be sampled, by pid or as a command",
             };
             format!("sampling every task needs root, CAP_PERFMON or kernel.perf_event_paranoid <= 0 ({is}){above}{own}")
         }
-        Whose::OwnWithKernel => format!(
+        Privilege::OwnWithKernel => format!(
             "this PMU cannot leave out the kernel, so it needs root, CAP_PERFMON or kernel.perf_event_paranoid <= 1 \
              ({is}){above}"
         ),
-        Whose::Own => format!(
+        Privilege::Own => format!(
             "sampling a process needs to be its user and kernel.perf_event_paranoid <= 2 ({is}), or root or CAP_PERFMON{above}; \
              a container's seccomp profile can also forbid perf_event_open"
         ),

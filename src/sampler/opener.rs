@@ -7,10 +7,10 @@ use perf_event_open_sys::bindings as sys;
 
 use super::attr::{self, EventSpec, Exclude, Feature, Features, Refused, Scope};
 use super::choose;
-use super::open::{self, Event, EventError, Watch, Whose};
-use super::plan::{Planned, Reading};
+use super::open::{self, Event, EventError, Privilege, Watch};
+use super::plan::{AddressFrom, Planned};
 use super::record::Layout;
-use super::{probe, Choice, Options, SamplerError, Target};
+use super::{probe, Choice, SamplerError, SamplerOptions, Target};
 use crate::bpf::{Clockwork, Refusal, Snapshots, Step, Watched};
 use crate::host::limits;
 use crate::sample::Source;
@@ -20,7 +20,7 @@ const SIDE_BAND: &str = "dummy (side-band)";
 
 /// Opens events for one request and turns what the kernel says into what a person can act on.
 pub(super) struct Opener<'a> {
-    pub(super) options: &'a Options,
+    pub(super) options: &'a SamplerOptions,
     /// Files that will be open.
     pub(super) needed: u64,
     /// As little as large PEBS takes: fewer fields, and the scheduler's clock.
@@ -29,7 +29,7 @@ pub(super) struct Opener<'a> {
 
 impl<'a> Opener<'a> {
     /// `batched` is what was asked for unless it was found not to work here.
-    pub(super) fn new(options: &'a Options, batched: bool) -> Self {
+    pub(super) fn new(options: &'a SamplerOptions, batched: bool) -> Self {
         let tasks = match &options.target {
             Target::Tasks { tids, .. } => tids.len(),
             Target::System | Target::Cgroup(_) => 1,
@@ -180,10 +180,10 @@ impl<'a> Opener<'a> {
     }
 
     /// Loads what takes snapshots for samples that are read so; `None` where none were asked for or none would help.
-    pub(super) fn snapshots(&self, reading: &Reading) -> Option<Result<Snapshots, Refusal>> {
-        let clockwork = match reading {
-            Reading::UserByMode => Clockwork::Clock,
-            Reading::UserByCallchain(_) => Clockwork::Tick,
+    pub(super) fn snapshots(&self, address_from: &AddressFrom) -> Option<Result<Snapshots, Refusal>> {
+        let clockwork = match address_from {
+            AddressFrom::UserByMode => Clockwork::Clock,
+            AddressFrom::UserByCallchain(_) => Clockwork::Tick,
             _ => return None,
         };
         if !self.options.snapshots {
@@ -271,9 +271,9 @@ impl<'a> Opener<'a> {
         match (source.errno(), watch) {
             (libc::EACCES | libc::EPERM, _) => {
                 let whose = match watch {
-                    Watch::All | Watch::Cgroup(_) => Whose::All,
-                    Watch::Task(_) if whole => Whose::OwnWithKernel,
-                    Watch::Task(_) => Whose::Own,
+                    Watch::All | Watch::Cgroup(_) => Privilege::All,
+                    Watch::Task(_) if whole => Privilege::OwnWithKernel,
+                    Watch::Task(_) => Privilege::Own,
                 };
                 let hint = open::rights(&self.options.proc, whose);
                 SamplerError::NotPermitted { source, hint }

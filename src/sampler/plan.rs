@@ -13,7 +13,7 @@ pub struct Plan {
     /// The events.
     pub events: Vec<Planned>,
     /// How their samples are read.
-    pub reading: Reading,
+    pub address_from: AddressFrom,
     /// What a person should know of the choice.
     pub notes: Vec<String>,
 }
@@ -44,7 +44,7 @@ pub struct Steer {
 
 /// How the access of a sample is found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Reading {
+pub enum AddressFrom {
     /// The record is of a fault and has the data address. The idle task never faults.
     Fault,
     /// The hardware gives the data address and where the data came from.
@@ -57,14 +57,14 @@ pub enum Reading {
         ldlat: Option<u32>,
     },
     /// The record is of whatever event another program recorded, and has the data address where there is one.
-    Foreign,
+    OtherTool,
     /// The record has the registers of user code, where its header says user mode.
     UserByMode,
     /// The same for a tracepoint, whose own mode is the kernel's: its callchain ends at one of these interrupt entries.
     UserByCallchain(Vec<Range<u64>>),
 }
 
-impl Reading {
+impl AddressFrom {
     /// True where the address is to be recovered from the registers.
     #[must_use]
     pub fn recovers(&self) -> bool {

@@ -15,7 +15,7 @@ const RUNNING: u64 = 100_000_000;
 /// Enabled for so long and never on the PMU, it is held by something else.
 const ENABLED: u64 = 300_000_000;
 /// After so long the thread has had too little of the CPU to say anything.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Words of the memory that is touched, 8 MiB: most accesses miss the first two caches.
 const WORDS: usize = 1 << 20;
 
@@ -37,7 +37,7 @@ fn watch(spec: &EventSpec, features: Features, tid: u32, cpu: u32) -> Result<(),
     if event.enable().is_err() {
         return Ok(());
     }
-    while begin.elapsed() < PATIENCE {
+    while begin.elapsed() < PROBE_TIMEOUT {
         std::thread::sleep(Duration::from_millis(5));
         let Ok(value) = event.read() else { return Ok(()) };
         if value.value > 0 {

@@ -119,7 +119,7 @@ impl Sampler {
                     rings,
                     wake,
                     identity: self.identity,
-                    reading: self.reading.clone(),
+                    address_from: self.address_from.clone(),
                     out: out.clone(),
                     stop: Arc::clone(&stop.0),
                     tee: tee.cloned(),

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::clock::Offset;
 use super::loss::Loss;
 use super::open::Event;
-use super::plan::Reading;
+use super::plan::AddressFrom;
 use super::record::{decode, decode_sample, Header, Layout, MappedFile, Places, Record, SampleRecord, Words};
 use super::record::{MISC_FORK_EXEC, MISC_LOST_SAMPLES_BPF};
 use super::ring::Ring;
@@ -26,7 +26,7 @@ use crate::sample::{Access, Comm, CpuMode, DataSource, FileId, RawSample, SideBa
 const BATCH: usize = 1024;
 const BATCH_WITH_CONTEXT: usize = 256;
 /// Batches' worth of samples that a worker holds on to where the session is behind, before it drops them.
-const PATIENCE: usize = 4;
+const MAX_WAITING_BATCHES: usize = 4;
 /// Batches that may wait for the session.
 pub(super) const QUEUE: usize = 48;
 /// How long a worker sleeps where no ring asks for it.
@@ -85,7 +85,7 @@ pub(super) struct Worker {
     pub(super) rings: Vec<CpuRing>,
     pub(super) wake: Vec<Arc<Event>>,
     pub(super) identity: Identity,
-    pub(super) reading: Reading,
+    pub(super) address_from: AddressFrom,
     pub(super) out: Sender<Batch>,
     pub(super) stop: Arc<AtomicBool>,
     pub(super) tee: Option<Arc<dyn Tee>>,
@@ -99,7 +99,7 @@ impl Worker {
             Some(Ok(())) => Scheduled::Realtime,
             Some(Err(error)) => Scheduled::Refused(error),
         };
-        let mut sink = BatchSink::new(self.index, Some(self.out.clone()), self.identity, self.reading.clone());
+        let mut sink = BatchSink::new(self.index, Some(self.out.clone()), self.identity, self.address_from.clone());
         let (index, tee) = (self.index, self.tee.clone());
         // What is looked at afterwards is vectors and numbers, whole at any time but for the last sample.
         if catch_unwind(AssertUnwindSafe(|| self.drain(&mut sink, &mut scheduled))).is_err() {
@@ -213,8 +213,8 @@ pub(super) struct BatchSink {
     /// `None` where somebody else looks at the batch.
     out: Option<Sender<Batch>>,
     identity: Identity,
-    reading: Reading,
-    /// [`Reading::recovers`], and samples of a full batch.
+    address_from: AddressFrom,
+    /// [`AddressFrom::recovers`], and samples of a full batch.
     recovers: bool,
     size: usize,
     pub(super) loss: Loss,
@@ -230,14 +230,19 @@ pub(super) struct BatchSink {
 }
 
 impl BatchSink {
-    pub(super) fn new(worker: usize, out: Option<Sender<Batch>>, identity: Identity, reading: Reading) -> Self {
+    pub(super) fn new(
+        worker: usize,
+        out: Option<Sender<Batch>>,
+        identity: Identity,
+        address_from: AddressFrom,
+    ) -> Self {
         let batch = Batch { worker, ..Batch::default() };
-        let recovers = reading.recovers();
+        let recovers = address_from.recovers();
         Self {
             batch,
             out,
             identity,
-            reading,
+            address_from,
             recovers,
             size: if recovers { BATCH_WITH_CONTEXT } else { BATCH },
             loss: Loss::default(),
@@ -260,7 +265,7 @@ impl BatchSink {
         let batch = std::mem::replace(&mut self.batch, next);
         let sent = if is_full { Err(TrySendError::Full(batch)) } else { out.try_send(batch) };
         if let Err(TrySendError::Full(mut batch)) = sent {
-            if batch.samples.len() >= PATIENCE * self.size {
+            if batch.samples.len() >= MAX_WAITING_BATCHES * self.size {
                 self.loss.channel_full += batch.samples.len() as u64;
                 batch.samples.clear();
             }
@@ -387,8 +392,9 @@ impl BatchSink {
         // perf_event_pid_type() (kernel/events/core.c) gives 0 for idle and for tasks of another pid namespace, -1 for
         // tasks that are gone.
         // Where another program recorded, on whatever host, nobody knows which of them it is: it has no name.
-        if record.pid == 0 && (self.reading != Reading::Foreign || mode != CpuMode::User) {
-            let foreign = self.identity.child_pid_namespace || mode == CpuMode::User || self.reading == Reading::Fault;
+        if record.pid == 0 && (self.address_from != AddressFrom::OtherTool || mode != CpuMode::User) {
+            let foreign =
+                self.identity.child_pid_namespace || mode == CpuMode::User || self.address_from == AddressFrom::Fault;
             *(if foreign { &mut self.loss.outside_pid_namespace } else { &mut self.loss.idle }) += 1;
             return;
         }
@@ -404,10 +410,10 @@ impl BatchSink {
         let data_src = DataSource(record.data_src);
         // var1_dw of union perf_sample_weight; all of PERF_SAMPLE_WEIGHT that any driver fills.
         let latency = record.weight as u32;
-        let chosen = match self.reading {
-            Reading::Hardware { user_only, ops, ldlat } => Some((user_only, ops, ldlat)),
+        let chosen = match self.address_from {
+            AddressFrom::Hardware { user_only, ops, ldlat } => Some((user_only, ops, ldlat)),
             // Another program may have sampled all ops; those without an address say nothing.
-            Reading::Foreign => Some((false, data_src.is_no_access() && record.addr == 0, None)),
+            AddressFrom::OtherTool => Some((false, data_src.is_no_access() && record.addr == 0, None)),
             _ => None,
         };
         if let Some((user_only, ops, ldlat)) = chosen {
@@ -462,7 +468,7 @@ impl BatchSink {
     /// The mode of the code that was interrupted, which a tracepoint's own is not.
     #[inline]
     fn mode(&self, header: Header, record: &SampleRecord<'_>) -> CpuMode {
-        let Reading::UserByCallchain(entries) = &self.reading else { return header.cpu_mode() };
+        let AddressFrom::UserByCallchain(entries) = &self.address_from else { return header.cpu_mode() };
         // What a BPF program wrote has no chain: it looks at the stack itself.
         if record.callchain.is_empty() && !record.raw.is_empty() {
             return CpuMode::User;

@@ -15,7 +15,7 @@ const LAYOUT: Layout = Layout {
 
 fn sink(out: Sender<Batch>, child_pid_namespace: bool) -> BatchSink {
     let identity = Identity { own_pid: 1000, child_pid_namespace };
-    BatchSink::new(0, Some(out), identity, Reading::Fault)
+    BatchSink::new(0, Some(out), identity, AddressFrom::Fault)
 }
 
 fn sample(pid: u32, misc: u16) -> Vec<u8> {
@@ -47,7 +47,7 @@ fn a_full_channel_drops_samples_in_the_end_and_never_side_band() {
     let last = session.recv().unwrap();
     assert_eq!((first.samples.len(), first.side_band.len()), (1, 1));
     assert_eq!((last.samples.len(), last.side_band.len()), (1, 2), "both names waited for room");
-    assert_eq!(sink.loss.channel_full, (PATIENCE * BATCH) as u64);
+    assert_eq!(sink.loss.channel_full, (MAX_WAITING_BATCHES * BATCH) as u64);
     assert_eq!(sink.loss.samples, sink.loss.channel_full + 2);
 }
 
@@ -61,12 +61,12 @@ fn ourselves_idle_strangers_and_the_dead_are_told_apart() {
     let Loss { own, idle, outside_pid_namespace, exiting, samples, .. } = host.loss;
     assert_eq!((own, idle, outside_pid_namespace, exiting, samples), (1, 0, 1, 1, 1), "idle makes no fault");
     let mut timer = sink(out.clone(), false);
-    timer.reading = Reading::UserByMode;
+    timer.address_from = AddressFrom::UserByMode;
     timer.take(&sample(0, 1), &LAYOUT);
     timer.take(&sample(0, 2), &LAYOUT);
     assert_eq!((timer.loss.idle, timer.loss.outside_pid_namespace), (1, 1), "idle runs no user code");
     let mut recorded = sink(out.clone(), false);
-    recorded.reading = Reading::Foreign;
+    recorded.address_from = AddressFrom::OtherTool;
     recorded.take(&sample(0, 1), &LAYOUT);
     recorded.take(&sample(0, 2), &LAYOUT);
     let Loss { idle, outside_pid_namespace, samples, .. } = recorded.loss;
@@ -87,7 +87,7 @@ fn what_hardware_samples_say_nothing_of_is_left_out_and_counted() {
     };
     let (out, session) = crossbeam_channel::bounded(1);
     let mut sink = sink(out, false);
-    sink.reading = Reading::Hardware { user_only: true, ops: true, ldlat: Some(30) };
+    sink.address_from = AddressFrom::Hardware { user_only: true, ops: true, ldlat: Some(30) };
     for (ip, addr, misc, data_src, weight) in [
         (0x400, 0x1000, 2, LOAD, 0x7_0000_001e),
         (0x400, 0x1008, 2, LOAD, 0),
@@ -155,7 +155,7 @@ fn a_worker_that_dies_says_so_and_holds_nothing_up() {
         wake: Vec::new(),
         realtime: None,
         identity: Identity { own_pid: 1000, child_pid_namespace: false },
-        reading: Reading::Fault,
+        address_from: AddressFrom::Fault,
         out,
         stop: Arc::default(),
         tee: Some(Arc::clone(&tee) as Arc<dyn Tee>),

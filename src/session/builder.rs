@@ -6,12 +6,12 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::ends::StopConditions;
 use super::running::{Origin, Plan, Sampling};
 use super::start::{start_first, threads_of};
-use super::{Capture, Error, Feed, Found, Options, Select, Session, Sink, Skipped, StopHandle};
+use super::stop::StopConditions;
+use super::{Analysis, Capture, CaptureOptions, Error, Feed, Select, Session, Sink, Skipped, StopHandle};
 use crate::bpf;
-use crate::config::{self, GroupOptions, Groups, Scheduler};
+use crate::config::{self, CellOptions, CellSpecs, Scheduler};
 use crate::host::namespace::{self, PidNamespace};
 use crate::host::priority;
 use crate::host::{self, topology, Roots};
@@ -30,7 +30,7 @@ const MIN_SHARE: f64 = 0.05;
 
 /// Whose accesses.
 #[derive(Debug)]
-enum Whose {
+enum Scope {
     Target(Target),
     Pids(Vec<u32>),
     Cgroup(PathBuf),
@@ -45,7 +45,7 @@ pub struct Builder<'a> {
     sinks: Vec<&'a mut dyn Sink>,
     select: Option<Select<'a>>,
     time: Option<Duration>,
-    whose: Whose,
+    whose: Scope,
     cpus: Vec<u32>,
     freq: Option<u32>,
     hardware: Hardware,
@@ -56,11 +56,11 @@ pub struct Builder<'a> {
     raise_open_files: bool,
     roots: Roots,
     memory: usize,
-    groups: GroupOptions,
+    cells: CellOptions,
     min_share: f64,
     target_cpus: Option<usize>,
     scheduler: Scheduler,
-    hints: Option<bpf::Options>,
+    hints: Option<bpf::HintOptions>,
     use_hints: bool,
     symbols: bool,
     cache: Option<PathBuf>,
@@ -90,7 +90,7 @@ impl<'a> Builder<'a> {
             sinks: Vec::new(),
             select: None,
             time: None,
-            whose: Whose::Target(Target::System),
+            whose: Scope::Target(Target::System),
             cpus: Vec::new(),
             freq: None,
             hardware: Hardware::default(),
@@ -101,7 +101,7 @@ impl<'a> Builder<'a> {
             raise_open_files: false,
             roots: Roots::default(),
             memory: MEMORY,
-            groups: GroupOptions::default(),
+            cells: CellOptions::default(),
             min_share: MIN_SHARE,
             target_cpus: None,
             scheduler: Scheduler::Mitosis,
@@ -166,21 +166,21 @@ impl<'a> Builder<'a> {
     /// [`Builder::cgroup`] and [`Builder::target`] the last that is called holds.
     #[must_use]
     pub fn pids(mut self, pids: &[u32]) -> Self {
-        self.whose = Whose::Pids(pids.to_vec());
+        self.whose = Scope::Pids(pids.to_vec());
         self
     }
 
     /// Samples only this cgroup and those below it, by its path in the hierarchy.
     #[must_use]
     pub fn cgroup(mut self, path: &Path) -> Self {
-        self.whose = Whose::Cgroup(path.to_owned());
+        self.whose = Scope::Cgroup(path.to_owned());
         self
     }
 
     /// Samples only this target, such as a task from its exec on.
     #[must_use]
     pub fn target(mut self, target: Target) -> Self {
-        self.whose = Whose::Target(target);
+        self.whose = Scope::Target(target);
         self
     }
 
@@ -264,8 +264,8 @@ impl<'a> Builder<'a> {
 
     /// Which cgroups belong to which cell.
     #[must_use]
-    pub fn groups(mut self, groups: GroupOptions) -> Self {
-        self.groups = groups;
+    pub fn cells(mut self, cells: CellOptions) -> Self {
+        self.cells = cells;
         self
     }
 
@@ -292,7 +292,7 @@ impl<'a> Builder<'a> {
 
     /// Follows the task hints of a map, so that samples and the report have them.
     #[must_use]
-    pub fn hints(mut self, hints: bpf::Options) -> Self {
+    pub fn hints(mut self, hints: bpf::HintOptions) -> Self {
         self.hints = Some(hints);
         self
     }
@@ -353,7 +353,7 @@ impl<'a> Builder<'a> {
     ///
     /// # Errors
     /// [`Error`]; nothing is left open then.
-    pub fn run(self) -> Result<Found, Error> {
+    pub fn run(self) -> Result<Analysis, Error> {
         self.start()?.run()
     }
 
@@ -362,7 +362,7 @@ impl<'a> Builder<'a> {
     /// # Errors
     /// [`Error`]; nothing is left open then.
     pub fn start(mut self) -> Result<Session<'a>, Error> {
-        let groups = Groups::new(&self.groups)?;
+        let groups = CellSpecs::new(&self.cells)?;
         let recorded = self.profile.as_deref_mut().and_then(Profile::cpus);
         let target_cpus = match self.target_cpus.or(recorded) {
             Some(cpus) => cpus,
@@ -393,7 +393,7 @@ impl<'a> Builder<'a> {
         let stop = StopConditions { time: self.time, stop: self.stop, pids, roots: self.roots, recorder };
         let Self { sinks, select, memory, use_hints, min_share, scheduler, symbols: keep_code, realtime, .. } = self;
         let sampling = Sampling { from, sinks, select, stop, memory, use_hints };
-        let options = config::Options { min_share, target_cpus, scheduler };
+        let options = config::DecisionOptions { min_share, target_cpus, scheduler };
         let raises = realtime.is_some() && matches!(sampling.from, Origin::Kernel(_));
         Ok(Session { source, skipped, sampling, raises, plan: Plan { groups, keep_code, options, symbols } })
     }
@@ -410,16 +410,16 @@ impl<'a> Builder<'a> {
             return Err(Error::BatchedRecording);
         }
         let cpus = if self.cpus.is_empty() { topology::online_cpus(&self.roots)? } else { self.cpus.clone() };
-        let target = match std::mem::replace(&mut self.whose, Whose::Target(Target::System)) {
-            Whose::Target(target) => target,
-            Whose::Pids(of) => {
+        let target = match std::mem::replace(&mut self.whose, Scope::Target(Target::System)) {
+            Scope::Target(target) => target,
+            Scope::Pids(of) => {
                 *pids = of;
                 Target::Tasks { tids: threads_of(pids, &self.roots)?, enable_on_exec: false }
             }
-            Whose::Cgroup(path) => Target::Cgroup(open_cgroup(&path, &self.roots)?),
+            Scope::Cgroup(path) => Target::Cgroup(open_cgroup(&path, &self.roots)?),
         };
-        let mut options = Options {
-            sampler: sampler::Options {
+        let mut options = CaptureOptions {
+            sampler: sampler::SamplerOptions {
                 source: Source::Faults,
                 freq: self.freq,
                 target,

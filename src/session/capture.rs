@@ -8,12 +8,12 @@ use std::time::Instant;
 use crossbeam_channel::RecvTimeoutError;
 use rustc_hash::FxHashMap;
 
-use super::ends::Ends;
 use super::hints::Hints;
 use super::names::Names;
 use super::order::Order;
 use super::recovery::Recoverer;
-use super::reread::Reread;
+use super::rescan::ProcfsRescan;
+use super::stop::StopPoll;
 use super::{Outcome, Progress, SessionError, Sink, TICK};
 use crate::bpf::{self, Watch};
 use crate::host::aside;
@@ -36,15 +36,15 @@ const SNAPSHOT_SIZE: usize = 2048;
 
 /// What a capture works on.
 #[derive(Debug)]
-pub(super) struct Options {
+pub(super) struct CaptureOptions {
     /// What to sample and how.
-    pub(super) sampler: sampler::Options,
+    pub(super) sampler: sampler::SamplerOptions,
     /// Where the host is read.
     pub(super) roots: Roots,
     /// Bytes for queues and caches, beside the rings.
     pub(super) memory: usize,
     /// Which task hints to follow, if any.
-    pub(super) hints: Option<bpf::Options>,
+    pub(super) hints: Option<bpf::HintOptions>,
     /// The directory of a profile to record, if any.
     pub(super) record: Option<PathBuf>,
     /// That keeps the memory which samples carry.
@@ -101,7 +101,7 @@ impl Capture {
     ///
     /// # Errors
     /// [`SessionError`]; nothing is left open then.
-    pub(super) fn start(options: &Options) -> Result<Self, SessionError> {
+    pub(super) fn start(options: &CaptureOptions) -> Result<Self, SessionError> {
         let cgroups = Cgroups::new(&options.roots)?;
         let sampler = Sampler::open(&options.sampler)?;
         let opened = boottime_ns();
@@ -128,7 +128,9 @@ impl Capture {
         let ask_for_cgroups = !sampler.features().has(Feature::Cgroup);
         let recorder = match &options.record {
             Some(dir) => {
-                let Options { sampler: sampler::Options { source, .. }, roots, hints, keep_memory, .. } = options;
+                let CaptureOptions {
+                    sampler: sampler::SamplerOptions { source, .. }, roots, hints, keep_memory, ..
+                } = options;
                 Some(Arc::new(Recorder::new(&sampler, *source, roots, hints.is_some(), *keep_memory, dir)?))
             }
             None => None,
@@ -192,8 +194,8 @@ impl Capture {
     /// Hands samples to `sink` until `stop`, which is asked about every 50 ms, says so; then what is left in the rings.
     pub(super) fn run(mut self, sink: &mut dyn Sink, stop: &mut dyn FnMut(Progress) -> bool) -> Outcome {
         let wants_code = sink.wants_code();
-        let mut reread = Reread::new(&self.roots, self.recorder.as_ref());
-        let mut ends = Ends::new(self.begin, stop);
+        let mut reread = ProcfsRescan::new(&self.roots, self.recorder.as_ref());
+        let mut ends = StopPoll::new(self.begin, stop);
         loop {
             if self.names.is_none() && self.order.is_full() {
                 // procfs takes long to read. The workers count what they cannot hand on meanwhile.
@@ -214,9 +216,9 @@ impl Capture {
                 if self.order.is_due() {
                     names.release(&mut self.order, sink);
                 }
-                reread.look(names, &mut self.order);
+                reread.poll(names, &mut self.order);
             }
-            if ends.are_there(self.names.as_ref().map_or(0, |names| names.records)) {
+            if ends.met(self.names.as_ref().map_or(0, |names| names.records)) {
                 break;
             }
         }
@@ -224,7 +226,7 @@ impl Capture {
     }
 
     /// Stops the events, and hands on what is left of them.
-    fn finish(mut self, sink: &mut dyn Sink, reread: Reread) -> Outcome {
+    fn finish(mut self, sink: &mut dyn Sink, reread: ProcfsRescan) -> Outcome {
         self.running.stop();
         if let Some(watch) = &self.watch {
             watch.stop();
@@ -261,10 +263,10 @@ impl Capture {
             outcome.modules.finish(&names.maps);
         }
         if let Some(watch) = watch {
-            let rung = watch.rung();
+            let probe = watch.probe();
             let (counts, said) = watch.join();
             if let Some(hints) = &mut outcome.hints {
-                (hints.rung, hints.counts) = (Some(rung), counts);
+                (hints.probe, hints.counts) = (Some(probe), counts);
                 hints.missing = said.first().cloned();
                 hints.late += order.late_hints;
             }

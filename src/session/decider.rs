@@ -7,19 +7,19 @@ use rustc_hash::FxHashMap;
 use super::Sink;
 use crate::cluster::{self, Clusters, Hot, Sharing, Structure};
 use crate::config::report::{report, Code, CommunityEvidence, Evidence, Granule, RegionReport, Report, ReportError};
-use crate::config::{self, Affinity, CellIndex, Decision, Groups, Member, Members, NameIndex, NoSamples, Tally};
+use crate::config::{self, Affinity, CellIndex, CellSpecs, Decision, Member, Members, NameIndex, NoSamples, Tally};
 use crate::config::{Unknown, Verdict};
 use crate::resolve::identity::numbering_text;
 use crate::resolve::{Cgroups, Symbol, Symbols};
-use crate::sample::{printable, CodeAddr, Comm, Place, RawSample, Sample, Source, ThreadIndex};
+use crate::sample::{printable, CodeAddr, Comm, MemoryId, RawSample, Sample, Source, ThreadIndex};
 
 mod judge;
 
-/// Threads that are looked at from their first sample on; later ones must show up [`INSIST`] times first, so that
+/// Threads that are looked at from their first sample on; later ones must show up [`ADMISSION_SAMPLES`] times first, so that
 /// processes that come and go do not crowd out those that stay.
-const WELCOME: usize = 1 << 14;
+const ADMIT_FREELY: usize = 1 << 14;
 /// Samples that a thread needs to be looked at where there are many.
-const INSIST: u8 = 8;
+const ADMISSION_SAMPLES: u8 = 8;
 /// Threads that are looked at; all others are known by their name only.
 const MAX_THREADS: usize = 1 << 16;
 /// Cgroups whose cell is remembered.
@@ -28,7 +28,7 @@ const MAX_CGROUPS: usize = 1 << 16;
 /// Counts samples by cell and name, and sketches who touched what; [`super::Sampled`] decides of it.
 #[derive(Debug)]
 pub struct Decider {
-    groups: Groups,
+    groups: CellSpecs,
     source: Source,
     tally: Tally,
     sharing: Sharing,
@@ -89,7 +89,7 @@ impl Decider {
     /// For the groups of a configuration. Of `memory` bytes, the same as those of the capture or replay, the sketch takes three
     /// eighths.
     #[must_use]
-    pub fn new(groups: Groups, source: Source, memory: usize) -> Self {
+    pub fn new(groups: CellSpecs, source: Source, memory: usize) -> Self {
         Self {
             groups,
             source,
@@ -134,7 +134,7 @@ impl Decider {
 
     /// The groups.
     #[must_use]
-    pub(crate) fn groups(&self) -> &Groups {
+    pub(crate) fn specs(&self) -> &CellSpecs {
         &self.groups
     }
 
@@ -160,14 +160,14 @@ impl Decider {
     ///
     /// # Errors
     /// [`NoSamples`] where nothing was seen that has an address of user memory.
-    pub(super) fn decide(&self, options: &config::Options) -> Result<Decided, NoSamples> {
+    pub(super) fn decide(&self, options: &config::DecisionOptions) -> Result<Decided, NoSamples> {
         if !self.has_address {
             return Err(NoSamples);
         }
         let cells: Vec<u32> = self.facts.iter().map(|facts| facts.cell).collect();
         let pids: Vec<u32> = self.facts.iter().map(|facts| facts.pid).collect();
         let first_touches = (self.source == Source::Faults).then_some(&pids[..]);
-        let solve = cluster::Options { groups: &cells, first_touches, ..cluster::Options::default() };
+        let solve = cluster::ClusterOptions { cells: &cells, first_touches, ..cluster::ClusterOptions::default() };
         let clusters = self.sharing.solve(&solve);
         let members = self.members(&clusters);
         let mut decision = self.better(&members, &clusters, options)?;
@@ -185,12 +185,12 @@ impl Decider {
         &self,
         decided: &Decided,
         symbols: &Symbols,
-        options: &config::Options,
+        options: &config::DecisionOptions,
     ) -> Result<Report, ReportError> {
         let Decided { decision, members, clusters } = decided;
         let granules = |hot: &[Hot], pid: Option<u32>| -> Vec<Granule> {
             let granule = |hot: &Hot| Granule {
-                place: place_text(hot.place, pid),
+                memory: place_text(hot.memory, pid),
                 accesses: hot.accesses,
                 writes: hot.writes,
                 hitm: hot.hitm,
@@ -214,7 +214,7 @@ impl Decider {
         let sharing = |labels: &[u32]| clusters.edges(labels);
         let evidence = Evidence {
             source: self.source.name(),
-            sight: self.source.sight(),
+            coverage: self.source.coverage(),
             communities: clusters.communities.iter().map(evidence_of).collect(),
             stability: clusters.stability,
             hubs: granules(&clusters.hubs, None),
@@ -259,13 +259,13 @@ impl Decider {
         if self.facts.len() >= MAX_THREADS {
             return None;
         }
-        if self.facts.len() >= WELCOME {
-            if self.candidates.len() >= WELCOME {
+        if self.facts.len() >= ADMIT_FREELY {
+            if self.candidates.len() >= ADMIT_FREELY {
                 self.candidates.clear();
             }
             let seen = self.candidates.entry(key).or_default();
             *seen += 1;
-            if *seen < INSIST {
+            if *seen < ADMISSION_SAMPLES {
                 return None;
             }
             self.candidates.remove(&key);
@@ -319,7 +319,7 @@ impl Decider {
         let Self { groups, tally, cell_of_cgroup, .. } = self;
         let mut find = || {
             let path = cgroups.path(cgroup);
-            (tally.cell(groups.home(path.map_or(&b"/"[..], |path| path))), path.cloned())
+            (tally.cell(groups.assign(path.map_or(&b"/"[..], |path| path))), path.cloned())
         };
         let known = cell_of_cgroup.entry(cgroup).or_insert_with(&mut find);
         if known.1.is_none() {
@@ -413,9 +413,9 @@ impl Sink for Decider {
     fn samples(&mut self, samples: &[Sample], cgroups: &mut Cgroups) {
         let mut sharing = Vec::with_capacity(samples.len());
         for sample in samples {
-            self.has_address |= sample.place.is_some();
+            self.has_address |= sample.memory.is_some();
             let Some(number) = self.count(sample, cgroups) else { continue };
-            if self.source == Source::Faults && matches!(sample.place, Some(Place::Private { .. })) {
+            if self.source == Source::Faults && matches!(sample.memory, Some(MemoryId::Private { .. })) {
                 // The threads of one process are unknown to one another, and no other process touches its private memory.
                 self.sharing.count(number, sample);
             } else {
@@ -452,7 +452,7 @@ fn community(clusters: &Clusters, thread: usize) -> u32 {
 
 fn region_report(region: &Structure, pid: Option<u32>) -> RegionReport {
     RegionReport {
-        place: place_text(region.place, pid),
+        memory: place_text(region.memory, pid),
         bytes: region.bytes,
         threads: region.threads,
         misses: region.misses,
@@ -461,14 +461,14 @@ fn region_report(region: &Structure, pid: Option<u32>) -> RegionReport {
 }
 
 /// Where memory is, for people; private memory is of process `pid` where that is known.
-fn place_text(place: Option<Place>, pid: Option<u32>) -> String {
-    match (place, pid) {
-        (Some(Place::Shared { dev, ino, offset }), _) => {
+fn place_text(memory: Option<MemoryId>, pid: Option<u32>) -> String {
+    match (memory, pid) {
+        (Some(MemoryId::Shared { dev, ino, offset }), _) => {
             format!("{} {ino} + {offset:#x}", numbering_text(dev))
         }
-        (Some(Place::Frame { phys }), _) => format!("physical {phys:#x}"),
-        (Some(Place::Private { addr, .. }), Some(pid)) => format!("pid {pid} {addr:#x}"),
-        (Some(Place::Private { space, addr }), None) => format!("address space {space} {addr:#x}"),
+        (Some(MemoryId::Frame { phys }), _) => format!("physical {phys:#x}"),
+        (Some(MemoryId::Private { addr, .. }), Some(pid)) => format!("pid {pid} {addr:#x}"),
+        (Some(MemoryId::Private { space, addr }), None) => format!("address space {space} {addr:#x}"),
         (None, _) => "a file beyond those that are remembered".to_owned(),
     }
 }

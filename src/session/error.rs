@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::Outcome;
 use crate::config::report::ReportError;
-use crate::config::{layered, mitosis, GroupsError};
+use crate::config::{layered, mitosis, CellSpecError};
 use crate::host::namespace::PidNamespace;
 use crate::profile::ProfileError;
 use crate::sample::Source;
@@ -37,7 +37,7 @@ pub enum ErrorKind {
 pub enum Error {
     /// An expression for cgroups is wrong.
     #[error(transparent)]
-    Groups(#[from] GroupsError),
+    CellSpecs(#[from] CellSpecError),
     /// The host cannot be read.
     #[error(transparent)]
     Host(#[from] crate::host::Error),
@@ -89,7 +89,7 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Groups(_) | Self::NoProcess(_) | Self::NoCgroup(_) | Self::BatchedRecording => ErrorKind::Request,
+            Self::CellSpecs(_) | Self::NoProcess(_) | Self::NoCgroup(_) | Self::BatchedRecording => ErrorKind::Request,
             Self::Start(NotStarted { error: SessionError::Profile(_), .. }) | Self::Profile(_) => ErrorKind::Profile,
             Self::Host(_) | Self::ProcfsElsewhere { .. } | Self::Start(_) => ErrorKind::Host,
             Self::NoSamples { .. } => ErrorKind::NoSamples,

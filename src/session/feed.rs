@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use super::ends::Ends;
 use super::hints::Hints;
 use super::order::Order;
+use super::stop::StopPoll;
 use super::{Loss, Names, Outcome, Progress, Sink};
 use crate::resolve::Modules;
 use crate::sample::batch::{self, PendingSample};
@@ -40,7 +40,7 @@ impl Batch {
     }
 
     /// Adds what happened at `time`.
-    pub fn happened(&mut self, time: u64, what: SideBand) {
+    pub fn side_band(&mut self, time: u64, what: SideBand) {
         self.side_band.push(TimedSideBand { time, what });
     }
 }
@@ -61,13 +61,13 @@ pub(super) fn run(
     sink: &mut dyn Sink,
     ended: &mut dyn FnMut(Progress) -> bool,
 ) -> Outcome {
-    let mut ends = Ends::new(Instant::now(), ended);
+    let mut ends = StopPoll::new(Instant::now(), ended);
     let mut order = Order::new(1, memory / 4 / size_of::<PendingSample>());
     let mut names = Names::recorded(memory / 8, false);
     names.hints = knows_hints.then(Hints::default);
     names.modules = sink.wants_code().then(Modules::new);
     let mut loss = Loss::default();
-    while !ends.are_there(names.records) {
+    while !ends.met(names.records) {
         let Some(batch) = feed.next_batch() else { break };
         loss.samples += batch.samples.len() as u64;
         order.push(batch.into());

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{self, BufReader};
 use std::time::Duration;
 
-use super::ends::Ends;
 use super::numbers::Numbers;
+use super::stop::StopPoll;
 use super::{Outcome, Sink};
 use crate::profile::jsonl::Reader;
 use crate::resolve::Cgroups;
@@ -17,7 +17,7 @@ const TOGETHER: usize = 64;
 pub(super) fn run(
     lines: &mut Reader<BufReader<File>>,
     sink: &mut dyn Sink,
-    mut ends: Ends<'_>,
+    mut ends: StopPoll<'_>,
 ) -> (Outcome, Option<io::Error>) {
     let mut cgroups = Cgroups::recorded();
     let mut numbers = Numbers::default();
@@ -40,14 +40,14 @@ pub(super) fn run(
         first.get_or_insert(sample.time);
         last = last.max(sample.time);
         outcome.accesses += 1;
-        outcome.loss.no_user_address += u64::from(sample.place.is_none());
+        outcome.loss.no_user_address += u64::from(sample.memory.is_none());
         outcome.samples += u64::from(record != Some(sample.record));
         record = Some(sample.record);
         ready.push(sample);
         if ready.len() >= TOGETHER {
             sink.samples(&ready, &mut cgroups);
             ready.clear();
-            if ends.are_there(outcome.samples) {
+            if ends.met(outcome.samples) {
                 break None;
             }
         }

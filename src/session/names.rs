@@ -272,9 +272,9 @@ impl Names {
             modules.as_mut().and_then(|modules| modules.locate(maps, sample.pid, sample.mode, sample.ip))
         };
         let (Some(context), Some(recoverer)) = (&pending.context, recoverer) else {
-            maps.put_place(sample.pid, sample.addr, sample.phys, &mut sample.place);
+            maps.put_memory(sample.pid, sample.addr, sample.phys, &mut sample.memory);
             sample.code = locate(maps, sample);
-            loss.no_user_address += u64::from(sample.place.is_none());
+            loss.no_user_address += u64::from(sample.memory.is_none());
             ready.count += 1;
             return;
         };
@@ -291,7 +291,7 @@ impl Names {
     fn line(&mut self, sample: &Sample, ready: &mut Ready) {
         let hint = self.hints.as_mut().and_then(|hints| hints.of_sample(sample.pid, sample.tid));
         self.records += 1;
-        self.loss.no_user_address += u64::from(sample.place.is_none());
+        self.loss.no_user_address += u64::from(sample.memory.is_none());
         self.loss.unnamed += u64::from(sample.comm.is_none());
         ready.push(Sample { record: self.records, hint, ..*sample });
     }
@@ -316,7 +316,7 @@ impl Names {
                     share,
                     ..sample.raw
                 },
-                place: maps.place_of_page(sample.pid, access.addr, access.phys, of_file).0,
+                memory: maps.place_of_page(sample.pid, access.addr, access.phys, of_file).0,
                 code: modules.as_mut().and_then(|it| it.locate(maps, sample.pid, sample.mode, access.ip)),
                 ..*sample
             });

@@ -96,8 +96,8 @@ pub(super) enum Released<'a, S = PendingSample> {
 /// A sample's time, CPU and place as one number: 64 bits, 16 (of two CPUs that sample at the same ns a recording must give the
 /// same first), 24 for its chunk and 24 for its number in it.
 fn key(sample: &impl Timed, chunk: u64, at: usize) -> u128 {
-    let place = (chunk & 0xff_ffff) << 24 | at as u64;
-    u128::from(sample.time()) << 64 | u128::from(sample.cpu() as u16) << 48 | u128::from(place)
+    let memory = (chunk & 0xff_ffff) << 24 | at as u64;
+    u128::from(sample.time()) << 64 | u128::from(sample.cpu() as u16) << 48 | u128::from(memory)
 }
 
 fn time_of(key: u128) -> u64 {

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use crate::bpf::WantedMap;
 use crate::host::clock::monotonic_ns;
 use crate::host::pagemap::{Page, Pagemap};
-use crate::outcome::Yield;
+use crate::outcome::RecoveryStats;
 use crate::recover::{
     Candidate, CodeSource, CodeWindow, Recovery, RegsError, Snapshot, StackRange, Unrecovered, UserRegs, Wanted,
     REGS_MASK,
@@ -44,7 +44,7 @@ pub(super) struct Recoverer {
     wanted: Option<WantedMap>,
     /// What samples of a process at an address of code were found to need.
     places: FxHashMap<(u32, u64), Wanted>,
-    counts: Yield,
+    counts: RecoveryStats,
 }
 
 impl Recoverer {
@@ -60,14 +60,14 @@ impl Recoverer {
             looked_up: Vec::new(),
             wanted,
             places: FxHashMap::default(),
-            counts: Yield::default(),
+            counts: RecoveryStats::default(),
         }
     }
 
     /// What happened so far.
-    pub(super) fn counts(&self) -> Yield {
+    pub(super) fn counts(&self) -> RecoveryStats {
         let CodeCounts { failed, unsettled, .. } = self.code.counts();
-        Yield {
+        RecoveryStats {
             frames_visible: self.pagemap.frames_visible(),
             decoded_evictions: self.recovery.cache_counts().evictions,
             code_failed: failed,
@@ -146,7 +146,7 @@ impl Recoverer {
             *self.counts.by_method.entry(candidate.method.name()).or_default() += 1;
             let phys = page.and_then(|page| page.phys(candidate.addr)).unwrap_or(0);
             let of_file = page.filter(|page| page.present()).map(Page::file_or_shared);
-            let (place, anonymous) = maps.place_of_page(sample.pid, candidate.addr, phys, of_file);
+            let (memory, anonymous) = maps.place_of_page(sample.pid, candidate.addr, phys, of_file);
             let sample = Sample {
                 raw: RawSample {
                     ip: candidate.insn_ip,
@@ -158,7 +158,7 @@ impl Recoverer {
                     share,
                     ..sample.raw
                 },
-                place,
+                memory,
                 ..*sample
             };
             access(sample, anonymous, maps);
@@ -248,7 +248,7 @@ mod tests {
         std::fs::write(process.join("maps"), lines).unwrap();
         let mut maps = Maps::new(&Roots { proc: dir.path().to_owned(), ..Roots::default() }, 1 << 20);
         let mut is_data = |insn_ip, addr| {
-            let (access, method) = (Access::Load, Method::C);
+            let (access, method) = (Access::Load, Method::Before);
             is_vdso_data(&mut maps, 42, &Candidate { addr, size: 4, access, method, insn_ip, global: false })
         };
         assert!(is_data(0x7f00_0000_7b36, 0x7f00_0000_1004));

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::ends::StopConditions;
-use super::{feed, replay};
-use super::{Builder, Capture, Decider, Error, Feed, Found, Outcome, Progress, Sampled, Select, Sink, Skipped};
-use crate::config::{self, Groups};
+use super::stop::StopConditions;
+use super::{feed, recorded};
+use super::{Analysis, Builder, Capture, Decider, Error, Feed, Outcome, Progress, Sampled, Select, Sink, Skipped};
+use crate::config::{self, CellSpecs};
 use crate::host::priority::{self, Raised};
 use crate::profile::{Profile, Recorder};
 use crate::resolve::{Cgroups, SymbolOptions};
@@ -42,7 +42,7 @@ impl Sampling<'_> {
         let mut ended = |now: Progress| ended(now) || stop.met(now);
         match from {
             Origin::Kernel(capture) => capture.run(&mut all, &mut ended),
-            Origin::Profile(profile) => replay::run(profile, memory, &mut all, &mut ended),
+            Origin::Profile(profile) => recorded::run(profile, memory, &mut all, &mut ended),
             Origin::Feed(feed) => feed::run(feed, memory, use_hints, &mut all, &mut ended),
         }
     }
@@ -50,9 +50,9 @@ impl Sampling<'_> {
 
 /// What is made of the samples.
 pub(super) struct Plan {
-    pub(super) groups: Groups,
+    pub(super) groups: CellSpecs,
     pub(super) keep_code: bool,
-    pub(super) options: config::Options,
+    pub(super) options: config::DecisionOptions,
     pub(super) symbols: SymbolOptions,
 }
 
@@ -123,7 +123,7 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// [`Error::NoSamples`].
-    pub fn run(self) -> Result<Found, Error> {
+    pub fn run(self) -> Result<Analysis, Error> {
         self.run_until(|_| false).decide()
     }
 

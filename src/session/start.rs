@@ -4,7 +4,7 @@ use std::fs;
 
 use rustc_hash::FxHashSet;
 
-use super::{Capture, NoProcess, NotStarted, Options, SessionError, Skipped};
+use super::{Capture, CaptureOptions, NoProcess, NotStarted, SessionError, Skipped};
 use crate::host::{tasks, Roots};
 use crate::sample::Source;
 use crate::sampler::Target;
@@ -65,7 +65,7 @@ pub(super) fn all_gone(pids: &[u32], roots: &Roots) -> bool {
 /// # Errors
 /// [`NotStarted`]: the last source does not work here, or one fails for another reason than that.
 pub(super) fn start_first(
-    options: &mut Options,
+    options: &mut CaptureOptions,
     sources: &[Source],
     pids: &[u32],
 ) -> Result<(Capture, Skipped), NotStarted> {
@@ -87,7 +87,7 @@ pub(super) fn start_first(
 
 /// Threads and processes that were made while the events were opened, by threads without an event yet, are found by listing them
 /// again; what a thread with an event makes later inherits it.
-fn start(options: &mut Options, pids: &[u32]) -> Result<Capture, SessionError> {
+fn start(options: &mut CaptureOptions, pids: &[u32]) -> Result<Capture, SessionError> {
     let mut capture = Capture::start(options)?;
     for _ in 0..TRIES {
         let Target::Tasks { tids, enable_on_exec: false } = &mut options.sampler.target else { return Ok(capture) };

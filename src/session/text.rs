@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::io::{self, BufReader};
 
-use super::ends::Ends;
 use super::hints::Hints;
 use super::numbers::Numbers;
 use super::order::Order;
+use super::stop::StopPoll;
 use super::{Loss, Names, Outcome, Sink};
 use crate::profile::hints;
 use crate::profile::script::Reader;
@@ -24,7 +24,7 @@ pub(super) fn run(
     mut recorded: Option<&mut hints::Hints<File>>,
     memory: usize,
     sink: &mut dyn Sink,
-    mut ends: Ends<'_>,
+    mut ends: StopPoll<'_>,
 ) -> (Outcome, Option<io::Error>) {
     let mut order = Order::<Sample>::new(1, memory / 4 / size_of::<Sample>());
     let mut names = Names::recorded(memory / 4, false);
@@ -40,7 +40,7 @@ pub(super) fn run(
             names.release(&mut order, sink);
         }
         match result {
-            Ok(true) if !ends.are_there(names.records) => {}
+            Ok(true) if !ends.met(names.records) => {}
             Ok(_) => break None,
             Err(error) => break Some(error),
         }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scxprof::cluster::{Options, Sharing};
+use scxprof::cluster::{ClusterOptions, Sharing};
 use scxprof::sample::PAGE_SIZE;
 use scxprof::testing::cluster::quality::adjusted_rand_index;
 use scxprof::testing::cluster::truth::{Scenario, Stream};
@@ -16,7 +16,7 @@ fn cosine(stream: &Stream, idf: bool) -> Matrix {
     let threads = stream.truth.len();
     let mut pages: BTreeMap<_, BTreeMap<usize, f64>> = BTreeMap::new();
     for sample in &stream.samples {
-        let page = sample.place.map(|place| place.granule(PAGE_SIZE));
+        let page = sample.memory.map(|memory| memory.granule(PAGE_SIZE));
         *pages.entry(page).or_default().entry(sample.thread as usize).or_default() += 1.0;
     }
     let mut product = vec![vec![0.0; threads]; threads];
@@ -147,7 +147,7 @@ fn other_methods() {
             for sample in &stream.samples {
                 sharing.add(sample);
             }
-            let mut options = Options::default();
+            let mut options = ClusterOptions::default();
             options.stability = false;
             let own = sharing.solve(&options).labels();
             let all = [linkage(&raw, 0.05), linkage(&idf, 0.25 * largest(&idf)), louvain(&idf), own];

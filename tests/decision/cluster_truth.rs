@@ -2,7 +2,7 @@
 //!
 //! `cargo test --test cluster_truth -- --nocapture` prints the table; `SEEDS` sets the number of seeds.
 
-use scxprof::cluster::{Options, Sharing};
+use scxprof::cluster::{ClusterOptions, Sharing};
 use scxprof::testing::cluster::quality::adjusted_rand_index;
 use scxprof::testing::cluster::truth::Scenario;
 
@@ -19,7 +19,7 @@ fn quality(scenario: &Scenario, seeds: u64) -> (f64, f64, f64) {
             for sample in &stream.samples {
                 sharing.add(sample);
             }
-            let mut options = Options::default();
+            let mut options = ClusterOptions::default();
             options.stability = false;
             adjusted_rand_index(&sharing.solve(&options).labels(), &stream.truth)
         })
@@ -106,7 +106,7 @@ fn reliability(seeds: u64) -> Vec<(f64, usize, usize)> {
                     let stream = scenario.stream(seed);
                     let mut sharing = Sharing::new(Sharing::BUDGET / 8);
                     stream.samples.iter().for_each(|sample| sharing.add(sample));
-                    for community in sharing.solve(&Options::default()).communities {
+                    for community in sharing.solve(&ClusterOptions::default()).communities {
                         let group = stream.truth[community.threads[0] as usize];
                         let of_group = (0..).zip(&stream.truth).filter(|it| *it.1 == group).map(|it| it.0);
                         let is_right = of_group.eq(community.threads.iter().copied());

@@ -7,16 +7,17 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 use scxprof::sample::{printable, Comm};
 use scxprof::testing::config::{
-    decide, mitosis, summary, Assigned, CellMatch, Consumer, GroupOptions, Groups, Members, Note, Options, Tally,
+    decide, mitosis, summary, Assigned, CellMatch, CellOptions, CellSpecs, Consumer, DecisionOptions, Members, Note,
+    Tally,
 };
 
 /// Samples: the cgroup's path, the thread's name, how many.
 type Samples = Vec<(Vec<u8>, Vec<u8>, u32)>;
 
-fn tallied(groups: &Groups, samples: &Samples) -> Tally {
+fn tallied(groups: &CellSpecs, samples: &Samples) -> Tally {
     let mut tally = Tally::default();
     for (path, comm, count) in samples {
-        let cell = tally.cell(groups.home(path));
+        let cell = tally.cell(groups.assign(path));
         tally.add(cell, Some(Comm::new(comm)), f64::from(*count));
     }
     tally
@@ -26,7 +27,7 @@ fn tallied(groups: &Groups, samples: &Samples) -> Tally {
 type Seen = (f64, BTreeSet<Option<usize>>);
 
 /// Runs samples, a line each (`COUNT PATH COMM`, the rest of the line being the name), and compares with the files.
-fn golden(name: &str, options: &GroupOptions, target_cpus: usize) {
+fn golden(name: &str, options: &CellOptions, target_cpus: usize) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/config");
     let read = |ending: &str| std::fs::read_to_string(folder.join(format!("{name}.{ending}"))).unwrap_or_default();
     let samples = read("samples");
@@ -40,9 +41,9 @@ fn golden(name: &str, options: &GroupOptions, target_cpus: usize) {
         })
         .map(|(count, path, comm)| (path, comm, count))
         .collect();
-    let groups = Groups::new(options).unwrap();
+    let groups = CellSpecs::new(options).unwrap();
     let tally = tallied(&groups, &samples);
-    let decision = decide(&groups, &tally, &Members::default(), &Options::new(0.05, target_cpus)).unwrap();
+    let decision = decide(&groups, &tally, &Members::default(), &DecisionOptions::new(0.05, target_cpus)).unwrap();
     let json = mitosis::to_json(&decision.cells).unwrap();
     let mut text = summary(&groups, &tally, false);
     for note in &decision.notes {
@@ -59,17 +60,17 @@ fn golden(name: &str, options: &GroupOptions, target_cpus: usize) {
 
 #[test]
 fn golden_default() {
-    golden("default", &GroupOptions::default(), 64);
+    golden("default", &CellOptions::default(), 64);
 }
 
 #[test]
 fn golden_collisions() {
-    golden("collisions", &GroupOptions::default(), 12);
+    golden("collisions", &CellOptions::default(), 12);
 }
 
 #[test]
 fn golden_named_cells() {
-    let mut options = GroupOptions::default();
+    let mut options = CellOptions::default();
     options.cells = vec![r"db=/postgresql@[0-9]+-\w+\.service$".to_owned(), r#"odd "name"=\.scope$"#.to_owned()];
     options.workload = Some(r"/user\.slice".to_owned());
     golden("named-cells", &options, 8);
@@ -131,11 +132,11 @@ fn samples() -> impl Strategy<Value = Samples> {
     prop::collection::vec((path(), comm(), count), 1..40)
 }
 
-static DEFAULT: LazyLock<Groups> = LazyLock::new(|| Groups::new(&GroupOptions::default()).unwrap());
-static NAMED: LazyLock<Groups> = LazyLock::new(|| {
-    let mut options = GroupOptions::default();
+static DEFAULT: LazyLock<CellSpecs> = LazyLock::new(|| CellSpecs::new(&CellOptions::default()).unwrap());
+static NAMED: LazyLock<CellSpecs> = LazyLock::new(|| {
+    let mut options = CellOptions::default();
     options.cells.push(r"db=/db\.service$".to_owned());
-    Groups::new(&options).unwrap()
+    CellSpecs::new(&options).unwrap()
 });
 
 proptest! {
@@ -151,7 +152,7 @@ proptest! {
     ) {
         let groups = if named { &*NAMED } else { &*DEFAULT };
         let tally = tallied(groups, &samples);
-        let decision = decide(groups, &tally, &Members::default(), &Options::new(min_share, target_cpus)).unwrap();
+        let decision = decide(groups, &tally, &Members::default(), &DecisionOptions::new(min_share, target_cpus)).unwrap();
         let json = mitosis::to_json(&decision.cells).unwrap();
         prop_assert!(json.ends_with("]\n"));
         prop_assert_eq!(&mitosis::parse(&json).unwrap(), &decision.cells);
@@ -164,15 +165,15 @@ proptest! {
             let comm = Comm::new(comm);
             let Assigned { cell, subcell } = consumer.assign(path, comm.as_bytes());
             let cell = cell.unwrap();
-            prop_assert_eq!(&decision.cells[cell].name, &groups.specs()[groups.home(path).group].name);
+            prop_assert_eq!(&decision.cells[cell].name, &groups.specs()[groups.assign(path).spec].name);
             let own = subcell.filter(|&subcell| !decision.cells[cell].subcells[subcell].is_catch_all());
             prop_assert_eq!(subcell.is_none(), decision.cells[cell].subcells.is_empty());
             if let Some(own) = own {
                 inside.entry((cell, own)).or_default().insert(base(comm.as_bytes()));
             }
-            let place = places.entry((cell, base(comm.as_bytes()))).or_default();
-            place.0 += f64::from(*count);
-            place.1.insert(own);
+            let memory = places.entry((cell, base(comm.as_bytes()))).or_default();
+            memory.0 += f64::from(*count);
+            memory.1.insert(own);
         }
         for bases in inside.values() {
             prop_assert_eq!(bases.len(), 1, "two classes in one subcell");
@@ -186,7 +187,7 @@ proptest! {
                 Note::TooManyClasses { cell, classes, .. } => cell == name && classes.contains(&printable(base)),
                 _ => false,
             });
-            if count / tally.group_total(group) >= min_share {
+            if count / tally.spec_total(group) >= min_share {
                 prop_assert!(class_is_said || !subcells.contains(&None), "{:?} is lost without a word", printable(base));
             }
             if class_is_said {

@@ -6,15 +6,15 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 use scxprof::sample::Comm;
 use scxprof::testing::config::{
-    decide, layered, layers, mitosis, Assigned, Consumer, Decision, GroupOptions, Groups, Member, Members, Note,
-    Options, Tally, Unknown, Verdict,
+    decide, layered, layers, mitosis, Assigned, CellOptions, CellSpecs, Consumer, Decision, DecisionOptions, Member,
+    Members, Note, Tally, Unknown, Verdict,
 };
 
 const SHOP: &str = "/workload.slice/workload-tw-demo.allotment.slice";
 const APP: &str = "/workload.slice/app.service";
-const OPTIONS: Options = Options::new(0.05, 64);
+const OPTIONS: DecisionOptions = DecisionOptions::new(0.05, 64);
 
-static GROUPS: LazyLock<Groups> = LazyLock::new(|| Groups::new(&GroupOptions::default()).unwrap());
+static GROUPS: LazyLock<CellSpecs> = LazyLock::new(|| CellSpecs::new(&CellOptions::default()).unwrap());
 
 /// A thread: its cgroup, its name, what is known of it, its samples.
 type Thread<'a> = (&'a [u8], &'a [u8], Verdict, f64);
@@ -23,7 +23,7 @@ fn input(threads: &[Thread<'_>]) -> (Tally, Members) {
     let mut tally = Tally::default();
     let mut members = Members::default();
     for ((path, comm, verdict, samples), thread) in threads.iter().zip(0..) {
-        let cell = tally.cell(GROUPS.home(path));
+        let cell = tally.cell(GROUPS.assign(path));
         let comm = Some(Comm::new(comm));
         tally.add(cell, comm, *samples);
         let (pid, tid) = (1, 100 + thread);
@@ -514,7 +514,7 @@ proptest! {
         for (a, b, accesses) in between {
             members.affinity.add(a, b, f64::from(accesses));
         }
-        let decision = decide(&GROUPS, &tally, &members, &Options::new(min_share, 8)).unwrap();
+        let decision = decide(&GROUPS, &tally, &members, &DecisionOptions::new(min_share, 8)).unwrap();
         let json = mitosis::to_json(&decision.cells);
         prop_assert!(json.is_ok(), "{:?}", json);
         prop_assert_eq!(&mitosis::parse(&json.unwrap()).unwrap(), &decision.cells);

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use scxprof::doctor::{Attempt, Hierarchy, Kernel, Rung, RungError, Watched};
+use scxprof::doctor::{Attempt, BpfTrial, BpfTrialError, Hierarchy, Kernel, Watched};
 use scxprof::host::Roots;
 use scxprof::sample::Source;
 use scxprof::testing::host;
@@ -14,7 +14,7 @@ use scxprof::testing::host::limits::Limit;
 use scxprof::testing::host::namespace::PidNamespace;
 use scxprof::testing::host::tracefs::TracefsError;
 use scxprof::testing::sampler::attr::{Feature, Features, Refused};
-use scxprof::testing::sampler::open::{self, EventError, Whose};
+use scxprof::testing::sampler::open::{self, EventError, Privilege};
 use scxprof::testing::sampler::pmu::{NoIbs, NoPebs, Pmus};
 use scxprof::testing::sampler::SamplerError;
 
@@ -43,7 +43,7 @@ pub struct Host {
     namespace: PidNamespace,
     own_users: bool,
     hierarchy: bool,
-    rungs: Option<i32>,
+    bpf_trials: Option<i32>,
 }
 
 impl Host {
@@ -66,7 +66,7 @@ impl Host {
             namespace: PidNamespace::Initial,
             own_users: true,
             hierarchy: true,
-            rungs: None,
+            bpf_trials: None,
         };
         host.proc("sys/kernel/osrelease", "6.12.117\n");
         host.proc("sys/kernel/perf_event_paranoid", "2\n");
@@ -156,7 +156,7 @@ fn paranoid() -> Host {
     host.status(0, 0);
     host.answer = Answer::Forbidden { own: true };
     host.tracefs = Some(libc::EACCES);
-    host.rungs = Some(libc::EPERM);
+    host.bpf_trials = Some(libc::EPERM);
     host.proc("kallsyms", "0000000000000000 T _text\n0000000000000000 t tick_nohz_handler\n");
     host
 }
@@ -167,7 +167,7 @@ fn lockdown() -> Host {
     host.intel(true);
     host.sys("kernel/security/lockdown", "none integrity [confidentiality]\n");
     host.tracefs = Some(libc::EPERM);
-    host.rungs = Some(libc::EPERM);
+    host.bpf_trials = Some(libc::EPERM);
     host
 }
 
@@ -181,7 +181,7 @@ fn container() -> Host {
     host.hierarchy = false;
     host.answer = Answer::Forbidden { own: false };
     host.tracefs = Some(libc::EPERM);
-    host.rungs = Some(libc::EPERM);
+    host.bpf_trials = Some(libc::EPERM);
     host
 }
 
@@ -204,7 +204,7 @@ fn old_kernel() -> Host {
     host.limits = (Limit { soft: 64, hard: 64 }, Limit { soft: 64 << 10, hard: 64 << 10 });
     host.answer = Answer::OutOfFiles;
     host.tracefs = Some(libc::ENODEV);
-    host.rungs = Some(libc::EINVAL);
+    host.bpf_trials = Some(libc::EINVAL);
     fs::remove_dir_all(host.roots.sys.join("kernel/btf")).unwrap();
     fs::remove_dir_all(host.roots.sys.join("kernel/sched_ext")).unwrap();
     host.namespace = PidNamespace::ProcfsElsewhere { ours: 4711, theirs: None };
@@ -243,7 +243,7 @@ impl Kernel for Host {
         };
         match (self.answer, watched) {
             (Answer::Forbidden { .. }, Watched::Host) | (Answer::Forbidden { own: true }, Watched::Own) => {
-                let whose = if watched == Watched::Host { Whose::All } else { Whose::Own };
+                let whose = if watched == Watched::Host { Privilege::All } else { Privilege::Own };
                 let hint = open::rights(&self.roots.proc, whose);
                 return Err(SamplerError::NotPermitted { source: error(libc::EACCES), hint });
             }
@@ -312,14 +312,14 @@ impl Kernel for Host {
         Err(host::Error::NoHierarchy { hierarchy: "cgroup2", mountinfo: self.roots.proc.join("self/mountinfo") })
     }
 
-    fn rungs(&self) -> Vec<Rung> {
-        let result = match self.rungs {
+    fn bpf_trials(&self) -> Vec<BpfTrial> {
+        let result = match self.bpf_trials {
             None => Ok(()),
             Some(errno) => {
                 let why = format!("bpf(BPF_PROG_LOAD): {}", io::Error::from_raw_os_error(errno));
-                Err(RungError { why, errno })
+                Err(BpfTrialError { why, errno })
             }
         };
-        vec![Rung { name: "bpf-tracing", what: "a tracing program loads and attaches", result }]
+        vec![BpfTrial { name: "bpf-tracing", what: "a tracing program loads and attaches", result }]
     }
 }

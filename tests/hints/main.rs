@@ -1,7 +1,7 @@
-//! Task hints on the running kernel, by the best rung that it takes: every sample has the hint that its thread had, as the
+//! Task hints on the running kernel, by the best probe that it takes: every sample has the hint that its thread had, as the
 //! program that writes the hints says.
 //!
-//! Takes root, a bpffs and minor faults that can be sampled; elsewhere each test says SKIP. `SCXPROF_HINT_RUNG` names a rung
+//! Takes root, a bpffs and minor faults that can be sampled; elsewhere each test says SKIP. `SCXPROF_HINT_PROBE` names a probe
 //! that is used in place of the best one, and must work (storage, element, syscall).
 
 #![cfg(feature = "bpf")]
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use capture::{capture_until, options, Collect};
 use replay::replay;
 use scxprof::bpf::{self, MapRef};
-use scxprof::hint::{self, HintCounts, Rung};
+use scxprof::hint::{self, HintCounts, HintProbe};
 use scxprof::profile::Profile;
 use scxprof::sample::{Comm, CpuMode, Sample, Source};
 use scxprof::session::Outcome;
@@ -33,7 +33,7 @@ const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 const PAGES: usize = 512;
 /// Samples of the host from which on a capture may end, and how long it may take at the most.
 const ENOUGH: u64 = 8_000;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One test at a time: they share the CPUs.
 fn alone() -> MutexGuard<'static, ()> {
@@ -42,7 +42,7 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// A bpffs and the program, or the reason printed.
-fn place(test: &str) -> Option<(BpfFs, PathBuf, tempfile::TempDir)> {
+fn memory(test: &str) -> Option<(BpfFs, PathBuf, tempfile::TempDir)> {
     let dir = tempfile::tempdir().unwrap();
     match BpfFs::mount().and_then(|bpffs| Ok((bpffs, program(dir.path())?))) {
         Ok((bpffs, program)) => Some((bpffs, program, dir)),
@@ -53,14 +53,14 @@ fn place(test: &str) -> Option<(BpfFs, PathBuf, tempfile::TempDir)> {
     }
 }
 
-fn wanted_rung() -> Option<Rung> {
-    std::env::var("SCXPROF_HINT_RUNG").ok().map(|rung| rung.parse().unwrap())
+fn wanted_probe() -> Option<HintProbe> {
+    std::env::var("SCXPROF_HINT_PROBE").ok().map(|probe| probe.parse().unwrap())
 }
 
 /// What to follow, as a run would.
-fn watch_options(map: MapRef, ring_bytes: u32) -> bpf::Options {
-    let mut options = bpf::Options::new(map);
-    (options.rung, options.ring_bytes) = (wanted_rung(), ring_bytes);
+fn watch_options(map: MapRef, ring_bytes: u32) -> bpf::HintOptions {
+    let mut options = bpf::HintOptions::new(map);
+    (options.probe, options.ring_bytes) = (wanted_probe(), ring_bytes);
     options
 }
 
@@ -78,7 +78,7 @@ fn follow(test: &str, mut writer: Writer, map: MapRef, ring: u32, time: Duration
             writer.next();
         }
         // On a slow machine it takes longer until there is enough to look at.
-        let enough = progress.samples >= ENOUGH || progress.elapsed > PATIENCE;
+        let enough = progress.samples >= ENOUGH || progress.elapsed > TIMEOUT;
         if !ended && progress.elapsed >= time && enough {
             ended = true;
             writer.next();
@@ -89,12 +89,12 @@ fn follow(test: &str, mut writer: Writer, map: MapRef, ring: u32, time: Duration
     assert!(log.complete, "the program did not end as it should");
     let counts = outcome.hints.as_ref().unwrap();
     println!("{test}: {counts:?}; {:?}", outcome.loss);
-    if let Some(reason) = counts.missing.as_ref().filter(|_| counts.rung.is_none()) {
-        assert!(wanted_rung().is_none() && reason.starts_with("the writes of hints cannot be seen here"), "{reason}");
+    if let Some(reason) = counts.missing.as_ref().filter(|_| counts.probe.is_none()) {
+        assert!(wanted_probe().is_none() && reason.starts_with("the writes of hints cannot be seen here"), "{reason}");
         println!("SKIP: {test}: {reason}");
         return None;
     }
-    assert!(wanted_rung().is_none_or(|wanted| counts.rung == Some(wanted)));
+    assert!(wanted_probe().is_none_or(|wanted| counts.probe == Some(wanted)));
     Some((collect, outcome, log))
 }
 
@@ -120,7 +120,7 @@ fn allowed(writes: &[Written], time: u64) -> Vec<Option<u64>> {
 fn every_sample_has_its_threads_hint() {
     const TEST: &str = "every_sample_has_its_threads_hint";
     let _alone = alone();
-    let Some((bpffs, program, _dir)) = place(TEST) else { return };
+    let Some((bpffs, program, _dir)) = memory(TEST) else { return };
     let Some(writer) = start(TEST, &program, &bpffs.path("hints"), &["-x"]) else { return };
     let map = MapRef::Path(bpffs.path("hints"));
     let Some((collect, outcome, log)) = follow(TEST, writer, map, 8 << 20, Duration::from_secs(3)) else { return };
@@ -192,13 +192,13 @@ fn after_reuse(samples: &[Sample], log: &Log, all_seen: bool) {
 fn a_recording_keeps_the_hints() {
     const TEST: &str = "a_recording_keeps_the_hints";
     let _alone = alone();
-    let Some((bpffs, program, dir)) = place(TEST) else { return };
+    let Some((bpffs, program, dir)) = memory(TEST) else { return };
     let Some(mut writer) = start(TEST, &program, &bpffs.path("hints"), &[]) else { return };
     let profile = dir.path().join("profile");
     let map = format!("id:{}", writer.map_id);
     let mut record = Command::new(SCXPROF);
     record.args(["record", "--disable-archive", "--source", "faults", "-t", "120", "--hints-map", &map]);
-    record.args(wanted_rung().map(|rung| format!("--hints-rung={}", rung_name(rung)))).arg("-o").arg(&profile);
+    record.args(wanted_probe().map(|probe| format!("--hints-probe={}", probe_name(probe)))).arg("-o").arg(&profile);
     let mut record = record.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     // Its file is there when it begins; then until it has some thousands of faults.
     let written = || -> u64 {
@@ -208,7 +208,7 @@ fn a_recording_keeps_the_hints() {
     };
     let mut wait_for = |bytes: u64| {
         let begin = Instant::now();
-        while written() < bytes && begin.elapsed() < PATIENCE && record.try_wait().unwrap().is_none() {
+        while written() < bytes && begin.elapsed() < TIMEOUT && record.try_wait().unwrap().is_none() {
             std::thread::sleep(Duration::from_millis(50));
         }
     };
@@ -249,11 +249,11 @@ fn a_recording_keeps_the_hints() {
     assert!(with > 100, "{with} of {checked} samples with a hint: {said}");
 }
 
-fn rung_name(rung: Rung) -> &'static str {
-    match rung {
-        Rung::Storage => "storage",
-        Rung::Element => "element",
-        Rung::Syscall => "syscall",
+fn probe_name(probe: HintProbe) -> &'static str {
+    match probe {
+        HintProbe::LocalStorageUpdate => "local_storage_update",
+        HintProbe::PidTaskStorageUpdateElem => "pid_task_storage_update_elem",
+        HintProbe::Syscall => "syscall",
         other => panic!("{other} is new"),
     }
 }
@@ -262,7 +262,7 @@ fn rung_name(rung: Rung) -> &'static str {
 fn a_hundred_thousand_writes_a_second_are_seen_or_counted() {
     const TEST: &str = "a_hundred_thousand_writes_a_second_are_seen_or_counted";
     let _alone = alone();
-    let Some((bpffs, program, _dir)) = place(TEST) else { return };
+    let Some((bpffs, program, _dir)) = memory(TEST) else { return };
     let Some(writer) = start(TEST, &program, &bpffs.path("hints"), &["-f", "100000"]) else { return };
     let map = MapRef::Id(writer.map_id);
     let Some((_, outcome, log)) = follow(TEST, writer, map, 1 << 20, Duration::from_secs(2)) else { return };
@@ -274,7 +274,7 @@ fn a_hundred_thousand_writes_a_second_are_seen_or_counted() {
 fn what_finds_the_ring_full_is_counted() {
     const TEST: &str = "what_finds_the_ring_full_is_counted";
     let _alone = alone();
-    let Some((bpffs, program, _dir)) = place(TEST) else { return };
+    let Some((bpffs, program, _dir)) = memory(TEST) else { return };
     // As long as it takes on a slow machine.
     for seconds in [1, 5, 25] {
         let pin = bpffs.path(&format!("hints{seconds}"));
@@ -296,7 +296,7 @@ fn refused(test: &str, map: &str) -> Option<String> {
     let hints = watch_options(map.parse().unwrap(), 1 << 16);
     let (_, outcome) = capture_until(test, options(Source::Faults, Target::System, PAGES).hints(hints), |_| true)?;
     let counts = outcome.hints.expect("hints were asked for");
-    assert_eq!(counts.rung, None, "{map} was taken for a hint map");
+    assert_eq!(counts.probe, None, "{map} was taken for a hint map");
     counts.missing
 }
 
@@ -304,7 +304,7 @@ fn refused(test: &str, map: &str) -> Option<String> {
 fn a_map_that_cannot_be_is_one_sentence() {
     const TEST: &str = "a_map_that_cannot_be_is_one_sentence";
     let _alone = alone();
-    let Some((bpffs, program, dir)) = place(TEST) else { return };
+    let Some((bpffs, program, dir)) = memory(TEST) else { return };
     let file = dir.path().join("file");
     std::fs::write(&file, "x").unwrap();
     for (map, said) in [
@@ -352,14 +352,14 @@ fn without_hints_the_profile_goes_on() {
     assert!(scxprof::config::mitosis::parse(&String::from_utf8_lossy(&output.stdout)).is_ok());
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
     assert!(report["hints"]["missing"].as_str().unwrap().contains("no-map"), "{}", report["hints"]);
-    assert!(report["hints"]["rung"].is_null());
+    assert!(report["hints"]["probe"].is_null());
 }
 
 #[test]
 fn a_map_that_is_removed_is_told() {
     const TEST: &str = "a_map_that_is_removed_is_told";
     let _alone = alone();
-    let Some((bpffs, program, _dir)) = place(TEST) else { return };
+    let Some((bpffs, program, _dir)) = memory(TEST) else { return };
     let pin = bpffs.path("hints");
     let Some(mut writer) = start(TEST, &program, &pin, &[]) else { return };
     let hints = watch_options(MapRef::Path(pin.clone()), 1 << 20);
@@ -375,7 +375,7 @@ fn a_map_that_is_removed_is_told() {
     });
     let Some((_, outcome)) = captured else { return };
     let counts = outcome.hints.unwrap();
-    if counts.rung.is_none() {
+    if counts.probe.is_none() {
         println!("SKIP: {TEST}: {}", counts.missing.unwrap_or_default());
         return;
     }
@@ -385,16 +385,16 @@ fn a_map_that_is_removed_is_told() {
 }
 
 #[test]
-fn each_rung_says_whether_it_works() {
+fn each_probe_says_whether_it_works() {
     let _alone = alone();
     let trials = bpf::trials(Path::new("/proc"));
     let names: Vec<&str> = trials.iter().map(|(name, _)| *name).collect();
     // And the iterator, and what samples bring along.
-    assert_eq!(names.len(), Rung::ALL.len() + 2);
+    assert_eq!(names.len(), HintProbe::ALL.len() + 2);
     for (name, result) in trials {
         match result {
             Ok(()) => println!("{name}: works"),
-            Err(refusal) if wanted_rung().is_some_and(|rung| rung.name() == name) => panic!("{refusal}"),
+            Err(refusal) if wanted_probe().is_some_and(|probe| probe.name() == name) => panic!("{refusal}"),
             Err(refusal) => {
                 println!("{refusal}");
                 assert_eq!(refusal.what, name);

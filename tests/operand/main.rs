@@ -89,7 +89,7 @@ fn check(stops: &[Stop], code: &mut Code, with_memory: bool) -> Tally {
             tally.candidates += 1;
             *tally.methods.entry(candidate.method.name()).or_default() += 1;
             if !is_true(stops, at, candidate, BEHIND) {
-                if candidate.method == Method::M {
+                if candidate.method == Method::Racy {
                     tally.raced += 1;
                     continue;
                 }

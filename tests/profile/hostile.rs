@@ -120,7 +120,7 @@ fn a_meta_json_is_bounded() {
     let notes = vec!["\u{9b}2J"; 100_000];
     let meta_dir = tempfile::tempdir().unwrap();
     std::fs::write(meta_dir.path().join("perf.data"), &data).unwrap();
-    meta::write(meta_dir.path(), &json!({ "notes": notes, "reading": "Foreign", "source": "pebs" }));
+    meta::write(meta_dir.path(), &json!({ "notes": notes, "address_from": "OtherTool", "source": "pebs" }));
     check(meta_dir.path(), 0, r"scxprof: \xc2\x9b2J");
 }
 
@@ -184,10 +184,10 @@ fn paths_of_cgroups_do_not_grow_with_the_file() {
 fn mappings_of_one_process_do_not_grow_with_the_file() {
     let mapping = |at: u64| {
         let ids = [100u32, 100].map(|id| ORDER.u32(id)).concat();
-        let place = [at * 0x2000, 0x1000, 0].map(|word| ORDER.u64(word)).concat();
+        let memory = [at * 0x2000, 0x1000, 0].map(|word| ORDER.u64(word)).concat();
         let file = [ORDER.u32(8), ORDER.u32(1), ORDER.u64(9), ORDER.u64(0)].concat();
         let path = format!("/{at}{}", "x".repeat(200));
-        made::record(ORDER, 10, 2, &[ids, place, file, ORDER.u32(5), ORDER.u32(2), made::text(path.as_bytes())])
+        made::record(ORDER, 10, 2, &[ids, memory, file, ORDER.u32(5), ORDER.u32(2), made::text(path.as_bytes())])
     };
     let (_dir, path) = growing((1..=800_000).map(mapping));
     check(&path, 4, "mappings of processes with very many had no room (--memory)");
@@ -294,12 +294,12 @@ fn nothing_of_a_file_reaches_the_terminal_as_it_is() {
     archive(&path, &[(NASTY, tar::EntryType::Fifo, b"", 0)]);
     assert_clean(&bounded(&["extract", "-f", path.to_str().unwrap()]), r"x\x1b]0;t\x07\xc2\x9b2J\x7f\xe2\x80\xae");
     // The place of a line, and damage of the meta.json beside it.
-    let lines = json!({ "pid": 1, "tid": 1, "time": "1.0", "place": format!("{NASTY}\n") });
+    let lines = json!({ "pid": 1, "tid": 1, "time": "1.0", "memory": format!("{NASTY}\n") });
     let path = dir.path().join("perf.jsonl");
     std::fs::write(&path, format!("{lines}\n")).unwrap();
     meta::write(dir.path(), &json!({ "damage": [NASTY] }));
     let output = bounded(&["extract", "-f", path.to_str().unwrap()]);
-    assert_clean(&output, r"its place \x22x\x1b]".replace(r"\x22", "\"").as_str());
+    assert_clean(&output, r"its memory \x22x\x1b]".replace(r"\x22", "\"").as_str());
     assert!(said(&output).matches(r"x\x1b]0;t").count() >= 2, "{}", said(&output));
     // Notes and the host of a profile, the names of its threads and cgroups, in messages and in what is printed.
     let records = [

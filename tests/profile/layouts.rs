@@ -95,11 +95,11 @@ impl Recording {
     /// Code at the ips of the samples.
     fn mapping(&self, pid: u32) -> Vec<u8> {
         let ids = [pid, pid].map(|id| ORDER.u32(id)).concat();
-        let place = [0x40_0000, 0x10_0000, 0].map(|word| ORDER.u64(word)).concat();
+        let memory = [0x40_0000, 0x10_0000, 0].map(|word| ORDER.u64(word)).concat();
         let inode = [ORDER.u32(8), ORDER.u32(1), ORDER.u64(9), ORDER.u64(0), ORDER.u32(5), ORDER.u32(2)].concat();
         let inode = if self.mmap2 { inode } else { Vec::new() };
         let kind = if self.mmap2 { 10 } else { 1 };
-        made::record(ORDER, kind, 2, &[ids, place, inode, made::text(b"/no such/program"), self.trailer(pid, 1)])
+        made::record(ORDER, kind, 2, &[ids, memory, inode, made::text(b"/no such/program"), self.trailer(pid, 1)])
     }
 
     /// One of each kind in turn; most are plain.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use scxprof::sample::Place;
+use scxprof::sample::MemoryId;
 use scxprof::testing::profile::{Item, PerfData, Records};
 use scxprof::testing::sampler::record::{decode, Record};
 use tempfile::TempDir;
@@ -82,12 +82,12 @@ pub fn shared(order: Order, time: u64, pid: u32, addr: u64, len: u64, pgoff: u64
 }
 
 /// A mapping of inode 9 on device 8:1 at address, length and offset, with prot and flags.
-pub fn mapping(order: Order, time: u64, pid: u32, place: [u64; 3], prot_flags: [u32; 2], path: &[u8]) -> Vec<u8> {
+pub fn mapping(order: Order, time: u64, pid: u32, memory: [u64; 3], prot_flags: [u32; 2], path: &[u8]) -> Vec<u8> {
     let ids = [pid, pid].map(|id| order.u32(id)).concat();
-    let place = place.map(|word| order.u64(word)).concat();
+    let memory = memory.map(|word| order.u64(word)).concat();
     let file = [order.u32(8), order.u32(1), order.u64(9), order.u64(0)].concat();
     let prot_flags = prot_flags.map(|word| order.u32(word)).concat();
-    record(order, 10, 1 << 13 | 2, &[ids, place, file, prot_flags, text(path), trailer(order, time)])
+    record(order, 10, 1 << 13 | 2, &[ids, memory, file, prot_flags, text(path), trailer(order, time)])
 }
 
 /// What a section of build ids and a record of one look like.
@@ -365,15 +365,15 @@ fn a_profile_is_the_same_on_every_machine() {
     assert_eq!((first.page_size, first.phys), (0x1_0000, 0x1_0007_0000));
     assert_eq!(first.comm.unwrap().as_bytes(), b"caf\xc3\xff");
     assert_eq!(collect.paths[0].as_deref(), Some(&b"/workload.slice/my app.slice"[..]));
-    let shared = |offset| Some(Place::Shared { dev: libc::makedev(8, 1), ino: 9, offset });
-    assert_eq!(first.place, shared(0x2_0000));
-    assert_eq!(collect.samples[1].place, shared(0x2_0000), "the other process maps it elsewhere");
+    let shared = |offset| Some(MemoryId::Shared { dev: libc::makedev(8, 1), ino: 9, offset });
+    assert_eq!(first.memory, shared(0x2_0000));
+    assert_eq!(collect.samples[1].memory, shared(0x2_0000), "the other process maps it elsewhere");
     assert_eq!(collect.samples[1].comm.unwrap().as_bytes(), b"job 3/4");
     assert_eq!(collect.samples.last().unwrap().comm.unwrap().as_bytes(), b"renamed");
     let child: Vec<_> = collect.samples.iter().filter(|sample| sample.pid == 300).collect();
     assert_eq!(child[0].comm.unwrap().as_bytes(), b"caf\xc3\xff", "a child has its parent's name");
-    assert_eq!(child[0].place, shared(0x2_0008), "and its mappings");
-    assert!(matches!(child[1].place, Some(Place::Private { addr: 0xabc_0000, .. })));
+    assert_eq!(child[0].memory, shared(0x2_0008), "and its mappings");
+    assert!(matches!(child[1].memory, Some(MemoryId::Private { addr: 0xabc_0000, .. })));
 
     let big = Order { big: true };
     assert_eq!(read(&file(big, &records(big))), collect, "big endian");

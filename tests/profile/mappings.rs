@@ -1,7 +1,7 @@
 //! What records say of address spaces: which memory is shared, which is code, and when a process begins anew.
 
 use scxprof::resolve::Cgroups;
-use scxprof::sample::{Place, Sample};
+use scxprof::sample::{MemoryId, Sample};
 use scxprof::session::Sink;
 
 use super::made::{self, Order};
@@ -38,24 +38,24 @@ fn after(records: &[Vec<u8>]) -> (bool, bool, Vec<u8>) {
     let mut sink = WithCode::default();
     let mut profile = scxprof::profile::Profile::open(&path).unwrap();
     replay(&mut profile, 64 << 20, &mut sink);
-    let [Sample { place, code, comm, .. }] = sink.0[..] else { panic!("{} samples", sink.0.len()) };
+    let [Sample { memory, code, comm, .. }] = sink.0[..] else { panic!("{} samples", sink.0.len()) };
     let name = comm.map_or_else(Vec::new, |comm| comm.as_bytes().to_vec());
-    (matches!(place, Some(Place::Shared { .. })), code.is_some(), name)
+    (matches!(memory, Some(MemoryId::Shared { .. })), code.is_some(), name)
 }
 
 /// At the address or the ip of the sample.
 const AT_DATA: [u64; 3] = [0x1_0000, 0x1000, 0];
 const AT_CODE: [u64; 3] = [0x40_1000, 0x1000, 0];
 
-fn mapping(place: [u64; 3], prot: u32, flags: u32) -> Vec<u8> {
-    made::mapping(ORDER, 0, 100, place, [prot, flags], b"/usr/bin/x")
+fn mapping(memory: [u64; 3], prot: u32, flags: u32) -> Vec<u8> {
+    made::mapping(ORDER, 0, 100, memory, [prot, flags], b"/usr/bin/x")
 }
 
 /// Before Linux 3.12: of data where the bit says so, else of code.
-fn old_mapping(place: [u64; 3], misc: u16) -> Vec<u8> {
+fn old_mapping(memory: [u64; 3], misc: u16) -> Vec<u8> {
     let ids = [ORDER.u32(100), ORDER.u32(100)].concat();
-    let place = place.map(|word| ORDER.u64(word)).concat();
-    made::record(ORDER, 1, misc | 2, &[ids, place, made::text(b"/usr/bin/x"), made::trailer(ORDER, 0)])
+    let memory = memory.map(|word| ORDER.u64(word)).concat();
+    made::record(ORDER, 1, misc | 2, &[ids, memory, made::text(b"/usr/bin/x"), made::trailer(ORDER, 0)])
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::{replayed, said, scxprof};
 const ORDER: Order = Order { big: false };
 
 /// What a recorder of the timer source wrote that saw nothing.
-pub const META: &[u8] = br#"{"format":1,"scxprof":"","source":"timer","clock":"CLOCK_MONOTONIC","begin":1,"begin_unix":1.0,"duration":1.0,"host":{"name":"","kernel":"","arch":"","cpu":"","cpus":0,"nodes":[],"page_size":0},"events":[],"identity":{"own_pid":1,"child_pid_namespace":false},"reading":"Foreign","samples":1,"accesses":1,"happened":1,"loss":{"samples":0,"ring_full":0,"hardware":0,"channel_full":0,"malformed":0,"corrupt_rings":0,"side_band":0,"throttled":0,"own":0,"idle":0,"in_kernel":0,"no_memory_op":0,"below_ldlat":0,"bogus":0,"outside_pid_namespace":0,"exiting":0,"unnamed":0,"no_cgroup_path":0,"no_user_address":0,"late":0,"evicted":0},"cgroups":[[5,"2f61"]],"notes":[]}"#;
+pub const META: &[u8] = br#"{"format":1,"scxprof":"","source":"timer","clock":"CLOCK_MONOTONIC","begin":1,"begin_unix":1.0,"duration":1.0,"host":{"name":"","kernel":"","arch":"","cpu":"","cpus":0,"nodes":[],"page_size":0},"events":[],"identity":{"own_pid":1,"child_pid_namespace":false},"address_from":"OtherTool","samples":1,"accesses":1,"event_count":1,"loss":{"samples":0,"ring_full":0,"hardware":0,"channel_full":0,"malformed":0,"corrupt_rings":0,"side_band":0,"throttled":0,"own":0,"idle":0,"in_kernel":0,"no_memory_op":0,"below_ldlat":0,"bogus":0,"outside_pid_namespace":0,"exiting":0,"unnamed":0,"no_cgroup_path":0,"no_user_address":0,"late":0,"evicted":0},"cgroups":[[5,"2f61"]],"notes":[]}"#;
 
 /// Writes it with these changes.
 pub fn write(dir: &Path, changes: &Value) {
@@ -77,15 +77,15 @@ fn what_the_recorder_counted_holds() {
             hints[name] = 8.into();
         }
         (hints["samples_with"], hints["samples_without"]) = (9.into(), 9.into());
-        (hints["rung"], hints["missing"]) = ("syscall".into(), "a reason".into());
-        write(dir.path(), &json!({ "loss": loss, "happened": 4321, "duration": 2.5, "hints": hints }));
+        (hints["probe"], hints["missing"]) = ("syscall".into(), "a reason".into());
+        write(dir.path(), &json!({ "loss": loss, "event_count": 4321, "duration": 2.5, "hints": hints }));
         replayed(dir.path()).1
     };
     let outcome = with(3);
     assert_eq!((outcome.loss.ring_full, outcome.loss.corrupt_rings), (3, 2), "the record may speak of names");
     assert_eq!((outcome.events, outcome.duration.as_secs_f64()), (4321, 2.5));
     let hints = outcome.hints.unwrap();
-    assert_eq!((hints.missing.as_deref(), hints.rung.is_some(), hints.counts.dropped), (Some("a reason"), true, 6));
+    assert_eq!((hints.missing.as_deref(), hints.probe.is_some(), hints.counts.dropped), (Some("a reason"), true, 6));
     assert_eq!((hints.samples_without, hints.late), (42, 0), "what is counted again");
     assert_eq!(with(9).loss.ring_full, 9, "meta.json says more");
 }
@@ -96,6 +96,6 @@ fn only_a_source_that_recovers_is_joined() {
     std::fs::write(dir.path().join("recovered.jsonl"), "").unwrap();
     write(dir.path(), &json!({}));
     assert_eq!(replayed(dir.path()).0.samples.len(), 42, "they have addresses of their own");
-    write(dir.path(), &json!({ "reading": "UserByMode" }));
+    write(dir.path(), &json!({ "address_from": "UserByMode" }));
     assert_eq!(replayed(dir.path()).0.samples.len(), 0, "nothing was recovered");
 }

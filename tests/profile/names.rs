@@ -20,7 +20,7 @@ fn names_survive_process_and_extract() {
     assert_eq!(lines[1].get("comm_hex"), None);
     assert_eq!(lines[0]["comm_hex"], "636166c3ff");
     assert_eq!(
-        (&lines[0]["place"], &lines[0]["ino"], &lines[0]["offset"]),
+        (&lines[0]["memory"], &lines[0]["ino"], &lines[0]["offset"]),
         (&"shared".into(), &9.into(), &0x2_0000.into())
     );
     assert_eq!((&lines[0]["time"], &lines[0]["phys_addr"]), (&"1.000000000".into(), &"100070000".into()));

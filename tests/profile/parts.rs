@@ -27,13 +27,13 @@ fn of_timer() -> (TempDir, PathBuf, Collect) {
     let mut writer = RecoveredWriter::new(fs::File::create(dir.path().join("recovered.jsonl")).unwrap());
     for sample in &mut live.samples {
         *sample = Sample {
-            raw: RawSample { method: Some(Method::E), addr: sample.addr + 64, size: 8, ..sample.raw },
+            raw: RawSample { method: Some(Method::Emulated), addr: sample.addr + 64, size: 8, ..sample.raw },
             ..*sample
         };
         writer.add(sample, false);
     }
     writer.finish().unwrap();
-    meta::write(dir.path(), &json!({ "reading": "UserByMode" }));
+    meta::write(dir.path(), &json!({ "address_from": "UserByMode" }));
     (dir, path, live)
 }
 
@@ -137,7 +137,10 @@ fn a_recording_without_addresses_gives_nothing() {
 #[test]
 fn a_recording_that_was_killed_is_read_as_far_as_it_goes() {
     let (dir, _, live) = of_timer();
-    meta::write(dir.path(), &json!({ "reading": "UserByMode", "unfinished": true, "happened": 0, "duration": 0.0 }));
+    meta::write(
+        dir.path(),
+        &json!({ "address_from": "UserByMode", "unfinished": true, "event_count": 0, "duration": 0.0 }),
+    );
     let (collect, outcome, damage) = replayed(dir.path());
     assert_eq!(addresses(&collect), addresses(&live));
     assert!(damage.len() == 1 && damage[0].starts_with("the recording was not finished"), "{damage:?}");

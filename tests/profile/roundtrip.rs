@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use scxprof::resolve::Cgroups;
-use scxprof::sample::{Place, Sample, Source};
+use scxprof::sample::{MemoryId, Sample, Source};
 use scxprof::session::{Builder, Error, NotStarted, Sampled, SessionError, Sink};
 use scxprof::testing::host::{topology, Roots};
 use scxprof::testing::profile::{Item, PerfData};
@@ -186,7 +186,7 @@ const AFTER_STORM: usize = 20;
 
 fn is_after_storm(sample: &Sample) -> bool {
     let named = sample.comm.is_some_and(|comm| comm.as_bytes() == b"after all");
-    named && matches!(sample.place, Some(Place::Shared { .. }))
+    named && matches!(sample.memory, Some(MemoryId::Shared { .. }))
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn what_is_read_again_after_loss_is_the_same_again() {
     }
     let (again, outcome, damage) = replayed(dir.path());
     assert_eq!((damage, outcome.loss.late), (Vec::new(), 0));
-    let lost = |loss: scxprof::session::Loss| (loss.ring_full, loss.side_band, loss.lost(), loss.happened());
+    let lost = |loss: scxprof::session::Loss| (loss.ring_full, loss.side_band, loss.lost(), loss.total());
     assert_eq!(lost(outcome.loss), lost(sampled.outcome.loss), "names are no samples");
     assert_same(&live, &again);
     let known = again.samples.iter().filter(|sample| is_after_storm(sample)).count();

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use scxprof::profile::Profile;
-use scxprof::sample::{Comm, DataSource, Place, RawSample, Sample};
+use scxprof::sample::{Comm, DataSource, MemoryId, RawSample, Sample};
 use tempfile::TempDir;
 
 use super::made::{self, Order};
@@ -99,8 +99,8 @@ fn it_may_be_in_an_archive() {
     let (collect, outcome, damage) = replayed(&archive);
     assert_eq!((collect.samples.len(), damage), (100, vec![]));
     assert_eq!(outcome.hints.unwrap().samples_with, 49);
-    let Sample { comm, place, thread, record, .. } = collect.samples[1];
-    assert_eq!((comm, place), (Some("web".into()), Some(Place::Frame { phys: 0x12_3000 })));
+    let Sample { comm, memory, thread, record, .. } = collect.samples[1];
+    assert_eq!((comm, memory), (Some("web".into()), Some(MemoryId::Frame { phys: 0x12_3000 })));
     assert_eq!((thread == collect.samples[0].thread, thread == collect.samples[3].thread, record), (false, true, 2));
 }
 

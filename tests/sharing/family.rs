@@ -11,7 +11,7 @@ use crate::turn;
 /// Samples of a thread that must be enough.
 const ENOUGH: f64 = 200.0;
 /// Seconds of sampling, in all runs of a test.
-const PATIENCE: f64 = 24.0;
+const MAX_SECONDS: f64 = 24.0;
 /// Seconds of the first run.
 const FIRST: f64 = 6.0;
 /// Samples a second and CPU.
@@ -23,7 +23,7 @@ const LIFE: u32 = 120;
 fn run_until_enough(programs: &[&[Thread]], cells: &[&str]) -> Result<Decision, String> {
     let scxprof = Scxprof { binary: env!("CARGO_BIN_EXE_scxprof").into() };
     let options = [&["--freq", FREQ], cells].concat();
-    let (mut left, mut seconds) = (PATIENCE, FIRST);
+    let (mut left, mut seconds) = (MAX_SECONDS, FIRST);
     loop {
         let decision = match scxprof.run(seconds, &options) {
             Err(error) if error.is::<Unsupported>() => return Err(error.to_string()),
@@ -106,7 +106,7 @@ fn threads_that_fight_for_lines_are_together_and_their_lines_are_named() {
         let named = community["lines"].as_array().unwrap();
         for line in running.lines() {
             let place = format!("{line:#x}");
-            let of_line = named.iter().find(|it| it["place"].as_str().is_some_and(|text| text.contains(&place)));
+            let of_line = named.iter().find(|it| it["memory"].as_str().is_some_and(|text| text.contains(&place)));
             let of_line = of_line.unwrap_or_else(|| panic!("{name}: {place} is not named: {named:#?}"));
             let code = of_line["code"].as_array().unwrap();
             assert!(code.iter().any(|it| it["sym"] == "field_work"), "{name}: {of_line:#}");

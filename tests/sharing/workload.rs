@@ -18,7 +18,7 @@ const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 /// Samples of the workload that must be enough.
 const ENOUGH: f64 = 5_000.0;
 /// Seconds of sampling, in all runs of a scenario.
-const PATIENCE: f64 = 60.0;
+const MAX_SECONDS: f64 = 60.0;
 /// Seconds of the first run.
 const FIRST: f64 = 2.5;
 
@@ -130,7 +130,7 @@ fn run_until_enough(workload: &Workload) -> Result<Run, String> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from).min(workload.threads().count());
     // An idle machine gives a fifth more than needed in the first run.
     let frequency = format!("{:.0}", ENOUGH * 1.2 / FIRST / cpus as f64);
-    let (mut left, mut seconds) = (PATIENCE, FIRST);
+    let (mut left, mut seconds) = (MAX_SECONDS, FIRST);
     loop {
         let run = run(workload, &["--source", "timer", "--freq", &frequency], seconds)?;
         left -= seconds;
@@ -140,7 +140,7 @@ fn run_until_enough(workload: &Workload) -> Result<Run, String> {
         let needed = seconds * ENOUGH * 1.2 / run.samples.max(1.0);
         if needed > left {
             return Err(format!(
-                "{} samples of the workload in {seconds:.1} s; at that rate {PATIENCE} s do not give {ENOUGH}",
+                "{} samples of the workload in {seconds:.1} s; at that rate {MAX_SECONDS} s do not give {ENOUGH}",
                 run.samples
             ));
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use scxprof::profile::Profile;
-use scxprof::sample::{Place, Sample};
+use scxprof::sample::{MemoryId, Sample};
 use scxprof::session::Progress;
 use scxprof::testing::sampler::Target;
 
@@ -30,7 +30,7 @@ fn read_again(dir: &Path) -> Vec<Sample> {
 }
 
 fn is_private(sample: &Sample) -> bool {
-    matches!(sample.place, Some(Place::Private { .. }))
+    matches!(sample.memory, Some(MemoryId::Private { .. }))
 }
 
 fn mappings_that_change_without_a_record(test: &str, record: Option<&Path>) {
@@ -84,7 +84,7 @@ fn mappings_that_change_without_a_record(test: &str, record: Option<&Path>) {
     assert!(last.iter().all(|sample| !is_private(sample)), "{private} of {} are private", grown.len());
     let start = running.buffers[&(pid, "grown".to_owned())].start;
     for sample in grown.iter().filter(|it| !is_private(it)) {
-        let Some(Place::Shared { offset, .. }) = sample.place else { panic!("{:?}", sample.place) };
+        let Some(MemoryId::Shared { offset, .. }) = sample.memory else { panic!("{:?}", sample.memory) };
         assert_eq!(offset, sample.addr - start);
     }
 }
@@ -134,8 +134,8 @@ fn segments(test: &str, record: Option<&Path>) {
             let mut seen = 0;
             for sample in places {
                 seen += 1;
-                match sample.place {
-                    Some(Place::Shared { dev, ino, offset }) => {
+                match sample.memory {
+                    Some(MemoryId::Shared { dev, ino, offset }) => {
                         assert_eq!(offset, sample.addr - range.start);
                         files.insert(format!("{dev} {ino}"));
                     }

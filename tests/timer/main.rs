@@ -20,7 +20,7 @@ mod truth;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use scxprof::sample::Source;
-use scxprof::session::{Builder, Outcome, Yield};
+use scxprof::session::{Builder, Outcome, RecoveryStats};
 use scxprof::testing::sampler::Target;
 
 /// One test at a time: they share the CPUs.
@@ -39,7 +39,7 @@ fn timer(target: Target, freq: Option<u32>) -> Builder<'static> {
 }
 
 /// What was recovered; each sample is accounted for.
-fn recovery(outcome: &Outcome) -> &Yield {
+fn recovery(outcome: &Outcome) -> &RecoveryStats {
     let recovery = outcome.recovery.as_ref().expect("the timer source recovers");
     let none: u64 = recovery.unrecovered.values().sum();
     assert_eq!(recovery.user_samples, recovery.recovered + none, "{recovery:?}");

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
-use scxprof::sample::{Place, Sample, PAGE_SIZE};
+use scxprof::sample::{MemoryId, Sample, PAGE_SIZE};
 use scxprof::session::Outcome;
 use scxprof::testing::sampler::Target;
 
@@ -143,13 +143,13 @@ programs! {
 }
 
 /// The places of each process's accesses within its buffers, by group and process.
-fn places(running: &Running, samples: &[Sample]) -> BTreeMap<(String, u32), BTreeSet<(u64, Place)>> {
+fn places(running: &Running, samples: &[Sample]) -> BTreeMap<(String, u32), BTreeSet<(u64, MemoryId)>> {
     let mut places: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for thread in &running.threads {
         let pid = thread.pid as u32;
         let buffer = &running.buffers[&(thread.pid, thread.group.clone())];
         for sample in samples.iter().filter(|sample| sample.pid == pid && buffer.contains(&sample.addr)) {
-            let page = (sample.addr & !(PAGE_SIZE - 1), sample.place.unwrap().granule(PAGE_SIZE));
+            let page = (sample.addr & !(PAGE_SIZE - 1), sample.memory.unwrap().granule(PAGE_SIZE));
             places.entry((thread.group.clone(), pid)).or_default().insert(page);
         }
     }
@@ -181,12 +181,14 @@ fn processes_on_shared_memory_have_equal_places() {
                 assert_eq!(common, 0);
             }
         }
-        assert!(mine.iter().all(|(_, place)| matches!(place, Place::Shared { ino, .. } if *ino != 0)));
+        assert!(mine.iter().all(|(_, memory)| matches!(memory, MemoryId::Shared { ino, .. } if *ino != 0)));
     }
     let inodes: BTreeSet<_> = places
         .values()
         .flatten()
-        .filter_map(|(_, place)| if let Place::Shared { dev, ino, .. } = place { Some((*dev, *ino)) } else { None })
+        .filter_map(
+            |(_, memory)| if let MemoryId::Shared { dev, ino, .. } = memory { Some((*dev, *ino)) } else { None },
+        )
         .collect();
     assert_eq!(inodes.len(), 2, "one for each buffer");
 }
@@ -203,10 +205,10 @@ fn copies_on_write_have_places_of_their_own() {
     let Some((samples, _)) = check(test, &running, false, 0.9) else { return };
     let places = places(&running, &samples);
     assert_eq!(places.len(), 4, "each process was seen");
-    let all: Vec<Place> = places.values().flatten().map(|(_, place)| *place).collect();
-    let different: BTreeSet<Place> = all.iter().copied().collect();
+    let all: Vec<MemoryId> = places.values().flatten().map(|(_, memory)| *memory).collect();
+    let different: BTreeSet<MemoryId> = all.iter().copied().collect();
     assert_eq!(different.len(), all.len(), "no page is the same in two processes");
-    assert!(all.iter().all(|place| matches!(place, Place::Private { .. })));
+    assert!(all.iter().all(|memory| matches!(memory, MemoryId::Private { .. })));
 }
 
 #[test]

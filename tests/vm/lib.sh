@@ -164,8 +164,8 @@ examine() {
 
 # diagnosed NAME STATE [TEXT]: doctor says this of it, and its sentence has the text.
 diagnosed() {
-    # The rows of a check, which begins with its group: one line each.
-    tr -d '\n' <doctor.json | sed 's/"group"/\n&/g' | grep "\"name\": *\"$1\"" >row || fail "doctor has no row $1"
+    # The rows of a check, which begins with its section: one line each.
+    tr -d '\n' <doctor.json | sed 's/"section"/\n&/g' | grep "\"name\": *\"$1\"" >row || fail "doctor has no row $1"
     grep -q "\"state\": *\"$2\"" row || fail "$1 on machine ${name:-none} is not \"$2\": $(cat row)"
     [ -z "${3:-}" ] || grep -q "$3" row || fail "$1 on machine ${name:-none} says nothing of \"$3\": $(cat row)"
 }

@@ -3,7 +3,7 @@
 use super::{bits, Activity, Kind, Page, Sharing, Touch, HOT};
 use crate::cluster::keys::{line_key, mix, repeat_key, touch_hash};
 use crate::cluster::table::Slot;
-use crate::sample::{CodeAddr, Place, LINE_SIZE};
+use crate::sample::{CodeAddr, MemoryId, LINE_SIZE};
 
 /// What one thread did to one line.
 #[derive(Debug, Clone, Copy, Default)]
@@ -92,19 +92,19 @@ impl Sharing {
         (object, page.number / LINE_SIZE, page.kind == Kind::Private)
     }
 
-    pub(crate) fn page_place(&self, page: &Page) -> Option<Place> {
+    pub(crate) fn page_place(&self, page: &Page) -> Option<MemoryId> {
         self.line_place(page, 0)
     }
 
     /// The first byte of a line of the page; `None` for a file beyond the number that the sketch keeps the names of.
-    pub(crate) fn line_place(&self, page: &Page, line: u32) -> Option<Place> {
+    pub(crate) fn line_place(&self, page: &Page, line: u32) -> Option<MemoryId> {
         let number = page.number + u64::from(line) * LINE_SIZE;
         match page.kind {
-            Kind::Private => Some(Place::Private { space: page.object, addr: number }),
-            Kind::Frame => Some(Place::Frame { phys: number }),
+            Kind::Private => Some(MemoryId::Private { space: page.object, addr: number }),
+            Kind::Frame => Some(MemoryId::Frame { phys: number }),
             Kind::Shared => {
                 let &(dev, ino) = self.names.get(page.object as usize)?;
-                Some(Place::Shared { dev, ino, offset: number })
+                Some(MemoryId::Shared { dev, ino, offset: number })
             }
         }
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::sample::{DataSource, RawSample};
 
 fn sample(thread: u32, addr: u64) -> Sample {
-    Sample { thread, place: Some(Place::Private { space: 1, addr }), ..Sample::default() }
+    Sample { thread, memory: Some(MemoryId::Private { space: 1, addr }), ..Sample::default() }
 }
 
 fn uses(sharing: &Sharing) -> Vec<LineUse> {
@@ -76,7 +76,7 @@ fn accesses_of_one_event_to_one_line_are_one() {
 fn what_may_be_wrong_weighs_less() {
     let mut sharing = Sharing::new(1 << 16);
     for record in 0..32_000 {
-        let method = Some(if record % 2 == 0 { Method::M } else { Method::E });
+        let method = Some(if record % 2 == 0 { Method::Racy } else { Method::Emulated });
         let sample = sample((record % 2) as u32, 0x1000);
         sharing.add(&Sample { raw: RawSample { method, share: 0.5, ..sample.raw }, record, ..sample });
     }
@@ -111,15 +111,15 @@ fn memory_stays_where_it_was_and_what_is_hot_stays() {
     let stats = sharing.stats();
     assert!(stats.bytes < (1 << 19) + 4096);
     assert!(stats.pages_evicted > 0 && stats.not_kept > 0);
-    let place = Place::Private { space: 1, addr: 0x1000 };
-    let hot = sharing.page(place_key(place)).unwrap();
-    assert_eq!((hot.accesses, sharing.page_place(hot)), (300_000, Some(place)));
-    assert!(place_key(place) >= sharing.threshold, "the page is kept anyway, so nothing is tested");
+    let memory = MemoryId::Private { space: 1, addr: 0x1000 };
+    let hot = sharing.page(place_key(memory)).unwrap();
+    assert_eq!((hot.accesses, sharing.page_place(hot)), (300_000, Some(memory)));
+    assert!(place_key(memory) >= sharing.threshold, "the page is kept anyway, so nothing is tested");
     // It is there for itself, another for all those that went.
     let cold = sharing.pages().find(|page| page.accesses < hot.accesses).unwrap();
     assert!((sharing.stands_for(hot) - 1.0).abs() < f32::EPSILON);
     assert!((sharing.stands_for(cold) - 2f32.powi(stats.thinned as i32)).abs() < f32::EPSILON);
-    let of_hot: u32 = uses(&sharing).iter().filter(|it| it.page == place_key(place)).map(|it| it.accesses).sum();
+    let of_hot: u32 = uses(&sharing).iter().filter(|it| it.page == place_key(memory)).map(|it| it.accesses).sum();
     assert_eq!(of_hot, 300_000);
 }
 
@@ -165,13 +165,13 @@ fn hot_pages_leave_room_for_others() {
 fn files_beyond_those_with_a_name_count_too() {
     let mut sharing = Sharing::new(8 << 20);
     for ino in 0..OBJECTS as u64 + 100 {
-        let place = Some(Place::Shared { dev: 1, ino, offset: 0x1000 });
-        sharing.add(&Sample { place, ..Sample::default() });
+        let memory = Some(MemoryId::Shared { dev: 1, ino, offset: 0x1000 });
+        sharing.add(&Sample { memory, ..Sample::default() });
     }
     assert_eq!((sharing.names.len(), sharing.objects.len()), (OBJECTS, OBJECTS));
-    let file = |ino: u64| Place::Shared { dev: 1, ino, offset: 0x1000 };
-    let kept = (1 << 32..1 << 33).map(file).find(|&place| place_key(place) < sharing.threshold).unwrap();
-    sharing.add(&Sample { place: Some(kept), ..Sample::default() });
+    let file = |ino: u64| MemoryId::Shared { dev: 1, ino, offset: 0x1000 };
+    let kept = (1 << 32..1 << 33).map(file).find(|&memory| place_key(memory) < sharing.threshold).unwrap();
+    sharing.add(&Sample { memory: Some(kept), ..Sample::default() });
     let page = sharing.page(place_key(kept)).unwrap();
     assert_eq!((page.accesses, sharing.page_place(page)), (1, None));
 }
@@ -181,8 +181,8 @@ fn what_has_no_place_or_no_thread_is_counted_as_such() {
     let mut sharing = Sharing::new(1 << 16);
     sharing.add(&Sample { raw: RawSample { share: f32::NAN, ..sample(0, 0x1000).raw }, ..sample(0, 0x1000) });
     sharing.add(&Sample { thread: u32::MAX, ..sample(0, 0x1000) });
-    sharing.add(&Sample { place: None, ..sample(0, 0) });
-    sharing.count(0, &Sample { place: None, ..sample(0, 0) });
+    sharing.add(&Sample { memory: None, ..sample(0, 0) });
+    sharing.count(0, &Sample { memory: None, ..sample(0, 0) });
     sharing.count(0, &sample(0, 0x5000));
     let stats = sharing.stats();
     assert_eq!((stats.samples, stats.without_thread, stats.without_place, stats.pages), (2, 1, 2, 1));

@@ -11,7 +11,7 @@ fn written(sample: &Sample, cgroup: Option<&[u8]>, source: Source) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-fn read(text: &[u8]) -> (Vec<Line>, Reader<&[u8]>) {
+fn read(text: &[u8]) -> (Vec<JsonSample>, Reader<&[u8]>) {
     let mut reader = Reader::new(text);
     let mut lines = Vec::new();
     while let Some(line) = reader.next_line().unwrap() {
@@ -33,7 +33,7 @@ fn a_line_has_the_known_fields() {
             ..RawSample::default()
         },
         comm: Some(Comm::new(b"job 3/4")),
-        place: Some(Place::Private { space: 3, addr: 0x7fff }),
+        memory: Some(MemoryId::Private { space: 3, addr: 0x7fff }),
         hint: Some(9),
         ..Sample::default()
     };
@@ -42,7 +42,7 @@ fn a_line_has_the_known_fields() {
     let expected = concat!(
         r#"{"comm":"job 3/4","pid":7,"tid":8,"cpu":0,"time":"123.456789012","ip":"0","addr":"7fff","#,
         r#""phys_addr":"abc","data_page_size":4096,"cgroup":"/a b","hint":9,"op":"unknown","weight":0,"#,
-        r#""data_src":"0","period":1,"source":"faults","thread":0,"record":0,"place":"private","space":3}"#,
+        r#""data_src":"0","period":1,"source":"faults","thread":0,"record":0,"memory":"private","space":3}"#,
         "\n"
     );
     assert_eq!(text, expected);
@@ -102,12 +102,12 @@ fn foreign_lines_work_and_what_they_lack_is_counted() {
 "#;
     let (lines, reader) = read(text);
     assert_eq!(lines.len(), 2);
-    assert_eq!(lines[0].sample.place, Some(Place::Frame { phys: 0x1240 }));
+    assert_eq!(lines[0].sample.memory, Some(MemoryId::Frame { phys: 0x1240 }));
     assert_eq!((lines[0].sample.time, lines[0].sample.hint, lines[0].has_thread), (5_000_001_000, Some(3), false));
-    assert_eq!(lines[1].sample.place, Some(Place::Private { space: 12, addr: 0x10 }));
+    assert_eq!(lines[1].sample.memory, Some(MemoryId::Private { space: 12, addr: 0x10 }));
     assert_eq!((reader.lines, reader.unreadable), (3, 1));
-    let Missing { place, op, weight, cgroup, thread, page_size } = reader.missing;
-    assert_eq!((place, op, weight, cgroup, thread, page_size), (2, 2, 2, 1, 2, 1));
+    let Missing { memory, op, weight, cgroup, thread, page_size } = reader.missing;
+    assert_eq!((memory, op, weight, cgroup, thread, page_size), (2, 2, 2, 1, 2, 1));
     assert_eq!(reader.missing.lines().len(), 6);
 }
 
@@ -119,18 +119,18 @@ proptest! {
         ids in any::<(u32, u32, u32, u32)>(), words in any::<(u64, u64, u64, u64)>(), kind in 0u8..4,
         accesses in 1u8..20, op in 0usize..4, method in 0usize..7, hint in any::<Option<u8>>(), latency in any::<u32>(),
     ) {
-        let place = match kind {
+        let memory = match kind {
             0 => None,
-            1 => Some(Place::Frame { phys: words.1 }),
-            2 => Some(Place::Private { space: ids.3, addr: words.0 }),
-            _ => Some(Place::Shared { dev: words.1, ino: words.2, offset: words.3 }),
+            1 => Some(MemoryId::Frame { phys: words.1 }),
+            2 => Some(MemoryId::Private { space: ids.3, addr: words.0 }),
+            _ => Some(MemoryId::Shared { dev: words.1, ino: words.2, offset: words.3 }),
         };
-        let sample = Sample { raw: RawSample { time: words.2, pid: ids.0, tid: ids.1, cpu: ids.2, addr: words.0, phys: words.1, ip: words.3, latency, data_src: DataSource(words.3), page_size: words.2, period: words.1, share: 1.0 / f32::from(accesses), access: [Access::Unknown, Access::Load, Access::Store, Access::Update][op], method: Method::ALL.get(method).copied(), size: accesses.into(), ..RawSample::default() }, thread: ids.3, record: u64::from(ids.0).max(1), comm: comm.as_deref().map(Comm::new), place, hint: hint.map(|hint| u64::from(hint / 16)), ..Sample::default() };
+        let sample = Sample { raw: RawSample { time: words.2, pid: ids.0, tid: ids.1, cpu: ids.2, addr: words.0, phys: words.1, ip: words.3, latency, data_src: DataSource(words.3), page_size: words.2, period: words.1, share: 1.0 / f32::from(accesses), access: [Access::Unknown, Access::Load, Access::Store, Access::Update][op], method: Method::ALL.get(method).copied(), size: accesses.into(), ..RawSample::default() }, thread: ids.3, record: u64::from(ids.0).max(1), comm: comm.as_deref().map(Comm::new), memory, hint: hint.map(|hint| u64::from(hint / 16)), ..Sample::default() };
         let out = written(&sample, cgroup.as_deref(), Source::Timer);
         let (lines, reader) = read(&out);
         prop_assert_eq!(reader.unreadable, 0);
         prop_assert_eq!(reader.missing, Missing { cgroup: u64::from(cgroup.is_none()), ..Missing::default() });
-        let expected = Line { sample, source: Some(Source::Timer), has_thread: true };
+        let expected = JsonSample { sample, source: Some(Source::Timer), has_thread: true };
         prop_assert_eq!(reader.cgroup(), cgroup.as_deref());
         prop_assert_eq!(&lines[..], std::slice::from_ref(&expected));
         // Both ways of reading a line say the same.
@@ -146,13 +146,13 @@ proptest! {
     fn a_changed_line_is_read_by_both_ways_alike(
         at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in 0usize..4, kind in 0u8..4, words in any::<(u64, u64)>(),
     ) {
-        let place = match kind {
+        let memory = match kind {
             0 => None,
-            1 => Some(Place::Frame { phys: words.1 }),
-            2 => Some(Place::Private { space: 3, addr: words.0 }),
-            _ => Some(Place::Shared { dev: 1, ino: words.1, offset: 5 }),
+            1 => Some(MemoryId::Frame { phys: words.1 }),
+            2 => Some(MemoryId::Private { space: 3, addr: words.0 }),
+            _ => Some(MemoryId::Shared { dev: 1, ino: words.1, offset: 5 }),
         };
-        let sample = Sample { raw: RawSample { time: words.0, addr: words.0, phys: words.1, size: 8, share: 0.5, method: Some(Method::E), ..RawSample::default() }, comm: Some(Comm::new(b"web")), record: 1, place, hint: Some(0), ..Sample::default() };
+        let sample = Sample { raw: RawSample { time: words.0, addr: words.0, phys: words.1, size: 8, share: 0.5, method: Some(Method::Emulated), ..RawSample::default() }, comm: Some(Comm::new(b"web")), record: 1, memory, hint: Some(0), ..Sample::default() };
         let mut line = written(&sample, Some(b"/a b"), Source::Timer);
         let at = at.index(line.len());
         line[at] = byte;

@@ -9,7 +9,7 @@ use crate::escape;
 use crate::profile::meta::to_hex;
 use crate::profile::recovered::op_name;
 use crate::resolve::Symbol;
-use crate::sample::{printable, Comm, Place, RawSample, Sample, Source};
+use crate::sample::{printable, Comm, MemoryId, RawSample, Sample, Source};
 
 /// Bytes that are written at a time.
 const BUFFER: usize = 256 << 10;
@@ -121,12 +121,12 @@ impl<W: Write> Writer<W> {
             text(line, ",\"method\":\"", method.name());
             line.push(b'"');
         }
-        match sample.place {
-            None => line.extend_from_slice(b",\"place\":\"none\""),
-            Some(Place::Frame { .. }) => line.extend_from_slice(b",\"place\":\"frame\""),
-            Some(Place::Private { space, .. }) => number(line, ",\"place\":\"private\",\"space\":", space.into()),
-            Some(Place::Shared { dev, ino, offset }) => {
-                number(line, ",\"place\":\"shared\",\"dev\":", dev);
+        match sample.memory {
+            None => line.extend_from_slice(b",\"memory\":\"none\""),
+            Some(MemoryId::Frame { .. }) => line.extend_from_slice(b",\"memory\":\"frame\""),
+            Some(MemoryId::Private { space, .. }) => number(line, ",\"memory\":\"private\",\"space\":", space.into()),
+            Some(MemoryId::Shared { dev, ino, offset }) => {
+                number(line, ",\"memory\":\"shared\",\"dev\":", dev);
                 number(line, ",\"ino\":", ino);
                 number(line, ",\"offset\":", offset);
             }

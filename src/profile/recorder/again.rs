@@ -39,7 +39,7 @@ impl Recorder {
         known: &mut dyn FnMut(u64, Vec<TimedSideBand>) -> bool,
         write: impl FnOnce(&mut Snapshot<'_>, &dyn Fn() -> u64),
     ) {
-        let mut intake = Intake::new(self.identity, self.reading.clone());
+        let mut intake = Intake::new(self.identity, self.address_from.clone());
         let layout = self.layout;
         let mut out = |bytes: &[u8], time| {
             self.records(bytes, time);

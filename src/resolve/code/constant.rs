@@ -15,7 +15,7 @@ const RANGES_LIFE: u64 = 5_000_000_000;
 /// How long a page's bytes are believed, ns.
 const PAGE_LIFE: u64 = 1_000_000_000;
 /// Of the time, one part in so many may be spent on finding out which memory can only be read.
-const PATIENCE: u64 = 200;
+const REST_FACTOR: u64 = 200;
 /// Processes that are remembered, ranges of each, and bytes of its list of mappings.
 const MAX_PROCESSES: usize = 256;
 const MAX_RANGES: usize = 512;
@@ -81,7 +81,7 @@ impl Constants {
             let begin = Instant::now();
             let ranges = self.read_ranges(pid);
             let took = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            self.rest_until = now.saturating_add(took.saturating_mul(PATIENCE));
+            self.rest_until = now.saturating_add(took.saturating_mul(REST_FACTOR));
             self.ranges.insert(space, Ranges { read: now, ranges });
         }
         let Some(Ranges { ranges, .. }) = self.ranges.get(&space) else { return false };

@@ -1,4 +1,4 @@
-//! Reading `/proc/PID/maps`, in bounds, and again where it may say something else than the records: no record tells of munmap(2)
+//! AddressFrom `/proc/PID/maps`, in bounds, and again where it may say something else than the records: no record tells of munmap(2)
 //! and mremap(2).
 
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::super::mapping::{parse_line, Mapping};
 use super::super::table::Table;
-use super::{identify, intern, Check, Maps, Place, Process};
+use super::{identify, intern, Check, Maps, MemoryId, Process};
 
 /// Bytes of `/proc/PID/maps` that are read. 65,530 mappings (`vm.max_map_count`) of 100 bytes are 6.5 MB; a process of somebody
 /// who wants to do harm has paths of 4 KiB.
@@ -104,13 +104,13 @@ impl Maps {
         addr: u64,
         phys: u64,
         of_file: Option<bool>,
-    ) -> (Option<Place>, bool) {
-        let place = self.place(pid, addr, phys);
+    ) -> (Option<MemoryId>, bool) {
+        let memory = self.memory(pid, addr, phys);
         let process = self.processes.get_mut(&pid);
         let (Some(of_file), Some(Process { table: Some(table), check, .. })) = (of_file, process) else {
-            return (place, false);
+            return (memory, false);
         };
-        let is_shared = matches!(place, Some(Place::Shared { .. } | Place::Frame { .. }));
+        let is_shared = matches!(memory, Some(MemoryId::Shared { .. } | MemoryId::Frame { .. }));
         if is_shared && !of_file {
             check.doubted = true;
             return (self.private(pid, addr), true);
@@ -119,7 +119,7 @@ impl Maps {
         if !is_shared && of_file && table.has_shared() && table.find(addr).is_none() {
             check.doubted |= !table.is_private_file(addr);
         }
-        (place, false)
+        (memory, false)
     }
 
     /// The processes whose mappings should be read again, `now` in ns: only those that map shared memory can say something wrong

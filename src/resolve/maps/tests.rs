@@ -14,8 +14,8 @@ use crate::sample::Comm;
 impl Maps {
     /// The number that a place in the process's address space has.
     fn space(&mut self, pid: u32) -> u32 {
-        match self.place(pid, USER_END - 1, 0) {
-            Some(Place::Private { space, .. }) => space,
+        match self.memory(pid, USER_END - 1, 0) {
+            Some(MemoryId::Private { space, .. }) => space,
             other => panic!("{other:?}"),
         }
     }
@@ -38,8 +38,8 @@ fn line(text: &str) -> Mapping {
     parse_line(text.as_bytes()).unwrap()
 }
 
-fn shared(ino: u64, offset: u64) -> Place {
-    Place::Shared { dev: libc::makedev(0, 1), ino, offset }
+fn shared(ino: u64, offset: u64) -> MemoryId {
+    MemoryId::Shared { dev: libc::makedev(0, 1), ino, offset }
 }
 
 #[test]
@@ -53,12 +53,12 @@ fn shared_memory_has_one_place_and_private_memory_many() {
     );
     let mut maps = Maps::new(&roots, LIMIT);
     maps.seed_all().unwrap();
-    assert_eq!(maps.place(10, 0x2010, 0), Some(shared(7, 0x1010)));
-    assert_eq!(maps.place(11, 0x8010, 0), Some(shared(7, 0x1010)));
+    assert_eq!(maps.memory(10, 0x2010, 0), Some(shared(7, 0x1010)));
+    assert_eq!(maps.memory(11, 0x8010, 0), Some(shared(7, 0x1010)));
     let (one, two) = (maps.space(10), maps.space(11));
     assert_ne!(one, two);
-    assert_eq!(maps.place(10, 0x5000, 0), Some(Place::Private { space: one, addr: 0x5000 }));
-    assert_eq!(maps.place(11, 0x9000, 0), Some(Place::Private { space: two, addr: 0x9000 }));
+    assert_eq!(maps.memory(10, 0x5000, 0), Some(MemoryId::Private { space: one, addr: 0x5000 }));
+    assert_eq!(maps.memory(11, 0x9000, 0), Some(MemoryId::Private { space: two, addr: 0x9000 }));
     assert_eq!(maps.counts().read, 2);
 }
 
@@ -68,12 +68,12 @@ fn what_is_no_user_memory_has_no_place() {
     for (pid, addr) in
         [(10, 0), (10, USER_END), (10, 0xffff_8880_0000_0000), (10, u64::MAX), (0, 0x1000), (u32::MAX, 0x1000)]
     {
-        assert_eq!(maps.place(pid, addr, 0), None, "{pid} {addr:x}");
+        assert_eq!(maps.memory(pid, addr, 0), None, "{pid} {addr:x}");
     }
     // A process that cannot be read is private, and is asked for once.
     let space = maps.space(10);
-    assert_eq!(maps.place(10, USER_END - 1, 0), Some(Place::Private { space, addr: USER_END - 1 }));
-    maps.place(10, 0x1000, 0);
+    assert_eq!(maps.memory(10, USER_END - 1, 0), Some(MemoryId::Private { space, addr: USER_END - 1 }));
+    maps.memory(10, 0x1000, 0);
     assert_eq!(maps.counts(), MapCounts { read: 1, unreadable: 1, ..MapCounts::default() });
     assert!(matches!(maps.seed_all(), Err(Error::Read { .. })));
 }
@@ -86,9 +86,9 @@ fn records_change_what_was_seeded() {
     maps.seed_all().unwrap();
     // No record tells of an munmap: private memory in the middle is all there is to see.
     maps.mmap(10, &line("2000-3000 rw-p 00000000 00:00 0 //anon"));
-    assert_eq!(maps.place(10, 0x1fff, 0), Some(shared(7, 0xfff)));
-    assert!(matches!(maps.place(10, 0x2000, 0), Some(Place::Private { .. })));
-    assert_eq!(maps.place(10, 0x3000, 0), Some(shared(7, 0x2000)));
+    assert_eq!(maps.memory(10, 0x1fff, 0), Some(shared(7, 0xfff)));
+    assert!(matches!(maps.memory(10, 0x2000, 0), Some(MemoryId::Private { .. })));
+    assert_eq!(maps.memory(10, 0x3000, 0), Some(shared(7, 0x2000)));
     maps.mmap(10, &line("7000-8000 r-xp 00005000 fe:00 3 /bin/a b"));
     assert_eq!(
         maps.find(10, 0x7fff).map(|mapping| (mapping.pgoff, mapping.path.to_vec())),
@@ -98,7 +98,7 @@ fn records_change_what_was_seeded() {
     maps.exec(10);
     assert_ne!(maps.space(10), before);
     assert_eq!(maps.find(10, 0x7fff), None);
-    assert!(matches!(maps.place(10, 0x1000, 0), Some(Place::Private { space, .. }) if space != before));
+    assert!(matches!(maps.memory(10, 0x1000, 0), Some(MemoryId::Private { space, .. }) if space != before));
 }
 
 #[test]
@@ -110,12 +110,12 @@ fn a_fork_shares_the_table_until_it_changes() {
     let bytes = maps.bytes;
     maps.fork(20, 10);
     assert_eq!(maps.bytes, bytes);
-    assert_eq!(maps.place(20, 0x1000, 0), Some(shared(7, 0)));
+    assert_eq!(maps.memory(20, 0x1000, 0), Some(shared(7, 0)));
     assert_ne!(maps.space(20), maps.space(10));
     maps.mmap(20, &line("1000-2000 rw-p 00000000 00:00 0 //anon"));
     assert!(maps.bytes > bytes);
-    assert!(matches!(maps.place(20, 0x1000, 0), Some(Place::Private { .. })));
-    assert_eq!(maps.place(10, 0x1000, 0), Some(shared(7, 0)));
+    assert!(matches!(maps.memory(20, 0x1000, 0), Some(MemoryId::Private { .. })));
+    assert_eq!(maps.memory(10, 0x1000, 0), Some(shared(7, 0)));
     maps.fork(30, 20);
     for pid in [10, 20, 30] {
         maps.exit(pid);
@@ -124,7 +124,7 @@ fn a_fork_shares_the_table_until_it_changes() {
     // The child of an unknown parent is read when it is needed.
     set_maps(&dir, 50, "1000-4000 rw-s 00000000 00:01 8 /dev/shm/y\n");
     maps.fork(50, 49);
-    assert_eq!(maps.place(50, 0x1000, 0), Some(shared(8, 0)));
+    assert_eq!(maps.memory(50, 0x1000, 0), Some(shared(8, 0)));
 }
 
 #[test]
@@ -139,11 +139,11 @@ fn a_record_with_a_build_id_gets_its_inode_from_procfs() {
     record.start = 0x9000;
     maps.mmap(10, &record);
     set_maps(&dir, 10, "1000-3000 rw-s 00002000 00:01 5 /lib/x\n");
-    assert_eq!(maps.place(10, 0x2000, 0), Some(shared(5, 0x3000)));
+    assert_eq!(maps.memory(10, 0x2000, 0), Some(shared(5, 0x3000)));
     assert_eq!(maps.find(10, 0x1000).unwrap().build_id, Some(BuildId::new(&[1; 20])));
     // What procfs does not know is private, and is not looked for again.
-    assert!(matches!(maps.place(10, 0x9000, 0), Some(Place::Private { .. })));
-    assert!(matches!(maps.place(10, 0x9000, 0), Some(Place::Private { .. })));
+    assert!(matches!(maps.memory(10, 0x9000, 0), Some(MemoryId::Private { .. })));
+    assert!(matches!(maps.memory(10, 0x9000, 0), Some(MemoryId::Private { .. })));
     assert_eq!(maps.counts(), MapCounts { read: 2, without_inode: 1, ..MapCounts::default() });
 }
 
@@ -160,13 +160,13 @@ fn memory_is_bounded_and_dropped_tables_come_back() {
     let limit = 256 << 10;
     let mut maps = Maps::new(&roots, limit);
     for pid in 1..=200 {
-        assert_eq!(maps.place(pid, 0x1000, 0), Some(shared(u64::from(pid) * 100 + 1, 0)));
+        assert_eq!(maps.memory(pid, 0x1000, 0), Some(shared(u64::from(pid) * 100 + 1, 0)));
         assert!(maps.bytes() <= limit, "{} bytes after {pid}", maps.bytes());
     }
     let counts = maps.counts();
     assert!(counts.dropped > 0 && counts.unreadable == 0);
     let space = maps.space(1);
-    assert_eq!(maps.place(1, 0x2000, 0), Some(shared(102, 0)));
+    assert_eq!(maps.memory(1, 0x2000, 0), Some(shared(102, 0)));
     assert_eq!((maps.counts().read, maps.space(1)), (counts.read + 1, space));
     let sum: usize = maps.processes.values().filter_map(|process| Some(process.table.as_ref()?.bytes())).sum();
     assert_eq!(maps.bytes, sum);
@@ -176,7 +176,7 @@ fn memory_is_bounded_and_dropped_tables_come_back() {
 fn names_without_end_are_bounded_too() {
     let mut maps = Maps::new(&Roots { proc: "/nonexistent".into(), ..Roots::default() }, 64 << 10);
     for pid in 1..20_000 {
-        maps.place(pid, 0x1000, 0);
+        maps.memory(pid, 0x1000, 0);
     }
     assert!(maps.bytes() <= 64 << 10, "{}", maps.bytes());
     maps.seed_all().unwrap_err();
@@ -198,7 +198,7 @@ fn after_a_loss_procfs_is_read_again() {
     let space = maps.space(10);
     set_maps(&dir, 10, "1000-4000 rw-s 00000000 00:01 8 /dev/shm/y\n");
     maps.reseed(&[TaskSeen { pid: 10, tid: 10, comm: Comm::from("x") }]);
-    assert_eq!(maps.place(10, 0x1000, 0), Some(shared(8, 0)));
+    assert_eq!(maps.memory(10, 0x1000, 0), Some(shared(8, 0)));
     assert_eq!((maps.space(10), maps.processes.len()), (space, 1));
 }
 
@@ -230,13 +230,13 @@ fn live_two_processes_share_a_place() {
     let map = unsafe { memmap2::MmapOptions::new().len(8192).map_mut(file.as_file()).unwrap() };
     let ours = map.as_ptr() as u64;
     let mut maps = Maps::new(&Roots::default(), 64 << 20);
-    let place = maps.place(std::process::id(), ours + 0x1008, 0);
-    assert_eq!(maps.place(child.id(), theirs + 0x1008, 0), place);
+    let memory = maps.memory(std::process::id(), ours + 0x1008, 0);
+    assert_eq!(maps.memory(child.id(), theirs + 0x1008, 0), memory);
     assert!(
-        matches!(place, Some(Place::Shared { ino, offset: 0x1008, .. }) if ino == file.as_file().metadata().unwrap().ino())
+        matches!(memory, Some(MemoryId::Shared { ino, offset: 0x1008, .. }) if ino == file.as_file().metadata().unwrap().ino())
     );
     // Their stack is theirs, our code is found.
-    assert!(matches!(maps.place(child.id(), 0x7fff_0000_0000, 0), Some(Place::Private { .. })));
+    assert!(matches!(maps.memory(child.id(), 0x7fff_0000_0000, 0), Some(MemoryId::Private { .. })));
     let code = maps.find(std::process::id(), live_two_processes_share_a_place as fn() as usize as u64).unwrap();
     assert!(code.is_executable() && code.path.starts_with(b"/"));
     drop(child.stdin.take());
@@ -249,8 +249,8 @@ fn the_records_of_a_process_that_ended_before_it_was_read_are_kept() {
     let mut maps = Maps::new(&roots, LIMIT);
     maps.mmap(10, &line("1000-3000 rw-s 00002000 00:01 5 /dev/shm/x"));
     maps.fork(11, 10);
-    assert_eq!(maps.place(10, 0x2000, 0), Some(shared(5, 0x3000)));
-    assert_eq!(maps.place(11, 0x2000, 0), Some(shared(5, 0x3000)));
+    assert_eq!(maps.memory(10, 0x2000, 0), Some(shared(5, 0x3000)));
+    assert_eq!(maps.memory(11, 0x2000, 0), Some(shared(5, 0x3000)));
 }
 
 #[test]
@@ -263,26 +263,26 @@ fn segment_0_is_shared_within_its_ipc_namespace_only() {
         std::os::unix::fs::symlink(format!("ipc:[{namespace}]"), ns.join("ipc")).unwrap();
     }
     let mut maps = Maps::new(&roots, LIMIT);
-    let place = maps.place(10, 0x1010, 0);
-    assert!(matches!(place, Some(Place::Shared { ino: 0, offset: 0x10, .. })), "{place:?}");
-    assert_eq!(maps.place(11, 0x1010, 0), place);
-    let other = maps.place(12, 0x1010, 0);
-    assert!(matches!(other, Some(Place::Shared { .. })) && other != place, "{other:?}");
+    let memory = maps.memory(10, 0x1010, 0);
+    assert!(matches!(memory, Some(MemoryId::Shared { ino: 0, offset: 0x10, .. })), "{memory:?}");
+    assert_eq!(maps.memory(11, 0x1010, 0), memory);
+    let other = maps.memory(12, 0x1010, 0);
+    assert!(matches!(other, Some(MemoryId::Shared { .. })) && other != memory, "{other:?}");
     // A child has its parent's mapping, and attaches others in its own namespace.
     maps.fork(13, 10);
-    assert_eq!(maps.place(13, 0x1010, 0), place);
+    assert_eq!(maps.memory(13, 0x1010, 0), memory);
     // Of a recording without namespaces only the frame is known, and nothing without it.
     let mut maps = Maps::recorded(LIMIT);
     maps.ipc_namespace(20, 1);
     for pid in [20, 21, 22] {
         maps.mmap(pid, &line("1000-3000 rw-s 00000000 00:01 0 /SYSV00000000 (deleted)"));
     }
-    assert_eq!(maps.place(20, 0x1010, 0x9010), place);
-    assert_eq!(maps.place(21, 0x1010, 0x9010), Some(Place::Frame { phys: 0x9010 }));
-    assert!(matches!(maps.place(22, 0x1010, 0), Some(Place::Private { .. })));
+    assert_eq!(maps.memory(20, 0x1010, 0x9010), memory);
+    assert_eq!(maps.memory(21, 0x1010, 0x9010), Some(MemoryId::Frame { phys: 0x9010 }));
+    assert!(matches!(maps.memory(22, 0x1010, 0), Some(MemoryId::Private { .. })));
     // Threads of a namespace in its build-id form have no inode at all.
     maps.mmap(20, &Mapping { dev: 0, ino: 0, numbering: 0, ..line("5000-6000 rw-s 00000000 00:01 0 /SYSV00000000") });
-    assert!(matches!(maps.place(20, 0x5000, 0), Some(Place::Private { .. })));
+    assert!(matches!(maps.memory(20, 0x5000, 0), Some(MemoryId::Private { .. })));
 }
 
 #[test]
@@ -302,21 +302,21 @@ fn mappings_that_no_record_ended_are_noticed_by_their_pages() {
     assert_eq!(maps.place_of_page(10, 0x1010, 0, Some(true)), (Some(shared(7, 0x10)), false));
     assert!(!maps.place_of_page(10, 0x5010, 0, Some(true)).1, "a private mapping of a file");
     assert_eq!(maps.place_of_page(10, 0x2010, 0, None), (Some(shared(7, 0x1010)), false), "nobody knows");
-    maps.place(11, 0x1010, 0);
+    maps.memory(11, 0x1010, 0);
     assert!(look(&mut maps, second).is_empty(), "they were just read");
     // The memfd is unmapped, and anonymous memory moves there; the rest of it moves elsewhere.
     set_maps(&dir, 10, "1000-3000 rw-p 00000000 00:00 0\n8000-c000 rw-s 00000000 00:01 7 /memfd:x\n");
-    let (place, contradicts) = maps.place_of_page(10, 0x1010, 0, Some(false));
-    assert!(matches!(place, Some(Place::Private { .. })) && contradicts, "{place:?}");
+    let (memory, contradicts) = maps.place_of_page(10, 0x1010, 0, Some(false));
+    assert!(matches!(memory, Some(MemoryId::Private { .. })) && contradicts, "{memory:?}");
     assert_eq!(look(&mut maps, second + 100_000_000), [10]);
-    assert!(matches!(maps.place(10, 0x1010, 0), Some(Place::Private { .. })));
+    assert!(matches!(maps.memory(10, 0x1010, 0), Some(MemoryId::Private { .. })));
     assert_eq!(maps.place_of_page(10, 0xb010, 0, Some(true)), (Some(shared(7, 0x3010)), false));
     // It grows, which only pages beyond what is known show.
     set_maps(&dir, 10, "1000-3000 rw-p 00000000 00:00 0\n8000-f000 rw-s 00000000 00:01 7 /memfd:x\n");
-    let place = maps.place_of_page(10, 0xe010, 0, Some(true)).0;
-    assert!(matches!(place, Some(Place::Private { .. })), "{place:?}");
+    let memory = maps.place_of_page(10, 0xe010, 0, Some(true)).0;
+    assert!(matches!(memory, Some(MemoryId::Private { .. })), "{memory:?}");
     assert_eq!(look(&mut maps, second + 400_000_000), [10]);
-    assert_eq!(maps.place(10, 0xe010, 0), Some(shared(7, 0x6010)));
+    assert_eq!(maps.memory(10, 0xe010, 0), Some(shared(7, 0x6010)));
     let counts = maps.counts();
     assert_eq!((counts.refreshed, counts.corrected), (2, 2));
 }
@@ -334,7 +334,7 @@ fn busy_processes_that_share_are_read_again_now_and_then() {
     let sample = |maps: &mut Maps| {
         for (pid, count) in [(10, 1), (11, 5), (13, 9)] {
             for _ in 0..count {
-                maps.place(pid, 0x1000, 0);
+                maps.memory(pid, 0x1000, 0);
             }
         }
     };
@@ -345,7 +345,7 @@ fn busy_processes_that_share_are_read_again_now_and_then() {
     for pid in [10, 11] {
         maps.refresh(pid, 3 * second);
     }
-    assert_eq!(maps.place(11, 0x2000, 0), Some(shared(7, 0)));
+    assert_eq!(maps.memory(11, 0x2000, 0), Some(shared(7, 0)));
     sample(&mut maps);
     assert!(maps.due(3 * second + second / 2).is_empty());
     assert_eq!(maps.due(5 * second).len(), 2);
@@ -362,8 +362,8 @@ fn a_process_with_endless_mappings_takes_its_part_and_no_more() {
     set_maps(&dir, 10, &text);
     set_maps(&dir, 11, "1000-3000 rw-s 00000000 00:01 7 /memfd:x\n");
     let mut maps = Maps::new(&roots, LIMIT);
-    assert_eq!(maps.place(11, 0x1000, 0), Some(shared(7, 0)));
-    assert_eq!(maps.place(10, 0x1000, 0), Some(shared(1, 0)));
+    assert_eq!(maps.memory(11, 0x1000, 0), Some(shared(7, 0)));
+    assert_eq!(maps.memory(10, 0x1000, 0), Some(shared(1, 0)));
     assert!(maps.bytes() < LIMIT / 4 * 3, "{}", maps.bytes());
     assert!(maps.counts().left_out > 3500, "{:?}", maps.counts());
     assert_eq!(maps.counts().dropped, 0, "it drops nobody else's");
@@ -371,10 +371,10 @@ fn a_process_with_endless_mappings_takes_its_part_and_no_more() {
     let line = format!("{}\n", "y".repeat(1 << 20));
     set_maps(&dir, 12, &(line.repeat(40) + "1000-2000 rw-s 00000000 00:01 7 /x\n"));
     let before = maps.counts().left_out;
-    assert!(matches!(maps.place(12, 0x1000, 0), Some(Place::Private { .. })), "beyond what is read");
+    assert!(matches!(maps.memory(12, 0x1000, 0), Some(MemoryId::Private { .. })), "beyond what is read");
     assert!(maps.counts().left_out >= before + 10);
     set_maps(&dir, 14, &(line.clone() + "1000-2000 rw-s 00000000 00:01 7 /x"));
-    assert_eq!(maps.place(14, 0x1000, 0), Some(shared(7, 0)), "a line after one that is too long, and without an end");
+    assert_eq!(maps.memory(14, 0x1000, 0), Some(shared(7, 0)), "a line after one that is too long, and without an end");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::mapping::{parse_line, BuildId};
 use super::demangle::demangle;
-use super::file::{build_id, build_id_name, Found};
+use super::file::{build_id, build_id_name, OpenedImage};
 use super::{Named, VDSO};
 use crate::elf::{Elf, ReadAt};
 use crate::host::{open, read, Roots};
@@ -21,7 +21,7 @@ const MAX_CHECKED: u64 = 1 << 32;
 const MAX_VDSO: u64 = 1 << 20;
 
 /// Names for sorted offsets in the file.
-pub(super) fn names(found: &Found, offsets: &[u64]) -> Vec<Option<Named>> {
+pub(super) fn names(found: &OpenedImage, offsets: &[u64]) -> Vec<Option<Named>> {
     let addresses: Vec<Option<u64>> = offsets.iter().map(|&offset| found.elf.vaddr(offset)).collect();
     let mut names = symbols(&found.elf, &mut &found.file, &addresses);
     if names.iter().zip(&addresses).any(|(name, address)| name.is_none() && address.is_some()) {
@@ -36,7 +36,7 @@ pub(super) fn names(found: &Found, offsets: &[u64]) -> Vec<Option<Named>> {
 }
 
 /// The file with the debug information of code at these offsets, and where it is there.
-pub(super) fn debug_info(found: Found, offsets: &[u64]) -> Option<(File, Vec<Option<u64>>)> {
+pub(super) fn debug_info(found: OpenedImage, offsets: &[u64]) -> Option<(File, Vec<Option<u64>>)> {
     let addresses = offsets.iter().map(|&offset| found.elf.vaddr(offset)).collect();
     if found.elf.has_debug_info(&mut &found.file) {
         return Some((found.file, addresses));
@@ -83,7 +83,7 @@ fn symbols(elf: &Elf, reader: &mut impl ReadAt, addresses: &[Option<u64>]) -> Ve
 
 /// The file with the symbols that were stripped off: by build id, else by `.gnu_debuglink` where its checksum is right
 /// (gdb's manual, "Debugging Information in Separate Files").
-fn debug_file(found: &Found) -> Option<(File, Elf)> {
+fn debug_file(found: &OpenedImage) -> Option<(File, Elf)> {
     let id = build_id(&found.elf);
     let open = |(root, path): (&PathBuf, PathBuf)| {
         let file = open::regular_inside(root, &path).ok()?;

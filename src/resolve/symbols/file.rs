@@ -32,7 +32,7 @@ pub(super) struct Wanted<'a> {
 
 /// The file, and where it was found.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct OpenedImage {
     pub file: File,
     /// Its headers.
     pub elf: Elf,
@@ -48,7 +48,7 @@ pub(super) fn build_id(elf: &Elf) -> Option<BuildId> {
 }
 
 /// Opens the file. `pids` are processes that may still map it.
-pub(super) fn open(wanted: &Wanted<'_>, pids: &[u32], options: &SymbolOptions) -> Option<Found> {
+pub(super) fn open(wanted: &Wanted<'_>, pids: &[u32], options: &SymbolOptions) -> Option<OpenedImage> {
     let SymbolOptions { roots, begin, .. } = options;
     let pids = || pids.iter().filter(|&&pid| pid != 0);
     let relative = Path::new(OsStr::from_bytes(wanted.path)).strip_prefix("/").ok()?.to_owned();
@@ -67,7 +67,7 @@ pub(super) fn open(wanted: &Wanted<'_>, pids: &[u32], options: &SymbolOptions) -
         let elf = Elf::parse(&mut &file).ok()?;
         is_wanted(wanted, &file, &elf, is_mapped, *begin).then_some((file, elf))
     })?;
-    Some(Found { file, elf, path: Path::new("/").join(relative), roots: bases })
+    Some(OpenedImage { file, elf, path: Path::new("/").join(relative), roots: bases })
 }
 
 /// The files of a process's mappings that may be it, whatever became of their paths. Only root may follow these links (proc(5)).

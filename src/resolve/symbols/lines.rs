@@ -34,7 +34,7 @@ const MAX_INLINED: usize = 16;
 
 /// Where an instruction comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Line {
+pub(super) struct SourceLine {
     /// `FILE:LINE`, as far as it is known.
     pub source: Option<String>,
     /// The functions that were inlined around it, the outermost first.
@@ -42,7 +42,7 @@ pub(super) struct Line {
 }
 
 /// Asks `program` for the lines of addresses in `file`, one for each; fewer where there are none.
-pub(super) fn ask(program: &Path, file: File, addresses: &[u64]) -> Vec<Option<Line>> {
+pub(super) fn ask(program: &Path, file: File, addresses: &[u64]) -> Vec<Option<SourceLine>> {
     if file.metadata().map_or(true, |metadata| metadata.len() > MAX_FILE) {
         return Vec::new();
     }
@@ -72,7 +72,7 @@ pub fn answer(addresses: impl Iterator<Item = OsString>) -> bool {
     let symbolizer = builder.build();
     let lines = symbolizer.symbolize(&Source::Elf(Elf::new(file)), Input::VirtOffset(&addresses));
     let Ok(lines) = lines else { return false };
-    let lines: Vec<Option<Line>> = lines.iter().map(line).collect();
+    let lines: Vec<Option<SourceLine>> = lines.iter().map(line).collect();
     serde_json::to_writer(std::io::stdout(), &lines).is_ok()
 }
 
@@ -94,7 +94,7 @@ fn confine() -> Option<&'static str> {
 }
 
 /// The place of the innermost function, which the instruction is in; those of the others are where they call it.
-fn line(symbol: &Symbolized<'_>) -> Option<Line> {
+fn line(symbol: &Symbolized<'_>) -> Option<SourceLine> {
     let Symbolized::Sym(Sym { code_info, inlined, .. }) = symbol else { return None };
     let innermost = inlined.last().map_or(code_info.as_deref(), |inlined| inlined.code_info.as_ref());
     let source = innermost.and_then(|info: &CodeInfo<'_>| {
@@ -102,5 +102,5 @@ fn line(symbol: &Symbolized<'_>) -> Option<Line> {
         Some(format!("{}:{}", printable(path.as_os_str().as_bytes()), info.line?))
     });
     let inlined: Vec<String> = inlined.iter().take(MAX_INLINED).map(|function| demangle(&function.name)).collect();
-    (source.is_some() || !inlined.is_empty()).then_some(Line { source, inlined })
+    (source.is_some() || !inlined.is_empty()).then_some(SourceLine { source, inlined })
 }

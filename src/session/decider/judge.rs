@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::{community, Decider, Facts};
 use crate::cluster::Clusters;
-use crate::config::{self, Decision, GroupIndex, Members, NoSamples, Note, Whose};
+use crate::config::{self, Decision, Members, NoSamples, Note, SpecIndex, ThreadRef};
 
 impl Decider {
     /// The decision, and in its place that by names alone for each group where that avoids more misses and keeps no two communities
@@ -18,7 +18,7 @@ impl Decider {
         &self,
         members: &Members,
         clusters: &Clusters,
-        options: &config::Options,
+        options: &config::DecisionOptions,
     ) -> Result<Decision, NoSamples> {
         /// What is less is no difference.
         const CLEARLY: f64 = 0.01;
@@ -27,7 +27,7 @@ impl Decider {
         let labels = |decision: &Decision| config::labels(decision, &self.tally, members);
         let (Some(ours), Some(theirs)) = (labels(&by_sharing), labels(&by_name)) else { return Ok(by_sharing) };
         let mut notes = Vec::new();
-        let mut named: BTreeSet<GroupIndex> = BTreeSet::new();
+        let mut named: BTreeSet<SpecIndex> = BTreeSet::new();
         for (group, spec) in self.groups.specs().iter().enumerate() {
             let judged = |labels: &[u32]| clusters.locality_of(&self.of_group(group, labels));
             let (Some(by_sharing), Some(by_name)) = (judged(&ours), judged(&theirs)) else { continue };
@@ -54,12 +54,12 @@ impl Decider {
         Ok(decision)
     }
 
-    fn group_of(&self, cell: config::CellIndex) -> Option<GroupIndex> {
-        self.tally.get(cell).map(|cell| cell.group)
+    fn group_of(&self, cell: config::CellIndex) -> Option<SpecIndex> {
+        self.tally.get(cell).map(|cell| cell.spec)
     }
 
     /// The labels of a group's threads; each of the others has one for itself.
-    fn of_group(&self, group: GroupIndex, labels: &[u32]) -> Vec<u32> {
+    fn of_group(&self, group: SpecIndex, labels: &[u32]) -> Vec<u32> {
         let is_in = |at: usize| self.facts.get(at).is_some_and(|facts| self.group_of(facts.cell) == Some(group));
         labels.iter().enumerate().map(|(at, &label)| if is_in(at) { label } else { at as u32 }).collect()
     }
@@ -84,7 +84,7 @@ impl Decider {
     }
 
     /// The thread with most samples of those in a cell spec that are `such`.
-    fn whose(&self, cell: &str, such: impl Fn(&Facts) -> bool) -> Option<Whose> {
+    fn whose(&self, cell: &str, such: impl Fn(&Facts) -> bool) -> Option<ThreadRef> {
         // A cgroup with a spec of its own has the group's name before its own.
         let is_group =
             |name: &str| cell.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'));
@@ -95,7 +95,7 @@ impl Decider {
         let thread = self.facts.iter().filter(is_there).max_by(|a, b| a.samples.total_cmp(&b.samples))?;
         let process = self.facts.iter().find(|facts| facts.tid == thread.pid).map(|facts| facts.last.1);
         let cgroup = self.cell_of_cgroup.get(&thread.cgroup).and_then(|it| it.1.clone());
-        Some(Whose { pid: thread.pid, tid: thread.tid, comm: thread.last.1, process, cgroup, uid: None })
+        Some(ThreadRef { pid: thread.pid, tid: thread.tid, comm: thread.last.1, process, cgroup, uid: None })
     }
 }
 
@@ -103,9 +103,9 @@ impl Decider {
 mod tests {
     use super::*;
     use crate::cluster::truth::Rng;
-    use crate::config::{GroupOptions, Groups};
+    use crate::config::{CellOptions, CellSpecs};
     use crate::resolve::Cgroups;
-    use crate::sample::{Access, Comm, Place, RawSample, Sample, Source};
+    use crate::sample::{Access, Comm, MemoryId, RawSample, Sample, Source};
     use crate::session::Sink;
 
     const APP: u64 = 1;
@@ -116,11 +116,11 @@ mod tests {
 
     fn sampled(threads: &[Spec], cells: &[&str]) -> Decider {
         let cells = cells.iter().map(|&cell| cell.to_owned()).collect();
-        let options = GroupOptions { cells, ..GroupOptions::default() };
+        let options = CellOptions { cells, ..CellOptions::default() };
         let mut cgroups = Cgroups::recorded();
         cgroups.record(APP, b"/app.slice");
         cgroups.record(EVIL, b"/evil.slice");
-        let mut decider = Decider::new(Groups::new(&options).unwrap(), Source::Timer, 12 << 20);
+        let mut decider = Decider::new(CellSpecs::new(&options).unwrap(), Source::Timer, 12 << 20);
         let mut rng = Rng::new(7);
         let turns: Vec<u32> =
             (0..).zip(threads).flat_map(|(at, spec)| std::iter::repeat_n(at, spec.2 as usize)).collect();
@@ -142,7 +142,7 @@ mod tests {
                 },
                 thread,
                 comm: Some(Comm::from(name.as_str())),
-                place: Some(Place::Private { space: *cgroup as u32, addr }),
+                memory: Some(MemoryId::Private { space: *cgroup as u32, addr }),
                 ..Sample::default()
             };
             decider.sample(&sample, &mut cgroups);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     fn decided(threads: &[Spec], cells: &[&str]) -> Decision {
-        sampled(threads, cells).decide(&config::Options::new(0.05, 256)).unwrap().decision
+        sampled(threads, cells).decide(&config::DecisionOptions::new(0.05, 256)).unwrap().decision
     }
 
     fn spec(cgroup: u64, name: &str, samples: u64, shared: Option<u64>) -> Spec {
@@ -175,7 +175,7 @@ mod tests {
         assert!(said.iter().any(|note| note.contains("\"web") && note.contains(whose)), "{said:?}");
         let mut apart = decided(&threads, &["evil=/evil\\.slice$"]);
         assert_eq!(subcells(&apart, "rest"), ["web", "rest"]);
-        assert!(apart.notes.iter_mut().all(|note| note.whose_mut().is_none()), "{:?}", apart.notes);
+        assert!(apart.notes.iter_mut().all(|note| note.thread_mut().is_none()), "{:?}", apart.notes);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::config::GroupOptions;
+use crate::config::CellOptions;
 use crate::host::Roots;
 
 /// A hierarchy with nothing in it.
@@ -22,7 +22,7 @@ fn no_cgroups() -> (tempfile::TempDir, Cgroups) {
 #[test]
 fn a_thread_under_two_hints_is_two_classes() {
     let (_dir, mut cgroups) = no_cgroups();
-    let groups = Groups::new(&GroupOptions::default()).unwrap();
+    let groups = CellSpecs::new(&CellOptions::default()).unwrap();
     let mut decider = Decider::new(groups, Source::Timer, 12 << 20).use_hints();
     let mut rng = crate::cluster::truth::Rng::new(7);
     for turn in 0..12_000u64 {
@@ -37,18 +37,18 @@ fn a_thread_under_two_hints_is_two_classes() {
             0..=2 => (u64::from(thread) + 1) << 40 | rng.below(4) << 12,
             _ => hint << 32 | rng.below(64) << 12 | rng.below(64) << 6,
         };
-        let place = Some(Place::Private { space: 1, addr });
+        let memory = Some(MemoryId::Private { space: 1, addr });
         let sample = Sample {
             raw: RawSample { pid: 9, tid: 10 + thread, access: crate::sample::Access::Store, ..RawSample::default() },
             thread,
             comm: Some("worker".into()),
             hint: Some(hint),
-            place,
+            memory,
             ..Sample::default()
         };
         decider.sample(&sample, &mut cgroups);
     }
-    let options = config::Options::new(0.05, 16);
+    let options = config::DecisionOptions::new(0.05, 16);
     let decided = decider.decide(&options).unwrap();
     let members = &decided.members.threads;
     assert_eq!(members.len(), 6);
@@ -77,7 +77,7 @@ fn a_thread_under_two_hints_is_two_classes() {
 #[test]
 fn a_thread_that_its_name_takes_along_is_named() {
     let (_dir, mut cgroups) = no_cgroups();
-    let mut decider = Decider::new(Groups::new(&GroupOptions::default()).unwrap(), Source::Timer, 8 << 20);
+    let mut decider = Decider::new(CellSpecs::new(&CellOptions::default()).unwrap(), Source::Timer, 8 << 20);
     let mut rng = crate::cluster::truth::Rng::new(3);
     for turn in 0..4000u64 {
         let thread = (turn % 4) as u32;
@@ -86,19 +86,19 @@ fn a_thread_that_its_name_takes_along_is_named() {
             0 | 1 if rng.below(2) == 0 => 1 << 32 | rng.below(4096) << 6,
             _ => (u64::from(thread) + 1) << 40 | rng.below(4096) << 6,
         };
-        let place = Some(Place::Private { space: 1, addr });
+        let memory = Some(MemoryId::Private { space: 1, addr });
         let comm = Some(if thread == 3 { "other".into() } else { "worker".into() });
         let access = crate::sample::Access::Store;
         let sample = Sample {
             raw: RawSample { pid: 9, tid: 10 + thread, access, share: 1.0, ..RawSample::default() },
             thread,
             comm,
-            place,
+            memory,
             ..Sample::default()
         };
         decider.sample(&sample, &mut cgroups);
     }
-    let options = config::Options::new(0.05, 16);
+    let options = config::DecisionOptions::new(0.05, 16);
     let decided = decider.decide(&options).unwrap();
     let verdicts: Vec<Verdict> = decided.members.threads.iter().map(|it| it.verdict).collect();
     assert_eq!(verdicts, [Verdict::Community(0), Verdict::Community(0), Verdict::Alone, Verdict::Alone]);
@@ -115,7 +115,7 @@ fn a_thread_that_its_name_takes_along_is_named() {
 #[test]
 fn a_path_that_comes_late_is_taken() {
     let (_dir, mut cgroups) = no_cgroups();
-    let groups = Groups::new(&GroupOptions { cells: vec!["db=/db$".to_owned()], ..GroupOptions::default() }).unwrap();
+    let groups = CellSpecs::new(&CellOptions { cells: vec!["db=/db$".to_owned()], ..CellOptions::default() }).unwrap();
     let mut decider = Decider::new(groups, Source::Faults, 1 << 20);
     let sample = Sample {
         raw: RawSample { cgroup: 77, share: 1.0, ..RawSample::default() },
@@ -133,21 +133,21 @@ fn a_path_that_comes_late_is_taken() {
 #[test]
 fn where_nothing_is_shared_there_is_no_locality() {
     let (_dir, mut cgroups) = no_cgroups();
-    let mut decider = Decider::new(Groups::new(&GroupOptions::default()).unwrap(), Source::Timer, 8 << 20);
+    let mut decider = Decider::new(CellSpecs::new(&CellOptions::default()).unwrap(), Source::Timer, 8 << 20);
     let mut locality = |thread: u32, page: u64| {
         for line in 0..30 {
-            let place = Some(Place::Private { space: 1, addr: page << 12 | line << 6 });
+            let memory = Some(MemoryId::Private { space: 1, addr: page << 12 | line << 6 });
             let (comm, tid) = (Some("x".into()), 10 + thread);
             let sample = Sample {
                 raw: RawSample { pid: 10, tid, share: 1.0, ..RawSample::default() },
                 thread,
                 comm,
-                place,
+                memory,
                 ..Sample::default()
             };
             decider.sample(&sample, &mut cgroups);
         }
-        let options = config::Options::new(0.05, 4);
+        let options = config::DecisionOptions::new(0.05, 4);
         decider.report(&decider.decide(&options).unwrap(), &Symbols::default(), &options).unwrap().locality
     };
     assert_eq!(locality(0, 1), None);
@@ -163,7 +163,7 @@ fn add(decider: &mut Decider, cgroups: &mut Cgroups, thread: u32, comm: &str, cg
             thread,
             comm: Some(comm.into()),
             hint: Some(line % 2),
-            place: Some(Place::Private { space: 1, addr: line << 6 }),
+            memory: Some(MemoryId::Private { space: 1, addr: line << 6 }),
             ..Sample::default()
         };
         decider.sample(&sample, cgroups);
@@ -175,7 +175,7 @@ fn names(decider: &Decider) -> (Vec<(String, u64)>, Vec<String>) {
     let mut classes: Vec<_> =
         decider.tally().counts().map(|(_, comm, count)| (comm.to_string(), count as u64)).collect();
     classes.sort();
-    let decided = decider.decide(&config::Options::new(0.05, 4)).unwrap();
+    let decided = decider.decide(&config::DecisionOptions::new(0.05, 4)).unwrap();
     let mut members: Vec<_> = decided.members.threads.iter().map(|it| it.comm.unwrap().to_string()).collect();
     members.sort();
     members.dedup();
@@ -190,7 +190,7 @@ fn a_thread_counts_by_its_last_name_alone() {
         cgroups.record(1, b"/a");
         cgroups.record(2, b"/b");
         let cells = ["a=/a$", "b=/b$"].map(str::to_owned).to_vec();
-        let groups = Groups::new(&GroupOptions { cells, ..GroupOptions::default() }).unwrap();
+        let groups = CellSpecs::new(&CellOptions { cells, ..CellOptions::default() }).unwrap();
         let mut decider = Decider::new(groups, Source::Timer, 8 << 20);
         if use_hints {
             decider = decider.use_hints();

@@ -12,7 +12,7 @@ pub fn check(arguments: &[String]) -> Result<()> {
     let json = fs::read_to_string(file).with_context(|| file.clone())?;
     let cells = mitosis::parse(&json)?;
     let consumer = Consumer::new(&cells)?;
-    let place = |name: &str| {
+    let memory = |name: &str| {
         let assigned = consumer.assign(format!("/{cgroup}").as_bytes(), name.as_bytes());
         let cell = assigned.cell.with_context(|| format!("no cell for {name}"))?;
         let subcell = assigned.subcell.with_context(|| format!("no subcell for {name}"))?;
@@ -21,7 +21,7 @@ pub fn check(arguments: &[String]) -> Result<()> {
         Ok((cell, subcell))
     };
     let group = |names: [&str; 2]| -> Result<_> {
-        let places = names.iter().map(|name| place(name)).collect::<Result<BTreeSet<_>>>()?;
+        let places = names.iter().map(|name| memory(name)).collect::<Result<BTreeSet<_>>>()?;
         ensure!(places.len() == 1, "{names:?} are apart: {json}");
         Ok(places)
     };

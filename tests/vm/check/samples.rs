@@ -20,7 +20,7 @@ use crate::truth::{self, Sent};
 /// With fewer samples of the workload than this a check says nothing.
 const ENOUGH: usize = 300;
 /// Giving up after so long.
-const PATIENCE: Duration = Duration::from_secs(100);
+const TIMEOUT: Duration = Duration::from_secs(100);
 /// Bytes of the huge pages that the buffer of group A asks for.
 const HUGE: u64 = 2 << 20;
 
@@ -131,7 +131,7 @@ pub fn check(arguments: &[String]) -> Result<()> {
     let mut workload = Workload::start(&wanted.workload)?;
     let seen = Cell::new(0);
     let mut collect = Collect { samples: Vec::new(), members: &workload.members, seen: &seen };
-    let outcome = session.run_into(&mut collect, |progress| seen.get() >= ENOUGH || progress.elapsed >= PATIENCE);
+    let outcome = session.run_into(&mut collect, |progress| seen.get() >= ENOUGH || progress.elapsed >= TIMEOUT);
     workload.child.kill()?;
     workload.child.wait()?;
     for note in &outcome.notes {

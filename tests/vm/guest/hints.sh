@@ -5,8 +5,8 @@
 # shellcheck shell=dash source=tests/vm/lib.sh
 . /lib/vm.sh
 export SCXPROF_HINT_WRITER=/bin/writer
-for rung in storage element syscall; do
-    echo "rung $rung"
+for probe in local_storage_update pid_task_storage_update_elem syscall; do
+    echo "probe $probe"
     # Recordings are tested on the host, where there is the time for them.
-    SCXPROF_HINT_RUNG=$rung hints --nocapture --test-threads=1 --skip a_recording || fail "$rung"
+    SCXPROF_HINT_PROBE=$probe hints --nocapture --test-threads=1 --skip a_recording || fail "$probe"
 done

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use perf_event_open_sys::bindings as sys;
 
-use super::ends::Ends;
 use super::hints::Hints;
 use super::order::Order;
+use super::stop::StopPoll;
 use super::{lines, text, Loss, Names, Outcome, Progress, Sink};
 use crate::profile::{Item, PerfDataError, Profile, Records};
 use crate::resolve::Modules;
@@ -19,7 +19,7 @@ use crate::sampler::record::{sample_type, Header};
 const TAKE_EVERY: u32 = 1 << 10;
 /// Why names may be wrong: perf reads one ring after the other.
 const UNTIMED: &str =
-    "the recording has no times: what came first is guessed from its place in the file (`perf record -T` records times)";
+    "the recording has no times: what came first is guessed from its position in the file (`perf record -T` records times)";
 /// Why threads have no names that the recording has.
 const NAMED_AT_END: &str =
     "most names and mappings come at the end of the recording, too late for its samples: record without --tail-synthesize";
@@ -32,7 +32,7 @@ pub(super) fn run(
     sink: &mut dyn Sink,
     ended: &mut dyn FnMut(Progress) -> bool,
 ) -> Outcome {
-    let ends = Ends::new(Instant::now(), ended);
+    let ends = StopPoll::new(Instant::now(), ended);
     let mut outcome = match &mut profile.records {
         Records::PerfData(_) => records(profile, memory, sink, ends),
         Records::Script(lines) => {
@@ -50,12 +50,12 @@ pub(super) fn run(
     let Some(meta) = &profile.meta else { return outcome };
     if let (Some(hints), Some(recorded)) = (&mut outcome.hints, &meta.hints) {
         // How they were seen and what was lost before they were written.
-        (hints.rung, hints.missing, hints.counts) = (recorded.rung, recorded.missing.clone(), recorded.counts);
+        (hints.probe, hints.missing, hints.counts) = (recorded.probe, recorded.missing.clone(), recorded.counts);
     }
     if meta.unfinished {
         return outcome;
     }
-    outcome.events = meta.happened;
+    outcome.events = meta.event_count;
     outcome.duration = Duration::try_from_secs_f64(meta.duration).unwrap_or(outcome.duration);
     outcome.loss = if is_lines {
         // What the session had to drop is recorded, and in the lines; the rest is counted again.
@@ -72,13 +72,13 @@ pub(super) fn run(
 }
 
 /// As [`run`], of a perf.data.
-fn records(profile: &mut Profile, memory: usize, sink: &mut dyn Sink, mut ends: Ends<'_>) -> Outcome {
-    let reading = profile.reading();
-    let recovers = reading.recovers();
+fn records(profile: &mut Profile, memory: usize, sink: &mut dyn Sink, mut ends: StopPoll<'_>) -> Outcome {
+    let address_from = profile.address_from();
+    let recovers = address_from.recovers();
     let identity = profile.identity();
-    let mut replay = Replay {
+    let mut replay = RecordedPass {
         order: Order::new(1, memory / 4 / size_of::<PendingSample>()),
-        intake: Intake::new(identity, reading),
+        intake: Intake::new(identity, address_from),
         names: Names::recorded(memory / 4, identity.child_pid_namespace),
         mark: 0,
         is_untimed: false,
@@ -97,7 +97,7 @@ fn records(profile: &mut Profile, memory: usize, sink: &mut dyn Sink, mut ends: 
     let newest = replay.intake.newest();
     replay.names.take_hints(profile.hints.as_mut(), u64::MAX, &mut replay.order, sink);
     replay.complete(u64::MAX, sink);
-    let Replay { mut names, order, intake, is_untimed, is_named_at_end, .. } = replay;
+    let RecordedPass { mut names, order, intake, is_untimed, is_named_at_end, .. } = replay;
     let mut outcome = names.outcome(&order, intake.loss(), sink);
     // Of all records, not of the samples alone.
     outcome.duration = Duration::from_nanos(newest.saturating_sub(order.first));
@@ -118,7 +118,7 @@ fn records(profile: &mut Profile, memory: usize, sink: &mut dyn Sink, mut ends: 
 }
 
 /// A replay at work.
-struct Replay {
+struct RecordedPass {
     order: Order,
     intake: Intake,
     names: Names,
@@ -130,15 +130,20 @@ struct Replay {
     is_named_at_end: bool,
 }
 
-impl Replay {
+impl RecordedPass {
     /// Reads the records until there are no more, or it is to end.
-    fn read(&mut self, profile: &mut Profile, sink: &mut dyn Sink, ends: &mut Ends<'_>) -> Result<(), PerfDataError> {
+    fn read(
+        &mut self,
+        profile: &mut Profile,
+        sink: &mut dyn Sink,
+        ends: &mut StopPoll<'_>,
+    ) -> Result<(), PerfDataError> {
         // What was newest at one mark is complete at the next (`perf_event__process_finished_round` in tools/perf/util).
         let mut newest = 0;
         let mut count = 0u32;
         loop {
             count = count.wrapping_add(1);
-            if count.is_multiple_of(TAKE_EVERY) && ends.are_there(self.names.records) {
+            if count.is_multiple_of(TAKE_EVERY) && ends.met(self.names.records) {
                 return Ok(());
             }
             let Records::PerfData(perf_data) = &mut profile.records else { return Ok(()) };

@@ -22,7 +22,7 @@ pub struct Sampled {
     pub outcome: Outcome,
     /// The sources that were tried before the one that worked.
     pub skipped: Skipped,
-    options: config::Options,
+    options: config::DecisionOptions,
     symbols: SymbolOptions,
     /// Where the processes are that were sampled, of a capture that has just ended.
     pub(super) procfs: Option<PathBuf>,
@@ -36,7 +36,7 @@ impl Sampled {
     pub(super) fn new(
         decider: Decider,
         mut outcome: Outcome,
-        options: config::Options,
+        options: config::DecisionOptions,
         symbols: SymbolOptions,
     ) -> Self {
         outcome.loss.no_cgroup_path += decider.no_cgroup_path();
@@ -48,22 +48,22 @@ impl Sampled {
     ///
     /// # Errors
     /// [`Error::NoSamples`].
-    pub fn decide(self) -> Result<Found, Error> {
+    pub fn decide(self) -> Result<Analysis, Error> {
         let Self { decider, outcome, skipped, options, symbols, procfs, raises } = self;
         let _raised = raised(raises);
         let Ok(mut decided) = decider.decide(&options) else {
             return Err(Error::NoSamples { outcome: Box::new(outcome) });
         };
-        for whose in decided.decision.notes.iter_mut().filter_map(config::Note::whose_mut) {
+        for whose in decided.decision.notes.iter_mut().filter_map(config::Note::thread_mut) {
             whose.uid = procfs.as_deref().and_then(|procfs| uid(procfs, whose));
         }
         let source = decider.source();
-        Ok(Found { source, outcome, skipped, decider, options, decided, symbols, named: OnceLock::new(), raises })
+        Ok(Analysis { source, outcome, skipped, decider, options, decided, symbols, named: OnceLock::new(), raises })
     }
 }
 
 /// The user of a thread that is still there under its name.
-fn uid(procfs: &Path, whose: &config::Whose) -> Option<u32> {
+fn uid(procfs: &Path, whose: &config::ThreadRef) -> Option<u32> {
     let task = procfs.join(format!("{}/task/{}", whose.pid, whose.tid));
     let comm = std::fs::read(task.join("comm")).ok()?;
     let status = std::fs::read(task.join("status")).ok()?;
@@ -74,7 +74,7 @@ fn uid(procfs: &Path, whose: &config::Whose) -> Option<u32> {
 /// What a capture gave.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Found {
+pub struct Analysis {
     /// Where the addresses come from: the source that worked, or [`Source::Recorded`] for a [`super::Feed`].
     pub source: Source,
     /// Counts, losses and notes.
@@ -82,14 +82,14 @@ pub struct Found {
     /// The sources that were tried before the one that worked.
     pub skipped: Skipped,
     decider: Decider,
-    options: config::Options,
+    options: config::DecisionOptions,
     decided: Decided,
     symbols: SymbolOptions,
     named: OnceLock<Symbols>,
     raises: bool,
 }
 
-impl Found {
+impl Analysis {
     /// The cells, and what must be said about them.
     #[must_use]
     pub fn decision(&self) -> &Decision {
@@ -121,7 +121,7 @@ impl Found {
         Ok((config::layered::to_json(&layers.layers)?, layers.notes))
     }
 
-    /// The names of the code in [`Found::report`]. They are looked up when they are first asked for, which can take 25 s where
+    /// The names of the code in [`Analysis::report`]. They are looked up when they are first asked for, which can take 25 s where
     /// file systems do not answer.
     pub fn symbols(&self) -> &Symbols {
         self.named.get_or_init(|| {
@@ -152,11 +152,17 @@ mod tests {
         std::fs::create_dir_all(&task).unwrap();
         std::fs::write(task.join("status"), "Name:\tweb\nUid:\t1000\t0\t0\t0\nGid:\t5\t5\t5\t5\n").unwrap();
         std::fs::write(task.join("comm"), "web\n").unwrap();
-        let whose =
-            |tid, comm: &str| config::Whose { pid: 7, tid, comm: comm.into(), process: None, cgroup: None, uid: None };
+        let whose = |tid, comm: &str| config::ThreadRef {
+            pid: 7,
+            tid,
+            comm: comm.into(),
+            process: None,
+            cgroup: None,
+            uid: None,
+        };
         let known = [(8, "web"), (8, "other"), (9, "web")].map(|(tid, comm)| uid(procfs.path(), &whose(tid, comm)));
         assert_eq!(known, [Some(1000), None, None]);
-        let told = config::Whose { process: Some("main".into()), uid: known[0], ..whose(8, "web") };
+        let told = config::ThreadRef { process: Some("main".into()), uid: known[0], ..whose(8, "web") };
         assert_eq!(told.to_string(), "\"web\" is thread 8 of process 7 (\"main\"), uid 1000");
     }
 }

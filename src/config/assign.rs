@@ -33,7 +33,7 @@ pub(super) enum Other {
 
 /// A unit that has a place.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Place {
+pub(super) struct Assignment {
     /// Which of the units.
     pub unit: usize,
     pub prefixes: Vec<String>,
@@ -48,8 +48,8 @@ pub(super) type Refused = (usize, Option<Comm>);
 
 /// The places in the scheduler's order, and the units without one.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Placement {
-    pub places: Vec<Place>,
+pub(super) struct Assignments {
+    pub assigned: Vec<Assignment>,
     pub refused: Vec<Refused>,
 }
 
@@ -58,7 +58,7 @@ enum Owner {
     /// A unit that has no place, or none yet.
     Waiting(usize),
     /// A unit with a place: whoever stands later may have prefixes that take the name.
-    Placed,
+    Assigned,
     Elsewhere,
     Unknown,
 }
@@ -90,7 +90,7 @@ impl Owners {
         cover(&unit.names, |prefix| {
             self.with(prefix).all(|(name, owner)| match owner {
                 Owner::Waiting(other) => other == index,
-                Owner::Placed => true,
+                Owner::Assigned => true,
                 Owner::Elsewhere => false,
                 Owner::Unknown => lenient || bases.contains(base_of(name.as_bytes())),
             })
@@ -99,7 +99,7 @@ impl Owners {
 
     /// A name that is in the way of a unit.
     fn in_the_way(&self, index: usize, unit: &Unit) -> Option<Comm> {
-        let foreign = |owner: Owner| !matches!(owner, Owner::Placed) && owner != Owner::Waiting(index);
+        let foreign = |owner: Owner| !matches!(owner, Owner::Assigned) && owner != Owner::Waiting(index);
         let texts = unit.names.iter().map(|(name, _)| name.utf8_prefix());
         let bases = unit.names.iter().filter_map(|(name, _)| std::str::from_utf8(base_of(name.as_bytes())).ok());
         texts
@@ -108,19 +108,19 @@ impl Owners {
             .find_map(|text| self.with(text).find(|it| foreign(it.1)).map(|it| it.0))
     }
 
-    fn place(&mut self, index: usize, unit: &Unit, cover: Cover) -> Place {
+    fn assign(&mut self, index: usize, unit: &Unit, cover: Cover) -> Assignment {
         let Cover { prefixes, left_out } = cover;
         for (name, _) in &unit.names {
-            self.set(*name, if left_out.contains(name) { Owner::Elsewhere } else { Owner::Placed });
+            self.set(*name, if left_out.contains(name) { Owner::Elsewhere } else { Owner::Assigned });
         }
         let unknown = |prefix: &String| {
             self.with(prefix).filter(|(_, owner)| *owner == Owner::Unknown).map(|it| it.0).collect::<Vec<_>>()
         };
         let taken_along: Vec<Comm> = prefixes.iter().flat_map(unknown).collect();
         for name in &taken_along {
-            self.set(*name, Owner::Placed);
+            self.set(*name, Owner::Assigned);
         }
-        Place { unit: index, prefixes, left_out, taken_along }
+        Assignment { unit: index, prefixes, left_out, taken_along }
     }
 }
 
@@ -131,7 +131,7 @@ impl Owners {
 /// longest prefix: so "webserver" stands before "web", and no choice spoils a later one, since a placed unit's names are
 /// in nobody's way. Where nobody can, the most valuable community takes threads along of which nothing is known, or is
 /// described in part; where there is none, all that wait are refused, the least valuable first.
-pub(super) fn place(units: &[Unit], others: impl Iterator<Item = (Comm, Other)>) -> Placement {
+pub(super) fn assign(units: &[Unit], others: impl Iterator<Item = (Comm, Other)>) -> Assignments {
     let mut owners: Vec<(Comm, Owner)> = units
         .iter()
         .enumerate()
@@ -145,19 +145,19 @@ pub(super) fn place(units: &[Unit], others: impl Iterator<Item = (Comm, Other)>)
     // What a unit has is the unit's, whoever else is said to have it; and what is known to be elsewhere is.
     owners.dedup_by_key(|it| it.0);
     let mut owners = Owners(owners);
-    let mut placement = Placement::default();
+    let mut assignments = Assignments::default();
     let mut waiting: Vec<usize> = (0..units.len()).collect();
     loop {
         let found = next(&owners, units, &waiting, false).or_else(|| next(&owners, units, &waiting, true));
         let Some((index, cover)) = found.or_else(|| in_part(&owners, units, &waiting)) else { break };
         waiting.retain(|&it| it != index);
         if let Some(unit) = units.get(index) {
-            placement.places.push(owners.place(index, unit, cover));
+            assignments.assigned.push(owners.assign(index, unit, cover));
         }
     }
     let refused = waiting.into_iter().rev().filter_map(|index| Some((index, units.get(index)?)));
-    placement.refused = refused.map(|(index, unit)| (index, owners.in_the_way(index, unit))).collect();
-    placement
+    assignments.refused = refused.map(|(index, unit)| (index, owners.in_the_way(index, unit))).collect();
+    assignments
 }
 
 /// The unit that goes next, with all of its names described. Only communities are lenient, and the first that can is taken.
@@ -221,9 +221,9 @@ mod tests {
 
     /// The prefixes in order, and for those refused the name in the way.
     fn described(names: &[&[u8]], small: &[&[u8]]) -> (Vec<Vec<String>>, Vec<Option<Comm>>) {
-        let placement = place(&classes(names), elsewhere(small).into_iter());
-        let refused = placement.refused.into_iter().map(|it| it.1).collect();
-        (placement.places.into_iter().map(|place| place.prefixes).collect(), refused)
+        let assignments = assign(&classes(names), elsewhere(small).into_iter());
+        let refused = assignments.refused.into_iter().map(|it| it.1).collect();
+        (assignments.assigned.into_iter().map(|place| place.prefixes).collect(), refused)
     }
 
     fn prefixes(names: &[&[u8]], small: &[&[u8]]) -> Vec<Vec<String>> {
@@ -280,22 +280,22 @@ mod tests {
     #[test]
     fn two_halves_of_a_pool_are_told_apart() {
         let units = [community(&[b"pool-1", b"pool-2"]), community(&[b"pool-3", b"pool-4"])];
-        let placed: Vec<_> = place(&units, std::iter::empty()).places.into_iter().map(|it| it.prefixes).collect();
+        let placed: Vec<_> = assign(&units, std::iter::empty()).assigned.into_iter().map(|it| it.prefixes).collect();
         // The second to be placed may fold, as those before it have theirs already.
         assert_eq!(placed, [vec!["pool-1", "pool-2"], vec!["pool-"]]);
         let units = [community(&[b"pool-1", b"pool-2"]), community(&[b"pool-10", b"pool-11"])];
-        let placed: Vec<_> = place(&units, std::iter::empty()).places.into_iter().map(|it| it.prefixes).collect();
+        let placed: Vec<_> = assign(&units, std::iter::empty()).assigned.into_iter().map(|it| it.prefixes).collect();
         assert_eq!(placed, [vec!["pool-10", "pool-11"], vec!["pool-"]]);
     }
 
     #[test]
     fn unknown_threads_are_in_the_way_only_where_it_can_be_helped() {
         let unknown = |names: &[&[u8]]| names.iter().map(|it| (Comm::new(it), Other::Unknown)).collect::<Vec<_>>();
-        let placed = |units: &[Unit], others: &[&[u8]]| place(units, unknown(others).into_iter());
+        let placed = |units: &[Unit], others: &[&[u8]]| assign(units, unknown(others).into_iter());
         let lone = placed(&[community(&[b"db", b"web1"])], &[b"webx", b"web2"]);
-        assert_eq!(lone.places[0].prefixes, ["db", "web1"], "lengthened");
+        assert_eq!(lone.assigned[0].prefixes, ["db", "web1"], "lengthened");
         let with = placed(&[community(&[b"db", b"web"])], &[b"webx"]);
-        assert_eq!((with.places[0].prefixes.len(), &with.places[0].taken_along[..]), (2, &["webx".into()][..]));
+        assert_eq!((with.assigned[0].prefixes.len(), &with.assigned[0].taken_along[..]), (2, &["webx".into()][..]));
         assert_eq!(
             placed(&[unit(&[b"web"])], &[b"webx"]).refused,
             [(0, Some("webx".into()))],
@@ -304,34 +304,34 @@ mod tests {
         // Those that differ in a number only are taken in any case.
         let pool = placed(&[community(&[b"pool-1", b"pool-2"])], &[b"pool-3"]);
         assert_eq!(
-            (&pool.places[0].prefixes[..], &pool.places[0].taken_along[..]),
+            (&pool.assigned[0].prefixes[..], &pool.assigned[0].taken_along[..]),
             (&["pool-".to_owned()][..], &["pool-3".into()][..])
         );
         // What was taken along is in nobody's way any more.
         let both = placed(&[community(&[b"db", b"web"]), unit(&[b"we"])], &[b"webx"]);
-        assert_eq!(both.places.iter().map(|it| &it.prefixes[..]).collect::<Vec<_>>(), [&["db", "web"][..], &["we"]]);
+        assert_eq!(both.assigned.iter().map(|it| &it.prefixes[..]).collect::<Vec<_>>(), [&["db", "web"][..], &["we"]]);
         // The most valuable first, and not the one with the longest prefix.
         let two = placed(&[community(&[b"db", b"web"]), community(&[b"log", b"server"])], &[b"webx", b"serverx"]);
-        assert_eq!(two.places.iter().map(|it| it.unit).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(two.assigned.iter().map(|it| it.unit).collect::<Vec<_>>(), [0, 1]);
     }
 
     #[test]
     fn a_part_of_a_community_is_better_than_none() {
-        let placement = place(&[community(&[b"web", b"db", b"log"])], elsewhere(&[b"webserver"]).into_iter());
-        assert_eq!(placement.places[0].prefixes, ["db", "log"]);
-        assert_eq!(placement.places[0].left_out, ["web".into()]);
+        let assignments = assign(&[community(&[b"web", b"db", b"log"])], elsewhere(&[b"webserver"]).into_iter());
+        assert_eq!(assignments.assigned[0].prefixes, ["db", "log"]);
+        assert_eq!(assignments.assigned[0].left_out, ["web".into()]);
         // Threads of which nothing is known go along with a part too.
         let others = elsewhere(&[b"webserver"]).into_iter().chain([("dbx".into(), Other::Unknown)]);
-        let placement = place(&[community(&[b"web", b"db", b"log"])], others);
-        assert_eq!(placement.places[0].taken_along, ["dbx".into()]);
+        let assignments = assign(&[community(&[b"web", b"db", b"log"])], others);
+        assert_eq!(assignments.assigned[0].taken_along, ["dbx".into()]);
         // What it left out is not for others.
         let units = [community(&[b"web", b"db", b"log"]), unit(&[b"we"])];
-        let placement = place(&units, elsewhere(&[b"webserver"]).into_iter());
-        assert_eq!((placement.places.len(), &placement.refused[..]), (1, &[(1, Some("web".into()))][..]));
+        let assignments = assign(&units, elsewhere(&[b"webserver"]).into_iter());
+        assert_eq!((assignments.assigned.len(), &assignments.refused[..]), (1, &[(1, Some("web".into()))][..]));
         // Nor is what has a place named as what is in the way.
-        let placement = place(&[unit(&[b"web"]), unit(&[b"we"])], elsewhere(&[b"wex"]).into_iter());
-        assert_eq!(placement.refused, [(1, Some("wex".into()))]);
-        let placement = place(&[community(&[b"web", b"db"])], elsewhere(&[b"webserver"]).into_iter());
-        assert_eq!(placement.refused, [(0, Some("webserver".into()))], "one thread is no community");
+        let assignments = assign(&[unit(&[b"web"]), unit(&[b"we"])], elsewhere(&[b"wex"]).into_iter());
+        assert_eq!(assignments.refused, [(1, Some("wex".into()))]);
+        let assignments = assign(&[community(&[b"web", b"db"])], elsewhere(&[b"webserver"]).into_iter());
+        assert_eq!(assignments.refused, [(0, Some("webserver".into()))], "one thread is no community");
     }
 }

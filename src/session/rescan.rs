@@ -29,25 +29,25 @@ const MAPS_COST: u32 = 100;
 const MAPS_AT_ONCE: usize = 64;
 
 /// The threads that procfs showed; none where they are recorded, for they come as records then.
-type Seen = Result<Vec<TaskSeen>, Error>;
+type Tasks = Result<Vec<TaskSeen>, Error>;
 
 /// A process that was recorded again, and when.
 type Renewed = (u64, Vec<TimedSideBand>);
 
 /// A reading at work.
-struct Reading {
+struct Rescan {
     begin: Instant,
     /// Of all there is, not only of a few processes' mappings.
     is_whole: bool,
-    thread: JoinHandle<Seen>,
+    thread: JoinHandle<Tasks>,
 }
 
 /// The reading, and when it may begin again.
-pub(super) struct Reread {
+pub(super) struct ProcfsRescan {
     roots: Roots,
     recorder: Option<Arc<Recorder>>,
     due: Instant,
-    thread: Option<Reading>,
+    thread: Option<Rescan>,
     stop: Arc<AtomicBool>,
     written: Sender<Renewed>,
     renewed: Receiver<Renewed>,
@@ -56,7 +56,7 @@ pub(super) struct Reread {
     mapped: Arc<Mutex<FxHashMap<u32, u64>>>,
 }
 
-impl Reread {
+impl ProcfsRescan {
     pub(super) fn new(roots: &Roots, recorder: Option<&Arc<Recorder>>) -> Self {
         let (written, renewed) = crossbeam_channel::unbounded();
         Self {
@@ -86,8 +86,8 @@ impl Reread {
     }
 
     /// Begins where `names` may be stale, and gives them what was read.
-    pub(super) fn look(&mut self, names: &mut Names, order: &mut Order) {
-        if let Some(Reading { begin, is_whole, thread }) = self.thread.take_if(|reading| reading.thread.is_finished()) {
+    pub(super) fn poll(&mut self, names: &mut Names, order: &mut Order) {
+        if let Some(Rescan { begin, is_whole, thread }) = self.thread.take_if(|reading| reading.thread.is_finished()) {
             let seen = thread.join();
             self.maps_due = Instant::now() + MAPS_EVERY.max(begin.elapsed() * MAPS_COST);
             match seen {
@@ -129,7 +129,7 @@ impl Reread {
             None => tasks::snapshot(&roots),
         };
         let thread = priority::spawn("reread", read).ok();
-        self.thread = thread.map(|thread| Reading { begin: Instant::now(), is_whole: true, thread });
+        self.thread = thread.map(|thread| Rescan { begin: Instant::now(), is_whole: true, thread });
     }
 
     /// Reads the mappings of processes again that may have changed without a record, beside the session where they are recorded.
@@ -164,7 +164,7 @@ impl Reread {
             Ok(Vec::new())
         };
         let thread = priority::spawn("reread", read).ok();
-        self.thread = thread.map(|thread| Reading { begin, is_whole: false, thread });
+        self.thread = thread.map(|thread| Rescan { begin, is_whole: false, thread });
     }
 
     /// Cuts the reading short, and takes what was recorded.

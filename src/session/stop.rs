@@ -44,19 +44,19 @@ impl StopConditions {
 }
 
 /// Asks from time to time whether to end.
-pub(super) struct Ends<'a> {
+pub(super) struct StopPoll<'a> {
     begin: Instant,
     asked: Option<Instant>,
     ended: &'a mut dyn FnMut(Progress) -> bool,
 }
 
-impl<'a> Ends<'a> {
+impl<'a> StopPoll<'a> {
     pub(super) fn new(begin: Instant, ended: &'a mut dyn FnMut(Progress) -> bool) -> Self {
         Self { begin, asked: None, ended }
     }
 
     /// True where it is to end after so many samples. It is asked about every 50 ms, however often this is called.
-    pub(super) fn are_there(&mut self, samples: u64) -> bool {
+    pub(super) fn met(&mut self, samples: u64) -> bool {
         if self.asked.is_some_and(|asked| asked.elapsed() < TICK) {
             return false;
         }

@@ -1,4 +1,4 @@
-//! Groups: which cgroups become which cell of the configuration, by the scheduler's own rule.
+//! CellSpecs: which cgroups become which cell of the configuration, by the scheduler's own rule.
 
 use regex::Regex;
 use thiserror::Error;
@@ -13,13 +13,13 @@ pub const WORKLOAD_SLICE: &str = "workload.slice";
 const ALLOTMENT: &str = "allotment";
 const REST: &str = "rest";
 
-/// A group's place in [`Groups::specs`].
-pub type GroupIndex = usize;
+/// A group's place in [`CellSpecs::specs`].
+pub type SpecIndex = usize;
 
 /// How the user names the groups; the default is none of the options.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct GroupOptions {
+pub struct CellOptions {
     /// Cells of one's own, each as `NAME=REGEX`, in order.
     pub cells: Vec<String>,
     /// The cgroups of allotments, in place of [`ALLOTMENT_REGEX`].
@@ -31,7 +31,7 @@ pub struct GroupOptions {
 /// Why the options name no groups.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum GroupsError {
+pub enum CellSpecError {
     /// A cell without `=`.
     #[error("cell number {position}, \"{given}\", is not NAME=REGEX")]
     NotNameAndRegex {
@@ -69,7 +69,7 @@ pub enum GroupsError {
     /// A regular expression that does not compile.
     #[error("{option}: the regular expression \"{regex}\" is wrong{}: {reason}", at(.offset.as_ref()))]
     Regex {
-        /// The field of [`GroupOptions`] it came from; of a cell its number.
+        /// The field of [`CellOptions`] it came from; of a cell its number.
         option: String,
         /// The expression.
         regex: String,
@@ -109,7 +109,7 @@ impl CgroupMatcher {
 
 /// A group: a name and the cgroups that belong to it.
 #[derive(Debug, Clone)]
-pub struct GroupSpec {
+pub struct CellSpec {
     /// The name, which the cell gets too.
     pub name: String,
     /// The cgroups.
@@ -118,9 +118,9 @@ pub struct GroupSpec {
 
 /// The cell that a cgroup belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Home {
+pub struct CellKey {
     /// The group, which is one cell spec of the configuration.
-    pub group: GroupIndex,
+    pub spec: SpecIndex,
     /// The matched cgroup that the scheduler makes a cell of: this one or the ancestor that covers it, without
     /// [`CGROUP_ROOT`]. Empty for the last group, which is the scheduler's cell 0.
     pub cgroup: Vec<u8>,
@@ -128,40 +128,40 @@ pub struct Home {
 
 /// All groups, in the order in which the scheduler tries them. The last takes what no other takes.
 #[derive(Debug, Clone)]
-pub struct Groups {
-    specs: Vec<GroupSpec>,
+pub struct CellSpecs {
+    specs: Vec<CellSpec>,
 }
 
-impl Groups {
+impl CellSpecs {
     /// The groups: the `--cell`s in their order, then `allotment`, `workload.slice` and `rest`.
     ///
-    /// A cell of [`GroupOptions`] replaces none of the three: it stands before them, so it wins, and a group without samples is not
+    /// A cell of [`CellOptions`] replaces none of the three: it stands before them, so it wins, and a group without samples is not
     /// written. The names of the three cannot be used again.
     ///
     /// # Errors
     /// The first option that is wrong, with its place.
-    pub fn new(options: &GroupOptions) -> Result<Self, GroupsError> {
-        let mut specs: Vec<GroupSpec> = Vec::with_capacity(options.cells.len() + 3);
+    pub fn new(options: &CellOptions) -> Result<Self, CellSpecError> {
+        let mut specs: Vec<CellSpec> = Vec::with_capacity(options.cells.len() + 3);
         for (index, given) in options.cells.iter().enumerate() {
             let position = index + 1;
             let Some((name, regex)) = given.split_once('=') else {
-                return Err(GroupsError::NotNameAndRegex { position, given: given.clone() });
+                return Err(CellSpecError::NotNameAndRegex { position, given: given.clone() });
             };
             if name.is_empty() {
-                return Err(GroupsError::EmptyName { position, given: given.clone() });
+                return Err(CellSpecError::EmptyName { position, given: given.clone() });
             }
             if regex.is_empty() {
-                return Err(GroupsError::EmptyRegex { position, given: given.clone() });
+                return Err(CellSpecError::EmptyRegex { position, given: given.clone() });
             }
             let taken_by = match specs.iter().position(|spec| spec.name == name) {
                 Some(other) => Some(format!("cell number {}", other + 1)),
                 None => [ALLOTMENT, WORKLOAD_SLICE, REST].contains(&name).then(|| "a built-in cell".to_owned()),
             };
             if let Some(taken_by) = taken_by {
-                return Err(GroupsError::DuplicateName { position, name: name.to_owned(), taken_by });
+                return Err(CellSpecError::DuplicateName { position, name: name.to_owned(), taken_by });
             }
             let matcher = compile(&format!("cell number {position}"), regex)?;
-            specs.push(GroupSpec { name: name.to_owned(), matcher });
+            specs.push(CellSpec { name: name.to_owned(), matcher });
         }
         let allotment = options.allotment.as_deref().unwrap_or(ALLOTMENT_REGEX);
         let allotment = compile("allotment", allotment)?;
@@ -169,16 +169,16 @@ impl Groups {
             Some(regex) => compile("workload", regex)?,
             None => CgroupMatcher::Contains(WORKLOAD_SLICE.to_owned()),
         };
-        specs.push(GroupSpec { name: ALLOTMENT.to_owned(), matcher: allotment });
-        specs.push(GroupSpec { name: WORKLOAD_SLICE.to_owned(), matcher: workload });
-        specs.push(GroupSpec { name: REST.to_owned(), matcher: CgroupMatcher::All });
+        specs.push(CellSpec { name: ALLOTMENT.to_owned(), matcher: allotment });
+        specs.push(CellSpec { name: WORKLOAD_SLICE.to_owned(), matcher: workload });
+        specs.push(CellSpec { name: REST.to_owned(), matcher: CgroupMatcher::All });
         Ok(Self { specs })
     }
 
     /// The groups in order.
     #[doc(hidden)]
     #[must_use]
-    pub fn specs(&self) -> &[GroupSpec] {
+    pub fn specs(&self) -> &[CellSpec] {
         &self.specs
     }
 
@@ -192,17 +192,17 @@ impl Groups {
     /// Bytes that are no UTF-8 are matched as U+FFFD, which is what `Path::display` gives the scheduler.
     #[doc(hidden)]
     #[must_use]
-    pub fn home(&self, path: &[u8]) -> Home {
+    pub fn assign(&self, path: &[u8]) -> CellKey {
         let ancestry = Ancestry::new(path);
         for (group, spec) in self.specs.iter().enumerate() {
             if matches!(spec.matcher, CgroupMatcher::All) {
                 continue;
             }
             if let Some(cgroup) = ancestry.texts().position(|text| spec.matcher.is_match(text)) {
-                return Home { group, cgroup: ancestry.cgroup(cgroup) };
+                return CellKey { spec: group, cgroup: ancestry.cgroup(cgroup) };
             }
         }
-        Home { group: self.specs.len().saturating_sub(1), cgroup: Vec::new() }
+        CellKey { spec: self.specs.len().saturating_sub(1), cgroup: Vec::new() }
     }
 }
 
@@ -236,10 +236,10 @@ impl<'a> Ancestry<'a> {
     }
 }
 
-fn compile(option: &str, regex: &str) -> Result<CgroupMatcher, GroupsError> {
+fn compile(option: &str, regex: &str) -> Result<CgroupMatcher, CellSpecError> {
     Regex::new(regex).map(CgroupMatcher::Regex).map_err(|error| {
         let (offset, reason) = mistake(regex, &error);
-        GroupsError::Regex { option: option.to_owned(), regex: regex.to_owned(), offset, reason }
+        CellSpecError::Regex { option: option.to_owned(), regex: regex.to_owned(), offset, reason }
     })
 }
 
@@ -261,16 +261,19 @@ mod tests {
 
     use super::*;
 
-    fn with_cells(cells: &[&str]) -> Result<Groups, GroupsError> {
-        Groups::new(&GroupOptions { cells: cells.iter().map(|&cell| cell.to_owned()).collect(), ..Default::default() })
+    fn with_cells(cells: &[&str]) -> Result<CellSpecs, CellSpecError> {
+        CellSpecs::new(&CellOptions {
+            cells: cells.iter().map(|&cell| cell.to_owned()).collect(),
+            ..Default::default()
+        })
     }
 
     #[test]
     fn default_groups_are_the_extractors() {
-        let groups = Groups::new(&GroupOptions::default()).unwrap();
+        let groups = CellSpecs::new(&CellOptions::default()).unwrap();
         let names: Vec<_> = groups.specs().iter().map(|spec| spec.name.as_str()).collect();
         assert_eq!(names, ["allotment", "workload.slice", "rest"]);
-        let name = |path: &[u8]| names[groups.home(path).group];
+        let name = |path: &[u8]| names[groups.assign(path).spec];
         assert_eq!(name(b"/workload.slice/workload-tw-a.allotment.slice/task"), "allotment");
         assert_eq!(name(b"/workload.slice/my app.slice"), "workload.slice");
         assert_eq!(name(b"/system.slice"), "rest");
@@ -282,39 +285,39 @@ mod tests {
 
     #[test]
     fn home_is_the_matched_cgroup() {
-        let groups = Groups::new(&GroupOptions::default()).unwrap();
-        let home = groups.home(b"/workload.slice/workload-tw-a.allotment.slice/task/x");
-        assert_eq!(home.cgroup, b"/workload.slice/workload-tw-a.allotment.slice");
-        assert_eq!(groups.home(b"/workload.slice/x/y").cgroup, b"/workload.slice");
-        assert_eq!(groups.home(b"/system.slice/x").cgroup, b"");
-        assert_eq!(groups.home(b"/workload.slice\xff/x").cgroup, b"/workload.slice\xff");
+        let groups = CellSpecs::new(&CellOptions::default()).unwrap();
+        let key = groups.assign(b"/workload.slice/workload-tw-a.allotment.slice/task/x");
+        assert_eq!(key.cgroup, b"/workload.slice/workload-tw-a.allotment.slice");
+        assert_eq!(groups.assign(b"/workload.slice/x/y").cgroup, b"/workload.slice");
+        assert_eq!(groups.assign(b"/system.slice/x").cgroup, b"");
+        assert_eq!(groups.assign(b"/workload.slice\xff/x").cgroup, b"/workload.slice\xff");
     }
 
     #[test]
     fn regex_sees_the_full_path_and_is_no_substring() {
         let options =
-            GroupOptions { workload: Some(r"^/sys/fs/cgroup/workload\.slice$".to_owned()), ..Default::default() };
-        let groups = Groups::new(&options).unwrap();
-        assert_eq!(groups.home(b"/workload.slice").group, 1);
-        assert_eq!(groups.home(b"/workload.slice/below").group, 1, "an ancestor covers its descendants");
-        assert_eq!(groups.home(b"/a/workload.slice").group, 2);
+            CellOptions { workload: Some(r"^/sys/fs/cgroup/workload\.slice$".to_owned()), ..Default::default() };
+        let groups = CellSpecs::new(&options).unwrap();
+        assert_eq!(groups.assign(b"/workload.slice").spec, 1);
+        assert_eq!(groups.assign(b"/workload.slice/below").spec, 1, "an ancestor covers its descendants");
+        assert_eq!(groups.assign(b"/a/workload.slice").spec, 2);
     }
 
     #[test]
     fn a_byte_that_is_no_utf8_is_one_character() {
         let groups = with_cells(&["x=/a.b$"]).unwrap();
-        assert_eq!(groups.home(b"/a\xffb").group, 0);
-        assert_eq!(groups.home("/aäb".as_bytes()).group, 0);
-        assert_eq!(groups.home(b"/a\xff\xffb").group, 3);
+        assert_eq!(groups.assign(b"/a\xffb").spec, 0);
+        assert_eq!(groups.assign("/aäb".as_bytes()).spec, 0);
+        assert_eq!(groups.assign(b"/a\xff\xffb").spec, 3);
     }
 
     #[test]
     fn cells_come_first_and_in_order() {
         let groups = with_cells(&["db=postgres", "web=nginx=1"]).unwrap();
-        assert_eq!(groups.home(b"/workload.slice/postgres.service").group, 0);
-        assert_eq!(groups.home(b"/nginx=1").group, 1, "only the first \"=\" divides");
-        assert_eq!(groups.home(b"/nginx=1/postgres").group, 0, "an earlier spec takes a descendant");
-        assert_eq!(groups.home(b"/postgres/nginx=1").group, 0, "a later one does not");
+        assert_eq!(groups.assign(b"/workload.slice/postgres.service").spec, 0);
+        assert_eq!(groups.assign(b"/nginx=1").spec, 1, "only the first \"=\" divides");
+        assert_eq!(groups.assign(b"/nginx=1/postgres").spec, 0, "an earlier spec takes a descendant");
+        assert_eq!(groups.assign(b"/postgres/nginx=1").spec, 0, "a later one does not");
     }
 
     #[test]
@@ -328,18 +331,18 @@ mod tests {
             said(&["a=x", "b=x(y"]),
             "cell number 2: the regular expression \"x(y\" is wrong at byte 1: unclosed group"
         );
-        let options = GroupOptions { allotment: Some("a\\pM\\p{No such}".to_owned()), ..Default::default() };
-        let said = Groups::new(&options).unwrap_err().to_string();
+        let options = CellOptions { allotment: Some("a\\pM\\p{No such}".to_owned()), ..Default::default() };
+        let said = CellSpecs::new(&options).unwrap_err().to_string();
         assert!(said.starts_with("allotment: "), "{said}");
         assert!(!said.contains('\n'), "{said}");
-        let said = Groups::new(&GroupOptions { workload: Some("(x{1000}){1000}".to_owned()), ..Default::default() });
+        let said = CellSpecs::new(&CellOptions { workload: Some("(x{1000}){1000}".to_owned()), ..Default::default() });
         let said = said.unwrap_err().to_string();
         assert!(said.starts_with("workload: ") && !said.contains('\n'), "{said}");
     }
 
     /// What the scheduler does, step by step, over a whole tree: match each cgroup, make cells from the top down, then
     /// let each cgroup belong to the nearest cell above it.
-    fn simulate(groups: &Groups, tree: &BTreeSet<Vec<u8>>) -> BTreeMap<Vec<u8>, Home> {
+    fn simulate(groups: &CellSpecs, tree: &BTreeSet<Vec<u8>>) -> BTreeMap<Vec<u8>, CellKey> {
         let text = |path: &[u8]| format!("{CGROUP_ROOT}{}", String::from_utf8_lossy(path));
         let last = groups.specs().len() - 1;
         let mut raw = BTreeMap::new();
@@ -361,13 +364,13 @@ mod tests {
                 cells.insert(path.clone(), raw[&path]);
             }
         }
-        let home = |path: &Vec<u8>| {
+        let key = |path: &Vec<u8>| {
             let mut line = ancestors(path);
             line.push(path.clone());
             let cell = line.into_iter().rev().find(|above| cells.contains_key(above));
-            cell.map_or(Home { group: last, cgroup: vec![] }, |cgroup| Home { group: cells[&cgroup], cgroup })
+            cell.map_or(CellKey { spec: last, cgroup: vec![] }, |cgroup| CellKey { spec: cells[&cgroup], cgroup })
         };
-        tree.iter().map(|path| (path.clone(), home(path))).collect()
+        tree.iter().map(|path| (path.clone(), key(path))).collect()
     }
 
     const REGEXES: &[&str] = &[
@@ -394,8 +397,8 @@ mod tests {
             regexes in prop::collection::vec(prop::sample::select(REGEXES), 0..4),
         ) {
             let cells = regexes.iter().enumerate().map(|(index, regex)| format!("g{index}={regex}")).collect();
-            let options = GroupOptions { cells, allotment: Some("a[bc]".into()), workload: Some("[ab]".into()) };
-            let groups = Groups::new(&options).unwrap();
+            let options = CellOptions { cells, allotment: Some("a[bc]".into()), workload: Some("[ab]".into()) };
+            let groups = CellSpecs::new(&options).unwrap();
             let mut tree = BTreeSet::new();
             for leaf in &leaves {
                 let mut path = Vec::new();
@@ -407,7 +410,7 @@ mod tests {
                 }
             }
             for (path, home) in simulate(&groups, &tree) {
-                prop_assert_eq!(groups.home(&path), home, "{:?}", String::from_utf8_lossy(&path));
+                prop_assert_eq!(groups.assign(&path), home, "{:?}", String::from_utf8_lossy(&path));
             }
         }
     }
