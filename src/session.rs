@@ -63,7 +63,7 @@ pub trait Sink {
     }
 
     /// The last sample was given; `names` are the last names of threads, as far as they are known. A thread may have taken another
-    /// name since its last sample.
+    /// name since its last sample. Not called where samples are selected, and not for lines, which have names of their own.
     fn ended(&mut self, names: &[(ThreadIndex, Comm)]) {
         let _ = names;
     }

@@ -192,6 +192,10 @@ impl Sink for All<'_, '_> {
     }
 
     fn ended(&mut self, names: &[(ThreadIndex, Comm)]) {
+        if self.select.is_some() {
+            // Samples may be selected by their name, and what came after the last one was not selected.
+            return;
+        }
         self.first.ended(names);
         for sink in &mut self.others {
             sink.ended(names);
