@@ -102,6 +102,7 @@ impl Analysis {
     /// [`Decision::refused`]: there is no configuration of these cells that would load on the host it is for. Anything else that
     /// the scheduler would not load is a bug.
     pub fn mitosis(&self) -> Result<String, Error> {
+        let _raised = raised(self.raises);
         match &self.decision().refused {
             Some(refused) => Err(refused.clone().into()),
             None => Ok(config::mitosis::to_json(&self.decision().cells)?),
@@ -113,6 +114,7 @@ impl Analysis {
     /// # Errors
     /// What the scheduler would not load, which is a bug.
     pub fn layered(&self) -> Result<(String, Vec<config::Note>), Error> {
+        let _raised = raised(self.raises);
         let layers = if self.decider.uses_hints() {
             config::layers_by_hint(self.decision(), &self.decided.members)
         } else {
@@ -135,6 +137,7 @@ impl Analysis {
     /// # Errors
     /// What the scheduler would not load, which is a bug.
     pub fn report(&self) -> Result<Report, Error> {
+        let _raised = raised(self.raises);
         let mut report = self.decider.report(&self.decided, self.symbols(), &self.options)?;
         report.hints.clone_from(&self.outcome.hints);
         Ok(report)
