@@ -165,6 +165,7 @@ fn captured(child: &Child) -> Result<Vec<PendingSample>, SamplerError> {
         cpus: (0..std::thread::available_parallelism().map_or(1, usize::from) as u32).collect(),
         mmap_pages: 64,
         workers: None,
+        realtime: None,
         features: Features::all(),
         hardware: Hardware::default(),
         proc: "/proc".into(),

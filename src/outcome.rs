@@ -27,6 +27,9 @@ pub struct Outcome {
     pub hints: Option<HintCounts>,
     /// What was lost and left out.
     pub loss: Loss,
+    /// The priority of SCHED_FIFO that the threads which read the samples had, see
+    /// [`Builder::realtime`](crate::session::Builder::realtime).
+    pub realtime: Option<u8>,
     /// What the kernel refused, and other facts a person should know.
     pub notes: Vec<String>,
     /// What the code of the samples is in, where the sink wanted to know.

@@ -330,7 +330,7 @@ pub struct RawSample {
     pub pid: u32,
     /// Thread id in our pid namespace.
     pub tid: u32,
-    /// CPU that the access ran on.
+    /// CPU that the access ran on; [`RawSample::NO_CPU`] where a recording does not say.
     pub cpu: u32,
     /// Mode that the access was made in.
     pub mode: CpuMode,
@@ -358,6 +358,13 @@ pub struct RawSample {
     pub data_src: DataSource,
     /// How the address was recovered; `None` where the hardware or the kernel gave it.
     pub method: Option<Method>,
+    /// The number of the event in its recording, as far as there are several; else 0.
+    pub event: u16,
+}
+
+impl RawSample {
+    /// Stands in [`RawSample::cpu`] for a CPU that is not known.
+    pub const NO_CPU: u32 = u32::MAX;
 }
 
 impl Default for RawSample {
@@ -380,6 +387,7 @@ impl Default for RawSample {
             share: 1.0,
             data_src: DataSource(0),
             method: None,
+            event: 0,
         }
     }
 }

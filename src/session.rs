@@ -9,7 +9,7 @@ use std::time::Duration;
 
 pub use crate::outcome::{Outcome, RecoveryStats};
 use crate::resolve::Cgroups;
-use crate::sample::Sample;
+use crate::sample::{Comm, Sample, ThreadIndex};
 
 mod analysis;
 mod builder;
@@ -60,6 +60,12 @@ pub trait Sink {
         for sample in samples {
             self.sample(sample, cgroups);
         }
+    }
+
+    /// The last sample was given; `names` are the last names of threads, as far as they are known. A thread may have taken another
+    /// name since its last sample. Not called where samples are selected, and not for lines, which have names of their own.
+    fn ended(&mut self, names: &[(ThreadIndex, Comm)]) {
+        let _ = names;
     }
 
     /// True where samples shall say which code made the access ([`Sample::code`]), to be named at the end.

@@ -17,6 +17,7 @@ use super::snapshot::Tasks;
 use super::{HintOptions, HintsError, MapRef};
 use crate::hint::{Counts, HintProbe};
 use crate::host::clock::monotonic_ns;
+use crate::host::priority;
 use crate::sample::batch::Batch;
 use crate::sample::{SideBand, TimedSideBand};
 
@@ -113,9 +114,7 @@ impl Watch {
             Batch { side_band: at_start.events.into_iter().map(RawEvent::side_band).collect(), ..Batch::default() };
         let reader =
             Reader { loaded, map, tasks, named: options.map.clone(), out, first, counts, stop: Arc::clone(&stop) };
-        let thread = std::thread::Builder::new()
-            .name("hints".to_owned())
-            .spawn(move || reader.run())
+        let thread = priority::spawn("hints", move || reader.run())
             .map_err(|source| HintsError::Io { what: "cannot start a thread", source })?;
         Ok(Self { probe, notes, batches, stop, thread })
     }

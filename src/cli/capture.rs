@@ -15,8 +15,8 @@ use super::hints::HintArgs;
 use super::signals::Signals;
 use super::source::{self, SourceArgs};
 use super::{decision, percent, seconds, Failure};
-use crate::host::limits::sysctl;
-use crate::host::{topology, Roots};
+use crate::host::limits::{self, sysctl};
+use crate::host::{hierarchy, topology, Roots};
 use crate::resolve::cgroups::display_path;
 use crate::resolve::Cgroups;
 use crate::sampler::Target;
@@ -32,7 +32,7 @@ pub(super) struct CaptureArgs {
     /// The whole host (the default); with a COMMAND: while the command runs
     #[arg(short = 'a', long = "all-cpus", help_heading = WATCH, conflicts_with_all = ["pids", "cgroup"])]
     all: bool,
-    /// These processes and their children
+    /// These processes and their descendants
     #[arg(
         short = 'p',
         long = "pid",
@@ -72,6 +72,17 @@ pub(super) struct CaptureArgs {
     /// Threads that read the rings [default: one for each 16 CPUs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = TUNING)]
     workers: Option<u16>,
+    /// Real-time priority (SCHED_FIFO) of the threads that read samples, 1 to 99, with nice -20 for the rest of scxprof; 0 leaves
+    /// all priorities alone
+    #[arg(
+        short = 'r',
+        long,
+        value_name = "PRIO",
+        default_value = "1",
+        value_parser = clap::value_parser!(u8).range(0..=99),
+        help_heading = TUNING
+    )]
+    realtime: u8,
     /// Memory for queues and caches, beside the rings
     #[arg(
         long,
@@ -128,8 +139,20 @@ pub(super) fn builder(args: &CaptureArgs) -> Result<Builder<'static>, Failure> {
     if let Some(root) = args.cgroup_root.as_ref().filter(|root| !root.is_dir()) {
         return Err(Failure::Usage(anyhow!("--cgroup-root {}: not a directory", root.display())));
     }
-    let mut builder =
-        args.from.configure(Session::builder()).mmap_pages(args.mmap_pages).memory(memory).raise_open_files();
+    if let Some(root) = args.cgroup_root.as_ref().filter(|root| !hierarchy::is_mounted_at(root)) {
+        return Err(Failure::Usage(anyhow!(
+            "--cgroup-root {}: not a cgroup hierarchy; mount the host's into the container, such as with docker run -v \
+             /sys/fs/cgroup:/host/cgroup:ro, and name that directory",
+            root.display()
+        )));
+    }
+    let mut builder = args
+        .from
+        .configure(Session::builder())
+        .mmap_pages(args.mmap_pages)
+        .memory(memory)
+        .raise_open_files()
+        .realtime(args.realtime);
     if let Some(limit) = args.limit() {
         builder = builder.time(limit);
     }
@@ -166,6 +189,7 @@ pub(super) fn start(
     builder: Builder<'static>,
     held: Option<&Held>,
 ) -> Result<Session<'static>, Failure> {
+    limits::bound_realtime();
     let builder = match held {
         Some(held) if !args.all => builder.target(Target::Tasks { tids: vec![held.pid], enable_on_exec: true }),
         _ => builder,

@@ -8,6 +8,7 @@ use clap::Args;
 use super::output::{Output, Readers};
 use super::{hints, percent, say_lines, Failure};
 use crate::config::{self, CellOptions, CellSpecError, Scheduler};
+use crate::host::priority::NICE;
 use crate::sample::Source;
 use crate::sampler::loss::Loss;
 use crate::session::{Builder, Error, Outcome, RecoveryStats, Sampled};
@@ -153,6 +154,9 @@ pub(super) fn report(verbose: u8, sampled: &Sampled) {
         say!("Source: {source} ({})", source.coverage());
         let Outcome { duration, events, samples, accesses, .. } = outcome;
         say!("Sampled {:.1} s: {events} events, {samples} samples, {accesses} accesses", duration.as_secs_f64());
+        if let Some(priority) = outcome.realtime {
+            say!("Readers: SCHED_FIFO, priority {priority}, all else of scxprof nice {NICE}");
+        }
         if let Some(recovery) = &outcome.recovery {
             say_lines(&yield_text(recovery));
         }

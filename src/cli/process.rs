@@ -97,8 +97,9 @@ struct ToLines<W: Write> {
 }
 
 impl<W: Write> ToLines<W> {
-    fn new(out: W, source: Source) -> Self {
-        Self { writer: jsonl::Writer::new(out, source), codes: None, last: 0, records: 0, failed: None }
+    fn new(out: W, profile: &Profile) -> Self {
+        let writer = jsonl::Writer::new(out, profile.source()).with_events(profile.event_names());
+        Self { writer, codes: None, last: 0, records: 0, failed: None }
     }
 
     fn finish(self) -> std::io::Result<()> {
@@ -224,7 +225,7 @@ pub(super) fn write_lines(
         Some(path) => Box::new(create(path).with_context(failed).map_err(Failure::NoResult)?),
         None => Box::new(std::io::stdout().lock()),
     };
-    let mut sink = ToLines::new(out, profile.source());
+    let mut sink = ToLines::new(out, &profile);
     let filter = || if selection.is_empty() { Ok(None) } else { Filter::new(selection).map(Some) };
     if named {
         let (rewound, codes) = name_codes(profile, memory, filter()?.as_mut(), stop)?;

@@ -48,6 +48,14 @@ pub enum CellSpecError {
         /// What was given.
         given: String,
     },
+    /// A cell whose expression is empty, and would match every cgroup.
+    #[error("cell number {position}, \"{given}\", has no regular expression after the \"=\"")]
+    EmptyRegex {
+        /// Which cell, counted from 1.
+        position: usize,
+        /// What was given.
+        given: String,
+    },
     /// A name that another cell has.
     #[error("cell number {position} takes the name \"{name}\", which {taken_by} already has")]
     DuplicateName {
@@ -141,6 +149,9 @@ impl CellSpecs {
             };
             if name.is_empty() {
                 return Err(CellSpecError::EmptyName { position, given: given.clone() });
+            }
+            if regex.is_empty() {
+                return Err(CellSpecError::EmptyRegex { position, given: given.clone() });
             }
             let taken_by = match specs.iter().position(|spec| spec.name == name) {
                 Some(other) => Some(format!("cell number {}", other + 1)),
@@ -362,8 +373,20 @@ mod tests {
         tree.iter().map(|path| (path.clone(), key(path))).collect()
     }
 
-    const REGEXES: &[&str] =
-        &["a", "b", "c", "a/b", "b/[ac]", "/c$", "[abc]{2}$", "/a+/", "[^a]$", "^/sys/fs/cgroup/[ab]+/[bc]", "sys", ""];
+    const REGEXES: &[&str] = &[
+        "a",
+        "b",
+        "c",
+        "a/b",
+        "b/[ac]",
+        "/c$",
+        "[abc]{2}$",
+        "/a+/",
+        "[^a]$",
+        "^/sys/fs/cgroup/[ab]+/[bc]",
+        "sys",
+        "/",
+    ];
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(6000))]

@@ -124,6 +124,19 @@ impl Tally {
         }
     }
 
+    /// Counts samples of a cell under another name than they were counted under.
+    pub fn shift(&mut self, cell: CellIndex, from: NameIndex, to: NameIndex, weight: f64) {
+        for (name, weight) in [(from, -weight), (to, weight)] {
+            let count = match name.0 {
+                None => self.cells.get_mut(cell as usize).map(|tally| &mut tally.untold),
+                Some(name) => self.counts.get_mut(name as usize),
+            };
+            if let Some(count) = count {
+                *count = clean(*count + weight);
+            }
+        }
+    }
+
     /// The cells that had samples.
     pub fn cells(&self) -> impl Iterator<Item = (CellIndex, &CellTally)> {
         self.cells.iter().enumerate().map(|(cell, tally)| (cell as CellIndex, tally)).filter(|(_, it)| it.total > 0.0)
@@ -162,6 +175,16 @@ impl Tally {
             self.counts().filter(|it| in_group(it.0)).map(|(cell, comm, count)| (comm, cell, count)).collect();
         names.sort_unstable_by_key(|&(comm, cell, _)| (comm, cell));
         names
+    }
+}
+
+/// What is left of samples that were counted in parts and taken away at once may not be quite nothing.
+fn clean(count: f64) -> f64 {
+    const NOTHING: f64 = 1e-6;
+    if count < NOTHING {
+        0.0
+    } else {
+        count
     }
 }
 

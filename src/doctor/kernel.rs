@@ -113,6 +113,7 @@ pub(super) fn options(roots: &Roots, source: Source, target: Target) -> Result<s
         cpus: topology::online_cpus(roots)?,
         mmap_pages: MMAP_PAGES,
         workers: None,
+        realtime: None,
         features: Features::all(),
         hardware: Hardware::default(),
         proc: roots.proc.clone(),

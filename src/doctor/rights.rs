@@ -11,7 +11,7 @@ use crate::sampler::open::{self, Privilege};
 use crate::sampler::{SamplerError, MLOCK_HELP, NOFILE_HELP};
 
 /// Capabilities by their bit in `CapEff` (linux/capability.h), and what each is for.
-const CAPABILITIES: [(u32, &str, &str); 8] = [
+const CAPABILITIES: [(u32, &str, &str); 9] = [
     (38, "CAP_PERFMON", "events of every task and physical addresses"),
     (39, "CAP_BPF", "BPF programs"),
     (14, "CAP_IPC_LOCK", "rings beyond kernel.perf_event_mlock_kb"),
@@ -19,6 +19,7 @@ const CAPABILITIES: [(u32, &str, &str); 8] = [
     (34, "CAP_SYSLOG", "addresses in /proc/kallsyms"),
     (2, "CAP_DAC_READ_SEARCH", "names of cgroups that no walk has seen"),
     (40, "CAP_CHECKPOINT_RESTORE", "files that processes map, though they are deleted or in a container"),
+    (23, "CAP_SYS_NICE", "priorities that lose no samples on a busy host"),
     (21, "CAP_SYS_ADMIN", "physical frames of pages, and a tracefs mount of our own"),
 ];
 

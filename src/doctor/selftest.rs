@@ -333,6 +333,7 @@ mod tests {
             loss: Loss::default(),
             notes: Vec::new(),
             modules: Modules::new(),
+            realtime: None,
         };
         assert_eq!(compare.counts.iter().all(|&count| count >= ENOUGH), missing.get() == 0);
         compare.finish(&outcome)

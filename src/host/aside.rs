@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{bounded, Receiver, Sender};
 use rustc_hash::FxHashMap;
 
+use super::priority;
+
 /// Threads that may be left behind.
 const MAX_STUCK: usize = 32;
 /// A thread without work ends after so long.
@@ -89,7 +91,7 @@ pub(crate) fn within<T: Send + 'static>(
     let begin = Instant::now();
     if let Err(unsent) = POOL.jobs.0.try_send(job) {
         let job = unsent.into_inner();
-        let spawned = std::thread::Builder::new().name("aside".to_owned()).spawn(move || {
+        let spawned = priority::spawn("aside", move || {
             job();
             while let Ok(job) = POOL.jobs.1.recv_timeout(IDLE) {
                 job();

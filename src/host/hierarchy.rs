@@ -1,6 +1,6 @@
 //! Which cgroup hierarchy samples speak of, and where it is mounted: `/proc/self/cgroup` and `/proc/self/mountinfo`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::mountinfo::{self, MountInfo};
 use super::{read, Error, Roots};
@@ -43,6 +43,13 @@ impl Kind {
             found.then_some(path)
         })
     }
+}
+
+/// True for a directory of cgroups, of either version.
+#[must_use]
+pub fn is_mounted_at(directory: &Path) -> bool {
+    let kinds = [libc::CGROUP2_SUPER_MAGIC, libc::CGROUP_SUPER_MAGIC];
+    rustix::fs::statfs(directory).is_ok_and(|fs| kinds.contains(&fs.f_type))
 }
 
 /// A mount of the hierarchy.

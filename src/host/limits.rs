@@ -26,6 +26,9 @@ impl Limit {
     }
 }
 
+/// us of a CPU; a thread that reads rings gives its priority up long before.
+const MAX_RTTIME: u64 = 2_000_000;
+
 fn limit(resource: Resource) -> Limit {
     let Rlimit { current, maximum } = getrlimit(resource);
     Limit { soft: current.unwrap_or(u64::MAX), hard: maximum.unwrap_or(u64::MAX) }
@@ -48,6 +51,17 @@ pub fn raise_file_limit(needed: u64) -> io::Result<Limit> {
         setrlimit(Resource::Nofile, Rlimit { current: Some(soft), maximum: now.maximum })?;
     }
     Ok(file_limit())
+}
+
+/// Lets the kernel end this process with SIGXCPU where a real-time thread of it runs for 2 s without sleeping, unless there is a
+/// limit already.
+pub fn bound_realtime() {
+    let now = getrlimit(Resource::Rttime);
+    let soft = now.maximum.map_or(MAX_RTTIME, |hard| MAX_RTTIME.min(hard));
+    if now.current.is_none() {
+        // A lower limit is refused to nobody.
+        let _ = setrlimit(Resource::Rttime, Rlimit { current: Some(soft), maximum: now.maximum });
+    }
 }
 
 /// `RLIMIT_MEMLOCK`, in bytes.

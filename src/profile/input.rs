@@ -325,6 +325,11 @@ impl Profile {
         known.parse().unwrap_or(Source::Recorded)
     }
 
+    /// The names of its events by their number, as far as it says them.
+    pub(crate) fn event_names(&self) -> impl Iterator<Item = Option<&str>> {
+        self.perf_data().into_iter().flat_map(PerfData::events).map(|event| event.name.as_deref())
+    }
+
     /// Whose samples are left out.
     #[must_use]
     pub(crate) fn identity(&self) -> Identity {

@@ -3,7 +3,7 @@
 //! | field | what |
 //! |---|---|
 //! | `comm`, `comm_hex` | the thread's name; its bytes in hex where they are no UTF-8. `null` where nobody knew it |
-//! | `pid`, `tid`, `cpu` | numbers |
+//! | `pid`, `tid`, `cpu` | numbers; `cpu` is left out where a recording does not say it |
 //! | `time` | seconds of CLOCK_MONOTONIC as text with nine decimals |
 //! | `ip`, `addr`, `phys_addr`, `data_src` | hex as text; `phys_addr` "0" where it is not known |
 //! | `data_page_size`, `period`, `weight`, `size` | numbers: bytes, events, cycles, bytes |
@@ -11,6 +11,7 @@
 //! | `hint`, `hinted` | the task hint, 0 where there is none; `hinted` is true where there is one and it is 0, else left out |
 //! | `op` | load, store, update or unknown |
 //! | `source` | where the address comes from |
+//! | `event` | the event's name, as `perf script` prints it; left out where a recording does not say it |
 //! | `thread` | which thread: a reused tid is another one |
 //! | `record`, `accesses` | which sample, and how many accesses it gave |
 //! | `method` | how the address was recovered |
@@ -348,7 +349,7 @@ fn parse(bytes: &[u8], cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> R
             time: parse_time(&fields.time).ok_or("its time is none")?,
             pid,
             tid,
-            cpu: plain(fields.cpu) as u32,
+            cpu: fields.cpu.map_or(RawSample::NO_CPU, |cpu| cpu.0 as u32),
             access,
             ip: address(&fields.ip, "ip")?,
             addr,

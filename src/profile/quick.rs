@@ -2,7 +2,7 @@
 //! one, so what is read is the same.
 
 use super::recovered::{method, op};
-use crate::sample::{Comm, DataSource, MemoryId, Sample};
+use crate::sample::{Comm, DataSource, MemoryId, RawSample, Sample};
 
 /// What a line says; its names are text without escapes.
 pub(super) struct Quick<'a> {
@@ -118,8 +118,10 @@ pub(super) fn parse(line: &[u8]) -> Option<Quick<'_>> {
     sample.pid = at.id()?;
     at.word(b",\"tid\":")?;
     sample.tid = at.id()?;
-    at.word(b",\"cpu\":")?;
-    sample.cpu = at.id()?;
+    sample.cpu = match at.word(b",\"cpu\":") {
+        Some(()) => at.id()?,
+        None => RawSample::NO_CPU,
+    };
     at.word(b",\"time\":\"")?;
     let seconds = at.number()?;
     at.word(b".")?;
@@ -150,6 +152,9 @@ pub(super) fn parse(line: &[u8]) -> Option<Quick<'_>> {
     sample.period = at.number()?;
     at.word(b",\"source\":\"")?;
     let source = at.text()?;
+    if at.word(b",\"event\":\"").is_some() {
+        at.text()?;
+    }
     at.word(b",\"thread\":")?;
     sample.thread = at.id()?;
     at.word(b",\"record\":")?;

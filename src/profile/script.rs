@@ -235,7 +235,7 @@ fn ids(line: &[u8]) -> Option<Head<'_>> {
     let slash = ids.text.iter().position(|&byte| byte == b'/')?;
     let (pid, tid) = (id(ids.text.get(..slash)?)?, id(ids.text.get(slash + 1..)?)?);
     let mut next = word(line, ids.end)?;
-    let mut cpu = 0;
+    let mut cpu = RawSample::NO_CPU;
     if let Some(digits) = next.text.strip_prefix(b"[").and_then(|text| text.strip_suffix(b"]")) {
         cpu = u32::try_from(number(digits)?).ok()?;
         next = word(line, next.end)?;

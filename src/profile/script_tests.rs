@@ -187,7 +187,7 @@ proptest! {
         // A path in which as many spaces and digits as an address takes stand in a row is read as far as that.
         let path = cgroup.map(|rest| [&b"/"[..], &rest].concat());
         prop_assume!(path.as_ref().is_none_or(|path| !path.windows(3).any(|bytes| bytes == b"   ")));
-        let sample = Sample::from(RawSample { pid: ids.0, tid: ids.1, cpu: if cpu { ids.2.into() } else { 0 }, time, addr: words.0 >> shift, ip: words.1 >> shift, phys: if phys { words.2 >> shift >> 12 } else { 0 }, page_size: if phys { page } else { 0 }, data_src: DataSource(data_src.unwrap_or(0)), latency: if data_src.is_some() { latency } else { 0 }, ..RawSample::default() });
+        let sample = Sample::from(RawSample { pid: ids.0, tid: ids.1, cpu: if cpu { ids.2.into() } else { RawSample::NO_CPU }, time, addr: words.0 >> shift, ip: words.1 >> shift, phys: if phys { words.2 >> shift >> 12 } else { 0 }, page_size: if phys { page } else { 0 }, data_src: DataSource(data_src.unwrap_or(0)), latency: if data_src.is_some() { latency } else { 0 }, ..RawSample::default() });
         let line = print(&sample, &comm, path.as_deref(), data, cpu, dso, phys);
         let (lines, reader) = read(&line);
         prop_assert_eq!(reader.unreadable, 0, "{}", String::from_utf8_lossy(&line));

@@ -102,6 +102,12 @@ impl Threads {
         }
     }
 
+    /// The number and the name of each thread that is known, exited ones included.
+    #[must_use]
+    pub fn names(&self) -> Vec<(ThreadIndex, Comm)> {
+        self.by_tid.values().map(|thread| (thread.index, thread.comm)).collect()
+    }
+
     /// Process and thread of those that are alive as far as records said, process by process.
     #[must_use]
     pub fn alive(&self) -> Vec<(u32, u32)> {

@@ -4,13 +4,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::thread::{gettid, sched_setaffinity, CpuSet};
 
+use crate::host::priority;
+
 /// Runs `work` on `cpu` until `watch` returns. `watch` is told the thread's id, and whether it has the CPU that was asked for: without
 /// the right to choose, it runs where the scheduler puts it.
 pub(super) fn beside<T>(cpu: u32, work: fn(&AtomicBool), watch: impl FnOnce(u32, bool) -> T) -> T {
     let stop = AtomicBool::new(false);
     let (told, thread) = crossbeam_channel::bounded(1);
+    let like = priority::like_caller();
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            // On a busy host the event would be tried on the threads of others.
+            let _raised = like.apply();
             // The other end waits for it.
             let _ = told.send((gettid().as_raw_pid().cast_unsigned(), pin(cpu)));
             work(&stop);

@@ -2,18 +2,28 @@
 
 use super::attr::{EventSpec, Rate};
 use super::hardware::{self, Hardware, Pace};
-use super::plan::{AddressFrom, Plan, Planned};
+use super::plan::{AddressFrom, Plan, Planned, Steer};
 use super::pmu::{NoIbs, NoPebs, Pmus};
 use super::tick::{self, TickKind, TickPlan};
 use super::{SamplerError, SamplerOptions, Target};
 use crate::host::limits::sysctl;
 use crate::sample::Source;
 
+/// Faults a second and CPU that are sampled, which is every one of most workloads. The kernel does not throttle an event of period 1;
+/// this is its own limit for others (`kernel.perf_event_max_sample_rate` where nobody changed it).
+const MAX_FAULTS: u32 = 100_000;
+
 /// Chooses the events; `batched` is [`Hardware::batched`] unless it was found not to work here.
 pub(super) fn plan(options: &SamplerOptions, batched: bool) -> Result<Plan, SamplerError> {
     let hardware = Hardware { batched, ..options.hardware.clone() };
     let mut plan = match options.source {
-        Source::Faults => software(EventSpec::minor_faults(), AddressFrom::Fault, options, Vec::new()),
+        Source::Faults => {
+            let mut plan = software(EventSpec::minor_faults(), AddressFrom::Fault, options, Vec::new());
+            for event in &mut plan.events {
+                event.steer = Some(Steer { rate: MAX_FAULTS, min: 1, multiple: 1 });
+            }
+            plan
+        }
         Source::Timer => timer(options)?,
         Source::Pebs => {
             let pebs = Pmus::read(&options.sys).map_err(NoPebs::from)?.pebs()?;
@@ -92,7 +102,7 @@ fn timer(options: &SamplerOptions) -> Result<Plan, SamplerError> {
     }
     let rate = tick.rate.unwrap_or_else(|| 1e9 / tick.period().max(1) as f64);
     let address_from = match tick.kind {
-        TickKind::HrtimerExpire | TickKind::LocalTimer => AddressFrom::UserByCallchain(tick.entries),
+        TickKind::HrtimerExpire => AddressFrom::UserByCallchain(tick.entries),
         TickKind::CpuClock => AddressFrom::UserByMode,
     };
     Ok(Plan { rate: Some(rate), ..software(tick.spec, address_from, options, notes) })

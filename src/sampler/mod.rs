@@ -90,6 +90,9 @@ pub struct SamplerOptions {
     pub mmap_pages: usize,
     /// Threads that read the rings; `None` for one for each 16 CPUs.
     pub workers: Option<usize>,
+    /// The priority of SCHED_FIFO, 1 to 99, of the threads that read the rings; `None` for that of the thread that starts them.
+    /// A thread that takes more than half a CPU gives it up.
+    pub realtime: Option<u8>,
     /// What to ask the kernel for; less than all of it is what an older kernel would give.
     pub features: Features,
     /// How pebs and ibs sample.
@@ -139,6 +142,7 @@ pub struct Sampler {
     notes: Vec<String>,
     target: TargetKind,
     workers: usize,
+    realtime: Option<u8>,
     identity: Identity,
     mmap_pages: usize,
     address_from: AddressFrom,
@@ -213,6 +217,7 @@ impl Sampler {
                 .workers
                 .unwrap_or(options.cpus.len().div_ceil(CPUS_PER_WORKER))
                 .clamp(1, options.cpus.len().max(1)),
+            realtime: options.realtime,
             identity: Identity { own_pid: std::process::id(), child_pid_namespace: options.child_pid_namespace },
             mmap_pages: options.mmap_pages,
             address_from,

@@ -14,9 +14,10 @@ use super::plan::Planned;
 use super::record::ReadValue;
 use super::steer::{self, Watcher};
 use super::tee::Tee;
-use super::worker::{self, CpuRing, Worker};
+use super::worker::{self, CpuRing, Scheduled, Worker};
 use super::{Sampler, SamplerError, TargetKind};
 use crate::bpf::{Snapshots, WantedMap};
+use crate::host::priority;
 use crate::sample::batch::Batch;
 
 /// The part of its time that an event may be off the PMU before it is worth a word.
@@ -30,7 +31,9 @@ const CPU_CLOCK: u64 = sys::PERF_COUNT_SW_CPU_CLOCK as u64;
 #[derive(Debug)]
 pub struct Running {
     pub(super) batches: Receiver<Batch>,
-    pub(super) workers: Vec<JoinHandle<Loss>>,
+    pub(super) workers: Vec<JoinHandle<(Loss, Scheduled)>>,
+    /// The priority of SCHED_FIFO that the workers give themselves.
+    pub(super) realtime: Option<u8>,
     pub(super) stop: Stop,
     pub(super) watcher: Watcher,
     pub(super) sampling: Vec<Sampling>,
@@ -62,6 +65,8 @@ pub struct Totals {
     pub lost: Vec<(u64, u64)>,
     /// The events that happened, sampled or not; scaled up where they could not all be counted.
     pub events: u64,
+    /// The priority of SCHED_FIFO that all threads that read rings had to the end.
+    pub realtime: Option<u8>,
     /// What happened to the events, as sentences.
     pub notes: Vec<String>,
 }
@@ -72,7 +77,8 @@ impl Sampler {
     /// # Errors
     /// The errno of the ioctl, or of a thread that could not be started.
     pub fn start(self, tee: Option<&Arc<dyn Tee>>) -> Result<Running, SamplerError> {
-        let (out, batches) = crossbeam_channel::bounded(worker::QUEUE);
+        // More room than is used, see `BatchSink::send`.
+        let (out, batches) = crossbeam_channel::bounded(worker::QUEUE + self.workers + 1);
         // Where a later step fails, its drop ends the workers that run already.
         let stop = Stop(Arc::new(AtomicBool::new(false)));
         let mut shares: Vec<(Vec<CpuRing>, Vec<Arc<Event>>)> =
@@ -108,6 +114,7 @@ impl Sampler {
             .enumerate()
             .map(|(index, (rings, wake))| {
                 let worker = Worker {
+                    realtime: self.realtime,
                     index,
                     rings,
                     wake,
@@ -117,7 +124,7 @@ impl Sampler {
                     stop: Arc::clone(&stop.0),
                     tee: tee.cloned(),
                 };
-                std::thread::Builder::new().name(format!("ring-{index}")).spawn(move || worker.run())
+                priority::spawn(&format!("ring-{index}"), move || worker.run())
             })
             .collect::<Result<Vec<_>, _>>()
             .map_err(SamplerError::Thread)?;
@@ -126,6 +133,7 @@ impl Sampler {
         Ok(Running {
             batches,
             workers,
+            realtime: self.realtime,
             stop,
             watcher,
             sampling: self.sampling,
@@ -176,7 +184,7 @@ impl Running {
     #[must_use]
     pub fn join(self) -> Totals {
         let Self { batches, workers, stop: _stop, watcher, sampling, side_band, .. } = self;
-        let Self { snapshots, clocks: _clocks, events, knows_lost, target, .. } = self;
+        let Self { snapshots, clocks: _clocks, events, knows_lost, target, realtime, .. } = self;
         // The events watch all of a CPU, so that the time they were enabled is the time they should have run.
         let cpu_wide = !matches!(target, TargetKind::Tasks { .. });
         // A worker that still waits for room must not wait for ever.
@@ -184,11 +192,22 @@ impl Running {
         // A cgroup's events are enabled while it is on their CPU.
         let system = side_band.iter().filter(|_| target == TargetKind::System);
         let enabled = system.filter_map(|event| Some((event.cpu, event.read().ok()?.time_enabled)));
-        let mut totals = Totals { notes: watcher.stop(&ended_early(enabled.collect())), ..Totals::default() };
+        let (notes, has_steered) = watcher.stop(&ended_early(enabled.collect()));
+        let mut totals = Totals { notes, ..Totals::default() };
+        let mut scheduled = Vec::new();
         for worker in workers {
-            // One that panics gives its counts; this is for one that cannot even do that.
-            let died = |_| Loss { dead_workers: 1, ..Loss::default() };
-            totals.loss.add(&worker.join().unwrap_or_else(died));
+            match worker.join() {
+                Ok((loss, how)) => {
+                    totals.loss.add(&loss);
+                    scheduled.push(how);
+                }
+                // One that panics gives its counts; this is for one that cannot even do that.
+                Err(_) => totals.loss.dead_workers += 1,
+            }
+        }
+        if let Some(priority) = realtime {
+            totals.notes.extend(not_realtime(&scheduled));
+            totals.realtime = scheduled.iter().all(|how| matches!(how, Scheduled::Realtime)).then_some(priority);
         }
         let mut lost = 0u64;
         for (plan, planned) in events.iter().enumerate() {
@@ -214,11 +233,33 @@ impl Running {
         }
         let each_is_sampled =
             |planned: &Planned| matches!(planned.spec.rate, Rate::Period(1)) && planned.probe.is_none();
-        if events.iter().all(each_is_sampled) {
+        if !has_steered && events.iter().all(each_is_sampled) {
             totals.loss.unsampled = totals.events.saturating_sub(totals.loss.seen());
         }
         totals
     }
+}
+
+/// Why not all threads that read rings were real-time to the end, as a sentence.
+fn not_realtime(scheduled: &[Scheduled]) -> Option<String> {
+    let refused = scheduled.iter().find_map(|how| match how {
+        Scheduled::Refused(error) => Some(error),
+        _ => None,
+    });
+    if let Some(error) = refused {
+        return Some(format!(
+            "the threads that read samples have no real-time priority (sched_setattr: {error}): samples may be lost on a busy \
+             host; it takes CAP_SYS_NICE, and --realtime 0 does not ask for it"
+        ));
+    }
+    let busy = scheduled.iter().filter(|how| matches!(how, Scheduled::Busy)).count();
+    (busy > 0).then(|| {
+        format!(
+            "{busy} of {} threads that read samples took more than half a CPU, and gave up their real-time priority: sample less \
+             often, or use more --workers",
+            scheduled.len()
+        )
+    })
 }
 
 /// The CPUs whose events were not enabled to the end: their CPU went offline, if only for a moment, and took them along.

@@ -12,6 +12,7 @@ use super::attr::Rate;
 use super::open::EventError;
 use super::open::Sampling;
 use super::plan::{Planned, Steer};
+use crate::host::priority;
 use crate::host::topology::{format_cpu_list, parse_cpu_list};
 
 /// How often it looks.
@@ -31,19 +32,22 @@ const MAX_PERIOD: u64 = 1 << 40;
 #[derive(Debug)]
 pub(super) struct Watcher {
     stop: Sender<()>,
-    thread: JoinHandle<(Vec<String>, Hotplug)>,
+    thread: JoinHandle<(Vec<String>, bool, Hotplug)>,
 }
 
 impl Watcher {
-    /// Ends the thread; gives what it saw, as sentences. `ended` are CPUs whose events ended before, which it may have missed.
-    pub(super) fn stop(self, ended: &[u32]) -> Vec<String> {
+    /// Ends the thread; gives what it saw, as sentences, and whether it changed a period. `ended` are CPUs whose events ended before,
+    /// which it may have missed.
+    pub(super) fn stop(self, ended: &[u32]) -> (Vec<String>, bool) {
         drop(self.stop);
-        let Ok((mut sentences, mut hotplug)) = self.thread.join() else {
-            return vec!["the thread that watches for CPUs that go offline died: they are not told".to_owned()];
+        let Ok((mut sentences, has_steered, mut hotplug)) = self.thread.join() else {
+            let died =
+                "the thread that steers periods and watches for CPUs that go offline died: neither was done to the end";
+            return (vec![died.to_owned()], true);
         };
         hotplug.gone.extend(ended);
         sentences.extend(hotplug.sentences());
-        sentences
+        (sentences, has_steered)
     }
 }
 
@@ -67,8 +71,12 @@ pub(super) fn start(sampling: &[Sampling], events: &[Planned], cpus: Vec<u32>, s
     });
     let mut watch = Watch { steered: steered.collect(), hotplug: Hotplug::new(cpus), sys };
     let (stop, stopped) = crossbeam_channel::bounded(0);
-    let run = move || (watch.run(&stopped), watch.hotplug);
-    let thread = std::thread::Builder::new().name("steer".to_owned()).spawn(run)?;
+    let run = move || {
+        watch.run(&stopped);
+        let has_steered = watch.steered.iter().any(|steered| steered.range.0 < steered.range.1);
+        (watch.steered.iter().filter_map(Steered::sentence).collect(), has_steered, watch.hotplug)
+    };
+    let thread = priority::spawn("steer", run)?;
     Ok(Watcher { stop, thread })
 }
 
@@ -79,7 +87,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn run(&mut self, stopped: &Receiver<()>) -> Vec<String> {
+    fn run(&mut self, stopped: &Receiver<()>) {
         let mut last = Instant::now();
         let mut due = last;
         while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(ROUND) {
@@ -95,7 +103,6 @@ impl Watch {
             due = begin + begin.elapsed() * COST;
         }
         self.hotplug.look(&self.sys);
-        self.steered.iter().map(Steered::sentence).collect()
     }
 }
 
@@ -138,18 +145,22 @@ impl Steered {
         self.range = (self.range.0.min(period), self.range.1.max(period));
     }
 
-    fn sentence(&self) -> String {
+    /// `None` where every event was sampled: nothing had to be done.
+    fn sentence(&self) -> Option<String> {
         let Self { name, steer: Steer { rate, .. }, period, range: (least, greatest), .. } = self;
         if let Some(error) = &self.refused {
-            return format!("{name}: a sample every {period} events, which could not be steered further: {error}");
+            return Some(format!(
+                "{name}: a sample every {period} events, which could not be steered further: {error}"
+            ));
         }
         if least == greatest {
-            return format!("{name}: a sample every {period} events, for at most {rate} a second and CPU");
+            return (*period > 1)
+                .then(|| format!("{name}: a sample every {period} events, for at most {rate} a second and CPU"));
         }
-        format!(
+        Some(format!(
             "{name}: a sample every {period} events in the end, {least} to {greatest} while it was steered to {rate} a second on \
              the busiest CPU"
-        )
+        ))
     }
 }
 
@@ -239,6 +250,14 @@ mod tests {
         assert_eq!(next_period(LOADS, 1_100, 10.0), 1_009);
         assert_eq!(next_period(OPS, 1 << 14, 10.0), 1 << 14);
         assert_eq!(next_period(LOADS, 1_009, f64::MAX), (1_009 * LENGTHEN) | 1);
+    }
+
+    #[test]
+    fn all_faults_are_sampled_until_there_are_too_many() {
+        let steer = Steer { rate: 100_000, min: 1, multiple: 1 };
+        assert_eq!([0.0, 50_000.0, 120_000.0].map(|faults| next_period(steer, 1, faults)), [1; 3]);
+        assert_eq!([400_000.0, 1e6].map(|faults| next_period(steer, 1, faults)), [5, 11]);
+        assert_eq!(next_period(steer, next_period(steer, 5, 20_000.0), 20_000.0), 1);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use perf_event_open_sys::bindings as perf;
 
@@ -29,20 +29,26 @@ pub const COSTLY_FREQ: u32 = 1000;
 /// Addresses of a callchain; from the handler of a timer to the interrupt's entry it takes 5 (Linux 6.18).
 pub const MAX_STACK: u16 = 16;
 
-/// How long an event may take to advance on a busy CPU.
-const PROBE_TIME: Duration = Duration::from_millis(200);
+/// How long an event is counted for its rate.
+const COUNTED: Duration = Duration::from_millis(200);
+/// How long an event may take to advance, and to give [`ENOUGH`] samples, where other threads have most of the CPU.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Samples that show whether the callchains tell user code: the thread that is sampled begins in the kernel, and a softirq may run in
+/// it, which is a few of them.
+const ENOUGH: usize = 20;
+/// How often an event is tried: what showed too little user code may have met a burst of softirqs.
+const TRIES: usize = 2;
+/// How often the ring of a probe is read.
+const STEP: Duration = Duration::from_millis(20);
 /// Pages of the ring in which the samples of a probe are read, some 300 of them; `perf_event_mlock_kb` grants as many.
 const PAGES: usize = 64;
-/// Hits per second and CPU above which not every local timer interrupt becomes a sample.
-const MAX_RATE: f64 = 1000.0;
 
-/// The events, best first.
+/// The events, best first. Each has a bounded rate: the tick's, or that of a clock of our own. `irq_vectors:local_timer_entry` is
+/// none of them, for it happens for every timer that a thread of the host sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TickKind {
     /// `timer:hrtimer_expire_entry`, filtered on the tick's handler: the tick and nothing else.
     HrtimerExpire,
-    /// `irq_vectors:local_timer_entry`: the tick and every other timer of the CPU.
-    LocalTimer,
     /// `cpu-clock`: a timer of our own, at the cost of its interrupts.
     CpuClock,
 }
@@ -53,7 +59,6 @@ impl TickKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::HrtimerExpire => "timer:hrtimer_expire_entry",
-            Self::LocalTimer => "irq_vectors:local_timer_entry",
             Self::CpuClock => "cpu-clock",
         }
     }
@@ -180,7 +185,7 @@ impl TickPlan {
 /// Tries the events on `cpu`, best first, and returns the first that advances while the CPU is kept busy.
 ///
 /// `procfs` is `/proc`; `freq` is the rate that somebody asked for, in samples per second and CPU; `features` are what the samples
-/// are to carry. Takes up to 200 ms of the CPU for each event. What was refused and why is in [`TickPlan::refused`].
+/// are to carry. Takes 200 ms of the CPU, and more where others keep it busy or an event does not serve. What was refused and why is in [`TickPlan::refused`].
 ///
 /// # Errors
 /// Where not even cpu-clock serves; the other refusals come with it.
@@ -191,8 +196,8 @@ pub fn probe(
     cpu: u32,
 ) -> Result<TickPlan, Vec<(TickKind, Refusal)>> {
     let mut refused = Vec::new();
-    for kind in [TickKind::HrtimerExpire, TickKind::LocalTimer, TickKind::CpuClock] {
-        match plan(kind, procfs, freq).and_then(|plan| measure(plan, features, cpu)) {
+    for kind in [TickKind::HrtimerExpire, TickKind::CpuClock] {
+        match again(|| plan(kind, procfs, freq).and_then(|plan| measure(plan, features, cpu))) {
             Ok(plan) => return Ok(TickPlan { refused, ..plan }),
             Err(refusal) => refused.push((kind, refusal)),
         }
@@ -200,36 +205,45 @@ pub fn probe(
     Err(refused)
 }
 
+/// Tries what others on the CPU may have spoilt [`TRIES`] times.
+fn again<T>(mut attempt: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusal> {
+    let mut tried = attempt();
+    for _ in 1..TRIES {
+        if !matches!(tried, Err(Refusal::Blind { .. } | Refusal::Silent { .. })) {
+            break;
+        }
+        tried = attempt();
+    }
+    tried
+}
+
 /// What `kind` needs of this host, not yet tried.
 ///
 /// # Errors
 /// Where a rate was asked for, and where symbols or tracefs are out of reach; never for cpu-clock.
 pub fn plan(kind: TickKind, procfs: &Path, freq: Option<u32>) -> Result<TickPlan, Refusal> {
-    let event = match (kind, freq) {
+    match (kind, freq) {
         (TickKind::CpuClock, freq) => return Ok(TickPlan::cpu_clock(freq.unwrap_or(DEFAULT_FREQ))),
-        (_, Some(freq)) => return Err(Refusal::RateAsked { freq }),
-        (TickKind::HrtimerExpire, None) => "timer/hrtimer_expire_entry",
-        (TickKind::LocalTimer, None) => "irq_vectors/local_timer_entry",
-    };
+        (TickKind::HrtimerExpire, Some(freq)) => return Err(Refusal::RateAsked { freq }),
+        (TickKind::HrtimerExpire, None) => {}
+    }
     let symbols = Kallsyms::read(procfs)?;
     if symbols.entries.is_empty() {
         return Err(Refusal::NoSymbol("interrupt entry that is known here"));
     }
-    let id = Tracefs::open(procfs)?.event_id(event)?;
+    let id = Tracefs::open(procfs)?.event_id("timer/hrtimer_expire_entry")?;
     let mut plan = TickPlan::new(kind, perf::PERF_TYPE_TRACEPOINT, id, 1);
     plan.entries = symbols.entries;
-    if kind == TickKind::HrtimerExpire {
-        if symbols.handlers.is_empty() {
-            return Err(Refusal::NoSymbol("tick_nohz_handler and no tick_sched_timer"));
-        }
-        let terms: Vec<_> = symbols.handlers.iter().map(|address| format!("function==0x{address:x}")).collect();
-        plan.spec.filter = Some(terms.join(" || "));
+    if symbols.handlers.is_empty() {
+        return Err(Refusal::NoSymbol("tick_nohz_handler and no tick_sched_timer"));
     }
+    let terms: Vec<_> = symbols.handlers.iter().map(|address| format!("function==0x{address:x}")).collect();
+    plan.spec.filter = Some(terms.join(" || "));
     Ok(plan)
 }
 
-/// Opens the event as it will be sampled, keeps `cpu` busy for 200 ms, counts, and looks whether the samples of the
-/// thread that kept it busy are told to be user code.
+/// Opens the event as it will be sampled, keeps `cpu` busy for 200 ms or until there are enough samples, counts, and looks whether the
+/// samples of the thread that kept it busy are told to be user code.
 ///
 /// # Errors
 /// Where the event cannot be opened, does not advance, or does not show user code.
@@ -237,23 +251,11 @@ pub fn measure(mut plan: TickPlan, features: Features, cpu: u32) -> Result<TickP
     let (event, layout) = plan.open(features, PAGES, cpu)?;
     let mut ring = event.ring(PAGES)?;
     event.enable()?;
-    let tid = busy::beside(cpu, spin, |tid, _| {
-        std::thread::sleep(PROBE_TIME);
-        tid
-    });
-    event.disable()?;
-    let ReadValue { value: count, time_enabled: enabled, .. } = event.read()?;
-    if count == 0 || enabled == 0 {
-        return Err(Refusal::Silent { cpu, millis: PROBE_TIME.as_millis() });
-    }
-    let rate = count as f64 * 1e9 / enabled as f64;
-    if plan.kind == TickKind::LocalTimer {
-        plan.spec.rate = Rate::Period(bounded_period(rate));
-    }
-    // cpu-clock counts ns.
-    plan.rate = Some(rate / plan.period() as f64);
-    if plan.kind != TickKind::CpuClock {
-        let (mut samples, mut user) = (0, 0);
+    let judges = plan.kind != TickKind::CpuClock;
+    let (mut samples, mut user) = (0, 0);
+    let begin = Instant::now();
+    let value = busy::beside(cpu, spin, |tid, _| loop {
+        std::thread::sleep(STEP);
         // What is corrupt ends here; the samples before it count.
         let _ = ring.drain(&mut Vec::new(), |bytes| {
             if let Ok((_, Record::Sample(sample), _)) = decode(bytes, &layout) {
@@ -263,17 +265,25 @@ pub fn measure(mut plan: TickPlan, features: Features, cpu: u32) -> Result<TickP
                 }
             }
         });
-        // The thread does nothing but spin; a few samples may hit its start or a softirq.
-        if samples >= 5 && user * 2 < samples {
-            return Err(Refusal::Blind { samples, user });
+        let elapsed = begin.elapsed();
+        let value = event.read()?;
+        let is_enough = value.value > 0 && (!judges || samples >= ENOUGH);
+        if elapsed >= PATIENCE || (elapsed >= COUNTED && is_enough) {
+            break Ok::<_, EventError>(value);
         }
+    })?;
+    event.disable()?;
+    let ReadValue { value: count, time_enabled: enabled, .. } = value;
+    if count == 0 || enabled == 0 {
+        return Err(Refusal::Silent { cpu, millis: begin.elapsed().as_millis() });
+    }
+    // cpu-clock counts ns.
+    plan.rate = Some(count as f64 * 1e9 / enabled as f64 / plan.period() as f64);
+    // Fewer samples say nothing; the rate is bounded in any case.
+    if judges && samples >= ENOUGH && user * 2 < samples {
+        return Err(Refusal::Blind { samples, user });
     }
     Ok(plan)
-}
-
-/// Hits per sample so that `rate` hits per second give at most [`MAX_RATE`] samples, or nearly so.
-fn bounded_period(rate: f64) -> u64 {
-    (rate / MAX_RATE).round().max(1.0) as u64
 }
 
 /// Makes no system call at all, so that it is user code that is interrupted.
@@ -301,16 +311,25 @@ mod tests {
     fn without_symbols_no_tracepoint_serves() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("kallsyms"), "0000000000000000 t tick_nohz_handler\n").unwrap();
-        let refusal = plan(TickKind::LocalTimer, dir.path(), None).unwrap_err();
+        let refusal = plan(TickKind::HrtimerExpire, dir.path(), None).unwrap_err();
         assert!(matches!(refusal, Refusal::Kallsyms(KallsymsError::Hidden { .. })), "{refusal}");
         std::fs::write(dir.path().join("kallsyms"), "ffffffff81000000 T _text\n").unwrap();
         assert!(matches!(plan(TickKind::HrtimerExpire, dir.path(), None), Err(Refusal::NoSymbol(_))));
     }
 
     #[test]
-    fn local_timer_interrupts_are_thinned_to_the_bound() {
-        assert_eq!(bounded_period(250.0), 1);
-        assert_eq!(bounded_period(1000.4), 1);
-        assert_eq!(bounded_period(19_839.0), 20);
+    fn what_others_on_the_cpu_may_have_spoilt_is_tried_again() {
+        let tries = |outcomes: &[fn() -> Result<u8, Refusal>]| {
+            let mut left = outcomes.iter();
+            let tried = again(|| left.next().unwrap()());
+            (tried, outcomes.len() - left.len())
+        };
+        let blind = || Err(Refusal::Blind { samples: 20, user: 3 });
+        let silent = || Err(Refusal::Silent { cpu: 0, millis: 2000 });
+        assert!(matches!(tries(&[blind, || Ok(7)]), (Ok(7), 2)));
+        assert!(matches!(tries(&[silent, || Ok(7)]), (Ok(7), 2)));
+        assert!(matches!(tries(&[blind, blind, || Ok(7)]), (Err(Refusal::Blind { .. }), 2)));
+        assert!(matches!(tries(&[|| Err(Refusal::NoSymbol("x")), || Ok(7)]), (Err(Refusal::NoSymbol("x")), 1)));
+        assert!(matches!(tries(&[|| Ok(7), blind]), (Ok(7), 1)));
     }
 }

@@ -18,6 +18,7 @@ use super::ring::Ring;
 use super::tee::Tee;
 use super::user::is_user_interrupt;
 use crate::host::clock::monotonic_ns;
+use crate::host::priority;
 use crate::sample::batch::{Batch, PendingSample, UserContext};
 use crate::sample::{Access, Comm, CpuMode, DataSource, FileId, RawSample, SideBand, TimedSideBand};
 
@@ -37,6 +38,10 @@ const SHORT_TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 const VISIBLE_WITHIN: u64 = 20_000_000;
 /// The same where the hardware keeps records back until it has a batch, at 1,000 a second and a full buffer of PEBS.
 const BATCH_VISIBLE_WITHIN: u64 = 1_000_000_000;
+
+/// A real-time worker that takes more than half a CPU over so many ns gives its priority up: it would take the CPU from what is
+/// sampled.
+const BUDGET_WINDOW: u64 = 250_000_000;
 
 /// Bytes of a path (`PATH_MAX` in linux/limits.h): neither the kernel nor perf writes longer ones.
 const MAX_PATH: usize = 4096;
@@ -60,7 +65,22 @@ pub struct Identity {
     pub child_pid_namespace: bool,
 }
 
+/// How a worker was scheduled.
+#[derive(Debug)]
+pub(super) enum Scheduled {
+    /// As the thread that started it.
+    AsStarted,
+    /// SCHED_FIFO to the end.
+    Realtime,
+    /// SCHED_FIFO, until it took more than half a CPU.
+    Busy,
+    /// The errno of the call that would have made it real-time.
+    Refused(std::io::Error),
+}
+
 pub(super) struct Worker {
+    /// The priority of SCHED_FIFO that it gives itself, if any.
+    pub(super) realtime: Option<u8>,
     pub(super) index: usize,
     pub(super) rings: Vec<CpuRing>,
     pub(super) wake: Vec<Arc<Event>>,
@@ -73,11 +93,17 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Drains until told to stop, then once more; gives the counts of this worker, also where it dies of a panic.
-    pub(super) fn run(self) -> Loss {
+    pub(super) fn run(self) -> (Loss, Scheduled) {
+        let mut scheduled = match self.realtime.map(priority::set_realtime) {
+            None => Scheduled::AsStarted,
+            Some(Ok(())) => Scheduled::Realtime,
+            Some(Err(error)) => Scheduled::Refused(error),
+        };
         let mut sink = BatchSink::new(self.index, Some(self.out.clone()), self.identity, self.address_from.clone());
         let (index, tee) = (self.index, self.tee.clone());
         // What is looked at afterwards is vectors and numbers, whole at any time but for the last sample.
-        if catch_unwind(AssertUnwindSafe(|| self.drain(&mut sink))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| self.drain(&mut sink, &mut scheduled))).is_err() {
+            end_realtime(&scheduled);
             sink.loss.dead_workers += 1;
             sink.loss.abandoned += sink.batch.samples.len() as u64;
             sink.batch.samples.clear();
@@ -88,19 +114,24 @@ impl Worker {
             sink.batch.complete_until = u64::MAX;
             sink.send_last();
         }
-        sink.loss
+        (sink.loss, scheduled)
     }
 
-    fn drain(self, sink: &mut BatchSink) {
+    fn drain(self, sink: &mut BatchSink, scheduled: &mut Scheduled) {
         let Self { index, mut rings, wake, stop, tee, .. } = self;
         let mut waking: Vec<_> = wake.iter().map(|event| PollFd::new(&**event, PollFlags::IN)).collect();
         let (mut scratch, mut copy) = (Vec::new(), Vec::new());
         let batched = rings.iter().any(|cpu| cpu.offset.is_some());
         let visible_within = if batched { BATCH_VISIBLE_WITHIN } else { VISIBLE_WITHIN };
+        let mut budget = Budget::default();
         loop {
             // Read before the rings: after the last round nothing can be left in them.
             let stopping = stop.load(Ordering::Acquire);
             let begin = monotonic_ns();
+            if matches!(scheduled, Scheduled::Realtime) && budget.is_exceeded(begin, priority::thread_cpu_ns()) {
+                end_realtime(scheduled);
+                *scheduled = Scheduled::Busy;
+            }
             for cpu in rings.iter_mut().filter(|cpu| !cpu.corrupt) {
                 let layout = cpu.layout;
                 if cpu.offset.is_some() {
@@ -128,6 +159,7 @@ impl Worker {
             }
             if stopping {
                 sink.batch.complete_until = u64::MAX;
+                end_realtime(scheduled);
                 return sink.send_last();
             }
             sink.batch.complete_until = complete_until;
@@ -135,6 +167,33 @@ impl Worker {
             let tick = if waking.len() < wake.len() { &SHORT_TICK } else { &TICK };
             wait(&mut waking, tick);
         }
+    }
+}
+
+/// A real-time thread must not wait for one that is none, which may need this very CPU.
+fn end_realtime(scheduled: &Scheduled) {
+    if matches!(scheduled, Scheduled::Realtime) {
+        // Refused to nobody.
+        let _ = priority::end_realtime();
+    }
+}
+
+/// What a real-time worker takes of its CPU.
+#[derive(Debug, Default)]
+struct Budget {
+    /// When the window began, and the thread's CPU time then.
+    begin: Option<(u64, u64)>,
+}
+
+impl Budget {
+    /// True where the thread took more than half of the time until `now`; both are in ns.
+    fn is_exceeded(&mut self, now: u64, used: u64) -> bool {
+        let (begin, used_before) = *self.begin.get_or_insert((now, used));
+        let (elapsed, used_since) = (now.saturating_sub(begin), used.saturating_sub(used_before));
+        if elapsed >= BUDGET_WINDOW {
+            self.begin = Some((now, used));
+        }
+        used_since > elapsed.max(BUDGET_WINDOW) / 2
     }
 }
 
@@ -199,9 +258,13 @@ impl BatchSink {
     /// rings are drained on; the side-band stays for the next batch.
     pub(super) fn send(&mut self) {
         let Some(out) = &self.out else { return };
+        // The queue is never really full: to send into the place that the session is about to give up is to spin until it has, for
+        // ever where we are real-time and it waits for our CPU.
+        let is_full = out.len() >= QUEUE;
         let next = Batch { worker: self.batch.worker, complete_until: self.batch.complete_until, ..Batch::default() };
         let batch = std::mem::replace(&mut self.batch, next);
-        if let Err(TrySendError::Full(mut batch)) = out.try_send(batch) {
+        let sent = if is_full { Err(TrySendError::Full(batch)) } else { out.try_send(batch) };
+        if let Err(TrySendError::Full(mut batch)) = sent {
             if batch.samples.len() >= MAX_WAITING_BATCHES * self.size {
                 self.loss.channel_full += batch.samples.len() as u64;
                 batch.samples.clear();
@@ -328,7 +391,8 @@ impl BatchSink {
         let mode = self.mode(header, record);
         // perf_event_pid_type() (kernel/events/core.c) gives 0 for idle and for tasks of another pid namespace, -1 for
         // tasks that are gone.
-        if record.pid == 0 {
+        // Where another program recorded, on whatever host, nobody knows which of them it is: it has no name.
+        if record.pid == 0 && (self.address_from != AddressFrom::OtherTool || mode != CpuMode::User) {
             let foreign =
                 self.identity.child_pid_namespace || mode == CpuMode::User || self.address_from == AddressFrom::Fault;
             *(if foreign { &mut self.loss.outside_pid_namespace } else { &mut self.loss.idle }) += 1;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use super::decider::Decided;
+use super::running::raised;
 use super::{Decider, Error, Outcome, Skipped};
 use crate::config::report::Report;
 use crate::config::{self, Decision};
@@ -25,6 +26,8 @@ pub struct Sampled {
     symbols: SymbolOptions,
     /// Where the processes are that were sampled, of a capture that has just ended.
     pub(super) procfs: Option<PathBuf>,
+    /// See [`super::Session`].
+    pub(super) raises: bool,
 }
 
 impl Sampled {
@@ -38,7 +41,7 @@ impl Sampled {
     ) -> Self {
         outcome.loss.no_cgroup_path += decider.no_cgroup_path();
         outcome.loss.evicted += decider.unlisted();
-        Self { decider, outcome, skipped: Skipped::new(), options, symbols, procfs: None }
+        Self { decider, outcome, skipped: Skipped::new(), options, symbols, procfs: None, raises: false }
     }
 
     /// Decides.
@@ -46,7 +49,8 @@ impl Sampled {
     /// # Errors
     /// [`Error::NoSamples`].
     pub fn decide(self) -> Result<Analysis, Error> {
-        let Self { decider, outcome, skipped, options, symbols, procfs } = self;
+        let Self { decider, outcome, skipped, options, symbols, procfs, raises } = self;
+        let _raised = raised(raises);
         let Ok(mut decided) = decider.decide(&options) else {
             return Err(Error::NoSamples { outcome: Box::new(outcome) });
         };
@@ -54,7 +58,7 @@ impl Sampled {
             whose.uid = procfs.as_deref().and_then(|procfs| uid(procfs, whose));
         }
         let source = decider.source();
-        Ok(Analysis { source, outcome, skipped, decider, options, decided, symbols, named: OnceLock::new() })
+        Ok(Analysis { source, outcome, skipped, decider, options, decided, symbols, named: OnceLock::new(), raises })
     }
 }
 
@@ -82,6 +86,7 @@ pub struct Analysis {
     decided: Decided,
     symbols: SymbolOptions,
     named: OnceLock<Symbols>,
+    raises: bool,
 }
 
 impl Analysis {
@@ -97,6 +102,7 @@ impl Analysis {
     /// [`Decision::refused`]: there is no configuration of these cells that would load on the host it is for. Anything else that
     /// the scheduler would not load is a bug.
     pub fn mitosis(&self) -> Result<String, Error> {
+        let _raised = raised(self.raises);
         match &self.decision().refused {
             Some(refused) => Err(refused.clone().into()),
             None => Ok(config::mitosis::to_json(&self.decision().cells)?),
@@ -108,6 +114,7 @@ impl Analysis {
     /// # Errors
     /// What the scheduler would not load, which is a bug.
     pub fn layered(&self) -> Result<(String, Vec<config::Note>), Error> {
+        let _raised = raised(self.raises);
         let layers = if self.decider.uses_hints() {
             config::layers_by_hint(self.decision(), &self.decided.members)
         } else {
@@ -119,7 +126,10 @@ impl Analysis {
     /// The names of the code in [`Analysis::report`]. They are looked up when they are first asked for, which can take 25 s where
     /// file systems do not answer.
     pub fn symbols(&self) -> &Symbols {
-        self.named.get_or_init(|| symbolize(&self.outcome.modules, self.decided.codes(), &self.symbols))
+        self.named.get_or_init(|| {
+            let _raised = raised(self.raises);
+            symbolize(&self.outcome.modules, self.decided.codes(), &self.symbols)
+        })
     }
 
     /// What the decision rests on, as `scxprof run --report` writes it.
@@ -127,6 +137,7 @@ impl Analysis {
     /// # Errors
     /// What the scheduler would not load, which is a bug.
     pub fn report(&self) -> Result<Report, Error> {
+        let _raised = raised(self.raises);
         let mut report = self.decider.report(&self.decided, self.symbols(), &self.options)?;
         report.hints.clone_from(&self.outcome.hints);
         Ok(report)

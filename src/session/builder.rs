@@ -13,6 +13,7 @@ use super::{Analysis, Capture, CaptureOptions, Error, Feed, Select, Session, Sin
 use crate::bpf;
 use crate::config::{self, CellOptions, CellSpecs, Scheduler};
 use crate::host::namespace::{self, PidNamespace};
+use crate::host::priority;
 use crate::host::{self, topology, Roots};
 use crate::profile::Profile;
 use crate::resolve::{Cgroups, SymbolOptions};
@@ -51,6 +52,7 @@ pub struct Builder<'a> {
     features: Features,
     mmap_pages: usize,
     workers: Option<usize>,
+    realtime: Option<u8>,
     raise_open_files: bool,
     roots: Roots,
     memory: usize,
@@ -95,6 +97,7 @@ impl<'a> Builder<'a> {
             features: Features::all(),
             mmap_pages: MMAP_PAGES,
             workers: None,
+            realtime: None,
             raise_open_files: false,
             roots: Roots::default(),
             memory: MEMORY,
@@ -159,7 +162,7 @@ impl<'a> Builder<'a> {
         self
     }
 
-    /// Samples only these processes, all of their threads and what they start, and ends when none of them is left. Of this,
+    /// Samples only these processes and their descendants, with all of their threads, and ends when none of these processes is left. Of this,
     /// [`Builder::cgroup`] and [`Builder::target`] the last that is called holds.
     #[must_use]
     pub fn pids(mut self, pids: &[u32]) -> Self {
@@ -222,6 +225,17 @@ impl<'a> Builder<'a> {
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = Some(workers);
+        self
+    }
+
+    /// Lets what reads samples go before what is sampled, so that none are lost on a busy host: the threads that read the rings get
+    /// the policy SCHED_FIFO with this priority, 1 to 99, and what else takes part in the capture, the calling thread included while
+    /// it is in [`Session`]'s functions, a nice value of -20. A thread that takes more than half a CPU gives up SCHED_FIFO. Processes
+    /// and threads that the caller starts inherit nothing of it. It takes CAP_SYS_NICE, and without it has no effect but a note. By
+    /// default all threads have the priority of their caller, as with 0.
+    #[must_use]
+    pub fn realtime(mut self, priority: u8) -> Self {
+        self.realtime = (priority > 0).then_some(priority.min(99));
         self
     }
 
@@ -371,15 +385,17 @@ impl<'a> Builder<'a> {
         } else {
             // Files that are changed from here on do not name the code; those of a feed's host are not here.
             symbols.begin = Some(SystemTime::now());
+            let _raised = self.realtime.and_then(|_| priority::raise().ok());
             let (capture, source, skipped) = self.capture(&mut pids)?;
             recorder = capture.recorder().cloned();
             (Origin::Kernel(Box::new(capture)), source, skipped)
         };
         let stop = StopConditions { time: self.time, stop: self.stop, pids, roots: self.roots, recorder };
-        let Self { sinks, select, memory, use_hints, min_share, scheduler, symbols: keep_code, .. } = self;
+        let Self { sinks, select, memory, use_hints, min_share, scheduler, symbols: keep_code, realtime, .. } = self;
         let sampling = Sampling { from, sinks, select, stop, memory, use_hints };
         let options = config::DecisionOptions { min_share, target_cpus, scheduler };
-        Ok(Session { source, skipped, sampling, plan: Plan { groups, keep_code, options, symbols } })
+        let raises = realtime.is_some() && matches!(sampling.from, Origin::Kernel(_));
+        Ok(Session { source, skipped, sampling, raises, plan: Plan { groups, keep_code, options, symbols } })
     }
 
     /// Starts the first source that works; the processes that are watched go to `pids`.
@@ -410,6 +426,7 @@ impl<'a> Builder<'a> {
                 cpus,
                 mmap_pages: self.mmap_pages,
                 workers: self.workers,
+                realtime: self.realtime,
                 features: self.features,
                 hardware: self.hardware.clone(),
                 proc: self.roots.proc.clone(),

@@ -17,6 +17,8 @@ use super::stop::StopPoll;
 use super::{Outcome, Progress, SessionError, Sink, TICK};
 use crate::bpf::{self, Watch};
 use crate::host::aside;
+use crate::host::clock::boottime_ns;
+use crate::host::priority;
 use crate::host::{proc, Roots};
 use crate::profile::Recorder;
 use crate::resolve::{Cgroups, Maps, Modules, Threads};
@@ -78,6 +80,8 @@ pub(super) struct Capture {
     /// Task hints, where they can be followed.
     watch: Option<Watch>,
     begin: Instant,
+    /// When all events were open, CLOCK_BOOTTIME in ns: what a watched thread makes from then on inherits them.
+    pub(super) opened: u64,
     roots: Roots,
     /// What was there before the first record, while it is still being read.
     snapshot: Option<JoinHandle<Names>>,
@@ -102,6 +106,7 @@ impl Capture {
     pub(super) fn start(options: &CaptureOptions) -> Result<Self, SessionError> {
         let cgroups = Cgroups::new(&options.roots)?;
         let sampler = Sampler::open(&options.sampler)?;
+        let opened = boottime_ns();
         let mut notes = sampler.notes().to_vec();
         let rate = sampler.samples_per_second();
         if !matches!(options.sampler.target, Target::Tasks { .. }) {
@@ -161,20 +166,19 @@ impl Capture {
         };
         let roots = options.roots.clone();
         let recorded = recorder.clone();
-        let snapshot = std::thread::Builder::new()
-            .name("snapshot".to_owned())
-            .spawn(move || {
-                match recorded {
-                    Some(recorder) => names.seed_recorded(&roots, &recorder, tids.as_deref()),
-                    None => names.seed(&roots, tids.is_none()),
-                }
-                names
-            })
-            .map_err(SessionError::Thread)?;
+        let seed = move || {
+            match recorded {
+                Some(recorder) => names.seed_recorded(&roots, &recorder, tids.as_deref()),
+                None => names.seed(&roots, tids.is_none()),
+            }
+            names
+        };
+        let snapshot = priority::spawn("snapshot", seed).map_err(SessionError::Thread)?;
         Ok(Self {
             running,
             watch,
             begin,
+            opened,
             roots: options.roots.clone(),
             snapshot: Some(snapshot),
             names: None,
@@ -254,7 +258,7 @@ impl Capture {
                 recorder.note_cgroups(&names.cgroups);
             }
             let mut notes = std::mem::take(&mut outcome.notes);
-            outcome = names.outcome(&order, Loss::default());
+            outcome = names.outcome(&order, Loss::default(), sink);
             notes.append(&mut outcome.notes);
             notes.extend(recorder.iter().flat_map(|recorder| recorder.left_out()));
             notes.append(&mut names.failures);
@@ -276,7 +280,7 @@ impl Capture {
         if let Some(recorder) = recorder {
             recorder.lost(&totals.lost);
         }
-        (outcome.events, outcome.duration) = (totals.events, duration);
+        (outcome.events, outcome.duration, outcome.realtime) = (totals.events, duration, totals.realtime);
         outcome.loss.add(&totals.loss);
         outcome.notes.extend(totals.notes);
         let unanswered = aside::unanswered().saturating_sub(unanswered);

@@ -40,8 +40,8 @@ pub struct Decider {
     use_hints: bool,
     /// The numbers that the sketch knows threads by, each under each of its hints where these are used.
     known: FxHashMap<(ThreadIndex, Option<u64>), u32>,
-    /// The first number of each thread that has several.
-    first: FxHashMap<ThreadIndex, u32>,
+    /// The numbers of each thread, the first of them first, where hints are used.
+    numbers: FxHashMap<ThreadIndex, Vec<u32>>,
     candidates: FxHashMap<(ThreadIndex, Option<u64>), u8>,
     facts: Vec<Facts>,
     no_cgroup_path: u64,
@@ -55,7 +55,7 @@ pub struct Decider {
 type CellOf = (CellIndex, Option<Arc<[u8]>>);
 
 /// What is known of a thread in the sketch.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Facts {
     pid: u32,
     tid: u32,
@@ -63,9 +63,12 @@ struct Facts {
     cell: CellIndex,
     /// That of its last sample.
     cgroup: u64,
-    /// The cell and the name of its last sample, and that name's place in the tally for them.
+    /// The cell of its last sample and its last name, that name's place in the tally for them, and its samples there.
     last: (CellIndex, Comm),
     name: NameIndex,
+    here: f64,
+    /// The same of cells that it was in before, a few of them.
+    elsewhere: Vec<(CellIndex, NameIndex, f64)>,
     /// How many more samples were in `cell` than elsewhere since it was last another.
     lead: u32,
     samples: f64,
@@ -96,7 +99,7 @@ impl Decider {
             last_cgroup: None,
             use_hints: false,
             known: FxHashMap::default(),
-            first: FxHashMap::default(),
+            numbers: FxHashMap::default(),
             candidates: FxHashMap::default(),
             facts: Vec::new(),
             no_cgroup_path: 0,
@@ -270,15 +273,42 @@ impl Decider {
         let number = self.facts.len() as u32;
         self.known.insert(key, number);
         if self.use_hints {
-            let first = *self.first.entry(sample.thread).or_insert(number);
-            if first != number {
+            let numbers = self.numbers.entry(sample.thread).or_default();
+            if let Some(&first) = numbers.first() {
                 self.sharing.same_thread(number, first);
             }
+            numbers.push(number);
         }
         let Sample { raw: RawSample { pid, tid, cgroup, .. }, .. } = *sample;
         let name = self.tally.name(cell, comm);
-        self.facts.push(Facts { pid, tid, hint, cell, cgroup, last: (cell, comm), name, lead: 0, samples: 0.0 });
+        let last = (cell, comm);
+        let elsewhere = Vec::new();
+        self.facts.push(Facts {
+            pid,
+            tid,
+            hint,
+            cell,
+            cgroup,
+            last,
+            name,
+            here: 0.0,
+            elsewhere,
+            lead: 0,
+            samples: 0.0,
+        });
         Some(number)
+    }
+
+    /// Gives a thread another name, under each of its numbers. Its samples so far count by that too: the scheduler matches the name
+    /// that a thread has, and one that it had before its exec would make a class of nobody.
+    fn rename(&mut self, thread: ThreadIndex, comm: Comm) {
+        let Self { facts, tally, numbers, known, .. } = self;
+        let several = numbers.get(&thread).into_iter().flatten();
+        for number in several.chain(known.get(&(thread, None))) {
+            if let Some(facts) = facts.get_mut(*number as usize).filter(|facts| facts.last.1 != comm) {
+                facts.rename(comm, tally);
+            }
+        }
     }
 
     /// The cell of a sample's cgroup.
@@ -318,12 +348,16 @@ impl Decider {
             self.unlisted += 1;
             return None;
         };
+        if self.facts.get(number as usize).is_some_and(|facts| facts.last.1 != comm) {
+            self.rename(sample.thread, comm);
+        }
         if let Some(facts) = self.facts.get_mut(number as usize) {
             facts.cgroup = sample.cgroup;
-            if facts.last != (cell, comm) {
-                (facts.name, facts.last) = (self.tally.name(cell, comm), (cell, comm));
+            if facts.last.0 != cell {
+                facts.move_to(cell, &mut self.tally);
             }
             self.tally.count(cell, Some(facts.name), share);
+            facts.here += share;
             facts.samples += share;
             match (facts.cell == cell, facts.lead) {
                 (true, _) => facts.lead += 1,
@@ -335,7 +369,39 @@ impl Decider {
     }
 }
 
+/// Cells of a thread beside its last one whose samples are moved with its name.
+const MAX_ELSEWHERE: usize = 8;
+
+impl Facts {
+    /// From here on its samples are of another cell.
+    fn move_to(&mut self, cell: CellIndex, tally: &mut Tally) {
+        let left = (self.last.0, self.name, self.here);
+        let known = self.elsewhere.iter().position(|it| it.0 == cell).map(|at| self.elsewhere.swap_remove(at));
+        let (_, name, here) = known.unwrap_or_else(|| (cell, tally.name(cell, self.last.1), 0.0));
+        if left.2 > 0.0 && self.elsewhere.len() < MAX_ELSEWHERE {
+            self.elsewhere.push(left);
+        }
+        (self.last.0, self.name, self.here) = (cell, name, here);
+    }
+
+    fn rename(&mut self, comm: Comm, tally: &mut Tally) {
+        self.last.1 = comm;
+        let here = (self.last.0, &mut self.name, self.here);
+        for (cell, name, samples) in self.elsewhere.iter_mut().map(|it| (it.0, &mut it.1, it.2)).chain([here]) {
+            let renamed = tally.name(cell, comm);
+            tally.shift(cell, *name, renamed, samples);
+            *name = renamed;
+        }
+    }
+}
+
 impl Sink for Decider {
+    fn ended(&mut self, names: &[(ThreadIndex, Comm)]) {
+        for &(thread, comm) in names {
+            self.rename(thread, comm);
+        }
+    }
+
     fn wants_code(&self) -> bool {
         self.wants_code
     }

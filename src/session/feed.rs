@@ -77,7 +77,7 @@ pub(super) fn run(
     }
     order.end();
     names.release(&mut order, sink);
-    let mut outcome = names.outcome(&order, loss);
+    let mut outcome = names.outcome(&order, loss, sink);
     outcome.modules = names.modules.take().unwrap_or_default();
     outcome.modules.finish(&names.maps);
     outcome

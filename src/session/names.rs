@@ -182,7 +182,8 @@ impl Names {
 
     /// What is known at the end, when all of `order` is released: `loss` was counted before it was put in order. The code is
     /// left to who knows what it is in.
-    pub(super) fn outcome<S: Timed>(&mut self, order: &Order<S>, mut loss: Loss) -> Outcome {
+    pub(super) fn outcome<S: Timed>(&mut self, order: &Order<S>, mut loss: Loss, sink: &mut dyn Sink) -> Outcome {
+        sink.ended(&self.threads.names());
         loss.add(&self.loss);
         (loss.late, loss.late_side_band) = (order.late, order.late_side_band);
         Outcome {
@@ -195,6 +196,7 @@ impl Names {
             loss,
             notes: self.left_out(),
             modules: Modules::default(),
+            realtime: None,
         }
     }
 

@@ -11,6 +11,7 @@ use super::{lines, text, Loss, Names, Outcome, Progress, Sink};
 use crate::profile::{Item, PerfDataError, Profile, Records};
 use crate::resolve::Modules;
 use crate::sample::batch::PendingSample;
+use crate::sample::RawSample;
 use crate::sampler::intake::Intake;
 use crate::sampler::record::{sample_type, Header};
 
@@ -97,7 +98,7 @@ fn records(profile: &mut Profile, memory: usize, sink: &mut dyn Sink, mut ends: 
     replay.names.take_hints(profile.hints.as_mut(), u64::MAX, &mut replay.order, sink);
     replay.complete(u64::MAX, sink);
     let RecordedPass { mut names, order, intake, is_untimed, is_named_at_end, .. } = replay;
-    let mut outcome = names.outcome(&order, intake.loss());
+    let mut outcome = names.outcome(&order, intake.loss(), sink);
     // Of all records, not of the samples alone.
     outcome.duration = Duration::from_nanos(newest.saturating_sub(order.first));
     outcome.recovery = None;
@@ -147,7 +148,7 @@ impl RecordedPass {
             }
             let Records::PerfData(perf_data) = &mut profile.records else { return Ok(()) };
             match perf_data.next_item()? {
-                Some(Item::Record { bytes, layout, period, .. }) => {
+                Some(Item::Record { bytes, layout, period, event }) => {
                     let is_timed = layout.sample_type & sample_type::TIME != 0;
                     if !is_timed {
                         self.untimed(bytes, sink);
@@ -160,8 +161,12 @@ impl RecordedPass {
                     if let Some(side) = self.intake.batch().side_band.get(sides) {
                         self.is_named_at_end |= side.time == 0 && newest > 0 && is_timed && layout.sample_id_all;
                     }
-                    if let (Some(period), Some(pending)) = (period, self.intake.batch().samples.get_mut(before)) {
-                        pending.raw.period = period;
+                    if let Some(PendingSample { raw, .. }) = self.intake.batch().samples.get_mut(before) {
+                        raw.period = period.unwrap_or(raw.period);
+                        raw.event = u16::try_from(event).unwrap_or(u16::MAX);
+                        if layout.sample_type & sample_type::CPU == 0 {
+                            raw.cpu = RawSample::NO_CPU;
+                        }
                     }
                     if self.intake.malformed() > malformed {
                         let header = Header::read(bytes);

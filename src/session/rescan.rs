@@ -12,6 +12,7 @@ use rustc_hash::FxHashMap;
 use super::order::Order;
 use super::Names;
 use crate::host::clock::monotonic_ns;
+use crate::host::priority;
 use crate::host::tasks::{self, TaskSeen};
 use crate::host::{Error, Roots};
 use crate::profile::Recorder;
@@ -127,7 +128,7 @@ impl ProcfsRescan {
             }
             None => tasks::snapshot(&roots),
         };
-        let thread = std::thread::Builder::new().name("reread".to_owned()).spawn(read).ok();
+        let thread = priority::spawn("reread", read).ok();
         self.thread = thread.map(|thread| Rescan { begin: Instant::now(), is_whole: true, thread });
     }
 
@@ -162,7 +163,7 @@ impl ProcfsRescan {
             });
             Ok(Vec::new())
         };
-        let thread = std::thread::Builder::new().name("reread".to_owned()).spawn(read).ok();
+        let thread = priority::spawn("reread", read).ok();
         self.thread = thread.map(|thread| Rescan { begin, is_whole: false, thread });
     }
 

@@ -7,9 +7,10 @@ use super::stop::StopConditions;
 use super::{feed, recorded};
 use super::{Analysis, Builder, Capture, Decider, Error, Feed, Outcome, Progress, Sampled, Select, Sink, Skipped};
 use crate::config::{self, CellSpecs};
+use crate::host::priority::{self, Raised};
 use crate::profile::{Profile, Recorder};
 use crate::resolve::{Cgroups, SymbolOptions};
-use crate::sample::{Sample, Source};
+use crate::sample::{Comm, Sample, Source, ThreadIndex};
 
 /// Where a session's samples come from.
 pub(super) enum Origin<'a> {
@@ -61,6 +62,8 @@ pub struct Session<'a> {
     pub(super) source: Source,
     pub(super) skipped: Skipped,
     pub(super) sampling: Sampling<'a>,
+    /// Its thread has a nice value of -20 while it works.
+    pub(super) raises: bool,
     pub(super) plan: Plan,
 }
 
@@ -135,7 +138,8 @@ impl<'a> Session<'a> {
 
     /// Samples until its end, or until `ended`, which is asked about every 50 ms, says so.
     pub fn run_until(self, ended: impl FnMut(Progress) -> bool) -> Sampled {
-        let Self { source, skipped, sampling, plan: Plan { groups, keep_code, options, symbols } } = self;
+        let Self { source, skipped, sampling, raises, plan: Plan { groups, keep_code, options, symbols } } = self;
+        let _raised = raised(raises);
         let mut decider = Decider::new(groups, source, sampling.memory);
         if keep_code {
             decider = decider.keep_code();
@@ -146,14 +150,20 @@ impl<'a> Session<'a> {
         let procfs = matches!(sampling.from, Origin::Kernel(_)).then(|| sampling.stop.roots.proc.clone());
         let outcome = sampling.run(&mut decider, ended);
         let mut sampled = Sampled::new(decider, outcome, options, symbols);
-        (sampled.skipped, sampled.procfs) = (skipped, procfs);
+        (sampled.skipped, sampled.procfs, sampled.raises) = (skipped, procfs, raises);
         sampled
     }
 
     /// As [`Session::run_until`], but decides nothing: samples go to `sink`, and to those of [`Builder::sink`].
     pub fn run_into(self, sink: &mut dyn Sink, ended: impl FnMut(Progress) -> bool) -> Outcome {
+        let _raised = raised(self.raises);
         self.sampling.run(sink, ended)
     }
+}
+
+/// Raises the calling thread where that is wanted and allowed; whether it is, the capture says.
+pub(super) fn raised(wanted: bool) -> Option<Raised> {
+    wanted.then(priority::raise)?.ok()
 }
 
 /// A sink and whoever else wants the samples that are selected.
@@ -188,6 +198,17 @@ impl Sink for All<'_, '_> {
             self.hand_on(&selected, cgroups);
         }
         self.selected = selected;
+    }
+
+    fn ended(&mut self, names: &[(ThreadIndex, Comm)]) {
+        if self.select.is_some() {
+            // Samples may be selected by their name, and what came after the last one was not selected.
+            return;
+        }
+        self.first.ended(names);
+        for sink in &mut self.others {
+            sink.ended(names);
+        }
     }
 
     fn wants_code(&self) -> bool {

@@ -2,26 +2,50 @@
 
 use std::fs;
 
+use rustc_hash::FxHashSet;
+
 use super::{Capture, CaptureOptions, NoProcess, NotStarted, SessionError, Skipped};
-use crate::host::Roots;
+use crate::host::{tasks, Roots};
 use crate::sample::Source;
 use crate::sampler::Target;
 
 /// How often the threads of processes are listed again while events are opened for them.
 const TRIES: usize = 5;
 
-/// The threads of processes, which must all exist.
+/// A thread of a process that is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Task {
+    pid: u32,
+    tid: u32,
+}
+
+/// The threads of processes, which must all exist, and of their descendants.
+///
+/// # Errors
+/// The first that does not.
+fn tasks_of(pids: &[u32], roots: &Roots) -> Result<Vec<Task>, NoProcess> {
+    let mut found = Vec::new();
+    for pid in tasks::with_descendants(roots, pids) {
+        let path = roots.proc.join(pid.to_string()).join("task");
+        match fs::read_dir(&path) {
+            Ok(threads) => {
+                let tids = threads.flatten().filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok());
+                found.extend(tids.map(|tid| Task { pid, tid }));
+            }
+            Err(source) if pids.contains(&pid) => return Err(NoProcess { pid, path, source }),
+            // A descendant that has ended meanwhile.
+            Err(_) => {}
+        }
+    }
+    Ok(found)
+}
+
+/// The thread ids of processes, which must all exist, and of their descendants.
 ///
 /// # Errors
 /// The first that does not.
 pub(super) fn threads_of(pids: &[u32], roots: &Roots) -> Result<Vec<u32>, NoProcess> {
-    let mut tids = Vec::new();
-    for &pid in pids {
-        let path = roots.proc.join(pid.to_string()).join("task");
-        let tasks = fs::read_dir(&path).map_err(|source| NoProcess { pid, path: path.clone(), source })?;
-        tids.extend(tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok()));
-    }
-    Ok(tids)
+    Ok(tasks_of(pids, roots)?.into_iter().map(|task| task.tid).collect())
 }
 
 /// True where processes were asked for and none is left.
@@ -61,20 +85,26 @@ pub(super) fn start_first(
     }
 }
 
-/// Threads that were made while the events were opened, by threads without an event yet, are found by listing them again.
+/// Threads and processes that were made while the events were opened, by threads without an event yet, are found by listing them
+/// again; what a thread with an event makes later inherits it.
 fn start(options: &mut CaptureOptions, pids: &[u32]) -> Result<Capture, SessionError> {
     let mut capture = Capture::start(options)?;
     for _ in 0..TRIES {
         let Target::Tasks { tids, enable_on_exec: false } = &mut options.sampler.target else { return Ok(capture) };
         // A process that has ended meanwhile was watched to its end.
-        let Ok(now) = threads_of(pids, &options.roots) else { return Ok(capture) };
-        if now.iter().all(|tid| tids.contains(tid)) {
+        let Ok(now) = tasks_of(pids, &options.roots) else { return Ok(capture) };
+        let known: FxHashSet<u32> = tids.iter().copied().collect();
+        let is_missed = |task: &Task| {
+            let began = || tasks::began(&options.roots, task.pid, task.tid);
+            !known.contains(&task.tid) && began().is_some_and(|began| began <= capture.opened)
+        };
+        if !now.iter().any(is_missed) {
             return Ok(capture);
         }
-        *tids = now;
+        *tids = now.into_iter().map(|task| task.tid).collect();
         drop(capture);
         capture = Capture::start(options)?;
     }
-    capture.notes.push("threads are created faster than events can be opened; some may not be sampled".to_owned());
+    capture.notes.push("threads are being created faster than events can be opened; some may be missed".to_owned());
     Ok(capture)
 }

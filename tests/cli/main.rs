@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
 mod output;
+mod priority;
 mod signals;
 
 use std::fs;
@@ -81,6 +82,8 @@ fn wrong_usage_is_2_and_says_what_is_wrong() {
         (&["--cgroup", "/no/such/cgroup"], "no cgroup \"/no/such/cgroup\""),
         (&["--cell", "db=("], "--cell: cell number 1"),
         (&["--cell", "nothing"], "is not NAME=REGEX"),
+        (&["--cell", "a="], "cell number 1, \"a=\", has no regular expression after the \"=\""),
+        (&["--cgroup-root", "/tmp"], "--cgroup-root /tmp: not a cgroup hierarchy"),
         (&["--workload-cgroup-regex", "["], "--workload-cgroup-regex"),
         (&["--mmap-pages", "3"], "must be a power of two"),
         (&["--max-loss", "101"], "must be a percentage"),
@@ -501,6 +504,30 @@ fn in_a_child_pid_namespace_strangers_are_counted_as_such() {
     }
     expect(&output, 1, "outside this pid namespace (in a container, start the container with --pid=host to see them)");
     assert!(output.stdout.is_empty(), "strangers make no configuration");
+}
+
+/// A server whose first process only waits for others, two levels down.
+#[test]
+fn the_descendants_of_a_process_are_sampled_too() {
+    if !is_root("descendants") {
+        return;
+    }
+    let script = "sh -c 'while :; do dd if=/dev/zero of=/dev/null bs=1M count=1 2>/dev/null; done' & wait";
+    let tree = Command::new("sh")
+        .args(["-c", &format!("sh -c \"{script}\" & echo ready; wait")])
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut tree = Load(tree);
+    let mut line = [0; 6];
+    tree.0.stdout.take().unwrap().read_exact(&mut line).unwrap();
+    let pid = tree.0.id().to_string();
+    // Until the others are there.
+    std::thread::sleep(Duration::from_millis(500));
+    let output = scxprof(&["-p", &pid, "-t", "2", "-v", "--max-loss", "100"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("  dd: "), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -84,6 +84,28 @@ fn the_events_say_which_source_it_is() {
 }
 
 #[test]
+fn lines_say_their_event_and_no_cpu_that_was_not_recorded() {
+    let lines = |path: &Path| -> Vec<serde_json::Value> {
+        let output = crate::scxprof(&["process", "-f", path.to_str().unwrap()]);
+        assert!(output.status.success(), "{}", crate::said(&output));
+        let lines = std::fs::read_to_string(format!("{}.out/perf.jsonl", path.display())).unwrap();
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let (_dir, path) = made::write(&recording(&[(RAW, 0x1cd, "loads"), (RAW, 0x82d0, "stores")], true));
+    let said: Vec<_> = lines(&path).iter().map(|line| (line["event"].clone(), line.get("cpu").is_some())).collect();
+    assert_eq!(said, [("loads".into(), true), ("stores".into(), true)]);
+    // IDENTIFIER, IP, TID, TIME, ADDR.
+    let mut attr = made::attr(ORDER);
+    attr[24..32].copy_from_slice(&ORDER.u64(1 << 16 | 0b1111));
+    let ids = [100u32, 100].map(|id| ORDER.u32(id)).concat();
+    let words = |words: [u64; 2]| words.map(|word| ORDER.u64(word)).concat();
+    let sample = made::record(ORDER, 9, 2, &[words([made::ID, 0x40_1000]), ids, words([5, 0x1_0000])]);
+    let (_dir, path) = made::write(&made::of_events(ORDER, &[(attr, vec![made::ID])], &[sample], &[]));
+    let without = lines(&path);
+    assert_eq!((without.len(), without[0].get("cpu")), (1, None), "{without:?}");
+}
+
+#[test]
 fn a_pipe_whose_events_come_last_is_refused() {
     let piped = recording(&[(SOFTWARE, MINOR_FAULTS, "minor-faults")], true);
     let (events, sample) = piped[16..].split_at(piped.len() - 16 - made::sample(ORDER, 0, 0, 0, 0, 0, 0).len());

@@ -66,6 +66,7 @@ fn the_rights_of_the_unit_are_enough_and_what_is_missing_with_fewer_is_said() {
     };
     println!("{test}: {} % recovered", recovered(&said));
     assert!(recovered(&said) > 60.0 && !said.contains("CAP_SYS_PTRACE"), "{said}");
+    assert!(said.contains("Readers: SCHED_FIFO"), "{said}");
     // Without it, other users' processes are closed: it is said.
     let fewer: Vec<&str> = names.iter().copied().filter(|name| *name != "sys_ptrace").collect();
     let Some(output) = with(test, &fewer, directory.path()) else { return };

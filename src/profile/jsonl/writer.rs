@@ -9,7 +9,7 @@ use crate::escape;
 use crate::profile::meta::to_hex;
 use crate::profile::recovered::op_name;
 use crate::resolve::Symbol;
-use crate::sample::{printable, Comm, MemoryId, Sample, Source};
+use crate::sample::{printable, Comm, MemoryId, RawSample, Sample, Source};
 
 /// Bytes that are written at a time.
 const BUFFER: usize = 256 << 10;
@@ -23,6 +23,8 @@ pub struct Writer<W: Write> {
     /// Lines that are not written yet.
     buffer: Vec<u8>,
     source: Source,
+    /// What the lines say of each event.
+    events: Vec<Box<[u8]>>,
     /// What the lines of a thread's name begin with.
     comms: FxHashMap<Comm, Box<[u8]>>,
     /// The last cgroup and what is written of it; most samples are of few cgroups.
@@ -36,9 +38,25 @@ impl<W: Write> Writer<W> {
             out,
             buffer: Vec::with_capacity(BUFFER + 4096),
             source,
+            events: Vec::new(),
             comms: FxHashMap::default(),
             cgroup: (Vec::new(), Vec::new()),
         }
+    }
+
+    /// With the names of the events by their number ([`RawSample::event`](crate::sample::RawSample::event)), where they are known.
+    #[must_use]
+    pub fn with_events<'a>(mut self, names: impl Iterator<Item = Option<&'a str>>) -> Self {
+        let text = |name: Option<&str>| {
+            let mut text = Vec::new();
+            if let Some(name) = name {
+                text.extend_from_slice(b",\"event\":");
+                string(&mut text, name);
+            }
+            text.into()
+        };
+        self.events = names.map(text).collect();
+        self
     }
 
     /// Writes one access; `code` is what [`code_text`] says of its instruction.
@@ -62,7 +80,9 @@ impl<W: Write> Writer<W> {
         }
         number(line, ",\"pid\":", sample.pid.into());
         number(line, ",\"tid\":", sample.tid.into());
-        number(line, ",\"cpu\":", sample.cpu.into());
+        if sample.cpu != RawSample::NO_CPU {
+            number(line, ",\"cpu\":", sample.cpu.into());
+        }
         number(line, ",\"time\":\"", sample.time / 1_000_000_000);
         decimals(line, sample.time % 1_000_000_000);
         hex(line, "\",\"ip\":\"", sample.ip);
@@ -86,7 +106,9 @@ impl<W: Write> Writer<W> {
         hex(line, ",\"data_src\":\"", sample.data_src.0);
         number(line, "\",\"period\":", sample.period);
         text(line, ",\"source\":\"", self.source.name());
-        number(line, "\",\"thread\":", sample.thread.into());
+        line.push(b'"');
+        line.extend_from_slice(self.events.get(usize::from(sample.event)).map_or(&[][..], |event| event));
+        number(line, ",\"thread\":", sample.thread.into());
         number(line, ",\"record\":", sample.record);
         let accesses = (1.0 / f64::from(sample.share)).round();
         if accesses > 1.0 {

@@ -23,9 +23,14 @@ impl Write for Limited {
 /// The name as its language has it, without the hash of a Rust name and, as perf shows it, without parameters.
 pub(super) fn demangle(name: &str) -> String {
     let mut out = Limited(String::new());
-    let written = if let Ok(rust) = rustc_demangle::try_demangle(name) {
+    // Anything else is a name of C, such as "i", which is also how C++ writes "int". Some compilers put one more underscore before
+    // all names.
+    let mangled = name.strip_prefix('_').filter(|rest| rest.starts_with('_')).unwrap_or(name);
+    let (is_cpp, is_rust) = (mangled.starts_with("_Z"), mangled.starts_with("_R") || mangled.starts_with("_ZN"));
+    let rust = if is_rust { rustc_demangle::try_demangle(name).ok() } else { None };
+    let written = if let Some(rust) = rust {
         write!(out, "{rust:#}").is_ok()
-    } else if let Ok(cpp) = cpp_demangle::Symbol::new(name) {
+    } else if let Some(cpp) = cpp_demangle::Symbol::new(name).ok().filter(|_| is_cpp) {
         let options = DemangleOptions::new().no_params().no_return_type();
         cpp.structured_demangle(&mut out, &options).is_ok()
     } else {
@@ -55,8 +60,32 @@ mod tests {
             ("_ZN4core3fmt9Formatter3pad17h0123456789abcdefE", "core::fmt::Formatter::pad"),
             ("_RNvC6_123foo3bar", "123foo::bar"),
             ("_Z", "_Z"),
+            ("__ZN3foo3barEi", "foo::bar"),
+            ("__RNvC6_123foo3bar", "123foo::bar"),
         ] {
             assert_eq!(demangle(name), expected);
+        }
+    }
+
+    #[test]
+    fn names_of_c_stay_as_they_are() {
+        for name in [
+            "w",
+            "i",
+            "v",
+            "Pi",
+            "St",
+            "_w",
+            "__i",
+            "ZN4testE",
+            "RNvC6_123foo3bar",
+            "R",
+            "_R",
+            "_Rw",
+            "f",
+            "_GLOBAL__I_a",
+        ] {
+            assert_eq!(demangle(name), name);
         }
     }
 

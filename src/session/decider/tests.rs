@@ -156,3 +156,59 @@ fn where_nothing_is_shared_there_is_no_locality() {
     assert_eq!(locality(1, 2), None);
     assert!(locality(1, 1).is_some());
 }
+
+/// Samples of a thread under a name, in the cgroup of that number.
+fn add(decider: &mut Decider, cgroups: &mut Cgroups, thread: u32, comm: &str, cgroup: u64, count: u32) {
+    for line in 0..u64::from(count) {
+        let sample = Sample {
+            raw: RawSample { pid: 9, tid: 10 + thread, cgroup, share: 1.0, ..RawSample::default() },
+            thread,
+            comm: Some(comm.into()),
+            hint: Some(line % 2),
+            memory: Some(MemoryId::Private { space: 1, addr: line << 6 }),
+            ..Sample::default()
+        };
+        decider.sample(&sample, cgroups);
+    }
+}
+
+/// Name and samples of each class, and the names of the members.
+fn names(decider: &Decider) -> (Vec<(String, u64)>, Vec<String>) {
+    let mut classes: Vec<_> =
+        decider.tally().counts().map(|(_, comm, count)| (comm.to_string(), count as u64)).collect();
+    classes.sort();
+    let decided = decider.decide(&config::DecisionOptions::new(0.05, 4)).unwrap();
+    let mut members: Vec<_> = decided.members.threads.iter().map(|it| it.comm.unwrap().to_string()).collect();
+    members.sort();
+    members.dedup();
+    (classes, members)
+}
+
+/// The scheduler matches the name that a thread has, not the one that it had before its exec.
+#[test]
+fn a_thread_counts_by_its_last_name_alone() {
+    for use_hints in [false, true] {
+        let (_dir, mut cgroups) = no_cgroups();
+        cgroups.record(1, b"/a");
+        cgroups.record(2, b"/b");
+        let cells = ["a=/a$", "b=/b$"].map(str::to_owned).to_vec();
+        let groups = CellSpecs::new(&CellOptions { cells, ..CellOptions::default() }).unwrap();
+        let mut decider = Decider::new(groups, Source::Timer, 8 << 20);
+        if use_hints {
+            decider = decider.use_hints();
+        }
+        // Two shells, in two cgroups, become servers, one of them after its last sample; a third stays what it is.
+        add(&mut decider, &mut cgroups, 0, "sh", 1, 30);
+        add(&mut decider, &mut cgroups, 0, "sh", 2, 10);
+        add(&mut decider, &mut cgroups, 1, "sh", 2, 20);
+        add(&mut decider, &mut cgroups, 0, "server", 1, 5);
+        assert_eq!(names(&decider).0, [("server".to_owned(), 10), ("server".to_owned(), 35), ("sh".to_owned(), 20)]);
+        decider.ended(&[(0, "server".into()), (1, "worker".into()), (7, "nobody".into())]);
+        add(&mut decider, &mut cgroups, 2, "sh", 1, 6);
+        let (classes, members) = names(&decider);
+        let expected = [("server", 10), ("server", 35), ("sh", 6), ("worker", 20)];
+        assert_eq!(classes, expected.map(|(name, count)| (name.to_owned(), count)), "hints: {use_hints}");
+        assert_eq!(members, ["server", "sh", "worker"]);
+        assert_eq!(decider.tally().total() as u64, 71);
+    }
+}
