@@ -114,7 +114,7 @@ pub struct Check {
     pub state: State,
     /// Where it works what was found, else why it does not.
     pub why: String,
-    /// What would help; `None` where nothing is wrong or nobody knows.
+    /// What would help; `None` if nothing is wrong or nobody knows.
     pub help: Option<String>,
 }
 
@@ -187,7 +187,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// True where at least one source works, if only for one's own processes.
+    /// True if at least one source works, if only for one's own processes.
     #[must_use]
     pub fn any_source(&self) -> bool {
         self.usable().next().is_some()

@@ -1,4 +1,4 @@
-//! Text of others made fit for where it is printed: names of threads, cgroups and files are bytes that anybody may choose.
+//! Text of others made fit for if it is printed: names of threads, cgroups and files are bytes that anybody may choose.
 
 use std::borrow::Cow;
 use std::fmt::Write;

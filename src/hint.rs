@@ -85,7 +85,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Events that did not reach us, at the most.
+    /// Events that did not reach us, at most.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.dropped.saturating_add(self.missed).saturating_add(self.unreadable)
@@ -96,7 +96,7 @@ impl Counts {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct HintCounts {
-    /// How writes were seen; `None` where they were not.
+    /// How writes were seen; `None` if they were not.
     pub probe: Option<HintProbe>,
     /// Why they were not, or not to the end.
     pub missing: Option<String>,

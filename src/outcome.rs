@@ -23,7 +23,7 @@ pub struct Outcome {
     pub duration: Duration,
     /// What was recovered, for a source that recovers addresses.
     pub recovery: Option<RecoveryStats>,
-    /// What is known of task hints, where they were asked for.
+    /// What is known of task hints, if they were asked for.
     pub hints: Option<HintCounts>,
     /// What was lost and left out.
     pub loss: Loss,
@@ -54,7 +54,7 @@ pub struct RecoveryStats {
     pub absent_pages: u64,
     /// Addresses whose page could not be looked up: the process was gone, or is not ours to look into.
     pub unknown_pages: u64,
-    /// True where the kernel shows physical frames to us (CAP_SYS_ADMIN); without them addresses are known by their mapping.
+    /// True if the kernel shows physical frames to us (CAP_SYS_ADMIN); without them addresses are known by their mapping.
     pub frames_visible: bool,
     /// Decoded instructions were dropped for room so many times.
     pub decoded_evictions: u64,
@@ -65,7 +65,7 @@ pub struct RecoveryStats {
 }
 
 impl RecoveryStats {
-    /// Recovered samples as a part of the user samples, 0 where there were none.
+    /// Recovered samples as a part of the user samples, 0 if there were none.
     #[must_use]
     pub fn share(&self) -> f64 {
         if self.user_samples == 0 {

@@ -258,7 +258,7 @@ impl Method {
         }
     }
 
-    /// True where the access was made before the sample; false where it comes after it.
+    /// True if the access was made before the sample; false if it comes after it.
     #[must_use]
     pub fn is_backward(self) -> bool {
         matches!(self, Self::Before | Self::Inverted | Self::Replayed)
@@ -336,17 +336,17 @@ pub struct RawSample {
     pub mode: CpuMode,
     /// Load, store or both.
     pub access: Access,
-    /// Bytes accessed, 0 where they are not known.
+    /// Bytes accessed, 0 if they are not known.
     pub size: u16,
     /// Address of the instruction.
     pub ip: u64,
     /// Virtual address of the data.
     pub addr: u64,
-    /// Physical address of the data, 0 where it is not known.
+    /// Physical address of the data, 0 if it is not known.
     pub phys: u64,
-    /// Bytes of the page that maps the data, 0 where it is not known.
+    /// Bytes of the page that maps the data, 0 if it is not known.
     pub page_size: u64,
-    /// Id of the thread's cgroup, 0 where it is not known.
+    /// Id of the thread's cgroup, 0 if it is not known.
     pub cgroup: u64,
     /// Events that this sample stands for.
     pub period: u64,
@@ -404,7 +404,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// What the access cost: what `data_src` says, with the measured latency where there is one.
+    /// What the access cost: what `data_src` says, with the measured latency if there is one.
     #[must_use]
     pub fn cost(&self) -> Cost {
         /// Cycles beyond which a latency says more of an interrupt or a page fault than of a cache.

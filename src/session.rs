@@ -62,7 +62,7 @@ pub trait Sink {
         }
     }
 
-    /// True where samples shall say which code made the access ([`Sample::code`]), to be named at the end.
+    /// True if samples shall say which code made the access ([`Sample::code`]), to be named at the end.
     fn wants_code(&self) -> bool {
         false
     }

@@ -57,7 +57,7 @@ impl HintMap {
         Ok(Self { id: info.info.id, value_size, handle })
     }
 
-    /// What has become of the map that was asked for; `None` where it is still this one, or nobody can say.
+    /// What has become of the map that was asked for; `None` if it is still this one, or nobody can say.
     pub(super) fn replaced(&self, map: &MapRef) -> Option<String> {
         let now = match map {
             MapRef::Path(path) => match pinned(path) {

@@ -163,7 +163,7 @@ pub struct Refusal {
     pub what: &'static str,
     /// Where it ended.
     pub step: Step,
-    /// The errno, 0 where there is none.
+    /// The errno, 0 if there is none.
     pub errno: i32,
     /// What libbpf or the kernel said.
     pub reason: String,

@@ -92,7 +92,7 @@ pub(super) fn quiet() {
     });
 }
 
-/// What the kernel said to a step, in libbpf's words where it has better ones. Right after the call that failed.
+/// What the kernel said to a step, in libbpf's words if it has better ones. Right after the call that failed.
 pub(super) fn refusal(what: &'static str, step: Step, error: &libbpf_rs::Error) -> Refusal {
     // libbpf leaves the errno behind.
     let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
@@ -167,7 +167,7 @@ pub(super) fn pidfd_open(pid: u32, flags: PidfdFlags) -> io::Result<OwnedFd> {
     Ok(rustix::process::pidfd_open(pid, flags)?)
 }
 
-/// True where a pidfd is a file of pidfs, which has its pid in the inode.
+/// True if a pidfd is a file of pidfs, which has its pid in the inode.
 fn has_pidfs() -> bool {
     let own = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
     own.and_then(rustix::fs::fstatfs).is_ok_and(|fs| fs.f_type == PID_FS_MAGIC)

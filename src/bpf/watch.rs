@@ -31,7 +31,7 @@ const VISIBLE_WITHIN: u64 = 20_000_000;
 /// How often it is looked whether the map is still the one that was asked for.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How often all tasks are asked again, at the most, where events were lost.
+/// How often all tasks are asked again, at most, where events were lost.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Bytes of an event in the ring.

@@ -104,7 +104,7 @@ pub(super) fn builder(args: &CaptureArgs) -> Result<Builder<'static>, Failure> {
     Ok(builder.roots(roots))
 }
 
-/// The command, waiting, where there is one.
+/// The command, waiting, if there is one.
 pub(super) fn hold(args: &CaptureArgs, stdout_is_taken: bool) -> Result<Option<Held>, Failure> {
     if args.command.is_empty() {
         return Ok(None);

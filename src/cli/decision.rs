@@ -70,7 +70,7 @@ impl DecisionArgs {
         }
     }
 
-    /// True where somebody will see the names of code.
+    /// True if somebody will see the names of code.
     fn names_code(&self, verbose: u8) -> bool {
         !self.no_symbols && (self.report.is_some() || verbose > 1)
     }
@@ -175,7 +175,7 @@ pub(super) fn wrong_groups(error: &CellSpecError) -> Failure {
     Failure::Usage(anyhow!("{option}: {error}"))
 }
 
-/// Says what was lost, and what was `left_out` where that is wanted.
+/// Says what was lost, and what was `left_out` if that is wanted.
 pub(super) fn say_loss(loss: &Loss, left_out: bool) {
     let left_out = if left_out { loss.left_out() } else { Vec::new() };
     for line in left_out.into_iter().chain(loss.lines()) {

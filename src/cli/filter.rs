@@ -51,7 +51,7 @@ pub(super) struct FilterArgs {
 }
 
 impl FilterArgs {
-    /// True where every sample passes.
+    /// True if every sample passes.
     pub(super) fn is_empty(&self) -> bool {
         self.to_string().is_empty()
     }
@@ -100,7 +100,7 @@ pub(super) struct Filter {
     last_cgroup: Option<(Vec<u8>, bool)>,
     /// Accesses that were left out.
     pub(super) left_out: u64,
-    /// True where any was kept.
+    /// True if any was kept.
     kept: bool,
     /// What was there, until one is kept.
     seen: SelectionCounts,
@@ -173,7 +173,7 @@ impl Filter {
         })
     }
 
-    /// True where the sample is to be looked at; else it is counted. Samples come in the order of time.
+    /// True if the sample is to be looked at; else it is counted. Samples come in the order of time.
     pub(super) fn keeps(&mut self, sample: &Sample, cgroups: &mut Cgroups) -> bool {
         self.keeps_of(sample, cgroups.path(sample.cgroup).map(|path| &**path))
     }

@@ -27,7 +27,7 @@ fn ring_size(text: &str) -> Result<u32, String> {
 }
 
 impl HintArgs {
-    /// True where hints are to be followed.
+    /// True if hints are to be followed.
     pub(super) fn are_followed(&self) -> bool {
         self.map.is_some()
     }

@@ -86,7 +86,7 @@ impl Output {
         Ok(Self::File(replaced))
     }
 
-    /// True where both would be one file.
+    /// True if both would be one file.
     pub(super) fn is_same_file(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::File(a), Self::File(b)) => {
@@ -119,7 +119,7 @@ impl Output {
     }
 }
 
-/// True where what is there was not put there by another user for us to write to, in the spirit of fs.protected_regular and
+/// True if what is there was not put there by another user for us to write to, in the spirit of fs.protected_regular and
 /// fs.protected_fifos (`may_create_in_sticky` in fs/namei.c): it is root's or ours, or, of what others may read anyway, in a
 /// directory where not everybody makes files.
 fn is_trusted(file: &Stat, directory: &Stat, readers: Readers) -> bool {

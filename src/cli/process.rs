@@ -57,7 +57,7 @@ pub(super) struct ProcessArgs {
 /// Writes each access as a line.
 struct ToLines<W: Write> {
     writer: jsonl::Writer<W>,
-    /// What the lines say of their code, where it is named.
+    /// What the lines say of their code, if it is named.
     codes: Option<FxHashMap<CodeAddr, Vec<u8>>>,
     /// The last record that was written, to count records.
     last: u64,
@@ -117,7 +117,7 @@ impl Sink for Codes {
     }
 }
 
-/// Gives the samples of a profile to `sink`, those that the filter keeps where there is one.
+/// Gives the samples of a profile to `sink`, those that the filter keeps if there is one.
 fn read(
     profile: &mut Profile,
     memory: usize,

@@ -128,7 +128,7 @@ impl Places {
         })
     }
 
-    /// Puts the archive in the place of the directory, which stays where that cannot be made or takes so long that somebody
+    /// Puts the archive in the place of the directory, which stays if that cannot be made or takes so long that somebody
     /// wants to `stop` it.
     fn archive(&self, stop: &dyn Fn() -> bool) -> anyhow::Result<PathBuf> {
         let (Some(archive), Some(directory)) = (&self.archive, &self.archives) else { return Ok(self.dir.clone()) };

@@ -44,7 +44,7 @@ impl Signals {
         Ok(signals)
     }
 
-    /// True where what runs is to end.
+    /// True if what runs is to end.
     pub(super) fn seen(&self) -> bool {
         self.0.count.load(Ordering::Relaxed) > 0
     }

@@ -130,7 +130,7 @@ impl Owners {
 /// Whoever can be described without a name of those that are still to be placed goes next, of several the one with the
 /// longest prefix: so "webserver" stands before "web", and no choice spoils a later one, since a placed unit's names are
 /// in nobody's way. Where nobody can, the most valuable community takes threads along of which nothing is known, or is
-/// described in part; where there is none, all that wait are refused, the least valuable first.
+/// described in part; if there is none, all that wait are refused, the least valuable first.
 pub(super) fn assign(units: &[Unit], others: impl Iterator<Item = (Comm, Other)>) -> Assignments {
     let mut owners: Vec<(Comm, Owner)> = units
         .iter()

@@ -13,7 +13,7 @@ pub struct Cell {
     pub name: String,
     /// Its cgroups.
     pub matches: CellMatch,
-    /// How its threads are divided; nothing where they are not.
+    /// How its threads are divided; nothing if they are not.
     pub subcells: Vec<Subcell>,
 }
 
@@ -49,7 +49,7 @@ impl Subcell {
         Self { name: CATCH_ALL.to_owned(), matches: vec![Vec::new()] }
     }
 
-    /// True where it takes every thread.
+    /// True if it takes every thread.
     #[must_use]
     pub fn is_catch_all(&self) -> bool {
         self.matches.iter().any(Vec::is_empty)
@@ -60,7 +60,7 @@ impl Subcell {
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Basis {
-    /// The communities whose threads it is for; several where they were merged, or where its cells have one each.
+    /// The communities whose threads it is for; several if they were merged, or where its cells have one each.
     pub communities: Vec<CommunityIndex>,
     /// The class of threads that it is for, fit for a terminal.
     pub class: Option<String>,

@@ -65,7 +65,7 @@ pub enum CellSpecError {
         option: String,
         /// The expression.
         regex: String,
-        /// Where in it, in bytes from its beginning; not known where it is too large.
+        /// Where in it, in bytes from its beginning; not known if it is too large.
         offset: Option<usize>,
         /// What is wrong.
         reason: String,
@@ -88,7 +88,7 @@ pub enum CgroupMatcher {
 }
 
 impl CgroupMatcher {
-    /// True where the text, a cgroup's full path under [`CGROUP_ROOT`], matches.
+    /// True if the text, a cgroup's full path under [`CGROUP_ROOT`], matches.
     #[must_use]
     pub(crate) fn is_match(&self, text: &str) -> bool {
         match self {

@@ -71,8 +71,8 @@ pub struct Decision {
 /// is described by the names of its threads; see [`Note`] for what is done where these are not its alone. Cgroups of a
 /// group whose threads do not share alike get a spec each before the group's own.
 ///
-/// A class of threads that share with nobody gets a subcell where there is room and it has `min_share` of the group's
-/// samples. A group of several cgroups is several cells with the same subcells, so a class also gets one where it has that
+/// A class of threads that share with nobody gets a subcell if there is room and it has `min_share` of the group's
+/// samples. A group of several cgroups is several cells with the same subcells, so a class also gets one if it has that
 /// share in one of them (of 100 samples at least): a small allotment's main thread would else vanish beside a large one's.
 /// A group without community and class is not divided.
 ///

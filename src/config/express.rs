@@ -17,7 +17,7 @@ const MIN_CELL_SAMPLES: f64 = 100.0;
 const MAX_CANDIDATES: usize = 64;
 /// Communities of a group that are looked at, most valuable first; merging looks at all pairs of them.
 const MAX_COMMUNITIES: usize = 64;
-/// Subcells beside the catch-all, where there is a CPU for each.
+/// Subcells beside the catch-all, if there is a CPU for each.
 pub(super) const ROOM: usize = MAX_SUBCELLS - 1;
 
 /// What is to be expressed: these cells of a group by one spec.
@@ -37,7 +37,7 @@ pub(super) struct Ask<'a> {
 /// The subcells of one spec.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Expressed {
-    /// With the catch-all last; none where nothing is divided.
+    /// With the catch-all last; none if nothing is divided.
     pub subcells: Vec<Subcell>,
     /// What each rests on.
     pub bases: Vec<Basis>,

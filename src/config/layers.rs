@@ -37,7 +37,7 @@ pub fn layers(decision: &Decision) -> Layers {
 /// The same where hints tell threads apart: what a hint stands for is matched by it, and by names only what is left.
 ///
 /// A hint comes before all names and holds in every cgroup. A community whose threads all have hints that no others have is
-/// a layer of hints alone; one that has them in part is matched by either, where it has a subcell.
+/// a layer of hints alone; one that has them in part is matched by either, if it has a subcell.
 #[must_use]
 pub fn layers_by_hint(decision: &Decision, members: &Members) -> Layers {
     let (hinted, notes) = hinted(members);
@@ -278,7 +278,7 @@ fn finish(drafts: Vec<Draft>, left_out: Vec<String>) -> Layers {
     layers
 }
 
-/// The name cut to what the scheduler keeps, with a number where it is taken.
+/// The name cut to what the scheduler keeps, with a number if it is taken.
 fn free_name(name: &str, taken: &[Layer]) -> String {
     let cut = |end: &str| {
         let name = name.replace('\0', "");

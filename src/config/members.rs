@@ -23,7 +23,7 @@ pub struct Member {
     pub comm: Option<Comm>,
     /// Its hint, where hints tell threads apart; a thread that had several is there once for each, and once for none.
     pub hint: Option<u64>,
-    /// The tally's cell that it was in; where it was in several, the one with most of its samples.
+    /// The tally's cell that it was in; if it was in several, the one with most of its samples.
     pub cell: CellIndex,
     /// Its samples.
     pub samples: f64,
@@ -52,7 +52,7 @@ impl Affinity {
         self.shared.get(&(a.min(b), a.max(b))).copied().unwrap_or(0.0)
     }
 
-    /// True where nothing was added, so that nothing is known of it.
+    /// True if nothing was added, so that nothing is known of it.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.shared.is_empty()

@@ -40,7 +40,7 @@ pub enum Note {
         share: f64,
         /// A name that the class's prefix would take as well; `None` where no part of the name is UTF-8.
         takes: Option<Comm>,
-        /// Who is called so, where that is known.
+        /// Who is called so, if that is known.
         whose: Option<ThreadRef>,
     },
     /// More classes reach the share than there are subcells; these stay with the catch-all.
@@ -73,7 +73,7 @@ pub enum Note {
         share: f64,
         /// A name that its prefixes would take as well; `None` where no part of its names is UTF-8.
         takes: Option<Comm>,
-        /// Who is called so, where that is known.
+        /// Who is called so, if that is known.
         whose: Option<ThreadRef>,
     },
     /// A part of a community stays with the catch-all.
@@ -86,7 +86,7 @@ pub enum Note {
         names: Vec<String>,
         /// Their share of the cell's samples, of 1.
         share: f64,
-        /// Who has a name that begins as one of them, where that is known.
+        /// Who has a name that begins as one of them, if that is known.
         whose: Option<ThreadRef>,
     },
     /// Threads that too little is known of go along with a community, as no prefix tells them apart.

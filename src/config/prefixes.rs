@@ -31,7 +31,7 @@ pub(super) fn base_of(name: &[u8]) -> &[u8] {
 /// allowed too.
 ///
 /// Names that differ only in the number at their end fold to what they have in common, which stands for numbers that were
-/// not seen too; where that is not allowed, as many digits are kept as it takes ("a1" and "a2" beside "apache"). Where more
+/// not seen too; if that is not allowed, as many digits are kept as it takes ("a1" and "a2" beside "apache"). Where more
 /// prefixes are needed than a subcell has, those with most in common become one. What is still too many is left out, the
 /// lightest first.
 pub(super) fn cover(names: &[(Comm, f64)], allowed: impl Fn(&str) -> bool) -> Cover {

@@ -105,7 +105,7 @@ pub struct Granule {
     pub hitm: u64,
     /// Threads that touched it.
     pub threads: u32,
-    /// The code that touched it most, of lines alone; empty where it was not asked for or nobody knows.
+    /// The code that touched it most, of lines alone; empty if it was not asked for or nobody knows.
     #[serde(default)]
     pub code: Vec<Code>,
 }
@@ -114,7 +114,7 @@ pub struct Granule {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Code {
-    /// Its function; `null` where that cannot be said for sure.
+    /// Its function; `null` if that cannot be said for sure.
     pub sym: Option<String>,
     /// Bytes from the function's beginning; from the file's where the function is not known.
     pub offset: u64,
@@ -131,7 +131,7 @@ pub struct Code {
 }
 
 impl std::fmt::Display for Code {
-    /// `function+0x12 (libx.so)`, or `libx.so+0x1234` where it has no name; then `in inlined outer, inner at x.c:12` as far as that
+    /// `function+0x12 (libx.so)`, or `libx.so+0x1234` if it has no name; then `in inlined outer, inner at x.c:12` as far as that
     /// is known.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let file = self.dso.rsplit('/').next().unwrap_or_default();
@@ -162,7 +162,7 @@ pub struct Report {
     /// Samples.
     pub samples: f64,
     /// The part of the avoidable misses that the configuration as written avoids, of 1. A catch-all
-    /// keeps nobody together, so it does not count. `null` where nothing was seen that threads share.
+    /// keeps nobody together, so it does not count. `null` if nothing was seen that threads share.
     pub locality: Option<f64>,
     /// The same for the configuration that names alone would have given.
     pub locality_by_name: Option<f64>,
@@ -172,7 +172,7 @@ pub struct Report {
     pub cells: Vec<CellReport>,
     /// How much subcells share; each pair once.
     pub sharing: Vec<Shared>,
-    /// What is known of task hints, where they were asked for.
+    /// What is known of task hints, if they were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hints: Option<HintCounts>,
     /// What everybody touches, which joins nobody.

@@ -49,7 +49,7 @@ fn row(name: String, subcell: &SubcellReport) -> [String; 8] {
     ]
 }
 
-/// The misses that are avoided between each two subcells as a matrix; within one on its diagonal. Empty where nothing is shared.
+/// The misses that are avoided between each two subcells as a matrix; within one on its diagonal. Empty if nothing is shared.
 #[must_use]
 pub fn matrix(report: &Report) -> String {
     let mut names: Vec<&str> = Vec::new();
@@ -78,7 +78,7 @@ pub fn matrix(report: &Report) -> String {
     aligned(&rows)
 }
 
-/// The code that touches the hottest shared lines of each subcell most. Empty where nobody knows any.
+/// The code that touches the hottest shared lines of each subcell most. Empty if nobody knows any.
 #[must_use]
 pub fn hot_code(report: &Report) -> String {
     let mut rows = Vec::new();

@@ -13,7 +13,7 @@ use crate::sample::ThreadIndex;
 
 /// Where each thread goes.
 pub(super) struct Places {
-    /// By member; `None` where it cannot be said.
+    /// By member; `None` if it cannot be said.
     pub(super) of: Vec<Option<(ThreadIndex, u32, Assigned)>>,
     /// Which places are catch-alls, or cells that are not divided.
     is_rest: BTreeMap<Assigned, bool>,

@@ -30,7 +30,7 @@ pub struct BpfTrial {
 pub struct BpfTrialError {
     /// The call and what the kernel said.
     pub why: String,
-    /// The errno, 0 where there was none.
+    /// The errno, 0 if there was none.
     pub errno: i32,
 }
 

@@ -25,7 +25,7 @@ pub(super) fn checks(roots: &Roots, kernel: &dyn Kernel) -> Vec<Check> {
     ]
 }
 
-/// The text of a file, fit for a terminal; `None` where it cannot be read or is empty.
+/// The text of a file, fit for a terminal; `None` if it cannot be read or is empty.
 fn text(path: &Path) -> Option<String> {
     let text = printable(fs::read(path).ok()?.trim_ascii());
     (!text.is_empty()).then_some(text)

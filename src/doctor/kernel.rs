@@ -63,12 +63,12 @@ pub trait Kernel {
     /// # Errors
     /// What a run would fail with.
     fn attempt(&self, source: Source, watched: Watched) -> Result<Attempt, SamplerError>;
-    /// Opens tracefs and looks up the event of the tick; where it is mounted, `None` for a mount of our own.
+    /// Opens tracefs and looks up the event of the tick; if it is mounted, `None` for a mount of our own.
     ///
     /// # Errors
     /// What the timer source would do without it for.
     fn tracefs(&self) -> Result<Option<PathBuf>, TracefsError>;
-    /// True where the kernel shows us the physical frames of pages.
+    /// True if the kernel shows us the physical frames of pages.
     fn frames_visible(&self) -> bool;
     /// `RLIMIT_NOFILE`.
     fn open_files(&self) -> Limit;
@@ -76,7 +76,7 @@ pub trait Kernel {
     fn locked_memory(&self) -> Limit;
     /// Our pid namespace.
     fn pid_namespace(&self) -> PidNamespace;
-    /// True where our user namespace is the host's, whose capabilities alone count; `None` where nobody can say.
+    /// True if our user namespace is the host's, whose capabilities alone count; `None` where nobody can say.
     fn initial_user_namespace(&self) -> Option<bool>;
     /// The cgroup hierarchy.
     ///

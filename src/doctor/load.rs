@@ -14,7 +14,7 @@ pub(crate) struct Worker {
     pub tid: u32,
     /// Its name.
     pub name: String,
-    /// True where its buffer is shared with a thread of another process, and its pages are faulted in over and over.
+    /// True if its buffer is shared with a thread of another process, and its pages are faulted in over and over.
     pub shared: bool,
     /// The address of its buffer.
     pub begin: u64,

@@ -33,7 +33,7 @@ pub(super) fn checks(roots: &Roots, kernel: &dyn Kernel, trials: &[Trial]) -> Ve
     ]
 }
 
-/// True where no capability is missing: what is refused all the same is refused for another reason.
+/// True if no capability is missing: what is refused all the same is refused for another reason.
 pub(super) fn all_are_held(roots: &Roots, kernel: &dyn Kernel) -> bool {
     let held = proc::capabilities(roots).unwrap_or(0);
     kernel.initial_user_namespace() != Some(false) && CAPABILITIES.iter().all(|(bit, ..)| held >> bit & 1 == 1)

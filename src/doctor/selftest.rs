@@ -26,7 +26,7 @@ const MAX_TIMES_LONGER: u32 = 4;
 pub(crate) struct Tested {
     /// The source.
     pub source: &'static str,
-    /// True where all that came was right, and enough came.
+    /// True if all that came was right, and enough came.
     pub passed: bool,
     /// What was wrong, a sentence each.
     pub failures: Vec<String>,
@@ -84,7 +84,7 @@ struct Compare<'a> {
     counts: Vec<u64>,
 }
 
-/// True where `source` sees what a worker does: faults are of pages that are dropped over and over.
+/// True if `source` sees what a worker does: faults are of pages that are dropped over and over.
 fn sees(source: Source, worker: &Worker) -> bool {
     worker.shared || source != Source::Faults
 }

@@ -42,7 +42,7 @@ pub(crate) struct Function {
 #[derive(Debug, Clone, Default)]
 struct Best {
     value: u64,
-    /// The size, which is not 0 where there is one, and what decides between equal ones.
+    /// The size, which is not 0 if there is one, and what decides between equal ones.
     rank: (u64, bool, bool),
     /// Where their names are.
     names: Vec<u32>,
@@ -88,7 +88,7 @@ impl Elf {
         Some((name.to_owned(), u32::from_le_bytes(*checksum)))
     }
 
-    /// True where the file itself holds debug information (DWARF).
+    /// True if the file itself holds debug information (DWARF).
     pub(crate) fn has_debug_info(&self, reader: &mut impl ReadAt) -> bool {
         self.section(reader, b".debug_info\0").is_some()
     }

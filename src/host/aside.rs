@@ -57,7 +57,7 @@ pub(crate) fn unanswered() -> u64 {
     lock().unanswered
 }
 
-/// True where a call about this did not come back yet.
+/// True if a call about this did not come back yet.
 pub(crate) fn is_stuck(about: u64) -> bool {
     lock().stuck.contains_key(&about)
 }

@@ -1,4 +1,4 @@
-//! Which cgroup hierarchy samples speak of, and where it is mounted: `/proc/self/cgroup` and `/proc/self/mountinfo`.
+//! Which cgroup hierarchy samples speak of, and if it is mounted: `/proc/self/cgroup` and `/proc/self/mountinfo`.
 
 use std::path::PathBuf;
 
@@ -91,7 +91,7 @@ impl Mount {
     }
 }
 
-/// The hierarchy that a mount shows, where it is one that samples can speak of.
+/// The hierarchy that a mount shows, if it is one that samples can speak of.
 fn hierarchy(info: MountInfo<'_>) -> Option<Mount> {
     let kind = match info.kind {
         b"cgroup2" => Kind::Unified,

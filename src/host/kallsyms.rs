@@ -103,7 +103,7 @@ impl Kallsyms {
     }
 }
 
-/// A line `ADDRESS TYPE NAME`, and `[MODULE]` where it is of one. An address that is hidden is 0.
+/// A line `ADDRESS TYPE NAME`, and `[MODULE]` if it is of one. An address that is hidden is 0.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Symbol<'a> {
     pub address: u64,

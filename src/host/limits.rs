@@ -37,7 +37,7 @@ pub fn file_limit() -> Limit {
     limit(Resource::Nofile)
 }
 
-/// Raises the soft `RLIMIT_NOFILE` to `needed` where it is lower and the hard one allows it; gives what is in force then.
+/// Raises the soft `RLIMIT_NOFILE` to `needed` if it is lower and the hard one allows it; gives what is in force then.
 ///
 /// # Errors
 /// The errno of setrlimit(2).

@@ -1,6 +1,6 @@
 //! The mounts of our mount namespace, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 //!
-//! Paths are bytes here: the crate procfs gives up all mounts where one has a path that is no UTF-8, and leaves the escapes in.
+//! Paths are bytes here: the crate procfs gives up all mounts if one has a path that is no UTF-8, and leaves the escapes in.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -24,7 +24,7 @@ pub(crate) struct MountInfo<'a> {
 }
 
 impl MountInfo<'_> {
-    /// True where the file system has this option.
+    /// True if the file system has this option.
     pub(crate) fn has_option(&self, option: &str) -> bool {
         self.options.split(|&byte| byte == b',').any(|it| it == option.as_bytes())
     }

@@ -11,7 +11,7 @@ use super::{number, pid_of, Roots};
 const INITIAL_USER: u32 = 0xEFFF_FFFD;
 const INITIAL_PID: u32 = 0xEFFF_FFFC;
 
-/// True where our user namespace is the initial one; `None` where procfs does not say.
+/// True if our user namespace is the initial one; `None` where procfs does not say.
 #[must_use]
 pub(crate) fn initial_user_namespace(roots: &Roots) -> Option<bool> {
     Some(number_of(&roots.proc.join("self/ns/user")).ok()? == INITIAL_USER)

@@ -13,13 +13,13 @@ use crate::sample::PAGE_SIZE;
 pub struct Page(pub u64);
 
 impl Page {
-    /// True where the page is in memory (bit 63).
+    /// True if the page is in memory (bit 63).
     #[must_use]
     pub fn present(self) -> bool {
         self.0 >> 63 & 1 == 1
     }
 
-    /// True where the page is swapped out (bit 62).
+    /// True if the page is swapped out (bit 62).
     #[must_use]
     pub fn swapped(self) -> bool {
         self.0 >> 62 & 1 == 1
@@ -32,7 +32,7 @@ impl Page {
         self.0 >> 61 & 1 == 1
     }
 
-    /// True where no other page table maps the page (bit 56).
+    /// True if no other page table maps the page (bit 56).
     #[must_use]
     pub fn exclusive(self) -> bool {
         self.0 >> 56 & 1 == 1
@@ -107,7 +107,7 @@ impl Pagemap {
         }
     }
 
-    /// True where the kernel shows us frames, which needs `CAP_SYS_ADMIN` in the first user namespace. Without it
+    /// True if the kernel shows us frames, which needs `CAP_SYS_ADMIN` in the first user namespace. Without it
     /// [`Page::frame`] is always `None`; the flags are right all the same.
     #[must_use]
     pub fn frames_visible(&self) -> bool {
@@ -151,8 +151,8 @@ impl Pagemap {
         }
     }
 
-    /// True where one of the first 64 pages of `range` is anonymous: in a private mapping of a file the process has written there.
-    /// `None` where that cannot be read.
+    /// True if one of the first 64 pages of `range` is anonymous: in a private mapping of a file the process has written there.
+    /// `None` if that cannot be read.
     pub fn has_private(&mut self, pid: u32, space: u32, range: std::ops::Range<u64>, now: u64) -> Option<bool> {
         let (first, last) = (range.start / PAGE_SIZE, range.end.saturating_sub(1) / PAGE_SIZE);
         let key = (space, first, last);
@@ -197,7 +197,7 @@ fn entry(file: &File, number: u64) -> io::Result<Page> {
     Ok(Page(u64::from_ne_bytes(bytes)))
 }
 
-/// True where the kernel shows us frames: asks for that of a page of our own that is surely present.
+/// True if the kernel shows us frames: asks for that of a page of our own that is surely present.
 #[must_use]
 pub fn frames_visible(procfs: &Path) -> bool {
     let here = std::hint::black_box(1u64);

@@ -39,7 +39,7 @@ pub(crate) fn processes(roots: &Roots) -> Result<Vec<u32>, Error> {
     Ok(pids)
 }
 
-/// The threads of a process; none where it has ended.
+/// The threads of a process; none if it has ended.
 pub(crate) fn of_process(roots: &Roots, pid: u32) -> Vec<TaskSeen> {
     let tasks = fs::read_dir(roots.proc.join(format!("{pid}/task"))).into_iter().flatten().flatten();
     let seen = tasks.filter_map(|task| {

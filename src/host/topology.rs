@@ -5,10 +5,10 @@ use std::path::Path;
 
 use super::{number, read, Error, Roots};
 
-/// CPU numbers at and above this are refused; Linux has 8192 at the most (`NR_CPUS`, arch/x86/Kconfig).
+/// CPU numbers at and above this are refused; Linux has 8192 at most (`NR_CPUS`, arch/x86/Kconfig).
 pub(crate) const MAX_CPUS: u32 = 1 << 16;
 
-/// The CPUs of a list as the kernel writes it ("0-3,7"), ascending, each once; `None` where it is no such list.
+/// The CPUs of a list as the kernel writes it ("0-3,7"), ascending, each once; `None` if it is no such list.
 ///
 /// The empty list is a list: sysfs writes it for a node without CPUs.
 #[must_use]
@@ -22,7 +22,7 @@ pub(crate) fn parse_cpu_list(text: &[u8]) -> Option<Vec<u32>> {
         let mut ends = part.splitn(2, |&byte| byte == b'-');
         let first = cpu(ends.next()?)?;
         let last = ends.next().map_or(Some(first), cpu)?;
-        // The list is checked before it grows: each part adds MAX_CPUS at the most, and a part costs a byte of input.
+        // The list is checked before it grows: each part adds MAX_CPUS at most, and a part costs a byte of input.
         if last < first {
             return None;
         }

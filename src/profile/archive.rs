@@ -28,7 +28,7 @@ const MAX_DEPTH: usize = 16;
 /// Writes `dir` with its files to `out`, under its own name, until `stop` says so.
 ///
 /// # Errors
-/// Any of reading and writing, and where it was stopped.
+/// Any of reading and writing, and if it was stopped.
 pub(crate) fn pack(dir: &Path, out: impl Write, stop: &dyn Fn() -> bool) -> io::Result<()> {
     let name = dir.file_name().unwrap_or_else(|| "profile".as_ref());
     let mut archive = tar::Builder::new(GzEncoder::new(out, Compression::fast()));
@@ -76,7 +76,7 @@ impl<R: Read> Read for Until<'_, R> {
     }
 }
 
-/// Reads headers only as far as there is an allowance for them; contents are counted where they are copied.
+/// Reads headers only as far as there is an allowance for them; contents are counted if they are copied.
 struct Limited<'a, R> {
     inner: R,
     /// Bytes; without a limit while contents are read.

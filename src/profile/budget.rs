@@ -22,7 +22,7 @@ impl Budget {
         self.left
     }
 
-    /// Takes so many bytes; false where they are too many, and nothing is left then.
+    /// Takes so many bytes; false if they are too many, and nothing is left then.
     #[must_use]
     pub(super) fn take(&mut self, bytes: u64) -> bool {
         let left = self.left.checked_sub(bytes);

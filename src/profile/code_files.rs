@@ -22,7 +22,7 @@ pub(super) struct CodeFile {
     pub(super) since: u64,
 }
 
-/// Files of code by their path, of which containers have many; none where there were more than are remembered.
+/// Files of code by their path, of which containers have many; none if there were more than are remembered.
 #[derive(Debug, Default)]
 pub(super) struct CodeFiles {
     by_path: FxHashMap<Vec<u8>, Vec<CodeFile>>,

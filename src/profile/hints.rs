@@ -18,13 +18,13 @@ pub struct HintRecord {
     /// Process id.
     #[serde(rename = "tgid", default)]
     pub pid: u32,
-    /// The hint; none where it was taken away.
+    /// The hint; none if it was taken away.
     #[serde(rename = "hints")]
     pub hint: Option<u64>,
     /// CLOCK_MONOTONIC, ns; 0 for what was there at the beginning.
     #[serde(rename = "timestamp")]
     pub time: u64,
-    /// True where it was read from the map at the beginning, and not seen when it was set.
+    /// True if it was read from the map at the beginning, and not seen when it was set.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub snapshot: bool,
 }

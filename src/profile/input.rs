@@ -43,7 +43,7 @@ const DUMMY: u64 = 9;
 pub enum Records {
     /// The records of perf.data.
     PerfData(Box<PerfData<File>>),
-    /// The text that `perf script` made of them, where they are gone.
+    /// The text that `perf script` made of them, if they are gone.
     Script(script::Reader<BufReader<File>>),
     /// The lines of JSON that `process` made of them.
     Lines(Box<jsonl::Reader<BufReader<File>>>),
@@ -82,7 +82,7 @@ impl Profile {
     /// Opens `path`.
     ///
     /// # Errors
-    /// [`ProfileError`] where there is nothing to read.
+    /// [`ProfileError`] if there is nothing to read.
     pub fn open(path: &Path) -> Result<Self, ProfileError> {
         Self::open_until(path, &|| false)
     }
@@ -110,7 +110,7 @@ impl Profile {
     /// The same profile from its beginning.
     ///
     /// # Errors
-    /// As [`Profile::open`], where it has changed meanwhile.
+    /// As [`Profile::open`], if it has changed meanwhile.
     pub fn rewind(self) -> Result<Self, ProfileError> {
         Self::open_unpacked(&self.path, self.unpacked)
     }
@@ -187,7 +187,7 @@ impl Profile {
         }
     }
 
-    /// When the recording began, where it was made on this host since it booted; `None` elsewhere, where files of the same paths
+    /// When the recording began, if it was made on this host since it booted; `None` elsewhere, where files of the same paths
     /// may be others.
     pub(crate) fn recorded_here(&self, roots: &Roots) -> Option<SystemTime> {
         let meta = self.meta.as_ref()?;
@@ -198,7 +198,7 @@ impl Profile {
         SystemTime::UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(meta.begin_unix).ok()?)
     }
 
-    /// The records; `None` where there is only their text.
+    /// The records; `None` if there is only their text.
     #[must_use]
     pub fn perf_data(&self) -> Option<&PerfData<File>> {
         match &self.records {
@@ -389,7 +389,7 @@ fn damage_of(damage: Damage, lines: &mut Vec<String>) {
     }
 }
 
-/// True where the file has no sample of its own, but others beside it have (`perf_data__create_dir` in tools/perf/util/data.c).
+/// True if the file has no sample of its own, but others beside it have (`perf_data__create_dir` in tools/perf/util/data.c).
 fn is_in_parts(data: &Path, perf_data: &PerfData<File>) -> bool {
     let in_directory = data.file_name().is_some_and(|name| name == DATA) && data.with_file_name("data.0").exists();
     // A recording that was cut has no sections that say so.
@@ -405,7 +405,7 @@ fn beside_file(data: &Path) -> Option<PathBuf> {
     }
 }
 
-/// The directory of `data` where that is a part of a profile of ours, which says little without the other files.
+/// The directory of `data` if that is a part of a profile of ours, which says little without the other files.
 fn of_ours(data: &Path) -> Option<PathBuf> {
     let dir = data.parent().filter(|_| data.file_name().is_some_and(|name| name == "perf.data"))?;
     // A meta.json that makes no sense may be ours.

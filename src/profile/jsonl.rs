@@ -2,13 +2,13 @@
 //!
 //! | field | what |
 //! |---|---|
-//! | `comm`, `comm_hex` | the thread's name; its bytes in hex where they are no UTF-8. `null` where nobody knew it |
+//! | `comm`, `comm_hex` | the thread's name; its bytes in hex if they are no UTF-8. `null` where nobody knew it |
 //! | `pid`, `tid`, `cpu` | numbers |
 //! | `time` | seconds of CLOCK_MONOTONIC as text with nine decimals |
-//! | `ip`, `addr`, `phys_addr`, `data_src` | hex as text; `phys_addr` "0" where it is not known |
+//! | `ip`, `addr`, `phys_addr`, `data_src` | hex as text; `phys_addr` "0" if it is not known |
 //! | `data_page_size`, `period`, `weight`, `size` | numbers: bytes, events, cycles, bytes |
-//! | `cgroup`, `cgroup_hex` | the path from the hierarchy's root; left out where it is not known |
-//! | `hint`, `hinted` | the task hint, 0 where there is none; `hinted` is true where there is one and it is 0, else left out |
+//! | `cgroup`, `cgroup_hex` | the path from the hierarchy's root; left out if it is not known |
+//! | `hint`, `hinted` | the task hint, 0 if there is none; `hinted` is true if there is one and it is 0, else left out |
 //! | `op` | load, store, update or unknown |
 //! | `source` | where the address comes from |
 //! | `thread` | which thread: a reused tid is another one |
@@ -30,7 +30,7 @@ use crate::sample::{Comm, DataSource, MemoryId, RawSample, Sample, Source};
 
 pub use writer::{code_text, Writer};
 
-/// Bytes of a line; a cgroup's path has 4 KiB at the most, and each may take six bytes as JSON writes it.
+/// Bytes of a line; a cgroup's path has 4 KiB at most, and each may take six bytes as JSON writes it.
 const MAX_LINE: usize = 64 << 10;
 
 /// A number that may be written as text.

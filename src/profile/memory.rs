@@ -21,7 +21,7 @@ pub(super) fn without(bytes: &[u8], layout: &Layout) -> Vec<u8> {
     out
 }
 
-/// Appends the record without its lines; `None`, and nothing appended, where it has none.
+/// Appends the record without its lines; `None`, and nothing appended, if it has none.
 fn short(record: &[u8], layout: &Layout, out: &mut Vec<u8>) -> Option<()> {
     let Ok((_, Record::Sample(sample), _)) = decode(record, layout) else { return None };
     // The raw data is a part of the record.

@@ -23,7 +23,7 @@ use crate::sampler::{attr, AddressFrom, Identity};
 pub(crate) const FORMAT: u32 = 1;
 /// Its name in the directory.
 pub(crate) const NAME: &str = "meta.json";
-/// Bytes of it. Ours have a few thousand and the late cgroups, which are [`MAX_CGROUPS`] at the most.
+/// Bytes of it. Ours have a few thousand and the late cgroups, which are [`MAX_CGROUPS`] at most.
 const MAX_BYTES: u64 = 4 << 20;
 /// Bytes of the cgroups that no record names, as they are written.
 pub(super) const MAX_CGROUPS: usize = 2 << 20;
@@ -67,7 +67,7 @@ pub struct Meta {
     /// What was recovered, for the timer source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Value>,
-    /// What was seen of task hints, where they were followed.
+    /// What was seen of task hints, if they were followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hints: Option<HintCounts>,
     /// Cgroups that no record names, by id: paths as hex.
@@ -231,7 +231,7 @@ impl Meta {
         write().map_err(|source| ProfileError::io("write", &dir.join(NAME), source))
     }
 
-    /// Reads the meta.json of `dir`; `None` where there is none, or one of another program.
+    /// Reads the meta.json of `dir`; `None` if there is none, or one of another program.
     ///
     /// # Errors
     /// The file cannot be read ([`ProfileError::Io`]), makes no sense ([`ProfileError::Meta`]), or is of a newer format
@@ -308,7 +308,7 @@ pub(crate) fn to_hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The bytes of hex digits; `None` where there is anything else.
+/// The bytes of hex digits; `None` if there is anything else.
 #[must_use]
 pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digits = text.as_bytes();

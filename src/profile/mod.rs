@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `perf.data` | the records of the rings, byte for byte, in perf's own format |
 //! | `recovered.jsonl` | the accesses of each sample, where the source recovers them (timer) |
-//! | `hints.jsonl` | task hints, where they were followed |
+//! | `hints.jsonl` | task hints, if they were followed |
 //! | `meta.json` | how to read it again, what was lost, the host |
 //!
 //! [`Profile::open`] opens it, and what else holds samples: a bare perf.data, the text that `perf script` made of one, the lines

@@ -11,7 +11,7 @@ pub(super) struct Quick<'a> {
     pub source: &'a [u8],
 }
 
-/// What each byte is as a hex digit as we write them; 0xff where it is none.
+/// What each byte is as a hex digit as we write them; 0xff if it is none.
 const NIBBLES: [u8; 256] = {
     let mut table = [0xff; 256];
     let digits = b"0123456789abcdef";

@@ -60,7 +60,7 @@ pub enum Item<'a> {
         event: usize,
         /// How it is laid out.
         layout: &'a Layout,
-        /// What a sample of the event stands for, where it does not say so itself.
+        /// What a sample of the event stands for, if it does not say so itself.
         period: Option<u64>,
     },
     /// Every ring was read once (`PERF_RECORD_FINISHED_ROUND`): what was newest at the last such mark is complete now.
@@ -109,7 +109,7 @@ impl<R: Read + Seek> PerfData<R> {
     /// Reads the header, the events and the sections of the file; stands before the first record then.
     ///
     /// # Errors
-    /// [`PerfDataError`] where there can be no record.
+    /// [`PerfDataError`] if there can be no record.
     pub fn open(mut inner: R) -> Result<Self, PerfDataError> {
         let mut magic = [0; 16];
         read_exact(&mut inner, &mut magic)?;
@@ -184,7 +184,7 @@ impl<R: Read + Seek> PerfData<R> {
         }
     }
 
-    /// The bytes of a section after the data; `None` where there is none or it is not whole.
+    /// The bytes of a section after the data; `None` if there is none or it is not whole.
     pub(crate) fn section(&mut self, bit: u8) -> Option<Vec<u8>> {
         let section = self.sections.iter().find(|(which, _)| *which == bit)?.1;
         let size = usize::try_from(section.size).ok().filter(|&size| size as u64 <= MAX_SECTION)?;
@@ -217,7 +217,7 @@ impl<R: Read + Seek> PerfData<R> {
         self.sections.iter().map(|(bit, _)| *bit)
     }
 
-    /// True where the file was written on a machine of the other byte order.
+    /// True if the file was written on a machine of the other byte order.
     #[must_use]
     pub fn is_swapped(&self) -> bool {
         self.swapped
@@ -393,7 +393,7 @@ impl<R: Read + Seek> PerfData<R> {
         }
     }
 
-    /// Has at least `count` bytes in the buffer; false where the file ends before.
+    /// Has at least `count` bytes in the buffer; false if the file ends before.
     #[inline]
     fn fill(&mut self, count: usize) -> Result<bool, PerfDataError> {
         if self.buffer.len() - self.start >= count {
@@ -430,13 +430,13 @@ impl<R: Read + Seek> PerfData<R> {
 /// What a record without any event is read by.
 const NO_LAYOUT: Layout =
     Layout { sample_type: 0, read_format: 0, branch_sample_type: 0, regs_user: 0, regs_intr: 0, sample_id_all: false };
-/// True where a record can have this header.
+/// True if a record can have this header.
 #[inline]
 fn is_possible(header: Header) -> bool {
     usize::from(header.size) >= HEADER_SIZE
 }
 
-/// True where it looks like one that is known; to find records again.
+/// True if it looks like one that is known; to find records again.
 fn is_usual(header: Header) -> bool {
     let known = (1..=sys::PERF_RECORD_CALLCHAIN_DEFERRED).contains(&header.kind)
         || (user::START..=user::COMPRESSED2).contains(&header.kind);

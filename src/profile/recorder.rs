@@ -198,7 +198,7 @@ impl Recorder {
         self.begin
     }
 
-    /// True where the file could not be written: there is no point in going on.
+    /// True if the file could not be written: there is no point in going on.
     #[must_use]
     pub(crate) fn has_failed(&self) -> bool {
         self.lock().failed.is_some()
@@ -324,7 +324,7 @@ impl Recorder {
         writer.finish(sections)?.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
     }
 
-    /// The section of build ids. Of several files of one path all are in it, or none where one is not known any more: nobody
+    /// The section of build ids. Of several files of one path all are in it, or none if one is not known any more: nobody
     /// shall take one for another.
     fn build_ids(&self, state: &State) -> Vec<u8> {
         let roots = &self.roots;

@@ -26,7 +26,7 @@ pub struct RecoveredAccess {
     pub ip: u64,
     /// Virtual address of the data.
     pub addr: u64,
-    /// Its physical address, 0 where it is not known.
+    /// Its physical address, 0 if it is not known.
     pub phys: u64,
     /// What was done: "load", "store", "update" or "unknown".
     pub op: String,
@@ -170,7 +170,7 @@ impl<R: Read> Recovered<R> {
         }
     }
 
-    /// The accesses of a sample; none where nothing was recovered. Samples come in the order of time.
+    /// The accesses of a sample; none if nothing was recovered. Samples come in the order of time.
     pub fn take(&mut self, time: u64, cpu: u32, tid: u32) -> Vec<RecoveredAccess> {
         while !self.ended && self.until < time.saturating_add(SLACK / 10) {
             if self.waiting.len() >= MAX_WAITING || self.accesses >= MAX_ACCESSES {
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
     use crate::sample::RawSample;
 
-    /// Lines of so many accesses, and how much waits at the most.
+    /// Lines of so many accesses, and how much waits at most.
     fn waiting(lines: u64, accesses: usize, time: impl Fn(u64) -> u64) -> (Recovered<std::io::Cursor<Vec<u8>>>, usize) {
         let access = RecoveredAccess {
             ip: 1,

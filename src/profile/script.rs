@@ -1,4 +1,4 @@
-//! The text of `perf script`, where that is all that is left of a recording: one sample a line.
+//! The text of `perf script`, if that is all that is left of a recording: one sample a line.
 //!
 //! perf prints the fields in this order, whatever the order of its `-F` (`process_event` in tools/perf/builtin-script.c):
 //!
@@ -16,7 +16,7 @@ use super::jsonl::{parse_time, Missing};
 use crate::resolve::maps::USER_END;
 use crate::sample::{Comm, DataSource, MemoryId, RawSample, Sample};
 
-/// Bytes of a line: a cgroup's path and two files' have 4 KiB each at the most, symbols of C++ some more.
+/// Bytes of a line: a cgroup's path and two files' have 4 KiB each at most, symbols of C++ some more.
 const MAX_LINE: usize = 64 << 10;
 /// Lines that are listed as unreadable.
 const MAX_LISTED: usize = 1000;
@@ -334,7 +334,7 @@ fn tail(fields: &mut Fields<'_>, line: &[u8], columns: bool) -> Option<()> {
     (fields.has.dso || !opened).then_some(())
 }
 
-/// True where the word is a data source in hex: what it means follows.
+/// True if the word is a data source in hex: what it means follows.
 fn follows_data_src(line: &[u8], word: &Word<'_>) -> bool {
     let after = line.get(word.end..).unwrap_or_default().trim_ascii_start();
     hex(word.text).is_some() && after.starts_with(b"|")

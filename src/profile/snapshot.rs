@@ -24,12 +24,12 @@ const PROT_EXEC: u32 = 4;
 /// Makes records and hands them out process by process, with their time.
 pub(crate) struct Snapshot<'a> {
     pub layout: Layout,
-    /// False where nobody wants more of them.
+    /// False if nobody wants more of them.
     pub out: &'a mut dyn FnMut(&[u8], u64) -> bool,
 }
 
 impl Snapshot<'_> {
-    /// Where the kernel's own code is, which is elsewhere at its next boot. Nothing where kallsyms hides it.
+    /// Where the kernel's own code is, which is elsewhere at its next boot. Nothing if kallsyms hides it.
     pub(crate) fn kernel(&mut self, roots: &Roots) {
         let Some(code) = symbols::kernel_code(roots) else { return };
         let record = Record::Mmap {
@@ -55,7 +55,7 @@ impl Snapshot<'_> {
         (self.out)(&bytes, 0);
     }
 
-    /// The processes that have one of `tids` among their threads; all processes where there are none to choose by. `now` is
+    /// The processes that have one of `tids` among their threads; all processes if there are none to choose by. `now` is
     /// asked before each is read: what it does meanwhile has a later time and is not undone by what was read.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl Snapshot<'_> {
         Ok(())
     }
 
-    /// As [`Snapshot::processes`], for one; false where nobody wants more.
+    /// As [`Snapshot::processes`], for one; false if nobody wants more.
     pub(crate) fn process(&mut self, roots: &Roots, pid: u32, tids: Option<&[u32]>, now: &dyn Fn() -> u64) -> bool {
         let time = now();
         let mut process = tasks::of_process(roots, pid);

@@ -224,7 +224,7 @@ fn user_record(bytes: &mut [u8], kind: u32) {
         user::AUXTRACE | user::HEADER_FEATURE | user::COMPRESSED2 => turn.u64s(1),
         user::EVENT_UPDATE => turn.u64s(2),
         user::HEADER_TRACING_DATA => turn.u32s(1),
-        // What else perf writes is not looked at, or turned where it is (an attr).
+        // What else perf writes is not looked at, or turned if it is (an attr).
         _ => {}
     }
 }

@@ -7,7 +7,7 @@ use super::emulate::{operand_size, Machine};
 use super::value::{mask, Val};
 
 impl Machine {
-    /// Runs one of these instructions; false where it is another one, or a value is not known.
+    /// Runs one of these instructions; false if it is another one, or a value is not known.
     pub(super) fn step_arith(&mut self, code: &Instruction) -> bool {
         self.try_arith(code).is_some()
     }
@@ -46,7 +46,7 @@ impl Machine {
             Mnemonic::Popcnt => value(self, 1)?.count_ones().into(),
             Mnemonic::Tzcnt => value(self, 1)?.trailing_zeros().min(bits).into(),
             Mnemonic::Lzcnt => u64::from(value(self, 1)?.leading_zeros()) - u64::from(64 - bits),
-            // What they leave where there is no bit differs between processors.
+            // What they leave if there is no bit differs between processors.
             Mnemonic::Bsf => value(self, 1).filter(|&value| value != 0)?.trailing_zeros().into(),
             Mnemonic::Bsr => value(self, 1).filter(|&value| value != 0)?.ilog2().into(),
             _ => return None,

@@ -36,7 +36,7 @@ pub(super) struct MemOp {
     pub(super) addr32: bool,
     pub(super) rip_relative: bool,
     pub(super) disp: u64,
-    /// Bytes; 0 where it is not one place.
+    /// Bytes; 0 if it is not one place.
     pub(super) size: u16,
     pub(super) access: Access,
     pub(super) opaque: Option<Opaque>,
@@ -47,7 +47,7 @@ pub(super) struct MemOp {
 }
 
 impl MemOp {
-    /// True where the instruction writes there.
+    /// True if the instruction writes there.
     pub(super) fn is_store(&self) -> bool {
         matches!(self.access, Access::Store | Access::Update)
     }
@@ -58,7 +58,7 @@ impl MemOp {
     }
 
     /// The address, with `register` giving the value of a register; `bias` is where the code's base lies, `fs` the base of
-    /// fs where it is known.
+    /// fs if known.
     pub(super) fn address(&self, bias: u64, fs: Option<u64>, register: impl Fn(u8) -> Option<u64>) -> Option<u64> {
         let segment = match self.opaque {
             None => 0,
@@ -251,7 +251,7 @@ fn operand(used: &UsedMemory, access: Access, code: &Instruction) -> MemOp {
     }
 }
 
-/// Decodes one instruction at `at` of `bytes`, whose first byte has the address `base`; `None` where there is none.
+/// Decodes one instruction at `at` of `bytes`, whose first byte has the address `base`; `None` if there is none.
 pub(super) fn decode(bytes: &[u8], base: u64, at: usize, factory: &mut InstructionInfoFactory) -> Option<Insn> {
     let code = decode_plain(bytes, base, at)?;
     Some(Insn::new(code, factory))

@@ -25,7 +25,7 @@ pub(super) enum Next {
     Unknown,
 }
 
-/// Registers, flags and stack at one moment, as far as they are known.
+/// Registers, flags and stack at one moment, as far as known.
 #[derive(Debug, Clone)]
 pub(super) struct Machine {
     pub(super) regs: [Val; 16],
@@ -35,13 +35,13 @@ pub(super) struct Machine {
     pub(super) bias: u64,
     /// The base of fs, where the thread's own memory lies.
     pub(super) fs: Option<u64>,
-    /// Address and value of the memory that the next instruction loads, where it is known beside the stack.
+    /// Address and value of the memory that the next instruction loads, if known beside the stack.
     pub(super) loaded: Option<(u64, u64)>,
     /// A store to an address that is not known is taken to miss the stack image. For a first look only.
     pub(super) hopeful: bool,
 }
 
-/// The addresses of an instruction's memory operands, where they are known.
+/// The addresses of an instruction's memory operands, if known.
 pub(super) type Addresses = [Option<u64>; 2];
 
 impl Machine {
@@ -76,7 +76,7 @@ impl Machine {
     pub(super) fn addresses(&self, insn: &Insn) -> Addresses {
         let mut addresses = [None; 2];
         for (slot, operand) in insn.operands() {
-            // A repeated string instruction touches nothing where rcx is 0.
+            // A repeated string instruction touches nothing if rcx is 0.
             let counter = self.reg(RCX).low(if operand.addr32 { 4 } else { 8 });
             if operand.repeated && counter.is_none_or(|count| count == 0) {
                 continue;

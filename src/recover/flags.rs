@@ -1,11 +1,11 @@
-//! The flags as far as they are known, and what conditions they decide.
+//! The flags as far as known, and what conditions they decide.
 
 use iced_x86::{ConditionCode, RflagsBits};
 
 /// Flags that conditions look at.
 const STATUS: u32 = RflagsBits::CF | RflagsBits::PF | RflagsBits::AF | RflagsBits::ZF | RflagsBits::SF | RflagsBits::OF;
 
-/// Flags as far as they are known, numbered as iced's `RflagsBits`.
+/// Flags as far as known, numbered as iced's `RflagsBits`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Flags {
     pub(super) bits: u32,

@@ -173,7 +173,7 @@ fn all_that_follows_a_branch_on_memory_depends_on_it() {
 
 #[test]
 fn a_store_to_anywhere_ends_what_is_known_of_memory() {
-    // mov [rdx],rsi; mov rax,[rbx]; mov rdi,[rax], where rdx is the heap's, or loaded from where nothing is known
+    // mov [rdx],rsi; mov rax,[rbx]; mov rdi,[rax], where rdx is the heap's, or loaded from if nothing is known
     let code = [0x48, 0x89, 0x32, 0x48, 0x8b, 0x03, 0x48, 0x8b, 0x38, 0x0f, 0x0b];
     let memory = memory(0, &[(HEAP + 0x3000, HEAP + 0x66)]);
     let known = ahead_with(&code, 0, &[], &[], &memory);

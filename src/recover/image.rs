@@ -62,12 +62,12 @@ impl Image {
         }
     }
 
-    /// True where any of the `len` bytes at `addr` lies in the image.
+    /// True if any of the `len` bytes at `addr` lies in the image.
     pub(super) fn overlaps(&self, addr: u64, len: u64) -> bool {
         self.index(addr).is_some() || self.base.wrapping_sub(addr) < len
     }
 
-    /// The `size` bytes at `addr` (8 at most are looked at), as far as they are known; zeros above.
+    /// The `size` bytes at `addr` (8 at most are looked at), as far as known; zeros above.
     pub(super) fn read(&self, addr: u64, size: u32) -> Val {
         if !self.overlaps(addr, 8) {
             return self.lines.read(addr, size);
@@ -99,7 +99,7 @@ impl Image {
         }
     }
 
-    /// Adds what `val` knows of the `size` bytes at `addr`; false where it contradicts.
+    /// Adds what `val` knows of the `size` bytes at `addr`; false if it contradicts.
     pub(super) fn learn(&mut self, addr: u64, size: u32, val: Val) -> bool {
         match self.read(addr, size).only_low(size).merge(val.only_low(size)) {
             Some(both) => {
@@ -146,7 +146,7 @@ impl Image {
         }
     }
 
-    /// Adds all that `other` (of the same sample) knows; false where the two contradict.
+    /// Adds all that `other` (of the same sample) knows; false if the two contradict.
     pub(super) fn merge(&mut self, other: &Self) -> bool {
         let mut agree = true;
         for word in 0..WORDS {

@@ -53,7 +53,7 @@ impl Machine {
         undone
     }
 
-    /// Adds to what is known of a register; false where it contradicts.
+    /// Adds to what is known of a register; false if it contradicts.
     fn learn(&mut self, register: u8, val: Val) -> bool {
         match self.reg(register).merge(val) {
             Some(both) => {

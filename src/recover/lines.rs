@@ -28,7 +28,7 @@ impl<'a> Snapshot<'a> {
         Some(u64::from_le_bytes(*self.0.get(at..)?.first_chunk()?))
     }
 
-    /// True where the sample brought no memory.
+    /// True if the sample brought no memory.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.lines().next().is_none()
@@ -84,7 +84,7 @@ impl Lines {
         self.0.binary_search_by_key(&(addr & !(LINE as u64 - 1)), |line| line.base).ok()
     }
 
-    /// The `size` bytes at `addr` (8 at most are looked at), as far as they are known; zeros above.
+    /// The `size` bytes at `addr` (8 at most are looked at), as far as known; zeros above.
     pub(super) fn read(&self, addr: u64, size: u32) -> Val {
         let (mut bits, mut known) = (0, 0);
         if !self.0.is_empty() {

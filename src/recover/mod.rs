@@ -25,14 +25,14 @@
 //! - The bytes are what ran: files are compared with their mapping, pages that the process changed are read from its memory, and
 //!   memory that it can change only after it has stayed the same for a dozen readings.
 //! - `.eh_frame` gives the range of a function, and direct branches out of it lead to code that is looked at too. Where more than 64 places
-//!   are branched to, where one of them or a part of the function is not here, and where there is an indirect jump other than through
+//!   are branched to, where one of them or a part of the function is not here, and if there is an indirect jump other than through
 //!   `[rip+x]`, any instruction may have been branched to.
 //! - Where no range is known, no branch from further than [`LEADER_SPAN`] leads between the instructions before ip, and decoding from
 //!   enough places before ip finds its instructions. Nothing is taken from before ip in code that a JIT compiler wrote, nor across padding
 //!   of zeros.
 //! - A store through a pointer does not overwrite the stack slot which that very pointer was loaded from.
 //! - No other thread, and no signal handler, writes to the stack slots of this one between the instructions that are looked at.
-//! - Functions return to where they were called from, and nothing returns in their place (`longjmp`, exceptions) into the middle of the
+//! - Functions return to if they were called from, and nothing returns in their place (`longjmp`, exceptions) into the middle of the
 //!   instructions before ip.
 //! - Read-only private mappings of files stay what they are for a second.
 //!

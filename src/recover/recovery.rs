@@ -27,7 +27,7 @@ const RED_ZONE: u64 = 128;
 const LINE: u64 = 64;
 /// No process maps its first page (`vm.mmap_min_addr`).
 const LOWEST: u64 = 4096;
-/// User addresses end here at the most (57-bit linear addresses, the upper half being the kernel's).
+/// User addresses end here at most (57-bit linear addresses, the upper half being the kernel's).
 const HIGHEST: u64 = 1 << 56;
 
 /// One memory access near the sample, its address exact.
@@ -44,7 +44,7 @@ pub struct Candidate {
     /// Address of the instruction.
     pub insn_ip: u64,
     /// The address stands in the instruction itself (rip-relative or absolute): a variable of the program, which every
-    /// run of the instruction touches. Exact, but it says little where it is a constant or a lock that all use.
+    /// run of the instruction touches. Exact, but it says little if it is a constant or a lock that all use.
     pub global: bool,
 }
 
@@ -170,12 +170,12 @@ impl Candidates {
         Unrecovered::ALL.into_iter().find(|&reason| self.has(reason)).unwrap_or(Unrecovered::NoOperand)
     }
 
-    /// True where such an access to that line is known already.
+    /// True if such an access to that line is known already.
     pub(super) fn has_line(&self, addr: u64, access: Access) -> bool {
         self.all.iter().any(|other| other.addr / LINE == addr / LINE && other.access == access)
     }
 
-    /// Takes one operand; false where its address cannot be.
+    /// Takes one operand; false if its address cannot be.
     pub(super) fn take(
         &mut self,
         operand: &MemOp,

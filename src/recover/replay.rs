@@ -128,7 +128,7 @@ impl Replay {
 }
 
 impl Machine {
-    /// Adds what `regs` and `flags` know; false where they contradict.
+    /// Adds what `regs` and `flags` know; false if they contradict.
     fn agree(&mut self, regs: &[Val; 16], flags: Flags) -> bool {
         for (own, other) in self.regs.iter_mut().zip(regs) {
             match own.merge(*other) {

@@ -6,7 +6,7 @@ use std::ops::Range;
 const BELOW: u64 = 512;
 /// Bytes above the highest rsp seen that count as stack: the outer frames and the thread's own block above them.
 const ABOVE: u64 = 12 * 1024;
-/// A stack pointer this far from where it was belongs to another stack (a coroutine's, a signal's).
+/// A stack pointer this far from if it was belongs to another stack (a coroutine's, a signal's).
 const JUMP: u64 = 1024 * 1024;
 
 /// The stack of one thread as its samples show it: from 512 bytes below rsp to 12 KiB above the highest rsp seen.

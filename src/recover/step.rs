@@ -54,7 +54,7 @@ impl Machine {
         }
     }
 
-    /// The instructions that go on with the next one; false where this one is not modelled.
+    /// The instructions that go on with the next one; false if this one is not modelled.
     fn step_plain(&mut self, insn: &Insn) -> bool {
         let code = &insn.code;
         match code.mnemonic() {
@@ -110,7 +110,7 @@ impl Machine {
             }
             _ if is_cmov(code) => match self.flags.holds(code.condition_code()) {
                 Some(true) => self.write(code, 0, self.read(code, 1)),
-                // 32 bits clear what is above even where nothing is moved.
+                // 32 bits clear what is above even if nothing is moved.
                 Some(false) => self.write(code, 0, self.read(code, 0)),
                 None => return false,
             },

@@ -1,6 +1,6 @@
 //! A 64-bit value of which some bits are known.
 
-/// A register's or a slot's content as far as it is known. Bits outside `known` are 0 in `bits`.
+/// A register's or a slot's content as far as known. Bits outside `known` are 0 in `bits`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Val {
     bits: u64,
@@ -35,12 +35,12 @@ impl Val {
         self.known
     }
 
-    /// The value, where all of it is known.
+    /// The value, if all of it is known.
     pub(super) fn get(self) -> Option<u64> {
         (self.known == u64::MAX).then_some(self.bits)
     }
 
-    /// The low `bytes` bytes, where all of them are known.
+    /// The low `bytes` bytes, if all of them are known.
     pub(super) fn low(self, bytes: u32) -> Option<u64> {
         let mask = mask(bytes);
         (self.known & mask == mask).then_some(self.bits & mask)

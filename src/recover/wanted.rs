@@ -53,7 +53,7 @@ impl Wanted {
         wanted
     }
 
-    /// Adds what a later sample asked for; true where that is more than before.
+    /// Adds what a later sample asked for; true if that is more than before.
     pub fn add(&mut self, later: &Self) -> bool {
         let before = *self;
         self.registers |= later.registers;

@@ -45,11 +45,11 @@ pub struct CodeWindow<'a> {
 
 /// Where the code bytes of one process come from.
 pub trait CodeSource {
-    /// The code around the address `ip` of the process, `None` where there is none to be had.
+    /// The code around the address `ip` of the process, `None` if there is none to be had.
     ///
     /// It should reach from the function's start to its end, or [`LEADER_SPAN`] to both sides. Where it stops before the
     /// end that it gives for the function, any branch may come from what is missing, and little is recovered from
-    /// before ip; where it has less than 15 bytes from ip on, the instruction there may be missed.
+    /// before ip; if it has less than 15 bytes from ip on, the instruction there may be missed.
     fn window(&mut self, ip: u64) -> Option<CodeWindow<'_>>;
 
     /// The `size` bytes (8 at most) at `addr` as a little-endian number, where the process can read but not write them
@@ -67,7 +67,7 @@ impl CodeSource for CodeWindow<'_> {
 }
 
 impl CodeWindow<'_> {
-    /// True where the byte at `ip` is here.
+    /// True if the byte at `ip` is here.
     #[must_use]
     pub fn contains(&self, ip: u64) -> bool {
         ip.wrapping_sub(self.base) < self.bytes.len() as u64
@@ -289,7 +289,7 @@ fn possible_targets(bytes: &[u8], range: Range<usize>, mut each: impl FnMut(i64)
     }
 }
 
-/// True where an instruction of `range` is a jump of the kind of [`is_table_jump`]. Decoding falls in with the right instructions
+/// True if an instruction of `range` is a jump of the kind of [`is_table_jump`]. Decoding falls in with the right instructions
 /// soon after the beginning, and after data in between.
 fn has_table_jump(bytes: &[u8], own_base: u64, range: Range<usize>) -> bool {
     let mut found = false;
@@ -298,7 +298,7 @@ fn has_table_jump(bytes: &[u8], own_base: u64, range: Range<usize>) -> bool {
 }
 
 /// The instructions from `ip` on, in order: up to [`MAX_STEPS`], the last being the first that does not simply go on.
-/// Empty where there is no instruction.
+/// Empty if there is no instruction.
 pub(super) fn forward(window: &CodeWindow<'_>, ip: u64, factory: &mut InstructionInfoFactory) -> Vec<Insn> {
     let mut insns = Vec::new();
     let Ok(mut at) = usize::try_from(ip.wrapping_sub(window.base)) else { return insns };
@@ -419,7 +419,7 @@ fn walk(
 /// The boundaries before `ip` that decoding from many starts agrees on, the nearest first, `ip` itself at the front.
 ///
 /// x86 decoding from a wrong byte soon falls in with the right instructions. Starts far enough before ip whose
-/// instructions end at ip have to agree; where they do not, the boundaries end.
+/// instructions end at ip have to agree; if they do not, the boundaries end.
 fn synchronise(bytes: &[u8], ip: usize) -> Vec<usize> {
     let mut boundaries = vec![ip];
     let low = ip.saturating_sub(SYNC_SPAN);

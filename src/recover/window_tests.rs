@@ -1,4 +1,4 @@
-//! What ran before an ip is given only where it is certain.
+//! What ran before an ip is given only if it is certain.
 
 use super::*;
 

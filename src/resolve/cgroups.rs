@@ -47,7 +47,7 @@ pub struct Cgroups {
     mount: Mount,
     /// Opened once: handles are resolved against it. `None` where records are all there is.
     mount_dir: Option<File>,
-    /// True where the mount shows the hierarchy from its root.
+    /// True if the mount shows the hierarchy from its root.
     whole: bool,
     paths: FxHashMap<u64, Arc<[u8]>>,
     path_bytes: usize,
@@ -105,7 +105,7 @@ impl Cgroups {
         self.order.iter().filter_map(|&id| Some((id, self.paths.get(&id)?)))
     }
 
-    /// Which hierarchy it is and where it is mounted.
+    /// Which hierarchy it is and if it is mounted.
     #[doc(hidden)]
     #[must_use]
     pub fn mount(&self) -> &Mount {
@@ -204,7 +204,7 @@ impl Cgroups {
         self.paths.get(&id)
     }
 
-    /// The cgroup of a thread, for kernels that do not put it into samples. `None` where it is gone or outside the mount.
+    /// The cgroup of a thread, for kernels that do not put it into samples. `None` if it is gone or outside the mount.
     pub(crate) fn of_thread(&mut self, pid: u32, tid: u32) -> Option<u64> {
         self.of_file(&self.roots.proc.join(format!("{pid}/task/{tid}/cgroup")))
     }

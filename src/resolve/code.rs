@@ -1,4 +1,4 @@
-//! The code bytes around an address of a process, from the mapped file where there is one, else from its memory.
+//! The code bytes around an address of a process, from the mapped file if there is one, else from its memory.
 
 pub mod constant;
 mod mapped;
@@ -39,7 +39,7 @@ pub struct Limits {
     pub files: usize,
     /// Bytes of cached file pages, and as many of memory pages.
     pub bytes: usize,
-    /// Bytes of a window on either side of the ip, or of its function where that is known.
+    /// Bytes of a window on either side of the ip, or of its function if that is known.
     pub around: u64,
     /// A window holds the whole function where its ends are no farther than this from the ip, bytes.
     pub function: u64,
@@ -107,7 +107,7 @@ impl Window {
         }
     }
 
-    /// True where it holds the byte at `ip`, and the function that it was read for is the one around it: one that was read for
+    /// True if it holds the byte at `ip`, and the function that it was read for is the one around it: one that was read for
     /// another function says nothing of this.
     #[must_use]
     pub fn is_around(&self, ip: u64) -> bool {
@@ -176,7 +176,7 @@ pub struct CodeCounts {
     pub memory_pages: u64,
     /// Files, file pages and memory pages dropped for want of room.
     pub evicted: u64,
-    /// Failures by errno (0 where there was none): of files to be opened or read, and of memory.
+    /// Failures by errno (0 if there was none): of files to be opened or read, and of memory.
     pub errors: BTreeMap<i32, u64>,
 }
 
@@ -252,7 +252,7 @@ impl CodeCache {
 
     /// The code around `at.ip`, which `mapping` holds. `now` is the caller's clock in ns.
     ///
-    /// Memory that the process can change is given only where it was the same before `at.time` and is so after it, and
+    /// Memory that the process can change is given only if it was the same before `at.time` and is so after it, and
     /// has been the same for a dozen readings at different times.
     ///
     /// # Errors
@@ -402,7 +402,7 @@ impl CodeCache {
         Ok(Window { start: begin, bytes, key, bias: begin, function: None, origin: Origin::Memory, is_jit })
     }
 
-    /// The bytes of a page: believed for `life`, or settled where that is `None`.
+    /// The bytes of a page: believed for `life`, or settled if that is `None`.
     fn memory_page(&mut self, at: At, number: u64, life: Option<u64>, now: u64) -> Result<&[u8], NoPage> {
         let key = (at.space, number);
         let fresh = self.memory.get(&key).is_some_and(|page| match life {

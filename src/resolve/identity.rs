@@ -34,7 +34,7 @@ pub(crate) fn numbering(dev: u64, path: &[u8]) -> u64 {
     }
 }
 
-/// True where nobody knows which memory it is.
+/// True if nobody knows which memory it is.
 pub(super) fn is_unknown(numbering: u64) -> bool {
     numbering & UNKNOWN != 0
 }
@@ -60,7 +60,7 @@ pub(crate) fn is_sysv(dev: u64, path: &[u8]) -> bool {
 /// Finds out which memory mappings are.
 #[derive(Debug, Default)]
 pub(super) struct Identities {
-    /// Where processes are looked up; `None` where there are only records.
+    /// Where processes are looked up; `None` if there are only records.
     proc: Option<PathBuf>,
     /// Devices of file systems with subvolumes.
     subvolumes: FxHashSet<u64>,

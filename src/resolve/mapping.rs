@@ -48,7 +48,7 @@ pub struct Mapping {
     pub dev: u64,
     /// Inode of the file, 0 for anonymous memory and where the record is in its build-id form.
     pub ino: u64,
-    /// Generation of the inode (`ioctl_iflags(2)`, `FS_IOC_GETVERSION`), 0 where it is not known: procfs does not show it.
+    /// Generation of the inode (`ioctl_iflags(2)`, `FS_IOC_GETVERSION`), 0 if it is not known: procfs does not show it.
     pub generation: u32,
     /// Where inode numbers like `ino` count: the device, or what `resolve/identity.rs` puts in its place.
     pub numbering: u64,
@@ -78,7 +78,7 @@ impl Mapping {
         self.prot & libc::PROT_EXEC as u32 != 0
     }
 
-    /// True where two mappings of the same dev, inode and offset are the same memory.
+    /// True if two mappings of the same dev, inode and offset are the same memory.
     ///
     /// They are not for anonymous inodes (all perf and io_uring rings of a host have one inode) and for devices, whose
     /// offsets are cookies that each open file gives a meaning of its own.
@@ -93,7 +93,7 @@ impl Mapping {
         !device && !path.starts_with(b"anon_inode:")
     }
 
-    /// True where the inode's number is still to be found out. Segment 0 of SysV shared memory has that number.
+    /// True if the inode's number is still to be found out. Segment 0 of SysV shared memory has that number.
     #[must_use]
     pub(super) fn lacks_inode(&self) -> bool {
         self.ino == 0 && self.numbering == self.dev

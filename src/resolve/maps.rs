@@ -184,7 +184,7 @@ impl Maps {
         self.begin(pid, Some(Arc::default()), ipc);
     }
 
-    /// The process is in the IPC namespace of that inode number from here on. Without it procfs is asked, where there is one.
+    /// The process is in the IPC namespace of that inode number from here on. Without it procfs is asked, if there is one.
     pub fn ipc_namespace(&mut self, pid: u32, namespace: u32) {
         if is_named(pid) {
             self.generation(pid);
@@ -222,7 +222,7 @@ impl Maps {
     /// Which memory the address is. `None` for addresses that are not the user's (`USER_END`), for 0, which says that the
     /// address is not known, and for pid 0, which is nobody's.
     ///
-    /// A process whose mappings nobody can read counts as all private. `phys` is the physical address where it is known, else 0:
+    /// A process whose mappings nobody can read counts as all private. `phys` is the physical address if known, else 0:
     /// it is the place of shared memory that nothing else identifies.
     pub fn memory(&mut self, pid: u32, addr: u64, phys: u64) -> Option<MemoryId> {
         let mut memory = None;
@@ -230,7 +230,7 @@ impl Maps {
         memory
     }
 
-    /// Puts what [`Maps::place`] gives where it is needed: to move it from elsewhere costs as much as to find it.
+    /// Puts what [`Maps::place`] gives if it is needed: to move it from elsewhere costs as much as to find it.
     #[inline]
     pub(crate) fn put_memory(&mut self, pid: u32, addr: u64, phys: u64, memory: &mut Option<MemoryId>) {
         if addr == 0 || addr >= USER_END || !is_named(pid) {
@@ -298,7 +298,7 @@ impl Maps {
         self.changes
     }
 
-    /// True where the process still has the address space of that [`Maps::generation`].
+    /// True if the process still has the address space of that [`Maps::generation`].
     #[must_use]
     pub fn has_generation(&self, pid: u32, generation: u32) -> bool {
         self.processes.get(&pid).is_some_and(|process| process.generation == generation)
@@ -368,7 +368,7 @@ impl Maps {
         self.processes.get(&pid)?.table.as_deref()
     }
 
-    /// Empty where it cannot be read: records fill it from there on, and it is not tried again.
+    /// Empty if it cannot be read: records fill it from there on, and it is not tried again.
     fn read_table(&mut self, pid: u32) -> Table {
         self.read_procfs(pid).unwrap_or_default()
     }

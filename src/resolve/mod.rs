@@ -1,4 +1,4 @@
-//! Names for samples: which thread, which cgroup, which memory. What the kernel's records say, and procfs where they are silent.
+//! Names for samples: which thread, which cgroup, which memory. What the kernel's records say, and procfs if they are silent.
 //!
 //! The records are the truth and arrive in time order; procfs and cgroupfs give what was there before the first record, and
 //! what a lost record would have said. All of it is read under [`Roots`](crate::host::Roots).

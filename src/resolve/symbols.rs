@@ -1,8 +1,8 @@
 //! Names of code. While samples pass by, [`Modules`] keeps in which file each instruction lies; at the end [`symbolize`] names
 //! each once.
 //!
-//! What cannot be named for sure is left as file and offset: a file is only read where it is the one that was mapped, by its
-//! build id, or by device and inode where it did not change since the capture began. Of a recording, the build ids are those
+//! What cannot be named for sure is left as file and offset: a file is only read if it is the one that was mapped, by its
+//! build id, or by device and inode if it did not change since the capture began. Of a recording, the build ids are those
 //! of its records and of its section of build ids.
 //!
 //! Files are the containers' and may be anything, and change while they are read: they are read in pieces and never mapped, and
@@ -85,9 +85,9 @@ struct Module {
     build_id: Option<BuildId>,
     /// The last processes that ran its code.
     pids: [u32; PIDS],
-    /// False where the address space of anonymous memory was gone at the end.
+    /// False if the address space of anonymous memory was gone at the end.
     is_live: bool,
-    /// True where it was not seen just now.
+    /// True if it was not seen just now.
     is_recorded: bool,
 }
 
@@ -111,7 +111,7 @@ pub struct Modules {
     numbers: FxHashMap<Key, NonZeroU32>,
     /// Bytes of their paths.
     path_bytes: usize,
-    /// The last answers, each at one place where it can be: most samples are where others were.
+    /// The last answers, each at one place if it can be: most samples are where others were.
     spots: Vec<Option<Spot>>,
     /// A symbol of the kernel and its address when it was recorded, which is another at each boot.
     kernel: Option<(Box<[u8]>, u64)>,
@@ -275,7 +275,7 @@ impl Module {
 pub struct SymbolOptions {
     /// The host.
     pub roots: Roots,
-    /// When the capture began, where it was on this host since it booted. `None` for a recording from elsewhere: then a file,
+    /// When the capture began, if it was on this host since it booted. `None` for a recording from elsewhere: then a file,
     /// the kernel and the vdso must have the build id of the recording, and what a JIT compiler wrote is not named.
     pub begin: Option<SystemTime>,
     /// perf's cache of files by their build id, `~/.debug`, where that shall be looked in too.
@@ -288,7 +288,7 @@ pub struct SymbolOptions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Symbol {
-    /// The function with the bytes from its beginning; `None` where it cannot be named for sure.
+    /// The function with the bytes from its beginning; `None` if it cannot be named for sure.
     pub function: Option<(Arc<str>, u64)>,
     /// The path of the file, as the process that maps it has it, any bytes; or `[kernel.kallsyms]`, `[a_module]`, `[vdso]`,
     /// `[anon]`.
@@ -302,7 +302,7 @@ pub struct Symbol {
 }
 
 impl fmt::Display for Symbol {
-    /// `function+0x12 (libx.so)`, or `libx.so+0x1234` where it has no name.
+    /// `function+0x12 (libx.so)`, or `libx.so+0x1234` if it has no name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file = self.dso.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
         let file = printable(file);
@@ -344,7 +344,7 @@ impl Symbols {
         self.by_code.len()
     }
 
-    /// True where nothing was named.
+    /// True if nothing was named.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_code.is_empty()
@@ -476,7 +476,7 @@ pub(crate) fn kernel_code(roots: &Roots) -> Option<std::ops::Range<u64>> {
     start.zip(end).filter(|(start, end)| start < end).map(|(start, end)| start..end)
 }
 
-/// The build id of the file that processes mapped at `since`, where it has one and did not change since then.
+/// The build id of the file that processes mapped at `since`, if it has one and did not change since then.
 pub(crate) fn mapped_build_id(
     roots: &Roots,
     (path, dev, ino): (&[u8], u64, u64),

@@ -25,7 +25,7 @@ pub struct Table {
     path_bytes: usize,
     /// There may be shared ones.
     has_shared: bool,
-    /// Private mappings of files when procfs was read, start and end. They are kept where there are shared ones.
+    /// Private mappings of files when procfs was read, start and end. They are kept if there are shared ones.
     files: Vec<(u64, u64)>,
 }
 
@@ -64,7 +64,7 @@ impl Table {
             + self.files.capacity() * size_of::<(u64, u64)>()
     }
 
-    /// False where no mapping was ever shared.
+    /// False if no mapping was ever shared.
     #[must_use]
     pub(super) fn has_shared(&self) -> bool {
         self.has_shared
@@ -78,14 +78,14 @@ impl Table {
         }
     }
 
-    /// True where procfs showed a private mapping of a file at the address.
+    /// True if procfs showed a private mapping of a file at the address.
     #[must_use]
     pub(super) fn is_private_file(&self, addr: u64) -> bool {
         let after = self.files.partition_point(|&(start, _)| start <= addr);
         after.checked_sub(1).and_then(|at| self.files.get(at)).is_some_and(|&(_, end)| addr < end)
     }
 
-    /// True where both say the same of which memory and which code an address is.
+    /// True if both say the same of which memory and which code an address is.
     #[must_use]
     pub(super) fn says_as(&self, other: &Self) -> bool {
         let of = |mapping: &Mapping| {
@@ -111,20 +111,20 @@ impl Table {
         chunk.get(after.checked_sub(1)?).filter(|mapping| addr < mapping.end())
     }
 
-    /// The mapping at the address where it is of memory that has an identity of its own, whatever process maps it.
+    /// The mapping at the address if it is of memory that has an identity of its own, whatever process maps it.
     #[must_use]
     #[inline]
     pub fn shared(&self, addr: u64) -> Option<&Mapping> {
         self.find(addr).filter(|mapping| mapping.is_shared() && mapping.has_identity())
     }
 
-    /// True where [`Table::add`] would change anything; most mappings are private data over nothing.
+    /// True if [`Table::add`] would change anything; most mappings are private data over nothing.
     #[must_use]
     pub fn is_changed_by(&self, new: &Mapping) -> bool {
         new.len != 0 && (keeps(new) || self.is_overlaid_by(new))
     }
 
-    /// True where it lies over one that is there.
+    /// True if it lies over one that is there.
     fn is_overlaid_by(&self, new: &Mapping) -> bool {
         if self.find(new.start).is_some() {
             return true;

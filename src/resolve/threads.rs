@@ -146,7 +146,7 @@ impl Threads {
         self.alive.range((pid, 0)..=(pid, u32::MAX)).next().is_some()
     }
 
-    /// An exit record. True where no other thread of the process is known to live.
+    /// An exit record. True if no other thread of the process is known to live.
     pub fn exit(&mut self, pid: u32, tid: u32) -> bool {
         let Some(thread) = self.by_tid.get_mut(&tid).filter(|thread| thread.pid == pid && !thread.exited) else {
             return !self.lives(pid);

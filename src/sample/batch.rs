@@ -35,7 +35,7 @@ pub enum FileId {
         dev: u64,
         /// Inode number.
         ino: u64,
-        /// The inode's generation, which grows or changes when the number is used again; 0 where it is not known.
+        /// The inode's generation, which grows or changes when the number is used again; 0 if it is not known.
         generation: u32,
     },
     /// By build id, of up to 20 bytes.
@@ -78,7 +78,7 @@ pub struct UserContext {
 /// A sample on its way from the ring to its names: thousands wait for their turn in the order of time.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PendingSample {
-    /// What the record says; `addr` is 0 where it is to be recovered from the context.
+    /// What the record says; `addr` is 0 if it is to be recovered from the context.
     pub raw: RawSample,
     /// What to recover the address from.
     pub context: Option<Box<UserContext>>,

@@ -18,13 +18,13 @@ impl DataSource {
         }
     }
 
-    /// True where it says that memory was not accessed (`PERF_MEM_OP_NA`).
+    /// True if it says that memory was not accessed (`PERF_MEM_OP_NA`).
     #[must_use]
     pub fn is_no_access(self) -> bool {
         self.0 & 0x1 != 0
     }
 
-    /// True where another cache held the line modified (`PERF_MEM_SNOOP_HITM`, 0x10 of `mem_snoop`, which starts at bit 19).
+    /// True if another cache held the line modified (`PERF_MEM_SNOOP_HITM`, 0x10 of `mem_snoop`, which starts at bit 19).
     #[must_use]
     pub fn is_hitm(self) -> bool {
         (self.0 >> 19) & 0x10 != 0

@@ -22,7 +22,7 @@ pub(super) fn beside<T>(cpu: u32, work: fn(&AtomicBool), watch: impl FnOnce(u32,
     })
 }
 
-/// Puts the calling thread on `cpu`; false where the kernel refuses.
+/// Puts the calling thread on `cpu`; false if the kernel refuses.
 fn pin(cpu: u32) -> bool {
     let mut set = CpuSet::new();
     if cpu as usize >= CpuSet::MAX_CPU {

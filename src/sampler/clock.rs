@@ -11,7 +11,7 @@ const READINGS: usize = 5;
 pub(super) struct Offset(u64);
 
 impl Offset {
-    /// The offset now, by the conversion that the ring's control page gives; `None` where there is none.
+    /// The offset now, by the conversion that the ring's control page gives; `None` if there is none.
     pub(super) fn now(ring: &Ring) -> Option<Self> {
         let conversion = ring.time_conversion()?;
         let reading = |_| {

@@ -193,7 +193,7 @@ fn event_body(record: &Record<'_>, out: &mut Vec<u8>) -> (u32, u16) {
     }
 }
 
-/// True where the mapping is told by its build id.
+/// True if the mapping is told by its build id.
 fn mapped_file(file: MappedFile<'_>, out: &mut Vec<u8>) -> bool {
     match file {
         MappedFile::Inode { major, minor, inode, generation } => {

@@ -170,7 +170,7 @@ fn after(hint: Option<&str>) -> String {
 }
 
 impl SamplerError {
-    /// What would help, where that is known: the end of the error's sentence.
+    /// What would help, if that is known: the end of the error's sentence.
     #[must_use]
     pub fn help(&self) -> Option<&str> {
         match self {
@@ -192,7 +192,7 @@ impl SamplerError {
         }
     }
 
-    /// True where a smaller ring may fit.
+    /// True if a smaller ring may fit.
     pub(super) fn is_no_room(&self) -> bool {
         match self {
             Self::NoLockedMemory { .. } => true,
@@ -201,7 +201,7 @@ impl SamplerError {
         }
     }
 
-    /// True where rights are missing or the machine cannot do it, rather than the request being wrong.
+    /// True if rights are missing or the machine cannot do it, rather than the request being wrong.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         !matches!(

@@ -61,7 +61,7 @@ const LEAST_PERIOD_IBS: u64 = 0x90;
 /// What a period of IBS must be a multiple of: the counter has no lower bits.
 const MULTIPLE_IBS: u64 = 16;
 
-/// What samples with all fields can use; kernel code only where it was asked for.
+/// What samples with all fields can use; kernel code only if it was asked for.
 fn wants(hardware: &Hardware) -> Features {
     let mut wants = Features::all();
     if !hardware.kernel {
@@ -159,7 +159,7 @@ pub fn ibs(ibs: &Ibs, hardware: &Hardware, cpus: &[u32]) -> Plan {
         }
         pace = Pace::Period(period);
     }
-    // Set also where nothing is excluded: rights that are missing may exclude the kernel later. The probe needs it likewise.
+    // Set also if nothing is excluded: rights that are missing may exclude the kernel later. The probe needs it likewise.
     let mut ops = ibs.ops;
     let exclude = match ibs.swfilt {
         Some(field) if field.set(&mut config, 1) && field.set(&mut ops, 1) => Exclude::Kernel,

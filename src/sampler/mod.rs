@@ -98,7 +98,7 @@ pub struct SamplerOptions {
     pub proc: PathBuf,
     /// sysfs, for the PMUs and the CPUs that are online.
     pub sys: PathBuf,
-    /// True where our pid namespace is not the host's.
+    /// True if our pid namespace is not the host's.
     pub child_pid_namespace: bool,
     /// Raises this process's soft `RLIMIT_NOFILE`, as far as the hard one allows, where the events need more open files.
     pub raise_open_files: bool,
@@ -126,7 +126,7 @@ pub struct Sampler {
     side_band: Vec<Arc<Event>>,
     /// What reads the memory around the registers.
     snapshots: Option<Snapshots>,
-    /// The events that it is called by, where it is no tracepoint's.
+    /// The events that it is called by, if it is no tracepoint's.
     clocks: Vec<Event>,
     /// What they were opened by.
     events: Vec<Planned>,

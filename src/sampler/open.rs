@@ -41,14 +41,14 @@ pub struct EventError {
 }
 
 impl EventError {
-    /// The errno, 0 where there was none.
+    /// The errno, 0 if there was none.
     #[must_use]
     pub fn errno(&self) -> i32 {
         self.source.raw_os_error().unwrap_or(0)
     }
 }
 
-/// An open perf event, with the one that leads its group where it has one.
+/// An open perf event, with the one that leads its group if it has one.
 #[derive(Debug)]
 pub struct Event {
     fd: OwnedFd,
@@ -225,7 +225,7 @@ impl Event {
         Ok(id)
     }
 
-    /// The id and the lost samples so far, where there are any.
+    /// The id and the lost samples so far, if there are any.
     #[must_use]
     pub fn lost(&self) -> Option<(u64, u64)> {
         let lost = self.read().ok()?.lost;

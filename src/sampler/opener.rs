@@ -206,7 +206,7 @@ impl<'a> Opener<'a> {
         Some(Snapshots::load(clockwork, &watched, cpus, &self.options.proc))
     }
 
-    /// The event that calls for snapshots, where that is no tracepoint.
+    /// The event that calls for snapshots, if that is no tracepoint.
     pub(super) fn clock(
         &self,
         spec: &EventSpec,

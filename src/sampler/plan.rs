@@ -56,7 +56,7 @@ pub enum AddressFrom {
         /// Loads with a latency below this many cycles are left out. Stores and, with IBS, L1 hits have no latency and stay.
         ldlat: Option<u32>,
     },
-    /// The record is of whatever event another program recorded, and has the data address where there is one.
+    /// The record is of whatever event another program recorded, and has the data address if there is one.
     OtherTool,
     /// The record has the registers of user code, where its header says user mode.
     UserByMode,
@@ -65,7 +65,7 @@ pub enum AddressFrom {
 }
 
 impl AddressFrom {
-    /// True where the address is to be recovered from the registers.
+    /// True if the address is to be recovered from the registers.
     #[must_use]
     pub fn recovers(&self) -> bool {
         matches!(self, Self::UserByMode | Self::UserByCallchain(_))

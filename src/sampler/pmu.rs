@@ -63,7 +63,7 @@ pub struct Field {
 }
 
 impl Field {
-    /// Reads the text of a file in `format`; `None` where it is none.
+    /// Reads the text of a file in `format`; `None` if it is none.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (word, ranges) = text.trim().split_once(':')?;
@@ -80,7 +80,7 @@ impl Field {
         Some(Self { word, bits })
     }
 
-    /// Puts `value` into the field's bits, which are cleared first; false, with nothing changed, where it does not fit.
+    /// Puts `value` into the field's bits, which are cleared first; false, with nothing changed, if it does not fit.
     #[must_use]
     pub fn set(self, config: &mut Config, value: u64) -> bool {
         let Some(word) = config.0.get_mut(self.word) else { return false };
@@ -156,7 +156,7 @@ impl Pmu {
         })
     }
 
-    /// True where a capability is there and not 0.
+    /// True if a capability is there and not 0.
     #[must_use]
     pub fn has_cap(&self, name: &str) -> bool {
         self.caps.get(name).is_some_and(|value| value != "0")
@@ -262,7 +262,7 @@ fn read(path: &Path) -> Result<String, host::Error> {
     Ok(String::from_utf8_lossy(&host::read(path)?).trim().to_owned())
 }
 
-/// The files of a directory with what they hold; none where there is no such directory.
+/// The files of a directory with what they hold; none if there is no such directory.
 fn texts(dir: &Path) -> Result<BTreeMap<String, String>, host::Error> {
     if !dir.is_dir() {
         return Ok(BTreeMap::new());

@@ -132,7 +132,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads the header at the beginning of `bytes`; `None` where there are not enough of them.
+    /// Reads the header at the beginning of `bytes`; `None` if there are not enough of them.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (kind, rest) = bytes.split_first_chunk::<4>()?;
@@ -141,7 +141,7 @@ impl Header {
         Some(Self { kind: u32::from_ne_bytes(*kind), misc: u16::from_ne_bytes(*misc), size: u16::from_ne_bytes(*size) })
     }
 
-    /// True where the size is one that the kernel can write: records are 8-aligned and hold their header.
+    /// True if the size is one that the kernel can write: records are 8-aligned and hold their header.
     #[must_use]
     pub fn is_sane(&self) -> bool {
         usize::from(self.size) >= HEADER_SIZE && self.size.is_multiple_of(8)
@@ -179,7 +179,7 @@ impl<'a> Words<'a> {
         self.0.len() / 8
     }
 
-    /// True where there is none.
+    /// True if there is none.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0.is_empty()

@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use super::record::{Header, HEADER_SIZE};
 
-/// Bytes that one copy out of the ring takes at the most; more than the largest record (65,528 bytes).
+/// Bytes that one copy out of the ring takes at most; more than the largest record (65,528 bytes).
 const CHUNK: usize = 256 * 1024;
 
 /// A ring whose bytes make no sense: the kernel's side of it is broken, nothing after it can be trusted.
@@ -209,7 +209,7 @@ impl Ring {
         }
     }
 
-    /// Writes `records` at the head as the kernel would, for tests, benches and fuzzing; false where they do not fit.
+    /// Writes `records` at the head as the kernel would, for tests, benches and fuzzing; false if they do not fit.
     #[cfg(any(test, feature = "testing"))]
     pub fn replay(&mut self, records: &[u8]) -> bool {
         let head = self.position(Field::Head).load(Ordering::Relaxed);

@@ -60,7 +60,7 @@ pub struct Totals {
     pub loss: Loss,
     /// The ids of events that lost samples in full rings, and how many each.
     pub lost: Vec<(u64, u64)>,
-    /// The events that happened, sampled or not; scaled up where they could not all be counted.
+    /// The events that happened, sampled or not; scaled up if they could not all be counted.
     pub events: u64,
     /// What happened to the events, as sentences.
     pub notes: Vec<String>,

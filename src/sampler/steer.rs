@@ -153,7 +153,7 @@ impl Steered {
     }
 }
 
-/// The period that gives the rate where the busiest CPU has so many events a second; `now` where there are none.
+/// The period that gives the rate where the busiest CPU has so many events a second; `now` if there are none.
 fn next_period(steer: Steer, now: u64, events_per_second: f64) -> u64 {
     let right = events_per_second / f64::from(steer.rate.max(1));
     let ratio = right / now as f64;

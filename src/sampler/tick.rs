@@ -105,7 +105,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// True where the kernel has the event and does not let us open it.
+    /// True if the kernel has the event and does not let us open it.
     #[must_use]
     pub fn is_forbidden(&self) -> bool {
         matches!(self, Self::Event(error) if matches!(error.errno(), libc::EACCES | libc::EPERM))

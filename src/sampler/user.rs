@@ -7,7 +7,7 @@ pub const CONTEXT_KERNEL: u64 = (-128_i64) as u64;
 /// `PERF_CONTEXT_MAX`: every value from here on is a context marker, no address.
 pub const CONTEXT_MAX: u64 = (-4095_i64) as u64;
 
-/// True where the interrupt whose handler took this sample had interrupted user code.
+/// True if the interrupt whose handler took this sample had interrupted user code.
 ///
 /// `callchain` is the sample's, innermost address first, as `PERF_SAMPLE_CALLCHAIN` gives it; `entries` are the address
 /// ranges of the kernel's interrupt entries ([`crate::host::kallsyms::Kallsyms::entries`]). An interrupt of user code begins

@@ -195,7 +195,7 @@ impl BatchSink {
         }
     }
 
-    /// Hands the batch on where there is room. Where there is none for long the samples are dropped and counted, so that the
+    /// Hands the batch on if there is room. Where there is none for long the samples are dropped and counted, so that the
     /// rings are drained on; the side-band stays for the next batch.
     pub(super) fn send(&mut self) {
         let Some(out) = &self.out else { return };

@@ -103,7 +103,7 @@ impl Analysis {
         }
     }
 
-    /// The configuration for scx_layered, as JSON, and what had to be left out of it. It matches hints where they were used.
+    /// The configuration for scx_layered, as JSON, and what had to be left out of it. It matches hints if they were used.
     ///
     /// # Errors
     /// What the scheduler would not load, which is a bug.

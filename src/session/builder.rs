@@ -123,7 +123,7 @@ impl<'a> Builder<'a> {
     /// Takes the samples of a recording in place of the kernel's events: what it decides of them is what the capture decided, for
     /// the same memory. [`Profile::open`] opens what `scxprof record`, perf and `perf script` wrote; [`Profile::damage`] says
     /// afterwards what of it could not be read. Unless [`Builder::target_cpus`] says otherwise, the configuration is for a host
-    /// of as many CPUs as the one that was recorded, where that is known.
+    /// of as many CPUs as the one that was recorded, if that is known.
     #[must_use]
     pub fn profile(mut self, profile: &'a mut Profile) -> Self {
         self.profile = Some(profile);

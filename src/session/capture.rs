@@ -29,7 +29,7 @@ use crate::sampler::{self, Running, Sampler, Target};
 
 /// Bytes of a sample's registers and stack while it waits.
 const CONTEXT_SIZE: usize = 768;
-/// Bytes of the memory around the registers of a sample, where it is read.
+/// Bytes of the memory around the registers of a sample, if it is read.
 const SNAPSHOT_SIZE: usize = 2048;
 
 /// What a capture works on.
@@ -75,7 +75,7 @@ fn strangers(roots: &Roots, source: Source) -> Option<String> {
 #[derive(Debug)]
 pub(super) struct Capture {
     running: Running,
-    /// Task hints, where they can be followed.
+    /// Task hints, if they can be followed.
     watch: Option<Watch>,
     begin: Instant,
     roots: Roots,

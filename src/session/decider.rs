@@ -18,7 +18,7 @@ mod judge;
 /// Threads that are looked at from their first sample on; later ones must show up [`ADMISSION_SAMPLES`] times first, so that
 /// processes that come and go do not crowd out those that stay.
 const ADMIT_FREELY: usize = 1 << 14;
-/// Samples that a thread needs to be looked at where there are many.
+/// Samples that a thread needs to be looked at if there are many.
 const ADMISSION_SAMPLES: u8 = 8;
 /// Threads that are looked at; all others are known by their name only.
 const MAX_THREADS: usize = 1 << 16;
@@ -32,11 +32,11 @@ pub struct Decider {
     source: Source,
     tally: Tally,
     sharing: Sharing,
-    /// Each cgroup's cell and its path, where it has one.
+    /// Each cgroup's cell and its path, if it has one.
     cell_of_cgroup: FxHashMap<u64, CellOf>,
     /// The last cgroup with a path, and its cell: many samples in a row are of one.
     last_cgroup: Option<(u64, CellIndex)>,
-    /// True where a thread under another hint is another class.
+    /// True if a thread under another hint is another class.
     use_hints: bool,
     /// The numbers that the sketch knows threads by, each under each of its hints where these are used.
     known: FxHashMap<(ThreadIndex, Option<u64>), u32>,
@@ -51,7 +51,7 @@ pub struct Decider {
     wants_code: bool,
 }
 
-/// The cell of a cgroup, and its path where it has one.
+/// The cell of a cgroup, and its path if it has one.
 type CellOf = (CellIndex, Option<Arc<[u8]>>);
 
 /// What is known of a thread in the sketch.
@@ -156,7 +156,7 @@ impl Decider {
     /// Decides.
     ///
     /// # Errors
-    /// [`NoSamples`] where nothing was seen that has an address of user memory.
+    /// [`NoSamples`] if nothing was seen that has an address of user memory.
     pub(super) fn decide(&self, options: &config::DecisionOptions) -> Result<Decided, NoSamples> {
         if !self.has_address {
             return Err(NoSamples);
@@ -246,7 +246,7 @@ impl Decider {
         Members { threads: threads.collect(), affinity }
     }
 
-    /// The sketch's number of a thread; `None` where there are too many.
+    /// The sketch's number of a thread; `None` if there are too many.
     fn number(&mut self, sample: &Sample, comm: Comm, cell: CellIndex) -> Option<u32> {
         let hint = sample.hint.filter(|_| self.use_hints);
         let key = (sample.thread, hint);
@@ -302,7 +302,7 @@ impl Decider {
         cell
     }
 
-    /// Counts a sample of its cell and thread; gives the thread's number where it has one.
+    /// Counts a sample of its cell and thread; gives the thread's number if it has one.
     fn count(&mut self, sample: &Sample, cgroups: &mut Cgroups) -> Option<u32> {
         let cell = match self.last_cgroup {
             Some((cgroup, cell)) if cgroup == sample.cgroup => cell,
@@ -394,7 +394,7 @@ fn region_report(region: &Structure, pid: Option<u32>) -> RegionReport {
     }
 }
 
-/// Where memory is, for people; private memory is of process `pid` where that is known.
+/// Where memory is, for people; private memory is of process `pid` if that is known.
 fn place_text(memory: Option<MemoryId>, pid: Option<u32>) -> String {
     match (memory, pid) {
         (Some(MemoryId::Shared { dev, ino, offset }), _) => {

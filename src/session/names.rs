@@ -390,7 +390,7 @@ impl Names {
         }
     }
 
-    /// Adds what the sampler cannot know; false where the sample is none of ours.
+    /// Adds what the sampler cannot know; false if the sample is none of ours.
     fn complete(&mut self, sample: &mut Sample) -> bool {
         let known = |sample: &mut Sample, thread: &Thread| {
             sample.thread = thread.index;

@@ -44,7 +44,7 @@ struct Chunk<S> {
     left: usize,
 }
 
-/// Samples of a chunk at the most: their number in it has 24 bits of a key.
+/// Samples of a chunk at most: their number in it has 24 bits of a key.
 const CHUNK: usize = 1 << 24;
 /// Empty chunks that are kept to be filled again.
 const SPARE: usize = 16;
@@ -56,7 +56,7 @@ const MIN_SIDE_BAND: usize = 1 << 20;
 /// What came in and is not yet complete on every CPU.
 #[derive(Debug)]
 pub(super) struct Order<S = PendingSample> {
-    /// In the order in which they came. Samples stay where they are until they are given out, for they are large.
+    /// In the order in which they came. Samples stay if they are until they are given out, for they are large.
     chunks: VecDeque<Chunk<S>>,
     /// Chunks that were given out whole.
     gone: u64,
@@ -199,23 +199,23 @@ impl<S: Timed> Order<S> {
         self.hold = until;
     }
 
-    /// True where [`Order::release`] would do enough to be worth its sorting.
+    /// True if [`Order::release`] would do enough to be worth its sorting.
     pub(super) fn is_due(&self) -> bool {
         let mark = self.mark();
         mark == u64::MAX || mark.saturating_sub(self.released) >= STEP || self.is_full() || self.is_crowded()
     }
 
-    /// True where more samples are held back than the limit.
+    /// True if more samples are held back than the limit.
     pub(super) fn is_full(&self) -> bool {
         self.keys.len() > self.limit
     }
 
-    /// True where more side-band is held back than the limit.
+    /// True if more side-band is held back than the limit.
     pub(super) fn is_crowded(&self) -> bool {
         self.side_bytes > (self.limit * size_of::<S>()).max(MIN_SIDE_BAND)
     }
 
-    /// False where as many hint events are held back as there may be samples, and it is others that `worker`, which sends them,
+    /// False if as many hint events are held back as there may be samples, and it is others that `worker`, which sends them,
     /// must wait for: what is left with it waits in the kernel's ring.
     pub(super) fn takes_hints(&self, worker: usize) -> bool {
         self.hints <= self.limit || self.complete.get(worker).is_none_or(|mark| *mark <= self.mark())

@@ -27,7 +27,7 @@ const MAPS_COST: u32 = 100;
 /// Processes whose mappings are recorded again at a time.
 const MAPS_AT_ONCE: usize = 64;
 
-/// The threads that procfs showed; none where they are recorded, for they come as records then.
+/// The threads that procfs showed; none if they are recorded, for they come as records then.
 type Tasks = Result<Vec<TaskSeen>, Error>;
 
 /// A process that was recorded again, and when.
@@ -131,7 +131,7 @@ impl ProcfsRescan {
         self.thread = thread.map(|thread| Rescan { begin: Instant::now(), is_whole: true, thread });
     }
 
-    /// Reads the mappings of processes again that may have changed without a record, beside the session where they are recorded.
+    /// Reads the mappings of processes again that may have changed without a record, beside the session if they are recorded.
     fn look_at_maps(&mut self, names: &mut Names, order: &mut Order) {
         let begin = Instant::now();
         if begin < self.maps_due {

@@ -24,7 +24,7 @@ pub(super) fn threads_of(pids: &[u32], roots: &Roots) -> Result<Vec<u32>, NoProc
     Ok(tids)
 }
 
-/// True where processes were asked for and none is left.
+/// True if processes were asked for and none is left.
 pub(super) fn all_gone(pids: &[u32], roots: &Roots) -> bool {
     // What follows the name in parentheses is the state (proc_pid_stat(5)); a zombie runs no more.
     let runs = |pid: &u32| {

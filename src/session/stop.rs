@@ -55,7 +55,7 @@ impl<'a> StopPoll<'a> {
         Self { begin, asked: None, ended }
     }
 
-    /// True where it is to end after so many samples. It is asked about every 50 ms, however often this is called.
+    /// True if it is to end after so many samples. It is asked about every 50 ms, however often this is called.
     pub(super) fn met(&mut self, samples: u64) -> bool {
         if self.asked.is_some_and(|asked| asked.elapsed() < TICK) {
             return false;

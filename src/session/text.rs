@@ -53,7 +53,7 @@ pub(super) fn run(
     (outcome, failed)
 }
 
-/// Takes some lines; false where there are no more.
+/// Takes some lines; false if there are no more.
 fn take(
     lines: &mut Reader<BufReader<File>>,
     samples: &mut Vec<Sample>,

@@ -187,7 +187,7 @@ fn hex_digits(value: u32) -> [u8; 8] {
     (word + 0x3030_3030_3030_3030 + letters * 0x27).to_be_bytes()
 }
 
-/// Bytes as a JSON string, and in hex beside it where they are no UTF-8.
+/// Bytes as a JSON string, and in hex beside it if they are no UTF-8.
 fn name(line: &mut Vec<u8>, key: &str, hex_key: &str, bytes: &[u8]) {
     line.extend_from_slice(key.as_bytes());
     let lossy = String::from_utf8_lossy(bytes);

@@ -49,7 +49,7 @@ pub struct Damage {
 }
 
 impl Damage {
-    /// True where anything could not be read.
+    /// True if anything could not be read.
     #[must_use]
     pub fn any(&self) -> bool {
         *self != Self::default()

@@ -91,7 +91,7 @@ impl Inflate {
         Ok(())
     }
 
-    /// Inflates one block; false where there is no whole one.
+    /// Inflates one block; false if there is no whole one.
     fn block(&mut self) -> Result<bool, Broken> {
         let mut source = self.input.as_slice();
         if self.window.is_none() {
@@ -188,7 +188,7 @@ impl<R: Read + Seek> PerfData<R> {
         }
     }
 
-    /// A mark was read: true where it is to be given out now.
+    /// A mark was read: true if it is to be given out now.
     pub(super) fn round(&mut self) -> bool {
         if self.is_inflated() {
             // It was put off, and counted where it stood.
@@ -210,7 +210,7 @@ impl<R: Read + Seek> PerfData<R> {
         false
     }
 
-    /// A place where no record can be: where it is between compressed ones some of these may be missing, and the stream cannot
+    /// A place where no record can be: if it is between compressed ones some of these may be missing, and the stream cannot
     /// go on without them.
     pub(super) fn note_gap(&mut self) {
         if !self.is_inflated() {
@@ -220,7 +220,7 @@ impl<R: Read + Seek> PerfData<R> {
         }
     }
 
-    /// True where what is read now came out of a compressed record.
+    /// True if what is read now came out of a compressed record.
     fn is_inflated(&self) -> bool {
         self.position < self.inflated_until
     }

@@ -76,7 +76,7 @@ impl Recorder {
     }
 }
 
-/// True where the shared mappings and those of code are others than were `known`, which is brought up to date.
+/// True if the shared mappings and those of code are others than were `known`, which is brought up to date.
 fn differs(roots: &Roots, pid: u32, known: &mut FxHashMap<u32, u64>) -> bool {
     let mut hash = FxHasher::default();
     let read = read_lines(&roots.proc.join(format!("{pid}/maps")), |mapping| {

@@ -31,7 +31,7 @@ struct Ranges {
 #[derive(Debug)]
 struct ConstantPage {
     read: u64,
-    /// `None` where it cannot be read.
+    /// `None` if it cannot be read.
     bytes: Option<Box<[u8]>>,
 }
 
@@ -89,7 +89,7 @@ impl Constants {
         after.checked_sub(1).and_then(|at| ranges.get(at)).is_some_and(|range| range.contains(&addr))
     }
 
-    /// Empty where they cannot be read.
+    /// Empty if they cannot be read.
     fn read_ranges(&self, pid: u32) -> Vec<Range<u64>> {
         let mut text = Vec::new();
         let path = self.procfs.join(pid.to_string()).join("maps");

@@ -27,7 +27,7 @@ pub struct Mapping<'a> {
     pub dev: u64,
     /// The file's inode; 0 without a file.
     pub ino: u64,
-    /// True where the process may write to it; its code may change.
+    /// True if the process may write to it; its code may change.
     pub writable: bool,
     /// True for `MAP_SHARED`; its code may change through another mapping.
     pub shared: bool,
@@ -38,7 +38,7 @@ pub struct Mapping<'a> {
 }
 
 impl Mapping<'_> {
-    /// True where the code is what the file says and stays so: not JIT code, not a memfd, not anonymous.
+    /// True if the code is what the file says and stays so: not JIT code, not a memfd, not anonymous.
     #[must_use]
     pub fn is_file_text(&self) -> bool {
         !self.writable && !self.shared && self.path.starts_with(b"/") && !self.path.starts_with(b"/memfd:")
@@ -59,9 +59,9 @@ impl Mapping<'_> {
 pub(super) enum FileKey {
     /// Device and inode.
     Inode(u64, u64),
-    /// The build id, where there is no more.
+    /// The build id, if there is no more.
     BuildId(Vec<u8>),
-    /// The mapping itself, where it could not be proven that the file is the one that maps names. Should it be
+    /// The mapping itself, if it could not be proven that the file is the one that maps names. Should it be
     /// another (the process has just executed something else), no other process suffers.
     Own {
         /// The address space.
@@ -146,7 +146,7 @@ impl MappedFile {
         Ok((Self { file: Arc::new(file), about, id, stamp: stamp(&metadata), elf: None, checked: 0 }, way))
     }
 
-    /// True where the file was written to since it was opened.
+    /// True if the file was written to since it was opened.
     pub fn changed(&self) -> bool {
         let file = Arc::clone(&self.file);
         let metadata = aside::within(self.about, aside::SHORT, move || file.metadata());
@@ -159,7 +159,7 @@ impl MappedFile {
     }
 }
 
-/// True where `file` is the one that `mapping` names. Some file systems show one inode to `stat(2)` and another in maps
+/// True if `file` is the one that `mapping` names. Some file systems show one inode to `stat(2)` and another in maps
 /// (overlayfs before Linux 6.8, btrfs subvolumes); there an equal build id proves it.
 fn is_mapped(mut file: &File, mapping: &Mapping) -> io::Result<bool> {
     let metadata = file.metadata()?;

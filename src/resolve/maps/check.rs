@@ -1,4 +1,4 @@
-//! AddressFrom `/proc/PID/maps`, in bounds, and again where it may say something else than the records: no record tells of munmap(2)
+//! AddressFrom `/proc/PID/maps`, in bounds, and again if it may say something else than the records: no record tells of munmap(2)
 //! and mremap(2).
 
 use std::fs::File;
@@ -55,7 +55,7 @@ pub(crate) fn read_lines(path: &Path, mut each: impl FnMut(Mapping)) -> std::io:
 }
 
 impl Maps {
-    /// The process's table; `None` where it cannot be read.
+    /// The process's table; `None` if it cannot be read.
     pub(super) fn read_procfs(&mut self, pid: u32) -> Option<Table> {
         let path = self.roots.as_ref()?.proc.join(format!("{pid}/maps"));
         self.counts.read += 1;
@@ -87,7 +87,7 @@ impl Maps {
         Some(table)
     }
 
-    /// True where the mappings say that the address is shared memory.
+    /// True if the mappings say that the address is shared memory.
     pub(crate) fn is_shared(&self, pid: u32, addr: u64) -> bool {
         let process = self.processes.get(&pid);
         process.and_then(|process| process.table.as_ref()).is_some_and(|table| table.shared(addr).is_some())

@@ -35,7 +35,7 @@ pub(super) fn names(found: &OpenedImage, offsets: &[u64]) -> Vec<Option<Named>> 
     names
 }
 
-/// The file with the debug information of code at these offsets, and where it is there.
+/// The file with the debug information of code at these offsets, and if it is there.
 pub(super) fn debug_info(found: OpenedImage, offsets: &[u64]) -> Option<(File, Vec<Option<u64>>)> {
     let addresses = offsets.iter().map(|&offset| found.elf.vaddr(offset)).collect();
     if found.elf.has_debug_info(&mut &found.file) {
@@ -67,7 +67,7 @@ fn vdso(roots: &Roots) -> Option<Vec<u8>> {
     Some(image)
 }
 
-/// What the symbol tables of one file say of addresses, one for each; none where there is no address.
+/// What the symbol tables of one file say of addresses, one for each; none if there is no address.
 fn symbols(elf: &Elf, reader: &mut impl ReadAt, addresses: &[Option<u64>]) -> Vec<Option<Named>> {
     let mut wanted: Vec<u64> = addresses.iter().copied().flatten().collect();
     wanted.sort_unstable();

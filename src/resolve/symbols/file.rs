@@ -1,4 +1,4 @@
-//! The file that was mapped, opened: through a process that still maps it, else by its path, and only where it is the same.
+//! The file that was mapped, opened: through a process that still maps it, else by its path, and only if it is the same.
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -30,7 +30,7 @@ pub(super) struct Wanted<'a> {
     pub build_id: Option<&'a BuildId>,
 }
 
-/// The file, and where it was found.
+/// The file, and if it was found.
 #[derive(Debug)]
 pub(super) struct OpenedImage {
     pub file: File,
@@ -115,8 +115,8 @@ pub(super) fn build_id_name(build_id: &BuildId) -> Option<String> {
     Some(format!("{first:02x}/{hex}"))
 }
 
-/// True where the file holds what was mapped. By build id for sure; else it must not have been written to since the capture
-/// began, and where it was found by its path, that must not be a new one either.
+/// True if the file holds what was mapped. By build id for sure; else it must not have been written to since the capture
+/// began, and if it was found by its path, that must not be a new one either.
 fn is_wanted(wanted: &Wanted<'_>, file: &File, elf: &Elf, is_mapped: bool, begin: Option<SystemTime>) -> bool {
     if wanted.build_id.is_some() {
         return build_id(elf).as_ref() == wanted.build_id;

@@ -47,7 +47,7 @@ pub(super) fn names_of_another_boot(
     std::iter::repeat_n(None, before).chain(names).collect()
 }
 
-/// Where a symbol of the kernel is; `None` where there is none of that name, and where kallsyms hides its addresses.
+/// Where a symbol of the kernel is; `None` if there is none of that name, and where kallsyms hides its addresses.
 pub(super) fn address_of(roots: &Roots, symbol: &[u8]) -> Option<u64> {
     let is_it = |found: &kallsyms::Symbol<'_>| match found.module {
         None if found.name == symbol => ControlFlow::Break(found.address),

@@ -35,13 +35,13 @@ const MAX_INLINED: usize = 16;
 /// Where an instruction comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SourceLine {
-    /// `FILE:LINE`, as far as it is known.
+    /// `FILE:LINE`, as far as known.
     pub source: Option<String>,
     /// The functions that were inlined around it, the outermost first.
     pub inlined: Vec<String>,
 }
 
-/// Asks `program` for the lines of addresses in `file`, one for each; fewer where there are none.
+/// Asks `program` for the lines of addresses in `file`, one for each; fewer if there are none.
 pub(super) fn ask(program: &Path, file: File, addresses: &[u64]) -> Vec<Option<SourceLine>> {
     if file.metadata().map_or(true, |metadata| metadata.len() > MAX_FILE) {
         return Vec::new();
@@ -62,7 +62,7 @@ pub(super) fn ask(program: &Path, file: File, addresses: &[u64]) -> Vec<Option<S
     serde_json::from_slice(&answer).unwrap_or_default()
 }
 
-/// Is the process: prints the lines of `addresses` in the file that is stdin, as JSON. False where it cannot.
+/// Is the process: prints the lines of `addresses` in the file that is stdin, as JSON. False if it cannot.
 #[must_use]
 pub fn answer(addresses: impl Iterator<Item = OsString>) -> bool {
     let addresses =

@@ -77,7 +77,7 @@ impl Features {
         Feature::ALL.into_iter().fold(Self(0), Self::with)
     }
 
-    /// True where `feature` is in the set.
+    /// True if `feature` is in the set.
     #[must_use]
     pub fn has(self, feature: Feature) -> bool {
         self.0 & feature.bit() != 0
@@ -118,7 +118,7 @@ impl std::fmt::Debug for Features {
 pub struct Refused {
     /// Which.
     pub feature: Feature,
-    /// What the kernel said; `None` where it was not asked.
+    /// What the kernel said; `None` if it was not asked.
     pub errno: Option<i32>,
 }
 

@@ -34,7 +34,7 @@ pub struct PebsPmu {
     pub loads: Config,
     /// The bits of the latency threshold.
     pub ldlat: Field,
-    /// `mem-loads-aux`: where it is there, `mem-loads` opens only in a group that it leads.
+    /// `mem-loads-aux`: if it is there, `mem-loads` opens only in a group that it leads.
     pub aux: Option<Config>,
     /// `mem-stores`.
     pub stores: Option<Config>,
@@ -100,7 +100,7 @@ pub struct Ibs {
     pub swfilt: Option<Field>,
     /// What is known of a hardware threshold for the latency.
     pub ldlat: Ldlat,
-    /// True where ops that hit the L3 cache can be left out (`l3missonly`, Zen 4 and later).
+    /// True if ops that hit the L3 cache can be left out (`l3missonly`, Zen 4 and later).
     pub l3missonly: bool,
     /// `caps/zen4_ibs_extensions`.
     pub zen4_extensions: bool,
