@@ -34,7 +34,7 @@ impl Machine {
                 self.write_register(Register::EDX, sign);
             }
             _ => {
-                // The top bit alone says what all of rdx becomes.
+                // The top bit alone determines all of rdx.
                 let top = self.reg(0).shr(63);
                 let sign = top
                     .low(1)
@@ -54,7 +54,7 @@ impl Machine {
         let mnemonic = code.mnemonic();
         self.flags.forget(code.rflags_modified());
         let val = match mnemonic {
-            // A register less itself is 0, known or not.
+            // A register minus itself is 0, known or not.
             Mnemonic::Sub | Mnemonic::Xor | Mnemonic::Cmp if same => Val::full(0),
             Mnemonic::Add => a.add(b),
             Mnemonic::Sub | Mnemonic::Cmp => a.sub(b),
