@@ -1,4 +1,4 @@
-//! The threads that run, from procfs.
+//! The running threads, from procfs.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -18,7 +18,7 @@ pub struct TaskSeen {
     pub comm: Comm,
 }
 
-/// Every thread that procfs shows. Threads that end while we read are left out.
+/// Every thread in procfs. Threads that end meanwhile are left out.
 ///
 /// # Errors
 /// The directory itself cannot be read.
@@ -26,7 +26,7 @@ pub fn snapshot(roots: &Roots) -> Result<Vec<TaskSeen>, Error> {
     Ok(processes(roots)?.into_iter().flat_map(|pid| of_process(roots, pid)).collect())
 }
 
-/// Every process that procfs shows.
+/// Every process in procfs.
 ///
 /// # Errors
 /// The directory itself cannot be read.
@@ -65,10 +65,10 @@ pub(crate) fn read_comm(path: &Path) -> Option<Comm> {
     Some(parse_comm(buffer.get(..len)?))
 }
 
-/// The name in a `comm` file, which ends with one newline that is no part of it.
+/// The name in a `comm` file, without the newline at its end.
 ///
-/// procfs shows a worker of a workqueue with the work it does, "kworker/0:1-events" or "kworker/0:1+events"; the thread's
-/// name, which records carry and schedulers match, is the part before it (`wq_worker_comm` in kernel/workqueue.c).
+/// procfs shows a workqueue worker with its current work, "kworker/0:1-events" or "kworker/0:1+events". The thread's name,
+/// which records contain and schedulers match, is the part before it (`wq_worker_comm` in kernel/workqueue.c).
 fn parse_comm(text: &[u8]) -> Comm {
     let mut name = text.strip_suffix(b"\n").unwrap_or(text);
     if name.starts_with(b"kworker/") {
