@@ -1,4 +1,4 @@
-//! Which events a source samples with on this host.
+//! Chooses the events of a source on this host.
 
 use super::attr::{EventSpec, Rate};
 use super::hardware::{self, Hardware, Pace};
@@ -9,7 +9,7 @@ use super::{SamplerError, SamplerOptions, Target};
 use crate::host::limits::sysctl;
 use crate::sample::Source;
 
-/// Chooses the events; `batched` is [`Hardware::batched`] unless it was found not to work here.
+/// Chooses the events; `batched` is [`Hardware::batched`] unless that does not work here.
 pub(super) fn plan(options: &SamplerOptions, batched: bool) -> Result<Plan, SamplerError> {
     let hardware = Hardware { batched, ..options.hardware.clone() };
     let mut plan = match options.source {
@@ -36,7 +36,7 @@ pub(super) fn plan(options: &SamplerOptions, batched: bool) -> Result<Plan, Samp
     Ok(plan)
 }
 
-/// What was asked for and means nothing to the source.
+/// Options that have no effect with the source.
 fn without_effect(options: &SamplerOptions) -> Option<String> {
     let SamplerOptions { source, hardware, freq, .. } = options;
     let source = *source;
@@ -49,7 +49,7 @@ fn without_effect(options: &SamplerOptions) -> Option<String> {
         ("kernel", hardware.kernel && !steers),
         ("rate", matches!(hardware.pace, Pace::Rate(_)) && hardware.pace != default.pace && !steers),
         ("period", matches!(hardware.pace, Pace::Period(_)) && !steers),
-        // One option of the command line for both.
+        // One command-line option for both.
         ("freq", source == Source::Faults && (freq.is_some() || matches!(hardware.pace, Pace::Frequency(_)))),
     ]
     .into_iter()
@@ -77,7 +77,7 @@ fn timer(options: &SamplerOptions) -> Result<Plan, SamplerError> {
     }
     let tick = match tick::probe(&options.proc, options.freq, options.features, cpu) {
         Ok(tick) => tick,
-        // The probe watches the whole CPU; one's own tasks can be sampled with fewer rights.
+        // The probe watches the whole CPU; our own tasks can be sampled with fewer rights.
         Err(_) if matches!(options.target, Target::Tasks { .. }) => {
             TickPlan::cpu_clock(options.freq.unwrap_or(tick::DEFAULT_FREQ))
         }
