@@ -277,7 +277,7 @@ fn evenness(count: f64) -> f64 {
     (count + 1.0).ln() - count * std::f64::consts::LN_2
 }
 
-/// The same for each block between a child and its parent, one half of which is empty.
+/// The same for each block between a child and its parent; one half of each is empty.
 fn empty(child: &Block, parent: u32) -> f64 {
     f64::from(parent - 1 - child.level) * evenness(child.count)
 }

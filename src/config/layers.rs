@@ -205,7 +205,7 @@ fn alternative(ands: &[String], cgroup: Option<&LayerMatch>, gone: &[&String]) -
 /// How scx_layered matches a cell's cgroups and those below them; `None` is all.
 ///
 /// It matches an expression against each cgroup separately, not against those above it: an expression that ends with `$` would
-/// miss those below, so `/` is allowed in its place. One certain cgroup needs no expression, the number of which is limited.
+/// miss those below, so `/` is allowed in its place. One certain cgroup needs no expression; their number is limited.
 fn cgroup(matches: &CellMatch) -> Option<LayerMatch> {
     let regex = match matches {
         CellMatch::All => return None,

@@ -31,7 +31,7 @@ pub(crate) fn regular_inside(root: &Path, relative: &Path) -> io::Result<File> {
     inside(root, relative, OFlags::empty())
 }
 
-/// As [`regular_inside`], for a path the last part of which must not be a link.
+/// As [`regular_inside`], for a path whose last part must not be a link.
 ///
 /// # Errors
 /// As there.
@@ -77,7 +77,7 @@ fn named_inside(directory: &File, relative: &Path, flags: OFlags) -> io::Result<
     Ok(openat2(directory, relative, flags, Mode::empty(), resolve)?.into())
 }
 
-/// As [`regular`], for a path the last part of which must not be a link: a file found beside another one may lead anywhere.
+/// As [`regular`], for a path whose last part must not be a link: a file found beside another one may lead anywhere.
 ///
 /// # Errors
 /// As there.

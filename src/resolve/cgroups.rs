@@ -81,7 +81,7 @@ impl Cgroups {
         Ok(Self { roots: roots.clone(), mount, mount_dir, whole, populated: false, ..Self::recorded() })
     }
 
-    /// Starts without cgroups and without a file system: for a recording, the records of which contain all paths.
+    /// Starts without cgroups and without a file system: for a recording, whose records contain all paths.
     #[must_use]
     pub(crate) fn recorded() -> Self {
         let mount =

@@ -94,7 +94,7 @@ impl Maps {
         Self { roots: Some(roots.clone()), identities: Identities::new(roots), ..Self::recorded(limit_bytes) }
     }
 
-    /// Starts without processes and without procfs: for a recording, the records of which contain all mappings. A table dropped
+    /// Starts without processes and without procfs: for a recording, whose records contain all mappings. A table dropped
     /// above `limit_bytes` is lost, and its memory counts as private from then on.
     #[must_use]
     pub fn recorded(limit_bytes: usize) -> Self {

@@ -56,7 +56,7 @@ impl Threads {
         Self { roots: Some(roots.clone()), ..Self::default() }
     }
 
-    /// An empty table for a recording, the records of which name every thread.
+    /// An empty table for a recording, whose records name every thread.
     #[must_use]
     pub fn recorded() -> Self {
         Self::default()

@@ -78,7 +78,7 @@ impl Sharing {
     }
 
     /// The object that the page belongs to (the same number for all pages of one address space or file), and the number of the
-    /// page's first line there. `true` for private memory, the object of which is a process.
+    /// page's first line there. `true` for private memory, whose object is a process.
     pub(crate) fn address(&self, page: &Page) -> (u64, u64, bool) {
         let object = match page.kind {
             Kind::Private => mix(u64::from(page.object) + 1),
