@@ -23,7 +23,7 @@ use scxprof::testing::resolve::Maps;
 use scxprof::testing::sampler::attr::Features;
 use scxprof::testing::sampler::{Hardware, PendingSample, Sampler, SamplerError, SamplerOptions, Target};
 
-/// Samples to record, and seconds to do so at the most.
+/// Samples to record, and seconds to do so at most.
 const SAMPLES: usize = 1000;
 const SECONDS: u64 = 15;
 /// Bytes for decoded code, as much as a session with its default gives.

@@ -295,7 +295,7 @@ fn ibs_never_drops_more_than_the_threshold_says() {
         let AddressFrom::Hardware { ldlat, ops: true, user_only: true } = plan.address_from else { panic!("{plan:?}") };
         (attr(&plan.events[0]).get("config1").copied(), ldlat, plan.notes)
     };
-    // By the hardware only where it does that and nothing else; then there is nothing to say.
+    // By the hardware only if it does that and nothing else; then there is nothing to say.
     assert_eq!(ask("after-zen5", 128), (Some(128), None, vec![]));
     assert_eq!(ask("after-zen5", 2048), (Some(2048), None, vec![]));
     for (name, ldlat, why) in [

@@ -20,7 +20,7 @@ fn page(name: &str) -> String {
     format!("scxprof{name}.1")
 }
 
-/// What the program prints on stdout and stderr; `None` where it is not installed, which is said.
+/// What the program prints on stdout and stderr; `None` if it is not installed, which is said.
 fn said(test: &str, program: &str, arguments: &[&str], file: &Path) -> Option<(String, String)> {
     match Command::new(program).args(arguments).arg(file).output() {
         Ok(output) => {

@@ -26,7 +26,7 @@ use scxprof::Session;
 /// Giving up after so long.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Two threads that write to the same pages, for `left` batches; it stops its capture in the middle where it has a handle.
+/// Two threads that write to the same pages, for `left` batches; it stops its capture in the middle if it has a handle.
 struct Pair {
     left: u64,
     names: [&'static str; 2],

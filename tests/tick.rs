@@ -231,7 +231,7 @@ fn an_entry_that_is_not_the_kernels_own_is_noticed() {
     let _alone = alone();
     let test = "an_entry_that_is_not_the_kernels_own_is_noticed";
     let Some(plan) = usable(test, TickKind::HrtimerExpire) else { return };
-    // The right handler, and an entry where there is none.
+    // The right handler, and an entry if there is none.
     let handler = plan.spec.filter.unwrap().rsplit_once("0x").unwrap().1.to_owned();
     let fake = tempfile::tempdir().unwrap();
     let symbols = format!(

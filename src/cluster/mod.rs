@@ -78,8 +78,8 @@
 //! # Quality
 //!
 //! Adjusted Rand index, mean of 10 seeds; if the row does not say otherwise, 1,000 samples a thread of which 20 % go to the
-//! buffer of the thread's group, and 32 threads in 4 groups (`cargo test --test decision cluster_others -- --nocapture` prints
-//! it):
+//! buffer of the thread's group, and 32 threads in 4 groups (`cargo test --test decision cluster_others -- --ignored
+//! --nocapture` prints it):
 //!
 //! | stream | raw cosine, cut 0.05 | IDF cosine, cut 0.25 of the largest | IDF cosine, Louvain | this |
 //! |---|---|---|---|---|

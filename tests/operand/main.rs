@@ -43,7 +43,7 @@ struct Tally {
     reasons: BTreeMap<&'static str, usize>,
 }
 
-/// True where the program really made the access: the last time that the instruction ran before the stop, or the
+/// True if the program really made the access: the last time that the instruction ran before the stop, or the
 /// next times after it; `behind` is how far before it to look, in stops. A repeated string instruction stops once for each repetition; any of the last run will do.
 fn is_true(stops: &[Stop], at: usize, candidate: &Candidate, behind: usize) -> bool {
     let matches = |stop: &Stop| {

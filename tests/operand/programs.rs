@@ -13,7 +13,7 @@ pub struct Built {
     pub path: PathBuf,
 }
 
-/// Builds `name` at `-O{level}`; `None` where there is no compiler.
+/// Builds `name` at `-O{level}`; `None` if there is no compiler.
 pub fn build(name: &str, level: u8) -> Option<Built> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(format!("{name}.c"));
     let dir = tempfile::tempdir().ok()?;

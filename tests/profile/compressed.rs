@@ -1,4 +1,4 @@
-//! Recordings of `perf record -z`, made here: what is in them, in which order, and what is left where they are damaged.
+//! Recordings of `perf record -z`, made here: what is in them, in which order, and what is left if they are damaged.
 
 use std::io::Cursor;
 

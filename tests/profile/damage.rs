@@ -16,7 +16,7 @@ use crate::replay::replay;
 
 const ORDER: Order = Order { big: false };
 
-/// Records that can be read of these bytes, and whether anything is damaged; `None` where there can be no record.
+/// Records that can be read of these bytes, and whether anything is damaged; `None` if there can be no record.
 fn count(bytes: &[u8]) -> Option<(usize, bool)> {
     let mut file = PerfData::open(Cursor::new(bytes)).ok()?;
     let mut records = 0;

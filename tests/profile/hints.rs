@@ -90,7 +90,7 @@ fn each_round_takes_the_hints_of_its_time() {
 
 #[test]
 fn what_is_given_out_early_has_its_hints() {
-    // An old perf writes no marks: samples are given out where they are too many to be held.
+    // An old perf writes no marks: samples are given out if they are too many to be held.
     check("perf.data", &made::file(ORDER, &samples()), LITTLE);
 }
 

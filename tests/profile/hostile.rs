@@ -246,7 +246,7 @@ fn a_pipe_or_a_link_in_a_profile_is_not_opened() {
     let linked = tempfile::tempdir().unwrap();
     symlink(&path, linked.path().join("perf.data")).unwrap();
     check(linked.path(), 2, "it is a symbolic link, and those within a profile are not followed");
-    // What somebody names is where a link leads to, and standard input where that is a file.
+    // What somebody names is where a link leads to, and standard input if that is a file.
     let stdin = File::open(&path).unwrap();
     for path in [linked.path().join("perf.data"), "/dev/stdin".into()] {
         let output = Command::new(env!("CARGO_BIN_EXE_scxprof"))

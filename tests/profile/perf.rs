@@ -1,4 +1,4 @@
-//! Against perf, where it is installed: the same records, the same fields, the same counts.
+//! Against perf, if it is installed: the same records, the same fields, the same counts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -57,7 +57,7 @@ fn perf_records_beside_us() {
     assert!(beside, "perf record fails while scxprof samples");
 }
 
-/// True where perf is there.
+/// True if perf is there.
 pub fn installed(test: &str) -> bool {
     let found = Command::new("perf").arg("--version").output().is_ok_and(|output| output.status.success());
     if !found {
@@ -79,7 +79,7 @@ struct Read {
     fields: BTreeMap<&'static str, String>,
 }
 
-/// Compares all that perf says of the file; false where its samples have no addresses, which the text must have.
+/// Compares all that perf says of the file; false if its samples have no addresses, which the text must have.
 pub fn compare(path: &Path) -> bool {
     let mut file = PerfData::open(File::open(path).unwrap()).unwrap();
     let mut samples = Vec::new();

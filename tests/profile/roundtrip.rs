@@ -63,7 +63,7 @@ impl Sink for LookOn {
     }
 }
 
-/// Starts a program without input and output; `None` where there is none.
+/// Starts a program without input and output; `None` if there is none.
 fn spawn(test: &str, command: &mut Command) -> Option<Child> {
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
     child.inspect_err(|error| println!("SKIP: {test}: {command:?}: {error}")).ok()

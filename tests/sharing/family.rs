@@ -55,7 +55,7 @@ fn find(test: &str, names: &[&str]) -> Option<(Programs, Vec<Program>)> {
 }
 
 /// Runs the programs at once, each in a cgroup that is a cell, and holds the configuration of each against its truth.
-/// Gives the decision and the programs that still run; `None`, with the reason printed, where that is not possible here.
+/// Gives the decision and the programs that still run; `None`, with the reason printed, if that is not possible here.
 fn check_in_cells(test: &str, names: &[&str]) -> Option<(Decision, Vec<(Running, Cgroup)>)> {
     let (_built, programs) = find(test, names)?;
     let start = |program: &Program| {

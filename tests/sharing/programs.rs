@@ -20,7 +20,7 @@ pub struct Program {
     pub name: String,
     file: PathBuf,
     scenario: String,
-    /// Its number of threads, where it is not the scenario's own.
+    /// Its number of threads, if it is not the scenario's own.
     threads: Option<usize>,
 }
 
@@ -218,7 +218,7 @@ impl Drop for Compilers {
 
 /// A program and what is beside it.
 pub struct Scene {
-    /// Of the program and, where it is beside itself, of the second instance; and a compiler, which shares with nobody.
+    /// Of the program and, if it is beside itself, of the second instance; and a compiler, which shares with nobody.
     pub threads: Vec<Thread>,
     _programs: Vec<Running>,
     _compilers: Option<Compilers>,

@@ -69,7 +69,7 @@ pub fn score(threads: &[Thread], cgroup: &str, json: &str) -> Result<Score, Stri
     Ok(of_places(threads, &places, MAX_SUBCELLS - 1))
 }
 
-/// By any places of the threads; those without one are alone, but for whole groups where there are more than `room`.
+/// By any places of the threads; those without one are alone, but for whole groups if there are more than `room`.
 pub fn of_places<P: Copy + Ord>(threads: &[Thread], places: &[Option<P>], room: usize) -> Score {
     let groups: BTreeSet<&str> = threads.iter().filter_map(|thread| thread.group.as_deref()).collect();
     let members = |group: &str| (0..threads.len()).filter(|&at| threads[at].group.as_deref() == Some(group)).collect();

@@ -1,4 +1,4 @@
-//! Servers of others whose sharing is known, under load, where they are installed.
+//! Servers of others whose sharing is known, under load, if they are installed.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

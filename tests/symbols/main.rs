@@ -36,7 +36,7 @@ impl Programs {
         self.dir.path().join(name)
     }
 
-    /// Builds `tests/programs/SOURCE`; `None` where there is no such compiler, or it cannot do that.
+    /// Builds `tests/programs/SOURCE`; `None` if there is no such compiler, or it cannot do that.
     fn build(&self, compiler: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
         let path = self.path("program");

@@ -45,7 +45,7 @@ fn perf_script(pid: u32, recording: &Path) -> Option<String> {
     script(recording)
 }
 
-/// What perf says of a recording; `None` where there is no perf.
+/// What perf says of a recording; `None` if there is no perf.
 fn script(recording: &Path) -> Option<String> {
     let mut script = Command::new("perf");
     let output = script.args(["script", "-F", "ip,sym,symoff,dso", "-i"]).arg(recording).output().ok()?;

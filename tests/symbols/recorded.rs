@@ -114,7 +114,7 @@ impl Recording {
         kept
     }
 
-    /// Puts a file where it is found by its build id alone.
+    /// Puts a file if it is found by its build id alone.
     fn put_by_build_id(&self, file: &Path) {
         let elf = Elf::parse(&mut &fs::read(file).unwrap()[..]).unwrap();
         let hex: String = elf.build_id().unwrap().iter().map(|byte| format!("{byte:02x}")).collect();

@@ -142,7 +142,7 @@ pub fn check(arguments: &[String]) -> Result<()> {
     plausible(&wanted, &workload.members, &collect.samples)
 }
 
-/// True where `sample` must reach the sink: an access of a thread of the workload that nothing leaves out.
+/// True if `sample` must reach the sink: an access of a thread of the workload that nothing leaves out.
 fn is_expected(wanted: &Wanted, members: &BTreeMap<u32, Member>, sent: &Sent) -> bool {
     members.contains_key(&sent.tid)
         && sent.addr != 0
