@@ -3,8 +3,8 @@
 //!
 //! [`Session::builder`] sets up a capture. Its results are values: the configuration, the report and the counts of loss. The
 //! library prints nothing, handles no signals and writes only the files that the caller names. In this example the samples come
-//! from a [`Feed`](session::Feed) instead of the kernel, so it runs anywhere. Without a feed, a session samples this host, which
-//! needs rights (see `scxprof doctor`, or [`doctor::examine`]).
+//! from a [`Feed`](session::Feed) instead of the kernel, so it runs anywhere. Without a feed, a session samples this host,
+//! which needs rights (see `scxprof doctor`, or [`doctor::examine`]).
 //!
 //! ```
 //! use scxprof::sample::{Access, RawSample};
@@ -39,7 +39,8 @@
 //! # Modules
 //!
 //! A sample takes this way: `sampler` reads it from the kernel, `recover` computes addresses that the kernel does not give,
-//! [`resolve`] adds names, [`cluster`] finds the communities, and [`config`] writes the configuration. [`session`] connects them.
+//! [`resolve`] adds names, [`cluster`] finds the communities, and [`config`] writes the configuration. [`session`] connects
+//! them.
 //!
 //! | module | what it contains |
 //! |---|---|
@@ -84,9 +85,9 @@
 //!
 //! # Bounds
 //!
-//! Memory grows neither with the length of a capture nor with the size of a profile. Every table that lives as long as a capture
-//! or a profile has a bound in bytes; if its bound is a number of entries, all entries have one size. What a table has no room
-//! for is counted, and reported in a note, as loss or as damage of the profile. `M` is `--memory`
+//! Memory grows neither with the length of a capture nor with the size of a profile. Every table that lives as long as a
+//! capture or a profile has a bound in bytes; if its bound is a number of entries, all entries have one size. What a table has
+//! no room for is counted, and reported in a note, as loss or as damage of the profile. `M` is `--memory`
 //! ([`session::Builder::memory`]), by default 64 MiB.
 //!
 //! | table | bound | what happens at the bound |

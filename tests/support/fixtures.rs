@@ -1,4 +1,4 @@
-//! Where the recordings of real machines are that others made: they are no part of the project.
+//! Finds the recordings of real machines, made by others: they are not part of the project.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The records of a perf.data file as they lie there: enough of the format to feed a decoder with real recordings.
+//! Reads the records of a perf.data file: enough of the format to feed a decoder with real recordings.
 
 use scxprof::testing::sampler::record::{Header, Layout};
 
