@@ -114,7 +114,7 @@ impl Cgroups {
 
     /// Reads all existing cgroups. Directories that vanish meanwhile are left out.
     ///
-    /// Call it after the events are enabled, so that no cgroup is created between the walk and the first record.
+    /// Call it after the events are enabled, so that no cgroup is missed between the walk and the first record.
     ///
     /// # Errors
     /// The mount itself cannot be read.

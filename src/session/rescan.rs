@@ -21,7 +21,7 @@ use crate::sample::TimedSideBand;
 const EVERY: Duration = Duration::from_secs(1);
 /// At most one part in this many of the time.
 const COST: u32 = 10;
-/// How often to look for mappings that changed without a record; the same limit applies to its time.
+/// How often to look for mappings that changed without a record, and the part of the time that this may take at most.
 const MAPS_EVERY: Duration = Duration::from_millis(50);
 const MAPS_COST: u32 = 100;
 /// Processes whose mappings are recorded again at a time.
