@@ -39,6 +39,7 @@
 //! - **All of a process**: if one community contains all threads, its memory looks like a hub. So threads that are in no
 //!   community form one if enough of their possible misses falls on the same data, or if there is no finer community and they
 //!   contend for few lines that all of them write (false sharing, a contended lock).
+//!
 //! # Parameters
 //!
 //! | parameter | value | meaning |
