@@ -1,4 +1,4 @@
-//! The timer source's events on the running kernel: what they see of user code and what of the kernel.
+//! The timer source's events on the running kernel: which samples they give of user code and of the kernel.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
@@ -19,7 +19,7 @@ const PROC: &str = "/proc";
 /// Pages of a ring that no test fills.
 const PAGES: usize = 1024;
 
-/// What the tests look at of a sample.
+/// The fields of a sample that the tests check.
 #[derive(Debug)]
 struct TickSample {
     /// Bytes of the record.
@@ -39,7 +39,7 @@ struct TickSample {
     stack: usize,
 }
 
-/// A plan whose event opens on CPU 0, or a note that the test was skipped.
+/// A plan whose event opens on CPU 0; otherwise prints that the test is skipped.
 fn usable(test: &str, kind: TickKind) -> Option<TickPlan> {
     match tick::plan(kind, Path::new(PROC), None).and_then(|plan| plan.open(Features::all(), 1, 0).map(|_| plan)) {
         Ok(plan) => Some(plan),
@@ -68,7 +68,7 @@ fn pin(cpu: u32) {
     sched_setaffinity(None, &set).unwrap();
 }
 
-/// Samples of a thread that does `work` over and over on one CPU, until there are `wanted` or 20 seconds are over.
+/// Samples of a thread that does `work` repeatedly on one CPU, until there are `wanted` or 20 seconds are over.
 fn samples_of(plan: &TickPlan, wanted: u32, work: impl Fn() + Sync) -> Vec<TickSample> {
     let cpu = first_cpu();
     let (event, layout) = plan.open(Features::all(), PAGES, cpu).unwrap();
@@ -213,7 +213,7 @@ fn the_probe_takes_the_best_event_that_advances() {
     let asked = tick::probe(Path::new(PROC), Some(997), Features::all(), first_cpu()).unwrap();
     assert_eq!((asked.kind, asked.refused.len()), (TickKind::CpuClock, 1));
     assert_eq!(asked.period(), 1_003_009);
-    // Without the kernel's symbols the tick cannot be used, and the plan says why.
+    // Without the kernel's symbols the tick cannot be used, and the plan contains the reason.
     let bare = tempfile::tempdir().unwrap();
     let bare = tick::probe(bare.path(), None, Features::all(), first_cpu()).unwrap();
     assert_eq!((bare.kind, bare.refused.len()), (TickKind::CpuClock, 1));
@@ -234,7 +234,7 @@ fn an_entry_that_is_not_the_kernels_own_is_noticed() {
     std::fs::write(fake.path().join("kallsyms"), symbols).unwrap();
     std::fs::create_dir(fake.path().join("self")).unwrap();
     std::fs::copy("/proc/self/mountinfo", fake.path().join("self/mountinfo")).unwrap();
-    // Where others keep the CPU busy, too few samples are ours to tell; hence more than one try.
+    // If other work keeps the CPU busy, too few samples are ours to decide; hence several tries.
     let noticed = (0..10).any(|_| {
         let found = tick::probe(fake.path(), None, Features::all(), first_cpu()).unwrap();
         let blind = found.refused.iter().filter(|(_, why)| matches!(why, Refusal::Blind { user: 0, .. })).count();

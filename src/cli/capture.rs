@@ -1,4 +1,4 @@
-//! What `run` and `record` share: which tasks are sampled and how, and the capture itself.
+//! The common part of `run` and `record`: which tasks to sample and how, and the capture itself.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -126,13 +126,13 @@ fn power_of_two(text: &str) -> Result<usize, String> {
 }
 
 impl CaptureArgs {
-    /// When it ends at the latest.
+    /// The latest end.
     fn limit(&self) -> Option<Duration> {
         self.time.or_else(|| self.command.is_empty().then(|| Duration::from_secs_f64(DEFAULT_SECONDS)))
     }
 }
 
-/// What is to be sampled, but for the command.
+/// What to sample, except for the command.
 pub(super) fn builder(args: &CaptureArgs) -> Result<Builder<'static>, Failure> {
     let roots = Roots { cgroup: args.cgroup_root.clone(), ..Roots::default() };
     let memory = memory(args, &roots)?;
@@ -174,7 +174,7 @@ pub(super) fn builder(args: &CaptureArgs) -> Result<Builder<'static>, Failure> {
     Ok(builder.roots(roots))
 }
 
-/// The command, waiting, where there is one.
+/// The held command, if there is one.
 pub(super) fn hold(args: &CaptureArgs, stdout_is_taken: bool) -> Result<Option<Held>, Failure> {
     if args.command.is_empty() {
         return Ok(None);
@@ -182,7 +182,7 @@ pub(super) fn hold(args: &CaptureArgs, stdout_is_taken: bool) -> Result<Option<H
     Held::new(&args.command, stdout_is_taken).map(Some).map_err(Failure::Usage)
 }
 
-/// Starts with the command that is held, if any, and says which sources do not work here.
+/// Starts with the held command, if any, and reports which sources do not work here.
 pub(super) fn start(
     args: &CaptureArgs,
     verbose: u8,
@@ -226,14 +226,14 @@ fn similar_cgroups(args: &CaptureArgs) -> String {
     format!("; did you mean {}?", found.join(" or "))
 }
 
-/// Lets the session `run` until the command has ended or a signal came, if nothing else ends it before.
+/// Lets the session `run` until the command has ended or a signal came, unless something else ends it before.
 pub(super) fn watch<T>(
     args: &CaptureArgs,
     mut command: Option<&mut super::command::Running>,
     signals: &Signals,
     run: impl FnOnce(&mut dyn FnMut(Progress) -> bool) -> T,
 ) -> T {
-    // What the command prints would mix with it.
+    // The command's output would mix with it.
     let bar = if command.is_some() { ProgressBar::hidden() } else { progress_bar(args.limit()) };
     let given = run(&mut |progress| {
         bar.set_position(progress.elapsed.as_secs());
@@ -247,7 +247,7 @@ pub(super) fn watch<T>(
     given
 }
 
-/// Waits for the command, which the next signal kills; gives its status.
+/// Waits for the command, which the next signal kills; returns its status.
 pub(super) fn end(mut command: Option<super::command::Running>, signals: &Signals) -> Result<Option<u8>, Failure> {
     if command.is_some() {
         signals.begin();
@@ -255,7 +255,7 @@ pub(super) fn end(mut command: Option<super::command::Running>, signals: &Signal
     command.as_mut().map(|command| command.finish(|| signals.seen())).transpose().map_err(Failure::NoResult)
 }
 
-/// `--memory` in bytes: what the machine does not have cannot be taken.
+/// `--memory` in bytes; it cannot exceed the machine's memory.
 fn memory(args: &CaptureArgs, roots: &Roots) -> Result<usize, Failure> {
     let meminfo = std::fs::read_to_string(roots.proc.join("meminfo")).unwrap_or_default();
     let total =
@@ -298,12 +298,12 @@ fn progress_bar(limit: Option<Duration>) -> ProgressBar {
     }
 }
 
-/// The kernel lowers this for the whole host where it finds sampling too expensive.
+/// The kernel lowers this for the whole host if it finds sampling too expensive.
 pub(super) fn max_sample_rate() -> Option<i64> {
     sysctl(&Roots::default().proc, "perf_event_max_sample_rate")
 }
 
-/// What a person should know of any capture.
+/// Prints the notes of any capture.
 pub(super) fn say_notes(outcome: &Outcome, rate_before: Option<i64>) {
     for note in &outcome.notes {
         say!("note: {note}");

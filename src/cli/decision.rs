@@ -1,4 +1,4 @@
-//! What `run` and `extract` share: what is decided of the samples, and what is said of it.
+//! The common part of `run` and `extract`: the decision, and the messages about it.
 
 use std::path::{Path, PathBuf};
 
@@ -50,7 +50,7 @@ pub(super) struct DecisionArgs {
 }
 
 impl DecisionArgs {
-    /// The groups that samples are counted by.
+    /// The options for cell specs.
     fn cell_options(&self) -> CellOptions {
         CellOptions {
             cells: self.cells.clone(),
@@ -59,7 +59,7 @@ impl DecisionArgs {
         }
     }
 
-    /// Of 1.
+    /// As a part of 1.
     fn min_share(&self) -> f64 {
         self.min_share / 100.0
     }
@@ -72,12 +72,12 @@ impl DecisionArgs {
         }
     }
 
-    /// True where somebody will see the names of code.
+    /// True if the names of code will be shown.
     fn names_code(&self, verbose: u8) -> bool {
         !self.no_symbols && (self.report.is_some() || verbose > 1)
     }
 
-    /// `builder` with what is to be decided.
+    /// `builder` with the options of the decision.
     pub(super) fn configure<'a>(&self, builder: Builder<'a>, verbose: u8) -> Builder<'a> {
         let mut builder = builder.cells(self.cell_options()).min_share(self.min_share()).scheduler(self.scheduler());
         if let Some(cpus) = self.target_cpus {
@@ -95,7 +95,7 @@ impl DecisionArgs {
         builder
     }
 
-    /// Where the configuration and the report go; a closed stdout is no place.
+    /// The destinations of the configuration and the report; a closed stdout is an error.
     pub(super) fn outputs(&self, stdout_is_open: bool) -> Result<(Output, Option<Output>), Failure> {
         self.check_stdout(stdout_is_open)?;
         if self.to_stdout() && self.report.as_deref() == Some(Path::new("-")) {
@@ -112,7 +112,7 @@ impl DecisionArgs {
         Ok((output, Some(report)))
     }
 
-    /// A closed stdout is found before anything is sampled.
+    /// Reports a closed stdout before sampling.
     pub(super) fn check_stdout(&self, stdout_is_open: bool) -> Result<(), Failure> {
         if self.to_stdout() && !stdout_is_open {
             return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
@@ -125,7 +125,7 @@ impl DecisionArgs {
     }
 }
 
-/// This program, which reads debug information in a process of its own.
+/// This program, which reads debug information in a separate process.
 const SCXPROF: &str = "/proc/self/exe";
 
 /// perf's cache of files by their build id.
@@ -145,7 +145,7 @@ const METHODS: [(&str, &str); 7] = [
     ("m", "after it, with memory that may have changed"),
 ];
 
-/// What a person is told of the samples: losses always, the summary with -v.
+/// Messages about the samples: losses always, the summary with -v.
 pub(super) fn report(verbose: u8, sampled: &Sampled) {
     let Sampled { decider, outcome, .. } = sampled;
     let loss = outcome.loss;
@@ -178,7 +178,7 @@ pub(super) fn report(verbose: u8, sampled: &Sampled) {
     }
 }
 
-/// Says which `--cell` is none.
+/// Reports each `--cell` that matches nothing.
 fn say_unmatched(args: &DecisionArgs, sampled: &Sampled) {
     let groups = sampled.decider.specs().specs();
     for (group, (given, _)) in args.cells.iter().zip(groups).enumerate() {
@@ -190,7 +190,7 @@ fn say_unmatched(args: &DecisionArgs, sampled: &Sampled) {
     }
 }
 
-/// What is wrong with the options that name the groups.
+/// The error of the options for cell specs.
 pub(super) fn wrong_groups(error: &CellSpecError) -> Failure {
     let option = match error {
         CellSpecError::Regex { option, .. } if option == "allotment" => "--workload-allotment-cgroup-regex",
@@ -200,7 +200,7 @@ pub(super) fn wrong_groups(error: &CellSpecError) -> Failure {
     Failure::Usage(anyhow!("{option}: {error}"))
 }
 
-/// Says what was lost, and what was `left_out` where that is wanted.
+/// Reports what was lost, and what was `left_out` if requested.
 pub(super) fn say_loss(loss: &Loss, left_out: bool) {
     let left_out = if left_out { loss.left_out() } else { Vec::new() };
     for line in left_out.into_iter().chain(loss.lines()) {
@@ -208,7 +208,7 @@ pub(super) fn say_loss(loss: &Loss, left_out: bool) {
     }
 }
 
-/// The timer source's yield, for people.
+/// The timer source's yield, for display.
 fn yield_text(recovery: &RecoveryStats) -> String {
     let list = |counts: &std::collections::BTreeMap<&str, u64>| {
         counts.iter().map(|(what, count)| format!("{what} {count}")).collect::<Vec<_>>().join(", ")
@@ -242,7 +242,7 @@ fn yield_text(recovery: &RecoveryStats) -> String {
     lines.join("\n")
 }
 
-/// Decides, and writes the configuration and the report; `nothing` says why there were no samples.
+/// Decides, and writes the configuration and the report; `nothing` explains why there were no samples.
 pub(super) fn finish(
     args: &DecisionArgs,
     verbose: u8,
@@ -272,7 +272,7 @@ pub(super) fn finish(
     if args.use_hints {
         say!("note: {}", hints::used(&args.target));
     }
-    // The configuration before code is named: files of others are read for that.
+    // The configuration comes before naming code, which reads files of other users.
     let written = output.write(json.as_bytes(), true).map_err(Failure::NoResult);
     let mut reported = Ok(());
     if verbose > 0 || report_to.is_some() {
@@ -293,14 +293,14 @@ pub(super) fn finish(
         }
         if let Some(report_to) = report_to {
             let json = report.to_json().context("cannot write the report").map_err(Failure::NoResult)?;
-            // Stdout is the configuration's.
+            // Stdout belongs to the configuration.
             reported = report_to.write(json.as_bytes(), !args.to_stdout()).map_err(Failure::NoResult);
         }
     }
     written.and(reported)
 }
 
-/// What to do about samples of which none has an address of user memory; `None` where one has, or there is no sample.
+/// What to do if no sample has an address of user memory; `None` if one has, or there are no samples.
 pub(super) fn without_address(outcome: &Outcome, source: Source) -> Option<String> {
     let Loss { no_user_address, no_memory_op, .. } = outcome.loss;
     let all = outcome.accesses + no_memory_op;

@@ -1,4 +1,4 @@
-//! `scxprof extract`: the configuration from a profile or from its lines, by the engine that `run` has.
+//! `scxprof extract`: the configuration from a profile or from its lines, with the engine of `run`.
 
 use anyhow::anyhow;
 use clap::Args;
@@ -20,7 +20,7 @@ Examples:
   scxprof extract -f perf.data --exclude-comm '^cc1'  what perf mem record wrote, without the compilers
   perf script -F comm,pid,tid,time,addr,ip > perf.script   makes text that it reads";
 
-/// How perf records all that is read of it.
+/// The perf command that records everything that scxprof reads.
 const PERF_RECORD: &str = "perf mem record -a --phys-data --data-page-size --all-cgroups";
 
 /// Print the cell configuration for a recorded profile
@@ -50,7 +50,7 @@ pub(super) struct ExtractArgs {
     filter: FilterArgs,
 }
 
-/// Reads the profile, decides and prints.
+/// Reads the profile, decides and prints the result.
 pub(super) fn run(args: &ExtractArgs, stdout_is_open: bool) -> Result<(), Failure> {
     let mut filter = Filter::new(&args.filter)?;
     let outputs = args.decision.outputs(stdout_is_open)?;

@@ -1,4 +1,4 @@
-//! The options on task hints, and what is said of them.
+//! The options of task hints, and the messages about them.
 
 use clap::Args;
 
@@ -28,7 +28,7 @@ fn ring_size(text: &str) -> Result<u32, String> {
 }
 
 impl HintArgs {
-    /// True where hints are to be followed.
+    /// True if hints are to be followed.
     pub(super) fn are_followed(&self) -> bool {
         self.map.is_some()
     }
@@ -40,7 +40,7 @@ impl HintArgs {
     }
 }
 
-/// What a scheduler makes of hints, in a sentence.
+/// How a scheduler uses hints, in a sentence.
 pub(super) fn used(target: &str) -> &'static str {
     if target == "layered" {
         "layers match hints only where scx_layered runs with --task-hint-map"
@@ -49,7 +49,7 @@ pub(super) fn used(target: &str) -> &'static str {
     }
 }
 
-/// Says what was seen of hints, with -v, and what was lost of them, always.
+/// Prints the counts of hints with -v, and losses always.
 pub(super) fn report(hints: &HintCounts, verbose: u8) {
     let counts = &hints.counts;
     if verbose > 0 && hints.probe.is_some() {

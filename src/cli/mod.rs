@@ -1,4 +1,4 @@
-//! The command line: one file a subcommand, and what they share.
+//! The command line: one file per subcommand, and their common parts.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -8,8 +8,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::resolve::{answer_source_lines, SOURCE_LINES};
 
-/// A line on stderr, in one piece and fit for a terminal, whatever names and paths are in it: a COMMAND may write there too. Where
-/// stderr is full or has no reader the line is lost, but not the run: `eprintln!` would panic.
+/// Prints a line to stderr, in one piece and escaped for a terminal, because a COMMAND may write there too. If stderr is full
+/// or has no reader, the line is lost, but not the run: `eprintln!` would panic.
 macro_rules! say {
     ($($text:tt)*) => {{
         use std::io::Write;
@@ -93,18 +93,18 @@ enum Command {
     Man(man::ManArgs),
 }
 
-/// An end that is no success, as its exit code and its sentence.
+/// An unsuccessful end, as its exit code and its message.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// 1: there is no result, or it could not be written.
     NoResult(anyhow::Error),
-    /// 2: the request is wrong.
+    /// 2: the request is invalid.
     Usage(anyhow::Error),
     /// 3: this machine or these rights do not allow it.
     Unsupported(anyhow::Error),
     /// 4: more was lost than allowed; the result was printed.
     Loss(anyhow::Error),
-    /// 5: scx_mitosis would refuse the configuration on the host that it is for, so there is none.
+    /// 5: scx_mitosis would reject the configuration on the target host, so there is none.
     DoesNotFit(anyhow::Error),
     /// The status of the command that was profiled.
     Command(u8),
@@ -127,7 +127,7 @@ impl Failure {
     }
 }
 
-/// The error and its causes, each said once: many of our errors name their cause in their own text.
+/// The error and its causes, each printed once: many of our errors contain the text of their cause.
 fn sentence(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -146,20 +146,20 @@ fn source_lines(addresses: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Parses the command line, does what it says and gives the exit code.
+/// Parses the command line, runs the command and returns the exit code.
 pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
     let args = match Args::try_parse_from(&args) {
         Ok(args) => args,
         Err(error) => {
             if error.use_stderr() {
-                // With the arguments, which may be the names of files.
+                // This contains the arguments, which may be names of files.
                 say_lines(&error.render().to_string());
                 if let Some(tip) = command_tip(&error, &args) {
                     say!("{tip}");
                 }
             } else {
-                // --help and --version; a closed stdout is no reason to panic.
+                // --help and --version; a closed stdout must not cause a panic.
                 let _ = error.print();
             }
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));

@@ -1,4 +1,4 @@
-//! `scxprof process`: a profile to lines of JSON, one an access.
+//! `scxprof process`: a profile as lines of JSON, one per access.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -29,7 +29,7 @@ Examples:
 
 /// Different instructions that are named; a name takes some 200 bytes.
 const MAX_CODES: usize = 1 << 17;
-/// Bytes of all that lines say of them.
+/// Bytes of all their text in lines.
 const MAX_TEXT: usize = 32 << 20;
 
 /// The profile to read.
@@ -88,7 +88,7 @@ pub(super) struct ProcessArgs {
 /// Writes each access as a line.
 struct ToLines<W: Write> {
     writer: jsonl::Writer<W>,
-    /// What the lines say of their code, where it is named.
+    /// The text about code in lines, if it is named.
     codes: Option<FxHashMap<CodeAddr, Vec<u8>>>,
     /// The last record that was written, to count records.
     last: u64,
@@ -130,7 +130,7 @@ impl<W: Write> Sink for ToLines<W> {
 #[derive(Default)]
 struct Codes {
     unique: FxHashSet<CodeAddr>,
-    /// Accesses whose instruction was one too many.
+    /// Accesses whose instruction exceeded the bound.
     unlisted: u64,
 }
 
@@ -149,7 +149,7 @@ impl Sink for Codes {
     }
 }
 
-/// Gives the samples of a profile to `sink`, those that the filter keeps where there is one.
+/// Passes the samples of a profile to `sink`, those that the filter keeps if there is one.
 fn read(
     profile: &mut Profile,
     memory: usize,
@@ -166,7 +166,7 @@ fn read(
     Ok(session.run_into(sink, |_| stop()))
 }
 
-/// Reads the whole profile for the code in it, and gives it back from its beginning with what lines say of each instruction.
+/// Reads the whole profile for its code, and returns it from its beginning with the text for each instruction.
 fn name_codes(
     mut profile: Profile,
     memory: usize,
@@ -174,7 +174,7 @@ fn name_codes(
     stop: &dyn Fn() -> bool,
 ) -> Result<(Profile, FxHashMap<CodeAddr, Vec<u8>>), Failure> {
     let mut codes = Codes::default();
-    // What cannot be read is said when it is read for its lines.
+    // Parts that cannot be read are reported when it is read for its lines.
     let modules = read(&mut profile, memory, filter, &mut codes, stop)?.modules;
     if codes.unlisted > 0 {
         say!("note: the code of {} lines has no name: there are too many different instructions", codes.unlisted);
@@ -199,7 +199,7 @@ fn name_codes(
     Ok((profile.rewind().map_err(|error| Failure::NoResult(error.into()))?, texts))
 }
 
-/// A profile whose lines were written.
+/// A profile with written lines.
 pub(super) struct Lines {
     profile: Profile,
     records: u64,
@@ -208,7 +208,7 @@ pub(super) struct Lines {
     outcome: Outcome,
 }
 
-/// Writes the accesses of a profile to `perf.jsonl` in `dir`, or to stdout, with the names of their code where `named`.
+/// Writes the accesses of a profile to `perf.jsonl` in `dir`, or to stdout, with the names of their code if `named`.
 pub(super) fn write_lines(
     mut profile: Profile,
     dir: Option<&Path>,
@@ -240,10 +240,10 @@ pub(super) fn write_lines(
     Ok(Lines { profile, records, filtered_out, unselected, outcome })
 }
 
-/// Where the lines go: a directory under a temporary name until it is whole.
+/// The destination of the lines: a directory with a temporary name until it is complete.
 struct Out {
     path: PathBuf,
-    /// Its path leads through `parent`, which must be open for longer.
+    /// Its path leads through `parent`, which must stay open longer.
     temporary: tempfile::TempDir,
     /// The temporary directory.
     dir: Directory,
@@ -291,14 +291,14 @@ impl Out {
         }
         let temporary = self.temporary.keep();
         fs::rename(&temporary, &named).inspect_err(|_| {
-            // Nothing half-done stays behind.
+            // No incomplete directory stays behind.
             let _ = fs::remove_dir_all(&temporary);
         })?;
         Ok(())
     }
 }
 
-/// Opens a profile; what waits for an archive to be unpacked can `stop` it.
+/// Opens a profile; `stop` ends the unpacking of an archive.
 pub(super) fn open(path: &Path, stop: &dyn Fn() -> bool) -> Result<Profile, Failure> {
     check(path)?;
     Profile::open_until(path, stop).map_err(|error| match &error {
@@ -311,7 +311,7 @@ pub(super) fn open(path: &Path, stop: &dyn Fn() -> bool) -> Result<Profile, Fail
     })
 }
 
-/// Refuses what no profile can be.
+/// Rejects a path that cannot be a profile.
 fn check(path: &Path) -> Result<(), Failure> {
     if path == Path::new("-") {
         return Err(Failure::Usage(anyhow!(
@@ -376,7 +376,7 @@ pub(super) fn run(args: &ProcessArgs, stdout_is_open: bool) -> Result<(), Failur
     damaged(&damage)
 }
 
-/// An end that says what could not be read, where anything could not.
+/// The failure that reports unreadable parts, if there are any.
 pub(super) fn damaged(damage: &[String]) -> Result<(), Failure> {
     if damage.is_empty() {
         return Ok(());
@@ -397,7 +397,7 @@ fn report(args: &ProcessArgs, lines: &Lines) {
     if let Some(unselected) = &lines.unselected {
         say!("note: {unselected}");
     }
-    // With a selection nobody knows which of them would have been in it.
+    // With a selection it is unknown which of them it would have contained.
     let nothing = outcome.samples.saturating_sub(records);
     if profile.source() == Source::Timer && filtered_out == 0 && nothing > 0 {
         say!("note: {nothing} gave no address");
@@ -406,7 +406,7 @@ fn report(args: &ProcessArgs, lines: &Lines) {
     if let Some(sentence) = decision::without_address(outcome, profile.source()) {
         say!("note: {sentence}");
     }
-    // The recorder's own were said when it recorded. The lines that are written do not say what nobody knew.
+    // The recorder's own notes were printed when it recorded. The lines do not show what was unknown.
     let recorded = profile.meta.as_ref().map(|meta| meta.notes.as_slice()).unwrap_or_default();
     for line in outcome.notes.iter().filter(|line| !recorded.contains(line)) {
         say!("note: {line}");

@@ -53,7 +53,7 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     let loss = sampled.outcome.loss;
     capture::say_notes(&sampled.outcome, rate_before);
     decision::report(*verbose, &sampled);
-    // The result first: a command may ignore SIGTERM. Another signal to us kills it then.
+    // The result first: a command may ignore SIGTERM. Another signal to us then kills it.
     let printed = decision::finish(decision, *verbose, sampled, outputs, decision::no_samples);
     let status = capture::end(command, &signals)?;
     printed?;

@@ -66,7 +66,7 @@ fn not_an_event(_: &str) -> Result<String, String> {
 }
 
 impl SourceArgs {
-    /// `builder` with the sources that were asked for: of `auto` the first that works.
+    /// `builder` with the requested sources: for `auto` the first that works.
     pub(super) fn configure<'a>(&self, builder: Builder<'a>) -> Builder<'a> {
         let mut builder = builder.hardware(self.hardware());
         if let Ok(source) = self.source.parse() {
@@ -78,7 +78,7 @@ impl SourceArgs {
         builder
     }
 
-    /// What is asked of pebs and ibs.
+    /// The options of pebs and ibs.
     fn hardware(&self) -> Hardware {
         let Self { rate, period, freq, ldlat, stores, kernel, exact: _, batched, .. } = *self;
         let pace = match (period, freq) {

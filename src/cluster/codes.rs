@@ -1,4 +1,4 @@
-//! Which code touches the hottest shared lines, in memory that is taken once.
+//! Which code touches the hottest shared lines, in memory of fixed size.
 
 use std::num::NonZeroU32;
 
@@ -8,24 +8,24 @@ use crate::sample::CodeAddr;
 /// Instructions that are kept for a line.
 const KEPT: usize = 4;
 
-/// A line and the instructions that touched it most since it has its place.
+/// A line, and the instructions that touched it most since it took this slot.
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
     line: u64,
-    /// What keeps other lines out.
+    /// Keeps other lines out of the slot.
     weight: u32,
     codes: [(u64, Option<NonZeroU32>, u32); KEPT],
 }
 
-/// A line has one place where it can be, and takes it from another by coming more often: a majority vote (Boyer and Moore), which
-/// what is hot wins. Among the instructions of a line the same is done with the last place.
+/// Each line has one possible slot. It takes the slot from another line by coming more often: a majority vote (Boyer and
+/// Moore), which hot lines win. The last of a line's instructions is chosen in the same way.
 #[derive(Debug, Clone)]
 pub(super) struct Codes {
     slots: Vec<Slot>,
 }
 
 impl Codes {
-    /// Takes about `bytes` from the first instruction on.
+    /// Takes about `bytes`, as soon as it counts the first instruction.
     pub(super) fn new(bytes: usize) -> Self {
         Self { slots: vec![Slot::default(); (bytes / size_of::<Slot>()).max(16)] }
     }
@@ -62,7 +62,7 @@ impl Codes {
         }
     }
 
-    /// The instructions of a line with their accesses, the hottest first. A count is short by what others took from it.
+    /// The instructions of a line with their accesses, the hottest first. A count lacks the accesses that others took from it.
     pub(super) fn of(&self, line: u64) -> Vec<(CodeAddr, f64)> {
         let Some(slot) = self.slots.get(self.at(line)).filter(|slot| slot.line == line) else { return Vec::new() };
         let mut codes: Vec<_> = slot
@@ -88,7 +88,7 @@ mod tests {
         let mut codes = Codes::new(1 << 12);
         let hot = 7;
         for n in 0..20_000u64 {
-            // Lines that come once push at every place.
+            // Lines that come once contend for every slot.
             codes.add(1000 + n, code(n));
             codes.add(hot, code(n % 3));
             if n % 10 == 0 {
@@ -123,13 +123,13 @@ mod tests {
             (0..count).for_each(|_| codes.add(line, code(offset)));
             [1, other].map(|line| codes.of(line).iter().map(|it| (it.0.offset, it.1)).collect::<Vec<_>>())
         };
-        // Equal ones come in order.
+        // Equal counts come in order.
         times(1, 9, 1);
         assert_eq!(times(1, 4, 1), [vec![(4, 1.0), (9, 1.0)], vec![]]);
-        // The other line comes as often, and begins with nothing.
+        // The other line comes as often, and begins with no count.
         assert_eq!(times(other, 7, 1), [vec![(4, 1.0), (9, 1.0)], vec![]]);
         assert_eq!(times(other, 7, 1), [vec![], vec![(7, 1.0)]]);
-        // The last place of a line's instructions goes the same way.
+        // The last slot of a line's instructions works the same way.
         for offset in [1, 2, 3] {
             times(other, offset, 2);
         }

@@ -1,4 +1,4 @@
-//! The summary: who was sampled, as the text that `-v` and `-vv` print.
+//! The summary: the counts of samples, as the text that `-v` and `-vv` print.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,12 +7,12 @@ use super::cell_specs::CellSpecs;
 use super::tally::Tally;
 use crate::sample::Comm;
 
-/// Names below this share of their group's samples are only counted where not `all` are asked for.
+/// Names below this share of their cell spec's samples are only counted, unless `all` are requested.
 const SMALL: f64 = 0.01;
 
-/// Who was sampled: the total, each group's share of it, and each name's share of its group, most sampled first.
+/// The counts of samples: the total, each cell spec's share of it, and each name's share of its cell spec, most sampled first.
 ///
-/// Names below 1 % are folded into one line unless `all` are wanted (`-vv`). Weights are rounded to whole samples.
+/// Names below 1 % are folded into one line unless `all` are requested (`-vv`). Weights are rounded to whole samples.
 #[must_use]
 pub fn summary(groups: &CellSpecs, tally: &Tally, all: bool) -> String {
     let total = tally.total();
@@ -54,7 +54,7 @@ pub fn summary(groups: &CellSpecs, tally: &Tally, all: bool) -> String {
     text
 }
 
-/// A weight in whole samples; a share of one is not none.
+/// A weight in whole samples; a fraction of one is not shown as none.
 fn whole(weight: f64) -> String {
     if weight > 0.0 && weight < 0.5 {
         return "less than 1".to_owned();

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::report::{CellReport, Report, SubcellReport};
 
-/// The subcells in a table, and the locality that they capture beside that of grouping by name.
+/// The table of subcells, and their locality compared with that of grouping by name.
 #[must_use]
 pub fn table(report: &Report) -> String {
     let head = ["subcell", "threads", "samples", "share", "locality", "stability", "confidence", "hottest page"];
@@ -56,7 +56,7 @@ fn row(name: String, subcell: &SubcellReport) -> [String; 8] {
     ]
 }
 
-/// The misses that are avoided between each two subcells as a matrix; within one on its diagonal. Empty where nothing is shared.
+/// The misses that are avoided between each two subcells as a matrix; those within one on its diagonal. Empty without sharing.
 #[must_use]
 pub fn matrix(report: &Report) -> String {
     // In the order of the table.
@@ -82,7 +82,7 @@ pub fn matrix(report: &Report) -> String {
     aligned(&rows)
 }
 
-/// The code that touches the hottest shared lines of each subcell most. Empty where nobody knows any.
+/// The code that touches the hottest shared lines of each subcell most. Empty if no code is known.
 #[must_use]
 pub fn hot_code(report: &Report) -> String {
     let mut rows = Vec::new();
@@ -146,7 +146,7 @@ mod tests {
 
     const SHOP: &[u8] = b"/workload-tw-a.allotment.slice";
 
-    /// Two pairs, a loner and a thread of which too little is known; the parts of shared accesses by pairs of threads.
+    /// Two pairs, a loner and a thread with too few samples; the parts of shared accesses by pairs of threads.
     fn made() -> Report {
         let groups = CellSpecs::new(&CellOptions::default()).unwrap();
         let mut tally = Tally::default();
@@ -221,7 +221,7 @@ mod tests {
     fn a_report_says_where_each_thread_goes_and_why() {
         let report = made();
         assert!((report.locality.unwrap() - 0.9).abs() < 1e-9);
-        // By name each has a subcell, so that none keeps two threads.
+        // By name each has its own subcell, so no two threads are together.
         assert_eq!(report.locality_by_name, Some(0.0));
         let subcells = &report.cells[0].subcells;
         let names: Vec<_> = subcells.iter().map(|it| it.name.as_str()).collect();

@@ -1,11 +1,11 @@
-//! What samples carry here.
+//! The fields of samples here.
 
 use super::{Check, Section, Trial};
 use crate::sample::Source;
 use crate::sampler::attr::Feature;
 use crate::sampler::SamplerError;
 
-/// A feature's row, and what it is good for.
+/// A feature's row, and its use.
 const ROWS: [(Feature, &str, &str); 6] = [
     (Feature::PhysAddr, "phys", "physical addresses"),
     (Feature::DataPageSize, "page-size", "the size of the page"),
@@ -37,7 +37,7 @@ pub(super) fn checks(trials: &[Trial]) -> Vec<Check> {
     checks
 }
 
-/// What the first source that can carry the feature said.
+/// The result of the first source that can have the feature.
 fn field(trials: &[&Trial], feature: Feature, name: &'static str, what: &str) -> Check {
     for trial in trials {
         let Some(attempt) = trial.attempt() else { continue };

@@ -1,4 +1,4 @@
-//! What we are allowed, and how much of it.
+//! Our rights and limits.
 
 use std::fs;
 use std::io;
@@ -34,7 +34,7 @@ pub(super) fn checks(roots: &Roots, kernel: &dyn Kernel, trials: &[Trial]) -> Ve
     ]
 }
 
-/// True where no capability is missing: what is refused all the same is refused for another reason.
+/// True if no capability is missing: then a rejection has another reason.
 pub(super) fn all_are_held(roots: &Roots, kernel: &dyn Kernel) -> bool {
     let held = proc::capabilities(roots).unwrap_or(0);
     kernel.initial_user_namespace() != Some(false) && CAPABILITIES.iter().all(|(bit, ..)| held >> bit & 1 == 1)
@@ -87,7 +87,7 @@ fn paranoid(roots: &Roots, trials: &[Trial]) -> Check {
     check.help(open::rights(&roots.proc, Privilege::All))
 }
 
-/// A limit for people.
+/// A limit, for display.
 fn limit(value: u64) -> String {
     if value == u64::MAX {
         "unlimited".to_owned()
@@ -124,7 +124,7 @@ fn mlock(roots: &Roots, kernel: &dyn Kernel, trials: &[Trial]) -> Check {
 fn nofile(roots: &Roots, kernel: &dyn Kernel) -> Check {
     let name = "nofile";
     let cpus = topology::online_cpus(roots).map_or(1, |cpus| cpus.len());
-    // A leader, what it leads and the side-band: the most that a source takes by default.
+    // A group leader, its member and the side-band: the most that a source opens by default.
     let needed = open::files_needed(cpus, 3);
     let found = kernel.open_files();
     let why = format!(

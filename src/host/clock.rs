@@ -1,4 +1,4 @@
-//! The clock that all times are of.
+//! The clock of all times.
 
 use rustix::time::{clock_gettime, ClockId};
 

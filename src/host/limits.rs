@@ -1,4 +1,4 @@
-//! What bounds this process: resource limits, and settings of the kernel.
+//! The limits of this process: resource limits, and settings of the kernel.
 
 use std::fs;
 use std::io;
@@ -6,17 +6,17 @@ use std::path::Path;
 
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
-/// A resource limit of this process (getrlimit(2)); `u64::MAX` stands for none.
+/// A resource limit of this process (getrlimit(2)); `u64::MAX` means none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// What is enforced.
+    /// The limit in force.
     pub soft: u64,
-    /// Up to where we may raise it ourselves.
+    /// The value to which we may raise it.
     pub hard: u64,
 }
 
 impl Limit {
-    /// What is enforced of a limit in bytes, for people.
+    /// The limit in force, of a limit in bytes, for display.
     #[must_use]
     pub fn kib(self) -> String {
         match self.soft {
@@ -40,7 +40,7 @@ pub fn file_limit() -> Limit {
     limit(Resource::Nofile)
 }
 
-/// Raises the soft `RLIMIT_NOFILE` to `needed` where it is lower and the hard one allows it; gives what is in force then.
+/// Raises the soft `RLIMIT_NOFILE` to `needed` if it is lower and the hard limit allows it; returns the limit in force.
 ///
 /// # Errors
 /// The errno of setrlimit(2).

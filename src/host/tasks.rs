@@ -1,4 +1,4 @@
-//! The threads that run, from procfs.
+//! The running threads, from procfs.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -20,7 +20,7 @@ pub struct TaskSeen {
     pub comm: Comm,
 }
 
-/// Every thread that procfs shows. Threads that end while we read are left out.
+/// Every thread in procfs. Threads that end meanwhile are left out.
 ///
 /// # Errors
 /// The directory itself cannot be read.
@@ -28,7 +28,7 @@ pub fn snapshot(roots: &Roots) -> Result<Vec<TaskSeen>, Error> {
     Ok(processes(roots)?.into_iter().flat_map(|pid| of_process(roots, pid)).collect())
 }
 
-/// Every process that procfs shows.
+/// Every process in procfs.
 ///
 /// # Errors
 /// The directory itself cannot be read.
@@ -84,7 +84,7 @@ fn fields(stat: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
     Some(stat.get(name_end + 1..)?.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty()))
 }
 
-/// The threads of a process; none where it has ended.
+/// The threads of a process; none if it has ended.
 pub(crate) fn of_process(roots: &Roots, pid: u32) -> Vec<TaskSeen> {
     let tasks = fs::read_dir(roots.proc.join(format!("{pid}/task"))).into_iter().flatten().flatten();
     let seen = tasks.filter_map(|task| {
@@ -110,10 +110,10 @@ pub(crate) fn read_comm(path: &Path) -> Option<Comm> {
     Some(parse_comm(buffer.get(..len)?))
 }
 
-/// The name in a `comm` file, which ends with one newline that is no part of it.
+/// The name in a `comm` file, without the newline at its end.
 ///
-/// procfs shows a worker of a workqueue with the work it does, "kworker/0:1-events" or "kworker/0:1+events"; the thread's
-/// name, which records carry and schedulers match, is the part before it (`wq_worker_comm` in kernel/workqueue.c).
+/// procfs shows a workqueue worker with its current work, "kworker/0:1-events" or "kworker/0:1+events". The thread's name,
+/// which records contain and schedulers match, is the part before it (`wq_worker_comm` in kernel/workqueue.c).
 fn parse_comm(text: &[u8]) -> Comm {
     let mut name = text.strip_suffix(b"\n").unwrap_or(text);
     if name.starts_with(b"kworker/") {

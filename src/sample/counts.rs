@@ -1,4 +1,4 @@
-//! Counts of what was lost, as sentences.
+//! Prints loss counts as sentences.
 
 /// A sentence for each count that is not 0. It begins with what is counted, in the plural.
 pub(crate) fn sentences(counts: &[(u64, &str)]) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Which events a source samples with on this host.
+//! Chooses the events of a source on this host.
 
 use super::attr::{EventSpec, Rate};
 use super::hardware::{self, Hardware, Pace};
@@ -13,7 +13,7 @@ use crate::sample::Source;
 /// this is its own limit for others (`kernel.perf_event_max_sample_rate` where nobody changed it).
 const MAX_FAULTS: u32 = 100_000;
 
-/// Chooses the events; `batched` is [`Hardware::batched`] unless it was found not to work here.
+/// Chooses the events; `batched` is [`Hardware::batched`] unless that does not work here.
 pub(super) fn plan(options: &SamplerOptions, batched: bool) -> Result<Plan, SamplerError> {
     let hardware = Hardware { batched, ..options.hardware.clone() };
     let mut plan = match options.source {
@@ -46,7 +46,7 @@ pub(super) fn plan(options: &SamplerOptions, batched: bool) -> Result<Plan, Samp
     Ok(plan)
 }
 
-/// What was asked for and means nothing to the source.
+/// Options that have no effect with the source.
 fn without_effect(options: &SamplerOptions) -> Option<String> {
     let SamplerOptions { source, hardware, freq, .. } = options;
     let source = *source;
@@ -59,7 +59,7 @@ fn without_effect(options: &SamplerOptions) -> Option<String> {
         ("kernel", hardware.kernel && !steers),
         ("rate", matches!(hardware.pace, Pace::Rate(_)) && hardware.pace != default.pace && !steers),
         ("period", matches!(hardware.pace, Pace::Period(_)) && !steers),
-        // One option of the command line for both.
+        // One command-line option for both.
         ("freq", source == Source::Faults && (freq.is_some() || matches!(hardware.pace, Pace::Frequency(_)))),
     ]
     .into_iter()
@@ -87,7 +87,7 @@ fn timer(options: &SamplerOptions) -> Result<Plan, SamplerError> {
     }
     let tick = match tick::probe(&options.proc, options.freq, options.features, cpu) {
         Ok(tick) => tick,
-        // The probe watches the whole CPU; one's own tasks can be sampled with fewer rights.
+        // The probe watches the whole CPU; our own tasks can be sampled with fewer rights.
         Err(_) if matches!(options.target, Target::Tasks { .. }) => {
             TickPlan::cpu_clock(options.freq.unwrap_or(tick::DEFAULT_FREQ))
         }

@@ -1,4 +1,4 @@
-//! A capture at work: where its batches arrive, how it ends, and what its events say of themselves then.
+//! A running capture: the receiver of its batches, its end, and the final counts of its events.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::bpf::{Snapshots, WantedMap};
 use crate::host::priority;
 use crate::sample::batch::Batch;
 
-/// The part of its time that an event may be off the PMU before it is worth a word.
+/// An event that is off the PMU for more than this part of its time gets a note.
 const SHARED: f64 = 0.05;
-/// ns that events of one capture may be enabled apart, as a busy host makes them.
+/// ns by which the enabled times of one capture's events may differ on a busy host.
 const SHORT: u64 = 500_000_000;
 /// The config of cpu-clock among the software events.
 const CPU_CLOCK: u64 = sys::PERF_COUNT_SW_CPU_CLOCK as u64;
 
-/// A capture that goes on until [`Running::stop`].
+/// A capture that continues until [`Running::stop`].
 #[derive(Debug)]
 pub struct Running {
     pub(super) batches: Receiver<Batch>,
@@ -46,7 +46,7 @@ pub struct Running {
     pub(super) child_pid_namespace: bool,
 }
 
-/// Tells the workers to end; also where a capture is dropped half-way.
+/// Tells the workers to end; also if a capture is dropped early.
 #[derive(Debug)]
 pub(super) struct Stop(pub(super) Arc<AtomicBool>);
 
@@ -56,14 +56,14 @@ impl Drop for Stop {
     }
 }
 
-/// What the events say of themselves when a capture has ended.
+/// The final counts of the events.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Totals {
-    /// What was lost on the way here.
+    /// What was lost up to here.
     pub loss: Loss,
-    /// The ids of events that lost samples in full rings, and how many each.
+    /// The ids of events that lost samples because a ring was full, and the number for each.
     pub lost: Vec<(u64, u64)>,
-    /// The events that happened, sampled or not; scaled up where they could not all be counted.
+    /// The number of events, sampled or not; scaled up if not all could be counted.
     pub events: u64,
     /// The priority of SCHED_FIFO that all threads that read rings had to the end.
     pub realtime: Option<u8>,
@@ -72,14 +72,14 @@ pub struct Totals {
 }
 
 impl Sampler {
-    /// Enables the events and starts the workers, which give `tee` what they read.
+    /// Enables the events and starts the workers, which pass what they read to `tee`.
     ///
     /// # Errors
     /// The errno of the ioctl, or of a thread that could not be started.
     pub fn start(self, tee: Option<&Arc<dyn Tee>>) -> Result<Running, SamplerError> {
         // More room than is used, see `BatchSink::send`.
         let (out, batches) = crossbeam_channel::bounded(worker::QUEUE + self.workers + 1);
-        // Where a later step fails, its drop ends the workers that run already.
+        // If a later step fails, dropping this ends the running workers.
         let stop = Stop(Arc::new(AtomicBool::new(false)));
         let mut shares: Vec<(Vec<CpuRing>, Vec<Arc<Event>>)> =
             (0..self.workers).map(|_| (Vec::new(), Vec::new())).collect();
@@ -92,13 +92,13 @@ impl Sampler {
         }
         let on_exec = self.target == (TargetKind::Tasks { enable_on_exec: true });
         if self.snapshots.is_some() && on_exec {
-            // These events watch no task, and what calls them does.
+            // These events watch no task; the events that call them do.
             for sampling in &self.sampling {
                 sampling.event.enable()?;
             }
         }
         if !on_exec {
-            // The side-band first: what happens to a thread before its first sample is then known.
+            // The side-band first, so that events of a thread before its first sample are known.
             for event in &self.side_band {
                 event.enable()?;
             }
@@ -149,29 +149,29 @@ impl Sampler {
 }
 
 impl Running {
-    /// Where the batches arrive; it disconnects after [`Running::stop`], when the rings are empty.
+    /// The receiver of the batches; it disconnects after [`Running::stop`], when the rings are empty.
     #[must_use]
     pub fn batches(&self) -> &Receiver<Batch> {
         &self.batches
     }
 
-    /// Where it is said which memory the next samples are to bring; `None` where they bring none, or the kernel knows the
-    /// processes by other numbers than we do.
+    /// The map that selects the memory for the next samples; `None` if they contain none, or the kernel numbers the processes
+    /// differently.
     #[must_use]
     pub(crate) fn wanted(&self) -> Option<WantedMap> {
         self.snapshots.as_ref().filter(|_| !self.child_pid_namespace)?.wanted()
     }
 
-    /// Number of workers, which batches name by index.
+    /// The number of workers; batches contain their index.
     #[must_use]
     pub fn workers(&self) -> usize {
         self.workers.len()
     }
 
-    /// Stops the events. The workers empty the rings, send what they hold and end.
+    /// Stops the events. The workers empty the rings, send what they have and end.
     pub fn stop(&self) {
         for sampling in &self.sampling {
-            // An event that cannot be disabled is gone, and then it has stopped.
+            // An event that cannot be disabled is gone, so it has stopped.
             let _ = sampling.event.disable();
         }
         for event in self.side_band.iter().map(|event| &**event).chain(&self.clocks) {
@@ -180,14 +180,14 @@ impl Running {
         self.stop.0.store(true, Ordering::Release);
     }
 
-    /// Waits for the workers and adds up what was lost. Call it when the batches have been read to their end.
+    /// Waits for the workers and adds up the losses. Call it after the last batch.
     #[must_use]
     pub fn join(self) -> Totals {
         let Self { batches, workers, stop: _stop, watcher, sampling, side_band, .. } = self;
         let Self { snapshots, clocks: _clocks, events, knows_lost, target, realtime, .. } = self;
-        // The events watch all of a CPU, so that the time they were enabled is the time they should have run.
+        // These events watch a whole CPU, so they should have run as long as they were enabled.
         let cpu_wide = !matches!(target, TargetKind::Tasks { .. });
-        // A worker that still waits for room must not wait for ever.
+        // A worker that still waits for room must not wait forever.
         drop(batches);
         // A cgroup's events are enabled while it is on their CPU.
         let system = side_band.iter().filter(|_| target == TargetKind::System);
@@ -225,7 +225,7 @@ impl Running {
             }
         }
         if knows_lost {
-            // A LOST record is written only when there is room again, and does not say what was lost; the events do.
+            // A LOST record is written only when there is room again, and does not show what was lost; the events do.
             totals.loss.ring_full = lost;
             totals.lost = sampling.iter().filter_map(|sampling| sampling.event.lost()).collect();
             totals.loss.side_band =
@@ -262,14 +262,14 @@ fn not_realtime(scheduled: &[Scheduled]) -> Option<String> {
     })
 }
 
-/// The CPUs whose events were not enabled to the end: their CPU went offline, if only for a moment, and took them along.
+/// The CPUs with events that were not enabled to the end: the CPU went offline, if only briefly, which ends its events.
 fn ended_early(enabled: Vec<(u32, u64)>) -> Vec<u32> {
     let longest = enabled.iter().map(|&(_, enabled)| enabled).max().unwrap_or(0);
     let is_short = |(cpu, enabled): (u32, u64)| (longest - enabled > SHORT).then_some(cpu);
     enabled.into_iter().filter_map(is_short).collect()
 }
 
-/// What an event counts by one event: cpu-clock counts ns.
+/// The count of one event: cpu-clock counts ns.
 fn unit(planned: &Planned) -> u64 {
     match (planned.spec.kind, planned.spec.rate) {
         (sys::PERF_TYPE_SOFTWARE, Rate::Period(ns)) if planned.spec.config.0[0] == CPU_CLOCK => ns.max(1),
@@ -296,7 +296,7 @@ impl Counted {
         })
     }
 
-    /// The part of the time that the event was on the PMU.
+    /// The part of its time that the event was on the PMU.
     fn share(&self) -> f64 {
         if self.enabled == 0 {
             return 1.0;
@@ -304,8 +304,8 @@ impl Counted {
         self.running as f64 / self.enabled as f64
     }
 
-    /// The count, scaled up to all of the time. A task's event does not run while its task is on another CPU, so that its
-    /// times say nothing of that.
+    /// The count, scaled up to the whole time. A task's event does not run while its task is on another CPU, so its times
+    /// cannot be used for that.
     fn scaled(&self, cpu_wide: bool) -> u64 {
         if !cpu_wide || self.running == 0 || self.share() > 1.0 - SHARED {
             return self.value;
@@ -313,7 +313,7 @@ impl Counted {
         (self.value as f64 / self.share()) as u64
     }
 
-    /// One sentence where the event did not do what it was opened for.
+    /// One sentence if the event did not work as intended.
     fn note(&self, name: &str, cpu_wide: bool, hardware: bool) -> Option<String> {
         if !hardware || self.enabled == 0 {
             return None;

@@ -1,4 +1,4 @@
-//! A thread beside the rings: it steers the periods of the hardware events, and sees CPUs go and come.
+//! A thread beside the workers: it adjusts the periods of the hardware events, and watches CPUs go offline and online.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,17 +15,17 @@ use super::plan::{Planned, Steer};
 use crate::host::priority;
 use crate::host::topology::{format_cpu_list, parse_cpu_list};
 
-/// How often it looks.
+/// How often it runs.
 const ROUND: Duration = Duration::from_millis(200);
-/// Steering may take one part in so many of a CPU: each read of another CPU's event interrupts it.
+/// Adjusting may take one part in this many of a CPU: each read of another CPU's event interrupts it.
 const COST: u32 = 100;
-/// Periods within this factor of the right one are left alone.
+/// Periods within this factor of the right one are not changed.
 const NEAR: f64 = 1.25;
-/// A period is shortened by this factor at most at a time: a CPU that was idle may be busy the next moment.
+/// A period is shortened at most by this factor at a time: an idle CPU may be busy the next moment.
 const SHORTEN: u64 = 2;
-/// A period is lengthened by this factor at most at a time.
+/// A period is lengthened at most by this factor at a time.
 const LENGTHEN: u64 = 64;
-/// Longer than any that makes sense.
+/// Longer than any useful period.
 const MAX_PERIOD: u64 = 1 << 40;
 
 /// The thread, and how it ends.
@@ -106,14 +106,14 @@ impl Watch {
     }
 }
 
-/// An event whose period is steered; one period for all CPUs, so that a sample weighs the same wherever it was taken.
+/// An event with an adjusted period; all CPUs have the same period, so every sample has the same weight.
 struct Steered {
     name: String,
     steer: Steer,
     period: u64,
-    /// The least and the greatest so far.
+    /// The smallest and the largest so far.
     range: (u64, u64),
-    /// With their counts when they were last read.
+    /// With their counts at the last reading.
     events: Vec<(Sampling, u64)>,
     refused: Option<EventError>,
 }
@@ -133,7 +133,7 @@ impl Steered {
             return;
         }
         for (sampling, _) in &self.events {
-            // Of a CPU that has gone offline, or a task that has ended, it means nothing.
+            // For an offline CPU or a task that has ended, the error is harmless.
             if let Err(error) = sampling.event.set_period(period) {
                 if error.errno() == libc::EINVAL {
                     self.refused = Some(error);
@@ -164,7 +164,7 @@ impl Steered {
     }
 }
 
-/// The period that gives the rate where the busiest CPU has so many events a second; `now` where there are none.
+/// The period that gives the rate if the busiest CPU has this many events a second; `now` if there are none.
 fn next_period(steer: Steer, now: u64, events_per_second: f64) -> u64 {
     let right = events_per_second / f64::from(steer.rate.max(1));
     let ratio = right / now as f64;
@@ -179,11 +179,11 @@ fn next_period(steer: Steer, now: u64, events_per_second: f64) -> u64 {
     }
 }
 
-/// CPUs that were not there all the time. Events of a CPU that goes offline are gone for good
+/// CPUs that were not online all the time. The events of a CPU that goes offline are gone for good
 /// (`perf_event_exit_cpu_context()` in kernel/events/core.c).
 struct Hotplug {
     sampled: BTreeSet<u32>,
-    /// Those online at the beginning, once they have been read.
+    /// The CPUs online at the beginning, once they have been read.
     begin: Option<BTreeSet<u32>>,
     gone: BTreeSet<u32>,
     new: BTreeSet<u32>,

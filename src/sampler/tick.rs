@@ -1,4 +1,4 @@
-//! Which event takes the timer source's samples: the scheduler's tick, else a clock of our own.
+//! Chooses the event of the timer source's samples: the scheduler's tick, else our own clock.
 
 use std::fmt;
 use std::ops::Range;
@@ -18,15 +18,15 @@ use crate::host::kallsyms::{Kallsyms, KallsymsError};
 use crate::host::tracefs::{Tracefs, TracefsError};
 use crate::recover::{REGS_MASK, STACK_DUMP_SIZE};
 
-/// Samples per second and CPU that cpu-clock takes where nobody asked for a number.
+/// The default samples per second and CPU of cpu-clock.
 ///
-/// About 250, but no divisor, multiple or neighbour of a tick's rate (100, 250, 300 or 1000 Hz): at the tick's own rate
-/// the samples keep step with it and, at an unlucky phase, see the scheduler that it called instead of the thread. On a
-/// CPU that two threads shared, 250 Hz called up to a quarter of a spin loop's samples kernel code, 263 Hz 0.5 %.
+/// About 250, but no divisor, multiple or neighbour of a tick's rate (100, 250, 300 or 1000 Hz): at the tick's own rate the
+/// samples run in step with it and, at an unlucky phase, hit the scheduler that the tick calls instead of the thread. On a CPU
+/// that two threads shared, 250 Hz attributed up to a quarter of a spin loop's samples to kernel code, 263 Hz 0.5 %.
 pub const DEFAULT_FREQ: u32 = 263;
 /// Above this many samples per second and CPU, cpu-clock slows the host by more than about 2 %.
 pub const COSTLY_FREQ: u32 = 1000;
-/// Addresses of a callchain; from the handler of a timer to the interrupt's entry it takes 5 (Linux 6.18).
+/// Addresses of a callchain; from the handler of a timer to the interrupt's entry there are 5 (Linux 6.18).
 pub const MAX_STACK: u16 = 16;
 
 /// How long an event is counted for its rate.
@@ -40,7 +40,7 @@ const ENOUGH: usize = 20;
 const TRIES: usize = 2;
 /// How often the ring of a probe is read.
 const STEP: Duration = Duration::from_millis(20);
-/// Pages of the ring in which the samples of a probe are read, some 300 of them; `perf_event_mlock_kb` grants as many.
+/// Pages of the ring for the samples of a probe, some 300 of them; `perf_event_mlock_kb` grants this many.
 const PAGES: usize = 64;
 
 /// The events, best first. Each has a bounded rate: the tick's, or that of a clock of our own. `irq_vectors:local_timer_entry` is
@@ -49,12 +49,12 @@ const PAGES: usize = 64;
 pub enum TickKind {
     /// `timer:hrtimer_expire_entry`, filtered on the tick's handler: the tick and nothing else.
     HrtimerExpire,
-    /// `cpu-clock`: a timer of our own, at the cost of its interrupts.
+    /// `cpu-clock`: our own timer, at the cost of its interrupts.
     CpuClock,
 }
 
 impl TickKind {
-    /// As perf names it.
+    /// Its name in perf.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -70,28 +70,28 @@ impl fmt::Display for TickKind {
     }
 }
 
-/// Why an event does not serve.
+/// Why an event does not work.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Somebody asked for a rate, which only cpu-clock can give.
+    /// A rate was requested, which only cpu-clock can give.
     #[error("a rate of {freq} Hz was asked for")]
     RateAsked {
         /// Samples per second and CPU.
         freq: u32,
     },
-    /// Tracefs or the event in it is out of reach.
+    /// Tracefs or the event in it cannot be read.
     #[error(transparent)]
     Tracefs(#[from] TracefsError),
-    /// The kernel's symbols are out of reach, so kernel code could not be told from user code.
+    /// The kernel's symbols cannot be read, so kernel code could not be distinguished from user code.
     #[error(transparent)]
     Kallsyms(#[from] KallsymsError),
-    /// The kernel has none of the symbols that are looked for.
+    /// The kernel lacks the required symbols.
     #[error("the kernel has no {0}")]
     NoSymbol(&'static str),
-    /// The event could not be opened, filtered, switched on or read.
+    /// The event could not be opened, filtered, enabled or read.
     #[error("{} on CPU {}: {}", .0.call, .0.cpu, .0.source)]
     Event(#[from] EventError),
-    /// The event opened but did not happen, although the CPU was busy.
+    /// The event opened but did not occur, although the CPU was busy.
     #[error("it did not advance on busy CPU {cpu} within {millis} ms")]
     Silent {
         /// The CPU.
@@ -99,37 +99,37 @@ pub enum Refusal {
         /// How long it was watched.
         millis: u128,
     },
-    /// The callchains do not show where user code was interrupted: the kernel enters and unwinds in a way unknown here.
+    /// The callchains do not show that user code was interrupted: the kernel enters or unwinds in an unknown way.
     #[error("of {samples} samples of a loop in user code, the callchains show {user} as such")]
     Blind {
         /// Samples of the loop.
         samples: usize,
-        /// Those whose callchain ends at a known interrupt entry.
+        /// Those with a callchain that ends at a known interrupt entry.
         user: usize,
     },
 }
 
 impl Refusal {
-    /// True where the kernel has the event and does not let us open it.
+    /// True if the kernel has the event but denies us access.
     #[must_use]
     pub fn is_forbidden(&self) -> bool {
         matches!(self, Self::Event(error) if matches!(error.errno(), libc::EACCES | libc::EPERM))
     }
 }
 
-/// The event to sample with, and what tells its samples of user code from the others.
+/// The event to sample with, and how to distinguish its samples of user code.
 #[derive(Debug)]
 pub struct TickPlan {
-    /// Which event it is.
+    /// The kind of event.
     pub kind: TickKind,
-    /// The event as it is sampled with.
+    /// The event's description.
     pub spec: EventSpec,
-    /// The interrupt entries that [`super::user::is_user_interrupt`] needs; empty for cpu-clock, whose samples carry
-    /// the mode in their header.
+    /// The interrupt entries for [`super::user::is_user_interrupt`]; empty for cpu-clock, which has the mode in the header of
+    /// its samples.
     pub entries: Vec<Range<u64>>,
-    /// Samples per second that the busy CPU gave; `None` until [`probe`] measured it.
+    /// Samples per second on the busy CPU; `None` until [`probe`] has measured it.
     pub rate: Option<f64>,
-    /// The better events and why they do not serve.
+    /// The better events and why they do not work.
     pub refused: Vec<(TickKind, Refusal)>,
 }
 
@@ -147,7 +147,7 @@ impl TickPlan {
             exclude: Exclude::Kernel,
             filter: None,
             context: Some(Context { regs: REGS_MASK, stack: STACK_DUMP_SIZE.into(), callchain }),
-            // There is no data address that the kernel could translate or weigh.
+            // There is no data address for the kernel to translate or weigh.
             wants: [Feature::PhysAddr, Feature::DataPageSize, Feature::WeightStruct]
                 .into_iter()
                 .fold(Features::all(), Features::less),
@@ -170,8 +170,8 @@ impl TickPlan {
         }
     }
 
-    /// Opens the event for every process on `cpu`, disabled, with its filter and what the kernel takes of `features`, for a ring
-    /// of `pages` pages.
+    /// Opens the event for every process on `cpu`, disabled, with its filter and the features that the kernel accepts of
+    /// `features`, for a ring of `pages` pages.
     ///
     /// # Errors
     /// [`Refusal::Event`].
@@ -188,7 +188,7 @@ impl TickPlan {
 /// are to carry. Takes 200 ms of the CPU, and more where others keep it busy or an event does not serve. What was refused and why is in [`TickPlan::refused`].
 ///
 /// # Errors
-/// Where not even cpu-clock serves; the other refusals come with it.
+/// Not even cpu-clock works; the error contains the other reasons.
 pub fn probe(
     procfs: &Path,
     freq: Option<u32>,
@@ -217,10 +217,10 @@ fn again<T>(mut attempt: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusa
     tried
 }
 
-/// What `kind` needs of this host, not yet tried.
+/// The plan for `kind` on this host, not yet tried.
 ///
 /// # Errors
-/// Where a rate was asked for, and where symbols or tracefs are out of reach; never for cpu-clock.
+/// A rate was requested, or symbols or tracefs cannot be read; never for cpu-clock.
 pub fn plan(kind: TickKind, procfs: &Path, freq: Option<u32>) -> Result<TickPlan, Refusal> {
     match (kind, freq) {
         (TickKind::CpuClock, freq) => return Ok(TickPlan::cpu_clock(freq.unwrap_or(DEFAULT_FREQ))),
@@ -246,7 +246,7 @@ pub fn plan(kind: TickKind, procfs: &Path, freq: Option<u32>) -> Result<TickPlan
 /// samples of the thread that kept it busy are told to be user code.
 ///
 /// # Errors
-/// Where the event cannot be opened, does not advance, or does not show user code.
+/// The event cannot be opened, does not advance, or does not show user code.
 pub fn measure(mut plan: TickPlan, features: Features, cpu: u32) -> Result<TickPlan, Refusal> {
     let (event, layout) = plan.open(features, PAGES, cpu)?;
     let mut ring = event.ring(PAGES)?;
@@ -256,7 +256,7 @@ pub fn measure(mut plan: TickPlan, features: Features, cpu: u32) -> Result<TickP
     let begin = Instant::now();
     let value = busy::beside(cpu, spin, |tid, _| loop {
         std::thread::sleep(STEP);
-        // What is corrupt ends here; the samples before it count.
+        // Corrupt data ends the reading; the samples before it count.
         let _ = ring.drain(&mut Vec::new(), |bytes| {
             if let Ok((_, Record::Sample(sample), _)) = decode(bytes, &layout) {
                 if sample.tid == tid {
@@ -286,7 +286,7 @@ pub fn measure(mut plan: TickPlan, features: Features, cpu: u32) -> Result<TickP
     Ok(plan)
 }
 
-/// Makes no system call at all, so that it is user code that is interrupted.
+/// Makes no system call, so that the interrupts hit user code.
 fn spin(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         std::hint::spin_loop();

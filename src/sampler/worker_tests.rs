@@ -1,4 +1,4 @@
-//! Tests of what a worker makes of records.
+//! Tests of a worker's output for given records.
 
 use super::super::encode::encode;
 use super::super::record::{sample_type, SampleId};
@@ -126,7 +126,7 @@ fn broken_records_are_counted() {
     assert_eq!((sink.loss.ring_full, sink.loss.hardware), (u64::MAX, u64::MAX));
 }
 
-/// Fails when it is given something.
+/// Fails on any input.
 #[derive(Debug, Default)]
 struct Fails(std::sync::Mutex<Vec<u64>>);
 

@@ -1,4 +1,4 @@
-//! From the samples to the configuration: what was sampled, and what is decided of it.
+//! From the samples to the configuration: the state before and after the decision.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -12,11 +12,11 @@ use crate::host::proc;
 use crate::resolve::{symbolize, SymbolOptions, Symbols};
 use crate::sample::Source;
 
-/// What was sampled, before anything is decided.
+/// What was sampled, before the decision.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Sampled {
-    /// Who was sampled where, and who touched what.
+    /// Counts of samples by cell and thread, and the sketch.
     pub decider: Decider,
     /// Counts, losses and notes.
     pub outcome: Outcome,
@@ -24,15 +24,15 @@ pub struct Sampled {
     pub skipped: Skipped,
     options: config::DecisionOptions,
     symbols: SymbolOptions,
-    /// Where the processes are that were sampled, of a capture that has just ended.
+    /// The procfs of the sampled processes, if the capture has just ended.
     pub(super) procfs: Option<PathBuf>,
     /// See [`super::Session`].
     pub(super) raises: bool,
 }
 
 impl Sampled {
-    /// What `decider` took of a session with this `outcome`, to be decided by `options`. `symbols` says how code is named, where
-    /// the decider keeps it.
+    /// The samples that `decider` took from a session with this `outcome`, to be decided with `options`. `symbols` tells how to
+    /// name code, if the decider keeps it.
     pub(super) fn new(
         decider: Decider,
         mut outcome: Outcome,
@@ -44,7 +44,7 @@ impl Sampled {
         Self { decider, outcome, skipped: Skipped::new(), options, symbols, procfs: None, raises: false }
     }
 
-    /// Decides.
+    /// Makes the decision.
     ///
     /// # Errors
     /// [`Error::NoSamples`].
@@ -62,7 +62,7 @@ impl Sampled {
     }
 }
 
-/// The user of a thread that is still there under its name.
+/// The user of a thread that still exists under its name.
 fn uid(procfs: &Path, whose: &config::ThreadRef) -> Option<u32> {
     let task = procfs.join(format!("{}/task/{}", whose.pid, whose.tid));
     let comm = std::fs::read(task.join("comm")).ok()?;
@@ -71,11 +71,11 @@ fn uid(procfs: &Path, whose: &config::ThreadRef) -> Option<u32> {
     uid.filter(|_| comm.strip_suffix(b"\n") == Some(whose.comm.as_bytes()))
 }
 
-/// What a capture gave.
+/// The result of a capture.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Analysis {
-    /// Where the addresses come from: the source that worked, or [`Source::Recorded`] for a [`super::Feed`].
+    /// The source of the addresses: the source that worked, or [`Source::Recorded`] for a [`super::Feed`].
     pub source: Source,
     /// Counts, losses and notes.
     pub outcome: Outcome,
@@ -90,7 +90,7 @@ pub struct Analysis {
 }
 
 impl Analysis {
-    /// The cells, and what must be said about them.
+    /// The cells, and the notes about them.
     #[must_use]
     pub fn decision(&self) -> &Decision {
         &self.decided.decision
@@ -99,8 +99,8 @@ impl Analysis {
     /// The configuration for scx_mitosis, as JSON.
     ///
     /// # Errors
-    /// [`Decision::refused`]: there is no configuration of these cells that would load on the host it is for. Anything else that
-    /// the scheduler would not load is a bug.
+    /// [`Decision::refused`]: no configuration of these cells would load on the target host. Any other configuration that the
+    /// scheduler would reject is a bug.
     pub fn mitosis(&self) -> Result<String, Error> {
         let _raised = raised(self.raises);
         match &self.decision().refused {
@@ -109,10 +109,10 @@ impl Analysis {
         }
     }
 
-    /// The configuration for scx_layered, as JSON, and what had to be left out of it. It matches hints where they were used.
+    /// The configuration for scx_layered, as JSON, and notes on what it had to leave out. It matches hints if they were used.
     ///
     /// # Errors
-    /// What the scheduler would not load, which is a bug.
+    /// The scheduler would reject it, which is a bug.
     pub fn layered(&self) -> Result<(String, Vec<config::Note>), Error> {
         let _raised = raised(self.raises);
         let layers = if self.decider.uses_hints() {
@@ -123,8 +123,8 @@ impl Analysis {
         Ok((config::layered::to_json(&layers.layers)?, layers.notes))
     }
 
-    /// The names of the code in [`Analysis::report`]. They are looked up when they are first asked for, which can take 25 s where
-    /// file systems do not answer.
+    /// The names of the code in [`Analysis::report`]. The first call looks them up, which can take 25 s if file systems do not
+    /// answer.
     pub fn symbols(&self) -> &Symbols {
         self.named.get_or_init(|| {
             let _raised = raised(self.raises);
@@ -132,10 +132,10 @@ impl Analysis {
         })
     }
 
-    /// What the decision rests on, as `scxprof run --report` writes it.
+    /// The facts behind the decision, as `scxprof run --report` writes them.
     ///
     /// # Errors
-    /// What the scheduler would not load, which is a bug.
+    /// The scheduler would reject the configuration, which is a bug.
     pub fn report(&self) -> Result<Report, Error> {
         let _raised = raised(self.raises);
         let mut report = self.decider.report(&self.decided, self.symbols(), &self.options)?;

@@ -1,4 +1,4 @@
-//! A session that has begun: it samples until something ends it.
+//! A running session: it samples until something ends it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::profile::{Profile, Recorder};
 use crate::resolve::{Cgroups, SymbolOptions};
 use crate::sample::{Comm, Sample, Source, ThreadIndex};
 
-/// Where a session's samples come from.
+/// The origin of a session's samples.
 pub(super) enum Origin<'a> {
     /// The kernel.
     Kernel(Box<Capture>),
     /// A recording.
     Profile(&'a mut Profile),
-    /// Somebody else.
+    /// A caller's feed.
     Feed(&'a mut dyn Feed),
 }
 
@@ -29,9 +29,9 @@ pub(super) struct Sampling<'a> {
     /// Which samples the sinks get.
     pub(super) select: Option<Select<'a>>,
     pub(super) stop: StopConditions,
-    /// Bytes of all of it.
+    /// Bytes for all of it.
     pub(super) memory: usize,
-    /// Threads are told apart by hints, of which a feed may know.
+    /// Threads are distinguished by hints, which a feed may provide.
     pub(super) use_hints: bool,
 }
 
@@ -48,7 +48,7 @@ impl Sampling<'_> {
     }
 }
 
-/// What is made of the samples.
+/// What to compute from the samples.
 pub(super) struct Plan {
     pub(super) groups: CellSpecs,
     pub(super) keep_code: bool,
@@ -56,7 +56,7 @@ pub(super) struct Plan {
     pub(super) symbols: SymbolOptions,
 }
 
-/// A session that samples already, see [`Builder::start`]. What happens before it is run waits for it, as far as there is
+/// A session that already samples, see [`Builder::start`]. Samples that come before it is run wait for it, as far as there is
 /// room.
 pub struct Session<'a> {
     pub(super) source: Source,
@@ -78,8 +78,8 @@ impl fmt::Debug for Session<'_> {
 }
 
 impl<'a> Session<'a> {
-    /// A capture to be set up: nothing is printed, no file is written unless [`Builder::record`] asks for it, no signal is
-    /// handled.
+    /// Options of a capture. A session prints nothing, writes no file unless [`Builder::record`] is called, and handles no
+    /// signal.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -89,7 +89,7 @@ impl<'a> Session<'a> {
     /// let capture = Session::builder().time(Duration::from_secs(30));
     /// let stop = capture.stop_handle();
     /// std::thread::spawn(move || {
-    ///     // Whatever shall end it early.
+    ///     // Whatever should end it early.
     ///     stop.stop();
     /// });
     /// let found = capture.run()?;
@@ -101,7 +101,7 @@ impl<'a> Session<'a> {
         Builder::new()
     }
 
-    /// Where the addresses come from: the source that worked, that of the recording, or [`Source::Recorded`] for a [`Feed`].
+    /// The source of the addresses: the source that worked, that of the recording, or [`Source::Recorded`] for a [`Feed`].
     #[must_use]
     pub fn source(&self) -> Source {
         self.source
@@ -122,7 +122,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What finishes the profile that [`Builder::record`] asked for.
+    /// The recorder, which finishes the profile of [`Builder::record`].
     #[must_use]
     pub fn recorder(&self) -> Option<Arc<Recorder>> {
         self.sampling.stop.recorder.clone()
@@ -136,7 +136,7 @@ impl<'a> Session<'a> {
         self.run_until(|_| false).decide()
     }
 
-    /// Samples until its end, or until `ended`, which is asked about every 50 ms, says so.
+    /// Samples until its end, or until `ended`, which is called about every 50 ms, returns true.
     pub fn run_until(self, ended: impl FnMut(Progress) -> bool) -> Sampled {
         let Self { source, skipped, sampling, raises, plan: Plan { groups, keep_code, options, symbols } } = self;
         let _raised = raised(raises);
@@ -154,7 +154,7 @@ impl<'a> Session<'a> {
         sampled
     }
 
-    /// As [`Session::run_until`], but decides nothing: samples go to `sink`, and to those of [`Builder::sink`].
+    /// As [`Session::run_until`], but decides nothing: passes the samples to `sink`, and to those of [`Builder::sink`].
     pub fn run_into(self, sink: &mut dyn Sink, ended: impl FnMut(Progress) -> bool) -> Outcome {
         let _raised = raised(self.raises);
         self.sampling.run(sink, ended)
@@ -166,12 +166,12 @@ pub(super) fn raised(wanted: bool) -> Option<Raised> {
     wanted.then(priority::raise)?.ok()
 }
 
-/// A sink and whoever else wants the samples that are selected.
+/// A sink, and all others that get the selected samples.
 struct All<'a, 'b> {
     first: &'a mut dyn Sink,
     others: Vec<&'b mut dyn Sink>,
     select: Option<Select<'b>>,
-    /// Samples that were selected, for as long as they are handed on.
+    /// The selected samples, while they are passed on.
     selected: Vec<Sample>,
 }
 

@@ -1,4 +1,4 @@
-//! Starts a capture with the first source that works, so that every thread of the processes that were asked for is watched.
+//! Starts a capture with the first source that works, so that every thread of the requested processes is watched.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::host::{tasks, Roots};
 use crate::sample::Source;
 use crate::sampler::Target;
 
-/// How often the threads of processes are listed again while events are opened for them.
+/// How often the threads of processes are listed again while their events are opened.
 const TRIES: usize = 5;
 
 /// A thread of a process that is watched.
@@ -22,7 +22,7 @@ struct Task {
 /// The threads of processes, which must all exist, and of their descendants.
 ///
 /// # Errors
-/// The first that does not.
+/// The first process that does not exist.
 fn tasks_of(pids: &[u32], roots: &Roots) -> Result<Vec<Task>, NoProcess> {
     let mut found = Vec::new();
     for pid in tasks::with_descendants(roots, pids) {
@@ -48,9 +48,9 @@ pub(super) fn threads_of(pids: &[u32], roots: &Roots) -> Result<Vec<u32>, NoProc
     Ok(tasks_of(pids, roots)?.into_iter().map(|task| task.tid).collect())
 }
 
-/// True where processes were asked for and none is left.
+/// True if processes were requested and none is left.
 pub(super) fn all_gone(pids: &[u32], roots: &Roots) -> bool {
-    // What follows the name in parentheses is the state (proc_pid_stat(5)); a zombie runs no more.
+    // The state follows the name in parentheses (proc_pid_stat(5)); a zombie runs no more.
     let runs = |pid: &u32| {
         let stat = fs::read(roots.proc.join(pid.to_string()).join("stat")).ok()?;
         let name_end = stat.iter().rposition(|&byte| byte == b')')?;
@@ -59,11 +59,11 @@ pub(super) fn all_gone(pids: &[u32], roots: &Roots) -> bool {
     !pids.is_empty() && pids.iter().all(|pid| runs(pid).is_none())
 }
 
-/// Starts with the first of `sources` that works here, which is in `options` then; gives also those that do not.
-/// Where the target is the threads of `pids`, those made meanwhile are found.
+/// Starts with the first of `sources` that works here, and stores it in `options`; returns also those that do not work. If the
+/// target is the threads of `pids`, threads created meanwhile are found.
 ///
 /// # Errors
-/// [`NotStarted`]: the last source does not work here, or one fails for another reason than that.
+/// [`NotStarted`]: the last source does not work here, or one fails for another reason.
 pub(super) fn start_first(
     options: &mut CaptureOptions,
     sources: &[Source],
@@ -72,7 +72,7 @@ pub(super) fn start_first(
     let mut skipped = Skipped::new();
     let mut rest = sources.iter().copied().peekable();
     loop {
-        // Without any source the one in the options is the only one.
+        // Without any source, use the one in the options.
         let source_name = rest.next().unwrap_or(options.sampler.source);
         options.sampler.source = source_name;
         match start(options, pids) {

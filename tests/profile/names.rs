@@ -88,7 +88,7 @@ fn upstream_directories_are_profiles() {
     let inner = dir.path().join("some recording");
     std::fs::create_dir(&inner).unwrap();
     std::fs::write(inner.join("perf.mem.data"), made::file(order, &made::records(order))).unwrap();
-    // The second is of a thread that ended: the process that is forked later has its tid and not its hint.
+    // The second belongs to a thread that ended: the process that is forked later has its tid but not its hint.
     let hints = "{\"pid\":100,\"tgid\":100,\"hints\":7,\"timestamp\":1000005000}\n\
                  {\"pid\":300,\"tgid\":300,\"hints\":9,\"timestamp\":1000006000}\n";
     std::fs::write(inner.join("hints.jsonl"), hints).unwrap();

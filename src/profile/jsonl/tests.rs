@@ -1,4 +1,4 @@
-//! Lines of JSON that are written and read again, lines of others, and lines that are damaged.
+//! Tests of JSON lines that are written and read again, of lines by other programs, and of damaged lines.
 
 use proptest::prelude::*;
 
@@ -87,7 +87,7 @@ fn our_own_lines_are_read_quickly() {
     };
     let out = written(&sample, Some(b"/a b"), Source::Faults);
     assert!(quick(&out, &mut None, &mut Missing::default()).is_some());
-    // What follows the object is for the parser to judge.
+    // The parser must judge what follows the object.
     let more = [out.trim_ascii_end(), b"x"].concat();
     assert!(quick(&more, &mut None, &mut Missing::default()).is_none());
     assert!(parse(&more, &mut None, &mut Missing::default()).is_err());
@@ -133,7 +133,7 @@ proptest! {
         let expected = JsonSample { sample, source: Some(Source::Timer), has_thread: true };
         prop_assert_eq!(reader.cgroup(), cgroup.as_deref());
         prop_assert_eq!(&lines[..], std::slice::from_ref(&expected));
-        // Both ways of reading a line say the same.
+        // Both parsers give the same result.
         let mut slow = None;
         prop_assert_eq!(&parse(&out, &mut slow, &mut Missing::default()).unwrap(), &expected);
         prop_assert_eq!(slow.as_deref(), cgroup.as_deref());

@@ -1,4 +1,4 @@
-//! Lines out.
+//! Writes perf.jsonl.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -13,26 +13,26 @@ use crate::sample::{printable, Comm, MemoryId, RawSample, Sample, Source};
 
 /// Bytes that are written at a time.
 const BUFFER: usize = 256 << 10;
-/// Names whose text is remembered.
+/// Names with cached text.
 const MAX_NAMES: usize = 4096;
 
 /// Writes lines.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
-    /// Lines that are not written yet.
+    /// Lines that are not yet written.
     buffer: Vec<u8>,
     source: Source,
     /// What the lines say of each event.
     events: Vec<Box<[u8]>>,
-    /// What the lines of a thread's name begin with.
+    /// The beginning of the lines of each thread name.
     comms: FxHashMap<Comm, Box<[u8]>>,
-    /// The last cgroup and what is written of it; most samples are of few cgroups.
+    /// The last cgroup and its text; most samples belong to few cgroups.
     cgroup: (Vec<u8>, Vec<u8>),
 }
 
 impl<W: Write> Writer<W> {
-    /// To `out`, which need not be buffered.
+    /// Writes to `out`, which need not be buffered.
     pub fn new(out: W, source: Source) -> Self {
         Self {
             out,
@@ -59,7 +59,7 @@ impl<W: Write> Writer<W> {
         self
     }
 
-    /// Writes one access; `code` is what [`code_text`] says of its instruction.
+    /// Writes one access; `code` is the [`code_text`] of its instruction.
     ///
     /// # Errors
     /// Those of the writer.
@@ -140,7 +140,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Gives the writer back when all is written.
+    /// Writes the rest and returns the writer.
     ///
     /// # Errors
     /// Those of the writer.
@@ -151,7 +151,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// What a line says of its instruction: `dso` alone where the function has no name.
+/// The part of a line that names its instruction: only `dso` if the function has no name.
 #[must_use]
 pub fn code_text(symbol: &Symbol) -> Vec<u8> {
     let mut text = Vec::new();
@@ -164,7 +164,7 @@ pub fn code_text(symbol: &Symbol) -> Vec<u8> {
     text
 }
 
-// The three that follow are inlined, so that the length of the key is known.
+// The next three functions are inlined, so that the length of the key is known.
 #[inline]
 fn text(line: &mut Vec<u8>, key: &str, text: &str) {
     line.extend_from_slice(key.as_bytes());
@@ -199,7 +199,7 @@ fn push_hex(line: &mut Vec<u8>, value: u64) {
     line.extend_from_slice(digits.get(zeros..).unwrap_or_default());
 }
 
-/// All eight digits at once: a digit goes into each byte of a word, and those from ten on move up to the letters.
+/// Computes all eight digits at once: one digit in each byte of a word; those from ten on move up to the letters.
 fn hex_digits(value: u32) -> [u8; 8] {
     let mut word = u64::from(value);
     word = (word << 16 | word) & 0x0000_ffff_0000_ffff;
@@ -209,7 +209,7 @@ fn hex_digits(value: u32) -> [u8; 8] {
     (word + 0x3030_3030_3030_3030 + letters * 0x27).to_be_bytes()
 }
 
-/// Bytes as a JSON string, and in hex beside it where they are no UTF-8.
+/// Bytes as a JSON string, and also in hex if they are not UTF-8.
 fn name(line: &mut Vec<u8>, key: &str, hex_key: &str, bytes: &[u8]) {
     line.extend_from_slice(key.as_bytes());
     let lossy = String::from_utf8_lossy(bytes);
@@ -223,7 +223,7 @@ fn name(line: &mut Vec<u8>, key: &str, hex_key: &str, bytes: &[u8]) {
 
 /// A JSON string.
 fn string(line: &mut Vec<u8>, text: &str) {
-    // A string always is JSON.
+    // Serializing a string cannot fail.
     let json = serde_json::to_string(text).unwrap_or_default();
     line.extend_from_slice(escape::json(json).as_bytes());
 }

@@ -1,11 +1,11 @@
-//! C++ and Rust names made readable. A C++ name of 300 bytes may stand for one of terabytes, as each part can be repeated by a
-//! reference to it; what becomes too long stays as it is.
+//! Demangles C++ and Rust names. A C++ name of 300 bytes may expand to terabytes, because a reference can repeat each part;
+//! names that become too long stay mangled.
 
 use std::fmt::{self, Write};
 
 use cpp_demangle::DemangleOptions;
 
-/// Bytes of a readable name.
+/// Bytes of a demangled name.
 const MAX: usize = 4096;
 
 struct Limited(String);
@@ -20,7 +20,7 @@ impl Write for Limited {
     }
 }
 
-/// The name as its language has it, without the hash of a Rust name and, as perf shows it, without parameters.
+/// The name in its language, without the hash of a Rust name and, as in perf, without parameters.
 pub(super) fn demangle(name: &str) -> String {
     let mut out = Limited(String::new());
     // Anything else is a name of C, such as "i", which is also how C++ writes "int". Some compilers put one more underscore before
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_name_that_grows_without_end_stays_short() {
-        // f<P<int, int>, P<P<int, int>, P<int, int>>, ...>, each argument twice the one before.
+        // f<P<int, int>, P<P<int, int>, P<int, int>>, ...>, each argument twice the previous one.
         let name = |steps| {
             let mut name = "_Z1fI1PIiiE".to_owned();
             for step in 0..steps {

@@ -1,4 +1,4 @@
-//! Functions of an ELF file: from its own symbol tables, else from those of the debug file that was split off it.
+//! Functions of an ELF file: from its own symbol tables, else from those of its separate debug file.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,11 +13,11 @@ use super::{Named, VDSO};
 use crate::elf::{Elf, ReadAt};
 use crate::host::{open, read, Roots};
 
-/// Where distributions put debug files.
+/// The directory of debug files in distributions.
 const DEBUG_DIR: &str = "usr/lib/debug";
-/// Bytes of a debug file whose checksum is looked at.
+/// Debug files up to this many bytes are checked by their checksum.
 const MAX_CHECKED: u64 = 1 << 32;
-/// The vdso is two pages; more than this is none.
+/// The vdso is two pages; a larger object is not the vdso.
 const MAX_VDSO: u64 = 1 << 20;
 
 /// Names for sorted offsets in the file.
@@ -35,7 +35,7 @@ pub(super) fn names(found: &OpenedImage, offsets: &[u64]) -> Vec<Option<Named>> 
     names
 }
 
-/// The file with the debug information of code at these offsets, and where it is there.
+/// The file with the debug information of code at these offsets, and their addresses in it.
 pub(super) fn debug_info(found: OpenedImage, offsets: &[u64]) -> Option<(File, Vec<Option<u64>>)> {
     let addresses = offsets.iter().map(|&offset| found.elf.vaddr(offset)).collect();
     if found.elf.has_debug_info(&mut &found.file) {
@@ -45,7 +45,7 @@ pub(super) fn debug_info(found: OpenedImage, offsets: &[u64]) -> Option<(File, V
     elf.has_debug_info(&mut &file).then_some((file, addresses))
 }
 
-/// Names for sorted offsets in the vdso, which all 64-bit programs of a host have alike: from our own.
+/// Names for sorted offsets in the vdso. All 64-bit programs of a host have the same one, so our own is read.
 pub(super) fn vdso_names(roots: &Roots, offsets: &[u64]) -> Vec<Option<Named>> {
     let Some(vdso) = vdso(roots) else { return Vec::new() };
     let Ok(elf) = Elf::parse(&mut &vdso[..]) else { return Vec::new() };
@@ -67,7 +67,7 @@ fn vdso(roots: &Roots) -> Option<Vec<u8>> {
     Some(image)
 }
 
-/// What the symbol tables of one file say of addresses, one for each; none where there is no address.
+/// The symbols of addresses in one file's symbol tables, one for each; none if there is no address.
 fn symbols(elf: &Elf, reader: &mut impl ReadAt, addresses: &[Option<u64>]) -> Vec<Option<Named>> {
     let mut wanted: Vec<u64> = addresses.iter().copied().flatten().collect();
     wanted.sort_unstable();
@@ -81,8 +81,8 @@ fn symbols(elf: &Elf, reader: &mut impl ReadAt, addresses: &[Option<u64>]) -> Ve
     addresses.iter().map(named).collect()
 }
 
-/// The file with the symbols that were stripped off: by build id, else by `.gnu_debuglink` where its checksum is right
-/// (gdb's manual, "Debugging Information in Separate Files").
+/// The file with the stripped symbols: by build id, else by `.gnu_debuglink` if its checksum is right (gdb's manual, "Debugging
+/// Information in Separate Files").
 fn debug_file(found: &OpenedImage) -> Option<(File, Elf)> {
     let id = build_id(&found.elf);
     let open = |(root, path): (&PathBuf, PathBuf)| {
@@ -100,7 +100,7 @@ fn debug_file(found: &OpenedImage) -> Option<(File, Elf)> {
     }
     let (name, checksum) = found.elf.debug_link(&mut &found.file)?;
     let name = Path::new(std::ffi::OsStr::from_bytes(&name));
-    // A name alone, no way out of the directory.
+    // Only a name, no way out of the directory.
     if name.components().count() != 1 || name.file_name().is_none() {
         return None;
     }

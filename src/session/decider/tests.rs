@@ -1,4 +1,4 @@
-//! What a decider makes of samples: cells by hint and by path, threads that a name takes along, locality.
+//! Tests of the decider: cells by hint and by path, threads that a prefix takes along, locality.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::config::CellOptions;
 use crate::host::Roots;
 
-/// A hierarchy with nothing in it.
+/// An empty hierarchy.
 fn no_cgroups() -> (tempfile::TempDir, Cgroups) {
     let dir = tempfile::tempdir().unwrap();
     let (proc, cgroup) = (dir.path().join("proc"), dir.path().join("cgroup"));
@@ -18,7 +18,7 @@ fn no_cgroups() -> (tempfile::TempDir, Cgroups) {
     (dir, cgroups)
 }
 
-/// Worker 0 shares with workers 1 and 2 under hint 1 and with 3 and 4 under hint 2; its stack is its own under both.
+/// Worker 0 shares with workers 1 and 2 under hint 1 and with 3 and 4 under hint 2; its stack is private under both.
 #[test]
 fn a_thread_under_two_hints_is_two_classes() {
     let (_dir, mut cgroups) = no_cgroups();
@@ -27,7 +27,7 @@ fn a_thread_under_two_hints_is_two_classes() {
     let mut rng = crate::cluster::truth::Rng::new(7);
     for turn in 0..12_000u64 {
         let thread = (turn % 6) as u32;
-        // 5 stands for worker 0 under its other hint.
+        // 5 represents worker 0 under its other hint.
         let (thread, hint) = match thread {
             5 => (0, 2),
             0..=2 => (thread, 1),
@@ -66,9 +66,9 @@ fn a_thread_under_two_hints_is_two_classes() {
     assert_ne!(layer(Some(1)), layer(Some(2)), "{layers:?}");
     assert_eq!(layer(Some(3)), layer(None));
     assert_eq!(layer(None), layers.len() - 1, "a name that says nothing is nobody's: {layers:?}");
-    // For a scheduler without hints there is something that it loads.
+    // A scheduler without hints still gets a configuration that it loads.
     assert!(config::mitosis::to_json(&decided.decision.cells).is_ok());
-    // Its stack is shared with nobody.
+    // Its stack is not shared.
     let clusters = &decided.clusters;
     assert!(clusters.locality > Some(0.99), "{:?}", clusters.locality);
     assert!(clusters.communities.iter().all(|it| it.pages.iter().all(|page| page.threads == 3)));
