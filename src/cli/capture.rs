@@ -126,6 +126,11 @@ fn power_of_two(text: &str) -> Result<usize, String> {
 }
 
 impl CaptureArgs {
+    /// Where the host is read.
+    pub(super) fn roots(&self) -> Roots {
+        Roots { cgroup: self.cgroup_root.clone(), ..Roots::default() }
+    }
+
     /// The latest end.
     fn limit(&self) -> Option<Duration> {
         self.time.or_else(|| self.command.is_empty().then(|| Duration::from_secs_f64(DEFAULT_SECONDS)))
@@ -134,7 +139,7 @@ impl CaptureArgs {
 
 /// What to sample, except for the command.
 pub(super) fn builder(args: &CaptureArgs) -> Result<Builder<'static>, Failure> {
-    let roots = Roots { cgroup: args.cgroup_root.clone(), ..Roots::default() };
+    let roots = args.roots();
     let memory = memory(args, &roots)?;
     if let Some(root) = args.cgroup_root.as_ref().filter(|root| !root.is_dir()) {
         return Err(Failure::Usage(anyhow!("--cgroup-root {}: not a directory", root.display())));
@@ -215,7 +220,7 @@ pub(super) fn start(
 /// Cgroups whose last component is that of `--cgroup`, as the end of a sentence that says there is no such path.
 fn similar_cgroups(args: &CaptureArgs) -> String {
     let Some(name) = args.cgroup.as_deref().and_then(Path::file_name) else { return String::new() };
-    let roots = Roots { cgroup: args.cgroup_root.clone(), ..Roots::default() };
+    let roots = args.roots();
     let found =
         Cgroups::new(&roots).map(|mut cgroups| cgroups.named(name.as_bytes(), SIMILAR_CGROUPS)).unwrap_or_default();
     let found: Vec<String> =

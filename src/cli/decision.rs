@@ -120,6 +120,11 @@ impl DecisionArgs {
         Ok(())
     }
 
+    /// True if the configuration is for scx_mitosis.
+    pub(super) fn is_for_mitosis(&self) -> bool {
+        self.scheduler() == Scheduler::Mitosis
+    }
+
     pub(super) fn to_stdout(&self) -> bool {
         self.output.as_deref().is_none_or(|path| path == Path::new("-"))
     }

@@ -27,6 +27,7 @@ fn say_lines(text: &str) {
 mod capture;
 mod cgroups;
 mod command;
+mod controllers;
 mod decision;
 mod destination;
 mod doctor;

@@ -5,6 +5,7 @@ use clap::Args;
 
 use super::capture::{self, CaptureArgs};
 use super::command::Held;
+use super::controllers;
 use super::decision::{self, DecisionArgs};
 use super::signals::Signals;
 use super::Failure;
@@ -53,8 +54,12 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     let loss = sampled.outcome.loss;
     capture::say_notes(&sampled.outcome, rate_before);
     decision::report(*verbose, &sampled);
+    let needs = decision.is_for_mitosis().then(|| controllers::note(wanted, sampled.decider.tally())).flatten();
     // The result first: a command may ignore SIGTERM. Another signal to us then kills it.
     let printed = decision::finish(decision, *verbose, sampled, outputs, decision::no_samples);
+    if let (Ok(()), Some(needs)) = (&printed, needs) {
+        say!("note: {needs}");
+    }
     let status = capture::end(command, &signals)?;
     printed?;
     match status {

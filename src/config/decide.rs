@@ -60,6 +60,8 @@ pub struct Decision {
     pub notes: Vec<Note>,
     /// Why scx_mitosis would reject the cells on the target host, whatever their subcells are.
     pub refused: Option<Refused>,
+    /// The number of CPUs of the target host.
+    pub target_cpus: usize,
 }
 
 /// Decides on cells and subcells.
@@ -89,7 +91,13 @@ pub fn decide(
     members: &Members,
     options: &DecisionOptions,
 ) -> Result<Decision, NoSamples> {
-    let mut decision = Decision { cells: Vec::new(), bases: Vec::new(), notes: Vec::new(), refused: None };
+    let mut decision = Decision {
+        cells: Vec::new(),
+        bases: Vec::new(),
+        notes: Vec::new(),
+        refused: None,
+        target_cpus: options.target_cpus,
+    };
     let by_cell = ByCell::new(members);
     let present = |group: &SpecIndex| tally.spec_total(*group) > 0.0;
     let count = (0..groups.specs().len()).filter(present).count();

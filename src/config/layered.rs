@@ -11,7 +11,7 @@
 //!   over the cores, which is the opposite of what is needed.)
 //! - A class of threads without shared memory, and the rest of a cell, is `Grouped`: it has its own CPUs too, but its threads
 //!   may use idle CPUs of others, because they lose little by it.
-//! - All else is `Open`: it uses what no layer owns, and owns nothing.
+//! - The last layer, of all other threads, is `Grouped` too, and has at least one CPU of its own.
 //!
 //! A layer gets CPUs so that their utilization stays in `util_range`. scx_layered matches a thread again when it is renamed.
 
@@ -70,9 +70,10 @@ pub enum Kind {
         util_range: (f64, f64),
         /// As for `Confined`.
         growth_algo: Growth,
+        /// How many CPUs it has at least and at most; not limited without.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cpus_range: Option<(usize, usize)>,
     },
-    /// Its threads run on CPUs that no layer owns.
-    Open {},
 }
 
 /// Which CPUs a layer gets next.
@@ -83,6 +84,8 @@ pub enum Growth {
 }
 
 const UTIL_RANGE: (f64, f64) = (0.5, 0.8);
+/// The last layer has at least one of so many CPUs.
+const REST_SHARE: usize = 16;
 
 impl Kind {
     /// For threads that share memory.
@@ -94,7 +97,16 @@ impl Kind {
     /// For threads without shared memory but with a cell or a subcell.
     #[must_use]
     pub fn class() -> Self {
-        Self::Grouped { util_range: UTIL_RANGE, growth_algo: Growth::StickyDynamic }
+        Self::Grouped { util_range: UTIL_RANGE, growth_algo: Growth::StickyDynamic, cpus_range: None }
+    }
+
+    /// For all other threads, on a host of so many CPUs. A sixteenth of them is its own: an `Open` layer has no CPU left while the
+    /// others are saturated, and the shell hangs.
+    #[must_use]
+    pub fn rest(target_cpus: usize) -> Self {
+        let most = target_cpus.max(1);
+        let cpus_range = Some(((most / REST_SHARE).max(1), most));
+        Self::Grouped { util_range: UTIL_RANGE, growth_algo: Growth::StickyDynamic, cpus_range }
     }
 }
 
@@ -169,8 +181,8 @@ pub enum Refused {
         /// The value.
         hint: u64,
     },
-    /// A range that is not within 0 to 1.
-    #[error("layer \"{0}\": util_range is not from less to more")]
+    /// A range of utilizations that is not within 0 to 1, or one of CPUs that is empty.
+    #[error("layer \"{0}\": util_range or cpus_range is not from less to more")]
     Range(String),
 }
 
@@ -212,12 +224,15 @@ pub fn check(layers: &[Layer]) -> Result<(), Refused> {
                 }
             }
         }
-        if let Kind::Confined { util_range: (low, high), .. } | Kind::Grouped { util_range: (low, high), .. } =
-            layer.kind
-        {
-            if !(0.0 <= low && low < high && high <= 1.0) {
-                return Err(Refused::Range(name.clone()));
-            }
+        let (Kind::Confined { util_range: (low, high), .. } | Kind::Grouped { util_range: (low, high), .. }) =
+            layer.kind;
+        let is_range = 0.0 <= low && low < high && high <= 1.0;
+        let has_cpus = match layer.kind {
+            Kind::Grouped { cpus_range: Some((least, most)), .. } => 0 < least && least <= most,
+            _ => true,
+        };
+        if !is_range || !has_cpus {
+            return Err(Refused::Range(name.clone()));
         }
     }
     if regexes > MAX_REGEXES {

@@ -52,7 +52,7 @@ fn room_for(decision: &Decision, hinted: &[Hinted]) -> Layers {
         let drafts = drafts(decision, hinted, &without);
         let regexes = drafts.iter().map(Draft::regexes).sum::<usize>();
         if drafts.len() <= MAX_LAYERS && regexes <= MAX_REGEXES {
-            return finish(drafts, left_out);
+            return finish(drafts, left_out, decision.target_cpus);
         }
         let spare = |draft: &&Draft| drafts.len() > MAX_LAYERS || draft.regexes() > 0;
         let subcells = drafts.iter().filter(spare).filter(|draft| draft.key.1.is_some());
@@ -60,7 +60,7 @@ fn room_for(decision: &Decision, hinted: &[Hinted]) -> Layers {
         // The last one is required.
         let cells = drafts.get(..drafts.len().saturating_sub(1)).unwrap_or_default();
         let Some(draft) = least.or_else(|| cells.iter().rfind(spare)) else {
-            return finish(drafts, left_out);
+            return finish(drafts, left_out, decision.target_cpus);
         };
         left_out.push(draft.name.clone());
         without.insert(draft.key);
@@ -107,17 +107,17 @@ fn drafts(decision: &Decision, hinted: &[Hinted], without: &BTreeSet<Key>) -> Ve
             continue;
         }
         let cgroup = cgroup(&cell.matches);
-        divide(index, cell, bases, cgroup.as_ref(), without, &mut drafts);
-        let Some(cgroup) = cgroup else {
+        divide(index, cell, bases, &cgroup, without, &mut drafts);
+        if cgroup.is_empty() {
             (last.cell, last.name) = (Some(index), cell.name.clone());
             continue;
-        };
+        }
         drafts.push(Draft {
             key: (index, None),
             cell: Some(index),
             subcell: None,
             name: cell.name.clone(),
-            matches: vec![vec![cgroup]],
+            matches: cgroup.into_iter().map(|it| vec![it]).collect(),
             basis: Basis::default(),
         });
     }
@@ -171,7 +171,7 @@ fn divide(
     index: usize,
     cell: &Cell,
     bases: &[Basis],
-    cgroup: Option<&LayerMatch>,
+    cgroup: &[LayerMatch],
     without: &BTreeSet<Key>,
     drafts: &mut Vec<Draft>,
 ) {
@@ -183,7 +183,13 @@ fn divide(
             gone.extend(subcell.matches.iter().filter_map(|ands| ands.iter().max_by_key(|it| it.len())));
             continue;
         }
-        let matches = subcell.matches.iter().filter_map(|ands| alternative(ands, cgroup, &gone)).collect();
+        let alternatives = |ands: &Vec<String>| -> Vec<Vec<LayerMatch>> {
+            if cgroup.is_empty() {
+                return alternative(ands, None, &gone).into_iter().collect();
+            }
+            cgroup.iter().filter_map(|cgroup| alternative(ands, Some(cgroup), &gone)).collect()
+        };
+        let matches = subcell.matches.iter().flat_map(alternatives).collect();
         let name = format!("{}/{}", cell.name, subcell.name);
         let key = (index, Some(at));
         drafts.push(Draft { key, cell: Some(index), subcell: Some(at), name, matches, basis: basis.clone() });
@@ -202,26 +208,60 @@ fn alternative(ands: &[String], cgroup: Option<&LayerMatch>, gone: &[&String]) -
     (conditions.len() <= MAX_ANDS).then_some(conditions)
 }
 
-/// How scx_layered matches a cell's cgroups and those below them; `None` is all.
+/// How scx_layered matches a cell's cgroups and those below them, as alternatives; empty for all cgroups.
 ///
 /// It matches an expression against each cgroup separately, not against those above it: an expression that ends with `$` would
-/// miss those below, so `/` is allowed in its place. One certain cgroup needs no expression; their number is limited.
-fn cgroup(matches: &CellMatch) -> Option<LayerMatch> {
+/// miss those below, so `/` is allowed in its place. It also fills `CgroupRegex` in only after it has attached and matches a
+/// thread again only when the thread wakes up, and it takes few of them. So an expression that is a plain piece of a path becomes
+/// `CgroupContains`.
+fn cgroup(matches: &CellMatch) -> Vec<LayerMatch> {
     let regex = match matches {
-        CellMatch::All => return None,
+        CellMatch::All => return Vec::new(),
         // scx_layered's path has no leading "/" and a trailing one.
         CellMatch::CgroupContains(part) if !part.contains('/') => {
-            return Some(LayerMatch::CgroupContains(part.clone()))
+            return vec![LayerMatch::CgroupContains(part.clone())]
         }
         CellMatch::CgroupContains(part) => regex::escape(part),
         CellMatch::CgroupRegex(regex) => regex.clone(),
     };
-    let Ok(hir) = regex_syntax::parse(&regex) else { return Some(LayerMatch::CgroupRegex(regex)) };
+    let Ok(hir) = regex_syntax::parse(&regex) else { return vec![LayerMatch::CgroupRegex(regex)] };
     if let Some(path) = certain(&hir) {
-        return Some(LayerMatch::CgroupPrefix(path));
+        return vec![LayerMatch::CgroupPrefix(path)];
+    }
+    if let Some(alternatives) = piece(&hir) {
+        return alternatives;
     }
     let ends = |hir: &Hir| hir.properties().look_set().contains(Look::End);
-    Some(LayerMatch::CgroupRegex(if ends(&hir) { open_end(hir).to_string() } else { regex }))
+    vec![LayerMatch::CgroupRegex(if ends(&hir) { open_end(hir).to_string() } else { regex })]
+}
+
+/// The alternatives that match what an expression matches, if it is a plain piece of a path, or the end of one: `/db\.service$`.
+fn piece(hir: &Hir) -> Option<Vec<LayerMatch>> {
+    let (literal, is_end) = match hir.kind() {
+        HirKind::Literal(literal) => (literal, false),
+        HirKind::Concat(parts) => match parts.as_slice() {
+            [literal, end] if *end.kind() == HirKind::Look(Look::End) => match literal.kind() {
+                HirKind::Literal(literal) => (literal, true),
+                _ => return None,
+            },
+            _ => return None,
+        },
+        _ => return None,
+    };
+    let text = std::str::from_utf8(&literal.0).ok()?;
+    // scx_mitosis also finds it in the mount point, and only scx_layered finds it before a slash at the end.
+    let root = format!("{CGROUP_ROOT}/");
+    let in_root = (0..CGROUP_ROOT.len())
+        .filter_map(|at| root.get(at..))
+        .any(|end| end.starts_with(text) || text.starts_with(end));
+    let is_path = !text.ends_with('/') && !text.contains([char::REPLACEMENT_CHARACTER, '\0']);
+    if in_root || !is_path || text.len() > MAX_PATH - 2 {
+        return None;
+    }
+    let text = format!("{text}{}", if is_end { "/" } else { "" });
+    // A cgroup below the root has no slash before it there.
+    let at_top = text.strip_prefix('/').map(|path| LayerMatch::CgroupPrefix(path.to_owned()));
+    Some(std::iter::once(LayerMatch::CgroupContains(text)).chain(at_top).collect())
 }
 
 /// The path of the one cgroup that an expression matches, if it matches only one and its path is text.
@@ -259,11 +299,11 @@ fn open_end(hir: Hir) -> Hir {
     }
 }
 
-fn finish(drafts: Vec<Draft>, left_out: Vec<String>) -> Layers {
+fn finish(drafts: Vec<Draft>, left_out: Vec<String>, target_cpus: usize) -> Layers {
     let mut layers: Layers = Layers { layers: Vec::new(), of: Vec::new(), notes: Vec::new() };
     for Draft { cell, subcell, name, matches, basis, .. } in drafts {
         let kind = match matches.as_slice() {
-            [ands] if ands.is_empty() => Kind::Open {},
+            [ands] if ands.is_empty() => Kind::rest(target_cpus),
             _ if basis.communities.is_empty() => Kind::class(),
             _ => Kind::community(),
         };
@@ -295,7 +335,8 @@ mod tests {
     use crate::config::Subcell;
 
     fn decision(cells: Vec<(CellMatch, Vec<(&str, f64)>)>) -> Decision {
-        let mut decision = Decision { cells: Vec::new(), bases: Vec::new(), notes: Vec::new(), refused: None };
+        let mut decision =
+            Decision { cells: Vec::new(), bases: Vec::new(), notes: Vec::new(), refused: None, target_cpus: 8 };
         for (matches, prefixes) in cells {
             let mut subcells: Vec<Subcell> = prefixes
                 .iter()
@@ -321,32 +362,43 @@ mod tests {
     #[test]
     fn a_certain_cgroup_needs_no_expression() {
         let path = regex::escape("/sys/fs/cgroup/a b/x.slice");
-        assert_eq!(cgroup(&regex(&format!("^{path}$"))), Some(LayerMatch::CgroupPrefix("a b/x.slice/".to_owned())));
+        assert_eq!(cgroup(&regex(&format!("^{path}$"))), [LayerMatch::CgroupPrefix("a b/x.slice/".to_owned())]);
         let lossy = format!("^{}$", regex::escape("/sys/fs/cgroup/x\u{fffd}"));
-        assert!(matches!(cgroup(&regex(&lossy)), Some(LayerMatch::CgroupRegex(_))));
+        assert!(matches!(cgroup(&regex(&lossy))[..], [LayerMatch::CgroupRegex(_)]));
         // No path is that long either.
         let long = format!("^/sys/fs/cgroup/{}$", "x".repeat(MAX_PATH));
-        assert!(matches!(cgroup(&regex(&long)), Some(LayerMatch::CgroupRegex(_))));
-        assert_eq!(cgroup(&regex("x+")), Some(LayerMatch::CgroupRegex("x+".to_owned())));
-        assert_eq!(
-            cgroup(&CellMatch::CgroupContains("/a.".to_owned())),
-            Some(LayerMatch::CgroupRegex("/a\\.".to_owned()))
-        );
+        assert!(matches!(cgroup(&regex(&long))[..], [LayerMatch::CgroupRegex(_)]));
+        assert_eq!(cgroup(&regex("x+")), [LayerMatch::CgroupRegex("x+".to_owned())]);
+    }
+
+    #[test]
+    fn a_plain_piece_of_a_path_needs_no_expression() {
+        let either = |contains: &str, prefix: &str| {
+            vec![LayerMatch::CgroupContains(contains.to_owned()), LayerMatch::CgroupPrefix(prefix.to_owned())]
+        };
+        assert_eq!(cgroup(&CellMatch::CgroupContains("/a.".to_owned())), either("/a.", "a."));
+        assert_eq!(cgroup(&regex(r"/db\.service$")), either("/db.service/", "db.service/"));
+        assert_eq!(cgroup(&regex("b/c")), [LayerMatch::CgroupContains("b/c".to_owned())]);
+        assert_eq!(cgroup(&regex(r"\.scope$")), [LayerMatch::CgroupContains(".scope/".to_owned())]);
+        // What may also match in the mount point, at the slash at the end, or nothing.
+        for expression in ["/sys", "group/a", "c", "/", "a/", "a/$", "a|b"] {
+            assert!(matches!(cgroup(&regex(expression))[..], [LayerMatch::CgroupRegex(_)]), "{expression}");
+        }
     }
 
     #[test]
     fn an_expression_takes_what_is_below() {
         for (given, yes, no) in [
             (
-                r"/db\.service$",
+                r"/d.\.service$",
                 vec!["/sys/fs/cgroup/db.service", "/sys/fs/cgroup/db.service/x/y"],
                 "/sys/fs/cgroup/db.servicex",
             ),
             (r"^/sys/fs/cgroup(?:/b$)+", vec!["/sys/fs/cgroup/b", "/sys/fs/cgroup/b/c"], "/sys/fs/cgroup/bx"),
             (r"^/sys/fs/cgroup/(a|b$)", vec!["/sys/fs/cgroup/b/c", "/sys/fs/cgroup/ax"], "/sys/fs/cgroup/bx"),
         ] {
-            let Some(LayerMatch::CgroupRegex(made)) = cgroup(&regex(given)) else { panic!("{given}") };
-            let made = regex::Regex::new(&made).unwrap();
+            let [LayerMatch::CgroupRegex(made)] = &cgroup(&regex(given))[..] else { panic!("{given}") };
+            let made = regex::Regex::new(made).unwrap();
             assert!(yes.iter().all(|path| made.is_match(path)), "{made}");
             assert!(!made.is_match(no), "{made}");
         }

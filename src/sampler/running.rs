@@ -195,6 +195,7 @@ impl Running {
         let (notes, has_steered) = watcher.stop(&ended_early(enabled.collect()));
         let mut totals = Totals { notes, ..Totals::default() };
         let mut scheduled = Vec::new();
+        let mut not_realtime = None;
         for worker in workers {
             match worker.join() {
                 Ok((loss, how)) => {
@@ -206,7 +207,7 @@ impl Running {
             }
         }
         if let Some(priority) = realtime {
-            totals.notes.extend(not_realtime(&scheduled));
+            not_realtime = not_realtime_note(&scheduled);
             totals.realtime = scheduled.iter().all(|how| matches!(how, Scheduled::Realtime)).then_some(priority);
         }
         let mut lost = 0u64;
@@ -231,6 +232,10 @@ impl Running {
             totals.loss.side_band =
                 side_band.iter().filter_map(|event| event.read().ok()).map(|value| value.lost).sum();
         }
+        // Without a loss the priority was not needed.
+        if totals.loss.lost() > 0 {
+            totals.notes.extend(not_realtime);
+        }
         let each_is_sampled =
             |planned: &Planned| matches!(planned.spec.rate, Rate::Period(1)) && planned.probe.is_none();
         if !has_steered && events.iter().all(each_is_sampled) {
@@ -241,7 +246,7 @@ impl Running {
 }
 
 /// Why not all threads that read rings were real-time to the end, as a sentence.
-fn not_realtime(scheduled: &[Scheduled]) -> Option<String> {
+fn not_realtime_note(scheduled: &[Scheduled]) -> Option<String> {
     let refused = scheduled.iter().find_map(|how| match how {
         Scheduled::Refused(error) => Some(error),
         _ => None,
