@@ -59,9 +59,11 @@
 //! | table | bound | what comes then |
 //! |---|---|---|
 //! | the sketch of who touched what | 3/8 M, half as much again for a moment | thins out; the report's `stability` and `confidence` say how sure it is |
+//! | code and bytes of the hottest shared lines, in the sketch | 1/40 of it | what is less hot has none |
 //! | samples that wait for their order in time | 1/4 M; of the timer source 1/8 M | the older half goes out early: loss `late` |
 //! | tasks, mappings, cgroups and hints that wait so | as much again, 1 MiB at the least | the older half goes out early; none is lost |
 //! | mappings of all processes ([`resolve`]) | 1/8 M; of a profile 1/4 M | the least recently used processes' are forgotten, and read again in a capture; a note of a profile |
+//! | mappings of processes that ended, for the names of their memory | 256 processes, within the 1/8 M | the oldest go: their memory has an address only |
 //! | mappings of one process, with their paths | half of that | later ones are not kept, and their memory counts as private: a note |
 //! | inode numbers that were used again ([`resolve`]) | 8,192, 0.3 MiB | those used once are forgotten, which changes nothing; then all |
 //! | ranges of pages, to see whether code was changed | 4,096, 0.2 MiB | the least recently used are looked up again |

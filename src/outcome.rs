@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::hint::HintCounts;
-use crate::resolve::Modules;
+use crate::resolve::{AddressSpaces, Modules};
 use crate::sampler::loss::Loss;
 
 /// What a capture gave beside the samples.
@@ -31,6 +31,8 @@ pub struct Outcome {
     pub notes: Vec<String>,
     /// What the code of the samples is in, where the sink wanted to know.
     pub modules: Modules,
+    /// The mappings of the processes, which say what their memory is.
+    pub address_spaces: AddressSpaces,
 }
 
 /// What a capture does without where the kernel shows no physical frames.

@@ -72,7 +72,7 @@ impl DecisionArgs {
 
     /// True where somebody will see the names of code.
     fn names_code(&self, verbose: u8) -> bool {
-        !self.no_symbols && (self.report.is_some() || verbose > 1)
+        !self.no_symbols && (self.report.is_some() || verbose > 0)
     }
 
     /// `builder` with what is to be decided.
@@ -261,9 +261,9 @@ pub(super) fn finish(
         }
         if verbose > 1 {
             say_lines(&config::matrix(&report));
-            let code = config::hot_code(&report);
-            if !code.is_empty() {
-                say_lines(&code);
+            let lines = config::hot_lines(&report);
+            if !lines.is_empty() {
+                say_lines(&lines);
             }
         }
         if let Some(report_to) = report_to {

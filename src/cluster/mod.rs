@@ -109,9 +109,9 @@
 //! cannot be told from one group that is everybody.
 
 mod clusters;
-mod codes;
 mod communities;
 mod keys;
+mod lines;
 mod linkage;
 mod misses;
 pub(crate) mod quality;
@@ -123,5 +123,7 @@ mod solve;
 mod table;
 pub(crate) mod truth;
 
-pub use clusters::{ClusterOptions, Clusters, Community, Edge, Hot, Reason, Structure, Verdict};
+pub use clusters::{
+    ClusterOptions, Clusters, Community, Edge, Hot, LineSharing, LineThread, Reason, Structure, Verdict,
+};
 pub use sketch::{Sharing, SketchStats};

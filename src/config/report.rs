@@ -37,6 +37,8 @@ pub(crate) struct Evidence<'a> {
     pub stability: Option<f64>,
     /// What everybody touches, which joins nobody.
     pub hubs: Vec<Granule>,
+    /// The hottest written lines that threads share.
+    pub lines: Vec<Granule>,
     /// The part of the avoidable misses that is avoided where threads with one label share a cache, by a label for each thread; see
     /// [`Report::locality`]. `None` where nobody knows.
     pub locality: Option<&'a LocalityOf<'a>>,
@@ -79,8 +81,11 @@ pub(crate) struct CommunityEvidence {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RegionReport {
-    /// Where it begins: what is mapped and the offset there, or the process and the address.
+    /// What is there, as of a [`Granule`]; of its first byte.
     pub memory: String,
+    /// Its first byte; `null` where nobody knows any more.
+    #[serde(default)]
+    pub identity: Option<Identity>,
     /// From its first byte to its last.
     pub bytes: u64,
     /// Threads of the subcell's communities that use it.
@@ -95,8 +100,15 @@ pub struct RegionReport {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Granule {
-    /// Where it is: what is mapped and the offset there, or the process and the address.
+    /// What is there: a variable, `[heap]` or `[stack]` of a process, or a file and the offset in it; else the process and the
+    /// address, or the device, the inode and the offset. Of a page, what its hottest line is of, where that is a variable.
     pub memory: String,
+    /// Its first byte; `null` where nobody knows any more.
+    #[serde(default)]
+    pub identity: Option<Identity>,
+    /// The variable of `memory`; left out where it is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub symbol: Option<DataSymbol>,
     /// Accesses by all threads.
     pub accesses: f64,
     /// Those that wrote.
@@ -108,6 +120,113 @@ pub struct Granule {
     /// The code that touched it most, of lines alone; empty where it was not asked for or nobody knows.
     #[serde(default)]
     pub code: Vec<Code>,
+    /// How its threads share it, of lines alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<LineSharing>,
+    /// What each thread did to it, of lines alone: the 16 most active ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_thread: Vec<LineThread>,
+}
+
+/// A byte of memory, for programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Identity {
+    /// Of a file or shared memory that is mapped shared.
+    Shared {
+        /// Where the inode number counts: `st_dev`, as `makedev` packs it, or what [`crate::sample::MemoryId`] has in its place.
+        dev: u64,
+        /// The inode number.
+        ino: u64,
+        /// Bytes from its beginning.
+        offset: u64,
+    },
+    /// Of the private memory of a process.
+    Private {
+        /// The process; `null` where nobody knows it.
+        pid: Option<u32>,
+        /// The virtual address.
+        addr: u64,
+    },
+    /// Of memory of which nothing else is known.
+    Physical {
+        /// The physical address.
+        addr: u64,
+    },
+}
+
+/// A variable of a program or library.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct DataSymbol {
+    /// Its name, or that of a section (`.bss`) where the file names no variable there.
+    pub name: String,
+    /// Bytes from its beginning.
+    pub offset: u64,
+    /// The file, as the process that maps it has it.
+    pub dso: String,
+}
+
+/// How threads share a line, by the bytes that they touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LineSharing {
+    /// Two threads touched a byte in common, and one of them wrote it.
+    True,
+    /// The line is written, and no thread touched a byte that another one wrote.
+    False,
+    /// No thread wrote it.
+    None,
+    /// There are too few samples to say it, or the source does not see who writes.
+    Unknown,
+}
+
+impl LineSharing {
+    /// As the JSON has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::True => "true",
+            Self::False => "false",
+            Self::None => "none",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// What one thread did to a line.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LineThread {
+    /// Its process.
+    pub pid: u32,
+    /// Its thread id.
+    pub tid: u32,
+    /// Its name, as in [`ThreadReport`].
+    pub comm: Option<String>,
+    /// Accesses that did not write.
+    pub loads: u64,
+    /// Accesses that wrote.
+    pub stores: u64,
+    /// Accesses that found the line modified in another CPU's cache.
+    pub hitm: u64,
+    /// The bytes of the line that it read, as pairs of the first and the last; empty where they were not kept.
+    pub loaded: Vec<[u8; 2]>,
+    /// Those that it wrote.
+    pub stored: Vec<[u8; 2]>,
+    /// The variable that the first of these bytes is of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub symbol: Option<DataSymbol>,
+}
+
+impl std::fmt::Display for DataSymbol {
+    /// `counters+0x8 (server)`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let file = self.dso.rsplit('/').next().unwrap_or_default();
+        write!(f, "{}+{:#x} ({file})", crate::sample::printable(self.name.as_bytes()), self.offset)
+    }
 }
 
 /// An instruction that touched a line.
@@ -177,6 +296,10 @@ pub struct Report {
     pub hints: Option<HintCounts>,
     /// What everybody touches, which joins nobody.
     pub hubs: Vec<Granule>,
+    /// The hottest lines that threads share and that are written, whatever subcell the threads are in: those first that were found
+    /// modified in another CPU's cache most often, then by the accesses that may have found them so. 32 at most.
+    #[serde(default)]
+    pub lines: Vec<Granule>,
     /// Threads in cgroups that were too many to be told apart.
     pub unlisted_threads: usize,
     /// What the user was told.
@@ -340,6 +463,7 @@ pub(crate) fn report(
         cells,
         hints: None,
         hubs: evidence.hubs.clone(),
+        lines: evidence.lines.clone(),
         unlisted_threads: found.unlisted,
         notes: decision.notes.iter().map(ToString::to_string).collect(),
     })

@@ -46,13 +46,15 @@ impl Sampled {
     /// # Errors
     /// [`Error::NoSamples`].
     pub fn decide(self) -> Result<Analysis, Error> {
-        let Self { decider, outcome, skipped, options, symbols, procfs } = self;
+        let Self { decider, mut outcome, skipped, options, symbols, procfs } = self;
         let Ok(mut decided) = decider.decide(&options) else {
             return Err(Error::NoSamples { outcome: Box::new(outcome) });
         };
         for whose in decided.decision.notes.iter_mut().filter_map(config::Note::thread_mut) {
             whose.uid = procfs.as_deref().and_then(|procfs| uid(procfs, whose));
         }
+        let Outcome { address_spaces, modules, .. } = &mut outcome;
+        decided.locate(address_spaces, modules);
         let source = decider.source();
         Ok(Analysis { source, outcome, skipped, decider, options, decided, symbols, named: OnceLock::new() })
     }
@@ -116,10 +118,12 @@ impl Analysis {
         Ok((config::layered::to_json(&layers.layers)?, layers.notes))
     }
 
-    /// The names of the code in [`Analysis::report`]. They are looked up when they are first asked for, which can take 25 s where
+    /// The names of the code and of the variables in [`Analysis::report`]. They are looked up when they are first asked for, which can take 25 s where
     /// file systems do not answer.
     pub fn symbols(&self) -> &Symbols {
-        self.named.get_or_init(|| symbolize(&self.outcome.modules, self.decided.codes(), &self.symbols))
+        // Files of others are only read where names were asked for.
+        let codes = self.decided.codes().filter(|_| self.decider.keeps_code());
+        self.named.get_or_init(|| symbolize(&self.outcome.modules, codes, &self.symbols))
     }
 
     /// What the decision rests on, as `scxprof run --report` writes it.
