@@ -23,7 +23,7 @@ build: deps ## Build the release binary (the default)
 	$(CARGO) build --locked --release
 
 run: deps ## Profile the example workload and compare the result with the truth (ARGS="--source faults")
-	$(CARGO) build --locked --release --bins --example workload --example compare
+	$(CARGO) build --locked --profile demo --features demo --bins
 	@scripts/demo.sh $(ARGS)
 
 test: ## Run every test and check that this machine allows

@@ -10,9 +10,9 @@ if [ "$(id -u)" -ne 0 ] && [ -z "${NO_SUDO:-}" ] && sudo -n true 2>/dev/null; th
     exec sudo -n -- env CARGO_TARGET_DIR="$target" scripts/demo.sh "$@"
 fi
 
-scxprof=$target/release/scxprof
-workload=$target/release/examples/workload
-compare=$target/release/examples/compare
+scxprof=$target/demo/scxprof
+workload=$target/demo/demo-workload
+compare=$target/demo/demo-compare
 # What the groups are exact from.
 seconds=20
 enough=5000

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use scxprof::config::{mitosis, Consumer};
@@ -14,6 +13,7 @@ use crate::cgroup::Cgroup;
 use crate::turn;
 
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
+const WORKLOAD: &str = env!("CARGO_BIN_EXE_demo-workload");
 
 /// Samples of the workload that must be enough.
 const ENOUGH: f64 = 5_000.0;
@@ -21,12 +21,6 @@ const ENOUGH: f64 = 5_000.0;
 const MAX_SECONDS: f64 = 60.0;
 /// Seconds of the first run.
 const FIRST: f64 = 2.5;
-
-/// The example, which cargo builds beside the tests.
-fn example() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    test.parent().unwrap().parent().unwrap().join("examples/workload")
-}
 
 /// A scenario that runs in its own cgroup.
 struct Workload {
@@ -44,12 +38,12 @@ struct Truth {
 
 impl Workload {
     fn new(scenario: &str) -> Result<Self, String> {
-        let truth = Command::new(example()).args(["--print-truth", "--scenario", scenario]).output();
+        let truth = Command::new(WORKLOAD).args(["--print-truth", "--scenario", scenario]).output();
         let groups =
-            serde_json::from_slice(&truth.map_err(|error| format!("{}: {error}", example().display()))?.stdout);
+            serde_json::from_slice(&truth.map_err(|error| format!("{WORKLOAD}: {error}"))?.stdout);
         let groups = groups.map_err(|error| format!("the truth of {scenario}: {error}"))?;
         let cgroup = Cgroup::new()?;
-        let mut command = Command::new(example());
+        let mut command = Command::new(WORKLOAD);
         command.args(["--scenario", scenario, "--seconds", "120", "--busy", "--here"]).stdout(Stdio::piped());
         cgroup.prepare(&mut command);
         let mut child = command.spawn().map_err(|error| format!("cannot start it in a cgroup: {error}"))?;
