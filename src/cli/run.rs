@@ -5,7 +5,8 @@ use clap::Args;
 
 use super::capture::{self, CaptureArgs};
 use super::command::Held;
-use super::decision::{self, DecisionArgs};
+use super::decision::{self, DecisionArgs, Named, Printed};
+use super::outputs::OutputArgs;
 use super::signals::Signals;
 use super::Failure;
 
@@ -16,6 +17,7 @@ Examples:
   sudo scxprof run --cell db='db\\.service$'      a cell for a cgroup of another name
   scxprof run -p 1234 -t 10                      one process and its children
   scxprof run -- ./server --port 80              a command while it runs (Ctrl-C ends both)
+  sudo scxprof run -t 30 -o /etc/cells.json --prometheus /var/lib/node_exporter/scxprof.prom   for cron
 Use it:
   sudo scx_mitosis --cell-config cells.json";
 
@@ -26,6 +28,8 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     capture: CaptureArgs,
     #[command(flatten)]
+    outputs: OutputArgs,
+    #[command(flatten)]
     decision: DecisionArgs,
     /// A summary on stderr; -vv for all of it
     #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count)]
@@ -34,15 +38,15 @@ pub(super) struct RunArgs {
 
 /// Runs one capture and prints its configuration.
 pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
-    let RunArgs { capture: wanted, decision, verbose } = args;
-    let builder = decision.configure(capture::builder(wanted)?, *verbose);
+    let RunArgs { capture: wanted, outputs: output_args, decision, verbose } = args;
+    let builder = decision.configure(capture::builder(wanted)?, Named::new(*verbose, output_args.has_report()));
     if decision.use_hints && !wanted.hints.are_followed() {
         return Err(Failure::Usage(anyhow!("--use-hints needs --hints-map, which says where the hints are")));
     }
-    decision.check_stdout(stdout_is_open)?;
+    output_args.check_stdout(stdout_is_open)?;
     // Before anything is opened, so that the command does not inherit our limits.
-    let held = capture::hold(wanted, decision.to_stdout())?;
-    let outputs = decision.outputs(stdout_is_open)?;
+    let held = capture::hold(wanted, output_args.to_stdout())?;
+    let outputs = output_args.open(stdout_is_open)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let rate_before = capture::max_sample_rate();
     let session = capture::start(builder, held.as_ref())?;
@@ -52,7 +56,7 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     capture::say_notes(&sampled.outcome, rate_before);
     decision::report(*verbose, &sampled);
     // The result first: a command may ignore SIGTERM. Another signal to us kills it then.
-    let printed = decision::finish(decision, *verbose, sampled, outputs, decision::no_samples);
+    let printed = decision::finish(decision, Printed::Configuration, *verbose, sampled, outputs, decision::no_samples);
     let status = capture::end(command, &signals)?;
     printed?;
     match status {

@@ -245,7 +245,10 @@ mod tests {
         assert_eq!(times(other, 5, 1)[1], [(7, 3.0), (2, 2.0), (3, 2.0), (5, 1.0)]);
     }
 
-    fn of(accesses: &[(u32, Access, u64, u16, u32)]) -> LineSharing {
+    /// Thread, kind, first byte, size, and how often.
+    type Accesses<'a> = &'a [(u32, Access, u64, u16, u32)];
+
+    fn of(accesses: Accesses<'_>) -> LineSharing {
         let mut lines = HotLines::new(0);
         for &(thread, access, first, size, times) in accesses {
             for _ in 0..times {
@@ -259,7 +262,7 @@ mod tests {
     #[test]
     fn true_and_false_sharing_are_told_apart() {
         use Access::{Load, Store, Unknown, Update};
-        let cases: [(&[(u32, Access, u64, u16, u32)], LineSharing); 12] = [
+        let cases: [(Accesses<'_>, LineSharing); 12] = [
             (&[(1, Load, 0, 8, 50), (2, Load, 0, 8, 50)], LineSharing::None),
             (&[(1, Store, 0, 8, 50), (2, Load, 0, 8, 50)], LineSharing::True),
             (&[(1, Store, 0, 8, 50), (2, Load, 7, 1, 50)], LineSharing::True),

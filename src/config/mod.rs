@@ -14,6 +14,8 @@ pub(crate) mod cell_specs;
 mod classes;
 mod consumer;
 pub(crate) mod decide;
+mod diff;
+mod export;
 mod express;
 mod hints;
 mod hot_lines;
@@ -37,6 +39,8 @@ pub use cell_specs::{CellOptions, CellSpecError, CellSpecs, ALLOTMENT_REGEX, CGR
 pub use consumer::{Assigned, Consumer};
 pub(crate) use decide::decide;
 pub use decide::{Decision, DecisionOptions, NoSamples, Scheduler};
+pub use diff::{Difference, SubcellDifference, ThreadMove};
+pub use export::{prometheus, sharing_csv, RunFacts};
 pub use hot_lines::hot_lines;
 pub(crate) use layers::{layers, layers_by_hint};
 pub(crate) use members::{Affinity, Member, Members, Unknown, Verdict};

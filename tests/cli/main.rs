@@ -4,6 +4,7 @@
 
 mod output;
 mod signals;
+mod summaries;
 
 use std::fs;
 use std::io::Read;
