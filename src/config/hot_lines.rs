@@ -9,7 +9,7 @@ pub fn hot_lines(report: &Report) -> String {
     if report.lines.is_empty() {
         return String::new();
     }
-    let head = ["hot line", "sharing", "accesses", "loads", "stores", "hitm", "threads", "bytes read and written"];
+    let head = ["hot line", "sharing", "accesses", "loads", "stores", "hitm", "threads", "bytes or code"];
     let mut rows = vec![head.map(str::to_owned)];
     for line in &report.lines {
         rows.push(line_row(line));
@@ -20,8 +20,9 @@ pub fn hot_lines(report: &Report) -> String {
             rows.push(row(format!("  and {more} more {threads}")));
         }
         for code in line.code.iter().filter(|code| code.accesses >= 0.5) {
-            let mut row = row(format!("  {code}"));
+            let mut row = row("  code".to_owned());
             row[2] = format!("{:.0}", code.accesses);
+            row[7] = code.to_string();
             rows.push(row);
         }
     }
@@ -83,12 +84,12 @@ mod tests {
     fn a_line_has_its_threads_and_its_code() {
         let text = hot_lines(&made());
         let expected = "\
-hot line                                                    sharing  accesses  loads  stores  hitm  threads  bytes read and written
-total+0x0 (server)                                            false         5      4       1     0        3
-  reader\\x0a (tid 70)                                                       4      4       0     0           read 0-7,16
-  writer (tid 71)                                                           1      0       1     0           written 8-15; next+0x0 (server)
+hot line               sharing  accesses  loads  stores  hitm  threads  bytes or code
+total+0x0 (server)       false         5      4       1     0        3
+  reader\\x0a (tid 70)                  4      4       0     0           read 0-7,16
+  writer (tid 71)                      1      0       1     0           written 8-15; next+0x0 (server)
   and 1 more thread
-  push+0x12 (server) in inlined insert, lock at queue.c:12                  4
+  code                                 4                                push+0x12 (server) in inlined insert, lock at queue.c:12
 ";
         assert_eq!(text, expected, "\n{text}");
         let mut report = made();

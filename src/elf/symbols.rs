@@ -341,6 +341,9 @@ mod tests {
             if let Ok(elf) = Elf::parse(&mut &bytes[..]) {
                 let _ = elf.vaddr(value);
                 let _ = elf.functions(&mut &bytes[..], &[0x40_1000, value.max(0x40_1001)]);
+                let _ = elf.variables(&mut &bytes[..], &[0x40_1008, value.max(0x40_1009)]);
+                let _ = elf.section_at(&mut &bytes[..], value);
+                let _ = elf.data_vaddr(value);
                 let _ = elf.debug_link(&mut &bytes[..]);
             }
         }

@@ -39,8 +39,7 @@ struct Truth {
 impl Workload {
     fn new(scenario: &str) -> Result<Self, String> {
         let truth = Command::new(WORKLOAD).args(["--print-truth", "--scenario", scenario]).output();
-        let groups =
-            serde_json::from_slice(&truth.map_err(|error| format!("{WORKLOAD}: {error}"))?.stdout);
+        let groups = serde_json::from_slice(&truth.map_err(|error| format!("{WORKLOAD}: {error}"))?.stdout);
         let groups = groups.map_err(|error| format!("the truth of {scenario}: {error}"))?;
         let cgroup = Cgroup::new()?;
         let mut command = Command::new(WORKLOAD);
