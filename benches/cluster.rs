@@ -1,7 +1,7 @@
 //! The clustering: samples a second into the sketch, and the time from the last sample to the result.
 //!
-//! `cargo bench --bench cluster` measures; the first lines it prints are the quality of the same streams, beside a baseline
-//! that knows only names: one cluster for each comm class, as the extractors do that count thread names.
+//! `cargo bench --bench cluster` measures; first it prints the quality for the same streams, next to a baseline that knows only
+//! names: one cluster for each comm class, as in extractors that count thread names.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -30,8 +30,8 @@ fn feed(stream: &Stream) -> Sharing {
     sharing
 }
 
-/// A comm for each thread: `threads` numbered workers of a pool whose name does not tell the group, as pools are named,
-/// or one that does.
+/// A comm for each thread: `threads` numbered workers of a pool with a name that does not identify the group, as is common, or
+/// with one that does.
 fn comms(stream: &Stream, telling: bool) -> Vec<Comm> {
     let name = |thread: usize, group: u32| {
         if telling {
@@ -43,7 +43,7 @@ fn comms(stream: &Stream, telling: bool) -> Vec<Comm> {
     stream.truth.iter().enumerate().map(|(thread, &group)| Comm::from(name(thread, group).as_str())).collect()
 }
 
-/// The baseline: counts samples by comm with the trailing digits cut, one cluster for each class.
+/// The baseline: counts samples by comm without trailing digits, one cluster for each class.
 fn by_comm(stream: &Stream, comms: &[Comm]) -> Vec<u32> {
     let class = |comm: &Comm| {
         let bytes = comm.as_bytes();

@@ -1,4 +1,4 @@
-//! How fast records leave a ring and become fields: a replayed ring of samples as the default attr lays them out.
+//! How fast records leave a ring and are decoded: a replayed ring of samples in the layout of the default attr.
 
 #![allow(clippy::expect_used, missing_docs)] // A benchmark that cannot run must say so.
 

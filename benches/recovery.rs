@@ -1,7 +1,7 @@
-//! What the recovery of addresses costs for each sample: real samples, replayed.
+//! The cost of recovering addresses per sample: real samples, replayed.
 //!
-//! The benchmark starts itself once more as a load, samples that at 1 kHz for a few seconds and replays what it got, so
-//! it needs the rights that `scxprof run --source timer -p` needs; without them it says so and measures nothing.
+//! The benchmark starts itself a second time as a load, samples that at 1 kHz for a few seconds and replays the samples. So it
+//! needs the rights of `scxprof run --source timer -p`; without them it says so and measures nothing.
 
 #![allow(clippy::expect_used, missing_docs)] // A benchmark that cannot run must say so.
 
@@ -23,14 +23,14 @@ use scxprof::testing::resolve::Maps;
 use scxprof::testing::sampler::attr::Features;
 use scxprof::testing::sampler::{Hardware, PendingSample, Sampler, SamplerError, SamplerOptions, Target};
 
-/// Samples to record, and seconds to do so at the most.
+/// Samples to record, and the longest time to do so in seconds.
 const SAMPLES: usize = 1000;
 const SECONDS: u64 = 15;
-/// Bytes for decoded code, as much as a session with its default gives.
+/// Bytes for decoded code, as in a session with the default memory.
 const BUDGET: usize = 8 << 20;
 const LOAD: &str = "load";
 
-/// CPU time of this thread: what else the machine does is none of it.
+/// CPU time of this thread, without that of other work on the machine.
 struct CpuTime;
 
 impl Measurement for CpuTime {
@@ -93,7 +93,7 @@ fn load() -> ! {
     }
 }
 
-/// One sample and what its recovery asked for.
+/// One sample and what its recovery requested.
 struct Recorded {
     captured: PendingSample,
     regs: UserRegs,
@@ -116,7 +116,7 @@ impl CodeSource for Windows {
     }
 }
 
-/// The code of the load, as a session gets it.
+/// The code of the load, as in a session.
 struct Live<'a> {
     code: &'a mut CodeCache,
     constants: &'a mut Constants,
@@ -165,6 +165,7 @@ fn captured(child: &Child) -> Result<Vec<PendingSample>, SamplerError> {
         cpus: (0..std::thread::available_parallelism().map_or(1, usize::from) as u32).collect(),
         mmap_pages: 64,
         workers: None,
+        realtime: None,
         features: Features::all(),
         hardware: Hardware::default(),
         proc: "/proc".into(),
@@ -211,7 +212,7 @@ fn record(
             now: captured.raw.time,
             windows: Windows::default(),
         };
-        // A recovery that knows nothing asks for everything, so that the windows serve cold and warm ones.
+        // A recovery with an empty cache requests everything, so the windows serve cold and warm ones.
         let outcome = Recovery::new(BUDGET).recover(&regs, &context.stack, range.clone(), &mut live).candidates.len();
         let windows = live.windows;
         let mut replay = Windows(windows.0.clone(), windows.1.clone());

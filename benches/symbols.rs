@@ -1,4 +1,5 @@
-//! What naming code costs: finding the file of a sample's instruction, as mappings stay or change, and the names at the end.
+//! The cost of naming code: finding the file of a sample's instruction, with and without changes of mappings, and the names at
+//! the end.
 
 #![allow(clippy::expect_used, missing_docs)] // A benchmark that cannot run must say so.
 

@@ -1,14 +1,14 @@
-//! A bounded map that forgets what was not asked for lately.
+//! A bounded map that drops entries that were not used lately.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
 use rustc_hash::FxBuildHasher;
 
-/// A map of at most `limit` of weight in two generations: an entry weighs 1, or what it is inserted with (bytes).
+/// A map with a total weight of at most `limit`, in two generations: an entry weighs 1, or what it is inserted with (bytes).
 ///
-/// New and wanted entries live in the young half. When it is full, the old half is dropped and the young one becomes
-/// old: what was used since the last turn survives the next, and every operation takes constant time on average.
+/// New and used entries are in the young half. When it is full, the old half is dropped and the young one becomes old. So
+/// entries used since the last turn survive the next, and every operation takes constant time on average.
 #[derive(Debug)]
 pub struct Cache<K, V> {
     young: Generation<K, V>,
@@ -39,7 +39,7 @@ impl<K: Eq + Hash, V> Generation<K, V> {
 }
 
 impl<K: Eq + Hash, V> Cache<K, V> {
-    /// A map of at most `limit`, which is at least 2.
+    /// A map with this limit, at least 2.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self { young: Generation::default(), old: Generation::default(), half: (limit / 2).max(1), evicted: 0 }
@@ -54,12 +54,12 @@ impl<K: Eq + Hash, V> Cache<K, V> {
         self.young.entries.get(key).map(|(value, _)| value)
     }
 
-    /// Puts `value` in place of what `key` had.
+    /// Sets the value of `key`.
     pub fn insert(&mut self, key: K, value: V) {
         self.insert_weighted(key, value, 1);
     }
 
-    /// The same for a value of this weight. One of more than half the limit is dropped at once.
+    /// The same for a value of this weight. A value of more than half the limit is dropped at once.
     pub fn insert_weighted(&mut self, key: K, value: V, weight: usize) {
         self.remove(&key);
         if weight > self.half {
@@ -74,25 +74,25 @@ impl<K: Eq + Hash, V> Cache<K, V> {
         self.young.entries.insert(key, (value, weight));
     }
 
-    /// Takes the value of `key` out; no eviction.
+    /// Removes the value of `key`; evicts nothing.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let (_, value, _) = self.young.remove(key).or_else(|| self.old.remove(key))?;
         Some(value)
     }
 
-    /// Entries held now.
+    /// The number of entries.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.young.entries.len() + self.old.entries.len()
     }
 
-    /// What the entries weigh.
+    /// The weight of the entries.
     #[must_use]
     pub fn weight(&self) -> usize {
         self.young.weight + self.old.weight
     }
 
-    /// Entries dropped for want of room so far.
+    /// Entries dropped at the limit so far.
     #[must_use]
     pub fn evicted(&self) -> u64 {
         self.evicted

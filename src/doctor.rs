@@ -1,7 +1,7 @@
-//! What a host can do for scxprof: each source and each thing that it needs, tried as a run would try it.
+//! Finds what a host can do for scxprof: tries each source and each of its requirements as a run would.
 //!
-//! [`examine`] asks the kernel and reads the host under its [`Roots`], and gives a [`Report`] of [`Check`]s. A check that fails
-//! says the sentence that a failing run would say.
+//! [`examine`] asks the kernel and reads the host under its [`Roots`], and returns a [`Report`] of [`Check`]s. A check that
+//! fails has the message of a run that fails.
 
 use std::fmt;
 use std::fs;
@@ -22,14 +22,14 @@ mod rights;
 pub(crate) mod selftest;
 mod table;
 
-// For tests, which answer in the kernel's place.
+// For tests, which replace the kernel.
 #[doc(hidden)]
 pub use bpf::{BpfTrial, BpfTrialError};
 #[doc(hidden)]
 pub use kernel::{Attempt, Hierarchy, Kernel, Watched};
 pub use table::{table, Style};
 
-/// The schema of the JSON (docs/doctor.md); raised where a field changes its meaning or goes.
+/// The schema of the JSON (docs/doctor.md); raised if a field changes its meaning or is removed.
 const VERSION: u32 = 1;
 
 /// How well something works.
@@ -50,7 +50,7 @@ pub enum State {
 }
 
 impl State {
-    /// The words of the table and of the JSON.
+    /// The word in the table and in the JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -68,7 +68,7 @@ impl fmt::Display for State {
     }
 }
 
-/// What a check is about.
+/// The subject of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -77,18 +77,18 @@ pub enum Section {
     Sources,
     /// What the processor's PMU offers to the hardware sources.
     Hardware,
-    /// What samples carry.
+    /// The fields of samples.
     Fields,
-    /// What we are allowed and how much of it.
+    /// Our rights and limits.
     Rights,
-    /// What kind of host it is.
+    /// The kind of host.
     Host,
     /// What BPF can do here.
     Bpf,
 }
 
 impl Section {
-    /// The heading of the table.
+    /// The heading in the table.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -102,42 +102,42 @@ impl Section {
     }
 }
 
-/// One thing that was tried or looked at.
+/// One thing that was tried or read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Check {
-    /// What it is about.
+    /// Its subject.
     pub section: Section,
     /// The name of a row; it stays the same from version to version.
     pub name: &'static str,
     /// Whether it works.
     pub state: State,
-    /// Where it works what was found, else why it does not.
+    /// If it works, what was found, else the reason why it does not.
     pub why: String,
-    /// What would help; `None` where nothing is wrong or nobody knows.
+    /// What would help; `None` if nothing is wrong or no remedy is known.
     pub help: Option<String>,
 }
 
 impl Check {
-    /// It works, and this was found.
+    /// It works; `why` says what was found.
     #[must_use]
     pub(crate) fn works(section: Section, name: &'static str, why: impl Into<String>) -> Self {
         Self { section, name, state: State::Works, why: why.into(), help: None }
     }
 
-    /// It works in part, and this is what is missing.
+    /// It works in part; `why` says what is missing.
     #[must_use]
     pub(crate) fn partly(section: Section, name: &'static str, why: impl Into<String>) -> Self {
         Self { state: State::Partly, ..Self::works(section, name, why) }
     }
 
-    /// It does not work, and this is why.
+    /// It does not work; `why` gives the reason.
     #[must_use]
     pub(crate) fn fails(section: Section, name: &'static str, why: impl Into<String>) -> Self {
         Self { state: State::Fails, ..Self::works(section, name, why) }
     }
 
-    /// It was not tried, and this is why.
+    /// It was not tried; `why` gives the reason.
     #[must_use]
     pub(crate) fn not_tested(section: Section, name: &'static str, why: impl Into<String>) -> Self {
         Self { state: State::NotTested, ..Self::works(section, name, why) }
@@ -149,7 +149,7 @@ impl Check {
         Self { help: Some(help.into()), ..self }
     }
 
-    /// What a failed attempt to sample says, in the words of a failed run.
+    /// A failed attempt to sample, in the words of a failed run.
     #[must_use]
     pub(crate) fn failed(section: Section, name: &'static str, error: &SamplerError) -> Self {
         Self { help: error.help().map(str::to_owned), ..Self::fails(section, name, error.why()) }
@@ -166,7 +166,7 @@ impl fmt::Display for Check {
     }
 }
 
-/// What is known of a host.
+/// The facts about a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Report {
@@ -174,26 +174,26 @@ pub struct Report {
     pub version: u32,
     /// The version of scxprof.
     pub scxprof: &'static str,
-    /// The kernel's release; empty where procfs does not say.
+    /// The kernel's release; empty if procfs does not show it.
     pub kernel: String,
     /// The architecture that scxprof was built for.
     pub arch: &'static str,
-    /// The processor's model name; empty where procfs does not say.
+    /// The processor's model name; empty if procfs does not show it.
     pub cpu: String,
-    /// How many CPUs are online; 0 where sysfs does not say.
+    /// The number of online CPUs; 0 if sysfs does not show it.
     pub cpus: usize,
     /// The checks, section by section.
     pub checks: Vec<Check>,
 }
 
 impl Report {
-    /// True where at least one source works, if only for one's own processes.
+    /// True if at least one source works, if only for our own processes.
     #[must_use]
     pub fn any_source(&self) -> bool {
         self.usable().next().is_some()
     }
 
-    /// The sources that work, if only for one's own processes, in the order in which `auto` tries them.
+    /// The sources that work, if only for our own processes, in the order in which `auto` tries them.
     pub fn usable(&self) -> impl Iterator<Item = (Source, State)> + '_ {
         self.checks
             .iter()
@@ -201,7 +201,7 @@ impl Report {
             .filter_map(|check| Some((check.name.parse().ok()?, check.state)))
     }
 
-    /// Why no run can begin here, whatever the source: the check that says so.
+    /// The check that explains why no run can start here, with any source.
     #[must_use]
     pub fn obstacle(&self) -> Option<&Check> {
         ["pid-namespace", "cgroups"]
@@ -210,20 +210,20 @@ impl Report {
             .find(|check| check.state == State::Fails)
     }
 
-    /// The check of a name.
+    /// The check with this name.
     #[must_use]
     pub fn check(&self, name: &str) -> Option<&Check> {
         self.checks.iter().find(|check| check.name == name)
     }
 }
 
-/// What happened when a source was tried.
+/// The result of trying a source.
 #[derive(Debug)]
 struct Trial {
     source: Source,
     /// Watching every task.
     host: Result<Attempt, SamplerError>,
-    /// Watching a task of ours, where watching every task is forbidden.
+    /// Watching a task of ours, if watching every task is forbidden.
     own: Option<Result<Attempt, SamplerError>>,
 }
 
@@ -234,7 +234,7 @@ impl Trial {
         Self { source, host, own: forbidden.then(|| kernel.attempt(source, Watched::Own)) }
     }
 
-    /// What worked.
+    /// The attempt that worked.
     fn attempt(&self) -> Option<&Attempt> {
         self.host.as_ref().ok().or_else(|| self.own.as_ref()?.as_ref().ok())
     }
@@ -255,13 +255,13 @@ impl Trial {
     }
 }
 
-/// Tries everything. The soft `RLIMIT_NOFILE` of this process is raised where the events need it, as `scxprof run` does.
+/// Tries everything. Raises the soft `RLIMIT_NOFILE` of this process if the events need it, as `scxprof run` does.
 #[must_use]
 pub fn examine(roots: &Roots) -> Report {
     examine_with(roots, &kernel::Live::new(roots))
 }
 
-/// As [`examine`], of another kernel.
+/// As [`examine`], with another kernel.
 #[doc(hidden)]
 #[must_use]
 pub fn examine_with(roots: &Roots, kernel: &dyn Kernel) -> Report {

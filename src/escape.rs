@@ -1,13 +1,13 @@
-//! Text of others made fit for where it is printed: names of threads, cgroups and files are bytes that anybody may choose.
+//! Escapes untrusted text before it is printed: names of threads, cgroups and files are bytes that anyone may choose.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Bytes of a line on a terminal; what is longer is cut, and that is said.
+/// Bytes of a line on a terminal; longer lines are truncated with a note.
 const MAX_LINE: usize = 16 << 10;
 
-/// True for what a terminal obeys in place of showing it: control characters (C0, DEL, C1), the marks that turn the direction
-/// of text (Unicode Standard Annex 9), and those that end a line or a paragraph.
+/// True for characters that a terminal obeys instead of showing: control characters (C0, DEL, C1), marks that change the
+/// direction of text (Unicode Standard Annex 9), and those that end a line or a paragraph.
 pub(crate) fn is_hidden(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -21,7 +21,7 @@ pub(crate) fn push(text: &mut String, bytes: &[u8]) {
     }
 }
 
-/// One line for a terminal: what it would obey is escaped, line ends too.
+/// One line for a terminal: what it would obey is escaped, including line ends.
 pub(crate) fn line(text: &str) -> Cow<'_, str> {
     let end = (0..=text.len().min(MAX_LINE)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or_default();
     let shown = text.get(..end).unwrap_or_default();
@@ -42,13 +42,13 @@ pub(crate) fn line(text: &str) -> Cow<'_, str> {
     Cow::Owned(line)
 }
 
-/// Text of several lines of our own, such as a table.
+/// Several lines of our own text, such as a table.
 pub(crate) fn lines(text: &str) -> String {
     text.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// JSON that means the same and that a terminal bears: serde_json escapes the first 32 characters alone. What is hidden can be
-/// within strings only, but for line ends between them.
+/// Equivalent JSON that is safe for a terminal: serde_json escapes only the first 32 characters. Hidden characters can occur
+/// only within strings, except line ends between them.
 pub(crate) fn json(text: String) -> String {
     let is_to_go = |character: char| !character.is_ascii_whitespace() && is_hidden(character);
     if !text.contains(is_to_go) {
@@ -57,7 +57,7 @@ pub(crate) fn json(text: String) -> String {
     let mut escaped = String::with_capacity(text.len() + 64);
     for character in text.chars() {
         if is_to_go(character) {
-            // None of them is beyond the first 65,536, where two would be needed.
+            // All of them are within the first 65,536, so one escape suffices.
             let _ = write!(escaped, "\\u{:04x}", u32::from(character));
         } else {
             escaped.push(character);
@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// Escape sequences of both kinds, a bell, DEL, a title, and marks that turn text round.
+    /// Escape sequences of both kinds, a bell, DEL, a title, and marks that change the direction of text.
     const NASTY: &str =
         "a\x1b[2J\u{9b}2J\x07\x7f\u{9d}0;x\u{9c}\u{202e}b\u{2066}\u{2069}\u{200e}\u{200f}\u{61c}\u{2028}\r\n c";
 

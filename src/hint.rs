@@ -1,4 +1,4 @@
-//! Task hints as numbers: how they are seen, and what is counted of them. The BPF programs that see them are in `bpf`.
+//! Task hints: the ways to observe them, and their counts. `bpf` has the BPF programs that observe them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The largest hint that schedulers take.
+/// The largest hint that schedulers accept.
 pub const MAX_HINT: u64 = 1024;
 
 /// A way to observe hint writes, in order of preference; each is named by its attach point.
@@ -14,19 +14,20 @@ pub const MAX_HINT: u64 = 1024;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HintProbe {
-    /// Where the kernel keeps the storage of tasks: sees every write by system call, and storage that BPF programs make.
+    /// The kernel function that updates the storage of tasks: observes every write by system call, and storage that BPF
+    /// programs create.
     LocalStorageUpdate,
-    /// Where the system call reaches a map of task storage.
+    /// The kernel function with which the system call reaches a map of task storage.
     PidTaskStorageUpdateElem,
-    /// The system call's entry and exit. Sees neither BPF programs nor 32-bit processes; x86-64 only.
+    /// The system call's entry and exit. Observes neither BPF programs nor 32-bit processes; x86-64 only.
     Syscall,
 }
 
 impl HintProbe {
-    /// All of them, the best first.
+    /// All of them, the best one first.
     pub const ALL: [Self; 3] = [Self::LocalStorageUpdate, Self::PidTaskStorageUpdateElem, Self::Syscall];
 
-    /// What it attaches to.
+    /// The name of its attach point.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -61,61 +62,61 @@ impl fmt::Display for HintProbe {
     }
 }
 
-/// What a watch saw and missed.
+/// Counts of what a watch observed and missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Hints that were there at the start.
+    /// Hints that existed at the start.
     pub at_start: u64,
-    /// Threads that could not be asked for their hint at the start.
+    /// Threads whose hint could not be read at the start.
     pub not_asked: u64,
-    /// Writes and ends of hints since.
+    /// Writes and deletions of hints since.
     pub events: u64,
-    /// Events that found the ring full.
+    /// Events lost because the ring was full.
     pub dropped: u64,
-    /// Times that an event may have been missed: a program had been interrupted on that CPU, and the kernel runs it no
-    /// second time meanwhile, whatever for; or there was no room beside the ring.
+    /// How often an event may have been missed: a program was interrupted on that CPU, and the kernel does not run it again
+    /// meanwhile; or there was no room beside the ring.
     pub missed: u64,
-    /// Events whose value could not be read.
+    /// Events with a value that could not be read.
     pub unreadable: u64,
-    /// Times that all tasks were asked for their hints again, after events were lost.
+    /// How often the hints of all tasks were read again, after events were lost.
     pub asked_again: u64,
-    /// Hints of tasks that our pid namespace does not contain.
+    /// Hints of tasks outside our pid namespace.
     pub outside_pid_namespace: u64,
 }
 
 impl Counts {
-    /// Events that did not reach us, at the most.
+    /// An upper bound of the events that did not reach us.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.dropped.saturating_add(self.missed).saturating_add(self.unreadable)
     }
 }
 
-/// What is known of the hints of a run.
+/// Counts of the hints of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct HintCounts {
-    /// How writes were seen; `None` where they were not.
+    /// How writes were observed; `None` if they were not.
     pub probe: Option<HintProbe>,
-    /// Why they were not, or not to the end.
+    /// Why hints were not followed, or not to the end.
     pub missing: Option<String>,
-    /// What was seen and lost on the way from the kernel.
+    /// Counts of observed and lost events.
     #[serde(flatten)]
     pub counts: Counts,
     /// Tasks that had a hint at some time.
     pub tasks: u64,
-    /// Different values, of up to 4096.
+    /// The number of different values, at most 4096.
     pub values: u64,
     /// Writes of values above [`MAX_HINT`], which schedulers ignore.
     pub above_limit: u64,
-    /// Hints of tasks beyond those that are remembered.
+    /// Hints of tasks beyond the number that is kept.
     pub not_kept: u64,
-    /// Events that came too late to be put in order of time.
+    /// Events that came too late to be sorted by time.
     pub late: u64,
     /// Samples of threads that had a hint.
     pub samples_with: u64,
-    /// Samples of threads that had none, or of which it is not known.
+    /// Samples of threads without a hint, or without a known one.
     pub samples_without: u64,
 }
 
@@ -128,7 +129,10 @@ impl HintCounts {
             (dropped, "hints lost in a full ring (a larger one helps)"),
             (missed, "times that a hint may have been missed; all tasks were asked again"),
             (unreadable, "hints whose value could not be read"),
-            (outside_pid_namespace, "hints of tasks outside this pid namespace (run with --pid=host to see them)"),
+            (
+                outside_pid_namespace,
+                "hints of tasks outside this pid namespace (start the container with --pid=host to see them)",
+            ),
             (self.late, "hints out of order in time; the later one holds"),
             (self.not_kept, "hints of threads beyond what memory holds"),
         ])

@@ -1,16 +1,17 @@
-//! Finds the threads of a host that share memory, and says so in the form that a sched_ext scheduler loads.
+//! scxprof finds the threads of a Linux host that share memory, and makes a configuration with which a sched_ext scheduler runs
+//! these threads on one set of CPUs.
 //!
-//! [`Session::builder`] sets up a capture; what comes of it are values: the configuration, the report, what was lost. Nothing
-//! is printed, no file is written that was not asked for, no signal is handled. Here samples come from a
-//! [`Feed`](session::Feed) in place of the kernel, so that the example runs anywhere; without one it samples this host, which
-//! takes rights (`scxprof doctor`, or [`doctor::examine`]).
+//! [`Session::builder`] sets up a capture. Its results are values: the configuration, the report and the counts of loss. The
+//! library prints nothing, handles no signals and writes only the files that the caller names. In this example the samples come
+//! from a [`Feed`](session::Feed) instead of the kernel, so it runs anywhere. Without a feed, a session samples this host,
+//! which needs rights (see `scxprof doctor`, or [`doctor::examine`]).
 //!
 //! ```
 //! use scxprof::sample::{Access, RawSample};
 //! use scxprof::session::{Batch, Feed, SideBand};
 //! use scxprof::Session;
 //!
-//! /// Two pairs of threads; each pair writes to pages of its own.
+//! /// Two pairs of threads; each pair writes to its own pages.
 //! struct Pairs(u64);
 //!
 //! impl Feed for Pairs {
@@ -28,75 +29,108 @@
 //!     }
 //! }
 //!
-//! // Of a host with 16 CPUs; without it of this one, where a subcell may have no CPU.
+//! // For a host with 16 CPUs. The default is this host, which may have too few CPUs for each subcell to get one.
 //! let found = Session::builder().feed(&mut Pairs(0)).target_cpus(16).run()?;
 //! assert!(found.mitosis()?.contains("reader"));
 //! assert_eq!(found.report()?.cells[0].subcells.len(), 3, "each pair, and the rest");
 //! # Ok::<(), scxprof::Error>(())
 //! ```
 //!
-//! # The way of a sample, and the modules
+//! # Modules
 //!
-//! | module | what |
+//! A sample takes this way: `sampler` reads it from the kernel, `recover` computes addresses that the kernel does not give,
+//! [`resolve`] adds names, [`cluster`] finds the communities, and [`config`] writes the configuration. [`session`] connects
+//! them.
+//!
+//! | module | what it contains |
 //! |---|---|
-//! | [`session`] | the capture: [`Builder`](session::Builder), [`Session`], [`Analysis`](session::Analysis); sources ([`Feed`](session::Feed)) and sinks ([`Sink`](session::Sink)) of one's own |
-//! | [`sample`] | what one memory access is |
-//! | [`host`] | where the host is read, and what can go wrong there |
-//! | [`resolve`] | names: threads, cgroups, memory and code, from the kernel's records and procfs |
-//! | [`cluster`] | which threads share memory, and how that is found out |
-//! | [`config`] | what cells that makes, for scx_mitosis and scx_layered, and the report |
-//! | [`profile`] | recordings, written and read again |
-//! | [`bpf`] | task hints |
+//! | [`session`] | the capture: [`Builder`](session::Builder), [`Session`], [`Analysis`](session::Analysis); custom sources ([`Feed`](session::Feed)) and sinks ([`Sink`](session::Sink)) |
+//! | [`sample`] | the types of samples and accesses |
+//! | `sampler` (private) | perf events: which ones to open, their rings, records and loss |
+//! | `recover` (private) | addresses of memory operands, from registers and machine code (source `timer`) |
+//! | [`host`] | the paths from which the host is read, and the errors of reading it |
+//! | [`resolve`] | names of threads, cgroups, memory and code, from the kernel's records and procfs |
+//! | `elf` (private) | symbols and call frame information of ELF files |
+//! | [`cluster`] | which threads share memory: the sketch and the communities |
+//! | [`config`] | cells and subcells for scx_mitosis, layers for scx_layered, and the report |
+//! | [`profile`] | writes profiles, and reads them and recordings by other tools |
+//! | [`hint`], [`bpf`] | task hints: their values, and the BPF programs that watch them |
 //! | [`doctor`] | what a host allows |
+//! | `cli` (private) | the command line: options, messages, manual pages |
+//!
+//! # Glossary
+//!
+//! docs/glossary.md has all of it.
+//!
+//! | word | meaning |
+//! |---|---|
+//! | cell | a set of cgroups that gets its own CPUs |
+//! | cell spec | one entry of the configuration: a name, a rule that matches cgroups, and subcells |
+//! | subcell | a set of threads of a cell, matched by name; the last one, the catch-all `rest`, takes all other threads |
+//! | layer | scx_layered's word for a set of threads with its own scheduling policy; scxprof writes one for each subcell |
+//! | community | threads found to share memory |
+//! | class | threads of one folded name: `pool-1` and `pool-2` fold to `pool-` |
+//! | access | one load or store |
+//! | sample | one record of the kernel; it gives one or more accesses |
+//! | event | what the kernel counts |
+//! | source | where samples and their addresses come from: `pebs`, `ibs`, `timer` or `faults` |
+//! | granule | a cache line or a page with one identity, whichever process and address it is accessed through |
+//! | region | a range of memory that its threads use alike: a data structure |
+//! | hub | a granule that nearly all threads touch |
+//! | sketch | the bounded summary of who touched what |
+//! | possible miss | an access that may have had to fetch its cache line |
+//! | hint | a number that a program writes for one of its threads into a BPF task-storage map |
+//! | profile | a directory or archive that `scxprof record` writes |
+//! | loss | samples that were taken and did not reach the decision, counted by stage |
 //!
 //! # Bounds
 //!
-//! Memory does not grow with the length of a capture, nor with the size of a profile. Every table that lives as long as one of
-//! them has a bound in bytes; where it counts by number, its entries are of one size. What there is no room for is counted, and
-//! said in a note, by the counts of loss, or as damage of the profile. `M` is `--memory` ([`session::Builder::memory`]), 64 MiB
-//! if nothing else is said.
+//! Memory grows neither with the length of a capture nor with the size of a profile. Every table that lives as long as a
+//! capture or a profile has a bound in bytes; if its bound is a number of entries, all entries have one size. What a table has
+//! no room for is counted, and reported in a note, as loss or as damage of the profile. `M` is `--memory`
+//! ([`session::Builder::memory`]), by default 64 MiB.
 //!
-//! | table | bound | what comes then |
+//! | table | bound | what happens at the bound |
 //! |---|---|---|
-//! | the sketch of who touched what | 3/8 M, half as much again for a moment | thins out; the report's `stability` and `confidence` say how sure it is |
-//! | code and bytes of the hottest shared lines, in the sketch | 1/40 of it | what is less hot has none |
-//! | samples that wait for their order in time | 1/4 M; of the timer source 1/8 M | the older half goes out early: loss `late` |
-//! | tasks, mappings, cgroups and hints that wait so | as much again, 1 MiB at the least | the older half goes out early; none is lost |
-//! | mappings of all processes ([`resolve`]) | 1/8 M; of a profile 1/4 M | the least recently used processes' are forgotten, and read again in a capture; a note of a profile |
-//! | mappings of processes that ended, for the names of their memory | 256 processes, within the 1/8 M | the oldest go: their memory has an address only |
-//! | mappings of one process, with their paths | half of that | later ones are not kept, and their memory counts as private: a note |
-//! | inode numbers that were used again ([`resolve`]) | 8,192, 0.3 MiB | those used once are forgotten, which changes nothing; then all |
-//! | ranges of pages, to see whether code was changed | 4,096, 0.2 MiB | the least recently used are looked up again |
-//! | processes whose mappings are compared, of a recording | 16,384, 0.3 MiB | they are recorded again |
-//! | calls into file systems that did not come back | 32 threads | nothing is asked of files any more: a note |
-//! | code and pages for recovering addresses (timer) | 1/4 M | the oldest go, and are read again |
-//! | stacks and places of that source | 65,536 threads, 16,384 places | all go, and are learned again |
+//! | the sketch of who touched what | 3/8 M, for a moment 9/16 M | it thins out; the report's `stability` and `confidence` say how certain the result is |
+//! | code and bytes of the hottest shared lines | 1/40 of the sketch | those of less hot lines are dropped |
+//! | samples that wait to be sorted by time | 1/4 M; source `timer`: 1/8 M | the older half is passed on early: loss `late` |
+//! | records of tasks, mappings, cgroups and hints that wait likewise | the same, at least 1 MiB | the older half is passed on early; none is lost |
+//! | mappings of all processes ([`resolve`]) | 1/8 M; profile: 1/4 M | those of the least recently used processes are dropped; a capture reads them again, a profile gets a note |
+//! | mappings of ended processes, to name their memory | 256 processes, within the 1/8 M | the oldest are dropped: their memory has an address only |
+//! | mappings of one process, with their paths | half of that | later ones are dropped, and their memory counts as private: a note |
+//! | reused inode numbers ([`resolve`]) | 8,192, 0.3 MiB | those used once are dropped, which changes nothing; then all |
+//! | ranges of pages that are checked for changed code | 4,096, 0.2 MiB | the least recently used are looked up again |
+//! | processes for which a recording compares mappings | 16,384, 0.3 MiB | their mappings are recorded again |
+//! | calls into file systems that have not returned | 32 threads | no file is read any more: a note |
+//! | code and pages for recovering addresses (timer) | 1/4 M | the oldest are dropped, and read again |
+//! | stacks and code places of that source | 65,536 threads, 16,384 places | all are dropped, and learned again |
 //! | threads | 262,144 of 120 bytes | later ones have no name: a note, and loss `unnamed` |
-//! | threads that have ended | 4,096 of these | the oldest go |
-//! | threads that procfs does not know, their cgroups from procfs | 65,536 each | all go, and are read again |
-//! | paths of cgroups | 65,536 and 16 MiB | the oldest go; in a capture they are found again, of a profile it is a note and loss `no_cgroup_path` |
-//! | cgroups that nobody knows | 16,384 numbers | all go, and are asked for again |
-//! | threads and cgroups of lines (perf.jsonl, text of perf) | 1,048,576 each, and 16 MiB of paths | all are numbered anew: a note |
-//! | files that code is in | 65,536 and 16 MiB of paths | code in further ones has no name: a note |
-//! | hints | 262,144 threads, 4,096 values | later ones are not kept: `not_kept` of the hints' counts |
+//! | threads that have ended | 4,096 of these | the oldest are dropped |
+//! | threads that procfs does not know, their cgroups from procfs | 65,536 each | all are dropped, and read again |
+//! | paths of cgroups | 65,536 and 16 MiB | the oldest are dropped; a capture finds them again, a profile gets a note and loss `no_cgroup_path` |
+//! | cgroups without a known path | 16,384 numbers | all are dropped, and looked up again |
+//! | threads and cgroups of text lines (perf.jsonl, output of perf script) | 1,048,576 each, and 16 MiB of paths | all are numbered anew: a note |
+//! | files that contain sampled code | 65,536 and 16 MiB of paths | code in later ones has no name: a note |
+//! | hints | 262,144 threads, 4,096 values | later ones are dropped: `not_kept` of the hints' counts |
 //! | threads of the decision | 65,536 | later ones count to their cell only: loss `evicted` |
 //! | cells and names of the decision | 1,024 and 16,384 | later ones count together: a note |
-//! | a recording's files of code | 16,384 and 8 MiB of paths | further ones have no build id: a note |
-//! | a recording's cgroups | 262,144 numbers | further ones may be in it twice |
-//! | a recording's cgroups without a record | 2 MiB in meta.json | further ones have no path: a note |
-//! | lines of recovered.jsonl that wait for their sample | 65,536 lines, 262,144 accesses (40 MiB) | the oldest half goes: damage |
-//! | what an archive and the compressed records in it unpack to | 100 times the archive's size, 256 MiB at the least | it is refused; of compressed records damage |
-//! | entries of an archive; its names and headers | 1,024; 4 MiB | it is refused |
+//! | code files of a recording | 16,384 and 8 MiB of paths | later ones have no build id: a note |
+//! | cgroups of a recording | 262,144 numbers | later ones may be in it twice |
+//! | cgroups of a recording without a record | 2 MiB in meta.json | later ones have no path: a note |
+//! | lines of recovered.jsonl that wait for their sample | 65,536 lines, 262,144 accesses (40 MiB) | the older half is dropped: damage |
+//! | the unpacked size of an archive and of compressed records in it | 100 times the archive's size, at least 256 MiB | the archive is rejected; compressed records: damage |
+//! | entries of an archive; its names and headers | 1,024; 4 MiB | the archive is rejected |
 //! | meta.json | 4 MiB, 100 notes | damage |
-//! | events of a recording by perf, and their ids | 65,536 with names of 512 bytes; 1,048,576 | it is refused |
-//! | a path in a record, a line of text | 4 KiB, 64 KiB | malformed, unreadable |
-//! | debug information that source lines are read from | files of 256 MiB, by a process of 768 MiB and 3 s of CPU | there are no lines |
-//! | names of code in lines | 131,072 instructions, 32 MiB | further ones have none: a message |
+//! | events of a recording by perf, and their ids | 65,536 with names of 512 bytes; 1,048,576 | the recording is rejected |
+//! | a path in a record; a line of text | 4 KiB; 64 KiB | the record counts as malformed; the line as unreadable |
+//! | debug information for source lines | files of 256 MiB; the process that reads them: 768 MiB and 3 s of CPU | no source lines |
+//! | names of code in output lines | 131,072 instructions, 32 MiB | later ones have no name: a message |
 //!
-//! Paths and names of others reach a terminal only with what it would obey escaped (control characters, marks that turn the
-//! direction of text), and JSON likewise.
+//! In paths and names that other programs chose, scxprof escapes what a terminal would obey (control characters and marks that
+//! change the direction of text) before it prints them or writes them as JSON.
 
-// What only the command line or tests use.
+// Without these features, some items have no user.
 #![cfg_attr(not(all(feature = "cli", feature = "testing")), allow(dead_code, unused_imports))]
 
 pub mod bpf;
@@ -116,7 +150,7 @@ pub mod profile;
 mod recover;
 pub mod resolve;
 pub mod sample;
-// From events to samples. What a program needs of it is in `session`.
+// From events to samples; `session` has the public part.
 mod sampler;
 pub mod session;
 #[cfg(feature = "testing")]

@@ -1,4 +1,4 @@
-//! What a capture gave beside the samples: counts, losses and notes.
+//! The result of a capture besides the samples: counts, losses and notes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,37 +9,40 @@ use crate::hint::HintCounts;
 use crate::resolve::{AddressSpaces, Modules};
 use crate::sampler::loss::Loss;
 
-/// What a capture gave beside the samples.
+/// The result of a capture besides the samples.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// Samples that were named.
+    /// Samples of named threads.
     pub samples: u64,
-    /// Accesses that the sink took: one a sample, or as many as were recovered from it.
+    /// Accesses that the sink took: one per sample, or as many as were recovered from it.
     pub accesses: u64,
-    /// Events that happened, sampled or not.
+    /// Events that were counted, sampled or not.
     pub events: u64,
-    /// From the first event enabled to the last disabled.
+    /// The time from the first event enabled to the last disabled.
     pub duration: Duration,
-    /// What was recovered, for a source that recovers addresses.
+    /// Counts of the recovery, for a source that recovers addresses.
     pub recovery: Option<RecoveryStats>,
-    /// What is known of task hints, where they were asked for.
+    /// Counts of task hints, if they were requested.
     pub hints: Option<HintCounts>,
     /// What was lost and left out.
     pub loss: Loss,
-    /// What the kernel refused, and other facts a person should know.
+    /// The priority of SCHED_FIFO that the threads which read the samples had, see
+    /// [`Builder::realtime`](crate::session::Builder::realtime).
+    pub realtime: Option<u8>,
+    /// Features that the kernel rejected, and other facts for the user.
     pub notes: Vec<String>,
-    /// What the code of the samples is in, where the sink wanted to know.
+    /// The objects that contain the code of the samples, if the sink requested them.
     pub modules: Modules,
     /// The mappings of the processes, which say what their memory is.
     pub address_spaces: AddressSpaces,
 }
 
-/// What a capture does without where the kernel shows no physical frames.
+/// What a capture lacks if the kernel hides physical frames.
 pub(crate) const FRAMES_HIDDEN: &str =
     "Physical addresses are not shown to us (CAP_SYS_ADMIN): shared memory is known by its file and offset";
 
-/// What was recovered and what was not.
+/// Counts of recovered and unrecovered samples.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct RecoveryStats {
@@ -49,25 +52,25 @@ pub struct RecoveryStats {
     pub recovered: u64,
     /// Addresses, by the method that gave them.
     pub by_method: BTreeMap<&'static str, u64>,
-    /// Samples that gave none, by the reason.
+    /// Samples without a recovered address, by reason.
     pub unrecovered: BTreeMap<&'static str, u64>,
-    /// Addresses whose page was neither in memory nor swapped out when it was looked up, some 100 ms after the sample:
-    /// given back in between, not yet touched, or wrong.
+    /// Addresses with a page that was neither in memory nor swapped out when it was looked up, some 100 ms after the sample:
+    /// freed in between, not yet touched, or wrong.
     pub absent_pages: u64,
-    /// Addresses whose page could not be looked up: the process was gone, or is not ours to look into.
+    /// Addresses with a page that could not be looked up: the process had exited, or we may not inspect it.
     pub unknown_pages: u64,
-    /// True where the kernel shows physical frames to us (CAP_SYS_ADMIN); without them addresses are known by their mapping.
+    /// True if the kernel shows us physical frames (CAP_SYS_ADMIN); otherwise memory is identified by its mapping.
     pub frames_visible: bool,
-    /// Decoded instructions were dropped for room so many times.
+    /// How often decoded instructions were dropped at the bound.
     pub decoded_evictions: u64,
     /// Pieces of code that could not be read.
     pub code_failed: u64,
-    /// Of those, pieces in memory that changes (a JIT compiler's), or was not seen to stay the same for long enough.
+    /// Of those, pieces in memory that changes (a JIT compiler's), or has not stayed the same for long enough.
     pub code_unsettled: u64,
 }
 
 impl RecoveryStats {
-    /// Recovered samples as a part of the user samples, 0 where there were none.
+    /// Recovered samples as a part of the user samples, 0 if there were none.
     #[must_use]
     pub fn share(&self) -> f64 {
         if self.user_samples == 0 {

@@ -1,4 +1,4 @@
-//! The vocabulary: what one observed memory access is, whatever hardware or trick observed it.
+//! The types of samples and accesses, for all sources.
 
 pub(crate) mod batch;
 mod counts;
@@ -17,14 +17,14 @@ pub use batch::{FileId, SideBand, TimedSideBand};
 pub(crate) use counts::sentences;
 pub use data_source::{Cost, DataSource};
 
-/// Bytes in a cache line on every machine that scxprof samples.
+/// Bytes of a cache line on every machine that scxprof samples.
 pub const LINE_SIZE: u64 = 64;
-/// Bytes in the page that private memory is told apart by; larger pages are looked at in these pieces too.
+/// The page size by which private memory is identified; larger pages are divided into pieces of this size.
 pub const PAGE_SIZE: u64 = 4096;
 
-/// A thread's name as the kernel keeps it: up to 15 bytes, any value but NUL (`TASK_COMM_LEN` in linux/sched.h is 16).
+/// A thread's name as in the kernel: up to 15 bytes, any value but NUL (`TASK_COMM_LEN` in linux/sched.h is 16).
 ///
-/// Names are bytes. They may hold spaces, slashes and bytes that are no UTF-8.
+/// Names are bytes. They may contain spaces, slashes and bytes that are not UTF-8.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Comm {
     /// The name, NULs, and in the last byte its length: one array is copied and compared at once.
@@ -35,7 +35,7 @@ impl Comm {
     /// The longest name in bytes.
     pub const MAX: usize = 15;
 
-    /// The name up to its first NUL, cut to [`Comm::MAX`] bytes as the kernel cuts it.
+    /// The name up to its first NUL, truncated to [`Comm::MAX`] bytes as in the kernel.
     #[must_use]
     pub fn new(name: &[u8]) -> Self {
         let mut bytes = [0; Self::MAX + 1];
@@ -79,7 +79,7 @@ impl From<&str> for Comm {
     }
 }
 
-/// For people: what is no printable UTF-8 is escaped as `\xNN`, so that the terminal survives every name.
+/// For display: all but printable UTF-8 is escaped as `\xNN`, so every name is safe for a terminal.
 impl fmt::Display for Comm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&printable(self.as_bytes()))
@@ -92,7 +92,7 @@ impl fmt::Debug for Comm {
     }
 }
 
-/// Bytes from outside made fit for a terminal: printable UTF-8 as it is, all else as `\xNN`.
+/// Escapes untrusted bytes for a terminal: printable UTF-8 is kept, all else becomes `\xNN`.
 #[must_use]
 pub fn printable(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
@@ -109,11 +109,11 @@ pub fn printable(bytes: &[u8]) -> String {
     text
 }
 
-/// Where a sample's data address comes from.
+/// Where samples and their addresses come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Source {
-    /// Intel's PEBS: loads with latency, and stores where asked for; the hardware gives the address.
+    /// Intel's PEBS: loads with latency, and stores on request; the hardware gives the address.
     Pebs,
     /// AMD's IBS: loads and stores among sampled ops; the hardware gives the address.
     Ibs,
@@ -141,7 +141,7 @@ impl Source {
         }
     }
 
-    /// What the source can see and what it cannot, in one sentence for the report.
+    /// What the source can and cannot sample, in one sentence for the report.
     #[must_use]
     pub fn coverage(self) -> &'static str {
         match self {
@@ -172,7 +172,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// No source is called so.
+/// No source has this name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("unknown source \"{0}\"")]
 pub struct UnknownSource(pub String);
@@ -186,10 +186,10 @@ impl FromStr for Source {
     }
 }
 
-/// The processor mode that a sample was taken in (`PERF_RECORD_MISC_CPUMODE_MASK`, linux/perf_event.h).
+/// The processor mode of a sample (`PERF_RECORD_MISC_CPUMODE_MASK`, linux/perf_event.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum CpuMode {
-    /// Not said.
+    /// Unknown.
     #[default]
     Unknown,
     /// Kernel code.
@@ -204,10 +204,10 @@ pub enum CpuMode {
     GuestUser,
 }
 
-/// What an instruction did to the memory.
+/// The kind of an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Access {
-    /// The source does not say.
+    /// Unknown: the source does not give it.
     #[default]
     Unknown,
     /// A read.
@@ -218,33 +218,33 @@ pub enum Access {
     Update,
 }
 
-/// How a candidate's address was found.
+/// How an address was recovered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Method {
     /// The instruction at ip.
     AtIp,
-    /// An instruction before ip whose address registers nothing has written since.
+    /// An instruction before ip; its address registers have not been written since.
     Before,
-    /// An instruction straight after ip whose address registers nothing writes before.
+    /// An instruction straight after ip; its address registers are not written before it.
     After,
     /// An instruction after ip, reached by running the code forward.
     Emulated,
-    /// An instruction before ip, its registers computed back.
+    /// An instruction before ip; its registers were computed backward.
     Inverted,
     /// An instruction before ip, found by going back and running forward again with the stack.
     Replayed,
-    /// An instruction after ip, reached by running the code forward with values of memory that other threads can write to,
-    /// as they were at the moment of the sample. Unlike the others it can be wrong, where one of them wrote meanwhile.
+    /// An instruction after ip, reached by running the code forward with the values at the moment of the sample of memory that
+    /// other threads can write. Only this method can be wrong, if one of them wrote in between.
     Racy,
 }
 
 impl Method {
-    /// All methods in the order of their trust.
+    /// All methods, the most reliable first.
     pub const ALL: [Self; 7] =
         [Self::AtIp, Self::Before, Self::After, Self::Emulated, Self::Inverted, Self::Replayed, Self::Racy];
 
-    /// The letter that reports use.
+    /// The letter in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -258,28 +258,29 @@ impl Method {
         }
     }
 
-    /// True where the access was made before the sample; false where it comes after it.
+    /// True if the access was made before the sample; false if it comes after it.
     #[must_use]
     pub fn is_backward(self) -> bool {
         matches!(self, Self::Before | Self::Inverted | Self::Replayed)
     }
 }
 
-/// The one identity of a byte of memory, whatever source saw it and wherever it is mapped.
+/// The identity of a byte of memory, independent of the source and of where it is mapped.
 ///
-/// A shared mapping is known by what it maps; a private one by its address space, so that copy-on-write pages of forks,
-/// the zero page, KSM pages and the text of a library never join threads. A frame stands for shared memory of which
+/// Shared memory is identified by the mapped object; private memory by its address space, so that copy-on-write pages of forks,
+/// the zero page, KSM pages and the text of a library never join threads. A frame identifies shared memory of which nothing
+/// else is known.
 /// nothing else is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MemoryId {
     /// A byte of a file or of shared memory that is mapped `MAP_SHARED`.
     Shared {
-        /// Where its inode numbers count: `st_dev` of the file, as `makedev` packs it; for SysV shared memory 1 << 52 and the
-        /// inode of its IPC namespace. Where a number is used again by another file, how often, from bit 32 on.
+        /// The scope of its inode number: `st_dev` of the file, as `makedev` packs it; for SysV shared memory 1 << 52 and the
+        /// inode of its IPC namespace. From bit 32 on, how often the number was reused by another file.
         dev: u64,
         /// Its inode number.
         ino: u64,
-        /// Bytes from its beginning.
+        /// Offset from its beginning in bytes.
         offset: u64,
     },
     /// A byte of physical memory.
@@ -297,7 +298,7 @@ pub enum MemoryId {
 }
 
 impl MemoryId {
-    /// The granule of `size` bytes (a power of two, such as [`LINE_SIZE`] or [`PAGE_SIZE`]) that the byte lies in.
+    /// The granule of `size` bytes (a power of two, such as [`LINE_SIZE`] or [`PAGE_SIZE`]) that contains the byte.
     #[must_use]
     pub fn granule(self, size: u64) -> Self {
         let mask = !(size - 1);
@@ -320,19 +321,19 @@ impl MemoryId {
     }
 }
 
-/// Where code is, the same in every process that maps the same file. [`crate::resolve::Modules`] gives it and names it.
+/// A code address, the same in every process that maps the same file. [`crate::resolve::Modules`] makes and names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CodeAddr {
-    /// The file, or what else holds code, as the session numbers it.
+    /// The session's number of the file or other object that contains the code.
     pub module: NonZeroU32,
-    /// Bytes from the file's beginning; for what has none (the kernel, anonymous memory) the address itself.
+    /// Offset from the file's beginning; for objects without a file (the kernel, anonymous memory) the address itself.
     pub offset: u64,
 }
 
-/// Which thread, numbered by the session: a reused tid is a new thread.
+/// The session's number of a thread: a reused tid is a new thread.
 pub type ThreadIndex = u32;
 
-/// What the event says of one memory access, or what was recovered from it; names are put to it in a [`Sample`].
+/// The facts about one access from the event, or recovered from it; a [`Sample`] adds names.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RawSample {
     /// CLOCK_MONOTONIC, ns.
@@ -341,34 +342,41 @@ pub struct RawSample {
     pub pid: u32,
     /// Thread id in our pid namespace.
     pub tid: u32,
-    /// CPU that the access ran on.
+    /// CPU that the access ran on; [`RawSample::NO_CPU`] where a recording does not say.
     pub cpu: u32,
-    /// Mode that the access was made in.
+    /// Processor mode of the access.
     pub mode: CpuMode,
     /// Load, store or both.
     pub access: Access,
-    /// Bytes accessed, 0 where they are not known.
+    /// Bytes accessed, 0 if unknown.
     pub size: u16,
     /// Address of the instruction.
     pub ip: u64,
     /// Virtual address of the data.
     pub addr: u64,
-    /// Physical address of the data, 0 where it is not known.
+    /// Physical address of the data, 0 if unknown.
     pub phys: u64,
-    /// Bytes of the page that maps the data, 0 where it is not known.
+    /// Bytes of the page that maps the data, 0 if unknown.
     pub page_size: u64,
-    /// Id of the thread's cgroup, 0 where it is not known.
+    /// Id of the thread's cgroup, 0 if unknown.
     pub cgroup: u64,
-    /// Events that this sample stands for.
+    /// The number of events that this sample represents.
     pub period: u64,
-    /// Latency of the access in cycles, 0 where the source has none.
+    /// Latency of the access in cycles, 0 if the source does not measure it.
     pub latency: u32,
-    /// The part of one event that this access is: 1, or 1/n where one event gave n accesses.
+    /// The part of one event that this access is: 1, or 1/n if one event gave n accesses.
     pub share: f32,
-    /// Where the data came from, 0 where the source does not say.
+    /// Where the data came from, 0 if the source does not give it.
     pub data_src: DataSource,
-    /// How the address was recovered; `None` where the hardware or the kernel gave it.
+    /// How the address was recovered; `None` if the hardware or the kernel gave it.
     pub method: Option<Method>,
+    /// The number of the event in its recording, as far as there are several; else 0.
+    pub event: u16,
+}
+
+impl RawSample {
+    /// Stands in [`RawSample::cpu`] for a CPU that is not known.
+    pub const NO_CPU: u32 = u32::MAX;
 }
 
 impl Default for RawSample {
@@ -391,34 +399,35 @@ impl Default for RawSample {
             share: 1.0,
             data_src: DataSource(0),
             method: None,
+            event: 0,
         }
     }
 }
 
-/// One observed memory access, with the names that the session put to it.
+/// One access, with the names that the session added.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sample {
-    /// The access; its fields are read as if they were the sample's own.
+    /// The access; its fields can be read as if they were the sample's own.
     pub raw: RawSample,
-    /// Which event of the session it was; accesses of one event have the same number.
+    /// The session's number of the event; accesses of one event have the same number.
     pub record: u64,
-    /// The thread, as the session numbers it.
+    /// The session's number of the thread.
     pub thread: ThreadIndex,
-    /// The thread's name when the sample was taken; `None` where nobody could say.
+    /// The thread's name when the sample was taken; `None` if unknown.
     pub comm: Option<Comm>,
-    /// What memory it was; `None` where the address is no user memory.
+    /// The memory; `None` if the address is no user memory.
     pub memory: Option<MemoryId>,
-    /// Where the instruction is in its file; `None` where nobody knows or asked.
+    /// The instruction's location in its file; `None` if unknown or not requested.
     pub code: Option<CodeAddr>,
-    /// The thread's hint when the sample was taken; `None` where it had none, or hints are not followed. 0 is a hint.
+    /// The thread's hint when the sample was taken; `None` if it had none, or hints are not followed. 0 is a hint.
     pub hint: Option<u64>,
 }
 
 impl Sample {
-    /// What the access cost: what `data_src` says, with the measured latency where there is one.
+    /// The cost of the access: from `data_src`, with the measured latency if there is one.
     #[must_use]
     pub fn cost(&self) -> Cost {
-        /// Cycles beyond which a latency says more of an interrupt or a page fault than of a cache.
+        /// Longer latencies are caused by an interrupt or a page fault rather than by a cache.
         const LIMIT: u32 = 2000;
         match self.data_src.cost() {
             Cost::Miss { .. } if self.latency > 0 => Cost::Miss { cycles: self.latency.min(LIMIT) },

@@ -1,15 +1,15 @@
-//! Wires the parts: rings to samples in order of time, each with its thread's name and the memory it touched, to a sink.
+//! Connects the parts: from the rings to samples in order of time, each with its thread's name and its memory, to a sink.
 //!
-//! [`Session::builder`] sets up, [`Builder::start`] opens the events, [`Session::run`] samples and decides. The steps between
-//! are there for those who want something of their own: [`Session::run_until`] gives what was [`Sampled`], before anything is
-//! decided, and [`Session::run_into`] samples into a [`Sink`] and decides nothing. Samples come from the kernel, from a
-//! recording ([`Builder::profile`]) or from a [`Feed`].
+//! [`Session::builder`] sets up a capture, [`Builder::start`] opens the events, [`Session::run`] samples and decides. For
+//! custom steps, [`Session::run_until`] returns what was [`Sampled`] before the decision, and [`Session::run_into`] samples
+//! into a [`Sink`] and decides nothing. Samples come from the kernel, from a recording ([`Builder::profile`]) or from a
+//! [`Feed`].
 
 use std::time::Duration;
 
 pub use crate::outcome::{Outcome, RecoveryStats};
 use crate::resolve::Cgroups;
-use crate::sample::Sample;
+use crate::sample::{Comm, Sample, ThreadIndex};
 
 mod analysis;
 mod builder;
@@ -47,35 +47,41 @@ pub use crate::sampler::open::EventError;
 pub use crate::sampler::pmu::{NoIbs, NoPebs, PmuError};
 pub use crate::sampler::{Hardware, Pace, SamplerError, Target};
 
-/// How often a capture looks up where nothing arrives.
+/// How often a capture checks its rings when nothing arrives.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Where samples end up, in order of time.
+/// Receives samples in order of time.
 pub trait Sink {
-    /// Takes one sample. The names resolve its cgroup's id.
+    /// Takes one sample. `cgroups` resolves its cgroup's id.
     fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups);
 
-    /// Takes samples that follow one another, as if each were given to [`Sink::sample`].
+    /// Takes consecutive samples, as if each were passed to [`Sink::sample`].
     fn samples(&mut self, samples: &[Sample], cgroups: &mut Cgroups) {
         for sample in samples {
             self.sample(sample, cgroups);
         }
     }
 
-    /// True where samples shall say which code made the access ([`Sample::code`]), to be named at the end.
+    /// The last sample was given; `names` are the last names of threads, as far as they are known. A thread may have taken another
+    /// name since its last sample. Not called where samples are selected, and not for lines, which have names of their own.
+    fn ended(&mut self, names: &[(ThreadIndex, Comm)]) {
+        let _ = names;
+    }
+
+    /// True if samples must contain the code that made the access ([`Sample::code`]), to be named at the end.
     fn wants_code(&self) -> bool {
         false
     }
 }
 
-/// Says of a sample whether it is looked at, see [`Builder::select`]. The names resolve its cgroup's id.
+/// Decides whether a sample is used, see [`Builder::select`]. `cgroups` resolves its cgroup's id.
 pub type Select<'a> = &'a mut dyn FnMut(&Sample, &mut Cgroups) -> bool;
 
-/// How far a capture is.
+/// The progress of a capture.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Since its beginning.
+    /// Time since its beginning.
     pub elapsed: Duration,
     /// Samples so far.
     pub samples: u64,

@@ -1,11 +1,11 @@
-//! What tests, benches and fuzzing open, and no other program is promised. The feature `testing` has it, which Cargo turns on for
-//! them.
+//! Internals for tests, benches and fuzzing; other programs must not rely on them. The feature `testing` enables this module,
+//! and Cargo enables the feature for them.
 //!
-//! Each module has what the one of its name in the crate has, and what that one keeps to itself.
+//! Each module re-exports the module of its name, including its private items.
 
 #![allow(missing_docs)]
 
-/// Modules of a room that are its own affair elsewhere.
+/// Re-exports modules that are private elsewhere.
 macro_rules! modules {
     ($room:ident: $($name:ident)+) => {
         $(pub mod $name {

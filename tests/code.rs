@@ -1,4 +1,4 @@
-//! The code cache on real processes: stripped, deleted and contained programs, huge files, processes that are gone.
+//! The code cache on real processes: stripped, deleted and contained programs, huge files, processes that have ended.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use scxprof::testing::resolve::code::{At, CodeCache, Limits, Mapping, Origin};
 
-/// A child that is killed when the test is over.
+/// A child that is killed at the end of the test.
 struct Running(Child);
 
 impl Drop for Running {
@@ -20,7 +20,7 @@ impl Drop for Running {
     }
 }
 
-/// Starts `script`, which says a line once it is ready.
+/// Starts `script`, which prints a line once it is ready.
 fn start(script: &str) -> Option<Running> {
     let child = Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
     let mut running = Running(child);
@@ -186,7 +186,7 @@ fn facts_that_outlived_their_process_are_an_error() {
     let (path, mapping) = text(pid);
     let ip = mapping.start + 0x100;
     drop(running);
-    // What is known of the mapping has outlived the process.
+    // The mapping is still known, but the process has ended.
     std::fs::remove_file(&program).unwrap();
     let mut cache = CodeCache::new(Path::new("/proc"), Limits::default());
     let mapping = Mapping { path: &path, ..mapping };

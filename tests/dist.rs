@@ -1,4 +1,4 @@
-//! The archive for hosts that have nothing, and its binary in a root directory that has nothing.
+//! The archive for minimal hosts, and its binary in an empty root directory.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
@@ -11,8 +11,8 @@ use std::process::{Command, Output};
 
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 
-/// Builds the archive as `make dist` does, but faster; gives the directory that was packed. `None` where this machine
-/// has no static C library.
+/// Builds the archive as `make dist` does, but faster; returns the packed directory. `None` if this machine has no static C
+/// library.
 fn dist(test: &str) -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut script = Command::new(root.join("scripts/dist.sh"));
@@ -51,7 +51,7 @@ fn in_root(root: &Path, arguments: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// A mount that goes with the test.
+/// A mount that ends with the test.
 struct Mount(CString);
 
 impl Mount {
@@ -73,7 +73,7 @@ impl Drop for Mount {
     }
 }
 
-/// What `doctor` finds with BPF, each row as JSON.
+/// doctor's checks of BPF, each row as JSON.
 fn bpf_rows(binary: &Path) -> Vec<serde_json::Value> {
     let output = Command::new(binary).args(["doctor", "--json"]).output().unwrap();
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
@@ -81,7 +81,7 @@ fn bpf_rows(binary: &Path) -> Vec<serde_json::Value> {
     rows.filter(|row| row["section"] == "bpf").cloned().collect()
 }
 
-/// The BPF programs are built in, and the kernel takes of them what it takes of those of this build.
+/// The BPF programs are built in, and the kernel accepts the same as of this build.
 fn bpf_is_built_in(binary: &Path) {
     let rows = bpf_rows(binary);
     assert!(rows.iter().any(|row| row["name"] == "hints-syscall"), "{rows:?}");
@@ -92,7 +92,7 @@ fn bpf_is_built_in(binary: &Path) {
     }
 }
 
-/// A recording of this build gives the same configuration, report and lines with `binary`, to the byte.
+/// A recording of this build gives the same configuration, report and lines with `binary`, byte for byte.
 fn reads_what_this_build_recorded(test: &str, binary: &Path) {
     let dir = tempfile::tempdir().unwrap();
     let profile = dir.path().join("p.tar.gz");
@@ -141,7 +141,7 @@ fn the_archive_runs_where_there_is_nothing_else() {
     fs::copy(tree.join("scxprof"), root.path().join("scxprof")).unwrap();
     let output = in_root(root.path(), &["--version"]);
     assert!(output.stdout.starts_with(b"scxprof "), "{output:?}");
-    // Without procfs it says what is missing.
+    // Without procfs it reports what is missing.
     let output = in_root(root.path(), &["run", "-t", "0.2", "--source", "faults"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(3), "{said}");

@@ -1,4 +1,4 @@
-//! What is opened on each machine whose sysfs is in tests/fixtures/sysfs, field by field; and why nothing is on others.
+//! The events that are opened on each machine with a sysfs in tests/fixtures/sysfs, field by field; and why none are on others.
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
 use std::collections::BTreeMap;
@@ -82,7 +82,7 @@ fn fields(attr: &perf_event_attr) -> BTreeMap<&'static str, u64> {
     .collect()
 }
 
-/// What every sampling attr has, with what is special.
+/// The fields of every sampling attr, with special ones.
 fn expected(special: &[(&'static str, u64)]) -> BTreeMap<&'static str, u64> {
     let common = [
         ("sample_type", ALL),
@@ -130,7 +130,7 @@ impl Machine {
     }
 }
 
-/// The default with what `set` changes.
+/// The default as changed by `set`.
 fn hardware(set: impl FnOnce(&mut Hardware)) -> Hardware {
     let mut hardware = Hardware::default();
     set(&mut hardware);
@@ -295,7 +295,7 @@ fn ibs_never_drops_more_than_the_threshold_says() {
         let AddressFrom::Hardware { ldlat, ops: true, user_only: true } = plan.address_from else { panic!("{plan:?}") };
         (attr(&plan.events[0]).get("config1").copied(), ldlat, plan.notes)
     };
-    // By the hardware only where it does that and nothing else; then there is nothing to say.
+    // Filter in hardware only if it has no side effect; then there is no note.
     assert_eq!(ask("after-zen5", 128), (Some(128), None, vec![]));
     assert_eq!(ask("after-zen5", 2048), (Some(2048), None, vec![]));
     for (name, ldlat, why) in [
@@ -376,7 +376,7 @@ fn sysfs_that_is_not_as_the_kernel_writes_it() {
     let wide = format!("{base}cpu/events/mem-loads event=0x1cd,ldlat=3\n");
     let error = tree(&wide).unwrap().pebs().unwrap_err().to_string();
     assert!(error.starts_with("event=0x1cd does not fit: ") && error.ends_with("gives it 8 bits"), "{error}");
-    // What nothing needs cannot be in the way.
+    // Unneeded parts must not cause errors.
     let odd = format!("{base}cpu/events/mem-loads event=0xcd,ldlat=3\ncpu/format/new whatever\ncpu/events/x y=z\n");
     let loads = tree(&odd).unwrap().pebs().unwrap().pmus[0].loads(10);
     assert_eq!(loads, Some(Config([0xcd, 10, 0, 0, 0])));
@@ -391,7 +391,7 @@ fn a_missing_root_is_an_error_with_its_path() {
     assert!(error.to_string().contains("/nonexistent/sys/bus/event_source/devices"), "{error}");
 }
 
-/// `scxprof run` with these options: its exit code and what it says.
+/// Runs `scxprof run` with these options: its exit code and its output.
 fn run(arguments: &[&str]) -> (Option<i32>, String) {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_scxprof")).arg("run").args(arguments).output().unwrap();
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -411,8 +411,7 @@ fn a_source_that_is_not_here_is_one_sentence_and_exit_code_3() {
             continue;
         };
         let (code, said) = run(&["--source", source, "-t", "1"]);
-        let doctor = "scxprof: `scxprof doctor` shows what this host allows\n";
-        assert_eq!((code, said), (Some(3), format!("{doctor}scxprof: source {source}: {why}\n")));
+        assert_eq!((code, said), (Some(3), format!("error: source {source}: {why}. Details: scxprof doctor\n")));
     }
 }
 

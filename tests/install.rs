@@ -1,4 +1,4 @@
-//! What `make install` puts where, and whether those who read manual pages and completions take them.
+//! Where `make install` puts its files, and whether man and the shells accept the manual pages and completions.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
@@ -20,7 +20,7 @@ fn page(name: &str) -> String {
     format!("scxprof{name}.1")
 }
 
-/// What the program prints on stdout and stderr; `None` where it is not installed, which is said.
+/// The program's stdout and stderr; `None`, with a note, if it is not installed.
 fn said(test: &str, program: &str, arguments: &[&str], file: &Path) -> Option<(String, String)> {
     match Command::new(program).args(arguments).arg(file).output() {
         Ok(output) => {
@@ -100,7 +100,7 @@ fn files(root: &Path) -> BTreeSet<PathBuf> {
 fn all_is_installed_where_it_is_looked_for() {
     let test = "all_is_installed_where_it_is_looked_for";
     let dir = tempfile::tempdir().unwrap();
-    // In the place of the release, which is not built here.
+    // Instead of the release, which is not built here.
     fs::create_dir_all(dir.path().join("target/release")).unwrap();
     fs::copy(SCXPROF, dir.path().join("target/release/scxprof")).unwrap();
     let root = dir.path().join("root");

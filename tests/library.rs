@@ -1,4 +1,4 @@
-//! The library's front as a program that embeds it uses it: values in, values out, and nothing else.
+//! The library's public API as an embedding program uses it: values in, values out, and no side effects.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
@@ -23,10 +23,10 @@ use scxprof::session::{
 };
 use scxprof::Session;
 
-/// Giving up after so long.
+/// The time after which a test gives up.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Two threads that write to the same pages, for `left` batches; it stops its capture in the middle where it has a handle.
+/// Two threads that write to the same pages, for `left` batches; it stops its capture in the middle if it has a handle.
 struct Pair {
     left: u64,
     names: [&'static str; 2],
@@ -51,7 +51,7 @@ impl Feed for Pair {
         }
         if let Some(stop) = self.stop.take() {
             stop.stop();
-            // It is looked at every 50 ms.
+            // It is checked every 50 ms.
             std::thread::sleep(Duration::from_millis(60));
         }
         Some(batch)
@@ -68,7 +68,7 @@ impl Sink for Count {
     }
 }
 
-/// Counts what comes of a real capture.
+/// Counts the samples of a real capture.
 struct CountAny<'a>(&'a AtomicU64);
 
 impl Sink for CountAny<'_> {
@@ -87,7 +87,7 @@ fn fault() {
     let _ = Command::new("true").status();
 }
 
-/// Says why a capture of the kernel's events cannot begin here; any other error fails.
+/// Prints why a capture of the kernel's events cannot start here; any other error fails.
 fn skip(test: &str, error: &Error) {
     let Error::Start(error) = error else { panic!("{error}") };
     println!("SKIP: {test}: {error}");
@@ -127,7 +127,7 @@ fn what_was_sampled_is_there_before_it_is_decided() {
     assert_eq!(sampled.decide().unwrap().outcome.samples, samples);
 }
 
-/// Threads of one name under two hints, each with pages of its own.
+/// Threads of one name under two hints, each with its own pages.
 struct Hinted(u64);
 
 impl Feed for Hinted {
@@ -186,7 +186,7 @@ fn a_handle_stops_a_capture_from_another_thread() {
     let stop = builder.stop_handle();
     let (tell, told) = mpsc::channel::<()>();
     let stopper = std::thread::spawn(move || {
-        // The capture has begun, or could not.
+        // The capture has started, or could not.
         let _ = told.recv();
         stop.stop();
     });
@@ -201,7 +201,7 @@ fn a_handle_stops_a_capture_from_another_thread() {
     drop(tell);
     stopper.join().unwrap();
     match found {
-        // Nobody may have run for as long.
+        // No thread may have run that long.
         Err(Error::NoSamples { .. }) => {}
         Err(error) => skip(test, &error),
         Ok(found) => {
@@ -232,7 +232,7 @@ fn a_capture_ends_with_its_processes() {
     child.wait().unwrap();
 }
 
-/// Roots that say as little as a capture needs, for a process whose own `proc/self` points to `own`.
+/// Roots with as little as a capture needs, for a process whose own `proc/self` points to `own`.
 fn made(dir: &std::path::Path, own: &str) -> Roots {
     let mut roots = Roots::default();
     (roots.proc, roots.sys) = (dir.join("proc"), dir.join("sys"));
@@ -278,7 +278,7 @@ fn errors_have_types() {
     assert!(matches!(error, SessionError::Sampler(SamplerError::Recorded)), "{error}");
 }
 
-/// The names of a pair of threads, as their own capture has them.
+/// The names of a pair of threads in its own capture.
 fn subcells(names: [&'static str; 2]) -> BTreeSet<String> {
     let mut feed = Pair { names, ..Pair::new(400) };
     let found = Session::builder().feed(&mut feed).run().unwrap();
@@ -301,12 +301,12 @@ fn captures_of_one_process_know_nothing_of_each_other() {
     });
 }
 
-/// Captures until `enough` have been counted; gives what was.
+/// Captures until `enough` samples have been counted; returns the count.
 fn sampled(enough: u64, other: &AtomicU64, own: &AtomicU64) -> Result<u64, Error> {
     let mut sink = CountAny(own);
     let session = faults().start()?;
     let begin = Instant::now();
-    // Both go on until both have seen enough, so that they sample at the same time.
+    // Both continue until both have enough, so that they sample at the same time.
     let done = || own.load(Ordering::Relaxed) >= enough && other.load(Ordering::Relaxed) >= enough;
     let outcome = session.run_into(&mut sink, |_| {
         fault();
@@ -348,10 +348,10 @@ fn nothing_is_printed_and_nothing_global_is_changed() {
     }
 }
 
-/// What a library must not touch: signals, limits, the working directory, the environment.
+/// The state that a library must not change: signals, limits, the working directory, the environment.
 ///
-/// The blocked signals are those of the thread that asks: while the main thread creates this one, glibc blocks all of its
-/// signals, and it may not have gone on yet.
+/// The blocked signals are those of the calling thread: while the main thread creates this one, glibc blocks all of its
+/// signals, and the main thread may not have continued yet.
 fn global() -> Vec<String> {
     let status = fs::read_to_string("/proc/thread-self/status").unwrap();
     let kept = ["SigBlk", "SigIgn", "SigCgt", "Umask"];
@@ -363,7 +363,7 @@ fn global() -> Vec<String> {
     all
 }
 
-/// What of `now` was not so before.
+/// The parts of `now` that differ.
 fn changed(before: &[String], now: &[String]) -> Vec<String> {
     now.iter().filter(|it| !before.contains(it)).cloned().collect()
 }
@@ -374,7 +374,7 @@ fn left_open() -> (usize, usize) {
     (count("/proc/self/task"), count("/proc/self/fd"))
 }
 
-/// Runs `work` with stdout and stderr in a file, and gives what is in it then.
+/// Runs `work` with stdout and stderr in a file, and returns its content.
 fn printed(work: impl FnOnce()) -> String {
     let file = tempfile::NamedTempFile::new().unwrap();
     let (out, err) = (rustix::io::dup(stdout()).unwrap(), rustix::io::dup(stderr()).unwrap());
@@ -384,7 +384,7 @@ fn printed(work: impl FnOnce()) -> String {
     dup2_stdout(out).unwrap();
     dup2_stderr(err).unwrap();
     let said = fs::read_to_string(file.path()).unwrap();
-    // What a panic printed is what whoever reads of the failure needs.
+    // Print what a panic printed: it explains the failure.
     assert!(done.is_ok(), "{said}");
     said
 }
@@ -398,11 +398,11 @@ fn in_a_process_of_its_own() {
     // SAFETY: both calls get a live rlimit.
     unsafe {
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
-        // Fewer files than a capture thinks that it needs, more than it does on a few CPUs.
+        // Fewer files than a capture expects to need, but more than it needs on a few CPUs.
         limit.rlim_cur = 60;
         assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
     }
-    // The first asks for what the process keeps: the clock's and the allocator's own.
+    // The first run allocates what the process keeps: the clock's and the allocator's own memory.
     let _ = Session::builder().feed(&mut Pair::new(10)).run().unwrap();
     let (before, open) = (global(), left_open());
     let not_begun = Cell::new(None);
@@ -410,7 +410,7 @@ fn in_a_process_of_its_own() {
         let found = Session::builder().feed(&mut Pair::new(400)).symbols().run().unwrap();
         assert!(found.report().is_ok() && found.mitosis().is_ok() && found.layered().is_ok());
         assert!(Session::builder().feed(&mut Pair::new(0)).run().is_err());
-        // Whatever this host allows or not, with a map of hints that does not exist.
+        // Whatever this host allows, with a hint map that does not exist.
         let dir = tempfile::tempdir().unwrap();
         let hints = bpf::HintOptions::new("/nonexistent/map".parse().unwrap());
         let during = Mutex::new(Vec::new());
@@ -441,7 +441,7 @@ fn in_a_process_of_its_own() {
     assert_eq!(changed(&before, &global()), [""; 0]);
     assert_eq!(global().len(), before.len(), "something was taken away");
     let begin = Instant::now();
-    // A thread that read procfs again may still be at it.
+    // A thread that reads procfs again may still be running.
     while left_open() != open && begin.elapsed() < TIMEOUT {
         std::thread::sleep(Duration::from_millis(20));
     }

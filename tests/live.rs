@@ -1,7 +1,7 @@
 //! The sampler and its names on a live kernel: each test knows what its child did and compares.
 //!
-//! A child is this binary again, running the test `child` with its orders in the environment. All of it takes root (or
-//! CAP_PERFMON); elsewhere each test says SKIP.
+//! A child is this binary again, which runs the test `child` with its orders in the environment. The tests need root (or
+//! CAP_PERFMON); otherwise each prints SKIP.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
@@ -25,14 +25,14 @@ use scxprof::testing::sampler::Target;
 
 const PAGE: usize = 4096;
 
-/// Captures while `work` runs; `None`, with the reason printed, where this machine does not allow it.
+/// Captures while `work` runs; `None`, with the reason printed, if this machine does not allow it.
 fn capture(test: &str, target: Target, mmap_pages: usize, work: impl FnOnce() + Send) -> Option<(Collect, Outcome)> {
     capture_with(test, options(Source::Faults, target, mmap_pages), work)
 }
 
 fn capture_with(test: &str, options: Builder<'static>, work: impl FnOnce() + Send) -> Option<(Collect, Outcome)> {
     std::thread::scope(|scope| {
-        // The work begins when the session asks for the first time whether to stop: by then it samples.
+        // The work starts when the session first asks whether to stop: by then it samples.
         let (go, begin) = std::sync::mpsc::channel();
         let work = scope.spawn(move || {
             if begin.recv().is_ok() {
@@ -83,7 +83,7 @@ impl Worker {
         }
     }
 
-    /// Its threads: the test harness may run a test in a thread of its own.
+    /// Its threads: the test harness may run a test in a separate thread.
     fn tids(&self) -> Vec<u32> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
         tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect()
@@ -93,7 +93,7 @@ impl Worker {
         self.child.stdin.as_mut().unwrap().write_all(b"g").unwrap();
     }
 
-    /// Lets it do all its orders; the begin of the memory that each `touch` touched. It lives on.
+    /// Lets it execute all its orders; returns the address of the memory that each `touch` touched. It stays alive.
     fn work(&mut self) -> Vec<u64> {
         self.go();
         self.wait_for("touched")
@@ -114,7 +114,7 @@ impl Worker {
 
 fn map(pages: usize, flags: i32) -> *mut u8 {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping where the kernel likes; it replaces none.
+    // SAFETY: a new mapping at an address chosen by the kernel; it replaces none.
     let pointer = unsafe { libc::mmap(std::ptr::null_mut(), pages * PAGE, prot, flags | libc::MAP_ANONYMOUS, -1, 0) };
     assert_ne!(pointer, libc::MAP_FAILED);
     // Huge pages would make one fault of many.
@@ -125,7 +125,7 @@ fn map(pages: usize, flags: i32) -> *mut u8 {
 
 fn write_to(pointer: *mut u8, pages: usize) {
     for page in 0..pages {
-        // SAFETY: callers pass what map() gave them for at least so many pages, and nobody else writes there.
+        // SAFETY: callers pass a result of map() with at least this many pages, and nothing else writes there.
         unsafe { pointer.add(page * PAGE + 8).write_volatile(1) };
     }
 }
@@ -179,7 +179,7 @@ fn child() {
                 write_to(private, pages);
                 write_to(shared, pages);
                 touched.extend([private as u64, shared as u64]);
-                // SAFETY: the child only writes to memory that is mapped, and ends without running anything of ours.
+                // SAFETY: the child only writes to mapped memory, and ends without running any of our code.
                 let pid = unsafe { libc::fork() };
                 if pid == 0 {
                     write_to(private, pages);
@@ -207,7 +207,7 @@ fn within(sample: &Sample, begin: u64, pages: usize) -> bool {
     (begin..begin + (pages * PAGE) as u64).contains(&sample.addr)
 }
 
-/// One sample for each page that was touched. What was lost may have been anybody's: the whole host is sampled.
+/// One sample for each touched page. Lost ones may belong to any process: the whole host is sampled.
 fn assert_one_each(seen: usize, touched: usize, outcome: &Outcome) {
     assert!(seen <= touched, "{seen} samples of {touched} pages: {outcome:?}");
     assert!(seen as u64 + outcome.loss.lost() >= touched as u64, "{seen} samples of {touched} pages: {outcome:?}");
@@ -318,7 +318,7 @@ fn forks_share_what_is_mapped_shared_and_nothing_else() {
     assert!(mine.iter().all(|memory| !its.contains(memory)), "copy-on-write joins nothing");
 }
 
-/// A cgroup of our own below the hierarchy that samples speak of, removed at the end.
+/// A cgroup of our own below the hierarchy that samples refer to, removed at the end.
 struct TestCgroup(PathBuf);
 
 impl TestCgroup {
@@ -437,7 +437,7 @@ fn an_older_kernel_gives_the_same_names() {
     let features = newer.into_iter().fold(Features::all(), Features::less);
     let options = options(Source::Faults, Target::System, 256).features(features);
     let mut touched = Vec::new();
-    // It lives until procfs was read: nothing else knows its cgroup.
+    // It lives until procfs was read: only procfs knows its cgroup.
     let captured = capture_with("older kernel", options, || touched = worker.work());
     worker.end();
     let Some((got, outcome)) = captured else { return };

@@ -1,4 +1,4 @@
-//! The decoder, and what a worker makes of records, on recordings of PEBS that others made on real machines.
+//! The decoder and a worker on recordings of PEBS from real machines, made by others.
 //!
 //! They are not part of the project. `SCXPROF_FIXTURES` names a directory with `perf-data/*.perf.data`.
 #![allow(clippy::unwrap_used, clippy::verbose_bit_mask)] // A test that cannot go on must fail.
@@ -19,7 +19,7 @@ use perfdata::{recording, Attr, PerfData};
 
 /// No process of a recording is ourselves.
 const NOBODY: u32 = 0xffff_fff0;
-/// As pebs reads its samples, with those of the kernel.
+/// As pebs reads its samples, including those of the kernel.
 const PEBS: AddressFrom = AddressFrom::Hardware { user_only: false, ops: false, ldlat: None };
 
 /// The samples of the file with their attrs; every record must decode to its end.
@@ -36,7 +36,7 @@ fn samples(data: &PerfData) -> Vec<(&Attr, SampleRecord<'_>)> {
     samples
 }
 
-/// What a worker makes of records.
+/// A worker's result for these records.
 fn taken<'a>(
     records: impl Iterator<Item = &'a [u8]>,
     data: &PerfData,
@@ -77,14 +77,14 @@ fn comet_lake_loads_and_stores() {
         assert!(sample.cpu < 8 && attr.ids.contains(&sample.id));
         assert!(sample.phys_addr != 0 || sample.addr >> 63 != 0, "no frame for a user address: {sample:?}");
     }
-    // perf ORed the 30 onto the 3 that sysfs has.
+    // perf ORed the 30 with sysfs's 3.
     assert!(loads.iter().all(|(_, load)| load.weight as u32 > 30));
     // mem_lvl_num (linux/perf_event.h): L1, L2, L3, line fill buffer, memory; and one line that another core had modified.
     let level = |level| loads.iter().filter(|(_, load)| load.data_src >> 33 & 0xf == level).count();
     assert_eq!([1, 2, 3, 0xc, 0xd].map(level), [9, 1, 15, 18, 4]);
     assert_eq!(loads.iter().filter(|(_, load)| DataSource(load.data_src).is_hitm()).count(), 1);
 
-    // What the idle task did is nobody's, and a task that had lost its pid has no name.
+    // Accesses of the idle task belong to no process, and a task that had lost its pid has no name.
     let (taken_samples, loss) = taken(data.records(), &data, PEBS);
     assert_eq!((taken_samples.len(), loss.samples, loss.bogus, loss.malformed), (3178, 3178, 0, 0));
     assert_eq!((loss.idle, loss.exiting), (10, 1));
@@ -95,7 +95,7 @@ fn comet_lake_loads_and_stores() {
     let user_only = AddressFrom::Hardware { user_only: true, ops: false, ldlat: None };
     let (taken_samples, loss) = taken(data.records(), &data, user_only);
     assert_eq!((taken_samples.len(), loss.in_kernel, loss.idle), (3098, 80, 10));
-    // Loads of 60 cycles and more, found in user space: stores have no latency and stay.
+    // Loads of 60 cycles and more, filtered in user space: stores have no latency and stay.
     let fast =
         |load: &&(&Attr, SampleRecord<'_>)| load.1.pid != 0 && load.1.tid != u32::MAX && (load.1.weight as u32) < 60;
     let fast = loads.iter().filter(fast).count();
@@ -108,7 +108,7 @@ fn comet_lake_loads_and_stores() {
 #[test]
 fn samples_without_instruction_and_address_are_dropped_and_counted() {
     let Some(data) = recording("bogus", "intel-cometlake-i5-10210U-k6.2-c2c.perf.data") else { return };
-    // Such samples come now and then; every seventh of these is made one.
+    // Such samples occur now and then; every seventh of these is made one.
     let (ip, addr) = (8..16, 32..40);
     let pid_of = |record: &[u8]| <[u8; 4]>::try_from(&record[16..20]).unwrap();
     let tid_of = |record: &[u8]| <[u8; 4]>::try_from(&record[20..24]).unwrap();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Sees who gets which task hint: writes to one task-storage map, and their end.
+ * Observes task hints: writes to one task-storage map, and deletions.
  *
- * Only the programs of one way ("probe", see probe.rs) are loaded. All of them name the task that owns the hint, which need
- * not be the one that writes it, and all report only what succeeded.
+ * Only the programs of one probe (see probe.rs) are loaded. All of them report the task that owns the hint, which may differ
+ * from the one that writes it, and only successful writes.
  */
 #include "kernel.h"
 
@@ -13,7 +13,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 const volatile struct config {
 	__u32 map_id;
 	__u32 pid_namespace; /* inode number of ours */
-	__u32 pidfs; /* a pidfd's pid is behind its inode (Linux 6.9), not in the file */
+	__u32 pidfs; /* the inode of a pidfd refers to the pid (Linux 6.9), not its file */
 	__u32 ring_size;
 } config;
 
@@ -29,7 +29,7 @@ struct event {
 	__u32 unused;
 };
 
-/* Has the skeleton know the layout. */
+/* Makes the layout known to the skeleton. */
 const volatile struct event layout;
 
 enum { DROPPED, UNREADABLE, OUTSIDE, NO_ROOM, COUNTERS };
@@ -46,7 +46,7 @@ struct {
 	__uint(max_entries, 1 << 20);
 } ring SEC(".maps");
 
-/* What a hint map holds: the hint first, then what is reserved. Replaced by the map that is watched. */
+/* The value of a hint map: the hint first, then reserved fields. Replaced by the watched map. */
 struct hint {
 	__u64 hint;
 	__u64 reserved[3];
@@ -72,7 +72,7 @@ struct ids {
 	__u32 tid;
 };
 
-/* The number of a pid in our namespace, 0 where it has none. */
+/* The number of a pid in our namespace, 0 if it has none. */
 static __u32 number(struct pid *pid)
 {
 	__u32 level = BPF_CORE_READ(pid, level), at;
@@ -90,7 +90,7 @@ static __u32 number(struct pid *pid)
 	return 0;
 }
 
-/* False for tasks that our namespace does not contain, and for those that are gone. */
+/* False for tasks outside our namespace, and for those that have exited. */
 static bool ids_of(struct task_struct *task, struct ids *ids)
 {
 	struct pid *pid = BPF_CORE_READ(task, thread_pid);
@@ -132,7 +132,7 @@ static bool is_failure(__u64 pointer)
 }
 
 /* struct bpf_local_storage_data *bpf_local_storage_update(void *owner, struct bpf_local_storage_map *smap, void *value,
- * u64 map_flags, ...): what follows, and so where the result is, differs by kernel. */
+ * u64 map_flags, ...): the other arguments, and so the position of the result, differ between kernels. */
 SEC("fexit/bpf_local_storage_update")
 int set_storage(__u64 *ctx)
 {
@@ -145,7 +145,7 @@ int set_storage(__u64 *ctx)
 		return 0;
 	if (bpf_get_func_ret(ctx, &result) || is_failure(result))
 		return 0;
-	/* Storage that is made without a value is made of zeros. */
+	/* Storage created without a value is zero. */
 	if (value && bpf_probe_read_kernel(&hint, sizeof(hint), value)) {
 		count(UNREADABLE);
 		return 0;
@@ -155,8 +155,8 @@ int set_storage(__u64 *ctx)
 	return 0;
 }
 
-/* bpf_selem_unlink(struct bpf_local_storage_elem *selem, ...): deletes by system call and by helper; not what goes with its
- * task, nor what an update replaces. Behind it the element may be gone, so it is looked at before. */
+/* bpf_selem_unlink(struct bpf_local_storage_elem *selem, ...): deletions by system call and by helper; not those with
+ * the task, nor those by an update. After it the element may be freed, so it is read before. */
 SEC("fentry/bpf_selem_unlink")
 int delete_storage(__u64 *ctx)
 {
@@ -193,7 +193,7 @@ static bool ids_of_pidfd(__u32 pidfd, struct ids *ids)
 	pid = config.pidfs ? BPF_CORE_READ(file, f_inode, i_private) : BPF_CORE_READ(file, private_data);
 	link = BPF_CORE_READ(pid, tasks[0].first);
 	if (!link) {
-		/* It has just ended: its hint is gone as well. */
+		/* It has just ended, and so has its hint. */
 		return false;
 	}
 	return ids_of((void *)link - bpf_core_field_offset(struct task_struct, pid_links), ids);
@@ -248,12 +248,12 @@ int delete_element(__u64 *ctx)
 
 #define NR_BPF 321
 
-/* A system call on the watched map that has begun. */
+/* A system call on the watched map in progress. */
 struct call {
 	struct ids ids;
 	__u64 hint;
 	__u32 kind;
-	__u32 unread; /* its arguments were not in memory, and will be when it is over */
+	__u32 unread; /* its arguments were not in memory, and will be at its end */
 };
 
 struct {
@@ -273,7 +273,7 @@ struct element_attr {
 
 enum { NOT_OURS, OURS, UNREAD };
 
-/* Reads what a bpf(cmd, attr) asks for. */
+/* Reads the arguments of a bpf(cmd, attr). */
 static int read_call(struct pt_regs *regs, struct call *call)
 {
 	struct element_attr attr = {};
@@ -286,7 +286,7 @@ static int read_call(struct pt_regs *regs, struct call *call)
 		return NOT_OURS;
 	if (bpf_probe_read_user(&attr, size < sizeof(attr) ? 16 : sizeof(attr), (void *)BPF_CORE_READ(regs, si)))
 		return UNREAD;
-	/* Whatever file it is: the call succeeds only on a map. */
+	/* Any file will do: the call succeeds only on a map. */
 	file = file_of(attr.map_fd);
 	map = BPF_CORE_READ(file, private_data);
 	if (BPF_CORE_READ(map, id) != config.map_id)
@@ -354,7 +354,7 @@ int leave(__u64 *ctx)
 
 #endif
 
-/* An exec by a thread that is not its process's leader takes the leader's id, and keeps its hint. */
+/* A thread other than its process's leader that calls exec gets the leader's id, and keeps its hint. */
 SEC("raw_tp/sched_process_exec")
 int task_exec(__u64 *ctx)
 {
@@ -371,7 +371,7 @@ int task_exec(__u64 *ctx)
 	return 0;
 }
 
-/* Its id may soon be another's. */
+/* Its id may soon belong to another thread. */
 SEC("raw_tp/sched_process_exit")
 int task_exit(__u64 *ctx)
 {
@@ -395,7 +395,7 @@ int snapshot(struct bpf_iter__task *ctx)
 
 	if (!task)
 		return 0;
-	/* Before the hint is read: a write in between has its own event, which is the later one. */
+	/* Before the hint is read: a write in between has its own, later event. */
 	event.time = bpf_ktime_get_ns();
 	hint = bpf_task_storage_get(&hints, task, 0, 0);
 	if (!ids_of(task, &ids))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What hints.bpf.c and operand.bpf.c need of the kernel's types. Only names matter: the loader finds each field's place in the running
- * kernel's own BTF, so no header of any kernel is needed to build this.
+ * The kernel types that hints.bpf.c and operand.bpf.c need. Only names matter: the loader finds each field's offset in the
+ * running kernel's own BTF, so building this needs no kernel header.
  */
 #ifndef SCXPROF_KERNEL_H
 #define SCXPROF_KERNEL_H

@@ -1,4 +1,4 @@
-//! Opens the hint map and says what is wrong with it.
+//! Opens the hint map and reports what is wrong with it.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,7 +9,7 @@ use libbpf_rs::{MapCore, MapHandle, MapInfo, MapType};
 
 use super::{HintsError, MapRef};
 
-/// Bytes that a hint takes at the beginning of a value.
+/// Bytes of the hint at the beginning of a value.
 pub(super) const HINT_SIZE: u32 = 8;
 
 /// A hint map.
@@ -57,7 +57,7 @@ impl HintMap {
         Ok(Self { id: info.info.id, value_size, handle })
     }
 
-    /// What has become of the map that was asked for; `None` where it is still this one, or nobody can say.
+    /// Why the requested map is no longer this one; `None` if it still is, or if that is unknown.
     pub(super) fn replaced(&self, map: &MapRef) -> Option<String> {
         let now = match map {
             MapRef::Path(path) => match pinned(path) {
@@ -78,7 +78,7 @@ impl HintMap {
 }
 
 fn pinned(path: &std::path::Path) -> io::Result<MapHandle> {
-    // What is pinned may be a program or a link; then libbpf's questions about it fail.
+    // The pinned object may be a program or a link; then libbpf's queries about it fail.
     MapHandle::from_pinned_path(path).map_err(|_| io::Error::last_os_error())
 }
 
@@ -95,7 +95,7 @@ fn ids_of_name(name: &str) -> Vec<u32> {
 }
 
 fn none_of_name(name: &str) -> String {
-    // Without the right to list maps the list is empty; the kernel says EPERM then, and ENOENT at its end.
+    // Without the right to list maps the list is empty; the kernel then returns EPERM, and ENOENT at its end.
     let is_empty = MapInfoIter::default().next().is_none();
     if is_empty && io::Error::last_os_error().raw_os_error() == Some(libc::EPERM) {
         return format!("no map \"{name}\" can be seen; listing maps takes root or CAP_SYS_ADMIN");
@@ -110,7 +110,7 @@ fn explain(error: &io::Error) -> String {
     }
 }
 
-/// `bpf(BPF_OBJ_GET)` says EPERM for missing rights, EACCES for what is no object of BPF, or for the file's mode
+/// `bpf(BPF_OBJ_GET)` returns EPERM for missing rights, EACCES for an object that is not of BPF, or for the file's mode
 /// (`bpf_inode_type`, `bpf_obj_do_get` in kernel/bpf/inode.c).
 fn explain_pin(error: &io::Error) -> String {
     match error.raw_os_error() {
@@ -120,7 +120,7 @@ fn explain_pin(error: &io::Error) -> String {
     }
 }
 
-/// The number of our pid namespace, under which it is found in the kernel's `struct pid`.
+/// The number of our pid namespace, by which the programs find it in the kernel's `struct pid`.
 pub(super) fn pid_namespace(proc: &std::path::Path) -> io::Result<u32> {
     crate::host::namespace::number_of(&proc.join("self/ns/pid"))
 }

@@ -1,14 +1,14 @@
-//! What BPF is used for: task hints, and the memory around the registers of a timer's samples (`Snapshots`).
+//! Uses of BPF: task hints, and the memory around the registers of a timer's samples (`Snapshots`).
 //!
 //! Task hints are numbers that programs write for their threads into a map that a sched_ext scheduler reads.
 //!
-//! The map is of type `BPF_MAP_TYPE_TASK_STORAGE`, its value begins with the hint as a u64. Who writes is followed by BPF
-//! programs; several ways are tried in order, see [`HintProbe`]. What all of them cannot see: a BPF program that writes through
-//! a pointer into the map, and memory of user space that is mapped into it (`BPF_UPTR`).
+//! The map has the type `BPF_MAP_TYPE_TASK_STORAGE`, and its value begins with the hint as a u64. BPF programs observe the
+//! writes; several probes are tried in order, see [`HintProbe`]. None of them observes a BPF program that writes through a
+//! pointer into the map, or memory of user space that is mapped into it (`BPF_UPTR`).
 //!
-//! Where hints cannot be followed, a capture goes on without them, and
-//! [`HintCounts::missing`](crate::hint::HintCounts::missing) says why: so it is with the feature `bpf` off, too. libbpf's messages
-//! go to no stderr from the first time on that hints are asked for, those of other users of libbpf in this process included.
+//! If hints cannot be followed, a capture continues without them, and [`HintCounts::missing`](crate::hint::HintCounts::missing)
+//! gives the reason, also without the feature `bpf`. As soon as hints are requested for the first time, libbpf's messages no
+//! longer go to stderr, including those for other users of libbpf in this process.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -44,18 +44,18 @@ pub use without::trials;
 #[cfg(not(feature = "bpf"))]
 pub(crate) use without::{Snapshots, WantedMap, Watch};
 
-/// Names of maps are cut to so many bytes by the kernel (`BPF_OBJ_NAME_LEN` less the NUL).
+/// The kernel truncates names of maps to this many bytes (`BPF_OBJ_NAME_LEN` minus the NUL).
 const MAX_NAME: usize = 15;
 
-/// Which map: how the user says it.
+/// How the user names a map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MapRef {
     /// A file in a bpffs.
     Path(PathBuf),
-    /// The kernel's number, `id:N`.
+    /// The map's id in the kernel, `id:N`.
     Id(u32),
-    /// The map's name, `name:NAME`; of several maps none is taken.
+    /// The map's name, `name:NAME`; an error if several maps have it.
     Name(String),
 }
 
@@ -63,13 +63,13 @@ pub enum MapRef {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MapRefError {
-    /// `id:` without a number that a map can have.
+    /// `id:` without a valid number.
     #[error("\"{0}\" is not the id of a map, a number from 1")]
     Id(String),
-    /// `name:` and nothing else.
+    /// `name:` without a name.
     #[error("there is no name behind \"name:\"")]
     Name,
-    /// Nothing at all, or no path.
+    /// An empty text, or no path.
     #[error("not the path of a pinned map, id:N or name:NAME")]
     Path,
 }
@@ -107,7 +107,7 @@ impl fmt::Display for MapRef {
     }
 }
 
-/// When snapshots of the memory around registers are taken.
+/// The event at which snapshots of the memory around registers are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Clockwork {
     /// At the scheduler's tick.
@@ -116,31 +116,31 @@ pub(crate) enum Clockwork {
     Clock,
 }
 
-/// Whose snapshots are taken.
-// Where BPF is not built in nobody looks.
+/// The tasks of which snapshots are taken.
+// Without BPF, these have no user.
 #[cfg_attr(not(feature = "bpf"), allow(dead_code))]
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Watched<'a> {
-    /// Those of every task.
+    /// Every task.
     Everything,
-    /// Those of these threads and of what they make.
+    /// These threads and their children.
     Tasks(&'a [u32]),
-    /// Those of a cgroup of the unified hierarchy and of those below it.
+    /// A cgroup of the unified hierarchy and those below it.
     Cgroup(&'a std::os::fd::OwnedFd),
 }
 
-/// What the programs that take snapshots counted.
+/// Counts of the programs that take snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct SnapshotCounts {
     /// Interrupts of watched tasks.
     pub hits: u64,
     /// Of these, interrupts of the kernel, which give no sample.
     pub in_kernel: u64,
-    /// Threads that were made and that there was no room to watch.
+    /// New threads that could not be watched for lack of room.
     pub unwatched: u64,
 }
 
-/// Which step the kernel, or this build, refused.
+/// The step that the kernel, or this build, rejected.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
@@ -154,18 +154,18 @@ pub enum Step {
     Built,
 }
 
-/// Why a probe, or the iterator of the snapshot, is not to be had.
+/// Why a probe, or the iterator of the snapshot, is not available.
 #[doc(hidden)]
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
 #[error("{what}: {reason}")]
 pub struct Refusal {
     /// What was tried: [`HintProbe::name`], or `iter/task`.
     pub what: &'static str,
-    /// Where it ended.
+    /// The step that failed.
     pub step: Step,
-    /// The errno, 0 where there is none.
+    /// The errno, 0 if there is none.
     pub errno: i32,
-    /// What libbpf or the kernel said.
+    /// The message of libbpf or the kernel.
     pub reason: String,
 }
 
@@ -180,26 +180,26 @@ pub enum HintsError {
     /// The map cannot be opened.
     #[error("cannot open the hint map {map}: {reason}")]
     NoMap {
-        /// As it was asked for.
+        /// As the user named it.
         map: MapRef,
-        /// Why, with what would help.
+        /// The reason, and what would help.
         reason: String,
     },
-    /// A map that is no hint map.
+    /// The map is no hint map.
     #[error("{map} is no hint map: {reason}")]
     WrongMap {
-        /// As it was asked for.
+        /// As the user named it.
         map: MapRef,
         /// What is wrong with it.
         reason: String,
     },
-    /// No probe.
+    /// No probe works.
     #[error("the writes of hints cannot be seen here: {}", list(.0))]
     NoProbe(Vec<Refusal>),
-    /// A thread or a file that the watch itself needs.
+    /// A thread or a file that the watch needs is not available.
     #[error("{what}: {source}")]
     Io {
-        /// What was done.
+        /// The operation that failed.
         what: &'static str,
         /// The errno and its text.
         source: std::io::Error,
@@ -210,20 +210,20 @@ fn list(refusals: &[Refusal]) -> String {
     refusals.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// What to follow.
+/// Options of following hints.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct HintOptions {
     /// The map.
     pub map: MapRef,
-    /// The only probe to try; `None` for the best that works.
+    /// The only probe to try; `None` for the best one that works.
     pub probe: Option<HintProbe>,
-    /// Bytes of the ring between the kernel and us: a power of two, of a page at least; 8 MiB where nobody says otherwise.
+    /// Bytes of the ring between the kernel and us: a power of two, at least a page; by default 8 MiB.
     pub ring_bytes: u32,
 }
 
 impl HintOptions {
-    /// To follow `map` by the best way that works.
+    /// Follows `map` with the best probe that works.
     #[must_use]
     pub fn new(map: MapRef) -> Self {
         Self { map, probe: None, ring_bytes: 8 << 20 }
@@ -238,7 +238,7 @@ mod tests {
     fn a_map_is_a_path_an_id_or_a_name() {
         assert_eq!("id:7".parse(), Ok(MapRef::Id(7)));
         assert_eq!("name:hints".parse(), Ok(MapRef::Name("hints".to_owned())));
-        // The kernel's own name is cut as well.
+        // The kernel truncates the name as well.
         assert_eq!("name:scx_layered_task_hint_map".parse(), Ok(MapRef::Name("scx_layered_tas".to_owned())));
         assert_eq!("/sys/fs/bpf/id:7".parse(), Ok(MapRef::Path("/sys/fs/bpf/id:7".into())));
         for wrong in ["", "id:", "id:0", "id:x", "id:-1", "id:4294967296", "name:", "a\0b"] {

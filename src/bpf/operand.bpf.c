@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
  * Reads the memory around the registers of the user code that a timer interrupted, and puts it into the sample's own
- * record: the raw data of an event of its own on each CPU, whose samples also carry registers, stack and callchain.
+ * record: the raw data of a separate event on each CPU, whose samples also contain registers, stack and callchain.
  *
- * Only one of on_tick and on_clock is loaded, and on_fork and on_exit only where tasks are watched.
+ * Only one of on_tick and on_clock is loaded, and on_fork and on_exit only if tasks are watched.
  */
 #include "kernel.h"
 
@@ -21,7 +21,7 @@ const volatile struct config {
 #define LINE_SIZE 64
 #define MAX_LINES 48
 #define WANTED_LINES 4
-/* The sample has so much of the stack from rsp on anyway. */
+/* The sample contains this much of the stack from rsp on anyway. */
 #define STACK_DUMP 512
 /* More than handlers use, and less than any stack has. */
 #define HANDLER_STACK 8192
@@ -33,7 +33,7 @@ struct line {
 	__u8 bytes[LINE_SIZE];
 };
 
-/* In the layout that lines.rs reads; as many lines as there are. */
+/* In the layout that lines.rs reads; only the used lines are written. */
 struct snapshot {
 	__u64 fs_base;
 	__u64 sp;
@@ -42,7 +42,7 @@ struct snapshot {
 	struct line lines[MAX_LINES];
 };
 
-/* What is interrupted; arch/x86/include/uapi/asm/ptrace.h. */
+/* The interrupted registers; arch/x86/include/uapi/asm/ptrace.h. */
 struct registers {
 	__u64 r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip, cs, flags, sp, ss;
 };
@@ -97,14 +97,14 @@ struct {
 	__type(value, __u32);
 } cgroup SEC(".maps");
 
-/* Where in the code: the process, and what it runs. */
+/* A place in the code: the process and the instruction. */
 struct place {
 	__u64 ip;
 	__u32 tgid;
 	__u32 unused;
 };
 
-/* What the samples there need; see struct Wanted in wanted.rs. */
+/* The memory that samples there need; see struct Wanted in wanted.rs. */
 struct wanted {
 	__u32 registers;
 	__u32 unused;
@@ -126,7 +126,7 @@ struct memory {
 	__u32 unused;
 };
 
-/* Lines that were seen to change while a thread that would read them stood still: others write there all the time. */
+/* Lines that changed while the thread that would read them was stopped: others write them all the time. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1 << 14);
@@ -151,7 +151,7 @@ static void count(__u32 what)
 		*counter += 1;
 }
 
-/* Global functions are verified once, whoever calls them. */
+/* Global functions are verified once, for all callers. */
 __attribute__((noinline)) int add_line(struct snapshot *snapshot, __u64 addr)
 {
 	__u64 base = addr & ~(__u64)(LINE_SIZE - 1);
@@ -182,7 +182,7 @@ __attribute__((noinline)) int add_line(struct snapshot *snapshot, __u64 addr)
 	return 1;
 }
 
-/* Of the line at an address that a register holds and of the one behind it those that are wanted: bits 0 and 16. */
+/* Adds the wanted ones of the line at an address in a register and the line after it: bits 0 and 16. */
 __attribute__((noinline)) int add_lines(struct snapshot *snapshot, __u64 addr, __u32 which)
 {
 	if (!snapshot)
@@ -195,8 +195,8 @@ __attribute__((noinline)) int add_lines(struct snapshot *snapshot, __u64 addr, _
 }
 
 /*
- * The thread itself stands still meanwhile: a line that is another one by now is written to by others all the time, and
- * what the thread will find there cannot be told. It is not read again.
+ * The thread itself is stopped meanwhile: a line that has changed is written by others all the time, and what the thread
+ * will read there is unknown. It is not read again.
  */
 __attribute__((noinline)) int drop_if_changed(struct snapshot *snapshot, __u32 at)
 {
@@ -218,7 +218,7 @@ __attribute__((noinline)) int drop_if_changed(struct snapshot *snapshot, __u32 a
 			memory.line = line->base;
 			memory.tgid = bpf_get_current_pid_tgid() >> 32;
 			bpf_map_update_elem(&changing, &memory, &value, 0);
-			/* No line begins there. */
+			/* No line has this address. */
 			line->base = ~(__u64)0;
 			break;
 		}
@@ -240,7 +240,7 @@ __attribute__((noinline)) int drop_changed(struct snapshot *snapshot)
 	return 0;
 }
 
-/* Where nobody has said yet what is needed, all that registers point to is read if `all`. */
+/* If it is not yet known what is needed, all that registers point to is read if `all`. */
 static __always_inline void take(void *context, struct task_struct *task, bool all)
 {
 	struct place place = {};
@@ -263,7 +263,7 @@ static __always_inline void take(void *context, struct task_struct *task, bool a
 	known = bpf_map_lookup_elem(&wanted, &place);
 	if (!known && !all)
 		goto output;
-	/* The red zone, and the thread's own variables, which end at the base. */
+	/* The red zone, and the thread-local variables, which end at the base. */
 	add_line(snapshot, regs.sp - LINE_SIZE);
 	add_line(snapshot, regs.sp - 2 * LINE_SIZE);
 	add_line(snapshot, snapshot->fs_base);
@@ -295,14 +295,14 @@ output:
 	if (size > sizeof(*snapshot))
 		return;
 	bpf_perf_event_output(context, &output, BPF_F_CURRENT_CPU, snapshot, size);
-	/* Few lines were read in no time: those that change all the time are known after a little more of it. */
+	/* Few lines are read too fast to notice a change: check after the output, which takes a little more time. */
 	if (known)
 		drop_changed(snapshot);
 }
 
 /*
- * True where the interrupt that calls came from user code. Its handler then runs on the task's own stack, which was empty,
- * just below the registers that were put there; handlers of other interrupts run on the CPU's interrupt stack
+ * True if the current interrupt came from user code. Its handler then runs on the task's own stack, which was empty,
+ * just below the registers saved there; handlers of other interrupts run on the CPU's interrupt stack
  * (call_on_irqstack_cond() in arch/x86/include/asm/irq_stack.h; Linux 5.8 and later).
  */
 static __always_inline bool was_user(void *context, struct task_struct *task)
@@ -340,7 +340,7 @@ int on_tick(struct raw_arguments *context)
 	task = bpf_get_current_task_btf();
 	if (BPF_CORE_READ(task, flags) & PF_KTHREAD || !is_watched())
 		return 0;
-	/* Reading all takes longer than all else: at every second tick, so that sampling keeps below 0.5 % of a CPU. */
+	/* Reading everything takes longest: only at every second tick, so that sampling stays below 0.5 % of a CPU. */
 	hits = bpf_map_lookup_elem(&counters, &what);
 	all = hits && *hits % 2 == 0;
 	count(HITS);
@@ -351,7 +351,7 @@ int on_tick(struct raw_arguments *context)
 	return 0;
 }
 
-/* The event that it is attached to watches what is to be watched. */
+/* The event that it is attached to already watches the right tasks. */
 SEC("perf_event")
 int on_clock(struct clock_context *context)
 {

@@ -1,4 +1,4 @@
-//! Every task's hint as it is now: before the first write is seen, and again where writes were missed.
+//! Reads every task's current hint: before the first observed write, and again after writes were missed.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
@@ -17,20 +17,20 @@ use crate::host::{tasks, Roots};
 /// A pidfd of a thread that is no group leader, since Linux 6.9 (linux/pidfd.h; `O_EXCL`).
 const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL as libc::c_uint);
 
-/// What was found.
+/// The hints of all tasks.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
-    /// One for each task that was asked: its hint, or that it has none.
+    /// One for each task that was read: its hint, or that it has none.
     pub events: Vec<RawEvent>,
-    /// Threads that could not be asked.
+    /// Threads that could not be read.
     pub not_asked: u64,
-    /// What a person should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
-/// Who asks every task for its hint.
+/// Reads the hint of every task.
 pub(super) struct Tasks {
-    /// The kernel's iterator, or why it is not to be had.
+    /// The kernel's iterator, or why it is not available.
     iterator: Result<Loaded, Refusal>,
     proc: PathBuf,
 }
@@ -41,7 +41,7 @@ impl Tasks {
         Self { iterator: probe::iterator(Some(map), setting), proc: proc.to_owned() }
     }
 
-    /// Asks every task: by the iterator, else one after the other.
+    /// Reads every task: with the iterator, else one by one.
     pub(super) fn ask(&self, map: &HintMap) -> Snapshot {
         let iterated = match &self.iterator {
             Ok(loaded) => iterate(loaded),
@@ -87,11 +87,11 @@ fn by_pidfd(map: &HintMap, proc: &Path) -> Snapshot {
     let mut value = vec![0; map.value_size as usize];
     for thread in threads {
         let flags = if thread.pid == thread.tid { PidfdFlags::empty() } else { PIDFD_THREAD };
-        // Before the look-up: a write in between has its own event, which is the later one.
+        // Before the look-up: a write in between has its own, later event.
         let time = monotonic_ns();
         let found = pidfd_open(thread.tid, flags).and_then(|pidfd| {
             let key = pidfd.as_fd().as_raw_fd().to_ne_bytes();
-            // The errno says more than libbpf-rs does.
+            // The errno is more precise than libbpf-rs's error.
             map.handle.lookup_into(&key, &mut value, MapFlags::ANY).map_err(|_| io::Error::last_os_error())
         });
         match found {
@@ -100,7 +100,7 @@ fn by_pidfd(map: &HintMap, proc: &Path) -> Snapshot {
                 let hint = has_one.then_some(hint);
                 snapshot.events.push(RawEvent { time, hint, pid: thread.pid, tid: thread.tid });
             }
-            // It is gone.
+            // It has exited.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
             Err(_) => snapshot.not_asked += 1,
         }

@@ -1,4 +1,4 @@
-//! The thread that reads the ring of hint events and hands them to the session.
+//! The thread that reads the ring of hint events and passes them to the session.
 
 use std::io;
 use std::mem::offset_of;
@@ -17,27 +17,28 @@ use super::snapshot::Tasks;
 use super::{HintOptions, HintsError, MapRef};
 use crate::hint::{Counts, HintProbe};
 use crate::host::clock::monotonic_ns;
+use crate::host::priority;
 use crate::sample::batch::Batch;
 use crate::sample::{SideBand, TimedSideBand};
 
-/// Events that travel together.
+/// Events per batch.
 const BATCH: usize = 1024;
-/// Batches that may wait for the session; then the ring fills, and the kernel's side counts what it drops.
+/// Batches that may wait for the session; then the ring fills, and the kernel counts what it drops.
 const QUEUE: usize = 16;
-/// How long the thread sleeps where the ring does not ask for it.
+/// How long the thread sleeps if the ring does not wake it.
 const TICK: Duration = Duration::from_millis(50);
-/// An event is readable so long after its time stamp at the latest, in ns: the CPU may be taken away between the two.
+/// The longest time in ns between an event's time stamp and the moment it is readable: the CPU may be preempted in between.
 const VISIBLE_WITHIN: u64 = 20_000_000;
-/// How often it is looked whether the map is still the one that was asked for.
+/// How often to check whether the map is still the requested one.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How often all tasks are asked again, at the most, where events were lost.
+/// The shortest interval for reading all tasks again after events were lost.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Bytes of an event in the ring.
 pub(super) const EVENT_SIZE: usize = size_of::<event>();
 
-/// A hint that was written (`Some`) or ended.
+/// A hint that was written (`Some`) or deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RawEvent {
     pub time: u64,
@@ -47,7 +48,7 @@ pub(super) struct RawEvent {
 }
 
 impl RawEvent {
-    /// Reads `struct event`; `None` for what is none.
+    /// Parses `struct event`; `None` if it is malformed.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let long = |at: usize| Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
         let int = |at: usize| Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
@@ -66,7 +67,7 @@ impl RawEvent {
     }
 }
 
-/// A watch at work.
+/// A running watch.
 #[derive(Debug)]
 pub struct Watch {
     probe: HintProbe,
@@ -77,10 +78,10 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Attaches the best probe that the kernel takes, then asks for the hints that are there already.
+    /// Attaches the best probe that the kernel accepts, then reads the existing hints.
     ///
     /// # Errors
-    /// [`HintsError`]; nothing stays attached then.
+    /// [`HintsError`]; then nothing stays attached.
     pub fn start(options: &HintOptions, proc: &Path) -> Result<Self, HintsError> {
         let map = HintMap::open(&options.map)?;
         let namespace =
@@ -113,9 +114,7 @@ impl Watch {
             Batch { side_band: at_start.events.into_iter().map(RawEvent::side_band).collect(), ..Batch::default() };
         let reader =
             Reader { loaded, map, tasks, named: options.map.clone(), out, first, counts, stop: Arc::clone(&stop) };
-        let thread = std::thread::Builder::new()
-            .name("hints".to_owned())
-            .spawn(move || reader.run())
+        let thread = priority::spawn("hints", move || reader.run())
             .map_err(|source| HintsError::Io { what: "cannot start a thread", source })?;
         Ok(Self { probe, notes, batches, stop, thread })
     }
@@ -126,24 +125,24 @@ impl Watch {
         self.probe
     }
 
-    /// What a person should know: which probes were refused, which threads could not be asked.
+    /// Notes for the user: the rejected probes, and threads that could not be read.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// The events, as [`SideBand::Hint`]; who receives them gives them a worker's number.
+    /// The events, as [`SideBand::Hint`]; the receiver gives them a worker's number.
     #[must_use]
     pub fn batches(&self) -> &Receiver<Batch> {
         &self.batches
     }
 
-    /// Asks the thread to read what is in the ring and to end. [`Watch::batches`] must be emptied after it.
+    /// Tells the thread to read the rest of the ring and to end. [`Watch::batches`] must be emptied afterwards.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }
 
-    /// Waits for the thread; gives its counts, and what a person should know.
+    /// Waits for the thread; returns its counts, and notes for the user.
     #[must_use]
     pub fn join(self) -> (Counts, Vec<String>) {
         self.stop();
@@ -170,7 +169,7 @@ impl Reader {
         let mut notes = Vec::new();
         if let Err(error) = self.read(&mut notes) {
             notes.push(format!("the ring of hints cannot be read ({error}): hints are missing"));
-            // Samples must not wait for it.
+            // Samples must not wait for this thread.
             let _ = self.out.send(Batch { complete_until: u64::MAX, ..Batch::default() });
         }
         let Counts { dropped, missed, unreadable, outside_pid_namespace, .. } = self.loaded.counts();
@@ -204,10 +203,10 @@ impl Reader {
         let mut gone = false;
         let (mut lost, mut asked) = (0, begin);
         loop {
-            // Read before the ring: after the last round nothing can be left in it.
+            // Read before the ring: after the last round it must be empty.
             let stopping = stop.load(Ordering::Acquire);
             if stopping {
-                // From here on nothing is written.
+                // No events are written from here on.
                 loaded.links.clear();
             }
             let until = monotonic_ns().saturating_sub(VISIBLE_WITHIN);
@@ -215,7 +214,7 @@ impl Reader {
             let mut batch = pending.take();
             batch.complete_until = if stopping { u64::MAX } else { until };
             if !stopping && asked.elapsed() >= ASK_AGAIN && loaded.counts().lost() > lost {
-                // What was lost may be somebody's last write.
+                // The lost event may be a task's last write.
                 lost = loaded.counts().lost();
                 asked = Instant::now();
                 batch.side_band.extend(tasks.ask(map).events.into_iter().map(RawEvent::side_band));
@@ -223,7 +222,7 @@ impl Reader {
             }
             let sent = send(batch);
             counts.events = events.get();
-            // Without a session there is nothing to do either.
+            // Without a session there is nothing left to do.
             if stopping || !sent {
                 return Ok(());
             }

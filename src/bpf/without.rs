@@ -1,4 +1,4 @@
-//! What stands for the watch and the snapshots where BPF is not built in.
+//! Replaces the watch and the snapshots in builds without BPF.
 
 use std::os::fd::BorrowedFd;
 
@@ -9,12 +9,12 @@ use crate::hint::{Counts, HintProbe};
 use crate::recover::Wanted;
 use crate::sample::batch::Batch;
 
-/// A watch that never begins.
+/// A watch that never starts.
 #[derive(Debug)]
 pub enum Watch {}
 
 impl Watch {
-    /// Says that it is not built in.
+    /// Returns the error that it is not built in.
     ///
     /// # Errors
     /// Always.
@@ -57,7 +57,7 @@ impl Watch {
 pub(crate) enum Snapshots {}
 
 impl Snapshots {
-    /// Says that it is not built in.
+    /// Returns the error that it is not built in.
     pub(crate) fn load(_: Clockwork, _: &Watched<'_>, _: u32, _: &std::path::Path) -> Result<Self, Refusal> {
         Err(refused("memory around the registers"))
     }
@@ -83,7 +83,7 @@ impl Snapshots {
     }
 }
 
-/// Nothing is wanted of snapshots that are never taken.
+/// The wanted memory of snapshots, which are never taken.
 #[derive(Debug)]
 pub(crate) enum WantedMap {}
 
@@ -97,7 +97,7 @@ fn refused(what: &'static str) -> Refusal {
     Refusal { what, step: Step::Built, errno: 0, reason: HintsError::NotBuilt.to_string() }
 }
 
-/// What BPF is used for, none of which is built in.
+/// The trials of BPF, which is not built in.
 #[must_use]
 pub fn trials(_proc: &std::path::Path) -> Vec<(&'static str, Result<(), Refusal>)> {
     let names = HintProbe::ALL.into_iter().map(HintProbe::name).chain(["iter/task", "memory around the registers"]);

@@ -1,8 +1,9 @@
-//! What `run` and `record` share: which tasks are sampled and how, and the capture itself.
+//! The common part of `run` and `record`: which tasks to sample and how, and the capture itself.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -14,50 +15,107 @@ use super::hints::HintArgs;
 use super::signals::Signals;
 use super::source::{self, SourceArgs};
 use super::{decision, percent, seconds, Failure};
-use crate::host::limits::sysctl;
-use crate::host::{topology, Roots};
+use crate::host::limits::{self, sysctl};
+use crate::host::{hierarchy, topology, Roots};
+use crate::resolve::cgroups::display_path;
+use crate::resolve::Cgroups;
 use crate::sampler::Target;
-use crate::session::{Builder, Error, ErrorKind, NotStarted, Outcome, Progress, Session};
+use crate::session::{Builder, Error, ErrorKind, Outcome, Progress, Session};
 
 const DEFAULT_SECONDS: f64 = 30.0;
+/// Cgroups that are suggested if there is none of the path that was given.
+const SIMILAR_CGROUPS: usize = 3;
 
 /// What to sample and how.
 #[derive(Debug, Args)]
 pub(super) struct CaptureArgs {
+    /// The whole host (the default); with a COMMAND: while the command runs
+    #[arg(short = 'a', long = "all-cpus", help_heading = WATCH, conflicts_with_all = ["pids", "cgroup"])]
+    all: bool,
+    /// These processes and their descendants
+    #[arg(
+        short = 'p',
+        long = "pid",
+        value_name = "PID",
+        value_delimiter = ',',
+        conflicts_with_all = ["cgroup", "command"],
+        help_heading = WATCH,
+        value_parser = pid
+    )]
+    pids: Vec<u32>,
+    /// This cgroup and those below it
+    #[arg(long, value_name = "PATH", conflicts_with = "command", help_heading = WATCH)]
+    cgroup: Option<PathBuf>,
+    /// Only on these CPUs, such as 0-3,8 [default: all that are online]
+    #[arg(short = 'C', long = "cpu", value_name = "CPUS", help_heading = WATCH)]
+    cpus: Option<String>,
     /// How long to sample [default: 30; with a COMMAND until it ends]
-    #[arg(short = 't', long = "time", value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
+    #[arg(
+        short = 't',
+        long = "time",
+        value_name = "SECONDS",
+        allow_negative_numbers = true,
+        value_parser = seconds,
+        help_heading = WATCH
+    )]
     time: Option<Duration>,
     #[command(flatten)]
     from: SourceArgs,
-    /// Only these CPUs, such as 0-3,8 [default: all that are online]
-    #[arg(short = 'C', long = "cpu", value_name = "CPUS")]
-    cpus: Option<String>,
-    /// Only these processes and what they start
-    #[arg(short = 'p', long = "pid", value_name = "PID", value_delimiter = ',', conflicts_with_all = ["cgroup", "command"])]
-    pids: Vec<u32>,
-    /// Only this cgroup and those below it
-    #[arg(long, value_name = "PATH", conflicts_with = "command")]
-    cgroup: Option<PathBuf>,
-    /// Where the host's cgroup hierarchy is mounted, for a container [default: found in /proc/self/mountinfo]
-    #[arg(long, value_name = "DIR")]
-    cgroup_root: Option<PathBuf>,
-    /// Pages in each CPU's ring, a power of two
-    #[arg(long, value_name = "N", default_value = "256", value_parser = power_of_two)]
-    mmap_pages: usize,
-    /// Threads that read the rings [default: one for each 16 CPUs]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    workers: Option<u16>,
-    /// Memory for queues and caches, beside the rings
-    #[arg(long, value_name = "MIB", default_value = "64", value_parser = clap::value_parser!(u32).range(8..))]
-    pub(super) memory: u32,
-    /// Exit with 4 where more samples than this were lost
-    #[arg(long, value_name = "PERCENT", default_value = "1", allow_negative_numbers = true, value_parser = percent)]
-    pub(super) max_loss: f64,
     #[command(flatten)]
     pub(super) hints: HintArgs,
-    /// A command to profile while it runs; its stdout becomes stderr where the result goes to stdout
-    #[arg(last = true, value_name = "COMMAND")]
+    /// Where the host's cgroup hierarchy is mounted, for a container [default: found in /proc/self/mountinfo]
+    #[arg(long, value_name = "DIR", help_heading = TUNING)]
+    cgroup_root: Option<PathBuf>,
+    /// Pages in each CPU's ring, a power of two
+    #[arg(long, help_heading = TUNING, value_name = "N", default_value = "256", value_parser = power_of_two)]
+    mmap_pages: usize,
+    /// Threads that read the rings [default: one for each 16 CPUs]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = TUNING)]
+    workers: Option<u16>,
+    /// Real-time priority (SCHED_FIFO) of the threads that read samples, 1 to 99, with nice -20 for the rest of scxprof; 0 leaves
+    /// all priorities alone
+    #[arg(
+        short = 'r',
+        long,
+        value_name = "PRIO",
+        default_value = "1",
+        value_parser = clap::value_parser!(u8).range(0..=99),
+        help_heading = TUNING
+    )]
+    realtime: u8,
+    /// Memory for queues and caches, beside the rings
+    #[arg(
+        long,
+        value_name = "MIB",
+        default_value = "64",
+        value_parser = clap::value_parser!(u32).range(8..),
+        help_heading = TUNING
+    )]
+    pub(super) memory: u32,
+    /// Exit with 4 if more samples than this were lost
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value = "1",
+        allow_negative_numbers = true,
+        value_parser = percent,
+        help_heading = TUNING
+    )]
+    pub(super) max_loss: f64,
+    /// A command to sample while it runs; its stdout becomes stderr if the result goes to stdout
+    #[arg(last = true, value_name = "COMMAND", help_heading = WATCH)]
     command: Vec<OsString>,
+}
+
+/// Headings of the options in every help.
+pub(super) const WATCH: &str = "What to watch";
+pub(super) const INPUT: &str = "Input";
+pub(super) const RESULT: &str = "Result";
+pub(super) const TUNING: &str = "Tuning";
+
+/// The id of a process or thread on the command line.
+pub(super) fn pid(text: &str) -> Result<u32, String> {
+    text.parse().ok().filter(|&pid| pid > 0).ok_or_else(|| "not a process id".to_owned())
 }
 
 fn power_of_two(text: &str) -> Result<usize, String> {
@@ -68,21 +126,33 @@ fn power_of_two(text: &str) -> Result<usize, String> {
 }
 
 impl CaptureArgs {
-    /// When it ends at the latest.
+    /// The latest end.
     fn limit(&self) -> Option<Duration> {
         self.time.or_else(|| self.command.is_empty().then(|| Duration::from_secs_f64(DEFAULT_SECONDS)))
     }
 }
 
-/// What is to be sampled, but for the command.
+/// What to sample, except for the command.
 pub(super) fn builder(args: &CaptureArgs) -> Result<Builder<'static>, Failure> {
     let roots = Roots { cgroup: args.cgroup_root.clone(), ..Roots::default() };
     let memory = memory(args, &roots)?;
     if let Some(root) = args.cgroup_root.as_ref().filter(|root| !root.is_dir()) {
         return Err(Failure::Usage(anyhow!("--cgroup-root {}: not a directory", root.display())));
     }
-    let mut builder =
-        args.from.configure(Session::builder()).mmap_pages(args.mmap_pages).memory(memory).raise_open_files();
+    if let Some(root) = args.cgroup_root.as_ref().filter(|root| !hierarchy::is_mounted_at(root)) {
+        return Err(Failure::Usage(anyhow!(
+            "--cgroup-root {}: not a cgroup hierarchy; mount the host's into the container, such as with docker run -v \
+             /sys/fs/cgroup:/host/cgroup:ro, and name that directory",
+            root.display()
+        )));
+    }
+    let mut builder = args
+        .from
+        .configure(Session::builder())
+        .mmap_pages(args.mmap_pages)
+        .memory(memory)
+        .raise_open_files()
+        .realtime(args.realtime);
     if let Some(limit) = args.limit() {
         builder = builder.time(limit);
     }
@@ -104,7 +174,7 @@ pub(super) fn builder(args: &CaptureArgs) -> Result<Builder<'static>, Failure> {
     Ok(builder.roots(roots))
 }
 
-/// The command, waiting, where there is one.
+/// The held command, if there is one.
 pub(super) fn hold(args: &CaptureArgs, stdout_is_taken: bool) -> Result<Option<Held>, Failure> {
     if args.command.is_empty() {
         return Ok(None);
@@ -112,37 +182,58 @@ pub(super) fn hold(args: &CaptureArgs, stdout_is_taken: bool) -> Result<Option<H
     Held::new(&args.command, stdout_is_taken).map(Some).map_err(Failure::Usage)
 }
 
-/// Starts with the command that is held, if any, and says which sources do not work here.
-pub(super) fn start(builder: Builder<'static>, held: Option<&Held>) -> Result<Session<'static>, Failure> {
+/// Starts with the held command, if any, and reports which sources do not work here.
+pub(super) fn start(
+    args: &CaptureArgs,
+    verbose: u8,
+    builder: Builder<'static>,
+    held: Option<&Held>,
+) -> Result<Session<'static>, Failure> {
+    limits::bound_realtime();
     let builder = match held {
-        Some(held) => builder.target(Target::Tasks { tids: vec![held.pid], enable_on_exec: true }),
-        None => builder,
+        Some(held) if !args.all => builder.target(Target::Tasks { tids: vec![held.pid], enable_on_exec: true }),
+        _ => builder,
     };
-    let result = builder.start();
-    let skipped = match &result {
-        Ok(session) => session.skipped(),
-        Err(Error::Start(NotStarted { skipped, .. })) => skipped,
-        Err(_) => &[],
-    };
-    source::say_skipped(skipped);
-    result.map_err(|error| match error {
-        Error::Start(error) => source::failure_of(error),
+    let whole_host = args.pids.is_empty() && args.cgroup.is_none() && (args.command.is_empty() || args.all);
+    let session = builder.start().map_err(|error| match error {
+        Error::Start(error) => source::failure_of(error, whole_host, verbose),
         Error::NoProcess(error) => Failure::Usage(anyhow!("-p {error}")),
-        Error::NoCgroup(error) => Failure::Usage(anyhow!("--cgroup: {error}")),
+        Error::NoCgroup(error) => Failure::Usage(anyhow!("--cgroup: {error}{}", similar_cgroups(args))),
         Error::CellSpecs(error) => decision::wrong_groups(&error),
         error if error.kind() == ErrorKind::Request => Failure::Usage(error.into()),
         error => Failure::Unsupported(error.into()),
-    })
+    })?;
+    if verbose > 0 {
+        source::say_skipped(session.skipped());
+    }
+    if !session.skipped().is_empty() {
+        source::say_chosen(session.source(), session.samples_per_second(), session.skipped());
+    }
+    Ok(session)
 }
 
-/// Lets the session `run` until the command has ended or a signal came, if nothing else ends it before.
+/// Cgroups whose last component is that of `--cgroup`, as the end of a sentence that says there is no such path.
+fn similar_cgroups(args: &CaptureArgs) -> String {
+    let Some(name) = args.cgroup.as_deref().and_then(Path::file_name) else { return String::new() };
+    let roots = Roots { cgroup: args.cgroup_root.clone(), ..Roots::default() };
+    let found =
+        Cgroups::new(&roots).map(|mut cgroups| cgroups.named(name.as_bytes(), SIMILAR_CGROUPS)).unwrap_or_default();
+    let found: Vec<String> =
+        found.iter().map(|path| format!("--cgroup {}", String::from_utf8_lossy(&display_path(path)))).collect();
+    if found.is_empty() {
+        return String::new();
+    }
+    format!("; did you mean {}?", found.join(" or "))
+}
+
+/// Lets the session `run` until the command has ended or a signal came, unless something else ends it before.
 pub(super) fn watch<T>(
     args: &CaptureArgs,
     mut command: Option<&mut super::command::Running>,
     signals: &Signals,
     run: impl FnOnce(&mut dyn FnMut(Progress) -> bool) -> T,
 ) -> T {
-    // What the command prints would mix with it.
+    // The command's output would mix with it.
     let bar = if command.is_some() { ProgressBar::hidden() } else { progress_bar(args.limit()) };
     let given = run(&mut |progress| {
         bar.set_position(progress.elapsed.as_secs());
@@ -156,7 +247,7 @@ pub(super) fn watch<T>(
     given
 }
 
-/// Waits for the command, which the next signal kills; gives its status.
+/// Waits for the command, which the next signal kills; returns its status.
 pub(super) fn end(mut command: Option<super::command::Running>, signals: &Signals) -> Result<Option<u8>, Failure> {
     if command.is_some() {
         signals.begin();
@@ -164,7 +255,7 @@ pub(super) fn end(mut command: Option<super::command::Running>, signals: &Signal
     command.as_mut().map(|command| command.finish(|| signals.seen())).transpose().map_err(Failure::NoResult)
 }
 
-/// `--memory` in bytes: what the machine does not have cannot be taken.
+/// `--memory` in bytes; it cannot exceed the machine's memory.
 fn memory(args: &CaptureArgs, roots: &Roots) -> Result<usize, Failure> {
     let meminfo = std::fs::read_to_string(roots.proc.join("meminfo")).unwrap_or_default();
     let total =
@@ -207,20 +298,20 @@ fn progress_bar(limit: Option<Duration>) -> ProgressBar {
     }
 }
 
-/// The kernel lowers this for the whole host where it finds sampling too expensive.
+/// The kernel lowers this for the whole host if it finds sampling too expensive.
 pub(super) fn max_sample_rate() -> Option<i64> {
     sysctl(&Roots::default().proc, "perf_event_max_sample_rate")
 }
 
-/// What a person should know of any capture.
+/// Prints the notes of any capture.
 pub(super) fn say_notes(outcome: &Outcome, rate_before: Option<i64>) {
     for note in &outcome.notes {
-        say!("scxprof: {note}");
+        say!("note: {note}");
     }
     if let (Some(before), Some(after)) = (rate_before, max_sample_rate()) {
         if after < before {
             say!(
-                "scxprof: the kernel lowered kernel.perf_event_max_sample_rate from {before} to {after}; \
+                "note: the kernel lowered kernel.perf_event_max_sample_rate from {before} to {after}; \
                  `sysctl kernel.perf_event_max_sample_rate={before}` restores it"
             );
         }

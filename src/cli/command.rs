@@ -1,4 +1,4 @@
-//! A command that is profiled while it runs: held before its exec until the events are open.
+//! A command that is profiled while it runs: it waits before its exec until the events are open.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -11,12 +11,12 @@ use std::time::Duration;
 use anyhow::{anyhow, bail, Context, Result};
 use rustix::process::{kill_process, Pid, Signal};
 
-/// How often an ending command is looked at.
+/// How often to check whether an ending command has ended.
 const POLL: Duration = Duration::from_millis(20);
 
 /// A child that waits to call exec.
 ///
-/// The child is made by a thread of its own, because spawning returns only after exec.
+/// A separate thread creates the child, because spawning returns only after exec.
 #[derive(Debug)]
 pub(super) struct Held {
     /// The child's process id.
@@ -27,7 +27,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Forks; the child's stdout becomes our stderr where `stdout_is_taken`, so that it cannot mix with the result.
+    /// Forks; the child's stdout becomes our stderr if `stdout_is_taken`, so that it cannot mix with the result.
     pub(super) fn new(arguments: &[OsString], stdout_is_taken: bool) -> Result<Self> {
         let (program, rest) = arguments.split_first().context("no command after --")?;
         let name = program.to_string_lossy().into_owned();
@@ -40,7 +40,7 @@ impl Held {
         }
         let held = hold(tell_pid, wait_go, go.as_raw_fd());
         // SAFETY: the closure runs between fork and exec and only calls close, getpid, write and read, which are
-        // async-signal-safe; it allocates nothing.
+        // async-signal-safe; it does not allocate.
         unsafe { command.pre_exec(held) };
         let spawner = std::thread::Builder::new()
             .name("spawn".to_owned())
@@ -61,7 +61,7 @@ impl Held {
     /// Lets the child call exec.
     ///
     /// # Errors
-    /// A command that cannot be executed.
+    /// The command cannot be executed.
     pub(super) fn release(mut self) -> Result<Running> {
         self.go.write_all(&[1]).with_context(|| format!("{} was gone before it began", self.name))?;
         drop(self.go);
@@ -71,25 +71,25 @@ impl Held {
     }
 }
 
-/// What the child does between fork and exec: it says its pid and waits for a byte.
+/// The child's code between fork and exec: it sends its pid and waits for a byte.
 fn hold(tell_pid: io::PipeWriter, wait_go: io::PipeReader, go: RawFd) -> impl FnMut() -> io::Result<()> + Send + Sync {
     move || {
-        // SAFETY: this is the child's copy of the writing end, which nothing in the child uses; with it open the read
-        // below would never see that the parent is gone.
+        // SAFETY: this is the child's copy of the writing end, which nothing in the child uses; while it is open, the read
+        // below would never notice that the parent has ended.
         unsafe { libc::close(go) };
         (&tell_pid).write_all(&std::process::id().to_ne_bytes())?;
         let mut go = [0];
-        // Without the byte the parent gave up, and so must we.
+        // Without the byte, the parent gave up, and so must the child.
         (&wait_go).read_exact(&mut go)
     }
 }
 
-/// stderr as a descriptor that a child can have.
+/// stderr as a descriptor for a child.
 fn stderr() -> Result<OwnedFd> {
     io::stderr().as_fd().try_clone_to_owned().context("cannot give stderr to the command")
 }
 
-/// The command at work.
+/// The running command.
 #[derive(Debug)]
 pub(super) struct Running {
     child: Child,
@@ -102,21 +102,21 @@ impl Running {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Asks it to end, with SIGTERM, where it still runs.
+    /// Asks it to end, with SIGTERM, if it still runs.
     pub(super) fn terminate(&mut self) {
         if !self.has_ended() {
-            // The child is not reaped yet, so that its pid is still its own.
+            // The child has not been reaped yet, so the pid still belongs to it.
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
             self.terminated = true;
         }
     }
 
-    /// Waits for its end, and kills it when `hurry` says so. The status as a shell gives it: 128 + signal; 0 where it ended
+    /// Waits for its end, and kills it if `hurry` returns true. Returns the status as in a shell: 128 + signal; 0 if it ended
     /// by our signal.
     pub(super) fn finish(&mut self, mut hurry: impl FnMut() -> bool) -> Result<u8> {
         while !self.has_ended() {
             if hurry() {
-                // It fails only where the command has just ended.
+                // This fails only if the command has just ended.
                 let _ = self.child.kill();
                 break;
             }
@@ -130,7 +130,7 @@ impl Running {
         match status.signal() {
             Some(libc::SIGTERM | libc::SIGKILL) if self.terminated => 0,
             Some(signal) => 128 + signal as u8,
-            // So a shell says that what it ran ended by SIGTERM.
+            // A shell's status if its child ended by SIGTERM.
             None if self.terminated && status.code() == Some(128 + libc::SIGTERM) => 0,
             None => status.code().unwrap_or(1) as u8,
         }

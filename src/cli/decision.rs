@@ -1,4 +1,4 @@
-//! What `run`, `extract` and `report` share: what is decided of the samples, and what is said of it.
+//! The common part of `run`, `extract` and `report`: the decision, and the messages about it.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,41 +10,43 @@ use super::outputs::Outputs;
 use super::{hints, percent, say_lines, Failure};
 use crate::config::report::Report;
 use crate::config::{self, CellOptions, CellSpecError, Scheduler};
+use crate::host::priority::NICE;
 use crate::sample::Source;
 use crate::sampler::loss::Loss;
 use crate::session::{Builder, Error, Outcome, RecoveryStats, Sampled};
 
 /// What to decide.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Result")]
 pub(super) struct DecisionArgs {
-    /// A thread class of less than this share of its cell's samples gets no subcell
+    /// Threads of one name get a subcell if they have this share of their cell's samples
     #[arg(long, value_name = "PERCENT", default_value = "5", allow_negative_numbers = true, value_parser = percent)]
     min_share: f64,
-    /// A cell for the cgroups whose path matches (repeatable, in order; the path begins with /sys/fs/cgroup)
+    /// Make a cell of the cgroups whose path matches; paths begin with /sys/fs/cgroup, the first match wins (repeatable)
     #[arg(long = "cell", value_name = "NAME=REGEX")]
     cells: Vec<String>,
-    /// The cgroup of all workload [default: what contains workload.slice]
+    /// Cgroups of the cell workload.slice [default: paths that contain workload.slice]
     #[arg(long, value_name = "REGEX")]
     workload_cgroup_regex: Option<String>,
-    /// The cgroups of allotments [default: workload-tw-[^/]+\.allotment\.slice]
+    /// Cgroups of the cell allotment [default: workload-tw-[^/]+\.allotment\.slice]
     #[arg(long, value_name = "REGEX")]
     workload_allotment_cgroup_regex: Option<String>,
-    /// CPUs of the host that will run the scheduler [default: those of the host that was sampled]
+    /// CPUs of the host that will run the scheduler [default: as many as the sampled host has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     target_cpus: Option<u32>,
     /// The scheduler that the configuration is for
     #[arg(long, value_name = "SCHEDULER", default_value = "mitosis", value_parser = ["mitosis", "layered"])]
     target: String,
-    /// Tell the threads apart by their hints too: one that changes its hint is of several classes
+    /// Also tell threads apart by their task hints: a thread that changes its hint belongs to several classes
     #[arg(long)]
     pub(super) use_hints: bool,
-    /// Do not name the code that touches shared memory, in the report and with -vv
+    /// Do not look up the names of the code that touches shared memory (in the report and with -vv)
     #[arg(long)]
     no_symbols: bool,
 }
 
 impl DecisionArgs {
-    /// The groups that samples are counted by.
+    /// The options for cell specs.
     fn cell_options(&self) -> CellOptions {
         CellOptions {
             cells: self.cells.clone(),
@@ -53,7 +55,7 @@ impl DecisionArgs {
         }
     }
 
-    /// Of 1.
+    /// As a part of 1.
     fn min_share(&self) -> f64 {
         self.min_share / 100.0
     }
@@ -66,7 +68,7 @@ impl DecisionArgs {
         }
     }
 
-    /// `builder` with what is to be decided, and named as far as somebody will see it.
+    /// `builder` with the options of the decision, and with the names that will be shown.
     pub(super) fn configure<'a>(&self, builder: Builder<'a>, named: Named) -> Builder<'a> {
         let mut builder = builder.cells(self.cell_options()).min_share(self.min_share()).scheduler(self.scheduler());
         if let Some(cpus) = self.target_cpus {
@@ -119,7 +121,7 @@ impl Named {
     }
 }
 
-/// This program, which reads debug information in a process of its own.
+/// This program, which reads debug information in a separate process.
 const SCXPROF: &str = "/proc/self/exe";
 
 /// perf's cache of files by their build id.
@@ -127,6 +129,17 @@ pub(super) fn cache() -> Option<PathBuf> {
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
     home.map(|home| PathBuf::from(home).join(".debug"))
 }
+
+/// The letters of methods as [`crate::sample::Method`] has them, in words.
+const METHODS: [(&str, &str); 7] = [
+    ("a", "at the ip"),
+    ("c", "before it, registers unchanged"),
+    ("b", "after it, registers unchanged"),
+    ("e", "after it, emulated"),
+    ("i", "before it, computed backwards"),
+    ("r", "before it, replayed"),
+    ("m", "after it, with memory that may have changed"),
+];
 
 /// Who was sampled and how, for `-v`.
 pub(super) fn summary(verbose: u8, sampled: &Sampled) -> String {
@@ -136,14 +149,18 @@ pub(super) fn summary(verbose: u8, sampled: &Sampled) -> String {
     let seconds = duration.as_secs_f64();
     let mut text = format!("Source: {source} ({})\n", source.coverage());
     let _ = writeln!(text, "Sampled {seconds:.1} s: {events} events, {samples} samples, {accesses} accesses");
+    if let Some(priority) = outcome.realtime {
+        let _ = writeln!(text, "Readers: SCHED_FIFO, priority {priority}, all else of scxprof nice {NICE}");
+    }
     if let Some(recovery) = &outcome.recovery {
         text.push_str(&yield_text(recovery));
         text.push('\n');
     }
     text + &config::summary(decider.specs(), decider.tally(), verbose > 1)
+        + &super::cgroups::text(&decider.sampled_cgroups())
 }
 
-/// What a person is told of the samples: losses always, the summary with -v.
+/// Messages about the samples: losses always, the summary with -v.
 pub(super) fn report(verbose: u8, sampled: &Sampled) {
     let outcome = &sampled.outcome;
     let loss = outcome.loss;
@@ -154,22 +171,27 @@ pub(super) fn report(verbose: u8, sampled: &Sampled) {
         hints::report(hints, verbose);
     }
     say_loss(&loss, verbose > 0 || outcome.accesses == 0);
+    if verbose > 1 {
+        loss.harmless().iter().for_each(|line| say!("note: {line}"));
+    }
     if loss.lost() > 0 || verbose > 0 {
-        say!("scxprof: {:.3} % of the samples were lost ({} of {})", loss.percent(), loss.lost(), loss.total());
+        say!("{:.3} % of the samples were lost ({} of {})", loss.percent(), loss.lost(), loss.total());
     }
 }
 
-/// Says which `--cell` is none.
+/// Reports each `--cell` that matches nothing.
 fn say_unmatched(args: &DecisionArgs, sampled: &Sampled) {
     let groups = sampled.decider.specs().specs();
     for (group, (given, _)) in args.cells.iter().zip(groups).enumerate() {
         if sampled.decider.tally().spec_total(group) <= 0.0 {
-            say!("scxprof: --cell {given}: no sample is of a cgroup that it matches (and no --cell before it), so there is no such cell");
+            say!(
+                "note: --cell {given}: no sampled cgroup matches it (earlier --cell options win); the cell is omitted"
+            );
         }
     }
 }
 
-/// What is wrong with the options that name the groups.
+/// The error of the options for cell specs.
 pub(super) fn wrong_groups(error: &CellSpecError) -> Failure {
     let option = match error {
         CellSpecError::Regex { option, .. } if option == "allotment" => "--workload-allotment-cgroup-regex",
@@ -179,18 +201,15 @@ pub(super) fn wrong_groups(error: &CellSpecError) -> Failure {
     Failure::Usage(anyhow!("{option}: {error}"))
 }
 
-/// Says what was lost, and what was `left_out` where that is wanted.
+/// Reports what was lost, and what was `left_out` if requested.
 pub(super) fn say_loss(loss: &Loss, left_out: bool) {
     let left_out = if left_out { loss.left_out() } else { Vec::new() };
     for line in left_out.into_iter().chain(loss.lines()) {
-        say!("scxprof: {line}");
-    }
-    if loss.ring_full > 0 {
-        say!("scxprof: --mmap-pages of run and record makes the rings larger");
+        say!("note: {line}");
     }
 }
 
-/// The timer source's yield, for people.
+/// The timer source's yield, for display.
 fn yield_text(recovery: &RecoveryStats) -> String {
     let list = |counts: &std::collections::BTreeMap<&str, u64>| {
         counts.iter().map(|(what, count)| format!("{what} {count}")).collect::<Vec<_>>().join(", ")
@@ -203,7 +222,10 @@ fn yield_text(recovery: &RecoveryStats) -> String {
         if recovery.by_method.is_empty() {
             String::new()
         } else {
-            format!("; addresses by method: {}", list(&recovery.by_method))
+            let methods = METHODS.iter().filter_map(|(letter, words)| {
+                recovery.by_method.get(letter).map(|count| format!("{letter} {count} ({words})"))
+            });
+            format!("; addresses by method: {}", methods.collect::<Vec<_>>().join(", "))
         }
     )];
     if !recovery.unrecovered.is_empty() {
@@ -221,7 +243,7 @@ fn yield_text(recovery: &RecoveryStats) -> String {
     lines.join("\n")
 }
 
-/// Decides, and writes what is to be printed and the report; `nothing` says why there were no samples.
+/// Decides, and writes the result and the report; `nothing` explains why there were no samples.
 pub(super) fn finish(
     args: &DecisionArgs,
     printed: Printed,
@@ -248,16 +270,16 @@ pub(super) fn finish(
         _ => (found.mitosis().context(bug).map_err(Failure::NoResult)?, Vec::new()),
     };
     for note in found.decision().notes.iter().chain(&notes) {
-        say!("scxprof: {note}");
+        say!("note: {note}");
     }
     if args.use_hints {
-        say!("scxprof: {}", hints::used(&args.target));
+        say!("note: {}", hints::used(&args.target));
     }
     let needs_report = outputs.need_report();
     let free = outputs.is_stdout_free;
     let (result, report_to) = outputs.split();
     let is_configuration = printed == Printed::Configuration;
-    // The configuration before code is named: files of others are read for that.
+    // The configuration comes before naming code, which reads files of other users.
     let (result, written) = if is_configuration {
         (None, result.write(json.as_bytes(), true).map_err(Failure::NoResult))
     } else {
@@ -269,7 +291,7 @@ pub(super) fn finish(
     let report = found.report().context(bug).map_err(Failure::NoResult)?;
     let unanswered = found.symbols().unanswered();
     if unanswered > 0 {
-        say!("scxprof: the code of {unanswered} files or processes has no names: they did not answer in time");
+        say!("note: the code of {unanswered} files or processes has no names: reading it took too long");
     }
     let tables = tables(verbose, &report);
     let printed = match result {
@@ -301,7 +323,7 @@ fn tables(verbose: u8, report: &Report) -> String {
     text
 }
 
-/// What to do about samples of which none has an address of user memory; `None` where one has, or there is no sample.
+/// What to do if no sample has an address of user memory; `None` if one has, or there are no samples.
 pub(super) fn without_address(outcome: &Outcome, source: Source) -> Option<String> {
     let Loss { no_user_address, no_memory_op, .. } = outcome.loss;
     let all = outcome.accesses + no_memory_op;
@@ -321,14 +343,20 @@ pub(super) fn no_samples(outcome: &Outcome, source: Source) -> anyhow::Error {
     if let Some(sentence) = without_address(outcome, source) {
         anyhow!("no usable samples: {sentence}")
     } else if outcome.events == 0 {
-        anyhow!("no usable samples in {seconds:.1} s: nothing that was watched ran long enough to be seen; sample longer (-t) or a busier host")
+        anyhow!(
+            "no usable samples in {seconds:.1} s: what was watched used almost no CPU time; sample longer (-t), or watch other \
+             processes"
+        )
     } else if outcome.loss.total() == 0 && outcome.loss.left_out().is_empty() {
         anyhow!(
-            "no usable samples in {seconds:.1} s: {} events happened, and none of them gave a sample",
+            "no usable samples in {seconds:.1} s: {} events were counted, and none of them gave a sample",
             outcome.events
         )
     } else {
-        anyhow!("no usable samples in {seconds:.1} s, though {} events happened: see the counts above", outcome.events)
+        anyhow!(
+            "no usable samples in {seconds:.1} s, although {} events were counted: see the counts above",
+            outcome.events
+        )
     }
 }
 

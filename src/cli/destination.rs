@@ -1,8 +1,8 @@
 //! Finds where the path of an output leads, and follows no link of another user on the way.
 //!
-//! The kernel's own protection (fs.protected_symlinks, `may_follow_link` in fs/namei.c) holds for the last part of a path in a
-//! sticky directory; whoever resolves a path before opening it gives it up. What is found is therefore held open, and all that
-//! follows is done relative to that, so that nobody can change the path meanwhile.
+//! The kernel's own protection (fs.protected_symlinks, `may_follow_link` in fs/namei.c) applies to the last part of a path in a
+//! sticky directory; a program that resolves a path before opening it loses this protection. So each found directory is held
+//! open, and all further steps are relative to it, so that no other user can change the path meanwhile.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,19 +14,19 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{openat, FileType, Mode, OFlags, Stat, CWD, PROC_SUPER_MAGIC};
 use rustix::io::Errno;
 
-/// Links that are followed, as many as the kernel follows (`MAXSYMLINKS`).
+/// The number of links that are followed, as in the kernel (`MAXSYMLINKS`).
 const MAX_LINKS: u32 = 40;
 
 /// Why a path cannot be written to.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
-    /// A directory of it does not exist.
+    /// A directory in the path does not exist.
     #[error("there is no directory {}", at.display())]
     Missing { at: PathBuf },
-    /// A part of it cannot be opened.
+    /// A part of the path cannot be opened.
     #[error("cannot open {}: {source}", at.display())]
     Open { at: PathBuf, source: io::Error },
-    /// A part of it is a symbolic link that another user made.
+    /// A part of the path is a symbolic link of another user.
     #[error("{} is a symbolic link of another user (uid {uid}), which is not followed: name the file itself", at.display())]
     Link { at: PathBuf, uid: u32 },
 }
@@ -45,12 +45,12 @@ impl Directory {
         }
     }
 
-    /// A path that leads to it whatever becomes of its name, for as long as this value lives.
+    /// A path to it that stays valid if its name changes, for as long as this value lives.
     pub(super) fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
 
-    /// `name` in it, as a person knows it.
+    /// `name` in it, as the user knows it.
     fn below(&self, name: &OsStr) -> PathBuf {
         let above = rustix::fs::readlink(self.path(), Vec::new()).unwrap_or_default().into_bytes();
         PathBuf::from(OsString::from_vec(above)).join(name)
@@ -62,7 +62,7 @@ impl Directory {
     }
 }
 
-/// Something that is there, opened without reading or writing it (`O_PATH`).
+/// An existing file, opened without reading or writing it (`O_PATH`).
 #[derive(Debug)]
 pub(super) struct There {
     fd: OwnedFd,
@@ -74,7 +74,7 @@ impl There {
         FileType::from_raw_mode(self.stat.st_mode)
     }
 
-    /// Opens it for writing at its end; this waits for nobody, though writing may.
+    /// Opens it for appending; this does not block, though writing may.
     pub(super) fn write(&self) -> io::Result<File> {
         use std::os::unix::fs::OpenOptionsExt;
         let file = File::options()
@@ -87,7 +87,7 @@ impl There {
     }
 }
 
-/// What a path leads to.
+/// The target of a path.
 #[derive(Debug)]
 pub(super) enum Destination {
     Directory(Directory),
@@ -96,13 +96,13 @@ pub(super) enum Destination {
         directory: Directory,
         name: OsString,
     },
-    /// Something else than a directory.
+    /// Something other than a directory.
     There {
         directory: Directory,
         name: OsString,
         there: There,
     },
-    /// What a process has open (`/dev/stdout`, `/dev/fd/N`): it has no name, or not this one.
+    /// A file that a process has open (`/dev/stdout`, `/dev/fd/N`): it has no name, or not this one.
     Open(There),
 }
 
@@ -129,7 +129,7 @@ pub(super) fn find(path: &Path) -> Result<Destination, Refused> {
                     return Err(failed(path, Errno::LOOP));
                 }
                 if rustix::fs::fstatfs(&fd).is_ok_and(|it| it.f_type == PROC_SUPER_MAGIC) {
-                    // The kernel made it, and knows better where it leads than its text.
+                    // The kernel created it, and knows its target better than its text.
                     let fd = open(&at.0, &name, OFlags::empty()).map_err(|error| failed(path, error))?;
                     let stat = rustix::fs::fstat(&fd).map_err(|error| failed(path, error))?;
                     match FileType::from_raw_mode(stat.st_mode) {
@@ -156,7 +156,7 @@ pub(super) fn find(path: &Path) -> Result<Destination, Refused> {
     Ok(Destination::Directory(at))
 }
 
-/// Where a path begins, and its parts, the last one first.
+/// The beginning of a path, and its parts, the last one first.
 fn begin(path: &Path) -> Result<(Directory, Vec<OsString>), Refused> {
     let root = if path.is_absolute() { "/" } else { "." };
     let fd = open(CWD, OsStr::new(root), OFlags::DIRECTORY).map_err(|error| failed(Path::new(root), error))?;

@@ -7,6 +7,7 @@ use anyhow::{anyhow, Context};
 use clap::Args;
 use serde::Deserialize;
 
+use super::capture::{INPUT, RESULT, TUNING};
 use super::decision::{self, DecisionArgs, Named};
 use super::output::{Output, Readers};
 use super::signals::Signals;
@@ -33,20 +34,22 @@ const MAX_REPORT: u64 = 256 << 20;
 #[command(after_help = EXAMPLES)]
 pub(super) struct DiffArgs {
     /// A profile as `extract` reads it, or a report (JSON of --report): before
+    #[arg(help_heading = INPUT)]
     a: PathBuf,
     /// The same: after
+    #[arg(help_heading = INPUT)]
     b: PathBuf,
+    /// Memory for the sketch, queues and mappings of each profile
+    #[arg(long, value_name = "MIB", default_value = "64", value_parser = clap::value_parser!(u32).range(8..), help_heading = TUNING)]
+    memory: u32,
     /// Print JSON (docs/report.md has the schema)
-    #[arg(long)]
+    #[arg(long, help_heading = RESULT)]
     json: bool,
     /// Write the difference to FILE instead of stdout
-    #[arg(short = 'o', long = "output", value_name = "FILE")]
+    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = RESULT)]
     output: Option<PathBuf>,
     #[command(flatten)]
     decision: DecisionArgs,
-    /// Memory for the sketch, queues and mappings of each profile
-    #[arg(long, value_name = "MIB", default_value = "64", value_parser = clap::value_parser!(u32).range(8..))]
-    memory: u32,
 }
 
 /// Compares; as diff(1), 1 says that they differ and 2 that nobody knows.
@@ -71,7 +74,7 @@ fn compare(args: &DiffArgs, stdout_is_open: bool) -> Result<bool, Failure> {
     if to_stdout && !stdout_is_open {
         return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
     }
-    let output = Output::open("-o", args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
+    let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let before = load(&args.a, args, &signals)?;
     let after = load(&args.b, args, &signals)?;
@@ -103,7 +106,7 @@ fn load(path: &Path, args: &DiffArgs, signals: &Signals) -> Result<Report, Failu
     }
     let damage = profile.damage();
     if !damage.is_empty() {
-        say!("scxprof: {}: the profile is damaged: {}; what could be read was used", path.display(), damage.join("; "));
+        say!("note: {}: the profile is damaged: {}; what could be read was used", path.display(), damage.join("; "));
     }
     let found = sampled.decide().map_err(|error| match error {
         Error::NoSamples { .. } => of_file(anyhow!("no usable samples (scxprof extract -f says why)")),

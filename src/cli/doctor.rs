@@ -43,7 +43,7 @@ pub(super) struct DoctorArgs {
     time: Duration,
 }
 
-/// What is printed as JSON.
+/// The JSON output.
 #[derive(serde::Serialize)]
 struct Json<'a> {
     #[serde(flatten)]
@@ -52,7 +52,7 @@ struct Json<'a> {
     self_test: Option<&'a [selftest::Tested]>,
 }
 
-/// Examines the host and prints what was found.
+/// Examines the host and prints the result.
 pub(super) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let roots = Roots::default();
     let report = doctor::examine(&roots);
@@ -82,7 +82,7 @@ pub(super) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     }
 }
 
-/// Whether the environment lets a terminal have colours.
+/// Whether the environment allows colours.
 fn may_color(variable: impl Fn(&str) -> Option<OsString>) -> bool {
     // https://no-color.org: set, and not empty.
     let plain = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -91,7 +91,7 @@ fn may_color(variable: impl Fn(&str) -> Option<OsString>) -> bool {
 
 fn test(args: &DoctorArgs, roots: &Roots, report: &doctor::Report) -> Result<Vec<selftest::Tested>, Failure> {
     let command = || {
-        // Whatever the binary is called and wherever it lies.
+        // Independent of the binary's name and location.
         let mut command = Command::new("/proc/self/exe");
         command.arg(LOAD);
         command
@@ -101,7 +101,7 @@ fn test(args: &DoctorArgs, roots: &Roots, report: &doctor::Report) -> Result<Vec
         .map_err(Failure::NoResult)
 }
 
-/// Is the self-test's load.
+/// The code of the self-test's load.
 pub(super) fn load() -> Result<(), Failure> {
     super::load::run().context("the load").map_err(Failure::NoResult)
 }

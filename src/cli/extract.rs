@@ -1,6 +1,4 @@
-//! `scxprof extract`: the configuration from a profile or from its lines, by the engine that `run` has.
-
-use std::path::PathBuf;
+//! `scxprof extract`: the configuration from a profile or from its lines, with the engine of `run`.
 
 use anyhow::anyhow;
 use clap::Args;
@@ -9,7 +7,7 @@ use super::capture;
 use super::decision::{self, DecisionArgs, Named, Printed};
 use super::filter::{Filter, FilterArgs};
 use super::outputs::OutputArgs;
-use super::process::damaged;
+use super::process::{damaged, InputArgs};
 use super::signals::Signals;
 use super::{percent, Failure};
 use crate::resolve::Cgroups;
@@ -23,28 +21,33 @@ Examples:
   scxprof extract -f perf.data --exclude-comm '^cc1'  what perf mem record wrote, without the compilers
   perf script -F comm,pid,tid,time,addr,ip > perf.script   makes text that it reads";
 
-/// How perf records all that is read of it.
+/// The perf command that records everything that scxprof reads.
 const PERF_RECORD: &str = "perf mem record -a --phys-data --data-page-size --all-cgroups";
 
 /// Print the cell configuration for a recorded profile
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct ExtractArgs {
-    /// A profile (.tar.gz, which is unpacked in $TMPDIR, directory, perf.data, text of `perf script`), or lines of JSON (perf.jsonl)
-    #[arg(short = 'f', long = "file", value_name = "PROFILE")]
-    profile: PathBuf,
+    #[command(flatten)]
+    input: InputArgs,
+    /// Memory for the sketch, queues and mappings; with that of the capture the result is the same
+    #[arg(
+        long,
+        value_name = "MIB",
+        default_value = "64",
+        value_parser = clap::value_parser!(u32).range(8..),
+        help_heading = capture::TUNING
+    )]
+    memory: u32,
+    /// Exit with 4 if more samples than this were lost
+    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = percent, help_heading = capture::TUNING)]
+    max_loss: f64,
     #[command(flatten)]
     outputs: OutputArgs,
     #[command(flatten)]
     decision: DecisionArgs,
-    /// Memory for the sketch, queues and mappings; with that of the capture the result is the same
-    #[arg(long, value_name = "MIB", default_value = "64", value_parser = clap::value_parser!(u32).range(8..))]
-    memory: u32,
-    /// Exit with 4 where more samples than this were lost
-    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = percent)]
-    max_loss: f64,
-    /// A summary on stderr; -vv for all of it
-    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count)]
+    /// Print a summary to stderr (-vv: full detail)
+    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = capture::RESULT)]
     verbose: u8,
     #[command(flatten)]
     filter: FilterArgs,
@@ -62,7 +65,7 @@ pub(super) fn print(args: &ExtractArgs, printed: Printed, stdout_is_open: bool) 
     let mut filter = Filter::new(&args.filter)?;
     let outputs = args.outputs.open(stdout_is_open)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
-    let mut profile = super::process::open(&args.profile, &|| signals.seen())?;
+    let mut profile = super::process::open(args.input.path(), &|| signals.seen())?;
     let builder = Session::builder().profile(&mut profile).memory((args.memory as usize).saturating_mul(1 << 20));
     let named = Named::new(verbose, args.outputs.has_report() || printed == Printed::Json);
     let mut builder = args.decision.configure(builder, named);
@@ -82,13 +85,13 @@ pub(super) fn print(args: &ExtractArgs, printed: Printed, stdout_is_open: bool) 
     let loss = sampled.outcome.loss;
     capture::say_notes(&sampled.outcome, None);
     if filter.left_out > 0 {
-        say!("scxprof: {} accesses left out by the selection", filter.left_out);
+        say!("note: {} accesses left out by the selection", filter.left_out);
     }
     // On stdout it is once.
     decision::report(if printed == Printed::Summary { 0 } else { verbose }, &sampled);
     let by_perf = profile.meta.is_none() && profile.perf_data().is_some();
     if by_perf && sampled.outcome.loss.no_cgroup_path > 0 {
-        say!("scxprof: perf records cgroups with --all-cgroups: `{PERF_RECORD}`");
+        say!("note: perf records cgroups with --all-cgroups: `{PERF_RECORD}`");
     }
     decision::finish(&args.decision, printed, verbose, sampled, outputs, |outcome, source| {
         no_samples(outcome, source, filter.nothing(), &damage)
@@ -109,6 +112,6 @@ fn no_samples(outcome: &Outcome, source: Source, unselected: Option<String>, dam
     } else if outcome.events == 0 {
         anyhow!("no usable samples: the recording has none")
     } else {
-        anyhow!("no usable samples, though {} events were recorded: see the counts above", outcome.events)
+        anyhow!("no usable samples, although {} events were recorded: see the counts above", outcome.events)
     }
 }

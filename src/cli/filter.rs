@@ -1,4 +1,4 @@
-//! Selective replay: which samples of a recording are looked at.
+//! Selective replay: which samples of a recording are used.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -51,7 +51,7 @@ pub(super) struct FilterArgs {
 }
 
 impl FilterArgs {
-    /// True where every sample passes.
+    /// True if every sample passes.
     pub(super) fn is_empty(&self) -> bool {
         self.to_string().is_empty()
     }
@@ -83,7 +83,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| "must be a number of seconds from 0 on".to_owned())
 }
 
-/// The selection, ready to be asked.
+/// The compiled selection.
 #[derive(Debug)]
 pub(super) struct Filter {
     comm: [Vec<Regex>; 2],
@@ -94,19 +94,19 @@ pub(super) struct Filter {
     to: Option<u64>,
     /// Time of the first sample.
     first: Option<u64>,
-    /// The options, as they were given.
+    /// The options as given.
     asked: String,
-    /// The last cgroup that was looked at and what was found; most samples are of few cgroups.
+    /// The last cgroup and its result; most samples belong to few cgroups.
     last_cgroup: Option<(Vec<u8>, bool)>,
     /// Accesses that were left out.
     pub(super) left_out: u64,
-    /// True where any was kept.
+    /// True if any was kept.
     kept: bool,
-    /// What was there, until one is kept.
+    /// What the recording contains, until a sample is kept.
     seen: SelectionCounts,
 }
 
-/// What there is to select from. A value is listed as it is first seen.
+/// The values to select from, in the order of their first samples.
 #[derive(Debug, Default)]
 struct SelectionCounts {
     comms: BTreeSet<String>,
@@ -117,9 +117,9 @@ struct SelectionCounts {
     last: u64,
 }
 
-/// Values that are remembered of each kind.
+/// Values of each kind that are kept.
 const MAX_SEEN: usize = 4096;
-/// Of these, values that are said.
+/// Of these, values that are printed.
 const MAX_SAID: usize = 8;
 
 impl SelectionCounts {
@@ -130,7 +130,7 @@ impl SelectionCounts {
             }
         };
         add(&mut self.comms, sample.comm.map(|comm| comm.to_string()));
-        // As a terminal bears it.
+        // Escaped for a terminal.
         add(&mut self.cgroups, cgroup.map(|path| path.escape_ascii().to_string()));
         add(&mut self.pids, Some(sample.pid.to_string()));
         add(&mut self.tids, Some(sample.tid.to_string()));
@@ -173,7 +173,7 @@ impl Filter {
         })
     }
 
-    /// True where the sample is to be looked at; else it is counted. Samples come in the order of time.
+    /// True if the sample is to be used; else it is counted. Samples come in the order of time.
     pub(super) fn keeps(&mut self, sample: &Sample, cgroups: &mut Cgroups) -> bool {
         self.keeps_of(sample, cgroups.path(sample.cgroup).map(|path| &**path))
     }
@@ -188,7 +188,7 @@ impl Filter {
         keeps
     }
 
-    /// What there was to select from, where the selection left nothing of it.
+    /// What there was to select from, if the selection is empty.
     pub(super) fn nothing(&self) -> Option<String> {
         if self.kept || self.left_out == 0 {
             return None;
@@ -233,7 +233,7 @@ impl Filter {
         if !id(&self.pid, sample.pid) || !id(&self.tid, sample.tid) {
             return false;
         }
-        // A thread without a name is none that was asked for, and none that was to be left out.
+        // A thread without a name is neither selected nor excluded.
         if !matches(&self.comm, sample.comm.as_ref().map(crate::sample::Comm::as_bytes)) {
             return false;
         }
@@ -244,7 +244,7 @@ impl Filter {
         if let Some((_, found)) = self.last_cgroup.as_ref().filter(|(last, _)| last == path) {
             return *found;
         }
-        // As schedulers see it, and as the lines of `process` have it.
+        // As schedulers see it, and as in the lines of `process`.
         let [only, not] = &self.cgroup;
         let forms = [&display_path(path)[..], path];
         let any = |patterns: &[Regex]| forms.iter().any(|form| patterns.iter().any(|it| it.is_match(form)));

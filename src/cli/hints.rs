@@ -1,4 +1,4 @@
-//! The options on task hints, and what is said of them.
+//! The options of task hints, and the messages about them.
 
 use clap::Args;
 
@@ -7,6 +7,7 @@ use crate::hint::{HintCounts, HintProbe, MAX_HINT};
 
 /// Task hints.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Task hints")]
 pub(super) struct HintArgs {
     /// Follow the task hints in this map: the path of a pinned one, id:N or name:NAME
     #[arg(id = "hints_map", long = "hints-map", value_name = "MAP")]
@@ -14,7 +15,7 @@ pub(super) struct HintArgs {
     /// The ring that hints come through, a power of two
     #[arg(long = "hints-map-ring-sz", value_name = "MB", default_value = "8", value_parser = ring_size)]
     ring_mb: u32,
-    /// The only way to see hints that is tried (storage, element or syscall); to measure and to test them
+    /// The only way to see hints that is tried (local_storage_update, pid_task_storage_update_elem or syscall); to measure and to test them
     #[arg(long = "hints-probe", value_name = "PROBE", requires = "hints_map", hide = true)]
     probe: Option<HintProbe>,
 }
@@ -27,7 +28,7 @@ fn ring_size(text: &str) -> Result<u32, String> {
 }
 
 impl HintArgs {
-    /// True where hints are to be followed.
+    /// True if hints are to be followed.
     pub(super) fn are_followed(&self) -> bool {
         self.map.is_some()
     }
@@ -39,7 +40,7 @@ impl HintArgs {
     }
 }
 
-/// What a scheduler makes of hints, in a sentence.
+/// How a scheduler uses hints, in a sentence.
 pub(super) fn used(target: &str) -> &'static str {
     if target == "layered" {
         "layers match hints only where scx_layered runs with --task-hint-map"
@@ -48,7 +49,7 @@ pub(super) fn used(target: &str) -> &'static str {
     }
 }
 
-/// Says what was seen of hints, with -v, and what was lost of them, always.
+/// Prints the counts of hints with -v, and losses always.
 pub(super) fn report(hints: &HintCounts, verbose: u8) {
     let counts = &hints.counts;
     if verbose > 0 && hints.probe.is_some() {
@@ -68,13 +69,13 @@ pub(super) fn report(hints: &HintCounts, verbose: u8) {
         }
     }
     for line in hints.lines() {
-        say!("scxprof: {line}");
+        say!("note: {line}");
     }
     if counts.dropped > 0 {
-        say!("scxprof: --hints-map-ring-sz makes the hints' ring larger");
+        say!("note: --hints-map-ring-sz makes the hints' ring larger");
     }
     if hints.above_limit > 0 {
-        say!("scxprof: {} hints above {MAX_HINT}, which schedulers ignore", hints.above_limit);
+        say!("note: {} hints above {MAX_HINT}, which schedulers ignore", hints.above_limit);
     }
 }
 

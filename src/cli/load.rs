@@ -1,5 +1,5 @@
-//! The load that `scxprof doctor --self-test` samples: two processes of which everything is known. [`crate::doctor::load`] is its
-//! other end.
+//! The load that `scxprof doctor --self-test` samples: two processes with known accesses. [`crate::doctor::load`] is the other
+//! side.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::sync::mpsc;
@@ -9,25 +9,25 @@ use rustix::process::{kill_process, set_parent_process_death_signal, waitpid, Pi
 
 use crate::doctor::load::Worker;
 
-/// Bytes of each buffer. The first is more than a core's own caches hold: what they answer is too fast for the latency
-/// threshold that pebs has by default.
+/// Bytes of each buffer. The first exceeds a core's own caches: their accesses are too fast for the default latency threshold
+/// of pebs.
 const PRIVATE: usize = 4 << 20;
 const SHARED: usize = 64 << 10;
 const LINE: usize = 64;
-/// Lines that are touched until the clock is looked at.
+/// Lines that are touched between two looks at the clock.
 const STRIDE: usize = 512;
 /// How long a thread of the shared buffer works until it drops its mapping of the pages, to fault them in again.
 const BURST: Duration = Duration::from_millis(4);
 
-/// Is the load: says its threads on stdout, then `ready`, and works until stdin ends.
+/// The code of the load: prints its threads to stdout, then `ready`, and works until stdin ends.
 ///
 /// # Errors
-/// Memory, a thread or a process cannot be had.
+/// Memory, a thread or a process is not available.
 pub(super) fn run() -> io::Result<()> {
     let shared = map(SHARED, libc::MAP_SHARED)?;
     let (hear_child, mut tell_parent) = io::pipe()?;
     let parent = std::process::id();
-    // SAFETY: this process has one thread, so that the child may do all that a program may do.
+    // SAFETY: this process has one thread, so the child may do anything.
     let child = unsafe { libc::fork() };
     if child < 0 {
         return Err(io::Error::last_os_error());
@@ -40,7 +40,7 @@ pub(super) fn run() -> io::Result<()> {
         tell_parent.write_all(told.recv().map_err(io::Error::other)?.line().as_bytes())?;
         return thread.join().map_err(|_| io::Error::other("a thread of the load died"));
     }
-    // Where the child dies, the line ends early and is refused by the other side.
+    // If the child dies, the line ends early and the other side rejects it.
     drop(tell_parent);
     let mut line = String::new();
     BufReader::new(hear_child).read_line(&mut line)?;
@@ -58,7 +58,7 @@ pub(super) fn run() -> io::Result<()> {
     say("ready\n")?;
     let mut rest = Vec::new();
     io::stdin().read_to_end(&mut rest)?;
-    // The child is not reaped yet, so that its pid is still its own.
+    // The child has not been reaped yet, so the pid still belongs to it.
     if let Some(child) = Pid::from_raw(child) {
         let _ = kill_process(child, Signal::KILL);
         let _ = waitpid(Some(child), WaitOptions::empty());
@@ -72,7 +72,7 @@ fn say(text: &str) -> io::Result<()> {
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
 }
 
-/// Ends this process when its parent does, also where the parent was killed.
+/// Ends this process when its parent does, even if the parent was killed.
 fn end_with_parent(parent: u32) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if std::os::unix::process::parent_id() == parent {
@@ -84,7 +84,7 @@ fn end_with_parent(parent: u32) -> io::Result<()> {
 
 fn map(len: usize, flags: libc::c_int) -> io::Result<usize> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping at a place that the kernel chooses.
+    // SAFETY: a new mapping at an address chosen by the kernel.
     let pointer = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags | libc::MAP_ANONYMOUS, -1, 0) };
     if pointer == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -92,7 +92,7 @@ fn map(len: usize, flags: libc::c_int) -> io::Result<usize> {
     Ok(pointer.expose_provenance())
 }
 
-/// Starts a thread that works on the buffer and says who it is when it does.
+/// Starts a thread that works on the buffer and reports its identity.
 fn start(
     name: &'static str,
     buffer: usize,
@@ -112,22 +112,22 @@ fn start(
                 line = touch(words, len / LINE, line);
             }
             if shared {
-                // SAFETY: the mapping is ours and stays; what was written stays in the memory behind it.
+                // SAFETY: the mapping is ours and stays; its content stays in the memory behind it.
                 unsafe { libc::madvise(words.cast(), len, libc::MADV_DONTNEED) };
             }
         }
     })
 }
 
-/// Adds one to a word of each of the next lines, in an order that no prefetcher guesses: a load and a store that no
-/// compiler leaves out. `lines` is a power of two; gives the line that comes after.
+/// Adds one to a word of each of the next lines, in an order that no prefetcher predicts: a load and a store that no compiler
+/// removes. `lines` is a power of two; returns the next line.
 #[inline(never)]
 fn touch(words: *mut u64, lines: usize, first: usize) -> usize {
     for line in first..first + STRIDE {
         // An odd factor visits every line once.
         let at = line.wrapping_mul(0x9E37_79B1) % lines * (LINE / 8);
-        // SAFETY: `at` is within the mapping; others may write the word at the same time, which volatile accesses of a
-        // word bear on this machine, and nobody reads what is in it.
+        // SAFETY: `at` is within the mapping; others may write the word at the same time, which is safe for volatile accesses
+        // of a word on this machine, and its value is never used.
         unsafe {
             let word = words.add(at);
             word.write_volatile(word.read_volatile().wrapping_add(1));

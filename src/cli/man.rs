@@ -1,4 +1,4 @@
-//! `scxprof man`: the manual pages, from the same text as `--help` and the little that is said beside it.
+//! `scxprof man`: the manual pages, from the text of `--help` and some additional text.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use super::Failure;
 
 mod text;
 
-/// A release's heading in it has its date.
+/// The heading of a release contains its date.
 const CHANGES: &str = include_str!("../../CHANGELOG.md");
 const EXAMPLES: &str = "Examples:";
 const EXIT_CODES: &str = "Exit codes:";
@@ -39,16 +39,16 @@ pub(super) fn man(args: &ManArgs, command: Command) -> Result<(), Failure> {
     };
     for (name, page) in pages(command, &date).map_err(Failure::NoResult)? {
         let path = args.dir.join(name);
-        let output = Output::open("page", Some(&path), Readers::All).map_err(Failure::Usage)?;
+        let output = Output::open(Some(&path), Readers::All).map_err(Failure::Usage)?;
         output.write(page.as_bytes(), false).map_err(Failure::NoResult)?;
     }
     Ok(())
 }
 
-/// Days since 1970 as a date of the Gregorian calendar, in which 400 years have 146,097 days; years begin in March here,
-/// so that the leap day is their last.
+/// Converts days since 1970 to a Gregorian date: 400 years have 146,097 days; years begin in March here, so that the leap day
+/// is their last.
 fn date_of_epoch(seconds: &str) -> Option<String> {
-    // To the year 9999; dates before 1970 are nobody's.
+    // Up to the year 9999; earlier dates than 1970 are not used.
     let seconds = seconds.parse::<u64>().ok().filter(|&seconds| seconds < 253_402_300_800)?;
     let days = seconds / 86_400 + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
@@ -93,7 +93,7 @@ fn page_name(command: &Command) -> String {
     command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned()
 }
 
-/// Defaults and possible values at the end of the help, where `--help` has them, and not as lists.
+/// Appends defaults and possible values to the help, as in `--help`, and not as lists.
 fn plain_help(arg: Arg) -> Arg {
     let help = arg.get_long_help().or(arg.get_help()).map(StyledStr::to_string);
     // A flag's values are true and false.
@@ -152,12 +152,12 @@ fn page(command: &Command, root: &Command, others: &[&str], date: &str) -> anyho
 
     let version = root.get_version().unwrap_or_default();
     let title = format!(".TH {} 1 \"{date}\" \"scxprof {version}\" \"User Commands\"\n", name.to_uppercase());
-    // Nothing is broken at a line's end or stretched, so that names and options stay as they are typed.
+    // Lines are neither hyphenated nor justified, so that names and options stay as they are typed.
     let body = literal(&String::from_utf8(body)?).replace(".SH EXAMPLES\n.PP\n", ".SH EXAMPLES\n");
     Ok(format!("{title}.nh\n.ad l\n{body}"))
 }
 
-/// What roff's writer leaves to be typeset, such as ^ and ~ as accents, as the characters that a shell understands.
+/// Replaces what roff's writer leaves to be typeset, such as ^ and ~ as accents, by the characters that a shell understands.
 fn literal(text: &str) -> String {
     let apostrophes = Roff::new().render();
     let mut text = text.replace(&apostrophes, "");
@@ -183,7 +183,7 @@ fn marked(text: &str) -> Vec<Inline> {
     text.split('`').enumerate().map(part).collect()
 }
 
-/// A section of tags and what they stand for.
+/// A section of tags and their descriptions.
 fn entries(roff: &mut Roff, heading: &str, entries: &[(&str, &str)]) {
     if entries.is_empty() {
         return;
@@ -200,7 +200,7 @@ fn part<'a>(help: &'a str, heading: &str) -> Vec<&'a str> {
     below.take_while(|line| ![EXAMPLES, EXIT_CODES].contains(line)).collect()
 }
 
-/// Each example as a block that can be copied, after what it does.
+/// Each example as a block that can be copied, after its description.
 fn examples(roff: &mut Roff, lines: &[&str]) {
     if lines.is_empty() {
         return;
@@ -231,7 +231,7 @@ fn capitalized(text: &str) -> String {
     letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect()
 }
 
-/// Each code with its meaning, and what is said of them all.
+/// Each code with its meaning, and the text about all of them.
 fn exit_status<'a>(roff: &mut Roff, lines: impl Iterator<Item = &'a str>) {
     roff.control("SH", ["EXIT STATUS"]);
     for line in lines {

@@ -1,14 +1,15 @@
-//! The command line: one file a subcommand, and what they share.
+//! The command line: one file per subcommand, and their common parts.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::resolve::{answer_source_lines, SOURCE_LINES};
 
-/// A line on stderr, in one piece and fit for a terminal, whatever names and paths are in it: a COMMAND may write there too. Where
-/// stderr is full or has no reader the line is lost, but not the run: `eprintln!` would panic.
+/// Prints a line to stderr, in one piece and escaped for a terminal, because a COMMAND may write there too. If stderr is full
+/// or has no reader, the line is lost, but not the run: `eprintln!` would panic.
 macro_rules! say {
     ($($text:tt)*) => {{
         use std::io::Write;
@@ -24,6 +25,7 @@ fn say_lines(text: &str) {
 }
 
 mod capture;
+mod cgroups;
 mod command;
 mod decision;
 mod destination;
@@ -96,18 +98,18 @@ enum Command {
     Man(man::ManArgs),
 }
 
-/// An end that is no success, as its exit code and its sentence.
+/// An unsuccessful end, as its exit code and its message.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// 1: there is no result, or it could not be written.
     NoResult(anyhow::Error),
-    /// 2: the request is wrong.
+    /// 2: the request is invalid.
     Usage(anyhow::Error),
     /// 3: this machine or these rights do not allow it.
     Unsupported(anyhow::Error),
     /// 4: more was lost than allowed; the result was printed.
     Loss(anyhow::Error),
-    /// 5: scx_mitosis would refuse the configuration on the host that it is for, so there is none.
+    /// 5: scx_mitosis would reject the configuration on the target host, so there is none.
     DoesNotFit(anyhow::Error),
     /// The status of the command that was profiled.
     Command(u8),
@@ -124,13 +126,13 @@ impl Failure {
             Self::Command(status) => (None, status),
         };
         if let Some(error) = error {
-            say!("scxprof: {}", sentence(&error));
+            say!("error: {}", sentence(&error));
         }
         ExitCode::from(code)
     }
 }
 
-/// The error and its causes, each said once: many of our errors name their cause in their own text.
+/// The error and its causes, each printed once: many of our errors contain the text of their cause.
 fn sentence(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -149,16 +151,20 @@ fn source_lines(addresses: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Parses the command line, does what it says and gives the exit code.
+/// Parses the command line, runs the command and returns the exit code.
 pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> ExitCode {
-    let args = match Args::try_parse_from(args) {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let args = match Args::try_parse_from(&args) {
         Ok(args) => args,
         Err(error) => {
             if error.use_stderr() {
-                // With the arguments, which may be the names of files.
+                // This contains the arguments, which may be names of files.
                 say_lines(&error.render().to_string());
+                if let Some(tip) = command_tip(&error, &args) {
+                    say!("{tip}");
+                }
             } else {
-                // --help and --version; a closed stdout is no reason to panic.
+                // --help and --version; a closed stdout must not cause a panic.
                 let _ = error.print();
             }
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
@@ -181,6 +187,23 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.exit(),
     }
+}
+
+/// What a person meant who gave `run` or `record` a command without `--`.
+fn command_tip(error: &clap::Error, args: &[OsString]) -> Option<String> {
+    let subcommand = args.get(1)?.to_str().filter(|name| matches!(*name, "run" | "record"))?;
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return None };
+    if error.kind() != clap::error::ErrorKind::UnknownArgument || unknown.starts_with('-') {
+        return None;
+    }
+    let at = args.iter().position(|arg| arg.to_str() == Some(unknown))?;
+    let (options, command) = args.split_at_checked(at)?;
+    let text = |args: &[OsString]| args.iter().map(|arg| format!(" {}", arg.to_string_lossy())).collect::<String>();
+    Some(format!(
+        "to run a command: scxprof {subcommand}{} --{}",
+        text(options.get(2..).unwrap_or_default()),
+        text(command)
+    ))
 }
 
 /// A percentage on the command line.
@@ -222,6 +245,44 @@ mod tests {
             let name = subcommand.get_name().to_owned();
             let help = subcommand.render_long_help().to_string();
             assert!(help.contains("\nExamples:\n  "), "scxprof {name} --help has no examples:\n{help}");
+        }
+    }
+
+    #[test]
+    fn a_command_without_dashes_gets_a_tip() {
+        let tip = |line: &str| {
+            let args: Vec<OsString> = line.split(' ').map(Into::into).collect();
+            command_tip(&Args::try_parse_from(&args).unwrap_err(), &args)
+        };
+        assert_eq!(tip("scxprof run true").unwrap(), "to run a command: scxprof run -- true");
+        let tip_of_two = tip("scxprof record -t 5 sleep 10").unwrap();
+        assert_eq!(tip_of_two, "to run a command: scxprof record -t 5 -- sleep 10");
+        assert_eq!(tip("scxprof run --frobnicate"), None);
+        assert_eq!(tip("scxprof extract a b"), None);
+    }
+
+    #[test]
+    fn perf_habits_work() {
+        for line in
+            ["run -a -F 99", "run -a -- sleep 10", "run -p 1,2", "record -c 1000", "extract web.tar.gz", "process web"]
+        {
+            let args = format!("scxprof {line}");
+            assert!(Args::try_parse_from(args.split(' ')).is_ok(), "{line}");
+        }
+        let error = |line: &str| Args::try_parse_from(line.split(' ')).unwrap_err().to_string();
+        assert!(error("scxprof run -p abc").contains("'abc' for '--pid <PID>': not a process id"));
+        assert!(error("scxprof run -e cycles").contains("--source pebs, ibs, timer or faults"));
+        assert!(error("scxprof extract").contains("required"), "{}", error("scxprof extract"));
+    }
+
+    #[test]
+    fn every_option_stands_below_a_heading() {
+        let command = Args::command();
+        for subcommand in ["run", "record", "process", "extract"] {
+            let subcommand = command.find_subcommand(subcommand).unwrap();
+            for option in subcommand.get_arguments().filter(|it| !it.is_hide_set()) {
+                assert!(option.get_help_heading().is_some(), "{} {}", subcommand.get_name(), option.get_id());
+            }
         }
     }
 

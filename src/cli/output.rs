@@ -1,4 +1,4 @@
-//! Where a result goes: stdout, or a file that is whole or not there.
+//! The destination of a result: stdout, or a file that is either complete or absent.
 
 use std::ffi::OsString;
 use std::fs::{File, Permissions};
@@ -18,45 +18,45 @@ pub(super) fn print(bytes: &[u8]) -> Result<()> {
     stdout.write_all(bytes).and_then(|()| stdout.flush()).context("cannot write to stdout")
 }
 
-/// Who may read a new file.
+/// The users who may read a new file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Readers {
-    /// As the umask has it.
+    /// According to the umask.
     All,
-    /// Its owner alone: it says where other processes have their memory.
+    /// Only its owner: it contains addresses of other processes.
     Owner,
 }
 
-/// A result's destination, looked up before the capture begins so that it cannot fail for a wrong path after it.
+/// A result's destination, resolved before the capture begins so that a wrong path cannot fail after it.
 #[derive(Debug)]
 pub(super) enum Output {
     Stdout,
-    /// A file that is replaced when the result is whole.
+    /// A file that is replaced when the result is complete.
     File(Replaced),
-    /// A device, a pipe or a file that is open already, which must not be replaced by a file.
+    /// A device, a pipe or a file that is already open, which must not be replaced by a file.
     Special {
         path: PathBuf,
         file: File,
     },
 }
 
-/// A name that a whole file gets.
+/// The name of a complete file.
 #[derive(Debug)]
 pub(super) struct Replaced {
-    /// As it was given.
+    /// The path as given.
     path: PathBuf,
     directory: Directory,
     name: OsString,
     mode: u32,
-    /// The owner and the group that what is there has.
+    /// The owner and the group of an existing file.
     owner: Option<(u32, u32)>,
 }
 
 impl Output {
-    /// `None` and `-` stand for stdout; `option` is what named the path.
-    pub(super) fn open(option: &str, path: Option<&Path>, readers: Readers) -> Result<Self> {
+    /// `None` and `-` stand for stdout.
+    pub(super) fn open(path: Option<&Path>, readers: Readers) -> Result<Self> {
         let Some(path) = path.filter(|path| *path != Path::new("-")) else { return Ok(Self::Stdout) };
-        Self::at(path, readers).with_context(|| format!("{option} {}", path.display()))
+        Self::at(path, readers).map_err(|error| anyhow::anyhow!("cannot write {}: {error:#}", path.display()))
     }
 
     fn at(path: &Path, readers: Readers) -> Result<Self> {
@@ -74,19 +74,19 @@ impl Output {
                     }
                     return special(path, &there);
                 }
-                // What another user left where anybody can is no file of theirs any more.
+                // A file that another user left in a shared directory no longer belongs to that user.
                 let Stat { st_mode, st_uid, st_gid, .. } = there.stat;
                 let (mode, owner) = if is_trusted { (st_mode & 0o777, Some((st_uid, st_gid))) } else { (new, None) };
                 Replaced { path: path.to_owned(), directory, name, mode, owner }
             }
             Destination::Open(there) => return special(path, &there),
         };
-        // Made for nothing but to see that it can be made: a capture that is killed leaves none.
-        replaced.temporary().context("cannot write there")?;
+        // Created only to check that it can be: a capture that is killed leaves none.
+        replaced.temporary().map_err(|error| anyhow::anyhow!("{}", error.kind()))?;
         Ok(Self::File(replaced))
     }
 
-    /// True where both would be one file.
+    /// True if both would write the same file.
     pub(super) fn is_same_file(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::File(a), Self::File(b)) => {
@@ -97,7 +97,7 @@ impl Output {
         }
     }
 
-    /// Writes the result. A file that cannot be written leaves no trace, and the result goes to stdout instead, where that is
+    /// Writes the result. A file that cannot be written leaves no trace, and the result goes to stdout instead, if that is
     /// `free`.
     pub(super) fn write(self, bytes: &[u8], free: bool) -> Result<()> {
         let (path, result) = match self {
@@ -119,9 +119,9 @@ impl Output {
     }
 }
 
-/// True where what is there was not put there by another user for us to write to, in the spirit of fs.protected_regular and
-/// fs.protected_fifos (`may_create_in_sticky` in fs/namei.c): it is root's or ours, or, of what others may read anyway, in a
-/// directory where not everybody makes files.
+/// True if the existing file was not put there by another user for us to write to, in the spirit of fs.protected_regular and
+/// fs.protected_fifos (`may_create_in_sticky` in fs/namei.c): it belongs to root or us, or, for results that others may read
+/// anyway, it is in a directory in which not every user can create files.
 fn is_trusted(file: &Stat, directory: &Stat, readers: Readers) -> bool {
     let is_ours = [0, rustix::process::geteuid().as_raw()].contains(&file.st_uid);
     is_ours || readers == Readers::All && directory.st_mode & 0o002 == 0
@@ -138,13 +138,13 @@ fn special(path: &Path, there: &There) -> Result<Output> {
         Some(libc::ENXIO) if there.kind() == FileType::Fifo => {
             anyhow::anyhow!("is a FIFO that nobody reads: start its reader first")
         }
-        _ => anyhow::Error::from(error).context("cannot write there"),
+        _ => anyhow::anyhow!("{}", error.kind()),
     })?;
     Ok(Output::Special { path: path.to_owned(), file })
 }
 
 impl Replaced {
-    /// A new file beside it, which vanishes if nobody gives it the name.
+    /// A new file beside it, which is deleted unless it gets the name.
     fn temporary(&self) -> io::Result<NamedTempFile> {
         tempfile::Builder::new()
             .prefix(".scxprof-")
@@ -157,9 +157,9 @@ impl Replaced {
         let mut temporary = self.temporary()?;
         temporary.write_all(bytes)?;
         if let Some((user, group)) = self.owner {
-            // Without the right to give it away it stays ours, as when `mv` replaces a file.
+            // Without the right to change the owner it stays ours, as when `mv` replaces a file.
             let _ = fchown(temporary.as_file(), Some(user), Some(group));
-            // Whatever the umask is.
+            // Independent of the umask.
             temporary.as_file().set_permissions(Permissions::from_mode(self.mode))?;
         }
         temporary.as_file().sync_all()?;
@@ -175,18 +175,18 @@ mod tests {
     fn a_file_appears_whole_or_not_at_all() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cells.json");
-        let output = Output::open("-o", Some(&path), Readers::All).unwrap();
+        let output = Output::open(Some(&path), Readers::All).unwrap();
         assert!(!path.exists());
         output.write(b"[]\n", true).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"[]\n");
-        drop(Output::open("-o", Some(&path), Readers::All).unwrap());
+        drop(Output::open(Some(&path), Readers::All).unwrap());
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1, "nothing is left behind");
     }
 
     #[test]
     fn a_wrong_path_is_told_before_the_capture() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(Output::open("-o", Some(directory.path()), Readers::All).is_err());
-        assert!(Output::open("-o", Some(&directory.path().join("no/such/cells.json")), Readers::All).is_err());
+        assert!(Output::open(Some(directory.path()), Readers::All).is_err());
+        assert!(Output::open(Some(&directory.path().join("no/such/cells.json")), Readers::All).is_err());
     }
 }

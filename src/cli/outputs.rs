@@ -1,4 +1,4 @@
-//! Where results go beside the configuration, and that each goes to a place of its own.
+//! The destinations of the results: a different one for each.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,14 +14,15 @@ use crate::session::Outcome;
 
 /// Where results go.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Result")]
 pub(super) struct OutputArgs {
     /// Write the configuration to FILE instead of stdout
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Write what the decision rests on to FILE, as JSON (docs/report.md has the schema); a new FILE is for its owner alone
+    /// Write the evidence for the decision to FILE as JSON (schema: docs/report.md); only its owner can read a new FILE
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Write the sharing between subcells to FILE, as CSV (a, b, misses)
+    /// Write the sharing between subcells to FILE as CSV (a, b, misses)
     #[arg(long, value_name = "FILE")]
     sharing_csv: Option<PathBuf>,
     /// Write figures of the run to FILE for Prometheus (the textfile collector of node_exporter reads DIR/*.prom)
@@ -29,20 +30,20 @@ pub(super) struct OutputArgs {
     prometheus: Option<PathBuf>,
 }
 
-/// The same, looked up.
+/// The destinations, opened.
 #[derive(Debug)]
 pub(super) struct Outputs {
-    /// The configuration's, or what is printed in its place.
+    /// That of the configuration, or of what is printed instead.
     pub(super) result: Output,
     report: Option<Output>,
     sharing_csv: Option<Output>,
     prometheus: Option<Output>,
-    /// Nothing of ours goes to stdout.
+    /// True if no result goes to stdout.
     pub(super) is_stdout_free: bool,
 }
 
 impl OutputArgs {
-    /// Looks all of them up; a closed stdout is no place.
+    /// Opens all destinations; a closed stdout is an error.
     pub(super) fn open(&self, stdout_is_open: bool) -> Result<Outputs, Failure> {
         self.check_stdout(stdout_is_open)?;
         let others = [
@@ -64,10 +65,10 @@ impl OutputArgs {
                 )));
             }
         }
-        let result = Output::open("-o", self.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
+        let result = Output::open(self.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
         let mut opened: Vec<(&str, Option<Output>)> = vec![("-o", Some(result))];
         for (option, path, readers) in others {
-            let output = path.as_ref().map(|path| Output::open(option, Some(path), readers)).transpose();
+            let output = path.as_ref().map(|path| Output::open(Some(path), readers)).transpose();
             let output = output.map_err(Failure::Usage)?;
             if let (Some(output), Some(path)) = (&output, path) {
                 let is_same = |it: &&(&str, Option<Output>)| it.1.as_ref().is_some_and(|it| it.is_same_file(output));
@@ -89,7 +90,7 @@ impl OutputArgs {
         })
     }
 
-    /// A closed stdout is found before anything is sampled.
+    /// Reports a closed stdout before sampling.
     pub(super) fn check_stdout(&self, stdout_is_open: bool) -> Result<(), Failure> {
         if self.to_stdout() && !stdout_is_open {
             return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
@@ -107,12 +108,12 @@ impl OutputArgs {
 }
 
 impl Outputs {
-    /// True where the report is needed for one of them.
+    /// True if one of them is made of the report.
     pub(super) fn need_report(&self) -> bool {
         self.report.is_some() || self.sharing_csv.is_some() || self.prometheus.is_some()
     }
 
-    /// Writes what rests on the report. One that cannot be written does not keep back the others.
+    /// Writes what is made of the report. If one cannot be written, the others still are.
     pub(super) fn write_report(
         report_to: [Option<Output>; 3],
         report: &Report,
@@ -148,7 +149,7 @@ impl Outputs {
         done.map_err(Failure::NoResult)
     }
 
-    /// The result's, and the others in the order of [`Outputs::write_report`].
+    /// That of the result, and the others in the order of [`Outputs::write_report`].
     pub(super) fn split(self) -> (Output, [Option<Output>; 3]) {
         (self.result, [self.report, self.sharing_csv, self.prometheus])
     }

@@ -1,7 +1,7 @@
-//! `scxprof process`: a profile to lines of JSON, one an access.
+//! `scxprof process`: a profile as lines of JSON, one per access.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -9,6 +9,7 @@ use anyhow::{anyhow, Context};
 use clap::Args;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::capture::{INPUT, RESULT, TUNING};
 use super::destination::Directory;
 use super::filter::{Filter, FilterArgs};
 use super::signals::Signals;
@@ -28,27 +29,57 @@ Examples:
 
 /// Different instructions that are named; a name takes some 200 bytes.
 const MAX_CODES: usize = 1 << 17;
-/// Bytes of all that lines say of them.
+/// Bytes of all their text in lines.
 const MAX_TEXT: usize = 32 << 20;
+
+/// The profile to read.
+#[derive(Debug, Args)]
+pub(super) struct InputArgs {
+    /// The profile: an archive (.tar.gz, unpacked in $TMPDIR), a directory, perf.data, text of `perf script`, or perf.jsonl
+    #[arg(
+        short = 'f',
+        long = "file",
+        value_name = "PROFILE",
+        help_heading = INPUT,
+        conflicts_with = "profile",
+        required_unless_present = "profile"
+    )]
+    file: Option<PathBuf>,
+    /// The same as -f PROFILE
+    #[arg(value_name = "PROFILE", help_heading = INPUT)]
+    profile: Option<PathBuf>,
+}
+
+impl InputArgs {
+    /// clap lets none of both pass.
+    pub(super) fn path(&self) -> &Path {
+        self.file.as_deref().or(self.profile.as_deref()).unwrap_or_else(|| Path::new(""))
+    }
+}
 
 /// Turn a profile into lines of JSON: DIR/perf.jsonl
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct ProcessArgs {
-    /// A profile: .tar.gz (it is unpacked in $TMPDIR), directory, perf.data, or the text of `perf script`
-    #[arg(short = 'f', long = "file", value_name = "PROFILE")]
-    profile: PathBuf,
-    /// The directory that is made for the lines, or - for the lines alone on stdout [default: PROFILE.out]
-    #[arg(short = 'o', long = "output", value_name = "DIR")]
-    output: Option<PathBuf>,
+    #[command(flatten)]
+    input: InputArgs,
     /// Memory for queues and mappings
-    #[arg(long, value_name = "MIB", default_value = "64", value_parser = clap::value_parser!(u32).range(8..))]
+    #[arg(
+        long,
+        value_name = "MIB",
+        default_value = "64",
+        value_parser = clap::value_parser!(u32).range(8..),
+        help_heading = TUNING
+    )]
     memory: u32,
-    /// What was left out and why, each record that could not be read, records by type
-    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count)]
+    /// The directory that is made for the lines, or - for the lines alone on stdout [default: PROFILE.out]
+    #[arg(short = 'o', long = "output", value_name = "DIR", help_heading = RESULT)]
+    output: Option<PathBuf>,
+    /// Print what was left out and why, each unreadable record, and records by type
+    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = RESULT)]
     verbose: u8,
     /// Do not name the code of the accesses (sym, dso)
-    #[arg(long)]
+    #[arg(long, help_heading = RESULT)]
     no_symbols: bool,
     #[command(flatten)]
     filter: FilterArgs,
@@ -57,7 +88,7 @@ pub(super) struct ProcessArgs {
 /// Writes each access as a line.
 struct ToLines<W: Write> {
     writer: jsonl::Writer<W>,
-    /// What the lines say of their code, where it is named.
+    /// The text about code in lines, if it is named.
     codes: Option<FxHashMap<CodeAddr, Vec<u8>>>,
     /// The last record that was written, to count records.
     last: u64,
@@ -66,8 +97,9 @@ struct ToLines<W: Write> {
 }
 
 impl<W: Write> ToLines<W> {
-    fn new(out: W, source: Source) -> Self {
-        Self { writer: jsonl::Writer::new(out, source), codes: None, last: 0, records: 0, failed: None }
+    fn new(out: W, profile: &Profile) -> Self {
+        let writer = jsonl::Writer::new(out, profile.source()).with_events(profile.event_names());
+        Self { writer, codes: None, last: 0, records: 0, failed: None }
     }
 
     fn finish(self) -> std::io::Result<()> {
@@ -98,7 +130,7 @@ impl<W: Write> Sink for ToLines<W> {
 #[derive(Default)]
 struct Codes {
     unique: FxHashSet<CodeAddr>,
-    /// Accesses whose instruction was one too many.
+    /// Accesses whose instruction exceeded the bound.
     unlisted: u64,
 }
 
@@ -117,7 +149,7 @@ impl Sink for Codes {
     }
 }
 
-/// Gives the samples of a profile to `sink`, those that the filter keeps where there is one.
+/// Passes the samples of a profile to `sink`, those that the filter keeps if there is one.
 fn read(
     profile: &mut Profile,
     memory: usize,
@@ -134,7 +166,7 @@ fn read(
     Ok(session.run_into(sink, |_| stop()))
 }
 
-/// Reads the whole profile for the code in it, and gives it back from its beginning with what lines say of each instruction.
+/// Reads the whole profile for its code, and returns it from its beginning with the text for each instruction.
 fn name_codes(
     mut profile: Profile,
     memory: usize,
@@ -142,10 +174,10 @@ fn name_codes(
     stop: &dyn Fn() -> bool,
 ) -> Result<(Profile, FxHashMap<CodeAddr, Vec<u8>>), Failure> {
     let mut codes = Codes::default();
-    // What cannot be read is said when it is read for its lines.
+    // Parts that cannot be read are reported when it is read for its lines.
     let modules = read(&mut profile, memory, filter, &mut codes, stop)?.modules;
     if codes.unlisted > 0 {
-        say!("scxprof: the code of {} lines has no name: there are too many different instructions", codes.unlisted);
+        say!("note: the code of {} lines has no name: there are too many different instructions", codes.unlisted);
     }
     let begin = profile.recorded_here(&Roots::default());
     let options = SymbolOptions { begin, cache: decision::cache(), ..SymbolOptions::default() };
@@ -162,12 +194,12 @@ fn name_codes(
         }
     }
     if unsaid > 0 {
-        say!("scxprof: {unsaid} instructions have no name in the lines: the names are too long");
+        say!("note: {unsaid} instructions have no name in the lines: the names are too long");
     }
     Ok((profile.rewind().map_err(|error| Failure::NoResult(error.into()))?, texts))
 }
 
-/// A profile whose lines were written.
+/// A profile with written lines.
 pub(super) struct Lines {
     profile: Profile,
     records: u64,
@@ -176,7 +208,7 @@ pub(super) struct Lines {
     outcome: Outcome,
 }
 
-/// Writes the accesses of a profile to `perf.jsonl` in `dir`, or to stdout, with the names of their code where `named`.
+/// Writes the accesses of a profile to `perf.jsonl` in `dir`, or to stdout, with the names of their code if `named`.
 pub(super) fn write_lines(
     mut profile: Profile,
     dir: Option<&Path>,
@@ -193,7 +225,7 @@ pub(super) fn write_lines(
         Some(path) => Box::new(create(path).with_context(failed).map_err(Failure::NoResult)?),
         None => Box::new(std::io::stdout().lock()),
     };
-    let mut sink = ToLines::new(out, profile.source());
+    let mut sink = ToLines::new(out, &profile);
     let filter = || if selection.is_empty() { Ok(None) } else { Filter::new(selection).map(Some) };
     if named {
         let (rewound, codes) = name_codes(profile, memory, filter()?.as_mut(), stop)?;
@@ -208,10 +240,10 @@ pub(super) fn write_lines(
     Ok(Lines { profile, records, filtered_out, unselected, outcome })
 }
 
-/// Where the lines go: a directory under a temporary name until it is whole.
+/// The destination of the lines: a directory with a temporary name until it is complete.
 struct Out {
     path: PathBuf,
-    /// Its path leads through `parent`, which must be open for longer.
+    /// Its path leads through `parent`, which must stay open longer.
     temporary: tempfile::TempDir,
     /// The temporary directory.
     dir: Directory,
@@ -259,17 +291,18 @@ impl Out {
         }
         let temporary = self.temporary.keep();
         fs::rename(&temporary, &named).inspect_err(|_| {
-            // Nothing half-done stays behind.
+            // No incomplete directory stays behind.
             let _ = fs::remove_dir_all(&temporary);
         })?;
         Ok(())
     }
 }
 
-/// Opens a profile; what waits for an archive to be unpacked can `stop` it.
+/// Opens a profile; `stop` ends the unpacking of an archive.
 pub(super) fn open(path: &Path, stop: &dyn Fn() -> bool) -> Result<Profile, Failure> {
     check(path)?;
     Profile::open_until(path, stop).map_err(|error| match &error {
+        ProfileError::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied => not_ours(&error, path),
         ProfileError::Io { call: "open", .. } | ProfileError::NoData { .. } | ProfileError::Unknown { .. } => {
             Failure::Usage(error.into())
         }
@@ -278,14 +311,25 @@ pub(super) fn open(path: &Path, stop: &dyn Fn() -> bool) -> Result<Profile, Fail
     })
 }
 
-/// Refuses what no profile can be.
+/// Rejects a path that cannot be a profile.
 fn check(path: &Path) -> Result<(), Failure> {
     if path == Path::new("-") {
         return Err(Failure::Usage(anyhow!(
             "-f -: a profile must be a file or a directory, as it is read more than once"
         )));
     }
-    Profile::check(path).map_err(|error| Failure::Usage(error.into()))
+    Profile::check(path).map_err(|error| match &error {
+        ProfileError::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied => not_ours(&error, path),
+        _ => Failure::Usage(error.into()),
+    })
+}
+
+/// A profile is readable by its owner alone, which is root after `sudo scxprof record`.
+fn not_ours(error: &ProfileError, path: &Path) -> Failure {
+    Failure::Usage(anyhow!(
+        "{error}. Only the owner of a profile can read it; to give it away: sudo chown -R \"$USER\" {}",
+        path.display()
+    ))
 }
 
 pub(super) fn interrupted() -> Failure {
@@ -301,12 +345,12 @@ pub(super) fn run(args: &ProcessArgs, stdout_is_open: bool) -> Result<(), Failur
     }
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let stop = || signals.seen();
-    check(&args.profile)?;
+    check(args.input.path())?;
     // Before a large archive is unpacked for nothing.
-    let out = if to_stdout { None } else { Some(Out::new(&args.profile, args.output.as_deref())?) };
-    let profile = open(&args.profile, &stop)?;
+    let out = if to_stdout { None } else { Some(Out::new(args.input.path(), args.output.as_deref())?) };
+    let profile = open(args.input.path(), &stop)?;
     if matches!(profile.records, Records::Lines(_)) {
-        let path = args.profile.display();
+        let path = args.input.path().display();
         return Err(Failure::Usage(anyhow!("{path}: has the lines of `process` already: extract reads them")));
     }
     let memory = (args.memory as usize).saturating_mul(1 << 20);
@@ -327,12 +371,12 @@ pub(super) fn run(args: &ProcessArgs, stdout_is_open: bool) -> Result<(), Failur
     }
     report(args, &lines);
     if let Some(path) = path {
-        say!("scxprof: wrote {}", path.join("perf.jsonl").display());
+        say!("wrote {}", path.join("perf.jsonl").display());
     }
     damaged(&damage)
 }
 
-/// An end that says what could not be read, where anything could not.
+/// The failure that reports unreadable parts, if there are any.
 pub(super) fn damaged(damage: &[String]) -> Result<(), Failure> {
     if damage.is_empty() {
         return Ok(());
@@ -348,28 +392,28 @@ fn report(args: &ProcessArgs, lines: &Lines) {
     let skipped = all.saturating_sub(records).saturating_sub(unparseable);
     say!("Parsed {records} of {all} records ({skipped} skipped, {unparseable} unparseable)");
     if filtered_out > 0 {
-        say!("scxprof: {filtered_out} accesses left out by the selection");
+        say!("note: {filtered_out} accesses left out by the selection");
     }
     if let Some(unselected) = &lines.unselected {
-        say!("scxprof: {unselected}");
+        say!("note: {unselected}");
     }
-    // With a selection nobody knows which of them would have been in it.
+    // With a selection it is unknown which of them it would have contained.
     let nothing = outcome.samples.saturating_sub(records);
     if profile.source() == Source::Timer && filtered_out == 0 && nothing > 0 {
-        say!("scxprof: {nothing} gave no address");
+        say!("note: {nothing} gave no address");
     }
     decision::say_loss(&outcome.loss, true);
     if let Some(sentence) = decision::without_address(outcome, profile.source()) {
-        say!("scxprof: {sentence}");
+        say!("note: {sentence}");
     }
-    // The recorder's own were said when it recorded. The lines that are written do not say what nobody knew.
+    // The recorder's own notes were printed when it recorded. The lines do not show what was unknown.
     let recorded = profile.meta.as_ref().map(|meta| meta.notes.as_slice()).unwrap_or_default();
     for line in outcome.notes.iter().filter(|line| !recorded.contains(line)) {
-        say!("scxprof: {line}");
+        say!("note: {line}");
     }
     if args.verbose > 0 {
         for line in profile.unparseable() {
-            say!("scxprof: {line}");
+            say!("note: {line}");
         }
         for (kind, count) in profile.perf_data().into_iter().flat_map(PerfData::counts) {
             say!("{:>10} {}", count, record_name(kind));

@@ -1,4 +1,4 @@
-//! `scxprof record`: a capture to a profile that can be looked at later and elsewhere.
+//! `scxprof record`: a capture to a profile, for later or for another host.
 
 use std::fs;
 use std::io::BufWriter;
@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{anyhow, Context};
 use clap::Args;
 
-use super::capture::{self, CaptureArgs};
+use super::capture::{self, CaptureArgs, RESULT};
 use super::decision;
 use super::destination::Directory;
 use super::filter::FilterArgs;
@@ -34,41 +34,41 @@ pub(super) struct RecordArgs {
     #[command(flatten)]
     capture: CaptureArgs,
     /// The profile's directory, or the name of its archive (.tar.gz) [default: scxprof-TIME]
-    #[arg(short = 'o', long = "output", value_name = "DIR")]
+    #[arg(short = 'o', long = "output", value_name = "DIR", help_heading = RESULT)]
     output: Option<PathBuf>,
     /// The archive that takes the directory's place [default: DIR.tar.gz]
-    #[arg(short = 'f', long = "file", value_name = "ARCHIVE", conflicts_with = "disable_archive")]
+    #[arg(short = 'f', long = "file", value_name = "ARCHIVE", help_heading = RESULT, conflicts_with = "disable_archive")]
     archive: Option<PathBuf>,
     /// Leave the directory as it is
-    #[arg(long)]
+    #[arg(long, help_heading = RESULT)]
     disable_archive: bool,
     /// Write the samples as lines of JSON too, as `process` does
-    #[arg(long)]
+    #[arg(long, help_heading = RESULT)]
     samples_jsonl: bool,
     /// Keep the memory around the registers of timer samples in the profile: it holds data of the programs that are watched
-    #[arg(long)]
+    #[arg(long, help_heading = RESULT)]
     keep_memory: bool,
     /// Do not name the code of these lines (sym, dso)
-    #[arg(long, requires = "samples_jsonl")]
+    #[arg(long, help_heading = RESULT, requires = "samples_jsonl")]
     no_symbols: bool,
-    /// How much was recorded
-    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count)]
+    /// Print how much was recorded
+    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = RESULT)]
     verbose: u8,
 }
 
-/// What is sampled is recorded, and nothing else is done with it.
+/// The samples are only recorded.
 struct Nowhere;
 
 impl Sink for Nowhere {
     fn sample(&mut self, _: &Sample, _: &mut Cgroups) {}
 }
 
-/// Where the profile goes, as it was given, and the directories that this led to.
+/// The destination of the profile as given, and the resolved directories.
 struct Places {
     dir: PathBuf,
     archive: Option<PathBuf>,
     parent: Directory,
-    /// What the archive shall be in.
+    /// The directory of the archive.
     archives: Option<Directory>,
 }
 
@@ -84,7 +84,7 @@ impl Places {
             )));
         }
         let (dir, named) = match dir.to_str().and_then(|name| name.strip_suffix(".tar.gz")) {
-            // The archive's own name was given.
+            // The name of the archive was given.
             Some(stem) if !args.disable_archive && args.archive.is_none() => (PathBuf::from(stem), Some(dir)),
             _ => (dir, None),
         };
@@ -116,7 +116,7 @@ impl Places {
         self.parent.path().join(self.dir.file_name().unwrap_or_default())
     }
 
-    /// Gives the whole profile its name.
+    /// Gives the complete profile its name.
     fn publish(&self, temporary: tempfile::TempDir) -> anyhow::Result<()> {
         let path = temporary.keep();
         let shown = directory_of(&self.dir).join(path.file_name().unwrap_or_default());
@@ -128,8 +128,7 @@ impl Places {
         })
     }
 
-    /// Puts the archive in the place of the directory, which stays where that cannot be made or takes so long that somebody
-    /// wants to `stop` it.
+    /// Replaces the directory by the archive; the directory stays if the archive cannot be made or the user wants to `stop`.
     fn archive(&self, stop: &dyn Fn() -> bool) -> anyhow::Result<PathBuf> {
         let (Some(archive), Some(directory)) = (&self.archive, &self.archives) else { return Ok(self.dir.clone()) };
         let name = archive.file_name().with_context(|| format!("-f {}: not a file's name", archive.display()))?;
@@ -156,7 +155,7 @@ fn directory_of(path: &Path) -> &Path {
     }
 }
 
-/// Records.
+/// Records a profile.
 pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let wanted = &args.capture;
     let places = Places::new(args)?;
@@ -173,17 +172,16 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
         .suffix(".tmp")
         .permissions(PermissionsExt::from_mode(0o700))
         .tempdir_in(places.parent.path())
-        .with_context(|| format!("cannot write in {}", directory_of(&places.dir).display()))
-        .map_err(Failure::Usage)?;
-    // Held open: where the directory above is another user's, its name may come to stand for something else.
+        .map_err(|error| Failure::Usage(anyhow!("cannot write {}: {}", places.dir.display(), error.kind())))?;
+    // Held open: if the directory above belongs to another user, its name may come to refer to something else.
     let held_open = Directory::open(temporary.path()).map_err(|error| Failure::Usage(error.into()))?;
     let rate_before = capture::max_sample_rate();
-    let session = capture::start(builder.record(&held_open.path()), held.as_ref())?;
+    let session = capture::start(wanted, args.verbose, builder.record(&held_open.path()), held.as_ref())?;
     let recorder = session.recorder().ok_or_else(|| Failure::NoResult(anyhow!("nothing was recorded")))?;
     let mut command = held.map(super::command::Held::release).transpose().map_err(Failure::Usage)?;
     let outcome = capture::watch(wanted, command.as_mut(), &signals, |ended| session.run_into(&mut Nowhere, ended));
     capture::say_notes(&outcome, rate_before);
-    // What is not whole is kept all the same: readers take what there is.
+    // An incomplete profile is kept too: readers read what there is.
     let written = write(&recorder, &outcome);
     let lined = if args.samples_jsonl { write_samples(args, &held_open.path(), &places.dir, &signals) } else { Ok(()) };
     let kept = places.publish(temporary).map_err(Failure::NoResult);
@@ -195,9 +193,9 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     signals.begin();
     let path = places.archive(&|| signals.seen()).map_err(Failure::NoResult)?;
     report(args.verbose, &outcome);
-    say!("scxprof: wrote {}", path.display());
+    say!("wrote {}", path.display());
     if outcome.accesses == 0 {
-        say!("scxprof: it has no samples: nothing that was watched ran long enough, or see the counts above");
+        say!("note: the profile has no samples: what was watched used almost no CPU time, or see the counts above");
     }
     match status {
         Some(status) if status != 0 => Err(Failure::Command(status)),
@@ -215,7 +213,7 @@ fn write(recorder: &Recorder, outcome: &Outcome) -> anyhow::Result<()> {
     })
 }
 
-/// The lines of `process`, from what was recorded. A signal has ended the recording; the next one ends this, and no lines stay.
+/// The lines of `process`, from the recording. A signal has ended the recording; the next one ends this, and deletes the lines.
 fn write_samples(args: &RecordArgs, dir: &Path, published: &Path, signals: &Signals) -> Result<(), Failure> {
     signals.begin();
     let stop = || signals.seen();

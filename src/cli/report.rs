@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use super::capture::RESULT;
 use super::decision::Printed;
 use super::extract::{self, ExtractArgs};
 use super::Failure;
@@ -19,14 +20,14 @@ Examples:
 #[command(
     after_help = EXAMPLES,
     mut_arg("output", |arg| arg.help("Write the summary to FILE instead of stdout")),
-    mut_arg("verbose", |arg| arg.help("All of it: each name, the sharing matrix and the hot lines")),
+    mut_arg("verbose", |arg| arg.help("Print full detail: each name, the sharing matrix and the hot lines")),
 )]
 pub(super) struct ReportArgs {
-    /// Print the report of --report (JSON, docs/report.md has the schema) instead
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
     extract: ExtractArgs,
+    /// Print the JSON of --report instead (schema: docs/report.md)
+    #[arg(long, help_heading = RESULT)]
+    json: bool,
 }
 
 /// Reads the profile, decides and prints what was found.

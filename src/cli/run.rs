@@ -18,8 +18,10 @@ Examples:
   scxprof run -p 1234 -t 10                      one process and its children
   scxprof run -- ./server --port 80              a command while it runs (Ctrl-C ends both)
   sudo scxprof run -t 30 -o /etc/cells.json --prometheus /var/lib/node_exporter/scxprof.prom   for cron
-Use it:
-  sudo scx_mitosis --cell-config cells.json";
+  sudo scxprof run -a -- sleep 10                the host while a command runs
+Load it (README.md says which scx_mitosis has --cell-config, and what it needs):
+  sudo scx_mitosis --cell-config cells.json
+  sudo scx_layered f:layers.json                 after scxprof run --target layered -o layers.json";
 
 /// Sample memory accesses and print a cell configuration
 #[derive(Debug, Args)]
@@ -31,8 +33,8 @@ pub(super) struct RunArgs {
     outputs: OutputArgs,
     #[command(flatten)]
     decision: DecisionArgs,
-    /// A summary on stderr; -vv for all of it
-    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count)]
+    /// Print a summary to stderr (-vv: full detail)
+    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = capture::RESULT)]
     verbose: u8,
 }
 
@@ -49,13 +51,13 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     let outputs = output_args.open(stdout_is_open)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let rate_before = capture::max_sample_rate();
-    let session = capture::start(builder, held.as_ref())?;
+    let session = capture::start(wanted, *verbose, builder, held.as_ref())?;
     let mut command = held.map(Held::release).transpose().map_err(Failure::Usage)?;
     let sampled = capture::watch(wanted, command.as_mut(), &signals, |ended| session.run_until(ended));
     let loss = sampled.outcome.loss;
     capture::say_notes(&sampled.outcome, rate_before);
     decision::report(*verbose, &sampled);
-    // The result first: a command may ignore SIGTERM. Another signal to us kills it then.
+    // The result first: a command may ignore SIGTERM. Another signal to us then kills it.
     let printed = decision::finish(decision, Printed::Configuration, *verbose, sampled, outputs, decision::no_samples);
     let status = capture::end(command, &signals)?;
     printed?;

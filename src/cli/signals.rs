@@ -1,4 +1,4 @@
-//! Signals: the first one asks what runs to end well, the second one ends the tool whatever it does.
+//! Signals: the first one ends the current work properly, the second one ends the tool immediately.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::host::clock::monotonic_ns;
 use crate::host::{proc, Roots};
 
-/// Signals so close to one another, in ns, are of one cause: timeout(1) sends its command SIGTERM twice (to it and to its group),
-/// a terminal that closes SIGHUP.
+/// Signals within this time, in ns, have one cause: timeout(1) sends its command SIGTERM twice (to it and to its group), a
+/// closing terminal SIGHUP.
 const TOGETHER: u64 = 100_000_000;
-/// What is said at an end at once.
-const SAID: &[u8] = b"scxprof: ended by a second signal; what was not written yet is lost\n";
+/// The message of an immediate end.
+const SAID: &[u8] = b"error: ended by a second signal; what was not written yet is lost\n";
 
 /// Ctrl-C, SIGTERM and the end of the terminal.
 #[derive(Debug, Clone, Default)]
@@ -21,14 +21,14 @@ pub(super) struct Signals(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Since the last [`Signals::begin`].
+    /// Signals since the last [`Signals::begin`].
     count: AtomicUsize,
     /// When the last one came, CLOCK_MONOTONIC.
     last: AtomicU64,
 }
 
 impl Signals {
-    /// Handles them from now on. The first is left to whoever asks; the second ends the process with 128 + its number.
+    /// Handles them from now on. The first is left to the caller; the second ends the process with 128 + its number.
     pub(super) fn handle() -> Result<Self> {
         let signals = Self::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -44,12 +44,12 @@ impl Signals {
         Ok(signals)
     }
 
-    /// True where what runs is to end.
+    /// True if the current work must end.
     pub(super) fn seen(&self) -> bool {
         self.0.count.load(Ordering::Relaxed) > 0
     }
 
-    /// From here on a signal asks another thing to end: the next one is the first again.
+    /// Starts another piece of work: the next signal is the first one again.
     pub(super) fn begin(&self) {
         self.0.count.store(0, Ordering::Relaxed);
     }
@@ -63,14 +63,14 @@ impl State {
             return;
         }
         if self.count.fetch_add(1, Ordering::Relaxed) > 0 {
-            // Where nobody reads it nothing can be done.
+            // If writing fails, nothing can be done.
             let _ = rustix::io::write(rustix::stdio::stderr(), SAID);
             signal_hook::low_level::exit(128 + signal);
         }
     }
 }
 
-/// True under nohup(1), which is there to let the program go on.
+/// True under nohup(1), which is meant to let the program continue.
 fn hangup_is_ignored() -> bool {
     proc::own_mask(&Roots::default(), "SigIgn").is_some_and(|ignored| ignored & 1 << (SIGHUP - 1) != 0)
 }

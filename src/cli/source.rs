@@ -1,8 +1,11 @@
 //! Where the samples come from: the options of the sources, and the choice among them.
 
+use anyhow::anyhow;
 use clap::Args;
 
 use super::Failure;
+use crate::host::limits::sysctl;
+use crate::host::Roots;
 use crate::sample::Source;
 use crate::sampler::hardware::{DEFAULT_LDLAT, DEFAULT_RATE};
 use crate::sampler::{Hardware, Pace, SamplerError};
@@ -10,8 +13,9 @@ use crate::session::{of_source, Builder, NotStarted, SessionError};
 
 /// What is sampled and how often.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "How to sample")]
 pub(super) struct SourceArgs {
-    /// Where data addresses come from; auto takes the first that works
+    /// Where samples and their addresses come from; auto takes the first that works
     #[arg(long, value_name = "SOURCE", default_value = "auto", value_parser = ["auto", "pebs", "ibs", "timer", "faults"])]
     pub(super) source: String,
     #[arg(
@@ -20,41 +24,49 @@ pub(super) struct SourceArgs {
         group = "pace",
         value_parser = clap::value_parser!(u32).range(1..=100_000),
         help = format!(
-            "pebs, ibs: samples a second on the busiest CPU, to which a fixed period is steered [default: {DEFAULT_RATE}]"
+            "pebs, ibs: aim at N samples per second on the busiest CPU [default: {DEFAULT_RATE}]"
         )
     )]
     rate: Option<u32>,
-    /// pebs, ibs: a sample every so many events (loads of at least --ldlat; ops)
-    #[arg(long, value_name = "N", group = "pace", value_parser = clap::value_parser!(u64).range(1..1 << 40))]
+    /// pebs, ibs: sample every N events (loads of at least --ldlat; ops)
+    #[arg(short = 'c', long, value_name = "N", group = "pace", value_parser = clap::value_parser!(u64).range(1..1 << 40))]
     period: Option<u64>,
-    /// Samples a second and CPU: as the kernel steers pebs and ibs; of the timer source a clock of its own [default: the
-    /// scheduler's tick]
-    #[arg(long, value_name = "HZ", group = "pace", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    /// Samples per second and CPU: pebs and ibs let the kernel adjust the period; timer uses its own clock instead of the
+    /// scheduler's tick
+    #[arg(short = 'F', long, value_name = "HZ", group = "pace", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     freq: Option<u32>,
     #[arg(
         short = 'l',
         long,
         value_name = "CYCLES",
         value_parser = clap::value_parser!(u32).range(1..=65_535),
-        help = format!("pebs, ibs: only loads that took at least so long [default: pebs {DEFAULT_LDLAT}, ibs all]")
+        help = format!("pebs, ibs: sample only loads that took at least CYCLES [default: pebs {DEFAULT_LDLAT}, ibs all]")
     )]
     ldlat: Option<u32>,
-    /// pebs: stores too (ibs has them anyway)
+    /// pebs: also sample stores (ibs always does)
     #[arg(long)]
     stores: bool,
-    /// pebs, ibs: accesses of kernel code too
+    /// pebs, ibs: also sample accesses of kernel code
     #[arg(long)]
     kernel: bool,
-    /// All fields in each sample, on CLOCK_MONOTONIC (the default)
+    /// pebs: one interrupt per sample, with all fields (the default)
     #[arg(long, conflicts_with = "batched")]
     exact: bool,
-    /// pebs: fewer interrupts, without page sizes; cgroups come from procfs, times are converted
+    /// pebs: fewer interrupts; no page sizes, cgroups come from procfs, times are converted
     #[arg(long)]
     batched: bool,
+    /// perf's option for events
+    #[arg(short = 'e', long = "event", value_name = "EVENT", hide = true, value_parser = not_an_event)]
+    event: Option<String>,
+}
+
+/// What a user of perf gets for `-e`.
+fn not_an_event(_: &str) -> Result<String, String> {
+    Err("scxprof has no events to choose from; --source pebs, ibs, timer or faults chooses what to sample".to_owned())
 }
 
 impl SourceArgs {
-    /// `builder` with the sources that were asked for: of `auto` the first that works.
+    /// `builder` with the requested sources: for `auto` the first that works.
     pub(super) fn configure<'a>(&self, builder: Builder<'a>) -> Builder<'a> {
         let mut builder = builder.hardware(self.hardware());
         if let Ok(source) = self.source.parse() {
@@ -66,7 +78,7 @@ impl SourceArgs {
         builder
     }
 
-    /// What is asked of pebs and ibs.
+    /// The options of pebs and ibs.
     fn hardware(&self) -> Hardware {
         let Self { rate, period, freq, ldlat, stores, kernel, exact: _, batched, .. } = *self;
         let pace = match (period, freq) {
@@ -78,19 +90,50 @@ impl SourceArgs {
     }
 }
 
-/// Says which sources do not work here.
+/// Says why the sources before the one in use do not work here.
 pub(super) fn say_skipped(skipped: &[(Source, SamplerError)]) {
     for (source, error) in skipped {
-        say!("scxprof: {}", of_source(*source, error));
+        say!("note: {}", of_source(*source, error));
     }
 }
 
-pub(super) fn failure_of(error: NotStarted) -> Failure {
+/// Says in one line which source `auto` took, if it is not the first.
+pub(super) fn say_chosen(source: Source, rate: Option<f64>, skipped: &[(Source, SamplerError)]) {
+    let no_pmu = |error: &SamplerError| matches!(error, SamplerError::NoPebs(_) | SamplerError::NoIbs(_));
+    let why = if skipped.iter().all(|(_, error)| no_pmu(error)) {
+        "no memory PMU here".to_owned()
+    } else {
+        let failed: Vec<&str> = skipped.iter().filter(|it| !no_pmu(&it.1)).map(|it| it.0.name()).collect();
+        format!("{} failed; -v shows why", failed.join(" and "))
+    };
+    let rate = rate.map_or_else(String::new, |rate| format!(", about {rate:.0} samples a second and CPU"));
+    say!("note: using the {source} source{rate} ({why})");
+}
+
+/// The sentence for a capture that could not begin. `whole_host` if it was to sample all tasks; `verbose` adds the refusal of
+/// each source.
+pub(super) fn failure_of(error: NotStarted, whole_host: bool, verbose: u8) -> Failure {
+    let forbidden = match &error.error {
+        SessionError::Sampler(error) => error.is_forbidden(),
+        _ => false,
+    };
+    if forbidden && whole_host {
+        if verbose > 0 {
+            say_skipped(&error.skipped);
+            say!("note: {error}");
+        }
+        let level = sysctl(&Roots::default().proc, "perf_event_paranoid");
+        let level = level.map_or_else(String::new, |level| format!(" (kernel.perf_event_paranoid is {level})"));
+        return Failure::Unsupported(anyhow!(
+            "sampling the whole host needs root or CAP_PERFMON{level}. Run it with sudo, or watch your own processes: -p PID or \
+             -- COMMAND. Details: scxprof doctor"
+        ));
+    }
     match error.error {
         SessionError::Sampler(error) if !error.is_unsupported() => Failure::Usage(error.into()),
         SessionError::Sampler(_) => {
-            say!("scxprof: `scxprof doctor` shows what this host allows");
-            Failure::Unsupported(anyhow::anyhow!("{error}"))
+            say_skipped(&error.skipped);
+            Failure::Unsupported(anyhow!("{error}. Details: scxprof doctor"))
         }
         SessionError::Profile(error) => Failure::Usage(error.into()),
         error => Failure::Unsupported(error.into()),

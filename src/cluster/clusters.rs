@@ -1,4 +1,4 @@
-//! What is asked of the sketch, and its answer.
+//! The options of [`Sharing::solve`](super::Sharing::solve), and its result.
 
 use std::fmt;
 
@@ -6,15 +6,18 @@ use super::rules::Region;
 use super::sketch::SketchStats;
 use crate::sample::{CodeAddr, MemoryId};
 
-/// Why nothing can be said about a thread.
+/// Threads with fewer accesses are not judged, by default.
+pub const MIN_ACCESSES: u32 = 20;
+
+/// Why there is no verdict on a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Reason {
     /// Fewer samples than [`ClusterOptions::min_accesses`].
     TooFewSamples,
-    /// More threads in the cell than are compared with each other; the most active ones are.
+    /// The cell has more threads than are compared with each other; the most active ones are compared.
     TooManyThreads,
-    /// The source sees first touches of pages only, which cannot tell the threads of one process apart.
+    /// The source samples only first touches of pages, which cannot tell the threads of one process apart.
     FirstTouches,
 }
 
@@ -28,36 +31,36 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What is known about a thread.
+/// The verdict on a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// It shares memory with the others of this community, an index of [`Clusters::communities`].
+    /// The thread shares memory with the others of this community, an index of [`Clusters::communities`].
     Community(u32),
-    /// There are samples enough, and it shares memory with nobody in particular.
+    /// The thread has enough samples, and shares memory with no other thread in particular.
     Alone,
-    /// Nothing can be said.
+    /// There is no verdict.
     Unknown(Reason),
 }
 
-/// What [`Sharing::solve`](super::Sharing::solve) is asked.
+/// Options of [`Sharing::solve`](super::Sharing::solve).
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct ClusterOptions<'a> {
     /// The cell of each thread; threads of different cells never join. Threads beyond its end are in cell 0.
     pub cells: &'a [u32],
-    /// Accesses below which a thread is unknown.
+    /// A thread with fewer accesses gets no verdict.
     pub min_accesses: u32,
-    /// Threads of one cell that are compared at the most; the work and the memory grow with its square, 18 MB for 2,000.
+    /// The largest number of threads of one cell that are compared; work and memory grow with its square, 18 MB for 2,000.
     pub max_threads: usize,
-    /// Where the samples are first touches of pages (source `faults`): per thread its process.
+    /// The process of each thread, if the samples are first touches of pages (source `faults`).
     pub first_touches: Option<&'a [u32]>,
-    /// Solves the two halves of the samples too, which costs as much again, for [`Community::stability`].
+    /// Also solves the two halves of the samples, which doubles the cost, for [`Community::stability`].
     pub stability: bool,
 }
 
 impl Default for ClusterOptions<'_> {
     fn default() -> Self {
-        Self { cells: &[], min_accesses: 20, max_threads: 3000, first_touches: None, stability: true }
+        Self { cells: &[], min_accesses: MIN_ACCESSES, max_threads: 3000, first_touches: None, stability: true }
     }
 }
 
@@ -69,36 +72,35 @@ pub struct Community {
     pub cell: u32,
     /// The threads, in ascending order.
     pub threads: Vec<u32>,
-    /// Their accesses.
+    /// The accesses of its threads.
     pub accesses: f64,
-    /// The part of all accesses of the host that these are.
+    /// Its part of all accesses of the host.
     pub share_of_accesses: f64,
-    /// The part of a member's possible misses that it has in common with another one, on the mean.
+    /// The part of a member's possible misses that it has in common with another member, on average.
     pub common: f64,
     /// The part of the misses in their regions that are transfers: another thread had written the line.
     pub transfers: f64,
-    /// True where all threads of a process, or of processes that share memory, are in it, so that there was nobody to compare
-    /// them with.
+    /// True if it contains all threads of a process, or of processes that share memory, so that there are no other threads to
+    /// compare with.
     pub is_all: bool,
-    /// The mean overlap (Jaccard) of this community with the one nearest to it in each half of the samples, 1 for the same;
-    /// `None` where the halves were not asked for.
+    /// The mean overlap (Jaccard) of this community with the nearest one of each half of the samples, 1 for the same; `None`
+    /// without [`ClusterOptions::stability`].
     pub stability: Option<f64>,
-    /// The part of communities with as much evidence that were found to be right in streams of known truth; see the documentation
-    /// of [`super`].
+    /// The part of communities with as much evidence that were right in streams of known truth; see [`super`].
     pub confidence: f64,
-    /// The largest regions that they share, by the misses that sharing a cache avoids.
+    /// The largest regions that its threads share, by the misses that a shared cache avoids.
     pub regions: Vec<Structure>,
-    /// The hottest pages that they share, the hottest first.
+    /// The hottest pages that its threads share, the hottest first.
     pub pages: Vec<Hot>,
     /// The hottest lines of those pages that more than one thread touched.
     pub lines: Vec<Hot>,
 }
 
-/// What the sketch says.
+/// The result of [`Sharing::solve`](super::Sharing::solve).
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Clusters {
-    /// Per thread what is known about it.
+    /// The verdict on each thread.
     pub of_thread: Vec<Verdict>,
     /// The communities, by cell and then by size.
     pub communities: Vec<Community>,
@@ -106,11 +108,11 @@ pub struct Clusters {
     pub locality: Option<f64>,
     /// The adjusted Rand index between the communities of the two halves of the samples.
     pub stability: Option<f64>,
-    /// The hottest pages of those that everybody touches.
+    /// The hottest pages of hubs.
     pub hubs: Vec<Hot>,
     /// The hottest lines that threads share and that are written, by how often another cache had them: the most first.
     pub lines: Vec<Hot>,
-    /// What the sketch saw and let go.
+    /// What the sketch counted and dropped.
     pub stats: SketchStats,
     /// All regions that threads of one cell share, by thread and not by rank.
     pub(crate) regions: Vec<Region>,
@@ -119,7 +121,7 @@ pub struct Clusters {
 }
 
 impl Clusters {
-    /// The partition as labels, each thread without a community by itself.
+    /// The partition as labels; each thread without a community has its own label.
     #[must_use]
     pub fn labels(&self) -> Vec<u32> {
         let alone = self.communities.len() as u32;
@@ -133,13 +135,13 @@ impl Clusters {
     }
 }
 
-/// A page or a line, and what was done to it.
+/// A page or a line, and the accesses to it.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Hot {
-    /// Its first byte; `None` for a file beyond the number that the sketch keeps the names of.
+    /// Its first byte; `None` for a file beyond the number of files that the sketch can name.
     pub memory: Option<MemoryId>,
-    /// Accesses to it by all threads; several by one sample to one line are one.
+    /// Accesses to it by all threads; several by one sample to one line count once.
     pub accesses: f64,
     /// Those that wrote.
     pub writes: f64,
@@ -147,10 +149,10 @@ pub struct Hot {
     pub hitm: u64,
     /// Threads that touched it.
     pub threads: u32,
-    /// Mean latency in kilocycles where the source has latencies, rounded up a sample; 0 else, and of lines.
+    /// Mean latency in kilocycles if the source measures latency, rounded up per sample; otherwise, and for lines, 0.
     pub kilocycles: f64,
-    /// The code that touched it most since two threads touched its page, with its accesses, where samples say their code; of
-    /// lines alone.
+    /// For lines, if the samples have code addresses: the code that touched it most since two threads touched its page, with
+    /// its accesses.
     pub code: Vec<(CodeAddr, f64)>,
     /// The first byte that was touched of its hottest line, as far as that is known; else of the page or line.
     pub hottest: Option<MemoryId>,
@@ -196,7 +198,7 @@ pub struct LineThread {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Structure {
-    /// Its first byte; `None` for a file beyond the number that the sketch keeps the names of.
+    /// Its first byte; `None` for a file beyond the number of files that the sketch can name.
     pub memory: Option<MemoryId>,
     /// From its first byte to its last.
     pub bytes: u64,
@@ -212,11 +214,11 @@ pub struct Structure {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Edge {
-    /// The one class.
+    /// One class.
     pub a: u32,
-    /// The other, or the same one for sharing between threads within it.
+    /// The other class, or the same for sharing between threads within it.
     pub b: u32,
-    /// Possible misses that are avoided where both have one cache, beyond those that each avoids by itself.
+    /// Possible misses that one cache for both avoids, beyond those that each class avoids by itself.
     pub misses: f64,
     /// The part of all possible misses of the class that has fewer.
     pub share: f64,

@@ -1,14 +1,14 @@
-//! Communities: threads whose possible misses fall on the same regions, joined while the evidence of all of them says so.
+//! Communities: threads whose possible misses fall on the same regions, joined as long as the evidence suffices.
 
 use super::linkage::{link, Affinity};
 use super::misses::{Misses, Use, L1_LINES};
 use super::regions::regions;
 use super::rules::{Demand, RawCommunity, Region, Rules, Sharer};
 
-/// Lines of a last-level cache (32 MiB). Of a region that is larger only so much can be found there by the next thread.
+/// Lines of a last-level cache (32 MiB). Of a larger region the next thread can find only this much there.
 const LLC_LINES: f64 = 524_288.0;
 
-/// Transfers to a thread for one to the others that it fights with, at the most.
+/// The largest number of transfers to a thread for one transfer to the threads that contend with it.
 const BACK_AND_FORTH: f64 = 3.0;
 
 /// The regions of one cell and its communities; `threads` are its threads by rank.
@@ -65,7 +65,7 @@ pub(crate) fn solve(
 struct Scopes {
     /// For each object that more than one thread touches, sorted: whether it is private, and its threads.
     objects: Vec<(u64, bool, Vec<u32>)>,
-    /// Threads that are connected by objects that they touch. No other thread has a say in what these share.
+    /// Threads that are connected by objects that they touch. No other thread affects the verdict on these.
     components: Vec<Vec<u32>>,
     component_of: Vec<usize>,
 }
@@ -109,7 +109,7 @@ impl Scopes {
         self.object(object).is_some_and(|it| it.1)
     }
 
-    /// The threads that could use an object that `user` uses: those of the process, or of all that it is connected with.
+    /// The threads that could use an object that `user` uses: those of the process, or all that it is connected with.
     fn users_of(&self, object: u64, user: u32) -> &[u32] {
         match self.object(object) {
             Some((_, true, threads)) => threads,
@@ -136,7 +136,7 @@ fn root(parent: &mut [u32], mut at: u32) -> u32 {
 }
 
 impl Region {
-    /// `None` where one thread alone uses it.
+    /// `None` if only one thread uses it.
     fn new(uses: &[Use], owners: &[u32], is_private: bool) -> Option<Self> {
         let (first, last) = (uses.first()?, uses.last()?);
         let mut by_thread: Vec<&Use> = uses.iter().collect();
@@ -158,9 +158,9 @@ impl Region {
             return None;
         }
         let touches = uses.len() as f64;
-        // The ends of a range are a little beyond the first and the last of few touches.
+        // With few touches, the ends of a range lie a little beyond the first and the last touch.
         let span = (last.line - first.line + 1) as f64 * (touches + 1.0) / (touches - 1.0).max(1.0);
-        // Chao's estimate of how many there are from those seen once and twice.
+        // Chao's estimate of the number of lines, from those seen once and twice.
         let (mut seen, mut once, mut twice, mut all) = (0.0, 0.0, 0.0, 0);
         let mut stands_for = 0.0;
         for line in uses.chunk_by(|a, b| a.line == b.line) {
@@ -173,7 +173,7 @@ impl Region {
         }
         let unseen = once * (once - 1.0).max(0.0) / (2.0 * (twice + 1.0));
         let lines = (stands_for * (1.0 + unseen / seen)).min(span.max(seen));
-        // Data that nobody writes, that the threads come back to and that fits into a core's own cache is fetched once by each.
+        // Data that no thread writes, that the threads use again and that fits into a core's own cache is fetched once by each.
         let is_written = uses.iter().any(|it| it.writes > 0 || it.transfers > 0.0 || it.hitm > 0);
         let is_kept = !is_written && lines <= L1_LINES && all as f64 >= 2.0 * touches;
         Some(Self {
@@ -188,14 +188,14 @@ impl Region {
         })
     }
 
-    /// The part of a sharer's possible misses that falls on what of the region fits into a cache.
+    /// The part of a sharer's possible misses that falls on the part of the region that fits into a cache.
     pub(crate) fn part(&self, sharer: &Sharer, demand: &[Demand]) -> f64 {
         self.fits * sharer.misses / demand[sharer.thread as usize].misses
     }
 }
 
-/// Finds what of each region fits into a last-level cache, where a thread uses more than that: a cache keeps what is used most
-/// densely, so what is used half as densely as a region, or less, takes no room from it.
+/// For threads that use more than a last-level cache holds: finds which part of each region fits. A cache keeps what is used
+/// most densely, so data used half as densely as a region, or less, takes no room from it.
 fn fit(regions: &mut [Region], threads: usize) {
     let span = |region: &Region| (region.last - region.first + 1) as f64;
     let mut used: Vec<Vec<(f64, usize)>> = vec![Vec::new(); threads];
@@ -227,8 +227,8 @@ fn fit(regions: &mut [Region], threads: usize) {
     }
 }
 
-/// True where few of those that could use the region surely do not: so few accesses by a thread that used it as the others do
-/// would be a rare chance.
+/// True if few of the threads that could use the region certainly do not. A thread certainly does not use it if one that used
+/// it as the others do would rarely have so few accesses.
 fn is_hub(region: &Region, users: &[u32], demand: &[Demand], rules: &Rules) -> bool {
     let sum = |of: &dyn Fn(&Sharer) -> f64| region.sharers.iter().map(of).sum::<f64>();
     let rate = sum(&|it| it.counted) / sum(&|it| demand[it.thread as usize].counted);
@@ -271,7 +271,7 @@ fn in_component(
             })
         })
         .collect();
-    // What is left may be one community that is everybody, whose memory looks like what everybody touches.
+    // The rest may be one community of all threads, and its memory then looks like a hub.
     let mut is_open = vec![false; demand.len()];
     for &rank in component {
         is_open[rank as usize] = true;
@@ -280,7 +280,7 @@ fn in_component(
         is_open[rank as usize] = false;
     }
     attach(&mut found, &mut is_open, component, &own, demand, rules);
-    // Threads that each fight with one in their midst (workers that wait for a dispatcher) have little in common in pairs.
+    // Threads that each contend with one central thread (workers that wait for a dispatcher) have little in common in pairs.
     for process in scopes.processes(component) {
         let Some(all) = whole(process, true, &own, demand, rules).filter(|all| all.is_contended) else { continue };
         if captured(&found, &own, process) < rules.cohesion {
@@ -299,7 +299,7 @@ fn in_component(
         whole(&open, open.len() == scope.len(), &own, demand, rules)
     };
     let processes: Vec<RawCommunity> = scopes.processes(component).filter_map(all_of).collect();
-    // A process by itself, unless it has about as much in common with the other processes.
+    // Judge a process by itself, unless it has about as much in common with the other processes.
     let most = processes.iter().map(|it| it.common).fold(0.0, f64::max);
     let together = all_of(component).filter(|it| it.common >= rules.cohesion * most);
     match together {
@@ -309,8 +309,8 @@ fn in_component(
     found
 }
 
-/// Takes threads that are left into the community that avoids most of their misses, however little of the others' misses that
-/// is: each worker that waits for one dispatcher shares a line with it alone.
+/// Adds each remaining thread to the community that avoids most of its misses, however few of the others' misses that avoids:
+/// each worker that waits for one dispatcher shares one line with it alone.
 fn attach(
     found: &mut [RawCommunity],
     is_open: &mut [bool],
@@ -320,14 +320,14 @@ fn attach(
     rules: &Rules,
 ) {
     let left: Vec<u32> = component.iter().copied().filter(|&rank| is_open[rank as usize]).collect();
-    // What each of them would no longer miss in each community.
+    // The misses that each of them would avoid in each community.
     let mut gains = vec![vec![0.0; found.len()]; left.len()];
     let mut community_of = vec![usize::MAX; demand.len()];
     for (at, it) in found.iter().enumerate() {
         it.members.iter().for_each(|&rank| community_of[rank as usize] = at);
     }
     for region in regions.iter().filter(|it| !it.is_hub) {
-        // The most misses of one member, who has them anyway.
+        // The most misses of one member: it has these anyway.
         let mut members: Vec<(usize, f64)> = Vec::new();
         for it in &region.sharers {
             let community = community_of[it.thread as usize];
@@ -357,7 +357,7 @@ fn attach(
     }
 }
 
-/// The part of the misses in regions that are no hubs which the communities avoid, of all that these threads could avoid.
+/// The part of the misses in regions other than hubs that the communities avoid, of all that these threads could avoid.
 fn captured(found: &[RawCommunity], regions: &[&Region], threads: &[u32]) -> f64 {
     let (mut kept, mut all) = (0.0, 0.0);
     for region in regions.iter().filter(|it| !it.is_hub) {
@@ -376,9 +376,9 @@ fn captured(found: &[RawCommunity], regions: &[&Region], threads: &[u32]) -> f64
     }
 }
 
-/// One community of what is left of a scope, where these threads have so much in common that it is worth it although nobody is
-/// there to compare with: either data, of which no line counts for more than its part, or, where no finer community was found
-/// (`is_whole`), lines that they all write.
+/// One community of the remaining threads of a scope, if they have so much in common that it is worth it without other threads
+/// to compare with: either data, of which no line counts for more than its part, or, if there is no finer community
+/// (`is_whole`), lines that all of them write.
 fn whole(open: &[u32], is_whole: bool, regions: &[&Region], demand: &[Demand], rules: &Rules) -> Option<RawCommunity> {
     if open.len() < 2 {
         return None;
@@ -404,7 +404,7 @@ fn whole(open: &[u32], is_whole: bool, regions: &[&Region], demand: &[Demand], r
         let transfers: f64 = sharers.iter().map(|it| it.transfers).sum();
         for it in sharers {
             data[it.thread as usize] += common(part(it)) * factor;
-            // A line goes back and forth: of a few accesses by the others each can have caused a transfer or two.
+            // A line goes back and forth: each of a few accesses by the others can have caused a transfer or two.
             let fought = it.transfers.min(BACK_AND_FORTH * (transfers - it.transfers));
             contended[it.thread as usize] += fought / demand[it.thread as usize].count;
         }
@@ -415,7 +415,7 @@ fn whole(open: &[u32], is_whole: bool, regions: &[&Region], demand: &[Demand], r
     })
 }
 
-/// The threads that have as much in common as those that surely have enough, if these are two and most of them.
+/// The threads with as much in common as those that certainly have enough, if these are at least two and most of them.
 fn of_all(open: &[u32], common: &[f64], worth: f64, demand: &[Demand], rules: &Rules) -> Option<RawCommunity> {
     let common_of = |rank: u32| common[rank as usize];
     let sure: Vec<f64> = open.iter().map(|&rank| common_of(rank)).filter(|&it| it >= worth).collect();

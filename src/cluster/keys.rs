@@ -1,4 +1,4 @@
-//! Keys of places in the tables of the sketch: hashes, so that every part of the memory is sampled alike.
+//! Keys of memory in the sketch's tables: hashes, so that the sketch samples every part of the memory alike.
 
 use crate::sample::MemoryId;
 
@@ -15,7 +15,7 @@ pub(crate) fn touch_hash(page: u64, thread: u32) -> u64 {
     mix(page ^ u64::from(thread).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// The key of what a thread did to a line of a page; never 0.
+/// The key of a thread's accesses to a line of a page; never 0.
 #[inline]
 pub(crate) fn repeat_key(touch: u64, line: u32) -> u64 {
     mix(touch ^ u64::from(line + 1).wrapping_mul(0xd1b5_4a32_d192_ed03)) | 1
@@ -26,7 +26,7 @@ pub(crate) fn line_key(page: u64, line: u32) -> u64 {
     mix(page ^ u64::from(line + 1).wrapping_mul(0xd1b5_4a32_d192_ed03))
 }
 
-/// A granule's key; two granules of a run have the same one with a chance of about 1 in 10^8.
+/// A granule's key; two granules of a run have the same key with a probability of about 1 in 10^8.
 #[inline]
 pub(crate) fn place_key(memory: MemoryId) -> u64 {
     let (kind, number) = match memory {

@@ -1,11 +1,11 @@
-//! Average linkage: the two that surely have most in common are joined, again and again, as long as any two should be one.
+//! Average linkage: joins the two clusters with the largest certain affinity, again and again, as long as any two should join.
 
 use super::rules::{Demand, RawCommunity, Region, Rules};
 
-/// Additions that the affinities of a component may cost; beyond it a fair part of the regions is read.
+/// Additions that the affinities of a component may cost; beyond it only a random part of the regions is read.
 const WORK: usize = 40_000_000;
 
-/// For each pair of threads the part of their possible misses that falls on the same regions.
+/// For each pair of threads, the part of their possible misses that falls on the same regions.
 #[derive(Debug, Clone)]
 pub(crate) struct Affinity {
     values: Vec<f32>,
@@ -13,7 +13,7 @@ pub(crate) struct Affinity {
 }
 
 impl Affinity {
-    /// Of `regions`; `local` gives for each sharer its place here.
+    /// The affinities in `regions`; `local` maps each sharer to its index here.
     pub(crate) fn new<'a>(
         len: usize,
         regions: impl Iterator<Item = &'a Region> + Clone,
@@ -25,7 +25,7 @@ impl Affinity {
         let part = (WORK as f64 / work.max(1) as f64).min(1.0);
         let mut parts: Vec<(usize, f32)> = Vec::new();
         for region in regions {
-            // The low bits of where it begins are as good as random.
+            // The low bits of the first line are as good as random.
             let coin = region.first.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11;
             if coin as f64 / (1u64 << 53) as f64 > part {
                 continue;
@@ -44,7 +44,7 @@ impl Affinity {
 
     fn at(&self, a: usize, b: usize) -> usize {
         let (a, b) = if a < b { (a, b) } else { (b, a) };
-        // Row a begins behind (len-1) + (len-2) + ... values and holds b = a+1.. .
+        // Row a begins after (len-1) + (len-2) + ... values and holds b = a+1.. .
         a * (2 * self.len - a - 1) / 2 + b - a - 1
     }
 
@@ -57,7 +57,7 @@ impl Affinity {
         self.values[at] += value;
     }
 
-    /// What these threads have in common; `None` for less than two.
+    /// What these threads have in common; `None` for fewer than two.
     pub(crate) fn found(&self, members: &[u32], demand: &[Demand], rules: &Rules) -> Option<RawCommunity> {
         let others = members.len().checked_sub(1).filter(|&others| others > 0)? as f64;
         let (mut common, mut weight, mut counted) = (0.0, 0.0, 0.0);
@@ -90,7 +90,7 @@ struct Cluster {
     within: f64,
 }
 
-/// Joins threads until no two clusters should be one; gives those of two or more.
+/// Joins threads until no two clusters should join; returns those of two threads or more.
 pub(crate) fn link(affinity: &Affinity, demand: &[Demand], rules: &Rules) -> Vec<Vec<u32>> {
     let mut sums = affinity.clone();
     let mut clusters: Vec<Cluster> = demand
@@ -110,8 +110,8 @@ pub(crate) fn link(affinity: &Affinity, demand: &[Demand], rules: &Rules) -> Vec
         .collect()
 }
 
-/// Threads between which there is a way of pairs that have enough in common: what has it on the mean has it in some pair, so no other
-/// ones can ever join.
+/// Threads that are connected by pairs with enough in common. Two clusters with a sufficient mean have a sufficient pair, so
+/// threads of different parts can never join.
 fn parts(affinity: &Affinity, rules: &Rules) -> Vec<Vec<usize>> {
     let mut left: Vec<usize> = (0..affinity.len).collect();
     let mut parts = Vec::new();
@@ -136,7 +136,7 @@ fn parts(affinity: &Affinity, rules: &Rules) -> Vec<Vec<usize>> {
     parts
 }
 
-/// Joins the two clusters that surely have most in common, again and again, as long as any two should be one.
+/// Joins the two clusters with the largest certain affinity, again and again, as long as any two should join.
 fn join(sums: &mut Affinity, clusters: &mut [Cluster], mut active: Vec<usize>, rules: &Rules) {
     let mut best: Vec<Option<(f64, usize)>> = vec![None; clusters.len()];
     for &a in &active {
@@ -179,7 +179,7 @@ fn nearest(sums: &Affinity, clusters: &[Cluster], active: &[usize], a: usize, ru
     scores.max_by(|x, y| x.0.total_cmp(&y.0).then(y.1.cmp(&x.1)))
 }
 
-/// What two clusters have in common at the least, one standard deviation off; `None` where they should not be one.
+/// A lower bound of what two clusters have in common, one standard deviation below; `None` if they should not join.
 fn score(sums: &Affinity, clusters: &[Cluster], a: usize, b: usize, rules: &Rules) -> Option<f64> {
     let sum = sums.get(a, b);
     if sum <= 0.0 {
@@ -236,7 +236,7 @@ mod tests {
     fn those_join_that_have_enough_in_common() {
         let two = [region(0, &[(0, 200.0), (1, 200.0)]), region(100, &[(2, 100.0), (3, 300.0)])];
         assert_eq!(linked(&two, 5), [[0, 1], [2, 3]]);
-        // A little between them is no reason to be one, much is.
+        // Little in common is no reason to join, much is.
         let with = |misses: f64| {
             let all: Vec<(u32, f64)> = (0..4).map(|thread| (thread, misses)).collect();
             linked(&[two[0].clone(), two[1].clone(), region(200, &all)], 5).len()

@@ -1,5 +1,5 @@
-//! Possible misses: how often each thread may have had to fetch each line, from what the sketch counted or from what the
-//! source said that the accesses cost.
+//! Possible misses: how often each thread may have had to fetch each line, from the counts of the sketch or from the costs that
+//! the source measured.
 
 use rustc_hash::FxHashMap;
 
@@ -8,13 +8,13 @@ use super::sketch::{Activity, LineUse, Sharing, Touch};
 
 /// Lines of a first-level cache (32 KiB). A thread that uses more may find a line evicted by its own accesses.
 pub(crate) const L1_LINES: f64 = 512.0;
-/// What a transfer from another core's cache costs beside a fill: about 100 cycles and 30 on current servers.
+/// The cost of a transfer from another core's cache relative to a fill: about 100 cycles and 30 on current servers.
 const TRANSFER: f32 = 3.0;
 
-/// The part of a thread's accesses that are waiting where they all read one line: code that does nothing else looks at a flag
-/// again and again until another thread writes it.
+/// A thread waits if this part of its accesses or more reads one line: its code does nothing but read a flag until another
+/// thread writes it.
 const WAITING: f64 = 0.95;
-/// Accesses from which that can be said.
+/// The fewest accesses for this verdict.
 const WAITING_LEAST: u32 = 30;
 
 /// What one thread did to one line of an object that more than one thread touches.
@@ -27,15 +27,15 @@ pub(crate) struct Use {
     pub thread: u32,
     pub accesses: u32,
     pub writes: u32,
-    /// Possible misses by their cost, a fill being 1.
+    /// Possible misses weighted by cost; a fill is 1.
     pub misses: f32,
-    /// How many they are.
+    /// The number of possible misses.
     pub count: f32,
-    /// Those of them that are transfers: another thread wrote the line in between.
+    /// The number of them that are transfers: another thread wrote the line in between.
     pub transfers: f32,
     /// Accesses that found the line modified in another cache.
     pub hitm: u32,
-    /// How many lines it stands for, where the sketch was thinned.
+    /// The number of lines that it represents, if the sketch was thinned.
     pub stands_for: f32,
 }
 
@@ -44,25 +44,25 @@ pub(crate) struct Use {
 pub(crate) struct Misses {
     /// Sorted by object, line and thread.
     pub uses: Vec<Use>,
-    /// For each thread all of its possible misses by their cost, private memory included, and what was thinned out too.
+    /// For each thread, all of its possible misses weighted by cost, including private memory and what was thinned out.
     pub demand: Vec<f64>,
-    /// How many they are.
+    /// The number of them.
     pub count: Vec<f64>,
-    /// How many were counted, without what was thinned out.
+    /// The number that was counted, without what was thinned out.
     pub counted: Vec<f64>,
-    /// For each thread the objects that it touched, sorted; private memory (`true`) is a process.
+    /// For each thread, the objects that it touched, sorted; private memory (`true`) is a process.
     pub objects: Vec<Vec<(u64, bool)>>,
-    /// The sketch kept some pages only.
+    /// The sketch kept only some pages.
     pub is_thinned: bool,
 }
 
-/// Costs that the source said, made comparable with counts: a miss of the mean cost is a fill.
+/// Costs that the source measured, scaled to counts: a miss of mean cost is a fill.
 #[derive(Debug, Clone, Copy)]
 struct Price {
     cycles: f32,
 }
 
-/// A line's accesses before they are weighed.
+/// A line's accesses before they are weighted.
 #[derive(Debug, Clone, Copy)]
 struct Raw {
     object: u64,
@@ -71,7 +71,7 @@ struct Raw {
     count: LineUse,
 }
 
-/// Which part of the accesses is read: all, or one of two halves.
+/// Which accesses are read: all of them, or one of two halves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     All,
@@ -79,7 +79,7 @@ pub(crate) enum Part {
 }
 
 impl Misses {
-    /// Weighs what the sketch counted.
+    /// Weights what the sketch counted.
     pub(crate) fn new(sharing: &Sharing, part: Part) -> Self {
         let threads = sharing.threads();
         let mut misses = Self {
@@ -93,8 +93,8 @@ impl Misses {
         let price = Price::of(sharing);
         let scale = if part == Part::All { 1.0f64 } else { 0.5 };
         let reuse = Reuse::of(sharing, part, scale);
-        // Of an object that several threads use every touch counts, also on pages where one alone was seen: in a large buffer
-        // that is sampled sparsely most are.
+        // If several threads use an object, every touch of it counts, even on pages with one user: in a large buffer that is
+        // sampled sparsely most pages have one.
         let mut first_user: FxHashMap<u64, (u32, bool)> = FxHashMap::default();
         for touch in sharing.touches() {
             let Some(page) = sharing.page(touch.page) else { continue };
@@ -102,7 +102,7 @@ impl Misses {
             user.1 |= user.0 != touch.thread;
         }
         let mut raw: Vec<Raw> = Vec::new();
-        // Accesses of each thread, with those that were thinned out as far as the kept ones stand for them.
+        // Accesses of each thread, including those thinned out, as far as the kept ones represent them.
         let mut seen = vec![0.0; threads.len()];
         for touch in sharing.touches() {
             let Some(page) = sharing.page(touch.page) else { continue };
@@ -133,7 +133,7 @@ impl Misses {
         misses.uses.reserve_exact(raw.len());
         for line in raw.chunk_by(|a, b| (a.object, a.line) == (b.object, b.line)) {
             let writes: u64 = line.iter().map(|it| u64::from(it.count.writes)).sum();
-            // Who waits for a write sees it seldom: it is one access among thousands. But it is there.
+            // A thread that waits for a write rarely sees it: it is one access among thousands, but it is there.
             let is_flag = line.len() > 1 && line.iter().any(|it| waits(it.count, threads, scale));
             for it in line {
                 let foreign = if is_flag { u64::MAX } else { writes - own_writes(sharing, line, it) };
@@ -145,7 +145,7 @@ impl Misses {
         misses
     }
 
-    /// Makes what was counted of a thread what it did in all: its accesses are known exactly, whatever pages were let go.
+    /// Scales a thread's counts to all it did: its number of accesses is known exactly, whatever pages were dropped.
     fn scale(&mut self, threads: &[Activity], part: f64, seen: &[f64]) {
         let sums = self.demand.iter_mut().zip(&mut self.count).zip(&mut self.counted);
         for ((((demand, count), counted), thread), &seen) in sums.zip(threads).zip(seen) {
@@ -158,15 +158,15 @@ impl Misses {
         }
     }
 
-    /// Weighs one line's accesses by a thread, where others wrote the line `foreign` times.
+    /// Weights a thread's accesses to one line that others wrote `foreign` times.
     fn add(&mut self, raw: &Raw, foreign: u64, reuse: Reuse, price: Price) -> Use {
         let LineUse { thread, accesses, writes, priced, misses, cycles, hitm, .. } = raw.count;
-        // What the source does not price can miss once for the first access (more often where the thread touches more than a
+        // Accesses without a measured cost can miss once for the first access (more often if the thread touches more than a
         // cache holds), and once for each write by another thread.
         let unpriced = accesses.saturating_sub(priced) as f32;
         let fills = unpriced.min(reuse.fills(unpriced));
         let transfers = unpriced.min(fills + foreign as f32) - fills;
-        // Of what it prices the first one would have missed anyway.
+        // The first access with a measured cost would have missed anyway.
         let later = if foreign > 0 || hitm > 0 { misses.saturating_sub(1) as f32 } else { 0.0 };
         let count = fills + transfers + misses as f32;
         let total = fills + transfers * TRANSFER + cycles as f32 / price.cycles;
@@ -192,13 +192,13 @@ impl Misses {
 /// How long a thread's own first-level cache keeps a line, in accesses of the thread.
 #[derive(Debug, Clone, Copy)]
 struct Reuse {
-    /// Divided by all of its accesses; infinite where all that it uses fits.
+    /// Divided by all of its accesses; infinite if all that it uses fits.
     time: f32,
 }
 
 impl Reuse {
-    /// Of all threads. A cache that evicts what was not used for longest has a line that is used at a rate r with the probability
-    /// 1 - exp(-r T), for the one time T that fills it (Che, Tung and Wang 2002).
+    /// The reuse times of all threads. In an LRU cache a line that is used at a rate r is present with the probability 1 -
+    /// exp(-r T), for the one time T that fills the cache (Che, Tung and Wang 2002).
     fn of(sharing: &Sharing, part: Part, scale: f64) -> Vec<Self> {
         let threads = sharing.threads();
         let mut counts: Vec<Vec<(u32, f32)>> = vec![Vec::new(); threads.len()];
@@ -243,7 +243,7 @@ impl Reuse {
         counts.into_iter().enumerate().map(time).collect()
     }
 
-    /// How many of so many accesses to a line have to fetch it, where nobody else writes it.
+    /// How many of this many accesses to a line must fetch it, if no other thread writes it.
     fn fills(self, accesses: f32) -> f32 {
         if self.time.is_finite() {
             (accesses * (-accesses * self.time).exp()).max(1.0)
@@ -253,7 +253,7 @@ impl Reuse {
     }
 }
 
-/// Writes to a line by the thread of this use, under whichever of its numbers.
+/// Writes to a line by the thread of this use, under any of its numbers.
 fn own_writes(sharing: &Sharing, line: &[Raw], it: &Raw) -> u64 {
     if !sharing.has_owners() {
         return u64::from(it.count.writes);
@@ -262,7 +262,7 @@ fn own_writes(sharing: &Sharing, line: &[Raw], it: &Raw) -> u64 {
     line.iter().filter(|it| sharing.owner(it.count.thread) == owner).map(|it| u64::from(it.count.writes)).sum()
 }
 
-/// True where a thread does little but read this line.
+/// True if a thread does little but read this line.
 fn waits(line: LineUse, threads: &[Activity], part: f64) -> bool {
     let all = threads.get(line.thread as usize).map_or(0.0, |it| it.accesses as f64 * part);
     line.accesses >= WAITING_LEAST && f64::from(line.accesses) >= WAITING * all && line.writes * 2 < line.accesses
@@ -280,24 +280,24 @@ impl Price {
 }
 
 impl Part {
-    /// What of a line's accesses is in this part: each goes to a half by a coin that its line and thread toss, so that the
+    /// The part of a line's accesses that is in this half: a hash of line and thread assigns each access to a half, so that the
     /// halves do not depend on the order of the samples.
     fn of(self, touch: &Touch, thread: Activity, count: LineUse) -> Option<LineUse> {
         let Self::Half(half) = self else { return Some(count) };
-        // What the thread did, not its number, which means nothing.
+        // Identify the thread by its accesses, because its number is arbitrary.
         let thread = mix(thread.accesses ^ mix(thread.writes));
         let coins =
             mix(mix(touch.page ^ touch.lines) ^ thread ^ mix(u64::from(count.line) ^ touch.written.rotate_left(7)));
         let first = match count.accesses {
             few @ 0..=64 => (coins & (u64::MAX >> (64 - few.max(1)))).count_ones(),
-            // The spread of so many coins is small.
+            // The spread of so many coin tosses is small.
             many => many / 2 + (coins & 1) as u32,
         };
         let accesses = if half == 0 { first } else { count.accesses - first };
         if accesses == 0 {
             return None;
         }
-        // What is dealt to one half is not dealt to the other.
+        // What one half gets, the other does not.
         let deal = |value: u32| {
             let exact = f64::from(value) * f64::from(first) / f64::from(count.accesses);
             let dealt = exact.floor() as u32 + u32::from(exact.fract() * 256.0 > (coins >> 56) as f64);
@@ -338,7 +338,7 @@ mod tests {
         misses.uses.iter().filter(|it| it.line == line).map(|it| (it.misses, it.transfers)).collect()
     }
 
-    /// What keeps a thread from being one that only waits.
+    /// Gives a thread other accesses, so that it does not count as waiting.
     fn own(sharing: &mut Sharing, thread: u32) {
         for line in 0..20 {
             sharing.add(&sample(thread, 1000 * u64::from(thread + 1) + line, Access::Store));
@@ -385,13 +385,13 @@ mod tests {
         let (hit, memory) = (0x4 | 0xa << 5, 0x4 | 0x82 << 5);
         for thread in 0..2 {
             own(&mut sharing, thread);
-            // Written by both all the time, and yet never away.
+            // Both threads write it all the time, and yet it is never evicted.
             (0..30).for_each(|_| sharing.add(&of(thread, 1, hit, 0)));
             (0..10).for_each(|n| sharing.add(&of(thread, 2, memory, if n < 5 { 100 } else { 300 })));
         }
         let misses = Misses::new(&sharing, Part::All);
         assert_eq!(on(&misses, 1), [(0.0, 0.0); 2]);
-        // The mean cost is one; the first would have been away anyway.
+        // The mean cost is one; the first access would have missed anyway.
         assert_eq!(on(&misses, 2), [(10.0, 9.0); 2]);
     }
 

@@ -1,4 +1,4 @@
-//! How good a partition is: agreement with another one, and the locality it keeps.
+//! The quality of a partition: its agreement with another one, and the locality that it keeps.
 
 use rustc_hash::FxHashMap;
 
@@ -17,27 +17,27 @@ pub fn adjusted_rand_index(a: &[u32], b: &[u32]) -> f64 {
         *of_b.entry(b).or_default() += 1;
     }
     let count = a.len().min(b.len()) as u64;
-    // Sums of whole numbers below 2^53, so the order of the map does not show.
+    // Sums of whole numbers below 2^53, so the order of the map has no effect.
     let together: f64 = both.values().map(|&n| pairs(n)).sum();
     let sum_a: f64 = of_a.values().map(|&n| pairs(n)).sum();
     let sum_b: f64 = of_b.values().map(|&n| pairs(n)).sum();
     let expected = if count > 1 { sum_a * sum_b / pairs(count) } else { 0.0 };
     let most = f64::midpoint(sum_a, sum_b);
     if (most - expected).abs() < f64::EPSILON {
-        // Both put all in one, or both put each alone.
+        // Both put all things into one set, or both put each into its own.
         return 1.0;
     }
     (together - expected) / (most - expected)
 }
 
-/// How much of the evidence for a community is beyond doubt, and what part of communities with so much were found to be right: all
-/// threads of a group and no other (`tests/decision/cluster_truth.rs` makes the table again). Linear in between.
+/// How much of the evidence for a community is certain, and which part of communities with that much were right: all threads of
+/// a group and no other (`tests/decision/cluster_truth.rs` recomputes the table). Linear in between.
 const RELIABILITY: [(f64, f64); 6] = [(0.0, 0.62), (0.1, 0.75), (0.3, 0.88), (0.6, 0.93), (0.8, 0.98), (1.0, 1.0)];
 
-/// How sure a community is: the part of communities with as much evidence that were right in streams of known truth.
+/// How certain a community is: the part of communities with as much evidence that were right in streams of known truth.
 ///
-/// The evidence is what the community has in common beyond what it must have, in standard deviations, and that both halves of the
-/// samples say the same.
+/// The evidence is what the community has in common beyond the minimum, in standard deviations, and whether both halves of the
+/// samples agree.
 pub(crate) fn confidence(found: &RawCommunity) -> f64 {
     let beyond = found.deviations.max(0.0);
     let evidence = beyond / (1.0 + beyond) * found.stability.unwrap_or(1.0);

@@ -1,30 +1,30 @@
 //! Regions: the data structures of an object (an address space, a file), found as the pieces of its lines within which the
 //! accesses of the threads are mixed alike.
 //!
-//! A block is an aligned range of lines whose size is a power of two. For each block there are three explanations of who touched
-//! it: one structure that its threads use alike throughout; two things beside each other; or pieces of one size (a line, a
-//! page ...) that each have users of their own. The evidence for each is its probability given the threads of the touches, with
-//! the places of the touches among the lines where they must be even. From single lines up to the whole object the best
-//! explanation of a block is kept (dynamic programming over the binary tree of blocks), and read off at the end.
+//! A block is an aligned range of lines whose size is a power of two. For each block there are three explanations: one
+//! structure that its threads use alike throughout; two structures side by side; or pieces of one size (a line, a page ...)
+//! with one user each. The evidence for an explanation is its probability given the threads of the touches, and given the lines
+//! of the touches if it says that they are evenly spread. The best explanation of each block, from single lines up to the whole
+//! object, is kept (dynamic programming over the binary tree of blocks), and the regions are read from it at the end.
 
 use rustc_hash::FxHashMap;
 
 use super::misses::Use;
 
-/// Sizes of the pieces that may have users of their own, as powers of two of lines: a line, 512 bytes, a page, 8 pages.
+/// Sizes of the pieces that may have one user each, as powers of two of lines: a line, 512 bytes, a page, 8 pages.
 const PIECES: [u32; 4] = [0, 3, 6, 9];
-/// How evenly a block's users may be mixed: the mass of a symmetric Dirichlet prior, from "one of them mostly" to "any mix".
-/// A mass equal to the number of threads is uniform over all mixes; with an infinite one all threads use it alike.
+/// How evenly a block's users may be mixed: the mass of a symmetric Dirichlet prior, from "mostly one of them" to "any mix". A
+/// mass equal to the number of threads is uniform over all mixes; with an infinite mass all threads use the block alike.
 const MASSES: [Mass; 3] = [Mass::Fixed(0.1), Mass::Fixed(1.0), Mass::Threads];
 /// A page as a power of two of lines.
 const PAGE: u32 = 6;
 /// The prior odds against a boundary in the middle of a block: even.
 const BOUNDARY: f64 = std::f64::consts::LN_2;
-/// The prior odds against pieces with users of their own, as a logarithm: 1 in 50.
+/// The prior odds against pieces with one user each, as a logarithm: 1 in 50.
 const MOSAIC: f64 = 3.9;
-/// Lines that one sample can find behind each other.
+/// The number of adjacent lines that one sample can find.
 const RUN: u64 = 16;
-/// Accesses to a line by one thread that tell who uses it, where most of them cannot have missed.
+/// Accesses to a line by one thread that show who uses it, if most of them cannot have missed.
 const TELLING: u32 = 4;
 
 #[derive(Debug, Clone, Copy)]
@@ -33,8 +33,8 @@ enum Mass {
     Threads,
 }
 
-/// Finds the regions of `uses`, which are all of one object that `threads` threads could touch, sorted by line and then by
-/// thread. A region is a range of indices of them; some uses are in none. `is_thinned` says that only some pages were kept.
+/// Finds the regions of `uses`, which all belong to one object that `threads` threads could touch, sorted by line and then by
+/// thread. A region is a range of indices of them; some uses are in none. `is_thinned`: only some pages were kept.
 pub(crate) fn regions(uses: &[Use], threads: usize, is_thinned: bool) -> Vec<std::ops::Range<usize>> {
     if uses.is_empty() {
         return Vec::new();
@@ -44,7 +44,7 @@ pub(crate) fn regions(uses: &[Use], threads: usize, is_thinned: bool) -> Vec<std
     finder.block(0, touches.len());
     let mut done = 0;
     let regions = finder.regions.iter().filter_map(|region| {
-        // All lines of its runs, less what the region before it has.
+        // All lines of its runs, without those of the region before it.
         let lines = region.clone().filter_map(|at| Some((touches.get(at)?.line, *ends.get(at)?)));
         let (first, last) = lines.reduce(|all, run| (all.0.min(run.0), all.1.max(run.1)))?;
         let from = uses.partition_point(|it| it.line < first).max(done);
@@ -55,8 +55,8 @@ pub(crate) fn regions(uses: &[Use], threads: usize, is_thinned: bool) -> Vec<std
     regions.collect()
 }
 
-/// The uses, where lines one behind the other that a thread has hardly touched are one: a sample of a loop finds the next
-/// lines of a buffer together, which says as much of whose it is as one of them does. With the last line of each.
+/// The uses, with adjacent lines that a thread has hardly touched merged into one: a sample of a loop finds the next lines of a
+/// buffer too, which says no more about their user than one line does. With the last line of each.
 fn runs(uses: &[Use]) -> (Vec<Use>, Vec<u64>) {
     let (mut touches, mut ends): (Vec<Use>, Vec<u64>) = (Vec::new(), Vec::new());
     // For each thread its last run.
@@ -88,12 +88,12 @@ struct Block {
     best: f64,
     /// How evenly the touches lie among the lines, against any other way.
     even: f64,
-    /// What lies evenly or not: touches, or pages where only some of these were kept.
+    /// What is counted for evenness: touches, or pages if only some pages were kept.
     count: f64,
     total: f64,
     /// Sums over the threads, for each of [`MASSES`].
     mixed: [f64; 3],
-    /// For each of [`PIECES`] the evidence that each piece has one user mostly.
+    /// For each of [`PIECES`], the evidence that each piece has mostly one user.
     owned: [f64; 4],
 }
 
@@ -102,7 +102,7 @@ struct Finder<'a> {
     threads: f64,
     is_thinned: bool,
     rising: [Rising; 3],
-    /// The threads of the blocks that are open with their counts, a block's behind those of the one before it.
+    /// The threads of the blocks that are open with their counts; a block's follow those of the block before it.
     counts: Vec<(u32, u32)>,
     /// The regions of the best explanations of these blocks.
     regions: Vec<std::ops::Range<usize>>,
@@ -119,7 +119,7 @@ impl<'a> Finder<'a> {
         Self { uses, threads, is_thinned, rising, counts: Vec::new(), regions: Vec::new(), spare: Vec::new() }
     }
 
-    /// Explains the uses from `begin` to `end`; leaves their counts and regions at the end of the stacks.
+    /// Explains the uses from `begin` to `end`; leaves their counts and regions on top of the stacks.
     fn block(&mut self, begin: usize, end: usize) -> Block {
         let (first, last) = (self.uses[begin].line, self.uses[end - 1].line);
         if first == last {
@@ -135,7 +135,7 @@ impl<'a> Finder<'a> {
         let mixed = self.merge(counts, other, &left, &right);
         let (left, right) = (self.within(left, level), self.within(right, level));
         let count = left.count + right.count;
-        // Where one child is smaller than half the block, the rest of that half is empty.
+        // If a child is smaller than half the block, the rest of that half is empty.
         let even = left.even + right.even + empty(&left, level) + empty(&right, level) + ln_gamma(count + 1.0)
             - ln_gamma(left.count + 1.0)
             - ln_gamma(right.count + 1.0)
@@ -181,8 +181,8 @@ impl<'a> Finder<'a> {
         block
     }
 
-    /// A block as its parent of this size sees it. Where only some pages were kept, what lies on one of them is one thing: many
-    /// touches beside none tell which pages were kept, not how the threads use them.
+    /// A block as its parent of this size sees it. If only some pages were kept, a page counts as one touch: many touches
+    /// beside none show which pages were kept, not how the threads use them.
     fn within(&self, block: Block, parent: u32) -> Block {
         if self.is_thinned && block.level <= PAGE && parent > PAGE {
             let even = block.even + f64::from(PAGE - block.level) * evenness(block.count);
@@ -227,7 +227,7 @@ impl<'a> Finder<'a> {
         evidence
     }
 
-    /// The evidence that the block's threads use it alike throughout, whatever their mix.
+    /// The evidence that the block's threads use it alike throughout, in whatever mix.
     fn alike(&self, block: &Block) -> f64 {
         let all_alike = -block.total * self.threads.ln();
         let [a, b, c] = self.evidence(block);
@@ -235,7 +235,7 @@ impl<'a> Finder<'a> {
         most + (((a - most).exp() + (b - most).exp() + (c - most).exp() + (all_alike - most).exp()) / 4.0).ln()
     }
 
-    /// Adds up the counts of two blocks at the end of the stack; gives the sums over the threads.
+    /// Adds up the counts of two blocks on top of the stack; returns the sums over the threads.
     fn merge(&mut self, left: usize, right: usize, a: &Block, b: &Block) -> [f64; 3] {
         let mut mixed = [0, 1, 2].map(|at| a.mixed[at] + b.mixed[at]);
         self.spare.clear();
@@ -272,18 +272,18 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// What touches of a block that may lie in either half add to its evenness, beside the ways to choose them.
+/// What the touches of a block that may lie in either half add to its evenness, besides the number of ways to choose them.
 fn evenness(count: f64) -> f64 {
     (count + 1.0).ln() - count * std::f64::consts::LN_2
 }
 
-/// The same for each of the blocks between a child and its parent, of which one half is empty.
+/// The same for each block between a child and its parent; one half of each is empty.
 fn empty(child: &Block, parent: u32) -> f64 {
     f64::from(parent - 1 - child.level) * evenness(child.count)
 }
 
-/// A region begins where a second thread begins and ends where all but one have ended: what one thread alone has at an end is not
-/// shared. `None` where nothing is left.
+/// A region begins where a second thread begins and ends where all but one have ended: the ends that only one thread uses are
+/// not shared. `None` if nothing is left.
 fn clip(uses: &[Use], region: std::ops::Range<usize>) -> Option<std::ops::Range<usize>> {
     let all = &uses[region.clone()];
     let second = |mut lines: &mut dyn Iterator<Item = &Use>| -> Option<u64> {
@@ -307,7 +307,7 @@ struct Rising {
 }
 
 impl Rising {
-    /// For a prior of `each` for a thread, `mass` in all.
+    /// For a prior of `each` per thread, `mass` in total.
     fn new(each: f64, mass: f64) -> Self {
         let mut table = vec![0.0];
         let mut sum = 0.0;
@@ -353,7 +353,7 @@ mod tests {
         }
     }
 
-    /// The regions as first line, last line and threads; uses of one thread and line are made one.
+    /// The regions as first line, last line and threads; uses of one thread and line are merged.
     fn found(mut uses: Vec<Use>, threads: usize) -> Vec<(u64, u64, Vec<u32>)> {
         uses.sort_unstable_by_key(|it| (it.line, it.thread));
         uses.dedup_by(|next, kept| {
@@ -390,7 +390,7 @@ mod tests {
         }
     }
 
-    /// A sample of a loop finds several lines behind each other, which are no sign that they are its thread's own.
+    /// A sample of a loop finds several adjacent lines, which does not show that only its thread uses them.
     #[test]
     fn lines_that_were_found_together_are_one_touch() {
         let mut whole = 0;
@@ -419,7 +419,7 @@ mod tests {
         for seed in 0..20 {
             let (mut uses, mut rng) = (Vec::new(), Rng::new(seed));
             let owner = |line: u64| (super::super::keys::mix(line) % 4) as u32;
-            // The next line that is the thread's own.
+            // The next line that only this thread uses.
             let own = |thread: u32, random: u64| (random % 1024..2048).find(|&line| owner(line) == thread).unwrap();
             touch(&mut uses, &mut rng, &[0, 1, 2, 3], 300, own);
             assert_eq!(found(uses, 4), [], "{seed}");

@@ -1,4 +1,4 @@
-//! What the report says of communities and classes: what they share, where it is, and how much of it stays together.
+//! The report's part on communities and classes: what they share, where it lies, and how much of it stays together.
 
 use std::cmp::Reverse;
 
@@ -11,7 +11,7 @@ use super::rules::{RawCommunity, Region, Rules};
 use super::sketch::{Page, Sharing};
 use crate::sample::{MemoryId, LINE_SIZE, PAGE_SIZE};
 
-/// Regions, pages and lines that are named for each community.
+/// The number of regions, pages and lines that are named for each community.
 const NAMED: usize = 8;
 /// Lines that are named of all threads together, and threads of a line.
 const LINES_OF_ALL: usize = 32;
@@ -114,7 +114,7 @@ fn hottest<'a>(sharing: &Sharing, misses: &'a Misses) -> Vec<&'a [Use]> {
     lines.into_iter().take(LINES_OF_ALL).map(|it| it.2).collect()
 }
 
-/// The communities of which two threads or more touch the page, and which have most of its accesses; with those.
+/// The communities with two threads or more that touch the page, and with most of its accesses; with these accesses.
 fn own_page(page: &[Use], of_community: &impl Fn(u32) -> Option<usize>) -> Vec<(usize, u64)> {
     let mut by_community: Vec<(usize, u32, u64)> =
         page.iter().filter_map(|it| Some((of_community(it.thread)?, it.thread, u64::from(it.accesses)))).collect();
@@ -129,7 +129,7 @@ fn own_page(page: &[Use], of_community: &impl Fn(u32) -> Option<usize>) -> Vec<(
         .collect()
 }
 
-/// Names places for people.
+/// Names memory for the reader.
 struct Named<'a> {
     sharing: &'a Sharing,
     /// By object and number.
@@ -234,11 +234,11 @@ impl Named<'_> {
 }
 
 impl Clusters {
-    /// The part of the avoidable misses that a configuration avoids, from 0 to 1; `labels` has for each thread the CPUs that it
-    /// shares with the other threads of that label. Threads beyond its end have a label in common.
+    /// The part of the avoidable misses that a configuration avoids, from 0 to 1. `labels` gives each thread the label of its
+    /// CPUs; threads with the same label share them. Threads beyond its end share one label.
     ///
-    /// In each region all possible misses but those of one thread, who must fetch the data anyway, are avoidable; they are
-    /// avoided where the threads share a cache. `None` where there is nothing to avoid: less than 2 % of all possible misses.
+    /// In each region all possible misses are avoidable but those of one thread, which must fetch the data anyway; threads that
+    /// share a cache avoid them. `None` if less than 2 % of all possible misses are avoidable.
     #[must_use]
     pub fn locality_of(&self, labels: &[u32]) -> Option<f64> {
         let label = |thread: u32| labels.get(thread as usize).copied().unwrap_or(u32::MAX);
@@ -251,11 +251,12 @@ impl Clusters {
         (all > 0.0 && all >= Rules::default().worth * demand).then(|| kept / all)
     }
 
-    /// How classes of threads (comm, cgroup, process, hint: any labels) share memory: those pairs where it is at least 1 % of
-    /// the possible misses of the one that has fewer, the most first. With a label for each thread it is the graph of the threads.
+    /// How classes of threads (comm, cgroup, process, hint: any labels) share memory: the pairs that share at least 1 % of the
+    /// possible misses of the class that has fewer, in descending order. With one label per thread it is the graph of the
+    /// threads.
     #[must_use]
     pub fn edges(&self, labels: &[u32]) -> Vec<Edge> {
-        /// The part of the possible misses below which there is no edge.
+        /// Pairs below this part of the possible misses have no edge.
         const LEAST: f64 = 0.01;
         let label = |thread: u32| labels.get(thread as usize).copied().unwrap_or(u32::MAX);
         let mut demand: FxHashMap<u32, f64> = FxHashMap::default();
@@ -287,7 +288,7 @@ impl Clusters {
     }
 }
 
-/// The misses in a region by label: their sum and those of the thread that has most.
+/// The misses in a region by label: their sum and those of the thread with the most.
 fn by_label(region: &Region, label: &impl Fn(u32) -> u32) -> Vec<(u32, f64, f64)> {
     let mut classes: Vec<(u32, f64, f64)> =
         region.sharers.iter().map(|it| (label(it.thread), it.misses, it.misses)).collect();

@@ -1,25 +1,25 @@
-//! What communities are made of: regions and who shares them, what threads demand, and the rules that join them.
+//! What communities are made of: regions and their sharers, the demand of threads, and the rules for joining threads.
 
-/// What it takes to be a community; see the documentation of [`super`] for what each means.
+/// The conditions for a community; the documentation of [`super`] explains each.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
-    /// Standard deviations by which a community must be worth it (one-sided 1 %).
+    /// Standard deviations by which a community must exceed the minimum (one-sided 1 %).
     pub sure: f64,
     /// The part of their possible misses that threads must have in common.
     pub worth: f64,
-    /// The same for what all threads of a process use, where nobody is there to compare with.
+    /// The same for what all threads of a process use, if there are no other threads to compare with.
     pub worth_of_all: f64,
-    /// Lines that must make up [`Rules::worth_of_all`]: fewer are counters and locks.
+    /// The fewest lines that must make up [`Rules::worth_of_all`]: fewer are counters and locks.
     pub lines_of_all: f64,
-    /// The part of their possible misses that must be transfers of few lines that all write.
+    /// The part of their possible misses that must be transfers of few lines that all threads write.
     pub contention: f64,
-    /// Two communities join if they have this part of what each has within in common.
+    /// Two communities join if they have in common at least this part of what each has within.
     pub cohesion: f64,
-    /// A region is a hub unless this part of the threads that could use it surely do not.
+    /// A region is a hub unless this part of the threads that could use it certainly do not.
     pub others: f64,
-    /// Standard deviations of a count for "surely".
+    /// Standard deviations of a count for "certainly".
     pub surely: f64,
-    /// Standard deviations above zero of what two have in common.
+    /// Standard deviations above zero of what two threads have in common.
     pub join: f64,
 }
 
@@ -39,16 +39,16 @@ impl Default for Rules {
     }
 }
 
-/// What a thread does to a region.
+/// A thread's use of a region.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Sharer {
     /// The thread by its rank in the cell; in [`super::Clusters`] its number.
     pub thread: u32,
-    /// Its possible misses there, by their cost.
+    /// Its possible misses there, weighted by cost.
     pub misses: f64,
-    /// How many of them are transfers.
+    /// The number of them that are transfers.
     pub transfers: f64,
-    /// What of the misses was counted, where the sketch was thinned.
+    /// The part of the misses that was counted, if the sketch was thinned.
     pub counted: f64,
 }
 
@@ -56,28 +56,28 @@ pub(crate) struct Sharer {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Region {
     pub object: u64,
-    /// True for private memory, which one process alone can use.
+    /// True for private memory, which only one process can use.
     pub is_private: bool,
     /// Its first line in the object, and its last.
     pub first: u64,
     pub last: u64,
-    /// An estimate of the lines in use.
+    /// An estimate of the number of lines in use.
     pub lines: f64,
-    /// The part of it that is worth keeping in a last-level cache: what fits, and nothing where each core keeps all of it anyway.
+    /// The part of it that a last-level cache holds; 0 if each core's own cache holds all of it anyway.
     pub fits: f64,
     /// Nearly all threads that could use it do.
     pub is_hub: bool,
     pub sharers: Vec<Sharer>,
 }
 
-/// What threads do in all, by their rank in the cell.
+/// All possible misses of a thread, by its rank in the cell.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Demand {
-    /// Possible misses by their cost.
+    /// Possible misses weighted by cost.
     pub misses: f64,
-    /// How many they are.
+    /// The number of them.
     pub count: f64,
-    /// How many of them were counted, where the sketch was thinned.
+    /// The number of them that was counted, if the sketch was thinned.
     pub counted: f64,
 }
 
@@ -88,11 +88,11 @@ pub(crate) struct RawCommunity {
     pub members: Vec<u32>,
     /// The part of their possible misses that they have in common.
     pub common: f64,
-    /// How many standard deviations that is above what it must be.
+    /// By how many standard deviations that exceeds the minimum.
     pub deviations: f64,
-    /// All of a process or a component use it, and nobody is there to compare with.
+    /// All threads of a process or a component use it, and there are no others to compare with.
     pub is_all: bool,
-    /// And what they have in common is that they fight for lines which they write.
+    /// Its members have in common that they contend for lines that they write.
     pub is_contended: bool,
     /// See [`super::Community::stability`].
     pub stability: Option<f64>,

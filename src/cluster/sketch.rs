@@ -1,4 +1,4 @@
-//! The sketch: who touched which line how often, in bounded memory and whatever the order of the samples.
+//! The sketch: which thread touched which line how often, in bounded memory and independent of the order of the samples.
 
 use rustc_hash::FxHashMap;
 
@@ -7,15 +7,15 @@ use super::lines::{HotLines, Touched};
 use super::table::{Slot, Table};
 use crate::sample::{Access, Cost, MemoryId, Method, RawSample, Sample, LINE_SIZE, PAGE_SIZE};
 
-/// A page is hot, and outlives evictions, from this part of all accesses on.
+/// A page is hot, and is never dropped, if it has this part of all accesses or more.
 const HOT: u64 = 4096;
-/// Of the accesses that depend on memory which others may write one in so many is left out: where threads race so many are wrong
-/// (tests/timer/race.rs).
+/// One in this many accesses whose address depends on memory that other threads may write is left out: about as many are wrong
+/// when threads race (tests/timer/race.rs).
 const UNSURE: u64 = 32;
-/// Files and shared memory objects that are remembered by name for the report.
+/// The number of files and shared memory objects that the report can name.
 const OBJECTS: usize = 16_384;
 
-/// The accesses of one thread to one page: which lines, and which of them it wrote.
+/// The accesses of one thread to one page: which lines it touched, and which of them it wrote.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Touch {
     pub page: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Touch {
     pub thread: u32,
 }
 
-/// What a thread did to a line beyond what the bits of its [`Touch`] say.
+/// A thread's accesses to a line beyond what the bits of its [`Touch`] record.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Repeat {
     key: u64,
@@ -32,11 +32,11 @@ pub(crate) struct Repeat {
     pub accesses: u32,
     /// Writes after the first.
     pub writes: u32,
-    /// Accesses whose cost the source said, the first included.
+    /// Accesses with a cost measured by the source, including the first.
     pub priced: u32,
     /// Those of them that missed the core's own caches.
     pub misses: u32,
-    /// Cycles that these took.
+    /// The cycles that these took.
     pub cycles: u32,
     /// Accesses that found the line modified in another cache.
     pub hitm: u32,
@@ -51,7 +51,7 @@ enum Kind {
     Shared,
 }
 
-/// What all threads together did to one page.
+/// The accesses of all threads to one page.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Page {
     pub key: u64,
@@ -108,32 +108,33 @@ impl Keys {
     }
 }
 
-/// What one thread did in all, evicted pages included.
+/// All accesses of one thread, including those to evicted pages.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Activity {
     pub accesses: u64,
     pub writes: u64,
 }
 
-/// Counts of what the sketch saw and what it had to let go.
+/// What the sketch counted, and what it had to drop.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SketchStats {
-    /// Samples with a place, all of which count for their thread's activity.
+    /// Samples with an address, all of which count for their thread's activity.
     pub samples: u64,
-    /// Samples without a place, which say nothing about sharing.
+    /// Samples without an address, which say nothing about sharing.
     pub without_place: u64,
-    /// Samples of threads beyond the number that the budget has room for.
+    /// Samples of threads beyond the number that fits into the budget.
     pub without_thread: u64,
-    /// Samples on pages that are not in the kept part.
+    /// Samples on pages that the sketch does not keep.
     pub not_kept: u64,
-    /// Pages that were let go when the tables were full.
+    /// Pages that were dropped when the tables were full.
     pub pages_evicted: u64,
     /// Pages that are kept with exact counts.
     pub pages: u64,
-    /// Lines that are kept, once for each thread that touched them.
+    /// Lines that are kept, counted once for each thread that touched them.
     pub lines: u64,
-    /// The part of all pages that is kept, as a power of two: 0 is all of them, 3 is one in eight. Hot pages are kept besides.
+    /// The part of all pages that is kept, as a power of two: 0 is all of them, 3 is one in eight. Hot pages are kept in
+    /// addition.
     pub thinned: u32,
     /// Bytes that the tables take.
     pub bytes: u64,
@@ -141,14 +142,14 @@ pub struct SketchStats {
 
 /// The sketch that [`Sharing::add`] feeds and [`Sharing::solve`] reads.
 ///
-/// It keeps for each thread and page which lines were touched and which were written, as bits, and for the lines that a thread
-/// came back to how often: most lines of a large buffer are seen once, and cost a bit. A source that says what an access cost
-/// (see [`Cost`]) has an entry for each line.
+/// For each thread and page it keeps, as bits, which lines were touched and which were written, and for lines that a thread
+/// touched again how often: most lines of a large buffer are sampled once, and cost a bit. If the source measures the cost of
+/// accesses (see [`Cost`]), each line has an entry.
 ///
-/// A page is kept while its hash is below a threshold. When a table is full the threshold is halved and the pages above it
-/// go, so what is left is a fair part of all pages, each with its counts since the beginning: nothing is forgotten because
-/// it is old, and the end is the same whatever the order of the samples. Pages that are hot when they would go (a group may
-/// live in a single one) stay; which ones are hot depends on when the tables filled, and on nothing else that has an order.
+/// A page is kept while its hash is below a threshold. If a table is full, the threshold is halved and the pages above it are
+/// dropped. So what is left is a random part of all pages, each with its counts since the beginning: nothing is dropped because
+/// it is old, and the result does not depend on the order of the samples. Hot pages stay (a community may use only one); which
+/// pages are hot depends on when the tables filled, and on nothing else about the order.
 #[derive(Debug, Clone)]
 pub struct Sharing {
     touches: Table<Touch>,
@@ -160,24 +161,25 @@ pub struct Sharing {
     threshold: u64,
     threads: Vec<Activity>,
     thread_limit: usize,
-    /// Where a thread has several numbers: for each the first of them.
+    /// If threads have several numbers: for each number the first one of its thread.
     owners: Vec<u32>,
     objects: FxHashMap<(u64, u64), u32>,
     names: Vec<(u64, u64)>,
     accesses: u64,
     stats: SketchStats,
-    /// Those of the samples that are being added.
+    /// The keys of the samples that are being added.
     keys: Vec<Keys>,
-    /// The event of the last sample that was one of several, and the lines that these touched so far, with whether they wrote them.
+    /// The event of the last sample that was one of several, and the lines that these touched so far, and whether they wrote
+    /// them.
     event: (u32, u64),
     event_lines: Vec<((u64, u32), bool)>,
 }
 
 impl Sharing {
-    /// The budget that a run with the default `--memory` gives, in bytes.
+    /// The budget of a run with the default `--memory`, in bytes.
     pub const BUDGET: usize = 24 << 20;
 
-    /// A sketch that takes about `budget` bytes, and for a moment a half more while it thins out; 64 KiB at least.
+    /// Makes a sketch of about `budget` bytes, at least 64 KiB; while it thins out, it takes half as much again.
     #[must_use]
     pub fn new(budget: usize) -> Self {
         let budget = budget.max(1 << 16);
@@ -201,8 +203,8 @@ impl Sharing {
         }
     }
 
-    /// Says that two numbers are one thread, at different times: what only that thread touches is shared with nobody.
-    /// To be said before the first sample of `thread`.
+    /// Declares that two numbers are one thread at different times, so memory that only this thread touches is not shared. Call
+    /// it before the first sample of `thread`.
     pub fn same_thread(&mut self, thread: u32, as_thread: u32) {
         let (at, owner) = (thread as usize, self.owner(as_thread));
         while self.owners.len() <= at {
@@ -213,18 +215,18 @@ impl Sharing {
         }
     }
 
-    /// True where some thread has several numbers.
+    /// True if some thread has several numbers.
     pub(crate) fn has_owners(&self) -> bool {
         !self.owners.is_empty()
     }
 
-    /// The first number of the thread that has this one.
+    /// The first number of the thread with this number.
     pub(crate) fn owner(&self, thread: u32) -> u32 {
         self.owners.get(thread as usize).copied().unwrap_or(thread)
     }
 
-    /// Counts one sample. It looks at `thread`, `place`, `access`, `size`, `share`, `record`, `addr`, `method`, `latency`, `data_src`
-    /// and `code`; never at time or tid.
+    /// Counts one sample. It reads `thread`, `place`, `access`, `size`, `share`, `record`, `addr`, `method`, `latency`,
+    /// `data_src` and `code`, but never the time or the tid.
     pub fn add(&mut self, sample: &Sample) {
         self.add_as(sample.thread, sample, Keys::new(sample.thread, sample.memory));
     }
@@ -233,7 +235,7 @@ impl Sharing {
     pub fn add_all(&mut self, samples: &[(u32, &Sample)]) {
         self.keys.clear();
         self.keys.extend(samples.iter().map(|(thread, sample)| Keys::new(*thread, sample.memory)));
-        // Each slot is somewhere else in memory: asked for one after the other, nobody waits for the one before.
+        // The slots are scattered over the memory: prefetching all of them overlaps the cache misses.
         let seen = self
             .keys
             .iter()
@@ -246,13 +248,13 @@ impl Sharing {
         }
     }
 
-    /// As [`Sharing::add`], for a thread of that number in place of the sample's.
+    /// As [`Sharing::add`], for this thread instead of the sample's.
     fn add_as(&mut self, thread: u32, sample: &Sample, keys: Keys) {
         let Some(memory) = sample.memory else {
             self.stats.without_place += 1;
             return;
         };
-        // It may be wrong, and so weighs less.
+        // The address may be wrong, so it counts less.
         if sample.method == Some(Method::Racy)
             && mix(sample.record ^ sample.addr.rotate_left(32)).is_multiple_of(UNSURE)
         {
@@ -260,7 +262,7 @@ impl Sharing {
         }
         let line = ((offset(memory) / LINE_SIZE) % (PAGE_SIZE / LINE_SIZE)) as u32;
         let writes = matches!(sample.access, Access::Store | Access::Update);
-        // Several accesses of one event to one line are one, which writes if any of them does.
+        // Several accesses of one event to one line are one access, which writes if any of them does.
         let (again, written_again) = if sample.share < 1.0 {
             self.before(thread, sample.record, (keys.page, line), writes)
         } else {
@@ -354,7 +356,7 @@ impl Sharing {
         (false, false)
     }
 
-    /// Counts one sample for its thread's activity alone, where it is known that no other thread can touch that memory.
+    /// Counts one sample only for its thread's activity, if no other thread can touch that memory.
     pub(crate) fn count(&mut self, thread: u32, sample: &Sample) {
         if sample.memory.is_none() {
             self.stats.without_place += 1;
@@ -363,7 +365,7 @@ impl Sharing {
         self.count_thread(thread, true, matches!(sample.access, Access::Store | Access::Update));
     }
 
-    /// False where there are too many threads.
+    /// Returns false if there are too many threads.
     fn count_thread(&mut self, thread: u32, counts: bool, writes: bool) -> bool {
         let thread = thread as usize;
         if thread >= self.threads.len() {
@@ -387,7 +389,7 @@ impl Sharing {
             || self.repeats.len > self.repeats.limit
     }
 
-    /// Halves the part of the pages that is kept until the tables have room.
+    /// Halves the part of the pages that is kept, until the tables have room.
     fn thin(&mut self) {
         while self.is_full() {
             self.threshold /= 2;

@@ -1,4 +1,4 @@
-//! From the sketch to verdicts: ranks, cells, communities, and how much the two halves of the samples agree.
+//! From the sketch to verdicts: ranks, cells, communities, and how well the two halves of the samples agree.
 
 use std::cmp::Reverse;
 
@@ -20,9 +20,9 @@ struct Cell {
 }
 
 impl Sharing {
-    /// The communities of what was seen so far.
+    /// Finds the communities of the samples so far.
     ///
-    /// The answer is the same whatever the numbers of the threads and the order and the times of the samples.
+    /// The result does not depend on the numbers of the threads, nor on the order and the times of the samples.
     #[must_use]
     pub fn solve(&self, options: &ClusterOptions) -> Clusters {
         let mut of_thread = vec![Verdict::Unknown(Reason::TooFewSamples); self.threads().len()];
@@ -71,7 +71,7 @@ impl Sharing {
         clusters
     }
 
-    /// The threads to compare, ranked by what they did and not by their numbers, so that renumbering changes nothing.
+    /// The threads to compare, ranked by their accesses and not by their numbers, so that renumbering has no effect.
     fn cells(&self, options: &ClusterOptions, of_thread: &mut [Verdict]) -> Vec<Cell> {
         let activity = self.threads();
         let cell = |thread: u32| options.cells.get(thread as usize).copied().unwrap_or(0);
@@ -113,7 +113,7 @@ impl Sharing {
         cells
     }
 
-    /// The regions and communities of all cells, by the numbers of the threads; a community with its cell.
+    /// The regions and communities of all cells, by the numbers of the threads; each community with its cell.
     fn find(&self, cells: &[Cell], misses: &Misses) -> (Vec<Region>, Vec<(u32, RawCommunity)>) {
         let (mut regions, mut found) = (Vec::new(), Vec::new());
         for cell in cells {
@@ -124,7 +124,7 @@ impl Sharing {
                 region.sharers.iter_mut().for_each(|it| number(&mut it.thread));
                 region
             }));
-            // Sorted by rank, and then by number within.
+            // Communities hold ranks; sort by rank first, then by number.
             communities.sort_by(|a, b| b.members.len().cmp(&a.members.len()).then_with(|| a.members.cmp(&b.members)));
             for community in &mut communities {
                 community.members.iter_mut().for_each(number);
@@ -138,7 +138,7 @@ impl Sharing {
     /// The communities of each half of the samples.
     fn halves(&self, cells: &[Cell]) -> [Vec<(u32, RawCommunity)>; 2] {
         let half = |half| self.find(cells, &Misses::new(self, Part::Half(half))).1;
-        // One half beside the other; where no thread can be had, one after the other.
+        // Solves the halves in parallel, or one after the other if no thread can be started.
         std::thread::scope(|scope| {
             let second = std::thread::Builder::new().spawn_scoped(scope, || half(1));
             let first = half(0);
@@ -180,7 +180,7 @@ mod tests {
         sharing.solve(options)
     }
 
-    /// Swaps everything with something at random.
+    /// Swaps every item with a random one.
     fn shuffle<T>(items: &mut [T], seed: u64) {
         let mut rng = Rng::new(seed);
         for n in (1..items.len()).rev() {
@@ -210,7 +210,7 @@ mod tests {
                 shuffle(&mut samples, seed);
             }
             let mut other = solve(&samples, budget, &ClusterOptions::default());
-            // Back to the old numbers.
+            // Back to the original numbers.
             other.of_thread = new.iter().map(|&thread| other.of_thread[thread as usize]).collect();
             for community in &mut other.communities {
                 let old = |thread: u32| new.iter().position(|&to| to == thread).unwrap() as u32;
@@ -255,7 +255,7 @@ mod tests {
         let clusters = solve(&stream.samples, 4 << 20, &ClusterOptions { cells: &groups, ..ClusterOptions::default() });
         assert_eq!(clusters.communities.len(), 4);
         let of = |labels: &[u32]| clusters.locality_of(labels).unwrap();
-        // All threads of a group together avoid all that can be avoided; nobody can be kept together across groups.
+        // Keeping the threads of each group together avoids all avoidable misses; nothing is shared across groups.
         assert!((of(&groups) - 1.0).abs() < 1e-9 && (of(&[0; 16]) - 1.0).abs() < 1e-9);
         assert!(of(&(0..16).collect::<Vec<_>>()).abs() < 1e-9);
         let found = clusters.locality.unwrap();
@@ -268,7 +268,7 @@ mod tests {
     fn first_touches_do_not_tell_the_threads_of_a_process_apart() {
         let stream =
             Scenario { groups: 2, threads: 12, cross_process: true, globals: 0.0, ..Scenario::default() }.stream(1);
-        // Threads 0 and 2, of one group, are one process; the others have one each.
+        // Threads 0 and 2, of one group, are one process; each of the others has its own.
         let processes: Vec<u32> = (0..12).map(|thread| if thread == 2 { 0 } else { thread }).collect();
         let options = ClusterOptions { first_touches: Some(&processes), ..ClusterOptions::default() };
         let clusters = solve(&stream.samples, 4 << 20, &options);
@@ -298,7 +298,7 @@ mod tests {
             told(&ClusterOptions { min_accesses: 0, ..ClusterOptions::default() }),
             [alone, alone, alone, few, alone]
         );
-        // A sibling that did nothing is none; a thread of an unknown process may have some.
+        // A sibling without accesses does not count; a thread of an unknown process may have siblings.
         let processes = Some(&[0, 1, 2, 2][..]);
         assert_eq!(
             told(&ClusterOptions { first_touches: processes, ..ClusterOptions::default() }),
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!((clusters.of_thread.len(), clusters.locality), (4, None));
     }
 
-    /// Threads of one process: `pairs` by a buffer each, and `alone`.
+    /// Threads of one process: those of one group share a buffer; those of group 0 share nothing.
     fn process(rng: &mut Rng, space: u32, first: u32, groups: &[u32], samples: u32) -> Vec<Sample> {
         let mut all = Vec::new();
         for (&group, thread) in groups.iter().zip(first..) {
@@ -336,7 +336,7 @@ mod tests {
         all
     }
 
-    /// Thread 0 hands work to 1, 2 and 3, to each through a line of its own; 4 and 5 share a buffer.
+    /// Thread 0 passes work to 1, 2 and 3, to each through its own line; 4 and 5 share a buffer.
     #[test]
     fn workers_belong_to_the_one_that_they_wait_for() {
         let at = |thread: u32, addr: u64| {
@@ -391,10 +391,10 @@ mod tests {
         }
     }
 
-    /// Says of each access what it cost in caches that hold everything until another thread writes it.
+    /// Gives each access its cost in caches that keep every line until another thread writes it.
     fn priced(samples: &[Sample]) -> Vec<Sample> {
         use crate::sample::DataSource;
-        /// A load or store that hit L1, came modified from another core's L1, or from memory.
+        /// A load or store that hit L1, was modified in another core's L1, or came from memory.
         const HIT: u64 = 0xa << 5;
         const HITM: u64 = 0x42 << 5 | 0x10 << 19;
         const MEMORY: u64 = 0x82 << 5;

@@ -1,6 +1,6 @@
-//! The sketch's memory: a hash table that grows to a limit and can let a part of its entries go.
+//! The sketch's memory: a hash table that grows to a limit and can drop a part of its entries.
 
-/// Something kept in a [`Table`].
+/// An entry of a [`Table`].
 pub(super) trait Slot: Copy + Default {
     fn hash(&self) -> u64;
     fn is_empty(&self) -> bool;
@@ -11,13 +11,13 @@ pub(super) trait Slot: Copy + Default {
 pub(super) struct Table<S> {
     pub(super) slots: Vec<S>,
     pub(super) len: usize,
-    /// Slots at the most.
+    /// The largest number of slots.
     most: usize,
-    /// Entries at the most.
+    /// The largest number of entries.
     pub(super) limit: usize,
 }
 
-/// Slots of a new table.
+/// The number of slots of a new table.
 const FIRST_SLOTS: usize = 1024;
 
 impl<S: Slot> Table<S> {
@@ -26,7 +26,7 @@ impl<S: Slot> Table<S> {
         Self { slots: vec![S::default(); most.min(FIRST_SLOTS)], len: 0, most, limit: most / 4 * 3 }
     }
 
-    /// Takes more memory where three quarters of the slots are in use and there may be more.
+    /// Doubles the memory if three quarters of the slots are in use and the limit allows it.
     pub(super) fn grow(&mut self) {
         if self.len > self.slots.len() / 4 * 3 && self.slots.len() < self.most {
             let count = (self.slots.len() * 2).min(self.most);
@@ -38,13 +38,13 @@ impl<S: Slot> Table<S> {
         }
     }
 
-    /// What the slot says where `hash` begins: nothing that is of use, but it is in the cache then.
+    /// Reads the slot at which `hash` begins, only to bring it into the cache.
     pub(super) fn peek(&self, hash: u64) -> u64 {
         let at = ((u128::from(hash) * self.slots.len() as u128) >> 64) as usize;
         self.slots.get(at).map_or(0, |slot| u64::from(slot.is_empty()))
     }
 
-    /// Where `hash` is, or the empty slot where it would go. The table is never full, so the walk ends.
+    /// The slot of `hash`, or the empty slot for it. The table is never full, so the search ends.
     pub(super) fn find(&self, hash: u64, is: impl Fn(&S) -> bool) -> usize {
         let count = self.slots.len();
         let mut at = ((u128::from(hash) * count as u128) >> 64) as usize;
@@ -61,7 +61,7 @@ impl<S: Slot> Table<S> {
         self.slots.iter().filter(|slot| !slot.is_empty())
     }
 
-    /// Keeps what `keep` says; returns how many went.
+    /// Keeps the entries that `keep` accepts; returns how many were dropped.
     pub(super) fn retain(&mut self, keep: impl Fn(&S) -> bool) -> usize {
         let kept: Vec<S> = self.iter().filter(|slot| keep(slot)).copied().collect();
         let gone = self.len - kept.len();
@@ -74,7 +74,7 @@ impl<S: Slot> Table<S> {
         gone
     }
 
-    /// Keeps the entries of these keys alone, each given once; `is` says whether an entry has a key, which is its hash.
+    /// Keeps only the entries of these keys, each given once; `is` tells whether an entry has a key, which is its hash.
     pub(super) fn keep_only(&mut self, keys: impl Iterator<Item = u64>, is: impl Fn(&S, u64) -> bool) {
         let found = keys.filter_map(|key| self.slots.get(self.find(key, |slot| is(slot, key))).copied());
         let kept: Vec<S> = found.filter(|slot| !slot.is_empty()).collect();

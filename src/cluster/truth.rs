@@ -1,4 +1,4 @@
-//! Seeded sample streams whose groups are known, for tests, benches and the tables in the docs.
+//! Seeded sample streams of known groups, for tests, benches and the tables in the documentation.
 
 use crate::sample::{Access, MemoryId, RawSample, Sample, LINE_SIZE, PAGE_SIZE};
 
@@ -9,7 +9,7 @@ use super::keys::mix;
 pub(crate) struct Rng(u64);
 
 impl Rng {
-    /// The generator of this seed.
+    /// A generator with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(mix(seed ^ 0x5eed))
@@ -32,14 +32,14 @@ impl Rng {
     }
 }
 
-/// What a stream looks like. [`Scenario::default`] is the plain case that the others vary.
+/// The parameters of a stream. [`Scenario::default`] is the plain case that the others vary.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// CellSpecs of threads that share a buffer; 0 for private memory only.
+    /// Groups of threads, each of which shares a buffer; 0 for private memory only.
     pub groups: u32,
-    /// Threads in all.
+    /// The number of threads.
     pub threads: u32,
-    /// Samples per thread; with `loud` those of the quiet threads.
+    /// Samples per thread; with `loud`, per quiet thread.
     pub samples: u32,
     /// Pages of each group's buffer.
     pub pages: u64,
@@ -51,7 +51,7 @@ pub struct Scenario {
     pub globals: f64,
     /// How many such pages there are; the n-th is used 1/n as often as the first.
     pub global_pages: u64,
-    /// Part that goes to any page of a region of 65,536 pages that all use.
+    /// Part that goes to any page of a region of 65,536 pages that all threads use.
     pub noise: f64,
     /// Part of the accesses to a group's buffer that goes to the next group's buffer instead.
     pub overlap: f64,
@@ -61,7 +61,7 @@ pub struct Scenario {
     pub dominant: f64,
     /// The threads of the first group have this part of all samples; 0 for equal rates.
     pub loud: f64,
-    /// CellSpecs live in shared memory and each thread in a process of its own.
+    /// Groups use shared memory, and each thread is its own process.
     pub cross_process: bool,
     /// Private pages of each thread.
     pub private_pages: u64,
@@ -92,12 +92,12 @@ impl Default for Scenario {
     }
 }
 
-/// A stream with its truth.
+/// A stream with its true groups.
 #[derive(Debug, Clone)]
 pub struct Stream {
     /// The samples in the order of time.
     pub samples: Vec<Sample>,
-    /// Per thread its group; a group of its own where the thread shares nothing.
+    /// The group of each thread; a thread that shares nothing is its own group.
     pub truth: Vec<u32>,
 }
 
@@ -117,7 +117,7 @@ impl Scenario {
         thread % self.groups
     }
 
-    /// The stream of this seed.
+    /// Makes the stream of this seed.
     #[must_use]
     pub fn stream(&self, seed: u64) -> Stream {
         let mut rng = Rng::new(seed);
@@ -171,7 +171,7 @@ impl Scenario {
                 page += 1;
                 left -= 1.0 / page as f64;
             }
-            // Two words in use on each page, as locks and counters are.
+            // Two words of each page are in use, as with locks and counters.
             let byte = page * PAGE_SIZE + rng.below(2) * 0x440;
             return MemoryId::Shared { dev: 2, ino: 1, offset: byte };
         }

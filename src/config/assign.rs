@@ -1,17 +1,16 @@
-//! Places: in which order the subcells of a cell stand and which prefixes each has, so that the first that matches a
-//! thread is its own.
+//! Orders the subcells of a cell and gives each its prefixes, so that the first subcell that matches a thread is the right one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::prefixes::{base_of, cover, Cover};
 use crate::sample::Comm;
 
-/// Threads that are to have one subcell, by their names.
+/// Threads that should get one subcell, by their names.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Unit {
     /// The names and their weights, sorted; no other unit has one of them.
     pub names: Vec<(Comm, f64)>,
-    /// Threads of each name where they share memory; empty for a class.
+    /// Threads of each name if they share memory; empty for a class.
     pub threads: BTreeMap<Comm, usize>,
 }
 
@@ -22,28 +21,28 @@ impl Unit {
     }
 }
 
-/// Whose a name is that no unit has.
+/// Where the threads of a name belong that no unit has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Other {
-    /// Its threads are known to belong elsewhere.
+    /// Its threads belong elsewhere.
     Elsewhere,
-    /// Nothing is known of its threads.
+    /// Unknown.
     Unknown,
 }
 
-/// A unit that has a place.
+/// A unit with a place.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Assignment {
-    /// Which of the units.
+    /// The index of the unit.
     pub unit: usize,
     pub prefixes: Vec<String>,
     /// Its names that the prefixes do not take.
     pub left_out: Vec<Comm>,
-    /// Names of which nothing is known that the prefixes take as well.
+    /// Names of unknown threads that the prefixes take as well.
     pub taken_along: Vec<Comm>,
 }
 
-/// A unit that has no place, with a name that its prefixes would take as well; `None` where no part of its name is UTF-8.
+/// A unit without a place, with a name that its prefixes would take as well; `None` if no part of its name is UTF-8.
 pub(super) type Refused = (usize, Option<Comm>);
 
 /// The places in the scheduler's order, and the units without one.
@@ -57,17 +56,17 @@ pub(super) struct Assignments {
 enum Owner {
     /// A unit that has no place, or none yet.
     Waiting(usize),
-    /// A unit with a place: whoever stands later may have prefixes that take the name.
+    /// A unit with a place: prefixes of later units may take the name.
     Assigned,
     Elsewhere,
     Unknown,
 }
 
-/// Who has which name, sorted by name.
+/// The owner of each name, sorted by name.
 struct Owners(Vec<(Comm, Owner)>);
 
 impl Owners {
-    /// The names that begin so, with their owners.
+    /// The names with this prefix, with their owners.
     fn with(&self, prefix: &str) -> impl Iterator<Item = (Comm, Owner)> + '_ {
         let prefix = prefix.as_bytes().to_vec();
         let begin = self.0.partition_point(|(name, _)| name.as_bytes() < prefix.as_slice());
@@ -83,8 +82,8 @@ impl Owners {
         }
     }
 
-    /// The prefixes of a unit if it stood next. `lenient` takes names of which nothing is known; those of its own families
-    /// are always taken, as they differ in a number only.
+    /// The prefixes of a unit if it were next. `lenient` takes names of unknown threads; those of its own families are always
+    /// taken, because they differ only in a number.
     fn cover(&self, index: usize, unit: &Unit, lenient: bool) -> Cover {
         let bases: BTreeSet<&[u8]> = unit.names.iter().map(|(name, _)| base_of(name.as_bytes())).collect();
         cover(&unit.names, |prefix| {
@@ -97,7 +96,7 @@ impl Owners {
         })
     }
 
-    /// A name that is in the way of a unit.
+    /// A name that gets in the way of a unit.
     fn in_the_way(&self, index: usize, unit: &Unit) -> Option<Comm> {
         let foreign = |owner: Owner| !matches!(owner, Owner::Assigned) && owner != Owner::Waiting(index);
         let texts = unit.names.iter().map(|(name, _)| name.utf8_prefix());
@@ -124,13 +123,13 @@ impl Owners {
     }
 }
 
-/// Places the units, which come with the most valuable first and communities before classes; `others` may have names of the
-/// units again, which count for nothing.
+/// Places the units, which are sorted with the most valuable first and communities before classes; names in `others` that a
+/// unit also has are ignored.
 ///
-/// Whoever can be described without a name of those that are still to be placed goes next, of several the one with the
-/// longest prefix: so "webserver" stands before "web", and no choice spoils a later one, since a placed unit's names are
-/// in nobody's way. Where nobody can, the most valuable community takes threads along of which nothing is known, or is
-/// described in part; where there is none, all that wait are refused, the least valuable first.
+/// The next unit is one that can be described without a name of the units still to be placed; of several, the one with the
+/// longest prefix. So "webserver" comes before "web", and no choice spoils a later one, because a placed unit's names get in no
+/// unit's way. If there is none, the most valuable community takes unknown threads along, or is described in part. If there is
+/// no community, all remaining units are refused, the least valuable first.
 pub(super) fn assign(units: &[Unit], others: impl Iterator<Item = (Comm, Other)>) -> Assignments {
     let mut owners: Vec<(Comm, Owner)> = units
         .iter()
@@ -142,7 +141,7 @@ pub(super) fn assign(units: &[Unit], others: impl Iterator<Item = (Comm, Other)>
         Other::Unknown => (name, Owner::Unknown),
     }));
     owners.sort_by_key(|it| it.0);
-    // What a unit has is the unit's, whoever else is said to have it; and what is known to be elsewhere is.
+    // A unit's names belong to it, whatever `others` says; and known names belong elsewhere.
     owners.dedup_by_key(|it| it.0);
     let mut owners = Owners(owners);
     let mut assignments = Assignments::default();
@@ -160,7 +159,7 @@ pub(super) fn assign(units: &[Unit], others: impl Iterator<Item = (Comm, Other)>
     assignments
 }
 
-/// The unit that goes next, with all of its names described. Only communities are lenient, and the first that can is taken.
+/// The next unit, with all of its names described. Only communities are lenient, and the first possible one is taken.
 fn next(owners: &Owners, units: &[Unit], waiting: &[usize], lenient: bool) -> Option<(usize, Cover)> {
     let mut best: Option<(usize, usize, Cover)> = None;
     for &index in waiting {
@@ -180,7 +179,7 @@ fn next(owners: &Owners, units: &[Unit], waiting: &[usize], lenient: bool) -> Op
     best.map(|(_, index, cover)| (index, cover))
 }
 
-/// The most valuable community of which two threads or more can be described.
+/// The most valuable community of which at least two threads can be described.
 fn in_part(owners: &Owners, units: &[Unit], waiting: &[usize]) -> Option<(usize, Cover)> {
     waiting.iter().find_map(|&index| {
         let unit = units.get(index).filter(|unit| unit.is_community())?;
@@ -206,7 +205,7 @@ mod tests {
         Unit { threads, ..unit(names) }
     }
 
-    /// Names by family, as classes are made of them.
+    /// Names by family, as for classes.
     fn classes(names: &[&[u8]]) -> Vec<Unit> {
         let mut bases: BTreeMap<&[u8], Vec<&[u8]>> = BTreeMap::new();
         for name in names {
@@ -219,7 +218,7 @@ mod tests {
         names.iter().map(|name| (Comm::new(name), Other::Elsewhere)).collect()
     }
 
-    /// The prefixes in order, and for those refused the name in the way.
+    /// The prefixes in order, and for refused units the name in the way.
     fn described(names: &[&[u8]], small: &[&[u8]]) -> (Vec<Vec<String>>, Vec<Option<Comm>>) {
         let assignments = assign(&classes(names), elsewhere(small).into_iter());
         let refused = assignments.refused.into_iter().map(|it| it.1).collect();
@@ -246,7 +245,7 @@ mod tests {
         assert_eq!(prefixes(&[b"a1", b"a2"], &[b"apache", b"awk", b"agent"]), [["a1", "a2"]]);
         let workers: Vec<&[u8]> = vec![b"w0", b"w1", b"w2", b"w3", b"w4", b"w5"];
         assert_eq!(prefixes(&workers, &[]), [["w"]]);
-        // Six first digits are more than the four ORs of a subcell, and half a class is none.
+        // Six first digits exceed the four alternatives of a subcell, and half a class is useless.
         assert_eq!(described(&workers, &[b"watchdog"]), (vec![], vec![Some("watchdog".into())]));
         assert_eq!(prefixes(&[b"w10", b"w11", b"w23", b"w2"], &[b"watchdog"]), [["w1", "w2"]]);
     }
@@ -272,7 +271,7 @@ mod tests {
         assert_eq!(described(&[b"caf\xc3"], &[b"cafe"]), (vec![], vec![Some("cafe".into())]));
         assert_eq!(described(&[b"caf\xc3", b"caf\xff"], &[]).1.len(), 2);
         assert_eq!(described(&[b"\xff", b""], &[]), (vec![], vec![None, None]));
-        // A number behind such a byte folds too, and has no digits to be told apart by.
+        // A number after such a byte folds too, and its digits cannot distinguish names.
         assert_eq!(prefixes(&[b"x\xff1", b"x\xff2"], &[]), [["x"]]);
         assert_eq!(described(&[b"x\xff1", b"x\xff2"], &[b"xy"]).1, [Some("xy".into())]);
     }
@@ -281,7 +280,7 @@ mod tests {
     fn two_halves_of_a_pool_are_told_apart() {
         let units = [community(&[b"pool-1", b"pool-2"]), community(&[b"pool-3", b"pool-4"])];
         let placed: Vec<_> = assign(&units, std::iter::empty()).assigned.into_iter().map(|it| it.prefixes).collect();
-        // The second to be placed may fold, as those before it have theirs already.
+        // The second to be placed may fold, because the ones before it already have their subcells.
         assert_eq!(placed, [vec!["pool-1", "pool-2"], vec!["pool-"]]);
         let units = [community(&[b"pool-1", b"pool-2"]), community(&[b"pool-10", b"pool-11"])];
         let placed: Vec<_> = assign(&units, std::iter::empty()).assigned.into_iter().map(|it| it.prefixes).collect();
@@ -301,13 +300,13 @@ mod tests {
             [(0, Some("webx".into()))],
             "a class shares nothing"
         );
-        // Those that differ in a number only are taken in any case.
+        // Names that differ only in a number are taken in any case.
         let pool = placed(&[community(&[b"pool-1", b"pool-2"])], &[b"pool-3"]);
         assert_eq!(
             (&pool.assigned[0].prefixes[..], &pool.assigned[0].taken_along[..]),
             (&["pool-".to_owned()][..], &["pool-3".into()][..])
         );
-        // What was taken along is in nobody's way any more.
+        // Names taken along no longer get in the way.
         let both = placed(&[community(&[b"db", b"web"]), unit(&[b"we"])], &[b"webx"]);
         assert_eq!(both.assigned.iter().map(|it| &it.prefixes[..]).collect::<Vec<_>>(), [&["db", "web"][..], &["we"]]);
         // The most valuable first, and not the one with the longest prefix.
@@ -320,15 +319,15 @@ mod tests {
         let assignments = assign(&[community(&[b"web", b"db", b"log"])], elsewhere(&[b"webserver"]).into_iter());
         assert_eq!(assignments.assigned[0].prefixes, ["db", "log"]);
         assert_eq!(assignments.assigned[0].left_out, ["web".into()]);
-        // Threads of which nothing is known go along with a part too.
+        // Unknown threads go along with a part too.
         let others = elsewhere(&[b"webserver"]).into_iter().chain([("dbx".into(), Other::Unknown)]);
         let assignments = assign(&[community(&[b"web", b"db", b"log"])], others);
         assert_eq!(assignments.assigned[0].taken_along, ["dbx".into()]);
-        // What it left out is not for others.
+        // Names that it left out are not free for others.
         let units = [community(&[b"web", b"db", b"log"]), unit(&[b"we"])];
         let assignments = assign(&units, elsewhere(&[b"webserver"]).into_iter());
         assert_eq!((assignments.assigned.len(), &assignments.refused[..]), (1, &[(1, Some("web".into()))][..]));
-        // Nor is what has a place named as what is in the way.
+        // A placed unit is not reported as getting in the way either.
         let assignments = assign(&[unit(&[b"web"]), unit(&[b"we"])], elsewhere(&[b"wex"]).into_iter());
         assert_eq!(assignments.refused, [(1, Some("wex".into()))]);
         let assignments = assign(&[community(&[b"web", b"db"])], elsewhere(&[b"webserver"]).into_iter());

@@ -5,15 +5,15 @@ use super::members::CommunityIndex;
 /// The name of the subcell that takes every thread that no other takes.
 pub const CATCH_ALL: &str = "rest";
 
-/// A cell spec: cgroups that are scheduled on CPUs of their own.
+/// A cell spec: cgroups that get their own CPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cell {
-    /// Its name, for people only.
+    /// Its name, for display only.
     pub name: String,
     /// Its cgroups.
     pub matches: CellMatch,
-    /// How its threads are divided; nothing where they are not.
+    /// Its subcells; empty if it is not divided.
     pub subcells: Vec<Subcell>,
 }
 
@@ -23,19 +23,19 @@ pub struct Cell {
 pub enum CellMatch {
     /// Those that contain this text.
     CgroupContains(String),
-    /// Those that this regular expression matches.
+    /// Those that match this regular expression.
     CgroupRegex(String),
     /// All that no other takes: `{}`.
     All,
 }
 
-/// A part of a cell with CPUs of its own among the cell's.
+/// A part of a cell with its own CPUs among the cell's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Subcell {
-    /// Its name, for people only.
+    /// Its name, for display only.
     pub name: String,
-    /// Its threads: one of these must hold, and holds where all its prefixes do. One empty list takes every thread.
+    /// Its threads: one of these lists must match, with all of its prefixes. One empty list takes every thread.
     pub matches: Vec<Vec<CommPrefix>>,
 }
 
@@ -49,22 +49,22 @@ impl Subcell {
         Self { name: CATCH_ALL.to_owned(), matches: vec![Vec::new()] }
     }
 
-    /// True where it takes every thread.
+    /// True if it takes every thread.
     #[must_use]
     pub fn is_catch_all(&self) -> bool {
         self.matches.iter().any(Vec::is_empty)
     }
 }
 
-/// What a subcell rests on. A catch-all has neither communities nor a class.
+/// The basis of a subcell. A catch-all has neither communities nor a class.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Basis {
-    /// The communities whose threads it is for; several where they were merged, or where its cells have one each.
+    /// The communities that it is for; several if they were merged, or if each of its cells has one.
     pub communities: Vec<CommunityIndex>,
-    /// The class of threads that it is for, fit for a terminal.
+    /// The class of threads that it is for, escaped for a terminal.
     pub class: Option<String>,
-    /// Accesses that its communities share, or samples where nobody counted them; 0 for a class.
+    /// Accesses that its communities share, or their samples if that is unknown; 0 for a class.
     pub value: f64,
     /// Samples of its threads.
     pub samples: f64,

@@ -1,34 +1,34 @@
-//! CellSpecs: which cgroups become which cell of the configuration, by the scheduler's own rule.
+//! Cell specs: which cgroups become which cell of the configuration, by the scheduler's own rule.
 
 use regex::Regex;
 use thiserror::Error;
 
-/// Where scx_mitosis looks for cgroups. The text that it matches is this and the cgroup's path.
+/// The directory of cgroups for scx_mitosis. It matches the text of this followed by the cgroup's path.
 pub const CGROUP_ROOT: &str = "/sys/fs/cgroup";
-/// What an allotment's cgroup is called where `--workload-allotment-cgroup-regex` says nothing else.
+/// The default of `--workload-allotment-cgroup-regex`: the name of an allotment's cgroup.
 pub const ALLOTMENT_REGEX: &str = r"workload-tw-[^/]+\.allotment\.slice";
-/// What the workload's cgroup contains where `--workload-cgroup-regex` says nothing else.
+/// The default of `--workload-cgroup-regex`: a part of the path of the workload's cgroup.
 pub const WORKLOAD_SLICE: &str = "workload.slice";
 
 const ALLOTMENT: &str = "allotment";
 const REST: &str = "rest";
 
-/// A group's place in [`CellSpecs::specs`].
+/// The index of a cell spec in [`CellSpecs::specs`].
 pub type SpecIndex = usize;
 
-/// How the user names the groups; the default is none of the options.
+/// The user's options for cell specs; the default is none of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CellOptions {
-    /// Cells of one's own, each as `NAME=REGEX`, in order.
+    /// The user's cells, each as `NAME=REGEX`, in order.
     pub cells: Vec<String>,
-    /// The cgroups of allotments, in place of [`ALLOTMENT_REGEX`].
+    /// The cgroups of allotments, instead of [`ALLOTMENT_REGEX`].
     pub allotment: Option<String>,
-    /// The cgroup of all workload, in place of the one that contains `workload.slice`.
+    /// The cgroup of all workload, instead of the one that contains `workload.slice`.
     pub workload: Option<String>,
 }
 
-/// Why the options name no groups.
+/// Why the options are invalid.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CellSpecError {
@@ -37,12 +37,20 @@ pub enum CellSpecError {
     NotNameAndRegex {
         /// Which cell, counted from 1.
         position: usize,
-        /// What was given.
+        /// The given text.
         given: String,
     },
     /// A cell without a name.
     #[error("cell number {position}, \"{given}\", has no name before the \"=\"")]
     EmptyName {
+        /// Which cell, counted from 1.
+        position: usize,
+        /// The given text.
+        given: String,
+    },
+    /// A cell whose expression is empty, and would match every cgroup.
+    #[error("cell number {position}, \"{given}\", has no regular expression after the \"=\"")]
+    EmptyRegex {
         /// Which cell, counted from 1.
         position: usize,
         /// What was given.
@@ -55,17 +63,17 @@ pub enum CellSpecError {
         position: usize,
         /// The name.
         name: String,
-        /// Who has it.
+        /// The cell that has it.
         taken_by: String,
     },
     /// A regular expression that does not compile.
     #[error("{option}: the regular expression \"{regex}\" is wrong{}: {reason}", at(.offset.as_ref()))]
     Regex {
-        /// The field of [`CellOptions`] it came from; of a cell its number.
+        /// The field of [`CellOptions`] that contains it; for a cell its number.
         option: String,
         /// The expression.
         regex: String,
-        /// Where in it, in bytes from its beginning; not known where it is too large.
+        /// The position of the mistake, in bytes from its beginning; unknown if it is too large.
         offset: Option<usize>,
         /// What is wrong.
         reason: String,
@@ -76,19 +84,19 @@ fn at(offset: Option<&usize>) -> String {
     offset.map(|offset| format!(" at byte {offset}")).unwrap_or_default()
 }
 
-/// What a group's cgroups have in common.
+/// The rule that matches a cell spec's cgroups.
 #[derive(Debug, Clone)]
 pub enum CgroupMatcher {
     /// The full path contains this.
     Contains(String),
-    /// The full path matches this. The crate is the one that the scheduler uses, with the same settings.
+    /// The full path matches this. The scheduler uses the same crate with the same settings.
     Regex(Regex),
-    /// Every cgroup that no other group took.
+    /// Every cgroup that no other cell spec took.
     All,
 }
 
 impl CgroupMatcher {
-    /// True where the text, a cgroup's full path under [`CGROUP_ROOT`], matches.
+    /// True if the text, a cgroup's full path under [`CGROUP_ROOT`], matches.
     #[must_use]
     pub(crate) fn is_match(&self, text: &str) -> bool {
         match self {
@@ -99,10 +107,10 @@ impl CgroupMatcher {
     }
 }
 
-/// A group: a name and the cgroups that belong to it.
+/// A cell spec: a name and the cgroups that belong to it.
 #[derive(Debug, Clone)]
 pub struct CellSpec {
-    /// The name, which the cell gets too.
+    /// The name, also of the cell.
     pub name: String,
     /// The cgroups.
     pub matcher: CgroupMatcher,
@@ -111,27 +119,27 @@ pub struct CellSpec {
 /// The cell that a cgroup belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CellKey {
-    /// The group, which is one cell spec of the configuration.
+    /// The cell spec of the configuration.
     pub spec: SpecIndex,
-    /// The matched cgroup that the scheduler makes a cell of: this one or the ancestor that covers it, without
-    /// [`CGROUP_ROOT`]. Empty for the last group, which is the scheduler's cell 0.
+    /// The matched cgroup of which the scheduler makes a cell: this one or the ancestor that covers it, without
+    /// [`CGROUP_ROOT`]. Empty for the last cell spec, which is the scheduler's cell 0.
     pub cgroup: Vec<u8>,
 }
 
-/// All groups, in the order in which the scheduler tries them. The last takes what no other takes.
+/// All cell specs, in the order in which the scheduler tries them. The last takes all other cgroups.
 #[derive(Debug, Clone)]
 pub struct CellSpecs {
     specs: Vec<CellSpec>,
 }
 
 impl CellSpecs {
-    /// The groups: the `--cell`s in their order, then `allotment`, `workload.slice` and `rest`.
+    /// The cell specs: the `--cell`s in their order, then `allotment`, `workload.slice` and `rest`.
     ///
-    /// A cell of [`CellOptions`] replaces none of the three: it stands before them, so it wins, and a group without samples is not
-    /// written. The names of the three cannot be used again.
+    /// The cells of [`CellOptions`] do not replace the three: they come before them, so they win, and a cell spec without
+    /// samples is not written. The names of the three are reserved.
     ///
     /// # Errors
-    /// The first option that is wrong, with its place.
+    /// The first invalid option, with its position.
     pub fn new(options: &CellOptions) -> Result<Self, CellSpecError> {
         let mut specs: Vec<CellSpec> = Vec::with_capacity(options.cells.len() + 3);
         for (index, given) in options.cells.iter().enumerate() {
@@ -141,6 +149,9 @@ impl CellSpecs {
             };
             if name.is_empty() {
                 return Err(CellSpecError::EmptyName { position, given: given.clone() });
+            }
+            if regex.is_empty() {
+                return Err(CellSpecError::EmptyRegex { position, given: given.clone() });
             }
             let taken_by = match specs.iter().position(|spec| spec.name == name) {
                 Some(other) => Some(format!("cell number {}", other + 1)),
@@ -164,21 +175,21 @@ impl CellSpecs {
         Ok(Self { specs })
     }
 
-    /// The groups in order.
+    /// The cell specs in order.
     #[doc(hidden)]
     #[must_use]
     pub fn specs(&self) -> &[CellSpec] {
         &self.specs
     }
 
-    /// The cell of a cgroup, whose path is the one below [`CGROUP_ROOT`] (`/a/b`; `/` or nothing is the root).
+    /// The cell of a cgroup, by its path below [`CGROUP_ROOT`] (`/a/b`; `/` or an empty path is the root).
     ///
-    /// The scheduler walks from the root down. The first spec that matches a cgroup is that cgroup's, and it becomes
-    /// a cell unless an ancestor became a cell for an equal or earlier spec. A cell further down has therefore always
-    /// an earlier spec than those above it, and what counts for a cgroup is the earliest spec that matches it or one
-    /// of its ancestors, and of those the one nearest to the root. The root itself is never matched.
+    /// The scheduler walks from the root down. The first spec that matches a cgroup is that cgroup's, and the cgroup becomes a
+    /// cell unless an ancestor became a cell for an equal or earlier spec. So a cell further down always has an earlier spec
+    /// than those above it. A cgroup gets the earliest spec that matches it or one of its ancestors, and its cell is the
+    /// matching one nearest to the root. The root itself is never matched.
     ///
-    /// Bytes that are no UTF-8 are matched as U+FFFD, which is what `Path::display` gives the scheduler.
+    /// Bytes that are not UTF-8 are matched as U+FFFD, as `Path::display` gives them to the scheduler.
     #[doc(hidden)]
     #[must_use]
     pub fn assign(&self, path: &[u8]) -> CellKey {
@@ -219,7 +230,7 @@ impl<'a> Ancestry<'a> {
         self.ends.iter().filter_map(|&end| self.text.get(..end))
     }
 
-    /// The path of the ancestor at this depth, 0 being a child of the root.
+    /// The path of the ancestor at this depth; 0 is a child of the root.
     fn cgroup(&self, depth: usize) -> Vec<u8> {
         self.components.iter().take(depth + 1).flat_map(|part| [b"/", *part].concat()).collect()
     }
@@ -232,12 +243,12 @@ fn compile(option: &str, regex: &str) -> Result<CgroupMatcher, CellSpecError> {
     })
 }
 
-/// At which byte of `regex` the mistake is and what it is, in a line.
+/// The byte offset of the mistake in `regex`, and its description in a line.
 pub(crate) fn mistake(regex: &str, error: &regex::Error) -> (Option<usize>, String) {
     match regex_syntax::parse(regex) {
         Err(regex_syntax::Error::Parse(error)) => (Some(error.span().start.offset), error.kind().to_string()),
         Err(regex_syntax::Error::Translate(error)) => (Some(error.span().start.offset), error.kind().to_string()),
-        // It is well written but compiles to more than the crate allows; the scheduler would refuse it too.
+        // Its syntax is valid but it exceeds the crate's size limit; the scheduler would reject it too.
         _ => (None, error.to_string().replace('\n', " ")),
     }
 }
@@ -268,7 +279,7 @@ mod tests {
         assert_eq!(name(b"/system.slice"), "rest");
         assert_eq!(name(b"/"), "rest");
         assert_eq!(name(b""), "rest");
-        // The allotment is its matcher's, inside of workload.slice or not: that is what the scheduler does.
+        // An allotment is recognized by its name, inside workload.slice or not: as in the scheduler.
         assert_eq!(name(b"/elsewhere/workload-tw-a.allotment.slice"), "allotment");
     }
 
@@ -329,8 +340,8 @@ mod tests {
         assert!(said.starts_with("workload: ") && !said.contains('\n'), "{said}");
     }
 
-    /// What the scheduler does, step by step, over a whole tree: match each cgroup, make cells from the top down, then
-    /// let each cgroup belong to the nearest cell above it.
+    /// The scheduler's algorithm, step by step, over a whole tree: match each cgroup, make cells from the top down, then assign
+    /// each cgroup to the nearest cell above it.
     fn simulate(groups: &CellSpecs, tree: &BTreeSet<Vec<u8>>) -> BTreeMap<Vec<u8>, CellKey> {
         let text = |path: &[u8]| format!("{CGROUP_ROOT}{}", String::from_utf8_lossy(path));
         let last = groups.specs().len() - 1;
@@ -362,8 +373,20 @@ mod tests {
         tree.iter().map(|path| (path.clone(), key(path))).collect()
     }
 
-    const REGEXES: &[&str] =
-        &["a", "b", "c", "a/b", "b/[ac]", "/c$", "[abc]{2}$", "/a+/", "[^a]$", "^/sys/fs/cgroup/[ab]+/[bc]", "sys", ""];
+    const REGEXES: &[&str] = &[
+        "a",
+        "b",
+        "c",
+        "a/b",
+        "b/[ac]",
+        "/c$",
+        "[abc]{2}$",
+        "/a+/",
+        "[^a]$",
+        "^/sys/fs/cgroup/[ab]+/[bc]",
+        "sys",
+        "/",
+    ];
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(6000))]

@@ -1,4 +1,4 @@
-//! Classes: which threads of a group count as one where nothing but their names is known.
+//! Classes: which threads of a cell spec count as one if only their names are known.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use super::prefixes::base_of;
 use super::tally::CellIndex;
 use crate::sample::Comm;
 
-/// The names that differ only in the number at their end.
+/// Names that differ only in the number at their end.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Family {
     /// The names without their numbers; a name of digits only is a family of its own.
     pub base: Vec<u8>,
-    /// The names that were seen, sorted.
+    /// The sampled names, sorted.
     pub names: Vec<Comm>,
     /// Samples.
     pub count: f64,
@@ -19,7 +19,7 @@ pub(super) struct Family {
     pub by_cell: Vec<(CellIndex, f64)>,
 }
 
-/// The families of a group, by base. The names come sorted by name and cell, as the tally gives them.
+/// The families of a cell spec, by base. The names come sorted by name and cell, as in the tally.
 pub(super) fn families(names: &[(Comm, CellIndex, f64)]) -> Vec<Family> {
     let mut members: BTreeMap<&[u8], Vec<&(Comm, CellIndex, f64)>> = BTreeMap::new();
     for name in names {

@@ -1,15 +1,15 @@
-//! A model of what scx_mitosis makes of a configuration: which cell and subcell takes a thread.
+//! A model of scx_mitosis with a configuration: which cell and subcell takes a thread.
 
 use super::cell::{Cell, CellMatch, Subcell};
 use super::cell_specs::{Ancestry, CgroupMatcher};
 use super::mitosis::{check, Refused};
 
-/// Where a thread goes.
+/// The cell and subcell of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Assigned {
-    /// The cell spec, as its place in the configuration; `None` is the root's cell where no spec takes everything.
+    /// The cell spec, as its index in the configuration; `None` is the root's cell if no spec takes everything.
     pub cell: Option<usize>,
-    /// The subcell, as its place in the cell; `None` is the catch-all where none is written.
+    /// The subcell, as its index in the cell; `None` is the catch-all if none is written.
     pub subcell: Option<usize>,
 }
 
@@ -23,7 +23,7 @@ impl Consumer {
     /// Loads a configuration, if the scheduler would.
     ///
     /// # Errors
-    /// What [`check`] finds.
+    /// Those of [`check`].
     pub fn new(cells: &[Cell]) -> Result<Self, Refused> {
         check(cells)?;
         let load = |cell: &Cell| {
@@ -48,8 +48,8 @@ impl Consumer {
         Assigned { cell, subcell: subcells.and_then(|subcells| subcell_of(subcells, comm)) }
     }
 
-    /// From the top down: a cgroup's first matching spec makes a cell of it unless a cell above has that spec or an
-    /// earlier one. The last cell made is the cgroup's.
+    /// From the top down: a cgroup's first matching spec makes a cell of it unless a cell above has that spec or an earlier
+    /// one. The cgroup belongs to the last cell made.
     fn cell_of(&self, cgroup: &[u8]) -> Option<usize> {
         let is_all = |matcher: &CgroupMatcher| matches!(matcher, CgroupMatcher::All);
         let mut cell: Option<usize> = None;
@@ -65,7 +65,7 @@ impl Consumer {
     }
 }
 
-/// The first subcell that takes the name, and the catch-all, wherever it stands, where none does.
+/// The first subcell that takes the name; if there is none, the catch-all, wherever it stands.
 pub(super) fn subcell_of(subcells: &[Subcell], comm: &[u8]) -> Option<usize> {
     let takes = |subcell: &Subcell| {
         subcell.matches.iter().any(|ands| ands.iter().all(|prefix| comm.starts_with(prefix.as_bytes())))

@@ -1,4 +1,4 @@
-//! The decision which cells and subcells there are, made from the tally.
+//! The decision on cells and subcells, from the tally.
 
 use thiserror::Error;
 
@@ -12,15 +12,15 @@ use super::owners::ByCell;
 use super::specs::{specs, Room, Specs};
 use super::tally::{CellIndex, Tally};
 
-/// What the decision depends on besides the samples.
+/// The options of the decision.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct DecisionOptions {
-    /// `--min-share` as a part of 1: the share of the samples that a class has at least, for a subcell of its own.
+    /// `--min-share` as a part of 1: the smallest share of the samples with which a class gets its own subcell.
     pub min_share: f64,
-    /// `--target-cpus`: CPUs of the host that the configuration is for.
+    /// `--target-cpus`: the number of CPUs of the target host.
     pub target_cpus: usize,
-    /// `--target`: the scheduler that it is for.
+    /// `--target`: the target scheduler.
     pub scheduler: Scheduler,
 }
 
@@ -28,7 +28,7 @@ pub struct DecisionOptions {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Scheduler {
-    /// scx_mitosis: each cell and each subcell takes a CPU, so that there are as many subcells as the host has CPUs for.
+    /// scx_mitosis: each cell and each subcell needs a CPU of its own, so the CPUs limit their number.
     #[default]
     Mitosis,
     /// scx_layered: layers share CPUs.
@@ -36,53 +36,53 @@ pub enum Scheduler {
 }
 
 impl DecisionOptions {
-    /// For classes of at least `min_share`, of 1, and scx_mitosis on a host with so many CPUs.
+    /// For classes of at least `min_share`, of 1, and scx_mitosis on a host with this many CPUs.
     #[must_use]
     pub const fn new(min_share: f64, target_cpus: usize) -> Self {
         Self { min_share, target_cpus, scheduler: Scheduler::Mitosis }
     }
 }
 
-/// There were no samples, so there is nothing to decide: a scheduler refuses an empty list of cells.
+/// There were no samples, so there is nothing to decide: a scheduler rejects an empty list of cells.
 #[derive(Debug, Clone, Copy, Error, PartialEq, Eq)]
 #[error("there are no samples, so there is no configuration")]
 pub struct NoSamples;
 
-/// What was decided, and what the user must be told about it.
+/// The decision, and the notes for the user.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Decision {
-    /// The cells, in the order of the groups.
+    /// The cells, in the order of the cell specs.
     pub cells: Vec<Cell>,
-    /// What the subcells of each cell rest on, in the order of the cells and of their subcells.
+    /// The basis of each subcell, in the order of the cells and of their subcells.
     pub bases: Vec<Vec<Basis>>,
-    /// What does not show in the cells.
+    /// Facts that the cells do not show.
     pub notes: Vec<Note>,
-    /// Why scx_mitosis refuses the cells on the host that they are for, whatever their subcells are.
+    /// Why scx_mitosis would reject the cells on the target host, whatever their subcells are.
     pub refused: Option<Refused>,
 }
 
 /// Decides on cells and subcells.
 ///
-/// Each group that had samples becomes a cell spec, in the order of the groups. `rest` too is left out where it had
-/// none: the scheduler has its cell 0 for such threads anyway.
+/// Each cell spec with samples is written, in order. `rest` is left out too if it has none: the scheduler has its cell 0 for
+/// such threads anyway.
 ///
-/// Threads that share memory come first: each community gets a subcell, the most valuable 7 if there are more. A community
-/// is described by the names of its threads; see [`Note`] for what is done where these are not its alone. Cgroups of a
-/// group whose threads do not share alike get a spec each before the group's own.
+/// Threads that share memory come first: each community gets a subcell, or the 7 most valuable ones if there are more. A
+/// community is described by the names of its threads; [`Note`] says what is done if other threads have these names too. If the
+/// threads of some cgroups share otherwise than those of the others, these cgroups get their own specs before the general one.
 ///
-/// A class of threads that share with nobody gets a subcell where there is room and it has `min_share` of the group's
-/// samples. A group of several cgroups is several cells with the same subcells, so a class also gets one where it has that
-/// share in one of them (of 100 samples at least): a small allotment's main thread would else vanish beside a large one's.
-/// A group without community and class is not divided.
+/// A class of threads without shared memory gets a subcell if there is room and it has `min_share` of the cell spec's samples.
+/// A cell spec with several cgroups gives several cells with the same subcells. So a class also gets a subcell if it has that
+/// share in one of them (of at least 100 samples): otherwise the main thread of a small allotment would vanish beside a large
+/// one. A cell spec without communities and classes is not divided.
 ///
-/// Without members nothing is known but names, and all threads are in classes.
+/// Without members only names are known, and all threads are in classes.
 ///
-/// Where scx_mitosis would not have a CPU for every subcell, cells have fewer of them, as if it took no more; see
-/// [`Note::FewCpus`]. Where it would not have one for every cell, that is in [`Decision::refused`].
+/// If scx_mitosis would not have a CPU for every subcell, cells get fewer of them; see [`Note::FewCpus`]. If it would not have
+/// one for every cell, [`Decision::refused`] says so.
 ///
 /// # Errors
-/// [`NoSamples`] where the tally is empty.
+/// [`NoSamples`] if the tally is empty.
 pub fn decide(
     groups: &CellSpecs,
     tally: &Tally,
@@ -95,7 +95,7 @@ pub fn decide(
     let count = (0..groups.specs().len()).filter(present).count();
     let host = Host::new(groups, tally, options);
     let mut left_out = Vec::new();
-    // What the general specs leave; a spec is a cell at least.
+    // What the general specs leave; each spec takes at least one cell.
     let mut room = Room { specs: MAX_CELLS.saturating_sub(count), subcells: host.subcells() };
     for (group, spec) in groups.specs().iter().enumerate().filter(|(group, _)| present(group)) {
         let own = specs(group, spec, tally, &by_cell, options.min_share, room);
@@ -131,7 +131,7 @@ pub fn decide(
     Ok(decision)
 }
 
-/// The subcells of `all` of which `own` has neither the communities nor the class, by their cells.
+/// The subcells of `all` for which `own` has neither the communities nor the class, by their cells.
 fn missing(all: &Specs, own: &Specs) -> Vec<(String, Vec<String>)> {
     let mut missing = Vec::new();
     for (cell, bases) in all.cells.iter().zip(&all.bases) {
@@ -150,7 +150,7 @@ fn missing(all: &Specs, own: &Specs) -> Vec<(String, Vec<String>)> {
     missing
 }
 
-/// Names that are taken get a number.
+/// Makes names unique by a number.
 fn unique_names(cells: &mut [Cell]) {
     for index in 0..cells.len() {
         let (before, after) = cells.split_at_mut(index);
@@ -161,16 +161,16 @@ fn unique_names(cells: &mut [Cell]) {
     }
 }
 
-/// What the host has for the cells.
+/// The CPUs that the host has for the cells.
 ///
 /// scx_mitosis gives every cell an equal share of the CPUs, and each subcell needs one of its cell's (`compute_targets`). Cells
-/// are counted as they were sampled: an idle cgroup that matches is one more.
+/// are counted by samples: an idle cgroup that matches is one more.
 struct Host {
     scheduler: Scheduler,
     target_cpus: usize,
-    /// One for each matched cgroup, and the root's, which is always there.
+    /// One for each matched cgroup, and the root's, which always exists.
     cells: usize,
-    /// CPUs of each at least.
+    /// The smallest number of CPUs of a cell.
     share: usize,
 }
 
@@ -182,7 +182,7 @@ impl Host {
         Self { scheduler, target_cpus, cells, share: target_cpus / cells }
     }
 
-    /// Subcells that a cell can have beside its catch-all.
+    /// Subcells that a cell can have besides its catch-all.
     fn subcells(&self) -> usize {
         match self.scheduler {
             Scheduler::Mitosis => self.share.saturating_sub(1).min(ROOM),
@@ -247,7 +247,7 @@ mod tests {
     fn min_share_is_reached_exactly() {
         let decision = decided(&[("/", "seven", 7), ("/", "six", 6), ("/", "other", 127)], &OPTIONS);
         assert_eq!(names(&decision.cells[0]), ["other", "seven", "rest"]);
-        // So it is in a small cgroup.
+        // Likewise in a small cgroup.
         let decision = decided(&[(PAIR[0], "web", 2400), (PAIR[1], "db", 95), (PAIR[1], "logger", 5)], &OPTIONS);
         assert_eq!(names(&decision.cells[0]), ["logger", "web", "db", "rest"]);
         assert_eq!(decision.bases[0].iter().map(|it| it.samples).collect::<Vec<_>>(), [5.0, 2400.0, 95.0, 0.0]);
@@ -275,7 +275,7 @@ mod tests {
         let samples: Vec<_> =
             (0..10_u32).map(|at| (format!("{}name", char::from(b'a' + at as u8)), 100 + at)).collect();
         let mut samples: Vec<_> = samples.iter().map(|(name, count)| ("/", name.as_str(), *count)).collect();
-        // What no prefix takes has no room either.
+        // A name without a prefix gets no subcell either.
         samples.push(("/", "", 150));
         let decision = decided(&samples, &OPTIONS);
         assert_eq!(decision.cells[0].subcells.len(), 8);
@@ -292,7 +292,7 @@ mod tests {
         tally.add(cell, Some(Comm::from(":1234")), 5.0);
         tally.add(cell, Some(Comm::from("9")), 5.0);
         let decision = decide(&groups, &tally, &Members::default(), &OPTIONS).unwrap();
-        // A thread may really be called ":1234" or "9": these are names like others.
+        // A thread may really be called ":1234" or "9": these are ordinary names.
         let prefixes: Vec<_> = decision.cells[0].subcells.iter().map(|subcell| subcell.matches.clone()).collect();
         assert_eq!(prefixes, [vec![vec![":1234".to_owned()]], vec![vec!["9".to_owned()]], vec![vec![]]]);
     }
@@ -301,10 +301,10 @@ mod tests {
     fn upstream_bug_17_a_small_allotment_keeps_its_main_thread() {
         let decision = decided(&[(PAIR[0], "web", 2400), (PAIR[1], "db", 100)], &OPTIONS);
         assert_eq!(names(&decision.cells[0]), ["web", "db", "rest"]);
-        // The same where it stands beside other groups.
+        // The same beside other cell specs.
         let decision = decided(&[("/", "sys", 100_000), (PAIR[0], "web", 10)], &OPTIONS);
         assert_eq!(names(&decision.cells[0]), ["web", "rest"]);
-        // Too few samples say nothing.
+        // Too few samples show nothing.
         let decision = decided(&[(PAIR[0], "web", 2400), (PAIR[1], "db", 99)], &OPTIONS);
         assert_eq!(names(&decision.cells[0]), ["web", "rest"]);
     }
@@ -333,7 +333,7 @@ mod tests {
         let with = |target_cpus: usize| decided(&samples, &DecisionOptions { target_cpus, ..OPTIONS });
         let enough = with(12);
         assert_eq!((names(&enough.cells[0]), &enough.notes[..]), (vec!["web", "log", "db", "rest"], &[][..]));
-        // Three cells with the root's: 3, 2 and 1 CPU each.
+        // Three cells including the root's: 3, 2 and 1 CPU each.
         for (target_cpus, share, kept, lost) in [
             (11, 3, &["web", "log", "rest"][..], &["db"][..]),
             (6, 2, &["web", "rest"], &["log", "db"]),
@@ -361,7 +361,7 @@ mod tests {
         let samples = [("/", "web", 600), ("/", "webserver", 500), ("/", "log", 300)];
         let decision = decided(&samples, &DecisionOptions { target_cpus: 4, ..OPTIONS });
         assert_eq!(names(&decision.cells[0]), ["webserver", "web", "log", "rest"]);
-        // A prefix of "web" would take the threads of the other, so that it has no subcell without it.
+        // A prefix of "web" would take the threads of the other, so it gets no subcell without it.
         let decision = decided(&samples, &DecisionOptions { target_cpus: 2, ..OPTIONS });
         assert_eq!(names(&decision.cells[0]), ["webserver", "rest"]);
     }

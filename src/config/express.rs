@@ -1,4 +1,4 @@
-//! Expression: from who shares with whom to the subcells of one cell spec, within what the scheduler takes.
+//! Turns sharing threads into the subcells of one cell spec, within the scheduler's limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,16 +11,16 @@ use super::owners::{ByCell, NameOwnership, SharingGroup};
 use super::tally::{CellIndex, Tally};
 use crate::sample::{printable, Comm};
 
-/// A cell with fewer samples says nothing about the shares of its threads.
+/// With fewer samples in a cell, the shares of its threads are unknown.
 const MIN_CELL_SAMPLES: f64 = 100.0;
-/// Classes of a group that are looked at, largest first; more would only cost time, as 7 of them get a subcell.
+/// Classes of a cell spec that are considered, largest first; at most 7 of them get a subcell.
 const MAX_CANDIDATES: usize = 64;
-/// Communities of a group that are looked at, most valuable first; merging looks at all pairs of them.
+/// Communities of a cell spec that are considered, most valuable first; merging compares all pairs of them.
 const MAX_COMMUNITIES: usize = 64;
-/// Subcells beside the catch-all, where there is a CPU for each.
+/// Subcells besides the catch-all, if there is a CPU for each.
 pub(super) const ROOM: usize = MAX_SUBCELLS - 1;
 
-/// What is to be expressed: these cells of a group by one spec.
+/// The input: these cells of a cell spec.
 pub(super) struct Ask<'a> {
     /// The spec's name, for the notes.
     pub spec: &'a str,
@@ -30,16 +30,16 @@ pub(super) struct Ask<'a> {
     pub tally: &'a Tally,
     pub by_cell: &'a ByCell<'a>,
     pub min_share: f64,
-    /// Subcells beside the catch-all.
+    /// Subcells besides the catch-all.
     pub room: usize,
 }
 
 /// The subcells of one spec.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Expressed {
-    /// With the catch-all last; none where nothing is divided.
+    /// With the catch-all last; empty if the cell spec is not divided.
     pub subcells: Vec<Subcell>,
-    /// What each rests on.
+    /// The basis of each.
     pub bases: Vec<Basis>,
     pub notes: Vec<Note>,
 }
@@ -60,7 +60,7 @@ impl Ask<'_> {
     }
 }
 
-/// Expresses communities first, most valuable first, then the most sampled classes in the room that is left.
+/// Expresses communities first, most valuable first, then the most sampled classes in the remaining room.
 pub(super) fn express(ask: &Ask<'_>) -> Expressed {
     let NameOwnership { sharers, classes, unknown, mut notes } =
         ask.by_cell.resolve_names(ask.spec, ask.cells, ask.tally, ask.names);
@@ -69,10 +69,10 @@ pub(super) fn express(ask: &Ask<'_>) -> Expressed {
     let total = ask.total();
     let families = families(&classes);
     let mut candidates: Vec<&Family> = families.iter().filter(|family| ask.is_large(family, total)).collect();
-    // The families come by base, which decides between equals.
+    // The families come by base, which decides between equal ones.
     candidates.sort_by(|a, b| b.count.total_cmp(&a.count));
     let unseen = candidates.split_off(candidates.len().min(MAX_CANDIDATES));
-    // Classes that are in the way of a community and too small for a subcell of their own but for that.
+    // Classes that get a subcell only because they get in the way of a community.
     let mut shields: Vec<&Family> = Vec::new();
     let mut hopeless: BTreeSet<Vec<u8>> = BTreeSet::new();
 
@@ -182,14 +182,14 @@ fn subcells(
     expressed
 }
 
-/// A community's name: its prefixes, the first three of them.
+/// A community's name: the first three of its prefixes.
 fn joint_name(prefixes: &[String]) -> String {
     let shown: Vec<String> = prefixes.iter().take(3).map(|prefix| printable(prefix.as_bytes())).collect();
     let more = prefixes.len() - shown.len();
     shown.join("+") + &if more > 0 { format!("+{more}") } else { String::new() }
 }
 
-/// The classes without a place of which a name begins as one of a community does that is left out for it.
+/// Classes without a place, if one of their names has a prefix because of which a community's name is left out.
 fn in_the_way<'a>(
     assignments: &Assignments,
     units: &[Unit],
@@ -213,15 +213,15 @@ fn in_the_way<'a>(
     families.iter().filter(|family| !is_chosen(family) && family.names.iter().any(takes)).collect()
 }
 
-/// Merges communities or leaves them to the catch-all until there is room for each, by the least locality lost.
+/// Merges communities or leaves them to the catch-all until there is room for each, with the least loss of locality.
 ///
-/// Left to the catch-all, a community loses all that it shares. Merged, two communities lose what the smaller one shares
-/// within itself, less what the two share with each other: so much of its caches is then filled by the other.
+/// A community in the catch-all loses all that it shares. Two merged communities lose what the smaller one shares within
+/// itself, minus what the two share with each other: the other one fills that much of its caches.
 fn reduce(mut sharers: Vec<SharingGroup>, ask: &Ask<'_>, notes: &mut Vec<Note>) -> Vec<SharingGroup> {
     let total: f64 = sharers.iter().map(|it| it.value).sum();
     let part = |value: f64| if total > 0.0 { value / total } else { 0.0 };
     let cell = || ask.spec.to_owned();
-    // Without any room nothing is kept by merging.
+    // Without any room, merging gains nothing.
     let mut left = sharers.split_off(sharers.len().min(if ask.room == 0 { 0 } else { MAX_COMMUNITIES }));
     while sharers.len() > ask.room {
         let mut best: Option<(f64, usize, usize)> = None;
@@ -235,7 +235,7 @@ fn reduce(mut sharers: Vec<SharingGroup>, ask: &Ask<'_>, notes: &mut Vec<Note>) 
             }
         }
         let Some(last) = sharers.last() else { break };
-        // Two that share nothing with each other never lose less merged.
+        // Merging two that share nothing with each other never loses less.
         match best.filter(|best| best.0 < last.value) {
             Some((loss, at, to)) => {
                 let other = sharers.remove(to);
@@ -272,7 +272,7 @@ impl SharingGroup {
         self.names.values().sum()
     }
 
-    /// Its names, for people.
+    /// Its names, for display.
     fn spelled(&self) -> String {
         let shown: Vec<String> = self.names.keys().take(4).map(ToString::to_string).collect();
         let more = self.names.len() - shown.len();
@@ -290,7 +290,7 @@ impl SharingGroup {
 
 impl Family {
     fn unit(&self) -> Unit {
-        // A class is described as a whole or not at all, so that no name of it counts more than another.
+        // A class is described completely or not at all, so all its names have the same weight.
         Unit { names: self.names.iter().map(|name| (*name, 0.0)).collect(), threads: BTreeMap::new() }
     }
 }
@@ -361,7 +361,7 @@ pub(super) mod tests {
         assert_eq!(decision.notes[..2], [refused, left_out.clone()]);
         assert_eq!(decision.bases[0][0].why, [left_out.to_string()]);
         assert!((decision.bases[0][0].samples - 397.0).abs() < 1e-9);
-        // A name without text is left out too, but nothing begins with it.
+        // A name without text is left out too, but it gets in no way.
         let rare = ("rare", 1.0, Verdict::Alone);
         let decision = decided(&[("", 100.0, own), ("web", 100.0, own), ("db", 100.0, own), rare], &[]);
         assert_eq!(names(&decision), ["db+web", "rest"]);
@@ -376,7 +376,7 @@ pub(super) mod tests {
         let threads: Vec<(&str, f64, Verdict)> = threads.iter().map(|it| (it.0.as_str(), 10.0, it.1)).collect();
         // Nine communities that share 100, 99, ... 92 within.
         let within = (0..9).map(|at| (at, at, f64::from(100 - at)));
-        // Which two share how much, what that loses, what they are worth together, and who is left out then.
+        // Which two share how much, what that loses, their joint value, and which one is left out then.
         for (one, other, between, loss, value, left) in
             [(0, 1, 60.0, 39.0, 259.0, 8), (7, 8, 60.0, 32.0, 245.0, 6), (0, 8, 300.0, 0.0, 492.0, 7)]
         {
@@ -395,13 +395,13 @@ pub(super) mod tests {
             let basis = decision.bases[0].iter().find(|it| it.communities == [one, other]).unwrap();
             assert_eq!((basis.value, basis.samples, &basis.why[..]), (value, 40.0, &[merged.to_string()][..]));
         }
-        // Who is merged twice brings the reasons along.
+        // A community that is merged twice keeps both reasons.
         let shared = (1..7).map(|at| (at, at, 90.0));
         let shared = shared.chain([(0, 0, 900.0), (7, 7, 20.0), (8, 8, 10.0), (7, 8, 5.0), (0, 7, 5.0)]);
         let decision = decided(&threads, &shared.collect::<Vec<_>>());
         let basis = decision.bases[0].iter().find(|it| it.communities == [0, 7, 8]).unwrap();
         assert_eq!(basis.why[..2], [0, 1].map(|at| decision.notes[at].to_string()));
-        // Without a reason to merge the last two are left out, and what both lose is said.
+        // Without a reason to merge, the last two are left out, and the loss of both is reported.
         let decision = decided(&threads, &within.collect::<Vec<_>>());
         let [Note::TooManyCommunities { communities, loss, .. }] = &decision.notes[..] else {
             panic!("{:?}", decision.notes)

@@ -1,4 +1,4 @@
-//! Which task hints stand for which communities, so that a scheduler that matches hints can tell their threads by them.
+//! Which task hints identify which communities, for a scheduler that matches hints.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use super::note::Note;
 use super::tally::CellIndex;
 use crate::hint::MAX_HINT;
 
-/// A community that hints tell.
+/// A community that hints identify.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Hinted {
     pub community: CommunityIndex,
@@ -16,15 +16,15 @@ pub(super) struct Hinted {
     pub values: BTreeSet<u64>,
     /// Samples of its threads.
     pub samples: f64,
-    /// What its threads share; its samples where nobody counted that.
+    /// What its threads share, or its samples if that is unknown.
     pub value: f64,
     /// All of its threads have one of the values.
     pub is_whole: bool,
 }
 
-/// The communities that hints tell, by number, and what must be said of the values that tell none.
+/// The communities that hints identify, by number, and notes on values that identify none.
 ///
-/// A scheduler takes a value whole: one whose threads are of several communities tells none of them.
+/// A scheduler matches a value completely: a value of threads of several communities identifies none of them.
 pub(super) fn hinted(members: &Members) -> (Vec<Hinted>, Vec<Note>) {
     let mut of_value: BTreeMap<u64, BTreeSet<CommunityIndex>> = BTreeMap::new();
     let mut samples_of_value: BTreeMap<u64, f64> = BTreeMap::new();

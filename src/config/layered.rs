@@ -1,19 +1,19 @@
-//! The writer and the reader for `scx_layered f:FILE`, with the limits that the scheduler has.
+//! Writes and reads the file of `scx_layered f:FILE`, within the limits of the scheduler.
 //!
 //! The facts are from scheds/rust/scx_layered of the sched-ext/scx repository: src/config.rs (what it parses), src/main.rs
 //! (`verify_layer_specs`, `init_layers`), src/bpf/intf.h (the numbers) and src/layer_core_growth.rs.
 //!
-//! Each subcell is a layer, and what is left of a cell is one more. Their kinds:
+//! Each subcell is a layer, and the rest of a cell is one more. Their kinds:
 //!
-//! - Threads that share memory are `Confined`: the only kind whose threads never leave the layer's own CPUs. With
-//!   `growth_algo` `StickyDynamic` these are whole last-level caches as far as the layer needs as many CPUs, and the rest of
-//!   it comes from as few further ones as possible. (`Topo` without `llcs` spreads round-robin over all caches, and the
-//!   default `Sticky` over the cores, which is the opposite of what is wanted.)
-//! - A class of threads that share nothing, and what is left of a cell, is `Grouped`: it has CPUs of its own too, but its
-//!   threads may use idle ones of others, as they lose little by it.
+//! - Threads that share memory are `Confined`: only with this kind, threads never leave the layer's own CPUs. With
+//!   `growth_algo` `StickyDynamic` these are whole last-level caches as long as the layer needs that many CPUs; the remainder
+//!   comes from as few others as possible. (`Topo` without `llcs` spreads round-robin over all caches, and the default `Sticky`
+//!   over the cores, which is the opposite of what is needed.)
+//! - A class of threads without shared memory, and the rest of a cell, is `Grouped`: it has its own CPUs too, but its threads
+//!   may use idle CPUs of others, because they lose little by it.
 //! - All else is `Open`: it uses what no layer owns, and owns nothing.
 //!
-//! A layer has CPUs so that their utilization stays in `util_range`. scx_layered matches a thread again when it is renamed.
+//! A layer gets CPUs so that their utilization stays in `util_range`. scx_layered matches a thread again when it is renamed.
 
 use std::collections::BTreeSet;
 
@@ -40,26 +40,26 @@ pub const MAX_PATH: usize = 4096;
 /// Which threads a layer takes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LayerMatch {
-    /// The cgroup's path begins so; without the `/` at its beginning and with one at its end.
+    /// The cgroup's path has this prefix; the path has no `/` at its beginning, but one at its end.
     CgroupPrefix(String),
     /// The same path contains this.
     CgroupContains(String),
-    /// The full path, as scx_mitosis has it, matches this.
+    /// The full path, as for scx_mitosis, matches this.
     CgroupRegex(String),
-    /// The thread's name begins so.
+    /// The thread's name has this prefix.
     CommPrefix(String),
-    /// The thread's name does not begin so.
+    /// The thread's name does not have this prefix.
     CommPrefixExclude(String),
-    /// The thread has this hint. It stands alone in its alternative, and in one layer only.
+    /// The thread has this hint. It must be the only condition of its alternative, and occur in one layer only.
     HintEquals(u64),
 }
 
-/// How a layer has CPUs.
+/// How a layer gets CPUs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Kind {
-    /// Its threads run on its own CPUs only.
+    /// Its threads run only on its own CPUs.
     Confined {
-        /// The utilization of its CPUs below which it loses some and above which it gets more, of 1.
+        /// The utilization, of 1, below which it loses CPUs and above which it gets more.
         util_range: (f64, f64),
         /// Which CPUs it gets next.
         growth_algo: Growth,
@@ -71,14 +71,14 @@ pub enum Kind {
         /// As for `Confined`.
         growth_algo: Growth,
     },
-    /// Its threads run where no layer has CPUs of its own.
+    /// Its threads run on CPUs that no layer owns.
     Open {},
 }
 
 /// Which CPUs a layer gets next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Growth {
-    /// Whole last-level caches; single cores where the host has one cache only.
+    /// Whole last-level caches; single cores if the host has only one cache.
     StickyDynamic,
 }
 
@@ -91,7 +91,7 @@ impl Kind {
         Self::Confined { util_range: UTIL_RANGE, growth_algo: Growth::StickyDynamic }
     }
 
-    /// For threads that share nothing but have a cell or a subcell.
+    /// For threads without shared memory but with a cell or a subcell.
     #[must_use]
     pub fn class() -> Self {
         Self::Grouped { util_range: UTIL_RANGE, growth_algo: Growth::StickyDynamic }
@@ -101,22 +101,22 @@ impl Kind {
 /// A layer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Layer {
-    /// Its name, for people only.
+    /// Its name, for display only.
     pub name: String,
-    /// Its threads: those for which all conditions of one of the lists hold.
+    /// Its threads: those that match all conditions of one of the lists.
     pub matches: Vec<Vec<LayerMatch>>,
-    /// How it has CPUs.
+    /// How it gets CPUs.
     pub kind: Kind,
 }
 
-/// Why the scheduler would refuse a configuration, or would not do what it says.
+/// Why the scheduler would reject a configuration, or would not do what it says.
 #[derive(Debug, Clone, Error, PartialEq)]
 #[non_exhaustive]
 pub enum Refused {
     /// None, or more than [`MAX_LAYERS`].
     #[error("{0} layers; the scheduler takes 1 to {MAX_LAYERS}")]
     Layers(usize),
-    /// Empty, taken, with a NUL, or longer than [`MAX_NAME`].
+    /// Empty, not unique, with a NUL, or longer than [`MAX_NAME`].
     #[error("the name \"{0}\" of a layer is taken or not 1 to {MAX_NAME} bytes of text")]
     Name(String),
     /// The last layer has conditions, or another one has an alternative without.
@@ -145,7 +145,7 @@ pub enum Refused {
         layer: String,
         /// The text.
         text: String,
-        /// Bytes that there may be.
+        /// The most bytes allowed.
         limit: usize,
     },
     /// An expression that does not compile.
@@ -169,15 +169,15 @@ pub enum Refused {
         /// The value.
         hint: u64,
     },
-    /// A range that is no range of 0 to 1.
+    /// A range that is not within 0 to 1.
     #[error("layer \"{0}\": util_range is not from less to more")]
     Range(String),
 }
 
-/// Checks all that the scheduler would refuse, and what it would load but not do as written.
+/// Checks for everything that the scheduler would reject, or would load but not do as written.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first violation.
 pub fn check(layers: &[Layer]) -> Result<(), Refused> {
     if layers.is_empty() || layers.len() > MAX_LAYERS {
         return Err(Refused::Layers(layers.len()));
@@ -245,7 +245,7 @@ fn check_condition(layer: &str, condition: &LayerMatch) -> Result<(), Refused> {
 /// The configuration as the scheduler reads it, if it would accept it.
 ///
 /// # Errors
-/// What [`check`] finds; then there is no text.
+/// Those of [`check`]; then there is no text.
 pub fn to_json(layers: &[Layer]) -> Result<String, Refused> {
     check(layers)?;
     let layers: Vec<String> = layers.iter().map(layer_json).collect();
@@ -253,7 +253,7 @@ pub fn to_json(layers: &[Layer]) -> Result<String, Refused> {
 }
 
 fn layer_json(layer: &Layer) -> String {
-    // Text, numbers and lists of them: what cannot fail to become JSON.
+    // Texts, numbers and lists of them: serializing cannot fail.
     let json = |value: Result<String, serde_json::Error>| value.unwrap_or_default();
     let ors: Vec<String> = layer.matches.iter().map(|ands| json(serde_json::to_string(ands))).collect();
     let ors = if ors.len() == 1 { ors.concat() } else { format!("\n      {}\n    ", ors.join(",\n      ")) };
@@ -269,7 +269,7 @@ fn layer_json(layer: &Layer) -> String {
 #[error("no layer configuration: {0}")]
 pub struct ParseError(#[from] serde_json::Error);
 
-/// Reads a configuration that [`to_json`] wrote; the scheduler knows more conditions, kinds and options than are used here.
+/// Reads a configuration that [`to_json`] wrote; the scheduler has more conditions, kinds and options than are used here.
 ///
 /// # Errors
 /// Text that is no such list.
@@ -277,7 +277,7 @@ pub fn parse(json: &str) -> Result<Vec<Layer>, ParseError> {
     Ok(serde_json::from_str(json)?)
 }
 
-/// A model of what scx_layered makes of a configuration: which layer takes a thread.
+/// A model of scx_layered with a configuration: which layer takes a thread.
 #[derive(Debug, Clone)]
 pub struct Consumer {
     layers: Vec<Vec<Vec<Loaded>>>,
@@ -297,7 +297,7 @@ impl Consumer {
     /// Loads a configuration, if the scheduler would.
     ///
     /// # Errors
-    /// What [`check`] finds.
+    /// Those of [`check`].
     pub fn new(layers: &[Layer]) -> Result<Self, Refused> {
         check(layers)?;
         let load = |layer: &Layer, condition: &LayerMatch| {
@@ -322,14 +322,14 @@ impl Consumer {
 
     /// The layer of a thread, by its cgroup's path below `/sys/fs/cgroup` and its name: the first that takes it.
     ///
-    /// `format_cgrp_path` in util.bpf.c ends a path with `/`; the expressions are matched in user space against the path as
-    /// the file system has it, each cgroup by itself.
+    /// `format_cgrp_path` in util.bpf.c ends a path with `/`; regular expressions are matched in user space against the path in
+    /// the file system, for each cgroup separately.
     #[must_use]
     pub fn assign(&self, cgroup: &[u8], comm: &[u8]) -> Option<usize> {
         self.assign_hinted(cgroup, comm, None)
     }
 
-    /// The layer of a thread with a hint: the one that has the hint, whatever else it is; without one, as any thread's
+    /// The layer of a thread with a hint: the one that has the hint, whatever else matches; without one, as for any thread
     /// (`maybe_refresh_task_layer_from_hint` in main.bpf.c).
     #[must_use]
     pub(crate) fn assign_hinted(&self, cgroup: &[u8], comm: &[u8], hint: Option<u64>) -> Option<usize> {

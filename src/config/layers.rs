@@ -1,4 +1,4 @@
-//! Layers: from cells and subcells to what scx_layered can express of them.
+//! Layers: expresses cells and subcells for scx_layered.
 
 use std::collections::BTreeSet;
 
@@ -15,29 +15,28 @@ use super::note::Note;
 /// The layers of a decision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layers {
-    /// In the scheduler's order; the last takes what no other takes.
+    /// In the scheduler's order; the last takes all other threads.
     pub layers: Vec<Layer>,
-    /// The cell and the subcell of each, as their places in the decision; no subcell for what is left of a cell, no cell
-    /// where no cell takes everything.
+    /// The cell and the subcell of each, as their indices in the decision; no subcell for the rest of a cell, no cell if no
+    /// cell takes everything.
     pub of: Vec<(Option<usize>, Option<usize>)>,
-    /// What there is no room for.
+    /// What did not fit.
     pub notes: Vec<Note>,
 }
 
 /// Makes layers of cells and subcells.
 ///
-/// Where there are more than the scheduler takes, the least valuable subcells are left out, classes first; their threads
-/// stay with what is left of the cell. If that is not enough, whole cells are left out, and the layers that come next have
-/// their threads.
+/// If there are more than the scheduler takes, the least valuable subcells are left out, classes first; their threads stay with
+/// the rest of the cell. If that is not enough, whole cells are left out, and later layers get their threads.
 #[must_use]
 pub fn layers(decision: &Decision) -> Layers {
     room_for(decision, &[])
 }
 
-/// The same where hints tell threads apart: what a hint stands for is matched by it, and by names only what is left.
+/// The same if hints distinguish threads: threads are matched by hints if hints identify them, and by names otherwise.
 ///
-/// A hint comes before all names and holds in every cgroup. A community whose threads all have hints that no others have is
-/// a layer of hints alone; one that has them in part is matched by either, where it has a subcell.
+/// A hint precedes all names and applies to every cgroup. A community gets a layer of hints alone if all its threads have hints
+/// that no others have. If only some have, its layer matches either, if it has a subcell.
 #[must_use]
 pub fn layers_by_hint(decision: &Decision, members: &Members) -> Layers {
     let (hinted, notes) = hinted(members);
@@ -58,7 +57,7 @@ fn room_for(decision: &Decision, hinted: &[Hinted]) -> Layers {
         let spare = |draft: &&Draft| drafts.len() > MAX_LAYERS || draft.regexes() > 0;
         let subcells = drafts.iter().filter(spare).filter(|draft| draft.key.1.is_some());
         let least = subcells.min_by(|a, b| a.worth().partial_cmp(&b.worth()).unwrap_or(std::cmp::Ordering::Equal));
-        // The last is what must be there.
+        // The last one is required.
         let cells = drafts.get(..drafts.len().saturating_sub(1)).unwrap_or_default();
         let Some(draft) = least.or_else(|| cells.iter().rfind(spare)) else {
             return finish(drafts, left_out);
@@ -68,7 +67,7 @@ fn room_for(decision: &Decision, hinted: &[Hinted]) -> Layers {
     }
 }
 
-/// What a layer is left out by: its cell and its subcell, or [`BY_HINT`] and the place of its community.
+/// The key of a left-out layer: its cell and its subcell, or [`BY_HINT`] and the index of its community.
 type Key = (usize, Option<usize>);
 const BY_HINT: usize = usize::MAX;
 
@@ -126,7 +125,7 @@ fn drafts(decision: &Decision, hinted: &[Hinted], without: &BTreeSet<Key>) -> Ve
     by_hint(hinted, without, drafts)
 }
 
-/// The layers with those of hints before them.
+/// The layers, preceded by those of hints.
 fn by_hint(hinted: &[Hinted], without: &BTreeSet<Key>, mut drafts: Vec<Draft>) -> Vec<Draft> {
     let mut own = Vec::new();
     for (at, it) in hinted.iter().enumerate() {
@@ -153,7 +152,7 @@ fn by_hint(hinted: &[Hinted], without: &BTreeSet<Key>, mut drafts: Vec<Draft>) -
             basis,
         });
     }
-    // What is wholly known by its hints must not have the names as well, which others have too.
+    // A community that hints identify completely must not match names too, because others have these names.
     for draft in &mut drafts {
         let is_by_hint = |community: &CommunityIndex| hinted.iter().any(|it| it.is_whole && it.community == *community);
         let before = draft.basis.communities.len();
@@ -176,7 +175,7 @@ fn divide(
     without: &BTreeSet<Key>,
     drafts: &mut Vec<Draft>,
 ) {
-    // The prefixes of those that are left out, whose threads no later one must have.
+    // The prefixes of left-out subcells: no later one may take their threads.
     let mut gone: Vec<&String> = Vec::new();
     let subcells = cell.subcells.iter().zip(bases).enumerate().filter(|(_, (subcell, _))| !subcell.is_catch_all());
     for (at, (subcell, basis)) in subcells {
@@ -203,14 +202,14 @@ fn alternative(ands: &[String], cgroup: Option<&LayerMatch>, gone: &[&String]) -
     (conditions.len() <= MAX_ANDS).then_some(conditions)
 }
 
-/// How scx_layered finds a cell's cgroups and those below them; `None` is all.
+/// How scx_layered matches a cell's cgroups and those below them; `None` is all.
 ///
-/// It matches an expression against each cgroup by itself, not against those above it: what ends with `$` would miss those
-/// below, so that they are let in by a `/` in its place. One certain cgroup needs no expression, of which there are few.
+/// It matches an expression against each cgroup separately, not against those above it: an expression that ends with `$` would
+/// miss those below, so `/` is allowed in its place. One certain cgroup needs no expression; their number is limited.
 fn cgroup(matches: &CellMatch) -> Option<LayerMatch> {
     let regex = match matches {
         CellMatch::All => return None,
-        // scx_layered's path has no "/" before it and one behind it.
+        // scx_layered's path has no leading "/" and a trailing one.
         CellMatch::CgroupContains(part) if !part.contains('/') => {
             return Some(LayerMatch::CgroupContains(part.clone()))
         }
@@ -225,7 +224,7 @@ fn cgroup(matches: &CellMatch) -> Option<LayerMatch> {
     Some(LayerMatch::CgroupRegex(if ends(&hir) { open_end(hir).to_string() } else { regex }))
 }
 
-/// The path of the one cgroup that an expression takes, if it takes one only and its path is text.
+/// The path of the one cgroup that an expression matches, if it matches only one and its path is text.
 fn certain(hir: &Hir) -> Option<String> {
     let HirKind::Concat(parts) = hir.kind() else { return None };
     let [first, literal, last] = parts.as_slice() else { return None };
@@ -235,11 +234,11 @@ fn certain(hir: &Hir) -> Option<String> {
     }
     let path = std::str::from_utf8(&literal.0).ok()?.strip_prefix(CGROUP_ROOT)?.strip_prefix('/')?;
     let is_path = !path.is_empty() && !path.ends_with('/') && path.len() < MAX_PATH - 1;
-    // Bytes that are no UTF-8 became U+FFFD, which the kernel's own path does not have.
+    // Bytes that are not UTF-8 became U+FFFD, which the kernel's own path does not contain.
     (is_path && !path.contains([char::REPLACEMENT_CHARACTER, '\0'])).then(|| format!("{path}/"))
 }
 
-/// The expression with `(?:/|$)` for each `$`.
+/// The expression with `(?:/|$)` instead of each `$`.
 fn open_end(hir: Hir) -> Hir {
     match hir.into_kind() {
         HirKind::Look(Look::End) => Hir::alternation(vec![Hir::literal(*b"/"), Hir::look(Look::End)]),
@@ -278,7 +277,7 @@ fn finish(drafts: Vec<Draft>, left_out: Vec<String>) -> Layers {
     layers
 }
 
-/// The name cut to what the scheduler keeps, with a number where it is taken.
+/// The name truncated to the scheduler's limit, with a number if it is taken.
 fn free_name(name: &str, taken: &[Layer]) -> String {
     let cut = |end: &str| {
         let name = name.replace('\0', "");
@@ -325,7 +324,7 @@ mod tests {
         assert_eq!(cgroup(&regex(&format!("^{path}$"))), Some(LayerMatch::CgroupPrefix("a b/x.slice/".to_owned())));
         let lossy = format!("^{}$", regex::escape("/sys/fs/cgroup/x\u{fffd}"));
         assert!(matches!(cgroup(&regex(&lossy)), Some(LayerMatch::CgroupRegex(_))));
-        // Nor is there a path so long.
+        // No path is that long either.
         let long = format!("^/sys/fs/cgroup/{}$", "x".repeat(MAX_PATH));
         assert!(matches!(cgroup(&regex(&long)), Some(LayerMatch::CgroupRegex(_))));
         assert_eq!(cgroup(&regex("x+")), Some(LayerMatch::CgroupRegex("x+".to_owned())));
@@ -368,7 +367,7 @@ mod tests {
         // Each use of an expression counts: 8 of the first, so that one of the second must go.
         let made = layers(&decision(vec![(regex("a+"), own(100.0)), (regex("b+"), own(0.0))]));
         assert!(super::super::layered::check(&made.layers).is_ok());
-        // Whoever is left out is not taken by a shorter prefix.
+        // A shorter prefix does not take threads of a left-out subcell.
         let mut many = own(100.0);
         many.extend([("webserver-x", 1.0), ("webserver", 2.0), ("db", 3.0), ("web", 500.0)]);
         let made = layers(&decision(vec![
@@ -406,7 +405,7 @@ mod tests {
         let least = &mut decision.bases[1][5];
         (least.value, least.samples) = (10.0, 1e6);
         assert_eq!(left_out(&layers(&decision)), ["cell1/f"]);
-        // A class has none to lose, less than a community of which nobody counted it.
+        // A class shares nothing, less than a community with unknown sharing.
         decision.bases[0][0].value = 0.0;
         decision.bases[0][3] = Basis { class: Some("d".to_owned()), samples: 1e6, ..Basis::default() };
         let made = layers(&decision);
@@ -432,7 +431,7 @@ mod tests {
         for subcell in &mut decision.cells[0].subcells[..7] {
             subcell.matches.extend(["x", "y"].map(|end| vec![format!("{end}{}", subcell.name)]));
         }
-        // 3 for each and one for what is left of the cell are 22.
+        // 3 for each and one for the rest of the cell are 22.
         assert_eq!(left_out(&layers(&decision)), ["cell0/n0", "cell0/n1"]);
     }
 
@@ -445,7 +444,7 @@ mod tests {
     fn hints_stand_alone_and_names_are_for_the_others() {
         let mut decision = decision(vec![(CellMatch::CgroupContains("a".to_owned()), vec![("web", 5.0), ("db", 4.0)])]);
         decision.bases[0][1].communities = vec![1];
-        // Community 0 is known by hints alone, 1 in part, 2 has no subcell.
+        // Community 0 is identified by hints alone, 1 in part, 2 has no subcell.
         let hinted = [hinted(0, &[0, 7], true), hinted(1, &[9], false), hinted(2, &[1024], true)];
         let made = room_for(&decision, &hinted);
         let names: Vec<&str> = made.layers.iter().map(|layer| layer.name.as_str()).collect();
@@ -458,7 +457,7 @@ mod tests {
             ("cell0/db", "cell0/db", "hint-1024")
         );
         assert_eq!(made.layers[0].kind, Kind::community());
-        // A subcell of two communities is not for the hints of one, and no layer takes any number of hints.
+        // A subcell of two communities does not match the hints of one, and no layer takes any number of hints.
         decision.bases[0][1].communities.push(5);
         let many: Vec<u64> = (100..200).collect();
         let made = room_for(&decision, &[self::hinted(1, &[9], false), self::hinted(0, &many, false)]);

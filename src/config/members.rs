@@ -1,33 +1,33 @@
-//! Members: what is known of each thread, as the decision takes it, whatever found it out.
+//! Members: the facts about each thread for the decision, from any method of clustering.
 
 use std::collections::BTreeMap;
 
 use super::tally::CellIndex;
-/// What the clustering knows of a thread, and why nothing can be said about it.
+/// The verdict of the clustering on a thread, and why there may be none.
 pub use crate::cluster::{Reason as Unknown, Verdict};
 use crate::sample::{Comm, ThreadIndex};
 
-/// A community of threads that share memory, numbered by whoever found it.
+/// A community of threads that share memory, in the numbering of the clustering.
 pub type CommunityIndex = u32;
 
 /// A thread.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Member {
-    /// The number that labels of threads are given by: the sketch's.
+    /// The index of the thread in labels: the sketch's number.
     pub thread: ThreadIndex,
     /// Its process.
     pub pid: u32,
     /// Its thread id.
     pub tid: u32,
-    /// Its name; where it had several, the last.
+    /// Its name; if it had several, the last one.
     pub comm: Option<Comm>,
-    /// Its hint, where hints tell threads apart; a thread that had several is there once for each, and once for none.
+    /// Its hint, if hints distinguish threads; a thread with several occurs once for each, and once for none.
     pub hint: Option<u64>,
-    /// The tally's cell that it was in; where it was in several, the one with most of its samples.
+    /// The tally's cell with most of its samples.
     pub cell: CellIndex,
     /// Its samples.
     pub samples: f64,
-    /// What is known of it.
+    /// The verdict on it.
     pub verdict: Verdict,
 }
 
@@ -38,8 +38,8 @@ pub struct Affinity {
 }
 
 impl Affinity {
-    /// Adds shared accesses between two communities, or within one where both are the same. What is not above 0 counts
-    /// nothing.
+    /// Adds shared accesses between two communities, or within one if both are the same. Values that are not above 0 are
+    /// ignored.
     pub fn add(&mut self, a: CommunityIndex, b: CommunityIndex, accesses: f64) {
         if accesses.is_finite() && accesses > 0.0 {
             *self.shared.entry((a.min(b), a.max(b))).or_default() += accesses;
@@ -52,18 +52,18 @@ impl Affinity {
         self.shared.get(&(a.min(b), a.max(b))).copied().unwrap_or(0.0)
     }
 
-    /// True where nothing was added, so that nothing is known of it.
+    /// True if nothing was added, so nothing is known about sharing.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.shared.is_empty()
     }
 }
 
-/// All that the decision knows beside the tally; the default is nothing, which leaves classes of equal names.
+/// The facts for the decision besides the tally; the default is none, which leaves classes of equal names.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Members {
     /// The threads, each once for each hint that it had.
     pub threads: Vec<Member>,
-    /// How much their communities share. Where it is empty, a community is worth its samples.
+    /// How much their communities share. If it is empty, a community is worth its samples.
     pub affinity: Affinity,
 }

@@ -1,4 +1,4 @@
-//! The writer and the reader for `scx_mitosis --cell-config FILE`, with the limits that the scheduler has.
+//! Writes and reads the file of `scx_mitosis --cell-config FILE`, within the limits of the scheduler.
 //!
 //! The facts are from scheds/rust/scx_mitosis/src/config.rs of the sched-ext/scx repository, branch mitosis-next.
 
@@ -12,7 +12,7 @@ use super::cell::{Cell, CellMatch, Subcell};
 use crate::escape;
 use crate::sample::Comm;
 
-/// Cells, with cell 0 (`MAX_CELLS`). Each cgroup that a spec matches is one, so the writer cannot check it; the decision does.
+/// Cells, with cell 0 (`MAX_CELLS`). Each matching cgroup is a cell, so the decision checks this and not the writer.
 pub const MAX_CELLS: usize = 256;
 /// Subcells of a cell, with the catch-all (`MAX_SUBCELLS_PER_CELL`).
 pub const MAX_SUBCELLS: usize = 8;
@@ -20,23 +20,23 @@ pub const MAX_SUBCELLS: usize = 8;
 pub const MAX_ORS: usize = 4;
 /// Conditions in one alternative.
 pub const MAX_ANDS: usize = 4;
-/// Bytes of a prefix: those of a thread's name. The scheduler cuts longer ones.
+/// Bytes of a prefix, as many as of a thread's name. The scheduler truncates longer ones.
 pub const MAX_PREFIX: usize = Comm::MAX;
 
-/// Why the scheduler would refuse a configuration, or would not do what it says.
+/// Why the scheduler would reject a configuration, or would not do what it says.
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refused {
     /// No cells at all.
     #[error("the configuration has no cells")]
     NoCells,
-    /// More than [`MAX_CELLS`], as each cgroup that a spec matches is one.
+    /// More than [`MAX_CELLS`]; each matching cgroup is one.
     #[error(
         "there would be {cells} cells (one for each matched cgroup that was sampled, and the root's), but scx_mitosis has {MAX_CELLS}: \
          let the expressions match fewer cgroups"
     )]
     TooManyCells {
-        /// How many, with the root's.
+        /// The number, including the root's.
         cells: usize,
     },
     /// Fewer CPUs than cells: the scheduler exits with "Not enough CPUs".
@@ -47,10 +47,10 @@ pub enum Refused {
     FewCpus {
         /// CPUs of the host.
         target_cpus: usize,
-        /// How many cells, with the root's.
+        /// The number of cells, including the root's.
         cells: usize,
     },
-    /// Two cells, or two subcells of a cell, have a name in common, or one has none.
+    /// Two cells, or two subcells of a cell, have the same name, or one has none.
     #[error("{place}: the name \"{name}\" is empty or taken")]
     Name {
         /// The cell, or the whole configuration.
@@ -61,7 +61,7 @@ pub enum Refused {
     /// The cell that takes everything is not the last.
     #[error("cell \"{0}\" takes every cgroup but is not the last")]
     AllNotLast(String),
-    /// A cell's text is empty, so that it would take every cgroup.
+    /// A cell's text is empty, so it would take every cgroup.
     #[error("cell \"{0}\" matches an empty text, which every cgroup contains")]
     EmptyCgroup(String),
     /// A cell's regular expression does not compile.
@@ -72,7 +72,7 @@ pub enum Refused {
         /// The expression.
         regex: String,
     },
-    /// More than [`MAX_SUBCELLS`], the catch-all counted whether it is written or not.
+    /// More than [`MAX_SUBCELLS`]; the catch-all counts whether it is written or not.
     #[error("cell \"{cell}\" has {count} subcells with its catch-all; the scheduler takes {MAX_SUBCELLS}")]
     Subcells {
         /// The cell.
@@ -108,7 +108,7 @@ pub enum Refused {
         /// How many.
         count: usize,
     },
-    /// Empty, longer than [`MAX_PREFIX`], or with a NUL, which no name has.
+    /// Empty, longer than [`MAX_PREFIX`], or with a NUL, which no name contains.
     #[error("cell \"{cell}\", subcell \"{subcell}\": the prefix {prefix:?} is not 1 to {MAX_PREFIX} bytes of a name")]
     Prefix {
         /// The cell.
@@ -118,7 +118,7 @@ pub enum Refused {
         /// The prefix.
         prefix: String,
     },
-    /// No thread can ever reach the subcell: earlier ones take all of its own.
+    /// No thread can ever reach the subcell: earlier ones take all of its threads.
     #[error("cell \"{cell}\": no thread reaches subcell \"{subcell}\", earlier ones take all of its prefixes")]
     Shadowed {
         /// The cell.
@@ -128,12 +128,12 @@ pub enum Refused {
     },
 }
 
-/// Checks all that the scheduler would refuse, and what it would load but not do as written.
+/// Checks for everything that the scheduler would reject, or would load but not do as written.
 ///
-/// What depends on the host (CPUs, cgroups that match) is not known here: see [`super::Decision::refused`].
+/// Conditions of the host (CPUs, matching cgroups) are checked elsewhere: see [`super::Decision::refused`].
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first violation.
 pub fn check(cells: &[Cell]) -> Result<(), Refused> {
     if cells.is_empty() {
         return Err(Refused::NoCells);
@@ -169,7 +169,7 @@ fn check_subcells(cell: &Cell) -> Result<(), Refused> {
     let name = || cell.name.clone();
     unique(&format!("cell \"{}\"", cell.name), cell.subcells.iter().map(|subcell| subcell.name.as_str()))?;
     let divided = cell.subcells.iter().filter(|subcell| !subcell.is_catch_all()).count();
-    // Where none is written, the scheduler adds a catch-all.
+    // If none is written, the scheduler adds a catch-all.
     if divided + 1 > MAX_SUBCELLS {
         return Err(Refused::Subcells { cell: name(), count: divided + 1 });
     }
@@ -202,7 +202,7 @@ fn check_subcells(cell: &Cell) -> Result<(), Refused> {
                 let (cell, subcell) = in_cell();
                 return Err(Refused::Prefix { cell, subcell, prefix: prefix.clone() });
             }
-            // Prefixes that must all hold are one, the longest, or can never hold together.
+            // Several prefixes that must match are equivalent to the longest, or can never match together.
             let longest = prefixes.iter().max_by_key(|prefix| prefix.len()).map_or("", String::as_str);
             let possible = prefixes.iter().all(|prefix| longest.starts_with(prefix.as_str()));
             if possible && !earlier.iter().any(|prefix| longest.starts_with(prefix)) {
@@ -221,10 +221,10 @@ fn check_subcells(cell: &Cell) -> Result<(), Refused> {
     Ok(())
 }
 
-/// The configuration as the scheduler reads it, one subcell a line, if it would accept it.
+/// The configuration as the scheduler reads it, one subcell per line, if it would accept it.
 ///
 /// # Errors
-/// What [`check`] finds; then there is no text.
+/// Those of [`check`]; then there is no text.
 pub fn to_json(cells: &[Cell]) -> Result<String, Refused> {
     check(cells)?;
     let cells: Vec<String> = cells.iter().map(cell_json).collect();
@@ -300,12 +300,12 @@ fn any_thread() -> Vec<Vec<ReadSubcellMatch>> {
     vec![Vec::new()]
 }
 
-/// Reads a configuration as the scheduler does: keys that it does not know are ignored, missing `matches` take all.
+/// Reads a configuration as the scheduler does: unknown keys are ignored, missing `matches` take all.
 ///
-/// It only parses; see [`check`] for the limits.
+/// It only parses; [`check`] checks the limits.
 ///
 /// # Errors
-/// Text that is no such list, with a condition that the scheduler does not know, or without a name.
+/// Text that is no such list, has a condition that the scheduler does not know, or lacks a name.
 pub fn parse(json: &str) -> Result<Vec<Cell>, ParseError> {
     let cells: Vec<ReadCell> = serde_json::from_str(json)?;
     let cell = |cell: ReadCell| {
@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(divided(&[web.clone(), subcell("w", &[&["webx"], &["db"]])]), Ok(()));
         assert!(matches!(divided(&[web, subcell("w", &[&["webx"], &["w", "web"]])]), Err(Refused::Shadowed { .. })));
         assert!(matches!(divided(&[subcell("w", &[&["a", "b"]])]), Err(Refused::Shadowed { .. })));
-        // What can never hold takes nothing from others.
+        // A subcell that can never match takes nothing from others.
         assert_eq!(divided(&[subcell("v", &[&["a", "b"], &["c"]]), subcell("w", &[&["b"]])]), Ok(()));
     }
 

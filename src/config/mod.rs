@@ -1,12 +1,13 @@
-//! The configuration of a scheduler: which cells and subcells there should be, and how scx_mitosis or scx_layered is told.
+//! The configuration of a scheduler: the decision on cells and subcells, and its form for scx_mitosis or scx_layered.
 //!
-//! The way is [`CellSpecs`] (which cgroup belongs to which group) → a tally of who was sampled there, bounded, and what is known of
-//! each thread → a [`Decision`]: cells, subcells and what must be said about them → [`mitosis::to_json`] or
-//! [`layered::to_json`] (checked, then written). [`report::Report`] says what the decision rests on. Nothing here does I/O.
-//! [`Consumer`] and [`layered::Consumer`] model what the schedulers make of a configuration.
+//! The steps are: [`CellSpecs`] (which cgroup belongs to which cell spec) → a bounded tally of samples by cell and name, and
+//! the facts about each thread → a [`Decision`]: cells, subcells and notes about them → [`mitosis::to_json`] or
+//! [`layered::to_json`] (checked, then written). [`report::Report`] gives the facts behind the decision. This module does no
+//! I/O. [`Consumer`] and [`layered::Consumer`] model what the schedulers do with a configuration.
 //!
-//! Within a decision: `specs` (which cgroups of a group can have the same subcells) → `owners` (whose name is whose) →
-//! `express` (how many, and which are merged or left) → `place` (in which order) → `prefixes` (by which beginnings).
+//! Within a decision: `specs` (which cgroups of a cell spec can have the same subcells) → `owners` (which threads a name
+//! belongs to) → `express` (how many subcells, and which are merged or left out) → `assign` (in which order) → `prefixes` (with
+//! which prefixes).
 
 mod assign;
 mod cell;

@@ -1,18 +1,19 @@
-//! Notes: what the user must be told about a configuration, as it does not show in it.
+//! Notes: facts about a configuration that it does not show.
 
 use std::fmt;
 use std::sync::Arc;
 
 use super::layered::{MAX_LAYERS, MAX_REGEXES};
 use super::members::Unknown;
+use crate::cluster::MIN_ACCESSES;
 use crate::hint::MAX_HINT;
 use crate::sample::{printable, Comm};
 
-/// Something about the configuration that does not show in it. Displayed as a sentence.
+/// A fact about the configuration that it does not show. Displayed as a sentence.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Note {
-    /// Grouping by name alone avoids more misses, so that is what the configuration does with a cell.
+    /// Grouping by name alone avoids more misses, so a cell is configured that way.
     ByName {
         /// The cell.
         cell: String,
@@ -21,7 +22,7 @@ pub enum Note {
         /// The part that grouping by name avoids.
         by_name: f64,
     },
-    /// Threads that share memory with nobody are in a community's subcell, as their names begin as its threads' do.
+    /// Threads without shared memory are in a community's subcell, because their names have a prefix of it.
     Strays {
         /// The cell.
         cell: String,
@@ -34,20 +35,20 @@ pub enum Note {
     NotDescribable {
         /// The cell.
         cell: String,
-        /// The class, fit for a terminal.
+        /// The class, escaped for a terminal.
         class: String,
         /// The class's share of the cell's samples, of 1.
         share: f64,
-        /// A name that the class's prefix would take as well; `None` where no part of the name is UTF-8.
+        /// A name that the class's prefix would take as well; `None` if no part of the name is UTF-8.
         takes: Option<Comm>,
-        /// Who is called so, where that is known.
+        /// The thread with that name, if known.
         whose: Option<ThreadRef>,
     },
     /// More classes reach the share than there are subcells; these stay with the catch-all.
     TooManyClasses {
         /// The cell.
         cell: String,
-        /// The classes without a subcell, most sampled first, fit for a terminal.
+        /// The classes without a subcell, most sampled first, escaped for a terminal.
         classes: Vec<String>,
         /// Their share of the cell's samples, of 1.
         share: f64,
@@ -58,22 +59,22 @@ pub enum Note {
         cell: String,
         /// The name.
         name: Comm,
-        /// The thread ids of each community that are called so; the first has the subcell of that name.
-        groups: Vec<Vec<u32>>,
-        /// Communities beside the first that share its subcell, as they are mostly of that name.
+        /// The thread ids of each community with that name; the first community has the subcell of that name.
+        communities: Vec<Vec<u32>>,
+        /// Communities besides the first that share its subcell, because most of their threads have that name.
         merged: usize,
     },
-    /// No prefix takes threads of a community and no others, so that all of it stays with the catch-all.
+    /// No prefix takes threads of a community and no others, so the whole community stays with the catch-all.
     CommunityRefused {
         /// The cell.
         cell: String,
-        /// Its names, fit for a terminal.
+        /// Its names, escaped for a terminal.
         threads: String,
         /// Its share of the cell's samples, of 1.
         share: f64,
-        /// A name that its prefixes would take as well; `None` where no part of its names is UTF-8.
+        /// A name that its prefixes would take as well; `None` if no part of its names is UTF-8.
         takes: Option<Comm>,
-        /// Who is called so, where that is known.
+        /// The thread with that name, if known.
         whose: Option<ThreadRef>,
     },
     /// A part of a community stays with the catch-all.
@@ -82,27 +83,27 @@ pub enum Note {
         cell: String,
         /// The community's subcell.
         subcell: String,
-        /// The names, fit for a terminal.
+        /// The names, escaped for a terminal.
         names: Vec<String>,
         /// Their share of the cell's samples, of 1.
         share: f64,
-        /// Who has a name that begins as one of them, where that is known.
+        /// A thread whose name has one of them as a prefix, if known.
         whose: Option<ThreadRef>,
     },
-    /// Threads that too little is known of go along with a community, as no prefix tells them apart.
+    /// Threads with too few samples go along with a community, because no prefix separates them.
     TakenAlong {
         /// The cell.
         cell: String,
         /// The community's subcell.
         subcell: String,
-        /// The names, fit for a terminal.
+        /// The names, escaped for a terminal.
         names: Vec<String>,
     },
-    /// Two communities have one subcell, as there are more than subcells.
+    /// Two communities have one subcell, because there are more communities than subcells.
     Merged {
         /// The cell.
         cell: String,
-        /// The names of the one, fit for a terminal.
+        /// The names of one, escaped for a terminal.
         one: String,
         /// Those of the other.
         other: String,
@@ -113,12 +114,12 @@ pub enum Note {
     TooManyCommunities {
         /// The cell.
         cell: String,
-        /// The names of each, fit for a terminal.
+        /// The names of each, escaped for a terminal.
         communities: Vec<String>,
         /// The part of the accesses that the cell's communities share which this loses, of 1.
         loss: f64,
     },
-    /// Threads that nothing can be said of.
+    /// Threads without a verdict.
     Unknown {
         /// The cell.
         cell: String,
@@ -129,19 +130,19 @@ pub enum Note {
         /// Why.
         why: Unknown,
     },
-    /// More cgroups would need subcells of their own than there is room for; these have the general ones.
+    /// More cgroups need their own subcells than fit; these have the general ones.
     TooManySpecs {
         /// The cell.
         cell: String,
-        /// Cgroups without subcells of their own.
+        /// The number of cgroups without their own subcells.
         cgroups: usize,
     },
-    /// scx_layered takes fewer layers or expressions than there would be.
+    /// scx_layered takes fewer layers or expressions than needed.
     TooManyLayers {
         /// The names of those that are left out, the least valuable first.
         left_out: Vec<String>,
     },
-    /// A hint whose threads are of several communities. A scheduler takes it whole, so no layer has it.
+    /// A hint of threads of several communities. A scheduler matches it completely, so no layer has it.
     HintOfSeveral {
         /// The value.
         hint: u64,
@@ -157,20 +158,20 @@ pub enum Note {
         /// The part of all samples that its threads in communities have, of 1.
         share: f64,
     },
-    /// More names were seen than are told apart.
+    /// There were more names than can be distinguished.
     TooManyNames {
         /// The cell.
         cell: String,
-        /// The share of the cell's samples that is known by no name, of 1.
+        /// The share of the cell's samples without a known name, of 1.
         share: f64,
     },
-    /// Subcells are left out, as scx_mitosis would exit with "Not enough CPUs" on a host of this size.
+    /// Subcells are left out, because scx_mitosis would exit with "Not enough CPUs" on a host of this size.
     FewCpus {
         /// CPUs of the host.
         target_cpus: usize,
-        /// Cells that were sampled: one for each matched cgroup and the root's.
+        /// Cells with samples: one for each matched cgroup and the root's.
         cells: usize,
-        /// CPUs that each cell gets at least.
+        /// The smallest number of CPUs of a cell.
         share: usize,
         /// The subcells that are left out, the least valuable, by their cells.
         left_out: Vec<(String, Vec<String>)>,
@@ -191,7 +192,7 @@ pub struct ThreadRef {
     pub process: Option<Comm>,
     /// The path of its cgroup.
     pub cgroup: Option<Arc<[u8]>>,
-    /// The user that it runs as; known of a process that is still there.
+    /// The user that it runs as, if the process still exists.
     pub uid: Option<u32>,
 }
 
@@ -215,7 +216,7 @@ impl fmt::Display for ThreadRef {
 }
 
 impl Note {
-    /// Who is in the way of others by a name, where the note is about that.
+    /// The thread with a name that gets in the way of others, if the note is about that.
     pub fn thread_mut(&mut self) -> Option<&mut ThreadRef> {
         match self {
             Self::NotDescribable { whose, .. } | Self::CommunityRefused { whose, .. } | Self::LeftOut { whose, .. } => {
@@ -251,15 +252,17 @@ impl fmt::Display for Note {
                 };
                 write!(f, "{cell}: {what} in \"rest\" ({:.1}% of its samples): {}", share.min(1.0) * 100.0, list(classes, ", "))
             }
-            Self::OneName { cell, name, groups, merged } => {
-                write!(f, "{cell}: {name}: {} sharing groups that comm cannot tell apart; a task hint could", groups.len())?;
+            Self::OneName { cell, name, communities, merged } => {
+                let count = communities.len();
                 let tids = |tids: &Vec<u32>| list(&tids.iter().map(u32::to_string).collect::<Vec<_>>(), " ");
-                write!(f, " (tids {})", groups.iter().map(tids).collect::<Vec<_>>().join("; "))?;
-                match groups.len() - 1 - merged.min(&(groups.len() - 1)) {
-                    0 => f.write_str("; they have one subcell"),
-                    1 => f.write_str("; the last one's threads go along with the first's"),
-                    _ => f.write_str("; threads go along with the first one's"),
-                }
+                let tids = communities.iter().map(tids).collect::<Vec<_>>().join("; ");
+                write!(f, "{cell}: {count} communities have threads called \"{name}\": names cannot tell them apart (tids {tids}); ")?;
+                f.write_str(match count - 1 - merged.min(&(count - 1)) {
+                    0 => "they have one subcell",
+                    1 => "the threads of the last go to the subcell of the first",
+                    _ => "these threads go to the subcell of the first",
+                })?;
+                f.write_str(". Separate processes can have a cgroup and a --cell each; scx_layered can also match task hints")
             }
             Self::CommunityRefused { cell, threads, share, takes, whose } => {
                 let share = share.min(1.0) * 100.0;
@@ -311,21 +314,25 @@ impl fmt::Display for Note {
                     if threads.len() == 1 { ("thread", "shares") } else { ("threads", "share") };
                 write!(
                     f,
-                    "{cell}/{subcell} takes {those} {} by name, which {share} memory with nobody",
+                    "{cell}/{subcell} takes {those} {} by name, which {share} memory with no other thread",
                     list(&ids, ", ")
                 )
             }
             Self::Unknown { cell, threads, share, why } => {
-                let (threads, share_it) = match threads {
-                    1 => ("1 thread".to_owned(), "shares"),
-                    count => (format!("{count} threads"), "share"),
-                };
+                let (noun, verb, each) =
+                    if *threads == 1 { ("thread", "has", "") } else { ("threads", "have", " each") };
                 let share = share.min(1.0) * 100.0;
-                write!(f, "{cell}: what {threads} ({share:.1}% of its samples) {share_it} is unknown: {why}; ")?;
-                f.write_str(match why {
-                    Unknown::FirstTouches => "they are told apart by name only",
-                    _ => "such threads stay in \"rest\" where no prefix takes them along",
-                })
+                write!(f, "{cell}: {threads} {noun} ({share:.1}% of the cell's samples) ")?;
+                let stay = "they stay in \"rest\" unless a subcell's prefix matches their names";
+                match why {
+                    Unknown::TooFewSamples => write!(
+                        f,
+                        "{verb} fewer than {MIN_ACCESSES} accesses{each}, too few to judge; {stay}. Sample longer (-t) or more \
+                         often (--freq 1000; of pebs and ibs --rate)"
+                    ),
+                    Unknown::FirstTouches => write!(f, "cannot be judged: {why}; they are told apart by name only"),
+                    _ => write!(f, "cannot be judged: {why}; {stay}"),
+                }
             }
             _ => self.fmt_limit(f),
         }
@@ -333,7 +340,8 @@ impl fmt::Display for Note {
 }
 
 impl Note {
-    /// What the limits of the schedulers and of the host left out; nothing for the other notes, which [`fmt::Display`] has said.
+    /// Displays what the limits of the schedulers and of the host left out; nothing for other notes, which [`fmt::Display`]
+    /// handles.
     fn fmt_limit(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooManySpecs { cell, cgroups } => {

@@ -1,4 +1,4 @@
-//! Owners: whose name is whose among the threads of some cells, before anything is described.
+//! Owners: which community each name belongs to among the threads of some cells, before prefixes are chosen.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ pub(super) struct ByCell<'a> {
 /// Communities that will be one subcell, with their names.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct SharingGroup {
-    /// The communities; several where comm cannot tell them apart, or where cells have one each of the same names.
+    /// The communities; several if comm cannot distinguish them, or if several cells have one each of the same names.
     pub communities: BTreeSet<CommunityIndex>,
     /// Samples by name.
     pub names: BTreeMap<Comm, f64>,
@@ -24,18 +24,18 @@ pub(super) struct SharingGroup {
     pub threads: BTreeMap<Comm, usize>,
     /// Accesses that they share with each other.
     pub value: f64,
-    /// What was decided about them, in sentences.
+    /// The decisions about them, in sentences.
     pub why: Vec<String>,
 }
 
-/// Whose names are whose.
+/// The owners of names.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct NameOwnership {
-    /// Those that share memory, the most valuable first.
+    /// Communities, the most valuable first.
     pub sharers: Vec<SharingGroup>,
-    /// Names of threads that share with nobody in particular, or that no source could tell apart, by name and cell.
+    /// Names of threads without shared memory, or of threads that the source cannot distinguish, by name and cell.
     pub classes: Vec<(Comm, CellIndex, f64)>,
-    /// Names of threads that too little is known of.
+    /// Names of threads with too few samples.
     pub unknown: BTreeSet<Comm>,
     /// Names that several communities of a cell have.
     pub notes: Vec<Note>,
@@ -46,7 +46,7 @@ pub(super) struct NameOwnership {
 struct Name {
     /// Samples and threads by community, a thread under several hints once.
     communities: BTreeMap<CommunityIndex, (f64, BTreeSet<u32>)>,
-    /// There is a thread that may have a class.
+    /// It has a thread that may belong to a class.
     has_class: bool,
 }
 
@@ -59,7 +59,7 @@ impl<'a> ByCell<'a> {
         Self { cells, affinity: &members.affinity }
     }
 
-    /// Threads and samples of the cells, by why nothing is known of them.
+    /// Threads and samples of the cells without a verdict, by reason.
     pub(super) fn unknown(&self, cells: &[CellIndex]) -> BTreeMap<Unknown, (usize, f64)> {
         let mut unknown: BTreeMap<Unknown, (BTreeSet<(u32, u32)>, f64)> = BTreeMap::new();
         for member in cells.iter().filter_map(|cell| self.cells.get(cell)).flatten() {
@@ -73,11 +73,11 @@ impl<'a> ByCell<'a> {
         unknown.into_iter().map(|(why, (threads, samples))| (why, (threads.len(), samples))).collect()
     }
 
-    /// Whose names are whose in these cells, in the words of the cell spec `cell`.
+    /// The owners of the names in these cells, for notes on the cell spec `cell`.
     ///
-    /// A name of two communities in one cell goes to the one with most of its samples, as that loses least; where the other
-    /// one is mostly of that name, the two are taken as one. A name that both communities and other threads have is the
-    /// communities'.
+    /// A name of two communities in one cell goes to the one with most of its samples, because that loses least; if most of the
+    /// other one has that name, the two are merged. A name that both communities and other threads have belongs to the
+    /// communities.
     pub(super) fn resolve_names(
         &self,
         cell: &str,
@@ -87,12 +87,12 @@ impl<'a> ByCell<'a> {
     ) -> NameOwnership {
         let mut owned = NameOwnership::default();
         let mut joined = Joined::default();
-        // Who has the name, and with what weight and how many threads, over all cells.
+        // For each name the owner with its weight and number of threads, over all cells.
         let mut of_name: BTreeMap<Comm, (Node, f64, usize)> = BTreeMap::new();
         let mut has_class: BTreeMap<Comm, bool> = BTreeMap::new();
         for &index in cells {
             let (seen, samples) = self.names(index);
-            // What stands for all further cells of a group is no cell, so that its threads are not together.
+            // The entry for all further cells of a cell spec is no cell, so its threads do not belong together.
             let is_cell = tally.get(index).is_some_and(|tally| tally.cgroup.is_some());
             for (comm, name) in &seen {
                 *has_class.entry(*comm).or_default() |= name.has_class || !is_cell;
@@ -114,7 +114,7 @@ impl<'a> ByCell<'a> {
                 if by_weight.len() > 1 {
                     let tids = by_weight.iter().map(|it| it.1 .1.iter().copied().collect()).collect();
                     let (name, merged) = (*comm, same.len());
-                    let note = Note::OneName { cell: cell.to_owned(), name, groups: tids, merged };
+                    let note = Note::OneName { cell: cell.to_owned(), name, communities: tids, merged };
                     joined.why.entry(winner).or_default().push(note.to_string());
                     owned.notes.push(note);
                 }
@@ -123,7 +123,7 @@ impl<'a> ByCell<'a> {
                 let weight: f64 = kept.iter().map(|it| it.1 .0).sum();
                 let threads: usize = kept.iter().map(|it| it.1 .1.len()).sum();
                 match of_name.get_mut(comm) {
-                    // Another cell has such a community too: they are one subcell, in a cell each.
+                    // Another cell has such a community too: they get one subcell, which exists in each cell.
                     Some(there) => {
                         joined.join(there.0, winner);
                         there.1 += weight;
@@ -137,7 +137,7 @@ impl<'a> ByCell<'a> {
         }
         joined.join_apart();
         owned.sharers = joined.sharers(&of_name);
-        // One thread alone shares with nobody: the names of the others are another community's.
+        // One thread alone shares nothing: the names of the others belong to another community.
         owned.sharers.retain(|sharers| {
             let is_lone = sharers.threads.values().sum::<usize>() < 2;
             if is_lone {
@@ -150,7 +150,7 @@ impl<'a> ByCell<'a> {
             if of_name.contains_key(&comm) {
                 continue;
             }
-            // A name that no thread has any more is a class like others.
+            // A name that no thread has any more is an ordinary class.
             if has_class.get(&comm).is_none_or(|&has_class| has_class) {
                 owned.classes.push((comm, index, count));
             } else {
@@ -180,7 +180,7 @@ impl<'a> ByCell<'a> {
             let Some(comm) = member.comm else { continue };
             let name = names.entry(comm).or_default();
             match member.verdict {
-                // The others are in other cells, so that no subcell can hold two of them.
+                // The others are in other cells, so no subcell can contain two of them.
                 Verdict::Community(community) if sizes.get(&community).is_some_and(|tids| tids.len() > 1) => {
                     let sum = name.communities.entry(community).or_default();
                     sum.0 += weight(member);
@@ -195,7 +195,7 @@ impl<'a> ByCell<'a> {
         (names, samples)
     }
 
-    /// Accesses that communities share within and between each other; where nobody counted them, their samples.
+    /// Accesses that communities share within and between each other, or their samples if that is unknown.
     fn value(&self, communities: &BTreeSet<CommunityIndex>, names: &BTreeMap<Comm, f64>) -> f64 {
         if self.affinity.is_empty() {
             return names.values().sum();
@@ -222,10 +222,10 @@ fn weight(member: &Member) -> f64 {
     }
 }
 
-/// A community in one cell. In another cell its threads may have names that are those of another community here.
+/// A community in one cell. In another cell its threads may have names that belong to another community here.
 type Node = (CellIndex, CommunityIndex);
 
-/// Communities that are taken as one.
+/// Merged communities.
 #[derive(Default)]
 struct Joined {
     above: BTreeMap<Node, Node>,
@@ -260,7 +260,7 @@ impl Joined {
         }
     }
 
-    /// Joins what a community is in several cells where that puts no two of a cell together: one subcell serves them all.
+    /// Merges parts of a community in several cells if that puts no two of a cell together: one subcell serves them all.
     fn join_apart(&mut self) {
         let nodes: BTreeSet<Node> = self.cells.keys().chain(self.above.keys()).copied().collect();
         let mut roots: BTreeMap<CommunityIndex, Vec<Node>> = BTreeMap::new();
@@ -315,12 +315,12 @@ mod tests {
     use super::*;
     use crate::config::cell_specs::CellKey;
 
-    /// A thread: its cell, its name, its samples, its community; without one it is alone.
+    /// A thread: its cell, its name, its samples, its community; without a community it is alone.
     type Thread = (CellIndex, &'static str, f64, Option<CommunityIndex>);
 
     fn resolve_names(threads: &[Thread], shared: &[(CommunityIndex, CommunityIndex, f64)]) -> NameOwnership {
         let (mut tally, mut members) = (Tally::default(), Members::default());
-        // One more than are told apart.
+        // One more than can be distinguished.
         for at in 0..=Tally::MAX_CELLS {
             tally.cell(CellKey { spec: 0, cgroup: format!("/{at}").into_bytes() });
         }
@@ -357,14 +357,14 @@ mod tests {
             let other = [(0, "worker", 150.0, Some(1)); 2];
             resolve_names(&[&first[..], &other].concat(), &[])
         };
-        // Where half of the other one has the name, too little would be left of it.
+        // If half of the other one has the name, too little of it would be left.
         assert_eq!(told(&of(50.0)), ["{0, 1} db 100 2, worker 400 3: 500"]);
         let apart = of(51.0);
         assert_eq!(told(&apart), ["{1} worker 300 2: 300", "{0} db 102 2: 102"]);
-        let groups = vec![vec![3, 4], vec![0]];
-        let note = Note::OneName { cell: "cell".to_owned(), name: "worker".into(), groups, merged: 0 };
+        let communities = vec![vec![3, 4], vec![0]];
+        let note = Note::OneName { cell: "cell".to_owned(), name: "worker".into(), communities, merged: 0 };
         assert_eq!((&apart.sharers[0].why, &apart.notes), (&vec![note.to_string()], &vec![note]));
-        // A single thread that is left of it is no community.
+        // A single remaining thread is no community.
         let left = resolve_names(
             &[
                 (0, "worker", 1.0, Some(0)),
@@ -385,10 +385,10 @@ mod tests {
             .flat_map(|(cell, samples, community)| ["web", "db"].map(|name| (cell, name, samples, Some(community))))
             .collect();
         assert_eq!(told(&resolve_names(&threads, &[])), ["{0, 1} db 40 2, web 40 2: 80"]);
-        // Worth what they share within and between each other, once.
+        // Their value is what they share within and between each other, counted once.
         let shared = [(0, 0, 10.0), (1, 1, 20.0), (1, 0, 5.0)];
         assert_eq!(told(&resolve_names(&threads, &shared)), ["{0, 1} db 40 2, web 40 2: 35"]);
-        // The first of them alone where the other's cgroup is one of too many to be told apart.
+        // Only the first of them, if the other's cgroup is beyond the number that can be distinguished.
         let cell = Tally::MAX_CELLS as CellIndex;
         let further: Vec<Thread> = ["web", "x"].map(|name| (cell, name, 10.0, Some(1))).to_vec();
         let owned = resolve_names(&[&threads[..2], &further].concat(), &[]);
@@ -403,14 +403,14 @@ mod tests {
             resolve_names(&threads.map(|(name, samples, community)| (0, name, samples, Some(community))), &[])
         };
         assert_eq!(told(&of(2.0)), ["{0} x 2 1, y 1 1: 3", "{1} a 1 1, b 1 1: 2"]);
-        // What cannot be compared counts nothing; names decide between equals, not numbers that may be any.
+        // Unknown values count as 0; names decide between equal ones, not arbitrary numbers.
         assert_eq!(told(&of(1.0)), ["{1} a 1 1, b 1 1: 2", "{0} x 1 1, y 1 1: 2"]);
         for odd in [f64::NAN, f64::INFINITY, -1.0] {
             assert_eq!(told(&of(odd)), ["{1} a 1 1, b 1 1: 2", "{0} x 0 1, y 1 1: 1"]);
         }
-        // Of the third community no other thread is here.
+        // No other thread of the third community is here.
         assert_eq!(classes(&of(1.0)), ["gone", "lone"]);
-        // Nor does it take a name from one that has two.
+        // Nor does it take a name from one with two threads.
         let threads = [("worker", 9.0, 0), ("worker", 1.0, 1), ("a", 1.0, 1)];
         let owned = resolve_names(&threads.map(|(name, samples, community)| (0, name, samples, Some(community))), &[]);
         assert_eq!((told(&owned), owned.notes.len()), (vec!["{1} a 1 1, worker 1 1: 2".to_owned()], 0));
@@ -429,7 +429,7 @@ mod tests {
         ] {
             let comm = Some(Comm::from(if verdict == unknown { "b" } else { "a" }));
             tally.add(cell, comm, 10.0);
-            // Two threads, each under two.
+            // Two threads, each under two hints.
             members.threads.push(Member { thread, pid: 1, tid: thread / 2, comm, hint, cell, samples: 10.0, verdict });
         }
         let by_cell = ByCell::new(&members);

@@ -1,18 +1,18 @@
-//! Prefixes: the few beginnings of names that take a set of names and nothing that they must not take.
+//! Prefixes: finds the few prefixes that take a set of names and no forbidden names.
 
 use std::collections::BTreeMap;
 
 use super::mitosis::MAX_ORS;
 use crate::sample::Comm;
 
-/// What is left of a lone numbered name must be this long to stand for it. "web1" tells of more "web", but the "x" of
-/// "x264" or the "h" of "h2" would take what has nothing to do with it. The same holds for what names have in common.
+/// The base of a lone numbered name must be this long to be a prefix. "web1" suggests more "web", but the "x" of "x264" or the
+/// "h" of "h2" would take unrelated names. The same holds for the common prefix of names.
 const MIN_COMMON: usize = 3;
 
-/// What prefixes there are for a set of names.
+/// The prefixes for a set of names.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Cover {
-    /// The prefixes, sorted; none is the beginning of another. At most [`MAX_ORS`].
+    /// The prefixes, sorted; none is a prefix of another. At most [`MAX_ORS`].
     pub prefixes: Vec<String>,
     /// The names that they do not take.
     pub left_out: Vec<Comm>,
@@ -27,13 +27,12 @@ pub(super) fn base_of(name: &[u8]) -> &[u8] {
     }
 }
 
-/// Finds prefixes for the names, each with its weight, that are `allowed`; a longer prefix than an allowed one must be
-/// allowed too.
+/// Finds prefixes for the names, each with its weight, that are `allowed`; if a prefix is allowed, longer ones must be too.
 ///
-/// Names that differ only in the number at their end fold to what they have in common, which stands for numbers that were
-/// not seen too; where that is not allowed, as many digits are kept as it takes ("a1" and "a2" beside "apache"). Where more
-/// prefixes are needed than a subcell has, those with most in common become one. What is still too many is left out, the
-/// lightest first.
+/// Names that differ only in the number at their end fold to their base, which also takes numbers without samples. If that is
+/// not allowed, as many digits are kept as needed ("a1" and "a2" beside "apache"). If there are more prefixes than a subcell
+/// takes, those with the longest common prefix are merged. If there are still too many, the names with the least weight are
+/// left out.
 pub(super) fn cover(names: &[(Comm, f64)], allowed: impl Fn(&str) -> bool) -> Cover {
     let mut of_base: BTreeMap<&[u8], usize> = BTreeMap::new();
     for (name, _) in names {
@@ -73,14 +72,13 @@ pub(super) fn cover(names: &[(Comm, f64)], allowed: impl Fn(&str) -> bool) -> Co
     Cover { prefixes, left_out }
 }
 
-/// Sorts the prefixes and drops those that begin with another.
+/// Sorts the prefixes and drops those that have another one as prefix.
 fn tidy(prefixes: &mut Vec<String>) {
     prefixes.sort_unstable();
     prefixes.dedup_by(|later, kept| later.starts_with(kept.as_str()));
 }
 
-/// The longest beginning that two prefixes have in common, is long enough and is allowed. They are sorted, so that it is
-/// one of two neighbours.
+/// The longest common prefix of two prefixes that is long enough and allowed. They are sorted, so the two are neighbours.
 fn most_in_common(prefixes: &[String], allowed: impl Fn(&str) -> bool) -> Option<String> {
     let mut found: Vec<&str> = prefixes.windows(2).filter_map(in_common).collect();
     found.sort_by_key(|common| std::cmp::Reverse(common.len()));

@@ -1,4 +1,4 @@
-//! The report of a decision: what each subcell rests on, as `--report FILE` writes it. docs/report.md has the schema.
+//! The report of a decision: the facts behind each subcell, as `--report FILE` writes it. docs/report.md has the schema.
 
 use std::collections::BTreeMap;
 
@@ -16,31 +16,31 @@ use crate::escape;
 use crate::hint::HintCounts;
 use crate::sample::Comm;
 
-/// The version of the schema, raised when a field changes its meaning or goes.
+/// The version of the schema, raised when a field changes its meaning or is removed.
 pub const VERSION: u32 = 2;
 
-/// The part of the avoidable misses that is avoided where threads with one label share a cache, of 1, by a label for each thread.
+/// The part of the avoidable misses that is avoided if threads with one label share a cache, of 1, by a label for each thread.
 pub(crate) type LocalityOf<'a> = dyn Fn(&[u32]) -> f64 + 'a;
 /// How much labels share with each other and within, by a label for each thread.
 pub(crate) type SharingOf<'a> = dyn Fn(&[u32]) -> Vec<Edge> + 'a;
 
-/// What the report says that the decision does not know; the default is nothing.
+/// Facts for the report that are not in the decision; the default is none.
 #[derive(Default)]
 pub(crate) struct Evidence<'a> {
     /// The source of the samples.
     pub source: &'a str,
-    /// What it can see and what not, in a sentence.
+    /// What it can and cannot sample, in a sentence.
     pub coverage: &'a str,
     /// By number of the community.
     pub communities: Vec<CommunityEvidence>,
     /// How much the two halves of the run agree, the adjusted Rand index of their communities.
     pub stability: Option<f64>,
-    /// What everybody touches, which joins nobody.
+    /// Hubs, which join no threads.
     pub hubs: Vec<Granule>,
     /// The hottest written lines that threads share.
     pub lines: Vec<Granule>,
-    /// The part of the avoidable misses that is avoided where threads with one label share a cache, by a label for each thread; see
-    /// [`Report::locality`]. `None` where nobody knows.
+    /// The part of the avoidable misses that is avoided if threads with one label share a cache, by a label for each thread;
+    /// see [`Report::locality`]. `None` if unknown.
     pub locality: Option<&'a LocalityOf<'a>>,
     /// How much labels share with each other and within, by a label for each thread.
     pub sharing: Option<&'a SharingOf<'a>>,
@@ -56,18 +56,18 @@ impl std::fmt::Debug for Evidence<'_> {
 }
 
 impl Evidence<'_> {
-    /// A sum of nothing is -0, which would be printed so.
+    /// A sum of nothing is -0, which would be printed like that.
     fn captured(&self, labels: &[u32]) -> Option<f64> {
         self.locality.map(|locality| locality(labels) + 0.0)
     }
 }
 
-/// What was seen of one community.
+/// The evidence for one community.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct CommunityEvidence {
-    /// How well both halves of the run find it again, from 0 to 1.
+    /// How well both halves of the run reproduce it, from 0 to 1.
     pub stability: Option<f64>,
-    /// How sure it is, from 0 to 1.
+    /// Its confidence, from 0 to 1.
     pub confidence: f64,
     /// The largest regions that its threads share.
     pub regions: Vec<RegionReport>,
@@ -90,7 +90,7 @@ pub struct RegionReport {
     pub bytes: u64,
     /// Threads of the subcell's communities that use it.
     pub threads: u32,
-    /// Their possible misses there by their cost, a fill of a line being 1.
+    /// Their possible misses there weighted by cost; a fill of a line is 1.
     pub misses: f64,
     /// How many of them are transfers: another thread had written the line.
     pub transfers: f64,
@@ -117,7 +117,7 @@ pub struct Granule {
     pub hitm: u64,
     /// Threads that touched it.
     pub threads: u32,
-    /// The code that touched it most, of lines alone; empty where it was not asked for or nobody knows.
+    /// For lines, the code that touched it most; empty if not requested or unknown.
     #[serde(default)]
     pub code: Vec<Code>,
     /// How its threads share it, of lines alone.
@@ -233,25 +233,25 @@ impl std::fmt::Display for DataSymbol {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Code {
-    /// Its function; `null` where that cannot be said for sure.
+    /// Its function; `null` if that is not certain.
     pub sym: Option<String>,
-    /// Bytes from the function's beginning; from the file's where the function is not known.
+    /// Offset from the function's beginning, or from the file's if the function is unknown.
     pub offset: u64,
-    /// The file, as the process that maps it has it, or `[kernel.kallsyms]`, `[vdso]`, `[anon]`.
+    /// The file, as the process that maps it sees it, or `[kernel.kallsyms]`, `[vdso]`, `[anon]`.
     pub dso: String,
-    /// Its accesses since the line was seen to be shared, about.
+    /// Approximate accesses since the line was found to be shared.
     pub accesses: f64,
-    /// `FILE:LINE` of the source, where the file has debug information.
+    /// `FILE:LINE` of the source, if the file has debug information.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<String>,
-    /// The functions that were inlined around it, the outermost first, where the file has debug information.
+    /// The functions that were inlined around it, the outermost first, if the file has debug information.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inlined: Vec<String>,
 }
 
 impl std::fmt::Display for Code {
-    /// `function+0x12 (libx.so)`, or `libx.so+0x1234` where it has no name; then `in inlined outer, inner at x.c:12` as far as that
-    /// is known.
+    /// `function+0x12 (libx.so)`, or `libx.so+0x1234` if it has no name; then `in inlined outer, inner at x.c:12` as far as
+    /// known.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let file = self.dso.rsplit('/').next().unwrap_or_default();
         match &self.sym {
@@ -276,14 +276,14 @@ pub struct Report {
     pub version: u32,
     /// The source of the samples.
     pub source: String,
-    /// What it can see and what not.
+    /// What it can and cannot sample.
     pub coverage: String,
     /// Samples.
     pub samples: f64,
-    /// The part of the avoidable misses that the configuration as written avoids, of 1. A catch-all
-    /// keeps nobody together, so it does not count. `null` where nothing was seen that threads share.
+    /// The part of the avoidable misses that the configuration as written avoids, of 1. Threads in a catch-all are not kept
+    /// together, so it does not count. `null` if no shared memory was sampled.
     pub locality: Option<f64>,
-    /// The same for the configuration that names alone would have given.
+    /// The same for the configuration by names alone.
     pub locality_by_name: Option<f64>,
     /// How much the two halves of the run agree (adjusted Rand index).
     pub stability: Option<f64>,
@@ -291,18 +291,18 @@ pub struct Report {
     pub cells: Vec<CellReport>,
     /// How much subcells share; each pair once.
     pub sharing: Vec<Shared>,
-    /// What is known of task hints, where they were asked for.
+    /// Counts of task hints, if they were requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hints: Option<HintCounts>,
-    /// What everybody touches, which joins nobody.
+    /// Hubs, which join no threads.
     pub hubs: Vec<Granule>,
     /// The hottest lines that threads share and that are written, whatever subcell the threads are in: those first that were found
     /// modified in another CPU's cache most often, then by the accesses that may have found them so. 32 at most.
     #[serde(default)]
     pub lines: Vec<Granule>,
-    /// Threads in cgroups that were too many to be told apart.
+    /// Threads in cgroups beyond the number that can be distinguished.
     pub unlisted_threads: usize,
-    /// What the user was told.
+    /// The notes for the user.
     pub notes: Vec<String>,
 }
 
@@ -312,11 +312,11 @@ pub struct Report {
 pub struct CellReport {
     /// Its name in the configuration.
     pub name: String,
-    /// Its subcells, the catch-all last; an undivided cell has one, called as the cell.
+    /// Its subcells, the catch-all last; an undivided cell has one with the cell's name.
     pub subcells: Vec<SubcellReport>,
 }
 
-/// What a subcell is for.
+/// The kind of a subcell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -335,9 +335,9 @@ pub enum SubcellKind {
 pub struct SubcellReport {
     /// Its name in the configuration.
     pub name: String,
-    /// What it is for.
+    /// Its kind.
     pub kind: SubcellKind,
-    /// Its `matches` as written: one of these must hold, all prefixes of it.
+    /// Its `matches` as written: one of these lists must match, with all of its prefixes.
     pub prefixes: Vec<Vec<String>>,
     /// Samples of its threads.
     pub samples: f64,
@@ -345,13 +345,13 @@ pub struct SubcellReport {
     pub share: f64,
     /// The part of the avoidable misses that this subcell avoids, of 1; `null` as for [`Report::locality`].
     pub locality: Option<f64>,
-    /// How well both halves of the run find its communities again; the worst of several.
+    /// How well both halves of the run reproduce its communities; the worst of several.
     pub stability: Option<f64>,
-    /// How sure its communities are, from 0 to 1; the worst of several.
+    /// The confidence in its communities, from 0 to 1; the worst of several.
     pub confidence: Option<f64>,
     /// Its threads by the configuration as written, most samples first.
     pub threads: Vec<ThreadReport>,
-    /// The regions that its threads share, those first that avoid most.
+    /// The regions that its threads share; those that avoid most misses come first.
     #[serde(default)]
     pub regions: Vec<RegionReport>,
     /// The hottest pages that its threads share.
@@ -370,14 +370,14 @@ pub struct ThreadReport {
     pub pid: u32,
     /// Its thread id.
     pub tid: u32,
-    /// Its name, with bytes that cannot be printed as `\xNN`; `null` where nobody knew it.
+    /// Its name, with unprintable bytes as `\xNN`; `null` if unknown.
     pub comm: Option<String>,
-    /// Its hint, where hints tell threads apart; a thread that had several is listed once for each.
+    /// Its hint, if hints distinguish threads; a thread with several is listed once for each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<u64>,
     /// Its samples.
     pub samples: f64,
-    /// What is known of it: `community N`, `alone`, or `unknown: ` and why.
+    /// The verdict: `community N`, `alone`, or `unknown: ` and the reason.
     pub verdict: String,
 }
 
@@ -385,11 +385,11 @@ pub struct ThreadReport {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Shared {
-    /// The one, as `cell/subcell`.
+    /// One subcell, as `cell/subcell`.
     pub a: String,
     /// The other, or the same.
     pub b: String,
-    /// Possible misses that are avoided where both share a cache.
+    /// Possible misses that are avoided if both share a cache.
     pub misses: f64,
 }
 
@@ -397,7 +397,7 @@ pub struct Shared {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReportError {
-    /// The scheduler would not load the configuration, which is a bug.
+    /// The scheduler would reject the configuration, which is a bug.
     #[error("the configuration would be refused: {0}")]
     Refused(#[from] Refused),
     /// There is nothing to report.
@@ -405,7 +405,7 @@ pub enum ReportError {
     NoSamples(#[from] NoSamples),
 }
 
-/// Reports a decision, by where the configuration as written sends each thread.
+/// Reports a decision, by where the configuration as written puts each thread.
 ///
 /// # Errors
 /// [`ReportError`].
@@ -533,7 +533,7 @@ impl SubcellReport {
     }
 }
 
-/// Parts of samples add up to numbers that no reader wants to see whole.
+/// Rounds sums of parts of samples for display.
 fn thousandths(samples: f64) -> f64 {
     (samples * 1000.0).round() / 1000.0
 }
@@ -555,7 +555,7 @@ impl Report {
     /// The report as JSON.
     ///
     /// # Errors
-    /// None that these types can have; `serde_json` says so.
+    /// None with these types; `serde_json` requires the result.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string_pretty(self).map(|text| escape::json(text) + "\n")
     }

@@ -1,4 +1,4 @@
-//! Specs: which cgroups of a group can have the same subcells, and which need a spec of their own before the group's.
+//! Specs: which cgroups of a cell spec can have the same subcells, and which need their own spec before the general one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::owners::{ByCell, NameOwnership};
 use super::tally::{CellIndex, Tally};
 use crate::sample::{printable, Comm};
 
-/// The specs of one group.
+/// The specs made of one cell spec.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Specs {
     pub cells: Vec<Cell>,
@@ -19,23 +19,23 @@ pub(super) struct Specs {
     pub notes: Vec<Note>,
 }
 
-/// Who shares with whom in one cgroup, by name.
+/// The sharing in one cgroup, by name.
 struct Sharing {
     cell: CellIndex,
     communities: Vec<BTreeSet<Comm>>,
     alone: BTreeSet<Comm>,
 }
 
-/// How many specs and subcells there may be.
+/// How many specs and subcells fit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
-    /// Specs beside the group's own.
+    /// Specs besides the general one.
     pub specs: usize,
-    /// Subcells of each beside the catch-all.
+    /// Subcells of each besides the catch-all.
     pub subcells: usize,
 }
 
-/// The group's own spec, and before it those of cgroups whose threads share otherwise, as far as there is room.
+/// The general spec, preceded by those of cgroups with different sharing, as far as they fit.
 pub(super) fn specs(
     group: SpecIndex,
     spec: &CellSpec,
@@ -57,7 +57,7 @@ pub(super) fn specs(
     let sharing: Vec<Sharing> = cells.iter().map(|&cell| Sharing::new(cell, tally, by_cell, &names)).collect();
     let (mut agreed, mut own) = agree(&sharing);
     let mut general = expressed(&spec.name, &agreed);
-    // Where the general subcells keep fewer communities together than its own would, a cgroup gets its own.
+    // A cgroup gets its own subcells if the general ones keep fewer of its communities together.
     let better_alone: Vec<CellIndex> = sharing
         .iter()
         .filter(|it| agreed.contains(&it.cell))
@@ -66,7 +66,7 @@ pub(super) fn specs(
         .map(|it| it.cell)
         .collect();
     if !better_alone.is_empty() {
-        // The first, the largest, is what the general spec is for where no two agree.
+        // If no two agree, the general spec is that of the first, the largest.
         let first = agreed.first().copied();
         agreed.retain(|cell| !better_alone.contains(cell));
         if agreed.is_empty() {
@@ -78,7 +78,7 @@ pub(super) fn specs(
 
     let mut specs = Specs::default();
     own.retain(|&cell| is_cell(cell, tally));
-    // The largest come first, as they do in `cells`.
+    // The largest come first, as in `cells`.
     own.sort_by_key(|own| cells.iter().position(|cell| cell == own));
     if own.len() > room.specs {
         specs.notes.push(Note::TooManySpecs { cell: spec.name.clone(), cgroups: own.len() - room.specs });
@@ -118,7 +118,7 @@ impl Sharing {
         Self { cell, communities, alone: classes.iter().map(|it| it.0).collect() }
     }
 
-    /// The communities that a cell of these subcells keeps together and apart from all else that is known.
+    /// The communities that a cell with these subcells keeps together and separate from all other known threads.
     fn kept(&self, subcells: &[Subcell]) -> usize {
         let own = |name: &Comm| {
             subcell_of(subcells, name.as_bytes()).filter(|&at| subcells.get(at).is_some_and(|it| !it.is_catch_all()))
@@ -141,7 +141,7 @@ impl Sharing {
 
 /// The cgroups that one set of subcells can serve, beginning with the largest, and the others.
 ///
-/// A cgroup agrees with those before it where no name that is in a community here is alone or in another one there.
+/// A cgroup agrees with those before it if no name of a community here is alone or in another community there.
 fn agree(sharing: &[Sharing]) -> (Vec<CellIndex>, Vec<CellIndex>) {
     let (mut agreed, mut own) = (Vec::new(), Vec::new());
     let mut communities: Vec<BTreeSet<Comm>> = Vec::new();
@@ -199,7 +199,7 @@ mod tests {
         letters.chars().zip(samples).map(|(it, samples)| (samples, format!("{it}-r"), format!("{it}-w"))).collect()
     }
 
-    /// The specs of allotments with these pairs: what of the cgroup's name tells them apart, and the subcells.
+    /// The specs of allotments with these pairs: the part of the cgroup's name that identifies them, and the subcells.
     fn told(allotments: &[Vec<Pair>]) -> Vec<(String, usize)> {
         let paths: Vec<String> = (0..allotments.len()).map(|at| format!("/workload-tw-{at}.allotment.slice")).collect();
         let pairs = paths.iter().zip(allotments).flat_map(|(path, pairs)| pairs.iter().map(move |pair| (path, pair)));
@@ -219,19 +219,19 @@ mod tests {
         // Together they need ten subcells.
         let both = [large.clone(), small.clone()];
         assert_eq!(told(&both), [spec("1", 6), spec("allotment", 6)]);
-        // One that disagrees, and is smaller still.
+        // One that disagrees, and is smaller.
         let odd = vec![(1.0, "a-r".to_owned(), "b-w".to_owned())];
         assert_eq!(told(&[odd, large, small]), [spec("2", 6), spec("0", 2), spec("allotment", 6)]);
-        // Where each would be better alone, the general one is for the largest.
+        // If each needs its own, the general one is for the largest.
         let one = pairs("abcde", [300.0, 299.0, 298.0, 10.0, 9.0]);
         let other = pairs("fghij", [297.0, 296.0, 295.0, 12.0, 11.0]);
         assert_eq!(told(&[one.clone(), other]), [spec("1", 6), spec("allotment", 6)]);
-        // What no prefix tells in either is no reason.
+        // Names without a prefix in either are no reason.
         let nameless = vec![(50.0, String::new(), String::new())];
         assert_eq!(told(&[one, nameless]), [spec("allotment", 6)]);
     }
 
-    /// Who shares with whom in a cgroup, by names in words: communities, then who is alone.
+    /// The sharing in a cgroup, by names in words: communities, then threads that are alone.
     fn sharing(communities: &[&str], alone: &str) -> Sharing {
         let names = |text: &str| text.split_whitespace().map(Comm::from).collect::<BTreeSet<_>>();
         Sharing { cell: 0, communities: communities.iter().map(|it| names(it)).collect(), alone: names(alone) }

@@ -1,4 +1,4 @@
-//! The summary: who was sampled, as the text that `-v` and `-vv` print.
+//! The summary: the counts of samples, as the text that `-v` and `-vv` print.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,16 +7,16 @@ use super::cell_specs::CellSpecs;
 use super::tally::Tally;
 use crate::sample::Comm;
 
-/// Names below this share of their group's samples are only counted where not `all` are asked for.
+/// Names below this share of their cell spec's samples are only counted, unless `all` are requested.
 const SMALL: f64 = 0.01;
 
-/// Who was sampled: the total, each group's share of it, and each name's share of its group, most sampled first.
+/// The counts of samples: the total, each cell spec's share of it, and each name's share of its cell spec, most sampled first.
 ///
-/// Names below 1 % are folded into one line unless `all` are wanted (`-vv`). Weights are rounded to whole samples.
+/// Names below 1 % are folded into one line unless `all` are requested (`-vv`). Weights are rounded to whole samples.
 #[must_use]
 pub fn summary(groups: &CellSpecs, tally: &Tally, all: bool) -> String {
     let total = tally.total();
-    let mut text = format!("Total samples: {total:.0}\n");
+    let mut text = format!("Total samples: {total:.0} with an address\n");
     for (group, spec) in groups.specs().iter().enumerate() {
         let in_group = tally.spec_total(group);
         if in_group <= 0.0 {
@@ -54,7 +54,7 @@ pub fn summary(groups: &CellSpecs, tally: &Tally, all: bool) -> String {
     text
 }
 
-/// A weight in whole samples; a share of one is not none.
+/// A weight in whole samples; a fraction of one is not shown as none.
 fn whole(weight: f64) -> String {
     if weight > 0.0 && weight < 0.5 {
         return "less than 1".to_owned();
@@ -82,7 +82,7 @@ mod tests {
         tally.add(root, Some("init".into()), 800.0);
         tally.add(root, None, 100.0);
         tally.add(root, Some("late".into()), 100.0);
-        let head = "Total samples: 2000\nallotment: 1000 samples (50.0%)\n  web: 800 (80.0%)\n  a b: 194 (19.4%)\n";
+        let head = "Total samples: 2000 with an address\nallotment: 1000 samples (50.0%)\n  web: 800 (80.0%)\n  a b: 194 (19.4%)\n";
         let tail = "rest: 1000 samples (50.0%)\n  init: 800 (80.0%)\n  (threads without a known name): 100 (10.0%)\n  \
                     (names too many to count): 100 (10.0%)\n";
         assert_eq!(summary(&groups, &tally, false), format!("{head}  ... 2 more below 1%\n{tail}"));
@@ -101,6 +101,6 @@ mod tests {
     #[test]
     fn nothing_is_a_total_of_nothing() {
         let groups = CellSpecs::new(&CellOptions::default()).unwrap();
-        assert_eq!(summary(&groups, &Tally::default(), true), "Total samples: 0\n");
+        assert_eq!(summary(&groups, &Tally::default(), true), "Total samples: 0 with an address\n");
     }
 }

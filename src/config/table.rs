@@ -2,18 +2,16 @@
 
 use std::fmt::Write as _;
 
-use super::report::{Report, SubcellReport};
+use super::report::{CellReport, Report, SubcellReport};
 
-/// The subcells in a table, and the locality that they capture beside that of grouping by name.
+/// The table of subcells, and their locality compared with that of grouping by name.
 #[must_use]
 pub fn table(report: &Report) -> String {
     let head = ["subcell", "threads", "samples", "share", "locality", "stability", "confidence", "hottest page"];
     let mut rows = vec![head.map(str::to_owned)];
     for cell in &report.cells {
-        for subcell in &cell.subcells {
-            let name =
-                if cell.subcells.len() > 1 { format!("{}/{}", cell.name, subcell.name) } else { cell.name.clone() };
-            rows.push(row(name, subcell));
+        for subcell in cell.subcells.iter().filter(|subcell| !subcell.threads.is_empty() || subcell.samples >= 0.5) {
+            rows.push(row(name_of(cell, subcell), subcell));
         }
     }
     let mut text = aligned(&rows);
@@ -22,7 +20,7 @@ pub fn table(report: &Report) -> String {
         (Some(own), Some(by_name)) => {
             let _ = writeln!(text, "Locality captured: {} (grouping by name: {})", percent(own), percent(by_name));
         }
-        _ => text.push_str("Locality captured: -, as nothing was seen that threads share\n"),
+        _ => text.push_str("Locality captured: - (no sharing between threads was found)\n"),
     }
     if let Some(stability) = report.stability {
         // Two halves without a community agree on nothing.
@@ -31,6 +29,15 @@ pub fn table(report: &Report) -> String {
         let _ = writeln!(text, "Agreement of the run's two halves: {stability}");
     }
     text
+}
+
+/// What a subcell is called in the tables; a cell that is not divided has its own name.
+fn name_of(cell: &CellReport, subcell: &SubcellReport) -> String {
+    if cell.subcells.len() > 1 {
+        format!("{}/{}", cell.name, subcell.name)
+    } else {
+        cell.name.clone()
+    }
 }
 
 fn row(name: String, subcell: &SubcellReport) -> [String; 8] {
@@ -50,16 +57,13 @@ fn row(name: String, subcell: &SubcellReport) -> [String; 8] {
     ]
 }
 
-/// The misses that are avoided between each two subcells as a matrix; within one on its diagonal. Empty where nothing is shared.
+/// The misses that are avoided between each two subcells as a matrix; those within one on its diagonal. Empty without sharing.
 #[must_use]
 pub fn matrix(report: &Report) -> String {
-    let mut names: Vec<&str> = Vec::new();
-    for name in report.sharing.iter().flat_map(|shared| [shared.a.as_str(), shared.b.as_str()]) {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    names.sort_unstable();
+    // In the order of the table.
+    let all = report.cells.iter().flat_map(|cell| cell.subcells.iter().map(|it| name_of(cell, it)));
+    let shares = |name: &String| report.sharing.iter().any(|it| it.misses >= 0.5 && (it.a == *name || it.b == *name));
+    let names: Vec<String> = all.filter(shares).collect();
     if names.is_empty() {
         return String::new();
     }
@@ -121,7 +125,7 @@ pub(super) mod tests {
 
     const SHOP: &[u8] = b"/workload-tw-a.allotment.slice";
 
-    /// Two pairs, a loner and a thread of which too little is known; the parts of shared accesses by pairs of threads.
+    /// Two pairs, a loner and a thread with too few samples; the parts of shared accesses by pairs of threads.
     pub(in crate::config) fn made() -> Report {
         let groups = CellSpecs::new(&CellOptions::default()).unwrap();
         let mut tally = Tally::default();
@@ -226,7 +230,7 @@ pub(super) mod tests {
     fn a_report_says_where_each_thread_goes_and_why() {
         let report = made();
         assert!((report.locality.unwrap() - 0.9).abs() < 1e-9);
-        // By name each has a subcell, so that none keeps two threads.
+        // By name each has its own subcell, so no two threads are together.
         assert_eq!(report.locality_by_name, Some(0.0));
         let subcells = &report.cells[0].subcells;
         let names: Vec<_> = subcells.iter().map(|it| it.name.as_str()).collect();
@@ -237,7 +241,7 @@ pub(super) mod tests {
         assert_eq!((subcells[3].kind, subcells[3].locality), (SubcellKind::Rest, None));
         assert_eq!(subcells[3].threads[0].verdict, "unknown: too few samples");
         assert_eq!(subcells[0].threads.iter().map(|it| it.tid).collect::<Vec<_>>(), [70, 71]);
-        assert!(report.notes.iter().any(|note| note.contains("too few samples")));
+        assert!(report.notes.iter().any(|note| note.contains("too few to judge")));
         let json = report.to_json().unwrap();
         assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
     }

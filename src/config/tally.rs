@@ -1,37 +1,37 @@
-//! The tally: how many samples each cell and each thread name had, in bounded memory.
+//! The tally: the number of samples of each cell and each thread name, in bounded memory.
 
 use rustc_hash::FxHashMap;
 
 use super::cell_specs::{CellKey, SpecIndex};
 use crate::sample::Comm;
 
-/// A cell's place in the tally.
+/// The index of a cell in the tally.
 pub type CellIndex = u32;
 
-/// A name's place in a cell of the tally; none where the tally has no room for it.
+/// The index of a name in a cell of the tally; none if it did not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NameIndex(Option<u32>);
 
-/// One cell that samples were seen in.
+/// A cell with samples.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CellTally {
-    /// Its group.
+    /// Its cell spec.
     pub spec: SpecIndex,
-    /// The cgroup that the scheduler makes the cell of; `None` where the tally had no more room and this stands for
-    /// all further cells of the group together.
+    /// The cgroup of which the scheduler makes the cell; `None` if the tally was full and this entry represents all further
+    /// cells of the cell spec together.
     pub cgroup: Option<Vec<u8>>,
     /// Samples.
     pub total: f64,
-    /// Samples of threads that nobody could name.
+    /// Samples of threads without a known name.
     pub unnamed: f64,
-    /// Samples of names that the tally had no room for.
+    /// Samples of names that did not fit.
     pub untold: f64,
 }
 
 /// Samples by cell and thread name.
 ///
-/// Both are bounded: [`Tally::MAX_CELLS`] cells, and as many names in cells as [`Tally::new`] was told. What comes
-/// later is counted in the totals, never lost from them.
+/// Both are bounded: [`Tally::MAX_CELLS`] cells, and as many names in cells as [`Tally::new`] allows. Later ones are counted in
+/// the totals, and never lost from them.
 #[derive(Debug, Clone)]
 pub struct Tally {
     cells: Vec<CellTally>,
@@ -48,12 +48,12 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// Cells that are told apart. The scheduler has 256, so that more of them only serve the message.
+    /// Cells that can be distinguished. The scheduler has 256; more of them only serve the message.
     pub const MAX_CELLS: usize = 1024;
-    /// Names in cells that [`Tally::default`] tells apart; each takes about 60 bytes.
+    /// Names in cells that [`Tally::default`] distinguishes; each takes about 60 bytes.
     pub const DEFAULT_NAMES: usize = 16 * 1024;
 
-    /// A tally that tells this many names in cells apart.
+    /// A tally that distinguishes this many names in cells.
     #[must_use]
     pub fn new(max_names: usize) -> Self {
         Self {
@@ -84,7 +84,7 @@ impl Tally {
         cell
     }
 
-    /// The place of a name, for [`Tally::count`]. It never changes, so the caller may keep it.
+    /// The index of a name, for [`Tally::count`]. It never changes, so the caller may keep it.
     pub fn name(&mut self, cell: CellIndex, comm: Comm) -> NameIndex {
         if let Some(&name) = self.names.get(&(cell, comm)) {
             return name;
@@ -98,16 +98,16 @@ impl Tally {
         name
     }
 
-    /// Counts a sample of a thread; `None` is a thread that nobody could name, which never becomes a class.
+    /// Counts a sample of a thread; `None` is a thread without a known name, which never becomes a class.
     ///
-    /// The weight is 1 for a whole sample. One that is not above 0, or a cell that [`Tally::cell`] did not give, counts
-    /// nothing.
+    /// The weight of a whole sample is 1. Weights that are not above 0, and cells that did not come from [`Tally::cell`], are
+    /// ignored.
     pub fn add(&mut self, cell: CellIndex, comm: Option<Comm>, weight: f64) {
         let name = comm.map(|comm| self.name(cell, comm));
         self.count(cell, name, weight);
     }
 
-    /// As [`Tally::add`], for a name whose place is known.
+    /// As [`Tally::add`], for a name with a known index.
     pub fn count(&mut self, cell: CellIndex, name: Option<NameIndex>, weight: f64) {
         let Some(tally) = self.cells.get_mut(cell as usize) else { return };
         if !(weight.is_finite() && weight > 0.0) {
@@ -124,7 +124,20 @@ impl Tally {
         }
     }
 
-    /// The cells that had samples.
+    /// Counts samples of a cell under another name than they were counted under.
+    pub fn shift(&mut self, cell: CellIndex, from: NameIndex, to: NameIndex, weight: f64) {
+        for (name, weight) in [(from, -weight), (to, weight)] {
+            let count = match name.0 {
+                None => self.cells.get_mut(cell as usize).map(|tally| &mut tally.untold),
+                Some(name) => self.counts.get_mut(name as usize),
+            };
+            if let Some(count) = count {
+                *count = clean(*count + weight);
+            }
+        }
+    }
+
+    /// The cells with samples.
     pub fn cells(&self) -> impl Iterator<Item = (CellIndex, &CellTally)> {
         self.cells.iter().enumerate().map(|(cell, tally)| (cell as CellIndex, tally)).filter(|(_, it)| it.total > 0.0)
     }
@@ -141,7 +154,7 @@ impl Tally {
         sum(self.cells.iter().map(|cell| cell.total))
     }
 
-    /// All samples of a group.
+    /// All samples of a cell spec.
     #[must_use]
     pub fn spec_total(&self, group: SpecIndex) -> f64 {
         sum(self.cells.iter().filter(|cell| cell.spec == group).map(|cell| cell.total))
@@ -155,7 +168,7 @@ impl Tally {
             .filter_map(move |(&(cell, comm), name)| Some((cell, comm, count(name).filter(|count| *count > 0.0)?)))
     }
 
-    /// Samples by cell and name in one group, by name and then by cell.
+    /// Samples by cell and name in one cell spec, by name and then by cell.
     pub(super) fn names_of(&self, group: SpecIndex) -> Vec<(Comm, CellIndex, f64)> {
         let in_group = |cell: CellIndex| self.get(cell).is_some_and(|tally| tally.spec == group);
         let mut names: Vec<_> =
@@ -165,7 +178,17 @@ impl Tally {
     }
 }
 
-/// The sum; of nothing it is 0, where `Iterator::sum` gives -0, which would be printed so.
+/// What is left of samples that were counted in parts and taken away at once may not be quite nothing.
+fn clean(count: f64) -> f64 {
+    const NOTHING: f64 = 1e-6;
+    if count < NOTHING {
+        0.0
+    } else {
+        count
+    }
+}
+
+/// The sum; of nothing it is 0, while `Iterator::sum` gives -0, which would be printed like that.
 fn sum(counts: impl Iterator<Item = f64>) -> f64 {
     counts.fold(0.0, |sum, count| sum + count)
 }

@@ -1,4 +1,4 @@
-//! A configuration as the scheduler reads it: where it sends the threads that were seen.
+//! A configuration as the scheduler reads it: where it puts the sampled threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,11 +11,11 @@ use super::note::Note;
 use super::tally::Tally;
 use crate::sample::ThreadIndex;
 
-/// Where each thread goes.
+/// The cell and subcell of each thread.
 pub(super) struct Places {
-    /// By member; `None` where it cannot be said.
+    /// By member; `None` if unknown.
     pub(super) of: Vec<Option<(ThreadIndex, u32, Assigned)>>,
-    /// Which places are catch-alls, or cells that are not divided.
+    /// Which of them are catch-alls, or cells that are not divided.
     is_rest: BTreeMap<Assigned, bool>,
     pub(super) threads: usize,
     pub(super) unlisted: usize,
@@ -40,8 +40,8 @@ impl Places {
         Ok(Self { of, is_rest, threads, unlisted })
     }
 
-    /// A label for each thread: threads have one in common that are in one subcell of one cgroup, those of `only` if given.
-    /// A thread in a catch-all has its own.
+    /// A label for each thread: threads in one subcell of one cgroup have the same label; only those of `only` if given. A
+    /// thread in a catch-all has its own.
     pub(super) fn labels(&self, only: Option<&Assigned>) -> Vec<u32> {
         let mut labels: Vec<u32> = (0..self.threads as u32).collect();
         let mut next: BTreeMap<(u32, Assigned), u32> = BTreeMap::new();
@@ -59,15 +59,15 @@ impl Places {
     }
 }
 
-/// A label for each thread, as [`Places::labels`]; `None` for a configuration that the scheduler refuses.
+/// A label for each thread, as [`Places::labels`]; `None` for a configuration that the scheduler rejects.
 pub(crate) fn labels(decision: &Decision, tally: &Tally, members: &Members) -> Option<Vec<u32>> {
     Places::new(decision, tally, members).ok().map(|places| places.labels(None))
 }
 
-/// Says which threads that share with nobody have names that the subcell of a community takes.
+/// Reports threads without shared memory whose names the subcell of a community takes.
 pub(crate) fn strays(decision: &Decision, tally: &Tally, members: &Members) -> Vec<Note> {
     let Ok(places) = Places::new(decision, tally, members) else { return Vec::new() };
-    // A thread under several hints may share under one of them.
+    // A thread with several hints may share under one of them.
     let sharing: BTreeSet<u32> = members
         .threads
         .iter()

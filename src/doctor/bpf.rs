@@ -1,4 +1,4 @@
-//! What BPF can do here. Each thing that a hint probe may need is a trial.
+//! What BPF can do here. Each requirement of a hint probe is a trial.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -7,7 +7,7 @@ use std::path::Path;
 use super::{rights, Check, Kernel, Section};
 use crate::host::Roots;
 
-/// What would help where the kernel does not let us.
+/// What would help if the kernel denies it.
 const RIGHTS: &str =
     "root, or CAP_BPF and CAP_PERFMON; lockdown or a container's seccomp profile can forbid it even so";
 
@@ -18,28 +18,27 @@ const POLICY: &str = "no right is missing: this kernel refuses it to everybody (
 pub struct BpfTrial {
     /// The row's name.
     pub name: &'static str,
-    /// What works where it works.
+    /// What it enables if it works.
     pub what: &'static str,
-    /// What came of it.
+    /// The result.
     pub result: Result<(), BpfTrialError>,
 }
 
-/// Why a trial does not hold.
+/// Why a trial failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{why}")]
 pub struct BpfTrialError {
-    /// The call and what the kernel said.
+    /// The call and the kernel's error.
     pub why: String,
-    /// The errno, 0 where there was none.
+    /// The errno, 0 if there was none.
     pub errno: i32,
 }
 
 /// The rows of [`crate::bpf::trials`], in its order.
 const TRIALS: [&str; 5] = ["hints-storage", "hints-element", "hints-syscall", "hints-snapshot", "sample-memory"];
 
-/// Tries the bpf_trials, first what is asked of every kernel, then each way to follow hints and the memory around the registers of the
-/// timer's samples. Each is loaded, attached and taken
-/// away again. `proc` is procfs, for our pid namespace.
+/// Tries first what every kernel needs, then each way to follow hints, and the memory around the registers of the timer's
+/// samples. Each program is loaded, attached and removed again. `proc` is procfs, for our pid namespace.
 #[must_use]
 pub(crate) fn bpf_trials(proc: &Path) -> Vec<BpfTrial> {
     let tracing = raw_tracepoint().map_err(|(call, error)| BpfTrialError {
@@ -67,7 +66,7 @@ pub(super) fn checks(roots: &Roots, kernel: &dyn Kernel) -> Vec<Check> {
         Ok(()) => Check::works(Section::Bpf, trial.name, trial.what),
         Err(error) => {
             let check = Check::fails(Section::Bpf, trial.name, error.why);
-            // Rights help only where rights are missing.
+            // Rights help only if rights are missing.
             match error.errno {
                 libc::EPERM | libc::EACCES if all_are_held => check.help(POLICY),
                 libc::EPERM | libc::EACCES => check.help(RIGHTS),
@@ -78,7 +77,7 @@ pub(super) fn checks(roots: &Roots, kernel: &dyn Kernel) -> Vec<Check> {
     std::iter::once(btf).chain(tried).collect()
 }
 
-/// The beginning of `union bpf_attr` for `BPF_PROG_LOAD` (linux/bpf.h); what follows is taken as zero.
+/// The beginning of `union bpf_attr` for `BPF_PROG_LOAD` (linux/bpf.h); the rest is taken as zero.
 #[repr(C)]
 struct ProgLoad {
     prog_type: u32,
@@ -106,15 +105,15 @@ const BPF_PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
 /// `r0 = 0; exit`, each instruction 8 bytes (linux/bpf.h): `BPF_ALU64 | BPF_MOV | BPF_K`, `BPF_JMP | BPF_EXIT`.
 static RETURN_0: [[u8; 8]; 2] = [[0xb7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
 
-/// What bpf(2) is asked for.
+/// A command of bpf(2).
 enum Command<'a> {
-    /// A program of these instructions.
+    /// Load a program of these instructions.
     Load,
-    /// The program attached to the raw tracepoint.
+    /// Attach the program to the raw tracepoint.
     Attach(BorrowedFd<'a>),
 }
 
-/// bpf(2), which gives a descriptor.
+/// bpf(2), which returns a descriptor.
 fn bpf(command: &Command<'_>) -> io::Result<OwnedFd> {
     let load = ProgLoad {
         prog_type: BPF_PROG_TYPE_RAW_TRACEPOINT,
@@ -135,11 +134,11 @@ fn bpf(command: &Command<'_>) -> io::Result<OwnedFd> {
             (BPF_RAW_TRACEPOINT_OPEN, (&raw const open).cast(), size_of::<RawTracepointOpen>())
         }
     };
-    // SAFETY: the attr is the beginning of union bpf_attr for the command and has the size that is said; the instructions, the
-    // licence and the name in it are static.
+    // SAFETY: the attr is the beginning of union bpf_attr for the command and has the given size; the instructions, the licence
+    // and the name in it are static.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, command, attr, size) };
     match i32::try_from(fd) {
-        // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
+        // SAFETY: the kernel has just returned this descriptor, and it has no other owner.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }

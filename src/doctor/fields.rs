@@ -1,20 +1,33 @@
-//! What samples carry here.
+//! The fields of samples here.
 
 use super::{Check, Section, Trial};
+use crate::sample::Source;
 use crate::sampler::attr::Feature;
+use crate::sampler::SamplerError;
 
-/// A feature's row, and what it is good for.
+/// A feature's row, and its use.
 const ROWS: [(Feature, &str, &str); 6] = [
     (Feature::PhysAddr, "phys", "physical addresses"),
     (Feature::DataPageSize, "page-size", "the size of the page"),
     (Feature::Cgroup, "cgroup", "the cgroup at the time of the access"),
-    (Feature::WeightStruct, "latency", "the parts of the latency, where the source has one"),
+    (Feature::WeightStruct, "latency", "the parts of the latency"),
     (Feature::Kernel, "kernel", "events in kernel code"),
     (Feature::FormatLost, "lost-counts", "lost samples are counted for each event"),
 ];
 
 pub(super) fn checks(trials: &[Trial]) -> Vec<Check> {
-    let mut checks: Vec<_> = ROWS.iter().map(|&(feature, name, what)| field(trials, feature, name, what)).collect();
+    let all: Vec<_> = trials.iter().collect();
+    // The kernel takes the field for any event, and those of others leave it empty.
+    let latency: Vec<_> = trials.iter().filter(|trial| matches!(trial.source, Source::Pebs | Source::Ibs)).collect();
+    let no_pmu = |trial: &&Trial| matches!(trial.host, Err(SamplerError::NoPebs(_) | SamplerError::NoIbs(_)));
+    let row = |&(feature, name, what): &(Feature, &'static str, &str)| match feature {
+        Feature::WeightStruct if latency.iter().all(no_pmu) => {
+            Check::fails(Section::Fields, name, "no memory PMU here: only pebs and ibs have a latency")
+        }
+        Feature::WeightStruct => field(&latency, feature, name, what),
+        _ => field(&all, feature, name, what),
+    };
+    let mut checks: Vec<_> = ROWS.iter().map(row).collect();
     let clock = "clock";
     checks.push(if trials.iter().any(|trial| trial.attempt().is_some()) {
         Check::works(Section::Fields, clock, "CLOCK_MONOTONIC in every record (attr.use_clockid)")
@@ -24,8 +37,8 @@ pub(super) fn checks(trials: &[Trial]) -> Vec<Check> {
     checks
 }
 
-/// What the first source that can carry the feature said.
-fn field(trials: &[Trial], feature: Feature, name: &'static str, what: &str) -> Check {
+/// The result of the first source that can have the feature.
+fn field(trials: &[&Trial], feature: Feature, name: &'static str, what: &str) -> Check {
     for trial in trials {
         let Some(attempt) = trial.attempt() else { continue };
         if let Some(refused) = attempt.refused.iter().find(|refused| refused.feature == feature) {

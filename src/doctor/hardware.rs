@@ -1,4 +1,4 @@
-//! What the processor's PMUs offer to pebs and ibs, as sysfs says it.
+//! What the processor's PMUs offer to pebs and ibs, from sysfs.
 
 use super::{Check, Section, Trial};
 use crate::host::topology::format_cpu_list;
@@ -39,7 +39,7 @@ fn each(pmus: &[PebsPmu], what: impl Fn(&PebsPmu) -> String) -> String {
     pmus.iter().map(|pmu| format!("{}: {}", pmu.name, what(pmu))).collect::<Vec<_>>().join("; ")
 }
 
-/// `taken` is the `precise_ip` that the kernel took.
+/// `taken` is the `precise_ip` that the kernel accepted.
 fn of_pebs(pebs: &Pebs, taken: Option<u8>) -> Vec<Check> {
     let cpus = |cpus: Option<&Vec<u32>>| {
         cpus.map_or_else(|| "all CPUs".to_owned(), |cpus| format!("CPUs {}", format_cpu_list(cpus)))

@@ -1,4 +1,4 @@
-//! What kind of host it is.
+//! The kind of host.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::host::{proc, Roots};
 use crate::outcome::FRAMES_HIDDEN;
 use crate::sample::printable;
 
-/// What the timer source does where the tick is out of reach.
+/// What the timer source does without the tick.
 const OWN_CLOCK: &str = "without it the timer source takes a clock of its own";
 
 pub(super) fn checks(roots: &Roots, kernel: &dyn Kernel) -> Vec<Check> {
@@ -25,24 +25,24 @@ pub(super) fn checks(roots: &Roots, kernel: &dyn Kernel) -> Vec<Check> {
     ]
 }
 
-/// The text of a file, fit for a terminal; `None` where it cannot be read or is empty.
+/// The text of a file, escaped for a terminal; `None` if it cannot be read or is empty.
 fn text(path: &Path) -> Option<String> {
     let text = printable(fs::read(path).ok()?.trim_ascii());
     (!text.is_empty()).then_some(text)
 }
 
-/// A field of the first processor in `proc/cpuinfo`, whose lines are `name : value`.
+/// A field of the first processor in `proc/cpuinfo`, with lines `name : value`.
 fn cpuinfo(roots: &Roots, field: &str) -> Option<String> {
     let text = fs::read(roots.proc.join("cpuinfo")).ok()?;
     proc::field(&text, field).map(printable)
 }
 
-/// The processor's model; empty where procfs does not say.
+/// The processor's model; empty if procfs does not show it.
 pub(super) fn cpu_model(roots: &Roots) -> String {
     cpuinfo(roots, "model name").unwrap_or_default()
 }
 
-/// Who made the machine and which it is (DMI), and the type of a paravirtual hypervisor.
+/// Vendor and model of the machine (DMI), and the type of a paravirtual hypervisor.
 fn machine(roots: &Roots) -> Option<String> {
     let names = ["class/dmi/id/sys_vendor", "class/dmi/id/product_name", "hypervisor/type"];
     let names: Vec<_> = names.iter().filter_map(|name| text(&roots.sys.join(name))).collect();
@@ -138,7 +138,7 @@ fn frames(kernel: &dyn Kernel) -> Check {
     Check::fails(Section::Host, name, FRAMES_HIDDEN).help("CAP_SYS_ADMIN in the host's user namespace")
 }
 
-/// `kernel/sched_ext/state` and the name of what is loaded in `root/ops` (Documentation/scheduler/sched-ext.rst).
+/// `kernel/sched_ext/state` and the name of the loaded scheduler in `root/ops` (Documentation/scheduler/sched-ext.rst).
 fn sched_ext(roots: &Roots) -> Check {
     let name = "sched_ext";
     let dir = roots.sys.join("kernel/sched_ext");

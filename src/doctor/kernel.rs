@@ -1,4 +1,4 @@
-//! What is asked of the kernel itself; the rest is read in files. A test answers in the kernel's place.
+//! The calls into the kernel itself; everything else is read from files. A test replaces the kernel.
 
 use std::path::PathBuf;
 
@@ -16,59 +16,59 @@ use crate::sample::Source;
 use crate::sampler::attr::{Features, Refused};
 use crate::sampler::{self, Hardware, Sampler, SamplerError, Target};
 
-/// Pages in each ring, as a run asks for them.
+/// Pages in each ring, as a run requests them.
 pub(super) const MMAP_PAGES: usize = 256;
 
-/// Whose accesses an attempt asks for.
+/// The tasks that an attempt watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watched {
-    /// Those of every task, as a run does.
+    /// Every task, as a run does.
     Host,
-    /// Those of our own, as `-p` does.
+    /// A task of our own, as `-p` does.
     Own,
 }
 
-/// What opening a source's events gave.
+/// The result of opening a source's events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
-    /// The event that samples, or events, as perf names them.
+    /// The sampling event or events, by their names in perf.
     pub event: String,
-    /// The least `precise_ip` that the kernel took, for events that need it.
+    /// The least `precise_ip` that the kernel accepted, for events that need it.
     pub precise: Option<u8>,
-    /// What its samples carry.
+    /// The features of its samples.
     pub features: Features,
-    /// What they could carry and do not.
+    /// The features that the kernel rejected.
     pub refused: Vec<Refused>,
-    /// What a run would tell of the choice of the event.
+    /// The notes of a run on the choice of the event.
     pub notes: Vec<String>,
-    /// Pages in each ring; less than a run asks for where locked memory is short.
+    /// Pages in each ring; fewer than a run requests if locked memory is short.
     pub mmap_pages: usize,
 }
 
-/// The cgroup hierarchy whose ids samples carry.
+/// The cgroup hierarchy that sampled cgroup ids belong to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
     /// Which it is.
     pub kind: Kind,
-    /// Where it is mounted.
+    /// Its mount point.
     pub point: PathBuf,
-    /// Why its paths may not be what one expects.
+    /// Why its paths may not be what the user expects.
     pub warning: Option<String>,
 }
 
-/// What is asked of the kernel.
+/// The calls into the kernel.
 pub trait Kernel {
     /// Opens the events of a run with `source` and closes them again.
     ///
     /// # Errors
     /// What a run would fail with.
     fn attempt(&self, source: Source, watched: Watched) -> Result<Attempt, SamplerError>;
-    /// Opens tracefs and looks up the event of the tick; where it is mounted, `None` for a mount of our own.
+    /// Opens tracefs and looks up the event of the tick; returns the mount point, `None` for a mount of our own.
     ///
     /// # Errors
-    /// What the timer source would do without it for.
+    /// Those of the timer source.
     fn tracefs(&self) -> Result<Option<PathBuf>, TracefsError>;
-    /// True where the kernel shows us the physical frames of pages.
+    /// True if the kernel shows us the physical frames of pages.
     fn frames_visible(&self) -> bool;
     /// `RLIMIT_NOFILE`.
     fn open_files(&self) -> Limit;
@@ -76,7 +76,7 @@ pub trait Kernel {
     fn locked_memory(&self) -> Limit;
     /// Our pid namespace.
     fn pid_namespace(&self) -> PidNamespace;
-    /// True where our user namespace is the host's, whose capabilities alone count; `None` where nobody can say.
+    /// True if our user namespace is the initial one, since only its capabilities count; `None` if unknown.
     fn initial_user_namespace(&self) -> Option<bool>;
     /// The cgroup hierarchy.
     ///
@@ -87,21 +87,21 @@ pub trait Kernel {
     fn bpf_trials(&self) -> Vec<BpfTrial>;
 }
 
-/// The kernel that we run on.
+/// The running kernel.
 #[derive(Debug)]
 pub(crate) struct Live {
     roots: Roots,
 }
 
 impl Live {
-    /// With the host's files under `roots`.
+    /// Reads the host's files under `roots`.
     #[must_use]
     pub(crate) fn new(roots: &Roots) -> Self {
         Self { roots: roots.clone() }
     }
 }
 
-/// The sampler's options for `source` as a run without options of its own has them.
+/// The sampler's options for `source` in a run without options.
 ///
 /// # Errors
 /// The CPUs that are online cannot be read.
@@ -113,6 +113,7 @@ pub(super) fn options(roots: &Roots, source: Source, target: Target) -> Result<s
         cpus: topology::online_cpus(roots)?,
         mmap_pages: MMAP_PAGES,
         workers: None,
+        realtime: None,
         features: Features::all(),
         hardware: Hardware::default(),
         proc: roots.proc.clone(),

@@ -1,6 +1,6 @@
-//! A load of which everything is known: the self-test samples it and compares.
+//! A load with known accesses: the self-test samples it and compares.
 //!
-//! It runs in a process of its own (the sampler leaves itself out) and its child; this is its other end.
+//! The load consists of a process of its own (because the sampler leaves itself out) and its child; this is the parent's side.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -14,7 +14,7 @@ pub(crate) struct Worker {
     pub tid: u32,
     /// Its name.
     pub name: String,
-    /// True where its buffer is shared with a thread of another process, and its pages are faulted in over and over.
+    /// True if its buffer is shared with a thread of another process, and its pages are faulted in over and over.
     pub shared: bool,
     /// The address of its buffer.
     pub begin: u64,
@@ -29,7 +29,7 @@ impl Worker {
         addr.checked_sub(self.begin).is_some_and(|offset| offset < self.len)
     }
 
-    /// The line that says it.
+    /// The line that describes it.
     pub(crate) fn line(&self) -> String {
         let Self { pid, tid, name, shared, begin, len } = self;
         format!("{pid} {tid} {name} {shared} {begin} {len}\n")
@@ -49,7 +49,7 @@ impl Worker {
     }
 }
 
-/// The load at work; it ends when this is dropped.
+/// A running load; it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Load {
     child: Child,
@@ -61,7 +61,7 @@ impl Load {
     /// Starts `command`, which must be the load, and waits until all its threads work.
     ///
     /// # Errors
-    /// It does not start, or ends before it works.
+    /// It does not start, or ends too early.
     pub fn start(mut command: Command) -> io::Result<Self> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let out = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;

@@ -1,4 +1,4 @@
-//! What we are allowed, and how much of it.
+//! Our rights and limits.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use crate::sampler::open::{self, Privilege};
 use crate::sampler::{SamplerError, MLOCK_HELP, NOFILE_HELP};
 
 /// Capabilities by their bit in `CapEff` (linux/capability.h), and what each is for.
-const CAPABILITIES: [(u32, &str, &str); 8] = [
+const CAPABILITIES: [(u32, &str, &str); 9] = [
     (38, "CAP_PERFMON", "events of every task and physical addresses"),
     (39, "CAP_BPF", "BPF programs"),
     (14, "CAP_IPC_LOCK", "rings beyond kernel.perf_event_mlock_kb"),
@@ -19,6 +19,7 @@ const CAPABILITIES: [(u32, &str, &str); 8] = [
     (34, "CAP_SYSLOG", "addresses in /proc/kallsyms"),
     (2, "CAP_DAC_READ_SEARCH", "names of cgroups that no walk has seen"),
     (40, "CAP_CHECKPOINT_RESTORE", "files that processes map, though they are deleted or in a container"),
+    (23, "CAP_SYS_NICE", "priorities that lose no samples on a busy host"),
     (21, "CAP_SYS_ADMIN", "physical frames of pages, and a tracefs mount of our own"),
 ];
 
@@ -33,7 +34,7 @@ pub(super) fn checks(roots: &Roots, kernel: &dyn Kernel, trials: &[Trial]) -> Ve
     ]
 }
 
-/// True where no capability is missing: what is refused all the same is refused for another reason.
+/// True if no capability is missing: then a rejection has another reason.
 pub(super) fn all_are_held(roots: &Roots, kernel: &dyn Kernel) -> bool {
     let held = proc::capabilities(roots).unwrap_or(0);
     kernel.initial_user_namespace() != Some(false) && CAPABILITIES.iter().all(|(bit, ..)| held >> bit & 1 == 1)
@@ -86,7 +87,7 @@ fn paranoid(roots: &Roots, trials: &[Trial]) -> Check {
     check.help(open::rights(&roots.proc, Privilege::All))
 }
 
-/// A limit for people.
+/// A limit, for display.
 fn limit(value: u64) -> String {
     if value == u64::MAX {
         "unlimited".to_owned()
@@ -123,7 +124,7 @@ fn mlock(roots: &Roots, kernel: &dyn Kernel, trials: &[Trial]) -> Check {
 fn nofile(roots: &Roots, kernel: &dyn Kernel) -> Check {
     let name = "nofile";
     let cpus = topology::online_cpus(roots).map_or(1, |cpus| cpus.len());
-    // A leader, what it leads and the side-band: the most that a source takes by default.
+    // A group leader, its member and the side-band: the most that a source opens by default.
     let needed = open::files_needed(cpus, 3);
     let found = kernel.open_files();
     let why = format!(

@@ -1,4 +1,4 @@
-//! Samples a load of which everything is known with each source that works, and compares.
+//! Samples a load with known accesses with each source that works, and compares.
 
 use std::cell::Cell;
 use std::fmt::Write;
@@ -16,75 +16,75 @@ use crate::sample::{Comm, MemoryId, Sample, Source};
 use crate::sampler::Target;
 use crate::session::{self, Outcome, Session, Sink};
 
-/// Accesses of each thread that are enough to judge.
+/// The number of accesses of each thread that suffices for a verdict.
 const ENOUGH: u64 = 5;
-/// A capture that has fewer goes on for so many times its length.
+/// A capture with fewer continues up to this many times its length.
 const MAX_TIMES_LONGER: u32 = 4;
 
-/// What came of one source.
+/// The result of one source.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Tested {
     /// The source.
     pub source: &'static str,
-    /// True where all that came was right, and enough came.
+    /// True if all accesses were right, and there were enough.
     pub passed: bool,
-    /// What was wrong, a sentence each.
+    /// What was wrong, one sentence each.
     pub failures: Vec<String>,
     /// Seconds of the capture.
     pub seconds: f64,
-    /// Samples of the whole host, or of the load where only that may be sampled.
+    /// Samples of the whole host, or of the load if only that may be sampled.
     pub samples: u64,
-    /// What came of the load.
+    /// Counts of the load's accesses.
     pub seen: SelfTestCounts,
-    /// Of the user samples, the part that gave an address, where the source recovers addresses.
+    /// The part of the user samples that gave an address, if the source recovers addresses.
     pub recovered: Option<f64>,
     /// Percent of the samples that were lost.
     pub lost: f64,
 }
 
-/// Accesses of the load's threads, one or more a sample.
+/// Accesses of the load's threads, one or more per sample.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub(crate) struct SelfTestCounts {
     /// Accesses by the load's threads.
     pub accesses: u64,
-    /// Accesses by the threads whose buffers this source can see.
+    /// Accesses by the threads with buffers that this source can sample.
     pub judged: u64,
     /// Of these, addresses in the thread's own buffer.
     pub own_buffer: u64,
     /// Addresses in the buffer of another thread: wrong.
     pub other_buffer: u64,
-    /// Accesses with a name that the thread does not have: wrong.
+    /// Accesses with another name than the thread has: wrong.
     pub wrong_name: u64,
-    /// Accesses with a cgroup that the thread is not in: wrong.
+    /// Accesses with another cgroup than the thread is in: wrong.
     pub wrong_cgroup: u64,
-    /// Accesses whose memory was not identified as what it is: wrong.
+    /// Accesses with wrongly identified memory: wrong.
     pub wrong_place: u64,
     /// Accesses with a physical address.
     pub phys: u64,
     /// Accesses with the size of the page.
     pub page_size: u64,
-    /// Threads of the load that were seen.
+    /// Threads of the load with a sample.
     pub threads: usize,
     /// Threads of the load.
     pub of_threads: usize,
 }
 
-/// Compares each sample with what the load said.
+/// Compares each sample with the description of the load.
 struct Compare<'a> {
     workers: &'a [Worker],
     source: Source,
     seen: SelfTestCounts,
-    /// Threads that must be seen and were not seen enough.
+    /// Threads that must have samples and have too few.
     missing: &'a Cell<usize>,
-    /// The cgroup of each worker, read when its first sample comes.
+    /// The cgroup of each worker, read at its first sample.
     cgroups: Vec<Option<u64>>,
-    /// The file behind the shared buffer, as the first sample had it.
+    /// The file of the shared buffer, from the first sample.
     shared_file: Option<(u64, u64)>,
     /// Accesses of each worker.
     counts: Vec<u64>,
 }
 
-/// True where `source` sees what a worker does: faults are of pages that are dropped over and over.
+/// True if `source` can sample a worker: faults occur on pages that are dropped over and over.
 fn sees(source: Source, worker: &Worker) -> bool {
     worker.shared || source != Source::Faults
 }
@@ -130,7 +130,7 @@ impl Sink for Compare<'_> {
 }
 
 impl Compare<'_> {
-    /// The verdict, once the capture has ended.
+    /// The verdict, after the end of the capture.
     fn finish(self, outcome: &Outcome) -> Tested {
         let Self { workers, source, mut seen, counts, .. } = self;
         seen.threads = counts.iter().filter(|&&count| count > 0).count();
@@ -140,7 +140,7 @@ impl Compare<'_> {
     }
 }
 
-/// Samples with each source that works, for `seconds` each or longer where little came; `command` must start the load.
+/// Samples with each source that works, for `seconds` each or longer if there were few samples; `command` must start the load.
 ///
 /// # Errors
 /// The load does not start.
@@ -162,7 +162,7 @@ pub(crate) fn run(
 fn test(source: Source, state: State, roots: &Roots, seconds: Duration, workers: &[Worker]) -> Tested {
     let target = match state {
         State::Works => Target::System,
-        // The threads that the load's own process made itself are inherited, but not those that ran already.
+        // Threads that the load's own process creates later inherit the event, but not those that ran already.
         _ => Target::Tasks { tids: workers.iter().map(|worker| worker.tid).collect(), enable_on_exec: false },
     };
     let failed = |why: String| Tested {
@@ -221,7 +221,7 @@ fn judge(source: Source, seen: SelfTestCounts, mut failures: Vec<String>, outcom
     }
 }
 
-/// All of it as one block that can be pasted into a bug report: no names of hosts, users, cgroups or files of theirs.
+/// All of it as one block for a bug report: without names of hosts, users, cgroups or their files.
 #[must_use]
 pub(crate) fn block(report: &Report, tests: &[Tested]) -> String {
     let mut text = format!("--- scxprof self-test ---\nscxprof {}\n{}\n", report.scxprof, table::machine(report));
@@ -248,7 +248,7 @@ pub(crate) fn block(report: &Report, tests: &[Tested]) -> String {
         text.push_str("no source works, so nothing was sampled\n");
     }
     for check in &report.checks {
-        // The sentence of what works may name a path; of what does not, the reason is what counts.
+        // The sentence of a check that works may contain a path; of one that fails, the reason matters.
         let _ = match check.state {
             State::Works => writeln!(text, "{:15}{}", check.name, check.state),
             _ => writeln!(text, "{:15}{}: {}", check.name, check.state, check.why),
@@ -269,7 +269,7 @@ mod tests {
         Worker { pid: 70, tid, name: name.to_owned(), shared, begin, len: 0x1000 }
     }
 
-    /// A hierarchy in which the workers' process is in the cgroup `x`; gives that one's id too.
+    /// A hierarchy with the workers' process in the cgroup `x`; also returns the id of `x`.
     fn hierarchy() -> (tempfile::TempDir, Cgroups, u64) {
         use std::os::unix::fs::MetadataExt;
         let dir = tempfile::tempdir().unwrap();
@@ -287,10 +287,10 @@ mod tests {
         (dir, cgroups, id)
     }
 
-    /// What is done to a sample to make it wrong.
+    /// Makes a sample wrong.
     type Spoil = fn(&mut Sample);
 
-    /// What comes of samples that `change` spoils.
+    /// The result for samples that `change` makes wrong.
     fn judged(change: impl Fn(&mut Sample)) -> Tested {
         let (_dir, mut cgroups, cgroup) = hierarchy();
         let workers = [worker(1, "load-a", true, 0x10_000), worker(2, "load-b", false, 0x20_000)];
@@ -334,6 +334,7 @@ mod tests {
             notes: Vec::new(),
             modules: Modules::new(),
             address_spaces: AddressSpaces::default(),
+            realtime: None,
         };
         assert_eq!(compare.counts.iter().all(|&count| count >= ENOUGH), missing.get() == 0);
         compare.finish(&outcome)

@@ -1,4 +1,4 @@
-//! A report as a table for people.
+//! Prints a report as a table.
 
 use std::fmt::Write;
 
@@ -30,7 +30,7 @@ impl State {
     }
 }
 
-/// The report with a line or more for each check, section by section.
+/// The report with one or more lines per check, section by section.
 #[must_use]
 pub fn table(report: &Report, style: Style) -> String {
     let mut text = format!("scxprof {} on {}\n", report.scxprof, machine(report));
@@ -62,7 +62,7 @@ pub(super) fn machine(report: &Report) -> String {
     format!("Linux {}, {}, {}, {cpus}", known(&report.kernel), report.arch, known(&report.cpu))
 }
 
-/// The text in lines of what is left of the width; a longer word has a line of its own.
+/// Wraps the text to the remaining width; a longer word gets its own line.
 fn wrap(text: &str) -> Vec<String> {
     let width = WIDTH - 2 - NAME - STATE;
     let mut lines = Vec::new();

@@ -1,6 +1,6 @@
-//! Where functions begin and end, by the search table of `.eh_frame_hdr` (Linux Standard Base, "Exception Frames"), which the C++
-//! runtime needs and stripping therefore leaves. The table is searched in the file: a library of a gigabyte costs the few pages that
-//! the search passes.
+//! Finds where functions begin and end, by the search table of `.eh_frame_hdr` (Linux Standard Base, "Exception Frames"). The
+//! C++ runtime needs this table, so stripping keeps it. It is searched in the file: a library of a gigabyte costs only the
+//! pages that the search reads.
 
 use std::ops::Range;
 
@@ -17,24 +17,24 @@ pub(super) struct Table {
 }
 
 impl Elf {
-    /// Functions that the table knows.
+    /// The number of functions in the table.
     #[must_use]
     pub fn function_count(&self) -> u64 {
         self.table.as_ref().map_or(0, |table| table.count)
     }
 
-    /// The function around `vaddr`, as far as its frame description says, else up to the next function.
+    /// The function around `vaddr`, up to the end in its frame description, else up to the next function.
     ///
-    /// `None` where the file has no table and where no function that it knows is there: code without frame descriptions
-    /// has gaps between functions.
+    /// `None` if the file has no table, or if no function in it contains the address: code without frame descriptions leaves
+    /// gaps between functions.
     pub fn function(&self, reader: &mut impl ReadAt, vaddr: u64) -> Option<Range<u64>> {
         let table = self.table.as_ref()?;
         let segment = self.segments.iter().find(|segment| {
             let inside = vaddr.checked_sub(segment.vaddr);
             segment.executable && inside.is_some_and(|inside| inside < segment.file.end - segment.file.start)
         })?;
-        // The last pair whose start is not above vaddr. A table that is not sorted gives a wrong pair, which the checks
-        // below see, or at worst a wrong start.
+        // The last pair with a start not above vaddr. A table that is not sorted gives a wrong pair, which the checks below
+        // detect, or at worst a wrong start.
         let (mut low, mut high) = (0, table.count);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -51,8 +51,8 @@ impl Elf {
         (start >= segment.vaddr && function.contains(&vaddr)).then_some(function)
     }
 
-    /// Where the function of a frame description ends; `None` unless it is written as every compiler for x86-64 does,
-    /// with a 32-bit start relative to its own place.
+    /// The end of the function of a frame description; `None` unless it has the form that every compiler for x86-64 writes,
+    /// with a 32-bit start relative to its own position.
     fn frame_end(&self, reader: &mut impl ReadAt, start: u64, frame: u64) -> Option<u64> {
         let segment = self.segments.iter().find(|segment| {
             let inside = frame.checked_sub(segment.vaddr);
@@ -81,7 +81,7 @@ impl Table {
 /// The head of `.eh_frame_hdr`: version 1, encodings of the pointer to `.eh_frame`, of the count and of the table.
 pub(super) fn table(reader: &mut impl ReadAt, offset: u64, vaddr: u64, size: u64) -> Option<Table> {
     let [version, pointer, count, pairs] = reader.array(offset)?;
-    // 0x3b: signed 32-bit, relative to the section, which is what every linker writes (DW_EH_PE_datarel|sdata4).
+    // 0x3b: signed 32-bit, relative to the section (DW_EH_PE_datarel|sdata4), as every linker writes it.
     if version != 1 || pairs != 0x3b {
         return None;
     }

@@ -1,7 +1,8 @@
-//! One reader of the ELF files of others: headers, build id, frame descriptions, symbol tables and the link to a debug file.
+//! The reader of untrusted ELF files: headers, build id, frame descriptions, symbol tables and the link to a debug file.
 //!
-//! It reads in small pieces wherever the file lies, and bounds each: a file that is cut while it is read ends there, and a symbol
-//! table of a gigabyte costs no memory. It reads little-endian files of 64 and of 32 bits; frame descriptions those of x86-64 alone.
+//! It reads in small pieces directly from the file, each within a bound: a file that is truncated meanwhile ends there, and a
+//! symbol table of a gigabyte costs no memory. It reads little-endian files of 64 and 32 bits; frame descriptions only of
+//! x86-64.
 
 mod frames;
 mod symbols;
@@ -15,7 +16,7 @@ use std::os::unix::fs::FileExt;
 /// `e_machine` of x86-64.
 const EM_X86_64: u16 = 62;
 const PF_X: u32 = 1;
-/// Headers of segments and of sections beyond so many are not looked at; real files have ten and fifty.
+/// Segment and section headers beyond this number are ignored; real files have ten and fifty.
 const MAX_SEGMENTS: u16 = 256;
 const MAX_SECTIONS: u16 = 4096;
 /// Bytes of a note segment that are searched for the build id.
@@ -23,7 +24,7 @@ const MAX_NOTES: usize = 4096;
 
 /// Reads at an offset; a file, its cached pages, or bytes.
 pub trait ReadAt {
-    /// Fills `buffer` from `offset`, in bytes; `None` where the file ends before or cannot be read.
+    /// Fills `buffer` from `offset`, in bytes; `None` if the file ends before or cannot be read.
     fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Option<()>;
 
     /// `N` bytes from `offset`.
@@ -47,7 +48,7 @@ impl ReadAt for &File {
     }
 }
 
-/// Why a file is no ELF file that we can use.
+/// Why a file is no usable ELF file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ElfError {
     /// The magic is missing, or the file is too short for a header.
@@ -56,12 +57,12 @@ pub enum ElfError {
     /// Not a little-endian file.
     #[error("an ELF file for another machine")]
     OtherMachine,
-    /// The program headers are not where the header says.
+    /// The program headers are not at the offset in the header.
     #[error("a damaged ELF file")]
     Damaged,
 }
 
-/// Where fields are, in files of 64 and of 32 bits (elf.h).
+/// The offsets of fields in files of 64 and of 32 bits (elf.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Class {
     is_64: bool,
@@ -76,7 +77,7 @@ impl Class {
         }
     }
 
-    /// A field that has the size of an address.
+    /// A field with the size of an address.
     fn word(self, bytes: &[u8], of_64: usize, of_32: usize) -> u64 {
         if self.is_64 {
             u64_at(bytes, of_64)
@@ -91,14 +92,14 @@ impl Class {
 struct Segment {
     /// Bytes of the file.
     file: Range<u64>,
-    /// Where the first of them is loaded, before relocation.
+    /// The address of the first of them, before relocation.
     vaddr: u64,
     /// Bytes of memory from there on: zeros follow where the file has fewer.
     memory: u64,
     executable: bool,
 }
 
-/// A table of headers: where it begins, the bytes of each and their number.
+/// A table of headers: its offset, the size of each and their number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Headers {
     start: u64,
@@ -106,7 +107,7 @@ struct Headers {
     count: u16,
 }
 
-/// The parts of an ELF file. Addresses are those before relocation throughout.
+/// The parts of an ELF file. All addresses are those before relocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elf {
     class: Class,
@@ -122,8 +123,8 @@ impl Elf {
     /// Reads the headers.
     ///
     /// # Errors
-    /// Where it is no little-endian ELF file or its program headers cannot be read. A damaged table or note is no error:
-    /// the file then has none.
+    /// It is no little-endian ELF file, or its program headers cannot be read. A damaged table or note is no error: the file
+    /// then has none.
     pub fn parse(reader: &mut impl ReadAt) -> Result<Self, ElfError> {
         let ident: [u8; 16] = reader.array(0).ok_or(ElfError::NotElf)?;
         if !ident.starts_with(b"\x7fELF") {
@@ -164,13 +165,13 @@ impl Elf {
         Ok(elf)
     }
 
-    /// The build id (`NT_GNU_BUILD_ID`), 20 bytes as a rule.
+    /// The build id (`NT_GNU_BUILD_ID`), usually 20 bytes.
     #[must_use]
     pub fn build_id(&self) -> Option<&[u8]> {
         self.build_id.as_deref()
     }
 
-    /// The address of the code byte at `offset` of the file; `None` outside of the executable segments.
+    /// The address of the code byte at `offset` of the file; `None` outside the executable segments.
     #[must_use]
     pub fn vaddr(&self, offset: u64) -> Option<u64> {
         let segment = self.segments.iter().find(|segment| segment.executable && segment.file.contains(&offset))?;
@@ -192,7 +193,7 @@ impl Elf {
 }
 
 impl Headers {
-    /// The headers, which must have `size` bytes; `None` where the file ends before them.
+    /// The headers, which must have `size` bytes; `None` if the file ends before them.
     fn read(self, reader: &mut impl ReadAt, size: u16) -> Option<Vec<Vec<u8>>> {
         if self.count > 0 && self.size != size {
             return None;
@@ -224,7 +225,7 @@ pub(crate) fn build_id(reader: &mut impl ReadAt, offset: u64, size: u64) -> Opti
     None
 }
 
-/// A number at a place that is within the array by the caller's own constants; 0 beyond its end.
+/// A number at an index that the caller's constants keep within the array; 0 beyond its end.
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u16::from_le_bytes(*bytes))
 }

@@ -1,12 +1,12 @@
-//! Functions and variables by the symbol tables of a file, and the name of the debug file that was split off it.
+//! Functions and variables from the symbol tables of a file, and the name of its separate debug file.
 
 use super::{u16_at, u32_at, Class, Elf, ReadAt};
 use crate::sample::printable;
 
-/// Bytes of a symbol table that are read at a time, and of one that is read at all: 44 million symbols.
+/// Bytes of a symbol table that are read at a time, and the largest table that is read: 44 million symbols.
 const PIECE: u64 = 1 << 16;
 const MAX_TABLE: u64 = 1 << 30;
-/// Names of one function that are looked at, and bytes of a name.
+/// Names of one function that are compared, and bytes of a name.
 const MAX_ALIASES: usize = 16;
 const MAX_NAME: usize = 1 << 13;
 
@@ -14,7 +14,7 @@ const MAX_NAME: usize = 1 << 13;
 const SYMTAB: u32 = 2;
 const DYNSYM: u32 = 11;
 const NOBITS: u32 = 8;
-/// Symbol types and bindings: of assembler code without one, of functions, of functions that a resolver chooses.
+/// Symbol types and bindings: of assembler code without a type, of functions, of functions chosen by a resolver.
 const FUNCTIONS: [u8; 3] = [0, 2, 10];
 /// Of data, and of data that the linker placed.
 const VARIABLES: [u8; 2] = [1, 5];
@@ -31,30 +31,30 @@ struct Section {
     size: u64,
 }
 
-/// A function or a variable by its symbol.
+/// A function or a variable in a symbol table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Symbol {
     /// Its first address.
     pub start: u64,
-    /// As it is in the file; bytes that are no UTF-8 are escaped.
+    /// Its name in the file; bytes that are not UTF-8 are escaped.
     pub name: String,
 }
 
-/// The symbol that begins nearest before an address so far. Of several at one place those that reach furthest, are not weak
-/// and are global (as perf has it: `choose_best_symbol` in tools/perf/util/symbol.c).
+/// The symbol so far that begins nearest before an address. Of several at one address, prefer the longest, then those that
+/// are not weak, then global ones (as in perf: `choose_best_symbol` in tools/perf/util/symbol.c).
 #[derive(Debug, Clone, Default)]
 struct Best {
     value: u64,
-    /// The size, which is not 0 where there is one, and what decides between equal ones.
+    /// The size, which is preferred not to be 0, and what decides between equal sizes.
     rank: (u64, bool, bool),
-    /// Where their names are.
+    /// The offsets of their names.
     names: Vec<u32>,
 }
 
 impl Elf {
-    /// The functions that sorted addresses are in, one for each: by the symbol table, else by that of dynamic linking.
+    /// The functions around sorted addresses, one for each: from the symbol table, else from that of dynamic linking.
     ///
-    /// A symbol without a size is none: nobody knows where it ends, and what follows it may be a stub or code without a symbol.
+    /// A symbol without a size is ignored: its end is unknown, and a stub or code without a symbol may follow it.
     pub(crate) fn functions(&self, reader: &mut impl ReadAt, addresses: &[u64]) -> Vec<Option<Symbol>> {
         self.symbols_at(reader, addresses, &FUNCTIONS)
     }
@@ -83,7 +83,7 @@ impl Elf {
                 Some((strings, table.nearest(reader, self.class, addresses, types)?))
             });
             let Some((strings, nearest)) = found else { continue };
-            // Each was kept with the first address that it is not above; those after it look back.
+            // Each was kept for the first address that is not below it; the addresses after that look back.
             let mut current = None;
             for ((&address, best), function) in addresses.iter().zip(&nearest).zip(&mut functions) {
                 if best.rank.0 > 0 {
@@ -110,12 +110,12 @@ impl Elf {
         Some((name.to_owned(), u32::from_le_bytes(*checksum)))
     }
 
-    /// True where the file itself holds debug information (DWARF).
+    /// True if the file itself contains debug information (DWARF).
     pub(crate) fn has_debug_info(&self, reader: &mut impl ReadAt) -> bool {
         self.section(reader, b".debug_info\0").is_some()
     }
 
-    /// The section of this name, which ends with its NUL, where its bytes are in the file.
+    /// The section of this name (with its NUL), if its bytes are in the file.
     fn section<const N: usize>(&self, reader: &mut impl ReadAt, wanted: &[u8; N]) -> Option<Section> {
         let sections = self.sections(reader);
         let names = sections.get(usize::from(self.section_names))?;
@@ -126,7 +126,7 @@ impl Elf {
         sections.iter().find(&mut is_it).copied()
     }
 
-    /// The sections; none where the end of the file is missing.
+    /// The sections; none if the end of the file is missing.
     fn sections(&self, reader: &mut impl ReadAt) -> Vec<Section> {
         let class = self.class;
         let headers = self.sections.read(reader, class.pick(64, 40)).unwrap_or_default();
@@ -143,7 +143,7 @@ impl Elf {
 }
 
 impl Best {
-    /// The name with the fewest underscores before it, of these the longest.
+    /// The name with the fewest leading underscores, of these the longest.
     fn name(&self, reader: &mut impl ReadAt, strings: &Section) -> Option<String> {
         let names = self.names.iter().filter_map(|&name| strings.string(reader, name)).filter(|it| !it.is_empty());
         let underscores = |name: &[u8]| name.iter().take_while(|&&byte| byte == b'_').count();
@@ -153,7 +153,8 @@ impl Best {
 }
 
 impl Section {
-    /// The symbols of these types in this symbol table that begin nearest before each of the sorted addresses and after the one before it.
+    /// The symbols of these types in this symbol table that begin nearest before each of the sorted addresses and after the
+    /// previous one.
     fn nearest(&self, reader: &mut impl ReadAt, class: Class, addresses: &[u64], types: &[u8]) -> Option<Vec<Best>> {
         let size = class.pick(24, 16);
         let mut best: Vec<Best> = vec![Best::default(); addresses.len()];
@@ -188,7 +189,7 @@ impl Section {
         Some(best)
     }
 
-    /// The string at `index` of a section of strings, up to its NUL.
+    /// The string at `index` of a string section, up to its NUL.
     fn string(&self, reader: &mut impl ReadAt, index: u32) -> Option<Vec<u8>> {
         let mut name = Vec::new();
         let (mut at, end) = (u64::from(index), self.size.min(u64::from(index) + MAX_NAME as u64));
@@ -213,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    /// A file of code at offset 0x1000, address 0x401000, with a symbol table and a debug link; `is_64` or of 32 bits.
+    /// A file with code at offset 0x1000, address 0x401000, a symbol table and a debug link; of 64 bits if `is_64`, else 32.
     fn file(is_64: bool, symbols: &[(&str, u64, u64, u8)]) -> Vec<u8> {
         let class = Class { is_64 };
         let mut bytes = vec![0; 0x1100];
@@ -311,7 +312,7 @@ mod tests {
         assert_eq!(elf.functions(&mut &bytes[..], &[0x40_1000])[0].as_ref().unwrap().name, "first");
     }
 
-    /// A file that is cut after some reads.
+    /// A file that is truncated after some reads.
     struct Cut<'a>(&'a [u8], usize);
 
     impl ReadAt for Cut<'_> {

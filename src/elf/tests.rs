@@ -1,9 +1,9 @@
-//! Small files written by hand, our own binary, and damaged ones.
+//! Tests on small files written by hand, on our own binary, and on damaged files.
 
 use super::*;
 use proptest::prelude::*;
 
-/// Counts what is read, as a file that costs something does.
+/// Counts the bytes read, as for a file that is slow to read.
 struct Counted<'a>(&'a [u8], u64);
 
 impl ReadAt for Counted<'_> {
@@ -13,8 +13,8 @@ impl ReadAt for Counted<'_> {
     }
 }
 
-/// A file with code at vaddr 0x11000 = offset 0x1000, functions at 0x11000..0x11040, 0x11040..0x11050 and
-/// 0x11080..0x11100, and nothing known of 0x11050..0x11080.
+/// A file with code at vaddr 0x11000 = offset 0x1000, functions at 0x11000..0x11040, 0x11040..0x11050 and 0x11080..0x11100, and
+/// none at 0x11050..0x11080.
 fn file() -> Vec<u8> {
     let mut bytes = vec![0u8; 0x1200];
     let mut put = |at: usize, what: &[u8]| bytes[at..at + what.len()].copy_from_slice(what);
@@ -76,7 +76,7 @@ fn functions_are_found_and_gaps_are_none() {
 #[test]
 fn a_frame_that_cannot_be_read_ends_at_the_next_function() {
     let mut bytes = file();
-    // The frame is of another function, and its length is not ours.
+    // The frame description belongs to another function, so its length is not ours.
     bytes[0x308] ^= 1;
     bytes[0x30c] = 0x20;
     bytes[0x344] = 0;
@@ -103,7 +103,7 @@ fn other_files_are_refused() {
     assert_eq!(parse(&file()[..100]), ElfError::Damaged);
 }
 
-/// Our own test binary, whose functions gimli knows as well.
+/// Our own test binary: gimli finds the same functions.
 #[test]
 #[cfg_attr(miri, ignore = "this program is too large for Miri")]
 fn agrees_with_gimli_about_this_program() {

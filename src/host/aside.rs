@@ -1,8 +1,8 @@
-//! Calls into the file systems of others, which may never return: a daemon of FUSE can be stopped, a server of NFS be gone, and any
-//! user can have one. They are made by threads that are waited for only so long.
+//! Calls into file systems that may never return: a FUSE daemon can be stopped and an NFS server can be gone, and any user can
+//! provide one. Separate threads make these calls, and the caller waits only for a limited time.
 //!
-//! A thread that does not come back is left behind, and what it was asked about is not asked about again before it does. When too
-//! many are left behind, nothing is asked any more. Nothing waits for them at the end.
+//! A thread that does not return is abandoned, and no further call about the same object is made until it returns. If too many
+//! threads are abandoned, no more calls are made. The process does not wait for them when it ends.
 
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,17 +10,19 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{bounded, Receiver, Sender};
 use rustc_hash::FxHashMap;
 
-/// Threads that may be left behind.
+use super::priority;
+
+/// The number of threads that may be abandoned.
 const MAX_STUCK: usize = 32;
 /// A thread without work ends after so long.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// What is waited for a file to be opened or read while samples wait; from a disk it takes some ms.
+/// How long to wait for a file to be opened or read while samples wait; a disk takes some ms.
 pub(crate) const SHORT: Duration = Duration::from_millis(200);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// There was no answer in time, or what is asked about has not answered before.
+/// There was no answer in time, or an earlier call about the same object has not returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no answer: the file system or the process does not go on")]
 pub(crate) struct NoAnswer;
@@ -33,9 +35,9 @@ impl From<NoAnswer> for std::io::Error {
 
 #[derive(Default)]
 struct State {
-    /// How many calls about each did not come back yet.
+    /// The number of calls about each object that have not returned yet.
     stuck: FxHashMap<u64, usize>,
-    /// Calls that there was no answer to so far.
+    /// Calls without an answer so far.
     unanswered: u64,
 }
 
@@ -46,26 +48,26 @@ struct Pool {
 
 static POOL: LazyLock<Pool> = LazyLock::new(|| Pool { state: Mutex::default(), jobs: bounded(0) });
 
-/// What a call is about, for [`within`]: two that may wait for the same have the same number.
+/// The object of a call, for [`within`]: calls that may block on the same object have the same number.
 pub(crate) fn about(what: impl std::hash::Hash) -> u64 {
     use std::hash::BuildHasher;
     rustc_hash::FxBuildHasher.hash_one(what)
 }
 
-/// Calls that there was no answer to so far.
+/// Calls without an answer so far.
 pub(crate) fn unanswered() -> u64 {
     lock().unanswered
 }
 
-/// True where a call about this did not come back yet.
+/// True if a call about this object has not returned yet.
 pub(crate) fn is_stuck(about: u64) -> bool {
     lock().stuck.contains_key(&about)
 }
 
-/// Does `job` on another thread, and gives what it gives if that comes within `limit`.
+/// Runs `job` on another thread, and returns its result if that comes within `limit`.
 ///
 /// # Errors
-/// It did not come, or is not asked for: an earlier one `about` the same did not come back yet.
+/// It did not come in time, or was not started: an earlier call `about` the same object has not returned yet.
 pub(crate) fn within<T: Send + 'static>(
     about: u64,
     limit: Duration,
@@ -82,14 +84,14 @@ pub(crate) fn within<T: Send + 'static>(
     let (answer, answered) = bounded(1);
     let done = Arc::clone(&is_done);
     let job: Job = Box::new(move || {
-        // Counted as done even where it panics: what it was about is none the worse.
+        // It counts as done even if it panics: its object is unharmed.
         let _guard = Done { about, is_done: done };
         let _ = answer.send(job());
     });
     let begin = Instant::now();
     if let Err(unsent) = POOL.jobs.0.try_send(job) {
         let job = unsent.into_inner();
-        let spawned = std::thread::Builder::new().name("aside".to_owned()).spawn(move || {
+        let spawned = priority::spawn("aside", move || {
             job();
             while let Ok(job) = POOL.jobs.1.recv_timeout(IDLE) {
                 job();
@@ -112,7 +114,7 @@ pub(crate) fn within<T: Send + 'static>(
     Err(NoAnswer)
 }
 
-/// Says at the end of a job that it has come back.
+/// Reports at the end of a job that it has returned.
 struct Done {
     about: u64,
     is_done: Arc<Mutex<bool>>,
@@ -151,7 +153,7 @@ mod tests {
         let waits = wait.clone();
         let before = unanswered();
         assert_eq!(within(stuck, Duration::from_millis(20), move || waits.recv().is_err()), Err(NoAnswer));
-        // At once: the job is never begun.
+        // Immediately: the job is never started.
         assert_eq!(within(stuck, LONG, || panic!("it is not asked")), Err::<(), _>(NoAnswer));
         assert_eq!(within(about("others"), LONG, || 6), Ok(6));
         assert!(unanswered() >= before + 2);

@@ -1,6 +1,6 @@
-//! Which cgroup hierarchy samples speak of, and where it is mounted: `/proc/self/cgroup` and `/proc/self/mountinfo`.
+//! Finds the cgroup hierarchy that samples refer to, and its mount: `/proc/self/cgroup` and `/proc/self/mountinfo`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::mountinfo::{self, MountInfo};
 use super::{read, Error, Roots};
@@ -25,8 +25,8 @@ impl Kind {
         }
     }
 
-    /// The cgroup's path in the text of a `/proc/PID/cgroup`, whose lines are `N:CONTROLLERS:PATH`. Paths are bytes and may
-    /// hold colons.
+    /// The cgroup's path in the text of a `/proc/PID/cgroup`, with lines `N:CONTROLLERS:PATH`. Paths are bytes and may contain
+    /// colons.
     #[must_use]
     pub fn path_in(self, text: &[u8]) -> Option<&[u8]> {
         text.split(|&byte| byte == b'\n').find_map(|line| {
@@ -45,20 +45,27 @@ impl Kind {
     }
 }
 
+/// True for a directory of cgroups, of either version.
+#[must_use]
+pub fn is_mounted_at(directory: &Path) -> bool {
+    let kinds = [libc::CGROUP2_SUPER_MAGIC, libc::CGROUP_SUPER_MAGIC];
+    rustix::fs::statfs(directory).is_ok_and(|fs| kinds.contains(&fs.f_type))
+}
+
 /// A mount of the hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
     /// Which hierarchy.
     pub kind: Kind,
-    /// Where it is mounted.
+    /// The mount point.
     pub point: PathBuf,
-    /// The cgroup that is mounted there, seen from our cgroup namespace: "/", or a part such as "/docker/x", or "/../.."
-    /// where the mount shows more than our namespace.
+    /// The cgroup that is mounted there, relative to our cgroup namespace: "/", or a part such as "/docker/x", or "/../.." if
+    /// the mount shows more than our namespace.
     pub root: Vec<u8>,
 }
 
 impl Mount {
-    /// Finds the hierarchy and its mount; of several mounts the one that shows the most.
+    /// Finds the hierarchy and its mount; of several mounts the one that shows most.
     ///
     /// # Errors
     /// A file cannot be read, or the hierarchy is not mounted.
@@ -80,7 +87,7 @@ impl Mount {
         mounts.min_by_key(extent).ok_or(Error::NoHierarchy { hierarchy: kind.name(), mountinfo: path })
     }
 
-    /// What stands before the paths below the mount to make them paths from the hierarchy's root.
+    /// The prefix that makes paths below the mount into paths from the hierarchy's root.
     #[must_use]
     pub fn prefix(&self) -> &[u8] {
         if self.root == b"/" || self.root.starts_with(b"/..") {
@@ -91,7 +98,7 @@ impl Mount {
     }
 }
 
-/// The hierarchy that a mount shows, where it is one that samples can speak of.
+/// The hierarchy of a mount, if samples can refer to it.
 fn hierarchy(info: MountInfo<'_>) -> Option<Mount> {
     let kind = match info.kind {
         b"cgroup2" => Kind::Unified,

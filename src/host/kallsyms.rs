@@ -1,4 +1,4 @@
-//! The kernel's symbols, from `/proc/kallsyms`, and of these the functions that the timer source has to know.
+//! The kernel's symbols, from `/proc/kallsyms`, and the functions among them that the timer source needs.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use super::number;
 
 /// Functions that the tick's hrtimer calls: `tick_nohz_handler` since Linux 6.8, `tick_sched_timer` before
-/// (kernel/time/tick-sched.c). Before 6.8 a `tick_nohz_handler` was there too, but no hrtimer ever calls that one.
+/// (kernel/time/tick-sched.c). Before 6.8 there was a `tick_nohz_handler` too, but no hrtimer calls that one.
 const HANDLERS: [&str; 2] = ["tick_nohz_handler", "tick_sched_timer"];
 
-/// The code through which a timer's interrupt enters the kernel (arch/x86/include/asm/idtentry.h): the local APIC, the
-/// clocks of Hyper-V and Xen, any other device (HPET, PIT), and both entries of CPUs with FRED, of which the user one
-/// is also the syscall's.
+/// The code through which a timer's interrupt enters the kernel (arch/x86/include/asm/idtentry.h): the local APIC, the clocks
+/// of Hyper-V and Xen, any other device (HPET, PIT), and both entries of CPUs with FRED. FRED's user entry is also that of
+/// system calls.
 const ENTRIES: [&str; 8] = [
     "asm_sysvec_apic_timer_interrupt",
     "asm_sysvec_hyperv_stimer0",
@@ -34,7 +34,7 @@ pub enum KallsymsError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// Every address is shown as zero (`kernel.kptr_restrict`, no `CAP_SYSLOG`).
@@ -45,10 +45,10 @@ pub enum KallsymsError {
     },
 }
 
-/// What the timer source needs of the kernel's symbols.
+/// The symbols that the timer source needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Kallsyms {
-    /// Addresses of the tick's handler; more than one where old and new names are both there.
+    /// Addresses of the tick's handler; several if both names exist.
     pub handlers: Vec<u64>,
     /// The code of the interrupt entries, each up to the next symbol.
     pub entries: Vec<Range<u64>>,
@@ -58,7 +58,7 @@ impl Kallsyms {
     /// Reads `kallsyms` under `procfs` (`/proc`).
     ///
     /// # Errors
-    /// Where the file cannot be read or shows zeros for addresses.
+    /// The file cannot be read or shows zeros for addresses.
     pub fn read(procfs: &Path) -> Result<Self, KallsymsError> {
         let path = procfs.join("kallsyms");
         match open(procfs).and_then(Self::parse) {
@@ -68,7 +68,7 @@ impl Kallsyms {
         }
     }
 
-    /// Reads the symbols; `None` where every address is zero.
+    /// Reads the symbols; `None` if every address is zero.
     fn parse(lines: impl BufRead) -> io::Result<Option<Self>> {
         let mut symbols = Self::default();
         let mut starts = Vec::new();
@@ -103,7 +103,7 @@ impl Kallsyms {
     }
 }
 
-/// A line `ADDRESS TYPE NAME`, and `[MODULE]` where it is of one. An address that is hidden is 0.
+/// A line `ADDRESS TYPE NAME`, with `[MODULE]` if the symbol belongs to one. A hidden address is 0.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Symbol<'a> {
     pub address: u64,
@@ -121,7 +121,7 @@ pub(crate) fn open(procfs: &Path) -> io::Result<BufReader<File>> {
     File::open(procfs.join("kallsyms")).map(|file| BufReader::with_capacity(1 << 16, file))
 }
 
-/// Gives each symbol to `take`, in the order of the file, which is not that of addresses, until it breaks.
+/// Passes each symbol to `take`, in the order of the file, which is not that of addresses, until it breaks.
 ///
 /// # Errors
 /// The text cannot be read to its end.

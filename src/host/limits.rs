@@ -1,4 +1,4 @@
-//! What bounds this process: resource limits, and settings of the kernel.
+//! The limits of this process: resource limits, and settings of the kernel.
 
 use std::fs;
 use std::io;
@@ -6,17 +6,17 @@ use std::path::Path;
 
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
-/// A resource limit of this process (getrlimit(2)); `u64::MAX` stands for none.
+/// A resource limit of this process (getrlimit(2)); `u64::MAX` means none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// What is enforced.
+    /// The limit in force.
     pub soft: u64,
-    /// Up to where we may raise it ourselves.
+    /// The value to which we may raise it.
     pub hard: u64,
 }
 
 impl Limit {
-    /// What is enforced of a limit in bytes, for people.
+    /// The limit in force, of a limit in bytes, for display.
     #[must_use]
     pub fn kib(self) -> String {
         match self.soft {
@@ -25,6 +25,9 @@ impl Limit {
         }
     }
 }
+
+/// us of a CPU; a thread that reads rings gives its priority up long before.
+const MAX_RTTIME: u64 = 2_000_000;
 
 fn limit(resource: Resource) -> Limit {
     let Rlimit { current, maximum } = getrlimit(resource);
@@ -37,7 +40,7 @@ pub fn file_limit() -> Limit {
     limit(Resource::Nofile)
 }
 
-/// Raises the soft `RLIMIT_NOFILE` to `needed` where it is lower and the hard one allows it; gives what is in force then.
+/// Raises the soft `RLIMIT_NOFILE` to `needed` if it is lower and the hard limit allows it; returns the limit in force.
 ///
 /// # Errors
 /// The errno of setrlimit(2).
@@ -48,6 +51,17 @@ pub fn raise_file_limit(needed: u64) -> io::Result<Limit> {
         setrlimit(Resource::Nofile, Rlimit { current: Some(soft), maximum: now.maximum })?;
     }
     Ok(file_limit())
+}
+
+/// Lets the kernel end this process with SIGXCPU where a real-time thread of it runs for 2 s without sleeping, unless there is a
+/// limit already.
+pub fn bound_realtime() {
+    let now = getrlimit(Resource::Rttime);
+    let soft = now.maximum.map_or(MAX_RTTIME, |hard| MAX_RTTIME.min(hard));
+    if now.current.is_none() {
+        // A lower limit is refused to nobody.
+        let _ = setrlimit(Resource::Rttime, Rlimit { current: Some(soft), maximum: now.maximum });
+    }
 }
 
 /// `RLIMIT_MEMLOCK`, in bytes.

@@ -1,4 +1,4 @@
-//! The host: what it says of itself in procfs, sysfs and cgroupfs, each read under [`Roots`], and the files of its other users.
+//! Reads the host: procfs, sysfs and cgroupfs under [`Roots`], and files of other users.
 
 pub(crate) mod aside;
 pub(crate) mod clock;
@@ -9,6 +9,7 @@ pub(crate) mod mountinfo;
 pub(crate) mod namespace;
 pub(crate) mod open;
 pub(crate) mod pagemap;
+pub(crate) mod priority;
 pub(crate) mod proc;
 pub(crate) mod tasks;
 pub(crate) mod topology;
@@ -18,17 +19,17 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The directories that the host is read under; a test or a container gives others.
+/// The directories under which the host is read; tests and containers use others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Roots {
-    /// procfs, `/proc`. It must be of our own pid namespace.
+    /// procfs, `/proc`. It must belong to our own pid namespace.
     pub proc: PathBuf,
     /// sysfs, `/sys`.
     pub sys: PathBuf,
-    /// Where the cgroup hierarchy is mounted; `None` finds it in `proc/self/mountinfo`.
+    /// The mount point of the cgroup hierarchy; `None` finds it in `proc/self/mountinfo`.
     pub cgroup: Option<PathBuf>,
-    /// The directory that paths of programs begin at, `/`, for those that are in no container or have ended.
+    /// The root directory of paths, `/`, for programs that are in no container or have ended.
     pub files: PathBuf,
 }
 
@@ -38,7 +39,7 @@ impl Default for Roots {
     }
 }
 
-/// What can go wrong when the host is read.
+/// Errors of reading the host.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -50,7 +51,7 @@ pub enum Error {
         /// The errno and its text.
         source: io::Error,
     },
-    /// A file does not hold what the kernel writes there.
+    /// A file does not contain what the kernel writes there.
     #[error("{} holds {text:?}: {reason}", path.display())]
     Parse {
         /// The file.
@@ -60,7 +61,7 @@ pub enum Error {
         /// What was expected.
         reason: &'static str,
     },
-    /// The hierarchy whose ids are in the samples is mounted nowhere that we can see.
+    /// The hierarchy that sampled cgroup ids belong to is not mounted anywhere that we can see.
     #[error(
         "the {hierarchy} cgroup hierarchy, whose ids samples carry, is not mounted (searched {}); mount it or name its directory",
         mountinfo.display()
@@ -74,9 +75,9 @@ pub enum Error {
     /// There is no such cgroup.
     #[error("no cgroup \"{path}\" in the hierarchy mounted at {}: {source}", mount.display())]
     NoCgroup {
-        /// What was asked for.
+        /// The requested path.
         path: String,
-        /// Where the hierarchy is mounted.
+        /// The mount point of the hierarchy.
         mount: PathBuf,
         /// The errno and its text.
         source: io::Error,
@@ -96,7 +97,7 @@ pub(crate) fn number(digits: &[u8], radix: u32) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(digits).ok()?, radix).ok()
 }
 
-/// The number that a name in procfs stands for; `None` for names that are no pid.
+/// The pid in a name in procfs; `None` for names that are no pid.
 pub(crate) fn pid_of(name: &std::ffi::OsStr) -> Option<u32> {
     use std::os::unix::ffi::OsStrExt;
     u32::try_from(number(name.as_bytes(), 10)?).ok()

@@ -1,6 +1,6 @@
 //! The mounts of our mount namespace, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 //!
-//! Paths are bytes here: the crate procfs gives up all mounts where one has a path that is no UTF-8, and leaves the escapes in.
+//! Paths are bytes here: the crate procfs rejects all mounts if one has a path that is not UTF-8, and does not unescape paths.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -15,7 +15,7 @@ pub(crate) struct MountInfo<'a> {
     pub dev: u64,
     /// The directory of its file system that is mounted.
     pub root: Vec<u8>,
-    /// Where.
+    /// The mount point.
     pub point: PathBuf,
     /// The type of the file system.
     pub kind: &'a [u8],
@@ -24,13 +24,13 @@ pub(crate) struct MountInfo<'a> {
 }
 
 impl MountInfo<'_> {
-    /// True where the file system has this option.
+    /// True if the file system has this option.
     pub(crate) fn has_option(&self, option: &str) -> bool {
         self.options.split(|&byte| byte == b',').any(|it| it == option.as_bytes())
     }
 }
 
-/// The mounts in the text of a mountinfo; lines that are none are left out.
+/// The mounts in the text of a mountinfo; malformed lines are left out.
 pub(crate) fn parse(text: &[u8]) -> impl Iterator<Item = MountInfo<'_>> {
     text.split(|&byte| byte == b'\n').filter_map(parse_line)
 }

@@ -1,4 +1,4 @@
-//! Namespaces: which pid namespace we run in, and the numbers of those of a process.
+//! Namespaces: our pid namespace, and the numbers of a process's namespaces.
 
 use std::fs;
 use std::io;
@@ -11,16 +11,16 @@ use super::{number, pid_of, Roots};
 const INITIAL_USER: u32 = 0xEFFF_FFFD;
 const INITIAL_PID: u32 = 0xEFFF_FFFC;
 
-/// True where our user namespace is the initial one; `None` where procfs does not say.
+/// True if our user namespace is the initial one; `None` if procfs does not tell.
 #[must_use]
 pub(crate) fn initial_user_namespace(roots: &Roots) -> Option<bool> {
     Some(number_of(&roots.proc.join("self/ns/user")).ok()? == INITIAL_USER)
 }
 
-/// The number in `ipc:[4026531839]`, which a link in `/proc/PID/ns` leads to: the inode of the namespace.
+/// The number in `ipc:[4026531839]`, the target of a link in `/proc/PID/ns`: the inode of the namespace.
 ///
 /// # Errors
-/// The link cannot be read, or says something else.
+/// The link cannot be read, or has another form.
 pub(crate) fn number_of(link: &Path) -> io::Result<u32> {
     let target = fs::read_link(link)?;
     let digits = target.as_os_str().as_bytes().split(|&byte| byte == b'[').nth(1).and_then(|it| it.strip_suffix(b"]"));
@@ -28,21 +28,21 @@ pub(crate) fn number_of(link: &Path) -> io::Result<u32> {
     number.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is no link to a namespace"))
 }
 
-/// Which pid namespace we run in: it decides what a pid of 0 in a sample means, and whether procfs speaks of the same pids.
+/// Our pid namespace: it decides what a pid of 0 in a sample means, and whether procfs shows the same pids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PidNamespace {
-    /// The initial one, for sure: pid 0 is the idle task.
+    /// Certainly the initial one: pid 0 is the idle task.
     Initial,
-    /// A child, for sure: pid 0 is the idle task or any task outside the namespace.
+    /// Certainly a child: pid 0 is the idle task or any task outside the namespace.
     Child,
-    /// The procfs that we read is of another pid namespace than ours, so its pids are not those in the samples.
+    /// procfs belongs to another pid namespace than ours, so its pids are not those in the samples.
     ProcfsElsewhere {
         /// Our pid.
         ours: u32,
-        /// Our pid as that procfs has it.
+        /// Our pid in that procfs.
         theirs: Option<u32>,
     },
-    /// Nobody can say: the file could not be read.
+    /// Unknown: the file could not be read.
     Unknown {
         /// Why.
         reason: String,
@@ -50,14 +50,14 @@ pub enum PidNamespace {
 }
 
 impl PidNamespace {
-    /// What is wrong with it for reading the threads of the host under `proc`, and what would help.
+    /// Why the threads of the host cannot be read under `proc`, and what would help.
     #[must_use]
     pub(crate) fn trouble(&self, proc: &Path) -> Option<(String, &'static str)> {
         match self {
             Self::Initial => None,
             Self::Child => Some((
                 "a child pid namespace: tasks outside it are counted, and cannot be named".to_owned(),
-                "run with --pid=host",
+                "start the container with --pid=host",
             )),
             Self::ProcfsElsewhere { ours, .. } => Some((
                 format!(
@@ -65,14 +65,14 @@ impl PidNamespace {
                      of others",
                     proc.display()
                 ),
-                "mount one that fits, as `unshare --pid --fork --mount-proc` does, or run with --pid=host",
+                "mount one that fits, as `unshare --pid --fork --mount-proc` does, or start the container with --pid=host",
             )),
             Self::Unknown { reason } => Some((format!("cannot tell which pid namespace this is: {reason}"), "mount procfs")),
         }
     }
 }
 
-/// Finds out which pid namespace we run in, from the number of `proc/self/ns/pid` and our pid in `proc/self`.
+/// Determines our pid namespace from the number of `proc/self/ns/pid` and our pid in `proc/self`.
 #[must_use]
 pub(crate) fn pid_namespace(roots: &Roots) -> PidNamespace {
     let own = roots.proc.join("self");

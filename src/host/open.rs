@@ -1,7 +1,7 @@
-//! Opening files that somebody else chose: only regular ones, and only those inside that process's own root.
+//! Opens files that other users chose: only regular ones, and only those inside the process's own root.
 //!
-//! Opening a device or a pipe can have effects, and can block. So nothing is opened before it is known to be a regular file: a
-//! descriptor that only names the file (`O_PATH`, open(2)) is looked at, and that very file is opened through it.
+//! Opening a device or a pipe can have effects, and can block. So a file is opened only after it is known to be regular: a
+//! descriptor that only refers to the file (`O_PATH`, open(2)) is checked, and the same file is opened through it.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -13,17 +13,17 @@ use std::path::Path;
 
 use rustix::fs::{openat2, Mode, OFlags, ResolveFlags};
 
-/// Opens a regular file to be read. Links are followed as ever.
+/// Opens a regular file for reading. Links are followed as usual.
 ///
 /// # Errors
-/// What open(2) says; [`io::ErrorKind::InvalidInput`] for what is no regular file.
+/// Those of open(2); [`io::ErrorKind::InvalidInput`] if it is no regular file.
 pub(crate) fn regular(path: &Path) -> io::Result<File> {
     let named = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
     open_named(&named)
 }
 
-/// As [`regular`], of a path without `/` at its beginning, as a process whose root directory is `root` sees it: absolute links and
-/// `..` stay inside. Before Linux 5.6 they lead where they lead for us.
+/// As [`regular`], for a path without a leading `/`, as a process with the root directory `root` sees it: absolute links and
+/// `..` stay inside. Before Linux 5.6 they are resolved in our own root.
 ///
 /// # Errors
 /// As there.
@@ -31,7 +31,7 @@ pub(crate) fn regular_inside(root: &Path, relative: &Path) -> io::Result<File> {
     inside(root, relative, OFlags::empty())
 }
 
-/// As [`regular_inside`], of a path whose last part must be no link.
+/// As [`regular_inside`], for a path whose last part must not be a link.
 ///
 /// # Errors
 /// As there.
@@ -39,16 +39,16 @@ pub(crate) fn regular_itself_inside(root: &Path, relative: &Path) -> io::Result<
     inside(root, relative, OFlags::NOFOLLOW)
 }
 
-/// Opens the file at an absolute path as the process of this directory of procfs has it.
+/// Opens the file at an absolute path as the process of this procfs directory sees it.
 ///
 /// # Errors
-/// As [`regular_inside`]; [`io::ErrorKind::NotFound`] for what is no absolute path.
+/// As [`regular_inside`]; [`io::ErrorKind::NotFound`] for a path that is not absolute.
 pub(crate) fn of_process(process: &Path, path: &[u8]) -> io::Result<File> {
     let path = path.strip_prefix(b"/").ok_or(io::ErrorKind::NotFound)?;
     regular_inside(&process.join("root"), Path::new(OsStr::from_bytes(path)))
 }
 
-/// Opens the file that the process of this directory of procfs maps from `start` to `end`, whatever became of its path. It takes
+/// Opens the file that the process of this procfs directory maps from `start` to `end`, whatever its path is now. This needs
 /// `CAP_CHECKPOINT_RESTORE`.
 ///
 /// # Errors
@@ -61,7 +61,7 @@ fn inside(root: &Path, relative: &Path, flags: OFlags) -> io::Result<File> {
     let directory = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(root)?;
     match named_inside(&directory, relative, flags) {
         Ok(named) => open_named(&named),
-        // Not there, or refused by a filter of system calls that does not know it.
+        // The kernel lacks it, or a system call filter that does not know it rejects it.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
             let flags = OFlags::PATH | OFlags::CLOEXEC | flags;
             open_named(&rustix::fs::open(root.join(relative), flags, Mode::empty())?.into())
@@ -70,14 +70,14 @@ fn inside(root: &Path, relative: &Path, flags: OFlags) -> io::Result<File> {
     }
 }
 
-/// A descriptor that only names what `relative` leads to inside of `directory`.
+/// A descriptor that only refers to `relative` inside `directory`.
 fn named_inside(directory: &File, relative: &Path, flags: OFlags) -> io::Result<File> {
     let flags = OFlags::PATH | OFlags::CLOEXEC | flags;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     Ok(openat2(directory, relative, flags, Mode::empty(), resolve)?.into())
 }
 
-/// As [`regular`], of a path whose last part must be no link: one that was found beside another file may lead anywhere.
+/// As [`regular`], for a path whose last part must not be a link: a file found beside another one may lead anywhere.
 ///
 /// # Errors
 /// As there.
@@ -86,7 +86,7 @@ pub(crate) fn regular_itself(path: &Path) -> io::Result<File> {
     open_named(&named)
 }
 
-/// Opens the file that a descriptor names.
+/// Opens the file that a descriptor refers to.
 fn open_named(named: &File) -> io::Result<File> {
     let kind = named.metadata()?.file_type();
     if !kind.is_file() {
@@ -126,7 +126,7 @@ mod tests {
         symlink("/dev/null", dir.path().join("device")).unwrap();
         std::fs::write(dir.path().join("file"), "x").unwrap();
         symlink("file", dir.path().join("link")).unwrap();
-        // A writer would find the reader that an open of the pipe makes for a moment.
+        // A writer would find the reader that opening the pipe creates for a moment.
         let opens_for_writing = || OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&fifo).is_ok();
         let watched = std::thread::scope(|scope| {
             let opener = scope.spawn(|| {

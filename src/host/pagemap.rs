@@ -1,4 +1,4 @@
-//! Which physical page a virtual one is, from `/proc/PID/pagemap`.
+//! Maps virtual pages to physical ones, from `/proc/PID/pagemap`.
 
 use std::fs::File;
 use std::io;
@@ -13,32 +13,32 @@ use crate::sample::PAGE_SIZE;
 pub struct Page(pub u64);
 
 impl Page {
-    /// True where the page is in memory (bit 63).
+    /// True if the page is in memory (bit 63).
     #[must_use]
     pub fn present(self) -> bool {
         self.0 >> 63 & 1 == 1
     }
 
-    /// True where the page is swapped out (bit 62).
+    /// True if the page is swapped out (bit 62).
     #[must_use]
     pub fn swapped(self) -> bool {
         self.0 >> 62 & 1 == 1
     }
 
-    /// True for a page of a file or of shared anonymous memory (bit 61). A private file page keeps it until it is
-    /// written to.
+    /// True for a page of a file or of shared anonymous memory (bit 61). A private file page keeps this bit until it is written
+    /// to.
     #[must_use]
     pub fn file_or_shared(self) -> bool {
         self.0 >> 61 & 1 == 1
     }
 
-    /// True where no other page table maps the page (bit 56).
+    /// True if no other page table maps the page (bit 56).
     #[must_use]
     pub fn exclusive(self) -> bool {
         self.0 >> 56 & 1 == 1
     }
 
-    /// The frame's number (bits 0-54); `None` where the page is absent or the kernel shows no frames to us.
+    /// The frame's number (bits 0-54); `None` if the page is absent or the kernel hides frames from us.
     #[must_use]
     pub fn frame(self) -> Option<u64> {
         let frame = self.0 & ((1 << 55) - 1);
@@ -58,22 +58,22 @@ impl Page {
 pub struct PagemapError {
     /// `/proc/PID/pagemap`.
     pub path: PathBuf,
-    /// What the kernel said; `UnexpectedEof` for an address beyond user space or a process that exited.
+    /// The kernel's error; `UnexpectedEof` for an address beyond user space or a process that exited.
     pub source: io::Error,
 }
 
-/// What happened so far.
+/// Counts so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PagemapCounts {
     /// Entries read from the kernel.
     pub read: u64,
-    /// Entries that were known.
+    /// Entries found in the cache.
     pub cached: u64,
     /// Entries that could not be read.
     pub failed: u64,
 }
 
-/// The pages of all processes, remembered for a while.
+/// The pages of all processes, cached for a while.
 #[derive(Debug)]
 pub struct Pagemap {
     procfs: PathBuf,
@@ -81,19 +81,19 @@ pub struct Pagemap {
     visible: bool,
     files: Cache<u32, File>,
     pages: Cache<(u32, u64), (u64, Page)>,
-    /// Whether some pages from a first to a last one are private copies, and when that was looked up.
+    /// Whether a range of pages contains private copies, and when that was looked up.
     private: Cache<(u32, u64, u64), (u64, bool)>,
     counts: PagemapCounts,
 }
 
-/// Pages that are looked at in one go.
+/// Pages that are read in one call.
 const MAX_RANGE: usize = 64;
-/// Ranges whose kind is remembered.
+/// Ranges that are cached.
 const MAX_RANGES: usize = 4096;
 
 impl Pagemap {
-    /// The pagemaps under `procfs` (`/proc`); at most `pages` entries are kept, each for `life` ns, and at most `files`
-    /// files are open.
+    /// The pagemaps under `procfs` (`/proc`); at most `pages` entries are kept, each for `life` ns, and at most `files` files
+    /// are open.
     #[must_use]
     pub fn new(procfs: &Path, pages: usize, files: usize, life: u64) -> Self {
         Self {
@@ -107,25 +107,24 @@ impl Pagemap {
         }
     }
 
-    /// True where the kernel shows us frames, which needs `CAP_SYS_ADMIN` in the first user namespace. Without it
-    /// [`Page::frame`] is always `None`; the flags are right all the same.
+    /// True if the kernel shows us frames, which needs `CAP_SYS_ADMIN` in the initial user namespace. Without it
+    /// [`Page::frame`] is always `None`; the flags are still right.
     #[must_use]
     pub fn frames_visible(&self) -> bool {
         self.visible
     }
 
-    /// What happened so far.
+    /// Counts so far.
     #[must_use]
     pub fn counts(&self) -> PagemapCounts {
         self.counts
     }
 
-    /// The page at `addr` of process `pid`, whose address space the session calls `space` (a new one after each exec
-    /// and for each reuse of the pid). `now` is the caller's clock in ns. With `anew` it is not enough to know what the page was a
-    /// while ago.
+    /// The page at `addr` of process `pid`, in the address space that the session calls `space` (a new one after each exec and
+    /// for each reuse of the pid). `now` is the caller's clock in ns. With `anew` the page is read again even if it is cached.
     ///
     /// # Errors
-    /// Where the process exited, is not ours to look into, or has no such address.
+    /// The process exited, we may not inspect it, or it has no such address.
     pub fn page(&mut self, pid: u32, space: u32, addr: u64, now: u64, anew: bool) -> Result<Page, PagemapError> {
         let number = addr / PAGE_SIZE;
         if let Some(&(since, page)) = self.pages.get(&(space, number)).filter(|_| !anew) {
@@ -137,7 +136,7 @@ impl Pagemap {
         match self.read(pid, space, number) {
             Ok(page) => {
                 self.counts.read += 1;
-                // A page that is absent may be touched the moment after.
+                // An absent page may be touched a moment later.
                 if page.present() || page.swapped() {
                     self.pages.insert((space, number), (now, page));
                 }
@@ -151,8 +150,8 @@ impl Pagemap {
         }
     }
 
-    /// True where one of the first 64 pages of `range` is anonymous: in a private mapping of a file the process has written there.
-    /// `None` where that cannot be read.
+    /// True if one of the first 64 pages of `range` is anonymous: in a private mapping of a file, the process has written
+    /// there. `None` if that cannot be read.
     pub fn has_private(&mut self, pid: u32, space: u32, range: std::ops::Range<u64>, now: u64) -> Option<bool> {
         let (first, last) = (range.start / PAGE_SIZE, range.end.saturating_sub(1) / PAGE_SIZE);
         let key = (space, first, last);
@@ -197,7 +196,7 @@ fn entry(file: &File, number: u64) -> io::Result<Page> {
     Ok(Page(u64::from_ne_bytes(bytes)))
 }
 
-/// True where the kernel shows us frames: asks for that of a page of our own that is surely present.
+/// True if the kernel shows us frames: reads that of a page of our own that is certainly present.
 #[must_use]
 pub fn frames_visible(procfs: &Path) -> bool {
     let here = std::hint::black_box(1u64);

@@ -11,7 +11,7 @@ pub(crate) fn field<'a>(text: &'a [u8], name: &str) -> Option<&'a [u8]> {
     })
 }
 
-/// The number that a value begins with: a figure of meminfo, in KiB, or the first of several.
+/// The number at the beginning of a value: a figure of meminfo, in KiB, or the first of several.
 pub(crate) fn first_number(value: &[u8]) -> Option<u64> {
     number(value.split(u8::is_ascii_whitespace).next()?, 10)
 }
@@ -22,12 +22,12 @@ pub(crate) fn own_status(roots: &Roots, name: &str) -> Option<String> {
     Some(String::from_utf8_lossy(field(&text, name)?).into_owned())
 }
 
-/// A bit mask of our own `status`, such as `CapEff` (linux/capability.h) or `SigIgn`; `None` where procfs does not say.
+/// A bit mask of our own `status`, such as `CapEff` (linux/capability.h) or `SigIgn`; `None` if procfs does not show it.
 pub(crate) fn own_mask(roots: &Roots, name: &str) -> Option<u64> {
     number(own_status(roots, name)?.as_bytes(), 16)
 }
 
-/// The capabilities that we hold, by their bits; `None` where procfs does not say.
+/// The capabilities that we have, by their bits; `None` if procfs does not show them.
 pub(crate) fn capabilities(roots: &Roots) -> Option<u64> {
     own_mask(roots, "CapEff")
 }

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use super::{number, read, Error, Roots};
 
-/// CPU numbers at and above this are refused; Linux has 8192 at the most (`NR_CPUS`, arch/x86/Kconfig).
+/// CPU numbers at and above this are rejected; Linux has at most 8192 (`NR_CPUS`, arch/x86/Kconfig).
 pub(crate) const MAX_CPUS: u32 = 1 << 16;
 
-/// The CPUs of a list as the kernel writes it ("0-3,7"), ascending, each once; `None` where it is no such list.
+/// The CPUs of a list in the kernel's format ("0-3,7"), ascending, each once; `None` if it is no such list.
 ///
-/// The empty list is a list: sysfs writes it for a node without CPUs.
+/// The empty list is valid: sysfs writes it for a node without CPUs.
 #[must_use]
 pub(crate) fn parse_cpu_list(text: &[u8]) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
@@ -22,7 +22,7 @@ pub(crate) fn parse_cpu_list(text: &[u8]) -> Option<Vec<u32>> {
         let mut ends = part.splitn(2, |&byte| byte == b'-');
         let first = cpu(ends.next()?)?;
         let last = ends.next().map_or(Some(first), cpu)?;
-        // The list is checked before it grows: each part adds MAX_CPUS at the most, and a part costs a byte of input.
+        // The list is checked before it grows: each part adds at most MAX_CPUS, and a part costs a byte of input.
         if last < first {
             return None;
         }
@@ -41,7 +41,7 @@ fn cpu(digits: &[u8]) -> Option<u32> {
     u32::try_from(number(digits, 10)?).ok().filter(|&cpu| cpu < MAX_CPUS)
 }
 
-/// CPUs, ascending, as the kernel writes them: "0-3,7".
+/// CPUs, ascending, in the kernel's format: "0-3,7".
 #[must_use]
 pub(crate) fn format_cpu_list(cpus: &[u32]) -> String {
     let mut text = String::new();
@@ -68,7 +68,7 @@ pub fn online_cpus(roots: &Roots) -> Result<Vec<u32>, Error> {
     cpu_list(&roots.sys.join("devices/system/cpu/online"))
 }
 
-/// How many CPUs can ever be online: the length of a BPF per-CPU value.
+/// The number of CPUs that can ever be online: the length of a BPF per-CPU value.
 ///
 /// # Errors
 /// `sys/devices/system/cpu/possible` cannot be read or is no CPU list.

@@ -1,4 +1,4 @@
-//! The trace file system wherever it is mounted, or a mount of our own that nobody else sees.
+//! The trace file system at its mount point, or a mount of our own that no other process sees.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,29 +10,29 @@ use rustix::mount::{fsconfig_create, fsmount, fsopen, FsMountFlags, FsOpenFlags,
 
 use super::mountinfo;
 
-/// A file of tracefs is longer than this only if it is not what we look for, bytes.
+/// Longer files of tracefs are not what we look for, bytes.
 const MAX_FILE: u64 = 64 << 10;
 
-/// Why tracefs or a file in it is out of reach.
+/// Why tracefs or a file in it cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TracefsError {
-    /// It is mounted nowhere that we can look, and we may not mount it either.
+    /// It is not mounted anywhere that we can see, and we may not mount it.
     #[error("tracefs is not mounted, and a mount of our own failed: {call}: {source}")]
     Mount {
         /// The system call.
         call: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A file could not be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The file; relative to tracefs where the mount is our own.
+        /// The file; relative to tracefs if the mount is our own.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A file does not hold a number.
+    /// A file does not contain a number.
     #[error("{} holds no number", path.display())]
     NotANumber {
         /// The file.
@@ -44,13 +44,13 @@ pub enum TracefsError {
 #[derive(Debug)]
 pub struct Tracefs {
     dir: OwnedFd,
-    /// Where it is mounted; empty for our own mount.
+    /// Its mount point; empty for our own mount.
     path: PathBuf,
 }
 
 impl Tracefs {
-    /// Finds tracefs in `self/mountinfo` under `procfs` (`/proc`): as itself, else as `tracing` in debugfs. Where there
-    /// is none that opens, mounts one that no path leads to (`fsmount(2)`, Linux 5.2) and that goes away with this value.
+    /// Finds tracefs in `self/mountinfo` under `procfs` (`/proc`): as itself, else as `tracing` in debugfs. If none can be
+    /// opened, mounts one without a path (`fsmount(2)`, Linux 5.2) that ends with this value.
     ///
     /// # Errors
     /// [`TracefsError::Mount`].
@@ -64,7 +64,7 @@ impl Tracefs {
         Ok(Self { dir: mount().map_err(|(call, source)| TracefsError::Mount { call, source })?, path: PathBuf::new() })
     }
 
-    /// Where it is mounted; `None` for our own mount.
+    /// Its mount point; `None` for our own mount.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         (!self.path.as_os_str().is_empty()).then_some(&*self.path)
@@ -77,8 +77,8 @@ impl Tracefs {
     pub fn read(&self, name: &str) -> Result<Vec<u8>, TracefsError> {
         self.open_file(name)
             .and_then(|file| {
-                // Some files give all in the first read and nothing after it (`show_header` in kernel/trace/trace_events.c), and
-                // without room the first read would be a small one.
+                // Some files return everything in the first read and nothing after it (`show_header` in
+                // kernel/trace/trace_events.c), and without this capacity the first read would be small.
                 let mut bytes = Vec::with_capacity(MAX_FILE as usize);
                 file.take(MAX_FILE).read_to_end(&mut bytes).map(|_| bytes)
             })
@@ -88,7 +88,7 @@ impl Tracefs {
     /// The `config` of a `PERF_TYPE_TRACEPOINT` event for `event` (`timer/hrtimer_expire_entry`).
     ///
     /// # Errors
-    /// Where the kernel has no such event or its id cannot be read.
+    /// The kernel has no such event, or its id cannot be read.
     pub fn event_id(&self, event: &str) -> Result<u64, TracefsError> {
         let name = format!("events/{event}/id");
         let bytes = self.read(&name)?;
@@ -104,7 +104,7 @@ impl Tracefs {
     }
 }
 
-/// Where the text of a mountinfo says that tracefs may be found, best first.
+/// Where tracefs may be mounted, from the text of a mountinfo, best first.
 fn mount_points(text: &[u8]) -> Vec<PathBuf> {
     let mut own = Vec::new();
     let mut within = Vec::new();
@@ -119,7 +119,7 @@ fn mount_points(text: &[u8]) -> Vec<PathBuf> {
     own
 }
 
-/// A tracefs mount attached to nothing; the call that failed otherwise.
+/// A tracefs mount without a path; on failure the call that failed.
 fn mount() -> Result<OwnedFd, (&'static str, io::Error)> {
     let fs = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(|error| ("fsopen", error.into()))?;
     fsconfig_create(&fs).map_err(|error| ("fsconfig", error.into()))?;

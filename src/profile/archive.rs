@@ -1,4 +1,4 @@
-//! A profile as one file, .tar.gz: made from a directory, and unpacked within limits.
+//! A profile as one file, .tar.gz: packed from a directory, and unpacked within limits.
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -17,29 +17,29 @@ use super::ProfileError;
 use crate::host::open;
 use crate::sample::printable;
 
-/// Entries of an archive, of whatever kind; ours have five.
+/// Entries of an archive, of any kind; ours have five.
 const MAX_ENTRIES: usize = 1024;
-/// Bytes of all that is not the contents of files: headers, long names, attributes. The tar crate keeps each of them whole.
+/// Bytes of all but the contents of files: headers, long names, attributes. The tar crate holds each of them in memory.
 const MAX_HEADERS: u64 = 4 << 20;
-/// Bytes of a name, and names of directories in it: each is a directory that is made.
+/// Bytes of a name, and names of directories in it: each directory is created.
 const MAX_NAME: usize = 4096;
 const MAX_DEPTH: usize = 16;
 
-/// Writes `dir` with its files to `out`, under its own name, until `stop` says so.
+/// Writes `dir` with its files to `out`, under its own name, until `stop` returns true.
 ///
 /// # Errors
-/// Any of reading and writing, and where it was stopped.
+/// Those of reading and writing; or it was stopped.
 pub(crate) fn pack(dir: &Path, out: impl Write, stop: &dyn Fn() -> bool) -> io::Result<()> {
     let name = dir.file_name().unwrap_or_else(|| "profile".as_ref());
     let mut archive = tar::Builder::new(GzEncoder::new(out, Compression::fast()));
     let mut files: Vec<_> = fs::read_dir(dir)?.collect::<Result<_, _>>()?;
-    // The largest file comes last: an archive that is cut has all of the others.
+    // The largest file comes last: a truncated archive contains all others.
     files.sort_by_key(|file| (file.file_name() == "perf.data", file.file_name()));
     for file in files {
         let metadata = file.metadata()?;
         if metadata.is_file() {
             let mut header = tar::Header::new_gnu();
-            // Of whom it was and who might read it says nothing elsewhere; when it was written does.
+            // Owner and permissions mean nothing on another host; the time of the last write does.
             header.set_metadata_in_mode(&metadata, tar::HeaderMode::Deterministic);
             header.set_mtime(metadata.mtime().max(0) as u64);
             header.set_mode(0o600);
@@ -50,18 +50,18 @@ pub(crate) fn pack(dir: &Path, out: impl Write, stop: &dyn Fn() -> bool) -> io::
     archive.into_inner()?.finish()?.flush()
 }
 
-/// What an archive held.
+/// The content of an archive.
 #[derive(Debug)]
 pub(crate) struct Unpacked {
-    /// The files; they go when it is dropped.
+    /// The files; they are deleted when it is dropped.
     pub dir: TempDir,
     /// The archive ended too early.
     pub cut: bool,
-    /// What more may come out of it.
+    /// How much more may be unpacked from it.
     pub budget: Budget,
 }
 
-/// Reads on until it is told to stop; a large archive takes minutes.
+/// Reads until it is told to stop; a large archive takes minutes.
 struct Until<'a, R> {
     inner: R,
     stop: &'a dyn Fn() -> bool,
@@ -76,7 +76,7 @@ impl<R: Read> Read for Until<'_, R> {
     }
 }
 
-/// Reads headers only as far as there is an allowance for them; contents are counted where they are copied.
+/// Limits the bytes of headers; contents are counted when they are copied.
 struct Limited<'a, R> {
     inner: R,
     /// Bytes; without a limit while contents are read.
@@ -96,17 +96,17 @@ impl<R: Read> Read for Limited<'_, R> {
     }
 }
 
-/// Unpacks `path` into a directory of its own, which goes when it is dropped, and earlier where `stop` says so.
+/// Unpacks `path` into a new directory, which is deleted when the result is dropped. Stops if `stop` returns true.
 ///
-/// Only plain files are taken, and only below that directory. An archive that ends too early gives what it has, as far as there
-/// is anything.
+/// Only plain files are unpacked, and only below that directory. An archive that ends too early gives the files that it has, if
+/// there are any.
 ///
 /// # Errors
-/// [`ProfileError::Archive`] for what is no archive, holds more than is reasonable, or names a place outside;
+/// [`ProfileError::Archive`] if it is no archive, contains more than is reasonable, or names a path outside;
 /// [`ProfileError::Stopped`].
 pub(crate) fn unpack(path: &Path, stop: &dyn Fn() -> bool) -> Result<Unpacked, ProfileError> {
     let result = unpack_until(path, stop);
-    // What was cut by us is no damage.
+    // A read that we stopped is no damage.
     if stop() {
         return Err(ProfileError::Stopped { path: path.to_owned() });
     }
@@ -133,12 +133,12 @@ fn unpack_until(path: &Path, stop: &dyn Fn() -> bool) -> Result<Unpacked, Profil
                 let reason = "its names and headers alone have more than 4 MiB, which no profile's have";
                 return Err(failed(reason.to_owned()));
             }
-            // What came before the damage is good.
+            // The files before the damage are good.
             Err(_) if files > 0 => {
                 cut = true;
                 break;
             }
-            // What tar says of a header that is none; its text has the bytes in it.
+            // The tar crate's error for an invalid header; its text contains the bytes.
             Err(error) if error.kind() == io::ErrorKind::Other => {
                 return Err(failed("compressed, but not a .tar.gz: unpack it first (gunzip)".to_owned()));
             }
@@ -157,7 +157,7 @@ fn unpack_until(path: &Path, stop: &dyn Fn() -> bool) -> Result<Unpacked, Profil
             return Err(failed(format!("it would write outside its directory: {shown}")));
         }
         match entry.header().entry_type() {
-            // A directory is made for the files in it.
+            // Directories are created for the files in them.
             tar::EntryType::Directory | tar::EntryType::XGlobalHeader => {}
             tar::EntryType::Regular | tar::EntryType::Continuous | tar::EntryType::GNUSparse => {
                 files += 1;
@@ -165,7 +165,7 @@ fn unpack_until(path: &Path, stop: &dyn Fn() -> bool) -> Result<Unpacked, Profil
                 if let Some(parent) = to.parent() {
                     fs::create_dir_all(parent).map_err(|source| ProfileError::io("make", parent, source))?;
                 }
-                // A name that is there twice would let the second change the first.
+                // A name that occurs twice would let the second file change the first.
                 let out = File::options().write(true).create_new(true).mode(0o600).open(&to);
                 let mut out = out.map_err(|source| ProfileError::io("unpack", &name, source))?;
                 let allowed = headers.replace(None);
@@ -181,7 +181,7 @@ fn unpack_until(path: &Path, stop: &dyn Fn() -> bool) -> Result<Unpacked, Profil
                     Err(error) if error.kind() == io::ErrorKind::StorageFull => {
                         return Err(ProfileError::io("unpack into", dir.path(), error));
                     }
-                    // The file is cut; its reader counts what is missing.
+                    // The file is truncated; its reader counts what is missing.
                     Err(_) => {
                         cut = true;
                         break;
@@ -227,7 +227,7 @@ mod tests {
         let mut builder = tar::Builder::new(GzEncoder::new(File::create(path).unwrap(), Compression::fast()));
         for &(name, kind, size) in entries {
             let mut header = tar::Header::new_gnu();
-            // Not set_path, which refuses what an attacker writes.
+            // Not set_path, which rejects what an attacker writes.
             header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
             header.set_entry_type(kind);
             header.set_mode(0o644);
@@ -264,7 +264,7 @@ mod tests {
         let data = unpacked.dir.path().join("some profile/perf.data");
         assert_eq!((mode(unpacked.dir.path()), mode(&data)), (0o700, 0o600));
         assert_eq!(fs::read(unpacked.dir.path().join("some profile/perf.data")).unwrap(), b"abc");
-        // Cut anywhere it gives what there is, or says that there is nothing.
+        // Truncated anywhere, it gives the files that it has, or reports that there are none.
         let bytes = fs::read(&path).unwrap();
         let mut best = 0;
         for len in 0..bytes.len() {
@@ -344,7 +344,7 @@ mod tests {
             let error = unpack(&path, &|| false).unwrap_err().to_string();
             assert!(error.contains("more than 1024 entries"), "{error}");
         }
-        // A path of which each part is a directory that must be made.
+        // A path in which each part is a directory that must be created.
         let deep = ["d"; 40].join("/");
         archive(&path, &[(&deep, tar::EntryType::Regular, 0)]);
         let error = unpack(&path, &|| false).unwrap_err().to_string();

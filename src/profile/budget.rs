@@ -1,18 +1,18 @@
-//! How much a packed file may unpack to, all of it together. A stranger can pack nearly nothing into a thousandth of itself.
+//! The total size to which a packed file may unpack. An attacker can pack data to a thousandth of its size.
 
-/// Bytes that may come out of any file.
+/// Bytes that any file may unpack to.
 pub(super) const FREE: u64 = 256 << 20;
-/// Times its own size that may come out of a larger one; records of samples shrink to a tenth.
+/// A larger file may unpack to this many times its size; records of samples shrink to a tenth.
 pub(super) const RATIO: u64 = 100;
 
-/// What may still come out.
+/// The bytes that may still be unpacked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Budget {
     left: u64,
 }
 
 impl Budget {
-    /// For a file of so many bytes.
+    /// The budget of a file of this size.
     pub(super) fn of(packed: u64) -> Self {
         Self { left: packed.saturating_mul(RATIO).max(FREE) }
     }
@@ -22,7 +22,7 @@ impl Budget {
         self.left
     }
 
-    /// Takes so many bytes; false where they are too many, and nothing is left then.
+    /// Takes this many bytes; false if they are too many, and then nothing is left.
     #[must_use]
     pub(super) fn take(&mut self, bytes: u64) -> bool {
         let left = self.left.checked_sub(bytes);

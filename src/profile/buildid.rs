@@ -1,4 +1,4 @@
-//! The section of build ids: which file was which build, so that symbols can be found later and elsewhere.
+//! The section of build ids: the build of each file, so that symbols can be found later and elsewhere.
 
 use crate::resolve::mapping::BuildId;
 use crate::sampler::record::{Header, HEADER_SIZE};
@@ -7,19 +7,19 @@ use crate::sampler::record::{Header, HEADER_SIZE};
 const MISC_KERNEL: u16 = 1;
 const MISC_USER: u16 = 2;
 const MISC_MODE: u16 = 7;
-/// The size of the id is said behind it (`PERF_RECORD_MISC_BUILD_ID_SIZE`).
+/// The size of the id follows it (`PERF_RECORD_MISC_BUILD_ID_SIZE`).
 const MISC_BUILD_ID_SIZE: u16 = 1 << 15;
-/// Bytes that an id may have.
+/// The most bytes of an id.
 const MAX_ID: usize = 20;
-/// Where the id, its size and the path are in an entry, which begins with a header and a pid.
+/// The offsets of the id, its size and the path in an entry, which begins with a header and a pid.
 const ID_AT: usize = HEADER_SIZE + 4;
 const SIZE_AT: usize = ID_AT + MAX_ID;
 const PATH_AT: usize = ID_AT + 24;
-/// Of whom the mapping is: of nobody in particular.
+/// The pid of a mapping that belongs to no process in particular.
 const ANY_PID: i32 = -1;
 const NAME_ALIGN: usize = 64;
 
-/// One entry a file (struct perf_record_header_build_id).
+/// One entry per file (struct perf_record_header_build_id).
 pub(super) fn write(mut files: Vec<(&[u8], BuildId)>) -> Vec<u8> {
     files.sort_unstable_by_key(|&(path, _)| path);
     let mut bytes = Vec::new();
@@ -45,15 +45,14 @@ pub(super) fn write(mut files: Vec<(&[u8], BuildId)>) -> Vec<u8> {
     bytes
 }
 
-/// The entries of a section, as far as they are whole: paths, and the kernel and the vdso by the names that perf has for
-/// them. Those of guests are left out.
+/// The complete entries of a section: paths, and the kernel and the vdso by their names in perf. Those of guests are left out.
 pub(super) fn read(mut bytes: &[u8], swapped: bool) -> Vec<(Vec<u8>, BuildId)> {
     let mut found = Vec::new();
     while let Some(header) = header(bytes, swapped) {
         let Some((entry, rest)) = bytes.split_at_checked(usize::from(header.size).max(HEADER_SIZE)) else { break };
         bytes = rest;
         let Some(id) = entry.get(ID_AT..SIZE_AT) else { continue };
-        // perf before 5.12 did not say the size, and had none but whole ones.
+        // perf before 5.12 did not write the size, and wrote only complete ids.
         let size = match entry.get(SIZE_AT) {
             Some(&size) if header.misc & MISC_BUILD_ID_SIZE != 0 => usize::from(size),
             _ => MAX_ID,
@@ -112,7 +111,7 @@ mod tests {
         bytes[5] &= 0x7f;
         bytes[SIZE_AT] = 0;
         assert_eq!(read(&bytes, false), [(b"/bin/x".to_vec(), BuildId::new(&[7; 20]))]);
-        // Of a guest's program, and of a file without an id.
+        // An entry of a guest's program, and one of a file without an id.
         let mut guest = bytes.clone();
         guest[4] = 5;
         assert_eq!(read(&guest, false), []);

@@ -1,14 +1,14 @@
-//! The files of code that a recording names, whose build ids are looked up when it ends.
+//! The code files in a recording; their build ids are looked up when it ends.
 
 use rustc_hash::FxHashMap;
 
 use crate::sampler::record::{decode, Layout, MappedFile, Record};
 
-/// Files that are remembered.
+/// The number of files that are kept.
 const MAX_FILES: usize = 1 << 14;
 /// Bytes of their paths.
 pub(super) const MAX_PATH_BYTES: usize = 8 << 20;
-/// Processes that are remembered for each, to find it through.
+/// Processes that are kept for each file, to open it through them.
 const PIDS: usize = 4;
 
 /// A file of code.
@@ -18,11 +18,11 @@ pub(super) struct CodeFile {
     pub(super) ino: u64,
     /// The last processes that mapped it.
     pub(super) pids: [u32; PIDS],
-    /// When the first did.
+    /// When the first of them mapped it.
     pub(super) since: u64,
 }
 
-/// Files of code by their path, of which containers have many; none where there were more than are remembered.
+/// Code files by their path (containers can have several of one path); none if there were more than the bound.
 #[derive(Debug, Default)]
 pub(super) struct CodeFiles {
     by_path: FxHashMap<Vec<u8>, Vec<CodeFile>>,
@@ -37,15 +37,15 @@ impl CodeFiles {
         self.by_path.iter()
     }
 
-    /// Mappings of files that there was no room for.
+    /// Mappings of files that did not fit.
     pub(super) fn left_out(&self) -> u64 {
         self.left_out
     }
 
-    /// Remembers the file that a record maps.
+    /// Records the file that a record maps.
     pub(super) fn note(&mut self, record: &[u8], layout: &Layout) {
         let Ok((_, Record::Mmap2 { pid, file, filename, .. }, id)) = decode(record, layout) else { return };
-        // A record in its build-id form needs no more.
+        // A record in its build-id form already has the id.
         let MappedFile::Inode { major, minor, inode, .. } = file else { return };
         if !filename.starts_with(b"/") || filename.starts_with(b"//") {
             return;

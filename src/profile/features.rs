@@ -1,4 +1,4 @@
-//! The sections after the data of a perf.data file: what host it was (tools/perf/util/header.c).
+//! The sections after the data of a perf.data file: facts about the host (tools/perf/util/header.c).
 
 use std::fs::{self, File};
 
@@ -6,7 +6,7 @@ use super::format::feature;
 use super::reader::PerfData;
 use crate::host::{proc, topology, Roots};
 
-/// Where a section is.
+/// The position of a section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Section {
     /// Bytes from the beginning of the file.
@@ -18,7 +18,7 @@ pub(crate) struct Section {
 /// perf pads its strings to a multiple of this (`NAME_ALIGN`).
 const NAME_ALIGN: usize = 64;
 
-/// Takes numbers and strings off a section.
+/// Reads numbers and strings from a section.
 struct Cursor<'a> {
     bytes: &'a [u8],
     swapped: bool,
@@ -53,7 +53,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Hands over the events of `HEADER_EVENT_DESC`: their names and ids, as far as they are whole.
+/// Passes the events of `HEADER_EVENT_DESC` to `event`: their names and ids, as far as they are complete.
 pub(crate) fn event_desc(bytes: &[u8], swapped: bool, mut event: impl FnMut(&[u8], Ids<'_>)) {
     let mut cursor = Cursor { bytes, swapped };
     let (Some(count), Some(attr_size)) = (cursor.u32(), cursor.u32()) else { return };
@@ -83,11 +83,11 @@ impl Iterator for Ids<'_> {
     }
 }
 
-/// The CPUs that were online on the host of a recording, by `HEADER_NRCPUS`.
+/// The CPUs that were online on the recorded host, from `HEADER_NRCPUS`.
 pub(crate) fn online_cpus(perf_data: &mut PerfData<File>) -> Option<usize> {
     let bytes = perf_data.section(feature::NRCPUS)?;
     let mut cursor = Cursor { bytes: &bytes, swapped: perf_data.is_swapped() };
-    // Those that it could have come first.
+    // First comes the number of CPUs that could be online.
     cursor.u32()?;
     cursor.u32().filter(|&online| online > 0).map(|online| online as usize)
 }
@@ -122,7 +122,7 @@ fn one(text: &[u8]) -> Vec<u8> {
     builder.0
 }
 
-/// What the host says of itself, as sections by their bit. What cannot be read is left out.
+/// The facts about the host, as sections by their bit. Those that cannot be read are left out.
 pub(crate) fn of_host(roots: &Roots) -> Vec<(u8, Vec<u8>)> {
     let mut sections = Vec::new();
     let sysctl = |name: &str| fs::read(roots.proc.join("sys/kernel").join(name)).ok();
@@ -166,7 +166,7 @@ pub(crate) fn of_host(roots: &Roots) -> Vec<(u8, Vec<u8>)> {
     sections
 }
 
-/// As perf writes it on x86: "GenuineIntel-6-143-8" (tools/perf/arch/x86/util/header.c).
+/// In perf's format on x86: "GenuineIntel-6-143-8" (tools/perf/arch/x86/util/header.c).
 fn cpuid(field: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let parts = ["vendor_id", "cpu family", "model", "stepping"].map(field);
     let parts: Option<Vec<String>> = parts.into_iter().collect();

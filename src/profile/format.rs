@@ -1,4 +1,4 @@
-//! What a perf.data file is made of: magic, sections, feature numbers, record types and attrs (tools/perf/util/header.h and
+//! The parts of a perf.data file: magic, sections, feature numbers, record types and attrs (tools/perf/util/header.h and
 //! tools/lib/perf/include/perf/event.h in the kernel's sources).
 
 use perf_event_open_sys::bindings as sys;
@@ -7,7 +7,7 @@ use crate::sampler::record::{sample_type, Layout};
 
 /// The first eight bytes of every file, read as a number of the writer's byte order.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"PERFILE2");
-/// Bytes of the header of a file that can be sought in.
+/// Bytes of the header of a seekable file.
 pub(crate) const FILE_HEADER_SIZE: u64 = 104;
 /// Bytes of the header of a file that was written into a pipe.
 pub(crate) const PIPE_HEADER_SIZE: u64 = 16;
@@ -15,7 +15,7 @@ pub(crate) const PIPE_HEADER_SIZE: u64 = 16;
 pub(crate) const SECTION_SIZE: usize = 16;
 /// Sizes that `perf_event_attr` has had (`PERF_ATTR_SIZE_VER*`, linux/perf_event.h).
 const ATTR_SIZES: [usize; 9] = [64, 72, 80, 96, 104, 112, 120, 128, 136];
-/// The largest attr that is looked at; what newer ones have more does not change how records are laid out.
+/// The largest attr that is read; additional fields of newer ones do not change the layout of records.
 pub(crate) const MAX_ATTR_SIZE: usize = 4096;
 
 /// Sections after the data, by their bit in the header (`HEADER_*`).
@@ -105,7 +105,7 @@ pub fn record_name(kind: u32) -> &'static str {
     }
 }
 
-/// What of a recorded `perf_event_attr` matters to a reader.
+/// The fields of a recorded `perf_event_attr` that a reader needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Attr {
     /// `attr.type`.
@@ -114,11 +114,11 @@ pub struct Attr {
     pub config: u64,
     /// `attr.config1`.
     pub config1: u64,
-    /// `attr.clockid`, where `attr.use_clockid` is set.
+    /// `attr.clockid`, if `attr.use_clockid` is set.
     pub clockid: Option<i32>,
-    /// `attr.sample_period`, where samples do not say theirs and it is no frequency.
+    /// `attr.sample_period`, if samples do not contain theirs and it is no frequency.
     pub period: Option<u64>,
-    /// How the records are laid out.
+    /// The layout of the records.
     pub layout: Layout,
 }
 
@@ -154,7 +154,7 @@ impl Attr {
                 value
             }
         };
-        // A bit field begins at the other end of each byte where the byte order is the other one.
+        // With the other byte order, bit fields begin at the other end of each byte.
         let flags = take(40, 8).map(|byte| if swapped { byte.reverse_bits() } else { byte });
         let flags = u64::from_ne_bytes(flags);
         let layout = Layout {
@@ -180,20 +180,20 @@ impl Attr {
 /// The bytes of an attr in its largest size.
 #[must_use]
 pub(crate) fn attr_bytes(attr: &sys::perf_event_attr) -> Vec<u8> {
-    // SAFETY: an attr is plain numbers in the order of the C struct, all bytes of it are initialised and it has no padding.
+    // SAFETY: an attr is plain numbers in the order of the C struct, all its bytes are initialised and it has no padding.
     let bytes =
         unsafe { std::slice::from_raw_parts(std::ptr::from_ref(attr).cast::<u8>(), size_of::<sys::perf_event_attr>()) };
     bytes.to_vec()
 }
 
-/// The smallest size that holds all of `attr` that is set: readers refuse attrs that are larger than theirs.
+/// The smallest size that contains all set fields of `attr`: readers reject attrs larger than theirs.
 #[must_use]
 pub(crate) fn attr_size(bytes: &[u8]) -> usize {
     let used = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     ATTR_SIZES.into_iter().find(|&size| size >= used).unwrap_or(bytes.len())
 }
 
-/// Where the id is in a sample, from its beginning (`__evsel__calc_id_pos` in tools/perf/util/evsel.c).
+/// The offset of the id in a sample, from its beginning (`__evsel__calc_id_pos` in tools/perf/util/evsel.c).
 #[must_use]
 pub(crate) fn id_offset(bits: u64) -> Option<usize> {
     use sample_type as t;
@@ -204,7 +204,7 @@ pub(crate) fn id_offset(bits: u64) -> Option<usize> {
     (bits & t::ID != 0).then_some(8 + 8 * before)
 }
 
-/// Where the id is in a record that is no sample, from its end (`__evsel__calc_is_pos`).
+/// The offset of the id in any other record, from its end (`__evsel__calc_is_pos`).
 #[must_use]
 pub(crate) fn id_offset_from_end(bits: u64) -> Option<usize> {
     use sample_type as t;

@@ -1,4 +1,4 @@
-//! hints.jsonl: which hint each thread had from when on, one line of JSON an event, in the order of time.
+//! hints.jsonl: the hint of each thread over time, one line of JSON per event, in the order of time.
 //!
 //! The fields are those that scx_characterize writes: `pid` is the thread and `tgid` its process.
 
@@ -6,10 +6,10 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a line; real ones have some 80.
+/// The most bytes of a line; real ones have about 80.
 const MAX_LINE: u64 = 4 << 10;
 
-/// A thread has another hint.
+/// A change of a thread's hint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HintRecord {
     /// Thread id.
@@ -18,13 +18,13 @@ pub struct HintRecord {
     /// Process id.
     #[serde(rename = "tgid", default)]
     pub pid: u32,
-    /// The hint; none where it was taken away.
+    /// The hint; none if it was deleted.
     #[serde(rename = "hints")]
     pub hint: Option<u64>,
-    /// CLOCK_MONOTONIC, ns; 0 for what was there at the beginning.
+    /// CLOCK_MONOTONIC, ns; 0 for a hint that existed at the beginning.
     #[serde(rename = "timestamp")]
     pub time: u64,
-    /// True where it was read from the map at the beginning, and not seen when it was set.
+    /// True if it was read from the map at the beginning, and not observed when it was set.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub snapshot: bool,
 }
@@ -44,17 +44,17 @@ pub struct Hints<R> {
     lines: BufReader<R>,
     next: Option<HintRecord>,
     ended: bool,
-    /// Lines that are no hint.
+    /// Lines that are no valid hint.
     pub unreadable: u64,
 }
 
 impl<R: Read> Hints<R> {
-    /// From its beginning.
+    /// Reads from the beginning.
     pub fn new(inner: R) -> Self {
         Self { lines: BufReader::with_capacity(1 << 16, inner), next: None, ended: false, unreadable: 0 }
     }
 
-    /// The next record, if it is not later than `until`; they are in the order of time.
+    /// The next record, if it is not later than `until`; records are in the order of time.
     pub fn next_until(&mut self, until: u64) -> Option<HintRecord> {
         if self.next.is_none() {
             self.next = self.read();

@@ -1,4 +1,4 @@
-//! Finds what a profile's path holds: an archive, a directory of ours or of scx_characterize, or bare records.
+//! Opens a profile: an archive, a directory written by us or by scx_characterize, or bare records.
 
 use std::fs::{DirEntry, File};
 use std::io::{BufReader, ErrorKind};
@@ -21,31 +21,31 @@ use crate::sample::Source;
 use crate::sampler::record::Header;
 use crate::sampler::{AddressFrom, Identity};
 
-/// A pid that nobody has (`PID_MAX_LIMIT` is 4 Mi).
+/// A pid that no process has (`PID_MAX_LIMIT` is 4 Mi).
 const NOBODY: u32 = 1 << 30;
-/// Records that are listed as unparseable.
+/// The number of unparseable records that are listed.
 const MAX_LISTED: usize = 1000;
 const PERF_TYPE_SOFTWARE: u32 = 1;
 /// The accesses of the timer source.
 const RECOVERED: &str = "recovered.jsonl";
 /// Page faults: all, minor, major (`PERF_COUNT_SW_PAGE_FAULTS*`).
 const FAULTS: [u64; 3] = [2, 5, 6];
-/// The records in a directory of perf's own (`--kcore`, `--threads`).
+/// The records in a directory written by perf (`--kcore`, `--threads`).
 const DATA: &str = "data";
-/// What the samples may be in, the one that says most first.
+/// The files that may contain the samples, the most complete one first.
 const DATA_FILES: [&str; 7] =
     ["perf.data", "perf.mem.data", "perf.jsonl", "perf.mem.jsonl", "perf.mem.script", "perf.script", DATA];
-/// An event that never happens (`PERF_COUNT_SW_DUMMY`).
+/// An event that never occurs (`PERF_COUNT_SW_DUMMY`).
 const DUMMY: u64 = 9;
 
-/// What the samples are in.
+/// The form of the samples.
 #[derive(Debug)]
 pub enum Records {
     /// The records of perf.data.
     PerfData(Box<PerfData<File>>),
-    /// The text that `perf script` made of them, where they are gone.
+    /// The text that `perf script` printed, if the records are gone.
     Script(script::Reader<BufReader<File>>),
-    /// The lines of JSON that `process` made of them.
+    /// The lines of JSON that `process` wrote.
     Lines(Box<jsonl::Reader<BufReader<File>>>),
 }
 
@@ -53,10 +53,10 @@ pub enum Records {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Profile {
-    /// The samples, and what belongs to them.
+    /// The samples and their side-band.
     #[doc(hidden)]
     pub records: Records,
-    /// What the recorder knew; `None` for a recording by another program.
+    /// The recorder's metadata; `None` for a recording by another program.
     pub meta: Option<Meta>,
     /// The accesses of a source that recovers them.
     #[doc(hidden)]
@@ -64,17 +64,17 @@ pub struct Profile {
     /// Task hints.
     #[doc(hidden)]
     pub hints: Option<Hints<File>>,
-    /// The records that nobody could read, as far as they are listed.
+    /// The records that could not be parsed, up to the bound.
     unparseable: Vec<String>,
-    /// Where the addresses come from, as lines say it.
+    /// The source of the addresses, as in JSON lines.
     source: Option<Source>,
-    /// What is wrong beside the records, one sentence each.
+    /// Problems outside the records, one sentence each.
     wrong: Vec<String>,
-    /// What was opened.
+    /// The path that was opened.
     path: PathBuf,
-    /// The file that the samples are in.
+    /// The file that contains the samples.
     data: PathBuf,
-    /// Where an archive was unpacked; it is removed with the profile.
+    /// The directory into which an archive was unpacked; it is removed with the profile.
     unpacked: Option<Unpacked>,
 }
 
@@ -82,12 +82,12 @@ impl Profile {
     /// Opens `path`.
     ///
     /// # Errors
-    /// [`ProfileError`] where there is nothing to read.
+    /// [`ProfileError`] if there is nothing to read.
     pub fn open(path: &Path) -> Result<Self, ProfileError> {
         Self::open_until(path, &|| false)
     }
 
-    /// As [`Profile::open`]; an archive, which is unpacked below `std::env::temp_dir`, only until `stop` says so.
+    /// As [`Profile::open`]; unpacking an archive, below `std::env::temp_dir`, ends if `stop` returns true.
     ///
     /// # Errors
     /// As [`Profile::open`], and [`ProfileError::Stopped`].
@@ -99,10 +99,10 @@ impl Profile {
         Self::open_unpacked(path, unpacked)
     }
 
-    /// Looks at what `path` holds, without unpacking it.
+    /// Checks what `path` contains, without unpacking it.
     ///
     /// # Errors
-    /// As [`Profile::open`], where no profile begins like it.
+    /// As [`Profile::open`], if no profile has such a beginning.
     pub(crate) fn check(path: &Path) -> Result<(), ProfileError> {
         kind_of(path).map(drop)
     }
@@ -110,7 +110,7 @@ impl Profile {
     /// The same profile from its beginning.
     ///
     /// # Errors
-    /// As [`Profile::open`], where it has changed meanwhile.
+    /// As [`Profile::open`], if it has changed meanwhile.
     pub fn rewind(self) -> Result<Self, ProfileError> {
         Self::open_unpacked(&self.path, self.unpacked)
     }
@@ -144,11 +144,11 @@ impl Profile {
             }
             meta => meta?,
         };
-        // What is damaged is refused when it is opened, with the reason.
+        // A damaged file is rejected when it is opened, with the reason.
         let kind = kind_of(&data).unwrap_or(Kind::PerfData);
         let (mut recovered, mut hints) = (None, None);
         if kind == Kind::Lines {
-            // What is beside the lines is in them.
+            // The lines contain what would be beside them.
             wrong.extend(meta.iter().flat_map(|meta| meta.damage.clone()));
         } else {
             recovered = beside(RECOVERED)?.map(Recovered::new);
@@ -178,7 +178,7 @@ impl Profile {
         Ok(Self { records, meta, recovered, hints, unparseable, source, wrong, path, data, unpacked })
     }
 
-    /// CPUs of the host that was recorded, where the recording says it.
+    /// The number of CPUs of the recorded host, if the recording has it.
     pub(crate) fn cpus(&mut self) -> Option<usize> {
         match (&self.meta, &mut self.records) {
             (Some(meta), _) if meta.host.cpus > 0 => Some(meta.host.cpus),
@@ -187,8 +187,8 @@ impl Profile {
         }
     }
 
-    /// When the recording began, where it was made on this host since it booted; `None` elsewhere, where files of the same paths
-    /// may be others.
+    /// When the recording began, if it was made on this host since it booted; `None` otherwise, because files with the same
+    /// paths may differ.
     pub(crate) fn recorded_here(&self, roots: &Roots) -> Option<SystemTime> {
         let meta = self.meta.as_ref()?;
         let (Host { name, boot_id, .. }, host) = (&meta.host, Host::here(roots));
@@ -198,7 +198,7 @@ impl Profile {
         SystemTime::UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(meta.begin_unix).ok()?)
     }
 
-    /// The records; `None` where there is only their text.
+    /// The records; `None` if there is only text.
     #[must_use]
     pub fn perf_data(&self) -> Option<&PerfData<File>> {
         match &self.records {
@@ -207,7 +207,7 @@ impl Profile {
         }
     }
 
-    /// Remembers the record that was read last as one that makes no sense.
+    /// Notes that the last record could not be parsed.
     pub(crate) fn note_unparseable(&mut self, header: Option<Header>) {
         let Some(perf_data) = self.perf_data().filter(|_| self.unparseable.len() < MAX_LISTED) else { return };
         let kind = header.map_or("without a header", |header| super::record_name(header.kind));
@@ -215,12 +215,12 @@ impl Profile {
         self.unparseable.push(format!("record {kind} at byte {at} of the records contradicts its own size"));
     }
 
-    /// Remembers why the samples could not be read to their end.
+    /// Notes why the samples could not be read to their end.
     pub(crate) fn note_failed(&mut self, error: Option<impl std::fmt::Display>) {
         self.wrong.extend(error.map(|error| format!("{}: {error}", self.data.display())));
     }
 
-    /// Samples that were there so far, and of these the ones that could not even be found to be samples.
+    /// The number of samples so far, and of these the ones that could not even be recognized.
     pub(crate) fn samples(&self) -> (u64, u64) {
         match &self.records {
             Records::PerfData(perf_data) => {
@@ -233,7 +233,7 @@ impl Profile {
         }
     }
 
-    /// The records that nobody could read, as far as they are listed, one sentence each.
+    /// The records that could not be parsed, up to the bound, one sentence each.
     #[must_use]
     pub fn unparseable(&self) -> Vec<String> {
         match &self.records {
@@ -292,7 +292,7 @@ impl Profile {
         lines
     }
 
-    /// Where its addresses come from.
+    /// The source of its addresses.
     #[must_use]
     pub fn source(&self) -> Source {
         if let Some(source) = self.source {
@@ -305,7 +305,7 @@ impl Profile {
             return Source::Timer;
         }
         let Some(perf_data) = self.perf_data() else { return Source::Recorded };
-        // What perf opens for names and mappings alone, under one name or another.
+        // perf opens it only for names and mappings, under varying names.
         let is_dummy =
             |event: &super::reader::Event| event.attr.kind == PERF_TYPE_SOFTWARE && event.attr.config == DUMMY;
         let sampling = || perf_data.events().iter().filter(|event| !is_dummy(event));
@@ -325,21 +325,26 @@ impl Profile {
         known.parse().unwrap_or(Source::Recorded)
     }
 
-    /// Whose samples are left out.
+    /// The names of its events by their number, as far as it says them.
+    pub(crate) fn event_names(&self) -> impl Iterator<Item = Option<&str>> {
+        self.perf_data().into_iter().flat_map(PerfData::events).map(|event| event.name.as_deref())
+    }
+
+    /// The processes whose samples are left out.
     #[must_use]
     pub(crate) fn identity(&self) -> Identity {
         let nobody = Identity { own_pid: NOBODY, child_pid_namespace: false };
         self.meta.as_ref().map_or(nobody, |meta| meta.identity)
     }
 
-    /// How its samples are read.
+    /// How to read its samples.
     #[must_use]
     pub(crate) fn address_from(&self) -> AddressFrom {
         self.meta.as_ref().map_or(AddressFrom::OtherTool, |meta| meta.address_from.clone())
     }
 }
 
-/// Opens the perf.data `data` of the profile `root`, which a person knows as `path`.
+/// Opens the perf.data `data` of the profile `root`, which the user knows as `path`.
 fn open_perf_data(
     data: &Path,
     root: &Path,
@@ -389,15 +394,15 @@ fn damage_of(damage: Damage, lines: &mut Vec<String>) {
     }
 }
 
-/// True where the file has no sample of its own, but others beside it have (`perf_data__create_dir` in tools/perf/util/data.c).
+/// True if the file has no samples, but others beside it have (`perf_data__create_dir` in tools/perf/util/data.c).
 fn is_in_parts(data: &Path, perf_data: &PerfData<File>) -> bool {
     let in_directory = data.file_name().is_some_and(|name| name == DATA) && data.with_file_name("data.0").exists();
-    // A recording that was cut has no sections that say so.
+    // A truncated recording lacks the sections that show this.
     let says_so = perf_data.damage().unfinished || perf_data.features().any(|bit| bit == feature::DIR_FORMAT);
     in_directory && says_so
 }
 
-/// The directory with what belongs to the file `data`, which somebody named.
+/// The directory of the files that belong to `data`, which the user named.
 fn beside_file(data: &Path) -> Option<PathBuf> {
     match kind_of(data) {
         Ok(Kind::Lines) => data.parent().map(Path::to_owned),
@@ -405,34 +410,33 @@ fn beside_file(data: &Path) -> Option<PathBuf> {
     }
 }
 
-/// The directory of `data` where that is a part of a profile of ours, which says little without the other files.
+/// The directory of `data` if it is part of a profile of ours, which is incomplete without the other files.
 fn of_ours(data: &Path) -> Option<PathBuf> {
     let dir = data.parent().filter(|_| data.file_name().is_some_and(|name| name == "perf.data"))?;
-    // A meta.json that makes no sense may be ours.
+    // A meta.json that cannot be parsed may be ours.
     let has_meta = !matches!(Meta::read(dir), Ok(None) | Err(ProfileError::Io { .. }));
     (has_meta || dir.join(RECOVERED).exists()).then(|| dir.to_owned())
 }
 
-/// The directory with the records, which may be the only one in `root`, and the records themselves. `path` is what a person
-/// knows it by.
+/// The directory with the records, which may be the only one in `root`, and the records themselves. The user knows it as
+/// `path`.
 fn find(root: &Path, path: &Path) -> Result<(Option<PathBuf>, PathBuf), ProfileError> {
     let mut dirs = vec![root.to_owned()];
-    if let Ok(entries) = std::fs::read_dir(root) {
-        let is_dir = |entry: &DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
-        // A second one is enough to know that there are several.
-        let below: Vec<_> = entries.flatten().filter(is_dir).take(2).collect();
-        if let [only] = below.as_slice() {
-            dirs.push(only.path());
-        }
+    let entries = std::fs::read_dir(root).map_err(|source| ProfileError::io("open", path, source))?;
+    let is_dir = |entry: &DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+    // A second one is enough to know that there are several.
+    let below: Vec<_> = entries.flatten().filter(is_dir).take(2).collect();
+    if let [only] = below.as_slice() {
+        dirs.push(only.path());
     }
     for dir in dirs {
-        // Lines and text are made of the records and say less, so that they come first.
+        // Lines and text are derived from the records and contain less, so perf.data comes first.
         for name in DATA_FILES {
             let data = dir.join(name);
             let Ok(metadata) = data.symlink_metadata() else { continue };
-            // A link is refused when it is opened, and that is said.
+            // Opening a link fails with a message.
             let may_be = metadata.is_file() || metadata.is_symlink();
-            // Others may call anything `data`.
+            // Other programs may have a file named `data`.
             if may_be && (name != DATA || matches!(kind_of(&data), Ok(Kind::PerfData))) {
                 return Ok((Some(dir), data));
             }
@@ -441,13 +445,13 @@ fn find(root: &Path, path: &Path) -> Result<(Option<PathBuf>, PathBuf), ProfileE
     Err(ProfileError::NoData { path: path.to_owned() })
 }
 
-/// Opens what somebody named, or what was `found` in the directory that somebody named.
+/// Opens a file that the user named, or that was `found` in a directory that the user named.
 fn open_file(path: &Path, found: bool) -> Result<File, ProfileError> {
     let file = if found { open::regular_itself(path) } else { open::regular(path) };
     file.map_err(|source| ProfileError::io("open", path, source))
 }
 
-/// Reads a file of lines, whole or not, that somebody named or that was `found` in a directory.
+/// Opens a file of lines, complete or not, that the user named or that was `found` in a directory.
 pub(crate) fn open_lines(path: &Path, found: bool) -> Result<BufReader<File>, ProfileError> {
     Ok(BufReader::with_capacity(1 << 18, open_file(path, found)?))
 }

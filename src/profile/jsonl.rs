@@ -1,20 +1,21 @@
-//! perf.jsonl: one access a line. The fields of scx_characterize, and ours beside them; out and in.
+//! perf.jsonl: one access per line, with the fields of scx_characterize and our own; writing and reading.
 //!
-//! | field | what |
+//! | field | meaning |
 //! |---|---|
-//! | `comm`, `comm_hex` | the thread's name; its bytes in hex where they are no UTF-8. `null` where nobody knew it |
-//! | `pid`, `tid`, `cpu` | numbers |
+//! | `comm`, `comm_hex` | the thread's name; its bytes in hex if they are not UTF-8. `null` if unknown |
+//! | `pid`, `tid`, `cpu` | numbers; `cpu` is left out where a recording does not say it |
 //! | `time` | seconds of CLOCK_MONOTONIC as text with nine decimals |
-//! | `ip`, `addr`, `phys_addr`, `data_src` | hex as text; `phys_addr` "0" where it is not known |
+//! | `ip`, `addr`, `phys_addr`, `data_src` | hex as text; `phys_addr` is "0" if unknown |
 //! | `data_page_size`, `period`, `weight`, `size` | numbers: bytes, events, cycles, bytes |
-//! | `cgroup`, `cgroup_hex` | the path from the hierarchy's root; left out where it is not known |
-//! | `hint`, `hinted` | the task hint, 0 where there is none; `hinted` is true where there is one and it is 0, else left out |
+//! | `cgroup`, `cgroup_hex` | the path from the hierarchy's root; left out if unknown |
+//! | `hint`, `hinted` | the task hint, 0 if there is none; `hinted` is true if there is one and it is 0, else left out |
 //! | `op` | load, store, update or unknown |
 //! | `source` | where the address comes from |
+//! | `event` | the event's name, as `perf script` prints it; left out where a recording does not say it |
 //! | `thread` | which thread: a reused tid is another one |
 //! | `record`, `accesses` | which sample, and how many accesses it gave |
 //! | `method` | how the address was recovered |
-//! | `place` | what memory it is: `shared` with `dev`, `ino`, `offset`; `private` with `space`; `frame`; `none` |
+//! | `place` | the memory: `shared` with `dev`, `ino`, `offset`; `private` with `space`; `frame`; `none` |
 
 mod writer;
 
@@ -30,7 +31,7 @@ use crate::sample::{Comm, DataSource, MemoryId, RawSample, Sample, Source};
 
 pub use writer::{code_text, Writer};
 
-/// Bytes of a line; a cgroup's path has 4 KiB at the most, and each may take six bytes as JSON writes it.
+/// Bytes of a line; a cgroup's path has at most 4 KiB, and each byte may take six as JSON.
 const MAX_LINE: usize = 64 << 10;
 
 /// A number that may be written as text.
@@ -65,7 +66,7 @@ impl<'de> Deserialize<'de> for Number {
     }
 }
 
-/// A line as it is read; what other writers leave out is `None`.
+/// A line as it was read; fields that other writers leave out are `None`.
 #[derive(Debug, Deserialize)]
 struct Fields<'a> {
     #[serde(borrow, default)]
@@ -126,18 +127,18 @@ struct Fields<'a> {
     space: Option<Number>,
 }
 
-/// What lines lacked, by the number of lines.
+/// The number of lines that lacked each field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Missing {
-    /// No `place`: memory is told apart by its physical frame, or by process and address.
+    /// No `place`: the memory is identified by its physical frame, or by process and address.
     pub memory: u64,
-    /// No `op` and no `data_src`: nobody knows what was written.
+    /// No `op` and no `data_src`: loads and stores are not distinguished.
     pub op: u64,
     /// No `weight`.
     pub weight: u64,
     /// No `cgroup`.
     pub cgroup: u64,
-    /// No `thread`: a tid that is used again is the same thread.
+    /// No `thread`: a reused tid counts as the same thread.
     pub thread: u64,
     /// No `data_page_size`.
     pub page_size: u64,
@@ -162,37 +163,37 @@ impl Missing {
     }
 }
 
-/// One line. The path of its cgroup is [`Reader::cgroup`].
+/// One line. [`Reader::cgroup`] has the path of its cgroup.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JsonSample {
-    /// The access; its `cgroup` and, where the line does not say it, its `thread` are left to the reader.
+    /// The access; the reader fills in its `cgroup` and, if the line lacks it, its `thread`.
     pub sample: Sample,
-    /// Where the address comes from.
+    /// The source of the address.
     pub source: Option<Source>,
-    /// The line says which thread it is.
+    /// The line contains the thread's number.
     pub has_thread: bool,
 }
 
-/// Reads lines; those that make no sense are counted.
+/// Reads lines; counts those that it cannot parse.
 #[derive(Debug)]
 pub struct Reader<R> {
     inner: R,
     line: Vec<u8>,
-    /// What [`Reader::source`] has read, to be given next.
+    /// The line that [`Reader::source`] has read, to be returned next.
     next: Option<JsonSample>,
     cgroup: Option<Vec<u8>>,
     /// Lines so far that are not empty.
     pub lines: u64,
-    /// Of these, lines that are no sample.
+    /// Of these, lines that are no valid sample.
     pub unreadable: u64,
-    /// The first of them: its number and why.
+    /// The first of them: its number and the reason.
     pub first_unreadable: Option<(u64, String)>,
-    /// What lines lacked.
+    /// The fields that lines lacked.
     pub missing: Missing,
 }
 
 impl<R: BufRead> Reader<R> {
-    /// From the beginning.
+    /// Reads from the beginning.
     pub fn new(inner: R) -> Self {
         Self {
             inner,
@@ -206,12 +207,12 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// The cgroup's path of the line that was read last, where that says it.
+    /// The cgroup's path of the last line, if the line contains it.
     pub fn cgroup(&self) -> Option<&[u8]> {
         self.cgroup.as_deref()
     }
 
-    /// Where the addresses come from, as the next line says it.
+    /// The source of the addresses, from the next line.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -229,7 +230,7 @@ impl<R: BufRead> Reader<R> {
             return Ok(Some(line));
         }
         loop {
-            // Nearly every line lies whole in the buffer, and is read where it lies.
+            // Nearly every line lies completely in the buffer, and is parsed there.
             let buffer = self.inner.fill_buf()?;
             let whole = memchr::memchr(b'\n', buffer).and_then(|end| buffer.get(..=end));
             let parsed = if let Some(line) = whole.filter(|line| line.len() < MAX_LINE) {
@@ -287,11 +288,11 @@ fn take(line: &[u8], cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> Res
     quick(line, cgroup, missing).map_or_else(|| parse(line, cgroup, missing), Ok)
 }
 
-/// A line that our own writer wrote, of plain names.
+/// Parses a line of our own writer with plain names.
 fn quick(bytes: &[u8], last_cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> Option<JsonSample> {
     let Quick { sample, cgroup, source } = quick::parse(bytes)?;
     missing.cgroup += u64::from(cgroup.is_none());
-    // Nearly always the one of the line before.
+    // Nearly always the same as in the previous line.
     if last_cgroup.as_deref() != cgroup {
         *last_cgroup = cgroup.map(<[u8]>::to_vec);
     }
@@ -341,14 +342,14 @@ fn parse(bytes: &[u8], cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> R
     missing.thread += u64::from(fields.thread.is_none());
     missing.page_size += u64::from(fields.data_page_size.is_none());
     let accesses = plain(fields.accesses).clamp(1, 1 << 16);
-    // What perf prints for a thread that it cannot name.
+    // perf prints this for a thread that it cannot name.
     let unnamed = fields.thread.is_none() && fields.comm.as_ref().is_some_and(|comm| **comm == format!(":{tid}"));
     let sample = Sample {
         raw: RawSample {
             time: parse_time(&fields.time).ok_or("its time is none")?,
             pid,
             tid,
-            cpu: plain(fields.cpu) as u32,
+            cpu: fields.cpu.map_or(RawSample::NO_CPU, |cpu| cpu.0 as u32),
             access,
             ip: address(&fields.ip, "ip")?,
             addr,

@@ -1,4 +1,4 @@
-//! What a file is, by what it begins with: its name may be anything.
+//! Detects the type of a file by its beginning, not by its name.
 
 use std::io::Read;
 use std::path::Path;
@@ -7,10 +7,10 @@ use super::format::MAGIC;
 use super::{script, ProfileError};
 use crate::host::open;
 
-/// Bytes that are looked at: some lines of text.
+/// Bytes that are read: some lines of text.
 const HEAD: usize = 64 << 10;
 
-/// What can be read.
+/// The supported types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Directory,
@@ -20,14 +20,14 @@ pub(crate) enum Kind {
     PerfData,
     /// Lines of JSON, as `process` writes them.
     Lines,
-    /// What `perf script` prints.
+    /// Output of `perf script`.
     Text,
 }
 
-/// What is at `path`. Where the beginning says nothing, as in a file that is damaged, its name does.
+/// The type of `path`. If the beginning is ambiguous, as in a damaged file, the name decides.
 ///
 /// # Errors
-/// It cannot be opened, is a pipe or the like, or is nothing of these.
+/// It cannot be opened, is a pipe or the like, or has none of these types.
 pub(crate) fn kind_of(path: &Path) -> Result<Kind, ProfileError> {
     let unknown = |reason: &str| ProfileError::Unknown { path: path.to_owned(), reason: reason.to_owned() };
     let failed = |source| ProfileError::io("open", path, source);
@@ -46,7 +46,7 @@ pub(crate) fn kind_of(path: &Path) -> Result<Kind, ProfileError> {
     if [MAGIC.to_le_bytes(), MAGIC.to_be_bytes()].iter().any(|magic| head.starts_with(magic)) {
         return Ok(Kind::PerfData);
     }
-    // Before the lines: the name of a thread may begin with a brace.
+    // Before JSON lines: the name of a thread may begin with a brace.
     if matches!(script::Reader::new(head.as_slice()).next_line(), Ok(Some(_))) {
         return Ok(Kind::Text);
     }

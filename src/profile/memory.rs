@@ -1,16 +1,16 @@
-//! Takes the memory around the registers out of samples before they are written: it is what the threads work on.
+//! Removes the memory around the registers from samples before they are written: it contains the threads' data.
 
 use super::recorder::records;
 use crate::sampler::record::{decode, Layout, Record};
 
-/// What is left of a sample's raw data: the header of `struct snapshot` (operand.bpf.c), and padding so that the length
-/// before it and it are whole words.
+/// What remains of a sample's raw data: the header of `struct snapshot` (operand.bpf.c), and padding so that it and the length
+/// before it fill whole words.
 const HEADER: usize = 24;
 const LEFT: u32 = 28;
-/// Where the header has the number of lines.
+/// The offset of the number of lines in the header.
 const COUNT: usize = 16;
 
-/// The records of `bytes`, their samples without the lines of memory that they carry.
+/// The records of `bytes`, their samples without lines of memory.
 pub(super) fn without(bytes: &[u8], layout: &Layout) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
     for record in records(bytes) {
@@ -21,7 +21,7 @@ pub(super) fn without(bytes: &[u8], layout: &Layout) -> Vec<u8> {
     out
 }
 
-/// Appends the record without its lines; `None`, and nothing appended, where it has none.
+/// Appends the record without its lines; returns `None` and appends nothing if it has none.
 fn short(record: &[u8], layout: &Layout, out: &mut Vec<u8>) -> Option<()> {
     let Ok((_, Record::Sample(sample), _)) = decode(record, layout) else { return None };
     // The raw data is a part of the record.
@@ -94,7 +94,7 @@ mod tests {
         left.raw = whole.raw;
         assert_eq!(left, whole);
         assert!(!split[1].contains(&0xee));
-        // It is as a sample that never had any.
+        // The result equals a sample that never had any.
         assert_eq!(without(split[1], &timer()), split[1]);
     }
 }

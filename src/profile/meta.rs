@@ -1,4 +1,4 @@
-//! meta.json: what a profile's records do not say. How they are to be read again, what was lost, and on which host it was.
+//! meta.json: what a profile's records do not contain: how to read them, what was lost, and the host.
 
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
@@ -19,26 +19,26 @@ use crate::outcome::Outcome;
 use crate::sampler::loss::Loss;
 use crate::sampler::{attr, AddressFrom, Identity};
 
-/// The version of the directory's layout; a reader refuses one that is newer.
+/// The version of the directory's layout; a reader rejects a newer one.
 pub(crate) const FORMAT: u32 = 1;
 /// Its name in the directory.
 pub(crate) const NAME: &str = "meta.json";
-/// Bytes of it. Ours have a few thousand and the late cgroups, which are [`MAX_CGROUPS`] at the most.
+/// The most bytes of it. Ours have a few thousand, and at most [`MAX_CGROUPS`] for the late cgroups.
 const MAX_BYTES: u64 = 4 << 20;
-/// Bytes of the cgroups that no record names, as they are written.
+/// Bytes of the cgroups without a record, as they are written.
 pub(super) const MAX_CGROUPS: usize = 2 << 20;
-/// Notes that are read, and sentences on damage.
+/// The most notes, and sentences on damage, that are read.
 const MAX_NOTES: usize = 100;
 
-/// What the recording knew.
+/// The metadata of a recording.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Meta {
-    /// The version of the directory's layout that its writer knew.
+    /// The version of the directory's layout that it was written in.
     pub format: u32,
     /// Version of scxprof.
     pub scxprof: String,
-    /// Where the addresses come from, the name of a [`Source`](crate::sample::Source).
+    /// The source of the addresses, the name of a [`Source`](crate::sample::Source).
     pub source: String,
     /// The clock of all times.
     pub clock: String,
@@ -52,11 +52,11 @@ pub struct Meta {
     pub host: Host,
     /// The events.
     pub events: Vec<MetaEvent>,
-    /// Whose samples are left out.
+    /// The processes whose samples are left out.
     pub(crate) identity: Identity,
-    /// How a sample is read.
+    /// How to read a sample.
     pub(crate) address_from: AddressFrom,
-    /// Samples that were named, the accesses that they gave, and events that happened.
+    /// Samples of named threads, the accesses that they gave, and counted events.
     pub samples: u64,
     /// See `samples`.
     pub accesses: u64,
@@ -64,27 +64,27 @@ pub struct Meta {
     pub event_count: u64,
     /// What was lost and left out.
     pub loss: Loss,
-    /// What was recovered, for the timer source.
+    /// Counts of the recovery, for the timer source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Value>,
-    /// What was seen of task hints, where they were followed.
+    /// Counts of task hints, if they were followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hints: Option<HintCounts>,
-    /// Cgroups that no record names, by id: paths as hex.
+    /// Cgroups without a record, by id: paths as hex.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cgroups: Vec<(u64, String)>,
-    /// What the kernel refused, and other facts.
+    /// Features that the kernel rejected, and other facts.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// It was written when the recording began: what is known only at its end is missing.
+    /// It was written when the recording began, and lacks what is known only at the end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unfinished: bool,
-    /// What of the profile could not be read when its lines were written, one sentence each.
+    /// The parts of the profile that could not be read when its lines were written, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damage: Vec<String>,
 }
 
-/// What is looked at first. As a [`Value`] the whole would take 20 times its bytes.
+/// The fields that are read first. As a [`Value`] the whole file would take 20 times its bytes.
 #[derive(Deserialize)]
 struct Head {
     scxprof: Option<IgnoredAny>,
@@ -97,7 +97,7 @@ struct Head {
 pub struct Host {
     /// Its name.
     pub name: String,
-    /// Which boot it was (`/proc/sys/kernel/random/boot_id`), empty where nobody knows.
+    /// The id of the boot (`/proc/sys/kernel/random/boot_id`), empty if unknown.
     #[serde(default)]
     pub boot_id: String,
     /// `uname -r`.
@@ -108,7 +108,7 @@ pub struct Host {
     pub cpu: String,
     /// CPUs that were online.
     pub cpus: usize,
-    /// CPUs of each NUMA node, as the kernel writes lists.
+    /// CPUs of each NUMA node, in the kernel's list format.
     pub nodes: Vec<String>,
     /// Bytes of a page.
     pub page_size: usize,
@@ -118,7 +118,7 @@ pub struct Host {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MetaEvent {
-    /// As perf names it.
+    /// Its name in perf.
     pub name: String,
     /// `attr.type`.
     #[serde(rename = "type")]
@@ -129,16 +129,16 @@ pub struct MetaEvent {
     pub sample_type: u64,
     /// `attr.sample_period` or `attr.sample_freq`.
     pub period_or_freq: u64,
-    /// How many were open.
+    /// The number of open events.
     pub count: usize,
 }
 
 impl Meta {
-    /// Of a recording that has just ended, or begun: then there is no outcome.
+    /// The metadata of a recording that has just ended, or begun: then there is no outcome.
     #[must_use]
     pub(super) fn of_recording(recorder: &Recorder, ended: Option<&Outcome>) -> Self {
         let outcome = ended.unwrap_or(&Outcome::default()).clone();
-        // Since 1970 as of now, less what has passed since the beginning.
+        // The current time since 1970, minus the time since the beginning.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let passed = monotonic_ns().saturating_sub(recorder.begin()) as f64 / 1e9;
         let events = recorder.events().iter().map(|events| {
@@ -178,7 +178,7 @@ impl Meta {
         }
     }
 
-    /// What goes with the lines of `profile`: what was lost and damaged says nothing of itself in them.
+    /// The metadata for the lines of `profile`: the lines do not show what was lost or damaged.
     pub(crate) fn of_lines(profile: &Profile, outcome: &Outcome, damage: Vec<String>) -> Self {
         let nobody = || Self {
             format: FORMAT,
@@ -216,13 +216,13 @@ impl Meta {
         }
     }
 
-    /// Writes it into `dir`, on the disk when this returns. Where that fails, what was there before is still there.
+    /// Writes it into `dir`; it is on the disk when this returns. On failure, an earlier file stays.
     ///
     /// # Errors
     /// It cannot be written.
     pub(crate) fn write(&self, dir: &Path) -> Result<(), ProfileError> {
         let write = || {
-            // Readable by its owner alone, as tempfile makes it.
+            // Readable only by its owner, as tempfile creates it.
             let mut file = tempfile::NamedTempFile::new_in(dir)?;
             file.write_all((escape::json(serde_json::to_string_pretty(self)?) + "\n").as_bytes())?;
             file.as_file().sync_all()?;
@@ -231,10 +231,10 @@ impl Meta {
         write().map_err(|source| ProfileError::io("write", &dir.join(NAME), source))
     }
 
-    /// Reads the meta.json of `dir`; `None` where there is none, or one of another program.
+    /// Reads the meta.json of `dir`; `None` if there is none, or it belongs to another program.
     ///
     /// # Errors
-    /// The file cannot be read ([`ProfileError::Io`]), makes no sense ([`ProfileError::Meta`]), or is of a newer format
+    /// The file cannot be read ([`ProfileError::Io`]) or parsed ([`ProfileError::Meta`]), or has a newer format
     /// ([`ProfileError::Newer`]).
     pub(crate) fn read(dir: &Path) -> Result<Option<Self>, ProfileError> {
         let path = dir.join(NAME);
@@ -268,7 +268,7 @@ impl Meta {
 }
 
 impl Host {
-    /// This host; what cannot be read is empty.
+    /// This host; fields that cannot be read are empty.
     #[must_use]
     pub(crate) fn here(roots: &Roots) -> Self {
         let text =
@@ -308,7 +308,7 @@ pub(crate) fn to_hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The bytes of hex digits; `None` where there is anything else.
+/// The bytes of hex digits; `None` for anything else.
 #[must_use]
 pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digits = text.as_bytes();

@@ -1,17 +1,17 @@
-//! Recordings: perf.data in and out, what travels beside it, and the samples as lines of JSON.
+//! Profiles: perf.data, the files beside it, and the samples as lines of JSON; reading and writing.
 //!
 //! A profile is a directory, or an archive of it:
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `perf.data` | the records of the rings, byte for byte, in perf's own format |
-//! | `recovered.jsonl` | the accesses of each sample, where the source recovers them (timer) |
-//! | `hints.jsonl` | task hints, where they were followed |
-//! | `meta.json` | how to read it again, what was lost, the host |
+//! | `recovered.jsonl` | the accesses of each sample, if the source recovers them (timer) |
+//! | `hints.jsonl` | task hints, if they were followed |
+//! | `meta.json` | how to read the profile, what was lost, the host |
 //!
-//! [`Profile::open`] opens it, and what else holds samples: a bare perf.data, the text that `perf script` made of one, the lines
-//! of JSON that `scxprof process` made of a profile, or a directory with one of these.
-//! [`Builder::profile`](crate::session::Builder::profile) makes of it what the capture would have given:
+//! [`Profile::open`] opens it, and other files that contain samples: a bare perf.data, the text that `perf script` printed of
+//! one, the lines of JSON that `scxprof process` wrote of a profile, or a directory with one of these.
+//! [`Builder::profile`](crate::session::Builder::profile) computes from it what the capture would have given:
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -28,7 +28,7 @@
 //! # Ok::<(), scxprof::Error>(())
 //! ```
 
-// What is public of these is for tests, benches and fuzzing.
+// The public items of these modules are for tests, benches and fuzzing.
 mod archive;
 mod budget;
 mod buildid;
@@ -72,14 +72,14 @@ pub enum ProfileError {
     /// A file or directory.
     #[error("cannot {call} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         call: &'static str,
         /// The file.
         path: PathBuf,
         /// The errno and its text.
         source: std::io::Error,
     },
-    /// A perf.data that gives no record.
+    /// A perf.data without any record.
     #[error("{}: {source}", path.display())]
     PerfData {
         /// The file.
@@ -87,7 +87,7 @@ pub enum ProfileError {
         /// Why.
         source: PerfDataError,
     },
-    /// A meta.json that makes no sense.
+    /// A meta.json that cannot be parsed.
     #[error("{}: {reason}", path.display())]
     Meta {
         /// The file.
@@ -109,7 +109,7 @@ pub enum ProfileError {
         /// The directory.
         path: PathBuf,
     },
-    /// An archive that is none, or that is not safe to unpack.
+    /// A file that is no archive, or one that is not safe to unpack.
     #[error("{}: {reason}", path.display())]
     Archive {
         /// The archive.
@@ -117,7 +117,7 @@ pub enum ProfileError {
         /// Why.
         reason: String,
     },
-    /// A file that is none of what is read here.
+    /// A file of an unsupported type.
     #[error("{}: {reason}", path.display())]
     Unknown {
         /// The file.
@@ -125,13 +125,13 @@ pub enum ProfileError {
         /// Why.
         reason: String,
     },
-    /// It was to stop.
+    /// The caller stopped it.
     #[error("{}: stopped", path.display())]
     Stopped {
-        /// What was being opened.
+        /// The path that was being opened.
         path: PathBuf,
     },
-    /// Something is there already.
+    /// The path exists already.
     #[error("{} exists already; it is never overwritten: remove it or name another with -o", path.display())]
     Exists {
         /// The file or directory.

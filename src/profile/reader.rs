@@ -1,8 +1,8 @@
-//! perf.data in: the records of a file, one at a time, in the byte order of this machine.
+//! Reads perf.data: the records of a file, one at a time, in the byte order of this machine.
 //!
-//! The crate linux-perf-data was looked at and is not used: it gives up at the first record that makes no sense, sorts
-//! all records itself (the session does that for the rings too), and copies each one more than once. This reader goes on
-//! after damage and counts it, holds one buffer, and hands records to the decoder that live rings use.
+//! The crate linux-perf-data was evaluated and is not used: it stops at the first invalid record, sorts all records itself (the
+//! session does that for the rings too), and copies each one more than once. This reader continues after damage and counts it,
+//! needs one buffer, and passes records to the decoder of live rings.
 
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 
@@ -27,7 +27,7 @@ use inflate::Inflate;
 
 /// Bytes that are read from a file at a time; more than the largest record (65,535 bytes).
 const BUFFER: usize = 256 << 10;
-/// Events of a file; a host with 1,000 CPUs has one an event kind, with that many ids.
+/// Events of a file; a host with 1,000 CPUs has one per kind of event, with as many ids.
 const MAX_EVENTS: u64 = 1 << 16;
 /// Ids of all events: 1,000 CPUs with as many events. Each takes 40 bytes.
 const MAX_IDS: usize = 1 << 20;
@@ -35,7 +35,7 @@ const MAX_IDS: usize = 1 << 20;
 const MAX_SECTION: u64 = 16 << 20;
 /// Bytes of build ids that a file from a pipe may have between its records.
 const MAX_BUILD_IDS: usize = 4 << 20;
-/// Records that must follow one another where reading goes on after damage.
+/// Consecutive valid records that are needed to continue after damage.
 const RECORDS_IN_A_ROW: usize = 3;
 
 /// An event of the recording.
@@ -43,9 +43,9 @@ const RECORDS_IN_A_ROW: usize = 3;
 pub struct Event {
     /// How it was opened.
     pub attr: Attr,
-    /// The ids that its records carry.
+    /// The ids in its records.
     pub ids: Vec<u64>,
-    /// As perf calls it, where the file says so.
+    /// Its name in perf, if the file contains it.
     pub name: Option<String>,
 }
 
@@ -58,12 +58,13 @@ pub enum Item<'a> {
         bytes: &'a [u8],
         /// The number of its event.
         event: usize,
-        /// How it is laid out.
+        /// Its layout.
         layout: &'a Layout,
-        /// What a sample of the event stands for, where it does not say so itself.
+        /// The number of events that a sample represents, if the sample does not contain it.
         period: Option<u64>,
     },
-    /// Every ring was read once (`PERF_RECORD_FINISHED_ROUND`): what was newest at the last such mark is complete now.
+    /// Every ring was read once (`PERF_RECORD_FINISHED_ROUND`): all records up to the newest time at the last such mark are
+    /// here.
     Round,
 }
 
@@ -77,39 +78,39 @@ pub struct PerfData<R> {
     by_id: FxHashMap<u64, usize>,
     /// Ids of all events.
     ids: usize,
-    /// All events before it have a name.
+    /// All events before this one have a name.
     nameless: usize,
-    /// All events have one layout, so that nothing depends on which it is.
+    /// All events have the same layout, so the event of a record does not matter.
     uniform: bool,
     sections: Vec<(u8, Section)>,
     /// Records with build ids, their headers in our byte order.
     build_ids: Vec<u8>,
-    /// Bytes of data that are left, as far as the header says.
+    /// Remaining bytes of data according to the header.
     left: Option<u64>,
-    /// What was read of the file and is not given out yet, from `start` on; or what a compressed record inflated to.
+    /// Bytes that were read from the file and not returned yet, from `start` on; or an inflated compressed record.
     buffer: Vec<u8>,
     start: usize,
-    /// The same of the file, while there is something inflated.
+    /// The same of the file, while the buffer contains an inflated record.
     file: Option<(Vec<u8>, usize)>,
-    /// What the last item took; given back at the next.
+    /// The size of the last item; skipped at the next.
     taken: usize,
     ended: bool,
     /// Bytes of data before `start`.
     position: u64,
     counts: Vec<u64>,
     damage: Damage,
-    /// The stream of compressed records, once there is one, and where in the records the last inflated one ends.
+    /// The stream of compressed records, if there is one, and the position after the last inflated one.
     inflate: Option<Box<Inflate>>,
     inflated_until: u64,
-    /// Bytes that may still come out of compressed records.
+    /// Bytes that compressed records may still unpack to.
     budget: Budget,
 }
 
 impl<R: Read + Seek> PerfData<R> {
-    /// Reads the header, the events and the sections of the file; stands before the first record then.
+    /// Reads the header, the events and the sections of the file; the next item is the first record.
     ///
     /// # Errors
-    /// [`PerfDataError`] where there can be no record.
+    /// [`PerfDataError`] if there can be no record.
     pub fn open(mut inner: R) -> Result<Self, PerfDataError> {
         let mut magic = [0; 16];
         read_exact(&mut inner, &mut magic)?;
@@ -119,7 +120,7 @@ impl<R: Read + Seek> PerfData<R> {
             other if other == MAGIC.swap_bytes() => true,
             _ => return Err(PerfDataError::NotPerfData),
         };
-        // MAGIC is a number of little endian; a big endian machine reads its own files the other way round.
+        // MAGIC is a little-endian number; a big-endian machine reads its own files the other way round.
         let swapped = swapped ^ cfg!(target_endian = "big");
         let own = |value: u64| if swapped { value.swap_bytes() } else { value };
         let mut file = Self {
@@ -171,7 +172,7 @@ impl<R: Read + Seek> PerfData<R> {
         Ok(file)
     }
 
-    /// Has what comes out of compressed records count with what came out of the archive that the file was in.
+    /// Counts the unpacked size of compressed records together with that of the archive that contained the file.
     pub(super) fn unpack_within(&mut self, budget: Budget) {
         self.budget = budget;
     }
@@ -184,7 +185,7 @@ impl<R: Read + Seek> PerfData<R> {
         }
     }
 
-    /// The bytes of a section after the data; `None` where there is none or it is not whole.
+    /// The bytes of a section after the data; `None` if it is missing or incomplete.
     pub(crate) fn section(&mut self, bit: u8) -> Option<Vec<u8>> {
         let section = self.sections.iter().find(|(which, _)| *which == bit)?.1;
         let size = usize::try_from(section.size).ok().filter(|&size| size as u64 <= MAX_SECTION)?;
@@ -198,7 +199,7 @@ impl<R: Read + Seek> PerfData<R> {
         read.ok().filter(|&read| read == size).map(|_| bytes)
     }
 
-    /// Which build each file was, by its path, as far as the file says; from a pipe, as far as it was read.
+    /// The build id of each file, by its path, as far as the file contains it; from a pipe, as far as it was read.
     pub(crate) fn build_ids(&mut self) -> Vec<(Vec<u8>, BuildId)> {
         let section = self.section(format::feature::BUILD_ID).unwrap_or_default();
         let mut build_ids = buildid::read(&section, self.swapped);
@@ -206,7 +207,7 @@ impl<R: Read + Seek> PerfData<R> {
         build_ids
     }
 
-    /// The events. A file from a pipe names them between its records.
+    /// The events. A file from a pipe describes them between its records.
     #[must_use]
     pub fn events(&self) -> &[Event] {
         &self.events
@@ -217,7 +218,7 @@ impl<R: Read + Seek> PerfData<R> {
         self.sections.iter().map(|(bit, _)| *bit)
     }
 
-    /// True where the file was written on a machine of the other byte order.
+    /// True if the file was written on a machine of the other byte order.
     #[must_use]
     pub fn is_swapped(&self) -> bool {
         self.swapped
@@ -228,13 +229,13 @@ impl<R: Read + Seek> PerfData<R> {
         (0..).zip(self.counts.iter().copied()).filter(|(_, count)| *count > 0)
     }
 
-    /// Where the last record begins, in bytes from the first one.
+    /// The position of the last record, in bytes from the first one.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// What could not be read so far.
+    /// The parts that could not be read so far.
     #[must_use]
     pub fn damage(&self) -> Damage {
         self.damage
@@ -264,7 +265,7 @@ impl<R: Read + Seek> PerfData<R> {
         }
     }
 
-    /// Goes on to the next record, which is in the buffer then; its kind and its size.
+    /// Advances to the next record, which is in the buffer then; returns its kind and its size.
     #[inline]
     fn step(&mut self) -> Result<Option<(u32, usize)>, PerfDataError> {
         self.advance(self.taken);
@@ -281,7 +282,7 @@ impl<R: Read + Seek> PerfData<R> {
         Ok(Some((kind, self.taken)))
     }
 
-    /// The header of the next record, in our byte order; the whole record is in the buffer then.
+    /// The header of the next record, in our byte order; the complete record is in the buffer then.
     fn next_in_file(&mut self) -> Result<Option<Header>, PerfDataError> {
         if self.ended {
             return Ok(None);
@@ -318,7 +319,7 @@ impl<R: Read + Seek> PerfData<R> {
         Ok(Some(header))
     }
 
-    /// That of a record that is in the buffer already and needs no second look, as nearly all.
+    /// The header of a record that is already in the buffer and needs no further check, as nearly all.
     #[inline]
     fn whole_header(&self) -> Option<Header> {
         let bytes = self.buffer.get(self.start..)?;
@@ -337,7 +338,7 @@ impl<R: Read + Seek> PerfData<R> {
         Header::read(&bytes)
     }
 
-    /// Goes on by words until some records in a row make sense; false at the end of the file.
+    /// Skips words until some consecutive records are valid; false at the end of the file.
     fn look_for_record(&mut self) -> Result<bool, PerfDataError> {
         loop {
             self.damage.skipped += 8;
@@ -348,7 +349,7 @@ impl<R: Read + Seek> PerfData<R> {
             let mut ahead = 0;
             let mut good = 0;
             while good < RECORDS_IN_A_ROW {
-                // The end of the records is as good as a record.
+                // The end of the records counts as a record.
                 if self.left.is_some_and(|left| ahead as u64 >= left) || !self.fill(ahead + HEADER_SIZE)? {
                     good += 1;
                     break;
@@ -367,8 +368,8 @@ impl<R: Read + Seek> PerfData<R> {
         }
     }
 
-    /// The event of the record at the front, which is not turned yet. A record without an id, or with one that nobody
-    /// knows (perf's own have 0), is of the first.
+    /// The event of the record at the front, in its original byte order. A record without a known id (perf's own have 0)
+    /// belongs to the first event.
     fn event_of(&self, kind: u32, size: usize) -> usize {
         let [first, _, ..] = self.events.as_slice() else { return 0 };
         let bits = first.attr.layout.sample_type;
@@ -393,7 +394,7 @@ impl<R: Read + Seek> PerfData<R> {
         }
     }
 
-    /// Has at least `count` bytes in the buffer; false where the file ends before.
+    /// Reads until `count` bytes are in the buffer; false if the file ends before.
     #[inline]
     fn fill(&mut self, count: usize) -> Result<bool, PerfDataError> {
         if self.buffer.len() - self.start >= count {
@@ -427,20 +428,20 @@ impl<R: Read + Seek> PerfData<R> {
     }
 }
 
-/// What a record without any event is read by.
+/// The layout for records without any event.
 const NO_LAYOUT: Layout =
     Layout { sample_type: 0, read_format: 0, branch_sample_type: 0, regs_user: 0, regs_intr: 0, sample_id_all: false };
-/// True where a record can have this header.
+/// True if a record can have this header.
 #[inline]
 fn is_possible(header: Header) -> bool {
     usize::from(header.size) >= HEADER_SIZE
 }
 
-/// True where it looks like one that is known; to find records again.
+/// True if the kind is known; used to find records after damage.
 fn is_usual(header: Header) -> bool {
     let known = (1..=sys::PERF_RECORD_CALLCHAIN_DEFERRED).contains(&header.kind)
         || (user::START..=user::COMPRESSED2).contains(&header.kind);
-    // What perf compresses it does not pad.
+    // perf does not pad compressed records.
     let whole_words = header.size.is_multiple_of(8) || header.kind == user::COMPRESSED;
     known && whole_words && (header.size > 8 || header.kind == user::FINISHED_ROUND)
 }

@@ -1,5 +1,5 @@
-//! A recording at work: the bytes of the rings go into perf.data as they are; what existed before goes in front of them. What
-//! they do not say is written beside it.
+//! A running recording: the bytes of the rings are written to perf.data unchanged, after records of what existed before. Other
+//! facts are written to files beside it.
 
 mod again;
 mod state;
@@ -40,10 +40,10 @@ use crate::sampler::tee::Tee;
 use crate::sampler::{AddressFrom, Identity, OpenEvents, Sampler};
 use state::{Noted, State};
 
-/// Cgroups that are remembered as recorded; each takes some 20 bytes.
+/// The number of cgroups that are known to be recorded; each takes some 20 bytes.
 const MAX_CGROUPS: usize = 1 << 18;
 
-/// Bytes that a cgroup without a record takes in meta.json beside its path, in hex.
+/// Bytes of a cgroup without a record in meta.json besides its path, in hex.
 const LATE_CGROUP: usize = 64;
 
 /// Writes a profile while a session samples.
@@ -57,27 +57,28 @@ pub struct Recorder {
     events: Vec<OpenEvents>,
     identity: Identity,
     address_from: AddressFrom,
-    /// The memory that samples carry goes into the file.
+    /// Writes the memory in samples to the file.
     keep_memory: bool,
     begin: u64,
 }
 
-/// What is recorded.
+/// What is being recorded.
 struct Opened {
     events: Vec<OpenEvents>,
     identity: Identity,
     address_from: AddressFrom,
-    /// How many threads read the rings.
+    /// The number of threads that read the rings.
     workers: usize,
-    /// The memory that samples carry is kept.
+    /// The memory in samples is kept.
     keep_memory: bool,
 }
 
 impl Recorder {
-    /// Begins the files in `dir` for what `sampler` has open, which is all that it will open. The memory that its samples carry
-    /// is left out, unless `keep_memory`.
+    /// Begins the files in `dir` for the events that `sampler` has open; it must not open more. The memory in samples is left
+    /// out unless `keep_memory`.
     ///
     /// # Errors
+    /// A file cannot be written, or the id of an event cannot be read.
     /// A file cannot be written, or an event does not say its id.
     pub(crate) fn new(
         sampler: &Sampler,
@@ -108,7 +109,7 @@ impl Recorder {
         let writer = PerfDataWriter::new(BufWriter::with_capacity(1 << 18, create(&path)?), &events).map_err(failed)?;
         let hints = follows_hints.then(|| create(&dir.join("hints.jsonl")).map(BufWriter::new)).transpose()?;
         let recovered = dir.join("recovered.jsonl");
-        // The source before this one may have begun it.
+        // The previous source may have created it.
         let _ = std::fs::remove_file(&recovered);
         let recovered = (source == Source::Timer)
             .then(|| create(&recovered).map(|file| RecoveredWriter::new(BufWriter::new(file))))
@@ -156,20 +157,20 @@ impl Recorder {
         state.check(result);
     }
 
-    /// Writes an access to recovered.jsonl; those of a sample follow one another. `anonymous` where the mappings say that it is
-    /// shared memory, and its page that it is not.
+    /// Writes an access to recovered.jsonl; those of a sample follow one another. `anonymous`: the mappings show shared memory,
+    /// but its page is not.
     pub(crate) fn access(&self, access: &Sample, anonymous: bool) {
         if let Some(recovered) = &mut self.lock().recovered {
             recovered.add(access, anonymous);
         }
     }
 
-    /// Where the addresses come from.
+    /// The source of the addresses.
     pub(super) fn source(&self) -> Source {
         self.source
     }
 
-    /// Where the host is read.
+    /// The directories of the host.
     pub(super) fn roots(&self) -> &Roots {
         &self.roots
     }
@@ -180,13 +181,13 @@ impl Recorder {
         &self.events
     }
 
-    /// Whose samples are left out when it is read.
+    /// The processes whose samples are left out when it is read.
     #[must_use]
     pub(crate) fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// How a sample is to be read.
+    /// How to read a sample.
     #[must_use]
     pub(crate) fn address_from(&self) -> &AddressFrom {
         &self.address_from
@@ -198,16 +199,16 @@ impl Recorder {
         self.begin
     }
 
-    /// True where the file could not be written: there is no point in going on.
+    /// True if the file could not be written, so continuing is pointless.
     #[must_use]
     pub(crate) fn has_failed(&self) -> bool {
         self.lock().failed.is_some()
     }
 
-    /// Writes what exists (of the processes with one of `tids`, or of all) and hands it to `known` as reading it again would.
+    /// Writes what exists (the processes with one of `tids`, or all) and passes it to `known`, as a later reader would get it.
     ///
     /// # Errors
-    /// procfs cannot be read; the recording goes on with what there is.
+    /// procfs cannot be read; the recording continues without the rest.
     pub(crate) fn snapshot(
         &self,
         roots: &Roots,
@@ -235,8 +236,8 @@ impl Recorder {
         result
     }
 
-    /// Writes what the events say of their loss at the end, by their ids, as perf record does (record__read_lost_samples() in
-    /// tools/perf/builtin-record.c): perf report adds it up.
+    /// Writes the final loss counts of the events, by their ids, as perf record does (record__read_lost_samples() in
+    /// tools/perf/builtin-record.c); perf report adds them up.
     pub(crate) fn lost(&self, events: &[(u64, u64)]) {
         for &(id, lost) in events {
             let id = SampleId { id, identifier: id, ..SampleId::default() };
@@ -247,7 +248,7 @@ impl Recorder {
         }
     }
 
-    /// Remembers the cgroups that no record names.
+    /// Records the cgroups without a record.
     pub(crate) fn note_cgroups(&self, cgroups: &Cgroups) {
         let mut state = self.lock();
         let mut room = meta::MAX_CGROUPS;
@@ -266,7 +267,7 @@ impl Recorder {
         state.late_cgroups = late;
     }
 
-    /// What there was no room for, one sentence each.
+    /// What did not fit, one sentence each.
     pub(crate) fn left_out(&self) -> Vec<String> {
         let state = self.lock();
         let (files, cgroups) = (state.files.left_out(), state.left_out);
@@ -282,11 +283,10 @@ impl Recorder {
         self.lock().late_cgroups.clone()
     }
 
-    /// Finishes the files when the session has ended. Until then meta.json says that this is missing, and the profile is one
-    /// that was cut off.
+    /// Finishes the files when the session has ended. Until then meta.json marks the profile as unfinished.
     ///
     /// # Errors
-    /// The first that any write met with; what was written can be read all the same.
+    /// The first error of any write; what was written can still be read.
     pub fn finish(&self, outcome: &Outcome) -> Result<(), ProfileError> {
         let meta = Meta::of_recording(self, Some(outcome));
         let records = self.finish_records().map_err(|error| ("perf.data", error));
@@ -304,7 +304,7 @@ impl Recorder {
             .and(meta)
     }
 
-    /// Finishes perf.data, with sections that say what host it was.
+    /// Finishes perf.data, with sections about the host.
     fn finish_records(&self) -> io::Result<()> {
         let mut state = self.lock();
         state.unspool();
@@ -324,8 +324,8 @@ impl Recorder {
         writer.finish(sections)?.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
     }
 
-    /// The section of build ids. Of several files of one path all are in it, or none where one is not known any more: nobody
-    /// shall take one for another.
+    /// The section of build ids. If several files have one path, the section has all of them, or none if one is unknown: no
+    /// file must be taken for another.
     fn build_ids(&self, state: &State) -> Vec<u8> {
         let roots = &self.roots;
         let (now, monotonic) = (SystemTime::now(), monotonic_ns());
@@ -341,21 +341,21 @@ impl Recorder {
         buildid::write(build_ids)
     }
 
-    /// The samples carry memory: they are what a BPF program writes.
+    /// The samples contain memory: a BPF program writes them.
     fn carries_memory(&self) -> bool {
         self.source == Source::Timer && self.layout.sample_type & sample_type::RAW != 0
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere leaves at worst half a record, which readers pass over.
+        // A panic elsewhere leaves at worst half a record, which readers skip.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A new file at `path`, in place of that of a recording which was given up a moment ago and may still be written to.
+/// A new file at `path`; it replaces that of a recording that was just abandoned and may still be written to.
 fn create(path: &Path) -> Result<File, ProfileError> {
     let _ = std::fs::remove_file(path);
-    // It has what was in other users' registers and stacks.
+    // It contains data from other users' registers and stacks.
     let file = File::options().write(true).create_new(true).mode(0o600).open(path);
     file.map_err(|source| ProfileError::io("write", path, source))
 }
@@ -391,7 +391,7 @@ impl Tee for Recorder {
             *mark = until;
         }
         let all = state.complete.iter().copied().min().unwrap_or(0).min(state.renewing);
-        // A reader gives out at a mark what was newest at the one before.
+        // At a mark, a reader releases records up to the newest time at the previous mark.
         if all > state.marked && state.newest > state.marked {
             state.marked = state.newest;
             state.write(&writer::finished_round());

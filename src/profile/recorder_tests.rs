@@ -1,4 +1,4 @@
-//! Tests of a recording that is fed by hand: no event is opened, so that they run everywhere.
+//! Tests of a recording with records made by hand: they open no event, so they run everywhere.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn recorder(dir: &Path) -> Recorder {
     Recorder::of(opened, Source::Faults, &Roots::default(), false, dir).unwrap()
 }
 
-/// A sample, or any other record, as a ring has it.
+/// A sample, or any other record, as in a ring.
 fn bytes(recorder: &Recorder, record: &Record<'_>, time: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     let id = SampleId { time, identifier: 22, ..SampleId::default() };
@@ -69,7 +69,7 @@ fn a_record_with_the_id_of_another_event_gets_one_of_ours() {
         comm.clone(),
         with_id(comm.clone(), 0),
         bytes(&recorder, &fault(12, 30), 30),
-        // As of an event that was opened after the recording began.
+        // As if of an event that was opened after the recording began.
         with_id(comm.clone(), 31),
         bytes(&recorder, &fault(u64::MAX, 40), 40),
     ];
@@ -157,7 +157,7 @@ fn what_was_lost_is_recorded_again() {
     recorder.snapshot(&roots, None, &Cgroups::recorded(), &mut |_| {}).unwrap();
     let first = monotonic_ns();
     recorder.records(&bytes(&recorder, &fault(OWN, first), first), first);
-    // The process maps another file there and calls itself otherwise, and all records of it are lost.
+    // The process maps another file there and changes its name, and all records of it are lost.
     let after = BTreeMap::from([(7, ("renamed", maps(10))), (8, ("db", maps(9))), (11, ("new", maps(10)))]);
     let roots = procfs(dir.path(), &after);
     let lost = Record::Lost { id: OWN, lost: 3 };
@@ -165,7 +165,7 @@ fn what_was_lost_is_recorded_again() {
     let begin = monotonic_ns();
     let mut live = Vec::new();
     let mut asked = 0;
-    // So are those of the end of a thread and of a whole process.
+    // The records of the end of a thread and of a whole process are lost too.
     let alive = [(7, 7), (7, 70), (8, 8), (20, 20), (20, 21)];
     recorder.renew(&roots, &alive, &mut |_, mut side_band| {
         live.append(&mut side_band);
@@ -202,7 +202,7 @@ fn what_was_lost_is_recorded_again() {
     let shared = |ino| Some(MemoryId::Shared { dev: libc::makedev(8, 1), ino, offset: 0 });
     assert_eq!(seen.0, [(first, Some("web".into()), shared(9)), (last, Some("renamed".into()), shared(10))]);
 
-    // What a reader takes is what the session took.
+    // A reader gets what the session got.
     let Some(perf_data) = Profile::open(dir.path()).ok().map(|profile| profile.records) else { unreachable!() };
     let crate::profile::Records::PerfData(mut perf_data) = perf_data else { unreachable!() };
     let mut intake = Intake::new(recorder.identity(), recorder.address_from().clone());
@@ -222,7 +222,7 @@ fn no_mark_passes_what_is_being_recorded_again() {
     let roots = procfs(dir.path(), &BTreeMap::from([(7, ("web", String::new()))]));
     let recorder = recorder(dir.path());
     recorder.snapshot(&roots, None, &Cgroups::recorded(), &mut |_| {}).unwrap();
-    // Newer than all that is recorded again, so that a second mark would say that it is complete.
+    // Newer than all that is recorded again, so that a second mark would declare it complete.
     let newest = monotonic_ns() + 1_000_000_000_000;
     let mark = |step| {
         recorder.records(&bytes(&recorder, &fault(OWN, newest + step), newest + step), newest + step);
@@ -257,7 +257,7 @@ fn what_the_events_lost_is_in_the_records() {
     recorder.records(&bytes(&recorder, &lost, 5), 5);
     recorder.lost(&[(OWN, 6), (OWN + 1, 3)]);
     recorder.finish_records().unwrap();
-    // That of one who has no more than perf.data.
+    // As for a user who has only perf.data.
     std::fs::remove_file(dir.path().join("meta.json")).unwrap();
     let mut profile = Profile::open(&dir.path().join("perf.data")).unwrap();
     let outcome = replay(&mut profile, &mut Collected::default());
@@ -325,7 +325,7 @@ fn what_is_remembered_is_bounded_and_said() {
     for id in 0..MAX_CGROUPS as u64 + 50 {
         recorder.records(&bytes(&recorder, &Record::Cgroup { id, path: b"/x" }, 10), 10);
     }
-    // As many as there are without a record, each of a path of its own.
+    // Too many cgroups without a record, each with its own path.
     let mut cgroups = Cgroups::recorded();
     for id in 1..=3000u64 {
         cgroups.record(1 << 32 | id, format!("/{id:05}{}", "x".repeat(1994)).as_bytes());
@@ -341,7 +341,7 @@ fn what_is_remembered_is_bounded_and_said() {
     assert!(left_out == expected && expected.0 > 0 && expected.1 > 0, "{left_out:?}");
     drop(state);
     assert_eq!(recorder.left_out().len(), 2);
-    // What is written is read again.
+    // Written cgroups are read again.
     recorder.finish(&Outcome::default()).unwrap();
     assert_eq!(Meta::read(dir.path()).unwrap().unwrap().cgroups.len(), late.len());
 }

@@ -1,8 +1,8 @@
-//! What the timer source recovered of each sample: the side file of a recording, one line of JSON a sample.
+//! The accesses that the timer source recovered: the side file of a recording, one line of JSON per sample.
 //!
-//! The code and the pages that an operand is recovered from are gone when a profile is read, so the accesses travel with it.
-//! Lines are in the order in which the session gave the samples, which is that of time; they are found again by time, CPU
-//! and thread.
+//! The code and the pages that an operand is recovered from are gone when a profile is read, so the profile contains the
+//! accesses. Lines are in the order in which the session passed on the samples, which is that of time; they are found by time,
+//! CPU and thread.
 
 use std::io::{BufRead, BufReader, Read, Write};
 
@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::sample::{Access, Method, Sample};
 
-/// How far a line may be from its sample in time, ns: what came late was given late.
+/// How far a line may be from its sample in time, ns: late samples are passed on late.
 const SLACK: u64 = 1_000_000_000;
 /// Lines that wait for their sample, and accesses of all of them: 40 MiB.
 const MAX_WAITING: usize = 1 << 16;
 const MAX_ACCESSES: usize = 1 << 18;
-/// Bytes of a line; one of 64 accesses has some 6 KiB.
+/// The most bytes of a line; one with 64 accesses has some 6 KiB.
 const MAX_LINE: u64 = 64 << 10;
 
 /// One access.
@@ -26,15 +26,15 @@ pub struct RecoveredAccess {
     pub ip: u64,
     /// Virtual address of the data.
     pub addr: u64,
-    /// Its physical address, 0 where it is not known.
+    /// Its physical address, 0 if unknown.
     pub phys: u64,
-    /// What was done: "load", "store", "update" or "unknown".
+    /// The kind of access: "load", "store", "update" or "unknown".
     pub op: String,
     /// Bytes.
     pub size: u16,
-    /// How it was found, the letter of [`Method`].
+    /// How it was recovered, the letter of [`Method`].
     pub method: String,
-    /// The mappings say that it is shared memory, and its page that it is not: a mapping is gone that no record ended.
+    /// The mappings show shared memory, but its page is not: a mapping ended without a record.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub anonymous: bool,
 }
@@ -48,7 +48,7 @@ pub struct RecoveredSample {
     pub cpu: u32,
     /// The sample's.
     pub tid: u32,
-    /// What was recovered.
+    /// The recovered accesses.
     pub accesses: Vec<RecoveredAccess>,
 }
 
@@ -90,12 +90,12 @@ pub struct RecoveredWriter<W: Write> {
 }
 
 impl<W: Write> RecoveredWriter<W> {
-    /// To `out`, which should be buffered.
+    /// Writes to `out`, which should be buffered.
     pub fn new(out: W) -> Self {
         Self { out, record: 0, line: None, failed: None }
     }
 
-    /// Takes one access; those of a sample follow one another. See [`RecoveredAccess::anonymous`].
+    /// Adds one access; those of a sample follow one another. See [`RecoveredAccess::anonymous`].
     pub fn add(&mut self, sample: &Sample, anonymous: bool) {
         let Some(method) = sample.method else { return };
         if self.record != sample.record || self.line.is_none() {
@@ -127,10 +127,10 @@ impl<W: Write> RecoveredWriter<W> {
         }
     }
 
-    /// Writes what is left.
+    /// Writes the rest.
     ///
     /// # Errors
-    /// The first that there was.
+    /// The first error so far.
     pub fn finish(mut self) -> std::io::Result<()> {
         self.write_line();
         match self.failed {
@@ -145,19 +145,19 @@ impl<W: Write> RecoveredWriter<W> {
 pub struct Recovered<R> {
     lines: BufReader<R>,
     waiting: FxHashMap<(u64, u32, u32), Vec<RecoveredAccess>>,
-    /// Accesses that wait.
+    /// The number of waiting accesses.
     accesses: usize,
-    /// Until this time lines have been read.
+    /// Lines have been read up to this time.
     until: u64,
     ended: bool,
-    /// Lines that are none, or that the file ends within.
+    /// Malformed lines, or a line truncated at the end of the file.
     pub unreadable: u64,
-    /// Lines that were given up, as too many others waited for their samples too.
+    /// Lines that were dropped because too many waited for their samples.
     pub left_out: u64,
 }
 
 impl<R: Read> Recovered<R> {
-    /// From its beginning.
+    /// Reads from the beginning.
     pub fn new(inner: R) -> Self {
         Self {
             lines: BufReader::with_capacity(1 << 16, inner),
@@ -170,7 +170,7 @@ impl<R: Read> Recovered<R> {
         }
     }
 
-    /// The accesses of a sample; none where nothing was recovered. Samples come in the order of time.
+    /// The accesses of a sample; none if nothing was recovered. Samples come in the order of time.
     pub fn take(&mut self, time: u64, cpu: u32, tid: u32) -> Vec<RecoveredAccess> {
         while !self.ended && self.until < time.saturating_add(SLACK / 10) {
             if self.waiting.len() >= MAX_WAITING || self.accesses >= MAX_ACCESSES {
@@ -183,8 +183,8 @@ impl<R: Read> Recovered<R> {
         found
     }
 
-    /// Gives up lines whose samples will not come any more. Where these are few, the oldest half of the others: what is looked
-    /// through is in proportion to what goes.
+    /// Drops lines whose samples can no longer come. If these are few, drops the older half of the others: so the cost is in
+    /// proportion to what is dropped.
     fn make_room(&mut self, now: u64) {
         let mut times: Vec<u64> = self.waiting.keys().map(|key| key.0).collect();
         let middle = times.len() / 2;
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
     use crate::sample::RawSample;
 
-    /// Lines of so many accesses, and how much waits at the most.
+    /// Reads this many lines with this many accesses each; returns how much waits at most.
     fn waiting(lines: u64, accesses: usize, time: impl Fn(u64) -> u64) -> (Recovered<std::io::Cursor<Vec<u8>>>, usize) {
         let access = RecoveredAccess {
             ip: 1,
@@ -264,7 +264,7 @@ mod tests {
         assert!(most > MAX_ACCESSES / 2 && recovered.left_out > 1_000, "{most}, {}", recovered.left_out);
         let (recovered, _) = waiting(100_000, 0, |number| number);
         assert!(recovered.left_out > 30_000 && recovered.unreadable == 0, "{}", recovered.left_out);
-        // What is too old for any sample is no loss.
+        // Lines that are too old for any sample are no loss.
         let (recovered, _) = waiting(100_000, 0, |number| number * SLACK / 1000);
         assert_eq!(recovered.left_out, 0);
     }

@@ -1,4 +1,4 @@
-//! The text of `perf script`, where that is all that is left of a recording: one sample a line.
+//! Reads the text of `perf script`, if a recording has nothing else left: one sample per line.
 //!
 //! perf prints the fields in this order, whatever the order of its `-F` (`process_event` in tools/perf/builtin-script.c):
 //!
@@ -6,9 +6,9 @@
 //! COMM PID/TID [CPU] TIME: PERIOD EVENT: ADDR SYM (DSO) DATA_SRC WEIGHT CGROUP IP SYM (DSO) PHYS_ADDR DATA_PAGE_SIZE
 //! ```
 //!
-//! scx_characterize asks for `comm,tid,pid,time,cgroup,ip,addr,phys_addr,data_page_size,dso,sym`; the first `SYM (DSO)` is of
-//! the data, and there for page faults only. COMM, PID, TID, TIME, ADDR and IP must be there. Names are printed as they are,
-//! with spaces and slashes in them; what tells them from the numbers is that perf right-aligns most of these in columns.
+//! scx_characterize requests `comm,tid,pid,time,cgroup,ip,addr,phys_addr,data_page_size,dso,sym`; the first `SYM (DSO)` is that
+//! of the data, and present only for page faults. COMM, PID, TID, TIME, ADDR and IP are required. Names are printed unchanged,
+//! with spaces and slashes; only perf's right alignment of most numbers in columns distinguishes them from names.
 
 use std::io::{self, BufRead, Read};
 
@@ -16,32 +16,32 @@ use super::jsonl::{parse_time, Missing};
 use crate::resolve::maps::USER_END;
 use crate::sample::{Comm, DataSource, MemoryId, RawSample, Sample};
 
-/// Bytes of a line: a cgroup's path and two files' have 4 KiB each at the most, symbols of C++ some more.
+/// Bytes of a line: the paths of a cgroup and of two files have at most 4 KiB each, C++ symbols some more.
 const MAX_LINE: usize = 64 << 10;
-/// Lines that are listed as unreadable.
+/// The number of unreadable lines that are listed.
 const MAX_LISTED: usize = 1000;
-/// Bytes in which perf right-aligns a name or an address.
+/// The width of the column in which perf right-aligns a name or an address.
 const COLUMN: usize = 16;
-/// Bytes in which a name that is not aligned must end.
+/// The most bytes of a name that is not aligned.
 const MAX_NAME: usize = 64;
 
-/// What prints all that a line must have; `cpu`, `data_src`, `weight`, `cgroup`, `phys_addr` and `data_page_size` say more where
-/// they were recorded.
+/// Prints all that a line needs; `cpu`, `data_src`, `weight`, `cgroup`, `phys_addr` and `data_page_size` add more if they were
+/// recorded.
 pub(crate) const COMMAND: &str = "perf script -F comm,pid,tid,time,addr,ip";
 
-/// Why a line is no sample.
+/// Why a line is no valid sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    /// No process, thread and time, which everything else stands behind.
+    /// No process, thread and time, which precede all other fields.
     #[error("it has no COMM PID/TID TIME:")]
     Head,
-    /// An address is missing, or a name ends within itself.
+    /// An address is missing, or a name is truncated.
     #[error("its fields are not those of -F comm,pid,tid,time,addr,ip and others (with -G where calls were recorded)")]
     Fields,
-    /// Lines of one file have the same fields.
+    /// It has fewer fields than the other lines of the file.
     #[error("it lacks fields that the lines before it have")]
     Fewer,
-    /// More than any line has.
+    /// It is longer than any valid line.
     #[error("it has more than 64 KiB")]
     Long,
     /// Its end is missing.
@@ -49,7 +49,7 @@ pub enum Unreadable {
     Cut,
 }
 
-/// Which of the fields that may be missing a line has.
+/// Which optional fields a line has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Has {
     cgroup: bool,
@@ -67,13 +67,13 @@ impl Has {
 /// One line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScriptSample {
-    /// The access; its `cgroup` and its `thread` are left to the reader.
+    /// The access; the reader fills in its `cgroup` and its `thread`.
     pub sample: Sample,
     /// The cgroup's path.
     pub cgroup: Option<Vec<u8>>,
 }
 
-/// Reads lines; those that make no sense are counted.
+/// Reads lines; counts those that it cannot parse.
 #[derive(Debug)]
 pub struct Reader<R> {
     inner: R,
@@ -81,16 +81,16 @@ pub struct Reader<R> {
     has: Has,
     /// Lines so far that are not empty.
     pub lines: u64,
-    /// Of these, lines that are no sample.
+    /// Of these, lines that are no valid sample.
     pub unreadable: u64,
-    /// The first thousand of them: their numbers and why.
+    /// The first thousand of them: their numbers and the reasons.
     pub listed: Vec<(u64, Unreadable)>,
-    /// What lines lacked.
+    /// The fields that lines lacked.
     pub missing: Missing,
 }
 
 impl<R: BufRead> Reader<R> {
-    /// From the beginning.
+    /// Reads from the beginning.
     pub fn new(inner: R) -> Self {
         Self {
             inner,
@@ -139,7 +139,7 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Refuses a line that lost fields on its way, and counts what it never had.
+    /// Rejects a line that lost fields, and counts the fields that it never had.
     fn judge(&mut self, line: ScriptSample, has: Has) -> Result<ScriptSample, Unreadable> {
         if self.has.flags().into_iter().zip(has.flags()).any(|(before, now)| before && !now) {
             return Err(Unreadable::Fewer);
@@ -156,7 +156,7 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
-/// What stands before the addresses.
+/// The fields before the addresses.
 struct Head<'a> {
     pid: u32,
     tid: u32,
@@ -165,7 +165,7 @@ struct Head<'a> {
     rest: &'a [u8],
 }
 
-/// What stands behind the time.
+/// The fields after the time.
 #[derive(Default)]
 struct Fields<'a> {
     addr: u64,
@@ -182,13 +182,13 @@ fn parse(line: &[u8]) -> Result<(ScriptSample, Has), Unreadable> {
     let (comm, columns, Head { pid, tid, cpu, time, rest }) = head(line).ok_or(Unreadable::Head)?;
     let fields = fields(rest, columns).ok_or(Unreadable::Fields)?;
     let Fields { addr, data_src, weight, cgroup, ip, phys, page_size, has } = fields;
-    // Where nobody says what is mapped there, its frame tells memory apart, or else its process.
+    // Without mappings, the frame identifies the memory, or else its process and address.
     let memory = match (addr, phys) {
         (0 | USER_END.., _) => None,
         (_, 0) => Some(MemoryId::Private { space: pid, addr }),
         _ => Some(MemoryId::Frame { phys }),
     };
-    // What perf prints for a thread that it cannot name.
+    // perf prints this for a thread that it cannot name.
     let unnamed = comm.strip_prefix(b":").is_some_and(|digits| number(digits) == Some(u64::from(tid)));
     let data_src = DataSource(data_src);
     let sample = Sample {
@@ -213,8 +213,8 @@ fn parse(line: &[u8]) -> Result<(ScriptSample, Has), Unreadable> {
     Ok((ScriptSample { sample, cgroup: cgroup.map(<[u8]>::to_vec) }, has))
 }
 
-/// The name, which may look like what follows it; whether the line has columns, which lines that somebody else wrote may lack;
-/// what follows the name.
+/// The name, which may look like the fields after it; whether the line has columns, which lines by other programs may lack; and
+/// the fields after the name.
 fn head(line: &[u8]) -> Option<(&[u8], bool, Head<'_>)> {
     // A name is shorter than its column.
     if let Some((comm, rest)) = line.split_at_checked(COLUMN).filter(|(_, rest)| rest.starts_with(b" ")) {
@@ -225,7 +225,7 @@ fn head(line: &[u8]) -> Option<(&[u8], bool, Head<'_>)> {
     }
     let spaces = line.iter().take(MAX_NAME).enumerate().filter(|(_, &byte)| byte == b' ');
     let mut splits = spaces.filter_map(|(at, _)| line.split_at_checked(at));
-    // Without a name, which only a column can show, the fields are others.
+    // Without a name, which only a column can show, the fields start earlier.
     splits.find_map(|(comm, rest)| Some((Some(comm.trim_ascii()).filter(|comm| !comm.is_empty())?, false, ids(rest)?)))
 }
 
@@ -235,7 +235,7 @@ fn ids(line: &[u8]) -> Option<Head<'_>> {
     let slash = ids.text.iter().position(|&byte| byte == b'/')?;
     let (pid, tid) = (id(ids.text.get(..slash)?)?, id(ids.text.get(slash + 1..)?)?);
     let mut next = word(line, ids.end)?;
-    let mut cpu = 0;
+    let mut cpu = RawSample::NO_CPU;
     if let Some(digits) = next.text.strip_prefix(b"[").and_then(|text| text.strip_suffix(b"]")) {
         cpu = u32::try_from(number(digits)?).ok()?;
         next = word(line, next.end)?;
@@ -244,7 +244,7 @@ fn ids(line: &[u8]) -> Option<Head<'_>> {
     Some(Head { pid, tid, cpu, time: parse_time(time)?, rest: line.get(next.end..)? })
 }
 
-/// The fields behind the time; with `columns` an address is only what is right-aligned as perf does it.
+/// The fields after the time; with `columns`, only a word that is right-aligned as in perf is an address.
 fn fields(line: &[u8], columns: bool) -> Option<Fields<'_>> {
     let mut fields = Fields::default();
     let mut next = word(line, 0)?;
@@ -260,7 +260,7 @@ fn fields(line: &[u8], columns: bool) -> Option<Fields<'_>> {
     let is_ip = |word: &Word<'_>| hex(word.text).is_some() && (!columns || word.width >= COLUMN);
     let begins_path = |word: &Word<'_>| word.text.starts_with(b"/") || word.text == b"unknown";
     if !is_ip(&next) && !begins_path(&next) && !follows_data_src(line, &next) {
-        // The symbol of the data, whose file is in parentheses; a name may hold some itself.
+        // The symbol of the data, followed by its file in parentheses; a name may contain some itself.
         let mut from = next.begin;
         next = loop {
             from += line.get(from..)?.windows(2).position(|pair| pair == b") ")? + 1;
@@ -329,12 +329,12 @@ fn tail(fields: &mut Fields<'_>, line: &[u8], columns: bool) -> Option<()> {
         }
     }
     fields.has.dso = rest.ends_with(b")");
-    // A name that is not closed was cut.
+    // A name without its closing parenthesis was truncated.
     let opened = rest.windows(2).any(|pair| pair == b" (");
     (fields.has.dso || !opened).then_some(())
 }
 
-/// True where the word is a data source in hex: what it means follows.
+/// True if the word is a data source in hex, followed by its decoded form.
 fn follows_data_src(line: &[u8], word: &Word<'_>) -> bool {
     let after = line.get(word.end..).unwrap_or_default().trim_ascii_start();
     hex(word.text).is_some() && after.starts_with(b"|")
@@ -345,7 +345,7 @@ struct Word<'a> {
     text: &'a [u8],
     begin: usize,
     end: usize,
-    /// With the spaces before it, but for the one that separates it.
+    /// Including the spaces before it, except the separating one.
     width: usize,
 }
 
@@ -369,7 +369,7 @@ fn hex(digits: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(digits).ok().filter(|_| plain)?, 16).ok()
 }
 
-/// perf prints the -1 of a task that is gone as such.
+/// perf prints -1 for a task that has exited.
 fn id(text: &[u8]) -> Option<u32> {
     if text == b"-1" {
         return Some(u32::MAX);

@@ -1,4 +1,4 @@
-//! Tests of lines: as perf prints them, as upstream's tests have them, and damaged.
+//! Tests of lines as perf prints them, of the lines in upstream's tests, and of damaged lines.
 
 use std::fmt::Write;
 
@@ -25,7 +25,7 @@ fn what_perf_prints_is_read() {
          job 3/4    10/11    5.000000123:     7f0000001040 /workload.slice/my app.slice cafe     55d0c0de1234 std::f<int (*)()>(long) (/memfd:jit x (deleted))       123456040 2M
            :1234    -1/1234     5.000001:     7f0000001040 unknown     55d0c0de1234 [unknown] ([unknown])               0 N/A
 ";
-    // What one recording would not mix.
+    // Lines that one recording would not mix.
     let lines: Vec<ScriptSample> = text.split_inclusive(|&byte| byte == b'\n').flat_map(|line| read(line).0).collect();
     assert_eq!(lines.len(), 5);
     let Sample { raw: RawSample { pid, time, addr, ip, phys, page_size, .. }, comm, memory, .. } = lines[0].sample;
@@ -61,7 +61,7 @@ fn lines_without_columns_are_read() {
 
 #[test]
 fn a_line_without_a_name_is_none() {
-    // perf prints no column for it; what has one is an empty name.
+    // perf prints no column for a missing name; a line with an empty column has an empty name.
     let (lines, reader) = read(b"  648/648    4638.685409:     7f4a48eee408     55b77681843d\n");
     assert_eq!((lines.len(), &reader.listed[..]), (0, &[(1, Unreadable::Head)][..]));
     let (lines, _) = read(b"                   648/648    4638.685409:     7f4a48eee408     55b77681843d\n");
@@ -164,7 +164,7 @@ fn print(
     line
 }
 
-/// Bytes of names, more often those that fields are told apart by.
+/// Bytes of names, more often those that separate fields.
 fn byte() -> impl Strategy<Value = u8> {
     prop_oneof![
         4 => prop::sample::select(&b" /:.()[]0123abcdefxunkow|"[..]),
@@ -182,12 +182,12 @@ proptest! {
         data in prop::option::of(prop::sample::select(&["[unknown] ([heap])", "a b::c(int) (/memfd:x (deleted))", "x (/a b)"][..])),
         dso in prop::sample::select(&["main (/usr/bin/x)", "[unknown] ([unknown])", "f<(a)1>(int) (/memfd:x y (deleted))"][..]),
     ) {
-        // perf aligns a name, so that spaces before it cannot be told from its own.
+        // perf aligns a name, so leading spaces of the name cannot be recognized.
         let comm = [&[first], &comm[..]].concat();
-        // A path in which as many spaces and digits as an address takes stand in a row is read as far as that.
+        // A path that contains as many spaces and digits in a row as an address has is read only up to there.
         let path = cgroup.map(|rest| [&b"/"[..], &rest].concat());
         prop_assume!(path.as_ref().is_none_or(|path| !path.windows(3).any(|bytes| bytes == b"   ")));
-        let sample = Sample::from(RawSample { pid: ids.0, tid: ids.1, cpu: if cpu { ids.2.into() } else { 0 }, time, addr: words.0 >> shift, ip: words.1 >> shift, phys: if phys { words.2 >> shift >> 12 } else { 0 }, page_size: if phys { page } else { 0 }, data_src: DataSource(data_src.unwrap_or(0)), latency: if data_src.is_some() { latency } else { 0 }, ..RawSample::default() });
+        let sample = Sample::from(RawSample { pid: ids.0, tid: ids.1, cpu: if cpu { ids.2.into() } else { RawSample::NO_CPU }, time, addr: words.0 >> shift, ip: words.1 >> shift, phys: if phys { words.2 >> shift >> 12 } else { 0 }, page_size: if phys { page } else { 0 }, data_src: DataSource(data_src.unwrap_or(0)), latency: if data_src.is_some() { latency } else { 0 }, ..RawSample::default() });
         let line = print(&sample, &comm, path.as_deref(), data, cpu, dso, phys);
         let (lines, reader) = read(&line);
         prop_assert_eq!(reader.unreadable, 0, "{}", String::from_utf8_lossy(&line));

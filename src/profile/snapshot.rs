@@ -1,8 +1,7 @@
-//! What exists when a recording begins, as the records that would have told of it; so that a profile stands alone. The same
-//! again where records were lost.
+//! Records of what existed when a recording began, so that a profile is self-contained; and again after records were lost.
 //!
-//! perf makes the same records (tools/perf/util/synthetic-events.c): a name for each thread, a fork for each that is not its
-//! process's first, the mappings of each process, the cgroups. At the beginning their time is 0, before all others.
+//! perf writes the same records (tools/perf/util/synthetic-events.c): a name for each thread, a fork for each thread except the
+//! first of its process, the mappings of each process, the cgroups. At the beginning their time is 0, before all others.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -21,15 +20,15 @@ const MISC_USER: u16 = 2;
 /// `PROT_EXEC` (asm-generic/mman-common.h).
 const PROT_EXEC: u32 = 4;
 
-/// Makes records and hands them out process by process, with their time.
+/// Makes records and passes them on process by process, with their time.
 pub(crate) struct Snapshot<'a> {
     pub layout: Layout,
-    /// False where nobody wants more of them.
+    /// Returns false if no more records are wanted.
     pub out: &'a mut dyn FnMut(&[u8], u64) -> bool,
 }
 
 impl Snapshot<'_> {
-    /// Where the kernel's own code is, which is elsewhere at its next boot. Nothing where kallsyms hides it.
+    /// The range of the kernel's own code, which changes at its next boot. Nothing if kallsyms hides it.
     pub(crate) fn kernel(&mut self, roots: &Roots) {
         let Some(code) = symbols::kernel_code(roots) else { return };
         let record = Record::Mmap {
@@ -55,8 +54,8 @@ impl Snapshot<'_> {
         (self.out)(&bytes, 0);
     }
 
-    /// The processes that have one of `tids` among their threads; all processes where there are none to choose by. `now` is
-    /// asked before each is read: what it does meanwhile has a later time and is not undone by what was read.
+    /// The processes with one of `tids` among their threads; all processes if that is empty. `now` is called before each is
+    /// read: changes during the reading have a later time and are not undone by the result.
     ///
     /// # Errors
     /// The directory of processes cannot be read. A process that ends meanwhile is left out.
@@ -74,7 +73,7 @@ impl Snapshot<'_> {
         Ok(())
     }
 
-    /// As [`Snapshot::processes`], for one; false where nobody wants more.
+    /// As [`Snapshot::processes`], for one process; false if no more records are wanted.
     pub(crate) fn process(&mut self, roots: &Roots, pid: u32, tids: Option<&[u32]>, now: &dyn Fn() -> u64) -> bool {
         let time = now();
         let mut process = tasks::of_process(roots, pid);
@@ -97,8 +96,8 @@ impl Snapshot<'_> {
         (self.out)(&bytes, time)
     }
 
-    /// The ends of those of `alive` (process and thread, process by process) that are gone: the records of these are lost, or
-    /// they say the same. `now` is asked before each process is looked for, as above.
+    /// The ends of those of `alive` (process and thread, process by process) that have exited: their records are lost, or are
+    /// the same. `now` is called before each process is looked up, as above.
     pub(crate) fn ends(&mut self, roots: &Roots, alive: &[(u32, u32)], now: &dyn Fn() -> u64) {
         for process in alive.chunk_by(|(pid, _), (other, _)| pid == other) {
             let time = now();
@@ -117,7 +116,7 @@ impl Snapshot<'_> {
 
     fn mappings(&self, proc: &Path, pid: u32, time: u64, bytes: &mut Vec<u8>) {
         let mut in_ipc_namespace = false;
-        // Of a process that cannot be read there are none.
+        // A process that cannot be read has none.
         let _ = read_lines(&proc.join(format!("{pid}/maps")), |mapping| {
             if !in_ipc_namespace && is_sysv(mapping.dev, &mapping.path) {
                 in_ipc_namespace = true;
@@ -145,7 +144,7 @@ impl Snapshot<'_> {
         });
     }
 
-    /// The process's namespaces, as far as somebody needs them: that of its SysV shared memory.
+    /// The process's namespaces that are needed: the IPC namespace of its SysV shared memory.
     pub(crate) fn ipc_namespace(&self, proc: &Path, pid: u32, time: u64, bytes: &mut Vec<u8>) {
         let Some(namespace) = identity::ipc_namespace(proc, pid) else { return };
         // Network, UTS, IPC (the enum of NET_NS_INDEX in linux/perf_event.h), device and inode of each.
@@ -156,7 +155,7 @@ impl Snapshot<'_> {
     }
 
     fn encode(&self, record: &Record<'_>, misc: u16, time: u64, bytes: &mut Vec<u8>) {
-        // A path is at most 4 KiB, which a record can hold.
+        // A path has at most 4 KiB, which fits into a record.
         encode(record, &SampleId { time, ..SampleId::default() }, misc, &self.layout, bytes);
     }
 }

@@ -1,14 +1,14 @@
-//! Records of the other byte order, turned into this machine's in place.
+//! Converts records of the other byte order in place.
 //!
-//! Nearly all fields are words of 64 bits; what is not is two numbers of 32 bits that share a word, or bytes. A weight in its
-//! structured form and a data source are words: their parts are laid out the other way round on the other kind of machine.
+//! Nearly all fields are words of 64 bits; the others are two numbers of 32 bits that share a word, or bytes. A weight in its
+//! structured form and a data source are words: the other kind of machine lays out their parts in reverse order.
 
 use perf_event_open_sys::bindings as sys;
 
 use super::format::user;
 use crate::sampler::record::{build_id, sample_type, Header, Layout, HEADER_SIZE, MISC_MMAP_BUILD_ID};
 
-/// A cursor that turns fields as it goes; it stops at the end, whatever lengths say.
+/// A cursor that converts fields as it advances; it stops at the end, whatever lengths say.
 struct Turn<'a> {
     bytes: &'a mut [u8],
     at: usize,
@@ -41,7 +41,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Turns a word and gives its value.
+    /// Converts a word and returns its value.
     fn word(&mut self) -> u64 {
         let at = self.at;
         self.reverse(8);
@@ -59,14 +59,14 @@ impl Turn<'_> {
     }
 }
 
-/// Turns a header, to know a record's size.
+/// Converts a header, to know a record's size.
 pub(crate) fn header(bytes: &mut [u8]) {
     let mut turn = Turn { bytes, at: 0 };
     turn.u32s(1);
     turn.u16s(2);
 }
 
-/// Turns a record whose header has been turned.
+/// Converts a record whose header is already converted.
 pub(crate) fn record(bytes: &mut [u8], layout: &Layout) {
     let Some(header) = Header::read(bytes) else { return };
     if header.kind >= user::START {
@@ -224,7 +224,7 @@ fn user_record(bytes: &mut [u8], kind: u32) {
         user::AUXTRACE | user::HEADER_FEATURE | user::COMPRESSED2 => turn.u64s(1),
         user::EVENT_UPDATE => turn.u64s(2),
         user::HEADER_TRACING_DATA => turn.u32s(1),
-        // What else perf writes is not looked at, or turned where it is (an attr).
+        // perf's other records are not used, or are converted when used (an attr).
         _ => {}
     }
 }

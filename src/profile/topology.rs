@@ -1,4 +1,4 @@
-//! The host's CPUs, nodes and caches as the sections of a perf.data file have them (tools/perf/util/header.c).
+//! The host's CPUs, nodes and caches in the format of perf.data sections (tools/perf/util/header.c).
 
 use std::fs;
 use std::path::Path;
@@ -37,7 +37,7 @@ pub(super) fn cpu_topology(roots: &Roots, online: &[u32], possible: usize) -> Op
             builder.string(list.as_bytes());
         }
     }
-    // A CPU that is offline has neither.
+    // An offline CPU has neither.
     let unknown = u32::MAX as usize;
     for cpu in 0..possible {
         for name in ["core_id", "physical_package_id"] {

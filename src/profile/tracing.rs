@@ -1,13 +1,14 @@
-//! The section that describes tracepoints, without which perf opens no file with one (tools/perf/util/trace-event-info.c).
+//! The section that describes tracepoints; without it, perf rejects files with tracepoints
+//! (tools/perf/util/trace-event-info.c).
 
 use std::path::Path;
 
 use crate::host::tracefs::Tracefs;
 
-/// What a tracing file begins with, then its version, the byte order and the bytes of a long.
+/// The beginning of a tracing file, then its version, the byte order and the size of a long.
 const MAGIC: &[u8] = b"\x17\x08\x44tracing0.6\0";
 
-/// The formats of `events`, each "system:name"; `None` where there is none or tracefs is out of reach.
+/// The formats of `events`, each "system:name"; `None` if there is none or tracefs cannot be read.
 pub(super) fn section(procfs: &Path, events: &[&str]) -> Option<Vec<u8>> {
     let names: Vec<(&str, &str)> = events.iter().filter_map(|event| event.split_once(':')).collect();
     if names.is_empty() {

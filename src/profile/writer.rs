@@ -1,5 +1,5 @@
-//! perf.data out: header, ids, attrs, then records as they come, then the sections. Until it is finished the file says that it
-//! is not, and readers take it up to its end.
+//! Writes perf.data: header, ids, attrs, then records as they come, then the sections. Until it is finished the file is marked
+//! as unfinished, and readers read it up to its end.
 
 use std::io::{self, Seek, SeekFrom, Write};
 
@@ -17,7 +17,7 @@ pub struct PerfDataWriter<W> {
 }
 
 impl<W: Write + Seek> PerfDataWriter<W> {
-    /// Writes all that comes before the records of `events`.
+    /// Writes all that precedes the records of `events`.
     ///
     /// # Errors
     /// Those of the writer.
@@ -68,7 +68,7 @@ impl<W: Write + Seek> PerfDataWriter<W> {
         Ok(())
     }
 
-    /// Writes the sections, of which there may be one a bit, and the header as it is to be; gives the writer back.
+    /// Writes the sections, at most one per bit, and the final header; returns the writer.
     ///
     /// # Errors
     /// Those of the writer.
@@ -117,7 +117,7 @@ impl<W: Write + Seek> PerfDataWriter<W> {
     }
 }
 
-/// The mark that says that every ring was read once (`PERF_RECORD_FINISHED_ROUND`).
+/// The mark that every ring was read once (`PERF_RECORD_FINISHED_ROUND`).
 #[must_use]
 pub fn finished_round() -> [u8; 8] {
     let mut record = [0; 8];

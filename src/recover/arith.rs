@@ -1,5 +1,5 @@
-//! Multiplication, division, rotations and counts of bits, as hashes and remainders use them. Only values that are wholly
-//! known are computed with.
+//! Multiplication, division, rotations and bit counts, as hashes and remainders use them. They are computed only from values
+//! that are completely known.
 
 use iced_x86::{Instruction, Mnemonic, Register};
 
@@ -7,7 +7,7 @@ use super::emulate::{operand_size, Machine};
 use super::value::{mask, Val};
 
 impl Machine {
-    /// Runs one of these instructions; false where it is another one, or a value is not known.
+    /// Runs one of these instructions; false if it is another one, or a value is unknown.
     pub(super) fn step_arith(&mut self, code: &Instruction) -> bool {
         self.try_arith(code).is_some()
     }
@@ -46,7 +46,7 @@ impl Machine {
             Mnemonic::Popcnt => value(self, 1)?.count_ones().into(),
             Mnemonic::Tzcnt => value(self, 1)?.trailing_zeros().min(bits).into(),
             Mnemonic::Lzcnt => u64::from(value(self, 1)?.leading_zeros()) - u64::from(64 - bits),
-            // What they leave where there is no bit differs between processors.
+            // Their result for an input of 0 differs between processors.
             Mnemonic::Bsf => value(self, 1).filter(|&value| value != 0)?.trailing_zeros().into(),
             Mnemonic::Bsr => value(self, 1).filter(|&value| value != 0)?.ilog2().into(),
             _ => return None,
@@ -56,7 +56,7 @@ impl Machine {
         Some(())
     }
 
-    /// The forms with one operand, whose other is in rdx and rax.
+    /// The forms with one explicit operand; the other is in rdx and rax.
     fn step_wide(&mut self, code: &Instruction, size: u32) -> Option<()> {
         let bits = size * 8;
         let (low, high) = if size == 8 { (Register::RAX, Register::RDX) } else { (Register::EAX, Register::EDX) };
@@ -121,7 +121,7 @@ mod tests {
     use super::super::regs::UserRegs;
     use super::*;
 
-    /// rax and rdx after the instruction, with rcx as its operand.
+    /// rax and rdx after the instruction that has rcx as its operand.
     fn run(code: &[u8], rax: u64, rcx: u64, rdx: u64) -> [Option<u64>; 2] {
         let mut gpr = [0; 16];
         (gpr[0], gpr[1], gpr[2]) = (rax, rcx, rdx);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each instruction does what this processor does.
+        /// Each instruction gives the same result as this processor.
         #[test]
         fn instructions_do_what_the_processor_does(rax: u64, rcx: u64, rdx: u64, shift in 0u32..64) {
             let (rax, rcx, rdx) = (rax >> shift, rcx.rotate_left(shift), rdx);
@@ -157,7 +157,7 @@ mod tests {
                 run(&[0x48, 0xf7, 0xf1], rax, divisor, dividend),
                 native!("div rcx", rax, divisor, dividend)
             );
-            // The quotient has room, whatever the divisor's sign.
+            // The quotient fits, whatever the divisor's sign.
             let (half, divisor) = (rdx >> 36, rcx & 0x7fff_ffff | 0x4000_0000);
             prop_assert_eq!(run(&[0xf7, 0xf9], rax, divisor, half), native!("idiv ecx", rax, divisor, half));
             let top = half & 0x0fff_ffff;
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn what_faults_or_is_undefined_is_not_computed() {
         assert_eq!(run(&[0x48, 0xf7, 0xf1], 1, 0, 0), [None, None]);
-        // bsf of 0: the destination is not told.
+        // bsf of 0: the destination is unknown.
         assert_eq!(run(&[0x48, 0x0f, 0xbc, 0xc1], 1, 0, 3), [None, Some(3)]);
     }
 }

@@ -21,7 +21,7 @@ impl Machine {
         }
     }
 
-    /// Runs cmpxchg; false where it cannot be told whether the two are equal.
+    /// Runs cmpxchg; false if it is unknown whether the two are equal.
     pub(super) fn step_cmpxchg(&mut self, code: &Instruction) -> bool {
         let size = operand_size(code, 0);
         let accumulator = match size {
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!((machine.reg(0).get(), slot, zero(&machine)), (Some(5), 7, Some(true)));
         let (machine, slot) = run(&code, 5, 7, 6);
         assert_eq!((machine.reg(0).get(), slot, zero(&machine)), (Some(6), 6, Some(false)));
-        // lock cmpxchg [rsp],ecx: what is above stays in memory, and in rax where they are equal.
+        // lock cmpxchg [rsp],ecx: the bytes above stay in memory, and in rax if the two are equal.
         let code = [0xf0, 0x0f, 0xb1, 0x0c, 0x24];
         let (machine, slot) = run(&code, 1 << 40 | 5, 7, 1 << 50 | 5);
         assert_eq!((machine.reg(0).get(), slot), (Some(1 << 40 | 5), 1 << 50 | 7));

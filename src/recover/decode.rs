@@ -1,4 +1,4 @@
-//! One decoded instruction with what the recovery needs to know of it: memory operands, registers written, control flow.
+//! A decoded instruction with what the recovery needs: memory operands, written registers, control flow.
 
 use iced_x86::{
     CodeSize, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
@@ -9,56 +9,55 @@ use crate::sample::Access;
 
 /// The longest instruction in bytes.
 pub(super) const MAX_LENGTH: usize = 15;
-/// Memory operands that are kept of one instruction; those with more (`enter`) are not understood anyway.
+/// Memory operands that are kept per instruction; those with more (`enter`) are not modelled anyway.
 const OPERANDS: usize = 2;
 
-/// Why an operand's address cannot be told from general registers.
+/// Why general registers do not give an operand's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Opaque {
     /// fs or gs: the base is not among the registers.
     Tls,
     /// A vector of indices.
     Gather,
-    /// Under a mask that is in a vector or mask register: which bytes are touched is not in the sample.
+    /// Under a mask in a vector or mask register: the sample does not say which bytes are touched.
     Masked,
-    /// Not one place of a known size: `xsave`, bit strings, `clzero`.
+    /// Not one location of a known size: `xsave`, bit strings, `clzero`.
     Odd,
 }
 
-/// A memory operand. Addresses that are relative to rip are relative to the code's own base here.
+/// A memory operand. Addresses relative to rip are relative to the code's own base here.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MemOp {
     pub(super) base: Option<u8>,
     pub(super) index: Option<u8>,
     pub(super) scale: u8,
-    /// The index is al alone (`xlat`).
+    /// The index is only al (`xlat`).
     index_is_al: bool,
     pub(super) addr32: bool,
     pub(super) rip_relative: bool,
     pub(super) disp: u64,
-    /// Bytes; 0 where it is not one place.
+    /// Bytes; 0 if it is not one location.
     pub(super) size: u16,
     pub(super) access: Access,
     pub(super) opaque: Option<Opaque>,
-    /// Counted from the base of fs, and known where that is; opaque all the same.
+    /// Relative to the base of fs, and known if that is; opaque anyway.
     pub(super) fs: bool,
-    /// Touched once for each repetition; not at all where rcx is 0.
+    /// Touched once per repetition; not touched if rcx is 0.
     pub(super) repeated: bool,
 }
 
 impl MemOp {
-    /// True where the instruction writes there.
+    /// True if the instruction writes it.
     pub(super) fn is_store(&self) -> bool {
         matches!(self.access, Access::Store | Access::Update)
     }
 
-    /// The registers that the address is made of, one bit each.
+    /// The registers that the address depends on, one bit each.
     pub(super) fn registers(&self) -> u16 {
         self.base.map_or(0, bit) | self.index.map_or(0, bit)
     }
 
-    /// The address, with `register` giving the value of a register; `bias` is where the code's base lies, `fs` the base of
-    /// fs where it is known.
+    /// The address, if `register` gives the values of registers; `bias` is the base of the code, `fs` the base of fs if known.
     pub(super) fn address(&self, bias: u64, fs: Option<u64>, register: impl Fn(u8) -> Option<u64>) -> Option<u64> {
         let segment = match self.opaque {
             None => 0,
@@ -81,25 +80,25 @@ impl MemOp {
 /// What an instruction does to the flow of control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flow {
-    /// Goes on with the next instruction.
+    /// Continues with the next instruction.
     Next,
-    /// Goes on with the next instruction or at a target.
+    /// Continues with the next instruction or at a target.
     Conditional,
-    /// Never goes on with the next instruction by itself.
+    /// Never continues with the next instruction by itself.
     Away,
     /// Other code runs before the next instruction: calls, system calls, interrupts, transactions.
     Beyond,
 }
 
-/// One instruction. Its own address and its targets count from the code's base, so that it serves every process.
+/// An instruction. Its address and its targets are relative to the code's base, so it is the same for every process.
 #[derive(Debug, Clone)]
 pub(super) struct Insn {
     pub(super) code: Instruction,
     pub(super) flow: Flow,
     operands: [Option<MemOp>; OPERANDS],
-    /// General registers written in any part or case, one bit each.
+    /// General registers that it writes in any part or case, one bit each.
     pub(super) writes: u16,
-    /// It writes memory in a way that its operands do not say.
+    /// It writes memory that its operands do not show.
     pub(super) wild: bool,
 }
 
@@ -190,10 +189,10 @@ fn access(access: OpAccess) -> Option<Access> {
 fn operand(used: &UsedMemory, access: Access, code: &Instruction) -> MemOp {
     let index = used.index();
     let repeated = is_repeated(code);
-    // The place of one repetition, where iced gives none for all of them.
+    // The location of one repetition; iced gives none for all repetitions together.
     let size = if repeated { code.memory_size() } else { used.memory_size() };
     let size = u16::try_from(size.size()).unwrap_or(0);
-    // The load of a cmov is made whatever the condition says (Intel SDM, CMOVcc); string operands once rcx is not 0.
+    // A cmov always loads, whatever the condition (Intel SDM, CMOVcc); string operands are touched if rcx is not 0.
     let conditional = matches!(used.access(), OpAccess::CondRead | OpAccess::CondWrite)
         && !repeated
         && code.condition_code() == iced_x86::ConditionCode::None;
@@ -211,7 +210,7 @@ fn operand(used: &UsedMemory, access: Access, code: &Instruction) -> MemOp {
         );
     let bit_string = matches!(code.mnemonic(), Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc)
         && code.op1_kind() == OpKind::Register;
-    // `pop [rsp+n]` takes rsp after the pop.
+    // `pop [rsp+n]` computes its address from rsp after the pop.
     let popped = code.mnemonic() == Mnemonic::Pop && code.op0_kind() == OpKind::Memory && used.base() == Register::RSP;
     let known = |register: Register| register == Register::None || register.is_ip() || gpr(register).is_some();
     let opaque = if index.is_xmm() || index.is_ymm() || index.is_zmm() || used.vsib_size() != 0 {
@@ -251,13 +250,13 @@ fn operand(used: &UsedMemory, access: Access, code: &Instruction) -> MemOp {
     }
 }
 
-/// Decodes one instruction at `at` of `bytes`, whose first byte has the address `base`; `None` where there is none.
+/// Decodes the instruction at `at` of `bytes`; the first byte has the address `base`. `None` if there is no instruction.
 pub(super) fn decode(bytes: &[u8], base: u64, at: usize, factory: &mut InstructionInfoFactory) -> Option<Insn> {
     let code = decode_plain(bytes, base, at)?;
     Some(Insn::new(code, factory))
 }
 
-/// The same without what it uses: for finding boundaries and branches.
+/// The same without its operands: for finding boundaries and branches.
 pub(super) fn decode_plain(bytes: &[u8], base: u64, at: usize) -> Option<Instruction> {
     let bytes = bytes.get(at..)?;
     let bytes = bytes.get(..MAX_LENGTH).unwrap_or(bytes);
@@ -266,7 +265,7 @@ pub(super) fn decode_plain(bytes: &[u8], base: u64, at: usize) -> Option<Instruc
     (!code.is_invalid()).then_some(code)
 }
 
-/// The target of a direct branch (not of a call), in the code's own addresses.
+/// The target of a direct branch (not of a call), relative to the code's base.
 pub(super) fn branch_target(code: &Instruction) -> Option<u64> {
     let branches = matches!(
         code.flow_control(),

@@ -9,10 +9,10 @@ use super::memo::{CacheCounts, Entry, Key, Kind, Memo};
 use super::region::{self, Region};
 use super::window::{self, Backward, CodeSource, FunctionMap};
 
-/// Pieces of code that one function branches to, which are searched for branches back into it.
+/// Pieces of code outside a function that it branches to, and that are searched for branches back into it.
 const MAX_PIECES: usize = 16;
 
-/// The piece of code that an address lies in, without its bytes.
+/// The piece of code around an address, without its bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Here {
     key: u64,
@@ -21,7 +21,7 @@ pub(super) struct Here {
     len: u64,
 }
 
-/// What was decoded, within a bound.
+/// Decoded code, within a bound.
 #[derive(Debug)]
 pub(super) struct Decoded {
     cache: Memo,
@@ -38,7 +38,7 @@ impl Decoded {
         self.cache.counts()
     }
 
-    /// The identity of the code at `ip`; asks only where `ip` has left the piece it was in.
+    /// The identity of the code at `ip`; looks it up only if `ip` has left the previous piece.
     fn locate(code: &mut dyn CodeSource, ip: u64, here: &mut Option<Here>) -> Option<Here> {
         let inside = |here: &Here| ip.wrapping_sub(here.base) < here.len;
         if !here.as_ref().is_some_and(inside) {
@@ -79,7 +79,7 @@ impl Decoded {
         Some(window)
     }
 
-    /// What lies between the conditional branch at `ip` and the place where its two ways meet, if they do.
+    /// What lies between the conditional branch at `ip` and the point at which its two ways meet, if they do.
     pub(super) fn region(
         &mut self,
         code: &mut dyn CodeSource,
@@ -96,7 +96,7 @@ impl Decoded {
         region
     }
 
-    /// The map of the function around `ip`, where its range is known.
+    /// The map of the function around `ip`, if its range is known.
     fn function(&mut self, code: &mut dyn CodeSource, ip: u64) -> Option<Arc<FunctionMap>> {
         let window = code.window(ip)?;
         let (code_key, bias) = (window.key, window.bias);

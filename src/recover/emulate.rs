@@ -1,4 +1,4 @@
-//! What is known of registers, flags and stack at one moment, read and written as instructions do.
+//! The known part of registers, flags and stack at one moment, read and written as instructions do.
 
 use iced_x86::{ConditionCode, Instruction, OpKind, Register};
 
@@ -21,27 +21,27 @@ pub(super) enum Next {
     Fall,
     /// To this address.
     Jump(u64),
-    /// Nobody can tell.
+    /// Unknown.
     Unknown,
 }
 
-/// Registers, flags and stack at one moment, as far as they are known.
+/// Registers, flags and stack at one moment, as far as known.
 #[derive(Debug, Clone)]
 pub(super) struct Machine {
     pub(super) regs: [Val; 16],
     pub(super) flags: Flags,
     pub(super) stack: Image,
-    /// Where the code's own address 0 lies.
+    /// The address of the code's own address 0.
     pub(super) bias: u64,
-    /// The base of fs, where the thread's own memory lies.
+    /// The base of fs: the thread-local storage.
     pub(super) fs: Option<u64>,
-    /// Address and value of the memory that the next instruction loads, where it is known beside the stack.
+    /// Address and value of the memory that the next instruction loads, if known from elsewhere than the stack.
     pub(super) loaded: Option<(u64, u64)>,
-    /// A store to an address that is not known is taken to miss the stack image. For a first look only.
+    /// A store to an unknown address is assumed to miss the stack image. For a first pass only.
     pub(super) hopeful: bool,
 }
 
-/// The addresses of an instruction's memory operands, where they are known.
+/// The addresses of an instruction's memory operands, if known.
 pub(super) type Addresses = [Option<u64>; 2];
 
 impl Machine {
@@ -76,7 +76,7 @@ impl Machine {
     pub(super) fn addresses(&self, insn: &Insn) -> Addresses {
         let mut addresses = [None; 2];
         for (slot, operand) in insn.operands() {
-            // A repeated string instruction touches nothing where rcx is 0.
+            // A repeated string instruction touches nothing if rcx is 0.
             let counter = self.reg(RCX).low(if operand.addr32 { 4 } else { 8 });
             if operand.repeated && counter.is_none_or(|count| count == 0) {
                 continue;
@@ -88,7 +88,7 @@ impl Machine {
         addresses
     }
 
-    /// The value of an operand, zeros above its size.
+    /// The value of an operand, zero-extended.
     pub(super) fn read(&self, code: &Instruction, operand: u32) -> Val {
         match code.op_kind(operand) {
             OpKind::Register => self.read_register(code.op_register(operand)),
@@ -107,7 +107,7 @@ impl Machine {
         }
     }
 
-    /// The value of memory.
+    /// The value in memory.
     fn load(&self, addr: u64, size: u32) -> Val {
         let val = self.stack.read(addr, size);
         match self.loaded {
@@ -148,7 +148,7 @@ impl Machine {
         Some((if short { addr & 0xffff_ffff } else { addr }).wrapping_add(segment))
     }
 
-    /// Gives operand 0 a value of its size, as the processor does: 32 bits clear what is above, 8 and 16 keep it.
+    /// Sets operand 0 to a value of its size, as the processor does: 32 bits clear the upper half, 8 and 16 bits keep the rest.
     pub(super) fn write(&mut self, code: &Instruction, operand: u32, val: Val) {
         match code.op_kind(operand) {
             OpKind::Register => self.write_register(code.op_register(operand), val),
@@ -171,7 +171,7 @@ impl Machine {
         self.set_reg(number, val);
     }
 
-    /// A store of `len` bytes of which `val` are the low eight.
+    /// A store of `len` bytes; `val` is the low eight of them.
     pub(super) fn store(&mut self, addr: Option<u64>, len: u64, val: Val) {
         match addr {
             Some(addr) if len <= 8 => self.stack.write(addr, len as u32, val),
@@ -181,7 +181,7 @@ impl Machine {
         }
     }
 
-    /// Makes unknown all that an instruction writes.
+    /// Marks as unknown all that an instruction writes.
     pub(super) fn havoc(&mut self, insn: &Insn, addresses: Addresses) {
         for register in 0..16 {
             if insn.writes & bit(register) != 0 {
@@ -241,7 +241,7 @@ pub(super) fn is_cmov(code: &Instruction) -> bool {
         && gpr(code.op0_register()).is_some()
 }
 
-/// Bit that a byte register starts at: 8 for ah, ch, dh, bh.
+/// The bit at which a byte register starts: 8 for ah, ch, dh, bh.
 pub(super) fn shift(register: Register) -> u32 {
     if matches!(register, Register::AH | Register::CH | Register::DH | Register::BH) {
         8
@@ -254,7 +254,7 @@ pub(super) fn memory_size(code: &Instruction) -> u32 {
     code.memory_size().size() as u32
 }
 
-/// Bytes of a register or memory operand; of other kinds the size of operand 0.
+/// The size in bytes of a register or memory operand; for other kinds the size of operand 0.
 pub(super) fn operand_size(code: &Instruction, operand: u32) -> u32 {
     match code.op_kind(operand) {
         OpKind::Register => code.op_register(operand).size() as u32,

@@ -1,11 +1,11 @@
-//! The flags as far as they are known, and what conditions they decide.
+//! The flags as far as known, and which conditions they decide.
 
 use iced_x86::{ConditionCode, RflagsBits};
 
-/// Flags that conditions look at.
+/// Flags that conditions test.
 const STATUS: u32 = RflagsBits::CF | RflagsBits::PF | RflagsBits::AF | RflagsBits::ZF | RflagsBits::SF | RflagsBits::OF;
 
-/// Flags as far as they are known, numbered as iced's `RflagsBits`.
+/// Flags as far as known, numbered as iced's `RflagsBits`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Flags {
     pub(super) bits: u32,
@@ -42,19 +42,19 @@ impl Flags {
         (self.known & flag != 0).then_some(self.bits & flag != 0)
     }
 
-    /// What both know alike.
+    /// What both know and agree on.
     pub(super) fn common(self, other: Self) -> Self {
         let known = self.known & other.known & !(self.bits ^ other.bits);
         Self { bits: self.bits & known, known }
     }
 
-    /// What both know together; `None` where they contradict.
+    /// What either knows; `None` if they contradict.
     pub(super) fn merge(self, other: Self) -> Option<Self> {
         ((self.bits ^ other.bits) & self.known & other.known == 0)
             .then_some(Self { bits: self.bits | other.bits, known: self.known | other.known })
     }
 
-    /// Whether a condition holds, where the flags tell.
+    /// Whether a condition holds, if the flags decide it.
     pub(super) fn holds(self, condition: ConditionCode) -> Option<bool> {
         let flag = |flag| self.get(flag);
         let either = |a: Option<bool>, b: Option<bool>| match (a, b) {

@@ -1,7 +1,7 @@
-//! Runs the code on from the sampled moment, for the accesses that come next: methods a, b and e, and with memory m.
+//! Runs the code from the sampled moment on, for the accesses that come next: methods a, b and e, and with memory m.
 //!
-//! At a branch that what is known does not decide, both ways are followed to the place where they meet ([`super::region`]),
-//! and what they know alike holds there. What lies between is taken from no sample: one way makes it, the other does not.
+//! If known values do not decide a branch, both of its ways are followed to the point at which they meet ([`super::region`]),
+//! and what both know holds there. Accesses in between are not recorded: only one way makes them.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::sample::Method;
 
 /// Instructions run after ip, on all ways together, while there is room for candidates.
 const LATE_STEPS: usize = 256;
-/// Undecided branches inside the ways of others.
+/// The depth of undecided branches within ways of other undecided branches.
 const MAX_NESTED: usize = 4;
 
 /// One run.
@@ -25,18 +25,18 @@ pub(super) struct Forward<'a> {
     code: &'a mut dyn CodeSource,
     here: Option<Here>,
     site: &'a Site,
-    /// Instructions that may still be run.
+    /// The number of instructions that may still run.
     left: usize,
-    /// Memory that can be written is known as it was at the moment of the sample.
+    /// Writable memory is known as it was at the moment of the sample.
     memory: bool,
 }
 
-/// Where an instruction led.
+/// Where control went after an instruction.
 struct Went {
     ip: u64,
-    /// Calls less returns.
+    /// Calls minus returns.
     level: i32,
-    /// On to the next instruction, without a doubt.
+    /// Certainly on to the next instruction.
     straight: bool,
 }
 
@@ -51,12 +51,12 @@ impl<'a> Forward<'a> {
         Self { decoded, found, code, here, site, left: LATE_STEPS, memory: false }
     }
 
-    /// What is new depends on memory that other threads may write to.
+    /// New candidates depend on memory that other threads may write.
     pub(super) fn with_memory(self) -> Self {
         Self { memory: true, ..self }
     }
 
-    /// Runs from `ip` on and takes what is accessed on the way.
+    /// Runs from `ip` on and records the accesses.
     pub(super) fn run(mut self, mut machine: Machine, mut ip: u64) {
         let mut steps = 0;
         let mut written = 0;
@@ -75,7 +75,7 @@ impl<'a> Forward<'a> {
                         _ => Method::Emulated,
                     };
                     let addr = addresses.get(slot).copied().flatten();
-                    // Far from ip only new lines are worth their room.
+                    // Far from ip, only accesses to new lines are worth recording.
                     if steps >= MAX_STEPS && addr.is_some_and(|addr| self.found.has_line(addr, operand.access)) {
                         continue;
                     }
@@ -102,7 +102,7 @@ impl<'a> Forward<'a> {
         Some(line)
     }
 
-    /// Runs one instruction, or all that an undecided branch may run up to the place where its ways meet.
+    /// Runs one instruction, or all that an undecided branch may run until its ways meet.
     fn step(
         &mut self,
         machine: &mut Machine,
@@ -130,17 +130,17 @@ impl<'a> Forward<'a> {
         }
     }
 
-    /// What an instruction loads, where it stands in memory that nobody writes to.
+    /// What an instruction loads, if it is in memory that no thread writes.
     fn loaded(&mut self, machine: &Machine, insn: &Insn, addresses: Addresses) -> Option<(u64, u64)> {
         let mut loads = insn.operands().filter(|(_, operand)| !operand.is_store());
         let (slot, operand) = loads.next()?;
         let (addr, size) = (addresses.get(slot).copied().flatten()?, u32::from(operand.size));
-        // A value that is known, or that no register gets, is not asked for.
+        // Values that are known, or that no register gets, are not requested.
         let known = size > 8 || machine.stack.overlaps(addr, u64::from(size));
         if known || (insn.writes == 0 && insn.flow == Flow::Next && insn.code.rflags_modified() == 0) {
             return None;
         }
-        // The thread's own variables can be written to.
+        // Thread-local variables are writable.
         let constant = if operand.fs { None } else { self.code.constant(addr, size) };
         if constant.is_none() && self.memory {
             self.found.read(addr, size);
@@ -148,7 +148,7 @@ impl<'a> Forward<'a> {
         Some((addr, constant?))
     }
 
-    /// From an undecided branch to where its two ways meet.
+    /// From an undecided branch to the point at which its two ways meet.
     fn meet(&mut self, machine: &mut Machine, branch: &Insn, ip: u64, nested: usize) -> Option<Went> {
         let region = self.decoded.region(self.code, ip, &mut self.here)?;
         let bias = machine.bias;
@@ -174,7 +174,7 @@ impl<'a> Forward<'a> {
         Some(Went { ip: met, level, straight: false })
     }
 
-    /// Runs one way of a branch up to `to`; where that is.
+    /// Runs one way of a branch up to `to`; returns where it ended.
     fn arm(&mut self, machine: &mut Machine, mut ip: u64, to: Point, nested: usize) -> Option<u64> {
         let bias = machine.bias;
         let mut level = 0;

@@ -1,4 +1,4 @@
-//! Undecided branches, memory that cannot be written, and calls through it.
+//! Tests of undecided branches, read-only memory, and calls through it.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,7 +11,7 @@ const RSP: u64 = 0x7ffe_0000_1000;
 const HEAP: u64 = 0x7f00_0000_0000;
 const STACK: Range<u64> = RSP - 512..RSP + 4096;
 
-/// Code, and memory that cannot be written.
+/// Code and read-only memory.
 struct Program<'a> {
     code: &'a [u8],
     constants: HashMap<u64, u64>,
@@ -57,7 +57,7 @@ fn what_both_ways_leave_alone_is_known_behind_them() {
     // cmp dword [rbx],1; je +2; inc eax; mov rdx,[rcx]; mov rdx,[rax]
     let code = [0x83, 0x3b, 1, 0x74, 2, 0xff, 0xc0, 0x48, 0x8b, 0x11, 0x48, 0x8b, 0x10, 0x0f, 0x0b];
     assert_eq!(ahead(&code, 0, &[], &[]), [RBX, (Method::Emulated, HEAP + 0x1000)], "rax depends on the way");
-    // cmp dword [rbx],1; je +3; mov rax,[rcx]; ret: one way makes the access, the other does not.
+    // cmp dword [rbx],1; je +3; mov rax,[rcx]; ret: only one way makes the access.
     assert_eq!(ahead(&[0x83, 0x3b, 1, 0x74, 3, 0x48, 0x8b, 0x01, 0xc3], 0, &[], &[]), [RBX]);
 }
 
@@ -95,7 +95,7 @@ fn two_returns_lead_to_the_same_caller() {
         [(Method::After, HEAP + 0x7000), (Method::Emulated, HEAP + 0x3000)],
         "the caller's rbx comes back"
     );
-    // The same without a register saved: nothing is to be run.
+    // The same without a saved register: nothing is left to run.
     let leaf = [0x83, 0x3b, 0, 0x74, 3, 0xff, 0xc0, 0xc3, 0x31, 0xc0, 0xc3, 0x48, 0x8b, 0x11, 0xf4];
     assert_eq!(ahead(&leaf, 0, &[BASE + 11], &[]), [RBX, (Method::Emulated, HEAP + 0x1000)]);
     assert_eq!(ahead(&leaf, 0, &[], &[]), [RBX], "nobody knows who called");
@@ -107,7 +107,7 @@ fn a_call_on_one_way_is_run() {
     let mut code = vec![0x83, 0x3b, 1, 0x74, 5, 0xe8, 8, 0, 0, 0, 0x48, 0x8b, 0x11, 0x48, 0x8b, 0x10, 0x0f, 0x0b];
     code.extend([0x31, 0xc0, 0xc3]);
     assert_eq!(ahead(&code, 0, &[], &[]), [RBX, (Method::Emulated, HEAP + 0x1000)]);
-    // f: ud2 instead: it is not known to come back.
+    // f: ud2 instead: it may never return.
     let at = code.len() - 3;
     code.splice(at.., [0x0f, 0x0b]);
     assert_eq!(ahead(&code, 0, &[], &[]), [RBX]);
@@ -173,7 +173,7 @@ fn all_that_follows_a_branch_on_memory_depends_on_it() {
 
 #[test]
 fn a_store_to_anywhere_ends_what_is_known_of_memory() {
-    // mov [rdx],rsi; mov rax,[rbx]; mov rdi,[rax], where rdx is the heap's, or loaded from where nothing is known
+    // mov [rdx],rsi; mov rax,[rbx]; mov rdi,[rax]; rdx points to the heap, or was loaded from an unknown location
     let code = [0x48, 0x89, 0x32, 0x48, 0x8b, 0x03, 0x48, 0x8b, 0x38, 0x0f, 0x0b];
     let memory = memory(0, &[(HEAP + 0x3000, HEAP + 0x66)]);
     let known = ahead_with(&code, 0, &[], &[], &memory);

@@ -1,11 +1,11 @@
-//! The piece of stack that a sample brings along, byte by byte known or not.
+//! The piece of stack in a sample; each byte is known or unknown.
 
 use super::lines::Lines;
 use super::value::Val;
 
-/// Bytes below rsp that the image has room for: what forward code pushes, and the red zone.
+/// Bytes below rsp that fit into the image: what forward code pushes, and the red zone.
 const BELOW: usize = 256;
-/// Bytes in all: those and a dump of 512.
+/// The total size: those and a dump of 512 bytes.
 const SIZE: usize = BELOW + 512;
 const WORDS: usize = SIZE / 64;
 
@@ -30,7 +30,7 @@ impl Image {
         image
     }
 
-    /// Adds what is below the dump.
+    /// Adds the bytes below the dump.
     pub(super) fn add_below(&mut self, base: u64, bytes: &[u8]) {
         for (offset, &byte) in (0..).zip(bytes) {
             if let Some(index) = self.index(base.wrapping_add(offset)).filter(|&index| index < BELOW) {
@@ -62,12 +62,12 @@ impl Image {
         }
     }
 
-    /// True where any of the `len` bytes at `addr` lies in the image.
+    /// True if any of the `len` bytes at `addr` lies in the image.
     pub(super) fn overlaps(&self, addr: u64, len: u64) -> bool {
         self.index(addr).is_some() || self.base.wrapping_sub(addr) < len
     }
 
-    /// The `size` bytes at `addr` (8 at most are looked at), as far as they are known; zeros above.
+    /// The `size` bytes at `addr` (at most 8 are read), as far as known, zero-extended.
     pub(super) fn read(&self, addr: u64, size: u32) -> Val {
         if !self.overlaps(addr, 8) {
             return self.lines.read(addr, size);
@@ -83,7 +83,7 @@ impl Image {
         Val::new(bits, known).zext(size)
     }
 
-    /// Stores the low `size` bytes (8 at most) of `val` at `addr`; a byte that is not wholly known is forgotten.
+    /// Stores the low `size` bytes (at most 8) of `val` at `addr`; a byte with an unknown bit becomes unknown.
     pub(super) fn write(&mut self, addr: u64, size: u32, val: Val) {
         if !self.overlaps(addr, 8) {
             return self.lines.write(addr, size, val);
@@ -99,7 +99,7 @@ impl Image {
         }
     }
 
-    /// Adds what `val` knows of the `size` bytes at `addr`; false where it contradicts.
+    /// Adds what `val` knows of the `size` bytes at `addr`; false if that contradicts.
     pub(super) fn learn(&mut self, addr: u64, size: u32, val: Val) -> bool {
         match self.read(addr, size).only_low(size).merge(val.only_low(size)) {
             Some(both) => {
@@ -110,7 +110,7 @@ impl Image {
         }
     }
 
-    /// Forgets the `len` bytes at `addr`.
+    /// Marks the `len` bytes at `addr` as unknown.
     pub(super) fn forget(&mut self, addr: u64, len: u64) {
         self.lines.forget(addr, len);
         if !self.overlaps(addr, len) {
@@ -124,13 +124,13 @@ impl Image {
         }
     }
 
-    /// Forgets everything.
+    /// Marks all bytes as unknown.
     pub(super) fn clear(&mut self) {
         self.known = [0; WORDS];
         self.lines.clear();
     }
 
-    /// Keeps only what `other` (of the same sample) knows alike.
+    /// Keeps only what `other` (of the same sample) agrees on.
     pub(super) fn keep(&mut self, other: &Self) {
         self.lines.keep(&other.lines);
         for (word, (known, theirs)) in self.known.iter_mut().zip(&other.known).enumerate() {
@@ -146,7 +146,7 @@ impl Image {
         }
     }
 
-    /// Adds all that `other` (of the same sample) knows; false where the two contradict.
+    /// Adds all that `other` (of the same sample) knows; false if the two contradict.
     pub(super) fn merge(&mut self, other: &Self) -> bool {
         let mut agree = true;
         for word in 0..WORDS {

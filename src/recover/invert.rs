@@ -1,7 +1,6 @@
-//! Runs one instruction backward: from what is known after it to what was known before it.
+//! Runs one instruction backward: computes the known state before it from the known state after it.
 //!
-//! What an instruction wrote is unknown before it unless its arithmetic can be inverted; and what it copied says what
-//! the other side held.
+//! What an instruction wrote is unknown before it unless its arithmetic can be inverted. A copy shows what its source held.
 
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register, RflagsBits};
 
@@ -13,14 +12,14 @@ use super::value::Val;
 /// How an instruction was undone.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Undone {
-    /// It stored to an address that is not known.
+    /// It stored to an unknown address.
     pub(super) blind: bool,
-    /// What is known contradicts: the instruction did not run just before.
+    /// The known values contradict: this instruction did not run just before.
     pub(super) conflict: bool,
 }
 
 impl Machine {
-    /// Undoes `insn`. `hints` are the addresses of its stores as an earlier pass found them.
+    /// Undoes `insn`. `hints` are the addresses of its stores from an earlier pass.
     pub(super) fn unstep(&mut self, insn: &Insn, hints: Addresses) -> Undone {
         let mut undone = Undone::default();
         let after = self.regs;
@@ -53,7 +52,7 @@ impl Machine {
         undone
     }
 
-    /// Adds to what is known of a register; false where it contradicts.
+    /// Adds to what is known of a register; false if it contradicts.
     fn learn(&mut self, register: u8, val: Val) -> bool {
         match self.reg(register).merge(val) {
             Some(both) => {
@@ -64,12 +63,12 @@ impl Machine {
         }
     }
 
-    /// Registers before `insn`; those it writes are unknown when this is called. False for a contradiction.
+    /// Registers before `insn`; those that it writes are unknown at the call. False for a contradiction.
     fn invert_registers(&mut self, insn: &Insn, after: &[Val; 16]) -> bool {
         let code = &insn.code;
         let at = |register: u8| after.get(usize::from(register)).copied().unwrap_or_default();
         let size = operand_size(code, 0);
-        // Operand 0 as a register whose low bytes are its own, and operand 1 likewise.
+        // Operand 0 as a register, if it names the low bytes of one, and operand 1 likewise.
         let target = low_register(code, 0);
         let other = low_register(code, 1);
         match code.mnemonic() {
@@ -89,7 +88,7 @@ impl Machine {
                 let Some(target) = target else { return true };
                 let operand = match code.op1_kind() {
                     OpKind::Register if other.is_none() || other == Some(target) => return true,
-                    // Not written by the instruction, so the same before and after; memory is read, not written.
+                    // The instruction does not write it, so it is the same before and after; memory is read, not written.
                     _ => self.read(code, 1),
                 };
                 let before = match code.mnemonic() {
@@ -165,7 +164,7 @@ impl Machine {
         }
     }
 
-    /// The stack before `insn`, and what its content says of registers. False for a contradiction.
+    /// The stack before `insn`, and what its content shows of registers. False for a contradiction.
     fn invert_memory(&mut self, insn: &Insn, after: &[Val; 16], addresses: Addresses) -> bool {
         let code = &insn.code;
         let at = |register: u8| after.get(usize::from(register)).copied().unwrap_or_default();

@@ -1,24 +1,24 @@
-//! The memory around the registers that a sample brings along, in lines of 64 bytes.
+//! The memory around the registers of a sample, in lines of 64 bytes.
 
 use super::value::Val;
 
 /// Bytes of a line.
 const LINE: usize = 64;
-/// Bytes before the lines, and of each with its address: `struct snapshot` in operand.bpf.c.
+/// Bytes before the lines, and bytes per line with its address: `struct snapshot` in operand.bpf.c.
 const HEADER: usize = 24;
 const STRIDE: usize = 8 + LINE;
-/// Lines that are looked at.
+/// The most lines that are read.
 const MAX_LINES: usize = 64;
 
-/// Memory as it was at the moment of a sample, as the BPF program wrote it.
+/// Memory at the moment of a sample, as the BPF program recorded it.
 ///
-/// u64 base of fs, u64 stack pointer, u32 number of lines, u32 unused; then for each line its u64 address, a multiple of
-/// 64, and its bytes.
+/// u64 base of fs, u64 stack pointer, u32 number of lines, u32 unused; then for each line its u64 address, a multiple of 64,
+/// and its bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Snapshot<'a>(&'a [u8]);
 
 impl<'a> Snapshot<'a> {
-    /// What a record holds; what is missing or odd gives nothing.
+    /// The content of a record; a missing or malformed one is empty.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
@@ -28,7 +28,7 @@ impl<'a> Snapshot<'a> {
         Some(u64::from_le_bytes(*self.0.get(at..)?.first_chunk()?))
     }
 
-    /// True where the sample brought no memory.
+    /// True if the sample contains no memory.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.lines().next().is_none()
@@ -44,8 +44,8 @@ impl<'a> Snapshot<'a> {
         })
     }
 
-    /// Where the thread's own memory lies. It begins with its own address (System V ABI, thread-local storage), without which
-    /// it is not believed: the kernel's copy may be older than the register.
+    /// The address of the thread-local storage. Its first word is its own address (System V ABI, thread-local storage). Without
+    /// that word it is ignored: the kernel's copy may be older than the register.
     #[must_use]
     pub fn fs_base(self) -> Option<u64> {
         let base = self.word(0).filter(|base| base % 8 == 0)?;
@@ -63,7 +63,7 @@ struct KnownLine {
     known: u64,
 }
 
-/// Lines of memory, byte by byte known or not.
+/// Lines of memory; each byte is known or unknown.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Lines(Vec<KnownLine>);
 
@@ -84,7 +84,7 @@ impl Lines {
         self.0.binary_search_by_key(&(addr & !(LINE as u64 - 1)), |line| line.base).ok()
     }
 
-    /// The `size` bytes at `addr` (8 at most are looked at), as far as they are known; zeros above.
+    /// The `size` bytes at `addr` (at most 8 are read), as far as known, zero-extended.
     pub(super) fn read(&self, addr: u64, size: u32) -> Val {
         let (mut bits, mut known) = (0, 0);
         if !self.0.is_empty() {
@@ -105,7 +105,7 @@ impl Lines {
         Val::new(bits, known).zext(size)
     }
 
-    /// Stores the low `size` bytes (8 at most) of `val`; a byte that is not wholly known is forgotten.
+    /// Stores the low `size` bytes (at most 8) of `val`; a byte with an unknown bit becomes unknown.
     pub(super) fn write(&mut self, addr: u64, size: u32, val: Val) {
         if self.0.is_empty() {
             return;
@@ -125,7 +125,7 @@ impl Lines {
         }
     }
 
-    /// Forgets the `len` bytes at `addr`.
+    /// Marks the `len` bytes at `addr` as unknown.
     pub(super) fn forget(&mut self, addr: u64, len: u64) {
         for line in &mut self.0 {
             for offset in 0..LINE as u64 {
@@ -136,12 +136,12 @@ impl Lines {
         }
     }
 
-    /// Forgets everything.
+    /// Marks all bytes as unknown.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Keeps only what `other` (of the same sample) knows alike.
+    /// Keeps only what `other` (of the same sample) agrees on.
     pub(super) fn keep(&mut self, other: &Self) {
         self.0.retain_mut(|line| {
             let Some(other) = other.at(line.base).and_then(|at| other.0.get(at)) else { return false };
@@ -160,7 +160,7 @@ impl Lines {
 mod tests {
     use super::*;
 
-    /// What operand.bpf.c would write.
+    /// Encodes lines as operand.bpf.c does.
     fn encode(fs_base: u64, lines: &[(u64, [u8; LINE])]) -> Vec<u8> {
         let mut bytes = [fs_base, 0, lines.len() as u64].iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
         for (base, line) in lines {
@@ -188,7 +188,7 @@ mod tests {
         for length in 0..whole.len() {
             assert!(bases(&whole[..length]).len() < 2, "{length}");
         }
-        // Padding behind them is none.
+        // Padding after them is not a line.
         assert_eq!(bases(&[&whole[..], &[0; 100]].concat()), [0x40, 0xc0]);
     }
 

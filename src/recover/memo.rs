@@ -1,4 +1,4 @@
-//! Decoded code, remembered within a bound.
+//! A cache of decoded code, within a bound.
 
 use std::mem::size_of;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use super::region::Region;
 use super::window::{Backward, FunctionMap};
 use crate::cache::Cache;
 
-/// Bytes that an entry costs beside what it holds: keys, the allocation, the table's spare room.
+/// Bytes of an entry besides its content: keys, the allocation, the table's spare room.
 const OVERHEAD: usize = 96;
 
-/// What is remembered of one address of one piece of code.
+/// What is cached for one address of one piece of code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Forward,
@@ -20,16 +20,16 @@ pub(super) enum Kind {
     Region,
 }
 
-/// Key: the code, the address in it, and what is remembered.
+/// Key: the code, the address in it, and what is cached.
 pub(super) type Key = (u64, u64, Kind);
 
 #[derive(Debug, Clone)]
 pub(super) enum Entry {
-    /// The instructions from an address on, in order, up to one that does not simply go on.
+    /// The instructions from an address on, in order, up to the first that does not continue with the next.
     Forward(Arc<[Insn]>),
     Backward(Arc<Backward>),
     Function(Arc<FunctionMap>),
-    /// `None` where the ways of the branch do not meet nearby.
+    /// `None` if the ways of the branch do not meet nearby.
     Region(Option<Arc<Region>>),
 }
 
@@ -45,7 +45,7 @@ impl Entry {
     }
 }
 
-/// How the memory of decoded code did.
+/// Counts of the cache of decoded code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheCounts {
     /// Look-ups that found their entry.
@@ -58,7 +58,7 @@ pub struct CacheCounts {
     pub bytes: usize,
 }
 
-/// What is remembered, within a budget of bytes.
+/// The cache, within a budget of bytes.
 #[derive(Debug)]
 pub(super) struct Memo {
     entries: Cache<Key, Entry>,

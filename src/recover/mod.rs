@@ -1,44 +1,44 @@
-//! The data addresses of one timer sample, recovered from its registers, a piece of its stack and the code around its ip.
+//! Recovers the data addresses of one timer sample from its registers, a piece of its stack and the code around its ip.
 //!
-//! A timer interrupts user code between two instructions. The registers of that moment say where the instructions
-//! nearby read and write: the one about to run, those after it as far as their inputs are known, and those before it
-//! as far as their inputs survive, can be computed back, or can be replayed. [`Recovery::recover`] gives only what
-//! follows from the sample without a guess; the rest is counted by its reason ([`Unrecovered`]).
+//! A timer interrupts user code between two instructions. The registers of that moment give the addresses that nearby
+//! instructions access: the next instruction to run, those after it while their inputs are known, and those before it if their
+//! inputs survive, can be inverted, or can be replayed. [`Recovery::recover`] returns only what follows from the sample without
+//! a guess; it counts the rest by reason ([`Unrecovered`]).
 //!
-//! Memory that the process maps from a file and cannot write to is known too ([`CodeSource::constant`]). A branch that depends on
-//! anything else in memory is undecided: what both of its ways leave alone is known where they meet.
+//! Memory that the process maps from a file and cannot write is known too ([`CodeSource::constant`]). A branch that depends on
+//! any other memory is undecided: where its two ways meet, what neither of them changes is still known.
 //!
-//! What registers and stack alone cannot give: the red zone (the dump begins at rsp, so a leaf function at `-O0` hides its
-//! variables), thread-local and gathered addresses, and registers that a call in between has overwritten.
+//! Registers and stack do not give: the red zone (the dump begins at rsp, so it lacks the variables of a leaf function at
+//! `-O0`), thread-local and gathered addresses, and registers that a call in between has overwritten.
 //!
-//! A sample may bring the memory around its registers along ([`Snapshot`]): then the red zone and thread-local addresses are
-//! known, and the code is run on a second time with these values. Which lines that asked for is given back ([`Wanted`]), so that the
-//! next sample there brings these, and no others. What only that gives is marked ([`Method::Racy`]): another
-//! thread may have written there before the code came by, so it is the one method that can be wrong.
+//! A sample may contain the memory around its registers ([`Snapshot`]): then the red zone and thread-local addresses are known,
+//! and the code runs a second time with these values. The result names the lines that this needed ([`Wanted`]), so that the
+//! next sample at that place contains these lines and no others. Accesses that only this finds are marked ([`Method::Racy`]),
+//! because another thread may have written the memory before the code reached it: only this method can be wrong.
 //!
 //! [`Method::Racy`]: crate::sample::Method::Racy
 //!
 //! # Assumptions
 //!
-//! What is not certain, and what was taken for certain in its place:
+//! What is not certain, but assumed:
 //!
-//! - The bytes are what ran: files are compared with their mapping, pages that the process changed are read from its memory, and
-//!   memory that it can change only after it has stayed the same for a dozen readings.
-//! - `.eh_frame` gives the range of a function, and direct branches out of it lead to code that is looked at too. Where more than 64 places
-//!   are branched to, where one of them or a part of the function is not here, and where there is an indirect jump other than through
-//!   `[rip+x]`, any instruction may have been branched to.
-//! - Where no range is known, no branch from further than [`LEADER_SPAN`] leads between the instructions before ip, and decoding from
-//!   enough places before ip finds its instructions. Nothing is taken from before ip in code that a JIT compiler wrote, nor across padding
-//!   of zeros.
-//! - A store through a pointer does not overwrite the stack slot which that very pointer was loaded from.
-//! - No other thread, and no signal handler, writes to the stack slots of this one between the instructions that are looked at.
-//! - Functions return to where they were called from, and nothing returns in their place (`longjmp`, exceptions) into the middle of the
+//! - The bytes are what ran: files are compared with their mapping, pages that the process changed are read from its memory,
+//!   and memory that it can change is used only after a dozen readings have found it unchanged.
+//! - `.eh_frame` gives the range of a function, and code that its direct branches lead to is searched too. Any instruction may
+//!   be a branch target if the function branches to more than 64 places, if one of them or a part of the function is missing,
+//!   or if it contains an indirect jump other than through `[rip+x]`.
+//! - If no range is known, no branch from further than [`LEADER_SPAN`] leads between the instructions before ip, and decoding
+//!   from enough places before ip finds its instructions. In code of a JIT compiler, and across padding of zeros, nothing
+//!   before ip is used.
+//! - A store through a pointer does not overwrite the stack slot from which that pointer was loaded.
+//! - No other thread, and no signal handler, writes to the stack slots of this thread between the instructions that are read.
+//! - Functions return to their caller, and nothing returns in their place (`longjmp`, exceptions) into the middle of the
 //!   instructions before ip.
-//! - Read-only private mappings of files stay what they are for a second.
+//! - Read-only private mappings of files do not change for a second.
 //!
-//! What contradicts itself on the way is dropped.
+//! A sample that leads to a contradiction is dropped.
 //!
-//! The recovery is pure: registers, stack and code bytes come from its caller ([`CodeSource`]).
+//! The recovery does no I/O: registers, stack and code bytes come from its caller ([`CodeSource`]).
 
 mod arith;
 mod atomic;

@@ -14,12 +14,12 @@ use super::wanted::Wanted;
 use super::window::{CodeSource, Cut};
 use crate::sample::{Access, Method};
 
-/// Instructions looked at before ip; and after it those whose accesses are taken even on lines that are known by then.
+/// Instructions read before ip; and after ip those whose accesses are recorded even on lines that are already known.
 pub const MAX_STEPS: usize = 16;
-/// Candidates of one sample: half of them from before ip, half from ip on.
+/// The most candidates of one sample: half of them before ip, half from ip on.
 pub const MAX_CANDIDATES: usize = 16;
 
-/// Lines of memory that one sample can ask for.
+/// Lines of memory that one sample can request.
 const MAX_READS: usize = 24;
 /// Bytes below the stack pointer that a function may use (System V ABI).
 const RED_ZONE: u64 = 128;
@@ -27,10 +27,10 @@ const RED_ZONE: u64 = 128;
 const LINE: u64 = 64;
 /// No process maps its first page (`vm.mmap_min_addr`).
 const LOWEST: u64 = 4096;
-/// User addresses end here at the most (57-bit linear addresses, the upper half being the kernel's).
+/// An upper bound of user addresses (57-bit linear addresses; the upper half is the kernel's).
 const HIGHEST: u64 = 1 << 56;
 
-/// One memory access near the sample, its address exact.
+/// One memory access near the sample; its address is exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
     /// Address of the data.
@@ -39,12 +39,12 @@ pub struct Candidate {
     pub size: u16,
     /// Load, store or both.
     pub access: Access,
-    /// How it was found.
+    /// The method that found it.
     pub method: Method,
     /// Address of the instruction.
     pub insn_ip: u64,
-    /// The address stands in the instruction itself (rip-relative or absolute): a variable of the program, which every
-    /// run of the instruction touches. Exact, but it says little where it is a constant or a lock that all use.
+    /// The instruction itself contains the address (rip-relative or absolute): a variable of the program, which every run of
+    /// the instruction touches. It is exact, but tells little if it is a constant or a lock that all threads use.
     pub global: bool,
 }
 
@@ -57,11 +57,11 @@ pub enum Unrecovered {
     NoRegisters,
     /// No code bytes at ip.
     NoCode,
-    /// The bytes at ip are no instruction: they are not what ran.
+    /// The bytes at ip are no instruction, so they are not what ran.
     BadInstruction,
-    /// What is known contradicts itself: the code is not what ran, or control came another way.
+    /// The known values contradict: the code is not what ran, or control came another way.
     Inconsistent,
-    /// An address that no process can have: likewise.
+    /// An address that no process can have; the causes are the same.
     Impossible,
     /// The operands nearby are gathers or scatters: their indices are in vector registers.
     Gather,
@@ -69,7 +69,7 @@ pub enum Unrecovered {
     Tls,
     /// The operands nearby are under a mask, which is not in the sample.
     Masked,
-    /// The operands nearby are of a kind without one size and place (`xsave`, bit strings).
+    /// The operands nearby have no single size and address (`xsave`, bit strings).
     Odd,
     /// There are operands nearby, but their registers were overwritten or are not yet known.
     Overwritten,
@@ -80,7 +80,7 @@ pub enum Unrecovered {
 }
 
 impl Unrecovered {
-    /// All reasons; where several hold, the first is given.
+    /// All reasons; if several hold, the first one is returned.
     pub const ALL: [Self; 13] = [
         Self::Compat32,
         Self::NoRegisters,
@@ -97,7 +97,7 @@ impl Unrecovered {
         Self::NoOperand,
     ];
 
-    /// What reports say.
+    /// The name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -127,28 +127,28 @@ impl From<RegsError> for Unrecovered {
     }
 }
 
-/// What one sample gave.
+/// The result for one sample.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome<'a> {
-    /// The candidates, those before ip first, the nearest to ip first. Each stands for `1 / candidates.len()` of the sample.
+    /// The candidates, first those before ip, each nearest to ip first. Each represents `1 / candidates.len()` of the sample.
     pub candidates: &'a [Candidate],
     /// Why there are none.
     pub reason: Option<Unrecovered>,
-    /// The memory that was asked for; `None` where the sample brought none.
+    /// The memory that was requested; `None` if the sample contains none.
     pub wanted: Option<Wanted>,
 }
 
-/// Candidates and reasons as they come up.
+/// Candidates and reasons as they are found.
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
     pub(super) all: Vec<Candidate>,
     reasons: u16,
-    /// Lines of memory that was asked for, and is not known for good.
+    /// Lines of requested memory that is not constant.
     reads: Vec<u64>,
 }
 
 impl Candidates {
-    /// Notes that the `size` bytes at `addr` were asked for.
+    /// Records a request for the `size` bytes at `addr`.
     pub(super) fn read(&mut self, addr: u64, size: u32) {
         for addr in [addr, addr.wrapping_add(u64::from(size.saturating_sub(1)))] {
             let line = addr & !(LINE - 1);
@@ -170,12 +170,12 @@ impl Candidates {
         Unrecovered::ALL.into_iter().find(|&reason| self.has(reason)).unwrap_or(Unrecovered::NoOperand)
     }
 
-    /// True where such an access to that line is known already.
+    /// True if such an access to that line is already known.
     pub(super) fn has_line(&self, addr: u64, access: Access) -> bool {
         self.all.iter().any(|other| other.addr / LINE == addr / LINE && other.access == access)
     }
 
-    /// Takes one operand; false where its address cannot be.
+    /// Records one operand; false if its address is impossible.
     pub(super) fn take(
         &mut self,
         operand: &MemOp,
@@ -214,7 +214,7 @@ impl Candidates {
     }
 }
 
-/// What the candidates of one direction are held against.
+/// What the candidates of one direction are checked against.
 pub(super) struct Site {
     stack: Range<u64>,
     pub(super) room: usize,
@@ -235,7 +235,7 @@ impl Recovery {
         Self { decoded: Decoded::new(budget), replay: Replay::default(), found: Candidates::default() }
     }
 
-    /// How the memory of decoded code did.
+    /// Counts of the cache of decoded code.
     #[must_use]
     pub fn cache_counts(&self) -> CacheCounts {
         self.decoded.counts()
@@ -243,8 +243,8 @@ impl Recovery {
 
     /// Recovers the accesses near one sample of user code.
     ///
-    /// `dump` is the stack from rsp on (its first 512 bytes are looked at), of which only the bytes that the kernel
-    /// could read (`dyn_size`). Accesses in `stack` are left out ([`super::StackRange`]).
+    /// `dump` is the stack from rsp on (its first 512 bytes are used), without the bytes that the kernel could not read
+    /// (`dyn_size`). Accesses in `stack` are left out ([`super::StackRange`]).
     pub fn recover(
         &mut self,
         regs: &UserRegs,
@@ -255,8 +255,8 @@ impl Recovery {
         self.recover_with(regs, dump, Snapshot::default(), stack, code)
     }
 
-    /// The same with the memory around the registers as it was at the moment of the sample. What depends on it is
-    /// [`Method::Racy`]: another thread may have written there since.
+    /// The same with the memory around the registers at the moment of the sample. Candidates that depend on it are
+    /// [`Method::Racy`]: another thread may have written it since.
     pub fn recover_with(
         &mut self,
         regs: &UserRegs,
@@ -291,7 +291,7 @@ impl Recovery {
         let mut now = Machine::new(regs, dump);
         now.fs = memory.fs_base();
         for (base, bytes) in memory.lines() {
-            // The red zone is the thread's own as the rest of its stack is.
+            // The red zone is private to the thread, like the rest of its stack.
             if base.wrapping_sub(regs.rsp().wrapping_sub(RED_ZONE)) < RED_ZONE {
                 now.stack.add_below(base, bytes);
             }
@@ -310,7 +310,7 @@ impl Recovery {
             Forward::new(&mut self.decoded, &mut self.found, code, here, &site).run(machine, regs.rip);
             return Ok(());
         }
-        // First without them, so that it is known what depends on them.
+        // First without them, to find out what depends on them.
         Forward::new(&mut self.decoded, &mut self.found, code, here, &site).run(machine.clone(), regs.rip);
         if self.found.all.len() < site.room {
             machine.stack.lines = lines;
@@ -320,7 +320,7 @@ impl Recovery {
         Ok(())
     }
 
-    /// Methods c, i and r. Gives the state at ip with what was learned of the stack, where that holds.
+    /// Methods c, i and r. Returns the state at ip with what was learned of the stack, if it is consistent.
     fn backward(
         &mut self,
         mut now: Machine,
@@ -334,7 +334,7 @@ impl Recovery {
         now.bias = here.as_ref()?.bias;
         let mut written = 0;
         if at_ip.is_repeated() {
-            // Interrupted on its way: its pointers and what they point to have moved on since it began.
+            // Interrupted halfway: its pointers and their memory have changed since it began.
             now.havoc(at_ip, Default::default());
             written = at_ip.writes;
         }
@@ -363,7 +363,7 @@ impl Recovery {
                 };
                 let insn_ip = insn.code.ip().wrapping_add(now.bias);
                 if !self.found.take(operand, addr, method, insn_ip, site) {
-                    // A sure way to an impossible address: it was not the way.
+                    // A certain way to an impossible address: control did not come this way.
                     self.found.all.clear();
                     return None;
                 }

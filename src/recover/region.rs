@@ -1,9 +1,8 @@
-//! Where the two ways of a conditional branch meet again, and what may be written on the way there.
+//! Finds the point at which the two ways of a conditional branch meet, and what may be written before it.
 //!
-//! Found from the code alone: every address that control may go on at is pending. Pending instructions are decoded, and
-//! their successors become pending in their place, until one address is left: whatever way is taken, control passes
-//! there next. A loop in between ends the search: what comes after it may be far from the sample, and a sample that a
-//! long loop was interrupted in says little about it.
+//! This uses only the code. All addresses at which control may continue are pending. Pending instructions are decoded and
+//! replaced by their successors until one address is left: control passes there whichever way it takes. A loop in between ends
+//! the search: code after it may be far from the sample, and a sample that interrupts a long loop tells little about it.
 
 use iced_x86::{Code, FlowControl, InstructionInfoFactory, OpKind};
 
@@ -12,20 +11,20 @@ use super::emulate::{Machine, RSP};
 use super::value::Val;
 use super::window::CodeWindow;
 
-/// Instructions looked at for a meeting point.
+/// Instructions read in search of a meeting point.
 const MAX_INSNS: usize = 96;
-/// Stores that are remembered one by one; with more, all that is known of the stack is given up.
+/// Stores that are recorded separately; with more, the whole stack becomes unknown.
 const MAX_STORES: usize = 16;
-/// Code this far from the branch, bytes, is a part that the compiler moved out of the way: it is looked at first, for it
-/// jumps back to where the rest goes on.
+/// Code this many bytes from the branch is a part that the compiler moved away. It is read first, because it jumps back to the
+/// rest.
 const FAR: u64 = 2048;
 
-/// Where the two ways of a branch meet.
+/// The point at which the two ways of a branch meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Point {
-    /// At this address, in the code's own addresses.
+    /// This address, relative to the code's base.
     At(u64),
-    /// Where the function returns to.
+    /// The address to which the function returns.
     Return,
 }
 
@@ -33,8 +32,8 @@ pub(super) enum Point {
 #[derive(Debug, Clone)]
 pub(super) struct Region {
     pub(super) to: Point,
-    /// All that may be written in between; `None` where only running the code tells: there are calls, or the stack
-    /// pointer moves.
+    /// All that may be written in between; `None` if only running the code can tell, because it calls or moves the stack
+    /// pointer.
     pub(super) effect: Option<Effect>,
 }
 
@@ -44,13 +43,13 @@ pub(super) struct Effect {
     /// Registers, one bit each.
     writes: u16,
     flags: u32,
-    /// Memory that its stores do not tell of.
+    /// Memory that its stores do not show.
     wild: bool,
     stores: Vec<MemOp>,
 }
 
 impl Region {
-    /// Bytes that it takes beside itself.
+    /// The bytes that it takes on the heap.
     pub(super) fn bytes(&self) -> usize {
         std::mem::size_of::<Self>()
             + self.effect.as_ref().map_or(0, |effect| effect.stores.len() * std::mem::size_of::<MemOp>())
@@ -72,18 +71,18 @@ impl Effect {
     }
 }
 
-/// The addresses that control may go on at.
+/// The addresses at which control may continue.
 #[derive(Default)]
 struct Pending {
-    /// In the code's own addresses.
+    /// Relative to the code's base.
     at: Vec<u64>,
-    /// Behind a return.
+    /// A way has returned.
     returns: bool,
     visited: Vec<u64>,
 }
 
 impl Pending {
-    /// `None` for what was looked at before: control may pass there again.
+    /// `None` for an address that was read before: control may pass there again.
     fn add(&mut self, at: u64) -> Option<()> {
         if self.visited.contains(&at) {
             return None;
@@ -94,7 +93,7 @@ impl Pending {
         Some(())
     }
 
-    /// The one place that is left.
+    /// The one point that is left.
     fn point(&self) -> Option<Point> {
         match (self.at.as_slice(), self.returns) {
             (&[at], false) => Some(Point::At(at)),
@@ -103,8 +102,8 @@ impl Pending {
         }
     }
 
-    /// Takes the address to look at next: what is far away, else the lowest behind the branch. What is before it comes last:
-    /// it is mostly the head of the loop that both ways go back to.
+    /// Takes the next address to read: a far one, else the lowest after the branch. Those before the branch come last: mostly
+    /// they are the head of the loop to which both ways go back.
     fn take(&mut self, branch: u64) -> Option<u64> {
         let order = |at: u64| (at.abs_diff(branch) <= FAR, at <= branch, at);
         let next = (0..self.at.len()).min_by_key(|&index| self.at.get(index).copied().map(order))?;
@@ -114,7 +113,7 @@ impl Pending {
     }
 }
 
-/// Looks for the point where the two ways of the conditional branch at `ip` meet.
+/// Searches for the point at which the two ways of the conditional branch at `ip` meet.
 pub(super) fn find(window: &CodeWindow<'_>, ip: u64, factory: &mut InstructionInfoFactory) -> Option<Region> {
     let own_base = window.base.wrapping_sub(window.bias);
     let branch = ip.wrapping_sub(window.bias);
@@ -171,7 +170,7 @@ pub(super) fn find(window: &CodeWindow<'_>, ip: u64, factory: &mut InstructionIn
 }
 
 impl Machine {
-    /// Makes unknown all that a piece of code may write, whatever way control takes through it.
+    /// Marks as unknown all that a piece of code may write, whichever way control takes through it.
     pub(super) fn skip(&mut self, effect: &Effect) {
         for register in 0..16 {
             if effect.writes & bit(register) != 0 {
@@ -182,21 +181,21 @@ impl Machine {
         if effect.wild {
             self.stack.clear();
         }
-        // Registers that are still known were the same all the time.
+        // Registers that are still known had the same value all the time.
         for operand in &effect.stores {
             let addr = self.address(operand);
             self.store(addr, u64::from(operand.size), Val::UNKNOWN);
         }
     }
 
-    /// Returns from the function, its return address being on top of the stack.
+    /// Returns from the function; its return address is on top of the stack.
     pub(super) fn ret(&mut self) -> Option<u64> {
         let target = self.stack.read(self.reg(RSP).get()?, 8).get();
         self.add_to(RSP, 8);
         target
     }
 
-    /// Keeps only what `other` knows alike: what holds whichever of the two it was.
+    /// Keeps only what `other` agrees on: what holds in either case.
     pub(super) fn keep(&mut self, other: &Self) {
         for (own, other) in self.regs.iter_mut().zip(&other.regs) {
             *own = own.common(*other);
@@ -241,7 +240,7 @@ mod tests {
         assert!(region(&[0x48, 0x8b, 0x03, 0xff, 0xc1, 0x85, 0xc0, 0x75, 0xf7, 0x90, 0xc3], 7).is_none());
         // L: test eax,eax; je out; inc ecx; jmp L; out: nop
         assert!(region(&[0x85, 0xc0, 0x74, 4, 0xff, 0xc1, 0xeb, 0xf8, 0x90, 0xc3], 2).is_none());
-        // je +0 is none, je -2 is one.
+        // je +0 is no loop, je -2 is one.
         assert_eq!(region(&[0x74, 0, 0xc3], 0).unwrap().to, Point::At(BASE + 2));
         assert!(region(&[0x74, 0xfe, 0xc3], 0).is_none());
     }
@@ -252,9 +251,9 @@ mod tests {
         let found = region(&[0x74, 3, 0xff, 0xc0, 0xc3, 0x31, 0xc0, 0xc3], 0).unwrap();
         assert_eq!(found.to, Point::Return);
         assert!(found.effect.is_some());
-        // pop rbx before one of them: what rsp is depends on the way.
+        // pop rbx before one of them: rsp depends on the way.
         assert!(region(&[0x74, 2, 0x5b, 0xc3, 0x31, 0xc0, 0xc3], 0).unwrap().effect.is_none());
-        // ret 8 takes more from the stack than the other.
+        // ret 8 pops more than the other.
         assert!(region(&[0x74, 1, 0xc3, 0xc2, 8, 0], 0).is_none());
     }
 
@@ -266,7 +265,7 @@ mod tests {
         assert!(found.effect.is_none());
         // je +2; jmp rax; nop
         assert!(region(&[0x74, 2, 0xff, 0xe0, 0x90, 0xc3], 0).is_none());
-        // je +2; syscall; nop: likewise, and running it will end there.
+        // je +2; syscall; nop: likewise; running it ends there.
         assert!(region(&[0x74, 2, 0x0f, 0x05, 0x90, 0xc3], 0).unwrap().effect.is_none());
         // The code ends before they meet.
         assert!(region(&[0x74, 4, 0xff, 0xc0], 0).is_none());

@@ -1,10 +1,10 @@
 //! The user registers of a sample (`PERF_SAMPLE_REGS_USER`), in the order that instructions number them.
 
-/// The registers to ask for in `perf_event_attr::sample_regs_user`: ax bx cx dx si di bp sp ip flags and r8 to r15
-/// (arch/x86/include/uapi/asm/perf_regs.h). The segment registers would say nothing: their bases are not in them.
+/// The registers to request in `perf_event_attr::sample_regs_user`: ax bx cx dx si di bp sp ip flags and r8 to r15
+/// (arch/x86/include/uapi/asm/perf_regs.h). The segment registers are of no use: they do not contain their bases.
 pub const REGS_MASK: u64 = 0x00ff_03ff;
 
-/// Bytes of stack to ask for in `perf_event_attr::sample_stack_user`. What a sample has beyond is not looked at.
+/// Bytes of stack to request in `perf_event_attr::sample_stack_user`. The rest of a longer dump is ignored.
 pub const STACK_DUMP_SIZE: u16 = 512;
 
 /// `PERF_SAMPLE_REGS_ABI_64` (linux/perf_event.h).
@@ -12,7 +12,7 @@ const ABI_64: u64 = 2;
 /// `PERF_SAMPLE_REGS_ABI_32`.
 const ABI_32: u64 = 1;
 
-/// Where each general register, as instructions number it (ax cx dx bx sp bp si di r8 ..), stands in perf's numbering.
+/// The index in perf's numbering of each general register, as instructions number them (ax cx dx bx sp bp si di r8 ..).
 const PERF_INDEX: [u32; 16] = [0, 2, 3, 1, 7, 6, 4, 5, 16, 17, 18, 19, 20, 21, 22, 23];
 const PERF_IP: u32 = 8;
 const PERF_FLAGS: u32 = 9;
@@ -20,7 +20,7 @@ const PERF_FLAGS: u32 = 9;
 /// The registers of 64-bit user code at an instruction boundary: `rip` is the next instruction to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UserRegs {
-    /// rax rcx rdx rbx rsp rbp rsi rdi r8 .. r15: as instructions number them, which is not perf's order.
+    /// rax rcx rdx rbx rsp rbp rsi rdi r8 .. r15: in the order of instruction encodings, which is not perf's order.
     pub gpr: [u64; 16],
     /// The next instruction.
     pub rip: u64,
@@ -28,7 +28,7 @@ pub struct UserRegs {
     pub rflags: u64,
 }
 
-/// Why a record has no registers of use.
+/// Why the registers of a record are of no use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum RegsError {
     /// The task runs 32-bit code (abi 1).
@@ -40,10 +40,10 @@ pub enum RegsError {
 }
 
 impl UserRegs {
-    /// The registers as a record has them: `abi`, then one value for each bit of `mask` (the attr's `sample_regs_user`).
+    /// The registers of a record: `abi`, then one value for each bit of `mask` (the attr's `sample_regs_user`).
     ///
     /// # Errors
-    /// [`RegsError`] where the task is 32-bit or a register is not there.
+    /// [`RegsError`] if the task is 32-bit or a register is missing.
     pub fn from_perf(abi: u64, mask: u64, values: &[u64]) -> Result<Self, RegsError> {
         match abi {
             ABI_64 => {}
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn registers_are_found_under_any_mask() {
-        // perf's own default mask has cs, ss and the other segments between flags and r8.
+        // perf's default mask has cs, ss and the other segments between flags and r8.
         for mask in [REGS_MASK, 0x00ff_0fff, 0x00ff_ffff] {
             let values: Vec<u64> = (0..24).filter(|bit| mask >> bit & 1 == 1).collect();
             let regs = UserRegs::from_perf(2, mask, &values).unwrap();

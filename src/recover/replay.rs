@@ -1,4 +1,4 @@
-//! Back from the sampled moment over the instructions before it, and forward again with what the stack adds.
+//! Goes back from the sampled moment over the instructions before it, and forward again with what the stack adds.
 
 use super::decode::{Flow, Insn};
 use super::emulate::{Addresses, Machine, Next};
@@ -7,37 +7,37 @@ use super::image::Image;
 use super::recovery::MAX_STEPS;
 use super::value::Val;
 
-/// Rounds until the addresses that stores are taken to have must be the ones that come out.
+/// Rounds until the assumed addresses of stores must equal the computed ones.
 const ROUNDS: usize = 4;
 
-/// What a replay found; kept for its room between samples.
+/// The result of a replay; reused between samples to save allocations.
 #[derive(Debug, Default)]
 pub(super) struct Replay {
-    /// Registers before each instruction, the nearest to ip first, from going backward alone.
+    /// Registers before each instruction, the nearest to ip first, from the backward pass alone.
     before: [([Val; 16], Flags); MAX_STEPS],
     /// The stack after those instructions that store.
     saved: Vec<(usize, Image)>,
-    /// Addresses of each instruction's operands, the nearest to ip first, from going forward again.
+    /// Addresses of each instruction's operands, the nearest to ip first, from the forward pass.
     addresses: [Addresses; MAX_STEPS],
 }
 
-/// How one pass went.
+/// The result of one pass.
 enum Pass {
-    /// It closed; some store's address was not known on the way back where `blind`.
+    /// Consistent; `blind` if the backward pass did not know the address of a store.
     Closed { end: Box<Machine>, blind: bool },
-    /// What is known contradicts.
+    /// The known values contradict.
     Conflict { blind: bool },
 }
 
 impl Replay {
-    /// Replays `insns` (the nearest to ip first), which ran one after the other until the moment `now`.
+    /// Replays `insns` (the nearest to ip first), which ran in sequence until the moment `now`.
     ///
-    /// The machine that comes back is `now` with what was learned of the stack. `None` where what is known
-    /// contradicts: then these instructions did not run.
+    /// Returns `now` with what was learned of the stack. `None` if the known values contradict: then these instructions did not
+    /// run.
     pub(super) fn run(&mut self, now: &Machine, insns: &[Insn]) -> Option<Box<Machine>> {
         let mut hints = [Addresses::default(); MAX_STEPS];
-        // First as if no store to an unknown address hit the stack: on the way forward many such addresses become
-        // known. Then again with those, until they are what comes out; what stays unknown may hit anything.
+        // First assume that no store to an unknown address hits the stack: the forward pass finds many of these addresses.
+        // Repeat with these until they equal the result; stores that stay unknown may then hit anything.
         let mut hopeful = true;
         for _ in 0..ROUNDS {
             match self.pass(now, insns, &hints, hopeful) {
@@ -72,7 +72,7 @@ impl Replay {
         }
     }
 
-    /// Registers before the instruction at `step` as going backward alone gives them.
+    /// Registers before the instruction at `step` from the backward pass alone.
     pub(super) fn before(&self, step: usize) -> Option<&[Val; 16]> {
         self.before.get(step).map(|(regs, _)| regs)
     }
@@ -128,7 +128,7 @@ impl Replay {
 }
 
 impl Machine {
-    /// Adds what `regs` and `flags` know; false where they contradict.
+    /// Adds what `regs` and `flags` know; false if they contradict.
     fn agree(&mut self, regs: &[Val; 16], flags: Flags) -> bool {
         for (own, other) in self.regs.iter_mut().zip(regs) {
             match own.merge(*other) {

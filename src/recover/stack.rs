@@ -1,4 +1,4 @@
-//! Which addresses are a thread's own stack.
+//! Finds which addresses are a thread's own stack.
 
 use std::ops::Range;
 
@@ -6,12 +6,12 @@ use std::ops::Range;
 const BELOW: u64 = 512;
 /// Bytes above the highest rsp seen that count as stack: the outer frames and the thread's own block above them.
 const ABOVE: u64 = 12 * 1024;
-/// A stack pointer this far from where it was belongs to another stack (a coroutine's, a signal's).
+/// A stack pointer this far from the last one belongs to another stack (a coroutine's, a signal's).
 const JUMP: u64 = 1024 * 1024;
 
-/// The stack of one thread as its samples show it: from 512 bytes below rsp to 12 KiB above the highest rsp seen.
+/// The stack of one thread as its samples show it: from 512 bytes below rsp to 12 KiB above the highest rsp sampled.
 ///
-/// Not the VMA of rsp: a thread's stack is often one VMA with the anonymous memory beside it.
+/// It is not the VMA of rsp: a thread's stack often shares a VMA with the anonymous memory beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StackRange {
     top: u64,
@@ -19,7 +19,7 @@ pub struct StackRange {
 }
 
 impl StackRange {
-    /// Takes in the rsp of a sample of the thread and gives the range to leave out for that sample.
+    /// Adds the rsp of a sample of the thread, and returns the range to leave out for that sample.
     pub fn update(&mut self, rsp: u64) -> Range<u64> {
         if rsp > self.top || self.last.abs_diff(rsp) > JUMP {
             self.top = rsp;
@@ -44,7 +44,7 @@ mod tests {
     fn another_stack_is_another_range() {
         let mut stack = StackRange::default();
         stack.update(0x7fff_0000_0000);
-        // A coroutine's stack in the heap: what lies between is no stack.
+        // A coroutine's stack in the heap: the memory in between is not stack.
         assert_eq!(stack.update(0x5555_0000_0000), 0x5554_ffff_fe00..0x5555_0000_3000);
     }
 

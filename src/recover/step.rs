@@ -1,6 +1,6 @@
-//! Runs one instruction forward on what is known of registers, flags and stack.
+//! Runs one instruction forward on the known part of registers, flags and stack.
 //!
-//! What is not modelled makes unknown whatever it writes, so a value that stays known is right.
+//! What an instruction that is not modelled writes becomes unknown, so values that stay known are right.
 
 use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind};
 
@@ -10,7 +10,7 @@ use super::emulate::{is_cmov, operand_size, Addresses, Machine, Next, RBP, RSP};
 use super::value::Val;
 
 impl Machine {
-    /// Runs one instruction and says where control goes.
+    /// Runs one instruction and returns where control goes.
     pub(super) fn step(&mut self, insn: &Insn) -> Next {
         let addresses = self.addresses(insn);
         if insn.flow == Flow::Next {
@@ -38,7 +38,7 @@ impl Machine {
                 self.add_to(RSP, i64::from(code.stack_pointer_increment()));
                 jump(target)
             }
-            // loop decides on rcx too.
+            // loop depends on rcx too.
             _ if insn.flow == Flow::Conditional && insn.writes == 0 => match self.flags.holds(code.condition_code()) {
                 Some(true) => Next::Jump(code.near_branch_target().wrapping_add(self.bias)),
                 Some(false) => Next::Fall,
@@ -54,7 +54,7 @@ impl Machine {
         }
     }
 
-    /// The instructions that go on with the next one; false where this one is not modelled.
+    /// The instructions that continue with the next one; false if this one is not modelled.
     fn step_plain(&mut self, insn: &Insn) -> bool {
         let code = &insn.code;
         match code.mnemonic() {
@@ -110,7 +110,7 @@ impl Machine {
             }
             _ if is_cmov(code) => match self.flags.holds(code.condition_code()) {
                 Some(true) => self.write(code, 0, self.read(code, 1)),
-                // 32 bits clear what is above even where nothing is moved.
+                // 32 bits clear the upper half even if nothing is moved.
                 Some(false) => self.write(code, 0, self.read(code, 0)),
                 None => return false,
             },

@@ -1,4 +1,4 @@
-//! The string instructions: movs, stos, lods, cmps, scas, once or repeated.
+//! The string instructions movs, stos, lods, cmps, scas, with and without a repeat prefix.
 
 use iced_x86::{Mnemonic, RflagsBits};
 
@@ -14,7 +14,7 @@ impl Machine {
         let Some(backward) = self.flags.get(RflagsBits::DF) else { return false };
         let count = match (insn.is_repeated(), self.reg(RCX).get()) {
             (false, _) => 1,
-            // The comparing ones stop where the data say.
+            // The comparing ones stop depending on the data.
             (true, Some(count)) if !string.compares => count,
             _ => return false,
         };
@@ -44,7 +44,7 @@ impl Machine {
     }
 }
 
-/// What a string instruction does with its two pointers.
+/// How a string instruction uses its two pointers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StringOp {
     pub(super) size: u64,

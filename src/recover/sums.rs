@@ -34,7 +34,7 @@ impl Machine {
                 self.write_register(Register::EDX, sign);
             }
             _ => {
-                // The top bit alone says what all of rdx becomes.
+                // The top bit alone determines all of rdx.
                 let top = self.reg(0).shr(63);
                 let sign = top
                     .low(1)
@@ -54,7 +54,7 @@ impl Machine {
         let mnemonic = code.mnemonic();
         self.flags.forget(code.rflags_modified());
         let val = match mnemonic {
-            // A register less itself is 0, known or not.
+            // A register minus itself is 0, known or not.
             Mnemonic::Sub | Mnemonic::Xor | Mnemonic::Cmp if same => Val::full(0),
             Mnemonic::Add => a.add(b),
             Mnemonic::Sub | Mnemonic::Cmp => a.sub(b),
@@ -77,7 +77,7 @@ impl Machine {
         }
     }
 
-    /// ZF, SF and PF of a result, where it is known.
+    /// ZF, SF and PF of a result, if known.
     fn result_flags(&mut self, val: Val, size: u32) {
         if let Some(low) = val.low(size) {
             self.flags.set(RflagsBits::ZF, low == 0);
@@ -86,7 +86,7 @@ impl Machine {
         }
     }
 
-    /// All flags but AF of `a + b` or `a - b`, where both are known.
+    /// All flags but AF of `a + b` or `a - b`, if both are known.
     pub(super) fn sum_flags(&mut self, a: Val, b: Val, result: Val, size: u32, minus: bool) {
         let (Some(a), Some(b), Some(low)) = (a.low(size), b.low(size), result.low(size)) else { return };
         let carry = if minus { a < b } else { low < a };

@@ -1,4 +1,4 @@
-//! The recovery on small pieces of code, and on damaged ones.
+//! Tests of the recovery on small pieces of code, and on damaged ones.
 
 use std::ops::Range;
 
@@ -82,7 +82,7 @@ fn the_operand_before_ip_where_its_registers_are_intact() {
 
 #[test]
 fn registers_are_computed_back() {
-    // mov rax,[rbx]; add rbx,8, whose result has even parity
+    // mov rax,[rbx]; add rbx,8: the result has even parity
     let code = [0x48, 0x8b, 0x03, 0x48, 0x83, 0xc3, 8, NOP, 0xc3];
     let even = UserRegs { rflags: 0x206, ..regs(7) };
     assert_eq!(found(&code, &even, &[]), [(Method::Inverted, HEAP + 0x3000 - 8)]);
@@ -96,7 +96,7 @@ fn registers_are_computed_back() {
         found(&[0x48, 0x8b, 0x03, 0x48, 0x89, 0xd9, 0x31, 0xdb, NOP, 0xc3], &regs, &[]),
         [(Method::Inverted, HEAP + 0x1000)]
     );
-    // mov eax,[rbx]; add ebx,8: what was in the upper half is lost.
+    // mov eax,[rbx]; add ebx,8: the upper half is lost.
     let code = [0x8b, 0x03, 0x83, 0xc3, 8, NOP, 0xc3];
     regs = self::regs(5);
     (regs.gpr[RAX], regs.gpr[RBX]) = (5, 0x1234);
@@ -108,7 +108,7 @@ fn pointers_are_taken_from_the_stack() {
     // mov rbx,[rsp+8]; mov rbx,[rbx+16]
     let code = [0x48, 0x8b, 0x5c, 0x24, 8, 0x48, 0x8b, 0x5b, 16, NOP, 0xc3];
     assert_eq!(found(&code, &regs(9), &dump(&[1, HEAP + 0x77])), [(Method::Replayed, HEAP + 0x87)]);
-    // A dump that ends before gives nothing.
+    // A shorter dump gives nothing.
     assert_eq!(all(&code, &regs(9), &dump(&[1])).1, Some(Unrecovered::Overwritten));
 }
 
@@ -147,7 +147,7 @@ fn nothing_before_a_branch_target_is_taken() {
     // mov rax,[rbx]; L: nop; dec ecx; jne L; ret
     let code = [0x48, 0x8b, 0x03, NOP, 0xff, 0xc9, 0x75, 0xfb, 0xc3];
     assert_eq!(all(&code, &regs(3), &[]).1, Some(Unrecovered::NoOperand));
-    // In the loop, what stands before its head is no more certain.
+    // In the loop, what comes before its head is no longer certain.
     assert_eq!(all(&code, &regs(4), &[]).1, Some(Unrecovered::NoOperand));
     // Without the branch it is.
     assert_eq!(found(&[0x48, 0x8b, 0x03, NOP, 0xff, 0xc9, NOP, NOP, 0xc3], &regs(4), &[]).len(), 1);
@@ -174,7 +174,7 @@ fn a_branch_that_would_have_been_taken_shows_another_way() {
 fn table_jumps_make_every_boundary_a_target() {
     // mov rax,[rbx]; cmp byte [rcx],1; je +2; jmp rax; ret
     let code = [0x48, 0x8b, 0x03, 0x80, 0x39, 1, 0x74, 2, 0xff, 0xe0, 0xc3];
-    // No table leads between a comparison and its branch.
+    // No jump table leads between a comparison and its branch.
     assert_eq!(found(&code, &regs(6), &[])[0], (Method::Before, HEAP + 0x1000));
     assert!(found(&code, &regs(3), &[]).iter().all(|(method, _)| !method.is_backward()));
 }
@@ -218,7 +218,7 @@ fn code_is_run_forward_through_calls() {
     // call f; mov rcx,[rax]; ret; f: lea rax,[rbx+8]; ret
     let code = [0xe8, 4, 0, 0, 0, 0x48, 0x8b, 0x08, 0xc3, 0x48, 0x8d, 0x43, 8, 0xc3];
     assert_eq!(found(&code, &regs(0), &[]), [(Method::Emulated, HEAP + 0x3008)]);
-    // f's return address is on the stack where the sample lies in f.
+    // f's return address is on the stack if the sample lies in f.
     assert_eq!(found(&code, &regs(9), &dump(&[BASE + 5])), [(Method::Emulated, HEAP + 0x3008)]);
 }
 
@@ -281,7 +281,7 @@ fn variables_of_the_program_are_marked_and_follow_the_bias() {
     assert!(recovery.cache_counts().hits > 0);
 }
 
-/// Pieces of real code to build from and to damage.
+/// Pieces of real code to combine and to damage.
 const PIECES: &[&[u8]] = &[
     &[0x48, 0x8b, 0x03],
     &[0x48, 0x8b, 0x5c, 0x24, 8],
@@ -343,7 +343,7 @@ fn value() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Lines around the values, as the BPF program writes them, perhaps cut.
+/// Lines around the values, as the BPF program writes them, possibly truncated.
 fn memory() -> impl Strategy<Value = Vec<u8>> {
     let line = (value(), prop::collection::vec(value(), 8))
         .prop_map(|(base, words)| [base & !63].into_iter().chain(words).collect::<Vec<u64>>());
@@ -360,7 +360,7 @@ fn memory() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
-    /// Whatever the bytes and registers are, the outcome keeps its promises and nothing panics.
+    /// For any bytes and registers, the outcome is consistent and nothing panics.
     #[test]
     fn any_code_and_registers_are_survived(
         code in code(),
@@ -388,7 +388,7 @@ proptest! {
         };
         let regs = UserRegs { gpr, rip: base.wrapping_add(at.index(code.len()) as u64), rflags };
         let stack = regs.rsp().saturating_sub(512)..regs.rsp().saturating_add(4096);
-        // Twice: what is remembered gives the same.
+        // Twice: the cached code gives the same result.
         let memory = Snapshot::new(&memory);
         let first = recovery.recover_with(&regs, &dump, memory, stack.clone(), &mut window);
         let (candidates, reason) = (first.candidates.to_vec(), first.reason);

@@ -1,6 +1,6 @@
-//! A 64-bit value of which some bits are known.
+//! A 64-bit value; each bit is known or unknown.
 
-/// A register's or a slot's content as far as it is known. Bits outside `known` are 0 in `bits`.
+/// The content of a register or stack slot, as far as known. Bits outside `known` are 0 in `bits`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Val {
     bits: u64,
@@ -35,29 +35,29 @@ impl Val {
         self.known
     }
 
-    /// The value, where all of it is known.
+    /// The value, if all of it is known.
     pub(super) fn get(self) -> Option<u64> {
         (self.known == u64::MAX).then_some(self.bits)
     }
 
-    /// The low `bytes` bytes, where all of them are known.
+    /// The low `bytes` bytes, if all of them are known.
     pub(super) fn low(self, bytes: u32) -> Option<u64> {
         let mask = mask(bytes);
         (self.known & mask == mask).then_some(self.bits & mask)
     }
 
-    /// The low `bytes` bytes with zeros above.
+    /// The low `bytes` bytes, zero-extended.
     pub(super) fn zext(self, bytes: u32) -> Self {
         let mask = mask(bytes);
         Self { bits: self.bits & mask, known: self.known | !mask }
     }
 
-    /// The low `bytes` bytes; what is above becomes unknown.
+    /// The low `bytes` bytes; the rest becomes unknown.
     pub(super) fn only_low(self, bytes: u32) -> Self {
         Self::new(self.bits, self.known & mask(bytes))
     }
 
-    /// The low `bytes` bytes with copies of their sign above.
+    /// The low `bytes` bytes, sign-extended.
     pub(super) fn sext(self, bytes: u32) -> Self {
         let low = mask(bytes);
         let sign = low ^ (low >> 1);
@@ -68,7 +68,7 @@ impl Val {
         Self { bits: (self.bits & low) | above, known: (self.known & low) | !low }
     }
 
-    /// `self` with its bytes from `shift` bits on, as many as `bytes`, replaced by the low ones of `low`.
+    /// `self` with its `bytes` bytes from bit `shift` on replaced by the low ones of `low`.
     pub(super) fn insert(self, low: Self, bytes: u32, shift: u32) -> Self {
         let mask = mask(bytes) << shift;
         Self {
@@ -77,7 +77,7 @@ impl Val {
         }
     }
 
-    /// The low bits that both know without a gap: as far as carries can be followed.
+    /// The low bits that both know without a gap: as far as carries can be computed.
     fn prefix(self, other: Self) -> u64 {
         match (self.known & other.known).trailing_ones() {
             64 => u64::MAX,
@@ -117,12 +117,12 @@ impl Val {
         Self::new(!self.bits, self.known)
     }
 
-    /// Shifted left by fewer than 64 bits.
+    /// Shifts left by fewer than 64 bits.
     pub(super) fn shl(self, count: u32) -> Self {
         Self { bits: self.bits << count, known: (self.known << count) | !(u64::MAX << count) }
     }
 
-    /// Shifted right by fewer than 64 bits, zeros coming in.
+    /// Shifts right by fewer than 64 bits and fills with zeros.
     pub(super) fn shr(self, count: u32) -> Self {
         Self { bits: self.bits >> count, known: (self.known >> count) | !(u64::MAX >> count) }
     }
@@ -136,12 +136,12 @@ impl Val {
         Self { bits: self.bits.swap_bytes() >> shift, known: self.known.swap_bytes() >> shift }
     }
 
-    /// What both know alike.
+    /// What both know and agree on.
     pub(super) fn common(self, other: Self) -> Self {
         Self::new(self.bits, self.known & other.known & !(self.bits ^ other.bits))
     }
 
-    /// What both know together; `None` where they contradict.
+    /// What either knows; `None` if they contradict.
     pub(super) fn merge(self, other: Self) -> Option<Self> {
         ((self.bits ^ other.bits) & self.known & other.known == 0)
             .then_some(Self { bits: self.bits | other.bits, known: self.known | other.known })
@@ -154,7 +154,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever the unknown bits are in truth, what the result claims to know is right.
+        /// Whatever the unknown bits are, the bits that the result claims to know are right.
         #[test]
         fn operations_never_claim_too_much(a: u64, b: u64, ka: u64, kb: u64, count in 0u32..64, bytes in 1u32..=8) {
             let (x, y) = (Val::new(a, ka), Val::new(b, kb));
@@ -173,7 +173,7 @@ mod tests {
             prop_assert!(check(x.sext(bytes), (((a << shift) as i64) >> shift) as u64));
             prop_assert!(check(x.bswap(8), a.swap_bytes()));
             prop_assert!(check(x.bswap(4), u64::from((a as u32).swap_bytes())));
-            // Either of the two may be the truth.
+            // Either of the two may be the true value.
             prop_assert!(check(x.common(y), a) && check(x.common(y), b));
             prop_assert!(check(x.insert(y, 1, 8), (a & !0xff00) | ((b & 0xff) << 8)));
         }

@@ -1,30 +1,30 @@
-//! What memory the samples at one place in the code need: learned from those before, so that no other is read.
+//! Learns which memory the samples at one place in the code need, so that no other is read.
 
 use super::lines::Snapshot;
 use super::regs::UserRegs;
 
 /// Bytes of a line.
 const LINE: u64 = 64;
-/// Lines that no register points to, for each place.
+/// Lines that no register points to, per place.
 pub const WANTED_LINES: usize = 4;
-/// The bits of rsp, which has its memory in the sample anyway: the line before the one that fs points to.
+/// The bit of rsp, whose memory is in the sample anyway: it means the line before the one that fs points to.
 const BEFORE_FS: u32 = 1 << 4;
-/// The second line of a register is so many bits behind its first.
+/// The bit of a register's second line is this many bits above that of its first.
 const SECOND: u32 = 16;
 const RSP: u32 = 4;
 
-/// Lines of memory that running the code from one place on asked for.
+/// Lines of memory that running the code from one place on needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wanted {
-    /// Bit N: the line that register N points into (in the order of their encoding); bit N + 16: the line behind that. Bit 4: the
-    /// line before the one that fs points into.
+    /// Bit N: the line that register N points into (in the order of their encoding); bit N + 16: the line after that. Bit 4:
+    /// the line before the one that fs points into.
     pub registers: u32,
     /// Addresses of other lines, the latest first; 0 for none.
     pub lines: [u64; WANTED_LINES],
 }
 
 impl Wanted {
-    /// What a sample asked for: the lines at `reads`.
+    /// What a sample needed: the lines at `reads`.
     pub(super) fn of(regs: &UserRegs, memory: Snapshot<'_>, reads: &[u64]) -> Self {
         let line = |addr: u64| addr & !(LINE - 1);
         let mut wanted = Self::default();
@@ -40,7 +40,7 @@ impl Wanted {
                 }
             }
             match fs {
-                // It is read always.
+                // It is always read.
                 Some(fs) if read == fs => continue,
                 Some(fs) if read == fs.wrapping_sub(LINE) => bits |= BEFORE_FS,
                 _ => {}
@@ -53,7 +53,7 @@ impl Wanted {
         wanted
     }
 
-    /// Adds what a later sample asked for; true where that is more than before.
+    /// Adds what a later sample needed; true if that is more than before.
     pub fn add(&mut self, later: &Self) -> bool {
         let before = *self;
         self.registers |= later.registers;
@@ -66,7 +66,7 @@ impl Wanted {
     fn add_line(&mut self, line: u64) {
         let at = self.lines.iter().position(|&known| known == line || known == 0).unwrap_or(WANTED_LINES - 1);
         if let Some(part) = self.lines.get_mut(..=at) {
-            // One that is known already keeps its place.
+            // A line that is already known keeps its position.
             if part.last() != Some(&line) {
                 part.rotate_right(1);
                 part[0] = line;

@@ -1,8 +1,7 @@
 //! Which instructions stand before and after an ip, and how far back control certainly came through them.
 //!
-//! The instruction before ip by address is the one that ran before it only where no branch leads to ip. So branches
-//! are looked for: by decoding the whole function where its range is known, else by taking every byte near ip that
-//! could begin a branch for one.
+//! The instruction before ip by address ran before it only if no branch leads to ip. So this module searches for branches: it
+//! decodes the whole function if its range is known, else it takes every byte near ip that could begin a branch for one.
 
 use std::ops::Range;
 
@@ -11,49 +10,49 @@ use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpKind
 use super::decode::{branch_target, decode, decode_plain, Flow, Insn, MAX_LENGTH};
 use super::recovery::MAX_STEPS;
 
-/// Bytes on either side of a piece of code that are searched for branches into it. A caller that knows no function
-/// range should offer this much code around ip; one that does, the function and this much around it.
+/// Bytes on either side of a piece of code that are searched for branches into it. A caller that knows no function range should
+/// provide this much code around ip; one that does, the function and this much around it.
 pub const LEADER_SPAN: usize = 4096;
-/// Bytes before ip that decoding begins at where no function range is known.
+/// Decoding begins up to this many bytes before ip if no function range is known.
 const SYNC_SPAN: usize = 160;
-/// Of those, the starts at least this far before ip must agree on the boundaries.
+/// Of these starts, those at least this far before ip must agree on the boundaries.
 const SYNC_FAR: usize = 48;
-/// Longer functions are taken for an error of the file.
+/// Longer functions are taken for an error in the file.
 const MAX_FUNCTION: u64 = 4 * 1024 * 1024;
-/// Places outside a function that it branches to, which are searched for branches back (`.cold` parts).
+/// Places outside a function that it branches to, and that are searched for branches back (`.cold` parts).
 const MAX_OUTSIDE: usize = 64;
 
-/// A piece of code as the caller has it.
+/// A piece of code as the caller provides it.
 #[derive(Debug, Clone)]
 pub struct CodeWindow<'a> {
-    /// The identity of the code for as long as its bytes stay the same: one per file and build, or per address space
-    /// and generation of code that changes. What was decoded under a key is not read again.
+    /// The identity of the code while its bytes stay the same: one per file and build, or per address space and generation of
+    /// changing code. Code that was decoded under a key is not read again.
     pub key: u64,
-    /// Where the code's own address 0 lies in this process (the load bias of an ELF file, else 0). The same code has
-    /// the same addresses less `bias` in every process.
+    /// The address of the code's own address 0 in this process (the load bias of an ELF file, else 0). The same code has the
+    /// same addresses minus `bias` in every process.
     pub bias: u64,
     /// Address of the first byte in this process.
     pub base: u64,
     /// The bytes.
     pub bytes: &'a [u8],
-    /// The function around the address asked for, from `.eh_frame`; `None` where nobody knows. Its end may lie
-    /// further on (the next function's start) but not before the true end.
+    /// The function around the requested address, from `.eh_frame`; `None` if unknown. Its end may lie after the true end (at
+    /// the next function's start), but not before it.
     pub function: Option<Range<u64>>,
-    /// The process itself wrote the code (a JIT compiler did): data may stand between functions.
+    /// The process itself (a JIT compiler) wrote the code: there may be data between functions.
     pub jit: bool,
 }
 
-/// Where the code bytes of one process come from.
+/// Provides the code bytes of one process.
 pub trait CodeSource {
-    /// The code around the address `ip` of the process, `None` where there is none to be had.
+    /// The code around the address `ip` of the process, `None` if there is none.
     ///
-    /// It should reach from the function's start to its end, or [`LEADER_SPAN`] to both sides. Where it stops before the
-    /// end that it gives for the function, any branch may come from what is missing, and little is recovered from
-    /// before ip; where it has less than 15 bytes from ip on, the instruction there may be missed.
+    /// It should reach from the function's start to its end, or [`LEADER_SPAN`] to both sides. If it stops before the given end
+    /// of the function, any branch may come from the missing part, and little is recovered from before ip. If it has less than
+    /// 15 bytes from ip on, the instruction there may be missed.
     fn window(&mut self, ip: u64) -> Option<CodeWindow<'_>>;
 
-    /// The `size` bytes (8 at most) at `addr` as a little-endian number, where the process can read but not write them
-    /// and no other process can either.
+    /// The `size` bytes (at most 8) at `addr` as a little-endian number, if the process can read but not write them and no
+    /// other process can write them.
     fn constant(&mut self, addr: u64, size: u32) -> Option<u64> {
         let _ = (addr, size);
         None
@@ -67,18 +66,18 @@ impl CodeSource for CodeWindow<'_> {
 }
 
 impl CodeWindow<'_> {
-    /// True where the byte at `ip` is here.
+    /// True if the byte at `ip` is here.
     #[must_use]
     pub fn contains(&self, ip: u64) -> bool {
         ip.wrapping_sub(self.base) < self.bytes.len() as u64
     }
 
-    /// The first byte's address in the code's own addresses.
+    /// The first byte's address, relative to the code's base.
     fn own_base(&self) -> u64 {
         self.base.wrapping_sub(self.bias)
     }
 
-    /// Indices into `bytes` of the function, as far as it is here; `None` where its start is not.
+    /// Indices into `bytes` of the function, as far as it is here; `None` if its start is not.
     fn function_bytes(&self) -> Option<Range<usize>> {
         let function = self.function.as_ref()?;
         let start = function.start.checked_sub(self.base)?;
@@ -87,20 +86,20 @@ impl CodeWindow<'_> {
     }
 }
 
-/// Why the instructions before ip end where they do.
+/// Why the sequence of instructions before ip ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// Enough of them.
+    /// It has enough of them.
     Full,
     /// A branch may lead here.
     Leader,
     /// Other code ran before: a call returned.
     Call,
-    /// The boundaries cannot be told.
+    /// The boundaries are unknown.
     Unsynchronised,
 }
 
-/// The instructions that certainly ran one after the other before an ip, the nearest first.
+/// The instructions that certainly ran in sequence before an ip, the nearest first.
 #[derive(Debug, Clone)]
 pub(super) struct Backward {
     pub(super) insns: Box<[Insn]>,
@@ -132,24 +131,24 @@ impl Bits {
 pub(super) struct FunctionMap {
     starts: Bits,
     leaders: Bits,
-    /// A branch may lead anywhere in the function: there is an indirect jump, or not all code that branches into it is here.
+    /// A branch may lead anywhere in the function: it has an indirect jump, or some code that branches into it is missing.
     table: bool,
-    /// Targets outside, in the code's own addresses.
+    /// Targets outside, relative to the code's base.
     pub(super) outside: Vec<u64>,
 }
 
 impl FunctionMap {
-    /// Bytes that it takes.
+    /// The bytes that it takes.
     pub(super) fn bytes(&self) -> usize {
         std::mem::size_of::<Self>() + (self.starts.0.len() + self.leaders.0.len() + self.outside.len()) * 8
     }
 
-    /// Decodes the function of `window`; `None` where its range is not known or not here.
+    /// Decodes the function of `window`; `None` if its range is unknown or not here.
     pub(super) fn new(window: &CodeWindow<'_>) -> Option<Self> {
         let range = window.function_bytes()?;
         let own_base = window.own_base();
         let len = range.len();
-        // A tail that is missing may hold branches to anywhere.
+        // A missing tail may contain branches to anywhere.
         let here = window.base.saturating_add(window.bytes.len() as u64);
         let cut = window.function.as_ref().is_none_or(|function| function.end > here);
         let mut map = Self { starts: Bits::new(len), leaders: Bits::new(len), table: cut, outside: Vec::new() };
@@ -165,13 +164,13 @@ impl FunctionMap {
                 } else if map.outside.len() < MAX_OUTSIDE {
                     map.outside.push(target);
                 } else {
-                    // What is there is not looked at, and may branch back to anywhere.
+                    // That code is not read, and may branch back to anywhere.
                     map.table = true;
                 }
             }
             map.table |= is_table_jump(code);
         });
-        // Branches from the code around, which hand-written functions share tails with.
+        // Branches from the code around it: hand-written functions share tails.
         for around in [
             range.start.saturating_sub(LEADER_SPAN)..range.start,
             range.end..range.end.saturating_add(LEADER_SPAN).min(window.bytes.len()),
@@ -185,8 +184,8 @@ impl FunctionMap {
         Some(map)
     }
 
-    /// Marks where the code of `other`, which this function (`function`: its own addresses) branches to at `target`, leads back;
-    /// gives the addresses of the code that was looked at.
+    /// Marks where the code of `other`, which this function (`function`: its range relative to the code's base) branches to at
+    /// `target`, leads back; returns the addresses of the code that was read.
     pub(super) fn add_branches_from(
         &mut self,
         other: &CodeWindow<'_>,
@@ -210,7 +209,7 @@ impl FunctionMap {
             self.open();
             return target..target;
         };
-        // It goes on where nobody looks.
+        // It continues in code that is not read.
         if other.function.is_some() || at.saturating_add(LEADER_SPAN) > other.bytes.len() {
             self.open();
         }
@@ -224,13 +223,13 @@ impl FunctionMap {
         target..target
     }
 
-    /// A branch may lead to anywhere in the function.
+    /// Marks that a branch may lead anywhere in the function.
     pub(super) fn open(&mut self) {
         self.table = true;
     }
 }
 
-/// Calls `each` with every instruction of a range; what is no instruction is stepped over byte by byte.
+/// Calls `each` with every instruction of a range; skips other bytes one by one.
 fn sweep(bytes: &[u8], own_base: u64, range: Range<usize>, mut each: impl FnMut(usize, &iced_x86::Instruction)) {
     let mut decoder = Decoder::with_ip(64, bytes, own_base, DecoderOptions::NONE);
     let mut code = iced_x86::Instruction::default();
@@ -252,8 +251,8 @@ fn sweep(bytes: &[u8], own_base: u64, range: Range<usize>, mut each: impl FnMut(
     }
 }
 
-/// Jumps that may lead to several places of the same function: all indirect ones but those through `[rip+x]`, which leave for
-/// another function by the table of the dynamic linker.
+/// Jumps that may lead to several places of the same function: all indirect ones except those through `[rip+x]`, which go to
+/// another function by the dynamic linker's table.
 fn is_table_jump(code: &iced_x86::Instruction) -> bool {
     code.mnemonic() == Mnemonic::Jmp
         && match code.op0_kind() {
@@ -263,8 +262,8 @@ fn is_table_jump(code: &iced_x86::Instruction) -> bool {
         }
 }
 
-/// Calls `each` with the target (an index into `bytes`, possibly outside) of every byte in `range` that could begin a
-/// direct branch, whether or not an instruction begins there.
+/// Calls `each` with the target (an index into `bytes`, possibly outside) of every byte in `range` that could begin a direct
+/// branch, whether or not an instruction begins there.
 fn possible_targets(bytes: &[u8], range: Range<usize>, mut each: impl FnMut(i64)) {
     let byte = |at: usize| bytes.get(at).copied();
     let rel32 = |at: usize| {
@@ -289,16 +288,16 @@ fn possible_targets(bytes: &[u8], range: Range<usize>, mut each: impl FnMut(i64)
     }
 }
 
-/// True where an instruction of `range` is a jump of the kind of [`is_table_jump`]. Decoding falls in with the right instructions
-/// soon after the beginning, and after data in between.
+/// True if `range` contains a jump that [`is_table_jump`] accepts. Decoding finds the right boundaries soon after the
+/// beginning, and after data in between.
 fn has_table_jump(bytes: &[u8], own_base: u64, range: Range<usize>) -> bool {
     let mut found = false;
     sweep(bytes, own_base, range, |_, code| found |= is_table_jump(code));
     found
 }
 
-/// The instructions from `ip` on, in order: up to [`MAX_STEPS`], the last being the first that does not simply go on.
-/// Empty where there is no instruction.
+/// The instructions from `ip` on, in order: up to [`MAX_STEPS`]; the first that does not continue with the next is the last.
+/// Empty if there is no instruction.
 pub(super) fn forward(window: &CodeWindow<'_>, ip: u64, factory: &mut InstructionInfoFactory) -> Vec<Insn> {
     let mut insns = Vec::new();
     let Ok(mut at) = usize::try_from(ip.wrapping_sub(window.base)) else { return insns };
@@ -314,7 +313,7 @@ pub(super) fn forward(window: &CodeWindow<'_>, ip: u64, factory: &mut Instructio
     insns
 }
 
-/// The instructions before `ip` with their boundaries from `map` where the function is known.
+/// The instructions before `ip`, with their boundaries from `map` if the function is known.
 pub(super) fn backward(
     window: &CodeWindow<'_>,
     map: Option<&FunctionMap>,
@@ -346,8 +345,8 @@ pub(super) fn backward(
             }
             (boundaries, leaders, map.table)
         }
-        // A part of the function is not here, and may branch to anywhere. What stands before code that a JIT compiler wrote is its
-        // data as often as code: nothing tells where the function begins.
+        // A part of the function is missing, and may branch to anywhere. Before code of a JIT compiler there may be data as
+        // well as code: nothing shows where the function begins.
         _ if is_inside || window.jit => return nothing,
         _ => {
             let boundaries = synchronise(window.bytes, ip);
@@ -367,7 +366,7 @@ pub(super) fn backward(
     walk(window, &boundaries, &leaders, table, factory)
 }
 
-/// Walks from boundary to boundary, away from ip, as long as control certainly came this way.
+/// Walks from boundary to boundary, away from ip, while control certainly came this way.
 fn walk(
     window: &CodeWindow<'_>,
     boundaries: &[usize],
@@ -381,9 +380,9 @@ fn walk(
     let mut after = boundaries.first().and_then(|&ip| decode_plain(window.bytes, window.own_base(), ip));
     for pair in boundaries.windows(2) {
         let &[next, at] = pair else { break };
-        // A branch may also lead into the middle of an instruction (over a lock prefix).
+        // A branch may also lead into the middle of an instruction (after a lock prefix).
         let leader = (at + 1..=next).any(|byte| leaders.get(byte - first));
-        // No table leads between a comparison and its branch.
+        // No jump table leads between a comparison and its branch.
         let anywhere = table && after.is_none_or(|code| code.rflags_read() == 0);
         if leader || anywhere || after.is_some_and(|code| code.mnemonic() == Mnemonic::Endbr64) {
             cut = Cut::Leader;
@@ -416,10 +415,10 @@ fn walk(
     Backward { insns: insns.into(), cut }
 }
 
-/// The boundaries before `ip` that decoding from many starts agrees on, the nearest first, `ip` itself at the front.
+/// The boundaries before `ip` that decoding from many starts agrees on, the nearest first; `ip` itself comes first.
 ///
-/// x86 decoding from a wrong byte soon falls in with the right instructions. Starts far enough before ip whose
-/// instructions end at ip have to agree; where they do not, the boundaries end.
+/// x86 decoding from a wrong byte soon finds the right boundaries. Starts far enough before ip whose instructions end at ip
+/// must agree; the first boundary on which they disagree ends the list.
 fn synchronise(bytes: &[u8], ip: usize) -> Vec<usize> {
     let mut boundaries = vec![ip];
     let low = ip.saturating_sub(SYNC_SPAN);
@@ -427,7 +426,7 @@ fn synchronise(bytes: &[u8], ip: usize) -> Vec<usize> {
     if span < SYNC_FAR + MAX_LENGTH {
         return boundaries;
     }
-    // How many far starts lead through each byte, as the next one of the instruction before.
+    // For each byte, how many far starts have an instruction that begins there.
     let mut through = [0u32; SYNC_SPAN + 1];
     let mut length = [0usize; SYNC_SPAN + 1];
     for offset in 0..span {
@@ -450,7 +449,7 @@ fn synchronise(bytes: &[u8], ip: usize) -> Vec<usize> {
             .max_by_key(|&from| through.get(from).copied().unwrap_or_default());
         let Some(from) = best else { break };
         let votes = through.get(from).copied().unwrap_or_default();
-        // Nine of ten starts, of at least eight.
+        // Nine of ten starts, and at least eight.
         if votes < 8 || votes * 10 < arriving * 9 {
             break;
         }

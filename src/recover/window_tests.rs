@@ -1,4 +1,4 @@
-//! What ran before an ip is given only where it is certain.
+//! Tests that only certain instructions before an ip are returned.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn before(bytes: &[u8], function: Option<Range<u64>>, at: usize, jit: bool) -> B
     backward(&window, map.as_ref(), BASE + at as u64, &mut InstructionInfoFactory::new())
 }
 
-/// How many instructions are given from before the end of `LOADS`, which stand behind `first` in one function.
+/// The number of instructions that are found before the end of `LOADS`, if `first` precedes it in the same function.
 fn behind(first: &[u8]) -> usize {
     let bytes = [first, &LOADS, &[0xc3]].concat();
     let end = BASE + bytes.len() as u64;
@@ -60,7 +60,7 @@ fn nothing_is_taken_from_a_function_whose_beginning_is_not_here() {
 
 #[test]
 fn zeros_are_no_instructions() {
-    // Padding, and then the first instruction of a function.
+    // Padding, then the first instruction of a function.
     let bytes = [&[0u8; 200][..], &LOADS, &[0x90; 200]].concat();
     assert!(before(&bytes, None, 200, false).insns.is_empty());
     assert!(before(&bytes, Some(BASE..BASE + 400), 200, false).insns.is_empty());
@@ -70,7 +70,7 @@ fn zeros_are_no_instructions() {
 #[test]
 fn more_branches_out_of_a_function_than_are_followed_may_lead_back_anywhere() {
     let with = |branches: u32| {
-        // jcc rel32, each to another place behind the function.
+        // jcc rel32, each to another place after the function.
         let mut bytes = Vec::new();
         for branch in 0..branches {
             bytes.extend([0x0f, 0x84]);

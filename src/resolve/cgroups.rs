@@ -1,4 +1,4 @@
-//! Cgroup paths by id: from the walk of the hierarchy, from records, and by handle for what both missed.
+//! Cgroup paths by id: from a walk of the hierarchy, from records, and by handle for cgroups that both missed.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -16,23 +16,23 @@ use crate::host::hierarchy::{Kind, Mount};
 use crate::host::{Error, Roots};
 use crate::sample::printable;
 
-/// Cgroups whose paths are kept, the oldest go first; one that still lives is found again by its handle.
+/// The number of cgroup paths that are kept. The oldest are dropped first; a living cgroup is found again by its handle.
 const MAX_PATHS: usize = 1 << 16;
-/// Bytes of them.
+/// The bytes of these paths.
 pub(crate) const MAX_PATH_BYTES: usize = 16 << 20;
-/// Ids that nobody could resolve.
+/// Ids that could not be resolved.
 const MAX_MISSING: usize = 1 << 14;
 /// `FILEID_KERNFS` (include/linux/exportfs.h): a handle that is the id and nothing else.
 const FILEID_KERNFS: i32 = 0xfe;
 /// The id of the root of every hierarchy (`kernfs_create_root` in fs/kernfs/dir.c hands out 1 first).
 const ROOT_ID: u64 = 1;
-/// Where schedulers expect the hierarchy, whatever the host has there.
+/// The mount point that schedulers expect, whatever the host's is.
 const DISPLAY_MOUNT: &[u8] = b"/sys/fs/cgroup";
 
-/// A cgroup that was asked for by its path.
+/// A cgroup that was looked up by its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CgroupRef {
-    /// Its id, as samples carry it.
+    /// Its id, as in samples.
     pub id: u64,
     /// The directory to open for `PERF_FLAG_PID_CGROUP`.
     pub dir: PathBuf,
@@ -40,22 +40,22 @@ pub(crate) struct CgroupRef {
     pub path: Arc<[u8]>,
 }
 
-/// The cgroups of the hierarchy that samples speak of.
+/// The cgroups of the hierarchy that samples refer to.
 #[derive(Debug)]
 pub struct Cgroups {
     roots: Roots,
     mount: Mount,
-    /// Opened once: handles are resolved against it. `None` where records are all there is.
+    /// Opened once, to resolve handles against it. `None` if there are only records.
     mount_dir: Option<File>,
-    /// True where the mount shows the hierarchy from its root.
+    /// True if the mount shows the hierarchy from its root.
     whole: bool,
     paths: FxHashMap<u64, Arc<[u8]>>,
     path_bytes: usize,
     order: VecDeque<u64>,
     missing: FxHashSet<u64>,
-    /// Paths forgotten to stay within bounds.
+    /// Paths dropped at the bound.
     forgotten: u64,
-    /// A cgroup other than the root was seen with processes in it; only looked at in v1.
+    /// A cgroup other than the root contained processes; only checked in v1.
     populated: bool,
 }
 
@@ -81,7 +81,7 @@ impl Cgroups {
         Ok(Self { roots: roots.clone(), mount, mount_dir, whole, populated: false, ..Self::recorded() })
     }
 
-    /// No cgroup yet, and none that a file system would know: for a recording, whose records say all paths.
+    /// Starts without cgroups and without a file system: for a recording, whose records contain all paths.
     #[must_use]
     pub(crate) fn recorded() -> Self {
         let mount =
@@ -105,16 +105,16 @@ impl Cgroups {
         self.order.iter().filter_map(|&id| Some((id, self.paths.get(&id)?)))
     }
 
-    /// Which hierarchy it is and where it is mounted.
+    /// The hierarchy and its mount point.
     #[doc(hidden)]
     #[must_use]
     pub fn mount(&self) -> &Mount {
         &self.mount
     }
 
-    /// Takes every cgroup that there is. Directories that vanish meanwhile are left out.
+    /// Reads all existing cgroups. Directories that vanish meanwhile are left out.
     ///
-    /// Call it after the events are enabled, so that no cgroup falls between the records and the walk.
+    /// Call it after the events are enabled, so that no cgroup is missed between the walk and the first record.
     ///
     /// # Errors
     /// The mount itself cannot be read.
@@ -151,7 +151,7 @@ impl Cgroups {
         }
     }
 
-    /// Why the paths may not be what the user expects; to be asked after the walk.
+    /// Why the paths may not be what the user expects; call it after the walk.
     #[must_use]
     pub(crate) fn warning(&self) -> Option<String> {
         let point = self.mount.point.display();
@@ -172,21 +172,21 @@ impl Cgroups {
 
     /// A cgroup record: a new cgroup and its path from the hierarchy's root.
     ///
-    /// A record of a cgroup whose path was too long says "//enomem" (`perf_event_cgroup` in kernel/events/core.c) and is
-    /// left to [`Cgroups::path`].
+    /// If a cgroup's path was too long, its record contains "//enomem" (`perf_event_cgroup` in kernel/events/core.c);
+    /// [`Cgroups::path`] looks it up.
     pub(crate) fn record(&mut self, id: u64, path: &[u8]) {
         self.missing.remove(&id);
         if path == b"//enomem" {
             return;
         }
-        // The record has the host's path; where we see a part under names of its own, that name goes first.
+        // The record has the host's path; if we see a part of it under other names, prefer these.
         let seen = if self.whole || !self.mount.prefix().is_empty() { None } else { self.by_handle(id) };
         self.insert(id, seen.unwrap_or_else(|| path.into()));
     }
 
     /// The cgroup's path from the hierarchy's root: "/" for the root, "/a/b" below it. Deleted cgroups keep theirs.
     ///
-    /// An id that is not known is looked up by its handle, once; that needs CAP_DAC_READ_SEARCH.
+    /// An unknown id is looked up by its handle, once; that needs CAP_DAC_READ_SEARCH.
     pub fn path(&mut self, id: u64) -> Option<&Arc<[u8]>> {
         if !self.paths.contains_key(&id) {
             if id == 0 || self.missing.contains(&id) {
@@ -204,7 +204,7 @@ impl Cgroups {
         self.paths.get(&id)
     }
 
-    /// The cgroup of a thread, for kernels that do not put it into samples. `None` where it is gone or outside the mount.
+    /// The cgroup of a thread, for kernels that do not put it into samples. `None` if it is gone or outside the mount.
     pub(crate) fn of_thread(&mut self, pid: u32, tid: u32) -> Option<u64> {
         self.of_file(&self.roots.proc.join(format!("{pid}/task/{tid}/cgroup")))
     }
@@ -212,7 +212,7 @@ impl Cgroups {
     fn of_file(&mut self, file: &Path) -> Option<u64> {
         let text = fs::read(file).ok()?;
         let path = self.mount.kind.path_in(&text)?;
-        // Both are seen from our cgroup namespace; what lies above the mount's root has no directory here.
+        // Both are relative to our cgroup namespace; what lies above the mount's root has no directory here.
         let below = strip(path, &self.mount.root)?;
         if below.split(|&byte| byte == b'/').any(|name| name == b"..") {
             return None;
@@ -232,7 +232,7 @@ impl Cgroups {
     pub(crate) fn find(&mut self, path: &Path) -> Result<CgroupRef, Error> {
         let bytes = path.as_os_str().as_bytes();
         let point = self.mount.point.as_os_str().as_bytes();
-        // A cgroup may be called "sys": what is taken first is what is most likely meant, the directory.
+        // A cgroup may be called "sys": try first what the user most likely means, the directory.
         let readings =
             [strip(bytes, point), strip(bytes, DISPLAY_MOUNT), strip(bytes, self.mount.prefix()), Some(bytes)];
         let mut failure = io::Error::from(io::ErrorKind::NotFound);
@@ -259,7 +259,19 @@ impl Cgroups {
         Err(Error::NoCgroup { path: printable(bytes), mount: self.mount.point.clone(), source: failure })
     }
 
-    /// The path from the hierarchy's root for one below the mount, which may be empty.
+    /// Cgroups whose last component is `name`, `most` at the most, by their paths.
+    pub(crate) fn named(&mut self, name: &[u8], most: usize) -> Vec<Arc<[u8]>> {
+        if self.walk().is_err() {
+            return Vec::new();
+        }
+        let is_it = |path: &&Arc<[u8]>| path.rsplit(|&byte| byte == b'/').next() == Some(name);
+        let mut found: Vec<_> = self.known().map(|(_, path)| path).filter(is_it).cloned().collect();
+        found.sort_unstable();
+        found.truncate(most);
+        found
+    }
+
+    /// The path from the hierarchy's root for a path below the mount, which may be empty.
     fn full_path(&self, below: &[u8]) -> Arc<[u8]> {
         let mut path = self.mount.prefix().to_vec();
         let below = below.strip_prefix(b"/").unwrap_or(below);
@@ -284,7 +296,7 @@ impl Cgroups {
         }
     }
 
-    /// What was forgotten to stay within bounds and cannot be found again, in a sentence.
+    /// A sentence about what was dropped at the bound and cannot be found again.
     pub(crate) fn left_out(&self) -> Option<String> {
         let forgotten = self.forgotten;
         (self.mount_dir.is_none() && forgotten > 0).then(|| {
@@ -299,8 +311,8 @@ impl Cgroups {
     fn by_handle(&self, id: u64) -> Option<Arc<[u8]>> {
         let mount_dir = self.mount_dir.as_ref()?;
         let mut handle = KernfsHandle { bytes: 8, kind: FILEID_KERNFS, id };
-        // SAFETY: the handle is laid out as struct file_handle with 8 bytes, as its first field says, and outlives the
-        // call; the directory is open.
+        // SAFETY: the handle has the layout of struct file_handle with 8 bytes, as its first field says, and outlives the call;
+        // the directory is open.
         let fd = unsafe {
             libc::open_by_handle_at(
                 mount_dir.as_raw_fd(),
@@ -311,7 +323,7 @@ impl Cgroups {
         if fd < 0 {
             return None;
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let target = fs::read_link(self.roots.proc.join(format!("self/fd/{}", fd.as_raw_fd()))).ok()?;
         let target = target.as_os_str().as_bytes();
@@ -323,8 +335,8 @@ impl Cgroups {
     }
 }
 
-/// The path as schedulers see it, which their cgroup regexes are matched against: /sys/fs/cgroup and the path below it,
-/// without a slash at the end.
+/// The path as schedulers see it and match their cgroup regexes against it: /sys/fs/cgroup and the path below it, without a
+/// slash at the end.
 #[must_use]
 pub(crate) fn display_path(path: &[u8]) -> Vec<u8> {
     let mut display = DISPLAY_MOUNT.to_vec();
@@ -334,7 +346,7 @@ pub(crate) fn display_path(path: &[u8]) -> Vec<u8> {
     display
 }
 
-/// What follows `base` in the path, without the slash; `None` where the path is not under it.
+/// What follows `base` in the path, without the slash; `None` if the path is not under it.
 fn strip<'a>(path: &'a [u8], base: &[u8]) -> Option<&'a [u8]> {
     let base = base.strip_suffix(b"/").unwrap_or(base);
     match path.strip_prefix(base)? {

@@ -1,4 +1,4 @@
-//! The code bytes around an address of a process, from the mapped file where there is one, else from its memory.
+//! The code bytes around an address of a process, from the mapped file if there is one, else from its memory.
 
 pub mod constant;
 mod mapped;
@@ -16,32 +16,32 @@ use mapped::{memory_path, read_memory, FileKey, MappedFile, Pages, Way, PAGE};
 
 pub use mapped::Mapping;
 
-/// How long bytes from a process's memory are believed that only the file could change, ns.
+/// How long bytes from a process's memory are valid if only the file could change them, ns.
 const MEMORY_LIFE: u64 = 1_000_000_000;
-/// How long the kernel's own pages in a process (vdso) are believed, ns.
+/// How long the kernel's own pages in a process (vdso) are valid, ns.
 const VDSO_LIFE: u64 = 3600 * MEMORY_LIFE;
-/// Memory that the process can change (a JIT compiler's) is believed once this many readings have agreed. Code that
-/// takes turns with other code passes with a chance of about 2^-11.
+/// Memory that the process can change (a JIT compiler's) is used after this many equal readings. Code that alternates with
+/// other code passes with a probability of about 2^-11.
 const SETTLED: u32 = 12;
-/// The same for a page that was seen to change.
+/// The same for a page that has changed before.
 const SETTLED_AGAIN: u32 = 200;
-/// Readings count that are so far apart, ns.
+/// Readings count if they are this far apart, ns.
 const APART: u64 = 10_000_000;
-/// New pages that are read again without being asked for.
+/// New pages that are read again without a request.
 const MAX_WAITING: usize = 64;
-/// How long a file is believed to be what it was, and a failure to open it to last, ns.
+/// How long a file counts as unchanged, and a failure to open it as permanent, ns.
 const FILE_LIFE: u64 = 1_000_000_000;
 
-/// How much is kept, and how far a window reaches.
+/// How much is cached, and how far a window reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Files open at a time.
+    /// Files that are open at a time.
     pub files: usize,
     /// Bytes of cached file pages, and as many of memory pages.
     pub bytes: usize,
-    /// Bytes of a window on either side of the ip, or of its function where that is known.
+    /// Bytes of a window on either side of the ip, or of its function if known.
     pub around: u64,
-    /// A window holds the whole function where its ends are no farther than this from the ip, bytes.
+    /// A window contains the whole function if its ends are at most this far from the ip, bytes.
     pub function: u64,
 }
 
@@ -51,10 +51,10 @@ impl Default for Limits {
     }
 }
 
-/// Whose code it is.
+/// The process, address and time for which code is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct At {
-    /// Process id in the pid namespace of the procfs.
+    /// Process id in the pid namespace of procfs.
     pub pid: u32,
     /// The address space, as the session numbers it.
     pub space: u32,
@@ -64,7 +64,7 @@ pub struct At {
     pub time: u64,
 }
 
-/// Where code bytes came from.
+/// Where code bytes come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// The mapped file.
@@ -78,23 +78,23 @@ pub enum Origin {
 pub struct Window {
     /// Address of the first byte in the process.
     pub start: u64,
-    /// The bytes; the ip's is among them.
+    /// The bytes, including the ip's.
     pub bytes: Vec<u8>,
-    /// What the code is known by, in whatever process and at whatever address: the file, or the bytes themselves where
-    /// they come from memory. Other code has another key (but for a chance of 2^-64).
+    /// The identity of the code, whatever process and address maps it: the file, or the bytes themselves if they come from
+    /// memory. Other code has another key (except with a probability of 2^-64).
     pub key: u64,
-    /// What to take from an address of the process for its place in the code: in the file, or in the bytes.
+    /// Subtract this from an address of the process to get the offset in the file, or in the bytes.
     pub bias: u64,
-    /// Addresses of the function around the ip, where the file says so.
+    /// Addresses of the function around the ip, if the file gives them.
     pub function: Option<Range<u64>>,
     /// Where the bytes came from.
     pub origin: Origin,
-    /// The process wrote them: they are of no file, nor of the vdso.
+    /// The process wrote them: they come neither from a file nor from the vdso.
     pub is_jit: bool,
 }
 
 impl Window {
-    /// As the recovery takes it.
+    /// The window as the recovery takes it.
     #[must_use]
     pub fn as_code(&self) -> CodeWindow<'_> {
         CodeWindow {
@@ -107,8 +107,8 @@ impl Window {
         }
     }
 
-    /// True where it holds the byte at `ip`, and the function that it was read for is the one around it: one that was read for
-    /// another function says nothing of this.
+    /// True if it contains the byte at `ip`, and the function that it was read for contains the ip: a window of another
+    /// function cannot be used for this one.
     #[must_use]
     pub fn is_around(&self, ip: u64) -> bool {
         ip.wrapping_sub(self.start) < self.bytes.len() as u64
@@ -119,7 +119,7 @@ impl Window {
 /// Why there are no code bytes.
 #[derive(Debug, thiserror::Error)]
 pub enum CodeError {
-    /// The mapping that was given does not hold the ip.
+    /// The given mapping does not contain the ip.
     #[error("{ip:#x} is not in the mapping {start:#x}-{end:#x}")]
     Outside {
         /// The address.
@@ -129,54 +129,54 @@ pub enum CodeError {
         /// The address after its last.
         end: u64,
     },
-    /// The process can change this memory, and it has not been seen to stay the same for long enough.
+    /// The process can change this memory, and it has not stayed the same for long enough.
     #[error("the code at {addr:#x} may have changed since it ran")]
     Unsettled {
         /// The address.
         addr: u64,
     },
-    /// The process's memory could not be read: it exited, or is not ours to look into.
+    /// The process's memory could not be read: the process exited, or we lack the rights.
     #[error("cannot read {} at {addr:#x}: {source}", path.display())]
     Memory {
         /// `/proc/PID/mem`.
         path: PathBuf,
         /// The address.
         addr: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// What happened so far.
+/// Counts so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CodeCounts {
     /// Windows from files.
     pub from_files: u64,
     /// Windows from memory.
     pub from_memory: u64,
-    /// Of those, windows of file text whose file could not be reached.
+    /// Of those, windows of file text for which the file could not be opened.
     pub files_missed: u64,
-    /// Windows that nothing gave.
+    /// Windows that could not be read.
     pub failed: u64,
-    /// Of those, windows in memory that changes, or was not seen to stay the same yet.
+    /// Of those, windows in memory that changes, or has not yet stayed the same for long enough.
     pub unsettled: u64,
     /// Files opened by path.
     pub by_path: u64,
     /// Files opened by map_files.
     pub by_map_files: u64,
-    /// Files opened by map_files whose device and inode are others than the mapping's; used for that process only.
+    /// Files opened by map_files with another device or inode than the mapping; used only for that process.
     pub unproven: u64,
     /// Files opened again because they were written to.
     pub changed: u64,
-    /// Opened files that are no ELF files for x86-64, or damaged ones.
+    /// Opened files that are damaged, or no ELF files for x86-64.
     pub no_elf: u64,
     /// File pages read.
     pub file_pages: u64,
     /// Memory pages read.
     pub memory_pages: u64,
-    /// Files, file pages and memory pages dropped for want of room.
+    /// Files, file pages and memory pages dropped at the bound.
     pub evicted: u64,
-    /// Failures by errno (0 where there was none): of files to be opened or read, and of memory.
+    /// Failures by errno (0 if there was none): to open or read files, and to read memory.
     pub errors: BTreeMap<i32, u64>,
 }
 
@@ -200,14 +200,14 @@ impl MemoryPage {
     }
 }
 
-/// Why there are no bytes of a page.
+/// Why a page has no bytes.
 #[derive(Debug)]
 enum NoPage {
     Unreadable(io::Error),
     Unsettled,
 }
 
-/// The code of all processes, remembered within bounds.
+/// The code of all processes, cached within bounds.
 #[derive(Debug)]
 pub struct CodeCache {
     procfs: PathBuf,
@@ -225,7 +225,7 @@ pub struct CodeCache {
 }
 
 impl CodeCache {
-    /// The processes under `procfs` (`/proc`).
+    /// Reads the processes under `procfs` (`/proc`).
     #[must_use]
     pub fn new(procfs: &Path, limits: Limits) -> Self {
         let pages = limits.bytes / PAGE as usize;
@@ -243,20 +243,20 @@ impl CodeCache {
         }
     }
 
-    /// What happened so far.
+    /// Counts so far.
     #[must_use]
     pub fn counts(&self) -> CodeCounts {
         let evicted = self.files.evicted() + self.pages.cache.evicted() + self.memory.evicted();
         CodeCounts { file_pages: self.pages.read, evicted, ..self.counts.clone() }
     }
 
-    /// The code around `at.ip`, which `mapping` holds. `now` is the caller's clock in ns.
+    /// The code around `at.ip`, which `mapping` contains. `now` is the caller's clock in ns.
     ///
-    /// Memory that the process can change is given only where it was the same before `at.time` and is so after it, and
-    /// has been the same for a dozen readings at different times.
+    /// Memory that the process can change is returned only if it was the same before `at.time` and after it, and has been the
+    /// same for a dozen readings at different times.
     ///
     /// # Errors
-    /// Where neither file nor memory can be read; counted by errno.
+    /// Neither file nor memory can be read; counted by errno.
     pub fn window(&mut self, at: At, mapping: &Mapping, now: u64) -> Result<Window, CodeError> {
         if !(mapping.start..mapping.end).contains(&at.ip) {
             self.counts.failed += 1;
@@ -286,7 +286,7 @@ impl CodeCache {
         let function = file.elf.as_ref().and_then(|elf| {
             let vaddr = elf.vaddr(offset)?;
             let function = elf.function(&mut reader, vaddr)?;
-            // Where it would be in the process; a start outside of the mapping is no start of code that is there.
+            // Its address in the process; a start outside the mapping is no start of mapped code.
             let start = at.ip.checked_sub(vaddr - function.start).filter(|&start| start >= mapping.start)?;
             Some(start..at.ip.checked_add(function.end - vaddr)?.min(mapping.end))
         });
@@ -315,7 +315,7 @@ impl CodeCache {
         })
     }
 
-    /// Sees to it that the file is open and what it was; what it is known by.
+    /// Ensures that the file is open and unchanged; returns its identity.
     fn open(&mut self, at: At, mapping: &Mapping, now: u64) -> Option<FileKey> {
         let [shared, own] = mapping.file_keys(at.space);
         for key in [&shared, &own] {
@@ -378,7 +378,7 @@ impl CodeCache {
                     let from = (addr % PAGE) as usize;
                     bytes.extend_from_slice(page.get(from..from + (next - addr) as usize).unwrap_or_default());
                 }
-                // Pages around the ip may be missing, its own may not.
+                // Pages around the ip may be missing, but not its own.
                 Err(_) if next <= at.ip => {
                     begin = next;
                     bytes.clear();
@@ -402,7 +402,7 @@ impl CodeCache {
         Ok(Window { start: begin, bytes, key, bias: begin, function: None, origin: Origin::Memory, is_jit })
     }
 
-    /// The bytes of a page: believed for `life`, or settled where that is `None`.
+    /// The bytes of a page: valid for `life`, or once settled if that is `None`.
     fn memory_page(&mut self, at: At, number: u64, life: Option<u64>, now: u64) -> Result<&[u8], NoPage> {
         let key = (at.space, number);
         let fresh = self.memory.get(&key).is_some_and(|page| match life {
@@ -423,7 +423,7 @@ impl CodeCache {
         self.memory.get(&key).map(|page| &*page.bytes).ok_or(NoPage::Unsettled)
     }
 
-    /// Reads a page and holds it against what was there.
+    /// Reads a page and compares it with the cached one.
     fn read_memory(&mut self, pid: u32, key: (u32, u64), now: u64) -> io::Result<()> {
         let bytes = read_memory(&self.procfs, pid, key.1)?;
         if bytes.len() < PAGE as usize {
@@ -435,7 +435,7 @@ impl CodeCache {
             Some(page) if page.bytes == bytes => {
                 let counts = now.saturating_sub(page.read) >= APART;
                 MemoryPage {
-                    // A reading that does not count must not push the next one away for ever.
+                    // A reading that does not count must not postpone the next one forever.
                     read: if counts || page.is_settled() { now } else { page.read },
                     agreed: page.agreed.saturating_add(u32::from(counts)),
                     ..page
@@ -448,7 +448,7 @@ impl CodeCache {
         Ok(())
     }
 
-    /// Reads new pages again that may settle, whether a sample asks for them or not.
+    /// Reads new pages again until they settle, whether or not a sample needs them.
     fn look_again(&mut self, now: u64) {
         if self.waiting.is_empty() || now.saturating_sub(self.looked) < APART {
             return;
@@ -467,7 +467,7 @@ impl CodeCache {
     }
 }
 
-/// The place of an address in the mapped file.
+/// The offset of an address in the mapped file.
 fn file_offset(ip: u64, mapping: &Mapping) -> Option<u64> {
     ip.checked_sub(mapping.start)?.checked_add(mapping.offset)
 }

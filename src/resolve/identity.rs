@@ -1,12 +1,12 @@
-//! Which memory a shared mapping is, where device and inode alone do not say it.
+//! Identifies the memory of a shared mapping if device and inode alone do not.
 //!
 //! - **SysV shared memory**: its inode number is the segment's id (newseg() in ipc/shm.c), which counts from 0 in each IPC
-//!   namespace, all on one device. The namespace takes the device's place.
-//! - **Subvolumes**: btrfs numbers the inodes of each subvolume anew, and mappings show the device of the whole file system.
-//!   stat(2) of the mapped file gives the device of its subvolume. A recording has what the mappings show: there, files of two
-//!   subvolumes with one number are one.
-//! - **An inode used again**: while any process maps a file, nobody gets its number. After that another file may, with
-//!   another generation, and what was known by the number before is other memory.
+//!   namespace, all on one device. The IPC namespace replaces the device.
+//! - **Subvolumes**: btrfs numbers the inodes of each subvolume separately, and mappings show the device of the whole file
+//!   system. stat(2) of the mapped file gives the device of its subvolume. A recording has only what the mappings show: there,
+//!   two files of different subvolumes with the same number are one.
+//! - **A reused inode number**: while any process maps a file, no other file gets its number. After that another file may get
+//!   it, with another generation, and is other memory.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -15,17 +15,17 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::host::{mountinfo, namespace, Roots};
 
-/// Marks numbers that are IPC namespaces. Devices have 32 bits (include/linux/kdev_t.h), and numbers below 1 << 53 pass
-/// through every reader of JSON.
+/// Marks numbers that are IPC namespaces. Devices have 32 bits (include/linux/kdev_t.h), and every JSON reader keeps numbers
+/// below 1 << 53 exact.
 const SYSV: u64 = 1 << 52;
-/// Nobody knows which memory the inode's number is of.
+/// The inode's number does not identify the memory.
 const UNKNOWN: u64 = 1 << 51;
-/// Where the count of files that had the same inode number begins.
+/// The first bit of the number of files that had the same inode number before.
 const REUSES: u32 = 32;
-/// Inodes whose generation is remembered.
+/// Inodes with a known generation.
 const MAX_FILES: usize = 1 << 13;
 
-/// Where the inode numbers of a mapping count, as the mapping itself tells: its device.
+/// The scope of a mapping's inode number as the mapping itself gives it: its device.
 pub(crate) fn numbering(dev: u64, path: &[u8]) -> u64 {
     if is_sysv(dev, path) {
         UNKNOWN
@@ -34,12 +34,12 @@ pub(crate) fn numbering(dev: u64, path: &[u8]) -> u64 {
     }
 }
 
-/// True where nobody knows which memory it is.
+/// True if the memory cannot be identified.
 pub(super) fn is_unknown(numbering: u64) -> bool {
     numbering & UNKNOWN != 0
 }
 
-/// The device, IPC namespace or count of a numbering, for people.
+/// The device, IPC namespace or count of a numbering, for display.
 #[must_use]
 pub fn numbering_text(numbering: u64) -> String {
     if numbering & SYSV != 0 {
@@ -51,37 +51,37 @@ pub fn numbering_text(numbering: u64) -> String {
 }
 
 /// `/SYSV` and the key in 8 hex digits, on a mount of the kernel's own, which is on no disk (newseg() in ipc/shm.c). 0 is no
-/// device: a record in its build-id form shows none.
+/// device: a record in its build-id form has none.
 pub(crate) fn is_sysv(dev: u64, path: &[u8]) -> bool {
     let key = path.strip_prefix(b"/SYSV").and_then(|rest| rest.strip_suffix(b" (deleted)").or(Some(rest)));
     dev != 0 && libc::major(dev) == 0 && key.is_some_and(|key| key.len() == 8 && key.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// Finds out which memory mappings are.
+/// Identifies the memory of mappings.
 #[derive(Debug, Default)]
 pub(super) struct Identities {
-    /// Where processes are looked up; `None` where there are only records.
+    /// The procfs for look-ups; `None` if there are only records.
     proc: Option<PathBuf>,
     /// Devices of file systems with subvolumes.
     subvolumes: FxHashSet<u64>,
-    /// The generation that records showed last of an inode number, and how many were before it.
+    /// For an inode number, the last generation in records, and how many there were before it.
     files: FxHashMap<(u64, u64), (u32, u32)>,
 }
 
-/// What of a shared mapping tells which memory it is.
+/// The fields of a shared mapping that identify its memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shown<'a> {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) dev: u64,
     pub(super) ino: u64,
-    /// The inode's, 0 where only procfs shows the mapping.
+    /// The inode's, 0 if only procfs shows the mapping.
     pub(super) generation: u32,
     pub(super) path: &'a [u8],
 }
 
 impl Identities {
-    /// Looks processes up under `roots`.
+    /// Looks up processes under `roots`.
     pub(super) fn new(roots: &Roots) -> Self {
         let mounts = std::fs::read(roots.proc.join("self/mountinfo")).unwrap_or_default();
         let subvolumes =
@@ -89,8 +89,8 @@ impl Identities {
         Self { proc: Some(roots.proc.clone()), subvolumes, files: FxHashMap::default() }
     }
 
-    /// Where the inode number of a shared mapping of process `pid` counts. `ipc` is the process's IPC namespace where a record
-    /// told; else procfs says it.
+    /// The scope of the inode number of a shared mapping of process `pid`. `ipc` is the process's IPC namespace if a record
+    /// gave it; otherwise procfs gives it.
     pub(super) fn numbering(&mut self, pid: u32, ipc: Option<u32>, shown: Shown<'_>) -> u64 {
         let Shown { dev, ino, .. } = shown;
         if is_sysv(dev, shown.path) {
@@ -107,7 +107,7 @@ impl Identities {
     }
 
     fn subvolume(&self, pid: u32, shown: Shown<'_>) -> Option<u64> {
-        // Names in map_files are those of the mapping's ends.
+        // Names in map_files are the addresses of the mapping.
         let name = format!("{pid}/map_files/{:x}-{:x}", shown.start, shown.end);
         let file = std::fs::metadata(self.proc.as_ref()?.join(name)).ok()?;
         (file.ino() == shown.ino).then(|| file.dev())
@@ -163,7 +163,7 @@ mod tests {
         assert_ne!(of(10), of(11));
         assert!(is_unknown(of(13)) && !is_unknown(of(10)));
         assert_eq!(numbering_text(of(11)), "SysV segment of IPC namespace 4026532200");
-        // What a record said of it is believed before procfs.
+        // A record takes precedence over procfs.
         let segment = shown(SHM, 3, 0, b"/SYSV0000cafe (deleted)");
         assert_eq!(identities.numbering(10, Some(5), segment), SYSV | 5);
         // A file of that name on a disk is a file.

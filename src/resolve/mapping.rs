@@ -13,7 +13,7 @@ pub struct BuildId {
 }
 
 impl BuildId {
-    /// The first 20 bytes of what a record holds.
+    /// The first 20 bytes of a record's build id.
     #[must_use]
     pub fn new(id: &[u8]) -> Self {
         let mut build_id = Self::default();
@@ -31,28 +31,28 @@ impl BuildId {
     }
 }
 
-/// A stretch of an address space, as a `PERF_RECORD_MMAP2` or a line of `/proc/PID/maps` describes it.
+/// A mapped range of an address space, as a `PERF_RECORD_MMAP2` or a line of `/proc/PID/maps` describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
     /// First address.
     pub start: u64,
     /// Bytes.
     pub len: u64,
-    /// Where in the file it begins, bytes.
+    /// The file offset of its beginning, bytes.
     pub pgoff: u64,
     /// `PROT_READ`, `PROT_WRITE`, `PROT_EXEC`.
     pub prot: u32,
     /// `MAP_SHARED` or `MAP_PRIVATE`.
     pub flags: u32,
-    /// Device of the file, as `makedev` packs it; 0 where the record is in its build-id form.
+    /// Device of the file, as `makedev` packs it; 0 if the record is in its build-id form.
     pub dev: u64,
-    /// Inode of the file, 0 for anonymous memory and where the record is in its build-id form.
+    /// Inode of the file, 0 for anonymous memory and if the record is in its build-id form.
     pub ino: u64,
-    /// Generation of the inode (`ioctl_iflags(2)`, `FS_IOC_GETVERSION`), 0 where it is not known: procfs does not show it.
+    /// Generation of the inode (`ioctl_iflags(2)`, `FS_IOC_GETVERSION`), 0 if unknown: procfs does not show it.
     pub generation: u32,
-    /// Where inode numbers like `ino` count: the device, or what `resolve/identity.rs` puts in its place.
+    /// The scope in which `ino` is unique: the device, or what `resolve/identity.rs` replaces it with.
     pub numbering: u64,
-    /// Build id of the file, where the record has it.
+    /// Build id of the file, if the record has it.
     pub build_id: Option<BuildId>,
     /// Path as the kernel prints it, any bytes: `/memfd:x (deleted)`, `[heap]`, `//anon`.
     pub path: Arc<[u8]>,
@@ -78,22 +78,22 @@ impl Mapping {
         self.prot & libc::PROT_EXEC as u32 != 0
     }
 
-    /// True where two mappings of the same dev, inode and offset are the same memory.
+    /// True if two mappings of the same dev, inode and offset are the same memory.
     ///
-    /// They are not for anonymous inodes (all perf and io_uring rings of a host have one inode) and for devices, whose
-    /// offsets are cookies that each open file gives a meaning of its own.
+    /// They are not for anonymous inodes (all perf and io_uring rings of a host have one inode) and for devices, the offsets of
+    /// which are cookies with a meaning that depends on the open file.
     #[must_use]
     pub fn has_identity(&self) -> bool {
         let path = &*self.path;
         let device = path.starts_with(b"/dev/")
             && !path.starts_with(b"/dev/shm/")
             && !path.starts_with(b"/dev/hugepages/")
-            // Shared anonymous memory, which the kernel makes an inode for.
+            // Shared anonymous memory, for which the kernel makes an inode.
             && path != b"/dev/zero (deleted)";
         !device && !path.starts_with(b"anon_inode:")
     }
 
-    /// True where the inode's number is still to be found out. Segment 0 of SysV shared memory has that number.
+    /// True if the inode's number is still unknown. Segment 0 of SysV shared memory has number 0, too.
     #[must_use]
     pub(super) fn lacks_inode(&self) -> bool {
         self.ino == 0 && self.numbering == self.dev
@@ -107,7 +107,7 @@ impl Mapping {
 }
 
 /// One line of `/proc/PID/maps` (`show_map_vma` in fs/proc/task_mmu.c):
-/// `START-END PERMS OFFSET MAJOR:MINOR INODE    PATH`, numbers in hex but the inode.
+/// `START-END PERMS OFFSET MAJOR:MINOR INODE    PATH`, all numbers but the inode in hex.
 ///
 /// The path is everything after the blanks: any bytes, with a newline written as `\012`.
 #[must_use]
@@ -147,7 +147,7 @@ pub fn parse_line(line: &[u8]) -> Option<Mapping> {
     })
 }
 
-/// The path without the blanks before it and with its newlines.
+/// The path without leading blanks and with its newlines.
 fn unescape(path: &[u8]) -> Vec<u8> {
     let mut rest = path.get(path.iter().take_while(|&&byte| byte == b' ').count()..).unwrap_or_default();
     let mut plain = Vec::with_capacity(rest.len());

@@ -1,4 +1,4 @@
-//! Address spaces of all processes, and which memory an address is.
+//! Address spaces of all processes, and the memory that an address refers to.
 
 pub(crate) mod check;
 
@@ -17,51 +17,50 @@ use crate::host::tasks::TaskSeen;
 use crate::host::{pid_of, Error, Roots};
 use crate::sample::MemoryId;
 
-/// Addresses at and above this are the kernel's or none at all. User space ends at 1 << 47, with five-level page tables at
-/// 1 << 56 (Documentation/arch/x86/x86_64/mm.rst).
+/// User addresses are below this. User space ends at 1 << 47, with five-level page tables at 1 << 56
+/// (Documentation/arch/x86/x86_64/mm.rst).
 pub const USER_END: u64 = 1 << 56;
 /// Address spaces that are gone whose mappings are kept.
 const MAX_ENDED: usize = 256;
 
-/// What the tables had to do without.
+/// Counts of what the tables read, dropped and left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MapCounts {
-    /// Times that a process's mappings were read from procfs.
+    /// How often a process's mappings were read from procfs.
     pub read: u64,
-    /// Of these, times that they could not be.
+    /// Of these, how often that failed.
     pub unreadable: u64,
     /// Tables dropped to stay within the limit.
     pub dropped: u64,
     /// Shared mappings without an inode, which count as private.
     pub without_inode: u64,
-    /// Times that a process's mappings were read again.
+    /// How often a process's mappings were read again.
     pub refreshed: u64,
-    /// Of these, times that the table said something else.
+    /// Of these, how often the table was different.
     pub corrected: u64,
-    /// Mappings of processes that have more than half of what there is room for, or whose list is too long; their memory counts as
-    /// private.
+    /// Mappings of processes that have more than half of the room, or a list that is too long; their memory counts as private.
     pub left_out: u64,
 }
 
 #[derive(Debug)]
 struct Process {
-    /// Grows with each exec and fork of a process; for whoever remembers something of an address space.
+    /// Grows with each exec and fork of a process; for caches of address spaces.
     generation: u32,
-    /// The number of the address space, from the first place in it on. It so depends on the order of the samples and of
-    /// nothing else, and a recording gives the same numbers.
+    /// The number of the address space, given at the first access to it. So it depends only on the order of the samples, and a
+    /// recording gives the same numbers.
     space: Option<u32>,
-    /// `None` where nobody has read it yet or it was dropped. A fork shares its parent's until one of them changes.
+    /// `None` if it has not been read yet or was dropped. A fork shares its parent's table until one of them changes.
     table: Option<Arc<Table>>,
     used: u64,
-    /// Its IPC namespace, where a record told.
+    /// Its IPC namespace, if a record gave it.
     ipc: Option<u32>,
     check: Check,
 }
 
-/// Whether the process's table is to be compared with procfs: no record tells of munmap(2) and mremap(2).
+/// Whether the process's table is to be compared with procfs: munmap(2) and mremap(2) leave no record.
 #[derive(Debug, Clone, Default)]
 struct Check {
-    /// Places since the last time.
+    /// Addresses looked up since the last time.
     places: u32,
     /// A page was of another kind than the table says.
     doubted: bool,
@@ -72,37 +71,37 @@ struct Check {
 /// The mappings of all processes.
 #[derive(Debug)]
 pub struct Maps {
-    /// `None` where records are all there is.
+    /// `None` if there are only records.
     roots: Option<Roots>,
     limit: usize,
     bytes: usize,
     processes: FxHashMap<u32, Process>,
     /// Address spaces that had samples and are gone, with their pid: what was in them is named at the end.
     ended: VecDeque<(u32, u32, Arc<Table>)>,
-    /// Paths, each held once: a library is mapped by every process.
+    /// Paths, each stored once: every process maps the same libraries.
     paths: FxHashSet<Arc<[u8]>>,
     path_bytes: usize,
-    /// Paths to have before those that nobody uses are looked for.
+    /// The number of paths at which unused ones are searched for.
     sweep_at: usize,
     generations: u32,
     spaces: u32,
     clock: u64,
-    /// Grows whenever any table does not say any more what it said.
+    /// Grows whenever any table changes.
     changes: u64,
     identities: Identities,
     counts: MapCounts,
 }
 
 impl Maps {
-    /// No process yet. Past `limit_bytes` the tables of the least recently used processes are dropped, to be read again
-    /// from procfs when they are needed.
+    /// Starts without processes. Above `limit_bytes` the tables of the least recently used processes are dropped, and read
+    /// again from procfs when needed.
     #[must_use]
     pub fn new(roots: &Roots, limit_bytes: usize) -> Self {
         Self { roots: Some(roots.clone()), identities: Identities::new(roots), ..Self::recorded(limit_bytes) }
     }
 
-    /// No process yet, and none that procfs would know: for a recording, whose records say all mappings. A table that is
-    /// dropped past `limit_bytes` is lost, and its memory counts as private from there on.
+    /// Starts without processes and without procfs: for a recording, whose records contain all mappings. A table dropped
+    /// above `limit_bytes` is lost, and its memory counts as private from then on.
     #[must_use]
     pub fn recorded(limit_bytes: usize) -> Self {
         Self {
@@ -123,8 +122,8 @@ impl Maps {
         }
     }
 
-    /// Reads the mappings of every process that has none yet, as far as the limit goes. Processes that end meanwhile, or
-    /// that we may not look into, are left out.
+    /// Reads the mappings of every process without a table, up to the limit. Processes that end meanwhile, or that we may not
+    /// inspect, are left out.
     ///
     /// # Errors
     /// The directory of processes itself cannot be read.
@@ -136,7 +135,7 @@ impl Maps {
             pids.extend(pid_of(&entry.map_err(failed)?.file_name()));
         }
         for pid in pids {
-            // The rest waits until it is needed.
+            // The others are read when needed.
             if self.bytes() > self.limit / 4 * 3 {
                 break;
             }
@@ -145,8 +144,8 @@ impl Maps {
         Ok(())
     }
 
-    /// After records were lost: all tables are read again when needed, processes that are gone are forgotten. Address spaces
-    /// keep their numbers, for nobody knows which of them ended.
+    /// After records were lost: all tables are read again when needed, and processes that have ended are dropped. Address
+    /// spaces keep their numbers, because it is unknown which of them ended.
     pub fn reseed(&mut self, seen: &[TaskSeen]) {
         let live: FxHashSet<u32> = seen.iter().map(|task| task.pid).collect();
         self.processes.retain(|pid, process| {
@@ -158,19 +157,19 @@ impl Maps {
         self.changes += 1;
     }
 
-    /// A new mapping of any kind: it clips what it lies over.
+    /// A new mapping of any kind: it replaces what it overlaps.
     pub fn mmap(&mut self, pid: u32, mapping: &Mapping) {
-        // Of a process that nobody has seen yet this record may be all that will ever be known: it may have ended.
+        // For an unknown process, this record may be all that will ever be known: the process may have ended.
         if is_named(pid) && (self.roots.is_none() || !self.processes.contains_key(&pid)) {
             self.table(pid);
         }
-        // A table that was dropped is read when it is needed, and has this mapping then.
+        // A dropped table is read again when needed, and contains this mapping then.
         let Some(Process { table: Some(table), ipc, .. }) = self.processes.get_mut(&pid) else { return };
         if mapping.start >= USER_END || !table.is_changed_by(mapping) {
             return;
         }
         self.changes += 1;
-        // A table that is shared with a fork is copied here, and both are counted from now on.
+        // A table shared with a fork is copied here, and both count from now on.
         let before = if Arc::strong_count(table) == 1 { table.bytes() } else { 0 };
         let table = Arc::make_mut(table);
         if table.bytes_with_paths() < self.limit / 2 {
@@ -186,13 +185,14 @@ impl Maps {
         self.stay_within_limit(pid);
     }
 
-    /// The process executes another program: a new address space without mappings; their records follow.
+    /// The process executes another program: a new address space without mappings; records of them follow.
     pub fn exec(&mut self, pid: u32) {
         let ipc = self.processes.get(&pid).and_then(|process| process.ipc);
         self.begin(pid, Some(Arc::default()), ipc);
     }
 
-    /// The process is in the IPC namespace of that inode number from here on. Without it procfs is asked, where there is one.
+    /// From now on, the process is in the IPC namespace of that inode number. Without this call procfs is read, if there is
+    /// one.
     pub fn ipc_namespace(&mut self, pid: u32, namespace: u32) {
         if is_named(pid) {
             self.generation(pid);
@@ -202,7 +202,7 @@ impl Maps {
         }
     }
 
-    /// A new process: a new address space, with the mappings of its parent. Not to be called for new threads.
+    /// A new process: a new address space, with the mappings of its parent. Do not call it for new threads.
     pub fn fork(&mut self, child: u32, parent: u32) {
         let parent = self.processes.get(&parent);
         let (table, ipc) = (parent.and_then(|parent| parent.table.clone()), parent.and_then(|parent| parent.ipc));
@@ -245,8 +245,8 @@ impl Maps {
         AddressSpaces::new(live.chain(ended))
     }
 
-    /// A number for the process's address space: each exec and each fork of a process begins a new one. It is not the one
-    /// of [`MemoryId::Private`].
+    /// A number of the process's address space: each exec and each fork of a process begins a new one. It is not the one of
+    /// [`MemoryId::Private`].
     pub fn generation(&mut self, pid: u32) -> u32 {
         if let Some(process) = self.processes.get(&pid) {
             return process.generation;
@@ -255,18 +255,18 @@ impl Maps {
         self.generations
     }
 
-    /// Which memory the address is. `None` for addresses that are not the user's (`USER_END`), for 0, which says that the
-    /// address is not known, and for pid 0, which is nobody's.
+    /// The memory that the address refers to. `None` for addresses outside user space (`USER_END`), for 0, which means that the
+    /// address is unknown, and for pid 0, which is no process.
     ///
-    /// A process whose mappings nobody can read counts as all private. `phys` is the physical address where it is known, else 0:
-    /// it is the place of shared memory that nothing else identifies.
+    /// If a process's mappings cannot be read, all its memory counts as private. `phys` is the physical address if known, else
+    /// 0: it identifies shared memory that nothing else identifies.
     pub fn memory(&mut self, pid: u32, addr: u64, phys: u64) -> Option<MemoryId> {
         let mut memory = None;
         self.put_memory(pid, addr, phys, &mut memory);
         memory
     }
 
-    /// Puts what [`Maps::place`] gives where it is needed: to move it from elsewhere costs as much as to find it.
+    /// Stores the result of [`Maps::memory`] in place if it is needed: moving it costs as much as finding it.
     #[inline]
     pub(crate) fn put_memory(&mut self, pid: u32, addr: u64, phys: u64, memory: &mut Option<MemoryId>) {
         if addr == 0 || addr >= USER_END || !is_named(pid) {
@@ -292,7 +292,7 @@ impl Maps {
         *memory = self.first_place(pid, addr, phys);
     }
 
-    /// As [`Maps::place`], where something about the process or the mapping is to be found out first.
+    /// As [`Maps::memory`], if something about the process or the mapping is still unknown.
     #[cold]
     fn first_place(&mut self, pid: u32, addr: u64, phys: u64) -> Option<MemoryId> {
         if self.table(pid)?.shared(addr).is_some_and(Mapping::lacks_inode) {
@@ -320,7 +320,7 @@ impl Maps {
         Some(MemoryId::Private { space, addr })
     }
 
-    /// The code or the shared mapping at the address; other mappings are not kept.
+    /// The code mapping or the shared mapping at the address; other mappings are not kept.
     pub fn find(&mut self, pid: u32, addr: u64) -> Option<&Mapping> {
         if addr >= USER_END || !is_named(pid) {
             return None;
@@ -328,25 +328,25 @@ impl Maps {
         self.table(pid)?.find(addr)
     }
 
-    /// What was found is found again as long as this number stays the same.
+    /// A result stays valid as long as this number does not change.
     #[must_use]
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// True where the process still has the address space of that [`Maps::generation`].
+    /// True if the process still has the address space of that [`Maps::generation`].
     #[must_use]
     pub fn has_generation(&self, pid: u32, generation: u32) -> bool {
         self.processes.get(&pid).is_some_and(|process| process.generation == generation)
     }
 
-    /// What the tables had to do without.
+    /// Counts of what the tables read, dropped and left out.
     #[must_use]
     pub fn counts(&self) -> MapCounts {
         self.counts
     }
 
-    /// What there was no room for and cannot be found again, one sentence each.
+    /// What did not fit and cannot be found again, one sentence each.
     pub(crate) fn left_out(&self) -> Vec<String> {
         let MapCounts { dropped, left_out, without_inode, .. } = self.counts;
         let dropped = if self.roots.is_none() { dropped } else { 0 };
@@ -357,7 +357,7 @@ impl Maps {
         ])
     }
 
-    /// Bytes in use, about.
+    /// Approximate bytes in use.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes + self.path_bytes + self.processes.capacity() * size_of::<(u32, Process)>()
@@ -404,13 +404,13 @@ impl Maps {
         self.processes.get(&pid)?.table.as_deref()
     }
 
-    /// Empty where it cannot be read: records fill it from there on, and it is not tried again.
+    /// Empty if it cannot be read: records fill it from then on, and it is not read again.
     fn read_table(&mut self, pid: u32) -> Table {
         self.read_procfs(pid).unwrap_or_default()
     }
 
-    /// A record in its build-id form has no dev and inode (struct perf_record_mmap2): they come from procfs. What procfs does
-    /// not know either is private from now on, so that it is asked once.
+    /// A record in its build-id form has no dev and inode (struct perf_record_mmap2): they come from procfs. Memory that procfs
+    /// does not know either is private from now on, so that procfs is read once.
     fn fill_inodes(&mut self, pid: u32) {
         let fresh = self.read_table(pid);
         let Some(table) = self.processes.get_mut(&pid).and_then(|process| process.table.as_mut()) else { return };
@@ -463,7 +463,7 @@ impl Maps {
         }
         self.sweep_paths();
         if self.bytes() > self.limit {
-            // Only numbers are left: half of the processes lose theirs, and begin a new space when they are seen again.
+            // Only numbers are left: half of the processes lose theirs, and get a new one at their next sample.
             for &(_, other) in by_use.iter().take(by_use.len() / 2) {
                 self.exit(other);
             }
@@ -483,7 +483,7 @@ fn shared_place(mapping: &Mapping, addr: u64) -> MemoryId {
     MemoryId::Shared { dev: mapping.numbering, ino: mapping.ino, offset }
 }
 
-/// Completes what a shared mapping is known by.
+/// Completes the identity of a shared mapping.
 fn identify(identities: &mut Identities, pid: u32, ipc: Option<u32>, mapping: &mut Mapping) {
     if mapping.is_shared() && mapping.build_id.is_none() {
         let Mapping { start, dev, ino, generation, ref path, .. } = *mapping;
@@ -492,7 +492,7 @@ fn identify(identities: &mut Identities, pid: u32, ipc: Option<u32>, mapping: &m
     }
 }
 
-/// Bytes that a path takes: itself, its counts, its place in the set.
+/// Bytes that a path takes: itself, its counts, its entry in the set.
 fn path_cost(path: &Arc<[u8]>) -> usize {
     path.len() + 48
 }

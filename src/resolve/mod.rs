@@ -1,7 +1,8 @@
-//! Names for samples: which thread, which cgroup, which memory. What the kernel's records say, and procfs where they are silent.
+//! Names for samples: the thread, the cgroup and the memory of each, from the kernel's records, and from procfs if they have
+//! none.
 //!
-//! The records are the truth and arrive in time order; procfs and cgroupfs give what was there before the first record, and
-//! what a lost record would have said. All of it is read under [`Roots`](crate::host::Roots).
+//! Records arrive in time order and take precedence; procfs and cgroupfs give what existed before the first record, and replace
+//! lost records. All of it is read under [`Roots`](crate::host::Roots).
 
 pub(crate) mod cgroups;
 pub(crate) mod code;
@@ -22,8 +23,8 @@ pub(crate) use symbols::{answer_source_lines, SOURCE_LINES};
 pub use symbols::{symbolize, Modules, Symbol, SymbolOptions, Symbols};
 pub(crate) use threads::Threads;
 
-/// True for the pids of tasks that have a name here. 0 is the idle task or a task outside our pid namespace, and -1 a task
-/// that is already dead (`perf_event_pid_type` in kernel/events/core.c).
+/// True for the pids of tasks with a name. 0 is the idle task or a task outside our pid namespace, and -1 a task that is
+/// already dead (`perf_event_pid_type` in kernel/events/core.c).
 fn is_named(pid: u32) -> bool {
     pid != 0 && pid != u32::MAX
 }

@@ -1,16 +1,16 @@
-//! Names of code. While samples pass by, [`Modules`] keeps in which file each instruction lies; at the end [`symbolize`] names
-//! each once.
+//! Names of code. While samples arrive, [`Modules`] records the file of each instruction; at the end [`symbolize`] names each
+//! instruction once.
 //!
-//! What cannot be named for sure is left as file and offset: a file is only read where it is the one that was mapped, by its
-//! build id, or by device and inode where it did not change since the capture began. Of a recording, the build ids are those
-//! of its records and of its section of build ids.
+//! If a name is not certain, the result is file and offset. A file is read only if it is the one that was mapped, by its build
+//! id, or by device and inode if it did not change since the capture began. For a recording, the build ids are those of its
+//! records and of its section of build ids.
 //!
-//! Files are the containers' and may be anything, and change while they are read: they are read in pieces and never mapped, and
-//! what that takes is in proportion to the instructions that are named.
+//! Files belong to containers, may contain anything and change while they are read. So they are read in pieces and never
+//! mapped, and the cost is in proportion to the number of instructions to name.
 //!
-//! `perf script` has the same names for the same recording, but that it calls a stub after what it jumps to, stretches a symbol
-//! without a size up to the next one, shows versions (`@@GLIBC_2.17`), names the code that boots the kernel and is then gone,
-//! and believes whatever map of a JIT compiler has the pid.
+//! `perf script` gives the same names for the same recording, except that it names a stub after its target, extends a symbol
+//! without a size to the next one, shows versions (`@@GLIBC_2.17`), names the code that boots the kernel and is then freed, and
+//! trusts any JIT map with the pid.
 
 mod demangle;
 mod elf;
@@ -34,37 +34,37 @@ use super::Maps;
 use crate::host::{aside, Roots};
 use crate::sample::{printable, CodeAddr, CpuMode};
 
-// For the command, which is the process that is asked for lines.
+// For the command: it is the process that computes source lines.
 pub(crate) use lines::{answer as answer_source_lines, ARGUMENT as SOURCE_LINES};
 
-/// Files and other things that hold code, beyond which instructions stay without a place.
+/// Files and other objects that contain code; instructions in later ones have no location.
 const MAX_MODULES: usize = 1 << 16;
-/// Bytes of their paths.
+/// The bytes of their paths.
 const MAX_PATH_BYTES: usize = 16 << 20;
-/// Processes that are remembered for each file, to find it through.
+/// Processes that are kept for each file, to open it through them.
 const PIDS: usize = 4;
-/// Places where code was found that are remembered, as bits of their number: 40 KiB.
+/// Cached locations of code, as the bits of their number: 40 KiB.
 const SPOT_BITS: u32 = 10;
 /// Addresses at and above this are the kernel's (Documentation/arch/x86/x86_64/mm.rst).
 const KERNEL: u64 = 1 << 63;
 
-/// How long is waited for the names of one file, for its source lines, and when no more are begun with.
+/// How long to wait for the names of one file and for its source lines, and when no more files are started.
 const FILE_NAMES: Duration = Duration::from_secs(5);
 const FILE_LINES: Duration = Duration::from_secs(5);
 const ALL_NAMES: Duration = Duration::from_secs(20);
 
-/// What the kernel is called, as perf calls it.
+/// The kernel's name, as in perf.
 const KERNEL_NAME: &[u8] = b"[kernel.kallsyms]";
 const VDSO: &[u8] = b"[vdso]";
 /// Executable memory without a file.
 const ANONYMOUS: &[u8] = b"[anon]";
 
-/// What holds code, as it is told apart.
+/// The identity of an object that contains code.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Key {
     Kernel,
     Vdso,
-    /// Executable memory of one address space, which a JIT compiler may have filled.
+    /// Executable memory of one address space, possibly of a JIT compiler.
     Anonymous {
         pid: u32,
         space: u32,
@@ -88,17 +88,17 @@ impl Key {
 #[derive(Debug, Clone)]
 struct Module {
     key: Key,
-    /// What a recording says of it beside its mapping.
+    /// Its build id in a recording, besides its mapping.
     build_id: Option<BuildId>,
     /// The last processes that ran its code.
     pids: [u32; PIDS],
-    /// False where the address space of anonymous memory was gone at the end.
+    /// False if the address space of anonymous memory had ended at the end.
     is_live: bool,
-    /// True where it was not seen just now.
+    /// True if it comes from a recording.
     is_recorded: bool,
 }
 
-/// Where the code of a process is, as long as the mappings stay as they are.
+/// The location of a process's code while its mappings stay the same.
 #[derive(Debug, Clone, Copy)]
 struct Spot {
     pid: u32,
@@ -107,34 +107,34 @@ struct Spot {
     changes: u64,
     start: u64,
     end: u64,
-    /// What is to be added to an address for [`CodeAddr::offset`].
+    /// Add this to an address to get [`CodeAddr::offset`].
     shift: u64,
 }
 
-/// What the code of a capture is in: files, the kernel, the memory of JIT compilers.
+/// The objects that contain the code of a capture: files, the kernel, the memory of JIT compilers.
 #[derive(Debug, Clone, Default)]
 pub struct Modules {
     list: Vec<Module>,
     numbers: FxHashMap<Key, NonZeroU32>,
-    /// Bytes of their paths.
+    /// The bytes of their paths.
     path_bytes: usize,
-    /// The last answers, each at one place where it can be: most samples are where others were.
+    /// The last results; most samples are at the location of an earlier one.
     spots: Vec<Option<Spot>>,
-    /// A symbol of the kernel and its address when it was recorded, which is another at each boot.
+    /// A symbol of the kernel and its address in the recording; the address changes at each boot.
     kernel: Option<(Box<[u8]>, u64)>,
     unlisted: u64,
 }
 
 impl Modules {
-    /// None yet.
+    /// Starts without modules.
     #[doc(hidden)]
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Where the instruction at `ip` is, by the mappings that the process has now. `None` where nothing that is known is
-    /// mapped there, and for guests.
+    /// The location of the instruction at `ip`, by the current mappings of the process. `None` if no known object is mapped
+    /// there, and for guests.
     #[doc(hidden)]
     pub fn locate(&mut self, maps: &mut Maps, pid: u32, mode: CpuMode, ip: u64) -> Option<CodeAddr> {
         if mode == CpuMode::Kernel || ip >= KERNEL {
@@ -161,10 +161,10 @@ impl Modules {
         let space = maps.generation(pid);
         let mapping = maps.find(pid, ip).filter(|mapping| mapping.is_executable())?;
         let (start, end, path) = (mapping.start, mapping.end(), &mapping.path);
-        // That of 32-bit programs is another, below 4 GiB; it is left to be a file that there is not.
+        // The vdso of 32-bit programs is another one, below 4 GiB; it counts as a file that does not exist.
         let (key, shift) = if &**path == VDSO && start > u32::MAX.into() {
             (Key::Vdso, start.wrapping_neg())
-        // "//anon" is what a record says where procfs says nothing.
+        // "//anon" in a record is an empty path in procfs.
         } else if &**path != VDSO && !path.starts_with(b"/") || path.starts_with(b"//") {
             (Key::Anonymous { pid, space }, 0)
         } else {
@@ -186,7 +186,7 @@ impl Modules {
         Some(CodeAddr { module, offset: mapping.pgoff.wrapping_sub(mapping.start).wrapping_add(addr) })
     }
 
-    /// To be called when the last sample has passed: anonymous memory whose address space is gone cannot be asked about.
+    /// Call this after the last sample: anonymous memory of an address space that has ended cannot be read.
     #[doc(hidden)]
     pub fn finish(&mut self, maps: &Maps) {
         for module in &mut self.list {
@@ -196,8 +196,8 @@ impl Modules {
         }
     }
 
-    /// The same for what comes from a recording, whose section of build ids says of paths what their files were. By now, the
-    /// pid of a process that JIT compiled may be another's.
+    /// The same for a recording; its section of build ids gives the build ids of paths. By now, another process may have the
+    /// pid of one that JIT compiled.
     pub(crate) fn finish_recorded(&mut self, build_ids: &[(Vec<u8>, BuildId)]) {
         let mut by_path: FxHashMap<&[u8], Vec<BuildId>> = FxHashMap::default();
         for (path, build_id) in build_ids {
@@ -209,7 +209,8 @@ impl Modules {
         }
         for module in &mut self.list {
             module.is_recorded = true;
-            // In containers, files of one path are many: an entry for each, and all of one build, or nobody knows whose it is.
+            // In containers, several files may have one path: use an entry only if all entries of the path agree on the build
+            // id.
             let path = module.path();
             let Some([first, rest @ ..]) = by_path.get(path).map(Vec::as_slice) else { continue };
             let is_of_all = files.get(path).is_some_and(|&files| files <= 1 + rest.len());
@@ -217,14 +218,14 @@ impl Modules {
         }
     }
 
-    /// Takes a recorded mapping of the kernel: perf calls it `[kernel.kallsyms]_text` after a symbol, whose address is in the
-    /// place of the offset (`perf_event__synthesize_kernel_mmap` in tools/perf/util/synthetic-events.c).
+    /// Takes a recorded mapping of the kernel: perf calls it `[kernel.kallsyms]_text` after a symbol, and stores the symbol's
+    /// address as the offset (`perf_event__synthesize_kernel_mmap` in tools/perf/util/synthetic-events.c).
     pub(crate) fn kernel_mapping(&mut self, path: &[u8], address: u64) {
         let symbol = path.strip_prefix(KERNEL_NAME).filter(|symbol| !symbol.is_empty() && address >= KERNEL);
         self.kernel = symbol.map(|symbol| (symbol.into(), address)).or(self.kernel.take());
     }
 
-    /// Instructions that were in more modules than are remembered.
+    /// Instructions in modules beyond the bound.
     #[must_use]
     pub fn unlisted(&self) -> u64 {
         self.unlisted
@@ -271,7 +272,7 @@ impl Modules {
 }
 
 impl Module {
-    /// What it is called; the path of a file.
+    /// Its name; the path of a file.
     fn path(&self) -> &[u8] {
         match &self.key {
             Key::Kernel => KERNEL_NAME,
@@ -282,39 +283,39 @@ impl Module {
     }
 }
 
-/// Where names are looked for.
+/// Where to look for names.
 #[derive(Debug, Clone, Default)]
 pub struct SymbolOptions {
     /// The host.
     pub roots: Roots,
-    /// When the capture began, where it was on this host since it booted. `None` for a recording from elsewhere: then a file,
-    /// the kernel and the vdso must have the build id of the recording, and what a JIT compiler wrote is not named.
+    /// When the capture began, if it was on this host since it booted. `None` for a recording from elsewhere: then a file, the
+    /// kernel and the vdso must have the build id of the recording, and code of a JIT compiler is not named.
     pub begin: Option<SystemTime>,
-    /// perf's cache of files by their build id, `~/.debug`, where that shall be looked in too.
+    /// perf's cache of files by their build id, `~/.debug`, if it is to be searched too.
     pub cache: Option<PathBuf>,
-    /// The program `scxprof`, which reads debug information in a process of its own, where source lines shall be found.
+    /// The program `scxprof`, which reads debug information in a separate process, if source lines are wanted.
     pub lines: Option<PathBuf>,
 }
 
-/// One instruction's name.
+/// The name of one instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Symbol {
-    /// The function, or the variable of data, with the bytes from its beginning; `None` where it cannot be named for sure.
+    /// The function, or the variable of data, and the offset from its beginning; `None` if the name is not certain.
     pub function: Option<(Arc<str>, u64)>,
-    /// The path of the file, as the process that maps it has it, any bytes; or `[kernel.kallsyms]`, `[a_module]`, `[vdso]`,
+    /// The path of the file, as the process that maps it sees it, any bytes; or `[kernel.kallsyms]`, `[a_module]`, `[vdso]`,
     /// `[anon]`.
     pub dso: Arc<[u8]>,
     /// As in [`CodeAddr::offset`].
     pub offset: u64,
-    /// `FILE:LINE` by the debug information, with the path that the compiler was given; only with [`SymbolOptions::lines`].
+    /// `FILE:LINE` from the debug information, with the path given to the compiler; only with [`SymbolOptions::lines`].
     pub line: Option<String>,
-    /// The functions that were inlined around the instruction, the outermost first; likewise.
+    /// The functions that were inlined around the instruction, the outermost first; with the same condition.
     pub inlined: Vec<String>,
 }
 
 impl fmt::Display for Symbol {
-    /// `function+0x12 (libx.so)`, or `libx.so+0x1234` where it has no name.
+    /// `function+0x12 (libx.so)`, or `libx.so+0x1234` if it has no name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file = self.dso.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
         let file = printable(file);
@@ -333,7 +334,7 @@ pub struct Symbols {
 }
 
 impl Symbols {
-    /// The name of an instruction that was given to [`symbolize`].
+    /// The name of an instruction passed to [`symbolize`].
     #[must_use]
     pub fn get(&self, code: CodeAddr) -> Option<&Symbol> {
         self.by_code.get(&code)
@@ -344,26 +345,26 @@ impl Symbols {
         self.by_code.iter().map(|(&code, symbol)| (code, symbol))
     }
 
-    /// Files and processes whose code has no names because they did not answer in time.
+    /// Files and processes without names because they did not answer in time.
     #[must_use]
     pub fn unanswered(&self) -> usize {
         self.unanswered
     }
 
-    /// How many there are.
+    /// The number of names.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_code.len()
     }
 
-    /// True where nothing was named.
+    /// True if there are no names.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_code.is_empty()
     }
 }
 
-/// A name that was found: the function and the bytes from its beginning, and the module where it differs from what is known.
+/// A name: the function and the offset from its beginning, and the module if it differs from the known one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Named {
     name: String,
@@ -371,10 +372,10 @@ struct Named {
     dso: Option<Vec<u8>>,
 }
 
-/// Names each of `codes` once, a file after the other: the memory for one file's symbols is given back before the next.
+/// Names each of `codes` once, one file after the other: the memory for one file's symbols is freed before the next.
 ///
-/// What the result takes is in proportion to the number of different codes, which the caller bounds. It takes at most 25 s:
-/// what does not answer in time, or is not come to by then, has no names.
+/// The result grows with the number of different codes, which the caller bounds. It takes at most 25 s: code in files that do
+/// not answer in time, or that are not reached by then, has no names.
 #[must_use]
 pub fn symbolize(modules: &Modules, codes: impl IntoIterator<Item = CodeAddr>, options: &SymbolOptions) -> Symbols {
     let mut offsets: BTreeMap<NonZeroU32, Vec<u64>> = BTreeMap::new();
@@ -425,7 +426,7 @@ pub fn symbolize(modules: &Modules, codes: impl IntoIterator<Item = CodeAddr>, o
     symbols
 }
 
-/// A file with debug information, and where the instructions are in it.
+/// A file with debug information, and the addresses of the instructions in it.
 type DebugInfo = (File, Vec<Option<u64>>);
 
 /// The lines of the instructions that have one, by their number.
@@ -438,7 +439,7 @@ fn source_lines(key: &Key, program: &Path, (file, addresses): DebugInfo) -> FxHa
     numbers.into_iter().zip(lines).filter_map(|(number, line)| Some((number, line?))).collect()
 }
 
-/// Names for sorted offsets, in their order, fewer where the rest has none; and where their debug information is.
+/// Names for sorted offsets, in their order, fewer if the rest has none; and the location of their debug information.
 fn find(
     kernel_symbol: Option<&(Box<[u8]>, u64)>,
     module: &Module,
@@ -452,7 +453,7 @@ fn find(
         (Key::File { path, dev, ino, build_id }, begin) => {
             let build_id = build_id.as_ref().or(module.build_id.as_ref());
             let wanted = file::Wanted { path, dev: *dev, ino: *ino, build_id };
-            // Of a recording from elsewhere, these are the numbers of others.
+            // For a recording from elsewhere, other processes have these pids.
             let pids = if begin.is_some() { &module.pids[..] } else { &[] };
             let found = file::open(&wanted, pids, options);
             let names = found.as_ref().map(|found| elf::names(found, offsets)).unwrap_or_default();
@@ -476,7 +477,7 @@ fn find(
     (names, debug_info)
 }
 
-/// The build ids that a recording needs beside those of files: what maps it, by the name that perf has for it.
+/// The build ids that a recording needs besides those of files: of the kernel and the vdso, by their names in perf.
 pub(crate) fn host_build_ids<'a>(roots: &Roots) -> Vec<(&'a [u8], BuildId)> {
     let known = [(KERNEL_NAME, kernel::build_id(roots)), (VDSO, elf::vdso_build_id(roots))];
     known.into_iter().filter_map(|(name, build_id)| Some((name, build_id?))).collect()
@@ -488,7 +489,7 @@ pub(crate) fn kernel_code(roots: &Roots) -> Option<std::ops::Range<u64>> {
     start.zip(end).filter(|(start, end)| start < end).map(|(start, end)| start..end)
 }
 
-/// The build id of the file that processes mapped at `since`, where it has one and did not change since then.
+/// The build id of the file that processes mapped at `since`, if it has one and has not changed since then.
 pub(crate) fn mapped_build_id(
     roots: &Roots,
     (path, dev, ino): (&[u8], u64, u64),

@@ -1,7 +1,7 @@
-//! The table of one process's mappings, which new mappings clip. Pure.
+//! The table of one process's mappings; new mappings replace what they overlap. Pure.
 //!
-//! It lies in chunks: a process can have 65,000 mappings (`vm.max_map_count`) and more, and a new one moves no more than a chunk
-//! of them. A table that is copied, for a fork, shares all chunks that do not change.
+//! It consists of chunks: a process can have 65,000 mappings (`vm.max_map_count`) and more, and a new one moves at most one
+//! chunk of them. A copy of a table, for a fork, shares all chunks that do not change.
 
 use std::sync::Arc;
 
@@ -17,15 +17,15 @@ const CHUNK: usize = 256;
 pub struct Table {
     /// The first address of each chunk.
     starts: Vec<u64>,
-    /// None of them is empty. All mappings are in order of their start and do not overlap.
+    /// None of them is empty. All mappings are sorted by start and do not overlap.
     chunks: Vec<Arc<Vec<Mapping>>>,
-    /// Mappings that the chunks have room for.
+    /// The capacity of the chunks in mappings.
     room: usize,
-    /// Bytes of the paths, each counted as often as it is there.
+    /// Bytes of the paths, including repetitions.
     path_bytes: usize,
     /// There may be shared ones.
     has_shared: bool,
-    /// Private mappings of files when procfs was read, start and end. They are kept where there are shared ones.
+    /// Private mappings of files when procfs was read, start and end. They are kept if there are shared ones.
     files: Vec<(u64, u64)>,
     /// Where the heap and the stack of the first thread lie, from the first address to the one after the last; nowhere as 0 and 0.
     areas: [(u64, u64); 2],
@@ -35,7 +35,7 @@ pub struct Table {
 const AREAS: [&str; 2] = ["[heap]", "[stack]"];
 
 impl Table {
-    /// The mappings of `/proc/PID/maps`. Lines that are none are left out.
+    /// The mappings of `/proc/PID/maps`. Malformed lines are left out.
     #[cfg(test)]
     pub fn parse(text: &[u8]) -> Self {
         let mut table = Self::default();
@@ -52,7 +52,7 @@ impl Table {
         self.chunks.iter().flat_map(|chunk| chunk.iter())
     }
 
-    /// Fills in what records left out, in those mappings that `wanted` takes. Starts, lengths and paths stay as they are.
+    /// Completes the mappings that `wanted` accepts. Starts, lengths and paths stay the same.
     pub(super) fn fill(&mut self, wanted: impl Fn(&Mapping) -> bool, mut fill: impl FnMut(&mut Mapping)) {
         for chunk in &mut self.chunks {
             if chunk.iter().any(&wanted) {
@@ -61,7 +61,7 @@ impl Table {
         }
     }
 
-    /// Bytes of memory that it takes, without the paths; what it shares with another is counted in both.
+    /// Bytes of memory that it takes, without the paths; chunks shared with another table count in both.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.room * size_of::<Mapping>()
@@ -69,13 +69,13 @@ impl Table {
             + self.files.capacity() * size_of::<(u64, u64)>()
     }
 
-    /// False where no mapping was ever shared.
+    /// False if no mapping was ever shared.
     #[must_use]
     pub(super) fn has_shared(&self) -> bool {
         self.has_shared
     }
 
-    /// Remembers the private mappings of files, by start.
+    /// Stores the private mappings of files, by start.
     pub(super) fn set_files(&mut self, files: Vec<(u64, u64)>) {
         if self.has_shared {
             self.files = files;
@@ -83,14 +83,14 @@ impl Table {
         }
     }
 
-    /// True where procfs showed a private mapping of a file at the address.
+    /// True if procfs showed a private mapping of a file at the address.
     #[must_use]
     pub(super) fn is_private_file(&self, addr: u64) -> bool {
         let after = self.files.partition_point(|&(start, _)| start <= addr);
         after.checked_sub(1).and_then(|at| self.files.get(at)).is_some_and(|&(_, end)| addr < end)
     }
 
-    /// True where both say the same of which memory and which code an address is.
+    /// True if both give the same memory and the same code for every address.
     #[must_use]
     pub(super) fn says_as(&self, other: &Self) -> bool {
         let of = |mapping: &Mapping| {
@@ -100,13 +100,13 @@ impl Table {
         self.mappings().map(of).eq(other.mappings().map(of))
     }
 
-    /// The same with the paths, as if it were the only table that has them.
+    /// The same with the paths, as if no other table had them.
     #[must_use]
     pub fn bytes_with_paths(&self) -> usize {
         self.bytes() + self.path_bytes
     }
 
-    /// The mapping that holds the address.
+    /// The mapping that contains the address.
     #[must_use]
     #[inline]
     pub fn find(&self, addr: u64) -> Option<&Mapping> {
@@ -140,20 +140,20 @@ impl Table {
         (grown != (start, end)).then_some((at, grown))
     }
 
-    /// The mapping at the address where it is of memory that has an identity of its own, whatever process maps it.
+    /// The mapping at the address if its memory has an identity of its own in all processes.
     #[must_use]
     #[inline]
     pub fn shared(&self, addr: u64) -> Option<&Mapping> {
         self.find(addr).filter(|mapping| mapping.is_shared() && mapping.has_identity())
     }
 
-    /// True where [`Table::add`] would change anything; most mappings are private data over nothing.
+    /// True if [`Table::add`] would change anything; most mappings are private data that overlaps nothing.
     #[must_use]
     pub fn is_changed_by(&self, new: &Mapping) -> bool {
         new.len != 0 && (keeps(new) || self.grown(new).is_some() || self.is_overlaid_by(new))
     }
 
-    /// True where it lies over one that is there.
+    /// True if it overlaps an existing mapping.
     fn is_overlaid_by(&self, new: &Mapping) -> bool {
         if self.find(new.start).is_some() {
             return true;
@@ -168,12 +168,12 @@ impl Table {
         later.or(next).is_some_and(|start| start < new.end())
     }
 
-    /// A new mapping: it clips what it lies over, since no record tells of an munmap, and is kept if it matters.
+    /// A new mapping: it replaces what it overlaps, because an munmap leaves no record, and is kept if it matters.
     pub fn add(&mut self, new: &Mapping) {
         self.put(new, keeps(new));
     }
 
-    /// As [`Table::add`] for one that there is no room for: memory of which nothing is known any more.
+    /// As [`Table::add`] for a mapping that does not fit: its memory is unknown from then on.
     pub fn clip(&mut self, new: &Mapping) {
         self.put(new, false);
     }
@@ -197,7 +197,7 @@ impl Table {
             }
             return;
         }
-        // All of the others but the last lie under it.
+        // It covers all of the others but the last.
         for chunk in (first + 1..behind).rev() {
             self.edit(chunk, |mappings| {
                 let under = mappings.partition_point(|mapping| mapping.end() <= new.end());
@@ -221,7 +221,7 @@ impl Table {
         });
     }
 
-    /// Changes a chunk, then keeps chunks neither empty nor too large nor many and small.
+    /// Changes a chunk, then keeps chunks from being empty, too large, or many and small.
     fn edit(&mut self, index: usize, change: impl FnOnce(&mut Vec<Mapping>)) {
         let Some(chunk) = self.chunks.get_mut(index) else { return };
         let paths = |chunk: &[Mapping]| chunk.iter().map(|mapping| mapping.path.len()).sum::<usize>();
@@ -231,7 +231,7 @@ impl Table {
         change(mappings);
         let mut more = None;
         if mappings.len() > CHUNK {
-            // Mappings of a new process come in order: what is behind the last one begins a chunk, and all are full.
+            // Mappings of a new process come in order: a mapping after the last one begins a chunk, so all chunks are full.
             let at = if index + 1 == self.starts.len() { CHUNK } else { mappings.len() / 2 };
             more = Some(mappings.split_off(at));
             mappings.shrink_to_fit();
@@ -265,7 +265,7 @@ impl Table {
         self.chunks.insert(index, Arc::new(mappings));
     }
 
-    /// Puts the next chunk into this one where both together are small.
+    /// Merges the next chunk into this one if both together are small.
     fn join(&mut self, index: usize) {
         let Some([one, other]) = self.chunks.get(index..).and_then(|rest| rest.first_chunk::<2>()) else { return };
         if one.len() + other.len() > CHUNK / 2 {
@@ -335,7 +335,7 @@ mod tests {
         }
     }
 
-    /// A table of so many mappings of a page each, with as much between them.
+    /// A table of so many mappings of a page each, with gaps of a page.
     fn large(count: u64, order: impl Fn(u64) -> u64) -> Table {
         let mut table = Table::default();
         for id in 0..count {
@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn a_mapping_moves_no_more_than_its_chunk() {
         let count = 65_000;
-        // As they lie, and the other way round, and in no order.
+        // In ascending order, in descending order, and in no order.
         let orders: [&dyn Fn(u64) -> u64; 3] = [&|id| id, &|id| count - id, &|id| id * 7919 % count];
         for order in orders {
             let table = large(count, order);
@@ -360,7 +360,7 @@ mod tests {
                 let moved = changed.mappings_beside(&table);
                 assert!(moved <= 600, "{moved} mappings were moved");
             }
-            // What lies under one goes whole.
+            // Mappings under one mapping are removed completely.
             let mut changed = table.clone();
             changed.add(&mapping(&New { start: 0x2800, len: 40_000 * 0x2000, kept: true }, 1));
             changed.check();

@@ -1,4 +1,4 @@
-//! Thread names: the table from tid to name that fork, comm and exit records keep, with procfs below it.
+//! Thread names: the table from tid to name, kept by fork, comm and exit records, with procfs as its base.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -9,11 +9,11 @@ use crate::host::tasks::{read_comm, TaskSeen};
 use crate::host::Roots;
 use crate::sample::{Comm, ThreadIndex};
 
-/// Threads that are told apart, which take 120 bytes each; those that come later have no name.
+/// The number of threads that can be distinguished, of 120 bytes each; later ones have no name.
 pub(crate) const MAX_THREADS: usize = 1 << 18;
-/// Exited threads that a late sample is still named by.
+/// Exited threads that are kept to name late samples.
 const MAX_EXITED: usize = 1 << 12;
-/// Tids that procfs did not know.
+/// Tids that procfs does not know.
 const MAX_MISSING: usize = 1 << 16;
 
 /// A thread, alive or exited.
@@ -27,43 +27,43 @@ pub struct Thread {
     pub tid: u32,
     /// Its name as of the last record.
     pub comm: Comm,
-    /// Set by its exit; the name stays good for samples that are a little late.
+    /// Set by its exit; the name stays valid for samples that are a little late.
     pub exited: bool,
 }
 
 /// The threads of the host, by tid.
 #[derive(Debug, Default)]
 pub struct Threads {
-    /// `None` where records are all there is.
+    /// `None` if there are only records.
     roots: Option<Roots>,
     by_tid: FxHashMap<u32, Thread>,
-    /// Process and thread of those that live: an exec ends all of one process.
+    /// Process and thread of living threads: an exec ends all other threads of a process.
     alive: BTreeSet<(u32, u32)>,
     next: ThreadIndex,
     /// Exited threads that are still in `by_tid`, the oldest first.
     exited: VecDeque<(u32, ThreadIndex)>,
     missing: FxHashSet<u32>,
-    /// Names of threads that there was no room for.
+    /// Names of threads that did not fit.
     left_out: u64,
-    /// What [`Threads::begin_reseed`] was called at: the number that the next thread would have had.
+    /// The number that the next thread would have had at the call of [`Threads::begin_reseed`].
     reseeding: Option<ThreadIndex>,
 }
 
 impl Threads {
-    /// An empty table that asks procfs under `roots` for threads it does not know.
+    /// An empty table that looks up unknown threads in procfs under `roots`.
     #[must_use]
     pub fn new(roots: &Roots) -> Self {
         Self { roots: Some(roots.clone()), ..Self::default() }
     }
 
-    /// An empty table for a recording, whose records name every thread that there was.
+    /// An empty table for a recording, whose records name every thread.
     #[must_use]
     pub fn recorded() -> Self {
         Self::default()
     }
 
-    /// Takes the threads that are not known yet. The snapshot lies below all records: take it after the events are enabled,
-    /// call this before the first record.
+    /// Adds the threads that are not known yet. The snapshot is older than all records: take it after the events are enabled,
+    /// and call this before the first record.
     pub fn seed(&mut self, seen: &[TaskSeen]) {
         for task in seen {
             if self.get(task.pid, task.tid).is_none() {
@@ -72,15 +72,15 @@ impl Threads {
         }
     }
 
-    /// A snapshot is about to be taken, beside the records: of threads that begin or end meanwhile it may say something else.
+    /// Call this before taking a snapshot while records arrive: it may be wrong about threads that begin or end meanwhile.
     pub fn begin_reseed(&mut self) {
         self.reseeding = Some(self.next);
     }
 
-    /// Takes the snapshot for the truth, after records were lost: names are overwritten, threads that are gone have exited.
+    /// Replaces the table by the snapshot after records were lost: names are overwritten, missing threads have exited.
     ///
-    /// Threads that records showed to begin or end since [`Threads::begin_reseed`] stay as those say: they would have another
-    /// number else, and count as two.
+    /// Threads that began or ended by records since [`Threads::begin_reseed`] stay as in the records: otherwise they would get
+    /// another number and count as two.
     pub fn reseed(&mut self, seen: &[TaskSeen]) {
         self.missing.clear();
         let reseeding = self.reseeding.take();
@@ -102,13 +102,19 @@ impl Threads {
         }
     }
 
-    /// Process and thread of those that are alive as far as records said, process by process.
+    /// The number and the name of each thread that is known, exited ones included.
+    #[must_use]
+    pub fn names(&self) -> Vec<(ThreadIndex, Comm)> {
+        self.by_tid.values().map(|thread| (thread.index, thread.comm)).collect()
+    }
+
+    /// Process and thread of those that are alive according to the records, process by process.
     #[must_use]
     pub fn alive(&self) -> Vec<(u32, u32)> {
         self.alive.iter().copied().collect()
     }
 
-    /// A fork record: the thread `tid` of `pid` begins under the name of the thread that made it.
+    /// A fork record: the thread `tid` of `pid` begins with the name of its parent thread.
     ///
     /// A child of an unknown thread is left to [`Threads::resolve`].
     pub fn fork(&mut self, pid: u32, tid: u32, ppid: u32, ptid: u32) {
@@ -133,8 +139,8 @@ impl Threads {
         }
     }
 
-    /// An exec by a thread that was not the leader takes the leader's tid, after the leader and all others have exited
-    /// (`de_thread` in fs/exec.c). No record says that its own tid is gone.
+    /// A thread other than the leader that calls exec gets the leader's tid, after the leader and all others have exited
+    /// (`de_thread` in fs/exec.c). No record says that its own tid ends.
     fn take_over(&mut self, pid: u32) {
         let others: Vec<u32> = self.alive.range((pid, 0)..=(pid, u32::MAX)).map(|&(_, tid)| tid).collect();
         for tid in others {
@@ -146,7 +152,7 @@ impl Threads {
         self.alive.range((pid, 0)..=(pid, u32::MAX)).next().is_some()
     }
 
-    /// An exit record. True where no other thread of the process is known to live.
+    /// An exit record. True if no other thread of the process is known to be alive.
     pub fn exit(&mut self, pid: u32, tid: u32) -> bool {
         let Some(thread) = self.by_tid.get_mut(&tid).filter(|thread| thread.pid == pid && !thread.exited) else {
             return !self.lives(pid);
@@ -170,7 +176,7 @@ impl Threads {
         self.by_tid.get(&tid).filter(|thread| thread.pid == pid)
     }
 
-    /// The thread; procfs is asked, once, for one that is not known.
+    /// The thread; an unknown one is looked up in procfs, once.
     ///
     /// `None` for pid 0 (the idle task, or a task outside our pid namespace) and for threads that procfs does not know.
     pub fn resolve(&mut self, pid: u32, tid: u32) -> Option<&Thread> {
@@ -197,7 +203,7 @@ impl Threads {
         self.missing.insert(tid);
     }
 
-    /// What there was no room for, in a sentence.
+    /// What did not fit, in a sentence.
     pub(crate) fn left_out(&self) -> Option<String> {
         let left_out = self.left_out;
         (left_out > 0).then(|| {
@@ -220,7 +226,7 @@ impl Threads {
         self.alive.insert((pid, tid));
     }
 
-    /// Forgets the tid, which has been reused or is about to be.
+    /// Removes the tid, which has been reused or will be soon.
     fn remove(&mut self, tid: u32) {
         self.missing.remove(&tid);
         if let Some(old) = self.by_tid.remove(&tid).filter(|old| !old.exited) {

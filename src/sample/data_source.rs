@@ -1,8 +1,8 @@
-//! Where the data of an access came from, and what that costs.
+//! The source of an access's data, and its cost.
 
 use super::Access;
 
-/// `perf_mem_data_src` as the kernel gives it (linux/perf_event.h): operation, level, snoop, TLB.
+/// The kernel's `perf_mem_data_src` (linux/perf_event.h): operation, level, snoop, TLB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct DataSource(pub u64);
 
@@ -18,37 +18,37 @@ impl DataSource {
         }
     }
 
-    /// True where it says that memory was not accessed (`PERF_MEM_OP_NA`).
+    /// True if memory was not accessed (`PERF_MEM_OP_NA`).
     #[must_use]
     pub fn is_no_access(self) -> bool {
         self.0 & 0x1 != 0
     }
 
-    /// True where another cache held the line modified (`PERF_MEM_SNOOP_HITM`, 0x10 of `mem_snoop`, which starts at bit 19).
+    /// True if another cache held the line modified (`PERF_MEM_SNOOP_HITM`, 0x10 of `mem_snoop`, which starts at bit 19).
     #[must_use]
     pub fn is_hitm(self) -> bool {
         (self.0 >> 19) & 0x10 != 0
     }
 }
 
-/// What an access cost, as far as the source says.
+/// The cost of an access, if the source gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Cost {
-    /// The source does not say.
+    /// Unknown: the source does not give it.
     #[default]
     Unknown,
     /// The core's own caches had the line.
     Hit,
-    /// They had not: it came from a shared cache, another core's cache, or memory.
+    /// They did not: it came from a shared cache, another core's cache, or memory.
     Miss {
-        /// Cycles that it took, measured, or typical ones where the source has no latency.
+        /// Its cycles, measured, or typical ones if the source does not measure latency.
         cycles: u32,
     },
 }
 
 impl DataSource {
-    /// Where the data came from, with a typical latency in cycles of current servers; the fields and their values are those of
-    /// `union perf_mem_data_src` in linux/perf_event.h.
+    /// The cost from the source of the data, with a typical latency in cycles of current servers; the fields and their values
+    /// are those of `union perf_mem_data_src` in linux/perf_event.h.
     #[must_use]
     pub fn cost(self) -> Cost {
         let field = |shift: u32, bits: u32| (self.0 >> shift) & ((1 << bits) - 1);
@@ -59,7 +59,7 @@ impl DataSource {
         // Memory, or a miss of the last level.
         let memory = level & 0x380 != 0 || level & 0x44 == 0x44 || matches!(number, 0x9 | 0xd | 0xe);
         let shared_cache = level & 0xc40 != 0 || matches!(number, 0x3 | 0x4 | 0x6);
-        // PERF_MEM_LVL_HIT beside L1, the line fill buffer or L2.
+        // PERF_MEM_LVL_HIT together with L1, the line fill buffer or L2.
         let own = level & 0x38 != 0 && level & 0x2 != 0 || matches!(number, 0x1 | 0x2 | 0x5 | 0xc);
         match (remote, peer, memory, shared_cache) {
             (true, _, true, _) => Cost::Miss { cycles: 350 },

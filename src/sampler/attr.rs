@@ -1,4 +1,4 @@
-//! From what we want to a `perf_event_attr`, without asking the kernel: pure.
+//! Computes a `perf_event_attr` from a description of the event, without asking the kernel: pure.
 
 mod feature;
 
@@ -15,16 +15,16 @@ pub use feature::{negotiate, Feature, Features, Refused};
 /// How often an event samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rate {
-    /// Once every so many events.
+    /// Once every N events.
     Period(u64),
-    /// So many times a second, as well as the kernel can steer it.
+    /// This many times a second, as well as the kernel can adjust the period.
     Frequency(u64),
 }
 
 /// An event that samples memory accesses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventSpec {
-    /// As perf would name it.
+    /// Its name in perf.
     pub name: Cow<'static, str>,
     /// `attr.type`.
     pub kind: u32,
@@ -32,28 +32,28 @@ pub struct EventSpec {
     pub config: Config,
     /// How often it samples.
     pub rate: Rate,
-    /// `attr.precise_ip`: 0 for an event whose samples need none, else the most that is asked for.
+    /// `attr.precise_ip`: 0 for an event that needs no precision, else the highest value to try.
     pub precise: u8,
-    /// The event that leads its group and only counts, without which the kernel refuses it (`mem-loads-aux`).
+    /// The event that leads its group and only counts; the kernel requires it for some events (`mem-loads-aux`).
     pub leader: Option<Config>,
-    /// How it can leave out the accesses of the kernel and of guests.
+    /// How it can leave out accesses of the kernel and of guests.
     pub exclude: Exclude,
     /// A filter in the syntax of tracefs, for a tracepoint.
     pub filter: Option<String>,
-    /// What the samples carry of the interrupted code; then the address is recovered from it.
+    /// The parts of the interrupted context in samples; the address is then recovered from them.
     pub context: Option<Context>,
     /// The features that its samples can use.
     pub wants: Features,
 }
 
-/// Which of the `attr.exclude_*` bits an event's PMU takes.
+/// Which of the `attr.exclude_*` bits an event's PMU accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exclude {
     /// `exclude_kernel`.
     Kernel,
-    /// `exclude_kernel`, and `exclude_guest`: what a guest does is no access of a thread that we can name.
+    /// `exclude_kernel`, and `exclude_guest`: a guest's accesses do not belong to a thread that we can name.
     KernelAndGuest,
-    /// None: samples are chosen when they have been read.
+    /// None: samples are filtered after they have been read.
     Nothing,
 }
 
@@ -64,13 +64,13 @@ pub struct Context {
     pub regs: u64,
     /// `attr.sample_stack_user`, bytes.
     pub stack: u32,
-    /// `attr.sample_max_stack` of a kernel callchain, which a tracepoint needs to tell user code from the kernel's; 0 for none.
+    /// `attr.sample_max_stack` of a kernel callchain, with which a tracepoint separates user code from kernel code; 0 for none.
     pub callchain: u16,
 }
 
 impl EventSpec {
-    /// Each minor page fault: raised when the fault has been served, so that the page has a frame
-    /// (`PERF_COUNT_SW_PAGE_FAULTS` is raised before, and nearly always sees none).
+    /// Each minor page fault: counted after the fault has been handled, so the page has a frame (`PERF_COUNT_SW_PAGE_FAULTS` is
+    /// counted before, when there is nearly never one).
     #[must_use]
     pub fn minor_faults() -> Self {
         Self {
@@ -88,22 +88,22 @@ impl EventSpec {
     }
 }
 
-/// What the attrs of one capture have in common: inheriting events follow forks and may begin at exec.
+/// The common part of the attrs of one capture: inheriting events follow forks and may begin at exec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scope {
     /// Children and new threads are followed (`attr.inherit`).
     pub inherit: bool,
     /// Counting begins when the task calls exec.
     pub enable_on_exec: bool,
-    /// Times are the scheduler's clock in place of CLOCK_MONOTONIC: PEBS converts to no other in a batch.
+    /// Times are those of the scheduler's clock instead of CLOCK_MONOTONIC: in a batch, PEBS converts to no other clock.
     pub sched_clock: bool,
 }
 
-/// The fields that every record is told apart by, in samples and in trailers alike.
+/// The fields that identify every record, in samples and in trailers alike.
 const IDENTITY: u64 = sample_type::IDENTIFIER | sample_type::TID | sample_type::TIME | sample_type::CPU;
 
-/// Bytes in a ring of `pages` pages at which its reader is woken: a quarter of it, at most 1 MiB, which is often enough not to
-/// overflow, and seldom enough not to disturb.
+/// The bytes in a ring of `pages` pages at which its reader is woken: a quarter of it, at most 1 MiB. This is often enough to
+/// prevent overflow, and rare enough not to disturb.
 #[must_use]
 pub fn watermark(pages: usize) -> u32 {
     (pages * page_size() / 4).min(1 << 20) as u32
@@ -141,7 +141,7 @@ pub fn sampling(event: &EventSpec, features: Features, scope: Scope, watermark: 
             attr.set_exclude_callchain_user(1);
         }
         if event.kind == sys::PERF_TYPE_TRACEPOINT {
-            // To a tracepoint every hit is the kernel's: it would count nothing.
+            // Every hit of a tracepoint counts as kernel code, so excluding the kernel would exclude all.
             attr.set_exclude_kernel(0);
         }
     } else {
@@ -160,7 +160,7 @@ pub fn sampling(event: &EventSpec, features: Features, scope: Scope, watermark: 
     attr
 }
 
-/// The attr of the event that leads `event`'s group: it counts, and samples nothing; `None` where it needs no leader.
+/// The attr of the event that leads `event`'s group: it counts, and samples nothing; `None` if no leader is needed.
 #[must_use]
 pub fn leader(event: &EventSpec, features: Features, scope: Scope) -> Option<sys::perf_event_attr> {
     let config = event.leader.as_ref()?;
@@ -184,7 +184,7 @@ fn set_event(attr: &mut sys::perf_event_attr, event: &EventSpec, config: &Config
     }
 }
 
-/// The attr of the dummy event that carries the side-band: mappings, names, forks, exits, cgroups.
+/// The attr of the dummy event that provides the side-band: mappings, names, forks, exits, cgroups.
 #[must_use]
 pub fn side_band(features: Features, scope: Scope, watermark: u32) -> sys::perf_event_attr {
     let mut attr = common(features, scope);
@@ -198,9 +198,9 @@ pub fn side_band(features: Features, scope: Scope, watermark: u32) -> sys::perf_
     attr.set_comm_exec(1);
     attr.set_task(1);
     attr.set_cgroup(u64::from(features.has(Feature::Cgroup)));
-    // Not build_id: with build ids the mappings would not say which inode is mapped, which tells shared memory apart. And where
-    // one profiler asks for them the kernel marks the mappings of the others as if they had one (seen on 6.18), upon which
-    // `perf record` aborts.
+    // Not build_id: with build ids the mappings lack the inode, which identifies shared memory. Besides, if one profiler
+    // requests build ids, the kernel marks the mappings of the others as if they had one (observed on 6.18), and then `perf
+    // record` aborts.
     attr.set_watermark(1);
     attr.__bindgen_anon_2.wakeup_watermark = watermark;
     attr
@@ -224,7 +224,7 @@ fn common(features: Features, scope: Scope) -> sys::perf_event_attr {
     attr
 }
 
-/// How the records of `attr` are laid out.
+/// The layout of the records of `attr`.
 #[must_use]
 pub fn layout(attr: &sys::perf_event_attr) -> Layout {
     Layout {

@@ -1,17 +1,22 @@
-//! A thread that keeps a CPU busy while an event is tried there.
+//! Keeps a CPU busy while an event is tried there.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::thread::{gettid, sched_setaffinity, CpuSet};
 
-/// Runs `work` on `cpu` until `watch` returns. `watch` is told the thread's id, and whether it has the CPU that was asked for: without
-/// the right to choose, it runs where the scheduler puts it.
+use crate::host::priority;
+
+/// Runs `work` on `cpu` until `watch` returns. `watch` gets the thread's id, and whether the thread runs on the requested CPU:
+/// without the right to choose, the scheduler decides.
 pub(super) fn beside<T>(cpu: u32, work: fn(&AtomicBool), watch: impl FnOnce(u32, bool) -> T) -> T {
     let stop = AtomicBool::new(false);
     let (told, thread) = crossbeam_channel::bounded(1);
+    let like = priority::like_caller();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // The other end waits for it.
+            // On a busy host the event would be tried on the threads of others.
+            let _raised = like.apply();
+            // The receiver waits for it.
             let _ = told.send((gettid().as_raw_pid().cast_unsigned(), pin(cpu)));
             work(&stop);
         });
@@ -22,7 +27,7 @@ pub(super) fn beside<T>(cpu: u32, work: fn(&AtomicBool), watch: impl FnOnce(u32,
     })
 }
 
-/// Puts the calling thread on `cpu`; false where the kernel refuses.
+/// Pins the calling thread to `cpu`; false if the kernel refuses.
 fn pin(cpu: u32) -> bool {
     let mut set = CpuSet::new();
     if cpu as usize >= CpuSet::MAX_CPU {

@@ -1,19 +1,29 @@
-//! Which events a source samples with on this host.
+//! Chooses the events of a source on this host.
 
 use super::attr::{EventSpec, Rate};
 use super::hardware::{self, Hardware, Pace};
-use super::plan::{AddressFrom, Plan, Planned};
+use super::plan::{AddressFrom, Plan, Planned, Steer};
 use super::pmu::{NoIbs, NoPebs, Pmus};
 use super::tick::{self, TickKind, TickPlan};
 use super::{SamplerError, SamplerOptions, Target};
 use crate::host::limits::sysctl;
 use crate::sample::Source;
 
-/// Chooses the events; `batched` is [`Hardware::batched`] unless it was found not to work here.
+/// Faults a second and CPU that are sampled, which is every one of most workloads. The kernel does not throttle an event of period 1;
+/// this is its own limit for others (`kernel.perf_event_max_sample_rate` where nobody changed it).
+const MAX_FAULTS: u32 = 100_000;
+
+/// Chooses the events; `batched` is [`Hardware::batched`] unless that does not work here.
 pub(super) fn plan(options: &SamplerOptions, batched: bool) -> Result<Plan, SamplerError> {
     let hardware = Hardware { batched, ..options.hardware.clone() };
     let mut plan = match options.source {
-        Source::Faults => software(EventSpec::minor_faults(), AddressFrom::Fault, options, Vec::new()),
+        Source::Faults => {
+            let mut plan = software(EventSpec::minor_faults(), AddressFrom::Fault, options, Vec::new());
+            for event in &mut plan.events {
+                event.steer = Some(Steer { rate: MAX_FAULTS, min: 1, multiple: 1 });
+            }
+            plan
+        }
         Source::Timer => timer(options)?,
         Source::Pebs => {
             let pebs = Pmus::read(&options.sys).map_err(NoPebs::from)?.pebs()?;
@@ -36,7 +46,7 @@ pub(super) fn plan(options: &SamplerOptions, batched: bool) -> Result<Plan, Samp
     Ok(plan)
 }
 
-/// What was asked for and means nothing to the source.
+/// Options that have no effect with the source.
 fn without_effect(options: &SamplerOptions) -> Option<String> {
     let SamplerOptions { source, hardware, freq, .. } = options;
     let source = *source;
@@ -49,18 +59,18 @@ fn without_effect(options: &SamplerOptions) -> Option<String> {
         ("kernel", hardware.kernel && !steers),
         ("rate", matches!(hardware.pace, Pace::Rate(_)) && hardware.pace != default.pace && !steers),
         ("period", matches!(hardware.pace, Pace::Period(_)) && !steers),
-        // One option of the command line for both.
+        // One command-line option for both.
         ("freq", source == Source::Faults && (freq.is_some() || matches!(hardware.pace, Pace::Frequency(_)))),
     ]
     .into_iter()
     .filter_map(|(option, ignored)| ignored.then_some(option))
     .collect();
-    (!ignored.is_empty()).then(|| format!("{} changes nothing for source {source}", ignored.join(" or ")))
+    (!ignored.is_empty()).then(|| format!("{} has no effect with source {source}", ignored.join(" or ")))
 }
 
 fn software(spec: EventSpec, address_from: AddressFrom, options: &SamplerOptions, notes: Vec<String>) -> Plan {
     let event = Planned { spec, cpus: options.cpus.clone(), probe: None, steer: None };
-    Plan { events: vec![event], address_from, notes }
+    Plan { events: vec![event], address_from, rate: None, notes }
 }
 
 fn timer(options: &SamplerOptions) -> Result<Plan, SamplerError> {
@@ -77,7 +87,7 @@ fn timer(options: &SamplerOptions) -> Result<Plan, SamplerError> {
     }
     let tick = match tick::probe(&options.proc, options.freq, options.features, cpu) {
         Ok(tick) => tick,
-        // The probe watches the whole CPU; one's own tasks can be sampled with fewer rights.
+        // The probe watches the whole CPU; our own tasks can be sampled with fewer rights.
         Err(_) if matches!(options.target, Target::Tasks { .. }) => {
             TickPlan::cpu_clock(options.freq.unwrap_or(tick::DEFAULT_FREQ))
         }
@@ -90,15 +100,12 @@ fn timer(options: &SamplerOptions) -> Result<Plan, SamplerError> {
     if !tick.refused.is_empty() && options.freq.is_none() {
         notes.push(format!("timer samples come from {}: {}", tick.kind, reasons(&tick.refused)));
     }
-    notes.push(match tick.rate {
-        Some(rate) => format!("timer: {} gives {rate:.0} a second on a busy CPU", tick.kind),
-        None => format!("timer: {} every {:.1} ms of a task's time", tick.kind, tick.period() as f64 / 1e6),
-    });
+    let rate = tick.rate.unwrap_or_else(|| 1e9 / tick.period().max(1) as f64);
     let address_from = match tick.kind {
-        TickKind::HrtimerExpire | TickKind::LocalTimer => AddressFrom::UserByCallchain(tick.entries),
+        TickKind::HrtimerExpire => AddressFrom::UserByCallchain(tick.entries),
         TickKind::CpuClock => AddressFrom::UserByMode,
     };
-    Ok(software(tick.spec, address_from, options, notes))
+    Ok(Plan { rate: Some(rate), ..software(tick.spec, address_from, options, notes) })
 }
 
 fn reasons(refused: &[(TickKind, tick::Refusal)]) -> String {

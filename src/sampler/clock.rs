@@ -1,17 +1,17 @@
-//! From the scheduler's clock, which stamps batches of PEBS, to CLOCK_MONOTONIC, which all else goes by.
+//! Converts times of the scheduler's clock, as in batches of PEBS, to CLOCK_MONOTONIC, as everywhere else.
 
 use super::ring::{Ring, TimeConversion};
 use crate::host::clock::monotonic_ns;
 
-/// Readings of which the tightest is taken.
+/// The number of readings; the tightest one is used.
 const READINGS: usize = 5;
 
-/// What to add to a time of the scheduler's clock; it changes as CLOCK_MONOTONIC is slewed, by some us a second.
+/// The offset from the scheduler's clock; it changes as CLOCK_MONOTONIC is slewed, by some us a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Offset(u64);
 
 impl Offset {
-    /// The offset now, by the conversion that the ring's control page gives; `None` where there is none.
+    /// The current offset, by the conversion in the ring's control page; `None` if there is none.
     pub(super) fn now(ring: &Ring) -> Option<Self> {
         let conversion = ring.time_conversion()?;
         let reading = |_| {
@@ -38,7 +38,7 @@ impl Offset {
 #[cfg(target_arch = "x86_64")]
 #[allow(clippy::unnecessary_wraps)] // Elsewhere there is none.
 fn tsc() -> Option<u64> {
-    // SAFETY: every x86-64 processor has the instruction, and Linux lets user code use it unless a process forbids it to itself.
+    // SAFETY: every x86-64 processor has the instruction, and Linux lets user code use it unless a process forbids it itself.
     Some(unsafe { std::arch::x86_64::_rdtsc() })
 }
 
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn the_tightest_pair_of_readings_tells_the_offset() {
-        // 2 GHz: half a ns a cycle.
+        // 2 GHz: half a ns per cycle.
         let conversion = TimeConversion { zero: 1_000, mult: 1 << 9, shift: 10 };
         assert_eq!(conversion.ns(4_000), 3_000);
         let readings = [(500_000, 4_100, 600_000), (503_090, 4_200, 503_110), (500_000, 4_300, 509_000)];

@@ -1,4 +1,4 @@
-//! Records to bytes: the inverse of [`record`](super::record), for replay, tests and benchmarks.
+//! Encodes records: the inverse of [`record`](super::record), for replay, tests and benchmarks.
 
 use perf_event_open_sys::bindings as sys;
 
@@ -9,8 +9,8 @@ use super::record::{
 
 /// Appends `record` as the kernel would write it under `layout` to `out`.
 ///
-/// `misc` is the header's; bits that the record itself implies (exec, data mapping, build id, switch out) are added.
-/// A record of more than 65,528 bytes is not written, since a header cannot say its size; false is returned then.
+/// `misc` is the header's; bits implied by the record (exec, data mapping, build id, switch out) are added. For a record of
+/// more than 65,528 bytes, which does not fit the header's size, it returns false and writes nothing.
 pub fn encode(record: &Record<'_>, id: &SampleId, misc: u16, layout: &Layout, out: &mut Vec<u8>) -> bool {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER_SIZE]);
@@ -47,7 +47,7 @@ fn u16s(out: &mut Vec<u8>, values: &[u16]) {
     }
 }
 
-/// A string as the kernel pads it: at least one NUL, to a multiple of 8.
+/// A string with the kernel's padding: at least one NUL, to a multiple of 8.
 fn string(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(text);
     out.resize(out.len() + 8 - text.len() % 8, 0);
@@ -120,7 +120,7 @@ fn body(record: &Record<'_>, layout: &Layout, out: &mut Vec<u8>) -> (u32, u16) {
     }
 }
 
-/// What happens to the events themselves, to tracing hardware, and to the kernel's code; nothing for what [`body`] writes.
+/// Records about the events themselves, tracing hardware, and the kernel's code; nothing for those that [`body`] writes.
 fn event_body(record: &Record<'_>, out: &mut Vec<u8>) -> (u32, u16) {
     let switch = |going_out: bool, preempt: bool| (u16::from(going_out) << 13) | (u16::from(preempt) << 14);
     match *record {
@@ -193,7 +193,7 @@ fn event_body(record: &Record<'_>, out: &mut Vec<u8>) -> (u32, u16) {
     }
 }
 
-/// True where the mapping is told by its build id.
+/// True if the mapping contains a build id.
 fn mapped_file(file: MappedFile<'_>, out: &mut Vec<u8>) -> bool {
     match file {
         MappedFile::Inode { major, minor, inode, generation } => {

@@ -1,4 +1,4 @@
-//! Why no capture began, in words that say what would help.
+//! Why no capture began, in messages that say what would help.
 
 use std::io;
 
@@ -7,22 +7,22 @@ use thiserror::Error;
 use super::open::EventError;
 use super::pmu::{NoIbs, NoPebs};
 
-/// What helps against too few open files.
+/// The remedy for too few open files.
 pub const NOFILE_HELP: &str = "raise it with `ulimit -Hn`, or sample fewer CPUs with -C";
-/// What helps against too little locked memory.
+/// The remedy for too little locked memory.
 pub const MLOCK_HELP: &str = "raise either, or run with CAP_IPC_LOCK";
 
 /// Why no capture began.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SamplerError {
-    /// The memory around the registers cannot be had; a run goes on without it.
+    /// The memory around the registers is not available; a run continues without it.
     #[error("{0}")]
     Snapshots(String),
-    /// The kernel does not let us.
+    /// The kernel denies it.
     #[error("{event}: not permitted; {hint}", event = .source)]
     NotPermitted {
-        /// What was refused.
+        /// The call that failed.
         #[source]
         source: EventError,
         /// What would help.
@@ -31,34 +31,34 @@ pub enum SamplerError {
     /// The kernel or the machine cannot do it.
     #[error("{event}: not supported by this kernel", event = .source)]
     Unsupported {
-        /// What was refused.
+        /// The call that failed.
         #[source]
         source: EventError,
     },
     /// Too many open files.
     #[error("{event}; sampling {cpus} CPUs takes {needed} open files and RLIMIT_NOFILE allows {soft} (hard limit {hard}); {NOFILE_HELP}", event = .source)]
     TooManyFiles {
-        /// What was refused.
+        /// The call that failed.
         #[source]
         source: EventError,
         /// CPUs to sample.
         cpus: usize,
-        /// Files that would be open.
+        /// The number of files needed.
         needed: u64,
         /// The limit in force.
         soft: u64,
-        /// Where we may raise it to.
+        /// The limit up to which we may raise it.
         hard: u64,
     },
-    /// No room for even the smallest ring.
+    /// Not even the smallest ring fits.
     #[error("{event}: no locked memory for a ring of one page: kernel.perf_event_mlock_kb is {mlock_kb} KiB a CPU for all of this user's rings, RLIMIT_MEMLOCK {memlock}; {MLOCK_HELP}", event = .source)]
     NoLockedMemory {
-        /// What was refused.
+        /// The call that failed.
         #[source]
         source: EventError,
         /// The sysctl, in KiB.
         mlock_kb: i64,
-        /// The limit, for people.
+        /// The limit, for display.
         memlock: String,
     },
     /// The source needs another processor.
@@ -76,50 +76,50 @@ pub enum SamplerError {
     /// PEBS without precision has no addresses.
     #[error("{event}, with precise_ip 2 and with 1; samples of less precision have no addresses", event = .source)]
     Imprecise {
-        /// What was refused.
+        /// The call that failed.
         #[source]
         source: EventError,
     },
-    /// The kernel takes `mem-loads` only in the group of an event that sysfs does not have.
+    /// The kernel accepts `mem-loads` only in the group of an event that sysfs lacks.
     #[error("{event}: the kernel wants it in a group that mem-loads-aux leads, and sysfs has no such event", event = .source)]
     NoLeader {
-        /// What was refused.
+        /// The call that failed.
         #[source]
         source: EventError,
     },
-    /// The PMU watches whole CPUs only.
+    /// The PMU watches only whole CPUs.
     #[error("{event}, though it opens for all tasks: this kernel's PMU cannot watch single ones, nor a cgroup's (ibs_op can since Linux 6.2); sample the whole host", event = .source)]
     NoTaskEvents {
-        /// What was refused.
+        /// The call that failed.
         #[source]
         source: EventError,
     },
-    /// The event opens, and then nothing comes of it.
+    /// The event opens, but never counts.
     #[error("{event} opens on CPU {cpu} and never counts: nothing in {running} ms on the PMU, {enabled} ms after it was enabled, with the CPU kept busy")]
     NeverCounts {
-        /// The event, as perf names it.
+        /// The event's name in perf.
         event: String,
         /// The CPU that it was tried on.
         cpu: u32,
-        /// ms that it was enabled.
+        /// How long it was enabled, ms.
         enabled: u64,
-        /// ms that the PMU really counted it: 0 where something else holds the counter.
+        /// How long the PMU counted it, ms: 0 if another user holds the counter.
         running: u64,
     },
-    /// A latency that the hardware cannot compare with.
+    /// A latency that the hardware cannot compare.
     #[error("ldlat {asked}: {pmu} can compare with {max} cycles at most")]
     Threshold {
-        /// What was asked for.
+        /// The requested value.
         asked: u32,
-        /// The greatest.
+        /// The largest possible value.
         max: u64,
         /// The PMU.
         pmu: String,
     },
-    /// A frequency that the kernel refuses.
+    /// A frequency that the kernel rejects.
     #[error("freq {asked}: kernel.perf_event_max_sample_rate is {max}; ask for less, or for a rate or a period")]
     FrequencyTooHigh {
-        /// What was asked for.
+        /// The requested value.
         asked: u32,
         /// The sysctl.
         max: i64,
@@ -133,15 +133,15 @@ pub enum SamplerError {
     /// No event for the timer source.
     #[error("source timer: no event serves here: {reasons}{}", after(hint.as_deref()))]
     NoTimer {
-        /// Each event and why it does not.
+        /// Each event and why it does not work.
         reasons: String,
-        /// What would help, where rights are missing.
+        /// What would help, if rights are missing.
         hint: Option<String>,
     },
-    /// What was recorded is replayed, not sampled.
+    /// A recording is replayed, not sampled.
     #[error("the source \"recorded\" is of profiles: nothing can be sampled with it")]
     Recorded,
-    /// Nobody says which CPUs are online.
+    /// The online CPUs cannot be read.
     #[error(transparent)]
     Cpus(#[from] crate::host::Error),
     /// A CPU that is not online.
@@ -170,7 +170,7 @@ fn after(hint: Option<&str>) -> String {
 }
 
 impl SamplerError {
-    /// What would help, where that is known: the end of the error's sentence.
+    /// What would help, if known: the end of the error's message.
     #[must_use]
     pub fn help(&self) -> Option<&str> {
         match self {
@@ -182,7 +182,7 @@ impl SamplerError {
         }
     }
 
-    /// The error's sentence without [`SamplerError::help`].
+    /// The error's message without [`SamplerError::help`].
     #[must_use]
     pub fn why(&self) -> String {
         let text = self.to_string();
@@ -192,7 +192,13 @@ impl SamplerError {
         }
     }
 
-    /// True where a smaller ring may fit.
+    /// True if rights are missing.
+    #[must_use]
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Self::NotPermitted { .. } | Self::NoTimer { hint: Some(_), .. })
+    }
+
+    /// True if a smaller ring may fit.
     pub(super) fn is_no_room(&self) -> bool {
         match self {
             Self::NoLockedMemory { .. } => true,
@@ -201,7 +207,7 @@ impl SamplerError {
         }
     }
 
-    /// True where rights are missing or the machine cannot do it, rather than the request being wrong.
+    /// True if rights are missing or the machine cannot do it, rather than the request being invalid.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         !matches!(

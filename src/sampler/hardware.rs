@@ -1,4 +1,4 @@
-//! The sources whose addresses the hardware gives, pebs and ibs: what was asked for, and the events that this makes. Pure.
+//! The sources with addresses from the hardware, pebs and ibs: their options, and the resulting events. Pure.
 
 use super::attr::{EventSpec, Exclude, Feature, Features, Rate};
 use super::plan::{AddressFrom, Plan, Planned, Steer};
@@ -6,36 +6,36 @@ use super::pmu::{Ibs, Ldlat, Pebs, MAX_LDLAT_IBS, MIN_LDLAT_IBS};
 use super::SamplerError;
 use crate::host::topology::format_cpu_list;
 
-/// Samples a second and CPU where nobody asks for another number.
+/// The default number of samples a second and CPU.
 pub const DEFAULT_RATE: u32 = 1000;
-/// The threshold of PEBS in cycles where nobody asks for another: most hits of the L1 cache are below it.
+/// The default threshold of PEBS in cycles: most hits of the L1 cache are below it.
 pub const DEFAULT_LDLAT: u32 = 10;
 
 /// How often a hardware event samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pace {
-    /// A fixed period that is steered: so many samples a second on the busiest CPU.
+    /// A fixed period that scxprof adjusts: this many samples a second on the busiest CPU.
     Rate(u32),
-    /// Once every so many events.
+    /// Once every N events.
     Period(u64),
-    /// So many times a second and CPU, as well as the kernel can steer each event.
+    /// This many times a second and CPU, as well as the kernel can adjust each event's period.
     Frequency(u32),
 }
 
-/// What was asked of the hardware sources.
+/// Options of the hardware sources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hardware {
     /// How often they sample.
     pub pace: Pace,
-    /// The least latency of a load in cycles; `None` for what suits the source: 10 for pebs, none for ibs.
+    /// The least latency of a load in cycles; `None` for the source's default: 10 for pebs, none for ibs.
     pub ldlat: Option<u32>,
-    /// pebs samples stores too.
+    /// pebs also samples stores.
     pub stores: bool,
-    /// Accesses of kernel code too.
+    /// Also accesses of kernel code.
     pub kernel: bool,
-    /// pebs gives up the fields that would cost an interrupt for each sample.
+    /// pebs omits the fields that would cost an interrupt for each sample.
     pub batched: bool,
 }
 
@@ -45,23 +45,23 @@ impl Default for Hardware {
     }
 }
 
-/// `attr.precise_ip` for PEBS. Not 3: on Golden Cove and later that wants a counter which load latency cannot use
+/// `attr.precise_ip` for PEBS. Not 3: on Golden Cove and later that requires a counter which load latency cannot use
 /// (arch/x86/events/intel/core.c).
 const PRECISE: u8 = 2;
-/// The period that steering begins with: some 1,000 samples of a core that waits for memory much.
+/// The initial period: some 1,000 samples on a core that often waits for memory.
 const FIRST_PERIOD_PEBS: u64 = 100_003;
-/// The same for ops: some 4,000 a second at 4 ops a cycle, until the first correction.
+/// The same for ops: some 4,000 a second at 4 ops a cycle, until the first adjustment.
 const FIRST_PERIOD_IBS: u64 = 1 << 20;
-/// Steering goes no lower, so that a CPU that wakes up does not drown in interrupts before the next correction.
+/// The shortest adjusted period, so that a CPU that wakes up does not get too many interrupts before the next adjustment.
 const MIN_PERIOD_PEBS: u64 = 1_009;
 /// The same for ops.
 const MIN_PERIOD_IBS: u64 = 1 << 14;
-/// The least period that every kernel takes for IBS (arch/x86/events/amd/ibs.c).
+/// The least period that every kernel accepts for IBS (arch/x86/events/amd/ibs.c).
 const LEAST_PERIOD_IBS: u64 = 0x90;
-/// What a period of IBS must be a multiple of: the counter has no lower bits.
+/// Periods of IBS must be a multiple of this: the counter lacks the lower bits.
 const MULTIPLE_IBS: u64 = 16;
 
-/// What samples with all fields can use; kernel code only where it was asked for.
+/// The features that samples can use; kernel code only on request.
 fn wants(hardware: &Hardware) -> Features {
     let mut wants = Features::all();
     if !hardware.kernel {
@@ -77,13 +77,14 @@ fn wants(hardware: &Hardware) -> Features {
 /// The PEBS events for `cpus`.
 ///
 /// # Errors
-/// [`SamplerError::Threshold`] for a latency that the hardware cannot compare with, [`SamplerError::NoEventThere`] where
-/// none of the CPUs belongs to a PMU with the events.
+/// [`SamplerError::Threshold`] for a latency that the hardware cannot compare, [`SamplerError::NoEventThere`] if none of the
+/// CPUs belongs to a PMU with the events.
 pub fn pebs(pebs: &Pebs, hardware: &Hardware, cpus: &[u32]) -> Result<Plan, SamplerError> {
     let ldlat = hardware.ldlat.unwrap_or(DEFAULT_LDLAT);
     let mut plan = Plan {
         events: Vec::new(),
         address_from: AddressFrom::Hardware { user_only: !hardware.kernel, ops: false, ldlat: None },
+        rate: None,
         notes: Vec::new(),
     };
     for pmu in &pebs.pmus {
@@ -159,7 +160,7 @@ pub fn ibs(ibs: &Ibs, hardware: &Hardware, cpus: &[u32]) -> Plan {
         }
         pace = Pace::Period(period);
     }
-    // Set also where nothing is excluded: rights that are missing may exclude the kernel later. The probe needs it likewise.
+    // Set even if nothing is excluded: missing rights may exclude the kernel later. The probe needs it too.
     let mut ops = ibs.ops;
     let exclude = match ibs.swfilt {
         Some(field) if field.set(&mut config, 1) && field.set(&mut ops, 1) => Exclude::Kernel,
@@ -179,7 +180,7 @@ pub fn ibs(ibs: &Ibs, hardware: &Hardware, cpus: &[u32]) -> Plan {
         exclude,
         filter: None,
         context: None,
-        // An interrupt for each sample in any case: nothing is gained by giving fields up.
+        // It takes an interrupt for each sample anyway: omitting fields gains nothing.
         wants: wants(&Hardware { batched: false, ..hardware.clone() }),
     };
     let event =
@@ -188,6 +189,7 @@ pub fn ibs(ibs: &Ibs, hardware: &Hardware, cpus: &[u32]) -> Plan {
     Plan {
         events: vec![event],
         address_from: AddressFrom::Hardware { user_only: !hardware.kernel, ops: true, ldlat },
+        rate: None,
         notes,
     }
 }
@@ -205,7 +207,7 @@ fn steer(pace: Pace, min: u64, multiple: u64) -> Option<Steer> {
     Some(Steer { rate, min, multiple })
 }
 
-/// The period nearest to `asked` that every kernel takes.
+/// The period nearest to `asked` that every kernel accepts.
 fn legal_ibs(asked: u64) -> u64 {
     let half = MULTIPLE_IBS / 2;
     (asked.saturating_add(half) / MULTIPLE_IBS * MULTIPLE_IBS).max(LEAST_PERIOD_IBS)

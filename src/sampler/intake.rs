@@ -1,4 +1,4 @@
-//! Recorded records to batches, by the same code that the workers use.
+//! Turns recorded records into batches, with the code of the workers.
 
 use super::loss::Loss;
 use super::plan::AddressFrom;
@@ -6,14 +6,14 @@ use super::record::Layout;
 use super::worker::{BatchSink, Identity};
 use crate::sample::batch::Batch;
 
-/// Stands in for a worker where the records come from a file.
+/// Replaces a worker if the records come from a file.
 #[derive(Debug)]
 pub struct Intake {
     sink: BatchSink,
 }
 
 impl Intake {
-    /// For records of samples that are read as `address_from` says.
+    /// For records with samples to be read by `address_from`.
     #[must_use]
     pub fn new(identity: Identity, address_from: AddressFrom) -> Self {
         Self { sink: BatchSink::new(0, None, identity, address_from) }
@@ -24,7 +24,7 @@ impl Intake {
         self.sink.take(record, layout);
     }
 
-    /// What was taken and not taken out of here yet.
+    /// What was taken since the batch was last emptied.
     pub fn batch(&mut self) -> &mut Batch {
         &mut self.sink.batch
     }
@@ -35,14 +35,14 @@ impl Intake {
         self.sink.newest
     }
 
-    /// Records so far whose fields contradict their size.
+    /// The number of records so far with fields that contradict their size.
     #[must_use]
     pub fn malformed(&self) -> u64 {
         self.sink.loss.malformed
     }
 
-    /// What was counted so far. Where the events themselves say how many samples they lost, that is it: a record of loss is
-    /// written only when there is room again, and counts what was lost beside samples too.
+    /// The counts so far. If the events themselves report how many samples they lost, that number is used: a record of loss is
+    /// written only when there is room again, and also counts lost records other than samples.
     #[must_use]
     pub fn loss(&self) -> Loss {
         let mut loss = self.sink.loss;

@@ -1,66 +1,66 @@
-//! Where samples can get lost between the hardware and the decision, each stage counted by itself.
+//! Counts of samples lost between the hardware and the decision, by stage.
 
 use serde::{Deserialize, Serialize};
 
 use crate::sample::sentences;
 
-/// Counts of what was seen, left out and lost.
+/// Counts of samples that were read, left out and lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Loss {
-    /// Samples read from the rings and meant for us.
+    /// Samples read from the rings, of tasks to be sampled.
     pub samples: u64,
-    /// Samples that found a ring full: `PERF_FORMAT_LOST`, or `PERF_RECORD_LOST` before Linux 6.0.
+    /// Samples lost because a ring was full: `PERF_FORMAT_LOST`, or `PERF_RECORD_LOST` before Linux 6.0.
     pub ring_full: u64,
     /// Samples that hardware or driver dropped (`PERF_RECORD_LOST_SAMPLES`).
     pub hardware: u64,
-    /// Samples that we dropped because the session did not keep up.
+    /// Samples that we dropped because the session was too slow.
     pub channel_full: u64,
-    /// Records whose fields contradict their size.
+    /// Records with fields that contradict their size.
     pub malformed: u64,
-    /// Rings given up because of a header that cannot be.
+    /// Rings given up because of an impossible header.
     pub corrupt_rings: u64,
-    /// Threads that read rings and died of a bug of ours: what their CPUs sampled afterwards is lost, and counted only as far as it
-    /// found the rings full.
+    /// Threads that read rings and died of a bug: the later samples of their CPUs are lost, and counted only if they found the
+    /// rings full.
     pub dead_workers: u64,
-    /// Samples that they had read and not handed on.
+    /// Samples that these threads had read and not passed on.
     pub abandoned: u64,
-    /// Names, forks, mappings and cgroups that found a ring full; procfs was read again after each.
+    /// Names, forks, mappings and cgroups lost because a ring was full; procfs was read again after each.
     pub side_band: u64,
-    /// Times that the kernel throttled an event.
+    /// How often the kernel throttled an event.
     pub throttled: u64,
-    /// Events that the kernel counted and gave no sample of, without saying that it lost one; known only where every event
-    /// should be a sample. Seen on one build of Linux 6.18: the ticks of idle CPUs but the first, of perf's own events too.
+    /// Events that the kernel counted without a sample, and without reporting a loss; known only if every event should be a
+    /// sample. Observed on one build of Linux 6.18: the ticks of idle CPUs except the first, also with perf's own events.
     /// Debian's Linux 7.2 gives a sample of each.
     pub unsampled: u64,
     /// Samples left out because they were our own.
     pub own: u64,
     /// Samples left out because the CPU was idle.
     pub idle: u64,
-    /// Samples of kernel code: a timer's say nothing of its operands, others were not asked for.
+    /// Samples of kernel code: a timer's do not show its operands, others were not requested.
     pub in_kernel: u64,
-    /// Samples of ops that access no memory.
+    /// Samples of ops that do not access memory.
     pub no_memory_op: u64,
-    /// Loads faster than the threshold, where the hardware could not leave them out.
+    /// Loads faster than the threshold, if the hardware could not filter them.
     pub below_ldlat: u64,
     /// Hardware samples without an instruction and an address (`ip` and `addr` both 0), which PEBS gives now and then.
     pub bogus: u64,
-    /// Samples of tasks that our pid namespace does not contain.
+    /// Samples of tasks outside our pid namespace.
     pub outside_pid_namespace: u64,
-    /// Samples of tasks that had lost their pid already (`-1`, exiting).
+    /// Samples of tasks that had already lost their pid (`-1`, exiting).
     pub exiting: u64,
-    /// Samples whose thread nobody could name.
+    /// Samples of threads without a known name.
     pub unnamed: u64,
-    /// Samples whose cgroup has no path.
+    /// Samples with a cgroup without a path.
     pub no_cgroup_path: u64,
-    /// Samples whose address belongs to no user memory.
+    /// Samples with an address outside user memory.
     pub no_user_address: u64,
-    /// Samples that came too late to be put in order of time; they are used all the same.
+    /// Samples that came too late to be sorted by time; they are used anyway.
     pub late: u64,
-    /// Names, forks, mappings and cgroups that came after samples of a later time had been named; they hold from then on.
+    /// Names, forks, mappings and cgroups that came after later samples had been named; they apply from then on.
     pub late_side_band: u64,
-    /// Samples in classes beyond the bound of the tally; they count for their group only.
+    /// Samples in classes beyond the bound of the tally; they count only for their cell.
     pub evicted: u64,
 }
 
@@ -73,7 +73,7 @@ impl Loss {
         }
     }
 
-    /// All of them: there are as many as fit.
+    /// All counts: as many as fit.
     fn counts(&mut self) -> [&mut u64; size_of::<Loss>() / size_of::<u64>()] {
         [
             &mut self.samples,
@@ -110,14 +110,14 @@ impl Loss {
         [own, idle, in_kernel, outside_pid_namespace, exiting].into_iter().fold(self.total(), u64::saturating_add)
     }
 
-    /// Samples that happened and did not reach the decision.
+    /// Samples that were taken and did not reach the decision.
     #[must_use]
     pub fn lost(&self) -> u64 {
         let Self { ring_full, hardware, channel_full, malformed, abandoned, .. } = *self;
         [ring_full, hardware, channel_full, malformed, abandoned].into_iter().fold(0, u64::saturating_add)
     }
 
-    /// [`Loss::lost`] in percent of all samples that happened; 0 where none did.
+    /// [`Loss::lost`] in percent of all samples that were taken; 0 if there were none.
     #[must_use]
     pub fn percent(&self) -> f64 {
         let total = self.total();
@@ -127,61 +127,62 @@ impl Loss {
         100.0 * self.lost() as f64 / total as f64
     }
 
-    /// All samples that happened: those read, and those that never reached us.
+    /// All samples that were taken: those read, and those that never reached us.
     #[must_use]
     pub fn total(&self) -> u64 {
-        // What has no address was lost and read in the same proportion as the rest.
+        // Samples without an address are lost and read in the same proportion as the others.
         let read =
             [self.samples, self.no_memory_op, self.below_ldlat, self.bogus].into_iter().fold(0, u64::saturating_add);
         let unread = self.ring_full.saturating_add(self.hardware).saturating_add(self.malformed);
         read.saturating_add(unread)
     }
 
-    /// One sentence for each stage where anything was lost or is uncertain.
+    /// One sentence for each stage with losses or uncertainty.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         sentences(&[
-            (self.ring_full, "lost in full rings (larger ones help)"),
-            (self.hardware, "lost by the hardware or its driver"),
-            (self.channel_full, "dropped because the session did not keep up"),
-            (self.malformed, "records that contradict their own size"),
+            (self.ring_full, "samples lost in full rings (--mmap-pages of run and record makes the rings larger)"),
+            (self.hardware, "samples lost by the hardware or its driver"),
+            (self.channel_full, "samples dropped because the session did not keep up"),
+            (self.malformed, "records dropped because their content contradicts their size"),
             (self.corrupt_rings, "rings given up as corrupt; their CPUs were not sampled further"),
             (
                 self.dead_workers,
-                "threads that read rings died (a bug in scxprof); what their CPUs sampled after that is lost",
+                "times a reader thread died (a bug in scxprof); the later samples of its CPUs are lost",
             ),
-            (self.abandoned, "held by a thread that died before it handed them on"),
-            (self.side_band, "names, forks, mappings or cgroups lost in full rings; procfs was read again"),
-            (self.throttled, "times throttled by the kernel (kernel.perf_event_max_sample_rate)"),
-            (self.outside_pid_namespace, "left out: outside this pid namespace (run with --pid=host to see them)"),
-            (self.unnamed, "of threads that were gone before they could be named; counted to their cgroup only"),
-            (self.no_cgroup_path, "of cgroups without a path; counted to the last cell"),
-            (self.late, "out of order in time; used all the same"),
+            (self.abandoned, "samples lost with a reader thread that died"),
+            (self.side_band, "records of names, forks, mappings or cgroups lost in full rings; procfs was read again"),
+            (self.throttled, "times the kernel throttled sampling (kernel.perf_event_max_sample_rate)"),
+            (self.outside_pid_namespace, "samples left out: outside this pid namespace (in a container, start the container with --pid=host to see them)"),
+            (self.unnamed, "samples of threads that had ended before they could be named: counted to their cgroup only"),
+            (self.no_cgroup_path, "samples of cgroups without a path: counted to the last cell"),
+            (self.late, "samples that arrived out of time order; they are used"),
             (
                 self.late_side_band,
-                "names, forks, mappings or cgroups that came too late for the samples which they explain",
+                "records of names, forks, mappings or cgroups that arrived after the samples that they explain",
             ),
-            (self.evicted, "in thread classes beyond what memory holds; counted to their cell only"),
+            (self.evicted, "samples of thread classes beyond the memory bound: counted to their cell only"),
         ])
     }
 
-    /// One sentence for each kind of sample that was left out because it says nothing.
+    /// One sentence for each kind of sample that was left out because it is of no use.
     #[must_use]
     pub fn left_out(&self) -> Vec<String> {
         sentences(&[
-            (self.own, "left out: scxprof itself"),
-            (self.idle, "left out: idle"),
-            (self.in_kernel, "left out: in kernel code"),
-            (self.no_memory_op, "left out: ops that access no memory"),
-            (self.below_ldlat, "left out: loads below ldlat"),
-            (self.bogus, "left out: without an instruction and an address"),
-            (self.exiting, "left out: tasks that were gone before they could be told apart"),
-            (
-                self.unsampled,
-                "events that gave no sample, without a loss that the kernel knows of (idle CPUs, on some kernels)",
-            ),
-            (self.no_user_address, "not at an address of user memory"),
+            (self.own, "samples left out: scxprof itself"),
+            (self.idle, "samples left out: the idle task"),
+            (self.in_kernel, "samples left out: kernel code"),
+            (self.no_memory_op, "samples left out: ops that access no memory"),
+            (self.below_ldlat, "samples left out: loads below ldlat"),
+            (self.bogus, "samples left out: neither an instruction nor an address"),
+            (self.exiting, "samples left out: tasks that had ended before they could be identified"),
+            (self.no_user_address, "accesses outside user memory"),
         ])
+    }
+
+    /// A sentence for the events without a sample that the kernel does not count as lost, if there are any.
+    pub(crate) fn harmless(&self) -> Vec<String> {
+        sentences(&[(self.unsampled, "events without a sample (harmless: idle CPUs)")])
     }
 }
 

@@ -1,7 +1,7 @@
 //! From perf events to samples and side-band records.
 //!
-//! [`Sampler::open`] opens the events of every CPU into one ring a CPU, [`Sampler::start`] enables them and gives the rings
-//! to worker threads, and [`Running`] is the receiving end.
+//! [`Sampler::open`] opens the events of every CPU, with one ring per CPU. [`Sampler::start`] enables them and passes the rings
+//! to worker threads. [`Running`] is the receiving end.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -55,7 +55,7 @@ use crate::host::limits;
 pub use crate::sample::batch::{Batch, PendingSample, UserContext};
 use crate::sample::Source;
 
-/// CPUs that one worker serves where nobody says otherwise: at the usual rates a worker is idle nearly all the time.
+/// The default number of CPUs per worker: at the usual rates a worker is idle nearly all the time.
 const CPUS_PER_WORKER: usize = 16;
 
 /// What to sample.
@@ -64,7 +64,7 @@ const CPUS_PER_WORKER: usize = 16;
 pub enum Target {
     /// Every task of the host.
     System,
-    /// These threads, and the threads and processes that they make.
+    /// These threads, and the threads and processes that they create.
     Tasks {
         /// Thread ids.
         tids: Vec<u32>,
@@ -78,19 +78,22 @@ pub enum Target {
 /// How to sample.
 #[derive(Debug)]
 pub struct SamplerOptions {
-    /// Where the addresses come from.
+    /// The source of the addresses.
     pub source: Source,
-    /// Samples a second and CPU that somebody asked of the timer source; `None` for the tick where it serves.
+    /// The requested samples a second and CPU of the timer source; `None` for the tick if that works.
     pub freq: Option<u32>,
-    /// Whose accesses.
+    /// The tasks to sample.
     pub target: Target,
-    /// On which CPUs; all of them must be online.
+    /// The CPUs; all of them must be online.
     pub cpus: Vec<u32>,
     /// Pages of data in each CPU's ring, a power of two.
     pub mmap_pages: usize,
-    /// Threads that read the rings; `None` for one for each 16 CPUs.
+    /// Threads that read the rings; `None` for one per 16 CPUs.
     pub workers: Option<usize>,
-    /// What to ask the kernel for; less than all of it is what an older kernel would give.
+    /// The priority of SCHED_FIFO, 1 to 99, of the threads that read the rings; `None` for that of the thread that starts them.
+    /// A thread that takes more than half a CPU gives it up.
+    pub realtime: Option<u8>,
+    /// The features to request; a subset behaves like an older kernel.
     pub features: Features,
     /// How pebs and ibs sample.
     pub hardware: Hardware,
@@ -98,20 +101,20 @@ pub struct SamplerOptions {
     pub proc: PathBuf,
     /// sysfs, for the PMUs and the CPUs that are online.
     pub sys: PathBuf,
-    /// True where our pid namespace is not the host's.
+    /// True if our pid namespace is not the host's.
     pub child_pid_namespace: bool,
-    /// Raises this process's soft `RLIMIT_NOFILE`, as far as the hard one allows, where the events need more open files.
+    /// Raises this process's soft `RLIMIT_NOFILE`, up to the hard limit, if the events need more open files.
     pub raise_open_files: bool,
-    /// Lets the samples of the timer source carry the memory around their registers, where BPF can read it.
+    /// Adds the memory around the registers to samples of the timer source, if BPF can read it.
     pub snapshots: bool,
 }
 
-/// A plan, and what this kernel takes of it.
+/// A plan, and which of its features this kernel accepts.
 struct Choice {
     plan: Plan,
     features: Features,
     side_features: Features,
-    /// What the samples could carry and do not.
+    /// The features that the kernel rejected.
     refused: Vec<Refused>,
 }
 
@@ -119,33 +122,36 @@ struct Choice {
 #[derive(Debug)]
 pub struct Sampler {
     rings: Vec<CpuRing>,
-    /// The event that each ring was made of, in the same order.
+    /// The event of each ring, in the same order.
     owners: Vec<Arc<Event>>,
     /// All events that sample.
     sampling: Vec<Sampling>,
     side_band: Vec<Arc<Event>>,
-    /// What reads the memory around the registers.
+    /// Reads the memory around the registers.
     snapshots: Option<Snapshots>,
-    /// The events that it is called by, where it is no tracepoint's.
+    /// The events that call it, unless that is a tracepoint.
     clocks: Vec<Event>,
-    /// What they were opened by.
+    /// The plan's events.
     events: Vec<Planned>,
     features: Features,
     side_features: Features,
     refused: Vec<Refused>,
+    /// [`Plan::rate`].
+    rate: Option<f64>,
     chosen: Vec<String>,
     notes: Vec<String>,
     target: TargetKind,
     workers: usize,
+    realtime: Option<u8>,
     identity: Identity,
     mmap_pages: usize,
     address_from: AddressFrom,
-    /// The times in the rings are of the scheduler's clock.
+    /// The times in the rings are those of the scheduler's clock.
     batched: bool,
     sys: PathBuf,
 }
 
-/// What of a target matters once its events are open.
+/// The kind of target, once its events are open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TargetKind {
     System,
@@ -177,7 +183,7 @@ impl Sampler {
     fn open_as(options: &SamplerOptions, batched: bool) -> Result<Self, SamplerError> {
         let opener = Opener::new(options, batched);
         let Choice { plan, features, side_features, refused } = opener.choose()?;
-        let Plan { events, address_from, notes: chosen } = plan;
+        let Plan { events, address_from, rate, notes: chosen } = plan;
         let mut notes: Vec<String> = chosen.iter().cloned().chain(refused.iter().map(Refused::to_string)).collect();
         let snapshots = match opener.snapshots(&address_from) {
             Some(Ok(snapshots)) => Some(snapshots),
@@ -199,6 +205,7 @@ impl Sampler {
             features,
             side_features,
             refused,
+            rate,
             chosen,
             notes,
             target: match options.target {
@@ -210,6 +217,7 @@ impl Sampler {
                 .workers
                 .unwrap_or(options.cpus.len().div_ceil(CPUS_PER_WORKER))
                 .clamp(1, options.cpus.len().max(1)),
+            realtime: options.realtime,
             identity: Identity { own_pid: std::process::id(), child_pid_namespace: options.child_pid_namespace },
             mmap_pages: options.mmap_pages,
             address_from,
@@ -219,7 +227,7 @@ impl Sampler {
         let mut no_room = None;
         while let Err(error) = sampler.open_cpus(&opener) {
             if sampler.snapshots.is_some() && !error.is_no_room() {
-                // The events are those of every other kernel then.
+                // The events are then those of every other kernel.
                 sampler.close();
                 sampler.snapshots = None;
                 sampler.notes.push(without_snapshots(&error));
@@ -228,7 +236,8 @@ impl Sampler {
             if !error.is_no_room() || sampler.mmap_pages <= 1 {
                 return Err(error);
             }
-            // All of them anew: the first rings would leave nothing for the others, and a ring's watermark is its event's.
+            // Open all of them again: the first rings would leave no memory for the others, and a ring's watermark is its
+            // event's.
             sampler.close();
             sampler.mmap_pages /= 2;
             no_room = Some(error);
@@ -247,7 +256,7 @@ impl Sampler {
         let needed = opener.needed;
         let limits::Limit { soft, hard } = limits::file_limit();
         if soft < needed {
-            // The events are open; what is left may be too little for what is read of each process.
+            // The events are open; the remaining files may be too few to read each process.
             sampler.notes.push(format!(
                 "names or addresses may be missing: {needed} open files are wanted and RLIMIT_NOFILE allows {soft} (hard limit \
                  {hard}); {NOFILE_HELP}"
@@ -256,45 +265,51 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// What the kernel refused and what was made smaller, as sentences for the report.
+    /// Features that the kernel rejected and sizes that were reduced, as sentences for the report.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// The events that sample, as perf names them.
+    /// Samples per second on a busy CPU, if that is known.
+    #[must_use]
+    pub fn samples_per_second(&self) -> Option<f64> {
+        self.rate
+    }
+
+    /// The sampling events, by their names in perf.
     pub fn event_names(&self) -> impl Iterator<Item = &str> {
         self.events.iter().map(|event| &*event.spec.name)
     }
 
-    /// The least `precise_ip` that was taken, of the events that need one.
+    /// The least `precise_ip` that was accepted, of the events that need one.
     #[must_use]
     pub fn precise(&self) -> Option<u8> {
         self.events.iter().map(|event| event.spec.precise).filter(|&precise| precise > 0).min()
     }
 
-    /// Why it is these events, as sentences; they are among [`Sampler::notes`] too.
+    /// Why these events were chosen, as sentences; [`Sampler::notes`] contains them too.
     #[must_use]
     pub fn choice(&self) -> &[String] {
         &self.chosen
     }
 
-    /// What the samples could carry and do not.
+    /// The features that the kernel rejected.
     #[must_use]
     pub fn refused(&self) -> &[Refused] {
         &self.refused
     }
 
-    /// What the samples carry.
+    /// The features of the samples.
     #[must_use]
     pub fn features(&self) -> Features {
         self.features
     }
 
-    /// The open events, of which all share an attr that could: those of one kind on all CPUs.
+    /// The open events; those with the same attr (of one kind on all CPUs) are one entry.
     ///
     /// # Errors
-    /// The errno of the ioctl that gives an event's id.
+    /// The errno of the ioctl that returns an event's id.
     pub fn events(&self) -> Result<Vec<OpenEvents>, SamplerError> {
         let mut all: Vec<OpenEvents> = Vec::new();
         let sampling = self.sampling.iter().map(|sampling| &sampling.event);
@@ -312,13 +327,13 @@ impl Sampler {
         Ok(all)
     }
 
-    /// How a recording of these rings is to be read again.
+    /// How to read a recording of these rings.
     #[must_use]
     pub fn address_from(&self) -> (&Identity, &AddressFrom) {
         (&self.identity, &self.address_from)
     }
 
-    /// Threads that will read the rings, each at least one ring.
+    /// The number of threads that will read the rings, each at least one ring.
     #[must_use]
     pub fn workers(&self) -> usize {
         self.workers
@@ -365,7 +380,7 @@ impl Sampler {
 
     fn open_cpu(&mut self, opener: &Opener<'_>, cpu: u32) -> Result<(), SamplerError> {
         let watches = opener.watches();
-        // Threads end between being listed and being opened; only the absence of all of them is an error.
+        // Threads end between listing and opening; it is an error only if all of them have ended.
         let several = watches.len() > 1;
         let mut owner: Option<Arc<Event>> = None;
         for watch in watches {
@@ -396,7 +411,7 @@ impl Sampler {
                 self.give_ring(&mut owner, &event, layout, opener.options)?;
                 self.sampling.push(Sampling { event, plan });
             }
-            // On a CPU without an event the tasks are followed all the same.
+            // On a CPU without an event the tasks are still followed.
             let (side, layout) = match opener.side_band(self.side_features, self.mmap_pages, watch, cpu) {
                 Err(SamplerError::NoSuchTask { .. }) if several => continue,
                 opened => opened?,
@@ -413,7 +428,7 @@ impl Sampler {
         }
     }
 
-    /// Lets an event write into the ring of `owner`; the first of a CPU becomes the owner.
+    /// Redirects an event into the ring of `owner`; the first event of a CPU becomes the owner.
     fn give_ring(
         &mut self,
         owner: &mut Option<Arc<Event>>,
@@ -431,7 +446,7 @@ impl Sampler {
         Ok(())
     }
 
-    /// Maps the ring of an event, with what makes its times CLOCK_MONOTONIC.
+    /// Maps the ring of an event, with the conversion of its times to CLOCK_MONOTONIC.
     fn map(&self, event: &Event, options: &SamplerOptions) -> Result<(Ring, Option<Offset>), SamplerError> {
         let ring = event.ring(self.mmap_pages).map_err(|source| {
             if source.errno() == libc::EPERM {
@@ -446,18 +461,18 @@ impl Sampler {
     }
 }
 
-/// What a run does without where no snapshots can be taken.
+/// What a run lacks without snapshots.
 fn without_snapshots(why: &dyn std::fmt::Display) -> String {
     format!("timer: fewer addresses are recovered, for the memory around the registers cannot be read: {why}")
 }
 
-/// Events that differ in nothing but their CPU and task.
+/// Events that differ only in their CPU and task.
 #[derive(Debug, Clone)]
 pub struct OpenEvents {
-    /// As perf names them.
+    /// Their name in perf.
     pub name: Arc<str>,
     /// Their attr.
     pub attr: sys::perf_event_attr,
-    /// The ids that their records carry.
+    /// The ids in their records.
     pub ids: Vec<u64>,
 }

@@ -1,4 +1,4 @@
-//! The system calls on perf events: open, control, read; and the limits that they run into.
+//! The system calls on perf events: open, control, read; and the limits that apply to them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -31,7 +31,7 @@ pub enum Watch<'a> {
 pub struct EventError {
     /// The call that failed.
     pub call: &'static str,
-    /// The event, as perf names it.
+    /// The event's name in perf.
     pub event: Arc<str>,
     /// The CPU.
     pub cpu: u32,
@@ -41,27 +41,27 @@ pub struct EventError {
 }
 
 impl EventError {
-    /// The errno, 0 where there was none.
+    /// The errno, 0 if there was none.
     #[must_use]
     pub fn errno(&self) -> i32 {
         self.source.raw_os_error().unwrap_or(0)
     }
 }
 
-/// An open perf event, with the one that leads its group where it has one.
+/// An open perf event, with its group leader if it has one.
 #[derive(Debug)]
 pub struct Event {
     fd: OwnedFd,
-    /// As perf names it.
+    /// Its name in perf.
     pub name: Arc<str>,
     /// The CPU that it watches.
     pub cpu: u32,
-    /// As it was opened.
+    /// The attr that it was opened with.
     pub attr: sys::perf_event_attr,
     leader: Option<Box<Event>>,
 }
 
-/// An event that samples, and which of the plan's it is.
+/// A sampling event, and its index in the plan.
 #[derive(Debug, Clone)]
 pub(super) struct Sampling {
     pub(super) event: Arc<Event>,
@@ -69,7 +69,7 @@ pub(super) struct Sampling {
 }
 
 impl Event {
-    /// Opens an event; it stays disabled if the attr says so.
+    /// Opens an event; it stays disabled if the attr requests that.
     ///
     /// # Errors
     /// The errno of perf_event_open(2), with the event and the CPU.
@@ -114,15 +114,15 @@ impl Event {
         };
         flags |= sys::PERF_FLAG_FD_CLOEXEC;
         let group = leader.as_ref().map_or(-1, |leader| leader.fd.as_raw_fd());
-        // The kernel writes its own size into an attr that it finds too large, hence the copy.
+        // The kernel writes its own size into an attr that is too large, hence the copy.
         let mut attr = *attr;
-        // SAFETY: attr is a live perf_event_attr whose size field is right; the call has no other pointer.
+        // SAFETY: attr is a live perf_event_attr with a correct size field; the call has no other pointer.
         let fd = unsafe { perf::perf_event_open(&raw mut attr, pid, cpu as i32, group, u64::from(flags)) };
         if fd < 0 {
             let source = io::Error::last_os_error();
             return Err(EventError { call: "perf_event_open", event: name.into(), cpu, source });
         }
-        // SAFETY: fd was just returned by the kernel and nobody else has it.
+        // SAFETY: fd was just returned by the kernel and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self { fd, name: name.into(), cpu, attr, leader })
     }
@@ -141,7 +141,7 @@ impl Event {
     /// Maps the ring of this event: `pages` pages of data, a power of two.
     ///
     /// # Errors
-    /// The errno of mmap(2): EPERM where the locked-memory budget is too small, EINVAL where `pages` is no power of two.
+    /// The errno of mmap(2): EPERM if the locked-memory budget is too small, EINVAL if `pages` is no power of two.
     pub fn ring(&self, pages: usize) -> Result<Ring, EventError> {
         Ring::of_event(self.fd.as_fd(), pages).map_err(|source| self.error("mmap", source))
     }
@@ -178,7 +178,7 @@ impl Event {
         self.control("PERF_EVENT_IOC_SET_OUTPUT", result)
     }
 
-    /// Lets a tracepoint happen only where `filter` holds.
+    /// Counts hits of a tracepoint only if `filter` holds.
     ///
     /// # Errors
     /// The errno of the ioctl: EINVAL for a field that the tracepoint does not have.
@@ -196,25 +196,25 @@ impl Event {
     /// # Errors
     /// The errno of the ioctl.
     pub fn run_at_samples(&self, program: BorrowedFd<'_>) -> Result<(), EventError> {
-        // SAFETY: the argument is a file descriptor, not a pointer; event and program are open over the call.
+        // SAFETY: the argument is a file descriptor, not a pointer; event and program stay open during the call.
         let result = unsafe { perf::ioctls::SET_BPF(self.fd.as_raw_fd(), program.as_raw_fd().cast_unsigned()) };
         self.control("PERF_EVENT_IOC_SET_BPF", result)
     }
 
-    /// Samples once every so many events from now on; not for an event with a frequency. Events that a child has inherited
-    /// already keep theirs.
+    /// Samples once every `period` events from now on; not for an event with a frequency. Events that a child has already
+    /// inherited keep theirs.
     ///
     /// # Errors
-    /// The errno of the ioctl: EINVAL for a period that the PMU cannot have.
+    /// The errno of the ioctl: EINVAL for a period that the PMU does not support.
     pub fn set_period(&self, period: u64) -> Result<(), EventError> {
         let period = &raw const period;
-        // SAFETY: the argument is a pointer to a live u64 (the wrapper has it as a number), which the call only reads.
+        // SAFETY: the argument is a pointer to a live u64 (the wrapper takes it as a number), which the call only reads.
         self.control("PERF_EVENT_IOC_PERIOD", unsafe {
             perf::ioctls::PERIOD(self.fd.as_raw_fd(), period.expose_provenance() as u64)
         })
     }
 
-    /// The number that its records carry in the fields `ID` and `IDENTIFIER`.
+    /// The number in the fields `ID` and `IDENTIFIER` of its records.
     ///
     /// # Errors
     /// The errno of the ioctl.
@@ -225,7 +225,7 @@ impl Event {
         Ok(id)
     }
 
-    /// The id and the lost samples so far, where there are any.
+    /// The id and the lost samples so far, if there are any.
     #[must_use]
     pub fn lost(&self) -> Option<(u64, u64)> {
         let lost = self.read().ok()?.lost;
@@ -251,24 +251,24 @@ impl AsFd for Event {
     }
 }
 
-/// Open files that `events` for each of so many CPUs, or CPUs and tasks, take, and what the program has open.
+/// The number of open files for `events` events for each of `places` CPUs, or CPUs and tasks, and for the program itself.
 #[must_use]
 pub fn files_needed(places: usize, events: usize) -> u64 {
     (places * events) as u64 + 64
 }
 
-/// Whose accesses are to be sampled.
+/// The tasks to sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privilege {
-    /// Those of every task.
+    /// Every task.
     All,
-    /// Those of one's own tasks.
+    /// Our own tasks.
     Own,
-    /// Those of one's own tasks, with an event that cannot leave out the kernel.
+    /// Our own tasks, with an event that cannot leave out the kernel.
     OwnWithKernel,
 }
 
-/// Which rights sampling takes, with the `kernel.perf_event_paranoid` that is in force.
+/// The rights needed for sampling, with the current `kernel.perf_event_paranoid`.
 #[must_use]
 pub fn rights(proc: &Path, privilege: Privilege) -> String {
     let level = sysctl(proc, "perf_event_paranoid");

@@ -1,4 +1,4 @@
-//! Opens the events of one request, with what this kernel takes of them, and says why it does not take the rest.
+//! Opens the events of one request, with the features that this kernel accepts, and explains why it rejects the others.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,20 +15,20 @@ use crate::bpf::{Clockwork, Refusal, Snapshots, Step, Watched};
 use crate::host::limits;
 use crate::sample::Source;
 
-/// The dummy event that carries tasks, mappings and cgroups.
+/// The dummy event that provides tasks, mappings and cgroups.
 const SIDE_BAND: &str = "dummy (side-band)";
 
-/// Opens events for one request and turns what the kernel says into what a person can act on.
+/// Opens events for one request, and turns the kernel's errors into messages with a remedy.
 pub(super) struct Opener<'a> {
     pub(super) options: &'a SamplerOptions,
-    /// Files that will be open.
+    /// The number of files needed.
     pub(super) needed: u64,
-    /// As little as large PEBS takes: fewer fields, and the scheduler's clock.
+    /// Only what large PEBS allows: fewer fields, and the scheduler's clock.
     batched: bool,
 }
 
 impl<'a> Opener<'a> {
-    /// `batched` is what was asked for unless it was found not to work here.
+    /// `batched` is the requested value unless it does not work here.
     pub(super) fn new(options: &'a SamplerOptions, batched: bool) -> Self {
         let tasks = match &options.target {
             Target::Tasks { tids, .. } => tids.len(),
@@ -42,13 +42,13 @@ impl<'a> Opener<'a> {
         };
         let needed = open::files_needed(options.cpus.len() * tasks, events);
         if options.raise_open_files {
-            // What cannot be raised shows when an event does not open, with both limits.
+            // If it cannot be raised, opening an event fails with both limits in the message.
             let _ = limits::raise_file_limit(needed);
         }
         Self { options, needed, batched: batched && options.source == Source::Pebs }
     }
 
-    /// What each CPU's events watch.
+    /// What the events of each CPU watch.
     pub(super) fn watches(&self) -> Vec<Watch<'_>> {
         match &self.options.target {
             Target::System => vec![Watch::All],
@@ -65,12 +65,12 @@ impl<'a> Opener<'a> {
         }
     }
 
-    /// The attr of an event that samples.
+    /// The attr of a sampling event.
     pub(super) fn attr(&self, spec: &EventSpec, features: Features, pages: usize) -> sys::perf_event_attr {
         attr::sampling(spec, features, self.scope(), attr::watermark(pages))
     }
 
-    /// Chooses the events and finds what this kernel takes of them, with throw-away events.
+    /// Chooses the events, and finds the features that this kernel accepts, with throw-away events.
     pub(super) fn choose(&self) -> Result<Choice, SamplerError> {
         let mut plan = choose::plan(self.options, self.batched)?;
         let mut features = self.options.features;
@@ -94,7 +94,7 @@ impl<'a> Opener<'a> {
         let wanted = plan.events.iter().fold(Features::all(), |wanted, event| wanted.and(event.spec.wants));
         let refused = |feature| {
             let refused = said.iter().find(|refused| refused.feature == feature).copied();
-            // What the options leave out was not asked for.
+            // Features that the options exclude were not requested.
             (wanted.has(feature) && !features.has(feature)).then(|| refused.unwrap_or(Refused { feature, errno: None }))
         };
         let refused = Feature::ALL.into_iter().filter_map(refused).collect();
@@ -126,7 +126,7 @@ impl<'a> Opener<'a> {
         Err(last)
     }
 
-    /// The features that an event can have, and the precision, which is lowered to what is taken, but not to none.
+    /// The features of an event, and the precision, which is lowered to an accepted value, but not to 0.
     fn take(&self, event: &mut Planned, watch: Watch<'_>, cpu: u32) -> Result<(Features, Vec<Refused>), SamplerError> {
         let wanted = self.options.features.and(event.spec.wants);
         loop {
@@ -148,7 +148,7 @@ impl<'a> Opener<'a> {
         }
     }
 
-    /// True for a PMU that takes the event for a CPU, of those that refuse it for a task or a cgroup.
+    /// For a PMU that rejects the event for a task or a cgroup: true if it accepts it for a CPU.
     fn opens_for_all(&self, event: &Planned, watch: Watch<'_>, cpu: u32) -> bool {
         let wanted = self.options.features.and(event.spec.wants);
         let open = |features| self.open(&event.spec, features, 1, Watch::All, cpu);
@@ -166,7 +166,7 @@ impl<'a> Opener<'a> {
         Event::sampling(spec, features, self.scope(), pages, watch, cpu)
     }
 
-    /// Opens an event that samples.
+    /// Opens a sampling event.
     pub(super) fn sampling(
         &self,
         spec: &EventSpec,
@@ -179,7 +179,7 @@ impl<'a> Opener<'a> {
             .map_err(|error| self.explain(error, watch, spec.exclude == Exclude::Nothing))
     }
 
-    /// Loads what takes snapshots for samples that are read so; `None` where none were asked for or none would help.
+    /// Loads the program that takes snapshots for such samples; `None` if none were requested or none would help.
     pub(super) fn snapshots(&self, address_from: &AddressFrom) -> Option<Result<Snapshots, Refusal>> {
         let clockwork = match address_from {
             AddressFrom::UserByMode => Clockwork::Clock,
@@ -206,7 +206,7 @@ impl<'a> Opener<'a> {
         Some(Snapshots::load(clockwork, &watched, cpus, &self.options.proc))
     }
 
-    /// The event that calls for snapshots, where that is no tracepoint.
+    /// The event that calls the program, unless that is a tracepoint.
     pub(super) fn clock(
         &self,
         spec: &EventSpec,
@@ -240,9 +240,9 @@ impl<'a> Opener<'a> {
         attr.config = u64::from(sys::PERF_COUNT_SW_BPF_OUTPUT);
         attr.__bindgen_anon_1.sample_period = 1;
         attr.sample_type |= super::record::sample_type::RAW;
-        // The program writes of user code alone.
+        // The program writes only samples of user code.
         attr.sample_type &= !super::record::sample_type::CALLCHAIN;
-        // It watches its CPU; what is watched of that, the programs know.
+        // It watches its CPU; the programs know which tasks are watched.
         attr.set_inherit(0);
         attr.set_enable_on_exec(0);
         attr.set_exclude_kernel(0);
@@ -266,7 +266,7 @@ impl<'a> Opener<'a> {
         Ok((event, attr::layout(&attr)))
     }
 
-    /// `whole` where the event cannot leave out the kernel's accesses.
+    /// `whole`: the event cannot leave out the kernel's accesses.
     fn explain(&self, source: EventError, watch: Watch<'_>, whole: bool) -> SamplerError {
         match (source.errno(), watch) {
             (libc::EACCES | libc::EPERM, _) => {

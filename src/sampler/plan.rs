@@ -1,4 +1,4 @@
-//! A plan: the events of a source, and how their samples are to be read.
+//! A plan: the events of a source, and how to read their samples.
 
 use std::ops::Range;
 
@@ -7,65 +7,67 @@ use serde::{Deserialize, Serialize};
 use super::attr::EventSpec;
 use super::pmu::Config;
 
-/// The events of a source and what their samples say.
+/// The events of a source and how to read their samples.
 #[derive(Debug)]
 pub struct Plan {
     /// The events.
     pub events: Vec<Planned>,
-    /// How their samples are read.
+    /// How to read their samples.
     pub address_from: AddressFrom,
-    /// What a person should know of the choice.
+    /// Samples per second on a busy CPU, if that is known.
+    pub rate: Option<f64>,
+    /// Notes on the choice for the user.
     pub notes: Vec<String>,
 }
 
-/// An event and where it samples.
+/// An event and its CPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
     /// The event.
     pub spec: EventSpec,
-    /// The CPUs that it can sample, of those that were asked for.
+    /// The requested CPUs on which it can sample.
     pub cpus: Vec<u32>,
-    /// For an event that may open and yet never count: what to try it with on a CPU that we keep busy.
+    /// For an event that may open and yet never count: the config to try on a CPU that we keep busy.
     pub probe: Option<Config>,
-    /// Samples a second and CPU that its period is steered to.
+    /// How to adjust its period.
     pub steer: Option<Steer>,
 }
 
-/// How a period is steered.
+/// How to adjust a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Steer {
     /// Samples a second on the busiest CPU.
     pub rate: u32,
     /// The shortest period.
     pub min: u64,
-    /// What a period must be a multiple of; else odd ones are taken, which keep step with less.
+    /// Periods must be a multiple of this; if it is 1, odd ones are used, which rarely run in step with the program.
     pub multiple: u64,
 }
 
-/// How the access of a sample is found.
+/// How to find the access of a sample.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AddressFrom {
-    /// The record is of a fault and has the data address. The idle task never faults.
+    /// The record of a fault contains the data address. The idle task never faults.
     Fault,
-    /// The hardware gives the data address and where the data came from.
+    /// The hardware gives the data address and the source of the data.
     Hardware {
-        /// Accesses of kernel code are left out, which the event may have done already.
+        /// Leave out accesses of kernel code, which the event may have done already.
         user_only: bool,
-        /// The samples are of any op: those that access no memory are left out.
+        /// The samples are of any op: leave out those that access no memory.
         ops: bool,
-        /// Loads with a latency below this many cycles are left out. Stores and, with IBS, L1 hits have no latency and stay.
+        /// Leave out loads with a latency below this many cycles. Stores and, with IBS, L1 hits have no latency and stay.
         ldlat: Option<u32>,
     },
-    /// The record is of whatever event another program recorded, and has the data address where there is one.
+    /// The record is of any event that another program recorded, and has the data address if there is one.
     OtherTool,
-    /// The record has the registers of user code, where its header says user mode.
+    /// The record has the registers of user code if its header indicates user mode.
     UserByMode,
-    /// The same for a tracepoint, whose own mode is the kernel's: its callchain ends at one of these interrupt entries.
+    /// The same for a tracepoint, which itself is in kernel mode: its callchain ends at one of these interrupt entries.
     UserByCallchain(Vec<Range<u64>>),
 }
 
 impl AddressFrom {
-    /// True where the address is to be recovered from the registers.
+    /// True if the address must be recovered from the registers.
     #[must_use]
     pub fn recovers(&self) -> bool {
         matches!(self, Self::UserByMode | Self::UserByCallchain(_))

@@ -1,8 +1,8 @@
-//! The PMUs as sysfs describes them, and what they offer for sampling memory accesses: no table of processors.
+//! The PMUs that sysfs describes, and what they offer for sampling memory accesses: there is no table of processors.
 //!
-//! A PMU is a directory of `bus/event_source/devices`: `type` is `attr.type`, `format/*` say which bits of `attr.config`
-//! to `attr.config4` a term sets, `events/*` are named lists of terms, `caps/*` what the hardware can do, and `cpus` (hybrid
-//! core PMUs) or `cpumask` where its events can be opened (Documentation/ABI/testing/sysfs-bus-event_source-devices-*).
+//! A PMU is a directory of `bus/event_source/devices`: `type` is `attr.type`, `format/*` gives the bits of `attr.config` to
+//! `attr.config4` that a term sets, `events/*` are named lists of terms, `caps/*` are capabilities, and `cpus` (hybrid core
+//! PMUs) or `cpumask` list where its events can be opened (Documentation/ABI/testing/sysfs-bus-event_source-devices-*).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,14 +17,14 @@ mod offer;
 
 pub use offer::{Ibs, Ldlat, NoIbs, NoPebs, Pebs, PebsPmu, MAX_LDLAT_IBS, MIN_LDLAT_IBS};
 
-/// Below the root of sysfs, where the kernel lists its PMUs.
+/// The kernel's list of PMUs, below the root of sysfs.
 pub const DEVICES: &str = "bus/event_source/devices";
 
-/// What of a PMU's directory cannot be used.
+/// Why a PMU's directory cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PmuError {
-    /// A file that cannot be read, or does not hold what the kernel writes there.
+    /// A file that cannot be read, or does not contain what the kernel writes there.
     #[error(transparent)]
     File(#[from] host::Error),
     /// A term that the PMU does not have.
@@ -44,7 +44,7 @@ pub enum PmuError {
         term: String,
         /// Its value.
         value: u64,
-        /// The bits that it has.
+        /// The bits of the term.
         field: Field,
     },
 }
@@ -56,14 +56,14 @@ pub struct Config(pub [u64; 5]);
 /// The bits that a term sets, such as `config1:0-15` or `config:0-7,32-35`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field {
-    /// Which word of a [`Config`].
+    /// The index of the word in a [`Config`].
     pub word: usize,
     /// Its bits; a value's lowest bit goes to the lowest of them.
     pub bits: u64,
 }
 
 impl Field {
-    /// Reads the text of a file in `format`; `None` where it is none.
+    /// Parses a file in `format`; `None` if it is malformed.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (word, ranges) = text.trim().split_once(':')?;
@@ -80,7 +80,7 @@ impl Field {
         Some(Self { word, bits })
     }
 
-    /// Puts `value` into the field's bits, which are cleared first; false, with nothing changed, where it does not fit.
+    /// Sets the field's bits to `value`; returns false and changes nothing if it does not fit.
     #[must_use]
     pub fn set(self, config: &mut Config, value: u64) -> bool {
         let Some(word) = config.0.get_mut(self.word) else { return false };
@@ -113,7 +113,7 @@ fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.parse().ok()
 }
 
-/// A PMU as its directory describes it. The texts are kept: what is not needed cannot be in the way.
+/// A PMU as its directory describes it. The texts are parsed only when needed, so others cannot cause errors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pmu {
     /// Its directory's name, such as `cpu_core`.
@@ -124,7 +124,7 @@ pub struct Pmu {
     pub kind: u32,
     /// `cpus`: the CPUs that a hybrid core PMU belongs to; `None` for all CPUs.
     pub cpus: Option<Vec<u32>>,
-    /// `cpumask`: the CPUs to open an event of the uncore on, one for each unit; `None` where the PMU has none.
+    /// `cpumask`: the CPUs on which to open an uncore event, one for each unit; `None` if the PMU has none.
     pub cpumask: Option<Vec<u32>>,
     /// `format/*`.
     pub format: BTreeMap<String, String>,
@@ -138,8 +138,7 @@ impl Pmu {
     /// Reads the PMU in `dir`.
     ///
     /// # Errors
-    /// [`PmuError::File`] for `type`, `cpus` and `cpumask`; files of terms are looked at when they
-    /// are used.
+    /// [`PmuError::File`] for `type`, `cpus` and `cpumask`; files of terms are parsed when they are used.
     pub fn read(dir: &Path) -> Result<Self, PmuError> {
         let path = dir.join("type");
         let kind = read(&path)?;
@@ -156,7 +155,7 @@ impl Pmu {
         })
     }
 
-    /// True where a capability is there and not 0.
+    /// True if a capability exists and is not 0.
     #[must_use]
     pub fn has_cap(&self, name: &str) -> bool {
         self.caps.get(name).is_some_and(|value| value != "0")
@@ -165,7 +164,7 @@ impl Pmu {
     /// The bits of a term.
     ///
     /// # Errors
-    /// [`PmuError::NoTerm`], or [`PmuError::File`] for one that describes no bits.
+    /// [`PmuError::NoTerm`], or [`PmuError::File`] for a malformed one.
     pub fn field(&self, term: &str) -> Result<Field, PmuError> {
         let path = self.dir.join("format").join(term);
         let Some(text) = self.format.get(term) else { return Err(PmuError::NoTerm { path, term: term.to_owned() }) };
@@ -173,7 +172,7 @@ impl Pmu {
         Ok(Field::parse(text).ok_or_else(|| host::Error::Parse { path, text: text.clone(), reason })?)
     }
 
-    /// Sets a term; the value it had is replaced (perf ORs the two: its ldlat=30 over the 3 of sysfs reads 31).
+    /// Sets a term, and replaces its value (perf ORs the two: its ldlat=30 over the 3 of sysfs gives 31).
     ///
     /// # Errors
     /// As [`Pmu::field`], and [`PmuError::TooLarge`].
@@ -189,7 +188,7 @@ impl Pmu {
         Err(PmuError::TooLarge { path, term: term.to_owned(), value, field })
     }
 
-    /// The config of a named event; `None` where the PMU has no such event.
+    /// The config of a named event; `None` if the PMU has no such event.
     ///
     /// # Errors
     /// [`PmuError`] for a list of terms that this PMU's `format` does not describe.
@@ -213,7 +212,7 @@ impl Pmu {
     }
 }
 
-/// The PMUs of a host that can sample memory accesses; what they offer is in [`Pmus::pebs`] and [`Pmus::ibs`].
+/// The PMUs of a host that can sample memory accesses; [`Pmus::pebs`] and [`Pmus::ibs`] return what they offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pmus {
     /// The directory of all PMUs.
@@ -227,10 +226,10 @@ pub struct Pmus {
 }
 
 impl Pmus {
-    /// Reads what `sys`, the root of sysfs, says.
+    /// Reads the PMUs below `sys`, the root of sysfs.
     ///
     /// # Errors
-    /// [`PmuError`]. Other PMUs than these are not looked into.
+    /// [`PmuError`]. Other PMUs than these are not read.
     pub fn read(sys: &Path) -> Result<Self, PmuError> {
         let dir = sys.join(DEVICES);
         let names = names(&dir)?;
@@ -262,7 +261,7 @@ fn read(path: &Path) -> Result<String, host::Error> {
     Ok(String::from_utf8_lossy(&host::read(path)?).trim().to_owned())
 }
 
-/// The files of a directory with what they hold; none where there is no such directory.
+/// The files of a directory with their text; none if there is no such directory.
 fn texts(dir: &Path) -> Result<BTreeMap<String, String>, host::Error> {
     if !dir.is_dir() {
         return Ok(BTreeMap::new());

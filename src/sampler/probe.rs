@@ -1,5 +1,5 @@
-//! Whether an event that opens also counts: some do not, on hosts whose hypervisor passes a PMU half through, or where
-//! another user of the PMU holds the counter that the event needs.
+//! Tests whether an event that opens also counts: some do not, on hosts with a hypervisor that passes a PMU through only
+//! partly, or if another user of the PMU holds the counter that the event needs.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,18 +10,18 @@ use super::busy;
 use super::open::{Event, Watch};
 use super::SamplerError;
 
-/// On the PMU for so long without a count, on a CPU that loads and stores, it never will.
+/// An event that stays on the PMU this long without a count, on a CPU that loads and stores, will never count.
 const RUNNING: u64 = 100_000_000;
-/// Enabled for so long and never on the PMU, it is held by something else.
+/// An event that is enabled this long and never on the PMU lacks a counter, because another user holds it.
 const ENABLED: u64 = 300_000_000;
-/// After so long the thread has had too little of the CPU to say anything.
+/// After this time the thread had too little of the CPU for a verdict.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Words of the memory that is touched, 8 MiB: most accesses miss the first two caches.
+/// Words of the touched memory, 8 MiB: most accesses miss the first two caches.
 const WORDS: usize = 1 << 20;
 
 /// Counts the event for a thread that loads and stores on `cpu`, until it counts.
 ///
-/// Where that cannot be tried (no right to the CPU, or the event cannot watch a thread) it is taken to count.
+/// If that cannot be tried (no right to the CPU, or the event cannot watch a thread), the event is assumed to count.
 ///
 /// # Errors
 /// [`SamplerError::NeverCounts`].
@@ -31,7 +31,7 @@ pub(super) fn counts(spec: &EventSpec, features: Features, cpu: u32) -> Result<(
 
 fn watch(spec: &EventSpec, features: Features, tid: u32, cpu: u32) -> Result<(), SamplerError> {
     let open = |watch| Event::sampling(spec, features, Scope::default(), 1, watch, cpu);
-    // A thread's event may wait for ever where another user's event of the whole CPU has the PMU; those of CPUs take turns.
+    // A thread's event may wait forever if another user's event of the whole CPU has the PMU; events of CPUs take turns.
     let Ok((event, _)) = open(Watch::All).or_else(|_| open(Watch::Task(tid))) else { return Ok(()) };
     let begin = Instant::now();
     if event.enable().is_err() {
@@ -55,7 +55,7 @@ fn watch(spec: &EventSpec, features: Features, tid: u32, cpu: u32) -> Result<(),
     Ok(())
 }
 
-/// Loads and stores all over some memory until `stop`.
+/// Loads and stores all over a range of memory until `stop`.
 fn touch_memory(stop: &AtomicBool) {
     let mut words = vec![1u64; WORDS];
     let mut at = 0usize;
@@ -63,7 +63,7 @@ fn touch_memory(stop: &AtomicBool) {
         for _ in 0..1 << 12 {
             if let Some(word) = words.get_mut(at % WORDS) {
                 *word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(at as u64 | 1);
-                // The next address depends on the load, so that loads wait for each other.
+                // The next address depends on the load, so loads wait for each other.
                 at = (*word >> 33) as usize ^ at.wrapping_mul(0x9e37_79b1);
             }
         }
@@ -95,7 +95,7 @@ mod tests {
             return;
         }
         assert!(counts(&software(sys::PERF_COUNT_SW_TASK_CLOCK), features, 0).is_ok());
-        // Under load the thread may not get enough of the CPU to say so.
+        // Under load the thread may not get enough of the CPU for a verdict.
         let silent = (0..5).any(|_| counts(&dummy, features, 0).is_err());
         assert!(silent, "the dummy event never counts");
     }

@@ -1,6 +1,6 @@
-//! The records of a perf ring, and their bytes decoded: pure, and made for any bytes.
+//! The records of a perf ring, and their decoder: pure, and safe for any bytes.
 //!
-//! They are those of `enum perf_event_type` in linux/perf_event.h. Byte order is the machine's own, as in a ring.
+//! They are those of `enum perf_event_type` in linux/perf_event.h. The byte order is the machine's own, as in a ring.
 
 use perf_event_open_sys::bindings as sys;
 use thiserror::Error;
@@ -19,13 +19,13 @@ pub const HEADER_SIZE: usize = 8;
 const MISC_CPUMODE: u16 = 0x7;
 const MISC_MMAP_DATA: u16 = 1 << 13;
 const MISC_COMM_EXEC: u16 = 1 << 13;
-/// A fork whose child begins without its parent's mappings: perf writes it for the tasks that exist already.
+/// A fork without the parent's mappings: perf writes it for tasks that exist already.
 pub(crate) const MISC_FORK_EXEC: u16 = 1 << 13;
 /// `PERF_RECORD_MISC_LOST_SAMPLES_BPF` (tools/lib/perf/include/perf/event.h).
 pub(crate) const MISC_LOST_SAMPLES_BPF: u16 = 1 << 15;
 const MISC_SWITCH_OUT: u16 = 1 << 13;
 const MISC_SWITCH_OUT_PREEMPT: u16 = 1 << 14;
-/// The file is told by its build id; see [`build_id`].
+/// The record contains the file's build id; see [`build_id`].
 pub(crate) const MISC_MMAP_BUILD_ID: u16 = 1 << 14;
 
 pub(crate) const BRANCH_HW_INDEX: u64 = sys::PERF_SAMPLE_BRANCH_HW_INDEX as u64;
@@ -73,7 +73,7 @@ pub mod read_format {
     pub const LOST: u64 = 1 << 4;
 }
 
-/// What of a `perf_event_attr` decides how its records are laid out.
+/// The fields of a `perf_event_attr` that determine the layout of its records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Layout {
     /// `attr.sample_type`.
@@ -86,12 +86,12 @@ pub struct Layout {
     pub regs_user: u64,
     /// `attr.sample_regs_intr`, a mask of registers.
     pub regs_intr: u64,
-    /// `attr.sample_id_all`: records other than samples end in a [`SampleId`].
+    /// `attr.sample_id_all`: records other than samples end with a [`SampleId`].
     pub sample_id_all: bool,
 }
 
 impl Layout {
-    /// Bytes of the [`SampleId`] at the end of each record that is no sample.
+    /// Bytes of the [`SampleId`] at the end of each record other than a sample.
     #[must_use]
     pub fn trailer_size(&self) -> usize {
         use sample_type as t;
@@ -103,13 +103,13 @@ impl Layout {
     }
 }
 
-/// Why a record cannot be read. Its size is still good, so the next one can be.
+/// Why a record cannot be read. Its size is still valid, so the next one can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Malformed {
-    /// The header's size is no multiple of 8, is less than a header, or is not the number of bytes given.
+    /// The header's size is no multiple of 8, less than a header, or not the number of bytes given.
     #[error("a record's header says {size} bytes, which cannot be")]
     Header {
-        /// What the header says.
+        /// The size in the header.
         size: u16,
     },
     /// A field reaches beyond the end of the record.
@@ -132,7 +132,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads the header at the beginning of `bytes`; `None` where there are not enough of them.
+    /// Reads the header at the beginning of `bytes`; `None` if there are not enough of them.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (kind, rest) = bytes.split_first_chunk::<4>()?;
@@ -141,7 +141,7 @@ impl Header {
         Some(Self { kind: u32::from_ne_bytes(*kind), misc: u16::from_ne_bytes(*misc), size: u16::from_ne_bytes(*size) })
     }
 
-    /// True where the size is one that the kernel can write: records are 8-aligned and hold their header.
+    /// True if the kernel can write this size: records are 8-aligned and contain their header.
     #[must_use]
     pub fn is_sane(&self) -> bool {
         usize::from(self.size) >= HEADER_SIZE && self.size.is_multiple_of(8)
@@ -179,7 +179,7 @@ impl<'a> Words<'a> {
         self.0.len() / 8
     }
 
-    /// True where there is none.
+    /// True if there is none.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0.is_empty()
@@ -204,22 +204,22 @@ impl std::fmt::Debug for Words<'_> {
 pub struct Registers<'a> {
     /// `PERF_SAMPLE_REGS_ABI_*`: 0 none, 1 of a 32-bit task, 2 of a 64-bit task.
     pub abi: u64,
-    /// One word for each bit of the mask, lowest bit first; none where `abi` is 0.
+    /// One word for each bit of the mask, lowest bit first; none if `abi` is 0.
     pub values: Words<'a>,
 }
 
 /// `PERF_SAMPLE_BRANCH_STACK`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Branches<'a> {
-    /// Index of the newest entry, where `PERF_SAMPLE_BRANCH_HW_INDEX` was asked for.
+    /// Index of the newest entry, if `PERF_SAMPLE_BRANCH_HW_INDEX` was requested.
     pub hw_index: u64,
-    /// Three words an entry: from, to, flags.
+    /// Three words per entry: from, to, flags.
     pub entries: Words<'a>,
-    /// A word an entry, where `PERF_SAMPLE_BRANCH_COUNTERS` was asked for.
+    /// One word per entry, if `PERF_SAMPLE_BRANCH_COUNTERS` was requested.
     pub counters: Words<'a>,
 }
 
-/// `PERF_RECORD_SAMPLE`; fields whose bit is not in the layout's `sample_type` are 0 or empty.
+/// `PERF_RECORD_SAMPLE`; fields without a bit in the layout's `sample_type` are 0 or empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs)] // The names are those of linux/perf_event.h.
 pub struct SampleRecord<'a> {
@@ -239,11 +239,11 @@ pub struct SampleRecord<'a> {
     pub raw: &'a [u8],
     pub branches: Branches<'a>,
     pub regs_user: Registers<'a>,
-    /// The part of the user stack that was really copied (`dyn_size` bytes).
+    /// The part of the user stack that was copied (`dyn_size` bytes).
     pub stack_user: &'a [u8],
-    /// Bytes that were set aside for the stack, more than `stack_user` where the stack ended.
+    /// Bytes reserved for the stack, more than `stack_user` if the stack ended.
     pub stack_user_size: u64,
-    /// `PERF_SAMPLE_WEIGHT` or `PERF_SAMPLE_WEIGHT_STRUCT`, whichever was asked for.
+    /// `PERF_SAMPLE_WEIGHT` or `PERF_SAMPLE_WEIGHT_STRUCT`, whichever was requested.
     pub weight: u64,
     pub data_src: u64,
     pub transaction: u64,
@@ -255,7 +255,7 @@ pub struct SampleRecord<'a> {
     pub aux: &'a [u8],
 }
 
-/// What every other record ends with where `sample_id_all` is set.
+/// The end of every other record if `sample_id_all` is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub struct SampleId {
@@ -268,7 +268,7 @@ pub struct SampleId {
     pub identifier: u64,
 }
 
-/// What a mapping maps: `PERF_RECORD_MMAP2` has the one or the other.
+/// The mapped file: `PERF_RECORD_MMAP2` has one or the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum MappedFile<'a> {
@@ -364,7 +364,7 @@ pub enum Record<'a> {
         next_prev_pid: u32,
         next_prev_tid: u32,
     },
-    /// Two words a namespace: device, inode.
+    /// Two words per namespace: device, inode.
     Namespaces {
         pid: u32,
         tid: u32,
@@ -399,7 +399,7 @@ pub enum Record<'a> {
         cookie: u64,
         ips: Words<'a>,
     },
-    /// A type that this decoder does not know; newer kernels have them.
+    /// A type that this decoder does not know; newer kernels have more.
     Unknown {
         kind: u32,
     },
@@ -412,16 +412,16 @@ pub struct ReadValue {
     pub value: u64,
     /// ns that the event was enabled.
     pub time_enabled: u64,
-    /// ns that it was really counting; less where events took turns.
+    /// ns that it was counting; less if events took turns.
     pub time_running: u64,
     /// Its id.
     pub id: u64,
-    /// Samples that were lost for want of room in the ring (`PERF_FORMAT_LOST`, Linux 6.0).
+    /// Samples that were lost because the ring was full (`PERF_FORMAT_LOST`, Linux 6.0).
     pub lost: u64,
 }
 
 impl ReadValue {
-    /// The value in `words`, which `read_format` (without `PERF_FORMAT_GROUP`) lays out.
+    /// The value in `words`, in the layout of `read_format` (without `PERF_FORMAT_GROUP`).
     #[must_use]
     pub fn decode(words: Words<'_>, format: u64) -> Option<Self> {
         let mut words = words.iter();

@@ -1,4 +1,4 @@
-//! Every layout and every record type: encode, decode, compare; and the decoder on any bytes.
+//! Tests of every layout and every record type: encode, decode, compare; and of the decoder on any bytes.
 
 use proptest::prelude::*;
 
@@ -15,7 +15,7 @@ const REGS: Layout = Layout {
     sample_id_all: true,
 };
 
-/// A sample whose every field is set where `bits` has it and zero or empty elsewhere.
+/// A sample in which the fields in `bits` are set and all others zero or empty.
 fn sample_of(bits: u64) -> SampleRecord<'static> {
     use sample_type as t;
     let has = |bit: u64| bits & bit != 0;
@@ -54,7 +54,7 @@ fn sample_of(bits: u64) -> SampleRecord<'static> {
     }
 }
 
-/// All 2^25 subsets but those that ask for both weights, which the kernel refuses; a few hundred of them in Miri.
+/// All 2^25 subsets except those with both weights, which the kernel rejects; a few hundred of them in Miri.
 #[test]
 fn every_sample_type_subset_round_trips() {
     let step = if cfg!(miri) { 104_729 } else { 1 };
@@ -261,7 +261,7 @@ proptest! {
         bytes.extend_from_slice(&(size as u16).to_ne_bytes());
         bytes.extend_from_slice(&body[..size - 8]);
         if let Ok((_, record, id)) = decode(&bytes, &layout) {
-            // What was read can be written again and reads the same.
+            // A decoded record can be encoded again and reads the same.
             let mut again = Vec::new();
             if encode(&record, &id, misc & 7, &layout, &mut again) && !matches!(record, Record::Unknown { .. }) {
                 if let Ok((_, second, _)) = decode(&again, &layout) {
@@ -291,7 +291,7 @@ proptest! {
 #[test]
 fn a_build_id_is_told_from_an_inode() {
     let field = |device: u64, inode: u64, generation: u64| [device, inode, generation].map(u64::to_le_bytes).concat();
-    // As of /dev/vda1, /dev/nvme0n1p1, /dev/sda1, tmpfs.
+    // As on /dev/vda1, /dev/nvme0n1p1, /dev/sda1, tmpfs.
     for device in [0x1_0000_00fe, 0x1_0000_0103, 0x1_0000_0008, 0x1_0000_0000] {
         assert_eq!(build_id(&field(device, 99, 3)), None, "{device:x}");
     }

@@ -1,4 +1,4 @@
-//! The ring of a perf event, which the kernel shares with us: the only code that touches that memory.
+//! The ring of a perf event, which the kernel shares with us: only this code touches that memory.
 
 use std::io;
 #[cfg(any(test, feature = "testing"))]
@@ -14,28 +14,28 @@ use thiserror::Error;
 
 use super::record::{Header, HEADER_SIZE};
 
-/// Bytes that one copy out of the ring takes at the most; more than the largest record (65,528 bytes).
+/// The most bytes of one copy out of the ring; more than the largest record (65,528 bytes).
 const CHUNK: usize = 256 * 1024;
 
-/// A ring whose bytes make no sense: the kernel's side of it is broken, nothing after it can be trusted.
+/// A ring with invalid content: the kernel's side of it is broken, and nothing after it can be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("a ring is corrupt at position {position}: a record's header says {size} bytes")]
 pub struct Corrupt {
-    /// Free-running position in bytes.
+    /// Free-running position, bytes.
     pub position: u64,
-    /// The size that the header gives.
+    /// The size in the header.
     pub size: u16,
 }
 
 /// `cap_user_time_zero` among the capabilities of the control page (linux/perf_event.h).
 const CAP_USER_TIME_ZERO: u64 = 1 << 4;
 
-/// From the TSC to ns of the scheduler's clock (linux/perf_event.h on `time_zero`).
+/// Converts the TSC to ns of the scheduler's clock (linux/perf_event.h on `time_zero`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeConversion {
-    /// The clock where the TSC is 0.
+    /// The clock at TSC 0.
     pub zero: u64,
-    /// ns times 2^shift in one cycle.
+    /// ns per cycle, times 2^shift.
     pub mult: u32,
     /// See `mult`; less than 64.
     pub shift: u16,
@@ -57,26 +57,26 @@ pub struct Ring {
     data_offset: usize,
     /// A power of two.
     data_size: usize,
-    /// Where we have read to; only we write it.
+    /// The position up to which we have read; only we write it.
     tail: u64,
 }
 
 impl Ring {
     /// Maps the ring of a perf event: `pages` pages of data (a power of two) after the control page.
     ///
-    /// Only for [`Event::ring`](super::open::Event::ring): a file of another kind could be cut short while it is mapped.
+    /// Only for [`Event::ring`](super::open::Event::ring): another kind of file could be truncated while it is mapped.
     ///
     /// # Errors
-    /// The errno of mmap: EPERM where the locked-memory budget is too small, EINVAL where `pages` is no power of two.
+    /// The errno of mmap: EPERM if the locked-memory budget is too small, EINVAL if `pages` is no power of two.
     pub(super) fn of_event(fd: BorrowedFd<'_>, pages: usize) -> io::Result<Self> {
         let map = MmapOptions::new().len((1 + pages) * page_size()).map_raw(fd.as_raw_fd())?;
         Self::of_mapping(map)
     }
 
-    /// Takes a writable mapping that begins at a page and with a control page that is filled in.
+    /// Takes a page-aligned, writable mapping with an initialised control page.
     ///
     /// # Errors
-    /// `InvalidData` where the control page describes no ring within the mapping.
+    /// `InvalidData` if the control page describes no ring within the mapping.
     fn of_mapping(map: MmapRaw) -> io::Result<Self> {
         let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
         if map.len() < size_of::<perf_event_mmap_page>() {
@@ -97,14 +97,14 @@ impl Ring {
         Ok(ring)
     }
 
-    /// How the TSC becomes the scheduler's clock, which an event without `use_clockid` stamps its records with; `None` where
-    /// the kernel does not say (`cap_user_time_zero` in linux/perf_event.h: no stable TSC, or another clock).
+    /// The conversion from the TSC to the scheduler's clock, which stamps the records of an event without `use_clockid`; `None`
+    /// if the kernel gives none (`cap_user_time_zero` in linux/perf_event.h: no stable TSC, or another clock).
     #[must_use]
     pub fn time_conversion(&self) -> Option<TimeConversion> {
         let page = control_page(&self.map);
         for _ in 0..1000 {
             // SAFETY: the control page lies within the mapping, which lives as long as self; the kernel writes these fields
-            // while the lock is odd, so they are read as volatile and thrown away unless the lock stayed even and the same.
+            // while the lock is odd, so they are read as volatile and discarded unless the lock stayed even and unchanged.
             let (before, capabilities, conversion, after) = unsafe {
                 let lock = AtomicU32::from_ptr(&raw mut (*page).lock);
                 let before = lock.load(Ordering::Acquire);
@@ -126,10 +126,11 @@ impl Ring {
 
     /// Calls `record` with the bytes of each record that was complete when the call began, oldest first.
     ///
-    /// Records are copied to `scratch`, and their room is given back to the kernel before `record` is called. Returns the bytes read.
+    /// Records are copied to `scratch`, and their room is returned to the kernel before `record` is called. Returns the number
+    /// of bytes read.
     ///
     /// # Errors
-    /// [`Corrupt`] at a header that cannot be; the ring must not be read again.
+    /// [`Corrupt`] at an impossible header; the ring must not be read again.
     pub fn drain(&mut self, scratch: &mut Vec<u8>, mut record: impl FnMut(&[u8])) -> Result<u64, Corrupt> {
         // Acquire pairs with the kernel's store of data_head after the records (perf_output_put_handle() in
         // kernel/events/ring_buffer.c).
@@ -144,7 +145,7 @@ impl Ring {
             self.copy_out(available.min(CHUNK), scratch);
             let whole = self.whole_records(scratch)?;
             self.tail = self.tail.wrapping_add(whole as u64);
-            // Release: the reads of the copy are done before the kernel sees that it may write there again.
+            // Release: the copy is complete before the kernel sees that it may write there again.
             self.position(Field::Tail).store(self.tail, Ordering::Release);
             let mut rest = scratch.get(..whole).unwrap_or_default();
             while let Some(header) = Header::read(rest) {
@@ -156,7 +157,7 @@ impl Ring {
         Ok(head.wrapping_sub(begin))
     }
 
-    /// Bytes at the front of `scratch` that are whole records.
+    /// The bytes at the front of `scratch` that are complete records.
     fn whole_records(&self, scratch: &[u8]) -> Result<usize, Corrupt> {
         let mut end = 0;
         while let Some(header) = scratch.get(end..).and_then(Header::read) {
@@ -166,7 +167,7 @@ impl Ring {
             }
             let next = end + usize::from(header.size);
             if next > scratch.len() {
-                // The rest of this record is in the next chunk, unless what the kernel published ends within it.
+                // The rest of this record is in the next chunk, unless the kernel's head lies within it.
                 if end == 0 {
                     return Err(corrupt);
                 }
@@ -181,7 +182,7 @@ impl Ring {
         Ok(end)
     }
 
-    /// Appends `count` bytes from the tail on, around the ring's end if need be.
+    /// Appends `count` bytes from the tail on, around the ring's end if necessary.
     fn copy_out(&self, count: usize, scratch: &mut Vec<u8>) {
         let start = (self.tail & (self.data_size as u64 - 1)) as usize;
         let first = count.min(self.data_size - start);
@@ -199,8 +200,8 @@ impl Ring {
 
     fn position(&self, field: Field) -> &AtomicU64 {
         let page = control_page(&self.map);
-        // SAFETY: the control page lies within the mapping, which lives as long as self; both fields are 8-aligned u64s
-        // that kernel and user space share as atomics, and once the ring is made nothing here touches them otherwise.
+        // SAFETY: the control page lies within the mapping, which lives as long as self; both fields are 8-aligned u64s that
+        // kernel and user space share as atomics, and after the ring is made nothing here accesses them otherwise.
         unsafe {
             AtomicU64::from_ptr(match field {
                 Field::Head => &raw mut (*page).data_head,
@@ -209,7 +210,7 @@ impl Ring {
         }
     }
 
-    /// Writes `records` at the head as the kernel would, for tests, benches and fuzzing; false where they do not fit.
+    /// Writes `records` at the head as the kernel would, for tests, benches and fuzzing; false if they do not fit.
     #[cfg(any(test, feature = "testing"))]
     pub fn replay(&mut self, records: &[u8]) -> bool {
         let head = self.position(Field::Head).load(Ordering::Relaxed);

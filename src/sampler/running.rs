@@ -1,4 +1,4 @@
-//! A capture at work: where its batches arrive, how it ends, and what its events say of themselves then.
+//! A running capture: the receiver of its batches, its end, and the final counts of its events.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -14,23 +14,26 @@ use super::plan::Planned;
 use super::record::ReadValue;
 use super::steer::{self, Watcher};
 use super::tee::Tee;
-use super::worker::{self, CpuRing, Worker};
+use super::worker::{self, CpuRing, Scheduled, Worker};
 use super::{Sampler, SamplerError, TargetKind};
 use crate::bpf::{Snapshots, WantedMap};
+use crate::host::priority;
 use crate::sample::batch::Batch;
 
-/// The part of its time that an event may be off the PMU before it is worth a word.
+/// An event that is off the PMU for more than this part of its time gets a note.
 const SHARED: f64 = 0.05;
-/// ns that events of one capture may be enabled apart, as a busy host makes them.
+/// ns by which the enabled times of one capture's events may differ on a busy host.
 const SHORT: u64 = 500_000_000;
 /// The config of cpu-clock among the software events.
 const CPU_CLOCK: u64 = sys::PERF_COUNT_SW_CPU_CLOCK as u64;
 
-/// A capture that goes on until [`Running::stop`].
+/// A capture that continues until [`Running::stop`].
 #[derive(Debug)]
 pub struct Running {
     pub(super) batches: Receiver<Batch>,
-    pub(super) workers: Vec<JoinHandle<Loss>>,
+    pub(super) workers: Vec<JoinHandle<(Loss, Scheduled)>>,
+    /// The priority of SCHED_FIFO that the workers give themselves.
+    pub(super) realtime: Option<u8>,
     pub(super) stop: Stop,
     pub(super) watcher: Watcher,
     pub(super) sampling: Vec<Sampling>,
@@ -43,7 +46,7 @@ pub struct Running {
     pub(super) child_pid_namespace: bool,
 }
 
-/// Tells the workers to end; also where a capture is dropped half-way.
+/// Tells the workers to end; also if a capture is dropped early.
 #[derive(Debug)]
 pub(super) struct Stop(pub(super) Arc<AtomicBool>);
 
@@ -53,27 +56,30 @@ impl Drop for Stop {
     }
 }
 
-/// What the events say of themselves when a capture has ended.
+/// The final counts of the events.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Totals {
-    /// What was lost on the way here.
+    /// What was lost up to here.
     pub loss: Loss,
-    /// The ids of events that lost samples in full rings, and how many each.
+    /// The ids of events that lost samples because a ring was full, and the number for each.
     pub lost: Vec<(u64, u64)>,
-    /// The events that happened, sampled or not; scaled up where they could not all be counted.
+    /// The number of events, sampled or not; scaled up if not all could be counted.
     pub events: u64,
+    /// The priority of SCHED_FIFO that all threads that read rings had to the end.
+    pub realtime: Option<u8>,
     /// What happened to the events, as sentences.
     pub notes: Vec<String>,
 }
 
 impl Sampler {
-    /// Enables the events and starts the workers, which give `tee` what they read.
+    /// Enables the events and starts the workers, which pass what they read to `tee`.
     ///
     /// # Errors
     /// The errno of the ioctl, or of a thread that could not be started.
     pub fn start(self, tee: Option<&Arc<dyn Tee>>) -> Result<Running, SamplerError> {
-        let (out, batches) = crossbeam_channel::bounded(worker::QUEUE);
-        // Where a later step fails, its drop ends the workers that run already.
+        // More room than is used, see `BatchSink::send`.
+        let (out, batches) = crossbeam_channel::bounded(worker::QUEUE + self.workers + 1);
+        // If a later step fails, dropping this ends the running workers.
         let stop = Stop(Arc::new(AtomicBool::new(false)));
         let mut shares: Vec<(Vec<CpuRing>, Vec<Arc<Event>>)> =
             (0..self.workers).map(|_| (Vec::new(), Vec::new())).collect();
@@ -86,13 +92,13 @@ impl Sampler {
         }
         let on_exec = self.target == (TargetKind::Tasks { enable_on_exec: true });
         if self.snapshots.is_some() && on_exec {
-            // These events watch no task, and what calls them does.
+            // These events watch no task; the events that call them do.
             for sampling in &self.sampling {
                 sampling.event.enable()?;
             }
         }
         if !on_exec {
-            // The side-band first: what happens to a thread before its first sample is then known.
+            // The side-band first, so that events of a thread before its first sample are known.
             for event in &self.side_band {
                 event.enable()?;
             }
@@ -108,6 +114,7 @@ impl Sampler {
             .enumerate()
             .map(|(index, (rings, wake))| {
                 let worker = Worker {
+                    realtime: self.realtime,
                     index,
                     rings,
                     wake,
@@ -117,7 +124,7 @@ impl Sampler {
                     stop: Arc::clone(&stop.0),
                     tee: tee.cloned(),
                 };
-                std::thread::Builder::new().name(format!("ring-{index}")).spawn(move || worker.run())
+                priority::spawn(&format!("ring-{index}"), move || worker.run())
             })
             .collect::<Result<Vec<_>, _>>()
             .map_err(SamplerError::Thread)?;
@@ -126,6 +133,7 @@ impl Sampler {
         Ok(Running {
             batches,
             workers,
+            realtime: self.realtime,
             stop,
             watcher,
             sampling: self.sampling,
@@ -141,29 +149,29 @@ impl Sampler {
 }
 
 impl Running {
-    /// Where the batches arrive; it disconnects after [`Running::stop`], when the rings are empty.
+    /// The receiver of the batches; it disconnects after [`Running::stop`], when the rings are empty.
     #[must_use]
     pub fn batches(&self) -> &Receiver<Batch> {
         &self.batches
     }
 
-    /// Where it is said which memory the next samples are to bring; `None` where they bring none, or the kernel knows the
-    /// processes by other numbers than we do.
+    /// The map that selects the memory for the next samples; `None` if they contain none, or the kernel numbers the processes
+    /// differently.
     #[must_use]
     pub(crate) fn wanted(&self) -> Option<WantedMap> {
         self.snapshots.as_ref().filter(|_| !self.child_pid_namespace)?.wanted()
     }
 
-    /// Number of workers, which batches name by index.
+    /// The number of workers; batches contain their index.
     #[must_use]
     pub fn workers(&self) -> usize {
         self.workers.len()
     }
 
-    /// Stops the events. The workers empty the rings, send what they hold and end.
+    /// Stops the events. The workers empty the rings, send what they have and end.
     pub fn stop(&self) {
         for sampling in &self.sampling {
-            // An event that cannot be disabled is gone, and then it has stopped.
+            // An event that cannot be disabled is gone, so it has stopped.
             let _ = sampling.event.disable();
         }
         for event in self.side_band.iter().map(|event| &**event).chain(&self.clocks) {
@@ -172,23 +180,34 @@ impl Running {
         self.stop.0.store(true, Ordering::Release);
     }
 
-    /// Waits for the workers and adds up what was lost. Call it when the batches have been read to their end.
+    /// Waits for the workers and adds up the losses. Call it after the last batch.
     #[must_use]
     pub fn join(self) -> Totals {
         let Self { batches, workers, stop: _stop, watcher, sampling, side_band, .. } = self;
-        let Self { snapshots, clocks: _clocks, events, knows_lost, target, .. } = self;
-        // The events watch all of a CPU, so that the time they were enabled is the time they should have run.
+        let Self { snapshots, clocks: _clocks, events, knows_lost, target, realtime, .. } = self;
+        // These events watch a whole CPU, so they should have run as long as they were enabled.
         let cpu_wide = !matches!(target, TargetKind::Tasks { .. });
-        // A worker that still waits for room must not wait for ever.
+        // A worker that still waits for room must not wait forever.
         drop(batches);
         // A cgroup's events are enabled while it is on their CPU.
         let system = side_band.iter().filter(|_| target == TargetKind::System);
         let enabled = system.filter_map(|event| Some((event.cpu, event.read().ok()?.time_enabled)));
-        let mut totals = Totals { notes: watcher.stop(&ended_early(enabled.collect())), ..Totals::default() };
+        let (notes, has_steered) = watcher.stop(&ended_early(enabled.collect()));
+        let mut totals = Totals { notes, ..Totals::default() };
+        let mut scheduled = Vec::new();
         for worker in workers {
-            // One that panics gives its counts; this is for one that cannot even do that.
-            let died = |_| Loss { dead_workers: 1, ..Loss::default() };
-            totals.loss.add(&worker.join().unwrap_or_else(died));
+            match worker.join() {
+                Ok((loss, how)) => {
+                    totals.loss.add(&loss);
+                    scheduled.push(how);
+                }
+                // One that panics gives its counts; this is for one that cannot even do that.
+                Err(_) => totals.loss.dead_workers += 1,
+            }
+        }
+        if let Some(priority) = realtime {
+            totals.notes.extend(not_realtime(&scheduled));
+            totals.realtime = scheduled.iter().all(|how| matches!(how, Scheduled::Realtime)).then_some(priority);
         }
         let mut lost = 0u64;
         for (plan, planned) in events.iter().enumerate() {
@@ -206,7 +225,7 @@ impl Running {
             }
         }
         if knows_lost {
-            // A LOST record is written only when there is room again, and does not say what was lost; the events do.
+            // A LOST record is written only when there is room again, and does not show what was lost; the events do.
             totals.loss.ring_full = lost;
             totals.lost = sampling.iter().filter_map(|sampling| sampling.event.lost()).collect();
             totals.loss.side_band =
@@ -214,21 +233,43 @@ impl Running {
         }
         let each_is_sampled =
             |planned: &Planned| matches!(planned.spec.rate, Rate::Period(1)) && planned.probe.is_none();
-        if events.iter().all(each_is_sampled) {
+        if !has_steered && events.iter().all(each_is_sampled) {
             totals.loss.unsampled = totals.events.saturating_sub(totals.loss.seen());
         }
         totals
     }
 }
 
-/// The CPUs whose events were not enabled to the end: their CPU went offline, if only for a moment, and took them along.
+/// Why not all threads that read rings were real-time to the end, as a sentence.
+fn not_realtime(scheduled: &[Scheduled]) -> Option<String> {
+    let refused = scheduled.iter().find_map(|how| match how {
+        Scheduled::Refused(error) => Some(error),
+        _ => None,
+    });
+    if let Some(error) = refused {
+        return Some(format!(
+            "the threads that read samples have no real-time priority (sched_setattr: {error}): samples may be lost on a busy \
+             host; it takes CAP_SYS_NICE, and --realtime 0 does not ask for it"
+        ));
+    }
+    let busy = scheduled.iter().filter(|how| matches!(how, Scheduled::Busy)).count();
+    (busy > 0).then(|| {
+        format!(
+            "{busy} of {} threads that read samples took more than half a CPU, and gave up their real-time priority: sample less \
+             often, or use more --workers",
+            scheduled.len()
+        )
+    })
+}
+
+/// The CPUs with events that were not enabled to the end: the CPU went offline, if only briefly, which ends its events.
 fn ended_early(enabled: Vec<(u32, u64)>) -> Vec<u32> {
     let longest = enabled.iter().map(|&(_, enabled)| enabled).max().unwrap_or(0);
     let is_short = |(cpu, enabled): (u32, u64)| (longest - enabled > SHORT).then_some(cpu);
     enabled.into_iter().filter_map(is_short).collect()
 }
 
-/// What an event counts by one event: cpu-clock counts ns.
+/// The count of one event: cpu-clock counts ns.
 fn unit(planned: &Planned) -> u64 {
     match (planned.spec.kind, planned.spec.rate) {
         (sys::PERF_TYPE_SOFTWARE, Rate::Period(ns)) if planned.spec.config.0[0] == CPU_CLOCK => ns.max(1),
@@ -255,7 +296,7 @@ impl Counted {
         })
     }
 
-    /// The part of the time that the event was on the PMU.
+    /// The part of its time that the event was on the PMU.
     fn share(&self) -> f64 {
         if self.enabled == 0 {
             return 1.0;
@@ -263,8 +304,8 @@ impl Counted {
         self.running as f64 / self.enabled as f64
     }
 
-    /// The count, scaled up to all of the time. A task's event does not run while its task is on another CPU, so that its
-    /// times say nothing of that.
+    /// The count, scaled up to the whole time. A task's event does not run while its task is on another CPU, so its times
+    /// cannot be used for that.
     fn scaled(&self, cpu_wide: bool) -> u64 {
         if !cpu_wide || self.running == 0 || self.share() > 1.0 - SHARED {
             return self.value;
@@ -272,7 +313,7 @@ impl Counted {
         (self.value as f64 / self.share()) as u64
     }
 
-    /// One sentence where the event did not do what it was opened for.
+    /// One sentence if the event did not work as intended.
     fn note(&self, name: &str, cpu_wide: bool, hardware: bool) -> Option<String> {
         if !hardware || self.enabled == 0 {
             return None;

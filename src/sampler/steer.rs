@@ -1,4 +1,4 @@
-//! A thread beside the rings: it steers the periods of the hardware events, and sees CPUs go and come.
+//! A thread beside the workers: it adjusts the periods of the hardware events, and watches CPUs go offline and online.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,38 +12,42 @@ use super::attr::Rate;
 use super::open::EventError;
 use super::open::Sampling;
 use super::plan::{Planned, Steer};
+use crate::host::priority;
 use crate::host::topology::{format_cpu_list, parse_cpu_list};
 
-/// How often it looks.
+/// How often it runs.
 const ROUND: Duration = Duration::from_millis(200);
-/// Steering may take one part in so many of a CPU: each read of another CPU's event interrupts it.
+/// Adjusting may take one part in this many of a CPU: each read of another CPU's event interrupts it.
 const COST: u32 = 100;
-/// Periods within this factor of the right one are left alone.
+/// Periods within this factor of the right one are not changed.
 const NEAR: f64 = 1.25;
-/// A period is shortened by this factor at most at a time: a CPU that was idle may be busy the next moment.
+/// A period is shortened at most by this factor at a time: an idle CPU may be busy the next moment.
 const SHORTEN: u64 = 2;
-/// A period is lengthened by this factor at most at a time.
+/// A period is lengthened at most by this factor at a time.
 const LENGTHEN: u64 = 64;
-/// Longer than any that makes sense.
+/// Longer than any useful period.
 const MAX_PERIOD: u64 = 1 << 40;
 
 /// The thread, and how it ends.
 #[derive(Debug)]
 pub(super) struct Watcher {
     stop: Sender<()>,
-    thread: JoinHandle<(Vec<String>, Hotplug)>,
+    thread: JoinHandle<(Vec<String>, bool, Hotplug)>,
 }
 
 impl Watcher {
-    /// Ends the thread; gives what it saw, as sentences. `ended` are CPUs whose events ended before, which it may have missed.
-    pub(super) fn stop(self, ended: &[u32]) -> Vec<String> {
+    /// Ends the thread; gives what it saw, as sentences, and whether it changed a period. `ended` are CPUs whose events ended before,
+    /// which it may have missed.
+    pub(super) fn stop(self, ended: &[u32]) -> (Vec<String>, bool) {
         drop(self.stop);
-        let Ok((mut sentences, mut hotplug)) = self.thread.join() else {
-            return vec!["the thread that watches for CPUs that go offline died: they are not told".to_owned()];
+        let Ok((mut sentences, has_steered, mut hotplug)) = self.thread.join() else {
+            let died =
+                "the thread that steers periods and watches for CPUs that go offline died: neither was done to the end";
+            return (vec![died.to_owned()], true);
         };
         hotplug.gone.extend(ended);
         sentences.extend(hotplug.sentences());
-        sentences
+        (sentences, has_steered)
     }
 }
 
@@ -67,8 +71,12 @@ pub(super) fn start(sampling: &[Sampling], events: &[Planned], cpus: Vec<u32>, s
     });
     let mut watch = Watch { steered: steered.collect(), hotplug: Hotplug::new(cpus), sys };
     let (stop, stopped) = crossbeam_channel::bounded(0);
-    let run = move || (watch.run(&stopped), watch.hotplug);
-    let thread = std::thread::Builder::new().name("steer".to_owned()).spawn(run)?;
+    let run = move || {
+        watch.run(&stopped);
+        let has_steered = watch.steered.iter().any(|steered| steered.range.0 < steered.range.1);
+        (watch.steered.iter().filter_map(Steered::sentence).collect(), has_steered, watch.hotplug)
+    };
+    let thread = priority::spawn("steer", run)?;
     Ok(Watcher { stop, thread })
 }
 
@@ -79,7 +87,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn run(&mut self, stopped: &Receiver<()>) -> Vec<String> {
+    fn run(&mut self, stopped: &Receiver<()>) {
         let mut last = Instant::now();
         let mut due = last;
         while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(ROUND) {
@@ -95,18 +103,17 @@ impl Watch {
             due = begin + begin.elapsed() * COST;
         }
         self.hotplug.look(&self.sys);
-        self.steered.iter().map(Steered::sentence).collect()
     }
 }
 
-/// An event whose period is steered; one period for all CPUs, so that a sample weighs the same wherever it was taken.
+/// An event with an adjusted period; all CPUs have the same period, so every sample has the same weight.
 struct Steered {
     name: String,
     steer: Steer,
     period: u64,
-    /// The least and the greatest so far.
+    /// The smallest and the largest so far.
     range: (u64, u64),
-    /// With their counts when they were last read.
+    /// With their counts at the last reading.
     events: Vec<(Sampling, u64)>,
     refused: Option<EventError>,
 }
@@ -126,7 +133,7 @@ impl Steered {
             return;
         }
         for (sampling, _) in &self.events {
-            // Of a CPU that has gone offline, or a task that has ended, it means nothing.
+            // For an offline CPU or a task that has ended, the error is harmless.
             if let Err(error) = sampling.event.set_period(period) {
                 if error.errno() == libc::EINVAL {
                     self.refused = Some(error);
@@ -138,22 +145,26 @@ impl Steered {
         self.range = (self.range.0.min(period), self.range.1.max(period));
     }
 
-    fn sentence(&self) -> String {
+    /// `None` where every event was sampled: nothing had to be done.
+    fn sentence(&self) -> Option<String> {
         let Self { name, steer: Steer { rate, .. }, period, range: (least, greatest), .. } = self;
         if let Some(error) = &self.refused {
-            return format!("{name}: a sample every {period} events, which could not be steered further: {error}");
+            return Some(format!(
+                "{name}: a sample every {period} events, which could not be steered further: {error}"
+            ));
         }
         if least == greatest {
-            return format!("{name}: a sample every {period} events, for at most {rate} a second and CPU");
+            return (*period > 1)
+                .then(|| format!("{name}: a sample every {period} events, for at most {rate} a second and CPU"));
         }
-        format!(
+        Some(format!(
             "{name}: a sample every {period} events in the end, {least} to {greatest} while it was steered to {rate} a second on \
              the busiest CPU"
-        )
+        ))
     }
 }
 
-/// The period that gives the rate where the busiest CPU has so many events a second; `now` where there are none.
+/// The period that gives the rate if the busiest CPU has this many events a second; `now` if there are none.
 fn next_period(steer: Steer, now: u64, events_per_second: f64) -> u64 {
     let right = events_per_second / f64::from(steer.rate.max(1));
     let ratio = right / now as f64;
@@ -168,11 +179,11 @@ fn next_period(steer: Steer, now: u64, events_per_second: f64) -> u64 {
     }
 }
 
-/// CPUs that were not there all the time. Events of a CPU that goes offline are gone for good
+/// CPUs that were not online all the time. The events of a CPU that goes offline are gone for good
 /// (`perf_event_exit_cpu_context()` in kernel/events/core.c).
 struct Hotplug {
     sampled: BTreeSet<u32>,
-    /// Those online at the beginning, once they have been read.
+    /// The CPUs online at the beginning, once they have been read.
     begin: Option<BTreeSet<u32>>,
     gone: BTreeSet<u32>,
     new: BTreeSet<u32>,
@@ -239,6 +250,14 @@ mod tests {
         assert_eq!(next_period(LOADS, 1_100, 10.0), 1_009);
         assert_eq!(next_period(OPS, 1 << 14, 10.0), 1 << 14);
         assert_eq!(next_period(LOADS, 1_009, f64::MAX), (1_009 * LENGTHEN) | 1);
+    }
+
+    #[test]
+    fn all_faults_are_sampled_until_there_are_too_many() {
+        let steer = Steer { rate: 100_000, min: 1, multiple: 1 };
+        assert_eq!([0.0, 50_000.0, 120_000.0].map(|faults| next_period(steer, 1, faults)), [1; 3]);
+        assert_eq!([400_000.0, 1e6].map(|faults| next_period(steer, 1, faults)), [5, 11]);
+        assert_eq!(next_period(steer, next_period(steer, 5, 20_000.0), 20_000.0), 1);
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Which event takes the timer source's samples: the scheduler's tick, else a clock of our own.
+//! Chooses the event of the timer source's samples: the scheduler's tick, else our own clock.
 
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use perf_event_open_sys::bindings as perf;
 
@@ -18,42 +18,47 @@ use crate::host::kallsyms::{Kallsyms, KallsymsError};
 use crate::host::tracefs::{Tracefs, TracefsError};
 use crate::recover::{REGS_MASK, STACK_DUMP_SIZE};
 
-/// Samples per second and CPU that cpu-clock takes where nobody asked for a number.
+/// The default samples per second and CPU of cpu-clock.
 ///
-/// About 250, but no divisor, multiple or neighbour of a tick's rate (100, 250, 300 or 1000 Hz): at the tick's own rate
-/// the samples keep step with it and, at an unlucky phase, see the scheduler that it called instead of the thread. On a
-/// CPU that two threads shared, 250 Hz called up to a quarter of a spin loop's samples kernel code, 263 Hz 0.5 %.
+/// About 250, but no divisor, multiple or neighbour of a tick's rate (100, 250, 300 or 1000 Hz): at the tick's own rate the
+/// samples run in step with it and, at an unlucky phase, hit the scheduler that the tick calls instead of the thread. On a CPU
+/// that two threads shared, 250 Hz attributed up to a quarter of a spin loop's samples to kernel code, 263 Hz 0.5 %.
 pub const DEFAULT_FREQ: u32 = 263;
 /// Above this many samples per second and CPU, cpu-clock slows the host by more than about 2 %.
 pub const COSTLY_FREQ: u32 = 1000;
-/// Addresses of a callchain; from the handler of a timer to the interrupt's entry it takes 5 (Linux 6.18).
+/// Addresses of a callchain; from the handler of a timer to the interrupt's entry there are 5 (Linux 6.18).
 pub const MAX_STACK: u16 = 16;
 
-/// How long an event may take to advance on a busy CPU.
-const PROBE_TIME: Duration = Duration::from_millis(200);
-/// Pages of the ring in which the samples of a probe are read, some 300 of them; `perf_event_mlock_kb` grants as many.
+/// How long an event is counted for its rate.
+const COUNTED: Duration = Duration::from_millis(200);
+/// How long an event may take to advance, and to give [`ENOUGH`] samples, where other threads have most of the CPU.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Samples that show whether the callchains tell user code: the thread that is sampled begins in the kernel, and a softirq may run in
+/// it, which is a few of them.
+const ENOUGH: usize = 20;
+/// How often an event is tried: what showed too little user code may have met a burst of softirqs.
+const TRIES: usize = 2;
+/// How often the ring of a probe is read.
+const STEP: Duration = Duration::from_millis(20);
+/// Pages of the ring for the samples of a probe, some 300 of them; `perf_event_mlock_kb` grants this many.
 const PAGES: usize = 64;
-/// Hits per second and CPU above which not every local timer interrupt becomes a sample.
-const MAX_RATE: f64 = 1000.0;
 
-/// The events, best first.
+/// The events, best first. Each has a bounded rate: the tick's, or that of a clock of our own. `irq_vectors:local_timer_entry` is
+/// none of them, for it happens for every timer that a thread of the host sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TickKind {
     /// `timer:hrtimer_expire_entry`, filtered on the tick's handler: the tick and nothing else.
     HrtimerExpire,
-    /// `irq_vectors:local_timer_entry`: the tick and every other timer of the CPU.
-    LocalTimer,
-    /// `cpu-clock`: a timer of our own, at the cost of its interrupts.
+    /// `cpu-clock`: our own timer, at the cost of its interrupts.
     CpuClock,
 }
 
 impl TickKind {
-    /// As perf names it.
+    /// Its name in perf.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::HrtimerExpire => "timer:hrtimer_expire_entry",
-            Self::LocalTimer => "irq_vectors:local_timer_entry",
             Self::CpuClock => "cpu-clock",
         }
     }
@@ -65,28 +70,28 @@ impl fmt::Display for TickKind {
     }
 }
 
-/// Why an event does not serve.
+/// Why an event does not work.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Somebody asked for a rate, which only cpu-clock can give.
+    /// A rate was requested, which only cpu-clock can give.
     #[error("a rate of {freq} Hz was asked for")]
     RateAsked {
         /// Samples per second and CPU.
         freq: u32,
     },
-    /// Tracefs or the event in it is out of reach.
+    /// Tracefs or the event in it cannot be read.
     #[error(transparent)]
     Tracefs(#[from] TracefsError),
-    /// The kernel's symbols are out of reach, so kernel code could not be told from user code.
+    /// The kernel's symbols cannot be read, so kernel code could not be distinguished from user code.
     #[error(transparent)]
     Kallsyms(#[from] KallsymsError),
-    /// The kernel has none of the symbols that are looked for.
+    /// The kernel lacks the required symbols.
     #[error("the kernel has no {0}")]
     NoSymbol(&'static str),
-    /// The event could not be opened, filtered, switched on or read.
+    /// The event could not be opened, filtered, enabled or read.
     #[error("{} on CPU {}: {}", .0.call, .0.cpu, .0.source)]
     Event(#[from] EventError),
-    /// The event opened but did not happen, although the CPU was busy.
+    /// The event opened but did not occur, although the CPU was busy.
     #[error("it did not advance on busy CPU {cpu} within {millis} ms")]
     Silent {
         /// The CPU.
@@ -94,37 +99,37 @@ pub enum Refusal {
         /// How long it was watched.
         millis: u128,
     },
-    /// The callchains do not show where user code was interrupted: the kernel enters and unwinds in a way unknown here.
+    /// The callchains do not show that user code was interrupted: the kernel enters or unwinds in an unknown way.
     #[error("of {samples} samples of a loop in user code, the callchains show {user} as such")]
     Blind {
         /// Samples of the loop.
         samples: usize,
-        /// Those whose callchain ends at a known interrupt entry.
+        /// Those with a callchain that ends at a known interrupt entry.
         user: usize,
     },
 }
 
 impl Refusal {
-    /// True where the kernel has the event and does not let us open it.
+    /// True if the kernel has the event but denies us access.
     #[must_use]
     pub fn is_forbidden(&self) -> bool {
         matches!(self, Self::Event(error) if matches!(error.errno(), libc::EACCES | libc::EPERM))
     }
 }
 
-/// The event to sample with, and what tells its samples of user code from the others.
+/// The event to sample with, and how to distinguish its samples of user code.
 #[derive(Debug)]
 pub struct TickPlan {
-    /// Which event it is.
+    /// The kind of event.
     pub kind: TickKind,
-    /// The event as it is sampled with.
+    /// The event's description.
     pub spec: EventSpec,
-    /// The interrupt entries that [`super::user::is_user_interrupt`] needs; empty for cpu-clock, whose samples carry
-    /// the mode in their header.
+    /// The interrupt entries for [`super::user::is_user_interrupt`]; empty for cpu-clock, which has the mode in the header of
+    /// its samples.
     pub entries: Vec<Range<u64>>,
-    /// Samples per second that the busy CPU gave; `None` until [`probe`] measured it.
+    /// Samples per second on the busy CPU; `None` until [`probe`] has measured it.
     pub rate: Option<f64>,
-    /// The better events and why they do not serve.
+    /// The better events and why they do not work.
     pub refused: Vec<(TickKind, Refusal)>,
 }
 
@@ -142,7 +147,7 @@ impl TickPlan {
             exclude: Exclude::Kernel,
             filter: None,
             context: Some(Context { regs: REGS_MASK, stack: STACK_DUMP_SIZE.into(), callchain }),
-            // There is no data address that the kernel could translate or weigh.
+            // There is no data address for the kernel to translate or weigh.
             wants: [Feature::PhysAddr, Feature::DataPageSize, Feature::WeightStruct]
                 .into_iter()
                 .fold(Features::all(), Features::less),
@@ -165,8 +170,8 @@ impl TickPlan {
         }
     }
 
-    /// Opens the event for every process on `cpu`, disabled, with its filter and what the kernel takes of `features`, for a ring
-    /// of `pages` pages.
+    /// Opens the event for every process on `cpu`, disabled, with its filter and the features that the kernel accepts of
+    /// `features`, for a ring of `pages` pages.
     ///
     /// # Errors
     /// [`Refusal::Event`].
@@ -180,10 +185,10 @@ impl TickPlan {
 /// Tries the events on `cpu`, best first, and returns the first that advances while the CPU is kept busy.
 ///
 /// `procfs` is `/proc`; `freq` is the rate that somebody asked for, in samples per second and CPU; `features` are what the samples
-/// are to carry. Takes up to 200 ms of the CPU for each event. What was refused and why is in [`TickPlan::refused`].
+/// are to carry. Takes 200 ms of the CPU, and more where others keep it busy or an event does not serve. What was refused and why is in [`TickPlan::refused`].
 ///
 /// # Errors
-/// Where not even cpu-clock serves; the other refusals come with it.
+/// Not even cpu-clock works; the error contains the other reasons.
 pub fn probe(
     procfs: &Path,
     freq: Option<u32>,
@@ -191,8 +196,8 @@ pub fn probe(
     cpu: u32,
 ) -> Result<TickPlan, Vec<(TickKind, Refusal)>> {
     let mut refused = Vec::new();
-    for kind in [TickKind::HrtimerExpire, TickKind::LocalTimer, TickKind::CpuClock] {
-        match plan(kind, procfs, freq).and_then(|plan| measure(plan, features, cpu)) {
+    for kind in [TickKind::HrtimerExpire, TickKind::CpuClock] {
+        match again(|| plan(kind, procfs, freq).and_then(|plan| measure(plan, features, cpu))) {
             Ok(plan) => return Ok(TickPlan { refused, ..plan }),
             Err(refusal) => refused.push((kind, refusal)),
         }
@@ -200,61 +205,58 @@ pub fn probe(
     Err(refused)
 }
 
-/// What `kind` needs of this host, not yet tried.
+/// Tries what others on the CPU may have spoilt [`TRIES`] times.
+fn again<T>(mut attempt: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusal> {
+    let mut tried = attempt();
+    for _ in 1..TRIES {
+        if !matches!(tried, Err(Refusal::Blind { .. } | Refusal::Silent { .. })) {
+            break;
+        }
+        tried = attempt();
+    }
+    tried
+}
+
+/// The plan for `kind` on this host, not yet tried.
 ///
 /// # Errors
-/// Where a rate was asked for, and where symbols or tracefs are out of reach; never for cpu-clock.
+/// A rate was requested, or symbols or tracefs cannot be read; never for cpu-clock.
 pub fn plan(kind: TickKind, procfs: &Path, freq: Option<u32>) -> Result<TickPlan, Refusal> {
-    let event = match (kind, freq) {
+    match (kind, freq) {
         (TickKind::CpuClock, freq) => return Ok(TickPlan::cpu_clock(freq.unwrap_or(DEFAULT_FREQ))),
-        (_, Some(freq)) => return Err(Refusal::RateAsked { freq }),
-        (TickKind::HrtimerExpire, None) => "timer/hrtimer_expire_entry",
-        (TickKind::LocalTimer, None) => "irq_vectors/local_timer_entry",
-    };
+        (TickKind::HrtimerExpire, Some(freq)) => return Err(Refusal::RateAsked { freq }),
+        (TickKind::HrtimerExpire, None) => {}
+    }
     let symbols = Kallsyms::read(procfs)?;
     if symbols.entries.is_empty() {
         return Err(Refusal::NoSymbol("interrupt entry that is known here"));
     }
-    let id = Tracefs::open(procfs)?.event_id(event)?;
+    let id = Tracefs::open(procfs)?.event_id("timer/hrtimer_expire_entry")?;
     let mut plan = TickPlan::new(kind, perf::PERF_TYPE_TRACEPOINT, id, 1);
     plan.entries = symbols.entries;
-    if kind == TickKind::HrtimerExpire {
-        if symbols.handlers.is_empty() {
-            return Err(Refusal::NoSymbol("tick_nohz_handler and no tick_sched_timer"));
-        }
-        let terms: Vec<_> = symbols.handlers.iter().map(|address| format!("function==0x{address:x}")).collect();
-        plan.spec.filter = Some(terms.join(" || "));
+    if symbols.handlers.is_empty() {
+        return Err(Refusal::NoSymbol("tick_nohz_handler and no tick_sched_timer"));
     }
+    let terms: Vec<_> = symbols.handlers.iter().map(|address| format!("function==0x{address:x}")).collect();
+    plan.spec.filter = Some(terms.join(" || "));
     Ok(plan)
 }
 
-/// Opens the event as it will be sampled, keeps `cpu` busy for 200 ms, counts, and looks whether the samples of the
-/// thread that kept it busy are told to be user code.
+/// Opens the event as it will be sampled, keeps `cpu` busy for 200 ms or until there are enough samples, counts, and looks whether the
+/// samples of the thread that kept it busy are told to be user code.
 ///
 /// # Errors
-/// Where the event cannot be opened, does not advance, or does not show user code.
+/// The event cannot be opened, does not advance, or does not show user code.
 pub fn measure(mut plan: TickPlan, features: Features, cpu: u32) -> Result<TickPlan, Refusal> {
     let (event, layout) = plan.open(features, PAGES, cpu)?;
     let mut ring = event.ring(PAGES)?;
     event.enable()?;
-    let tid = busy::beside(cpu, spin, |tid, _| {
-        std::thread::sleep(PROBE_TIME);
-        tid
-    });
-    event.disable()?;
-    let ReadValue { value: count, time_enabled: enabled, .. } = event.read()?;
-    if count == 0 || enabled == 0 {
-        return Err(Refusal::Silent { cpu, millis: PROBE_TIME.as_millis() });
-    }
-    let rate = count as f64 * 1e9 / enabled as f64;
-    if plan.kind == TickKind::LocalTimer {
-        plan.spec.rate = Rate::Period(bounded_period(rate));
-    }
-    // cpu-clock counts ns.
-    plan.rate = Some(rate / plan.period() as f64);
-    if plan.kind != TickKind::CpuClock {
-        let (mut samples, mut user) = (0, 0);
-        // What is corrupt ends here; the samples before it count.
+    let judges = plan.kind != TickKind::CpuClock;
+    let (mut samples, mut user) = (0, 0);
+    let begin = Instant::now();
+    let value = busy::beside(cpu, spin, |tid, _| loop {
+        std::thread::sleep(STEP);
+        // Corrupt data ends the reading; the samples before it count.
         let _ = ring.drain(&mut Vec::new(), |bytes| {
             if let Ok((_, Record::Sample(sample), _)) = decode(bytes, &layout) {
                 if sample.tid == tid {
@@ -263,20 +265,28 @@ pub fn measure(mut plan: TickPlan, features: Features, cpu: u32) -> Result<TickP
                 }
             }
         });
-        // The thread does nothing but spin; a few samples may hit its start or a softirq.
-        if samples >= 5 && user * 2 < samples {
-            return Err(Refusal::Blind { samples, user });
+        let elapsed = begin.elapsed();
+        let value = event.read()?;
+        let is_enough = value.value > 0 && (!judges || samples >= ENOUGH);
+        if elapsed >= PATIENCE || (elapsed >= COUNTED && is_enough) {
+            break Ok::<_, EventError>(value);
         }
+    })?;
+    event.disable()?;
+    let ReadValue { value: count, time_enabled: enabled, .. } = value;
+    if count == 0 || enabled == 0 {
+        return Err(Refusal::Silent { cpu, millis: begin.elapsed().as_millis() });
+    }
+    // cpu-clock counts ns.
+    plan.rate = Some(count as f64 * 1e9 / enabled as f64 / plan.period() as f64);
+    // Fewer samples say nothing; the rate is bounded in any case.
+    if judges && samples >= ENOUGH && user * 2 < samples {
+        return Err(Refusal::Blind { samples, user });
     }
     Ok(plan)
 }
 
-/// Hits per sample so that `rate` hits per second give at most [`MAX_RATE`] samples, or nearly so.
-fn bounded_period(rate: f64) -> u64 {
-    (rate / MAX_RATE).round().max(1.0) as u64
-}
-
-/// Makes no system call at all, so that it is user code that is interrupted.
+/// Makes no system call, so that the interrupts hit user code.
 fn spin(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         std::hint::spin_loop();
@@ -301,16 +311,25 @@ mod tests {
     fn without_symbols_no_tracepoint_serves() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("kallsyms"), "0000000000000000 t tick_nohz_handler\n").unwrap();
-        let refusal = plan(TickKind::LocalTimer, dir.path(), None).unwrap_err();
+        let refusal = plan(TickKind::HrtimerExpire, dir.path(), None).unwrap_err();
         assert!(matches!(refusal, Refusal::Kallsyms(KallsymsError::Hidden { .. })), "{refusal}");
         std::fs::write(dir.path().join("kallsyms"), "ffffffff81000000 T _text\n").unwrap();
         assert!(matches!(plan(TickKind::HrtimerExpire, dir.path(), None), Err(Refusal::NoSymbol(_))));
     }
 
     #[test]
-    fn local_timer_interrupts_are_thinned_to_the_bound() {
-        assert_eq!(bounded_period(250.0), 1);
-        assert_eq!(bounded_period(1000.4), 1);
-        assert_eq!(bounded_period(19_839.0), 20);
+    fn what_others_on_the_cpu_may_have_spoilt_is_tried_again() {
+        let tries = |outcomes: &[fn() -> Result<u8, Refusal>]| {
+            let mut left = outcomes.iter();
+            let tried = again(|| left.next().unwrap()());
+            (tried, outcomes.len() - left.len())
+        };
+        let blind = || Err(Refusal::Blind { samples: 20, user: 3 });
+        let silent = || Err(Refusal::Silent { cpu: 0, millis: 2000 });
+        assert!(matches!(tries(&[blind, || Ok(7)]), (Ok(7), 2)));
+        assert!(matches!(tries(&[silent, || Ok(7)]), (Ok(7), 2)));
+        assert!(matches!(tries(&[blind, blind, || Ok(7)]), (Err(Refusal::Blind { .. }), 2)));
+        assert!(matches!(tries(&[|| Err(Refusal::NoSymbol("x")), || Ok(7)]), (Err(Refusal::NoSymbol("x")), 1)));
+        assert!(matches!(tries(&[|| Ok(7), blind]), (Ok(7), 1)));
     }
 }

@@ -1,4 +1,4 @@
-//! A thread that drains the rings of its CPUs, decodes, and hands batches to the session.
+//! A thread that drains the rings of its CPUs, decodes the records, and passes batches to the session.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,25 +18,30 @@ use super::ring::Ring;
 use super::tee::Tee;
 use super::user::is_user_interrupt;
 use crate::host::clock::monotonic_ns;
+use crate::host::priority;
 use crate::sample::batch::{Batch, PendingSample, UserContext};
 use crate::sample::{Access, Comm, CpuMode, DataSource, FileId, RawSample, SideBand, TimedSideBand};
 
-/// Samples that travel together; those with registers and stack are four times as large.
+/// Samples per batch; those with registers and stack are four times as large.
 const BATCH: usize = 1024;
 const BATCH_WITH_CONTEXT: usize = 256;
-/// Batches' worth of samples that a worker holds on to where the session is behind, before it drops them.
+/// The number of batches of samples that a worker keeps if the session is slow, before it drops them.
 const MAX_WAITING_BATCHES: usize = 4;
 /// Batches that may wait for the session.
 pub(super) const QUEUE: usize = 48;
-/// How long a worker sleeps where no ring asks for it.
+/// How long a worker sleeps if no ring wakes it.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// The same where an event cannot wake us any more: its task is gone, but others still write to its ring.
+/// The same if an event cannot wake us any more: its task is gone, but others still write to its ring.
 const SHORT_TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-/// A record is readable so long after its time stamp at the latest, in ns: it is stamped before it is written, and the
-/// CPU may be taken away in between (a virtual one for some ms).
+/// The longest time in ns between a record's time stamp and the moment it is readable: it is stamped before it is written, and
+/// the CPU may be preempted in between (a virtual one for some ms).
 const VISIBLE_WITHIN: u64 = 20_000_000;
-/// The same where the hardware keeps records back until it has a batch, at 1,000 a second and a full buffer of PEBS.
+/// The same if the hardware delays records until it has a batch, at 1,000 a second and a full buffer of PEBS.
 const BATCH_VISIBLE_WITHIN: u64 = 1_000_000_000;
+
+/// A real-time worker that takes more than half a CPU over so many ns gives its priority up: it would take the CPU from what is
+/// sampled.
+const BUDGET_WINDOW: u64 = 250_000_000;
 
 /// Bytes of a path (`PATH_MAX` in linux/limits.h): neither the kernel nor perf writes longer ones.
 const MAX_PATH: usize = 4096;
@@ -47,20 +52,35 @@ pub(super) struct CpuRing {
     pub(super) ring: Ring,
     pub(super) layout: Layout,
     pub(super) corrupt: bool,
-    /// Its times are of the scheduler's clock, and this makes them CLOCK_MONOTONIC.
+    /// Converts its times from the scheduler's clock to CLOCK_MONOTONIC.
     pub(super) offset: Option<Offset>,
 }
 
-/// How to tell ourselves and strangers from the tasks to sample.
+/// How to recognize ourselves and tasks outside our namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Our process.
     pub own_pid: u32,
-    /// Pid 0 then stands for tasks outside as well as for idle.
+    /// Pid 0 then means tasks outside as well as idle.
     pub child_pid_namespace: bool,
 }
 
+/// How a worker was scheduled.
+#[derive(Debug)]
+pub(super) enum Scheduled {
+    /// As the thread that started it.
+    AsStarted,
+    /// SCHED_FIFO to the end.
+    Realtime,
+    /// SCHED_FIFO, until it took more than half a CPU.
+    Busy,
+    /// The errno of the call that would have made it real-time.
+    Refused(std::io::Error),
+}
+
 pub(super) struct Worker {
+    /// The priority of SCHED_FIFO that it gives itself, if any.
+    pub(super) realtime: Option<u8>,
     pub(super) index: usize,
     pub(super) rings: Vec<CpuRing>,
     pub(super) wake: Vec<Arc<Event>>,
@@ -72,35 +92,46 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Drains until told to stop, then once more; gives the counts of this worker, also where it dies of a panic.
-    pub(super) fn run(self) -> Loss {
+    /// Drains until told to stop, then once more; returns the counts of this worker, even after a panic.
+    pub(super) fn run(self) -> (Loss, Scheduled) {
+        let mut scheduled = match self.realtime.map(priority::set_realtime) {
+            None => Scheduled::AsStarted,
+            Some(Ok(())) => Scheduled::Realtime,
+            Some(Err(error)) => Scheduled::Refused(error),
+        };
         let mut sink = BatchSink::new(self.index, Some(self.out.clone()), self.identity, self.address_from.clone());
         let (index, tee) = (self.index, self.tee.clone());
-        // What is looked at afterwards is vectors and numbers, whole at any time but for the last sample.
-        if catch_unwind(AssertUnwindSafe(|| self.drain(&mut sink))).is_err() {
+        // What is used afterwards is vectors and numbers, which are consistent at any time except for the last sample.
+        if catch_unwind(AssertUnwindSafe(|| self.drain(&mut sink, &mut scheduled))).is_err() {
+            end_realtime(&scheduled);
             sink.loss.dead_workers += 1;
             sink.loss.abandoned += sink.batch.samples.len() as u64;
             sink.batch.samples.clear();
-            // Nobody waits for it any more.
+            // Nothing needs to wait for this worker any more.
             if let Some(tee) = &tee {
                 tee.complete(index, u64::MAX);
             }
             sink.batch.complete_until = u64::MAX;
             sink.send_last();
         }
-        sink.loss
+        (sink.loss, scheduled)
     }
 
-    fn drain(self, sink: &mut BatchSink) {
+    fn drain(self, sink: &mut BatchSink, scheduled: &mut Scheduled) {
         let Self { index, mut rings, wake, stop, tee, .. } = self;
         let mut waking: Vec<_> = wake.iter().map(|event| PollFd::new(&**event, PollFlags::IN)).collect();
         let (mut scratch, mut copy) = (Vec::new(), Vec::new());
         let batched = rings.iter().any(|cpu| cpu.offset.is_some());
         let visible_within = if batched { BATCH_VISIBLE_WITHIN } else { VISIBLE_WITHIN };
+        let mut budget = Budget::default();
         loop {
-            // Read before the rings: after the last round nothing can be left in them.
+            // Read before the rings: after the last round they must be empty.
             let stopping = stop.load(Ordering::Acquire);
             let begin = monotonic_ns();
+            if matches!(scheduled, Scheduled::Realtime) && budget.is_exceeded(begin, priority::thread_cpu_ns()) {
+                end_realtime(scheduled);
+                *scheduled = Scheduled::Busy;
+            }
             for cpu in rings.iter_mut().filter(|cpu| !cpu.corrupt) {
                 let layout = cpu.layout;
                 if cpu.offset.is_some() {
@@ -128,6 +159,7 @@ impl Worker {
             }
             if stopping {
                 sink.batch.complete_until = u64::MAX;
+                end_realtime(scheduled);
                 return sink.send_last();
             }
             sink.batch.complete_until = complete_until;
@@ -138,10 +170,37 @@ impl Worker {
     }
 }
 
+/// A real-time thread must not wait for one that is none, which may need this very CPU.
+fn end_realtime(scheduled: &Scheduled) {
+    if matches!(scheduled, Scheduled::Realtime) {
+        // Refused to nobody.
+        let _ = priority::end_realtime();
+    }
+}
+
+/// What a real-time worker takes of its CPU.
+#[derive(Debug, Default)]
+struct Budget {
+    /// When the window began, and the thread's CPU time then.
+    begin: Option<(u64, u64)>,
+}
+
+impl Budget {
+    /// True where the thread took more than half of the time until `now`; both are in ns.
+    fn is_exceeded(&mut self, now: u64, used: u64) -> bool {
+        let (begin, used_before) = *self.begin.get_or_insert((now, used));
+        let (elapsed, used_since) = (now.saturating_sub(begin), used.saturating_sub(used_before));
+        if elapsed >= BUDGET_WINDOW {
+            self.begin = Some((now, used));
+        }
+        used_since > elapsed.max(BUDGET_WINDOW) / 2
+    }
+}
+
 /// Sleeps until a ring has passed its watermark, at most a tick; drops the events that cannot wake us any more.
 fn wait(wake: &mut Vec<PollFd<'_>>, tick: &Timespec) {
     let is_ready = poll(wake, Some(tick)).is_ok_and(|ready| ready > 0);
-    // An event whose task is gone says so for ever.
+    // An event whose task is gone reports this forever.
     let is_gone =
         |events: PollFlags| events.intersects(PollFlags::HUP | PollFlags::ERR) && !events.contains(PollFlags::IN);
     wake.retain(|event| !is_ready || !is_gone(event.revents()));
@@ -151,21 +210,21 @@ fn wait(wake: &mut Vec<PollFd<'_>>, tick: &Timespec) {
 #[derive(Debug)]
 pub(super) struct BatchSink {
     pub(super) batch: Batch,
-    /// `None` where somebody else looks at the batch.
+    /// `None` if the caller reads the batch itself.
     out: Option<Sender<Batch>>,
     identity: Identity,
     address_from: AddressFrom,
-    /// [`AddressFrom::recovers`], and samples of a full batch.
+    /// [`AddressFrom::recovers`], and the number of samples of a full batch.
     recovers: bool,
     size: usize,
     pub(super) loss: Loss,
-    /// What the events of a recording say at its end of samples that found a ring full.
+    /// The events' counts, at the end of a recording, of samples lost because a ring was full.
     pub(super) lost_by_events: u64,
     /// The latest time of any record so far.
     pub(super) newest: u64,
-    /// Of the ring that is being read.
+    /// The offset of the ring that is being read.
     offset: Option<Offset>,
-    /// Of the last record.
+    /// The `sample_type` of the last record.
     sample_type: u64,
     places: Option<Places>,
 }
@@ -195,13 +254,17 @@ impl BatchSink {
         }
     }
 
-    /// Hands the batch on where there is room. Where there is none for long the samples are dropped and counted, so that the
-    /// rings are drained on; the side-band stays for the next batch.
+    /// Passes the batch on if there is room. If there is none for long, the samples are dropped and counted, so that the rings
+    /// are still drained; the side-band stays for the next batch.
     pub(super) fn send(&mut self) {
         let Some(out) = &self.out else { return };
+        // The queue is never really full: to send into the place that the session is about to give up is to spin until it has, for
+        // ever where we are real-time and it waits for our CPU.
+        let is_full = out.len() >= QUEUE;
         let next = Batch { worker: self.batch.worker, complete_until: self.batch.complete_until, ..Batch::default() };
         let batch = std::mem::replace(&mut self.batch, next);
-        if let Err(TrySendError::Full(mut batch)) = out.try_send(batch) {
+        let sent = if is_full { Err(TrySendError::Full(batch)) } else { out.try_send(batch) };
+        if let Err(TrySendError::Full(mut batch)) = sent {
             if batch.samples.len() >= MAX_WAITING_BATCHES * self.size {
                 self.loss.channel_full += batch.samples.len() as u64;
                 batch.samples.clear();
@@ -210,10 +273,10 @@ impl BatchSink {
         }
     }
 
-    /// The last batch waits for room: no ring needs us any more.
+    /// The last batch waits for room, because no ring needs this worker any more.
     fn send_last(&mut self) {
         let batch = std::mem::take(&mut self.batch);
-        // The session may have gone away, which is no loss of ours.
+        // The session may have ended, which is no loss.
         let _ = self.out.as_ref().map(|out| out.send(batch));
     }
 
@@ -262,8 +325,8 @@ impl BatchSink {
             }
             // Samples that a BPF filter of perf's user dropped.
             Record::LostSamples { .. } if header.misc & MISC_LOST_SAMPLES_BPF != 0 => return,
-            // The kernel's has a time. perf record adds one without at its end: PERF_FORMAT_LOST of an event
-            // (record__read_lost_samples() in tools/perf/builtin-record.c), which LOST records have said already, in part.
+            // The kernel's record has a time. perf record adds one without a time at its end: PERF_FORMAT_LOST of an event
+            // (record__read_lost_samples() in tools/perf/builtin-record.c), which LOST records have reported already, in part.
             Record::LostSamples { lost } if id.time == 0 => {
                 self.lost_by_events = self.lost_by_events.saturating_add(lost);
                 return;
@@ -277,14 +340,14 @@ impl BatchSink {
                 return;
             }
             Record::Comm { pid, tid, exec, comm } => SideBand::Comm { pid, tid, exec, comm: Comm::new(comm) },
-            // perf makes a fork record for each thread that it finds at its start. The name and the mappings follow.
+            // perf writes a fork record for each thread that exists at its start. The name and the mappings follow.
             Record::Fork { .. } if header.misc & MISC_FORK_EXEC != 0 => return,
             Record::Fork { pid, ppid, tid, ptid, .. } => SideBand::Fork { pid, ppid, tid, ptid },
             Record::Exit { pid, tid, .. } => SideBand::Exit { pid, tid },
             Record::Mmap2 { pid, addr, len, pgoff, file, prot, flags, filename, .. } => {
                 let file = match file {
                     MappedFile::Inode { major, minor, inode, generation } => {
-                        // The kernel's are 32 bits in a field of 64 (inode->i_generation).
+                        // The kernel's value has 32 bits in a field of 64 (inode->i_generation).
                         let generation = generation as u32;
                         FileId::Inode { dev: libc::makedev(major, minor), ino: inode, generation }
                     }
@@ -292,7 +355,7 @@ impl BatchSink {
                 };
                 SideBand::Mmap { pid, addr, len, pgoff, file, prot, flags, filename: filename.into() }
             }
-            // Before Linux 3.16; it says neither which file it is nor whether it is shared.
+            // From before Linux 3.16; it shows neither the file's inode nor whether the mapping is shared.
             Record::Mmap { pid, addr, len, pgoff, data, filename, .. } => {
                 let prot = libc::PROT_READ | if data { libc::PROT_WRITE } else { libc::PROT_EXEC };
                 let file = FileId::Inode { dev: 0, ino: 0, generation: 0 };
@@ -315,7 +378,7 @@ impl BatchSink {
         self.offset.map_or(time, |offset| offset.monotonic(time))
     }
 
-    // Always, so that the fields that it looks at need not be put together first.
+    // Always inlined, so that the fields that it reads need not be assembled first.
     #[allow(clippy::inline_always)]
     #[inline(always)]
     fn sample(&mut self, header: Header, record: &SampleRecord<'_>) {
@@ -328,7 +391,8 @@ impl BatchSink {
         let mode = self.mode(header, record);
         // perf_event_pid_type() (kernel/events/core.c) gives 0 for idle and for tasks of another pid namespace, -1 for
         // tasks that are gone.
-        if record.pid == 0 {
+        // Where another program recorded, on whatever host, nobody knows which of them it is: it has no name.
+        if record.pid == 0 && (self.address_from != AddressFrom::OtherTool || mode != CpuMode::User) {
             let foreign =
                 self.identity.child_pid_namespace || mode == CpuMode::User || self.address_from == AddressFrom::Fault;
             *(if foreign { &mut self.loss.outside_pid_namespace } else { &mut self.loss.idle }) += 1;
@@ -348,7 +412,7 @@ impl BatchSink {
         let latency = record.weight as u32;
         let chosen = match self.address_from {
             AddressFrom::Hardware { user_only, ops, ldlat } => Some((user_only, ops, ldlat)),
-            // Another program may have sampled all ops; those without an address say nothing.
+            // Another program may have sampled all ops; those without an address are of no use.
             AddressFrom::OtherTool => Some((false, data_src.is_no_access() && record.addr == 0, None)),
             _ => None,
         };
@@ -372,8 +436,7 @@ impl BatchSink {
             }
         }
         self.loss.samples += 1;
-        // Made where it lies and filled there: to put it together elsewhere and move it costs as much as to decode it.
-        // Made where it lies and filled there: to put it together elsewhere and move it costs as much as to decode it.
+        // Created in place and filled there: creating it elsewhere and moving it costs as much as decoding it.
         self.batch.samples.resize_with(self.batch.samples.len() + 1, PendingSample::default);
         let Some(pending) = self.batch.samples.last_mut() else { return };
         pending.raw = RawSample {
@@ -401,11 +464,11 @@ impl BatchSink {
         }
     }
 
-    /// The mode of the code that was interrupted, which a tracepoint's own is not.
+    /// The mode of the interrupted code, which differs from the tracepoint's own.
     #[inline]
     fn mode(&self, header: Header, record: &SampleRecord<'_>) -> CpuMode {
         let AddressFrom::UserByCallchain(entries) = &self.address_from else { return header.cpu_mode() };
-        // What a BPF program wrote has no chain: it looks at the stack itself.
+        // A BPF program's sample has no chain: the program checks the stack itself.
         if record.callchain.is_empty() && !record.raw.is_empty() {
             return CpuMode::User;
         }

@@ -1,4 +1,4 @@
-//! Tests of what a worker makes of records.
+//! Tests of a worker's output for given records.
 
 use super::super::encode::encode;
 use super::super::record::{sample_type, SampleId};
@@ -65,6 +65,12 @@ fn ourselves_idle_strangers_and_the_dead_are_told_apart() {
     timer.take(&sample(0, 1), &LAYOUT);
     timer.take(&sample(0, 2), &LAYOUT);
     assert_eq!((timer.loss.idle, timer.loss.outside_pid_namespace), (1, 1), "idle runs no user code");
+    let mut recorded = sink(out.clone(), false);
+    recorded.address_from = AddressFrom::OtherTool;
+    recorded.take(&sample(0, 1), &LAYOUT);
+    recorded.take(&sample(0, 2), &LAYOUT);
+    let Loss { idle, outside_pid_namespace, samples, .. } = recorded.loss;
+    assert_eq!((idle, outside_pid_namespace, samples), (1, 0, 1), "of another program's recording nobody knows");
     let mut child = sink(out, true);
     child.take(&sample(0, 1), &LAYOUT);
     assert_eq!((child.loss.idle, child.loss.outside_pid_namespace), (0, 1));
@@ -120,7 +126,7 @@ fn broken_records_are_counted() {
     assert_eq!((sink.loss.ring_full, sink.loss.hardware), (u64::MAX, u64::MAX));
 }
 
-/// Fails when it is given something.
+/// Fails on any input.
 #[derive(Debug, Default)]
 struct Fails(std::sync::Mutex<Vec<u64>>);
 
@@ -147,17 +153,34 @@ fn a_worker_that_dies_says_so_and_holds_nothing_up() {
         index: 0,
         rings: vec![CpuRing { ring, layout: LAYOUT, corrupt: false, offset: None }],
         wake: Vec::new(),
+        realtime: None,
         identity: Identity { own_pid: 1000, child_pid_namespace: false },
         address_from: AddressFrom::Fault,
         out,
         stop: Arc::default(),
         tee: Some(Arc::clone(&tee) as Arc<dyn Tee>),
     };
-    let loss = worker.run();
+    let (loss, _) = worker.run();
     assert_eq!((loss.dead_workers, loss.abandoned, loss.samples, loss.lost()), (1, 2, 2, 2));
     let said = loss.lines().join("; ");
-    assert!(said.contains("1 threads that read rings died") && said.contains("2 held by a thread that died"), "{said}");
+    assert!(
+        said.contains("1 time a reader thread died") && said.contains("2 samples lost with a reader thread that died"),
+        "{said}"
+    );
     let last = session.iter().last().unwrap();
     assert_eq!((last.samples.len(), last.side_band.len(), last.complete_until), (0, 1, u64::MAX));
     assert_eq!(*tee.0.lock().unwrap(), [u64::MAX], "a recording does not wait for it either");
+}
+
+#[test]
+fn a_worker_that_takes_more_than_half_a_cpu_exceeds_its_budget() {
+    const MS: u64 = 1_000_000;
+    let exceeded = |steps: &[(u64, u64)]| {
+        let mut budget = Budget::default();
+        steps.iter().map(|&(now, used)| budget.is_exceeded(now * MS, used * MS)).collect::<Vec<_>>()
+    };
+    assert_eq!(exceeded(&[(1000, 50), (1100, 60), (1300, 80), (1400, 120), (1700, 200)]), [false; 5]);
+    assert_eq!(exceeded(&[(1000, 50), (1050, 100), (1130, 180)]), [false, false, true], "before its window is over");
+    assert_eq!(exceeded(&[(1000, 50), (1300, 220)]), [false, true], "170 of 300 ms");
+    assert_eq!(exceeded(&[(1000, 50), (2000, 250), (2100, 345)]), [false; 3], "what was before the window is over");
 }

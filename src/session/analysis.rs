@@ -1,9 +1,10 @@
-//! From the samples to the configuration: what was sampled, and what is decided of it.
+//! From the samples to the configuration: the state before and after the decision.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use super::decider::Decided;
+use super::running::raised;
 use super::{Decider, Error, Outcome, Skipped};
 use crate::config::report::Report;
 use crate::config::{self, Decision};
@@ -11,11 +12,11 @@ use crate::host::proc;
 use crate::resolve::{symbolize, SymbolOptions, Symbols};
 use crate::sample::Source;
 
-/// What was sampled, before anything is decided.
+/// What was sampled, before the decision.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Sampled {
-    /// Who was sampled where, and who touched what.
+    /// Counts of samples by cell and thread, and the sketch.
     pub decider: Decider,
     /// Counts, losses and notes.
     pub outcome: Outcome,
@@ -23,13 +24,15 @@ pub struct Sampled {
     pub skipped: Skipped,
     options: config::DecisionOptions,
     symbols: SymbolOptions,
-    /// Where the processes are that were sampled, of a capture that has just ended.
+    /// The procfs of the sampled processes, if the capture has just ended.
     pub(super) procfs: Option<PathBuf>,
+    /// See [`super::Session`].
+    pub(super) raises: bool,
 }
 
 impl Sampled {
-    /// What `decider` took of a session with this `outcome`, to be decided by `options`. `symbols` says how code is named, where
-    /// the decider keeps it.
+    /// The samples that `decider` took from a session with this `outcome`, to be decided with `options`. `symbols` tells how to
+    /// name code, if the decider keeps it.
     pub(super) fn new(
         decider: Decider,
         mut outcome: Outcome,
@@ -38,15 +41,16 @@ impl Sampled {
     ) -> Self {
         outcome.loss.no_cgroup_path += decider.no_cgroup_path();
         outcome.loss.evicted += decider.unlisted();
-        Self { decider, outcome, skipped: Skipped::new(), options, symbols, procfs: None }
+        Self { decider, outcome, skipped: Skipped::new(), options, symbols, procfs: None, raises: false }
     }
 
-    /// Decides.
+    /// Makes the decision.
     ///
     /// # Errors
     /// [`Error::NoSamples`].
     pub fn decide(self) -> Result<Analysis, Error> {
-        let Self { decider, mut outcome, skipped, options, symbols, procfs } = self;
+        let Self { decider, mut outcome, skipped, options, symbols, procfs, raises } = self;
+        let _raised = raised(raises);
         let Ok(mut decided) = decider.decide(&options) else {
             return Err(Error::NoSamples { outcome: Box::new(outcome) });
         };
@@ -56,11 +60,11 @@ impl Sampled {
         let Outcome { address_spaces, modules, .. } = &mut outcome;
         decided.locate(address_spaces, modules);
         let source = decider.source();
-        Ok(Analysis { source, outcome, skipped, decider, options, decided, symbols, named: OnceLock::new() })
+        Ok(Analysis { source, outcome, skipped, decider, options, decided, symbols, named: OnceLock::new(), raises })
     }
 }
 
-/// The user of a thread that is still there under its name.
+/// The user of a thread that still exists under its name.
 fn uid(procfs: &Path, whose: &config::ThreadRef) -> Option<u32> {
     let task = procfs.join(format!("{}/task/{}", whose.pid, whose.tid));
     let comm = std::fs::read(task.join("comm")).ok()?;
@@ -69,11 +73,11 @@ fn uid(procfs: &Path, whose: &config::ThreadRef) -> Option<u32> {
     uid.filter(|_| comm.strip_suffix(b"\n") == Some(whose.comm.as_bytes()))
 }
 
-/// What a capture gave.
+/// The result of a capture.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Analysis {
-    /// Where the addresses come from: the source that worked, or [`Source::Recorded`] for a [`super::Feed`].
+    /// The source of the addresses: the source that worked, or [`Source::Recorded`] for a [`super::Feed`].
     pub source: Source,
     /// Counts, losses and notes.
     pub outcome: Outcome,
@@ -84,10 +88,11 @@ pub struct Analysis {
     decided: Decided,
     symbols: SymbolOptions,
     named: OnceLock<Symbols>,
+    raises: bool,
 }
 
 impl Analysis {
-    /// The cells, and what must be said about them.
+    /// The cells, and the notes about them.
     #[must_use]
     pub fn decision(&self) -> &Decision {
         &self.decided.decision
@@ -96,20 +101,22 @@ impl Analysis {
     /// The configuration for scx_mitosis, as JSON.
     ///
     /// # Errors
-    /// [`Decision::refused`]: there is no configuration of these cells that would load on the host it is for. Anything else that
-    /// the scheduler would not load is a bug.
+    /// [`Decision::refused`]: no configuration of these cells would load on the target host. Any other configuration that the
+    /// scheduler would reject is a bug.
     pub fn mitosis(&self) -> Result<String, Error> {
+        let _raised = raised(self.raises);
         match &self.decision().refused {
             Some(refused) => Err(refused.clone().into()),
             None => Ok(config::mitosis::to_json(&self.decision().cells)?),
         }
     }
 
-    /// The configuration for scx_layered, as JSON, and what had to be left out of it. It matches hints where they were used.
+    /// The configuration for scx_layered, as JSON, and notes on what it had to leave out. It matches hints if they were used.
     ///
     /// # Errors
-    /// What the scheduler would not load, which is a bug.
+    /// The scheduler would reject it, which is a bug.
     pub fn layered(&self) -> Result<(String, Vec<config::Note>), Error> {
+        let _raised = raised(self.raises);
         let layers = if self.decider.uses_hints() {
             config::layers_by_hint(self.decision(), &self.decided.members)
         } else {
@@ -118,19 +125,23 @@ impl Analysis {
         Ok((config::layered::to_json(&layers.layers)?, layers.notes))
     }
 
-    /// The names of the code and of the variables in [`Analysis::report`]. They are looked up when they are first asked for, which can take 25 s where
+    /// The names of the code and of the variables in [`Analysis::report`]. The first call looks them up, which can take 25 s if
     /// file systems do not answer.
     pub fn symbols(&self) -> &Symbols {
-        // Files of others are only read where names were asked for.
-        let codes = self.decided.codes().filter(|_| self.decider.keeps_code());
-        self.named.get_or_init(|| symbolize(&self.outcome.modules, codes, &self.symbols))
+        self.named.get_or_init(|| {
+            let _raised = raised(self.raises);
+            // Files of other users are read only if names were requested.
+            let codes = self.decided.codes().filter(|_| self.decider.keeps_code());
+            symbolize(&self.outcome.modules, codes, &self.symbols)
+        })
     }
 
-    /// What the decision rests on, as `scxprof run --report` writes it.
+    /// The facts behind the decision, as `scxprof run --report` writes them.
     ///
     /// # Errors
-    /// What the scheduler would not load, which is a bug.
+    /// The scheduler would reject the configuration, which is a bug.
     pub fn report(&self) -> Result<Report, Error> {
+        let _raised = raised(self.raises);
         let mut report = self.decider.report(&self.decided, self.symbols(), &self.options)?;
         report.hints.clone_from(&self.outcome.hints);
         Ok(report)

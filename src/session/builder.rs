@@ -1,4 +1,4 @@
-//! What a capture can be told before it starts.
+//! The options of a capture.
 
 use std::fmt;
 use std::fs::File;
@@ -13,6 +13,7 @@ use super::{Analysis, Capture, CaptureOptions, Error, Feed, Select, Session, Sin
 use crate::bpf;
 use crate::config::{self, CellOptions, CellSpecs, Scheduler};
 use crate::host::namespace::{self, PidNamespace};
+use crate::host::priority;
 use crate::host::{self, topology, Roots};
 use crate::profile::Profile;
 use crate::resolve::{Cgroups, SymbolOptions};
@@ -20,14 +21,14 @@ use crate::sample::Source;
 use crate::sampler::attr::Features;
 use crate::sampler::{self, Hardware, Target};
 
-/// Bytes for queues, caches and the sketch where nobody says otherwise.
+/// The default bytes for queues, caches and the sketch.
 const MEMORY: usize = 64 << 20;
-/// Pages of a CPU's ring where nobody says otherwise.
+/// The default pages of a CPU's ring.
 const MMAP_PAGES: usize = 256;
-/// The share of its cell that a class needs where nobody says otherwise.
+/// The default share of its cell that a class needs.
 const MIN_SHARE: f64 = 0.05;
 
-/// Whose accesses.
+/// The tasks whose accesses are sampled.
 #[derive(Debug)]
 enum Scope {
     Target(Target),
@@ -35,8 +36,8 @@ enum Scope {
     Cgroup(PathBuf),
 }
 
-/// A capture to be set up; [`Session::builder`] has an example. Without anything said it samples the whole host with the
-/// first source that works here, until its [`StopHandle`] is used.
+/// Options of a capture; [`Session::builder`] has an example. By default it samples the whole host with the first source that
+/// works here, until its [`StopHandle`] stops it.
 pub struct Builder<'a> {
     sources: Vec<Source>,
     profile: Option<&'a mut Profile>,
@@ -51,6 +52,7 @@ pub struct Builder<'a> {
     features: Features,
     mmap_pages: usize,
     workers: Option<usize>,
+    realtime: Option<u8>,
     raise_open_files: bool,
     roots: Roots,
     memory: usize,
@@ -95,6 +97,7 @@ impl<'a> Builder<'a> {
             features: Features::all(),
             mmap_pages: MMAP_PAGES,
             workers: None,
+            realtime: None,
             raise_open_files: false,
             roots: Roots::default(),
             memory: MEMORY,
@@ -113,53 +116,53 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The sources to try, in this order; the first that works is used. By default all of [`Source::ALL`].
+    /// The sources to try, in this order; the first that works is used. Default: all of [`Source::ALL`].
     #[must_use]
     pub fn sources(mut self, sources: &[Source]) -> Self {
         self.sources = sources.to_vec();
         self
     }
 
-    /// Takes the samples of a recording in place of the kernel's events: what it decides of them is what the capture decided, for
-    /// the same memory. [`Profile::open`] opens what `scxprof record`, perf and `perf script` wrote; [`Profile::damage`] says
-    /// afterwards what of it could not be read. Unless [`Builder::target_cpus`] says otherwise, the configuration is for a host
-    /// of as many CPUs as the one that was recorded, where that is known.
+    /// Reads the samples of a recording instead of the kernel's events: with the same memory, the decision is that of the
+    /// capture. [`Profile::open`] opens what `scxprof record`, perf and `perf script` wrote; afterwards [`Profile::damage`]
+    /// returns what could not be read. Without [`Builder::target_cpus`], the configuration is for a host with as many CPUs as
+    /// the recorded one, if that number is known.
     #[must_use]
     pub fn profile(mut self, profile: &'a mut Profile) -> Self {
         self.profile = Some(profile);
         self
     }
 
-    /// Takes samples from a source of your own in place of the kernel's events.
+    /// Takes samples from a custom source instead of the kernel's events.
     #[must_use]
     pub fn feed(mut self, feed: &'a mut dyn Feed) -> Self {
         self.feed = Some(feed);
         self
     }
 
-    /// Gives each sample to `sink` as well; may be called several times.
+    /// Passes each sample to `sink` as well; may be called several times.
     #[must_use]
     pub fn sink(mut self, sink: &'a mut dyn Sink) -> Self {
         self.sinks.push(sink);
         self
     }
 
-    /// Looks only at the samples that `select` says true of; it is asked in the order of time. The counts of the [`super::Outcome`]
-    /// are those of all samples.
+    /// Uses only the samples for which `select` returns true; it is called in the order of time. The counts of the
+    /// [`super::Outcome`] include all samples.
     #[must_use]
     pub fn select(mut self, select: Select<'a>) -> Self {
         self.select = Some(select);
         self
     }
 
-    /// Ends after so long; by default only the [`StopHandle`] ends it.
+    /// Ends the capture after this time; by default only the [`StopHandle`] ends it.
     #[must_use]
     pub fn time(mut self, time: Duration) -> Self {
         self.time = Some(time);
         self
     }
 
-    /// Samples only these processes, all of their threads and what they start, and ends when none of them is left. Of this,
+    /// Samples only these processes and their descendants, with all of their threads, and ends when none of these processes is left. Of this,
     /// [`Builder::cgroup`] and [`Builder::target`] the last that is called holds.
     #[must_use]
     pub fn pids(mut self, pids: &[u32]) -> Self {
@@ -188,22 +191,22 @@ impl<'a> Builder<'a> {
         self
     }
 
-    /// How the sources `pebs` and `ibs` sample.
+    /// Options of the sources `pebs` and `ibs`.
     #[must_use]
     pub fn hardware(mut self, hardware: Hardware) -> Self {
         self.hardware = hardware;
         self
     }
 
-    /// Lets the source `timer` sample by a clock of its own, so many times a second on each CPU; by default by the scheduler's
-    /// tick, where that serves.
+    /// Lets the source `timer` sample with its own clock, this many times a second on each CPU; by default it uses the
+    /// scheduler's tick, if that works.
     #[must_use]
     pub fn freq(mut self, hz: u32) -> Self {
         self.freq = Some(hz);
         self
     }
 
-    /// Asks the kernel for this and no more, as if it were older: for tests.
+    /// Requests only these features from the kernel, as if it were older: for tests.
     #[doc(hidden)]
     #[must_use]
     pub fn features(mut self, features: Features) -> Self {
@@ -211,7 +214,7 @@ impl<'a> Builder<'a> {
         self
     }
 
-    /// Pages of data in each CPU's ring, a power of two; by default 256, and less where locked memory is short.
+    /// Pages of data in each CPU's ring, a power of two; by default 256, and fewer if locked memory is short.
     #[must_use]
     pub fn mmap_pages(mut self, pages: usize) -> Self {
         self.mmap_pages = pages;
@@ -225,8 +228,19 @@ impl<'a> Builder<'a> {
         self
     }
 
-    /// Lets the start raise this process's soft `RLIMIT_NOFILE`, as far as the hard one allows, where the events need more
-    /// open files: some for each CPU, or for each CPU and thread. By default such a start fails with
+    /// Lets what reads samples go before what is sampled, so that none are lost on a busy host: the threads that read the rings get
+    /// the policy SCHED_FIFO with this priority, 1 to 99, and what else takes part in the capture, the calling thread included while
+    /// it is in [`Session`]'s functions, a nice value of -20. A thread that takes more than half a CPU gives up SCHED_FIFO. Processes
+    /// and threads that the caller starts inherit nothing of it. It takes CAP_SYS_NICE, and without it has no effect but a note. By
+    /// default all threads have the priority of their caller, as with 0.
+    #[must_use]
+    pub fn realtime(mut self, priority: u8) -> Self {
+        self.realtime = (priority > 0).then_some(priority.min(99));
+        self
+    }
+
+    /// Lets the start raise this process's soft `RLIMIT_NOFILE`, up to the hard limit, if the events need more open files: some
+    /// for each CPU, or for each CPU and thread. By default such a start fails with
     /// [`SamplerError::TooManyFiles`](crate::sampler::SamplerError::TooManyFiles).
     #[must_use]
     pub fn raise_open_files(mut self) -> Self {
@@ -234,42 +248,42 @@ impl<'a> Builder<'a> {
         self
     }
 
-    /// Where the host is read; by default `/proc` and `/sys`.
+    /// The directories under which the host is read; by default `/proc` and `/sys`.
     #[must_use]
     pub fn roots(mut self, roots: Roots) -> Self {
         self.roots = roots;
         self
     }
 
-    /// Bytes for queues, caches and the sketch, beside the rings; by default 64 MiB.
+    /// Bytes for queues, caches and the sketch, without the rings; by default 64 MiB.
     #[must_use]
     pub fn memory(mut self, bytes: usize) -> Self {
         self.memory = bytes;
         self
     }
 
-    /// Which cgroups belong to which cell.
+    /// The assignment of cgroups to cells.
     #[must_use]
     pub fn cells(mut self, cells: CellOptions) -> Self {
         self.cells = cells;
         self
     }
 
-    /// The share of its cell's samples, of 1, below which a class of threads gets no subcell; by default 0.05.
+    /// The part of its cell's samples (0 to 1) below which a class of threads gets no subcell; by default 0.05.
     #[must_use]
     pub fn min_share(mut self, share: f64) -> Self {
         self.min_share = share;
         self
     }
 
-    /// CPUs of the host that will run the scheduler; by default as many as are online here.
+    /// The number of CPUs of the host that will run the scheduler; by default those online here.
     #[must_use]
     pub fn target_cpus(mut self, cpus: usize) -> Self {
         self.target_cpus = Some(cpus);
         self
     }
 
-    /// The scheduler that the configuration is for; by default scx_mitosis, whose subcells take a CPU each.
+    /// The scheduler that the configuration is for; by default scx_mitosis, in which each subcell needs a CPU of its own.
     #[must_use]
     pub fn scheduler(mut self, scheduler: Scheduler) -> Self {
         self.scheduler = scheduler;
@@ -283,8 +297,8 @@ impl<'a> Builder<'a> {
         self
     }
 
-    /// Tells threads apart by their hints too: one that changes its hint is of several classes. The hints are those of
-    /// [`Builder::hints`], or what a [`Feed`] says of them.
+    /// Also distinguishes threads by their hints: a thread that changes its hint belongs to several classes. The hints come
+    /// from [`Builder::hints`] or from a [`Feed`].
     #[must_use]
     pub fn use_hints(mut self) -> Self {
         self.use_hints = true;
@@ -298,22 +312,22 @@ impl<'a> Builder<'a> {
         self
     }
 
-    /// Looks in perf's cache of files by their build id (`~/.debug`) too for what names code.
+    /// Also searches perf's cache of files by their build id (`~/.debug`) for names of code.
     #[must_use]
     pub fn symbol_cache(mut self, cache: &Path) -> Self {
         self.cache = Some(cache.to_owned());
         self
     }
 
-    /// Finds source lines and inlined functions too for what names code, where its file has debug information. `scxprof` is the
-    /// path of that program, which reads it in a process of its own.
+    /// Also finds source lines and inlined functions for the named code, if its file has debug information. `scxprof` is the
+    /// path of that program, which reads the debug information in a separate process.
     #[must_use]
     pub fn source_lines(mut self, scxprof: &Path) -> Self {
         self.lines = Some(scxprof.to_owned());
         self
     }
 
-    /// Records a profile in the directory `dir`, which must exist and should be empty; [`crate::profile`] says what is in it.
+    /// Records a profile in the directory `dir`, which must exist and should be empty; [`crate::profile`] describes its files.
     /// [`Session::recorder`] must finish it when the session has ended.
     #[must_use]
     pub fn record(mut self, dir: &Path) -> Self {
@@ -321,15 +335,15 @@ impl<'a> Builder<'a> {
         self
     }
 
-    /// Lets a recording of the source `timer` hold the memory around the registers of each sample: what the threads work on. By
-    /// default addresses are recovered with it, and it is left out of the file.
+    /// Keeps the memory around the registers of each sample in a recording of the source `timer`: it contains the threads'
+    /// data. By default this memory is used to recover addresses, and is left out of the file.
     #[must_use]
     pub fn keep_memory(mut self) -> Self {
         self.keep_memory = true;
         self
     }
 
-    /// What ends the capture from another thread.
+    /// A handle that stops the capture from another thread.
     #[must_use]
     pub fn stop_handle(&self) -> StopHandle {
         self.stop.clone()
@@ -338,15 +352,15 @@ impl<'a> Builder<'a> {
     /// Samples until the end, and decides: [`Builder::start`] and [`Session::run`] in one.
     ///
     /// # Errors
-    /// [`Error`]; nothing is left open then.
+    /// [`Error`]; then all events are closed.
     pub fn run(self) -> Result<Analysis, Error> {
         self.start()?.run()
     }
 
-    /// Opens the first source that works. From here on is sampled.
+    /// Opens the first source that works, and starts sampling.
     ///
     /// # Errors
-    /// [`Error`]; nothing is left open then.
+    /// [`Error`]; then all events are closed.
     pub fn start(mut self) -> Result<Session<'a>, Error> {
         let groups = CellSpecs::new(&self.cells)?;
         let recorded = self.profile.as_deref_mut().and_then(Profile::cpus);
@@ -369,20 +383,22 @@ impl<'a> Builder<'a> {
             let source = profile.source();
             (Origin::Profile(profile), source, Skipped::new())
         } else {
-            // Files that are changed from here on do not name the code; those of a feed's host are not here.
+            // Files changed after this time do not name the code; files of a feed's host are not here.
             symbols.begin = Some(SystemTime::now());
+            let _raised = self.realtime.and_then(|_| priority::raise().ok());
             let (capture, source, skipped) = self.capture(&mut pids)?;
             recorder = capture.recorder().cloned();
             (Origin::Kernel(Box::new(capture)), source, skipped)
         };
         let stop = StopConditions { time: self.time, stop: self.stop, pids, roots: self.roots, recorder };
-        let Self { sinks, select, memory, use_hints, min_share, scheduler, symbols: keep_code, .. } = self;
+        let Self { sinks, select, memory, use_hints, min_share, scheduler, symbols: keep_code, realtime, .. } = self;
         let sampling = Sampling { from, sinks, select, stop, memory, use_hints };
         let options = config::DecisionOptions { min_share, target_cpus, scheduler };
-        Ok(Session { source, skipped, sampling, plan: Plan { groups, keep_code, options, symbols } })
+        let raises = realtime.is_some() && matches!(sampling.from, Origin::Kernel(_));
+        Ok(Session { source, skipped, sampling, raises, plan: Plan { groups, keep_code, options, symbols } })
     }
 
-    /// Starts the first source that works; the processes that are watched go to `pids`.
+    /// Starts the first source that works; stores the watched processes in `pids`.
     fn capture(&mut self, pids: &mut Vec<u32>) -> Result<(Capture, Source, Skipped), Error> {
         let child_pid_namespace = match namespace::pid_namespace(&self.roots) {
             PidNamespace::ProcfsElsewhere { ours, .. } => {
@@ -410,6 +426,7 @@ impl<'a> Builder<'a> {
                 cpus,
                 mmap_pages: self.mmap_pages,
                 workers: self.workers,
+                realtime: self.realtime,
                 features: self.features,
                 hardware: self.hardware.clone(),
                 proc: self.roots.proc.clone(),

@@ -17,6 +17,8 @@ use super::stop::StopPoll;
 use super::{Outcome, Progress, SessionError, Sink, TICK};
 use crate::bpf::{self, Watch};
 use crate::host::aside;
+use crate::host::clock::boottime_ns;
+use crate::host::priority;
 use crate::host::{proc, Roots};
 use crate::profile::Recorder;
 use crate::resolve::{Cgroups, Maps, Modules, Threads};
@@ -29,30 +31,30 @@ use crate::sampler::{self, Running, Sampler, Target};
 
 /// Bytes of a sample's registers and stack while it waits.
 const CONTEXT_SIZE: usize = 768;
-/// Bytes of the memory around the registers of a sample, where it is read.
+/// Bytes of the memory around the registers of a sample, if it is read.
 const SNAPSHOT_SIZE: usize = 2048;
 
-/// What a capture works on.
+/// The options of a running capture.
 #[derive(Debug)]
 pub(super) struct CaptureOptions {
     /// What to sample and how.
     pub(super) sampler: sampler::SamplerOptions,
-    /// Where the host is read.
+    /// The directories under which the host is read.
     pub(super) roots: Roots,
-    /// Bytes for queues and caches, beside the rings.
+    /// Bytes for queues and caches, without the rings.
     pub(super) memory: usize,
     /// Which task hints to follow, if any.
     pub(super) hints: Option<bpf::HintOptions>,
     /// The directory of a profile to record, if any.
     pub(super) record: Option<PathBuf>,
-    /// That keeps the memory which samples carry.
+    /// Keeps the memory in samples.
     pub(super) keep_memory: bool,
 }
 
 /// CAP_SYS_PTRACE as a bit of `CapEff` (linux/capability.h).
 const CAP_SYS_PTRACE: u64 = 1 << 19;
 
-/// What is not seen of other users' processes without the right to look into them.
+/// What cannot be read about other users' processes without the right to inspect them.
 fn strangers(roots: &Roots, source: Source) -> Option<String> {
     if proc::capabilities(roots)? & CAP_SYS_PTRACE != 0 {
         return None;
@@ -71,36 +73,41 @@ fn strangers(roots: &Roots, source: Source) -> Option<String> {
     Some(format!("{what}, and {effect}; it takes CAP_SYS_PTRACE"))
 }
 
-/// A capture at work.
+/// A running capture.
 #[derive(Debug)]
 pub(super) struct Capture {
     running: Running,
-    /// Task hints, where they can be followed.
+    /// Task hints, if they can be followed.
     watch: Option<Watch>,
     begin: Instant,
+    /// When all events were open, CLOCK_BOOTTIME in ns: what a watched thread makes from then on inherits them.
+    pub(super) opened: u64,
     roots: Roots,
-    /// What was there before the first record, while it is still being read.
+    /// What existed before the first record, while it is still being read.
     snapshot: Option<JoinHandle<Names>>,
     names: Option<Names>,
     recorder: Option<Arc<Recorder>>,
     order: Order,
-    /// Look-ups that had no answer before this capture.
+    /// Look-ups without an answer before this capture.
     unanswered: u64,
     pub(super) notes: Vec<String>,
+    /// Samples per second on a busy CPU, if that is known.
+    pub(super) rate: Option<f64>,
 }
 
 impl Capture {
-    /// Opens and enables the events; what exists already is then read in the background, so that nothing falls between.
+    /// Opens and enables the events, then reads what exists already in the background, so that nothing is missed in between.
     ///
-    /// Where it is recorded, names are taken from what is recorded and from nothing else, so that its replay gives the same
-    /// samples.
+    /// A capture that records takes names only from what it records, so that its replay gives the same samples.
     ///
     /// # Errors
-    /// [`SessionError`]; nothing is left open then.
+    /// [`SessionError`]; then all events are closed.
     pub(super) fn start(options: &CaptureOptions) -> Result<Self, SessionError> {
         let cgroups = Cgroups::new(&options.roots)?;
         let sampler = Sampler::open(&options.sampler)?;
+        let opened = boottime_ns();
         let mut notes = sampler.notes().to_vec();
+        let rate = sampler.samples_per_second();
         if !matches!(options.sampler.target, Target::Tasks { .. }) {
             notes.extend(strangers(&options.roots, options.sampler.source));
         }
@@ -134,7 +141,7 @@ impl Capture {
         let running = sampler.start(tee.as_ref())?;
         let begin = Instant::now();
         let recovers = options.sampler.source == Source::Timer;
-        // A quarter for samples that wait for their order or for code, an eighth for mappings; the rest is the sink's.
+        // A quarter for samples that wait for their order or for code, an eighth for mappings; the sink gets the rest.
         let context = match (recovers, options.sampler.snapshots) {
             (true, true) => CONTEXT_SIZE + SNAPSHOT_SIZE,
             (true, false) => CONTEXT_SIZE,
@@ -158,20 +165,19 @@ impl Capture {
         };
         let roots = options.roots.clone();
         let recorded = recorder.clone();
-        let snapshot = std::thread::Builder::new()
-            .name("snapshot".to_owned())
-            .spawn(move || {
-                match recorded {
-                    Some(recorder) => names.seed_recorded(&roots, &recorder, tids.as_deref()),
-                    None => names.seed(&roots, tids.is_none()),
-                }
-                names
-            })
-            .map_err(SessionError::Thread)?;
+        let seed = move || {
+            match recorded {
+                Some(recorder) => names.seed_recorded(&roots, &recorder, tids.as_deref()),
+                None => names.seed(&roots, tids.is_none()),
+            }
+            names
+        };
+        let snapshot = priority::spawn("snapshot", seed).map_err(SessionError::Thread)?;
         Ok(Self {
             running,
             watch,
             begin,
+            opened,
             roots: options.roots.clone(),
             snapshot: Some(snapshot),
             names: None,
@@ -179,22 +185,23 @@ impl Capture {
             order,
             unanswered: aside::unanswered(),
             notes,
+            rate,
         })
     }
 
-    /// What it is recorded by.
+    /// The recorder, if the capture records.
     pub(super) fn recorder(&self) -> Option<&Arc<Recorder>> {
         self.recorder.as_ref()
     }
 
-    /// Hands samples to `sink` until `stop`, which is asked about every 50 ms, says so; then what is left in the rings.
+    /// Passes samples to `sink` until `stop`, which is called about every 50 ms, returns true; then the rest of the rings.
     pub(super) fn run(mut self, sink: &mut dyn Sink, stop: &mut dyn FnMut(Progress) -> bool) -> Outcome {
         let wants_code = sink.wants_code();
         let mut reread = ProcfsRescan::new(&self.roots, self.recorder.as_ref());
         let mut ends = StopPoll::new(self.begin, stop);
         loop {
             if self.names.is_none() && self.order.is_full() {
-                // procfs takes long to read. The workers count what they cannot hand on meanwhile.
+                // Reading procfs takes long. The workers count what they cannot pass on meanwhile.
                 std::thread::sleep(TICK / 10);
             } else {
                 match self.running.batches().recv_timeout(TICK) {
@@ -221,7 +228,7 @@ impl Capture {
         self.finish(sink, reread)
     }
 
-    /// Stops the events, and hands on what is left of them.
+    /// Stops the events, and passes on what is left of them.
     fn finish(mut self, sink: &mut dyn Sink, reread: ProcfsRescan) -> Outcome {
         self.running.stop();
         if let Some(watch) = &self.watch {
@@ -250,7 +257,7 @@ impl Capture {
                 recorder.note_cgroups(&names.cgroups);
             }
             let mut notes = std::mem::take(&mut outcome.notes);
-            outcome = names.outcome(&order, Loss::default());
+            outcome = names.outcome(&order, Loss::default(), sink);
             notes.append(&mut outcome.notes);
             notes.extend(recorder.iter().flat_map(|recorder| recorder.left_out()));
             notes.append(&mut names.failures);
@@ -272,7 +279,7 @@ impl Capture {
         if let Some(recorder) = recorder {
             recorder.lost(&totals.lost);
         }
-        (outcome.events, outcome.duration) = (totals.events, duration);
+        (outcome.events, outcome.duration, outcome.realtime) = (totals.events, duration, totals.realtime);
         outcome.loss.add(&totals.loss);
         outcome.notes.extend(totals.notes);
         let unanswered = aside::unanswered().saturating_sub(unanswered);
@@ -285,7 +292,7 @@ impl Capture {
         outcome
     }
 
-    /// Takes what is there of hint events, as long as there is room for it.
+    /// Takes waiting hint events, as long as there is room for them.
     fn take_hints(&mut self) {
         let Some(watch) = &self.watch else { return };
         let worker = self.running.workers();
@@ -295,7 +302,7 @@ impl Capture {
         }
     }
 
-    /// Waits for what is read in the background.
+    /// Waits for the background reading.
     fn take_snapshot(&mut self, wants_code: bool) {
         if let Some(snapshot) = self.snapshot.take() {
             match snapshot.join() {

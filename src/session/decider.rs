@@ -1,4 +1,4 @@
-//! The sink that a configuration is made of: who was sampled where, and who touched what, each within bounds.
+//! The sink from which a configuration is computed: counts of samples by cell and thread, and the sketch, each within bounds.
 
 use std::sync::Arc;
 
@@ -17,77 +17,80 @@ mod memory;
 
 use memory::{Locations, MemoryNames};
 
-/// Threads that are looked at from their first sample on; later ones must show up [`ADMISSION_SAMPLES`] times first, so that
-/// processes that come and go do not crowd out those that stay.
+/// This many threads are judged from their first sample on; later ones need [`ADMISSION_SAMPLES`] samples first, so that
+/// short-lived processes do not displace long-lived ones.
 const ADMIT_FREELY: usize = 1 << 14;
-/// Samples that a thread needs to be looked at where there are many.
+/// Samples that a thread needs to be judged if there are many threads.
 const ADMISSION_SAMPLES: u8 = 8;
-/// Threads that are looked at; all others are known by their name only.
+/// The number of threads that are judged; all others are known only by their name.
 const MAX_THREADS: usize = 1 << 16;
-/// Cgroups whose cell is remembered.
+/// The number of cgroups with a cached cell.
 const MAX_CGROUPS: usize = 1 << 16;
 
-/// Counts samples by cell and name, and sketches who touched what; [`super::Sampled`] decides of it.
+/// Counts samples by cell and name, and sketches which threads touch what; [`super::Sampled`] makes the decision.
 #[derive(Debug)]
 pub struct Decider {
     groups: CellSpecs,
     source: Source,
     tally: Tally,
     sharing: Sharing,
-    /// Each cgroup's cell and its path, where it has one.
+    /// Each cgroup's cell and its path, if it has one.
     cell_of_cgroup: FxHashMap<u64, CellOf>,
-    /// The last cgroup with a path, and its cell: many samples in a row are of one.
+    /// The last cgroup with a path, and its cell: many consecutive samples belong to one.
     last_cgroup: Option<(u64, CellIndex)>,
-    /// True where a thread under another hint is another class.
+    /// True if a thread with another hint belongs to another class.
     use_hints: bool,
-    /// The numbers that the sketch knows threads by, each under each of its hints where these are used.
+    /// The sketch's numbers of threads, one for each hint of a thread if hints are used.
     known: FxHashMap<(ThreadIndex, Option<u64>), u32>,
-    /// The first number of each thread that has several.
-    first: FxHashMap<ThreadIndex, u32>,
+    /// The numbers of each thread, the first of them first, where hints are used.
+    numbers: FxHashMap<ThreadIndex, Vec<u32>>,
     candidates: FxHashMap<(ThreadIndex, Option<u64>), u8>,
     facts: Vec<Facts>,
     no_cgroup_path: u64,
     unlisted: u64,
-    /// A sample had an address.
+    /// Some sample had an address.
     has_address: bool,
     wants_code: bool,
 }
 
-/// The cell of a cgroup, and its path where it has one.
+/// The cell of a cgroup, and its path if it has one.
 type CellOf = (CellIndex, Option<Arc<[u8]>>);
 
-/// What is known of a thread in the sketch.
-#[derive(Debug, Clone, Copy)]
+/// Facts about a thread in the sketch.
+#[derive(Debug, Clone)]
 struct Facts {
     pid: u32,
     tid: u32,
     hint: Option<u64>,
     cell: CellIndex,
-    /// That of its last sample.
+    /// The cgroup of its last sample.
     cgroup: u64,
-    /// The cell and the name of its last sample, and that name's place in the tally for them.
+    /// The cell of its last sample and its last name, that name's place in the tally for them, and its samples there.
     last: (CellIndex, Comm),
     name: NameIndex,
-    /// How many more samples were in `cell` than elsewhere since it was last another.
+    here: f64,
+    /// The same of cells that it was in before, a few of them.
+    elsewhere: Vec<(CellIndex, NameIndex, f64)>,
+    /// How many more samples were in `cell` than elsewhere since `cell` last changed.
     lead: u32,
     samples: f64,
 }
 
-/// A decision and what it was made of.
+/// A decision and the facts behind it.
 #[derive(Debug)]
 pub(super) struct Decided {
     /// The cells.
     pub(super) decision: Decision,
     /// The threads with their verdicts.
     pub(super) members: Members,
-    /// What the sketch says.
+    /// The result of the sketch.
     clusters: Clusters,
     /// Where the memory lies that a report names.
     locations: Locations,
 }
 
 impl Decider {
-    /// For the groups of a configuration. Of `memory` bytes, the same as those of the capture or replay, the sketch takes three
+    /// A decider for these cell specs. Of `memory` bytes, the same as those of the capture or replay, the sketch takes three
     /// eighths.
     #[must_use]
     pub fn new(groups: CellSpecs, source: Source, memory: usize) -> Self {
@@ -100,7 +103,7 @@ impl Decider {
             last_cgroup: None,
             use_hints: false,
             known: FxHashMap::default(),
-            first: FxHashMap::default(),
+            numbers: FxHashMap::default(),
             candidates: FxHashMap::default(),
             facts: Vec::new(),
             no_cgroup_path: 0,
@@ -110,13 +113,13 @@ impl Decider {
         }
     }
 
-    /// Keeps which code touches the hottest shared lines, for the report.
+    /// Records which code touches the hottest shared lines, for the report.
     #[must_use]
     pub fn keep_code(self) -> Self {
         Self { wants_code: true, ..self }
     }
 
-    /// The same with the hint as a part of the class: a thread that changes its hint is one thread for each.
+    /// Makes the hint a part of the class: a thread that changes its hint counts as one thread for each hint.
     #[must_use]
     pub fn use_hints(self) -> Self {
         Self { use_hints: true, ..self }
@@ -132,19 +135,19 @@ impl Decider {
         self.use_hints
     }
 
-    /// Where the addresses come from.
+    /// The source of the addresses.
     #[must_use]
     pub fn source(&self) -> Source {
         self.source
     }
 
-    /// The groups.
+    /// The cell specs.
     #[must_use]
     pub(crate) fn specs(&self) -> &CellSpecs {
         &self.groups
     }
 
-    /// Who was sampled.
+    /// The counts of samples.
     #[must_use]
     pub(crate) fn tally(&self) -> &Tally {
         &self.tally
@@ -156,16 +159,16 @@ impl Decider {
         self.no_cgroup_path
     }
 
-    /// Samples of threads that were too many to be looked at one by one.
+    /// Samples of threads beyond the number that is judged.
     #[must_use]
     pub(crate) fn unlisted(&self) -> u64 {
         self.unlisted
     }
 
-    /// Decides.
+    /// Makes the decision.
     ///
     /// # Errors
-    /// [`NoSamples`] where nothing was seen that has an address of user memory.
+    /// [`NoSamples`] if no sample has an address of user memory.
     pub(super) fn decide(&self, options: &config::DecisionOptions) -> Result<Decided, NoSamples> {
         if !self.has_address {
             return Err(NoSamples);
@@ -183,7 +186,7 @@ impl Decider {
         Ok(Decided { decision, members, clusters, locations: Locations::default() })
     }
 
-    /// Says what a decision of this decider rests on, with these names for [`Decided::codes`]: other code is not in it.
+    /// Reports the facts behind a decision of this decider, with these names for [`Decided::codes`]; other code is not in it.
     ///
     /// # Errors
     /// [`ReportError`], which would be a bug for a decision of the same samples.
@@ -223,7 +226,7 @@ impl Decider {
 
     fn members(&self, clusters: &Clusters) -> Members {
         let threads = self.facts.iter().enumerate().map(|(index, facts)| Member {
-            // By the sketch's number, which is what labels of threads are by.
+            // The sketch's number, as labels of threads use it.
             thread: index as u32,
             pid: facts.pid,
             tid: facts.tid,
@@ -231,12 +234,12 @@ impl Decider {
             hint: facts.hint,
             cell: facts.cell,
             samples: facts.samples,
-            // A thread without any place that can be shared was seen too little as well.
+            // A thread without any memory that can be shared has too few samples as well.
             verdict: clusters.of_thread.get(index).copied().unwrap_or(Verdict::Unknown(Unknown::TooFewSamples)),
         });
         let mut affinity = Affinity::default();
         let communities: Vec<u32> = (0..self.facts.len()).map(|index| community(clusters, index)).collect();
-        // Without communities there is nobody to be near to.
+        // Without communities there is no edge to report.
         let edges = if clusters.communities.is_empty() { Vec::new() } else { clusters.edges(&communities) };
         for edge in edges {
             if edge.a != u32::MAX && edge.b != u32::MAX {
@@ -246,7 +249,7 @@ impl Decider {
         Members { threads: threads.collect(), affinity }
     }
 
-    /// The sketch's number of a thread; `None` where there are too many.
+    /// The sketch's number of a thread; `None` if there are too many.
     fn number(&mut self, sample: &Sample, comm: Comm, cell: CellIndex) -> Option<u32> {
         let hint = sample.hint.filter(|_| self.use_hints);
         let key = (sample.thread, hint);
@@ -270,15 +273,42 @@ impl Decider {
         let number = self.facts.len() as u32;
         self.known.insert(key, number);
         if self.use_hints {
-            let first = *self.first.entry(sample.thread).or_insert(number);
-            if first != number {
+            let numbers = self.numbers.entry(sample.thread).or_default();
+            if let Some(&first) = numbers.first() {
                 self.sharing.same_thread(number, first);
             }
+            numbers.push(number);
         }
         let Sample { raw: RawSample { pid, tid, cgroup, .. }, .. } = *sample;
         let name = self.tally.name(cell, comm);
-        self.facts.push(Facts { pid, tid, hint, cell, cgroup, last: (cell, comm), name, lead: 0, samples: 0.0 });
+        let last = (cell, comm);
+        let elsewhere = Vec::new();
+        self.facts.push(Facts {
+            pid,
+            tid,
+            hint,
+            cell,
+            cgroup,
+            last,
+            name,
+            here: 0.0,
+            elsewhere,
+            lead: 0,
+            samples: 0.0,
+        });
         Some(number)
+    }
+
+    /// Gives a thread another name, under each of its numbers. Its samples so far count by that too: the scheduler matches the name
+    /// that a thread has, and one that it had before its exec would make a class of nobody.
+    fn rename(&mut self, thread: ThreadIndex, comm: Comm) {
+        let Self { facts, tally, numbers, known, .. } = self;
+        let several = numbers.get(&thread).into_iter().flatten();
+        for number in several.chain(known.get(&(thread, None))) {
+            if let Some(facts) = facts.get_mut(*number as usize).filter(|facts| facts.last.1 != comm) {
+                facts.rename(comm, tally);
+            }
+        }
     }
 
     /// The cell of a sample's cgroup.
@@ -293,7 +323,7 @@ impl Decider {
         };
         let known = cell_of_cgroup.entry(cgroup).or_insert_with(&mut find);
         if known.1.is_none() {
-            // A record that was lost is made up for by the next reading of cgroupfs.
+            // The next reading of cgroupfs makes up for a lost record.
             *known = find();
         }
         let (cell, has_path) = (known.0, known.1.is_some());
@@ -302,7 +332,7 @@ impl Decider {
         cell
     }
 
-    /// Counts a sample of its cell and thread; gives the thread's number where it has one.
+    /// Counts a sample for its cell and thread; returns the thread's number if it has one.
     fn count(&mut self, sample: &Sample, cgroups: &mut Cgroups) -> Option<u32> {
         let cell = match self.last_cgroup {
             Some((cgroup, cell)) if cgroup == sample.cgroup => cell,
@@ -318,12 +348,16 @@ impl Decider {
             self.unlisted += 1;
             return None;
         };
+        if self.facts.get(number as usize).is_some_and(|facts| facts.last.1 != comm) {
+            self.rename(sample.thread, comm);
+        }
         if let Some(facts) = self.facts.get_mut(number as usize) {
             facts.cgroup = sample.cgroup;
-            if facts.last != (cell, comm) {
-                (facts.name, facts.last) = (self.tally.name(cell, comm), (cell, comm));
+            if facts.last.0 != cell {
+                facts.move_to(cell, &mut self.tally);
             }
             self.tally.count(cell, Some(facts.name), share);
+            facts.here += share;
             facts.samples += share;
             match (facts.cell == cell, facts.lead) {
                 (true, _) => facts.lead += 1,
@@ -335,7 +369,39 @@ impl Decider {
     }
 }
 
+/// Cells of a thread beside its last one whose samples are moved with its name.
+const MAX_ELSEWHERE: usize = 8;
+
+impl Facts {
+    /// From here on its samples are of another cell.
+    fn move_to(&mut self, cell: CellIndex, tally: &mut Tally) {
+        let left = (self.last.0, self.name, self.here);
+        let known = self.elsewhere.iter().position(|it| it.0 == cell).map(|at| self.elsewhere.swap_remove(at));
+        let (_, name, here) = known.unwrap_or_else(|| (cell, tally.name(cell, self.last.1), 0.0));
+        if left.2 > 0.0 && self.elsewhere.len() < MAX_ELSEWHERE {
+            self.elsewhere.push(left);
+        }
+        (self.last.0, self.name, self.here) = (cell, name, here);
+    }
+
+    fn rename(&mut self, comm: Comm, tally: &mut Tally) {
+        self.last.1 = comm;
+        let here = (self.last.0, &mut self.name, self.here);
+        for (cell, name, samples) in self.elsewhere.iter_mut().map(|it| (it.0, &mut it.1, it.2)).chain([here]) {
+            let renamed = tally.name(cell, comm);
+            tally.shift(cell, *name, renamed, samples);
+            *name = renamed;
+        }
+    }
+}
+
 impl Sink for Decider {
+    fn ended(&mut self, names: &[(ThreadIndex, Comm)]) {
+        for &(thread, comm) in names {
+            self.rename(thread, comm);
+        }
+    }
+
     fn wants_code(&self) -> bool {
         self.wants_code
     }
@@ -350,7 +416,7 @@ impl Sink for Decider {
             self.has_address |= sample.memory.is_some();
             let Some(number) = self.count(sample, cgroups) else { continue };
             if self.source == Source::Faults && matches!(sample.memory, Some(MemoryId::Private { .. })) {
-                // The threads of one process are unknown to one another, and no other process touches its private memory.
+                // The threads of one process cannot be distinguished, and no other process touches its private memory.
                 self.sharing.count(number, sample);
             } else {
                 sharing.push((number, sample));

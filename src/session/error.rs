@@ -1,4 +1,4 @@
-//! What goes wrong in the library.
+//! The errors of the library.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use crate::sampler::SamplerError;
 /// Sources that do not work here, and why.
 pub type Skipped = Vec<(Source, SamplerError)>;
 
-/// What kind of error it is: what to do about it.
+/// The kind of an error: what to do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// What was asked for is not there or makes no sense: an expression, a process, a cgroup. Ask for something else.
+    /// The request is invalid, or its object does not exist: an expression, a process, a cgroup. Change the request.
     Request,
-    /// The host, its kernel or our rights do not allow it; the sentence says what would help.
+    /// The host, its kernel or our rights do not allow it; the message says what would help.
     Host,
     /// Nothing usable was sampled: sample longer, or something else.
     NoSamples,
@@ -30,8 +30,8 @@ pub enum ErrorKind {
     Configuration,
 }
 
-/// Why the library could not do what it was asked for. [`Error::kind`] tells the cases apart that are handled alike; the variants
-/// hold the source, with path, CPU and errno.
+/// Why the library failed. [`Error::kind`] groups the cases by how to handle them; the variants contain the source, with path,
+/// CPU and errno.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -41,7 +41,7 @@ pub enum Error {
     /// The host cannot be read.
     #[error(transparent)]
     Host(#[from] crate::host::Error),
-    /// The procfs that we read is of another pid namespace, so that threads would get the names of others.
+    /// procfs belongs to another pid namespace, so that threads would get wrong names.
     #[error("{}", elsewhere(proc, *ours))]
     ProcfsElsewhere {
         /// That procfs.
@@ -55,37 +55,37 @@ pub enum Error {
     /// There is no such cgroup, or its directory cannot be opened.
     #[error(transparent)]
     NoCgroup(crate::host::Error),
-    /// What was asked for cannot be recorded.
+    /// The requested source cannot be recorded.
     #[error(
         "batches cannot be recorded: their times are of the scheduler's clock and are converted while they are read; take \
          exact samples"
     )]
     BatchedRecording,
-    /// The source, or the last of several, cannot begin.
+    /// The source, or the last of several, cannot start.
     #[error(transparent)]
     Start(#[from] NotStarted),
     /// Nothing usable was sampled.
     #[error("no usable samples in {:.1} s", outcome.duration.as_secs_f64())]
     NoSamples {
-        /// What happened instead.
+        /// The counts of the capture.
         outcome: Box<Outcome>,
     },
     /// A profile cannot be opened, read or written.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// There is no configuration of these cells that scx_mitosis would load on the host it is for.
+    /// No configuration of these cells would be accepted by scx_mitosis on the target host.
     #[error(transparent)]
     Mitosis(#[from] mitosis::Refused),
-    /// There are no layers of these cells that scx_layered would load, which is a bug.
+    /// No layers of these cells would be accepted by scx_layered, which is a bug.
     #[error(transparent)]
     Layered(#[from] layered::Refused),
-    /// A report that cannot be made, which is a bug.
+    /// The report cannot be made, which is a bug.
     #[error(transparent)]
     Report(#[from] ReportError),
 }
 
 impl Error {
-    /// What kind of error it is.
+    /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -98,26 +98,26 @@ impl Error {
     }
 }
 
-/// What is wrong, and what would help.
+/// The message: what is wrong, and what would help.
 fn elsewhere(proc: &Path, ours: u32) -> String {
     let (why, help) = PidNamespace::ProcfsElsewhere { ours, theirs: None }.trouble(proc).unwrap_or_default();
     format!("{why}; {help}")
 }
 
-/// No source could begin.
+/// No source could start.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", of_source(*source_name, error))]
 #[non_exhaustive]
 pub struct NotStarted {
-    /// The last that was tried.
+    /// The last source that was tried.
     pub source_name: Source,
-    /// Why it could not.
+    /// Why it failed.
     pub error: SessionError,
-    /// Those before it.
+    /// The sources before it.
     pub skipped: Skipped,
 }
 
-/// The sentence with the source's name in it.
+/// The message with the source's name in it.
 pub(crate) fn of_source(source: Source, error: &dyn std::error::Error) -> String {
     let text = error.to_string();
     if text.starts_with("source ") {
@@ -126,32 +126,39 @@ pub(crate) fn of_source(source: Source, error: &dyn std::error::Error) -> String
     format!("source {source}: {text}")
 }
 
-/// Why a source cannot begin.
+/// Why a source cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// No events.
+    /// The events could not be opened.
     #[error(transparent)]
     Sampler(#[from] SamplerError),
-    /// No names.
+    /// The names could not be read.
     #[error(transparent)]
     Resolve(#[from] crate::host::Error),
-    /// A recording that could not be begun.
+    /// The recording could not be started.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// A thread that could not be started.
+    /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] io::Error),
 }
 
+fn no_process(pid: u32, path: &Path, source: &io::Error) -> String {
+    if source.kind() == io::ErrorKind::NotFound {
+        return format!("{pid}: no such process");
+    }
+    format!("{pid}: cannot read {}: {source}", path.display())
+}
+
 /// There is no such process.
 #[derive(Debug, thiserror::Error)]
-#[error("{pid}: no such process ({}: {source})", path.display())]
+#[error("{}", no_process(*pid, path, source))]
 #[non_exhaustive]
 pub struct NoProcess {
     /// Its id.
     pub pid: u32,
-    /// Where its threads would be listed.
+    /// The directory of its threads.
     pub path: PathBuf,
     /// The errno and its text.
     pub source: io::Error,

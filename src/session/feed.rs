@@ -1,4 +1,4 @@
-//! A source of samples that is not the kernel: another profiler, a simulation.
+//! A source of samples other than the kernel: another profiler, a simulation.
 
 use std::time::Instant;
 
@@ -10,36 +10,36 @@ use crate::resolve::Modules;
 use crate::sample::batch::{self, PendingSample};
 use crate::sample::{RawSample, SideBand, TimedSideBand};
 
-/// Where samples come from in place of the kernel's events.
+/// Provides samples instead of the kernel's events.
 ///
-/// What happened to threads and mappings comes as [`SideBand`] among them, and names are taken from nothing else: a sample
-/// whose thread no [`SideBand::Comm`] has named counts as unnamed, and memory that no [`SideBand::Mmap`] has shown is the
-/// process's own. The documentation of the crate begins with an example.
+/// Events of threads and mappings come as [`SideBand`] among them, and names are taken only from these: a sample of a thread
+/// without a [`SideBand::Comm`] counts as unnamed, and memory without a [`SideBand::Mmap`] is private to its process. The
+/// documentation of the crate begins with an example.
 pub trait Feed {
-    /// The next samples and what happened beside them; `None` at the end.
+    /// The next samples and side-band; `None` at the end.
     fn next_batch(&mut self) -> Option<Batch>;
 }
 
-/// What a [`Feed`] gives at a time.
+/// The unit in which a [`Feed`] provides samples.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Batch {
-    /// In any order. What [`SideBand`] says is put to them.
+    /// In any order. The facts of [`SideBand`] are added to them.
     pub samples: Vec<RawSample>,
-    /// In any order; of the same time as a sample it comes before that.
+    /// In any order; at equal times it precedes a sample.
     pub side_band: Vec<TimedSideBand>,
-    /// All that is older has been given, this batch included. ns, of the same clock as the times of the samples.
+    /// This batch and the earlier ones contain everything older than this. ns, of the same clock as the times of the samples.
     pub complete_until: u64,
 }
 
 impl Batch {
-    /// One that is to be filled with all that is older than `complete_until` and was not given yet.
+    /// An empty batch, to be filled with everything older than `complete_until` that was not in an earlier one.
     #[must_use]
     pub fn until(complete_until: u64) -> Self {
         Self { complete_until, ..Self::default() }
     }
 
-    /// Adds what happened at `time`.
+    /// Adds an event at `time`.
     pub fn side_band(&mut self, time: u64, what: SideBand) {
         self.side_band.push(TimedSideBand { time, what });
     }
@@ -53,7 +53,7 @@ impl From<Batch> for batch::Batch {
     }
 }
 
-/// Hands what `feed` gives to `sink` until its end, or until `ended` says so.
+/// Passes the samples of `feed` to `sink` until its end, or until `ended` returns true.
 pub(super) fn run(
     feed: &mut dyn Feed,
     memory: usize,
@@ -77,7 +77,7 @@ pub(super) fn run(
     }
     order.end();
     names.release(&mut order, sink);
-    let mut outcome = names.outcome(&order, loss);
+    let mut outcome = names.outcome(&order, loss, sink);
     outcome.modules = names.modules.take().unwrap_or_default();
     outcome.modules.finish(&names.maps);
     outcome

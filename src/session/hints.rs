@@ -1,10 +1,10 @@
-//! Which hint each thread has, as the events say it.
+//! The current hint of each thread, from the events.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::hint::{HintCounts, MAX_HINT};
 
-/// Threads whose hints are remembered. A Linux host can have 4 million.
+/// The number of threads with a stored hint. A Linux host can have 4 million threads.
 const MAX_THREADS: usize = 1 << 18;
 /// Different values that are counted.
 const MAX_VALUES: usize = 1 << 12;
@@ -13,7 +13,7 @@ const MAX_VALUES: usize = 1 << 12;
 struct Entry {
     pid: u32,
     time: u64,
-    /// `None` where its hint ended: an older event that comes later must not bring it back.
+    /// `None` if its hint was deleted: an older event that comes later must not restore it.
     hint: Option<u64>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Hints {
 }
 
 impl Hints {
-    /// An event: the thread has this hint now, or none.
+    /// An event: the thread now has this hint, or none.
     pub(super) fn event(&mut self, time: u64, pid: u32, tid: u32, hint: Option<u64>) {
         let known = self.by_tid.get(&tid).copied();
         if known.is_some_and(|entry| entry.time > time) {
@@ -54,7 +54,7 @@ impl Hints {
         self.by_tid.insert(tid, Entry { pid, time, hint });
     }
 
-    /// The tid is a new thread's, which has no hint: neither its parent's nor that of the tid's last owner.
+    /// The tid belongs to a new thread without a hint: neither its parent's nor that of the tid's last owner.
     pub(super) fn fork(&mut self, tid: u32) {
         self.by_tid.remove(&tid);
     }

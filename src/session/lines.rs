@@ -1,4 +1,4 @@
-//! Our own lines of JSON in place of records: accesses that bear their names, in the order in which they were written.
+//! Reads our own lines of JSON instead of records: accesses with their names, in the order in which they were written.
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -10,10 +10,10 @@ use super::{Outcome, Sink};
 use crate::profile::jsonl::Reader;
 use crate::resolve::Cgroups;
 
-/// Accesses that are given to the sink at once.
+/// Accesses that are passed to the sink at once.
 const TOGETHER: usize = 64;
 
-/// Hands the accesses of `lines` to `sink` until their end, or until it is to end; with what ended it early.
+/// Passes the accesses of `lines` to `sink` until their end, or until it must end; returns the reason for an early end.
 pub(super) fn run(
     lines: &mut Reader<BufReader<File>>,
     sink: &mut dyn Sink,

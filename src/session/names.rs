@@ -1,4 +1,4 @@
-//! Names for samples on their way to the sink: the thread, its cgroup and hint, the memory and the code.
+//! Adds names to samples before the sink gets them: the thread, its cgroup and hint, the memory and the code.
 
 use std::collections::hash_map::Entry;
 use std::fs::File;
@@ -25,20 +25,20 @@ use crate::sample::{FileId, SideBand, TimedSideBand};
 use crate::sample::{RawSample, Sample, ThreadIndex};
 use crate::sampler::loss::Loss;
 
-/// A cgroup that was read from procfs is read again after so many ns: threads move.
+/// A cgroup that was read from procfs is read again after this many ns, because threads move.
 const CGROUP_AGE: u64 = 1_000_000_000;
-/// Threads whose cgroup from procfs is remembered.
+/// Threads with a cached cgroup from procfs.
 const MAX_CGROUPS_READ: usize = 1 << 16;
-/// Reading mappings again ends after so long, until it is due again 20 times later.
+/// Reading mappings again ends after this time, and starts again 20 times this later.
 const MAPS_ROUND: Duration = Duration::from_millis(2);
-/// Samples that are handed to the sink at once.
+/// Samples that are passed to the sink at once.
 const READY: usize = 64;
-/// Recorded hints that are read before they are put in order.
+/// Recorded hints that are read before they are sorted.
 const TAKEN: usize = 1 << 10;
 
-/// What names can be given to: what a sampler read, or a line of text that bears its names.
+/// Objects that can get names: what a sampler read, or a line of text that contains names.
 pub(super) trait Nameable: Timed {
-    /// Makes the accesses ready that it gives.
+    /// Adds the accesses that it gives to `ready`.
     fn name(&self, names: &mut Names, ready: &mut Ready);
 }
 
@@ -54,10 +54,10 @@ impl Nameable for Sample {
     }
 }
 
-/// Samples for the sink. Their memory is used again and again: to move one costs as much as to fill it.
+/// Samples for the sink. Their memory is reused: moving a sample costs as much as filling it.
 pub(super) struct Ready {
     samples: Vec<Sample>,
-    /// So many of them are ready; what follows is old.
+    /// This many of them are ready; the rest is old.
     count: usize,
 }
 
@@ -66,7 +66,7 @@ impl Ready {
         Self { samples: Vec::with_capacity(READY), count: 0 }
     }
 
-    /// The one that is ready where `count` grows by one.
+    /// The sample that becomes ready when `count` grows by one.
     fn next(&mut self) -> &mut Sample {
         if self.count >= self.samples.len() {
             self.samples.resize(self.count + 1, Sample::default());
@@ -80,28 +80,28 @@ impl Ready {
     }
 }
 
-/// What names samples, kept up to date by the side-band.
+/// Names samples, and is kept up to date by the side-band.
 #[derive(Debug)]
 pub(super) struct Names {
     pub(super) threads: Threads,
     pub(super) maps: Maps,
     pub(super) cgroups: Cgroups,
-    /// Where the kernel puts no cgroup into the samples: from procfs, with the time of that reading.
+    /// If the kernel puts no cgroup into samples: the cgroup from procfs, with the time of that reading.
     pub(super) cgroup_of_thread: Option<FxHashMap<ThreadIndex, (u64, u64)>>,
-    /// What holds the code, where somebody wants to know.
+    /// The objects that contain code, if code is to be named.
     pub(super) modules: Option<Modules>,
-    /// Where task hints were asked for.
+    /// If task hints were requested.
     pub(super) hints: Option<Hints>,
-    /// What hints and recovered accesses are written to, in their order.
+    /// Writes hints and recovered accesses, in their order.
     pub(super) recorder: Option<Arc<Recorder>>,
     pub(super) loss: Loss,
     /// Side-band was lost since procfs was last read.
     pub(super) suspect: bool,
-    /// For a source whose samples carry registers in place of an address.
+    /// For a source with registers instead of an address in its samples.
     pub(super) recoverer: Option<Recoverer>,
-    /// What was recovered when a profile was recorded.
+    /// The accesses recovered when a profile was recorded.
     pub(super) recovered: Option<Recovered<File>>,
-    /// Samples so far, which number their accesses.
+    /// The number of samples so far, which numbers their accesses.
     pub(super) records: u64,
     /// Accesses that the sink took.
     pub(super) accesses: u64,
@@ -110,7 +110,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// For records that say all there is to know: mappings take at most `memory` bytes.
+    /// For records that are complete: mappings take at most `memory` bytes.
     pub(super) fn recorded(memory: usize, child_pid_namespace: bool) -> Self {
         Self {
             threads: Threads::recorded(),
@@ -153,13 +153,13 @@ impl Names {
         self.failures.extend(self.cgroups.warning());
     }
 
-    /// Records what exists, and takes it from there.
+    /// Records what exists, and reads it from there.
     pub(super) fn seed_recorded(&mut self, roots: &Roots, recorder: &Recorder, tids: Option<&[u32]>) {
         if let Err(error) = self.cgroups.walk() {
             self.failures.push(error.to_string());
         }
         self.failures.extend(self.cgroups.warning());
-        // These are the cgroups, known already; what is taken, process by process, is all else.
+        // The cgroups are known already; all else is read, process by process.
         let cgroups = std::mem::replace(&mut self.cgroups, Cgroups::recorded());
         let result = recorder.snapshot(roots, tids, &cgroups, &mut |side: TimedSideBand| self.side_band(side.what));
         self.cgroups = cgroups;
@@ -168,7 +168,7 @@ impl Names {
         }
     }
 
-    /// What the tables had no room for, one sentence each.
+    /// What did not fit into the tables, one sentence each.
     pub(super) fn left_out(&self) -> Vec<String> {
         let code = self.modules.as_ref().and_then(Modules::left_out);
         self.threads
@@ -180,9 +180,9 @@ impl Names {
             .collect()
     }
 
-    /// What is known at the end, when all of `order` is released: `loss` was counted before it was put in order. The code is
-    /// left to who knows what it is in.
-    pub(super) fn outcome<S: Timed>(&mut self, order: &Order<S>, mut loss: Loss) -> Outcome {
+    /// The outcome at the end, when all of `order` is released: `loss` was counted before sorting. The caller adds the code.
+    pub(super) fn outcome<S: Timed>(&mut self, order: &Order<S>, mut loss: Loss, sink: &mut dyn Sink) -> Outcome {
+        sink.ended(&self.threads.names());
         loss.add(&self.loss);
         (loss.late, loss.late_side_band) = (order.late, order.late_side_band);
         Outcome {
@@ -196,10 +196,11 @@ impl Names {
             notes: self.left_out(),
             modules: Modules::default(),
             address_spaces: self.maps.address_spaces(),
+            realtime: None,
         }
     }
 
-    /// Takes the recorded hints up to `until`, which must come before the samples of their time.
+    /// Takes the recorded hints up to `until`, which must precede the samples of their time.
     pub(super) fn take_hints<S: Nameable>(
         &mut self,
         recorded: Option<&mut hints::Hints<File>>,
@@ -225,10 +226,10 @@ impl Names {
         }
     }
 
-    /// Hands what is complete to the sink.
+    /// Passes what is complete to the sink.
     pub(super) fn release<S: Nameable>(&mut self, order: &mut Order<S>, sink: &mut dyn Sink) {
         let mut accesses = 0;
-        // What the sink gets next; all of it is of the time before the next side-band.
+        // The next samples for the sink; all of them are older than the next side-band.
         let mut ready = Ready::new();
         let mut hand_on = |ready: &mut Ready, cgroups: &mut Cgroups| {
             if ready.count > 0 {
@@ -253,7 +254,7 @@ impl Names {
         self.accesses += accesses;
     }
 
-    /// Completes one sample and makes it ready, or each access that it gives.
+    /// Completes one sample and adds it, or each access that it gives, to `ready`.
     fn pending(&mut self, pending: &PendingSample, ready: &mut Ready) {
         let sample = ready.next();
         *sample = pending.raw.into();
@@ -286,7 +287,7 @@ impl Names {
         });
     }
 
-    /// Makes a sample ready that bears its names: only its hint is left to find.
+    /// Adds a sample that contains its names to `ready`: only its hint is missing.
     fn line(&mut self, sample: &Sample, ready: &mut Ready) {
         let hint = self.hints.as_mut().and_then(|hints| hints.of_sample(sample.pid, sample.tid));
         self.records += 1;
@@ -295,14 +296,14 @@ impl Names {
         ready.push(Sample { record: self.records, hint, ..*sample });
     }
 
-    /// Makes the accesses ready that were recovered when `sample` was recorded.
+    /// Adds the accesses that were recovered when `sample` was recorded to `ready`.
     fn joined(&mut self, sample: &Sample, ready: &mut Ready) {
         let Self { recovered, maps, modules, .. } = self;
         let Some(recovered) = recovered else { return };
         let accesses = recovered.take(sample.time, sample.cpu, sample.tid);
         let share = 1.0 / accesses.len() as f32;
         for access in &accesses {
-            // As it was found at the capture: its page contradicted the mappings.
+            // As at the capture: its page contradicted the mappings.
             let of_file = access.anonymous.then_some(false);
             ready.push(Sample {
                 raw: RawSample {
@@ -322,7 +323,7 @@ impl Names {
         }
     }
 
-    /// Reads the mappings of processes again that may have changed without a record; not for long at a time.
+    /// Reads mappings again that may have changed without a record; for a limited time per call.
     pub(super) fn read_maps_again(&mut self) {
         let (begin, now) = (Instant::now(), monotonic_ns());
         for pid in self.maps.due(now) {
@@ -391,7 +392,7 @@ impl Names {
         }
     }
 
-    /// Adds what the sampler cannot know; false where the sample is none of ours.
+    /// Adds what the sampler cannot know; false if the sample is not one of ours.
     fn complete(&mut self, sample: &mut Sample) -> bool {
         let known = |sample: &mut Sample, thread: &Thread| {
             sample.thread = thread.index;
@@ -402,8 +403,8 @@ impl Names {
         } else if let Some(thread) = self.threads.resolve(sample.pid, sample.tid) {
             known(sample, thread);
         } else if self.child_pid_namespace {
-            // Where another profiler samples the same software event, the kernel writes the pids of that one's namespace
-            // into our samples too (seen on 6.18; perf_prepare_sample() fills the ids once for all events).
+            // If another profiler samples the same software event, the kernel writes pids of that one's namespace into our
+            // samples too (observed on 6.18; perf_prepare_sample() fills the ids once for all events).
             self.loss.outside_pid_namespace += 1;
             return false;
         } else {
@@ -419,7 +420,7 @@ impl Names {
         true
     }
 
-    /// The cgroup as procfs had it within the last second, or when the thread was last alive; 0 where nobody knows.
+    /// The cgroup from procfs within the last second, or when the thread was last alive; 0 if unknown.
     fn cgroup_from_procfs(&mut self, pid: u32, tid: u32, now: u64) -> u64 {
         let (Some(known), Some(thread)) = (&mut self.cgroup_of_thread, self.threads.get(pid, tid)) else { return 0 };
         if known.len() >= MAX_CGROUPS_READ {

@@ -1,20 +1,20 @@
-//! Numbers for the threads and cgroups that lines of a recording say by name.
+//! Numbers threads and cgroups that lines of a recording name.
 
 use rustc_hash::FxHashMap;
 
 use crate::resolve::Cgroups;
 use crate::sample::ThreadIndex;
 
-/// Threads and cgroups of lines that are remembered by number, and bytes of the cgroups' paths.
+/// Threads and cgroups of lines that get numbers, and bytes of the cgroups' paths.
 const MAX_NUMBERED: usize = 1 << 20;
 const MAX_PATH_BYTES: usize = crate::resolve::cgroups::MAX_PATH_BYTES;
-/// Numbers for what lines say by name.
+/// The numbers of names in lines.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     threads: FxHashMap<(u32, u32), ThreadIndex>,
     cgroups: FxHashMap<Vec<u8>, u64>,
     path_bytes: usize,
-    /// Times that all numbers of threads or of cgroups were forgotten.
+    /// How often all numbers of threads or of cgroups were dropped.
     forgotten: u64,
     /// The last one and its number, which is not 0.
     last_cgroup: (Vec<u8>, u64),
@@ -22,7 +22,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// The thread of that tid, whoever had it.
+    /// The thread with that tid, of any time.
     pub(super) fn thread(&mut self, pid: u32, tid: u32) -> ThreadIndex {
         if self.threads.len() >= MAX_NUMBERED {
             self.threads.clear();
@@ -35,7 +35,7 @@ impl Numbers {
         })
     }
 
-    /// The cgroup of that path, which `cgroups` knows by its number then.
+    /// The cgroup with that path; `cgroups` then knows it by its number.
     pub(super) fn cgroup(&mut self, path: &[u8], cgroups: &mut Cgroups) -> u64 {
         if self.last_cgroup.0 != path || self.last_cgroup.1 == 0 {
             self.last_cgroup = (path.to_vec(), self.other_cgroup(path, cgroups));
@@ -59,7 +59,7 @@ impl Numbers {
         self.next
     }
 
-    /// What was forgotten to stay within bounds, in a sentence.
+    /// What was dropped at the bound, in a sentence.
     pub(super) fn left_out(&self) -> Option<String> {
         (self.forgotten > 0).then(|| {
             format!(

@@ -1,7 +1,7 @@
-//! Puts what the workers send into one order of time, holding back no more than it must.
+//! Sorts what the workers send by time, and holds back no more than necessary.
 //!
-//! A worker says with each batch until when it has read all. What is older than the least of these marks is complete on
-//! every CPU, so that a name that a thread took on one CPU is known before the sample that it took on the next.
+//! With each batch, a worker gives the time up to which it has read everything. What is older than the minimum of these times
+//! is complete on every CPU. So a name that a thread took on one CPU is known before its next sample on another.
 
 use std::collections::VecDeque;
 
@@ -9,10 +9,10 @@ use crate::sample::batch::{Batch, PendingSample};
 use crate::sample::Sample;
 use crate::sample::{SideBand, TimedSideBand};
 
-/// How far time must have gone on before the next release, in ns: sorting less more often costs more.
+/// How far time must advance before the next release, in ns: sorting less more often costs more.
 const STEP: u64 = 20_000_000;
 
-/// What is put in order. What is made of it is [`Names`](super::Names)'s.
+/// An object to sort. [`Names`](super::Names) processes it.
 pub(super) trait Timed: Default {
     /// ns.
     fn time(&self) -> u64;
@@ -37,64 +37,64 @@ impl Timed for Sample {
     }
 }
 
-/// Samples that one worker sent at a time, and how many of them are still held back.
+/// Samples of one batch of a worker, and how many of them are still held back.
 #[derive(Debug)]
 struct Chunk<S> {
     samples: Vec<S>,
     left: usize,
 }
 
-/// Samples of a chunk at the most: their number in it has 24 bits of a key.
+/// The most samples of a chunk: their number in it has 24 bits of a key.
 const CHUNK: usize = 1 << 24;
-/// Empty chunks that are kept to be filled again.
+/// Empty chunks that are kept for reuse.
 const SPARE: usize = 16;
 /// Chunks without a sample that may lie between others.
 const EMPTY: usize = 4096;
-/// Bytes of side-band that may be held back however small the limit is.
+/// Bytes of side-band that may always be held back, however small the limit is.
 const MIN_SIDE_BAND: usize = 1 << 20;
 
 /// What came in and is not yet complete on every CPU.
 #[derive(Debug)]
 pub(super) struct Order<S = PendingSample> {
-    /// In the order in which they came. Samples stay where they are until they are given out, for they are large.
+    /// In the order of arrival. Samples stay in their chunk until they are released, because they are large.
     chunks: VecDeque<Chunk<S>>,
-    /// Chunks that were given out whole.
+    /// The number of chunks that were released completely.
     gone: u64,
     spare: Vec<Vec<S>>,
-    /// See [`key`]. The first so many are in order.
+    /// See [`key`]. The first of them, up to this number, are sorted.
     keys: Vec<u128>,
     sorted: usize,
     side_band: Vec<TimedSideBand>,
     /// Bytes of it.
     side_bytes: usize,
     complete: Vec<u64>,
-    /// What is later is kept, whatever the workers say.
+    /// What is later is kept, whatever the workers report.
     hold: u64,
     released: u64,
     limit: usize,
-    /// Time of the oldest sample that came in, [`u64::MAX`] before it.
+    /// Time of the oldest sample so far, [`u64::MAX`] without one.
     pub(super) first: u64,
     /// The latest time of any sample; 0 before the first.
     pub(super) last: u64,
-    /// Samples older than what was released before they came.
+    /// Samples that came after newer ones were released.
     pub(super) late: u64,
-    /// Other side-band of which that holds; what has no time is of before all samples.
+    /// The same for other side-band; records without a time precede all samples.
     pub(super) late_side_band: u64,
-    /// Hint events of which that holds.
+    /// The same for hint events.
     pub(super) late_hints: u64,
     /// Hint events that are held back.
     hints: usize,
 }
 
-/// What [`Order::release`] gives out.
+/// What [`Order::release`] returns.
 #[derive(Debug)]
 pub(super) enum Released<'a, S = PendingSample> {
     SideBand(SideBand),
     Sample(&'a S),
 }
 
-/// A sample's time, CPU and place as one number: 64 bits, 16 (of two CPUs that sample at the same ns a recording must give the
-/// same first), 24 for its chunk and 24 for its number in it.
+/// A sample's time, CPU and location as one number: 64 bits, 16 (if two CPUs sample in the same ns, a recording must give the
+/// same one first), 24 for its chunk and 24 for its number in it.
 fn key(sample: &impl Timed, chunk: u64, at: usize) -> u128 {
     let memory = (chunk & 0xff_ffff) << 24 | at as u64;
     u128::from(sample.time()) << 64 | u128::from(sample.cpu() as u16) << 48 | u128::from(memory)
@@ -104,14 +104,14 @@ fn time_of(key: u128) -> u64 {
     (key >> 64) as u64
 }
 
-/// Which of the chunks that are there, and which sample of it.
+/// The index of the chunk among those present, and that of the sample in it.
 fn place_of(key: u128, gone: u64) -> (usize, usize) {
     let chunk = (key as u64 >> 24).wrapping_sub(gone) & 0xff_ffff;
     (chunk as usize, key as usize & 0xff_ffff)
 }
 
 impl<S: Timed> Order<S> {
-    /// For so many workers, holding at most `limit` samples back, and as many bytes of side-band.
+    /// For this many workers; holds back at most `limit` samples, and as many bytes of side-band.
     pub(super) fn new(workers: usize, limit: usize) -> Self {
         Self {
             chunks: VecDeque::new(),
@@ -134,7 +134,7 @@ impl<S: Timed> Order<S> {
         }
     }
 
-    /// Takes a batch in.
+    /// Takes a batch.
     pub(super) fn push(&mut self, mut batch: Batch<S>) {
         self.take(&mut batch);
         if batch.samples.capacity() > 0 && self.spare.len() < SPARE {
@@ -142,7 +142,7 @@ impl<S: Timed> Order<S> {
         }
     }
 
-    /// Takes what is in a batch, which can be filled again.
+    /// Takes the content of a batch, which can be filled again.
     pub(super) fn take(&mut self, batch: &mut Batch<S>) {
         if let Some(mark) = self.complete.get_mut(batch.worker) {
             *mark = (*mark).max(batch.complete_until);
@@ -183,40 +183,40 @@ impl<S: Timed> Order<S> {
         self.side_band.append(side_band);
     }
 
-    /// Takes side-band in that no worker read.
+    /// Takes side-band that no worker read.
     pub(super) fn extend(&mut self, mut side_band: Vec<TimedSideBand>) {
         self.take_side_band(&mut side_band);
     }
 
-    /// Nobody sends any more: all that is held back is complete, whatever a worker said that died.
+    /// No more batches will come: all that is held back is complete, whatever a dead worker last reported.
     pub(super) fn end(&mut self) {
         self.complete.fill(u64::MAX);
         self.hold = u64::MAX;
     }
 
-    /// Keeps what is later than `until` until something else is said: side-band may come that is older.
+    /// Holds back what is later than `until` until the next call: older side-band may still come.
     pub(super) fn hold(&mut self, until: u64) {
         self.hold = until;
     }
 
-    /// True where [`Order::release`] would do enough to be worth its sorting.
+    /// True if [`Order::release`] would release enough to be worth its sorting.
     pub(super) fn is_due(&self) -> bool {
         let mark = self.mark();
         mark == u64::MAX || mark.saturating_sub(self.released) >= STEP || self.is_full() || self.is_crowded()
     }
 
-    /// True where more samples are held back than the limit.
+    /// True if more samples are held back than the limit.
     pub(super) fn is_full(&self) -> bool {
         self.keys.len() > self.limit
     }
 
-    /// True where more side-band is held back than the limit.
+    /// True if more side-band is held back than the limit.
     pub(super) fn is_crowded(&self) -> bool {
         self.side_bytes > (self.limit * size_of::<S>()).max(MIN_SIDE_BAND)
     }
 
-    /// False where as many hint events are held back as there may be samples, and it is others that `worker`, which sends them,
-    /// must wait for: what is left with it waits in the kernel's ring.
+    /// False if as many hint events are held back as there may be samples, and other workers than `worker`, which sends them,
+    /// delay their release: the rest then waits in the kernel's ring.
     pub(super) fn takes_hints(&self, worker: usize) -> bool {
         self.hints <= self.limit || self.complete.get(worker).is_none_or(|mark| *mark <= self.mark())
     }
@@ -225,9 +225,9 @@ impl<S: Timed> Order<S> {
         self.complete.iter().copied().min().unwrap_or(u64::MAX).min(self.hold)
     }
 
-    /// Gives out what is complete, oldest first, side-band before a sample of the same time.
+    /// Releases what is complete, the oldest first, side-band before a sample of the same time.
     ///
-    /// Where more is held back than the limit allows, the older half goes out early; what comes late is counted.
+    /// If more is held back than the limit allows, the older half is released early; what comes late is counted.
     pub(super) fn release(&mut self, mut take: impl FnMut(Released<'_, S>)) {
         self.sort();
         self.side_band.sort_by_key(|side| side.time);
@@ -285,14 +285,14 @@ impl<S: Timed> Order<S> {
         let count = self.keys.len();
         let (held, new) = self.keys.split_at_mut(self.sorted.min(count));
         new.sort();
-        // What was held back is older than all that came since, most times.
+        // Mostly, all that was held back is older than what came since.
         if held.last() > new.first() && !new.is_empty() {
             self.keys.sort();
         }
         self.sorted = count;
     }
 
-    /// Puts what is left into one chunk: a sample whose time lies far ahead would keep all chunks behind its own.
+    /// Moves what is left into one chunk: a sample with a time far ahead would keep all chunks after its own.
     fn compact(&mut self) {
         let gone = self.gone + self.chunks.len() as u64;
         let mut samples = Vec::with_capacity(self.keys.len());
@@ -385,7 +385,7 @@ mod tests {
         assert_eq!(released(&mut order).len(), 21);
         order.push(batch(1, 0, &[3, 30], &[]));
         assert_eq!((order.late, order.late_side_band), (1, 0));
-        // The name of a thread whose samples have gone out; what has no time was there before all of them.
+        // The name of a thread whose samples were released; a record without a time precedes all of them.
         order.push(batch(1, 0, &[], &[3, 0, 30]));
         order.extend(batch(1, 0, &[], &[4]).side_band);
         assert_eq!((order.late, order.late_side_band), (1, 2));
@@ -457,7 +457,7 @@ mod tests {
                 given.push((it.time, it.cpu, it.record));
             });
             for (round, samples) in (0u64..).zip(&batches) {
-                // Each round is later than the one before by more than what is held back.
+                // Each round is later than the previous one by more than what is held back.
                 let pending = samples.iter().map(|&(time, cpu)| {
                     arrived += 1;
                     let time = (round * 25 + time) * STEP / 20;

@@ -1,4 +1,4 @@
-//! A recorded profile in place of rings: the same order, the same names, the same sinks.
+//! Reads a recorded profile instead of rings: the same order, the same names, the same sinks.
 
 use std::time::{Duration, Instant};
 
@@ -11,20 +11,21 @@ use super::{lines, text, Loss, Names, Outcome, Progress, Sink};
 use crate::profile::{Item, PerfDataError, Profile, Records};
 use crate::resolve::Modules;
 use crate::sample::batch::PendingSample;
+use crate::sample::RawSample;
 use crate::sampler::intake::Intake;
 use crate::sampler::record::{sample_type, Header};
 
-/// Records that are read before they are put in order.
+/// Records that are read before they are sorted.
 const TAKE_EVERY: u32 = 1 << 10;
 /// Why names may be wrong: perf reads one ring after the other.
 const UNTIMED: &str =
     "the recording has no times: what came first is guessed from its position in the file (`perf record -T` records times)";
-/// Why threads have no names that the recording has.
+/// Why threads lack names that the recording has.
 const NAMED_AT_END: &str =
     "most names and mappings come at the end of the recording, too late for its samples: record without --tail-synthesize";
 
-/// Hands the samples of `profile` to `sink` until its end, or until `ended` says so. What is held back while it is put in order,
-/// and the mappings, take some part of `memory` bytes. What could not be read is asked of the profile afterwards.
+/// Passes the samples of `profile` to `sink` until its end, or until `ended` returns true. Sorting and the mappings take a part
+/// of `memory` bytes each. Afterwards the profile reports what could not be read.
 pub(super) fn run(
     profile: &mut Profile,
     memory: usize,
@@ -48,7 +49,7 @@ pub(super) fn run(
     let is_lines = matches!(profile.records, Records::Lines(_));
     let Some(meta) = &profile.meta else { return outcome };
     if let (Some(hints), Some(recorded)) = (&mut outcome.hints, &meta.hints) {
-        // How they were seen and what was lost before they were written.
+        // How hints were observed and what was lost before they were written.
         (hints.probe, hints.missing, hints.counts) = (recorded.probe, recorded.missing.clone(), recorded.counts);
     }
     if meta.unfinished {
@@ -57,12 +58,12 @@ pub(super) fn run(
     outcome.events = meta.event_count;
     outcome.duration = Duration::try_from_secs_f64(meta.duration).unwrap_or(outcome.duration);
     outcome.loss = if is_lines {
-        // What the session had to drop is recorded, and in the lines; the rest is counted again.
+        // What the session had to drop is in the recording and in the lines; the rest is counted again.
         let no_user_address = outcome.loss.no_user_address;
         Loss { channel_full: 0, no_cgroup_path: 0, evicted: 0, no_user_address, ..meta.loss }
     } else {
-        // The events knew at their end what no record could say any more. A record of loss does not say either whether samples
-        // were lost or names.
+        // At their end, the events knew losses that no record could report any more. A record of loss does not tell whether
+        // samples or names were lost either.
         let Loss { ring_full, corrupt_rings, dead_workers, side_band, unsampled, .. } = meta.loss;
         Loss { ring_full, corrupt_rings, dead_workers, side_band, unsampled, ..outcome.loss }
     };
@@ -70,7 +71,7 @@ pub(super) fn run(
     outcome
 }
 
-/// As [`run`], of a perf.data.
+/// As [`run`], for a perf.data.
 fn records(profile: &mut Profile, memory: usize, sink: &mut dyn Sink, mut ends: StopPoll<'_>) -> Outcome {
     let address_from = profile.address_from();
     let recovers = address_from.recovers();
@@ -83,7 +84,7 @@ fn records(profile: &mut Profile, memory: usize, sink: &mut dyn Sink, mut ends: 
         is_untimed: false,
         is_named_at_end: false,
     };
-    // They are there for that, where nothing says more.
+    // They exist for this case, if nothing else tells more.
     replay.names.recovered = profile.recovered.take().filter(|_| recovers || profile.meta.is_none());
     replay.names.hints = profile.hints.is_some().then(Hints::default);
     replay.names.modules = sink.wants_code().then(Modules::new);
@@ -97,8 +98,8 @@ fn records(profile: &mut Profile, memory: usize, sink: &mut dyn Sink, mut ends: 
     replay.names.take_hints(profile.hints.as_mut(), u64::MAX, &mut replay.order, sink);
     replay.complete(u64::MAX, sink);
     let RecordedPass { mut names, order, intake, is_untimed, is_named_at_end, .. } = replay;
-    let mut outcome = names.outcome(&order, intake.loss());
-    // Of all records, not of the samples alone.
+    let mut outcome = names.outcome(&order, intake.loss(), sink);
+    // Of all records, not only of the samples.
     outcome.duration = Duration::from_nanos(newest.saturating_sub(order.first));
     outcome.recovery = None;
     profile.recovered = names.recovered;
@@ -116,21 +117,21 @@ fn records(profile: &mut Profile, memory: usize, sink: &mut dyn Sink, mut ends: 
     outcome
 }
 
-/// A replay at work.
+/// A running replay.
 struct RecordedPass {
     order: Order,
     intake: Intake,
     names: Names,
-    /// Until when all has been read.
+    /// Everything older than this has been read.
     mark: u64,
     /// There were samples without a time.
     is_untimed: bool,
-    /// perf said what existed when it had recorded samples already.
+    /// perf wrote what existed only after it had recorded samples.
     is_named_at_end: bool,
 }
 
 impl RecordedPass {
-    /// Reads the records until there are no more, or it is to end.
+    /// Reads the records until there are no more, or it must end.
     fn read(
         &mut self,
         profile: &mut Profile,
@@ -147,7 +148,7 @@ impl RecordedPass {
             }
             let Records::PerfData(perf_data) = &mut profile.records else { return Ok(()) };
             match perf_data.next_item()? {
-                Some(Item::Record { bytes, layout, period, .. }) => {
+                Some(Item::Record { bytes, layout, period, event }) => {
                     let is_timed = layout.sample_type & sample_type::TIME != 0;
                     if !is_timed {
                         self.untimed(bytes, sink);
@@ -156,12 +157,16 @@ impl RecordedPass {
                     let (newest, batch) = (self.intake.newest(), self.intake.batch());
                     let (before, sides) = (batch.samples.len(), batch.side_band.len());
                     self.intake.take(bytes, layout);
-                    // perf's own records of what exists have time 0.
+                    // perf's own records of existing threads and mappings have time 0.
                     if let Some(side) = self.intake.batch().side_band.get(sides) {
                         self.is_named_at_end |= side.time == 0 && newest > 0 && is_timed && layout.sample_id_all;
                     }
-                    if let (Some(period), Some(pending)) = (period, self.intake.batch().samples.get_mut(before)) {
-                        pending.raw.period = period;
+                    if let Some(PendingSample { raw, .. }) = self.intake.batch().samples.get_mut(before) {
+                        raw.period = period.unwrap_or(raw.period);
+                        raw.event = u16::try_from(event).unwrap_or(u16::MAX);
+                        if layout.sample_type & sample_type::CPU == 0 {
+                            raw.cpu = RawSample::NO_CPU;
+                        }
                     }
                     if self.intake.malformed() > malformed {
                         let header = Header::read(bytes);
@@ -182,12 +187,12 @@ impl RecordedPass {
         }
     }
 
-    /// Takes the hints that were written before what was read last.
+    /// Takes the hints that were written before the last record.
     fn take_hints(&mut self, profile: &mut Profile, sink: &mut dyn Sink) {
         self.names.take_hints(profile.hints.as_mut(), self.intake.newest(), &mut self.order, sink);
     }
 
-    /// Before a record without a time is taken: what it says holds for the samples behind it in the file, not for those before.
+    /// Call this before a record without a time: it applies to the samples after it in the file, not to those before it.
     fn untimed(&mut self, record: &[u8], sink: &mut dyn Sink) {
         if Header::read(record).is_some_and(|header| header.kind == sys::PERF_RECORD_SAMPLE) {
             self.is_untimed = true;
@@ -197,7 +202,7 @@ impl RecordedPass {
         }
     }
 
-    /// Takes what was read, and makes room where too much waits.
+    /// Takes what was read, and makes room if too much waits.
     fn take_read(&mut self, sink: &mut dyn Sink) {
         self.order.take(self.intake.batch());
         if self.order.is_full() || self.order.is_crowded() {
@@ -205,7 +210,7 @@ impl RecordedPass {
         }
     }
 
-    /// All older than `until` has been read.
+    /// Everything older than `until` has been read.
     fn complete(&mut self, until: u64, sink: &mut dyn Sink) {
         self.mark = self.mark.max(until);
         let batch = self.intake.batch();

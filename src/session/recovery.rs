@@ -1,4 +1,4 @@
-//! The timer source's second half: a sample's context and the process's code to the accesses that were made.
+//! The timer source's second half: from a sample's context and the process's code to its accesses.
 
 use std::path::Path;
 
@@ -18,20 +18,20 @@ use crate::resolve::Maps;
 use crate::sample::batch::UserContext;
 use crate::sample::{RawSample, Sample, ThreadIndex};
 
-/// How long a page is believed to keep its frame, ns.
+/// How long a page's frame is valid, ns.
 const FRAME_LIFE: u64 = 1_000_000_000;
-/// Threads whose stacks are remembered.
+/// Threads with a known stack.
 const MAX_STACKS: usize = 1 << 16;
-/// Places in the code whose needs are remembered, as many as the kernel has room for (operand.bpf.c).
+/// Code places with known needs, as many as the kernel has room for (operand.bpf.c).
 const MAX_PLACES: usize = 1 << 14;
 /// Writable memory, `PROT_WRITE` (asm-generic/mman-common.h).
 const PROT_WRITE: u32 = 2;
-/// Pieces of code that are at hand for one sample: its own, and those that it calls.
+/// Pieces of code that are available for one sample: its own, and those that it calls.
 const MAX_WINDOWS: usize = 4;
-/// Bytes before the vdso that may be the kernel's data for it; it is 4 to 6 pages.
+/// Bytes before the vdso that may be the kernel's data for it; it has 4 to 6 pages.
 const MAX_VVAR: u64 = 64 << 10;
 
-/// Recovers accesses; remembers code, frames and stacks within bounds.
+/// Recovers accesses; caches code, frames and stacks within bounds.
 #[derive(Debug)]
 pub(super) struct Recoverer {
     recovery: Recovery,
@@ -39,22 +39,22 @@ pub(super) struct Recoverer {
     constants: Constants,
     pagemap: Pagemap,
     stacks: FxHashMap<ThreadIndex, StackRange>,
-    /// The accesses of one sample with their pages, kept for its room.
+    /// The accesses of one sample with their pages; reused to save allocations.
     looked_up: Vec<(Candidate, Option<Page>)>,
     wanted: Option<WantedMap>,
-    /// What samples of a process at an address of code were found to need.
+    /// The memory that samples at a code address of a process need.
     places: FxHashMap<(u32, u64), Wanted>,
     counts: RecoveryStats,
 }
 
 impl Recoverer {
-    /// For the processes under `procfs`, within about `memory` bytes. Says in `wanted` which memory samples need.
+    /// For the processes under `procfs`, within about `memory` bytes. Stores in `wanted` which memory samples need.
     pub(super) fn new(procfs: &Path, memory: usize, wanted: Option<WantedMap>) -> Self {
         Self {
             recovery: Recovery::new(memory / 2),
             code: CodeCache::new(procfs, Limits { bytes: memory / 4, ..Limits::default() }),
             constants: Constants::new(procfs, memory / 16),
-            // An entry is some 48 bytes with its place in the table.
+            // An entry has some 48 bytes with its slot in the table.
             pagemap: Pagemap::new(procfs, memory / 16 * 3 / 96, 256, FRAME_LIFE),
             stacks: FxHashMap::default(),
             looked_up: Vec::new(),
@@ -64,7 +64,7 @@ impl Recoverer {
         }
     }
 
-    /// What happened so far.
+    /// Counts so far.
     pub(super) fn counts(&self) -> RecoveryStats {
         let CodeCounts { failed, unsettled, .. } = self.code.counts();
         RecoveryStats {
@@ -76,8 +76,8 @@ impl Recoverer {
         }
     }
 
-    /// Gives each access near `sample`, which carries the thread's names already, to `access`, and whether its page is anonymous
-    /// where the mappings say that it is shared memory.
+    /// Passes each access near `sample`, which already has the thread's names, to `access`, and whether its page is anonymous
+    /// although the mappings show shared memory.
     pub(super) fn recover(
         &mut self,
         sample: &Sample,
@@ -124,7 +124,7 @@ impl Recoverer {
         }
         self.looked_up.clear();
         for &candidate in outcome.candidates {
-            // What the mappings say of shared memory holds only where the page is such a one now.
+            // The mappings' claim of shared memory holds only if the page is shared now.
             let anew = maps.is_shared(sample.pid, candidate.addr);
             let page = self.pagemap.page(sample.pid, space, candidate.addr, sample.time, anew).ok();
             if page.is_none_or(|page| page.present() || page.swapped()) {
@@ -170,15 +170,15 @@ impl Recoverer {
     }
 }
 
-/// True for what the vdso reads of the kernel's clock: `[vvar]`, the pages just before it (arch/x86/entry/vdso/vma.c).
-/// Every process has the same ones, and as mappings of bare frames they show as absent in pagemap.
+/// True for the kernel's clock data that the vdso reads: `[vvar]`, the pages just before it (arch/x86/entry/vdso/vma.c). Every
+/// process has the same ones, and pagemap shows them as absent because they map bare frames.
 fn is_vdso_data(maps: &mut Maps, pid: u32, candidate: &Candidate) -> bool {
     maps.find(pid, candidate.insn_ip).is_some_and(|code| {
         &*code.path == b"[vdso]" && candidate.addr < code.start && code.start.saturating_sub(candidate.addr) <= MAX_VVAR
     })
 }
 
-/// The code of one process, as its mappings are now.
+/// The code of one process, by its current mappings.
 struct ProcessCode<'a> {
     code: &'a mut CodeCache,
     constants: &'a mut Constants,
@@ -214,7 +214,7 @@ impl CodeSource for ProcessCode<'_> {
             if window.origin == Origin::File
                 && self.pagemap.has_private(self.pid, self.space, window.start..end, self.time) == Some(true)
             {
-                // The process has changed its code since it was mapped: what it runs is not what the file says.
+                // The process has changed its code since it was mapped: it does not run the code in the file.
                 window = self.code.window(at, &Mapping { writable: true, ..mapping }, self.now).ok()?;
             }
             if self.windows.len() == MAX_WINDOWS {

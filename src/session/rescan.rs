@@ -1,5 +1,5 @@
-//! Reads procfs again after side-band was lost, beside the session: a host can have very many threads, and samples must not
-//! wait for that.
+//! Reads procfs again after side-band was lost, in the background: a host can have very many threads, and samples must not wait
+//! for that.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,36 +12,37 @@ use rustc_hash::FxHashMap;
 use super::order::Order;
 use super::Names;
 use crate::host::clock::monotonic_ns;
+use crate::host::priority;
 use crate::host::tasks::{self, TaskSeen};
 use crate::host::{Error, Roots};
 use crate::profile::Recorder;
 use crate::sample::TimedSideBand;
 
-/// At most so often.
+/// The shortest interval.
 const EVERY: Duration = Duration::from_secs(1);
-/// Not more than one part in so many of the time.
+/// At most one part in this many of the time.
 const COST: u32 = 10;
-/// Mappings that may have changed without a record are looked for so often, and for not more than that part of the time.
+/// How often to look for mappings that changed without a record, and the part of the time that this may take at most.
 const MAPS_EVERY: Duration = Duration::from_millis(50);
 const MAPS_COST: u32 = 100;
 /// Processes whose mappings are recorded again at a time.
 const MAPS_AT_ONCE: usize = 64;
 
-/// The threads that procfs showed; none where they are recorded, for they come as records then.
+/// The threads in procfs; none if they are recorded, because they come as records then.
 type Tasks = Result<Vec<TaskSeen>, Error>;
 
 /// A process that was recorded again, and when.
 type Renewed = (u64, Vec<TimedSideBand>);
 
-/// A reading at work.
+/// A running reading.
 struct Rescan {
     begin: Instant,
-    /// Of all there is, not only of a few processes' mappings.
+    /// Of the whole host, not only of a few processes' mappings.
     is_whole: bool,
     thread: JoinHandle<Tasks>,
 }
 
-/// The reading, and when it may begin again.
+/// The reading, and when it may start again.
 pub(super) struct ProcfsRescan {
     roots: Roots,
     recorder: Option<Arc<Recorder>>,
@@ -51,7 +52,7 @@ pub(super) struct ProcfsRescan {
     written: Sender<Renewed>,
     renewed: Receiver<Renewed>,
     maps_due: Instant,
-    /// What the mappings of processes were when they were recorded again.
+    /// A hash of each process's mappings when they were last recorded.
     mapped: Arc<Mutex<FxHashMap<u32, u64>>>,
 }
 
@@ -71,8 +72,8 @@ impl ProcfsRescan {
         }
     }
 
-    /// Takes what was recorded again. What has happened since the last of it waits for the rest, as it will for whoever reads
-    /// the recording.
+    /// Takes what was recorded again. Events after the last of it wait for the rest, as they will for a reader of the
+    /// recording.
     pub(super) fn take(&self, order: &mut Order) {
         let runs = self.recorder.is_some() && self.thread.as_ref().is_some_and(|reading| !reading.thread.is_finished());
         for (time, side_band) in self.renewed.try_iter() {
@@ -84,7 +85,7 @@ impl ProcfsRescan {
         }
     }
 
-    /// Begins where `names` may be stale, and gives them what was read.
+    /// Starts a reading if `names` may be stale, and passes them what was read.
     pub(super) fn poll(&mut self, names: &mut Names, order: &mut Order) {
         if let Some(Rescan { begin, is_whole, thread }) = self.thread.take_if(|reading| reading.thread.is_finished()) {
             let seen = thread.join();
@@ -127,11 +128,11 @@ impl ProcfsRescan {
             }
             None => tasks::snapshot(&roots),
         };
-        let thread = std::thread::Builder::new().name("reread".to_owned()).spawn(read).ok();
+        let thread = priority::spawn("reread", read).ok();
         self.thread = thread.map(|thread| Rescan { begin: Instant::now(), is_whole: true, thread });
     }
 
-    /// Reads the mappings of processes again that may have changed without a record, beside the session where they are recorded.
+    /// Reads mappings again that may have changed without a record; in the background if they are recorded.
     fn look_at_maps(&mut self, names: &mut Names, order: &mut Order) {
         let begin = Instant::now();
         if begin < self.maps_due {
@@ -162,11 +163,11 @@ impl ProcfsRescan {
             });
             Ok(Vec::new())
         };
-        let thread = std::thread::Builder::new().name("reread".to_owned()).spawn(read).ok();
+        let thread = priority::spawn("reread", read).ok();
         self.thread = thread.map(|thread| Rescan { begin, is_whole: false, thread });
     }
 
-    /// Cuts the reading short, and takes what was recorded.
+    /// Aborts the reading, and takes what was recorded.
     pub(super) fn stop(mut self, order: &mut Order) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(reading) = self.thread.take() {

@@ -1,4 +1,4 @@
-//! A session that has begun: it samples until something ends it.
+//! A running session: it samples until something ends it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,17 +7,18 @@ use super::stop::StopConditions;
 use super::{feed, recorded};
 use super::{Analysis, Builder, Capture, Decider, Error, Feed, Outcome, Progress, Sampled, Select, Sink, Skipped};
 use crate::config::{self, CellSpecs};
+use crate::host::priority::{self, Raised};
 use crate::profile::{Profile, Recorder};
 use crate::resolve::{Cgroups, SymbolOptions};
-use crate::sample::{Sample, Source};
+use crate::sample::{Comm, Sample, Source, ThreadIndex};
 
-/// Where a session's samples come from.
+/// The origin of a session's samples.
 pub(super) enum Origin<'a> {
     /// The kernel.
     Kernel(Box<Capture>),
     /// A recording.
     Profile(&'a mut Profile),
-    /// Somebody else.
+    /// A caller's feed.
     Feed(&'a mut dyn Feed),
 }
 
@@ -28,9 +29,9 @@ pub(super) struct Sampling<'a> {
     /// Which samples the sinks get.
     pub(super) select: Option<Select<'a>>,
     pub(super) stop: StopConditions,
-    /// Bytes of all of it.
+    /// Bytes for all of it.
     pub(super) memory: usize,
-    /// Threads are told apart by hints, of which a feed may know.
+    /// Threads are distinguished by hints, which a feed may provide.
     pub(super) use_hints: bool,
 }
 
@@ -47,7 +48,7 @@ impl Sampling<'_> {
     }
 }
 
-/// What is made of the samples.
+/// What to compute from the samples.
 pub(super) struct Plan {
     pub(super) groups: CellSpecs,
     pub(super) keep_code: bool,
@@ -55,12 +56,14 @@ pub(super) struct Plan {
     pub(super) symbols: SymbolOptions,
 }
 
-/// A session that samples already, see [`Builder::start`]. What happens before it is run waits for it, as far as there is
+/// A session that already samples, see [`Builder::start`]. Samples that come before it is run wait for it, as far as there is
 /// room.
 pub struct Session<'a> {
     pub(super) source: Source,
     pub(super) skipped: Skipped,
     pub(super) sampling: Sampling<'a>,
+    /// Its thread has a nice value of -20 while it works.
+    pub(super) raises: bool,
     pub(super) plan: Plan,
 }
 
@@ -75,8 +78,8 @@ impl fmt::Debug for Session<'_> {
 }
 
 impl<'a> Session<'a> {
-    /// A capture to be set up: nothing is printed, no file is written unless [`Builder::record`] asks for it, no signal is
-    /// handled.
+    /// Options of a capture. A session prints nothing, writes no file unless [`Builder::record`] is called, and handles no
+    /// signal.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -86,7 +89,7 @@ impl<'a> Session<'a> {
     /// let capture = Session::builder().time(Duration::from_secs(30));
     /// let stop = capture.stop_handle();
     /// std::thread::spawn(move || {
-    ///     // Whatever shall end it early.
+    ///     // Whatever should end it early.
     ///     stop.stop();
     /// });
     /// let found = capture.run()?;
@@ -98,7 +101,7 @@ impl<'a> Session<'a> {
         Builder::new()
     }
 
-    /// Where the addresses come from: the source that worked, that of the recording, or [`Source::Recorded`] for a [`Feed`].
+    /// The source of the addresses: the source that worked, that of the recording, or [`Source::Recorded`] for a [`Feed`].
     #[must_use]
     pub fn source(&self) -> Source {
         self.source
@@ -110,7 +113,16 @@ impl<'a> Session<'a> {
         &self.skipped
     }
 
-    /// What finishes the profile that [`Builder::record`] asked for.
+    /// Samples per second that the source takes on a busy CPU, if that is known before the first sample.
+    #[must_use]
+    pub fn samples_per_second(&self) -> Option<f64> {
+        match &self.sampling.from {
+            Origin::Kernel(capture) => capture.rate,
+            _ => None,
+        }
+    }
+
+    /// The recorder, which finishes the profile of [`Builder::record`].
     #[must_use]
     pub fn recorder(&self) -> Option<Arc<Recorder>> {
         self.sampling.stop.recorder.clone()
@@ -124,9 +136,10 @@ impl<'a> Session<'a> {
         self.run_until(|_| false).decide()
     }
 
-    /// Samples until its end, or until `ended`, which is asked about every 50 ms, says so.
+    /// Samples until its end, or until `ended`, which is called about every 50 ms, returns true.
     pub fn run_until(self, ended: impl FnMut(Progress) -> bool) -> Sampled {
-        let Self { source, skipped, sampling, plan: Plan { groups, keep_code, options, symbols } } = self;
+        let Self { source, skipped, sampling, raises, plan: Plan { groups, keep_code, options, symbols } } = self;
+        let _raised = raised(raises);
         let mut decider = Decider::new(groups, source, sampling.memory);
         if keep_code {
             decider = decider.keep_code();
@@ -137,22 +150,28 @@ impl<'a> Session<'a> {
         let procfs = matches!(sampling.from, Origin::Kernel(_)).then(|| sampling.stop.roots.proc.clone());
         let outcome = sampling.run(&mut decider, ended);
         let mut sampled = Sampled::new(decider, outcome, options, symbols);
-        (sampled.skipped, sampled.procfs) = (skipped, procfs);
+        (sampled.skipped, sampled.procfs, sampled.raises) = (skipped, procfs, raises);
         sampled
     }
 
-    /// As [`Session::run_until`], but decides nothing: samples go to `sink`, and to those of [`Builder::sink`].
+    /// As [`Session::run_until`], but decides nothing: passes the samples to `sink`, and to those of [`Builder::sink`].
     pub fn run_into(self, sink: &mut dyn Sink, ended: impl FnMut(Progress) -> bool) -> Outcome {
+        let _raised = raised(self.raises);
         self.sampling.run(sink, ended)
     }
 }
 
-/// A sink and whoever else wants the samples that are selected.
+/// Raises the calling thread where that is wanted and allowed; whether it is, the capture says.
+pub(super) fn raised(wanted: bool) -> Option<Raised> {
+    wanted.then(priority::raise)?.ok()
+}
+
+/// A sink, and all others that get the selected samples.
 struct All<'a, 'b> {
     first: &'a mut dyn Sink,
     others: Vec<&'b mut dyn Sink>,
     select: Option<Select<'b>>,
-    /// Samples that were selected, for as long as they are handed on.
+    /// The selected samples, while they are passed on.
     selected: Vec<Sample>,
 }
 
@@ -179,6 +198,17 @@ impl Sink for All<'_, '_> {
             self.hand_on(&selected, cgroups);
         }
         self.selected = selected;
+    }
+
+    fn ended(&mut self, names: &[(ThreadIndex, Comm)]) {
+        if self.select.is_some() {
+            // Samples may be selected by their name, and what came after the last one was not selected.
+            return;
+        }
+        self.first.ended(names);
+        for sink in &mut self.others {
+            sink.ended(names);
+        }
     }
 
     fn wants_code(&self) -> bool {

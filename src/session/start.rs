@@ -1,32 +1,56 @@
-//! Starts a capture with the first source that works, so that every thread of the processes that were asked for is watched.
+//! Starts a capture with the first source that works, so that every thread of the requested processes is watched.
 
 use std::fs;
 
+use rustc_hash::FxHashSet;
+
 use super::{Capture, CaptureOptions, NoProcess, NotStarted, SessionError, Skipped};
-use crate::host::Roots;
+use crate::host::{tasks, Roots};
 use crate::sample::Source;
 use crate::sampler::Target;
 
-/// How often the threads of processes are listed again while events are opened for them.
+/// How often the threads of processes are listed again while their events are opened.
 const TRIES: usize = 5;
 
-/// The threads of processes, which must all exist.
+/// A thread of a process that is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Task {
+    pid: u32,
+    tid: u32,
+}
+
+/// The threads of processes, which must all exist, and of their descendants.
+///
+/// # Errors
+/// The first process that does not exist.
+fn tasks_of(pids: &[u32], roots: &Roots) -> Result<Vec<Task>, NoProcess> {
+    let mut found = Vec::new();
+    for pid in tasks::with_descendants(roots, pids) {
+        let path = roots.proc.join(pid.to_string()).join("task");
+        match fs::read_dir(&path) {
+            Ok(threads) => {
+                let tids = threads.flatten().filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok());
+                found.extend(tids.map(|tid| Task { pid, tid }));
+            }
+            Err(source) if pids.contains(&pid) => return Err(NoProcess { pid, path, source }),
+            // A descendant that has ended meanwhile.
+            Err(_) => {}
+        }
+    }
+    Ok(found)
+}
+
+/// The thread ids of processes, which must all exist, and of their descendants.
 ///
 /// # Errors
 /// The first that does not.
 pub(super) fn threads_of(pids: &[u32], roots: &Roots) -> Result<Vec<u32>, NoProcess> {
-    let mut tids = Vec::new();
-    for &pid in pids {
-        let path = roots.proc.join(pid.to_string()).join("task");
-        let tasks = fs::read_dir(&path).map_err(|source| NoProcess { pid, path: path.clone(), source })?;
-        tids.extend(tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok()));
-    }
-    Ok(tids)
+    Ok(tasks_of(pids, roots)?.into_iter().map(|task| task.tid).collect())
 }
 
-/// True where processes were asked for and none is left.
+/// True if processes were requested and none is left.
 pub(super) fn all_gone(pids: &[u32], roots: &Roots) -> bool {
-    // What follows the name in parentheses is the state (proc_pid_stat(5)); a zombie runs no more.
+    // The state follows the name in parentheses (proc_pid_stat(5)); a zombie runs no more.
     let runs = |pid: &u32| {
         let stat = fs::read(roots.proc.join(pid.to_string()).join("stat")).ok()?;
         let name_end = stat.iter().rposition(|&byte| byte == b')')?;
@@ -35,11 +59,11 @@ pub(super) fn all_gone(pids: &[u32], roots: &Roots) -> bool {
     !pids.is_empty() && pids.iter().all(|pid| runs(pid).is_none())
 }
 
-/// Starts with the first of `sources` that works here, which is in `options` then; gives also those that do not.
-/// Where the target is the threads of `pids`, those made meanwhile are found.
+/// Starts with the first of `sources` that works here, and stores it in `options`; returns also those that do not work. If the
+/// target is the threads of `pids`, threads created meanwhile are found.
 ///
 /// # Errors
-/// [`NotStarted`]: the last source does not work here, or one fails for another reason than that.
+/// [`NotStarted`]: the last source does not work here, or one fails for another reason.
 pub(super) fn start_first(
     options: &mut CaptureOptions,
     sources: &[Source],
@@ -48,7 +72,7 @@ pub(super) fn start_first(
     let mut skipped = Skipped::new();
     let mut rest = sources.iter().copied().peekable();
     loop {
-        // Without any source the one in the options is the only one.
+        // Without any source, use the one in the options.
         let source_name = rest.next().unwrap_or(options.sampler.source);
         options.sampler.source = source_name;
         match start(options, pids) {
@@ -61,20 +85,26 @@ pub(super) fn start_first(
     }
 }
 
-/// Threads that were made while the events were opened, by threads without an event yet, are found by listing them again.
+/// Threads and processes that were made while the events were opened, by threads without an event yet, are found by listing them
+/// again; what a thread with an event makes later inherits it.
 fn start(options: &mut CaptureOptions, pids: &[u32]) -> Result<Capture, SessionError> {
     let mut capture = Capture::start(options)?;
     for _ in 0..TRIES {
         let Target::Tasks { tids, enable_on_exec: false } = &mut options.sampler.target else { return Ok(capture) };
         // A process that has ended meanwhile was watched to its end.
-        let Ok(now) = threads_of(pids, &options.roots) else { return Ok(capture) };
-        if now.iter().all(|tid| tids.contains(tid)) {
+        let Ok(now) = tasks_of(pids, &options.roots) else { return Ok(capture) };
+        let known: FxHashSet<u32> = tids.iter().copied().collect();
+        let is_missed = |task: &Task| {
+            let began = || tasks::began(&options.roots, task.pid, task.tid);
+            !known.contains(&task.tid) && began().is_some_and(|began| began <= capture.opened)
+        };
+        if !now.iter().any(is_missed) {
             return Ok(capture);
         }
-        *tids = now;
+        *tids = now.into_iter().map(|task| task.tid).collect();
         drop(capture);
         capture = Capture::start(options)?;
     }
-    capture.notes.push("threads are made so fast that some may not be watched".to_owned());
+    capture.notes.push("threads are being created faster than events can be opened; some may be missed".to_owned());
     Ok(capture)
 }

@@ -1,4 +1,4 @@
-//! What ends a session: its time, its caller, its processes.
+//! The conditions that end a session: its time, its caller, its processes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::profile::Recorder;
 pub struct StopHandle(Arc<AtomicBool>);
 
 impl StopHandle {
-    /// Ends the capture within 50 ms; before its start it ends at once.
+    /// Ends the capture within 50 ms; a capture that has not started yet ends immediately.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -24,7 +24,7 @@ impl StopHandle {
     }
 }
 
-/// What ends a session, beside its caller.
+/// The conditions that end a session, besides its caller.
 pub(super) struct StopConditions {
     pub(super) time: Option<Duration>,
     pub(super) stop: StopHandle,
@@ -43,7 +43,7 @@ impl StopConditions {
     }
 }
 
-/// Asks from time to time whether to end.
+/// Checks from time to time whether to end.
 pub(super) struct StopPoll<'a> {
     begin: Instant,
     asked: Option<Instant>,
@@ -55,7 +55,7 @@ impl<'a> StopPoll<'a> {
         Self { begin, asked: None, ended }
     }
 
-    /// True where it is to end after so many samples. It is asked about every 50 ms, however often this is called.
+    /// True if it must end after this many samples. The caller's closure runs about every 50 ms, however often this is called.
     pub(super) fn met(&mut self, samples: u64) -> bool {
         if self.asked.is_some_and(|asked| asked.elapsed() < TICK) {
             return false;

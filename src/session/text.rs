@@ -1,4 +1,4 @@
-//! The text of a recording in place of its records: what a line says of itself is all that there is to know.
+//! Reads the text of a recording instead of its records: all facts come from the lines.
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -14,11 +14,11 @@ use crate::resolve::Cgroups;
 use crate::sample::batch::Batch;
 use crate::sample::{RawSample, Sample};
 
-/// Lines that are taken at a time.
+/// Lines that are read at a time.
 const BATCH: usize = 1024;
 
-/// Hands the samples of `lines` to `sink` until their end, or until it is to end; with what ended it early. They are put in order
-/// of time as far as a part of `memory` holds them.
+/// Passes the samples of `lines` to `sink` until their end, or until it must end; returns the reason for an early end. They are
+/// sorted by time as far as a part of `memory` holds them.
 pub(super) fn run(
     lines: &mut Reader<BufReader<File>>,
     mut recorded: Option<&mut hints::Hints<File>>,
@@ -48,12 +48,12 @@ pub(super) fn run(
     names.take_hints(recorded, u64::MAX, &mut order, sink);
     order.end();
     names.release(&mut order, sink);
-    let mut outcome = names.outcome(&order, loss);
+    let mut outcome = names.outcome(&order, loss, sink);
     outcome.notes.splice(..0, lines.missing.lines().into_iter().chain(numbers.left_out()));
     (outcome, failed)
 }
 
-/// Takes some lines; false where there are no more.
+/// Reads some lines; false if there are no more.
 fn take(
     lines: &mut Reader<BufReader<File>>,
     samples: &mut Vec<Sample>,
@@ -75,7 +75,7 @@ fn take(
     Ok(true)
 }
 
-/// False, and counted, for what the records would have been left out for.
+/// False, and counted, for samples that would have been left out of records too.
 fn is_wanted(sample: &Sample, loss: &mut Loss) -> bool {
     let Loss { samples, idle, exiting, bogus, no_memory_op, .. } = loss;
     let (count, wanted) = if sample.pid == 0 {

@@ -1,8 +1,9 @@
-//! The real binary: exit codes, sentences, signals, and where the result goes.
+//! Tests the real binary: exit codes, messages, signals, and the destination of the result.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
 mod output;
+mod priority;
 mod signals;
 mod summaries;
 
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 
-/// With the source that sees a program however short it runs, unless the test asks for another.
+/// Runs with a source that samples even short programs, unless the test names another.
 fn scxprof(arguments: &[&str]) -> Output {
     let mut command = Command::new(SCXPROF);
     command.arg("run");
@@ -38,7 +39,7 @@ fn expect(output: &Output, code: i32, sentence: &str) {
     assert!(!said.contains("panicked"), "{said}");
 }
 
-/// True where system-wide sampling is allowed; else says why `test` is skipped.
+/// True if system-wide sampling is allowed; otherwise prints why `test` is skipped.
 fn is_root(test: &str) -> bool {
     let output = scxprof(&["-t", "0.1", "--cell", "x=^$"]);
     let allowed = output.status.code() != Some(3);
@@ -60,7 +61,7 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        // SAFETY: takes no memory; the group is that of our child, which nobody has waited for.
+        // SAFETY: the call takes numbers; the group is that of our child, which has not been waited for.
         unsafe { libc::kill(-(self.0.id() as i32), libc::SIGKILL) };
         let _ = self.0.wait();
     }
@@ -82,6 +83,8 @@ fn wrong_usage_is_2_and_says_what_is_wrong() {
         (&["--cgroup", "/no/such/cgroup"], "no cgroup \"/no/such/cgroup\""),
         (&["--cell", "db=("], "--cell: cell number 1"),
         (&["--cell", "nothing"], "is not NAME=REGEX"),
+        (&["--cell", "a="], "cell number 1, \"a=\", has no regular expression after the \"=\""),
+        (&["--cgroup-root", "/tmp"], "--cgroup-root /tmp: not a cgroup hierarchy"),
         (&["--workload-cgroup-regex", "["], "--workload-cgroup-regex"),
         (&["--mmap-pages", "3"], "must be a power of two"),
         (&["--max-loss", "101"], "must be a percentage"),
@@ -173,7 +176,7 @@ fn loss_over_the_limit_is_4_and_the_result_is_printed() {
         return;
     }
     expect(&output, 4, "of the samples were lost, more than --max-loss 0");
-    assert!(text(&output.stderr).contains("lost in full rings (larger ones help)"));
+    assert!(text(&output.stderr).contains("lost in full rings (--mmap-pages of run and record makes the rings larger)"));
     assert!(text(&output.stderr).contains("--mmap-pages"));
     assert!(!output.stdout.is_empty());
     let mut allowed = arguments.to_vec();
@@ -193,14 +196,14 @@ fn signals_end_the_capture_with_a_result() {
         // SAFETY: signal() is async-signal-safe and takes no memory.
         unsafe {
             command.pre_exec(|| {
-                // Whoever runs the tests may have ignored it.
+                // The caller of the tests may have ignored it.
                 libc::signal(libc::SIGHUP, libc::SIG_DFL);
                 Ok(())
             });
         }
         let child = command.spawn().unwrap();
         std::thread::sleep(Duration::from_millis(700));
-        // SAFETY: takes no memory; the process is our child, which nobody has waited for.
+        // SAFETY: the call takes numbers; the process is our child, which has not been waited for.
         unsafe { libc::kill(child.id() as i32, signal) };
         let output = child.wait_with_output().unwrap();
         expect(&output, 0, "");
@@ -298,7 +301,7 @@ fn devices_are_written_to_and_files_replaced_when_whole() {
     let written: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     assert!(!written.as_array().unwrap().is_empty());
     let output = scxprof(&["--source", "faults", "--freq", "50", "-t", "0.5", "-o", "/dev/null"]);
-    expect(&output, 0, "freq changes nothing for source faults");
+    expect(&output, 0, "freq has no effect with source faults");
     assert!(!Path::new("/dev/null").metadata().unwrap().is_file(), "/dev/null is still a device");
 }
 
@@ -323,7 +326,7 @@ fn few_open_files_are_raised_where_allowed_and_told_where_not() {
     assert!(said.contains("66 open files are wanted and RLIMIT_NOFILE allows 32"), "{said}");
 }
 
-/// The binary where a user without rights can run it.
+/// A copy of the binary that a user without rights can run.
 fn for_nobody(directory: &Path) -> Option<Command> {
     // SAFETY: takes nothing and cannot fail.
     if unsafe { libc::geteuid() } != 0 {
@@ -362,7 +365,7 @@ fn without_rights_the_host_is_3_and_a_command_works() {
         return;
     }
     let mut command = for_nobody(directory.path()).unwrap();
-    // The timer may not fire once in so short a command.
+    // The timer may not fire in such a short command.
     let output = command.args(["--source", "faults", "--", "sh", "-c", "ls / >/dev/null"]).output().unwrap();
     expect(&output, 0, "no physical addresses");
     assert!(text(&output.stdout).contains("CommPrefix"));
@@ -379,7 +382,7 @@ fn without_rights_the_timer_source_recovers_a_command() {
         println!("SKIP: timer without rights: kernel.perf_event_paranoid is {}", paranoid());
         return;
     }
-    // `shared` of tests/programs says whose memory is whose; here it only has to run and to share.
+    // `shared` of tests/programs documents its sharing; here it only has to run and to share.
     let program = directory.path().join("shared");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/shared.c");
     if !Command::new("cc").args(["-O2", "-pthread", "-o"]).arg(&program).arg(source).status().is_ok_and(|s| s.success())
@@ -427,7 +430,7 @@ fn every_cpu_gets_a_ring_of_one_size_where_locked_memory_is_short() {
         println!("SKIP: rings of one size: the test must be root, kernel.perf_event_paranoid from 0 to 2");
         return;
     }
-    // A user of its own: the budget is one for all rings of a user. It has room for one ring of 256 pages on two CPUs.
+    // A user for this test alone: a user's rings share one budget. It has room for one ring of 256 pages on two CPUs.
     let script = "ulimit -l 0; exec \"$0\" run --source faults -- sh -c 'ls / >/dev/null'";
     let mut command = Command::new("sh");
     command.args(["-c", script]).arg(directory.path().join("scxprof")).uid(65_433).gid(65_433);
@@ -449,9 +452,9 @@ fn a_command_that_ignores_sigterm_does_not_keep_the_result() {
     let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
     assert!(lines.map_while(Result::ok).any(|line| line == "]"), "the whole result");
     assert!(child.try_wait().unwrap().is_none(), "it waits for the command");
-    // Once more where the first comes before it waits.
+    // Once more if the first comes before it waits.
     let status = loop {
-        // SAFETY: takes no memory; the process is our child, which nobody has waited for.
+        // SAFETY: the call takes numbers; the process is our child, which has not been waited for.
         unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
         std::thread::sleep(Duration::from_millis(200));
         if let Some(status) = child.try_wait().unwrap() {
@@ -500,8 +503,32 @@ fn in_a_child_pid_namespace_strangers_are_counted_as_such() {
         println!("SKIP: pid namespace: {}", text(&output.stderr).trim());
         return;
     }
-    expect(&output, 1, "outside this pid namespace (run with --pid=host to see them)");
+    expect(&output, 1, "outside this pid namespace (in a container, start the container with --pid=host to see them)");
     assert!(output.stdout.is_empty(), "strangers make no configuration");
+}
+
+/// A server whose first process only waits for others, two levels down.
+#[test]
+fn the_descendants_of_a_process_are_sampled_too() {
+    if !is_root("descendants") {
+        return;
+    }
+    let script = "sh -c 'while :; do dd if=/dev/zero of=/dev/null bs=1M count=1 2>/dev/null; done' & wait";
+    let tree = Command::new("sh")
+        .args(["-c", &format!("sh -c \"{script}\" & echo ready; wait")])
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut tree = Load(tree);
+    let mut line = [0; 6];
+    tree.0.stdout.take().unwrap().read_exact(&mut line).unwrap();
+    let pid = tree.0.id().to_string();
+    // Until the others are there.
+    std::thread::sleep(Duration::from_millis(500));
+    let output = scxprof(&["-p", &pid, "-t", "2", "-v", "--max-loss", "100"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("  dd: "), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The real binary: where results go, and where they must not go although another user of the host would like it.
+//! Tests the real binary: where results go, and where they must not go even if another user wants it.
 
 use std::fs::{self, File, Permissions};
 use std::io::{Read, Seek};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Another user, and a group that is nobody's.
+/// Another user, and a group without members.
 const OTHER: u32 = 65_534;
 const GROUP: u32 = 65_433;
 /// Bytes that a configuration must not replace.
@@ -37,14 +37,14 @@ fn extract(profile: &Path, arguments: &[&str]) -> Output {
     output_of(command("extract", profile, arguments).stdout(Stdio::piped()))
 }
 
-/// What the command wrote; it fails where that waits for somebody.
+/// The command's output; fails if the command blocks.
 fn output_of(command: &mut Command) -> Output {
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     assert!(has_ended(&mut child), "it waits for somebody");
     child.wait_with_output().unwrap()
 }
 
-/// True once it has ended; what does not end is killed.
+/// True once it has ended; kills a process that does not end.
 fn has_ended(child: &mut Child) -> bool {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(60) {
@@ -82,7 +82,7 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// True where files can be given to other users; else says why `test` is skipped.
+/// True if files can be given to other users; otherwise prints why `test` is skipped.
 fn is_root(test: &str) -> bool {
     // SAFETY: takes and changes nothing.
     let is_root = unsafe { libc::geteuid() } == 0;
@@ -92,7 +92,7 @@ fn is_root(test: &str) -> bool {
     is_root
 }
 
-/// A directory as /tmp is.
+/// A directory with the mode of /tmp.
 fn sticky() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), Permissions::from_mode(0o1777)).unwrap();
@@ -118,7 +118,7 @@ fn links_of_another_user_are_not_followed() {
     symlink(&victim, &link).unwrap();
     let to_directory = directory.path().join("results");
     symlink(own.path(), &to_directory).unwrap();
-    // A link of ours to theirs helps them no more.
+    // Our link to their file no longer helps them.
     let indirect = own.path().join("indirect");
     symlink(&link, &indirect).unwrap();
     for link in [&link, &to_directory] {
@@ -238,7 +238,7 @@ fn devices_and_what_is_open_already_are_written_to() {
         let output = extract(&lines, &["-o", path]);
         expect(&output, 0, "");
         assert_cells(&output.stdout);
-        // What is there already stays, as with `>>`.
+        // Existing content stays, as with `>>`.
         let mut file = File::options().read(true).append(true).create(true).open(directory.path().join("all")).unwrap();
         file.set_len(0).unwrap();
         std::io::Write::write_all(&mut file, b"[]\n").unwrap();
@@ -262,7 +262,7 @@ fn a_socket_and_a_disk_are_refused() {
     let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     expect(&extract(&lines, &["-o", path.to_str().unwrap()]), 2, "is a socket");
     let path = directory.path().join("disk");
-    // A driver that nobody has (Documentation/admin-guide/devices.txt: 240 to 254 are for local use).
+    // A driver that does not exist (Documentation/admin-guide/devices.txt: 240 to 254 are for local use).
     if !Command::new("mknod").arg(&path).args(["b", "254", "250"]).status().unwrap().success() {
         println!("SKIP: a disk is refused: mknod is not permitted");
         return;

@@ -1,4 +1,4 @@
-//! The real binary: the first signal ends what runs with a result, the second one ends the tool whatever it waits for.
+//! Tests the real binary: the first signal ends the current work with a result, the second one ends the tool immediately.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
@@ -30,7 +30,7 @@ fn script(directory: &Path) -> PathBuf {
     path
 }
 
-/// A pipe that takes nothing more.
+/// A full pipe.
 fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, writer) = std::io::pipe().unwrap();
     let set = |flags: i32| {
@@ -44,11 +44,11 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
 }
 
 fn send(child: &Child, signal: i32) {
-    // SAFETY: takes no memory; the process is our child, which nobody has waited for.
+    // SAFETY: the call takes numbers; the process is our child, which has not been waited for.
     unsafe { libc::kill(child.id() as i32, signal) };
 }
 
-/// Sends `signal` twice; gives how it ended, and kills what did not.
+/// Sends `signal` twice; returns how the process ended, and kills it if it did not.
 fn ended_by_two(child: &mut Child, signal: i32) -> Option<ExitStatus> {
     for _ in 0..2 {
         send(child, signal);
@@ -66,7 +66,7 @@ fn ended_by_two(child: &mut Child, signal: i32) -> Option<ExitStatus> {
     None
 }
 
-/// Waits until it has said so on stderr; what it said after.
+/// Waits for the message on stderr; returns what follows it.
 fn said(child: &mut Child, what: &str) -> Option<BufReader<ChildStderr>> {
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
@@ -85,7 +85,7 @@ fn a_second_signal_ends_what_waits_for_a_reader_of_lines() {
     let path = script(directory.path());
     let mut child =
         scxprof(&["process", "-o", "-", "-f", path.to_str().unwrap()]).stdout(Stdio::piped()).spawn().unwrap();
-    // It has begun to write, and the rest has no room.
+    // It has begun to write, and the rest does not fit.
     let mut stdout = child.stdout.take().unwrap();
     stdout.read_exact(&mut [0]).unwrap();
     let status = ended_by_two(&mut child, libc::SIGTERM);
@@ -130,7 +130,7 @@ fn signals_of_one_cause_are_one() {
     let arguments = ["run", "--source", "faults", "-t", "300", "--target-cpus", "64", "--max-loss", "100"];
     let child = scxprof(&arguments).stdout(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_secs(2));
-    // Both are there when it goes on, as where timeout(1) or a terminal that closes sends several.
+    // Both are pending when it continues, as if timeout(1) or a closing terminal sends several.
     for signal in [libc::SIGSTOP, libc::SIGTERM, libc::SIGHUP, libc::SIGCONT] {
         send(&child, signal);
     }

@@ -1,6 +1,6 @@
-//! What other methods make of the same streams; the figures stand in the docs of `scxprof::cluster`.
+//! The results of other methods on the same streams; the documentation of `scxprof::cluster` contains the figures.
 //!
-//! `cargo test --test cluster_others -- --ignored --nocapture` prints them.
+//! `cargo test --test decision cluster_others -- --ignored --nocapture` prints them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ fn cosine(stream: &Stream, idf: bool) -> Matrix {
     (0..threads).map(|a| (0..threads).map(|b| product[a][b] / norm[a] / norm[b]).collect()).collect()
 }
 
-/// Average linkage down to the cut.
+/// Average linkage down to the threshold `cut`.
 fn linkage(matrix: &Matrix, cut: f64) -> Vec<u32> {
     let mut clusters: Vec<Vec<usize>> = (0..matrix.len()).map(|t| vec![t]).collect();
     let mut sums = matrix.clone();

@@ -1,6 +1,6 @@
-//! The clustering against streams whose groups are known: every claim on its quality is made and checked here.
+//! Tests the clustering on streams of known groups: every claim about its quality is checked here.
 //!
-//! `cargo test --test cluster_truth -- --nocapture` prints the table; `SEEDS` sets the number of seeds.
+//! `cargo test --test decision cluster_truth -- --nocapture` prints the table; `SEEDS` sets the number of seeds.
 
 use scxprof::cluster::{ClusterOptions, Sharing};
 use scxprof::testing::cluster::quality::adjusted_rand_index;
@@ -88,7 +88,7 @@ fn groups_are_found() {
     assert!(ok, "quality below the bar");
 }
 
-/// Communities that the streams have, by their confidence: how many, and how many of them are all of a group and nothing else.
+/// Communities of the streams by their confidence: how many there are, and how many of them are exactly a group.
 fn reliability(seeds: u64) -> Vec<(f64, usize, usize)> {
     let mut bins: Vec<(f64, usize, usize)> = [0.0, 0.8, 0.9, 0.95, 0.99].map(|from| (from, 0, 0)).to_vec();
     for seed in 0..seeds {
@@ -122,7 +122,7 @@ fn reliability(seeds: u64) -> Vec<(f64, usize, usize)> {
     bins
 }
 
-/// Of communities that are said to be right in so many cases, about as many are.
+/// Of communities with a given confidence, about that part is right.
 #[test]
 fn confidence_means_what_it_says() {
     let bins = reliability(if seeds() < 20 { 1 } else { 2 });
@@ -133,7 +133,7 @@ fn confidence_means_what_it_says() {
     assert!(bins.iter().all(|bin| bin.1 >= 20), "too few to tell: {bins:?}");
 }
 
-/// Where quality ends; nothing is claimed here.
+/// The limits of the quality; this checks nothing.
 #[test]
 #[ignore = "prints figures, checks nothing"]
 fn beyond_the_bars() {

@@ -1,4 +1,4 @@
-//! The way from samples to a configuration: golden files, and properties that hold whatever was sampled.
+//! From samples to a configuration: golden files, and properties that hold for any samples.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -23,10 +23,10 @@ fn tallied(groups: &CellSpecs, samples: &Samples) -> Tally {
     tally
 }
 
-/// Samples of a class, and the subcells that they went to; `None` is the catch-all.
+/// Samples of a class, and the subcells that got them; `None` is the catch-all.
 type Seen = (f64, BTreeSet<Option<usize>>);
 
-/// Runs samples, a line each (`COUNT PATH COMM`, the rest of the line being the name), and compares with the files.
+/// Runs samples, one per line (`COUNT PATH COMM`; the name is the rest of the line), and compares with the files.
 fn golden(name: &str, options: &CellOptions, target_cpus: usize) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/config");
     let read = |ending: &str| std::fs::read_to_string(folder.join(format!("{name}.{ending}"))).unwrap_or_default();
@@ -89,7 +89,7 @@ fn the_example_of_the_scheduler_loads() {
     assert_eq!(mitosis::parse(&mitosis::to_json(&cells).unwrap()).unwrap(), cells);
 }
 
-/// The name without the number at its end, found in another way than the tool finds it.
+/// The name without the number at its end, computed in another way than in the tool.
 fn base(name: &[u8]) -> Vec<u8> {
     let mut base = name.to_vec();
     while base.last().is_some_and(u8::is_ascii_digit) {
@@ -142,7 +142,7 @@ static NAMED: LazyLock<CellSpecs> = LazyLock::new(|| {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(5000))]
 
-    /// What is written loads, is read back as it was, and sends each sampled thread where the decision meant it.
+    /// The configuration loads, is read back unchanged, and puts each sampled thread where the decision intended.
     #[test]
     fn whatever_was_sampled_the_configuration_holds(
         samples in samples(),
@@ -158,7 +158,7 @@ proptest! {
         prop_assert_eq!(&mitosis::parse(&json).unwrap(), &decision.cells);
         let consumer = Consumer::new(&decision.cells).unwrap();
 
-        // Who went where, by cell spec: the bases in each subcell, and the samples and the places of each base.
+        // Where threads went, by cell spec: the bases in each subcell, and the samples and the subcells of each base.
         let mut inside: BTreeMap<(usize, usize), BTreeSet<Vec<u8>>> = BTreeMap::new();
         let mut places: BTreeMap<(usize, Vec<u8>), Seen> = BTreeMap::new();
         for (path, comm, count) in &samples {

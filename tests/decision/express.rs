@@ -1,4 +1,4 @@
-//! From who shares memory with whom to a configuration: known scenarios by the written file alone, and properties.
+//! From sharing threads to a configuration: known scenarios, judged by the written file alone, and properties.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -16,7 +16,7 @@ const OPTIONS: DecisionOptions = DecisionOptions::new(0.05, 64);
 
 static GROUPS: LazyLock<CellSpecs> = LazyLock::new(|| CellSpecs::new(&CellOptions::default()).unwrap());
 
-/// A thread: its cgroup, its name, what is known of it, its samples.
+/// A thread: its cgroup, its name, its verdict, its samples.
 type Thread<'a> = (&'a [u8], &'a [u8], Verdict, f64);
 
 fn input(threads: &[Thread<'_>]) -> (Tally, Members) {
@@ -40,14 +40,14 @@ fn decided(threads: &[Thread<'_>]) -> Decision {
     decide(&GROUPS, &tally, &members, &OPTIONS).unwrap()
 }
 
-/// Where the written file sends a thread; two threads that the catch-alls of different cells have are apart.
+/// Where the written file puts a thread; threads in the catch-alls of different cells are apart.
 fn places(decision: &Decision, threads: &[Thread<'_>]) -> Vec<Assigned> {
     let json = mitosis::to_json(&decision.cells).unwrap();
     let consumer = Consumer::new(&mitosis::parse(&json).unwrap()).unwrap();
     threads.iter().map(|(path, comm, ..)| consumer.assign(path, Comm::new(comm).as_bytes())).collect()
 }
 
-/// The adjusted Rand index, in the words of its definition: pairs of threads that are together in both.
+/// The adjusted Rand index, by its definition: pairs of threads that are together in both.
 fn ari<A: Ord, B: Ord>(found: &[A], truth: &[B]) -> f64 {
     let pairs = |count: usize| (count * count.saturating_sub(1)) as f64 / 2.0;
     let (mut both, mut of_a, mut of_b) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
@@ -68,7 +68,7 @@ fn ari<A: Ord, B: Ord>(found: &[A], truth: &[B]) -> f64 {
     }
 }
 
-/// Threads of one cgroup, 100 samples each; the label `None` is a thread that shares with nobody.
+/// Threads of one cgroup, 100 samples each; a thread with the label `None` shares nothing.
 fn shop(threads: &[(&'static str, Option<u32>)]) -> Vec<Thread<'static>> {
     let verdict = |community: Option<u32>| community.map_or(Verdict::Alone, Verdict::Community);
     threads.iter().map(|(comm, it)| (SHOP.as_bytes(), comm.as_bytes(), verdict(*it), 100.0)).collect()
@@ -135,7 +135,7 @@ fn scenario_two_processes_over_shared_memory() {
 fn scenario_web_beside_webserver() {
     let truth = ["ws", "ws", "web", "lone"];
     agrees(&shop(&[("webserver1", Some(0)), ("webserver2", Some(0)), ("web", None), ("loner", None)]), &truth);
-    // The other way round, and where the class in the way is too small for a subcell of its own.
+    // In reverse order, and with a class in the way that is too small for its own subcell.
     let mut threads = shop(&[("web", Some(0)), ("web", Some(0)), ("webserver", None), ("loner", None)]);
     agrees(&threads, &truth);
     threads[2].3 = 1.0;
@@ -165,7 +165,7 @@ fn scenario_numbered_pools() {
 
 #[test]
 fn scenario_a_parent_and_its_forked_children() {
-    // Copy-on-write pages join nobody: each is alone, and a class has the children, as they have one name.
+    // Copy-on-write pages join no threads: each is alone, and a class takes the children because they have one name.
     let threads = shop(&[("parent", None), ("child", None), ("child", None), ("child", None)]);
     let decision = agrees(&threads, &["p", "c", "c", "c"]);
     assert!(decision.bases[0].iter().all(|basis| basis.communities.is_empty()));
@@ -206,11 +206,11 @@ fn one_name_in_two_communities_is_reported_with_its_tids() {
     let decision =
         decided(&shop(&[("worker", Some(0)), ("worker", Some(0)), ("worker", Some(1)), ("worker", Some(1))]));
     let said = said(&decision);
-    assert!(said.contains("worker: 2 sharing groups that comm cannot tell apart; a task hint could"), "{said}");
+    assert!(said.contains("2 communities have threads called \"worker\": names cannot tell them apart"), "{said}");
     assert!(said.contains("(tids 100 101; 102 103)"), "{said}");
     assert_eq!(decision.bases[0][0].communities, [0, 1], "they are mostly of that name");
 
-    // Where only a small part of a community has the name, that part goes along with the other.
+    // If only a small part of a community has the name, that part goes along with the other.
     let mut threads =
         shop(&[("worker", Some(0)), ("worker", Some(0)), ("worker", Some(1)), ("db", Some(1)), ("log", Some(1))]);
     threads[3].3 = 1000.0;
@@ -241,7 +241,7 @@ fn the_least_valuable_communities_are_left_or_merged_by_the_locality_lost() {
     assert!(text.contains("% of the locality lost"), "{text}");
     assert_eq!(decision.cells[0].subcells.len(), 8);
 
-    // Two that share much with each other are one rather than that two are left out.
+    // Two that share much with each other are merged instead of leaving two out.
     let (tally, mut members) = input(&threads);
     members.affinity.add(0, 1, 300.0);
     members.affinity.add(7, 8, 10.0);
@@ -253,7 +253,7 @@ fn the_least_valuable_communities_are_left_or_merged_by_the_locality_lost() {
     let merged = |decision: &Decision| decision.notes.iter().filter(|note| matches!(note, Note::Merged { .. })).count();
     assert_eq!(merged(&decision), 2);
 
-    // Two that share little are not: it loses less to leave the last one out.
+    // Two that share little are not merged: leaving the last one out loses less.
     let (tally, mut members) = input(&threads);
     members.affinity.add(0, 1, 1.0);
     let decision = decide(&GROUPS, &tally, &members, &OPTIONS).unwrap();
@@ -273,7 +273,7 @@ fn a_class_in_the_way_gets_a_subcell_only_where_there_is_room() {
         threads.push((SHOP.as_bytes(), b"a-reader-ahead", Verdict::Alone, 1.0));
         threads
     };
-    // With seven there is none for it, and what the first has in common cannot be said without it.
+    // With seven there is no room for it, and the common prefix of the first cannot be used without it.
     for (communities, subcells) in [(6, 8), (7, 7)] {
         let threads = of(communities);
         let decision = decided(&threads);
@@ -290,8 +290,8 @@ fn too_few_samples_stay_in_rest_and_it_is_said() {
     threads[2].2 = Verdict::Unknown(Unknown::TooFewSamples);
     let decision = decided(&threads);
     assert_eq!(decision.cells[0].subcells.len(), 2);
-    assert!(said(&decision).contains("too few samples; such threads stay in \"rest\""), "{}", said(&decision));
-    // What first touches cannot tell apart is in classes, as nothing but the names is known.
+    assert!(said(&decision).contains("too few to judge; they stay in \"rest\""), "{}", said(&decision));
+    // Threads that first touches cannot distinguish are in classes, because only their names are known.
     threads[2].2 = Verdict::Unknown(Unknown::FirstTouches);
     let decision = decided(&threads);
     assert_eq!(decision.cells[0].subcells.len(), 3);
@@ -308,7 +308,7 @@ fn allotments_that_share_otherwise_have_a_spec_each() {
             (path, name.as_bytes(), verdict, samples)
         })
     };
-    // In b the log shares with the web server, in the others it is the database; c is like a, the largest.
+    // In b the log shares with the web server, in the others with the database; c is like a, the largest.
     let threads: Vec<Thread> = [
         pair(b, ["web", "log", "db"], 1, 200.0),
         pair(a, ["web", "db", "log"], 0, 300.0),
@@ -323,7 +323,7 @@ fn allotments_that_share_otherwise_have_a_spec_each() {
         assert_eq!(own[0], own[1], "{together}");
         assert_ne!(own[0], own[2]);
     }
-    // An allotment that was not seen has the general subcells, a cgroup below one has its ancestor's.
+    // An allotment without samples gets the general subcells, a cgroup below one gets its ancestor's.
     let consumer = Consumer::new(&decision.cells).unwrap();
     assert_eq!(consumer.assign(b"/workload-tw-d.allotment.slice", b"web").cell, Some(1));
     assert_eq!(consumer.assign(b"/workload-tw-b.allotment.slice/task", b"web").cell, Some(0));
@@ -340,12 +340,12 @@ fn a_community_of_several_allotments_joins_no_others() {
     let pair = |path: &'static [u8], name: &'static str, community: u32| {
         [(path, name.as_bytes(), Verdict::Community(community), 100.0); 2]
     };
-    // In b the community of a's writers is called as a's readers are.
+    // In b the community of a's writers has the name of a's readers.
     let threads = [pair(a, "reader", 1), pair(a, "writer", 2), pair(b, "reader", 2)].concat();
     let decision = agrees(&threads, &["r", "r", "w", "w", "r", "r"]);
     assert!(decision.notes.is_empty(), "{:?}", decision.notes);
     assert_eq!((decision.cells.len(), decision.cells[0].subcells.len()), (1, 3));
-    // Where it is alone one subcell serves it in both.
+    // If it is alone, one subcell serves it in both.
     let threads = [pair(a, "left", 1), pair(b, "right", 1), pair(b, "other", 2)].concat();
     let decision = agrees(&threads, &["1", "1", "1", "1", "2", "2"]);
     assert_eq!(decision.cells[0].subcells.len(), 3);
@@ -384,7 +384,7 @@ fn specs_are_bounded_and_it_is_said() {
     assert!(mitosis::to_json(&decision.cells).is_ok());
 }
 
-/// Threads, a line each (`SAMPLES VERDICT CGROUP COMM`), to what is written and said; compared with the files.
+/// Threads, one per line (`SAMPLES VERDICT CGROUP COMM`): compares the configuration and the notes with the files.
 fn golden(name: &str) {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/config");
     let read = |ending: &str| std::fs::read_to_string(folder.join(format!("{name}.{ending}"))).unwrap_or_default();
@@ -473,7 +473,7 @@ fn verdict() -> impl Strategy<Value = Verdict> {
     ]
 }
 
-/// True where something about communities could not be done, which is said.
+/// True for a note that something about communities could not be done.
 fn is_compromise(note: &Note) -> bool {
     matches!(
         note,
@@ -501,7 +501,7 @@ fn cell_of_note(note: &Note) -> &str {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(5000))]
 
-    /// Whatever goes in, the output is within the limits; and where nothing is said, each community has a subcell of its own.
+    /// For any input, the output is within the limits; and without a note, each community has its own subcell.
     #[test]
     fn whoever_shares_the_configuration_holds(
         threads in prop::collection::vec((path(), comm(), verdict(), 1..200_u32), 1..40),
@@ -538,7 +538,7 @@ proptest! {
                 prop_assert_eq!(made.of[layer], (place.cell, subcell), "{:?} {:?}", path, made.layers);
             }
         }
-        // The threads of each community in each scheduler's cell, and where they went.
+        // The threads of each community in each of the scheduler's cells, and where they went.
         let mut sharing: BTreeMap<(u32, u32), Vec<usize>> = BTreeMap::new();
         for (member, at) in members.threads.iter().zip(0..) {
             if let Verdict::Community(community) = member.verdict {

@@ -1,4 +1,5 @@
-//! What is decided of samples, by itself: no kernel, no clock, no file of the host. And that the rooms of the source are in order.
+//! Tests of the decision alone, without kernel, clock and files of the host; and of the dependencies between the source's
+//! modules.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 

@@ -1,10 +1,10 @@
-//! The rooms of the source, which are the folders and files directly below `src`: each knows only those below it.
+//! The layers of the source, which are the folders and files directly below `src`: each uses only those below it.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// From the lowest to the highest; those of one line do not know each other.
+/// From the lowest to the highest; those of one line do not use each other.
 const ROOMS: &[&[&str]] = &[
     &["escape", "cache"],
     &["sample"],
@@ -33,7 +33,7 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The rooms that a file names; comments, and the tests at its end, may name any.
+/// The layers that a file uses; comments, and the tests at its end, may name any.
 fn named(text: &str) -> Vec<String> {
     let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let code: Vec<&str> = code.lines().map(|line| line.split("//").next().unwrap_or_default()).collect();

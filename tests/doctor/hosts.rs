@@ -1,4 +1,4 @@
-//! Hosts that are directories, and a kernel that answers what it is told to.
+//! Hosts that are directories, and a kernel with prescribed answers.
 
 use std::fs;
 use std::io;
@@ -20,11 +20,11 @@ use scxprof::testing::sampler::SamplerError;
 
 const ALL_CAPABILITIES: u64 = (1 << 41) - 1;
 
-/// What a source's events do when they are opened.
+/// The result of opening a source's events.
 #[derive(Clone, Copy)]
 pub enum Answer {
     Opens,
-    /// Refused with EACCES, also for one's own tasks where the second says so.
+    /// Rejected with EACCES, also for our own tasks if the second field says so.
     Forbidden {
         own: bool,
     },
@@ -47,7 +47,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// A bare-metal host of 8 CPUs without a memory PMU, where root asks, and all works that can.
+    /// A bare-metal host of 8 CPUs without a memory PMU; the user is root, and everything possible works.
     fn new(model: &str, flags: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (proc, sys) = (dir.path().join("proc"), dir.path().join("sys"));
@@ -147,7 +147,7 @@ pub fn hosts() -> Vec<(&'static str, Host)> {
     ]
 }
 
-/// A user of a Debian host asks.
+/// An ordinary user of a Debian host.
 fn paranoid() -> Host {
     let mut host = Host::new("Intel(R) Xeon(R) Gold 6130", "aperfmperf");
     host.intel(false);
@@ -161,7 +161,7 @@ fn paranoid() -> Host {
     host
 }
 
-/// Root asks, on a host that keeps its memory to itself.
+/// Root, on a host that hides its memory.
 fn lockdown() -> Host {
     let mut host = Host::new("Intel(R) Xeon(R) Platinum 8480+", "aperfmperf");
     host.intel(true);
@@ -171,7 +171,7 @@ fn lockdown() -> Host {
     host
 }
 
-/// Root of a container asks.
+/// Root of a container.
 fn container() -> Host {
     let mut host = Host::new("Intel(R) Xeon(R) Gold 6130", "aperfmperf");
     host.status(0xa804_25fb, 2);
@@ -194,7 +194,7 @@ fn guest() -> Host {
     host
 }
 
-/// Linux 5.4 in a narrow place.
+/// Linux 5.4 with few rights.
 fn old_kernel() -> Host {
     let mut host = Host::new("AMD EPYC 7402", "aperfmperf");
     host.proc("sys/kernel/osrelease", "5.4.0\n");
@@ -211,7 +211,7 @@ fn old_kernel() -> Host {
     host
 }
 
-/// All works, and a scheduler is loaded.
+/// Everything works, and a scheduler is loaded.
 fn zen5() -> Host {
     let host = Host::new("AMD EPYC 9755", "aperfmperf");
     host.ibs();

@@ -1,4 +1,4 @@
-//! `scxprof doctor`: made hosts against golden files, and the real binary here.
+//! Tests `scxprof doctor`: made-up hosts against golden files, and the real binary on this host.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 
-/// The report without what differs from run to run: the directories, the version, the architecture.
+/// The report without the parts that differ from run to run: the directories, the version, the architecture.
 fn report(host: &Host) -> Report {
     let mut report = examine_with(&host.roots, host);
     (report.scxprof, report.arch) = ("0.0.0", "x86_64");
@@ -52,7 +52,7 @@ fn every_row_is_there_on_every_host_in_the_same_order() {
         assert_eq!(names.get_or_insert_with(|| found.clone()), &found, "{host_name}");
         for check in &report.checks {
             assert!(!check.why.is_empty(), "{host_name}: {} says nothing", check.name);
-            // Where help is known it is given; a state of "works" needs none.
+            // Known remedies are given; a state of "works" needs none.
             assert!(check.state != State::Works || check.help.is_none(), "{host_name}: {}", check.name);
         }
         assert_eq!(report.any_source(), host_name != "paranoid-3", "{host_name}");
@@ -107,7 +107,7 @@ fn check<'a>(report: &'a Value, name: &str) -> &'a Value {
     checks.iter().find(|check| check["name"] == name).unwrap_or_else(|| panic!("no {name} in {report:#}"))
 }
 
-/// True where sampling the host is allowed; else says why `test` is skipped.
+/// True if sampling the host is allowed; otherwise prints why `test` is skipped.
 fn may_sample(test: &str, report: &Value) -> bool {
     let faults = check(report, "faults");
     if faults["state"] == "works" {
@@ -145,7 +145,7 @@ fn this_host_is_described() {
     if cfg!(target_arch = "x86_64") {
         assert_eq!(check(&report, "timer")["state"], "works", "{report:#}");
     }
-    // The first that works wins; of each before it the run says what doctor says.
+    // The first that works wins; for each before it, the run's message is that of doctor.
     let run = Command::new(SCXPROF).args(["run", "-t", "0.1"]).output().unwrap();
     let said = text(&run.stderr);
     for source in ["pebs", "ibs"] {
@@ -157,7 +157,7 @@ fn this_host_is_described() {
     }
 }
 
-/// The binary where a user without rights may run it.
+/// A copy of the binary that a user without rights may run.
 fn public_binary() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -196,11 +196,12 @@ fn without_rights_run_says_what_doctor_says() {
     let why = why.strip_prefix("your own processes only: ").unwrap_or(why);
     let sentence = format!("{why}; {}", faults["help"].as_str().unwrap());
     assert!(sentence.contains("CAP_PERFMON or kernel.perf_event_paranoid"), "{sentence}");
-    let run = as_nobody(&["run", "--source", "faults", "-t", "0.1"]).unwrap();
+    let run = as_nobody(&["run", "-v", "--source", "faults", "-t", "0.1"]).unwrap();
     let said = text(&run.stderr);
     assert_eq!(run.status.code(), Some(3), "{said}");
     assert!(said.contains(&sentence), "expected \"{sentence}\" in:\n{said}");
-    assert!(said.contains("`scxprof doctor` shows what this host allows"), "{said}");
+    let short = "error: sampling the whole host needs root or CAP_PERFMON (kernel.perf_event_paranoid is ";
+    assert!(said.contains(short) && said.ends_with("or -- COMMAND. Details: scxprof doctor\n"), "{said}");
 }
 
 #[test]
@@ -209,7 +210,7 @@ fn the_self_test_passes_here_and_leaves_nothing_behind() {
     if !may_sample("self-test", &described) {
         return;
     }
-    // Its stderr would keep us waiting for a load that is left behind.
+    // Its stderr would block us if a load is left behind.
     let self_test = |arguments: &[&str]| {
         let mut command = Command::new(SCXPROF);
         command.args(["doctor", "--self-test"]).args(arguments).stderr(Stdio::null()).output().unwrap()
@@ -225,7 +226,7 @@ fn the_self_test_passes_here_and_leaves_nothing_behind() {
         assert_eq!(test["seen"]["of_threads"], 4);
         assert!(test["seen"]["own_buffer"].as_u64().unwrap() > 0, "{test:#}");
     }
-    // A child that outlived its parent would go on burning a CPU; it may take a moment to die.
+    // A child that outlived its parent would keep a CPU busy; it may take a moment to end.
     let mut left = loads();
     for _ in 0..100 {
         if left.is_empty() {

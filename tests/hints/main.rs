@@ -1,8 +1,8 @@
-//! Task hints on the running kernel, by the best probe that it takes: every sample has the hint that its thread had, as the
-//! program that writes the hints says.
+//! Task hints on the running kernel, with the best probe that it accepts: every sample has the hint that its thread had,
+//! according to the program that writes the hints.
 //!
-//! Takes root, a bpffs and minor faults that can be sampled; elsewhere each test says SKIP. `SCXPROF_HINT_PROBE` names a probe
-//! that is used in place of the best one, and must work (storage, element, syscall).
+//! Needs root, a bpffs and minor faults that can be sampled; otherwise each test prints SKIP. `SCXPROF_HINT_PROBE` names a
+//! probe that is used instead of the best one, and must work (storage, element, syscall).
 
 #![cfg(feature = "bpf")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on must fail.
@@ -31,7 +31,7 @@ use writer::{program, BpfFs, Log, Writer, Written};
 
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 const PAGES: usize = 512;
-/// Samples of the host from which on a capture may end, and how long it may take at the most.
+/// The number of samples of the host after which a capture may end, and its longest time.
 const ENOUGH: u64 = 8_000;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -41,7 +41,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A bpffs and the program, or the reason printed.
+/// A bpffs and the program, or prints the reason.
 fn memory(test: &str) -> Option<(BpfFs, PathBuf, tempfile::TempDir)> {
     let dir = tempfile::tempdir().unwrap();
     match BpfFs::mount().and_then(|bpffs| Ok((bpffs, program(dir.path())?))) {
@@ -57,7 +57,7 @@ fn wanted_probe() -> Option<HintProbe> {
     std::env::var("SCXPROF_HINT_PROBE").ok().map(|probe| probe.parse().unwrap())
 }
 
-/// What to follow, as a run would.
+/// What to follow, as in a run.
 fn watch_options(map: MapRef, ring_bytes: u32) -> bpf::HintOptions {
     let mut options = bpf::HintOptions::new(map);
     (options.probe, options.ring_bytes) = (wanted_probe(), ring_bytes);
@@ -68,7 +68,7 @@ fn start(test: &str, program: &Path, pin: &Path, arguments: &[&str]) -> Option<W
     Writer::start(program, pin, arguments).inspect_err(|reason| println!("SKIP: {test}: {reason}")).ok()
 }
 
-/// Samples while the program writes, for `time`; all of its writes but the first ones lie within the capture.
+/// Samples while the program writes, for `time`; the capture contains all of its writes but the first ones.
 fn follow(test: &str, mut writer: Writer, map: MapRef, ring: u32, time: Duration) -> Option<(Collect, Outcome, Log)> {
     let options = options(Source::Faults, Target::System, PAGES).hints(watch_options(map, ring));
     let (mut begun, mut ended) = (false, false);
@@ -77,7 +77,7 @@ fn follow(test: &str, mut writer: Writer, map: MapRef, ring: u32, time: Duration
             begun = true;
             writer.next();
         }
-        // On a slow machine it takes longer until there is enough to look at.
+        // On a slow machine it takes longer to collect enough.
         let enough = progress.samples >= ENOUGH || progress.elapsed > TIMEOUT;
         if !ended && progress.elapsed >= time && enough {
             ended = true;
@@ -98,18 +98,18 @@ fn follow(test: &str, mut writer: Writer, map: MapRef, ring: u32, time: Duration
     Some((collect, outcome, log))
 }
 
-/// Every write was seen, or counted as lost; and nothing else was seen but the ends of tasks.
+/// Every write was observed, or counted as lost; and nothing else was observed but the ends of tasks.
 fn all_is_counted(counts: &HintCounts, log: &Log, tasks: u64) {
     let first = log.writes.iter().filter(|write| matches!(write.hint, Some(100..=115))).count() as u64;
     let written = log.writes.len() as u64 - first + log.flood;
     let hint::Counts { events, dropped, unreadable, .. } = counts.counts;
     let seen = events + dropped + unreadable;
-    // What may have been missed need not have been a hint.
+    // A missed event need not have been a hint.
     assert!(seen + counts.counts.missed >= written, "{seen} of {written}: {counts:?}");
     assert!(seen <= written + tasks, "{seen} of {written} and up to {tasks} ends: {counts:?}");
 }
 
-/// Which hints a thread may have had at a time: several while a write was on its way.
+/// The hints that a thread may have had at a time: several while a write was in progress.
 fn allowed(writes: &[Written], time: u64) -> Vec<Option<u64>> {
     let done = writes.iter().rfind(|write| write.after < time).and_then(|write| write.hint);
     let on_its_way = writes.iter().filter(|write| write.before <= time && time <= write.after).map(|write| write.hint);
@@ -130,7 +130,7 @@ fn every_sample_has_its_threads_hint() {
     for write in &log.writes {
         of_tid.entry(write.tid).or_default().push(*write);
     }
-    // What was lost can make the samples of that many phases wrong, and what came late that many samples.
+    // A lost event can make the samples of a phase wrong, and a late event one sample.
     let (mut checked, mut wrong) = (0, BTreeSet::new());
     let mut seen: BTreeSet<Option<u64>> = BTreeSet::new();
     for sample in &collect.samples {
@@ -151,7 +151,7 @@ fn every_sample_has_its_threads_hint() {
     assert!(!seen.contains(&Some(998)) && !seen.contains(&Some(999)) && log.failed > 0, "{seen:?}");
     assert!(counts.above_limit > 0 && counts.counts.at_start + counts.counts.not_asked >= 3, "{counts:?}");
 
-    // Actors, the thread that calls exec (its new id, its end), the one whose id is reused: a write and an end each.
+    // Actors, the thread that calls exec (its new id, its end), the one with the reused id: a write and an end each.
     all_is_counted(&counts, &log, 3 + 4 + 2);
     let all_seen = counts.counts.lost() == 0;
     after_exec(&collect.samples, &log, all_seen);
@@ -167,7 +167,7 @@ fn after_exec(samples: &[Sample], log: &Log, all_seen: bool) {
     let of_exec: Vec<&Sample> = samples
         .iter()
         .filter(|sample| (sample.pid, sample.tid) == (pid, pid) && sample.comm == Some(Comm::from("exe")))
-        // The kernel faults for the new program before the exec is over.
+        // The kernel faults for the new program before the exec has finished.
         .filter(|sample| sample.mode == CpuMode::User)
         .collect();
     let with = of_exec.iter().filter(|sample| sample.hint == Some(hint)).count();
@@ -200,7 +200,7 @@ fn a_recording_keeps_the_hints() {
     record.args(["record", "--disable-archive", "--source", "faults", "-t", "120", "--hints-map", &map]);
     record.args(wanted_probe().map(|probe| format!("--hints-probe={}", probe_name(probe)))).arg("-o").arg(&profile);
     let mut record = record.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    // Its file is there when it begins; then until it has some thousands of faults.
+    // First until its file exists, then until there are some thousands of faults.
     let written = || -> u64 {
         let temporary = std::fs::read_dir(dir.path()).unwrap().flatten();
         let file = temporary.map(|entry| entry.path().join("perf.data")).find(|path| path.is_file());
@@ -275,7 +275,7 @@ fn what_finds_the_ring_full_is_counted() {
     const TEST: &str = "what_finds_the_ring_full_is_counted";
     let _alone = alone();
     let Some((bpffs, program, _dir)) = memory(TEST) else { return };
-    // As long as it takes on a slow machine.
+    // As long as a slow machine needs.
     for seconds in [1, 5, 25] {
         let pin = bpffs.path(&format!("hints{seconds}"));
         let Some(writer) = start(TEST, &program, &pin, &["-f", "10000000"]) else { return };
@@ -291,7 +291,7 @@ fn what_finds_the_ring_full_is_counted() {
     panic!("a ring of one page held all of it");
 }
 
-/// The sentence about a map that cannot be followed; `None`, with the reason printed, where nothing can be sampled.
+/// The message about a map that cannot be followed; `None`, with the reason printed, if sampling is not possible.
 fn refused(test: &str, map: &str) -> Option<String> {
     let hints = watch_options(map.parse().unwrap(), 1 << 16);
     let (_, outcome) = capture_until(test, options(Source::Faults, Target::System, PAGES).hints(hints), |_| true)?;
@@ -343,7 +343,7 @@ fn without_hints_the_profile_goes_on() {
         println!("SKIP: {TEST}: {said}");
         return;
     }
-    // Too many losses on a busy machine are another matter.
+    // Too many losses on a busy machine are tested elsewhere.
     assert!(matches!(output.status.code(), Some(0 | 4)), "{said}");
     assert!(
         said.contains("cannot open the hint map /proc/self/no-map") && said.contains("hints are missing"),
@@ -389,7 +389,7 @@ fn each_probe_says_whether_it_works() {
     let _alone = alone();
     let trials = bpf::trials(Path::new("/proc"));
     let names: Vec<&str> = trials.iter().map(|(name, _)| *name).collect();
-    // And the iterator, and what samples bring along.
+    // And the iterator, and the memory in samples.
     assert_eq!(names.len(), HintProbe::ALL.len() + 2);
     for (name, result) in trials {
         match result {

@@ -1,4 +1,4 @@
-//! Runs the program of writer.c, and reads what it says it wrote.
+//! Runs the program of writer.c, and reads its log.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ pub struct Written {
     pub hint: Option<u64>,
 }
 
-/// What the program said in the end.
+/// The program's final log.
 #[derive(Debug, Default)]
 pub struct Log {
     pub writes: Vec<Written>,
     /// The process whose thread called exec with a hint.
     pub exec: Option<(u32, u64)>,
-    /// The process that has the id of an ended one.
+    /// The process with the id of one that has ended.
     pub reused: Option<u32>,
     pub failed: u64,
     pub flood: u64,
@@ -62,7 +62,7 @@ impl Drop for BpfFs {
     }
 }
 
-/// The built program: `SCXPROF_HINT_WRITER` names one where there is no compiler.
+/// The built program, or the one in `SCXPROF_HINT_WRITER` if there is no compiler.
 pub fn program(dir: &Path) -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os("SCXPROF_HINT_WRITER") {
         return Ok(path.into());
@@ -78,7 +78,7 @@ pub fn program(dir: &Path) -> Result<PathBuf, String> {
 }
 
 impl Writer {
-    /// Starts it; threads become processes where the kernel has no pidfds for threads.
+    /// Starts it; threads become processes if the kernel has no pidfds for threads.
     pub fn start(program: &Path, pin: &Path, arguments: &[&str]) -> Result<Self, String> {
         let processes = if has_thread_pidfds() { None } else { Some("-P") };
         let mut child = Command::new(program)
@@ -107,17 +107,17 @@ impl Writer {
         format!("hints_{}", self.child.id())
     }
 
-    /// Begins the phases; called again it ends them.
+    /// Starts the phases; the second call ends them.
     pub fn next(&mut self) {
         self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     }
 
-    /// True where it has said all.
+    /// True if its log is complete.
     pub fn has_ended(&self) -> bool {
         self.reader.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// What it said.
+    /// Its log.
     pub fn log(mut self) -> Log {
         self.reader.take().unwrap().join().unwrap()
     }
@@ -132,7 +132,7 @@ impl Drop for Writer {
 
 fn has_thread_pidfds() -> bool {
     let thread = || {
-        // SAFETY: the calls take plain numbers; the descriptor is ours alone.
+        // SAFETY: the calls take plain numbers; the descriptor has no other owner.
         unsafe {
             let fd = libc::syscall(libc::SYS_pidfd_open, libc::gettid(), libc::O_EXCL);
             fd >= 0 && libc::close(fd as i32) == 0

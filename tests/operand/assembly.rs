@@ -1,9 +1,9 @@
-//! Makes x86-64 programs from a seed, as assembly text: functions that work on one buffer, with all the ways that control takes
-//! through compiled and hand-written code.
+//! Generates x86-64 programs from a seed, as assembly text: functions that work on one buffer, with all kinds of control flow
+//! of compiled and hand-written code.
 //!
-//! What the recovery assumes (`src/recover/mod.rs`) holds for them: functions without `.cfi_startproc` have branches only
-//! to places nearer than `LEADER_SPAN`, and data before them ends in zeros; no jump through a table leads to an instruction that
-//! reads the flags.
+//! The assumptions of the recovery (`src/recover/mod.rs`) hold for them: functions without `.cfi_startproc` have branches only
+//! to places nearer than `LEADER_SPAN`, and data before them ends in zeros; no jump through a table leads to an instruction
+//! that reads the flags.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ const HALF: i64 = 64 << 10;
 /// Pointers stay this near to the middle.
 const NEAR: i64 = 60_000;
 const SLOTS: usize = 6;
-/// Lines of a function after which no more blocks are begun, so that it stays shorter than `LEADER_SPAN`.
+/// Lines of a function after which no new blocks are started, so that it stays shorter than `LEADER_SPAN`.
 const LONG: usize = 220;
 
 const QUAD: [&str; 16] =
@@ -56,13 +56,13 @@ impl Random {
     }
 }
 
-/// What is known of a register or a slot of the stack.
+/// What is known about a register or a slot of the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Any,
     /// From 0 to this.
     Number(i64),
-    /// Into the buffer, so far from its middle.
+    /// Points into the buffer, at this distance from its middle.
     Pointer(i64, i64),
 }
 
@@ -108,11 +108,11 @@ impl State {
 /// One program.
 pub struct Program {
     pub text: String,
-    /// Every branch is nearer than `LEADER_SPAN`: it may be looked at without the ranges of its functions.
+    /// Every branch is nearer than `LEADER_SPAN`: it may be tested without the ranges of its functions.
     pub near: bool,
 }
 
-/// A line, whose parts may themselves take numbers from the maker.
+/// A line; its parts may themselves take numbers from the generator.
 macro_rules! put {
     ($maker:expr, $($part:tt)*) => {{
         let line = format!($($part)*);
@@ -134,14 +134,14 @@ struct Maker {
     pushed: i64,
     /// The slots are in the red zone: nothing may be pushed or called.
     red_zone: bool,
-    /// Parts of the function that stand elsewhere.
+    /// Parts of the function that are placed elsewhere.
     cold: Vec<String>,
     /// These may be far.
     far: bool,
     in_cold: bool,
-    /// How the function jumps to places of its own through tables, if it does.
+    /// How the function jumps to its own places through tables, if it does.
     jumps: Option<usize>,
-    /// It may yet be made long by code that never runs.
+    /// Code that never runs may still make it long.
     gap: bool,
     tables: String,
     function: usize,
@@ -172,7 +172,7 @@ pub fn program(seed: u64) -> Program {
         functions,
     };
     maker.main();
-    // One such jump says something of all the functions near it whose ranges are not known.
+    // One such jump affects all functions near it without known ranges.
     let jumps = maker.random.once_in(2);
     for function in 0..functions {
         maker.jumps = (jumps && maker.random.once_in(3)).then(|| maker.random.below(4));
@@ -284,7 +284,7 @@ impl Maker {
         self.cold_parts(cfi);
     }
 
-    /// Returns, or goes on in another function.
+    /// Returns, or continues in another function.
     fn end(&mut self) {
         let first = self.functions / 2;
         let from = (self.function + 1).max(first);
@@ -308,7 +308,7 @@ impl Maker {
         }
     }
 
-    /// What stands between functions. Before one whose range is not known, data ends in zeros.
+    /// The bytes between functions. Before a function without a known range, data ends in zeros.
     fn between(&mut self, cfi: bool) {
         match self.random.below(5) {
             0 => self.out.push_str("\t.p2align 4\n"),
@@ -331,7 +331,7 @@ impl Maker {
         }
     }
 
-    /// The parts of the function that are not where it is: behind it, or in another section.
+    /// The detached parts of the function: after it, or in another section.
     fn cold_parts(&mut self, cfi: bool) {
         let cold = std::mem::take(&mut self.cold);
         if !self.far {
@@ -359,7 +359,7 @@ impl Maker {
         }
         for (index, part) in cold.iter().enumerate() {
             if index > 50 {
-                // Far from the others, so that who looks at those does not see it.
+                // Far from the others, so that reading those does not find it.
                 self.out.push_str(if own { "\t.cfi_endproc\n" } else { "" });
                 self.out.push_str("\t.skip 9000, 0x90\n");
                 self.out.push_str(if own { "\t.cfi_startproc\n" } else { "" });
@@ -379,7 +379,7 @@ impl Maker {
             9 | 10 => self.counted(depth - 1),
             13 if !self.in_cold && self.gap && self.random.once_in(2) => self.gap(),
             13 if !self.in_cold => self.cold(),
-            // What is locked would have to outlive the call.
+            // A locked register would have to outlive the call.
             14 if !self.red_zone && self.locked == 0 => self.call(),
             15 if !self.red_zone => self.push(depth - 1),
             _ => {
@@ -538,7 +538,7 @@ impl Maker {
         }
     }
 
-    /// A branch to a part that jumps back behind it, or further on.
+    /// A branch to a part that jumps back to just after it, or further on.
     fn cold(&mut self) {
         let (part, back) = (self.label(), self.label());
         let condition = self.compare();
@@ -568,7 +568,7 @@ impl Maker {
         }
     }
 
-    /// Code that is jumped over: what is before it and what is behind it are far from each other.
+    /// Code that is jumped over: the code before it and after it are far from each other.
     fn gap(&mut self) {
         self.gap = false;
         let label = self.label();

@@ -22,7 +22,7 @@ struct Tally {
     reasons: BTreeMap<&'static str, usize>,
 }
 
-/// Samples a program and checks what is recovered; at least `least` of the samples must give data outside the stack.
+/// Samples a program and checks the recovered addresses; at least `least` of the samples must give data outside the stack.
 pub fn sample(name: &str, level: u8, least: f64) {
     let Some(built) = programs::build(name, level) else {
         println!("SKIP: {name} -O{level}: no cc");

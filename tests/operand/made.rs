@@ -1,7 +1,7 @@
-//! Recovered operands held against programs that are made from a seed: code that nobody wrote.
+//! Checks recovered operands against programs generated from a seed.
 //!
-//! `SCXPROF_MADE_SEED` is one seed to look at, `SCXPROF_MADE_SECONDS` asks for new seeds for so long;
-//! `SCXPROF_MADE_KEEP` is a file for the text of the last program.
+//! `SCXPROF_MADE_SEED` tests one seed, `SCXPROF_MADE_SECONDS` tests new seeds for this time; `SCXPROF_MADE_KEEP` is a file for
+//! the text of the last program.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::{is_true, AHEAD};
 
 /// Instructions of one program.
 const STEPS: usize = 6000;
-/// The seeds of a normal run: each was seen to find another part of `window.rs` missing.
+/// The seeds of a normal run: each detected another missing part of `window.rs`.
 const SEEDS: [u64; 6] = [4, 5, 20, 21, 23, 37];
 /// Pieces of code that a session keeps for one sample.
 const WINDOWS: usize = 4;
@@ -34,7 +34,7 @@ impl Drop for Stopped {
     }
 }
 
-/// The code of a program as a session has it: from its file, with the functions that the file knows.
+/// The code of a program as in a session: from its file, with the functions that the file describes.
 struct FileCode {
     cache: CodeCache,
     pid: u32,
@@ -119,7 +119,7 @@ fn show(process: &mut Code, ip: u64) {
     }
 }
 
-/// What one program gave.
+/// The result of one program.
 #[derive(Debug, Default)]
 struct Judged {
     candidates: usize,
@@ -128,7 +128,7 @@ struct Judged {
     wrong: usize,
 }
 
-/// Recovers at each stop, with the ranges of `functions` or without, and looks for each access that was given.
+/// Recovers at each stop, with the ranges of `functions` or without, and checks each returned access.
 fn judge(seed: u64, what: &str, stops: &[Stop], with_memory: bool, code: &mut FileCode, functions: bool) -> Judged {
     let mut recovery = Recovery::new(1 << 22);
     let mut stack = StackRange::default();
@@ -165,7 +165,7 @@ fn judge(seed: u64, what: &str, stops: &[Stop], with_memory: bool, code: &mut Fi
     judged
 }
 
-/// Makes, runs and judges the program of `seed`; why it could not be.
+/// Generates, runs and judges the program of `seed`; returns an error if that is not possible.
 fn look(seed: u64) -> Result<Judged, String> {
     let made = program(seed);
     let dir = tempfile::tempdir().map_err(|error| error.to_string())?;

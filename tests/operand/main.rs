@@ -1,4 +1,4 @@
-//! Recovered operands held against programs whose accesses are known: by single-stepping, and by sampling.
+//! Checks recovered operands against programs with known accesses: by single-stepping, and by sampling.
 
 // A test may expect; and the ring of perf.rs is page-aligned.
 #![allow(clippy::expect_used, clippy::cast_ptr_alignment)]
@@ -21,30 +21,31 @@ use scxprof::sample::Method;
 use scxprof::testing::recover::{Candidate, Recovery, Snapshot, StackRange};
 use step::Stop;
 
-/// How far before a stop an execution of a candidate's instruction may lie, in instructions.
+/// How many instructions before a stop a candidate's instruction may have run.
 const BEHIND: usize = 200;
-/// How far after it: up to 256 instructions are run, and what undecided branches may run is left out of them.
+/// How far after it: up to 256 instructions are run, without those that undecided branches may run.
 const AHEAD: usize = 1500;
 
-/// One address in so many may be wrong by another thread's write: while one instruction is stepped over, the other threads
-/// of the program run thousands.
+/// One in this many addresses may be wrong because of another thread's write: while one instruction is single-stepped, the
+/// other threads of the program run thousands.
 const SLOW: usize = 200;
 
-/// What one trace gave.
+/// The result of one trace.
 #[derive(Debug, Default)]
 struct Tally {
     stops: usize,
     recovered: usize,
     candidates: usize,
     wrong: usize,
-    /// Of those that depend on memory which others may write to.
+    /// Those that depend on memory which others may write.
     raced: usize,
     methods: BTreeMap<&'static str, usize>,
     reasons: BTreeMap<&'static str, usize>,
 }
 
-/// True where the program really made the access: the last time that the instruction ran before the stop, or the
-/// next times after it; `behind` is how far before it to look, in stops. A repeated string instruction stops once for each repetition; any of the last run will do.
+/// True if the program made the access: the last time that the instruction ran before the stop, or the next times after it;
+/// `behind` is how far before it to look, in stops. A repeated string instruction stops once per repetition; any of the last
+/// run counts.
 fn is_true(stops: &[Stop], at: usize, candidate: &Candidate, behind: usize) -> bool {
     let matches = |stop: &Stop| {
         stop.accesses.iter().any(|&(addr, size)| addr == candidate.addr && size == u64::from(candidate.size))
@@ -66,7 +67,7 @@ fn is_true(stops: &[Stop], at: usize, candidate: &Candidate, behind: usize) -> b
                 return false;
             }
         }
-        // The trace ends before it can tell.
+        // The trace ends too early to decide.
         true
     }
 }
@@ -139,7 +140,7 @@ fn step_through(name: &str, level: u8) {
     }
 }
 
-/// Programs that others wrote and built, stripped, with tables, tails and libraries of their own; those that are here.
+/// Programs from distributions, stripped, with tables, tails and their own libraries; those that are installed.
 #[test]
 fn programs_of_the_system() {
     let steps = std::env::var("SCXPROF_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(20_000);

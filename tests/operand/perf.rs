@@ -45,7 +45,7 @@ impl Ring {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the call gave us this descriptor, and nobody else has it.
+        // SAFETY: the call returned this descriptor, and it has no other owner.
         let file = unsafe { File::from_raw_fd(fd) };
         let map = memmap2::MmapOptions::new().len(PAGE + DATA).map_raw(file.as_raw_fd())?;
         Ok(Self { _file: file, map })

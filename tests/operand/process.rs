@@ -22,7 +22,7 @@ pub struct Code {
     /// Mapped files that the process may read only.
     constant: Vec<Range<u64>>,
     texts: Vec<Text>,
-    /// Say what the functions are, or have the recovery find its way alone.
+    /// Whether to give the functions, or to let the recovery work without them.
     pub with_functions: bool,
 }
 

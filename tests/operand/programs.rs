@@ -1,4 +1,4 @@
-//! Builds and starts the programs of `tests/programs`, and reads what they say of themselves.
+//! Builds and starts the programs of `tests/programs`, and reads their description of themselves.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Lines};
@@ -13,7 +13,7 @@ pub struct Built {
     pub path: PathBuf,
 }
 
-/// Builds `name` at `-O{level}`; `None` where there is no compiler.
+/// Builds `name` at `-O{level}`; `None` if there is no compiler.
 pub fn build(name: &str, level: u8) -> Option<Built> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(format!("{name}.c"));
     let dir = tempfile::tempdir().ok()?;
@@ -55,12 +55,12 @@ impl Drop for Running {
     }
 }
 
-/// Starts a program for `seconds` and waits until its `threads` threads have said who they are.
+/// Starts a program for `seconds` and waits until its `threads` threads have described themselves.
 pub fn start(program: &Path, seconds: f64, threads: usize) -> Running {
     start_command(Command::new(program).arg(seconds.to_string()), threads)
 }
 
-/// Starts a command that runs one of the programs in the end, and waits likewise.
+/// Starts a command that finally runs one of the programs, and waits likewise.
 pub fn start_command(command: &mut Command, threads: usize) -> Running {
     let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
     let lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();

@@ -1,4 +1,4 @@
-//! Single-steps a thread: at every instruction its registers, its stack, and by them the accesses that it really made.
+//! Single-steps a thread: for every instruction its registers, its stack, and from these the accesses that it made.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -87,7 +87,7 @@ fn snapshot(tid: i32, regs: &libc::user_regs_struct) -> Vec<u8> {
     bytes
 }
 
-/// What the instruction at rip touches, by iced's own account and with the segment bases that a sample lacks.
+/// What the instruction at rip touches, according to iced and with the segment bases that a sample lacks.
 fn accesses(
     regs: &libc::user_regs_struct,
     code: &mut dyn CodeSource,
@@ -148,23 +148,23 @@ pub fn trace(tid: i32, count: usize, code: &mut dyn CodeSource) -> io::Result<Ve
     step(tid, count, code)
 }
 
-/// Starts a program that stands before its first instruction, for [`step`] by the same thread.
+/// Starts a program that waits before its first instruction, for [`step`] by the same thread.
 pub fn start(command: &mut Command) -> io::Result<Child> {
     let request = || {
-        // SAFETY: this request looks at no other argument.
+        // SAFETY: this request ignores all other arguments.
         let result = unsafe { libc::ptrace(libc::PTRACE_TRACEME) };
         if result == -1 {
             return Err(io::Error::last_os_error());
         }
         Ok(())
     };
-    // SAFETY: the closure makes one system call and reads errno, both of which may be done after fork.
+    // SAFETY: the closure makes one system call and reads errno, both of which are allowed after fork.
     let child = unsafe { command.pre_exec(request) }.spawn()?;
     wait(child.id() as i32)?;
     Ok(child)
 }
 
-/// Steps `tid`, which is stopped, over `count` instructions, or to where it ends or faults.
+/// Steps `tid`, which is stopped, over `count` instructions, or until it ends or faults.
 pub fn step(tid: i32, count: usize, code: &mut dyn CodeSource) -> io::Result<Vec<Stop>> {
     let mut factory = InstructionInfoFactory::new();
     let mut stops = Vec::with_capacity(count);

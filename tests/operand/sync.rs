@@ -1,4 +1,4 @@
-//! Finding instruction boundaries without a function's start, held against decoding from the start.
+//! Checks the instruction boundaries found without a function's start against decoding from the start.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use scxprof::testing::recover::{CodeSource, Recovery, UserRegs};
 
 use crate::process::Code;
 
-/// In the C library, every instruction that is used without knowing the function is one of the function's.
+/// In the C library, every boundary found without knowing the function is one of the function's.
 #[test]
 fn boundaries_without_a_function_are_those_with_it() {
     let mut code = Code::of(std::process::id() as i32);
@@ -35,7 +35,7 @@ fn boundaries_without_a_function_are_those_with_it() {
             let regs = UserRegs { gpr: [0x7f00_1234_5000; 16], rip: ip, rflags: 0x202 };
             let outcome = recovery.recover(&regs, &[], 0..0, &mut code);
             for candidate in outcome.candidates.iter().filter(|candidate| candidate.method.is_backward()) {
-                // What lies before the function is of another one.
+                // What lies before the function belongs to another one.
                 if candidate.insn_ip >= function.start {
                     used += 1;
                     wrong += usize::from(!known.contains(&candidate.insn_ip));

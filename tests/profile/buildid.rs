@@ -1,4 +1,4 @@
-//! The section of build ids, in either byte order: it says which file may name the code of a recording from elsewhere.
+//! The section of build ids, in either byte order: it decides which file may name the code of a recording from elsewhere.
 
 use scxprof::testing::elf::Elf;
 use scxprof::testing::resolve::mapping::parse_line;
@@ -6,13 +6,13 @@ use scxprof::testing::resolve::mapping::parse_line;
 use super::made::{self, Order};
 use super::{said, scxprof};
 
-/// What the lines of this test's own functions have; the samples are at its beginning.
+/// The names of this test's own function in lines; the samples are at its beginning.
 #[inline(never)]
 extern "C" fn a_recorded_function(seed: u64) -> u64 {
     std::hint::black_box(seed).rotate_left(7) ^ 0x5eed
 }
 
-/// Where the function is in this program's file.
+/// The function's offset in this program's file.
 fn offset() -> u64 {
     let address = a_recorded_function as *const () as usize as u64;
     let maps = std::fs::read("/proc/self/maps").unwrap();
@@ -21,7 +21,7 @@ fn offset() -> u64 {
     address - mapping.start + mapping.pgoff
 }
 
-/// A process whose code at the ip of the samples is that of `path` at `offset`.
+/// A process with the code of `path` at `offset` at the ip of the samples.
 fn records(order: Order, path: &[u8], offset: u64) -> Vec<Vec<u8>> {
     let code = made::mapping(order, 0, 100, [0x40_1000, 0x1000, offset], [5, 2], path);
     let mut records = vec![made::comm(order, 0, 100, 100, b"it"), code];

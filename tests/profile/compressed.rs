@@ -1,4 +1,4 @@
-//! Recordings of `perf record -z`, made here: what is in them, in which order, and what is left where they are damaged.
+//! Recordings of `perf record -z`, made here: their content, its order, and what remains if they are damaged.
 
 use std::io::Cursor;
 
@@ -9,17 +9,17 @@ use super::made::{self, file, pipe, read, records, Order};
 const LITTLE: Order = Order { big: false };
 const BIG: Order = Order { big: true };
 
-/// Bytes of data in a compressed record that is made here: less than a record of a sample, so that these are cut.
+/// Bytes of data in a compressed record made here: less than a record of a sample, so that these are split.
 const PIECE: usize = 100;
 
 /// How the data of compressed records is laid out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Zstd {
-    /// As it is, in a stream with a window of 1 KiB that never ends: perf's do not.
+    /// Uncompressed, in a stream with a window of 1 KiB that never ends: perf's do not end either.
     Raw,
     /// By a compressor.
     Compressed,
-    /// As it is, in the records of newer perfs.
+    /// Uncompressed, in the records of newer perfs.
     Second,
 }
 
@@ -43,7 +43,7 @@ pub fn compressed(order: Order, records: &[Vec<u8>], how: Zstd) -> Vec<Vec<u8>> 
             _ => (round.concat(), None),
         };
         if how == Zstd::Compressed {
-            // Streams that follow one another have no window in common; perf writes one.
+            // Consecutive streams do not share a window; perf writes one stream.
             if first {
                 let all: Vec<u8> = records.iter().filter(|record| record.len() > 8).flatten().copied().collect();
                 let stream = ruzstd::encoding::compress_to_vec(&all[..], ruzstd::encoding::CompressionLevel::Fastest);
@@ -79,7 +79,7 @@ fn block(kind: u8, data: &[u8]) -> Vec<u8> {
     [&header[..3], data].concat()
 }
 
-/// The records that are in it, an empty one for each mark, and the number of marks that were counted.
+/// The records in it, an empty one for each mark, and the number of marks that were counted.
 fn items(bytes: &[u8]) -> (Vec<Vec<u8>>, u64, Damage) {
     let mut file = PerfData::open(Cursor::new(bytes)).unwrap();
     let mut items = Vec::new();
@@ -123,7 +123,7 @@ fn marks_come_when_what_was_before_them_has_come() {
             compressed[0][8 + 5] = window;
             let (inflated, counted, _) = items(&file(order, &compressed));
             assert_eq!(counted, marks(&plain) as u64, "each is counted once, as perf does");
-            // Those of the first window cannot be placed and are left out; each of the others is where it was.
+            // Marks of the first window cannot be placed and are left out; each of the others is at its position.
             let mut rest = plain.iter();
             for item in &inflated {
                 assert!(rest.any(|plain| plain == item), "{item:?} is not where it was");
@@ -165,7 +165,7 @@ fn a_stream_that_breaks_gives_what_was_before_it() {
         stream(&block(RESERVED, &sample(3))),
         round(),
         good(4),
-        // What is not compressed can be read on.
+        // Reading continues with what is not compressed.
         sample(5),
         round(),
     ];
@@ -178,12 +178,12 @@ fn a_stream_that_breaks_gives_what_was_before_it() {
     assert_eq!((items.len(), damage), (2, Damage::default()));
     let (items, _, damage) = self::items(&file(LITTLE, &[begin.clone(), last, good(3)]));
     assert_eq!((items.len(), damage.compressed), (2, 1), "nothing can follow the last block");
-    // A stream of one segment says its size, and has no window that marks could wait for.
+    // A stream of one segment contains its size, and has no window for marks to wait for.
     let single = stream(&[&STREAM[..4], &[1 << 5, 112], &block(RAW | LAST, &sample(1))].concat());
     let (items, _, damage) = self::items(&file(LITTLE, &[single]));
     assert_eq!((items.len(), damage.compressed), (0, 1));
     let half = stream(&block(RAW, &sample(2)[..50]));
-    // perf leaves out the end of what it compresses, within a record or within a block.
+    // perf drops the end of what it compresses, within a record or within a block.
     let long = stream(&block(RAW, &sample(2))[..50]);
     for last in [half, long] {
         let all = [begin.clone(), last, sample(3), round()];
@@ -192,7 +192,7 @@ fn a_stream_that_breaks_gives_what_was_before_it() {
             assert_eq!((items, counted), (vec![sample(3), sample(1)], 1));
             assert_eq!(damage, Damage { unflushed: true, ..Damage::default() });
         }
-        // The file itself is cut: that says all.
+        // The file itself is truncated, which explains everything.
         let mut data = file(LITTLE, &all[..2]);
         data.truncate(data.len() - 8);
         assert!(self::items(&data).2.cut && !self::items(&data).2.unflushed);

@@ -1,4 +1,4 @@
-//! Files that are cut or changed give what can be read, and say so.
+//! Truncated and changed files give what can be read, and report the damage.
 
 use std::io::Cursor;
 
@@ -16,7 +16,7 @@ use crate::replay::replay;
 
 const ORDER: Order = Order { big: false };
 
-/// Records that can be read of these bytes, and whether anything is damaged; `None` where there can be no record.
+/// The readable records of these bytes, and whether anything is damaged; `None` if there can be no record.
 fn count(bytes: &[u8]) -> Option<(usize, bool)> {
     let mut file = PerfData::open(Cursor::new(bytes)).ok()?;
     let mut records = 0;
@@ -70,7 +70,7 @@ fn every_prefix_of_a_pipe_gives_its_whole_records() {
             let expected = complete.filter(|record| record.len() > 8).count();
             let (found, damaged) = count(&whole[..len]).unwrap();
             assert_eq!(found, expected, "{len} bytes");
-            // A pipe does not say how much is to come: between two records nothing is missing.
+            // A pipe has no length: between two records nothing is missing.
             assert!(len < whole.len() || !damaged, "{len} bytes");
         }
     }
@@ -152,7 +152,7 @@ fn every_prefix_of_a_compressed_file_gives_what_is_in_it() {
 fn a_compressed_record_that_is_missing_ends_the_stream() {
     let mut records = compressed(ORDER, &made::records(ORDER), Zstd::Second);
     let at = records.iter().position(|record| record.len() == 8).unwrap();
-    // Its header is no header any more.
+    // Its header is no longer valid.
     records[at + 1][..8].fill(0);
     let (_dir, path) = made::write(&made::file(ORDER, &records));
     let (collect, _, damage) = replayed(&path);
@@ -175,7 +175,7 @@ fn a_compressed_bomb_is_bounded() {
     let (collect, _, damage) = replayed(&path);
     assert!(collect.samples.is_empty());
     assert!(damage.iter().any(|line| line.starts_with("1 compressed records cannot be inflated")), "{damage:?}");
-    // A window that no perf asks for.
+    // A window larger than any of perf's.
     let record = [&[81, 0, 0, 0, 0, 0, 17, 0][..], b"\x28\xb5\x2f\xfd\0\x88\0\0\0"].concat();
     let (_dir, path) = made::write(&made::file(ORDER, &[record]));
     assert_eq!(replayed(&path).2.len(), 1);

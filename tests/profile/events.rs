@@ -1,4 +1,4 @@
-//! Which events a recording has, what they are called, and which source its samples are of then.
+//! The events of a recording, their names, and the source of its samples.
 
 use std::path::Path;
 
@@ -15,8 +15,8 @@ const MINOR_FAULTS: u64 = 5;
 const DUMMY: u64 = 9;
 const IDS: [u64; 3] = [made::ID, 78, 79];
 
-/// A recording from a pipe of such events, by type, config and name, each with its id. The section that names them has the last
-/// first, with ids or without.
+/// A recording from a pipe of these events, by type, config and name, each with its id. The section that names them lists them
+/// in reverse order, with or without ids.
 fn recording(events: &[(u32, u64, &str)], with_ids: bool) -> Vec<u8> {
     let attr = |&(kind, config, _): &(u32, u64, &str)| {
         let mut attr = made::attr(ORDER);
@@ -81,6 +81,28 @@ fn the_events_say_which_source_it_is() {
         let source = |path: &Path| Profile::open(path).unwrap().source();
         assert_eq!(source(&path), expected, "{events:?}");
     }
+}
+
+#[test]
+fn lines_say_their_event_and_no_cpu_that_was_not_recorded() {
+    let lines = |path: &Path| -> Vec<serde_json::Value> {
+        let output = crate::scxprof(&["process", "-f", path.to_str().unwrap()]);
+        assert!(output.status.success(), "{}", crate::said(&output));
+        let lines = std::fs::read_to_string(format!("{}.out/perf.jsonl", path.display())).unwrap();
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let (_dir, path) = made::write(&recording(&[(RAW, 0x1cd, "loads"), (RAW, 0x82d0, "stores")], true));
+    let said: Vec<_> = lines(&path).iter().map(|line| (line["event"].clone(), line.get("cpu").is_some())).collect();
+    assert_eq!(said, [("loads".into(), true), ("stores".into(), true)]);
+    // IDENTIFIER, IP, TID, TIME, ADDR.
+    let mut attr = made::attr(ORDER);
+    attr[24..32].copy_from_slice(&ORDER.u64(1 << 16 | 0b1111));
+    let ids = [100u32, 100].map(|id| ORDER.u32(id)).concat();
+    let words = |words: [u64; 2]| words.map(|word| ORDER.u64(word)).concat();
+    let sample = made::record(ORDER, 9, 2, &[words([made::ID, 0x40_1000]), ids, words([5, 0x1_0000])]);
+    let (_dir, path) = made::write(&made::of_events(ORDER, &[(attr, vec![made::ID])], &[sample], &[]));
+    let without = lines(&path);
+    assert_eq!((without.len(), without[0].get("cpu")), (1, None), "{without:?}");
 }
 
 #[test]
@@ -170,12 +192,12 @@ fn a_loss_that_perf_says_twice_is_counted_once() {
     assert_eq!(loss(&[lost_samples(1 << 15, 9, 0)]), (12, 0), "a BPF filter dropped them");
 }
 
-/// ns of CPU that this thread takes to open a file of so many events, which a section names without their ids.
+/// ns of CPU that this thread needs to open a file with this many events that a section names without their ids.
 fn cpu_time_of_names(count: usize) -> u64 {
     let events = vec![(made::attr(ORDER), vec![]); count];
     let entry = [made::attr(ORDER), ORDER.u32(0), ORDER.u32(8), made::text(b"name")].concat();
     let section = [&ORDER.u32(count as u32)[..], &ORDER.u32(104), &entry.repeat(count)].concat();
-    // Without a record the file is one that was not finished, and has no sections.
+    // Without a record the file counts as unfinished, and has no sections.
     let bytes = made::of_events(ORDER, &events, &[made::round(ORDER)], &[(12, section)]);
     let now = || {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

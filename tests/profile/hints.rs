@@ -1,4 +1,4 @@
-//! Hints come along with the samples of their time: from hints.jsonl, which is read as far as the samples are.
+//! Hints are combined with the samples of their time: hints.jsonl is read only as far as the samples are.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -41,16 +41,16 @@ fn read_so_far(path: &Path) -> u64 {
     info.lines().find_map(|line| line.strip_prefix("pos:")).unwrap().trim().parse().unwrap()
 }
 
-/// When the sample of a step is; its hint comes half a step before it.
+/// The time of the sample of a step; its hint comes half a step before it.
 fn time_of(step: u64) -> u64 {
     (step + 1) * 10 * MS
 }
 
-/// Every sample of `data`, the content of a file called `name`, has its hint, and neither that file nor the hints were read
-/// before they were needed. `memory` is what the replay may take.
+/// Every sample of `data`, the content of a file named `name`, has its hint, and neither that file nor the hints were read too
+/// early. `memory` is the limit of the replay.
 fn check(name: &str, data: &[u8], memory: usize) {
     let dir = tempfile::tempdir().unwrap();
-    // As procfs says it.
+    // The path in procfs.
     let root = dir.path().canonicalize().unwrap();
     let (data_path, hints_path) = (root.join(name), root.join("hints.jsonl"));
     let mut lines = Vec::new();
@@ -83,14 +83,14 @@ const MUCH: usize = 64 << 20;
 
 #[test]
 fn each_round_takes_the_hints_of_its_time() {
-    // Three samples a round, with the time between them that lets each round out.
+    // Three samples per round, with enough time in between to release each round.
     let records = samples().chunks(3).flat_map(|round| [round.concat(), made::round(ORDER)]).collect::<Vec<_>>();
     check("perf.data", &made::file(ORDER, &records), MUCH);
 }
 
 #[test]
 fn what_is_given_out_early_has_its_hints() {
-    // An old perf writes no marks: samples are given out where they are too many to be held.
+    // An old perf writes no marks: samples are released when too many are held back.
     check("perf.data", &made::file(ORDER, &samples()), LITTLE);
 }
 

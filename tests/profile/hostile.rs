@@ -1,5 +1,5 @@
-//! Profiles that a stranger made to harm who reads them: small files that unpack to large ones, tables that grow with the file,
-//! pipes in the place of files, names that a terminal obeys. Each is read by the real binary in a bounded address space.
+//! Profiles made to harm their readers: small files that unpack to large ones, tables that grow with the file, pipes instead of
+//! files, names that a terminal obeys. The real binary reads each in a bounded address space.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -19,12 +19,12 @@ use super::made::{self, Order};
 use super::{meta, said};
 
 const ORDER: Order = Order { big: false };
-/// Bytes of address space that a reader of any file gets; an allocation beyond it ends the program by a signal.
+/// Bytes of address space of a reader of any file; an allocation beyond it ends the program with a signal.
 const MEMORY: u64 = 400 << 20;
-/// What a bomb must come to where nobody holds it.
+/// The size to which a bomb unpacks without a limit.
 const BOMB: u64 = 300 << 20;
 
-/// Runs our binary with so much memory.
+/// Runs our binary with this much memory.
 fn bounded(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_scxprof"));
     let limit = libc::rlimit { rlim_cur: MEMORY, rlim_max: MEMORY };
@@ -38,7 +38,7 @@ fn bounded(args: &[&str]) -> Output {
     command.args(args).output().unwrap()
 }
 
-/// Runs `extract` on it, which must end with this code and say this, in few words.
+/// Runs `extract` on it, which must end with this code and this short message.
 #[track_caller]
 fn check(path: &Path, code: i32, text: &str) {
     let output = bounded(&["extract", "-f", path.to_str().unwrap()]);
@@ -65,7 +65,7 @@ fn archive(path: &Path, entries: &[(&str, tar::EntryType, &[u8], u64)]) {
     builder.into_inner().unwrap().finish().unwrap();
 }
 
-/// The same bytes again and again.
+/// The same bytes repeated.
 struct Repeat {
     pattern: Vec<u8>,
     at: usize,
@@ -116,12 +116,12 @@ fn a_meta_json_is_bounded() {
     let kind = tar::EntryType::Regular;
     archive(&path, &[("x/meta.json", kind, b"[],", 60 << 20), ("x/perf.data", kind, &data, data.len() as u64)]);
     check(&path, 4, "meta.json makes no sense (it has more than 4 MiB)");
-    // Within the limit its parts are not taken as they come either.
+    // Within the limit, its parts are not accepted unchecked either.
     let notes = vec!["\u{9b}2J"; 100_000];
     let meta_dir = tempfile::tempdir().unwrap();
     std::fs::write(meta_dir.path().join("perf.data"), &data).unwrap();
     meta::write(meta_dir.path(), &json!({ "notes": notes, "address_from": "OtherTool", "source": "pebs" }));
-    check(meta_dir.path(), 0, r"scxprof: \xc2\x9b2J");
+    check(meta_dir.path(), 0, r"note: \xc2\x9b2J");
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn what_perf_compressed_is_bounded() {
     check(&path, 1, "what is compressed in perf.data is more than 100 times as large as the file");
 }
 
-/// A recording of an event without an id or a time in its side-band, so that nothing of it is ever complete.
+/// A recording of an event without an id or a time in its side-band, so nothing of it is ever complete.
 fn growing(records: impl Iterator<Item = Vec<u8>>) -> (tempfile::TempDir, std::path::PathBuf) {
     let mut attr = made::attr(ORDER);
     // IDENTIFIER, IP, TID, TIME, ADDR.
@@ -144,7 +144,7 @@ fn growing(records: impl Iterator<Item = Vec<u8>>) -> (tempfile::TempDir, std::p
     attr[40..48].fill(0);
     let (dir, path) = made::write(&made::of_events(ORDER, &[(attr, vec![made::ID])], &[], &[]));
     let mut bytes = std::fs::read(&path).unwrap();
-    // The size of the data: what the writer did not come to, so that all is read to the end of the file.
+    // The size of the data: the writer did not get that far, so the file is read to its end.
     bytes[48..56].fill(0);
     let mut file = io::BufWriter::new(File::create(&path).unwrap());
     file.write_all(&bytes).unwrap();
@@ -174,7 +174,7 @@ fn paths_of_cgroups_do_not_grow_with_the_file() {
     };
     let (_dir, path) = growing((1..=60_000).map(cgroup));
     check(&path, 4, "paths of cgroups were forgotten");
-    // What is longer than any path is no path.
+    // A text longer than any path is no path.
     let long = made::record(ORDER, 19, 0, &[ORDER.u64(1), made::text(&b"x".repeat(60_000))]);
     let (_dir, path) = growing(vec![long; 3].into_iter());
     check(&path, 4, "3 records that contradict their own size");
@@ -246,7 +246,7 @@ fn a_pipe_or_a_link_in_a_profile_is_not_opened() {
     let linked = tempfile::tempdir().unwrap();
     symlink(&path, linked.path().join("perf.data")).unwrap();
     check(linked.path(), 2, "it is a symbolic link, and those within a profile are not followed");
-    // What somebody names is where a link leads to, and standard input where that is a file.
+    // A named link is followed, and standard input is read if it is a file.
     let stdin = File::open(&path).unwrap();
     for path in [linked.path().join("perf.data"), "/dev/stdin".into()] {
         let output = Command::new(env!("CARGO_BIN_EXE_scxprof"))
@@ -259,7 +259,7 @@ fn a_pipe_or_a_link_in_a_profile_is_not_opened() {
     drop(dir);
 }
 
-/// What a program says that must end by itself.
+/// The output of a program that must end by itself.
 fn ended(mut child: std::process::Child) -> String {
     let begin = Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -273,7 +273,7 @@ fn ended(mut child: std::process::Child) -> String {
     said(&child.wait_with_output().unwrap())
 }
 
-/// True for what a terminal obeys.
+/// True for characters that a terminal obeys.
 fn is_hidden(character: char) -> bool {
     character != '\n' && character.is_control() || ['\u{202e}', '\u{2066}', '\u{200f}', '\u{61c}'].contains(&character)
 }
@@ -293,7 +293,7 @@ fn nothing_of_a_file_reaches_the_terminal_as_it_is() {
     let path = dir.path().join("x.tar.gz");
     archive(&path, &[(NASTY, tar::EntryType::Fifo, b"", 0)]);
     assert_clean(&bounded(&["extract", "-f", path.to_str().unwrap()]), r"x\x1b]0;t\x07\xc2\x9b2J\x7f\xe2\x80\xae");
-    // The place of a line, and damage of the meta.json beside it.
+    // The memory in a line, and damage of the meta.json beside it.
     let lines = json!({ "pid": 1, "tid": 1, "time": "1.0", "memory": format!("{NASTY}\n") });
     let path = dir.path().join("perf.jsonl");
     std::fs::write(&path, format!("{lines}\n")).unwrap();
@@ -301,7 +301,7 @@ fn nothing_of_a_file_reaches_the_terminal_as_it_is() {
     let output = bounded(&["extract", "-f", path.to_str().unwrap()]);
     assert_clean(&output, r"its memory \x22x\x1b]".replace(r"\x22", "\"").as_str());
     assert!(said(&output).matches(r"x\x1b]0;t").count() >= 2, "{}", said(&output));
-    // Notes and the host of a profile, the names of its threads and cgroups, in messages and in what is printed.
+    // Notes and the host of a profile, the names of its threads and cgroups, in messages and in output.
     let records = [
         made::comm(ORDER, 0, 100, 100, &NASTY.as_bytes()[..15]),
         made::cgroup(ORDER, 0, 5, format!("/{NASTY}").as_bytes()),
@@ -329,17 +329,17 @@ fn nothing_of_a_file_reaches_the_terminal_as_it_is() {
             "-f",
             path,
         ]);
-        assert_clean(&output, r"scxprof: x\x1b]0;t\x07");
+        assert_clean(&output, r"note: x\x1b]0;t\x07");
         let output = bounded(&["extract", "-vv", "--target", target, "--cell", &cell, "-f", path]);
         assert!(output.status.success() || output.status.code() == Some(4), "{}", said(&output));
-        assert_clean(&output, r"scxprof: x\x1b]0;t\x07");
+        assert_clean(&output, r"note: x\x1b]0;t\x07");
         assert!(String::from_utf8_lossy(&output.stdout).contains(r"\u009b2J\u007f\u202e"), "the name of the cell");
     }
-    // A selection that says what there is, and arguments.
+    // A selection that lists what there is, and arguments.
     assert_clean(&bounded(&["extract", "-f", path, "--comm", "none", "--cgroup", NASTY]), r"x\x1b]0;t\x07");
     assert_clean(&bounded(&["extract", "-f", path, NASTY]), r"unexpected argument 'x");
     assert_clean(&bounded(&["extract", "-f", NASTY]), r"x\x1b]0;t\x07");
-    // The lines of a profile are what they were.
+    // The lines of a profile are unchanged.
     let output = bounded(&["process", "-o", "-", "-f", path]);
     let line: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(line["cgroup"], format!("/{NASTY}"));

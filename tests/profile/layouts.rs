@@ -1,5 +1,5 @@
-//! Recordings laid out as those that perf made on real machines: with the fields, events and ids of published ones, and the odd
-//! samples that are in these. perf reads them as we do.
+//! Recordings with the layouts of perf on real machines: with the fields, events and ids of published ones, and their unusual
+//! samples. perf reads them in the same way.
 
 use scxprof::testing::sampler::record::sample_type as t;
 
@@ -10,7 +10,7 @@ use super::replayed;
 const ORDER: Order = Order { big: false };
 const SAMPLES: u64 = 200;
 
-/// What perf asked for.
+/// What perf requested.
 struct Recording {
     sample_type: u64,
     /// Bytes of an attr; shorter in old perfs.
@@ -116,7 +116,7 @@ impl Recording {
         match index % 20 {
             // The kernel's memory, beyond what has a frame.
             3 | 7 => (ip, addr, phys) = (0xffff_ffff_8100_0000 + bits % 4096, 0xffff_c900_0000_0000 + bits % 4096, 0),
-            // What the hardware could not say.
+            // Data that the hardware could not provide.
             5 => (ip, addr, phys) = (0, 0, 0),
             // A task that is gone.
             9 => (pid, tid) = (u32::MAX, u32::MAX),
@@ -130,7 +130,7 @@ impl Recording {
         let fields = [
             (t::IP, ORDER.u64(ip)),
             (t::TID, [ORDER.u32(pid), ORDER.u32(tid)].concat()),
-            // Out of order here and there, as rings are read one after the other.
+            // Sometimes out of order, because rings are read one after the other.
             (t::TIME, ORDER.u64(5_000_000_000 + (index ^ 1) * 1_234_567)),
             (t::ADDR, ORDER.u64(addr)),
             (t::ID, ORDER.u64(self.id(event, cpu))),

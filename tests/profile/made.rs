@@ -1,4 +1,4 @@
-//! Files that are made here, field by field and in either byte order, by nothing of what reads them.
+//! Files made here, field by field and in either byte order, without the code under test.
 
 use std::path::PathBuf;
 
@@ -90,7 +90,7 @@ pub fn mapping(order: Order, time: u64, pid: u32, memory: [u64; 3], prot_flags: 
     record(order, 10, 1 << 13 | 2, &[ids, memory, file, prot_flags, text(path), trailer(order, time)])
 }
 
-/// What a section of build ids and a record of one look like.
+/// The content of a section of build ids, and of a record of one.
 pub fn build_id(order: Order, id: &[u8], path: &[u8]) -> Vec<u8> {
     let mut field = id.to_vec();
     field.resize(20, 0);
@@ -102,7 +102,7 @@ pub fn build_id(order: Order, id: &[u8], path: &[u8]) -> Vec<u8> {
 
 pub fn sample(order: Order, time: u64, pid: u32, tid: u32, addr: u64, cgroup: u64, page_size: u64) -> Vec<u8> {
     let words = |words: &[u64]| words.iter().flat_map(|&word| order.u64(word)).collect::<Vec<u8>>();
-    // A latency of 300, the two shorter ones 5 and 6: in this order on a little endian machine, the other way round on a big.
+    // A latency of 300, the two shorter ones 5 and 6: in this order on a little-endian machine, reversed on a big-endian one.
     let weight = if order.big {
         [order.u16(6), order.u16(5), order.u32(300)].concat()
     } else {
@@ -134,7 +134,7 @@ pub fn attr(order: Order) -> Vec<u8> {
     attr_of(order, SAMPLE_TYPE, 0)
 }
 
-/// Of samples with these fields, READ in this format; branches and registers as [`wide`] has them.
+/// Samples with these fields, READ in this format; branches and registers as in [`wide`].
 fn attr_of(order: Order, sample_type: u64, read_format: u64) -> Vec<u8> {
     let mut flags = (1u64 << SAMPLE_ID_ALL).to_le_bytes();
     if order.big {
@@ -170,7 +170,7 @@ const HW_INDEX: u64 = 1 << 17;
 const USER_REGS: u64 = 0b1011;
 const INTR_REGS: u64 = 0b110;
 
-/// A file with one sample of all fields that are laid out in a way of their own: numbers of 32 bits, lists, bytes.
+/// A file with one sample with all fields of special layout: numbers of 32 bits, lists, bytes.
 fn wide(order: Order) -> Vec<u8> {
     let words = |words: &[u64]| words.iter().flat_map(|&word| order.u64(word)).collect::<Vec<u8>>();
     let pair = |a, b| [order.u32(a), order.u32(b)].concat();
@@ -192,7 +192,7 @@ fn wide(order: Order) -> Vec<u8> {
             // READ: two events, two times, each value with its id and losses.
             words(&[2, 10, 11, 20, ID, 21, 30, 31, 32]),
             words(&[3, 0xffff_ffff_ffff_ff80, 0x50, 0x51]),
-            // RAW: its size, then bytes that nobody turns.
+            // RAW: its size, then bytes that are never swapped.
             [order.u32(12), b"as they are!".to_vec()].concat(),
             // Branches: their number, an index, and from, to, flags of each.
             words(&[2, 40, 41, 42, 43, 44, 45, 46]),
@@ -292,7 +292,7 @@ pub fn pipe(order: Order, records: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = magic(order);
     bytes.extend(order.u64(16));
     bytes.extend(record(order, 64, 0, &[attr(order), order.u64(ID)]));
-    // perf puts tracepoint formats behind such a record, whose size does not count them.
+    // perf writes tracepoint formats after such a record; its size does not include them.
     bytes.extend(record(order, 66, 0, &[order.u32(13), order.u32(0)]));
     bytes.extend([0xee; 16]);
     // Event 77 is called "a b".
@@ -336,7 +336,7 @@ pub fn records(order: Order) -> Vec<Vec<u8>> {
     records
 }
 
-/// A file in a directory of its own.
+/// A file in its own directory.
 pub fn write(bytes: &[u8]) -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("perf.data");
@@ -344,7 +344,7 @@ pub fn write(bytes: &[u8]) -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-/// The samples of a file in which nothing is damaged.
+/// The samples of an undamaged file.
 pub fn read(bytes: &[u8]) -> Collect {
     let (_dir, path) = write(bytes);
     let (collect, outcome, damage) = replayed(&path);
@@ -386,7 +386,7 @@ fn a_profile_is_the_same_on_every_machine() {
 #[test]
 fn a_mark_says_what_is_complete_at_the_one_before() {
     let order = Order { big: false };
-    // In ms: less than 20 at a time are not worth being given out.
+    // In ms: fewer than 20 at a time are not released.
     let at = |ms: u64| sample(order, ms * 1_000_000, 100, 100, 0x1_0000, 5, 4096);
     // A ring that is read first has newer samples than one that is read in the next round.
     let rounds = [vec![at(200), at(210)], vec![at(100), at(300)], vec![at(220), at(400)], vec![at(310)]];

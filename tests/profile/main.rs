@@ -33,8 +33,8 @@ use scxprof::resolve::Cgroups;
 use scxprof::sample::Sample;
 use scxprof::session::{Outcome, Sink};
 
-/// While another profiler asks for build ids, the kernel marks the mappings of others too (seen on 6.18), and perf 6.1 dies of
-/// its own recording then: who asks and who runs `perf record` takes turns.
+/// While another profiler requests build ids, the kernel marks the mappings of others too (observed on 6.18), and perf 6.1 then
+/// fails on its own recording: so tests that request them and tests that run `perf record` take turns.
 pub static BUILD_IDS: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 /// Keeps every sample with the path of its cgroup.
@@ -48,7 +48,7 @@ struct Collect {
 
 impl Sink for Collect {
     fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
-        // The id of a cgroup is the kernel's, and the same in both.
+        // The id of a cgroup comes from the kernel, and is the same in both.
         self.samples.push(*sample);
         self.paths.push(cgroups.path(sample.cgroup).map(|path| path.to_vec()));
     }
@@ -67,7 +67,7 @@ fn scxprof(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_scxprof")).args(args).output().unwrap()
 }
 
-/// What it says on stderr.
+/// Its output on stderr.
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

@@ -1,4 +1,4 @@
-//! What records say of address spaces: which memory is shared, which is code, and when a process begins anew.
+//! What records tell about address spaces: which memory is shared, which is code, and when a process gets a new one.
 
 use scxprof::resolve::Cgroups;
 use scxprof::sample::{MemoryId, Sample};
@@ -16,7 +16,7 @@ const PRIVATE: u32 = 2;
 /// `PERF_RECORD_MISC_MMAP_DATA`, `PERF_RECORD_MISC_COMM_EXEC` and `PERF_RECORD_MISC_FORK_EXEC` are one bit.
 const MISC: u16 = 1 << 13;
 
-/// Also asks where the code is.
+/// Also requests the location of code.
 #[derive(Default)]
 struct WithCode(Vec<Sample>);
 

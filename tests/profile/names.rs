@@ -32,7 +32,9 @@ fn names_survive_process_and_extract() {
     assert!(from_profile.status.success(), "{}", said(&from_profile));
     assert!(String::from_utf8_lossy(&from_profile.stdout).contains("my app"));
     assert_eq!(from_profile.stdout, from_lines.stdout);
-    assert!(said(&from_profile).contains("job 3/4") && said(&from_profile).contains(r"caf\xc3\xff"));
+    // A thread counts by its last name.
+    assert!(said(&from_profile).contains("renamed") && !said(&from_profile).contains("job 3/4"));
+    assert!(said(&from_profile).contains(r"caf\xc3\xff"));
 
     let only = scxprof(&["extract", "-f", path, "--comm", "^job 3/4$", "-v"]);
     assert!(said(&only).contains("job 3/4") && !said(&only).contains("renamed"), "{}", said(&only));
@@ -86,7 +88,7 @@ fn upstream_directories_are_profiles() {
     let inner = dir.path().join("some recording");
     std::fs::create_dir(&inner).unwrap();
     std::fs::write(inner.join("perf.mem.data"), made::file(order, &made::records(order))).unwrap();
-    // The second is of a thread that ended: the process that is forked later has its tid and not its hint.
+    // The second belongs to a thread that ended: the process that is forked later has its tid but not its hint.
     let hints = "{\"pid\":100,\"tgid\":100,\"hints\":7,\"timestamp\":1000005000}\n\
                  {\"pid\":300,\"tgid\":300,\"hints\":9,\"timestamp\":1000006000}\n";
     std::fs::write(inner.join("hints.jsonl"), hints).unwrap();

@@ -1,4 +1,4 @@
-//! Profiles of which a part is missing, and what their lines say of it.
+//! Profiles with a missing part, and what their lines contain.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,11 +15,11 @@ use super::meta::{self, META};
 use super::{replayed, said, scxprof, Collect};
 
 const ORDER: Order = Order { big: false };
-/// What is said of a profile without its recovered.jsonl.
+/// The message for a profile without its recovered.jsonl.
 const NO_ADDRESSES: &str = "recovered.jsonl is missing, which has the addresses";
 const NONE_HAS: &str = "none of the 42 samples has a data address";
 
-/// A profile of the timer source: perf.data has no address that is true, and recovered.jsonl has them all.
+/// A profile of the timer source: the true addresses are only in recovered.jsonl, not in perf.data.
 fn of_timer() -> (TempDir, PathBuf, Collect) {
     let (dir, path) = made::write(&made::file(ORDER, &made::records(ORDER)));
     let mut live = replayed(&path).0;
@@ -47,7 +47,7 @@ fn addresses(collect: &Collect) -> Vec<u64> {
     collect.samples.iter().map(|sample| sample.addr).collect()
 }
 
-/// Runs `extract`, which must end so and say this.
+/// Runs `extract`, which must end with this code and message.
 #[track_caller]
 fn extract(path: &Path, code: i32, sentence: &str) -> Vec<u8> {
     let output = scxprof(&["extract", "-f", path.to_str().unwrap()]);

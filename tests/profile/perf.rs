@@ -1,4 +1,4 @@
-//! Against perf, where it is installed: the same records, the same fields, the same counts.
+//! Compares with perf, if it is installed: the same records, the same fields, the same counts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -42,7 +42,7 @@ fn perf_records_beside_us() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // It has begun when it does not end, or cannot begin and ends.
+    // It has started if it does not end; if it cannot start, it ends.
     std::thread::sleep(Duration::from_secs(1));
     let beside = recorded();
     let ended = child.try_wait().unwrap();
@@ -57,7 +57,7 @@ fn perf_records_beside_us() {
     assert!(beside, "perf record fails while scxprof samples");
 }
 
-/// True where perf is there.
+/// True if perf is installed.
 pub fn installed(test: &str) -> bool {
     let found = Command::new("perf").arg("--version").output().is_ok_and(|output| output.status.success());
     if !found {
@@ -79,7 +79,7 @@ struct Read {
     fields: BTreeMap<&'static str, String>,
 }
 
-/// Compares all that perf says of the file; false where its samples have no addresses, which the text must have.
+/// Compares all that perf prints of the file; false if its samples have no addresses, which the text needs.
 pub fn compare(path: &Path) -> bool {
     let mut file = PerfData::open(File::open(path).unwrap()).unwrap();
     let mut samples = Vec::new();
@@ -104,7 +104,7 @@ pub fn compare(path: &Path) -> bool {
             (t::CPU, "cpu", format!("[{:03}]", sample.cpu)),
             (t::TIME, "time", format!("{}.{:09}:", sample.time / 1_000_000_000, sample.time % 1_000_000_000)),
         ] {
-            // With a callchain perf prints that in place of the ip.
+            // With a callchain perf prints that instead of the ip.
             if bits & bit != 0 && (name != "ip" || bits & t::CALLCHAIN == 0) {
                 fields.insert(name, text);
             }
@@ -115,7 +115,7 @@ pub fn compare(path: &Path) -> bool {
         }
         samples.push(Read { time: sample.time, pid: sample.pid, tid: sample.tid, fields });
     }
-    // perf 6.1 may leave out the end of what it compressed, and says nothing of it.
+    // perf 6.1 may drop the end of what it compressed, without a message.
     let unflushed = file.damage().unflushed;
     if unflushed {
         println!("perf left out the end of what it compressed");
@@ -142,14 +142,14 @@ pub fn compare(path: &Path) -> bool {
                     let ours = &names[ours.parse::<usize>().unwrap()];
                     assert_eq!(theirs.trim_end_matches(':'), ours, "event of sample {index}");
                 }
-                // What is behind it is the same in words.
+                // The words after it mean the same.
                 "data_src" => assert_eq!(theirs.split_whitespace().next(), Some(ours.as_str()), "sample {index}"),
                 _ => assert_eq!(theirs, ours, "{name} of sample {index}"),
             }
         }
     }
 
-    // Names come by another way than the fields.
+    // Names come from elsewhere.
     let (collect, outcome, _) = replayed(path);
     assert_eq!(outcome.loss.malformed, 0);
     let named: HashMap<(u64, u32, u32), Vec<u8>> = collect
@@ -200,7 +200,7 @@ fn recordings_of_real_hardware_are_read_as_perf_reads_them() {
     let mut files = 0;
     for entry in std::fs::read_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display())).flatten() {
         println!("{}", entry.path().display());
-        // perf refuses a file of another user.
+        // perf rejects a file of another user.
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("perf.data");
         std::fs::copy(entry.path(), &path).unwrap();
@@ -217,7 +217,7 @@ fn recordings_of_real_hardware_are_read_as_perf_reads_them() {
 
 const LOAD: &str = "i=0; while [ $i -lt 300 ]; do /bin/true; i=$((i+1)); done";
 
-/// perf has nothing to say against our recording, and finds as many samples in it as we do.
+/// perf accepts our recording without complaint, and finds as many samples in it as we do.
 fn assert_no_complaint(path: &Path, source: &str) {
     let mut file = PerfData::open(File::open(path).unwrap()).unwrap();
     let (mut samples, mut periods) = (0u64, 0u64);
@@ -233,7 +233,7 @@ fn assert_no_complaint(path: &Path, source: &str) {
         assert!(output.status.success(), "perf {args:?}: {:?} {}", output.status, said(&output));
         let said = said(&output).to_lowercase();
         let complains = ["warn", "error", "assert", "fail", "can't", "cannot"].iter().any(|word| said.contains(word));
-        // What the rings lost is no fault of the file.
+        // Losses of the rings are no fault of the file.
         assert!(!complains || said.contains("lost"), "perf {args:?}: {said}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };

@@ -1,4 +1,4 @@
-//! What a session saw while it recorded, and what the recording gives.
+//! Compares the samples of a recording session with those of its recording.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -46,7 +46,7 @@ for pid in children:
     os.waitpid(pid, 0)
 ";
 
-/// What looks on while a session records.
+/// A sink of the session while it records.
 #[derive(Default)]
 struct LookOn {
     collect: Collect,
@@ -63,7 +63,7 @@ impl Sink for LookOn {
     }
 }
 
-/// Starts a program without input and output; `None` where there is none.
+/// Starts a program without input and output; `None` if it does not exist.
 fn spawn(test: &str, command: &mut Command) -> Option<Child> {
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
     child.inspect_err(|error| println!("SKIP: {test}: {command:?}: {error}")).ok()
@@ -73,8 +73,8 @@ fn python(test: &str, program: &str) -> Option<Child> {
     spawn(test, Command::new("python3").args(["-c", program]))
 }
 
-/// Records to `dir` what `builder` says, until the program ends that `work` starts, or has shown enough after its storm; `None`
-/// where this machine does not allow it.
+/// Records with `builder` to `dir`, until the program that `work` starts ends, or has shown enough after its storm; `None` if
+/// this machine does not allow it.
 fn record(
     test: &str,
     builder: Builder<'_>,
@@ -106,7 +106,7 @@ fn record(
     Some(sampled)
 }
 
-/// The same samples with the same names, places and cgroups.
+/// The same samples with the same names, memory and cgroups.
 fn assert_same(live: &Collect, again: &Collect) {
     assert_eq!(live.samples.len(), again.samples.len());
     for (index, (live, again)) in live.samples.iter().zip(&again.samples).enumerate() {
@@ -142,7 +142,7 @@ fn compare(test: &str, source: Source) {
     let mut profile = scxprof::profile::Profile::open(dir.path()).unwrap();
     let found = Session::builder().profile(&mut profile).target_cpus(64).run().unwrap();
     assert_eq!(found.mitosis().unwrap(), expected);
-    // By the command line, from the profile and from its lines.
+    // With the command line, from the profile and from its lines.
     let path = dir.path().to_str().unwrap();
     let output = scxprof(&["process", "-f", path]);
     assert!(output.status.success(), "{}", said(&output));
@@ -181,7 +181,7 @@ for _ in range(3000):
     time.sleep(0.02)
 ";
 
-/// Samples of it that show that its name and its memory are known.
+/// The samples of it that prove that its name and its memory are known.
 const AFTER_STORM: usize = 20;
 
 fn is_after_storm(sample: &Sample) -> bool {
@@ -233,11 +233,11 @@ fn a_report_is_the_same_again_with_the_names_of_its_code() {
         println!("SKIP: {test}: no C compiler");
         return;
     }
-    // On a busy machine a recording may see too little.
+    // On a busy machine a recording may have too few samples.
     for attempt in 0..6 {
         let profile = dir.path().join(format!("profile-{attempt}"));
         std::fs::create_dir(&profile).unwrap();
-        // Of other programs the files may go between the two reports.
+        // Files of other programs may disappear between the two reports.
         let Some(child) = spawn(test, Command::new(&program).arg("3")) else { return };
         let builder = Session::builder().sources(&[Source::Timer]).freq(997).pids(&[child.id()]).symbols();
         let Some(sampled) = record(test, builder, &AtomicUsize::new(0), || Some(child), &profile) else { return };
@@ -263,7 +263,7 @@ fn a_report_is_the_same_again_with_the_names_of_its_code() {
     panic!("no recording saw the threads share anything");
 }
 
-/// Begins to record the host's page faults to `out`; `None` where this machine does not allow it.
+/// Starts recording the host's page faults to `out`; `None` if this machine does not allow it.
 fn begin(test: &str, out: &Path) -> Option<Child> {
     let mut child = Command::new(env!("CARGO_BIN_EXE_scxprof"))
         .args(["record", "--source", "faults", "-t", "60", "--disable-archive", "--max-loss", "100", "-o"])
@@ -314,7 +314,7 @@ fn records_are_ours_where_another_profiler_looks_on() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("x");
     let Some(child) = begin(test, &out) else { return };
-    // The kernel asks the event first that was opened last.
+    // The kernel first asks the event that was opened last.
     let faults = sampling(&EventSpec::minor_faults(), Features::all(), Scope::default(), 0);
     let mut mappings = side_band(Features::all(), Scope::default(), 0);
     mappings.set_build_id(1);
@@ -322,7 +322,7 @@ fn records_are_ours_where_another_profiler_looks_on() {
     for cpu in topology::online_cpus(&Roots::default()).unwrap() {
         for attr in [&faults, &mappings] {
             let Ok(event) = Event::open("another", attr, Watch::All, cpu) else { continue };
-            // Without a ring the kernel does not get as far as what it leaves behind.
+            // Without a ring the kernel does not reach the part that leaves the id behind.
             let ring = event.ring(64);
             event.enable().unwrap();
             others.push((event, ring));
@@ -388,7 +388,7 @@ fn an_archive_takes_the_directorys_place() {
     let (collect, _, damage) = replayed(&archive);
     assert_eq!(damage, Vec::<String>::new());
     assert!(!collect.samples.is_empty());
-    // Cut in the middle it gives what there is, or nothing, and never a success.
+    // Truncated in the middle it gives the part that is there, or nothing, but never a success.
     let bytes = std::fs::read(&archive).unwrap();
     std::fs::write(&archive, &bytes[..bytes.len() / 2]).unwrap();
     let output = scxprof(&["extract", "-f", archive.to_str().unwrap()]);

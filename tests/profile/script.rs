@@ -1,4 +1,4 @@
-//! Profiles of which only the text of `perf script` is left.
+//! Profiles with nothing left but the text of `perf script`.
 
 use std::path::{Path, PathBuf};
 
@@ -178,7 +178,7 @@ fn lines_are_put_in_order_of_time() {
     let (collect, outcome, _) = replayed(&path);
     assert!(collect.samples.iter().map(|sample| sample.time).is_sorted());
     assert_eq!((outcome.loss.late, outcome.hints.unwrap().samples_with), (0, 49));
-    // Where there is no room to wait they come late.
+    // Without room to wait they come late.
     let (_dir, path) = upstream(&lines.concat().repeat(30), "perf.script");
     let mut collect = super::Collect::default();
     let outcome = replay(&mut Profile::open(&path).unwrap(), 1 << 17, &mut collect);
@@ -186,7 +186,7 @@ fn lines_are_put_in_order_of_time() {
     assert!(outcome.loss.late > 0);
 }
 
-/// What of a sample the text says, in an order that does not depend on it, and what of the file could not be read.
+/// The fields that the text has of a sample, in an order that does not depend on it, and what could not be read.
 fn said_by_text(path: &Path, with_cpu: bool) -> (Vec<[u64; 10]>, Vec<String>) {
     let (collect, _, damage) = replayed(path);
     let mut samples: Vec<_> = collect
@@ -218,16 +218,16 @@ fn said_by_text(path: &Path, with_cpu: bool) -> (Vec<[u64; 10]>, Vec<String>) {
     (samples, damage)
 }
 
-/// The text that perf makes of the records is read as the records are. `fields` are those that they have.
+/// The text that perf prints of the records gives the same as the records. `fields` are those that they have.
 pub fn compare(path: &Path, fields: &[&str], print: impl Fn(&str) -> String) {
     let has = |field: &&str| fields.contains(field);
-    // Without its source the weight could not be told from an address.
+    // Without its source the weight could not be distinguished from an address.
     let weight = if fields.contains(&"data_src") { &["data_src", "weight"][..] } else { &[] };
     let more: Vec<&str> =
         [&["cpu", "phys_addr", "data_page_size"][..], weight].concat().into_iter().filter(has).collect();
     let always = &["comm", "pid", "tid", "time", "addr", "ip", "sym", "dso"][..];
     compare_text(path, &print(&[always, &more].concat().join(",")), more.contains(&"cpu"));
-    // What is of no use to us is passed over.
+    // Other fields are skipped.
     let unused: Vec<&str> = ["period", "event"].into_iter().filter(has).collect();
     compare_text(path, &print(&[always, &more, &unused].concat().join(",")), more.contains(&"cpu"));
 }
@@ -250,7 +250,7 @@ fn compare_text(path: &Path, text: &str, with_cpu: bool) {
         names
     };
     let (ours, theirs) = (names(path), names(&script));
-    // perf names what it has no record of by a guess, and we do not.
+    // perf guesses names for which it has no record, and we do not.
     let both: Vec<_> =
         ours.iter().zip(&theirs).filter(|(ours, theirs)| ours.2.is_some() && theirs.2.is_some()).collect();
     assert!(both.len() * 2 > ours.len(), "{} of {}", both.len(), ours.len());

@@ -1,4 +1,4 @@
-//! What the fuzz targets begin with: whole files, as the builders of these tests make them.
+//! The initial inputs of the fuzz targets: complete files from the builders of these tests.
 
 use std::path::Path;
 
@@ -73,7 +73,7 @@ fn archive() -> Vec<(&'static str, Vec<u8>)> {
     vec![("tar", tar.into_inner().unwrap())]
 }
 
-/// With `SCXPROF_WRITE_SEEDS` set they are written anew.
+/// With `SCXPROF_WRITE_SEEDS` set they are written again.
 #[test]
 fn seeds_are_what_the_builders_make() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds");

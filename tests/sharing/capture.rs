@@ -17,16 +17,16 @@ pub struct Scxprof {
     pub binary: PathBuf,
 }
 
-/// What was decided.
+/// The decision.
 pub struct Decision {
     /// The configuration.
     pub json: String,
     pub report: Value,
-    /// What was said on stderr.
+    /// The output on stderr.
     pub said: String,
 }
 
-/// This host does not let it sample.
+/// This host does not allow sampling.
 #[derive(Debug)]
 pub struct Unsupported(String);
 
@@ -39,7 +39,7 @@ impl fmt::Display for Unsupported {
 impl std::error::Error for Unsupported {}
 
 impl Scxprof {
-    /// Runs it, and gives what it said on stderr.
+    /// Runs it, and returns its stderr.
     fn said(&self, args: &[&OsStr]) -> Result<String> {
         let output = Command::new(&self.binary)
             .args(args)
@@ -47,14 +47,14 @@ impl Scxprof {
             .with_context(|| format!("cannot run {}", self.binary.display()))?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         match output.status.code() {
-            // 4: samples were lost, which is fine where enough are left.
+            // 4: samples were lost, which is fine if enough are left.
             Some(0 | 4) => Ok(said),
             Some(3) => Err(Unsupported(said.trim().to_owned()).into()),
             _ => Err(anyhow!("{}", said.lines().last().unwrap_or("scxprof failed and said nothing"))),
         }
     }
 
-    /// Runs what decides.
+    /// Runs the command that decides.
     fn decide(&self, args: &[&OsStr]) -> Result<Decision> {
         let directory = tempfile::tempdir()?;
         let (cells, report) = (directory.path().join("cells.json"), directory.path().join("report.json"));
@@ -69,10 +69,10 @@ impl Scxprof {
         Ok(Decision { json: std::fs::read_to_string(cells)?, report, said })
     }
 
-    /// Watches the whole host with the timer source.
+    /// Samples the whole host with the timer source.
     ///
     /// # Errors
-    /// [`Unsupported`] where it cannot, and others.
+    /// [`Unsupported`] if that is not possible here, and others.
     pub fn run(&self, seconds: f64, options: &[&str]) -> Result<Decision> {
         let seconds = seconds.to_string();
         let args = [&["run", "--source", "timer", "-t", &seconds], options].concat();
@@ -81,7 +81,7 @@ impl Scxprof {
 
     /// Records the whole host with the timer source to lines of JSON.
     pub fn record(&self, lines: &Path, seconds: u32) -> Result<()> {
-        // Beside its place: what was recorded is large, and is moved.
+        // Beside its destination: the recording is large, and is moved.
         let directory = tempfile::tempdir_in(lines.parent().unwrap_or(Path::new(".")))?;
         let profile = directory.path().join("profile");
         let seconds = seconds.to_string();
@@ -135,7 +135,7 @@ impl Decision {
     }
 }
 
-/// The cgroup that programs are in that are started here, on a hierarchy of version 2.
+/// The cgroup of programs that are started here, on a hierarchy of version 2.
 pub fn own_cgroup() -> String {
     let table = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     table.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/").to_owned()

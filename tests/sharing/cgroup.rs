@@ -1,4 +1,4 @@
-//! A cgroup of a test's own.
+//! A cgroup for a test.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -16,7 +16,7 @@ pub struct Cgroup {
 impl Cgroup {
     /// Makes one.
     ///
-    /// # Errors
+    /// Why that is not possible here.
     /// Why that is not possible here.
     pub fn new() -> Result<Self, String> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -29,7 +29,7 @@ impl Cgroup {
         Ok(Self { directory, name })
     }
 
-    /// Has the command begin in it.
+    /// Starts the command in it.
     pub fn prepare(&self, command: &mut Command) {
         let procs = fs::File::options().write(true).open(self.directory.join("cgroup.procs")).unwrap();
         // 0 is the process that writes.
@@ -42,7 +42,7 @@ impl Cgroup {
         format!("--cell={name}={}$", self.name)
     }
 
-    /// Its path as scxprof has it.
+    /// Its path in scxprof.
     pub fn path(&self) -> String {
         format!("/{}", self.name)
     }

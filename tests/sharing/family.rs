@@ -1,4 +1,4 @@
-//! Compiled programs of known sharing, some at once and each in a cell of its own, and two in one cell.
+//! Compiled programs of known sharing, some at once and each in its own cell, and two in one cell.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::programs::{Program, Programs, Running};
 use crate::score::{score, Thread};
 use crate::turn;
 
-/// Samples of a thread that must be enough.
+/// The number of samples of a thread that suffices.
 const ENOUGH: f64 = 200.0;
 /// Seconds of sampling, in all runs of a test.
 const MAX_SECONDS: f64 = 24.0;
@@ -16,10 +16,10 @@ const MAX_SECONDS: f64 = 24.0;
 const FIRST: f64 = 6.0;
 /// Samples a second and CPU.
 const FREQ: &str = "2000";
-/// Seconds after which the programs end, were this test to be killed.
+/// Seconds after which the programs end, in case this test is killed.
 const LIFE: u32 = 120;
 
-/// Samples until every program has enough, with more seconds where the machine is busy; the error is why to skip.
+/// Samples until every program has enough, longer if the machine is busy; the error is the reason to skip.
 pub fn run_until_enough(programs: &[&[Thread]], cells: &[&str]) -> Result<Decision, String> {
     let scxprof = Scxprof { binary: env!("CARGO_BIN_EXE_scxprof").into() };
     let options = [&["--freq", FREQ], cells].concat();
@@ -38,12 +38,12 @@ pub fn run_until_enough(programs: &[&[Thread]], cells: &[&str]) -> Result<Decisi
         if needed > left {
             return Err(format!("the machine is busy: {ENOUGH} samples of each thread would take {needed:.0} s"));
         }
-        // More than it should take: the machine may become busier.
+        // More than it should need: the machine may become busier.
         seconds = (needed * 1.5).min(left);
     }
 }
 
-/// Builds the programs; `None`, with the reason printed, where one of them cannot be.
+/// Builds the programs; `None`, with the reason printed, if one of them cannot be built.
 pub fn find(test: &str, names: &[&str]) -> Option<(Programs, Vec<Program>)> {
     let built = Programs::build().unwrap();
     let found = names.iter().map(|name| built.find(name)).collect::<Option<Vec<_>>>();
@@ -54,8 +54,8 @@ pub fn find(test: &str, names: &[&str]) -> Option<(Programs, Vec<Program>)> {
     Some((built, found))
 }
 
-/// Runs the programs at once, each in a cgroup that is a cell, and holds the configuration of each against its truth.
-/// Gives the decision and the programs that still run; `None`, with the reason printed, where that is not possible here.
+/// Runs the programs at once, each in a cgroup that is a cell, and compares the configuration of each with its truth. Returns
+/// the decision and the running programs; `None`, with the reason printed, if that is not possible here.
 fn check_in_cells(test: &str, names: &[&str]) -> Option<(Decision, Vec<(Running, Cgroup)>)> {
     let (_built, programs) = find(test, names)?;
     let start = |program: &Program| {

@@ -1,5 +1,5 @@
-//! Made recordings of PEBS, whose loads say that a line was found modified in another cache (HITM): threads of one process
-//! that fight for one line or two are one community, named with its lines, the offsets in them and the code.
+//! Synthetic recordings of PEBS with loads of lines that were modified in another cache (HITM): threads of one process that
+//! contend for one line or two are one community, named with its lines, the offsets in them and the code.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -24,9 +24,9 @@ const STORE_L1: u64 = 0x4 | (0x2 | 0x8) << 5 | 1 << 33;
 
 /// The id of the loads' event; that of stores is one more.
 const LOADS: u64 = 1;
-/// A cgroup that is no cell of its own.
+/// A cgroup without its own cell.
 const CGROUP: u64 = 7;
-/// Where the program's code and its data are.
+/// The addresses of the program's code and its data.
 const CODE: u64 = 0x40_0000;
 const FIELDS: u64 = 0x7f30_0000_0000;
 const BUFFERS: u64 = 0x7f40_0000_0000;
@@ -41,14 +41,14 @@ struct Process {
     threads: u32,
     /// Threads to a group that has a buffer; 1 for none.
     to_a_group: u32,
-    /// Of 1,000 accesses, those to the fields; the fields are a thread's own, one in each line.
+    /// Of 1,000 accesses, those to the fields; each thread has its own fields, one in each line.
     fields: u64,
     lines: u64,
     /// Of 1,000 accesses, those to the group's buffer.
     buffer: u64,
 }
 
-/// Eight threads that fight for fields.
+/// Eight threads that contend for fields.
 const FIGHTERS: Process =
     Process { pid: 1000, name: "put", threads: 8, to_a_group: 1, fields: 400, lines: 1, buffer: 0 };
 /// A process of the same host that shares nothing.
@@ -56,7 +56,7 @@ const STRANGERS: Process =
     Process { pid: 2000, name: "solo", threads: 6, to_a_group: 1, fields: 0, lines: 1, buffer: 0 };
 
 impl Process {
-    /// Three names take turns in each group; those that share with nobody have one each.
+    /// Three names alternate in each group; threads that share nothing have one each.
     fn thread_name(&self, index: u32) -> String {
         if self.to_a_group > 1 {
             let letter = char::from(b'a' + (index / self.to_a_group) as u8);
@@ -68,7 +68,7 @@ impl Process {
         }
     }
 
-    /// The truth: who fights for lines all the time, or has a buffer, is together.
+    /// The truth: threads that contend for lines all the time, or share a buffer, are together.
     fn threads(&self) -> impl Iterator<Item = Thread> + '_ {
         (0..self.threads).map(|index| Thread {
             group: match (self.to_a_group, self.fields) {
@@ -83,7 +83,7 @@ impl Process {
     }
 }
 
-/// Writes a recording of the processes: `samples` for each thread, its stores too or its loads alone.
+/// Writes a recording of the processes: `samples` for each thread, with its stores or only its loads.
 fn record(path: &Path, processes: &[Process], samples: u64, stores: bool) {
     let event = |name: &'static str, config| EventSpec {
         name: name.into(),
@@ -158,7 +158,7 @@ fn begin(process: &Process, layout: &Layout, bytes: &mut Vec<u8>) {
     }
 }
 
-/// One access of a thread. Each kind is made by code of its own.
+/// One access of a thread. Each kind has its own code.
 fn access(process: &Process, index: u32, stores: bool, draw: &mut impl FnMut(u64) -> u64) -> SampleRecord<'static> {
     let is_store = stores && draw(2) == 0;
     let kind = draw(1000);
@@ -197,7 +197,7 @@ fn access(process: &Process, index: u32, stores: bool, draw: &mut impl FnMut(u64
     }
 }
 
-/// Records, extracts, and holds the configuration against the truth; gives the decision.
+/// Records, extracts, and compares the configuration with the truth; returns the decision.
 fn check(what: &str, processes: &[Process], samples: u64, stores: bool) -> Decision {
     let directory = tempfile::tempdir().unwrap();
     let recording = directory.path().join("perf.data");
@@ -211,7 +211,7 @@ fn check(what: &str, processes: &[Process], samples: u64, stores: bool) -> Decis
     decision
 }
 
-/// One community, with all of these lines, where in them it was fought, and by which code.
+/// One community, with all of these lines, the offsets of the contention in them, and the code.
 fn names_its_lines(decision: &Decision, lines: u64) {
     let found = decision.communities();
     assert_eq!(found.len(), 1, "{:#}", decision.report);

@@ -1,4 +1,4 @@
-//! Builds, lists and starts the programs of known sharing, and what runs beside them.
+//! Builds, lists and starts the programs of known sharing, and other work beside them.
 
 #![allow(dead_code)] // The tests use some of it, the table of `make truth` some.
 
@@ -16,21 +16,21 @@ use crate::score::{self, Thread};
 /// A program of known sharing.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// As the table has it.
+    /// Its name in the table.
     pub name: String,
     file: PathBuf,
     scenario: String,
-    /// Its number of threads, where it is not the scenario's own.
+    /// Its number of threads, unless it is the scenario's own.
     threads: Option<usize>,
 }
 
-/// What runs on the host beside a program.
+/// The work beside a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beside {
     Nothing,
     /// As many compilers as there are CPUs, one after the other.
     Compilers,
-    /// A second instance, whose threads have other names.
+    /// A second instance, with other thread names.
     Itself,
 }
 
@@ -46,20 +46,20 @@ impl Beside {
     }
 }
 
-/// What a second instance's thread names begin with.
+/// The prefix of a second instance's thread names.
 const TAG: &str = "x";
 
 /// The built programs; their files go with it.
 pub struct Programs {
     dir: tempfile::TempDir,
-    /// All scenarios, those whose language has no compiler here left out.
+    /// All scenarios, except those in a language without a compiler here.
     pub all: Vec<Program>,
     /// What was left out, and why.
     pub skipped: Vec<String>,
 }
 
 impl Programs {
-    /// Builds them; where a compiler is missing its programs are skipped.
+    /// Builds them; if a compiler is missing, its programs are skipped.
     pub fn build() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sharing/programs");
@@ -111,21 +111,21 @@ impl Programs {
 /// A program that runs; it is killed when this is dropped.
 pub struct Running {
     child: Child,
-    /// What it said of its threads.
+    /// Its description of its threads.
     pub threads: Vec<Thread>,
-    /// All that it said until its threads ran.
+    /// All that it printed until its threads ran.
     pub said: String,
-    /// Kept open: it may have more to say.
+    /// Kept open: it may print more.
     lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Running {
-    /// Starts a program and waits until all of its threads run. `prepare` may say more of how, such as in which cgroup.
+    /// Starts a program and waits until all of its threads run. `prepare` may add options, such as a cgroup.
     pub fn start(program: &Program, seconds: u32, tag: &str, prepare: impl FnOnce(&mut Command)) -> Result<Self> {
         let mut command = Command::new(&program.file);
         command.args([&program.scenario, &seconds.to_string(), tag]);
         command.args(program.threads.map(|threads| threads.to_string()));
-        // Files that a scenario makes are made, and removed, there.
+        // A scenario creates and removes its files there.
         command.current_dir(program.file.parent().unwrap_or(Path::new("/")));
         prepare(&mut command);
         let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| program.name.clone())?;
@@ -164,7 +164,7 @@ impl Drop for Running {
     }
 }
 
-/// Compilers at work, until this is dropped.
+/// Running compilers, until this is dropped.
 pub struct Compilers {
     stop: Arc<AtomicBool>,
     loops: Vec<JoinHandle<()>>,
@@ -216,9 +216,9 @@ impl Drop for Compilers {
     }
 }
 
-/// A program and what is beside it.
+/// A program and the work beside it.
 pub struct Scene {
-    /// Of the program and, where it is beside itself, of the second instance; and a compiler, which shares with nobody.
+    /// Threads of the program and of a second instance, if there is one; and a compiler, which shares nothing.
     pub threads: Vec<Thread>,
     _programs: Vec<Running>,
     _compilers: Option<Compilers>,

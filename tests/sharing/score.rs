@@ -1,4 +1,4 @@
-//! How right a printed configuration is for the threads of a program: the scheduler's view of it against the truth.
+//! How right a printed configuration is for the threads of a program: compares the scheduler's assignment with the truth.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,10 +6,10 @@ use scxprof::config::mitosis::{self, MAX_SUBCELLS};
 use scxprof::config::Consumer;
 use scxprof::testing::cluster::quality::adjusted_rand_index;
 
-/// A thread as its program says of it.
+/// A thread as its program describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Thread {
-    /// The threads that it shares memory with have the same; `None` where it shares with nobody.
+    /// The same for all threads that share memory with it; `None` if it shares nothing.
     pub group: Option<String>,
     pub name: String,
     pub pid: u32,
@@ -32,10 +32,10 @@ pub fn threads(text: &str) -> Vec<Thread> {
     text.lines().filter_map(thread).collect()
 }
 
-/// What a configuration makes of a program's threads.
+/// The score of a configuration for a program's threads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Score {
-    /// Adjusted Rand index over the threads; 1 where all is right.
+    /// Adjusted Rand index over the threads; 1 if all is right.
     pub index: f64,
     /// Threads that are in one subcell with a thread of the program that they share nothing with.
     pub strangers: usize,
@@ -49,13 +49,13 @@ impl Score {
     }
 }
 
-/// By where the scheduler puts each thread, whose cgroup is `cgroup`.
+/// Scores the scheduler's assignment of each thread in the cgroup `cgroup`.
 ///
-/// The catch-all is no claim that its threads share: each is alone there. A cell has room for seven other subcells. Of more
-/// groups, those are right, too, that are in the catch-all with all of their threads.
+/// The catch-all does not mean that its threads share: each is alone there. A cell has room for seven other subcells. If there
+/// are more groups, those that are in the catch-all with all of their threads are right too.
 ///
 /// # Errors
-/// A configuration that the scheduler refuses.
+/// A configuration that the scheduler rejects.
 pub fn score(threads: &[Thread], cgroup: &str, json: &str) -> Result<Score, String> {
     let cells = mitosis::parse(json).map_err(|error| error.to_string())?;
     let consumer = Consumer::new(&cells).map_err(|error| error.to_string())?;
@@ -69,7 +69,7 @@ pub fn score(threads: &[Thread], cgroup: &str, json: &str) -> Result<Score, Stri
     Ok(of_places(threads, &places, MAX_SUBCELLS - 1))
 }
 
-/// By any places of the threads; those without one are alone, but for whole groups where there are more than `room`.
+/// Scores any assignment; threads without one are alone, except for complete groups if there are more than `room`.
 pub fn of_places<P: Copy + Ord>(threads: &[Thread], places: &[Option<P>], room: usize) -> Score {
     let groups: BTreeSet<&str> = threads.iter().filter_map(|thread| thread.group.as_deref()).collect();
     let members = |group: &str| (0..threads.len()).filter(|&at| threads[at].group.as_deref() == Some(group)).collect();
@@ -97,8 +97,8 @@ pub fn of_places<P: Copy + Ord>(threads: &[Thread], places: &[Option<P>], room: 
     let pairs = |at: usize| (0..threads.len()).filter(move |&other| other != at);
     let is_stranger = |at: usize| pairs(at).any(|other| found[at] == found[other] && truth[at] != truth[other]);
     let strangers = (0..threads.len()).filter(|&at| is_stranger(at)).count();
-    // A name is lost where none of its threads is with a thread of another name of its group, or with one of its own where
-    // the group has no other.
+    // A name is lost if none of its threads is with a thread of another name of its group, or with one of its own name if the
+    // group has no other.
     let mut kept: BTreeMap<(u32, &str), bool> = BTreeMap::new();
     for at in 0..threads.len() {
         let mates: Vec<usize> = pairs(at).filter(|&other| truth[at] == truth[other]).collect();
@@ -179,7 +179,7 @@ mod tests {
         let two = "0:put-a 0:get-a 1:put-b 1:get-b -:solo";
         assert_eq!(of(two, &[&["put-a", "get-a"], &["put-b", "get-b"]]), (1.0, 0, 0));
         assert_eq!(of(two, &[&["put-a", "get-a"], &["put-b", "get-b"], &["solo"]]), (1.0, 0, 0));
-        // The catch-all joins nobody.
+        // The catch-all joins no threads.
         assert_eq!(of(two, &[&["put-a", "get-a"]]), (0.62, 0, 2));
         assert_eq!(of(two, &[]), (0.0, 0, 4));
         assert_eq!(of(two, &[&["put-", "get-"]]), (0.29, 4, 0));

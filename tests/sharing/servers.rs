@@ -1,4 +1,4 @@
-//! Servers of others whose sharing is known, under load, where they are installed.
+//! Real servers with known sharing, under load, if they are installed.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use anyhow::{bail, Context, Result};
 
 use crate::score::Thread;
 
-/// Connections at once, twice as many as redis wants before it uses its threads.
+/// Connections at once, twice as many as redis needs to use its threads.
 const CONNECTIONS: usize = 16;
 /// Different keys.
 const KEYS: u64 = 100_000;
@@ -30,7 +30,7 @@ impl Server {
     /// Starts one of them.
     ///
     /// # Errors
-    /// Where it is not installed, or does not get ready.
+    /// It is not installed, or does not become ready.
     pub fn start(name: &str) -> Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let options = match name {
@@ -60,7 +60,7 @@ impl Server {
             })?;
             server.clients.push(client);
         }
-        // Threads that have nothing to do are told from the others by their CPU time.
+        // Idle threads are distinguished from the others by their CPU time.
         std::thread::sleep(Duration::from_secs(2));
         server.threads = busy_threads(server.child.id())?;
         if server.threads.len() < 2 {
@@ -86,7 +86,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         for client in &self.clients {
-            // Ends the threads that are at work on it.
+            // Ends the threads that use it.
             let _ = client.shutdown(Shutdown::Both);
         }
         let _ = self.child.kill();
@@ -94,7 +94,7 @@ impl Drop for Server {
     }
 }
 
-/// Sends requests as fast as they are taken, and drops what is replied, until the connection ends.
+/// Sends requests as fast as possible, and drops the replies, until the connection ends.
 fn load(client: &TcpStream, seed: u64, request: impl Fn(u64, &mut Vec<u8>) + Send + 'static) -> Result<()> {
     let (mut writer, mut reader) = (client.try_clone()?, client.try_clone()?);
     std::thread::spawn(move || {

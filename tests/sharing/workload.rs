@@ -1,4 +1,4 @@
-//! The example workload: its threads go together as it says, by the written configuration alone.
+//! The example workload: its threads are together as it describes, by the written configuration alone.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::turn;
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 const WORKLOAD: &str = env!("CARGO_BIN_EXE_demo-workload");
 
-/// Samples of the workload that must be enough.
+/// The number of samples of the workload that suffices.
 const ENOUGH: f64 = 5_000.0;
 /// Seconds of sampling, in all runs of a scenario.
 const MAX_SECONDS: f64 = 60.0;
@@ -57,9 +57,9 @@ impl Workload {
         (0..).zip(&self.groups).flat_map(|(group, truth)| truth.threads.iter().map(move |name| (group, name.as_str())))
     }
 
-    /// What the scheduler makes of the threads' names by the written configuration: a label each.
+    /// A label for each thread name, by the scheduler's assignment with the written configuration.
     ///
-    /// The catch-all is no claim that its threads share: each thread there has a label of its own.
+    /// The catch-all does not mean that its threads share: each thread there has its own label.
     fn assigned(&self, json: &str) -> Vec<u32> {
         let cells = mitosis::parse(json).unwrap();
         let consumer = Consumer::new(&cells).unwrap();
@@ -81,13 +81,13 @@ impl Workload {
 
 impl Drop for Workload {
     fn drop(&mut self) {
-        // SAFETY: takes no memory; the process is our child, which nobody has waited for.
+        // SAFETY: the call takes numbers; the process is our child, which has not been waited for.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
         let _ = self.child.wait();
     }
 }
 
-/// A run's configuration and what it said.
+/// A run's configuration and its output on stderr.
 struct Run {
     json: String,
     said: String,
@@ -108,7 +108,7 @@ fn run(workload: &Workload, source: &[&str], seconds: f64) -> Result<Run, String
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     match output.status.code() {
-        // 4: samples were lost, which is fine where enough are left.
+        // 4: samples were lost, which is fine if enough are left.
         Some(0 | 4) => {}
         Some(3) => return Err(said.trim().to_owned()),
         _ => panic!("{said}"),
@@ -118,7 +118,7 @@ fn run(workload: &Workload, source: &[&str], seconds: f64) -> Result<Run, String
     Ok(Run { json: fs::read_to_string(&file).unwrap(), said, samples })
 }
 
-/// Samples until there are enough, but no more than needed; the count is the error where patience does not suffice.
+/// Samples until there are enough, but no longer; the error is the count if it is too low in the end.
 fn run_until_enough(workload: &Workload) -> Result<Run, String> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from).min(workload.threads().count());
     // An idle machine gives a fifth more than needed in the first run.
@@ -213,14 +213,15 @@ fn first_touches_join_no_strangers() {
         let placed: Vec<_> = workload.threads().zip(labels).collect();
         for &((group, name), label) in &placed {
             for &((other_group, other), other_label) in &placed {
-                // A numbered pool may be together by its name, which is said to be all that is known.
+                // A numbered pool may be together because of its name, with a note that nothing else is known.
                 let may_be_together = group == other_group || stem(name) == stem(other);
                 assert!(label != other_label || may_be_together, "{name} with {other}\n{}\n{}", run.said, run.json);
             }
         }
         // Each process of "shared" has but one thread.
         let told = run.said.lines().any(|line| {
-            line.starts_with("scxprof: workload: what ")
+            line.starts_with("note: workload: ")
+                && line.contains("too few to judge")
                 && line.contains("cannot tell the threads of one process apart")
         });
         assert!(told || scenario == "shared", "{scenario}: {}", run.said);

@@ -1,4 +1,4 @@
-//! Runs a real session and keeps all that it gives.
+//! Runs a real session and keeps all of its samples.
 
 use scxprof::resolve::Cgroups;
 use scxprof::sample::{Sample, Source};
@@ -24,7 +24,7 @@ pub fn options(source: Source, target: Target, mmap_pages: usize) -> Builder<'st
     Session::builder().sources(&[source]).target(target).mmap_pages(mmap_pages)
 }
 
-/// Captures until `stop` says so; `None`, with the reason printed, where this machine does not allow it.
+/// Captures until `stop` returns true; `None`, with the reason printed, if this machine does not allow it.
 pub fn capture_until(
     test: &str,
     options: Builder<'static>,

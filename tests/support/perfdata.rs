@@ -1,4 +1,4 @@
-//! The records of a perf.data file as they lie there: enough of the format to feed a decoder with real recordings.
+//! Reads the records of a perf.data file: enough of the format to feed a decoder with real recordings.
 
 use scxprof::testing::sampler::record::{Header, Layout};
 
@@ -19,7 +19,7 @@ pub struct PerfData {
     data: std::ops::Range<usize>,
 }
 
-/// Reads a recording; `None`, with the skip printed, where it is absent.
+/// Reads a recording; `None`, with the skip printed, if it is absent.
 pub fn recording(test: &str, name: &str) -> Option<PerfData> {
     let path = fixtures(test)?.join(name);
     match std::fs::read(&path) {

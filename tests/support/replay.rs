@@ -1,10 +1,10 @@
-//! The samples of a profile to a sink.
+//! Passes the samples of a profile to a sink.
 
 use scxprof::profile::Profile;
 use scxprof::session::{Outcome, Sink};
 use scxprof::Session;
 
-/// Gives all samples of `profile` to `sink`, within so many bytes of `memory`.
+/// Passes all samples of `profile` to `sink`, within `memory` bytes.
 #[allow(clippy::expect_used)]
 pub fn replay(profile: &mut Profile, memory: usize, sink: &mut dyn Sink) -> Outcome {
     let session =

@@ -1,4 +1,4 @@
-//! Source lines and inlined functions, by the debug information of programs.
+//! Source lines and inlined functions, from the debug information of programs.
 
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
@@ -8,7 +8,7 @@ use std::process::Command;
 use super::{is_root, Located, Programs, Running};
 use scxprof::resolve::{symbolize, Symbol, SymbolOptions};
 
-/// The name of the instruction that the program says it has.
+/// The name of the instruction that the program printed.
 fn outer(located: &Located, lines: bool) -> Symbol {
     let scxprof = Path::new(env!("CARGO_BIN_EXE_scxprof"));
     let lines = lines.then(|| scxprof.to_owned());
@@ -96,7 +96,7 @@ fn who_reads_debug_information_can_open_nothing_else() {
         println!("SKIP: {test}: cannot build a C program, or no root");
         return;
     };
-    // A link to a file with the rest of the debug information, which is a pipe: who opens it waits for its writer.
+    // A link to a file with the rest of the debug information, which is a pipe: opening it blocks until there is a writer.
     let pipe = programs.path("pipe");
     assert!(programs.run("mkfifo", &["pipe"]));
     let link = [pipe.as_os_str().as_encoded_bytes(), b"\0", &[7; 20]].concat();

@@ -1,4 +1,4 @@
-//! Names of code in real programs, which say themselves where their functions are; and beside perf's names of the same samples.
+//! Names of code in real programs, which print where their functions are; and perf's names of the same samples.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
@@ -22,7 +22,7 @@ use scxprof::testing::elf::Elf;
 use scxprof::testing::resolve::mapping::BuildId;
 use scxprof::testing::resolve::{symbolize, Mapping, Maps, Modules, Symbol, SymbolOptions};
 
-/// A directory of its own for a test's programs.
+/// A directory for a test's programs.
 struct Programs {
     dir: tempfile::TempDir,
 }
@@ -36,7 +36,7 @@ impl Programs {
         self.dir.path().join(name)
     }
 
-    /// Builds `tests/programs/SOURCE`; `None` where there is no such compiler, or it cannot do that.
+    /// Builds `tests/programs/SOURCE`; `None` if there is no such compiler, or it cannot build it.
     fn build(&self, compiler: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
         let path = self.path("program");
@@ -52,7 +52,7 @@ impl Programs {
     }
 }
 
-/// A running program that has said where its functions are; it ends when dropped.
+/// A running program that has printed where its functions are; it ends when dropped.
 struct Running {
     child: Child,
     functions: BTreeMap<String, u64>,
@@ -63,7 +63,7 @@ impl Running {
         Self::try_new(command).unwrap_or_else(|| panic!("it ended before it was ready"))
     }
 
-    /// `None` where it ends before it is ready.
+    /// `None` if it ends before it is ready.
     fn try_new(command: &mut Command) -> Option<Self> {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
         let mut running = Self { child, functions: BTreeMap::new() };
@@ -91,7 +91,7 @@ impl Drop for Running {
     }
 }
 
-/// Where a program's functions are, to be named.
+/// The addresses of a program's functions, to be named.
 struct Located {
     modules: Modules,
     codes: BTreeMap<String, CodeAddr>,
@@ -99,7 +99,7 @@ struct Located {
 }
 
 impl Located {
-    /// Two bytes into each function, by what procfs says of the process.
+    /// Two bytes into each function, by the process's mappings in procfs.
     fn new(running: &Running) -> Self {
         Self::of(running, &mut Maps::new(&Roots::default(), 1 << 20))
     }
@@ -130,7 +130,7 @@ impl Located {
         }
     }
 
-    /// That no function of the program's file has a name.
+    /// Checks that no function of the program's file has a name.
     #[track_caller]
     fn expect_none(&self) {
         for (name, symbol) in self.symbols() {
@@ -180,7 +180,7 @@ fn programs_that_run_and_that_have_ended() {
         let running = Running::new(&mut Command::new(program));
         let mut located = Located::new(&running);
         located.expect_names();
-        // The JIT compiler's map goes with the process here.
+        // The JIT compiler's map disappears with the process here.
         drop(running);
         located.codes.remove("jitted_function");
         located.expect_names();
@@ -243,7 +243,7 @@ fn a_program_that_was_written_over_is_not_named() {
     drop(running);
     located.codes.remove("jitted_function");
     located.expect_names();
-    // The clock of files may stand still for some ms.
+    // The clock of files may not advance for some ms.
     std::thread::sleep(std::time::Duration::from_millis(50));
     let mut bytes = fs::read(&program).unwrap();
     bytes.push(0);
@@ -271,7 +271,7 @@ fn a_program_in_a_root_of_its_own() {
     }
     fs::create_dir(programs.path("tmp")).unwrap();
     let running = Running::new(&mut command);
-    // As its records tell it: the path that it has in its root, and the build id.
+    // As its records describe it: its path in its root, and the build id.
     let id = Elf::parse(&mut &fs::read(&program).unwrap()[..]).unwrap();
     let id = BuildId::new(id.build_id().unwrap());
     let mut maps = Maps::new(&Roots::default(), 1 << 20);

@@ -1,4 +1,4 @@
-//! Beside perf's names of the same samples.
+//! Compares with perf's names of the same samples.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use scxprof::testing::sampler::OpenEvents;
 
 use super::{Programs, Running};
 
-/// An instruction as `perf script -F ip,sym,symoff,dso` has it.
+/// An instruction as `perf script -F ip,sym,symoff,dso` prints it.
 #[derive(Debug)]
 struct PerfName {
     ip: u64,
@@ -37,7 +37,7 @@ fn parse_perf(line: &str) -> Option<PerfName> {
     Some(PerfName { ip, name: Some(name.to_owned()), offset: u64::from_str_radix(offset, 16).ok()? })
 }
 
-/// Records the process for a while; `None` where perf cannot.
+/// Records the process for a while; `None` if perf cannot.
 fn perf_script(pid: u32, recording: &Path) -> Option<String> {
     let mut record = Command::new("perf");
     record.args(["record", "-q", "-e", "cpu-clock", "-F", "999", "-p", &pid.to_string(), "-o"]);
@@ -45,7 +45,7 @@ fn perf_script(pid: u32, recording: &Path) -> Option<String> {
     script(recording)
 }
 
-/// What perf says of a recording; `None` where there is no perf.
+/// perf's output for a recording; `None` if there is no perf.
 fn script(recording: &Path) -> Option<String> {
     let mut script = Command::new("perf");
     let output = script.args(["script", "-F", "ip,sym,symoff,dso", "-i"]).arg(recording).output().ok()?;
@@ -99,7 +99,7 @@ fn perf_names_the_same_samples_alike() {
                         other_names.insert(format!("{name} is {own} to us"));
                     }
                 }
-                // perf stretches a symbol without a size to the next one, and names stubs after what they call.
+                // perf extends a symbol without a size to the next one, and names stubs after their targets.
                 (Some(name), None) => {
                     println!("{name}+{:#x} has no name to us", perf.offset);
                     only_perf += 1;
@@ -114,8 +114,8 @@ fn perf_names_the_same_samples_alike() {
     }
 }
 
-/// Where the kernel's own code begins and ends, and addresses in functions of one name and of several. What only boots it is
-/// left out: it has no name to us, as it is gone then.
+/// The range of the kernel's own code, and addresses in functions with a unique and with a repeated name. Code that only boots
+/// the kernel is left out: we do not name it, because it is freed then.
 fn kernel_addresses() -> (u64, u64, Vec<u64>) {
     let kallsyms = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
     let (mut start, mut end) = (0, 0);
@@ -192,7 +192,7 @@ fn the_kernel_is_named_as_perf_names_it() {
         let function = symbol.function.as_ref();
         let ours = function.map(|(name, offset)| (&**name, *offset));
         let theirs = perf.name.as_deref().map(|name| (name, perf.offset));
-        // Another perf may take another name of the same function.
+        // Another perf may choose another name of the same function.
         assert_eq!(ours.map(|it| it.1), theirs.map(|it| it.1), "{:x} is {theirs:?} to perf, {ours:?} to us", perf.ip);
         if ours != theirs {
             println!("{:x} is {theirs:?} to perf, {ours:?} to us", perf.ip);
@@ -206,7 +206,7 @@ fn the_kernel_is_named_as_perf_names_it() {
 /// A sample by its time and address, with its name and file.
 type Named = BTreeMap<(String, u64), (Option<String>, String)>;
 
-/// What perf calls the samples of a recording.
+/// perf's names for the samples of a recording.
 fn named_by_perf(programs: &Programs, recording: &Path) -> Named {
     let mut script = Command::new("perf");
     script.args(["script", "--ns", "-F", "time,ip,sym,dso", "-i"]).arg(recording).env("HOME", programs.path("home"));
@@ -225,7 +225,7 @@ fn named_by_perf(programs: &Programs, recording: &Path) -> Named {
     String::from_utf8_lossy(&output.stdout).lines().filter_map(line).collect()
 }
 
-/// What we call them, as a recording from elsewhere: perf does not say which host it was.
+/// Our names for them, as a recording from elsewhere: perf does not record which host it was.
 fn named_by_us(programs: &Programs, recording: &Path) -> Named {
     let mut process = Command::new(env!("CARGO_BIN_EXE_scxprof"));
     process.arg("process").arg("-f").arg(recording).env("HOME", programs.path("home"));
@@ -244,8 +244,8 @@ fn named_by_us(programs: &Programs, recording: &Path) -> Named {
     lines.lines().map(line).collect()
 }
 
-/// Compares the names of a program that runs now. What only perf names is code of the JIT compiler, as perf believes any map of
-/// that pid, and stubs and symbols without a size (at most one in twenty).
+/// Compares the names of a program that runs now. Only perf names code of the JIT compiler, because it trusts any map with that
+/// pid, and stubs and symbols without a size (at most one in twenty).
 fn compare(test: &str, programs: &Programs, running: &Running, expect: bool) -> bool {
     let recording = programs.path("perf.data");
     fs::create_dir_all(programs.path("home")).unwrap();
@@ -325,7 +325,7 @@ fn stripped_and_deleted_programs_are_named_as_perf_names_them() {
     if !compare(test, &programs, &running, true) {
         return;
     }
-    // Without its cache perf does not know a file that is gone, and neither do we of its recording.
+    // Without its cache perf does not know a deleted file, and neither do we from its recording.
     fs::remove_file(program).unwrap();
     let _ = fs::remove_dir_all(programs.path("home"));
     compare(test, &programs, &running, false);

@@ -1,4 +1,4 @@
-//! Names for the code of recordings: what was recorded is named, and never by a file that is another build.
+//! Names for the code of recordings: recorded code is named, and never from a file of another build.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -32,19 +32,19 @@ fn build(test: &str, flags: &[&str]) -> Option<(Programs, PathBuf)> {
 }
 
 impl Recording {
-    /// Of `symbols.c`, built with `flags`; `None` where this machine does not allow it.
+    /// A recording of `symbols.c`, built with `flags`; `None` if this machine does not allow it.
     fn new(test: &str, flags: &[&str]) -> Option<Self> {
         let (programs, program) = build(test, flags)?;
         let running = Running::new(&mut Command::new(&program));
         Self::of(test, programs, program, &running)
     }
 
-    /// Of a program that runs.
+    /// A recording of a running program.
     fn of(test: &str, programs: Programs, program: PathBuf, running: &Running) -> Option<Self> {
         let pid = running.pid().to_string();
         let dir = programs.path("profile");
         let mut said = String::new();
-        // On a busy machine a recording may see too little.
+        // On a busy machine a recording may have too few samples.
         for _ in 0..6 {
             let _ = fs::remove_dir_all(&dir);
             let record = ["record", "-t", "1", "--source", "timer", "--freq", "997", "--max-loss", "100"];
@@ -73,7 +73,7 @@ impl Recording {
         lines
     }
 
-    /// What the program's functions are called in the lines of `process`.
+    /// The names of the program's functions in the lines of `process`.
     fn names(&self) -> BTreeSet<String> {
         let mut names = BTreeSet::new();
         for line in self.processed(&[]).lines() {
@@ -106,7 +106,7 @@ impl Recording {
         fs::write(&path, serde_json::to_vec(&meta).unwrap()).unwrap();
     }
 
-    /// Another build in the program's place; the program is `kept` then.
+    /// Replaces the program by another build; the program is `kept` elsewhere.
     fn replace(&self, build_id: &str) -> PathBuf {
         let kept = self.programs.path("kept");
         fs::rename(&self.program, &kept).unwrap();
@@ -114,7 +114,7 @@ impl Recording {
         kept
     }
 
-    /// Puts a file where it is found by its build id alone.
+    /// Stores a file where its build id alone finds it.
     fn put_by_build_id(&self, file: &Path) {
         let elf = Elf::parse(&mut &fs::read(file).unwrap()[..]).unwrap();
         let hex: String = elf.build_id().unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -160,7 +160,7 @@ fn a_program_without_a_build_id_is_named_where_it_is_the_same_file() {
     let kept = recording.replace("-Wl,--build-id=none");
     recording.expect_none();
     fs::rename(kept, &recording.program).unwrap();
-    // Renaming changes the inode's time: nobody knows that it is the same.
+    // Renaming changes the inode's time: it is unknown whether the file is the same.
     recording.expect_none();
     recording.move_elsewhere();
     recording.expect_none();
@@ -175,7 +175,7 @@ fn the_lines_of_a_capture_are_those_of_its_recording() {
     let processed = recording.processed(&[]);
     assert_eq!(captured.lines().count(), processed.lines().count());
     for (captured, processed) in captured.lines().zip(processed.lines()) {
-        // What a JIT compiler wrote is named while it runs.
+        // Code of a JIT compiler is named while it runs.
         assert!(captured == processed || captured.ends_with(r#","dso":"[anon]"}"#), "{captured}\n{processed}");
     }
     let plain = recording.processed(&["--no-symbols"]);
@@ -194,7 +194,7 @@ fn a_program_in_a_container_is_named_while_it_runs() {
         return;
     }
     let Some((programs, program)) = build(test, &["-static", "-Wl,--build-id=sha1"]) else { return };
-    // Its file is in a mount that only it sees, and its root is there.
+    // Its file is in a mount that only it sees, and so is its root.
     let start = "mount -t tmpfs none root && mkdir root/tmp && cp program root/ && exec chroot root /program";
     fs::create_dir(programs.path("root")).unwrap();
     let mut command = Command::new("unshare");
@@ -208,7 +208,7 @@ fn a_program_in_a_container_is_named_while_it_runs() {
     recording.expect_names();
     drop(running);
     recording.expect_none();
-    // The recording knows which build it was.
+    // The recording contains the build id.
     let again = Programs::new();
     let flags = [C, &["-fno-plt", "-static", "-Wl,--build-id=sha1"]].concat();
     let kept = again.build("cc", "symbols.c", &flags).unwrap();

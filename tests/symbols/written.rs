@@ -1,4 +1,4 @@
-//! The names in what the command line writes: the report, and the lines of a profile.
+//! The names in the output of the command line: the report, and the lines of a profile.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -32,7 +32,7 @@ fn a_report_names_the_code_of_shared_lines() {
         command.arg(child.id().to_string()).args(more).arg("--report").arg(&report).output().unwrap()
     };
     let (mut said, mut skipped) = (String::new(), false);
-    // On a busy machine a capture may see too little.
+    // On a busy machine a capture may have too few samples.
     for _ in 0..6 {
         let output = run(&["-vv"]);
         said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -77,7 +77,7 @@ fn lines_of_a_profile_name_their_code() {
         Command::new(env!("CARGO_BIN_EXE_scxprof")).args(arguments).current_dir(&programs.dir).output().unwrap()
     };
     let (mut named, mut said) = (Vec::new(), String::new());
-    // On a busy machine a recording may see too little.
+    // On a busy machine a recording may have too few samples.
     for number in 0..6 {
         let dir = format!("profile-{number}");
         let record = ["record", "-t", "1", "--source", "timer", "--freq", "997", "--max-loss", "100"];

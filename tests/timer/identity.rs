@@ -1,4 +1,4 @@
-//! Memory is what it is, where numbers or old mappings say otherwise: live, and in a recording of it.
+//! Memory is identified correctly even if numbers or old mappings suggest otherwise: live, and in a recording.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::programs::{build, start, Running};
 use crate::replay::replay;
 use crate::{alone, timer};
 
-/// Enough to see what changed, on a busy machine too.
+/// Long enough to observe the changes, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn target(running: &Running) -> Target {
@@ -79,7 +79,7 @@ fn mappings_that_change_without_a_record(test: &str, record: Option<&Path>) {
         (gone.iter().filter(|it| !is_private(it)).count(), grown.iter().filter(|it| is_private(it)).count());
     println!("{test}: shared {still} of {}, private {private} of {}", gone.len(), grown.len());
     assert_eq!(still, 0, "private memory is never the file that was mapped there");
-    // It is known when the mappings have been read again.
+    // The change is known when the mappings have been read again.
     let last = &grown[grown.len() - 50..];
     assert!(last.iter().all(|sample| !is_private(sample)), "{private} of {} are private", grown.len());
     let start = running.buffers[&(pid, "grown".to_owned())].start;
@@ -124,7 +124,7 @@ fn segments(test: &str, record: Option<&Path>) {
     if let Some(dir) = record {
         got.samples = read_again(dir);
     }
-    // What the processes of each pair touched, without the offset.
+    // The files that the processes of each pair touched, without offsets.
     let files = |group: &str| -> BTreeSet<String> {
         let of = |thread: &&crate::programs::Thread| thread.group == group;
         let mut files = BTreeSet::new();

@@ -38,7 +38,7 @@ fn timer(target: Target, freq: Option<u32>) -> Builder<'static> {
     }
 }
 
-/// What was recovered; each sample is accounted for.
+/// The counts of the recovery; each sample is accounted for.
 fn recovery(outcome: &Outcome) -> &RecoveryStats {
     let recovery = outcome.recovery.as_ref().expect("the timer source recovers");
     let none: u64 = recovery.unrecovered.values().sum();

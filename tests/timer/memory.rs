@@ -1,4 +1,4 @@
-//! Memory around the registers is used in a recording as elsewhere, and is in its files only where that was asked for.
+//! Memory around the registers is used while recording, but is only written to the files on request.
 
 use std::fs;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn a_recording_keeps_the_memory_only_where_it_was_asked_to() {
         let target = Target::Tasks { tids: tids.clone(), enable_on_exec: false };
         let options = timer(target, Some(2000)).record(dir.path());
         let options = if keep { options.keep_memory() } else { options };
-        // Until there are some, however busy the machine is.
+        // Until there are enough, on a busy machine too.
         let enough = |progress: scxprof::session::Progress| {
             progress.elapsed > Duration::from_secs(20)
                 || (progress.samples > 1000 && progress.elapsed > Duration::from_secs(1))

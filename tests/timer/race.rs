@@ -1,4 +1,4 @@
-//! How often addresses that depend on memory are wrong where another thread changes that memory all the time.
+//! How often addresses that depend on memory are wrong if another thread changes that memory all the time.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,8 +11,8 @@ use crate::capture::capture_until;
 use crate::programs::{build, start};
 use crate::{alone, recovery, timer};
 
-/// Wrong addresses of 100 that depend on memory, at the most, on a program that was made to race; and so many more, from before
-/// the lines that change were known.
+/// The most wrong addresses in 100 that depend on memory, in a program that was written to race; and additional ones from
+/// before the changing lines were known.
 const MOST: usize = 3;
 const FIRST: usize = 4;
 

@@ -1,4 +1,4 @@
-//! The unit of systemd in `contrib` gives what the timer source needs, and no more is needed.
+//! The systemd unit in `contrib` grants what the timer source needs, and nothing more.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -6,9 +6,9 @@ use std::process::{Command, Output};
 use crate::alone;
 use crate::programs::{build, start};
 
-/// Runs our binary as nobody with these capabilities; `None` where that cannot be tried.
+/// Runs our binary as the user nobody with these capabilities; `None` if that cannot be tried.
 fn with(test: &str, capabilities: &[&str], directory: &Path) -> Option<Output> {
-    // Nobody can read what cargo built.
+    // The user nobody cannot read what cargo built.
     let copy = directory.join("scxprof");
     std::fs::copy(env!("CARGO_BIN_EXE_scxprof"), &copy).expect("a copy");
     let set = std::iter::once("-all".to_owned()).chain(capabilities.iter().map(|name| format!("+{name}")));
@@ -47,7 +47,7 @@ fn the_rights_of_the_unit_are_enough_and_what_is_missing_with_fewer_is_said() {
     let names = line("AmbientCapabilities=");
     assert_eq!(names, line("CapabilityBoundingSet="));
     let names: Vec<&str> = names.split(' ').map(|name| name.trim_start_matches("cap_")).collect();
-    // Under /tmp, where others may go; the directory itself too.
+    // Under /tmp, which other users can enter; the directory itself too.
     let directory = tempfile::tempdir_in("/tmp").expect("a directory");
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(directory.path(), open).expect("its mode");
@@ -66,7 +66,8 @@ fn the_rights_of_the_unit_are_enough_and_what_is_missing_with_fewer_is_said() {
     };
     println!("{test}: {} % recovered", recovered(&said));
     assert!(recovered(&said) > 60.0 && !said.contains("CAP_SYS_PTRACE"), "{said}");
-    // Without it, other users' processes are closed: it is said.
+    assert!(said.contains("Readers: SCHED_FIFO"), "{said}");
+    // Without it, other users' processes cannot be read, and the run reports that.
     let fewer: Vec<&str> = names.iter().copied().filter(|name| *name != "sys_ptrace").collect();
     let Some(output) = with(test, &fewer, directory.path()) else { return };
     let said = String::from_utf8_lossy(&output.stderr);

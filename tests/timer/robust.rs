@@ -1,4 +1,4 @@
-//! Processes and files that are hard to decode: nothing is wrong, at worst it is counted as not recovered.
+//! Processes and files that are hard to decode: no address is wrong; at worst it is counted as not recovered.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -99,7 +99,7 @@ fn a_program_without_sound_headers_costs_only_itself() {
     let test = "damaged";
     let Some(built) = random(test) else { return };
     let running = start(&built.path, 600.0, 4);
-    // A running program cannot be written to, but another file can take its place, and the process's own pages stay.
+    // A running program cannot be written, but another file can replace it, and the process's own pages stay.
     let damaged = built.path.with_extension("damaged");
     let mut bytes = fs::read(&built.path).unwrap();
     bytes[32..64].fill(0xff);
@@ -181,7 +181,7 @@ fn a_32_bit_task_is_counted() {
     assert_eq!(recovered.unrecovered.get("32-bit task"), Some(&recovered.user_samples));
 }
 
-/// Samples the program whose code changes, or does not; checks that nothing is found which it never touches.
+/// Samples the program with or without changing code; checks that no address is found that it never touches.
 fn jit(test: &str, changes: bool) -> Option<(Tally, u64)> {
     let Some(built) = build("jit", 2) else {
         println!("SKIP: {test}: no cc");
@@ -218,7 +218,7 @@ fn code_in_memory_that_stays_is_recovered() {
 
 #[test]
 fn the_check_itself_can_fail() {
-    // Two programs' truths swapped: the buffers of one are no place of the other's.
+    // With the truths of two programs swapped, the buffers of one are not the memory of the other.
     let _alone = alone();
     let test = "swapped truth";
     let Some(built) = build("lines", 2) else { return };

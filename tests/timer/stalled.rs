@@ -1,4 +1,4 @@
-//! A program on a file system that does not answer any more holds nobody up.
+//! A program on a file system that no longer answers does not delay the capture.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use crate::alone;
 use crate::programs::{build, start};
 
-/// Much longer than it takes on a machine that does much else.
+/// Much longer than it takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(150);
 
-/// The file system at work. Its end aborts the calls into it.
+/// The running file system. Its end aborts the calls into it.
 struct Stalled<'a>(Child, &'a Path);
 
 impl Drop for Stalled<'_> {
@@ -74,7 +74,7 @@ fn a_file_system_that_does_not_answer_holds_nobody_up() {
         }
         std::thread::sleep(Duration::from_millis(50));
     };
-    // Its pipes may be held open by a thread that waits for the server.
+    // A thread that waits for the server may hold its pipes open.
     drop(stalled);
     let said = said.join().expect("a thread").expect("stderr is text");
     let printed = printed.join().expect("a thread").expect("stdout is text");

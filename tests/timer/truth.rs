@@ -1,4 +1,4 @@
-//! Every access is where its thread's group is at work, enough samples give one, and places say who shares.
+//! Every access hits the buffer of its thread's group, enough samples give one, and memory identities show who shares.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::capture::capture_until;
 use crate::programs::{build, start, Running};
 use crate::{alone, recovery, timer};
 
-/// Accesses that a program's check takes.
+/// The accesses that are needed to check a program.
 const WANTED: u64 = 20_000;
 const FREQ: u32 = 4000;
 
@@ -61,7 +61,7 @@ impl Tally {
     }
 }
 
-/// True where the access is to the data of the vdso.
+/// True if the access is to the data of the vdso.
 fn is_vvar(sample: &Sample) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", sample.pid)).unwrap_or_default();
     maps.lines().filter(|line| line.contains("[vvar")).any(|line| {
@@ -80,10 +80,10 @@ fn target(running: &Running, whole_host: bool) -> Target {
     Target::Tasks { tids, enable_on_exec: false }
 }
 
-/// Samples `running` and checks each access; `None` where it was skipped.
+/// Samples `running` and checks each access; `None` if it was skipped.
 pub fn check(test: &str, running: &Running, whole_host: bool, least: f64) -> Option<(Vec<Sample>, Outcome)> {
     let options = timer(target(running, whole_host), Some(FREQ));
-    // Where the whole host is sampled some accesses are of others.
+    // If the whole host is sampled, some accesses belong to other programs.
     let wanted = if whole_host { WANTED * 3 / 2 } else { WANTED + 1000 };
     let stop =
         |progress: scxprof::session::Progress| progress.samples > wanted || progress.elapsed > Duration::from_secs(6);

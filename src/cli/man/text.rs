@@ -1,17 +1,17 @@
-//! What the manual pages say beyond `--help`.
+//! The text of the manual pages beyond `--help`.
 
-/// A tag and what it stands for.
+/// A tag and its description.
 type Entry = (&'static str, &'static str);
 
-/// What one page has of its own; `` `this` `` becomes bold.
+/// The additional text of one page; `` `this` `` becomes bold.
 pub(super) struct Page {
     /// Paragraphs.
     pub(super) description: &'static [&'static str],
-    /// Whether it samples, and so has sources.
+    /// Whether the command samples, and so has sources.
     pub(super) samples: bool,
     pub(super) environment: &'static [Entry],
     pub(super) files: &'static [Entry],
-    /// Pages beside our own.
+    /// Pages of other programs.
     pub(super) see_also: &'static [&'static str],
 }
 
@@ -165,7 +165,7 @@ const COMPLETIONS: Page = Page {
     see_also: &[],
 };
 
-/// Of a subcommand, or of the command itself.
+/// The page of a subcommand, or of the command itself.
 pub(super) fn of(subcommand: &str) -> &'static Page {
     match subcommand {
         "run" => &RUN,

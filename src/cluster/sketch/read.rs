@@ -1,4 +1,4 @@
-//! What the sketch holds, read line by line.
+//! Reads the sketch line by line.
 
 use super::{bits, Activity, Kind, Page, Sharing, Touch, HOT};
 use crate::cluster::keys::{line_key, mix, repeat_key, touch_hash};
@@ -6,7 +6,7 @@ use crate::cluster::lines::Bytes;
 use crate::cluster::table::Slot;
 use crate::sample::{CodeAddr, MemoryId, LINE_SIZE};
 
-/// What one thread did to one line.
+/// One thread's accesses to one line.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LineUse {
     /// The page's key.
@@ -33,12 +33,12 @@ impl Sharing {
         self.touches.iter()
     }
 
-    /// What a touch's thread did to each of its lines.
+    /// The accesses of a touch's thread to each of its lines.
     pub(crate) fn lines_of<'a>(&'a self, touch: &'a Touch) -> impl Iterator<Item = LineUse> + 'a {
         let hash = touch_hash(touch.page, touch.thread);
         bits(touch.lines).map(move |line| {
             let key = repeat_key(hash, line);
-            // An empty slot has nothing but zeros.
+            // An empty slot contains only zeros.
             let found = self.repeats.slots.get(self.repeats.find(key, |slot| slot.key == key));
             let repeat = found.copied().unwrap_or_default();
             LineUse {
@@ -74,7 +74,7 @@ impl Sharing {
         self.hot_lines.iter().flat_map(|lines| lines.threads(line_key(page, line))).copied().collect()
     }
 
-    /// How many pages a kept page stands for.
+    /// The number of pages that a kept page represents.
     pub(crate) fn stands_for(&self, page: &Page) -> f32 {
         if u64::from(page.accesses) > self.accesses / HOT {
             1.0
@@ -83,13 +83,13 @@ impl Sharing {
         }
     }
 
-    /// Where a page is: what it is a page of, the same number for all pages of one address space or file, and the number of
-    /// its first line there. `true` where it is private memory, whose object is a process.
+    /// The object that the page belongs to (the same number for all pages of one address space or file), and the number of the
+    /// page's first line there. `true` for private memory, whose object is a process.
     pub(crate) fn address(&self, page: &Page) -> (u64, u64, bool) {
         let object = match page.kind {
             Kind::Private => mix(u64::from(page.object) + 1),
             Kind::Frame => 1,
-            // A file beyond those that are remembered is as many files as it has pages.
+            // A file that the sketch cannot name counts as one file per page.
             Kind::Shared => self
                 .names
                 .get(page.object as usize)
@@ -102,7 +102,7 @@ impl Sharing {
         self.line_place(page, 0)
     }
 
-    /// The first byte of a line of the page; `None` for a file beyond the number that the sketch keeps the names of.
+    /// The first byte of a line of the page; `None` for a file beyond the number of files that the sketch can name.
     pub(crate) fn line_place(&self, page: &Page, line: u32) -> Option<MemoryId> {
         let number = page.number + u64::from(line) * LINE_SIZE;
         match page.kind {

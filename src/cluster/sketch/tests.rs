@@ -1,4 +1,4 @@
-//! What the sketch keeps and what it lets go.
+//! Tests of what the sketch keeps and drops.
 
 use super::*;
 use crate::sample::{DataSource, RawSample};
@@ -66,7 +66,7 @@ fn accesses_of_one_event_to_one_line_are_one() {
     found.sort_unstable();
     assert_eq!(found, [(2, 0), (2, 2)]);
     assert_eq!((sharing.threads()[1].accesses, sharing.threads()[1].writes), (4, 2));
-    // Accesses that are all of an event count each.
+    // Samples that are all of their event count each.
     sharing.add(&sample(1, 0x1000));
     sharing.add(&sample(1, 0x1000));
     assert_eq!(sharing.threads()[1].accesses, 6);
@@ -93,7 +93,7 @@ fn what_an_access_cost_is_kept_by_line() {
         raw: RawSample { data_src: DataSource(data_src), latency, ..sample.raw },
         ..sample
     };
-    // A hit in L1, memory with a latency, a line that another cache had modified, and nothing known.
+    // A hit in L1, memory with a latency, a line that another cache had modified, and unknown.
     for it in [of(0x2 | 0xa << 5, 4), of(0x2 | 0x82 << 5, 300), of(0x2 | 0x10 << 19, 0), of(0, 0)] {
         sharing.add(&it);
     }
@@ -115,7 +115,7 @@ fn memory_stays_where_it_was_and_what_is_hot_stays() {
     let hot = sharing.page(place_key(memory)).unwrap();
     assert_eq!((hot.accesses, sharing.page_place(hot)), (300_000, Some(memory)));
     assert!(place_key(memory) >= sharing.threshold, "the page is kept anyway, so nothing is tested");
-    // It is there for itself, another for all those that went.
+    // The cold page represents itself; others represent all dropped ones.
     let cold = sharing.pages().find(|page| page.accesses < hot.accesses).unwrap();
     assert!((sharing.stands_for(hot) - 1.0).abs() < f32::EPSILON);
     assert!((sharing.stands_for(cold) - 2f32.powi(stats.thinned as i32)).abs() < f32::EPSILON);

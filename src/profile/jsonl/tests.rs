@@ -1,4 +1,4 @@
-//! Lines of JSON that are written and read again, lines of others, and lines that are damaged.
+//! Tests of JSON lines that are written and read again, of lines by other programs, and of damaged lines.
 
 use proptest::prelude::*;
 
@@ -49,6 +49,35 @@ fn a_line_has_the_known_fields() {
 }
 
 #[test]
+fn a_line_says_its_event_and_no_cpu_that_nobody_knows() {
+    let names = [Some("cpu/mem-loads/"), None, Some("a \"b\"")];
+    let mut writer = Writer::new(Vec::new(), Source::Pebs).with_events(names.into_iter());
+    let sample = |cpu, event| Sample {
+        raw: RawSample { cpu, event, time: 5, ..RawSample::default() },
+        comm: Some(Comm::new(b"web")),
+        ..Sample::default()
+    };
+    for (cpu, event) in [(3, 0), (RawSample::NO_CPU, 1), (RawSample::NO_CPU, 2), (0, 7)] {
+        writer.write(&sample(cpu, event), None, None).unwrap();
+    }
+    let out = writer.finish().unwrap();
+    let lines: Vec<serde_json::Value> =
+        out.split_inclusive(|&byte| byte == b'\n').map(|line| serde_json::from_slice(line).unwrap()).collect();
+    let said = |field: &str| lines.iter().map(|line| line.get(field).cloned()).collect::<Vec<_>>();
+    assert_eq!(said("event"), [Some("cpu/mem-loads/".into()), None, Some("a \"b\"".into()), None]);
+    assert_eq!(said("cpu"), [Some(3.into()), None, None, Some(0.into())]);
+    let quick = out.split_inclusive(|&byte| byte == b'\n').map(|line| quick(line, &mut None, &mut Missing::default()));
+    assert_eq!(
+        quick.map(|line| line.is_some()).collect::<Vec<_>>(),
+        [true, true, false, true],
+        "escapes are left to a parser"
+    );
+    let (lines, _) = read(&out);
+    let cpus: Vec<u32> = lines.iter().map(|line| line.sample.cpu).collect();
+    assert_eq!(cpus, [3, RawSample::NO_CPU, RawSample::NO_CPU, 0]);
+}
+
+#[test]
 fn our_own_lines_are_read_quickly() {
     let sample = Sample {
         raw: RawSample { time: 5, ..RawSample::default() },
@@ -58,7 +87,7 @@ fn our_own_lines_are_read_quickly() {
     };
     let out = written(&sample, Some(b"/a b"), Source::Faults);
     assert!(quick(&out, &mut None, &mut Missing::default()).is_some());
-    // What follows the object is for the parser to judge.
+    // The parser must judge what follows the object.
     let more = [out.trim_ascii_end(), b"x"].concat();
     assert!(quick(&more, &mut None, &mut Missing::default()).is_none());
     assert!(parse(&more, &mut None, &mut Missing::default()).is_err());
@@ -104,7 +133,7 @@ proptest! {
         let expected = JsonSample { sample, source: Some(Source::Timer), has_thread: true };
         prop_assert_eq!(reader.cgroup(), cgroup.as_deref());
         prop_assert_eq!(&lines[..], std::slice::from_ref(&expected));
-        // Both ways of reading a line say the same.
+        // Both parsers give the same result.
         let mut slow = None;
         prop_assert_eq!(&parse(&out, &mut slow, &mut Missing::default()).unwrap(), &expected);
         prop_assert_eq!(slow.as_deref(), cgroup.as_deref());

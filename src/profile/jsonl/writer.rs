@@ -1,4 +1,4 @@
-//! Lines out.
+//! Writes perf.jsonl.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -9,39 +9,57 @@ use crate::escape;
 use crate::profile::meta::to_hex;
 use crate::profile::recovered::op_name;
 use crate::resolve::Symbol;
-use crate::sample::{printable, Comm, MemoryId, Sample, Source};
+use crate::sample::{printable, Comm, MemoryId, RawSample, Sample, Source};
 
 /// Bytes that are written at a time.
 const BUFFER: usize = 256 << 10;
-/// Names whose text is remembered.
+/// Names with cached text.
 const MAX_NAMES: usize = 4096;
 
 /// Writes lines.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
-    /// Lines that are not written yet.
+    /// Lines that are not yet written.
     buffer: Vec<u8>,
     source: Source,
-    /// What the lines of a thread's name begin with.
+    /// What the lines say of each event.
+    events: Vec<Box<[u8]>>,
+    /// The beginning of the lines of each thread name.
     comms: FxHashMap<Comm, Box<[u8]>>,
-    /// The last cgroup and what is written of it; most samples are of few cgroups.
+    /// The last cgroup and its text; most samples belong to few cgroups.
     cgroup: (Vec<u8>, Vec<u8>),
 }
 
 impl<W: Write> Writer<W> {
-    /// To `out`, which need not be buffered.
+    /// Writes to `out`, which need not be buffered.
     pub fn new(out: W, source: Source) -> Self {
         Self {
             out,
             buffer: Vec::with_capacity(BUFFER + 4096),
             source,
+            events: Vec::new(),
             comms: FxHashMap::default(),
             cgroup: (Vec::new(), Vec::new()),
         }
     }
 
-    /// Writes one access; `code` is what [`code_text`] says of its instruction.
+    /// With the names of the events by their number ([`RawSample::event`](crate::sample::RawSample::event)), where they are known.
+    #[must_use]
+    pub fn with_events<'a>(mut self, names: impl Iterator<Item = Option<&'a str>>) -> Self {
+        let text = |name: Option<&str>| {
+            let mut text = Vec::new();
+            if let Some(name) = name {
+                text.extend_from_slice(b",\"event\":");
+                string(&mut text, name);
+            }
+            text.into()
+        };
+        self.events = names.map(text).collect();
+        self
+    }
+
+    /// Writes one access; `code` is the [`code_text`] of its instruction.
     ///
     /// # Errors
     /// Those of the writer.
@@ -62,7 +80,9 @@ impl<W: Write> Writer<W> {
         }
         number(line, ",\"pid\":", sample.pid.into());
         number(line, ",\"tid\":", sample.tid.into());
-        number(line, ",\"cpu\":", sample.cpu.into());
+        if sample.cpu != RawSample::NO_CPU {
+            number(line, ",\"cpu\":", sample.cpu.into());
+        }
         number(line, ",\"time\":\"", sample.time / 1_000_000_000);
         decimals(line, sample.time % 1_000_000_000);
         hex(line, "\",\"ip\":\"", sample.ip);
@@ -86,7 +106,9 @@ impl<W: Write> Writer<W> {
         hex(line, ",\"data_src\":\"", sample.data_src.0);
         number(line, "\",\"period\":", sample.period);
         text(line, ",\"source\":\"", self.source.name());
-        number(line, "\",\"thread\":", sample.thread.into());
+        line.push(b'"');
+        line.extend_from_slice(self.events.get(usize::from(sample.event)).map_or(&[][..], |event| event));
+        number(line, ",\"thread\":", sample.thread.into());
         number(line, ",\"record\":", sample.record);
         let accesses = (1.0 / f64::from(sample.share)).round();
         if accesses > 1.0 {
@@ -118,7 +140,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Gives the writer back when all is written.
+    /// Writes the rest and returns the writer.
     ///
     /// # Errors
     /// Those of the writer.
@@ -129,7 +151,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// What a line says of its instruction: `dso` alone where the function has no name.
+/// The part of a line that names its instruction: only `dso` if the function has no name.
 #[must_use]
 pub fn code_text(symbol: &Symbol) -> Vec<u8> {
     let mut text = Vec::new();
@@ -142,7 +164,7 @@ pub fn code_text(symbol: &Symbol) -> Vec<u8> {
     text
 }
 
-// The three that follow are inlined, so that the length of the key is known.
+// The next three functions are inlined, so that the length of the key is known.
 #[inline]
 fn text(line: &mut Vec<u8>, key: &str, text: &str) {
     line.extend_from_slice(key.as_bytes());
@@ -177,7 +199,7 @@ fn push_hex(line: &mut Vec<u8>, value: u64) {
     line.extend_from_slice(digits.get(zeros..).unwrap_or_default());
 }
 
-/// All eight digits at once: a digit goes into each byte of a word, and those from ten on move up to the letters.
+/// Computes all eight digits at once: one digit in each byte of a word; those from ten on move up to the letters.
 fn hex_digits(value: u32) -> [u8; 8] {
     let mut word = u64::from(value);
     word = (word << 16 | word) & 0x0000_ffff_0000_ffff;
@@ -187,7 +209,7 @@ fn hex_digits(value: u32) -> [u8; 8] {
     (word + 0x3030_3030_3030_3030 + letters * 0x27).to_be_bytes()
 }
 
-/// Bytes as a JSON string, and in hex beside it where they are no UTF-8.
+/// Bytes as a JSON string, and also in hex if they are not UTF-8.
 fn name(line: &mut Vec<u8>, key: &str, hex_key: &str, bytes: &[u8]) {
     line.extend_from_slice(key.as_bytes());
     let lossy = String::from_utf8_lossy(bytes);
@@ -201,7 +223,7 @@ fn name(line: &mut Vec<u8>, key: &str, hex_key: &str, bytes: &[u8]) {
 
 /// A JSON string.
 fn string(line: &mut Vec<u8>, text: &str) {
-    // A string always is JSON.
+    // Serializing a string cannot fail.
     let json = serde_json::to_string(text).unwrap_or_default();
     line.extend_from_slice(escape::json(json).as_bytes());
 }

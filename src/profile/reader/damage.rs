@@ -1,4 +1,4 @@
-//! Why a perf.data cannot be read, and what of it could not be.
+//! Why a perf.data cannot be read, and which parts could not be read.
 
 use thiserror::Error;
 
@@ -6,7 +6,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PerfDataError {
-    /// It is something else.
+    /// It is another kind of file.
     #[error("not a perf.data file: it does not begin with PERFILE2 in either byte order")]
     NotPerfData,
     /// It ends before its first record.
@@ -15,7 +15,7 @@ pub enum PerfDataError {
     /// The header contradicts itself.
     #[error("the header is damaged: {0}")]
     Header(&'static str),
-    /// It came from a pipe, and its records begin before it says what they are of.
+    /// It came from a pipe, and its records precede the description of their events.
     #[error(
         "its records come before the events that they are of, as in a pipe of `perf record --tail-synthesize`: record without \
          --tail-synthesize"
@@ -26,30 +26,31 @@ pub enum PerfDataError {
     Read(#[from] std::io::Error),
 }
 
-/// What of a file could not be read.
+/// The parts of a file that could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Damage {
-    /// Places where no record could be, after which the next one had to be looked for.
+    /// Places with invalid data, after which the next record had to be searched.
     pub gaps: u64,
-    /// Bytes that were passed over there.
+    /// Bytes that were skipped there.
     pub skipped: u64,
-    /// Bytes that the header says there are beyond the end of the file.
+    /// Bytes that the header announces beyond the end of the file.
     pub missing: u64,
     /// The file ends within a record.
     pub cut: bool,
     /// Compressed records (`perf record -z`) that could not be inflated.
     pub compressed: u64,
-    /// What was compressed ends within a block or a record, and the file does not: at its end `perf record -z` leaves out what did
-    /// not fit into the last compressed record (seen with perf 6.1 at `-z19`), and perf reads such a file without a word.
+    /// The compressed data ends within a block or a record, but the file does not: `perf record -z` drops at its end what does
+    /// not fit into the last compressed record (observed with perf 6.1 at `-z19`), and perf reads such a file without a
+    /// message.
     pub unflushed: bool,
-    /// What is compressed inflates to more than any recording does; the rest of it was not read.
+    /// The compressed data inflates to more than any recording; the rest of it was not read.
     pub oversized: bool,
-    /// A file whose writer did not come to its end: its header does not say where the data ends.
+    /// The writer did not finish the file: its header lacks the end of the data.
     pub unfinished: bool,
 }
 
 impl Damage {
-    /// True where anything could not be read.
+    /// True if anything could not be read.
     #[must_use]
     pub fn any(&self) -> bool {
         *self != Self::default()

@@ -1,4 +1,4 @@
-//! The events of a file: how they were opened, the ids that their records carry, their names.
+//! The events of a file: their attrs, the ids in their records, their names.
 
 use std::io::{Read, Seek, SeekFrom};
 
@@ -51,7 +51,7 @@ impl<R: Read + Seek> PerfData<R> {
         Ok(())
     }
 
-    /// The table of sections is behind the data: one entry for each bit, lowest first.
+    /// The table of sections follows the data: one entry for each bit, lowest first.
     pub(super) fn read_sections(&mut self, offset: u64, bits: [u64; 4]) {
         if self.inner.seek(SeekFrom::Start(offset)).is_err() {
             return;
@@ -73,8 +73,8 @@ impl<R: Read + Seek> PerfData<R> {
 
     pub(super) fn name_event(&mut self, name: &[u8], mut ids: impl Iterator<Item = u64>) {
         let by_id = ids.find_map(|id| self.by_id.get(&id).copied());
-        // Without ids the events of the section are in the order of the attrs. No name is ever taken away, so that none of
-        // those before is looked at again.
+        // Without ids the events of the section are in the order of the attrs. Names are never removed, so earlier events are
+        // not checked again.
         while by_id.is_none() && self.events.get(self.nameless).is_some_and(|event| event.name.is_some()) {
             self.nameless += 1;
         }

@@ -1,8 +1,8 @@
-//! Compressed records (`perf record -z`): the payloads of all of them are one zstd stream, and what it inflates to are records,
-//! of which one may begin in one payload and end in the next. They are put in the place of the compressed ones.
+//! Compressed records (`perf record -z`): their payloads form one zstd stream, which inflates to records; a record may begin in
+//! one payload and end in the next. The inflated records replace the compressed ones.
 //!
-//! A decoder must keep its window, the last half MiB or so, back. Marks that say what is complete (`FINISHED_ROUND`) are not
-//! compressed: they wait until all that was before them has come out.
+//! A decoder must keep its window, the last half MiB or so. Marks of completeness (`FINISHED_ROUND`) are not compressed: they
+//! wait until all data before them is decoded.
 
 use std::collections::VecDeque;
 use std::io::{Read, Seek};
@@ -13,39 +13,39 @@ use super::{swap, Header, PerfData, PerfDataError, HEADER_SIZE};
 use crate::profile::format::user;
 use crate::profile::writer::finished_round;
 
-/// The largest window, that of level 19; the memory that a file can ask for.
+/// The largest window, that of level 19; this bounds the memory that a file can demand.
 const MAX_WINDOW: u64 = 8 << 20;
-/// Times its own size that a compressed record may inflate to, and some more; records of samples shrink to a tenth.
+/// The factor by which a compressed record may grow, plus a constant; records of samples shrink to a tenth.
 const MAX_RATIO: usize = 256;
 const MIN_BYTES: usize = 1 << 20;
-/// Bytes of a block's header, and of the header of the stream without what is optional.
+/// Bytes of a block's header, and of the stream's header without its optional parts.
 const BLOCK_HEADER: usize = 3;
 const FRAME_HEADER: usize = 6;
-/// The bit of the descriptor for a stream whose size is known and that has no window.
+/// The bit of the descriptor for a stream of known size without a window.
 const SINGLE_SEGMENT: u8 = 1 << 5;
-/// The type of a block that says how often to repeat one byte.
+/// The type of a block that repeats one byte.
 const RLE: u32 = 1;
-/// A block of no bytes that says it is the last.
+/// An empty block that is marked as the last.
 const LAST_BLOCK: [u8; 3] = [1, 0, 0];
 
 /// The stream of a file.
 pub(super) struct Inflate {
     decoder: FrameDecoder,
-    /// What the decoder keeps back; `None` before the stream begins.
+    /// The size of the decoder's window; `None` before the stream begins.
     window: Option<u64>,
-    /// Compressed bytes of a block that is not whole yet.
+    /// Compressed bytes of an incomplete block.
     input: Vec<u8>,
-    /// Bytes of a record that is not whole yet.
+    /// Bytes of an incomplete record.
     rest: Vec<u8>,
-    /// Bytes that came out so far.
+    /// Bytes decoded so far.
     out: u64,
-    /// Behind which byte marks are to come.
+    /// The positions in the decoded bytes after which marks follow.
     marks: VecDeque<u64>,
     /// Records are of the other byte order.
     swapped: bool,
-    /// A part of it is missing.
+    /// A part of the stream is missing.
     lost: bool,
-    /// All that there is of it came out.
+    /// All of the stream was decoded.
     ended: bool,
 }
 
@@ -55,7 +55,7 @@ impl std::fmt::Debug for Inflate {
     }
 }
 
-/// What cannot be inflated, or is more than any perf writes.
+/// Data that cannot be inflated, or exceeds what any perf writes.
 struct Broken;
 
 impl Inflate {
@@ -75,7 +75,7 @@ impl Inflate {
         }
     }
 
-    /// Adds to `records` what comes out when `payload` goes in.
+    /// Decodes `payload` and adds the result to `records`.
     fn feed(&mut self, payload: &[u8], records: &mut Vec<u8>) -> Result<(), Broken> {
         if self.lost || self.ended {
             return Err(Broken);
@@ -91,11 +91,11 @@ impl Inflate {
         Ok(())
     }
 
-    /// Inflates one block; false where there is no whole one.
+    /// Inflates one block; false if there is no complete one.
     fn block(&mut self) -> Result<bool, Broken> {
         let mut source = self.input.as_slice();
         if self.window.is_none() {
-            // Magic, descriptor, window (RFC 8878, 3.1.1.1); perf's streams have nothing else.
+            // Magic, descriptor, window (RFC 8878, 3.1.1.1); perf's streams have no other fields.
             let Some(&[_, _, _, _, descriptor, window]) = source.first_chunk::<FRAME_HEADER>() else {
                 return Ok(false);
             };
@@ -121,7 +121,7 @@ impl Inflate {
         Ok(whole)
     }
 
-    /// Moves what the decoder can do without to `records`, whole records only.
+    /// Moves what the decoder no longer needs to `records`, complete records only.
     fn collect(&mut self, records: &mut Vec<u8>) {
         let bytes = self.decoder.collect().unwrap_or_default();
         self.out += bytes.len() as u64;
@@ -141,7 +141,7 @@ impl Inflate {
             if self.swapped {
                 swap::header(&mut header);
             }
-            // What cannot be a record is passed on, for the reader to find the next one.
+            // Invalid records are passed on; the reader finds the next valid one.
             let size = Header::read(&header).map_or(0, |header| usize::from(header.size)).max(HEADER_SIZE);
             let Some(record) = rest.get(..size) else { break };
             records.extend_from_slice(record);
@@ -150,7 +150,7 @@ impl Inflate {
         self.rest.drain(..at);
     }
 
-    /// Adds what the decoder kept back: nothing more will come.
+    /// Adds the decoder's window: no more data follows.
     fn finish(&mut self, records: &mut Vec<u8>) {
         if self.window.is_some() && !self.decoder.is_finished() {
             let _ = self.decoder.decode_blocks(&LAST_BLOCK[..], BlockDecodingStrategy::All);
@@ -162,7 +162,7 @@ impl Inflate {
 }
 
 impl<R: Read + Seek> PerfData<R> {
-    /// Puts the records of a compressed one in its place, to be read next. `payload` begins with the stream, or with its size.
+    /// Replaces a compressed record by its content, to be read next. `payload` begins with the stream, or with its size.
     pub(super) fn inflate(&mut self, kind: u32, payload: &[u8]) {
         let payload = if kind == user::COMPRESSED2 {
             let size = payload.first_chunk::<8>().map_or(0, |size| u64::from_ne_bytes(*size));
@@ -170,7 +170,7 @@ impl<R: Read + Seek> PerfData<R> {
         } else {
             Some(payload)
         };
-        // perf compresses nothing twice.
+        // perf never compresses twice.
         let payload = payload.filter(|_| !self.is_inflated());
         let swapped = self.swapped;
         let inflate = self.inflate.get_or_insert_with(|| Box::new(Inflate::new(swapped)));
@@ -188,21 +188,21 @@ impl<R: Read + Seek> PerfData<R> {
         }
     }
 
-    /// A mark was read: true where it is to be given out now.
+    /// A mark was read: true if it is to be returned now.
     pub(super) fn round(&mut self) -> bool {
         if self.is_inflated() {
-            // It was put off, and counted where it stood.
+            // It was postponed, and counted at its original position.
             if let Some(count) = self.counts.get_mut(user::FINISHED_ROUND as usize) {
                 *count -= 1;
             }
             return true;
         }
         let Some(inflate) = self.inflate.as_mut().filter(|inflate| !inflate.ended) else { return true };
-        // Once anything came out, the decoder keeps its whole window back. Before that nobody knows how much it is, and the
-        // mark is left out: what it would let out waits for the next one.
+        // Once any data was decoded, the decoder holds a full window. Before that the size of the window is unknown, and the
+        // mark is dropped: what it would release waits for the next one.
         if let Some(window) = inflate.window.filter(|_| inflate.out > 0) {
             let at = inflate.out + window;
-            // A third at the same place says nothing that the second did not.
+            // A third mark at the same position adds nothing to the second.
             if inflate.marks.iter().rev().take(2).filter(|mark| **mark == at).count() < 2 {
                 inflate.marks.push_back(at);
             }
@@ -210,8 +210,8 @@ impl<R: Read + Seek> PerfData<R> {
         false
     }
 
-    /// A place where no record can be: where it is between compressed ones some of these may be missing, and the stream cannot
-    /// go on without them.
+    /// Notes a place with invalid data: if it lies between compressed records, some of these may be missing, and the stream
+    /// cannot continue without them.
     pub(super) fn note_gap(&mut self) {
         if !self.is_inflated() {
             if let Some(inflate) = &mut self.inflate {
@@ -220,12 +220,12 @@ impl<R: Read + Seek> PerfData<R> {
         }
     }
 
-    /// True where what is read now came out of a compressed record.
+    /// True if the current data comes from a compressed record.
     fn is_inflated(&self) -> bool {
         self.position < self.inflated_until
     }
 
-    /// The next header; at the end of the file there is what the stream kept back.
+    /// The next header; at the end of the file, the decoder's window is read.
     pub(super) fn next_header(&mut self) -> Result<Option<Header>, PerfDataError> {
         if let Some(header) = self.next_in_file()? {
             return Ok(Some(header));
@@ -244,7 +244,7 @@ impl<R: Read + Seek> PerfData<R> {
         self.next_in_file()
     }
 
-    /// Lets `records` be read next, in the place of the record at the front and of all that was read before it.
+    /// Makes `records` the next to be read, in place of the record at the front and of all that was read before it.
     fn insert(&mut self, records: Vec<u8>) {
         self.advance(self.taken);
         self.taken = 0;
@@ -257,7 +257,7 @@ impl<R: Read + Seek> PerfData<R> {
         self.file = Some((file, std::mem::take(&mut self.start)));
     }
 
-    /// Goes on with what was read of the file, behind what is left of the inflated records: most times nothing.
+    /// Continues with the file's own data, after the rest of the inflated records, which mostly is empty.
     pub(super) fn resurface(&mut self) {
         let Some((file, start)) = self.file.take() else { return };
         let inflated = std::mem::replace(&mut self.buffer, file);

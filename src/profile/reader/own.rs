@@ -12,8 +12,7 @@ use crate::sampler::record::Layout;
 const EVENT_UPDATE_NAME: u64 = 2;
 
 impl<R: Read + Seek> PerfData<R> {
-    /// Takes in what a file from a pipe says of its events before its first record of the kernel: which source it is depends
-    /// on them.
+    /// Reads the descriptions of events in a file from a pipe up to the first kernel record: the source depends on them.
     pub(super) fn read_ahead(&mut self) -> Result<(), PerfDataError> {
         loop {
             self.advance(self.taken);
@@ -22,7 +21,7 @@ impl<R: Read + Seek> PerfData<R> {
                 return Ok(());
             }
             let next = self.header_at(0).map_or(0, |header| header.kind);
-            // Marks, and what holds records, wait until the records are read.
+            // Marks, and records that contain records, wait until the records are read.
             if next < user::START
                 || matches!(next, user::FINISHED_ROUND | user::AUXTRACE | user::COMPRESSED | user::COMPRESSED2)
             {
@@ -34,7 +33,7 @@ impl<R: Read + Seek> PerfData<R> {
         }
     }
 
-    /// True for a mark. What of perf's own records matters is taken in.
+    /// True for a mark. Other relevant records of perf's own are processed.
     pub(super) fn user_record(&mut self, kind: u32, size: usize) -> Result<bool, PerfDataError> {
         let swapped = self.swapped;
         let Some(record) = self.buffer.get_mut(self.start..self.start + size) else { return Ok(false) };
@@ -54,7 +53,7 @@ impl<R: Read + Seek> PerfData<R> {
             user::COMPRESSED | user::COMPRESSED2 => {
                 self.inflate(kind, record.get(HEADER_SIZE..).unwrap_or_default());
             }
-            // Their data follows the record and is not in its size.
+            // Their data follows the record and is not included in its size.
             user::AUXTRACE => self.pass_over(size as u64, word(1))?,
             user::HEADER_TRACING_DATA if self.piped => {
                 let more = u64::from(word(1) as u32).next_multiple_of(8);
@@ -102,7 +101,7 @@ impl<R: Read + Seek> PerfData<R> {
         self.add_event(Event { attr: Attr::read(attr, self.swapped), ids, name: None });
     }
 
-    /// Passes over a record and the bytes that follow it.
+    /// Skips a record and the bytes that follow it.
     fn pass_over(&mut self, record: u64, more: u64) -> Result<(), PerfDataError> {
         self.taken = 0;
         let mut rest = record.saturating_add(more);

@@ -1,5 +1,5 @@
-//! What is recorded a second time while a recording is at work: all processes after records were lost, and those whose mappings
-//! changed without a record.
+//! What is recorded again during a recording: all processes after records were lost, and processes whose mappings changed
+//! without a record.
 
 use std::hash::{Hash, Hasher};
 
@@ -12,13 +12,13 @@ use crate::resolve::maps::check::read_lines;
 use crate::resolve::Mapping;
 use crate::sampler::tee::Tee;
 
-/// Processes whose mappings are compared with what they were.
+/// The number of processes whose mappings are compared with the recorded ones.
 const MAX_CHECKED: usize = 1 << 14;
 
 impl Recorder {
-    /// Writes the threads and mappings of all processes again, after records were lost, and the ends of those of `alive` that
-    /// are gone; and hands them to `known`, process by process with its time, as reading them again would; until that says
-    /// false.
+    /// After records were lost: writes the threads and mappings of all processes again, and the ends of those of `alive` that
+    /// have exited. Passes them to `known`, process by process with its time, as a later reader would get them, until that
+    /// returns false.
     pub(crate) fn renew(
         &self,
         roots: &Roots,
@@ -26,14 +26,14 @@ impl Recorder {
         known: &mut dyn FnMut(u64, Vec<TimedSideBand>) -> bool,
     ) {
         self.renewed(known, |snapshot, now| {
-            // What cannot be read stays as it was, and the loss is counted already.
+            // Processes that cannot be read stay as they were, and the loss is counted already.
             if snapshot.processes(roots, None, now).is_ok() {
                 snapshot.ends(roots, alive, now);
             }
         });
     }
 
-    /// Writes what `write` makes, and hands it to `known`.
+    /// Writes the records that `write` makes, and passes them to `known`.
     fn renewed(
         &self,
         known: &mut dyn FnMut(u64, Vec<TimedSideBand>) -> bool,
@@ -48,7 +48,7 @@ impl Recorder {
             }
             known(time, std::mem::take(&mut intake.batch().side_band))
         };
-        // Until they are written, no mark may say that all of their time is complete.
+        // Until they are written, no mark may declare their time complete.
         let now = || {
             let mut state = self.lock();
             state.renewing = monotonic_ns();
@@ -58,7 +58,7 @@ impl Recorder {
         self.lock().renewing = u64::MAX;
     }
 
-    /// Writes the mappings of `pids` again where those that matter are others than in `known`, and hands them to `give` as
+    /// Writes the mappings of `pids` again if relevant ones differ from `known`, and passes them to `give` as
     /// [`Recorder::renew`] does.
     pub(crate) fn refresh(
         &self,
@@ -76,7 +76,7 @@ impl Recorder {
     }
 }
 
-/// True where the shared mappings and those of code are others than were `known`, which is brought up to date.
+/// True if the shared mappings and those of code differ from `known`, which is updated.
 fn differs(roots: &Roots, pid: u32, known: &mut FxHashMap<u32, u64>) -> bool {
     let mut hash = FxHasher::default();
     let read = read_lines(&roots.proc.join(format!("{pid}/maps")), |mapping| {

@@ -1,4 +1,4 @@
-//! What a recorder has written, and what waits to be.
+//! The state of a recorder: what it has written, and what is still to be written.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
@@ -12,44 +12,44 @@ use crate::profile::recovered::RecoveredWriter;
 use crate::profile::writer::PerfDataWriter;
 use crate::sampler::record::{decode, Header, Layout, Record, MISC_MMAP_BUILD_ID};
 
-/// What is being written.
+/// The files being written.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) layout: Layout,
     /// `None` when it is finished.
     pub(super) writer: Option<PerfDataWriter<BufWriter<File>>>,
-    /// Where the rings' records wait while the snapshot is written in front of them.
+    /// Holds the rings' records while the snapshot is written before them.
     pub(super) spool: Option<BufWriter<File>>,
-    /// Until when each worker has handed over all.
+    /// For each worker, the time up to which it has passed on everything.
     pub(super) complete: Vec<u64>,
-    /// Since when a process is being recorded again.
+    /// The time from which a process is being recorded again.
     pub(super) renewing: u64,
     /// The latest time of a record.
     pub(super) newest: u64,
-    /// What was newest at the last mark.
+    /// The newest time at the last mark.
     pub(super) marked: u64,
-    /// The ids that records may carry, and the first of them.
+    /// The ids that records may have, and the first of them.
     pub(super) ids: FxHashSet<u64>,
     pub(super) first_id: u64,
     pub(super) cgroups: FxHashSet<u64>,
     /// Cgroups that were found later, without a record.
     pub(super) late_cgroups: Vec<(u64, Vec<u8>)>,
-    /// Files whose build id is looked up at the end.
+    /// Files; their build ids are looked up at the end.
     pub(super) files: CodeFiles,
-    /// Cgroups that there was no room for.
+    /// Cgroups that did not fit.
     pub(super) left_out: u64,
-    /// hints.jsonl, where hints are followed.
+    /// hints.jsonl, if hints are followed.
     pub(super) hints: Option<BufWriter<File>>,
-    /// recovered.jsonl, where addresses are.
+    /// recovered.jsonl, if addresses are recovered.
     pub(super) recovered: Option<RecoveredWriter<BufWriter<File>>>,
     pub(super) failed: Option<io::Error>,
 }
 
-/// What is to be done about records on their way into the file.
+/// What must be done with records before they are written.
 pub(super) struct Noted {
-    /// The words that must be others for perf to read the file, with their places.
+    /// The words to replace so that perf can read the file, with their positions.
     pub(super) strange: Vec<(usize, [u8; 8])>,
-    /// Processes that map SysV shared memory, and when: a record must say in which IPC namespace.
+    /// Processes that map SysV shared memory, and when: a record must give their IPC namespace.
     pub(super) segments: Vec<(u32, u64)>,
 }
 
@@ -82,7 +82,7 @@ impl State {
         self.check(result);
     }
 
-    /// Puts what waited behind the snapshot.
+    /// Appends the waiting records after the snapshot.
     pub(super) fn unspool(&mut self) {
         let Some(spool) = self.spool.take() else { return };
         let result = (|| {
@@ -100,12 +100,12 @@ impl State {
         self.check(result);
     }
 
-    /// Remembers the files of code and the cgroups that the records name.
+    /// Notes the code files and the cgroups in the records.
     ///
-    /// Where another profiler samples the same software event, the kernel can write that one's id into our sample (seen on 6.18;
-    /// perf_prepare_sample() fills the fields once for all events), and perf refuses the whole file then. So it would for an
-    /// event that was opened later; the sampler opens none, for a CPU that comes online neither. Where another profiler asks for
-    /// build ids, our mappings can say that they have one ([`MISC_MMAP_BUILD_ID`]), and perf aborts.
+    /// If another profiler samples the same software event, the kernel can write its id into our sample (observed on 6.18;
+    /// perf_prepare_sample() fills the fields once for all events), and perf then rejects the whole file. It would also reject
+    /// an event that was opened later; the sampler opens none, not even for a CPU that comes online. If another profiler
+    /// requests build ids, our mappings can be marked as having one ([`MISC_MMAP_BUILD_ID`]), and perf aborts.
     pub(super) fn note(&mut self, bytes: &[u8]) -> Noted {
         let (mut strange, mut segments) = (Vec::new(), Vec::new());
         let mut end = 0;
@@ -119,7 +119,7 @@ impl State {
             let is_sample = header.kind == sys::PERF_RECORD_SAMPLE;
             let at = if is_sample { 8 } else { record.len().saturating_sub(8) };
             let id = record.get(at..).and_then(|rest| rest.first_chunk::<8>()).map_or(0, |id| u64::from_ne_bytes(*id));
-            // Records of the snapshot have none.
+            // Records of the snapshot have no id.
             if (is_sample || id != 0) && !self.ids.contains(&id) {
                 strange.push((begin + at, self.first_id.to_ne_bytes()));
             }
@@ -131,7 +131,7 @@ impl State {
                 word.copy_from_slice(&fields);
                 strange.push((begin, word));
             }
-            // The name is at 72.
+            // The offset of the name is 72.
             if header.kind == sys::PERF_RECORD_MMAP2 && record.get(72..).is_some_and(|name| name.starts_with(b"/SYSV"))
             {
                 if let Ok((_, Record::Mmap2 { pid, .. }, id)) = decode(record, &self.layout) {
@@ -139,13 +139,13 @@ impl State {
                 }
             }
             match header.kind {
-                // prot is at 64 (struct perf_record_mmap2).
+                // The offset of prot is 64 (struct perf_record_mmap2).
                 sys::PERF_RECORD_MMAP2 if u32::from_ne_bytes(word(64)) & 4 != 0 => {
                     self.files.note(record, &self.layout);
                 }
                 sys::PERF_RECORD_CGROUP => {
                     if let Some(id) = record.get(8..).and_then(|rest| rest.first_chunk::<8>()) {
-                        // One that is forgotten is at worst said twice.
+                        // A cgroup that does not fit is at worst recorded twice.
                         if self.cgroups.len() < MAX_CGROUPS {
                             self.cgroups.insert(u64::from_ne_bytes(*id));
                         }

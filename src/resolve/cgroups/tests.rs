@@ -1,8 +1,8 @@
-//! Cgroup paths against made trees and against this machine.
+//! Tests of cgroup paths on made-up trees and on this machine.
 
 use super::*;
 
-/// A hierarchy in a directory: the ids are the inodes of whatever file system it lies on, so handles fail there.
+/// A hierarchy in a directory: the ids are the inodes of the file system that contains it, so handles fail there.
 struct Tree {
     dir: tempfile::TempDir,
     roots: Roots,
@@ -46,7 +46,7 @@ fn the_walk_names_every_cgroup() {
     let odd = fs::metadata(tree.dir.path().join("cg").join(OsStr::from_bytes(b"\xff"))).unwrap().ino();
     assert_eq!(path(&mut cgroups, odd), Some(b"/\xff".to_vec()));
     assert_eq!(cgroups.paths.len(), 4);
-    // What is deleted keeps its name; what was never seen is asked for once.
+    // A deleted cgroup keeps its path; an unknown one is looked up once.
     fs::remove_dir(tree.dir.path().join("cg").join(OsStr::from_bytes(b"\xff"))).unwrap();
     cgroups.walk().unwrap();
     assert_eq!(path(&mut cgroups, odd), Some(b"/\xff".to_vec()));
@@ -148,7 +148,7 @@ fn schedulers_see_paths_below_sys_fs_cgroup() {
     assert_eq!(display_path(b"/"), b"/sys/fs/cgroup");
 }
 
-/// A cgroup of this machine that goes with the test.
+/// A cgroup of this machine that the test removes.
 struct Made(PathBuf);
 
 impl Drop for Made {
@@ -181,7 +181,7 @@ fn live_a_cgroup_is_named_by_handle_and_stays_named() {
     let expected = cgroups.full_path(name.as_bytes()).to_vec();
     assert_eq!(found, expected);
     assert_eq!(cgroups.find(Path::new(&name)).unwrap().id, id);
-    // A process in it is found in it; it ends when the cgroup has been looked up.
+    // A process in it is found in it; the process ends after the look-up.
     let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
     let moved = fs::write(made.0.join("cgroup.procs"), child.id().to_string());
     let of = cgroups.of_thread(child.id(), child.id());
@@ -193,7 +193,7 @@ fn live_a_cgroup_is_named_by_handle_and_stays_named() {
     }
     fs::remove_dir(&made.0).unwrap();
     assert_eq!(path(&mut cgroups, id), Some(expected));
-    // A fresh table cannot know what is gone.
+    // A new table cannot know deleted cgroups.
     let mut fresh = Cgroups::new(&Roots::default()).unwrap();
     assert_eq!(fresh.path(id), None);
 }
@@ -205,7 +205,7 @@ fn paths_are_bounded_in_bytes() {
     for id in 1..=count {
         let path = [format!("/{id}").as_bytes(), &vec![b'x'; 4000][..]].concat();
         cgroups.record(id, &path);
-        // The same again takes no more.
+        // The same record again takes no more memory.
         cgroups.record(id, &path);
         assert!(cgroups.path_bytes <= MAX_PATH_BYTES);
     }

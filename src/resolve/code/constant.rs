@@ -1,5 +1,5 @@
-//! Values of memory that a process maps from a file and can only read: tables, and addresses that the loader put in
-//! place and then protected.
+//! Values in memory that a process maps from a file and can only read: tables, and addresses that the loader stored and then
+//! protected.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,13 +10,13 @@ use std::time::Instant;
 use super::mapped::{read_memory, PAGE};
 use crate::cache::Cache;
 
-/// How long it is believed which memory can only be read, ns: `mprotect(2)` leaves no record.
+/// How long the list of read-only ranges is valid, ns: `mprotect(2)` leaves no record.
 const RANGES_LIFE: u64 = 5_000_000_000;
-/// How long a page's bytes are believed, ns.
+/// How long a page's bytes are valid, ns.
 const PAGE_LIFE: u64 = 1_000_000_000;
-/// Of the time, one part in so many may be spent on finding out which memory can only be read.
+/// At most one part in this many of the time is spent on finding the read-only ranges.
 const REST_FACTOR: u64 = 200;
-/// Processes that are remembered, ranges of each, and bytes of its list of mappings.
+/// Processes that are cached, ranges of each, and bytes of its list of mappings.
 const MAX_PROCESSES: usize = 256;
 const MAX_RANGES: usize = 512;
 const MAX_BYTES: u64 = 8 << 20;
@@ -24,18 +24,18 @@ const MAX_BYTES: u64 = 8 << 20;
 #[derive(Debug)]
 struct Ranges {
     read: u64,
-    /// In order, and apart.
+    /// Sorted and disjoint.
     ranges: Vec<Range<u64>>,
 }
 
 #[derive(Debug)]
 struct ConstantPage {
     read: u64,
-    /// `None` where it cannot be read.
+    /// `None` if it cannot be read.
     bytes: Option<Box<[u8]>>,
 }
 
-/// The read-only memory of all processes, remembered within bounds.
+/// The read-only memory of all processes, cached within bounds.
 #[derive(Debug)]
 pub struct Constants {
     procfs: PathBuf,
@@ -46,7 +46,7 @@ pub struct Constants {
 }
 
 impl Constants {
-    /// The processes under `procfs` (`/proc`); keeps about `bytes` of their memory.
+    /// Reads the processes under `procfs` (`/proc`); caches about `bytes` of their memory.
     #[must_use]
     pub fn new(procfs: &Path, bytes: usize) -> Self {
         Self {
@@ -57,8 +57,8 @@ impl Constants {
         }
     }
 
-    /// The `size` bytes (8 at most) at `addr` of process `pid`, whose address space the caller calls `space`, as a
-    /// little-endian number. `now` is the caller's clock in ns.
+    /// The `size` bytes (at most 8) at `addr` of process `pid` with the address space number `space`, as a little-endian
+    /// number. `now` is the caller's clock in ns.
     pub fn value(&mut self, pid: u32, space: u32, addr: u64, size: u32, now: u64) -> Option<u64> {
         let (number, offset, size) = (addr / PAGE, (addr % PAGE) as usize, size as usize);
         if size > 8 || !self.is_constant(pid, space, addr, now) {
@@ -89,7 +89,7 @@ impl Constants {
         after.checked_sub(1).and_then(|at| ranges.get(at)).is_some_and(|range| range.contains(&addr))
     }
 
-    /// Empty where they cannot be read.
+    /// Empty if they cannot be read.
     fn read_ranges(&self, pid: u32) -> Vec<Range<u64>> {
         let mut text = Vec::new();
         let path = self.procfs.join(pid.to_string()).join("maps");
@@ -105,8 +105,7 @@ impl Constants {
     }
 }
 
-/// The ranges of `/proc/PID/maps` that the process can read but not write, and that others write to as little: private
-/// mappings of files that are on a disk.
+/// The ranges of `/proc/PID/maps` that neither the process nor others can write: read-only private mappings of files on a disk.
 fn parse(text: &[u8]) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     for line in text.split(|&byte| byte == b'\n') {
@@ -123,7 +122,7 @@ fn parse(text: &[u8]) -> Vec<Range<u64>> {
 }
 
 fn read_only(line: &[u8]) -> Option<Range<u64>> {
-    // start-end perms offset dev inode path; the path is what begins with the first slash.
+    // start-end perms offset dev inode path; the path begins with the first slash.
     let (fields, path) = line.split_at_checked(line.iter().position(|&byte| byte == b'/')?)?;
     let fields = std::str::from_utf8(fields).ok()?;
     let mut fields = fields.split_ascii_whitespace();

@@ -1,4 +1,4 @@
-//! The file behind a mapping of another process, opened only if it is really that file.
+//! Opens the file behind a mapping of another process, only if it is certainly that file.
 
 use std::fs::{File, Metadata};
 use std::hash::{BuildHasher, RandomState};
@@ -14,7 +14,7 @@ use crate::host::{aside, open};
 /// Bytes of a cached piece of a file or of memory.
 pub(super) const PAGE: u64 = crate::sample::PAGE_SIZE;
 
-/// What is known of the mapping that holds the code, from `/proc/PID/maps` or `PERF_RECORD_MMAP2`.
+/// The mapping that contains the code, from `/proc/PID/maps` or `PERF_RECORD_MMAP2`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping<'a> {
     /// The first address.
@@ -27,24 +27,24 @@ pub struct Mapping<'a> {
     pub dev: u64,
     /// The file's inode; 0 without a file.
     pub ino: u64,
-    /// True where the process may write to it; its code may change.
+    /// True if the process may write to it, so its code may change.
     pub writable: bool,
-    /// True for `MAP_SHARED`; its code may change through another mapping.
+    /// True for `MAP_SHARED`: its code may change through another mapping.
     pub shared: bool,
-    /// The build id, where the kernel gave it instead of device and inode.
+    /// The build id, if the kernel gave it instead of device and inode.
     pub build_id: Option<&'a [u8]>,
     /// The path in the process's mount namespace, or a name such as `[vdso]`.
     pub path: &'a [u8],
 }
 
 impl Mapping<'_> {
-    /// True where the code is what the file says and stays so: not JIT code, not a memfd, not anonymous.
+    /// True if the code is that of the file and stays so: not JIT code, not a memfd, not anonymous.
     #[must_use]
     pub fn is_file_text(&self) -> bool {
         !self.writable && !self.shared && self.path.starts_with(b"/") && !self.path.starts_with(b"/memfd:")
     }
 
-    /// What the file may be known by: for all processes, else for the address space `space` only.
+    /// The identities that the file may have: for all processes, else only for the address space `space`.
     pub(super) fn file_keys(&self, space: u32) -> [FileKey; 2] {
         let shared = match self.build_id {
             Some(id) if self.ino == 0 => FileKey::BuildId(id.to_vec()),
@@ -54,15 +54,15 @@ impl Mapping<'_> {
     }
 }
 
-/// What a file is known by.
+/// The identity of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum FileKey {
     /// Device and inode.
     Inode(u64, u64),
-    /// The build id, where there is no more.
+    /// The build id, if nothing else is known.
     BuildId(Vec<u8>),
-    /// The mapping itself, where it could not be proven that the file is the one that maps names. Should it be
-    /// another (the process has just executed something else), no other process suffers.
+    /// The mapping itself, if it is not proven that the file is the one that maps names. If it is another file (the process has
+    /// just executed something else), no other process is affected.
     Own {
         /// The address space.
         space: u32,
@@ -71,37 +71,37 @@ pub(super) enum FileKey {
     },
 }
 
-/// How a file was reached.
+/// How a file was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     /// By its path under `/proc/PID/root`.
     Path,
     /// By `/proc/PID/map_files`.
     MapFiles,
-    /// Likewise, but device and inode are others than the mapping's.
+    /// The same, but its device and inode differ from the mapping's.
     Unproven,
 }
 
-/// An open file and what its headers say.
+/// An open file and its headers.
 #[derive(Debug)]
 pub(super) struct MappedFile {
     file: Arc<File>,
-    /// What it is asked about as, of [`aside`].
+    /// Its key for calls through [`aside`].
     about: u64,
-    /// The number that stands for these contents: another one once the file was written to.
+    /// The number of these contents; it changes when the file is written.
     pub id: u64,
     stamp: (u64, i64, i64),
     /// The ELF headers; `None` for other and for damaged files.
     pub elf: Option<Elf>,
-    /// When the file was last looked at, ns.
+    /// When the file was last checked, ns.
     pub checked: u64,
 }
 
 impl MappedFile {
     /// Opens the file of `mapping` of process `pid`.
     ///
-    /// By the path where that still leads to it, else by `map_files`, which needs `CAP_CHECKPOINT_RESTORE` and serves
-    /// deleted files too. A file system that does not answer is an error.
+    /// Opens it by its path if that still leads to it, else by `map_files`, which needs `CAP_CHECKPOINT_RESTORE` and also works
+    /// for deleted files. A file system that does not answer is an error.
     pub fn open(procfs: &Path, pid: u32, mapping: &Mapping, seed: &RandomState) -> io::Result<(Self, Way)> {
         let about = aside::about(("device", mapping.dev));
         let (procfs, seed) = (procfs.to_owned(), seed.clone());
@@ -132,12 +132,12 @@ impl MappedFile {
             let way = if is_mapped(&file, mapping)? { Way::MapFiles } else { Way::Unproven };
             Ok((file, way))
         };
-        // A process that has ended while its samples waited: most of them saw the files that we see.
+        // A process that has ended while its samples waited: most of these saw the same files as we.
         let by_our_path = || {
             let file = open::of_process(&procfs.join("self"), mapping.path)?;
             is_mapped(&file, mapping)?.then_some((file, Way::Path)).ok_or_else(|| io::ErrorKind::NotFound.into())
         };
-        // What the first error says tells more than that the other ways fail, too.
+        // The first error tells more than that the other ways failed too.
         let (file, way) = by_path().or_else(|first: io::Error| {
             by_map_files().or_else(|_: io::Error| by_our_path()).map_err(|_: io::Error| first)
         })?;
@@ -146,21 +146,21 @@ impl MappedFile {
         Ok((Self { file: Arc::new(file), about, id, stamp: stamp(&metadata), elf: None, checked: 0 }, way))
     }
 
-    /// True where the file was written to since it was opened.
+    /// True if the file was written to since it was opened.
     pub fn changed(&self) -> bool {
         let file = Arc::clone(&self.file);
         let metadata = aside::within(self.about, aside::SHORT, move || file.metadata());
         metadata.map_or(true, |metadata| metadata.map_or(true, |metadata| stamp(&metadata) != self.stamp))
     }
 
-    /// A reader that keeps what it reads in `pages`.
+    /// A reader that caches what it reads in `pages`.
     pub fn reader<'a>(&'a self, pages: &'a mut Pages) -> FileReader<'a> {
         FileReader { file: &self.file, about: self.about, id: self.id, pages }
     }
 }
 
-/// True where `file` is the one that `mapping` names. Some file systems show one inode to `stat(2)` and another in maps
-/// (overlayfs before Linux 6.8, btrfs subvolumes); there an equal build id proves it.
+/// True if `file` is the one that `mapping` names. Some file systems show one inode to `stat(2)` and another in maps (overlayfs
+/// before Linux 6.8, btrfs subvolumes); there an equal build id proves it.
 fn is_mapped(mut file: &File, mapping: &Mapping) -> io::Result<bool> {
     let metadata = file.metadata()?;
     if (metadata.dev(), metadata.ino()) == (mapping.dev, mapping.ino) {
@@ -180,11 +180,11 @@ fn stamp(metadata: &Metadata) -> (u64, i64, i64) {
 /// Cached pages of files: file contents, page number, bytes up to the end of the file.
 #[derive(Debug)]
 pub(super) struct Pages {
-    /// The pages by the id of the contents and their number.
+    /// The pages by contents id and page number.
     pub cache: Cache<(u64, u64), Box<[u8]>>,
     /// Pages read so far.
     pub read: u64,
-    /// The first error since it was last taken.
+    /// The first error since the last call that took it.
     pub error: Option<io::Error>,
 }
 
@@ -197,7 +197,7 @@ pub(super) struct FileReader<'a> {
 }
 
 impl FileReader<'_> {
-    /// Appends up to `length` bytes from `offset`, fewer where the file ends or fails.
+    /// Appends up to `length` bytes from `offset`, fewer if the file ends or fails.
     pub fn append(&mut self, mut offset: u64, mut length: usize, to: &mut Vec<u8>) {
         while length > 0 {
             let number = offset / PAGE;
@@ -244,7 +244,7 @@ impl ReadAt for FileReader<'_> {
     }
 }
 
-/// Up to a page from `offset`, where that comes in time.
+/// Up to a page from `offset`, if it comes in time.
 pub(super) fn read_aside(file: &Arc<File>, about: u64, offset: u64) -> io::Result<Vec<u8>> {
     let file = Arc::clone(file);
     aside::within(about, aside::SHORT, move || {
@@ -255,7 +255,7 @@ pub(super) fn read_aside(file: &Arc<File>, about: u64, offset: u64) -> io::Resul
     })?
 }
 
-/// A page of a process's memory, where that comes in time: it may be a mapping of a file.
+/// A page of a process's memory, if it comes in time: it may be a mapping of a file.
 pub(super) fn read_memory(procfs: &Path, pid: u32, number: u64) -> io::Result<Vec<u8>> {
     let path = memory_path(procfs, pid);
     let offset = number.checked_mul(PAGE).ok_or(io::ErrorKind::InvalidInput)?;
@@ -267,7 +267,7 @@ pub(super) fn read_memory(procfs: &Path, pid: u32, number: u64) -> io::Result<Ve
     })?
 }
 
-/// Reads until `buffer` is full or the file ends; bytes read.
+/// Reads until `buffer` is full or the file ends; returns the number of bytes.
 pub(super) fn read_some(file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
     let mut length = 0;
     while let Some(rest) = buffer.get_mut(length..).filter(|rest| !rest.is_empty()) {
@@ -275,7 +275,7 @@ pub(super) fn read_some(file: &File, offset: u64, buffer: &mut [u8]) -> io::Resu
             Ok(0) => break,
             Ok(more) => length += more,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // What came before an unreadable page is good.
+            // The bytes before an unreadable page are valid.
             Err(_) if length > 0 => break,
             Err(error) => return Err(error),
         }

@@ -10,7 +10,7 @@ use super::*;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A procfs whose processes share a root directory that holds `/lib/x`.
+/// A procfs in which processes share a root directory that contains `/lib/x`.
 struct Host {
     dir: TempDir,
     bytes: Vec<u8>,
@@ -32,7 +32,7 @@ impl Host {
         path
     }
 
-    /// Writes to the memory of a process, at an address.
+    /// Writes to a process's memory at an address.
     fn poke(&self, pid: u32, addr: u64, bytes: &[u8]) {
         let path = self.dir.path().join(pid.to_string()).join("mem");
         let file = File::options().create(true).truncate(false).write(true).open(path).unwrap();
@@ -118,7 +118,7 @@ fn another_file_at_the_path_is_not_taken_for_the_mapped_one() {
     let counts = cache.counts();
     assert_eq!((counts.files_missed, counts.from_memory), (1, 1));
     assert_eq!(counts.errors, BTreeMap::from([(libc::ESTALE, 1)]));
-    // The kernel's own link still leads to the deleted file; the failure is remembered for a second.
+    // The kernel's own link still leads to the deleted file; the failure is cached for a second.
     symlink(lib.join("old"), host.dir.path().join("42/map_files/700000-704000")).unwrap();
     assert_eq!(cache.window(at(42, 0x70_0800), &mapping, 0).unwrap().origin, Origin::Memory);
     let window = cache.window(at(42, 0x70_0800), &mapping, SECOND).unwrap();
@@ -221,7 +221,7 @@ fn jit_code_is_believed_once_it_stays_the_same_and_known_by_its_bytes() {
     let mut cache = host.cache();
     let jit = Mapping { dev: 0, ino: 0, path: b"", writable: true, ..host.mapping() };
     let mut now = SECOND;
-    // A sample a little before it is looked at, so many readings long; what the last gives.
+    // Reads so many times for a sample shortly before; returns the last result.
     let mut look = |cache: &mut CodeCache, times: u32| {
         let mut last = None;
         for _ in 0..times {
@@ -234,7 +234,7 @@ fn jit_code_is_believed_once_it_stays_the_same_and_known_by_its_bytes() {
     assert_eq!(look(&mut cache, SETTLED - 1), None);
     let first = look(&mut cache, 1).unwrap();
     assert_eq!((first.bytes.len(), first.origin, first.function), (4096 + 160, Origin::Memory, None));
-    // What has changed is neither what it was nor what it is.
+    // Changed code is neither the old nor the new one.
     host.poke(42, 0x70_0ff0, &[0xcc; 4]);
     assert_eq!(look(&mut cache, SETTLED_AGAIN - 1), None);
     let second = look(&mut cache, 1).unwrap();
@@ -244,7 +244,7 @@ fn jit_code_is_believed_once_it_stays_the_same_and_known_by_its_bytes() {
     let counts = cache.counts();
     assert_eq!(counts.unsettled, u64::from(SETTLED - 1 + 2 * (SETTLED_AGAIN - 1)));
     assert_eq!(counts.failed, counts.unsettled);
-    // A sample from before it was first seen.
+    // A sample from before the first reading.
     assert!(matches!(cache.window(At { time: 5, ..at(42, 0x70_0ff0) }, &jit, now), Err(CodeError::Unsettled { .. })));
 }
 
@@ -319,7 +319,7 @@ fn our_own_code_is_what_we_run() {
     let ip = here.addr() as u64 + 64;
     let mapping = own_mapping(&maps, ip);
     let window = cache.window(at(pid, ip), &mapping, 0).unwrap();
-    // SAFETY: the window lies in a mapping of ours that is readable and stays.
+    // SAFETY: the window lies in a mapping of ours that is readable and stays mapped.
     let memory = unsafe {
         std::slice::from_raw_parts(here.byte_add(64).cast::<u8>().sub((ip - window.start) as usize), window.bytes.len())
     };
@@ -330,12 +330,12 @@ fn our_own_code_is_what_we_run() {
         (here.addr() as u64 - 4096).max(mapping.start),
         "the whole function and what is around it"
     );
-    // Half a function, as mprotect(2) can leave it: what starts outside of the mapping is not there.
+    // Half a function, as mprotect(2) can leave it: what starts outside the mapping is not there.
     let cut = here.addr() as u64 + 32 - mapping.start;
     let half = Mapping { start: mapping.start + cut, offset: mapping.offset + cut, ..mapping };
     let half = cache.window(at(pid, ip), &half, 0).unwrap();
     assert_eq!((half.start, half.function), (ip - 32, None));
-    // The same code as memory, and the kernel's page that no file is behind.
+    // The same code as memory, and the kernel's page without a file.
     let as_memory = (1..=u64::from(SETTLED))
         .find_map(|time| {
             let now = SECOND + time * APART;

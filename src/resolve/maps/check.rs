@@ -1,5 +1,4 @@
-//! AddressFrom `/proc/PID/maps`, in bounds, and again where it may say something else than the records: no record tells of munmap(2)
-//! and mremap(2).
+//! Reads `/proc/PID/maps`, within bounds, and again if it may differ from the records: munmap(2) and mremap(2) leave no record.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -11,22 +10,21 @@ use super::super::mapping::{parse_line, Mapping};
 use super::super::table::Table;
 use super::{identify, intern, Check, Maps, MemoryId, Process};
 
-/// Bytes of `/proc/PID/maps` that are read. 65,530 mappings (`vm.max_map_count`) of 100 bytes are 6.5 MB; a process of somebody
-/// who wants to do harm has paths of 4 KiB.
+/// Bytes of `/proc/PID/maps` that are read. 65,530 mappings (`vm.max_map_count`) of 100 bytes are 6.5 MB; a hostile process can
+/// have paths of 4 KiB.
 const MAX_TEXT: u64 = 16 << 20;
 /// Bytes of a line: numbers, and a path of 4 KiB.
 const MAX_LINE: usize = 4300;
-/// A process is read again at the earliest after so long, ns: where a page was of another kind than its table says, and
-/// otherwise.
+/// The shortest time after which a process is read again, ns: if a page was of another kind than its table says, and otherwise.
 const DOUBTED: u64 = 50_000_000;
 const BUSY: u64 = 1_000_000_000;
-/// It is left in peace for so many times as long as the reading took.
+/// It is not read again for this many times as long as the reading took.
 const COST: u64 = 200;
-/// Private mappings of files that are remembered of a process.
+/// Private mappings of files that are kept for a process.
 const MAX_FILES: usize = 4096;
 
-/// Gives each mapping in `/proc/PID/maps` to `each`, line by line, and the number of those that were left out: their line is too
-/// long, or there are too many (then it is at least 1).
+/// Passes each mapping in `/proc/PID/maps` to `each`, line by line, and the number of those left out: their line is too long,
+/// or there are too many (then it is at least 1).
 ///
 /// # Errors
 /// It cannot be opened or read.
@@ -41,7 +39,7 @@ pub(crate) fn read_lines(path: &Path, mut each: impl FnMut(Mapping)) -> std::io:
             parse_line(content).into_iter().for_each(&mut each);
             continue;
         }
-        // Too long, or the end of what is read of it.
+        // A line that is too long, or the end of the part that is read.
         left_out += u64::from(line.len() >= MAX_LINE || text.get_ref().limit() == 0);
         if line.len() < MAX_LINE {
             if text.get_ref().limit() > 0 {
@@ -55,7 +53,7 @@ pub(crate) fn read_lines(path: &Path, mut each: impl FnMut(Mapping)) -> std::io:
 }
 
 impl Maps {
-    /// The process's table; `None` where it cannot be read.
+    /// The process's table; `None` if it cannot be read.
     pub(super) fn read_procfs(&mut self, pid: u32) -> Option<Table> {
         let path = self.roots.as_ref()?.proc.join(format!("{pid}/maps"));
         self.counts.read += 1;
@@ -87,14 +85,14 @@ impl Maps {
         Some(table)
     }
 
-    /// True where the mappings say that the address is shared memory.
+    /// True if the mappings show shared memory at the address.
     pub(crate) fn is_shared(&self, pid: u32, addr: u64) -> bool {
         let process = self.processes.get(&pid);
         process.and_then(|process| process.table.as_ref()).is_some_and(|table| table.shared(addr).is_some())
     }
 
-    /// As [`Maps::place`], where pagemap says what kind of page it is: one of a file or of shared memory, or not. `None` where
-    /// that is not known. True beside it where the mappings say that it is shared memory, and the page that it is not.
+    /// As [`Maps::memory`], if pagemap gives the kind of the page: one of a file or of shared memory, or not. `None` if the
+    /// kind is unknown. The flag is true if the mappings show shared memory and the page does not.
     ///
     /// An anonymous page is private memory, whatever the table says: what was mapped there is gone. (In a file system on
     /// persistent memory, DAX, kernels before 6.17 show shared pages as anonymous ones; they count as private.)
@@ -115,15 +113,15 @@ impl Maps {
             check.doubted = true;
             return (self.private(pid, addr), true);
         }
-        // A page of a file, and no shared mapping: a private mapping of a file, or shared memory that mremap(2) put there.
+        // A page of a file, and no shared mapping: a private mapping of a file, or shared memory that mremap(2) moved there.
         if !is_shared && of_file && table.has_shared() && table.find(addr).is_none() {
             check.doubted |= !table.is_private_file(addr);
         }
         (memory, false)
     }
 
-    /// The processes whose mappings should be read again, `now` in ns: only those that map shared memory can say something wrong
-    /// about what is shared. Those that are doubted come first, then those that were sampled most.
+    /// The processes to read again, `now` in ns: only those that map shared memory can be wrong about what is shared. Those
+    /// with a doubtful table come first, then those with most samples.
     pub(crate) fn due(&mut self, now: u64) -> Vec<u32> {
         let mut due = Vec::new();
         for (&pid, process) in &mut self.processes {
@@ -152,7 +150,7 @@ impl Maps {
         }
     }
 
-    /// Reads the mappings of a process again. What cannot be read stays as it was.
+    /// Reads the mappings of a process again. If that fails, the table stays as it was.
     pub(crate) fn refresh(&mut self, pid: u32, now: u64) {
         let begin = Instant::now();
         let table = self.read_procfs(pid);

@@ -1,4 +1,4 @@
-//! Address spaces against made trees and against this machine.
+//! Tests of address spaces on made-up trees and on this machine.
 
 use std::io::BufRead;
 use std::io::BufReader;
@@ -12,7 +12,7 @@ use super::*;
 use crate::sample::Comm;
 
 impl Maps {
-    /// The number that a place in the process's address space has.
+    /// The number of the process's address space.
     fn space(&mut self, pid: u32) -> u32 {
         match self.memory(pid, USER_END - 1, 0) {
             Some(MemoryId::Private { space, .. }) => space,
@@ -70,7 +70,7 @@ fn what_is_no_user_memory_has_no_place() {
     {
         assert_eq!(maps.memory(pid, addr, 0), None, "{pid} {addr:x}");
     }
-    // A process that cannot be read is private, and is asked for once.
+    // A process that cannot be read is private, and is read once.
     let space = maps.space(10);
     assert_eq!(maps.memory(10, USER_END - 1, 0), Some(MemoryId::Private { space, addr: USER_END - 1 }));
     maps.memory(10, 0x1000, 0);
@@ -84,7 +84,7 @@ fn records_change_what_was_seeded() {
     set_maps(&dir, 10, "1000-4000 rw-s 00000000 00:01 7 /dev/shm/x\n");
     let mut maps = Maps::new(&roots, LIMIT);
     maps.seed_all().unwrap();
-    // No record tells of an munmap: private memory in the middle is all there is to see.
+    // munmap leaves no record: only private memory in the middle shows it.
     maps.mmap(10, &line("2000-3000 rw-p 00000000 00:00 0 //anon"));
     assert_eq!(maps.memory(10, 0x1fff, 0), Some(shared(7, 0xfff)));
     assert!(matches!(maps.memory(10, 0x2000, 0), Some(MemoryId::Private { .. })));
@@ -125,7 +125,7 @@ fn a_fork_shares_the_table_until_it_changes() {
     maps.forget_ended();
     maps.forget_ended();
     assert_eq!(maps.bytes, 0);
-    // The child of an unknown parent is read when it is needed.
+    // The child of an unknown parent is read when needed.
     set_maps(&dir, 50, "1000-4000 rw-s 00000000 00:01 8 /dev/shm/y\n");
     maps.fork(50, 49);
     assert_eq!(maps.memory(50, 0x1000, 0), Some(shared(8, 0)));
@@ -145,7 +145,7 @@ fn a_record_with_a_build_id_gets_its_inode_from_procfs() {
     set_maps(&dir, 10, "1000-3000 rw-s 00002000 00:01 5 /lib/x\n");
     assert_eq!(maps.memory(10, 0x2000, 0), Some(shared(5, 0x3000)));
     assert_eq!(maps.find(10, 0x1000).unwrap().build_id, Some(BuildId::new(&[1; 20])));
-    // What procfs does not know is private, and is not looked for again.
+    // What procfs does not know is private, and is not looked up again.
     assert!(matches!(maps.memory(10, 0x9000, 0), Some(MemoryId::Private { .. })));
     assert!(matches!(maps.memory(10, 0x9000, 0), Some(MemoryId::Private { .. })));
     assert_eq!(maps.counts(), MapCounts { read: 2, without_inode: 1, ..MapCounts::default() });
@@ -230,7 +230,7 @@ fn live_two_processes_share_a_place() {
     let mut text = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut text).unwrap();
     let theirs: u64 = text.trim().parse().unwrap();
-    // SAFETY: the file is ours, and nobody cuts it short while it is mapped.
+    // SAFETY: the file is ours, and is not truncated while it is mapped.
     let map = unsafe { memmap2::MmapOptions::new().len(8192).map_mut(file.as_file()).unwrap() };
     let ours = map.as_ptr() as u64;
     let mut maps = Maps::new(&Roots::default(), 64 << 20);
@@ -239,7 +239,7 @@ fn live_two_processes_share_a_place() {
     assert!(
         matches!(memory, Some(MemoryId::Shared { ino, offset: 0x1008, .. }) if ino == file.as_file().metadata().unwrap().ino())
     );
-    // Their stack is theirs, our code is found.
+    // Their stack is private, our code is found.
     assert!(matches!(maps.memory(child.id(), 0x7fff_0000_0000, 0), Some(MemoryId::Private { .. })));
     let code = maps.find(std::process::id(), live_two_processes_share_a_place as fn() as usize as u64).unwrap();
     assert!(code.is_executable() && code.path.starts_with(b"/"));
@@ -275,7 +275,7 @@ fn segment_0_is_shared_within_its_ipc_namespace_only() {
     // A child has its parent's mapping, and attaches others in its own namespace.
     maps.fork(13, 10);
     assert_eq!(maps.memory(13, 0x1010, 0), memory);
-    // Of a recording without namespaces only the frame is known, and nothing without it.
+    // In a recording without namespaces only the frame identifies it.
     let mut maps = Maps::recorded(LIMIT);
     maps.ipc_namespace(20, 1);
     for pid in [20, 21, 22] {
@@ -315,7 +315,7 @@ fn mappings_that_no_record_ended_are_noticed_by_their_pages() {
     assert_eq!(look(&mut maps, second + 100_000_000), [10]);
     assert!(matches!(maps.memory(10, 0x1010, 0), Some(MemoryId::Private { .. })));
     assert_eq!(maps.place_of_page(10, 0xb010, 0, Some(true)), (Some(shared(7, 0x3010)), false));
-    // It grows, which only pages beyond what is known show.
+    // It grows, which only pages beyond the known ones show.
     set_maps(&dir, 10, "1000-3000 rw-p 00000000 00:00 0\n8000-f000 rw-s 00000000 00:01 7 /memfd:x\n");
     let memory = maps.place_of_page(10, 0xe010, 0, Some(true)).0;
     assert!(matches!(memory, Some(MemoryId::Private { .. })), "{memory:?}");
@@ -371,7 +371,7 @@ fn a_process_with_endless_mappings_takes_its_part_and_no_more() {
     assert!(maps.bytes() < LIMIT / 4 * 3, "{}", maps.bytes());
     assert!(maps.counts().left_out > 3500, "{:?}", maps.counts());
     assert_eq!(maps.counts().dropped, 0, "it drops nobody else's");
-    // Nor does it take time without end.
+    // The time is bounded too.
     let line = format!("{}\n", "y".repeat(1 << 20));
     set_maps(&dir, 12, &(line.repeat(40) + "1000-2000 rw-s 00000000 00:01 7 /x\n"));
     let before = maps.counts().left_out;
@@ -389,7 +389,7 @@ fn one_process_has_no_more_than_half_of_the_room() {
         path: format!("/{at}{}", "x".repeat(path)).into_bytes().into(),
         ..line(&format!("{:x}-{:x} r-xp 00000000 00:01 8 x", at * 0x2000, at * 0x2000 + 0x1000))
     };
-    // Many, and then with paths that are longer than the rest of them.
+    // Many mappings, then mappings with long paths.
     for path in [10, 4000] {
         for at in 1..20_000 {
             maps.mmap(10, &mapping(at, path));
@@ -403,7 +403,7 @@ fn one_process_has_no_more_than_half_of_the_room() {
         "{:?}",
         maps.left_out()
     );
-    // What it lies over is gone all the same.
+    // What it overlaps is removed anyway.
     let before = maps.counts().left_out;
     maps.mmap(10, &mapping(1, 4000));
     assert!(maps.counts().left_out == before + 1 && maps.find(10, 0x2000).is_none());

@@ -1,11 +1,11 @@
-//! C++ and Rust names made readable. A C++ name of 300 bytes may stand for one of terabytes, as each part can be repeated by a
-//! reference to it; what becomes too long stays as it is.
+//! Demangles C++ and Rust names. A C++ name of 300 bytes may expand to terabytes, because a reference can repeat each part;
+//! names that become too long stay mangled.
 
 use std::fmt::{self, Write};
 
 use cpp_demangle::DemangleOptions;
 
-/// Bytes of a readable name.
+/// Bytes of a demangled name.
 const MAX: usize = 4096;
 
 struct Limited(String);
@@ -20,12 +20,17 @@ impl Write for Limited {
     }
 }
 
-/// The name as its language has it, without the hash of a Rust name and, as perf shows it, without parameters.
+/// The name in its language, without the hash of a Rust name and, as in perf, without parameters.
 pub(super) fn demangle(name: &str) -> String {
     let mut out = Limited(String::new());
-    let written = if let Ok(rust) = rustc_demangle::try_demangle(name) {
+    // Anything else is a name of C, such as "i", which is also how C++ writes "int". Some compilers put one more underscore before
+    // all names.
+    let mangled = name.strip_prefix('_').filter(|rest| rest.starts_with('_')).unwrap_or(name);
+    let (is_cpp, is_rust) = (mangled.starts_with("_Z"), mangled.starts_with("_R") || mangled.starts_with("_ZN"));
+    let rust = if is_rust { rustc_demangle::try_demangle(name).ok() } else { None };
+    let written = if let Some(rust) = rust {
         write!(out, "{rust:#}").is_ok()
-    } else if let Ok(cpp) = cpp_demangle::Symbol::new(name) {
+    } else if let Some(cpp) = cpp_demangle::Symbol::new(name).ok().filter(|_| is_cpp) {
         let options = DemangleOptions::new().no_params().no_return_type();
         cpp.structured_demangle(&mut out, &options).is_ok()
     } else {
@@ -55,14 +60,38 @@ mod tests {
             ("_ZN4core3fmt9Formatter3pad17h0123456789abcdefE", "core::fmt::Formatter::pad"),
             ("_RNvC6_123foo3bar", "123foo::bar"),
             ("_Z", "_Z"),
+            ("__ZN3foo3barEi", "foo::bar"),
+            ("__RNvC6_123foo3bar", "123foo::bar"),
         ] {
             assert_eq!(demangle(name), expected);
         }
     }
 
     #[test]
+    fn names_of_c_stay_as_they_are() {
+        for name in [
+            "w",
+            "i",
+            "v",
+            "Pi",
+            "St",
+            "_w",
+            "__i",
+            "ZN4testE",
+            "RNvC6_123foo3bar",
+            "R",
+            "_R",
+            "_Rw",
+            "f",
+            "_GLOBAL__I_a",
+        ] {
+            assert_eq!(demangle(name), name);
+        }
+    }
+
+    #[test]
     fn a_name_that_grows_without_end_stays_short() {
-        // f<P<int, int>, P<P<int, int>, P<int, int>>, ...>, each argument twice the one before.
+        // f<P<int, int>, P<P<int, int>, P<int, int>>, ...>, each argument twice the previous one.
         let name = |steps| {
             let mut name = "_Z1fI1PIiiE".to_owned();
             for step in 0..steps {

@@ -1,4 +1,4 @@
-//! Functions of an ELF file: from its own symbol tables, else from those of the debug file that was split off it.
+//! Functions of an ELF file: from its own symbol tables, else from those of its separate debug file.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,11 +13,11 @@ use super::{Named, VDSO};
 use crate::elf::{Elf, ReadAt, Symbol};
 use crate::host::{open, read, Roots};
 
-/// Where distributions put debug files.
+/// The directory of debug files in distributions.
 const DEBUG_DIR: &str = "usr/lib/debug";
-/// Bytes of a debug file whose checksum is looked at.
+/// Debug files up to this many bytes are checked by their checksum.
 const MAX_CHECKED: u64 = 1 << 32;
-/// The vdso is two pages; more than this is none.
+/// The vdso is two pages; a larger object is not the vdso.
 const MAX_VDSO: u64 = 1 << 20;
 
 /// Names for sorted offsets in the file: of code, and of data (see [`super::Modules::data`]) the variable, else its section.
@@ -50,7 +50,7 @@ fn named(symbol: Option<Symbol>, address: Option<u64>) -> Option<Named> {
     Some(Named { name: demangle(&symbol.name), offset: address.checked_sub(symbol.start)?, dso: None })
 }
 
-/// The file with the debug information of code at these offsets, and where it is there.
+/// The file with the debug information of code at these offsets, and their addresses in it.
 pub(super) fn debug_info(found: OpenedImage, offsets: &[u64]) -> Option<(File, Vec<Option<u64>>)> {
     let addresses = offsets.iter().map(|&offset| found.elf.vaddr(offset)).collect();
     if found.elf.has_debug_info(&mut &found.file) {
@@ -60,7 +60,7 @@ pub(super) fn debug_info(found: OpenedImage, offsets: &[u64]) -> Option<(File, V
     elf.has_debug_info(&mut &file).then_some((file, addresses))
 }
 
-/// Names for sorted offsets in the vdso, which all 64-bit programs of a host have alike: from our own.
+/// Names for sorted offsets in the vdso. All 64-bit programs of a host have the same one, so our own is read.
 pub(super) fn vdso_names(roots: &Roots, offsets: &[u64]) -> Vec<Option<Named>> {
     let Some(vdso) = vdso(roots) else { return Vec::new() };
     let Ok(elf) = Elf::parse(&mut &vdso[..]) else { return Vec::new() };
@@ -106,8 +106,8 @@ fn symbols(elf: &Elf, reader: &mut impl ReadAt, code: &[Option<u64>], data: &[Op
     names
 }
 
-/// The file with the symbols that were stripped off: by build id, else by `.gnu_debuglink` where its checksum is right
-/// (gdb's manual, "Debugging Information in Separate Files").
+/// The file with the stripped symbols: by build id, else by `.gnu_debuglink` if its checksum is right (gdb's manual, "Debugging
+/// Information in Separate Files").
 fn debug_file(found: &OpenedImage) -> Option<(File, Elf)> {
     let id = build_id(&found.elf);
     let open = |(root, path): (&PathBuf, PathBuf)| {
@@ -125,7 +125,7 @@ fn debug_file(found: &OpenedImage) -> Option<(File, Elf)> {
     }
     let (name, checksum) = found.elf.debug_link(&mut &found.file)?;
     let name = Path::new(std::ffi::OsStr::from_bytes(&name));
-    // A name alone, no way out of the directory.
+    // Only a name, no way out of the directory.
     if name.components().count() != 1 || name.file_name().is_none() {
         return None;
     }

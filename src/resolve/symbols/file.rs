@@ -1,4 +1,4 @@
-//! The file that was mapped, opened: through a process that still maps it, else by its path, and only where it is the same.
+//! Opens the file that was mapped: through a process that still maps it, else by its path, and only if it is the same.
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -15,34 +15,34 @@ use crate::elf::Elf;
 use crate::host::open;
 use crate::host::Roots;
 
-/// Mappings of one process that are looked through.
+/// Mappings of one process that are searched.
 const MAX_MAPPED: usize = 8;
-/// Where distributions have links to files by their build id: Fedora since 27, and before.
+/// Directories in which distributions link files by build id: Fedora since 27, and before.
 const BY_BUILD_ID: [&str; 2] = ["usr/lib/.build-id", "usr/lib/debug/.build-id"];
 
 /// The file that a mapping described.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub path: &'a [u8],
-    /// 0 with `ino` where the mapping had its build id instead.
+    /// 0, as is `ino`, if the mapping had its build id instead.
     pub dev: u64,
     pub ino: u64,
     pub build_id: Option<&'a BuildId>,
 }
 
-/// The file, and where it was found.
+/// The file that was found.
 #[derive(Debug)]
 pub(super) struct OpenedImage {
     pub file: File,
     /// Its headers.
     pub elf: Elf,
-    /// Its path as its process has it.
+    /// Its path as its process sees it.
     pub path: PathBuf,
-    /// The roots that its path may be under, for what belongs to it.
+    /// The roots that may contain its path, for files that belong to it.
     pub roots: Vec<PathBuf>,
 }
 
-/// The build id that a file says it has.
+/// The build id that a file contains.
 pub(super) fn build_id(elf: &Elf) -> Option<BuildId> {
     elf.build_id().map(BuildId::new)
 }
@@ -52,9 +52,9 @@ pub(super) fn open(wanted: &Wanted<'_>, pids: &[u32], options: &SymbolOptions) -
     let SymbolOptions { roots, begin, .. } = options;
     let pids = || pids.iter().filter(|&&pid| pid != 0);
     let relative = Path::new(OsStr::from_bytes(wanted.path)).strip_prefix("/").ok()?.to_owned();
-    // What was deleted may be there again, as the same build.
+    // A deleted file may exist again, as the same build.
     let again = Path::new(OsStr::from_bytes(undeleted(wanted.path))).strip_prefix("/").ok()?.to_owned();
-    // Links of a container stay in it.
+    // Links of a container stay within it.
     let by_path = |base: &PathBuf, path: &Path| Some((open::regular_inside(base, path).ok()?, false));
     let mut bases: Vec<PathBuf> = pids().map(|pid| roots.proc.join(format!("{pid}/root"))).collect();
     bases.push(roots.files.clone());
@@ -70,9 +70,9 @@ pub(super) fn open(wanted: &Wanted<'_>, pids: &[u32], options: &SymbolOptions) -
     Some(OpenedImage { file, elf, path: Path::new("/").join(relative), roots: bases })
 }
 
-/// The files of a process's mappings that may be it, whatever became of their paths. Only root may follow these links (proc(5)).
+/// The files of a process's mappings that may be it, whatever their paths are now. Only root may follow these links (proc(5)).
 ///
-/// A path is another in another root, so that it says nothing here; only its last part does.
+/// Paths depend on the root directory, so only the last part of the path is compared.
 fn still_mapped(wanted: &Wanted<'_>, pid: u32, roots: &Roots) -> Vec<File> {
     let process = roots.proc.join(pid.to_string());
     let may_be = |mapping: &Mapping| {
@@ -99,31 +99,31 @@ fn undeleted(path: &[u8]) -> &[u8] {
     path.strip_suffix(b" (deleted)").unwrap_or(path)
 }
 
-/// Where a file may be found by its build id alone.
+/// The files that may have this build id, by its name alone.
 fn by_build_id(build_id: &BuildId, options: &SymbolOptions) -> Vec<PathBuf> {
     let Some(name) = build_id_name(build_id) else { return Vec::new() };
     let links = BY_BUILD_ID.iter().map(|dir| options.roots.files.join(dir).join(&name));
-    // A directory a file (build_id_cache__linkname in tools/perf/util/build-id.c).
+    // One directory per file (build_id_cache__linkname in tools/perf/util/build-id.c).
     let cached = options.cache.iter().map(|cache| cache.join(".build-id").join(&name).join("elf"));
     links.chain(cached).collect()
 }
 
-/// `ab/cdef...`, as directories of build ids have it; `None` for less than two bytes.
+/// `ab/cdef...`, as in directories of build ids; `None` for fewer than two bytes.
 pub(super) fn build_id_name(build_id: &BuildId) -> Option<String> {
     let (first, rest) = build_id.as_bytes().split_first().filter(|(_, rest)| !rest.is_empty())?;
     let hex: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
     Some(format!("{first:02x}/{hex}"))
 }
 
-/// True where the file holds what was mapped. By build id for sure; else it must not have been written to since the capture
-/// began, and where it was found by its path, that must not be a new one either.
+/// True if the file contains what was mapped. An equal build id proves it; without one the file must not have been written
+/// since the capture began and, if it was found by its path, must not have been replaced.
 fn is_wanted(wanted: &Wanted<'_>, file: &File, elf: &Elf, is_mapped: bool, begin: Option<SystemTime>) -> bool {
     if wanted.build_id.is_some() {
         return build_id(elf).as_ref() == wanted.build_id;
     }
     let (Some(begin), Ok(metadata)) = (begin, file.metadata()) else { return false };
     let same_inode = is_mapped || (metadata.dev(), metadata.ino()) == (wanted.dev, wanted.ino);
-    // Removing a name changes the inode's time as well, which is of no account to who has it mapped.
+    // Removing a name changes the inode's time too, which does not matter to processes that map it.
     let changed = if is_mapped { modified(&metadata) } else { modified(&metadata).max(inode_changed(&metadata)) };
     wanted.ino != 0 && same_inode && changed.is_some_and(|changed| changed <= begin)
 }

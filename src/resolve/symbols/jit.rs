@@ -1,4 +1,4 @@
-//! Functions that a JIT compiler wrote down in `/tmp/perf-PID.map` (tools/perf/Documentation/jit-interface.txt of the kernel):
+//! Functions that a JIT compiler listed in `/tmp/perf-PID.map` (tools/perf/Documentation/jit-interface.txt of the kernel):
 //! lines of `START SIZE NAME`, the numbers in hex.
 
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use super::Named;
 use crate::host::{number, open, proc, read, Roots};
 
-/// Longer names are cut.
+/// Longer names are truncated.
 const MAX_LINE: u64 = 4096;
 /// Bytes of a map that are read: some million functions.
 const MAX_MAP: u64 = 256 << 20;
@@ -25,16 +25,16 @@ pub(super) fn names(
 ) -> Vec<Option<Named>> {
     let process = roots.proc.join(pid.to_string());
     let file = match std::fs::metadata(&process) {
-        // In a container the process knows itself by another pid, and has another /tmp.
+        // In a container the process has another pid, and another /tmp.
         Ok(running) if is_live => {
             let status = read(&process.join("status")).unwrap_or_default();
             let inner = own_pid(&status).unwrap_or(pid);
             let file = open::regular_itself_inside(&process.join("root"), Path::new(&format!("tmp/perf-{inner}.map")));
-            // Anybody can put a file there.
+            // Any user can create a file there.
             let is_own = |file: &File| file.metadata().is_ok_and(|file| [0, running.uid()].contains(&file.uid()));
             file.ok().filter(is_own)
         }
-        // The process is gone. An old file may be of another that had its pid.
+        // The process has ended. An old file may belong to an earlier process with that pid.
         _ => {
             let file = open::regular_itself_inside(&roots.files, Path::new(&format!("tmp/perf-{pid}.map")));
             let written =
@@ -45,7 +45,7 @@ pub(super) fn names(
     file.map(|file| parse(BufReader::new(file.take(MAX_MAP)), addresses)).unwrap_or_default()
 }
 
-/// The last of the pids in `NSpid:`, which is the process's own (proc_pid_status(5)).
+/// The last of the pids in `NSpid:` is the process's own (proc_pid_status(5)).
 fn own_pid(status: &[u8]) -> Option<u32> {
     let last = proc::field(status, "NSpid")?.split(u8::is_ascii_whitespace).rfind(|word| !word.is_empty())?;
     u32::try_from(number(last, 10)?).ok()
@@ -53,7 +53,7 @@ fn own_pid(status: &[u8]) -> Option<u32> {
 
 fn parse(mut map: impl BufRead, addresses: &[u64]) -> Vec<Option<Named>> {
     let mut names: Vec<Option<Named>> = vec![None; addresses.len()];
-    // Code that was written over: nobody knows which of the two ran.
+    // Overwritten code: it is unknown which of the two ran.
     let mut unsure = vec![false; addresses.len()];
     let mut line = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! Functions of the kernel and its modules, from `/proc/kallsyms` read from front to back; and which build the kernel is.
+//! Functions of the kernel and its modules, from `/proc/kallsyms` in one pass; and the build id of the kernel.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -9,9 +9,9 @@ use super::Named;
 use crate::elf;
 use crate::host::{kallsyms, number, read, Roots};
 
-/// The last of the kernel's own code; what follows it is freed after boot or is none.
+/// The end of the kernel's own code; what follows it is freed after boot, or is no code.
 const END: &[u8] = b"_etext";
-/// Code that is of no module has no end either (`[bpf]`, trampolines): beyond this distance it is not trusted.
+/// Code outside modules has no end either (`[bpf]`, trampolines): symbols farther away are not trusted.
 const NEAR: u64 = 4096;
 
 /// The best symbol so far for an address: the nearest before it.
@@ -22,14 +22,14 @@ struct Best {
     module: Option<Vec<u8>>,
 }
 
-/// Names for sorted addresses. Nothing is named where kallsyms hides its addresses.
+/// Names for sorted addresses. There are none if kallsyms hides its addresses.
 pub(super) fn names(roots: &Roots, addresses: &[u64]) -> Vec<Option<Named>> {
     let Some(kallsyms) = open(roots) else { return Vec::new() };
     let modules = read(&roots.proc.join("modules")).unwrap_or_default();
     parse(kallsyms, &modules, addresses)
 }
 
-/// The same for addresses of another boot of this kernel, where `symbol` was at `address`. Modules may be elsewhere now, so
+/// The same for addresses of another boot of this kernel, in which `symbol` was at `address`. Modules may be elsewhere now, so
 /// only the kernel's own code is named.
 pub(super) fn names_of_another_boot(
     roots: &Roots,
@@ -47,7 +47,7 @@ pub(super) fn names_of_another_boot(
     std::iter::repeat_n(None, before).chain(names).collect()
 }
 
-/// Where a symbol of the kernel is; `None` where there is none of that name, and where kallsyms hides its addresses.
+/// The address of a kernel symbol; `None` if there is none of that name, or if kallsyms hides its addresses.
 pub(super) fn address_of(roots: &Roots, symbol: &[u8]) -> Option<u64> {
     let is_it = |found: &kallsyms::Symbol<'_>| match found.module {
         None if found.name == symbol => ControlFlow::Break(found.address),
@@ -67,10 +67,10 @@ fn open(roots: &Roots) -> Option<BufReader<File>> {
 }
 
 fn parse(text: impl BufRead, modules: &[u8], addresses: &[u64]) -> Vec<Option<Named>> {
-    // A symbol is kept with the first address that it is not above; those after it look back.
+    // A symbol is kept for the first address that is not below it; the addresses after that look back.
     let mut best: Vec<Best> = vec![Best::default(); addresses.len()];
     let mut end = 0;
-    // What cannot be read any more is missing.
+    // Symbols that can no longer be read are missing.
     let _ = kallsyms::each(text, |symbol| -> ControlFlow<()> {
         let kallsyms::Symbol { address, kind, name, module } = *symbol;
         if name == END && module.is_none() {
@@ -78,7 +78,7 @@ fn parse(text: impl BufRead, modules: &[u8], addresses: &[u64]) -> Vec<Option<Na
         }
         let is_code = address != 0 && matches!(kind, b't' | b'T' | b'w' | b'W');
         let best = best.get_mut(addresses.partition_point(|&wanted| wanted < address)).filter(|_| is_code);
-        // Of several names of one address the last, which perf shows: __x64_sys_fork and not __ia32_sys_fork.
+        // Of several names of one address the last, as in perf: __x64_sys_fork and not __ia32_sys_fork.
         if let Some(best) = best.filter(|best| address >= best.address) {
             *best = Best { address, name: name.to_owned(), module: module.map(<[u8]>::to_owned) };
         }
@@ -109,7 +109,7 @@ fn named(best: &Best, address: u64, end: u64, modules: &[u8]) -> Option<Named> {
     holds.then_some(Named { name, offset, dso })
 }
 
-/// Where a module lies, from a line `NAME SIZE REFCOUNT DEPENDENCIES STATE ADDRESS` of `/proc/modules`.
+/// The range of a module, from a line `NAME SIZE REFCOUNT DEPENDENCIES STATE ADDRESS` of `/proc/modules`.
 fn range(modules: &[u8], name: &[u8]) -> Option<(u64, u64)> {
     modules.split(|&byte| byte == b'\n').find_map(|line| {
         let mut words = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty());

@@ -1,9 +1,9 @@
 //! Source lines and inlined functions, from the debug information (DWARF) of a file.
 //!
-//! blazesym reads it. Of a hostile file it would take memory without bound, recurse until the stack ends, die where the file is
-//! cut while it is mapped, and open what the file names. So it runs in a process of its own, `scxprof` with [`ARGUMENT`], that has
-//! the file as its stdin, little memory and time, and no other file in its root directory. When that process dies there are no
-//! lines, and that is all.
+//! blazesym reads it. A hostile file could make it take unbounded memory, recurse until the stack overflows, crash because the
+//! file is truncated while it is mapped, and open files that it names. So it runs in a separate process, `scxprof` with
+//! [`ARGUMENT`], which has the file as its stdin, little memory and time, and no other file in its root directory. If that
+//! process dies, there are no source lines, and nothing else is affected.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,28 +20,28 @@ use serde::{Deserialize, Serialize};
 use super::demangle::demangle;
 use crate::sample::printable;
 
-/// What the process is asked with; hexadecimal addresses follow.
+/// The first argument of the process; hexadecimal addresses follow.
 pub const ARGUMENT: &str = "source-lines";
-/// Files of debug information that are larger are not read, and addresses of one beyond so many are not asked for.
+/// Larger files of debug information are not read, and addresses of one file beyond this number are not looked up.
 const MAX_FILE: u64 = 256 << 20;
 const MAX_ADDRESSES: usize = 1024;
-/// Bytes of the process's address space, which the file is mapped into, and seconds of CPU.
+/// Bytes of the process's address space, into which the file is mapped, and seconds of CPU.
 const MAX_MEMORY: u64 = 768 << 20;
 const MAX_SECONDS: u64 = 3;
-/// Bytes of its answer, and functions that one address is inlined in.
+/// Bytes of its answer, and functions that may be inlined at one address.
 const MAX_ANSWER: u64 = 4 << 20;
 const MAX_INLINED: usize = 16;
 
-/// Where an instruction comes from.
+/// The source location of an instruction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SourceLine {
-    /// `FILE:LINE`, as far as it is known.
+    /// `FILE:LINE`, as far as known.
     pub source: Option<String>,
     /// The functions that were inlined around it, the outermost first.
     pub inlined: Vec<String>,
 }
 
-/// Asks `program` for the lines of addresses in `file`, one for each; fewer where there are none.
+/// Runs `program` for the lines of addresses in `file`, one for each; fewer if there are none.
 pub(super) fn ask(program: &Path, file: File, addresses: &[u64]) -> Vec<Option<SourceLine>> {
     if file.metadata().map_or(true, |metadata| metadata.len() > MAX_FILE) {
         return Vec::new();
@@ -56,13 +56,13 @@ pub(super) fn ask(program: &Path, file: File, addresses: &[u64]) -> Vec<Option<S
     if let Some(stdout) = child.stdout.take() {
         let _ = stdout.take(MAX_ANSWER).read_to_end(&mut answer);
     }
-    // It has said all, or too much.
+    // It has answered, or written too much.
     let _ = child.kill();
     let _ = child.wait();
     serde_json::from_slice(&answer).unwrap_or_default()
 }
 
-/// Is the process: prints the lines of `addresses` in the file that is stdin, as JSON. False where it cannot.
+/// The code of the process: prints the lines of `addresses` in the file that is stdin, as JSON. False on failure.
 #[must_use]
 pub fn answer(addresses: impl Iterator<Item = OsString>) -> bool {
     let addresses =
@@ -76,16 +76,16 @@ pub fn answer(addresses: impl Iterator<Item = OsString>) -> bool {
     serde_json::to_writer(std::io::stdout(), &lines).is_ok()
 }
 
-/// Takes away from this process what it does not need, and gives the path of stdin. `None` where something is left to it that
-/// would do harm.
+/// Takes from this process all that it does not need, and returns the path of stdin. `None` if something that could do harm is
+/// left.
 fn confine() -> Option<&'static str> {
     let limit = |resource, value| setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) }).ok();
     limit(Resource::As, MAX_MEMORY)?;
     limit(Resource::Cpu, MAX_SECONDS)?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).ok()?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).ok()?;
-    // In a directory of our descriptors there is nothing else to be opened; the directory that relative paths begin at must be
-    // there too (chroot(2)). Without the right to go there, there is nothing that the user could not open anyway.
+    // Only descriptors can be opened in a root directory of our descriptors; the working directory must be there too
+    // (chroot(2)). Without the right to do this, only files that the user can open anyway are left.
     match rustix::process::chroot("/proc/self/fd") {
         Ok(()) => rustix::process::chdir("/").is_ok().then_some("/0"),
         Err(_) if rustix::process::geteuid().is_root() => None,
@@ -93,7 +93,7 @@ fn confine() -> Option<&'static str> {
     }
 }
 
-/// The place of the innermost function, which the instruction is in; those of the others are where they call it.
+/// The location in the innermost function, which contains the instruction; the others have the location of the call.
 fn line(symbol: &Symbolized<'_>) -> Option<SourceLine> {
     let Symbolized::Sym(Sym { code_info, inlined, .. }) = symbol else { return None };
     let innermost = inlined.last().map_or(code_info.as_deref(), |inlined| inlined.code_info.as_ref());

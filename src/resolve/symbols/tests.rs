@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use super::*;
 use crate::resolve::Mapping;
 
-/// A host of files under a directory, with this test's own program at `/bin/prog` and one process that maps it.
+/// A host of files under a directory, with the test's own program at `/bin/prog` and one process that maps it.
 struct Host {
     _dir: tempfile::TempDir,
     roots: Roots,
@@ -45,7 +45,7 @@ impl Host {
     }
 }
 
-/// Where this function is in the file.
+/// The offset of this function in the file.
 #[inline(never)]
 extern "C" fn a_function_to_be_found(seed: u64) -> u64 {
     std::hint::black_box(seed).rotate_left(7) ^ 0x5eed
@@ -134,7 +134,7 @@ fn a_build_id_finds_the_file_of_a_process_that_is_gone() {
     };
     assert!(name(id).unwrap().0.contains("a_function_to_be_found"));
     assert_eq!(name(BuildId::new(&[7; 20])), None, "another build");
-    // Where links say where it is; and where its path is another file.
+    // By links to its build id; and if another file has its path.
     let hex: String = id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     let (first, rest) = hex.split_at(2);
     let kept = host.roots.files.join("kept");
@@ -151,7 +151,7 @@ fn a_build_id_finds_the_file_of_a_process_that_is_gone() {
     }
 }
 
-/// What a recording gives names by.
+/// The inputs of names in a recording.
 fn recorded(maps: &mut Maps, codes: &[(u32, u64)], build_ids: &[(&[u8], BuildId)]) -> (Modules, Vec<CodeAddr>) {
     let mut modules = Modules::new();
     let codes = codes.iter().map(|&(pid, ip)| modules.locate(maps, pid, CpuMode::User, ip).unwrap()).collect();
@@ -183,7 +183,7 @@ fn a_build_id_of_one_path_is_not_taken_for_another_file_of_that_path() {
 fn damaged_files_give_no_names_and_do_no_harm() {
     let host = Host::new();
     let whole = fs::read(host.file()).unwrap();
-    // Section headers are at the end: zeros, noise and a cut in places that are spread over the file.
+    // Section headers are at the end: zeros, noise and a truncation at places spread over the file.
     for step in 0..12u64 {
         let mut bytes = whole.clone();
         let at = (whole.len() as u64 * step / 12) as usize;
@@ -208,7 +208,7 @@ fn a_file_that_is_cut_while_it_is_read_does_no_harm() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let file = fs::OpenOptions::new().write(true).open(host.file()).unwrap();
-            // What comes back is zeros; the beginning stays, so that it is always a program.
+            // The file is filled with zeros again; its beginning stays, so that it always is a program.
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
                 file.set_len(4096).unwrap();
                 file.set_len(whole.len()).unwrap();
@@ -276,7 +276,7 @@ fn what_is_mapped_anew_is_found_anew() {
     assert_eq!(at(&mut maps, 40, 0x1010), found("/a", 0x2010));
     assert_eq!(at(&mut maps, 40, 0x1810), found("/bb", 0x2010));
     assert_eq!(at(&mut maps, 41, 0x1810), found("/a", 0x2810));
-    // Memory without a file in its place.
+    // Memory without a file replaces it.
     maps.mmap(40, &Mapping { ino: 0, path: (*b"//anon").into(), ..mapping(b"", 0x1000) });
     assert_eq!(at(&mut maps, 40, 0x1010), found("[anon]", 0x1010));
     maps.exec(41);

@@ -1,4 +1,4 @@
-//! The thread table against made trees and against this machine.
+//! Tests of the thread table on made-up trees and on this machine.
 
 use std::fs;
 use std::path::PathBuf;
@@ -68,7 +68,7 @@ fn children_inherit_and_rename() {
     threads.comm(20, 20, "cat".into(), true);
     assert_eq!(name(&threads, 20, 20), Some("cat".into()));
     assert_eq!(name(&threads, 10, 11), Some("web worker".into()));
-    // A thread of another process under the same tid is not this one.
+    // A thread of another process with the same tid is another thread.
     assert_eq!(name(&threads, 21, 20), None);
 }
 
@@ -80,13 +80,13 @@ fn a_reused_tid_is_a_new_thread() {
     threads.comm(20, 20, "old".into(), false);
     let old = threads.get(20, 20).unwrap().index;
     assert!(threads.exit(20, 20));
-    // A little late is not too late.
+    // A little late is still in time.
     assert_eq!(name(&threads, 20, 20), Some("old".into()));
     threads.fork(20, 20, 10, 10);
     let new = *threads.get(20, 20).unwrap();
     assert_ne!(new.index, old);
     assert_eq!(new.comm, "a".into());
-    // The same tid under a parent that nobody knows: the old name must not stay.
+    // The same tid under an unknown parent: the old name must not stay.
     threads.fork(20, 20, 77, 77);
     assert_eq!(name(&threads, 20, 20), None);
     assert_eq!(threads.resolve(20, 20), None);
@@ -121,7 +121,7 @@ fn a_thread_that_begins_or_ends_beside_a_snapshot_is_one() {
     threads.fork(10, 13, 10, 10);
     threads.exit(10, 11);
     let before: Vec<_> = [11, 13].map(|tid| threads.get(10, tid).unwrap().index).into();
-    // It was read before the one began and the other ended.
+    // It was read before one thread began and the other ended.
     threads.reseed(&[seen(10, 10, "a"), seen(10, 11, "b")]);
     threads.comm(10, 13, "renamed".into(), false);
     let after: Vec<_> = [11, 13].map(|tid| threads.get(10, tid).unwrap().index).into();
@@ -187,7 +187,7 @@ fn threads_are_bounded_and_those_that_are_there_stay() {
         "100 names were left out, of more threads than the 262144 that are told apart"
     );
     assert!(threads.get(1, 1).is_some() && threads.get(last / 64 + 1, last).is_none());
-    // What ends makes room, when its name is not needed any more.
+    // Exited threads make room when their names are not needed any more.
     for tid in 2..=2 + MAX_EXITED as u32 {
         threads.exit(tid / 64 + 1, tid);
     }
@@ -210,7 +210,7 @@ fn cpu_time(work: impl FnOnce()) -> u64 {
 
 #[test]
 fn an_exec_looks_at_the_threads_of_its_process_alone() {
-    // Each process has another thread than the one that calls exec, which takes over.
+    // In each process, a thread other than the leader calls exec and takes over.
     let execs = |count: u32| {
         let mut threads = Threads::recorded();
         cpu_time(|| {

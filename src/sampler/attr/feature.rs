@@ -1,6 +1,6 @@
-//! What newer kernels have in an attr, and which of it this kernel takes.
+//! Features of newer kernels in an attr, and which of them this kernel accepts.
 
-/// What newer kernels have and older ones refuse. The order is that of giving up: newest first.
+/// Features that older kernels reject, in the order in which they are given up: newest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Feature {
@@ -12,9 +12,9 @@ pub enum Feature {
     DataPageSize,
     /// `PERF_SAMPLE_CGROUP` and `attr.cgroup` (5.7, with CONFIG_CGROUP_PERF).
     Cgroup,
-    /// `PERF_SAMPLE_PHYS_ADDR` (4.14; needs the right to see kernel data).
+    /// `PERF_SAMPLE_PHYS_ADDR` (4.14; needs the right to sample kernel data).
     PhysAddr,
-    /// Accesses that kernel code makes (needs the right to see kernel data).
+    /// Accesses of kernel code (needs the right to sample kernel data).
     Kernel,
 }
 
@@ -23,7 +23,7 @@ impl Feature {
     pub const ALL: [Self; 6] =
         [Self::FormatLost, Self::WeightStruct, Self::DataPageSize, Self::Cgroup, Self::PhysAddr, Self::Kernel];
 
-    /// What the run does without, for the report.
+    /// What the run lacks without it, for the report.
     #[must_use]
     pub fn without(self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl Feature {
         }
     }
 
-    /// The field of `perf_event_attr` that asks for it.
+    /// The field of `perf_event_attr` that requests it.
     #[must_use]
     pub fn field(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl Feature {
         }
     }
 
-    /// What it takes.
+    /// Its requirement.
     #[must_use]
     pub fn needs(self) -> &'static str {
         match self {
@@ -77,7 +77,7 @@ impl Features {
         Feature::ALL.into_iter().fold(Self(0), Self::with)
     }
 
-    /// True where `feature` is in the set.
+    /// True if `feature` is in the set.
     #[must_use]
     pub fn has(self, feature: Feature) -> bool {
         self.0 & feature.bit() != 0
@@ -89,19 +89,19 @@ impl Features {
         Self(self.0 | feature.bit())
     }
 
-    /// What both sets have.
+    /// The intersection of both sets.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// The set less `feature`.
+    /// The set without `feature`.
     #[must_use]
     pub fn less(self, feature: Feature) -> Self {
         Self(self.0 & !feature.bit())
     }
 
-    /// What is missing, newest first.
+    /// The missing features, newest first.
     pub fn missing(self) -> impl Iterator<Item = Feature> {
         Feature::ALL.into_iter().filter(move |&feature| !self.has(feature))
     }
@@ -113,17 +113,17 @@ impl std::fmt::Debug for Features {
     }
 }
 
-/// A feature that a run does without.
+/// A feature that the kernel rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused {
-    /// Which.
+    /// The feature.
     pub feature: Feature,
-    /// What the kernel said; `None` where it was not asked.
+    /// The kernel's error; `None` if it was not asked.
     pub errno: Option<i32>,
 }
 
 impl Refused {
-    /// What is missing and what the kernel said.
+    /// What is missing, and the kernel's error.
     #[must_use]
     pub fn why(&self) -> String {
         let said = self
@@ -145,16 +145,16 @@ impl std::fmt::Display for Refused {
     }
 }
 
-/// Finds what the kernel takes: all features that are wanted, else fewer, newest given up first, then each that was given up alone is
-/// asked for again, so that only what is really refused is missing.
+/// Finds the features that the kernel accepts: tries all wanted ones, then fewer, the newest given up first. Then it tries each
+/// feature that was given up alone again, so that only rejected ones are missing.
 ///
-/// `open` tries one set. The errno EACCES or EPERM takes away what needs rights; EINVAL, E2BIG and EOPNOTSUPP what may be
-/// unknown; any other is final.
+/// `open` tries one set. EACCES and EPERM remove features that need rights; EINVAL, E2BIG and EOPNOTSUPP those that may be
+/// unknown to the kernel; any other error is final.
 ///
-/// What is missing comes with what the kernel said of it alone.
+/// The missing features come with the kernel's error for each alone.
 ///
 /// # Errors
-/// What `open` said last.
+/// The last error of `open`.
 pub fn negotiate<T, E>(
     wanted: Features,
     mut open: impl FnMut(Features) -> Result<T, E>,
@@ -204,7 +204,7 @@ pub fn negotiate<T, E>(
 mod tests {
     use super::*;
 
-    /// A kernel that knows only `known`, and gives rights to the kernel's data or not.
+    /// A kernel that knows only `known`, and grants rights to the kernel's data or not.
     fn kernel(known: &[Feature], rights: bool) -> Result<(Features, Vec<Refused>), i32> {
         let open = |features: Features| {
             let needs_rights = features.has(Feature::PhysAddr) || features.has(Feature::Kernel);

@@ -17,7 +17,7 @@ pub const MAX_LDLAT_IBS: u32 = 2048;
 pub struct Pebs {
     /// One; on hybrid processors one for each kind of core.
     pub pmus: Vec<PebsPmu>,
-    /// The CPUs of core PMUs without `mem-loads`, by the PMU's name: nothing is sampled there.
+    /// The CPUs of core PMUs without `mem-loads`, by the PMU's name: they are not sampled.
     pub without: Vec<(String, Option<Vec<u32>>)>,
 }
 
@@ -28,22 +28,22 @@ pub struct PebsPmu {
     pub name: String,
     /// `attr.type`.
     pub kind: u32,
-    /// The CPUs that it belongs to; `None` for all.
+    /// The CPUs of the PMU; `None` for all.
     pub cpus: Option<Vec<u32>>,
-    /// `mem-loads`, with the threshold that sysfs gives it.
+    /// `mem-loads`, with its threshold in sysfs.
     pub loads: Config,
     /// The bits of the latency threshold.
     pub ldlat: Field,
-    /// `mem-loads-aux`: where it is there, `mem-loads` opens only in a group that it leads.
+    /// `mem-loads-aux`: if it exists, `mem-loads` opens only in a group that it leads.
     pub aux: Option<Config>,
     /// `mem-stores`.
     pub stores: Option<Config>,
-    /// `caps/max_precise`: the greatest `attr.precise_ip`; `None` where the kernel does not say.
+    /// `caps/max_precise`: the greatest `attr.precise_ip`; `None` if the kernel does not show it.
     pub max_precise: Option<u8>,
 }
 
 impl PebsPmu {
-    /// The event of loads that took at least `ldlat` cycles; `None` where the hardware has no such threshold.
+    /// The event of loads that took at least `ldlat` cycles; `None` if the hardware has no such threshold.
     #[must_use]
     pub fn loads(&self, ldlat: u32) -> Option<Config> {
         let mut config = self.loads;
@@ -58,28 +58,28 @@ pub enum NoPebs {
     /// No PMU of the cores.
     #[error("no PMU of the CPU cores in {}", dir.display())]
     NoCorePmu {
-        /// Where they would be.
+        /// The directory that would contain it.
         dir: PathBuf,
     },
-    /// The kernel shows the event only where it drives PEBS.
+    /// The kernel shows the event only if it drives PEBS.
     #[error("no mem-loads event in {}: this kernel has no PEBS here", list(events))]
     NoMemLoads {
-        /// The directories where it would be.
+        /// The directories that would contain it.
         events: Vec<PathBuf>,
     },
     /// Without precision the event has no addresses.
     #[error("{} is 0: no precise samples, so no addresses", path.display())]
     Imprecise {
-        /// The file that says so.
+        /// The file that shows it.
         path: PathBuf,
     },
     /// A `mem-loads` of another kind (POWER has one).
     #[error("{} has no ldlat: its mem-loads is no PEBS event", format.display())]
     NoLdlat {
-        /// The directory where it would be.
+        /// The directory that would contain it.
         format: PathBuf,
     },
-    /// sysfs is not readable or not as the kernel writes it.
+    /// sysfs cannot be read, or does not contain what the kernel writes there.
     #[error(transparent)]
     Pmu(#[from] PmuError),
 }
@@ -93,14 +93,14 @@ fn list(paths: &[PathBuf]) -> String {
 pub struct Ibs {
     /// `attr.type`.
     pub kind: u32,
-    /// `cnt_ctl=1`: it counts dispatched ops, not cycles, so that ops that wait are not sampled more often.
+    /// `cnt_ctl=1`: it counts dispatched ops, not cycles, so that waiting ops are not sampled more often.
     pub ops: Config,
-    /// The bit that makes `attr.exclude_*` legal: the kernel filters samples itself (Linux 6.14); `None` where the
-    /// kernel refuses exclusion.
+    /// The bit that makes `attr.exclude_*` legal: the kernel filters samples itself (Linux 6.14); `None` if the kernel rejects
+    /// exclusion.
     pub swfilt: Option<Field>,
-    /// What is known of a hardware threshold for the latency.
+    /// The hardware threshold for the latency.
     pub ldlat: Ldlat,
-    /// True where ops that hit the L3 cache can be left out (`l3missonly`, Zen 4 and later).
+    /// True if ops that hit the L3 cache can be left out (`l3missonly`, Zen 4 and later).
     pub l3missonly: bool,
     /// `caps/zen4_ibs_extensions`.
     pub zen4_extensions: bool,
@@ -111,15 +111,15 @@ pub struct Ibs {
 pub enum Ldlat {
     /// No `caps/ldlat`.
     None,
-    /// There is one, but it leaves out every load that hits the L3 cache too (Zen 5; arch/x86/events/amd/ibs.c).
+    /// There is one, but it also leaves out every load that hits the L3 cache (Zen 5; arch/x86/events/amd/ibs.c).
     L3MissOnly(Field),
-    /// There is one that does only what it says: processors later than Zen 5, which also have `caps/strmst` or
-    /// `caps/rmtsocket` (Linux 7.1).
+    /// There is one without this side effect: processors later than Zen 5, which also have `caps/strmst` or `caps/rmtsocket`
+    /// (Linux 7.1).
     Alone(Field),
 }
 
 impl Ibs {
-    /// The event with the hardware's threshold at `ldlat` cycles; `None` where the hardware would not do it, or do more.
+    /// The event with the hardware's threshold at `ldlat` cycles; `None` if the hardware cannot do exactly that.
     #[must_use]
     pub fn with_ldlat(&self, ldlat: u32) -> Option<Config> {
         let Ldlat::Alone(field) = self.ldlat else { return None };
@@ -136,7 +136,7 @@ pub enum NoIbs {
     /// No such PMU.
     #[error("no PMU ibs_op in {}", dir.display())]
     NoIbsOp {
-        /// Where it would be.
+        /// The directory that would contain it.
         dir: PathBuf,
     },
     /// It cannot count ops (the first processors with IBS).
@@ -145,13 +145,13 @@ pub enum NoIbs {
         /// The file of the term.
         path: PathBuf,
     },
-    /// sysfs is not readable or not as the kernel writes it.
+    /// sysfs cannot be read, or does not contain what the kernel writes there.
     #[error(transparent)]
     Pmu(#[from] PmuError),
 }
 
 impl Pmus {
-    /// The PEBS events: pure, from what sysfs said.
+    /// The PEBS events: pure, from what was read of sysfs.
     ///
     /// # Errors
     /// [`NoPebs`], one sentence.
@@ -179,7 +179,7 @@ impl Pmus {
         }
     }
 
-    /// The IBS event: pure, from what sysfs said.
+    /// The IBS event: pure, from what was read of sysfs.
     ///
     /// # Errors
     /// [`NoIbs`], one sentence.

@@ -1,4 +1,4 @@
-//! Bytes to records. Byte order is the machine's own, as in a ring.
+//! Decodes records. The byte order is the machine's own, as in a ring.
 
 use perf_event_open_sys::bindings as sys;
 
@@ -8,7 +8,7 @@ use super::{
     MISC_MMAP_DATA, MISC_SWITCH_OUT, MISC_SWITCH_OUT_PREEMPT,
 };
 
-/// Takes fields off the front of a record.
+/// Reads fields from the front of a record.
 #[derive(Clone, Copy)]
 struct Cursor<'a> {
     bytes: &'a [u8],
@@ -61,7 +61,7 @@ impl<'a> Cursor<'a> {
         self.bytes(size).map(Words)
     }
 
-    /// A string that fills the rest and is padded with NULs.
+    /// A string that fills the rest, padded with NULs.
     fn string(&mut self) -> &'a [u8] {
         let rest = std::mem::take(&mut self.bytes);
         rest.split(|&byte| byte == 0).next().unwrap_or_default()
@@ -98,10 +98,10 @@ impl<'a> Cursor<'a> {
 
 /// Reads the record that fills `bytes`.
 ///
-/// The [`SampleId`] of a sample is empty: a sample has those fields itself.
+/// The [`SampleId`] of a sample is empty: the sample itself has these fields.
 ///
 /// # Errors
-/// [`Malformed`] where the header or a field contradicts the number of bytes.
+/// [`Malformed`] if the header or a field contradicts the number of bytes.
 pub fn decode<'a>(bytes: &'a [u8], layout: &Layout) -> Result<(Header, Record<'a>, SampleId), Malformed> {
     let (header, body) = split(bytes)?;
     let mut cursor = Cursor { bytes: body, kind: header.kind };
@@ -124,7 +124,7 @@ pub fn decode<'a>(bytes: &'a [u8], layout: &Layout) -> Result<(Header, Record<'a
     Ok((header, record, id))
 }
 
-/// The header, and what follows it.
+/// The header, and the bytes after it.
 #[inline]
 pub(super) fn split(bytes: &[u8]) -> Result<(Header, &[u8]), Malformed> {
     let header = Header::read(bytes).ok_or(Malformed::Header { size: 0 })?;
@@ -134,7 +134,7 @@ pub(super) fn split(bytes: &[u8]) -> Result<(Header, &[u8]), Malformed> {
     Ok((header, bytes.get(HEADER_SIZE..).unwrap_or_default()))
 }
 
-/// As [`decode`], for a sample; `None` where the record is none.
+/// As [`decode`], for a sample; `None` for any other record.
 #[inline]
 pub(in crate::sampler) fn decode_sample<'a>(
     bytes: &'a [u8],
@@ -367,11 +367,11 @@ fn mmap2<'a>(cursor: &mut Cursor<'a>, header: Header) -> Result<Record<'a>, Malf
     Ok(Record::Mmap2 { pid, tid, addr, len, pgoff, file, prot, flags, data, filename: cursor.string() })
 }
 
-/// The build id that the field of 24 bytes at the front of `field` holds; `None` where it holds a device and an inode. The size
-/// stands before the id, and zeros fill what either leaves.
+/// The build id in the 24 bytes at the front of `field`; `None` if they contain a device and an inode. The size precedes the
+/// id, and zeros fill the unused bytes.
 ///
-/// The bit in the header does not say for sure: where another profiler asks for build ids, the kernel sets it in our records
-/// too, which have none (seen on 6.18; perf_event_mmap_output() does not take it back between events).
+/// The bit in the header is not reliable: if another profiler requests build ids, the kernel also sets it in our records, which
+/// have none (observed on 6.18; perf_event_mmap_output() does not reset it between events).
 pub(crate) fn build_id(field: &[u8]) -> Option<&[u8]> {
     let (&[size, a, b, c], rest) = field.get(..24)?.split_first_chunk::<4>()?;
     let (id, filling) = rest.split_at_checked(usize::from(size))?;

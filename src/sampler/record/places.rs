@@ -1,14 +1,14 @@
-//! Samples whose fields are all of one size, read by their places.
+//! Reads samples with fields of fixed size by their offsets.
 
 use perf_event_open_sys::bindings as sys;
 
 use super::decode::split;
 use super::{sample_type, Header, Malformed, SampleRecord};
 
-/// What follows a sample's header.
+/// The words after a sample's header.
 pub(in crate::sampler) type SampleWords<'a> = &'a [[u8; 8]];
 
-/// Where the fields of a sample are, in words behind its header, where none has a length of its own: so most are read faster.
+/// The offsets of a sample's fields, in words after its header, if none has a variable length: most samples are read faster so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::sampler) struct Places {
     words: usize,
@@ -31,10 +31,10 @@ pub(in crate::sampler) struct Places {
 }
 
 impl Places {
-    /// The place of what a layout does not have: no record is so long.
+    /// The offset of a field that a layout lacks: no record is this long.
     const NONE: u16 = u16::MAX;
 
-    /// Of all layouts with this `sample_type`; `None` where a field has a length of its own.
+    /// For all layouts with this `sample_type`; `None` if a field has a variable length.
     pub(in crate::sampler) fn new(bits: u64) -> Option<Self> {
         use sample_type as t;
         let varying =
@@ -50,7 +50,7 @@ impl Places {
             words += 1;
             words - 1
         };
-        // The order is that of sample().
+        // In the order of sample().
         let places = Self {
             words: 0,
             identifier: next(t::IDENTIFIER),
@@ -73,7 +73,7 @@ impl Places {
         Some(Self { words: usize::from(words), ..places })
     }
 
-    /// The words of a sample that fills `bytes`, for [`Places::sample`]; `None` where the record is none.
+    /// The words of the sample that fills `bytes`, for [`Places::sample`]; `None` for any other record.
     #[inline]
     pub(in crate::sampler) fn words<'a>(
         &self,
@@ -91,12 +91,12 @@ impl Places {
     }
 
     /// The fields.
-    // Always, and of few cases, so that a caller that looks at a few of them alone does not pay for 400 bytes.
+    // Always inlined, with few cases, so that a caller that reads only a few fields does not pay for 400 bytes.
     #[allow(clippy::inline_always)]
     #[inline(always)]
     pub(in crate::sampler) fn sample(&self, words: SampleWords<'_>) -> SampleRecord<'static> {
         let word = |at: u16| words.get(usize::from(at)).map_or(0, |word| u64::from_ne_bytes(*word));
-        // Two 32-bit fields share the word, in the order of memory.
+        // Two 32-bit fields share the word, in memory order.
         let pair = |at: u16| {
             let (low, high) = (word(at) as u32, (word(at) >> 32) as u32);
             if cfg!(target_endian = "big") {

@@ -1,6 +1,6 @@
-//! Judges a decision: group by group against the one by names alone, and whose threads are in whose way.
+//! Compares a decision, cell spec by cell spec, with the one by names alone, and finds which threads' names get in the way.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
@@ -9,10 +9,11 @@ use crate::cluster::Clusters;
 use crate::config::{self, Decision, Members, NoSamples, Note, SpecIndex, ThreadRef};
 
 impl Decider {
-    /// The decision, and in its place that by names alone for each group where that avoids more misses and keeps no two communities
-    /// in one subcell; with what must be said of either.
+    /// The decision, replaced by that by names alone for each cell spec for which that avoids more misses and puts no two
+    /// communities into one subcell; with the notes of either.
     ///
-    /// Each group is judged by its own threads: those of another one, which may be kept apart because nobody trusts them, have no
+    /// Each cell spec is judged by its own threads: those of another one, which may be kept apart because they are not trusted,
+    /// do not count.
     /// say.
     pub(super) fn better(
         &self,
@@ -20,7 +21,7 @@ impl Decider {
         clusters: &Clusters,
         options: &config::DecisionOptions,
     ) -> Result<Decision, NoSamples> {
-        /// What is less is no difference.
+        /// A smaller difference is ignored.
         const CLEARLY: f64 = 0.01;
         let decide = |members: &Members| config::decide(&self.groups, &self.tally, members, options);
         let (by_sharing, by_name) = (decide(members)?, decide(&Members::default())?);
@@ -58,13 +59,13 @@ impl Decider {
         self.tally.get(cell).map(|cell| cell.spec)
     }
 
-    /// The labels of a group's threads; each of the others has one for itself.
+    /// The labels of a cell spec's threads; each of the others has its own label.
     fn of_group(&self, group: SpecIndex, labels: &[u32]) -> Vec<u32> {
         let is_in = |at: usize| self.facts.get(at).is_some_and(|facts| self.group_of(facts.cell) == Some(group));
         labels.iter().enumerate().map(|(at, &label)| if is_in(at) { label } else { at as u32 }).collect()
     }
 
-    /// Says whose the thread is that a note names, and whose one is that keeps others out of a subcell by its name.
+    /// Completes a note: the thread that it names, and a thread whose name keeps others out of a subcell.
     pub(super) fn say_whose(&self, note: &mut Note) {
         match note {
             Note::NotDescribable { cell, takes: Some(takes), whose, .. }
@@ -83,9 +84,25 @@ impl Decider {
         }
     }
 
-    /// The thread with most samples of those in a cell spec that are `such`.
+    /// The cgroups of all threads: the path, the samples, and whether no cell spec but the last takes it; most samples first.
+    pub(crate) fn sampled_cgroups(&self) -> Vec<(Vec<u8>, f64, bool)> {
+        let last = self.groups.specs().len().saturating_sub(1);
+        let mut samples: BTreeMap<u64, f64> = BTreeMap::new();
+        for facts in &self.facts {
+            *samples.entry(facts.cgroup).or_default() += facts.samples;
+        }
+        let named = |(cgroup, samples): (u64, f64)| {
+            let (cell, path) = self.cell_of_cgroup.get(&cgroup)?;
+            Some((path.as_ref()?.to_vec(), samples, self.group_of(*cell) == Some(last)))
+        };
+        let mut cgroups: Vec<_> = samples.into_iter().filter_map(named).collect();
+        cgroups.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        cgroups
+    }
+
+    /// The thread with the most samples of those in a cell spec that match `such`.
     fn whose(&self, cell: &str, such: impl Fn(&Facts) -> bool) -> Option<ThreadRef> {
-        // A cgroup with a spec of its own has the group's name before its own.
+        // The name of a cgroup with its own spec is the spec's name followed by its own.
         let is_group =
             |name: &str| cell.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'));
         let is_there = |facts: &&Facts| {
@@ -111,7 +128,7 @@ mod tests {
     const APP: u64 = 1;
     const EVIL: u64 = 2;
 
-    /// A thread: its cgroup, its name, how often it is sampled, and which memory it shares with others; without it, its own.
+    /// A thread: its cgroup, its name, its number of samples, and the memory that it shares with others; without it, its own.
     type Spec = (u64, String, u64, Option<u64>);
 
     fn sampled(threads: &[Spec], cells: &[&str]) -> Decider {
@@ -125,7 +142,7 @@ mod tests {
         let turns: Vec<u32> =
             (0..).zip(threads).flat_map(|(at, spec)| std::iter::repeat_n(at, spec.2 as usize)).collect();
         for at in 0..turns.len() {
-            // Any order will do that is not one thread after the other.
+            // Any order will do except one thread after the other.
             let thread = turns[at * 7_919 % turns.len()];
             let (cgroup, name, _, shared) = &threads[thread as usize];
             let addr = match shared {
@@ -166,7 +183,7 @@ mod tests {
     #[test]
     fn who_keeps_others_out_is_told_and_a_cell_keeps_them_apart() {
         let mut threads = vec![spec(APP, "web", 3000, Some(0)), spec(APP, "web", 3000, Some(0))];
-        // More names that begin so than there could be subcells before it.
+        // More names with this beginning than there could be subcells before it.
         threads.extend(('a'..='j').map(|letter| spec(EVIL, &format!("web{letter}"), 1000, None)));
         let together = decided(&threads, &[]);
         assert!(!subcells(&together, "rest").contains(&"web".to_owned()), "{:?}", together.cells);
@@ -184,14 +201,14 @@ mod tests {
             [APP, APP, EVIL, EVIL].into_iter().map(|cgroup| spec(cgroup, "x", 30, Some(cgroup))).collect();
         let decider = sampled(&threads, &["evil=/evil\\.slice$"]);
         let pids: Vec<u32> = decider.facts.iter().map(|facts| facts.pid).collect();
-        // By the order in which they were first seen.
+        // In the order of their first samples.
         let labels: Vec<u32> = pids.iter().map(|&pid| 1000 + pid).collect();
         let own = |of: u32| -> Vec<u32> {
             (0..).zip(&pids).map(|(at, &pid)| if pid == of { 1000 + pid } else { at }).collect()
         };
         let rest = decider.groups.specs().len() - 1;
         assert_eq!((decider.of_group(0, &labels), decider.of_group(rest, &labels)), (own(600), own(9)));
-        // What is beyond the threads is nobody's.
+        // Numbers beyond the threads belong to no thread.
         assert_eq!(decider.of_group(1, &labels), [0, 1, 2, 3]);
     }
 }

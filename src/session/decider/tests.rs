@@ -1,4 +1,4 @@
-//! What a decider makes of samples: cells by hint and by path, threads that a name takes along, locality.
+//! Tests of the decider: cells by hint and by path, threads that a prefix takes along, locality.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::config::CellOptions;
 use crate::host::Roots;
 
-/// A hierarchy with nothing in it.
+/// An empty hierarchy.
 fn no_cgroups() -> (tempfile::TempDir, Cgroups) {
     let dir = tempfile::tempdir().unwrap();
     let (proc, cgroup) = (dir.path().join("proc"), dir.path().join("cgroup"));
@@ -18,7 +18,7 @@ fn no_cgroups() -> (tempfile::TempDir, Cgroups) {
     (dir, cgroups)
 }
 
-/// Worker 0 shares with workers 1 and 2 under hint 1 and with 3 and 4 under hint 2; its stack is its own under both.
+/// Worker 0 shares with workers 1 and 2 under hint 1 and with 3 and 4 under hint 2; its stack is private under both.
 #[test]
 fn a_thread_under_two_hints_is_two_classes() {
     let (_dir, mut cgroups) = no_cgroups();
@@ -27,7 +27,7 @@ fn a_thread_under_two_hints_is_two_classes() {
     let mut rng = crate::cluster::truth::Rng::new(7);
     for turn in 0..12_000u64 {
         let thread = (turn % 6) as u32;
-        // 5 stands for worker 0 under its other hint.
+        // 5 represents worker 0 under its other hint.
         let (thread, hint) = match thread {
             5 => (0, 2),
             0..=2 => (thread, 1),
@@ -66,9 +66,9 @@ fn a_thread_under_two_hints_is_two_classes() {
     assert_ne!(layer(Some(1)), layer(Some(2)), "{layers:?}");
     assert_eq!(layer(Some(3)), layer(None));
     assert_eq!(layer(None), layers.len() - 1, "a name that says nothing is nobody's: {layers:?}");
-    // For a scheduler without hints there is something that it loads.
+    // A scheduler without hints still gets a configuration that it loads.
     assert!(config::mitosis::to_json(&decided.decision.cells).is_ok());
-    // Its stack is shared with nobody.
+    // Its stack is not shared.
     let clusters = &decided.clusters;
     assert!(clusters.locality > Some(0.99), "{:?}", clusters.locality);
     assert!(clusters.communities.iter().all(|it| it.pages.iter().all(|page| page.threads == 3)));
@@ -104,7 +104,9 @@ fn a_thread_that_its_name_takes_along_is_named() {
     assert_eq!(verdicts, [Verdict::Community(0), Verdict::Community(0), Verdict::Alone, Verdict::Alone]);
     let notes: Vec<String> = decided.decision.notes.iter().map(ToString::to_string).collect();
     assert!(
-        notes.iter().any(|note| note == "rest/worker takes thread 12 by name, which shares memory with nobody"),
+        notes
+            .iter()
+            .any(|note| note == "rest/worker takes thread 12 by name, which shares memory with no other thread"),
         "{notes:?}"
     );
     // No configuration is worse than grouping by name.
@@ -153,4 +155,60 @@ fn where_nothing_is_shared_there_is_no_locality() {
     assert_eq!(locality(0, 1), None);
     assert_eq!(locality(1, 2), None);
     assert!(locality(1, 1).is_some());
+}
+
+/// Samples of a thread under a name, in the cgroup of that number.
+fn add(decider: &mut Decider, cgroups: &mut Cgroups, thread: u32, comm: &str, cgroup: u64, count: u32) {
+    for line in 0..u64::from(count) {
+        let sample = Sample {
+            raw: RawSample { pid: 9, tid: 10 + thread, cgroup, share: 1.0, ..RawSample::default() },
+            thread,
+            comm: Some(comm.into()),
+            hint: Some(line % 2),
+            memory: Some(MemoryId::Private { space: 1, addr: line << 6 }),
+            ..Sample::default()
+        };
+        decider.sample(&sample, cgroups);
+    }
+}
+
+/// Name and samples of each class, and the names of the members.
+fn names(decider: &Decider) -> (Vec<(String, u64)>, Vec<String>) {
+    let mut classes: Vec<_> =
+        decider.tally().counts().map(|(_, comm, count)| (comm.to_string(), count as u64)).collect();
+    classes.sort();
+    let decided = decider.decide(&config::DecisionOptions::new(0.05, 4)).unwrap();
+    let mut members: Vec<_> = decided.members.threads.iter().map(|it| it.comm.unwrap().to_string()).collect();
+    members.sort();
+    members.dedup();
+    (classes, members)
+}
+
+/// The scheduler matches the name that a thread has, not the one that it had before its exec.
+#[test]
+fn a_thread_counts_by_its_last_name_alone() {
+    for use_hints in [false, true] {
+        let (_dir, mut cgroups) = no_cgroups();
+        cgroups.record(1, b"/a");
+        cgroups.record(2, b"/b");
+        let cells = ["a=/a$", "b=/b$"].map(str::to_owned).to_vec();
+        let groups = CellSpecs::new(&CellOptions { cells, ..CellOptions::default() }).unwrap();
+        let mut decider = Decider::new(groups, Source::Timer, 8 << 20);
+        if use_hints {
+            decider = decider.use_hints();
+        }
+        // Two shells, in two cgroups, become servers, one of them after its last sample; a third stays what it is.
+        add(&mut decider, &mut cgroups, 0, "sh", 1, 30);
+        add(&mut decider, &mut cgroups, 0, "sh", 2, 10);
+        add(&mut decider, &mut cgroups, 1, "sh", 2, 20);
+        add(&mut decider, &mut cgroups, 0, "server", 1, 5);
+        assert_eq!(names(&decider).0, [("server".to_owned(), 10), ("server".to_owned(), 35), ("sh".to_owned(), 20)]);
+        decider.ended(&[(0, "server".into()), (1, "worker".into()), (7, "nobody".into())]);
+        add(&mut decider, &mut cgroups, 2, "sh", 1, 6);
+        let (classes, members) = names(&decider);
+        let expected = [("server", 10), ("server", 35), ("sh", 6), ("worker", 20)];
+        assert_eq!(classes, expected.map(|(name, count)| (name.to_owned(), count)), "hints: {use_hints}");
+        assert_eq!(members, ["server", "sh", "worker"]);
+        assert_eq!(decider.tally().total() as u64, 71);
+    }
 }

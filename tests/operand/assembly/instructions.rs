@@ -1,4 +1,4 @@
-//! Single instructions of a made program, and what is known of the registers after them.
+//! Single instructions of a generated program, and what is known about the registers after them.
 
 use super::{Kind, Maker, State, BYTES, HALF, LONGS, NEAR, QUAD, SLOTS, WORDS};
 
@@ -13,7 +13,7 @@ impl Maker {
         (0..8).map(|_| self.any()).find(|register| locked >> register & 1 == 0)
     }
 
-    /// A register with what `wanted` says.
+    /// A register that satisfies `wanted`.
     pub(super) fn with(&mut self, wanted: impl Fn(Kind) -> bool) -> Option<usize> {
         let found: Vec<usize> = (0..16).filter(|&register| wanted(self.state.regs[register])).collect();
         (!found.is_empty()).then(|| self.random.pick(&found))
@@ -148,7 +148,7 @@ impl Maker {
                 new = old.plus(1, 1);
             }
             26 | 27 => {
-                // The address of what another instruction would touch.
+                // The address that another instruction would touch.
                 let memory = self.memory();
                 put!(self, "lea {memory}, %{to64}");
                 new = Kind::Pointer(-NEAR + 1, NEAR - 1);

@@ -1,6 +1,6 @@
 //! Scenarios in Rust: `service SCENARIO [SECONDS [TAG [THREADS]]]`; without arguments lists them. See README.md.
 //!
-//! Only std, so that a bare `rustc` builds it: what threads share is behind `Arc`, in the collections that services use.
+//! Uses only std, so that a bare `rustc` builds it: threads share through `Arc`, in collections that services use.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,10 +11,10 @@ use std::time::Duration;
 
 /// Set when the time is over.
 static STOP: AtomicBool = AtomicBool::new(false);
-/// Uses what is loaded.
+/// Uses the loaded values.
 static SINK: AtomicU64 = AtomicU64::new(0);
 
-/// One round of work; gives what it has loaded.
+/// One round of work; returns what it has loaded.
 type Work = Box<dyn FnMut(&mut u64) -> u64 + Send>;
 
 /// A thread, in a group that shares memory or alone.
@@ -71,7 +71,7 @@ fn maps(threads: usize) -> Vec<Worker> {
     (0..threads).map(worker).collect()
 }
 
-/// Three groups, each with an ordered map of which one thread replaces parts; and a configuration that all read.
+/// Three groups, each with an ordered map in which one thread replaces parts; and a configuration that all read.
 fn trees(threads: usize) -> Vec<Worker> {
     let limits: Arc<Vec<u64>> = Arc::new((1..65).collect());
     let trees: Vec<_> = (0..3).map(|_| Arc::new(Mutex::new(BTreeMap::<u64, u64>::new()))).collect();
@@ -128,7 +128,7 @@ fn channels(threads: usize) -> Vec<Worker> {
     (0..threads / 2).flat_map(pair).collect()
 }
 
-/// Threads that each have collections of their own, from one allocator, and count in common now and then.
+/// Threads with their own collections, from one allocator, and a common counter that they use now and then.
 fn private(threads: usize) -> Vec<Worker> {
     let total = Arc::new(AtomicU64::new(0));
     let worker = |_| {
@@ -153,7 +153,7 @@ fn private(threads: usize) -> Vec<Worker> {
     (0..threads).map(worker).collect()
 }
 
-/// Says who it is, then works until the time is over.
+/// Describes itself, then works until the time is over.
 fn run(name: &str, group: Option<usize>, mut work: Work, seed: u64) {
     let ids = std::fs::read_link("/proc/thread-self").unwrap();
     let mut ids = ids.to_str().unwrap().split('/');

@@ -3,9 +3,9 @@
 //! `truth [--scxprof BINARY] [--beside quiet,compilers,itself] [--live] [--keep DIR | --recorded DIR] [PROGRAM...]`
 //!
 //! Each program is recorded once for 30 s, on the whole host with the timer source, and judged by the configuration that
-//! `scxprof extract` prints from its first 6, 15 and 30 s. With --live each is sampled anew by `scxprof run` for these times.
-//! --keep leaves the recordings and their truth in DIR, --recorded judges what was left there and runs no program.
-//! PROGRAM may be NAME:THREADS.
+//! `scxprof extract` prints from its first 6, 15 and 30 s. With --live, `scxprof run` samples each one separately for these
+//! times. --keep leaves the recordings and their truth in DIR, --recorded judges such recordings and runs no program. PROGRAM
+//! may be NAME:THREADS.
 
 #[path = "../capture.rs"]
 mod capture;
@@ -89,13 +89,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// What was found of one program: a score of the configuration for each window, or why there is none.
+/// The result of one program: a score of the configuration for each window, or why there is none.
 type Row = Vec<Result<Score, String>>;
 
 /// Prints the table while it is made, and counts.
 #[derive(Default)]
 struct Table {
-    /// Scores, right ones, sum of indices, scores with strangers, scores with lost names; for each window.
+    /// Scores, right ones, sum of indices, scores with wrong threads, scores with lost names; for each window.
     sums: [(u32, u32, f64, u32, u32); WINDOWS.len()],
 }
 
@@ -149,7 +149,7 @@ fn cell(score: &Result<Score, String>) -> String {
     }
 }
 
-/// What each window of a recording gives.
+/// The score of each window of a recording.
 fn windows(scxprof: &Scxprof, recording: &Path, threads: &[Thread]) -> Row {
     let judge = |window: u32| {
         let decision =
@@ -181,7 +181,7 @@ fn judge_recorded(args: &Args, directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The programs and the servers that were asked for, or all.
+/// The requested programs and servers, or all.
 fn chosen<'a>(args: &'a Args, programs: &Programs) -> Result<(Vec<Program>, Vec<&'a str>)> {
     let is_server = |name: &&str| Server::ALL.contains(name);
     let find = |name: &str| programs.find(name).with_context(|| format!("there is no program {name}"));
@@ -202,7 +202,7 @@ fn judge_programs(args: &Args) -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let directory = args.keep.as_deref().unwrap_or(scratch.path());
     fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
-    // Long enough for all windows, each sampled anew.
+    // Long enough for all windows, each sampled separately.
     let seconds = 60 + WINDOWS.iter().sum::<u32>();
     let mut table = Table::head();
     for program in &chosen {
@@ -235,7 +235,7 @@ fn judge_programs(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Samples what runs, and judges each window.
+/// Samples the running program, and judges each window.
 fn sample(args: &Args, directory: &Path, name: &str, beside: Beside, threads: &[Thread]) -> Result<Row> {
     let scxprof = Scxprof { binary: args.scxprof.clone() };
     if args.live {

@@ -1,4 +1,4 @@
-//! The events that scxprof opens against those that the guest's own `perf mem record` opens, field by field.
+//! Compares the events that scxprof opens with those of the guest's own `perf mem record`, field by field.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,10 +9,10 @@ use crate::truth;
 
 /// A field in which the two may differ.
 struct Difference {
-    /// In whose events: of `all` PMUs, of one, or of the `leader` that Golden Cove wants in front of its loads.
+    /// The events: of `all` PMUs, of one, or of the `leader` that Golden Cove needs for its loads.
     whose: &'static str,
     field: &'static str,
-    /// What we ask for then.
+    /// The value that we use then.
     ours: fn(u64) -> bool,
     why: &'static str,
 }
@@ -160,7 +160,7 @@ const WORDS: [(&str, usize, usize); 18] = [
 /// The config of mem-loads-aux.
 const LEADER: u64 = 0x8203;
 
-/// What is not 0 in a `perf_event_attr`, by name; bits under their own.
+/// The fields that are not 0 in a `perf_event_attr`, by name; bits by their own names.
 type Attr = BTreeMap<String, u64>;
 
 fn word(bytes: &[u8], at: usize, len: usize) -> u64 {
@@ -187,7 +187,7 @@ fn attr(bytes: &[u8]) -> Result<Attr> {
     Ok(attr)
 }
 
-/// The attrs that the PMU took, the last of each PMU and event: what comes before is tried and closed again.
+/// The attrs that the PMU accepted, the last of each PMU and event: earlier ones are tried and closed again.
 fn taken(file: &str) -> Result<BTreeMap<(String, u64), Attr>> {
     let text = fs::read_to_string(file).with_context(|| file.to_owned())?;
     let mut taken = BTreeMap::new();

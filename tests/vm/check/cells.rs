@@ -1,4 +1,4 @@
-//! The written configuration, by the scheduler's own rule: the workload's groups are together and apart from each other.
+//! Checks the written configuration by the scheduler's rule: the workload's groups are together and separate from each other.
 
 use std::collections::BTreeSet;
 use std::fs;

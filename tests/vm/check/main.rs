@@ -1,6 +1,8 @@
-//! Checks that run in a guest with the simulated memory PMU: what somebody made of its samples against what it sent.
+//! Checks that run in a guest with the simulated memory PMU: they compare a program's result with the samples that the PMU
+//! sent.
 //!
-//! `vm-check CHECK [ARGUMENTS]` prints one line and exits with 0 where the check holds, else says what differs and exits with 1.
+//! `vm-check CHECK [ARGUMENTS]` prints one line and exits with 0 if the check holds, else it prints the difference and exits
+//! with 1.
 
 use anyhow::{bail, Context, Result};
 

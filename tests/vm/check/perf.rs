@@ -1,4 +1,4 @@
-//! The simulator itself: what the stock `perf script` shows of a recording is what the module sent.
+//! Checks the simulator itself: `perf script` shows of a recording what the module sent.
 
 use std::fs;
 

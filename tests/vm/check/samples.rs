@@ -1,4 +1,4 @@
-//! What the library makes of the samples: each is what the module sent, none is missing, none is made up.
+//! Checks the library's samples: each is what the module sent, none is missing, none is invented.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -17,11 +17,11 @@ use scxprof::Session;
 
 use crate::truth::{self, Sent};
 
-/// With fewer samples of the workload than this a check says nothing.
+/// With fewer samples of the workload than this, a check is inconclusive.
 const ENOUGH: usize = 300;
-/// Giving up after so long.
+/// The time after which a check gives up.
 const TIMEOUT: Duration = Duration::from_secs(100);
-/// Bytes of the huge pages that the buffer of group A asks for.
+/// Bytes of the huge pages that the buffer of group A requests.
 const HUGE: u64 = 2 << 20;
 
 /// Keeps every sample, with the path of its cgroup.
@@ -54,7 +54,7 @@ struct Workload {
 }
 
 impl Workload {
-    /// Starts it and waits until it has said what it does.
+    /// Starts it and waits until it has described itself.
     fn start(arguments: &[String]) -> Result<Self> {
         let mut child = Command::new("workload")
             .args(["-s", "600"])
@@ -86,11 +86,11 @@ impl Workload {
     }
 }
 
-/// What a check wants, from words such as `source=ibs ldlat=100 stores=1`; the rest is the workload's.
+/// The parameters of a check, from words such as `source=ibs ldlat=100 stores=1`; the rest is the workload's.
 struct Wanted {
     source: Source,
     hardware: Hardware,
-    /// Loads of a latency below this are left out in user space.
+    /// Loads with a latency below this are filtered in user space.
     filter: u64,
     workload: Vec<String>,
 }
@@ -142,7 +142,7 @@ pub fn check(arguments: &[String]) -> Result<()> {
     plausible(&wanted, &workload.members, &collect.samples)
 }
 
-/// True where `sample` must reach the sink: an access of a thread of the workload that nothing leaves out.
+/// True if `sample` must reach the sink: an access of a thread of the workload that no filter leaves out.
 fn is_expected(wanted: &Wanted, members: &BTreeMap<u32, Member>, sent: &Sent) -> bool {
     members.contains_key(&sent.tid)
         && sent.addr != 0
@@ -196,7 +196,7 @@ fn same(
     Ok(())
 }
 
-/// What was sent is also what the workload did, which the module does not know.
+/// The workload really did what was sent; the module does not know that.
 fn plausible(wanted: &Wanted, members: &BTreeMap<u32, Member>, samples: &[(Sample, Option<Vec<u8>>)]) -> Result<()> {
     let cgroup = fs::metadata(own_cgroup()?)?.ino();
     let mut pages: BTreeMap<&str, BTreeMap<u64, u64>> = BTreeMap::new();

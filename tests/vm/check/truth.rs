@@ -1,4 +1,4 @@
-//! What the simulated PMU says that it sent (tests/vm/module/log.c).
+//! The samples that the simulated PMU sent (tests/vm/module/log.c).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use anyhow::{bail, ensure, Context, Result};
 pub const SAMPLES: &str = "/sys/kernel/debug/simpmu/samples";
 const COUNTS: &str = "/sys/kernel/debug/simpmu/counts";
 
-/// A sample as the PMU sent it. What an event did not ask for is 0.
+/// A sample as the PMU sent it. Fields that an event did not request are 0.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Sent {
     pub time: u64,
@@ -77,7 +77,7 @@ pub fn sent() -> Result<Vec<Sent>> {
         .collect()
 }
 
-/// The same by CPU and time, which no two samples of a PMU have in common.
+/// The same by CPU and time, which identify a sample of a PMU.
 pub fn by_time(sent: Vec<Sent>) -> Result<BTreeMap<(u32, u64), Sent>> {
     let mut by_time = BTreeMap::new();
     for sample in sent {
