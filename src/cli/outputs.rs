@@ -56,7 +56,7 @@ impl OutputArgs {
         if let Some(option) = to_stdout.pop() {
             if self.to_stdout() {
                 return Err(Failure::Usage(anyhow!(
-                    "{option} - and the configuration would both go to stdout; name a file for one of them"
+                    "{option} - and the result would both go to stdout; name a file for one of them"
                 )));
             }
             if let Some(other) = to_stdout.pop() {
