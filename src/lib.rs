@@ -93,9 +93,11 @@
 //! | table | bound | what happens at the bound |
 //! |---|---|---|
 //! | the sketch of who touched what | 3/8 M, for a moment 9/16 M | it thins out; the report's `stability` and `confidence` say how certain the result is |
+//! | code and bytes of the hottest shared lines | 1/40 of the sketch | those of less hot lines are dropped |
 //! | samples that wait to be sorted by time | 1/4 M; source `timer`: 1/8 M | the older half is passed on early: loss `late` |
 //! | records of tasks, mappings, cgroups and hints that wait likewise | the same, at least 1 MiB | the older half is passed on early; none is lost |
 //! | mappings of all processes ([`resolve`]) | 1/8 M; profile: 1/4 M | those of the least recently used processes are dropped; a capture reads them again, a profile gets a note |
+//! | mappings of ended processes, to name their memory | 256 processes, within the 1/8 M | the oldest are dropped: their memory has an address only |
 //! | mappings of one process, with their paths | half of that | later ones are dropped, and their memory counts as private: a note |
 //! | reused inode numbers ([`resolve`]) | 8,192, 0.3 MiB | those used once are dropped, which changes nothing; then all |
 //! | ranges of pages that are checked for changed code | 4,096, 0.2 MiB | the least recently used are looked up again |

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::hint::HintCounts;
-use crate::resolve::Modules;
+use crate::resolve::{AddressSpaces, Modules};
 use crate::sampler::loss::Loss;
 
 /// The result of a capture besides the samples.
@@ -34,6 +34,8 @@ pub struct Outcome {
     pub notes: Vec<String>,
     /// The objects that contain the code of the samples, if the sink requested them.
     pub modules: Modules,
+    /// The mappings of the processes, which say what their memory is.
+    pub address_spaces: AddressSpaces,
 }
 
 /// What a capture lacks if the kernel hides physical frames.

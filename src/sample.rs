@@ -308,6 +308,17 @@ impl MemoryId {
             Self::Private { space, addr } => Self::Private { space, addr: addr & mask },
         }
     }
+
+    /// The byte that lies so many behind it.
+    #[must_use]
+    pub fn byte(self, number: u32) -> Self {
+        let number = u64::from(number);
+        match self {
+            Self::Shared { dev, ino, offset } => Self::Shared { dev, ino, offset: offset.wrapping_add(number) },
+            Self::Frame { phys } => Self::Frame { phys: phys.wrapping_add(number) },
+            Self::Private { space, addr } => Self::Private { space, addr: addr.wrapping_add(number) },
+        }
+    }
 }
 
 /// A code address, the same in every process that maps the same file. [`crate::resolve::Modules`] makes and names it.

@@ -1,25 +1,24 @@
-//! The common part of `run` and `extract`: the decision, and the messages about it.
+//! The common part of `run`, `extract` and `report`: the decision, and the messages about it.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, Context};
 use clap::Args;
 
-use super::output::{Output, Readers};
+use super::outputs::Outputs;
 use super::{hints, percent, say_lines, Failure};
+use crate::config::report::Report;
 use crate::config::{self, CellOptions, CellSpecError, Scheduler};
 use crate::host::priority::NICE;
 use crate::sample::Source;
 use crate::sampler::loss::Loss;
 use crate::session::{Builder, Error, Outcome, RecoveryStats, Sampled};
 
-/// What to decide and where the configuration goes.
+/// What to decide.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Result")]
 pub(super) struct DecisionArgs {
-    /// Write the configuration to FILE instead of stdout
-    #[arg(short = 'o', long = "output", value_name = "FILE")]
-    output: Option<PathBuf>,
     /// Threads of one name get a subcell if they have this share of their cell's samples
     #[arg(long, value_name = "PERCENT", default_value = "5", allow_negative_numbers = true, value_parser = percent)]
     min_share: f64,
@@ -38,9 +37,6 @@ pub(super) struct DecisionArgs {
     /// The scheduler that the configuration is for
     #[arg(long, value_name = "SCHEDULER", default_value = "mitosis", value_parser = ["mitosis", "layered"])]
     target: String,
-    /// Write the evidence for the decision to FILE as JSON (schema: docs/report.md); only its owner can read a new FILE
-    #[arg(long, value_name = "FILE")]
-    report: Option<PathBuf>,
     /// Also tell threads apart by their task hints: a thread that changes its hint belongs to several classes
     #[arg(long)]
     pub(super) use_hints: bool,
@@ -72,13 +68,8 @@ impl DecisionArgs {
         }
     }
 
-    /// True if the names of code will be shown.
-    fn names_code(&self, verbose: u8) -> bool {
-        !self.no_symbols && (self.report.is_some() || verbose > 1)
-    }
-
-    /// `builder` with the options of the decision.
-    pub(super) fn configure<'a>(&self, builder: Builder<'a>, verbose: u8) -> Builder<'a> {
+    /// `builder` with the options of the decision, and with the names that will be shown.
+    pub(super) fn configure<'a>(&self, builder: Builder<'a>, named: Named) -> Builder<'a> {
         let mut builder = builder.cells(self.cell_options()).min_share(self.min_share()).scheduler(self.scheduler());
         if let Some(cpus) = self.target_cpus {
             builder = builder.target_cpus(cpus as usize);
@@ -86,8 +77,11 @@ impl DecisionArgs {
         if self.use_hints {
             builder = builder.use_hints();
         }
-        if self.names_code(verbose) {
-            builder = builder.symbols().source_lines(Path::new(SCXPROF));
+        if named != Named::Nothing && !self.no_symbols {
+            builder = builder.symbols();
+            if named == Named::All {
+                builder = builder.source_lines(Path::new(SCXPROF));
+            }
         }
         if let Some(cache) = cache() {
             builder = builder.symbol_cache(&cache);
@@ -95,38 +89,40 @@ impl DecisionArgs {
         builder
     }
 
-    /// The destinations of the configuration and the report; a closed stdout is an error.
-    pub(super) fn outputs(&self, stdout_is_open: bool) -> Result<(Output, Option<Output>), Failure> {
-        self.check_stdout(stdout_is_open)?;
-        if self.to_stdout() && self.report.as_deref() == Some(Path::new("-")) {
-            return Err(Failure::Usage(anyhow!(
-                "--report - and the configuration would both go to stdout; name a file for one of them"
-            )));
-        }
-        let output = Output::open(self.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
-        let Some(path) = &self.report else { return Ok((output, None)) };
-        let report = Output::open(Some(path), Readers::Owner).map_err(Failure::Usage)?;
-        if output.is_same_file(&report) {
-            return Err(Failure::Usage(anyhow!("-o and --report both name {}", path.display())));
-        }
-        Ok((output, Some(report)))
-    }
-
-    /// Reports a closed stdout before sampling.
-    pub(super) fn check_stdout(&self, stdout_is_open: bool) -> Result<(), Failure> {
-        if self.to_stdout() && !stdout_is_open {
-            return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
-        }
-        Ok(())
-    }
-
     /// True if the configuration is for scx_mitosis.
     pub(super) fn is_for_mitosis(&self) -> bool {
         self.scheduler() == Scheduler::Mitosis
     }
+}
 
-    pub(super) fn to_stdout(&self) -> bool {
-        self.output.as_deref().is_none_or(|path| path == Path::new("-"))
+/// What is printed as the result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Printed {
+    Configuration,
+    /// What `-v` says, for people.
+    Summary,
+    /// The report.
+    Json,
+}
+
+/// Of what there are names of code and variables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Named {
+    Nothing,
+    /// The memory in the table of `-v`.
+    Memory,
+    /// All, with source lines.
+    All,
+}
+
+impl Named {
+    pub(super) fn new(verbose: u8, has_report: bool) -> Self {
+        match verbose {
+            _ if has_report => Self::All,
+            0 => Self::Nothing,
+            1 => Self::Memory,
+            _ => Self::All,
+        }
     }
 }
 
@@ -150,26 +146,31 @@ const METHODS: [(&str, &str); 7] = [
     ("m", "after it, with memory that may have changed"),
 ];
 
+/// Who was sampled and how, for `-v`.
+pub(super) fn summary(verbose: u8, sampled: &Sampled) -> String {
+    let Sampled { decider, outcome, .. } = sampled;
+    let source = decider.source();
+    let Outcome { duration, events, samples, accesses, .. } = outcome;
+    let seconds = duration.as_secs_f64();
+    let mut text = format!("Source: {source} ({})\n", source.coverage());
+    let _ = writeln!(text, "Sampled {seconds:.1} s: {events} events, {samples} samples, {accesses} accesses");
+    if let Some(priority) = outcome.realtime {
+        let _ = writeln!(text, "Readers: SCHED_FIFO, priority {priority}, all else of scxprof nice {NICE}");
+    }
+    if let Some(recovery) = &outcome.recovery {
+        text.push_str(&yield_text(recovery));
+        text.push('\n');
+    }
+    text + &config::summary(decider.specs(), decider.tally(), verbose > 1)
+        + &super::cgroups::text(&decider.sampled_cgroups())
+}
+
 /// Messages about the samples: losses always, the summary with -v.
 pub(super) fn report(verbose: u8, sampled: &Sampled) {
-    let Sampled { decider, outcome, .. } = sampled;
+    let outcome = &sampled.outcome;
     let loss = outcome.loss;
     if verbose > 0 {
-        let source = decider.source();
-        say!("Source: {source} ({})", source.coverage());
-        let Outcome { duration, events, samples, accesses, .. } = outcome;
-        say!("Sampled {:.1} s: {events} events, {samples} samples, {accesses} accesses", duration.as_secs_f64());
-        if let Some(priority) = outcome.realtime {
-            say!("Readers: SCHED_FIFO, priority {priority}, all else of scxprof nice {NICE}");
-        }
-        if let Some(recovery) = &outcome.recovery {
-            say_lines(&yield_text(recovery));
-        }
-        say_lines(&config::summary(decider.specs(), decider.tally(), verbose > 1));
-        let cgroups = super::cgroups::text(&decider.sampled_cgroups());
-        if !cgroups.is_empty() {
-            say_lines(&cgroups);
-        }
+        say_lines(&summary(verbose, sampled));
     }
     if let Some(hints) = &outcome.hints {
         hints::report(hints, verbose);
@@ -247,18 +248,20 @@ fn yield_text(recovery: &RecoveryStats) -> String {
     lines.join("\n")
 }
 
-/// Decides, and writes the configuration and the report; `nothing` explains why there were no samples.
+/// Decides, and writes the result and the report; `nothing` explains why there were no samples.
 pub(super) fn finish(
     args: &DecisionArgs,
+    printed: Printed,
     verbose: u8,
     sampled: Sampled,
-    (output, report_to): (Output, Option<Output>),
+    outputs: Outputs,
     nothing: impl FnOnce(&Outcome, Source) -> anyhow::Error,
 ) -> Result<(), Failure> {
     let source = sampled.decider.source();
     if sampled.outcome.accesses > 0 {
         say_unmatched(args, &sampled);
     }
+    let summary = (printed == Printed::Summary).then(|| summary(verbose, &sampled));
     let found = sampled.decide().map_err(|error| match error {
         Error::NoSamples { outcome } => Failure::NoResult(nothing(&outcome, source)),
         error => Failure::NoResult(error.into()),
@@ -277,32 +280,52 @@ pub(super) fn finish(
     if args.use_hints {
         say!("note: {}", hints::used(&args.target));
     }
+    let needs_report = outputs.need_report();
+    let free = outputs.is_stdout_free;
+    let (result, report_to) = outputs.split();
+    let is_configuration = printed == Printed::Configuration;
     // The configuration comes before naming code, which reads files of other users.
-    let written = output.write(json.as_bytes(), true).map_err(Failure::NoResult);
-    let mut reported = Ok(());
-    if verbose > 0 || report_to.is_some() {
-        let report = found.report().context(bug).map_err(Failure::NoResult)?;
-        let unanswered = found.symbols().unanswered();
-        if unanswered > 0 {
-            say!("note: the code of {unanswered} files or processes has no names: reading it took too long");
-        }
-        if verbose > 0 {
-            say_lines(&config::table(&report));
-        }
-        if verbose > 1 {
-            say_lines(&config::matrix(&report));
-            let code = config::hot_code(&report);
-            if !code.is_empty() {
-                say_lines(&code);
-            }
-        }
-        if let Some(report_to) = report_to {
-            let json = report.to_json().context("cannot write the report").map_err(Failure::NoResult)?;
-            // Stdout belongs to the configuration.
-            reported = report_to.write(json.as_bytes(), !args.to_stdout()).map_err(Failure::NoResult);
-        }
+    let (result, written) = if is_configuration {
+        (None, result.write(json.as_bytes(), true).map_err(Failure::NoResult))
+    } else {
+        (Some(result), Ok(()))
+    };
+    if verbose == 0 && !needs_report && is_configuration {
+        return written;
     }
-    written.and(reported)
+    let report = found.report().context(bug).map_err(Failure::NoResult)?;
+    let unanswered = found.symbols().unanswered();
+    if unanswered > 0 {
+        say!("note: the code of {unanswered} files or processes has no names: reading it took too long");
+    }
+    let tables = tables(verbose, &report);
+    let printed = match result {
+        None => {
+            if verbose > 0 {
+                say_lines(&tables);
+            }
+            Ok(())
+        }
+        Some(result) => {
+            let text = match summary {
+                Some(summary) => crate::escape::lines(&(summary + &tables)),
+                None => report.to_json().context("cannot write the report").map_err(Failure::NoResult)?,
+            };
+            result.write(text.as_bytes(), true).map_err(Failure::NoResult)
+        }
+    };
+    let reported = Outputs::write_report(report_to, &report, &found.outcome, free);
+    written.and(printed).and(reported)
+}
+
+/// The tables of `-v` and `-vv`.
+fn tables(verbose: u8, report: &Report) -> String {
+    let mut text = config::table(report);
+    if verbose > 1 {
+        text.push_str(&config::matrix(report));
+        text.push_str(&config::hot_lines(report));
+    }
+    text
 }
 
 /// What to do if no sample has an address of user memory; `None` if one has, or there are no samples.

@@ -4,8 +4,9 @@ use anyhow::anyhow;
 use clap::Args;
 
 use super::capture;
-use super::decision::{self, DecisionArgs};
+use super::decision::{self, DecisionArgs, Named, Printed};
 use super::filter::{Filter, FilterArgs};
+use super::outputs::OutputArgs;
 use super::process::{damaged, InputArgs};
 use super::signals::Signals;
 use super::{percent, Failure};
@@ -42,6 +43,8 @@ pub(super) struct ExtractArgs {
     #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = percent, help_heading = capture::TUNING)]
     max_loss: f64,
     #[command(flatten)]
+    outputs: OutputArgs,
+    #[command(flatten)]
     decision: DecisionArgs,
     /// Print a summary to stderr (-vv: full detail)
     #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = capture::RESULT)]
@@ -50,14 +53,22 @@ pub(super) struct ExtractArgs {
     filter: FilterArgs,
 }
 
-/// Reads the profile, decides and prints the result.
+/// Reads the profile, decides and prints the configuration.
 pub(super) fn run(args: &ExtractArgs, stdout_is_open: bool) -> Result<(), Failure> {
+    print(args, Printed::Configuration, stdout_is_open)
+}
+
+/// Reads the profile, decides and prints.
+pub(super) fn print(args: &ExtractArgs, printed: Printed, stdout_is_open: bool) -> Result<(), Failure> {
+    // A summary as the result is what -v says, and with -v all that -vv says.
+    let verbose = args.verbose.saturating_add(u8::from(printed == Printed::Summary));
     let mut filter = Filter::new(&args.filter)?;
-    let outputs = args.decision.outputs(stdout_is_open)?;
+    let outputs = args.outputs.open(stdout_is_open)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let mut profile = super::process::open(args.input.path(), &|| signals.seen())?;
     let builder = Session::builder().profile(&mut profile).memory((args.memory as usize).saturating_mul(1 << 20));
-    let mut builder = args.decision.configure(builder, args.verbose);
+    let named = Named::new(verbose, args.outputs.has_report() || printed == Printed::Json);
+    let mut builder = args.decision.configure(builder, named);
     let mut select = |sample: &Sample, cgroups: &mut Cgroups| filter.keeps(sample, cgroups);
     if !args.filter.is_empty() {
         builder = builder.select(&mut select);
@@ -76,12 +87,13 @@ pub(super) fn run(args: &ExtractArgs, stdout_is_open: bool) -> Result<(), Failur
     if filter.left_out > 0 {
         say!("note: {} accesses left out by the selection", filter.left_out);
     }
-    decision::report(args.verbose, &sampled);
+    // On stdout it is once.
+    decision::report(if printed == Printed::Summary { 0 } else { verbose }, &sampled);
     let by_perf = profile.meta.is_none() && profile.perf_data().is_some();
     if by_perf && sampled.outcome.loss.no_cgroup_path > 0 {
         say!("note: perf records cgroups with --all-cgroups: `{PERF_RECORD}`");
     }
-    decision::finish(&args.decision, args.verbose, sampled, outputs, |outcome, source| {
+    decision::finish(&args.decision, printed, verbose, sampled, outputs, |outcome, source| {
         no_samples(outcome, source, filter.nothing(), &damage)
     })?;
     damaged(&damage)?;

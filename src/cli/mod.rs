@@ -30,6 +30,7 @@ mod command;
 mod controllers;
 mod decision;
 mod destination;
+mod diff;
 mod doctor;
 mod extract;
 mod filter;
@@ -37,8 +38,10 @@ mod hints;
 mod load;
 mod man;
 mod output;
+mod outputs;
 mod process;
 mod record;
+mod report;
 mod run;
 mod signals;
 mod source;
@@ -74,6 +77,8 @@ enum Command {
     Record(Box<record::RecordArgs>),
     Process(Box<process::ProcessArgs>),
     Extract(Box<extract::ExtractArgs>),
+    Report(Box<report::ReportArgs>),
+    Diff(Box<diff::DiffArgs>),
     Doctor(doctor::DoctorArgs),
     /// The load that `doctor --self-test` samples
     #[command(name = doctor::LOAD, hide = true)]
@@ -174,6 +179,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
         Command::Record(args) => record::run(&args),
         Command::Process(args) => process::run(&args, stdout_is_open),
         Command::Extract(args) => extract::run(&args, stdout_is_open),
+        Command::Report(args) => report::run(&args, stdout_is_open),
+        Command::Diff(args) => diff::run(&args, stdout_is_open),
         Command::Completions { shell } => completions(shell),
         Command::Man(args) => man::man(&args, Args::command()),
     };

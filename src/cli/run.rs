@@ -6,7 +6,8 @@ use clap::Args;
 use super::capture::{self, CaptureArgs};
 use super::command::Held;
 use super::controllers;
-use super::decision::{self, DecisionArgs};
+use super::decision::{self, DecisionArgs, Named, Printed};
+use super::outputs::OutputArgs;
 use super::signals::Signals;
 use super::Failure;
 
@@ -17,6 +18,7 @@ Examples:
   sudo scxprof run --cell db='db\\.service$'      a cell for a cgroup of another name
   scxprof run -p 1234 -t 10                      one process and its children
   scxprof run -- ./server --port 80              a command while it runs (Ctrl-C ends both)
+  sudo scxprof run -t 30 -o /etc/cells.json --prometheus /var/lib/node_exporter/scxprof.prom   for cron
   sudo scxprof run -a -- sleep 10                the host while a command runs
 Load it (README.md says which scx_mitosis has --cell-config, and what it needs):
   sudo scx_mitosis --cell-config cells.json
@@ -29,6 +31,8 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     capture: CaptureArgs,
     #[command(flatten)]
+    outputs: OutputArgs,
+    #[command(flatten)]
     decision: DecisionArgs,
     /// Print a summary to stderr (-vv: full detail)
     #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = capture::RESULT)]
@@ -37,15 +41,15 @@ pub(super) struct RunArgs {
 
 /// Runs one capture and prints its configuration.
 pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
-    let RunArgs { capture: wanted, decision, verbose } = args;
-    let builder = decision.configure(capture::builder(wanted)?, *verbose);
+    let RunArgs { capture: wanted, outputs: output_args, decision, verbose } = args;
+    let builder = decision.configure(capture::builder(wanted)?, Named::new(*verbose, output_args.has_report()));
     if decision.use_hints && !wanted.hints.are_followed() {
         return Err(Failure::Usage(anyhow!("--use-hints needs --hints-map, which says where the hints are")));
     }
-    decision.check_stdout(stdout_is_open)?;
+    output_args.check_stdout(stdout_is_open)?;
     // Before anything is opened, so that the command does not inherit our limits.
-    let held = capture::hold(wanted, decision.to_stdout())?;
-    let outputs = decision.outputs(stdout_is_open)?;
+    let held = capture::hold(wanted, output_args.to_stdout())?;
+    let outputs = output_args.open(stdout_is_open)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let rate_before = capture::max_sample_rate();
     let session = capture::start(wanted, *verbose, builder, held.as_ref())?;
@@ -56,7 +60,7 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     decision::report(*verbose, &sampled);
     let needs = decision.is_for_mitosis().then(|| controllers::note(wanted, sampled.decider.tally())).flatten();
     // The result first: a command may ignore SIGTERM. Another signal to us then kills it.
-    let printed = decision::finish(decision, *verbose, sampled, outputs, decision::no_samples);
+    let printed = decision::finish(decision, Printed::Configuration, *verbose, sampled, outputs, decision::no_samples);
     if let (Ok(()), Some(needs)) = (&printed, needs) {
         say!("note: {needs}");
     }

@@ -110,6 +110,8 @@ pub struct Clusters {
     pub stability: Option<f64>,
     /// The hottest pages of hubs.
     pub hubs: Vec<Hot>,
+    /// The hottest lines that threads share and that are written, by how often another cache had them: the most first.
+    pub lines: Vec<Hot>,
     /// What the sketch counted and dropped.
     pub stats: SketchStats,
     /// All regions that threads of one cell share, by thread and not by rank.
@@ -152,6 +154,44 @@ pub struct Hot {
     /// For lines, if the samples have code addresses: the code that touched it most since two threads touched its page, with
     /// its accesses.
     pub code: Vec<(CodeAddr, f64)>,
+    /// The first byte that was touched of its hottest line, as far as that is known; else of the page or line.
+    pub hottest: Option<MemoryId>,
+    /// How its threads share it; of lines alone.
+    pub sharing: Option<LineSharing>,
+    /// Its most active threads; of lines alone.
+    pub by_thread: Vec<LineThread>,
+}
+
+/// How threads share a cache line, by the bytes that they touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LineSharing {
+    /// Two threads touched a byte in common, and one of them wrote it.
+    True,
+    /// The line is written, and no thread touched a byte that another one wrote.
+    False,
+    /// No thread wrote it, as far as the samples show.
+    None,
+    /// There are too few samples to say it, or the source does not see who writes.
+    Unknown,
+}
+
+/// What one thread did to a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LineThread {
+    /// The thread.
+    pub thread: u32,
+    /// Accesses that did not write.
+    pub loads: u32,
+    /// Accesses that wrote.
+    pub stores: u32,
+    /// Accesses that found the line modified in another cache.
+    pub hitm: u32,
+    /// Bytes of the line that it read, each a bit; 0 where they were not kept. Of an access of unknown size the first byte.
+    pub loaded: u64,
+    /// Bytes that it wrote, likewise.
+    pub stored: u64,
 }
 
 /// A region that a community shares.

@@ -113,9 +113,9 @@
 //! globals on 64 pages look the same as one group of all threads.
 
 mod clusters;
-mod codes;
 mod communities;
 mod keys;
+mod lines;
 mod linkage;
 mod misses;
 pub(crate) mod quality;
@@ -127,5 +127,7 @@ mod solve;
 mod table;
 pub(crate) mod truth;
 
-pub use clusters::{ClusterOptions, Clusters, Community, Edge, Hot, Reason, Structure, Verdict, MIN_ACCESSES};
+pub use clusters::{
+    ClusterOptions, Clusters, Community, Edge, Hot, LineSharing, LineThread, Reason, Structure, Verdict, MIN_ACCESSES,
+};
 pub use sketch::{Sharing, SketchStats};

@@ -1,15 +1,21 @@
 //! The report's part on communities and classes: what they share, where it lies, and how much of it stays together.
 
+use std::cmp::Reverse;
+
 use rustc_hash::FxHashMap;
 
-use super::clusters::{Clusters, Community, Edge, Hot, Structure, Verdict};
+use super::clusters::{Clusters, Community, Edge, Hot, LineThread, Structure, Verdict};
+use super::lines;
 use super::misses::{Misses, Use};
 use super::rules::{RawCommunity, Region, Rules};
 use super::sketch::{Page, Sharing};
-use crate::sample::{LINE_SIZE, PAGE_SIZE};
+use crate::sample::{MemoryId, LINE_SIZE, PAGE_SIZE};
 
 /// The number of regions, pages and lines that are named for each community.
 const NAMED: usize = 8;
+/// Lines that are named of all threads together, and threads of a line.
+const LINES_OF_ALL: usize = 32;
+const THREADS_OF_LINE: usize = 16;
 
 /// Fills in the communities and what they share.
 pub(crate) fn describe(sharing: &Sharing, misses: &Misses, found: &[(u32, RawCommunity)], clusters: &mut Clusters) {
@@ -34,17 +40,13 @@ pub(crate) fn describe(sharing: &Sharing, misses: &Misses, found: &[(u32, RawCom
         }
     }
     let hot = |shared: &mut Vec<(u64, &[Use])>| {
-        shared.sort_by_key(|(weight, page)| (std::cmp::Reverse(*weight), page[0].object, page[0].line));
+        shared.sort_by_key(|(weight, page)| (Reverse(*weight), page[0].object, page[0].line));
         let mut lines: Vec<&[Use]> = shared
             .iter()
             .flat_map(|(_, page)| page.chunk_by(|a, b| a.line == b.line))
-            .filter(|line| {
-                let owner = sharing.owner(line[0].thread);
-                line.iter().any(|it| sharing.owner(it.thread) != owner)
-            })
+            .filter(|line| is_shared(sharing, line))
             .collect();
-        let accesses = |line: &[Use]| line.iter().map(|it| u64::from(it.accesses)).sum::<u64>();
-        lines.sort_by_key(|line| (std::cmp::Reverse(accesses(line)), line[0].object, line[0].line));
+        lines.sort_by_key(|line| (Reverse(accesses(line)), line[0].object, line[0].line));
         let pages: Vec<Hot> = shared.iter().take(NAMED).filter_map(|(_, page)| named.page(page)).collect();
         (pages, lines.into_iter().take(NAMED).filter_map(|line| named.line(line)).collect::<Vec<Hot>>())
     };
@@ -75,13 +77,42 @@ pub(crate) fn describe(sharing: &Sharing, misses: &Misses, found: &[(u32, RawCom
         let pages = misses.uses[from..to].chunk_by(|a, b| a.line / LINES == b.line / LINES);
         hubs.extend(pages.map(|page| (page.iter().map(|it| u64::from(it.accesses)).sum::<u64>(), page)));
     }
-    hubs.sort_by_key(|(accesses, page)| (std::cmp::Reverse(*accesses), page[0].object, page[0].line));
+    hubs.sort_by_key(|(accesses, page)| (Reverse(*accesses), page[0].object, page[0].line));
     // A page may hold several regions.
     hubs.dedup_by_key(|(_, page)| (page[0].object, page[0].line / LINES));
     clusters.hubs = hubs.into_iter().take(NAMED).filter_map(|(_, page)| named.page(page)).collect();
+    clusters.lines = hottest(sharing, misses).into_iter().filter_map(|line| named.line(line)).collect();
 }
 
 const LINES: u64 = PAGE_SIZE / LINE_SIZE;
+
+fn accesses(uses: &[Use]) -> u64 {
+    uses.iter().map(|it| u64::from(it.accesses)).sum()
+}
+
+/// True where more than one thread touched the line.
+fn is_shared(sharing: &Sharing, line: &[Use]) -> bool {
+    let owner = line.first().map(|it| sharing.owner(it.thread));
+    line.iter().any(|it| Some(sharing.owner(it.thread)) != owner)
+}
+
+/// The lines that go from one cache to another: those first that were found modified in another one most often, then those whose
+/// accesses may have found them so.
+fn hottest<'a>(sharing: &Sharing, misses: &'a Misses) -> Vec<&'a [Use]> {
+    let of_line = |line: &'a [Use]| {
+        let hitm: u64 = line.iter().map(|it| u64::from(it.hitm)).sum();
+        let transfers: f32 = line.iter().map(|it| it.transfers).sum();
+        (hitm > 0 || transfers > 0.0).then_some((hitm, transfers, line))
+    };
+    let lines = misses.uses.chunk_by(|a, b| (a.object, a.line) == (b.object, b.line));
+    let mut lines: Vec<_> = lines.filter(|line| is_shared(sharing, line)).filter_map(of_line).collect();
+    lines.sort_by(|a, b| {
+        let place = |line: &[Use]| line.first().map(|it| (it.object, it.line));
+        let by_heat = b.0.cmp(&a.0).then(b.1.total_cmp(&a.1)).then(accesses(b.2).cmp(&accesses(a.2)));
+        by_heat.then_with(|| place(a.2).cmp(&place(b.2)))
+    });
+    lines.into_iter().take(LINES_OF_ALL).map(|it| it.2).collect()
+}
 
 /// The communities with two threads or more that touch the page, and with most of its accesses; with these accesses.
 fn own_page(page: &[Use], of_community: &impl Fn(u32) -> Option<usize>) -> Vec<(usize, u64)> {
@@ -115,27 +146,60 @@ impl Named<'_> {
         let accesses = f64::from(page.accesses);
         Some(Hot {
             memory: self.sharing.page_place(page),
+            hottest: self.hottest_byte(uses),
             accesses,
             writes: uses.iter().map(|it| f64::from(it.writes)).sum(),
             hitm: u64::from(page.hitm),
             threads: page.threads,
             kilocycles: f64::from(page.latency) / accesses,
             code: Vec::new(),
+            sharing: None,
+            by_thread: Vec::new(),
         })
+    }
+
+    /// The first byte that was touched in the hottest line of these.
+    fn hottest_byte(&self, uses: &[Use]) -> Option<MemoryId> {
+        let line = uses.chunk_by(|a, b| a.line == b.line).max_by_key(|line| (accesses(line), Reverse(line[0].line)))?;
+        let first = line.first()?;
+        let page = self.page_of(first)?;
+        let number = (first.line % LINES) as u32;
+        let touched = self.sharing.bytes_of(page.key, number).iter().fold(0, |all, it| all | it.loaded | it.stored);
+        Some(self.sharing.line_place(page, number)?.byte(if touched == 0 { 0 } else { touched.trailing_zeros() }))
     }
 
     fn line(&self, uses: &[Use]) -> Option<Hot> {
         let first = uses.first()?;
         let page = self.page_of(first)?;
         let number = (first.line % LINES) as u32;
+        let bytes = self.sharing.bytes_of(page.key, number);
+        let of_thread = |it: &Use| {
+            let bytes = bytes.iter().find(|bytes| bytes.thread == it.thread);
+            LineThread {
+                thread: it.thread,
+                loads: it.accesses.saturating_sub(it.writes),
+                stores: it.writes,
+                hitm: it.hitm,
+                loaded: bytes.map_or(0, |bytes| bytes.loaded),
+                stored: bytes.map_or(0, |bytes| bytes.stored),
+            }
+        };
+        let mut by_thread: Vec<LineThread> = uses.iter().map(of_thread).collect();
+        by_thread.sort_by_key(|it| (Reverse(it.loads.saturating_add(it.stores)), it.thread));
+        by_thread.truncate(THREADS_OF_LINE);
+        let hitm = uses.iter().map(|it| u64::from(it.hitm)).sum();
+        let writes = uses.iter().map(|it| f64::from(it.writes)).sum();
         Some(Hot {
             memory: self.sharing.line_place(page, number),
+            hottest: self.hottest_byte(uses),
             accesses: uses.iter().map(|it| f64::from(it.accesses)).sum(),
-            writes: uses.iter().map(|it| f64::from(it.writes)).sum(),
-            hitm: uses.iter().map(|it| u64::from(it.hitm)).sum(),
+            writes,
+            hitm,
             threads: uses.len() as u32,
             kilocycles: 0.0,
             code: self.sharing.codes(page.key, number),
+            sharing: Some(lines::sharing(&bytes, |thread| self.sharing.owner(thread), writes > 0.0, hitm > 0)),
+            by_thread,
         })
     }
 

@@ -2,10 +2,10 @@
 
 use rustc_hash::FxHashMap;
 
-use super::codes::Codes;
 use super::keys::{line_key, mix, place_key, repeat_key, touch_hash};
+use super::lines::{HotLines, Touched};
 use super::table::{Slot, Table};
-use crate::sample::{Access, Cost, MemoryId, Method, Sample, LINE_SIZE, PAGE_SIZE};
+use crate::sample::{Access, Cost, MemoryId, Method, RawSample, Sample, LINE_SIZE, PAGE_SIZE};
 
 /// A page is hot, and is never dropped, if it has this part of all accesses or more.
 const HOT: u64 = 4096;
@@ -155,9 +155,9 @@ pub struct Sharing {
     touches: Table<Touch>,
     pages: Table<Page>,
     repeats: Table<Repeat>,
-    /// Exists from the first sample with a code address on.
-    codes: Option<Codes>,
-    codes_budget: usize,
+    /// From the first sample on of a page that two threads touched.
+    hot_lines: Option<HotLines>,
+    hot_lines_budget: usize,
     threshold: u64,
     threads: Vec<Activity>,
     thread_limit: usize,
@@ -187,8 +187,8 @@ impl Sharing {
             touches: Table::new(budget / 8 * 3),
             pages: Table::new(budget / 16 * 3),
             repeats: Table::new(budget / 16 * 5),
-            codes: None,
-            codes_budget: budget / 64,
+            hot_lines: None,
+            hot_lines_budget: budget / 40,
             threshold: u64::MAX,
             threads: Vec::new(),
             thread_limit: budget / 10 / size_of::<Activity>(),
@@ -225,8 +225,8 @@ impl Sharing {
         self.owners.get(thread as usize).copied().unwrap_or(thread)
     }
 
-    /// Counts one sample. It reads `thread`, `place`, `access`, `share`, `record`, `addr`, `method`, `latency` and `data_src`,
-    /// but never the time or the tid.
+    /// Counts one sample. It reads `thread`, `place`, `access`, `size`, `share`, `record`, `addr`, `method`, `latency`,
+    /// `data_src` and `code`, but never the time or the tid.
     pub fn add(&mut self, sample: &Sample) {
         self.add_as(sample.thread, sample, Keys::new(sample.thread, sample.memory));
     }
@@ -297,9 +297,11 @@ impl Sharing {
             self.touches.len += 1;
             slot.threads += 1;
         }
-        if let Some(code) = sample.code.filter(|_| slot.threads > 1) {
-            let codes = self.codes.get_or_insert_with(|| Codes::new(self.codes_budget));
-            codes.add(line_key(page, line), code);
+        if slot.threads > 1 {
+            let hot_lines = self.hot_lines.get_or_insert_with(|| HotLines::new(self.hot_lines_budget));
+            let Sample { raw: RawSample { access, size, .. }, code, .. } = *sample;
+            let first = offset(memory) % LINE_SIZE;
+            hot_lines.add(line_key(page, line), &Touched { thread, access, first, size, code });
         }
         let bit = 1 << line;
         let (known, written) = (touch.lines & bit != 0, touch.written & bit != 0);
@@ -456,7 +458,7 @@ impl Sharing {
             bytes: (self.touches.bytes()
                 + self.pages.bytes()
                 + self.repeats.bytes()
-                + self.codes.as_ref().map_or(0, Codes::bytes)
+                + self.hot_lines.as_ref().map_or(0, HotLines::bytes)
                 + self.threads.capacity() * size_of::<Activity>()) as u64,
             ..self.stats
         }

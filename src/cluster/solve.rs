@@ -61,6 +61,7 @@ impl Sharing {
             locality: None,
             stability,
             hubs: Vec::new(),
+            lines: Vec::new(),
             stats: self.stats(),
             regions,
             demand,

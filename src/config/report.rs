@@ -16,6 +16,10 @@ use crate::escape;
 use crate::hint::HintCounts;
 use crate::sample::Comm;
 
+mod memory;
+
+pub use memory::{Code, DataSymbol, Granule, Identity, LineSharing, LineThread, RegionReport};
+
 /// The version of the schema, raised when a field changes its meaning or is removed.
 pub const VERSION: u32 = 2;
 
@@ -37,6 +41,8 @@ pub(crate) struct Evidence<'a> {
     pub stability: Option<f64>,
     /// Hubs, which join no threads.
     pub hubs: Vec<Granule>,
+    /// The hottest written lines that threads share.
+    pub lines: Vec<Granule>,
     /// The part of the avoidable misses that is avoided if threads with one label share a cache, by a label for each thread;
     /// see [`Report::locality`]. `None` if unknown.
     pub locality: Option<&'a LocalityOf<'a>>,
@@ -75,80 +81,6 @@ pub(crate) struct CommunityEvidence {
     pub lines: Vec<Granule>,
 }
 
-/// A data structure: a range of memory that threads use alike.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct RegionReport {
-    /// Its beginning: the mapped object and the offset in it, or the process and the address.
-    pub memory: String,
-    /// From its first byte to its last.
-    pub bytes: u64,
-    /// Threads of the subcell's communities that use it.
-    pub threads: u32,
-    /// Their possible misses there weighted by cost; a fill of a line is 1.
-    pub misses: f64,
-    /// How many of them are transfers: another thread had written the line.
-    pub transfers: f64,
-}
-
-/// A page or a cache line.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Granule {
-    /// Its location: the mapped object and the offset in it, or the process and the address.
-    pub memory: String,
-    /// Accesses by all threads.
-    pub accesses: f64,
-    /// Those that wrote.
-    pub writes: f64,
-    /// Samples that found it modified in another CPU's cache.
-    pub hitm: u64,
-    /// Threads that touched it.
-    pub threads: u32,
-    /// For lines, the code that touched it most; empty if not requested or unknown.
-    #[serde(default)]
-    pub code: Vec<Code>,
-}
-
-/// An instruction that touched a line.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Code {
-    /// Its function; `null` if that is not certain.
-    pub sym: Option<String>,
-    /// Offset from the function's beginning, or from the file's if the function is unknown.
-    pub offset: u64,
-    /// The file, as the process that maps it sees it, or `[kernel.kallsyms]`, `[vdso]`, `[anon]`.
-    pub dso: String,
-    /// Approximate accesses since the line was found to be shared.
-    pub accesses: f64,
-    /// `FILE:LINE` of the source, if the file has debug information.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub line: Option<String>,
-    /// The functions that were inlined around it, the outermost first, if the file has debug information.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub inlined: Vec<String>,
-}
-
-impl std::fmt::Display for Code {
-    /// `function+0x12 (libx.so)`, or `libx.so+0x1234` if it has no name; then `in inlined outer, inner at x.c:12` as far as
-    /// known.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let file = self.dso.rsplit('/').next().unwrap_or_default();
-        match &self.sym {
-            Some(sym) => write!(f, "{}+{:#x} ({file})", crate::sample::printable(sym.as_bytes()), self.offset)?,
-            None => write!(f, "{file}+{:#x}", self.offset)?,
-        }
-        if !self.inlined.is_empty() {
-            write!(f, " in inlined {}", self.inlined.join(", "))?;
-        }
-        match &self.line {
-            Some(line) => write!(f, " at {}", line.rsplit('/').next().unwrap_or_default()),
-            None => Ok(()),
-        }
-    }
-}
-
 /// The report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -177,6 +109,10 @@ pub struct Report {
     pub hints: Option<HintCounts>,
     /// Hubs, which join no threads.
     pub hubs: Vec<Granule>,
+    /// The hottest lines that threads share and that are written, whatever subcell the threads are in: those first that were found
+    /// modified in another CPU's cache most often, then by the accesses that may have found them so. 32 at most.
+    #[serde(default)]
+    pub lines: Vec<Granule>,
     /// Threads in cgroups beyond the number that can be distinguished.
     pub unlisted_threads: usize,
     /// The notes for the user.
@@ -340,6 +276,7 @@ pub(crate) fn report(
         cells,
         hints: None,
         hubs: evidence.hubs.clone(),
+        lines: evidence.lines.clone(),
         unlisted_threads: found.unlisted,
         notes: decision.notes.iter().map(ToString::to_string).collect(),
     })

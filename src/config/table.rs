@@ -43,7 +43,8 @@ fn name_of(cell: &CellReport, subcell: &SubcellReport) -> String {
 fn row(name: String, subcell: &SubcellReport) -> [String; 8] {
     let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
     let percent = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{:.1}%", value * 100.0));
-    let page = subcell.pages.first().map_or("-".to_owned(), |page| format!("{} ({:.0})", page.memory, page.accesses));
+    let page =
+        subcell.pages.first().map_or("-".to_owned(), |page| format!("{} ({:.0} accesses)", page.memory, page.accesses));
     [
         name,
         subcell.threads.len().to_string(),
@@ -82,33 +83,8 @@ pub fn matrix(report: &Report) -> String {
     aligned(&rows)
 }
 
-/// The code that touches the hottest shared lines of each subcell most. Empty if no code is known.
-#[must_use]
-pub fn hot_code(report: &Report) -> String {
-    let mut rows = Vec::new();
-    for cell in &report.cells {
-        for subcell in &cell.subcells {
-            for line in &subcell.lines {
-                for code in line.code.iter().filter(|code| code.accesses >= 0.5) {
-                    rows.push([
-                        format!("{}/{}", cell.name, subcell.name),
-                        line.memory.clone(),
-                        format!("{:.0}", code.accesses),
-                        code.to_string(),
-                    ]);
-                }
-            }
-        }
-    }
-    if rows.is_empty() {
-        return String::new();
-    }
-    rows.insert(0, ["hottest code of", "shared line", "accesses", "function or file"].map(str::to_owned));
-    aligned(&rows)
-}
-
 /// Columns of equal width: the first to the left, the others to the right, but text at the end to the left.
-fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
+pub(super) fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
     let columns = rows.iter().map(|row| row.as_ref().len()).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.as_ref().get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
@@ -135,10 +111,13 @@ fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::cluster::Edge;
-    use crate::config::report::{report, Code, CommunityEvidence, Evidence, Granule, RegionReport, SubcellKind};
+    use crate::config::report::{
+        report, Code, CommunityEvidence, DataSymbol, Evidence, Granule, Identity, LineSharing, LineThread,
+        RegionReport, SubcellKind,
+    };
     use crate::config::{
         decide, CellOptions, CellSpecs, DecisionOptions, Member, Members, Note, Tally, Unknown, Verdict,
     };
@@ -147,7 +126,7 @@ mod tests {
     const SHOP: &[u8] = b"/workload-tw-a.allotment.slice";
 
     /// Two pairs, a loner and a thread with too few samples; the parts of shared accesses by pairs of threads.
-    fn made() -> Report {
+    pub(in crate::config) fn made() -> Report {
         let groups = CellSpecs::new(&CellOptions::default()).unwrap();
         let mut tally = Tally::default();
         let mut members = Members::default();
@@ -178,11 +157,15 @@ mod tests {
         };
         let page = |place: &str, accesses| Granule {
             memory: place.to_owned(),
+            identity: Some(Identity::Private { pid: Some(7), addr: 0x1000 }),
+            symbol: None,
             accesses,
             writes: 1.0,
             hitm: 0,
             threads: 2,
             code: vec![],
+            sharing: None,
+            by_thread: vec![],
         };
         let code = |sym: &str| Code {
             sym: Some(sym.to_owned()),
@@ -197,6 +180,7 @@ mod tests {
             confidence: 0.8,
             regions: vec![RegionReport {
                 memory: place.to_owned(),
+                identity: Some(Identity::Physical { addr: 0x1000 }),
                 bytes: 4096,
                 threads: 2,
                 misses: 8.0,
@@ -205,7 +189,32 @@ mod tests {
             pages: vec![page(place, 10.0)],
             lines: vec![Granule { code: vec![code("push")], ..page("heap+0x1040", 5.0) }],
         };
+        let symbol = |name: &str| DataSymbol { name: name.to_owned(), offset: 0, dso: "/usr/bin/server".to_owned() };
+        let thread = |tid, comm: &str, loads, stores, loaded: &[[u8; 2]], stored: &[[u8; 2]]| LineThread {
+            pid: 7,
+            tid,
+            comm: Some(Comm::from(comm).to_string()),
+            loads,
+            stores,
+            hitm: 0,
+            loaded: loaded.to_vec(),
+            stored: stored.to_vec(),
+            symbol: Some(symbol(if stores == 0 { "total" } else { "next" })),
+        };
+        let line = Granule {
+            identity: Some(Identity::Shared { dev: 1, ino: 2, offset: 64 }),
+            symbol: Some(symbol("total")),
+            threads: 3,
+            code: vec![code("push")],
+            sharing: Some(LineSharing::False),
+            by_thread: vec![
+                thread(70, "reader\n", 4, 0, &[[0, 7], [16, 16]], &[]),
+                thread(71, "writer", 0, 1, &[], &[[8, 15]]),
+            ],
+            ..page("total+0x0 (server)", 5.0)
+        };
         let evidence = Evidence {
+            lines: vec![line],
             source: "timer",
             coverage: "what it sees",
             communities: vec![community("heap+0x1000"), community("heap+0x2000")],
@@ -264,7 +273,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("subcell                      threads  samples  share  locality"), "{text}");
         assert!(lines[1].starts_with("allotment/reader-a+writer-a        2      200  39.9%     60.0%"), "{text}");
-        assert!(lines[1].ends_with("heap+0x1000 (10)"), "{text}");
+        assert!(lines[1].ends_with("heap+0x1000 (10 accesses)"), "{text}");
         assert!(text.contains("Locality captured: 90.0% (grouping by name: 0.0%)\n"), "{text}");
         let mut apart = report.clone();
         apart.cells.iter_mut().flat_map(|cell| &mut cell.subcells).for_each(|subcell| subcell.stability = None);
@@ -274,20 +283,6 @@ mod tests {
         assert!(lines[0].starts_with("avoided misses"), "{text}");
         assert_eq!(lines.len(), 5, "{text}");
         assert!(lines.iter().any(|line| line.contains("reader-a+writer-a") && line.contains("60")), "{text}");
-    }
-
-    #[test]
-    fn the_code_of_hot_lines_is_listed() {
-        let text = hot_code(&made());
-        let lines: Vec<&str> = text.lines().collect();
-        let expected = "allotment/reader-a+writer-a  heap+0x1040         4  push+0x12 (server) in inlined insert, lock at queue.c:12";
-        assert!(lines[1].starts_with(expected), "{text}");
-        let mut report = made();
-        let codes = report.cells.iter_mut().flat_map(|cell| &mut cell.subcells).flat_map(|it| &mut it.lines);
-        codes.flat_map(|line| &mut line.code).for_each(|code| code.accesses = 0.4);
-        assert_eq!(hot_code(&report), "", "none is a row of 0");
-        report.cells.clear();
-        assert_eq!(hot_code(&report), "");
     }
 
     #[test]

@@ -261,7 +261,7 @@ pub(crate) fn block(report: &Report, tests: &[Tested]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resolve::Modules;
+    use crate::resolve::{AddressSpaces, Modules};
     use crate::sample::RawSample;
     use crate::sampler::loss::Loss;
 
@@ -333,6 +333,7 @@ mod tests {
             loss: Loss::default(),
             notes: Vec::new(),
             modules: Modules::new(),
+            address_spaces: AddressSpaces::default(),
             realtime: None,
         };
         assert_eq!(compare.counts.iter().all(|&count| count >= ENOUGH), missing.get() == 0);

@@ -7,6 +7,8 @@
 mod frames;
 mod symbols;
 
+pub(crate) use symbols::Symbol;
+
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -92,6 +94,8 @@ struct Segment {
     file: Range<u64>,
     /// The address of the first of them, before relocation.
     vaddr: u64,
+    /// Bytes of memory from there on: zeros follow where the file has fewer.
+    memory: u64,
     executable: bool,
 }
 
@@ -148,6 +152,7 @@ impl Elf {
                 libc::PT_LOAD => elf.segments.push(Segment {
                     file: offset..offset.checked_add(size).ok_or(ElfError::Damaged)?,
                     vaddr,
+                    memory: word(40, 20),
                     executable: u32_at(&segment, class.pick(4, 24)) & PF_X != 0,
                 }),
                 libc::PT_GNU_EH_FRAME if has_table && elf.table.is_none() => {
@@ -171,6 +176,19 @@ impl Elf {
     pub fn vaddr(&self, offset: u64) -> Option<u64> {
         let segment = self.segments.iter().find(|segment| segment.executable && segment.file.contains(&offset))?;
         segment.vaddr.checked_add(offset - segment.file.start)
+    }
+
+    /// The address of data at what would be `offset` of the file if all of it were loaded as its code is; `None` outside of the
+    /// segments of data, and where two segments of code are not loaded alike.
+    #[must_use]
+    pub fn data_vaddr(&self, offset: u64) -> Option<u64> {
+        let mut code = self.segments.iter().filter(|segment| segment.executable);
+        let shift = |segment: &Segment| segment.vaddr.wrapping_sub(segment.file.start);
+        let first = shift(code.next()?);
+        let address = offset.wrapping_add(first);
+        let is_in = |segment: &Segment| address.checked_sub(segment.vaddr).is_some_and(|at| at < segment.memory);
+        let is_data = self.segments.iter().any(|segment| !segment.executable && is_in(segment));
+        (is_data && code.all(|segment| shift(segment) == first)).then_some(address)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Functions from the symbol tables of a file, and the name of its separate debug file.
+//! Functions and variables from the symbol tables of a file, and the name of its separate debug file.
 
 use super::{u16_at, u32_at, Class, Elf, ReadAt};
 use crate::sample::printable;
@@ -15,7 +15,9 @@ const SYMTAB: u32 = 2;
 const DYNSYM: u32 = 11;
 const NOBITS: u32 = 8;
 /// Symbol types and bindings: of assembler code without a type, of functions, of functions chosen by a resolver.
-const TYPES: [u8; 3] = [0, 2, 10];
+const FUNCTIONS: [u8; 3] = [0, 2, 10];
+/// Of data, and of data that the linker placed.
+const VARIABLES: [u8; 2] = [1, 5];
 const GLOBAL: u8 = 1;
 const WEAK: u8 = 2;
 
@@ -24,20 +26,21 @@ struct Section {
     name: u32,
     kind: u32,
     link: u32,
+    addr: u64,
     offset: u64,
     size: u64,
 }
 
-/// A function in a symbol table.
+/// A function or a variable in a symbol table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Function {
+pub(crate) struct Symbol {
     /// Its first address.
     pub start: u64,
     /// Its name in the file; bytes that are not UTF-8 are escaped.
     pub name: String,
 }
 
-/// The function so far that begins nearest before an address. Of several at one address, prefer the longest, then those that
+/// The symbol so far that begins nearest before an address. Of several at one address, prefer the longest, then those that
 /// are not weak, then global ones (as in perf: `choose_best_symbol` in tools/perf/util/symbol.c).
 #[derive(Debug, Clone, Default)]
 struct Best {
@@ -52,13 +55,32 @@ impl Elf {
     /// The functions around sorted addresses, one for each: from the symbol table, else from that of dynamic linking.
     ///
     /// A symbol without a size is ignored: its end is unknown, and a stub or code without a symbol may follow it.
-    pub(crate) fn functions(&self, reader: &mut impl ReadAt, addresses: &[u64]) -> Vec<Option<Function>> {
+    pub(crate) fn functions(&self, reader: &mut impl ReadAt, addresses: &[u64]) -> Vec<Option<Symbol>> {
+        self.symbols_at(reader, addresses, &FUNCTIONS)
+    }
+
+    /// The variables that sorted addresses are in, likewise.
+    pub(crate) fn variables(&self, reader: &mut impl ReadAt, addresses: &[u64]) -> Vec<Option<Symbol>> {
+        self.symbols_at(reader, addresses, &VARIABLES)
+    }
+
+    /// The section that is loaded at the address, such as `.bss`.
+    pub(crate) fn section_at(&self, reader: &mut impl ReadAt, address: u64) -> Option<Symbol> {
+        let sections = self.sections(reader);
+        let is_in = |it: &&Section| it.addr != 0 && address.checked_sub(it.addr).is_some_and(|at| at < it.size);
+        let section = sections.iter().find(is_in)?;
+        let name = sections.get(usize::from(self.section_names))?.string(reader, section.name)?;
+        let name = String::from_utf8(name).unwrap_or_else(|error| printable(error.as_bytes()));
+        (!name.is_empty()).then_some(Symbol { start: section.addr, name })
+    }
+
+    fn symbols_at(&self, reader: &mut impl ReadAt, addresses: &[u64], types: &[u8]) -> Vec<Option<Symbol>> {
         let sections = self.sections(reader);
         let mut functions = vec![None; addresses.len()];
         for kind in [SYMTAB, DYNSYM] {
             let found = sections.iter().find(|section| section.kind == kind).and_then(|table| {
                 let strings = sections.get(table.link as usize)?;
-                Some((strings, table.nearest(reader, self.class, addresses)?))
+                Some((strings, table.nearest(reader, self.class, addresses, types)?))
             });
             let Some((strings, nearest)) = found else { continue };
             // Each was kept for the first address that is not below it; the addresses after that look back.
@@ -70,7 +92,7 @@ impl Elf {
                 let Some((best, name)) = &mut current else { continue };
                 if function.is_none() && address - best.value < best.rank.0 {
                     let name = name.get_or_insert_with(|| best.name(reader, strings)).clone();
-                    *function = name.map(|name| Function { start: best.value, name });
+                    *function = name.map(|name| Symbol { start: best.value, name });
                 }
             }
         }
@@ -111,6 +133,7 @@ impl Elf {
         let section = |bytes: &Vec<u8>| Section {
             name: u32_at(bytes, 0),
             kind: u32_at(bytes, 4),
+            addr: class.word(bytes, 16, 12),
             link: u32_at(bytes, class.pick(40, 24)),
             offset: class.word(bytes, 24, 16),
             size: class.word(bytes, 32, 20),
@@ -130,8 +153,9 @@ impl Best {
 }
 
 impl Section {
-    /// The functions of this symbol table that begin nearest before each of the sorted addresses and after the previous one.
-    fn nearest(&self, reader: &mut impl ReadAt, class: Class, addresses: &[u64]) -> Option<Vec<Best>> {
+    /// The symbols of these types in this symbol table that begin nearest before each of the sorted addresses and after the
+    /// previous one.
+    fn nearest(&self, reader: &mut impl ReadAt, class: Class, addresses: &[u64], types: &[u8]) -> Option<Vec<Best>> {
         let size = class.pick(24, 16);
         let mut best: Vec<Best> = vec![Best::default(); addresses.len()];
         let mut piece = vec![0; (PIECE / size * size) as usize];
@@ -148,7 +172,7 @@ impl Section {
                 let (value, size) = (class.word(symbol, 8, 4), class.word(symbol, 16, 8));
                 let info = symbol.get(class.pick(4, 12)).copied().unwrap_or(0);
                 let is_defined = u16_at(symbol, class.pick(6, 14)) != 0;
-                if !is_defined || size == 0 || value.checked_add(size).is_none() || !TYPES.contains(&(info & 15)) {
+                if !is_defined || size == 0 || value.checked_add(size).is_none() || !types.contains(&(info & 15)) {
                     continue;
                 }
                 let slot = addresses.partition_point(|&address| address < value);
@@ -269,6 +293,9 @@ mod tests {
             ] {
                 assert_eq!(name(address).as_deref(), expected, "{address:#x}");
             }
+            let variables = elf.variables(&mut &bytes[..], &[0x40_1000, 0x40_1018, 0x40_1030]);
+            let data = Symbol { start: 0x40_1010, name: "data".to_owned() };
+            assert_eq!(variables, [None, Some(data), None]);
             let all: Vec<_> = elf.functions(&mut &bytes[..], &[0x40_1008, 0x40_1010, 0x40_1030, 0x40_1080]);
             let starts: Vec<_> = all.iter().map(|it| it.as_ref().map(|it| it.start)).collect();
             assert_eq!(starts, [Some(0x40_1000), Some(0x40_1000), None, Some(0x40_1080)]);
@@ -315,6 +342,9 @@ mod tests {
             if let Ok(elf) = Elf::parse(&mut &bytes[..]) {
                 let _ = elf.vaddr(value);
                 let _ = elf.functions(&mut &bytes[..], &[0x40_1000, value.max(0x40_1001)]);
+                let _ = elf.variables(&mut &bytes[..], &[0x40_1008, value.max(0x40_1009)]);
+                let _ = elf.section_at(&mut &bytes[..], value);
+                let _ = elf.data_vaddr(value);
                 let _ = elf.debug_link(&mut &bytes[..]);
             }
         }

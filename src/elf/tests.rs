@@ -174,3 +174,43 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn data_lies_where_the_code_is_shifted_to() {
+    let bytes = file();
+    let mut elf = Elf::parse(&mut &bytes[..]).unwrap();
+    // Code of offset 0x1000 at 0x11000; data of offset 0x2000 at 0x13000, and zeros behind it.
+    let data = Segment { file: 0x2000..0x2100, vaddr: 0x1_3000, memory: 0x400, executable: false };
+    elf.segments.push(data);
+    // As if all were shifted as the code is: 0x13000 would be at 0x3000.
+    let found = [0x2fff, 0x3000, 0x33ff, 0x3400, u64::MAX].map(|offset| elf.data_vaddr(offset));
+    assert_eq!(found, [None, Some(0x1_3000), Some(0x1_33ff), None, None]);
+    assert_eq!(elf.data_vaddr(0x1010), None, "that is code");
+    // Code that is shifted in two ways says nothing.
+    elf.segments.push(Segment { file: 0x5000..0x6000, vaddr: 0x9_0000, memory: 0x1000, executable: true });
+    assert_eq!(elf.data_vaddr(0x3000), None);
+    elf.segments.retain(|segment| !segment.executable);
+    assert_eq!(elf.data_vaddr(0x3000), None);
+}
+
+#[test]
+fn data_of_our_own_binary_has_a_name_or_a_section() {
+    static COUNTER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(7);
+    COUNTER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let own = std::fs::File::open("/proc/self/exe").unwrap();
+    let elf = Elf::parse(&mut &own).unwrap();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let exe = std::fs::read_link("/proc/self/exe").unwrap();
+    let code = maps.lines().find(|line| line.contains(" r-xp ") && line.ends_with(exe.to_str().unwrap())).unwrap();
+    let hex = |text: &str| u64::from_str_radix(text, 16).unwrap();
+    let mut fields = code.split_whitespace();
+    let start = hex(fields.next().unwrap().split('-').next().unwrap());
+    let offset = hex(fields.nth(1).unwrap());
+    let address = std::ptr::from_ref(&COUNTER) as u64;
+    let vaddr = elf.data_vaddr(address.wrapping_sub(start).wrapping_add(offset)).unwrap();
+    let section = elf.section_at(&mut &own, vaddr).unwrap();
+    assert_eq!(section.name, ".data");
+    let variable = elf.variables(&mut &own, &[vaddr]).remove(0).unwrap();
+    assert!(variable.name.contains("COUNTER"), "{variable:?}");
+    assert_eq!(variable.start, vaddr);
+}

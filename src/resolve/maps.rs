@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 
+use std::collections::VecDeque;
 use std::fs;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::identity::{is_unknown, Identities, Shown};
 use super::is_named;
 use super::mapping::Mapping;
+use super::memory::AddressSpaces;
 use super::table::Table;
 use crate::host::tasks::TaskSeen;
 use crate::host::{pid_of, Error, Roots};
@@ -18,6 +20,8 @@ use crate::sample::MemoryId;
 /// User addresses are below this. User space ends at 1 << 47, with five-level page tables at 1 << 56
 /// (Documentation/arch/x86/x86_64/mm.rst).
 pub const USER_END: u64 = 1 << 56;
+/// Address spaces that are gone whose mappings are kept.
+const MAX_ENDED: usize = 256;
 
 /// Counts of what the tables read, dropped and left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -72,6 +76,8 @@ pub struct Maps {
     limit: usize,
     bytes: usize,
     processes: FxHashMap<u32, Process>,
+    /// Address spaces that had samples and are gone, with their pid: what was in them is named at the end.
+    ended: VecDeque<(u32, u32, Arc<Table>)>,
     /// Paths, each stored once: every process maps the same libraries.
     paths: FxHashSet<Arc<[u8]>>,
     path_bytes: usize,
@@ -103,6 +109,7 @@ impl Maps {
             limit: limit_bytes,
             bytes: 0,
             processes: FxHashMap::default(),
+            ended: VecDeque::new(),
             paths: FxHashSet::default(),
             path_bytes: 0,
             sweep_at: 4096,
@@ -145,6 +152,7 @@ impl Maps {
             process.table = None;
             live.contains(pid)
         });
+        self.ended.clear();
         self.bytes = 0;
         self.changes += 1;
     }
@@ -205,8 +213,36 @@ impl Maps {
     pub fn exit(&mut self, pid: u32) {
         if let Some(process) = self.processes.remove(&pid) {
             self.changes += 1;
-            self.release(process.table);
+            self.end(pid, process);
         }
+    }
+
+    /// The address space is gone. Its mappings are kept for a while where there were samples in it.
+    fn end(&mut self, pid: u32, process: Process) {
+        let Process { space: Some(space), table: Some(table), .. } = process else {
+            return self.release(process.table);
+        };
+        self.ended.push_back((space, pid, table));
+        if self.ended.len() > MAX_ENDED {
+            self.forget_ended();
+        }
+    }
+
+    fn forget_ended(&mut self) {
+        if let Some((_, _, table)) = self.ended.pop_front() {
+            self.release(Some(table));
+        }
+    }
+
+    /// The mappings of all processes that are known, for the names of what lies in them.
+    #[must_use]
+    pub(crate) fn address_spaces(&self) -> AddressSpaces {
+        let ended = self.ended.iter().map(|(space, pid, table)| (Some(*space), *pid, Arc::clone(table)));
+        let live = self
+            .processes
+            .iter()
+            .filter_map(|(&pid, process)| Some((process.space, pid, Arc::clone(process.table.as_ref()?))));
+        AddressSpaces::new(live.chain(ended))
     }
 
     /// A number of the process's address space: each exec and each fork of a process begins a new one. It is not the one of
@@ -339,7 +375,7 @@ impl Maps {
             Process { generation, space: None, table, used, ipc, check: Check::default() }
         };
         if let Some(old) = self.processes.insert(pid, process) {
-            self.release(old.table);
+            self.end(pid, old);
         }
     }
 
@@ -403,6 +439,10 @@ impl Maps {
     fn stay_within_limit(&mut self, pid: u32) {
         if self.paths.len() >= self.sweep_at {
             self.sweep_paths();
+        }
+        // What is gone first: nobody is asked to read it again.
+        while self.bytes() > self.limit && !self.ended.is_empty() {
+            self.forget_ended();
         }
         if self.bytes() <= self.limit {
             return;

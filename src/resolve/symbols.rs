@@ -29,7 +29,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustc_hash::FxHashMap;
 
-use super::mapping::BuildId;
+use super::mapping::{BuildId, Mapping};
 use super::Maps;
 use crate::host::{aside, Roots};
 use crate::sample::{printable, CodeAddr, CpuMode};
@@ -76,6 +76,13 @@ enum Key {
         ino: u64,
         build_id: Option<BuildId>,
     },
+}
+
+impl Key {
+    fn of_file(mapping: &Mapping) -> Self {
+        let build_id = mapping.build_id.filter(|id| !id.as_bytes().is_empty());
+        Self::File { path: Arc::clone(&mapping.path), dev: mapping.dev, ino: mapping.ino, build_id }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -161,9 +168,7 @@ impl Modules {
         } else if &**path != VDSO && !path.starts_with(b"/") || path.starts_with(b"//") {
             (Key::Anonymous { pid, space }, 0)
         } else {
-            let build_id = mapping.build_id.filter(|id| !id.as_bytes().is_empty());
-            let key = Key::File { path: Arc::clone(path), dev: mapping.dev, ino: mapping.ino, build_id };
-            (key, mapping.pgoff.wrapping_sub(start))
+            (Key::of_file(mapping), mapping.pgoff.wrapping_sub(start))
         };
         let module = self.number(key, pid)?;
         let spot = Spot { pid, module, changes: maps.changes(), start, end, shift };
@@ -172,6 +177,13 @@ impl Modules {
             *kept = Some(spot);
         }
         Some(spot)
+    }
+
+    /// Where data at `addr` is in the image whose code `mapping` maps, which lies before it: at what would be its offset in the
+    /// file if all of that were mapped as the code is.
+    pub(crate) fn data(&mut self, pid: u32, mapping: &Mapping, addr: u64) -> Option<CodeAddr> {
+        let module = self.number(Key::of_file(mapping), pid)?;
+        Some(CodeAddr { module, offset: mapping.pgoff.wrapping_sub(mapping.start).wrapping_add(addr) })
     }
 
     /// Call this after the last sample: anonymous memory of an address space that has ended cannot be read.
@@ -289,7 +301,7 @@ pub struct SymbolOptions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Symbol {
-    /// The function and the offset from its beginning; `None` if the name is not certain.
+    /// The function, or the variable of data, and the offset from its beginning; `None` if the name is not certain.
     pub function: Option<(Arc<str>, u64)>,
     /// The path of the file, as the process that maps it sees it, any bytes; or `[kernel.kallsyms]`, `[a_module]`, `[vdso]`,
     /// `[anon]`.

@@ -27,7 +27,12 @@ pub struct Table {
     has_shared: bool,
     /// Private mappings of files when procfs was read, start and end. They are kept if there are shared ones.
     files: Vec<(u64, u64)>,
+    /// Where the heap and the stack of the first thread lie, from the first address to the one after the last; nowhere as 0 and 0.
+    areas: [(u64, u64); 2],
 }
+
+/// What the kernel calls [`Table::areas`].
+const AREAS: [&str; 2] = ["[heap]", "[stack]"];
 
 impl Table {
     /// The mappings of `/proc/PID/maps`. Malformed lines are left out.
@@ -111,6 +116,30 @@ impl Table {
         chunk.get(after.checked_sub(1)?).filter(|mapping| addr < mapping.end())
     }
 
+    /// The last mapping of a file's code that begins at or before the address: that of the image whose data the address may be.
+    #[must_use]
+    pub(super) fn code_before(&self, addr: u64) -> Option<&Mapping> {
+        let chunks = self.starts.partition_point(|&start| start <= addr);
+        let mappings = self.chunks.get(..chunks)?.iter().rev().flat_map(|chunk| chunk.iter().rev());
+        let is_code = |it: &&Mapping| it.is_executable() && it.path.starts_with(b"/") && !it.path.starts_with(b"//");
+        mappings.filter(|mapping| mapping.start <= addr).find(is_code)
+    }
+
+    /// `[heap]` or `[stack]`, where the address is in one of them.
+    #[must_use]
+    pub(super) fn area(&self, addr: u64) -> Option<&'static str> {
+        let at = self.areas.iter().position(|&(start, end)| (start..end).contains(&addr))?;
+        AREAS.get(at).copied()
+    }
+
+    /// The area that the mapping is, and from where to where it is then: it grows, and parts of it may be mappings of their own.
+    fn grown(&self, new: &Mapping) -> Option<(usize, (u64, u64))> {
+        let at = AREAS.iter().position(|name| &*new.path == name.as_bytes())?;
+        let &(start, end) = self.areas.get(at)?;
+        let grown = if end == 0 { (new.start, new.end()) } else { (start.min(new.start), end.max(new.end())) };
+        (grown != (start, end)).then_some((at, grown))
+    }
+
     /// The mapping at the address if its memory has an identity of its own in all processes.
     #[must_use]
     #[inline]
@@ -121,7 +150,7 @@ impl Table {
     /// True if [`Table::add`] would change anything; most mappings are private data that overlaps nothing.
     #[must_use]
     pub fn is_changed_by(&self, new: &Mapping) -> bool {
-        new.len != 0 && (keeps(new) || self.is_overlaid_by(new))
+        new.len != 0 && (keeps(new) || self.grown(new).is_some() || self.is_overlaid_by(new))
     }
 
     /// True if it overlaps an existing mapping.
@@ -154,6 +183,11 @@ impl Table {
             return;
         }
         self.has_shared |= keep && new.is_shared();
+        if let Some((at, grown)) = self.grown(new) {
+            if let Some(area) = self.areas.get_mut(at) {
+                *area = grown;
+            }
+        }
         // The chunks that it can touch: the one with the mapping at or before its start, and those that begin in it.
         let first = self.starts.partition_point(|&start| start <= new.start).saturating_sub(1);
         let behind = self.starts.partition_point(|&start| start < new.end()).max(first + 1).min(self.chunks.len());

@@ -49,7 +49,7 @@ impl Sampled {
     /// # Errors
     /// [`Error::NoSamples`].
     pub fn decide(self) -> Result<Analysis, Error> {
-        let Self { decider, outcome, skipped, options, symbols, procfs, raises } = self;
+        let Self { decider, mut outcome, skipped, options, symbols, procfs, raises } = self;
         let _raised = raised(raises);
         let Ok(mut decided) = decider.decide(&options) else {
             return Err(Error::NoSamples { outcome: Box::new(outcome) });
@@ -57,6 +57,8 @@ impl Sampled {
         for whose in decided.decision.notes.iter_mut().filter_map(config::Note::thread_mut) {
             whose.uid = procfs.as_deref().and_then(|procfs| uid(procfs, whose));
         }
+        let Outcome { address_spaces, modules, .. } = &mut outcome;
+        decided.locate(address_spaces, modules);
         let source = decider.source();
         Ok(Analysis { source, outcome, skipped, decider, options, decided, symbols, named: OnceLock::new(), raises })
     }
@@ -123,12 +125,14 @@ impl Analysis {
         Ok((config::layered::to_json(&layers.layers)?, layers.notes))
     }
 
-    /// The names of the code in [`Analysis::report`]. The first call looks them up, which can take 25 s if file systems do not
-    /// answer.
+    /// The names of the code and of the variables in [`Analysis::report`]. The first call looks them up, which can take 25 s if
+    /// file systems do not answer.
     pub fn symbols(&self) -> &Symbols {
         self.named.get_or_init(|| {
             let _raised = raised(self.raises);
-            symbolize(&self.outcome.modules, self.decided.codes(), &self.symbols)
+            // Files of other users are read only if names were requested.
+            let codes = self.decided.codes().filter(|_| self.decider.keeps_code());
+            symbolize(&self.outcome.modules, codes, &self.symbols)
         })
     }
 

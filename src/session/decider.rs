@@ -5,15 +5,17 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::Sink;
-use crate::cluster::{self, Clusters, Hot, Sharing, Structure};
-use crate::config::report::{report, Code, CommunityEvidence, Evidence, Granule, RegionReport, Report, ReportError};
+use crate::cluster::{self, Clusters, Sharing};
+use crate::config::report::{report, Code, CommunityEvidence, Evidence, Report, ReportError};
 use crate::config::{self, Affinity, CellIndex, CellSpecs, Decision, Member, Members, NameIndex, NoSamples, Tally};
 use crate::config::{Unknown, Verdict};
-use crate::resolve::identity::numbering_text;
-use crate::resolve::{Cgroups, Symbol, Symbols};
+use crate::resolve::{AddressSpaces, Cgroups, Modules, Symbol, Symbols};
 use crate::sample::{printable, CodeAddr, Comm, MemoryId, RawSample, Sample, Source, ThreadIndex};
 
 mod judge;
+mod memory;
+
+use memory::{Locations, MemoryNames};
 
 /// This many threads are judged from their first sample on; later ones need [`ADMISSION_SAMPLES`] samples first, so that
 /// short-lived processes do not displace long-lived ones.
@@ -83,6 +85,8 @@ pub(super) struct Decided {
     pub(super) members: Members,
     /// The result of the sketch.
     clusters: Clusters,
+    /// Where the memory lies that a report names.
+    locations: Locations,
 }
 
 impl Decider {
@@ -119,6 +123,11 @@ impl Decider {
     #[must_use]
     pub fn use_hints(self) -> Self {
         Self { use_hints: true, ..self }
+    }
+
+    /// True after [`Decider::keep_code`].
+    pub(super) fn keeps_code(&self) -> bool {
+        self.wants_code
     }
 
     /// True after [`Decider::use_hints`].
@@ -174,7 +183,7 @@ impl Decider {
         for note in &mut decision.notes {
             self.say_whose(note);
         }
-        Ok(Decided { decision, members, clusters })
+        Ok(Decided { decision, members, clusters, locations: Locations::default() })
     }
 
     /// Reports the facts behind a decision of this decider, with these names for [`Decided::codes`]; other code is not in it.
@@ -187,27 +196,17 @@ impl Decider {
         symbols: &Symbols,
         options: &config::DecisionOptions,
     ) -> Result<Report, ReportError> {
-        let Decided { decision, members, clusters } = decided;
-        let granules = |hot: &[Hot], pid: Option<u32>| -> Vec<Granule> {
-            let granule = |hot: &Hot| Granule {
-                memory: place_text(hot.memory, pid),
-                accesses: hot.accesses,
-                writes: hot.writes,
-                hitm: hot.hitm,
-                threads: hot.threads,
-                code: hot.code.iter().filter_map(|&(code, events)| Some(code_of(symbols.get(code)?, events))).collect(),
-            };
-            hot.iter().map(granule).collect()
-        };
+        let Decided { decision, members, clusters, locations } = decided;
+        let names = MemoryNames { decider: self, locations, symbols };
         let evidence_of = |community: &cluster::Community| {
             let pid =
                 community.threads.first().and_then(|&thread| self.facts.get(thread as usize)).map(|facts| facts.pid);
             CommunityEvidence {
                 stability: community.stability,
                 confidence: community.confidence,
-                regions: community.regions.iter().map(|region| region_report(region, pid)).collect(),
-                pages: granules(&community.pages, pid),
-                lines: granules(&community.lines, pid),
+                regions: community.regions.iter().map(|region| names.region(region, pid)).collect(),
+                pages: names.granules(&community.pages, pid),
+                lines: names.granules(&community.lines, pid),
             }
         };
         let locality = |labels: &[u32]| clusters.locality_of(labels).unwrap_or_default();
@@ -217,7 +216,8 @@ impl Decider {
             coverage: self.source.coverage(),
             communities: clusters.communities.iter().map(evidence_of).collect(),
             stability: clusters.stability,
-            hubs: granules(&clusters.hubs, None),
+            hubs: names.granules(&clusters.hubs, None),
+            lines: names.granules(&clusters.lines, None),
             locality: clusters.locality.is_some().then_some(&locality),
             sharing: Some(&sharing),
         };
@@ -427,10 +427,16 @@ impl Sink for Decider {
 }
 
 impl Decided {
-    /// The code that touches the hottest shared lines, to be named for the report.
+    /// Finds out where the memory lies that a report names.
+    pub(super) fn locate(&mut self, spaces: &AddressSpaces, modules: &mut Modules) {
+        self.locations = memory::locate(&self.clusters, spaces, modules);
+    }
+
+    /// The code that touches the hottest shared lines, and the data in images, to be named for the report.
     pub(super) fn codes(&self) -> impl Iterator<Item = CodeAddr> + '_ {
-        let lines = self.clusters.communities.iter().flat_map(|community| &community.lines);
-        lines.flat_map(|line| line.code.iter().map(|&(code, _)| code))
+        let of_communities = self.clusters.communities.iter().flat_map(|community| &community.lines);
+        let lines = of_communities.chain(&self.clusters.lines);
+        lines.flat_map(|line| line.code.iter().map(|&(code, _)| code)).chain(memory::images(&self.locations))
     }
 }
 
@@ -447,29 +453,6 @@ fn community(clusters: &Clusters, thread: usize) -> u32 {
     match clusters.of_thread.get(thread) {
         Some(cluster::Verdict::Community(community)) => *community,
         _ => u32::MAX,
-    }
-}
-
-fn region_report(region: &Structure, pid: Option<u32>) -> RegionReport {
-    RegionReport {
-        memory: place_text(region.memory, pid),
-        bytes: region.bytes,
-        threads: region.threads,
-        misses: region.misses,
-        transfers: region.transfers,
-    }
-}
-
-/// The location of memory, for display; private memory belongs to process `pid` if known.
-fn place_text(memory: Option<MemoryId>, pid: Option<u32>) -> String {
-    match (memory, pid) {
-        (Some(MemoryId::Shared { dev, ino, offset }), _) => {
-            format!("{} {ino} + {offset:#x}", numbering_text(dev))
-        }
-        (Some(MemoryId::Frame { phys }), _) => format!("physical {phys:#x}"),
-        (Some(MemoryId::Private { addr, .. }), Some(pid)) => format!("pid {pid} {addr:#x}"),
-        (Some(MemoryId::Private { space, addr }), None) => format!("address space {space} {addr:#x}"),
-        (None, _) => "a file beyond those that are remembered".to_owned(),
     }
 }
 

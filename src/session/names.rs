@@ -195,6 +195,7 @@ impl Names {
             loss,
             notes: self.left_out(),
             modules: Modules::default(),
+            address_spaces: self.maps.address_spaces(),
             realtime: None,
         }
     }

@@ -5,6 +5,7 @@
 mod output;
 mod priority;
 mod signals;
+mod summaries;
 
 use std::fs;
 use std::io::Read;

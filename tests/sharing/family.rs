@@ -20,7 +20,7 @@ const FREQ: &str = "2000";
 const LIFE: u32 = 120;
 
 /// Samples until every program has enough, longer if the machine is busy; the error is the reason to skip.
-fn run_until_enough(programs: &[&[Thread]], cells: &[&str]) -> Result<Decision, String> {
+pub fn run_until_enough(programs: &[&[Thread]], cells: &[&str]) -> Result<Decision, String> {
     let scxprof = Scxprof { binary: env!("CARGO_BIN_EXE_scxprof").into() };
     let options = [&["--freq", FREQ], cells].concat();
     let (mut left, mut seconds) = (MAX_SECONDS, FIRST);
@@ -44,7 +44,7 @@ fn run_until_enough(programs: &[&[Thread]], cells: &[&str]) -> Result<Decision, 
 }
 
 /// Builds the programs; `None`, with the reason printed, if one of them cannot be built.
-fn find(test: &str, names: &[&str]) -> Option<(Programs, Vec<Program>)> {
+pub fn find(test: &str, names: &[&str]) -> Option<(Programs, Vec<Program>)> {
     let built = Programs::build().unwrap();
     let found = names.iter().map(|name| built.find(name)).collect::<Option<Vec<_>>>();
     let Some(found) = found else {

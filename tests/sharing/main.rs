@@ -9,6 +9,7 @@
 mod capture;
 mod cgroup;
 mod family;
+mod lines;
 mod made;
 mod programs;
 mod score;

@@ -45,7 +45,7 @@ fn a_report_names_the_code_of_shared_lines() {
             found = code_of(&serde_json::from_slice(&fs::read(&report).unwrap()).unwrap());
         }
         if !found.is_empty() {
-            assert!(said.contains("hottest code of"), "{said}");
+            assert!(said.contains("\nhot line ") && said.contains("\n  code "), "{said}");
             let none = run(&["--no-symbols"]);
             if none.status.success() {
                 assert_eq!(code_of(&serde_json::from_slice(&fs::read(&report).unwrap()).unwrap()), []);

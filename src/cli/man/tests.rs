@@ -15,7 +15,10 @@ fn each_subcommand_has_a_page_in_the_usual_order() {
     let pages = all();
     let names: Vec<_> = pages.iter().map(|(name, _)| name.as_str()).collect();
     let listed = ["scxprof.1", "scxprof-run.1", "scxprof-record.1", "scxprof-process.1", "scxprof-extract.1"];
-    assert_eq!(names, [&listed[..], &["scxprof-doctor.1", "scxprof-completions.1"]].concat());
+    assert_eq!(
+        names,
+        [&listed[..], &["scxprof-report.1", "scxprof-diff.1", "scxprof-doctor.1", "scxprof-completions.1"]].concat()
+    );
     let order = [
         "NAME",
         "SYNOPSIS",

@@ -122,6 +122,30 @@ const EXTRACT: Page = Page {
     see_also: &["perf-mem(1)"],
 };
 
+const REPORT: Page = Page {
+    description: &[
+        "Reads what `scxprof extract` reads, decides in the same way, and prints what `scxprof run -v` says, without the \
+         configuration.",
+    ],
+    samples: false,
+    environment: &[HOME, TMPDIR, NO_COLOR],
+    files: &[PERF_MAP, CACHE, DEBUG],
+    see_also: &["perf-c2c(1)", "perf-mem(1)"],
+};
+
+const DIFF: Page = Page {
+    description: &[
+        "Compares two decisions. Each of A and B is a profile, which is read and decided as by `scxprof extract` with \
+         the options given here, or a report (`--report` of run and extract, `--json` of report).",
+        "Decisions differ where cells or subcells do, by name or by what they match, or where threads of one name in \
+         one cell are in other subcells. Figures differ in any two runs: they are printed, and do not count.",
+    ],
+    samples: false,
+    environment: &[TMPDIR, NO_COLOR],
+    files: &[],
+    see_also: &["diff(1)"],
+};
+
 const DOCTOR: Page = Page {
     description: &[
         "Tries each source as a run would and says what works here, what does not, why, and what would help. With \
@@ -148,6 +172,8 @@ pub(super) fn of(subcommand: &str) -> &'static Page {
         "record" => &RECORD,
         "process" => &PROCESS,
         "extract" => &EXTRACT,
+        "report" => &REPORT,
+        "diff" => &DIFF,
         "doctor" => &DOCTOR,
         "completions" => &COMPLETIONS,
         _ => &ALL,

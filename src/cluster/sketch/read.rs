@@ -2,6 +2,7 @@
 
 use super::{bits, Activity, Kind, Page, Sharing, Touch, HOT};
 use crate::cluster::keys::{line_key, mix, repeat_key, touch_hash};
+use crate::cluster::lines::Bytes;
 use crate::cluster::table::Slot;
 use crate::sample::{CodeAddr, MemoryId, LINE_SIZE};
 
@@ -65,7 +66,12 @@ impl Sharing {
 
     /// The code that touched a line most, with its accesses.
     pub(crate) fn codes(&self, page: u64, line: u32) -> Vec<(CodeAddr, f64)> {
-        self.codes.as_ref().map(|codes| codes.of(line_key(page, line))).unwrap_or_default()
+        self.hot_lines.as_ref().map(|lines| lines.codes(line_key(page, line))).unwrap_or_default()
+    }
+
+    /// The bytes of a line that its threads touched, of the most active ones.
+    pub(in crate::cluster) fn bytes_of(&self, page: u64, line: u32) -> Vec<Bytes> {
+        self.hot_lines.iter().flat_map(|lines| lines.threads(line_key(page, line))).copied().collect()
     }
 
     /// The number of pages that a kept page represents.

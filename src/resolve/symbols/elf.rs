@@ -10,7 +10,7 @@ use super::super::mapping::{parse_line, BuildId};
 use super::demangle::demangle;
 use super::file::{build_id, build_id_name, OpenedImage};
 use super::{Named, VDSO};
-use crate::elf::{Elf, ReadAt};
+use crate::elf::{Elf, ReadAt, Symbol};
 use crate::host::{open, read, Roots};
 
 /// The directory of debug files in distributions.
@@ -20,19 +20,34 @@ const MAX_CHECKED: u64 = 1 << 32;
 /// The vdso is two pages; a larger object is not the vdso.
 const MAX_VDSO: u64 = 1 << 20;
 
-/// Names for sorted offsets in the file.
+/// Names for sorted offsets in the file: of code, and of data (see [`super::Modules::data`]) the variable, else its section.
 pub(super) fn names(found: &OpenedImage, offsets: &[u64]) -> Vec<Option<Named>> {
-    let addresses: Vec<Option<u64>> = offsets.iter().map(|&offset| found.elf.vaddr(offset)).collect();
-    let mut names = symbols(&found.elf, &mut &found.file, &addresses);
-    if names.iter().zip(&addresses).any(|(name, address)| name.is_none() && address.is_some()) {
-        if let Some((debug, elf)) = debug_file(found) {
-            let more = symbols(&elf, &mut &debug, &addresses);
-            for (name, more) in names.iter_mut().zip(more) {
-                *name = name.take().or(more);
-            }
+    let code: Vec<Option<u64>> = offsets.iter().map(|&offset| found.elf.vaddr(offset)).collect();
+    let is_data = |(&offset, code): (&u64, &Option<u64>)| match code {
+        Some(_) => None,
+        None => found.elf.data_vaddr(offset),
+    };
+    let data: Vec<Option<u64>> = offsets.iter().zip(&code).map(is_data).collect();
+    let mut names = symbols(&found.elf, &mut &found.file, &code, &data);
+    let is_known =
+        names.iter().zip(code.iter().zip(&data)).all(|(name, at)| name.is_some() || at.0.is_none() && at.1.is_none());
+    if !is_known {
+        let debug = debug_file(found);
+        let more = debug.map(|(debug, elf)| symbols(&elf, &mut &debug, &code, &data)).unwrap_or_default();
+        for (name, more) in names.iter_mut().zip(more) {
+            *name = name.take().or(more);
+        }
+        for (name, &address) in names.iter_mut().zip(&data) {
+            let section = || found.elf.section_at(&mut &found.file, address?);
+            *name = name.take().or_else(|| named(section(), address));
         }
     }
     names
+}
+
+fn named(symbol: Option<Symbol>, address: Option<u64>) -> Option<Named> {
+    let (symbol, address) = (symbol?, address?);
+    Some(Named { name: demangle(&symbol.name), offset: address.checked_sub(symbol.start)?, dso: None })
 }
 
 /// The file with the debug information of code at these offsets, and their addresses in it.
@@ -50,7 +65,7 @@ pub(super) fn vdso_names(roots: &Roots, offsets: &[u64]) -> Vec<Option<Named>> {
     let Some(vdso) = vdso(roots) else { return Vec::new() };
     let Ok(elf) = Elf::parse(&mut &vdso[..]) else { return Vec::new() };
     let addresses: Vec<Option<u64>> = offsets.iter().map(|&offset| elf.vaddr(offset)).collect();
-    symbols(&elf, &mut &vdso[..], &addresses)
+    symbols(&elf, &mut &vdso[..], &addresses, &[])
 }
 
 /// The build id of this host's vdso.
@@ -67,18 +82,28 @@ fn vdso(roots: &Roots) -> Option<Vec<u8>> {
     Some(image)
 }
 
-/// The symbols of addresses in one file's symbol tables, one for each; none if there is no address.
-fn symbols(elf: &Elf, reader: &mut impl ReadAt, addresses: &[Option<u64>]) -> Vec<Option<Named>> {
-    let mut wanted: Vec<u64> = addresses.iter().copied().flatten().collect();
-    wanted.sort_unstable();
-    wanted.dedup();
-    let functions = elf.functions(reader, &wanted);
-    let named = |address: &Option<u64>| {
-        let address = (*address)?;
-        let function = functions.get(wanted.binary_search(&address).ok()?)?.as_ref()?;
-        Some(Named { name: demangle(&function.name), offset: address - function.start, dso: None })
+/// What the symbol tables of one file say of addresses of code, and where there is none of data; one for each of code's.
+fn symbols(elf: &Elf, reader: &mut impl ReadAt, code: &[Option<u64>], data: &[Option<u64>]) -> Vec<Option<Named>> {
+    let sorted = |addresses: &[Option<u64>]| {
+        let mut wanted: Vec<u64> = addresses.iter().copied().flatten().collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        wanted
     };
-    addresses.iter().map(named).collect()
+    let mut names = vec![None; code.len()];
+    for (addresses, is_code) in [(code, true), (data, false)] {
+        let wanted = sorted(addresses);
+        if wanted.is_empty() {
+            continue;
+        }
+        let found = if is_code { elf.functions(reader, &wanted) } else { elf.variables(reader, &wanted) };
+        for (name, &address) in names.iter_mut().zip(addresses) {
+            let at = address.and_then(|address| wanted.binary_search(&address).ok());
+            let symbol = at.and_then(|at| found.get(at)).cloned().flatten();
+            *name = name.take().or_else(|| named(symbol, address));
+        }
+    }
+    names
 }
 
 /// The file with the stripped symbols: by build id, else by `.gnu_debuglink` if its checksum is right (gdb's manual, "Debugging

@@ -1,0 +1,141 @@
+//! `scxprof diff`: what two decisions differ in.
+
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{anyhow, Context};
+use clap::Args;
+use serde::Deserialize;
+
+use super::capture::{INPUT, RESULT, TUNING};
+use super::decision::{self, DecisionArgs, Named};
+use super::output::{Output, Readers};
+use super::signals::Signals;
+use super::Failure;
+use crate::config::report::{Report, VERSION};
+use crate::config::Difference;
+use crate::host::open;
+use crate::session::{Error, Session};
+
+const EXAMPLES: &str = "\
+Examples:
+  scxprof diff monday.tar.gz friday.tar.gz       two profiles of `record`
+  scxprof diff before.json after.json --json     two files of --report
+Exit codes:
+  0  the decisions are the same: cells, subcells, what they match, where threads of the same name go
+  1  they differ
+  2  trouble: a file cannot be read or says nothing, or the result cannot be written";
+
+/// Bytes of a report that are read.
+const MAX_REPORT: u64 = 256 << 20;
+
+/// Print what changed between two decisions
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct DiffArgs {
+    /// A profile as `extract` reads it, or a report (JSON of --report): before
+    #[arg(help_heading = INPUT)]
+    a: PathBuf,
+    /// The same: after
+    #[arg(help_heading = INPUT)]
+    b: PathBuf,
+    /// Memory for the sketch, queues and mappings of each profile
+    #[arg(long, value_name = "MIB", default_value = "64", value_parser = clap::value_parser!(u32).range(8..), help_heading = TUNING)]
+    memory: u32,
+    /// Print JSON (docs/report.md has the schema)
+    #[arg(long, help_heading = RESULT)]
+    json: bool,
+    /// Write the difference to FILE instead of stdout
+    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = RESULT)]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    decision: DecisionArgs,
+}
+
+/// Compares; as diff(1), 1 says that they differ and 2 that nobody knows.
+pub(super) fn run(args: &DiffArgs, stdout_is_open: bool) -> Result<(), Failure> {
+    match compare(args, stdout_is_open) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Failure::Command(1)),
+        Err(
+            Failure::NoResult(error)
+            | Failure::Usage(error)
+            | Failure::Unsupported(error)
+            | Failure::Loss(error)
+            | Failure::DoesNotFit(error),
+        ) => Err(Failure::Usage(error)),
+        Err(Failure::Command(_)) => Err(Failure::Command(2)),
+    }
+}
+
+/// Prints the difference; true where there is none.
+fn compare(args: &DiffArgs, stdout_is_open: bool) -> Result<bool, Failure> {
+    let to_stdout = args.output.as_deref().is_none_or(|path| path == Path::new("-"));
+    if to_stdout && !stdout_is_open {
+        return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
+    }
+    let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
+    let signals = Signals::handle().map_err(Failure::Unsupported)?;
+    let before = load(&args.a, args, &signals)?;
+    let after = load(&args.b, args, &signals)?;
+    let difference = Difference::new(&before, &after);
+    let text = if args.json {
+        difference.to_json().context("cannot write the difference").map_err(Failure::NoResult)?
+    } else {
+        crate::escape::lines(&difference.to_string())
+    };
+    output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
+    Ok(difference.same)
+}
+
+/// The report that a file is, or that is made of a profile.
+fn load(path: &Path, args: &DiffArgs, signals: &Signals) -> Result<Report, Failure> {
+    if let Some(report) = read_report(path)? {
+        return Ok(report);
+    }
+    let of_file = |error: anyhow::Error| Failure::NoResult(error.context(path.display().to_string()));
+    let mut profile = super::process::open(path, &|| signals.seen())?;
+    let builder = Session::builder().profile(&mut profile).memory((args.memory as usize).saturating_mul(1 << 20));
+    let session = args.decision.configure(builder, Named::Nothing).start().map_err(|error| match error {
+        Error::CellSpecs(error) => decision::wrong_groups(&error),
+        error => of_file(error.into()),
+    })?;
+    let sampled = session.run_until(|_| signals.seen());
+    if signals.seen() {
+        return Err(super::process::interrupted());
+    }
+    let damage = profile.damage();
+    if !damage.is_empty() {
+        say!("note: {}: the profile is damaged: {}; what could be read was used", path.display(), damage.join("; "));
+    }
+    let found = sampled.decide().map_err(|error| match error {
+        Error::NoSamples { .. } => of_file(anyhow!("no usable samples (scxprof extract -f says why)")),
+        error => of_file(error.into()),
+    })?;
+    if let Some(refused) = &found.decision().refused {
+        return Err(of_file(anyhow!("no configuration: {refused}")));
+    }
+    found.report().map_err(|error| of_file(error.into()))
+}
+
+/// A file that holds a report; `None` where it is something else, which lines of JSON are too.
+fn read_report(path: &Path) -> Result<Option<Report>, Failure> {
+    let Ok(file) = open::regular(path) else { return Ok(None) };
+    let mut file = BufReader::new(file.take(MAX_REPORT));
+    let mut first = [0; 2];
+    if file.read_exact(&mut first).is_err() || first[0] != b'{' {
+        return Ok(None);
+    }
+    let text = first.chain(file);
+    match Report::deserialize(&mut serde_json::Deserializer::from_reader(text)) {
+        Ok(report) if report.version == VERSION => Ok(Some(report)),
+        Ok(report) => Err(Failure::Usage(anyhow!(
+            "{}: a report of version {}, and this scxprof knows version {VERSION}: make it again of its profile",
+            path.display(),
+            report.version
+        ))),
+        // A line of an access is an object on one line.
+        Err(_) if first[1] != b'\n' => Ok(None),
+        Err(error) => Err(Failure::Usage(anyhow!("{}: not a whole report: {error}", path.display()))),
+    }
+}

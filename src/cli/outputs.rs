@@ -1,0 +1,156 @@
+//! The destinations of the results: a different one for each.
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{anyhow, Context};
+use clap::Args;
+
+use super::output::{Output, Readers};
+use super::Failure;
+use crate::config::report::Report;
+use crate::config::{self, RunFacts};
+use crate::session::Outcome;
+
+/// Where results go.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Result")]
+pub(super) struct OutputArgs {
+    /// Write the configuration to FILE instead of stdout
+    #[arg(short = 'o', long = "output", value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Write the evidence for the decision to FILE as JSON (schema: docs/report.md); only its owner can read a new FILE
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Write the sharing between subcells to FILE as CSV (a, b, misses)
+    #[arg(long, value_name = "FILE")]
+    sharing_csv: Option<PathBuf>,
+    /// Write figures of the run to FILE for Prometheus (the textfile collector of node_exporter reads DIR/*.prom)
+    #[arg(long, value_name = "FILE")]
+    prometheus: Option<PathBuf>,
+}
+
+/// The destinations, opened.
+#[derive(Debug)]
+pub(super) struct Outputs {
+    /// That of the configuration, or of what is printed instead.
+    pub(super) result: Output,
+    report: Option<Output>,
+    sharing_csv: Option<Output>,
+    prometheus: Option<Output>,
+    /// True if no result goes to stdout.
+    pub(super) is_stdout_free: bool,
+}
+
+impl OutputArgs {
+    /// Opens all destinations; a closed stdout is an error.
+    pub(super) fn open(&self, stdout_is_open: bool) -> Result<Outputs, Failure> {
+        self.check_stdout(stdout_is_open)?;
+        let others = [
+            ("--report", &self.report, Readers::Owner),
+            ("--sharing-csv", &self.sharing_csv, Readers::All),
+            ("--prometheus", &self.prometheus, Readers::All),
+        ];
+        let is_stdout = |path: &Option<PathBuf>| path.as_deref() == Some(Path::new("-"));
+        let mut to_stdout: Vec<&str> = others.iter().filter(|it| is_stdout(it.1)).map(|it| it.0).collect();
+        if let Some(option) = to_stdout.pop() {
+            if self.to_stdout() {
+                return Err(Failure::Usage(anyhow!(
+                    "{option} - and the result would both go to stdout; name a file for one of them"
+                )));
+            }
+            if let Some(other) = to_stdout.pop() {
+                return Err(Failure::Usage(anyhow!(
+                    "{other} - and {option} - would both go to stdout; name a file for one of them"
+                )));
+            }
+        }
+        let result = Output::open(self.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
+        let mut opened: Vec<(&str, Option<Output>)> = vec![("-o", Some(result))];
+        for (option, path, readers) in others {
+            let output = path.as_ref().map(|path| Output::open(Some(path), readers)).transpose();
+            let output = output.map_err(Failure::Usage)?;
+            if let (Some(output), Some(path)) = (&output, path) {
+                let is_same = |it: &&(&str, Option<Output>)| it.1.as_ref().is_some_and(|it| it.is_same_file(output));
+                if let Some((other, _)) = opened.iter().find(is_same) {
+                    return Err(Failure::Usage(anyhow!("{other} and {option} both name {}", path.display())));
+                }
+            }
+            opened.push((option, output));
+        }
+        let mut opened = opened.into_iter().map(|(_, output)| output);
+        let mut next = || opened.next().flatten();
+        let is_stdout_free = !self.to_stdout() && !others.iter().any(|it| is_stdout(it.1));
+        Ok(Outputs {
+            result: next().unwrap_or(Output::Stdout),
+            report: next(),
+            sharing_csv: next(),
+            prometheus: next(),
+            is_stdout_free,
+        })
+    }
+
+    /// Reports a closed stdout before sampling.
+    pub(super) fn check_stdout(&self, stdout_is_open: bool) -> Result<(), Failure> {
+        if self.to_stdout() && !stdout_is_open {
+            return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
+        }
+        Ok(())
+    }
+
+    pub(super) fn to_stdout(&self) -> bool {
+        self.output.as_deref().is_none_or(|path| path == Path::new("-"))
+    }
+
+    pub(super) fn has_report(&self) -> bool {
+        self.report.is_some()
+    }
+}
+
+impl Outputs {
+    /// True if one of them is made of the report.
+    pub(super) fn need_report(&self) -> bool {
+        self.report.is_some() || self.sharing_csv.is_some() || self.prometheus.is_some()
+    }
+
+    /// Writes what is made of the report. If one cannot be written, the others still are.
+    pub(super) fn write_report(
+        report_to: [Option<Output>; 3],
+        report: &Report,
+        outcome: &Outcome,
+        free: bool,
+    ) -> Result<(), Failure> {
+        let [json, csv, prometheus] = report_to;
+        let mut done = Ok(());
+        if let Some(output) = json {
+            let json = report.to_json().context("cannot write the report").map_err(Failure::NoResult)?;
+            done = done.and(output.write(json.as_bytes(), free));
+        }
+        if let Some(output) = csv {
+            done = done.and(output.write(config::sharing_csv(report).as_bytes(), false));
+        }
+        if let Some(output) = prometheus {
+            let loss = outcome.loss;
+            let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let facts = RunFacts {
+                time: time.as_secs_f64(),
+                seconds: outcome.duration.as_secs_f64(),
+                all_samples: loss.total(),
+                lost: vec![
+                    ("ring_full", loss.ring_full),
+                    ("hardware", loss.hardware),
+                    ("channel_full", loss.channel_full),
+                    ("malformed", loss.malformed),
+                    ("abandoned", loss.abandoned),
+                ],
+            };
+            done = done.and(output.write(config::prometheus(report, &facts).as_bytes(), false));
+        }
+        done.map_err(Failure::NoResult)
+    }
+
+    /// That of the result, and the others in the order of [`Outputs::write_report`].
+    pub(super) fn split(self) -> (Output, [Option<Output>; 3]) {
+        (self.result, [self.report, self.sharing_csv, self.prometheus])
+    }
+}

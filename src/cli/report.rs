@@ -1,0 +1,36 @@
+//! `scxprof report`: the summary of a profile, by the way that `extract` goes.
+
+use clap::Args;
+
+use super::capture::RESULT;
+use super::decision::Printed;
+use super::extract::{self, ExtractArgs};
+use super::Failure;
+
+const EXAMPLES: &str = "\
+Examples:
+  scxprof report -f host.tar.gz                  what `run -v` says: who was sampled, and the subcells
+  scxprof report -f host.tar.gz -v               what `run -vv` says: also the sharing matrix and the hot lines
+  scxprof report -f perf.data --comm '^web'      some threads of what perf mem record wrote
+  scxprof report -f host.tar.gz --json | jq '.lines[0]'   the report, as --report FILE writes it
+  scxprof report -f host.tar.gz -o /dev/null --sharing-csv -   the sharing matrix as CSV";
+
+/// Print the summary of a recorded profile, without the configuration
+#[derive(Debug, Args)]
+#[command(
+    after_help = EXAMPLES,
+    mut_arg("output", |arg| arg.help("Write the summary to FILE instead of stdout")),
+    mut_arg("verbose", |arg| arg.help("Print full detail: each name, the sharing matrix and the hot lines")),
+)]
+pub(super) struct ReportArgs {
+    #[command(flatten)]
+    extract: ExtractArgs,
+    /// Print the JSON of --report instead (schema: docs/report.md)
+    #[arg(long, help_heading = RESULT)]
+    json: bool,
+}
+
+/// Reads the profile, decides and prints what was found.
+pub(super) fn run(args: &ReportArgs, stdout_is_open: bool) -> Result<(), Failure> {
+    extract::print(&args.extract, if args.json { Printed::Json } else { Printed::Summary }, stdout_is_open)
+}

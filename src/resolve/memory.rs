@@ -1,0 +1,167 @@
+//! What memory is called: the variable, heap, stack or file that a byte lies in, by the mappings of the processes that touched it.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::symbols::Modules;
+use super::table::Table;
+use crate::sample::{CodeAddr, MemoryId};
+
+/// The mappings of processes, those of ended ones as they were last.
+#[derive(Debug, Clone, Default)]
+pub struct AddressSpaces {
+    /// By the number of the address space, with its process.
+    private: FxHashMap<u32, (u32, Arc<Table>)>,
+    /// Those of processes that touched no private memory.
+    others: Vec<Arc<Table>>,
+}
+
+/// Where a byte of memory lies, as far as it is known.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Located {
+    /// The process whose private memory it is.
+    pub(crate) pid: Option<u32>,
+    /// `[heap]` or `[stack]` of it.
+    pub(crate) area: Option<&'static str>,
+    /// The file or shared memory that is mapped, as the kernel prints its path, any bytes.
+    pub(crate) path: Option<Arc<[u8]>>,
+    /// Where it is in the image of a program or library, if it is one of its variables: [`super::symbolize`] says that.
+    pub(crate) image: Option<CodeAddr>,
+}
+
+impl AddressSpaces {
+    /// Address spaces, each with its number where it has one, and its process.
+    pub(super) fn new(spaces: impl Iterator<Item = (Option<u32>, u32, Arc<Table>)>) -> Self {
+        let mut all = Self::default();
+        for (space, pid, table) in spaces {
+            match space {
+                Some(space) => drop(all.private.insert(space, (pid, table))),
+                None => all.others.push(table),
+            }
+        }
+        all
+    }
+
+    /// Says where each of these lies. Images are numbered in `modules`.
+    pub(crate) fn locate(
+        &self,
+        memory: impl IntoIterator<Item = MemoryId>,
+        modules: &mut Modules,
+    ) -> FxHashMap<MemoryId, Located> {
+        let mut located: FxHashMap<MemoryId, Located> =
+            memory.into_iter().map(|memory| (memory, Located::default())).collect();
+        let mut paths = FxHashMap::default();
+        for memory in located.keys() {
+            if let MemoryId::Shared { dev, ino, .. } = *memory {
+                paths.insert((dev, ino), None);
+            }
+        }
+        if !paths.is_empty() {
+            let tables = self.private.values().map(|(_, table)| table).chain(&self.others);
+            for mapping in tables.flat_map(|table| table.mappings()).filter(|mapping| mapping.is_shared()) {
+                if let Some(path) = paths.get_mut(&(mapping.numbering, mapping.ino)) {
+                    // Of several names the least, so that it is the same one each time.
+                    let is_new = path.as_ref().is_none_or(|known| mapping.path < *known);
+                    if is_new {
+                        *path = Some(Arc::clone(&mapping.path));
+                    }
+                }
+            }
+        }
+        for (memory, located) in &mut located {
+            match *memory {
+                MemoryId::Shared { dev, ino, .. } => located.path = paths.get(&(dev, ino)).cloned().flatten(),
+                MemoryId::Private { space, addr } => {
+                    let Some((pid, table)) = self.private.get(&space) else { continue };
+                    located.pid = Some(*pid);
+                    located.area = table.area(addr);
+                    located.image = table.code_before(addr).and_then(|code| modules.data(*pid, code, addr));
+                }
+                MemoryId::Frame { .. } => {}
+            }
+        }
+        located
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::Roots;
+    use crate::resolve::mapping::parse_line;
+    use crate::resolve::Maps;
+
+    const MAPS: &str = "\
+00400000-00401000 r--p 00000000 fe:01 7 /usr/bin/server
+00401000-00402000 r-xp 00001000 fe:01 7 /usr/bin/server
+00402000-00404000 rw-p 00002000 fe:01 7 /usr/bin/server
+00500000-00521000 rw-p 00000000 00:00 0 [heap]
+00600000-00610000 rw-s 00003000 00:01 9 /dev/shm/queue
+00700000-00710000 rw-s 00000000 00:01 10 /memfd:ring (deleted)
+7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0 [stack]
+";
+
+    fn maps() -> Maps {
+        let mut maps = Maps::recorded(1 << 20);
+        for line in MAPS.lines() {
+            maps.mmap(5, &parse_line(line.as_bytes()).unwrap());
+        }
+        maps
+    }
+
+    /// What is known of the address, and the offset of the image.
+    fn at(spaces: &AddressSpaces, memory: MemoryId) -> (Option<u32>, Option<&'static str>, String, Option<u64>) {
+        let located = spaces.locate([memory], &mut Modules::new()).remove(&memory).unwrap();
+        let path = located.path.map(|path| String::from_utf8_lossy(&path).into_owned()).unwrap_or_default();
+        (located.pid, located.area, path, located.image.map(|code| code.offset))
+    }
+
+    #[test]
+    fn memory_is_known_by_its_mapping() {
+        let mut maps = maps();
+        let memory = [0x402_010, 0x500_010, 0x7ffc_0000_0010, 0x900_000, 0x600_010, 0x700_010]
+            .map(|addr| maps.memory(5, addr, 0).unwrap());
+        // The heap grows.
+        maps.mmap(5, &parse_line(b"00500000-00542000 rw-p 00000000 00:00 0 [heap]").unwrap());
+        let grown = maps.memory(5, 0x541_000, 0).unwrap();
+        let expected = |spaces: &AddressSpaces| {
+            let [data, heap, stack, other, file, memfd] = memory.map(|memory| at(spaces, memory));
+            // By the place that it would have in the file if all were mapped as the code is.
+            assert_eq!(data, (Some(5), None, String::new(), Some(0x2010)));
+            assert_eq!((heap.0, heap.1), (Some(5), Some("[heap]")));
+            assert_eq!((stack.0, stack.1), (Some(5), Some("[stack]")));
+            assert_eq!((other.0, other.1), (Some(5), None));
+            assert_eq!(file.2, "/dev/shm/queue");
+            assert_eq!(memfd.2, "/memfd:ring (deleted)");
+            assert_eq!(at(spaces, grown).1, Some("[heap]"));
+        };
+        expected(&maps.address_spaces());
+        // What is gone is known, until there are too many; another process of that pid is another one.
+        maps.exec(5);
+        expected(&maps.address_spaces());
+        for pid in 100..400 {
+            maps.exec(pid);
+            maps.memory(pid, 0x1000, 0);
+            maps.exit(pid);
+        }
+        assert_eq!(at(&maps.address_spaces(), memory[1]), (None, None, String::new(), None));
+    }
+
+    #[test]
+    fn procfs_says_where_heap_and_stack_are() {
+        let proc = tempfile::tempdir().unwrap();
+        std::fs::create_dir(proc.path().join("5")).unwrap();
+        std::fs::write(proc.path().join("5/maps"), MAPS).unwrap();
+        let mut maps = Maps::new(&Roots { proc: proc.path().to_owned(), ..Roots::default() }, 1 << 20);
+        let memory = maps.memory(5, 0x500_010, 0).unwrap();
+        assert_eq!(at(&maps.address_spaces(), memory).1, Some("[heap]"));
+        // A fork has what its parent has.
+        maps.fork(6, 5);
+        let memory = maps.memory(6, 0x7ffc_0000_0010, 0).unwrap();
+        assert_eq!(
+            (at(&maps.address_spaces(), memory).0, at(&maps.address_spaces(), memory).1),
+            (Some(6), Some("[stack]"))
+        );
+    }
+}
