@@ -211,9 +211,7 @@ pub(super) fn start(
     if verbose > 0 {
         source::say_skipped(session.skipped());
     }
-    if !session.skipped().is_empty() {
-        source::say_chosen(session.source(), session.samples_per_second(), session.skipped());
-    }
+    source::say_chosen(session.source(), session.samples_per_second(), session.skipped(), verbose > 0);
     Ok(session)
 }
 

@@ -10,7 +10,7 @@ use anyhow::{bail, Context, Result};
 use rustix::fs::{FileType, Stat};
 use tempfile::NamedTempFile;
 
-use super::destination::{find, Destination, Directory, There};
+use super::destination::{find, Destination, Directory, Refused, There};
 
 /// Writes all of `bytes` to stdout.
 pub(super) fn print(bytes: &[u8]) -> Result<()> {
@@ -56,7 +56,12 @@ impl Output {
     /// `None` and `-` stand for stdout.
     pub(super) fn open(path: Option<&Path>, readers: Readers) -> Result<Self> {
         let Some(path) = path.filter(|path| *path != Path::new("-")) else { return Ok(Self::Stdout) };
-        Self::at(path, readers).map_err(|error| anyhow::anyhow!("cannot write {}: {error:#}", path.display()))
+        Self::at(path, readers).map_err(|error| match error.downcast_ref() {
+            Some(Refused::Open { at, source }) if at == path => {
+                anyhow::anyhow!("cannot write {}: {}", path.display(), source.kind())
+            }
+            _ => anyhow::anyhow!("cannot write {}: {error}", path.display()),
+        })
     }
 
     fn at(path: &Path, readers: Readers) -> Result<Self> {

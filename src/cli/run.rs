@@ -16,9 +16,9 @@ Examples:
   sudo scxprof run -t 30 > cells.json            sample the host, write the configuration
   sudo scxprof run -v -o cells.json              the same, with a summary on stderr
   sudo scxprof run --cell db='db\\.service$'      a cell for a cgroup of another name
-  scxprof run -p 1234 -t 10                      one process and its children
+  scxprof run -p 1234 -t 10                      a process and its descendants
   scxprof run -- ./server --port 80              a command while it runs (Ctrl-C ends both)
-  sudo scxprof run -t 30 -o /etc/cells.json --prometheus /var/lib/node_exporter/scxprof.prom   for cron
+  sudo scxprof run -o cells.json --prometheus DIR/scxprof.prom   for cron and node_exporter
   sudo scxprof run -a -- sleep 10                the host while a command runs
 Load it (README.md says which scx_mitosis has --cell-config, and what it needs):
   sudo scx_mitosis --cell-config cells.json

@@ -97,8 +97,18 @@ pub(super) fn say_skipped(skipped: &[(Source, SamplerError)]) {
     }
 }
 
-/// Says in one line which source `auto` took, if it is not the first.
-pub(super) fn say_chosen(source: Source, rate: Option<f64>, skipped: &[(Source, SamplerError)]) {
+/// Says in one line which source `auto` took, and with which event if `verbose`.
+pub(super) fn say_chosen(source: Source, rate: Option<(&str, f64)>, skipped: &[(Source, SamplerError)], verbose: bool) {
+    let rate = rate.map_or_else(String::new, |(event, rate)| {
+        let event = if verbose { format!(" ({event})") } else { String::new() };
+        format!("{event}, about {rate:.0} samples a second and CPU")
+    });
+    if skipped.is_empty() {
+        if verbose {
+            say!("note: using the {source} source{rate}");
+        }
+        return;
+    }
     let no_pmu = |error: &SamplerError| matches!(error, SamplerError::NoPebs(_) | SamplerError::NoIbs(_));
     let why = if skipped.iter().all(|(_, error)| no_pmu(error)) {
         "no memory PMU here".to_owned()
@@ -106,7 +116,6 @@ pub(super) fn say_chosen(source: Source, rate: Option<f64>, skipped: &[(Source, 
         let failed: Vec<&str> = skipped.iter().filter(|it| !no_pmu(&it.1)).map(|it| it.0.name()).collect();
         format!("{} failed; -v shows why", failed.join(" and "))
     };
-    let rate = rate.map_or_else(String::new, |rate| format!(", about {rate:.0} samples a second and CPU"));
     say!("note: using the {source} source{rate} ({why})");
 }
 

@@ -271,10 +271,10 @@ impl Sampler {
         &self.notes
     }
 
-    /// Samples per second on a busy CPU, if that is known.
+    /// The event, and its samples per second on a busy CPU, if that is known.
     #[must_use]
-    pub fn samples_per_second(&self) -> Option<f64> {
-        self.rate
+    pub fn samples_per_second(&self) -> Option<(String, f64)> {
+        self.events.first().map(|event| event.spec.name.to_string()).zip(self.rate)
     }
 
     /// The sampling events, by their names in perf.

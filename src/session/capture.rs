@@ -91,8 +91,8 @@ pub(super) struct Capture {
     /// Look-ups without an answer before this capture.
     unanswered: u64,
     pub(super) notes: Vec<String>,
-    /// Samples per second on a busy CPU, if that is known.
-    pub(super) rate: Option<f64>,
+    /// The event, and its samples per second on a busy CPU, if that is known.
+    pub(super) rate: Option<(String, f64)>,
 }
 
 impl Capture {

@@ -113,11 +113,11 @@ impl<'a> Session<'a> {
         &self.skipped
     }
 
-    /// Samples per second that the source takes on a busy CPU, if that is known before the first sample.
+    /// The event of the source and its samples per second on a busy CPU, if that is known before the first sample.
     #[must_use]
-    pub fn samples_per_second(&self) -> Option<f64> {
+    pub fn samples_per_second(&self) -> Option<(&str, f64)> {
         match &self.sampling.from {
-            Origin::Kernel(capture) => capture.rate,
+            Origin::Kernel(capture) => capture.rate.as_ref().map(|(event, rate)| (event.as_str(), *rate)),
             _ => None,
         }
     }

@@ -146,7 +146,7 @@ fn this_host_is_described() {
         assert_eq!(check(&report, "timer")["state"], "works", "{report:#}");
     }
     // The first that works wins; for each before it, the run's message is that of doctor.
-    let run = Command::new(SCXPROF).args(["run", "-t", "0.1"]).output().unwrap();
+    let run = Command::new(SCXPROF).args(["run", "-v", "-t", "0.1"]).output().unwrap();
     let said = text(&run.stderr);
     for source in ["pebs", "ibs"] {
         let check = check(&report, source);

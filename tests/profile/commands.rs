@@ -104,8 +104,8 @@ fn lines_go_where_they_are_wanted() {
     assert!(!said(&output).contains("wrote "), "{}", said(&output));
     assert_eq!(at("other").metadata().unwrap().permissions().mode() & 0o777, 0o700);
     // A directory cannot be created there by any user.
-    expect(&run("process", &path, &["-o", "/proc/scxprof-lines"]), 2, "cannot write in /proc");
-    expect(&scxprof(&["record", "-o", "/proc/scxprof-profile"]), 2, "cannot write in /proc");
+    expect(&run("process", &path, &["-o", "/proc/scxprof-lines"]), 2, "cannot write");
+    expect(&scxprof(&["record", "-o", "/proc/scxprof-profile"]), 2, "cannot write /proc/scxprof-profile: ");
     expect(&scxprof(&["record", "-o", "-"]), 2, "-o -: a profile is a directory or an archive");
     let file = at("cells.json");
     let output = run("extract", &path, &["-o", file.to_str().unwrap(), "--report", file.to_str().unwrap()]);
@@ -146,7 +146,7 @@ fn a_selection_that_leaves_nothing_is_why() {
     );
     expect(&run("extract", &path, &["--from", "-1"]), 2, "must be a number of seconds from 0 on");
     let output = run("extract", &path, &["--cell", "db=/db$", "--cell", "web=my app"]);
-    expect(&output, 0, "--cell db=/db$: no sample is of a cgroup that it matches");
+    expect(&output, 0, "--cell db=/db$: no sampled cgroup matches it");
     assert!(!said(&output).contains("--cell web"), "{}", said(&output));
 }
 
