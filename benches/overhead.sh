@@ -63,7 +63,7 @@ for round in $(seq "$rounds"); do
 done
 
 # The rate of the tick, as scxprof measured it.
-tick=$("$scxprof" run -t 1 --source timer -v -o "$work/cells.json" 2>&1 | sed -n 's/.* gives \([0-9]*\) a second.*/\1/p')
+tick=$("$scxprof" run -t 1 --source timer -v -o "$work/cells.json" 2>&1 | sed -n 's/.*, about \([0-9]*\) samples a second.*/\1/p')
 
 for loop in cpu memory; do
   for what in "tick 0.5" "tick 0.1" "freq 0.5" "freq 0.1"; do

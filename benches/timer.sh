@@ -47,7 +47,7 @@ sample() { # NAME SCXPROF-OPTION...
   read -r cpu_1 samples_1 rest <"$work/line"
   capture $((seconds + 1)) "$@"
   read -r cpu samples recovered addresses absent <"$work/line"
-  grep -E '^(Recovered|Not recoverable|Addresses without)|in kernel code|were lost' "$work/err" | sed 's/^/  /'
+  grep -E '^(Recovered|Not recoverable|Addresses without)|kernel code|were lost' "$work/err" | sed 's/^/  /'
   echo "- $cpu $samples $recovered $addresses $absent $cpu_1 $samples_1" | awk -v name="$name" '
     {printf "%s: %d user samples, recovered %.1f %%, %d addresses, without a page %d (%.3f %%), ", name, $3,
        100 * $4 / ($3 > 0 ? $3 : 1), $5, $6, 100 * $6 / ($5 ? $5 : 1)

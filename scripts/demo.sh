@@ -90,7 +90,7 @@ fi
 cat "$files/cells.json"
 say ""
 cat "$files/compared" >&2
-grep '^Locality: ' "$files/said" >&2 || true
+grep '^Locality captured: ' "$files/said" >&2 || true
 if [ "$exact" -eq 1 ] && [ "$source" != timer ]; then
     say "That is no failure: the source of the samples was $source, which does not see all sharing."
     exact=0

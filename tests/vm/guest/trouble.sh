@@ -40,7 +40,7 @@ echo 1000 >$limit
 empty_logs
 profile -t 3 --period 100000
 [ "$(count throttled)" -gt 0 ] || fail "nothing was throttled: $(cat $sim/counts)"
-said "times throttled by the kernel"
+said "the kernel throttled sampling"
 echo "$before" >$limit
 
 echo "a limit that the kernel lowers"
