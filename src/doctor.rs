@@ -30,7 +30,7 @@ pub use kernel::{Attempt, Hierarchy, Kernel, Watched};
 pub use table::{table, Style};
 
 /// The schema of the JSON (docs/doctor.md); raised if a field changes its meaning or is removed.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// How well something works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

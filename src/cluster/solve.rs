@@ -170,6 +170,7 @@ fn overlap(a: &[u32], b: &[u32]) -> f64 {
 mod tests {
     use super::*;
     use crate::cluster::truth::{Rng, Scenario};
+    use crate::cluster::Hot;
     use crate::sample::{Access, MemoryId, RawSample, Sample};
 
     fn solve(samples: &[Sample], budget: usize, options: &ClusterOptions) -> Clusters {
@@ -190,6 +191,11 @@ mod tests {
 
     fn scenario() -> Scenario {
         Scenario { threads: 24, samples: 300, overlap: 0.1, ..Scenario::default() }
+    }
+
+    /// The pages without what a bounded vote keeps, which depends on the order of the samples.
+    fn without_bytes(pages: &[Hot]) -> Vec<Hot> {
+        pages.iter().map(|page| Hot { hottest: None, ..page.clone() }).collect()
     }
 
     #[test]
@@ -220,7 +226,10 @@ mod tests {
             assert_eq!(plain.of_thread, other.of_thread);
             assert_eq!(plain.stability, other.stability);
             for (a, b) in plain.communities.iter().zip(&other.communities) {
-                assert_eq!((&a.threads, &a.pages, &a.stability), (&b.threads, &b.pages, &b.stability));
+                assert_eq!(
+                    (&a.threads, without_bytes(&a.pages), &a.stability),
+                    (&b.threads, without_bytes(&b.pages), &b.stability)
+                );
             }
         }
     }

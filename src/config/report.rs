@@ -21,7 +21,7 @@ mod memory;
 pub use memory::{Code, DataSymbol, Granule, Identity, LineSharing, LineThread, RegionReport};
 
 /// The version of the schema, raised when a field changes its meaning or is removed.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The part of the avoidable misses that is avoided if threads with one label share a cache, of 1, by a label for each thread.
 pub(crate) type LocalityOf<'a> = dyn Fn(&[u32]) -> f64 + 'a;

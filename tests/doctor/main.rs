@@ -121,7 +121,7 @@ fn may_sample(test: &str, report: &Value) -> bool {
 fn this_host_is_described() {
     let output = Command::new(SCXPROF).args(["doctor", "--json"]).output().unwrap();
     let report = json(&output);
-    assert_eq!(report["version"], 1);
+    assert_eq!(report["version"], 2);
     assert!(report.get("self_test").is_none());
     let any = ["pebs", "ibs", "timer", "faults"].iter().any(|source| {
         let state = &check(&report, source)["state"];
