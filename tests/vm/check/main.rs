@@ -1,4 +1,5 @@
-//! Checks that run in a guest with the simulated memory PMU: what somebody made of its samples against what it sent.
+//! Checks that run in a guest: what somebody made of the samples of the simulated memory PMU against what it sent, and where a
+//! scheduler runs threads.
 //!
 //! `vm-check CHECK [ARGUMENTS]` prints one line and exits with 0 where the check holds, else says what differs and exits with 1.
 
@@ -7,6 +8,7 @@ use anyhow::{bail, Context, Result};
 mod attrs;
 mod cells;
 mod perf;
+mod placement;
 mod samples;
 mod truth;
 
@@ -18,6 +20,7 @@ fn main() -> Result<()> {
         "attrs" => attrs::check(rest),
         "cells" => cells::check(rest),
         "perf" => perf::check(rest),
+        "placement" => placement::check(rest),
         _ => bail!("no check \"{check}\""),
     }
 }
