@@ -38,10 +38,10 @@ pub fn check(arguments: &[String]) -> Result<()> {
     let places = places(scheduler, &json)?;
     let mut tally = Tally::default();
     let histogram = Histogram::start()?;
-    let mut before = histogram.read()?;
+    let mut before = Histogram::read()?;
     for _ in 0..WINDOWS {
         thread::sleep(WINDOW);
-        let now = histogram.read()?;
+        let now = Histogram::read()?;
         tally.add(&places, &before, &now);
         before = now;
     }
@@ -66,7 +66,7 @@ fn places(scheduler: &str, json: &str) -> Result<BTreeMap<i32, Place>> {
         "layered" => {
             let layers = layered::parse(json)?;
             let consumer = layered::Consumer::new(&layers)?;
-            for (tid, cgroup, comm) in threads {
+            for Thread { tid, cgroup, comm } in threads {
                 let layer = consumer.assign(&cgroup, &comm).context("a thread without a layer")?;
                 if layers.get(layer).is_some_and(|layer| matches!(layer.kind, layered::Kind::Confined { .. })) {
                     places.insert(tid, (layer, 0));
@@ -75,7 +75,7 @@ fn places(scheduler: &str, json: &str) -> Result<BTreeMap<i32, Place>> {
         }
         "mitosis" => {
             let consumer = Consumer::new(&mitosis::parse(json)?)?;
-            for (tid, cgroup, comm) in threads {
+            for Thread { tid, cgroup, comm } in threads {
                 let assigned = consumer.assign(&cgroup, &comm);
                 let cell = assigned.cell.context("a thread without a cell")?;
                 places.insert(tid, (cell, assigned.subcell.unwrap_or_default()));
@@ -86,8 +86,16 @@ fn places(scheduler: &str, json: &str) -> Result<BTreeMap<i32, Place>> {
     Ok(places)
 }
 
-/// Id, cgroup (with a `/` at its beginning) and name of each thread of the workload.
-fn threads() -> Result<Vec<(i32, Vec<u8>, Vec<u8>)>> {
+/// A thread of the workload.
+struct Thread {
+    tid: i32,
+    /// The path below [`MOUNT`], with a `/` at its beginning.
+    cgroup: Vec<u8>,
+    comm: Vec<u8>,
+}
+
+/// All threads of the workload.
+fn threads() -> Result<Vec<Thread>> {
     let mut threads = Vec::new();
     let mut cgroups = vec![Path::new(MOUNT).join(CGROUP)];
     while let Some(directory) = cgroups.pop() {
@@ -105,7 +113,7 @@ fn threads() -> Result<Vec<(i32, Vec<u8>, Vec<u8>)>> {
                 let mut comm = fs::read(task.path().join("comm"))?;
                 comm.pop();
                 let tid = task.file_name().to_string_lossy().parse()?;
-                threads.push((tid, [b"/", cgroup].concat(), comm));
+                threads.push(Thread { tid, cgroup: [b"/", cgroup].concat(), comm });
             }
         }
     }
@@ -123,7 +131,7 @@ impl Histogram {
         Ok(Self)
     }
 
-    fn read(&self) -> Result<Switches> {
+    fn read() -> Result<Switches> {
         let file = format!("{EVENT}/hist");
         let text = fs::read_to_string(&file).with_context(|| file)?;
         // { next_pid:         12, common_cpu:          1 } hitcount:        130
