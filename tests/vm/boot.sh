@@ -64,6 +64,9 @@ cp "$(command -v busybox)" "$work/root/bin/busybox"
 install -m 755 "$vm/init" "$work/root/init"
 cp "$vm/lib.sh" "$work/root/lib/vm.sh"
 cp "$cache/simpmu.ko" "$work/root/lib/simpmu.ko"
+# The kernel's configuration where every installed system has it: libbpf reads it for some programs.
+headers=$(cd "$cache/root/usr/src" && printf '%s\n' linux-headers-*-cloud-amd64)
+install -D -m 644 "$cache/root/usr/src/$headers/.config" "$work/root/boot/config-${headers#linux-headers-}"
 cc -O2 -Wall -Werror -static -pthread -o "$work/root/bin/workload" "$vm/workload.c"
 for test; do
     cp "$test" "$work/root/tests/"
