@@ -16,7 +16,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 export FUZZ_SECONDS KERNELS
 
-.PHONY: build run test truth test-vm lint fmt bench fuzz miri doc install dist deps clean help
+.PHONY: build run test truth test-vm test-schedulers lint fmt bench fuzz miri doc install dist deps clean help
 .DEFAULT_GOAL := build
 
 build: deps ## Build the release binary (the default)
@@ -37,10 +37,13 @@ truth: ## Print how right the configuration is on programs with known sharing (A
 test-vm: deps ## Run the tests in virtual machines with a simulated memory PMU (KERNELS="bookworm trixie sid")
 	@scripts/vm.sh $(ARGS)
 
+test-schedulers: deps ## Run scx_layered with what scxprof prints in a virtual machine (SCX_MITOSIS=FILE: scx_mitosis too)
+	@scripts/schedulers.sh
+
 lint: deps ## Check the format, lints and shell scripts
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
-	if command -v shellcheck >/dev/null; then shellcheck -x scripts/*.sh tests/vm/*.sh tests/vm/guest/*.sh .ci/run; fi
+	if command -v shellcheck >/dev/null; then shellcheck -x scripts/*.sh tests/vm/*.sh tests/vm/guest/*.sh tests/vm/schedulers/*.sh .ci/run; fi
 
 fmt: deps ## Format the code
 	$(CARGO) fmt
@@ -77,4 +80,4 @@ clean: ## Remove build results
 	$(CARGO) clean
 
 help: ## List all targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18

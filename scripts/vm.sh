@@ -1,11 +1,20 @@
 #!/usr/bin/env bash
 # Runs the guest tests of tests/vm in virtual machines with a simulated memory PMU. tests/vm/README.md says how it works.
-# Usage: scripts/vm.sh [--any] [TEST...]     KERNELS="bookworm trixie sid" are the suites whose kernels it boots, the newest
-# last; with --any only the newest of them that can be fetched. TESTs are names of tests/vm/guest; all without one.
+# Usage: scripts/vm.sh [--schedulers] [--any] [TEST...]     KERNELS="bookworm trixie sid" are the suites whose kernels it
+# boots, the newest last; with --any only the newest of them that can be fetched. TESTs are names of tests/vm/guest; all without
+# one. With --schedulers they are those of tests/vm/schedulers (scripts/schedulers.sh).
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 export PATH="$PATH:${HOME:-/root}/.cargo/bin"
 read -ra suites <<<"${KERNELS:-bookworm trixie sid}"
+folder=tests/vm/guest
+features=()
+if [ "${1:-}" = --schedulers ]; then
+    folder=tests/vm/schedulers
+    # The example workload.
+    features=(--features demo)
+    shift
+fi
 any=
 if [ "${1:-}" = --any ]; then
     any=yes
@@ -55,7 +64,7 @@ verdicts() {
 guest() {
     local suite=$1 cpu=$2 model=$3 test wants since chosen=() version
     version=$(basename "tests/vm/cache/$suite/root/usr/src"/linux-headers-*-cloud-amd64 | grep -oE '[0-9]+\.[0-9]+' | head -n 1)
-    for test in tests/vm/guest/*.sh; do
+    for test in "$folder"/*.sh; do
         [ ${#names[@]} -eq 0 ] || printf '%s\n' "${names[@]}" | grep -qx "$(basename "$test" .sh)" || continue
         wants=$(says "$test" cpu)
         [ "${wants:-amd}" = "$cpu" ] || continue
@@ -81,9 +90,9 @@ guest() {
 # The programs that guest tests want to take along: those of `cargo build`, and tests of `cargo test` as target/vm/NAME.
 build() {
     local test program
-    cargo build --locked --bins --examples || return 1
+    cargo build --locked ${features[@]+"${features[@]}"} --bins --examples || return 1
     mkdir -p "$target/vm"
-    sed -n 's/^# test: //p' tests/vm/guest/*.sh | sort -u | while read -r test; do
+    sed -n 's/^# test: //p' "$folder"/*.sh | sort -u | while read -r test; do
         program=$(cargo test --locked --no-run --test "$test" --message-format json-render-diagnostics |
             sed -n 's/.*"executable":"\([^"]*\/deps\/[^"]*\)".*/\1/p' | tail -n 1)
         [ -n "$program" ] && ln -sf "$(realpath "$program")" "$target/vm/$test" || return 1

@@ -58,11 +58,15 @@ copy() {
 }
 
 [ "$cache/suite.cpio" -nt "$cache/fetched" ] || make_suite
+cpus=$(sed -n 's/^# cpus: //p' "$@" | sort -n | tail -n 1)
 mkdir -p "$work/root"/{bin,dev,lib,proc,root,sys,tests,tmp}
 cp "$(command -v busybox)" "$work/root/bin/busybox"
 install -m 755 "$vm/init" "$work/root/init"
 cp "$vm/lib.sh" "$work/root/lib/vm.sh"
 cp "$cache/simpmu.ko" "$work/root/lib/simpmu.ko"
+# The kernel's configuration where every installed system has it: libbpf reads it for some programs.
+headers=$(cd "$cache/root/usr/src" && printf '%s\n' linux-headers-*-cloud-amd64)
+install -D -m 644 "$cache/root/usr/src/$headers/.config" "$work/root/boot/config-${headers#linux-headers-}"
 cc -O2 -Wall -Werror -static -pthread -o "$work/root/bin/workload" "$vm/workload.c"
 for test; do
     cp "$test" "$work/root/tests/"
@@ -85,7 +89,7 @@ if [ "$(basename "$vm/cache/$suite/root/usr/src"/linux-headers-6.1.*-cloud-amd64
     boot+=" clocksource=hpet"
 fi
 timeout --foreground "${VM_TIMEOUT:-600}" qemu-system-x86_64 -accel tcg,thread=single ${clock[@]+"${clock[@]}"} \
-    -cpu "$cpu" -smp 2 -m 2048 \
+    -cpu "$cpu" -smp "${cpus:-2}" -m 2048 \
     -nodefaults -display none -monitor none -serial stdio -no-reboot \
     -kernel "$cache/vmlinuz" -initrd "$work/initramfs" -append "$boot" </dev/null 2>"$work/qemu" |
     tr -d '\r' || status=$?

@@ -169,3 +169,56 @@ diagnosed() {
     grep -q "\"state\": *\"$2\"" row || fail "$1 on machine ${name:-none} is not \"$2\": $(cat row)"
     [ -z "${3:-}" ] || grep -q "$3" row || fail "$1 on machine ${name:-none} says nothing of \"$3\": $(cat row)"
 }
+
+# begin_demo [OPTIONS]: starts the example workload in cgroups of its own; returns when it works.
+begin_demo() {
+    demo-workload --seconds 3600 "$@" >demo.out 2>&1 &
+    wait_for 120 grep -qs '^ready$' demo.out || {
+        cat demo.out
+        return 1
+    }
+}
+
+# configuration_for TARGET: what scxprof prints for this scheduler on this guest, in TARGET.json.
+configuration_for() {
+    scxprof run --source timer --no-symbols --target "$1" -t 20 -v -o "$1.json" 2>said
+    status=$?
+    [ "$status" -eq 0 ] || [ "$status" -eq 4 ] || {
+        cat said
+        return 1
+    }
+    cat "$1.json"
+}
+
+# begin_scheduler OPS COMMAND...: starts a scheduler whose name in the kernel begins with OPS; returns when it schedules.
+begin_scheduler() {
+    mkdir -p /var/run /run
+    ops=$1
+    shift
+    "$@" >scheduler.out 2>&1 &
+    scheduler=$!
+    wait_for 300 scheduler_runs_or_ended
+    scheduler_runs || {
+        tail -n 30 scheduler.out
+        dmesg | grep -i sched_ext | tail -n 5
+        return 1
+    }
+    echo "scheduler $(cat /sys/kernel/sched_ext/root/ops)"
+}
+
+scheduler_runs() { grep -qs "^$ops" /sys/kernel/sched_ext/root/ops && grep -q '^enabled$' /sys/kernel/sched_ext/state; }
+
+scheduler_runs_or_ended() { scheduler_runs || ! kill -0 "$scheduler" 2>/dev/null; }
+
+# end_scheduler: ends it; true where it scheduled until then.
+end_scheduler() {
+    scheduler_runs || {
+        echo "the scheduler is gone:"
+        tail -n 30 scheduler.out
+        dmesg | grep -i sched_ext | tail -n 5
+        return 1
+    }
+    kill "$scheduler"
+    wait "$scheduler"
+    true
+}

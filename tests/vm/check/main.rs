@@ -1,5 +1,5 @@
-//! Checks that run in a guest with the simulated memory PMU: they compare a program's result with the samples that the PMU
-//! sent.
+//! Checks that run in a guest: they compare a program's result with the samples that the simulated memory PMU sent, and look
+//! at where a scheduler runs threads.
 //!
 //! `vm-check CHECK [ARGUMENTS]` prints one line and exits with 0 if the check holds, else it prints the difference and exits
 //! with 1.
@@ -9,6 +9,7 @@ use anyhow::{bail, Context, Result};
 mod attrs;
 mod cells;
 mod perf;
+mod placement;
 mod samples;
 mod truth;
 
@@ -20,6 +21,7 @@ fn main() -> Result<()> {
         "attrs" => attrs::check(rest),
         "cells" => cells::check(rest),
         "perf" => perf::check(rest),
+        "placement" => placement::check(rest),
         _ => bail!("no check \"{check}\""),
     }
 }
