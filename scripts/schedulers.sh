@@ -66,6 +66,6 @@ else
     tests+=(mitosis)
 fi
 [ ${#tests[@]} -gt 0 ] || exit 0
-# The guest emulates eight CPUs on one, and the kernel verifies the scheduler's programs there.
+# The guest emulates all its CPUs on one, and the kernel verifies the scheduler's programs there.
 export VM_TIMEOUT=${VM_TIMEOUT:-1800}
 exec scripts/vm.sh --schedulers --any "${tests[@]}"
