@@ -114,8 +114,8 @@ fn explain(error: &io::Error) -> String {
 /// (`bpf_inode_type`, `bpf_obj_do_get` in kernel/bpf/inode.c).
 fn explain_pin(error: &io::Error) -> String {
     match error.raw_os_error() {
-        Some(libc::EACCES) => format!("{error}: the file is no pinned map, or its mode keeps us out"),
-        Some(libc::EINVAL) => format!("{error}: what is pinned there is no map"),
+        Some(libc::EACCES) => format!("{error}: the file is not a pinned map, or its mode denies access"),
+        Some(libc::EINVAL) => format!("{error}: the pinned object is not a map"),
         _ => explain(error),
     }
 }

@@ -67,7 +67,7 @@ pub enum MapRefError {
     #[error("\"{0}\" is not the id of a map, a number from 1")]
     Id(String),
     /// `name:` without a name.
-    #[error("there is no name behind \"name:\"")]
+    #[error("there is no name after \"name:\"")]
     Name,
     /// An empty text, or no path.
     #[error("not the path of a pinned map, id:N or name:NAME")]
@@ -186,7 +186,7 @@ pub enum HintsError {
         reason: String,
     },
     /// The map is no hint map.
-    #[error("{map} is no hint map: {reason}")]
+    #[error("{map} is not a hint map: {reason}")]
     WrongMap {
         /// As the user named it.
         map: MapRef,
@@ -194,7 +194,7 @@ pub enum HintsError {
         reason: String,
     },
     /// No probe works.
-    #[error("the writes of hints cannot be seen here: {}", list(.0))]
+    #[error("hint writes cannot be observed here: {}", list(.0))]
     NoProbe(Vec<Refusal>),
     /// A thread or a file that the watch needs is not available.
     #[error("{what}: {source}")]

@@ -63,7 +63,7 @@ impl Held {
     /// # Errors
     /// The command cannot be executed.
     pub(super) fn release(mut self) -> Result<Running> {
-        self.go.write_all(&[1]).with_context(|| format!("{} was gone before it began", self.name))?;
+        self.go.write_all(&[1]).with_context(|| format!("{} ended before it could start", self.name))?;
         drop(self.go);
         let spawned = self.spawner.join().map_err(|_| anyhow!("the thread that starts {} died", self.name))?;
         let child = spawned.map_err(|error| anyhow!("cannot run {}: {error}", self.name))?;

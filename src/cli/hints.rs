@@ -43,7 +43,7 @@ impl HintArgs {
 /// How a scheduler uses hints, in a sentence.
 pub(super) fn used(target: &str) -> &'static str {
     if target == "layered" {
-        "layers match hints only where scx_layered runs with --task-hint-map"
+        "layers match hints only if scx_layered runs with --task-hint-map"
     } else {
         "scx_mitosis cannot match hints, so the configuration tells threads apart by name alone; --target layered uses them"
     }

@@ -141,7 +141,7 @@ fn special(path: &Path, there: &There) -> Result<Output> {
     }
     let file = there.write().map_err(|error| match error.raw_os_error() {
         Some(libc::ENXIO) if there.kind() == FileType::Fifo => {
-            anyhow::anyhow!("is a FIFO that nobody reads: start its reader first")
+            anyhow::anyhow!("is a FIFO without a reader: start its reader first")
         }
         _ => anyhow::anyhow!("{}", error.kind()),
     })?;

@@ -121,7 +121,11 @@ impl Places {
         let path = temporary.keep();
         let shown = directory_of(&self.dir).join(path.file_name().unwrap_or_default());
         if self.published().symlink_metadata().is_ok() {
-            return Err(anyhow!("{} was made meanwhile; the profile is in {}", self.dir.display(), shown.display()));
+            return Err(anyhow!(
+                "{} was created in the meantime; the profile is in {}",
+                self.dir.display(),
+                shown.display()
+            ));
         }
         fs::rename(&path, self.published()).with_context(|| {
             format!("cannot rename {} to {}: the profile stays where it is", shown.display(), self.dir.display())

@@ -161,7 +161,7 @@ fn lockdown(roots: &Roots) -> Check {
         Some("confidentiality") => {
             let why = "the kernel is locked down (confidentiality): no tracefs, and no BPF program may read its memory";
             Check::partly(Section::Rights, name, why)
-                .help("boot with lockdown=integrity, or without Secure Boot where that sets the level")
+                .help("boot with lockdown=integrity, or without Secure Boot if that sets the level")
         }
         Some(level) => Check::works(Section::Rights, name, format!("{level}: nothing that scxprof does is forbidden")),
         None => Check::not_tested(Section::Rights, name, format!("{} holds {:?}", path.display(), text.trim())),

@@ -25,7 +25,7 @@ pub(crate) fn number_of(link: &Path) -> io::Result<u32> {
     let target = fs::read_link(link)?;
     let digits = target.as_os_str().as_bytes().split(|&byte| byte == b'[').nth(1).and_then(|it| it.strip_suffix(b"]"));
     let number = digits.and_then(|digits| u32::try_from(number(digits, 10)?).ok());
-    number.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is no link to a namespace"))
+    number.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is not a link to a namespace"))
 }
 
 /// Our pid namespace: it decides what a pid of 0 in a sample means, and whether procfs shows the same pids.

@@ -95,7 +95,7 @@ fn open_named(named: &File) -> io::Result<File> {
         } else if kind.is_dir() {
             "it is a directory"
         } else {
-            "it is no regular file, but a pipe, a socket or a device"
+            "it is not a regular file but a pipe, a socket or a device"
         };
         return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
     }

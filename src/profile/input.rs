@@ -139,7 +139,7 @@ impl Profile {
         let mut wrong = Vec::new();
         let meta = match dir.as_deref().map_or(Ok(None), Meta::read) {
             Err(ProfileError::Meta { reason, .. }) => {
-                wrong.push(format!("meta.json makes no sense ({reason})"));
+                wrong.push(format!("meta.json is invalid ({reason})"));
                 None
             }
             meta => meta?,
@@ -159,7 +159,7 @@ impl Profile {
                 }
                 (None, Some(_)) if wrong.is_empty() => wrong.push("meta.json is missing".to_owned()),
                 (Some(Meta { unfinished: true, .. }), _) => {
-                    wrong.push("the recording was not finished: nobody knows what was lost at its end".to_owned());
+                    wrong.push("the recording was not finished: losses at its end are unknown".to_owned());
                 }
                 _ => {}
             }
@@ -239,7 +239,7 @@ impl Profile {
         match &self.records {
             Records::PerfData(_) | Records::Lines(_) => self.unparseable.clone(),
             Records::Script(lines) => {
-                lines.listed.iter().map(|(line, why)| format!("line {line} is no sample: {why}")).collect()
+                lines.listed.iter().map(|(line, why)| format!("line {line} is not a sample: {why}")).collect()
             }
         }
     }

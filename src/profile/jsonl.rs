@@ -303,7 +303,7 @@ fn quick(bytes: &[u8], last_cgroup: &mut Option<Vec<u8>>, missing: &mut Missing)
 fn parse(bytes: &[u8], cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> Result<JsonSample, String> {
     let fields: Fields<'_> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     let address = |field: &Option<Cow<'_, str>>, what: &str| match field {
-        Some(text) => from_hex_number(text).ok_or_else(|| format!("its {what} is no hex number")),
+        Some(text) => from_hex_number(text).ok_or_else(|| format!("its {what} is not a hex number")),
         None => Ok(0),
     };
     let bytes_of = |text: &Option<Cow<'_, str>>, hex: &Option<Cow<'_, str>>| match (hex, text) {

@@ -36,7 +36,7 @@ pub enum Unreadable {
     #[error("it has no COMM PID/TID TIME:")]
     Head,
     /// An address is missing, or a name is truncated.
-    #[error("its fields are not those of -F comm,pid,tid,time,addr,ip and others (with -G where calls were recorded)")]
+    #[error("its fields are not those of -F comm,pid,tid,time,addr,ip and others (with -G if calls were recorded)")]
     Fields,
     /// It has fewer fields than the other lines of the file.
     #[error("it lacks fields that the lines before it have")]

@@ -353,7 +353,7 @@ impl Maps {
         crate::sample::sentences(&[
             (dropped, "processes' mappings were forgotten for lack of room (--memory): their memory counts as private from there on"),
             (left_out, "mappings of processes with very many had no room (--memory): their memory counts as private"),
-            (without_inode, "shared mappings whose file nobody knows count as private"),
+            (without_inode, "shared mappings without a known file count as private"),
         ])
     }
 

@@ -373,7 +373,7 @@ impl Sampler {
         }
         if !gone.is_empty() {
             let gone = crate::host::topology::format_cpu_list(&gone);
-            self.notes.push(format!("not sampled: CPUs that went offline meanwhile ({gone})"));
+            self.notes.push(format!("not sampled: CPUs that went offline during the capture ({gone})"));
         }
         Ok(())
     }
@@ -463,7 +463,7 @@ impl Sampler {
 
 /// What a run lacks without snapshots.
 fn without_snapshots(why: &dyn std::fmt::Display) -> String {
-    format!("timer: fewer addresses are recovered, for the memory around the registers cannot be read: {why}")
+    format!("timer: fewer addresses are recovered, because the memory around the registers cannot be read: {why}")
 }
 
 /// Events that differ only in their CPU and task.

@@ -107,7 +107,7 @@ impl Layout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Malformed {
     /// The header's size is no multiple of 8, less than a header, or not the number of bytes given.
-    #[error("a record's header says {size} bytes, which cannot be")]
+    #[error("invalid record size {size}")]
     Header {
         /// The size in the header.
         size: u16,

@@ -181,7 +181,8 @@ fn loss_over_the_limit_is_4_and_the_result_is_printed() {
     assert!(!output.stdout.is_empty());
     let mut allowed = arguments.to_vec();
     allowed[3] = "100";
-    expect(&scxprof(&allowed), 0, "lost in full rings");
+    // Whether it loses samples again or not.
+    expect(&scxprof(&allowed), 0, "");
 }
 
 #[test]

@@ -207,7 +207,7 @@ fn a_fifo_is_not_waited_for() {
     fifo(&path);
     for option in ["-o", "--report"] {
         let output = extract(&lines, &[option, path.to_str().unwrap()]);
-        expect(&output, 2, "is a FIFO that nobody reads: start its reader first");
+        expect(&output, 2, "is a FIFO without a reader: start its reader first");
     }
     let mut reader = Command::new("cat").arg(&path).stdout(Stdio::piped()).spawn().unwrap();
     // It may not have opened it yet.

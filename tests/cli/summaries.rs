@@ -103,7 +103,7 @@ fn diff_says_what_changed_and_ends_as_diff_does() {
     let whole = fs::read_to_string(report).unwrap();
     fs::write(&broken, &whole[..whole.len() / 2]).unwrap();
     let other = directory.path().join("other.json");
-    fs::write(&other, whole.replacen("\"version\": 2", "\"version\": 99", 1)).unwrap();
+    fs::write(&other, whole.replacen("\"version\": 3", "\"version\": 99", 1)).unwrap();
     let empty = directory.path().join("empty.jsonl");
     fs::write(&empty, "").unwrap();
     for (path, sentence) in [

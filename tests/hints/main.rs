@@ -90,7 +90,7 @@ fn follow(test: &str, mut writer: Writer, map: MapRef, ring: u32, time: Duration
     let counts = outcome.hints.as_ref().unwrap();
     println!("{test}: {counts:?}; {:?}", outcome.loss);
     if let Some(reason) = counts.missing.as_ref().filter(|_| counts.probe.is_none()) {
-        assert!(wanted_probe().is_none() && reason.starts_with("the writes of hints cannot be seen here"), "{reason}");
+        assert!(wanted_probe().is_none() && reason.starts_with("hint writes cannot be observed here"), "{reason}");
         println!("SKIP: {test}: {reason}");
         return None;
     }
@@ -309,8 +309,8 @@ fn a_map_that_cannot_be_is_one_sentence() {
     std::fs::write(&file, "x").unwrap();
     for (map, said) in [
         (dir.path().join("nothing").display().to_string(), "No such file"),
-        (file.display().to_string(), "no pinned map"),
-        (dir.path().display().to_string(), "no pinned map"),
+        (file.display().to_string(), "not a pinned map"),
+        (dir.path().display().to_string(), "not a pinned map"),
         ("id:4294967295".to_owned(), "No such file"),
         ("name:no_such_map".to_owned(), "no map"),
     ] {

@@ -115,7 +115,7 @@ fn a_meta_json_is_bounded() {
     // As a value in memory this takes ten times its bytes.
     let kind = tar::EntryType::Regular;
     archive(&path, &[("x/meta.json", kind, b"[],", 60 << 20), ("x/perf.data", kind, &data, data.len() as u64)]);
-    check(&path, 4, "meta.json makes no sense (it has more than 4 MiB)");
+    check(&path, 4, "meta.json is invalid (it has more than 4 MiB)");
     // Within the limit, its parts are not accepted unchecked either.
     let notes = vec!["\u{9b}2J"; 100_000];
     let meta_dir = tempfile::tempdir().unwrap();
@@ -236,7 +236,7 @@ fn a_pipe_or_a_link_in_a_profile_is_not_opened() {
                     .spawn()
                     .unwrap();
                 let said = ended(child);
-                let reason = if is_link { "it is a symbolic link" } else { "it is no regular file, but a pipe" };
+                let reason = if is_link { "it is a symbolic link" } else { "it is not a regular file but a pipe" };
                 assert!(said.contains(name) && said.contains(reason), "{command}: {said}");
             }
         }

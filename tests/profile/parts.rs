@@ -77,9 +77,9 @@ fn a_profile_without_what_its_recorder_knew_is_damaged() {
     let meta = dir.path().join("meta.json");
     let cut = fs::read(&meta).unwrap();
     for (left, said) in [
-        (Some(&b""[..]), "meta.json makes no sense (EOF while parsing a value"),
-        (Some(&cut[..cut.len() / 2]), "meta.json makes no sense (EOF while parsing"),
-        (Some(b"{\"scxprof\":\"\",\"format\":1}"), "meta.json makes no sense (missing field"),
+        (Some(&b""[..]), "meta.json is invalid (EOF while parsing a value"),
+        (Some(&cut[..cut.len() / 2]), "meta.json is invalid (EOF while parsing"),
+        (Some(b"{\"scxprof\":\"\",\"format\":1}"), "meta.json is invalid (missing field"),
         (None, "meta.json is missing"),
     ] {
         match left {

@@ -155,7 +155,7 @@ fn damaged_text_gives_what_can_be_read() {
         said.contains("lines of perf's text are no samples (the first is line 51: it has no COMM PID/TID TIME:)"),
         "{said}"
     );
-    assert!(said.contains("is no sample: the file ends within it"), "{said}");
+    assert!(said.contains("is not a sample: the file ends within it"), "{said}");
     assert_eq!(lines_of(&path.with_file_name("scx_characterize-1.out")).len(), 75);
     let (_dir, path) = upstream("nothing of the kind\n", "perf.mem.script");
     let output = scxprof(&["extract", "-f", path.to_str().unwrap()]);

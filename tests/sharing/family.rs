@@ -106,7 +106,7 @@ fn threads_that_fight_for_lines_are_together_and_their_lines_are_named() {
         let named = community["lines"].as_array().unwrap();
         for line in running.lines() {
             let place = format!("{line:#x}");
-            let of_line = named.iter().find(|it| it["memory"].as_str().is_some_and(|text| text.contains(&place)));
+            let of_line = named.iter().find(|it| it["identity"]["addr"] == line);
             let of_line = of_line.unwrap_or_else(|| panic!("{name}: {place} is not named: {named:#?}"));
             let code = of_line["code"].as_array().unwrap();
             assert!(code.iter().any(|it| it["sym"] == "field_work"), "{name}: {of_line:#}");

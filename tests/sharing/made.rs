@@ -217,9 +217,9 @@ fn names_its_lines(decision: &Decision, lines: u64) {
     assert_eq!(found.len(), 1, "{:#}", decision.report);
     let named = found[0]["lines"].as_array().unwrap();
     for line in 0..lines {
-        let place = format!("{:#x}", FIELDS + line * 64);
-        let of_line = named.iter().find(|it| it["memory"].as_str().is_some_and(|text| text.contains(&place)));
-        let of_line = of_line.unwrap_or_else(|| panic!("{place} is not named: {named:#?}"));
+        let place = FIELDS + line * 64;
+        let of_line = named.iter().find(|it| it["identity"]["addr"] == place);
+        let of_line = of_line.unwrap_or_else(|| panic!("{place:#x} is not named: {named:#?}"));
         assert!(of_line["hitm"].as_u64().unwrap() > 0 && of_line["accesses"].as_f64().unwrap() > 0.0, "{of_line:#}");
         let code = of_line["code"].as_array().unwrap();
         let offset = 0x1200 + line * 64;

@@ -40,8 +40,8 @@ pub(super) const SOURCES: &[Entry] = &[
 ];
 
 const NO_COLOR: Entry = ("NO_COLOR", "Where it is set and not empty nothing is printed in colour");
-const COLUMNS: Entry = ("COLUMNS", "How wide `--help` is where stdout is no terminal");
-const HOME: Entry = ("HOME", "Where perf's cache of files is, whose functions are named");
+const COLUMNS: Entry = ("COLUMNS", "The width of `--help` if stdout is not a terminal");
+const HOME: Entry = ("HOME", "The directory that contains perf's cache of files (.debug)");
 const PATH: Entry = ("PATH", "Where COMMAND is looked for");
 const TMPDIR: Entry = ("TMPDIR", "Where an archive is unpacked while it is read [default: /tmp]");
 
@@ -53,7 +53,7 @@ const PMUS: Entry = ("/sys/bus/event_source/devices", "The PMUs and their events
 const TRACING: Entry = ("/sys/kernel/tracing", "The tracepoint of the scheduler's tick");
 const BPFFS: Entry = ("/sys/fs/bpf", "Where the maps of `--hints-map` are pinned as a rule");
 const PERF_MAP: Entry = ("/tmp/perf-PID.map", "The functions that a JIT compiler wrote down");
-const CACHE: Entry = ("~/.debug", "perf's cache of files by build id, where functions are named");
+const CACHE: Entry = ("~/.debug", "perf's cache of files by build id, for the names of functions");
 const DEBUG: Entry = ("/usr/lib/debug", "Symbols that were stripped off, by build id or debug link");
 
 const ALL: Page = Page {

@@ -16,7 +16,7 @@ impl<R: Read + Seek> PerfData<R> {
             .ok()
             .and_then(|entry| entry.checked_sub(SECTION_SIZE))
             .filter(|size| (64..=MAX_ATTR_SIZE).contains(size))
-            .ok_or(PerfDataError::Header("the size of its attrs cannot be"))?;
+            .ok_or(PerfDataError::Header("the size of its attrs is invalid"))?;
         let count = size / entry;
         if count == 0 || count > MAX_EVENTS {
             return Err(PerfDataError::Header("it has no events"));

@@ -74,7 +74,7 @@ pub enum NoPebs {
         path: PathBuf,
     },
     /// A `mem-loads` of another kind (POWER has one).
-    #[error("{} has no ldlat: its mem-loads is no PEBS event", format.display())]
+    #[error("{} has no ldlat: its mem-loads is not a PEBS event", format.display())]
     NoLdlat {
         /// The directory that would contain it.
         format: PathBuf,
