@@ -163,6 +163,7 @@ fn captured(child: &Child) -> Result<Vec<PendingSample>, SamplerError> {
         freq: Some(1000),
         target: Target::Tasks { tids: vec![child.id()], enable_on_exec: false },
         cpus: (0..std::thread::available_parallelism().map_or(1, usize::from) as u32).collect(),
+        all_cpus: false,
         mmap_pages: 64,
         workers: None,
         realtime: None,

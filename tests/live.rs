@@ -12,6 +12,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use capture::{capture_until, options, Collect};
@@ -383,7 +384,7 @@ fn a_cgroup_alone_is_sampled_with_its_children_and_nobody_else() {
     std::fs::write(inner.join("cgroup.procs"), inside.pid().to_string()).unwrap();
     let (pid, other) = (inside.pid(), outside.pid());
     let directory = std::fs::File::open(&cgroup.0).unwrap();
-    let result = capture("--cgroup", Target::Cgroup(directory.into()), 256, || {
+    let result = capture("--cgroup", Target::Cgroup(Arc::new(directory.into())), 256, || {
         inside.finish();
         outside.finish();
     });

@@ -323,6 +323,7 @@ fn the_event_that_is_probed_is_the_one_that_is_sampled() {
         freq: None,
         target: Target::System,
         cpus: vec![cpu],
+        all_cpus: false,
         mmap_pages: 64,
         workers: None,
         realtime: None,

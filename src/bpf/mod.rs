@@ -32,7 +32,7 @@ mod watch;
 mod without;
 
 #[cfg(feature = "bpf")]
-pub(crate) use operand::{Snapshots, WantedMap};
+pub(crate) use operand::{SnapshotOutputs, Snapshots, WantedMap};
 #[cfg(feature = "bpf")]
 #[doc(hidden)]
 pub use probe::trials;
@@ -42,7 +42,7 @@ pub(crate) use watch::Watch;
 #[doc(hidden)]
 pub use without::trials;
 #[cfg(not(feature = "bpf"))]
-pub(crate) use without::{Snapshots, WantedMap, Watch};
+pub(crate) use without::{SnapshotOutputs, Snapshots, WantedMap, Watch};
 
 /// The kernel truncates names of maps to this many bytes (`BPF_OBJ_NAME_LEN` minus the NUL).
 const MAX_NAME: usize = 15;

@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::mem::{offset_of, MaybeUninit};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
@@ -28,12 +29,12 @@ const WHAT: &str = "memory around the registers";
 pub(crate) struct Snapshots {
     skeleton: OperandSkel<'static>,
     _links: Vec<Link>,
-    clockwork: Clockwork,
+    outputs: Arc<SnapshotOutputs>,
 }
 
 impl fmt::Debug for Snapshots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Snapshots").field("clockwork", &self.clockwork).finish_non_exhaustive()
+        f.debug_struct("Snapshots").field("outputs", &self.outputs).finish_non_exhaustive()
     }
 }
 
@@ -94,31 +95,20 @@ impl Snapshots {
                 links.push(program.attach().map_err(refused(Step::Attach))?);
             }
         }
-        Ok(Self { skeleton, _links: links, clockwork })
+        let outputs = SnapshotOutputs {
+            output: MapHandle::try_from(&skeleton.maps.output).map_err(refused(Step::Attach))?,
+            sampled: MapHandle::try_from(&skeleton.maps.sampled).map_err(refused(Step::Attach))?,
+            on_clock: (clockwork == Clockwork::Clock)
+                .then(|| skeleton.progs.on_clock.as_fd().try_clone_to_owned())
+                .transpose()
+                .map_err(|error| failed(Step::Attach, error.to_string()))?,
+        };
+        Ok(Self { skeleton, _links: links, outputs: Arc::new(outputs) })
     }
 
-    /// The event at which snapshots are taken.
-    pub(crate) fn clockwork(&self) -> Clockwork {
-        self.clockwork
-    }
-
-    /// Writes the snapshots of a CPU as samples of `event`, a perf event there.
-    ///
-    /// # Errors
-    /// The kernel's error.
-    pub(crate) fn write_to(&self, event: BorrowedFd<'_>, cpu: u32) -> Result<(), Refusal> {
-        let fd = event.as_raw_fd().to_ne_bytes();
-        let maps = &self.skeleton.maps;
-        for (map, value) in [(&maps.output, fd), (&maps.sampled, 1u32.to_ne_bytes())] {
-            map.update(&cpu.to_ne_bytes(), &value, MapFlags::ANY)
-                .map_err(|error| refusal(WHAT, Step::Attach, &error))?;
-        }
-        Ok(())
-    }
-
-    /// The program that takes a snapshot instead of a sample of the clock event that it is attached to.
-    pub(crate) fn on_clock(&self) -> BorrowedFd<'_> {
-        self.skeleton.progs.on_clock.as_fd()
+    /// Where they are written.
+    pub(crate) fn outputs(&self) -> &Arc<SnapshotOutputs> {
+        &self.outputs
     }
 
     /// The map through which user space selects the memory for the next samples.
@@ -131,6 +121,35 @@ impl Snapshots {
         let sum = |counter| sum(&self.skeleton.maps.counters, counter);
         // The order of the counters in operand.bpf.c.
         SnapshotCounts { hits: sum(0), in_kernel: sum(1), unwatched: sum(2) }
+    }
+}
+
+/// Connects snapshots with the events of a CPU; any thread can do that.
+#[derive(Debug)]
+pub(crate) struct SnapshotOutputs {
+    output: MapHandle,
+    sampled: MapHandle,
+    on_clock: Option<OwnedFd>,
+}
+
+impl SnapshotOutputs {
+    /// Writes the snapshots of a CPU as samples of `event`, a perf event there.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub(crate) fn write_to(&self, event: BorrowedFd<'_>, cpu: u32) -> Result<(), Refusal> {
+        let fd = event.as_raw_fd().to_ne_bytes();
+        for (map, value) in [(&self.output, fd), (&self.sampled, 1u32.to_ne_bytes())] {
+            map.update(&cpu.to_ne_bytes(), &value, MapFlags::ANY)
+                .map_err(|error| refusal(WHAT, Step::Attach, &error))?;
+        }
+        Ok(())
+    }
+
+    /// The program that takes a snapshot instead of a sample of the clock event that it is attached to; `None` for
+    /// [`Clockwork::Tick`].
+    pub(crate) fn on_clock(&self) -> Option<BorrowedFd<'_>> {
+        self.on_clock.as_ref().map(AsFd::as_fd)
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) struct CaptureArgs {
     /// This cgroup and those below it
     #[arg(long, value_name = "PATH", conflicts_with = "command", help_heading = WATCH)]
     cgroup: Option<PathBuf>,
-    /// Only on these CPUs, such as 0-3,8 [default: all that are online]
+    /// Only on these CPUs, such as 0-3,8 [default: all, also those that come online later]
     #[arg(short = 'C', long = "cpu", value_name = "CPUS", help_heading = WATCH)]
     cpus: Option<String>,
     /// How long to sample [default: 30; with a COMMAND until it ends]

@@ -111,6 +111,7 @@ pub(super) fn options(roots: &Roots, source: Source, target: Target) -> Result<s
         freq: None,
         target,
         cpus: topology::online_cpus(roots)?,
+        all_cpus: false,
         mmap_pages: MMAP_PAGES,
         workers: None,
         realtime: None,

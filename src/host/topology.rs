@@ -68,12 +68,12 @@ pub fn online_cpus(roots: &Roots) -> Result<Vec<u32>, Error> {
     cpu_list(&roots.sys.join("devices/system/cpu/online"))
 }
 
-/// The number of CPUs that can ever be online: the length of a BPF per-CPU value.
+/// The CPUs that can ever be online.
 ///
 /// # Errors
 /// `sys/devices/system/cpu/possible` cannot be read or is no CPU list.
-pub(crate) fn possible_cpus(roots: &Roots) -> Result<usize, Error> {
-    cpu_list(&roots.sys.join("devices/system/cpu/possible")).map(|cpus| cpus.len())
+pub(crate) fn possible_cpus(roots: &Roots) -> Result<Vec<u32>, Error> {
+    cpu_list(&roots.sys.join("devices/system/cpu/possible"))
 }
 
 fn cpu_list(path: &Path) -> Result<Vec<u32>, Error> {
@@ -113,7 +113,7 @@ mod tests {
         fs::write(dir.path().join("devices/system/cpu/online"), "0-1,4\n").unwrap();
         fs::write(dir.path().join("devices/system/cpu/possible"), "0-7\n").unwrap();
         assert_eq!(online_cpus(&roots).unwrap(), [0, 1, 4]);
-        assert_eq!(possible_cpus(&roots).unwrap(), 8);
+        assert_eq!(possible_cpus(&roots).unwrap().len(), 8);
         fs::write(dir.path().join("devices/system/cpu/online"), "none\n").unwrap();
         assert!(online_cpus(&roots).unwrap_err().to_string().contains("\"none\""));
     }
@@ -122,7 +122,7 @@ mod tests {
     fn this_host_has_cpus() {
         let roots = Roots::default();
         let online = online_cpus(&roots).unwrap();
-        assert!(!online.is_empty() && possible_cpus(&roots).unwrap() >= online.len());
+        assert!(!online.is_empty() && possible_cpus(&roots).unwrap().len() >= online.len());
     }
 
     proptest! {

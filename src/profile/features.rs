@@ -134,7 +134,7 @@ pub(crate) fn of_host(roots: &Roots) -> Vec<(u8, Vec<u8>)> {
     sections.push((feature::VERSION, one(concat!("scxprof-", env!("CARGO_PKG_VERSION")).as_bytes())));
     sections.push((feature::ARCH, one(std::env::consts::ARCH.as_bytes())));
     let online = topology::online_cpus(roots).unwrap_or_default();
-    let possible = topology::possible_cpus(roots).unwrap_or(online.len());
+    let possible = topology::possible_cpus(roots).map_or(online.len(), |possible| possible.len());
     if !online.is_empty() {
         let mut builder = Builder::default();
         builder.u32(possible).u32(online.len());

@@ -74,11 +74,9 @@ struct Opened {
 }
 
 impl Recorder {
-    /// Begins the files in `dir` for the events that `sampler` has open; it must not open more. The memory in samples is left
-    /// out unless `keep_memory`.
+    /// Begins the files in `dir` for the events that `sampler` has open. The memory in samples is left out unless `keep_memory`.
     ///
     /// # Errors
-    /// A file cannot be written, or the id of an event cannot be read.
     /// A file cannot be written, or an event does not say its id.
     pub(crate) fn new(
         sampler: &Sampler,
@@ -125,7 +123,7 @@ impl Recorder {
                 renewing: u64::MAX,
                 newest: 0,
                 marked: 0,
-                ids: events.iter().flat_map(|event| event.ids.iter().copied()).collect(),
+                ids: events.iter().flat_map(|event| event.ids.iter().map(|&id| (id, id))).collect(),
                 first_id: events.first().and_then(|event| event.ids.first().copied()).unwrap_or(0),
                 cgroups: FxHashSet::default(),
                 late_cgroups: Vec::new(),
@@ -240,6 +238,7 @@ impl Recorder {
     /// tools/perf/builtin-record.c); perf report adds them up.
     pub(crate) fn lost(&self, events: &[(u64, u64)]) {
         for &(id, lost) in events {
+            let id = self.lock().written_id(id);
             let id = SampleId { id, identifier: id, ..SampleId::default() };
             let mut bytes = Vec::new();
             if encode(&Record::LostSamples { lost }, &id, 0, &self.layout, &mut bytes) {
@@ -383,6 +382,12 @@ impl Tee for Recorder {
             }
         }
         state.write(&bytes);
+    }
+
+    fn opened(&self, id: u64, like: Option<u64>) {
+        let mut state = self.lock();
+        let written = like.unwrap_or(state.first_id);
+        state.ids.insert(id, written);
     }
 
     fn complete(&self, worker: usize, until: u64) {

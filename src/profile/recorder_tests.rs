@@ -69,10 +69,16 @@ fn a_record_with_the_id_of_another_event_gets_one_of_ours() {
         comm.clone(),
         with_id(comm.clone(), 0),
         bytes(&recorder, &fault(12, 30), 30),
-        // As if of an event that was opened after the recording began.
         with_id(comm.clone(), 31),
         bytes(&recorder, &fault(u64::MAX, 40), 40),
+        // Of events that were opened for a CPU that came online.
+        with_id(comm.clone(), 41),
+        bytes(&recorder, &fault(42, 50), 50),
+        bytes(&recorder, &fault(43, 60), 60),
     ];
+    recorder.opened(41, Some(21));
+    recorder.opened(42, Some(12));
+    recorder.opened(43, None);
     recorder.records(&ring.concat(), 40);
     recorder.finish_records().unwrap();
     let mut file = PerfData::open(File::open(dir.path().join("perf.data")).unwrap()).unwrap();
@@ -90,7 +96,8 @@ fn a_record_with_the_id_of_another_event_gets_one_of_ours() {
         };
         assert_eq!((&bytes[..at], &bytes[at + 8..]), (&expected[..at], &expected[at + 8..]), "all else is as it was");
     }
-    assert_eq!(ids, [(OWN, 0), (OWN, 0), (22, 1), (0, 0), (12, 0), (OWN, 0), (OWN, 0)]);
+    let strange = [(OWN, 0), (OWN, 0), (22, 1), (0, 0), (12, 0), (OWN, 0), (OWN, 0)];
+    assert_eq!(ids, [&strange[..], &[(21, 1), (12, 0), (OWN, 0)]].concat());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! [`Sampler::open`] opens the events of every CPU, with one ring per CPU. [`Sampler::start`] enables them and passes the rings
 //! to worker threads. [`Running`] is the receiving end.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,10 +14,13 @@ pub mod attr;
 mod busy;
 mod choose;
 mod clock;
+mod cpus;
 pub mod encode;
 mod error;
 pub mod hardware;
+mod hotplug;
 pub mod intake;
+mod live;
 pub mod loss;
 pub mod open;
 mod opener;
@@ -39,13 +43,10 @@ pub use error::{SamplerError, MLOCK_HELP, NOFILE_HELP};
 pub use hardware::{Hardware, Pace};
 
 use attr::{Features, Refused};
-use clock::Offset;
-use open::Event;
-use open::Sampling;
+use cpus::{CpuEvents, Recipe, RingOf};
 use opener::Opener;
 pub use plan::AddressFrom;
-use plan::{Plan, Planned};
-use ring::Ring;
+use plan::Plan;
 pub use running::{Running, Totals};
 use worker::CpuRing;
 pub use worker::Identity;
@@ -59,7 +60,7 @@ use crate::sample::Source;
 const CPUS_PER_WORKER: usize = 16;
 
 /// What to sample.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Target {
     /// Every task of the host.
@@ -72,11 +73,11 @@ pub enum Target {
         enable_on_exec: bool,
     },
     /// The tasks of a cgroup and of those below it.
-    Cgroup(OwnedFd),
+    Cgroup(Arc<OwnedFd>),
 }
 
 /// How to sample.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct SamplerOptions {
     /// The source of the addresses.
     pub source: Source,
@@ -84,8 +85,10 @@ pub struct SamplerOptions {
     pub freq: Option<u32>,
     /// The tasks to sample.
     pub target: Target,
-    /// The CPUs; all of them must be online.
+    /// The CPUs; all of them must be online. One that goes offline is sampled again when it comes back.
     pub cpus: Vec<u32>,
+    /// Samples also CPUs that come online later.
+    pub all_cpus: bool,
     /// Pages of data in each CPU's ring, a power of two.
     pub mmap_pages: usize,
     /// Threads that read the rings; `None` for one per 16 CPUs.
@@ -121,34 +124,21 @@ struct Choice {
 /// Events that are open and not yet enabled.
 #[derive(Debug)]
 pub struct Sampler {
-    rings: Vec<CpuRing>,
-    /// The event of each ring, in the same order.
-    owners: Vec<Arc<Event>>,
-    /// All events that sample.
-    sampling: Vec<Sampling>,
-    side_band: Vec<Arc<Event>>,
+    recipe: Recipe,
+    cpus: BTreeMap<u32, CpuEvents>,
+    /// The rings to read, with their CPUs.
+    rings: Vec<(u32, CpuRing)>,
     /// Reads the memory around the registers.
     snapshots: Option<Snapshots>,
-    /// The events that call it, unless that is a tracepoint.
-    clocks: Vec<Event>,
-    /// The plan's events.
-    events: Vec<Planned>,
-    features: Features,
-    side_features: Features,
     refused: Vec<Refused>,
     /// [`Plan::rate`].
     rate: Option<f64>,
     chosen: Vec<String>,
     notes: Vec<String>,
-    target: TargetKind,
     workers: usize,
     realtime: Option<u8>,
     identity: Identity,
-    mmap_pages: usize,
     address_from: AddressFrom,
-    /// The times in the rings are those of the scheduler's clock.
-    batched: bool,
-    sys: PathBuf,
 }
 
 /// The kind of target, once its events are open.
@@ -167,7 +157,7 @@ impl Sampler {
     pub fn open(options: &SamplerOptions) -> Result<Self, SamplerError> {
         let batched = options.hardware.batched && options.source == Source::Pebs;
         let sampler = Self::open_as(options, batched)?;
-        if !batched || sampler.rings.iter().all(|cpu| cpu.offset.is_some()) {
+        if !batched || sampler.rings.iter().all(|(_, cpu)| cpu.offset.is_some()) {
             return Ok(sampler);
         }
         drop(sampler);
@@ -193,53 +183,48 @@ impl Sampler {
             }
             None => None,
         };
-
-        let mut sampler = Self {
-            rings: Vec::new(),
-            owners: Vec::new(),
-            sampling: Vec::new(),
-            side_band: Vec::new(),
-            snapshots,
-            clocks: Vec::new(),
+        let recipe = Recipe {
+            options: options.clone(),
+            batched,
             events,
             features,
             side_features,
+            mmap_pages: options.mmap_pages,
+            snapshots: snapshots.as_ref().map(|snapshots| Arc::clone(snapshots.outputs())),
+        };
+        let mut sampler = Self {
+            recipe,
+            cpus: BTreeMap::new(),
+            rings: Vec::new(),
+            snapshots,
             refused,
             rate,
             chosen,
             notes,
-            target: match options.target {
-                Target::Tasks { enable_on_exec, .. } => TargetKind::Tasks { enable_on_exec },
-                Target::System => TargetKind::System,
-                Target::Cgroup(_) => TargetKind::Cgroup,
-            },
             workers: options
                 .workers
                 .unwrap_or(options.cpus.len().div_ceil(CPUS_PER_WORKER))
                 .clamp(1, options.cpus.len().max(1)),
             realtime: options.realtime,
             identity: Identity { own_pid: std::process::id(), child_pid_namespace: options.child_pid_namespace },
-            mmap_pages: options.mmap_pages,
             address_from,
-            batched,
-            sys: options.sys.clone(),
         };
         let mut no_room = None;
         while let Err(error) = sampler.open_cpus(&opener) {
             if sampler.snapshots.is_some() && !error.is_no_room() {
                 // The events are then those of every other kernel.
                 sampler.close();
-                sampler.snapshots = None;
+                (sampler.snapshots, sampler.recipe.snapshots) = (None, None);
                 sampler.notes.push(without_snapshots(&error));
                 continue;
             }
-            if !error.is_no_room() || sampler.mmap_pages <= 1 {
+            if !error.is_no_room() || sampler.recipe.mmap_pages <= 1 {
                 return Err(error);
             }
             // Open all of them again: the first rings would leave no memory for the others, and a ring's watermark is its
             // event's.
             sampler.close();
-            sampler.mmap_pages /= 2;
+            sampler.recipe.mmap_pages /= 2;
             no_room = Some(error);
         }
         if let Some(error) = no_room {
@@ -250,7 +235,7 @@ impl Sampler {
                 ),
                 other => format!("larger ones do not fit into memory ({other})"),
             };
-            let (got, asked) = (sampler.mmap_pages, options.mmap_pages);
+            let (got, asked) = (sampler.recipe.mmap_pages, options.mmap_pages);
             sampler.notes.push(format!("rings of {got} instead of {asked} pages a CPU: {why}"));
         }
         let needed = opener.needed;
@@ -274,18 +259,18 @@ impl Sampler {
     /// The event, and its samples per second on a busy CPU, if that is known.
     #[must_use]
     pub fn samples_per_second(&self) -> Option<(String, f64)> {
-        self.events.first().map(|event| event.spec.name.to_string()).zip(self.rate)
+        self.recipe.events.first().map(|event| event.spec.name.to_string()).zip(self.rate)
     }
 
     /// The sampling events, by their names in perf.
     pub fn event_names(&self) -> impl Iterator<Item = &str> {
-        self.events.iter().map(|event| &*event.spec.name)
+        self.recipe.events.iter().map(|event| &*event.spec.name)
     }
 
     /// The least `precise_ip` that was accepted, of the events that need one.
     #[must_use]
     pub fn precise(&self) -> Option<u8> {
-        self.events.iter().map(|event| event.spec.precise).filter(|&precise| precise > 0).min()
+        self.recipe.events.iter().map(|event| event.spec.precise).filter(|&precise| precise > 0).min()
     }
 
     /// Why these events were chosen, as sentences; [`Sampler::notes`] contains them too.
@@ -303,7 +288,7 @@ impl Sampler {
     /// The features of the samples.
     #[must_use]
     pub fn features(&self) -> Features {
-        self.features
+        self.recipe.features
     }
 
     /// The open events; those with the same attr (of one kind on all CPUs) are one entry.
@@ -312,8 +297,8 @@ impl Sampler {
     /// The errno of the ioctl that returns an event's id.
     pub fn events(&self) -> Result<Vec<OpenEvents>, SamplerError> {
         let mut all: Vec<OpenEvents> = Vec::new();
-        let sampling = self.sampling.iter().map(|sampling| &sampling.event);
-        for event in sampling.chain(&self.side_band) {
+        let sampling = self.cpus.values().flat_map(|cpu| cpu.sampling.iter().map(|sampling| &sampling.event));
+        for event in sampling.chain(self.cpus.values().flat_map(|cpu| &cpu.side_band)) {
             let id = event.id()?;
             let same = |events: &&mut OpenEvents| {
                 (&events.name, events.attr.type_, events.attr.config)
@@ -342,122 +327,33 @@ impl Sampler {
     /// Pages of data in each ring.
     #[must_use]
     pub fn mmap_pages(&self) -> usize {
-        self.mmap_pages
+        self.recipe.mmap_pages
     }
 
     /// Closes all events and unmaps their rings.
     fn close(&mut self) {
         self.rings.clear();
-        self.owners.clear();
-        self.sampling.clear();
-        self.side_band.clear();
-        self.clocks.clear();
+        self.cpus.clear();
     }
 
+    /// Opens the CPUs that are online; the others are opened when they come back.
     fn open_cpus(&mut self, opener: &Opener<'_>) -> Result<(), SamplerError> {
-        let mut gone = Vec::new();
+        let mut gone = None;
         for &cpu in &opener.options.cpus {
-            let (sampling, side_band) = (self.sampling.len(), self.side_band.len());
-            match self.open_cpu(opener, cpu) {
+            match self.recipe.open(opener, &opener.watches(), cpu, RingOf::New) {
                 // It went offline since the list was made.
-                Err(SamplerError::NoSuchCpu { .. }) if opener.options.cpus.len() > 1 => {
-                    self.sampling.truncate(sampling);
-                    self.side_band.truncate(side_band);
-                    gone.push(cpu);
+                Err(error @ SamplerError::NoSuchCpu { .. }) if opener.options.cpus.len() > 1 => gone = Some(error),
+                Err(error) => return Err(error),
+                Ok((events, ring)) => {
+                    self.cpus.insert(cpu, events);
+                    self.rings.extend(ring.map(|ring| (cpu, ring)));
                 }
-                other => other?,
             }
         }
-        if let (true, Some(&cpu)) = (self.rings.is_empty(), gone.first()) {
-            return Err(SamplerError::NoSuchCpu { cpu });
-        }
-        if !gone.is_empty() {
-            let gone = crate::host::topology::format_cpu_list(&gone);
-            self.notes.push(format!("not sampled: CPUs that went offline during the capture ({gone})"));
-        }
-        Ok(())
-    }
-
-    fn open_cpu(&mut self, opener: &Opener<'_>, cpu: u32) -> Result<(), SamplerError> {
-        let watches = opener.watches();
-        // Threads end between listing and opening; it is an error only if all of them have ended.
-        let several = watches.len() > 1;
-        let mut owner: Option<Arc<Event>> = None;
-        for watch in watches {
-            for plan in 0..self.events.len() {
-                let Some(Planned { spec, .. }) = self.events.get(plan).filter(|event| event.cpus.contains(&cpu)) else {
-                    continue;
-                };
-                let opened = match &self.snapshots {
-                    Some(snapshots) => {
-                        let clock = opener.clock(spec, self.features, snapshots, watch, cpu);
-                        match clock {
-                            Err(SamplerError::NoSuchTask { .. }) if several => continue,
-                            clock => self.clocks.extend(clock?),
-                        }
-                        // The snapshots of a CPU go to one event, whatever is watched.
-                        if owner.is_some() {
-                            continue;
-                        }
-                        opener.snapshot_output(spec, self.features, self.mmap_pages, snapshots, cpu)
-                    }
-                    None => opener.sampling(spec, self.features, self.mmap_pages, watch, cpu),
-                };
-                let (event, layout) = match opened {
-                    Err(SamplerError::NoSuchTask { .. }) if several => continue,
-                    opened => opened?,
-                };
-                let event = Arc::new(event);
-                self.give_ring(&mut owner, &event, layout, opener.options)?;
-                self.sampling.push(Sampling { event, plan });
-            }
-            // On a CPU without an event the tasks are still followed.
-            let (side, layout) = match opener.side_band(self.side_features, self.mmap_pages, watch, cpu) {
-                Err(SamplerError::NoSuchTask { .. }) if several => continue,
-                opened => opened?,
-            };
-            let side = Arc::new(side);
-            self.give_ring(&mut owner, &side, layout, opener.options)?;
-            self.side_band.push(side);
-        }
-        match (&owner, &opener.options.target) {
-            (None, Target::Tasks { tids, .. }) => {
-                Err(SamplerError::NoSuchTask { pid: tids.first().copied().unwrap_or(0) })
-            }
+        match gone {
+            Some(error) if self.cpus.is_empty() => Err(error),
             _ => Ok(()),
         }
-    }
-
-    /// Redirects an event into the ring of `owner`; the first event of a CPU becomes the owner.
-    fn give_ring(
-        &mut self,
-        owner: &mut Option<Arc<Event>>,
-        event: &Arc<Event>,
-        layout: record::Layout,
-        options: &SamplerOptions,
-    ) -> Result<(), SamplerError> {
-        if let Some(owner) = owner {
-            return Ok(event.output_to(owner)?);
-        }
-        let (ring, offset) = self.map(event, options)?;
-        self.rings.push(CpuRing { ring, layout, corrupt: false, offset });
-        self.owners.push(Arc::clone(event));
-        *owner = Some(Arc::clone(event));
-        Ok(())
-    }
-
-    /// Maps the ring of an event, with the conversion of its times to CLOCK_MONOTONIC.
-    fn map(&self, event: &Event, options: &SamplerOptions) -> Result<(Ring, Option<Offset>), SamplerError> {
-        let ring = event.ring(self.mmap_pages).map_err(|source| {
-            if source.errno() == libc::EPERM {
-                let mlock_kb = limits::sysctl(&options.proc, "perf_event_mlock_kb").unwrap_or(0);
-                SamplerError::NoLockedMemory { source, mlock_kb, memlock: limits::memlock_limit().kib() }
-            } else {
-                source.into()
-            }
-        })?;
-        let offset = if self.batched { Offset::now(&ring) } else { None };
-        Ok((ring, offset))
     }
 }
 

@@ -62,10 +62,12 @@ pub struct Event {
 }
 
 /// A sampling event, and its index in the plan.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Sampling {
     pub(super) event: Arc<Event>,
     pub(super) plan: usize,
+    /// Its count when its period was last adjusted.
+    pub(super) last: u64,
 }
 
 impl Event {

@@ -11,8 +11,8 @@ use super::open::{self, Event, EventError, Privilege, Watch};
 use super::plan::{AddressFrom, Planned};
 use super::record::Layout;
 use super::{probe, Choice, SamplerError, SamplerOptions, Target};
-use crate::bpf::{Clockwork, Refusal, Snapshots, Step, Watched};
-use crate::host::limits;
+use crate::bpf::{Clockwork, Refusal, SnapshotOutputs, Snapshots, Step, Watched};
+use crate::host::{limits, topology, Roots};
 use crate::sample::Source;
 
 /// The dummy event that provides tasks, mappings and cgroups.
@@ -202,7 +202,11 @@ impl<'a> Opener<'a> {
             }
             Target::Cgroup(directory) => Watched::Cgroup(directory),
         };
-        let cpus = self.options.cpus.iter().max().map_or(1, |last| last.saturating_add(1));
+        // Those that may come online have their place from the beginning.
+        let roots = Roots { sys: self.options.sys.clone(), ..Roots::default() };
+        let possible = self.options.all_cpus.then(|| topology::possible_cpus(&roots).ok()).flatten();
+        let last = possible.iter().flatten().chain(&self.options.cpus).max();
+        let cpus = last.map_or(1, |last| last.saturating_add(1));
         Some(Snapshots::load(clockwork, &watched, cpus, &self.options.proc))
     }
 
@@ -211,18 +215,16 @@ impl<'a> Opener<'a> {
         &self,
         spec: &EventSpec,
         features: Features,
-        snapshots: &Snapshots,
+        snapshots: &SnapshotOutputs,
         watch: Watch<'_>,
         cpu: u32,
     ) -> Result<Option<Event>, SamplerError> {
-        if snapshots.clockwork() == Clockwork::Tick {
-            return Ok(None);
-        }
+        let Some(on_clock) = snapshots.on_clock() else { return Ok(None) };
         let mut attr = self.attr(spec, features, 1);
         // It has no ring.
         attr.sample_type = 0;
         let event = Event::open(&spec.name, &attr, watch, cpu).map_err(|error| self.explain(error, watch, false))?;
-        event.run_at_samples(snapshots.on_clock()).map_err(|error| SamplerError::Snapshots(error.to_string()))?;
+        event.run_at_samples(on_clock).map_err(|error| SamplerError::Snapshots(error.to_string()))?;
         Ok(Some(event))
     }
 
@@ -232,7 +234,7 @@ impl<'a> Opener<'a> {
         spec: &EventSpec,
         features: Features,
         pages: usize,
-        snapshots: &Snapshots,
+        snapshots: &SnapshotOutputs,
         cpu: u32,
     ) -> Result<(Event, Layout), SamplerError> {
         let mut attr = self.attr(spec, features, pages);

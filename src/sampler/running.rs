@@ -1,15 +1,17 @@
 //! A running capture: the receiver of its batches, its end, and the final counts of its events.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::Receiver;
 use perf_event_open_sys::bindings as sys;
 
 use super::attr::{Feature, Rate};
+use super::cpus::Recipe;
+use super::live::{self, Live, Reader};
 use super::loss::Loss;
-use super::open::{Event, Sampling};
+use super::open::Event;
 use super::plan::Planned;
 use super::record::ReadValue;
 use super::steer::{self, Watcher};
@@ -30,25 +32,20 @@ const CPU_CLOCK: u64 = sys::PERF_COUNT_SW_CPU_CLOCK as u64;
 /// A capture that continues until [`Running::stop`].
 #[derive(Debug)]
 pub struct Running {
-    pub(super) batches: Receiver<Batch>,
-    pub(super) workers: Vec<JoinHandle<(Loss, Scheduled)>>,
+    batches: Receiver<Batch>,
+    workers: Vec<JoinHandle<(Loss, Scheduled)>>,
     /// The priority of SCHED_FIFO that the workers give themselves.
-    pub(super) realtime: Option<u8>,
-    pub(super) stop: Stop,
-    pub(super) watcher: Watcher,
-    pub(super) sampling: Vec<Sampling>,
-    pub(super) side_band: Vec<Arc<Event>>,
-    pub(super) snapshots: Option<Snapshots>,
-    pub(super) clocks: Vec<Event>,
-    pub(super) events: Vec<Planned>,
-    pub(super) knows_lost: bool,
-    pub(super) target: TargetKind,
-    pub(super) child_pid_namespace: bool,
+    realtime: Option<u8>,
+    stop: Stop,
+    watcher: Watcher,
+    live: Arc<Mutex<Live>>,
+    snapshots: Option<Snapshots>,
+    child_pid_namespace: bool,
 }
 
 /// Tells the workers to end; also if a capture is dropped early.
 #[derive(Debug)]
-pub(super) struct Stop(pub(super) Arc<AtomicBool>);
+struct Stop(Arc<AtomicBool>);
 
 impl Drop for Stop {
     fn drop(&mut self) {
@@ -81,68 +78,57 @@ impl Sampler {
         let (out, batches) = crossbeam_channel::bounded(worker::QUEUE + self.workers + 1);
         // If a later step fails, dropping this ends the running workers.
         let stop = Stop(Arc::new(AtomicBool::new(false)));
-        let mut shares: Vec<(Vec<CpuRing>, Vec<Arc<Event>>)> =
-            (0..self.workers).map(|_| (Vec::new(), Vec::new())).collect();
-        let cpus: Vec<u32> = self.owners.iter().map(|owner| owner.cpu).collect();
-        for (position, (ring, owner)) in self.rings.into_iter().zip(self.owners).enumerate() {
-            if let Some(share) = shares.get_mut(position % self.workers) {
-                share.0.push(ring);
-                share.1.push(owner);
+        let mut shares: Vec<(Vec<CpuRing>, Vec<Arc<Event>>, Reader)> = (0..self.workers)
+            .map(|_| (Vec::new(), Vec::new(), Reader { inbox: Arc::default(), cpus: Vec::new() }))
+            .collect();
+        for (position, (cpu, ring)) in self.rings.into_iter().enumerate() {
+            if let Some((rings, wake, reader)) = shares.get_mut(position % self.workers) {
+                rings.push(ring);
+                wake.extend(self.cpus.get(&cpu).map(|events| Arc::clone(&events.owner)));
+                reader.cpus.push(cpu);
             }
         }
-        let on_exec = self.target == (TargetKind::Tasks { enable_on_exec: true });
-        if self.snapshots.is_some() && on_exec {
+        let on_exec = self.recipe.target() == (TargetKind::Tasks { enable_on_exec: true });
+        if self.recipe.snapshots.is_some() && on_exec {
             // These events watch no task; the events that call them do.
-            for sampling in &self.sampling {
-                sampling.event.enable()?;
+            for cpu in self.cpus.values() {
+                cpu.enable_sampling()?;
             }
         }
         if !on_exec {
-            // The side-band first, so that events of a thread before its first sample are known.
-            for event in &self.side_band {
-                event.enable()?;
-            }
-            for sampling in &self.sampling {
-                sampling.event.enable()?;
-            }
-            for clock in &self.clocks {
-                clock.enable()?;
+            for cpu in self.cpus.values() {
+                cpu.enable()?;
             }
         }
-        let workers = shares
-            .into_iter()
-            .enumerate()
-            .map(|(index, (rings, wake))| {
-                let worker = Worker {
-                    realtime: self.realtime,
-                    index,
-                    rings,
-                    wake,
-                    identity: self.identity,
-                    address_from: self.address_from.clone(),
-                    out: out.clone(),
-                    stop: Arc::clone(&stop.0),
-                    tee: tee.cloned(),
-                };
-                priority::spawn(&format!("ring-{index}"), move || worker.run())
-            })
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(SamplerError::Thread)?;
-        let watcher = steer::start(&self.sampling, &self.events, cpus, self.sys).map_err(SamplerError::Thread)?;
-        let knows_lost = self.features.has(Feature::FormatLost) && self.side_features.has(Feature::FormatLost);
+        let (mut workers, mut readers) = (Vec::new(), Vec::new());
+        for (index, (rings, wake, reader)) in shares.into_iter().enumerate() {
+            let worker = Worker {
+                realtime: self.realtime,
+                index,
+                rings,
+                wake,
+                inbox: Arc::clone(&reader.inbox),
+                identity: self.identity,
+                address_from: self.address_from.clone(),
+                out: out.clone(),
+                stop: Arc::clone(&stop.0),
+                tee: tee.cloned(),
+            };
+            let spawned = priority::spawn(&format!("ring-{index}"), move || worker.run());
+            workers.push(spawned.map_err(SamplerError::Thread)?);
+            readers.push(reader);
+        }
+        let live = Live::new(self.recipe, self.cpus, readers, tee.cloned())?;
+        let live = Arc::new(Mutex::new(live));
+        let watcher = steer::start(&live).map_err(SamplerError::Thread)?;
         Ok(Running {
             batches,
             workers,
             realtime: self.realtime,
             stop,
             watcher,
-            sampling: self.sampling,
-            side_band: self.side_band,
+            live,
             snapshots: self.snapshots,
-            clocks: self.clocks,
-            events: self.events,
-            knows_lost,
-            target: self.target,
             child_pid_namespace: self.identity.child_pid_namespace,
         })
     }
@@ -170,29 +156,23 @@ impl Running {
 
     /// Stops the events. The workers empty the rings, send what they have and end.
     pub fn stop(&self) {
-        for sampling in &self.sampling {
-            // An event that cannot be disabled is gone, so it has stopped.
-            let _ = sampling.event.disable();
-        }
-        for event in self.side_band.iter().map(|event| &**event).chain(&self.clocks) {
-            let _ = event.disable();
-        }
+        live::lock(&self.live).stop();
         self.stop.0.store(true, Ordering::Release);
     }
 
     /// Waits for the workers and adds up the losses. Call it after the last batch.
     #[must_use]
     pub fn join(self) -> Totals {
-        let Self { batches, workers, stop: _stop, watcher, sampling, side_band, .. } = self;
-        let Self { snapshots, clocks: _clocks, events, knows_lost, target, realtime, .. } = self;
-        // These events watch a whole CPU, so they should have run as long as they were enabled.
-        let cpu_wide = !matches!(target, TargetKind::Tasks { .. });
+        let Self { batches, workers, stop: _stop, watcher, live, snapshots, realtime, .. } = self;
         // A worker that still waits for room must not wait forever.
         drop(batches);
-        // A cgroup's events are enabled while it is on their CPU.
-        let system = side_band.iter().filter(|_| target == TargetKind::System);
-        let enabled = system.filter_map(|event| Some((event.cpu, event.read().ok()?.time_enabled)));
-        let (notes, has_steered) = watcher.stop(&ended_early(enabled.collect()));
+        let ended = ended_early(live::lock(&live).enabled_until());
+        let (notes, has_steered) = watcher.stop(&ended);
+        let live = live::lock(&live);
+        let Recipe { events, features, side_features, .. } = &live.recipe;
+        // These events watch a whole CPU, so they should have run as long as they were enabled.
+        let cpu_wide = !matches!(live.recipe.target(), TargetKind::Tasks { .. });
+        let knows_lost = features.has(Feature::FormatLost) && side_features.has(Feature::FormatLost);
         let mut totals = Totals { notes, ..Totals::default() };
         let mut scheduled = Vec::new();
         let mut not_realtime = None;
@@ -212,8 +192,7 @@ impl Running {
         }
         let mut lost = 0u64;
         for (plan, planned) in events.iter().enumerate() {
-            let of_plan = sampling.iter().filter(|sampling| sampling.plan == plan);
-            let counted = Counted::of(of_plan.filter_map(|sampling| sampling.event.read().ok()));
+            let counted = live.counted(plan);
             lost = lost.saturating_add(counted.lost);
             totals.events = totals.events.saturating_add(counted.scaled(cpu_wide) / unit(planned));
             totals.notes.extend(counted.note(&planned.spec.name, cpu_wide, planned.probe.is_some()));
@@ -228,9 +207,8 @@ impl Running {
         if knows_lost {
             // A LOST record is written only when there is room again, and does not show what was lost; the events do.
             totals.loss.ring_full = lost;
-            totals.lost = sampling.iter().filter_map(|sampling| sampling.event.lost()).collect();
-            totals.loss.side_band =
-                side_band.iter().filter_map(|event| event.read().ok()).map(|value| value.lost).sum();
+            totals.lost = live.lost();
+            totals.loss.side_band = live.lost_side_band();
         }
         // Without a loss the priority was not needed.
         if totals.loss.lost() > 0 {
@@ -284,7 +262,7 @@ fn unit(planned: &Planned) -> u64 {
 
 /// The counts of one event on all its CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Counted {
+pub(super) struct Counted {
     value: u64,
     enabled: u64,
     running: u64,
@@ -292,13 +270,19 @@ struct Counted {
 }
 
 impl Counted {
-    fn of(values: impl Iterator<Item = ReadValue>) -> Self {
-        values.fold(Self::default(), |sum, value| Self {
-            value: sum.value.saturating_add(value.value),
-            enabled: sum.enabled.saturating_add(value.time_enabled),
-            running: sum.running.saturating_add(value.time_running),
-            lost: sum.lost.saturating_add(value.lost),
+    pub(super) fn of(values: impl Iterator<Item = ReadValue>) -> Self {
+        values.fold(Self::default(), |mut sum, value| {
+            let ReadValue { value, time_enabled: enabled, time_running: running, lost, .. } = value;
+            sum.add(&Self { value, enabled, running, lost });
+            sum
         })
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.value = self.value.saturating_add(other.value);
+        self.enabled = self.enabled.saturating_add(other.enabled);
+        self.running = self.running.saturating_add(other.running);
+        self.lost = self.lost.saturating_add(other.lost);
     }
 
     /// The part of its time that the event was on the PMU.

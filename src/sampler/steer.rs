@@ -1,19 +1,23 @@
-//! A thread beside the workers: it adjusts the periods of the hardware events, and watches CPUs go offline and online.
+//! A thread beside the workers: it adjusts the periods of the hardware events, and opens the events of CPUs that come online.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::attr::Rate;
+use super::hotplug::Hotplug;
+use super::live::{self, Live};
 use super::open::EventError;
 use super::open::Sampling;
-use super::plan::{Planned, Steer};
+use super::plan::Steer;
+use super::SamplerError;
 use crate::host::priority;
-use crate::host::topology::{format_cpu_list, parse_cpu_list};
+use crate::host::topology::parse_cpu_list;
 
 /// How often it runs.
 const ROUND: Duration = Duration::from_millis(200);
@@ -27,6 +31,11 @@ const SHORTEN: u64 = 2;
 const LENGTHEN: u64 = 64;
 /// Longer than any useful period.
 const MAX_PERIOD: u64 = 1 << 40;
+
+/// The part of the CPUs whose events are checked in a round.
+const CHECKED: usize = 10;
+/// An event of a CPU that is online was enabled for longer after this time.
+const LONGER: Duration = Duration::from_millis(100);
 
 /// The thread, and how it ends.
 #[derive(Debug)]
@@ -45,31 +54,20 @@ impl Watcher {
                 "the thread that steers periods and watches for CPUs that go offline died: neither was done to the end";
             return (vec![died.to_owned()], true);
         };
-        hotplug.gone.extend(ended);
+        for &cpu in ended {
+            hotplug.ended(cpu, Duration::ZERO);
+        }
         sentences.extend(hotplug.sentences());
         (sentences, has_steered)
     }
 }
 
-/// Starts watching events that have just been enabled, on `cpus`.
+/// Starts watching events that have just been enabled.
 ///
 /// # Errors
 /// The errno of a thread that could not be started.
-pub(super) fn start(sampling: &[Sampling], events: &[Planned], cpus: Vec<u32>, sys: PathBuf) -> io::Result<Watcher> {
-    let steered = events.iter().enumerate().filter_map(|(plan, event)| {
-        let (Some(steer), Rate::Period(period)) = (event.steer, event.spec.rate) else { return None };
-        let watched = sampling.iter().filter(|sampling| sampling.plan == plan).map(|sampling| (sampling.clone(), 0));
-        let range = (period, period);
-        Some(Steered {
-            name: event.spec.name.to_string(),
-            steer,
-            period,
-            range,
-            events: watched.collect(),
-            refused: None,
-        })
-    });
-    let mut watch = Watch { steered: steered.collect(), hotplug: Hotplug::new(cpus), sys };
+pub(super) fn start(live: &Arc<Mutex<Live>>) -> io::Result<Watcher> {
+    let mut watch = Watch::new(live);
     let (stop, stopped) = crossbeam_channel::bounded(0);
     let run = move || {
         watch.run(&stopped);
@@ -81,58 +79,130 @@ pub(super) fn start(sampling: &[Sampling], events: &[Planned], cpus: Vec<u32>, s
 }
 
 struct Watch {
+    live: Arc<Mutex<Live>>,
+    begin: Instant,
     steered: Vec<Steered>,
     hotplug: Hotplug,
     sys: PathBuf,
+    /// For how long the events of a CPU were enabled, in ns, and when that was read.
+    enabled: BTreeMap<u32, (u64, Duration)>,
+    /// The last CPU whose events were checked.
+    checked: u32,
 }
 
 impl Watch {
+    fn new(live: &Arc<Mutex<Live>>) -> Self {
+        let locked = live::lock(live);
+        let steered = locked.recipe.events.iter().enumerate().filter_map(|(plan, event)| {
+            let (Some(steer), Rate::Period(period)) = (event.steer, event.spec.rate) else { return None };
+            let name = event.spec.name.to_string();
+            Some(Steered { plan, name, steer, period, range: (period, period), refused: None })
+        });
+        let options = &locked.recipe.options;
+        let sampled: Vec<u32> = locked.cpus.keys().copied().collect();
+        Self {
+            live: Arc::clone(live),
+            begin: Instant::now(),
+            steered: steered.collect(),
+            hotplug: Hotplug::new(&sampled, &options.cpus, options.all_cpus),
+            sys: options.sys.clone(),
+            enabled: BTreeMap::new(),
+            checked: 0,
+        }
+    }
+
     fn run(&mut self, stopped: &Receiver<()>) {
         let mut last = Instant::now();
         let mut due = last;
         while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(ROUND) {
-            self.hotplug.look(&self.sys);
+            self.check();
+            self.look();
             let begin = Instant::now();
             if begin < due {
                 continue;
             }
             for steered in &mut self.steered {
-                steered.correct((begin - last).as_secs_f64());
+                steered.correct(&mut live::lock(&self.live), (begin - last).as_secs_f64());
             }
             last = begin;
             due = begin + begin.elapsed() * COST;
         }
-        self.hotplug.look(&self.sys);
+        self.look();
+    }
+
+    /// Opens the events of CPUs that have come online.
+    fn look(&mut self) {
+        let online = std::fs::read(self.sys.join("devices/system/cpu/online")).ok();
+        let online = online.and_then(|online| parse_cpu_list(&online)).filter(|online| !online.is_empty());
+        let Some(online) = online else { return };
+        for cpu in self.hotplug.saw(&online.into_iter().collect(), self.begin.elapsed()) {
+            // One at a time: the end of the capture must not wait for all.
+            let opened = live::lock(&self.live).open(cpu);
+            match opened {
+                Ok(true) => {
+                    self.enabled.remove(&cpu);
+                    self.hotplug.opened(cpu, self.begin.elapsed());
+                }
+                // The capture has ended, or the CPU is offline again.
+                Ok(false) | Err(SamplerError::NoSuchCpu { .. }) => {}
+                Err(error) => self.hotplug.failed(cpu, error.to_string()),
+            }
+        }
+    }
+
+    /// Finds events that ended because their CPU was offline for so short that nobody saw it, or because the host was suspended:
+    /// they are not enabled any longer than at the last check.
+    fn check(&mut self) {
+        let live = live::lock(&self.live);
+        if live.is_stopped() {
+            return;
+        }
+        let after = live.cpus.range(self.checked.saturating_add(1)..).chain(live.cpus.range(..=self.checked));
+        let count = live.cpus.len().div_ceil(CHECKED);
+        for cpu in after.take(count).map(|(&cpu, _)| cpu) {
+            self.checked = cpu;
+            let Some(enabled) = live.enabled(cpu).filter(|_| self.hotplug.is_sampled(cpu)) else { continue };
+            let now = self.begin.elapsed();
+            match self.enabled.get(&cpu) {
+                Some(&(before, at)) if before == enabled && now.saturating_sub(at) >= LONGER => {
+                    self.hotplug.ended(cpu, at);
+                }
+                _ => {
+                    self.enabled.insert(cpu, (enabled, now));
+                }
+            }
+        }
     }
 }
 
 /// An event with an adjusted period; all CPUs have the same period, so every sample has the same weight.
 struct Steered {
+    /// Its index in the plan.
+    plan: usize,
     name: String,
     steer: Steer,
     period: u64,
     /// The smallest and the largest so far.
     range: (u64, u64),
-    /// With their counts at the last reading.
-    events: Vec<(Sampling, u64)>,
     refused: Option<EventError>,
 }
 
 impl Steered {
-    fn correct(&mut self, seconds: f64) {
+    fn correct(&mut self, live: &mut Live, seconds: f64) {
         let mut by_cpu: BTreeMap<u32, u64> = BTreeMap::new();
-        for (sampling, before) in &mut self.events {
-            let Ok(value) = sampling.event.read() else { continue };
-            let grown = value.value.saturating_sub(*before);
-            *before = value.value;
-            *by_cpu.entry(sampling.event.cpu).or_default() += grown;
+        for cpu in live.cpus.values_mut() {
+            for Sampling { event, last, .. } in cpu.sampling.iter_mut().filter(|sampling| sampling.plan == self.plan) {
+                let Ok(value) = event.read() else { continue };
+                *by_cpu.entry(event.cpu).or_default() += value.value.saturating_sub(*last);
+                *last = value.value;
+            }
         }
         let busiest = by_cpu.into_values().max().unwrap_or(0) as f64 / seconds.max(1e-3);
         let period = next_period(self.steer, self.period, busiest);
         if period == self.period || self.refused.is_some() {
             return;
         }
-        for (sampling, _) in &self.events {
+        for sampling in live.sampling().filter(|sampling| sampling.plan == self.plan) {
             // For an offline CPU or a task that has ended, the error is harmless.
             if let Err(error) = sampling.event.set_period(period) {
                 if error.errno() == libc::EINVAL {
@@ -143,6 +213,10 @@ impl Steered {
         }
         self.period = period;
         self.range = (self.range.0.min(period), self.range.1.max(period));
+        // For CPUs that come online.
+        if let Some(event) = live.recipe.events.get_mut(self.plan) {
+            event.spec.rate = Rate::Period(period);
+        }
     }
 
     /// `None` where every event was sampled: nothing had to be done.
@@ -176,49 +250,6 @@ fn next_period(steer: Steer, now: u64, events_per_second: f64) -> u64 {
         within.next_multiple_of(steer.multiple)
     } else {
         within | 1
-    }
-}
-
-/// CPUs that were not online all the time. The events of a CPU that goes offline are gone for good
-/// (`perf_event_exit_cpu_context()` in kernel/events/core.c).
-struct Hotplug {
-    sampled: BTreeSet<u32>,
-    /// The CPUs online at the beginning, once they have been read.
-    begin: Option<BTreeSet<u32>>,
-    gone: BTreeSet<u32>,
-    new: BTreeSet<u32>,
-}
-
-impl Hotplug {
-    fn new(sampled: Vec<u32>) -> Self {
-        Self { sampled: sampled.into_iter().collect(), begin: None, gone: BTreeSet::new(), new: BTreeSet::new() }
-    }
-
-    fn look(&mut self, sys: &Path) {
-        let online = std::fs::read(sys.join("devices/system/cpu/online")).ok();
-        if let Some(online) = online.and_then(|online| parse_cpu_list(&online)).filter(|online| !online.is_empty()) {
-            self.saw(&online.into_iter().collect());
-        }
-    }
-
-    fn saw(&mut self, online: &BTreeSet<u32>) {
-        self.gone.extend(self.sampled.difference(online));
-        match &self.begin {
-            Some(begin) => self.new.extend(online.difference(begin).filter(|cpu| !self.sampled.contains(cpu))),
-            None => self.begin = Some(online.clone()),
-        }
-    }
-
-    fn sentences(&self) -> Vec<String> {
-        let list = |cpus: &BTreeSet<u32>| format_cpu_list(&cpus.iter().copied().collect::<Vec<_>>());
-        [
-            (&self.gone, "went offline during the capture: not sampled since"),
-            (&self.new, "came online during the capture: not sampled"),
-        ]
-        .into_iter()
-        .filter(|(cpus, _)| !cpus.is_empty())
-        .map(|(cpus, what)| format!("CPU {} {what}", list(cpus)))
-        .collect()
     }
 }
 
@@ -258,25 +289,5 @@ mod tests {
         assert_eq!([0.0, 50_000.0, 120_000.0].map(|faults| next_period(steer, 1, faults)), [1; 3]);
         assert_eq!([400_000.0, 1e6].map(|faults| next_period(steer, 1, faults)), [5, 11]);
         assert_eq!(next_period(steer, next_period(steer, 5, 20_000.0), 20_000.0), 1);
-    }
-
-    #[test]
-    fn cpus_that_go_and_come_are_named() {
-        let set = |cpus: &[u32]| cpus.iter().copied().collect::<BTreeSet<u32>>();
-        let mut hotplug = Hotplug::new(vec![0, 1, 2, 3]);
-        for online in [&[0, 1, 2, 3, 4][..], &[0, 3, 4], &[0, 1, 3, 4, 5]] {
-            hotplug.saw(&set(online));
-        }
-        assert_eq!(
-            hotplug.sentences(),
-            [
-                "CPU 1-2 went offline during the capture: not sampled since",
-                "CPU 5 came online during the capture: not sampled"
-            ]
-        );
-        let mut quiet = Hotplug::new(vec![0]);
-        quiet.saw(&set(&[0, 1]));
-        quiet.saw(&set(&[0, 1]));
-        assert_eq!(quiet.sentences(), [""; 0], "-C leaves CPUs out on purpose");
     }
 }

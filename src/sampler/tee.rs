@@ -6,6 +6,10 @@ pub trait Tee: Send + Sync + std::fmt::Debug {
     /// Complete records of one ring, oldest first. `newest` is the time of the latest record of this worker so far.
     fn records(&self, records: &[u8], newest: u64);
 
+    /// An event is opened during the recording: its records have the number `id`. It differs only in its CPU and task from the
+    /// event `like`, which was open at the start; `None` if there was none of its kind.
+    fn opened(&self, id: u64, like: Option<u64>);
+
     /// The worker has passed on everything older than `until`, CLOCK_MONOTONIC ns; `u64::MAX` is its end.
     fn complete(&self, worker: usize, until: u64);
 }

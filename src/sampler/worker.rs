@@ -2,7 +2,7 @@
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use crossbeam_channel::{Sender, TrySendError};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -56,6 +56,37 @@ pub(super) struct CpuRing {
     pub(super) offset: Option<Offset>,
 }
 
+/// What a worker is to read from now on: the events of a CPU that came online.
+#[derive(Debug)]
+pub(super) struct Joining {
+    pub(super) cpu: u32,
+    /// `None` if they write into the ring that the worker has already.
+    pub(super) ring: Option<CpuRing>,
+    /// The event that wakes it.
+    pub(super) wake: Arc<Event>,
+}
+
+/// Brings a worker what is to be read. It is no channel: a real-time thread would spin while the sender, which is none, holds a
+/// place in it and waits for the CPU.
+#[derive(Debug, Default)]
+pub(super) struct Inbox(Mutex<Vec<Joining>>);
+
+impl Inbox {
+    /// The worker takes it in its next round.
+    pub(super) fn put(&self, joining: Joining) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(joining);
+    }
+
+    /// What came; `None` if something is coming at this moment.
+    fn take(&self) -> Option<Vec<Joining>> {
+        match self.0.try_lock() {
+            Ok(mut joining) => Some(std::mem::take(&mut joining)),
+            Err(TryLockError::Poisoned(poisoned)) => Some(std::mem::take(&mut poisoned.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
 /// How to recognize ourselves and tasks outside our namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
@@ -84,6 +115,7 @@ pub(super) struct Worker {
     pub(super) index: usize,
     pub(super) rings: Vec<CpuRing>,
     pub(super) wake: Vec<Arc<Event>>,
+    pub(super) inbox: Arc<Inbox>,
     pub(super) identity: Identity,
     pub(super) address_from: AddressFrom,
     pub(super) out: Sender<Batch>,
@@ -118,12 +150,10 @@ impl Worker {
     }
 
     fn drain(self, sink: &mut BatchSink, scheduled: &mut Scheduled) {
-        let Self { index, mut rings, wake, stop, tee, .. } = self;
-        let mut waking: Vec<_> = wake.iter().map(|event| PollFd::new(&**event, PollFlags::IN)).collect();
+        let Self { index, mut rings, mut wake, inbox, stop, tee, .. } = self;
         let (mut scratch, mut copy) = (Vec::new(), Vec::new());
-        let batched = rings.iter().any(|cpu| cpu.offset.is_some());
-        let visible_within = if batched { BATCH_VISIBLE_WITHIN } else { VISIBLE_WITHIN };
         let mut budget = Budget::default();
+        let mut complete_until = 0;
         loop {
             // Read before the rings: after the last round they must be empty.
             let stopping = stop.load(Ordering::Acquire);
@@ -132,6 +162,18 @@ impl Worker {
                 end_realtime(scheduled);
                 *scheduled = Scheduled::Busy;
             }
+            // What is not here by now has no record of before this moment.
+            let joining = inbox.take();
+            let is_known = joining.is_some();
+            for Joining { cpu, ring, wake: event } in joining.into_iter().flatten() {
+                wake.retain(|event| event.cpu != cpu);
+                wake.push(event);
+                rings.extend(ring);
+                // What the CPU's tasks did before was recorded nowhere.
+                sink.batch.side_band.push(TimedSideBand { time: begin, what: SideBand::Lost { cpu } });
+            }
+            let batched = rings.iter().any(|cpu| cpu.offset.is_some());
+            let visible_within = if batched { BATCH_VISIBLE_WITHIN } else { VISIBLE_WITHIN };
             for cpu in rings.iter_mut().filter(|cpu| !cpu.corrupt) {
                 let layout = cpu.layout;
                 if cpu.offset.is_some() {
@@ -153,7 +195,11 @@ impl Worker {
                     copy.clear();
                 }
             }
-            let complete_until = if stopping { u64::MAX } else { begin.saturating_sub(visible_within) };
+            if stopping {
+                complete_until = u64::MAX;
+            } else if is_known {
+                complete_until = begin.saturating_sub(visible_within);
+            }
             if let Some(tee) = &tee {
                 tee.complete(index, complete_until);
             }
@@ -164,8 +210,8 @@ impl Worker {
             }
             sink.batch.complete_until = complete_until;
             sink.send();
-            let tick = if waking.len() < wake.len() { &SHORT_TICK } else { &TICK };
-            wait(&mut waking, tick);
+            let tick = if wake.len() < rings.len() { &SHORT_TICK } else { &TICK };
+            wait(&mut wake, tick);
         }
     }
 }
@@ -198,12 +244,17 @@ impl Budget {
 }
 
 /// Sleeps until a ring has passed its watermark, at most a tick; drops the events that cannot wake us any more.
-fn wait(wake: &mut Vec<PollFd<'_>>, tick: &Timespec) {
-    let is_ready = poll(wake, Some(tick)).is_ok_and(|ready| ready > 0);
+fn wait(wake: &mut Vec<Arc<Event>>, tick: &Timespec) {
+    let mut polled: Vec<_> = wake.iter().map(|event| PollFd::new(&**event, PollFlags::IN)).collect();
+    if !poll(&mut polled, Some(tick)).is_ok_and(|ready| ready > 0) {
+        return;
+    }
     // An event whose task is gone reports this forever.
     let is_gone =
         |events: PollFlags| events.intersects(PollFlags::HUP | PollFlags::ERR) && !events.contains(PollFlags::IN);
-    wake.retain(|event| !is_ready || !is_gone(event.revents()));
+    let gone: Vec<bool> = polled.iter().map(|event| is_gone(event.revents())).collect();
+    let mut gone = gone.into_iter();
+    wake.retain(|_| !gone.next().unwrap_or(false));
 }
 
 /// Decodes records into batches.

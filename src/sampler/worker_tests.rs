@@ -135,6 +135,8 @@ impl Tee for Fails {
         panic!("the tee of a test");
     }
 
+    fn opened(&self, _: u64, _: Option<u64>) {}
+
     fn complete(&self, _: usize, until: u64) {
         self.0.lock().unwrap().push(until);
     }
@@ -154,6 +156,7 @@ fn a_worker_that_dies_says_so_and_holds_nothing_up() {
         rings: vec![CpuRing { ring, layout: LAYOUT, corrupt: false, offset: None }],
         wake: Vec::new(),
         realtime: None,
+        inbox: Arc::default(),
         identity: Identity { own_pid: 1000, child_pid_namespace: false },
         address_from: AddressFrom::Fault,
         out,

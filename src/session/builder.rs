@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::running::{Origin, Plan, Sampling};
@@ -184,7 +185,7 @@ impl<'a> Builder<'a> {
         self
     }
 
-    /// Samples only these CPUs, which must be online; by default all that are.
+    /// Samples only these CPUs, which must be online; by default all that are, and those that come online later.
     #[must_use]
     pub fn cpus(mut self, cpus: &[u32]) -> Self {
         self.cpus = cpus.to_vec();
@@ -416,7 +417,7 @@ impl<'a> Builder<'a> {
                 *pids = of;
                 Target::Tasks { tids: threads_of(pids, &self.roots)?, enable_on_exec: false }
             }
-            Scope::Cgroup(path) => Target::Cgroup(open_cgroup(&path, &self.roots)?),
+            Scope::Cgroup(path) => Target::Cgroup(Arc::new(open_cgroup(&path, &self.roots)?)),
         };
         let mut options = CaptureOptions {
             sampler: sampler::SamplerOptions {
@@ -424,6 +425,7 @@ impl<'a> Builder<'a> {
                 freq: self.freq,
                 target,
                 cpus,
+                all_cpus: self.cpus.is_empty(),
                 mmap_pages: self.mmap_pages,
                 workers: self.workers,
                 realtime: self.realtime,

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 
 use perf_event_open_sys::bindings as sys;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{records, MAX_CGROUPS};
 use crate::profile::code_files::CodeFiles;
@@ -28,8 +28,9 @@ pub(super) struct State {
     pub(super) newest: u64,
     /// The newest time at the last mark.
     pub(super) marked: u64,
-    /// The ids that records may have, and the first of them.
-    pub(super) ids: FxHashSet<u64>,
+    /// The ids that records may have, each with the one that is written for it: perf rejects a file with an id that its header
+    /// lacks, and the header is written first. The first of them is for all others.
+    pub(super) ids: FxHashMap<u64, u64>,
     pub(super) first_id: u64,
     pub(super) cgroups: FxHashSet<u64>,
     /// Cgroups that were found later, without a record.
@@ -100,11 +101,15 @@ impl State {
         self.check(result);
     }
 
+    /// The id to write for that of a record.
+    pub(super) fn written_id(&self, id: u64) -> u64 {
+        self.ids.get(&id).copied().unwrap_or(self.first_id)
+    }
+
     /// Notes the code files and the cgroups in the records.
     ///
     /// If another profiler samples the same software event, the kernel can write its id into our sample (observed on 6.18;
-    /// perf_prepare_sample() fills the fields once for all events), and perf then rejects the whole file. It would also reject
-    /// an event that was opened later; the sampler opens none, not even for a CPU that comes online. If another profiler
+    /// perf_prepare_sample() fills the fields once for all events), and perf then rejects the whole file. If another profiler
     /// requests build ids, our mappings can be marked as having one ([`MISC_MMAP_BUILD_ID`]), and perf aborts.
     pub(super) fn note(&mut self, bytes: &[u8]) -> Noted {
         let (mut strange, mut segments) = (Vec::new(), Vec::new());
@@ -120,8 +125,9 @@ impl State {
             let at = if is_sample { 8 } else { record.len().saturating_sub(8) };
             let id = record.get(at..).and_then(|rest| rest.first_chunk::<8>()).map_or(0, |id| u64::from_ne_bytes(*id));
             // Records of the snapshot have no id.
-            if (is_sample || id != 0) && !self.ids.contains(&id) {
-                strange.push((begin + at, self.first_id.to_ne_bytes()));
+            let written = self.written_id(id);
+            if (is_sample || id != 0) && written != id {
+                strange.push((begin + at, written.to_ne_bytes()));
             }
             if header.kind == sys::PERF_RECORD_MMAP2 && header.misc & MISC_MMAP_BUILD_ID != 0 {
                 let Header { kind, misc, size } = header;

@@ -1,5 +1,5 @@
 # What can go wrong during a run is survived, counted and said: a full ring, throttling, a lowered rate limit, a shared PMU, an
-# event that never counts, a CPU that goes offline and comes back.
+# event that never counts. hotplug.sh has CPUs that go offline.
 # cpu: amd
 # needs: target/debug/scxprof
 # needs: target/debug/examples/vm-check
@@ -60,27 +60,6 @@ profile -t 5
 said "shared the PMU"
 kill "$(pidof ld.so)"
 wait $!
-
-# cpu_away SECONDS: CPU 1 goes offline for so long while it is sampled.
-cpu_away() {
-    (
-        wait_for 60 grep -q ibs_op "$sim/attrs"
-        sleep 2
-        echo 0 >/sys/devices/system/cpu/cpu1/online
-        sleep "$1"
-        echo 1 >/sys/devices/system/cpu/cpu1/online
-    ) &
-    empty_logs
-    profile -t 6
-    wait $!
-    said "CPU 1 went offline"
-}
-
-echo "a CPU goes offline and comes back"
-cpu_away 1
-
-echo "a CPU is offline for a moment"
-cpu_away 0
 
 echo "events that never count"
 end_workload

@@ -1,0 +1,227 @@
+//! The events of each CPU: how they are opened, and into which ring they write.
+
+use std::sync::Arc;
+
+use super::attr::Features;
+use super::clock::Offset;
+use super::open::{Event, Sampling, Watch};
+use super::opener::Opener;
+use super::plan::Planned;
+use super::record::Layout;
+use super::ring::Ring;
+use super::worker::CpuRing;
+use super::{choose, SamplerError, SamplerOptions, Target, TargetKind};
+use crate::bpf::SnapshotOutputs;
+use crate::host::limits;
+use crate::sample::Source;
+
+/// How the events of every CPU are opened; what was negotiated with the kernel is in it.
+#[derive(Debug)]
+pub(super) struct Recipe {
+    /// What was requested. Its CPUs are those that are sampled.
+    pub(super) options: SamplerOptions,
+    /// The times in the rings are those of the scheduler's clock.
+    pub(super) batched: bool,
+    /// The plan's events.
+    pub(super) events: Vec<Planned>,
+    pub(super) features: Features,
+    pub(super) side_features: Features,
+    pub(super) mmap_pages: usize,
+    /// Connects the program that reads the memory around the registers, if there is one.
+    pub(super) snapshots: Option<Arc<SnapshotOutputs>>,
+}
+
+/// The open events of one CPU, which write into one ring.
+#[derive(Debug)]
+pub(super) struct CpuEvents {
+    /// The event whose ring it is; it may have ended when its CPU went offline, and its ring goes on.
+    pub(super) owner: Arc<Event>,
+    pub(super) sampling: Vec<Sampling>,
+    pub(super) side_band: Vec<Arc<Event>>,
+    /// The events that call the program that reads memory, unless that is a tracepoint.
+    pub(super) clocks: Vec<Event>,
+    /// When they were enabled, in ns after those of the capture's start.
+    pub(super) since: u64,
+}
+
+/// The ring that the events of a CPU write into.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum RingOf<'a> {
+    /// A new one.
+    New,
+    /// That of an event that ended when the CPU went offline.
+    Ended(&'a Arc<Event>),
+    /// That of events that are still open: these are for more tasks.
+    Open(&'a Arc<Event>),
+}
+
+/// What is open so far.
+#[derive(Default)]
+struct Opening {
+    owner: Option<Arc<Event>>,
+    ring: Option<CpuRing>,
+    sampling: Vec<Sampling>,
+    side_band: Vec<Arc<Event>>,
+    clocks: Vec<Event>,
+}
+
+impl Recipe {
+    /// The kind of target.
+    pub(super) fn target(&self) -> TargetKind {
+        match self.options.target {
+            Target::Tasks { enable_on_exec, .. } => TargetKind::Tasks { enable_on_exec },
+            Target::System => TargetKind::System,
+            Target::Cgroup(_) => TargetKind::Cgroup,
+        }
+    }
+
+    /// Adds a CPU that has come online.
+    pub(super) fn add_cpu(&mut self, cpu: u32) -> Result<(), SamplerError> {
+        let options = &mut self.options;
+        if options.cpus.contains(&cpu) {
+            return Ok(());
+        }
+        let there = if options.source == Source::Pebs {
+            // Cores of another kind have another PMU.
+            let alone = SamplerOptions { cpus: vec![cpu], ..options.clone() };
+            choose::plan(&alone, self.batched)?.events.into_iter().map(|event| event.spec.name).collect()
+        } else {
+            Vec::new()
+        };
+        options.cpus.push(cpu);
+        for event in &mut self.events {
+            if options.source != Source::Pebs || there.contains(&event.spec.name) {
+                event.cpus.push(cpu);
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the events of `cpu` for `watches`, disabled. With [`RingOf::New`] there is a ring to read.
+    pub(super) fn open(
+        &self,
+        opener: &Opener<'_>,
+        watches: &[Watch<'_>],
+        cpu: u32,
+        ring: RingOf<'_>,
+    ) -> Result<(CpuEvents, Option<CpuRing>), SamplerError> {
+        let owner = match ring {
+            RingOf::New => None,
+            RingOf::Ended(owner) | RingOf::Open(owner) => Some(Arc::clone(owner)),
+        };
+        let mut opening = Opening { owner, ..Opening::default() };
+        // Threads end between listing and opening; it is an error only if all of them have ended.
+        let several = watches.len() > 1;
+        let mut is_watched = false;
+        let plans = || self.events.iter().enumerate().filter(|(_, event)| event.cpus.contains(&cpu));
+        if let (Some(snapshots), RingOf::New | RingOf::Ended(_)) = (&self.snapshots, ring) {
+            // The snapshots of a CPU go to one event, whatever is watched.
+            if let Some((plan, Planned { spec, .. })) = plans().next() {
+                let (event, layout) = opener.snapshot_output(spec, self.features, self.mmap_pages, snapshots, cpu)?;
+                let event = Arc::new(event);
+                self.give_ring(&mut opening, &event, layout)?;
+                opening.sampling.push(Sampling { event, plan, last: 0 });
+            }
+        }
+        for &watch in watches {
+            for (plan, Planned { spec, .. }) in plans() {
+                if let Some(snapshots) = &self.snapshots {
+                    match opener.clock(spec, self.features, snapshots, watch, cpu) {
+                        Err(SamplerError::NoSuchTask { .. }) if several => {}
+                        clock => opening.clocks.extend(clock?),
+                    }
+                    continue;
+                }
+                let (event, layout) = match opener.sampling(spec, self.features, self.mmap_pages, watch, cpu) {
+                    Err(SamplerError::NoSuchTask { .. }) if several => continue,
+                    opened => opened?,
+                };
+                let event = Arc::new(event);
+                self.give_ring(&mut opening, &event, layout)?;
+                opening.sampling.push(Sampling { event, plan, last: 0 });
+            }
+            // On a CPU without an event the tasks are still followed.
+            let (side, layout) = match opener.side_band(self.side_features, self.mmap_pages, watch, cpu) {
+                Err(SamplerError::NoSuchTask { .. }) if several => continue,
+                opened => opened?,
+            };
+            let side = Arc::new(side);
+            self.give_ring(&mut opening, &side, layout)?;
+            opening.side_band.push(side);
+            is_watched = true;
+        }
+        let Opening { owner, ring: new, sampling, side_band, clocks } = opening;
+        match (owner, &self.options.target) {
+            (Some(owner), _) if is_watched || !matches!(ring, RingOf::New) => {
+                Ok((CpuEvents { owner, sampling, side_band, clocks, since: 0 }, new))
+            }
+            (_, Target::Tasks { tids, .. }) => {
+                Err(SamplerError::NoSuchTask { pid: tids.first().copied().unwrap_or(0) })
+            }
+            _ => Err(SamplerError::NoSuchCpu { cpu }),
+        }
+    }
+
+    /// Redirects an event into the ring of the owner; the first event becomes the owner.
+    fn give_ring(&self, opening: &mut Opening, event: &Arc<Event>, layout: Layout) -> Result<(), SamplerError> {
+        if let Some(owner) = &opening.owner {
+            return Ok(event.output_to(owner)?);
+        }
+        let (ring, offset) = self.map(event)?;
+        opening.ring = Some(CpuRing { ring, layout, corrupt: false, offset });
+        opening.owner = Some(Arc::clone(event));
+        Ok(())
+    }
+
+    /// Maps the ring of an event, with the conversion of its times to CLOCK_MONOTONIC.
+    fn map(&self, event: &Event) -> Result<(Ring, Option<Offset>), SamplerError> {
+        let ring = event.ring(self.mmap_pages).map_err(|source| {
+            if source.errno() == libc::EPERM {
+                let mlock_kb = limits::sysctl(&self.options.proc, "perf_event_mlock_kb").unwrap_or(0);
+                SamplerError::NoLockedMemory { source, mlock_kb, memlock: limits::memlock_limit().kib() }
+            } else {
+                source.into()
+            }
+        })?;
+        let offset = if self.batched { Offset::now(&ring) } else { None };
+        Ok((ring, offset))
+    }
+}
+
+impl CpuEvents {
+    /// Enables all events; the side-band first, so that events of a thread before its first sample are known.
+    pub(super) fn enable(&self) -> Result<(), SamplerError> {
+        for event in &self.side_band {
+            event.enable()?;
+        }
+        self.enable_sampling()?;
+        for clock in &self.clocks {
+            clock.enable()?;
+        }
+        Ok(())
+    }
+
+    /// Enables the events that sample.
+    pub(super) fn enable_sampling(&self) -> Result<(), SamplerError> {
+        for sampling in &self.sampling {
+            sampling.event.enable()?;
+        }
+        Ok(())
+    }
+
+    /// Stops all of them.
+    pub(super) fn disable(&self) {
+        let sampling = self.sampling.iter().map(|sampling| &*sampling.event);
+        for event in sampling.chain(self.side_band.iter().map(|event| &**event)).chain(&self.clocks) {
+            // An event that cannot be disabled is gone, so it has stopped.
+            let _ = event.disable();
+        }
+    }
+
+    /// Adds events that write into the same ring.
+    pub(super) fn append(&mut self, mut more: Self) {
+        self.sampling.append(&mut more.sampling);
+        self.side_band.append(&mut more.side_band);
+        self.clocks.append(&mut more.clocks);
+    }
+}
