@@ -1,6 +1,6 @@
 //! What a comparison gives: runs, checks, and what was left out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -141,7 +141,8 @@ impl Comparison {
         let mut row = Row {
             case: case.to_owned(),
             tool: tool.to_owned(),
-            rounds: own.len(),
+            // One may run more than once a round.
+            rounds: own.iter().map(|run| run.round).collect::<BTreeSet<_>>().len(),
             values: BTreeMap::new(),
             ratios: BTreeMap::new(),
         };
@@ -236,6 +237,8 @@ mod tests {
         assert_eq!(rows.iter().map(|row| row.tool.as_str()).collect::<Vec<_>>(), ["perf", "ours"]);
         let ours = rows.last().unwrap();
         assert_eq!((ours.values.get("cpu_s").unwrap().median, ours.rounds), (1.0, 3));
+        compared.runs.push(run("ours", 3, 1.0));
+        assert_eq!(compared.rows().last().unwrap().rounds, 3, "one ran twice in a round");
         // 2 and 8; the third round has no other side.
         let ratio = ours.ratios.get("cpu_s").unwrap();
         assert_eq!((ratio.median, ratio.count), (5.0, 2));
