@@ -17,7 +17,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 export FUZZ_SECONDS KERNELS
 
-.PHONY: build run test soak truth test-vm test-schedulers lint fmt bench fuzz miri doc install dist deps clean help
+.PHONY: build run test soak truth test-vm test-schedulers lint fmt bench versus-perf fuzz miri doc install dist deps clean help
 .DEFAULT_GOAL := build
 
 build: deps ## Build the release binary (the default)
@@ -52,8 +52,12 @@ lint: deps ## Check the format, lints and shell scripts
 fmt: deps ## Format the code
 	$(CARGO) fmt
 
-bench: deps ## Run the benchmarks
+bench: deps ## Run the benchmarks (benches/README.md)
 	$(CARGO) bench --locked $(ARGS)
+
+versus-perf: deps ## Compare scxprof with perf on the same work (ARGS="files --rounds 3"; benches/README.md)
+	$(CARGO) build --locked --release --features demo --bins --example versus-perf --example make_profile
+	@$(TARGET)/release/examples/versus-perf $(or $(ARGS),--help)
 
 fuzz: ## Run each fuzz target for FUZZ_SECONDS (30)
 	@scripts/deps.sh fuzz

@@ -26,6 +26,7 @@ mod recorded;
 mod recovery;
 mod rescan;
 mod running;
+mod stages;
 mod start;
 mod stop;
 mod text;

@@ -96,16 +96,14 @@ impl Misses {
         // If several threads use an object, every touch of it counts, even on pages with one user: in a large buffer that is
         // sampled sparsely most pages have one.
         let mut first_user: FxHashMap<u64, (u32, bool)> = FxHashMap::default();
-        for touch in sharing.touches() {
-            let Some(page) = sharing.page(touch.page) else { continue };
+        for (touch, page) in sharing.touches_and_pages(false) {
             let user = first_user.entry(sharing.address(page).0).or_insert((touch.thread, false));
             user.1 |= user.0 != touch.thread;
         }
         let mut raw: Vec<Raw> = Vec::new();
         // Accesses of each thread, including those thinned out, as far as the kept ones represent them.
         let mut seen = vec![0.0; threads.len()];
-        for touch in sharing.touches() {
-            let Some(page) = sharing.page(touch.page) else { continue };
+        for (touch, page) in sharing.touches_and_pages(true) {
             let (object, first, is_private) = sharing.address(page);
             let stands_for = sharing.stands_for(page);
             let is_shared = first_user.get(&object).is_some_and(|user| user.1);
@@ -202,12 +200,14 @@ impl Reuse {
     fn of(sharing: &Sharing, part: Part, scale: f64) -> Vec<Self> {
         let threads = sharing.threads();
         let mut counts: Vec<Vec<(u32, f32)>> = vec![Vec::new(); threads.len()];
-        for touch in sharing.touches() {
+        // Most often, all that the threads use fits.
+        let is_large = |thread: &Activity| thread.accesses as f64 * scale > L1_LINES;
+        for (touch, page) in sharing.touches_and_pages(threads.iter().any(is_large)) {
             let of_thread = threads[touch.thread as usize];
-            if of_thread.accesses as f64 * scale <= L1_LINES {
+            if !is_large(&of_thread) {
                 continue;
             }
-            let stands_for = sharing.page(touch.page).map_or(1.0, |page| sharing.stands_for(page));
+            let stands_for = sharing.stands_for(page);
             let lines = sharing.lines_of(touch).filter_map(|count| part.of(touch, of_thread, count));
             counts[touch.thread as usize].extend(lines.map(|count| (count.accesses, stands_for)));
         }
@@ -271,9 +271,9 @@ fn waits(line: LineUse, threads: &[Activity], part: f64) -> bool {
 impl Price {
     fn of(sharing: &Sharing) -> Self {
         let (mut misses, mut cycles) = (0u64, 0u64);
-        for count in sharing.touches().flat_map(|touch| sharing.lines_of(touch)) {
-            misses += u64::from(count.misses);
-            cycles += u64::from(count.cycles);
+        for repeat in sharing.repeats() {
+            misses += u64::from(repeat.misses);
+            cycles += u64::from(repeat.cycles);
         }
         Self { cycles: (cycles as f32 / misses.max(1) as f32).max(1.0) }
     }

@@ -23,6 +23,15 @@ pub(crate) struct Touch {
     pub lines: u64,
     pub written: u64,
     pub thread: u32,
+    /// A bit for each pair of lines of which one or both have a [`Repeat`]: most have none, and need not be looked up.
+    pub repeated: u32,
+}
+
+impl Touch {
+    /// True if the line may have a [`Repeat`].
+    fn is_repeated(&self, line: u32) -> bool {
+        self.repeated >> (line / 2) & 1 == 1
+    }
 }
 
 /// A thread's accesses to a line beyond what the bits of its [`Touch`] record.
@@ -99,14 +108,22 @@ impl Slot for Repeat {
 struct Keys {
     page: u64,
     touch: u64,
+    /// That of the line's [`Repeat`].
+    repeat: u64,
 }
 
 impl Keys {
     fn new(thread: u32, memory: Option<MemoryId>) -> Self {
         let Some(memory) = memory else { return Self::default() };
         let page = place_key(memory.granule(PAGE_SIZE));
-        Self { page, touch: touch_hash(page, thread) }
+        let touch = touch_hash(page, thread);
+        Self { page, touch, repeat: repeat_key(touch, line_of(memory)) }
     }
+}
+
+/// The number of the line in its page.
+fn line_of(memory: MemoryId) -> u32 {
+    ((offset(memory) / LINE_SIZE) % (PAGE_SIZE / LINE_SIZE)) as u32
 }
 
 /// All accesses of one thread, including those to evicted pages.
@@ -237,10 +254,11 @@ impl Sharing {
         self.keys.clear();
         self.keys.extend(samples.iter().map(|(thread, sample)| Keys::new(*thread, sample.memory)));
         // The slots are scattered over the memory: prefetching all of them overlaps the cache misses.
-        let seen = self
-            .keys
-            .iter()
-            .fold(0, |seen, keys| seen ^ self.pages.peek(mix(keys.page)) ^ self.touches.peek(keys.touch));
+        let seen = self.keys.iter().zip(samples).fold(0, |seen, (keys, (_, sample))| {
+            // Without a cost, most lines have no entry.
+            let repeat = if sample.cost() == Cost::Unknown { 0 } else { self.repeats.peek(keys.repeat) };
+            seen ^ self.pages.peek(mix(keys.page)) ^ self.touches.peek(keys.touch) ^ repeat
+        });
         std::hint::black_box(seen);
         for (at, (thread, sample)) in samples.iter().enumerate() {
             if let Some(&keys) = self.keys.get(at) {
@@ -261,7 +279,7 @@ impl Sharing {
         {
             return;
         }
-        let line = ((offset(memory) / LINE_SIZE) % (PAGE_SIZE / LINE_SIZE)) as u32;
+        let line = line_of(memory);
         let writes = matches!(sample.access, Access::Store | Access::Update);
         // Several accesses of one event to one line are one access, which writes if any of them does.
         let (again, written_again) = if sample.share < 1.0 {
@@ -313,12 +331,13 @@ impl Sharing {
         let cost = sample.cost();
         let repeated = known && !again || new_write && written;
         if repeated || cost != Cost::Unknown || hitm {
-            let key = repeat_key(keys.touch, line);
+            let key = keys.repeat;
             let at = self.repeats.find(key, |slot| slot.key == key);
             let repeat = &mut self.repeats.slots[at];
             if repeat.is_empty() {
                 repeat.key = key;
                 self.repeats.len += 1;
+                touch.repeated |= 1 << (line / 2);
             }
             let more = |count: &mut u32, by: u32| *count = count.saturating_add(by);
             more(&mut repeat.accesses, u32::from(known && !again));
@@ -424,7 +443,8 @@ impl Sharing {
             self.touches.retain(|slot| keep(slot.page));
             let keys = self.touches.iter().flat_map(|touch| {
                 let hash = touch_hash(touch.page, touch.thread);
-                bits(touch.lines).map(move |line| repeat_key(hash, line))
+                let repeated = bits(touch.lines).filter(|&line| touch.is_repeated(line));
+                repeated.map(move |line| repeat_key(hash, line))
             });
             self.repeats.keep_only(keys, |slot, key| slot.key == key);
         }

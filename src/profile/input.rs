@@ -46,7 +46,7 @@ pub enum Records {
     /// The text that `perf script` printed, if the records are gone.
     Script(script::Reader<BufReader<File>>),
     /// The lines of JSON that `process` wrote.
-    Lines(Box<jsonl::Reader<BufReader<File>>>),
+    Lines(Box<jsonl::Blocks<File>>),
 }
 
 /// A profile that is open for reading.
@@ -168,9 +168,10 @@ impl Profile {
         let records = match kind {
             Kind::Text => Records::Script(script::Reader::new(open_lines(&data, data != root)?)),
             Kind::Lines => {
-                let mut lines = jsonl::Reader::new(open_lines(&data, data != root)?);
-                source = lines.source().map_err(|source| ProfileError::io("read", &data, source))?;
-                Records::Lines(Box::new(lines))
+                let failed = |source| ProfileError::io("read", &data, source);
+                let first = jsonl::Reader::new(open_lines(&data, data != root)?).next_line().map_err(failed)?;
+                source = first.and_then(|line| line.source);
+                Records::Lines(Box::new(jsonl::Blocks::new(open_file(&data, data != root)?)))
             }
             _ => Records::PerfData(Box::new(open_perf_data(&data, root, path, unpacked.as_ref())?)),
         };
@@ -229,7 +230,7 @@ impl Profile {
                 (of_samples.map(|(_, count)| count).sum::<u64>() + gaps, gaps)
             }
             Records::Script(lines) => (lines.lines, lines.unreadable),
-            Records::Lines(lines) => (lines.lines, lines.unreadable),
+            Records::Lines(lines) => (lines.counts.lines, lines.counts.unreadable),
         }
     }
 
@@ -267,11 +268,10 @@ impl Profile {
                 }
             }
             Records::Lines(text) => {
-                if let Some((line, reason)) = &text.first_unreadable {
+                let jsonl::Counts { lines: all, unreadable, first_unreadable, .. } = &text.counts;
+                if let Some((line, reason)) = first_unreadable {
                     lines.push(format!(
-                        "{} of {} lines of {} are no samples (the first is line {line}: {reason})",
-                        text.unreadable,
-                        text.lines,
+                        "{unreadable} of {all} lines of {} are no samples (the first is line {line}: {reason})",
                         self.data.display()
                     ));
                 }

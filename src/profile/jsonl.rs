@@ -17,6 +17,7 @@
 //! | `method` | how the address was recovered |
 //! | `place` | the memory: `shared` with `dev`, `ino`, `offset`; `private` with `space`; `frame`; `none` |
 
+mod blocks;
 mod writer;
 
 use std::borrow::Cow;
@@ -29,6 +30,8 @@ use super::quick::{self, Quick};
 use super::recovered::{method, op};
 use crate::sample::{Comm, DataSource, MemoryId, RawSample, Sample, Source};
 
+pub use blocks::Blocks;
+pub(crate) use blocks::{parse_block, Parsed};
 pub use writer::{code_text, Writer};
 
 /// Bytes of a line; a cgroup's path has at most 4 KiB, and each byte may take six as JSON.
@@ -163,7 +166,7 @@ impl Missing {
     }
 }
 
-/// One line. [`Reader::cgroup`] has the path of its cgroup.
+/// One line. [`Reader::cgroup`] has the path of its cgroup. Its `record` is 0 if the line lacks it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JsonSample {
     /// The access; the reader fills in its `cgroup` and, if the line lacks it, its `thread`.
@@ -172,17 +175,14 @@ pub struct JsonSample {
     pub source: Option<Source>,
     /// The line contains the thread's number.
     pub has_thread: bool,
+    /// The line's number, from 1; empty lines have none.
+    pub number: u64,
 }
 
-/// Reads lines; counts those that it cannot parse.
-#[derive(Debug)]
-pub struct Reader<R> {
-    inner: R,
-    line: Vec<u8>,
-    /// The line that [`Reader::source`] has read, to be returned next.
-    next: Option<JsonSample>,
-    cgroup: Option<Vec<u8>>,
-    /// Lines so far that are not empty.
+/// What was read so far.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Lines that are not empty.
     pub lines: u64,
     /// Of these, lines that are no valid sample.
     pub unreadable: u64,
@@ -192,19 +192,20 @@ pub struct Reader<R> {
     pub missing: Missing,
 }
 
+/// Reads lines; counts those that it cannot parse.
+#[derive(Debug)]
+pub struct Reader<R> {
+    inner: R,
+    line: Vec<u8>,
+    cgroup: Option<Vec<u8>>,
+    /// The lines so far.
+    pub counts: Counts,
+}
+
 impl<R: BufRead> Reader<R> {
     /// Reads from the beginning.
     pub fn new(inner: R) -> Self {
-        Self {
-            inner,
-            line: Vec::new(),
-            next: None,
-            cgroup: None,
-            lines: 0,
-            unreadable: 0,
-            first_unreadable: None,
-            missing: Missing::default(),
-        }
+        Self { inner, line: Vec::new(), cgroup: None, counts: Counts::default() }
     }
 
     /// The cgroup's path of the last line, if the line contains it.
@@ -212,30 +213,19 @@ impl<R: BufRead> Reader<R> {
         self.cgroup.as_deref()
     }
 
-    /// The source of the addresses, from the next line.
-    ///
-    /// # Errors
-    /// The file cannot be read.
-    pub fn source(&mut self) -> io::Result<Option<Source>> {
-        self.next = self.next_line()?;
-        Ok(self.next.as_ref().and_then(|line| line.source))
-    }
-
     /// The next line that is a sample; `None` at the end.
     ///
     /// # Errors
     /// The file cannot be read.
     pub fn next_line(&mut self) -> io::Result<Option<JsonSample>> {
-        if let Some(line) = self.next.take() {
-            return Ok(Some(line));
-        }
         loop {
             // Nearly every line lies completely in the buffer, and is parsed there.
             let buffer = self.inner.fill_buf()?;
             let whole = memchr::memchr(b'\n', buffer).and_then(|end| buffer.get(..=end));
             let parsed = if let Some(line) = whole.filter(|line| line.len() < MAX_LINE) {
                 let used = line.len();
-                let parsed = (!line.trim_ascii().is_empty()).then(|| take(line, &mut self.cgroup, &mut self.missing));
+                let parsed =
+                    (!line.trim_ascii().is_empty()).then(|| take(line, &mut self.cgroup, &mut self.counts.missing));
                 self.inner.consume(used);
                 parsed
             } else {
@@ -249,21 +239,17 @@ impl<R: BufRead> Reader<R> {
                     Some(Err(format!("it has more than {MAX_LINE} bytes")))
                 } else {
                     let line = self.line.as_slice();
-                    (!line.trim_ascii().is_empty()).then(|| take(line, &mut self.cgroup, &mut self.missing))
+                    (!line.trim_ascii().is_empty()).then(|| take(line, &mut self.cgroup, &mut self.counts.missing))
                 }
             };
             let Some(parsed) = parsed else { continue };
-            self.lines += 1;
+            let Counts { lines, unreadable, first_unreadable, .. } = &mut self.counts;
+            *lines += 1;
             match parsed {
-                Ok(mut line) => {
-                    if line.sample.record == 0 {
-                        line.sample.record = self.lines;
-                    }
-                    return Ok(Some(line));
-                }
+                Ok(line) => return Ok(Some(JsonSample { number: *lines, ..line })),
                 Err(reason) => {
-                    self.unreadable += 1;
-                    self.first_unreadable.get_or_insert((self.lines, reason));
+                    *unreadable += 1;
+                    first_unreadable.get_or_insert((*lines, reason));
                 }
             }
         }
@@ -297,7 +283,7 @@ fn quick(bytes: &[u8], last_cgroup: &mut Option<Vec<u8>>, missing: &mut Missing)
         *last_cgroup = cgroup.map(<[u8]>::to_vec);
     }
     let source = Source::ALL.into_iter().find(|known| known.name().as_bytes() == source);
-    Some(JsonSample { sample, source, has_thread: true })
+    Some(JsonSample { sample, source, has_thread: true, number: 0 })
 }
 
 fn parse(bytes: &[u8], cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> Result<JsonSample, String> {
@@ -375,6 +361,7 @@ fn parse(bytes: &[u8], cgroup: &mut Option<Vec<u8>>, missing: &mut Missing) -> R
         sample,
         source: fields.source.and_then(|source| source.parse().ok()),
         has_thread: fields.thread.is_some(),
+        number: 0,
     })
 }
 

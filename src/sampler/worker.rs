@@ -507,7 +507,8 @@ impl BatchSink {
             data_src,
             ..RawSample::default()
         };
-        if recovers {
+        // A recording has its accesses beside it.
+        if recovers && self.out.is_some() {
             pending.context = Some(Box::new(context(record)));
         }
         if self.out.is_some() && self.batch.samples.len().is_multiple_of(self.size) {

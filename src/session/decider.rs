@@ -43,6 +43,8 @@ pub struct Decider {
     use_hints: bool,
     /// The sketch's numbers of threads, one for each hint of a thread if hints are used.
     known: FxHashMap<(ThreadIndex, Option<u64>), u32>,
+    /// The same by the thread's index, without hints and for the first threads; [`u32::MAX`] for the others.
+    direct: Vec<u32>,
     /// The numbers of each thread, the first of them first, where hints are used.
     numbers: FxHashMap<ThreadIndex, Vec<u32>>,
     candidates: FxHashMap<(ThreadIndex, Option<u64>), u8>,
@@ -104,6 +106,7 @@ impl Decider {
             last_cgroup: None,
             use_hints: false,
             known: FxHashMap::default(),
+            direct: Vec::new(),
             numbers: FxHashMap::default(),
             candidates: FxHashMap::default(),
             facts: Vec::new(),
@@ -252,6 +255,11 @@ impl Decider {
 
     /// The sketch's number of a thread; `None` if there are too many.
     fn number(&mut self, sample: &Sample, comm: Comm, cell: CellIndex) -> Option<u32> {
+        // Where hints make no difference, most threads are found without hashing.
+        let direct = sample.thread as usize;
+        if let Some(&number) = self.direct.get(direct).filter(|&&number| number != u32::MAX) {
+            return Some(number);
+        }
         let hint = sample.hint.filter(|_| self.use_hints);
         let key = (sample.thread, hint);
         if let Some(&number) = self.known.get(&key) {
@@ -273,6 +281,10 @@ impl Decider {
         }
         let number = self.facts.len() as u32;
         self.known.insert(key, number);
+        if !self.use_hints && direct < MAX_THREADS {
+            self.direct.resize(self.direct.len().max(direct + 1), u32::MAX);
+            self.direct[direct] = number;
+        }
         if self.use_hints {
             let numbers = self.numbers.entry(sample.thread).or_default();
             if let Some(&first) = numbers.first() {

@@ -21,8 +21,8 @@ use crate::resolve::mapping::BuildId;
 use crate::resolve::threads::Thread;
 use crate::resolve::{Cgroups, Mapping, Maps, Modules, Threads};
 use crate::sample::batch::PendingSample;
+use crate::sample::{CodeAddr, RawSample, Sample, ThreadIndex};
 use crate::sample::{FileId, SideBand, TimedSideBand};
-use crate::sample::{RawSample, Sample, ThreadIndex};
 use crate::sampler::loss::Loss;
 
 /// A cgroup that was read from procfs is read again after this many ns, because threads move.
@@ -32,9 +32,21 @@ const MAX_CGROUPS_READ: usize = 1 << 16;
 /// Reading mappings again ends after this time, and starts again 20 times this later.
 const MAPS_ROUND: Duration = Duration::from_millis(2);
 /// Samples that are passed to the sink at once.
-const READY: usize = 64;
+pub(super) const READY: usize = 64;
 /// Recorded hints that are read before they are sorted.
 const TAKEN: usize = 1 << 10;
+
+/// Takes some of the recorded hints up to `until`; false if there were none.
+pub(super) fn take_some_hints<S: Timed>(recorded: &mut hints::Hints<File>, until: u64, order: &mut Order<S>) -> bool {
+    let next = std::iter::from_fn(|| recorded.next_until(until)).map(|record| {
+        let HintRecord { tid, pid, hint, time, .. } = record;
+        TimedSideBand { time, what: SideBand::Hint { time, pid, tid, hint } }
+    });
+    let side_band: Vec<_> = next.take(TAKEN).collect();
+    let has_some = !side_band.is_empty();
+    order.extend(side_band);
+    has_some
+}
 
 /// Objects that can get names: what a sampler read, or a line of text that contains names.
 pub(super) trait Nameable: Timed {
@@ -55,6 +67,7 @@ impl Nameable for Sample {
 }
 
 /// Samples for the sink. Their memory is reused: moving a sample costs as much as filling it.
+#[derive(Debug, Default)]
 pub(super) struct Ready {
     samples: Vec<Sample>,
     /// This many of them are ready; the rest is old.
@@ -62,8 +75,23 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    fn new() -> Self {
-        Self { samples: Vec::with_capacity(READY), count: 0 }
+    /// The samples that are ready.
+    pub(super) fn samples(&self) -> &[Sample] {
+        self.samples.get(..self.count).unwrap_or_default()
+    }
+
+    /// The same, to be completed.
+    pub(super) fn samples_mut(&mut self) -> &mut [Sample] {
+        self.samples.get_mut(..self.count).unwrap_or_default()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Leaves only the first `count` samples.
+    pub(super) fn truncate(&mut self, count: usize) {
+        self.count = self.count.min(count);
     }
 
     /// The sample that becomes ready when `count` grows by one.
@@ -74,10 +102,24 @@ impl Ready {
         &mut self.samples[self.count]
     }
 
+    /// Adds a sample without names.
+    pub(super) fn push_raw(&mut self, raw: &RawSample) {
+        let sample = self.next();
+        sample.raw = *raw;
+        (sample.record, sample.thread, sample.comm) = (0, 0, None);
+        (sample.memory, sample.code, sample.hint) = (None, None, None);
+        self.count += 1;
+    }
+
     fn push(&mut self, sample: Sample) {
         *self.next() = sample;
         self.count += 1;
     }
+}
+
+/// The code at `ip` in the process of the sample, if code is to be named.
+fn locate(modules: &mut Option<Modules>, maps: &mut Maps, sample: &Sample, ip: u64) -> Option<CodeAddr> {
+    modules.as_mut().and_then(|modules| modules.locate(maps, sample.pid, sample.mode, ip))
 }
 
 /// Names samples, and is kept up to date by the side-band.
@@ -236,19 +278,9 @@ impl Names {
         sink: &mut dyn Sink,
     ) {
         let Some(recorded) = recorded else { return };
-        loop {
-            let next = std::iter::from_fn(|| recorded.next_until(until)).map(|record| {
-                let HintRecord { tid, pid, hint, time, .. } = record;
-                TimedSideBand { time, what: SideBand::Hint { time, pid, tid, hint } }
-            });
-            let side_band: Vec<_> = next.take(TAKEN).collect();
-            let is_last = side_band.is_empty();
-            order.extend(side_band);
+        while take_some_hints(recorded, until, order) {
             if order.is_crowded() {
                 self.release(order, sink);
-            }
-            if is_last {
-                break;
             }
         }
     }
@@ -257,12 +289,12 @@ impl Names {
     pub(super) fn release<S: Nameable>(&mut self, order: &mut Order<S>, sink: &mut dyn Sink) {
         let mut accesses = 0;
         // The next samples for the sink; all of them are older than the next side-band.
-        let mut ready = Ready::new();
+        let mut ready = Ready::default();
         let mut hand_on = |ready: &mut Ready, cgroups: &mut Cgroups| {
-            if ready.count > 0 {
-                accesses += ready.count as u64;
-                sink.samples(ready.samples.get(..ready.count).unwrap_or_default(), cgroups);
-                ready.count = 0;
+            if ready.len() > 0 {
+                accesses += ready.len() as u64;
+                sink.samples(ready.samples(), cgroups);
+                ready.truncate(0);
             }
         };
         order.release(|released| match released {
@@ -272,7 +304,7 @@ impl Names {
             }
             Released::Sample(sample) => {
                 sample.name(self, &mut ready);
-                if ready.count >= READY {
+                if ready.len() >= READY {
                     hand_on(&mut ready, &mut self.cgroups);
                 }
             }
@@ -285,23 +317,12 @@ impl Names {
     fn pending(&mut self, pending: &PendingSample, ready: &mut Ready) {
         let sample = ready.next();
         *sample = pending.raw.into();
-        if !self.complete(sample) {
+        if !self.numbered(sample) {
             return;
         }
-        self.records += 1;
-        sample.record = self.records;
-        if self.recovered.is_some() {
-            let sample = *sample;
-            return self.joined(&sample, ready);
-        }
-        let Self { recoverer, maps, modules, loss, recorder, .. } = self;
-        let mut locate = |maps: &mut Maps, sample: &Sample| {
-            modules.as_mut().and_then(|modules| modules.locate(maps, sample.pid, sample.mode, sample.ip))
-        };
+        let Self { recoverer, maps, modules, recorder, .. } = self;
         let (Some(context), Some(recoverer)) = (&pending.context, recoverer) else {
-            maps.put_memory(sample.pid, sample.addr, sample.phys, &mut sample.memory);
-            sample.code = locate(maps, sample);
-            loss.no_user_address += u64::from(sample.memory.is_none());
+            self.placed(sample);
             ready.count += 1;
             return;
         };
@@ -310,8 +331,26 @@ impl Names {
             if let Some(recorder) = recorder {
                 recorder.access(&access, anonymous);
             }
-            ready.push(Sample { code: locate(maps, &access), ..access });
+            ready.push(Sample { code: locate(modules, maps, &access, access.ip), ..access });
         });
+    }
+
+    /// Names the thread of a sample and numbers the sample; false if it is not one of ours.
+    pub(super) fn numbered(&mut self, sample: &mut Sample) -> bool {
+        if !self.complete(sample) {
+            return false;
+        }
+        self.records += 1;
+        sample.record = self.records;
+        true
+    }
+
+    /// Adds the memory and the code of a sample that has an address.
+    pub(super) fn placed(&mut self, sample: &mut Sample) {
+        let Self { maps, modules, loss, .. } = self;
+        maps.put_memory(sample.pid, sample.addr, sample.phys, &mut sample.memory);
+        sample.code = locate(modules, maps, sample, sample.ip);
+        loss.no_user_address += u64::from(sample.memory.is_none());
     }
 
     /// Adds a sample that contains its names to `ready`: only its hint is missing.
@@ -324,7 +363,7 @@ impl Names {
     }
 
     /// Adds the accesses that were recovered when `sample` was recorded to `ready`.
-    fn joined(&mut self, sample: &Sample, ready: &mut Ready) {
+    pub(super) fn joined(&mut self, sample: &Sample, ready: &mut Ready) {
         let Self { recovered, maps, modules, .. } = self;
         let Some(recovered) = recovered else { return };
         let accesses = recovered.take(sample.time, sample.cpu, sample.tid);
@@ -344,7 +383,7 @@ impl Names {
                     ..sample.raw
                 },
                 memory: maps.place_of_page(sample.pid, access.addr, access.phys, of_file).0,
-                code: modules.as_mut().and_then(|it| it.locate(maps, sample.pid, sample.mode, access.ip)),
+                code: locate(modules, maps, sample, access.ip),
                 ..*sample
             });
         }
@@ -361,7 +400,7 @@ impl Names {
         }
     }
 
-    fn side_band(&mut self, what: SideBand) {
+    pub(super) fn side_band(&mut self, what: SideBand) {
         match what {
             SideBand::Comm { pid, tid, exec, comm } => {
                 self.threads.comm(pid, tid, comm, exec);

@@ -96,7 +96,7 @@ fn every_prefix_of_lines_gives_its_whole_lines() {
         while reader.next_line().unwrap().is_some() {
             read += 1;
         }
-        (read, reader.unreadable)
+        (read, reader.counts.unreadable)
     };
     let read_recovered = |text: &[u8]| {
         let mut reader = Recovered::new(text);

@@ -13,8 +13,8 @@ use super::made::{self, Order};
 use crate::replay::replay;
 
 const ORDER: Order = Order { big: false };
-/// Samples, each under a hint of its own: many times what is read or put in order at a time.
-const STEPS: u64 = 12_000;
+/// Samples, each under a hint of its own: many times what is read, sorted or passed on at a time.
+const STEPS: u64 = 60_000;
 const MS: u64 = 1_000_000;
 
 /// Keeps the hints of the samples, and how far the files had been read at the first of them.

@@ -16,6 +16,7 @@ mod made;
 mod mappings;
 mod meta;
 mod names;
+mod parallel;
 mod parts;
 mod perf;
 #[path = "../support/replay.rs"]

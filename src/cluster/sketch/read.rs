@@ -1,10 +1,13 @@
 //! Reads the sketch line by line.
 
-use super::{bits, Activity, Kind, Page, Sharing, Touch, HOT};
+use super::{bits, Activity, Kind, Page, Repeat, Sharing, Touch, HOT};
 use crate::cluster::keys::{line_key, mix, repeat_key, touch_hash};
 use crate::cluster::lines::Bytes;
 use crate::cluster::table::Slot;
 use crate::sample::{CodeAddr, MemoryId, LINE_SIZE};
+
+/// Touches of which all that is read is brought into the cache at once.
+const TOGETHER: usize = 64;
 
 /// One thread's accesses to one line.
 #[derive(Debug, Clone, Copy, Default)]
@@ -29,8 +32,29 @@ impl Sharing {
         &self.threads
     }
 
+    /// All that was counted beyond the first access to a line.
+    pub(crate) fn repeats(&self) -> impl Iterator<Item = &Repeat> {
+        self.repeats.iter()
+    }
+
     pub(crate) fn touches(&self) -> impl Iterator<Item = &Touch> {
         self.touches.iter()
+    }
+
+    /// The touches with their pages. What is read of them afterwards, with their lines if `reads_lines`, is brought into the
+    /// cache before, for many at once: the tables are larger than the cache, and the misses then overlap.
+    pub(crate) fn touches_and_pages(&self, reads_lines: bool) -> impl Iterator<Item = (&Touch, &Page)> {
+        self.touches.slots.chunks(TOGETHER).flat_map(move |slots| {
+            let touches = slots.iter().filter(|slot| !slot.is_empty());
+            let seen = touches.clone().fold(0, |seen, touch| {
+                let hash = touch_hash(touch.page, touch.thread);
+                let lines = bits(touch.lines).filter(|&line| reads_lines && touch.is_repeated(line));
+                let repeats = lines.fold(0, |seen, line| seen ^ self.repeats.peek(repeat_key(hash, line)));
+                seen ^ self.pages.peek(mix(touch.page)) ^ repeats
+            });
+            std::hint::black_box(seen);
+            touches.filter_map(|touch| Some((touch, self.page(touch.page)?)))
+        })
     }
 
     /// The accesses of a touch's thread to each of its lines.
@@ -39,8 +63,8 @@ impl Sharing {
         bits(touch.lines).map(move |line| {
             let key = repeat_key(hash, line);
             // An empty slot contains only zeros.
-            let found = self.repeats.slots.get(self.repeats.find(key, |slot| slot.key == key));
-            let repeat = found.copied().unwrap_or_default();
+            let find = || self.repeats.slots.get(self.repeats.find(key, |slot| slot.key == key)).copied();
+            let repeat = touch.is_repeated(line).then(find).flatten().unwrap_or_default();
             LineUse {
                 #[cfg(test)]
                 page: touch.page,

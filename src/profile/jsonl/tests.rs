@@ -105,10 +105,10 @@ fn foreign_lines_work_and_what_they_lack_is_counted() {
     assert_eq!(lines[0].sample.memory, Some(MemoryId::Frame { phys: 0x1240 }));
     assert_eq!((lines[0].sample.time, lines[0].sample.hint, lines[0].has_thread), (5_000_001_000, Some(3), false));
     assert_eq!(lines[1].sample.memory, Some(MemoryId::Private { space: 12, addr: 0x10 }));
-    assert_eq!((reader.lines, reader.unreadable), (3, 1));
-    let Missing { memory, op, weight, cgroup, thread, page_size } = reader.missing;
+    assert_eq!((reader.counts.lines, reader.counts.unreadable), (3, 1));
+    let Missing { memory, op, weight, cgroup, thread, page_size } = reader.counts.missing;
     assert_eq!((memory, op, weight, cgroup, thread, page_size), (2, 2, 2, 1, 2, 1));
-    assert_eq!(reader.missing.lines().len(), 6);
+    assert_eq!(reader.counts.missing.lines().len(), 6);
 }
 
 proptest! {
@@ -128,17 +128,18 @@ proptest! {
         let sample = Sample { raw: RawSample { time: words.2, pid: ids.0, tid: ids.1, cpu: ids.2, addr: words.0, phys: words.1, ip: words.3, latency, data_src: DataSource(words.3), page_size: words.2, period: words.1, share: 1.0 / f32::from(accesses), access: [Access::Unknown, Access::Load, Access::Store, Access::Update][op], method: Method::ALL.get(method).copied(), size: accesses.into(), ..RawSample::default() }, thread: ids.3, record: u64::from(ids.0).max(1), comm: comm.as_deref().map(Comm::new), memory, hint: hint.map(|hint| u64::from(hint / 16)), ..Sample::default() };
         let out = written(&sample, cgroup.as_deref(), Source::Timer);
         let (lines, reader) = read(&out);
-        prop_assert_eq!(reader.unreadable, 0);
-        prop_assert_eq!(reader.missing, Missing { cgroup: u64::from(cgroup.is_none()), ..Missing::default() });
-        let expected = JsonSample { sample, source: Some(Source::Timer), has_thread: true };
+        prop_assert_eq!(reader.counts.unreadable, 0);
+        prop_assert_eq!(reader.counts.missing, Missing { cgroup: u64::from(cgroup.is_none()), ..Missing::default() });
+        let expected = JsonSample { sample, source: Some(Source::Timer), has_thread: true, number: 1 };
+        let unnumbered = JsonSample { number: 0, ..expected.clone() };
         prop_assert_eq!(reader.cgroup(), cgroup.as_deref());
         prop_assert_eq!(&lines[..], std::slice::from_ref(&expected));
         // Both parsers give the same result.
         let mut slow = None;
-        prop_assert_eq!(&parse(&out, &mut slow, &mut Missing::default()).unwrap(), &expected);
+        prop_assert_eq!(&parse(&out, &mut slow, &mut Missing::default()).unwrap(), &unnumbered);
         prop_assert_eq!(slow.as_deref(), cgroup.as_deref());
         if let Some(line) = quick(&out, &mut None, &mut Missing::default()) {
-            prop_assert_eq!(&line, &expected);
+            prop_assert_eq!(&line, &unnumbered);
         }
     }
 
@@ -166,6 +167,83 @@ proptest! {
     #[test]
     fn any_bytes_are_lines_or_counted(text in proptest::collection::vec(any::<u8>(), 0..300)) {
         let (lines, reader) = read(&text);
-        prop_assert_eq!(lines.len() as u64 + reader.unreadable, reader.lines);
+        prop_assert_eq!(lines.len() as u64 + reader.counts.unreadable, reader.counts.lines);
     }
+
+    #[test]
+    fn blocks_have_the_lines_of_the_file(
+        kinds in proptest::collection::vec((0usize..6, 1usize..400_000), 1..12), chunk in 1usize..1_000_000,
+    ) {
+        let sample = Sample { comm: Some(Comm::new(b"web")), ..Sample::default() };
+        let (one, other) = (written(&sample, Some(b"/a"), Source::Timer), written(&sample, None, Source::Timer));
+        let mut text = Vec::new();
+        for (kind, len) in kinds {
+            match kind {
+                0 => (0..len % 2000).for_each(|_| text.extend_from_slice(&one)),
+                1 => (0..len % 2000).for_each(|_| text.extend_from_slice(&other)),
+                2 => text.extend_from_slice(b"\n"),
+                3 => text.extend_from_slice(b"{\"pid\": 1}\n"),
+                // Too long, or not, and the last line may end without a mark.
+                4 => text.extend(std::iter::repeat_n(b'x', len).chain(*b"\n")),
+                _ => text.extend(std::iter::repeat_n(b'x', len)),
+            }
+        }
+        let (mut reader, mut lines) = (Reader::new(&text[..]), Vec::new());
+        while let Some(line) = reader.next_line().unwrap() {
+            lines.push((line, reader.cgroup().map(<[u8]>::to_vec)));
+        }
+        let mut blocks = Blocks::new(Chunks { text: &text, chunk, fails: false });
+        let (mut found, mut block) = (Vec::new(), Vec::new());
+        loop {
+            block = blocks.next_block(block).unwrap();
+            if block.is_empty() {
+                break;
+            }
+            let parsed = parse_block(&block);
+            let mut cgroups = parsed.cgroups.iter().peekable();
+            let mut cgroup = None;
+            for (at, line) in parsed.lines.iter().enumerate() {
+                if let Some((_, path)) = cgroups.next_if(|(from, _)| *from == at) {
+                    cgroup = path.clone();
+                }
+                found.push((JsonSample { number: blocks.counts.lines + line.number, ..line.clone() }, cgroup.clone()));
+            }
+            blocks.counts.add(&parsed);
+        }
+        prop_assert_eq!(blocks.counts, reader.counts);
+        prop_assert!(found == lines, "{} lines instead of {}", found.len(), lines.len());
+    }
+}
+
+/// A file that gives a few bytes at a time, and may fail at its end.
+struct Chunks<'a> {
+    text: &'a [u8],
+    chunk: usize,
+    fails: bool,
+}
+
+impl io::Read for Chunks<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.text.is_empty() && self.fails {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let count = self.text.len().min(self.chunk).min(into.len());
+        let (given, rest) = self.text.split_at(count);
+        into[..count].copy_from_slice(given);
+        self.text = rest;
+        Ok(count)
+    }
+}
+
+#[test]
+fn lines_before_an_error_are_read() {
+    let line = written(&Sample::default(), None, Source::Timer);
+    let text = [&line[..], &line[..], b"{\"pid\":"].concat();
+    let mut blocks = Blocks::new(Chunks { text: &text, chunk: 100, fails: true });
+    let first = blocks.next_block(Vec::new()).unwrap();
+    assert_eq!(parse_block(&first).lines.len(), 2);
+    // The rest of a line that ends there says nothing.
+    let rest = blocks.next_block(first).unwrap();
+    assert_eq!(parse_block(&rest).lines.len(), 0);
+    assert_eq!(blocks.next_block(rest).unwrap_err().kind(), io::ErrorKind::TimedOut);
 }

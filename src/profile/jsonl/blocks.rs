@@ -1,0 +1,99 @@
+//! Cuts a file of lines into blocks, which can be parsed in parallel.
+
+use std::io::{self, Read};
+
+use super::{Counts, JsonSample, Reader, MAX_LINE};
+
+/// Bytes of a block; a few more if its last line needs them.
+const BLOCK: usize = 256 << 10;
+
+/// Lines of a file, in blocks.
+#[derive(Debug)]
+pub struct Blocks<R> {
+    inner: R,
+    /// Bytes after the last whole line of the last block.
+    rest: Vec<u8>,
+    /// Returned after the lines before it.
+    failed: Option<io::Error>,
+    /// The lines so far of blocks that were parsed.
+    pub counts: Counts,
+}
+
+impl<R: Read> Blocks<R> {
+    /// Reads from the beginning.
+    pub fn new(inner: R) -> Self {
+        Self { inner, rest: Vec::new(), failed: None, counts: Counts::default() }
+    }
+
+    /// The next lines, in the memory of `block`; empty at the end. A line that is too long is cut, but still too long.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn next_block(&mut self, mut block: Vec<u8>) -> io::Result<Vec<u8>> {
+        block.clear();
+        block.append(&mut self.rest);
+        loop {
+            if let Some(error) = self.failed.take_if(|_| block.is_empty()) {
+                return Err(error);
+            }
+            let before = block.len();
+            if self.failed.is_none() {
+                self.failed = self.inner.by_ref().take(BLOCK as u64).read_to_end(&mut block).err();
+            }
+            if block.len() == before {
+                return Ok(block);
+            }
+            if let Some(end) = memchr::memrchr(b'\n', &block) {
+                self.rest.extend_from_slice(block.get(end + 1..).unwrap_or_default());
+                block.truncate(end + 1);
+                return Ok(block);
+            }
+            block.truncate(MAX_LINE + 1);
+        }
+    }
+}
+
+/// The lines of a block.
+#[derive(Debug, Default)]
+pub(crate) struct Parsed {
+    /// The samples; their numbers count from the first line of the block.
+    pub(crate) lines: Vec<JsonSample>,
+    /// The path of the cgroup from one line on, by the number of samples before it.
+    pub(crate) cgroups: Vec<(usize, Option<Vec<u8>>)>,
+    counts: Counts,
+}
+
+/// Parses the lines of a block.
+pub(crate) fn parse_block(block: &[u8]) -> Parsed {
+    let mut reader = Reader::new(block);
+    let mut parsed = Parsed::default();
+    // Memory is read without errors.
+    while let Ok(Some(line)) = reader.next_line() {
+        let last = parsed.cgroups.last().map(|(_, path)| path.as_deref());
+        if last != Some(reader.cgroup()) {
+            parsed.cgroups.push((parsed.lines.len(), reader.cgroup().map(<[u8]>::to_vec)));
+        }
+        parsed.lines.push(line);
+    }
+    parsed.counts = reader.counts;
+    parsed
+}
+
+impl Counts {
+    /// Adds the lines of the next block.
+    pub(crate) fn add(&mut self, block: &Parsed) {
+        let Counts { lines, unreadable, first_unreadable, missing } = &block.counts;
+        if self.first_unreadable.is_none() {
+            self.first_unreadable = first_unreadable.as_ref().map(|(line, why)| (self.lines + line, why.clone()));
+        }
+        self.lines += lines;
+        self.unreadable += unreadable;
+        let sum = &mut self.missing;
+        sum.memory += missing.memory;
+        sum.op += missing.op;
+        sum.weight += missing.weight;
+        sum.cgroup += missing.cgroup;
+        sum.thread += missing.thread;
+        sum.page_size += missing.page_size;
+    }
+}
