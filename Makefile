@@ -6,6 +6,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 ARGS ?=
 FUZZ_SECONDS ?= 30
+SECONDS ?= 1800
 KERNELS ?= bookworm trixie sid
 SHARE = $(DESTDIR)$(PREFIX)/share
 # The manual pages bear the date of the last commit, where this is a checkout, and never that of the build.
@@ -16,7 +17,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 export FUZZ_SECONDS KERNELS
 
-.PHONY: build run test truth test-vm test-schedulers lint fmt bench versus-perf fuzz miri doc install dist deps clean help
+.PHONY: build run test soak truth test-vm test-schedulers lint fmt bench versus-perf fuzz miri doc install dist deps clean help
 .DEFAULT_GOAL := build
 
 build: deps ## Build the release binary (the default)
@@ -29,6 +30,9 @@ run: deps ## Profile the example workload and compare the result with the truth 
 test: ## Run every test and check that this machine allows
 	@scripts/deps.sh test
 	@scripts/test.sh
+
+soak: deps ## Sample this host under a load that comes and goes, and check that nothing grows (SECONDS=1800)
+	SOAK_SECONDS=$(SECONDS) $(CARGO) test --locked --test soak -- --nocapture
 
 truth: ## Print how right the configuration is on programs with known sharing (ARGS="--beside quiet hotfield hash")
 	@scripts/deps.sh truth

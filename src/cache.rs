@@ -81,9 +81,15 @@ impl<K: Eq + Hash, V> Cache<K, V> {
     }
 
     /// The number of entries.
-    #[cfg(test)]
+    #[must_use]
     pub fn len(&self) -> usize {
         self.young.entries.len() + self.old.entries.len()
+    }
+
+    /// Bytes of the entries, without what they own.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        (self.young.entries.capacity() + self.old.entries.capacity()) * (size_of::<(K, (V, usize))>() + 1) / 7 * 8
     }
 
     /// The weight of the entries.

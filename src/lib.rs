@@ -153,6 +153,7 @@ pub mod sample;
 // From events to samples; `session` has the public part.
 mod sampler;
 pub mod session;
+mod tables;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing;

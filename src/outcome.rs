@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::hint::HintCounts;
 use crate::resolve::{AddressSpaces, Modules};
 use crate::sampler::loss::Loss;
+use crate::tables::Tables;
 
 /// The result of a capture besides the samples.
 #[derive(Debug, Clone, Default)]
@@ -30,6 +31,8 @@ pub struct Outcome {
     /// The priority of SCHED_FIFO that the threads which read the samples had, see
     /// [`Builder::realtime`](crate::session::Builder::realtime).
     pub realtime: Option<u8>,
+    /// The sizes of the tables at the end.
+    pub tables: Tables,
     /// Features that the kernel rejected, and other facts for the user.
     pub notes: Vec<String>,
     /// The objects that contain the code of the samples, if the sink requested them.

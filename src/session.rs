@@ -47,6 +47,7 @@ pub use crate::sampler::loss::Loss;
 pub use crate::sampler::open::EventError;
 pub use crate::sampler::pmu::{NoIbs, NoPebs, PmuError};
 pub use crate::sampler::{Hardware, Pace, SamplerError, Target};
+pub use crate::tables::{TableSize, Tables, TablesHandle};
 
 /// How often a capture checks its rings when nothing arrives.
 const TICK: Duration = Duration::from_millis(50);
@@ -67,6 +68,11 @@ pub trait Sink {
     /// name since its last sample. Not called where samples are selected, and not for lines, which have names of their own.
     fn ended(&mut self, names: &[(ThreadIndex, Comm)]) {
         let _ = names;
+    }
+
+    /// Sets the sizes of its tables.
+    fn measure(&self, tables: &mut Tables) {
+        let _ = tables;
     }
 
     /// True if samples must contain the code that made the access ([`Sample::code`]), to be named at the end.

@@ -20,7 +20,7 @@ use crate::host::{hierarchy, topology, Roots};
 use crate::resolve::cgroups::display_path;
 use crate::resolve::Cgroups;
 use crate::sampler::Target;
-use crate::session::{Builder, Error, ErrorKind, Outcome, Progress, Session};
+use crate::session::{Builder, Error, ErrorKind, Outcome, Progress, Session, TablesHandle};
 
 const DEFAULT_SECONDS: f64 = 30.0;
 /// Cgroups that are suggested if there is none of the path that was given.
@@ -106,6 +106,9 @@ pub(super) struct CaptureArgs {
     #[arg(last = true, value_name = "COMMAND", help_heading = WATCH)]
     command: Vec<OsString>,
 }
+
+/// How often `-vv` prints the sizes of the tables.
+const TABLES_EVERY: Duration = Duration::from_secs(10);
 
 /// Headings of the options in every help.
 pub(super) const WATCH: &str = "What to watch";
@@ -229,16 +232,23 @@ fn similar_cgroups(args: &CaptureArgs) -> String {
     format!("; did you mean {}?", found.join(" or "))
 }
 
-/// Lets the session `run` until the command has ended or a signal came, unless something else ends it before.
+/// Lets the session `run` until the command has ended or a signal came, unless something else ends it before. Prints the sizes of
+/// `tables` now and then.
 pub(super) fn watch<T>(
     args: &CaptureArgs,
     mut command: Option<&mut super::command::Running>,
     signals: &Signals,
+    tables: Option<&TablesHandle>,
     run: impl FnOnce(&mut dyn FnMut(Progress) -> bool) -> T,
 ) -> T {
     // The command's output would mix with it.
     let bar = if command.is_some() { ProgressBar::hidden() } else { progress_bar(args.limit()) };
+    let mut due = TABLES_EVERY;
     let given = run(&mut |progress| {
+        if let Some(tables) = tables.filter(|_| progress.elapsed >= due) {
+            bar.suspend(|| say!("Tables after {} s: {}", due.as_secs(), tables.now()));
+            due += TABLES_EVERY;
+        }
         bar.set_position(progress.elapsed.as_secs());
         bar.set_message(format!("{} samples", progress.samples));
         signals.seen() || command.as_mut().is_some_and(|command| command.has_ended())

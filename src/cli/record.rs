@@ -19,7 +19,7 @@ use super::Failure;
 use crate::profile::{pack, ProfileError, Recorder};
 use crate::resolve::Cgroups;
 use crate::sample::Sample;
-use crate::session::{Outcome, Sink};
+use crate::session::{Outcome, Progress, Sink};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -183,7 +183,9 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let session = capture::start(wanted, args.verbose, builder.record(&held_open.path()), held.as_ref())?;
     let recorder = session.recorder().ok_or_else(|| Failure::NoResult(anyhow!("nothing was recorded")))?;
     let mut command = held.map(super::command::Held::release).transpose().map_err(Failure::Usage)?;
-    let outcome = capture::watch(wanted, command.as_mut(), &signals, |ended| session.run_into(&mut Nowhere, ended));
+    let tables = (args.verbose > 1).then(|| session.tables());
+    let watched = |ended: &mut dyn FnMut(Progress) -> bool| session.run_into(&mut Nowhere, ended);
+    let outcome = capture::watch(wanted, command.as_mut(), &signals, tables.as_ref(), watched);
     capture::say_notes(&outcome, rate_before);
     // An incomplete profile is kept too: readers read what there is.
     let written = write(&recorder, &outcome);

@@ -10,6 +10,7 @@ use super::decision::{self, DecisionArgs, Named, Printed};
 use super::outputs::OutputArgs;
 use super::signals::Signals;
 use super::Failure;
+use crate::session::Progress;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -54,7 +55,9 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     let rate_before = capture::max_sample_rate();
     let session = capture::start(wanted, *verbose, builder, held.as_ref())?;
     let mut command = held.map(Held::release).transpose().map_err(Failure::Usage)?;
-    let sampled = capture::watch(wanted, command.as_mut(), &signals, |ended| session.run_until(ended));
+    let tables = (*verbose > 1).then(|| session.tables());
+    let watched = |ended: &mut dyn FnMut(Progress) -> bool| session.run_until(ended);
+    let sampled = capture::watch(wanted, command.as_mut(), &signals, tables.as_ref(), watched);
     let loss = sampled.outcome.loss;
     capture::say_notes(&sampled.outcome, rate_before);
     decision::report(*verbose, &sampled);

@@ -6,6 +6,7 @@ use super::keys::{line_key, mix, place_key, repeat_key, touch_hash};
 use super::lines::{HotLines, Touched};
 use super::table::{Slot, Table};
 use crate::sample::{Access, Cost, MemoryId, Method, RawSample, Sample, LINE_SIZE, PAGE_SIZE};
+use crate::tables::Tables;
 
 /// A page is hot, and is never dropped, if it has this part of all accesses or more.
 const HOT: u64 = 4096;
@@ -475,13 +476,22 @@ impl Sharing {
             pages: self.pages.len as u64,
             lines: self.touches.iter().map(|touch| u64::from(touch.lines.count_ones())).sum(),
             thinned: self.threshold.leading_zeros(),
-            bytes: (self.touches.bytes()
-                + self.pages.bytes()
-                + self.repeats.bytes()
-                + self.hot_lines.as_ref().map_or(0, HotLines::bytes)
-                + self.threads.capacity() * size_of::<Activity>()) as u64,
+            bytes: self.bytes() as u64,
             ..self.stats
         }
+    }
+
+    fn bytes(&self) -> usize {
+        let lines = self.hot_lines.as_ref().map_or(0, HotLines::bytes);
+        let tables = self.touches.bytes() + self.pages.bytes() + self.repeats.bytes();
+        tables + lines + self.threads.capacity() * size_of::<Activity>()
+    }
+
+    /// Its size.
+    pub(crate) fn measure(&self, tables: &mut Tables) {
+        tables.set("pages of the sketch", self.pages.len, self.bytes());
+        let objects = &self.objects;
+        tables.set_map::<((u64, u64), u32)>("files of the sketch", objects.len(), objects.capacity(), 0);
     }
 }
 

@@ -15,6 +15,7 @@ use crate::cluster::Edge;
 use crate::escape;
 use crate::hint::HintCounts;
 use crate::sample::Comm;
+use crate::tables::Tables;
 
 mod memory;
 
@@ -115,6 +116,15 @@ pub struct Report {
     pub lines: Vec<Granule>,
     /// Threads in cgroups beyond the number that can be distinguished.
     pub unlisted_threads: usize,
+    /// Events that were counted, sampled or not.
+    #[serde(default)]
+    pub event_count: u64,
+    /// What was read, left out and lost, by stage.
+    #[serde(default)]
+    pub loss: BTreeMap<String, u64>,
+    /// The sizes of the tables at the end.
+    #[serde(default)]
+    pub tables: Tables,
     /// The notes for the user.
     pub notes: Vec<String>,
 }
@@ -278,6 +288,9 @@ pub(crate) fn report(
         hubs: evidence.hubs.clone(),
         lines: evidence.lines.clone(),
         unlisted_threads: found.unlisted,
+        event_count: 0,
+        loss: BTreeMap::new(),
+        tables: Tables::default(),
         notes: decision.notes.iter().map(ToString::to_string).collect(),
     })
 }

@@ -4,6 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::cell_specs::{CellKey, SpecIndex};
 use crate::sample::Comm;
+use crate::tables::Tables;
 
 /// The index of a cell in the tally.
 pub type CellIndex = u32;
@@ -135,6 +136,13 @@ impl Tally {
                 *count = clean(*count + weight);
             }
         }
+    }
+
+    /// Its size.
+    pub(crate) fn measure(&self, tables: &mut Tables) {
+        let cells = self.cells.capacity() * size_of::<CellTally>() + self.counts.capacity() * size_of::<f64>();
+        let (count, room) = (self.names.len(), self.names.capacity());
+        tables.set_map::<((CellIndex, Comm), NameIndex)>("names of the decision", count, room, cells);
     }
 
     /// The cells with samples.

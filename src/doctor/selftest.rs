@@ -261,9 +261,8 @@ pub(crate) fn block(report: &Report, tests: &[Tested]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resolve::{AddressSpaces, Modules};
+    use crate::resolve::Modules;
     use crate::sample::RawSample;
-    use crate::sampler::loss::Loss;
 
     fn worker(tid: u32, name: &str, shared: bool, begin: u64) -> Worker {
         Worker { pid: 70, tid, name: name.to_owned(), shared, begin, len: 0x1000 }
@@ -328,13 +327,8 @@ mod tests {
             accesses: 20,
             events: 20,
             duration: Duration::from_secs(1),
-            recovery: None,
-            hints: None,
-            loss: Loss::default(),
-            notes: Vec::new(),
             modules: Modules::new(),
-            address_spaces: AddressSpaces::default(),
-            realtime: None,
+            ..Outcome::default()
         };
         assert_eq!(compare.counts.iter().all(|&count| count >= ENOUGH), missing.get() == 0);
         compare.finish(&outcome)

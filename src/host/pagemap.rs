@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cache::Cache;
 use crate::sample::PAGE_SIZE;
+use crate::tables::Tables;
 
 /// One entry of `/proc/PID/pagemap` (Documentation/admin-guide/mm/pagemap.rst).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -105,6 +106,18 @@ impl Pagemap {
             private: Cache::new(MAX_RANGES),
             counts: PagemapCounts::default(),
         }
+    }
+
+    /// Closes what is open of an address space that has ended.
+    pub(crate) fn forget(&mut self, space: u32) {
+        self.files.remove(&space);
+    }
+
+    /// Its sizes.
+    pub(crate) fn measure(&self, tables: &mut Tables) {
+        let (pages, ranges) = (self.pages.len(), self.private.len());
+        tables.set("page frames", pages + ranges, self.pages.bytes() + self.private.bytes());
+        tables.set("open pagemaps", self.files.len(), self.files.bytes());
     }
 
     /// True if the kernel shows us frames, which needs `CAP_SYS_ADMIN` in the initial user namespace. Without it

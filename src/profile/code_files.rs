@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::sampler::record::{decode, Layout, MappedFile, Record};
+use crate::tables::Tables;
 
 /// The number of files that are kept.
 const MAX_FILES: usize = 1 << 14;
@@ -35,6 +36,13 @@ impl CodeFiles {
     /// The files, by their path.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Vec<u8>, &Vec<CodeFile>)> {
         self.by_path.iter()
+    }
+
+    /// Its size.
+    pub(super) fn measure(&self, tables: &mut Tables) {
+        let more = self.path_bytes + self.count * size_of::<CodeFile>();
+        let room = self.by_path.capacity();
+        tables.set_map::<(Vec<u8>, Vec<CodeFile>)>("code files of the recording", self.count, room, more);
     }
 
     /// Mappings of files that did not fit.

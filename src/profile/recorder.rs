@@ -38,6 +38,7 @@ use crate::sampler::intake::Intake;
 use crate::sampler::record::{sample_type, Header, Layout, Record, SampleId};
 use crate::sampler::tee::Tee;
 use crate::sampler::{AddressFrom, Identity, OpenEvents, Sampler};
+use crate::tables::Tables;
 use state::{Noted, State};
 
 /// The number of cgroups that are known to be recorded; each takes some 20 bytes.
@@ -264,6 +265,14 @@ impl Recorder {
             late.push((id, path.to_vec()));
         }
         state.late_cgroups = late;
+    }
+
+    /// The sizes of its tables.
+    pub(crate) fn measure(&self, tables: &mut Tables) {
+        let state = self.lock();
+        tables.set_map::<u64>("cgroups of the recording", state.cgroups.len(), state.cgroups.capacity(), 0);
+        tables.set_map::<(u64, u64)>("ids of the recording", state.ids.len(), state.ids.capacity(), 0);
+        state.files.measure(tables);
     }
 
     /// What did not fit, one sentence each.

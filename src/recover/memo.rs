@@ -54,7 +54,9 @@ pub struct CacheCounts {
     pub misses: u64,
     /// Entries dropped for room.
     pub evictions: u64,
-    /// Bytes held now.
+    /// Entries and bytes held now.
+    pub entries: usize,
+    /// See `entries`.
     pub bytes: usize,
 }
 
@@ -83,7 +85,8 @@ impl Memo {
     }
 
     pub(super) fn counts(&self) -> CacheCounts {
-        CacheCounts { evictions: self.entries.evicted(), bytes: self.entries.weight(), ..self.counts }
+        let entries = self.entries.len();
+        CacheCounts { evictions: self.entries.evicted(), entries, bytes: self.entries.weight(), ..self.counts }
     }
 }
 

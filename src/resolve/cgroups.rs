@@ -15,6 +15,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::host::hierarchy::{Kind, Mount};
 use crate::host::{Error, Roots};
 use crate::sample::printable;
+use crate::tables::Tables;
 
 /// The number of cgroup paths that are kept. The oldest are dropped first; a living cgroup is found again by its handle.
 const MAX_PATHS: usize = 1 << 16;
@@ -98,6 +99,13 @@ impl Cgroups {
             forgotten: 0,
             populated: true,
         }
+    }
+
+    /// Its sizes.
+    pub(crate) fn measure(&self, tables: &mut Tables) {
+        let more = self.path_bytes + self.order.capacity() * size_of::<u64>();
+        tables.set_map::<(u64, Arc<[u8]>)>("cgroups", self.paths.len(), self.paths.capacity(), more);
+        tables.set_map::<u64>("cgroups without a path", self.missing.len(), self.missing.capacity(), 0);
     }
 
     /// The cgroups whose paths are known, by id, the oldest first.

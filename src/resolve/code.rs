@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::cache::Cache;
 use crate::elf::Elf;
 use crate::recover::{CodeWindow, LEADER_SPAN};
+use crate::tables::Tables;
 use mapped::{memory_path, read_memory, FileKey, MappedFile, Pages, Way, PAGE};
 
 pub use mapped::Mapping;
@@ -248,6 +249,14 @@ impl CodeCache {
     pub fn counts(&self) -> CodeCounts {
         let evicted = self.files.evicted() + self.pages.cache.evicted() + self.memory.evicted();
         CodeCounts { file_pages: self.pages.read, evicted, ..self.counts.clone() }
+    }
+
+    /// Its sizes.
+    pub(crate) fn measure(&self, tables: &mut Tables) {
+        let pages = self.pages.cache.len() + self.memory.len();
+        let bytes = self.pages.cache.bytes() + self.memory.bytes();
+        tables.set("open code files", self.files.len(), self.files.bytes() + self.missing.bytes());
+        tables.set("pages of code", pages, bytes + pages * PAGE as usize);
     }
 
     /// The code around `at.ip`, which `mapping` contains. `now` is the caller's clock in ns.

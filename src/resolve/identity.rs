@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::host::{mountinfo, namespace, Roots};
+use crate::tables::Tables;
 
 /// Marks numbers that are IPC namespaces. Devices have 32 bits (include/linux/kdev_t.h), and every JSON reader keeps numbers
 /// below 1 << 53 exact.
@@ -87,6 +88,11 @@ impl Identities {
         let subvolumes =
             mountinfo::parse(&mounts).filter(|mount| mount.kind == b"btrfs").map(|mount| mount.dev).collect();
         Self { proc: Some(roots.proc.clone()), subvolumes, files: FxHashMap::default() }
+    }
+
+    /// Its size.
+    pub(super) fn measure(&self, tables: &mut Tables) {
+        tables.set_map::<((u64, u64), (u32, u32))>("inode numbers", self.files.len(), self.files.capacity(), 0);
     }
 
     /// The scope of the inode number of a shared mapping of process `pid`. `ipc` is the process's IPC namespace if a record

@@ -1,6 +1,7 @@
 //! Address spaces of all processes, and the memory that an address refers to.
 
 pub(crate) mod check;
+mod sizes;
 
 use std::collections::VecDeque;
 use std::fs;

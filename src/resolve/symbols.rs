@@ -33,6 +33,7 @@ use super::mapping::{BuildId, Mapping};
 use super::Maps;
 use crate::host::{aside, Roots};
 use crate::sample::{printable, CodeAddr, CpuMode};
+use crate::tables::Tables;
 
 // For the command: it is the process that computes source lines.
 pub(crate) use lines::{answer as answer_source_lines, ARGUMENT as SOURCE_LINES};
@@ -229,6 +230,13 @@ impl Modules {
     #[must_use]
     pub fn unlisted(&self) -> u64 {
         self.unlisted
+    }
+
+    /// Its size.
+    pub(crate) fn measure(&self, tables: &mut Tables) {
+        let list = self.list.capacity() * size_of::<Module>() + self.spots.capacity() * size_of::<Option<Spot>>();
+        let (count, room) = (self.numbers.len(), self.numbers.capacity());
+        tables.set_map::<(Key, NonZeroU32)>("files with sampled code", count, room, list + self.path_bytes);
     }
 
     /// The same in a sentence.

@@ -8,6 +8,7 @@ use super::is_named;
 use crate::host::tasks::{read_comm, TaskSeen};
 use crate::host::Roots;
 use crate::sample::{Comm, ThreadIndex};
+use crate::tables::Tables;
 
 /// The number of threads that can be distinguished, of 120 bytes each; later ones have no name.
 pub(crate) const MAX_THREADS: usize = 1 << 18;
@@ -100,6 +101,13 @@ impl Threads {
                 self.comm(task.pid, task.tid, task.comm, false);
             }
         }
+    }
+
+    /// Its sizes.
+    pub(crate) fn measure(&self, tables: &mut Tables) {
+        let others = self.alive.len() * 12 + self.exited.capacity() * size_of::<(u32, ThreadIndex)>();
+        tables.set_map::<(u32, Thread)>("threads", self.by_tid.len(), self.by_tid.capacity(), others);
+        tables.set_map::<u32>("threads not in procfs", self.missing.len(), self.missing.capacity(), 0);
     }
 
     /// The number and the name of each thread that is known, exited ones included.

@@ -1,5 +1,7 @@
 //! Counts of samples lost between the hardware and the decision, by stage.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::sample::sentences;
@@ -31,8 +33,8 @@ pub struct Loss {
     /// How often the kernel throttled an event.
     pub throttled: u64,
     /// Events that the kernel counted without a sample, and without reporting a loss; known only if every event should be a
-    /// sample. Observed on one build of Linux 6.18: the ticks of idle CPUs except the first, also with perf's own events.
-    /// Debian's Linux 7.2 gives a sample of each.
+    /// sample. Observed on one build of Linux 6.18: the ticks of idle CPUs except the first, also with perf's own events, and a
+    /// few page faults in a million. Debian's Linux 7.2 gives a sample of each tick.
     pub unsampled: u64,
     /// Samples left out because they were our own.
     pub own: u64,
@@ -102,6 +104,11 @@ impl Loss {
             &mut self.late_side_band,
             &mut self.evicted,
         ]
+    }
+
+    /// Each count by its name.
+    pub(crate) fn by_stage(&self) -> BTreeMap<String, u64> {
+        serde_json::to_value(self).and_then(serde_json::from_value).unwrap_or_default()
     }
 
     /// Samples that were read from the rings, or could not be.
@@ -182,7 +189,10 @@ impl Loss {
 
     /// A sentence for the events without a sample that the kernel does not count as lost, if there are any.
     pub(crate) fn harmless(&self) -> Vec<String> {
-        sentences(&[(self.unsampled, "events without a sample (harmless: idle CPUs)")])
+        sentences(&[(
+            self.unsampled,
+            "events without a sample, of which the kernel reports no loss (mostly ticks of idle CPUs)",
+        )])
     }
 }
 

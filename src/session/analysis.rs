@@ -144,6 +144,9 @@ impl Analysis {
         let _raised = raised(self.raises);
         let mut report = self.decider.report(&self.decided, self.symbols(), &self.options)?;
         report.hints.clone_from(&self.outcome.hints);
+        report.event_count = self.outcome.events;
+        report.loss = self.outcome.loss.by_stage();
+        report.tables.clone_from(&self.outcome.tables);
         Ok(report)
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::RecvTimeoutError;
 use rustc_hash::FxHashMap;
@@ -14,7 +14,7 @@ use super::order::Order;
 use super::recovery::Recoverer;
 use super::rescan::ProcfsRescan;
 use super::stop::StopPoll;
-use super::{Outcome, Progress, SessionError, Sink, TICK};
+use super::{Outcome, Progress, SessionError, Sink, TablesHandle, TICK};
 use crate::bpf::{self, Watch};
 use crate::host::aside;
 use crate::host::clock::boottime_ns;
@@ -29,6 +29,8 @@ use crate::sampler::loss::Loss;
 use crate::sampler::tee::Tee;
 use crate::sampler::{self, Running, Sampler, Target};
 
+/// How often the sizes of the tables are measured.
+const MEASURE: Duration = Duration::from_secs(1);
 /// Bytes of a sample's registers and stack while it waits.
 const CONTEXT_SIZE: usize = 768;
 /// Bytes of the memory around the registers of a sample, if it is read.
@@ -91,6 +93,7 @@ pub(super) struct Capture {
     /// Look-ups without an answer before this capture.
     unanswered: u64,
     pub(super) notes: Vec<String>,
+    pub(super) tables: TablesHandle,
     /// The event, and its samples per second on a busy CPU, if that is known.
     pub(super) rate: Option<(String, f64)>,
 }
@@ -185,6 +188,7 @@ impl Capture {
             order,
             unanswered: aside::unanswered(),
             notes,
+            tables: TablesHandle::default(),
             rate,
         })
     }
@@ -199,6 +203,7 @@ impl Capture {
         let wants_code = sink.wants_code();
         let mut reread = ProcfsRescan::new(&self.roots, self.recorder.as_ref());
         let mut ends = StopPoll::new(self.begin, stop);
+        let mut measured = self.begin;
         loop {
             if self.names.is_none() && self.order.is_full() {
                 // Reading procfs takes long. The workers count what they cannot pass on meanwhile.
@@ -220,6 +225,13 @@ impl Capture {
                     names.release(&mut self.order, sink);
                 }
                 reread.poll(names, &mut self.order);
+                if measured.elapsed() >= MEASURE {
+                    measured = Instant::now();
+                    self.tables.measure(|tables| {
+                        names.measure(&self.order, sink, tables);
+                        reread.measure(tables);
+                    });
+                }
             }
             if ends.met(self.names.as_ref().map_or(0, |names| names.records)) {
                 break;
@@ -237,7 +249,7 @@ impl Capture {
         reread.stop(&mut self.order);
         let duration = self.begin.elapsed();
         self.take_snapshot(sink.wants_code());
-        let Self { running, watch, names, recorder, unanswered, mut order, notes, .. } = self;
+        let Self { running, watch, names, recorder, unanswered, mut order, notes, tables, .. } = self;
         if let Some(watch) = &watch {
             for batch in watch.batches() {
                 order.push(Batch { worker: running.workers(), ..batch });
@@ -258,6 +270,8 @@ impl Capture {
             }
             let mut notes = std::mem::take(&mut outcome.notes);
             outcome = names.outcome(&order, Loss::default(), sink);
+            tables.measure(|tables| names.measure(&order, sink, tables));
+            outcome.tables = tables.now();
             notes.append(&mut outcome.notes);
             notes.extend(recorder.iter().flat_map(|recorder| recorder.left_out()));
             notes.append(&mut names.failures);

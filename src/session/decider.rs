@@ -11,6 +11,7 @@ use crate::config::{self, Affinity, CellIndex, CellSpecs, Decision, Member, Memb
 use crate::config::{Unknown, Verdict};
 use crate::resolve::{AddressSpaces, Cgroups, Modules, Symbol, Symbols};
 use crate::sample::{printable, CodeAddr, Comm, MemoryId, RawSample, Sample, Source, ThreadIndex};
+use crate::tables::Tables;
 
 mod judge;
 mod memory;
@@ -412,6 +413,22 @@ impl Sink for Decider {
         for &(thread, comm) in names {
             self.rename(thread, comm);
         }
+    }
+
+    fn measure(&self, tables: &mut Tables) {
+        self.sharing.measure(tables);
+        self.tally.measure(tables);
+        let Self { known, candidates, cell_of_cgroup: cgroups, facts, .. } = self;
+        let facts = facts.capacity() * size_of::<Facts>();
+        tables.set_map::<((ThreadIndex, Option<u64>), u32)>(
+            "threads of the decision",
+            known.len(),
+            known.capacity(),
+            facts,
+        );
+        let (count, room) = (candidates.len(), candidates.capacity());
+        tables.set_map::<((ThreadIndex, Option<u64>), u8)>("threads with few samples", count, room, 0);
+        tables.set_map::<(u64, CellOf)>("cgroups of the decision", cgroups.len(), cgroups.capacity(), 0);
     }
 
     fn wants_code(&self) -> bool {

@@ -3,6 +3,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::hint::{HintCounts, MAX_HINT};
+use crate::tables::Tables;
 
 /// The number of threads with a stored hint. A Linux host can have 4 million threads.
 const MAX_THREADS: usize = 1 << 18;
@@ -26,6 +27,11 @@ pub(super) struct Hints {
 }
 
 impl Hints {
+    /// Its size.
+    pub(super) fn measure(&self, tables: &mut Tables) {
+        tables.set_map::<(u32, Entry)>("hints", self.by_tid.len(), self.by_tid.capacity(), 0);
+    }
+
     /// An event: the thread now has this hint, or none.
     pub(super) fn event(&mut self, time: u64, pid: u32, tid: u32, hint: Option<u64>) {
         let known = self.by_tid.get(&tid).copied();

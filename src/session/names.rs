@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use super::hints::Hints;
 use super::order::{Order, Released, Timed};
 use super::recovery::Recoverer;
-use super::{Outcome, Sink};
+use super::{Outcome, Sink, Tables};
 use crate::host::clock::monotonic_ns;
 use crate::host::{tasks, Roots};
 use crate::profile::hints::{self, HintRecord};
@@ -222,10 +222,36 @@ impl Names {
             .collect()
     }
 
+    /// The sizes of all tables: its own, and those of what is before and after it.
+    pub(super) fn measure<S: Timed>(&self, order: &Order<S>, sink: &dyn Sink, tables: &mut Tables) {
+        order.measure(tables);
+        self.threads.measure(tables);
+        self.maps.measure(tables);
+        self.cgroups.measure(tables);
+        if let Some(cgroups) = &self.cgroup_of_thread {
+            tables.set_map::<(ThreadIndex, (u64, u64))>("cgroups of threads", cgroups.len(), cgroups.capacity(), 0);
+        }
+        if let Some(modules) = &self.modules {
+            modules.measure(tables);
+        }
+        if let Some(hints) = &self.hints {
+            hints.measure(tables);
+        }
+        if let Some(recoverer) = &self.recoverer {
+            recoverer.measure(tables);
+        }
+        if let Some(recorder) = &self.recorder {
+            recorder.measure(tables);
+        }
+        sink.measure(tables);
+    }
+
     /// The outcome at the end, when all of `order` is released: `loss` was counted before sorting. The caller adds the code.
     pub(super) fn outcome<S: Timed>(&mut self, order: &Order<S>, mut loss: Loss, sink: &mut dyn Sink) -> Outcome {
         sink.ended(&self.threads.names());
         loss.add(&self.loss);
+        let mut tables = Tables::default();
+        self.measure(order, sink, &mut tables);
         (loss.late, loss.late_side_band) = (order.late, order.late_side_band);
         Outcome {
             samples: self.records,
@@ -239,6 +265,7 @@ impl Names {
             modules: Modules::default(),
             address_spaces: self.maps.address_spaces(),
             realtime: None,
+            tables,
         }
     }
 
@@ -378,6 +405,7 @@ impl Names {
             SideBand::Comm { pid, tid, exec, comm } => {
                 self.threads.comm(pid, tid, comm, exec);
                 if exec {
+                    self.end_space(pid);
                     self.maps.exec(pid);
                 }
             }
@@ -400,6 +428,7 @@ impl Names {
             }
             SideBand::Exit { pid, tid } => {
                 if self.threads.exit(pid, tid) {
+                    self.end_space(pid);
                     self.maps.exit(pid);
                 }
             }
@@ -428,6 +457,13 @@ impl Names {
                 }
             }
             SideBand::Lost { .. } => self.suspect = true,
+        }
+    }
+
+    /// The address space of a process ends.
+    fn end_space(&mut self, pid: u32) {
+        if let (Some(recoverer), Some(space)) = (&mut self.recoverer, self.maps.known_generation(pid)) {
+            recoverer.forget(space);
         }
     }
 

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use crate::sample::batch::{Batch, PendingSample};
 use crate::sample::Sample;
 use crate::sample::{SideBand, TimedSideBand};
+use crate::tables::Tables;
 
 /// How far time must advance before the next release, in ns: sorting less more often costs more.
 const STEP: u64 = 20_000_000;
@@ -181,6 +182,16 @@ impl<S: Timed> Order<S> {
         }
         self.side_bytes += side_band.iter().map(TimedSideBand::bytes).sum::<usize>();
         self.side_band.append(side_band);
+    }
+
+    /// Its sizes.
+    pub(super) fn measure(&self, tables: &mut Tables) {
+        let waiting: usize = self.chunks.iter().map(|chunk| chunk.samples.capacity()).sum();
+        let spare: usize = self.spare.iter().map(Vec::capacity).sum();
+        let bytes = (waiting + spare) * size_of::<S>() + self.keys.capacity() * size_of::<u128>();
+        tables.set("samples to be sorted", self.keys.len(), bytes);
+        let room = self.side_band.capacity().saturating_sub(self.side_band.len()) * size_of::<TimedSideBand>();
+        tables.set("records to be sorted", self.side_band.len(), self.side_bytes + room);
     }
 
     /// Takes side-band that no worker read.

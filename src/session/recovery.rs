@@ -17,6 +17,7 @@ use crate::resolve::code::{At, CodeCache, CodeCounts, Limits, Mapping, Origin, W
 use crate::resolve::Maps;
 use crate::sample::batch::UserContext;
 use crate::sample::{RawSample, Sample, ThreadIndex};
+use crate::tables::Tables;
 
 /// How long a page's frame is valid, ns.
 const FRAME_LIFE: u64 = 1_000_000_000;
@@ -62,6 +63,23 @@ impl Recoverer {
             places: FxHashMap::default(),
             counts: RecoveryStats::default(),
         }
+    }
+
+    /// An address space has ended.
+    pub(super) fn forget(&mut self, space: u32) {
+        self.pagemap.forget(space);
+    }
+
+    /// Their sizes.
+    pub(super) fn measure(&self, tables: &mut Tables) {
+        let decoded = self.recovery.cache_counts();
+        tables.set("decoded instructions", decoded.entries, decoded.bytes);
+        self.code.measure(tables);
+        self.constants.measure(tables);
+        self.pagemap.measure(tables);
+        let Self { stacks, places, .. } = self;
+        tables.set_map::<(ThreadIndex, StackRange)>("stacks", stacks.len(), stacks.capacity(), 0);
+        tables.set_map::<((u32, u64), Wanted)>("code places with wanted memory", places.len(), places.capacity(), 0);
     }
 
     /// Counts so far.

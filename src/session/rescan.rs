@@ -17,6 +17,7 @@ use crate::host::tasks::{self, TaskSeen};
 use crate::host::{Error, Roots};
 use crate::profile::Recorder;
 use crate::sample::TimedSideBand;
+use crate::tables::Tables;
 
 /// The shortest interval.
 const EVERY: Duration = Duration::from_secs(1);
@@ -165,6 +166,13 @@ impl ProcfsRescan {
         };
         let thread = priority::spawn("reread", read).ok();
         self.thread = thread.map(|thread| Rescan { begin, is_whole: false, thread });
+    }
+
+    /// Its size, unless it is in use.
+    pub(super) fn measure(&self, tables: &mut Tables) {
+        if let Ok(mapped) = self.mapped.try_lock() {
+            tables.set_map::<(u32, u64)>("processes with compared mappings", mapped.len(), mapped.capacity(), 0);
+        }
     }
 
     /// Aborts the reading, and takes what was recorded.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::stop::StopConditions;
 use super::{feed, recorded};
 use super::{Analysis, Builder, Capture, Decider, Error, Feed, Outcome, Progress, Sampled, Select, Sink, Skipped};
+use super::{Tables, TablesHandle};
 use crate::config::{self, CellSpecs};
 use crate::host::priority::{self, Raised};
 use crate::profile::{Profile, Recorder};
@@ -122,6 +123,15 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// The sizes of its tables while it runs; none for a recording or a feed.
+    #[must_use]
+    pub fn tables(&self) -> TablesHandle {
+        match &self.sampling.from {
+            Origin::Kernel(capture) => capture.tables.clone(),
+            Origin::Profile(_) | Origin::Feed(_) => TablesHandle::default(),
+        }
+    }
+
     /// The recorder, which finishes the profile of [`Builder::record`].
     #[must_use]
     pub fn recorder(&self) -> Option<Arc<Recorder>> {
@@ -208,6 +218,13 @@ impl Sink for All<'_, '_> {
         self.first.ended(names);
         for sink in &mut self.others {
             sink.ended(names);
+        }
+    }
+
+    fn measure(&self, tables: &mut Tables) {
+        self.first.measure(tables);
+        for sink in &self.others {
+            sink.measure(tables);
         }
     }
 

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use super::mapped::{read_memory, PAGE};
 use crate::cache::Cache;
+use crate::tables::Tables;
 
 /// How long the list of read-only ranges is valid, ns: `mprotect(2)` leaves no record.
 const RANGES_LIFE: u64 = 5_000_000_000;
@@ -55,6 +56,13 @@ impl Constants {
             pages: Cache::new(bytes / PAGE as usize),
             rest_until: 0,
         }
+    }
+
+    /// Its sizes.
+    pub(crate) fn measure(&self, tables: &mut Tables) {
+        let bytes = self.pages.bytes() + self.pages.len() * PAGE as usize;
+        tables.set("pages of read-only memory", self.pages.len(), bytes);
+        tables.set("processes with read-only memory", self.ranges.len(), self.ranges.bytes());
     }
 
     /// The `size` bytes (at most 8) at `addr` of process `pid` with the address space number `space`, as a little-endian
