@@ -14,6 +14,8 @@ use std::time::Duration;
 use memmap2::MmapMut;
 
 const DIRECTORY: &str = "SCXPROF_SOAK_LOAD";
+/// If it is set, CPU 1 goes offline and comes back: for virtual machines, as everything on the host notices.
+pub const CPUS: &str = "SOAK_CPUS";
 const PAGE: usize = 4096;
 /// Mappings and processes that a part of the load holds at a time.
 const HELD: usize = 8;
@@ -55,7 +57,8 @@ impl Drop for Load {
 fn load() {
     let Some(directory) = std::env::var_os(DIRECTORY).map(PathBuf::from) else { return };
     let cgroups = cgroups();
-    let parts: [(&str, Part, u64); 6] = [
+    let cpus = std::env::var_os(CPUS).is_some_and(|value| !value.is_empty());
+    let mut parts: Vec<(&str, Part, u64)> = vec![
         ("processes", Box::new(process), 6),
         ("threads", Box::new(thread), 3),
         ("mappings", mappings(&directory), 5),
@@ -63,6 +66,9 @@ fn load() {
         ("cgroups", in_cgroups(cgroups.clone()), 40),
         ("shared", shared(), 2),
     ];
+    if cpus {
+        parts.push(("cpus", Box::new(|_| toggle_cpu()), 1500));
+    }
     let threads: Vec<_> = parts
         .into_iter()
         .map(|(name, mut part, pause)| {
@@ -130,7 +136,8 @@ fn programs(directory: &Path) -> Part {
         let path = directory.join(format!("program-{round}"));
         // Not fs::copy here: a file that is open for writing in a child of another thread cannot be executed.
         assert!(Command::new("cp").arg(sleep).arg(&path).status().unwrap().success());
-        held.push_back(Command::new(&path).arg("0.2").spawn().unwrap());
+        // The name by which a program of many names knows what to do.
+        held.push_back(Command::new(&path).arg0("sleep").arg("0.2").spawn().unwrap());
         fs::remove_file(path).unwrap();
         if held.len() > HELD || STOP.load(Ordering::Relaxed) {
             for mut child in held.drain(..) {
@@ -183,4 +190,12 @@ fn shared() -> Part {
     };
     std::thread::Builder::new().name("shared-too".to_owned()).spawn(other).unwrap();
     Box::new(move |_| touch(&words))
+}
+
+/// CPU 1 goes offline, and is back at the end.
+fn toggle_cpu() {
+    let online = Path::new("/sys/devices/system/cpu/cpu1/online");
+    fs::write(online, "0").unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    fs::write(online, "1").unwrap();
 }
