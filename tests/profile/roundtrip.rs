@@ -224,6 +224,15 @@ fn timer_samples_are_the_same_again() {
     compare("timer_samples_are_the_same_again", Source::Timer);
 }
 
+/// A report without what belongs to one session: how much was left out before it was recorded, and the sizes of tables.
+fn comparable(report: &str) -> String {
+    let mut report: serde_json::Value = serde_json::from_str(report).unwrap();
+    for key in ["event_count", "loss", "tables"] {
+        assert!(report.as_object_mut().unwrap().remove(key).is_some(), "the report has no {key}");
+    }
+    serde_json::to_string_pretty(&report).unwrap()
+}
+
 #[test]
 fn a_report_is_the_same_again_with_the_names_of_its_code() {
     let test = "a_report_is_the_same_again_with_the_names_of_its_code";
@@ -248,13 +257,13 @@ fn a_report_is_the_same_again_with_the_names_of_its_code() {
             continue;
         }
         let Ok(found) = sampled.decide() else { continue };
-        let report = found.report().unwrap().to_json().unwrap();
+        let report = comparable(&found.report().unwrap().to_json().unwrap());
 
         let again = dir.path().join("report.json");
         let arguments = ["extract", "--target-cpus", "64", "--max-loss", "100", "-f", profile.to_str().unwrap()];
         let output = scxprof(&[&arguments[..], &["--report", again.to_str().unwrap()]].concat());
         assert!(output.status.success(), "{}", said(&output));
-        let again = std::fs::read_to_string(again).unwrap();
+        let again = comparable(&std::fs::read_to_string(again).unwrap());
         for (number, (again, live)) in again.lines().zip(report.lines()).enumerate() {
             assert_eq!(again, live, "line {number} of the report");
         }

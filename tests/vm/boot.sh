@@ -34,8 +34,8 @@ make_suite() {
     strip -s "$dir"/suite/lib/* 2>/dev/null || true
     printf '#!/bin/sh\nexec /suite/ld.so --library-path /suite/lib /suite/perf "$@"\n' >"$dir/bin/perf"
     chmod +x "$dir/bin/perf"
-    archive "$dir" >"$cache/suite.cpio.new"
-    mv "$cache/suite.cpio.new" "$cache/suite.cpio"
+    archive "$dir" >"$cache/suite.cpio.$$"
+    mv "$cache/suite.cpio.$$" "$cache/suite.cpio"
 }
 
 # copy FILE: into the guest at the same path, with its libraries, and under its name in /bin.
