@@ -88,7 +88,7 @@ if [ "$(basename "$vm/cache/$suite/root/usr/src"/linux-headers-6.1.*-cloud-amd64
     clock=()
     boot+=" clocksource=hpet"
 fi
-timeout --foreground "${VM_TIMEOUT:-600}" qemu-system-x86_64 -accel tcg,thread=single ${clock[@]+"${clock[@]}"} \
+timeout --foreground "${VM_TIMEOUT:-900}" qemu-system-x86_64 -accel tcg,thread=single ${clock[@]+"${clock[@]}"} \
     -cpu "$cpu" -smp "${cpus:-2}" -m 2048 \
     -nodefaults -display none -monitor none -serial stdio -no-reboot \
     -kernel "$cache/vmlinuz" -initrd "$work/initramfs" -append "$boot" </dev/null 2>"$work/qemu" |

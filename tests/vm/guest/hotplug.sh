@@ -5,6 +5,18 @@
 . /lib/vm.sh
 
 cpu1=/sys/devices/system/cpu/cpu1/online
+recorder=
+
+# What follows must find both CPUs, and no workload.
+trap 'kill $recorder 2>/dev/null; echo 1 >$cpu1; end_workload' EXIT
+
+# online: CPU 1 is back, and half of the workload runs there: the guest leaves threads where they are.
+online() {
+    echo 1 >$cpu1
+    for member in $(pidof grpB-0 grpB-1); do
+        taskset -p 2 "$member" >/dev/null || fail "taskset"
+    done
+}
 
 # The time, CLOCK_MONOTONIC in seconds.
 now() { cut -d' ' -f1 /proc/uptime; }
@@ -69,7 +81,7 @@ away() {
         gone=$(now)
         sleep "$seconds"
         back=$(now)
-        echo 1 >$cpu1
+        online
         sleep 2
     done
     end=$(now)
@@ -84,7 +96,7 @@ new() {
     echo 0 >$cpu1
     record "$@"
     begin=$(now)
-    echo 1 >$cpu1
+    online
     sleep 2
     end=$(now)
     end_record
@@ -104,4 +116,3 @@ away 1 --source timer
 
 echo "a CPU that is offline at the start comes online: ibs, a cgroup"
 new --source ibs --rate 200 --cgroup workload.slice
-end_workload
