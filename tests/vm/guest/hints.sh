@@ -1,5 +1,4 @@
 # Task hints, by each way in which their writes can be seen: the tests of tests/hints on this kernel.
-# cpu: intel
 # test: hints
 # needs: target/debug/scxprof
 # cc: tests/hints/writer.c
