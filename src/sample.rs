@@ -270,7 +270,6 @@ impl Method {
 /// Shared memory is identified by the mapped object; private memory by its address space, so that copy-on-write pages of forks,
 /// the zero page, KSM pages and the text of a library never join threads. A frame identifies shared memory of which nothing
 /// else is known.
-/// nothing else is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MemoryId {
     /// A byte of a file or of shared memory that is mapped `MAP_SHARED`.
