@@ -152,6 +152,7 @@ pub mod resolve;
 pub mod sample;
 // From events to samples; `session` has the public part.
 mod sampler;
+pub mod sched;
 pub mod session;
 mod tables;
 #[cfg(feature = "testing")]

@@ -3,6 +3,8 @@
 pub(crate) mod batch;
 mod counts;
 mod data_source;
+pub mod places;
+pub mod sched;
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -121,6 +123,8 @@ pub enum Source {
     Timer,
     /// Minor page faults: the first touch of a page by an address space.
     Faults,
+    /// Events of the scheduler: which threads wake each other. It has no addresses.
+    Wakeups,
     /// A recording by another program, with events that it chose.
     Recorded,
 }
@@ -137,6 +141,7 @@ impl Source {
             Self::Ibs => "ibs",
             Self::Timer => "timer",
             Self::Faults => "faults",
+            Self::Wakeups => "wakeups",
             Self::Recorded => "recorded",
         }
     }
@@ -161,6 +166,7 @@ impl Source {
                 "first touches of pages only: it shows who is active and which pages processes share, \
                  not which threads of one process share memory"
             }
+            Self::Wakeups => "no accesses: only which threads wake each other",
             Self::Recorded => "what another program recorded, with events of its choice",
         }
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 pub use crate::outcome::{Outcome, RecoveryStats};
 use crate::resolve::Cgroups;
+use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample, ThreadIndex};
 
 mod analysis;
@@ -26,6 +27,7 @@ mod recorded;
 mod recovery;
 mod rescan;
 mod running;
+mod sched;
 mod stages;
 mod start;
 mod stop;
@@ -40,12 +42,15 @@ pub use error::{Error, ErrorKind, NoProcess, NotStarted, SessionError, Skipped};
 pub use feed::{Batch, Feed};
 use names::Names;
 pub use running::Session;
+pub use sched::SchedStats;
 pub use stop::StopHandle;
 
 pub use crate::sample::{FileId, SideBand, TimedSideBand};
 pub use crate::sampler::loss::Loss;
+pub use crate::sampler::loss::SchedLoss;
 pub use crate::sampler::open::EventError;
 pub use crate::sampler::pmu::{NoIbs, NoPebs, PmuError};
+pub use crate::sampler::sched::SchedOptions;
 pub use crate::sampler::{Hardware, Pace, SamplerError, Target};
 pub use crate::tables::{TableSize, Tables, TablesHandle};
 
@@ -62,6 +67,18 @@ pub trait Sink {
         for sample in samples {
             self.sample(sample, cgroups);
         }
+    }
+
+    /// Takes consecutive events of the scheduler, in order of time with the samples; hints are among them where they are followed.
+    /// There are none without [`Builder::sched`], unless a recording has them.
+    fn sched(&mut self, events: &[SchedEvent], cgroups: &mut Cgroups) {
+        let _ = (events, cgroups);
+    }
+
+    /// The last event was given; these are the names of processes (those of their main threads) by their id, as far as they are
+    /// known. `cgroups` resolves the ids of cgroups.
+    fn processes(&mut self, names: &[(u32, Comm)], cgroups: &mut Cgroups) {
+        let _ = (names, cgroups);
     }
 
     /// The last sample was given; `names` are the last names of threads, as far as they are known. A thread may have taken another

@@ -76,7 +76,7 @@ fn child() {
 struct Opened(Mutex<Vec<(u64, Option<u64>)>>);
 
 impl Tee for Opened {
-    fn records(&self, _: &[u8], _: u64) {}
+    fn records(&self, _: &[u8], _: u64, _: bool) {}
 
     fn opened(&self, id: u64, like: Option<u64>) {
         self.0.lock().unwrap().push((id, like));
@@ -114,6 +114,7 @@ fn start(test: &str, cpus: [u32; 2], target: Target, all_cpus: bool) -> Option<C
         proc: "/proc".into(),
         sys: sys.path().to_owned(),
         child_pid_namespace: false,
+        sched: None,
         raise_open_files: false,
         snapshots: false,
     };

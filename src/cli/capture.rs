@@ -22,7 +22,7 @@ use crate::resolve::Cgroups;
 use crate::sampler::Target;
 use crate::session::{Builder, Error, ErrorKind, Outcome, Progress, Session, TablesHandle};
 
-const DEFAULT_SECONDS: f64 = 30.0;
+pub(super) const DEFAULT_SECONDS: f64 = 30.0;
 /// Cgroups that are suggested if there is none of the path that was given.
 const SIMILAR_CGROUPS: usize = 3;
 
@@ -66,6 +66,16 @@ pub(super) struct CaptureArgs {
     /// Where the host's cgroup hierarchy is mounted, for a container [default: found in /proc/self/mountinfo]
     #[arg(long, value_name = "DIR", help_heading = TUNING)]
     cgroup_root: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) tuning: TuningArgs,
+    /// A command to sample while it runs; its stdout becomes stderr if the result goes to stdout
+    #[arg(last = true, value_name = "COMMAND", help_heading = WATCH)]
+    command: Vec<OsString>,
+}
+
+/// How it samples: rings, threads, memory, and how much may be lost.
+#[derive(Debug, Args)]
+pub(super) struct TuningArgs {
     /// Pages in each CPU's ring, a power of two
     #[arg(long, help_heading = TUNING, value_name = "N", default_value = "256", value_parser = power_of_two)]
     mmap_pages: usize,
@@ -102,9 +112,6 @@ pub(super) struct CaptureArgs {
         help_heading = TUNING
     )]
     pub(super) max_loss: f64,
-    /// A command to sample while it runs; its stdout becomes stderr if the result goes to stdout
-    #[arg(last = true, value_name = "COMMAND", help_heading = WATCH)]
-    command: Vec<OsString>,
 }
 
 /// How often `-vv` prints the sizes of the tables.
@@ -135,15 +142,39 @@ impl CaptureArgs {
     }
 
     /// The latest end.
-    fn limit(&self) -> Option<Duration> {
+    pub(super) fn limit(&self) -> Option<Duration> {
         self.time.or_else(|| self.command.is_empty().then(|| Duration::from_secs_f64(DEFAULT_SECONDS)))
+    }
+}
+
+impl TuningArgs {
+    /// `builder` with these options.
+    pub(super) fn configure<'a>(&self, builder: Builder<'a>, roots: &Roots) -> Result<Builder<'a>, Failure> {
+        let memory = self.memory(roots)?;
+        let builder = builder.mmap_pages(self.mmap_pages).memory(memory).raise_open_files().realtime(self.realtime);
+        Ok(match self.workers {
+            Some(workers) => builder.workers(workers.into()),
+            None => builder,
+        })
+    }
+
+    /// `--memory` in bytes; it cannot exceed the machine's memory.
+    pub(super) fn memory(&self, roots: &Roots) -> Result<usize, Failure> {
+        let meminfo = std::fs::read_to_string(roots.proc.join("meminfo")).unwrap_or_default();
+        let total =
+            meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
+        match total {
+            Some(total) if u64::from(self.memory) * 1024 > total => {
+                Err(Failure::Usage(anyhow!("--memory {}: this machine has {} MiB", self.memory, total / 1024)))
+            }
+            _ => Ok((self.memory as usize).saturating_mul(1024 * 1024)),
+        }
     }
 }
 
 /// What to sample, except for the command.
 pub(super) fn builder(args: &CaptureArgs) -> Result<Builder<'static>, Failure> {
     let roots = args.roots();
-    let memory = memory(args, &roots)?;
     if let Some(root) = args.cgroup_root.as_ref().filter(|root| !root.is_dir()) {
         return Err(Failure::Usage(anyhow!("--cgroup-root {}: not a directory", root.display())));
     }
@@ -154,21 +185,12 @@ pub(super) fn builder(args: &CaptureArgs) -> Result<Builder<'static>, Failure> {
             root.display()
         )));
     }
-    let mut builder = args
-        .from
-        .configure(Session::builder())
-        .mmap_pages(args.mmap_pages)
-        .memory(memory)
-        .raise_open_files()
-        .realtime(args.realtime);
+    let mut builder = args.tuning.configure(args.from.configure(Session::builder()), &roots)?;
     if let Some(limit) = args.limit() {
         builder = builder.time(limit);
     }
     if let Some(list) = &args.cpus {
         builder = builder.cpus(&cpus(list, &roots)?);
-    }
-    if let Some(workers) = args.workers {
-        builder = builder.workers(workers.into());
     }
     if let Some(path) = &args.cgroup {
         builder = builder.cgroup(path);
@@ -235,14 +257,14 @@ fn similar_cgroups(args: &CaptureArgs) -> String {
 /// Lets the session `run` until the command has ended or a signal came, unless something else ends it before. Prints the sizes of
 /// `tables` now and then.
 pub(super) fn watch<T>(
-    args: &CaptureArgs,
+    limit: Option<Duration>,
     mut command: Option<&mut super::command::Running>,
     signals: &Signals,
     tables: Option<&TablesHandle>,
     run: impl FnOnce(&mut dyn FnMut(Progress) -> bool) -> T,
 ) -> T {
     // The command's output would mix with it.
-    let bar = if command.is_some() { ProgressBar::hidden() } else { progress_bar(args.limit()) };
+    let bar = if command.is_some() { ProgressBar::hidden() } else { progress_bar(limit) };
     let mut due = TABLES_EVERY;
     let given = run(&mut |progress| {
         if let Some(tables) = tables.filter(|_| progress.elapsed >= due) {
@@ -268,21 +290,8 @@ pub(super) fn end(mut command: Option<super::command::Running>, signals: &Signal
     command.as_mut().map(|command| command.finish(|| signals.seen())).transpose().map_err(Failure::NoResult)
 }
 
-/// `--memory` in bytes; it cannot exceed the machine's memory.
-fn memory(args: &CaptureArgs, roots: &Roots) -> Result<usize, Failure> {
-    let meminfo = std::fs::read_to_string(roots.proc.join("meminfo")).unwrap_or_default();
-    let total =
-        meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
-    match total {
-        Some(total) if u64::from(args.memory) * 1024 > total => {
-            Err(Failure::Usage(anyhow!("--memory {}: this machine has {} MiB", args.memory, total / 1024)))
-        }
-        _ => Ok((args.memory as usize).saturating_mul(1024 * 1024)),
-    }
-}
-
 /// The CPUs of a list, all of which must be online.
-fn cpus(list: &str, roots: &Roots) -> Result<Vec<u32>, Failure> {
+pub(super) fn cpus(list: &str, roots: &Roots) -> Result<Vec<u32>, Failure> {
     let online = topology::online_cpus(roots).map_err(|error| Failure::Unsupported(error.into()))?;
     let wanted = topology::parse_cpu_list(list.as_bytes())
         .filter(|wanted| !wanted.is_empty())

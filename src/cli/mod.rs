@@ -43,6 +43,7 @@ mod process;
 mod record;
 mod report;
 mod run;
+mod sched;
 mod signals;
 mod source;
 
@@ -78,6 +79,7 @@ enum Command {
     Process(Box<process::ProcessArgs>),
     Extract(Box<extract::ExtractArgs>),
     Report(Box<report::ReportArgs>),
+    Sched(Box<sched::SchedArgs>),
     Diff(Box<diff::DiffArgs>),
     Doctor(doctor::DoctorArgs),
     /// The load that `doctor --self-test` samples
@@ -179,6 +181,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
         Command::Record(args) => record::run(&args),
         Command::Process(args) => process::run(&args, stdout_is_open),
         Command::Extract(args) => extract::run(&args, stdout_is_open),
+        Command::Sched(args) => sched::run(&args, stdout_is_open),
         Command::Report(args) => report::run(&args, stdout_is_open),
         Command::Diff(args) => diff::run(&args, stdout_is_open),
         Command::Completions { shell } => completions(shell),
@@ -279,7 +282,7 @@ mod tests {
     #[test]
     fn every_option_stands_below_a_heading() {
         let command = Args::command();
-        for subcommand in ["run", "record", "process", "extract"] {
+        for subcommand in ["run", "record", "process", "extract", "sched"] {
             let subcommand = command.find_subcommand(subcommand).unwrap();
             for option in subcommand.get_arguments().filter(|it| !it.is_hide_set()) {
                 assert!(option.get_help_heading().is_some(), "{} {}", subcommand.get_name(), option.get_id());

@@ -185,7 +185,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let mut command = held.map(super::command::Held::release).transpose().map_err(Failure::Usage)?;
     let tables = (args.verbose > 1).then(|| session.tables());
     let watched = |ended: &mut dyn FnMut(Progress) -> bool| session.run_into(&mut Nowhere, ended);
-    let outcome = capture::watch(wanted, command.as_mut(), &signals, tables.as_ref(), watched);
+    let outcome = capture::watch(wanted.limit(), command.as_mut(), &signals, tables.as_ref(), watched);
     capture::say_notes(&outcome, rate_before);
     // An incomplete profile is kept too: readers read what there is.
     let written = write(&recorder, &outcome);
@@ -205,7 +205,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     }
     match status {
         Some(status) if status != 0 => Err(Failure::Command(status)),
-        _ => decision::check_loss(wanted.max_loss, &outcome.loss),
+        _ => decision::check_loss(wanted.tuning.max_loss, &outcome.loss),
     }
 }
 
@@ -224,7 +224,7 @@ fn write_samples(args: &RecordArgs, dir: &Path, published: &Path, signals: &Sign
     signals.begin();
     let stop = || signals.seen();
     let profile = process::open(dir, &stop)?;
-    let memory = (args.capture.memory as usize).saturating_mul(1 << 20);
+    let memory = (args.capture.tuning.memory as usize).saturating_mul(1 << 20);
     process::write_lines(profile, Some(dir), &FilterArgs::default(), !args.no_symbols, memory, &stop)?;
     if stop() {
         let _ = fs::remove_file(dir.join("perf.jsonl"));

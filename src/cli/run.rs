@@ -57,7 +57,7 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     let mut command = held.map(Held::release).transpose().map_err(Failure::Usage)?;
     let tables = (*verbose > 1).then(|| session.tables());
     let watched = |ended: &mut dyn FnMut(Progress) -> bool| session.run_until(ended);
-    let sampled = capture::watch(wanted, command.as_mut(), &signals, tables.as_ref(), watched);
+    let sampled = capture::watch(wanted.limit(), command.as_mut(), &signals, tables.as_ref(), watched);
     let loss = sampled.outcome.loss;
     capture::say_notes(&sampled.outcome, rate_before);
     decision::report(*verbose, &sampled);
@@ -71,6 +71,6 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     printed?;
     match status {
         Some(status) if status != 0 => Err(Failure::Command(status)),
-        _ => decision::check_loss(wanted.max_loss, &loss),
+        _ => decision::check_loss(wanted.tuning.max_loss, &loss),
     }
 }

@@ -84,7 +84,7 @@ pub fn matrix(report: &Report) -> String {
 }
 
 /// Columns of equal width: the first to the left, the others to the right, but text at the end to the left.
-pub(super) fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
+pub(crate) fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
     let columns = rows.iter().map(|row| row.as_ref().len()).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.as_ref().get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)

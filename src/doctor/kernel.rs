@@ -107,6 +107,7 @@ impl Live {
 /// The CPUs that are online cannot be read.
 pub(super) fn options(roots: &Roots, source: Source, target: Target) -> Result<sampler::SamplerOptions, host::Error> {
     Ok(sampler::SamplerOptions {
+        sched: None,
         source,
         freq: None,
         target,

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use super::{number, read, Error, Roots};
+use crate::sample::places::CpuPlaces;
 
 /// CPU numbers at and above this are rejected; Linux has at most 8192 (`NR_CPUS`, arch/x86/Kconfig).
 pub(crate) const MAX_CPUS: u32 = 1 << 16;
@@ -66,6 +67,13 @@ pub(crate) fn format_cpu_list(cpus: &[u32]) -> String {
 /// `sys/devices/system/cpu/online` cannot be read or is no CPU list.
 pub fn online_cpus(roots: &Roots) -> Result<Vec<u32>, Error> {
     cpu_list(&roots.sys.join("devices/system/cpu/online"))
+}
+
+/// Where the CPUs are in the machine.
+#[must_use]
+pub fn places(roots: &Roots) -> CpuPlaces {
+    let _ = roots;
+    CpuPlaces::default()
 }
 
 /// The CPUs that can ever be online.

@@ -17,6 +17,7 @@ use super::recovered::Recovered;
 use super::{features, jsonl, script, Damage, Meta, PerfData, ProfileError};
 use crate::host::open;
 use crate::host::Roots;
+use crate::sample::places::CpuPlaces;
 use crate::sample::Source;
 use crate::sampler::record::Header;
 use crate::sampler::{AddressFrom, Identity};
@@ -35,6 +36,13 @@ const DATA: &str = "data";
 /// The files that may contain the samples, the most complete one first.
 const DATA_FILES: [&str; 7] =
     ["perf.data", "perf.mem.data", "perf.jsonl", "perf.mem.jsonl", "perf.mem.script", "perf.script", DATA];
+/// Events of the scheduler, and what is missing without them.
+const SCHED_NEEDS: [(&[&str], &str); 4] = [
+    (&["sched:sched_switch"], "no run times, waits or sleeps"),
+    (&["sched:sched_waking", "sched:sched_wakeup"], "no wakeups, no wakeup latency, no sleep times"),
+    (&["sched:sched_wakeup_new"], "no wait of new threads"),
+    (&["sched:sched_migrate_task"], "no migrations"),
+];
 /// An event that never occurs (`PERF_COUNT_SW_DUMMY`).
 const DUMMY: u64 = 9;
 
@@ -328,6 +336,37 @@ impl Profile {
     /// The names of its events by their number, as far as it says them.
     pub(crate) fn event_names(&self) -> impl Iterator<Item = Option<&str>> {
         self.perf_data().into_iter().flat_map(PerfData::events).map(|event| event.name.as_deref())
+    }
+
+    /// What its scheduling events lack for complete statistics, one sentence each.
+    #[must_use]
+    pub fn sched_lacks(&self) -> Vec<String> {
+        let Some(perf_data) = self.perf_data() else { return Vec::new() };
+        let (decoder, wrong) = perf_data.sched();
+        let mut lacks: Vec<String> = wrong.iter().map(ToString::to_string).collect();
+        if decoder.is_empty() {
+            return lacks;
+        }
+        // Either of the names will do.
+        for (names, what) in SCHED_NEEDS {
+            if !decoder.names().any(|name| names.contains(&name)) {
+                let name = names.first().and_then(|name| name.split_once(':')).map_or("", |(_, name)| name);
+                lacks.push(format!("the recording has no {name}: {what}"));
+            }
+        }
+        lacks
+    }
+
+    /// Where the CPUs of the recorded host are in the machine, as far as the recording says it.
+    #[must_use]
+    pub fn places(&mut self) -> CpuPlaces {
+        CpuPlaces::default()
+    }
+
+    /// The process that recorded it, if it is ours.
+    #[must_use]
+    pub fn own_pid(&self) -> Option<u32> {
+        self.meta.as_ref().map(|meta| meta.identity.own_pid)
     }
 
     /// The processes whose samples are left out.

@@ -14,8 +14,10 @@ use super::buildid;
 use super::features::{self, Section};
 use super::format::{self, user, Attr, FILE_HEADER_SIZE, MAGIC, MAX_ATTR_SIZE, PIPE_HEADER_SIZE, SECTION_SIZE};
 use super::swap;
+use super::tracing;
 use crate::resolve::mapping::BuildId;
 use crate::sampler::record::{Header, Layout, HEADER_SIZE};
+use crate::sampler::tracepoint::{FormatError, SchedDecoder};
 
 mod damage;
 mod events;
@@ -47,6 +49,8 @@ pub struct Event {
     pub ids: Vec<u64>,
     /// Its name in perf, if the file contains it.
     pub name: Option<String>,
+    /// It is a tracepoint of the scheduler that the file describes.
+    pub is_sched: bool,
 }
 
 /// One step through the file.
@@ -62,6 +66,8 @@ pub enum Item<'a> {
         layout: &'a Layout,
         /// The number of events that a sample represents, if the sample does not contain it.
         period: Option<u64>,
+        /// For an event of the scheduler: decodes its samples.
+        sched: Option<&'a SchedDecoder>,
     },
     /// Every ring was read once (`PERF_RECORD_FINISHED_ROUND`): all records up to the newest time at the last such mark are
     /// here.
@@ -102,6 +108,10 @@ pub struct PerfData<R> {
     /// The stream of compressed records, if there is one, and the position after the last inflated one.
     inflate: Option<Box<Inflate>>,
     inflated_until: u64,
+    /// Decodes the tracepoints of the scheduler that the file describes.
+    sched: SchedDecoder,
+    /// Why others of them cannot be decoded.
+    undecodable: Vec<FormatError>,
     /// Bytes that compressed records may still unpack to.
     budget: Budget,
 }
@@ -145,6 +155,8 @@ impl<R: Read + Seek> PerfData<R> {
             damage: Damage::default(),
             inflate: None,
             inflated_until: 0,
+            sched: SchedDecoder::default(),
+            undecodable: Vec::new(),
             budget: Budget::of(0),
         };
         let end = file.inner.seek(SeekFrom::End(0))?;
@@ -207,6 +219,19 @@ impl<R: Read + Seek> PerfData<R> {
         build_ids
     }
 
+    /// How its events of the scheduler are decoded, and why some cannot be.
+    #[must_use]
+    pub fn sched(&self) -> (&SchedDecoder, &[FormatError]) {
+        (&self.sched, &self.undecodable)
+    }
+
+    /// Reads the descriptions of tracepoints.
+    fn take_tracing(&mut self, section: &[u8]) {
+        (self.sched, self.undecodable) = tracing::decoder(section, self.swapped);
+        let sched = &self.sched;
+        self.events.iter_mut().for_each(|event| event.is_sched = is_sched(sched, &event.attr));
+    }
+
     /// The events. A file from a pipe describes them between its records.
     #[must_use]
     pub fn events(&self) -> &[Event] {
@@ -255,13 +280,16 @@ impl<R: Read + Seek> PerfData<R> {
                 continue;
             }
             let event = self.event_of(kind, size);
-            let (layout, period) =
-                self.events.get(event).map_or((&NO_LAYOUT, None), |event| (&event.attr.layout, event.attr.period));
+            let (layout, period, is_sched) = self
+                .events
+                .get(event)
+                .map_or((&NO_LAYOUT, None, false), |event| (&event.attr.layout, event.attr.period, event.is_sched));
+            let sched = is_sched.then_some(&self.sched);
             let bytes = self.buffer.get_mut(self.start..self.start + size).unwrap_or_default();
             if self.swapped {
                 swap::record(bytes, layout);
             }
-            return Ok(Some(Item::Record { bytes, event, layout, period }));
+            return Ok(Some(Item::Record { bytes, event, layout, period, sched }));
         }
     }
 
@@ -444,6 +472,10 @@ fn is_usual(header: Header) -> bool {
     // perf does not pad compressed records.
     let whole_words = header.size.is_multiple_of(8) || header.kind == user::COMPRESSED;
     known && whole_words && (header.size > 8 || header.kind == user::FINISHED_ROUND)
+}
+
+fn is_sched(decoder: &SchedDecoder, attr: &Attr) -> bool {
+    attr.kind == sys::PERF_TYPE_TRACEPOINT && decoder.knows(attr.config)
 }
 
 fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {

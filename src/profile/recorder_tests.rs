@@ -79,7 +79,7 @@ fn a_record_with_the_id_of_another_event_gets_one_of_ours() {
     recorder.opened(41, Some(21));
     recorder.opened(42, Some(12));
     recorder.opened(43, None);
-    recorder.records(&ring.concat(), 40);
+    recorder.records(&ring.concat(), 40, false);
     recorder.finish_records().unwrap();
     let mut file = PerfData::open(File::open(dir.path().join("perf.data")).unwrap()).unwrap();
     let mut ids = Vec::new();
@@ -123,7 +123,7 @@ fn a_mapping_that_says_it_has_a_build_id_has_its_inode() {
     mapping[4..6].copy_from_slice(&misc.to_ne_bytes());
     let live = decode(&mapping, &recorder.layout).unwrap().1;
     assert!(matches!(live, Record::Mmap2 { file: read, .. } if read == file), "{live:?}");
-    recorder.records(&[mapping, bytes(&recorder, &fault(OWN, 20), 20)].concat(), 20);
+    recorder.records(&[mapping, bytes(&recorder, &fault(OWN, 20), 20)].concat(), 20, false);
     recorder.finish_records().unwrap();
     let mut perf_data = PerfData::open(File::open(dir.path().join("perf.data")).unwrap()).unwrap();
     let Some(Item::Record { bytes, layout, .. }) = perf_data.next_item().unwrap() else { panic!("no record") };
@@ -163,12 +163,12 @@ fn what_was_lost_is_recorded_again() {
     let recorder = recorder(dir.path());
     recorder.snapshot(&roots, None, &Cgroups::recorded(), &mut |_| {}).unwrap();
     let first = monotonic_ns();
-    recorder.records(&bytes(&recorder, &fault(OWN, first), first), first);
+    recorder.records(&bytes(&recorder, &fault(OWN, first), first), first, false);
     // The process maps another file there and changes its name, and all records of it are lost.
     let after = BTreeMap::from([(7, ("renamed", maps(10))), (8, ("db", maps(9))), (11, ("new", maps(10)))]);
     let roots = procfs(dir.path(), &after);
     let lost = Record::Lost { id: OWN, lost: 3 };
-    recorder.records(&bytes(&recorder, &lost, first + 1), first + 1);
+    recorder.records(&bytes(&recorder, &lost, first + 1), first + 1, false);
     let begin = monotonic_ns();
     let mut live = Vec::new();
     let mut asked = 0;
@@ -200,7 +200,7 @@ fn what_was_lost_is_recorded_again() {
     };
     assert!(named(7, "renamed") && named(8, "db") && named(11, "new"));
     let last = monotonic_ns();
-    recorder.records(&bytes(&recorder, &fault(OWN, last), last), last);
+    recorder.records(&bytes(&recorder, &fault(OWN, last), last), last, false);
     recorder.finish_records().unwrap();
 
     let mut profile = Profile::open(dir.path()).unwrap();
@@ -232,7 +232,7 @@ fn no_mark_passes_what_is_being_recorded_again() {
     // Newer than all that is recorded again, so that a second mark would declare it complete.
     let newest = monotonic_ns() + 1_000_000_000_000;
     let mark = |step| {
-        recorder.records(&bytes(&recorder, &fault(OWN, newest + step), newest + step), newest + step);
+        recorder.records(&bytes(&recorder, &fault(OWN, newest + step), newest + step), newest + step, false);
         recorder.complete(0, u64::MAX);
     };
     recorder.renew(&roots, &[], &mut |_, _| {
@@ -261,7 +261,7 @@ fn what_the_events_lost_is_in_the_records() {
     let dir = tempfile::tempdir().unwrap();
     let recorder = recorder(dir.path());
     let lost = Record::Lost { id: OWN, lost: 7 };
-    recorder.records(&bytes(&recorder, &lost, 5), 5);
+    recorder.records(&bytes(&recorder, &lost, 5), 5, false);
     recorder.lost(&[(OWN, 6), (OWN + 1, 3)]);
     recorder.finish_records().unwrap();
     // As for a user who has only perf.data.
@@ -275,7 +275,7 @@ fn what_the_events_lost_is_in_the_records() {
 fn a_recording_that_is_never_finished_can_be_read() {
     let dir = tempfile::tempdir().unwrap();
     let recorder = recorder(dir.path());
-    recorder.records(&bytes(&recorder, &fault(OWN, 10), 10), 10);
+    recorder.records(&bytes(&recorder, &fault(OWN, 10), 10), 10, false);
     recorder.lock().unspool();
     drop(recorder);
     let profile = Profile::open(dir.path()).unwrap();
@@ -308,7 +308,7 @@ fn cgroups_without_a_record_are_remembered() {
     let dir = tempfile::tempdir().unwrap();
     let recorder = recorder(dir.path());
     let record = bytes(&recorder, &Record::Cgroup { id: 5, path: b"/recorded" }, 10);
-    recorder.records(&record, 10);
+    recorder.records(&record, 10, false);
     let mut cgroups = Cgroups::recorded();
     cgroups.record(5, b"/recorded");
     cgroups.record(6, b"/found later");
@@ -327,10 +327,10 @@ fn what_is_remembered_is_bounded_and_said() {
         let filename = filename.as_bytes();
         let (pid, tid, addr, len, pgoff, prot, flags, data) = (7, 7, 0x1000, 0x1000, 0, 5, 2, false);
         let mapping = Record::Mmap2 { pid, tid, addr, len, pgoff, file, prot, flags, data, filename };
-        recorder.records(&bytes(&recorder, &mapping, 10), 10);
+        recorder.records(&bytes(&recorder, &mapping, 10), 10, false);
     }
     for id in 0..MAX_CGROUPS as u64 + 50 {
-        recorder.records(&bytes(&recorder, &Record::Cgroup { id, path: b"/x" }, 10), 10);
+        recorder.records(&bytes(&recorder, &Record::Cgroup { id, path: b"/x" }, 10), 10, false);
     }
     // Too many cgroups without a record, each with its own path.
     let mut cgroups = Cgroups::recorded();

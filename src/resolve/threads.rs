@@ -116,6 +116,13 @@ impl Threads {
         self.by_tid.values().map(|thread| (thread.index, thread.comm)).collect()
     }
 
+    /// The name of each process's main thread, by the process's id.
+    #[must_use]
+    pub fn processes(&self) -> Vec<(u32, Comm)> {
+        let main = self.by_tid.values().filter(|thread| thread.pid == thread.tid);
+        main.map(|thread| (thread.pid, thread.comm)).collect()
+    }
+
     /// Process and thread of those that are alive according to the records, process by process.
     #[must_use]
     pub fn alive(&self) -> Vec<(u32, u32)> {

@@ -1,5 +1,6 @@
 //! What the workers pass to the session: samples as in the rings, and events that change their names.
 
+use super::sched::SchedEvent;
 use super::{Comm, RawSample};
 
 /// Events that change the names of samples: tasks, mappings, cgroups. Fields have the names of linux/perf_event.h.
@@ -96,6 +97,8 @@ pub struct Batch<S = PendingSample> {
     pub samples: Vec<S>,
     /// In the order of their rings.
     pub side_band: Vec<TimedSideBand>,
+    /// Events of the scheduler, in the order of their rings.
+    pub sched: Vec<SchedEvent>,
     /// CLOCK_MONOTONIC, ns: everything older that this worker reads has been sent.
     pub complete_until: u64,
 }

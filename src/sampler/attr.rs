@@ -44,6 +44,8 @@ pub struct EventSpec {
     pub context: Option<Context>,
     /// The features that its samples can use.
     pub wants: Features,
+    /// Its samples contain a tracepoint's fields, and nothing about memory: it is an event of the scheduler.
+    pub is_sched: bool,
 }
 
 /// Which of the `attr.exclude_*` bits an event's PMU accepts.
@@ -84,6 +86,21 @@ impl EventSpec {
             filter: None,
             context: None,
             wants: Features::all(),
+            is_sched: false,
+        }
+    }
+
+    /// Each hit of a tracepoint of the scheduler (`system:name`), by its number in tracefs.
+    #[must_use]
+    pub fn sched(name: &'static str, id: u64) -> Self {
+        Self {
+            name: name.into(),
+            kind: sys::PERF_TYPE_TRACEPOINT,
+            config: Config([id, 0, 0, 0, 0]),
+            exclude: Exclude::Nothing,
+            wants: Features::none().with(Feature::Cgroup).with(Feature::FormatLost),
+            is_sched: true,
+            ..Self::minor_faults()
         }
     }
 }
@@ -129,7 +146,9 @@ pub fn sampling(event: &EventSpec, features: Features, scope: Scope, watermark: 
         }
     }
     attr.sample_type = IDENTITY | t::IP | t::PERIOD;
-    if let Some(context) = event.context {
+    if event.is_sched {
+        attr.sample_type = IDENTITY | t::RAW;
+    } else if let Some(context) = event.context {
         attr.sample_type |= t::REGS_USER | t::STACK_USER;
         attr.sample_regs_user = context.regs;
         attr.sample_stack_user = context.stack;
@@ -151,7 +170,7 @@ pub fn sampling(event: &EventSpec, features: Features, scope: Scope, watermark: 
     for (feature, bit) in
         [(Feature::PhysAddr, t::PHYS_ADDR), (Feature::Cgroup, t::CGROUP), (Feature::DataPageSize, t::DATA_PAGE_SIZE)]
     {
-        if features.has(feature) {
+        if features.has(feature) && event.wants.has(feature) {
             attr.sample_type |= bit;
         }
     }

@@ -1,9 +1,12 @@
 //! Chooses the events of a source on this host.
 
+use std::sync::Arc;
+
 use super::attr::{EventSpec, Rate};
 use super::hardware::{self, Hardware, Pace};
 use super::plan::{AddressFrom, Plan, Planned, Steer};
 use super::pmu::{NoIbs, NoPebs, Pmus};
+use super::sched::{self, SchedOptions};
 use super::tick::{self, TickKind, TickPlan};
 use super::{SamplerError, SamplerOptions, Target};
 use crate::host::limits::sysctl;
@@ -33,8 +36,16 @@ pub(super) fn plan(options: &SamplerOptions, batched: bool) -> Result<Plan, Samp
             let ibs = Pmus::read(&options.sys).map_err(NoIbs::from)?.ibs()?;
             hardware::ibs(&ibs, &hardware, &options.cpus)
         }
+        Source::Wakeups => {
+            let (events, sched) = (Vec::new(), None);
+            Plan { events, address_from: AddressFrom::Nothing, sched, rate: None, notes: Vec::new() }
+        }
         Source::Recorded => return Err(SamplerError::Recorded),
     };
+    let is_source = options.source == Source::Wakeups;
+    if let Some(sched) = options.sched.or(is_source.then(SchedOptions::default)) {
+        add_sched(&mut plan, sched, options)?;
+    }
     if let Pace::Frequency(asked) = hardware.pace {
         let max = sysctl(&options.proc, "perf_event_max_sample_rate");
         let by_kernel = |event: &Planned| matches!(event.spec.rate, Rate::Frequency(_));
@@ -68,9 +79,22 @@ fn without_effect(options: &SamplerOptions) -> Option<String> {
     (!ignored.is_empty()).then(|| format!("{} has no effect with source {source}", ignored.join(" or ")))
 }
 
+/// Adds the events of the scheduler.
+fn add_sched(plan: &mut Plan, sched: SchedOptions, options: &SamplerOptions) -> Result<(), SamplerError> {
+    if options.child_pid_namespace {
+        return Err(SamplerError::SchedInPidNamespace);
+    }
+    let (specs, decoder, notes) = sched::tracepoints(sched, &options.proc)?;
+    let event = |spec| Planned { spec, cpus: options.cpus.clone(), probe: None, steer: None };
+    plan.events.extend(specs.into_iter().map(event));
+    plan.notes.extend(notes);
+    plan.sched = Some(Arc::new(decoder));
+    Ok(())
+}
+
 fn software(spec: EventSpec, address_from: AddressFrom, options: &SamplerOptions, notes: Vec<String>) -> Plan {
     let event = Planned { spec, cpus: options.cpus.clone(), probe: None, steer: None };
-    Plan { events: vec![event], address_from, rate: None, notes }
+    Plan { events: vec![event], address_from, sched: None, rate: None, notes }
 }
 
 fn timer(options: &SamplerOptions) -> Result<Plan, SamplerError> {

@@ -9,6 +9,7 @@ use super::opener::Opener;
 use super::plan::Planned;
 use super::record::Layout;
 use super::ring::Ring;
+use super::tracepoint::SchedDecoder;
 use super::worker::CpuRing;
 use super::{choose, SamplerError, SamplerOptions, Target, TargetKind};
 use crate::bpf::SnapshotOutputs;
@@ -24,6 +25,8 @@ pub(super) struct Recipe {
     pub(super) batched: bool,
     /// The plan's events.
     pub(super) events: Vec<Planned>,
+    /// How to read those of the scheduler.
+    pub(super) sched: Option<Arc<SchedDecoder>>,
     pub(super) features: Features,
     pub(super) side_features: Features,
     pub(super) mmap_pages: usize,
@@ -31,11 +34,25 @@ pub(super) struct Recipe {
     pub(super) snapshots: Option<Arc<SnapshotOutputs>>,
 }
 
-/// The open events of one CPU, which write into one ring.
+/// The events whose rings those of a CPU write into. They may have ended when their CPU went offline, and their rings go on.
+///
+/// Events of the scheduler have a ring of their own: when they come too fast, no sample of memory is lost.
+#[derive(Debug, Clone)]
+pub(super) struct Owners {
+    pub(super) memory: Arc<Event>,
+    pub(super) sched: Option<Arc<Event>>,
+}
+
+impl Owners {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Event>> {
+        [Some(&self.memory), self.sched.as_ref()].into_iter().flatten()
+    }
+}
+
+/// The open events of one CPU.
 #[derive(Debug)]
 pub(super) struct CpuEvents {
-    /// The event whose ring it is; it may have ended when its CPU went offline, and its ring goes on.
-    pub(super) owner: Arc<Event>,
+    pub(super) owners: Owners,
     pub(super) sampling: Vec<Sampling>,
     pub(super) side_band: Vec<Arc<Event>>,
     /// The events that call the program that reads memory, unless that is a tracepoint.
@@ -44,22 +61,23 @@ pub(super) struct CpuEvents {
     pub(super) since: u64,
 }
 
-/// The ring that the events of a CPU write into.
+/// The rings that the events of a CPU write into.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum RingOf<'a> {
-    /// A new one.
+    /// New ones.
     New,
-    /// That of an event that ended when the CPU went offline.
-    Ended(&'a Arc<Event>),
-    /// That of events that are still open: these are for more tasks.
-    Open(&'a Arc<Event>),
+    /// Those of events that ended when the CPU went offline.
+    Ended(&'a Owners),
+    /// Those of events that are still open: these are for more tasks.
+    Open(&'a Owners),
 }
 
 /// What is open so far.
 #[derive(Default)]
 struct Opening {
     owner: Option<Arc<Event>>,
-    ring: Option<CpuRing>,
+    sched_owner: Option<Arc<Event>>,
+    rings: Vec<CpuRing>,
     sampling: Vec<Sampling>,
     side_band: Vec<Arc<Event>>,
     clocks: Vec<Event>,
@@ -97,23 +115,24 @@ impl Recipe {
         Ok(())
     }
 
-    /// Opens the events of `cpu` for `watches`, disabled. With [`RingOf::New`] there is a ring to read.
+    /// Opens the events of `cpu` for `watches`, disabled. With [`RingOf::New`] there are rings to read.
     pub(super) fn open(
         &self,
         opener: &Opener<'_>,
         watches: &[Watch<'_>],
         cpu: u32,
         ring: RingOf<'_>,
-    ) -> Result<(CpuEvents, Option<CpuRing>), SamplerError> {
-        let owner = match ring {
-            RingOf::New => None,
-            RingOf::Ended(owner) | RingOf::Open(owner) => Some(Arc::clone(owner)),
+    ) -> Result<(CpuEvents, Vec<CpuRing>), SamplerError> {
+        let (owner, sched_owner) = match ring {
+            RingOf::New => (None, None),
+            RingOf::Ended(owners) | RingOf::Open(owners) => (Some(Arc::clone(&owners.memory)), owners.sched.clone()),
         };
-        let mut opening = Opening { owner, ..Opening::default() };
+        let mut opening = Opening { owner, sched_owner, ..Opening::default() };
         // Threads end between listing and opening; it is an error only if all of them have ended.
         let several = watches.len() > 1;
         let mut is_watched = false;
-        let plans = || self.events.iter().enumerate().filter(|(_, event)| event.cpus.contains(&cpu));
+        let here = || self.events.iter().enumerate().filter(|(_, event)| event.cpus.contains(&cpu));
+        let plans = || here().filter(|(_, event)| !event.spec.is_sched);
         if let (Some(snapshots), RingOf::New | RingOf::Ended(_)) = (&self.snapshots, ring) {
             // The snapshots of a CPU go to one event, whatever is watched.
             if let Some((plan, Planned { spec, .. })) = plans().next() {
@@ -150,10 +169,20 @@ impl Recipe {
             opening.side_band.push(side);
             is_watched = true;
         }
-        let Opening { owner, ring: new, sampling, side_band, clocks } = opening;
+        // They watch the whole CPU, whatever is watched otherwise, so more tasks change nothing.
+        if !matches!(ring, RingOf::Open(_)) {
+            for (plan, Planned { spec, .. }) in here().filter(|(_, event)| event.spec.is_sched) {
+                let (event, layout) = opener.sched(spec, self.features, self.mmap_pages, cpu)?;
+                let event = Arc::new(event);
+                self.give_sched_ring(&mut opening, &event, layout)?;
+                opening.sampling.push(Sampling { event, plan, last: 0 });
+            }
+        }
+        let Opening { owner, sched_owner, rings: new, sampling, side_band, clocks } = opening;
         match (owner, &self.options.target) {
-            (Some(owner), _) if is_watched || !matches!(ring, RingOf::New) => {
-                Ok((CpuEvents { owner, sampling, side_band, clocks, since: 0 }, new))
+            (Some(memory), _) if is_watched || !matches!(ring, RingOf::New) => {
+                let owners = Owners { memory, sched: sched_owner };
+                Ok((CpuEvents { owners, sampling, side_band, clocks, since: 0 }, new))
             }
             (_, Target::Tasks { tids, .. }) => {
                 Err(SamplerError::NoSuchTask { pid: tids.first().copied().unwrap_or(0) })
@@ -162,14 +191,37 @@ impl Recipe {
         }
     }
 
+    /// Enables the events that watch no task, where exec enables those that do.
+    pub(super) fn enable_at_once(&self, events: &CpuEvents) -> Result<(), SamplerError> {
+        let is_sched = |plan: usize| self.events.get(plan).is_some_and(|event| event.spec.is_sched);
+        for sampling in &events.sampling {
+            // Snapshots come from events of tasks.
+            if self.snapshots.is_some() || is_sched(sampling.plan) {
+                sampling.event.enable()?;
+            }
+        }
+        Ok(())
+    }
+
     /// Redirects an event into the ring of the owner; the first event becomes the owner.
     fn give_ring(&self, opening: &mut Opening, event: &Arc<Event>, layout: Layout) -> Result<(), SamplerError> {
         if let Some(owner) = &opening.owner {
             return Ok(event.output_to(owner)?);
         }
         let (ring, offset) = self.map(event)?;
-        opening.ring = Some(CpuRing { ring, layout, corrupt: false, offset });
+        opening.rings.push(CpuRing { ring, layout, corrupt: false, offset, sched: None });
         opening.owner = Some(Arc::clone(event));
+        Ok(())
+    }
+
+    /// The same for the ring of the scheduler's events.
+    fn give_sched_ring(&self, opening: &mut Opening, event: &Arc<Event>, layout: Layout) -> Result<(), SamplerError> {
+        if let Some(owner) = &opening.sched_owner {
+            return Ok(event.output_to(owner)?);
+        }
+        let (ring, offset) = self.map(event)?;
+        opening.rings.push(CpuRing { ring, layout, corrupt: false, offset, sched: self.sched.clone() });
+        opening.sched_owner = Some(Arc::clone(event));
         Ok(())
     }
 

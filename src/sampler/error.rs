@@ -138,6 +138,15 @@ pub enum SamplerError {
         /// What would help, if rights are missing.
         hint: Option<String>,
     },
+    /// tracefs, which describes the scheduler's events, cannot be read.
+    #[error("scheduling events: {0}; it takes root, or the right to read tracefs")]
+    Tracefs(#[from] crate::host::tracefs::TracefsError),
+    /// An event of the scheduler has other fields than any that is known.
+    #[error("scheduling events: {0}")]
+    Tracepoint(#[from] super::tracepoint::FormatError),
+    /// The kernel numbers the threads of scheduling events as the host does.
+    #[error("scheduling events name threads by the host's numbers, which a pid namespace does not have: start the container with --pid=host")]
+    SchedInPidNamespace,
     /// A recording is replayed, not sampled.
     #[error("the source \"recorded\" is of profiles: nothing can be sampled with it")]
     Recorded,
@@ -195,7 +204,7 @@ impl SamplerError {
     /// True if rights are missing.
     #[must_use]
     pub fn is_forbidden(&self) -> bool {
-        matches!(self, Self::NotPermitted { .. } | Self::NoTimer { hint: Some(_), .. })
+        matches!(self, Self::NotPermitted { .. } | Self::NoTimer { hint: Some(_), .. } | Self::Tracefs(_))
     }
 
     /// True if a smaller ring may fit.

@@ -82,6 +82,7 @@ fn wants(hardware: &Hardware) -> Features {
 pub fn pebs(pebs: &Pebs, hardware: &Hardware, cpus: &[u32]) -> Result<Plan, SamplerError> {
     let ldlat = hardware.ldlat.unwrap_or(DEFAULT_LDLAT);
     let mut plan = Plan {
+        sched: None,
         events: Vec::new(),
         address_from: AddressFrom::Hardware { user_only: !hardware.kernel, ops: false, ldlat: None },
         rate: None,
@@ -105,6 +106,7 @@ pub fn pebs(pebs: &Pebs, hardware: &Hardware, cpus: &[u32]) -> Result<Plan, Samp
                 leader,
                 exclude: Exclude::KernelAndGuest,
                 filter: None,
+                is_sched: false,
                 context: None,
                 wants: wants(hardware),
             },
@@ -179,6 +181,7 @@ pub fn ibs(ibs: &Ibs, hardware: &Hardware, cpus: &[u32]) -> Plan {
         leader: None,
         exclude,
         filter: None,
+        is_sched: false,
         context: None,
         // It takes an interrupt for each sample anyway: omitting fields gains nothing.
         wants: wants(&Hardware { batched: false, ..hardware.clone() }),
@@ -187,6 +190,7 @@ pub fn ibs(ibs: &Ibs, hardware: &Hardware, cpus: &[u32]) -> Plan {
         Planned { spec, cpus: cpus.to_vec(), probe: Some(ops), steer: steer(pace, MIN_PERIOD_IBS, MULTIPLE_IBS) };
     let ldlat = hardware.ldlat.filter(|_| by_hardware.is_none());
     Plan {
+        sched: None,
         events: vec![event],
         address_from: AddressFrom::Hardware { user_only: !hardware.kernel, ops: true, ldlat },
         rate: None,

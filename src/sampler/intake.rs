@@ -3,6 +3,7 @@
 use super::loss::Loss;
 use super::plan::AddressFrom;
 use super::record::Layout;
+use super::tracepoint::SchedDecoder;
 use super::worker::{BatchSink, Identity};
 use crate::sample::batch::Batch;
 
@@ -22,6 +23,11 @@ impl Intake {
     /// Takes one record in the byte order of this machine.
     pub fn take(&mut self, record: &[u8], layout: &Layout) {
         self.sink.take(record, layout);
+    }
+
+    /// Takes one record of an event of the scheduler.
+    pub fn take_sched(&mut self, record: &[u8], layout: &Layout, decoder: &SchedDecoder) {
+        self.sink.take_sched(record, layout, decoder);
     }
 
     /// What was taken since the batch was last emptied.
@@ -46,6 +52,9 @@ impl Intake {
     #[must_use]
     pub fn loss(&self) -> Loss {
         let mut loss = self.sink.loss;
+        if self.sink.sched_lost_by_events > 0 {
+            loss.sched.ring_full = self.sink.sched_lost_by_events;
+        }
         if self.sink.lost_by_events > 0 {
             loss.ring_full = self.sink.lost_by_events;
         }

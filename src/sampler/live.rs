@@ -181,14 +181,22 @@ impl Live {
         let of_tasks = matches!(self.recipe.target(), TargetKind::Tasks { .. });
         let opener = Opener::new(&self.recipe.options, self.recipe.batched);
         let watches = if of_tasks { Vec::new() } else { opener.watches() };
-        let new = match self.recipe.open(&opener, &watches, cpu, RingOf::Ended(&events.owner)) {
+        let new = match self.recipe.open(&opener, &watches, cpu, RingOf::Ended(&events.owners)) {
             Ok((new, _)) => new,
             Err(error) => return (events, Err(error)),
         };
-        if let Err(error) = self.begin(&new, None) {
+        if let Err(error) = self.begin(&new, Vec::new()) {
             return (events, Err(error));
         }
-        if !of_tasks || self.recipe.snapshots.is_some() {
+        if of_tasks && self.recipe.snapshots.is_none() {
+            // Events of tasks go on; those of the scheduler ended with the CPU.
+            let is_sched = |plan: usize| self.recipe.events.get(plan).is_some_and(|event| event.spec.is_sched);
+            let (ended, kept) = events.sampling.into_iter().partition(|sampling| is_sched(sampling.plan));
+            let ended: Vec<Sampling> = ended;
+            ended.iter().for_each(|Sampling { event, plan, .. }| self.ended.add(event, *plan));
+            events.sampling = kept;
+            events.sampling.extend(new.sampling);
+        } else {
             for Sampling { event, plan, .. } in std::mem::replace(&mut events.sampling, new.sampling) {
                 self.ended.add(&event, plan);
             }
@@ -208,7 +216,7 @@ impl Live {
         let mut known = FxHashSet::default();
         self.list_tasks(&mut known);
         let opener = Opener::new(&self.recipe.options, self.recipe.batched);
-        let (mut events, mut ring) = self.recipe.open(&opener, &opener.watches(), cpu, RingOf::New)?;
+        let (mut events, rings) = self.recipe.open(&opener, &opener.watches(), cpu, RingOf::New)?;
         // What threads with an event make later inherits it.
         for _ in 0..TRIES {
             if !self.list_tasks(&mut known) {
@@ -216,19 +224,19 @@ impl Live {
             }
             let opener = Opener::new(&self.recipe.options, self.recipe.batched);
             let watches = opener.watches();
-            let (more, _) = self.recipe.open(&opener, &watches, cpu, RingOf::Open(&events.owner))?;
+            let (more, _) = self.recipe.open(&opener, &watches, cpu, RingOf::Open(&events.owners))?;
             events.append(more);
         }
-        self.begin(&events, ring.take())?;
+        self.begin(&events, rings)?;
         events.since = since(self.begin);
         self.cpus.insert(cpu, events);
         Ok(())
     }
 
     /// Lets the recording and a worker know of events that are open, then enables them.
-    fn begin(&mut self, new: &CpuEvents, ring: Option<CpuRing>) -> Result<(), SamplerError> {
-        let first = new.sampling.first().map(|sampling| &sampling.event).or(new.side_band.first());
-        let Some(wake) = first.cloned() else { return Ok(()) };
+    fn begin(&mut self, new: &CpuEvents, rings: Vec<CpuRing>) -> Result<(), SamplerError> {
+        let wake = self.waking(new);
+        let Some(cpu) = wake.first().map(|event| event.cpu) else { return Ok(()) };
         if let Some(tee) = &self.tee {
             for Sampling { event, plan, .. } in &new.sampling {
                 tee.opened(event.id()?, self.ids.sampling.get(*plan).copied().flatten());
@@ -237,7 +245,6 @@ impl Live {
                 tee.opened(event.id()?, self.ids.side_band);
             }
         }
-        let cpu = wake.cpu;
         let of_cpu = self.workers.iter().position(|worker| worker.cpus.contains(&cpu));
         let least =
             || (0..self.workers.len()).min_by_key(|&at| self.workers.get(at).map_or(0, |worker| worker.cpus.len()));
@@ -246,13 +253,22 @@ impl Live {
                 worker.cpus.push(cpu);
             }
             // Before the first record, so that no record is older than what the worker has declared complete.
-            worker.inbox.put(Joining { cpu, ring, wake });
+            worker.inbox.put(Joining { cpu, rings, wake });
         }
         if self.recipe.target() == (TargetKind::Tasks { enable_on_exec: true }) && !self.has_begun() {
             // Exec enables the others.
-            return if self.recipe.snapshots.is_some() { new.enable_sampling() } else { Ok(()) };
+            return self.recipe.enable_at_once(new);
         }
         new.enable()
+    }
+
+    /// The events that wake the reader of their rings: one for each ring.
+    fn waking(&self, new: &CpuEvents) -> Vec<Arc<Event>> {
+        let is_sched =
+            |sampling: &&Sampling| self.recipe.events.get(sampling.plan).is_some_and(|event| event.spec.is_sched);
+        let memory = new.sampling.iter().find(|sampling| !is_sched(sampling)).map(|sampling| &sampling.event);
+        let sched = new.sampling.iter().find(is_sched).map(|sampling| &sampling.event);
+        memory.or(new.side_band.first()).into_iter().chain(sched).cloned().collect()
     }
 
     /// The task has called exec, which enabled its events.

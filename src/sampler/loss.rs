@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::sample::sentences;
 
@@ -64,6 +65,57 @@ pub struct Loss {
     pub late_side_band: u64,
     /// Samples in classes beyond the bound of the tally; they count only for their cell.
     pub evicted: u64,
+    /// Events of the scheduler.
+    #[serde(skip_serializing_if = "SchedLoss::is_empty")]
+    pub sched: SchedLoss,
+}
+
+/// Counts of the scheduler's events that were read and lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct SchedLoss {
+    /// Events read.
+    pub events: u64,
+    /// Events lost because a ring was full.
+    pub ring_full: u64,
+    /// Events that we dropped because the session was too slow.
+    pub dropped: u64,
+    /// Records that are no event, or shorter than their fields.
+    pub malformed: u64,
+    /// Events that came too late to be sorted by time; they are used anyway.
+    pub late: u64,
+    /// Events that the kernel counted without a sample, and without reporting a loss. Observed on one build of Linux 6.18, where an
+    /// idle CPU gives a sample only once a tick, to perf too; Debian's Linux 7.2 gives all.
+    pub unsampled: u64,
+}
+
+impl SchedLoss {
+    /// Events that were read, or could not be.
+    pub(crate) fn seen(&self) -> u64 {
+        self.events.saturating_add(self.ring_full).saturating_add(self.malformed)
+    }
+
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Events that happened and were not used.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        [self.ring_full, self.dropped, self.malformed, self.unsampled].into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// [`SchedLoss::lost`] in percent of all events; 0 if there were none.
+    #[must_use]
+    pub fn percent(&self) -> f64 {
+        // What was dropped had been read.
+        let all = self.seen().saturating_add(self.unsampled);
+        if all == 0 {
+            return 0.0;
+        }
+        100.0 * self.lost() as f64 / all as f64
+    }
 }
 
 impl Loss {
@@ -103,12 +155,25 @@ impl Loss {
             &mut self.late,
             &mut self.late_side_band,
             &mut self.evicted,
+            &mut self.sched.events,
+            &mut self.sched.ring_full,
+            &mut self.sched.dropped,
+            &mut self.sched.malformed,
+            &mut self.sched.late,
+            &mut self.sched.unsampled,
         ]
     }
 
     /// Each count by its name.
     pub(crate) fn by_stage(&self) -> BTreeMap<String, u64> {
-        serde_json::to_value(self).and_then(serde_json::from_value).unwrap_or_default()
+        let mut value = serde_json::to_value(self).unwrap_or_default();
+        let sched = value.as_object_mut().and_then(|counts| counts.remove("sched"));
+        let sched = sched.as_ref().and_then(|sched| sched.as_object()).into_iter().flatten();
+        let sched: Vec<(String, Value)> = sched.map(|(name, count)| (format!("sched_{name}"), count.clone())).collect();
+        if let Some(counts) = value.as_object_mut() {
+            counts.extend(sched);
+        }
+        serde_json::from_value(value).unwrap_or_default()
     }
 
     /// Samples that were read from the rings, or could not be.
@@ -168,6 +233,14 @@ impl Loss {
                 self.late_side_band,
                 "records of names, forks, mappings or cgroups that arrived after the samples that they explain",
             ),
+            (self.sched.ring_full, "scheduling events lost in full rings (--mmap-pages makes the rings larger)"),
+            (self.sched.dropped, "scheduling events dropped because the session did not keep up"),
+            (self.sched.malformed, "scheduling events dropped because their content contradicts their size"),
+            (
+                self.sched.unsampled,
+                "scheduling events that the kernel counted and gave no sample of (seen on one build of Linux 6.18, on idle CPUs)",
+            ),
+            (self.sched.late, "scheduling events that arrived out of time order; they are used"),
             (self.evicted, "samples of thread classes beyond the memory bound: counted to their cell only"),
         ])
     }

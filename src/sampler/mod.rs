@@ -30,9 +30,11 @@ mod probe;
 pub mod record;
 pub mod ring;
 mod running;
+pub mod sched;
 mod steer;
 pub mod tee;
 pub mod tick;
+pub mod tracepoint;
 pub mod user;
 mod worker;
 
@@ -108,6 +110,8 @@ pub struct SamplerOptions {
     pub child_pid_namespace: bool,
     /// Raises this process's soft `RLIMIT_NOFILE`, up to the hard limit, if the events need more open files.
     pub raise_open_files: bool,
+    /// Also samples events of the scheduler, on the whole host whatever the target. The source `wakeups` does so anyway.
+    pub sched: Option<sched::SchedOptions>,
     /// Adds the memory around the registers to samples of the timer source, if BPF can read it.
     pub snapshots: bool,
 }
@@ -173,7 +177,7 @@ impl Sampler {
     fn open_as(options: &SamplerOptions, batched: bool) -> Result<Self, SamplerError> {
         let opener = Opener::new(options, batched);
         let Choice { plan, features, side_features, refused } = opener.choose()?;
-        let Plan { events, address_from, rate, notes: chosen } = plan;
+        let Plan { events, address_from, sched, rate, notes: chosen } = plan;
         let mut notes: Vec<String> = chosen.iter().cloned().chain(refused.iter().map(Refused::to_string)).collect();
         let snapshots = match opener.snapshots(&address_from) {
             Some(Ok(snapshots)) => Some(snapshots),
@@ -187,6 +191,7 @@ impl Sampler {
             options: options.clone(),
             batched,
             events,
+            sched,
             features,
             side_features,
             mmap_pages: options.mmap_pages,
@@ -254,6 +259,12 @@ impl Sampler {
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// How the scheduler's events are read, if there are such.
+    #[must_use]
+    pub fn sched(&self) -> Option<&Arc<tracepoint::SchedDecoder>> {
+        self.recipe.sched.as_ref()
     }
 
     /// The event, and its samples per second on a busy CPU, if that is known.
@@ -344,9 +355,9 @@ impl Sampler {
                 // It went offline since the list was made.
                 Err(error @ SamplerError::NoSuchCpu { .. }) if opener.options.cpus.len() > 1 => gone = Some(error),
                 Err(error) => return Err(error),
-                Ok((events, ring)) => {
+                Ok((events, rings)) => {
                     self.cpus.insert(cpu, events);
-                    self.rings.extend(ring.map(|ring| (cpu, ring)));
+                    self.rings.extend(rings.into_iter().map(|ring| (cpu, ring)));
                 }
             }
         }

@@ -10,6 +10,7 @@ use super::choose;
 use super::open::{self, Event, EventError, Privilege, Watch};
 use super::plan::{AddressFrom, Planned};
 use super::record::Layout;
+use super::tracepoint;
 use super::{probe, Choice, SamplerError, SamplerOptions, Target};
 use crate::bpf::{Clockwork, Refusal, SnapshotOutputs, Snapshots, Step, Watched};
 use crate::host::{limits, topology, Roots};
@@ -40,7 +41,8 @@ impl<'a> Opener<'a> {
             (Source::Pebs, false) => 3,
             _ => 2,
         };
-        let needed = open::files_needed(options.cpus.len() * tasks, events);
+        let sched = if self::is_sched(options) { tracepoint::SCHED.len() + tracepoint::IRQ.len() } else { 0 };
+        let needed = open::files_needed(options.cpus.len() * tasks, events) + (options.cpus.len() * sched) as u64;
         if options.raise_open_files {
             // If it cannot be raised, opening an event fails with both limits in the message.
             let _ = limits::raise_file_limit(needed);
@@ -52,6 +54,7 @@ impl<'a> Opener<'a> {
     pub(super) fn watches(&self) -> Vec<Watch<'_>> {
         match &self.options.target {
             Target::System => vec![Watch::All],
+            _ if self.options.source == Source::Wakeups => vec![Watch::All],
             Target::Tasks { tids, .. } => tids.iter().map(|&tid| Watch::Task(tid)).collect(),
             Target::Cgroup(directory) => vec![Watch::Cgroup(directory)],
         }
@@ -75,7 +78,9 @@ impl<'a> Opener<'a> {
         let mut plan = choose::plan(self.options, self.batched)?;
         let mut features = self.options.features;
         let mut said = Vec::new();
-        for event in &mut plan.events {
+        let is_all_sched = plan.events.iter().all(|event| event.spec.is_sched);
+        // Events of the scheduler have few fields, and must not limit those of the others.
+        for event in plan.events.iter_mut().filter(|event| is_all_sched || !event.spec.is_sched) {
             let (taken, refused) = self.try_each(&event.cpus.clone(), |watch, cpu| self.take(event, watch, cpu))?;
             features = features.and(taken);
             said.extend(refused);
@@ -91,7 +96,8 @@ impl<'a> Opener<'a> {
             let negotiated = attr::negotiate(self.options.features, open, EventError::errno);
             negotiated.map(|(_, features, _)| features).map_err(|error| self.explain(error, watch, false))
         })?;
-        let wanted = plan.events.iter().fold(Features::all(), |wanted, event| wanted.and(event.spec.wants));
+        let negotiated = plan.events.iter().filter(|event| is_all_sched || !event.spec.is_sched);
+        let wanted = negotiated.fold(Features::all(), |wanted, event| wanted.and(event.spec.wants));
         let refused = |feature| {
             let refused = said.iter().find(|refused| refused.feature == feature).copied();
             // Features that the options exclude were not requested.
@@ -177,6 +183,19 @@ impl<'a> Opener<'a> {
     ) -> Result<(Event, Layout), SamplerError> {
         self.open(spec, features, pages, watch, cpu)
             .map_err(|error| self.explain(error, watch, spec.exclude == Exclude::Nothing))
+    }
+
+    /// Opens an event of the scheduler, which watches the whole CPU.
+    pub(super) fn sched(
+        &self,
+        spec: &EventSpec,
+        features: Features,
+        pages: usize,
+        cpu: u32,
+    ) -> Result<(Event, Layout), SamplerError> {
+        let scope = Scope { inherit: false, enable_on_exec: false, ..self.scope() };
+        let opened = Event::sampling(spec, features, scope, pages, Watch::All, cpu);
+        opened.map_err(|error| self.explain(error, Watch::All, true))
     }
 
     /// Loads the program that takes snapshots for such samples; `None` if none were requested or none would help.
@@ -294,6 +313,11 @@ impl<'a> Opener<'a> {
             _ => source.into(),
         }
     }
+}
+
+/// True if events of the scheduler are sampled.
+fn is_sched(options: &SamplerOptions) -> bool {
+    options.sched.is_some() || options.source == Source::Wakeups
 }
 
 /// True for a directory of the unified hierarchy of cgroups (v2).

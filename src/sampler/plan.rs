@@ -1,11 +1,13 @@
 //! A plan: the events of a source, and how to read their samples.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::attr::EventSpec;
 use super::pmu::Config;
+use super::tracepoint::SchedDecoder;
 
 /// The events of a source and how to read their samples.
 #[derive(Debug)]
@@ -14,6 +16,8 @@ pub struct Plan {
     pub events: Vec<Planned>,
     /// How to read their samples.
     pub address_from: AddressFrom,
+    /// How to read those of the scheduler's events, if there are such.
+    pub sched: Option<Arc<SchedDecoder>>,
     /// Samples per second on a busy CPU, if that is known.
     pub rate: Option<f64>,
     /// Notes on the choice for the user.
@@ -47,6 +51,8 @@ pub struct Steer {
 /// How to find the access of a sample.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AddressFrom {
+    /// No sample has an address: they are all of the scheduler.
+    Nothing,
     /// The record of a fault contains the data address. The idle task never faults.
     Fault,
     /// The hardware gives the data address and the source of the data.

@@ -1,5 +1,6 @@
 //! A running capture: the receiver of its batches, its end, and the final counts of its events.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -81,22 +82,26 @@ impl Sampler {
         let mut shares: Vec<(Vec<CpuRing>, Vec<Arc<Event>>, Reader)> = (0..self.workers)
             .map(|_| (Vec::new(), Vec::new(), Reader { inbox: Arc::default(), cpus: Vec::new() }))
             .collect();
-        for (position, (cpu, ring)) in self.rings.into_iter().enumerate() {
-            if let Some((rings, wake, reader)) = shares.get_mut(position % self.workers) {
+        // One worker reads all rings of a CPU.
+        let places: BTreeMap<u32, usize> = self.cpus.keys().copied().zip(0..).collect();
+        for (cpu, ring) in self.rings {
+            let place = places.get(&cpu).map_or(0, |place| place % self.workers);
+            if let Some((rings, _, _)) = shares.get_mut(place) {
                 rings.push(ring);
-                wake.extend(self.cpus.get(&cpu).map(|events| Arc::clone(&events.owner)));
-                reader.cpus.push(cpu);
+            }
+        }
+        for (cpu, events) in &self.cpus {
+            let place = places.get(cpu).map_or(0, |place| place % self.workers);
+            if let Some((_, wake, reader)) = shares.get_mut(place) {
+                wake.extend(events.owners.iter().cloned());
+                reader.cpus.push(*cpu);
             }
         }
         let on_exec = self.recipe.target() == (TargetKind::Tasks { enable_on_exec: true });
-        if self.recipe.snapshots.is_some() && on_exec {
-            // These events watch no task; the events that call them do.
-            for cpu in self.cpus.values() {
-                cpu.enable_sampling()?;
-            }
-        }
-        if !on_exec {
-            for cpu in self.cpus.values() {
+        for cpu in self.cpus.values() {
+            if on_exec {
+                self.recipe.enable_at_once(cpu)?;
+            } else {
                 cpu.enable()?;
             }
         }
@@ -190,9 +195,14 @@ impl Running {
             not_realtime = not_realtime_note(&scheduled);
             totals.realtime = scheduled.iter().all(|how| matches!(how, Scheduled::Realtime)).then_some(priority);
         }
-        let mut lost = 0u64;
+        let (mut lost, mut sched_lost, mut sched_events) = (0u64, 0u64, 0u64);
         for (plan, planned) in events.iter().enumerate() {
             let counted = live.counted(plan);
+            if planned.spec.is_sched {
+                sched_lost = sched_lost.saturating_add(counted.lost);
+                sched_events = sched_events.saturating_add(counted.value);
+                continue;
+            }
             lost = lost.saturating_add(counted.lost);
             totals.events = totals.events.saturating_add(counted.scaled(cpu_wide) / unit(planned));
             totals.notes.extend(counted.note(&planned.spec.name, cpu_wide, planned.probe.is_some()));
@@ -207,16 +217,19 @@ impl Running {
         if knows_lost {
             // A LOST record is written only when there is room again, and does not show what was lost; the events do.
             totals.loss.ring_full = lost;
+            totals.loss.sched.ring_full = sched_lost;
             totals.lost = live.lost();
             totals.loss.side_band = live.lost_side_band();
         }
+        totals.loss.sched.unsampled = sched_events.saturating_sub(totals.loss.sched.seen());
         // Without a loss the priority was not needed.
         if totals.loss.lost() > 0 {
             totals.notes.extend(not_realtime);
         }
         let each_is_sampled =
             |planned: &Planned| matches!(planned.spec.rate, Rate::Period(1)) && planned.probe.is_none();
-        if !has_steered && events.iter().all(each_is_sampled) {
+        let mut of_memory = events.iter().filter(|event| !event.spec.is_sched);
+        if !has_steered && of_memory.all(each_is_sampled) {
             totals.loss.unsampled = totals.events.saturating_sub(totals.loss.seen());
         }
         totals

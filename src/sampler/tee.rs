@@ -3,8 +3,9 @@
 /// Takes the bytes of the rings. Workers call it concurrently; while one waits in it, its rings fill, and the kernel counts
 /// what is lost then.
 pub trait Tee: Send + Sync + std::fmt::Debug {
-    /// Complete records of one ring, oldest first. `newest` is the time of the latest record of this worker so far.
-    fn records(&self, records: &[u8], newest: u64);
+    /// Complete records of one ring, oldest first; `is_sched` for a ring of the scheduler's events. `newest` is the time of the
+    /// latest record of this worker so far.
+    fn records(&self, records: &[u8], newest: u64, is_sched: bool);
 
     /// An event is opened during the recording: its records have the number `id`. It differs only in its CPU and task from the
     /// event `like`, which was open at the start; `None` if there was none of its kind.

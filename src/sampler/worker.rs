@@ -1,5 +1,6 @@
 //! A thread that drains the rings of its CPUs, decodes the records, and passes batches to the session.
 
+use std::collections::BTreeMap;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -16,10 +17,12 @@ use super::record::{decode, decode_sample, Header, Layout, MappedFile, Places, R
 use super::record::{MISC_FORK_EXEC, MISC_LOST_SAMPLES_BPF};
 use super::ring::Ring;
 use super::tee::Tee;
+use super::tracepoint::{self, SchedDecoder};
 use super::user::is_user_interrupt;
 use crate::host::clock::monotonic_ns;
 use crate::host::priority;
 use crate::sample::batch::{Batch, PendingSample, UserContext};
+use crate::sample::sched::{SchedEvent, SchedWhat};
 use crate::sample::{Access, Comm, CpuMode, DataSource, FileId, RawSample, SideBand, TimedSideBand};
 
 /// Samples per batch; those with registers and stack are four times as large.
@@ -27,6 +30,8 @@ const BATCH: usize = 1024;
 const BATCH_WITH_CONTEXT: usize = 256;
 /// The number of batches of samples that a worker keeps if the session is slow, before it drops them.
 const MAX_WAITING_BATCHES: usize = 4;
+/// Events of the scheduler that a worker keeps then.
+const MAX_WAITING_SCHED: usize = 16 * BATCH;
 /// Batches that may wait for the session.
 pub(super) const QUEUE: usize = 48;
 /// How long a worker sleeps if no ring wakes it.
@@ -54,16 +59,18 @@ pub(super) struct CpuRing {
     pub(super) corrupt: bool,
     /// Converts its times from the scheduler's clock to CLOCK_MONOTONIC.
     pub(super) offset: Option<Offset>,
+    /// Its samples are events of the scheduler, to be decoded by this.
+    pub(super) sched: Option<Arc<SchedDecoder>>,
 }
 
 /// What a worker is to read from now on: the events of a CPU that came online.
 #[derive(Debug)]
 pub(super) struct Joining {
     pub(super) cpu: u32,
-    /// `None` if they write into the ring that the worker has already.
-    pub(super) ring: Option<CpuRing>,
-    /// The event that wakes it.
-    pub(super) wake: Arc<Event>,
+    /// None if they write into the rings that the worker has already.
+    pub(super) rings: Vec<CpuRing>,
+    /// The events that wake it.
+    pub(super) wake: Vec<Arc<Event>>,
 }
 
 /// Brings a worker what is to be read. It is no channel: a real-time thread would spin while the sender, which is none, holds a
@@ -138,7 +145,9 @@ impl Worker {
             end_realtime(&scheduled);
             sink.loss.dead_workers += 1;
             sink.loss.abandoned += sink.batch.samples.len() as u64;
+            sink.loss.sched.dropped += sink.batch.sched.len() as u64;
             sink.batch.samples.clear();
+            sink.batch.sched.clear();
             // Nothing needs to wait for this worker any more.
             if let Some(tee) = &tee {
                 tee.complete(index, u64::MAX);
@@ -165,17 +174,20 @@ impl Worker {
             // What is not here by now has no record of before this moment.
             let joining = inbox.take();
             let is_known = joining.is_some();
-            for Joining { cpu, ring, wake: event } in joining.into_iter().flatten() {
+            for Joining { cpu, rings: new, wake: events } in joining.into_iter().flatten() {
                 wake.retain(|event| event.cpu != cpu);
-                wake.push(event);
-                rings.extend(ring);
+                wake.extend(events);
+                rings.extend(new);
                 // What the CPU's tasks did before was recorded nowhere.
                 sink.batch.side_band.push(TimedSideBand { time: begin, what: SideBand::Lost { cpu } });
+                if rings.iter().any(|ring| ring.sched.is_some()) {
+                    sink.batch.sched.push(lost(begin, cpu));
+                }
             }
             let batched = rings.iter().any(|cpu| cpu.offset.is_some());
             let visible_within = if batched { BATCH_VISIBLE_WITHIN } else { VISIBLE_WITHIN };
             for cpu in rings.iter_mut().filter(|cpu| !cpu.corrupt) {
-                let layout = cpu.layout;
+                let (layout, sched) = (cpu.layout, cpu.sched.clone());
                 if cpu.offset.is_some() {
                     cpu.offset = Offset::now(&cpu.ring).or(cpu.offset);
                 }
@@ -184,14 +196,17 @@ impl Worker {
                     if tee.is_some() {
                         copy.extend_from_slice(bytes);
                     }
-                    sink.take(bytes, &layout);
+                    match &sched {
+                        None => sink.take(bytes, &layout),
+                        Some(decoder) => sink.take_sched(bytes, &layout, decoder),
+                    }
                 });
                 if drained.is_err() {
                     cpu.corrupt = true;
                     sink.loss.corrupt_rings += 1;
                 }
                 if let Some(tee) = tee.as_ref().filter(|_| !copy.is_empty()) {
-                    tee.records(&copy, sink.newest);
+                    tee.records(&copy, sink.newest, sched.is_some());
                     copy.clear();
                 }
             }
@@ -271,6 +286,8 @@ pub(super) struct BatchSink {
     pub(super) loss: Loss,
     /// The events' counts, at the end of a recording, of samples lost because a ring was full.
     pub(super) lost_by_events: u64,
+    /// The same of the scheduler's events.
+    pub(super) sched_lost_by_events: u64,
     /// The latest time of any record so far.
     pub(super) newest: u64,
     /// The offset of the ring that is being read.
@@ -298,6 +315,7 @@ impl BatchSink {
             size: if recovers { BATCH_WITH_CONTEXT } else { BATCH },
             loss: Loss::default(),
             lost_by_events: 0,
+            sched_lost_by_events: 0,
             newest: 0,
             offset: None,
             sample_type: 0,
@@ -319,6 +337,9 @@ impl BatchSink {
             if batch.samples.len() >= MAX_WAITING_BATCHES * self.size {
                 self.loss.channel_full += batch.samples.len() as u64;
                 batch.samples.clear();
+            }
+            if batch.sched.len() >= MAX_WAITING_SCHED {
+                self.loss.sched.dropped += drop_sched(&mut batch.sched);
             }
             self.batch = batch;
         }
@@ -352,6 +373,39 @@ impl BatchSink {
             Ok(true) => {}
             Ok(false) => self.side_band(bytes, layout),
             Err(_) => self.loss.malformed += 1,
+        }
+    }
+
+    /// Takes a record from a ring of the scheduler's events.
+    pub(super) fn take_sched(&mut self, bytes: &[u8], layout: &Layout, decoder: &SchedDecoder) {
+        let what = match decode_sample(bytes, layout) {
+            Ok(Some((_, record))) => decoder.decode(record.raw).map(|what| {
+                let time = self.monotonic(record.time);
+                tracepoint::event(time, record.cpu, (record.pid, record.tid), record.cgroup, what)
+            }),
+            Ok(None) => match decode(bytes, layout) {
+                Ok((_, Record::Lost { lost, .. }, id)) => {
+                    self.loss.sched.ring_full = self.loss.sched.ring_full.saturating_add(lost);
+                    Some(self::lost(self.monotonic(id.time), id.cpu))
+                }
+                // At the end of a recording, as in `side_band`.
+                Ok((_, Record::LostSamples { lost }, id)) if id.time == 0 => {
+                    self.sched_lost_by_events = self.sched_lost_by_events.saturating_add(lost);
+                    return;
+                }
+                _ => return self.side_band(bytes, layout),
+            },
+            Err(_) => None,
+        };
+        let Some(event) = what else {
+            self.loss.sched.malformed += 1;
+            return;
+        };
+        self.loss.sched.events += u64::from(event.what != SchedWhat::Lost);
+        self.newest = self.newest.max(event.time);
+        self.batch.sched.push(event);
+        if self.out.is_some() && self.batch.sched.len().is_multiple_of(BATCH) {
+            self.send();
         }
     }
 
@@ -540,6 +594,23 @@ fn context(record: &SampleRecord<'_>) -> UserContext {
         stack: (*stack_user).into(),
         memory: (*raw).into(),
     }
+}
+
+/// Events of the CPU were lost until this time.
+fn lost(time: u64, cpu: u32) -> SchedEvent {
+    SchedEvent { time, cpu, pid: 0, tid: 0, cgroup: 0, what: SchedWhat::Lost }
+}
+
+/// Drops the events; each CPU keeps the last time of a loss. Returns the number of events.
+fn drop_sched(events: &mut Vec<SchedEvent>) -> u64 {
+    let mut dropped = 0;
+    let mut cpus = BTreeMap::new();
+    for event in events.drain(..) {
+        dropped += u64::from(event.what != SchedWhat::Lost);
+        cpus.insert(event.cpu, event.time);
+    }
+    events.extend(cpus.into_iter().map(|(cpu, time)| lost(time, cpu)));
+    dropped
 }
 
 /// The inode of the IPC namespace among a process's (`IPC_NS_INDEX` in linux/perf_event.h is 2).

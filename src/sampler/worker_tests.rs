@@ -131,7 +131,7 @@ fn broken_records_are_counted() {
 struct Fails(std::sync::Mutex<Vec<u64>>);
 
 impl Tee for Fails {
-    fn records(&self, _: &[u8], _: u64) {
+    fn records(&self, _: &[u8], _: u64, _: bool) {
         panic!("the tee of a test");
     }
 
@@ -153,7 +153,7 @@ fn a_worker_that_dies_says_so_and_holds_nothing_up() {
     let tee = Arc::new(Fails::default());
     let worker = Worker {
         index: 0,
-        rings: vec![CpuRing { ring, layout: LAYOUT, corrupt: false, offset: None }],
+        rings: vec![CpuRing { ring, layout: LAYOUT, corrupt: false, offset: None, sched: None }],
         wake: Vec::new(),
         realtime: None,
         inbox: Arc::default(),

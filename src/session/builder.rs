@@ -20,6 +20,7 @@ use crate::profile::Profile;
 use crate::resolve::{Cgroups, SymbolOptions};
 use crate::sample::Source;
 use crate::sampler::attr::Features;
+use crate::sampler::sched::SchedOptions;
 use crate::sampler::{self, Hardware, Target};
 
 /// The default bytes for queues, caches and the sketch.
@@ -51,6 +52,7 @@ pub struct Builder<'a> {
     freq: Option<u32>,
     hardware: Hardware,
     features: Features,
+    sched: Option<SchedOptions>,
     mmap_pages: usize,
     workers: Option<usize>,
     realtime: Option<u8>,
@@ -96,6 +98,7 @@ impl<'a> Builder<'a> {
             freq: None,
             hardware: Hardware::default(),
             features: Features::all(),
+            sched: None,
             mmap_pages: MMAP_PAGES,
             workers: None,
             realtime: None,
@@ -204,6 +207,14 @@ impl<'a> Builder<'a> {
     #[must_use]
     pub fn freq(mut self, hz: u32) -> Self {
         self.freq = Some(hz);
+        self
+    }
+
+    /// Also samples events of the scheduler, on all CPUs and of all threads, whatever is sampled otherwise; a [`Sink`] gets them
+    /// from [`Sink::sched`]. It takes the right to read tracefs.
+    #[must_use]
+    pub fn sched(mut self, sched: SchedOptions) -> Self {
+        self.sched = Some(sched);
         self
     }
 
@@ -431,6 +442,7 @@ impl<'a> Builder<'a> {
                 realtime: self.realtime,
                 features: self.features,
                 hardware: self.hardware.clone(),
+                sched: self.sched,
                 proc: self.roots.proc.clone(),
                 sys: self.roots.sys.clone(),
                 child_pid_namespace,

@@ -152,7 +152,9 @@ impl Capture {
         };
         let waiting = size_of::<PendingSample>() + context;
         let share = if recovers { options.memory / 8 } else { options.memory / 4 };
-        let order = Order::new(running.workers() + usize::from(watch.is_some()), share / waiting);
+        let joins_hints = options.sampler.sched.is_some() || options.sampler.source == Source::Wakeups;
+        let mut order = Order::new(running.workers() + usize::from(watch.is_some()), share / waiting);
+        order.joins_hints = joins_hints;
         let child_pid_namespace = options.sampler.child_pid_namespace;
         let mut names = Names::recorded(options.memory / 8, child_pid_namespace);
         (names.cgroups, names.hints, names.recorder) = (cgroups, hints, recorder.clone());

@@ -49,7 +49,7 @@ impl From<Batch> for batch::Batch {
     fn from(batch: Batch) -> Self {
         let Batch { samples, side_band, complete_until } = batch;
         let samples = samples.into_iter().map(|raw| PendingSample { raw, context: None }).collect();
-        Self { worker: 0, samples, side_band, complete_until }
+        Self { worker: 0, samples, side_band, sched: Vec::new(), complete_until }
     }
 }
 

@@ -249,10 +249,12 @@ impl Names {
     /// The outcome at the end, when all of `order` is released: `loss` was counted before sorting. The caller adds the code.
     pub(super) fn outcome<S: Timed>(&mut self, order: &Order<S>, mut loss: Loss, sink: &mut dyn Sink) -> Outcome {
         sink.ended(&self.threads.names());
+        sink.processes(&self.threads.processes(), &mut self.cgroups);
         loss.add(&self.loss);
         let mut tables = Tables::default();
         self.measure(order, sink, &mut tables);
         (loss.late, loss.late_side_band) = (order.late, order.late_side_band);
+        loss.sched.late = order.late_sched;
         Outcome {
             samples: self.records,
             accesses: self.accesses,
@@ -290,7 +292,7 @@ impl Names {
         let mut accesses = 0;
         // The next samples for the sink; all of them are older than the next side-band.
         let mut ready = Ready::default();
-        let mut hand_on = |ready: &mut Ready, cgroups: &mut Cgroups| {
+        let mut hand_on = |ready: &mut Ready, cgroups: &mut Cgroups, sink: &mut dyn Sink| {
             if ready.len() > 0 {
                 accesses += ready.len() as u64;
                 sink.samples(ready.samples(), cgroups);
@@ -299,17 +301,21 @@ impl Names {
         };
         order.release(|released| match released {
             Released::SideBand(what) => {
-                hand_on(&mut ready, &mut self.cgroups);
+                hand_on(&mut ready, &mut self.cgroups, sink);
                 self.side_band(what);
             }
             Released::Sample(sample) => {
                 sample.name(self, &mut ready);
                 if ready.len() >= READY {
-                    hand_on(&mut ready, &mut self.cgroups);
+                    hand_on(&mut ready, &mut self.cgroups, sink);
                 }
             }
+            Released::Sched(events) => {
+                hand_on(&mut ready, &mut self.cgroups, sink);
+                sink.sched(events, &mut self.cgroups);
+            }
         });
-        hand_on(&mut ready, &mut self.cgroups);
+        hand_on(&mut ready, &mut self.cgroups, sink);
         self.accesses += accesses;
     }
 

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::sample::batch::{Batch, PendingSample};
+use crate::sample::sched::{SchedEvent, SchedWhat};
 use crate::sample::Sample;
 use crate::sample::{SideBand, TimedSideBand};
 use crate::tables::Tables;
@@ -85,6 +86,12 @@ pub(super) struct Order<S = PendingSample> {
     pub(super) late_hints: u64,
     /// Hint events that are held back.
     hints: usize,
+    /// Events of the scheduler, unsorted.
+    sched: Vec<SchedEvent>,
+    /// Those that came after newer ones were released.
+    pub(super) late_sched: u64,
+    /// Hints are passed on among the events of the scheduler too.
+    pub(super) joins_hints: bool,
 }
 
 /// What [`Order::release`] returns.
@@ -92,6 +99,8 @@ pub(super) struct Order<S = PendingSample> {
 pub(super) enum Released<'a, S = PendingSample> {
     SideBand(SideBand),
     Sample(&'a S),
+    /// Consecutive events of the scheduler.
+    Sched(&'a [SchedEvent]),
 }
 
 /// A sample's time, CPU and location as one number: 64 bits, 16 (if two CPUs sample in the same ns, a recording must give the
@@ -132,6 +141,9 @@ impl<S: Timed> Order<S> {
             late_side_band: 0,
             late_hints: 0,
             hints: 0,
+            sched: Vec::new(),
+            late_sched: 0,
+            joins_hints: false,
         }
     }
 
@@ -149,6 +161,8 @@ impl<S: Timed> Order<S> {
             *mark = (*mark).max(batch.complete_until);
         }
         self.take_side_band(&mut batch.side_band);
+        self.late_sched += batch.sched.iter().filter(|event| event.time < self.released).count() as u64;
+        self.sched.append(&mut batch.sched);
         while !batch.samples.is_empty() {
             let rest = batch.samples.split_off(batch.samples.len().min(CHUNK));
             self.take_chunk(&mut batch.samples);
@@ -173,7 +187,11 @@ impl<S: Timed> Order<S> {
     fn take_side_band(&mut self, side_band: &mut Vec<TimedSideBand>) {
         for side in side_band.iter() {
             let is_late = side.time < self.released && side.time > 0;
-            if matches!(side.what, SideBand::Hint { .. }) {
+            if let SideBand::Hint { tid, hint, .. } = side.what {
+                if self.joins_hints {
+                    let what = SchedWhat::Hint { tid, hint };
+                    self.sched.push(SchedEvent { time: side.time, cpu: 0, pid: 0, tid: 0, cgroup: 0, what });
+                }
                 self.hints += 1;
                 self.late_hints += u64::from(is_late);
             } else {
@@ -191,6 +209,8 @@ impl<S: Timed> Order<S> {
         let bytes = (waiting + spare) * size_of::<S>() + self.keys.capacity() * size_of::<u128>();
         tables.set("samples to be sorted", self.keys.len(), bytes);
         let room = self.side_band.capacity().saturating_sub(self.side_band.len()) * size_of::<TimedSideBand>();
+        let bytes = self.sched.capacity() * size_of::<SchedEvent>();
+        tables.set("scheduling events to be sorted", self.sched.len(), bytes);
         tables.set("records to be sorted", self.side_band.len(), self.side_bytes + room);
     }
 
@@ -218,7 +238,7 @@ impl<S: Timed> Order<S> {
 
     /// True if more samples are held back than the limit.
     pub(super) fn is_full(&self) -> bool {
-        self.keys.len() > self.limit
+        self.keys.len() > self.limit || self.sched.len() > self.limit
     }
 
     /// True if more side-band is held back than the limit.
@@ -242,9 +262,14 @@ impl<S: Timed> Order<S> {
     pub(super) fn release(&mut self, mut take: impl FnMut(Released<'_, S>)) {
         self.sort();
         self.side_band.sort_by_key(|side| side.time);
+        // Stable, and made for what is in order already, as what each CPU sent.
+        self.sched.sort_by_key(|event| event.time);
         let mut until = self.mark();
-        if self.is_full() {
+        if self.keys.len() > self.limit {
             until = until.max(self.keys.get(self.keys.len() / 2).map_or(0, |&key| time_of(key)));
+        }
+        if self.sched.len() > self.limit {
+            until = until.max(self.sched.get(self.sched.len() / 2).map_or(0, |event| event.time));
         }
         if self.is_crowded() {
             until = until.max(self.side_band.get(self.side_band.len() / 2).map_or(0, |side| side.time));
@@ -257,12 +282,28 @@ impl<S: Timed> Order<S> {
         self.hints -= given.iter().filter(|side| matches!(side.what, SideBand::Hint { .. })).count();
         let mut sides = self.side_band.drain(..known).peekable();
         let mut next_side = sides.peek().map(|side| side.time);
+        let mut sched = &self.sched[..];
+        let mut next_sched = sched.first().map(|event| event.time);
+        // Events of the scheduler before the next of the others.
+        fn before<'e>(sched: &mut &'e [SchedEvent], time: u64) -> &'e [SchedEvent] {
+            let (before, after) = sched.split_at(sched.partition_point(|event| event.time <= time));
+            *sched = after;
+            before
+        }
         for key in self.keys.drain(..ready) {
             while next_side.is_some_and(|time| time <= time_of(key)) {
                 if let Some(side) = sides.next() {
+                    if next_sched.is_some_and(|time| time < side.time) {
+                        take(Released::Sched(before(&mut sched, side.time - 1)));
+                        next_sched = sched.first().map(|event| event.time);
+                    }
                     take(Released::SideBand(side.what));
                 }
                 next_side = sides.peek().map(|side| side.time);
+            }
+            if next_sched.is_some_and(|time| time <= time_of(key)) {
+                take(Released::Sched(before(&mut sched, time_of(key))));
+                next_sched = sched.first().map(|event| event.time);
             }
             let (chunk, at) = place_of(key, self.gone);
             let Some(chunk) = self.chunks.get_mut(chunk) else { continue };
@@ -280,8 +321,18 @@ impl<S: Timed> Order<S> {
         }
         self.sorted = self.keys.len();
         for side in sides {
+            if next_sched.is_some_and(|time| time < side.time) {
+                take(Released::Sched(before(&mut sched, side.time - 1)));
+                next_sched = sched.first().map(|event| event.time);
+            }
             take(Released::SideBand(side.what));
         }
+        let rest = before(&mut sched, until);
+        if !rest.is_empty() {
+            take(Released::Sched(rest));
+        }
+        let given = self.sched.len() - sched.len();
+        self.sched.drain(..given);
         while self.chunks.front().is_some_and(|chunk| chunk.left == 0) {
             self.chunks.pop_front();
             self.gone += 1;
@@ -331,6 +382,7 @@ mod tests {
         let comm = |&time: &u64| TimedSideBand { time, what: SideBand::Lost { cpu: time as u32 } };
         Batch {
             worker,
+            sched: Vec::new(),
             samples: times
                 .iter()
                 .map(|&time| PendingSample { raw: RawSample { time, ..RawSample::default() }, context: None })
@@ -349,8 +401,29 @@ mod tests {
         order.release(|released| match released {
             Released::SideBand(what) => out.push(('n', name(what))),
             Released::Sample(pending) => out.push(('s', pending.raw.time)),
+            Released::Sched(events) => out.extend(events.iter().map(|event| ('c', event.time))),
         });
         out
+    }
+
+    #[test]
+    fn events_of_the_scheduler_are_merged_by_time() {
+        let event = |&time: &u64| SchedEvent { time, cpu: 0, pid: 1, tid: 1, cgroup: 0, what: SchedWhat::Lost };
+        let sched = |times: &[u64]| times.iter().map(event).collect::<Vec<_>>();
+        let mut order = Order::new(2, 3);
+        order.push(Batch { sched: sched(&[5, 20, 31]), ..batch(0, 30, &[10, 20, 25], &[]) });
+        order.push(Batch { sched: sched(&[7, 22]), ..batch(1, 30, &[], &[7, 20, 24]) });
+        assert_eq!(
+            released(&mut order),
+            [('c', 5), ('n', 7), ('c', 7), ('s', 10), ('n', 20), ('c', 20), ('s', 20), ('c', 22), ('n', 24), ('s', 25)]
+        );
+        // More than the limit: the older half goes.
+        order.push(Batch { sched: sched(&[29, 40, 41, 42, 43]), ..batch(0, 30, &[], &[]) });
+        assert!(order.is_due());
+        assert_eq!(released(&mut order), [('c', 29), ('c', 31), ('c', 40), ('c', 41)]);
+        assert_eq!((order.late_sched, order.late), (1, 0));
+        order.end();
+        assert_eq!(released(&mut order), [('c', 42), ('c', 43)]);
     }
 
     #[test]

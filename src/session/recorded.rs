@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::hints::Hints;
 use super::stages::{self, RecordReader, SinkEnd};
 use super::stop::StopPoll;
-use super::{lines, text, Loss, Names, Outcome, Progress, Sink};
+use super::{lines, text, Loss, Names, Outcome, Progress, SchedLoss, Sink};
 use crate::profile::{Profile, Records};
 use crate::resolve::{Cgroups, Modules};
 use crate::sample::batch::PendingSample;
@@ -57,8 +57,9 @@ pub(super) fn run(
     } else {
         // At their end, the events knew losses that no record could report any more. A record of loss does not tell whether
         // samples or names were lost either.
-        let Loss { ring_full, corrupt_rings, dead_workers, side_band, unsampled, .. } = meta.loss;
-        Loss { ring_full, corrupt_rings, dead_workers, side_band, unsampled, ..outcome.loss }
+        let Loss { ring_full, corrupt_rings, dead_workers, side_band, unsampled, sched, .. } = meta.loss;
+        let sched = SchedLoss { ring_full: sched.ring_full, unsampled: sched.unsampled, ..outcome.loss.sched };
+        Loss { ring_full, corrupt_rings, dead_workers, side_band, unsampled, sched, ..outcome.loss }
     };
     outcome.notes.splice(..0, meta.notes.iter().cloned());
     outcome

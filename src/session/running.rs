@@ -11,6 +11,7 @@ use crate::config::{self, CellSpecs};
 use crate::host::priority::{self, Raised};
 use crate::profile::{Profile, Recorder};
 use crate::resolve::{Cgroups, SymbolOptions};
+use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample, Source, ThreadIndex};
 
 /// The origin of a session's samples.
@@ -208,6 +209,20 @@ impl Sink for All<'_, '_> {
             self.hand_on(&selected, cgroups);
         }
         self.selected = selected;
+    }
+
+    fn sched(&mut self, events: &[SchedEvent], cgroups: &mut Cgroups) {
+        self.first.sched(events, cgroups);
+        for sink in &mut self.others {
+            sink.sched(events, cgroups);
+        }
+    }
+
+    fn processes(&mut self, names: &[(u32, Comm)], cgroups: &mut Cgroups) {
+        self.first.processes(names, cgroups);
+        for sink in &mut self.others {
+            sink.processes(names, cgroups);
+        }
     }
 
     fn ended(&mut self, names: &[(ThreadIndex, Comm)]) {

@@ -14,6 +14,7 @@ use super::{Names, Sink, TICK};
 use crate::profile::{Item, PerfDataError, Profile, Records};
 use crate::resolve::Cgroups;
 use crate::sample::batch::{PendingSample, SideBand};
+use crate::sample::sched::SchedEvent;
 use crate::sample::{RawSample, Sample};
 use crate::sampler::intake::Intake;
 use crate::sampler::plan::AddressFrom;
@@ -38,17 +39,26 @@ struct Piece {
     samples: Ready,
     /// Each with the number of samples before it. Only cgroups are left after the second stage.
     side_band: Vec<(usize, SideBand)>,
+    /// Events of the scheduler.
+    sched: Vec<SchedEvent>,
+    /// Numbers of samples, and of these events before the next sample; ascending.
+    sched_until: Vec<(usize, usize)>,
     /// Samples of the recording so far, after the second stage.
     records: u64,
 }
 
 impl Piece {
+    fn push_sched(&mut self, events: &[SchedEvent]) {
+        self.sched.extend_from_slice(events);
+        self.sched_until.push((self.samples.len(), self.sched.len()));
+    }
+
     fn is_full(&self, samples: usize) -> bool {
-        self.samples.len() >= samples || self.side_band.len() >= PIECE_SIDE_BAND
+        self.samples.len() >= samples || self.side_band.len() >= PIECE_SIDE_BAND || self.sched.len() >= samples
     }
 
     fn is_empty(&self) -> bool {
-        self.samples.len() == 0 && self.side_band.is_empty()
+        self.samples.len() == 0 && self.side_band.is_empty() && self.sched.is_empty()
     }
 }
 
@@ -118,7 +128,14 @@ impl<'p> RecordReader<'p> {
             }
             let Records::PerfData(perf_data) = &mut self.profile.records else { return Ok(()) };
             match perf_data.next_item()? {
-                Some(Item::Record { bytes, layout, period, event }) => {
+                Some(Item::Record { bytes, layout, sched: Some(decoder), .. }) => {
+                    self.intake.take_sched(bytes, layout, decoder);
+                    if count.is_multiple_of(TAKE_EVERY) {
+                        self.take_hints(self.intake.newest(), next);
+                        self.take_read(next);
+                    }
+                }
+                Some(Item::Record { bytes, layout, period, event, sched: None }) => {
                     let is_timed = layout.sample_type & sample_type::TIME != 0;
                     if !is_timed {
                         // It applies to the samples after it in the file, not to those before it.
@@ -201,6 +218,15 @@ fn release(order: &mut Order, out: &mut Out, next: &mut dyn Next) {
             Released::SideBand(what) => piece.side_band.push((piece.samples.len(), what)),
             // Its accesses were recovered when it was recorded, so its registers are not needed.
             Released::Sample(PendingSample { raw, .. }) => piece.samples.push_raw(raw),
+            Released::Sched(mut events) => {
+                // They may be many at once.
+                while let Some((some, rest)) = events.split_at_checked(*size).filter(|(_, rest)| !rest.is_empty()) {
+                    piece.push_sched(some);
+                    next.take(piece);
+                    events = rest;
+                }
+                piece.push_sched(events);
+            }
         }
         if piece.is_full(*size) {
             next.take(piece);
@@ -210,8 +236,9 @@ fn release(order: &mut Order, out: &mut Out, next: &mut dyn Next) {
 
 /// The second stage: names the samples of a piece in place, or puts the accesses there that they gave.
 fn name(names: &mut Names, piece: &mut Piece, spare: &mut Ready) {
-    let Piece { samples, side_band, records } = piece;
+    let Piece { samples, side_band, sched_until, records, .. } = piece;
     let mut cgroups = Vec::new();
+    let mut of_sched = 0;
     let mut sides = side_band.drain(..).peekable();
     let mut kept = 0;
     spare.truncate(0);
@@ -222,6 +249,10 @@ fn name(names: &mut Names, piece: &mut Piece, spare: &mut Ready) {
                 SideBand::Cgroup { .. } => cgroups.push((kept + spare.len(), what)),
                 what => names.side_band(what),
             }
+        }
+        while let Some((before, _)) = sched_until.get_mut(of_sched).filter(|(before, _)| *before <= at) {
+            *before = kept + spare.len();
+            of_sched += 1;
         }
         let samples = samples.samples_mut();
         let Some(sample) = samples.get_mut(at) else { break };
@@ -262,15 +293,30 @@ impl SinkEnd<'_, '_> {
         let samples = piece.samples.samples();
         self.accesses += samples.len() as u64;
         let mut given = 0;
-        for (before, what) in piece.side_band.drain(..) {
+        let (mut sched, mut sched_given) = (piece.sched_until.drain(..).peekable(), 0);
+        let mut sides = piece.side_band.drain(..).peekable();
+        loop {
+            // What is before a cgroup's path needs none of it.
+            let (next_side, next_sched) = (sides.peek().map(|(at, _)| *at), sched.peek().map(|(at, _)| *at));
+            let Some(before) = next_side.into_iter().chain(next_sched).min() else { break };
             self.give(samples.get(given..before));
             given = before;
-            if let SideBand::Cgroup { id, path } = what {
-                self.cgroups.record(id, &path);
+            while let Some((_, what)) = sides.next_if(|(at, _)| *at <= before) {
+                if let SideBand::Cgroup { id, path } = what {
+                    self.cgroups.record(id, &path);
+                }
+            }
+            while let Some((_, until)) = sched.next_if(|(at, _)| *at <= before) {
+                if let Some(events) = piece.sched.get(sched_given..until) {
+                    self.sink.sched(events, &mut self.cgroups);
+                }
+                sched_given = until;
             }
         }
         self.give(samples.get(given..));
+        drop((sides, sched));
         piece.samples.truncate(0);
+        piece.sched.clear();
     }
 
     fn give(&mut self, samples: Option<&[Sample]>) {

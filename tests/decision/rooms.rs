@@ -9,7 +9,7 @@ const ROOMS: &[&[&str]] = &[
     &["escape", "cache", "tables"],
     &["sample"],
     &["hint", "elf"],
-    &["host", "recover", "cluster"],
+    &["host", "recover", "cluster", "sched"],
     &["bpf", "config"],
     &["sampler"],
     &["resolve"],

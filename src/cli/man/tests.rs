@@ -17,7 +17,11 @@ fn each_subcommand_has_a_page_in_the_usual_order() {
     let listed = ["scxprof.1", "scxprof-run.1", "scxprof-record.1", "scxprof-process.1", "scxprof-extract.1"];
     assert_eq!(
         names,
-        [&listed[..], &["scxprof-report.1", "scxprof-diff.1", "scxprof-doctor.1", "scxprof-completions.1"]].concat()
+        [
+            &listed[..],
+            &["scxprof-report.1", "scxprof-sched.1", "scxprof-diff.1", "scxprof-doctor.1", "scxprof-completions.1"]
+        ]
+        .concat()
     );
     let order = [
         "NAME",

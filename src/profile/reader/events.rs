@@ -66,6 +66,9 @@ impl<R: Read + Seek> PerfData<R> {
             let [offset, size] = words(&bytes).map(|word| self.own(word));
             self.sections.push((bit, Section { offset, size }));
         }
+        if let Some(bytes) = self.section(format::feature::TRACING_DATA) {
+            self.take_tracing(&bytes);
+        }
         if let Some(bytes) = self.section(format::feature::EVENT_DESC) {
             features::event_desc(&bytes, self.swapped, |name, ids| self.name_event(name, ids));
         }
@@ -83,7 +86,8 @@ impl<R: Read + Seek> PerfData<R> {
         }
     }
 
-    pub(super) fn add_event(&mut self, event: Event) {
+    pub(super) fn add_event(&mut self, mut event: Event) {
+        event.is_sched = super::is_sched(&self.sched, &event.attr);
         self.uniform &= self.events.last().is_none_or(|last| last.attr.layout == event.attr.layout);
         self.events.push(event);
     }

@@ -4,7 +4,7 @@ use std::io::{Read, Seek};
 
 use super::{
     features, format, swap, user, Attr, Event, PerfData, PerfDataError, BUFFER, HEADER_SIZE, MAX_BUILD_IDS, MAX_EVENTS,
-    MAX_IDS,
+    MAX_IDS, MAX_SECTION,
 };
 use crate::sampler::record::Layout;
 
@@ -57,6 +57,13 @@ impl<R: Read + Seek> PerfData<R> {
             user::AUXTRACE => self.pass_over(size as u64, word(1))?,
             user::HEADER_TRACING_DATA if self.piped => {
                 let more = u64::from(word(1) as u32).next_multiple_of(8);
+                let end = usize::try_from(more).ok().filter(|_| more <= MAX_SECTION).map(|more| size + more);
+                if let Some(end) = end {
+                    if self.fill(end)? {
+                        let section = self.buffer.get(self.start + size..self.start + end).unwrap_or_default().to_vec();
+                        self.take_tracing(&section);
+                    }
+                }
                 self.pass_over(size as u64, more)?;
             }
             user::HEADER_BUILD_ID if self.build_ids.len() + size <= MAX_BUILD_IDS => {
@@ -98,7 +105,7 @@ impl<R: Read + Seek> PerfData<R> {
             ids.chunks_exact(8).map(|word| self.own(word.try_into().map_or(0, u64::from_ne_bytes))).collect();
         self.ids += ids.len();
         self.by_id.extend(ids.iter().map(|&id| (id, self.events.len())));
-        self.add_event(Event { attr: Attr::read(attr, self.swapped), ids, name: None });
+        self.add_event(Event { attr: Attr::read(attr, self.swapped), ids, ..Event::default() });
     }
 
     /// Skips a record and the bytes that follow it.

@@ -42,7 +42,7 @@ impl Recorder {
         let mut intake = Intake::new(self.identity, self.address_from.clone());
         let layout = self.layout;
         let mut out = |bytes: &[u8], time| {
-            self.records(bytes, time);
+            self.records(bytes, time, false);
             for record in records(bytes) {
                 intake.take(record, &layout);
             }

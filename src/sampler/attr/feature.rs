@@ -77,6 +77,12 @@ impl Features {
         Feature::ALL.into_iter().fold(Self(0), Self::with)
     }
 
+    /// No feature.
+    #[must_use]
+    pub fn none() -> Self {
+        Self(0)
+    }
+
     /// True if `feature` is in the set.
     #[must_use]
     pub fn has(self, feature: Feature) -> bool {

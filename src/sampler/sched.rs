@@ -1,0 +1,50 @@
+//! The events of the scheduler on this host: which tracepoints, their numbers and formats.
+
+use std::path::Path;
+
+use super::attr::EventSpec;
+use super::tracepoint::{self, SchedDecoder};
+use super::SamplerError;
+use crate::host::tracefs::Tracefs;
+
+/// Which events of the scheduler to sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SchedOptions {
+    /// Also when interrupts and softirqs are handled.
+    pub irq: bool,
+    /// Also the CPU time that the kernel charges (`sched_stat_runtime`), which `perf sched latency` reads.
+    pub runtime: bool,
+}
+
+/// The event without which the others mean little.
+const SWITCH: &str = "sched:sched_switch";
+
+/// The tracepoints and how to decode them; notes say which of them this kernel lacks.
+///
+/// # Errors
+/// [`SamplerError::Tracefs`], [`SamplerError::Tracepoint`].
+pub(super) fn tracepoints(
+    options: SchedOptions,
+    procfs: &Path,
+) -> Result<(Vec<EventSpec>, SchedDecoder, Vec<String>), SamplerError> {
+    let tracefs = Tracefs::open(procfs)?;
+    let runtime = |name: &&&str| options.runtime || !name.ends_with("sched_stat_runtime");
+    let names = tracepoint::SCHED.iter().filter(runtime).chain(tracepoint::IRQ.iter().filter(|_| options.irq));
+    let mut decoder = SchedDecoder::new(false);
+    let (mut specs, mut notes) = (Vec::new(), Vec::new());
+    for &name in names {
+        let path = name.replace(':', "/");
+        let read = tracefs.event_id(&path).and_then(|id| Ok((id, tracefs.read(&format!("events/{path}/format"))?)));
+        let (id, format) = match read {
+            Ok(read) => read,
+            Err(error) if name == SWITCH => return Err(error.into()),
+            Err(error) => {
+                notes.push(format!("{name} is left out: {error}"));
+                continue;
+            }
+        };
+        decoder.add(name, &String::from_utf8_lossy(&format))?;
+        specs.push(EventSpec::sched(name, id));
+    }
+    Ok((specs, decoder, notes))
+}

@@ -1,0 +1,485 @@
+//! Decodes the tracepoints of the scheduler, by the descriptions of their fields that the kernel gives: pure.
+//!
+//! The fields are described by the files `events/*/*/format` of tracefs, which a perf.data contains too
+//! (`HEADER_TRACING_DATA`). Their offsets differ between kernels: nothing here assumes one.
+
+use thiserror::Error;
+
+use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState};
+use crate::sample::Comm;
+
+/// The tracepoints that can be decoded, as `system:name`.
+pub const SCHED: [&str; 8] = [
+    "sched:sched_switch",
+    "sched:sched_waking",
+    "sched:sched_wakeup_new",
+    "sched:sched_migrate_task",
+    "sched:sched_process_fork",
+    "sched:sched_process_exec",
+    "sched:sched_process_exit",
+    "sched:sched_stat_runtime",
+];
+/// Those of interrupts.
+pub const IRQ: [&str; 4] = ["irq:irq_handler_entry", "irq:irq_handler_exit", "irq:softirq_entry", "irq:softirq_exit"];
+
+/// Why a tracepoint cannot be decoded.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum FormatError {
+    /// The text is no description.
+    #[error("{event}: its format is not understood")]
+    Text {
+        /// `system:name`.
+        event: String,
+    },
+    /// A field is missing, or has another type.
+    #[error("{event}: the kernel gives no field {field} that can be read")]
+    Field {
+        /// `system:name`.
+        event: String,
+        /// The field.
+        field: &'static str,
+    },
+}
+
+/// Where a field is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Place {
+    offset: u16,
+    size: u16,
+    /// It is 4 bytes that say where in the record the text is: low half offset, high half length.
+    data_loc: bool,
+}
+
+/// The description of a tracepoint: its number and its fields.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Format {
+    id: u16,
+    fields: Vec<(String, Place)>,
+}
+
+impl Format {
+    /// Reads the text of a file `format`; `None` if there is no number in it.
+    fn parse(text: &str) -> Option<Self> {
+        let mut id = None;
+        let mut fields = Vec::new();
+        for line in text.lines() {
+            if let Some(number) = line.strip_prefix("ID:") {
+                id = number.trim().parse().ok();
+            } else if let Some(field) = line.trim_start().strip_prefix("field:") {
+                fields.extend(field_of(field));
+            }
+        }
+        Some(Self { id: id?, fields })
+    }
+
+    fn place(&self, name: &str) -> Option<Place> {
+        self.fields.iter().find(|(field, _)| field == name).map(|(_, place)| *place)
+    }
+}
+
+/// `char prev_comm[16];	offset:8;	size:16;	signed:0;`
+fn field_of(line: &str) -> Option<(String, Place)> {
+    let mut parts = line.split(';').map(str::trim);
+    let declaration = parts.next()?;
+    let mut place = Place { data_loc: declaration.starts_with("__data_loc "), ..Place::default() };
+    for part in parts {
+        if let Some(offset) = part.strip_prefix("offset:") {
+            place.offset = offset.parse().ok()?;
+        } else if let Some(size) = part.strip_prefix("size:") {
+            place.size = size.parse().ok()?;
+        }
+    }
+    let name = declaration.split('[').next()?;
+    // `__data_loc char[] comm` has its brackets before the name.
+    let name = if place.data_loc { declaration } else { name };
+    let name = name.trim_end().rsplit([' ', '*']).next()?;
+    Some((name.to_owned(), place))
+}
+
+/// A thread's fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct TaskPlaces {
+    comm: Place,
+    pid: Place,
+    prio: Place,
+}
+
+/// The tracepoints, each with the places of the fields that are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Switch { prev: TaskPlaces, state: Place, next: TaskPlaces },
+    Waking { task: TaskPlaces, target_cpu: Place },
+    WakeupNew { task: TaskPlaces, target_cpu: Place },
+    Migrate { task: TaskPlaces, from: Place, to: Place },
+    Fork { parent: Place, child: Place, comm: Place },
+    Exec { pid: Place, old_pid: Place },
+    Exit { task: TaskPlaces },
+    Runtime { task: TaskPlaces, ns: Place },
+    IrqEntry { irq: Place },
+    IrqExit { irq: Place },
+    SoftirqEntry { vec: Place },
+    SoftirqExit { vec: Place },
+}
+
+/// Decodes the tracepoints that were added to it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SchedDecoder {
+    kinds: Vec<(u16, Kind)>,
+    /// Of the same order.
+    names: Vec<String>,
+    /// The records are of the other byte order.
+    swapped: bool,
+}
+
+impl SchedDecoder {
+    /// For records of this machine's byte order, or, if `swapped`, of the other.
+    #[must_use]
+    pub fn new(swapped: bool) -> Self {
+        Self { swapped, ..Self::default() }
+    }
+
+    /// Adds a tracepoint (`system:name`) by the text of its file `format`; false if it is none that can be used.
+    ///
+    /// # Errors
+    /// [`FormatError`]: it could be used, but its fields cannot be read.
+    pub fn add(&mut self, event: &str, text: &str) -> Result<bool, FormatError> {
+        let Some((_, name)) = event.split_once(':').filter(|(system, _)| matches!(*system, "sched" | "irq")) else {
+            return Ok(false);
+        };
+        let Some(format) = Format::parse(text) else { return Err(FormatError::Text { event: event.to_owned() }) };
+        let number = |field: &'static str| {
+            let place = format.place(field).filter(|place| !place.data_loc && matches!(place.size, 1 | 2 | 4 | 8));
+            place.ok_or_else(|| FormatError::Field { event: event.to_owned(), field })
+        };
+        let name_at = |field: &'static str| {
+            let place = format.place(field).filter(|place| !place.data_loc || place.size == 4);
+            place.ok_or_else(|| FormatError::Field { event: event.to_owned(), field })
+        };
+        // Some tracepoints have no prio.
+        let prio = |field| format.place(field).filter(|place| place.size == 4).unwrap_or_default();
+        let task = || Ok(TaskPlaces { comm: name_at("comm")?, pid: number("pid")?, prio: prio("prio") });
+        let kind = match name {
+            "sched_switch" => Kind::Switch {
+                prev: TaskPlaces { comm: name_at("prev_comm")?, pid: number("prev_pid")?, prio: prio("prev_prio") },
+                state: number("prev_state")?,
+                next: TaskPlaces { comm: name_at("next_comm")?, pid: number("next_pid")?, prio: prio("next_prio") },
+            },
+            "sched_waking" | "sched_wakeup" => Kind::Waking { task: task()?, target_cpu: number("target_cpu")? },
+            "sched_wakeup_new" => Kind::WakeupNew { task: task()?, target_cpu: number("target_cpu")? },
+            "sched_migrate_task" => Kind::Migrate { task: task()?, from: number("orig_cpu")?, to: number("dest_cpu")? },
+            "sched_process_fork" => {
+                Kind::Fork { parent: number("parent_pid")?, child: number("child_pid")?, comm: name_at("child_comm")? }
+            }
+            "sched_process_exec" => Kind::Exec { pid: number("pid")?, old_pid: number("old_pid")? },
+            "sched_process_exit" => Kind::Exit { task: task()? },
+            "sched_stat_runtime" => Kind::Runtime { task: task()?, ns: number("runtime")? },
+            "irq_handler_entry" => Kind::IrqEntry { irq: number("irq")? },
+            "irq_handler_exit" => Kind::IrqExit { irq: number("irq")? },
+            "softirq_entry" => Kind::SoftirqEntry { vec: number("vec")? },
+            "softirq_exit" => Kind::SoftirqExit { vec: number("vec")? },
+            _ => return Ok(false),
+        };
+        self.kinds.push((format.id, kind));
+        self.names.push(event.to_owned());
+        Ok(true)
+    }
+
+    /// Leaves out `sched_wakeup` if there is `sched_waking`, which comes before it for every wakeup.
+    pub fn prefer_waking(&mut self) {
+        if self.names.iter().any(|name| name == "sched:sched_waking") {
+            while let Some(at) = self.names.iter().position(|name| name == "sched:sched_wakeup") {
+                self.names.remove(at);
+                self.kinds.remove(at);
+            }
+        }
+    }
+
+    /// The tracepoints that it decodes, as `system:name`.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str)
+    }
+
+    /// True if there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.kinds.is_empty()
+    }
+
+    /// True if it decodes the tracepoint of that number (`attr.config`).
+    #[must_use]
+    pub fn knows(&self, id: u64) -> bool {
+        self.kinds.iter().any(|(known, _)| u64::from(*known) == id)
+    }
+
+    /// What the raw data of a sample says; `None` if it is of a tracepoint that was not added, or shorter than its fields.
+    #[must_use]
+    pub fn decode(&self, raw: &[u8]) -> Option<SchedWhat> {
+        let fields = Fields { raw, swapped: self.swapped };
+        let id = fields.number(Place { offset: 0, size: 2, data_loc: false })? as u16;
+        let kind = self.kinds.iter().find(|(known, _)| *known == id).map(|(_, kind)| kind)?;
+        Some(match kind {
+            Kind::Switch { prev, state, next } => SchedWhat::Switch {
+                prev: fields.task(prev)?,
+                state: TaskState::new(fields.number(*state)?),
+                next: fields.task(next)?,
+            },
+            Kind::Waking { task, target_cpu } => {
+                SchedWhat::Waking { task: fields.task(task)?, target_cpu: fields.number(*target_cpu)? as u32 }
+            }
+            Kind::WakeupNew { task, target_cpu } => {
+                SchedWhat::WakeupNew { task: fields.task(task)?, target_cpu: fields.number(*target_cpu)? as u32 }
+            }
+            Kind::Migrate { task, from, to } => SchedWhat::Migrate {
+                task: fields.task(task)?,
+                from: fields.number(*from)? as u32,
+                to: fields.number(*to)? as u32,
+            },
+            Kind::Fork { parent, child, comm } => SchedWhat::Fork {
+                parent: fields.number(*parent)? as u32,
+                child: fields.number(*child)? as u32,
+                comm: fields.name(*comm)?,
+            },
+            Kind::Exec { pid, old_pid } => {
+                SchedWhat::Exec { tid: fields.number(*pid)? as u32, old_tid: fields.number(*old_pid)? as u32 }
+            }
+            Kind::Exit { task } => SchedWhat::Exit { task: fields.task(task)? },
+            Kind::Runtime { task, ns } => SchedWhat::Runtime { task: fields.task(task)?, ns: fields.number(*ns)? },
+            Kind::IrqEntry { irq } => SchedWhat::IrqEntry { irq: fields.number(*irq)? as u32 },
+            Kind::IrqExit { irq } => SchedWhat::IrqExit { irq: fields.number(*irq)? as u32 },
+            Kind::SoftirqEntry { vec } => SchedWhat::SoftirqEntry { vec: fields.number(*vec)? as u32 },
+            Kind::SoftirqExit { vec } => SchedWhat::SoftirqExit { vec: fields.number(*vec)? as u32 },
+        })
+    }
+}
+
+/// The fields of one record.
+#[derive(Clone, Copy)]
+struct Fields<'a> {
+    raw: &'a [u8],
+    swapped: bool,
+}
+
+impl Fields<'_> {
+    #[inline]
+    fn number(&self, place: Place) -> Option<u64> {
+        let at = usize::from(place.offset);
+        let bytes = self.raw.get(at..)?;
+        let swapped = self.swapped;
+        Some(match place.size {
+            4 => {
+                let number = u32::from_ne_bytes(*bytes.first_chunk()?);
+                u64::from(if swapped { number.swap_bytes() } else { number })
+            }
+            8 => {
+                let number = u64::from_ne_bytes(*bytes.first_chunk()?);
+                if swapped {
+                    number.swap_bytes()
+                } else {
+                    number
+                }
+            }
+            2 => {
+                let number = u16::from_ne_bytes(*bytes.first_chunk()?);
+                u64::from(if swapped { number.swap_bytes() } else { number })
+            }
+            1 => u64::from(*bytes.first()?),
+            _ => 0,
+        })
+    }
+
+    #[inline]
+    fn name(&self, place: Place) -> Option<Comm> {
+        let (at, size) = if place.data_loc {
+            let location = self.number(Place { size: 4, data_loc: false, ..place })? as u32;
+            ((location & 0xffff) as usize, (location >> 16) as usize)
+        } else {
+            (usize::from(place.offset), usize::from(place.size))
+        };
+        Some(Comm::new(self.raw.get(at..at.checked_add(size)?)?))
+    }
+
+    #[inline]
+    fn task(&self, places: &TaskPlaces) -> Option<SchedTask> {
+        Some(SchedTask {
+            tid: self.number(places.pid)? as u32,
+            prio: self.number(places.prio)? as i32,
+            comm: self.name(places.comm)?,
+        })
+    }
+}
+
+/// The event of a sample's fields.
+#[must_use]
+pub fn event(time: u64, cpu: u32, (pid, tid): (u32, u32), cgroup: u64, what: SchedWhat) -> SchedEvent {
+    // Once a thread has left its process's table, the record has no ids for it; the switch that ends it has.
+    let tid = match what {
+        SchedWhat::Switch { prev, .. } if tid == SchedEvent::UNKNOWN => prev.tid,
+        _ => tid,
+    };
+    SchedEvent { time, cpu, pid, tid, cgroup, what }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const COMMON: &str = "format:\n\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+        \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\
+        \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n";
+
+    fn switch_format() -> String {
+        format!(
+            "name: sched_switch\nID: 310\n{COMMON}\
+             \tfield:char prev_comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\
+             \tfield:pid_t prev_pid;\toffset:24;\tsize:4;\tsigned:1;\n\
+             \tfield:int prev_prio;\toffset:28;\tsize:4;\tsigned:1;\n\
+             \tfield:long prev_state;\toffset:32;\tsize:8;\tsigned:1;\n\
+             \tfield:char next_comm[16];\toffset:40;\tsize:16;\tsigned:0;\n\
+             \tfield:pid_t next_pid;\toffset:56;\tsize:4;\tsigned:1;\n\
+             \tfield:int next_prio;\toffset:60;\tsize:4;\tsigned:1;\n\nprint fmt: \"...\"\n"
+        )
+    }
+
+    /// The names of newer kernels are elsewhere in the record.
+    fn migrate_format(is_new: bool) -> String {
+        let (comm, at) = if is_new {
+            ("__data_loc char[] comm;\toffset:8;\tsize:4", 12)
+        } else {
+            ("char comm[16];\toffset:8;\tsize:16", 24)
+        };
+        let int =
+            |name: &str, word: u32| format!("\tfield:int {name};\toffset:{};\tsize:4;\tsigned:1;\n", at + 4 * word);
+        format!(
+            "name: sched_migrate_task\nID: 309\n{COMMON}\tfield:{comm};\tsigned:0;\n{}{}{}{}\nprint fmt: \"...\"\n",
+            int("pid", 0).replace("int pid", "pid_t pid"),
+            int("prio", 1),
+            int("orig_cpu", 2),
+            int("dest_cpu", 3),
+        )
+    }
+
+    fn record(id: u16, fields: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = id.to_ne_bytes().to_vec();
+        bytes.extend_from_slice(&[0; 6]);
+        fields.iter().for_each(|field| bytes.extend_from_slice(field));
+        bytes
+    }
+
+    fn comm(name: &str) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..name.len()].copy_from_slice(name.as_bytes());
+        bytes
+    }
+
+    #[test]
+    fn fields_are_found_by_their_description() {
+        let mut decoder = SchedDecoder::new(false);
+        assert!(decoder.add("sched:sched_switch", &switch_format()).unwrap());
+        let bytes = record(
+            310,
+            &[
+                &comm("a b"),
+                &7u32.to_ne_bytes(),
+                &120u32.to_ne_bytes(),
+                &0x100u64.to_ne_bytes(),
+                &comm("swapper/3"),
+                &0u32.to_ne_bytes(),
+                &120u32.to_ne_bytes(),
+            ],
+        );
+        let prev = SchedTask { tid: 7, prio: 120, comm: Comm::from("a b") };
+        let next = SchedTask { tid: 0, prio: 120, comm: Comm::from("swapper/3") };
+        assert_eq!(decoder.decode(&bytes), Some(SchedWhat::Switch { prev, state: TaskState::Preempted, next }));
+        assert_eq!(decoder.decode(&bytes[..bytes.len() - 5]), None, "its end is missing");
+        assert_eq!(decoder.decode(&record(311, &[&[0; 56]])), None);
+        for (is_new, names) in
+            [(false, [&comm("mover")[..], b""]), (true, [&(5u32 << 16 | 28).to_ne_bytes()[..], b"mover\0"])]
+        {
+            let mut decoder = SchedDecoder::new(false);
+            decoder.add("sched:sched_migrate_task", &migrate_format(is_new)).unwrap();
+            let numbers = [9u32, 100, 2, 3].map(u32::to_ne_bytes).concat();
+            let bytes = record(309, &[names[0], &numbers, names[1]]);
+            let task = SchedTask { tid: 9, prio: 100, comm: Comm::from("mover") };
+            assert_eq!(decoder.decode(&bytes), Some(SchedWhat::Migrate { task, from: 2, to: 3 }), "{is_new}");
+        }
+    }
+
+    #[test]
+    fn a_recording_of_the_other_byte_order_is_read() {
+        let mut decoder = SchedDecoder::new(true);
+        decoder.add("sched:sched_switch", &switch_format()).unwrap();
+        let bytes = record(
+            310u16.swap_bytes(),
+            &[
+                &comm("x"),
+                &7u32.swap_bytes().to_ne_bytes(),
+                &[0; 4],
+                &2u64.swap_bytes().to_ne_bytes(),
+                &comm("y"),
+                &9u32.swap_bytes().to_ne_bytes(),
+                &[0; 4],
+            ],
+        );
+        let Some(SchedWhat::Switch { prev, state, next }) = decoder.decode(&bytes) else { panic!() };
+        assert_eq!((prev.tid, state, next.tid), (7, TaskState::Blocked, 9));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused() {
+        let mut decoder = SchedDecoder::new(false);
+        let text = switch_format().replace("prev_state", "state");
+        let error = decoder.add("sched:sched_switch", &text).unwrap_err();
+        assert_eq!(error.to_string(), "sched:sched_switch: the kernel gives no field prev_state that can be read");
+        assert!(matches!(decoder.add("sched:sched_switch", "nothing"), Err(FormatError::Text { .. })));
+        assert_eq!(decoder.add("sched:sched_pi_setprio", &switch_format()), Ok(false));
+        assert_eq!(decoder.add("timer:sched_switch", &switch_format()), Ok(false));
+        assert!(decoder.is_empty());
+    }
+
+    #[test]
+    fn a_wakeup_is_counted_once() {
+        let waking = |name: &str, id: u32| {
+            migrate_format(false)
+                .replace("sched_migrate_task", name)
+                .replace("orig_cpu", "target_cpu")
+                .replace("309", &id.to_string())
+        };
+        let mut decoder = SchedDecoder::new(false);
+        decoder.add("sched:sched_wakeup", &waking("sched_wakeup", 1)).unwrap();
+        decoder.prefer_waking();
+        assert!(decoder.knows(1));
+        decoder.add("sched:sched_waking", &waking("sched_waking", 2)).unwrap();
+        decoder.prefer_waking();
+        assert!(!decoder.knows(1) && decoder.knows(2));
+    }
+
+    #[test]
+    fn states_are_those_of_the_kernel() {
+        let states = [0, 1, 2, 4, 8, 0x10, 0x20, 0x40, 0x80, 0x100].map(TaskState::new);
+        use TaskState::{Blocked, Dead, Preempted, Runnable, Sleeping};
+        let expected = [Runnable, Sleeping, Blocked, Sleeping, Sleeping, Dead, Dead, Sleeping, Sleeping, Preempted];
+        assert_eq!(states, expected);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_and_any_record_is_safe(
+            text in "(ID: ?[0-9]{1,6}\n)?(\tfield:[a-z_ \\[\\]]{0,20} (prev_comm|prev_pid|prev_state|next_comm|next_pid)(\\[16\\])?;\toffset:[0-9]{1,6};\tsize:[0-9]{1,3};\n){0,8}",
+            raw in proptest::collection::vec(any::<u8>(), 0..80),
+            swapped: bool,
+        ) {
+            let mut decoder = SchedDecoder::new(swapped);
+            let _ = decoder.add("sched:sched_switch", &text);
+            let _ = decoder.decode(&raw);
+            decoder = SchedDecoder::new(swapped);
+            decoder.add("sched:sched_migrate_task", &migrate_format(true)).unwrap();
+            let mut raw = raw;
+            if let Some(id) = raw.get_mut(..2) {
+                id.copy_from_slice(&309u16.to_ne_bytes());
+            }
+            let _ = decoder.decode(&raw);
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! What the machine does with threads, from the scheduler's own events: pure.
+//!
+//! [`Tracker`] follows the state of every thread and CPU through a stream of
+//! [`SchedEvent`](crate::sample::sched::SchedEvent)s in order of time, from a live capture or a recording, and says what
+//! happened as [`Fact`]s: a thread ran, waited, slept, was woken. [`Stats`] adds them up.
+
+mod durations;
+pub mod report;
+mod stats;
+mod tracker;
+
+pub use durations::{Durations, Sums};
+pub use stats::{Class, CpuRow, Migrations, Row, Stats};
+pub use tracker::{Fact, Facts, Gaps, Slot, Thread, Threads, Tracker, Why};

@@ -1,0 +1,654 @@
+//! The state of every thread and CPU, followed through the events.
+
+use rustc_hash::FxHashMap;
+
+use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState};
+use crate::sample::Comm;
+
+/// CPU numbers at and above this are not followed.
+pub(super) const MAX_CPUS: u32 = 1 << 16;
+/// Threads that are followed at a time, of about 100 bytes each; events of later ones are counted.
+const MAX_THREADS: usize = 1 << 18;
+
+/// The number of a thread in [`Threads`]; the next thread has it after a [`Fact::Ended`].
+pub type Slot = u32;
+
+/// A thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Thread {
+    /// Thread id.
+    pub tid: u32,
+    /// Process id; 0 as long as the thread caused no event itself.
+    pub pid: u32,
+    /// Its name, as of the last event that has it.
+    pub comm: Comm,
+    /// Id of its cgroup, as of its last event; 0 if unknown.
+    pub cgroup: u64,
+    /// An event has named it, rather than only come from it.
+    is_named: bool,
+    state: State,
+}
+
+/// Why a thread waits for a CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// It was woken, by this thread; `None` for the idle task, from which an interrupt woke it.
+    Woken(Option<Slot>),
+    /// It is new.
+    New,
+    /// Another thread got its CPU.
+    Preempted,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing is known, as before its first event and after a loss.
+    Unknown,
+    Running {
+        since: u64,
+    },
+    Waiting {
+        since: u64,
+        why: Why,
+    },
+    Sleeping {
+        since: u64,
+        is_blocked: bool,
+    },
+}
+
+/// The threads that are followed.
+#[derive(Debug, Default)]
+pub struct Threads {
+    slots: Vec<Thread>,
+    free: Vec<Slot>,
+    by_tid: FxHashMap<u32, Slot>,
+}
+
+impl Threads {
+    /// The thread.
+    #[must_use]
+    pub fn get(&self, slot: Slot) -> Option<&Thread> {
+        self.slots.get(slot as usize)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (Slot, &Thread)> {
+        self.by_tid.values().filter_map(|&slot| Some((slot, self.get(slot)?)))
+    }
+
+    /// Their number.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_tid.len()
+    }
+
+    /// True if there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_tid.is_empty()
+    }
+
+    /// Bytes of memory.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<Thread>()
+            + self.free.capacity() * size_of::<Slot>()
+            + self.by_tid.capacity() * (size_of::<(u32, Slot)>() + 1)
+    }
+
+    fn get_mut(&mut self, slot: Slot) -> Option<&mut Thread> {
+        self.slots.get_mut(slot as usize)
+    }
+
+    /// The slot of a thread, a new one if it is not known; `None` for the idle task and if there are too many.
+    fn slot(&mut self, tid: u32) -> Option<Slot> {
+        if tid == 0 || tid == SchedEvent::UNKNOWN {
+            return None;
+        }
+        if let Some(&slot) = self.by_tid.get(&tid) {
+            return Some(slot);
+        }
+        let (comm, state) = (Comm::default(), State::Unknown);
+        let thread = Thread { tid, pid: 0, comm, cgroup: 0, is_named: false, state };
+        let slot = if let Some(slot) = self.free.pop() {
+            *self.get_mut(slot)? = thread;
+            slot
+        } else {
+            if self.slots.len() >= MAX_THREADS {
+                return None;
+            }
+            self.slots.push(thread);
+            self.slots.len() as Slot - 1
+        };
+        self.by_tid.insert(tid, slot);
+        Some(slot)
+    }
+}
+
+/// What happened, as far as the events tell. Times are CLOCK_MONOTONIC, ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fact {
+    /// A CPU switched. `None` is the idle task, or a thread beyond the bound.
+    Switched {
+        /// The CPU.
+        cpu: u32,
+        /// The thread that ran.
+        prev: Option<Slot>,
+        /// Its state.
+        state: TaskState,
+        /// The thread that runs now.
+        next: Option<Slot>,
+        /// False if it is the idle task that ran.
+        is_thread: bool,
+        /// No event has named the next thread before.
+        is_first: bool,
+    },
+    /// A CPU was used from one switch to the next.
+    Ran {
+        /// The CPU.
+        cpu: u32,
+        /// The thread; `None` for the idle task.
+        thread: Option<Slot>,
+        /// False if it is the idle task.
+        is_thread: bool,
+        /// The beginning.
+        from: u64,
+        /// The end.
+        until: u64,
+    },
+    /// A thread was runnable until it ran.
+    Waited {
+        /// The thread.
+        thread: Slot,
+        /// The CPU that it ran on then.
+        cpu: u32,
+        /// The beginning.
+        from: u64,
+        /// The end.
+        until: u64,
+        /// Why.
+        why: Why,
+    },
+    /// A thread slept until it was woken.
+    Slept {
+        /// The thread.
+        thread: Slot,
+        /// The beginning.
+        from: u64,
+        /// The end.
+        until: u64,
+        /// The sleep was uninterruptible (D).
+        is_blocked: bool,
+    },
+    /// A thread was woken, or begins.
+    Woken {
+        /// The thread.
+        thread: Slot,
+        /// The CPU where the waker ran.
+        cpu: u32,
+        /// The CPU that it is meant for.
+        target_cpu: u32,
+        /// The time.
+        time: u64,
+        /// The thread that ran there; `None` for the idle task.
+        waker: Option<Slot>,
+        /// It is new.
+        is_new: bool,
+    },
+    /// A thread got the CPU of one that still wanted to run.
+    Preempted {
+        /// The one that ran.
+        thread: Slot,
+        /// The one that runs now; `None` for the idle task.
+        by: Option<Slot>,
+    },
+    /// A thread moved.
+    Migrated {
+        /// The thread.
+        thread: Slot,
+        /// The CPU that it left.
+        from: u32,
+        /// The CPU that it moved to.
+        to: u32,
+    },
+    /// A thread was charged with so many ns of CPU time.
+    Charged {
+        /// The thread.
+        thread: Slot,
+        /// ns.
+        ns: u64,
+    },
+    /// An interrupt, or a softirq, was handled.
+    Handled {
+        /// The CPU.
+        cpu: u32,
+        /// ns, without those that interrupted it.
+        ns: u64,
+        /// It is a softirq.
+        is_soft: bool,
+    },
+    /// Events of the CPU were lost in this time.
+    Lost {
+        /// The CPU.
+        cpu: u32,
+        /// The last event before.
+        from: u64,
+        /// When it was said.
+        until: u64,
+    },
+    /// Events of the CPU are missing, of which no loss was reported.
+    Missed {
+        /// The CPU.
+        cpu: u32,
+    },
+    /// What a thread did during a loss is not known.
+    Touched {
+        /// The thread.
+        thread: Slot,
+    },
+    /// The thread has ended; its slot is given to another one.
+    Ended {
+        /// The thread.
+        thread: Slot,
+    },
+}
+
+/// Takes facts.
+pub trait Facts {
+    /// One fact; `threads` has those that it names.
+    fn fact(&mut self, threads: &Threads, fact: Fact);
+}
+
+/// An interrupt that is being handled.
+#[derive(Debug, Clone, Copy)]
+struct Handling {
+    is_soft: bool,
+    since: u64,
+    /// ns of interrupts that interrupted it.
+    inner: u64,
+}
+
+/// A softirq can be interrupted by an interrupt, hardly by more.
+const MAX_NESTED: usize = 4;
+
+/// A CPU.
+#[derive(Debug, Clone, Default)]
+struct Cpu {
+    /// The thread id that runs, since when, and its slot.
+    running: Option<(u32, u64, Option<Slot>)>,
+    handling: Vec<Handling>,
+    /// The last event.
+    last: u64,
+}
+
+/// What could not be followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Gaps {
+    /// Losses that were reported.
+    pub losses: u64,
+    /// Switches from another thread than the one that was switched to: events were lost without a report.
+    pub mismatches: u64,
+    /// Events that are older than an earlier one of their CPU.
+    pub backwards: u64,
+    /// Events of threads beyond the bound.
+    pub no_room: u64,
+}
+
+/// Follows threads and CPUs through events in order of time.
+#[derive(Debug, Default)]
+pub struct Tracker {
+    threads: Threads,
+    cpus: Vec<Cpu>,
+    gaps: Gaps,
+    /// The first and the last event.
+    span: Option<(u64, u64)>,
+    events: u64,
+}
+
+impl Tracker {
+    /// The threads.
+    #[must_use]
+    pub fn threads(&self) -> &Threads {
+        &self.threads
+    }
+
+    /// What could not be followed.
+    #[must_use]
+    pub fn gaps(&self) -> Gaps {
+        self.gaps
+    }
+
+    /// The time of the first and of the last event, CLOCK_MONOTONIC in ns; `None` if there was none.
+    #[must_use]
+    pub fn span(&self) -> Option<(u64, u64)> {
+        self.span
+    }
+
+    /// Events so far, without losses and hints.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// Threads that are runnable and have not run since, and the longest such wait in ns.
+    #[must_use]
+    pub fn still_waiting(&self) -> (u64, u64) {
+        let Some((_, end)) = self.span else { return (0, 0) };
+        self.threads.iter().fold((0, 0), |(count, longest), (_, thread)| match thread.state {
+            State::Waiting { since, .. } => (count + 1, longest.max(end.saturating_sub(since))),
+            _ => (count, longest),
+        })
+    }
+
+    /// Takes the next event.
+    pub fn take(&mut self, event: &SchedEvent, facts: &mut impl Facts) {
+        if event.cpu >= MAX_CPUS {
+            return;
+        }
+        let at = event.cpu as usize;
+        if self.cpus.len() <= at {
+            self.cpus.resize(at + 1, Cpu::default());
+        }
+        let Self { threads, cpus, gaps, .. } = self;
+        let Some(cpu) = cpus.get_mut(at) else { return };
+        match event.what {
+            SchedWhat::Lost => {
+                gaps.losses += 1;
+                let from = if cpu.last == 0 { event.time } else { cpu.last };
+                let running = cpu.running.and_then(|(_, _, slot)| slot);
+                *cpu = Cpu { last: cpu.last.max(event.time), ..Cpu::default() };
+                return Self::lost(threads, (event.cpu, running), from, event.time, facts);
+            }
+            SchedWhat::Hint { .. } => return,
+            _ => {}
+        }
+        gaps.backwards += u64::from(event.time < cpu.last);
+        cpu.last = cpu.last.max(event.time);
+        self.events += 1;
+        let (first, last) = self.span.get_or_insert((event.time, event.time));
+        (*first, *last) = ((*first).min(event.time), (*last).max(event.time));
+        Steps { threads, cpu, gaps, event, facts }.take();
+    }
+
+    /// What threads did is not known, except of those that ran on another CPU all the time.
+    fn lost(threads: &mut Threads, (cpu, running): (u32, Option<Slot>), from: u64, until: u64, facts: &mut impl Facts) {
+        facts.fact(threads, Fact::Lost { cpu, from, until });
+        let mut touched = Vec::new();
+        for &slot in threads.by_tid.values() {
+            let Some(thread) = threads.slots.get_mut(slot as usize) else { continue };
+            match thread.state {
+                State::Running { since } if since <= from && Some(slot) != running => continue,
+                // What it did before may be wrong.
+                State::Running { .. } if Some(slot) != running => {}
+                _ => thread.state = State::Unknown,
+            }
+            touched.push(slot);
+        }
+        for thread in touched {
+            facts.fact(threads, Fact::Touched { thread });
+        }
+    }
+}
+
+/// One event on its way through the state.
+struct Steps<'a, F> {
+    threads: &'a mut Threads,
+    cpu: &'a mut Cpu,
+    gaps: &'a mut Gaps,
+    event: &'a SchedEvent,
+    facts: &'a mut F,
+}
+
+impl<F: Facts> Steps<'_, F> {
+    fn take(mut self) {
+        let SchedEvent { time, cpu, .. } = *self.event;
+        match self.event.what {
+            SchedWhat::Switch { prev, state, next } => self.switch(&prev, state, &next),
+            SchedWhat::Waking { task, target_cpu } => {
+                let waker = self.current();
+                if let Some(thread) = self.named(&task) {
+                    self.wakes(thread, Why::Woken(waker));
+                    self.fact(Fact::Woken { thread, cpu, target_cpu, time, waker, is_new: false });
+                }
+            }
+            SchedWhat::WakeupNew { task, target_cpu } => {
+                let waker = self.current();
+                if let Some(thread) = self.named(&task) {
+                    self.wakes(thread, Why::New);
+                    self.fact(Fact::Woken { thread, cpu, target_cpu, time, waker, is_new: true });
+                }
+            }
+            SchedWhat::Migrate { task, from, to } => {
+                self.current();
+                if let Some(thread) = self.named(&task) {
+                    self.fact(Fact::Migrated { thread, from, to });
+                }
+            }
+            SchedWhat::Fork { child, comm, .. } => self.fork(child, comm),
+            SchedWhat::Exec { tid, old_tid } => self.exec(tid, old_tid),
+            SchedWhat::Exit { task } => {
+                self.current();
+                self.named(&task);
+            }
+            SchedWhat::Runtime { task, ns } => {
+                if let Some(thread) = self.named(&task) {
+                    self.fact(Fact::Charged { thread, ns });
+                }
+            }
+            SchedWhat::IrqEntry { .. } => self.enters(false),
+            SchedWhat::SoftirqEntry { .. } => self.enters(true),
+            SchedWhat::IrqExit { .. } => self.leaves(false),
+            SchedWhat::SoftirqExit { .. } => self.leaves(true),
+            SchedWhat::Hint { .. } | SchedWhat::Lost => {}
+        }
+    }
+
+    fn fact(&mut self, fact: Fact) {
+        self.facts.fact(self.threads, fact);
+    }
+
+    /// The thread that runs on the CPU, with its process and cgroup as in the event.
+    fn current(&mut self) -> Option<Slot> {
+        let SchedEvent { pid, tid, cgroup, .. } = *self.event;
+        let slot = match self.running(tid) {
+            Some(slot) => slot,
+            None => self.threads.slot(tid)?,
+        };
+        let thread = self.threads.get_mut(slot)?;
+        if pid != SchedEvent::UNKNOWN && pid != 0 {
+            thread.pid = pid;
+        }
+        if cgroup != 0 {
+            thread.cgroup = cgroup;
+        }
+        Some(slot)
+    }
+
+    /// The thread, if the CPU is known to run it.
+    fn running(&self, tid: u32) -> Option<Slot> {
+        let (running, _, slot) = self.cpu.running?;
+        // Its slot may be another one's by now, if it was seen to end on another CPU.
+        slot.filter(|&slot| running == tid && self.threads.get(slot).is_some_and(|thread| thread.tid == tid))
+    }
+
+    /// A thread that the event names.
+    fn named(&mut self, task: &SchedTask) -> Option<Slot> {
+        self.named_before(task).0
+    }
+
+    /// The same, and whether an event has named it before.
+    fn named_before(&mut self, task: &SchedTask) -> (Option<Slot>, bool) {
+        let slot = self.threads.slot(task.tid);
+        let Some(thread) = slot.and_then(|slot| self.threads.get_mut(slot)) else {
+            self.gaps.no_room += u64::from(task.tid != 0);
+            return (None, false);
+        };
+        thread.comm = task.comm;
+        (slot, std::mem::replace(&mut thread.is_named, true))
+    }
+
+    fn switch(&mut self, prev: &SchedTask, state: TaskState, next: &SchedTask) {
+        let SchedEvent { time, cpu, .. } = *self.event;
+        let is_thread = prev.tid != 0;
+        let running = self.running(prev.tid);
+        let ran = self.cpu.running.take();
+        let prev_slot = match running.and_then(|slot| self.threads.get_mut(slot)) {
+            Some(thread) => {
+                thread.comm = prev.comm;
+                running
+            }
+            None => self.named(prev),
+        };
+        if self.event.tid == prev.tid {
+            if let Some(thread) = prev_slot.and_then(|slot| self.threads.get_mut(slot)) {
+                let SchedEvent { pid, cgroup, .. } = *self.event;
+                thread.pid = if pid == SchedEvent::UNKNOWN { thread.pid } else { pid };
+                thread.cgroup = if cgroup == 0 { thread.cgroup } else { cgroup };
+            }
+        }
+        match ran {
+            Some((tid, since, _)) if tid == prev.tid => {
+                if since <= time {
+                    self.fact(Fact::Ran { cpu, thread: prev_slot, is_thread, from: since, until: time });
+                }
+            }
+            Some((_, _, running)) => self.mismatch(running, prev_slot),
+            None => {}
+        }
+        let (next_slot, is_known) = self.named_before(next);
+        let is_first = !is_known;
+        self.fact(Fact::Switched { cpu, prev: prev_slot, state, next: next_slot, is_thread, is_first });
+        if let Some(slot) = prev_slot {
+            self.leaves_cpu(slot, state, next_slot);
+        }
+        let lives = |slot: &Slot| self.threads.get(*slot).is_some_and(|thread| thread.tid == next.tid);
+        let next_slot = next_slot.filter(lives).or_else(|| self.named(next));
+        if let Some(slot) = next_slot {
+            self.gets_cpu(slot);
+        }
+        self.cpu.running = Some((next.tid, time, next_slot));
+    }
+
+    /// Another thread leaves the CPU than the one that got it: events between are missing.
+    fn mismatch(&mut self, running: Option<Slot>, prev: Option<Slot>) {
+        self.gaps.mismatches += 1;
+        self.fact(Fact::Missed { cpu: self.event.cpu });
+        if let Some(thread) = running.and_then(|slot| self.threads.get_mut(slot)) {
+            if matches!(thread.state, State::Running { .. }) {
+                thread.state = State::Unknown;
+            }
+        }
+        for thread in running.into_iter().chain(prev) {
+            self.fact(Fact::Touched { thread });
+        }
+    }
+
+    fn leaves_cpu(&mut self, slot: Slot, state: TaskState, next: Option<Slot>) {
+        let time = self.event.time;
+        let Some(thread) = self.threads.get_mut(slot) else { return };
+        thread.state = match state {
+            TaskState::Runnable | TaskState::Preempted => State::Waiting { since: time, why: Why::Preempted },
+            TaskState::Sleeping => State::Sleeping { since: time, is_blocked: false },
+            TaskState::Blocked => State::Sleeping { since: time, is_blocked: true },
+            TaskState::Dead => return self.end(slot),
+        };
+        if state.is_runnable() {
+            self.fact(Fact::Preempted { thread: slot, by: next });
+        }
+    }
+
+    fn gets_cpu(&mut self, slot: Slot) {
+        let SchedEvent { time, cpu, .. } = *self.event;
+        let Some(thread) = self.threads.get_mut(slot) else { return };
+        // A pending wakeup ends here, whatever is known of its beginning.
+        let before = std::mem::replace(&mut thread.state, State::Running { since: time });
+        if let State::Waiting { since, why } = before {
+            if since <= time {
+                self.fact(Fact::Waited { thread: slot, cpu, from: since, until: time, why });
+            }
+        }
+    }
+
+    /// A thread becomes runnable.
+    fn wakes(&mut self, slot: Slot, why: Why) {
+        let time = self.event.time;
+        let Some(thread) = self.threads.get_mut(slot) else { return };
+        match thread.state {
+            State::Sleeping { since, is_blocked } => {
+                thread.state = State::Waiting { since: time, why };
+                if since <= time {
+                    self.fact(Fact::Slept { thread: slot, from: since, until: time, is_blocked });
+                }
+            }
+            State::Unknown => thread.state = State::Waiting { since: time, why },
+            // It has not slept yet, or was woken before: the first wakeup counts.
+            State::Running { .. } | State::Waiting { .. } => {}
+        }
+    }
+
+    fn fork(&mut self, child: u32, comm: Comm) {
+        let parent = self.current().and_then(|slot| self.threads.get(slot)).map(|parent| parent.cgroup);
+        // A thread of that number has ended without being seen to.
+        if let Some(&old) = self.threads.by_tid.get(&child) {
+            self.end(old);
+        }
+        if let Some(thread) = self.threads.slot(child).and_then(|slot| self.threads.get_mut(slot)) {
+            (thread.comm, thread.cgroup) = (comm, parent.unwrap_or(0));
+        }
+    }
+
+    /// A thread that is not the main one takes over the number of its process; the main one has ended.
+    fn exec(&mut self, tid: u32, old_tid: u32) {
+        if tid == old_tid || tid == 0 || tid == SchedEvent::UNKNOWN {
+            self.current();
+            return;
+        }
+        let Some(slot) = self.threads.by_tid.remove(&old_tid) else { return };
+        if let Some(&main) = self.threads.by_tid.get(&tid) {
+            self.end(main);
+        }
+        self.threads.by_tid.insert(tid, slot);
+        if let Some(thread) = self.threads.get_mut(slot) {
+            thread.tid = tid;
+        }
+        if let Some((running, _, Some(of))) = &mut self.cpu.running {
+            if *of == slot {
+                *running = tid;
+            }
+        }
+    }
+
+    fn end(&mut self, slot: Slot) {
+        self.fact(Fact::Ended { thread: slot });
+        if let Some(thread) = self.threads.get_mut(slot) {
+            // Nobody takes it for one that lives.
+            let tid = std::mem::replace(&mut thread.tid, SchedEvent::UNKNOWN);
+            self.threads.by_tid.remove(&tid);
+            self.threads.free.push(slot);
+        }
+    }
+
+    fn enters(&mut self, is_soft: bool) {
+        if self.cpu.handling.len() < MAX_NESTED {
+            self.cpu.handling.push(Handling { is_soft, since: self.event.time, inner: 0 });
+        }
+    }
+
+    fn leaves(&mut self, is_soft: bool) {
+        let SchedEvent { time, cpu, .. } = *self.event;
+        // One whose beginning was not seen.
+        let Some(at) = self.cpu.handling.iter().rposition(|handling| handling.is_soft == is_soft) else { return };
+        self.cpu.handling.truncate(at + 1);
+        let Some(handled) = self.cpu.handling.pop() else { return };
+        let whole = time.saturating_sub(handled.since);
+        if let Some(outer) = self.cpu.handling.last_mut() {
+            outer.inner = outer.inner.saturating_add(whole);
+        }
+        self.fact(Fact::Handled { cpu, ns: whole.saturating_sub(handled.inner), is_soft });
+    }
+}
+
+#[cfg(test)]
+#[path = "tracker_tests.rs"]
+mod tests;

@@ -1,0 +1,201 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::sched::Stats;
+
+fn task(tid: u32) -> SchedTask {
+    SchedTask { tid, prio: 120, comm: Comm::from(format!("t{tid}").as_str()) }
+}
+
+/// On CPU 0, by the thread `tid` of the process 100.
+fn event(time: u64, tid: u32, what: SchedWhat) -> SchedEvent {
+    SchedEvent { time, cpu: 0, pid: if tid == 0 { 0 } else { 100 }, tid, cgroup: 7, what }
+}
+
+fn switch(time: u64, prev: u32, state: TaskState, next: u32) -> SchedEvent {
+    event(time, prev, SchedWhat::Switch { prev: task(prev), state, next: task(next) })
+}
+
+fn waking(time: u64, waker: u32, wakee: u32) -> SchedEvent {
+    event(time, waker, SchedWhat::Waking { task: task(wakee), target_cpu: 0 })
+}
+
+fn on(cpu: u32, event: SchedEvent) -> SchedEvent {
+    SchedEvent { cpu, ..event }
+}
+
+/// Collects facts.
+#[derive(Default)]
+struct All(Vec<Fact>);
+
+impl Facts for All {
+    fn fact(&mut self, _: &Threads, fact: Fact) {
+        self.0.push(fact);
+    }
+}
+
+fn facts(events: &[SchedEvent]) -> (Vec<Fact>, Tracker) {
+    let (mut tracker, mut all) = (Tracker::default(), All::default());
+    for event in events {
+        tracker.take(event, &mut all);
+    }
+    (all.0, tracker)
+}
+
+fn waits(facts: &[Fact]) -> Vec<(u64, u64, bool)> {
+    let wait = |fact: &Fact| match *fact {
+        Fact::Waited { from, until, why, .. } => Some((from, until, matches!(why, Why::Woken(_)))),
+        _ => None,
+    };
+    facts.iter().filter_map(wait).collect()
+}
+
+#[test]
+fn a_wait_begins_with_the_first_wakeup_or_a_preemption() {
+    use TaskState::{Preempted, Runnable, Sleeping};
+    let (facts, _) = facts(&[
+        switch(10, 1, Sleeping, 0),
+        waking(20, 0, 1),
+        waking(25, 0, 1),
+        switch(30, 0, Runnable, 1),
+        switch(50, 1, Preempted, 2),
+        // 1 is runnable already: this wakeup changes nothing.
+        waking(60, 2, 1),
+        switch(70, 2, Sleeping, 1),
+    ]);
+    assert_eq!(waits(&facts), [(20, 30, true), (50, 70, false)]);
+    let slept: Vec<_> = facts.iter().filter(|fact| matches!(fact, Fact::Slept { .. })).collect();
+    assert_eq!(slept, [&Fact::Slept { thread: 0, from: 10, until: 20, is_blocked: false }]);
+    // Before the first switch nobody knows since when 1 ran.
+    let ran: Vec<_> = facts.iter().filter(|fact| matches!(fact, Fact::Ran { .. })).collect();
+    assert_eq!(ran.len(), 3);
+    assert_eq!(*ran[0], Fact::Ran { cpu: 0, thread: None, is_thread: false, from: 10, until: 30 });
+    assert_eq!(*ran[1], Fact::Ran { cpu: 0, thread: Some(0), is_thread: true, from: 30, until: 50 });
+}
+
+#[test]
+fn a_reused_tid_inherits_nothing() {
+    use TaskState::{Dead, Runnable, Sleeping};
+    let fork = |time| event(time, 1, SchedWhat::Fork { parent: 1, child: 9, comm: Comm::from("new") });
+    // 9 is woken and its end is not seen; the next 9 is another thread.
+    let (facts_of_fork, tracker) =
+        facts(&[switch(10, 9, Sleeping, 1), waking(20, 1, 9), fork(30), switch(40, 1, Runnable, 9)]);
+    assert_eq!(waits(&facts_of_fork), []);
+    assert!(facts_of_fork.contains(&Fact::Ended { thread: 0 }));
+    assert_eq!(tracker.threads().len(), 2);
+    // Its end is seen.
+    let (facts_of_end, tracker) = facts(&[switch(10, 9, Dead, 1), waking(15, 1, 9), switch(40, 1, Runnable, 9)]);
+    assert!(facts_of_end.contains(&Fact::Ended { thread: 0 }));
+    assert_eq!(waits(&facts_of_end), [(15, 40, true)], "the wakeup is of the new one");
+    assert_eq!(tracker.threads().len(), 2);
+}
+
+#[test]
+fn a_thread_that_execs_takes_over_the_number_of_its_process() {
+    use TaskState::{Runnable, Sleeping};
+    let exec = event(30, 11, SchedWhat::Exec { tid: 10, old_tid: 11 });
+    let (facts, tracker) = facts(&[
+        switch(5, 10, Sleeping, 11),
+        waking(20, 11, 10),
+        exec,
+        switch(40, 10, Runnable, 0),
+        switch(50, 0, Runnable, 10),
+    ]);
+    let ran = |fact: &&Fact| matches!(fact, Fact::Ran { thread: Some(_), .. });
+    assert_eq!(facts.iter().filter(ran).count(), 1, "{facts:?}");
+    assert_eq!(waits(&facts), [(40, 50, false)], "the wakeup of the old main thread has ended");
+    assert_eq!(tracker.threads().len(), 1);
+    assert_eq!(tracker.gaps().mismatches, 0);
+}
+
+#[test]
+fn what_a_loss_touches_is_marked_and_the_rest_stays_right() {
+    use TaskState::{Runnable, Sleeping};
+    let events = [
+        on(1, switch(10, 0, Runnable, 5)),
+        switch(10, 0, Runnable, 1),
+        switch(20, 1, Sleeping, 2),
+        event(90, 0, SchedWhat::Lost),
+        waking(100, 3, 1),
+        switch(110, 3, Runnable, 1),
+        on(1, switch(120, 5, Sleeping, 0)),
+    ];
+    let (facts, _) = facts(&events);
+    assert!(facts.contains(&Fact::Lost { cpu: 0, from: 20, until: 90 }));
+    let touched: Vec<_> = facts.iter().filter(|fact| matches!(fact, Fact::Touched { .. })).collect();
+    // 1 slept and 2 ran there; 5 ran on the other CPU all the time.
+    assert_eq!(touched.len(), 2, "{touched:?}");
+    assert!(!facts.iter().any(|fact| matches!(fact, Fact::Slept { .. })), "it may have run meanwhile");
+    assert_eq!(waits(&facts), [(100, 110, true)]);
+    let five = facts.iter().find(|fact| matches!(fact, Fact::Ran { cpu: 1, .. }));
+    assert!(matches!(five, Some(Fact::Ran { from: 10, until: 120, is_thread: true, .. })));
+    // 3 was not seen to get the CPU.
+    let runs = facts.iter().filter(|fact| matches!(fact, Fact::Ran { cpu: 0, from: 20.., .. })).count();
+    assert_eq!(runs, 0);
+}
+
+#[test]
+fn a_switch_from_another_thread_is_a_gap() {
+    use TaskState::{Runnable, Sleeping};
+    let (facts, tracker) = facts(&[switch(10, 0, Runnable, 1), switch(20, 2, Sleeping, 3), switch(30, 3, Sleeping, 0)]);
+    assert_eq!(tracker.gaps().mismatches, 1);
+    assert!(facts.contains(&Fact::Missed { cpu: 0 }));
+    assert_eq!(facts.iter().filter(|fact| matches!(fact, Fact::Touched { .. })).count(), 2);
+    assert_eq!(facts.iter().filter(|fact| matches!(fact, Fact::Ran { .. })).count(), 1, "only that of 3");
+}
+
+#[test]
+fn interrupts_are_split_off_one_another() {
+    let (facts, _) = facts(&[
+        event(10, 1, SchedWhat::SoftirqEntry { vec: 3 }),
+        event(12, 1, SchedWhat::IrqEntry { irq: 9 }),
+        event(15, 1, SchedWhat::IrqExit { irq: 9 }),
+        event(20, 1, SchedWhat::SoftirqExit { vec: 3 }),
+        // Its beginning was not seen.
+        event(30, 1, SchedWhat::IrqExit { irq: 9 }),
+    ]);
+    assert_eq!(
+        facts,
+        [Fact::Handled { cpu: 0, ns: 3, is_soft: false }, Fact::Handled { cpu: 0, ns: 7, is_soft: true }]
+    );
+}
+
+fn any_event() -> impl Strategy<Value = (u32, u32, u8, u32, u8)> {
+    (0u32..3, 0u32..6, 0u8..12, 0u32..6, 0u8..5)
+}
+
+proptest! {
+    /// Whatever comes, in whatever order: no panic, and the sums of CPUs and threads are the same.
+    #[test]
+    fn any_events_add_up(events in proptest::collection::vec(any_event(), 0..200)) {
+        let states =
+            [TaskState::Runnable, TaskState::Preempted, TaskState::Sleeping, TaskState::Blocked, TaskState::Dead];
+        let (mut tracker, mut stats) = (Tracker::default(), Stats::default());
+        for (time, (cpu, tid, kind, other, state)) in (1u64..).zip(events) {
+            let what = match kind {
+                0..=4 => SchedWhat::Switch { prev: task(tid), state: states[usize::from(state)], next: task(other) },
+                5 => SchedWhat::Waking { task: task(other), target_cpu: cpu },
+                6 => SchedWhat::WakeupNew { task: task(other), target_cpu: cpu },
+                7 => SchedWhat::Migrate { task: task(other), from: cpu, to: tid },
+                8 => SchedWhat::Fork { parent: tid, child: other, comm: Comm::from("f") },
+                9 => SchedWhat::Exec { tid: other, old_tid: tid },
+                10 => SchedWhat::Lost,
+                _ => SchedWhat::SoftirqEntry { vec: 1 },
+            };
+            tracker.take(&on(cpu, event(time, tid, what)), &mut stats);
+        }
+        let mut threads = (0, 0, 0);
+        let rows = stats.threads(tracker.threads()).map(|(_, row)| row).chain(stats.ended().map(|(_, row)| row));
+        for row in rows {
+            threads = (threads.0 + row.run.sum(), threads.1 + row.switches(), threads.2 + row.wait.sum());
+        }
+        let mut cpus = (0, 0, 0);
+        let window = tracker.span().map_or(0, |(first, last)| last - first);
+        for (_, cpu) in stats.cpus() {
+            cpus = (cpus.0 + cpu.row.run.sum(), cpus.1 + cpu.row.switches(), cpus.2 + cpu.row.wait.sum());
+            prop_assert!(cpu.row.run.sum() + cpu.idle <= window);
+        }
+        prop_assert_eq!(threads, cpus);
+        prop_assert!(tracker.threads().len() <= 5);
+    }
+}

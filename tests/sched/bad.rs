@@ -1,0 +1,58 @@
+//! Bad input: one sentence, the documented exit code, and what can be said is said.
+
+use std::process::Output;
+
+use super::{fixture, recording, sched};
+
+/// The error's sentence.
+fn error(output: &Output, code: i32) -> String {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    assert_eq!(text.lines().filter(|line| line.starts_with("error: ")).count(), 1, "{text}");
+    text
+}
+
+#[test]
+fn a_truncated_recording_gives_what_it_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("perf.data");
+    let whole = fixture("perf-sched.data.gz");
+    // The descriptions of the tracepoints are behind the records, so without them there is nothing.
+    std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+    let text = error(&sched(&["-f", path.to_str().unwrap()]), 1);
+    assert!(text.contains("has no scheduling events: the profile is damaged"), "{text}");
+    std::fs::write(&path, &whole[..40]).unwrap();
+    error(&sched(&["-f", path.to_str().unwrap()]), 1);
+    error(&sched(&["-f", dir.path().join("none").to_str().unwrap()]), 2);
+}
+
+#[test]
+fn what_a_recording_lacks_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = recording(dir.path());
+    let mut bytes = std::fs::read(&path).unwrap();
+    // The formats are text: a tracepoint of another name is none of the scheduler's.
+    for at in 0..bytes.len() - 18 {
+        if &bytes[at..at + 18] == b"name: sched_waking" {
+            bytes[at..at + 18].copy_from_slice(b"name: sched_wbking");
+        }
+    }
+    std::fs::write(&path, bytes).unwrap();
+    let output = sched(&["-f", path.to_str().unwrap()]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("the recording has no sched_waking: no wakeups, no wakeup latency"), "{text}");
+}
+
+#[test]
+fn options_that_make_no_sense_together_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = error(&sched(&["--by", "cell"]), 2);
+    assert!(text.contains("--by cell needs --config"), "{text}");
+    let config = dir.path().join("cells.json");
+    std::fs::write(&config, "[]").unwrap();
+    let config = config.to_str().unwrap();
+    let text = error(&sched(&["--by", "cell", "--config", config]), 2);
+    assert!(text.contains("cells.json: scx_mitosis rejects it"), "{text}");
+    error(&sched(&["--by", "cpu", "--config", config]), 2);
+}

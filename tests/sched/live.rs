@@ -1,0 +1,215 @@
+//! Programs of known pattern on a live kernel. A program is this binary again, which runs the test `program`.
+
+use std::io::{pipe, BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use rustix::thread::{sched_setaffinity, set_name, CpuSet};
+use serde_json::Value;
+
+use super::{json, number, sched};
+
+const ORDERS: &str = "SCXPROF_TEST_SCHED";
+const ROUNDS: u64 = 2000;
+const NAPS: u64 = 200;
+const MOVES: u64 = 60;
+
+fn pin(cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).unwrap();
+}
+
+fn name(name: &str) {
+    set_name(&std::ffi::CString::new(name).unwrap()).unwrap();
+}
+
+/// With SCHED_FIFO no thread preempts another of the same priority: who is woken runs when its waker sleeps.
+fn fifo() {
+    let param = libc::sched_param { sched_priority: 40 };
+    // SAFETY: the parameters outlive the call.
+    assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) }, 0);
+}
+
+/// CPUs that this process may use.
+fn cpus() -> Vec<usize> {
+    let set = rustix::thread::sched_getaffinity(None).unwrap();
+    (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
+}
+
+/// The program: its orders are in the environment.
+#[test]
+fn program() {
+    let Ok(orders) = std::env::var(ORDERS) else { return };
+    match orders.as_str() {
+        "pingpong" => {
+            let cpu = cpus()[0];
+            pin(cpu);
+            fifo();
+            let ((mut hear_ping, mut ping), (mut hear_pong, mut pong)) = (pipe().unwrap(), pipe().unwrap());
+            let second = thread::spawn(move || {
+                name("t-pong");
+                for _ in 0..ROUNDS {
+                    hear_ping.read_exact(&mut [0]).unwrap();
+                    pong.write_all(&[0]).unwrap();
+                }
+            });
+            let first = thread::spawn(move || {
+                name("t-ping");
+                for _ in 0..ROUNDS {
+                    ping.write_all(&[0]).unwrap();
+                    hear_pong.read_exact(&mut [0]).unwrap();
+                }
+            });
+            first.join().unwrap();
+            second.join().unwrap();
+        }
+        "naps" => thread::spawn(|| {
+            name("t-nap");
+            for _ in 0..NAPS {
+                thread::sleep(Duration::from_millis(1));
+            }
+        })
+        .join()
+        .unwrap(),
+        "moves" => {
+            let cpus = cpus();
+            pin(cpus[0]);
+            thread::spawn(move || {
+                name("t-hop");
+                for round in 1..=MOVES {
+                    pin(cpus[round as usize % 2]);
+                }
+            })
+            .join()
+            .unwrap();
+        }
+        // Nothing else may wait for it.
+        "spin" => {
+            for cpu in cpus() {
+                thread::spawn(move || {
+                    pin(cpu);
+                    let param = libc::sched_param { sched_priority: 0 };
+                    // SAFETY: the parameters outlive the call.
+                    assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &param) }, 0);
+                    loop {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            println!("ready");
+            thread::sleep(Duration::from_secs(600));
+        }
+        other => panic!("unknown orders {other}"),
+    }
+}
+
+/// Keeps all CPUs busy with threads that run only where nothing else does: one build of Linux 6.18 gives no sample of some events of
+/// an idle CPU, to perf neither.
+struct Spinning(Child);
+
+impl Spinning {
+    fn new() -> Self {
+        let mut child = run("spin").stdout(Stdio::piped()).spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        assert!(out.lines().map_while(Result::ok).any(|line| line.contains("ready")));
+        Self(child)
+    }
+}
+
+impl Drop for Spinning {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// This binary with orders.
+fn run(orders: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["live::program", "--exact", "--nocapture", "--test-threads=1"]).env(ORDERS, orders);
+    command
+}
+
+/// The lines of the threads while a program runs; `None`, with the reason printed, if this machine does not allow it.
+fn watch(test: &str, orders: &str) -> Option<Value> {
+    let probe = sched(&["-t", "0.05"]);
+    if probe.status.code() == Some(3) {
+        println!("SKIP: {test}: {}", String::from_utf8_lossy(&probe.stderr).trim());
+        return None;
+    }
+    let _spinning = Spinning::new();
+    let program = std::env::current_exe().unwrap();
+    let orders = format!("{ORDERS}={orders}");
+    let args = ["--by", "thread", "--", "env", &orders, program.to_str().unwrap(), "live::program", "--exact"];
+    let document = json(&args);
+    assert_eq!(number(&document["loss"]["ring_full"]), 0);
+    Some(document)
+}
+
+fn thread_line<'a>(document: &'a Value, name: &str) -> &'a Value {
+    let lines = document["lines"].as_array().unwrap();
+    lines.iter().find(|line| line["name"] == name).unwrap_or_else(|| panic!("no thread {name}"))
+}
+
+#[test]
+fn wakeups_and_switches_of_a_pair_are_exact() {
+    let Some(document) = watch("wakeups_and_switches_of_a_pair_are_exact", "pingpong") else { return };
+    for name in ["t-ping", "t-pong"] {
+        let line = thread_line(&document, name);
+        // One as a new thread.
+        assert_eq!(number(&line["wakeups"]), ROUNDS + 1, "{line}");
+        assert_eq!(number(&line["latency"]["count"]), ROUNDS + 1, "{line}");
+        assert_eq!(number(&line["sleep"]["count"]), ROUNDS, "{line}");
+        // Its end is one too.
+        assert_eq!(number(&line["voluntary"]), ROUNDS + 1, "{line}");
+        assert_eq!(number(&line["migrations"]["total"]), 0, "{line}");
+        assert_eq!(number(&line["ended"]), 1, "{line}");
+    }
+}
+
+#[test]
+fn sleeps_are_counted_and_timed() {
+    let Some(document) = watch("sleeps_are_counted_and_timed", "naps") else { return };
+    let line = thread_line(&document, "t-nap");
+    assert_eq!(number(&line["wakeups"]), NAPS + 1, "{line}");
+    // The timer may fire before the thread sleeps, where others take its CPU in between.
+    let sleeps = number(&line["sleep"]["count"]);
+    assert!((NAPS * 9 / 10..=NAPS).contains(&sleeps), "{line}");
+    assert!(number(&line["sleep"]["total_ns"]) >= sleeps * 900_000, "{line}");
+}
+
+#[test]
+fn moves_between_pinned_cpus_are_exact() {
+    if cpus().len() < 2 {
+        println!("SKIP: moves_between_pinned_cpus_are_exact: it takes two CPUs");
+        return;
+    }
+    let Some(document) = watch("moves_between_pinned_cpus_are_exact", "moves") else { return };
+    let line = thread_line(&document, "t-hop");
+    assert_eq!(number(&line["migrations"]["total"]), MOVES, "{line}");
+}
+
+#[test]
+fn a_command_gets_its_status_and_its_output_does_not_mix() {
+    let probe = sched(&["-t", "0.05"]);
+    if probe.status.code() == Some(3) {
+        println!(
+            "SKIP: a_command_gets_its_status_and_its_output_does_not_mix: scheduling events are not permitted here"
+        );
+        return;
+    }
+    let output = sched(&["--json", "--", "sh", "-c", "echo hello; exit 7"]);
+    assert_eq!(output.status.code(), Some(7));
+    let _: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("hello"));
+    // Without root.
+    let unprivileged = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"])
+        .args([env!("CARGO_BIN_EXE_scxprof"), "sched", "-t", "0.05"])
+        .output();
+    if let Ok(output) = unprivileged {
+        assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
