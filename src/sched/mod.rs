@@ -2,13 +2,16 @@
 //!
 //! [`Tracker`] follows the state of every thread and CPU through a stream of
 //! [`SchedEvent`](crate::sample::sched::SchedEvent)s in order of time, from a live capture or a recording, and says what
-//! happened as [`Fact`]s: a thread ran, waited, slept, was woken. [`Stats`] adds them up.
+//! happened as [`Fact`]s: a thread ran, waited, slept, was woken. [`Stats`] adds them up. [`Windows`] counts the CPU time of
+//! categories of threads in windows of time.
 
 mod durations;
 pub mod report;
 mod stats;
 mod tracker;
+mod windows;
 
 pub use durations::{Durations, Sums};
 pub use stats::{Class, CpuRow, Migrations, Row, Stats};
 pub use tracker::{Fact, Facts, Gaps, Slot, Thread, Threads, Tracker, Why};
+pub use windows::*;
