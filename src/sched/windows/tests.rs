@@ -247,6 +247,16 @@ fn names_that_share_a_place_are_told_apart() {
 }
 
 #[test]
+fn hints_that_share_a_place_are_told_apart() {
+    let five = |time: u64| time.is_multiple_of(2);
+    let hints = (0..10_000).map(|time| hint(time, 1, Some(if five(time) { 5 } else { time })));
+    let events: Vec<SchedEvent> = [switch(0, 0, 1, "a")].into_iter().chain(hints).chain([waking(10_000, 0)]).collect();
+    let found = all(options(20_000, &["a@hint=5"], &[]), &events);
+    // A hint of 5 too, at 5 ns.
+    assert_eq!(found[0].ns[..2], [5_001, 4_999]);
+}
+
+#[test]
 fn a_late_event_is_taken_at_the_time_of_its_cpu() {
     let events = [
         switch(10, 0, 1, "a"),
