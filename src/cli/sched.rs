@@ -279,7 +279,8 @@ fn watch(args: &SchedArgs, held: Option<Held>, signals: &Signals) -> Result<Obse
     })?;
     let mut command = held.map(Held::release).transpose().map_err(Failure::Usage)?;
     let tables = (args.verbose > 1).then(|| session.tables());
-    let mut stats = SchedStats::new(topology::places(&roots), Some(std::process::id()));
+    let online = topology::online_cpus(&roots).map_err(|error| Failure::Unsupported(error.into()))?;
+    let mut stats = SchedStats::new(topology::places(&roots, &online), Some(std::process::id()));
     let watched = |ended: &mut dyn FnMut(Progress) -> bool| session.run_into(&mut stats, ended);
     let outcome = capture::watch(args.limit(), command.as_mut(), signals, tables.as_ref(), watched);
     let status = capture::end(command, signals)?;

@@ -1,10 +1,12 @@
-//! The CPUs of the host, and lists of CPUs as the kernel writes them.
+//! The CPUs of the host and where they are, and lists of CPUs as the kernel writes them.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use super::{number, read, Error, Roots};
-use crate::sample::places::CpuPlaces;
+use crate::sample::places::{CpuPlace, CpuPlaces};
 
 /// CPU numbers at and above this are rejected; Linux has at most 8192 (`NR_CPUS`, arch/x86/Kconfig).
 pub(crate) const MAX_CPUS: u32 = 1 << 16;
@@ -15,19 +17,9 @@ pub(crate) const MAX_CPUS: u32 = 1 << 16;
 #[must_use]
 pub(crate) fn parse_cpu_list(text: &[u8]) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
-    let text = text.trim_ascii();
-    if text.is_empty() {
-        return Some(cpus);
-    }
-    for part in text.split(|&byte| byte == b',') {
-        let mut ends = part.splitn(2, |&byte| byte == b'-');
-        let first = cpu(ends.next()?)?;
-        let last = ends.next().map_or(Some(first), cpu)?;
-        // The list is checked before it grows: each part adds at most MAX_CPUS, and a part costs a byte of input.
-        if last < first {
-            return None;
-        }
-        cpus.extend(first..=last);
+    for part in cpu_ranges(text)? {
+        // Each part adds at most MAX_CPUS.
+        cpus.extend(part);
         if cpus.len() > MAX_CPUS as usize {
             cpus.sort_unstable();
             cpus.dedup();
@@ -36,6 +28,22 @@ pub(crate) fn parse_cpu_list(text: &[u8]) -> Option<Vec<u32>> {
     cpus.sort_unstable();
     cpus.dedup();
     Some(cpus)
+}
+
+/// The parts of a list of CPUs in the kernel's format, as they are in the text; `None` if it is no such list.
+#[must_use]
+pub(crate) fn cpu_ranges(text: &[u8]) -> Option<Vec<RangeInclusive<u32>>> {
+    let text = text.trim_ascii();
+    if text.is_empty() {
+        return Some(Vec::new());
+    }
+    let range = |part: &[u8]| {
+        let mut ends = part.splitn(2, |&byte| byte == b'-');
+        let first = cpu(ends.next()?)?;
+        let last = ends.next().map_or(Some(first), cpu)?;
+        (first <= last).then_some(first..=last)
+    };
+    text.split(|&byte| byte == b',').map(range).collect()
 }
 
 fn cpu(digits: &[u8]) -> Option<u32> {
@@ -69,13 +77,6 @@ pub fn online_cpus(roots: &Roots) -> Result<Vec<u32>, Error> {
     cpu_list(&roots.sys.join("devices/system/cpu/online"))
 }
 
-/// Where the CPUs are in the machine.
-#[must_use]
-pub fn places(roots: &Roots) -> CpuPlaces {
-    let _ = roots;
-    CpuPlaces::default()
-}
-
 /// The CPUs that can ever be online.
 ///
 /// # Errors
@@ -93,8 +94,71 @@ fn cpu_list(path: &Path) -> Result<Vec<u32>, Error> {
     })
 }
 
+/// Where CPUs are in the machine. A CPU of which sysfs does not say the core has no place.
+///
+/// A kernel without NUMA has no nodes; all CPUs are in node 0 then. Without caches, as in some virtual machines, the CPUs of
+/// a package count as sharing one.
+#[must_use]
+pub fn places(roots: &Roots, cpus: &[u32]) -> CpuPlaces {
+    let nodes = nodes(roots);
+    let mut places = CpuPlaces::default();
+    for &cpu in cpus {
+        let dir = roots.sys.join(format!("devices/system/cpu/cpu{cpu}"));
+        let lowest = |names: [&str; 2]| names.iter().find_map(|name| lowest(&dir.join("topology").join(name)));
+        let place = || {
+            Some(CpuPlace {
+                core: lowest(["core_cpus_list", "thread_siblings_list"])?,
+                llc: last_level_cache(&dir).or_else(|| lowest(["package_cpus_list", "core_siblings_list"]))?,
+                node: nodes.as_ref().map_or(Some(0), |nodes| nodes.get(&cpu).copied())?,
+            })
+        };
+        if let Some(place) = place() {
+            places.set(cpu, place);
+        }
+    }
+    places
+}
+
+/// The lowest CPU of a list in a file.
+fn lowest(path: &Path) -> Option<u32> {
+    cpu_ranges(&read(path).ok()?)?.iter().map(|range| *range.start()).min()
+}
+
+/// The lowest CPU that shares the highest cache for data with the CPU of this directory.
+fn last_level_cache(dir: &Path) -> Option<u32> {
+    /// perf looks at as many (`MAX_CACHE_LVL`, tools/perf/util/header.c, for the levels).
+    const MAX_CACHES: u32 = 10;
+    let mut highest = None;
+    for index in 0..MAX_CACHES {
+        let dir = dir.join(format!("cache/index{index}"));
+        let Some(level) = read(&dir.join("level")).ok().and_then(|text| number(text.trim_ascii(), 10)) else { break };
+        let is_data = read(&dir.join("type")).is_ok_and(|kind| holds_data(kind.trim_ascii()));
+        if let Some(cpu) = lowest(&dir.join("shared_cpu_list")).filter(|_| is_data) {
+            highest = highest.max(Some((level, cpu)));
+        }
+    }
+    highest.map(|(_, cpu)| cpu)
+}
+
+/// True for the type of a cache that holds data.
+pub(crate) fn holds_data(kind: &[u8]) -> bool {
+    matches!(kind, b"Data" | b"Unified")
+}
+
+/// The node of each CPU; `None` if there are no nodes.
+fn nodes(roots: &Roots) -> Option<BTreeMap<u32, u32>> {
+    let dir = roots.sys.join("devices/system/node");
+    let online = parse_cpu_list(&read(&dir.join("online")).ok()?)?;
+    let mut nodes = BTreeMap::new();
+    for node in online {
+        let cpus = read(&dir.join(format!("node{node}/cpulist"))).ok().and_then(|text| parse_cpu_list(&text));
+        nodes.extend(cpus.unwrap_or_default().into_iter().map(|cpu| (cpu, node)));
+    }
+    Some(nodes)
+}
+
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::fs;
 
     use proptest::prelude::*;
@@ -131,6 +195,74 @@ mod tests {
         let roots = Roots::default();
         let online = online_cpus(&roots).unwrap();
         assert!(!online.is_empty() && possible_cpus(&roots).unwrap().len() >= online.len());
+    }
+
+    /// A sysfs with 16 CPUs: CPU n and n + 8 are of one core; two cores share an L3, four are a package and node of its own.
+    pub(crate) fn fake_sysfs(dir: &Path) -> Roots {
+        let write = |path: String, text: String| {
+            let path = dir.join("devices/system").join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text + "\n").unwrap();
+        };
+        // The CPUs of so many cores among which the core is.
+        let cores = |core: u32, count: u32| {
+            let first = core / count * count;
+            let last = first + count - 1;
+            format_cpu_list(&(first..=last).chain(first + 8..=last + 8).collect::<Vec<_>>())
+        };
+        write("cpu/online".into(), "0-15".into());
+        write("cpu/possible".into(), "0-15".into());
+        write("node/online".into(), "0,3".into());
+        write("node/node0/cpulist".into(), cores(0, 4));
+        write("node/node3/cpulist".into(), cores(4, 4));
+        for cpu in 0..16 {
+            let core = cpu % 8;
+            for (name, text) in [
+                ("core_cpus_list", cores(core, 1)),
+                ("package_cpus_list", cores(core, 4)),
+                ("core_id", core.to_string()),
+                ("physical_package_id", (core / 4).to_string()),
+            ] {
+                write(format!("cpu/cpu{cpu}/topology/{name}"), text);
+            }
+            let caches = [("1", "Data", 1), ("9", "Instruction", 8), ("3", "Unified", 2), ("2", "Unified", 1)];
+            for (index, (level, kind, shared)) in caches.into_iter().enumerate() {
+                for (name, text) in
+                    [("level", level.into()), ("type", kind.into()), ("shared_cpu_list", cores(core, shared))]
+                {
+                    write(format!("cpu/cpu{cpu}/cache/index{index}/{name}"), text);
+                }
+            }
+        }
+        Roots { sys: dir.into(), ..Roots::default() }
+    }
+
+    #[test]
+    fn the_places_of_cpus() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = fake_sysfs(dir.path());
+        let of = |cpu: u32| places(&roots, &online_cpus(&roots).unwrap()).get(cpu);
+        assert_eq!(of(0), Some(CpuPlace { core: 0, llc: 0, node: 0 }));
+        assert_eq!(of(11), Some(CpuPlace { core: 3, llc: 2, node: 0 }));
+        assert_eq!(of(14), Some(CpuPlace { core: 6, llc: 6, node: 3 }));
+        assert_eq!(of(16), None);
+        // The names that older kernels have, and no caches: the package.
+        let cpu = dir.path().join("devices/system/cpu/cpu14");
+        fs::remove_dir_all(cpu.join("cache")).unwrap();
+        for (name, old) in [("core_cpus_list", "thread_siblings_list"), ("package_cpus_list", "core_siblings_list")] {
+            fs::rename(cpu.join("topology").join(name), cpu.join("topology").join(old)).unwrap();
+        }
+        assert_eq!(of(14), Some(CpuPlace { core: 6, llc: 4, node: 3 }));
+        fs::remove_file(cpu.join("topology/core_siblings_list")).unwrap();
+        assert_eq!(of(14), None, "neither caches nor package");
+        // A CPU that is in no node, and a kernel without nodes.
+        fs::write(dir.path().join("devices/system/node/node3/cpulist"), "\n").unwrap();
+        assert_eq!(of(13), None);
+        fs::remove_dir_all(dir.path().join("devices/system/node")).unwrap();
+        assert_eq!(of(13), Some(CpuPlace { core: 5, llc: 4, node: 0 }));
+        fs::remove_dir_all(dir.path().join("devices/system/cpu/cpu13/topology")).unwrap();
+        assert_eq!(of(13), None);
+        assert_eq!(of(12), Some(CpuPlace { core: 4, llc: 4, node: 0 }));
     }
 
     proptest! {

@@ -19,13 +19,13 @@ pub(crate) struct Section {
 const NAME_ALIGN: usize = 64;
 
 /// Reads numbers and strings from a section.
-struct Cursor<'a> {
-    bytes: &'a [u8],
-    swapped: bool,
+pub(super) struct Cursor<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) swapped: bool,
 }
 
 impl<'a> Cursor<'a> {
-    fn u32(&mut self) -> Option<u32> {
+    pub(super) fn u32(&mut self) -> Option<u32> {
         let (taken, rest) = self.bytes.split_first_chunk::<4>()?;
         self.bytes = rest;
         let value = u32::from_ne_bytes(*taken);
@@ -39,13 +39,13 @@ impl<'a> Cursor<'a> {
         Some(if self.swapped { value.swap_bytes() } else { value })
     }
 
-    fn skip(&mut self, count: usize) -> Option<()> {
+    pub(super) fn skip(&mut self, count: usize) -> Option<()> {
         self.bytes = self.bytes.get(count..)?;
         Some(())
     }
 
     /// A length, then so many bytes with NULs at their end.
-    fn string(&mut self) -> Option<&'a [u8]> {
+    pub(super) fn string(&mut self) -> Option<&'a [u8]> {
         let len = self.u32()? as usize;
         let (taken, rest) = self.bytes.split_at_checked(len)?;
         self.bytes = rest;

@@ -360,7 +360,10 @@ impl Profile {
     /// Where the CPUs of the recorded host are in the machine, as far as the recording says it.
     #[must_use]
     pub fn places(&mut self) -> CpuPlaces {
-        CpuPlaces::default()
+        match &mut self.records {
+            Records::PerfData(perf_data) => perf_data.places(),
+            Records::Script(_) | Records::Lines(_) => CpuPlaces::default(),
+        }
     }
 
     /// The process that recorded it, if it is ours.

@@ -12,10 +12,12 @@ use rustc_hash::FxHashMap;
 use super::budget::Budget;
 use super::buildid;
 use super::features::{self, Section};
-use super::format::{self, user, Attr, FILE_HEADER_SIZE, MAGIC, MAX_ATTR_SIZE, PIPE_HEADER_SIZE, SECTION_SIZE};
-use super::swap;
-use super::tracing;
+use super::format::{
+    self, feature, user, Attr, FILE_HEADER_SIZE, MAGIC, MAX_ATTR_SIZE, PIPE_HEADER_SIZE, SECTION_SIZE,
+};
+use super::{swap, topology, tracing};
 use crate::resolve::mapping::BuildId;
+use crate::sample::places::CpuPlaces;
 use crate::sampler::record::{Header, Layout, HEADER_SIZE};
 use crate::sampler::tracepoint::{FormatError, SchedDecoder};
 
@@ -213,7 +215,7 @@ impl<R: Read + Seek> PerfData<R> {
 
     /// The build id of each file, by its path, as far as the file contains it; from a pipe, as far as it was read.
     pub(crate) fn build_ids(&mut self) -> Vec<(Vec<u8>, BuildId)> {
-        let section = self.section(format::feature::BUILD_ID).unwrap_or_default();
+        let section = self.section(feature::BUILD_ID).unwrap_or_default();
         let mut build_ids = buildid::read(&section, self.swapped);
         build_ids.extend(buildid::read(&self.build_ids, false));
         build_ids
@@ -230,6 +232,13 @@ impl<R: Read + Seek> PerfData<R> {
         (self.sched, self.undecodable) = tracing::decoder(section, self.swapped);
         let sched = &self.sched;
         self.events.iter_mut().for_each(|event| event.is_sched = is_sched(sched, &event.attr));
+    }
+
+    /// Where the CPUs of the recorded host are, as far as the file contains it.
+    pub fn places(&mut self) -> CpuPlaces {
+        let [cpus, nodes, caches] =
+            [feature::CPU_TOPOLOGY, feature::NUMA_TOPOLOGY, feature::CACHE].map(|bit| self.section(bit));
+        topology::places(&cpus.unwrap_or_default(), nodes.as_deref(), &caches.unwrap_or_default(), self.swapped)
     }
 
     /// The events. A file from a pipe describes them between its records.
