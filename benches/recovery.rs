@@ -159,6 +159,7 @@ impl CodeSource for Live<'_> {
 
 fn captured(child: &Child) -> Result<Vec<PendingSample>, SamplerError> {
     let options = SamplerOptions {
+        sched: None,
         source: Source::Timer,
         freq: Some(1000),
         target: Target::Tasks { tids: vec![child.id()], enable_on_exec: false },

@@ -332,6 +332,7 @@ fn the_event_that_is_probed_is_the_one_that_is_sampled() {
         proc: PROC.into(),
         sys: "/sys".into(),
         child_pid_namespace: false,
+        sched: None,
         raise_open_files: false,
         snapshots: false,
     };

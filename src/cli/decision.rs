@@ -13,7 +13,7 @@ use crate::config::{self, CellOptions, CellSpecError, Scheduler};
 use crate::host::priority::NICE;
 use crate::sample::Source;
 use crate::sampler::loss::Loss;
-use crate::session::{Builder, Error, Outcome, RecoveryStats, Sampled};
+use crate::session::{Builder, Error, Outcome, RecoveryStats, Sampled, SchedLoss};
 
 /// What to decide.
 #[derive(Debug, Args)]
@@ -370,6 +370,17 @@ pub(super) fn check_loss(max_loss: f64, loss: &Loss) -> Result<(), Failure> {
     if percent > max_loss {
         return Err(Failure::Loss(anyhow!(
             "{percent:.1} % of the samples were lost, more than --max-loss {max_loss}: the result may be wrong"
+        )));
+    }
+    Ok(())
+}
+
+/// The same for the scheduler's events.
+pub(super) fn check_sched_loss(max_loss: f64, loss: &SchedLoss) -> Result<(), Failure> {
+    let percent = loss.percent();
+    if percent > max_loss {
+        return Err(Failure::Loss(anyhow!(
+            "{percent:.1} % of the scheduling events were lost, more than --max-loss {max_loss}: lines with losses are too low"
         )));
     }
     Ok(())

@@ -102,6 +102,22 @@ impl Output {
         }
     }
 
+    /// Writes all that `from` has. A file that cannot be written leaves no trace.
+    pub(super) fn copy(self, from: &mut impl io::Read) -> Result<()> {
+        let (path, result) = match self {
+            Self::Stdout => {
+                let mut stdout = io::stdout().lock();
+                (PathBuf::from("stdout"), io::copy(from, &mut stdout).and_then(|_| stdout.flush()))
+            }
+            Self::Special { path, mut file } => (path, io::copy(from, &mut file).map(drop)),
+            Self::File(replaced) => {
+                let result = replaced.write(from);
+                (replaced.path, result)
+            }
+        };
+        result.with_context(|| format!("cannot write {}", path.display()))
+    }
+
     /// Writes the result. A file that cannot be written leaves no trace, and the result goes to stdout instead, if that is
     /// `free`.
     pub(super) fn write(self, bytes: &[u8], free: bool) -> Result<()> {
@@ -109,7 +125,7 @@ impl Output {
             Self::Stdout => return print(bytes),
             Self::Special { path, mut file } => (path, file.write_all(bytes)),
             Self::File(replaced) => {
-                let result = replaced.write(bytes);
+                let result = replaced.write(&mut &*bytes);
                 (replaced.path, result)
             }
         };
@@ -158,9 +174,9 @@ impl Replaced {
             .tempfile_in(self.directory.path())
     }
 
-    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+    fn write(&self, from: &mut impl io::Read) -> io::Result<()> {
         let mut temporary = self.temporary()?;
-        temporary.write_all(bytes)?;
+        io::copy(from, &mut temporary)?;
         if let Some((user, group)) = self.owner {
             // Without the right to change the owner it stays ours, as when `mv` replaces a file.
             let _ = fchown(temporary.as_file(), Some(user), Some(group));

@@ -19,7 +19,7 @@ use super::Failure;
 use crate::profile::{pack, ProfileError, Recorder};
 use crate::resolve::Cgroups;
 use crate::sample::Sample;
-use crate::session::{Outcome, Progress, Sink};
+use crate::session::{Outcome, Progress, SchedOptions, Sink};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,6 +48,12 @@ pub(super) struct RecordArgs {
     /// Keep the memory around the registers of timer samples in the profile: it holds data of the programs that are watched
     #[arg(long, help_heading = RESULT)]
     keep_memory: bool,
+    /// Record the scheduler's events of the whole host too, for `scxprof sched` and `perf sched`
+    #[arg(long, help_heading = capture::WATCH)]
+    sched: bool,
+    /// With --sched: also interrupts and softirqs
+    #[arg(long, help_heading = capture::WATCH, requires = "sched")]
+    irq: bool,
     /// Do not name the code of these lines (sym, dso)
     #[arg(long, help_heading = RESULT, requires = "samples_jsonl")]
     no_symbols: bool,
@@ -167,6 +173,9 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     if args.keep_memory {
         builder = builder.keep_memory();
     }
+    if args.sched {
+        builder = builder.sched(SchedOptions { irq: args.irq, runtime: true });
+    }
     let held = capture::hold(wanted, false)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let mut prefix = std::ffi::OsString::from(".");
@@ -205,7 +214,10 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     }
     match status {
         Some(status) if status != 0 => Err(Failure::Command(status)),
-        _ => decision::check_loss(wanted.tuning.max_loss, &outcome.loss),
+        _ => {
+            decision::check_loss(wanted.tuning.max_loss, &outcome.loss)?;
+            decision::check_sched_loss(wanted.tuning.max_loss, &outcome.loss.sched)
+        }
     }
 }
 
@@ -240,6 +252,9 @@ fn report(verbose: u8, outcome: &Outcome) {
     let Outcome { duration, events, samples, accesses, loss, .. } = outcome;
     if verbose > 0 {
         say!("Sampled {:.1} s: {events} events, {samples} samples, {accesses} accesses", duration.as_secs_f64());
+    }
+    if verbose > 0 && loss.sched.events > 0 {
+        say!("Scheduling events: {}", loss.sched.events);
     }
     decision::say_loss(loss, verbose > 0 || *accesses == 0);
 }

@@ -10,17 +10,19 @@ use serde::Serialize;
 
 use super::capture::{self, TuningArgs, INPUT, RESULT, WATCH};
 use super::command::Held;
+use super::hints::HintArgs;
 use super::output::{Output, Readers};
 use super::process;
 use super::signals::Signals;
-use super::{seconds, source, Failure};
+use super::windows::{self, WindowArgs, WindowSink};
+use super::{decision, seconds, source, Failure};
 use crate::config::{aligned, Placement};
 use crate::escape;
 use crate::host::{limits, topology, Roots};
 use crate::profile::Profile;
 use crate::sample::{Comm, Source};
 use crate::sched::report::{By, Line, Order};
-use crate::sched::Gaps;
+use crate::sched::{Gaps, Summary};
 use crate::session::{Error, Outcome, Progress, SchedLoss, SchedOptions, SchedStats, Session};
 
 const EXAMPLES: &str = "\
@@ -29,6 +31,7 @@ Examples:
   sudo scxprof sched -t 5 --by thread --sort latency    the threads that waited longest after a wakeup
   sudo scxprof sched --by cell --config cells.json      the subcells of a configuration
   sudo scxprof sched --by cpu -- make -j8        the CPUs while a command runs
+  sudo scxprof sched --windows 1ms --category 'web=nginx*' --csv cpus.csv   the CPUs in use, each ms
   scxprof sched -f perf.data --json              of what perf sched record recorded";
 
 const DEFAULT_LIMIT: &str = "100";
@@ -43,7 +46,7 @@ pub(super) struct SchedArgs {
         long = "file",
         value_name = "PROFILE",
         help_heading = INPUT,
-        conflicts_with_all = ["time", "cpus", "irq", "command", "mmap_pages", "workers", "realtime"]
+        conflicts_with_all = ["time", "cpus", "irq", "hints_map", "command", "mmap_pages", "workers", "realtime"]
     )]
     file: Option<PathBuf>,
     /// How long to watch [default: 10; with a COMMAND until it ends]
@@ -62,6 +65,8 @@ pub(super) struct SchedArgs {
     /// Also watch interrupts and softirqs
     #[arg(long, help_heading = WATCH)]
     irq: bool,
+    #[command(flatten)]
+    hints: HintArgs,
     #[command(flatten)]
     tuning: TuningArgs,
     /// What a line is about
@@ -88,6 +93,8 @@ pub(super) struct SchedArgs {
     /// The most lines to print; 0 for all
     #[arg(long, value_name = "N", default_value = DEFAULT_LIMIT, help_heading = RESULT)]
     limit: usize,
+    #[command(flatten)]
+    windows: WindowArgs,
     /// Print JSON (docs/sched.md has the fields)
     #[arg(long, help_heading = RESULT)]
     json: bool,
@@ -155,6 +162,9 @@ struct Document<'a> {
     /// How many lines there are, of which `lines` has the first.
     line_count: usize,
     lines: &'a [Line],
+    /// CPUs in use in windows, if they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    windows: Option<&'a Summary>,
     /// What the recording lacks, and other facts.
     notes: Vec<String>,
 }
@@ -177,6 +187,7 @@ impl From<Gaps> for GapCounts {
 /// What was observed.
 struct Observed {
     stats: SchedStats,
+    windows: Option<WindowSink>,
     outcome: Outcome,
     /// What the recording lacks.
     lacks: Vec<String>,
@@ -207,13 +218,13 @@ pub(super) fn run(args: &SchedArgs, stdout_is_open: bool) -> Result<(), Failure>
         Some(path) => read(args, path, &signals)?,
         None => watch(args, held, &signals)?,
     };
-    let Observed { stats, outcome, lacks, damage, status } = observed;
+    let Observed { stats, windows, outcome, lacks, damage, status } = observed;
     capture::say_notes(&outcome, None);
     for lack in &lacks {
         say!("note: {lack}");
     }
     let loss = outcome.loss.sched;
-    super::decision::say_loss(&outcome.loss, args.verbose > 0);
+    decision::say_loss(&outcome.loss, args.verbose > 0);
     let damaged = (!damage.is_empty()).then(|| damage.join("; "));
     if stats.events() == 0 {
         let why = damaged.map_or(String::new(), |damage| format!(": the profile is damaged: {damage}"));
@@ -228,9 +239,14 @@ pub(super) fn run(args: &SchedArgs, stdout_is_open: bool) -> Result<(), Failure>
     let cell_of = |cgroup: &[u8], comm: &Comm| {
         placement.as_ref().map_or_else(String::new, |placement| placement.name_of(cgroup, comm.as_bytes()))
     };
+    let windows = windows.map(WindowSink::finish).transpose()?;
     let lines = stats.lines(args.by(), args.order(), &cell_of);
     let text = if args.json {
-        document(args, &stats, &lines, loss, lacks).context("cannot write the result").map_err(Failure::NoResult)?
+        document(args, &stats, (&lines, windows.as_ref()), loss, lacks)
+            .context("cannot write the result")
+            .map_err(Failure::NoResult)?
+    } else if let Some(windows) = &windows {
+        escape::lines(&windows::table(windows))
     } else {
         escape::lines(&table(args, &stats, &lines))
     };
@@ -238,18 +254,8 @@ pub(super) fn run(args: &SchedArgs, stdout_is_open: bool) -> Result<(), Failure>
     process::damaged(&damage)?;
     match status {
         Some(status) if status != 0 => Err(Failure::Command(status)),
-        _ => check_loss(args.tuning.max_loss, &loss),
+        _ => decision::check_sched_loss(args.tuning.max_loss, &loss),
     }
-}
-
-fn check_loss(max_loss: f64, loss: &SchedLoss) -> Result<(), Failure> {
-    let percent = loss.percent();
-    if percent > max_loss {
-        return Err(Failure::Loss(anyhow!(
-            "{percent:.1} % of the scheduling events were lost, more than --max-loss {max_loss}: lines with losses are too low"
-        )));
-    }
-    Ok(())
 }
 
 fn read_config(path: &Path) -> Result<Placement, Failure> {
@@ -261,6 +267,8 @@ fn read_config(path: &Path) -> Result<Placement, Failure> {
 /// Watches this host.
 fn watch(args: &SchedArgs, held: Option<Held>, signals: &Signals) -> Result<Observed, Failure> {
     let roots = Roots::default();
+    let mut cpus = topology::online_cpus(&roots).map_err(|error| Failure::Unsupported(error.into()))?;
+    let mut stats = SchedStats::new(topology::places(&roots, &cpus), Some(std::process::id()));
     let mut builder = args
         .tuning
         .configure(Session::builder(), &roots)?
@@ -270,7 +278,15 @@ fn watch(args: &SchedArgs, held: Option<Held>, signals: &Signals) -> Result<Obse
         builder = builder.time(limit);
     }
     if let Some(list) = &args.cpus {
-        builder = builder.cpus(&capture::cpus(list, &roots)?);
+        cpus = capture::cpus(list, &roots)?;
+        builder = builder.cpus(&cpus);
+    }
+    if let Some(hints) = args.hints.options() {
+        builder = builder.hints(hints);
+    }
+    let mut windows = WindowSink::new(&args.windows, cpus)?;
+    if let Some(windows) = &mut windows {
+        builder = builder.sink(windows);
     }
     limits::bound_realtime();
     let session = builder.start().map_err(|error| match error {
@@ -279,12 +295,10 @@ fn watch(args: &SchedArgs, held: Option<Held>, signals: &Signals) -> Result<Obse
     })?;
     let mut command = held.map(Held::release).transpose().map_err(Failure::Usage)?;
     let tables = (args.verbose > 1).then(|| session.tables());
-    let online = topology::online_cpus(&roots).map_err(|error| Failure::Unsupported(error.into()))?;
-    let mut stats = SchedStats::new(topology::places(&roots, &online), Some(std::process::id()));
     let watched = |ended: &mut dyn FnMut(Progress) -> bool| session.run_into(&mut stats, ended);
     let outcome = capture::watch(args.limit(), command.as_mut(), signals, tables.as_ref(), watched);
     let status = capture::end(command, signals)?;
-    Ok(Observed { stats, outcome, lacks: Vec::new(), damage: Vec::new(), status })
+    Ok(Observed { stats, windows, outcome, lacks: Vec::new(), damage: Vec::new(), status })
 }
 
 /// Reads a recording.
@@ -293,19 +307,23 @@ fn read(args: &SchedArgs, path: &Path, signals: &Signals) -> Result<Observed, Fa
     let memory = args.tuning.memory(&Roots::default())?;
     let lacks = profile.sched_lacks();
     let mut stats = SchedStats::new(profile.places(), profile.own_pid());
-    let session = Session::builder().profile(&mut profile).memory(memory).start();
-    let session = session.map_err(|error| Failure::Unsupported(error.into()))?;
+    let mut windows = WindowSink::new(&args.windows, Vec::new())?;
+    let mut builder = Session::builder().profile(&mut profile).memory(memory);
+    if let Some(windows) = &mut windows {
+        builder = builder.sink(windows);
+    }
+    let session = builder.start().map_err(|error| Failure::Unsupported(error.into()))?;
     let outcome = session.run_into(&mut stats, |_| signals.seen());
     if signals.seen() {
         return Err(process::interrupted());
     }
-    Ok(Observed { stats, outcome, lacks, damage: profile.damage(), status: None })
+    Ok(Observed { stats, windows, outcome, lacks, damage: profile.damage(), status: None })
 }
 
 fn document(
     args: &SchedArgs,
     stats: &SchedStats,
-    lines: &[Line],
+    (lines, windows): (&[Line], Option<&Summary>),
     loss: SchedLoss,
     notes: Vec<String>,
 ) -> serde_json::Result<String> {
@@ -325,6 +343,7 @@ fn document(
         scxprof: &own,
         line_count: lines.len(),
         lines: shown(args, lines),
+        windows,
         notes,
     };
     serde_json::to_string_pretty(&document).map(|text| escape::json(text) + "\n")

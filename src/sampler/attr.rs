@@ -147,7 +147,9 @@ pub fn sampling(event: &EventSpec, features: Features, scope: Scope, watermark: 
     }
     attr.sample_type = IDENTITY | t::IP | t::PERIOD;
     if event.is_sched {
-        attr.sample_type = IDENTITY | t::RAW;
+        // A hit of sched_stat_runtime counts as many events as ns, and without PERIOD each of them is a sample
+        // (perf_swevent_event() in kernel/events/core.c).
+        attr.sample_type = IDENTITY | t::PERIOD | t::RAW;
     } else if let Some(context) = event.context {
         attr.sample_type |= t::REGS_USER | t::STACK_USER;
         attr.sample_regs_user = context.regs;

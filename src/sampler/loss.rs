@@ -77,6 +77,8 @@ pub struct Loss {
 pub struct SchedLoss {
     /// Events read.
     pub events: u64,
+    /// Those of them that are of `sched_stat_runtime`.
+    pub of_runtime: u64,
     /// Events lost because a ring was full.
     pub ring_full: u64,
     /// Events that we dropped because the session was too slow.
@@ -156,6 +158,7 @@ impl Loss {
             &mut self.late_side_band,
             &mut self.evicted,
             &mut self.sched.events,
+            &mut self.sched.of_runtime,
             &mut self.sched.ring_full,
             &mut self.sched.dropped,
             &mut self.sched.malformed,

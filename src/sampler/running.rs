@@ -17,6 +17,7 @@ use super::plan::Planned;
 use super::record::ReadValue;
 use super::steer::{self, Watcher};
 use super::tee::Tee;
+use super::tracepoint;
 use super::worker::{self, CpuRing, Scheduled, Worker};
 use super::{Sampler, SamplerError, TargetKind};
 use crate::bpf::{Snapshots, WantedMap};
@@ -200,7 +201,9 @@ impl Running {
             let counted = live.counted(plan);
             if planned.spec.is_sched {
                 sched_lost = sched_lost.saturating_add(counted.lost);
-                sched_events = sched_events.saturating_add(counted.value);
+                if planned.spec.name != tracepoint::RUNTIME {
+                    sched_events = sched_events.saturating_add(counted.value);
+                }
                 continue;
             }
             lost = lost.saturating_add(counted.lost);
@@ -221,7 +224,8 @@ impl Running {
             totals.lost = live.lost();
             totals.loss.side_band = live.lost_side_band();
         }
-        totals.loss.sched.unsampled = sched_events.saturating_sub(totals.loss.sched.seen());
+        let of_runtime = totals.loss.sched.of_runtime;
+        totals.loss.sched.unsampled = sched_events.saturating_sub(totals.loss.sched.seen().saturating_sub(of_runtime));
         // Without a loss the priority was not needed.
         if totals.loss.lost() > 0 {
             totals.notes.extend(not_realtime);

@@ -28,7 +28,7 @@ pub(super) fn tracepoints(
     procfs: &Path,
 ) -> Result<(Vec<EventSpec>, SchedDecoder, Vec<String>), SamplerError> {
     let tracefs = Tracefs::open(procfs)?;
-    let runtime = |name: &&&str| options.runtime || !name.ends_with("sched_stat_runtime");
+    let runtime = |name: &&&str| options.runtime || **name != tracepoint::RUNTIME;
     let names = tracepoint::SCHED.iter().filter(runtime).chain(tracepoint::IRQ.iter().filter(|_| options.irq));
     let mut decoder = SchedDecoder::new(false);
     let (mut specs, mut notes) = (Vec::new(), Vec::new());

@@ -19,6 +19,8 @@ pub const SCHED: [&str; 8] = [
     "sched:sched_process_exit",
     "sched:sched_stat_runtime",
 ];
+/// The tracepoint whose count is in ns of CPU time: a hit counts as many events.
+pub const RUNTIME: &str = "sched:sched_stat_runtime";
 /// Those of interrupts.
 pub const IRQ: [&str; 4] = ["irq:irq_handler_entry", "irq:irq_handler_exit", "irq:softirq_entry", "irq:softirq_exit"];
 

@@ -402,6 +402,7 @@ impl BatchSink {
             return;
         };
         self.loss.sched.events += u64::from(event.what != SchedWhat::Lost);
+        self.loss.sched.of_runtime += u64::from(matches!(event.what, SchedWhat::Runtime { .. }));
         self.newest = self.newest.max(event.time);
         self.batch.sched.push(event);
         if self.out.is_some() && self.batch.sched.len().is_multiple_of(BATCH) {

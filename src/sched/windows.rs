@@ -229,6 +229,12 @@ impl Windows {
             self.cpus.get_mut(index).into_iter().for_each(Cpu::lose);
             return;
         }
+        if let (SchedWhat::Switch { prev, .. }, Some(cpu)) = (event.what, self.cpus.get_mut(index)) {
+            // Another thread leaves the CPU than the one that got it: events between are missing, without a loss that was said.
+            if cpu.running.is_some_and(|running| running.tid != prev.tid) {
+                cpu.lose();
+            }
+        }
         self.account(index, time);
         let Some(cpu) = self.cpus.get_mut(index) else { return };
         match event.what {
