@@ -21,6 +21,8 @@ pub use data_source::{Cost, DataSource};
 
 /// Bytes of a cache line on every machine that scxprof samples.
 pub const LINE_SIZE: u64 = 64;
+/// Stands in [`MemoryId::Shared`] for a device where two threads wake each other: the inode is the number of the pair.
+pub(crate) const WAKEUPS_DEV: u64 = 1 << 53;
 /// The page size by which private memory is identified; larger pages are divided into pieces of this size.
 pub const PAGE_SIZE: u64 = 4096;
 
@@ -130,7 +132,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// All of them, in the order in which `auto` tries them.
+    /// Those that sample memory, in the order in which `auto` tries them.
     pub const ALL: [Self; 4] = [Self::Pebs, Self::Ibs, Self::Timer, Self::Faults];
 
     /// The name that `--source` and the report use.
@@ -166,7 +168,9 @@ impl Source {
                 "first touches of pages only: it shows who is active and which pages processes share, \
                  not which threads of one process share memory"
             }
-            Self::Wakeups => "no accesses: only which threads wake each other",
+            Self::Wakeups => {
+                "no accesses: threads that wake each other count as sharing memory, and those that never wait for each other do not"
+            }
             Self::Recorded => "what another program recorded, with events of its choice",
         }
     }
@@ -187,7 +191,7 @@ impl FromStr for Source {
     type Err = UnknownSource;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let known = Self::ALL.into_iter().find(|source| source.name() == name);
+        let known = Self::ALL.into_iter().chain([Self::Wakeups]).find(|source| source.name() == name);
         known.ok_or_else(|| UnknownSource(name.to_owned()))
     }
 }

@@ -32,6 +32,7 @@ mod stages;
 mod start;
 mod stop;
 mod text;
+mod wakeups;
 
 pub use analysis::{Analysis, Sampled};
 pub use builder::Builder;

@@ -97,7 +97,8 @@ pub(super) fn print(args: &ExtractArgs, printed: Printed, stdout_is_open: bool) 
         no_samples(outcome, source, filter.nothing(), &damage)
     })?;
     damaged(&damage)?;
-    decision::check_loss(args.max_loss, &loss)
+    decision::check_loss(args.max_loss, &loss)?;
+    decision::check_sched_loss(args.max_loss, &loss.sched)
 }
 
 /// Why a recording has no samples.

@@ -71,6 +71,9 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     printed?;
     match status {
         Some(status) if status != 0 => Err(Failure::Command(status)),
-        _ => decision::check_loss(wanted.tuning.max_loss, &loss),
+        _ => {
+            decision::check_loss(wanted.tuning.max_loss, &loss)?;
+            decision::check_sched_loss(wanted.tuning.max_loss, &loss.sched)
+        }
     }
 }

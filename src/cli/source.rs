@@ -15,8 +15,8 @@ use crate::session::{of_source, Builder, NotStarted, SessionError};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "How to sample")]
 pub(super) struct SourceArgs {
-    /// Where samples and their addresses come from; auto takes the first that works
-    #[arg(long, value_name = "SOURCE", default_value = "auto", value_parser = ["auto", "pebs", "ibs", "timer", "faults"])]
+    /// Where samples and their addresses come from; auto takes the first that works, but never wakeups
+    #[arg(long, value_name = "SOURCE", default_value = "auto", value_parser = ["auto", "pebs", "ibs", "timer", "faults", "wakeups"])]
     pub(super) source: String,
     #[arg(
         long,
@@ -62,7 +62,8 @@ pub(super) struct SourceArgs {
 
 /// What a user of perf gets for `-e`.
 fn not_an_event(_: &str) -> Result<String, String> {
-    Err("scxprof has no events to choose from; --source pebs, ibs, timer or faults chooses what to sample".to_owned())
+    Err("scxprof has no events to choose from; --source pebs, ibs, timer, faults or wakeups chooses what to sample"
+        .to_owned())
 }
 
 impl SourceArgs {

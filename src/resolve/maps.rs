@@ -246,6 +246,13 @@ impl Maps {
         AddressSpaces::new(live.chain(ended))
     }
 
+    /// True for a process that maps memory, as all do but those of the kernel.
+    pub(crate) fn has_process(&self, pid: u32) -> bool {
+        // A table that was dropped was not empty.
+        let process = self.processes.get(&pid);
+        process.is_some_and(|process| process.table.as_ref().is_none_or(|table| table.mappings().next().is_some()))
+    }
+
     /// A number of the process's address space: each exec and each fork of a process begins a new one. It is not the one of
     /// [`MemoryId::Private`].
     pub fn generation(&mut self, pid: u32) -> u32 {

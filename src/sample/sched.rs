@@ -55,6 +55,9 @@ pub enum SchedWhat {
         task: SchedTask,
         /// The CPU that it is meant for: with `sched_waking`, the one where it ran last.
         target_cpu: u32,
+        /// An interrupt wakes it, such as a timer's, and not the thread that the interrupt found on the CPU. What wakes from a
+        /// softirq may be either, and counts as the thread.
+        in_irq: bool,
     },
     /// `sched_wakeup_new`: a thread is runnable for the first time.
     WakeupNew {

@@ -54,7 +54,6 @@ impl<'a> Opener<'a> {
     pub(super) fn watches(&self) -> Vec<Watch<'_>> {
         match &self.options.target {
             Target::System => vec![Watch::All],
-            _ if self.options.source == Source::Wakeups => vec![Watch::All],
             Target::Tasks { tids, .. } => tids.iter().map(|&tid| Watch::Task(tid)).collect(),
             Target::Cgroup(directory) => vec![Watch::Cgroup(directory)],
         }

@@ -226,6 +226,10 @@ impl Running {
         }
         let of_runtime = totals.loss.sched.of_runtime;
         totals.loss.sched.unsampled = sched_events.saturating_sub(totals.loss.sched.seen().saturating_sub(of_runtime));
+        if events.iter().all(|event| event.spec.is_sched) {
+            // They are what the source samples.
+            totals.events = totals.loss.sched.events;
+        }
         // Without a loss the priority was not needed.
         if totals.loss.lost() > 0 {
             totals.notes.extend(not_realtime);

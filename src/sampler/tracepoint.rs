@@ -24,6 +24,9 @@ pub const RUNTIME: &str = "sched:sched_stat_runtime";
 /// Those of interrupts.
 pub const IRQ: [&str; 4] = ["irq:irq_handler_entry", "irq:irq_handler_exit", "irq:softirq_entry", "irq:softirq_exit"];
 
+/// `TRACE_FLAG_HARDIRQ` and `TRACE_FLAG_NMI` of `common_flags` (include/linux/trace_events.h).
+const IN_IRQ: u64 = 0x08 | 0x40;
+
 /// Why a tracepoint cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FormatError {
@@ -110,7 +113,7 @@ struct TaskPlaces {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Switch { prev: TaskPlaces, state: Place, next: TaskPlaces },
-    Waking { task: TaskPlaces, target_cpu: Place },
+    Waking { task: TaskPlaces, target_cpu: Place, flags: Place },
     WakeupNew { task: TaskPlaces, target_cpu: Place },
     Migrate { task: TaskPlaces, from: Place, to: Place },
     Fork { parent: Place, child: Place, comm: Place },
@@ -166,7 +169,9 @@ impl SchedDecoder {
                 state: number("prev_state")?,
                 next: TaskPlaces { comm: name_at("next_comm")?, pid: number("next_pid")?, prio: prio("next_prio") },
             },
-            "sched_waking" | "sched_wakeup" => Kind::Waking { task: task()?, target_cpu: number("target_cpu")? },
+            "sched_waking" | "sched_wakeup" => {
+                Kind::Waking { task: task()?, target_cpu: number("target_cpu")?, flags: number("common_flags")? }
+            }
             "sched_wakeup_new" => Kind::WakeupNew { task: task()?, target_cpu: number("target_cpu")? },
             "sched_migrate_task" => Kind::Migrate { task: task()?, from: number("orig_cpu")?, to: number("dest_cpu")? },
             "sched_process_fork" => {
@@ -225,9 +230,11 @@ impl SchedDecoder {
                 state: TaskState::new(fields.number(*state)?),
                 next: fields.task(next)?,
             },
-            Kind::Waking { task, target_cpu } => {
-                SchedWhat::Waking { task: fields.task(task)?, target_cpu: fields.number(*target_cpu)? as u32 }
-            }
+            Kind::Waking { task, target_cpu, flags } => SchedWhat::Waking {
+                task: fields.task(task)?,
+                target_cpu: fields.number(*target_cpu)? as u32,
+                in_irq: fields.number(*flags)? & IN_IRQ != 0,
+            },
             Kind::WakeupNew { task, target_cpu } => {
                 SchedWhat::WakeupNew { task: fields.task(task)?, target_cpu: fields.number(*target_cpu)? as u32 }
             }

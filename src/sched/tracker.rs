@@ -32,7 +32,7 @@ pub struct Thread {
 /// Why a thread waits for a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// It was woken, by this thread; `None` for the idle task, from which an interrupt woke it.
+    /// It was woken, by this thread; `None` for an interrupt.
     Woken(Option<Slot>),
     /// It is new.
     New,
@@ -191,7 +191,7 @@ pub enum Fact {
         target_cpu: u32,
         /// The time.
         time: u64,
-        /// The thread that ran there; `None` for the idle task.
+        /// The thread that ran there; `None` for an interrupt.
         waker: Option<Slot>,
         /// It is new.
         is_new: bool,
@@ -405,8 +405,8 @@ impl<F: Facts> Steps<'_, F> {
         let SchedEvent { time, cpu, .. } = *self.event;
         match self.event.what {
             SchedWhat::Switch { prev, state, next } => self.switch(&prev, state, &next),
-            SchedWhat::Waking { task, target_cpu } => {
-                let waker = self.current();
+            SchedWhat::Waking { task, target_cpu, in_irq } => {
+                let waker = self.current().filter(|_| !in_irq);
                 if let Some(thread) = self.named(&task) {
                     self.wakes(thread, Why::Woken(waker));
                     self.fact(Fact::Woken { thread, cpu, target_cpu, time, waker, is_new: false });

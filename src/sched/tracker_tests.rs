@@ -17,7 +17,7 @@ fn switch(time: u64, prev: u32, state: TaskState, next: u32) -> SchedEvent {
 }
 
 fn waking(time: u64, waker: u32, wakee: u32) -> SchedEvent {
-    event(time, waker, SchedWhat::Waking { task: task(wakee), target_cpu: 0 })
+    event(time, waker, SchedWhat::Waking { task: task(wakee), target_cpu: 0, in_irq: false })
 }
 
 fn on(cpu: u32, event: SchedEvent) -> SchedEvent {
@@ -174,7 +174,7 @@ proptest! {
         for (time, (cpu, tid, kind, other, state)) in (1u64..).zip(events) {
             let what = match kind {
                 0..=4 => SchedWhat::Switch { prev: task(tid), state: states[usize::from(state)], next: task(other) },
-                5 => SchedWhat::Waking { task: task(other), target_cpu: cpu },
+                5 => SchedWhat::Waking { task: task(other), target_cpu: cpu, in_irq: state == 1 },
                 6 => SchedWhat::WakeupNew { task: task(other), target_cpu: cpu },
                 7 => SchedWhat::Migrate { task: task(other), from: cpu, to: tid },
                 8 => SchedWhat::Fork { parent: tid, child: other, comm: Comm::from("f") },

@@ -421,6 +421,11 @@ impl<'a> Builder<'a> {
         if self.record.is_some() && self.hardware.batched {
             return Err(Error::BatchedRecording);
         }
+        if self.sources == [Source::Wakeups]
+            && matches!(self.whose, Scope::Cgroup(_) | Scope::Target(Target::Cgroup(_)))
+        {
+            return Err(Error::WakeupsOfCgroup);
+        }
         let cpus = if self.cpus.is_empty() { topology::online_cpus(&self.roots)? } else { self.cpus.clone() };
         let target = match std::mem::replace(&mut self.whose, Scope::Target(Target::System)) {
             Scope::Target(target) => target,
@@ -454,6 +459,7 @@ impl<'a> Builder<'a> {
             hints: self.hints.take(),
             record: self.record.take(),
             keep_memory: self.keep_memory,
+            only: None,
         };
         let (capture, skipped) = start_first(&mut options, &self.sources, pids)?;
         Ok((capture, options.sampler.source, skipped))

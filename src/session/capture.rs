@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::RecvTimeoutError;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::hints::Hints;
 use super::names::Names;
@@ -14,6 +14,7 @@ use super::order::Order;
 use super::recovery::Recoverer;
 use super::rescan::ProcfsRescan;
 use super::stop::StopPoll;
+use super::wakeups::Wakeups;
 use super::{Outcome, Progress, SessionError, Sink, TablesHandle, TICK};
 use crate::bpf::{self, Watch};
 use crate::host::aside;
@@ -51,6 +52,8 @@ pub(super) struct CaptureOptions {
     pub(super) record: Option<PathBuf>,
     /// Keeps the memory in samples.
     pub(super) keep_memory: bool,
+    /// For the source `wakeups`: the processes that are watched with what they fork; `None` for all.
+    pub(super) only: Option<FxHashSet<u32>>,
 }
 
 /// CAP_SYS_PTRACE as a bit of `CapEff` (linux/capability.h).
@@ -163,6 +166,9 @@ impl Capture {
             names.threads = Threads::new(&options.roots);
             names.maps = Maps::new(&options.roots, options.memory / 8);
             names.cgroup_of_thread = ask_for_cgroups.then(FxHashMap::default);
+        }
+        if options.sampler.source == Source::Wakeups {
+            names.wakeups = Some(Wakeups::new(options.only.clone(), std::process::id()));
         }
         let tids = match &options.sampler.target {
             Target::Tasks { tids, .. } => Some(tids.clone()),

@@ -61,6 +61,9 @@ pub enum Error {
          exact samples"
     )]
     BatchedRecording,
+    /// Who wakes a cgroup's threads is not in the events of that cgroup.
+    #[error("the source wakeups watches the whole host or processes, not a cgroup: --cell makes a cell of one")]
+    WakeupsOfCgroup,
     /// The source, or the last of several, cannot start.
     #[error(transparent)]
     Start(#[from] NotStarted),
@@ -89,7 +92,11 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::CellSpecs(_) | Self::NoProcess(_) | Self::NoCgroup(_) | Self::BatchedRecording => ErrorKind::Request,
+            Self::CellSpecs(_)
+            | Self::NoProcess(_)
+            | Self::NoCgroup(_)
+            | Self::BatchedRecording
+            | Self::WakeupsOfCgroup => ErrorKind::Request,
             Self::Start(NotStarted { error: SessionError::Profile(_), .. }) | Self::Profile(_) => ErrorKind::Profile,
             Self::Host(_) | Self::ProcfsElsewhere { .. } | Self::Start(_) => ErrorKind::Host,
             Self::NoSamples { .. } => ErrorKind::NoSamples,

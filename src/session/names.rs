@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 use super::hints::Hints;
 use super::order::{Order, Released, Timed};
 use super::recovery::Recoverer;
+use super::wakeups::Wakeups;
 use super::{Outcome, Sink, Tables};
 use crate::host::clock::monotonic_ns;
 use crate::host::{tasks, Roots};
@@ -111,7 +112,7 @@ impl Ready {
         self.count += 1;
     }
 
-    fn push(&mut self, sample: Sample) {
+    pub(super) fn push(&mut self, sample: Sample) {
         *self.next() = sample;
         self.count += 1;
     }
@@ -149,6 +150,8 @@ pub(super) struct Names {
     pub(super) accesses: u64,
     pub(super) failures: Vec<String>,
     pub(super) child_pid_namespace: bool,
+    /// For the source that makes samples of wakeups.
+    pub(super) wakeups: Option<Wakeups>,
 }
 
 impl Names {
@@ -170,6 +173,7 @@ impl Names {
             accesses: 0,
             failures: Vec::new(),
             child_pid_namespace,
+            wakeups: None,
         }
     }
 
@@ -239,6 +243,9 @@ impl Names {
         }
         if let Some(recoverer) = &self.recoverer {
             recoverer.measure(tables);
+        }
+        if let Some(wakeups) = &self.wakeups {
+            tables.set("pairs of threads that wake each other", wakeups.pairs(), wakeups.bytes());
         }
         if let Some(recorder) = &self.recorder {
             recorder.measure(tables);
@@ -311,6 +318,8 @@ impl Names {
                 }
             }
             Released::Sched(events) => {
+                hand_on(&mut ready, &mut self.cgroups, sink);
+                self.woken(events, &mut ready);
                 hand_on(&mut ready, &mut self.cgroups, sink);
                 sink.sched(events, &mut self.cgroups);
             }
@@ -407,6 +416,9 @@ impl Names {
     }
 
     pub(super) fn side_band(&mut self, what: SideBand) {
+        if let Some(wakeups) = &mut self.wakeups {
+            wakeups.side_band(&what);
+        }
         match what {
             SideBand::Comm { pid, tid, exec, comm } => {
                 self.threads.comm(pid, tid, comm, exec);

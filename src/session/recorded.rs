@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 use super::hints::Hints;
 use super::stages::{self, RecordReader, SinkEnd};
 use super::stop::StopPoll;
+use super::wakeups::Wakeups;
 use super::{lines, text, Loss, Names, Outcome, Progress, SchedLoss, Sink};
 use crate::profile::{Profile, Records};
 use crate::resolve::{Cgroups, Modules};
 use crate::sample::batch::PendingSample;
+use crate::sample::Source;
 
 /// Why names may be wrong: perf reads one ring after the other.
 const UNTIMED: &str =
@@ -74,6 +76,7 @@ fn records(profile: &mut Profile, memory: usize, sink: &mut dyn Sink, ends: Stop
     let mut names = Names::recorded(memory / 4, identity.child_pid_namespace);
     // They exist for this case, if nothing else tells more.
     names.recovered = profile.recovered.take().filter(|_| recovers || profile.meta.is_none());
+    names.wakeups = (profile.source() == Source::Wakeups).then(|| Wakeups::new(None, identity.own_pid));
     names.hints = profile.hints.is_some().then(Hints::default);
     names.modules = wants_code.then(Modules::new);
     let mut cgroups = Cgroups::recorded();

@@ -236,7 +236,7 @@ fn release(order: &mut Order, out: &mut Out, next: &mut dyn Next) {
 
 /// The second stage: names the samples of a piece in place, or puts the accesses there that they gave.
 fn name(names: &mut Names, piece: &mut Piece, spare: &mut Ready) {
-    let Piece { samples, side_band, sched_until, records, .. } = piece;
+    let Piece { samples, side_band, sched, sched_until, records } = piece;
     let mut cgroups = Vec::new();
     let mut of_sched = 0;
     let mut sides = side_band.drain(..).peekable();
@@ -270,6 +270,11 @@ fn name(names: &mut Names, piece: &mut Piece, spare: &mut Ready) {
         }
     }
     drop(sides);
+    if names.wakeups.is_some() {
+        // Of this source there are no other samples.
+        names.woken(sched, samples);
+        kept = samples.len();
+    }
     if names.recovered.is_some() {
         std::mem::swap(samples, spare);
     } else {

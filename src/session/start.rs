@@ -5,7 +5,7 @@ use std::fs;
 use rustc_hash::FxHashSet;
 
 use super::{Capture, CaptureOptions, NoProcess, NotStarted, SessionError, Skipped};
-use crate::host::{tasks, Roots};
+use crate::host::{proc, tasks, Roots};
 use crate::sample::Source;
 use crate::sampler::Target;
 
@@ -48,6 +48,12 @@ pub(super) fn threads_of(pids: &[u32], roots: &Roots) -> Result<Vec<u32>, NoProc
     Ok(tasks_of(pids, roots)?.into_iter().map(|task| task.tid).collect())
 }
 
+/// The process of a thread.
+fn process_of(tid: u32, roots: &Roots) -> Option<u32> {
+    let status = fs::read(roots.proc.join(tid.to_string()).join("status")).ok()?;
+    u32::try_from(proc::field(&status, "Tgid").and_then(proc::first_number)?).ok()
+}
+
 /// True if processes were requested and none is left.
 pub(super) fn all_gone(pids: &[u32], roots: &Roots) -> bool {
     // The state follows the name in parentheses (proc_pid_stat(5)); a zombie runs no more.
@@ -75,6 +81,13 @@ pub(super) fn start_first(
         // Without any source, use the one in the options.
         let source_name = rest.next().unwrap_or(options.sampler.source);
         options.sampler.source = source_name;
+        if source_name == Source::Wakeups {
+            // Its events are those of the whole host.
+            if let Target::Tasks { tids, .. } = &options.sampler.target {
+                options.only = Some(tids.iter().filter_map(|&tid| process_of(tid, &options.roots)).collect());
+                options.sampler.target = Target::System;
+            }
+        }
         match start(options, pids) {
             Ok(capture) => return Ok((capture, skipped)),
             Err(SessionError::Sampler(error)) if error.is_unsupported() && rest.peek().is_some() => {

@@ -2,6 +2,7 @@
 
 use std::io::{pipe, BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use serde_json::Value;
 
 use super::{json, number, sched};
 
-const ORDERS: &str = "SCXPROF_TEST_SCHED";
+pub const ORDERS: &str = "SCXPROF_TEST_SCHED";
 const ROUNDS: u64 = 2000;
 const NAPS: u64 = 200;
 const MOVES: u64 = 60;
@@ -21,7 +22,7 @@ fn pin(cpu: usize) {
     sched_setaffinity(None, &set).unwrap();
 }
 
-fn name(name: &str) {
+pub fn name(name: &str) {
     set_name(&std::ffi::CString::new(name).unwrap()).unwrap();
 }
 
@@ -85,6 +86,7 @@ fn program() {
             .join()
             .unwrap();
         }
+        "rings" => super::wakeups::rings(),
         // Nothing else may wait for it.
         "spin" => {
             for cpu in cpus() {
@@ -105,12 +107,18 @@ fn program() {
     }
 }
 
+/// One test at a time: a program's real-time threads keep the readers of another's rings from running.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Keeps all CPUs busy with threads that run only where nothing else does: one build of Linux 6.18 gives no sample of some events of
 /// an idle CPU, to perf neither.
-struct Spinning(Child);
+pub struct Spinning(Child);
 
 impl Spinning {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let mut child = run("spin").stdout(Stdio::piped()).spawn().unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
         assert!(out.lines().map_while(Result::ok).any(|line| line.contains("ready")));
@@ -139,10 +147,23 @@ fn watch(test: &str, orders: &str) -> Option<Value> {
         println!("SKIP: {test}: {}", String::from_utf8_lossy(&probe.stderr).trim());
         return None;
     }
+    let _alone = alone();
     let _spinning = Spinning::new();
     let program = std::env::current_exe().unwrap();
     let orders = format!("{ORDERS}={orders}");
-    let args = ["--by", "thread", "--", "env", &orders, program.to_str().unwrap(), "live::program", "--exact"];
+    // The program goes before what reads the rings.
+    let args = [
+        "--by",
+        "thread",
+        "--mmap-pages",
+        "4096",
+        "--",
+        "env",
+        &orders,
+        program.to_str().unwrap(),
+        "live::program",
+        "--exact",
+    ];
     let document = json(&args);
     assert_eq!(number(&document["loss"]["ring_full"]), 0);
     Some(document)
@@ -153,17 +174,27 @@ fn thread_line<'a>(document: &'a Value, name: &str) -> &'a Value {
     lines.iter().find(|line| line["name"] == name).unwrap_or_else(|| panic!("no thread {name}"))
 }
 
+/// The count is exact. What the kernel counted and gave no sample of may be missing, and is told.
+fn is(document: &Value, line: &Value, field: &str, expected: u64) {
+    let value = field.split('.').fold(line, |value, name| &value[name]);
+    let missing = number(&document["loss"]["unsampled"]);
+    let range = expected.saturating_sub(missing)..=expected;
+    assert!(range.contains(&number(value)), "{field} is not in {range:?}: {line}");
+    // Of some thousand, a few.
+    assert!(missing <= 50, "{document}");
+}
+
 #[test]
 fn wakeups_and_switches_of_a_pair_are_exact() {
     let Some(document) = watch("wakeups_and_switches_of_a_pair_are_exact", "pingpong") else { return };
     for name in ["t-ping", "t-pong"] {
         let line = thread_line(&document, name);
         // One as a new thread.
-        assert_eq!(number(&line["wakeups"]), ROUNDS + 1, "{line}");
-        assert_eq!(number(&line["latency"]["count"]), ROUNDS + 1, "{line}");
-        assert_eq!(number(&line["sleep"]["count"]), ROUNDS, "{line}");
+        is(&document, line, "wakeups", ROUNDS + 1);
+        is(&document, line, "latency.count", ROUNDS + 1);
+        is(&document, line, "sleep.count", ROUNDS);
         // Its end is one too.
-        assert_eq!(number(&line["voluntary"]), ROUNDS + 1, "{line}");
+        is(&document, line, "voluntary", ROUNDS + 1);
         assert_eq!(number(&line["migrations"]["total"]), 0, "{line}");
         assert_eq!(number(&line["ended"]), 1, "{line}");
     }
@@ -173,7 +204,7 @@ fn wakeups_and_switches_of_a_pair_are_exact() {
 fn sleeps_are_counted_and_timed() {
     let Some(document) = watch("sleeps_are_counted_and_timed", "naps") else { return };
     let line = thread_line(&document, "t-nap");
-    assert_eq!(number(&line["wakeups"]), NAPS + 1, "{line}");
+    is(&document, line, "wakeups", NAPS + 1);
     // The timer may fire before the thread sleeps, where others take its CPU in between.
     let sleeps = number(&line["sleep"]["count"]);
     assert!((NAPS * 9 / 10..=NAPS).contains(&sleeps), "{line}");
@@ -188,7 +219,7 @@ fn moves_between_pinned_cpus_are_exact() {
     }
     let Some(document) = watch("moves_between_pinned_cpus_are_exact", "moves") else { return };
     let line = thread_line(&document, "t-hop");
-    assert_eq!(number(&line["migrations"]["total"]), MOVES, "{line}");
+    is(&document, line, "migrations.total", MOVES);
 }
 
 #[test]

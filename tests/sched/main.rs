@@ -4,7 +4,9 @@
 
 mod bad;
 mod live;
+mod record;
 mod recorded;
+mod wakeups;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::tests::{all, event, options, task};
+use super::tests::{as_is, consistent, event, options, task};
 use super::*;
 use crate::sample::sched::{SchedTask, TaskState};
 
@@ -61,6 +61,11 @@ fn slow(options: &WindowOptions, events: &[SchedEvent]) -> Vec<(u64, u64, Vec<u6
             *cpu = SlowCpu { marks: std::mem::take(&mut cpu.marks), last: event.time, ..SlowCpu::default() };
             continue;
         }
+        if let SchedWhat::Switch { prev, .. } = event.what {
+            if cpu.thread.as_ref().is_some_and(|thread| thread.0 != prev.tid) {
+                *cpu = SlowCpu { marks: std::mem::take(&mut cpu.marks), last: event.time, ..SlowCpu::default() };
+            }
+        }
         mark(cpu, event.time);
         match event.what {
             SchedWhat::Switch { prev, state, next } => {
@@ -109,7 +114,7 @@ fn any_what() -> impl Strategy<Value = SchedWhat> {
         3 => Just(SchedWhat::IrqExit { irq: 1 }),
         3 => Just(SchedWhat::SoftirqEntry { vec: 1 }),
         3 => Just(SchedWhat::SoftirqExit { vec: 1 }),
-        3 => any_task().prop_map(|task| SchedWhat::Waking { task, target_cpu: 0 }),
+        3 => any_task().prop_map(|task| SchedWhat::Waking { task, target_cpu: 0, in_irq: false }),
         3 => (0u32..6, prop::option::of(0u64..3)).prop_map(|(tid, hint)| SchedWhat::Hint { tid, hint }),
         1 => any_task().prop_map(|task| SchedWhat::Exit { task }),
         1 => any_task().prop_map(|task| SchedWhat::Fork { parent: 1, child: task.tid, comm: task.comm }),
@@ -123,13 +128,14 @@ proptest! {
         steps in prop::collection::vec((0u64..40, 0u32..3, any_what()), 1..200), width in 5u64..80, begin in 0u64..100,
     ) {
         let mut time = begin;
-        let events: Vec<SchedEvent> = steps.into_iter().map(|(wait, cpu, what)| {
+        let mut events: Vec<SchedEvent> = steps.into_iter().map(|(wait, cpu, what)| {
             time += wait;
             event(time, cpu, what)
         }).collect();
+        consistent(&mut events, 7);
         let options = options(width, &CATEGORIES, &[0, 1, 2]);
         let expected = slow(&options, &events);
-        let found = all(options, &events);
+        let found = as_is(options, &events);
         let found: Vec<_> = found.into_iter().map(|window| (window.begin, window.width, window.ns)).collect();
         prop_assert_eq!(found, expected);
     }

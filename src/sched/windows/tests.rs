@@ -17,7 +17,7 @@ fn switch(time: u64, cpu: u32, tid: u32, comm: &str) -> SchedEvent {
 
 /// An event that changes nothing.
 fn waking(time: u64, cpu: u32) -> SchedEvent {
-    event(time, cpu, SchedWhat::Waking { task: task(99, "other"), target_cpu: 0 })
+    event(time, cpu, SchedWhat::Waking { task: task(99, "other"), target_cpu: 0, in_irq: false })
 }
 
 fn hint(time: u64, tid: u32, hint: Option<u64>) -> SchedEvent {
@@ -29,8 +29,29 @@ pub(super) fn options(width: u64, categories: &[&str], cpus: &[u32]) -> WindowOp
     WindowOptions { width, categories, cpus: cpus.into() }
 }
 
+/// Lets switches leave the thread that the CPU runs, but for every `wrong`th event.
+pub(super) fn consistent(events: &mut [SchedEvent], wrong: usize) {
+    let mut running = std::collections::BTreeMap::new();
+    for (number, event) in events.iter_mut().enumerate() {
+        if let SchedWhat::Switch { prev, next, .. } = &mut event.what {
+            if let Some(tid) = running.insert(event.cpu, next.tid).filter(|_| !(number + 1).is_multiple_of(wrong)) {
+                prev.tid = tid;
+            }
+        } else if let SchedWhat::Exec { tid, old_tid } = event.what {
+            running.entry(event.cpu).and_modify(|running| *running = if *running == old_tid { tid } else { *running });
+        }
+    }
+}
+
+/// All windows of a stream without gaps.
+fn all(options: WindowOptions, events: &[SchedEvent]) -> Vec<Window> {
+    let mut events = events.to_vec();
+    consistent(&mut events, usize::MAX);
+    as_is(options, &events)
+}
+
 /// All windows of a stream.
-pub(super) fn all(options: WindowOptions, events: &[SchedEvent]) -> Vec<Window> {
+pub(super) fn as_is(options: WindowOptions, events: &[SchedEvent]) -> Vec<Window> {
     let (mut windows, mut found) = (Windows::new(options), Vec::new());
     let mut out = |window: &Window| found.push(window.clone());
     for event in events {
@@ -70,6 +91,18 @@ fn each_thread_is_in_the_first_category_that_matches() {
         ["web", "web-2", "data", "uncategorised", "irq", "softirq", "idle", "unknown"],
         "web has one column"
     );
+}
+
+#[test]
+fn a_switch_from_another_thread_is_a_gap() {
+    let events = [switch(0, 0, 1, "a"), waking(4, 0), switch(10, 0, 2, "a"), switch(15, 0, 0, "idle"), waking(20, 0)];
+    let mut right = events;
+    consistent(&mut right, usize::MAX);
+    assert_eq!(rows(&as_is(options(20, &["a"], &[]), &right)), [(0, 20, &[15, 0, 0, 0, 5, 0][..])]);
+    // 9 left the CPU that 1 had got: what it did since the event before is not known.
+    let mut wrong = right;
+    wrong[2] = events[2];
+    assert_eq!(rows(&as_is(options(20, &["a"], &[]), &wrong)), [(0, 20, &[9, 0, 0, 0, 5, 6][..])]);
 }
 
 #[test]
@@ -167,13 +200,13 @@ fn a_cpu_counts_from_the_first_window_that_is_open_or_from_the_start() {
 fn a_window_waits_for_a_cpu_that_is_silent() {
     let mut windows = Windows::new(options(10, &["a"], &[5]));
     let mut found: Vec<Window> = Vec::new();
-    let mut take = |event| windows.take(&event, &mut |window| found.push(window.clone()));
-    take(switch(0, 0, 1, "a"));
-    for n in 0..100 {
-        take(switch(n * 10, 1, 0, "swapper/1"));
+    let mut events = vec![switch(0, 0, 1, "a")];
+    events.extend((0..100).map(|n| switch(n * 10, 1, 0, "swapper/1")));
+    events.extend([switch(992, 0, 0, "swapper/0"), waking(1001, 1)]);
+    consistent(&mut events, usize::MAX);
+    for event in &events {
+        windows.take(event, &mut |window| found.push(window.clone()));
     }
-    take(switch(992, 0, 0, "swapper/0"));
-    take(waking(1001, 1));
     // CPU 5 has no event at all; nothing waits for it.
     assert_eq!(found.len(), 99);
     assert!(found.iter().all(|window| window.ns == [10, 0, 0, 0, 10, 10]), "{found:?}");
@@ -319,11 +352,15 @@ fn hints_are_bounded() {
 /// A stream of windows of 100 ns on one CPU, in which "a" runs so many ns in each.
 fn stream(busy: &[u64], end: u64) -> Summary {
     let mut windows = Windows::new(options(100, &["a"], &[]));
+    let mut events = Vec::new();
     for (&ns, begin) in busy.iter().zip((0..).step_by(100)) {
-        windows.take(&switch(begin, 0, 1, "a"), &mut |_| {});
-        windows.take(&switch(begin + ns, 0, 0, "swapper/0"), &mut |_| {});
+        events.extend([switch(begin, 0, 1, "a"), switch(begin + ns, 0, 0, "swapper/0")]);
     }
-    windows.take(&waking(end, 0), &mut |_| {});
+    events.push(waking(end, 0));
+    consistent(&mut events, usize::MAX);
+    for event in &events {
+        windows.take(event, &mut |_| {});
+    }
     windows.finish(&mut |_| {});
     windows.summary()
 }

@@ -7,7 +7,7 @@ use crate::cluster::{self, Clusters, Hot, Structure};
 use crate::config::report::{DataSymbol, Granule, Identity, LineSharing, LineThread, RegionReport};
 use crate::resolve::identity::{is_sysv, numbering_text};
 use crate::resolve::{AddressSpaces, Located, Modules, Symbols};
-use crate::sample::{printable, CodeAddr, MemoryId};
+use crate::sample::{printable, CodeAddr, MemoryId, WAKEUPS_DEV};
 
 /// Where what a report names lies.
 pub(super) type Locations = FxHashMap<MemoryId, Located>;
@@ -122,6 +122,7 @@ impl MemoryNames<'_> {
         let Some(memory) = memory else { return "a file beyond those that are remembered".to_owned() };
         let located = self.locations.get(&memory);
         match memory {
+            MemoryId::Shared { dev: WAKEUPS_DEV, ino, .. } => format!("wakeups of pair {ino}"),
             MemoryId::Shared { dev, ino, offset } => {
                 let path = located.and_then(|located| located.path.as_deref()).and_then(path_text);
                 path.map_or_else(
