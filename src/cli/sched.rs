@@ -1,6 +1,7 @@
 //! `scxprof sched`: what the scheduler did with threads, live or from a recording.
 
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -208,9 +209,10 @@ pub(super) fn run(args: &SchedArgs, stdout_is_open: bool) -> Result<(), Failure>
     }
     let placement = args.config.as_deref().map(read_config).transpose()?;
     // Before anything is opened, so that the command does not inherit our limits.
-    let held = match args.command.is_empty() {
-        true => None,
-        false => Some(Held::new(&args.command, args.to_stdout()).map_err(Failure::Usage)?),
+    let held = if args.command.is_empty() {
+        None
+    } else {
+        Some(Held::new(&args.command, args.to_stdout()).map_err(Failure::Usage)?)
     };
     let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
@@ -428,8 +430,9 @@ fn table(args: &SchedArgs, stats: &SchedStats, lines: &[Line]) -> String {
     rows.extend(shown.iter().map(row));
     let mut text = aligned(&rows);
     let seconds = window as f64 / 1e9;
-    text += &format!("\n{} of {} lines, {seconds:.3} s, {} events", shown.len(), lines.len(), stats.events());
-    text += &format!(
+    let _ = write!(text, "\n{} of {} lines, {seconds:.3} s, {} events", shown.len(), lines.len(), stats.events());
+    let _ = write!(
+        text,
         "\nAll threads: {} ms on CPUs, {} switches, {} wakeups, {} migrations; {} threads have ended",
         ms(total.run.total_ns),
         total.switches,
@@ -438,11 +441,13 @@ fn table(args: &SchedArgs, stats: &SchedStats, lines: &[Line]) -> String {
         stats.folded()
     );
     if own.run.count > 0 {
-        text += &format!("\nscxprof itself, left out: {} ms on CPUs, {} switches", ms(own.run.total_ns), own.switches);
+        let _ =
+            write!(text, "\nscxprof itself, left out: {} ms on CPUs, {} switches", ms(own.run.total_ns), own.switches);
     }
     let (waiting, longest) = stats.still_waiting();
     if waiting > 0 {
-        text += &format!("\n{waiting} threads were waiting for a CPU at the end, the longest for {} ms", ms(longest));
+        let _ =
+            write!(text, "\n{waiting} threads were waiting for a CPU at the end, the longest for {} ms", ms(longest));
     }
     if shown.iter().any(|line| line.losses > 0) {
         text += "\n! events were lost: the counts are too low, and times may be";

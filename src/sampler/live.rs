@@ -193,7 +193,9 @@ impl Live {
             let is_sched = |plan: usize| self.recipe.events.get(plan).is_some_and(|event| event.spec.is_sched);
             let (ended, kept) = events.sampling.into_iter().partition(|sampling| is_sched(sampling.plan));
             let ended: Vec<Sampling> = ended;
-            ended.iter().for_each(|Sampling { event, plan, .. }| self.ended.add(event, *plan));
+            for Sampling { event, plan, .. } in &ended {
+                self.ended.add(event, *plan);
+            }
             events.sampling = kept;
             events.sampling.extend(new.sampling);
         } else {

@@ -82,7 +82,7 @@ impl Format {
     }
 }
 
-/// `char prev_comm[16];	offset:8;	size:16;	signed:0;`
+/// A line of a format: `char prev_comm[16]; offset:8; size:16; signed:0;`, with tabs.
 fn field_of(line: &str) -> Option<(String, Place)> {
     let mut parts = line.split(';').map(str::trim);
     let declaration = parts.next()?;
@@ -372,7 +372,9 @@ mod tests {
     fn record(id: u16, fields: &[&[u8]]) -> Vec<u8> {
         let mut bytes = id.to_ne_bytes().to_vec();
         bytes.extend_from_slice(&[0; 6]);
-        fields.iter().for_each(|field| bytes.extend_from_slice(field));
+        for field in fields {
+            bytes.extend_from_slice(field);
+        }
         bytes
     }
 
@@ -404,7 +406,7 @@ mod tests {
         assert_eq!(decoder.decode(&bytes[..bytes.len() - 5]), None, "its end is missing");
         assert_eq!(decoder.decode(&record(311, &[&[0; 56]])), None);
         for (is_new, names) in
-            [(false, [&comm("mover")[..], b""]), (true, [&(5u32 << 16 | 28).to_ne_bytes()[..], b"mover\0"])]
+            [(false, [&comm("mover")[..], b""]), (true, [&(0x0005_001c_u32).to_ne_bytes()[..], b"mover\0"])]
         {
             let mut decoder = SchedDecoder::new(false);
             decoder.add("sched:sched_migrate_task", &migrate_format(is_new)).unwrap();
@@ -466,8 +468,8 @@ mod tests {
 
     #[test]
     fn states_are_those_of_the_kernel() {
-        let states = [0, 1, 2, 4, 8, 0x10, 0x20, 0x40, 0x80, 0x100].map(TaskState::new);
         use TaskState::{Blocked, Dead, Preempted, Runnable, Sleeping};
+        let states = [0, 1, 2, 4, 8, 0x10, 0x20, 0x40, 0x80, 0x100].map(TaskState::new);
         let expected = [Runnable, Sleeping, Blocked, Sleeping, Sleeping, Dead, Dead, Sleeping, Sleeping, Preempted];
         assert_eq!(states, expected);
     }

@@ -135,7 +135,9 @@ mod tests {
 
     fn of(values: &[u64]) -> Durations {
         let mut durations = Durations::default();
-        values.iter().for_each(|&ns| durations.add(ns));
+        for &ns in values {
+            durations.add(ns);
+        }
         durations
     }
 

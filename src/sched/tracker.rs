@@ -508,13 +508,11 @@ impl<F: Facts> Steps<'_, F> {
             }
         }
         match ran {
-            Some((tid, since, _)) if tid == prev.tid => {
-                if since <= time {
-                    self.fact(Fact::Ran { cpu, thread: prev_slot, is_thread, from: since, until: time });
-                }
+            Some((tid, since, _)) if tid == prev.tid && since <= time => {
+                self.fact(Fact::Ran { cpu, thread: prev_slot, is_thread, from: since, until: time });
             }
-            Some((_, _, running)) => self.mismatch(running, prev_slot),
-            None => {}
+            Some((tid, _, running)) if tid != prev.tid => self.mismatch(running, prev_slot),
+            _ => {}
         }
         let (next_slot, is_known) = self.named_before(next);
         let is_first = !is_known;

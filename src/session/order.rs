@@ -284,12 +284,6 @@ impl<S: Timed> Order<S> {
         let mut next_side = sides.peek().map(|side| side.time);
         let mut sched = &self.sched[..];
         let mut next_sched = sched.first().map(|event| event.time);
-        // Events of the scheduler before the next of the others.
-        fn before<'e>(sched: &mut &'e [SchedEvent], time: u64) -> &'e [SchedEvent] {
-            let (before, after) = sched.split_at(sched.partition_point(|event| event.time <= time));
-            *sched = after;
-            before
-        }
         for key in self.keys.drain(..ready) {
             while next_side.is_some_and(|time| time <= time_of(key)) {
                 if let Some(side) = sides.next() {
@@ -370,6 +364,13 @@ impl<S: Timed> Order<S> {
         self.chunks.push_back(Chunk { left: samples.len(), samples });
         self.gone = gone;
     }
+}
+
+/// Takes the events up to this time off the front.
+fn before<'e>(sched: &mut &'e [SchedEvent], time: u64) -> &'e [SchedEvent] {
+    let (before, after) = sched.split_at(sched.partition_point(|event| event.time <= time));
+    *sched = after;
+    before
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ pub fn name(name: &str) {
 fn fifo() {
     let param = libc::sched_param { sched_priority: 40 };
     // SAFETY: the parameters outlive the call.
-    assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) }, 0);
+    assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const param) }, 0);
 }
 
 /// CPUs that this process may use.
@@ -94,7 +94,7 @@ fn program() {
                     pin(cpu);
                     let param = libc::sched_param { sched_priority: 0 };
                     // SAFETY: the parameters outlive the call.
-                    assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &param) }, 0);
+                    assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param) }, 0);
                     loop {
                         std::hint::spin_loop();
                     }

@@ -46,7 +46,9 @@ pub fn rings() {
             }
         }));
     }
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    for thread in threads {
+        thread.join().unwrap();
+    }
 }
 
 /// The kind of each thread's subcell and its name, by the thread's name.
