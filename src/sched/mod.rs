@@ -2,16 +2,18 @@
 //!
 //! [`Tracker`] follows the state of every thread and CPU through a stream of
 //! [`SchedEvent`](crate::sample::sched::SchedEvent)s in order of time, from a live capture or a recording, and says what
-//! happened as [`Fact`]s: a thread ran, waited, slept, was woken. [`Stats`] adds them up. [`Windows`] counts the CPU time of
-//! categories of threads in windows of time.
+//! happened as [`Fact`]s: a thread ran, waited, slept, was woken. [`Stats`] adds them up, [`Wakers`] says who wakes whom.
+//! [`Windows`] counts the CPU time of categories of threads in windows of time.
 
 mod durations;
 pub mod report;
 mod stats;
 mod tracker;
+pub mod wakers;
 mod windows;
 
 pub use durations::{Durations, Sums};
 pub use stats::{Class, CpuRow, Migrations, Row, Stats};
 pub use tracker::{Fact, Facts, Gaps, Slot, Thread, Threads, Tracker, Why};
+pub use wakers::Wakers;
 pub use windows::*;

@@ -235,7 +235,7 @@ pub struct Labels {
 }
 
 impl Labels {
-    fn cgroup(&self, id: u64) -> Option<String> {
+    pub(super) fn cgroup(&self, id: u64) -> Option<String> {
         self.cgroups.get(&id).map(|path| printable(path))
     }
 }

@@ -171,6 +171,12 @@ pub struct Class {
     pub comm: Comm,
 }
 
+impl From<&Thread> for Class {
+    fn from(&Thread { pid, cgroup, comm, .. }: &Thread) -> Self {
+        Self { pid, cgroup, comm }
+    }
+}
+
 /// Adds up facts.
 #[derive(Debug, Default)]
 pub struct Stats {
@@ -253,7 +259,7 @@ impl Stats {
         let mut row = std::mem::take(self.row(slot));
         (row.threads, row.ended) = (1, 1);
         self.folded += 1;
-        let mut class = Class { pid: thread.pid, cgroup: thread.cgroup, comm: thread.comm };
+        let mut class = Class::from(thread);
         if !self.ended.contains_key(&class) && self.ended.len() >= MAX_ENDED {
             self.drop_pids();
             class.pid = 0;

@@ -29,6 +29,16 @@ pub struct Thread {
     state: State,
 }
 
+impl Thread {
+    /// Since when it waits for a CPU, and why.
+    pub(super) fn waits(&self) -> Option<(u64, Why)> {
+        match self.state {
+            State::Waiting { since, why } => Some((since, why)),
+            _ => None,
+        }
+    }
+}
+
 /// Why a thread waits for a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
