@@ -23,7 +23,7 @@ fn switch(time: u64, prev: u32, state: TaskState, next: u32) -> SchedEvent {
 }
 
 fn waking(time: u64, waker: u32, wakee: u32) -> SchedEvent {
-    event(time, waker, SchedWhat::Waking { task: task(wakee), target_cpu: 0 })
+    event(time, waker, SchedWhat::Waking { task: task(wakee), target_cpu: 0, in_irq: false })
 }
 
 fn on(cpu: u32, event: SchedEvent) -> SchedEvent {
@@ -325,14 +325,14 @@ fn lines_are_by_thread_or_by_class() {
     let named = |tid, name: &str| SchedTask { tid, prio: 120, comm: Comm::from(name) };
     for (wakee, times) in [(11, 3), (12, 5)] {
         for _ in 0..times {
-            events.push(event(1, 10, SchedWhat::Waking { task: named(wakee, "worker"), target_cpu: 0 }));
+            events.push(event(1, 10, SchedWhat::Waking { task: named(wakee, "worker"), target_cpu: 0, in_irq: false }));
         }
     }
-    events.push(event(2, 0, SchedWhat::Waking { task: named(11, "worker"), target_cpu: 0 }));
+    events.push(event(2, 0, SchedWhat::Waking { task: named(11, "worker"), target_cpu: 0, in_irq: false }));
     let what = SchedWhat::Switch { prev: named(10, "boss"), state: Dead, next: named(12, "worker") };
     events.push(event(3, 10, what));
     // 12 wakes 11.
-    events.push(event(4, 12, SchedWhat::Waking { task: named(11, "worker"), target_cpu: 0 }));
+    events.push(event(4, 12, SchedWhat::Waking { task: named(11, "worker"), target_cpu: 0, in_irq: false }));
     let (wakers, tracker) = run(&events);
     let labels = Labels { cgroups: [(7, b"/web".to_vec())].into_iter().collect(), ..Labels::default() };
     let lines = |level, limit| {
@@ -401,7 +401,7 @@ fn stream() -> impl Strategy<Value = Vec<SchedEvent>> {
                     let prev = if has_gaps && kind == 0 && step == 0 { a } else { tid };
                     SchedWhat::Switch { prev: task(prev), state, next: task(b) }
                 }
-                4..=8 => SchedWhat::Waking { task: task(a), target_cpu: 1 },
+                4..=8 => SchedWhat::Waking { task: task(a), target_cpu: 1, in_irq: false },
                 9 => SchedWhat::WakeupNew { task: task(a), target_cpu: 1 },
                 10 => SchedWhat::Fork { parent: tid, child: a, comm: Comm::from("new") },
                 _ if has_gaps && step == 0 => SchedWhat::Lost,
