@@ -1,9 +1,9 @@
 //! Who wakes whom, who preempts whom, and chains of wakeups.
 //!
-//! An edge is a pair of threads of which one woke the other. The kernel says of a wakeup what thread its CPU ran. So an
-//! interrupt counts as the thread that it interrupted, and as the idle task where that ran.
+//! An edge is a pair of threads of which one woke the other. A wakeup by an interrupt has no waker. A softirq counts as the
+//! thread that it interrupted.
 //!
-//! A chain is the waits that led to a run. A thread that the idle task wakes, or a thread whose own chain is not known,
+//! A chain is the waits that led to a run. A thread that an interrupt wakes, or a thread whose own chain is not known,
 //! begins one: its latency is the wait, its length 1. A thread that is woken by one with a chain gets that chain, as it is
 //! at this time, and adds its own wait; so does a thread that was preempted. This is what the tool wprof calls the
 //! compound delay. A thread has no chain from its next sleep on, and after a loss.

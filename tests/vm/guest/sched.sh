@@ -1,0 +1,8 @@
+# Scheduling events on this kernel: the tests of tests/sched with programs of known pattern.
+# cpu: intel
+# test: sched
+# needs: target/debug/scxprof
+# shellcheck shell=dash source=tests/vm/lib.sh
+. /lib/vm.sh
+# The fixtures are on the host.
+sched --nocapture --test-threads=1 --skip recorded:: --skip bad:: --skip windows_of_a_profile || fail "tests/sched"
