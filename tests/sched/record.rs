@@ -22,7 +22,7 @@ fn a_profile_has_both_and_perf_opens_it() {
     let dir = tempfile::tempdir().unwrap();
     let profile = dir.path().join("both");
     let path = profile.to_str().unwrap();
-    let command = "for i in 1 2 3 4 5; do sleep 0.05; head -c 30000000 /dev/zero | sort -c; done 2>/dev/null; true";
+    let command = "for i in 1 2 3 4 5; do sleep 0.05; head -c 3000000 /dev/zero | sort -c; done 2>/dev/null; true";
     let args =
         ["record", "--sched", "--irq", "--source", "faults", "--max-loss", "100", "-o", path, "--disable-archive"];
     let output = scxprof(&[&args[..], &["--", "sh", "-c", command]].concat());

@@ -5,4 +5,4 @@
 # shellcheck shell=dash source=tests/vm/lib.sh
 . /lib/vm.sh
 # The fixtures are on the host.
-sched --nocapture --test-threads=1 --skip recorded:: --skip bad:: --skip windows_of_a_profile || fail "tests/sched"
+sched --nocapture --test-threads=1 --skip recorded:: --skip bad:: --skip record:: || fail "tests/sched"
