@@ -1,6 +1,5 @@
 //! A thread that drains the rings of its CPUs, decodes the records, and passes batches to the session.
 
-use std::collections::BTreeMap;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -17,21 +16,22 @@ use super::record::{decode, decode_sample, Header, Layout, MappedFile, Places, R
 use super::record::{MISC_FORK_EXEC, MISC_LOST_SAMPLES_BPF};
 use super::ring::Ring;
 use super::tee::Tee;
-use super::tracepoint::{self, SchedDecoder};
+use super::tracepoint::SchedDecoder;
 use super::user::is_user_interrupt;
 use crate::host::clock::monotonic_ns;
 use crate::host::priority;
 use crate::sample::batch::{Batch, PendingSample, UserContext};
-use crate::sample::sched::{SchedEvent, SchedWhat};
 use crate::sample::{Access, Comm, CpuMode, DataSource, FileId, RawSample, SideBand, TimedSideBand};
+
+mod sched;
+
+use sched::{drop_sched, lost_until, MAX_WAITING_SCHED};
 
 /// Samples per batch; those with registers and stack are four times as large.
 const BATCH: usize = 1024;
 const BATCH_WITH_CONTEXT: usize = 256;
 /// The number of batches of samples that a worker keeps if the session is slow, before it drops them.
 const MAX_WAITING_BATCHES: usize = 4;
-/// Events of the scheduler that a worker keeps then.
-const MAX_WAITING_SCHED: usize = 16 * BATCH;
 /// Batches that may wait for the session.
 pub(super) const QUEUE: usize = 48;
 /// How long a worker sleeps if no ring wakes it.
@@ -181,7 +181,7 @@ impl Worker {
                 // What the CPU's tasks did before was recorded nowhere.
                 sink.batch.side_band.push(TimedSideBand { time: begin, what: SideBand::Lost { cpu } });
                 if rings.iter().any(|ring| ring.sched.is_some()) {
-                    sink.batch.sched.push(lost(begin, cpu));
+                    sink.batch.sched.push(lost_until(begin, cpu));
                 }
             }
             let batched = rings.iter().any(|cpu| cpu.offset.is_some());
@@ -376,40 +376,6 @@ impl BatchSink {
         }
     }
 
-    /// Takes a record from a ring of the scheduler's events.
-    pub(super) fn take_sched(&mut self, bytes: &[u8], layout: &Layout, decoder: &SchedDecoder) {
-        let what = match decode_sample(bytes, layout) {
-            Ok(Some((_, record))) => decoder.decode(record.raw).map(|what| {
-                let time = self.monotonic(record.time);
-                tracepoint::event(time, record.cpu, (record.pid, record.tid), record.cgroup, what)
-            }),
-            Ok(None) => match decode(bytes, layout) {
-                Ok((_, Record::Lost { lost, .. }, id)) => {
-                    self.loss.sched.ring_full = self.loss.sched.ring_full.saturating_add(lost);
-                    Some(self::lost(self.monotonic(id.time), id.cpu))
-                }
-                // At the end of a recording, as in `side_band`.
-                Ok((_, Record::LostSamples { lost }, id)) if id.time == 0 => {
-                    self.sched_lost_by_events = self.sched_lost_by_events.saturating_add(lost);
-                    return;
-                }
-                _ => return self.side_band(bytes, layout),
-            },
-            Err(_) => None,
-        };
-        let Some(event) = what else {
-            self.loss.sched.malformed += 1;
-            return;
-        };
-        self.loss.sched.events += u64::from(event.what != SchedWhat::Lost);
-        self.loss.sched.of_runtime += u64::from(matches!(event.what, SchedWhat::Runtime { .. }));
-        self.newest = self.newest.max(event.time);
-        self.batch.sched.push(event);
-        if self.out.is_some() && self.batch.sched.len().is_multiple_of(BATCH) {
-            self.send();
-        }
-    }
-
     fn side_band(&mut self, bytes: &[u8], layout: &Layout) {
         let Ok((header, record, id)) = decode(bytes, layout) else {
             self.loss.malformed += 1;
@@ -595,23 +561,6 @@ fn context(record: &SampleRecord<'_>) -> UserContext {
         stack: (*stack_user).into(),
         memory: (*raw).into(),
     }
-}
-
-/// Events of the CPU were lost until this time.
-fn lost(time: u64, cpu: u32) -> SchedEvent {
-    SchedEvent { time, cpu, pid: 0, tid: 0, cgroup: 0, what: SchedWhat::Lost }
-}
-
-/// Drops the events; each CPU keeps the last time of a loss. Returns the number of events.
-fn drop_sched(events: &mut Vec<SchedEvent>) -> u64 {
-    let mut dropped = 0;
-    let mut cpus = BTreeMap::new();
-    for event in events.drain(..) {
-        dropped += u64::from(event.what != SchedWhat::Lost);
-        cpus.insert(event.cpu, event.time);
-    }
-    events.extend(cpus.into_iter().map(|(cpu, time)| lost(time, cpu)));
-    dropped
 }
 
 /// The inode of the IPC namespace among a process's (`IPC_NS_INDEX` in linux/perf_event.h is 2).

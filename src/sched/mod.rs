@@ -6,14 +6,18 @@
 //! [`Windows`] counts the CPU time of categories of threads in windows of time.
 
 mod durations;
+mod facts;
 pub mod report;
 mod stats;
+mod threads;
 mod tracker;
 pub mod wakers;
 mod windows;
 
 pub use durations::{Durations, Sums};
+pub use facts::{Fact, Facts};
 pub use stats::{Class, CpuRow, Migrations, Row, Stats};
-pub use tracker::{Fact, Facts, Gaps, Slot, Thread, Threads, Tracker, Why};
+pub use threads::{Slot, Thread, Threads, Why};
+pub use tracker::{Gaps, Tracker};
 pub use wakers::Wakers;
 pub use windows::*;

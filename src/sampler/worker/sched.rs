@@ -1,0 +1,64 @@
+//! Decodes the scheduler's events into batches.
+
+use std::collections::BTreeMap;
+
+use super::{BatchSink, BATCH};
+use crate::sample::sched::{SchedEvent, SchedWhat};
+use crate::sampler::record::{decode, decode_sample, Layout, Record};
+use crate::sampler::tracepoint::{self, SchedDecoder};
+
+/// Events of the scheduler that a worker keeps if the session is slow, before it drops them.
+pub(super) const MAX_WAITING_SCHED: usize = 16 * BATCH;
+
+impl BatchSink {
+    /// Takes a record from a ring of the scheduler's events.
+    pub(in crate::sampler) fn take_sched(&mut self, bytes: &[u8], layout: &Layout, decoder: &SchedDecoder) {
+        let what = match decode_sample(bytes, layout) {
+            Ok(Some((_, record))) => decoder.decode(record.raw).map(|what| {
+                let time = self.monotonic(record.time);
+                tracepoint::event(time, record.cpu, (record.pid, record.tid), record.cgroup, what)
+            }),
+            Ok(None) => match decode(bytes, layout) {
+                Ok((_, Record::Lost { lost, .. }, id)) => {
+                    self.loss.sched.ring_full = self.loss.sched.ring_full.saturating_add(lost);
+                    Some(lost_until(self.monotonic(id.time), id.cpu))
+                }
+                // At the end of a recording, as in `side_band`.
+                Ok((_, Record::LostSamples { lost }, id)) if id.time == 0 => {
+                    self.sched_lost_by_events = self.sched_lost_by_events.saturating_add(lost);
+                    return;
+                }
+                _ => return self.side_band(bytes, layout),
+            },
+            Err(_) => None,
+        };
+        let Some(event) = what else {
+            self.loss.sched.malformed += 1;
+            return;
+        };
+        self.loss.sched.events += u64::from(event.what != SchedWhat::Lost);
+        self.loss.sched.of_runtime += u64::from(matches!(event.what, SchedWhat::Runtime { .. }));
+        self.newest = self.newest.max(event.time);
+        self.batch.sched.push(event);
+        if self.out.is_some() && self.batch.sched.len().is_multiple_of(BATCH) {
+            self.send();
+        }
+    }
+}
+
+/// Events of the CPU were lost until this time.
+pub(super) fn lost_until(time: u64, cpu: u32) -> SchedEvent {
+    SchedEvent { time, cpu, pid: 0, tid: 0, cgroup: 0, what: SchedWhat::Lost }
+}
+
+/// Drops the events; each CPU keeps the last time of a loss. Returns the number of events.
+pub(super) fn drop_sched(events: &mut Vec<SchedEvent>) -> u64 {
+    let mut dropped = 0;
+    let mut cpus = BTreeMap::new();
+    for event in events.drain(..) {
+        dropped += u64::from(event.what != SchedWhat::Lost);
+        cpus.insert(event.cpu, event.time);
+    }
+    events.extend(cpus.into_iter().map(|(cpu, time)| lost_until(time, cpu)));
+    dropped
+}
