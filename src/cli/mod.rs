@@ -46,6 +46,7 @@ mod run;
 mod sched;
 mod signals;
 mod source;
+mod wakers;
 mod windows;
 
 const AFTER_HELP: &str = "\

@@ -15,6 +15,7 @@ use super::hints::HintArgs;
 use super::output::{Output, Readers};
 use super::process;
 use super::signals::Signals;
+use super::wakers::{self, FoundWakers, WakerArgs};
 use super::windows::{self, WindowArgs, WindowSink};
 use super::{decision, seconds, source, Failure};
 use crate::config::{aligned, Placement};
@@ -31,6 +32,7 @@ Examples:
   sudo scxprof sched                             the processes of this host for 10 seconds
   sudo scxprof sched -t 5 --by thread --sort latency    the threads that waited longest after a wakeup
   sudo scxprof sched --by cell --config cells.json      the subcells of a configuration
+  sudo scxprof sched --wakers                    who wakes whom, who preempts whom, and chains of wakeups
   sudo scxprof sched --by cpu -- make -j8        the CPUs while a command runs
   sudo scxprof sched --windows 1ms --category 'web=nginx*' --csv cpus.csv   the CPUs in use, each ms
   scxprof sched -f perf.data --json              of what perf sched record recorded";
@@ -79,7 +81,7 @@ pub(super) struct SchedArgs {
         help_heading = RESULT
     )]
     by: String,
-    /// The configuration whose cells --by cell means: of scx_mitosis or scx_layered
+    /// The configuration whose cells --by cell and --wakers mean: of scx_mitosis or scx_layered
     #[arg(long, value_name = "FILE", help_heading = RESULT)]
     config: Option<PathBuf>,
     /// What lines are sorted by, the largest first
@@ -94,6 +96,8 @@ pub(super) struct SchedArgs {
     /// The most lines to print; 0 for all
     #[arg(long, value_name = "N", default_value = DEFAULT_LIMIT, help_heading = RESULT)]
     limit: usize,
+    #[command(flatten)]
+    wakers: WakerArgs,
     #[command(flatten)]
     windows: WindowArgs,
     /// Print JSON (docs/sched.md has the fields)
@@ -166,6 +170,9 @@ struct Document<'a> {
     /// CPUs in use in windows, if they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     windows: Option<&'a Summary>,
+    /// Who wakes whom, if it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wakers: Option<&'a FoundWakers>,
     /// What the recording lacks, and other facts.
     notes: Vec<String>,
 }
@@ -201,8 +208,8 @@ pub(super) fn run(args: &SchedArgs, stdout_is_open: bool) -> Result<(), Failure>
     if args.by() == By::Cell && args.config.is_none() {
         return Err(Failure::Usage(anyhow!("--by cell needs --config, which has the cells")));
     }
-    if args.config.is_some() && args.by() != By::Cell {
-        return Err(Failure::Usage(anyhow!("--config is of no use without --by cell")));
+    if args.config.is_some() && args.by() != By::Cell && args.wakers.level().is_none() {
+        return Err(Failure::Usage(anyhow!("--config is of no use without --by cell or --wakers")));
     }
     if args.to_stdout() && !stdout_is_open {
         return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
@@ -243,12 +250,15 @@ pub(super) fn run(args: &SchedArgs, stdout_is_open: bool) -> Result<(), Failure>
     };
     let windows = windows.map(WindowSink::finish).transpose()?;
     let lines = stats.lines(args.by(), args.order(), &cell_of);
+    let wakers = args.wakers.level().and_then(|level| FoundWakers::new(&stats, level, args.limit, placement.as_ref()));
     let text = if args.json {
-        document(args, &stats, (&lines, windows.as_ref()), loss, lacks)
+        document(args, &stats, (&lines, windows.as_ref(), wakers.as_ref()), loss, lacks)
             .context("cannot write the result")
             .map_err(Failure::NoResult)?
     } else if let Some(windows) = &windows {
         escape::lines(&windows::table(windows))
+    } else if let Some(wakers) = &wakers {
+        escape::lines(&wakers::table(wakers))
     } else {
         escape::lines(&table(args, &stats, &lines))
     };
@@ -270,7 +280,7 @@ fn read_config(path: &Path) -> Result<Placement, Failure> {
 fn watch(args: &SchedArgs, held: Option<Held>, signals: &Signals) -> Result<Observed, Failure> {
     let roots = Roots::default();
     let mut cpus = topology::online_cpus(&roots).map_err(|error| Failure::Unsupported(error.into()))?;
-    let mut stats = SchedStats::new(topology::places(&roots, &cpus), Some(std::process::id()));
+    let mut stats = args.wakers.enable(SchedStats::new(topology::places(&roots, &cpus), Some(std::process::id())));
     let mut builder = args
         .tuning
         .configure(Session::builder(), &roots)?
@@ -308,7 +318,7 @@ fn read(args: &SchedArgs, path: &Path, signals: &Signals) -> Result<Observed, Fa
     let mut profile: Profile = process::open(path, &|| signals.seen())?;
     let memory = args.tuning.memory(&Roots::default())?;
     let lacks = profile.sched_lacks();
-    let mut stats = SchedStats::new(profile.places(), profile.own_pid());
+    let mut stats = args.wakers.enable(SchedStats::new(profile.places(), profile.own_pid()));
     let mut windows = WindowSink::new(&args.windows, Vec::new())?;
     let mut builder = Session::builder().profile(&mut profile).memory(memory);
     if let Some(windows) = &mut windows {
@@ -325,7 +335,7 @@ fn read(args: &SchedArgs, path: &Path, signals: &Signals) -> Result<Observed, Fa
 fn document(
     args: &SchedArgs,
     stats: &SchedStats,
-    (lines, windows): (&[Line], Option<&Summary>),
+    (lines, windows, wakers): (&[Line], Option<&Summary>, Option<&FoundWakers>),
     loss: SchedLoss,
     notes: Vec<String>,
 ) -> serde_json::Result<String> {
@@ -346,6 +356,7 @@ fn document(
         line_count: lines.len(),
         lines: shown(args, lines),
         windows,
+        wakers,
         notes,
     };
     serde_json::to_string_pretty(&document).map(|text| escape::json(text) + "\n")
@@ -359,12 +370,12 @@ fn shown<'a>(args: &SchedArgs, lines: &'a [Line]) -> &'a [Line] {
 }
 
 /// ns as ms.
-fn ms(ns: u64) -> String {
+pub(super) fn ms(ns: u64) -> String {
     format!("{:.3}", ns as f64 / 1e6)
 }
 
 /// ns as microseconds.
-fn us(ns: Option<u64>) -> String {
+pub(super) fn us(ns: Option<u64>) -> String {
     ns.map_or("-".to_owned(), |ns| format!("{:.1}", ns as f64 / 1e3))
 }
 

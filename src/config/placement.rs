@@ -59,19 +59,23 @@ impl Placement {
     /// What takes a thread, by its cgroup's path below `/sys/fs/cgroup` and its name: `cell/subcell`, or a layer.
     #[must_use]
     pub fn name_of(&self, cgroup: &[u8], comm: &[u8]) -> String {
-        const NONE: &str = "(no cell)";
+        self.taker(cgroup, comm).unwrap_or_else(|| "(no cell)".to_owned())
+    }
+
+    /// The same; `None` if nothing takes it.
+    #[must_use]
+    pub fn taker(&self, cgroup: &[u8], comm: &[u8]) -> Option<String> {
         match self {
             Self::Mitosis(cells, consumer) => {
                 let assigned = consumer.assign(cgroup, comm);
-                let Some(cell) = assigned.cell.and_then(|cell| cells.get(cell)) else { return NONE.to_owned() };
-                match assigned.subcell.and_then(|subcell| cell.subcells.get(subcell)) {
+                let cell = assigned.cell.and_then(|cell| cells.get(cell))?;
+                Some(match assigned.subcell.and_then(|subcell| cell.subcells.get(subcell)) {
                     Some(subcell) => format!("{}/{}", cell.name, subcell.name),
                     None => cell.name.clone(),
-                }
+                })
             }
             Self::Layered(layers, consumer) => {
-                let layer = consumer.assign(cgroup, comm).and_then(|layer| layers.get(layer));
-                layer.map_or(NONE, |layer| &layer.name).to_owned()
+                consumer.assign(cgroup, comm).and_then(|layer| layers.get(layer)).map(|layer| layer.name.clone())
             }
         }
     }
@@ -89,6 +93,10 @@ mod tests {
         assert_eq!(placement.name_of(b"/web", b"io-1"), "web/io");
         assert_eq!(placement.name_of(b"/web", b"main"), "web/rest");
         assert_eq!(placement.name_of(b"/db", b"main"), "(no cell)");
+        assert_eq!(
+            (placement.taker(b"/web", b"io-1"), placement.taker(b"/db", b"main")),
+            (Some("web/io".into()), None)
+        );
         let layered = r#"[{"name": "io", "matches": [[{"CommPrefix": "io-"}]], "kind": {"Grouped": {"util_range": [0.1, 0.2], "growth_algo": "StickyDynamic"}}},
             {"name": "rest", "matches": [[]], "kind": {"Grouped": {"util_range": [0.1, 0.2], "growth_algo": "StickyDynamic"}}}]"#;
         let placement = Placement::parse(layered).unwrap();

@@ -1,7 +1,7 @@
 //! Who wakes whom, who preempts whom, and chains of wakeups.
 //!
-//! An edge is a pair of threads of which one woke the other. A wakeup by an interrupt has no waker. A softirq counts as the
-//! thread that it interrupted.
+//! An edge is a pair of threads of which one woke the other. What wakes from an interrupt is no thread; what wakes from a
+//! softirq counts as the thread that the CPU ran, as the kernel does not say more of it. The idle task is no thread.
 //!
 //! A chain is the waits that led to a run. A thread that an interrupt wakes, or a thread whose own chain is not known,
 //! begins one: its latency is the wait, its length 1. A thread that is woken by one with a chain gets that chain, as it is
@@ -101,7 +101,8 @@ impl Merge for Edge {
 /// Who woke a thread that waits. By the time it runs, the waker may have ended and its slot may be another thread's.
 #[derive(Debug, Clone, Copy)]
 enum Waker {
-    Idle,
+    /// An interrupt, or the idle task.
+    Interrupt,
     Thread {
         slot: Slot,
         serial: u32,
@@ -157,9 +158,9 @@ pub struct Wakers {
     /// The process whose threads are left out.
     own_pid: Option<u32>,
     nodes: Vec<Node>,
-    /// The wakees of the idle task.
-    by_idle: FxHashMap<Slot, Edge>,
-    /// Those of `nodes` and `by_idle`.
+    /// The wakees of interrupts and of the idle task.
+    no_waker: FxHashMap<Slot, Edge>,
+    /// Those of `nodes` and `no_waker`.
     edges: usize,
     max_edges: usize,
     /// Edges of threads that have ended, or had no room.
@@ -167,7 +168,7 @@ pub struct Wakers {
     preemptions: Pairs<u64>,
     chains: Chains,
     by_threads: Locality,
-    from_idle: Locality,
+    by_interrupts: Locality,
     counts: Counts,
 }
 
@@ -199,19 +200,19 @@ impl Wakers {
             places,
             own_pid,
             nodes: Vec::new(),
-            by_idle: FxHashMap::default(),
+            no_waker: FxHashMap::default(),
             edges: 0,
             max_edges: bounds.edges,
             classes: Pairs::new(bounds.class_edges),
             preemptions: Pairs::new(bounds.preemptions),
             chains: Chains::default(),
             by_threads: Locality::default(),
-            from_idle: Locality::default(),
+            by_interrupts: Locality::default(),
             counts: Counts::default(),
         }
     }
 
-    /// The edges between threads that live: the waker, `None` for the idle task, and the woken thread.
+    /// The edges between threads that live: the waker, `None` for an interrupt, and the woken thread.
     pub fn thread_edges<'a>(
         &'a self,
         threads: &'a Threads,
@@ -244,10 +245,10 @@ impl Wakers {
         self.counts
     }
 
-    /// The wakeups of the edges by distance: those by threads, and those by the idle task.
+    /// The wakeups of the edges by distance: those by threads, and those by interrupts.
     #[must_use]
     pub fn places(&self) -> (Locality, Locality) {
-        (self.by_threads, self.from_idle)
+        (self.by_threads, self.by_interrupts)
     }
 
     /// Ids of the cgroups of classes.
@@ -275,7 +276,7 @@ impl Wakers {
         let node = |node: &Node| edges(&node.wakees) + node.wakers.capacity() * (size_of::<Slot>() + 1);
         self.nodes.capacity() * size_of::<Node>()
             + self.nodes.iter().map(node).sum::<usize>()
-            + edges(&self.by_idle)
+            + edges(&self.no_waker)
             + self.classes.bytes()
             + self.preemptions.bytes()
             + self.chains.bytes()
@@ -286,7 +287,7 @@ impl Wakers {
             let waker: Slot = waker;
             node.wakees.iter().map(move |(&wakee, edge)| (Some(waker), wakee, edge))
         });
-        of_threads.chain(self.by_idle.iter().map(|(&wakee, edge)| (None, wakee, edge)))
+        of_threads.chain(self.no_waker.iter().map(|(&wakee, edge)| (None, wakee, edge)))
     }
 
     fn node(&mut self, slot: Slot) -> &mut Node {
@@ -300,7 +301,7 @@ impl Wakers {
     fn wakees(&mut self, waker: Option<Slot>) -> &mut FxHashMap<Slot, Edge> {
         match waker {
             Some(slot) => &mut self.node(slot).wakees,
-            None => &mut self.by_idle,
+            None => &mut self.no_waker,
         }
     }
 
@@ -379,7 +380,7 @@ impl Wakers {
         }
         let (waker, chain) = match by {
             _ if is_own => (Waker::Own, None),
-            None => (Waker::Idle, None),
+            None => (Waker::Interrupt, None),
             Some((slot, by)) => {
                 let node = self.node(slot);
                 let chain = node.chain.filter(|_| node.pending.is_none());
@@ -417,13 +418,13 @@ impl Wakers {
     fn ran(&mut self, thread: &Thread, slot: Slot, cpu: u32, ns: u64, pending: Pending) {
         let (waker, waker_class) = match pending.waker {
             Waker::Own => return,
-            Waker::Idle => (Some(None), None),
+            Waker::Interrupt => (Some(None), None),
             Waker::Thread { slot, serial, class } => {
                 let lives = self.node(slot).serial == serial;
                 (lives.then_some(Some(slot)), Some(class))
             }
         };
-        let sum = if waker_class.is_none() { &mut self.from_idle } else { &mut self.by_threads };
+        let sum = if waker_class.is_none() { &mut self.by_interrupts } else { &mut self.by_threads };
         sum.add(&self.places, pending.cpu, cpu);
         let mut of_wait = Edge::default();
         of_wait.latency.add(ns);
@@ -433,7 +434,7 @@ impl Wakers {
             Some(Some(slot_of_waker)) => {
                 self.nodes.get_mut(slot_of_waker as usize).and_then(|node| node.wakees.get_mut(&slot))
             }
-            Some(None) => self.by_idle.get_mut(&slot),
+            Some(None) => self.no_waker.get_mut(&slot),
             None => None,
         };
         if let Some(edge) = edge.or_else(|| self.classes.known((waker_class, Class::from(thread)))) {

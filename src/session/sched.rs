@@ -7,14 +7,26 @@ use crate::sample::places::CpuPlaces;
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample};
 use crate::sched::report::{self, By, CellOf, Labels, Line, Order};
-use crate::sched::{Gaps, Stats, Tracker};
+use crate::sched::wakers::report::{self as wakers, Level, Within};
+use crate::sched::{Fact, Facts, Gaps, Stats, Threads, Tracker, Wakers};
 
 /// Statistics of the scheduler's events. They are complete when the session has ended.
 #[derive(Debug, Default)]
 pub struct SchedStats {
     tracker: Tracker,
     stats: Stats,
+    wakers: Option<Wakers>,
     labels: Labels,
+}
+
+/// Gives each fact to both.
+struct Both<'a>(&'a mut Stats, &'a mut Wakers);
+
+impl Facts for Both<'_> {
+    fn fact(&mut self, threads: &Threads, fact: Fact) {
+        self.0.fact(threads, fact);
+        self.1.fact(threads, fact);
+    }
 }
 
 impl SchedStats {
@@ -22,6 +34,35 @@ impl SchedStats {
     #[must_use]
     pub fn new(places: CpuPlaces, own_pid: Option<u32>) -> Self {
         Self { stats: Stats::new(places), labels: Labels { own_pid, ..Labels::default() }, ..Self::default() }
+    }
+
+    /// The same, and who wakes whom, which takes time at each wakeup.
+    #[must_use]
+    pub fn with_wakers(mut self) -> Self {
+        self.wakers = Some(Wakers::new(self.stats.places().clone(), self.labels.own_pid));
+        self
+    }
+
+    /// Who wakes whom, with at most `limit` edges and lines of preemptions; `None` without [`SchedStats::with_wakers`].
+    #[must_use]
+    pub fn wakers(&self, level: Level, limit: usize) -> Option<wakers::Report> {
+        Some(wakers::report((self.wakers.as_ref()?, self.tracker.threads()), level, limit, &self.labels))
+    }
+
+    /// How many wakeups by threads stay within a group, which `group_of` gives for a cgroup's path and a thread's name. `None`
+    /// without [`SchedStats::with_wakers`].
+    #[must_use]
+    pub fn within(&self, group_of: &dyn Fn(&[u8], &Comm) -> Option<String>) -> Option<Within> {
+        Some(wakers::within(self.wakers.as_ref()?, self.tracker.threads(), &|class| {
+            // As for lines by cell, an unknown cgroup has no path.
+            group_of(self.labels.cgroups.get(&class.cgroup).map_or(&b""[..], |path| path), &class.comm)
+        }))
+    }
+
+    /// The wakeups between threads that live: thread id of the waker, of the woken thread, and their number. Who knows which
+    /// threads share memory can tell those that carry data. There are none without [`SchedStats::with_wakers`].
+    pub fn wakeup_pairs(&self) -> impl Iterator<Item = (u32, u32, u64)> + '_ {
+        self.wakers.iter().flat_map(|wakers| wakers.pairs(self.tracker.threads()))
     }
 
     /// The lines of `by`, all of them, sorted. Lines by cell need `cell_of`, which gives the cell of a cgroup's path and a
@@ -74,15 +115,28 @@ impl Sink for SchedStats {
     fn samples(&mut self, _: &[Sample], _: &mut Cgroups) {}
 
     fn sched(&mut self, events: &[SchedEvent], _: &mut Cgroups) {
-        for event in events {
-            self.tracker.take(event, &mut self.stats);
+        let Self { tracker, stats, wakers, .. } = self;
+        match wakers {
+            Some(wakers) => {
+                let mut both = Both(stats, wakers);
+                for event in events {
+                    tracker.take(event, &mut both);
+                }
+            }
+            None => {
+                for event in events {
+                    tracker.take(event, stats);
+                }
+            }
         }
     }
 
     fn processes(&mut self, names: &[(u32, Comm)], cgroups: &mut Cgroups) {
         self.labels.processes.extend(names.iter().copied());
         let threads = self.stats.threads(self.tracker.threads()).map(|(thread, _)| thread.cgroup);
-        let ids: FxHashSet<u64> = threads.chain(self.stats.ended().map(|(class, _)| class.cgroup)).collect();
+        let ended = self.stats.ended().map(|(class, _)| class.cgroup);
+        let of_wakers = self.wakers.iter().flat_map(Wakers::cgroups);
+        let ids: FxHashSet<u64> = threads.chain(ended).chain(of_wakers).collect();
         for id in ids.into_iter().filter(|&id| id != 0) {
             if let Some(path) = cgroups.path(id) {
                 self.labels.cgroups.insert(id, path.to_vec());
@@ -93,5 +147,8 @@ impl Sink for SchedStats {
     fn measure(&self, tables: &mut Tables) {
         tables.set("threads that the scheduler runs", self.tracker.threads().len(), self.tracker.threads().bytes());
         tables.set("statistics of threads and CPUs", self.stats.rows(), self.stats.bytes());
+        if let Some(wakers) = &self.wakers {
+            tables.set("wakeups between threads", wakers.len(), wakers.bytes());
+        }
     }
 }

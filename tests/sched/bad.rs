@@ -55,4 +55,6 @@ fn options_that_make_no_sense_together_are_refused() {
     let text = error(&sched(&["--by", "cell", "--config", config]), 2);
     assert!(text.contains("cells.json: scx_mitosis rejects it"), "{text}");
     error(&sched(&["--by", "cpu", "--config", config]), 2);
+    error(&sched(&["--wakers", "--windows", "1ms"]), 2);
+    error(&sched(&["--wakers", "process"]), 2);
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::thread::{sched_setaffinity, set_name, CpuSet};
 use serde_json::Value;
 
-use super::{json, number, sched};
+use super::{json, layers, number, sched};
 
 pub const ORDERS: &str = "SCXPROF_TEST_SCHED";
 const ROUNDS: u64 = 2000;
@@ -152,19 +152,11 @@ fn watch(test: &str, orders: &str) -> Option<Value> {
     let program = std::env::current_exe().unwrap();
     let orders = format!("{ORDERS}={orders}");
     // The program goes before what reads the rings.
-    let args = [
-        "--by",
-        "thread",
-        "--mmap-pages",
-        "4096",
-        "--",
-        "env",
-        &orders,
-        program.to_str().unwrap(),
-        "live::program",
-        "--exact",
-    ];
-    let document = json(&args);
+    let command = ["--mmap-pages", "4096", "--", "env", &orders, program.to_str().unwrap(), "live::program", "--exact"];
+    let dir = tempfile::tempdir().unwrap();
+    let config = layers(dir.path(), "t-p");
+    let options = ["--by", "thread", "--wakers", "class", "--config", config.to_str().unwrap()];
+    let document = json(&[&options, &command[..]].concat());
     assert_eq!(number(&document["loss"]["ring_full"]), 0);
     Some(document)
 }
@@ -198,6 +190,26 @@ fn wakeups_and_switches_of_a_pair_are_exact() {
         assert_eq!(number(&line["migrations"]["total"]), 0, "{line}");
         assert_eq!(number(&line["ended"]), 1, "{line}");
     }
+}
+
+#[test]
+fn a_pair_wakes_each_other_exactly() {
+    let Some(document) = watch("a_pair_wakes_each_other_exactly", "pingpong") else { return };
+    let edges = document["wakers"]["edges"].as_array().unwrap();
+    for (waker, wakee) in [("t-ping", "t-pong"), ("t-pong", "t-ping")] {
+        let is_it = |edge: &&Value| edge["waker"]["name"] == waker && edge["wakee"]["name"] == wakee;
+        let found: Vec<_> = edges.iter().filter(is_it).collect();
+        let [edge] = found[..] else { panic!("{waker} {wakee}: {found:?}") };
+        assert_eq!(number(&edge["wakeups"]), ROUNDS, "{edge}");
+        assert_eq!(number(&edge["latency"]["count"]), ROUNDS, "{edge}");
+        assert_eq!(number(&edge["places"]["same_cpu"]), ROUNDS, "{edge}");
+    }
+    // The pair stays within its layer.
+    let within = &document["wakers"]["within"];
+    assert!(number(&within["within"]) >= 2 * ROUNDS, "{within}");
+    assert!(number(&within["within"]) <= number(&within["wakeups"]), "{within}");
+    let lengths = document["wakers"]["chain_lengths"].as_array().unwrap();
+    assert!(lengths.iter().any(|line| number(&line["length"]) == 64), "{lengths:?}");
 }
 
 #[test]

@@ -41,6 +41,17 @@ fn recording(dir: &Path) -> PathBuf {
     path
 }
 
+/// A configuration of scx_layered with threads whose names begin with `prefix` in a layer, and all others in another. It
+/// needs no cgroups, of which recordings and containers may have none.
+fn layers(dir: &Path, prefix: &str) -> PathBuf {
+    let path = dir.join("layers.json");
+    let kind = r#""kind": {"Grouped": {"util_range": [0.1, 0.2], "growth_algo": "StickyDynamic"}}"#;
+    let first = format!(r#"{{"name": "some", "matches": [[{{"CommPrefix": "{prefix}"}}]], {kind}}}"#);
+    let rest = format!(r#"{{"name": "rest", "matches": [[]], {kind}}}"#);
+    std::fs::write(&path, format!("[{first}, {rest}]")).unwrap();
+    path
+}
+
 fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_default()
 }

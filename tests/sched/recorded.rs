@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{fixture, json, number, recording};
+use super::{fixture, json, layers, number, recording, sched};
 
 /// perf itself: it moves from CPU to CPU as it starts and ends the events, so that some of its switches are missing.
 const RECORDER: u64 = 403;
@@ -105,6 +105,137 @@ fn run_wait_and_sleep_are_those_of_timehist() {
         compared += 1;
     }
     assert!(compared >= 13, "{compared} threads");
+}
+
+/// What perf calls the idle task, and `--wakers` none, as it does an interrupt.
+const IDLE: &str = "swapper";
+
+/// The wakeups of `perf sched timehist -w`, by the names of waker and woken thread.
+fn perf_wakeups() -> BTreeMap<(String, String), u64> {
+    let text = String::from_utf8(fixture("timehist.txt.gz")).unwrap();
+    let mut wakeups = BTreeMap::new();
+    for row in text.lines() {
+        // `82.945557 [0001]   NAME[TID/PID]    awakened: NAME[TID/PID]`
+        let Some((waker, wakee)) = row.split_once("awakened: ") else { continue };
+        let name = |task: &str| task.trim().split('[').next().unwrap().to_owned();
+        let (_, waker) = waker.split_once("] ").unwrap();
+        *wakeups.entry((name(waker), name(wakee))).or_default() += 1;
+    }
+    wakeups
+}
+
+/// The edges by the names of waker and woken thread.
+fn wakeups(document: &Value) -> BTreeMap<(String, String), u64> {
+    let mut wakeups = BTreeMap::new();
+    for edge in document["wakers"]["edges"].as_array().unwrap() {
+        let name = |party: &Value| party["name"].as_str().unwrap_or(IDLE).to_owned();
+        *wakeups.entry((name(&edge["waker"]), name(&edge["wakee"]))).or_default() += number(&edge["wakeups"]);
+    }
+    wakeups
+}
+
+fn changes_its_name(name: &str) -> bool {
+    ["schedload", "true", "ld.so", "perf-exec"].contains(&name) || name.starts_with(':') || name.starts_with("kworker")
+}
+
+/// How often each thread was woken that always has the same name.
+fn by_wakee(wakeups: &BTreeMap<(String, String), u64>) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for ((_, wakee), count) in wakeups.iter().filter(|((_, wakee), _)| !changes_its_name(wakee)) {
+        *sums.entry(wakee.clone()).or_default() += count;
+    }
+    sums
+}
+
+/// Those of threads that always have the same name: perf says the name that a thread has at a wakeup, and none while it ends.
+fn of_lasting_names(wakeups: &BTreeMap<(String, String), u64>) -> BTreeMap<(String, String), u64> {
+    wakeups
+        .clone()
+        .into_iter()
+        .filter(|((waker, wakee), _)| !changes_its_name(waker) && !changes_its_name(wakee))
+        .collect()
+}
+
+#[test]
+fn wakers_are_those_of_timehist() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = recording(dir.path());
+    let path = path.to_str().unwrap();
+    let all = perf_wakeups();
+    assert_eq!(all.values().sum::<u64>(), 877);
+    let expected = of_lasting_names(&all);
+    assert!(expected.values().sum::<u64>() > 750, "{expected:?}");
+    for level in ["thread", "class"] {
+        let document = json(&["-f", path, "--wakers", level]);
+        let wakers = &document["wakers"];
+        let found = wakeups(&document);
+        assert_eq!(found.values().sum::<u64>(), 877);
+        // perf says what thread an interrupt interrupted, where `--wakers` says none: only what wakes over pipes, condition
+        // variables and as it moves is the same.
+        let found = of_lasting_names(&found);
+        let programs = ["ping", "pong", "cond0", "cond1", "cond2", "migration/0", "migration/1", "migration/2"];
+        let mut compared = 0;
+        for (pair, &wakeups) in expected.iter().filter(|((waker, _), _)| waker != IDLE) {
+            let ours = found.get(pair).copied().unwrap_or(0);
+            assert!(ours <= wakeups, "{level}: {pair:?}: {ours}, perf {wakeups}");
+            if ["ping", "pong", "boss", "hop"].contains(&&*pair.0) && programs.contains(&&*pair.1) {
+                assert_eq!(ours, wakeups, "{level}: {pair:?}");
+                compared += ours;
+            }
+        }
+        assert!(compared > 450, "{compared}");
+        // How often each was woken is the same. As a new thread, it still has the name of the program for perf.
+        let mut woken = by_wakee(&all);
+        for name in ["boss", "cond0", "cond1", "cond2", "hop", "ping", "pong", "spin0", "spin1", "tick"] {
+            *woken.get_mut(name).unwrap() += 1;
+        }
+        assert_eq!(by_wakee(&wakeups(&document)), woken, "{level}");
+        assert_eq!(number(&wakers["wakeups"]), number(&document["total"]["wakeups"]));
+        // Each wait that a wakeup began is in its edge.
+        let edges = wakers["edges"].as_array().unwrap();
+        assert_eq!(edges.len() as u64, number(&wakers["edge_count"]));
+        let sum = |of: &dyn Fn(&Value) -> u64| edges.iter().map(of).sum::<u64>();
+        let latency = &document["total"]["latency"];
+        assert_eq!(sum(&|edge| number(&edge["latency"]["count"])), number(&latency["count"]), "{level}");
+        assert_eq!(sum(&|edge| number(&edge["latency"]["total_ns"])), number(&latency["total_ns"]), "{level}");
+        assert_eq!(number(&wakers["preemptions"]), number(&document["total"]["involuntary"]));
+        // A chain counts with each wait.
+        let chains = wakers["chain_lengths"].as_array().unwrap().iter();
+        let chains: u64 = chains.map(|line| number(&line["latency"]["count"])).sum();
+        assert!(chains <= number(&document["total"]["wait"]["count"]) && chains >= number(&latency["count"]));
+    }
+    let few = sched(&["-f", path, "--wakers", "class", "--limit", "2", "--json"]);
+    let few: Value = serde_json::from_slice(&few.stdout).unwrap();
+    assert_eq!(few["wakers"]["edges"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn wakers_are_printed_and_compared_with_a_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = recording(dir.path());
+    let path = path.to_str().unwrap();
+    let config = layers(dir.path(), "p");
+    let config = config.to_str().unwrap();
+    let output = sched(&["-f", path, "--wakers", "--config", config]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let pong = text.lines().find(|line| line.starts_with("pong ")).unwrap();
+    assert_eq!(pong.split_whitespace().nth(2), Some("ping"), "{text}");
+    for part in ["PREEMPTED ", "CHAIN(us) ", "Wakeups: 877; ", "on the same CPU ", "within a layer: "] {
+        assert!(text.lines().any(|line| line.contains(part)), "{part}: {text}");
+    }
+    let document = json(&["-f", path, "--wakers", "class", "--config", config]);
+    let within = &document["wakers"]["within"];
+    let sum = |is: &dyn Fn(&str, &str) -> bool| {
+        wakeups(&document)
+            .iter()
+            .filter(|((waker, wakee), _)| waker != IDLE && is(waker, wakee))
+            .map(|(_, n)| *n)
+            .sum::<u64>()
+    };
+    assert_eq!(number(&within["wakeups"]), sum(&|_, _| true));
+    assert_eq!(number(&within["within"]), sum(&|waker, wakee| waker.starts_with('p') == wakee.starts_with('p')));
+    assert!(number(&within["within"]) < number(&within["wakeups"]) && number(&within["unknown"]) == 0, "{within}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use crate::sched::Class;
 
-/// Who did it, `None` for the idle task, and to whom.
+/// Who did it, `None` if it was no thread, and to whom.
 pub type Pair = (Option<Class>, Class);
 
 /// What is added up for a pair.

@@ -41,7 +41,7 @@ pub struct Party {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct EdgeLine {
-    /// Who woke; `None` for the idle task, from which an interrupt did it.
+    /// Who woke; `None` for an interrupt, and for the idle task.
     pub waker: Option<Party>,
     /// Who was woken.
     pub wakee: Party,
@@ -112,8 +112,8 @@ pub struct Report {
     /// Wakeups by threads whose wait is known, by the distance between the waker's CPU and the one where the woken thread
     /// then ran.
     pub places: Locality,
-    /// The same of wakeups by the idle task, from which an interrupt woke.
-    pub idle_places: Locality,
+    /// The same of wakeups by interrupts and the idle task.
+    pub interrupt_places: Locality,
     /// How many edges there are, of which `edges` has the first.
     pub edge_count: usize,
     /// The edges, those of the most wakeups first.
@@ -155,13 +155,13 @@ pub fn report((wakers, threads): (&Wakers, &Threads), level: Level, limit: usize
     let preempted_count = preempted.len();
     preempted.sort_by_cached_key(|line| (Reverse(line.preemptions), line.by.clone(), line.thread.clone()));
     preempted.truncate(limit);
-    let (places, idle_places) = wakers.places();
+    let (places, interrupt_places) = wakers.places();
     let chains: &Chains = &wakers.chains;
     Report {
         level,
         counts: wakers.counts(),
         places,
-        idle_places,
+        interrupt_places,
         edge_count,
         edges,
         preempted_count,

@@ -181,8 +181,10 @@ fn a_chain_adds_up_the_waits_of_its_threads() {
     );
     let lines = report((&wakers, tracker.threads()), Level::Thread, 10, &Labels::default()).chains;
     assert_eq!((lines[0].preempted, lines[0].is_cut), (1, false));
-    // Who is woken by an interrupt begins anew, and so does who is woken by a thread of which nothing is known.
-    events.extend([switch(180, 4, Sleeping, 0), waking(190, 0, 1), switch(193, 0, Runnable, 1)]);
+    // Who is woken by an interrupt begins anew, whatever it interrupts, and so does who is woken by a thread of which nothing
+    // is known.
+    let by_interrupt = event(175, 4, SchedWhat::Waking { task: task(1), target_cpu: 0, in_irq: true });
+    events.extend([by_interrupt, switch(180, 4, Sleeping, 1)]);
     events.extend([on(1, waking(200, 8, 5)), on(1, switch(202, 8, Sleeping, 5))]);
     let (wakers, _) = run(&events);
     assert_eq!(lengths(&wakers), [(1, 3), (2, 1), (3, 1), (4, 1), (5, 1)]);
@@ -238,26 +240,26 @@ fn preemptions_are_counted_by_whom() {
 
 #[test]
 fn who_has_the_slot_of_an_ended_thread_inherits_nothing() {
-    let before = [
+    let result = run(&[
         waking(1, 0, 1),
         switch(2, 0, Runnable, 1),
         waking(3, 1, 2),
-        // 1 ends while 2 still waits; 3 gets its slot.
+        // 1 ends while 2 still waits; 3 gets its slot, and wakes 2 too.
         switch(4, 1, Dead, 0),
         on(1, waking(5, 0, 3)),
+        on(1, switch(6, 0, Runnable, 3)),
+        on(1, waking(7, 3, 2)),
         switch(9, 0, Runnable, 2),
+        // 3 runs.
         waking(10, 2, 3),
-        on(1, switch(11, 0, Runnable, 3)),
         on(1, waking(12, 3, 4)),
         on(1, switch(15, 3, Sleeping, 4)),
-    ];
-    let result = run(&before);
+    ]);
     let (wakers, tracker) = &result;
     assert_eq!(tracker.threads().len(), 3);
     assert_eq!(class_edges(wakers), [class_edge("-", "t1", 1, 1, 1), class_edge("t1", "t2", 1, 1, 6)]);
-    // 3 was runnable when 2 woke it, so this wakeup began no wait.
-    assert_eq!(edges(&result), [(0, 3, 1, 1, 6), (2, 3, 1, 0, 0), (3, 4, 1, 1, 3)]);
-    assert_eq!(chains(wakers), [(9, 2, vec![3, 4]), (7, 2, vec![1, 2]), (6, 1, vec![3]), (1, 1, vec![1])]);
+    assert_eq!(edges(&result), [(0, 3, 1, 1, 1), (2, 3, 1, 0, 0), (3, 2, 1, 0, 0), (3, 4, 1, 1, 3)]);
+    assert_eq!(chains(wakers), [(7, 2, vec![1, 2]), (4, 2, vec![3, 4]), (1, 1, vec![1]), (1, 1, vec![3])]);
     // Who ends with a chain leaves none: 5 gets the slot of 1, and is not seen to be woken.
     let (wakers, _) = run(&[
         waking(1, 0, 1),
@@ -267,6 +269,35 @@ fn who_has_the_slot_of_an_ended_thread_inherits_nothing() {
         switch(6, 5, Sleeping, 6),
     ]);
     assert_eq!(lengths(&wakers), [(1, 2)]);
+    // Nor does who ends without being seen to: the fork says that 1 is another thread by now.
+    let fork = SchedWhat::Fork { parent: 8, child: 1, comm: Comm::from("new") };
+    let (wakers, _) = run(&[
+        waking(1, 0, 1),
+        switch(2, 0, Runnable, 1),
+        on(1, event(3, 8, fork)),
+        waking(4, 1, 2),
+        switch(5, 1, Sleeping, 2),
+    ]);
+    assert_eq!(lengths(&wakers), [(1, 2)]);
+}
+
+#[test]
+fn the_chains_of_the_greatest_latency_are_kept() {
+    let mut events = Vec::new();
+    // Threads of different names wait 1 to 30 ns, in no order; each is woken twice.
+    for round in 0..2 {
+        for n in 1..=30u32 {
+            let (time, wait) = (u64::from(1000 * round + n * 31), u64::from(n * 7 % 31));
+            events.push(waking(time, 0, n));
+            events.push(switch(time + wait, 0, Runnable, n));
+            events.push(switch(time + wait, n, Sleeping, 0));
+        }
+    }
+    let (wakers, _) = run(&events);
+    let latencies: Vec<u64> = chains(&wakers).iter().map(|chain| chain.0).collect();
+    let expected: Vec<u64> = (11..=30).rev().collect();
+    assert_eq!(latencies, expected);
+    assert_eq!(lengths(&wakers), [(1, 60)]);
 }
 
 #[test]
@@ -313,6 +344,7 @@ fn wakeups_of_scxprof_itself_are_no_edges() {
         ],
     );
     // Of the first wakeup nobody knows yet that it is one of scxprof.
+    assert_eq!((wakers.places().0.total(), wakers.counts().preemptions), (1, 0));
     assert_eq!(edges(&(wakers, tracker)), [(0, 50, 1, 1, 1), (1, 2, 1, 1, 1)]);
     let (wakers, _) = run_with(Wakers::new(places(), Some(200)), &[own(3, 1), own(3, 50), own(4, 1)]);
     let counts = wakers.counts();
@@ -331,8 +363,9 @@ fn lines_are_by_thread_or_by_class() {
     events.push(event(2, 0, SchedWhat::Waking { task: named(11, "worker"), target_cpu: 0, in_irq: false }));
     let what = SchedWhat::Switch { prev: named(10, "boss"), state: Dead, next: named(12, "worker") };
     events.push(event(3, 10, what));
-    // 12 wakes 11.
+    // 12 wakes 11 and 13.
     events.push(event(4, 12, SchedWhat::Waking { task: named(11, "worker"), target_cpu: 0, in_irq: false }));
+    events.push(event(5, 12, SchedWhat::Waking { task: named(13, "other"), target_cpu: 0, in_irq: false }));
     let (wakers, tracker) = run(&events);
     let labels = Labels { cgroups: [(7, b"/web".to_vec())].into_iter().collect(), ..Labels::default() };
     let lines = |level, limit| {
@@ -345,12 +378,12 @@ fn lines_are_by_thread_or_by_class() {
     };
     let (threads, count) = lines(Level::Thread, 10);
     // 10 has ended.
-    assert_eq!(threads, ["boss/0 worker/0 8", "- worker/11 1", "worker/12 worker/11 1"]);
-    assert_eq!(count, 3);
+    assert_eq!(threads, ["boss/0 worker/0 8", "- worker/11 1", "worker/12 other/13 1", "worker/12 worker/11 1"]);
+    assert_eq!(count, 4);
     let (classes, count) = lines(Level::Class, 2);
     assert_eq!(classes, ["boss/0 worker/0 8", "- worker/0 1"]);
     // The cgroup of 11 is not known, that of 12 is.
-    assert_eq!(count, 3);
+    assert_eq!(count, 4);
 
     // Those of the idle task are in no group.
     let group = |of: &str| {
@@ -361,10 +394,10 @@ fn lines_are_by_thread_or_by_class() {
         let Within { wakeups, within, unknown } = within(&wakers, tracker.threads(), &group(of));
         (wakeups, within, unknown)
     };
-    assert_eq!(result("boss worker"), (9, 9, 0));
-    assert_eq!(result("worker"), (9, 1, 8));
+    assert_eq!(result("boss worker"), (10, 9, 1));
+    assert_eq!(result("worker"), (10, 1, 9));
     let each = within(&wakers, tracker.threads(), &|class| Some(class.comm.to_string()));
-    assert_eq!((each.wakeups, each.within, each.unknown), (9, 1, 0));
+    assert_eq!((each.wakeups, each.within, each.unknown), (10, 1, 0));
 }
 
 #[test]
@@ -471,6 +504,9 @@ proptest! {
         for (waker, wakee, _) in wakers.slot_edges() {
             prop_assert!(waker.is_none_or(|waker| wakers.nodes[wakee as usize].wakers.contains(&waker)));
             prop_assert!(tracker.threads().iter().any(|(slot, _)| slot == wakee));
+        }
+        for (wakee, node) in (0..).zip(&wakers.nodes) {
+            prop_assert!(node.wakers.iter().all(|&waker| wakers.nodes[waker as usize].wakees.contains_key(&wakee)));
         }
         prop_assert!(wakers.edges <= edges && wakers.classes.len() <= classes);
     }
