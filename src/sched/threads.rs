@@ -8,7 +8,7 @@ use crate::sample::Comm;
 /// Threads that are followed at a time, of about 100 bytes each; events of later ones are counted.
 const MAX_THREADS: usize = 1 << 18;
 
-/// The number of a thread in [`Threads`]; the next thread has it after a [`Fact::Ended`].
+/// The number of a thread in [`Threads`]; the next thread has it after a [`Fact::Ended`](super::Fact::Ended).
 pub type Slot = u32;
 
 /// A thread.
