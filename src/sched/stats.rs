@@ -302,7 +302,8 @@ impl Facts for Stats {
                 if is_thread {
                     self.cpu(cpu).row.run.add(ns);
                 } else {
-                    self.cpu(cpu).idle += ns;
+                    let cpu = self.cpu(cpu);
+                    cpu.idle = cpu.idle.saturating_add(ns);
                 }
                 if let Some(thread) = thread {
                     self.row(thread).run.add(ns);
@@ -346,7 +347,8 @@ impl Facts for Stats {
             }
             Fact::Handled { cpu, ns, is_soft } => {
                 let cpu = self.cpu(cpu);
-                *(if is_soft { &mut cpu.softirq } else { &mut cpu.irq }) += ns;
+                let sum = if is_soft { &mut cpu.softirq } else { &mut cpu.irq };
+                *sum = sum.saturating_add(ns);
             }
             Fact::Lost { cpu, from, until } => {
                 let cpu = self.cpu(cpu);
