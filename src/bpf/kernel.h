@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The kernel types that hints.bpf.c and operand.bpf.c need. Only names matter: the loader finds each field's offset in the
+ * The kernel types that the programs need. Only names matter: the loader finds each field's offset in the
  * running kernel's own BTF, so building this needs no kernel header.
  */
 #ifndef SCXPROF_KERNEL_H
@@ -42,6 +42,9 @@ typedef __u32 __wsum;
 #define MAX_ERRNO 4095
 /* include/linux/sched.h */
 #define PF_KTHREAD 0x00200000
+/* include/linux/sched/ext.h */
+#define SCX_TASK_QUEUED 1
+#define SCX_DSQ_INVALID (1ULL << 63)
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -98,6 +101,21 @@ struct hrtimer {
 	void *function;
 };
 
+struct scx_dispatch_q {
+	__u64 id;
+};
+
+struct sched_ext_entity {
+	struct scx_dispatch_q *dsq;
+	__u32 flags;
+	__u64 slice;
+};
+
+struct scx_bpf_dsq_insert_vtime_args {
+	__u64 dsq_id;
+	__u64 slice;
+};
+
 struct task_struct {
 	unsigned int flags;
 	int pid;
@@ -106,6 +124,8 @@ struct task_struct {
 	struct pid *thread_pid;
 	struct hlist_node pid_links[1];
 	struct files_struct *files;
+	char comm[16];
+	struct sched_ext_entity scx;
 };
 
 struct bpf_map {

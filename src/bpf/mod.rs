@@ -1,4 +1,5 @@
-//! Uses of BPF: task hints, and the memory around the registers of a timer's samples (`Snapshots`).
+//! Uses of BPF: task hints, the memory around the registers of a timer's samples (`Snapshots`), and the dispatch queues of
+//! sched_ext schedulers (`Dsqs`).
 //!
 //! Task hints are numbers that programs write for their threads into a map that a sched_ext scheduler reads.
 //!
@@ -19,6 +20,8 @@ use thiserror::Error;
 use crate::hint::HintProbe;
 
 #[cfg(feature = "bpf")]
+mod dsq;
+#[cfg(feature = "bpf")]
 mod map;
 #[cfg(feature = "bpf")]
 mod operand;
@@ -32,6 +35,8 @@ mod watch;
 mod without;
 
 #[cfg(feature = "bpf")]
+pub(crate) use dsq::{DsqOutputs, Dsqs};
+#[cfg(feature = "bpf")]
 pub(crate) use operand::{SnapshotOutputs, Snapshots, WantedMap};
 #[cfg(feature = "bpf")]
 #[doc(hidden)]
@@ -42,7 +47,7 @@ pub(crate) use watch::Watch;
 #[doc(hidden)]
 pub use without::trials;
 #[cfg(not(feature = "bpf"))]
-pub(crate) use without::{SnapshotOutputs, Snapshots, WantedMap, Watch};
+pub(crate) use without::{DsqOutputs, Dsqs, SnapshotOutputs, Snapshots, WantedMap, Watch};
 
 /// The kernel truncates names of maps to this many bytes (`BPF_OBJ_NAME_LEN` minus the NUL).
 const MAX_NAME: usize = 15;

@@ -1,4 +1,4 @@
-//! Replaces the watch and the snapshots in builds without BPF.
+//! Replaces the watch, the snapshots and the dispatch queues in builds without BPF.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -96,6 +96,31 @@ pub(crate) enum WantedMap {}
 
 impl WantedMap {
     pub(crate) fn set(&self, _: u32, _: u64, _: &Wanted) {
+        match *self {}
+    }
+}
+
+/// Dispatch queues, which are never observed.
+#[derive(Debug)]
+pub(crate) enum Dsqs {}
+
+impl Dsqs {
+    /// Returns the error that it is not built in.
+    pub(crate) fn load(_: u16, _: u32) -> Result<Self, Refusal> {
+        Err(refused("dispatch queues of sched_ext"))
+    }
+
+    pub(crate) fn outputs(&self) -> &Arc<DsqOutputs> {
+        match *self {}
+    }
+}
+
+/// The outputs of programs that are never loaded.
+#[derive(Debug)]
+pub(crate) enum DsqOutputs {}
+
+impl DsqOutputs {
+    pub(crate) fn write_to(&self, _: BorrowedFd<'_>, _: u32) -> Result<(), Refusal> {
         match *self {}
     }
 }

@@ -32,6 +32,7 @@ mod decision;
 mod destination;
 mod diff;
 mod doctor;
+mod dsqs;
 mod extract;
 mod filter;
 mod hints;

@@ -174,7 +174,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
         builder = builder.keep_memory();
     }
     if args.sched {
-        builder = builder.sched(SchedOptions { irq: args.irq, runtime: true });
+        builder = builder.sched(SchedOptions { irq: args.irq, runtime: true, dsq: true });
     }
     let held = capture::hold(wanted, false)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;

@@ -17,12 +17,13 @@ use super::process;
 use super::signals::Signals;
 use super::wakers::{self, FoundWakers, WakerArgs};
 use super::windows::{self, WindowArgs, WindowSink};
-use super::{decision, seconds, source, Failure};
+use super::{decision, dsqs, seconds, source, Failure};
 use crate::config::{aligned, Placement};
 use crate::escape;
 use crate::host::{limits, topology, Roots};
 use crate::profile::Profile;
 use crate::sample::{Comm, Source};
+use crate::sched::dsqs::DsqLine;
 use crate::sched::report::{By, Line, Order};
 use crate::sched::{Gaps, Summary};
 use crate::session::{Error, Outcome, Progress, SchedLoss, SchedOptions, SchedStats, Session};
@@ -33,6 +34,7 @@ Examples:
   sudo scxprof sched -t 5 --by thread --sort latency    the threads that waited longest after a wakeup
   sudo scxprof sched --by cell --config cells.json      the subcells of a configuration
   sudo scxprof sched --wakers                    who wakes whom, who preempts whom, and chains of wakeups
+  sudo scxprof sched --by dsq                    the dispatch queues of the sched_ext scheduler
   sudo scxprof sched --by cpu -- make -j8        the CPUs while a command runs
   sudo scxprof sched --windows 1ms --category 'web=nginx*' --csv cpus.csv   the CPUs in use, each ms
   scxprof sched -f perf.data --json              of what perf sched record recorded";
@@ -77,7 +79,7 @@ pub(super) struct SchedArgs {
         long,
         value_name = "WHAT",
         default_value = "process",
-        value_parser = ["cpu", "thread", "process", "cgroup", "cell", "llc", "node"],
+        value_parser = ["cpu", "thread", "process", "cgroup", "cell", "llc", "node", "dsq"],
         help_heading = RESULT
     )]
     by: String,
@@ -127,6 +129,11 @@ impl SchedArgs {
         }
     }
 
+    /// Lines are dispatch queues, which have other columns.
+    fn by_dsq(&self) -> bool {
+        self.by == "dsq"
+    }
+
     fn order(&self) -> Order {
         match self.sort.as_str() {
             "wait" => Order::Wait,
@@ -167,6 +174,12 @@ struct Document<'a> {
     /// How many lines there are, of which `lines` has the first.
     line_count: usize,
     lines: &'a [Line],
+    /// Dispatch queues, with --by dsq.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dsqs: Option<&'a [DsqLine]>,
+    /// Times that a thread got a CPU from a dispatch queue that is not known, with --by dsq.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dsq_unknown: Option<u64>,
     /// CPUs in use in windows, if they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     windows: Option<&'a Summary>,
@@ -214,6 +227,9 @@ pub(super) fn run(args: &SchedArgs, stdout_is_open: bool) -> Result<(), Failure>
     if args.to_stdout() && !stdout_is_open {
         return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
     }
+    if args.by_dsq() && args.file.is_none() {
+        dsqs::check(&Roots::default())?;
+    }
     let placement = args.config.as_deref().map(read_config).transpose()?;
     // Before anything is opened, so that the command does not inherit our limits.
     let held = if args.command.is_empty() {
@@ -249,16 +265,18 @@ pub(super) fn run(args: &SchedArgs, stdout_is_open: bool) -> Result<(), Failure>
         placement.as_ref().map_or_else(String::new, |placement| placement.name_of(cgroup, comm.as_bytes()))
     };
     let windows = windows.map(WindowSink::finish).transpose()?;
-    let lines = stats.lines(args.by(), args.order(), &cell_of);
+    let dsqs = args.by_dsq().then(|| dsqs::found(&stats, args.limit, args.file.as_deref(), &outcome)).transpose()?;
+    let lines = if dsqs.is_some() { Vec::new() } else { stats.lines(args.by(), args.order(), &cell_of) };
     let wakers = args.wakers.level().and_then(|level| FoundWakers::new(&stats, level, args.limit, placement.as_ref()));
+    let results = Results { lines: &lines, dsqs: dsqs.as_deref(), windows: windows.as_ref(), wakers: wakers.as_ref() };
     let text = if args.json {
-        document(args, &stats, (&lines, windows.as_ref(), wakers.as_ref()), loss, lacks)
-            .context("cannot write the result")
-            .map_err(Failure::NoResult)?
+        document(args, &stats, results, loss, lacks).context("cannot write the result").map_err(Failure::NoResult)?
     } else if let Some(windows) = &windows {
         escape::lines(&windows::table(windows))
     } else if let Some(wakers) = &wakers {
         escape::lines(&wakers::table(wakers))
+    } else if let Some(dsqs) = &dsqs {
+        escape::lines(&dsqs::table(dsqs, stats.unknown_dsqs(), stats.window()))
     } else {
         escape::lines(&table(args, &stats, &lines))
     };
@@ -285,7 +303,7 @@ fn watch(args: &SchedArgs, held: Option<Held>, signals: &Signals) -> Result<Obse
         .tuning
         .configure(Session::builder(), &roots)?
         .sources(&[Source::Wakeups])
-        .sched(SchedOptions { irq: args.irq, ..SchedOptions::default() });
+        .sched(SchedOptions { irq: args.irq, dsq: true, ..SchedOptions::default() });
     if let Some(limit) = args.limit() {
         builder = builder.time(limit);
     }
@@ -332,10 +350,19 @@ fn read(args: &SchedArgs, path: &Path, signals: &Signals) -> Result<Observed, Fa
     Ok(Observed { stats, windows, outcome, lacks, damage: profile.damage(), status: None })
 }
 
+/// What is printed, of which `--json` prints all.
+#[derive(Clone, Copy)]
+struct Results<'a> {
+    lines: &'a [Line],
+    dsqs: Option<&'a [DsqLine]>,
+    windows: Option<&'a Summary>,
+    wakers: Option<&'a FoundWakers>,
+}
+
 fn document(
     args: &SchedArgs,
     stats: &SchedStats,
-    (lines, windows, wakers): (&[Line], Option<&Summary>, Option<&FoundWakers>),
+    Results { lines, dsqs, windows, wakers }: Results<'_>,
     loss: SchedLoss,
     notes: Vec<String>,
 ) -> serde_json::Result<String> {
@@ -355,6 +382,8 @@ fn document(
         scxprof: &own,
         line_count: lines.len(),
         lines: shown(args, lines),
+        dsqs,
+        dsq_unknown: dsqs.map(|_| stats.unknown_dsqs()),
         windows,
         wakers,
         notes,

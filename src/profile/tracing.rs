@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::host::tracefs::Tracefs;
-use crate::sampler::tracepoint::{FormatError, SchedDecoder};
+use crate::sampler::tracepoint::{self, FormatError, SchedDecoder};
 
 /// The beginning of a tracing file, then its version, the byte order and the size of a long.
 const MAGIC: &[u8] = b"\x17\x08\x44tracing0.6\0";
@@ -37,7 +37,11 @@ pub(super) fn section(procfs: &Path, events: &[&str]) -> Option<Vec<u8>> {
         bytes.extend_from_slice(system.as_bytes());
         bytes.push(0);
         bytes.extend_from_slice(&1u32.to_ne_bytes());
-        file(&mut bytes, &read(format!("events/{system}/{name}/format"))?);
+        if format!("{system}:{name}") == tracepoint::DSQ {
+            file(&mut bytes, tracepoint::DSQ_FORMAT.as_bytes());
+        } else {
+            file(&mut bytes, &read(format!("events/{system}/{name}/format"))?);
+        }
     }
     // No kallsyms, no formats of printk, no names of commands.
     for size in [4, 4, 8] {

@@ -55,9 +55,8 @@ pub enum SchedWhat {
         task: SchedTask,
         /// The CPU that it is meant for: with `sched_waking`, the one where it ran last.
         target_cpu: u32,
-        /// An interrupt wakes it, such as a timer's, and not the thread that the interrupt found on the CPU. What wakes from a
-        /// softirq may be either, and counts as the thread.
-        in_irq: bool,
+        /// What wakes it.
+        by: WakenBy,
     },
     /// `sched_wakeup_new`: a thread is runnable for the first time.
     WakeupNew {
@@ -123,6 +122,28 @@ pub enum SchedWhat {
         /// As in [`SchedWhat::SoftirqEntry`].
         vec: u32,
     },
+    /// A sched_ext scheduler inserts a thread into a dispatch queue (DSQ).
+    DsqInsert {
+        /// The thread.
+        tid: u32,
+        /// Id of the DSQ.
+        dsq: u64,
+        /// ns that it may run; 0 leaves what it has, `u64::MAX` is no limit.
+        slice: u64,
+        /// It was in another DSQ, from which it is moved.
+        is_moved: bool,
+    },
+    /// A CPU goes on with a thread of a sched_ext scheduler, or from one: comes just before or after the [`SchedWhat::Switch`].
+    DsqSwitch {
+        /// Thread id of the thread that ran.
+        prev: u32,
+        /// The DSQ that this thread, which still wants to run, is in now; `None` if it is in none.
+        dsq: Option<u64>,
+        /// Thread id of the thread that runs from now on.
+        next: u32,
+        /// ns that it may run; `None` if the scheduler does not schedule it.
+        slice: Option<u64>,
+    },
     /// A thread's hint was written, or deleted.
     Hint {
         /// The thread.
@@ -132,6 +153,19 @@ pub enum SchedWhat {
     },
     /// Events of the CPU were lost at some time since its previous event.
     Lost,
+}
+
+/// What wakes a thread, as the flags of the tracepoint tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum WakenBy {
+    /// The thread that the CPU runs, in a system call or a fault.
+    #[default]
+    Thread,
+    /// A softirq. The thread that the CPU runs may have caused it, as when it sends to a socket of its host; or it may only have been
+    /// interrupted, as by block I/O of another thread.
+    Softirq,
+    /// An interrupt, such as a timer's. The thread that the CPU runs has nothing to do with it.
+    Interrupt,
 }
 
 /// The state of a thread that leaves its CPU (`prev_state` of `sched_switch`, Linux 4.14 and later).

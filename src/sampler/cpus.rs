@@ -9,10 +9,10 @@ use super::opener::Opener;
 use super::plan::Planned;
 use super::record::Layout;
 use super::ring::Ring;
-use super::tracepoint::SchedDecoder;
+use super::tracepoint::{self, SchedDecoder};
 use super::worker::CpuRing;
 use super::{choose, SamplerError, SamplerOptions, Target, TargetKind};
-use crate::bpf::SnapshotOutputs;
+use crate::bpf::{DsqOutputs, SnapshotOutputs};
 use crate::host::limits;
 use crate::sample::Source;
 
@@ -32,6 +32,8 @@ pub(super) struct Recipe {
     pub(super) mmap_pages: usize,
     /// Connects the program that reads the memory around the registers, if there is one.
     pub(super) snapshots: Option<Arc<SnapshotOutputs>>,
+    /// Connects the programs that observe dispatch queues, if there are any.
+    pub(super) dsqs: Option<Arc<DsqOutputs>>,
 }
 
 /// The events whose rings those of a CPU write into. They may have ended when their CPU went offline, and their rings go on.
@@ -172,7 +174,11 @@ impl Recipe {
         // They watch the whole CPU, whatever is watched otherwise, so more tasks change nothing.
         if !matches!(ring, RingOf::Open(_)) {
             for (plan, Planned { spec, .. }) in here().filter(|(_, event)| event.spec.is_sched) {
-                let (event, layout) = opener.sched(spec, self.features, self.mmap_pages, cpu)?;
+                let dsqs = self.dsqs.as_deref().filter(|_| spec.name == tracepoint::DSQ);
+                let (event, layout) = match dsqs {
+                    Some(dsqs) => opener.dsq_output(spec, self.features, self.mmap_pages, dsqs, cpu)?,
+                    None => opener.sched(spec, self.features, self.mmap_pages, cpu)?,
+                };
                 let event = Arc::new(event);
                 self.give_sched_ring(&mut opening, &event, layout)?;
                 opening.sampling.push(Sampling { event, plan, last: 0 });

@@ -19,6 +19,9 @@ pub enum SamplerError {
     /// The memory around the registers is not available; a run continues without it.
     #[error("{0}")]
     Snapshots(String),
+    /// The dispatch queues of a sched_ext scheduler cannot be observed; a run continues without them.
+    #[error("{0}")]
+    Dsqs(String),
     /// The kernel denies it.
     #[error("{event}: not permitted; {hint}", event = .source)]
     NotPermitted {

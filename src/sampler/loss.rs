@@ -79,6 +79,8 @@ pub struct SchedLoss {
     pub events: u64,
     /// Those of them that are of `sched_stat_runtime`.
     pub of_runtime: u64,
+    /// Those of them that are of dispatch queues.
+    pub of_dsq: u64,
     /// Events lost because a ring was full.
     pub ring_full: u64,
     /// Events that we dropped because the session was too slow.
@@ -159,6 +161,7 @@ impl Loss {
             &mut self.evicted,
             &mut self.sched.events,
             &mut self.sched.of_runtime,
+            &mut self.sched.of_dsq,
             &mut self.sched.ring_full,
             &mut self.sched.dropped,
             &mut self.sched.malformed,

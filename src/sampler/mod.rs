@@ -53,7 +53,7 @@ pub use running::{Running, Totals};
 use worker::CpuRing;
 pub use worker::Identity;
 
-use crate::bpf::Snapshots;
+use crate::bpf::{Dsqs, Snapshots};
 use crate::host::limits;
 pub use crate::sample::batch::{Batch, PendingSample, UserContext};
 use crate::sample::Source;
@@ -134,6 +134,8 @@ pub struct Sampler {
     rings: Vec<(u32, CpuRing)>,
     /// Reads the memory around the registers.
     snapshots: Option<Snapshots>,
+    /// Observes dispatch queues.
+    dsqs: Option<Dsqs>,
     refused: Vec<Refused>,
     /// [`Plan::rate`].
     rate: Option<f64>,
@@ -177,12 +179,24 @@ impl Sampler {
     fn open_as(options: &SamplerOptions, batched: bool) -> Result<Self, SamplerError> {
         let opener = Opener::new(options, batched);
         let Choice { plan, features, side_features, refused } = opener.choose()?;
-        let Plan { events, address_from, sched, rate, notes: chosen } = plan;
+        let Plan { mut events, address_from, sched, rate, notes: chosen } = plan;
         let mut notes: Vec<String> = chosen.iter().cloned().chain(refused.iter().map(Refused::to_string)).collect();
         let snapshots = match opener.snapshots(&address_from) {
             Some(Ok(snapshots)) => Some(snapshots),
             Some(Err(refusal)) => {
                 notes.push(without_snapshots(&refusal));
+                None
+            }
+            None => None,
+        };
+        let dsqs = match opener.dsqs() {
+            Some(Ok(dsqs)) => {
+                let spec = attr::EventSpec::sched(tracepoint::DSQ, tracepoint::DSQ_ID.into());
+                events.push(plan::Planned { spec, cpus: options.cpus.clone(), probe: None, steer: None });
+                Some(dsqs)
+            }
+            Some(Err(refusal)) => {
+                notes.push(without_dsqs(&refusal));
                 None
             }
             None => None,
@@ -196,12 +210,14 @@ impl Sampler {
             side_features,
             mmap_pages: options.mmap_pages,
             snapshots: snapshots.as_ref().map(|snapshots| Arc::clone(snapshots.outputs())),
+            dsqs: dsqs.as_ref().map(|dsqs| Arc::clone(dsqs.outputs())),
         };
         let mut sampler = Self {
             recipe,
             cpus: BTreeMap::new(),
             rings: Vec::new(),
             snapshots,
+            dsqs,
             refused,
             rate,
             chosen,
@@ -216,6 +232,13 @@ impl Sampler {
         };
         let mut no_room = None;
         while let Err(error) = sampler.open_cpus(&opener) {
+            if matches!(error, SamplerError::Dsqs(_)) {
+                sampler.close();
+                (sampler.dsqs, sampler.recipe.dsqs) = (None, None);
+                sampler.recipe.events.retain(|event| event.spec.name != tracepoint::DSQ);
+                sampler.notes.push(without_dsqs(&error));
+                continue;
+            }
             if sampler.snapshots.is_some() && !error.is_no_room() {
                 // The events are then those of every other kernel.
                 sampler.close();
@@ -371,6 +394,11 @@ impl Sampler {
 /// What a run lacks without snapshots.
 fn without_snapshots(why: &dyn std::fmt::Display) -> String {
     format!("timer: fewer addresses are recovered, because the memory around the registers cannot be read: {why}")
+}
+
+/// What a run lacks without the programs that observe dispatch queues.
+fn without_dsqs(why: &dyn std::fmt::Display) -> String {
+    format!("what the sched_ext scheduler does with its dispatch queues (DSQs) is not known: {why}")
 }
 
 /// Events that differ only in their CPU and task.

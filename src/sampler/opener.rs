@@ -11,8 +11,8 @@ use super::open::{self, Event, EventError, Privilege, Watch};
 use super::plan::{AddressFrom, Planned};
 use super::record::Layout;
 use super::tracepoint;
-use super::{probe, Choice, SamplerError, SamplerOptions, Target};
-use crate::bpf::{Clockwork, Refusal, SnapshotOutputs, Snapshots, Step, Watched};
+use super::{probe, sched, Choice, SamplerError, SamplerOptions, Target};
+use crate::bpf::{Clockwork, DsqOutputs, Dsqs, Refusal, SnapshotOutputs, Snapshots, Step, Watched};
 use crate::host::{limits, topology, Roots};
 use crate::sample::Source;
 
@@ -220,12 +220,46 @@ impl<'a> Opener<'a> {
             }
             Target::Cgroup(directory) => Watched::Cgroup(directory),
         };
-        // Those that may come online have their place from the beginning.
+        Some(Snapshots::load(clockwork, &watched, self.cpus(), &self.options.proc))
+    }
+
+    /// A number above that of every CPU. Those that may come online have their place from the beginning.
+    fn cpus(&self) -> u32 {
         let roots = Roots { sys: self.options.sys.clone(), ..Roots::default() };
         let possible = self.options.all_cpus.then(|| topology::possible_cpus(&roots).ok()).flatten();
         let last = possible.iter().flatten().chain(&self.options.cpus).max();
-        let cpus = last.map_or(1, |last| last.saturating_add(1));
-        Some(Snapshots::load(clockwork, &watched, cpus, &self.options.proc))
+        last.map_or(1, |last| last.saturating_add(1))
+    }
+
+    /// Loads the programs that observe dispatch queues; `None` if they were not requested or no scheduler has any.
+    pub(super) fn dsqs(&self) -> Option<Result<Dsqs, Refusal>> {
+        let is_wanted = self.options.sched.is_some_and(|sched| sched.dsq) && sched::has_scheduler(&self.options.sys);
+        is_wanted.then(|| Dsqs::load(tracepoint::DSQ_ID, self.cpus()))
+    }
+
+    /// Opens the event of a CPU whose samples are what happens to dispatch queues.
+    pub(super) fn dsq_output(
+        &self,
+        spec: &EventSpec,
+        features: Features,
+        pages: usize,
+        dsqs: &DsqOutputs,
+        cpu: u32,
+    ) -> Result<(Event, Layout), SamplerError> {
+        let scope = Scope { inherit: false, enable_on_exec: false, ..self.scope() };
+        let mut attr = attr::sampling(spec, features, scope, attr::watermark(pages));
+        attr.type_ = sys::PERF_TYPE_SOFTWARE;
+        attr.config = u64::from(sys::PERF_COUNT_SW_BPF_OUTPUT);
+        let event = Event::open(&spec.name, &attr, Watch::All, cpu);
+        let mut event = event.map_err(|error| match self.explain(error, Watch::All, true) {
+            // The CPU has gone, or the rings are to be smaller: as for every event.
+            error @ SamplerError::NoSuchCpu { .. } => error,
+            error => SamplerError::Dsqs(error.to_string()),
+        })?;
+        dsqs.write_to(event.as_fd(), cpu).map_err(|refusal| SamplerError::Dsqs(refusal.to_string()))?;
+        // In a recording it is the tracepoint that its samples look like, so that every reader knows their fields.
+        (event.attr.type_, event.attr.config) = (spec.kind, u64::from(tracepoint::DSQ_ID));
+        Ok((event, attr::layout(&attr)))
     }
 
     /// The event that calls the program, unless that is a tracepoint.

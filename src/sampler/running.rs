@@ -20,7 +20,7 @@ use super::tee::Tee;
 use super::tracepoint;
 use super::worker::{self, CpuRing, Scheduled, Worker};
 use super::{Sampler, SamplerError, TargetKind};
-use crate::bpf::{Snapshots, WantedMap};
+use crate::bpf::{Dsqs, Snapshots, WantedMap};
 use crate::host::priority;
 use crate::sample::batch::Batch;
 
@@ -42,6 +42,8 @@ pub struct Running {
     watcher: Watcher,
     live: Arc<Mutex<Live>>,
     snapshots: Option<Snapshots>,
+    /// The programs run until it is dropped.
+    _dsqs: Option<Dsqs>,
     child_pid_namespace: bool,
 }
 
@@ -135,6 +137,7 @@ impl Sampler {
             watcher,
             live,
             snapshots: self.snapshots,
+            _dsqs: self.dsqs,
             child_pid_namespace: self.identity.child_pid_namespace,
         })
     }
@@ -224,8 +227,9 @@ impl Running {
             totals.lost = live.lost();
             totals.loss.side_band = live.lost_side_band();
         }
-        let of_runtime = totals.loss.sched.of_runtime;
-        totals.loss.sched.unsampled = sched_events.saturating_sub(totals.loss.sched.seen().saturating_sub(of_runtime));
+        // The kernel counts these in ns and not at all.
+        let uncounted = totals.loss.sched.of_runtime.saturating_add(totals.loss.sched.of_dsq);
+        totals.loss.sched.unsampled = sched_events.saturating_sub(totals.loss.sched.seen().saturating_sub(uncounted));
         if events.iter().all(|event| event.spec.is_sched) {
             // They are what the source samples.
             totals.events = totals.loss.sched.events;

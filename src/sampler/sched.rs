@@ -14,6 +14,15 @@ pub struct SchedOptions {
     pub irq: bool,
     /// Also the CPU time that the kernel charges (`sched_stat_runtime`), which `perf sched latency` reads.
     pub runtime: bool,
+    /// Also what a sched_ext scheduler does with its dispatch queues (DSQs), if one is loaded. It takes BPF; without it, the other
+    /// events are sampled, and a note says why.
+    pub dsq: bool,
+}
+
+/// True if a sched_ext scheduler is loaded.
+#[must_use]
+pub fn has_scheduler(sysfs: &Path) -> bool {
+    std::fs::read(sysfs.join("kernel/sched_ext/state")).is_ok_and(|state| state.trim_ascii() == b"enabled")
 }
 
 /// The event without which the others mean little.
@@ -46,5 +55,6 @@ pub(super) fn tracepoints(
         decoder.add(name, &String::from_utf8_lossy(&format))?;
         specs.push(EventSpec::sched(name, id));
     }
+    decoder.add(tracepoint::DSQ, tracepoint::DSQ_FORMAT)?;
     Ok((specs, decoder, notes))
 }

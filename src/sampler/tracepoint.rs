@@ -5,7 +5,7 @@
 
 use thiserror::Error;
 
-use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState};
+use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState, WakenBy};
 use crate::sample::Comm;
 
 /// The tracepoints that can be decoded, as `system:name`.
@@ -24,8 +24,37 @@ pub const RUNTIME: &str = "sched:sched_stat_runtime";
 /// Those of interrupts.
 pub const IRQ: [&str; 4] = ["irq:irq_handler_entry", "irq:irq_handler_exit", "irq:softirq_entry", "irq:softirq_exit"];
 
+/// The events of dispatch queues. They are no tracepoint of the kernel: a BPF program writes them in the form of one.
+pub const DSQ: &str = "sched_ext:dsq";
+/// Its number, the highest that a tracepoint could have (`TRACE_EVENT_TYPE_MAX` in kernel/trace/trace.h); the kernel counts up
+/// from low ones.
+pub const DSQ_ID: u16 = 65535;
+/// The description of its fields, as the kernel describes those of its own.
+pub const DSQ_FORMAT: &str = "\
+name: dsq
+ID: 65535
+format:
+\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
+\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;
+\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;
+\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
+
+\tfield:u32 kind;\toffset:8;\tsize:4;\tsigned:0;
+\tfield:pid_t pid;\toffset:12;\tsize:4;\tsigned:1;
+\tfield:u64 dsq;\toffset:16;\tsize:8;\tsigned:0;
+\tfield:u64 slice;\toffset:24;\tsize:8;\tsigned:0;
+\tfield:pid_t prev_pid;\toffset:32;\tsize:4;\tsigned:1;
+
+print fmt: \"kind=%u pid=%d dsq=0x%llx slice=%llu prev_pid=%d\", REC->kind, REC->pid, REC->dsq, REC->slice, REC->prev_pid
+";
+
+/// `SCX_DSQ_INVALID` (include/linux/sched/ext.h).
+const NO_DSQ: u64 = 1 << 63;
+
 /// `TRACE_FLAG_HARDIRQ` and `TRACE_FLAG_NMI` of `common_flags` (include/linux/trace_events.h).
 const IN_IRQ: u64 = 0x08 | 0x40;
+/// `TRACE_FLAG_SOFTIRQ`.
+const IN_SOFTIRQ: u64 = 0x10;
 
 /// Why a tracepoint cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -124,6 +153,7 @@ enum Kind {
     IrqExit { irq: Place },
     SoftirqEntry { vec: Place },
     SoftirqExit { vec: Place },
+    Dsq { kind: Place, pid: Place, dsq: Place, slice: Place, prev_pid: Place },
 }
 
 /// Decodes the tracepoints that were added to it.
@@ -148,7 +178,9 @@ impl SchedDecoder {
     /// # Errors
     /// [`FormatError`]: it could be used, but its fields cannot be read.
     pub fn add(&mut self, event: &str, text: &str) -> Result<bool, FormatError> {
-        let Some((_, name)) = event.split_once(':').filter(|(system, _)| matches!(*system, "sched" | "irq")) else {
+        let Some((_, name)) =
+            event.split_once(':').filter(|(system, _)| matches!(*system, "sched" | "irq" | "sched_ext"))
+        else {
             return Ok(false);
         };
         let Some(format) = Format::parse(text) else { return Err(FormatError::Text { event: event.to_owned() }) };
@@ -184,6 +216,13 @@ impl SchedDecoder {
             "irq_handler_exit" => Kind::IrqExit { irq: number("irq")? },
             "softirq_entry" => Kind::SoftirqEntry { vec: number("vec")? },
             "softirq_exit" => Kind::SoftirqExit { vec: number("vec")? },
+            "dsq" => Kind::Dsq {
+                kind: number("kind")?,
+                pid: number("pid")?,
+                dsq: number("dsq")?,
+                slice: number("slice")?,
+                prev_pid: number("prev_pid")?,
+            },
             _ => return Ok(false),
         };
         self.kinds.push((format.id, kind));
@@ -233,7 +272,11 @@ impl SchedDecoder {
             Kind::Waking { task, target_cpu, flags } => SchedWhat::Waking {
                 task: fields.task(task)?,
                 target_cpu: fields.number(*target_cpu)? as u32,
-                in_irq: fields.number(*flags)? & IN_IRQ != 0,
+                by: match fields.number(*flags)? {
+                    flags if flags & IN_IRQ != 0 => WakenBy::Interrupt,
+                    flags if flags & IN_SOFTIRQ != 0 => WakenBy::Softirq,
+                    _ => WakenBy::Thread,
+                },
             },
             Kind::WakeupNew { task, target_cpu } => {
                 SchedWhat::WakeupNew { task: fields.task(task)?, target_cpu: fields.number(*target_cpu)? as u32 }
@@ -257,6 +300,20 @@ impl SchedDecoder {
             Kind::IrqExit { irq } => SchedWhat::IrqExit { irq: fields.number(*irq)? as u32 },
             Kind::SoftirqEntry { vec } => SchedWhat::SoftirqEntry { vec: fields.number(*vec)? as u32 },
             Kind::SoftirqExit { vec } => SchedWhat::SoftirqExit { vec: fields.number(*vec)? as u32 },
+            Kind::Dsq { kind, pid, dsq, slice, prev_pid } => {
+                let (tid, dsq, slice) = (fields.number(*pid)? as u32, fields.number(*dsq)?, fields.number(*slice)?);
+                // As in dsq.bpf.c.
+                match fields.number(*kind)? {
+                    kind @ (0 | 1) => SchedWhat::DsqInsert { tid, dsq, slice, is_moved: kind == 1 },
+                    2 => SchedWhat::DsqSwitch {
+                        prev: fields.number(*prev_pid)? as u32,
+                        dsq: (dsq != NO_DSQ).then_some(dsq),
+                        next: tid,
+                        slice: (slice != 0).then_some(slice),
+                    },
+                    _ => return None,
+                }
+            }
         })
     }
 }
@@ -415,6 +472,23 @@ mod tests {
             let task = SchedTask { tid: 9, prio: 100, comm: Comm::from("mover") };
             assert_eq!(decoder.decode(&bytes), Some(SchedWhat::Migrate { task, from: 2, to: 3 }), "{is_new}");
         }
+    }
+
+    #[test]
+    fn events_of_dispatch_queues_are_described_as_they_are_written() {
+        let mut decoder = SchedDecoder::new(false);
+        assert!(decoder.add(DSQ, DSQ_FORMAT).unwrap());
+        assert!(decoder.knows(u64::from(DSQ_ID)));
+        let dsq = |kind: u32, dsq: u64, slice: u64, prev: u32| {
+            let (dsq, slice) = (dsq.to_ne_bytes(), slice.to_ne_bytes());
+            let fields = [&kind.to_ne_bytes()[..], &7u32.to_ne_bytes(), &dsq, &slice, &prev.to_ne_bytes(), &[0; 4]];
+            decoder.decode(&record(DSQ_ID, &fields))
+        };
+        let insert = |is_moved| Some(SchedWhat::DsqInsert { tid: 7, dsq: 5, slice: 9, is_moved });
+        assert_eq!((dsq(0, 5, 9, 0), dsq(1, 5, 9, 0)), (insert(false), insert(true)));
+        let switch = |dsq, slice| Some(SchedWhat::DsqSwitch { prev: 3, dsq, next: 7, slice });
+        assert_eq!((dsq(2, 5, 9, 3), dsq(2, 1 << 63, 0, 3)), (switch(Some(5), Some(9)), switch(None, None)));
+        assert_eq!(dsq(3, 5, 9, 0), None);
     }
 
     #[test]

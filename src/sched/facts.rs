@@ -105,6 +105,42 @@ pub enum Fact {
         /// It is a softirq.
         is_soft: bool,
     },
+    /// A thread of a sched_ext scheduler was put into a dispatch queue (DSQ).
+    Queued {
+        /// The thread.
+        thread: Slot,
+        /// The DSQ.
+        dsq: u64,
+        /// The time.
+        time: u64,
+        /// Who put it there.
+        by: QueuedBy,
+    },
+    /// A thread got a CPU from a DSQ.
+    Dispatched {
+        /// The thread.
+        thread: Slot,
+        /// The DSQ.
+        dsq: u64,
+        /// When it was put there.
+        from: u64,
+        /// When it got the CPU.
+        until: u64,
+    },
+    /// A thread left a DSQ, or what became of it is not known, before it got a CPU.
+    Unqueued {
+        /// The DSQ.
+        dsq: u64,
+        /// The time.
+        time: u64,
+    },
+    /// A thread of a sched_ext scheduler got a CPU, and may run for so long.
+    Slice {
+        /// The DSQ that it was in; `None` if it was in none that is known.
+        dsq: Option<u64>,
+        /// ns; `u64::MAX` is no limit.
+        ns: u64,
+    },
     /// Events of the CPU were lost in this time.
     Lost {
         /// The CPU.
@@ -129,6 +165,17 @@ pub enum Fact {
         /// The thread.
         thread: Slot,
     },
+}
+
+/// Who put a thread into a dispatch queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueuedBy {
+    /// The scheduler inserted it.
+    Scheduler,
+    /// The scheduler moved it from another DSQ.
+    Move,
+    /// The kernel itself, as for a thread that has time left when another one takes its CPU.
+    Kernel,
 }
 
 /// Takes facts.

@@ -5,6 +5,7 @@
 //! happened as [`Fact`]s: a thread ran, waited, slept, was woken. [`Stats`] adds them up, [`Wakers`] says who wakes whom.
 //! [`Windows`] counts the CPU time of categories of threads in windows of time.
 
+pub mod dsqs;
 mod durations;
 mod facts;
 pub mod report;
@@ -14,8 +15,9 @@ mod tracker;
 pub mod wakers;
 mod windows;
 
+pub use dsqs::Dsqs;
 pub use durations::{Durations, Sums};
-pub use facts::{Fact, Facts};
+pub use facts::{Fact, Facts, QueuedBy};
 pub use stats::{Class, CpuRow, Migrations, Row, Stats};
 pub use threads::{Slot, Thread, Threads, Why};
 pub use tracker::{Gaps, Tracker};

@@ -358,7 +358,11 @@ impl Facts for Stats {
             Fact::Missed { cpu } => self.cpu(cpu).row.touched += 1,
             Fact::Touched { thread } => self.row(thread).touched += 1,
             Fact::Ended { thread } => self.fold(threads, thread),
-            Fact::Preempted { .. } => {}
+            Fact::Preempted { .. }
+            | Fact::Queued { .. }
+            | Fact::Dispatched { .. }
+            | Fact::Unqueued { .. }
+            | Fact::Slice { .. } => {}
         }
     }
 }

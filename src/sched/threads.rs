@@ -25,6 +25,18 @@ pub struct Thread {
     /// An event has named it, rather than only come from it.
     pub(super) is_named: bool,
     pub(super) state: State,
+    pub(super) dsq: Option<Dsq>,
+}
+
+/// The dispatch queue that a thread is in, or was in before it got its CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Dsq {
+    pub id: u64,
+    pub since: u64,
+    /// It is in it now.
+    pub is_queued: bool,
+    /// How long it may run since is known.
+    pub is_granted: bool,
 }
 
 impl Thread {
@@ -118,7 +130,7 @@ impl Threads {
             return Some(slot);
         }
         let (comm, state) = (Comm::default(), State::Unknown);
-        let thread = Thread { tid, pid: 0, comm, cgroup: 0, is_named: false, state };
+        let thread = Thread { tid, pid: 0, comm, cgroup: 0, is_named: false, state, dsq: None };
         let slot = if let Some(slot) = self.free.pop() {
             *self.get_mut(slot)? = thread;
             slot

@@ -1,8 +1,8 @@
 //! The state of every thread and CPU, followed through the events.
 
-use super::facts::{Fact, Facts};
-use super::threads::{Slot, State, Threads, Why};
-use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState};
+use super::facts::{Fact, Facts, QueuedBy};
+use super::threads::{Dsq, Slot, State, Threads, Why};
+use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState, WakenBy};
 use crate::sample::Comm;
 
 /// CPU numbers at and above this are not followed.
@@ -122,7 +122,7 @@ impl Tracker {
     /// What threads did is not known, except of those that ran on another CPU all the time.
     fn lost(threads: &mut Threads, (cpu, running): (u32, Option<Slot>), from: u64, until: u64, facts: &mut impl Facts) {
         facts.fact(threads, Fact::Lost { cpu, from, until });
-        let mut touched = Vec::new();
+        let (mut touched, mut queued) = (Vec::new(), Vec::new());
         for &slot in threads.by_tid.values() {
             let Some(thread) = threads.slots.get_mut(slot as usize) else { continue };
             match thread.state {
@@ -131,7 +131,13 @@ impl Tracker {
                 State::Running { .. } if Some(slot) != running => {}
                 _ => thread.state = State::Unknown,
             }
+            if let Some(dsq) = thread.dsq.take().filter(|dsq| dsq.is_queued) {
+                queued.push(dsq.id);
+            }
             touched.push(slot);
+        }
+        for dsq in queued {
+            facts.fact(threads, Fact::Unqueued { dsq, time: until });
         }
         for thread in touched {
             facts.fact(threads, Fact::Touched { thread });
@@ -153,8 +159,8 @@ impl<F: Facts> Steps<'_, F> {
         let SchedEvent { time, cpu, .. } = *self.event;
         match self.event.what {
             SchedWhat::Switch { prev, state, next } => self.switch(&prev, state, &next),
-            SchedWhat::Waking { task, target_cpu, in_irq } => {
-                let waker = self.current().filter(|_| !in_irq);
+            SchedWhat::Waking { task, target_cpu, by } => {
+                let waker = self.current().filter(|_| by != WakenBy::Interrupt);
                 if let Some(thread) = self.named(&task) {
                     self.wakes(thread, Why::Woken(waker));
                     self.fact(Fact::Woken { thread, cpu, target_cpu, time, waker, is_new: false });
@@ -188,6 +194,16 @@ impl<F: Facts> Steps<'_, F> {
             SchedWhat::SoftirqEntry { .. } => self.enters(true),
             SchedWhat::IrqExit { .. } => self.leaves(false),
             SchedWhat::SoftirqExit { .. } => self.leaves(true),
+            SchedWhat::DsqInsert { tid, dsq, is_moved, .. } => {
+                let by = if is_moved { QueuedBy::Move } else { QueuedBy::Scheduler };
+                self.queues(tid, dsq, by);
+            }
+            SchedWhat::DsqSwitch { prev, dsq, next, slice } => {
+                if let Some(dsq) = dsq {
+                    self.requeues(prev, dsq);
+                }
+                self.grants(next, slice);
+            }
             SchedWhat::Hint { .. } | SchedWhat::Lost => {}
         }
     }
@@ -307,6 +323,8 @@ impl<F: Facts> Steps<'_, F> {
     fn gets_cpu(&mut self, slot: Slot) {
         let SchedEvent { time, cpu, .. } = *self.event;
         let Some(thread) = self.threads.get_mut(slot) else { return };
+        let dsq = thread.dsq.filter(|dsq| dsq.is_queued);
+        thread.dsq = thread.dsq.map(|dsq| Dsq { is_queued: false, ..dsq });
         // A pending wakeup ends here, whatever is known of its beginning.
         let before = std::mem::replace(&mut thread.state, State::Running { since: time });
         if let State::Waiting { since, why } = before {
@@ -314,6 +332,41 @@ impl<F: Facts> Steps<'_, F> {
                 self.fact(Fact::Waited { thread: slot, cpu, from: since, until: time, why });
             }
         }
+        if let Some(Dsq { id, since, .. }) = dsq {
+            self.fact(Fact::Dispatched { thread: slot, dsq: id, from: since.min(time), until: time });
+        }
+    }
+
+    /// A thread is put into a dispatch queue, out of the one that it is in.
+    fn queues(&mut self, tid: u32, id: u64, by: QueuedBy) {
+        let time = self.event.time;
+        let Some(slot) = self.threads.slot(tid) else {
+            self.gaps.no_room += u64::from(tid != 0);
+            return;
+        };
+        let Some(thread) = self.threads.get_mut(slot) else { return };
+        let before = thread.dsq.replace(Dsq { id, since: time, is_queued: true, is_granted: false });
+        if let Some(before) = before.filter(|before| before.is_queued) {
+            self.fact(Fact::Unqueued { dsq: before.id, time });
+        }
+        self.fact(Fact::Queued { thread: slot, dsq: id, time, by });
+    }
+
+    /// The thread that leaves the CPU is in a dispatch queue: if not the scheduler, the kernel put it there.
+    fn requeues(&mut self, tid: u32, id: u64) {
+        let thread = self.threads.by_tid.get(&tid).and_then(|&slot| self.threads.get(slot));
+        if !thread.is_some_and(|thread| thread.dsq.is_some_and(|dsq| dsq.is_queued)) {
+            self.queues(tid, id, QueuedBy::Kernel);
+        }
+    }
+
+    /// The thread that gets the CPU may run for so long.
+    fn grants(&mut self, tid: u32, slice: Option<u64>) {
+        let (Some(ns), Some(slot)) = (slice, self.threads.slot(tid)) else { return };
+        // This event may come before that of the switch or after it.
+        let dsq = self.threads.get_mut(slot).and_then(|thread| thread.dsq.as_mut());
+        let dsq = dsq.and_then(|dsq| (!std::mem::replace(&mut dsq.is_granted, true)).then_some(dsq.id));
+        self.fact(Fact::Slice { dsq, ns });
     }
 
     /// A thread becomes runnable.
@@ -367,6 +420,10 @@ impl<F: Facts> Steps<'_, F> {
 
     fn end(&mut self, slot: Slot) {
         self.fact(Fact::Ended { thread: slot });
+        let dsq = self.threads.get_mut(slot).and_then(|thread| thread.dsq.take());
+        if let Some(dsq) = dsq.filter(|dsq| dsq.is_queued) {
+            self.fact(Fact::Unqueued { dsq: dsq.id, time: self.event.time });
+        }
         if let Some(thread) = self.threads.get_mut(slot) {
             // Nobody takes it for one that lives.
             let tid = std::mem::replace(&mut thread.tid, SchedEvent::UNKNOWN);

@@ -17,7 +17,7 @@ fn switch(time: u64, prev: u32, state: TaskState, next: u32) -> SchedEvent {
 }
 
 fn waking(time: u64, waker: u32, wakee: u32) -> SchedEvent {
-    event(time, waker, SchedWhat::Waking { task: task(wakee), target_cpu: 0, in_irq: false })
+    event(time, waker, SchedWhat::Waking { task: task(wakee), target_cpu: 0, by: WakenBy::Thread })
 }
 
 fn on(cpu: u32, event: SchedEvent) -> SchedEvent {
@@ -174,7 +174,7 @@ proptest! {
         for (time, (cpu, tid, kind, other, state)) in (1u64..).zip(events) {
             let what = match kind {
                 0..=4 => SchedWhat::Switch { prev: task(tid), state: states[usize::from(state)], next: task(other) },
-                5 => SchedWhat::Waking { task: task(other), target_cpu: cpu, in_irq: state == 1 },
+                5 => SchedWhat::Waking { task: task(other), target_cpu: cpu, by: if state == 1 { WakenBy::Interrupt } else { WakenBy::Thread } },
                 6 => SchedWhat::WakeupNew { task: task(other), target_cpu: cpu },
                 7 => SchedWhat::Migrate { task: task(other), from: cpu, to: tid },
                 8 => SchedWhat::Fork { parent: tid, child: other, comm: Comm::from("f") },
@@ -198,4 +198,33 @@ proptest! {
         prop_assert_eq!(threads, cpus);
         prop_assert!(tracker.threads().len() <= 5);
     }
+}
+
+#[test]
+fn times_that_go_back_and_forth_do_not_overflow_sums() {
+    let (mut tracker, mut stats) = (Tracker::default(), Stats::default());
+    let mut second = Tracker::default();
+    let mut wakers = crate::sched::Wakers::new(crate::sample::places::CpuPlaces::default(), None);
+    for round in 0..64 {
+        let (early, late) = (1, u64::MAX - 1);
+        let whats = [
+            (early, SchedWhat::IrqEntry { irq: 1 }),
+            (late, SchedWhat::IrqExit { irq: 1 }),
+            (early, SchedWhat::SoftirqEntry { vec: 1 }),
+            (late, SchedWhat::SoftirqExit { vec: 1 }),
+            (early, SchedWhat::Switch { prev: task(0), state: TaskState::Runnable, next: task(1) }),
+            (late, SchedWhat::Switch { prev: task(1), state: TaskState::Sleeping, next: task(0) }),
+            (early, SchedWhat::DsqInsert { tid: 1, dsq: 7, slice: late, is_moved: false }),
+            (late, SchedWhat::Waking { task: task(1), target_cpu: 0, by: WakenBy::Thread }),
+            (early, SchedWhat::Runtime { task: task(1), ns: late }),
+            (late, SchedWhat::DsqSwitch { prev: 2, dsq: Some(7), next: 1, slice: Some(late) }),
+        ];
+        for (time, what) in whats {
+            let event = event(time, 2 + round % 2, what);
+            tracker.take(&event, &mut stats);
+            second.take(&event, &mut wakers);
+        }
+    }
+    let (_, row) = stats.cpus().next().unwrap();
+    assert_eq!((row.irq, row.softirq), (u64::MAX, u64::MAX));
 }

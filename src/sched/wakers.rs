@@ -32,6 +32,9 @@ pub const MAX_CLASS_EDGES: usize = 1 << 15;
 /// Preemptions by class, of about 100 bytes each; likewise.
 pub const MAX_PREEMPTIONS: usize = 1 << 14;
 
+/// Edges between threads of which one has ended that are kept beside those by class, of about 100 bytes each.
+pub const MAX_ENDED_PAIRS: usize = 1 << 15;
+
 /// Wakeups by the distance between the CPU of the waker and the one where the woken thread then ran. A wakeup counts once,
 /// for the smallest distance; those whose thread was not seen to run do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -163,6 +166,8 @@ pub struct Wakers {
     /// Those of `nodes` and `no_waker`.
     edges: usize,
     max_edges: usize,
+    /// Edges of threads that have ended, by their thread ids; they are in `classes` too.
+    ended: FxHashMap<(u32, u32), Edge>,
     /// Edges of threads that have ended, or had no room.
     classes: Pairs<Edge>,
     preemptions: Pairs<u64>,
@@ -203,6 +208,7 @@ impl Wakers {
             no_waker: FxHashMap::default(),
             edges: 0,
             max_edges: bounds.edges,
+            ended: FxHashMap::default(),
             classes: Pairs::new(bounds.class_edges),
             preemptions: Pairs::new(bounds.preemptions),
             chains: Chains::default(),
@@ -223,10 +229,12 @@ impl Wakers {
         })
     }
 
-    /// The wakeups between threads that live: thread id of the waker, of the woken thread, and their number.
-    pub fn pairs<'a>(&'a self, threads: &'a Threads) -> impl Iterator<Item = (u32, u32, u64)> + 'a {
+    /// The wakeups between threads: thread id of the waker, and of the woken thread. Of threads that have ended, the first
+    /// [`MAX_ENDED_PAIRS`] pairs are there.
+    pub fn pairs<'a>(&'a self, threads: &'a Threads) -> impl Iterator<Item = (u32, u32, &'a Edge)> + 'a {
         let edges = self.thread_edges(threads);
-        edges.filter_map(|(waker, wakee, edge)| Some((waker?.tid, wakee.tid, edge.wakeups)))
+        let living = edges.filter_map(|(waker, wakee, edge)| Some((waker?.tid, wakee.tid, edge)));
+        living.chain(self.ended.iter().map(|(&(waker, wakee), edge)| (waker, wakee, edge)))
     }
 
     /// The edges of threads that have ended, or had no room, by class.
@@ -277,6 +285,7 @@ impl Wakers {
         self.nodes.capacity() * size_of::<Node>()
             + self.nodes.iter().map(node).sum::<usize>()
             + edges(&self.no_waker)
+            + self.ended.capacity() * (size_of::<((u32, u32), Edge)>() + 1)
             + self.classes.bytes()
             + self.preemptions.bytes()
             + self.chains.bytes()
@@ -331,6 +340,12 @@ impl Wakers {
     /// Adds an edge to that of the classes.
     fn fold(&mut self, threads: &Threads, waker: Option<Slot>, wakee: Slot) {
         let Some(edge) = self.remove(waker, wakee) else { return };
+        let tid = |slot| threads.get(slot).map(|thread| thread.tid);
+        if let Some(pair) = waker.and_then(tid).zip(tid(wakee)) {
+            if self.ended.len() < MAX_ENDED_PAIRS || self.ended.contains_key(&pair) {
+                self.ended.entry(pair).or_default().merge(&edge);
+            }
+        }
         let class = |slot| threads.get(slot).map(Class::from);
         let waker = waker.map_or(Some(None), |slot| class(slot).map(Some));
         let sum = waker.zip(class(wakee)).and_then(|pair| self.classes.value(pair));
@@ -492,7 +507,11 @@ impl Facts for Wakers {
             | Fact::Charged { .. }
             | Fact::Handled { .. }
             | Fact::Lost { .. }
-            | Fact::Missed { .. } => {}
+            | Fact::Missed { .. }
+            | Fact::Queued { .. }
+            | Fact::Dispatched { .. }
+            | Fact::Unqueued { .. }
+            | Fact::Slice { .. } => {}
         }
     }
 }

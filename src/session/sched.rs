@@ -6,8 +6,10 @@ use super::{Cgroups, Sink, Tables};
 use crate::sample::places::CpuPlaces;
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample};
+use crate::sched::dsqs::{self, DsqLine, Dsqs};
 use crate::sched::report::{self, By, CellOf, Labels, Line, Order};
 use crate::sched::wakers::report::{self as wakers, Level, Within};
+use crate::sched::wakers::{Edge, Locality};
 use crate::sched::{Fact, Facts, Gaps, Stats, Threads, Tracker, Wakers};
 
 /// Statistics of the scheduler's events. They are complete when the session has ended.
@@ -15,17 +17,26 @@ use crate::sched::{Fact, Facts, Gaps, Stats, Threads, Tracker, Wakers};
 pub struct SchedStats {
     tracker: Tracker,
     stats: Stats,
+    dsqs: Dsqs,
     wakers: Option<Wakers>,
     labels: Labels,
 }
 
-/// Gives each fact to both.
-struct Both<'a>(&'a mut Stats, &'a mut Wakers);
+/// Gives each fact to all.
+struct All<'a> {
+    stats: &'a mut Stats,
+    dsqs: &'a mut Dsqs,
+    wakers: Option<&'a mut Wakers>,
+}
 
-impl Facts for Both<'_> {
+impl Facts for All<'_> {
+    #[inline]
     fn fact(&mut self, threads: &Threads, fact: Fact) {
-        self.0.fact(threads, fact);
-        self.1.fact(threads, fact);
+        self.stats.fact(threads, fact);
+        self.dsqs.fact(threads, fact);
+        if let Some(wakers) = &mut self.wakers {
+            wakers.fact(threads, fact);
+        }
     }
 }
 
@@ -59,10 +70,16 @@ impl SchedStats {
         }))
     }
 
-    /// The wakeups between threads that live: thread id of the waker, of the woken thread, and their number. Who knows which
-    /// threads share memory can tell those that carry data. There are none without [`SchedStats::with_wakers`].
-    pub fn wakeup_pairs(&self) -> impl Iterator<Item = (u32, u32, u64)> + '_ {
+    /// The wakeups between threads: thread id of the waker, and of the woken thread. Who knows which threads share memory can tell
+    /// those that carry data. There are none without [`SchedStats::with_wakers`].
+    pub fn wakeup_pairs(&self) -> impl Iterator<Item = (u32, u32, &Edge)> {
         self.wakers.iter().flat_map(|wakers| wakers.pairs(self.tracker.threads()))
+    }
+
+    /// Wakeups by threads whose wait is known, by distance; none without [`SchedStats::with_wakers`].
+    #[must_use]
+    pub fn wakeup_places(&self) -> Locality {
+        self.wakers.as_ref().map_or(Locality::default(), |wakers| wakers.places().0)
     }
 
     /// The lines of `by`, all of them, sorted. Lines by cell need `cell_of`, which gives the cell of a cgroup's path and a
@@ -70,6 +87,19 @@ impl SchedStats {
     #[must_use]
     pub fn lines(&self, by: By, order: Order, cell_of: CellOf<'_>) -> Vec<Line> {
         report::lines((&self.stats, self.tracker.threads()), by, order, self.window(), &self.labels, cell_of)
+    }
+
+    /// The dispatch queues of the sched_ext scheduler, the one that most threads entered first; none without
+    /// [`SchedOptions::dsq`](super::SchedOptions), without such a scheduler, and where BPF is refused.
+    #[must_use]
+    pub fn dsqs(&self) -> Vec<DsqLine> {
+        dsqs::lines(&self.dsqs, self.window(), self.tracker.span().map_or(0, |(_, last)| last))
+    }
+
+    /// Times that a thread of a sched_ext scheduler got a CPU from a dispatch queue that is not known; see [`Dsqs::unknown`].
+    #[must_use]
+    pub fn unknown_dsqs(&self) -> u64 {
+        self.dsqs.unknown()
     }
 
     /// All threads as one line without those of the own process, and those as another.
@@ -115,19 +145,10 @@ impl Sink for SchedStats {
     fn samples(&mut self, _: &[Sample], _: &mut Cgroups) {}
 
     fn sched(&mut self, events: &[SchedEvent], _: &mut Cgroups) {
-        let Self { tracker, stats, wakers, .. } = self;
-        match wakers {
-            Some(wakers) => {
-                let mut both = Both(stats, wakers);
-                for event in events {
-                    tracker.take(event, &mut both);
-                }
-            }
-            None => {
-                for event in events {
-                    tracker.take(event, stats);
-                }
-            }
+        let Self { tracker, stats, dsqs, wakers, .. } = self;
+        let mut all = All { stats, dsqs, wakers: wakers.as_mut() };
+        for event in events {
+            tracker.take(event, &mut all);
         }
     }
 
@@ -147,6 +168,7 @@ impl Sink for SchedStats {
     fn measure(&self, tables: &mut Tables) {
         tables.set("threads that the scheduler runs", self.tracker.threads().len(), self.tracker.threads().bytes());
         tables.set("statistics of threads and CPUs", self.stats.rows(), self.stats.bytes());
+        tables.set("dispatch queues", self.dsqs.len(), self.dsqs.bytes());
         if let Some(wakers) = &self.wakers {
             tables.set("wakeups between threads", wakers.len(), wakers.bytes());
         }

@@ -3,12 +3,13 @@
 //! A wakeup is a message: the waker has written something that the woken thread will read. So each pair of threads that wake
 //! each other gets a granule of its own, and each wakeup is a write to it by both. What finds communities is then the same as
 //! for memory. It is weaker: threads may exchange a byte by a pipe and share nothing else, and threads that share memory
-//! without ever waiting for each other are not seen.
+//! without ever waiting for each other are not seen. A wakeup from a softirq is not used: the thread that ran then may only have
+//! been interrupted, and be any.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::names::{Names, Ready};
-use crate::sample::sched::SchedEvent;
+use crate::sample::sched::{SchedEvent, SchedWhat, WakenBy};
 use crate::sample::{Access, CpuMode, MemoryId, RawSample, Sample, SideBand, ThreadIndex, WAKEUPS_DEV};
 use crate::sched::{Fact, Facts, Thread, Threads, Tracker};
 
@@ -95,6 +96,9 @@ impl Names {
             let mut collect = Collect::default();
             wakeups.tracker.take(event, &mut collect);
             let Some(Woken { time, cpu, waker, wakee }) = collect.0 else { continue };
+            if matches!(event.what, SchedWhat::Waking { by: WakenBy::Softirq, .. }) {
+                continue;
+            }
             if !wakeups.is_watched(waker.pid) || !wakeups.is_watched(wakee.pid) || waker.tid == wakee.tid {
                 continue;
             }

@@ -45,6 +45,20 @@ fn what_a_recording_lacks_is_said() {
 }
 
 #[test]
+fn dispatch_queues_need_a_scheduler_that_has_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = recording(dir.path());
+    let text = error(&sched(&["-f", path.to_str().unwrap(), "--by", "dsq"]), 1);
+    assert!(text.contains("has no events of dispatch queues; `scxprof record --sched` records them"), "{text}");
+    if std::fs::read("/sys/kernel/sched_ext/state").is_ok_and(|state| state.starts_with(b"enabled")) {
+        println!("SKIP: --by dsq without a scheduler: this host has a sched_ext scheduler");
+        return;
+    }
+    let text = error(&sched(&["--by", "dsq", "-t", "0.1"]), 3);
+    assert!(text.contains("--by dsq needs a sched_ext scheduler, and none is loaded on this host"), "{text}");
+}
+
+#[test]
 fn options_that_make_no_sense_together_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let text = error(&sched(&["--by", "cell"]), 2);

@@ -86,6 +86,30 @@ fn program() {
             .join()
             .unwrap();
         }
+        // Each of four threads wakes another one; the scheduler of tests/vm tells them apart by their names.
+        "queues" => {
+            let spawn = |which: &'static str| {
+                let ((mut hear, mut say), (mut hear_back, mut answer)) = (pipe().unwrap(), pipe().unwrap());
+                let first = thread::spawn(move || {
+                    name(&format!("t-dsq{which}-1"));
+                    for _ in 0..ROUNDS {
+                        say.write_all(&[0]).unwrap();
+                        hear_back.read_exact(&mut [0]).unwrap();
+                    }
+                });
+                let second = thread::spawn(move || {
+                    name(&format!("t-dsq{which}-2"));
+                    for _ in 0..ROUNDS {
+                        hear.read_exact(&mut [0]).unwrap();
+                        answer.write_all(&[0]).unwrap();
+                    }
+                });
+                [first, second]
+            };
+            for thread in ["-a", "-b"].map(spawn).into_iter().flatten() {
+                thread.join().unwrap();
+            }
+        }
         "rings" => super::wakeups::rings(),
         // Nothing else may wait for it.
         "spin" => {

@@ -57,6 +57,12 @@ copy() {
     ln -sf "$file" "$work/root/bin/$name"
 }
 
+# Those that cargo built with the project.
+libbpf_headers() {
+    local headers=("$target"/debug/build/libbpf-sys-*/out/include)
+    printf '%s\n' "${headers[0]}"
+}
+
 [ "$cache/suite.cpio" -nt "$cache/fetched" ] || make_suite
 cpus=$(sed -n 's/^# cpus: //p' "$@" | sort -n | tail -n 1)
 mkdir -p "$work/root"/{bin,dev,lib,proc,root,sys,tests,tmp}
@@ -76,6 +82,10 @@ for test; do
     while read -r source; do
         cc -O2 -Wall -static -pthread -o "$work/root/bin/$(basename "$source" .c)" "$source"
     done < <(sed -n 's/^# cc: //p' "$test")
+    while read -r source; do
+        clang -g -O2 -target bpf -D__TARGET_ARCH_x86 -Wall -Werror -I "$(libbpf_headers)" -c "$source" \
+            -o "$work/root/lib/$(basename "$source" .c).o"
+    done < <(sed -n 's/^# bpf: //p' "$test")
 done
 archive "$work/root" | cat "$cache/suite.cpio" - >"$work/initramfs"
 status=0

@@ -38,6 +38,8 @@ impl BatchSink {
         };
         self.loss.sched.events += u64::from(event.what != SchedWhat::Lost);
         self.loss.sched.of_runtime += u64::from(matches!(event.what, SchedWhat::Runtime { .. }));
+        let is_dsq = matches!(event.what, SchedWhat::DsqInsert { .. } | SchedWhat::DsqSwitch { .. });
+        self.loss.sched.of_dsq += u64::from(is_dsq);
         self.newest = self.newest.max(event.time);
         self.batch.sched.push(event);
         if self.out.is_some() && self.batch.sched.len().is_multiple_of(BATCH) {

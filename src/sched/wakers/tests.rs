@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::report::{report, within, EdgeLine, Level, Party, Within};
 use super::*;
 use crate::sample::places::CpuPlace;
-use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState};
+use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState, WakenBy};
 use crate::sample::Comm;
 use crate::sched::report::Labels;
 use crate::sched::{Gaps, Tracker};
@@ -23,7 +23,7 @@ fn switch(time: u64, prev: u32, state: TaskState, next: u32) -> SchedEvent {
 }
 
 fn waking(time: u64, waker: u32, wakee: u32) -> SchedEvent {
-    event(time, waker, SchedWhat::Waking { task: task(wakee), target_cpu: 0, in_irq: false })
+    event(time, waker, SchedWhat::Waking { task: task(wakee), target_cpu: 0, by: WakenBy::Thread })
 }
 
 fn on(cpu: u32, event: SchedEvent) -> SchedEvent {
@@ -112,7 +112,7 @@ fn a_pair_wakes_each_other() {
     assert_eq!(wakers.counts(), Counts { wakeups: 201, ..Counts::default() });
     let here = |same_cpu| Locality { same_cpu, ..Locality::default() };
     assert_eq!(wakers.places(), (here(200), here(1)));
-    let mut pairs: Vec<_> = wakers.pairs(tracker.threads()).collect();
+    let mut pairs: Vec<_> = wakers.pairs(tracker.threads()).map(|(a, b, edge)| (a, b, edge.wakeups)).collect();
     pairs.sort_unstable();
     assert_eq!(pairs, [(1, 2, 100), (2, 1, 100)]);
     // The chain never ends: 201 waits, of which those from the 64th on have the last length.
@@ -183,7 +183,7 @@ fn a_chain_adds_up_the_waits_of_its_threads() {
     assert_eq!((lines[0].preempted, lines[0].is_cut), (1, false));
     // Who is woken by an interrupt begins anew, whatever it interrupts, and so does who is woken by a thread of which nothing
     // is known.
-    let by_interrupt = event(175, 4, SchedWhat::Waking { task: task(1), target_cpu: 0, in_irq: true });
+    let by_interrupt = event(175, 4, SchedWhat::Waking { task: task(1), target_cpu: 0, by: WakenBy::Interrupt });
     events.extend([by_interrupt, switch(180, 4, Sleeping, 1)]);
     events.extend([on(1, waking(200, 8, 5)), on(1, switch(202, 8, Sleeping, 5))]);
     let (wakers, _) = run(&events);
@@ -357,15 +357,19 @@ fn lines_are_by_thread_or_by_class() {
     let named = |tid, name: &str| SchedTask { tid, prio: 120, comm: Comm::from(name) };
     for (wakee, times) in [(11, 3), (12, 5)] {
         for _ in 0..times {
-            events.push(event(1, 10, SchedWhat::Waking { task: named(wakee, "worker"), target_cpu: 0, in_irq: false }));
+            events.push(event(
+                1,
+                10,
+                SchedWhat::Waking { task: named(wakee, "worker"), target_cpu: 0, by: WakenBy::Thread },
+            ));
         }
     }
-    events.push(event(2, 0, SchedWhat::Waking { task: named(11, "worker"), target_cpu: 0, in_irq: false }));
+    events.push(event(2, 0, SchedWhat::Waking { task: named(11, "worker"), target_cpu: 0, by: WakenBy::Thread }));
     let what = SchedWhat::Switch { prev: named(10, "boss"), state: Dead, next: named(12, "worker") };
     events.push(event(3, 10, what));
     // 12 wakes 11 and 13.
-    events.push(event(4, 12, SchedWhat::Waking { task: named(11, "worker"), target_cpu: 0, in_irq: false }));
-    events.push(event(5, 12, SchedWhat::Waking { task: named(13, "other"), target_cpu: 0, in_irq: false }));
+    events.push(event(4, 12, SchedWhat::Waking { task: named(11, "worker"), target_cpu: 0, by: WakenBy::Thread }));
+    events.push(event(5, 12, SchedWhat::Waking { task: named(13, "other"), target_cpu: 0, by: WakenBy::Thread }));
     let (wakers, tracker) = run(&events);
     let labels = Labels { cgroups: [(7, b"/web".to_vec())].into_iter().collect(), ..Labels::default() };
     let lines = |level, limit| {
@@ -434,7 +438,7 @@ fn stream() -> impl Strategy<Value = Vec<SchedEvent>> {
                     let prev = if has_gaps && kind == 0 && step == 0 { a } else { tid };
                     SchedWhat::Switch { prev: task(prev), state, next: task(b) }
                 }
-                4..=8 => SchedWhat::Waking { task: task(a), target_cpu: 1, in_irq: false },
+                4..=8 => SchedWhat::Waking { task: task(a), target_cpu: 1, by: WakenBy::Thread },
                 9 => SchedWhat::WakeupNew { task: task(a), target_cpu: 1 },
                 10 => SchedWhat::Fork { parent: tid, child: a, comm: Comm::from("new") },
                 _ if has_gaps && step == 0 => SchedWhat::Lost,

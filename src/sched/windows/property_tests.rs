@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::tests::{as_is, consistent, event, options, task};
 use super::*;
-use crate::sample::sched::{SchedTask, TaskState};
+use crate::sample::sched::{SchedTask, TaskState, WakenBy};
 
 /// Categories of the property tests.
 const CATEGORIES: [&str; 4] = ["x=a*@hint=1", "a1", "y=?2", "x=b*"];
@@ -114,7 +114,7 @@ fn any_what() -> impl Strategy<Value = SchedWhat> {
         3 => Just(SchedWhat::IrqExit { irq: 1 }),
         3 => Just(SchedWhat::SoftirqEntry { vec: 1 }),
         3 => Just(SchedWhat::SoftirqExit { vec: 1 }),
-        3 => any_task().prop_map(|task| SchedWhat::Waking { task, target_cpu: 0, in_irq: false }),
+        3 => any_task().prop_map(|task| SchedWhat::Waking { task, target_cpu: 0, by: WakenBy::Thread }),
         3 => (0u32..6, prop::option::of(0u64..3)).prop_map(|(tid, hint)| SchedWhat::Hint { tid, hint }),
         1 => any_task().prop_map(|task| SchedWhat::Exit { task }),
         1 => any_task().prop_map(|task| SchedWhat::Fork { parent: 1, child: task.tid, comm: task.comm }),

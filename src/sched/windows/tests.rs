@@ -1,5 +1,5 @@
 use super::*;
-use crate::sample::sched::{SchedTask, TaskState};
+use crate::sample::sched::{SchedTask, TaskState, WakenBy};
 
 pub(super) fn event(time: u64, cpu: u32, what: SchedWhat) -> SchedEvent {
     SchedEvent { time, cpu, pid: 1, tid: 1, cgroup: 0, what }
@@ -17,7 +17,7 @@ fn switch(time: u64, cpu: u32, tid: u32, comm: &str) -> SchedEvent {
 
 /// An event that changes nothing.
 fn waking(time: u64, cpu: u32) -> SchedEvent {
-    event(time, cpu, SchedWhat::Waking { task: task(99, "other"), target_cpu: 0, in_irq: false })
+    event(time, cpu, SchedWhat::Waking { task: task(99, "other"), target_cpu: 0, by: WakenBy::Thread })
 }
 
 fn hint(time: u64, tid: u32, hint: Option<u64>) -> SchedEvent {

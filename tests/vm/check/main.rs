@@ -11,6 +11,8 @@ mod cells;
 mod perf;
 mod placement;
 mod samples;
+#[cfg(feature = "bpf")]
+mod scheduler;
 mod truth;
 
 fn main() -> Result<()> {
@@ -22,6 +24,10 @@ fn main() -> Result<()> {
         "cells" => cells::check(rest),
         "perf" => perf::check(rest),
         "placement" => placement::check(rest),
+        #[cfg(feature = "bpf")]
+        "scheduler" => scheduler::run(rest),
+        #[cfg(feature = "bpf")]
+        "dsq" => scheduler::check(rest),
         _ => bail!("no check \"{check}\""),
     }
 }
