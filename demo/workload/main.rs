@@ -21,7 +21,8 @@
 //!
 //! It ends after `--seconds N` (600), on SIGTERM, SIGINT or SIGHUP, when its parent ends, or when one of its processes
 //! does, and takes its cgroups away. Its threads sleep about nine tenths of the time, so that two CPUs carry it, unless
-//! they are to be `--busy`.
+//! they are to be `--busy`. With `--wake` the threads of one process that share a buffer wake each other; otherwise timers wake
+//! them all.
 //!
 //! Only std and libc, so that a bare `rustc` in a small virtual machine builds it too.
 
@@ -38,7 +39,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use process::Role;
+use process::{Pace, Role};
 use scenario::{Kind, Scenario, SCENARIOS};
 use system::{cgroup2_mount, check, end_with, memfd, open_for_writing, parent_id};
 
@@ -46,7 +47,7 @@ use system::{cgroup2_mount, check, end_with, memfd, open_for_writing, parent_id}
 struct Args {
     scenario: &'static Scenario,
     seconds: u32,
-    busy: bool,
+    pace: Pace,
     here: bool,
     print_truth: bool,
     role: Option<Role>,
@@ -55,12 +56,20 @@ struct Args {
 impl Args {
     fn parse(mut words: impl Iterator<Item = String>) -> Option<Self> {
         let scenario = SCENARIOS.first()?;
-        let mut args = Self { scenario, seconds: 600, busy: false, here: false, print_truth: false, role: None };
+        let mut args = Self {
+            scenario,
+            seconds: 600,
+            pace: Pace { busy: false, wake: false },
+            here: false,
+            print_truth: false,
+            role: None,
+        };
         while let Some(word) = words.next() {
             match word.as_str() {
                 "--scenario" => args.scenario = Scenario::find(&words.next()?)?,
                 "--seconds" => args.seconds = words.next()?.parse().ok()?,
-                "--busy" => args.busy = true,
+                "--busy" => args.pace.busy = true,
+                "--wake" => args.pace.wake = true,
                 "--here" => args.here = true,
                 "--print-truth" => args.print_truth = true,
                 "--role" => args.role = Some(role(&words.next()?)?),
@@ -86,11 +95,14 @@ fn role(text: &str) -> Option<Role> {
 fn main() -> ExitCode {
     let Some(args) = Args::parse(std::env::args().skip(1)) else {
         let names: Vec<&str> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
-        eprintln!("usage: workload [--scenario {}] [--seconds N] [--busy] [--here] [--print-truth]", names.join("|"));
+        eprintln!(
+            "usage: workload [--scenario {}] [--seconds N] [--busy] [--wake] [--here] [--print-truth]",
+            names.join("|")
+        );
         return ExitCode::from(2);
     };
     let done = match &args.role {
-        Some(role) => process::run(args.scenario, role, args.busy),
+        Some(role) => process::run(args.scenario, role, args.pace),
         None if args.print_truth => writeln!(io::stdout(), "{}", args.scenario.truth()),
         None => supervise(&args),
     };
@@ -135,7 +147,8 @@ fn start(args: &Args, cgroups: Option<&Cgroups>, children: &mut Children) -> io:
     for (number, process) in args.scenario.processes.iter().enumerate() {
         let mut spawn = |role: &str| {
             let mut words = vec!["--scenario", args.scenario.name, "--role", role];
-            words.extend(args.busy.then_some("--busy"));
+            words.extend(args.pace.busy.then_some("--busy"));
+            words.extend(args.pace.wake.then_some("--wake"));
             children.spawn(&words, cgroups.map(|cgroups| cgroups.path(process.cgroup)))
         };
         if process.kind != Kind::Mapped {

@@ -20,15 +20,24 @@ pub struct Role {
     pub mapped: Option<(usize, usize, i32)>,
 }
 
+/// How its threads work.
+#[derive(Clone, Copy)]
+pub struct Pace {
+    /// They never sleep.
+    pub busy: bool,
+    /// The threads of one process that share memory wait for each other, and so wake each other.
+    pub wake: bool,
+}
+
 /// Runs it until it is killed; says `ready` on stdout when all its threads run.
-pub fn run(scenario: &Scenario, role: &Role, busy: bool) -> io::Result<()> {
+pub fn run(scenario: &Scenario, role: &Role, pace: Pace) -> io::Result<()> {
     let unknown = || io::Error::other("unknown role");
     let process = scenario.processes.get(role.process).ok_or_else(unknown)?;
     match (process.kind, &role.mapped) {
         (Kind::Threads, None) => {
             set_name(process.name)?;
             let common = if scenario.counter { Common::Counter(map(PAGE, From::Private)?) } else { Common::None };
-            run_threads(process.groups, None, common, busy)?;
+            run_threads(process.groups, None, common, pace)?;
         }
         (Kind::Mapped, &Some((group, thread, fd))) => {
             let group = process.groups.get(group).ok_or_else(unknown)?;
@@ -38,11 +47,11 @@ pub fn run(scenario: &Scenario, role: &Role, busy: bool) -> io::Result<()> {
             worker.refault = Some(buffer);
             worker.round();
             say_ready()?;
-            worker.run(busy);
+            worker.run(pace.busy, None);
         }
         (Kind::Forked, None) => {
             set_name(process.name)?;
-            return run_family(process.groups, busy);
+            return run_family(process.groups, pace);
         }
         _ => return Err(unknown()),
     }
@@ -61,13 +70,15 @@ fn park() -> ! {
 }
 
 /// Starts the threads of the groups, on buffers of their own or all on one, and returns when each has done a round.
-fn run_threads(groups: &'static [Group], one: Option<Words>, common: Common, busy: bool) -> io::Result<()> {
+fn run_threads(groups: &'static [Group], one: Option<Words>, common: Common, pace: Pace) -> io::Result<()> {
     let count: usize = groups.iter().map(|group| group.threads.len()).sum();
     let ready = Arc::new(Barrier::new(count + 1));
     for group in groups {
         // Mapped here, first touched by the threads: the main thread shares with none of them.
         let buffer = one.map_or_else(|| map(group.size, From::Private), Ok)?;
+        let together = (pace.wake && group.threads.len() > 1).then(|| Arc::new(Barrier::new(group.threads.len())));
         for &(name, stores) in group.threads {
+            let together = together.clone();
             let ready = Arc::clone(&ready);
             thread::Builder::new().spawn(move || {
                 let worker = Worker::new(name, buffer, stores, common);
@@ -78,7 +89,7 @@ fn run_threads(groups: &'static [Group], one: Option<Words>, common: Common, bus
                 });
                 worker.round();
                 ready.wait();
-                worker.run(busy);
+                worker.run(pace.busy, together.as_deref());
             })?;
         }
     }
@@ -87,7 +98,7 @@ fn run_threads(groups: &'static [Group], one: Option<Words>, common: Common, bus
 }
 
 /// A parent that fills its memory, the children that it forks, and the threads of both.
-fn run_family(groups: &'static [Group], busy: bool) -> io::Result<()> {
+fn run_family(groups: &'static [Group], pace: Pace) -> io::Result<()> {
     let Some((own, children)) = groups.split_at_checked(1) else { return Ok(()) };
     let size = own.iter().map(|group| group.size).sum();
     let (written, read) = (map(size, From::Private)?, map(size, From::Private)?);
@@ -100,7 +111,7 @@ fn run_family(groups: &'static [Group], busy: bool) -> io::Result<()> {
         if fork()? {
             let started = end_with(parent, libc::SIGKILL).and_then(|()| {
                 let own = children.get(child..=child).unwrap_or_default();
-                run_threads(own, Some(written), Common::Inherited(read), busy)
+                run_threads(own, Some(written), Common::Inherited(read), pace)
             });
             if let Err(error) = started {
                 eprintln!("workload: child {child}: {error}");
@@ -110,7 +121,7 @@ fn run_family(groups: &'static [Group], busy: bool) -> io::Result<()> {
             park();
         }
     }
-    run_threads(own, Some(written), Common::Inherited(read), busy)?;
+    run_threads(own, Some(written), Common::Inherited(read), pace)?;
     let begin = Instant::now();
     while running.load(Ordering::Relaxed) < children.len() as u64 {
         if begin.elapsed() > Duration::from_secs(30) {
@@ -157,9 +168,13 @@ impl Worker {
         Ok(Self { buffer, stores, common, scratch, refault: None, state: state | 1 })
     }
 
-    fn run(&mut self, busy: bool) -> ! {
+    /// With `together` the threads of a group wait for each other after each round: the last one wakes the others.
+    fn run(&mut self, busy: bool, together: Option<&Barrier>) -> ! {
         loop {
             self.round();
+            if let Some(together) = together {
+                together.wait();
+            }
             if !busy {
                 // 6 to 13 ms: no fixed beat, so that no timer runs in step with it.
                 thread::sleep(Duration::from_micros(6_000 + self.state % 7_000));

@@ -173,7 +173,7 @@ impl TuningArgs {
 }
 
 /// What to sample, except for the command.
-pub(super) fn builder(args: &CaptureArgs) -> Result<Builder<'static>, Failure> {
+pub(super) fn builder<'a>(args: &CaptureArgs) -> Result<Builder<'a>, Failure> {
     let roots = args.roots();
     if let Some(root) = args.cgroup_root.as_ref().filter(|root| !root.is_dir()) {
         return Err(Failure::Usage(anyhow!("--cgroup-root {}: not a directory", root.display())));
@@ -213,12 +213,12 @@ pub(super) fn hold(args: &CaptureArgs, stdout_is_taken: bool) -> Result<Option<H
 }
 
 /// Starts with the held command, if any, and reports which sources do not work here.
-pub(super) fn start(
+pub(super) fn start<'a>(
     args: &CaptureArgs,
     verbose: u8,
-    builder: Builder<'static>,
+    builder: Builder<'a>,
     held: Option<&Held>,
-) -> Result<Session<'static>, Failure> {
+) -> Result<Session<'a>, Failure> {
     limits::bound_realtime();
     let builder = match held {
         Some(held) if !args.all => builder.target(Target::Tasks { tids: vec![held.pid], enable_on_exec: true }),

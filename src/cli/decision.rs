@@ -11,9 +11,10 @@ use super::{hints, percent, say_lines, Failure};
 use crate::config::report::Report;
 use crate::config::{self, CellOptions, CellSpecError, Scheduler};
 use crate::host::priority::NICE;
+use crate::sample::places::CpuPlaces;
 use crate::sample::Source;
 use crate::sampler::loss::Loss;
-use crate::session::{Builder, Error, Outcome, RecoveryStats, Sampled, SchedLoss};
+use crate::session::{Builder, Error, Outcome, RecoveryStats, Sampled, SchedLoss, SchedStats};
 
 /// What to decide.
 #[derive(Debug, Args)]
@@ -40,6 +41,10 @@ pub(super) struct DecisionArgs {
     /// Also tell threads apart by their task hints: a thread that changes its hint belongs to several classes
     #[arg(long)]
     pub(super) use_hints: bool,
+    /// Also watch the scheduler's events, or read those of the profile: -v and the report then say which part of the wakeups, and
+    /// of those between threads that share memory, the configuration keeps within a subcell
+    #[arg(long)]
+    pub(super) sched: bool,
     /// Do not look up the names of the code that touches shared memory (in the report and with -vv)
     #[arg(long)]
     no_symbols: bool,
@@ -87,6 +92,11 @@ impl DecisionArgs {
             builder = builder.symbol_cache(&cache);
         }
         builder
+    }
+
+    /// Takes the scheduling events, if they were asked for.
+    pub(super) fn wakeups(&self, places: CpuPlaces, own_pid: Option<u32>) -> Option<SchedStats> {
+        self.sched.then(|| SchedStats::new(places, own_pid).with_wakers())
     }
 
     /// True if the configuration is for scx_mitosis.
@@ -253,7 +263,7 @@ pub(super) fn finish(
     args: &DecisionArgs,
     printed: Printed,
     verbose: u8,
-    sampled: Sampled,
+    (sampled, sched): (Sampled, Option<&SchedStats>),
     outputs: Outputs,
     nothing: impl FnOnce(&Outcome, Source) -> anyhow::Error,
 ) -> Result<(), Failure> {
@@ -293,7 +303,13 @@ pub(super) fn finish(
     if verbose == 0 && !needs_report && is_configuration {
         return written;
     }
-    let report = found.report().context(bug).map_err(Failure::NoResult)?;
+    let mut report = found.report().context(bug).map_err(Failure::NoResult)?;
+    if let Some(stats) = sched {
+        report.wakeups = Some(found.wakeups(stats).context(bug).map_err(Failure::NoResult)?);
+        if stats.events() == 0 {
+            say!("note: --sched: there are no scheduling events; `scxprof record --sched` records them");
+        }
+    }
     let unanswered = found.symbols().unanswered();
     if unanswered > 0 {
         say!("note: the code of {unanswered} files or processes has no names: reading it took too long");
@@ -321,6 +337,9 @@ pub(super) fn finish(
 /// The tables of `-v` and `-vv`.
 fn tables(verbose: u8, report: &Report) -> String {
     let mut text = config::table(report);
+    if let Some(wakeups) = &report.wakeups {
+        text.push_str(&wakeups.text());
+    }
     if verbose > 1 {
         text.push_str(&config::matrix(report));
         text.push_str(&config::hot_lines(report));
@@ -347,6 +366,8 @@ pub(super) fn no_samples(outcome: &Outcome, source: Source) -> anyhow::Error {
     let seconds = outcome.duration.as_secs_f64();
     if let Some(sentence) = without_address(outcome, source) {
         anyhow!("no usable samples: {sentence}")
+    } else if source == Source::Wakeups && outcome.events > 0 {
+        anyhow!("no usable samples in {seconds:.1} s: no thread that was watched woke another one")
     } else if outcome.events == 0 {
         anyhow!(
             "no usable samples in {seconds:.1} s: what was watched used almost no CPU time; sample longer (-t), or watch other \

@@ -66,12 +66,16 @@ pub(super) fn print(args: &ExtractArgs, printed: Printed, stdout_is_open: bool) 
     let outputs = args.outputs.open(stdout_is_open)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let mut profile = super::process::open(args.input.path(), &|| signals.seen())?;
+    let mut sched = args.decision.wakeups(profile.places(), profile.own_pid());
     let builder = Session::builder().profile(&mut profile).memory((args.memory as usize).saturating_mul(1 << 20));
     let named = Named::new(verbose, args.outputs.has_report() || printed == Printed::Json);
     let mut builder = args.decision.configure(builder, named);
     let mut select = |sample: &Sample, cgroups: &mut Cgroups| filter.keeps(sample, cgroups);
     if !args.filter.is_empty() {
         builder = builder.select(&mut select);
+    }
+    if let Some(stats) = &mut sched {
+        builder = builder.sink(stats);
     }
     let session = builder.start().map_err(|error| match error {
         Error::CellSpecs(error) => decision::wrong_groups(&error),
@@ -93,7 +97,7 @@ pub(super) fn print(args: &ExtractArgs, printed: Printed, stdout_is_open: bool) 
     if by_perf && sampled.outcome.loss.no_cgroup_path > 0 {
         say!("note: perf records cgroups with --all-cgroups: `{PERF_RECORD}`");
     }
-    decision::finish(&args.decision, printed, verbose, sampled, outputs, |outcome, source| {
+    decision::finish(&args.decision, printed, verbose, (sampled, sched.as_ref()), outputs, |outcome, source| {
         no_samples(outcome, source, filter.nothing(), &damage)
     })?;
     damaged(&damage)?;

@@ -10,7 +10,8 @@ use super::decision::{self, DecisionArgs, Named, Printed};
 use super::outputs::OutputArgs;
 use super::signals::Signals;
 use super::Failure;
-use crate::session::Progress;
+use crate::host::topology;
+use crate::session::{Progress, SchedOptions};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,6 +48,13 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     if decision.use_hints && !wanted.hints.are_followed() {
         return Err(Failure::Usage(anyhow!("--use-hints needs --hints-map, which says where the hints are")));
     }
+    let roots = wanted.roots();
+    let places = topology::online_cpus(&roots).map(|cpus| topology::places(&roots, &cpus)).unwrap_or_default();
+    let mut sched = decision.wakeups(places, Some(std::process::id()));
+    let mut builder = builder;
+    if let Some(stats) = &mut sched {
+        builder = builder.sched(SchedOptions::default()).sink(stats);
+    }
     output_args.check_stdout(stdout_is_open)?;
     // Before anything is opened, so that the command does not inherit our limits.
     let held = capture::hold(wanted, output_args.to_stdout())?;
@@ -63,7 +71,14 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     decision::report(*verbose, &sampled);
     let needs = decision.is_for_mitosis().then(|| controllers::note(wanted, sampled.decider.tally())).flatten();
     // The result first: a command may ignore SIGTERM. Another signal to us then kills it.
-    let printed = decision::finish(decision, Printed::Configuration, *verbose, sampled, outputs, decision::no_samples);
+    let printed = decision::finish(
+        decision,
+        Printed::Configuration,
+        *verbose,
+        (sampled, sched.as_ref()),
+        outputs,
+        decision::no_samples,
+    );
     if let (Ok(()), Some(needs)) = (&printed, needs) {
         say!("note: {needs}");
     }

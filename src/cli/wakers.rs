@@ -62,7 +62,7 @@ impl FoundWakers {
     /// At most `limit` edges and lines of preemptions, 0 for all; `None` if the statistics are without.
     pub(super) fn new(stats: &SchedStats, level: Level, limit: usize, placement: Option<&Placement>) -> Option<Self> {
         let report = stats.wakers(level, if limit == 0 { usize::MAX } else { limit })?;
-        let within = placement.and_then(|placement| stats.within(&|path, comm| placement.taker(path, comm.as_bytes())));
+        let within = placement.and_then(|placement| stats.within(&|path, comm| placement.group(path, comm.as_bytes())));
         let group = if matches!(placement, Some(Placement::Layered(..))) { "layer" } else { "subcell" };
         Some(Self { report, within, group })
     }

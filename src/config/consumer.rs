@@ -43,25 +43,33 @@ impl Consumer {
     /// The cell and the subcell of a thread, by its cgroup's path below `/sys/fs/cgroup` and its name.
     #[must_use]
     pub fn assign(&self, cgroup: &[u8], comm: &[u8]) -> Assigned {
-        let cell = self.cell_of(cgroup);
+        let cell = self.cell_of(cgroup).map(|(cell, _)| cell);
         let subcells = cell.and_then(|cell| self.cells.get(cell)).map(|(_, subcells)| subcells.as_slice());
         Assigned { cell, subcell: subcells.and_then(|subcells| subcell_of(subcells, comm)) }
     }
 
+    /// The path of the cgroup that is the cell of a cgroup; empty for the root's. Each cgroup that a spec matches is a cell.
+    #[must_use]
+    pub fn cell_path(&self, cgroup: &[u8]) -> Vec<u8> {
+        let depth = self.cell_of(cgroup).map_or(0, |(_, depth)| depth);
+        let components = cgroup.split(|&byte| byte == b'/').filter(|part| !part.is_empty());
+        components.take(depth).flat_map(|part| [b"/", part].concat()).collect()
+    }
+
     /// From the top down: a cgroup's first matching spec makes a cell of it unless a cell above has that spec or an earlier
-    /// one. The cgroup belongs to the last cell made.
-    fn cell_of(&self, cgroup: &[u8]) -> Option<usize> {
+    /// one. The cgroup belongs to the last cell made. Returns the spec, and at what depth below the root the cell begins.
+    fn cell_of(&self, cgroup: &[u8]) -> Option<(usize, usize)> {
         let is_all = |matcher: &CgroupMatcher| matches!(matcher, CgroupMatcher::All);
-        let mut cell: Option<usize> = None;
-        for text in Ancestry::new(cgroup).texts() {
+        let mut cell: Option<(usize, usize)> = None;
+        for (text, depth) in Ancestry::new(cgroup).texts().zip(1..) {
             let first = self.cells.iter().position(|(matcher, _)| !is_all(matcher) && matcher.is_match(text));
             match (first, cell) {
-                (Some(spec), Some(above)) if above <= spec => {}
-                (Some(spec), _) => cell = Some(spec),
+                (Some(spec), Some((above, _))) if above <= spec => {}
+                (Some(spec), _) => cell = Some((spec, depth)),
                 (None, _) => {}
             }
         }
-        cell.or_else(|| self.cells.iter().position(|(matcher, _)| is_all(matcher)))
+        cell.or_else(|| Some((self.cells.iter().position(|(matcher, _)| is_all(matcher))?, 0)))
     }
 }
 
@@ -101,6 +109,8 @@ mod tests {
         assert_eq!(go("/child/web1", "w"), (Some(0), None));
         assert_eq!(go("/", "w"), (Some(2), None));
         assert_eq!(go("/webx", "w"), (Some(2), None));
+        let paths = ["/web1/x", "/web2", "/a/web1/child/y", "/webx/y"].map(|path| consumer.cell_path(path.as_bytes()));
+        assert_eq!(paths, [&b"/web1"[..], b"/web2", b"/a/web1/child", b""]);
     }
 
     #[test]

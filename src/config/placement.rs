@@ -62,7 +62,20 @@ impl Placement {
         self.taker(cgroup, comm).unwrap_or_else(|| "(no cell)".to_owned())
     }
 
-    /// The same; `None` if nothing takes it.
+    /// A name for what gets CPUs of its own: as [`Placement::taker`], with the cgroup of the cell, as scx_mitosis makes a cell of
+    /// each cgroup that a cell spec matches.
+    #[must_use]
+    pub fn group(&self, cgroup: &[u8], comm: &[u8]) -> Option<String> {
+        let name = self.taker(cgroup, comm)?;
+        Some(match self {
+            Self::Mitosis(_, consumer) => {
+                format!("{name} of {}", String::from_utf8_lossy(&consumer.cell_path(cgroup)))
+            }
+            Self::Layered(..) => name,
+        })
+    }
+
+    /// The same as [`Placement::name_of`]; `None` if nothing takes it.
     #[must_use]
     pub fn taker(&self, cgroup: &[u8], comm: &[u8]) -> Option<String> {
         match self {
@@ -97,6 +110,8 @@ mod tests {
             (placement.taker(b"/web", b"io-1"), placement.taker(b"/db", b"main")),
             (Some("web/io".into()), None)
         );
+        let groups = [&b"/a/web1/x"[..], b"/a/web1/y", b"/a/web2"].map(|path| placement.group(path, b"io-1").unwrap());
+        assert!(groups[0] == groups[1] && groups[1] != groups[2], "{groups:?}");
         let layered = r#"[{"name": "io", "matches": [[{"CommPrefix": "io-"}]], "kind": {"Grouped": {"util_range": [0.1, 0.2], "growth_algo": "StickyDynamic"}}},
             {"name": "rest", "matches": [[]], "kind": {"Grouped": {"util_range": [0.1, 0.2], "growth_algo": "StickyDynamic"}}}]"#;
         let placement = Placement::parse(layered).unwrap();

@@ -18,6 +18,9 @@ use crate::sample::Comm;
 use crate::tables::Tables;
 
 mod memory;
+mod wakeups;
+
+pub use wakeups::{WakeupReport, Within};
 
 pub use memory::{Code, DataSymbol, Granule, Identity, LineSharing, LineThread, RegionReport};
 
@@ -125,6 +128,9 @@ pub struct Report {
     /// The sizes of the tables at the end.
     #[serde(default)]
     pub tables: Tables,
+    /// Wakeups, if the scheduler's events were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wakeups: Option<WakeupReport>,
     /// The notes for the user.
     pub notes: Vec<String>,
 }
@@ -291,6 +297,7 @@ pub(crate) fn report(
         event_count: 0,
         loss: BTreeMap::new(),
         tables: Tables::default(),
+        wakeups: None,
         notes: decision.notes.iter().map(ToString::to_string).collect(),
     })
 }

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use super::decider::Decided;
 use super::running::raised;
 use super::{Decider, Error, Outcome, Skipped};
-use crate::config::report::Report;
+use crate::config::report::{Report, WakeupReport};
 use crate::config::{self, Decision};
 use crate::host::proc;
 use crate::resolve::{symbolize, SymbolOptions, Symbols};
@@ -123,6 +123,20 @@ impl Analysis {
             config::layers(self.decision())
         };
         Ok((config::layered::to_json(&layers.layers)?, layers.notes))
+    }
+
+    /// Which wakeups the configuration keeps together, and which of them are between threads that share memory. `stats` has
+    /// taken the scheduling events of the same session, and counts wakers ([`SchedStats::with_wakers`](super::SchedStats)).
+    ///
+    /// # Errors
+    /// Those of [`Analysis::mitosis`] and [`Analysis::layered`].
+    pub fn wakeups(&self, stats: &super::SchedStats) -> Result<WakeupReport, Error> {
+        let configuration = match self.options.scheduler {
+            config::Scheduler::Layered => self.layered()?.0,
+            _ => self.mitosis()?,
+        };
+        let placement = config::Placement::parse(&configuration)?;
+        Ok(self.decider.wakeups(&self.decided, &placement, stats))
     }
 
     /// The names of the code and of the variables in [`Analysis::report`]. The first call looks them up, which can take 25 s if

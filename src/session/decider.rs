@@ -15,6 +15,7 @@ use crate::tables::Tables;
 
 mod judge;
 mod memory;
+mod wakeups;
 
 use memory::{Locations, MemoryNames};
 

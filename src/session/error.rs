@@ -85,6 +85,9 @@ pub enum Error {
     /// The report cannot be made, which is a bug.
     #[error(transparent)]
     Report(#[from] ReportError),
+    /// What was made is no configuration, which is a bug.
+    #[error(transparent)]
+    Placement(#[from] crate::config::PlacementError),
 }
 
 impl Error {
@@ -100,7 +103,7 @@ impl Error {
             Self::Start(NotStarted { error: SessionError::Profile(_), .. }) | Self::Profile(_) => ErrorKind::Profile,
             Self::Host(_) | Self::ProcfsElsewhere { .. } | Self::Start(_) => ErrorKind::Host,
             Self::NoSamples { .. } => ErrorKind::NoSamples,
-            Self::Mitosis(_) | Self::Layered(_) | Self::Report(_) => ErrorKind::Configuration,
+            Self::Mitosis(_) | Self::Layered(_) | Self::Report(_) | Self::Placement(_) => ErrorKind::Configuration,
         }
     }
 }
