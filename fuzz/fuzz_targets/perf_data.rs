@@ -4,16 +4,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use scxprof::profile::Profile;
-use scxprof::resolve::Cgroups;
-use scxprof::sample::Sample;
-use scxprof::session::Sink;
+use scxprof::session::SchedStats;
 use scxprof::Session;
-
-struct Ignore;
-
-impl Sink for Ignore {
-    fn sample(&mut self, _: &Sample, _: &mut Cgroups) {}
-}
 
 fuzz_target!(|data: &[u8]| {
     // What does not begin as a file does is made to, so that there is something behind the header.
@@ -28,7 +20,8 @@ fuzz_target!(|data: &[u8]| {
         return;
     }
     let Ok(mut profile) = Profile::open(file.path()) else { return };
+    let mut stats = SchedStats::new(profile.places(), profile.own_pid()).with_wakers();
     let builder = Session::builder().profile(&mut profile).memory(1 << 20);
-    let _ = builder.start().map(|session| session.run_into(&mut Ignore, |_| false));
+    let _ = builder.start().map(|session| session.run_into(&mut stats, |_| false));
     let _ = profile.damage();
 });

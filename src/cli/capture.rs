@@ -225,8 +225,9 @@ pub(super) fn start<'a>(
         _ => builder,
     };
     let whole_host = args.pids.is_empty() && args.cgroup.is_none() && (args.command.is_empty() || args.all);
+    let watched = if whole_host { source::Watched::Host } else { source::Watched::Some };
     let session = builder.start().map_err(|error| match error {
-        Error::Start(error) => source::failure_of(error, whole_host, verbose),
+        Error::Start(error) => source::failure_of(error, watched, verbose),
         Error::NoProcess(error) => Failure::Usage(anyhow!("-p {error}")),
         Error::NoCgroup(error) => Failure::Usage(anyhow!("--cgroup: {error}{}", similar_cgroups(args))),
         Error::CellSpecs(error) => decision::wrong_groups(&error),

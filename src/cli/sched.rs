@@ -320,7 +320,7 @@ fn watch(args: &SchedArgs, held: Option<Held>, signals: &Signals) -> Result<Obse
     }
     limits::bound_realtime();
     let session = builder.start().map_err(|error| match error {
-        Error::Start(error) => source::failure_of(error, true, args.verbose),
+        Error::Start(error) => source::failure_of(error, source::Watched::Sched, args.verbose),
         error => Failure::Unsupported(error.into()),
     })?;
     let mut command = held.map(Held::release).transpose().map_err(Failure::Usage)?;

@@ -120,20 +120,36 @@ pub(super) fn say_chosen(source: Source, rate: Option<(&str, f64)>, skipped: &[(
     say!("note: using the {source} source{rate} ({why})");
 }
 
-/// The sentence for a capture that could not begin. `whole_host` if it was to sample all tasks; `verbose` adds the refusal of
-/// each source.
-pub(super) fn failure_of(error: NotStarted, whole_host: bool, verbose: u8) -> Failure {
+/// What is watched, and so what helps where the kernel forbids it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Watched {
+    /// All tasks, though some would be possible too.
+    Host,
+    /// Some tasks.
+    Some,
+    /// The scheduler's events, which are always of the whole host.
+    Sched,
+}
+
+/// The sentence for a capture that could not begin; `verbose` adds the refusal of each source.
+pub(super) fn failure_of(error: NotStarted, watched: Watched, verbose: u8) -> Failure {
     let forbidden = match &error.error {
         SessionError::Sampler(error) => error.is_forbidden(),
         _ => false,
     };
-    if forbidden && whole_host {
+    if forbidden && watched != Watched::Some {
         if verbose > 0 {
             say_skipped(&error.skipped);
             say!("note: {error}");
         }
         let level = sysctl(&Roots::default().proc, "perf_event_paranoid");
         let level = level.map_or_else(String::new, |level| format!(" (kernel.perf_event_paranoid is {level})"));
+        if watched == Watched::Sched {
+            return Failure::Unsupported(anyhow!(
+                "the scheduler's events need root, or CAP_PERFMON{level} and the right to read tracefs. Run it with sudo. Details: \
+                 scxprof doctor"
+            ));
+        }
         return Failure::Unsupported(anyhow!(
             "sampling the whole host needs root or CAP_PERFMON{level}. Run it with sudo, or watch your own processes: -p PID or \
              -- COMMAND. Details: scxprof doctor"

@@ -103,7 +103,9 @@ fn tracefs(kernel: &dyn Kernel) -> Check {
         Err(error) => error,
     };
     let errno = match &error {
-        TracefsError::Mount { source, .. } | TracefsError::Read { source, .. } => source.raw_os_error(),
+        TracefsError::Mount { source, .. }
+        | TracefsError::Closed { source, .. }
+        | TracefsError::Read { source, .. } => source.raw_os_error(),
         TracefsError::NotANumber { .. } => None,
     };
     let check = Check::fails(Section::Host, name, error.to_string());

@@ -24,6 +24,14 @@ pub enum TracefsError {
         /// The kernel's error.
         source: io::Error,
     },
+    /// It is mounted, and we may neither open it nor mount it again.
+    #[error("cannot open tracefs at {}: {source}", path.display())]
+    Closed {
+        /// The mount point.
+        path: PathBuf,
+        /// The kernel's error.
+        source: io::Error,
+    },
     /// A file could not be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
@@ -53,15 +61,21 @@ impl Tracefs {
     /// opened, mounts one without a path (`fsmount(2)`, Linux 5.2) that ends with this value.
     ///
     /// # Errors
-    /// [`TracefsError::Mount`].
+    /// [`TracefsError::Mount`], [`TracefsError::Closed`].
     pub fn open(procfs: &Path) -> Result<Self, TracefsError> {
         let mounts = std::fs::read(procfs.join("self/mountinfo")).unwrap_or_default();
+        let mut closed = None;
         for path in mount_points(&mounts) {
-            if let Ok(dir) = File::open(path.join("events")).and_then(|_| File::open(&path)) {
-                return Ok(Self { dir: dir.into(), path });
+            match File::open(path.join("events")).and_then(|_| File::open(&path)) {
+                Ok(dir) => return Ok(Self { dir: dir.into(), path }),
+                Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
+                    closed.get_or_insert(TracefsError::Closed { path, source });
+                }
+                Err(_) => {}
             }
         }
-        Ok(Self { dir: mount().map_err(|(call, source)| TracefsError::Mount { call, source })?, path: PathBuf::new() })
+        let dir = mount().map_err(|(call, source)| closed.unwrap_or(TracefsError::Mount { call, source }))?;
+        Ok(Self { dir, path: PathBuf::new() })
     }
 
     /// Its mount point; `None` for our own mount.

@@ -56,6 +56,9 @@ pub struct Meta {
     pub(crate) identity: Identity,
     /// How to read a sample.
     pub(crate) address_from: AddressFrom,
+    /// With the source `wakeups`: the processes that were watched with those that they fork; `None` for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) watched: Option<Vec<u32>>,
     /// Samples of named threads, the accesses that they gave, and counted events.
     pub samples: u64,
     /// See `samples`.
@@ -165,6 +168,7 @@ impl Meta {
             events: events.collect(),
             identity: recorder.identity(),
             address_from: recorder.address_from().clone(),
+            watched: recorder.watched().map(<[u32]>::to_vec),
             samples: outcome.samples,
             accesses: outcome.accesses,
             event_count: outcome.events,
@@ -192,6 +196,7 @@ impl Meta {
             events: Vec::new(),
             identity: profile.identity(),
             address_from: profile.address_from(),
+            watched: None,
             samples: 0,
             accesses: 0,
             event_count: 0,

@@ -58,6 +58,7 @@ pub struct Recorder {
     events: Vec<OpenEvents>,
     identity: Identity,
     address_from: AddressFrom,
+    watched: Option<Vec<u32>>,
     /// Writes the memory in samples to the file.
     keep_memory: bool,
     begin: u64,
@@ -68,6 +69,8 @@ struct Opened {
     events: Vec<OpenEvents>,
     identity: Identity,
     address_from: AddressFrom,
+    /// See [`Meta::watched`](super::Meta).
+    watched: Option<Vec<u32>>,
     /// The number of threads that read the rings.
     workers: usize,
     /// The memory in samples is kept.
@@ -85,13 +88,14 @@ impl Recorder {
         roots: &Roots,
         follows_hints: bool,
         keep_memory: bool,
+        watched: Option<Vec<u32>>,
         dir: &Path,
     ) -> Result<Self, ProfileError> {
         let events =
             sampler.events().map_err(|error| ProfileError::Meta { path: dir.to_owned(), reason: error.to_string() })?;
         let (&identity, address_from) = sampler.address_from();
         let (address_from, workers) = (address_from.clone(), sampler.workers());
-        let opened = Opened { events, identity, address_from, workers, keep_memory };
+        let opened = Opened { events, identity, address_from, watched, workers, keep_memory };
         Self::of(opened, source, roots, follows_hints, dir)
     }
 
@@ -102,7 +106,7 @@ impl Recorder {
         follows_hints: bool,
         dir: &Path,
     ) -> Result<Self, ProfileError> {
-        let Opened { events, identity, address_from, workers, keep_memory } = opened;
+        let Opened { events, identity, address_from, watched, workers, keep_memory } = opened;
         let path = dir.join("perf.data");
         let failed = |source| ProfileError::io("write", &path, source);
         let writer = PerfDataWriter::new(BufWriter::with_capacity(1 << 18, create(&path)?), &events).map_err(failed)?;
@@ -141,6 +145,7 @@ impl Recorder {
             events,
             identity,
             address_from,
+            watched,
             keep_memory,
             begin: monotonic_ns(),
         };
@@ -352,6 +357,11 @@ impl Recorder {
     /// The samples contain memory: a BPF program writes them.
     fn carries_memory(&self) -> bool {
         self.source == Source::Timer && self.layout.sample_type & sample_type::RAW != 0
+    }
+
+    /// See [`Meta::watched`](super::Meta).
+    pub(super) fn watched(&self) -> Option<&[u32]> {
+        self.watched.as_deref()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

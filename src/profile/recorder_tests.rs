@@ -30,8 +30,14 @@ fn events() -> Vec<OpenEvents> {
 
 fn recorder(dir: &Path) -> Recorder {
     let identity = Identity { own_pid: 1, child_pid_namespace: false };
-    let opened =
-        Opened { events: events(), identity, address_from: AddressFrom::Fault, workers: 1, keep_memory: false };
+    let opened = Opened {
+        events: events(),
+        identity,
+        address_from: AddressFrom::Fault,
+        watched: None,
+        workers: 1,
+        keep_memory: false,
+    };
     Recorder::of(opened, Source::Faults, &Roots::default(), false, dir).unwrap()
 }
 

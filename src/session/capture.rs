@@ -139,7 +139,8 @@ impl Capture {
                 let CaptureOptions {
                     sampler: sampler::SamplerOptions { source, .. }, roots, hints, keep_memory, ..
                 } = options;
-                Some(Arc::new(Recorder::new(&sampler, *source, roots, hints.is_some(), *keep_memory, dir)?))
+                let watched = options.only.as_ref().map(|pids| pids.iter().copied().collect());
+                Some(Arc::new(Recorder::new(&sampler, *source, roots, hints.is_some(), *keep_memory, watched, dir)?))
             }
             None => None,
         };

@@ -76,7 +76,9 @@ fn records(profile: &mut Profile, memory: usize, sink: &mut dyn Sink, ends: Stop
     let mut names = Names::recorded(memory / 4, identity.child_pid_namespace);
     // They exist for this case, if nothing else tells more.
     names.recovered = profile.recovered.take().filter(|_| recovers || profile.meta.is_none());
-    names.wakeups = (profile.source() == Source::Wakeups).then(|| Wakeups::new(None, identity.own_pid));
+    let watched = profile.meta.as_ref().and_then(|meta| meta.watched.as_ref());
+    let watched = watched.map(|pids| pids.iter().copied().collect());
+    names.wakeups = (profile.source() == Source::Wakeups).then(|| Wakeups::new(watched, identity.own_pid));
     names.hints = profile.hints.is_some().then(Hints::default);
     names.modules = wants_code.then(Modules::new);
     let mut cgroups = Cgroups::recorded();

@@ -1,6 +1,10 @@
 //! Bad input: one sentence, the documented exit code, and what can be said is said.
 
-use std::process::Output;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output};
+
+use scxprof::profile::Profile;
+use scxprof::session::{SchedStats, Session};
 
 use super::{fixture, recording, sched};
 
@@ -56,6 +60,60 @@ fn dispatch_queues_need_a_scheduler_that_has_them() {
     }
     let text = error(&sched(&["--by", "dsq", "-t", "0.1"]), 3);
     assert!(text.contains("--by dsq needs a sched_ext scheduler, and none is loaded on this host"), "{text}");
+}
+
+#[test]
+fn missing_rights_are_named() {
+    let nobody = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_scxprof"));
+        command.uid(65534).gid(65534);
+        command
+    };
+    match nobody().arg("--version").output() {
+        Ok(output) if output.status.success() => {}
+        _ => return println!("SKIP: missing_rights_are_named: cannot run it as another user"),
+    }
+    let text = error(&nobody().args(["sched", "-t", "0.1"]).output().unwrap(), 3);
+    assert!(text.contains("the scheduler's events need root, or CAP_PERFMON"), "{text}");
+    // It has no such options.
+    assert!(!text.contains("-p PID"), "{text}");
+    let text = error(&nobody().args(["run", "--source", "wakeups", "--", "true"]).output().unwrap(), 3);
+    assert!(text.contains("tracefs"), "{text}");
+}
+
+/// A recording with wrong bytes in it, most of them in the descriptions of the tracepoints or in records.
+#[test]
+fn wrong_bytes_do_no_harm() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("perf.data");
+    let whole = fixture("perf-sched.data.gz");
+    let formats = whole.windows(10).rposition(|at| at == b"\x17\x08\x44tracing").unwrap();
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as usize % below
+    };
+    let mut read = 0;
+    for round in 0..300 {
+        let mut bytes = whole.clone();
+        for _ in 0..=next(8) {
+            let at = if round % 2 == 0 { formats + next(bytes.len() - formats) } else { next(bytes.len()) };
+            // Numbers of the formats are text: another digit is another place.
+            bytes[at] = if bytes[at].is_ascii_digit() { b'0' + next(10) as u8 } else { next(256) as u8 };
+        }
+        if round % 5 == 0 {
+            bytes.truncate(next(whole.len()));
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        let Ok(mut profile) = Profile::open(&path) else { continue };
+        let mut stats = SchedStats::new(profile.places(), profile.own_pid()).with_wakers();
+        let Ok(session) = Session::builder().profile(&mut profile).memory(8 << 20).start() else { continue };
+        session.run_into(&mut stats, |_| false);
+        read += usize::from(stats.events() > 0);
+    }
+    assert!(read > 100, "{read}");
 }
 
 #[test]

@@ -210,6 +210,32 @@ fn a_recording_has_the_wakeups_too() {
 }
 
 #[test]
+fn a_recording_of_some_processes_is_replayed_for_them() {
+    const TEST: &str = "a_recording_of_some_processes_is_replayed_for_them";
+    let dir = tempfile::tempdir().unwrap();
+    let profile = dir.path().join("profile").to_str().unwrap().to_owned();
+    let _alone = alone();
+    let _spinning = Spinning::new();
+    let _example = Example::new(&["--wake"]);
+    let output = Command::new(env!("CARGO_BIN_EXE_scxprof"))
+        .args(["record", "--source", "wakeups", "--max-loss", "100", "--disable-archive", "-o", &profile])
+        .args(["--", "env", &format!("{ORDERS}=rings")])
+        .arg(std::env::current_exe().unwrap())
+        .args(["live::program", "--exact"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(3) {
+        return println!("SKIP: {TEST}: {}", text.trim());
+    }
+    assert!(output.status.success(), "{text}");
+    let report = report_of(&["extract", "-f", &profile]).unwrap();
+    let names: BTreeSet<String> = subcells(&report).into_keys().collect();
+    assert!(GROUPS.iter().all(|group| names.contains(&format!("{group}-0"))), "{names:?}");
+    assert!(EXAMPLE.iter().flat_map(|group| group.iter()).all(|&name| !names.contains(name)), "{names:?}");
+}
+
+#[test]
 fn groups_that_wake_each_other_are_found_and_nothing_else() {
     const TEST: &str = "groups_that_wake_each_other_are_found_and_nothing_else";
     let dir = tempfile::tempdir().unwrap();
