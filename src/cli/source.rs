@@ -137,7 +137,8 @@ pub(super) fn failure_of(error: NotStarted, watched: Watched, verbose: u8) -> Fa
         SessionError::Sampler(error) => error.is_forbidden(),
         _ => false,
     };
-    if forbidden && watched != Watched::Some {
+    let is_tracefs = matches!(&error.error, SessionError::Sampler(SamplerError::Tracefs(_)));
+    if forbidden && watched != Watched::Some && !(watched == Watched::Sched && is_tracefs) {
         if verbose > 0 {
             say_skipped(&error.skipped);
             say!("note: {error}");

@@ -2,6 +2,7 @@
 # cpu: intel
 # test: sched
 # needs: target/debug/scxprof
+# needs: target/debug/demo-workload
 # shellcheck shell=dash source=tests/vm/lib.sh
 . /lib/vm.sh
 # The fixtures are on the host.
