@@ -55,6 +55,7 @@
 //! | [`config`] | cells and subcells for scx_mitosis, layers for scx_layered, and the report |
 //! | [`profile`] | writes profiles, and reads them and recordings by other tools |
 //! | [`hint`], [`bpf`] | task hints: their values, and the BPF programs that watch them |
+//! | [`trace`] | reads traces of other tools in Perfetto's format |
 //! | [`doctor`] | what a host allows |
 //! | `cli` (private) | the command line: options, messages, manual pages |
 //!
@@ -158,5 +159,6 @@ mod tables;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing;
+pub mod trace;
 
 pub use session::{Error, ErrorKind, Session};

@@ -10,8 +10,20 @@ use std::process::{Command, Output};
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 /// 2026-11-21.
 const DATE: &str = "1795219200";
-const PAGES: [&str; 10] =
-    ["", "-run", "-record", "-process", "-extract", "-report", "-sched", "-diff", "-doctor", "-completions"];
+const PAGES: [&str; 12] = [
+    "",
+    "-run",
+    "-record",
+    "-process",
+    "-extract",
+    "-report",
+    "-sched",
+    "-trace",
+    "-trace-info",
+    "-diff",
+    "-doctor",
+    "-completions",
+];
 
 fn man(dir: &Path, date: &str) -> Output {
     Command::new(SCXPROF).arg("man").arg(dir).env("SOURCE_DATE_EPOCH", date).output().unwrap()

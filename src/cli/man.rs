@@ -79,7 +79,12 @@ fn pages(command: Command, date: &str) -> anyhow::Result<Vec<(String, String)>> 
     root.build();
     let listed: Vec<_> =
         root.get_subcommands().filter(|it| !it.is_hide_set()).map(|it| it.clone().mut_args(plain_help)).collect();
-    let commands: Vec<_> = std::iter::once(root.clone()).chain(listed).collect();
+    // Each subcommand's own ones stand after it.
+    let with_below = listed.into_iter().flat_map(|command| {
+        let below: Vec<_> = command.get_subcommands().map(|it| it.clone().mut_args(plain_help)).collect();
+        std::iter::once(command).chain(below)
+    });
+    let commands: Vec<_> = std::iter::once(root.clone()).chain(with_below).collect();
     let names: Vec<_> = commands.iter().map(page_name).collect();
     let page = |command: &Command| {
         let others: Vec<_> = names.iter().filter(|&name| *name != page_name(command)).map(String::as_str).collect();

@@ -47,6 +47,7 @@ mod run;
 mod sched;
 mod signals;
 mod source;
+mod trace;
 mod wakers;
 mod windows;
 
@@ -83,6 +84,7 @@ enum Command {
     Extract(Box<extract::ExtractArgs>),
     Report(Box<report::ReportArgs>),
     Sched(Box<sched::SchedArgs>),
+    Trace(trace::TraceArgs),
     Diff(Box<diff::DiffArgs>),
     Doctor(doctor::DoctorArgs),
     /// The load that `doctor --self-test` samples
@@ -185,6 +187,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
         Command::Process(args) => process::run(&args, stdout_is_open),
         Command::Extract(args) => extract::run(&args, stdout_is_open),
         Command::Sched(args) => sched::run(&args, stdout_is_open),
+        Command::Trace(args) => trace::run(&args, stdout_is_open),
         Command::Report(args) => report::run(&args, stdout_is_open),
         Command::Diff(args) => diff::run(&args, stdout_is_open),
         Command::Completions { shell } => completions(shell),

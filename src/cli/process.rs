@@ -384,6 +384,14 @@ pub(super) fn damaged(damage: &[String]) -> Result<(), Failure> {
     Err(Failure::Loss(anyhow!("the profile is damaged: {}; what could be read was used", damage.join("; "))))
 }
 
+/// The same of a trace.
+pub(super) fn damaged_trace(damage: &[String]) -> Result<(), Failure> {
+    if damage.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::Loss(anyhow!("the trace is damaged: {}; what could be read was used", damage.join("; "))))
+}
+
 fn report(args: &ProcessArgs, lines: &Lines) {
     let Lines { profile, records, filtered_out, outcome, .. } = lines;
     let (records, filtered_out) = (*records, *filtered_out);

@@ -15,6 +15,7 @@ use super::hints::HintArgs;
 use super::output::{Output, Readers};
 use super::process;
 use super::signals::Signals;
+use super::trace;
 use super::wakers::{self, FoundWakers, WakerArgs};
 use super::windows::{self, WindowArgs, WindowSink};
 use super::{decision, dsqs, seconds, source, Failure};
@@ -22,11 +23,12 @@ use crate::config::{aligned, Placement};
 use crate::escape;
 use crate::host::{limits, topology, Roots};
 use crate::profile::Profile;
+use crate::sample::places::CpuPlaces;
 use crate::sample::{Comm, Source};
 use crate::sched::dsqs::DsqLine;
 use crate::sched::report::{By, Line, Order};
 use crate::sched::{Gaps, Summary};
-use crate::session::{Error, Outcome, Progress, SchedLoss, SchedOptions, SchedStats, Session};
+use crate::session::{Error, Outcome, Progress, SchedLoss, SchedOptions, SchedStats, Session, Sink};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,7 +39,8 @@ Examples:
   sudo scxprof sched --by dsq                    the dispatch queues of the sched_ext scheduler
   sudo scxprof sched --by cpu -- make -j8        the CPUs while a command runs
   sudo scxprof sched --windows 1ms --category 'web=nginx*' --csv cpus.csv   the CPUs in use, each ms
-  scxprof sched -f perf.data --json              of what perf sched record recorded";
+  scxprof sched -f perf.data --json              of what perf sched record recorded
+  scxprof sched -f trace.pb --by thread          of a trace of wprof or perfetto";
 
 const DEFAULT_LIMIT: &str = "100";
 
@@ -45,7 +48,7 @@ const DEFAULT_LIMIT: &str = "100";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct SchedArgs {
-    /// Read a recording (of `record --sched` or `perf sched record`) instead of this host's events
+    /// Read a recording (of `record --sched`, `perf sched record`, wprof or perfetto) instead of this host's events
     #[arg(
         short = 'f',
         long = "file",
@@ -213,6 +216,8 @@ struct Observed {
     /// What the recording lacks.
     lacks: Vec<String>,
     damage: Vec<String>,
+    /// It was read from a trace.
+    is_trace: bool,
     status: Option<u8>,
 }
 
@@ -240,10 +245,11 @@ pub(super) fn run(args: &SchedArgs, stdout_is_open: bool) -> Result<(), Failure>
     let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let observed = match &args.file {
+        Some(path) if trace::is_trace(path) => read_trace(args, path, &signals)?,
         Some(path) => read(args, path, &signals)?,
         None => watch(args, held, &signals)?,
     };
-    let Observed { stats, windows, outcome, lacks, damage, status } = observed;
+    let Observed { stats, windows, outcome, lacks, damage, is_trace, status } = observed;
     capture::say_notes(&outcome, None);
     for lack in &lacks {
         say!("note: {lack}");
@@ -252,8 +258,12 @@ pub(super) fn run(args: &SchedArgs, stdout_is_open: bool) -> Result<(), Failure>
     decision::say_loss(&outcome.loss, args.verbose > 0);
     let damaged = (!damage.is_empty()).then(|| damage.join("; "));
     if stats.events() == 0 {
-        let why = damaged.map_or(String::new(), |damage| format!(": the profile is damaged: {damage}"));
+        let what = if is_trace { "trace" } else { "profile" };
+        let why = damaged.map_or(String::new(), |damage| format!(": the {what} is damaged: {damage}"));
         return Err(Failure::NoResult(match &args.file {
+            Some(path) if is_trace => {
+                anyhow!("{} has no scheduling events{why}; `scxprof trace info` says what it has", path.display())
+            }
             Some(path) => anyhow!(
                 "{} has no scheduling events{why}; `scxprof record --sched` and `perf sched record` record them",
                 path.display()
@@ -281,7 +291,11 @@ pub(super) fn run(args: &SchedArgs, stdout_is_open: bool) -> Result<(), Failure>
         escape::lines(&table(args, &stats, &lines))
     };
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
-    process::damaged(&damage)?;
+    if is_trace {
+        process::damaged_trace(&damage)?;
+    } else {
+        process::damaged(&damage)?;
+    }
     match status {
         Some(status) if status != 0 => Err(Failure::Command(status)),
         _ => decision::check_sched_loss(args.tuning.max_loss, &loss),
@@ -328,7 +342,7 @@ fn watch(args: &SchedArgs, held: Option<Held>, signals: &Signals) -> Result<Obse
     let watched = |ended: &mut dyn FnMut(Progress) -> bool| session.run_into(&mut stats, ended);
     let outcome = capture::watch(args.limit(), command.as_mut(), signals, tables.as_ref(), watched);
     let status = capture::end(command, signals)?;
-    Ok(Observed { stats, windows, outcome, lacks: Vec::new(), damage: Vec::new(), status })
+    Ok(Observed { stats, windows, outcome, lacks: Vec::new(), damage: Vec::new(), is_trace: false, status })
 }
 
 /// Reads a recording.
@@ -347,7 +361,32 @@ fn read(args: &SchedArgs, path: &Path, signals: &Signals) -> Result<Observed, Fa
     if signals.seen() {
         return Err(process::interrupted());
     }
-    Ok(Observed { stats, windows, outcome, lacks, damage: profile.damage(), status: None })
+    Ok(Observed { stats, windows, outcome, lacks, damage: profile.damage(), is_trace: false, status: None })
+}
+
+/// Reads a trace of another tool.
+fn read_trace(args: &SchedArgs, path: &Path, signals: &Signals) -> Result<Observed, Failure> {
+    let mut trace = trace::open_trace(path)?;
+    let mut stats = args.wakers.enable(SchedStats::new(CpuPlaces::default(), None));
+    let mut windows = WindowSink::new(&args.windows, Vec::new())?;
+    let mut sinks: Vec<&mut dyn Sink> = vec![&mut stats];
+    if let Some(windows) = &mut windows {
+        sinks.push(windows);
+    }
+    if trace::feed(&mut trace, path, &mut sinks, &|| signals.seen())? {
+        return Err(process::interrupted());
+    }
+    let info = trace.info();
+    let lacks = trace::losses(&info);
+    Ok(Observed {
+        stats,
+        windows,
+        outcome: Outcome::default(),
+        lacks,
+        damage: info.damage,
+        is_trace: true,
+        status: None,
+    })
 }
 
 /// What is printed, of which `--json` prints all.

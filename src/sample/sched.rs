@@ -168,6 +168,20 @@ pub enum WakenBy {
     Interrupt,
 }
 
+impl WakenBy {
+    /// From the field `common_flags` of a tracepoint (`TRACE_FLAG_*` in include/linux/trace_events.h).
+    #[must_use]
+    pub fn from_flags(flags: u64) -> Self {
+        const SOFTIRQ: u64 = 0x10;
+        const HARDIRQ_OR_NMI: u64 = 0x08 | 0x40;
+        match flags {
+            _ if flags & HARDIRQ_OR_NMI != 0 => Self::Interrupt,
+            _ if flags & SOFTIRQ != 0 => Self::Softirq,
+            _ => Self::Thread,
+        }
+    }
+}
+
 /// The state of a thread that leaves its CPU (`prev_state` of `sched_switch`, Linux 4.14 and later).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TaskState {

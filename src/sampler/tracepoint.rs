@@ -51,11 +51,6 @@ print fmt: \"kind=%u pid=%d dsq=0x%llx slice=%llu prev_pid=%d\", REC->kind, REC-
 /// `SCX_DSQ_INVALID` (include/linux/sched/ext.h).
 const NO_DSQ: u64 = 1 << 63;
 
-/// `TRACE_FLAG_HARDIRQ` and `TRACE_FLAG_NMI` of `common_flags` (include/linux/trace_events.h).
-const IN_IRQ: u64 = 0x08 | 0x40;
-/// `TRACE_FLAG_SOFTIRQ`.
-const IN_SOFTIRQ: u64 = 0x10;
-
 /// Why a tracepoint cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FormatError {
@@ -272,11 +267,7 @@ impl SchedDecoder {
             Kind::Waking { task, target_cpu, flags } => SchedWhat::Waking {
                 task: fields.task(task)?,
                 target_cpu: fields.number(*target_cpu)? as u32,
-                by: match fields.number(*flags)? {
-                    flags if flags & IN_IRQ != 0 => WakenBy::Interrupt,
-                    flags if flags & IN_SOFTIRQ != 0 => WakenBy::Softirq,
-                    _ => WakenBy::Thread,
-                },
+                by: WakenBy::from_flags(fields.number(*flags)?),
             },
             Kind::WakeupNew { task, target_cpu } => {
                 SchedWhat::WakeupNew { task: fields.task(task)?, target_cpu: fields.number(*target_cpu)? as u32 }

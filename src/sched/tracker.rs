@@ -245,7 +245,7 @@ impl<F: Facts> Steps<'_, F> {
     fn named_before(&mut self, task: &SchedTask) -> (Option<Slot>, bool) {
         let slot = self.threads.slot(task.tid);
         let Some(thread) = slot.and_then(|slot| self.threads.get_mut(slot)) else {
-            self.gaps.no_room += u64::from(task.tid != 0);
+            self.gaps.no_room += u64::from(task.tid != 0 && task.tid != SchedEvent::UNKNOWN);
             return (None, false);
         };
         thread.comm = task.comm;
@@ -254,7 +254,7 @@ impl<F: Facts> Steps<'_, F> {
 
     fn switch(&mut self, prev: &SchedTask, state: TaskState, next: &SchedTask) {
         let SchedEvent { time, cpu, .. } = *self.event;
-        let is_thread = prev.tid != 0;
+        let is_thread = prev.tid != 0 && prev.tid != SchedEvent::UNKNOWN;
         let running = self.running(prev.tid);
         let ran = self.cpu.running.take();
         let prev_slot = match running.and_then(|slot| self.threads.get_mut(slot)) {

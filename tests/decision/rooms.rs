@@ -9,7 +9,7 @@ const ROOMS: &[&[&str]] = &[
     &["escape", "cache", "tables"],
     &["sample"],
     &["hint", "elf"],
-    &["host", "recover", "cluster", "sched"],
+    &["host", "recover", "cluster", "sched", "trace"],
     &["bpf", "config"],
     &["sampler"],
     &["resolve"],

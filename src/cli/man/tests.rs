@@ -19,7 +19,15 @@ fn each_subcommand_has_a_page_in_the_usual_order() {
         names,
         [
             &listed[..],
-            &["scxprof-report.1", "scxprof-sched.1", "scxprof-diff.1", "scxprof-doctor.1", "scxprof-completions.1"]
+            &[
+                "scxprof-report.1",
+                "scxprof-sched.1",
+                "scxprof-trace.1",
+                "scxprof-trace-info.1",
+                "scxprof-diff.1",
+                "scxprof-doctor.1",
+                "scxprof-completions.1"
+            ]
         ]
         .concat()
     );

@@ -133,6 +133,18 @@ const REPORT: Page = Page {
     see_also: &["perf-c2c(1)", "perf-mem(1)"],
 };
 
+const TRACE: Page = Page {
+    description: &[
+        "Reads traces in Perfetto's format: of wprof, of perfetto (ftrace), scxtop and systing, compressed with gzip or \
+         in compressed packets, whole or cut.",
+        "`scxprof sched -f` makes statistics of the scheduling events of such a trace.",
+    ],
+    samples: false,
+    environment: &[TMPDIR, NO_COLOR],
+    files: &[],
+    see_also: &["perf-sched(1)"],
+};
+
 const DIFF: Page = Page {
     description: &[
         "Compares two decisions. Each of A and B is a profile, which is read and decided as by `scxprof extract` with \
@@ -173,6 +185,7 @@ pub(super) fn of(subcommand: &str) -> &'static Page {
         "process" => &PROCESS,
         "extract" => &EXTRACT,
         "report" => &REPORT,
+        "trace" | "info" => &TRACE,
         "diff" => &DIFF,
         "doctor" => &DOCTOR,
         "completions" => &COMPLETIONS,

@@ -1,0 +1,238 @@
+//! `scxprof trace`: traces of other tools in Perfetto's format.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{anyhow, Context};
+use clap::{Args, Subcommand};
+
+use super::capture::{INPUT, RESULT};
+use super::output::{Output, Readers};
+use super::process;
+use super::signals::Signals;
+use super::Failure;
+use crate::config::aligned;
+use crate::escape;
+use crate::host::open;
+use crate::resolve::Cgroups;
+use crate::sample::Comm;
+use crate::session::Sink;
+use crate::trace::{self, Count, Event, Info, Trace, TraceError, TraceEvent};
+
+const EXAMPLES: &str = "\
+Examples:
+  scxprof trace info trace.pb                    what recorded it, its events, and what was lost
+  scxprof trace info trace.pftrace.gz --json | jq '.events[0]'
+  scxprof sched -f trace.pb --by thread          run time, waits and wakeups of its threads";
+
+const INFO_EXAMPLES: &str = "\
+Examples:
+  scxprof trace info trace.pb                    a trace of wprof, perfetto, scxtop, systing or Chrome
+  scxprof trace info trace.pftrace.gz --json | jq '.lost'
+Exit codes:
+  0  the result was written
+  1  the trace has no events, or the result could not be written
+  2  wrong usage, also a file that cannot be opened or is no trace
+  4  the result was written, but a part of the trace could not be read";
+
+/// Bytes by which a trace is known.
+const HEAD: u64 = 64 << 10;
+/// Events that are passed on at once.
+const BATCH: usize = 1024;
+
+/// Read a trace of wprof, perfetto, scxtop or systing
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, subcommand_help_heading = "COMMANDS", disable_help_subcommand = true)]
+pub(super) struct TraceArgs {
+    #[command(subcommand)]
+    command: TraceCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum TraceCommand {
+    Info(InfoArgs),
+}
+
+/// Print what a trace contains: who recorded it, its events, threads and clocks, and what was lost
+#[derive(Debug, Args)]
+#[command(after_help = INFO_EXAMPLES)]
+struct InfoArgs {
+    /// A trace in Perfetto's format, compressed or not
+    #[arg(help_heading = INPUT)]
+    file: PathBuf,
+    /// Print JSON (docs/traces.md has the fields)
+    #[arg(long, help_heading = RESULT)]
+    json: bool,
+    /// Write the result to FILE instead of stdout
+    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = RESULT)]
+    output: Option<PathBuf>,
+}
+
+/// Runs `scxprof trace`.
+pub(super) fn run(args: &TraceArgs, stdout_is_open: bool) -> Result<(), Failure> {
+    match &args.command {
+        TraceCommand::Info(args) => info(args, stdout_is_open),
+    }
+}
+
+fn info(args: &InfoArgs, stdout_is_open: bool) -> Result<(), Failure> {
+    let to_stdout = args.output.as_deref().is_none_or(|path| path == Path::new("-"));
+    if to_stdout && !stdout_is_open {
+        return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
+    }
+    let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
+    let signals = Signals::handle().map_err(Failure::Unsupported)?;
+    let mut trace = open_trace(&args.file)?;
+    let mut count = 0u64;
+    while let Some(_event) = trace.next_event().map_err(|error| failed(error, &args.file))? {
+        count += 1;
+        if count.is_multiple_of(BATCH as u64) && signals.seen() {
+            return Err(process::interrupted());
+        }
+    }
+    let info = trace.info();
+    let text = if args.json {
+        let text = serde_json::to_string_pretty(&info).context("cannot write the result").map_err(Failure::NoResult)?;
+        escape::json(text) + "\n"
+    } else {
+        escape::lines(&table(&info))
+    };
+    output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
+    if count == 0 {
+        return Err(Failure::NoResult(anyhow!("{} has no events", args.file.display())));
+    }
+    process::damaged_trace(&info.damage)
+}
+
+/// True if the file is a trace. What cannot be opened is none; the reader of profiles says why.
+pub(super) fn is_trace(path: &Path) -> bool {
+    let mut head = Vec::new();
+    let read = open::regular(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
+    read.is_ok() && trace::is_trace(&head)
+}
+
+/// Opens a trace.
+pub(super) fn open_trace(path: &Path) -> Result<Trace<File>, Failure> {
+    let file = open::regular(path).with_context(|| format!("cannot open {}", path.display()));
+    Trace::open(file.map_err(Failure::Usage)?).map_err(|error| failed(error, path))
+}
+
+fn failed(error: TraceError, path: &Path) -> Failure {
+    let is_usage = matches!(error, TraceError::NotATrace | TraceError::Empty);
+    let error = anyhow::Error::from(error).context(path.display().to_string());
+    if is_usage {
+        Failure::Usage(error)
+    } else {
+        Failure::NoResult(error)
+    }
+}
+
+/// Gives the scheduling events of a trace to `sinks`, and the names of its processes; true if it was interrupted.
+pub(super) fn feed(
+    trace: &mut Trace<File>,
+    path: &Path,
+    sinks: &mut [&mut dyn Sink],
+    stop: &dyn Fn() -> bool,
+) -> Result<bool, Failure> {
+    let mut cgroups = Cgroups::recorded();
+    let mut batch = Vec::with_capacity(BATCH);
+    loop {
+        let event = trace.next_event().map_err(|error| failed(error, path))?;
+        let is_end = event.is_none();
+        if let Some(Event::Sched(event)) = event {
+            batch.push(event);
+        }
+        if batch.len() >= BATCH || is_end {
+            for sink in &mut *sinks {
+                sink.sched(&batch, &mut cgroups);
+            }
+            batch.clear();
+            if stop() {
+                return Ok(true);
+            }
+        }
+        if is_end {
+            break;
+        }
+    }
+    let main = trace.threads().iter().filter(|(tid, thread)| thread.pid == *tid && thread.pid != TraceEvent::UNKNOWN);
+    let processes: Vec<(u32, Comm)> = main.map(|(tid, thread)| (tid, thread.comm)).collect();
+    for sink in sinks {
+        sink.processes(&processes, &mut cgroups);
+    }
+    Ok(false)
+}
+
+/// What was lost of a trace, one sentence each.
+pub(super) fn losses(info: &Info) -> Vec<String> {
+    let lost = &info.lost;
+    let sentences = [
+        (lost.bundles, "events of a CPU were lost, as the trace says, COUNT times: its state is unknown there"),
+        (lost.overruns, "the kernel's buffer lost COUNT events during the recording"),
+        (lost.sequences, "packets of the trace were lost COUNT times"),
+        (lost.packets, "COUNT packets refer to lost ones and are left out"),
+        (lost.untimed, "COUNT track events have no time and are left out"),
+        (lost.uneven, "COUNT bundles of compact events contradict themselves and are left out"),
+        (lost.unnamed_wakeups, "of COUNT wakeups the trace does not say which thread was woken"),
+        (lost.ends_without_begin, "COUNT slices end that did not begin in the trace"),
+        (lost.half_switches, "COUNT switches do not say to which thread"),
+        (lost.late, "COUNT events are older than others before them"),
+        (lost.no_room, "there was no room for COUNT names, threads or tracks"),
+    ];
+    let sentences = sentences.iter().filter(|(count, _)| *count > 0);
+    let mut lines: Vec<String> =
+        sentences.map(|(count, sentence)| sentence.replace("COUNT", &count.to_string())).collect();
+    for Count { name, count } in &info.unmapped_clocks {
+        lines.push(format!("{count} times are of {name}, which no snapshot of the trace maps to BOOTTIME"));
+    }
+    lines
+}
+
+fn table(info: &Info) -> String {
+    let seconds = |ns: u64| format!("{:.9}", ns as f64 / 1e9);
+    let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
+    let clocks = if info.clocks.is_empty() { String::new() } else { format!(" (from {})", info.clocks.join(", ")) };
+    let begin = info.begin_unix.map_or("-".to_owned(), |begin| format!("{begin:.6} s since 1970"));
+    let mut rows = vec![
+        vec!["source".to_owned(), info.source.name().to_owned()],
+        vec!["tool".to_owned(), or_dash(&info.tool)],
+        vec!["kernel".to_owned(), or_dash(&info.kernel)],
+        vec!["CPUs".to_owned(), format!("{}, {} with scheduling events", info.cpus, info.cpus_seen.len())],
+        vec!["duration (s)".to_owned(), seconds(info.duration_ns)],
+        vec!["first event (s)".to_owned(), format!("{} of {}{clocks}", seconds(info.first_ns), info.clock)],
+        vec!["began".to_owned(), begin],
+        vec!["threads".to_owned(), format!("{} of {} processes", info.threads, info.processes)],
+        vec!["tracks".to_owned(), info.tracks.to_string()],
+    ];
+    rows.extend(info.attributes.iter().map(|(key, value)| vec![key.clone(), value.clone()]));
+    let width = rows.iter().filter_map(|row| row.first()).map(String::len).max().unwrap_or(0);
+    let mut text = String::new();
+    for row in &rows {
+        if let [key, value] = row.as_slice() {
+            let _ = writeln!(text, "{key:width$}  {value}");
+        }
+    }
+    for (head, counts) in
+        [("EVENT", &info.events), ("EVENT WITHOUT A TYPE", &info.unknown), ("PACKETS ABOUT", &info.packets)]
+    {
+        if counts.is_empty() {
+            continue;
+        }
+        let mut rows = vec![vec![head.to_owned(), "COUNT".to_owned()]];
+        rows.extend(counts.iter().map(|Count { name, count }| vec![name.clone(), count.to_string()]));
+        let _ = write!(text, "\n{}", aligned(&rows));
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+    }
+    let losses = losses(info);
+    if !losses.is_empty() {
+        text.push('\n');
+    }
+    for line in losses {
+        let _ = writeln!(text, "! {line}");
+    }
+    text
+}

@@ -1,0 +1,337 @@
+//! The second pass: chunks are decoded when their time comes, and their events merged.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::io::{Read, Seek, SeekFrom};
+
+use rustc_hash::FxHashMap;
+
+use super::clock::Sums;
+use super::container::{self, packets_of, Damage, Input, Packets};
+use super::derive::{Derive, Rules, Tables};
+use super::event::Event;
+use super::ftrace::{Counts, Decoder, Facts, Raw};
+use super::index::{self, Index, Pass, State, Stray, BUNDLE, SNAPSHOT, TRACK_EVENT};
+use super::info::{Info, Source};
+use super::names::{Name, Names};
+use super::sequence::Head;
+use super::slices::{self, Parts};
+use super::tables::{TraceThreads, Tracks};
+use super::TraceError;
+use crate::sample::sched::{SchedEvent, SchedWhat};
+
+/// Decoded events of about 130 bytes each that wait for their time.
+const MAX_PENDING: usize = 4 << 20;
+
+/// A decoded event.
+#[derive(Debug)]
+struct Decoded {
+    time: u64,
+    /// The offset of its packet: of two of a time, the first in the file comes first.
+    offset: u64,
+    raw: Raw,
+}
+
+/// The events of a chunk that were not taken yet.
+type Cursor = std::iter::Peekable<std::vec::IntoIter<Decoded>>;
+
+/// What was counted while events were decoded.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) ftrace: Counts,
+    /// Events of tracks by their category, or what they are.
+    pub(super) tracks: FxHashMap<Name, u64>,
+    pub(super) counters: u64,
+    pub(super) without_category: u64,
+    pub(super) malformed: u64,
+    pub(super) first: Option<u64>,
+    pub(super) last: u64,
+    /// Events that came after younger ones: a clock of the trace jumps.
+    pub(super) late: u64,
+    /// CPUs that events name: the highest number plus 1, and a bit for each of the first.
+    pub(super) cpus: std::collections::BTreeSet<u32>,
+}
+
+/// A trace that is open for reading.
+#[derive(Debug)]
+pub struct Trace<R> {
+    input: Input<R>,
+    index: Index,
+    state: State,
+    damage: Damage,
+    source: Source,
+    derive: Derive,
+    tally: Tally,
+    /// Strays by time.
+    strays: Vec<Stray>,
+    next_stray: usize,
+    /// Chunks by time; those taken have been decoded.
+    order: Vec<u32>,
+    next_chunk: usize,
+    cursors: Vec<Option<Cursor>>,
+    free: Vec<usize>,
+    heap: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    pending: usize,
+    group: Vec<Raw>,
+    queue: VecDeque<Event>,
+}
+
+impl<R: Read + Seek> Trace<R> {
+    /// Opens a trace: reads it once.
+    ///
+    /// # Errors
+    /// It is none, or cannot be read. One that is damaged is read as far as it goes ([`Trace::damage`]).
+    pub fn open(input: R) -> Result<Self, TraceError> {
+        Self::open_within(input, None)
+    }
+
+    /// The same; what is compressed may inflate to `limit` bytes. The default is 100 times the size of the file, at least
+    /// 256 MiB.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_within(input: R, limit: Option<u64>) -> Result<Self, TraceError> {
+        let mut damage = Damage::default();
+        let mut packets = Packets::new(container::open(input, limit, &mut damage)?)?;
+        let mut pass = index::walk(&mut packets)?;
+        if matches!(pass, Pass::Compressed) {
+            let file = container::inflate_packets(packets.into_inner(), limit, &mut damage)?;
+            packets = Packets::new(Input::Inflated(file))?;
+            pass = index::walk(&mut packets)?;
+        }
+        let Pass::Done(done) = pass else { return Err(TraceError::NotATrace) };
+        let (index, state) = *done;
+        index::merge(&mut damage, packets.damage);
+        let source = Source::of(&state);
+        let rules = Rules {
+            is_wprof: source == Source::Wprof,
+            has_switch: state.facts.has_switch,
+            no_wakers: source == Source::Systing,
+        };
+        let mut order: Vec<u32> = (0..index.chunks.len() as u32).collect();
+        order.sort_by_key(|at| index.chunks.get(*at as usize).map(|chunk| chunk.floor));
+        let mut strays = index.strays.clone();
+        strays.sort_by_key(|stray| stray.time);
+        Ok(Self {
+            input: packets.into_inner(),
+            index,
+            state,
+            damage,
+            source,
+            derive: Derive::new(rules),
+            tally: Tally::default(),
+            strays,
+            next_stray: 0,
+            order,
+            next_chunk: 0,
+            cursors: Vec::new(),
+            free: Vec::new(),
+            heap: BinaryHeap::new(),
+            pending: 0,
+            group: Vec::new(),
+            queue: VecDeque::new(),
+        })
+    }
+
+    /// The next event, in order of time; of two of one time the first in the file comes first. `None` at the end.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is out of order beyond any bound.
+    pub fn next_event(&mut self) -> Result<Option<Event>, TraceError> {
+        while self.queue.is_empty() {
+            let Some(time) = self.first_time()? else { break };
+            let mut group = std::mem::take(&mut self.group);
+            while let Some(raw) = self.take(time)? {
+                group.push(raw);
+            }
+            let State { names, threads, tracks, .. } = &mut self.state;
+            let mut tables = Tables { names, threads, tracks };
+            self.derive.group(time, &mut group, &mut tables, &mut self.queue);
+            self.group = group;
+            self.tally.late += u64::from(self.tally.first.is_some() && time < self.tally.last);
+            self.tally.first.get_or_insert(time);
+            self.tally.last = self.tally.last.max(time);
+        }
+        let event = self.queue.pop_front();
+        if let Some(Event::Sched(event)) = &event {
+            self.tally.cpus.insert(event.cpu);
+        }
+        Ok(event)
+    }
+
+    /// The earliest time of the events that are left.
+    fn first_time(&mut self) -> Result<Option<u64>, TraceError> {
+        loop {
+            let first = self.heap.peek().map(|Reverse((time, ..))| *time);
+            let is_due = |time: u64| first.is_none_or(|first| time <= first);
+            let stray = self.strays.get(self.next_stray).copied().filter(|stray| is_due(stray.time));
+            let chunk = self.order.get(self.next_chunk).copied();
+            let floor = chunk.and_then(|at| self.index.chunks.get(at as usize)).map(|chunk| chunk.floor);
+            if let Some(stray) = stray {
+                self.next_stray += 1;
+                self.decode_stray(stray)?;
+            } else if let (Some(chunk), true) = (chunk, floor.is_some_and(is_due)) {
+                self.next_chunk += 1;
+                self.decode_chunk(chunk as usize)?;
+            } else {
+                return Ok(first);
+            }
+        }
+    }
+
+    /// The next event, if it has this time.
+    fn take(&mut self, time: u64) -> Result<Option<Raw>, TraceError> {
+        if self.first_time()? != Some(time) {
+            return Ok(None);
+        }
+        let Some(Reverse((_, _, slot))) = self.heap.pop() else { return Ok(None) };
+        let Some(cursor) = self.cursors.get_mut(slot) else { return Ok(None) };
+        let taken = cursor.as_mut().and_then(Iterator::next);
+        match cursor.as_mut().and_then(|cursor| cursor.peek()) {
+            Some(next) => self.heap.push(Reverse((next.time, next.offset, slot))),
+            None => {
+                *cursor = None;
+                self.free.push(slot);
+            }
+        }
+        self.pending = self.pending.saturating_sub(1);
+        Ok(taken.map(|decoded| decoded.raw))
+    }
+
+    fn push(&mut self, mut decoded: Vec<Decoded>) -> Result<(), TraceError> {
+        decoded.sort_by_key(|event| event.time);
+        self.pending += decoded.len();
+        if self.pending > MAX_PENDING {
+            return Err(TraceError::Disorder { limit: MAX_PENDING });
+        }
+        let mut cursor = decoded.into_iter().peekable();
+        let Some(first) = cursor.peek() else { return Ok(()) };
+        let (time, offset) = (first.time, first.offset);
+        let slot = self.free.pop().unwrap_or(self.cursors.len());
+        if slot == self.cursors.len() {
+            self.cursors.push(None);
+        }
+        if let Some(place) = self.cursors.get_mut(slot) {
+            *place = Some(cursor);
+        }
+        self.heap.push(Reverse((time, offset, slot)));
+        Ok(())
+    }
+
+    fn bytes(&mut self, offset: u64, end: u64) -> Result<Vec<u8>, TraceError> {
+        self.input.seek(SeekFrom::Start(offset))?;
+        let mut bytes = Vec::with_capacity((end - offset) as usize);
+        (&mut self.input).take(end - offset).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn decode_stray(&mut self, stray: Stray) -> Result<(), TraceError> {
+        let bytes = self.bytes(stray.offset, stray.end)?;
+        let mut decoded = Vec::new();
+        if let Some((offset, packet)) = packets_of(&bytes, stray.offset).next() {
+            let head = Head::parse(packet);
+            self.decode(&head, offset, Some(stray.time), &mut Sums::default(), &mut decoded);
+        }
+        self.push(decoded)
+    }
+
+    fn decode_chunk(&mut self, at: usize) -> Result<(), TraceError> {
+        let Some(chunk) = self.index.chunks.get_mut(at) else { return Ok(()) };
+        let (offset, end, strays) = (chunk.offset, chunk.end, chunk.strays);
+        let mut sums = chunk.sums.take().map_or_else(Sums::default, |sums| *sums);
+        let bytes = self.bytes(offset, end)?;
+        let mut decoded = Vec::with_capacity(bytes.len() / 16);
+        let mut next = strays.0;
+        for (offset, packet) in packets_of(&bytes, offset) {
+            let head = Head::parse(packet);
+            let is_stray =
+                next < strays.1 && self.index.strays.get(next as usize).is_some_and(|stray| stray.offset == offset);
+            if is_stray {
+                next += 1;
+                // Its time may be a difference that later ones count on.
+                if head.kind == TRACK_EVENT {
+                    self.state.time_of(&head, &Parts::parse(head.payload), offset, &mut sums);
+                }
+                continue;
+            }
+            self.decode(&head, offset, None, &mut sums, &mut decoded);
+        }
+        decoded.shrink_to_fit();
+        self.push(decoded)
+    }
+
+    fn decode(
+        &mut self,
+        head: &Head<'_>,
+        offset: u64,
+        known: Option<u64>,
+        sums: &mut Sums,
+        decoded: &mut Vec<Decoded>,
+    ) {
+        match head.kind {
+            SNAPSHOT => self.state.clocks.restart(head.payload, head.sequence, sums),
+            _ if !self.state.has_state(head, offset) => {}
+            BUNDLE => {
+                let State { facts, names, .. } = &mut self.state;
+                let mut decoder = Decoder { facts, names, counts: &mut self.tally.ftrace };
+                decoder.bundle(head.payload, |time, raw| decoded.push(Decoded { time, offset, raw }));
+            }
+            TRACK_EVENT => {
+                let parts = Parts::parse(head.payload);
+                let time = known.or_else(|| self.state.time_of(head, &parts, offset, sums));
+                let Some(time) = time else { return };
+                self.tally.malformed += u64::from(parts.is_broken);
+                let State { sequences, tracks, names, .. } = &mut self.state;
+                let tables = sequences.at(head.sequence, offset).map(|(tables, _)| tables);
+                let uuid = parts.track.or_else(|| tables.and_then(|tables| tables.track));
+                // Events of old Chrome have no track but the thread of their sequence.
+                let uuid = uuid.unwrap_or_else(|| u64::from(head.sequence) | 1 << 63);
+                let track = tracks.number(uuid);
+                let event = slices::decode(head.payload, &parts, track, tables, names);
+                match event.kind {
+                    slices::Kind::Counter(_) => self.tally.counters += 1,
+                    _ if event.category.is_none() => self.tally.without_category += 1,
+                    _ => *self.tally.tracks.entry(event.category).or_default() += 1,
+                }
+                decoded.push(Decoded { time, offset, raw: Raw::Track(event) });
+            }
+            _ => {}
+        }
+    }
+
+    /// What is known of the trace. Counts of events are complete when [`Trace::next_event`] has returned `None`.
+    #[must_use]
+    pub fn info(&self) -> Info {
+        Info::new(self.source, &self.state, &self.tally, &self.derive, &self.damage)
+    }
+
+    /// What could not be read, one sentence each.
+    #[must_use]
+    pub fn damage(&self) -> Vec<String> {
+        self.info().damage
+    }
+
+    /// What recorded it.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// The names that events have numbers of.
+    #[must_use]
+    pub fn names(&self) -> &Names {
+        &self.state.names
+    }
+
+    /// The threads that the trace describes.
+    #[must_use]
+    pub fn threads(&self) -> &TraceThreads {
+        &self.state.threads
+    }
+
+    /// The tracks.
+    #[must_use]
+    pub fn tracks(&self) -> &Tracks {
+        &self.state.tracks
+    }
+}

@@ -1,0 +1,139 @@
+//! Decodes track events (protos/perfetto/trace/track_event/track_event.proto).
+
+use super::event::{Arg, Args, Edge, TrackId};
+use super::names::{Name, Names};
+use super::sequence::{Generation, Table};
+use super::wire::{Fields, Packed, Value};
+
+/// Annotations of an event that are kept.
+const MAX_ARGS: usize = 64;
+
+/// What a track event is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Kind {
+    Slice(Edge),
+    /// With its value.
+    Counter(f64),
+    /// A type that is not known, such as a state.
+    Other,
+}
+
+/// An event of a track.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct TrackEvent {
+    pub(super) track: TrackId,
+    pub(super) kind: Kind,
+    pub(super) category: Name,
+    pub(super) name: Name,
+    pub(super) flow: Option<u64>,
+    pub(super) args: Args,
+}
+
+/// The parts of a track event, before its names are looked up.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Parts {
+    /// `TYPE_SLICE_BEGIN` 1, `_END` 2, `_INSTANT` 3, `_COUNTER` 4, `_STATE` 5; 0 if only `legacy_event` says it.
+    kind: u64,
+    pub(super) track: Option<u64>,
+    /// `timestamp_absolute_us`, where the packet has no time.
+    pub(super) absolute_us: Option<u64>,
+    pub(super) is_broken: bool,
+}
+
+impl Parts {
+    pub(super) fn parse(event: &[u8]) -> Self {
+        let mut parts = Self::default();
+        let mut fields = Fields::new(event);
+        for (number, value) in fields.by_ref() {
+            match number {
+                9 => parts.kind = value.uint(),
+                11 => parts.track = Some(value.uint()),
+                16 => parts.absolute_us = Some(value.uint()),
+                _ => {}
+            }
+        }
+        parts.is_broken = fields.is_broken();
+        parts
+    }
+}
+
+/// Decodes the event.
+pub(super) fn decode(
+    event: &[u8],
+    parts: &Parts,
+    track: TrackId,
+    tables: Option<&Generation>,
+    names: &mut Names,
+) -> TrackEvent {
+    let look = |table, iid| tables.map_or(Name::NONE, |tables| tables.name(table, iid));
+    let (mut category, mut name, mut flow, mut value) = (Name::NONE, Name::NONE, None, 0.0);
+    let mut legacy = None;
+    let mut args = Vec::new();
+    for (number, field) in Fields::new(event) {
+        match (number, field) {
+            (3, Value::Varint(iid)) if category.is_none() => category = look(Table::Category, iid),
+            (3, Value::Bytes(packed)) if category.is_none() => {
+                category = Packed::new(packed).next().map_or(Name::NONE, |iid| look(Table::Category, iid));
+            }
+            (22, Value::Bytes(text)) if category.is_none() => category = names.add(text),
+            (10, _) => name = look(Table::EventName, field.uint()),
+            (23, Value::Bytes(text)) => name = names.add(text),
+            (47, Value::Fixed64(id)) => flow = flow.or(Some(id)),
+            (47, Value::Bytes(packed)) => {
+                flow = flow.or(packed.first_chunk().map(|id| u64::from_le_bytes(*id)));
+            }
+            (30, Value::Varint(count)) => value = count as i64 as f64,
+            (44, Value::Fixed64(_)) => value = field.float(),
+            (6, Value::Bytes(event)) => legacy = Some(event),
+            (4, Value::Bytes(annotation)) if args.len() < MAX_ARGS => {
+                args.extend(arg(annotation, &look, names));
+            }
+            _ => {}
+        }
+    }
+    let kind = match parts.kind {
+        1 => Kind::Slice(Edge::Begin),
+        2 => Kind::Slice(Edge::End),
+        3 => Kind::Slice(Edge::Instant),
+        4 => Kind::Counter(value),
+        0 => legacy.map_or(Kind::Other, |legacy| phase(legacy, &mut name, &look)),
+        _ => Kind::Other,
+    };
+    TrackEvent { track, kind, category, name, flow, args: Args(args.into_boxed_slice()) }
+}
+
+/// `LegacyEvent`: 1 name, 2 the phase of Chrome's JSON.
+fn phase(legacy: &[u8], name: &mut Name, look: &impl Fn(Table, u64) -> Name) -> Kind {
+    let mut phase = 0;
+    for (number, value) in Fields::new(legacy) {
+        match number {
+            1 if name.is_none() => *name = look(Table::EventName, value.uint()),
+            2 => phase = value.uint(),
+            _ => {}
+        }
+    }
+    match u8::try_from(phase) {
+        Ok(b'B') => Kind::Slice(Edge::Begin),
+        Ok(b'E') => Kind::Slice(Edge::End),
+        Ok(b'i' | b'I' | b'R') => Kind::Slice(Edge::Instant),
+        _ => Kind::Other,
+    }
+}
+
+/// `DebugAnnotation`. Nested ones are left out.
+fn arg(annotation: &[u8], look: &impl Fn(Table, u64) -> Name, names: &mut Names) -> Option<(Name, Arg)> {
+    let (mut name, mut arg) = (Name::NONE, None);
+    for (number, value) in Fields::new(annotation) {
+        match number {
+            1 => name = look(Table::ArgName, value.uint()),
+            10 => name = names.add(value.bytes()),
+            2 | 3 | 7 => arg = Some(Arg::Uint(value.uint())),
+            4 => arg = Some(Arg::Int(value.uint() as i64)),
+            5 => arg = Some(Arg::Double(value.float())),
+            6 => arg = Some(Arg::Text(names.add(value.bytes()))),
+            17 => arg = Some(Arg::Text(look(Table::Text, value.uint()))),
+            _ => {}
+        }
+    }
+    Some((name, arg?))
+}

@@ -1,0 +1,358 @@
+//! Threads, processes and tracks of a trace.
+
+use rustc_hash::FxHashMap;
+
+use super::event::{TraceEvent, TrackId};
+use super::ftrace::idle;
+use super::names::{Name, Names};
+use super::wire::{Fields, Value};
+use crate::sample::Comm;
+
+/// Threads that are kept, of about 40 bytes each.
+const MAX_THREADS: usize = 1 << 20;
+/// Tracks that are kept, of about 100 bytes each.
+const MAX_TRACKS: usize = 1 << 19;
+/// Parents of a track that are followed.
+const MAX_DEPTH: usize = 32;
+/// wprof's process of the idle threads, whose thread ids are those of CPUs plus 1, and that of kernel threads.
+const IDLE: u32 = 2_000_000_000;
+const KERNEL: u32 = 2_000_000_001;
+
+/// A thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TraceThread {
+    /// Its process; [`TraceEvent::UNKNOWN`] if the trace does not say it.
+    pub pid: u32,
+    /// Its last known name.
+    pub comm: Comm,
+}
+
+/// The threads and processes that a trace describes.
+#[derive(Debug, Default)]
+pub struct TraceThreads {
+    threads: FxHashMap<u32, TraceThread>,
+    /// Those for which there was no room.
+    left_out: u64,
+}
+
+impl TraceThreads {
+    /// The thread.
+    #[must_use]
+    pub fn get(&self, tid: u32) -> Option<&TraceThread> {
+        self.threads.get(&tid)
+    }
+
+    /// All of them, by thread id.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &TraceThread)> {
+        self.threads.iter().map(|(tid, thread)| (*tid, thread))
+    }
+
+    /// Their number.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// True if there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.threads.is_empty()
+    }
+
+    /// The process of a thread; 0 of the idle task.
+    #[must_use]
+    pub fn pid(&self, tid: u32) -> u32 {
+        if tid == 0 {
+            return 0;
+        }
+        self.get(tid).map_or(TraceEvent::UNKNOWN, |thread| thread.pid)
+    }
+
+    /// The only thread of this name, if there is one.
+    pub(super) fn named(&self, comm: &Comm) -> Option<u32> {
+        let mut named = self.threads.iter().filter(|(_, thread)| thread.comm == *comm).map(|(tid, _)| *tid);
+        named.next().filter(|_| named.next().is_none())
+    }
+
+    /// Takes what is said of a thread; what is not said stays.
+    pub(super) fn set(&mut self, tid: u32, pid: Option<u32>, comm: &[u8]) {
+        if tid == 0 || tid == TraceEvent::UNKNOWN {
+            return;
+        }
+        if self.threads.len() >= MAX_THREADS && !self.threads.contains_key(&tid) {
+            self.left_out += 1;
+            return;
+        }
+        let unknown = TraceThread { pid: TraceEvent::UNKNOWN, comm: Comm::default() };
+        let thread = self.threads.entry(tid).or_insert(unknown);
+        thread.pid = pid.unwrap_or(thread.pid);
+        if !comm.is_empty() {
+            thread.comm = Comm::new(comm);
+        }
+    }
+
+    /// `ProcessTree` and `generic_kernel_process_tree`.
+    pub(super) fn add_tree(&mut self, tree: &[u8], is_generic: bool) {
+        for (number, value) in Fields::new(tree) {
+            let mut ids = [0; 4];
+            let (mut name, mut is_idle) = (&[][..], false);
+            for (field, value) in Fields::new(value.bytes()) {
+                match (field, value) {
+                    (1..=3, Value::Varint(_)) => {
+                        if let Some(id) = ids.get_mut(field as usize) {
+                            *id = value.low();
+                        }
+                    }
+                    (2 | 3, Value::Bytes(text)) if name.is_empty() => name = text,
+                    (5, Value::Varint(value)) if is_generic => is_idle = value != 0,
+                    _ => {}
+                }
+            }
+            // The first argument may be a path.
+            let base = name.rsplit(|&byte| byte == b'/').next().unwrap_or(name);
+            match number {
+                1 => {
+                    let known = self.get(ids[1]).is_some_and(|thread| !thread.comm.is_empty());
+                    let (tid, pid) = real(ids[1], ids[1]);
+                    if ids[1] != IDLE && ids[1] != KERNEL {
+                        self.set(tid, Some(pid), if known { &[] } else { base });
+                    }
+                }
+                2 if !is_idle => {
+                    let pid = if is_generic { ids[2] } else { ids[3] };
+                    let (tid, pid) = real(ids[1], pid);
+                    self.set(tid, Some(pid), name);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Threads for which there was no room.
+    pub(super) fn left_out(&self) -> u64 {
+        self.left_out
+    }
+}
+
+/// The ids of a thread without those that wprof makes up.
+fn real(tid: u32, pid: u32) -> (u32, u32) {
+    match pid {
+        IDLE => (0, 0),
+        KERNEL => (tid, tid),
+        pid => (idle(tid), idle(pid)),
+    }
+}
+
+/// A track.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Track {
+    /// Its name; a thread's or a process's own track may have none.
+    pub name: Name,
+    /// Its process; [`TraceEvent::UNKNOWN`] if it belongs to none.
+    pub pid: u32,
+    /// Its thread, 0 for an idle task; [`TraceEvent::UNKNOWN`] if it belongs to none.
+    pub tid: u32,
+    /// The CPU of an idle task of wprof.
+    pub cpu: Option<u32>,
+    /// It is a counter; its values are multiplied with this.
+    pub multiplier: Option<i64>,
+    /// The counter's values are differences.
+    pub is_incremental: bool,
+    parent: u64,
+}
+
+/// The tracks of a trace.
+#[derive(Debug, Default)]
+pub struct Tracks {
+    list: Vec<Track>,
+    numbers: FxHashMap<u64, TrackId>,
+    /// Those for which there was no room.
+    left_out: u64,
+}
+
+impl Tracks {
+    /// The track.
+    #[must_use]
+    pub fn get(&self, track: TrackId) -> Option<&Track> {
+        self.list.get(track as usize)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Track> {
+        self.list.iter()
+    }
+
+    /// The number of a track by its uuid; a new one, of which nothing is known, if it has no description.
+    pub(super) fn number(&mut self, uuid: u64) -> TrackId {
+        if let Some(&number) = self.numbers.get(&uuid) {
+            return number;
+        }
+        if self.list.len() >= MAX_TRACKS {
+            self.left_out += 1;
+            return TraceEvent::UNKNOWN;
+        }
+        let unknown = TraceEvent::UNKNOWN;
+        let track = Track {
+            name: Name::NONE,
+            pid: unknown,
+            tid: unknown,
+            cpu: None,
+            multiplier: None,
+            is_incremental: false,
+            parent: 0,
+        };
+        self.list.push(track);
+        let number = self.list.len() as TrackId - 1;
+        self.numbers.insert(uuid, number);
+        number
+    }
+
+    /// `TrackDescriptor`.
+    pub(super) fn describe(&mut self, descriptor: &[u8], threads: &mut TraceThreads, names: &mut Names) {
+        let (mut uuid, mut parent, mut name) = (0, 0, &[][..]);
+        let (mut process, mut thread, mut counter) = (None, None, None);
+        for (number, value) in Fields::new(descriptor) {
+            match number {
+                1 => uuid = value.uint(),
+                5 => parent = value.uint(),
+                2 | 10 | 13 => name = value.bytes(),
+                3 => process = Some(process_of(value.bytes())),
+                4 => thread = Some(thread_of(value.bytes())),
+                8 => counter = Some(value.bytes()),
+                _ => {}
+            }
+        }
+        let number = self.number(uuid);
+        let name = if name.is_empty() { Name::NONE } else { names.add(name) };
+        let Some(track) = self.list.get_mut(number as usize) else { return };
+        if !name.is_none() {
+            track.name = name;
+        }
+        if parent != 0 {
+            track.parent = parent;
+        }
+        if let Some((pid, name)) = process {
+            let (tid, own) = real(pid, pid);
+            track.pid = own;
+            if pid != IDLE && pid != KERNEL {
+                let known = threads.get(tid).is_some_and(|thread| !thread.comm.is_empty());
+                threads.set(tid, Some(own), if known { &[] } else { name });
+            }
+        }
+        if let Some((pid, tid, name)) = thread {
+            if pid == IDLE {
+                track.cpu = tid.checked_sub(1);
+            }
+            (track.tid, track.pid) = real(tid, pid);
+            threads.set(track.tid, Some(track.pid), name);
+        }
+        if let Some(counter) = counter {
+            let mut multiplier = 1;
+            for (number, value) in Fields::new(counter) {
+                match number {
+                    4 => multiplier = value.uint() as i64,
+                    5 => track.is_incremental = value.uint() != 0,
+                    _ => {}
+                }
+            }
+            track.multiplier = Some(multiplier);
+        }
+    }
+
+    /// Tracks for which there was no room.
+    pub(super) fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// Gives each track the thread and process of the nearest track above it that has them.
+    pub(super) fn resolve(&mut self) {
+        let resolved: Vec<(u32, u32, Option<u32>)> = self.list.iter().map(|track| self.owner(track)).collect();
+        for (track, (pid, tid, cpu)) in self.list.iter_mut().zip(resolved) {
+            (track.pid, track.tid, track.cpu) = (pid, tid, cpu);
+        }
+    }
+
+    fn owner(&self, track: &Track) -> (u32, u32, Option<u32>) {
+        let mut at = track;
+        for _ in 0..MAX_DEPTH {
+            if at.tid != TraceEvent::UNKNOWN || at.pid != TraceEvent::UNKNOWN {
+                return (at.pid, at.tid, at.cpu);
+            }
+            let parent = Some(at.parent).filter(|uuid| *uuid != 0).and_then(|uuid| self.numbers.get(&uuid));
+            let Some(parent) = parent.and_then(|number| self.get(*number)) else { break };
+            at = parent;
+        }
+        (TraceEvent::UNKNOWN, TraceEvent::UNKNOWN, None)
+    }
+}
+
+/// `ProcessDescriptor`: process and name.
+pub(super) fn process_of(descriptor: &[u8]) -> (u32, &[u8]) {
+    let (mut pid, mut name) = (0, &[][..]);
+    for (number, value) in Fields::new(descriptor) {
+        match number {
+            1 => pid = value.low(),
+            6 => name = value.bytes(),
+            _ => {}
+        }
+    }
+    (pid, name)
+}
+
+/// `ThreadDescriptor`: process, thread and name.
+pub(super) fn thread_of(descriptor: &[u8]) -> (u32, u32, &[u8]) {
+    let (mut pid, mut tid, mut name) = (0, 0, &[][..]);
+    for (number, value) in Fields::new(descriptor) {
+        match number {
+            1 => pid = value.low(),
+            2 => tid = value.low(),
+            5 => name = value.bytes(),
+            _ => {}
+        }
+    }
+    (pid, tid, name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_track_has_the_thread_of_those_above_it() {
+        let (mut tracks, mut threads, mut names) = (Tracks::default(), TraceThreads::default(), Names::default());
+        let mut describe = |bytes: &[u8]| tracks.describe(bytes, &mut threads, &mut names);
+        // A child before its parent, a thread, and two that are each other's parents.
+        describe(&[8, 3, 40, 2, 0x12, 1, b'c']);
+        describe(&[8, 2, 40, 1, 0x22, 7, 8, 100, 16, 101, 0x2a, 1, b't']);
+        describe(&[8, 1, 0x1a, 2, 8, 100]);
+        describe(&[8, 4, 40, 5]);
+        describe(&[8, 5, 40, 4]);
+        describe(&[8, 6, 0x42, 4, 0x20, 3, 0x28, 1]);
+        tracks.resolve();
+        let owner = |uuid| {
+            let track = tracks.get(tracks.numbers[&uuid]).unwrap();
+            (track.pid, track.tid)
+        };
+        let unknown = TraceEvent::UNKNOWN;
+        assert_eq!([owner(1), owner(2), owner(3)], [(100, unknown), (100, 101), (100, 101)]);
+        assert_eq!(owner(4), (unknown, unknown));
+        let counter = tracks.get(tracks.numbers[&6]).unwrap();
+        assert_eq!((counter.multiplier, counter.is_incremental), (Some(3), true));
+        assert_eq!(threads.get(101), Some(&TraceThread { pid: 100, comm: Comm::from("t") }));
+        assert_eq!(threads.named(&Comm::from("t")), Some(101));
+    }
+
+    #[test]
+    fn idle_and_kernel_threads_of_wprof_are_told() {
+        assert_eq!(real(3, IDLE), (0, 0));
+        assert_eq!(real(51, KERNEL), (51, 51));
+        assert_eq!(real(-3i32 as u32, 7), (0, 7));
+        let mut threads = TraceThreads::default();
+        // Processes 100 ("/bin/x") and its thread 101.
+        threads.add_tree(&[0x0a, 10, 8, 100, 0x1a, 6, b'/', b'b', b'/', b'x', b'y', b'z'], false);
+        threads.add_tree(&[0x12, 7, 8, 101, 0x12, 1, b'w', 24, 100], false);
+        assert_eq!(threads.get(100), Some(&TraceThread { pid: 100, comm: Comm::from("xyz") }));
+        assert_eq!(threads.get(101), Some(&TraceThread { pid: 100, comm: Comm::from("w") }));
+        assert_eq!((threads.pid(101), threads.pid(0), threads.pid(7)), (100, 0, TraceEvent::UNKNOWN));
+    }
+}
