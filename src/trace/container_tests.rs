@@ -128,16 +128,7 @@ fn inflating_has_a_budget() {
 
 #[test]
 fn what_is_no_trace_is_told() {
-    for head in [
-        &b""[..],
-        b"PERFILE2",
-        b"\n\nsome text",
-        b"{\"a\": 1}",
-        b"\x0a",
-        b"\x0a\x00",
-        b"\x1f\x8b\x08",
-        &[0x0a, 2, 8, 1],
-    ] {
+    for head in [&b""[..], b"PERFILE2", b"\n\nsome text", b"{\"a\": 1}", b"\x0a", b"\x0a\x00", b"\x1f\x8b\x08"] {
         assert!(!is_trace(head), "{head:?}");
     }
     assert!(is_trace(&plain(1)) && is_trace(&gzip(&plain(1))));

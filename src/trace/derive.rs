@@ -55,7 +55,8 @@ pub(super) struct Derive {
     rules: Rules,
     running: Vec<Option<SchedTask>>,
     open: FxHashMap<TrackId, Vec<Open>>,
-    counters: FxHashMap<TrackId, f64>,
+    /// The sum of a counter of differences, and since which generation.
+    counters: FxHashMap<TrackId, (u32, f64)>,
     /// Wakeups whose woken thread is not known.
     pub(super) unnamed_wakeups: u64,
     /// Ends of slices that did not begin.
@@ -152,7 +153,10 @@ impl Derive {
                 let track = group.tables.tracks.get(event.track);
                 let mut value = value * track.and_then(|track| track.multiplier).unwrap_or(1) as f64;
                 if track.is_some_and(|track| track.is_incremental) && self.counters.len() < MAX_TRACKS {
-                    let sum = self.counters.entry(event.track).or_default();
+                    let (generation, sum) = self.counters.entry(event.track).or_default();
+                    if std::mem::replace(generation, event.generation) != event.generation {
+                        *sum = 0.0;
+                    }
                     *sum += value;
                     value = *sum;
                 }
@@ -165,7 +169,7 @@ impl Derive {
                     group.slice(edge, event, opened);
                 }
             }
-            Kind::Other => group.slice(Edge::Instant, event, None),
+            Kind::Complete(_) | Kind::Other => group.slice(Edge::Instant, event, None),
         }
     }
 
@@ -372,7 +376,7 @@ impl Group<'_, '_> {
             let Raw::Track(event) = raw else { continue };
             match (event.category, event.kind) {
                 (known::WAKEE | known::WAKEE_NEW, Kind::Slice(Edge::Instant)) => {
-                    self.woken.push((event.clone(), false))
+                    self.woken.push((event.clone(), false));
                 }
                 (known::FORKED, Kind::Slice(Edge::Instant)) => self.forked.push(event.track),
                 (known::ONCPU, Kind::Slice(Edge::End)) if !derive.rules.has_switch => {

@@ -109,7 +109,7 @@ pub(super) struct State {
     /// Packets by the field that says what they are about.
     pub(super) packets: BTreeMap<u32, u64>,
     /// Packets of a sequence that lost what they refer to.
-    pub(super) without_state: u64,
+    pub(super) packets_left_out: u64,
     /// Track events without a time.
     pub(super) untimed: u64,
     pub(super) attributes: Vec<(String, String)>,
@@ -184,7 +184,7 @@ impl State {
         *self.packets.entry(head.kind).or_default() += 1;
         self.sequences.take(head, offset, &mut self.names);
         if !self.has_state(head, offset) {
-            self.without_state += 1;
+            self.packets_left_out += 1;
             return None;
         }
         let payload = head.payload;

@@ -222,7 +222,7 @@ impl Info {
             bundles: tally.ftrace.lost_bundles,
             overruns: after.saturating_sub(before),
             sequences: state.sequences.losses,
-            packets: state.without_state,
+            packets: state.packets_left_out,
             untimed: state.untimed,
             uneven: tally.ftrace.uneven,
             unnamed_wakeups: derive.unnamed_wakeups,

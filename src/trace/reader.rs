@@ -9,13 +9,13 @@ use rustc_hash::FxHashMap;
 use super::clock::Sums;
 use super::container::{self, packets_of, Damage, Input, Packets};
 use super::derive::{Derive, Rules, Tables};
-use super::event::Event;
+use super::event::{Args, Edge, Event};
 use super::ftrace::{Counts, Decoder, Facts, Raw};
 use super::index::{self, Index, Pass, State, Stray, BUNDLE, SNAPSHOT, TRACK_EVENT};
 use super::info::{Info, Source};
 use super::names::{Name, Names};
 use super::sequence::Head;
-use super::slices::{self, Parts};
+use super::slices::{self, Parts, TrackEvent};
 use super::tables::{TraceThreads, Tracks};
 use super::TraceError;
 use crate::sample::sched::{SchedEvent, SchedWhat};
@@ -187,12 +187,11 @@ impl<R: Read + Seek> Trace<R> {
         let Some(Reverse((_, _, slot))) = self.heap.pop() else { return Ok(None) };
         let Some(cursor) = self.cursors.get_mut(slot) else { return Ok(None) };
         let taken = cursor.as_mut().and_then(Iterator::next);
-        match cursor.as_mut().and_then(|cursor| cursor.peek()) {
-            Some(next) => self.heap.push(Reverse((next.time, next.offset, slot))),
-            None => {
-                *cursor = None;
-                self.free.push(slot);
-            }
+        if let Some(next) = cursor.as_mut().and_then(|cursor| cursor.peek()) {
+            self.heap.push(Reverse((next.time, next.offset, slot)));
+        } else {
+            *cursor = None;
+            self.free.push(slot);
         }
         self.pending = self.pending.saturating_sub(1);
         Ok(taken.map(|decoded| decoded.raw))
@@ -285,7 +284,7 @@ impl<R: Read + Seek> Trace<R> {
                 let tables = sequences.at(head.sequence, offset).map(|(tables, _)| tables);
                 let uuid = parts.track.or_else(|| tables.and_then(|tables| tables.track));
                 // Events of old Chrome have no track but the thread of their sequence.
-                let uuid = uuid.unwrap_or_else(|| u64::from(head.sequence) | 1 << 63);
+                let uuid = uuid.or(parts.legacy_id).unwrap_or_else(|| u64::from(head.sequence) | 1 << 63);
                 let track = tracks.number(uuid);
                 let event = slices::decode(head.payload, &parts, track, tables, names);
                 match event.kind {
@@ -293,7 +292,19 @@ impl<R: Read + Seek> Trace<R> {
                     _ if event.category.is_none() => self.tally.without_category += 1,
                     _ => *self.tally.tracks.entry(event.category).or_default() += 1,
                 }
-                decoded.push(Decoded { time, offset, raw: Raw::Track(event) });
+                slices::extra_counters(head.payload, tables, |uuid, value| {
+                    let counter = TrackEvent::counter(tracks.number(uuid), value, event.generation);
+                    decoded.push(Decoded { time, offset, raw: Raw::Track(counter) });
+                });
+                if let slices::Kind::Complete(ns) = event.kind {
+                    let end =
+                        TrackEvent { kind: slices::Kind::Slice(Edge::End), args: Args::default(), ..event.clone() };
+                    let begin = TrackEvent { kind: slices::Kind::Slice(Edge::Begin), ..event };
+                    decoded.push(Decoded { time, offset, raw: Raw::Track(begin) });
+                    decoded.push(Decoded { time: time.saturating_add(ns), offset, raw: Raw::Track(end) });
+                } else {
+                    decoded.push(Decoded { time, offset, raw: Raw::Track(event) });
+                }
             }
             _ => {}
         }

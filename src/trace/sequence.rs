@@ -14,6 +14,8 @@ const CLEARED: u64 = 1;
 const NEEDED: u64 = 2;
 /// Entries of all tables, of about 24 bytes each.
 const MAX_ENTRIES: usize = 4 << 20;
+/// Extra counters of a generation.
+const MAX_COUNTERS: usize = 64;
 /// Generations of all sequences.
 const MAX_GENERATIONS: usize = 1 << 20;
 
@@ -99,10 +101,15 @@ impl Table {
 /// What the packets of a sequence refer to, until its state is cleared.
 #[derive(Debug, Default)]
 pub(super) struct Generation {
+    /// Which one of all.
+    pub(super) number: u32,
     names: FxHashMap<(Table, u64), Name>,
     /// The clock and the track of packets that state none.
     pub(super) clock: Option<u32>,
     pub(super) track: Option<u64>,
+    /// The tracks of extra counters, of integers and of doubles.
+    pub(super) counters: Vec<u64>,
+    pub(super) double_counters: Vec<u64>,
     /// The process and thread of events without a track (old Chrome).
     pub(super) thread: Option<(u32, u32)>,
 }
@@ -146,8 +153,8 @@ impl Sequences {
         self.losses += u64::from(head.dropped && !is_first);
         let loses = head.dropped && !head.clears() && !is_first;
         if (is_first || head.clears()) && self.generations.len() < MAX_GENERATIONS {
-            self.generations.push(Generation::default());
-            let generation = self.generations.len() as u32 - 1;
+            let generation = self.generations.len() as u32;
+            self.generations.push(Generation { number: generation, ..Generation::default() });
             self.spans.entry(head.sequence).or_default().push(Span { from: offset, generation, is_lost: loses });
         } else if loses != is_lost && loses {
             if let Some(spans) = self.spans.get_mut(&head.sequence) {
@@ -162,8 +169,16 @@ impl Sequences {
                 match number {
                     58 => generation.clock = Some(value.low()),
                     11 => {
-                        let track = Fields::new(value.bytes()).find(|(number, _)| *number == 11);
-                        generation.track = track.map(|(_, uuid)| uuid.uint()).or(generation.track);
+                        for (number, uuid) in Fields::new(value.bytes()) {
+                            match number {
+                                11 => generation.track = Some(uuid.uint()),
+                                31 if generation.counters.len() < MAX_COUNTERS => generation.counters.push(uuid.uint()),
+                                45 if generation.double_counters.len() < MAX_COUNTERS => {
+                                    generation.double_counters.push(uuid.uint());
+                                }
+                                _ => {}
+                            }
+                        }
                     }
                     _ => {}
                 }

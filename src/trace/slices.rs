@@ -12,6 +12,8 @@ const MAX_ARGS: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Kind {
     Slice(Edge),
+    /// A slice that begins here, with its duration in ns (`X` of Chrome).
+    Complete(u64),
     /// With its value.
     Counter(f64),
     /// A type that is not known, such as a state.
@@ -27,6 +29,16 @@ pub(super) struct TrackEvent {
     pub(super) name: Name,
     pub(super) flow: Option<u64>,
     pub(super) args: Args,
+    /// That of its sequence: sums of counters begin anew with each.
+    pub(super) generation: u32,
+}
+
+impl TrackEvent {
+    /// A value of a counter.
+    pub(super) fn counter(track: TrackId, value: f64, generation: u32) -> Self {
+        let (category, name) = (Name::NONE, Name::NONE);
+        Self { track, kind: Kind::Counter(value), category, name, flow: None, args: Args::default(), generation }
+    }
 }
 
 /// The parts of a track event, before its names are looked up.
@@ -35,6 +47,8 @@ pub(super) struct Parts {
     /// `TYPE_SLICE_BEGIN` 1, `_END` 2, `_INSTANT` 3, `_COUNTER` 4, `_STATE` 5; 0 if only `legacy_event` says it.
     kind: u64,
     pub(super) track: Option<u64>,
+    /// The id of an asynchronous slice of Chrome, which has a track of its own.
+    pub(super) legacy_id: Option<u64>,
     /// `timestamp_absolute_us`, where the packet has no time.
     pub(super) absolute_us: Option<u64>,
     pub(super) is_broken: bool,
@@ -49,6 +63,11 @@ impl Parts {
                 9 => parts.kind = value.uint(),
                 11 => parts.track = Some(value.uint()),
                 16 => parts.absolute_us = Some(value.uint()),
+                6 => {
+                    let mut fields = Fields::new(value.bytes());
+                    let id = fields.find(|(number, _)| matches!(number, 6 | 10 | 11));
+                    parts.legacy_id = id.map(|(_, id)| id.uint());
+                }
                 _ => {}
             }
         }
@@ -99,23 +118,55 @@ pub(super) fn decode(
         0 => legacy.map_or(Kind::Other, |legacy| phase(legacy, &mut name, &look)),
         _ => Kind::Other,
     };
-    TrackEvent { track, kind, category, name, flow, args: Args(args.into_boxed_slice()) }
+    let generation = tables.map_or(0, |tables| tables.number);
+    TrackEvent { track, kind, category, name, flow, args: Args(args.into_boxed_slice()), generation }
 }
 
-/// `LegacyEvent`: 1 name, 2 the phase of Chrome's JSON.
+/// Gives the values of extra counters, with the uuids of their tracks: integers (12, tracks 31) and doubles (46, tracks 45).
+pub(super) fn extra_counters(event: &[u8], tables: Option<&Generation>, mut out: impl FnMut(u64, f64)) {
+    for (tracks, values, default) in
+        [(31, 12, tables.map(|tables| &tables.counters)), (45, 46, tables.map(|tables| &tables.double_counters))]
+    {
+        let mut read = Vec::new();
+        let mut own = Vec::new();
+        for (number, value) in Fields::new(event) {
+            match value {
+                Value::Varint(uuid) if number == tracks => own.push(uuid),
+                Value::Bytes(packed) if number == tracks => own.extend(Packed::new(packed)),
+                Value::Varint(value) if number == values => read.push(value as i64 as f64),
+                Value::Fixed64(_) if number == values => read.push(value.float()),
+                Value::Bytes(packed) if number == values && values == 12 => {
+                    read.extend(Packed::new(packed).map(|value| value as i64 as f64));
+                }
+                Value::Bytes(packed) if number == values => {
+                    read.extend(packed.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)));
+                }
+                _ => {}
+            }
+        }
+        let uuids = if own.is_empty() { default.map_or(&[][..], |default| default) } else { &own };
+        for (uuid, value) in uuids.iter().zip(read) {
+            out(*uuid, value);
+        }
+    }
+}
+
+/// `LegacyEvent`: 1 name, 2 the phase of Chrome's JSON, 3 duration in microseconds.
 fn phase(legacy: &[u8], name: &mut Name, look: &impl Fn(Table, u64) -> Name) -> Kind {
-    let mut phase = 0;
+    let (mut phase, mut us) = (0, 0);
     for (number, value) in Fields::new(legacy) {
         match number {
             1 if name.is_none() => *name = look(Table::EventName, value.uint()),
             2 => phase = value.uint(),
+            3 => us = value.uint(),
             _ => {}
         }
     }
     match u8::try_from(phase) {
-        Ok(b'B') => Kind::Slice(Edge::Begin),
-        Ok(b'E') => Kind::Slice(Edge::End),
-        Ok(b'i' | b'I' | b'R') => Kind::Slice(Edge::Instant),
+        Ok(b'X') => Kind::Complete(us.saturating_mul(1000)),
+        Ok(b'B' | b'b') => Kind::Slice(Edge::Begin),
+        Ok(b'E' | b'e') => Kind::Slice(Edge::End),
+        Ok(b'i' | b'I' | b'R' | b'n') => Kind::Slice(Edge::Instant),
         _ => Kind::Other,
     }
 }

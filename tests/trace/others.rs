@@ -2,7 +2,7 @@
 
 use scxprof::sample::sched::{SchedTask, SchedWhat, TaskState, WakenBy};
 use scxprof::sample::Comm;
-use scxprof::trace::{Source, TraceEvent, TraceWhat};
+use scxprof::trace::{Edge, Source, TraceEvent, TraceWhat};
 
 use super::encode::{at, bundle, event, file, int_arg, packet, slice, switch, text_arg, thread_track, waking, Message};
 use super::*;
@@ -318,26 +318,39 @@ fn late_packets_come_in_order_whatever_the_order_of_the_file() {
 
 #[test]
 fn the_textproto_fixtures_are_read() {
-    for (name, slices, counters) in [
-        ("flow_events_track_event.pftrace", 0, 0),
-        ("track_event_callstacks.pftrace", 0, 0),
-        ("track_event_counters.pftrace", 0, 0),
-        ("track_event_merged_debug_annotations.pftrace", 0, 0),
-        ("track_event_name_resolution.pftrace", 0, 0),
-        ("track_event_tracks.pftrace", 0, 0),
+    // Slices that begin, instants and counters, as trace_processor has them.
+    for (name, begins, instants, counters) in [
+        ("flow_events_track_event.pftrace", 8, 3, 0),
+        ("track_event_callstacks.pftrace", 3, 0, 0),
+        // Thread times of old fields, of which it makes four more values, are not read.
+        ("track_event_counters.pftrace", 4, 3, 14),
+        ("track_event_merged_debug_annotations.pftrace", 1, 0, 0),
+        ("track_event_name_resolution.pftrace", 0, 3, 0),
+        ("track_event_tracks.pftrace", 1, 14, 0),
     ] {
         let read = read(fixture(&format!("textproto/{name}")));
         let found = |is: fn(&TraceWhat) -> bool| read.others.iter().filter(|event| is(&event.what)).count();
         let counts = (
-            found(|what| matches!(what, TraceWhat::Slice { .. })),
+            found(|what| matches!(what, TraceWhat::Slice { edge: Edge::Begin, .. })),
+            found(|what| matches!(what, TraceWhat::Slice { edge: Edge::Instant, .. })),
             found(|what| matches!(what, TraceWhat::Counter { .. })),
         );
-        let packets = count_packets(&read.info, "track_event");
-        println!("{name}: {counts:?} of {packets}, {:?}", read.info.lost);
-        let _ = (slices, counters);
+        assert_eq!(counts, (begins, instants, counters), "{name}");
+        assert!(!read.info.lost.any(), "{name}: {:?}", read.info.lost);
     }
 }
 
-fn count_packets(info: &Info, name: &str) -> u64 {
-    info.packets.iter().find(|count| count.name == name).map_or(0, |count| count.count)
+#[test]
+fn counters_of_differences_are_summed() {
+    let read = read(fixture("textproto/track_event_counters.pftrace"));
+    let mut values: std::collections::BTreeMap<u32, Vec<f64>> = std::collections::BTreeMap::new();
+    for event in &read.others {
+        if let TraceWhat::Counter { track, value } = event.what {
+            values.entry(track).or_default().push(value);
+        }
+    }
+    // As trace_processor has them: in units of 1000, and from 0 again when the state of the sequence is cleared.
+    let thread_time = [1000.0, 1010.0, 2000.0, 2010.0, 2020.0, 2030.0, 2040.0].map(|value| value * 1000.0);
+    let expected = [&thread_time[..], &[1024.0, 2048.0, 1024.0, 4096.0], &[3.141_592_6, 0.5, 2.718_28]];
+    assert_eq!(values.into_values().collect::<Vec<_>>(), expected);
 }
