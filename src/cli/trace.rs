@@ -88,7 +88,7 @@ fn info(args: &InfoArgs, stdout_is_open: bool) -> Result<(), Failure> {
     let mut count = 0u64;
     while let Some(_event) = trace.next_event().map_err(|error| failed(error, &args.file))? {
         count += 1;
-        if count % BATCH as u64 == 0 && signals.seen() {
+        if count.is_multiple_of(BATCH as u64) && signals.seen() {
             return Err(process::interrupted());
         }
     }

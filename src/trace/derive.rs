@@ -14,7 +14,7 @@ use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState, WakenBy}
 use crate::sample::Comm;
 
 /// CPU numbers from here on are not followed.
-const MAX_CPUS: u32 = 1 << 16;
+pub(super) const MAX_CPUS: u32 = 1 << 16;
 /// Slices that are open on a track, and tracks with open slices.
 const MAX_OPEN: usize = 64;
 const MAX_TRACKS: usize = 1 << 19;

@@ -3,20 +3,17 @@
 use rustc_hash::FxHashMap;
 
 use super::compact;
+use super::dynamic::{self, Descriptor, DYNAMIC};
 use super::event::{BlockStep, TraceEvent, TraceWhat};
 use super::names::{Name, Names};
 use super::wire::{Fields, Value};
 use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState, WakenBy};
 use crate::sample::Comm;
 
-/// Field numbers of `FtraceEvent` from here on are described in the trace (`generic_event_descriptors`).
-const DYNAMIC: u32 = 65536;
 /// `FtraceEvent.generic`: the older way.
 pub(super) const GENERIC: u32 = 327;
 /// `CLONE_THREAD` (include/uapi/linux/sched.h).
 const CLONE_THREAD: u64 = 0x10000;
-/// Descriptions of dynamic events that are kept.
-const MAX_DESCRIPTORS: usize = 1 << 16;
 
 const SWITCH: u32 = 4;
 const WAKEUP: u32 = 17;
@@ -76,11 +73,6 @@ pub(super) fn name_of(number: u32) -> Option<&'static str> {
     NAMES.iter().find(|(its, _)| *its == number).map(|(_, name)| *name)
 }
 
-/// True for a described event, as `group:event`, that has a type here.
-pub(super) fn is_typed(name: &[u8]) -> bool {
-    name.starts_with(b"irq_vectors:") || name.starts_with(b"ipi:ipi_send_cpu")
-}
-
 /// What is decoded, before it is known what ran on the CPU and what else happened at the time.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Raw {
@@ -94,14 +86,6 @@ pub(super) enum Raw {
     Trace(TraceEvent),
     /// An event of a track.
     Track(super::slices::TrackEvent),
-}
-
-/// The description of a dynamic event.
-#[derive(Debug, Default)]
-pub(super) struct Descriptor {
-    pub(super) name: Name,
-    /// The numbers of the fields `cpu`, and of `vector` or the like.
-    cpu: Option<u32>,
 }
 
 /// What the whole trace has, which decides how its events are understood.
@@ -259,7 +243,7 @@ pub(super) fn scan(
     mut process: impl FnMut(u32, Result<u32, u32>, &[u8]),
 ) -> Option<u64> {
     for descriptor in bundle.descriptors() {
-        describe(descriptor, facts, names);
+        dynamic::describe(descriptor, &mut facts.dynamic, names);
     }
     let mut earliest: Option<u64> = None;
     for event in bundle.events() {
@@ -294,44 +278,6 @@ pub(super) fn scan(
         earliest = [earliest, first].into_iter().flatten().min();
     }
     earliest
-}
-
-/// `GenericEventDescriptor`: 1 field id, 2 a `DescriptorProto`, 3 the name of the group.
-fn describe(descriptor: &[u8], facts: &mut Facts, names: &mut Names) {
-    let (mut id, mut name, mut group, mut cpu) = (0, &[][..], &[][..], None);
-    for (number, value) in Fields::new(descriptor) {
-        match number {
-            1 => id = value.low(),
-            3 => group = value.bytes(),
-            2 => {
-                for (number, value) in Fields::new(value.bytes()) {
-                    match number {
-                        1 => name = value.bytes(),
-                        2 => {
-                            let (mut its, mut number) = (&[][..], 0);
-                            for (field, value) in Fields::new(value.bytes()) {
-                                match field {
-                                    1 => its = value.bytes(),
-                                    3 => number = value.low(),
-                                    _ => {}
-                                }
-                            }
-                            if its == b"cpu" {
-                                cpu = Some(number);
-                            }
-                        }
-                        _ => {}
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-    if id < DYNAMIC || facts.dynamic.len() >= MAX_DESCRIPTORS {
-        return;
-    }
-    let name = if group.is_empty() { names.add(name) } else { names.add(&[group, b":", name].concat()) };
-    facts.dynamic.insert(id, Descriptor { name, cpu });
 }
 
 /// Counts of ftrace events.

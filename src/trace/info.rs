@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::clock;
 use super::container::Damage;
 use super::derive::Derive;
+use super::dynamic;
 use super::event::TraceEvent;
 use super::ftrace;
 use super::index::{text_of, State};
@@ -203,7 +204,7 @@ impl Info {
         for (&number, &count) in &tally.ftrace.by_number {
             match (ftrace::name_of(number), state.facts.dynamic.get(&number)) {
                 (Some(name), _) => events.push((name.to_owned(), count)),
-                (None, Some(descriptor)) if ftrace::is_typed(state.names.text(descriptor.name)) => {
+                (None, Some(descriptor)) if dynamic::is_typed(state.names.text(descriptor.name)) => {
                     events.push((state.text(descriptor.name), count));
                 }
                 (None, Some(descriptor)) => unknown.push((state.text(descriptor.name), count)),
@@ -249,7 +250,7 @@ impl Info {
             tool: state.tool.clone(),
             kernel: state.release.clone(),
             cpus: state.cpus,
-            cpus_seen: tally.cpus.iter().copied().collect(),
+            cpus_seen: (0..).zip(&tally.cpus).filter(|(_, seen)| **seen).map(|(cpu, _)| cpu).collect(),
             first_ns,
             last_ns: tally.last,
             duration_ns: tally.last.saturating_sub(first_ns),

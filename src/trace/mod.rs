@@ -13,6 +13,7 @@ mod clock;
 mod compact;
 mod container;
 mod derive;
+mod dynamic;
 mod event;
 mod ftrace;
 mod index;

@@ -67,18 +67,14 @@ known! {
     WAKEE_NAME = "wakee",
     WAKEE_TID = "wakee_tid",
     WAKEE_PID = "wakee_pid",
-    WAKER_TID = "waker_tid",
     IRQ = "irq",
-    ACTION = "action",
     TARGET_CPU = "target_cpu",
-    SENDER_CPU = "sender_cpu",
     FORKED_INTO = "forked_into",
     FORKED_INTO_TID = "forked_into_tid",
     NEW_NAME = "new_name",
     DSQ_ID = "scx_dsq_id",
     LAYER_ID = "scx_layer_id",
     IPI_DELAY_US = "ipi_delay_us",
-    NUMA_NODE = "numa_node",
 }
 
 /// The texts of a trace.
@@ -143,13 +139,13 @@ mod tests {
     fn a_text_is_kept_once_and_within_a_bound() {
         let mut names = Names::default();
         assert_eq!(names.text(ONCPU), b"ONCPU");
-        assert_eq!(names.text(NUMA_NODE), b"numa_node");
+        assert_eq!(names.text(IPI_DELAY_US), b"ipi_delay_us");
         assert_eq!(names.add(b"cpu"), CPU);
         assert_eq!(names.add(b""), Name::NONE);
         let name = names.add(b"\xff");
         assert_eq!((names.add(b"\xff"), names.text(name)), (name, &b"\xff"[..]));
         let mut long = vec![b'x'; MAX_NAME + 1];
-        for at in 0..MAX_BYTES / MAX_NAME + 1 {
+        for at in 0..=MAX_BYTES / MAX_NAME {
             long[..8].copy_from_slice(&at.to_le_bytes());
             names.add(&long);
         }

@@ -8,9 +8,9 @@ use rustc_hash::FxHashMap;
 
 use super::clock::Sums;
 use super::container::{self, packets_of, Damage, Input, Packets};
-use super::derive::{Derive, Rules, Tables};
+use super::derive::{Derive, Rules, Tables, MAX_CPUS};
 use super::event::{Args, Edge, Event};
-use super::ftrace::{Counts, Decoder, Facts, Raw};
+use super::ftrace::{Counts, Decoder, Raw};
 use super::index::{self, Index, Pass, State, Stray, BUNDLE, SNAPSHOT, TRACK_EVENT};
 use super::info::{Info, Source};
 use super::names::{Name, Names};
@@ -18,7 +18,6 @@ use super::sequence::Head;
 use super::slices::{self, Parts, TrackEvent};
 use super::tables::{TraceThreads, Tracks};
 use super::TraceError;
-use crate::sample::sched::{SchedEvent, SchedWhat};
 
 /// Decoded events of about 130 bytes each that wait for their time.
 const MAX_PENDING: usize = 4 << 20;
@@ -48,8 +47,20 @@ pub(super) struct Tally {
     pub(super) last: u64,
     /// Events that came after younger ones: a clock of the trace jumps.
     pub(super) late: u64,
-    /// CPUs that events name: the highest number plus 1, and a bit for each of the first.
-    pub(super) cpus: std::collections::BTreeSet<u32>,
+    /// CPUs that scheduling events name.
+    pub(super) cpus: Vec<bool>,
+}
+
+impl Tally {
+    fn see(&mut self, cpu: u32) {
+        let at = cpu as usize;
+        if self.cpus.len() <= at && cpu < MAX_CPUS {
+            self.cpus.resize(at + 1, false);
+        }
+        if let Some(seen) = self.cpus.get_mut(at) {
+            *seen = true;
+        }
+    }
 }
 
 /// A trace that is open for reading.
@@ -154,7 +165,7 @@ impl<R: Read + Seek> Trace<R> {
         }
         let event = self.queue.pop_front();
         if let Some(Event::Sched(event)) = &event {
-            self.tally.cpus.insert(event.cpu);
+            self.tally.see(event.cpu);
         }
         Ok(event)
     }

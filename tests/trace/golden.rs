@@ -113,7 +113,7 @@ impl Facts for Adds {
     }
 }
 
-fn sums(read: &Read1, compact: &[u32]) -> Oracle {
+fn sums(read: &Whole, compact: &[u32]) -> Oracle {
     let mut adds = Adds { compact: compact.iter().map(|cpu| (*cpu, 0)).collect(), ..Adds::default() };
     let mut tracker = Tracker::default();
     for event in &read.sched {

@@ -29,7 +29,7 @@ fn path(name: &str) -> PathBuf {
 /// A fixture, unpacked.
 fn fixture(name: &str) -> Vec<u8> {
     let bytes = fs::read(path(name)).unwrap();
-    if !name.ends_with(".gz") {
+    if Path::new(name).extension().is_none_or(|extension| extension != "gz") {
         return bytes;
     }
     let mut inflated = Vec::new();
@@ -42,7 +42,7 @@ fn open(bytes: Vec<u8>) -> Result<InMemory, TraceError> {
 }
 
 /// What a trace has.
-struct Read1 {
+struct Whole {
     trace: InMemory,
     sched: Vec<SchedEvent>,
     others: Vec<TraceEvent>,
@@ -50,7 +50,7 @@ struct Read1 {
 }
 
 /// Reads all of it; times must not go back.
-fn read(bytes: Vec<u8>) -> Read1 {
+fn read(bytes: Vec<u8>) -> Whole {
     let mut trace = open(bytes).unwrap();
     let (mut sched, mut others, mut last) = (Vec::new(), Vec::new(), 0);
     while let Some(event) = trace.next_event().unwrap() {
@@ -62,7 +62,7 @@ fn read(bytes: Vec<u8>) -> Read1 {
         }
     }
     let info = trace.info();
-    Read1 { trace, sched, others, info }
+    Whole { trace, sched, others, info }
 }
 
 /// The count of an event in the info.

@@ -351,6 +351,7 @@ fn counters_of_differences_are_summed() {
     }
     // As trace_processor has them: in units of 1000, and from 0 again when the state of the sequence is cleared.
     let thread_time = [1000.0, 1010.0, 2000.0, 2010.0, 2020.0, 2030.0, 2040.0].map(|value| value * 1000.0);
-    let expected = [&thread_time[..], &[1024.0, 2048.0, 1024.0, 4096.0], &[3.141_592_6, 0.5, 2.718_28]];
+    let doubles: Vec<f64> = ["3.1415926", "0.5", "2.71828"].iter().map(|text| text.parse().unwrap()).collect();
+    let expected = [&thread_time[..], &[1024.0, 2048.0, 1024.0, 4096.0], &doubles];
     assert_eq!(values.into_values().collect::<Vec<_>>(), expected);
 }
