@@ -126,7 +126,7 @@
 //! | events of a recording by perf, and their ids | 65,536 with names of 512 bytes; 1,048,576 | the recording is rejected |
 //! | what a compressed trace inflates to | 100 times its size, at least 256 MiB, of which 16 MiB in memory | the trace is rejected |
 //! | events of a trace that wait to be sorted by time ([`trace`]) | 4,194,304 of about 130 bytes | the trace is rejected |
-//! | texts, entries of tables, threads, tracks of a trace | 64 MiB, 4,194,304, 1,048,576, 524,288 | later ones have no name: a note |
+//! | texts, entries of tables, threads, tracks of a trace | 64 MiB, 2,097,152, 1,048,576, 524,288 | later ones have no name: a note |
 //! | a path in a record; a line of text | 4 KiB; 64 KiB | the record counts as malformed; the line as unreadable |
 //! | debug information for source lines | files of 256 MiB; the process that reads them: 768 MiB and 3 s of CPU | no source lines |
 //! | names of code in output lines | 131,072 instructions, 32 MiB | later ones have no name: a message |

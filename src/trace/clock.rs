@@ -9,8 +9,10 @@ pub(super) const BOOTTIME: u32 = 6;
 const REALTIME: u32 = 1;
 /// Clocks of one sequence of packets.
 const OF_SEQUENCE: std::ops::RangeInclusive<u32> = 64..=127;
-/// Snapshots that are kept; a trace has one in some seconds.
-const MAX_SNAPSHOTS: usize = 1 << 18;
+/// Values of clocks that are kept; a trace has about ten in some seconds.
+const MAX_VALUES: usize = 1 << 20;
+/// Clocks of differences.
+const MAX_KINDS: usize = 256;
 /// Snapshots that are looked at for one time.
 const MAX_BACK: usize = 64;
 
@@ -62,7 +64,7 @@ pub(super) type Sums = FxHashMap<ClockId, u64>;
 pub(super) struct Clocks {
     pairs: FxHashMap<ClockId, Vec<Pair>>,
     kinds: FxHashMap<ClockId, Kind>,
-    snapshots: usize,
+    values: usize,
     /// REALTIME when BOOTTIME was 0, ns, by the first snapshot that has both.
     pub(super) real_time: Option<i64>,
     /// Times of a clock that no snapshot maps: they are used as they are.
@@ -89,16 +91,16 @@ fn clocks_of(snapshot: &[u8]) -> impl Iterator<Item = (u32, u64, Kind)> + '_ {
 impl Clocks {
     /// Takes a snapshot. Those of a file come in the order of their offsets.
     pub(super) fn add(&mut self, snapshot: &[u8], sequence: u32, offset: u64) {
-        if self.snapshots >= MAX_SNAPSHOTS {
-            return;
-        }
-        self.snapshots += 1;
         let Some((_, boot, _)) = clocks_of(snapshot).find(|(id, ..)| *id == BOOTTIME) else { return };
         for (clock, value, kind) in clocks_of(snapshot).filter(|(id, ..)| *id != BOOTTIME) {
+            if self.values >= MAX_VALUES {
+                return;
+            }
+            self.values += 1;
             let id = id_of(sequence, clock);
             let value = value.saturating_mul(kind.multiplier);
             self.pairs.entry(id).or_default().push(Pair { offset, value, boot });
-            if kind.is_incremental || kind.multiplier > 1 {
+            if (kind.is_incremental || kind.multiplier > 1) && self.kinds.len() < MAX_KINDS {
                 self.kinds.insert(id, kind);
             }
             if clock == REALTIME && self.real_time.is_none() {
@@ -113,7 +115,10 @@ impl Clocks {
             return;
         }
         for (clock, value, kind) in clocks_of(snapshot).filter(|(_, _, kind)| kind.is_incremental) {
-            sums.insert(id_of(sequence, clock), value.saturating_mul(kind.multiplier));
+            let id = id_of(sequence, clock);
+            if self.kinds.contains_key(&id) {
+                sums.insert(id, value.saturating_mul(kind.multiplier));
+            }
         }
     }
 

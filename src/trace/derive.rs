@@ -18,6 +18,8 @@ pub(super) const MAX_CPUS: u32 = 1 << 16;
 /// Slices that are open on a track, and tracks with open slices.
 const MAX_OPEN: usize = 64;
 const MAX_TRACKS: usize = 1 << 19;
+/// Events of one time that are looked at for their other half: there are fewer CPUs.
+const MAX_AT_ONCE: usize = 4096;
 const UNKNOWN: u32 = SchedEvent::UNKNOWN;
 
 /// Softirqs by the number of their vector.
@@ -57,6 +59,8 @@ pub(super) struct Derive {
     open: FxHashMap<TrackId, Vec<Open>>,
     /// The sum of a counter of differences, and since which generation.
     counters: FxHashMap<TrackId, (u32, f64)>,
+    /// The thread of each name that only one has.
+    by_name: Option<FxHashMap<Comm, Option<u32>>>,
     /// Wakeups whose woken thread is not known.
     pub(super) unnamed_wakeups: u64,
     /// Ends of slices that did not begin.
@@ -104,6 +108,18 @@ impl Derive {
         if let Some(running) = self.running.get_mut(at) {
             *running = task;
         }
+    }
+
+    /// The only thread of this name, if there is one.
+    fn named(&mut self, threads: &TraceThreads, comm: &Comm) -> Option<u32> {
+        let by_name = self.by_name.get_or_insert_with(|| {
+            let mut by_name = FxHashMap::default();
+            for (tid, thread) in threads.iter() {
+                by_name.entry(thread.comm).and_modify(|only| *only = None).or_insert(Some(tid));
+            }
+            by_name
+        });
+        by_name.get(comm).copied().flatten()
     }
 
     /// Takes all events of `time`, in order.
@@ -182,9 +198,11 @@ impl Derive {
                 let open = Open { category: event.category, name: event.name, cpu: group.cpu(event), number };
                 if self.open.len() < MAX_TRACKS || self.open.contains_key(&event.track) {
                     let stack = self.open.entry(event.track).or_default();
-                    if stack.len() < MAX_OPEN {
-                        stack.push(open);
+                    if stack.len() >= MAX_OPEN {
+                        // The oldest one will hardly end any more.
+                        stack.remove(0);
                     }
+                    stack.push(open);
                 }
                 Some(open)
             }
@@ -255,7 +273,11 @@ impl Derive {
                 let layer = args.uint(known::LAYER_ID, group.tables.names);
                 group.trace(event, cpu, TraceWhat::Dsq { is_begin: edge == Edge::Begin, dsq, layer, name });
             }
-            (known::FORKING, Edge::Instant) => return group.fork(event, cpu),
+            (known::FORKING, Edge::Instant) => {
+                let comm = args.text(known::FORKED_INTO).map_or(&[][..], |name| group.tables.names.text(name));
+                let named = self.named(group.tables.threads, &Comm::new(comm));
+                return group.fork(event, cpu, named);
+            }
             (known::FORKED, Edge::Instant) => {}
             (known::EXEC, Edge::Instant) => group.sched(cpu, tid, SchedWhat::Exec { tid, old_tid: tid }),
             (known::EXIT, Edge::Instant) => {
@@ -312,7 +334,7 @@ impl Derive {
             target_cpu = other.args.id(known::CPU, names).unwrap_or(cpu);
         }
         let by_id = || event.args.id(known::WAKEE_TID, names).or_else(|| event.args.id(known::WAKEE_PID, names));
-        let wakee = wakee.or_else(by_id).or_else(|| threads.named(&comm)).filter(|tid| *tid != UNKNOWN);
+        let wakee = wakee.or_else(by_id).or_else(|| self.named(threads, &comm)).filter(|tid| *tid != UNKNOWN);
         let Some(wakee) = wakee else {
             self.unnamed_wakeups += 1;
             let waker = event.clone();
@@ -375,11 +397,11 @@ impl Group<'_, '_> {
         for raw in raws {
             let Raw::Track(event) = raw else { continue };
             match (event.category, event.kind) {
-                (known::WAKEE | known::WAKEE_NEW, Kind::Slice(Edge::Instant)) => {
+                (known::WAKEE | known::WAKEE_NEW, Kind::Slice(Edge::Instant)) if self.woken.len() < MAX_AT_ONCE => {
                     self.woken.push((event.clone(), false));
                 }
                 (known::FORKED, Kind::Slice(Edge::Instant)) => self.forked.push(event.track),
-                (known::ONCPU, Kind::Slice(Edge::End)) if !derive.rules.has_switch => {
+                (known::ONCPU, Kind::Slice(Edge::End)) if !derive.rules.has_switch && self.left.len() < MAX_AT_ONCE => {
                     let opened = derive
                         .open
                         .get(&event.track)
@@ -448,13 +470,12 @@ impl Group<'_, '_> {
     }
 
     /// The thread of the track makes another one.
-    fn fork(&mut self, event: &TrackEvent, cpu: u32) -> bool {
+    fn fork(&mut self, event: &TrackEvent, cpu: u32, named: Option<u32>) -> bool {
         let names = &*self.tables.names;
         let comm = event.args.text(known::FORKED_INTO).map_or(&[][..], |name| names.text(name));
         let comm = Comm::new(comm);
         let forked = self.forked.first().map(|track| self.tid(*track)).filter(|_| self.forked.len() == 1);
-        let child =
-            event.args.id(known::FORKED_INTO_TID, names).or(forked).or_else(|| self.tables.threads.named(&comm));
+        let child = event.args.id(known::FORKED_INTO_TID, names).or(forked).or(named);
         let Some(child) = child.filter(|child| *child != UNKNOWN) else { return false };
         let parent = self.tid(event.track);
         self.sched(cpu, parent, SchedWhat::Fork { parent, child, comm });

@@ -22,11 +22,13 @@ pub(super) const SNAPSHOT: u32 = 6;
 const CHUNK: u64 = 128 << 10;
 /// An older packet of up to this many bytes is indexed alone; a larger one begins a chunk.
 const MAX_STRAY: u64 = 512;
+/// Packets that are indexed alone; later ones make their chunk older.
+const MAX_STRAYS: usize = 1 << 20;
 /// After so many older packets in a row a chunk begins.
 const MAX_IN_A_ROW: u32 = 32;
 /// Packets without a time that a chunk reads over.
 const MAX_GAP: u64 = 16 << 10;
-/// Attributes that are kept, and bytes of one.
+/// Attributes that are kept.
 const MAX_ATTRIBUTES: usize = 256;
 
 /// A part of the file whose events are not older than `floor`, except strays.
@@ -72,8 +74,9 @@ impl Index {
         if let Some(open) = &mut self.open {
             let is_full = end - open.offset > CHUNK;
             let is_stray = time < open.floor;
-            if !is_full && !is_stray {
+            if !is_full && (!is_stray || self.strays.len() >= MAX_STRAYS) {
                 open.end = end;
+                open.floor = open.floor.min(time);
                 self.in_a_row = 0;
                 return;
             }

@@ -209,7 +209,10 @@ impl<R: Read + Seek> Trace<R> {
     }
 
     fn push(&mut self, mut decoded: Vec<Decoded>) -> Result<(), TraceError> {
-        decoded.sort_by_key(|event| event.time);
+        if !decoded.is_sorted_by_key(|event| event.time) {
+            // Of events of 130 bytes it is quicker to sort the times alone first.
+            decoded.sort_by_cached_key(|event| event.time);
+        }
         self.pending += decoded.len();
         if self.pending > MAX_PENDING {
             return Err(TraceError::Disorder { limit: MAX_PENDING });
@@ -303,10 +306,13 @@ impl<R: Read + Seek> Trace<R> {
                     _ if event.category.is_none() => self.tally.without_category += 1,
                     _ => *self.tally.tracks.entry(event.category).or_default() += 1,
                 }
-                slices::extra_counters(head.payload, tables, |uuid, value| {
+                let mut counter = |uuid, value| {
                     let counter = TrackEvent::counter(tracks.number(uuid), value, event.generation);
                     decoded.push(Decoded { time, offset, raw: Raw::Track(counter) });
-                });
+                };
+                if parts.has_counters {
+                    slices::extra_counters(head.payload, tables, &mut counter);
+                }
                 if let slices::Kind::Complete(ns) = event.kind {
                     let end =
                         TrackEvent { kind: slices::Kind::Slice(Edge::End), args: Args::default(), ..event.clone() };

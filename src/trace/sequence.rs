@@ -13,11 +13,11 @@ use super::wire::{Fields, Value};
 const CLEARED: u64 = 1;
 const NEEDED: u64 = 2;
 /// Entries of all tables, of about 24 bytes each.
-const MAX_ENTRIES: usize = 4 << 20;
+const MAX_ENTRIES: usize = 2 << 20;
 /// Extra counters of a generation.
 const MAX_COUNTERS: usize = 64;
 /// Generations of all sequences.
-const MAX_GENERATIONS: usize = 1 << 20;
+const MAX_GENERATIONS: usize = 1 << 18;
 
 /// The part of a packet that says what it is.
 #[derive(Debug, Clone, Copy, Default)]

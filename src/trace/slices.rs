@@ -51,6 +51,8 @@ pub(super) struct Parts {
     pub(super) legacy_id: Option<u64>,
     /// `timestamp_absolute_us`, where the packet has no time.
     pub(super) absolute_us: Option<u64>,
+    /// It has values of extra counters.
+    pub(super) has_counters: bool,
     pub(super) is_broken: bool,
 }
 
@@ -62,6 +64,7 @@ impl Parts {
             match number {
                 9 => parts.kind = value.uint(),
                 11 => parts.track = Some(value.uint()),
+                12 | 46 => parts.has_counters = true,
                 16 => parts.absolute_us = Some(value.uint()),
                 6 => {
                     let mut fields = Fields::new(value.bytes());

@@ -68,12 +68,6 @@ impl TraceThreads {
         self.get(tid).map_or(TraceEvent::UNKNOWN, |thread| thread.pid)
     }
 
-    /// The only thread of this name, if there is one.
-    pub(super) fn named(&self, comm: &Comm) -> Option<u32> {
-        let mut named = self.threads.iter().filter(|(_, thread)| thread.comm == *comm).map(|(tid, _)| *tid);
-        named.next().filter(|_| named.next().is_none())
-    }
-
     /// Takes what is said of a thread; what is not said stays.
     pub(super) fn set(&mut self, tid: u32, pid: Option<u32>, comm: &[u8]) {
         if tid == 0 || tid == TraceEvent::UNKNOWN {
@@ -339,7 +333,6 @@ mod tests {
         let counter = tracks.get(tracks.numbers[&6]).unwrap();
         assert_eq!((counter.multiplier, counter.is_incremental), (Some(3), true));
         assert_eq!(threads.get(101), Some(&TraceThread { pid: 100, comm: Comm::from("t") }));
-        assert_eq!(threads.named(&Comm::from("t")), Some(101));
     }
 
     #[test]
