@@ -16,6 +16,7 @@ use super::Failure;
 use crate::config::aligned;
 use crate::escape;
 use crate::host::open;
+use crate::profile::Profile;
 use crate::resolve::Cgroups;
 use crate::sample::Comm;
 use crate::session::Sink;
@@ -121,7 +122,12 @@ pub(super) fn open_trace(path: &Path) -> Result<Trace<File>, Failure> {
 
 fn failed(error: TraceError, path: &Path) -> Failure {
     let is_usage = matches!(error, TraceError::NotATrace | TraceError::Empty);
-    let error = anyhow::Error::from(error).context(path.display().to_string());
+    let help = if matches!(error, TraceError::NotATrace) && Profile::check(path).is_ok() {
+        "; it is a profile: `scxprof sched -f` reads its scheduling events"
+    } else {
+        ""
+    };
+    let error = anyhow!("{}: {error}{help}", path.display());
     if is_usage {
         Failure::Usage(error)
     } else {

@@ -160,7 +160,7 @@ pub struct Info {
 /// What a packet is about, by its field.
 fn packet_name(kind: u32) -> String {
     let name = match kind {
-        0 => "nothing",
+        0 => "interned_data or flags only",
         1 => "ftrace_events",
         2 => "process_tree",
         5 => "chrome_events",

@@ -43,7 +43,9 @@ fn what_is_no_trace_or_damaged_has_its_exit_code() {
     let (code, error) = said(b"PERFILE2 and so on");
     assert_eq!(code, Some(2), "{error}");
     assert!(error.contains("not a trace: it does not begin with a packet"), "{error}");
+    assert!(error.contains("it is a profile: `scxprof sched -f` reads"), "{error}");
     assert_eq!(said(b"").0, Some(2));
+    assert!(!said(b"some text").1.contains("it is a profile"));
     let bytes = fixture("ftrace-all.pftrace");
     let (code, error) = said(&bytes[..bytes.len() - 7]);
     assert_eq!(code, Some(4), "{error}");

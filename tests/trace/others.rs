@@ -355,3 +355,39 @@ fn counters_of_differences_are_summed() {
     let expected = [&thread_time[..], &[1024.0, 2048.0, 1024.0, 4096.0], &doubles];
     assert_eq!(values.into_values().collect::<Vec<_>>(), expected);
 }
+
+#[test]
+fn compressed_and_concatenated_files_have_the_same_events() {
+    use flate2::write::{GzEncoder, ZlibEncoder};
+    use flate2::Compression;
+    use std::io::Write;
+
+    let plain = fixture("ftrace-compact.pftrace.gz");
+    let whole = read(plain.clone());
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(&plain).unwrap();
+    // As perfetto writes it: some packets, then packets of compressed ones.
+    let mut packets = Vec::new();
+    let mut rest = plain.as_slice();
+    while !rest.is_empty() {
+        let (len, after) = scxprof::trace::wire::varint(&rest[1..]).unwrap();
+        let end = rest.len() - after.len() + len as usize;
+        packets.push(&rest[..end]);
+        rest = &rest[end..];
+    }
+    let mut compressed: Vec<u8> = packets[..3].concat();
+    for part in packets[3..].chunks(7) {
+        let mut zlib = ZlibEncoder::new(Vec::new(), Compression::fast());
+        zlib.write_all(&part.concat()).unwrap();
+        compressed.extend(file(&[Message::new().bytes(50, &zlib.finish().unwrap())]));
+    }
+    for bytes in [gzip.finish().unwrap(), compressed] {
+        let read = read(bytes);
+        assert_eq!((&read.sched, &read.others), (&whole.sched, &whole.others));
+        assert_eq!((&read.info.events, &read.info.damage), (&whole.info.events, &Vec::new()));
+    }
+    let twice = read([&plain[..], &plain].concat());
+    for (once, twice) in whole.info.events.iter().zip(&twice.info.events) {
+        assert_eq!((&once.name, 2 * once.count), (&twice.name, twice.count));
+    }
+}
