@@ -363,3 +363,57 @@ impl<R: Read + Seek> Trace<R> {
         &self.state.tracks
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    fn put(bytes: &mut Vec<u8>, mut value: u64) {
+        while value >= 0x80 {
+            bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        bytes.push(value as u8);
+    }
+
+    /// A packet with a slice event at a time: 1 begin, 2 end.
+    fn slice(file: &mut Vec<u8>, time: u64, kind: u8) {
+        let mut packet = vec![8 << 3];
+        put(&mut packet, time);
+        packet.extend([11 << 3 | 2, 4, 9 << 3, kind, 11 << 3, 1]);
+        file.push(0x0a);
+        put(file, packet.len() as u64);
+        file.extend(packet);
+    }
+
+    #[test]
+    fn memory_depends_on_what_overlaps_and_not_on_the_size() {
+        for late in [0, 10] {
+            let mut file = Vec::new();
+            let count = 100_000u64;
+            for number in 0..count {
+                let time = 1_000_000 + number * 1000;
+                // Some slices began at the beginning of the trace, and are written at their end.
+                let is_late = late > 0 && number % late == 3;
+                slice(&mut file, if is_late { 1_000_000 + number } else { time - 500 }, 1);
+                slice(&mut file, time, 2);
+            }
+            let size = file.len();
+            let mut trace = Trace::open(Cursor::new(file)).unwrap();
+            assert!(trace.index.chunks.len() <= 2 * size / (128 << 10), "{} chunks", trace.index.chunks.len());
+            let (mut most, mut read, mut last) = (0, 0, 0);
+            while let Some(event) = trace.next_event().unwrap() {
+                assert!(event.time() >= last);
+                last = event.time();
+                most = most.max(trace.pending);
+                read += 1;
+            }
+            assert_eq!(read, 2 * count);
+            let in_a_chunk = read as usize * (128 << 10) / size;
+            assert!(most <= 2 * in_a_chunk, "{most} events at a time, {in_a_chunk} in a chunk");
+            assert_eq!(trace.pending, 0);
+        }
+    }
+}
