@@ -87,7 +87,7 @@ fn info(args: &InfoArgs, stdout_is_open: bool) -> Result<(), Failure> {
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let mut trace = open_trace(&args.file)?;
     let mut count = 0u64;
-    while let Some(_event) = trace.next_event().map_err(|error| failed(error, &args.file))? {
+    while let Some(_event) = trace.next_event().map_err(|error| failed(&error, &args.file))? {
         count += 1;
         if count.is_multiple_of(BATCH as u64) && signals.seen() {
             return Err(process::interrupted());
@@ -117,10 +117,10 @@ pub(super) fn is_trace(path: &Path) -> bool {
 /// Opens a trace.
 pub(super) fn open_trace(path: &Path) -> Result<Trace<File>, Failure> {
     let file = open::regular(path).with_context(|| format!("cannot open {}", path.display()));
-    Trace::open(file.map_err(Failure::Usage)?).map_err(|error| failed(error, path))
+    Trace::open(file.map_err(Failure::Usage)?).map_err(|error| failed(&error, path))
 }
 
-fn failed(error: TraceError, path: &Path) -> Failure {
+fn failed(error: &TraceError, path: &Path) -> Failure {
     let is_usage = matches!(error, TraceError::NotATrace | TraceError::Empty);
     let help = if matches!(error, TraceError::NotATrace) && Profile::check(path).is_ok() {
         "; it is a profile: `scxprof sched -f` reads its scheduling events"
@@ -145,7 +145,7 @@ pub(super) fn feed(
     let mut cgroups = Cgroups::recorded();
     let mut batch = Vec::with_capacity(BATCH);
     loop {
-        let event = trace.next_event().map_err(|error| failed(error, path))?;
+        let event = trace.next_event().map_err(|error| failed(&error, path))?;
         let is_end = event.is_none();
         if let Some(Event::Sched(event)) = event {
             batch.push(event);
