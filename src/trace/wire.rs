@@ -1,4 +1,4 @@
-//! Reads the fields of a protobuf message without copying: https://protobuf.dev/programming-guides/encoding.
+//! Reads the fields of a protobuf message without copying: <https://protobuf.dev/programming-guides/encoding>.
 
 /// The value of a field.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -59,8 +59,8 @@ copy() {
 
 # Those that cargo built with the project.
 libbpf_headers() {
-    local headers=("$target"/debug/build/libbpf-sys-*/out/include)
-    printf '%s\n' "${headers[0]}"
+    local built=("$target"/debug/build/libbpf-sys-*/out/include)
+    printf '%s\n' "${built[0]}"
 }
 
 [ "$cache/suite.cpio" -nt "$cache/fetched" ] || make_suite
