@@ -32,6 +32,7 @@ mod stages;
 mod start;
 mod stop;
 mod text;
+mod traced;
 mod wakeups;
 
 pub use analysis::{Analysis, Sampled};
@@ -45,6 +46,7 @@ use names::Names;
 pub use running::Session;
 pub use sched::SchedStats;
 pub use stop::StopHandle;
+pub use traced::{PlaceOf, ToTrace, TraceCounts, TraceOptions};
 
 pub use crate::sample::{FileId, SideBand, TimedSideBand};
 pub use crate::sampler::loss::Loss;

@@ -33,6 +33,7 @@ mod destination;
 mod diff;
 mod doctor;
 mod dsqs;
+mod export;
 mod extract;
 mod filter;
 mod hints;
@@ -85,6 +86,7 @@ enum Command {
     Report(Box<report::ReportArgs>),
     Sched(Box<sched::SchedArgs>),
     Trace(trace::TraceArgs),
+    Export(Box<export::ExportArgs>),
     Diff(Box<diff::DiffArgs>),
     Doctor(doctor::DoctorArgs),
     /// The load that `doctor --self-test` samples
@@ -187,6 +189,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
         Command::Process(args) => process::run(&args, stdout_is_open),
         Command::Extract(args) => extract::run(&args, stdout_is_open),
         Command::Sched(args) => sched::run(&args, stdout_is_open),
+        Command::Export(args) => export::run(&args, stdout_is_open),
         Command::Trace(args) => trace::run(&args, stdout_is_open),
         Command::Report(args) => report::run(&args, stdout_is_open),
         Command::Diff(args) => diff::run(&args, stdout_is_open),

@@ -302,7 +302,7 @@ pub(super) fn run(args: &SchedArgs, stdout_is_open: bool) -> Result<(), Failure>
     }
 }
 
-fn read_config(path: &Path) -> Result<Placement, Failure> {
+pub(super) fn read_config(path: &Path) -> Result<Placement, Failure> {
     let text = std::fs::read_to_string(path).with_context(|| format!("--config {}", path.display()));
     let text = text.map_err(Failure::Usage)?;
     Placement::parse(&text).with_context(|| format!("--config {}", path.display())).map_err(Failure::Usage)

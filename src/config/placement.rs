@@ -62,6 +62,20 @@ impl Placement {
         self.taker(cgroup, comm).unwrap_or_else(|| "(no cell)".to_owned())
     }
 
+    /// The cell and the subcell of a thread, or its layer; `None` if nothing takes it. A cell that is not divided has no subcell.
+    #[must_use]
+    pub fn place(&self, cgroup: &[u8], comm: &[u8]) -> Option<(String, Option<String>)> {
+        match self {
+            Self::Mitosis(cells, consumer) => {
+                let assigned = consumer.assign(cgroup, comm);
+                let cell = assigned.cell.and_then(|cell| cells.get(cell))?;
+                let subcell = assigned.subcell.and_then(|subcell| cell.subcells.get(subcell));
+                Some((cell.name.clone(), subcell.map(|subcell| subcell.name.clone())))
+            }
+            Self::Layered(..) => Some((self.taker(cgroup, comm)?, None)),
+        }
+    }
+
     /// A name for what gets CPUs of its own: as [`Placement::taker`], with the cgroup of the cell, as scx_mitosis makes a cell of
     /// each cgroup that a cell spec matches.
     #[must_use]
@@ -79,14 +93,10 @@ impl Placement {
     #[must_use]
     pub fn taker(&self, cgroup: &[u8], comm: &[u8]) -> Option<String> {
         match self {
-            Self::Mitosis(cells, consumer) => {
-                let assigned = consumer.assign(cgroup, comm);
-                let cell = assigned.cell.and_then(|cell| cells.get(cell))?;
-                Some(match assigned.subcell.and_then(|subcell| cell.subcells.get(subcell)) {
-                    Some(subcell) => format!("{}/{}", cell.name, subcell.name),
-                    None => cell.name.clone(),
-                })
-            }
+            Self::Mitosis(..) => Some(match self.place(cgroup, comm)? {
+                (cell, Some(subcell)) => format!("{cell}/{subcell}"),
+                (cell, None) => cell,
+            }),
             Self::Layered(layers, consumer) => {
                 consumer.assign(cgroup, comm).and_then(|layer| layers.get(layer)).map(|layer| layer.name.clone())
             }

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use rustc_hash::FxHashMap;
+
 use super::decider::Decided;
 use super::running::raised;
 use super::{Decider, Error, Outcome, Skipped};
@@ -123,6 +125,16 @@ impl Analysis {
             config::layers(self.decision())
         };
         Ok((config::layered::to_json(&layers.layers)?, layers.notes))
+    }
+
+    /// The community of each thread that is in one, by thread id.
+    #[must_use]
+    pub fn communities(&self) -> FxHashMap<u32, u32> {
+        let of = |member: &config::Member| match member.verdict {
+            config::Verdict::Community(community) => Some((member.tid, community)),
+            _ => None,
+        };
+        self.decided.members.threads.iter().filter_map(of).collect()
     }
 
     /// Which wakeups the configuration keeps together, and which of them are between threads that share memory. `stats` has

@@ -24,6 +24,7 @@ mod sequence;
 mod slices;
 mod tables;
 pub mod wire;
+pub(crate) mod write;
 
 use thiserror::Error;
 

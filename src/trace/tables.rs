@@ -176,6 +176,12 @@ impl Tracks {
         self.list.iter()
     }
 
+    /// The track that a track is below; `None` for one at the top.
+    #[must_use]
+    pub fn parent(&self, track: &Track) -> Option<&Track> {
+        self.get(*self.numbers.get(&track.parent)?)
+    }
+
     /// The number of a track by its uuid; a new one, of which nothing is known, if it has no description.
     pub(super) fn number(&mut self, uuid: u64) -> TrackId {
         if let Some(&number) = self.numbers.get(&uuid) {

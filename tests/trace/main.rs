@@ -4,6 +4,7 @@
 
 mod commands;
 mod encode;
+mod export;
 mod golden;
 mod mutations;
 mod others;
