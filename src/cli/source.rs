@@ -158,6 +158,10 @@ pub(super) fn failure_of(error: NotStarted, watched: Watched, verbose: u8) -> Fa
     }
     match error.error {
         SessionError::Sampler(error) if !error.is_unsupported() => Failure::Usage(error.into()),
+        // Its only source is how it asks for events, and tells nobody anything.
+        SessionError::Sampler(error) if watched == Watched::Sched => {
+            Failure::Unsupported(anyhow!("{error}. Details: scxprof doctor"))
+        }
         SessionError::Sampler(_) => {
             say_skipped(&error.skipped);
             Failure::Unsupported(anyhow!("{error}. Details: scxprof doctor"))
