@@ -24,6 +24,7 @@ fn say_lines(text: &str) {
     let _ = std::io::stderr().write_all((crate::escape::lines(text.trim_end()) + "\n").as_bytes());
 }
 
+mod analyze;
 mod capture;
 mod cgroups;
 mod command;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{anyhow, Context};
 use clap::{Args, Subcommand};
 
+use super::analyze::{self, AnalyzeArgs};
 use super::capture::{INPUT, RESULT};
 use super::output::{Output, Readers};
 use super::process;
@@ -26,6 +27,7 @@ const EXAMPLES: &str = "\
 Examples:
   scxprof trace info trace.pb                    what recorded it, its events, and what was lost
   scxprof trace info trace.pftrace.gz --json | jq '.events[0]'
+  scxprof trace analyze trace.pb                 CPU use, latencies, interrupts, devices
   scxprof sched -f trace.pb --by thread          run time, waits and wakeups of its threads";
 
 const INFO_EXAMPLES: &str = "\
@@ -54,6 +56,7 @@ pub(super) struct TraceArgs {
 #[derive(Debug, Subcommand)]
 enum TraceCommand {
     Info(InfoArgs),
+    Analyze(AnalyzeArgs),
 }
 
 /// Print what a trace contains: who recorded it, its events, threads and clocks, and what was lost
@@ -75,6 +78,7 @@ struct InfoArgs {
 pub(super) fn run(args: &TraceArgs, stdout_is_open: bool) -> Result<(), Failure> {
     match &args.command {
         TraceCommand::Info(args) => info(args, stdout_is_open),
+        TraceCommand::Analyze(args) => analyze::run(args, stdout_is_open),
     }
 }
 
@@ -120,7 +124,7 @@ pub(super) fn open_trace(path: &Path) -> Result<Trace<File>, Failure> {
     Trace::open(file.map_err(Failure::Usage)?).map_err(|error| failed(&error, path))
 }
 
-fn failed(error: &TraceError, path: &Path) -> Failure {
+pub(super) fn failed(error: &TraceError, path: &Path) -> Failure {
     let is_usage = matches!(error, TraceError::NotATrace | TraceError::Empty);
     let help = if matches!(error, TraceError::NotATrace) && Profile::check(path).is_ok() {
         "; it is a profile: `scxprof sched -f` reads its scheduling events"
@@ -233,6 +237,13 @@ fn table(info: &Info) -> String {
             text.push('\n');
         }
     }
+    let (can_run, others): (Vec<_>, Vec<_>) = info.analyzers.iter().partition(|analyzer| analyzer.lacks.is_empty());
+    let names: Vec<&str> = can_run.iter().map(|analyzer| analyzer.id.name()).collect();
+    let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    let _ = writeln!(text, "\nAnalysers that can run: {names}");
+    let mut rows = vec![vec!["ANALYSER THAT CANNOT".to_owned(), "IT NEEDS".to_owned()]];
+    rows.extend(others.iter().map(|other| vec![other.id.name().to_owned(), other.lacks.join("; ")]));
+    let _ = write!(text, "{}", aligned(&rows));
     let losses = losses(info);
     if !losses.is_empty() {
         text.push('\n');

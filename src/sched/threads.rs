@@ -40,8 +40,9 @@ pub(super) struct Dsq {
 }
 
 impl Thread {
-    /// Since when it waits for a CPU, and why.
-    pub(super) fn waits(&self) -> Option<(u64, Why)> {
+    /// Since when it waits for a CPU, and why; `None` if it does not wait.
+    #[must_use]
+    pub fn waits(&self) -> Option<(u64, Why)> {
         match self.state {
             State::Waiting { since, why } => Some((since, why)),
             _ => None,
@@ -90,6 +91,12 @@ impl Threads {
     #[must_use]
     pub fn get(&self, slot: Slot) -> Option<&Thread> {
         self.slots.get(slot as usize)
+    }
+
+    /// The slot of the thread with this id, if it lives.
+    #[must_use]
+    pub fn find(&self, tid: u32) -> Option<Slot> {
+        self.by_tid.get(&tid).copied()
     }
 
     /// All of them.

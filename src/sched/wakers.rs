@@ -200,6 +200,12 @@ impl Wakers {
         Self::bounded(places, own_pid, BOUNDS)
     }
 
+    /// Without edges, which take most of the time and memory: for chains and preemptions.
+    #[must_use]
+    pub fn without_edges() -> Self {
+        Self::bounded(CpuPlaces::default(), None, Bounds { edges: 0, ..BOUNDS })
+    }
+
     fn bounded(places: CpuPlaces, own_pid: Option<u32>, bounds: Bounds) -> Self {
         Self {
             places,
@@ -382,7 +388,7 @@ impl Wakers {
         let is_own = self.is_own(thread) || by.is_some_and(|(_, by)| self.is_own(by));
         if is_own {
             self.counts.wakeups_own += 1;
-        } else {
+        } else if self.max_edges > 0 {
             self.edge(threads, waker, slot).wakeups += 1;
         }
         // A thread that is runnable already goes on with the wait that it is in.

@@ -23,7 +23,7 @@ const MAX_AT_ONCE: usize = 4096;
 const UNKNOWN: u32 = SchedEvent::UNKNOWN;
 
 /// Softirqs by the number of their vector.
-const SOFTIRQS: [&[u8]; 10] =
+pub(super) const SOFTIRQS: [&[u8]; 10] =
     [b"hi", b"timer", b"net_tx", b"net_rx", b"block", b"irq_poll", b"tasklet", b"sched", b"hrtimer", b"rcu"];
 
 /// A thread that is not known.

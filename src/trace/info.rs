@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::analyze::{capabilities, Capability};
 use super::clock;
 use super::container::Damage;
 use super::derive::Derive;
@@ -153,6 +154,8 @@ pub struct Info {
     pub lost: Lost,
     /// Facts that the trace states about itself.
     pub attributes: Vec<(String, String)>,
+    /// Which analysers can run on it.
+    pub analyzers: Vec<Capability>,
     /// What could not be read, one sentence each.
     pub damage: Vec<String>,
 }
@@ -245,7 +248,7 @@ impl Info {
         }
         let processes: std::collections::BTreeSet<u32> =
             state.threads.iter().map(|(_, thread)| thread.pid).filter(|pid| *pid != TraceEvent::UNKNOWN).collect();
-        Self {
+        let mut info = Self {
             source,
             tool: state.tool.clone(),
             kernel: state.release.clone(),
@@ -267,8 +270,11 @@ impl Info {
             packets: sorted(state.packets.iter().map(|(kind, count)| (packet_name(*kind), *count))),
             lost,
             attributes: state.attributes.clone(),
+            analyzers: Vec::new(),
             damage: damage.sentences(),
-        }
+        };
+        info.analyzers = capabilities(&info);
+        info
     }
 }
 

@@ -9,6 +9,7 @@
 //!
 //! Times are those of BOOTTIME in ns.
 
+pub mod analyze;
 mod clock;
 mod compact;
 mod container;

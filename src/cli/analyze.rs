@@ -1,0 +1,191 @@
+//! `scxprof trace analyze`: the usual questions about a trace.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{anyhow, Context};
+use clap::{Args, ValueEnum};
+
+use super::capture::{INPUT, RESULT};
+use super::output::{Output, Readers};
+use super::signals::Signals;
+use super::trace::{failed, losses, open_trace};
+use super::{process, Failure};
+use crate::config::aligned;
+use crate::escape;
+use crate::sample::places::{CpuPlace, CpuPlaces};
+use crate::trace::analyze::{Analysis, Id, Method, Options, Report, Table, Unavailable};
+
+const EXAMPLES: &str = "\
+Examples:
+  scxprof trace analyze trace.pb                 all analysers whose events the trace has
+  scxprof trace analyze trace.pb --only wakeup_latency,run_queue
+  scxprof trace analyze trace.pb --only outliers --method mad --limit 50
+  scxprof trace analyze trace.pb --only llc_locality --llc 0-7,8-15
+  scxprof trace analyze trace.pb --json | jq '.analyses.block_io.all'
+`scxprof trace info` says which analysers can run on a file, and what the others need.
+Exit codes:
+  0  the result was written
+  1  the trace has no events that any of the analysers needs, or the result could not be written
+  2  wrong usage, also a file that cannot be opened or is no trace
+  4  the result was written, but a part of the trace could not be read";
+
+/// Events between two looks at the signals.
+const BATCH: u64 = 1024;
+
+/// Analyse a trace: CPU use, latencies, interrupts, devices, frequencies, dispatch queues
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct AnalyzeArgs {
+    /// A trace in Perfetto's format, compressed or not
+    #[arg(help_heading = INPUT)]
+    file: PathBuf,
+    /// CPUs that share a last-level cache, a range for each cache
+    #[arg(long, value_name = "FIRST-LAST", value_delimiter = ',', value_parser = range, help_heading = INPUT)]
+    llc: Vec<(u32, u32)>,
+    /// Only these analysers (docs/traces.md lists them)
+    #[arg(long, value_name = "ID", value_delimiter = ',', help_heading = RESULT)]
+    only: Vec<Id>,
+    /// How outliers are told from the rest
+    #[arg(long, value_enum, default_value_t = By::Iqr, help_heading = RESULT)]
+    method: By,
+    /// Lines of each list; 0 for all
+    #[arg(long, value_name = "N", default_value_t = 20, help_heading = RESULT)]
+    limit: usize,
+    /// Print JSON (docs/traces.md has the fields)
+    #[arg(long, help_heading = RESULT)]
+    json: bool,
+    /// Write the result to FILE instead of stdout
+    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = RESULT)]
+    output: Option<PathBuf>,
+}
+
+/// How outliers are told from the rest.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum By {
+    /// More than 1.5 interquartile ranges outside of the quartiles
+    Iqr,
+    /// More than 3.5 scaled median absolute deviations from the median
+    Mad,
+    /// More than 3 standard deviations from the mean
+    Stddev,
+    /// Above the 99th percentile, or below the 1st
+    Percentile,
+}
+
+impl From<By> for Method {
+    fn from(by: By) -> Self {
+        match by {
+            By::Iqr => Self::Iqr,
+            By::Mad => Self::Mad,
+            By::Stddev => Self::Stddev,
+            By::Percentile => Self::Percentile,
+        }
+    }
+}
+
+/// A range of CPUs, or one.
+fn range(text: &str) -> Result<(u32, u32), String> {
+    let number = |text: &str| text.parse::<u32>().ok().filter(|cpu| *cpu < 1 << 16);
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (number(first), number(last)) {
+        (Some(first), Some(last)) if first <= last => Ok((first, last)),
+        _ => Err("must be a CPU or a range of CPUs, such as 0-7".to_owned()),
+    }
+}
+
+/// The places of CPUs as far as caches tell.
+fn places(llcs: &[(u32, u32)]) -> Result<CpuPlaces, Failure> {
+    let mut places = CpuPlaces::default();
+    for &(first, last) in llcs {
+        for cpu in first..=last {
+            if places.get(cpu).is_some() {
+                return Err(Failure::Usage(anyhow!("--llc: CPU {cpu} is in two caches")));
+            }
+            places.set(cpu, CpuPlace { core: cpu, llc: first, node: 0 });
+        }
+    }
+    Ok(places)
+}
+
+/// Runs `scxprof trace analyze`.
+pub(super) fn run(args: &AnalyzeArgs, stdout_is_open: bool) -> Result<(), Failure> {
+    let to_stdout = args.output.as_deref().is_none_or(|path| path == Path::new("-"));
+    if to_stdout && !stdout_is_open {
+        return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
+    }
+    let limit = if args.limit == 0 { usize::MAX } else { args.limit };
+    let options = Options { only: args.only.clone(), limit, method: args.method.into(), places: places(&args.llc)? };
+    let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
+    let signals = Signals::handle().map_err(Failure::Unsupported)?;
+    let mut trace = open_trace(&args.file)?;
+    let mut analysis = Analysis::new(options);
+    let mut count = 0u64;
+    while let Some(event) = trace.next_event().map_err(|error| failed(&error, &args.file))? {
+        analysis.take(&event);
+        count += 1;
+        if count.is_multiple_of(BATCH) && signals.seen() {
+            return Err(process::interrupted());
+        }
+    }
+    let report = analysis.finish(&trace);
+    if report.analyses.is_empty() {
+        let lacking: Vec<String> = report.unavailable.iter().map(Unavailable::sentence).collect();
+        return Err(Failure::NoResult(anyhow!("{}: {}", args.file.display(), lacking.join("; "))));
+    }
+    let info = trace.info();
+    let text = if args.json {
+        let text =
+            serde_json::to_string_pretty(&report).context("cannot write the result").map_err(Failure::NoResult)?;
+        escape::json(text) + "\n"
+    } else {
+        escape::lines(&text(&report, &losses(&info), !args.only.is_empty()))
+    };
+    output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
+    process::damaged_trace(&info.damage)
+}
+
+fn text(report: &Report, losses: &[String], is_chosen: bool) -> String {
+    let mut text = String::new();
+    for outcome in &report.analyses {
+        let analyzer = outcome.id().analyzer();
+        let _ = writeln!(text, "== {}: {}", analyzer.id.name(), analyzer.says);
+        for Table { title, rows } in outcome.tables() {
+            if rows.is_empty() {
+                continue;
+            }
+            let separator = if title.is_empty() { "\n".to_owned() } else { format!("\n{title}\n") };
+            text.push_str(&separator);
+            text.push_str(&aligned(&rows));
+        }
+        text.push('\n');
+    }
+    if is_chosen {
+        for lacking in &report.unavailable {
+            let _ = writeln!(text, "{}", lacking.sentence());
+        }
+    } else if !report.unavailable.is_empty() {
+        let names: Vec<&str> = report.unavailable.iter().map(|lacking| lacking.id.name()).collect();
+        let _ = writeln!(text, "The trace has no events for {} (`scxprof trace info` says which)", names.join(", "));
+    }
+    for line in losses {
+        let _ = writeln!(text, "! {line}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn caches_are_ranges_of_cpus() {
+        assert_eq!((range("0-7"), range("3")), (Ok((0, 7)), Ok((3, 3))));
+        for wrong in ["7-0", "x", "-", "0-65536", "1-2-3"] {
+            assert!(range(wrong).is_err(), "{wrong}");
+        }
+        let both = places(&[(0, 1), (2, 2)]).unwrap();
+        assert_eq!([0, 1, 2, 3].map(|cpu| both.get(cpu).map(|place| place.llc)), [Some(0), Some(0), Some(2), None]);
+        assert!(places(&[(0, 1), (1, 2)]).is_err());
+    }
+}
