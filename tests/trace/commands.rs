@@ -1,4 +1,4 @@
-//! `scxprof trace info`, and `scxprof sched -f` of a trace.
+//! `scxprof trace info` and `analyze`, and `scxprof sched -f` of a trace.
 
 use std::process::{Command, Output};
 
@@ -21,7 +21,7 @@ fn info_is_printed() {
         let output = scxprof(&["trace", "info", path.to_str().unwrap()]);
         let out = text(&output.stdout);
         assert!(output.status.success(), "{name}: {}", text(&output.stderr));
-        for part in ["source  ", "duration (s)  ", "EVENT  ", "PACKETS ABOUT  "] {
+        for part in ["source  ", "duration (s)  ", "EVENT  ", "PACKETS ABOUT  ", "can run: cpu_utilization, "] {
             assert!(out.contains(part), "{name}: {part}\n{out}");
         }
         let output = scxprof(&["trace", "info", path.to_str().unwrap(), "--json"]);
@@ -69,4 +69,32 @@ fn statistics_of_a_trace_are_those_of_its_oracle() {
     assert!(out.lines().any(|line| line.split_whitespace().take(3).eq(["ping", "381", "pong"])), "{out}");
     let output = scxprof(&["sched", "-f", path.to_str().unwrap(), "--windows", "100ms", "--category", "spin*"]);
     assert!(output.status.success() && text(&output.stdout).contains("spin*"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn analyses_are_printed() {
+    for name in ALL {
+        let path = path(name);
+        let path = path.to_str().unwrap();
+        let output = scxprof(&["trace", "analyze", path]);
+        let out = text(&output.stdout);
+        assert!(output.status.success(), "{name}: {}", text(&output.stderr));
+        assert!(out.contains("== cpu_utilization: ") && out.contains("The trace has no events for "), "{name}: {out}");
+        let output = scxprof(&["trace", "analyze", path, "--json", "--limit", "1", "--llc", "0-1,2-3"]);
+        let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(value["analyses"]["task_states"]["threads"].as_array().unwrap().len() <= 1, "{name}");
+        assert!(value["analyses"]["llc_locality"]["runs"]["same_cpu"].is_u64(), "{name}");
+        let output = scxprof(&["trace", "analyze", path, "--only", "outliers,block_io", "--method", "mad"]);
+        let out = text(&output.stdout);
+        assert!(out.starts_with("== outliers: ") && !out.contains("== cpu"), "{name}: {out}");
+        let lacking = "no applicable events: block_io needs block_rq_issue and block_rq_complete";
+        assert!(out.contains(lacking), "{name}: {out}");
+        let output = scxprof(&["trace", "analyze", path, "--only", "block_io"]);
+        assert_eq!(output.status.code(), Some(1), "{name}");
+        assert!(text(&output.stderr).contains(lacking), "{name}");
+    }
+    let path = path("minimal.pftrace");
+    let output = scxprof(&["trace", "analyze", path.to_str().unwrap(), "--only", "no_such"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("no such analyser; there are cpu_utilization, "));
 }

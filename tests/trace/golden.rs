@@ -9,24 +9,24 @@ use scxprof::trace::{Edge, Source, TraceEvent, TraceWhat};
 use super::*;
 
 /// ns and how often.
-type Sums = BTreeMap<u32, (u64, u64)>;
+pub(super) type Sums = BTreeMap<u32, (u64, u64)>;
 
 /// The sums of an oracle.
 #[derive(Debug, Default, PartialEq)]
-struct Oracle {
-    run: Sums,
-    idle: Sums,
-    wait: Sums,
-    latency: Sums,
-    preempted: Sums,
+pub(super) struct Oracle {
+    pub(super) run: Sums,
+    pub(super) idle: Sums,
+    pub(super) wait: Sums,
+    pub(super) latency: Sums,
+    pub(super) preempted: Sums,
     /// wprof's own delays, under 0.
     delay: Sums,
     pairs: BTreeMap<(u32, u32), u64>,
-    events: BTreeMap<String, u64>,
+    pub(super) events: BTreeMap<String, u64>,
 }
 
 impl Oracle {
-    fn read(name: &str) -> Self {
+    pub(super) fn read(name: &str) -> Self {
         let mut oracle = Self::default();
         for line in fs::read_to_string(path(name)).unwrap().lines() {
             let words: Vec<&str> = line.split(' ').collect();

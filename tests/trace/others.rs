@@ -157,7 +157,7 @@ fn events_have_their_types() {
 }
 
 /// Categories that make a trace one of wprof, in a table.
-fn wprof_tables() -> Message {
+pub(super) fn wprof_tables() -> Message {
     let entry = |iid, name: &str| Message::new().int(1, iid).text(2, name);
     let interned = Message::new().message(1, &entry(1, "ONCPU")).message(1, &entry(2, "WAKER"));
     packet(7).message(12, &interned).int(13, 1)
