@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 /// 2026-11-21.
 const DATE: &str = "1795219200";
-const PAGES: [&str; 13] = [
+const PAGES: [&str; 14] = [
     "",
     "-run",
     "-record",
@@ -20,6 +20,7 @@ const PAGES: [&str; 13] = [
     "-sched",
     "-trace",
     "-trace-info",
+    "-trace-analyze",
     "-export",
     "-diff",
     "-doctor",

@@ -24,6 +24,7 @@ fn each_subcommand_has_a_page_in_the_usual_order() {
                 "scxprof-sched.1",
                 "scxprof-trace.1",
                 "scxprof-trace-info.1",
+                "scxprof-trace-analyze.1",
                 "scxprof-export.1",
                 "scxprof-diff.1",
                 "scxprof-doctor.1",
