@@ -148,8 +148,8 @@ pub(super) fn run(args: &AnalyzeArgs, stdout_is_open: bool) -> Result<(), Failur
 fn text(report: &Report, losses: &[String], is_chosen: bool) -> String {
     let mut text = String::new();
     for outcome in &report.analyses {
-        let analyzer = outcome.id().analyzer();
-        let _ = writeln!(text, "== {}: {}", analyzer.id.name(), analyzer.says);
+        let analyser = outcome.id().analyser();
+        let _ = writeln!(text, "== {}: {}", analyser.id.name(), analyser.says);
         for Table { title, rows } in outcome.tables() {
             if rows.is_empty() {
                 continue;

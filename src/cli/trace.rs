@@ -237,8 +237,8 @@ fn table(info: &Info) -> String {
             text.push('\n');
         }
     }
-    let (can_run, others): (Vec<_>, Vec<_>) = info.analyzers.iter().partition(|analyzer| analyzer.lacks.is_empty());
-    let names: Vec<&str> = can_run.iter().map(|analyzer| analyzer.id.name()).collect();
+    let (can_run, others): (Vec<_>, Vec<_>) = info.analysers.iter().partition(|analyser| analyser.lacks.is_empty());
+    let names: Vec<&str> = can_run.iter().map(|analyser| analyser.id.name()).collect();
     let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     let _ = writeln!(text, "\nAnalysers that can run: {names}");
     let mut rows = vec![vec!["ANALYSER THAT CANNOT".to_owned(), "IT NEEDS".to_owned()]];

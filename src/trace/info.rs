@@ -155,7 +155,7 @@ pub struct Info {
     /// Facts that the trace states about itself.
     pub attributes: Vec<(String, String)>,
     /// Which analysers can run on it.
-    pub analyzers: Vec<Capability>,
+    pub analysers: Vec<Capability>,
     /// What could not be read, one sentence each.
     pub damage: Vec<String>,
 }
@@ -270,10 +270,10 @@ impl Info {
             packets: sorted(state.packets.iter().map(|(kind, count)| (packet_name(*kind), *count))),
             lost,
             attributes: state.attributes.clone(),
-            analyzers: Vec::new(),
+            analysers: Vec::new(),
             damage: damage.sentences(),
         };
-        info.analyzers = capabilities(&info);
+        info.analysers = capabilities(&info);
         info
     }
 }

@@ -46,9 +46,15 @@ fn hot_lines_tell_true_from_false_sharing() {
         assert!(thread["comm"].as_str().unwrap().starts_with('f'), "{thread}");
     }
     assert_eq!(only["identity"]["kind"], "private", "{only:#}");
-    assert!(!counters.is_empty(), "{said}");
-    for line in counters {
+    // The bytes of two lines can have the same place in the table, which depends on their addresses: then one of them has none.
+    let (known, unknown): (Vec<&Value>, Vec<&Value>) = counters.into_iter().partition(|line| line["sharing"] != "unknown");
+    assert!(known.len() > unknown.len(), "{said}");
+    for line in known {
         assert_eq!(line["sharing"], "true", "{line:#}");
+    }
+    for line in unknown {
+        let has_bytes = |thread: &Value| thread["stored"] != serde_json::json!([]);
+        assert!(!line["by_thread"].as_array().unwrap().iter().any(has_bytes), "{line:#}");
     }
     // For people.
     let row = said.lines().find(|line| line.starts_with("fields+0x0 (family)")).unwrap_or_else(|| panic!("{said}"));

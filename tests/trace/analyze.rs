@@ -305,15 +305,15 @@ fn what_a_trace_lacks_is_said() {
     let report = made(&two_cpus());
     let lacking = report.unavailable.iter().find(|lacking| lacking.id == Id::BlockIo).unwrap();
     assert_eq!(lacking.sentence(), "no applicable events: block_io needs block_rq_issue and block_rq_complete");
-    assert_eq!(report.analyses.len() + report.unavailable.len(), ANALYZERS.len());
-    for (at, analyzer) in ANALYZERS.iter().enumerate() {
-        assert_eq!(analyzer.id as usize, at);
-        assert_eq!(analyzer.id.name().parse(), Ok(analyzer.id));
+    assert_eq!(report.analyses.len() + report.unavailable.len(), ANALYSERS.len());
+    for (at, analyser) in ANALYSERS.iter().enumerate() {
+        assert_eq!(analyser.id as usize, at);
+        assert_eq!(analyser.id.name().parse(), Ok(analyser.id));
     }
     let only = all(file(&two_cpus()), Options { only: vec![Id::RunQueue], ..Options::default() });
     assert_eq!((only.analyses.len(), only.unavailable.len()), (1, 0));
     let info = read(file(&two_cpus())).info;
-    let can: Vec<_> = info.analyzers.iter().filter(|of| of.lacks.is_empty()).map(|of| of.id).collect();
+    let can: Vec<_> = info.analysers.iter().filter(|of| of.lacks.is_empty()).map(|of| of.id).collect();
     assert_eq!(can, report.analyses.iter().map(Outcome::id).collect::<Vec<_>>());
     assert!(made(&[packet(1)]).analyses.is_empty());
 }

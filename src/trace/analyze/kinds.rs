@@ -132,7 +132,7 @@ impl Kind {
 
 /// An analyser.
 #[derive(Debug, Clone, Copy)]
-pub struct Analyzer {
+pub struct Analyser {
     /// Which.
     pub id: Id,
     /// What it says, a sentence.
@@ -143,7 +143,7 @@ pub struct Analyzer {
     pub engine: Engine,
 }
 
-impl Analyzer {
+impl Analyser {
     /// What it needs and the trace does not have.
     #[must_use]
     pub fn lacks(&self, info: &Info, has_llc: bool) -> Vec<&'static str> {
@@ -163,11 +163,11 @@ pub struct Capability {
 /// Which analysers can run on a trace, and what the others lack.
 #[must_use]
 pub fn capabilities(info: &Info) -> Vec<Capability> {
-    ANALYZERS.iter().map(|analyzer| Capability { id: analyzer.id, lacks: analyzer.lacks(info, false) }).collect()
+    ANALYSERS.iter().map(|analyser| Capability { id: analyser.id, lacks: analyser.lacks(info, false) }).collect()
 }
 
 /// Declares the analysers.
-macro_rules! analyzers {
+macro_rules! analysers {
     ($($id:ident $name:literal $engine:ident [$($kind:ident),*] $says:literal;)+) => {
         /// The name of an analyser.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -186,13 +186,13 @@ macro_rules! analyzers {
         }
 
         /// All analysers.
-        pub const ANALYZERS: &[Analyzer] = &[
-            $(Analyzer { id: Id::$id, says: $says, needs: &[$(Kind::$kind),*], engine: Engine::$engine },)+
+        pub const ANALYSERS: &[Analyser] = &[
+            $(Analyser { id: Id::$id, says: $says, needs: &[$(Kind::$kind),*], engine: Engine::$engine },)+
         ];
     };
 }
 
-analyzers! {
+analysers! {
     CpuUtilization "cpu_utilization" Runs [Switch]
         "How long each CPU ran threads and was idle, how long a thread kept it, and which processes used it.";
     WakeupLatency "wakeup_latency" Runs [Waking, Switch]
@@ -246,9 +246,9 @@ analyzers! {
 impl Id {
     /// The analyser.
     #[must_use]
-    pub fn analyzer(self) -> &'static Analyzer {
+    pub fn analyser(self) -> &'static Analyser {
         // Each id has its row, in the same order.
-        &ANALYZERS[self as usize]
+        &ANALYSERS[self as usize]
     }
 }
 
@@ -262,9 +262,9 @@ impl std::str::FromStr for Id {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let found = ANALYZERS.iter().find(|analyzer| analyzer.id.name() == name);
-        found.map(|analyzer| analyzer.id).ok_or_else(|| {
-            let names: Vec<&str> = ANALYZERS.iter().map(|analyzer| analyzer.id.name()).collect();
+        let found = ANALYSERS.iter().find(|analyser| analyser.id.name() == name);
+        found.map(|analyser| analyser.id).ok_or_else(|| {
+            let names: Vec<&str> = ANALYSERS.iter().map(|analyser| analyser.id.name()).collect();
             format!("no such analyser; there are {}", names.join(", "))
         })
     }

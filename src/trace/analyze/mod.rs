@@ -1,6 +1,6 @@
 //! Analysers of a trace: a table of them, one pass over the events for those that are asked for, and their results. Pure.
 //!
-//! [`ANALYZERS`] says what each needs. [`Analysis::take`] gives an event to the four engines: `runs` (runs and waits of
+//! [`ANALYSERS`] says what each needs. [`Analysis::take`] gives an event to the four engines: `runs` (runs and waits of
 //! threads, built on [`crate::sched::Tracker`]), `pairs` (something begins and ends), `steps` (a value holds until the next
 //! one) and `counts`. [`Analysis::finish`] gives a typed result for each analyser whose events the trace has.
 
@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::{Event, Info, Names, Trace};
 use crate::sample::places::CpuPlaces;
 pub use counts::*;
-pub use kinds::{capabilities, Analyzer, Capability, Engine, Id, Kind, ANALYZERS};
+pub use kinds::{capabilities, Analyser, Capability, Engine, Id, Kind, ANALYSERS};
 pub use pairs::*;
 pub use report::{Outcome, Report, Unavailable};
 pub use runs::*;
@@ -89,7 +89,7 @@ impl Analysis {
     /// Those that are asked for.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        let has = |engine| ANALYZERS.iter().any(|analyzer| analyzer.engine == engine && options.wants(analyzer.id));
+        let has = |engine| ANALYSERS.iter().any(|analyser| analyser.engine == engine && options.wants(analyser.id));
         Self {
             runs: has(Engine::Runs).then(|| runs::Runs::new(&options)),
             pairs: has(Engine::Pairs).then(|| pairs::Pairs::new(&options)),

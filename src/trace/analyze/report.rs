@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-use super::kinds::{Id, ANALYZERS};
+use super::kinds::{Id, ANALYSERS};
 use super::table::Table;
 use super::{counts, pairs, runs, steps, Options};
 use crate::trace::{Info, Lost, Source};
@@ -110,8 +110,8 @@ fn by_name<S: Serializer>(outcomes: &[Outcome], serializer: S) -> Result<S::Ok, 
 
 impl Report {
     pub(super) fn new(mut outcomes: Vec<Outcome>, info: &Info, options: &Options) -> Self {
-        let wanted = ANALYZERS.iter().filter(|analyzer| options.wants(analyzer.id));
-        let lacks = wanted.map(|analyzer| (analyzer.id, analyzer.lacks(info, !options.places.is_empty())));
+        let wanted = ANALYSERS.iter().filter(|analyser| options.wants(analyser.id));
+        let lacks = wanted.map(|analyser| (analyser.id, analyser.lacks(info, !options.places.is_empty())));
         let unavailable = lacks.filter(|(_, needs)| !needs.is_empty()).map(|(id, needs)| Unavailable { id, needs });
         let unavailable: Vec<Unavailable> = unavailable.collect();
         outcomes.retain(|outcome| unavailable.iter().all(|lacking| lacking.id != outcome.id()));
