@@ -20,6 +20,7 @@ scxprof sched -f profile.tar.gz --by dsq
 end_scheduler || fail "the scheduler did not end as told"
 vm-check dsq live.json scheduler.out || fail "live: $(cat scheduler.out live.json)"
 vm-check dsq recorded.json scheduler.out || fail "recorded: $(cat scheduler.out recorded.json)"
-tar xzf profile.tar.gz || fail "tar"
-perf script -i "$(find . -name perf.data)" -F comm,tid,event,trace >shown 2>said || fail "perf: $(cat said)"
+mkdir unpacked
+tar xzf profile.tar.gz -C unpacked || fail "tar"
+perf script -i "$(find unpacked -name perf.data)" -F comm,tid,event,trace >shown 2>said || fail "perf: $(cat said)"
 grep -m 3 'sched_ext:dsq: .*kind=0 .*dsq=0x10' shown || fail "perf does not show the events: $(head shown)"
