@@ -47,7 +47,8 @@ fn hot_lines_tell_true_from_false_sharing() {
     }
     assert_eq!(only["identity"]["kind"], "private", "{only:#}");
     // The bytes of two lines can have the same place in the table, which depends on their addresses: then one of them has none.
-    let (known, unknown): (Vec<&Value>, Vec<&Value>) = counters.into_iter().partition(|line| line["sharing"] != "unknown");
+    let (known, unknown): (Vec<&Value>, Vec<&Value>) =
+        counters.into_iter().partition(|line| line["sharing"] != "unknown");
     assert!(known.len() > unknown.len(), "{said}");
     for line in known {
         assert_eq!(line["sharing"], "true", "{line:#}");
