@@ -32,7 +32,8 @@ pub const MAX_CLASS_EDGES: usize = 1 << 15;
 /// Preemptions by class, of about 100 bytes each; likewise.
 pub const MAX_PREEMPTIONS: usize = 1 << 14;
 
-/// Edges between threads of which one has ended that are kept beside those by class, of about 100 bytes each.
+/// Folded edges that are kept by the threads' ids beside those by class, of about 100 bytes each: those of threads that have ended,
+/// and those for which there was no room.
 pub const MAX_ENDED_PAIRS: usize = 1 << 15;
 
 /// Wakeups by the distance between the CPU of the waker and the one where the woken thread then ran. A wakeup counts once,
@@ -166,7 +167,7 @@ pub struct Wakers {
     /// Those of `nodes` and `no_waker`.
     edges: usize,
     max_edges: usize,
-    /// Edges of threads that have ended, by their thread ids; they are in `classes` too.
+    /// Edges that were folded, by the threads' ids; they are in `classes` too.
     ended: FxHashMap<(u32, u32), Edge>,
     /// Edges of threads that have ended, or had no room.
     classes: Pairs<Edge>,

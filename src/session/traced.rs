@@ -15,6 +15,8 @@ use crate::trace::write::{Arg, Category, Recorded, Track, Writer};
 const WINDOW: u64 = 10_000_000;
 /// A run queue has at most one value in so many ns.
 const QUEUE: u64 = 1_000_000;
+/// Stands for the cache of a CPU whose place is not known.
+const UNPLACED: u32 = u32::MAX;
 /// Threads with a track, by number and name; what later ones did is on the track of their subcell.
 const MAX_THREADS: usize = 1 << 16;
 /// Threads whose cgroup or state is followed.
@@ -343,7 +345,7 @@ impl<'a, W: Write> ToTrace<'a, W> {
         if task.tid == 0 || task.tid == SchedEvent::UNKNOWN || self.waiting.len() >= MAX_FOLLOWED {
             return Ok(());
         }
-        let llc = self.options.places.get(cpu).map_or(0, |place| place.llc);
+        let llc = self.options.places.get(cpu).map_or(UNPLACED, |place| place.llc);
         self.waiting.insert(task.tid, llc);
         self.queue(time, llc, 1)
     }
@@ -361,7 +363,11 @@ impl<'a, W: Write> ToTrace<'a, W> {
                 Some(parent) => parent,
                 None => *self.queues_track.insert(self.writer.track("threads that wait for a CPU", None, false)?),
             };
-            let name = if self.options.places.is_empty() { "all CPUs".to_owned() } else { format!("LLC of CPU {llc}") };
+            let name = match llc {
+                UNPLACED if self.options.places.is_empty() => "all CPUs".to_owned(),
+                UNPLACED => "CPUs of unknown place".to_owned(),
+                llc => format!("LLC of CPU {llc}"),
+            };
             let track = self.writer.track(&name, Some(parent), true)?;
             self.queues.insert(llc, Queue { track, depth: 0, written: None });
         }
