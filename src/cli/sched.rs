@@ -232,6 +232,11 @@ pub(super) fn run(args: &SchedArgs, stdout_is_open: bool) -> Result<(), Failure>
     if args.to_stdout() && !stdout_is_open {
         return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
     }
+    if args.by_dsq() && (args.sort != "run" || args.wakers.level().is_some() || args.windows.windows.is_some()) {
+        return Err(Failure::Usage(anyhow!(
+            "--by dsq has an order and columns of its own: leave out --sort, --wakers and --windows"
+        )));
+    }
     if args.by_dsq() && args.file.is_none() {
         dsqs::check(&Roots::default())?;
     }

@@ -130,4 +130,8 @@ fn options_that_make_no_sense_together_are_refused() {
     error(&sched(&["--by", "cpu", "--config", config]), 2);
     error(&sched(&["--wakers", "--windows", "1ms"]), 2);
     error(&sched(&["--wakers", "process"]), 2);
+    for more in [&["--sort", "wait"][..], &["--wakers"], &["--windows", "1ms"]] {
+        let text = error(&sched(&[&["--by", "dsq"], more].concat()), 2);
+        assert!(text.contains("--by dsq has an order and columns of its own"), "{text}");
+    }
 }
