@@ -13,6 +13,7 @@ use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample, ThreadIndex};
 
 mod analysis;
+mod analyzed;
 mod builder;
 mod capture;
 mod decider;
@@ -36,6 +37,7 @@ mod traced;
 mod wakeups;
 
 pub use analysis::{Analysis, Sampled};
+pub use analyzed::ToAnalysis;
 pub use builder::Builder;
 use capture::{Capture, CaptureOptions};
 pub use decider::Decider;

@@ -9,8 +9,7 @@ use clap::{Args, ValueEnum};
 use super::capture::{INPUT, RESULT};
 use super::output::{Output, Readers};
 use super::signals::Signals;
-use super::trace::{failed, losses, open_trace};
-use super::{process, Failure};
+use super::{trace, Failure};
 use crate::config::aligned;
 use crate::escape;
 use crate::sample::places::{CpuPlace, CpuPlaces};
@@ -30,17 +29,14 @@ Exit codes:
   2  wrong usage, also a file that cannot be opened or is no trace
   4  the result was written, but a part of the trace could not be read";
 
-/// Events between two looks at the signals.
-const BATCH: u64 = 1024;
-
 /// Analyse a trace: CPU use, latencies, interrupts, devices, frequencies, dispatch queues
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct AnalyzeArgs {
-    /// A trace in Perfetto's format, compressed or not
+    /// A trace in Perfetto's format, compressed or not, a profile or a perf.data
     #[arg(help_heading = INPUT)]
     file: PathBuf,
-    /// CPUs that share a last-level cache, a range for each cache
+    /// CPUs that share a last-level cache, a range for each cache [default: what the file says; traces do not]
     #[arg(long, value_name = "FIRST-LAST", value_delimiter = ',', value_parser = range, help_heading = INPUT)]
     llc: Vec<(u32, u32)>,
     /// Only these analysers (docs/traces.md lists them)
@@ -115,34 +111,27 @@ pub(super) fn run(args: &AnalyzeArgs, stdout_is_open: bool) -> Result<(), Failur
         return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
     }
     let limit = if args.limit == 0 { usize::MAX } else { args.limit };
-    let options = Options { only: args.only.clone(), limit, method: args.method.into(), places: places(&args.llc)? };
+    let given = places(&args.llc)?;
     let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
-    let mut trace = open_trace(&args.file)?;
-    let mut analysis = Analysis::new(options);
-    let mut count = 0u64;
-    while let Some(event) = trace.next_event().map_err(|error| failed(&error, &args.file))? {
-        analysis.take(&event);
-        count += 1;
-        if count.is_multiple_of(BATCH) && signals.seen() {
-            return Err(process::interrupted());
-        }
-    }
-    let report = analysis.finish(&trace);
+    let observed = trace::observe(&args.file, &signals, |recorded| {
+        let places = if given.is_empty() { recorded } else { given };
+        Some(Analysis::new(Options { only: args.only.clone(), limit, method: args.method.into(), places }))
+    })?;
+    let report = observed.report.as_ref().context("a bug in scxprof: no report").map_err(Failure::NoResult)?;
     if report.analyses.is_empty() {
         let lacking: Vec<String> = report.unavailable.iter().map(Unavailable::sentence).collect();
         return Err(Failure::NoResult(anyhow!("{}: {}", args.file.display(), lacking.join("; "))));
     }
-    let info = trace.info();
     let text = if args.json {
         let text =
-            serde_json::to_string_pretty(&report).context("cannot write the result").map_err(Failure::NoResult)?;
+            serde_json::to_string_pretty(report).context("cannot write the result").map_err(Failure::NoResult)?;
         escape::json(text) + "\n"
     } else {
-        escape::lines(&text(&report, &losses(&info), !args.only.is_empty()))
+        escape::lines(&text(report, &observed.losses, !args.only.is_empty()))
     };
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
-    process::damaged_trace(&info.damage)
+    observed.check()
 }
 
 fn text(report: &Report, losses: &[String], is_chosen: bool) -> String {

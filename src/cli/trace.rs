@@ -11,17 +11,19 @@ use clap::{Args, Subcommand};
 use super::analyze::{self, AnalyzeArgs};
 use super::capture::{INPUT, RESULT};
 use super::output::{Output, Readers};
-use super::process;
 use super::signals::Signals;
-use super::Failure;
+use super::{decision, process, Failure};
 use crate::config::aligned;
 use crate::escape;
 use crate::host::open;
-use crate::profile::Profile;
+use crate::profile::{Profile, ProfileError};
 use crate::resolve::Cgroups;
+use crate::sample::places::CpuPlaces;
+use crate::sample::sched::{SchedEvent, SchedWhat};
 use crate::sample::Comm;
-use crate::session::Sink;
-use crate::trace::{self, Count, Event, Info, Trace, TraceError, TraceEvent};
+use crate::session::{Session, Sink, ToAnalysis};
+use crate::trace::analyze::{Analysis, Report};
+use crate::trace::{self, Count, Event, Info, Trace, TraceError, TraceEvent, TraceWhat};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,6 +35,7 @@ Examples:
 const INFO_EXAMPLES: &str = "\
 Examples:
   scxprof trace info trace.pb                    a trace of wprof, perfetto, scxtop, systing or Chrome
+  scxprof trace info perf.data                   what perf recorded
   scxprof trace info trace.pftrace.gz --json | jq '.lost'
 Exit codes:
   0  the result was written
@@ -42,10 +45,12 @@ Exit codes:
 
 /// Bytes by which a trace is known.
 const HEAD: u64 = 64 << 10;
+/// Memory for a profile's samples, mappings and queues, bytes.
+const MEMORY: usize = 64 << 20;
 /// Events that are passed on at once.
 const BATCH: usize = 1024;
 
-/// Read a trace of wprof, perfetto, scxtop or systing
+/// Look into a trace of wprof, perfetto, scxtop or systing, or a profile
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, subcommand_help_heading = "COMMANDS", disable_help_subcommand = true)]
 pub(super) struct TraceArgs {
@@ -63,7 +68,7 @@ enum TraceCommand {
 #[derive(Debug, Args)]
 #[command(after_help = INFO_EXAMPLES)]
 struct InfoArgs {
-    /// A trace in Perfetto's format, compressed or not
+    /// A trace in Perfetto's format, compressed or not, a profile or a perf.data
     #[arg(help_heading = INPUT)]
     file: PathBuf,
     /// Print JSON (docs/traces.md has the fields)
@@ -89,26 +94,94 @@ fn info(args: &InfoArgs, stdout_is_open: bool) -> Result<(), Failure> {
     }
     let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
-    let mut trace = open_trace(&args.file)?;
+    let observed = observe(&args.file, &signals, |_| None)?;
+    let info = &observed.info;
+    let text = if args.json {
+        let text = serde_json::to_string_pretty(info).context("cannot write the result").map_err(Failure::NoResult)?;
+        escape::json(text) + "\n"
+    } else {
+        escape::lines(&table(&observed))
+    };
+    output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
+    if !observed.has_events {
+        return Err(Failure::NoResult(anyhow!("{} has no events", args.file.display())));
+    }
+    observed.check()
+}
+
+/// What a file contains.
+pub(super) struct Observed {
+    pub(super) info: Info,
+    /// The results of the analysers, if there were any.
+    pub(super) report: Option<Report>,
+    /// What was lost, one sentence each.
+    pub(super) losses: Vec<String>,
+    has_events: bool,
+    is_trace: bool,
+}
+
+impl Observed {
+    /// The failure that reports unreadable parts, if there are any.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        if self.is_trace {
+            process::damaged_trace(&self.info.damage)
+        } else {
+            process::damaged(&self.info.damage)
+        }
+    }
+}
+
+/// Reads a trace or a profile once. `analysis` gets the places of CPUs, as far as the file has them.
+pub(super) fn observe(
+    path: &Path,
+    signals: &Signals,
+    analysis: impl FnOnce(CpuPlaces) -> Option<Analysis>,
+) -> Result<Observed, Failure> {
+    let is_unknown = || matches!(Profile::check(path), Err(ProfileError::Unknown { .. }));
+    if is_trace(path) || !path.is_dir() && is_unknown() {
+        observe_trace(path, signals, analysis(CpuPlaces::default()))
+    } else {
+        observe_profile(path, signals, analysis)
+    }
+}
+
+fn observe_trace(path: &Path, signals: &Signals, mut analysis: Option<Analysis>) -> Result<Observed, Failure> {
+    let mut trace = open_trace(path)?;
     let mut count = 0u64;
-    while let Some(_event) = trace.next_event().map_err(|error| failed(&error, &args.file))? {
+    while let Some(event) = trace.next_event().map_err(|error| failed(&error, path))? {
+        if let Some(analysis) = &mut analysis {
+            analysis.take(&event);
+        }
         count += 1;
         if count.is_multiple_of(BATCH as u64) && signals.seen() {
             return Err(process::interrupted());
         }
     }
     let info = trace.info();
-    let text = if args.json {
-        let text = serde_json::to_string_pretty(&info).context("cannot write the result").map_err(Failure::NoResult)?;
-        escape::json(text) + "\n"
-    } else {
-        escape::lines(&table(&info))
-    };
-    output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
-    if count == 0 {
-        return Err(Failure::NoResult(anyhow!("{} has no events", args.file.display())));
+    let report = analysis.map(|analysis| analysis.finish(&trace));
+    let losses = losses(&info);
+    Ok(Observed { info, report, losses, has_events: count > 0, is_trace: true })
+}
+
+fn observe_profile(
+    path: &Path,
+    signals: &Signals,
+    analysis: impl FnOnce(CpuPlaces) -> Option<Analysis>,
+) -> Result<Observed, Failure> {
+    let stop = || signals.seen();
+    let mut profile = process::open(path, &stop)?;
+    let mut sink = ToAnalysis::new(analysis(profile.places()));
+    let session = Session::builder().profile(&mut profile).memory(MEMORY).start();
+    let outcome = session.map_err(|error| Failure::Unsupported(error.into()))?.run_into(&mut sink, |_| stop());
+    if stop() {
+        return Err(process::interrupted());
     }
-    process::damaged_trace(&info.damage)
+    decision::say_loss(&outcome.loss, false);
+    let info = sink.info(&profile.recorded());
+    let report = sink.report(&info);
+    let mut losses = profile.sched_lacks();
+    losses.extend(self::losses(&info));
+    Ok(Observed { has_events: !info.events.is_empty(), info, report, losses, is_trace: false })
 }
 
 /// True if the file is a trace. What cannot be opened is none; the reader of profiles says why.
@@ -126,12 +199,10 @@ pub(super) fn open_trace(path: &Path) -> Result<Trace<File>, Failure> {
 
 pub(super) fn failed(error: &TraceError, path: &Path) -> Failure {
     let is_usage = matches!(error, TraceError::NotATrace | TraceError::Empty);
-    let help = if matches!(error, TraceError::NotATrace) && Profile::check(path).is_ok() {
-        "; it is a profile: `scxprof sched -f` reads its scheduling events"
-    } else {
-        ""
+    let error = match error {
+        TraceError::NotATrace => anyhow!("{}: {error}; nor is it a profile or a perf.data", path.display()),
+        _ => anyhow!("{}: {error}", path.display()),
     };
-    let error = anyhow!("{}: {error}{help}", path.display());
     if is_usage {
         Failure::Usage(error)
     } else {
@@ -151,9 +222,7 @@ pub(super) fn feed(
     loop {
         let event = trace.next_event().map_err(|error| failed(&error, path))?;
         let is_end = event.is_none();
-        if let Some(Event::Sched(event)) = event {
-            batch.push(event);
-        }
+        batch.extend(event.and_then(scheduling));
         if batch.len() >= BATCH || is_end {
             for sink in &mut *sinks {
                 sink.sched(&batch, &mut cgroups);
@@ -173,6 +242,24 @@ pub(super) fn feed(
         sink.processes(&processes, &mut cgroups);
     }
     Ok(false)
+}
+
+/// The scheduling event that an event of a trace is; the beginnings of wprof's times in a dispatch queue are insertions.
+fn scheduling(event: Event) -> Option<SchedEvent> {
+    match event {
+        Event::Sched(event) => Some(event),
+        Event::Trace(TraceEvent {
+            time,
+            cpu,
+            tid,
+            what: TraceWhat::Dsq { is_begin: true, dsq: Some(dsq), .. },
+            ..
+        }) => {
+            let what = SchedWhat::DsqInsert { tid, dsq, slice: 0, is_moved: false };
+            Some(SchedEvent { time, cpu, pid: SchedEvent::UNKNOWN, tid: SchedEvent::UNKNOWN, cgroup: 0, what })
+        }
+        Event::Trace(_) => None,
+    }
 }
 
 /// What was lost of a trace, one sentence each.
@@ -200,7 +287,8 @@ pub(super) fn losses(info: &Info) -> Vec<String> {
     lines
 }
 
-fn table(info: &Info) -> String {
+fn table(observed: &Observed) -> String {
+    let info = &observed.info;
     let seconds = |ns: u64| format!("{:.9}", ns as f64 / 1e9);
     let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
     let clocks = if info.clocks.is_empty() { String::new() } else { format!(" (from {})", info.clocks.join(", ")) };
@@ -211,11 +299,13 @@ fn table(info: &Info) -> String {
         vec!["kernel".to_owned(), or_dash(&info.kernel)],
         vec!["CPUs".to_owned(), format!("{}, {} with scheduling events", info.cpus, info.cpus_seen.len())],
         vec!["duration (s)".to_owned(), seconds(info.duration_ns)],
-        vec!["first event (s)".to_owned(), format!("{} of {}{clocks}", seconds(info.first_ns), info.clock)],
+        vec!["first event (s)".to_owned(), format!("{} of {}{clocks}", seconds(info.first_ns), or_dash(&info.clock))],
         vec!["began".to_owned(), begin],
         vec!["threads".to_owned(), format!("{} of {} processes", info.threads, info.processes)],
-        vec!["tracks".to_owned(), info.tracks.to_string()],
     ];
+    if observed.is_trace {
+        rows.push(vec!["tracks".to_owned(), info.tracks.to_string()]);
+    }
     rows.extend(info.attributes.iter().map(|(key, value)| vec![key.clone(), value.clone()]));
     let width = rows.iter().filter_map(|row| row.first()).map(String::len).max().unwrap_or(0);
     let mut text = String::new();
@@ -224,9 +314,11 @@ fn table(info: &Info) -> String {
             let _ = writeln!(text, "{key:width$}  {value}");
         }
     }
-    for (head, counts) in
-        [("EVENT", &info.events), ("EVENT WITHOUT A TYPE", &info.unknown), ("PACKETS ABOUT", &info.packets)]
-    {
+    for (head, counts) in [
+        ("EVENT", &info.events),
+        ("EVENT WITHOUT A TYPE", &info.unknown),
+        (if observed.is_trace { "PACKETS ABOUT" } else { "RECORD" }, &info.packets),
+    ] {
         if counts.is_empty() {
             continue;
         }
@@ -244,11 +336,10 @@ fn table(info: &Info) -> String {
     let mut rows = vec![vec!["ANALYSER THAT CANNOT".to_owned(), "IT NEEDS".to_owned()]];
     rows.extend(others.iter().map(|other| vec![other.id.name().to_owned(), other.lacks.join("; ")]));
     let _ = write!(text, "{}", aligned(&rows));
-    let losses = losses(info);
-    if !losses.is_empty() {
+    if !observed.losses.is_empty() {
         text.push('\n');
     }
-    for line in losses {
+    for line in &observed.losses {
         let _ = writeln!(text, "! {line}");
     }
     text

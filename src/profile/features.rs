@@ -92,6 +92,13 @@ pub(crate) fn online_cpus(perf_data: &mut PerfData<File>) -> Option<usize> {
     cursor.u32().filter(|&online| online > 0).map(|online| online as usize)
 }
 
+/// A text of the header: `HEADER_OSRELEASE`, `HEADER_VERSION` and their like.
+pub(crate) fn text(perf_data: &mut PerfData<File>, bit: u8) -> Option<String> {
+    let bytes = perf_data.section(bit)?;
+    let mut cursor = Cursor { bytes: &bytes, swapped: perf_data.is_swapped() };
+    Some(String::from_utf8_lossy(cursor.string()?).into_owned())
+}
+
 /// Builds a section.
 #[derive(Debug, Default)]
 pub(crate) struct Builder(pub Vec<u8>);

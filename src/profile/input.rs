@@ -21,6 +21,7 @@ use crate::sample::places::CpuPlaces;
 use crate::sample::Source;
 use crate::sampler::record::Header;
 use crate::sampler::{AddressFrom, Identity};
+use crate::trace::Recorded;
 
 /// A pid that no process has (`PID_MAX_LIMIT` is 4 Mi).
 const NOBODY: u32 = 1 << 30;
@@ -194,6 +195,42 @@ impl Profile {
             (_, Records::PerfData(perf_data)) => features::online_cpus(perf_data),
             _ => None,
         }
+    }
+
+    /// What it says about itself, as `scxprof trace info` prints it, after its last record was read.
+    pub(crate) fn recorded(&mut self) -> Recorded {
+        let mut recorded = Recorded {
+            is_ours: self.meta.is_some(),
+            cpus: self.cpus().and_then(|cpus| u32::try_from(cpus).ok()).unwrap_or(0),
+            has_places: !self.places().is_empty(),
+            damage: self.damage(),
+            ..Recorded::default()
+        };
+        if let Records::PerfData(perf_data) = &mut self.records {
+            let mut counts: Vec<(u32, u64)> = perf_data.counts().collect();
+            counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+            let named = |(kind, count): (u32, u64)| (format!("PERF_RECORD_{}", super::record_name(kind)), count);
+            recorded.records = counts.into_iter().map(named).collect();
+            let mut text = |bit| features::text(perf_data, bit).unwrap_or_default();
+            recorded.kernel = text(feature::OSRELEASE);
+            recorded.tool = text(feature::VERSION);
+            if !recorded.tool.is_empty() && !recorded.is_ours {
+                recorded.tool.insert_str(0, "perf ");
+            }
+        }
+        if let Some(meta) = &self.meta {
+            recorded.tool = format!("scxprof {}", meta.scxprof);
+            recorded.kernel.clone_from(&meta.host.kernel);
+            recorded.clock.clone_from(&meta.clock);
+            recorded.real_time = (meta.begin > 0).then_some((meta.begin, (meta.begin_unix * 1e9) as u64));
+            recorded.attributes = vec![
+                ("host".to_owned(), meta.host.name.clone()),
+                ("architecture".to_owned(), meta.host.arch.clone()),
+                ("CPU model".to_owned(), meta.host.cpu.clone()),
+                ("memory source".to_owned(), meta.source.clone()),
+            ];
+        }
+        recorded
     }
 
     /// When the recording began, if it was made on this host since it booted; `None` otherwise, because files with the same

@@ -29,6 +29,10 @@ pub enum Source {
     Ftrace,
     /// Chrome's own events.
     Chrome,
+    /// A perf.data, or another recording that is no trace.
+    Perf,
+    /// A profile of scxprof.
+    Scxprof,
     /// Another program that writes the format.
     Unknown,
 }
@@ -60,6 +64,8 @@ impl Source {
             Self::Systing => "systing",
             Self::Ftrace => "ftrace",
             Self::Chrome => "chrome",
+            Self::Perf => "perf",
+            Self::Scxprof => "scxprof",
             Self::Unknown => "unknown",
         }
     }
@@ -148,7 +154,7 @@ pub struct Info {
     pub events: Vec<Count>,
     /// Events without a type: they are counted only.
     pub unknown: Vec<Count>,
-    /// Packets by what they are about.
+    /// Packets by what they are about; of a perf.data, records by their kind.
     pub packets: Vec<Count>,
     /// What was lost.
     pub lost: Lost,
@@ -191,7 +197,7 @@ fn packet_name(kind: u32) -> String {
     name.to_owned()
 }
 
-fn sorted(counts: impl IntoIterator<Item = (String, u64)>) -> Vec<Count> {
+pub(super) fn sorted(counts: impl IntoIterator<Item = (String, u64)>) -> Vec<Count> {
     let mut sums: BTreeMap<String, u64> = BTreeMap::new();
     for (name, count) in counts {
         *sums.entry(name).or_default() += count;
@@ -273,7 +279,7 @@ impl Info {
             analysers: Vec::new(),
             damage: damage.sentences(),
         };
-        info.analysers = capabilities(&info);
+        info.analysers = capabilities(&info, false);
         info
     }
 }

@@ -21,6 +21,7 @@ mod index;
 mod info;
 mod names;
 mod reader;
+mod recording;
 mod sequence;
 mod slices;
 mod tables;
@@ -34,6 +35,7 @@ pub use event::{Arg, Args, BlockStep, Edge, Event, TraceEvent, TraceWhat, TrackI
 pub use info::{Count, Info, Lost, Source};
 pub use names::{Name, Names};
 pub use reader::Trace;
+pub use recording::{Recorded, Recording};
 pub use tables::{TraceThread, TraceThreads, Track, Tracks};
 
 /// Why a trace cannot be read.

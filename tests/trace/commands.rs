@@ -1,9 +1,13 @@
 //! `scxprof trace info` and `analyze`, and `scxprof sched -f` of a trace.
 
+use std::io::Read as _;
+use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use super::encode::*;
+use super::others::wprof_tables;
 use super::*;
 
 fn scxprof(args: &[&str]) -> Output {
@@ -40,12 +44,14 @@ fn what_is_no_trace_or_damaged_has_its_exit_code() {
         let output = scxprof(&["trace", "info", file.to_str().unwrap()]);
         (output.status.code(), text(&output.stderr))
     };
-    let (code, error) = said(b"PERFILE2 and so on");
+    let (code, error) = said(b"some text");
     assert_eq!(code, Some(2), "{error}");
     assert!(error.contains("not a trace: it does not begin with a packet"), "{error}");
-    assert!(error.contains("it is a profile: `scxprof sched -f` reads"), "{error}");
+    assert!(error.contains("nor is it a profile or a perf.data"), "{error}");
+    let (code, error) = said(b"PERFILE2 and so on");
+    assert_eq!(code, Some(1), "{error}");
+    assert!(!error.contains("not a trace"), "{error}");
     assert_eq!(said(b"").0, Some(2));
-    assert!(!said(b"some text").1.contains("it is a profile"));
     let bytes = fixture("ftrace-all.pftrace");
     let (code, error) = said(&bytes[..bytes.len() - 7]);
     assert_eq!(code, Some(4), "{error}");
@@ -97,4 +103,68 @@ fn analyses_are_printed() {
     let output = scxprof(&["trace", "analyze", path.to_str().unwrap(), "--only", "no_such"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("no such analyser; there are cpu_utilization, "));
+}
+
+#[test]
+fn a_recording_of_perf_is_analysed_as_a_trace_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let [recorded, exported] = ["perf.data", "trace"].map(|name| dir.path().join(name).to_str().unwrap().to_owned());
+    let packed = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/sched/perf-sched.data.gz"));
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(&*packed.unwrap()).read_to_end(&mut bytes).unwrap();
+    fs::write(&recorded, bytes).unwrap();
+    let json = |args: &[&str]| -> Value {
+        let output = scxprof(args);
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let info = json(&["trace", "info", &recorded, "--json"]);
+    assert_eq!((&info["source"], &info["cpus"]), (&"perf".into(), &4.into()));
+    // As `perf script` shows them.
+    let count = |name: &str| {
+        let mut events = info["events"].as_array().unwrap().iter();
+        events.find(|event| event["name"] == name).unwrap()["count"].as_u64().unwrap()
+    };
+    let counts = ["sched_switch", "sched_waking", "sched_wakeup_new", "sched_stat_runtime"].map(count);
+    assert_eq!(counts, [1626, 862, 15, 2265]);
+    let of_recording = json(&["trace", "analyze", &recorded, "--json", "--limit", "0"]);
+    assert!(of_recording["analyses"]["llc_locality"].is_object(), "the recording has the places of CPUs");
+    assert!(scxprof(&["export", "-f", &recorded, "--perfetto", &exported]).status.success());
+    let mut of_trace = json(&["trace", "analyze", &exported, "--json", "--limit", "0"]);
+    for id in ["task_states", "wakeup_latency", "run_queue", "preemptions", "wakeup_chains", "fairness"] {
+        let found = of_recording["analyses"][id].clone();
+        assert!(found.is_object(), "{id}");
+        assert_eq!(found, of_trace["analyses"][id].take(), "{id}");
+    }
+}
+
+#[test]
+fn queues_of_wprof_are_those_of_the_statistics() {
+    let begin = |time, name: &str| at(time, &slice(1, 1, "SCX_DSQ", name), &[int_arg("cpu", 0)]);
+    let run = |time, kind, track| at(time, &slice(kind, track, "ONCPU", "a"), &[int_arg("cpu", 0)]);
+    let end = |time| at(time, &slice(2, 1, "SCX_DSQ", ""), &[]);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace");
+    let bytes = file(&[
+        wprof_tables(),
+        thread_track(1, 100, 100, "a"),
+        thread_track(2, 100, 101, "b"),
+        run(100, 1, 2),
+        begin(1_000, "DSQ:insert_0x2a"),
+        run(4_000, 2, 2),
+        end(4_000),
+        run(4_000, 1, 1),
+        run(9_000, 2, 1),
+    ]);
+    fs::write(&path, bytes).unwrap();
+    let output = scxprof(&["sched", "-f", path.to_str().unwrap(), "--by", "dsq", "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let line = &value["dsqs"][0];
+    assert_eq!(
+        (&line["id"], &line["inserted"], &line["dispatched"]),
+        (&"0x2a".into(), &1.into(), &1.into()),
+        "{value}"
+    );
+    assert_eq!(line["wait"]["max_ns"], 3_000, "{value}");
 }

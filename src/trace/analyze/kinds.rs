@@ -75,8 +75,10 @@ impl Kind {
             Self::Frequency => "cpu_frequency",
             Self::Idle => "cpu_idle",
             Self::Suspend => "suspend_resume",
-            Self::Dsq => "SCX_DSQ slices of wprof",
-            Self::DsqAny => "SCX_DSQ slices of wprof or counters of dispatch queues of scxtop",
+            Self::Dsq => "SCX_DSQ slices of wprof, or a profile of a sched_ext scheduler",
+            Self::DsqAny => {
+                "SCX_DSQ slices of wprof, counters of dispatch queues of scxtop, or a profile of a sched_ext scheduler"
+            }
             Self::Llc => "the last-level caches of CPUs (--llc 0-7,8-15)",
         }
     }
@@ -104,7 +106,7 @@ impl Kind {
             Self::Idle => (&["cpu_idle"], &[]),
             Self::Suspend => (&["suspend_resume"], &[]),
             // The counters of scxtop have no event of their own.
-            Self::Dsq | Self::DsqAny => (&[], &["track:SCX_DSQ"]),
+            Self::Dsq | Self::DsqAny => (&["sched_ext:dsq_insert"], &["track:SCX_DSQ"]),
             Self::Llc => (&[], &[]),
         }
     }
@@ -160,10 +162,10 @@ pub struct Capability {
     pub lacks: Vec<&'static str>,
 }
 
-/// Which analysers can run on a trace, and what the others lack.
+/// Which analysers can run on a trace, and what the others lack. `has_llc`: the last-level caches of CPUs are known.
 #[must_use]
-pub fn capabilities(info: &Info) -> Vec<Capability> {
-    ANALYSERS.iter().map(|analyser| Capability { id: analyser.id, lacks: analyser.lacks(info, false) }).collect()
+pub fn capabilities(info: &Info, has_llc: bool) -> Vec<Capability> {
+    ANALYSERS.iter().map(|analyser| Capability { id: analyser.id, lacks: analyser.lacks(info, has_llc) }).collect()
 }
 
 /// Declares the analysers.

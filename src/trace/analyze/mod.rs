@@ -14,7 +14,7 @@ mod table;
 
 use serde::Serialize;
 
-use super::{Event, Info, Names, Trace};
+use super::{Event, Info, Names, Trace, TraceThreads, Tracks};
 use crate::sample::places::CpuPlaces;
 pub use counts::*;
 pub use kinds::{capabilities, Analyser, Capability, Engine, Id, Kind, ANALYSERS};
@@ -69,8 +69,8 @@ impl Options {
 /// What engines need to name what they found.
 pub(super) struct Context<'a> {
     names: &'a Names,
-    threads: &'a super::TraceThreads,
-    tracks: &'a super::Tracks,
+    threads: &'a TraceThreads,
+    tracks: &'a Tracks,
     info: &'a Info,
     options: &'a Options,
 }
@@ -118,15 +118,13 @@ impl Analysis {
     /// The results, after the last event of `trace`.
     #[must_use]
     pub fn finish<R: std::io::Read + std::io::Seek>(self, trace: &Trace<R>) -> Report {
-        let info = trace.info();
+        self.finish_with(trace.names(), trace.threads(), trace.tracks(), &trace.info())
+    }
+
+    /// The same of a recording that is no trace.
+    pub(super) fn finish_with(self, names: &Names, threads: &TraceThreads, tracks: &Tracks, info: &Info) -> Report {
         let options = self.options;
-        let context = Context {
-            names: trace.names(),
-            threads: trace.threads(),
-            tracks: trace.tracks(),
-            info: &info,
-            options: &options,
-        };
+        let context = Context { names, threads, tracks, info, options: &options };
         let mut outcomes = Vec::new();
         if let Some(runs) = self.runs {
             runs.finish(&context, &mut outcomes);
@@ -140,6 +138,6 @@ impl Analysis {
         if let Some(counts) = self.counts {
             counts.finish(&context, &mut outcomes);
         }
-        Report::new(outcomes, &info, &options)
+        Report::new(outcomes, info, &options)
     }
 }

@@ -1,0 +1,57 @@
+//! A sink that gives the events of a recording to the analysers of traces.
+
+use super::{Cgroups, Sink};
+use crate::sample::sched::SchedEvent;
+use crate::sample::{Comm, Sample};
+use crate::trace::analyze::{Analysis, Report};
+use crate::trace::{Info, Recorded, Recording};
+
+/// Analyses a recording. It is complete when the session has ended.
+#[derive(Debug, Default)]
+pub struct ToAnalysis {
+    recording: Recording,
+    analysis: Option<Analysis>,
+}
+
+impl ToAnalysis {
+    /// Without analysers it only counts, for [`ToAnalysis::info`].
+    #[must_use]
+    pub fn new(analysis: Option<Analysis>) -> Self {
+        Self { recording: Recording::default(), analysis }
+    }
+
+    /// What the recording is.
+    #[must_use]
+    pub fn info(&self, recorded: &Recorded) -> Info {
+        self.recording.info(recorded)
+    }
+
+    /// The results; `None` without analysers.
+    #[must_use]
+    pub fn report(self, info: &Info) -> Option<Report> {
+        Some(self.recording.analyze(self.analysis?, info))
+    }
+}
+
+impl Sink for ToAnalysis {
+    fn sample(&mut self, sample: &Sample, _: &mut Cgroups) {
+        self.recording.access(sample);
+    }
+
+    fn sched(&mut self, events: &[SchedEvent], _: &mut Cgroups) {
+        let Self { recording, analysis } = self;
+        for event in events {
+            recording.sched(event, &mut |event| {
+                if let Some(analysis) = analysis {
+                    analysis.take(event);
+                }
+            });
+        }
+    }
+
+    fn processes(&mut self, names: &[(u32, Comm)], _: &mut Cgroups) {
+        for &(pid, comm) in names {
+            self.recording.process(pid, comm);
+        }
+    }
+}
