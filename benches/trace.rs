@@ -9,6 +9,10 @@ use scxprof::trace::analyze::{Analysis, Id, Options};
 use scxprof::trace::Trace;
 
 const EVENTS: usize = 1_000_000;
+/// Names a file into which such a trace is written, and nothing is measured; the other one the events that it has. For
+/// benches/trace.sh.
+const WRITE: &str = "SCXPROF_WRITE_TRACE";
+const WRITE_EVENTS: &str = "SCXPROF_WRITE_EVENTS";
 const CPUS: usize = 8;
 const THREADS: u64 = 400;
 /// Events of a bundle.
@@ -84,11 +88,11 @@ impl Made {
     }
 }
 
-fn made() -> Vec<u8> {
+fn made(events: usize) -> Vec<u8> {
     let (mut random, mut made) = (Random(1), Made::default());
     let (mut time, mut runs) = (1_000_000_000, [0; CPUS]);
     let (mut sleeps, mut queue) = (vec![true; THREADS as usize + 1], Vec::new());
-    while made.count < EVENTS {
+    while made.count < events {
         time += 200 + random.below(1300);
         let cpu = random.below(CPUS as u64) as usize;
         let on = (cpu, runs[cpu]);
@@ -159,7 +163,12 @@ fn analyse(file: &[u8], only: Option<Vec<Id>>) {
 }
 
 fn bench(criterion: &mut Criterion) {
-    let file = made();
+    if let Some(path) = std::env::var_os(WRITE) {
+        let events = std::env::var(WRITE_EVENTS).ok().and_then(|events| events.parse().ok()).unwrap_or(EVENTS);
+        std::fs::write(path, made(events)).expect("the trace cannot be written");
+        return;
+    }
+    let file = made(EVENTS);
     let mut group = criterion.benchmark_group("trace of a million events");
     group.sample_size(10);
     group.bench_function("read", |bencher| bencher.iter(|| analyse(&file, None)));
