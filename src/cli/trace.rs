@@ -222,7 +222,7 @@ pub(super) fn feed(
     loop {
         let event = trace.next_event().map_err(|error| failed(&error, path))?;
         let is_end = event.is_none();
-        batch.extend(event.and_then(scheduling));
+        batch.extend(event.as_ref().and_then(scheduling));
         if batch.len() >= BATCH || is_end {
             for sink in &mut *sinks {
                 sink.sched(&batch, &mut cgroups);
@@ -245,8 +245,8 @@ pub(super) fn feed(
 }
 
 /// The scheduling event that an event of a trace is; the beginnings of wprof's times in a dispatch queue are insertions.
-fn scheduling(event: Event) -> Option<SchedEvent> {
-    match event {
+fn scheduling(event: &Event) -> Option<SchedEvent> {
+    match *event {
         Event::Sched(event) => Some(event),
         Event::Trace(TraceEvent {
             time,
@@ -305,6 +305,7 @@ fn table(observed: &Observed) -> String {
     ];
     if observed.is_trace {
         rows.push(vec!["tracks".to_owned(), info.tracks.to_string()]);
+        rows.push(vec!["call stacks".to_owned(), info.stacks.to_string()]);
     }
     rows.extend(info.attributes.iter().map(|(key, value)| vec![key.clone(), value.clone()]));
     let width = rows.iter().filter_map(|row| row.first()).map(String::len).max().unwrap_or(0);

@@ -181,9 +181,15 @@ impl Derive {
             }
             Kind::Slice(edge) => {
                 let opened = self.edge(edge, &event, group);
+                let stack = event.stack.map(|stack| {
+                    let category = opened.map_or(event.category, |open| open.category);
+                    let cpu = opened.map_or(UNKNOWN, |open| open.cpu);
+                    group.stack(&event, cpu, TraceWhat::Stack { category, stack })
+                });
                 if !self.rules.is_wprof || !self.wprof(edge, &event, opened, group) {
                     group.slice(edge, event, opened);
                 }
+                group.out.extend(stack);
             }
             Kind::Complete(_) | Kind::Other => group.slice(Edge::Instant, event, None),
         }
@@ -362,6 +368,14 @@ impl Group<'_, '_> {
         let track = self.tables.tracks.get(event.track);
         let (pid, tid) = track.map_or((UNKNOWN, UNKNOWN), |track| (track.pid, track.tid));
         self.out.push_back(Event::Trace(TraceEvent { time: self.time, cpu, pid, tid, what }));
+    }
+
+    /// The call stack of an event, which comes after it.
+    fn stack(&self, event: &TrackEvent, opened_on: u32, what: TraceWhat) -> Event {
+        let track = self.tables.tracks.get(event.track);
+        let (pid, tid) = track.map_or((UNKNOWN, UNKNOWN), |track| (track.pid, track.tid));
+        let cpu = Some(self.cpu(event)).filter(|cpu| *cpu != UNKNOWN).unwrap_or(opened_on);
+        Event::Trace(TraceEvent { time: self.time, cpu, pid, tid, what })
     }
 
     fn slice(&mut self, edge: Edge, event: TrackEvent, opened: Option<Open>) {

@@ -2,6 +2,7 @@
 //! ([`SchedEvent`](crate::sample::sched::SchedEvent)), so that the same code makes statistics of them.
 
 use super::names::Name;
+use super::stacks::StackId;
 use crate::sample::sched::SchedEvent;
 use crate::sample::Comm;
 
@@ -259,6 +260,21 @@ pub enum TraceWhat {
         track: TrackId,
         /// The value, in the track's unit.
         value: f64,
+    },
+    /// The call stack of the slice or instant of the track before it, or of the end of one; of wprof, where the thread left its
+    /// CPU (`ONCPU`) or woke another one (`WAKER`).
+    Stack {
+        /// The category of the slice.
+        category: Name,
+        /// See [`Trace::stack`](super::Trace::stack).
+        stack: StackId,
+    },
+    /// A sample of a profiler (`perf_sample`).
+    Sample {
+        /// Where the thread was; `None` if the profiler could not unwind it.
+        stack: Option<StackId>,
+        /// It ran in the kernel.
+        in_kernel: bool,
     },
     /// An event of ftrace without a type of its own.
     Other {

@@ -9,6 +9,7 @@ use super::ftrace::{self, Bundle, Facts};
 use super::names::{Name, Names};
 use super::sequence::{Head, Sequences};
 use super::slices::Parts;
+use super::stacks::Stacks;
 use super::tables::{process_of, thread_of, TraceThreads, Tracks};
 use super::wire::Fields;
 use super::{Damage, TraceError};
@@ -17,6 +18,7 @@ use super::{Damage, TraceError};
 pub(super) const BUNDLE: u32 = 1;
 pub(super) const TRACK_EVENT: u32 = 11;
 pub(super) const SNAPSHOT: u32 = 6;
+pub(super) const SAMPLE: u32 = 66;
 
 /// Bytes of a chunk, but for its last packet.
 const CHUNK: u64 = 128 << 10;
@@ -121,6 +123,9 @@ pub(super) struct State {
     pub(super) cpus: u32,
     /// Events that the kernel overwrote or dropped, at the beginning and at the end.
     pub(super) overruns: [u64; 2],
+    /// Samples that the kernel lost, as samples say.
+    pub(super) samples_lost: u64,
+    pub(super) stacks: Stacks,
     /// A bundle of compact events without a sequence: systing writes so.
     pub(super) has_bare_compact: bool,
     /// A track whose name is scxtop's.
@@ -201,6 +206,13 @@ impl State {
             SNAPSHOT => {
                 self.clocks.add(payload, head.sequence, offset);
                 self.clocks.restart(payload, head.sequence, sums);
+            }
+            SAMPLE => {
+                let time = head.timestamp.and_then(|_| self.time_of(head, &Parts::default(), offset, sums));
+                self.untimed += u64::from(time.is_none());
+                let lost = Fields::new(payload).filter(|(number, _)| *number == 17);
+                self.samples_lost = lost.fold(self.samples_lost, |sum, (_, lost)| sum.saturating_add(lost.uint()));
+                return time;
             }
             2 => self.threads.add_tree(payload, false),
             122 => self.threads.add_tree(payload, true),

@@ -148,6 +148,8 @@ pub struct Info {
     pub processes: usize,
     /// Tracks with a description, or events.
     pub tracks: usize,
+    /// Different call stacks that events have.
+    pub stacks: usize,
     /// Sequences of packets.
     pub sequences: usize,
     /// Events that are decoded, by their name, the most frequent first.
@@ -227,10 +229,11 @@ impl Info {
             .extend(tally.tracks.iter().map(|(category, count)| (format!("track:{}", state.text(*category)), *count)));
         events.push(("track:counter".to_owned(), tally.counters));
         events.push(("track:no category".to_owned(), tally.without_category));
+        events.push(("perf_sample".to_owned(), tally.samples));
         let [before, after] = state.overruns;
         let lost = Lost {
             bundles: tally.ftrace.lost_bundles,
-            overruns: after.saturating_sub(before),
+            overruns: after.saturating_sub(before).saturating_add(state.samples_lost),
             sequences: state.sequences.losses,
             packets: state.packets_left_out,
             untimed: state.untimed,
@@ -242,7 +245,8 @@ impl Info {
             no_room: state.names.dropped()
                 + state.sequences.left_out
                 + state.threads.left_out()
-                + state.tracks.left_out(),
+                + state.tracks.left_out()
+                + state.stacks.left_out(),
         };
         let damage = Damage { malformed: damage.malformed + tally.malformed + tally.ftrace.malformed, ..*damage };
         let first_ns = tally.first.unwrap_or(0);
@@ -270,6 +274,7 @@ impl Info {
             threads: state.threads.len(),
             processes: processes.len(),
             tracks: state.tracks.iter().count(),
+            stacks: state.stacks.len(),
             sequences: state.sequences.len(),
             events: sorted(events.into_iter().filter(|(_, count)| *count > 0)),
             unknown: sorted(unknown),

@@ -24,6 +24,7 @@ mod reader;
 mod recording;
 mod sequence;
 mod slices;
+mod stacks;
 mod tables;
 pub mod wire;
 pub(crate) mod write;
@@ -36,6 +37,7 @@ pub use info::{Count, Info, Lost, Source};
 pub use names::{Name, Names};
 pub use reader::Trace;
 pub use recording::{Recorded, Recording};
+pub use stacks::{StackFrame, StackId};
 pub use tables::{TraceThread, TraceThreads, Track, Tracks};
 
 /// Why a trace cannot be read.

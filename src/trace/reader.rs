@@ -9,14 +9,16 @@ use rustc_hash::FxHashMap;
 use super::clock::Sums;
 use super::container::{self, packets_of, Damage, Input, Packets};
 use super::derive::{Derive, Rules, Tables, MAX_CPUS};
-use super::event::{Args, Edge, Event};
-use super::ftrace::{Counts, Decoder, Raw};
-use super::index::{self, Index, Pass, State, Stray, BUNDLE, SNAPSHOT, TRACK_EVENT};
+use super::event::{Args, Edge, Event, TraceEvent, TraceWhat};
+use super::ftrace::{idle, Counts, Decoder, Raw};
+use super::index::{self, Index, Pass, State, Stray, BUNDLE, SAMPLE, SNAPSHOT, TRACK_EVENT};
 use super::info::{Info, Source};
 use super::names::{Name, Names};
-use super::sequence::Head;
+use super::sequence::{Generation, Head};
 use super::slices::{self, Parts, TrackEvent};
+use super::stacks::{StackFrame, StackId, Stacks};
 use super::tables::{TraceThreads, Tracks};
+use super::wire::Fields;
 use super::TraceError;
 
 /// Decoded events of about 130 bytes each that wait for their time.
@@ -42,6 +44,7 @@ pub(super) struct Tally {
     pub(super) tracks: FxHashMap<Name, u64>,
     pub(super) counters: u64,
     pub(super) without_category: u64,
+    pub(super) samples: u64,
     pub(super) malformed: u64,
     pub(super) first: Option<u64>,
     pub(super) last: u64,
@@ -61,6 +64,23 @@ impl Tally {
             *seen = true;
         }
     }
+}
+
+/// `PerfSample`: 1 cpu, 2 pid, 3 tid, 4 callstack_iid, 5 cpu_mode (1 is the kernel).
+fn sample(sample: &[u8], tables: Option<&Generation>, stacks: &mut Stacks) -> TraceEvent {
+    let (mut cpu, mut tid, mut stack, mut mode) = (TraceEvent::UNKNOWN, TraceEvent::UNKNOWN, None, 0);
+    for (number, value) in Fields::new(sample) {
+        match number {
+            1 => cpu = value.low(),
+            3 => tid = idle(value.low()),
+            4 if value.uint() != 0 => stack = tables.and_then(|tables| stacks.interned(tables.number, value.uint())),
+            5 => mode = value.uint(),
+            _ => {}
+        }
+    }
+    let what = TraceWhat::Sample { stack, in_kernel: mode == 1 };
+    // The process is that of the thread.
+    TraceEvent { time: 0, cpu, pid: TraceEvent::UNKNOWN, tid, what }
 }
 
 /// A trace that is open for reading.
@@ -294,13 +314,13 @@ impl<R: Read + Seek> Trace<R> {
                 let time = known.or_else(|| self.state.time_of(head, &parts, offset, sums));
                 let Some(time) = time else { return };
                 self.tally.malformed += u64::from(parts.is_broken);
-                let State { sequences, tracks, names, .. } = &mut self.state;
+                let State { sequences, tracks, names, stacks, .. } = &mut self.state;
                 let tables = sequences.at(head.sequence, offset).map(|(tables, _)| tables);
                 let uuid = parts.track.or_else(|| tables.and_then(|tables| tables.track));
                 // Events of old Chrome have no track but the thread of their sequence.
                 let uuid = uuid.or(parts.legacy_id).unwrap_or_else(|| u64::from(head.sequence) | 1 << 63);
                 let track = tracks.number(uuid);
-                let event = slices::decode(head.payload, &parts, track, tables, names);
+                let event = slices::decode(head.payload, &parts, track, tables, names, stacks);
                 match event.kind {
                     slices::Kind::Counter(_) => self.tally.counters += 1,
                     _ if event.category.is_none() => self.tally.without_category += 1,
@@ -314,8 +334,12 @@ impl<R: Read + Seek> Trace<R> {
                     slices::extra_counters(head.payload, tables, &mut counter);
                 }
                 if let slices::Kind::Complete(ns) = event.kind {
-                    let end =
-                        TrackEvent { kind: slices::Kind::Slice(Edge::End), args: Args::default(), ..event.clone() };
+                    let end = TrackEvent {
+                        kind: slices::Kind::Slice(Edge::End),
+                        args: Args::default(),
+                        stack: None,
+                        ..event.clone()
+                    };
                     let begin = TrackEvent { kind: slices::Kind::Slice(Edge::Begin), ..event };
                     decoded.push(Decoded { time, offset, raw: Raw::Track(begin) });
                     decoded.push(Decoded { time: time.saturating_add(ns), offset, raw: Raw::Track(end) });
@@ -323,8 +347,24 @@ impl<R: Read + Seek> Trace<R> {
                     decoded.push(Decoded { time, offset, raw: Raw::Track(event) });
                 }
             }
+            SAMPLE => {
+                let said = head.timestamp.filter(|_| known.is_none());
+                let known =
+                    known.or_else(|| said.and_then(|_| self.state.time_of(head, &Parts::default(), offset, sums)));
+                let Some(time) = known else { return };
+                let State { sequences, stacks, .. } = &mut self.state;
+                let tables = sequences.at(head.sequence, offset).map(|(tables, _)| tables);
+                self.tally.samples += 1;
+                decoded.push(Decoded { time, offset, raw: Raw::Trace(sample(head.payload, tables, stacks)) });
+            }
             _ => {}
         }
+    }
+
+    /// The frames of a call stack, root first; none if the trace does not have them.
+    #[must_use]
+    pub fn stack(&self, stack: StackId) -> Vec<StackFrame> {
+        self.state.stacks.frames(stack, &self.state.sequences)
     }
 
     /// What is known of the trace. Counts of events are complete when [`Trace::next_event`] has returned `None`.

@@ -204,6 +204,7 @@ impl Recording {
             threads: self.threads.len(),
             processes: processes.len(),
             tracks: 0,
+            stacks: 0,
             sequences: 0,
             events: sorted(self.counts.iter().map(|(name, count)| ((*name).to_owned(), *count))),
             unknown: Vec::new(),

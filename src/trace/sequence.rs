@@ -7,6 +7,7 @@
 use rustc_hash::FxHashMap;
 
 use super::names::{Name, Names};
+use super::stacks::StackTables;
 use super::wire::{Fields, Value};
 
 /// `SEQ_INCREMENTAL_STATE_CLEARED` and `SEQ_NEEDS_INCREMENTAL_STATE` of `TracePacket.sequence_flags`.
@@ -83,6 +84,8 @@ pub(super) enum Table {
     Category = 1,
     EventName = 2,
     ArgName = 3,
+    Function = 5,
+    MappingPath = 17,
     Text = 29,
 }
 
@@ -92,6 +95,8 @@ impl Table {
             1 => Some(Self::Category),
             2 => Some(Self::EventName),
             3 => Some(Self::ArgName),
+            5 => Some(Self::Function),
+            17 => Some(Self::MappingPath),
             29 => Some(Self::Text),
             _ => None,
         }
@@ -104,6 +109,7 @@ pub(super) struct Generation {
     /// Which one of all.
     pub(super) number: u32,
     names: FxHashMap<(Table, u64), Name>,
+    pub(super) stacks: StackTables,
     /// The clock and the track of packets that state none.
     pub(super) clock: Option<u32>,
     pub(super) track: Option<u64>,
@@ -185,7 +191,15 @@ impl Sequences {
             }
         }
         for (number, entry) in Fields::new(head.interned.unwrap_or_default()) {
-            let Some(table) = Table::of(number) else { continue };
+            let Some(table) = Table::of(number) else {
+                // At the bound a stack of any size is still taken: none is longer than 1,024 frames.
+                match (self.entries >= MAX_ENTRIES, number) {
+                    (true, 6 | 7 | 19) => self.left_out += 1,
+                    (true, _) => {}
+                    (false, _) => self.entries += generation.stacks.take(number, entry.bytes()).unwrap_or(0),
+                }
+                continue;
+            };
             let (mut iid, mut text) = (0, &[][..]);
             for (number, value) in Fields::new(entry.bytes()) {
                 match number {
@@ -210,6 +224,11 @@ impl Sequences {
             spans => spans.get(spans.partition_point(|span| span.from <= offset).checked_sub(1)?)?,
         };
         Some((self.generations.get(span.generation as usize)?, !span.is_lost))
+    }
+
+    /// The tables of a generation by its number.
+    pub(super) fn generation(&self, number: u32) -> Option<&Generation> {
+        self.generations.get(number as usize)
     }
 
     /// The tables of the sequence as of its last packet.

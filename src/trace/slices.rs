@@ -3,10 +3,13 @@
 use super::event::{Arg, Args, Edge, TrackId};
 use super::names::{Name, Names};
 use super::sequence::{Generation, Table};
+use super::stacks::{StackId, Stacks};
 use super::wire::{Fields, Packed, Value};
 
 /// Annotations of an event that are kept.
 const MAX_ARGS: usize = 64;
+/// Annotations within annotations that are followed.
+const MAX_NESTED: usize = 8;
 
 /// What a track event is.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,6 +32,7 @@ pub(super) struct TrackEvent {
     pub(super) name: Name,
     pub(super) flow: Option<u64>,
     pub(super) args: Args,
+    pub(super) stack: Option<StackId>,
     /// That of its sequence: sums of counters begin anew with each.
     pub(super) generation: u32,
 }
@@ -37,7 +41,16 @@ impl TrackEvent {
     /// A value of a counter.
     pub(super) fn counter(track: TrackId, value: f64, generation: u32) -> Self {
         let (category, name) = (Name::NONE, Name::NONE);
-        Self { track, kind: Kind::Counter(value), category, name, flow: None, args: Args::default(), generation }
+        Self {
+            track,
+            kind: Kind::Counter(value),
+            category,
+            name,
+            flow: None,
+            args: Args::default(),
+            stack: None,
+            generation,
+        }
     }
 }
 
@@ -86,10 +99,11 @@ pub(super) fn decode(
     track: TrackId,
     tables: Option<&Generation>,
     names: &mut Names,
+    stacks: &mut Stacks,
 ) -> TrackEvent {
     let look = |table, iid| tables.map_or(Name::NONE, |tables| tables.name(table, iid));
     let (mut category, mut name, mut flow, mut value) = (Name::NONE, Name::NONE, None, 0.0);
-    let mut legacy = None;
+    let (mut legacy, mut stack) = (None, None);
     let mut args = Vec::new();
     for (number, field) in Fields::new(event) {
         match (number, field) {
@@ -107,8 +121,12 @@ pub(super) fn decode(
             (30, Value::Varint(count)) => value = count as i64 as f64,
             (44, Value::Fixed64(_)) => value = field.float(),
             (6, Value::Bytes(event)) => legacy = Some(event),
+            (55, Value::Bytes(callstack)) => stack = stacks.inline(callstack, names),
+            (56, Value::Varint(iid)) if iid != 0 => {
+                stack = tables.and_then(|tables| stacks.interned(tables.number, iid));
+            }
             (4, Value::Bytes(annotation)) if args.len() < MAX_ARGS => {
-                args.extend(arg(annotation, &look, names));
+                arg(annotation, &look, names, &mut args);
             }
             _ => {}
         }
@@ -122,7 +140,7 @@ pub(super) fn decode(
         _ => Kind::Other,
     };
     let generation = tables.map_or(0, |tables| tables.number);
-    TrackEvent { track, kind, category, name, flow, args: Args(args.into_boxed_slice()), generation }
+    TrackEvent { track, kind, category, name, flow, args: Args(args.into_boxed_slice()), stack, generation }
 }
 
 /// Gives the values of extra counters, with the uuids of their tracks: integers (12, tracks 31) and doubles (46, tracks 45).
@@ -174,20 +192,62 @@ fn phase(legacy: &[u8], name: &mut Name, look: &impl Fn(Table, u64) -> Name) -> 
     }
 }
 
-/// `DebugAnnotation`. Nested ones are left out.
-fn arg(annotation: &[u8], look: &impl Fn(Table, u64) -> Name, names: &mut Names) -> Option<(Name, Arg)> {
-    let (mut name, mut arg) = (Name::NONE, None);
+/// `DebugAnnotation`. Values of a dictionary have names such as `request.size`, those of an array `sizes[0]`.
+fn arg(annotation: &[u8], look: &impl Fn(Table, u64) -> Name, names: &mut Names, out: &mut Vec<(Name, Arg)>) {
+    let name = arg_name(annotation, look, names);
+    nested(annotation, name, 0, look, names, out);
+}
+
+fn arg_name(annotation: &[u8], look: &impl Fn(Table, u64) -> Name, names: &mut Names) -> Name {
+    let mut name = Name::NONE;
     for (number, value) in Fields::new(annotation) {
         match number {
             1 => name = look(Table::ArgName, value.uint()),
             10 => name = names.add(value.bytes()),
-            2 | 3 | 7 => arg = Some(Arg::Uint(value.uint())),
-            4 => arg = Some(Arg::Int(value.uint() as i64)),
-            5 => arg = Some(Arg::Double(value.float())),
-            6 => arg = Some(Arg::Text(names.add(value.bytes()))),
-            17 => arg = Some(Arg::Text(look(Table::Text, value.uint()))),
             _ => {}
         }
     }
-    Some((name, arg?))
+    name
+}
+
+fn nested(
+    annotation: &[u8],
+    name: Name,
+    depth: usize,
+    look: &impl Fn(Table, u64) -> Name,
+    names: &mut Names,
+    out: &mut Vec<(Name, Arg)>,
+) {
+    if depth >= MAX_NESTED || out.len() >= MAX_ARGS {
+        return;
+    }
+    let mut at = 0;
+    for (number, value) in Fields::new(annotation) {
+        let arg = match number {
+            2 | 3 | 7 => Arg::Uint(value.uint()),
+            4 => Arg::Int(value.uint() as i64),
+            5 => Arg::Double(value.float()),
+            6 => Arg::Text(names.add(value.bytes())),
+            17 => Arg::Text(look(Table::Text, value.uint())),
+            11 | 12 => {
+                let mut whole = names.text(name).to_vec();
+                if number == 11 {
+                    let entry = arg_name(value.bytes(), look, names);
+                    whole.extend(b".");
+                    whole.extend(names.text(entry));
+                } else {
+                    whole.extend(format!("[{at}]").bytes());
+                    at += 1;
+                }
+                let whole = names.add(&whole);
+                nested(value.bytes(), whole, depth + 1, look, names, out);
+                continue;
+            }
+            _ => continue,
+        };
+        if out.len() < MAX_ARGS {
+            out.push((name, arg));
+        }
+        return;
+    }
 }

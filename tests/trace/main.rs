@@ -9,6 +9,7 @@ mod export;
 mod golden;
 mod mutations;
 mod others;
+mod stacks;
 
 use std::fs;
 use std::io::{Cursor, Read};
