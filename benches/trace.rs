@@ -165,7 +165,10 @@ fn analyse(file: &[u8], only: Option<Vec<Id>>) {
 fn bench(criterion: &mut Criterion) {
     if let Some(path) = std::env::var_os(WRITE) {
         let events = std::env::var(WRITE_EVENTS).ok().and_then(|events| events.parse().ok()).unwrap_or(EVENTS);
-        std::fs::write(path, made(events)).expect("the trace cannot be written");
+        if let Err(error) = std::fs::write(&path, made(events)) {
+            eprintln!("cannot write the trace: {error}");
+            std::process::exit(1);
+        }
         return;
     }
     let file = made(EVENTS);
