@@ -36,7 +36,7 @@ fn stacks_of_wprof_are_those_of_its_json() {
         };
         *found.entry((what.to_owned(), folded(&read, stack))).or_default() += 1;
     }
-    let differing = || found.iter().filter(|(stack, count)| expected.get(stack) != Some(count)).next();
+    let differing = || found.iter().find(|(stack, count)| expected.get(stack) != Some(count));
     assert!(expected == found, "{} stacks of {}: {:?}", found.len(), expected.len(), differing());
     assert_eq!(read.info.stacks, 300);
 }
