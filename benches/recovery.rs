@@ -174,6 +174,7 @@ fn captured(child: &Child) -> Result<Vec<PendingSample>, SamplerError> {
         sys: "/sys".into(),
         child_pid_namespace: false,
         raise_open_files: false,
+        stacks: None,
         snapshots: false,
     };
     let running = Sampler::open(&options)?.start(None)?;

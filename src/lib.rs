@@ -158,6 +158,7 @@ pub mod sample;
 mod sampler;
 pub mod sched;
 pub mod session;
+pub mod stacks;
 mod tables;
 #[cfg(feature = "testing")]
 #[doc(hidden)]

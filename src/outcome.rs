@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::hint::HintCounts;
-use crate::resolve::{AddressSpaces, Modules};
+use crate::resolve::{AddressSpaces, Modules, Stacks};
 use crate::sampler::loss::Loss;
 use crate::tables::Tables;
 
@@ -37,6 +37,8 @@ pub struct Outcome {
     pub notes: Vec<String>,
     /// The objects that contain the code of the samples, if the sink requested them.
     pub modules: Modules,
+    /// The call stacks of the samples, if the sink requested them.
+    pub stacks: Stacks,
     /// The mappings of the processes, which say what their memory is.
     pub address_spaces: AddressSpaces,
 }

@@ -127,6 +127,8 @@ pub enum Source {
     Faults,
     /// Events of the scheduler: which threads wake each other. It has no addresses.
     Wakeups,
+    /// Call stacks at an event of the user's choice. It has no addresses.
+    Stacks,
     /// A recording by another program, with events that it chose.
     Recorded,
 }
@@ -144,6 +146,7 @@ impl Source {
             Self::Timer => "timer",
             Self::Faults => "faults",
             Self::Wakeups => "wakeups",
+            Self::Stacks => "stacks",
             Self::Recorded => "recorded",
         }
     }
@@ -171,6 +174,7 @@ impl Source {
             Self::Wakeups => {
                 "no accesses: threads that wake each other count as sharing memory, and those that never wait for each other do not"
             }
+            Self::Stacks => "no accesses: call stacks at an event",
             Self::Recorded => "what another program recorded, with events of its choice",
         }
     }
@@ -191,7 +195,7 @@ impl FromStr for Source {
     type Err = UnknownSource;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let known = Self::ALL.into_iter().chain([Self::Wakeups]).find(|source| source.name() == name);
+        let known = Self::ALL.into_iter().chain([Self::Wakeups, Self::Stacks]).find(|source| source.name() == name);
         known.ok_or_else(|| UnknownSource(name.to_owned()))
     }
 }
@@ -339,6 +343,10 @@ pub struct CodeAddr {
     pub offset: u64,
 }
 
+/// The session's number of a call stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StackId(pub u32);
+
 /// The session's number of a thread: a reused tid is a new thread.
 pub type ThreadIndex = u32;
 
@@ -430,6 +438,8 @@ pub struct Sample {
     pub code: Option<CodeAddr>,
     /// The thread's hint when the sample was taken; `None` if it had none, or hints are not followed. 0 is a hint.
     pub hint: Option<u64>,
+    /// The call stack, with the source `stacks`; [`crate::resolve::Stacks`] has its frames.
+    pub stack: Option<StackId>,
 }
 
 impl Sample {
@@ -449,7 +459,7 @@ impl From<RawSample> for Sample {
     /// A sample without names.
     #[inline]
     fn from(raw: RawSample) -> Self {
-        Self { raw, record: 0, thread: 0, comm: None, memory: None, code: None, hint: None }
+        Self { raw, record: 0, thread: 0, comm: None, memory: None, code: None, hint: None, stack: None }
     }
 }
 

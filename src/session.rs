@@ -29,6 +29,7 @@ mod recovery;
 mod rescan;
 mod running;
 mod sched;
+mod stacked;
 mod stages;
 mod start;
 mod stop;
@@ -47,10 +48,13 @@ pub use feed::{Batch, Feed};
 use names::Names;
 pub use running::Session;
 pub use sched::SchedStats;
+pub use stacked::StackSink;
 pub use stop::StopHandle;
 pub use traced::{PlaceOf, ToTrace, TraceCounts, TraceOptions};
 
 pub use crate::sample::{FileId, SideBand, TimedSideBand};
+pub use crate::sampler::attr::{EventSpec, Rate};
+pub use crate::sampler::event::{default_name as default_event, parse as parse_event, EventNameError};
 pub use crate::sampler::loss::Loss;
 pub use crate::sampler::loss::SchedLoss;
 pub use crate::sampler::open::EventError;
@@ -99,6 +103,12 @@ pub trait Sink {
 
     /// True if samples must contain the code that made the access ([`Sample::code`]), to be named at the end.
     fn wants_code(&self) -> bool {
+        false
+    }
+
+    /// True if samples must contain their call stack ([`Sample::stack`](crate::sample::Sample)), which
+    /// [`Outcome::stacks`] has at the end.
+    fn wants_stacks(&self) -> bool {
         false
     }
 }

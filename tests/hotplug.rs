@@ -116,6 +116,7 @@ fn start(test: &str, cpus: [u32; 2], target: Target, all_cpus: bool) -> Option<C
         child_pid_namespace: false,
         sched: None,
         raise_open_files: false,
+        stacks: None,
         snapshots: false,
     };
     let sampler = match Sampler::open(&options) {

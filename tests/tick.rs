@@ -334,6 +334,7 @@ fn the_event_that_is_probed_is_the_one_that_is_sampled() {
         child_pid_namespace: false,
         sched: None,
         raise_open_files: false,
+        stacks: None,
         snapshots: false,
     };
     let sampler = match Sampler::open(&options) {

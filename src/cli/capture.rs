@@ -29,6 +29,19 @@ const SIMILAR_CGROUPS: usize = 3;
 /// What to sample and how.
 #[derive(Debug, Args)]
 pub(super) struct CaptureArgs {
+    #[command(flatten)]
+    pub(super) watch: WatchArgs,
+    #[command(flatten)]
+    from: SourceArgs,
+    #[command(flatten)]
+    pub(super) hints: HintArgs,
+    #[command(flatten)]
+    pub(super) tuning: TuningArgs,
+}
+
+/// What to sample.
+#[derive(Debug, Args)]
+pub(super) struct WatchArgs {
     /// The whole host (the default); with a COMMAND: while the command runs
     #[arg(short = 'a', long = "all-cpus", help_heading = WATCH, conflicts_with_all = ["pids", "cgroup"])]
     all: bool,
@@ -59,15 +72,9 @@ pub(super) struct CaptureArgs {
         help_heading = WATCH
     )]
     time: Option<Duration>,
-    #[command(flatten)]
-    from: SourceArgs,
-    #[command(flatten)]
-    pub(super) hints: HintArgs,
     /// Where the host's cgroup hierarchy is mounted, for a container [default: found in /proc/self/mountinfo]
-    #[arg(long, value_name = "DIR", help_heading = TUNING)]
+    #[arg(long, value_name = "DIR", help_heading = WATCH)]
     cgroup_root: Option<PathBuf>,
-    #[command(flatten)]
-    pub(super) tuning: TuningArgs,
     /// A command to sample while it runs; its stdout becomes stderr if the result goes to stdout
     #[arg(last = true, value_name = "COMMAND", help_heading = WATCH)]
     command: Vec<OsString>,
@@ -135,7 +142,7 @@ fn power_of_two(text: &str) -> Result<usize, String> {
     }
 }
 
-impl CaptureArgs {
+impl WatchArgs {
     /// Where the host is read.
     pub(super) fn roots(&self) -> Roots {
         Roots { cgroup: self.cgroup_root.clone(), ..Roots::default() }
@@ -174,6 +181,16 @@ impl TuningArgs {
 
 /// What to sample, except for the command.
 pub(super) fn builder<'a>(args: &CaptureArgs) -> Result<Builder<'a>, Failure> {
+    let builder = args.tuning.configure(args.from.configure(Session::builder()), &args.watch.roots())?;
+    let builder = watched(&args.watch, builder)?;
+    Ok(match args.hints.options() {
+        Some(hints) => builder.hints(hints),
+        None => builder,
+    })
+}
+
+/// The same for a builder that knows how to sample.
+pub(super) fn watched<'a>(args: &WatchArgs, mut builder: Builder<'a>) -> Result<Builder<'a>, Failure> {
     let roots = args.roots();
     if let Some(root) = args.cgroup_root.as_ref().filter(|root| !root.is_dir()) {
         return Err(Failure::Usage(anyhow!("--cgroup-root {}: not a directory", root.display())));
@@ -185,7 +202,6 @@ pub(super) fn builder<'a>(args: &CaptureArgs) -> Result<Builder<'a>, Failure> {
             root.display()
         )));
     }
-    let mut builder = args.tuning.configure(args.from.configure(Session::builder()), &roots)?;
     if let Some(limit) = args.limit() {
         builder = builder.time(limit);
     }
@@ -198,14 +214,11 @@ pub(super) fn builder<'a>(args: &CaptureArgs) -> Result<Builder<'a>, Failure> {
     if !args.pids.is_empty() {
         builder = builder.pids(&args.pids);
     }
-    if let Some(hints) = args.hints.options() {
-        builder = builder.hints(hints);
-    }
     Ok(builder.roots(roots))
 }
 
 /// The held command, if there is one.
-pub(super) fn hold(args: &CaptureArgs, stdout_is_taken: bool) -> Result<Option<Held>, Failure> {
+pub(super) fn hold(args: &WatchArgs, stdout_is_taken: bool) -> Result<Option<Held>, Failure> {
     if args.command.is_empty() {
         return Ok(None);
     }
@@ -214,7 +227,7 @@ pub(super) fn hold(args: &CaptureArgs, stdout_is_taken: bool) -> Result<Option<H
 
 /// Starts with the held command, if any, and reports which sources do not work here.
 pub(super) fn start<'a>(
-    args: &CaptureArgs,
+    args: &WatchArgs,
     verbose: u8,
     builder: Builder<'a>,
     held: Option<&Held>,
@@ -242,7 +255,7 @@ pub(super) fn start<'a>(
 }
 
 /// Cgroups whose last component is that of `--cgroup`, as the end of a sentence that says there is no such path.
-fn similar_cgroups(args: &CaptureArgs) -> String {
+fn similar_cgroups(args: &WatchArgs) -> String {
     let Some(name) = args.cgroup.as_deref().and_then(Path::file_name) else { return String::new() };
     let roots = args.roots();
     let found =

@@ -16,7 +16,7 @@ const COMMANDS: usize = 4;
 
 /// A note if cells lack the cpu controller, with the commands that enable it; the scheduler would exit with an error.
 pub(super) fn note(args: &capture::CaptureArgs, tally: &Tally) -> Option<String> {
-    let cgroups = Cgroups::new(&args.roots()).ok()?;
+    let cgroups = Cgroups::new(&args.watch.roots()).ok()?;
     let mount = cgroups.mount();
     if mount.kind != Kind::Unified {
         return None;

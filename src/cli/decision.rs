@@ -137,7 +137,7 @@ impl Named {
 }
 
 /// This program, which reads debug information in a separate process.
-const SCXPROF: &str = "/proc/self/exe";
+pub(super) const SCXPROF: &str = "/proc/self/exe";
 
 /// perf's cache of files by their build id.
 pub(super) fn cache() -> Option<PathBuf> {

@@ -49,6 +49,7 @@ mod run;
 mod sched;
 mod signals;
 mod source;
+mod stacks;
 mod trace;
 mod wakers;
 mod windows;
@@ -86,6 +87,7 @@ enum Command {
     Extract(Box<extract::ExtractArgs>),
     Report(Box<report::ReportArgs>),
     Sched(Box<sched::SchedArgs>),
+    Stacks(Box<stacks::StacksArgs>),
     Trace(trace::TraceArgs),
     Export(Box<export::ExportArgs>),
     Diff(Box<diff::DiffArgs>),
@@ -190,6 +192,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
         Command::Process(args) => process::run(&args, stdout_is_open),
         Command::Extract(args) => extract::run(&args, stdout_is_open),
         Command::Sched(args) => sched::run(&args, stdout_is_open),
+        Command::Stacks(args) => stacks::run(&args, stdout_is_open),
         Command::Export(args) => export::run(&args, stdout_is_open),
         Command::Trace(args) => trace::run(&args, stdout_is_open),
         Command::Report(args) => report::run(&args, stdout_is_open),
@@ -292,7 +295,7 @@ mod tests {
     #[test]
     fn every_option_stands_below_a_heading() {
         let command = Args::command();
-        for subcommand in ["run", "record", "process", "extract", "sched"] {
+        for subcommand in ["run", "record", "process", "extract", "sched", "stacks"] {
             let subcommand = command.find_subcommand(subcommand).unwrap();
             for option in subcommand.get_arguments().filter(|it| !it.is_hide_set()) {
                 assert!(option.get_help_heading().is_some(), "{} {}", subcommand.get_name(), option.get_id());

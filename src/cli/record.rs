@@ -176,7 +176,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     if args.sched {
         builder = builder.sched(SchedOptions { irq: args.irq, runtime: true, dsq: true });
     }
-    let held = capture::hold(wanted, false)?;
+    let held = capture::hold(&wanted.watch, false)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let mut prefix = std::ffi::OsString::from(".");
     prefix.push(places.dir.file_name().unwrap_or_default());
@@ -189,12 +189,12 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     // Held open: if the directory above belongs to another user, its name may come to refer to something else.
     let held_open = Directory::open(temporary.path()).map_err(|error| Failure::Usage(error.into()))?;
     let rate_before = capture::max_sample_rate();
-    let session = capture::start(wanted, args.verbose, builder.record(&held_open.path()), held.as_ref())?;
+    let session = capture::start(&wanted.watch, args.verbose, builder.record(&held_open.path()), held.as_ref())?;
     let recorder = session.recorder().ok_or_else(|| Failure::NoResult(anyhow!("nothing was recorded")))?;
     let mut command = held.map(super::command::Held::release).transpose().map_err(Failure::Usage)?;
     let tables = (args.verbose > 1).then(|| session.tables());
     let watched = |ended: &mut dyn FnMut(Progress) -> bool| session.run_into(&mut Nowhere, ended);
-    let outcome = capture::watch(wanted.limit(), command.as_mut(), &signals, tables.as_ref(), watched);
+    let outcome = capture::watch(wanted.watch.limit(), command.as_mut(), &signals, tables.as_ref(), watched);
     capture::say_notes(&outcome, rate_before);
     // An incomplete profile is kept too: readers read what there is.
     let written = write(&recorder, &outcome);

@@ -48,7 +48,7 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     if decision.use_hints && !wanted.hints.are_followed() {
         return Err(Failure::Usage(anyhow!("--use-hints needs --hints-map, which says where the hints are")));
     }
-    let roots = wanted.roots();
+    let roots = wanted.watch.roots();
     let places = topology::online_cpus(&roots).map(|cpus| topology::places(&roots, &cpus)).unwrap_or_default();
     let mut sched = decision.wakeups(places, Some(std::process::id()));
     let mut builder = builder;
@@ -57,15 +57,15 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     }
     output_args.check_stdout(stdout_is_open)?;
     // Before anything is opened, so that the command does not inherit our limits.
-    let held = capture::hold(wanted, output_args.to_stdout())?;
+    let held = capture::hold(&wanted.watch, output_args.to_stdout())?;
     let outputs = output_args.open(stdout_is_open)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let rate_before = capture::max_sample_rate();
-    let session = capture::start(wanted, *verbose, builder, held.as_ref())?;
+    let session = capture::start(&wanted.watch, *verbose, builder, held.as_ref())?;
     let mut command = held.map(Held::release).transpose().map_err(Failure::Usage)?;
     let tables = (*verbose > 1).then(|| session.tables());
     let watched = |ended: &mut dyn FnMut(Progress) -> bool| session.run_until(ended);
-    let sampled = capture::watch(wanted.limit(), command.as_mut(), &signals, tables.as_ref(), watched);
+    let sampled = capture::watch(wanted.watch.limit(), command.as_mut(), &signals, tables.as_ref(), watched);
     let loss = sampled.outcome.loss;
     capture::say_notes(&sampled.outcome, rate_before);
     decision::report(*verbose, &sampled);

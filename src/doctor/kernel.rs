@@ -122,6 +122,7 @@ pub(super) fn options(roots: &Roots, source: Source, target: Target) -> Result<s
         sys: roots.sys.clone(),
         child_pid_namespace: matches!(namespace::pid_namespace(roots), PidNamespace::Child),
         raise_open_files: true,
+        stacks: None,
         snapshots: false,
     })
 }

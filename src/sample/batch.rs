@@ -64,7 +64,7 @@ impl TimedSideBand {
 }
 
 /// The state of interrupted user code.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct UserContext {
     /// `PERF_SAMPLE_REGS_ABI_*`.
     pub abi: u64,
@@ -74,6 +74,8 @@ pub struct UserContext {
     pub stack: Box<[u8]>,
     /// The memory around the registers, in the format of operand.bpf.c; empty without.
     pub memory: Box<[u8]>,
+    /// The call chain, the innermost address first, with the kernel's marks (`PERF_CONTEXT_*`); empty without.
+    pub callchain: Box<[u64]>,
 }
 
 /// A sample between the ring and its naming: thousands wait to be sorted by time.

@@ -42,10 +42,23 @@ pub struct EventSpec {
     pub filter: Option<String>,
     /// The parts of the interrupted context in samples; the address is then recovered from them.
     pub context: Option<Context>,
+    /// The call chain in each sample: it is an event of the profiler, and its samples contain nothing about memory.
+    pub callchain: Option<Callchain>,
     /// The features that its samples can use.
     pub wants: Features,
     /// Its samples contain a tracepoint's fields, and nothing about memory: it is an event of the scheduler.
     pub is_sched: bool,
+}
+
+/// What of the interrupted program a profile contains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Callchain {
+    /// Samples of user code, and its part of the chain.
+    pub user: bool,
+    /// The same of the kernel.
+    pub kernel: bool,
+    /// `attr.sample_max_stack`, frames.
+    pub max_stack: u16,
 }
 
 /// Which of the `attr.exclude_*` bits an event's PMU accepts.
@@ -86,8 +99,16 @@ impl EventSpec {
             filter: None,
             context: None,
             wants: Features::all(),
+            callchain: None,
             is_sched: false,
         }
+    }
+
+    /// True if it counts ns.
+    #[must_use]
+    pub fn is_clock(&self) -> bool {
+        let clocks = [sys::PERF_COUNT_SW_CPU_CLOCK, sys::PERF_COUNT_SW_TASK_CLOCK].map(u64::from);
+        self.kind == sys::PERF_TYPE_SOFTWARE && clocks.contains(&self.config.0[0])
     }
 
     /// Each hit of a tracepoint of the scheduler (`system:name`), by its number in tracefs.
@@ -150,6 +171,17 @@ pub fn sampling(event: &EventSpec, features: Features, scope: Scope, watermark: 
         // A hit of sched_stat_runtime counts as many events as ns, and without PERIOD each of them is a sample
         // (perf_swevent_event() in kernel/events/core.c).
         attr.sample_type = IDENTITY | t::PERIOD | t::RAW;
+    } else if let Some(callchain) = event.callchain {
+        attr.sample_type |= t::CALLCHAIN;
+        attr.sample_max_stack = callchain.max_stack;
+        attr.set_exclude_user(u64::from(!callchain.user));
+        attr.set_exclude_callchain_user(u64::from(!callchain.user));
+        let without_kernel = !callchain.kernel || !features.has(Feature::Kernel);
+        attr.set_exclude_callchain_kernel(u64::from(without_kernel));
+        if !callchain.kernel && event.kind != sys::PERF_TYPE_TRACEPOINT {
+            attr.set_exclude_kernel(1);
+        }
+        attr.set_exclude_hv(1);
     } else if let Some(context) = event.context {
         attr.sample_type |= t::REGS_USER | t::STACK_USER;
         attr.sample_regs_user = context.regs;

@@ -40,6 +40,19 @@ pub(super) fn plan(options: &SamplerOptions, batched: bool) -> Result<Plan, Samp
             let (events, sched) = (Vec::new(), None);
             Plan { events, address_from: AddressFrom::Nothing, sched, rate: None, notes: Vec::new() }
         }
+        Source::Stacks => {
+            let Some(spec) = options.stacks.clone() else { return Err(SamplerError::NoEvent) };
+            let max = sysctl(&options.proc, "perf_event_max_sample_rate");
+            if let (Rate::Frequency(asked), Some(max)) = (spec.rate, max) {
+                if i64::try_from(asked).is_ok_and(|asked| asked > max) {
+                    return Err(SamplerError::FrequencyTooHigh {
+                        asked: u32::try_from(asked).unwrap_or(u32::MAX),
+                        max,
+                    });
+                }
+            }
+            software(spec, AddressFrom::Callchain, options, Vec::new())
+        }
         Source::Recorded => return Err(SamplerError::Recorded),
     };
     let is_source = options.source == Source::Wakeups;

@@ -150,6 +150,16 @@ pub enum SamplerError {
     /// The kernel numbers the threads of scheduling events as the host does.
     #[error("scheduling events name threads by the host's numbers, which a pid namespace does not have: start the container with --pid=host")]
     SchedInPidNamespace,
+    /// The PMU of the CPU does not have the event of the source `stacks`.
+    #[error("{event}: this CPU cannot sample the event; cpu-clock works on every host", event = .source)]
+    NoSuchEvent {
+        /// The call that failed.
+        #[source]
+        source: EventError,
+    },
+    /// The source `stacks` samples an event of the caller's choice.
+    #[error("the source \"stacks\" needs an event")]
+    NoEvent,
     /// A recording is replayed, not sampled.
     #[error("the source \"recorded\" is of profiles: nothing can be sampled with it")]
     Recorded,

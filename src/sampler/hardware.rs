@@ -106,6 +106,7 @@ pub fn pebs(pebs: &Pebs, hardware: &Hardware, cpus: &[u32]) -> Result<Plan, Samp
                 leader,
                 exclude: Exclude::KernelAndGuest,
                 filter: None,
+                callchain: None,
                 is_sched: false,
                 context: None,
                 wants: wants(hardware),
@@ -181,6 +182,7 @@ pub fn ibs(ibs: &Ibs, hardware: &Hardware, cpus: &[u32]) -> Plan {
         leader: None,
         exclude,
         filter: None,
+        callchain: None,
         is_sched: false,
         context: None,
         // It takes an interrupt for each sample anyway: omitting fields gains nothing.

@@ -17,6 +17,7 @@ mod clock;
 mod cpus;
 pub mod encode;
 mod error;
+pub mod event;
 pub mod hardware;
 mod hotplug;
 pub mod intake;
@@ -54,7 +55,7 @@ use worker::CpuRing;
 pub use worker::Identity;
 
 use crate::bpf::{Dsqs, Snapshots};
-use crate::host::limits;
+use crate::host::{limits, topology};
 pub use crate::sample::batch::{Batch, PendingSample, UserContext};
 use crate::sample::Source;
 
@@ -112,6 +113,8 @@ pub struct SamplerOptions {
     pub raise_open_files: bool,
     /// Also samples events of the scheduler, on the whole host whatever the target. The source `wakeups` does so anyway.
     pub sched: Option<sched::SchedOptions>,
+    /// The event of the source `stacks`.
+    pub stacks: Option<attr::EventSpec>,
     /// Adds the memory around the registers to samples of the timer source, if BPF can read it.
     pub snapshots: bool,
 }
@@ -372,11 +375,15 @@ impl Sampler {
 
     /// Opens the CPUs that are online; the others are opened when they come back.
     fn open_cpus(&mut self, opener: &Opener<'_>) -> Result<(), SamplerError> {
-        let mut gone = None;
+        let (mut gone, mut without) = (None, Vec::new());
         for &cpu in &opener.options.cpus {
             match self.recipe.open(opener, &opener.watches(), cpu, RingOf::New) {
                 // It went offline since the list was made.
                 Err(error @ SamplerError::NoSuchCpu { .. }) if opener.options.cpus.len() > 1 => gone = Some(error),
+                Err(error @ SamplerError::NoSuchEvent { .. }) if opener.options.cpus.len() > 1 => {
+                    without.push(cpu);
+                    gone = Some(error);
+                }
                 Err(error) => return Err(error),
                 Ok((events, rings)) => {
                     self.cpus.insert(cpu, events);
@@ -386,6 +393,10 @@ impl Sampler {
         }
         match gone {
             Some(error) if self.cpus.is_empty() => Err(error),
+            Some(error @ SamplerError::NoSuchEvent { .. }) => {
+                self.notes.push(format!("nothing is sampled on CPU {}: {error}", topology::format_cpu_list(&without)));
+                Ok(())
+            }
             _ => Ok(()),
         }
     }

@@ -117,7 +117,7 @@ impl<'a> Opener<'a> {
             for watch in self.watches() {
                 match attempt(watch, cpu) {
                     Err(error @ SamplerError::NoSuchTask { .. }) => last = error,
-                    Err(error @ SamplerError::NoSuchCpu { .. }) => {
+                    Err(error @ (SamplerError::NoSuchCpu { .. } | SamplerError::NoSuchEvent { .. })) => {
                         last = error;
                         break;
                     }
@@ -340,6 +340,9 @@ impl<'a> Opener<'a> {
             (libc::ENODATA, _) => SamplerError::NoLeader { source },
             (libc::ENODEV, _) => SamplerError::NoSuchCpu { cpu: source.cpu },
             (libc::ESRCH, Watch::Task(pid)) => SamplerError::NoSuchTask { pid },
+            (libc::ENOENT | libc::EINVAL | libc::EOPNOTSUPP, _) if self.options.source == Source::Stacks => {
+                SamplerError::NoSuchEvent { source }
+            }
             (libc::ENOSYS | libc::ENOENT | libc::EINVAL | libc::EOPNOTSUPP | libc::E2BIG, _) => {
                 SamplerError::Unsupported { source }
             }

@@ -53,6 +53,8 @@ pub struct Steer {
 pub enum AddressFrom {
     /// No sample has an address: they are all of the scheduler.
     Nothing,
+    /// No sample has an address: each has a call chain.
+    Callchain,
     /// The record of a fault contains the data address. The idle task never faults.
     Fault,
     /// The hardware gives the data address and the source of the data.

@@ -146,6 +146,7 @@ impl TickPlan {
             leader: None,
             exclude: Exclude::Kernel,
             filter: None,
+            callchain: None,
             is_sched: false,
             context: Some(Context { regs: REGS_MASK, stack: STACK_DUMP_SIZE.into(), callchain }),
             // There is no data address for the kernel to translate or weigh.

@@ -531,6 +531,9 @@ impl BatchSink {
         // A recording has its accesses beside it.
         if recovers && self.out.is_some() {
             pending.context = Some(Box::new(context(record)));
+        } else if self.address_from == AddressFrom::Callchain {
+            let callchain = record.callchain.iter().collect();
+            pending.context = Some(Box::new(UserContext { callchain, ..UserContext::default() }));
         }
         if self.out.is_some() && self.batch.samples.len().is_multiple_of(self.size) {
             self.send();
@@ -560,6 +563,7 @@ fn context(record: &SampleRecord<'_>) -> UserContext {
         regs: regs.values.iter().collect(),
         stack: (*stack_user).into(),
         memory: (*raw).into(),
+        callchain: Box::default(),
     }
 }
 

@@ -19,7 +19,7 @@ use crate::host::{self, topology, Roots};
 use crate::profile::Profile;
 use crate::resolve::{Cgroups, SymbolOptions};
 use crate::sample::Source;
-use crate::sampler::attr::Features;
+use crate::sampler::attr::{EventSpec, Features};
 use crate::sampler::sched::SchedOptions;
 use crate::sampler::{self, Hardware, Target};
 
@@ -53,6 +53,7 @@ pub struct Builder<'a> {
     hardware: Hardware,
     features: Features,
     sched: Option<SchedOptions>,
+    stacks: Option<EventSpec>,
     mmap_pages: usize,
     workers: Option<usize>,
     realtime: Option<u8>,
@@ -99,6 +100,7 @@ impl<'a> Builder<'a> {
             hardware: Hardware::default(),
             features: Features::all(),
             sched: None,
+            stacks: None,
             mmap_pages: MMAP_PAGES,
             workers: None,
             realtime: None,
@@ -215,6 +217,14 @@ impl<'a> Builder<'a> {
     #[must_use]
     pub fn sched(mut self, sched: SchedOptions) -> Self {
         self.sched = Some(sched);
+        self
+    }
+
+    /// Samples this event, with the call stack of each sample, instead of memory: a [`Sink`] that wants stacks gets the samples.
+    #[must_use]
+    pub fn stacks(mut self, event: EventSpec) -> Self {
+        self.sources = vec![Source::Stacks];
+        self.stacks = Some(event);
         self
     }
 
@@ -452,6 +462,7 @@ impl<'a> Builder<'a> {
                 sys: self.roots.sys.clone(),
                 child_pid_namespace,
                 raise_open_files: self.raise_open_files,
+                stacks: self.stacks.take(),
                 snapshots: true,
             },
             roots: self.roots.clone(),

@@ -22,7 +22,7 @@ use crate::host::clock::boottime_ns;
 use crate::host::priority;
 use crate::host::{proc, Roots};
 use crate::profile::Recorder;
-use crate::resolve::{Cgroups, Maps, Modules, Threads};
+use crate::resolve::{Cgroups, Maps, Threads};
 use crate::sample::batch::{Batch, PendingSample};
 use crate::sample::Source;
 use crate::sampler::attr::Feature;
@@ -209,7 +209,6 @@ impl Capture {
 
     /// Passes samples to `sink` until `stop`, which is called about every 50 ms, returns true; then the rest of the rings.
     pub(super) fn run(mut self, sink: &mut dyn Sink, stop: &mut dyn FnMut(Progress) -> bool) -> Outcome {
-        let wants_code = sink.wants_code();
         let mut reread = ProcfsRescan::new(&self.roots, self.recorder.as_ref());
         let mut ends = StopPoll::new(self.begin, stop);
         let mut measured = self.begin;
@@ -227,7 +226,7 @@ impl Capture {
             }
             reread.take(&mut self.order);
             if self.snapshot.as_ref().is_some_and(JoinHandle::is_finished) {
-                self.take_snapshot(wants_code);
+                self.take_snapshot(sink);
             }
             if let Some(names) = &mut self.names {
                 if self.order.is_due() {
@@ -257,7 +256,7 @@ impl Capture {
         }
         reread.stop(&mut self.order);
         let duration = self.begin.elapsed();
-        self.take_snapshot(sink.wants_code());
+        self.take_snapshot(sink);
         let Self { running, watch, names, recorder, unanswered, mut order, notes, tables, .. } = self;
         if let Some(watch) = &watch {
             for batch in watch.batches() {
@@ -326,10 +325,13 @@ impl Capture {
     }
 
     /// Waits for the background reading.
-    fn take_snapshot(&mut self, wants_code: bool) {
+    fn take_snapshot(&mut self, sink: &dyn Sink) {
         if let Some(snapshot) = self.snapshot.take() {
             match snapshot.join() {
-                Ok(names) => self.names = Some(Names { modules: wants_code.then(Modules::new), ..names }),
+                Ok(mut names) => {
+                    names.keep(sink);
+                    self.names = Some(names);
+                }
                 Err(_) => self.notes.push("the thread that reads procfs died: no sample could be named".to_owned()),
             }
         }

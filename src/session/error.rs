@@ -130,7 +130,8 @@ pub struct NotStarted {
 /// The message with the source's name in it.
 pub(crate) fn of_source(source: Source, error: &dyn std::error::Error) -> String {
     let text = error.to_string();
-    if text.starts_with("source ") {
+    // The user asked for an event, and for no source.
+    if text.starts_with("source ") || source == Source::Stacks {
         return text;
     }
     format!("source {source}: {text}")

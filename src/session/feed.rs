@@ -6,7 +6,6 @@ use super::hints::Hints;
 use super::order::Order;
 use super::stop::StopPoll;
 use super::{Loss, Names, Outcome, Progress, Sink};
-use crate::resolve::Modules;
 use crate::sample::batch::{self, PendingSample};
 use crate::sample::{RawSample, SideBand, TimedSideBand};
 
@@ -65,7 +64,7 @@ pub(super) fn run(
     let mut order = Order::new(1, memory / 4 / size_of::<PendingSample>());
     let mut names = Names::recorded(memory / 8, false);
     names.hints = knows_hints.then(Hints::default);
-    names.modules = sink.wants_code().then(Modules::new);
+    names.keep(sink);
     let mut loss = Loss::default();
     while !ends.met(names.records) {
         let Some(batch) = feed.next_batch() else { break };

@@ -20,7 +20,7 @@ use crate::profile::Recorder;
 use crate::resolve::identity::numbering;
 use crate::resolve::mapping::BuildId;
 use crate::resolve::threads::Thread;
-use crate::resolve::{Cgroups, Mapping, Maps, Modules, Threads};
+use crate::resolve::{Cgroups, Mapping, Maps, Modules, Stacks, Threads};
 use crate::sample::batch::PendingSample;
 use crate::sample::{CodeAddr, RawSample, Sample, ThreadIndex};
 use crate::sample::{FileId, SideBand, TimedSideBand};
@@ -108,7 +108,7 @@ impl Ready {
         let sample = self.next();
         sample.raw = *raw;
         (sample.record, sample.thread, sample.comm) = (0, 0, None);
-        (sample.memory, sample.code, sample.hint) = (None, None, None);
+        (sample.memory, sample.code, sample.hint, sample.stack) = (None, None, None, None);
         self.count += 1;
     }
 
@@ -133,6 +133,8 @@ pub(super) struct Names {
     pub(super) cgroup_of_thread: Option<FxHashMap<ThreadIndex, (u64, u64)>>,
     /// The objects that contain code, if code is to be named.
     pub(super) modules: Option<Modules>,
+    /// The call stacks of samples, if they are wanted.
+    pub(super) stacks: Option<Stacks>,
     /// If task hints were requested.
     pub(super) hints: Option<Hints>,
     /// Writes hints and recovered accesses, in their order.
@@ -163,6 +165,7 @@ impl Names {
             cgroups: Cgroups::recorded(),
             cgroup_of_thread: None,
             modules: None,
+            stacks: None,
             hints: None,
             recorder: None,
             loss: Loss::default(),
@@ -214,15 +217,26 @@ impl Names {
         }
     }
 
+    /// Keeps the code, and the stacks, that the sink wants.
+    pub(super) fn keep(&mut self, sink: &dyn Sink) {
+        let wants_stacks = sink.wants_stacks();
+        self.modules = (sink.wants_code() || wants_stacks).then(Modules::new);
+        self.stacks = wants_stacks.then(Stacks::default);
+    }
+
     /// What did not fit into the tables, one sentence each.
     pub(super) fn left_out(&self) -> Vec<String> {
         let code = self.modules.as_ref().and_then(Modules::left_out);
+        let without_stack = self.stacks.as_ref().map_or(0, Stacks::left_out);
+        let without_stack = (without_stack > 0)
+            .then(|| format!("{without_stack} samples have no call stack: there was no room for more different ones"));
         self.threads
             .left_out()
             .into_iter()
             .chain(self.maps.left_out())
             .chain(self.cgroups.left_out())
             .chain(code)
+            .chain(without_stack)
             .collect()
     }
 
@@ -237,6 +251,9 @@ impl Names {
         }
         if let Some(modules) = &self.modules {
             modules.measure(tables);
+        }
+        if let Some(stacks) = &self.stacks {
+            stacks.measure(tables);
         }
         if let Some(hints) = &self.hints {
             hints.measure(tables);
@@ -272,6 +289,7 @@ impl Names {
             loss,
             notes: self.left_out(),
             modules: Modules::default(),
+            stacks: self.stacks.take().unwrap_or_default(),
             address_spaces: self.maps.address_spaces(),
             realtime: None,
             tables,
@@ -335,7 +353,12 @@ impl Names {
         if !self.numbered(sample) {
             return;
         }
-        let Self { recoverer, maps, modules, recorder, .. } = self;
+        let Self { recoverer, maps, modules, recorder, stacks, .. } = self;
+        if let (Some(context), Some(stacks), Some(modules)) = (&pending.context, stacks, modules.as_mut()) {
+            sample.stack = stacks.intern(modules, maps, (sample.pid, sample.mode, sample.ip), &context.callchain);
+            ready.count += 1;
+            return;
+        }
         let (Some(context), Some(recoverer)) = (&pending.context, recoverer) else {
             self.placed(sample);
             ready.count += 1;

@@ -8,7 +8,7 @@ use super::stop::StopPoll;
 use super::wakeups::Wakeups;
 use super::{lines, text, Loss, Names, Outcome, Progress, SchedLoss, Sink};
 use crate::profile::{Profile, Records};
-use crate::resolve::{Cgroups, Modules};
+use crate::resolve::Cgroups;
 use crate::sample::batch::PendingSample;
 use crate::sample::Source;
 
@@ -72,7 +72,7 @@ fn records(profile: &mut Profile, memory: usize, sink: &mut dyn Sink, ends: Stop
     let address_from = profile.address_from();
     let recovers = address_from.recovers();
     let identity = profile.identity();
-    let wants_code = sink.wants_code();
+    let wants_code = sink.wants_code() || sink.wants_stacks();
     let mut names = Names::recorded(memory / 4, identity.child_pid_namespace);
     // They exist for this case, if nothing else tells more.
     names.recovered = profile.recovered.take().filter(|_| recovers || profile.meta.is_none());
@@ -80,7 +80,7 @@ fn records(profile: &mut Profile, memory: usize, sink: &mut dyn Sink, ends: Stop
     let watched = watched.map(|pids| pids.iter().copied().collect());
     names.wakeups = (profile.source() == Source::Wakeups).then(|| Wakeups::new(watched, identity.own_pid));
     names.hints = profile.hints.is_some().then(Hints::default);
-    names.modules = wants_code.then(Modules::new);
+    names.keep(sink);
     let mut cgroups = Cgroups::recorded();
     for (id, path) in profile.meta.as_ref().map(|meta| meta.cgroups.as_slice()).unwrap_or_default() {
         if let Some(path) = crate::profile::meta::from_hex(path) {

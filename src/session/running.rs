@@ -246,4 +246,8 @@ impl Sink for All<'_, '_> {
     fn wants_code(&self) -> bool {
         self.first.wants_code() || self.others.iter().any(|sink| sink.wants_code())
     }
+
+    fn wants_stacks(&self) -> bool {
+        self.first.wants_stacks() || self.others.iter().any(|sink| sink.wants_stacks())
+    }
 }

@@ -9,7 +9,7 @@ const ROOMS: &[&[&str]] = &[
     &["escape", "cache", "tables"],
     &["sample"],
     &["hint", "elf"],
-    &["host", "recover", "cluster", "sched"],
+    &["host", "recover", "cluster", "sched", "stacks"],
     &["bpf", "config", "trace"],
     &["sampler"],
     &["resolve"],

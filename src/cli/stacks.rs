@@ -1,0 +1,381 @@
+//! `scxprof stacks`: which code threads run when an event is sampled.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{anyhow, Context};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use super::capture::{self, TuningArgs, WatchArgs, RESULT, WATCH};
+use super::hints::HintArgs;
+use super::output::{Output, Readers};
+use super::signals::Signals;
+use super::{decision, Failure};
+use crate::config::{aligned, Placement};
+use crate::escape;
+use crate::host::Roots;
+use crate::resolve::{symbolize, SymbolOptions};
+use crate::session::{default_event, parse_event, EventSpec, Loss, Outcome, Progress, Rate, Session, StackSink};
+use crate::stacks::{self, By, GroupLine, Profile, State, SymbolLine};
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo scxprof stacks -t 10                      where the host spends its CPU time, by function
+  sudo scxprof stacks -t 10 --by subcell --config cells.json    and which subcells spend it
+  sudo scxprof stacks -e page-faults -c 100 -- ./server         one of 100 page faults of a command
+  sudo scxprof stacks -e sched:sched_switch -p 1234 --folded switches.txt
+  scxprof stacks -F 999 -p 1234 --json | jq '.symbols[:5]'
+Exit codes:
+  0  the result was written
+  1  nothing was sampled, or the result could not be written
+  2  wrong usage, also an event that does not exist
+  3  the event cannot be sampled on this host
+  4  the result was written, but more samples were lost than --max-loss allows";
+
+/// Print which functions use the CPU, or cause another event, with their call stacks
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct StacksArgs {
+    #[command(flatten)]
+    watch: WatchArgs,
+    /// The event: cycles, cpu-clock, page-faults, L1-dcache-load-misses, rNNN, PMU/TERMS/, SYSTEM:TRACEPOINT ... with u or k after
+    /// a colon for user or kernel code alone [default: cycles; cpu-clock where there is no PMU]
+    #[arg(short = 'e', long, value_name = "EVENT", help_heading = WATCH)]
+    event: Option<String>,
+    /// Samples a second on each CPU [default: 99; each hit of a tracepoint]
+    #[arg(
+        short = 'F',
+        long,
+        value_name = "HZ",
+        conflicts_with = "count",
+        value_parser = clap::value_parser!(u32).range(1..),
+        help_heading = WATCH
+    )]
+    freq: Option<u32>,
+    /// A sample each N events
+    #[arg(
+        short = 'c',
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u64).range(1..),
+        help_heading = WATCH
+    )]
+    count: Option<u64>,
+    /// Stop after so many samples
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u64).range(1..),
+        help_heading = WATCH
+    )]
+    max_samples: Option<u64>,
+    #[command(flatten)]
+    hints: HintArgs,
+    #[command(flatten)]
+    tuning: TuningArgs,
+    /// What a line is about
+    #[arg(long, value_enum, default_value_t = What::Symbol, help_heading = RESULT)]
+    by: What,
+    /// The configuration whose cells and subcells threads belong to
+    #[arg(long, value_name = "FILE", help_heading = RESULT)]
+    config: Option<PathBuf>,
+    /// The most lines to print; 0 for all
+    #[arg(long, value_name = "N", default_value = "40", help_heading = RESULT)]
+    limit: usize,
+    /// Write the stacks as folded text, which flame graph programs read, to FILE
+    #[arg(long, value_name = "FILE", help_heading = RESULT)]
+    folded: Option<PathBuf>,
+    /// Do not read debug information: no source lines, no inlined functions
+    #[arg(long, help_heading = RESULT)]
+    no_lines: bool,
+    /// Print JSON (docs/stacks.md has the fields)
+    #[arg(long, help_heading = RESULT)]
+    json: bool,
+    /// Write the result to FILE instead of stdout
+    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = RESULT)]
+    output: Option<PathBuf>,
+    /// Print what was left out and why
+    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = RESULT)]
+    verbose: u8,
+}
+
+/// What a line is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    /// Functions
+    Symbol,
+    /// Threads
+    Thread,
+    /// Processes
+    Process,
+    /// Cgroups
+    Cgroup,
+    /// Cells and subcells of --config
+    Subcell,
+}
+
+impl What {
+    fn by(self) -> By {
+        match self {
+            Self::Symbol => By::Symbol,
+            Self::Thread => By::Thread,
+            Self::Process => By::Process,
+            Self::Cgroup => By::Cgroup,
+            Self::Subcell => By::Subcell,
+        }
+    }
+}
+
+impl StacksArgs {
+    fn to_stdout(&self) -> bool {
+        self.output.as_deref().is_none_or(|path| path == Path::new("-"))
+    }
+
+    fn rate(&self) -> Option<Rate> {
+        self.count.map(Rate::Period).or(self.freq.map(|freq| Rate::Frequency(freq.into())))
+    }
+
+    fn event(&self, roots: &Roots) -> Result<EventSpec, Failure> {
+        let name = self.event.as_deref().unwrap_or_else(|| default_event(roots));
+        parse_event(name, self.rate(), roots).map_err(|error| Failure::Usage(anyhow!("-e {name}: {error}")))
+    }
+}
+
+/// The result as JSON.
+#[derive(Serialize)]
+struct Document<'a> {
+    version: u32,
+    state: State,
+    event: &'a str,
+    frequency_hz: Option<u64>,
+    period: Option<u64>,
+    duration_s: f64,
+    samples: u64,
+    samples_per_s: f64,
+    lost: u64,
+    loss: &'a Loss,
+    symbols: &'a [SymbolLine],
+    #[serde(skip_serializing_if = "<[GroupLine]>::is_empty")]
+    groups: &'a [GroupLine],
+    stacks: Vec<Stack>,
+    stack_count: usize,
+}
+
+/// A stack of a thread.
+#[derive(Serialize)]
+struct Stack {
+    thread: String,
+    pid: u32,
+    tid: u32,
+    subcell: Option<String>,
+    samples: u64,
+    /// The innermost first.
+    frames: Vec<String>,
+}
+
+/// Watches, and prints.
+pub(super) fn run(args: &StacksArgs, stdout_is_open: bool) -> Result<(), Failure> {
+    if args.by == What::Subcell && args.config.is_none() {
+        return Err(Failure::Usage(anyhow!("--by subcell needs --config, which has the cells")));
+    }
+    if args.to_stdout() && !stdout_is_open {
+        return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
+    }
+    let placement = args.config.as_deref().map(super::sched::read_config).transpose()?;
+    let roots = args.watch.roots();
+    let event = args.event(&roots)?;
+    let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
+    let open = |path: &PathBuf| Output::open(Some(path), Readers::All).map_err(Failure::Usage);
+    let folded = args.folded.as_ref().map(open).transpose()?;
+    if folded.as_ref().is_some_and(|folded| folded.is_same_file(&output)) {
+        return Err(Failure::Usage(anyhow!("--folded and the result would be written to one file")));
+    }
+    let held = capture::hold(&args.watch, args.to_stdout())?;
+    let signals = Signals::handle().map_err(Failure::Unsupported)?;
+    let builder = args.tuning.configure(Session::builder(), &roots)?.stacks(event.clone());
+    let mut builder = capture::watched(&args.watch, builder)?;
+    if let Some(hints) = args.hints.options() {
+        builder = builder.hints(hints);
+    }
+    let begin = SystemTime::now();
+    let session = capture::start(&args.watch, 0, builder, held.as_ref())?;
+    let mut command = held.map(super::command::Held::release).transpose().map_err(Failure::Usage)?;
+    let tables = (args.verbose > 1).then(|| session.tables());
+    let mut sink = StackSink::default();
+    let watched = |ended: &mut dyn FnMut(Progress) -> bool| {
+        let is_enough = |samples| args.max_samples.is_some_and(|most| samples >= most);
+        session.run_into(&mut sink, |progress| ended(progress) || is_enough(progress.samples))
+    };
+    let outcome = capture::watch(args.watch.limit(), command.as_mut(), &signals, tables.as_ref(), watched);
+    let status = capture::end(command, &signals)?;
+    capture::say_notes(&outcome, None);
+    decision::say_loss(&outcome.loss, args.verbose > 0);
+    let mut profile = named(args, &sink, &outcome, (&event, begin, roots));
+    place(&mut profile, placement.as_ref());
+    if profile.count() == 0 {
+        return Err(Failure::NoResult(anyhow!(
+            "no samples of {}: nothing that was watched ran code that causes the event",
+            profile.event
+        )));
+    }
+    if let Some(folded) = folded {
+        folded.write(stacks::folded(&profile).as_bytes(), true).map_err(Failure::NoResult)?;
+    }
+    let text = if args.json {
+        document(args, &profile, &outcome).context("cannot write the result").map_err(Failure::NoResult)?
+    } else {
+        escape::lines(&table(args, &profile))
+    };
+    output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
+    match status {
+        Some(status) if status != 0 => Err(Failure::Command(status)),
+        _ => decision::check_loss(args.tuning.max_loss, &outcome.loss),
+    }
+}
+
+/// The profile with the names of its code.
+fn named(
+    args: &StacksArgs,
+    sink: &StackSink,
+    outcome: &Outcome,
+    (event, begin, roots): (&EventSpec, SystemTime, Roots),
+) -> Profile {
+    let lines = (!args.no_lines).then(|| PathBuf::from(decision::SCXPROF));
+    let options = SymbolOptions { roots, begin: Some(begin), cache: decision::cache(), lines };
+    let symbols = symbolize(&outcome.modules, outcome.stacks.codes(), &options);
+    let mut profile = sink.profile(outcome, &symbols);
+    profile.event = event.name.to_string();
+    profile.is_clock = event.is_clock();
+    (profile.frequency, profile.period) = match event.rate {
+        Rate::Frequency(hz) => (Some(hz), None),
+        Rate::Period(period) => (None, Some(period)),
+    };
+    profile.begin_unix = begin.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs_f64());
+    profile
+}
+
+/// Adds the subcells of threads.
+fn place(profile: &mut Profile, placement: Option<&Placement>) {
+    let Some(placement) = placement else { return };
+    for thread in &mut profile.threads {
+        thread.subcell = Some(placement.name_of(thread.cgroup.as_bytes(), thread.comm.as_bytes()));
+    }
+}
+
+fn document(args: &StacksArgs, profile: &Profile, outcome: &Outcome) -> anyhow::Result<String> {
+    let shown = if args.limit == 0 { usize::MAX } else { args.limit };
+    let mut symbols = stacks::symbols(profile, &|_| true);
+    symbols.truncate(shown);
+    let mut groups = stacks::by(profile, args.by.by());
+    groups.truncate(shown);
+    let mut rows = profile.rows.clone();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.samples));
+    rows.truncate(shown);
+    let stack = |row: &stacks::Row| {
+        let thread = profile.thread(row)?;
+        Some(Stack {
+            thread: thread.comm.clone(),
+            pid: thread.pid,
+            tid: thread.tid,
+            subcell: thread.subcell.clone(),
+            samples: row.samples,
+            frames: profile.frames_of(row.stack).map(stacks::Frame::name).collect(),
+        })
+    };
+    let duration = profile.duration_ns as f64 / 1e9;
+    let samples = profile.count();
+    let document = Document {
+        version: 1,
+        state: State::Stopped,
+        event: &profile.event,
+        frequency_hz: profile.frequency,
+        period: profile.period,
+        duration_s: duration,
+        samples,
+        samples_per_s: if duration > 0.0 { samples as f64 / duration } else { 0.0 },
+        lost: outcome.loss.lost(),
+        loss: &outcome.loss,
+        symbols: &symbols,
+        groups: &groups,
+        stacks: rows.iter().filter_map(stack).collect(),
+        stack_count: profile.stacks.len(),
+    };
+    Ok(escape::json(serde_json::to_string_pretty(&document)?) + "\n")
+}
+
+fn table(args: &StacksArgs, profile: &Profile) -> String {
+    let shown = if args.limit == 0 { usize::MAX } else { args.limit };
+    let or_dash = |text: Option<String>| text.filter(|text| !text.is_empty()).unwrap_or_else(|| "-".to_owned());
+    let (rows, count, what) = if args.by == What::Symbol {
+        let lines = stacks::symbols(profile, &|_| true);
+        let head = ["FUNCTION", "SELF%", "TOTAL%", "SAMPLES", "MODULE", "SOURCE"];
+        let mut rows = vec![head.map(str::to_owned).to_vec()];
+        rows.extend(lines.iter().take(shown).map(|line| {
+            let module = line.module.rsplit('/').next().unwrap_or_default().to_owned();
+            vec![
+                line.symbol.clone(),
+                format!("{:.2}", line.self_percent),
+                format!("{:.2}", line.total_percent),
+                line.self_samples.to_string(),
+                or_dash(Some(module)),
+                or_dash(line.source.clone()),
+            ]
+        }));
+        (rows, lines.len(), "functions")
+    } else {
+        let lines = stacks::by(profile, args.by.by());
+        let head = ["NAME", "PID", "TID", "SUBCELL", "HINT", "%", "SAMPLES", "MOST IN"];
+        let mut rows = vec![head.map(str::to_owned).to_vec()];
+        rows.extend(lines.iter().take(shown).map(|line| {
+            let number = |number: Option<u32>| or_dash(number.map(|number| number.to_string()));
+            vec![
+                line.name.clone(),
+                number(line.pid),
+                number(line.tid),
+                or_dash(line.subcell.clone()),
+                or_dash(line.hint.map(|hint| hint.to_string())),
+                format!("{:.2}", line.percent),
+                line.samples.to_string(),
+                line.top.clone(),
+            ]
+        }));
+        // Columns that say nothing.
+        let says = |at: usize| rows.iter().skip(1).any(|row| row.get(at).is_some_and(|cell| cell != "-"));
+        let kept: Vec<bool> = (0..head.len()).map(says).collect();
+        let keep = |row: &Vec<String>| {
+            row.iter().zip(&kept).filter(|(_, kept)| **kept).map(|(cell, _)| cell.clone()).collect()
+        };
+        let rows: Vec<Vec<String>> = rows.iter().map(keep).collect();
+        (
+            rows,
+            lines.len(),
+            match args.by {
+                What::Thread => "threads",
+                What::Process => "processes",
+                What::Cgroup => "cgroups",
+                _ => "subcells",
+            },
+        )
+    };
+    let mut text = aligned(&rows);
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    let rate = match (profile.frequency, profile.period) {
+        (Some(hz), _) => format!("{hz} Hz"),
+        (_, Some(1)) => "each".to_owned(),
+        (_, Some(period)) => format!("each {period} events"),
+        _ => String::new(),
+    };
+    let _ = writeln!(
+        text,
+        "\n{} samples of {} ({rate}) in {:.3} s, {} stacks, {count} {what}",
+        profile.count(),
+        profile.event,
+        profile.duration_ns as f64 / 1e9,
+        profile.stacks.len().saturating_sub(1),
+    );
+    text
+}

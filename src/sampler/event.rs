@@ -1,0 +1,400 @@
+//! The names of events, as perf spells them, for the event profiler.
+//!
+//! Hardware, software and cache events are those of include/uapi/linux/perf_event.h; the events of a PMU come from sysfs and
+//! tracepoints from tracefs. There is no table of processors.
+
+use perf_event_open_sys::bindings as sys;
+use thiserror::Error;
+
+use super::attr::{Callchain, EventSpec, Exclude, Feature, Features, Rate};
+use super::pmu::{self, Config, Pmu, PmuError};
+use crate::host::tracefs::{Tracefs, TracefsError};
+use crate::host::Roots;
+
+/// Samples a second on each CPU, where nothing else is asked for.
+pub const DEFAULT_FREQ: u64 = 99;
+/// Frames of a call chain, user and kernel, that the kernel records at most (`kernel.perf_event_max_stack` is 127 by default).
+pub const MAX_STACK: u16 = 127;
+/// Names that a message lists.
+const LISTED: usize = 8;
+
+/// `PERF_TYPE_HARDWARE`: perf's names, its other ones, and the number.
+const HARDWARE: [(&str, &str, u32); 10] = [
+    ("cycles", "cpu-cycles", sys::PERF_COUNT_HW_CPU_CYCLES),
+    ("instructions", "", sys::PERF_COUNT_HW_INSTRUCTIONS),
+    ("cache-references", "", sys::PERF_COUNT_HW_CACHE_REFERENCES),
+    ("cache-misses", "", sys::PERF_COUNT_HW_CACHE_MISSES),
+    ("branches", "branch-instructions", sys::PERF_COUNT_HW_BRANCH_INSTRUCTIONS),
+    ("branch-misses", "", sys::PERF_COUNT_HW_BRANCH_MISSES),
+    ("bus-cycles", "", sys::PERF_COUNT_HW_BUS_CYCLES),
+    ("stalled-cycles-frontend", "idle-cycles-frontend", sys::PERF_COUNT_HW_STALLED_CYCLES_FRONTEND),
+    ("stalled-cycles-backend", "idle-cycles-backend", sys::PERF_COUNT_HW_STALLED_CYCLES_BACKEND),
+    ("ref-cycles", "", sys::PERF_COUNT_HW_REF_CPU_CYCLES),
+];
+
+/// `PERF_TYPE_SOFTWARE`, in the same way.
+const SOFTWARE: [(&str, &str, u32); 10] = [
+    ("cpu-clock", "", sys::PERF_COUNT_SW_CPU_CLOCK),
+    ("task-clock", "", sys::PERF_COUNT_SW_TASK_CLOCK),
+    ("page-faults", "faults", sys::PERF_COUNT_SW_PAGE_FAULTS),
+    ("minor-faults", "", sys::PERF_COUNT_SW_PAGE_FAULTS_MIN),
+    ("major-faults", "", sys::PERF_COUNT_SW_PAGE_FAULTS_MAJ),
+    ("context-switches", "cs", sys::PERF_COUNT_SW_CONTEXT_SWITCHES),
+    ("cpu-migrations", "migrations", sys::PERF_COUNT_SW_CPU_MIGRATIONS),
+    ("alignment-faults", "", sys::PERF_COUNT_SW_ALIGNMENT_FAULTS),
+    ("emulation-faults", "", sys::PERF_COUNT_SW_EMULATION_FAULTS),
+    ("cgroup-switches", "", sys::PERF_COUNT_SW_CGROUP_SWITCHES),
+];
+
+/// `PERF_TYPE_HW_CACHE`: the caches and the operations, by their numbers.
+const CACHES: [&str; 7] = ["L1-dcache", "L1-icache", "LLC", "dTLB", "iTLB", "branch", "node"];
+const OPERATIONS: [(&str, &str); 3] =
+    [("loads", "load-misses"), ("stores", "store-misses"), ("prefetches", "prefetch-misses")];
+
+/// An event that cannot be named so.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum EventNameError {
+    /// No event has this name.
+    #[error("unknown event \"{name}\": {known}")]
+    Unknown {
+        /// The name.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// The text after the name is none of the modifiers.
+    #[error(
+        "\"{modifiers}\" after the event: only u (user code), k (kernel code) and up to three p (precision) are known"
+    )]
+    Modifiers {
+        /// It.
+        modifiers: String,
+    },
+    /// A term has no value that is a number.
+    #[error("\"{term}\" of the event is no term: they look like event=0x3c,umask=0x1")]
+    Term {
+        /// The term.
+        term: String,
+    },
+    /// The PMU does not have it.
+    #[error(transparent)]
+    Pmu(#[from] PmuError),
+    /// tracefs cannot be read, or has no such tracepoint.
+    #[error("{0}; it takes root, or the right to read tracefs")]
+    Tracefs(#[from] TracefsError),
+}
+
+/// What is sampled, without how often.
+struct Named {
+    kind: u32,
+    config: Config,
+    /// Each one is sampled where no rate is asked for, as perf does.
+    is_rare: bool,
+}
+
+/// The event that is called `text`, with the call chain of each sample. Without a `rate` it is sampled 99 times a second on each
+/// CPU; of a tracepoint, each hit.
+///
+/// # Errors
+/// [`EventNameError`].
+pub fn parse(text: &str, rate: Option<Rate>, roots: &Roots) -> Result<EventSpec, EventNameError> {
+    let (name, modifiers) = split(text);
+    let named = find(name, roots)?;
+    let mut callchain = Callchain { user: true, kernel: true, max_stack: MAX_STACK };
+    let mut precise = 0u8;
+    for modifier in modifiers.chars() {
+        match modifier {
+            'u' => callchain.kernel = modifiers.contains('k'),
+            'k' => callchain.user = modifiers.contains('u'),
+            'p' if precise < 3 => precise += 1,
+            _ => return Err(EventNameError::Modifiers { modifiers: modifiers.to_owned() }),
+        }
+    }
+    let each = if named.is_rare { Rate::Period(1) } else { Rate::Frequency(DEFAULT_FREQ) };
+    Ok(EventSpec {
+        name: text.to_owned().into(),
+        kind: named.kind,
+        config: named.config,
+        rate: rate.unwrap_or(each),
+        precise,
+        leader: None,
+        exclude: Exclude::KernelAndGuest,
+        filter: None,
+        context: None,
+        callchain: Some(callchain),
+        wants: Features::none().with(Feature::Cgroup).with(Feature::FormatLost).with(Feature::Kernel),
+        is_sched: false,
+    })
+}
+
+/// The event of CPU time that works on this host: cycles, or the CPU clock where there is no PMU of a CPU.
+#[must_use]
+pub fn default_name(roots: &Roots) -> &'static str {
+    match pmu::Pmus::read(&roots.sys) {
+        Ok(pmus) if !pmus.core.is_empty() => "cycles",
+        _ => "cpu-clock",
+    }
+}
+
+/// The name, and the modifiers after it: `cycles:u`, `cpu/event=1/u`, `sched:sched_switch`.
+fn split(text: &str) -> (&str, &str) {
+    if let Some((start, end)) = text.find('/').zip(text.rfind('/')).filter(|(start, end)| start < end) {
+        let (name, rest) = text.split_at(end + 1);
+        let _ = start;
+        return (name, rest.strip_prefix(':').unwrap_or(rest));
+    }
+    match text.rsplit_once(':') {
+        Some((name, modifiers)) if !modifiers.is_empty() && modifiers.bytes().all(|byte| b"ukp".contains(&byte)) => {
+            (name, modifiers)
+        }
+        _ => (text, ""),
+    }
+}
+
+fn find(name: &str, roots: &Roots) -> Result<Named, EventNameError> {
+    let (only, bare) = match name.split_once(':') {
+        Some((kind @ ("hw" | "sw"), bare)) => (kind, bare),
+        _ => ("", name),
+    };
+    if let Some((pmu, terms)) = name.strip_suffix('/').and_then(|name| name.split_once('/')) {
+        return of_pmu(pmu, terms, roots);
+    }
+    let in_table = |table: &[(&str, &str, u32)]| {
+        let found = table.iter().find(|(its, other, _)| *its == bare || !other.is_empty() && *other == bare);
+        found.map(|(_, _, number)| Config([u64::from(*number), 0, 0, 0, 0]))
+    };
+    if let Some(config) = in_table(&HARDWARE).filter(|_| only != "sw") {
+        return Ok(Named { kind: sys::PERF_TYPE_HARDWARE, config, is_rare: false });
+    }
+    if let Some(config) = in_table(&SOFTWARE).filter(|_| only != "hw") {
+        return Ok(Named { kind: sys::PERF_TYPE_SOFTWARE, config, is_rare: false });
+    }
+    if let Some(config) = cache(bare).filter(|_| only != "sw") {
+        let config = Config([config, 0, 0, 0, 0]);
+        return Ok(Named { kind: sys::PERF_TYPE_HW_CACHE, config, is_rare: false });
+    }
+    if let Some(config) = raw(bare).filter(|_| only != "sw") {
+        return Ok(Named { kind: sys::PERF_TYPE_RAW, config: Config([config, 0, 0, 0, 0]), is_rare: false });
+    }
+    if let (Some((system, event)), "") = (name.split_once(':'), only) {
+        let is_name =
+            |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        if is_name(system) && is_name(event) {
+            let id = Tracefs::open(&roots.proc)?.event_id(&format!("{system}/{event}"))?;
+            return Ok(Named { kind: sys::PERF_TYPE_TRACEPOINT, config: Config([id, 0, 0, 0, 0]), is_rare: true });
+        }
+    }
+    Err(EventNameError::Unknown { name: name.to_owned(), known: known(name, roots) })
+}
+
+/// `PERF_COUNT_HW_CACHE_*`: cache | operation << 8 | result << 16.
+fn cache(name: &str) -> Option<u64> {
+    let at = CACHES.iter().position(|cache| name.strip_prefix(cache).is_some_and(|rest| rest.starts_with('-')))?;
+    let rest = name.get(CACHES.get(at)?.len() + 1..)?;
+    let (operation, misses) = OPERATIONS
+        .iter()
+        .enumerate()
+        .find_map(|(number, (all, misses))| ((*all == rest) || *misses == rest).then_some((number, *misses == rest)))?;
+    Some(at as u64 | (operation as u64) << 8 | u64::from(misses) << 16)
+}
+
+/// `rNNN`: the config of the CPU's PMU, in hexadecimal.
+fn raw(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix('r').filter(|digits| (1..=16).contains(&digits.len()))?;
+    digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| u64::from_str_radix(digits, 16).ok()).flatten()
+}
+
+/// `PMU/TERM=VALUE,.../` or `PMU/EVENT/`, as sysfs describes them.
+fn of_pmu(pmu: &str, terms: &str, roots: &Roots) -> Result<Named, EventNameError> {
+    let dir = roots.sys.join(pmu::DEVICES).join(pmu);
+    let is_name = !pmu.is_empty() && pmu.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte));
+    if !is_name || pmu.starts_with('.') || !dir.is_dir() {
+        let name = format!("{pmu}/{terms}/");
+        return Err(EventNameError::Unknown { name, known: format!("the PMUs of this host are {}", pmus(roots)) });
+    }
+    let described = Pmu::read(&dir)?;
+    let mut config = Config::default();
+    for term in terms.split(',').filter(|term| !term.is_empty()) {
+        let (name, value) = term.split_once('=').map_or((term, None), |(name, value)| (name, Some(value)));
+        if value.is_none() {
+            if let Some(named) = described.event(name)? {
+                for (to, from) in config.0.iter_mut().zip(named.0) {
+                    *to |= from;
+                }
+                continue;
+            }
+            if !described.format.contains_key(name) {
+                let events: Vec<&str> = described.events.keys().map(String::as_str).collect();
+                let known = format!("the events of {pmu} are {}", listed(name, &events));
+                return Err(EventNameError::Unknown { name: format!("{pmu}/{terms}/"), known });
+            }
+        }
+        let number = match value {
+            None => Some(1),
+            Some(value) => match value.strip_prefix("0x") {
+                Some(hex) if hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => u64::from_str_radix(hex, 16).ok(),
+                None if value.bytes().all(|byte| byte.is_ascii_digit()) => value.parse().ok(),
+                _ => None,
+            },
+        };
+        let Some(number) = number else { return Err(EventNameError::Term { term: term.to_owned() }) };
+        described.set(&mut config, name, number)?;
+    }
+    Ok(Named { kind: described.kind, config, is_rare: false })
+}
+
+fn pmus(roots: &Roots) -> String {
+    match pmu::Pmus::read(&roots.sys) {
+        Ok(pmus) if !pmus.names.is_empty() => pmus.names.join(", "),
+        _ => "not known".to_owned(),
+    }
+}
+
+/// What there is, the most alike first.
+fn known(name: &str, roots: &Roots) -> String {
+    let tables = HARDWARE.iter().chain(&SOFTWARE).map(|(name, ..)| (*name).to_owned());
+    let caches = CACHES.iter().flat_map(|cache| {
+        OPERATIONS.iter().flat_map(move |(all, misses)| [format!("{cache}-{all}"), format!("{cache}-{misses}")])
+    });
+    let all: Vec<String> = tables.chain(caches).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    format!(
+        "there are {}, rNNN (raw, hexadecimal), PMU/TERMS/ of the PMUs {}, and SYSTEM:NAME of tracefs",
+        listed(name, &all),
+        pmus(roots)
+    )
+}
+
+/// The names that share most of their beginning with `name` first, as many as a message may list.
+fn listed(name: &str, names: &[&str]) -> String {
+    if names.is_empty() {
+        return "none".to_owned();
+    }
+    let alike = |other: &str| {
+        let lower = |text: &str| text.to_ascii_lowercase();
+        let (name, other) = (lower(name), lower(other));
+        let common = name.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
+        if !name.is_empty() && (other.contains(&name) || name.contains(&other)) {
+            common + 4
+        } else {
+            common
+        }
+    };
+    let mut sorted: Vec<&str> = names.to_vec();
+    sorted.sort_by_key(|other| std::cmp::Reverse(alike(other)));
+    let shown = sorted.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");
+    let more = names.len().saturating_sub(LISTED);
+    if more > 0 {
+        format!("{shown} and {more} more")
+    } else {
+        shown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A host with one PMU.
+    fn host() -> (tempfile::TempDir, Roots) {
+        let dir = tempfile::tempdir().unwrap();
+        let pmu = dir.path().join(pmu::DEVICES).join("cpu");
+        std::fs::create_dir_all(pmu.join("format")).unwrap();
+        std::fs::create_dir_all(pmu.join("events")).unwrap();
+        for (name, text) in [
+            ("type", "4\n"),
+            ("format/event", "config:0-7\n"),
+            ("format/umask", "config:8-15\n"),
+            ("format/edge", "config:18\n"),
+            ("format/ldlat", "config1:0-15\n"),
+            ("events/slots", "event=0x00,umask=0x4\n"),
+        ] {
+            std::fs::write(pmu.join(name), text).unwrap();
+        }
+        let roots = Roots { sys: dir.path().to_owned(), proc: dir.path().to_owned(), ..Roots::default() };
+        (dir, roots)
+    }
+
+    #[test]
+    fn names_are_those_of_perf() {
+        let (_dir, roots) = host();
+        let numbers = |text: &str| {
+            let spec = parse(text, None, &roots).unwrap();
+            (spec.kind, spec.config.0[0])
+        };
+        // As `perf stat -vv -e` shows type and config.
+        for (text, expected) in [
+            ("cycles", (0, 0)),
+            ("hw:cpu-cycles", (0, 0)),
+            ("instructions:u", (0, 1)),
+            ("cache-misses", (0, 3)),
+            ("sw:cpu-clock", (1, 0)),
+            ("cs", (1, 3)),
+            ("page-faults", (1, 2)),
+            ("L1-dcache-loads", (3, 0)),
+            ("L1-dcache-load-misses", (3, 0x1_0000)),
+            ("LLC-stores", (3, 0x102)),
+            ("dTLB-store-misses", (3, 0x1_0103)),
+            ("node-prefetches", (3, 0x206)),
+            ("r01c2", (4, 0x1c2)),
+            ("cpu/event=0x3c,umask=1/", (4, 0x13c)),
+            ("cpu/event=60,edge/", (4, 0x4_003c)),
+            ("cpu/slots/", (4, 0x400)),
+            ("cpu/slots,edge/u", (4, 0x4_0400)),
+        ] {
+            assert_eq!(numbers(text), expected, "{text}");
+        }
+        let spec = parse("cpu/ldlat=30,event=0xcd/ppp", Some(Rate::Period(1000)), &roots).unwrap();
+        assert_eq!((spec.config.0, spec.precise, spec.rate), ([0xcd, 30, 0, 0, 0], 3, Rate::Period(1000)));
+        assert_eq!(parse("cycles", None, &roots).unwrap().rate, Rate::Frequency(99));
+        let chain = |text: &str| {
+            let chain = parse(text, None, &roots).unwrap().callchain.unwrap();
+            (chain.user, chain.kernel)
+        };
+        assert_eq!(
+            [chain("cycles"), chain("cycles:u"), chain("cycles:k"), chain("cycles:uk")]
+                .map(|(user, kernel)| (user, kernel)),
+            [(true, true), (true, false), (false, true), (true, true)]
+        );
+        assert_eq!(default_name(&roots), "cycles");
+        assert_eq!(
+            default_name(&Roots { sys: "/nowhere".into(), proc: "/nowhere".into(), ..Roots::default() }),
+            "cpu-clock"
+        );
+    }
+
+    #[test]
+    fn an_unknown_event_says_what_there_is() {
+        let (_dir, roots) = host();
+        let said = |text: &str| parse(text, None, &roots).unwrap_err().to_string();
+        let text = said("cache-mises");
+        assert!(
+            text.starts_with("unknown event \"cache-mises\": there are cache-misses, cache-references, "),
+            "{text}"
+        );
+        assert!(text.contains("and 54 more") && text.contains("of the PMUs cpu"), "{text}");
+        assert!(said("cpu/slot/").contains("the events of cpu are slots"));
+        assert!(said("gpu/x/").contains("the PMUs of this host are cpu"));
+        assert!(said("../cpu/x/").contains("unknown event"));
+        assert!(said("cpu/event=x/").contains("\"event=x\" of the event is no term"));
+        assert!(said("cpu/event=0x100/").contains("does not fit"));
+        assert!(said("cpu/none=1/").contains("no term \"none\""));
+        assert!(said("cpu/slots/x").contains("\"x\" after the event"));
+        assert!(said("cycles:pppp").contains("\"pppp\" after the event"));
+        assert!(said("hw:cpu-clock").contains("unknown event"));
+        assert!(said("sw:cycles").contains("unknown event"));
+        assert!(said("").contains("unknown event"));
+        assert!(parse("sched:no_such_tracepoint", None, &roots).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_an_event_or_an_error(text in "\\PC{0,30}") {
+            let (_dir, roots) = host();
+            let _ = parse(&text, None, &roots);
+        }
+    }
+}
