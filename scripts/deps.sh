@@ -140,6 +140,7 @@ need_rust
 case "${1:-}" in
     test)
         # Not needed but wanted: without them their checks are skipped, and said to be.
+        scripts/duckdb.sh || say "the queries of docs/queries.md are not run with DuckDB"
         if [ "$(id -u)" -eq 0 ] || sudo -n true 2>/dev/null; then
             for tool in shellcheck cargo-fmt cargo-clippy; do
                 has "$tool" || install "$tool" || say "$tool could not be installed"

@@ -55,7 +55,7 @@
 //! | [`config`] | cells and subcells for scx_mitosis, layers for scx_layered, and the report |
 //! | [`profile`] | writes profiles, and reads them and recordings by other tools |
 //! | [`hint`], [`bpf`] | task hints: their values, and the BPF programs that watch them |
-//! | [`trace`] | reads traces of other tools in Perfetto's format |
+//! | [`trace`] | reads traces of other tools in Perfetto's format, and writes tables in Parquet |
 //! | [`doctor`] | what a host allows |
 //! | `cli` (private) | the command line: options, messages, manual pages |
 //!
@@ -127,6 +127,8 @@
 //! | what a compressed trace inflates to | 100 times its size, at least 256 MiB, of which 16 MiB in memory | the trace is rejected |
 //! | events of a trace that wait to be sorted by time ([`trace`]) | 4,194,304 of about 130 bytes | the trace is rejected |
 //! | texts, entries of tables, threads, tracks of a trace | 64 MiB, 2,097,152, 1,048,576, 524,288 | later ones have no name: a note |
+//! | threads and cgroups of tables in Parquet; rows that wait to be written | 1,048,576 and 65,536; 65,536 of a table, 8 MiB of text | later ones have no row: a note; the rows are written |
+//! | slices that are open in these tables | 524,288 tracks of 64 | later ones have no row: a note; the oldest has no duration |
 //! | a path in a record; a line of text | 4 KiB; 64 KiB | the record counts as malformed; the line as unreadable |
 //! | debug information for source lines | files of 256 MiB; the process that reads them: 768 MiB and 3 s of CPU | no source lines |
 //! | names of code in output lines | 131,072 instructions, 32 MiB | later ones have no name: a message |

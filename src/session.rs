@@ -33,6 +33,8 @@ mod stacked;
 mod stages;
 mod start;
 mod stop;
+#[cfg(feature = "parquet")]
+mod tabled;
 mod text;
 mod traced;
 mod wakeups;
@@ -50,6 +52,8 @@ pub use running::Session;
 pub use sched::SchedStats;
 pub use stacked::StackSink;
 pub use stop::StopHandle;
+#[cfg(feature = "parquet")]
+pub use tabled::Tabled;
 pub use traced::{PlaceOf, ToTrace, TraceCounts, TraceOptions};
 
 pub use crate::sample::{FileId, SideBand, TimedSideBand};

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 /// 2026-11-21.
 const DATE: &str = "1795219200";
-const PAGES: [&str; 15] = [
+const PAGES: [&str; 16] = [
     "",
     "-run",
     "-record",
@@ -22,6 +22,7 @@ const PAGES: [&str; 15] = [
     "-trace",
     "-trace-info",
     "-trace-analyze",
+    "-trace-query",
     "-export",
     "-diff",
     "-doctor",

@@ -1,7 +1,7 @@
-//! `scxprof export`: a profile as a trace that ui.perfetto.dev opens.
+//! `scxprof export`: a profile as a trace that ui.perfetto.dev opens, or a trace or a profile as tables.
 
 use std::io::{BufWriter, Seek};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, Context};
 use clap::Args;
@@ -11,6 +11,7 @@ use super::capture::{RESULT, TUNING};
 use super::output::{Output, Readers};
 use super::process::{self, InputArgs};
 use super::signals::Signals;
+use super::tables::{self, Request, TableDir};
 use super::{decision, percent, Failure};
 use crate::config::{CellOptions, Placement};
 use crate::profile::Profile;
@@ -21,9 +22,12 @@ const EXAMPLES: &str = "\
 Examples:
   sudo scxprof record --sched -t 10 -o web       memory samples and scheduling events
   scxprof export -f web --perfetto web.pftrace   then open web.pftrace in https://ui.perfetto.dev
-  scxprof export -f web --config cells.json --perfetto - | gzip > web.pftrace.gz";
+  scxprof export -f web --config cells.json --perfetto - | gzip > web.pftrace.gz
+  scxprof export -f web --parquet tables         tables for DuckDB, Polars and Spark (docs/queries.md)
+  scxprof export -f trace.pb --parquet tables    the same of a trace of wprof or perfetto
+  duckdb -c \"SELECT tid, SUM(dur) FROM 'tables/sched.parquet' GROUP BY tid\"";
 
-/// Write a profile as a trace for ui.perfetto.dev
+/// Write a profile as a trace for ui.perfetto.dev, or a trace or a profile as tables
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct ExportArgs {
@@ -42,9 +46,12 @@ pub(super) struct ExportArgs {
     #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = percent, help_heading = TUNING)]
     max_loss: f64,
     /// Write a trace in Perfetto's format to FILE, or - for stdout: accesses by cell, subcell and thread, scheduling, hints, counters
-    #[arg(long, value_name = "FILE", required = true, help_heading = RESULT)]
-    perfetto: PathBuf,
-    /// The configuration whose cells and subcells the trace has [default: what extract decides]
+    #[arg(long, value_name = "FILE", required_unless_present = "parquet", conflicts_with = "parquet", help_heading = RESULT)]
+    perfetto: Option<PathBuf>,
+    /// Write tables in Parquet into DIR, which is made; PROFILE may also be a trace of wprof or perfetto
+    #[arg(long, value_name = "DIR", help_heading = RESULT)]
+    parquet: Option<PathBuf>,
+    /// The configuration whose cells and subcells the trace has [default: what extract decides] or the threads of tables have [default: none]
     #[arg(long, value_name = "FILE", help_heading = RESULT)]
     config: Option<PathBuf>,
 }
@@ -55,9 +62,38 @@ const MANY_CPUS: usize = 4096;
 /// What the memory samples say: the configuration, and the community of each thread.
 type Decided = (Option<Placement>, FxHashMap<u32, u32>);
 
-/// Reads the profile twice: to decide, and to write.
+/// Writes a trace, or tables.
 pub(super) fn run(args: &ExportArgs, stdout_is_open: bool) -> Result<(), Failure> {
-    let path = args.perfetto.as_path();
+    match (&args.perfetto, &args.parquet) {
+        (Some(path), _) => perfetto(args, path, stdout_is_open),
+        (None, Some(path)) => parquet(args, path),
+        // clap lets none of both pass.
+        (None, None) => Ok(()),
+    }
+}
+
+/// Reads the trace or the profile once.
+fn parquet(args: &ExportArgs, path: &Path) -> Result<(), Failure> {
+    let given = args.config.as_deref().map(super::sched::read_config).transpose()?;
+    let signals = Signals::handle().map_err(Failure::Unsupported)?;
+    let dir = TableDir::new(path)?;
+    let request = Request {
+        path: args.input.path(),
+        placement: given.as_ref(),
+        memory: memory(args),
+        max_loss: args.max_loss,
+        stop: &|| signals.seen(),
+    };
+    let tables::Read { finished, end } = tables::read(&request, &mut |table| dir.create(table))?;
+    let filled = finished.tables.iter().filter(|table| table.rows > 0);
+    let filled: Vec<String> = filled.map(|it| format!("{} {}", it.table.name(), it.rows)).collect();
+    dir.publish(finished)?;
+    say!("wrote {} (rows: {})", path.display(), filled.join(", "));
+    end
+}
+
+/// Reads the profile twice: to decide, and to write.
+fn perfetto(args: &ExportArgs, path: &Path, stdout_is_open: bool) -> Result<(), Failure> {
     let to_stdout = path.as_os_str() == "-";
     if to_stdout && !stdout_is_open {
         return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to write to; name a file")));

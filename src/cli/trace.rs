@@ -11,6 +11,7 @@ use clap::{Args, Subcommand};
 use super::analyze::{self, AnalyzeArgs};
 use super::capture::{INPUT, RESULT};
 use super::output::{Output, Readers};
+use super::query::{self, QueryArgs};
 use super::signals::Signals;
 use super::{decision, process, Failure};
 use crate::config::aligned;
@@ -30,6 +31,7 @@ Examples:
   scxprof trace info trace.pb                    what recorded it, its events, and what was lost
   scxprof trace info trace.pftrace.gz --json | jq '.events[0]'
   scxprof trace analyze trace.pb                 CPU use, latencies, interrupts, devices
+  scxprof trace query trace.pb 'SELECT ...'      SQL on its tables
   scxprof sched -f trace.pb --by thread          run time, waits and wakeups of its threads";
 
 const INFO_EXAMPLES: &str = "\
@@ -62,6 +64,7 @@ pub(super) struct TraceArgs {
 enum TraceCommand {
     Info(InfoArgs),
     Analyze(AnalyzeArgs),
+    Query(QueryArgs),
 }
 
 /// Print what a trace contains: who recorded it, its events, threads and clocks, and what was lost
@@ -84,6 +87,7 @@ pub(super) fn run(args: &TraceArgs, stdout_is_open: bool) -> Result<(), Failure>
     match &args.command {
         TraceCommand::Info(args) => info(args, stdout_is_open),
         TraceCommand::Analyze(args) => analyze::run(args, stdout_is_open),
+        TraceCommand::Query(args) => query::run(args, stdout_is_open),
     }
 }
 

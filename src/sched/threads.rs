@@ -40,6 +40,15 @@ pub(super) struct Dsq {
 }
 
 impl Thread {
+    /// Since when it sleeps, and whether it does so uninterruptibly (D); `None` if it does not sleep.
+    #[must_use]
+    pub fn sleeps(&self) -> Option<(u64, bool)> {
+        match self.state {
+            State::Sleeping { since, is_blocked } => Some((since, is_blocked)),
+            _ => None,
+        }
+    }
+
     /// Since when it waits for a CPU, and why; `None` if it does not wait.
     #[must_use]
     pub fn waits(&self) -> Option<(u64, Why)> {

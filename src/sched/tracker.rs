@@ -89,6 +89,14 @@ impl Tracker {
         })
     }
 
+    /// What CPUs run at this time, idle tasks left out: CPU, thread id, since when, and the thread, if there was room for it.
+    pub fn running(&self) -> impl Iterator<Item = (u32, u32, u64, Option<Slot>)> + '_ {
+        let running = (0..).zip(&self.cpus).filter_map(|(cpu, state)| Some((cpu, state.running?)));
+        running
+            .map(|(cpu, (tid, since, slot))| (cpu, tid, since, slot))
+            .filter(|(_, tid, ..)| !matches!(*tid, 0 | SchedEvent::UNKNOWN))
+    }
+
     /// Takes the next event.
     pub fn take(&mut self, event: &SchedEvent, facts: &mut impl Facts) {
         if event.cpu >= MAX_CPUS {

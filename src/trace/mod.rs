@@ -20,6 +20,8 @@ mod ftrace;
 mod index;
 mod info;
 mod names;
+#[cfg(feature = "parquet")]
+pub mod parquet;
 mod reader;
 mod recording;
 mod sequence;

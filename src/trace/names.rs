@@ -18,6 +18,12 @@ impl Name {
     /// The empty text, which also stands for one that is not known.
     pub const NONE: Self = Self(0);
 
+    /// The number itself.
+    #[cfg(feature = "parquet")]
+    pub(super) fn number(self) -> u32 {
+        self.0
+    }
+
     /// True for [`Name::NONE`].
     #[must_use]
     pub fn is_none(self) -> bool {

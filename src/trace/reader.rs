@@ -385,6 +385,12 @@ impl<R: Read + Seek> Trace<R> {
         self.source
     }
 
+    /// True if it has `sched_switch`: else switches are made of slices.
+    #[must_use]
+    pub fn has_switches(&self) -> bool {
+        self.state.facts.has_switch
+    }
+
     /// The names that events have numbers of.
     #[must_use]
     pub fn names(&self) -> &Names {

@@ -150,6 +150,8 @@ pub struct Track {
     pub cpu: Option<u32>,
     /// It is a counter; its values are multiplied with this.
     pub multiplier: Option<i64>,
+    /// The unit of the counter, if the trace says it.
+    pub unit: Name,
     /// The counter's values are differences.
     pub is_incremental: bool,
     parent: u64,
@@ -198,6 +200,7 @@ impl Tracks {
             tid: unknown,
             cpu: None,
             multiplier: None,
+            unit: Name::NONE,
             is_incremental: false,
             parent: 0,
         };
@@ -250,6 +253,9 @@ impl Tracks {
             let mut multiplier = 1;
             for (number, value) in Fields::new(counter) {
                 match number {
+                    // `CounterDescriptor.Unit`.
+                    3 => track.unit = unit(value.uint(), names),
+                    6 => track.unit = names.add(value.bytes()),
                     4 => multiplier = value.uint() as i64,
                     5 => track.is_incremental = value.uint() != 0,
                     _ => {}
@@ -283,6 +289,16 @@ impl Tracks {
             at = parent;
         }
         (TraceEvent::UNKNOWN, TraceEvent::UNKNOWN, None)
+    }
+}
+
+/// A unit by its number in the format.
+fn unit(number: u64, names: &mut Names) -> Name {
+    match number {
+        1 => names.add(b"ns"),
+        2 => names.add(b"count"),
+        3 => names.add(b"bytes"),
+        _ => Name::NONE,
     }
 }
 

@@ -9,6 +9,8 @@ mod export;
 mod golden;
 mod mutations;
 mod others;
+#[cfg(feature = "parquet")]
+mod queries;
 mod stacks;
 
 use std::fs;

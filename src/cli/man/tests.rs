@@ -26,6 +26,7 @@ fn each_subcommand_has_a_page_in_the_usual_order() {
                 "scxprof-trace.1",
                 "scxprof-trace-info.1",
                 "scxprof-trace-analyze.1",
+                "scxprof-trace-query.1",
                 "scxprof-export.1",
                 "scxprof-diff.1",
                 "scxprof-doctor.1",

@@ -1,0 +1,244 @@
+//! A trace or a profile as tables: what `export --parquet` and `trace query` have in common.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{anyhow, Context};
+
+use super::destination::Directory;
+use super::trace::{failed, is_trace, losses, open_trace};
+use super::{decision, process, Failure};
+use crate::config::Placement;
+use crate::sample::Comm;
+use crate::session::{Session, Tabled};
+use crate::trace::parquet::{Finished, Knows, Table, ToTables};
+
+/// Events between two looks at the signals.
+const BATCH: u64 = 1024;
+
+/// What is read, and how.
+pub(super) struct Request<'a> {
+    /// A trace, or a profile.
+    pub(super) path: &'a Path,
+    /// The cells of threads.
+    pub(super) placement: Option<&'a Placement>,
+    /// Bytes of memory for the queues and mappings of a profile.
+    pub(super) memory: usize,
+    /// Percent of samples of a profile that may be lost.
+    pub(super) max_loss: f64,
+    pub(super) stop: &'a dyn Fn() -> bool,
+}
+
+/// Tables that are complete.
+pub(super) struct Read<W> {
+    pub(super) finished: Finished<W>,
+    /// What is to be said when the result was written: that something was lost.
+    pub(super) end: Result<(), Failure>,
+}
+
+fn unwritable(error: io::Error) -> Failure {
+    Failure::NoResult(anyhow::Error::new(error).context("cannot write the tables"))
+}
+
+/// Reads a trace or a profile into the files that `create` gives.
+pub(super) fn read<W: Write + Send>(
+    request: &Request<'_>,
+    create: &mut dyn FnMut(Table) -> io::Result<W>,
+) -> Result<Read<W>, Failure> {
+    let read = if is_trace(request.path) { of_trace(request, create) } else { of_profile(request, create) }?;
+    if read.finished.left_out > 0 {
+        say!("note: there was no room for {} threads, slices or events of threads", read.finished.left_out);
+    }
+    Ok(read)
+}
+
+fn of_trace<W: Write + Send>(
+    request: &Request<'_>,
+    create: &mut dyn FnMut(Table) -> io::Result<W>,
+) -> Result<Read<W>, Failure> {
+    let place_of = |cgroup: &[u8], comm: &Comm| request.placement?.place(cgroup, comm.as_bytes());
+    let mut trace = open_trace(request.path)?;
+    let mut tables = ToTables::new(create, Knows::of(&trace), Some(&place_of)).map_err(unwritable)?;
+    let mut count = 0u64;
+    while let Some(event) = trace.next_event().map_err(|error| failed(&error, request.path))? {
+        tables.event(&event, &trace);
+        count += 1;
+        if count.is_multiple_of(BATCH) {
+            if (request.stop)() {
+                return Err(process::interrupted());
+            }
+            tables.check().map_err(unwritable)?;
+        }
+    }
+    let info = trace.info();
+    if count == 0 {
+        let why =
+            if info.damage.is_empty() { String::new() } else { format!(": it is damaged: {}", info.damage.join("; ")) };
+        return Err(Failure::NoResult(anyhow!("{} has no events{why}", request.path.display())));
+    }
+    for line in losses(&info) {
+        say!("note: {line}");
+    }
+    let finished = tables.finish_trace(&trace).map_err(unwritable)?;
+    Ok(Read { finished, end: process::damaged_trace(&info.damage) })
+}
+
+fn of_profile<W: Write + Send>(
+    request: &Request<'_>,
+    create: &mut dyn FnMut(Table) -> io::Result<W>,
+) -> Result<Read<W>, Failure> {
+    let place_of = |cgroup: &[u8], comm: &Comm| request.placement?.place(cgroup, comm.as_bytes());
+    let mut profile = process::open(request.path, request.stop)?;
+    // Tracepoints have both.
+    let knows = Knows { priorities: true, contexts: true };
+    let mut tables = ToTables::new(create, knows, Some(&place_of)).map_err(unwritable)?;
+    tables.says("source", profile.source().name());
+    match &profile.meta {
+        Some(meta) => {
+            tables.says("clock", &meta.clock);
+            tables.says("tool", &format!("scxprof {}", meta.scxprof));
+            tables.says("host", &meta.host.name);
+            tables.says("kernel", &meta.host.kernel);
+            tables.says("cpu", &meta.host.cpu);
+            tables.says("cpus", &meta.host.cpus.to_string());
+            tables.says("begin_unix", &format!("{:.9}", meta.begin_unix));
+        }
+        None => tables.says("clock", "that of the recording"),
+    }
+    let mut sink = Tabled::new(tables);
+    let session = Session::builder().profile(&mut profile).memory(request.memory).start();
+    let session = session.map_err(|error| Failure::Unsupported(error.into()))?;
+    let outcome = session.run_into(&mut sink, |_| (request.stop)());
+    if (request.stop)() {
+        return Err(process::interrupted());
+    }
+    let damage = profile.damage();
+    if sink.count() == 0 {
+        let why = if damage.is_empty() { String::new() } else { format!(": it is damaged: {}", damage.join("; ")) };
+        return Err(Failure::NoResult(anyhow!("the profile has no samples and no scheduling events{why}")));
+    }
+    decision::say_loss(&outcome.loss, false);
+    let finished = sink.finish().map_err(unwritable)?;
+    let end = process::damaged(&damage)
+        .and_then(|()| decision::check_loss(request.max_loss, &outcome.loss))
+        .and_then(|()| decision::check_sched_loss(request.max_loss, &outcome.loss.sched));
+    Ok(Read { finished, end })
+}
+
+/// A directory of tables, which has a temporary name until it is complete.
+pub(super) struct TableDir {
+    path: PathBuf,
+    name: OsString,
+    /// Its path leads through `parent`, which must stay open longer.
+    temporary: tempfile::TempDir,
+    dir: Directory,
+    parent: Directory,
+}
+
+impl TableDir {
+    /// `path` must not exist, or be an empty directory.
+    pub(super) fn new(path: &Path) -> Result<Self, Failure> {
+        let usage = |what: String| Failure::Usage(anyhow!("--parquet {}: {what}", path.display()));
+        let name = path.file_name().ok_or_else(|| usage("not a directory's name".to_owned()))?.to_owned();
+        let parent = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        if !is_free(path) {
+            return Err(usage("exists already; name a new directory, or an empty one".to_owned()));
+        }
+        let parent = Directory::open(parent).map_err(|error| usage(error.to_string()))?;
+        let mut prefix = OsString::from(".");
+        prefix.push(&name);
+        // They may have addresses of other processes, so only their owner reads them.
+        let temporary = tempfile::Builder::new()
+            .prefix(&prefix)
+            .suffix(".tmp")
+            .permissions(fs::Permissions::from_mode(0o700))
+            .tempdir_in(parent.path())
+            .map_err(|error| usage(error.to_string()))?;
+        let dir = Directory::open(temporary.path()).map_err(|error| usage(error.to_string()))?;
+        Ok(Self { path: path.to_owned(), name, temporary, dir, parent })
+    }
+
+    /// The file of a table.
+    pub(super) fn create(&self, table: Table) -> io::Result<BufWriter<File>> {
+        let path = self.dir.path().join(format!("{}.parquet", table.name()));
+        Ok(BufWriter::new(File::options().write(true).create_new(true).mode(0o600).open(path)?))
+    }
+
+    /// Gives the directory its name.
+    pub(super) fn publish(self, finished: Finished<BufWriter<File>>) -> Result<(), Failure> {
+        let Self { path, name, temporary, dir, parent } = self;
+        let publish = || -> anyhow::Result<()> {
+            for table in finished.tables {
+                let file = table.file.into_inner().map_err(io::IntoInnerError::into_error)?;
+                file.sync_all()?;
+            }
+            let named = parent.path().join(&name);
+            anyhow::ensure!(is_free(&named), "it exists by now");
+            // Of two directories the kernel replaces only an empty one.
+            fs::rename(temporary.path(), &named)?;
+            Ok(())
+        };
+        let published =
+            publish().with_context(|| format!("cannot write {}", path.display())).map_err(Failure::NoResult);
+        drop(dir);
+        if published.is_ok() {
+            // It has another name now.
+            let _ = temporary.keep();
+        }
+        published
+    }
+}
+
+/// True if nothing has the name but an empty directory.
+fn is_free(path: &Path) -> bool {
+    match path.symlink_metadata() {
+        Err(_) => true,
+        Ok(there) => there.is_dir() && fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_appears_whole_or_not_at_all() {
+        let beside = tempfile::tempdir().unwrap();
+        let path = beside.path().join("tables");
+        let names = || fs::read_dir(beside.path()).unwrap().map(|it| it.unwrap().file_name()).collect::<Vec<_>>();
+        let dir = TableDir::new(&path).unwrap_or_else(|_| panic!("refused"));
+        dir.create(Table::Sched).unwrap().write_all(b"x").unwrap();
+        assert_eq!(names().len(), 1);
+        drop(dir);
+        assert!(names().is_empty());
+        // An empty directory is replaced.
+        fs::create_dir(&path).unwrap();
+        for is_free in [true, false] {
+            match TableDir::new(&path) {
+                Ok(dir) => {
+                    assert!(is_free);
+                    drop(dir.create(Table::Sched).unwrap());
+                    assert!(dir.publish(finished()).is_ok());
+                }
+                Err(Failure::Usage(error)) => {
+                    assert!(!is_free && error.to_string().contains("exists already"), "{error}");
+                }
+                Err(_) => panic!("another failure"),
+            }
+            assert_eq!(names(), ["tables"]);
+        }
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
+    }
+
+    fn finished() -> Finished<BufWriter<File>> {
+        let mut create = |_| tempfile::tempfile().map(BufWriter::new);
+        let knows = Knows { priorities: true, contexts: true };
+        ToTables::new(&mut create, knows, None).and_then(ToTables::finish).unwrap()
+    }
+}

@@ -1,0 +1,359 @@
+//! docs/queries.md: its tables are those that are written, and its queries have the results that stand there, in DuckDB and, with the
+//! feature `query`, in `trace query`. Some numbers are compared with what other programs say of the same recordings.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{json, Value};
+
+use super::golden::Oracle;
+use super::*;
+
+fn scxprof(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_scxprof")).args(args).output().unwrap()
+}
+
+fn document() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/queries.md")
+}
+
+/// A worked query.
+struct Query {
+    title: String,
+    fixture: String,
+    sql: String,
+    result: String,
+    /// Where the result stands in the document.
+    at: (usize, usize),
+}
+
+/// The blocks of SQL in the document, each with the block of text after it.
+fn worked(document: &str) -> Vec<Query> {
+    let mut queries = Vec::new();
+    let mut from = 0;
+    while let Some(at) = document[from..].find("```sql\n-- ").map(|at| from + at) {
+        let title = document[..at].rsplit("### ").next().unwrap().trim().to_owned();
+        let begin = at + "```sql\n-- ".len();
+        let end = begin + document[begin..].find("```").unwrap();
+        let (fixture, sql) = document[begin..end].split_once('\n').unwrap();
+        let text = end + document[end..].find("```text\n").unwrap() + "```text\n".len();
+        let until = text + document[text..].find("```").unwrap();
+        queries.push(Query {
+            title,
+            fixture: fixture.to_owned(),
+            sql: sql.to_owned(),
+            result: document[text..until].to_owned(),
+            at: (text, until),
+        });
+        from = until;
+    }
+    queries
+}
+
+/// A value as all engines would print it: 5 and 5.0 are the same, and fractions have three places.
+fn plain(value: &str) -> String {
+    match value.parse::<f64>() {
+        Ok(number) if value.contains(['.', 'e', 'E']) && number.is_finite() => {
+            let text = format!("{number:.3}");
+            let text = text.trim_end_matches('0').trim_end_matches('.');
+            if text == "-0" { "0" } else { text }.to_owned()
+        }
+        _ => value.to_owned(),
+    }
+}
+
+/// Lines with columns of one width.
+fn lines(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column| rows.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        let _ = writeln!(text, "{}", cells.join("  ").trim_end());
+    }
+    text
+}
+
+/// The tables of each fixture.
+struct Exported {
+    dir: tempfile::TempDir,
+    fixtures: Vec<String>,
+}
+
+impl Exported {
+    fn new(fixtures: impl IntoIterator<Item = String>) -> Self {
+        let mut fixtures: Vec<String> = fixtures.into_iter().collect();
+        fixtures.sort();
+        fixtures.dedup();
+        let exported = Self { dir: tempfile::tempdir().unwrap(), fixtures };
+        for fixture in &exported.fixtures {
+            let (from, to) = (path(fixture), exported.path(fixture));
+            let output = scxprof(&["export", "-f", from.to_str().unwrap(), "--parquet", to.to_str().unwrap()]);
+            assert!(output.status.success(), "{fixture}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        exported
+    }
+
+    fn path(&self, fixture: &str) -> PathBuf {
+        self.dir.path().join(fixture)
+    }
+
+    /// The rows of each query, under the names of its columns; `None` without DuckDB.
+    fn duckdb(&self, test: &str, queries: &[(&str, &str)]) -> Option<Vec<Vec<Vec<String>>>> {
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+        let python = target.join("duckdb/bin/python");
+        if !target.join("duckdb/version").exists() {
+            println!("SKIP: {test}: there is no DuckDB in {} (scripts/duckdb.sh installs it)", target.display());
+            return None;
+        }
+        let number = |fixture: &str| self.fixtures.iter().position(|it| it == fixture).unwrap();
+        let asked: Vec<Value> = queries.iter().map(|(fixture, sql)| json!([number(fixture), sql])).collect();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/trace/queries.py");
+        let mut child = Command::new(python)
+            .arg(script)
+            .args(self.fixtures.iter().map(|fixture| self.path(fixture)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(&serde_json::to_vec(&asked).unwrap()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success());
+        let answers: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+        let text = |value: &Value| match value {
+            Value::Null => "-".to_owned(),
+            Value::String(text) => text.clone(),
+            other => plain(&other.to_string()),
+        };
+        let row = |row: &Value| row.as_array().unwrap().iter().map(text).collect::<Vec<_>>();
+        let rows = |(answer, (_, sql)): (&Value, &(&str, &str))| {
+            assert!(answer.get("error").is_none(), "{sql}\n{answer}");
+            let head = row(&answer["columns"]);
+            std::iter::once(head).chain(answer["rows"].as_array().unwrap().iter().map(row)).collect()
+        };
+        assert_eq!(answers.len(), queries.len());
+        Some(answers.iter().zip(queries).map(rows).collect())
+    }
+}
+
+#[test]
+fn queries_of_the_document_have_their_results() {
+    let text = fs::read_to_string(document()).unwrap();
+    let queries = worked(&text);
+    assert_eq!(queries.len(), 20);
+    let exported = Exported::new(queries.iter().map(|query| query.fixture.clone()));
+    let asked: Vec<(&str, &str)> = queries.iter().map(|query| (query.fixture.as_str(), query.sql.as_str())).collect();
+    let Some(found) = exported.duckdb("queries_of_the_document_have_their_results", &asked) else { return };
+    if std::env::var_os("SCXPROF_BLESS").is_some() {
+        let mut blessed = text.clone();
+        for (query, rows) in queries.iter().zip(&found).rev() {
+            blessed.replace_range(query.at.0..query.at.1, &lines(rows));
+        }
+        fs::write(document(), blessed).unwrap();
+        return;
+    }
+    for (query, rows) in queries.iter().zip(&found) {
+        assert!(rows.len() > 1, "{}: no rows", query.title);
+        assert_eq!(lines(rows), query.result, "{}: SCXPROF_BLESS=1 writes it anew", query.title);
+    }
+}
+
+/// The rows of CSV, with the line of names.
+#[cfg(feature = "query")]
+fn csv(text: &str) -> Vec<Vec<String>> {
+    let cells = |line: &str| {
+        let (mut cells, mut is_quoted) = (vec![String::new()], false);
+        for character in line.chars() {
+            match character {
+                '"' => is_quoted = !is_quoted,
+                ',' if !is_quoted => cells.push(String::new()),
+                other => cells.last_mut().unwrap().push(other),
+            }
+        }
+        cells.iter().map(|cell| if cell.is_empty() { "-".to_owned() } else { plain(cell) }).collect()
+    };
+    text.lines().map(cells).collect()
+}
+
+#[cfg(feature = "query")]
+#[test]
+fn the_engine_gives_the_same_results() {
+    let text = fs::read_to_string(document()).unwrap();
+    let queries = worked(&text);
+    let exported = Exported::new(queries.iter().map(|query| query.fixture.clone()));
+    for (number, query) in queries.iter().enumerate() {
+        // Some from the recording itself, whose tables are then made in memory.
+        let from = if number % 3 == 0 { path(&query.fixture) } else { exported.path(&query.fixture) };
+        let output = scxprof(&["trace", "query", from.to_str().unwrap(), &query.sql, "--csv"]);
+        assert!(output.status.success(), "{}: {}", query.title, String::from_utf8_lossy(&output.stderr));
+        let rows = csv(std::str::from_utf8(&output.stdout).unwrap());
+        assert_eq!(lines(&rows), query.result, "{}", query.title);
+    }
+}
+
+#[cfg(feature = "query")]
+#[test]
+fn a_query_has_its_forms_and_exit_codes() {
+    let wprof = path("wprof.pb.gz");
+    let query = |args: &[&str]| {
+        let output = scxprof(&[&["trace", "query", wprof.to_str().unwrap()], args].concat());
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let sql = "SELECT tid AS thread, 1.5 AS a FROM thread ORDER BY tid";
+    let (code, out, error) = query(&[sql, "--limit", "2", "--json"]);
+    assert_eq!(
+        (code, out.as_str()),
+        (Some(0), "[\n  {\"thread\": 1, \"a\": 1.5},\n  {\"thread\": 2, \"a\": 1.5}\n]\n"),
+        "{error}"
+    );
+    assert!(error.contains("note: there are more rows than --limit 2"), "{error}");
+    assert_eq!(query(&[sql, "--limit", "1"]).1, "thread    a\n1       1.5\n");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("result.csv");
+    let (code, out, _) = query(&["SELECT 'a,b' AS x, NULL AS y", "--csv", "-o", file.to_str().unwrap()]);
+    assert_eq!((code, out.as_str()), (Some(0), ""));
+    assert_eq!(fs::read_to_string(&file).unwrap(), "x,y\n\"a,b\",\n");
+    let wrong = [
+        ("COPY sched TO 'stolen.csv'", "queries only read"),
+        ("INSERT INTO thread VALUES (1)", "queries only read"),
+        ("SELECT nothing FROM thread", "No field named nothing"),
+        ("SELECT * FROM nothing", "table 'nothing' not found"),
+        ("SELECT * FROM '/etc/passwd'", "not found"),
+        ("SELECT * FRM thread", "the query cannot be run: "),
+        ("SELECT 1 / 0", "Divide by zero"),
+        ("SELECT 1; SELECT 2", "has 2 statements"),
+    ];
+    for (sql, said) in wrong {
+        let (code, out, error) = query(&[sql]);
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{sql}: {error}");
+        assert!(error.contains(said) && error.trim_end().lines().count() == 1, "{sql}: {error}");
+    }
+    assert!(!Path::new("stolen.csv").exists());
+}
+
+#[cfg(not(feature = "query"))]
+#[test]
+fn without_an_engine_it_is_said_how_to_get_one() {
+    let output = scxprof(&["trace", "query", path("wprof.pb.gz").to_str().unwrap(), "SELECT 1"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{error}");
+    assert!(error.contains("--features query") && error.contains("--parquet DIR"), "{error}");
+}
+
+/// Sums of a query with three columns: an id, ns, and how often.
+fn sums(rows: &[Vec<String>]) -> super::golden::Sums {
+    let number = |row: &[String], at: usize| row[at].parse::<u64>().unwrap();
+    rows.iter().skip(1).map(|row| (number(row, 0) as u32, (number(row, 1), number(row, 2)))).collect()
+}
+
+#[test]
+fn sums_are_those_of_other_programs() {
+    // What is computed of the fixtures by trace_processor, and by wprof itself (tests/fixtures/trace/README.md).
+    let exported = Exported::new(["wprof.pb.gz", "ftrace-all.pftrace", "minimal.pftrace"].map(ToOwned::to_owned));
+    let run = "SELECT tid, SUM(dur), COUNT(dur) FROM sched WHERE dur IS NOT NULL GROUP BY tid";
+    let wait = "SELECT tid, SUM(dur), COUNT(dur) FROM thread_state WHERE state IN ('runnable', 'preempted')
+        AND dur IS NOT NULL GROUP BY tid";
+    let latency = "SELECT tid, SUM(latency_ns), COUNT(*) FROM wakeup WHERE latency_ns IS NOT NULL GROUP BY tid";
+    let fixtures: Vec<&str> = exported.fixtures.iter().map(String::as_str).collect();
+    let asked: Vec<(&str, &str)> =
+        fixtures.iter().flat_map(|fixture| [run, wait, latency].map(|sql| (*fixture, sql))).collect();
+    let Some(found) = exported.duckdb("sums_are_those_of_other_programs", &asked) else { return };
+    let mut compared: BTreeMap<&str, usize> = BTreeMap::new();
+    for (fixture, found) in fixtures.iter().zip(found.chunks(3)) {
+        let oracle = Oracle::read(&format!("{}.txt", fixture.split('.').next().unwrap()));
+        // Not each has all of them.
+        let kinds = [("run", &oracle.run), ("wait", &oracle.wait), ("latency", &oracle.latency)];
+        for ((kind, expected), found) in kinds.iter().zip(found).filter(|((_, expected), _)| !expected.is_empty()) {
+            assert_eq!(sums(found), **expected, "{fixture}: {kind}");
+            *compared.entry(*kind).or_insert(0) += expected.len();
+        }
+    }
+    assert!(compared["run"] > 50 && compared["wait"] > 10 && compared["latency"] > 10, "{compared:?}");
+}
+
+#[test]
+fn numbers_are_those_of_the_analysers() {
+    let exported = Exported::new(["wprof.pb.gz", "ftrace-compact.pftrace.gz"].map(ToOwned::to_owned));
+    let irqs = "SELECT cpu, SUM(CASE WHEN category = 'softirq' THEN 1 ELSE 0 END) FROM slice
+        WHERE category IN ('irq', 'softirq') AND dur IS NOT NULL GROUP BY cpu ORDER BY cpu";
+    let states = "SELECT state, SUM(dur), COUNT(dur) FROM thread_state WHERE dur IS NOT NULL GROUP BY state";
+    let asked: Vec<(&str, &str)> =
+        exported.fixtures.iter().flat_map(|fixture| [irqs, states].map(|sql| (fixture.as_str(), sql))).collect();
+    let Some(found) = exported.duckdb("numbers_are_those_of_the_analysers", &asked) else { return };
+    for (fixture, found) in exported.fixtures.iter().zip(found.chunks(2)) {
+        let path = path(fixture);
+        let output = scxprof(&["trace", "analyze", path.to_str().unwrap(), "--json", "--limit", "0"]);
+        let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let cpus = value["analyses"]["irq_analysis"]["cpus"].as_array().unwrap();
+        let expected: Vec<Vec<String>> =
+            cpus.iter().map(|cpu| vec![cpu["cpu"].to_string(), cpu["softirqs"].to_string()]).collect();
+        assert_eq!(found[0][1..], expected, "{fixture}");
+        let total = &value["analyses"]["task_states"]["total"];
+        let names = [
+            ("running", "running"),
+            ("sleeping", "sleeping"),
+            ("blocked", "blocked"),
+            ("runnable", "latency"),
+            ("preempted", "resumed"),
+        ];
+        for (state, field) in names {
+            let row = found[1].iter().find(|row| row[0] == state).unwrap();
+            let expected = [&total[field]["total_ns"], &total[field]["count"]].map(Value::to_string);
+            assert_eq!(row[1..], expected, "{fixture}: {state}");
+        }
+    }
+}
+
+#[test]
+fn the_document_has_all_columns() {
+    let text = fs::read_to_string(document()).unwrap();
+    let mut documented: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
+    let mut table = None;
+    for line in text.lines() {
+        if let Some(heading) = line.strip_prefix("### `").and_then(|rest| rest.split('`').next()) {
+            table = Some(heading.to_owned());
+        } else if line.starts_with('#') {
+            table = None;
+        }
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        if let (Some(table), ["", column, kind, ..]) = (&table, cells.as_slice()) {
+            if let Some(column) = column.strip_prefix('`').and_then(|column| column.strip_suffix('`')) {
+                documented.entry(table.clone()).or_default().push((column.to_owned(), (*kind).to_owned()));
+            }
+        }
+    }
+    let written = scxprof::trace::parquet::Table::ALL.map(|table| {
+        let columns = table.columns().iter().map(|(name, kind)| ((*name).to_owned(), kind.name().to_owned()));
+        (table.name().to_owned(), columns.collect::<Vec<_>>())
+    });
+    assert_eq!(documented, BTreeMap::from(written));
+}
+
+#[test]
+fn what_is_damaged_or_empty_has_its_exit_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, tables) = (dir.path().join("file"), dir.path().join("tables"));
+    let export = |bytes: &[u8]| {
+        fs::write(&file, bytes).unwrap();
+        let output = scxprof(&["export", "-f", file.to_str().unwrap(), "--parquet", tables.to_str().unwrap()]);
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let names = || fs::read_dir(dir.path()).unwrap().map(|it| it.unwrap().file_name()).collect::<Vec<_>>();
+    let (code, said) = export(b"");
+    assert_eq!((code, names().len()), (Some(2), 1), "{said}");
+    let bytes = fixture("ftrace-all.pftrace");
+    let (code, said) = export(&bytes[..bytes.len() - 7]);
+    assert_eq!(code, Some(4), "{said}");
+    assert!(said.contains("the trace is damaged: the file ends within a packet"), "{said}");
+    assert_eq!(fs::read_dir(&tables).unwrap().count(), 9);
+    let (code, said) = export(&bytes);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("exists already; name a new directory, or an empty one"), "{said}");
+    assert_eq!(names().len(), 2);
+    let both = scxprof(&["export", "-f", "x", "--parquet", "a", "--perfetto", "b"]);
+    assert_eq!(both.status.code(), Some(2));
+}
