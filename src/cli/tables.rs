@@ -229,7 +229,7 @@ mod tests {
                 Err(Failure::Usage(error)) => {
                     assert!(!is_free && error.to_string().contains("exists already"), "{error}");
                 }
-                Err(_) => panic!("another failure"),
+                Err(other) => panic!("{other:?}"),
             }
             assert_eq!(names(), ["tables"]);
         }
