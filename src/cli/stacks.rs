@@ -8,11 +8,11 @@ use anyhow::{anyhow, Context};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::capture::{self, TuningArgs, WatchArgs, RESULT, WATCH};
+use super::capture::{self, TuningArgs, WatchArgs, INPUT, RESULT, WATCH};
 use super::hints::HintArgs;
 use super::output::{Output, Readers};
 use super::signals::Signals;
-use super::{decision, Failure};
+use super::{decision, process, Failure};
 use crate::config::{aligned, Placement};
 use crate::escape;
 use crate::host::Roots;
@@ -26,6 +26,7 @@ Examples:
   sudo scxprof stacks -t 10 --by subcell --config cells.json    and which subcells spend it
   sudo scxprof stacks -e page-faults -c 100 -- ./server         one of 100 page faults of a command
   sudo scxprof stacks -e sched:sched_switch -p 1234 --folded switches.txt
+  scxprof stacks -f perf.data --folded stacks.txt               of what perf record -g recorded
   scxprof stacks -F 999 -p 1234 --json | jq '.symbols[:5]'
 Exit codes:
   0  the result was written
@@ -38,6 +39,15 @@ Exit codes:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct StacksArgs {
+    /// Read the call chains of a perf.data (`perf record -g`) instead of sampling
+    #[arg(
+        short = 'f',
+        long = "file",
+        value_name = "FILE",
+        help_heading = INPUT,
+        conflicts_with_all = ["time", "cpus", "pids", "cgroup", "all", "command", "freq", "count", "max_samples", "hints_map"]
+    )]
+    file: Option<PathBuf>,
     #[command(flatten)]
     watch: WatchArgs,
     /// The event: cycles, cpu-clock, page-faults, L1-dcache-load-misses, rNNN, PMU/TERMS/, SYSTEM:TRACEPOINT ... with u or k after
@@ -184,14 +194,54 @@ pub(super) fn run(args: &StacksArgs, stdout_is_open: bool) -> Result<(), Failure
         return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
     }
     let placement = args.config.as_deref().map(super::sched::read_config).transpose()?;
-    let roots = args.watch.roots();
-    let event = args.event(&roots)?;
     let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
     let open = |path: &PathBuf| Output::open(Some(path), Readers::All).map_err(Failure::Usage);
     let folded = args.folded.as_ref().map(open).transpose()?;
     if folded.as_ref().is_some_and(|folded| folded.is_same_file(&output)) {
         return Err(Failure::Usage(anyhow!("--folded and the result would be written to one file")));
     }
+    let Observed { mut profile, outcome, damage, status } = match &args.file {
+        Some(path) => read(args, path)?,
+        None => watch(args)?,
+    };
+    capture::say_notes(&outcome, None);
+    decision::say_loss(&outcome.loss, args.verbose > 0);
+    place(&mut profile, placement.as_ref());
+    if profile.count() == 0 {
+        let why = if damage.is_empty() { String::new() } else { format!(": it is damaged: {}", damage.join("; ")) };
+        return Err(Failure::NoResult(match &args.file {
+            Some(path) => anyhow!("{} has no samples of {}{why}", path.display(), profile.event),
+            None => anyhow!("no samples of {}: nothing that was watched causes the event", profile.event),
+        }));
+    }
+    if let Some(folded) = folded {
+        folded.write(stacks::folded(&profile).as_bytes(), true).map_err(Failure::NoResult)?;
+    }
+    let text = if args.json {
+        document(args, &profile, &outcome).context("cannot write the result").map_err(Failure::NoResult)?
+    } else {
+        escape::lines(&table(args, &profile))
+    };
+    output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
+    process::damaged(&damage)?;
+    match status {
+        Some(status) if status != 0 => Err(Failure::Command(status)),
+        _ => decision::check_loss(args.tuning.max_loss, &outcome.loss),
+    }
+}
+
+/// What was observed.
+struct Observed {
+    profile: Profile,
+    outcome: Outcome,
+    damage: Vec<String>,
+    status: Option<u8>,
+}
+
+/// Samples this host.
+fn watch(args: &StacksArgs) -> Result<Observed, Failure> {
+    let roots = args.watch.roots();
+    let event = args.event(&roots)?;
     let held = capture::hold(&args.watch, args.to_stdout())?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let builder = args.tuning.configure(Session::builder(), &roots)?.stacks(event.clone());
@@ -210,42 +260,7 @@ pub(super) fn run(args: &StacksArgs, stdout_is_open: bool) -> Result<(), Failure
     };
     let outcome = capture::watch(args.watch.limit(), command.as_mut(), &signals, tables.as_ref(), watched);
     let status = capture::end(command, &signals)?;
-    capture::say_notes(&outcome, None);
-    decision::say_loss(&outcome.loss, args.verbose > 0);
-    let mut profile = named(args, &sink, &outcome, (&event, begin, roots));
-    place(&mut profile, placement.as_ref());
-    if profile.count() == 0 {
-        return Err(Failure::NoResult(anyhow!(
-            "no samples of {}: nothing that was watched ran code that causes the event",
-            profile.event
-        )));
-    }
-    if let Some(folded) = folded {
-        folded.write(stacks::folded(&profile).as_bytes(), true).map_err(Failure::NoResult)?;
-    }
-    let text = if args.json {
-        document(args, &profile, &outcome).context("cannot write the result").map_err(Failure::NoResult)?
-    } else {
-        escape::lines(&table(args, &profile))
-    };
-    output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
-    match status {
-        Some(status) if status != 0 => Err(Failure::Command(status)),
-        _ => decision::check_loss(args.tuning.max_loss, &outcome.loss),
-    }
-}
-
-/// The profile with the names of its code.
-fn named(
-    args: &StacksArgs,
-    sink: &StackSink,
-    outcome: &Outcome,
-    (event, begin, roots): (&EventSpec, SystemTime, Roots),
-) -> Profile {
-    let lines = (!args.no_lines).then(|| PathBuf::from(decision::SCXPROF));
-    let options = SymbolOptions { roots, begin: Some(begin), cache: decision::cache(), lines };
-    let symbols = symbolize(&outcome.modules, outcome.stacks.codes(), &options);
-    let mut profile = sink.profile(outcome, &symbols);
+    let mut profile = named(args, &sink, &outcome, (Some(begin), roots));
     profile.event = event.name.to_string();
     profile.is_clock = event.is_clock();
     (profile.frequency, profile.period) = match event.rate {
@@ -253,7 +268,47 @@ fn named(
         Rate::Period(period) => (None, Some(period)),
     };
     profile.begin_unix = begin.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs_f64());
-    profile
+    Ok(Observed { profile, outcome, damage: Vec::new(), status })
+}
+
+/// Reads a recording.
+fn read(args: &StacksArgs, path: &Path) -> Result<Observed, Failure> {
+    let signals = Signals::handle().map_err(Failure::Unsupported)?;
+    let stop = || signals.seen();
+    let roots = Roots::default();
+    let memory = args.tuning.memory(&roots)?;
+    let mut recording = process::open(path, &stop)?;
+    let wanted = args.event.as_deref();
+    let Some((number, event, is_clock)) = recording.stack_event(wanted) else {
+        let of = wanted.map_or_else(String::new, |name| format!(" of {name}"));
+        return Err(Failure::NoResult(anyhow!(
+            "{} has no call chains{of}; `perf record -g` records them",
+            path.display()
+        )));
+    };
+    let mut sink = StackSink::of_event(number);
+    let session = Session::builder().profile(&mut recording).memory(memory).start();
+    let outcome = session.map_err(|error| Failure::Unsupported(error.into()))?.run_into(&mut sink, |_| stop());
+    if stop() {
+        return Err(process::interrupted());
+    }
+    let begin = recording.recorded_here(&roots);
+    let mut profile = named(args, &sink, &outcome, (begin, roots));
+    (profile.event, profile.is_clock) = (event, is_clock);
+    Ok(Observed { profile, outcome, damage: recording.damage(), status: None })
+}
+
+/// The profile with the names of its code.
+fn named(
+    args: &StacksArgs,
+    sink: &StackSink,
+    outcome: &Outcome,
+    (begin, roots): (Option<SystemTime>, Roots),
+) -> Profile {
+    let lines = (!args.no_lines).then(|| PathBuf::from(decision::SCXPROF));
+    let options = SymbolOptions { roots, begin, cache: decision::cache(), lines };
+    let symbols = symbolize(&outcome.modules, outcome.stacks.codes(), &options);
+    sink.profile(outcome, &symbols)
 }
 
 /// Adds the subcells of threads.
@@ -367,7 +422,7 @@ fn table(args: &StacksArgs, profile: &Profile) -> String {
         (Some(hz), _) => format!("{hz} Hz"),
         (_, Some(1)) => "each".to_owned(),
         (_, Some(period)) => format!("each {period} events"),
-        _ => String::new(),
+        _ => "recorded".to_owned(),
     };
     let _ = writeln!(
         text,

@@ -353,12 +353,13 @@ impl Names {
         if !self.numbered(sample) {
             return;
         }
-        let Self { recoverer, maps, modules, recorder, stacks, .. } = self;
-        if let (Some(context), Some(stacks), Some(modules)) = (&pending.context, stacks, modules.as_mut()) {
-            sample.stack = stacks.intern(modules, maps, (sample.pid, sample.mode, sample.ip), &context.callchain);
+        if self.stacks.is_some() {
+            let chain = pending.context.as_ref().map_or(&[][..], |context| &context.callchain);
+            self.stacked(sample, chain);
             ready.count += 1;
             return;
         }
+        let Self { recoverer, maps, modules, recorder, .. } = self;
         let (Some(context), Some(recoverer)) = (&pending.context, recoverer) else {
             self.placed(sample);
             ready.count += 1;
@@ -381,6 +382,14 @@ impl Names {
         self.records += 1;
         sample.record = self.records;
         true
+    }
+
+    /// Adds the call stack of a sample.
+    pub(super) fn stacked(&mut self, sample: &mut Sample, chain: &[u64]) {
+        let Self { maps, modules, stacks, .. } = self;
+        if let (Some(stacks), Some(modules)) = (stacks, modules) {
+            sample.stack = stacks.intern(modules, maps, (sample.pid, sample.mode, sample.ip), chain);
+        }
     }
 
     /// Adds the memory and the code of a sample that has an address.

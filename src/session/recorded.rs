@@ -11,6 +11,7 @@ use crate::profile::{Profile, Records};
 use crate::resolve::Cgroups;
 use crate::sample::batch::PendingSample;
 use crate::sample::Source;
+use crate::sampler::AddressFrom;
 
 /// Why names may be wrong: perf reads one ring after the other.
 const UNTIMED: &str =
@@ -69,7 +70,9 @@ pub(super) fn run(
 
 /// As [`run`], for a perf.data.
 fn records(profile: &mut Profile, memory: usize, sink: &mut dyn Sink, ends: StopPoll<'_>) -> Outcome {
-    let address_from = profile.address_from();
+    // What another program recorded may have any addresses, but a sink of stacks wants none.
+    let is_foreign = profile.meta.is_none();
+    let address_from = if is_foreign && sink.wants_stacks() { AddressFrom::Callchain } else { profile.address_from() };
     let recovers = address_from.recovers();
     let identity = profile.identity();
     let wants_code = sink.wants_code() || sink.wants_stacks();

@@ -29,6 +29,8 @@ struct Key {
 /// Adds up samples of call stacks. [`StackSink::profile`] names their code when the session has ended.
 #[derive(Debug, Default)]
 pub struct StackSink {
+    /// The only event of a recording whose samples are taken.
+    only: Option<u16>,
     threads: FxHashMap<Key, u32>,
     list: Vec<Key>,
     rows: FxHashMap<(u32, Option<StackId>), (u64, u64)>,
@@ -41,6 +43,12 @@ pub struct StackSink {
 }
 
 impl StackSink {
+    /// Takes only the samples of one event of a recording, by its number.
+    #[must_use]
+    pub fn of_event(number: u16) -> Self {
+        Self { only: Some(number), ..Self::default() }
+    }
+
     /// Samples so far.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -55,7 +63,7 @@ impl StackSink {
 
     /// Forgets all samples.
     pub fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self { only: self.only, ..Self::default() };
     }
 
     /// The profile, with these names of [`Outcome::stacks`]'s code. The caller adds what it knows of the event.
@@ -149,6 +157,9 @@ fn frames_at(symbol: Option<&Symbol>, is_kernel: bool) -> Vec<Frame> {
 impl Sink for StackSink {
     fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
         let Sample { comm, hint, stack, raw, .. } = sample;
+        if self.only.is_some_and(|only| only != raw.event) {
+            return;
+        }
         let key = Key { pid: raw.pid, tid: raw.tid, comm: *comm, cgroup: raw.cgroup, hint: *hint };
         self.count += 1;
         if raw.cgroup != 0 && !self.cgroups.contains_key(&raw.cgroup) && self.cgroups.len() < MAX_THREADS {

@@ -45,6 +45,9 @@ struct Piece {
     sched_until: Vec<(usize, usize)>,
     /// Samples of the recording so far, after the second stage.
     records: u64,
+    /// The call chains of the samples one after another, and where each ends, until the second stage; none if no sample has one.
+    chains: Vec<u64>,
+    chain_ends: Vec<usize>,
 }
 
 impl Piece {
@@ -217,7 +220,16 @@ fn release(order: &mut Order, out: &mut Out, next: &mut dyn Next) {
         match released {
             Released::SideBand(what) => piece.side_band.push((piece.samples.len(), what)),
             // Its accesses were recovered when it was recorded, so its registers are not needed.
-            Released::Sample(PendingSample { raw, .. }) => piece.samples.push_raw(raw),
+            Released::Sample(PendingSample { raw, context }) => {
+                piece.samples.push_raw(raw);
+                if let Some(context) = context {
+                    piece.chains.extend_from_slice(&context.callchain);
+                    piece.chain_ends.resize(piece.samples.len(), 0);
+                    if let Some(end) = piece.chain_ends.last_mut() {
+                        *end = piece.chains.len();
+                    }
+                }
+            }
             Released::Sched(mut events) => {
                 // They may be many at once.
                 while let Some((some, rest)) = events.split_at_checked(*size).filter(|(_, rest)| !rest.is_empty()) {
@@ -236,11 +248,11 @@ fn release(order: &mut Order, out: &mut Out, next: &mut dyn Next) {
 
 /// The second stage: names the samples of a piece in place, or puts the accesses there that they gave.
 fn name(names: &mut Names, piece: &mut Piece, spare: &mut Ready) {
-    let Piece { samples, side_band, sched, sched_until, records } = piece;
+    let Piece { samples, side_band, sched, sched_until, records, chains, chain_ends } = piece;
     let mut cgroups = Vec::new();
     let mut of_sched = 0;
     let mut sides = side_band.drain(..).peekable();
-    let mut kept = 0;
+    let (mut kept, mut chain_begin) = (0, 0);
     spare.truncate(0);
     for at in 0..=samples.len() {
         while let Some((_, what)) = sides.next_if(|(before, _)| *before <= at) {
@@ -256,10 +268,19 @@ fn name(names: &mut Names, piece: &mut Piece, spare: &mut Ready) {
         }
         let samples = samples.samples_mut();
         let Some(sample) = samples.get_mut(at) else { break };
+        let chain_end = chain_ends.get(at).copied().unwrap_or(chain_begin);
+        let chain = chains.get(chain_begin..chain_end).unwrap_or_default();
+        chain_begin = chain_end.max(chain_begin);
         if !names.numbered(sample) {
             continue;
         }
-        if names.recovered.is_some() {
+        if names.stacks.is_some() {
+            names.stacked(sample, chain);
+            if kept < at {
+                samples.copy_within(at..=at, kept);
+            }
+            kept += 1;
+        } else if names.recovered.is_some() {
             names.joined(sample, spare);
         } else {
             names.placed(sample);
@@ -280,6 +301,8 @@ fn name(names: &mut Names, piece: &mut Piece, spare: &mut Ready) {
     } else {
         samples.truncate(kept);
     }
+    chains.clear();
+    chain_ends.clear();
     (*side_band, *records) = (cgroups, names.records);
 }
 

@@ -231,7 +231,8 @@ fn rows_are_written_in_groups() {
     let sample = finished.tables.iter().find(|it| it.table == Table::Sample).unwrap();
     let reader = SerializedFileReader::new(sample.file.try_clone().unwrap()).unwrap();
     assert_eq!((sample.rows, reader.metadata().num_row_groups()), (count, 4));
-    let rows = reader.metadata().row_groups().iter().map(parquet::file::metadata::RowGroupMetaData::num_rows).sum::<i64>();
+    let rows =
+        reader.metadata().row_groups().iter().map(parquet::file::metadata::RowGroupMetaData::num_rows).sum::<i64>();
     assert_eq!(rows as u64, count);
 }
 
