@@ -1,0 +1,222 @@
+//! `scxprof stacks` on programs whose call stacks are known, and beside perf on the same recording.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
+const FLAGS: [&str; 2] = ["-O0", "-g"];
+
+/// Builds tests/programs/stacks.c as `name`; `None`, with the reason printed, if there is no compiler that can.
+fn build(test: &str, dir: &Path, name: &str, more: &[&str]) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/stacks.c");
+    let path = dir.join(name);
+    let output = Command::new("cc").args(FLAGS).args(more).arg(source).arg("-o").arg(&path).output();
+    if output.as_ref().is_ok_and(|output| output.status.success()) {
+        return Some(path);
+    }
+    println!("SKIP: {test}: cc cannot build tests/programs/stacks.c: {output:?}");
+    None
+}
+
+/// Runs `scxprof stacks`; `None`, with the reason printed, if the host does not allow it.
+fn stacks(test: &str, args: &[&str]) -> Option<Output> {
+    let output = Command::new(SCXPROF).arg("stacks").args(args).output().unwrap();
+    if output.status.code() == Some(3) {
+        println!("SKIP: {test}: {}", said(&output));
+        return None;
+    }
+    assert!(output.status.success(), "{args:?}: {}", said(&output));
+    Some(output)
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).trim().to_owned()
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn parts_of_the_time_are_those_of_the_program() {
+    let test = "parts_of_the_time_are_those_of_the_program";
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = build(test, dir.path(), "parts", &[]) else { return };
+    let program = program.to_str().unwrap();
+    let args = ["-e", "cpu-clock", "-F", "997", "--json", "--", program, "parts", "160000"];
+    let Some(output) = stacks(test, &args) else { return };
+    let found = json(&output);
+    assert_eq!(
+        (&found["event"], &found["frequency_hz"], &found["state"]),
+        (&"cpu-clock".into(), &997.into(), &"stopped".into())
+    );
+    let own = |name: &str| {
+        let mut lines = found["symbols"].as_array().unwrap().iter();
+        let line = lines.find(|line| line["symbol"] == name).unwrap();
+        assert!(line["module"].as_str().unwrap().ends_with("/parts"), "{line}");
+        assert!(line["source"].as_str().unwrap().contains("stacks.c:"), "{line}");
+        line["self_samples"].as_u64().unwrap()
+    };
+    let parts = [("sixty", 0.6), ("thirty", 0.3), ("ten", 0.1)];
+    let all: u64 = parts.iter().map(|(name, _)| own(name)).sum();
+    assert!(all > 500, "{all} samples");
+    for (name, part) in parts {
+        // Five standard deviations of a binomial distribution, and the program's own chance.
+        let margin = 5.0 * (part * (1.0 - part) / all as f64).sqrt() + 0.01;
+        let found = own(name) as f64 / all as f64;
+        assert!((found - part).abs() < margin, "{name}: {found:.3} of {all}, not {part} +- {margin:.3}");
+    }
+}
+
+#[test]
+fn a_stack_is_as_deep_as_the_program() {
+    let test = "a_stack_is_as_deep_as_the_program";
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = build(test, dir.path(), "depth", &[]) else { return };
+    let folded = dir.path().join("folded");
+    for depth in ["1", "60"] {
+        let args = [
+            "-e",
+            "cpu-clock:u",
+            "--no-lines",
+            "--folded",
+            folded.to_str().unwrap(),
+            "--",
+            program.to_str().unwrap(),
+            "depth",
+            depth,
+        ];
+        if stacks(test, &args).is_none() {
+            return;
+        }
+        let text = std::fs::read_to_string(&folded).unwrap();
+        let (mut whole, mut all) = (0, 0);
+        for line in text.lines() {
+            let (stack, count) = line.rsplit_once(' ').unwrap();
+            let count: u64 = count.parse().unwrap();
+            let frames: Vec<&str> = stack.split(';').collect();
+            assert_eq!(frames[0], "depth");
+            if *frames.last().unwrap() == "bottom" {
+                all += count;
+                let calls = frames.iter().filter(|frame| **frame == "down").count();
+                whole += if calls.to_string() == depth && frames.contains(&"main") { count } else { 0 };
+            }
+        }
+        assert!(all > 20, "{text}");
+        // A function without its frame yet, or any more, hides its caller.
+        assert!(whole * 100 >= all * 95, "{whole} of {all} stacks are whole: {text}");
+    }
+}
+
+#[test]
+fn no_sample_belongs_to_another_program() {
+    let test = "no_sample_belongs_to_another_program";
+    let dir = tempfile::tempdir().unwrap();
+    let Some(first) = build(test, dir.path(), "prog_a", &[]) else { return };
+    let Some(second) = build(test, dir.path(), "prog_b", &["-DOTHER"]) else { return };
+    let folded = dir.path().join("folded");
+    let [first, second] = [first, second].map(|path| path.to_str().unwrap().to_owned());
+    let args = [
+        "-e",
+        "cpu-clock",
+        "-F",
+        "4999",
+        "--no-lines",
+        "--folded",
+        folded.to_str().unwrap(),
+        "--",
+        &first,
+        "storm",
+        "400",
+        &first,
+        &second,
+    ];
+    if stacks(test, &args).is_none() {
+        return;
+    }
+    let mut counts = BTreeMap::new();
+    for line in std::fs::read_to_string(&folded).unwrap().lines() {
+        let (stack, count) = line.rsplit_once(' ').unwrap();
+        let comm = stack.split(';').next().unwrap();
+        let of = |name: &str| stack.split(';').any(|frame| frame == name);
+        for (name, whose) in [("only_a", "prog_a"), ("only_b", "prog_b")] {
+            if of(name) {
+                assert_eq!(comm, whose, "{line}");
+                *counts.entry(whose).or_insert(0) += count.parse::<u64>().unwrap();
+            }
+        }
+    }
+    assert!(counts.len() == 2 && counts.values().all(|count| *count > 100), "{counts:?}");
+}
+
+#[test]
+fn a_recording_of_perf_gives_its_stacks() {
+    let test = "a_recording_of_perf_gives_its_stacks";
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = build(test, dir.path(), "recorded", &[]) else { return };
+    let data = dir.path().join("perf.data");
+    let record = ["record", "-q", "-g", "-F", "997", "-e", "cpu-clock", "--buildid-all", "-o"];
+    let recorded =
+        Command::new("perf").args(record).arg(&data).arg("--").arg(&program).args(["parts", "60000"]).output();
+    if !recorded.as_ref().is_ok_and(|output| output.status.success()) {
+        println!("SKIP: {test}: perf record does not work: {recorded:?}");
+        return;
+    }
+    let script =
+        Command::new("perf").args(["script", "--no-inline", "-F", "comm,ip,sym", "-i"]).arg(&data).output().unwrap();
+    // A paragraph for each sample: the name, and a line `ADDRESS SYMBOL` for each frame, the innermost first.
+    let mut expected: BTreeMap<String, u64> = BTreeMap::new();
+    for sample in String::from_utf8_lossy(&script.stdout).split("\n\n").filter(|sample| !sample.trim().is_empty()) {
+        let mut lines = sample.trim_start_matches('\n').lines();
+        let mut frames = vec![lines.next().unwrap().trim().to_owned()];
+        let named = lines.map(|line| line.trim().split_once(' ').map_or("[unknown]", |(_, symbol)| symbol).to_owned());
+        let mut stack: Vec<String> = named.collect();
+        stack.reverse();
+        frames.append(&mut stack);
+        *expected.entry(frames.join(";")).or_default() += 1;
+    }
+    let folded = dir.path().join("folded");
+    let args = ["-f", data.to_str().unwrap(), "--no-lines", "--folded", folded.to_str().unwrap()];
+    let output = stacks(test, &args).unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("samples of cpu-clock"), "{}", said(&output));
+    let mut found: BTreeMap<String, u64> = BTreeMap::new();
+    for line in std::fs::read_to_string(&folded).unwrap().lines() {
+        let (stack, count) = line.rsplit_once(' ').unwrap();
+        *found.entry(stack.replace("_[k]", "")).or_default() += count.parse::<u64>().unwrap();
+    }
+    assert_eq!(found.values().sum::<u64>(), expected.values().sum::<u64>());
+    // perf says [unknown] where we say in which file.
+    let is_known = |stack: &&String| !stack.contains('[');
+    for stack in expected.keys().filter(is_known) {
+        assert_eq!(found.get(stack), expected.get(stack), "{stack}");
+    }
+    assert!(expected.keys().filter(is_known).count() > 2, "{expected:?}");
+}
+
+#[test]
+fn what_cannot_be_sampled_is_a_sentence() {
+    let run = |args: &[&str]| {
+        let output = Command::new(SCXPROF).arg("stacks").args(args).output().unwrap();
+        (output.status.code(), said(&output))
+    };
+    let (code, error) = run(&["-e", "cpu-clok"]);
+    assert_eq!(code, Some(2));
+    assert!(error.contains("unknown event \"cpu-clok\": there are cpu-clock, "), "{error}");
+    let (code, error) = run(&["--by", "subcell", "-t", "1"]);
+    assert!(code == Some(2) && error.contains("--by subcell needs --config"), "{error}");
+    assert_eq!(run(&["-F", "0"]).0, Some(2));
+    assert_eq!(run(&["-F", "99", "-c", "5"]).0, Some(2));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("perf.data");
+    let packed =
+        std::fs::File::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/sched/perf-sched.data.gz"));
+    let mut file = std::fs::File::create(&path).unwrap();
+    std::io::copy(&mut flate2::read::GzDecoder::new(packed.unwrap()), &mut file).unwrap();
+    let (code, error) = run(&["-f", path.to_str().unwrap()]);
+    assert!(code == Some(1) && error.contains("has no call chains; `perf record -g` records them"), "{error}");
+}
