@@ -17,7 +17,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 export FUZZ_SECONDS KERNELS
 
-.PHONY: build run test soak truth test-vm test-schedulers lint fmt bench versus-perf fuzz miri doc install dist deps clean help
+.PHONY: build run test soak test-query truth test-vm test-schedulers lint fmt bench versus-perf fuzz miri doc install dist deps clean help
 .DEFAULT_GOAL := build
 
 build: deps ## Build the release binary (the default)
@@ -33,6 +33,10 @@ test: ## Run every test and check that this machine allows
 
 soak: deps ## Sample this host under a load that comes and goes, and check that nothing grows (SECONDS=1800)
 	SOAK_SECONDS=$(SECONDS) $(CARGO) test --locked --test soak tables_stay_flat -- --nocapture
+
+test-query: deps ## Run the queries of docs/queries.md with the embedded engine too (builds DataFusion: a quarter of an hour)
+	@scripts/duckdb.sh
+	$(CARGO) test --locked --features query --test trace queries
 
 truth: ## Print how right the configuration is on programs with known sharing (ARGS="--beside quiet hotfield hash")
 	@scripts/deps.sh truth

@@ -55,6 +55,8 @@
 //! | [`config`] | cells and subcells for scx_mitosis, layers for scx_layered, and the report |
 //! | [`profile`] | writes profiles, and reads them and recordings by other tools |
 //! | [`hint`], [`bpf`] | task hints: their values, and the BPF programs that watch them |
+//! | [`sched`] | statistics of scheduling events |
+//! | [`stacks`] | profiles of call stacks, and their tables |
 //! | [`trace`] | reads traces of other tools in Perfetto's format, and writes tables in Parquet |
 //! | [`doctor`] | what a host allows |
 //! | `cli` (private) | the command line: options, messages, manual pages |
@@ -126,6 +128,9 @@
 //! | events of a recording by perf, and their ids | 65,536 with names of 512 bytes; 1,048,576 | the recording is rejected |
 //! | what a compressed trace inflates to | 100 times its size, at least 256 MiB, of which 16 MiB in memory | the trace is rejected |
 //! | events of a trace that wait to be sorted by time ([`trace`]) | 4,194,304 of about 130 bytes | the trace is rejected |
+//! | call stacks ([`resolve`]) | 262,144, 4,194,304 frames of 16 bytes | later ones are not kept: their samples have no stack, a note |
+//! | threads with call stacks, their pairs with stacks, samples one by one ([`session::StackSink`]) | 262,144, 2,097,152, 1,048,576 | the rest is counted ([`session::StackSink::left_out`]); later samples are only in the sums |
+//! | call stacks that events of a trace name | 1,048,576 | later ones are unknown: a note |
 //! | texts, entries of tables, threads, tracks of a trace | 64 MiB, 2,097,152, 1,048,576, 524,288 | later ones have no name: a note |
 //! | threads and cgroups of tables in Parquet; rows that wait to be written | 1,048,576 and 65,536; 65,536 of a table, 8 MiB of text | later ones have no row: a note; the rows are written |
 //! | slices that are open in these tables | 524,288 tracks of 64 | later ones have no row: a note; the oldest has no duration |

@@ -211,6 +211,11 @@ pub(super) fn run(args: &StacksArgs, stdout_is_open: bool) -> Result<(), Failure
         let why = if damage.is_empty() { String::new() } else { format!(": it is damaged: {}", damage.join("; ")) };
         return Err(Failure::NoResult(match &args.file {
             Some(path) => anyhow!("{} has no samples of {}{why}", path.display(), profile.event),
+            None if outcome.loss.idle > 0 => anyhow!(
+                "no samples of {}, but {} of the idle task: nothing that was watched ran",
+                profile.event,
+                outcome.loss.idle
+            ),
             None => anyhow!("no samples of {}: nothing that was watched causes the event", profile.event),
         }));
     }
@@ -298,13 +303,16 @@ fn read(args: &StacksArgs, path: &Path) -> Result<Observed, Failure> {
     Ok(Observed { profile, outcome, damage: recording.damage(), status: None })
 }
 
-/// The profile with the names of its code.
+/// The profile with the names of its code; notes what it has not.
 fn named(
     args: &StacksArgs,
     sink: &StackSink,
     outcome: &Outcome,
     (begin, roots): (Option<SystemTime>, Roots),
 ) -> Profile {
+    if sink.left_out() > 0 {
+        say!("note: {} samples are left out: there are too many threads or stacks", sink.left_out());
+    }
     let lines = (!args.no_lines).then(|| PathBuf::from(decision::SCXPROF));
     let options = SymbolOptions { roots, begin, cache: decision::cache(), lines };
     let symbols = symbolize(&outcome.modules, outcome.stacks.codes(), &options);

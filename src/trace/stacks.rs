@@ -6,7 +6,7 @@ use super::names::{Name, Names};
 use super::sequence::{Generation, Sequences, Table};
 use super::wire::{Fields, Packed, Value};
 
-/// The number of a stack in [`Stacks`].
+/// The number of a stack in a trace; [`Trace::stack`](super::Trace::stack) has its frames.
 pub type StackId = u32;
 
 /// Stacks that events name, of about 24 bytes each.
