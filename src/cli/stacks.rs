@@ -25,6 +25,7 @@ Examples:
   sudo scxprof stacks -t 10                      where the host spends its CPU time, by function
   sudo scxprof stacks -t 10 --by subcell --config cells.json    and which subcells spend it
   sudo scxprof stacks -e page-faults -c 100 -- ./server         one of 100 page faults of a command
+  sudo scxprof stacks -t 10 --flame-graph host.svg              open host.svg in a browser
   sudo scxprof stacks -e sched:sched_switch -p 1234 --folded switches.txt
   scxprof stacks -f perf.data --folded stacks.txt               of what perf record -g recorded
   scxprof stacks -F 999 -p 1234 --json | jq '.symbols[:5]'
@@ -97,6 +98,15 @@ pub(super) struct StacksArgs {
     /// Write the stacks as folded text, which flame graph programs read, to FILE
     #[arg(long, value_name = "FILE", help_heading = RESULT)]
     folded: Option<PathBuf>,
+    /// Write a flame graph as SVG, which any browser shows, to FILE
+    #[arg(long, value_name = "FILE", help_heading = RESULT)]
+    flame_graph: Option<PathBuf>,
+    /// Write the profile for `go tool pprof` to FILE
+    #[arg(long, value_name = "FILE", help_heading = RESULT)]
+    pprof: Option<PathBuf>,
+    /// Write the samples over time for profiler.firefox.com to FILE (gzipped JSON)
+    #[arg(long, value_name = "FILE", help_heading = RESULT)]
+    firefox: Option<PathBuf>,
     /// Do not read debug information: no source lines, no inlined functions
     #[arg(long, help_heading = RESULT)]
     no_lines: bool,
@@ -126,6 +136,9 @@ enum What {
     Subcell,
 }
 
+/// Makes the bytes of a file.
+type Form = fn(&Profile) -> std::io::Result<Vec<u8>>;
+
 impl What {
     fn by(self) -> By {
         match self {
@@ -141,6 +154,25 @@ impl What {
 impl StacksArgs {
     fn to_stdout(&self) -> bool {
         self.output.as_deref().is_none_or(|path| path == Path::new("-"))
+    }
+
+    /// Other forms of the result: their files, and what writes them.
+    fn files(&self) -> impl Iterator<Item = (&PathBuf, Form)> {
+        let forms: [(_, Form); 4] = [
+            (&self.folded, |profile| Ok(stacks::folded(profile).into_bytes())),
+            (&self.flame_graph, |profile| Ok(stacks::flame_graph(profile, &|_| true).into_bytes())),
+            (&self.pprof, |profile| {
+                let mut bytes = Vec::new();
+                stacks::pprof(profile, &mut bytes)?;
+                Ok(bytes)
+            }),
+            (&self.firefox, |profile| {
+                let mut bytes = Vec::new();
+                stacks::firefox(profile, &mut bytes)?;
+                Ok(bytes)
+            }),
+        ];
+        forms.into_iter().filter_map(|(path, form)| Some((path.as_ref()?, form)))
     }
 
     fn rate(&self) -> Option<Rate> {
@@ -195,10 +227,13 @@ pub(super) fn run(args: &StacksArgs, stdout_is_open: bool) -> Result<(), Failure
     }
     let placement = args.config.as_deref().map(super::sched::read_config).transpose()?;
     let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
-    let open = |path: &PathBuf| Output::open(Some(path), Readers::All).map_err(Failure::Usage);
-    let folded = args.folded.as_ref().map(open).transpose()?;
-    if folded.as_ref().is_some_and(|folded| folded.is_same_file(&output)) {
-        return Err(Failure::Usage(anyhow!("--folded and the result would be written to one file")));
+    let mut files = Vec::new();
+    for (path, write) in args.files() {
+        let file = Output::open(Some(path), Readers::All).map_err(Failure::Usage)?;
+        if file.is_same_file(&output) || files.iter().any(|(other, _): &(Output, _)| other.is_same_file(&file)) {
+            return Err(Failure::Usage(anyhow!("{}: two results would be written to it", path.display())));
+        }
+        files.push((file, write));
     }
     let Observed { mut profile, outcome, damage, status } = match &args.file {
         Some(path) => read(args, path)?,
@@ -219,8 +254,9 @@ pub(super) fn run(args: &StacksArgs, stdout_is_open: bool) -> Result<(), Failure
             None => anyhow!("no samples of {}: nothing that was watched causes the event", profile.event),
         }));
     }
-    if let Some(folded) = folded {
-        folded.write(stacks::folded(&profile).as_bytes(), true).map_err(Failure::NoResult)?;
+    for (file, write) in files {
+        let bytes = write(&profile).context("cannot write the result").map_err(Failure::NoResult)?;
+        file.write(&bytes, true).map_err(Failure::NoResult)?;
     }
     let text = if args.json {
         document(args, &profile, &outcome).context("cannot write the result").map_err(Failure::NoResult)?

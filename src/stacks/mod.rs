@@ -1,7 +1,12 @@
-//! Profiles of call stacks: which code the threads ran when an event was sampled. Pure: a [`Profile`] comes from a session
+//! Profiles of call stacks: which code the threads ran when an event was sampled. Pure, but for
+//! what they are written to: a [`Profile`] comes from a session
 //! ([`crate::session::StackSink`]) or a test, and the modules make tables and files of it.
 
+#[cfg(feature = "cli")]
+mod firefox;
+mod flame;
 mod folded;
+mod pprof;
 mod table;
 
 use std::sync::Arc;
@@ -9,7 +14,11 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
+#[cfg(feature = "cli")]
+pub use firefox::firefox;
+pub use flame::flame_graph;
 pub use folded::folded;
+pub use pprof::pprof;
 pub use table::{by, symbols, By, GroupLine, SymbolLine};
 
 /// A function, or a place in it, as a frame of a stack.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -26,7 +27,8 @@ fn build(test: &str, dir: &Path, name: &str, more: &[&str]) -> Option<PathBuf> {
 /// Runs `scxprof stacks`; `None`, with the reason printed, if the host does not allow it.
 fn stacks(test: &str, args: &[&str]) -> Option<Output> {
     let output = Command::new(SCXPROF).arg("stacks").args(args).output().unwrap();
-    if output.status.code() == Some(3) {
+    // The kernel lowers that limit for the whole host if it finds sampling too expensive.
+    if output.status.code() == Some(3) || said(&output).contains("kernel.perf_event_max_sample_rate") {
         println!("SKIP: {test}: {}", said(&output));
         return None;
     }
@@ -36,6 +38,13 @@ fn stacks(test: &str, args: &[&str]) -> Option<Output> {
 
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).trim().to_owned()
+}
+
+/// What a gzipped file has, as text.
+fn unpacked(path: &str) -> String {
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(std::fs::File::open(path).unwrap()).read_to_end(&mut bytes).unwrap();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn json(output: &Output) -> Value {
@@ -48,8 +57,11 @@ fn parts_of_the_time_are_those_of_the_program() {
     let dir = tempfile::tempdir().unwrap();
     let Some(program) = build(test, dir.path(), "parts", &[]) else { return };
     let program = program.to_str().unwrap();
-    let args = ["-e", "cpu-clock", "-F", "997", "--json", "--", program, "parts", "160000"];
-    let Some(output) = stacks(test, &args) else { return };
+    let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let [svg, pprof, firefox] = ["graph.svg", "pprof", "firefox"].map(file);
+    let files = ["--flame-graph", &svg, "--pprof", &pprof, "--firefox", &firefox];
+    let watched = ["-e", "cpu-clock", "-F", "997", "--json", "--", program, "parts", "160000"];
+    let Some(output) = stacks(test, &[&files[..], &watched].concat()) else { return };
     let found = json(&output);
     assert_eq!(
         (&found["event"], &found["frequency_hz"], &found["state"]),
@@ -71,6 +83,14 @@ fn parts_of_the_time_are_those_of_the_program() {
         let found = own(name) as f64 / all as f64;
         assert!((found - part).abs() < margin, "{name}: {found:.3} of {all}, not {part} +- {margin:.3}");
     }
+    let samples = found["samples"].as_u64().unwrap();
+    let svg = std::fs::read_to_string(svg).unwrap();
+    assert!(svg.contains(&format!("{samples} samples of cpu-clock")) && svg.contains("<title>sixty: "), "{svg}");
+    let firefox: Value = serde_json::from_str(&unpacked(&firefox)).unwrap();
+    let threads = firefox["threads"].as_array().unwrap();
+    assert_eq!(threads.iter().map(|thread| thread["samples"]["length"].as_u64().unwrap()).sum::<u64>(), samples);
+    let pprof = unpacked(&pprof);
+    assert!(["sixty", "thirty", "ten", "nanoseconds"].iter().all(|name| pprof.contains(name)));
 }
 
 #[test]
@@ -83,6 +103,8 @@ fn a_stack_is_as_deep_as_the_program() {
         let args = [
             "-e",
             "cpu-clock:u",
+            "-F",
+            "499",
             "--no-lines",
             "--folded",
             folded.to_str().unwrap(),
@@ -107,7 +129,7 @@ fn a_stack_is_as_deep_as_the_program() {
                 whole += if calls.to_string() == depth && frames.contains(&"main") { count } else { 0 };
             }
         }
-        assert!(all > 20, "{text}");
+        assert!(all > 50, "{text}");
         // A function without its frame yet, or any more, hides its caller.
         assert!(whole * 100 >= all * 95, "{whole} of {all} stacks are whole: {text}");
     }
@@ -125,14 +147,14 @@ fn no_sample_belongs_to_another_program() {
         "-e",
         "cpu-clock",
         "-F",
-        "4999",
+        "1999",
         "--no-lines",
         "--folded",
         folded.to_str().unwrap(),
         "--",
         &first,
         "storm",
-        "400",
+        "600",
         &first,
         &second,
     ];
@@ -151,7 +173,7 @@ fn no_sample_belongs_to_another_program() {
             }
         }
     }
-    assert!(counts.len() == 2 && counts.values().all(|count| *count > 100), "{counts:?}");
+    assert!(counts.len() == 2 && counts.values().all(|count| *count > 50), "{counts:?}");
 }
 
 #[test]
@@ -167,15 +189,26 @@ fn a_recording_of_perf_gives_its_stacks() {
         println!("SKIP: {test}: perf record does not work: {recorded:?}");
         return;
     }
-    let script =
-        Command::new("perf").args(["script", "--no-inline", "-F", "comm,ip,sym", "-i"]).arg(&data).output().unwrap();
-    // A paragraph for each sample: the name, and a line `ADDRESS SYMBOL` for each frame, the innermost first.
+    let script = Command::new("perf")
+        .args(["script", "--no-inline", "-F", "comm,ip,sym,symoff", "-i"])
+        .arg(&data)
+        .output()
+        .unwrap();
+    // A paragraph for each sample: the name, and a line `ADDRESS SYMBOL+0xOFFSET` for each frame, the innermost first. A caller at
+    // offset 0 is where a call at the end of the function before it would return to: there we name that one, and not what perf says.
+    let named = |line: &str, is_caller: bool| -> String {
+        let symbol = line.trim().split_once(' ').map_or("[unknown]", |(_, symbol)| symbol);
+        match symbol.rsplit_once("+0x") {
+            Some((_, "0")) if is_caller => "[another]".to_owned(),
+            Some((symbol, _)) => symbol.to_owned(),
+            None => symbol.to_owned(),
+        }
+    };
     let mut expected: BTreeMap<String, u64> = BTreeMap::new();
     for sample in String::from_utf8_lossy(&script.stdout).split("\n\n").filter(|sample| !sample.trim().is_empty()) {
         let mut lines = sample.trim_start_matches('\n').lines();
         let mut frames = vec![lines.next().unwrap().trim().to_owned()];
-        let named = lines.map(|line| line.trim().split_once(' ').map_or("[unknown]", |(_, symbol)| symbol).to_owned());
-        let mut stack: Vec<String> = named.collect();
+        let mut stack: Vec<String> = lines.enumerate().map(|(at, line)| named(line, at > 0)).collect();
         stack.reverse();
         frames.append(&mut stack);
         *expected.entry(frames.join(";")).or_default() += 1;

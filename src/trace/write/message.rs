@@ -2,7 +2,7 @@
 
 /// A message.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Message(Vec<u8>);
+pub(crate) struct Message(Vec<u8>);
 
 fn varint(bytes: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
@@ -13,25 +13,25 @@ fn varint(bytes: &mut Vec<u8>, mut value: u64) {
 }
 
 impl Message {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
     /// A varint; negative numbers are those of two's complement, as int32 and int64 are written.
-    pub(super) fn int(mut self, field: u32, value: u64) -> Self {
+    pub(crate) fn int(mut self, field: u32, value: u64) -> Self {
         varint(&mut self.0, u64::from(field) << 3);
         varint(&mut self.0, value);
         self
     }
 
     /// A double.
-    pub(super) fn double(mut self, field: u32, value: f64) -> Self {
+    pub(crate) fn double(mut self, field: u32, value: f64) -> Self {
         varint(&mut self.0, u64::from(field) << 3 | 1);
         self.0.extend_from_slice(&value.to_bits().to_le_bytes());
         self
     }
 
-    pub(super) fn bytes(mut self, field: u32, value: &[u8]) -> Self {
+    pub(crate) fn bytes(mut self, field: u32, value: &[u8]) -> Self {
         varint(&mut self.0, u64::from(field) << 3 | 2);
         varint(&mut self.0, value.len() as u64);
         self.0.extend_from_slice(value);
@@ -39,15 +39,15 @@ impl Message {
     }
 
     /// A text; bytes that are no UTF-8, which names of threads may have, are replaced.
-    pub(super) fn text(self, field: u32, value: &[u8]) -> Self {
+    pub(crate) fn text(self, field: u32, value: &[u8]) -> Self {
         self.bytes(field, String::from_utf8_lossy(value).as_bytes())
     }
 
-    pub(super) fn message(self, field: u32, value: &Self) -> Self {
+    pub(crate) fn message(self, field: u32, value: &Self) -> Self {
         self.bytes(field, &value.0)
     }
 
-    pub(super) fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 }

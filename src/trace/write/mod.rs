@@ -8,7 +8,7 @@ mod message;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use message::Message;
+pub(crate) use message::Message;
 use rustc_hash::FxHashMap;
 
 use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState, WakenBy};
