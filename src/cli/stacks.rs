@@ -254,6 +254,9 @@ pub(super) fn run(args: &StacksArgs, stdout_is_open: bool) -> Result<(), Failure
             None => anyhow!("no samples of {}: nothing that was watched causes the event", profile.event),
         }));
     }
+    if args.firefox.is_some() && (profile.samples.len() as u64) < profile.count() {
+        say!("note: the file of --firefox has the first {} of {} samples", profile.samples.len(), profile.count());
+    }
     for (file, write) in files {
         let bytes = write(&profile).context("cannot write the result").map_err(Failure::NoResult)?;
         file.write(&bytes, true).map_err(Failure::NoResult)?;

@@ -10,11 +10,14 @@ use super::attr::{Callchain, EventSpec, Exclude, Feature, Features, Rate};
 use super::pmu::{self, Config, Pmu, PmuError};
 use crate::host::tracefs::{Tracefs, TracefsError};
 use crate::host::Roots;
+use crate::sample::batch::UserContext;
 
 /// Samples a second on each CPU, where nothing else is asked for.
 pub const DEFAULT_FREQ: u64 = 99;
 /// Frames of a call chain, user and kernel, that the kernel records at most (`kernel.perf_event_max_stack` is 127 by default).
 pub const MAX_STACK: u16 = 127;
+/// Bytes that a waiting sample has for its call chain at most: its frames of both modes, marks, and the boxes around them.
+pub(crate) const CHAIN_SIZE: usize = (2 * MAX_STACK as usize + 4) * 8 + size_of::<UserContext>();
 /// Names that a message lists.
 const LISTED: usize = 8;
 
@@ -139,9 +142,8 @@ pub fn default_name(roots: &Roots) -> &'static str {
 
 /// The name, and the modifiers after it: `cycles:u`, `cpu/event=1/u`, `sched:sched_switch`.
 fn split(text: &str) -> (&str, &str) {
-    if let Some((start, end)) = text.find('/').zip(text.rfind('/')).filter(|(start, end)| start < end) {
+    if let Some(end) = text.rfind('/').filter(|end| text.find('/') != Some(*end)) {
         let (name, rest) = text.split_at(end + 1);
-        let _ = start;
         return (name, rest.strip_prefix(':').unwrap_or(rest));
     }
     match text.rsplit_once(':') {

@@ -26,6 +26,7 @@ use crate::resolve::{Cgroups, Maps, Threads};
 use crate::sample::batch::{Batch, PendingSample};
 use crate::sample::Source;
 use crate::sampler::attr::Feature;
+use crate::sampler::event::CHAIN_SIZE;
 use crate::sampler::loss::Loss;
 use crate::sampler::tee::Tee;
 use crate::sampler::{self, Running, Sampler, Target};
@@ -152,6 +153,7 @@ impl Capture {
         let context = match (recovers, options.sampler.snapshots) {
             (true, true) => CONTEXT_SIZE + SNAPSHOT_SIZE,
             (true, false) => CONTEXT_SIZE,
+            (false, _) if options.sampler.source == Source::Stacks => CHAIN_SIZE,
             (false, _) => 0,
         };
         let waiting = size_of::<PendingSample>() + context;

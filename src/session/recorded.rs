@@ -11,6 +11,7 @@ use crate::profile::{Profile, Records};
 use crate::resolve::Cgroups;
 use crate::sample::batch::PendingSample;
 use crate::sample::Source;
+use crate::sampler::event::CHAIN_SIZE;
 use crate::sampler::AddressFrom;
 
 /// Why names may be wrong: perf reads one ring after the other.
@@ -90,7 +91,9 @@ fn records(profile: &mut Profile, memory: usize, sink: &mut dyn Sink, ends: Stop
             cgroups.record(*id, &path);
         }
     }
-    let mut reader = RecordReader::new(profile, identity, address_from, memory / 4 / size_of::<PendingSample>());
+    let chain = if address_from == AddressFrom::Callchain { CHAIN_SIZE } else { 0 };
+    let waiting = size_of::<PendingSample>() + chain;
+    let mut reader = RecordReader::new(profile, identity, address_from, memory / 4 / waiting);
     let mut end = SinkEnd { sink, cgroups, accesses: 0, ends };
     let failed = stages::run(&mut reader, &mut names, &mut end).err();
     let RecordReader { order, intake, is_untimed, is_named_at_end, .. } = reader;
