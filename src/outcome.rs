@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::hint::HintCounts;
-use crate::resolve::{AddressSpaces, Modules, Stacks};
+use crate::resolve::{AddressSpaces, Modules, Stacks, UnwindCounts};
 use crate::sampler::loss::Loss;
 use crate::tables::Tables;
 
@@ -39,6 +39,8 @@ pub struct Outcome {
     pub modules: Modules,
     /// The call stacks of the samples, if the sink requested them.
     pub stacks: Stacks,
+    /// How the stacks ended that were unwound from registers, if any were to be.
+    pub unwound: Option<UnwindCounts>,
     /// The mappings of the processes, which say what their memory is.
     pub address_spaces: AddressSpaces,
 }

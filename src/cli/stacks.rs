@@ -16,7 +16,7 @@ use super::{decision, process, Failure};
 use crate::config::{aligned, Placement};
 use crate::escape;
 use crate::host::Roots;
-use crate::resolve::{symbolize, SymbolOptions};
+use crate::resolve::{symbolize, SymbolOptions, UnwindCounts};
 use crate::session::{default_event, parse_event, EventSpec, Loss, Outcome, Progress, Rate, Session, StackSink};
 use crate::stacks::{self, By, GroupLine, Profile, State, SymbolLine};
 
@@ -27,6 +27,7 @@ Examples:
   sudo scxprof stacks -e page-faults -c 100 -- ./server         one of 100 page faults of a command
   sudo scxprof stacks -t 10 --flame-graph host.svg              open host.svg in a browser
   sudo scxprof stacks -e sched:sched_switch -p 1234 --folded switches.txt
+  sudo scxprof stacks -t 10 --unwind dwarf -p 1234              of a program without frame pointers
   scxprof stacks -f perf.data --folded stacks.txt               of what perf record -g recorded
   scxprof stacks -F 999 -p 1234 --json | jq '.symbols[:5]'
 Exit codes:
@@ -46,7 +47,7 @@ pub(super) struct StacksArgs {
         long = "file",
         value_name = "FILE",
         help_heading = INPUT,
-        conflicts_with_all = ["time", "cpus", "pids", "cgroup", "all", "command", "freq", "count", "max_samples", "hints_map"]
+        conflicts_with_all = ["time", "cpus", "pids", "cgroup", "all", "command", "freq", "count", "unwind", "max_samples", "hints_map"]
     )]
     file: Option<PathBuf>,
     #[command(flatten)]
@@ -74,6 +75,10 @@ pub(super) struct StacksArgs {
         help_heading = WATCH
     )]
     count: Option<u64>,
+    /// How to find the callers of user code: fp, its frame pointers; or dwarf, the call frame information of its files and a
+    /// copy of the stack, of BYTES with dwarf,BYTES [default: fp; dwarf copies 8192]
+    #[arg(long, value_name = "HOW", value_parser = unwind, help_heading = WATCH)]
+    unwind: Option<Unwind>,
     /// Stop after so many samples
     #[arg(
         long,
@@ -136,6 +141,33 @@ enum What {
     Subcell,
 }
 
+/// How stacks of user code are unwound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unwind {
+    /// By the kernel, along frame pointers.
+    FramePointers,
+    /// By the tool, with so many bytes of the stack in each sample.
+    Dwarf(u16),
+}
+
+/// Bytes of the stack in a sample, as in perf.
+const STACK_DUMP: u16 = 8192;
+/// The most that fits into a record.
+const MAX_STACK_DUMP: u16 = 65_528;
+
+fn unwind(text: &str) -> Result<Unwind, String> {
+    let (how, bytes) = text.split_once(',').map_or((text, None), |(how, bytes)| (how, Some(bytes)));
+    match (how, bytes) {
+        ("fp", None) => Ok(Unwind::FramePointers),
+        ("dwarf", None) => Ok(Unwind::Dwarf(STACK_DUMP)),
+        ("dwarf", Some(bytes)) => match bytes.parse() {
+            Ok(bytes @ 8..=MAX_STACK_DUMP) if bytes % 8 == 0 => Ok(Unwind::Dwarf(bytes)),
+            _ => Err(format!("the stack in a sample has 8 to {MAX_STACK_DUMP} bytes, a multiple of 8")),
+        },
+        _ => Err(format!("\"{text}\" is none of fp, dwarf and dwarf,BYTES")),
+    }
+}
+
 /// Makes the bytes of a file.
 type Form = fn(&Profile) -> std::io::Result<Vec<u8>>;
 
@@ -181,7 +213,12 @@ impl StacksArgs {
 
     fn event(&self, roots: &Roots) -> Result<EventSpec, Failure> {
         let name = self.event.as_deref().unwrap_or_else(|| default_event(roots));
-        parse_event(name, self.rate(), roots).map_err(|error| Failure::Usage(anyhow!("-e {name}: {error}")))
+        let event = parse_event(name, self.rate(), roots);
+        let event = event.map_err(|error| Failure::Usage(anyhow!("-e {name}: {error}")))?;
+        Ok(match self.unwind {
+            Some(Unwind::Dwarf(bytes)) => event.with_user_stack(bytes),
+            Some(Unwind::FramePointers) | None => event,
+        })
     }
 }
 
@@ -201,6 +238,8 @@ struct Document<'a> {
     symbols: &'a [SymbolLine],
     #[serde(skip_serializing_if = "<[GroupLine]>::is_empty")]
     groups: &'a [GroupLine],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unwound: Option<UnwindCounts>,
     stacks: Vec<Stack>,
     stack_count: usize,
 }
@@ -241,6 +280,7 @@ pub(super) fn run(args: &StacksArgs, stdout_is_open: bool) -> Result<(), Failure
     };
     capture::say_notes(&outcome, None);
     decision::say_loss(&outcome.loss, args.verbose > 0);
+    say_unwound(outcome.unwound);
     place(&mut profile, placement.as_ref());
     if profile.count() == 0 {
         let why = if damage.is_empty() { String::new() } else { format!(": it is damaged: {}", damage.join("; ")) };
@@ -271,6 +311,24 @@ pub(super) fn run(args: &StacksArgs, stdout_is_open: bool) -> Result<(), Failure
     match status {
         Some(status) if status != 0 => Err(Failure::Command(status)),
         _ => decision::check_loss(args.tuning.max_loss, &outcome.loss),
+    }
+}
+
+/// Says which stacks lack their outer functions.
+fn say_unwound(unwound: Option<UnwindCounts>) {
+    let Some(counts) = unwound else { return };
+    let mut parts = Vec::new();
+    if counts.cut > 0 {
+        parts.push(format!("{} end where the copy of the stack ends (dwarf,BYTES copies more)", counts.cut));
+    }
+    if counts.broken > 0 {
+        parts.push(format!("{} where code has neither call frame information nor frame pointers", counts.broken));
+    }
+    if counts.compat > 0 {
+        parts.push(format!("{} are of 32-bit programs, which are not unwound", counts.compat));
+    }
+    if !parts.is_empty() {
+        say!("note: of {} unwound stacks {}", counts.all(), parts.join(", "));
     }
 }
 
@@ -401,6 +459,7 @@ fn document(args: &StacksArgs, profile: &Profile, outcome: &Outcome) -> anyhow::
         loss: &outcome.loss,
         symbols: &symbols,
         groups: &groups,
+        unwound: outcome.unwound,
         stacks: rows.iter().filter_map(stack).collect(),
         stack_count: profile.stacks.len(),
     };

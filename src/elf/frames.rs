@@ -33,19 +33,8 @@ impl Elf {
             let inside = vaddr.checked_sub(segment.vaddr);
             segment.executable && inside.is_some_and(|inside| inside < segment.file.end - segment.file.start)
         })?;
-        // The last pair with a start not above vaddr. A table that is not sorted gives a wrong pair, which the checks below
-        // detect, or at worst a wrong start.
-        let (mut low, mut high) = (0, table.count);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if table.pair(reader, middle)?.0 <= vaddr {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        let (start, frame) = table.pair(reader, low.checked_sub(1)?)?;
-        let end = self.frame_end(reader, start, frame).or_else(|| Some(table.pair(reader, low)?.0));
+        let (at, start, frame) = table.last_before(reader, vaddr)?;
+        let end = self.frame_end(reader, start, frame).or_else(|| Some(table.pair(reader, at + 1)?.0));
         let last = segment.vaddr.checked_add(segment.file.end - segment.file.start)?;
         let function = start..end.unwrap_or(last).min(last);
         (start >= segment.vaddr && function.contains(&vaddr)).then_some(function)
@@ -54,11 +43,7 @@ impl Elf {
     /// The end of the function of a frame description; `None` unless it has the form that every compiler for x86-64 writes,
     /// with a 32-bit start relative to its own position.
     fn frame_end(&self, reader: &mut impl ReadAt, start: u64, frame: u64) -> Option<u64> {
-        let segment = self.segments.iter().find(|segment| {
-            let inside = frame.checked_sub(segment.vaddr);
-            inside.is_some_and(|inside| inside < segment.file.end - segment.file.start)
-        })?;
-        let bytes: [u8; 16] = reader.array(segment.file.start.checked_add(frame - segment.vaddr)?)?;
+        let bytes: [u8; 16] = reader.array(self.offset(frame)?)?;
         let (length, cie, range) = (u32_at(&bytes, 0), u32_at(&bytes, 4), u32_at(&bytes, 12));
         let begin = frame.checked_add(8)?.checked_add_signed(i64::from(u32_at(&bytes, 8).cast_signed()))?;
         (length >= 12 && length != u32::MAX && cie != 0 && begin == start && range != 0)
@@ -67,6 +52,23 @@ impl Elf {
 }
 
 impl Table {
+    /// The number of the last pair with a start not above `vaddr`, that start, and the address of the frame description. A table
+    /// that is not sorted gives a wrong pair, which its frame description shows.
+    pub(super) fn last_before(&self, reader: &mut impl ReadAt, vaddr: u64) -> Option<(u64, u64, u64)> {
+        let (mut low, mut high) = (0, self.count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.pair(reader, middle)?.0 <= vaddr {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let at = low.checked_sub(1)?;
+        let (start, frame) = self.pair(reader, at)?;
+        Some((at, start, frame))
+    }
+
     /// Addresses of a function and of its frame description.
     fn pair(&self, reader: &mut impl ReadAt, index: u64) -> Option<(u64, u64)> {
         if index >= self.count {

@@ -6,8 +6,10 @@
 
 mod frames;
 mod symbols;
+mod unwind;
 
 pub(crate) use symbols::Symbol;
+pub(crate) use unwind::{Cfa, FrameIndex, Saved, UnwindRule};
 
 use std::fs::File;
 use std::ops::Range;
@@ -115,6 +117,8 @@ pub struct Elf {
     sections: Headers,
     /// The section of section names.
     section_names: u16,
+    /// It is code of x86-64.
+    is_x86_64: bool,
     table: Option<frames::Table>,
     build_id: Option<Vec<u8>>,
 }
@@ -143,8 +147,9 @@ impl Elf {
         let segments = Headers { start: word(32, 28), size: half(54, 42), count: half(56, 44).min(MAX_SEGMENTS) };
         let sections = Headers { start: word(40, 32), size: half(58, 46), count: half(60, 48).min(MAX_SECTIONS) };
         let section_names = half(62, 50);
-        let has_table = class.is_64 && u16_at(header, 18) == EM_X86_64;
-        let mut elf = Self { class, segments: Vec::new(), sections, section_names, table: None, build_id: None };
+        let is_x86_64 = class.is_64 && u16_at(header, 18) == EM_X86_64;
+        let mut elf =
+            Self { class, segments: Vec::new(), sections, section_names, is_x86_64, table: None, build_id: None };
         for segment in segments.read(reader, class.pick(56, 32)).ok_or(ElfError::Damaged)? {
             let word = |of_64, of_32| class.word(&segment, of_64, of_32);
             let (offset, vaddr, size) = (word(8, 4), word(16, 8), word(32, 16));
@@ -155,7 +160,7 @@ impl Elf {
                     memory: word(40, 20),
                     executable: u32_at(&segment, class.pick(4, 24)) & PF_X != 0,
                 }),
-                libc::PT_GNU_EH_FRAME if has_table && elf.table.is_none() => {
+                libc::PT_GNU_EH_FRAME if is_x86_64 && elf.table.is_none() => {
                     elf.table = frames::table(reader, offset, vaddr, size);
                 }
                 libc::PT_NOTE if elf.build_id.is_none() => elf.build_id = build_id(reader, offset, size),
@@ -176,6 +181,15 @@ impl Elf {
     pub fn vaddr(&self, offset: u64) -> Option<u64> {
         let segment = self.segments.iter().find(|segment| segment.executable && segment.file.contains(&offset))?;
         segment.vaddr.checked_add(offset - segment.file.start)
+    }
+
+    /// The offset in the file of the byte at `vaddr`; `None` outside of the segments that the file has bytes for.
+    fn offset(&self, vaddr: u64) -> Option<u64> {
+        let inside = |segment: &&Segment| {
+            vaddr.checked_sub(segment.vaddr).is_some_and(|at| at < segment.file.end - segment.file.start)
+        };
+        let segment = self.segments.iter().find(inside)?;
+        segment.file.start.checked_add(vaddr - segment.vaddr)
     }
 
     /// The address of data at what would be `offset` of the file if all of it were loaded as its code is; `None` outside of the

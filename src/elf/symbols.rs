@@ -22,13 +22,13 @@ const GLOBAL: u8 = 1;
 const WEAK: u8 = 2;
 
 #[derive(Debug, Clone, Copy)]
-struct Section {
+pub(super) struct Section {
     name: u32,
     kind: u32,
     link: u32,
-    addr: u64,
-    offset: u64,
-    size: u64,
+    pub(super) addr: u64,
+    pub(super) offset: u64,
+    pub(super) size: u64,
 }
 
 /// A function or a variable in a symbol table.
@@ -116,7 +116,7 @@ impl Elf {
     }
 
     /// The section of this name (with its NUL), if its bytes are in the file.
-    fn section<const N: usize>(&self, reader: &mut impl ReadAt, wanted: &[u8; N]) -> Option<Section> {
+    pub(super) fn section<const N: usize>(&self, reader: &mut impl ReadAt, wanted: &[u8; N]) -> Option<Section> {
         let sections = self.sections(reader);
         let names = sections.get(usize::from(self.section_names))?;
         let mut is_it = |section: &&Section| {

@@ -214,3 +214,46 @@ fn data_of_our_own_binary_has_a_name_or_a_section() {
     assert!(variable.name.contains("COUNTER"), "{variable:?}");
     assert_eq!(variable.start, vaddr);
 }
+
+/// Our own test binary: a rule that is read alone is that of the whole section.
+#[test]
+fn a_rule_is_that_of_the_whole_section() {
+    use gimli::{BaseAddresses, EhFrame, EndianSlice, LittleEndian, UnwindContext, UnwindSection, X86_64};
+
+    use super::unwind::{Cfa, Saved};
+
+    let file = std::fs::read("/proc/self/exe").unwrap();
+    let mut reader = &file[..];
+    let elf = Elf::parse(&mut reader).unwrap();
+    let section = elf.section(&mut reader, b".eh_frame\0").unwrap();
+    let bytes = &file[section.offset as usize..(section.offset + section.size) as usize];
+    let frames = EhFrame::from(EndianSlice::new(bytes, LittleEndian));
+    let bases = BaseAddresses::default().set_eh_frame(section.addr);
+    let mut entries = frames.entries(&bases);
+    let (mut number, mut rules) = (0, 0);
+    let mut context = UnwindContext::new();
+    while let Some(entry) = entries.next().unwrap() {
+        let gimli::CieOrFde::Fde(partial) = entry else { continue };
+        number += 1;
+        if number % 97 != 0 {
+            continue;
+        }
+        let fde = partial.parse(EhFrame::cie_from_offset).unwrap();
+        for vaddr in (fde.initial_address()..fde.initial_address() + fde.len()).step_by(5) {
+            let row = fde.unwind_info_for_address(&frames, &bases, &mut context, vaddr).unwrap();
+            let rule = elf.unwind_rule(&mut reader, None, vaddr).unwrap();
+            match (row.cfa(), &rule.cfa) {
+                (gimli::CfaRule::RegisterAndOffset { register, offset }, Cfa::Register(ours, our_offset)) => {
+                    assert_eq!((register.0, *offset), (u16::from(*ours), *our_offset), "{vaddr:#x}");
+                }
+                (gimli::CfaRule::Expression(_), Cfa::Expression(code)) => assert!(!code.is_empty()),
+                other => panic!("{vaddr:#x}: {other:?}"),
+            }
+            let saved = |register: u8| rule.saved.iter().find(|(its, _)| *its == register).map(|(_, saved)| saved);
+            assert_eq!(saved(X86_64::RA.0 as u8), Some(&Saved::At(-8)), "{vaddr:#x}");
+            assert_eq!(rule.saved.len(), row.registers().count());
+            rules += 1;
+        }
+    }
+    assert!(rules > 1000, "{rules} of {number} functions");
+}

@@ -99,6 +99,17 @@ pub(crate) fn text(perf_data: &mut PerfData<File>, bit: u8) -> Option<String> {
     Some(String::from_utf8_lossy(cursor.string()?).into_owned())
 }
 
+/// The times of the first and the last sample: `HEADER_SAMPLE_TIME`.
+pub(crate) fn sample_times(perf_data: &mut PerfData<File>) -> Option<(u64, u64)> {
+    let bytes = perf_data.section(feature::SAMPLE_TIME)?;
+    let is_swapped = perf_data.is_swapped();
+    let time = |at: usize| {
+        let time = bytes.get(at..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))?;
+        Some(if is_swapped { time.swap_bytes() } else { time })
+    };
+    Some((time(0)?, time(8)?))
+}
+
 /// Builds a section.
 #[derive(Debug, Default)]
 pub(crate) struct Builder(pub Vec<u8>);

@@ -118,6 +118,8 @@ pub struct Attr {
     pub clockid: Option<i32>,
     /// `attr.sample_period`, if samples do not contain theirs and it is no frequency.
     pub period: Option<u64>,
+    /// `attr.sample_stack_user`, bytes, if samples have a copy of the stack.
+    pub stack_user: u32,
     /// The layout of the records.
     pub layout: Layout,
 }
@@ -172,6 +174,7 @@ impl Attr {
             config1: u64_at(56),
             clockid: (flags & FLAG_USE_CLOCKID != 0).then(|| u32_at(92) as i32),
             period: unsaid.then(|| u64_at(16)),
+            stack_user: if layout.sample_type & sample_type::STACK_USER == 0 { 0 } else { u32_at(88) },
             layout,
         }
     }

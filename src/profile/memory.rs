@@ -63,7 +63,7 @@ mod tests {
     }
 
     fn sample(raw: &[u8]) -> Vec<u8> {
-        let regs_user = Registers { abi: 2, values: Words(&[7; 8]) };
+        let regs_user = Registers { abi: 2, mask: 1, values: Words(&[7; 8]) };
         encoded(&Record::Sample(SampleRecord {
             pid: 3,
             tid: 4,

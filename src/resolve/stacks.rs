@@ -5,7 +5,8 @@ use std::sync::Arc;
 use perf_event_open_sys::bindings as sys;
 use rustc_hash::FxHashMap;
 
-use super::{Maps, Modules};
+use super::{Maps, Modules, Unwinder};
+use crate::sample::batch::UserContext;
 use crate::sample::{CodeAddr, CpuMode, StackId};
 use crate::tables::Tables;
 
@@ -62,15 +63,19 @@ impl Stacks {
         self.left_out
     }
 
-    /// The number of the stack of a sample at `ip` with this call chain, which has the kernel's marks (`PERF_CONTEXT_*` in
-    /// linux/perf_event.h): after each the addresses are of another mode.
+    /// The number of the stack of a sample at `ip` with the call chain of its context, which has the kernel's marks (`PERF_CONTEXT_*` in
+    /// linux/perf_event.h): after each the addresses are of another mode. User code is unwound
+    /// from registers, if the context has them and there is an unwinder.
     pub(crate) fn intern(
         &mut self,
         modules: &mut Modules,
         maps: &mut Maps,
+        unwinder: Option<&mut Unwinder>,
         (pid, mode, ip): (u32, CpuMode, u64),
-        callchain: &[u64],
+        context: Option<&UserContext>,
     ) -> Option<StackId> {
+        let callchain = context.map_or(&[][..], |context| &context.callchain);
+        let unwinder = unwinder.zip(context.filter(|context| !context.regs.is_empty()));
         let mut frames = std::mem::take(&mut self.scratch);
         frames.clear();
         let mut mode = mode;
@@ -80,6 +85,7 @@ impl Stacks {
         for &address in callchain {
             match context_mode(address) {
                 Some(other) => mode = other,
+                None if mode == CpuMode::User && unwinder.is_some() => {}
                 None if frames.len() < MAX_DEPTH => {
                     let at = if is_innermost || is_entry(&frames, mode) { address } else { address.wrapping_sub(1) };
                     frames.push(modules.locate(maps, pid, mode, at));
@@ -87,6 +93,9 @@ impl Stacks {
                 }
                 None => {}
             }
+        }
+        if let Some((unwinder, context)) = unwinder {
+            unwinder.unwind(modules, maps, pid, context, &mut frames);
         }
         if frames.is_empty() {
             frames.push(modules.locate(maps, pid, mode, ip));
@@ -147,6 +156,10 @@ mod tests {
     const KERNEL_MARK: u64 = sys::PERF_CONTEXT_KERNEL;
     const USER_MARK: u64 = sys::PERF_CONTEXT_USER;
 
+    fn context(chain: &[u64]) -> UserContext {
+        UserContext { callchain: chain.into(), ..UserContext::default() }
+    }
+
     fn process() -> (Modules, Maps) {
         let mut maps = Maps::recorded(1 << 20);
         let (prot, flags) = ((libc::PROT_READ | libc::PROT_EXEC) as u32, libc::MAP_PRIVATE as u32);
@@ -174,7 +187,7 @@ mod tests {
         let ((mut modules, mut maps), mut stacks) = (process(), Stacks::default());
         let kernel = 0xffff_ffff_8100_0000;
         let mut intern = |mode, ip, chain: &[u64]| {
-            let stack = stacks.intern(&mut modules, &mut maps, (7, mode, ip), chain).unwrap();
+            let stack = stacks.intern(&mut modules, &mut maps, None, (7, mode, ip), Some(&context(chain))).unwrap();
             let frames = stacks.frames(stack).iter().map(|frame| frame.map(|code| code.offset)).collect::<Vec<_>>();
             (stack, frames)
         };
@@ -196,12 +209,12 @@ mod tests {
     fn stacks_are_bounded() {
         let ((mut modules, mut maps), mut stacks) = (process(), Stacks::default());
         let long: Vec<u64> = (0..5000).map(|at| 0x1000 + at % 0x8000).collect();
-        let stack = stacks.intern(&mut modules, &mut maps, (7, CpuMode::User, 0), &long).unwrap();
+        let stack = stacks.intern(&mut modules, &mut maps, None, (7, CpuMode::User, 0), Some(&context(&long))).unwrap();
         assert_eq!(stacks.frames(stack).len(), MAX_DEPTH);
         for number in 0..2 * MAX_FRAMES as u64 / MAX_DEPTH as u64 {
             let chain: Vec<u64> =
                 (0..MAX_DEPTH as u64).map(|at| 0x1000 + (at * number) % 0x8000 + number % 7).collect();
-            stacks.intern(&mut modules, &mut maps, (7, CpuMode::User, 0), &chain);
+            stacks.intern(&mut modules, &mut maps, None, (7, CpuMode::User, 0), Some(&context(&chain)));
         }
         assert!(stacks.frames <= MAX_FRAMES && stacks.left_out() > 0);
     }

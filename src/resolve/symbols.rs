@@ -15,6 +15,7 @@
 mod demangle;
 mod elf;
 mod file;
+mod image;
 mod jit;
 mod kernel;
 mod lines;
@@ -35,6 +36,7 @@ use crate::host::{aside, Roots};
 use crate::sample::{printable, CodeAddr, CpuMode};
 use crate::tables::Tables;
 
+pub(crate) use image::Image;
 // For the command: it is the process that computes source lines.
 pub(crate) use lines::{answer as answer_source_lines, ARGUMENT as SOURCE_LINES};
 

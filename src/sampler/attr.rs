@@ -10,6 +10,8 @@ use rustix::param::page_size;
 use super::pmu::Config;
 use super::record::{read_format, sample_type, Layout};
 
+use crate::recover::REGS_MASK;
+
 pub use feature::{negotiate, Feature, Features, Refused};
 
 /// How often an event samples.
@@ -104,6 +106,14 @@ impl EventSpec {
         }
     }
 
+    /// With the registers and `bytes` of the stack of user code in each sample, so that its stacks can be unwound without frame
+    /// pointers. The kernel copies at most 65,528 bytes, in multiples of 8.
+    #[must_use]
+    pub fn with_user_stack(self, bytes: u16) -> Self {
+        let stack = u32::from(bytes & !7);
+        Self { context: Some(Context { regs: REGS_MASK, stack, callchain: 0 }), ..self }
+    }
+
     /// True if it counts ns.
     #[must_use]
     pub fn is_clock(&self) -> bool {
@@ -178,6 +188,12 @@ pub fn sampling(event: &EventSpec, features: Features, scope: Scope, watermark: 
         attr.set_exclude_callchain_user(u64::from(!callchain.user));
         let without_kernel = !callchain.kernel || !features.has(Feature::Kernel);
         attr.set_exclude_callchain_kernel(u64::from(without_kernel));
+        if let Some(context) = event.context.filter(|_| callchain.user) {
+            attr.sample_type |= t::REGS_USER | t::STACK_USER;
+            attr.sample_regs_user = context.regs;
+            attr.sample_stack_user = context.stack;
+            attr.set_exclude_callchain_user(1);
+        }
         if !callchain.kernel && event.kind != sys::PERF_TYPE_TRACEPOINT {
             attr.set_exclude_kernel(1);
         }

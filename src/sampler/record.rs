@@ -204,6 +204,8 @@ impl std::fmt::Debug for Words<'_> {
 pub struct Registers<'a> {
     /// `PERF_SAMPLE_REGS_ABI_*`: 0 none, 1 of a 32-bit task, 2 of a 64-bit task.
     pub abi: u64,
+    /// Which registers they are: the layout's `regs_user` or `regs_intr`.
+    pub mask: u64,
     /// One word for each bit of the mask, lowest bit first; none if `abi` is 0.
     pub values: Words<'a>,
 }

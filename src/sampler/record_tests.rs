@@ -39,13 +39,21 @@ fn sample_of(bits: u64) -> SampleRecord<'static> {
         } else {
             Branches::default()
         },
-        regs_user: if has(t::REGS_USER) { Registers { abi: 2, values: Words(&[4; 24]) } } else { Registers::default() },
+        regs_user: if has(t::REGS_USER) {
+            Registers { abi: 2, mask: REGS.regs_user, values: Words(&[4; 24]) }
+        } else {
+            Registers::default()
+        },
         stack_user: if has(t::STACK_USER) { &[8; 10] } else { &[] },
         stack_user_size: if has(t::STACK_USER) { 16 } else { 0 },
         weight: value(t::WEIGHT | t::WEIGHT_STRUCT) & if has(t::WEIGHT | t::WEIGHT_STRUCT) { u64::MAX } else { 0 },
         data_src: value(t::DATA_SRC),
         transaction: value(t::TRANSACTION),
-        regs_intr: if has(t::REGS_INTR) { Registers { abi: 1, values: Words(&[2; 8]) } } else { Registers::default() },
+        regs_intr: if has(t::REGS_INTR) {
+            Registers { abi: 1, mask: REGS.regs_intr, values: Words(&[2; 8]) }
+        } else {
+            Registers::default()
+        },
         phys_addr: value(t::PHYS_ADDR),
         cgroup: value(t::CGROUP),
         data_page_size: value(t::DATA_PAGE_SIZE),

@@ -403,12 +403,14 @@ impl<'a> Builder<'a> {
         } else if let Some(profile) = self.profile.take() {
             symbols.begin = profile.recorded_here(&self.roots);
             let source = profile.source();
-            (Origin::Profile(profile), source, Skipped::new())
+            let unwinds = SymbolOptions { lines: None, ..symbols.clone() };
+            (Origin::Profile(profile, unwinds), source, Skipped::new())
         } else {
             // Files changed after this time do not name the code; files of a feed's host are not here.
             symbols.begin = Some(SystemTime::now());
+            let unwinds = SymbolOptions { lines: None, ..symbols.clone() };
             let _raised = self.realtime.and_then(|_| priority::raise().ok());
-            let (capture, source, skipped) = self.capture(&mut pids)?;
+            let (capture, source, skipped) = self.capture(&mut pids, unwinds)?;
             recorder = capture.recorder().cloned();
             (Origin::Kernel(Box::new(capture)), source, skipped)
         };
@@ -421,7 +423,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Starts the first source that works; stores the watched processes in `pids`.
-    fn capture(&mut self, pids: &mut Vec<u32>) -> Result<(Capture, Source, Skipped), Error> {
+    fn capture(&mut self, pids: &mut Vec<u32>, symbols: SymbolOptions) -> Result<(Capture, Source, Skipped), Error> {
         let child_pid_namespace = match namespace::pid_namespace(&self.roots) {
             PidNamespace::ProcfsElsewhere { ours, .. } => {
                 return Err(Error::ProcfsElsewhere { proc: self.roots.proc.clone(), ours })
@@ -469,6 +471,7 @@ impl<'a> Builder<'a> {
             memory: self.memory,
             hints: self.hints.take(),
             record: self.record.take(),
+            symbols,
             keep_memory: self.keep_memory,
             only: None,
         };

@@ -22,7 +22,8 @@ use crate::host::clock::boottime_ns;
 use crate::host::priority;
 use crate::host::{proc, Roots};
 use crate::profile::Recorder;
-use crate::resolve::{Cgroups, Maps, Threads};
+use crate::recover::REGS_MASK;
+use crate::resolve::{Cgroups, Maps, SymbolOptions, Threads, Unwinder};
 use crate::sample::batch::{Batch, PendingSample};
 use crate::sample::Source;
 use crate::sampler::attr::Feature;
@@ -51,10 +52,18 @@ pub(super) struct CaptureOptions {
     pub(super) hints: Option<bpf::HintOptions>,
     /// The directory of a profile to record, if any.
     pub(super) record: Option<PathBuf>,
+    /// Where the files of unwound code are.
+    pub(super) symbols: SymbolOptions,
     /// Keeps the memory in samples.
     pub(super) keep_memory: bool,
     /// For the source `wakeups`: the processes that are watched with what they fork; `None` for all.
     pub(super) only: Option<FxHashSet<u32>>,
+}
+
+/// Bytes of registers and of the stack in each sample, if stacks are unwound from them.
+fn stack_size(options: &CaptureOptions) -> usize {
+    let context = options.sampler.stacks.as_ref().and_then(|event| event.context);
+    context.map_or(0, |context| context.stack as usize + 8 * REGS_MASK.count_ones() as usize)
 }
 
 /// CAP_SYS_PTRACE as a bit of `CapEff` (linux/capability.h).
@@ -153,7 +162,7 @@ impl Capture {
         let context = match (recovers, options.sampler.snapshots) {
             (true, true) => CONTEXT_SIZE + SNAPSHOT_SIZE,
             (true, false) => CONTEXT_SIZE,
-            (false, _) if options.sampler.source == Source::Stacks => CHAIN_SIZE,
+            (false, _) if options.sampler.source == Source::Stacks => CHAIN_SIZE + stack_size(options),
             (false, _) => 0,
         };
         let waiting = size_of::<PendingSample>() + context;
@@ -164,6 +173,9 @@ impl Capture {
         let child_pid_namespace = options.sampler.child_pid_namespace;
         let mut names = Names::recorded(options.memory / 8, child_pid_namespace);
         (names.cgroups, names.hints, names.recorder) = (cgroups, hints, recorder.clone());
+        if options.sampler.source == Source::Stacks && stack_size(options) > 0 {
+            names.unwinder = Some(Unwinder::new(options.symbols.clone(), FxHashMap::default()));
+        }
         names.recoverer = recovers.then(|| Recoverer::new(&options.roots.proc, options.memory / 4, running.wanted()));
         if recorder.is_none() {
             names.threads = Threads::new(&options.roots);

@@ -20,8 +20,8 @@ use crate::profile::Recorder;
 use crate::resolve::identity::numbering;
 use crate::resolve::mapping::BuildId;
 use crate::resolve::threads::Thread;
-use crate::resolve::{Cgroups, Mapping, Maps, Modules, Stacks, Threads};
-use crate::sample::batch::PendingSample;
+use crate::resolve::{Cgroups, Mapping, Maps, Modules, Stacks, Threads, Unwinder};
+use crate::sample::batch::{PendingSample, UserContext};
 use crate::sample::{CodeAddr, RawSample, Sample, ThreadIndex};
 use crate::sample::{FileId, SideBand, TimedSideBand};
 use crate::sampler::loss::Loss;
@@ -135,6 +135,8 @@ pub(super) struct Names {
     pub(super) modules: Option<Modules>,
     /// The call stacks of samples, if they are wanted.
     pub(super) stacks: Option<Stacks>,
+    /// Unwinds user code, if samples have registers and a copy of the stack.
+    pub(super) unwinder: Option<Unwinder>,
     /// If task hints were requested.
     pub(super) hints: Option<Hints>,
     /// Writes hints and recovered accesses, in their order.
@@ -166,6 +168,7 @@ impl Names {
             cgroup_of_thread: None,
             modules: None,
             stacks: None,
+            unwinder: None,
             hints: None,
             recorder: None,
             loss: Loss::default(),
@@ -255,6 +258,9 @@ impl Names {
         if let Some(stacks) = &self.stacks {
             stacks.measure(tables);
         }
+        if let Some(unwinder) = &self.unwinder {
+            unwinder.measure(tables);
+        }
         if let Some(hints) = &self.hints {
             hints.measure(tables);
         }
@@ -290,6 +296,7 @@ impl Names {
             notes: self.left_out(),
             modules: Modules::default(),
             stacks: self.stacks.take().unwrap_or_default(),
+            unwound: self.unwinder.as_ref().map(|unwinder| unwinder.counts),
             address_spaces: self.maps.address_spaces(),
             realtime: None,
             tables,
@@ -354,8 +361,7 @@ impl Names {
             return;
         }
         if self.stacks.is_some() {
-            let chain = pending.context.as_ref().map_or(&[][..], |context| &context.callchain);
-            self.stacked(sample, chain);
+            self.stacked(sample, pending.context.as_deref());
             ready.count += 1;
             return;
         }
@@ -385,10 +391,11 @@ impl Names {
     }
 
     /// Adds the call stack of a sample.
-    pub(super) fn stacked(&mut self, sample: &mut Sample, chain: &[u64]) {
-        let Self { maps, modules, stacks, .. } = self;
+    pub(super) fn stacked(&mut self, sample: &mut Sample, context: Option<&UserContext>) {
+        let Self { maps, modules, stacks, unwinder, .. } = self;
         if let (Some(stacks), Some(modules)) = (stacks, modules) {
-            sample.stack = stacks.intern(modules, maps, (sample.pid, sample.mode, sample.ip), chain);
+            let at = (sample.pid, sample.mode, sample.ip);
+            sample.stack = stacks.intern(modules, maps, unwinder.as_mut(), at, context);
         }
     }
 

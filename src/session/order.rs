@@ -98,7 +98,7 @@ pub(super) struct Order<S = PendingSample> {
 #[derive(Debug)]
 pub(super) enum Released<'a, S = PendingSample> {
     SideBand(SideBand),
-    Sample(&'a S),
+    Sample(&'a mut S),
     /// Consecutive events of the scheduler.
     Sched(&'a [SchedEvent]),
 }

@@ -2,13 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use rustc_hash::FxHashMap;
+
 use super::hints::Hints;
 use super::stages::{self, RecordReader, SinkEnd};
 use super::stop::StopPoll;
 use super::wakeups::Wakeups;
 use super::{lines, text, Loss, Names, Outcome, Progress, SchedLoss, Sink};
 use crate::profile::{Profile, Records};
-use crate::resolve::Cgroups;
+use crate::resolve::mapping::BuildId;
+use crate::resolve::{Cgroups, SymbolOptions, Unwinder};
 use crate::sample::batch::PendingSample;
 use crate::sample::Source;
 use crate::sampler::event::CHAIN_SIZE;
@@ -26,12 +29,13 @@ const NAMED_AT_END: &str =
 pub(super) fn run(
     profile: &mut Profile,
     memory: usize,
+    symbols: &SymbolOptions,
     sink: &mut dyn Sink,
     ended: &mut dyn FnMut(Progress) -> bool,
 ) -> Outcome {
     let ends = StopPoll::new(Instant::now(), ended);
     let mut outcome = match &mut profile.records {
-        Records::PerfData(_) => records(profile, memory, sink, ends),
+        Records::PerfData(_) => records(profile, memory, symbols, sink, ends),
         Records::Script(lines) => {
             let (outcome, failed) = text::run(lines, profile.hints.as_mut(), memory, sink, ends);
             profile.note_failed(failed);
@@ -70,7 +74,13 @@ pub(super) fn run(
 }
 
 /// As [`run`], for a perf.data.
-fn records(profile: &mut Profile, memory: usize, sink: &mut dyn Sink, ends: StopPoll<'_>) -> Outcome {
+fn records(
+    profile: &mut Profile,
+    memory: usize,
+    symbols: &SymbolOptions,
+    sink: &mut dyn Sink,
+    ends: StopPoll<'_>,
+) -> Outcome {
     // What another program recorded may have any addresses, but a sink of stacks wants none.
     let is_foreign = profile.meta.is_none();
     let address_from = if is_foreign && sink.wants_stacks() { AddressFrom::Callchain } else { profile.address_from() };
@@ -91,7 +101,14 @@ fn records(profile: &mut Profile, memory: usize, sink: &mut dyn Sink, ends: Stop
             cgroups.record(*id, &path);
         }
     }
-    let chain = if address_from == AddressFrom::Callchain { CHAIN_SIZE } else { 0 };
+    let mut chain = 0;
+    if let (AddressFrom::Callchain, Records::PerfData(perf_data)) = (&address_from, &mut profile.records) {
+        let stack = perf_data.events().iter().map(|event| event.attr.stack_user).max().unwrap_or(0) as usize;
+        chain = CHAIN_SIZE + stack;
+        if stack > 0 {
+            names.unwinder = Some(Unwinder::new(symbols.clone(), unambiguous(perf_data.build_ids())));
+        }
+    }
     let waiting = size_of::<PendingSample>() + chain;
     let mut reader = RecordReader::new(profile, identity, address_from, memory / 4 / waiting);
     let mut end = SinkEnd { sink, cgroups, accesses: 0, ends };
@@ -116,4 +133,14 @@ fn records(profile: &mut Profile, memory: usize, sink: &mut dyn Sink, ends: Stop
     }
     profile.note_failed(failed);
     outcome
+}
+
+/// The build ids of the paths that have one alone: in containers several files may have one path.
+fn unambiguous(build_ids: Vec<(Vec<u8>, BuildId)>) -> FxHashMap<Vec<u8>, BuildId> {
+    let mut by_path: FxHashMap<Vec<u8>, Option<BuildId>> = FxHashMap::default();
+    for (path, build_id) in build_ids {
+        let known = by_path.entry(path).or_insert(Some(build_id));
+        *known = known.filter(|known| *known == build_id);
+    }
+    by_path.into_iter().filter_map(|(path, build_id)| Some((path, build_id?))).collect()
 }

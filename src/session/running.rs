@@ -18,8 +18,8 @@ use crate::sample::{Comm, Sample, Source, ThreadIndex};
 pub(super) enum Origin<'a> {
     /// The kernel.
     Kernel(Box<Capture>),
-    /// A recording.
-    Profile(&'a mut Profile),
+    /// A recording, and where the files of its unwound code are.
+    Profile(&'a mut Profile, SymbolOptions),
     /// A caller's feed.
     Feed(&'a mut dyn Feed),
 }
@@ -44,7 +44,7 @@ impl Sampling<'_> {
         let mut ended = |now: Progress| ended(now) || stop.met(now);
         match from {
             Origin::Kernel(capture) => capture.run(&mut all, &mut ended),
-            Origin::Profile(profile) => recorded::run(profile, memory, &mut all, &mut ended),
+            Origin::Profile(profile, symbols) => recorded::run(profile, memory, &symbols, &mut all, &mut ended),
             Origin::Feed(feed) => feed::run(feed, memory, use_hints, &mut all, &mut ended),
         }
     }
@@ -129,7 +129,7 @@ impl<'a> Session<'a> {
     pub fn tables(&self) -> TablesHandle {
         match &self.sampling.from {
             Origin::Kernel(capture) => capture.tables.clone(),
-            Origin::Profile(_) | Origin::Feed(_) => TablesHandle::default(),
+            Origin::Profile(..) | Origin::Feed(_) => TablesHandle::default(),
         }
     }
 

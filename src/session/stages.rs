@@ -13,7 +13,7 @@ use super::stop::StopPoll;
 use super::{Names, Sink, TICK};
 use crate::profile::{Item, PerfDataError, Profile, Records};
 use crate::resolve::Cgroups;
-use crate::sample::batch::{PendingSample, SideBand};
+use crate::sample::batch::{PendingSample, SideBand, UserContext};
 use crate::sample::sched::SchedEvent;
 use crate::sample::{RawSample, Sample};
 use crate::sampler::intake::Intake;
@@ -45,9 +45,8 @@ struct Piece {
     sched_until: Vec<(usize, usize)>,
     /// Samples of the recording so far, after the second stage.
     records: u64,
-    /// The call chains of the samples one after another, and where each ends, until the second stage; none if no sample has one.
-    chains: Vec<u64>,
-    chain_ends: Vec<usize>,
+    /// What samples have for their stacks, each with the sample's number, until the second stage.
+    contexts: Vec<(usize, Box<UserContext>)>,
 }
 
 impl Piece {
@@ -219,16 +218,11 @@ fn release(order: &mut Order, out: &mut Out, next: &mut dyn Next) {
     order.release(|released| {
         match released {
             Released::SideBand(what) => piece.side_band.push((piece.samples.len(), what)),
-            // Its accesses were recovered when it was recorded, so its registers are not needed.
             Released::Sample(PendingSample { raw, context }) => {
-                piece.samples.push_raw(raw);
-                if let Some(context) = context {
-                    piece.chains.extend_from_slice(&context.callchain);
-                    piece.chain_ends.resize(piece.samples.len(), 0);
-                    if let Some(end) = piece.chain_ends.last_mut() {
-                        *end = piece.chains.len();
-                    }
+                if let Some(context) = context.take() {
+                    piece.contexts.push((piece.samples.len(), context));
                 }
+                piece.samples.push_raw(raw);
             }
             Released::Sched(mut events) => {
                 // They may be many at once.
@@ -248,11 +242,12 @@ fn release(order: &mut Order, out: &mut Out, next: &mut dyn Next) {
 
 /// The second stage: names the samples of a piece in place, or puts the accesses there that they gave.
 fn name(names: &mut Names, piece: &mut Piece, spare: &mut Ready) {
-    let Piece { samples, side_band, sched, sched_until, records, chains, chain_ends } = piece;
+    let Piece { samples, side_band, sched, sched_until, records, contexts } = piece;
     let mut cgroups = Vec::new();
     let mut of_sched = 0;
     let mut sides = side_band.drain(..).peekable();
-    let (mut kept, mut chain_begin) = (0, 0);
+    let mut kept = 0;
+    let mut contexts = contexts.drain(..).peekable();
     spare.truncate(0);
     for at in 0..=samples.len() {
         while let Some((_, what)) = sides.next_if(|(before, _)| *before <= at) {
@@ -268,14 +263,12 @@ fn name(names: &mut Names, piece: &mut Piece, spare: &mut Ready) {
         }
         let samples = samples.samples_mut();
         let Some(sample) = samples.get_mut(at) else { break };
-        let chain_end = chain_ends.get(at).copied().unwrap_or(chain_begin);
-        let chain = chains.get(chain_begin..chain_end).unwrap_or_default();
-        chain_begin = chain_end.max(chain_begin);
+        let context = contexts.next_if(|(of, _)| *of == at).map(|(_, context)| context);
         if !names.numbered(sample) {
             continue;
         }
         if names.stacks.is_some() {
-            names.stacked(sample, chain);
+            names.stacked(sample, context.as_deref());
             if kept < at {
                 samples.copy_within(at..=at, kept);
             }
@@ -290,7 +283,7 @@ fn name(names: &mut Names, piece: &mut Piece, spare: &mut Ready) {
             kept += 1;
         }
     }
-    drop(sides);
+    drop((sides, contexts));
     if names.wakeups.is_some() {
         // Of this source there are no other samples.
         names.woken(sched, samples);
@@ -301,8 +294,6 @@ fn name(names: &mut Names, piece: &mut Piece, spare: &mut Ready) {
     } else {
         samples.truncate(kept);
     }
-    chains.clear();
-    chain_ends.clear();
     (*side_band, *records) = (cgroups, names.records);
 }
 

@@ -73,7 +73,7 @@ pub(super) fn vdso_build_id(roots: &Roots) -> Option<BuildId> {
     build_id(&Elf::parse(&mut &vdso(roots)?[..]).ok()?)
 }
 
-fn vdso(roots: &Roots) -> Option<Vec<u8>> {
+pub(super) fn vdso(roots: &Roots) -> Option<Vec<u8>> {
     let own = roots.proc.join("self");
     let maps = read(&own.join("maps")).ok()?;
     let vdso = maps.split(|&byte| byte == b'\n').filter_map(parse_line).find(|mapping| &*mapping.path == VDSO)?;
@@ -108,7 +108,7 @@ fn symbols(elf: &Elf, reader: &mut impl ReadAt, code: &[Option<u64>], data: &[Op
 
 /// The file with the stripped symbols: by build id, else by `.gnu_debuglink` if its checksum is right (gdb's manual, "Debugging
 /// Information in Separate Files").
-fn debug_file(found: &OpenedImage) -> Option<(File, Elf)> {
+pub(super) fn debug_file(found: &OpenedImage) -> Option<(File, Elf)> {
     let id = build_id(&found.elf);
     let open = |(root, path): (&PathBuf, PathBuf)| {
         let file = open::regular_inside(root, &path).ok()?;

@@ -70,7 +70,7 @@ impl<'a> Cursor<'a> {
     fn registers(&mut self, mask: u64) -> Result<Registers<'a>, Malformed> {
         let abi = self.u64()?;
         let count = if abi == 0 { 0 } else { u64::from(mask.count_ones()) };
-        Ok(Registers { abi, values: self.words(count)? })
+        Ok(Registers { abi, mask, values: self.words(count)? })
     }
 
     fn read_values(&mut self, format: u64) -> Result<Words<'a>, Malformed> {

@@ -1,0 +1,163 @@
+//! Unwinds user stacks from registers and a copy of the stack, by the call frame information of files: for code without frame
+//! pointers. Code that has no such information (of JIT compilers) is unwound by frame pointers.
+//!
+//! All registers that a rule may name are followed, so stacks go on through signal handlers and functions that align their
+//! frames. Files are read as for names: only if they are those that were mapped, in pieces, and never without a time limit.
+
+mod step;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+
+use super::mapping::BuildId;
+use super::symbols::Image;
+use super::{Maps, Modules, SymbolOptions};
+use crate::cache::Cache;
+use crate::elf::UnwindRule;
+use crate::host::aside;
+use crate::recover::{RegsError, UserRegs, REGS_MASK};
+use crate::sample::batch::UserContext;
+use crate::sample::{CodeAddr, CpuMode};
+use crate::tables::Tables;
+use step::{Copied, Registers, Step};
+
+/// Frames of a stack.
+const MAX_DEPTH: usize = 1024;
+/// Bytes of what is kept of files, and at least as many for each: 128 files are open.
+const MAX_IMAGES: usize = 64 << 20;
+const IMAGE: usize = 512 << 10;
+/// Instructions with a known rule.
+const MAX_RULES: usize = 1 << 15;
+
+/// How stacks ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct UnwindCounts {
+    /// At the first function of their thread.
+    pub complete: u64,
+    /// At the end of the copied part of the stack.
+    pub cut: u64,
+    /// Where the caller was not found: code without call frame information and frame pointers, or a file that could not be read.
+    pub broken: u64,
+    /// Of 32-bit programs, which are not unwound.
+    pub compat: u64,
+}
+
+impl UnwindCounts {
+    /// All of them.
+    #[must_use]
+    pub fn all(&self) -> u64 {
+        self.complete + self.cut + self.broken + self.compat
+    }
+}
+
+/// Unwinds the stacks of a capture.
+#[derive(Debug)]
+pub(crate) struct Unwinder {
+    options: SymbolOptions,
+    /// The build ids of paths in a recording.
+    build_ids: FxHashMap<Vec<u8>, BuildId>,
+    images: Cache<NonZeroU32, Option<Arc<Image>>>,
+    rules: Cache<CodeAddr, Option<Arc<UnwindRule>>>,
+    pub(crate) counts: UnwindCounts,
+}
+
+impl Unwinder {
+    /// Reads files with these options. `build_ids` are those of a recording's files, each path once.
+    pub(crate) fn new(options: SymbolOptions, build_ids: FxHashMap<Vec<u8>, BuildId>) -> Self {
+        Self {
+            options,
+            build_ids,
+            images: Cache::new(MAX_IMAGES),
+            rules: Cache::new(MAX_RULES),
+            counts: UnwindCounts::default(),
+        }
+    }
+
+    /// Adds the user frames of a sample to `frames`, the innermost first: the interrupted instruction, then calls.
+    pub(crate) fn unwind(
+        &mut self,
+        modules: &mut Modules,
+        maps: &mut Maps,
+        pid: u32,
+        context: &UserContext,
+        frames: &mut Vec<Option<CodeAddr>>,
+    ) {
+        let regs = match UserRegs::from_perf(context.abi, REGS_MASK, &context.regs) {
+            Ok(regs) => regs,
+            Err(RegsError::Compat32) => {
+                self.counts.compat += 1;
+                return;
+            }
+            // A thread of the kernel.
+            Err(RegsError::Missing) => return,
+        };
+        let stack = Copied { start: regs.rsp(), bytes: &context.stack };
+        let mut regs = Registers::new(&regs);
+        // What a call returns to is after the call, which may be another function.
+        let mut is_exact = true;
+        let end = loop {
+            let address = if is_exact { regs.ip() } else { regs.ip().wrapping_sub(1) };
+            let code = modules.locate(maps, pid, CpuMode::User, address);
+            frames.push(code);
+            if frames.len() >= MAX_DEPTH {
+                break Step::Wrong;
+            }
+            // Outside of executable memory it is no address of code.
+            let Some(code) = code else { break Step::Wrong };
+            let rule = self.rule(modules, code);
+            if let (true, Some(frame)) = (rule.as_ref().is_some_and(|rule| rule.is_signal), frames.last_mut()) {
+                // The kernel made it return to the first instruction of the function, whose rule begins before it for this reason.
+                *frame = modules.locate(maps, pid, CpuMode::User, regs.ip());
+            }
+            let step = match &rule {
+                Some(rule) => regs.step(rule, stack),
+                None => regs.step_by_frame_pointer(stack),
+            };
+            if step != Step::Caller {
+                break step;
+            }
+            is_exact = rule.is_some_and(|rule| rule.is_signal);
+        };
+        match end {
+            Step::End => self.counts.complete += 1,
+            Step::Beyond => self.counts.cut += 1,
+            Step::Caller | Step::Wrong => self.counts.broken += 1,
+        }
+    }
+
+    fn rule(&mut self, modules: &Modules, code: CodeAddr) -> Option<Arc<UnwindRule>> {
+        if let Some(rule) = self.rules.get(&code) {
+            return rule.clone();
+        }
+        let wanted = modules.wanted(code.module, |path| self.build_ids.get(path).copied())?;
+        let image = match self.images.get(&code.module) {
+            Some(image) => image.clone(),
+            None => {
+                let (opened, options) = (wanted.clone(), self.options.clone());
+                let image = aside::within(wanted.about(), aside::SHORT, move || opened.open(&options));
+                let image = image.ok().flatten().map(Arc::new);
+                let weight = IMAGE + image.as_ref().map_or(0, |image| image.bytes());
+                self.images.insert_weighted(code.module, image.clone(), weight);
+                image
+            }
+        };
+        let rule = image.and_then(|image| {
+            let rule = aside::within(wanted.about(), aside::SHORT, move || image.unwind_rule(code.offset));
+            rule.ok().flatten().map(Arc::new)
+        });
+        self.rules.insert(code, rule.clone());
+        rule
+    }
+
+    /// Its size.
+    pub(crate) fn measure(&self, tables: &mut Tables) {
+        let images = self.images.weight().saturating_sub(IMAGE * self.images.len());
+        tables.set("files with call frame information", self.images.len(), self.images.bytes() + images);
+        let rules = self.rules.len() * size_of::<UnwindRule>();
+        tables.set("unwind rules", self.rules.len(), self.rules.bytes() + rules);
+    }
+}

@@ -1,0 +1,141 @@
+//! Stacks of programs without frame pointers, against the depth that the programs know, and beside perf's way to unwind them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{json, said, stacks};
+
+const FLAGS: [&str; 5] = ["-O2", "-g", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-fno-inline"];
+
+fn build(test: &str, dir: &Path, name: &str, more: &[&str]) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/unwind.c");
+    let path = dir.join(name);
+    let output = Command::new("cc").args(FLAGS).args(more).arg(source).arg("-o").arg(&path).output();
+    if output.as_ref().is_ok_and(|output| output.status.success()) {
+        return Some(path);
+    }
+    println!("SKIP: {test}: cc cannot build tests/programs/unwind.c: {output:?}");
+    None
+}
+
+/// The stacks of user code in a file of folded text, without the thread's name and what is before main, and their samples.
+fn folded(path: &Path) -> BTreeMap<String, u64> {
+    let mut stacks = BTreeMap::new();
+    for line in std::fs::read_to_string(path).unwrap().lines() {
+        let (stack, count) = line.rsplit_once(' ').unwrap();
+        let frames = stack.split(';').skip(1).skip_while(|frame| *frame != "main");
+        let stack = frames.filter(|frame| !frame.ends_with("_[k]")).collect::<Vec<_>>().join(";");
+        *stacks.entry(stack).or_default() += count.parse::<u64>().unwrap();
+    }
+    stacks
+}
+
+/// main at the bottom of the stack, and what it calls.
+fn chain(depth: usize) -> String {
+    format!("aligned;{}bottom", "down;".repeat(depth))
+}
+
+fn in_all(stacks: &BTreeMap<String, u64>, wanted: &[&str]) -> (u64, u64) {
+    (wanted.iter().filter_map(|stack| stacks.get(*stack)).sum(), stacks.values().sum())
+}
+
+/// Most samples have one of these stacks; all are complete.
+fn check(test: &str, program: &Path, args: [&str; 2], wanted: &[&str]) -> bool {
+    let file = program.with_extension("folded");
+    let watched = ["-e", "cpu-clock:u", "-F", "499", "--unwind", "dwarf,16384", "--no-lines", "--json", "--folded"];
+    let command = [file.to_str().unwrap(), "--", program.to_str().unwrap(), args[0], args[1]];
+    let Some(output) = stacks(test, &[&watched[..], &command].concat()) else { return false };
+    let found = folded(&file);
+    let (same, all) = in_all(&found, wanted);
+    assert!(all > 100 && same * 100 >= all * 97, "{args:?}: {same} of {all}: {found:#?}");
+    for stack in wanted {
+        assert!(found.get(*stack).is_some_and(|count| *count > 10), "{args:?}: {stack}: {found:#?}");
+    }
+    let unwound = &json(&output)["unwound"];
+    // The first samples may be of the dynamic linker, before there is a stack.
+    let [complete, cut, broken] = ["complete", "cut", "broken"].map(|how| unwound[how].as_u64().unwrap());
+    assert!(cut == 0 && broken * 50 <= complete, "{args:?}: {unwound}");
+    true
+}
+
+#[test]
+fn a_stack_without_frame_pointers_is_as_deep_as_the_program() {
+    let test = "a_stack_without_frame_pointers_is_as_deep_as_the_program";
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = build(test, dir.path(), "depth", &[]) else { return };
+    for depth in [1, 40] {
+        let wanted = format!("main;{}", chain(depth));
+        if !check(test, &program, ["depth", &depth.to_string()], &[&wanted]) {
+            return;
+        }
+    }
+    let main = format!("main;{}", chain(20));
+    let handled = format!("{main};[libc.so.6];handler;{}", chain(3)).replace("[libc.so.6]", "RESTORE");
+    // The C library has no symbol for where a handler returns to, or it has one.
+    let names = ["__restore_rt", "[libc.so.6]"].map(|name| handled.replace("RESTORE", name));
+    let file = program.with_extension("folded");
+    let watched = ["-e", "cpu-clock:u", "-F", "499", "--unwind", "dwarf,16384", "--no-lines", "--folded"];
+    let command = [file.to_str().unwrap(), "--", program.to_str().unwrap(), "signal", "20"];
+    if stacks(test, &[&watched[..], &command].concat()).is_none() {
+        return;
+    }
+    let found = folded(&file);
+    let (same, all) = in_all(&found, &[&main, &names[0], &names[1]]);
+    assert!(all > 100 && same * 100 >= all * 95, "{same} of {all}: {found:#?}");
+    assert!(names.iter().filter_map(|name| found.get(name)).sum::<u64>() > 20, "{found:#?}");
+}
+
+#[test]
+fn frame_descriptions_are_found_in_debug_information() {
+    let test = "frame_descriptions_are_found_in_debug_information";
+    let dir = tempfile::tempdir().unwrap();
+    let flags = ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"];
+    let Some(program) = build(test, dir.path(), "debug", &flags) else { return };
+    let wanted = format!("main;{}", chain(12));
+    check(test, &program, ["depth", "12"], &[&wanted]);
+}
+
+/// As many complete stacks as perf's, and those that both have are the same.
+#[test]
+fn a_recording_of_perf_with_stacks_gives_its_call_chains() {
+    let test = "a_recording_of_perf_with_stacks_gives_its_call_chains";
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = build(test, dir.path(), "recorded", &[]) else { return };
+    for how in ["signal", "other"] {
+        let data = dir.path().join(how);
+        let record = ["record", "-q", "-F", "499", "-e", "cpu-clock:u", "--call-graph", "dwarf", "--buildid-all", "-o"];
+        let command = Command::new("perf").args(record).arg(&data).arg("--").arg(&program).args([how, "20"]).output();
+        if !command.as_ref().is_ok_and(|output| output.status.success()) {
+            println!("SKIP: {test}: perf record does not work: {command:?}");
+            return;
+        }
+        let script = ["script", "--no-inline", "-F", "comm,ip,sym", "-i"];
+        let script = Command::new("perf").args(script).arg(&data).output().unwrap();
+        let mut theirs: BTreeMap<String, u64> = BTreeMap::new();
+        for sample in String::from_utf8_lossy(&script.stdout).split("\n\n").filter(|text| !text.trim().is_empty()) {
+            let symbol = |line: &str| line.trim().split_once(' ').map_or("", |(_, symbol)| symbol).to_owned();
+            let mut frames: Vec<String> = sample.trim().lines().skip(1).map(symbol).collect();
+            frames.reverse();
+            let at = frames.iter().position(|frame| frame == "main").unwrap_or(frames.len());
+            *theirs.entry(frames.split_off(at).join(";")).or_default() += 1;
+        }
+        let file = dir.path().join("folded");
+        let output =
+            stacks(test, &["-f", data.to_str().unwrap(), "--no-lines", "--folded", file.to_str().unwrap()]).unwrap();
+        let ours = folded(&file);
+        assert_eq!(ours.values().sum::<u64>(), theirs.values().sum::<u64>(), "{}", said(&output));
+        let complete = |stacks: &BTreeMap<String, u64>| {
+            stacks.iter().filter(|(stack, _)| stack.starts_with("main;")).map(|(_, count)| count).sum::<u64>()
+        };
+        let [mine, perf] = [complete(&ours), complete(&theirs)];
+        println!("{test}: {how}: complete stacks: {mine}, of perf {perf}");
+        assert!(mine >= perf && mine > 100, "{how}: {mine} of {perf}: {ours:#?} {theirs:#?}");
+        // What perf has no name for is shown as [FILE] by us; names of the C library have versions there.
+        let known = theirs.iter().filter(|(stack, _)| stack.starts_with("main;") && !stack.contains(['[', '@']));
+        for (stack, count) in known {
+            let mut same = ours.iter().filter(|(ours, _)| ours.replace("[libc.so.6]", "__restore_rt") == *stack);
+            assert_eq!(same.next().map(|(_, count)| count), Some(count), "{how}: {stack}: {ours:#?} {theirs:#?}");
+        }
+    }
+}
