@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 pub use crate::outcome::{Outcome, RecoveryStats};
-use crate::resolve::Cgroups;
+use crate::resolve::{Cgroups, Modules, Stacks};
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample, ThreadIndex};
 
@@ -24,6 +24,7 @@ mod lines;
 mod names;
 mod numbers;
 mod order;
+mod profiler;
 mod recorded;
 mod recovery;
 mod rescan;
@@ -48,6 +49,7 @@ pub(crate) use error::of_source;
 pub use error::{Error, ErrorKind, NoProcess, NotStarted, SessionError, Skipped};
 pub use feed::{Batch, Feed};
 use names::Names;
+pub use profiler::{Profiler, ProfilerError, ProfilerStatus};
 pub use running::Session;
 pub use sched::SchedStats;
 pub use stacked::StackSink;
@@ -103,6 +105,12 @@ pub trait Sink {
     /// Sets the sizes of its tables.
     fn measure(&self, tables: &mut Tables) {
         let _ = tables;
+    }
+
+    /// Lends the call stacks so far, with the objects that contain their code, from time to time while samples arrive: for a sink
+    /// that has results before the end. Not for recordings, which are read in several threads.
+    fn stacks(&mut self, stacks: &Stacks, modules: &Modules) {
+        let _ = (stacks, modules);
     }
 
     /// True if samples must contain the code that made the access ([`Sample::code`]), to be named at the end.

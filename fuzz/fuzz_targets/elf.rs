@@ -25,8 +25,10 @@ fuzz_target!(|data: &[u8]| {
     let mut reader = &*file;
     let Ok(elf) = Elf::parse(&mut reader) else { return };
     let _ = (elf.build_id(), elf.function_count());
+    let index = elf.frame_index(&mut reader);
     let offset = u64::from(u16::from_le_bytes([*low, *high]));
     for vaddr in [Some(offset), elf.vaddr(offset), Some(u64::MAX - offset)].into_iter().flatten() {
+        let _ = elf.unwind_rule(&mut reader, index.as_ref(), vaddr);
         if let Some(function) = elf.function(&mut reader, vaddr) {
             assert!(function.contains(&vaddr));
         }

@@ -9,7 +9,7 @@ mod symbols;
 mod unwind;
 
 pub(crate) use symbols::Symbol;
-pub(crate) use unwind::{Cfa, FrameIndex, Saved, UnwindRule};
+pub use unwind::{Cfa, FrameIndex, Saved, UnwindRule};
 
 use std::fs::File;
 use std::ops::Range;

@@ -22,7 +22,7 @@ type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
 /// How the registers of a caller are computed from those of a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct UnwindRule {
+pub struct UnwindRule {
     /// The canonical frame address: the caller's rsp.
     pub cfa: Cfa,
     /// The caller's registers by their number in DWARF (System V ABI for x86-64, figure 3.36); 16 is where it goes on.
@@ -33,7 +33,7 @@ pub(crate) struct UnwindRule {
 
 /// The canonical frame address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Cfa {
+pub enum Cfa {
     /// A register plus an offset.
     Register(u8, i64),
     /// The result of an expression.
@@ -42,7 +42,7 @@ pub(crate) enum Cfa {
 
 /// Where the caller's value of a register is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Saved {
+pub enum Saved {
     /// Nowhere. For the address where the caller goes on: there is no caller.
     Undefined,
     /// In the register itself.
@@ -61,7 +61,7 @@ pub(crate) enum Saved {
 
 /// Where the frame descriptions of a file without a search table are.
 #[derive(Debug)]
-pub(crate) struct FrameIndex {
+pub struct FrameIndex {
     /// The section's address; `None` for `.debug_frame`, which is not loaded.
     address: Option<u64>,
     /// The section's offset in the file.
@@ -90,17 +90,12 @@ struct Description {
 
 impl Elf {
     /// True if frame descriptions are found without an index.
-    pub(crate) fn has_frame_table(&self) -> bool {
+    pub fn has_frame_table(&self) -> bool {
         self.function_count() > 0
     }
 
     /// The rule at the instruction at `vaddr`. `None` without a description of it, and if it is damaged.
-    pub(crate) fn unwind_rule(
-        &self,
-        reader: &mut impl ReadAt,
-        index: Option<&FrameIndex>,
-        vaddr: u64,
-    ) -> Option<UnwindRule> {
+    pub fn unwind_rule(&self, reader: &mut impl ReadAt, index: Option<&FrameIndex>, vaddr: u64) -> Option<UnwindRule> {
         let by_table = self.table.as_ref().and_then(|table| {
             let (_, _, frame) = table.last_before(reader, vaddr)?;
             let at = self.offset(frame)?;
@@ -127,7 +122,7 @@ impl Elf {
 
     /// An index of `.debug_frame`, or of `.eh_frame` if the file has no table of it. `None` if there is nothing to index, if it is
     /// compressed or too long, and for other machines than x86-64.
-    pub(crate) fn frame_index(&self, reader: &mut impl ReadAt) -> Option<FrameIndex> {
+    pub fn frame_index(&self, reader: &mut impl ReadAt) -> Option<FrameIndex> {
         if !self.is_x86_64 {
             return None;
         }
@@ -152,7 +147,7 @@ impl Elf {
 
 impl FrameIndex {
     /// Bytes of memory that it takes.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.frames.capacity() * size_of::<Frame>()
     }
 }

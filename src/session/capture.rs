@@ -245,6 +245,7 @@ impl Capture {
             if let Some(names) = &mut self.names {
                 if self.order.is_due() {
                     names.release(&mut self.order, sink);
+                    names.lend(sink);
                 }
                 reread.poll(names, &mut self.order);
                 if measured.elapsed() >= MEASURE {

@@ -6,7 +6,7 @@ use super::hints::Hints;
 use super::order::Order;
 use super::stop::StopPoll;
 use super::{Loss, Names, Outcome, Progress, Sink};
-use crate::sample::batch::{self, PendingSample};
+use crate::sample::batch::{self, PendingSample, UserContext};
 use crate::sample::{RawSample, SideBand, TimedSideBand};
 
 /// Provides samples instead of the kernel's events.
@@ -25,6 +25,9 @@ pub trait Feed {
 pub struct Batch {
     /// In any order. The facts of [`SideBand`] are added to them.
     pub samples: Vec<RawSample>,
+    /// Call chains of samples, each with the index of its sample in `samples`, ascending: the innermost address first, with the
+    /// kernel's marks (`PERF_CONTEXT_*` in linux/perf_event.h) between code of different modes.
+    pub call_chains: Vec<(usize, Box<[u64]>)>,
     /// In any order; at equal times it precedes a sample.
     pub side_band: Vec<TimedSideBand>,
     /// This batch and the earlier ones contain everything older than this. ns, of the same clock as the times of the samples.
@@ -38,6 +41,12 @@ impl Batch {
         Self { complete_until, ..Self::default() }
     }
 
+    /// Adds a sample with its call chain, see `call_chains`.
+    pub fn stack(&mut self, sample: RawSample, call_chain: &[u64]) {
+        self.call_chains.push((self.samples.len(), call_chain.into()));
+        self.samples.push(sample);
+    }
+
     /// Adds an event at `time`.
     pub fn side_band(&mut self, time: u64, what: SideBand) {
         self.side_band.push(TimedSideBand { time, what });
@@ -46,8 +55,14 @@ impl Batch {
 
 impl From<Batch> for batch::Batch {
     fn from(batch: Batch) -> Self {
-        let Batch { samples, side_band, complete_until } = batch;
-        let samples = samples.into_iter().map(|raw| PendingSample { raw, context: None }).collect();
+        let Batch { samples, call_chains, side_band, complete_until } = batch;
+        let mut chains = call_chains.into_iter().peekable();
+        let pending = |(at, raw)| {
+            let chain = chains.next_if(|(of, _)| *of == at);
+            let context = chain.map(|(_, callchain)| Box::new(UserContext { callchain, ..UserContext::default() }));
+            PendingSample { raw, context }
+        };
+        let samples = samples.into_iter().enumerate().map(pending).collect();
         Self { worker: 0, samples, side_band, sched: Vec::new(), complete_until }
     }
 }
@@ -72,6 +87,7 @@ pub(super) fn run(
         order.push(batch.into());
         if order.is_due() {
             names.release(&mut order, sink);
+            names.lend(sink);
         }
     }
     order.end();

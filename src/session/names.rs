@@ -227,6 +227,13 @@ impl Names {
         self.stacks = wants_stacks.then(Stacks::default);
     }
 
+    /// Lends the call stacks so far to the sink.
+    pub(super) fn lend(&self, sink: &mut dyn Sink) {
+        if let (Some(stacks), Some(modules)) = (&self.stacks, &self.modules) {
+            sink.stacks(stacks, modules);
+        }
+    }
+
     /// What did not fit into the tables, one sentence each.
     pub(super) fn left_out(&self) -> Vec<String> {
         let code = self.modules.as_ref().and_then(Modules::left_out);

@@ -10,7 +10,7 @@ use super::{Tables, TablesHandle};
 use crate::config::{self, CellSpecs};
 use crate::host::priority::{self, Raised};
 use crate::profile::{Profile, Recorder};
-use crate::resolve::{Cgroups, SymbolOptions};
+use crate::resolve::{Cgroups, Modules, Stacks, SymbolOptions};
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample, Source, ThreadIndex};
 
@@ -133,6 +133,11 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// How its code is named.
+    pub(super) fn symbol_options(&self) -> &SymbolOptions {
+        &self.plan.symbols
+    }
+
     /// The recorder, which finishes the profile of [`Builder::record`].
     #[must_use]
     pub fn recorder(&self) -> Option<Arc<Recorder>> {
@@ -233,6 +238,13 @@ impl Sink for All<'_, '_> {
         self.first.ended(names);
         for sink in &mut self.others {
             sink.ended(names);
+        }
+    }
+
+    fn stacks(&mut self, stacks: &Stacks, modules: &Modules) {
+        self.first.stacks(stacks, modules);
+        for sink in &mut self.others {
+            sink.stacks(stacks, modules);
         }
     }
 

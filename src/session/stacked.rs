@@ -2,8 +2,8 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{Cgroups, Outcome, Sink, Tables};
-use crate::resolve::{Symbol, Symbols};
+use super::{Cgroups, Sink, Tables};
+use crate::resolve::{Stacks, Symbol, Symbols};
 use crate::sample::{CodeAddr, Comm, Sample, StackId};
 use crate::stacks::{At, Builder, Frame, Profile, Row, Thread};
 
@@ -27,7 +27,7 @@ struct Key {
 }
 
 /// Adds up samples of call stacks. [`StackSink::profile`] names their code when the session has ended.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct StackSink {
     /// The only event of a recording whose samples are taken.
     only: Option<u16>,
@@ -66,12 +66,13 @@ impl StackSink {
         *self = Self { only: self.only, ..Self::default() };
     }
 
-    /// The profile, with these names of [`Outcome::stacks`]'s code. The caller adds what it knows of the event.
+    /// The profile, with the stacks of [`Outcome::stacks`] and these names of their code. The caller adds what it knows of the event
+    /// and of the time.
     #[must_use]
-    pub fn profile(&self, outcome: &Outcome, symbols: &Symbols) -> Profile {
+    pub fn profile(&self, stacks: &Stacks, symbols: &Symbols) -> Profile {
         let mut builder = Builder::default();
         let mut frames_of: FxHashMap<Option<CodeAddr>, Vec<u32>> = FxHashMap::default();
-        for (_, stack) in outcome.stacks.iter() {
+        for (_, stack) in stacks.iter() {
             let mut frames = Vec::with_capacity(stack.len());
             for &code in stack {
                 let named = frames_of.entry(code).or_insert_with(|| {
@@ -101,7 +102,6 @@ impl StackSink {
             At { time, cpu, thread, stack, events }
         });
         profile.samples = samples.collect();
-        profile.duration_ns = u64::try_from(outcome.duration.as_nanos()).unwrap_or(u64::MAX);
         profile
     }
 
