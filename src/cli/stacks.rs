@@ -1,24 +1,26 @@
 //! `scxprof stacks`: which code threads run when an event is sampled.
 
-use std::fmt::Write as _;
+mod diff;
+mod print;
+mod read;
+
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{anyhow, Context};
 use clap::{Args, ValueEnum};
-use serde::Serialize;
 
 use super::capture::{self, TuningArgs, WatchArgs, INPUT, RESULT, WATCH};
 use super::hints::HintArgs;
 use super::output::{Output, Readers};
 use super::signals::Signals;
 use super::{decision, process, Failure};
-use crate::config::{aligned, Placement};
+use crate::config::Placement;
 use crate::escape;
 use crate::host::Roots;
 use crate::resolve::{symbolize, SymbolOptions, UnwindCounts};
-use crate::session::{default_event, parse_event, EventSpec, Loss, Outcome, Progress, Rate, Session, StackSink};
-use crate::stacks::{self, By, GroupLine, Profile, State, SymbolLine};
+use crate::session::{default_event, parse_event, EventSpec, Outcome, Progress, Rate, Session, StackSink};
+use crate::stacks::{self, By, Profile};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,6 +31,7 @@ Examples:
   sudo scxprof stacks -e sched:sched_switch -p 1234 --folded switches.txt
   sudo scxprof stacks -t 10 --unwind dwarf -p 1234              of a program without frame pointers
   scxprof stacks -f perf.data --folded stacks.txt               of what perf record -g recorded
+  scxprof stacks --diff before.txt after.txt                    which functions became more, and less
   scxprof stacks -F 999 -p 1234 --json | jq '.symbols[:5]'
 Exit codes:
   0  the result was written
@@ -41,7 +44,8 @@ Exit codes:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct StacksArgs {
-    /// Read the call chains of a perf.data (`perf record -g`) instead of sampling
+    /// Read call stacks instead of sampling: of a perf.data (`perf record -g` or --call-graph dwarf), a trace (wprof, Perfetto), or
+    /// folded text
     #[arg(
         short = 'f',
         long = "file",
@@ -50,6 +54,16 @@ pub(super) struct StacksArgs {
         conflicts_with_all = ["time", "cpus", "pids", "cgroup", "all", "command", "freq", "count", "unwind", "max_samples", "hints_map"]
     )]
     file: Option<PathBuf>,
+    /// Say what the second of two recordings does more or less than the first: each as with -f
+    #[arg(
+        long,
+        value_names = ["A", "B"],
+        num_args = 2,
+        help_heading = INPUT,
+        conflicts_with_all = ["file", "time", "cpus", "pids", "cgroup", "all", "command", "freq", "count", "unwind", "max_samples",
+            "hints_map", "by", "config", "folded", "flame_graph", "pprof", "firefox"]
+    )]
+    diff: Option<Vec<PathBuf>>,
     #[command(flatten)]
     watch: WatchArgs,
     /// The event: cycles, cpu-clock, page-faults, L1-dcache-load-misses, rNNN, PMU/TERMS/, SYSTEM:TRACEPOINT ... with u or k after
@@ -222,42 +236,11 @@ impl StacksArgs {
     }
 }
 
-/// The result as JSON.
-#[derive(Serialize)]
-struct Document<'a> {
-    version: u32,
-    state: State,
-    event: &'a str,
-    frequency_hz: Option<u64>,
-    period: Option<u64>,
-    duration_s: f64,
-    samples: u64,
-    samples_per_s: f64,
-    lost: u64,
-    loss: &'a Loss,
-    symbols: &'a [SymbolLine],
-    #[serde(skip_serializing_if = "<[GroupLine]>::is_empty")]
-    groups: &'a [GroupLine],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    unwound: Option<UnwindCounts>,
-    stacks: Vec<Stack>,
-    stack_count: usize,
-}
-
-/// A stack of a thread.
-#[derive(Serialize)]
-struct Stack {
-    thread: String,
-    pid: u32,
-    tid: u32,
-    subcell: Option<String>,
-    samples: u64,
-    /// The innermost first.
-    frames: Vec<String>,
-}
-
 /// Watches, and prints.
 pub(super) fn run(args: &StacksArgs, stdout_is_open: bool) -> Result<(), Failure> {
+    if let Some(pair) = &args.diff {
+        return diff::run(args, pair, stdout_is_open);
+    }
     if args.by == What::Subcell && args.config.is_none() {
         return Err(Failure::Usage(anyhow!("--by subcell needs --config, which has the cells")));
     }
@@ -274,8 +257,8 @@ pub(super) fn run(args: &StacksArgs, stdout_is_open: bool) -> Result<(), Failure
         }
         files.push((file, write));
     }
-    let Observed { mut profile, outcome, damage, status } = match &args.file {
-        Some(path) => read(args, path)?,
+    let Observed { mut profile, outcome, damage, is_trace, status } = match &args.file {
+        Some(path) => read::read(args, path)?,
         None => watch(args)?,
     };
     capture::say_notes(&outcome, None);
@@ -302,12 +285,16 @@ pub(super) fn run(args: &StacksArgs, stdout_is_open: bool) -> Result<(), Failure
         file.write(&bytes, true).map_err(Failure::NoResult)?;
     }
     let text = if args.json {
-        document(args, &profile, &outcome).context("cannot write the result").map_err(Failure::NoResult)?
+        print::document(args, &profile, &outcome).context("cannot write the result").map_err(Failure::NoResult)?
     } else {
-        escape::lines(&table(args, &profile))
+        escape::lines(&print::table(args, &profile))
     };
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)?;
-    process::damaged(&damage)?;
+    if is_trace {
+        process::damaged_trace(&damage)?;
+    } else {
+        process::damaged(&damage)?;
+    }
     match status {
         Some(status) if status != 0 => Err(Failure::Command(status)),
         _ => decision::check_loss(args.tuning.max_loss, &outcome.loss),
@@ -337,6 +324,7 @@ struct Observed {
     profile: Profile,
     outcome: Outcome,
     damage: Vec<String>,
+    is_trace: bool,
     status: Option<u8>,
 }
 
@@ -370,34 +358,7 @@ fn watch(args: &StacksArgs) -> Result<Observed, Failure> {
         Rate::Period(period) => (None, Some(period)),
     };
     profile.begin_unix = begin.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs_f64());
-    Ok(Observed { profile, outcome, damage: Vec::new(), status })
-}
-
-/// Reads a recording.
-fn read(args: &StacksArgs, path: &Path) -> Result<Observed, Failure> {
-    let signals = Signals::handle().map_err(Failure::Unsupported)?;
-    let stop = || signals.seen();
-    let roots = Roots::default();
-    let memory = args.tuning.memory(&roots)?;
-    let mut recording = process::open(path, &stop)?;
-    let wanted = args.event.as_deref();
-    let Some((number, event, is_clock)) = recording.stack_event(wanted) else {
-        let of = wanted.map_or_else(String::new, |name| format!(" of {name}"));
-        return Err(Failure::NoResult(anyhow!(
-            "{} has no call chains{of}; `perf record -g` records them",
-            path.display()
-        )));
-    };
-    let mut sink = StackSink::of_event(number);
-    let session = Session::builder().profile(&mut recording).memory(memory).start();
-    let outcome = session.map_err(|error| Failure::Unsupported(error.into()))?.run_into(&mut sink, |_| stop());
-    if stop() {
-        return Err(process::interrupted());
-    }
-    let begin = recording.recorded_here(&roots);
-    let mut profile = named(args, &sink, &outcome, (begin, roots));
-    (profile.event, profile.is_clock) = (event, is_clock);
-    Ok(Observed { profile, outcome, damage: recording.damage(), status: None })
+    Ok(Observed { profile, outcome, damage: Vec::new(), is_trace: false, status })
 }
 
 /// The profile with the names of its code; notes what it has not.
@@ -424,121 +385,4 @@ fn place(profile: &mut Profile, placement: Option<&Placement>) {
     for thread in &mut profile.threads {
         thread.subcell = Some(placement.name_of(thread.cgroup.as_bytes(), thread.comm.as_bytes()));
     }
-}
-
-fn document(args: &StacksArgs, profile: &Profile, outcome: &Outcome) -> anyhow::Result<String> {
-    let shown = if args.limit == 0 { usize::MAX } else { args.limit };
-    let mut symbols = stacks::symbols(profile, &|_| true);
-    symbols.truncate(shown);
-    let mut groups = stacks::by(profile, args.by.by());
-    groups.truncate(shown);
-    let mut rows = profile.rows.clone();
-    rows.sort_by_key(|row| std::cmp::Reverse(row.samples));
-    rows.truncate(shown);
-    let stack = |row: &stacks::Row| {
-        let thread = profile.thread(row)?;
-        Some(Stack {
-            thread: thread.comm.clone(),
-            pid: thread.pid,
-            tid: thread.tid,
-            subcell: thread.subcell.clone(),
-            samples: row.samples,
-            frames: profile.frames_of(row.stack).map(stacks::Frame::name).collect(),
-        })
-    };
-    let duration = profile.duration_ns as f64 / 1e9;
-    let samples = profile.count();
-    let document = Document {
-        version: 1,
-        state: State::Stopped,
-        event: &profile.event,
-        frequency_hz: profile.frequency,
-        period: profile.period,
-        duration_s: duration,
-        samples,
-        samples_per_s: if duration > 0.0 { samples as f64 / duration } else { 0.0 },
-        lost: outcome.loss.lost(),
-        loss: &outcome.loss,
-        symbols: &symbols,
-        groups: &groups,
-        unwound: outcome.unwound,
-        stacks: rows.iter().filter_map(stack).collect(),
-        stack_count: profile.stacks.len(),
-    };
-    Ok(escape::json(serde_json::to_string_pretty(&document)?) + "\n")
-}
-
-fn table(args: &StacksArgs, profile: &Profile) -> String {
-    let shown = if args.limit == 0 { usize::MAX } else { args.limit };
-    let or_dash = |text: Option<String>| text.filter(|text| !text.is_empty()).unwrap_or_else(|| "-".to_owned());
-    let (rows, count, what) = if args.by == What::Symbol {
-        let lines = stacks::symbols(profile, &|_| true);
-        let head = ["FUNCTION", "SELF%", "TOTAL%", "SAMPLES", "MODULE", "SOURCE"];
-        let mut rows = vec![head.map(str::to_owned).to_vec()];
-        rows.extend(lines.iter().take(shown).map(|line| {
-            let module = line.module.rsplit('/').next().unwrap_or_default().to_owned();
-            vec![
-                line.symbol.clone(),
-                format!("{:.2}", line.self_percent),
-                format!("{:.2}", line.total_percent),
-                line.self_samples.to_string(),
-                or_dash(Some(module)),
-                or_dash(line.source.clone()),
-            ]
-        }));
-        (rows, lines.len(), "functions")
-    } else {
-        let lines = stacks::by(profile, args.by.by());
-        let head = ["NAME", "PID", "TID", "SUBCELL", "HINT", "%", "SAMPLES", "MOST IN"];
-        let mut rows = vec![head.map(str::to_owned).to_vec()];
-        rows.extend(lines.iter().take(shown).map(|line| {
-            let number = |number: Option<u32>| or_dash(number.map(|number| number.to_string()));
-            vec![
-                line.name.clone(),
-                number(line.pid),
-                number(line.tid),
-                or_dash(line.subcell.clone()),
-                or_dash(line.hint.map(|hint| hint.to_string())),
-                format!("{:.2}", line.percent),
-                line.samples.to_string(),
-                line.top.clone(),
-            ]
-        }));
-        // Columns that say nothing.
-        let says = |at: usize| rows.iter().skip(1).any(|row| row.get(at).is_some_and(|cell| cell != "-"));
-        let kept: Vec<bool> = (0..head.len()).map(says).collect();
-        let keep = |row: &Vec<String>| {
-            row.iter().zip(&kept).filter(|(_, kept)| **kept).map(|(cell, _)| cell.clone()).collect()
-        };
-        let rows: Vec<Vec<String>> = rows.iter().map(keep).collect();
-        (
-            rows,
-            lines.len(),
-            match args.by {
-                What::Thread => "threads",
-                What::Process => "processes",
-                What::Cgroup => "cgroups",
-                _ => "subcells",
-            },
-        )
-    };
-    let mut text = aligned(&rows);
-    if !text.ends_with('\n') {
-        text.push('\n');
-    }
-    let rate = match (profile.frequency, profile.period) {
-        (Some(hz), _) => format!("{hz} Hz"),
-        (_, Some(1)) => "each".to_owned(),
-        (_, Some(period)) => format!("each {period} events"),
-        _ => "recorded".to_owned(),
-    };
-    let _ = writeln!(
-        text,
-        "\n{} samples of {} ({rate}) in {:.3} s, {} stacks, {count} {what}",
-        profile.count(),
-        profile.event,
-        profile.duration_ns as f64 / 1e9,
-        profile.stacks.len().saturating_sub(1),
-    );
-    text
 }

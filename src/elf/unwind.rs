@@ -90,6 +90,7 @@ struct Description {
 
 impl Elf {
     /// True if frame descriptions are found without an index.
+    #[must_use]
     pub fn has_frame_table(&self) -> bool {
         self.function_count() > 0
     }
@@ -147,6 +148,7 @@ impl Elf {
 
 impl FrameIndex {
     /// Bytes of memory that it takes.
+    #[must_use]
     pub fn bytes(&self) -> usize {
         self.frames.capacity() * size_of::<Frame>()
     }

@@ -2,24 +2,28 @@
 //! what they are written to: a [`Profile`] comes from a session
 //! ([`crate::session::StackSink`]) or a test, and the modules make tables and files of it.
 
+mod diff;
 #[cfg(feature = "cli")]
 mod firefox;
 mod flame;
 mod folded;
 mod pprof;
 mod table;
+mod traced;
 
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
+pub use diff::{diff, Change, DiffLine};
 #[cfg(feature = "cli")]
 pub use firefox::firefox;
 pub use flame::flame_graph;
-pub use folded::folded;
+pub use folded::{folded, parse_folded, FoldedError};
 pub use pprof::pprof;
 pub use table::{by, symbols, By, GroupLine, SymbolLine};
+pub use traced::TracedStacks;
 
 /// A function, or a place in it, as a frame of a stack.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

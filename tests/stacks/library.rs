@@ -34,16 +34,15 @@ fn results_come_while_it_runs() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    match started {
-        Err(error) => println!("SKIP: {test}: {error}"),
-        Ok(()) => {
-            // It ends with its process.
-            while profiler.status().state == State::Running {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            let status = profiler.status();
-            assert!(status.state == State::Stopped && status.lost.is_some(), "{status:?}");
-            assert_eq!(profiler.results().count(), status.samples);
-        }
+    if let Err(error) = started {
+        println!("SKIP: {test}: {error}");
+        return;
     }
+    // It ends with its process.
+    while profiler.status().state == State::Running {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let status = profiler.status();
+    assert!(status.state == State::Stopped && status.lost.is_some(), "{status:?}");
+    assert_eq!(profiler.results().count(), status.samples);
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
 mod dwarf;
+mod inputs;
 mod library;
 
 use std::collections::BTreeMap;

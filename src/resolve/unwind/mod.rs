@@ -134,16 +134,15 @@ impl Unwinder {
             return rule.clone();
         }
         let wanted = modules.wanted(code.module, |path| self.build_ids.get(path).copied())?;
-        let image = match self.images.get(&code.module) {
-            Some(image) => image.clone(),
-            None => {
-                let (opened, options) = (wanted.clone(), self.options.clone());
-                let image = aside::within(wanted.about(), aside::SHORT, move || opened.open(&options));
-                let image = image.ok().flatten().map(Arc::new);
-                let weight = IMAGE + image.as_ref().map_or(0, |image| image.bytes());
-                self.images.insert_weighted(code.module, image.clone(), weight);
-                image
-            }
+        let image = if let Some(image) = self.images.get(&code.module) {
+            image.clone()
+        } else {
+            let (opened, options) = (wanted.clone(), self.options.clone());
+            let image = aside::within(wanted.about(), aside::SHORT, move || opened.open(&options));
+            let image = image.ok().flatten().map(Arc::new);
+            let weight = IMAGE + image.as_ref().map_or(0, |image| image.bytes());
+            self.images.insert_weighted(code.module, image.clone(), weight);
+            image
         };
         let rule = image.and_then(|image| {
             let rule = aside::within(wanted.about(), aside::SHORT, move || image.unwind_rule(code.offset));

@@ -1,0 +1,90 @@
+//! `scxprof stacks --diff`: what one recording has more and less of than another.
+
+use std::path::PathBuf;
+
+use anyhow::{anyhow, Context};
+use serde::Serialize;
+
+use super::super::output::{Output, Readers};
+use super::super::{capture, decision, process, Failure};
+use super::read::read;
+use super::{Observed, StacksArgs};
+use crate::config::aligned;
+use crate::escape;
+use crate::stacks::{self, Change, DiffLine};
+
+/// The result as JSON.
+#[derive(Serialize)]
+struct Document<'a> {
+    version: u32,
+    a: Side,
+    b: Side,
+    symbols: &'a [DiffLine],
+}
+
+/// One of the recordings.
+#[derive(Serialize)]
+struct Side {
+    file: String,
+    event: String,
+    samples: u64,
+}
+
+/// Reads both, and prints.
+pub(super) fn run(args: &StacksArgs, pair: &[PathBuf], stdout_is_open: bool) -> Result<(), Failure> {
+    let [a, b] = pair else { return Err(Failure::Usage(anyhow!("--diff needs two recordings"))) };
+    if args.to_stdout() && !stdout_is_open {
+        return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
+    }
+    let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
+    let mut sides = Vec::new();
+    for path in [a, b] {
+        let Observed { profile, outcome, damage, is_trace, .. } = read(args, path)?;
+        capture::say_notes(&outcome, None);
+        decision::say_loss(&outcome.loss, args.verbose > 0);
+        if is_trace {
+            process::damaged_trace(&damage)?;
+        } else {
+            process::damaged(&damage)?;
+        }
+        if profile.count() == 0 {
+            return Err(Failure::NoResult(anyhow!("{} has no samples of {}", path.display(), profile.event)));
+        }
+        let side = Side { file: path.display().to_string(), event: profile.event.clone(), samples: profile.count() };
+        sides.push((side, profile));
+    }
+    let mut sides = sides.into_iter();
+    let (Some((a, of_a)), Some((b, of_b))) = (sides.next(), sides.next()) else { return Ok(()) };
+    if a.event != b.event {
+        say!("note: {} is of {}, {} of {}", a.file, a.event, b.file, b.event);
+    }
+    let mut lines = stacks::diff(&of_a, &of_b);
+    let count = lines.len();
+    lines.truncate(if args.limit == 0 { usize::MAX } else { args.limit });
+    let text = if args.json {
+        let document = Document { version: 1, a, b, symbols: &lines };
+        let text = serde_json::to_string_pretty(&document).context("cannot write the result");
+        escape::json(text.map_err(Failure::NoResult)?) + "\n"
+    } else {
+        let head = ["FUNCTION", "A-SELF%", "B-SELF%", "CHANGE", "+-", "A-TOTAL%", "B-TOTAL%", "CHANGE", "+-", "MODULE"];
+        let mut rows = vec![head.map(str::to_owned).to_vec()];
+        let cells = |change: &Change| {
+            let Change { a_percent, b_percent, change, margin, .. } = change;
+            [format!("{a_percent:.2}"), format!("{b_percent:.2}"), format!("{change:+.2}"), format!("{margin:.2}")]
+        };
+        rows.extend(lines.iter().map(|line| {
+            let mut row = vec![line.symbol.clone()];
+            row.extend(cells(&line.own));
+            row.extend(cells(&line.total));
+            row.push(if line.module.is_empty() { "-".to_owned() } else { line.module.clone() });
+            row
+        }));
+        let mut text = aligned(&rows);
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        let (a, b) = (format!("{} samples of {}", a.samples, a.file), format!("{} of {}", b.samples, b.file));
+        escape::lines(&format!("{text}\nA: {a}, B: {b}, {count} functions; +- is the 95 % interval of a change\n"))
+    };
+    output.write(text.as_bytes(), true).map_err(Failure::NoResult)
+}
