@@ -46,6 +46,8 @@ pub struct EventSpec {
     pub context: Option<Context>,
     /// The call chain in each sample: it is an event of the profiler, and its samples contain nothing about memory.
     pub callchain: Option<Callchain>,
+    /// It must always be on the PMU (`attr.pinned`): where there is no counter for it, it samples nothing, instead of taking turns.
+    pub is_pinned: bool,
     /// The features that its samples can use.
     pub wants: Features,
     /// Its samples contain a tracepoint's fields, and nothing about memory: it is an event of the scheduler.
@@ -102,6 +104,7 @@ impl EventSpec {
             context: None,
             wants: Features::all(),
             callchain: None,
+            is_pinned: false,
             is_sched: false,
         }
     }
@@ -246,6 +249,7 @@ fn set_event(attr: &mut sys::perf_event_attr, event: &EventSpec, config: &Config
     attr.__bindgen_anon_4.config2 = config2;
     attr.config3 = config3;
     attr.config4 = config4;
+    attr.set_pinned(event.is_pinned.into());
     match event.exclude {
         Exclude::Kernel => {}
         Exclude::KernelAndGuest => attr.set_exclude_guest(1),

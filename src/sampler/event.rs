@@ -68,7 +68,8 @@ pub enum EventNameError {
     },
     /// The text after the name is none of the modifiers.
     #[error(
-        "\"{modifiers}\" after the event: only u (user code), k (kernel code) and up to three p (precision) are known"
+        "\"{modifiers}\" after the event: only u (user code), k (kernel code), D (pinned to the PMU) and up to three p \
+         (precision) are known"
     )]
     Modifiers {
         /// It.
@@ -105,12 +106,13 @@ pub fn parse(text: &str, rate: Option<Rate>, roots: &Roots) -> Result<EventSpec,
     let (name, modifiers) = split(text);
     let named = find(name, roots)?;
     let mut callchain = Callchain { user: true, kernel: true, max_stack: MAX_STACK };
-    let mut precise = 0u8;
+    let (mut precise, mut is_pinned) = (0u8, false);
     for modifier in modifiers.chars() {
         match modifier {
             'u' => callchain.kernel = modifiers.contains('k'),
             'k' => callchain.user = modifiers.contains('u'),
             'p' if precise < 3 => precise += 1,
+            'D' => is_pinned = true,
             _ => return Err(EventNameError::Modifiers { modifiers: modifiers.to_owned() }),
         }
     }
@@ -126,6 +128,7 @@ pub fn parse(text: &str, rate: Option<Rate>, roots: &Roots) -> Result<EventSpec,
         filter: None,
         context: None,
         callchain: Some(callchain),
+        is_pinned,
         wants: Features::none().with(Feature::Cgroup).with(Feature::FormatLost).with(Feature::Kernel),
         is_sched: false,
     })
@@ -147,7 +150,7 @@ fn split(text: &str) -> (&str, &str) {
         return (name, rest.strip_prefix(':').unwrap_or(rest));
     }
     match text.rsplit_once(':') {
-        Some((name, modifiers)) if !modifiers.is_empty() && modifiers.bytes().all(|byte| b"ukp".contains(&byte)) => {
+        Some((name, modifiers)) if !modifiers.is_empty() && modifiers.bytes().all(|byte| b"ukpD".contains(&byte)) => {
             (name, modifiers)
         }
         _ => (text, ""),
@@ -385,6 +388,9 @@ mod tests {
         assert!(said("cpu/event=0x100/").contains("does not fit"));
         assert!(said("cpu/none=1/").contains("no term \"none\""));
         assert!(said("cpu/slots/x").contains("\"x\" after the event"));
+        assert!(
+            parse("cycles:Du", None, &roots).unwrap().is_pinned && !parse("cycles:u", None, &roots).unwrap().is_pinned
+        );
         assert!(said("cycles:pppp").contains("\"pppp\" after the event"));
         assert!(said("hw:cpu-clock").contains("unknown event"));
         assert!(said("sw:cycles").contains("unknown event"));

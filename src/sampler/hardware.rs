@@ -107,6 +107,7 @@ pub fn pebs(pebs: &Pebs, hardware: &Hardware, cpus: &[u32]) -> Result<Plan, Samp
                 exclude: Exclude::KernelAndGuest,
                 filter: None,
                 callchain: None,
+                is_pinned: false,
                 is_sched: false,
                 context: None,
                 wants: wants(hardware),
@@ -183,6 +184,7 @@ pub fn ibs(ibs: &Ibs, hardware: &Hardware, cpus: &[u32]) -> Plan {
         exclude,
         filter: None,
         callchain: None,
+        is_pinned: false,
         is_sched: false,
         context: None,
         // It takes an interrupt for each sample anyway: omitting fields gains nothing.

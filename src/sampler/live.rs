@@ -124,6 +124,11 @@ impl Live {
         counted
     }
 
+    /// Events of a plan that are pinned, and have no counter.
+    pub(super) fn refused(&self, plan: usize) -> usize {
+        self.sampling().filter(|sampling| sampling.plan == plan && sampling.event.is_refused()).count()
+    }
+
     /// Lost samples by the ids that a recording knows.
     pub(super) fn lost(&self) -> Vec<(u64, u64)> {
         let ended = self.ids.sampling.iter().zip(&self.ended.lost);

@@ -234,6 +234,14 @@ impl Event {
         (lost > 0).then_some((self.id().ok()?, lost))
     }
 
+    /// True if it is pinned to the PMU, and the kernel has found no counter for it: it has nothing to read (perf_event_open(2),
+    /// `pinned`).
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        let nothing = |error: &EventError| error.source.kind() == io::ErrorKind::UnexpectedEof;
+        self.attr.pinned() != 0 && self.read().as_ref().is_err_and(nothing)
+    }
+
     /// The count, the times and the lost samples so far.
     ///
     /// # Errors

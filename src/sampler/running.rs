@@ -211,7 +211,10 @@ impl Running {
             }
             lost = lost.saturating_add(counted.lost);
             totals.events = totals.events.saturating_add(counted.scaled(cpu_wide) / unit(planned));
-            totals.notes.extend(counted.note(&planned.spec.name, cpu_wide, planned.probe.is_some()));
+            let of_software = [sys::PERF_TYPE_SOFTWARE, sys::PERF_TYPE_TRACEPOINT].contains(&planned.spec.kind);
+            let on_pmu = planned.probe.is_some() || planned.spec.callchain.is_some() && !of_software;
+            totals.notes.extend(counted.note(&planned.spec.name, cpu_wide, on_pmu));
+            totals.notes.extend(refused_note(&planned.spec.name, live.refused(plan)));
         }
         if let Some(counts) = snapshots.map(|snapshots| snapshots.counts()) {
             totals.events = totals.events.saturating_add(counts.hits);
@@ -246,6 +249,14 @@ impl Running {
         }
         totals
     }
+}
+
+/// That a pinned event was never on the PMU of some CPUs.
+fn refused_note(name: &str, refused: usize) -> Option<String> {
+    let events = if refused == 1 { "an event".to_owned() } else { format!("{refused} events") };
+    (refused > 0).then(|| {
+        format!("{name} is pinned (D), and the PMU never had a counter for {events} of it: there it sampled nothing")
+    })
 }
 
 /// Why not all threads that read rings were real-time to the end, as a sentence.
@@ -360,6 +371,16 @@ mod tests {
         Counted::of(
             [ReadValue { value, time_enabled: enabled, time_running: running, ..ReadValue::default() }].into_iter(),
         )
+    }
+
+    #[test]
+    fn a_pinned_event_without_a_counter_is_said() {
+        assert_eq!(refused_note("cycles:D", 0), None);
+        let said = refused_note("cycles:D", 2).unwrap();
+        assert!(
+            said.starts_with("cycles:D is pinned (D), and the PMU never had a counter for 2 events of it"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -147,6 +147,7 @@ impl TickPlan {
             exclude: Exclude::Kernel,
             filter: None,
             callchain: None,
+            is_pinned: false,
             is_sched: false,
             context: Some(Context { regs: REGS_MASK, stack: STACK_DUMP_SIZE.into(), callchain }),
             // There is no data address for the kernel to translate or weigh.
