@@ -22,7 +22,7 @@ fn main() -> Result<()> {
     let path = args.next().context("usage: make_profile SAMPLES FILE")?;
     let attr = attr::sampling(&EventSpec::minor_faults(), Features::all(), Scope::default(), 4096);
     let layout = attr::layout(&attr);
-    let events = [OpenEvents { name: "minor-faults".into(), attr, ids: (1..=CPUS).collect() }];
+    let events = [OpenEvents { name: "minor-faults".into(), attr, ids: (1..=CPUS).collect(), is_aside: false }];
     let out = BufWriter::with_capacity(1 << 20, File::create_new(&path).with_context(|| path.clone())?);
     let mut writer = PerfDataWriter::new(out, &events)?;
     let mut bytes = Vec::new();

@@ -15,16 +15,18 @@ use super::destination::Directory;
 use super::filter::FilterArgs;
 use super::process;
 use super::signals::Signals;
+use super::stacks::{self, Unwind};
 use super::Failure;
 use crate::profile::{pack, ProfileError, Recorder};
 use crate::resolve::Cgroups;
 use crate::sample::Sample;
-use crate::session::{Outcome, Progress, SchedOptions, Sink};
+use crate::session::{Outcome, Progress, Rate, SchedOptions, Sink};
 
 const EXAMPLES: &str = "\
 Examples:
   sudo scxprof record -t 30                      the host for 30 seconds, to scxprof-TIME.tar.gz
   sudo scxprof record -o web --disable-archive   to the directory web, which perf can read too
+  sudo scxprof record -t 30 --sched --stacks     and what the scheduler did, and which code ran
   sudo scxprof extract -f web                    the configuration that `run` would have printed";
 
 /// Record memory accesses to a profile, for process, extract and perf
@@ -54,6 +56,28 @@ pub(super) struct RecordArgs {
     /// With --sched: also interrupts and softirqs
     #[arg(long, help_heading = capture::WATCH, requires = "sched")]
     irq: bool,
+    /// Record call stacks beside memory too, for `scxprof stacks -f` and perf report: of EVENT, by default what uses the CPU
+    #[arg(
+        long,
+        value_name = "EVENT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "",
+        help_heading = capture::WATCH
+    )]
+    stacks: Option<String>,
+    /// With --stacks: samples a second on each CPU [default: 99; each hit of a tracepoint]
+    #[arg(
+        long,
+        value_name = "HZ",
+        requires = "stacks",
+        value_parser = clap::value_parser!(u64).range(1..),
+        help_heading = capture::WATCH
+    )]
+    stacks_freq: Option<u64>,
+    /// With --stacks: how stacks are to be unwound, fp or dwarf[,BYTES]; see `scxprof stacks --help`
+    #[arg(long, value_name = "HOW", requires = "stacks", value_parser = stacks::unwind, help_heading = capture::WATCH)]
+    unwind: Option<Unwind>,
     /// Do not name the code of these lines (sym, dso)
     #[arg(long, help_heading = RESULT, requires = "samples_jsonl")]
     no_symbols: bool,
@@ -175,6 +199,12 @@ pub(super) fn run(args: &RecordArgs) -> Result<(), Failure> {
     }
     if args.sched {
         builder = builder.sched(SchedOptions { irq: args.irq, runtime: true, dsq: true });
+    }
+    if let Some(name) = &args.stacks {
+        let name = Some(name.as_str()).filter(|name| !name.is_empty());
+        let rate = args.stacks_freq.map(Rate::Frequency);
+        let event = stacks::event(name, rate, args.unwind, &wanted.watch.roots());
+        builder = builder.record_stacks(event.map_err(|error| Failure::Usage(anyhow!("--stacks {error}")))?);
     }
     let held = capture::hold(&wanted.watch, false)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;

@@ -157,7 +157,7 @@ enum What {
 
 /// How stacks of user code are unwound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Unwind {
+pub(super) enum Unwind {
     /// By the kernel, along frame pointers.
     FramePointers,
     /// By the tool, with so many bytes of the stack in each sample.
@@ -169,7 +169,7 @@ const STACK_DUMP: u16 = 8192;
 /// The most that fits into a record.
 const MAX_STACK_DUMP: u16 = 65_528;
 
-fn unwind(text: &str) -> Result<Unwind, String> {
+pub(super) fn unwind(text: &str) -> Result<Unwind, String> {
     let (how, bytes) = text.split_once(',').map_or((text, None), |(how, bytes)| (how, Some(bytes)));
     match (how, bytes) {
         ("fp", None) => Ok(Unwind::FramePointers),
@@ -224,16 +224,21 @@ impl StacksArgs {
     fn rate(&self) -> Option<Rate> {
         self.count.map(Rate::Period).or(self.freq.map(|freq| Rate::Frequency(freq.into())))
     }
+}
 
-    fn event(&self, roots: &Roots) -> Result<EventSpec, Failure> {
-        let name = self.event.as_deref().unwrap_or_else(|| default_event(roots));
-        let event = parse_event(name, self.rate(), roots);
-        let event = event.map_err(|error| Failure::Usage(anyhow!("-e {name}: {error}")))?;
-        Ok(match self.unwind {
-            Some(Unwind::Dwarf(bytes)) => event.with_user_stack(bytes),
-            Some(Unwind::FramePointers) | None => event,
-        })
-    }
+/// The event that is called `name`, or the one that shows what uses the CPU.
+pub(super) fn event(
+    name: Option<&str>,
+    rate: Option<Rate>,
+    unwind: Option<Unwind>,
+    roots: &Roots,
+) -> Result<EventSpec, String> {
+    let name = name.unwrap_or_else(|| default_event(roots));
+    let event = parse_event(name, rate, roots).map_err(|error| format!("{name}: {error}"))?;
+    Ok(match unwind {
+        Some(Unwind::Dwarf(bytes)) => event.with_user_stack(bytes),
+        Some(Unwind::FramePointers) | None => event,
+    })
 }
 
 /// Watches, and prints.
@@ -331,7 +336,8 @@ struct Observed {
 /// Samples this host.
 fn watch(args: &StacksArgs) -> Result<Observed, Failure> {
     let roots = args.watch.roots();
-    let event = args.event(&roots)?;
+    let event = event(args.event.as_deref(), args.rate(), args.unwind, &roots);
+    let event = event.map_err(|error| Failure::Usage(anyhow!("-e {error}")))?;
     let held = capture::hold(&args.watch, args.to_stdout())?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let builder = args.tuning.configure(Session::builder(), &roots)?.stacks(event.clone());

@@ -203,7 +203,7 @@ mod tests {
     fn the_cpus_of_the_host_that_was_recorded_are_known() {
         let of = |sections| {
             let attr = perf_event_open_sys::bindings::perf_event_attr::default();
-            let events = [OpenEvents { name: "x".into(), attr, ids: vec![1] }];
+            let events = [OpenEvents { name: "x".into(), attr, ids: vec![1], is_aside: false }];
             let mut writer = PerfDataWriter::new(tempfile::tempfile().unwrap(), &events).unwrap();
             writer.write(&finished_round()).unwrap();
             let mut file = writer.finish(sections).unwrap();

@@ -238,11 +238,27 @@ impl Profile {
     /// there is none.
     pub(crate) fn stack_event(&self, name: Option<&str>) -> Option<(u16, String, bool)> {
         let events = self.perf_data()?.events().iter().enumerate();
-        let mut events = events.filter(|(_, event)| event.attr.layout.sample_type & sample_type::CALLCHAIN != 0);
+        let aside = self.aside_event();
+        // Other events of ours may have call chains, too, but not those of the program.
+        let has_stacks = |number: usize| match &self.meta {
+            Some(meta) if meta.source != Source::Stacks.name() => {
+                aside.is_some_and(|aside| usize::from(aside) == number)
+            }
+            _ => true,
+        };
+        let mut events = events.filter(|&(number, event)| {
+            event.attr.layout.sample_type & sample_type::CALLCHAIN != 0 && has_stacks(number)
+        });
         let (number, event) = events.find(|(_, event)| name.is_none() || event.name.as_deref() == name)?;
         let clocks = [sys::PERF_COUNT_SW_CPU_CLOCK, sys::PERF_COUNT_SW_TASK_CLOCK].map(u64::from);
         let is_clock = event.attr.kind == PERF_TYPE_SOFTWARE && clocks.contains(&event.attr.config);
         Some((u16::try_from(number).ok()?, event.name.clone().unwrap_or_else(|| "an event".to_owned()), is_clock))
+    }
+
+    /// The number of the event of call stacks that was recorded beside memory.
+    pub(crate) fn aside_event(&self) -> Option<u16> {
+        let events = &self.meta.as_ref()?.events;
+        events.iter().position(|event| event.stacks).and_then(|number| u16::try_from(number).ok())
     }
 
     /// When the recording began, if it was made on this host since it booted; `None` otherwise, because files with the same

@@ -123,6 +123,9 @@ pub struct Host {
 pub struct MetaEvent {
     /// Its name in perf.
     pub name: String,
+    /// Its samples are call stacks, beside those of memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stacks: bool,
     /// `attr.type`.
     #[serde(rename = "type")]
     pub kind: u32,
@@ -149,6 +152,7 @@ impl Meta {
             let layout = attr::layout(attr);
             MetaEvent {
                 name: events.name.to_string(),
+                stacks: events.is_aside,
                 kind: attr.type_,
                 config: attr.config,
                 sample_type: layout.sample_type,

@@ -379,9 +379,9 @@ fn create(path: &Path) -> Result<File, ProfileError> {
 }
 
 impl Tee for Recorder {
-    fn records(&self, bytes: &[u8], newest: u64, is_sched: bool) {
+    fn records(&self, bytes: &[u8], newest: u64, is_beside: bool) {
         let short =
-            (self.carries_memory() && !self.keep_memory && !is_sched).then(|| memory::without(bytes, &self.layout));
+            (self.carries_memory() && !self.keep_memory && !is_beside).then(|| memory::without(bytes, &self.layout));
         let bytes = short.as_deref().unwrap_or(bytes);
         let mut state = self.lock();
         state.newest = state.newest.max(newest);

@@ -24,7 +24,7 @@ fn events() -> Vec<OpenEvents> {
     let faults = sampling(&EventSpec::minor_faults(), features, Scope::default(), 0);
     let side_band = side_band(features, Scope::default(), 0);
     [("minor-faults", faults, [OWN, 12]), ("dummy", side_band, [21, 22])]
-        .map(|(name, attr, ids)| OpenEvents { name: Arc::from(name), attr, ids: ids.to_vec() })
+        .map(|(name, attr, ids)| OpenEvents { name: Arc::from(name), attr, ids: ids.to_vec(), is_aside: false })
         .into()
 }
 

@@ -239,7 +239,7 @@ mod tests {
     /// Writes a perf.data with these sections and reads it.
     fn written(sections: [Option<Vec<u8>>; 3]) -> CpuPlaces {
         let attr = perf_event_open_sys::bindings::perf_event_attr::default();
-        let events = [OpenEvents { name: "x".into(), attr, ids: vec![1] }];
+        let events = [OpenEvents { name: "x".into(), attr, ids: vec![1], is_aside: false }];
         let mut writer = PerfDataWriter::new(tempfile::tempfile().unwrap(), &events).unwrap();
         writer.write(&finished_round()).unwrap();
         let bits = [feature::CPU_TOPOLOGY, feature::NUMA_TOPOLOGY, feature::CACHE];

@@ -42,32 +42,40 @@ pub(super) fn plan(options: &SamplerOptions, batched: bool) -> Result<Plan, Samp
         }
         Source::Stacks => {
             let Some(spec) = options.stacks.clone() else { return Err(SamplerError::NoEvent) };
-            let max = sysctl(&options.proc, "perf_event_max_sample_rate");
-            if let (Rate::Frequency(asked), Some(max)) = (spec.rate, max) {
-                if i64::try_from(asked).is_ok_and(|asked| asked > max) {
-                    return Err(SamplerError::FrequencyTooHigh {
-                        asked: u32::try_from(asked).unwrap_or(u32::MAX),
-                        max,
-                    });
-                }
-            }
+            check_rate(&spec, options)?;
             software(spec, AddressFrom::Callchain, options, Vec::new())
         }
         Source::Recorded => return Err(SamplerError::Recorded),
     };
+    if let Some(spec) = options.stacks.clone().filter(|_| options.source != Source::Stacks) {
+        check_rate(&spec, options)?;
+        let cpus = options.cpus.clone();
+        plan.events.push(Planned { spec, cpus, probe: None, steer: None, is_aside: true });
+    }
     let is_source = options.source == Source::Wakeups;
     if let Some(sched) = options.sched.or(is_source.then(SchedOptions::default)) {
         add_sched(&mut plan, sched, options)?;
     }
     if let Pace::Frequency(asked) = hardware.pace {
         let max = sysctl(&options.proc, "perf_event_max_sample_rate");
-        let by_kernel = |event: &Planned| matches!(event.spec.rate, Rate::Frequency(_));
+        let by_kernel = |event: &Planned| matches!(event.spec.rate, Rate::Frequency(_)) && !event.is_aside;
         if let Some(max) = max.filter(|&max| i64::from(asked) > max && plan.events.iter().any(by_kernel)) {
             return Err(SamplerError::FrequencyTooHigh { asked, max });
         }
     }
     plan.notes.extend(without_effect(options));
     Ok(plan)
+}
+
+/// Whether the kernel samples so often.
+fn check_rate(spec: &EventSpec, options: &SamplerOptions) -> Result<(), SamplerError> {
+    let max = sysctl(&options.proc, "perf_event_max_sample_rate");
+    match (spec.rate, max) {
+        (Rate::Frequency(asked), Some(max)) if i64::try_from(asked).is_ok_and(|asked| asked > max) => {
+            Err(SamplerError::FrequencyTooHigh { asked: u32::try_from(asked).unwrap_or(u32::MAX), max })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Options that have no effect with the source.
@@ -98,7 +106,7 @@ fn add_sched(plan: &mut Plan, sched: SchedOptions, options: &SamplerOptions) -> 
         return Err(SamplerError::SchedInPidNamespace);
     }
     let (specs, decoder, notes) = sched::tracepoints(sched, &options.proc)?;
-    let event = |spec| Planned { spec, cpus: options.cpus.clone(), probe: None, steer: None };
+    let event = |spec| Planned { spec, cpus: options.cpus.clone(), probe: None, steer: None, is_aside: false };
     plan.events.extend(specs.into_iter().map(event));
     plan.notes.extend(notes);
     plan.sched = Some(Arc::new(decoder));
@@ -106,7 +114,7 @@ fn add_sched(plan: &mut Plan, sched: SchedOptions, options: &SamplerOptions) -> 
 }
 
 fn software(spec: EventSpec, address_from: AddressFrom, options: &SamplerOptions, notes: Vec<String>) -> Plan {
-    let event = Planned { spec, cpus: options.cpus.clone(), probe: None, steer: None };
+    let event = Planned { spec, cpus: options.cpus.clone(), probe: None, steer: None, is_aside: false };
     Plan { events: vec![event], address_from, sched: None, rate: None, notes }
 }
 

@@ -10,7 +10,7 @@ use super::plan::Planned;
 use super::record::Layout;
 use super::ring::Ring;
 use super::tracepoint::{self, SchedDecoder};
-use super::worker::CpuRing;
+use super::worker::{CpuRing, RingKind};
 use super::{choose, SamplerError, SamplerOptions, Target, TargetKind};
 use crate::bpf::{DsqOutputs, SnapshotOutputs};
 use crate::host::limits;
@@ -29,6 +29,8 @@ pub(super) struct Recipe {
     pub(super) sched: Option<Arc<SchedDecoder>>,
     pub(super) features: Features,
     pub(super) side_features: Features,
+    /// Those of the event of call stacks beside memory.
+    pub(super) aside_features: Features,
     pub(super) mmap_pages: usize,
     /// Connects the program that reads the memory around the registers, if there is one.
     pub(super) snapshots: Option<Arc<SnapshotOutputs>>,
@@ -43,11 +45,13 @@ pub(super) struct Recipe {
 pub(super) struct Owners {
     pub(super) memory: Arc<Event>,
     pub(super) sched: Option<Arc<Event>>,
+    /// Call stacks beside memory have one, too: they are long.
+    pub(super) aside: Option<Arc<Event>>,
 }
 
 impl Owners {
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Event>> {
-        [Some(&self.memory), self.sched.as_ref()].into_iter().flatten()
+        [Some(&self.memory), self.sched.as_ref(), self.aside.as_ref()].into_iter().flatten()
     }
 }
 
@@ -79,6 +83,7 @@ pub(super) enum RingOf<'a> {
 struct Opening {
     owner: Option<Arc<Event>>,
     sched_owner: Option<Arc<Event>>,
+    aside_owner: Option<Arc<Event>>,
     rings: Vec<CpuRing>,
     sampling: Vec<Sampling>,
     side_band: Vec<Arc<Event>>,
@@ -125,16 +130,20 @@ impl Recipe {
         cpu: u32,
         ring: RingOf<'_>,
     ) -> Result<(CpuEvents, Vec<CpuRing>), SamplerError> {
-        let (owner, sched_owner) = match ring {
-            RingOf::New => (None, None),
-            RingOf::Ended(owners) | RingOf::Open(owners) => (Some(Arc::clone(&owners.memory)), owners.sched.clone()),
+        let mut opening = match ring {
+            RingOf::New => Opening::default(),
+            RingOf::Ended(owners) | RingOf::Open(owners) => Opening {
+                owner: Some(Arc::clone(&owners.memory)),
+                sched_owner: owners.sched.clone(),
+                aside_owner: owners.aside.clone(),
+                ..Opening::default()
+            },
         };
-        let mut opening = Opening { owner, sched_owner, ..Opening::default() };
         // Threads end between listing and opening; it is an error only if all of them have ended.
         let several = watches.len() > 1;
         let mut is_watched = false;
         let here = || self.events.iter().enumerate().filter(|(_, event)| event.cpus.contains(&cpu));
-        let plans = || here().filter(|(_, event)| !event.spec.is_sched);
+        let plans = || here().filter(|(_, event)| !event.is_beside());
         if let (Some(snapshots), RingOf::New | RingOf::Ended(_)) = (&self.snapshots, ring) {
             // The snapshots of a CPU go to one event, whatever is watched.
             if let Some((plan, Planned { spec, .. })) = plans().next() {
@@ -161,6 +170,17 @@ impl Recipe {
                 self.give_ring(&mut opening, &event, layout)?;
                 opening.sampling.push(Sampling { event, plan, last: 0 });
             }
+            for (plan, Planned { spec, .. }) in here().filter(|(_, event)| event.is_aside) {
+                let (event, layout) = match opener.sampling(spec, self.aside_features, self.mmap_pages, watch, cpu) {
+                    Err(SamplerError::NoSuchTask { .. }) if several => continue,
+                    // Memory is sampled there all the same.
+                    Err(SamplerError::NoSuchEvent { .. }) => continue,
+                    opened => opened?,
+                };
+                let event = Arc::new(event);
+                self.give_aside_ring(&mut opening, &event, layout)?;
+                opening.sampling.push(Sampling { event, plan, last: 0 });
+            }
             // On a CPU without an event the tasks are still followed.
             let (side, layout) = match opener.side_band(self.side_features, self.mmap_pages, watch, cpu) {
                 Err(SamplerError::NoSuchTask { .. }) if several => continue,
@@ -184,10 +204,10 @@ impl Recipe {
                 opening.sampling.push(Sampling { event, plan, last: 0 });
             }
         }
-        let Opening { owner, sched_owner, rings: new, sampling, side_band, clocks } = opening;
+        let Opening { owner, sched_owner, aside_owner, rings: new, sampling, side_band, clocks } = opening;
         match (owner, &self.options.target) {
             (Some(memory), _) if is_watched || !matches!(ring, RingOf::New) => {
-                let owners = Owners { memory, sched: sched_owner };
+                let owners = Owners { memory, sched: sched_owner, aside: aside_owner };
                 Ok((CpuEvents { owners, sampling, side_band, clocks, since: 0 }, new))
             }
             (_, Target::Tasks { tids, .. }) => {
@@ -199,10 +219,11 @@ impl Recipe {
 
     /// Enables the events that watch no task, where exec enables those that do.
     pub(super) fn enable_at_once(&self, events: &CpuEvents) -> Result<(), SamplerError> {
-        let is_sched = |plan: usize| self.events.get(plan).is_some_and(|event| event.spec.is_sched);
+        let is = |plan: usize, which: fn(&Planned) -> bool| self.events.get(plan).is_some_and(which);
         for sampling in &events.sampling {
             // Snapshots come from events of tasks.
-            if self.snapshots.is_some() || is_sched(sampling.plan) {
+            let is_of_snapshots = self.snapshots.is_some() && !is(sampling.plan, |event| event.is_aside);
+            if is_of_snapshots || is(sampling.plan, |event| event.spec.is_sched) {
                 sampling.event.enable()?;
             }
         }
@@ -215,7 +236,7 @@ impl Recipe {
             return Ok(event.output_to(owner)?);
         }
         let (ring, offset) = self.map(event)?;
-        opening.rings.push(CpuRing { ring, layout, corrupt: false, offset, sched: None });
+        opening.rings.push(CpuRing { ring, layout, corrupt: false, offset, kind: RingKind::Source });
         opening.owner = Some(Arc::clone(event));
         Ok(())
     }
@@ -226,8 +247,20 @@ impl Recipe {
             return Ok(event.output_to(owner)?);
         }
         let (ring, offset) = self.map(event)?;
-        opening.rings.push(CpuRing { ring, layout, corrupt: false, offset, sched: self.sched.clone() });
+        let kind = self.sched.clone().map_or(RingKind::Source, RingKind::Sched);
+        opening.rings.push(CpuRing { ring, layout, corrupt: false, offset, kind });
         opening.sched_owner = Some(Arc::clone(event));
+        Ok(())
+    }
+
+    /// The same for the ring of call stacks beside memory.
+    fn give_aside_ring(&self, opening: &mut Opening, event: &Arc<Event>, layout: Layout) -> Result<(), SamplerError> {
+        if let Some(owner) = &opening.aside_owner {
+            return Ok(event.output_to(owner)?);
+        }
+        let (ring, offset) = self.map(event)?;
+        opening.rings.push(CpuRing { ring, layout, corrupt: false, offset, kind: RingKind::Aside });
+        opening.aside_owner = Some(Arc::clone(event));
         Ok(())
     }
 

@@ -115,6 +115,7 @@ pub fn pebs(pebs: &Pebs, hardware: &Hardware, cpus: &[u32]) -> Result<Plan, Samp
             cpus: cpus.clone(),
             probe,
             steer: steer(hardware.pace, MIN_PERIOD_PEBS, 1),
+            is_aside: false,
         };
         let probe = pmu.loads(ldlat.min(DEFAULT_LDLAT));
         plan.events.push(event(format!("{}/mem-loads,ldlat={ldlat}/", pmu.name), loads, pmu.aux, probe));
@@ -190,8 +191,13 @@ pub fn ibs(ibs: &Ibs, hardware: &Hardware, cpus: &[u32]) -> Plan {
         // It takes an interrupt for each sample anyway: omitting fields gains nothing.
         wants: wants(&Hardware { batched: false, ..hardware.clone() }),
     };
-    let event =
-        Planned { spec, cpus: cpus.to_vec(), probe: Some(ops), steer: steer(pace, MIN_PERIOD_IBS, MULTIPLE_IBS) };
+    let event = Planned {
+        spec,
+        cpus: cpus.to_vec(),
+        probe: Some(ops),
+        steer: steer(pace, MIN_PERIOD_IBS, MULTIPLE_IBS),
+        is_aside: false,
+    };
     let ldlat = hardware.ldlat.filter(|_| by_hardware.is_none());
     Plan {
         sched: None,

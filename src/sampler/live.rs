@@ -9,6 +9,7 @@ use rustc_hash::FxHashSet;
 use super::cpus::{CpuEvents, Recipe, RingOf};
 use super::open::{Event, Sampling};
 use super::opener::Opener;
+use super::plan::Planned;
 use super::running::Counted;
 use super::tee::Tee;
 use super::worker::{CpuRing, Inbox, Joining};
@@ -204,9 +205,16 @@ impl Live {
             events.sampling = kept;
             events.sampling.extend(new.sampling);
         } else {
-            for Sampling { event, plan, .. } in std::mem::replace(&mut events.sampling, new.sampling) {
-                self.ended.add(&event, plan);
+            // Events of tasks go on, which is what call stacks beside memory are then sampled by.
+            let goes_on = |plan: usize| of_tasks && self.recipe.events.get(plan).is_some_and(|event| event.is_aside);
+            let (kept, ended) = events.sampling.into_iter().partition(|sampling| goes_on(sampling.plan));
+            let ended: Vec<Sampling> = ended;
+            for Sampling { event, plan, .. } in &ended {
+                self.ended.add(event, *plan);
             }
+            let kept: Vec<Sampling> = kept;
+            events.sampling = new.sampling;
+            events.sampling.extend(kept);
         }
         if !of_tasks {
             for event in std::mem::replace(&mut events.side_band, new.side_band) {
@@ -271,11 +279,13 @@ impl Live {
 
     /// The events that wake the reader of their rings: one for each ring.
     fn waking(&self, new: &CpuEvents) -> Vec<Arc<Event>> {
-        let is_sched =
-            |sampling: &&Sampling| self.recipe.events.get(sampling.plan).is_some_and(|event| event.spec.is_sched);
-        let memory = new.sampling.iter().find(|sampling| !is_sched(sampling)).map(|sampling| &sampling.event);
-        let sched = new.sampling.iter().find(is_sched).map(|sampling| &sampling.event);
-        memory.or(new.side_band.first()).into_iter().chain(sched).cloned().collect()
+        let first = |which: fn(&Planned) -> bool| {
+            let is = |sampling: &&Sampling| self.recipe.events.get(sampling.plan).is_some_and(which);
+            new.sampling.iter().find(is).map(|sampling| &sampling.event)
+        };
+        let memory = first(|event| !event.is_beside());
+        let beside = [first(|event| event.spec.is_sched), first(|event| event.is_aside)];
+        memory.or(new.side_band.first()).into_iter().chain(beside.into_iter().flatten()).cloned().collect()
     }
 
     /// The task has called exec, which enabled its events.

@@ -124,6 +124,7 @@ struct Choice {
     plan: Plan,
     features: Features,
     side_features: Features,
+    aside_features: Features,
     /// The features that the kernel rejected.
     refused: Vec<Refused>,
 }
@@ -181,7 +182,7 @@ impl Sampler {
 
     fn open_as(options: &SamplerOptions, batched: bool) -> Result<Self, SamplerError> {
         let opener = Opener::new(options, batched);
-        let Choice { plan, features, side_features, refused } = opener.choose()?;
+        let Choice { plan, features, side_features, aside_features, refused } = opener.choose()?;
         let Plan { mut events, address_from, sched, rate, notes: chosen } = plan;
         let mut notes: Vec<String> = chosen.iter().cloned().chain(refused.iter().map(Refused::to_string)).collect();
         let snapshots = match opener.snapshots(&address_from) {
@@ -195,7 +196,13 @@ impl Sampler {
         let dsqs = match opener.dsqs() {
             Some(Ok(dsqs)) => {
                 let spec = attr::EventSpec::sched(tracepoint::DSQ, tracepoint::DSQ_ID.into());
-                events.push(plan::Planned { spec, cpus: options.cpus.clone(), probe: None, steer: None });
+                events.push(plan::Planned {
+                    spec,
+                    cpus: options.cpus.clone(),
+                    probe: None,
+                    steer: None,
+                    is_aside: false,
+                });
                 Some(dsqs)
             }
             Some(Err(refusal)) => {
@@ -211,6 +218,7 @@ impl Sampler {
             sched,
             features,
             side_features,
+            aside_features,
             mmap_pages: options.mmap_pages,
             snapshots: snapshots.as_ref().map(|snapshots| Arc::clone(snapshots.outputs())),
             dsqs: dsqs.as_ref().map(|dsqs| Arc::clone(dsqs.outputs())),
@@ -334,16 +342,21 @@ impl Sampler {
     /// The errno of the ioctl that returns an event's id.
     pub fn events(&self) -> Result<Vec<OpenEvents>, SamplerError> {
         let mut all: Vec<OpenEvents> = Vec::new();
-        let sampling = self.cpus.values().flat_map(|cpu| cpu.sampling.iter().map(|sampling| &sampling.event));
-        for event in sampling.chain(self.cpus.values().flat_map(|cpu| &cpu.side_band)) {
+        let is_aside = |plan: usize| self.recipe.events.get(plan).is_some_and(|event| event.is_aside);
+        let sampling = self.cpus.values().flat_map(|cpu| cpu.sampling.iter());
+        let sampling = sampling.map(|sampling| (&sampling.event, is_aside(sampling.plan)));
+        let side_band = self.cpus.values().flat_map(|cpu| &cpu.side_band).map(|event| (event, false));
+        for (event, is_aside) in sampling.chain(side_band) {
             let id = event.id()?;
             let same = |events: &&mut OpenEvents| {
-                (&events.name, events.attr.type_, events.attr.config)
-                    == (&event.name, event.attr.type_, event.attr.config)
+                (&events.name, events.attr.type_, events.attr.config, events.is_aside)
+                    == (&event.name, event.attr.type_, event.attr.config, is_aside)
             };
             match all.iter_mut().find(same) {
                 Some(events) => events.ids.push(id),
-                None => all.push(OpenEvents { name: Arc::clone(&event.name), attr: event.attr, ids: vec![id] }),
+                None => {
+                    all.push(OpenEvents { name: Arc::clone(&event.name), attr: event.attr, ids: vec![id], is_aside });
+                }
             }
         }
         Ok(all)
@@ -421,4 +434,6 @@ pub struct OpenEvents {
     pub attr: sys::perf_event_attr,
     /// The ids in their records.
     pub ids: Vec<u64>,
+    /// They sample call stacks beside memory.
+    pub is_aside: bool,
 }

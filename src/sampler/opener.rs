@@ -42,6 +42,7 @@ impl<'a> Opener<'a> {
             _ => 2,
         };
         let sched = if self::is_sched(options) { tracepoint::SCHED.len() + tracepoint::IRQ.len() } else { 0 };
+        let events = events + usize::from(options.stacks.is_some() && options.source != Source::Stacks);
         let needed = open::files_needed(options.cpus.len() * tasks, events) + (options.cpus.len() * sched) as u64;
         if options.raise_open_files {
             // If it cannot be raised, opening an event fails with both limits in the message.
@@ -78,8 +79,13 @@ impl<'a> Opener<'a> {
         let mut features = self.options.features;
         let mut said = Vec::new();
         let is_all_sched = plan.events.iter().all(|event| event.spec.is_sched);
+        let mut aside_features = self.options.features;
+        for event in plan.events.iter_mut().filter(|event| event.is_aside) {
+            let taken = self.try_each(&event.cpus.clone(), |watch, cpu| self.take(event, watch, cpu))?;
+            aside_features = taken.0;
+        }
         // Events of the scheduler have few fields, and must not limit those of the others.
-        for event in plan.events.iter_mut().filter(|event| is_all_sched || !event.spec.is_sched) {
+        for event in plan.events.iter_mut().filter(|event| is_all_sched || !event.is_beside()) {
             let (taken, refused) = self.try_each(&event.cpus.clone(), |watch, cpu| self.take(event, watch, cpu))?;
             features = features.and(taken);
             said.extend(refused);
@@ -95,7 +101,7 @@ impl<'a> Opener<'a> {
             let negotiated = attr::negotiate(self.options.features, open, EventError::errno);
             negotiated.map(|(_, features, _)| features).map_err(|error| self.explain(error, watch, false))
         })?;
-        let negotiated = plan.events.iter().filter(|event| is_all_sched || !event.spec.is_sched);
+        let negotiated = plan.events.iter().filter(|event| is_all_sched || !event.is_beside());
         let wanted = negotiated.fold(Features::all(), |wanted, event| wanted.and(event.spec.wants));
         let refused = |feature| {
             let refused = said.iter().find(|refused| refused.feature == feature).copied();
@@ -103,7 +109,7 @@ impl<'a> Opener<'a> {
             (wanted.has(feature) && !features.has(feature)).then(|| refused.unwrap_or(Refused { feature, errno: None }))
         };
         let refused = Feature::ALL.into_iter().filter_map(refused).collect();
-        Ok(Choice { plan, features, side_features, refused })
+        Ok(Choice { plan, features, side_features, aside_features, refused })
     }
 
     /// Tries the CPUs until one is online, and there the threads until one has not ended.

@@ -35,6 +35,17 @@ pub struct Planned {
     pub probe: Option<Config>,
     /// How to adjust its period.
     pub steer: Option<Steer>,
+    /// Its samples have call chains and nothing of memory, and come beside those of the source, in a ring of their own: they are
+    /// recorded, and not passed on.
+    pub is_aside: bool,
+}
+
+impl Planned {
+    /// True if it is no event of the source: one of the scheduler, or one of call stacks beside memory.
+    #[must_use]
+    pub fn is_beside(&self) -> bool {
+        self.spec.is_sched || self.is_aside
+    }
 }
 
 /// How to adjust a period.

@@ -209,6 +209,13 @@ impl Running {
                 }
                 continue;
             }
+            if planned.is_aside {
+                let samples = if counted.lost == 1 { "sample" } else { "samples" };
+                let said = format!("{} {samples} of {} with call stacks were lost", counted.lost, planned.spec.name);
+                totals.notes.extend((counted.lost > 0).then_some(said));
+                totals.notes.extend(refused_note(&planned.spec.name, live.refused(plan)));
+                continue;
+            }
             lost = lost.saturating_add(counted.lost);
             totals.events = totals.events.saturating_add(counted.scaled(cpu_wide) / unit(planned));
             let of_software = [sys::PERF_TYPE_SOFTWARE, sys::PERF_TYPE_TRACEPOINT].contains(&planned.spec.kind);
@@ -233,7 +240,7 @@ impl Running {
         // The kernel counts these in ns and not at all.
         let uncounted = totals.loss.sched.of_runtime.saturating_add(totals.loss.sched.of_dsq);
         totals.loss.sched.unsampled = sched_events.saturating_sub(totals.loss.sched.seen().saturating_sub(uncounted));
-        if events.iter().all(|event| event.spec.is_sched) {
+        if events.iter().all(Planned::is_beside) {
             // They are what the source samples.
             totals.events = totals.loss.sched.events;
         }
@@ -243,7 +250,7 @@ impl Running {
         }
         let each_is_sampled =
             |planned: &Planned| matches!(planned.spec.rate, Rate::Period(1)) && planned.probe.is_none();
-        let mut of_memory = events.iter().filter(|event| !event.spec.is_sched);
+        let mut of_memory = events.iter().filter(|event| !event.is_beside());
         if !has_steered && of_memory.all(each_is_sampled) {
             totals.loss.unsampled = totals.events.saturating_sub(totals.loss.seen());
         }

@@ -3,9 +3,10 @@
 /// Takes the bytes of the rings. Workers call it concurrently; while one waits in it, its rings fill, and the kernel counts
 /// what is lost then.
 pub trait Tee: Send + Sync + std::fmt::Debug {
-    /// Complete records of one ring, oldest first; `is_sched` for a ring of the scheduler's events. `newest` is the time of the
+    /// Complete records of one ring, oldest first; `is_beside` for a ring of the scheduler's events, or of call stacks
+    /// beside memory. `newest` is the time of the
     /// latest record of this worker so far.
-    fn records(&self, records: &[u8], newest: u64, is_sched: bool);
+    fn records(&self, records: &[u8], newest: u64, is_beside: bool);
 
     /// An event is opened during the recording: its records have the number `id`. It differs only in its CPU and task from the
     /// event `like`, which was open at the start; `None` if there was none of its kind.

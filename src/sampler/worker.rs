@@ -64,8 +64,18 @@ pub(super) struct CpuRing {
     pub(super) corrupt: bool,
     /// Converts its times from the scheduler's clock to CLOCK_MONOTONIC.
     pub(super) offset: Option<Offset>,
-    /// Its samples are events of the scheduler, to be decoded by this.
-    pub(super) sched: Option<Arc<SchedDecoder>>,
+    pub(super) kind: RingKind,
+}
+
+/// What a ring's samples are.
+#[derive(Debug, Clone)]
+pub(super) enum RingKind {
+    /// What the source samples.
+    Source,
+    /// Events of the scheduler, to be decoded by this.
+    Sched(Arc<SchedDecoder>),
+    /// Call stacks beside memory, which are only recorded.
+    Aside,
 }
 
 /// What a worker is to read from now on: the events of a CPU that came online.
@@ -185,14 +195,14 @@ impl Worker {
                 rings.extend(new);
                 // What the CPU's tasks did before was recorded nowhere.
                 sink.batch.side_band.push(TimedSideBand { time: begin, what: SideBand::Lost { cpu } });
-                if rings.iter().any(|ring| ring.sched.is_some()) {
+                if rings.iter().any(|ring| matches!(ring.kind, RingKind::Sched(_))) {
                     sink.batch.sched.push(lost_until(begin, cpu));
                 }
             }
             let batched = rings.iter().any(|cpu| cpu.offset.is_some());
             let visible_within = if batched { BATCH_VISIBLE_WITHIN } else { VISIBLE_WITHIN };
             for cpu in rings.iter_mut().filter(|cpu| !cpu.corrupt) {
-                let (layout, sched) = (cpu.layout, cpu.sched.clone());
+                let (layout, kind) = (cpu.layout, cpu.kind.clone());
                 if cpu.offset.is_some() {
                     cpu.offset = Offset::now(&cpu.ring).or(cpu.offset);
                 }
@@ -201,9 +211,10 @@ impl Worker {
                     if tee.is_some() {
                         copy.extend_from_slice(bytes);
                     }
-                    match &sched {
-                        None => sink.take(bytes, &layout),
-                        Some(decoder) => sink.take_sched(bytes, &layout, decoder),
+                    match &kind {
+                        RingKind::Source => sink.take(bytes, &layout),
+                        RingKind::Sched(decoder) => sink.take_sched(bytes, &layout, decoder),
+                        RingKind::Aside => sink.take_aside(bytes, &layout),
                     }
                 });
                 if drained.is_err() {
@@ -211,7 +222,7 @@ impl Worker {
                     sink.loss.corrupt_rings += 1;
                 }
                 if let Some(tee) = tee.as_ref().filter(|_| !copy.is_empty()) {
-                    tee.records(&copy, sink.newest, sched.is_some());
+                    tee.records(&copy, sink.newest, !matches!(kind, RingKind::Source));
                     copy.clear();
                 }
             }
@@ -377,6 +388,16 @@ impl BatchSink {
         match sampled {
             Ok(true) => {}
             Ok(false) => self.side_band(bytes, layout),
+            Err(_) => self.loss.malformed += 1,
+        }
+    }
+
+    /// Takes a record that is only recorded: a recording's marks of time must be later than it.
+    fn take_aside(&mut self, bytes: &[u8], layout: &Layout) {
+        match decode_sample(bytes, layout) {
+            Ok(Some((_, record))) => self.newest = self.newest.max(self.monotonic(record.time)),
+            // The events know how many were lost.
+            Ok(None) => {}
             Err(_) => self.loss.malformed += 1,
         }
     }

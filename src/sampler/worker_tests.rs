@@ -153,7 +153,7 @@ fn a_worker_that_dies_says_so_and_holds_nothing_up() {
     let tee = Arc::new(Fails::default());
     let worker = Worker {
         index: 0,
-        rings: vec![CpuRing { ring, layout: LAYOUT, corrupt: false, offset: None, sched: None }],
+        rings: vec![CpuRing { ring, layout: LAYOUT, corrupt: false, offset: None, kind: RingKind::Source }],
         wake: Vec::new(),
         realtime: None,
         inbox: Arc::default(),

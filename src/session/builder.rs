@@ -228,6 +228,14 @@ impl<'a> Builder<'a> {
         self
     }
 
+    /// Also samples this event, with the call stack of each sample, beside memory. The samples are only recorded
+    /// ([`Builder::record`]); a [`Sink`] that wants stacks gets them when the recording is read.
+    #[must_use]
+    pub fn record_stacks(mut self, event: EventSpec) -> Self {
+        self.stacks = Some(event);
+        self
+    }
+
     /// Requests only these features from the kernel, as if it were older: for tests.
     #[doc(hidden)]
     #[must_use]

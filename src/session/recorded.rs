@@ -34,6 +34,7 @@ pub(super) fn run(
     ended: &mut dyn FnMut(Progress) -> bool,
 ) -> Outcome {
     let ends = StopPoll::new(Instant::now(), ended);
+    let sink_wants_stacks = sink.wants_stacks() && profile.aside_event().is_some();
     let mut outcome = match &mut profile.records {
         Records::PerfData(_) => records(profile, memory, symbols, sink, ends),
         Records::Script(lines) => {
@@ -58,6 +59,16 @@ pub(super) fn run(
     }
     outcome.events = meta.event_count;
     outcome.duration = Duration::try_from_secs_f64(meta.duration).unwrap_or(outcome.duration);
+    if sink_wants_stacks {
+        // What is known of memory's samples says nothing of these, but for the recording's own losses.
+        outcome.loss.add(&Loss {
+            dead_workers: meta.loss.dead_workers,
+            corrupt_rings: meta.loss.corrupt_rings,
+            ..Loss::default()
+        });
+        outcome.notes.splice(..0, meta.notes.iter().cloned());
+        return outcome;
+    }
     outcome.loss = if is_lines {
         // What the session had to drop is in the recording and in the lines; the rest is counted again.
         let no_user_address = outcome.loss.no_user_address;
@@ -83,7 +94,9 @@ fn records(
 ) -> Outcome {
     // What another program recorded may have any addresses, but a sink of stacks wants none.
     let is_foreign = profile.meta.is_none();
-    let address_from = if is_foreign && sink.wants_stacks() { AddressFrom::Callchain } else { profile.address_from() };
+    let aside = profile.aside_event();
+    let reads_stacks = sink.wants_stacks() && (is_foreign || aside.is_some());
+    let address_from = if reads_stacks { AddressFrom::Callchain } else { profile.address_from() };
     let recovers = address_from.recovers();
     let identity = profile.identity();
     let wants_code = sink.wants_code() || sink.wants_stacks();
@@ -103,7 +116,10 @@ fn records(
     }
     let mut chain = 0;
     if let (AddressFrom::Callchain, Records::PerfData(perf_data)) = (&address_from, &mut profile.records) {
-        let stack = perf_data.events().iter().map(|event| event.attr.stack_user).max().unwrap_or(0) as usize;
+        // The timer's samples have registers, too.
+        let is_read = |number: usize| aside.is_none_or(|aside| usize::from(aside) == number);
+        let events = perf_data.events().iter().enumerate().filter(|(number, _)| is_read(*number));
+        let stack = events.map(|(_, event)| event.attr.stack_user).max().unwrap_or(0) as usize;
         chain = CHAIN_SIZE + stack;
         if stack > 0 {
             names.unwinder = Some(Unwinder::new(symbols.clone(), unambiguous(perf_data.build_ids())));
@@ -111,6 +127,7 @@ fn records(
     }
     let waiting = size_of::<PendingSample>() + chain;
     let mut reader = RecordReader::new(profile, identity, address_from, memory / 4 / waiting);
+    reader.only = aside.map(|aside| (aside, reads_stacks));
     let mut end = SinkEnd { sink, cgroups, accesses: 0, ends };
     let failed = stages::run(&mut reader, &mut names, &mut end).err();
     let RecordReader { order, intake, is_untimed, is_named_at_end, .. } = reader;

@@ -82,6 +82,8 @@ pub(super) struct RecordReader<'p> {
     mark: u64,
     /// There were samples without a time.
     pub(super) is_untimed: bool,
+    /// Samples of this event are all that is read, or all that is not.
+    pub(super) only: Option<(u16, bool)>,
     /// perf wrote what existed only after it had recorded samples.
     pub(super) is_named_at_end: bool,
     out: Out,
@@ -104,6 +106,7 @@ impl<'p> RecordReader<'p> {
             mark: 0,
             is_untimed: false,
             is_named_at_end: false,
+            only: None,
             out: Out { piece: Piece::default(), size: (limit / PART).clamp(LEAST_PIECE, PIECE) },
         }
     }
@@ -137,6 +140,7 @@ impl<'p> RecordReader<'p> {
                         self.take_read(next);
                     }
                 }
+                Some(Item::Record { bytes, event, sched: None, .. }) if is_of_others(self.only, bytes, event) => {}
                 Some(Item::Record { bytes, layout, period, event, sched: None }) => {
                     let is_timed = layout.sample_type & sample_type::TIME != 0;
                     if !is_timed {
@@ -210,6 +214,13 @@ impl<'p> RecordReader<'p> {
             release(&mut self.order, &mut self.out, next);
         }
     }
+}
+
+/// True for samples of other events than those that are read, and for what was lost of them.
+fn is_of_others(only: Option<(u16, bool)>, bytes: &[u8], event: usize) -> bool {
+    const OF_EVENTS: [u32; 3] = [sys::PERF_RECORD_SAMPLE, sys::PERF_RECORD_LOST, sys::PERF_RECORD_LOST_SAMPLES];
+    let is_of_an_event = || Header::read(bytes).is_some_and(|header| OF_EVENTS.contains(&header.kind));
+    only.is_some_and(|(only, is_wanted)| (usize::from(only) == event) != is_wanted && is_of_an_event())
 }
 
 /// Passes what is complete on; a piece that is not full yet waits for more.

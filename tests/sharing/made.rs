@@ -102,6 +102,7 @@ fn record(path: &Path, processes: &[Process], samples: u64, stores: bool) {
         name: spec.name.as_ref().into(),
         attr: attr::sampling(spec, Features::all(), Scope::default(), 4096),
         ids: vec![id],
+        is_aside: false,
     };
     let events: Vec<_> = specs.iter().zip(LOADS..).map(open).collect();
     let layout = attr::layout(&events[0].attr);

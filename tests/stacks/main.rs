@@ -5,6 +5,7 @@
 mod dwarf;
 mod inputs;
 mod library;
+mod recorded;
 
 use std::collections::BTreeMap;
 use std::io::Read;

@@ -153,7 +153,7 @@ fn the_kernel_is_named_as_perf_names_it() {
     let path = dir.path().join("perf.data");
     let attr = sampling(&EventSpec::minor_faults(), Features::all(), Scope::default(), 4096);
     let layout = layout(&attr);
-    let events = [OpenEvents { name: "minor-faults".into(), attr, ids: vec![1] }];
+    let events = [OpenEvents { name: "minor-faults".into(), attr, ids: vec![1], is_aside: false }];
     let mut writer = PerfDataWriter::new(BufWriter::new(File::create(&path).unwrap()), &events).unwrap();
     let mut bytes = Vec::new();
     let mapping = Record::Mmap {
