@@ -16,6 +16,8 @@ const MAX_STACKS: usize = 1 << 18;
 const MAX_FRAMES: usize = 4 << 20;
 /// Frames of one stack that are kept, of which the kernel gives 127 (`kernel.perf_event_max_stack`) and unwinding more.
 const MAX_DEPTH: usize = 1024;
+/// Addresses at and above this are the kernel's.
+const KERNEL: u64 = 1 << 63;
 
 /// The stacks of a capture.
 #[derive(Debug, Clone, Default)]
@@ -88,7 +90,10 @@ impl Stacks {
                 None if mode == CpuMode::User && unwinder.is_some() => {}
                 None if frames.len() < MAX_DEPTH => {
                     let at = if is_innermost || is_entry(&frames, mode) { address } else { address.wrapping_sub(1) };
-                    frames.push(modules.locate(maps, pid, mode, at));
+                    // The kernel follows a register that a function without a frame pointer uses otherwise: what it finds
+                    // there as user code may be anything, also 0 or an address of the kernel.
+                    let is_wrong = mode == CpuMode::User && at >= KERNEL;
+                    frames.push(if is_wrong { None } else { modules.locate(maps, pid, mode, at) });
                     is_innermost = false;
                 }
                 None => {}
@@ -130,7 +135,6 @@ impl Stacks {
 /// True for the first frame of user code above kernel code: the address is where the program entered the kernel, and is no return
 /// address.
 fn is_entry(frames: &[Option<CodeAddr>], mode: CpuMode) -> bool {
-    const KERNEL: u64 = 1 << 63;
     let is_kernel = |frame: &Option<CodeAddr>| frame.is_some_and(|code| code.offset >= KERNEL);
     mode == CpuMode::User && frames.last().is_some_and(is_kernel)
 }
@@ -202,7 +206,10 @@ mod tests {
         assert_ne!(first, second);
         // The kernel could not walk the stack.
         assert_eq!(intern(CpuMode::User, 0x1502, &[]).1, [Some(0x502)]);
-        assert_eq!((stacks.len(), stacks.left_out()), (3, 0));
+        // What is no frame, above a function that has none.
+        let junk = [USER_MARK, 0x1500, 0, kernel, 0x1600];
+        assert_eq!(intern(CpuMode::User, 0x1500, &junk).1, [Some(0x500), None, None, Some(0x5ff)]);
+        assert_eq!((stacks.len(), stacks.left_out()), (4, 0));
     }
 
     #[test]
