@@ -3,12 +3,15 @@
 //   stacks parts ROUNDS      60, 30 and 10 % of its time in three functions, in random order: a pattern could run in step with
 //                            the samples
 //   stacks depth DEPTH       calls itself so often, and works there
+//   stacks clock ROUNDS      reads the clock, in the vdso
+//   stacks never COUNT       works in a function that another calls at its end and that never returns
 //   stacks storm COUNT A B   runs A and B, programs like this, in turn as children, each for a moment
 //   stacks moment            works for a moment in a function that says which program it is
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 volatile unsigned long sink;
@@ -40,6 +43,21 @@ __attribute__((noinline)) void down(int depth) {
     sink++;
 }
 
+__attribute__((noinline, noreturn)) void never(unsigned long count) {
+    bottom(count);
+    exit(0);
+}
+
+// The call returns to after_last, if it is built without gaps between functions.
+__attribute__((noinline, noreturn)) void last(unsigned long count) { never(count); }
+__attribute__((noinline)) void after_last(void) { sink++; }
+
+__attribute__((noinline)) void now(clockid_t clock) {
+    struct timespec time;
+    clock_gettime(clock, &time);
+    sink += time.tv_nsec;
+}
+
 int main(int argc, char **argv) {
     if (argc > 2 && !strcmp(argv[1], "parts")) {
         unsigned long random = 1, rounds = atoi(argv[2]);
@@ -55,6 +73,14 @@ int main(int argc, char **argv) {
             else
                 ten(5000);
         }
+    } else if (argc > 2 && !strcmp(argv[1], "clock")) {
+        for (int round = atoi(argv[2]); round > 0; round--) {
+            now(CLOCK_MONOTONIC);
+            now(CLOCK_REALTIME_COARSE);
+        }
+    } else if (argc > 2 && !strcmp(argv[1], "never")) {
+        after_last();
+        last(atol(argv[2]));
     } else if (argc > 2 && !strcmp(argv[1], "depth")) {
         down(atoi(argv[2]));
     } else if (argc > 4 && !strcmp(argv[1], "storm")) {

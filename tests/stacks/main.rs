@@ -5,6 +5,7 @@
 mod dwarf;
 mod inputs;
 mod library;
+mod perf;
 mod recorded;
 
 use std::collections::BTreeMap;
@@ -19,14 +20,28 @@ const FLAGS: [&str; 2] = ["-O0", "-g"];
 
 /// Builds tests/programs/stacks.c as `name`; `None`, with the reason printed, if there is no compiler that can.
 fn build(test: &str, dir: &Path, name: &str, more: &[&str]) -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/stacks.c");
-    let path = dir.join(name);
-    let output = Command::new("cc").args(FLAGS).args(more).arg(source).arg("-o").arg(&path).output();
+    compile(test, &dir.join(name), "cc", "stacks.c", &[&FLAGS, more].concat())
+}
+
+/// The same for any of tests/programs.
+fn compile(test: &str, path: &Path, compiler: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
+    let whole = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
+    let output = Command::new(compiler).args(flags).arg(whole).arg("-o").arg(path).output();
     if output.as_ref().is_ok_and(|output| output.status.success()) {
-        return Some(path);
+        return Some(path.to_owned());
     }
-    println!("SKIP: {test}: cc cannot build tests/programs/stacks.c: {output:?}");
+    println!("SKIP: {test}: {compiler} cannot build tests/programs/{source}: {output:?}");
     None
+}
+
+/// A file of folded stacks: the samples of each.
+fn folded(path: &Path) -> BTreeMap<String, u64> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let line = |line: &str| {
+        let (stack, count) = line.rsplit_once(' ').unwrap();
+        (stack.to_owned(), count.parse().unwrap())
+    };
+    text.lines().map(line).collect()
 }
 
 /// Runs `scxprof stacks`; `None`, with the reason printed, if the host does not allow it.
@@ -179,61 +194,6 @@ fn no_sample_belongs_to_another_program() {
         }
     }
     assert!(counts.len() == 2 && counts.values().all(|count| *count > 50), "{counts:?}");
-}
-
-#[test]
-fn a_recording_of_perf_gives_its_stacks() {
-    let test = "a_recording_of_perf_gives_its_stacks";
-    let dir = tempfile::tempdir().unwrap();
-    let Some(program) = build(test, dir.path(), "recorded", &[]) else { return };
-    let data = dir.path().join("perf.data");
-    let record = ["record", "-q", "-g", "-F", "997", "-e", "cpu-clock", "--buildid-all", "-o"];
-    let recorded =
-        Command::new("perf").args(record).arg(&data).arg("--").arg(&program).args(["parts", "60000"]).output();
-    if !recorded.as_ref().is_ok_and(|output| output.status.success()) {
-        println!("SKIP: {test}: perf record does not work: {recorded:?}");
-        return;
-    }
-    let script = Command::new("perf")
-        .args(["script", "--no-inline", "-F", "comm,ip,sym,symoff", "-i"])
-        .arg(&data)
-        .output()
-        .unwrap();
-    // A paragraph for each sample: the name, and a line `ADDRESS SYMBOL+0xOFFSET` for each frame, the innermost first. A caller at
-    // offset 0 is where a call at the end of the function before it would return to: there we name that one, and not what perf says.
-    let named = |line: &str, is_caller: bool| -> String {
-        let symbol = line.trim().split_once(' ').map_or("[unknown]", |(_, symbol)| symbol);
-        match symbol.rsplit_once("+0x") {
-            Some((_, "0")) if is_caller => "[another]".to_owned(),
-            Some((symbol, _)) => symbol.to_owned(),
-            None => symbol.to_owned(),
-        }
-    };
-    let mut expected: BTreeMap<String, u64> = BTreeMap::new();
-    for sample in String::from_utf8_lossy(&script.stdout).split("\n\n").filter(|sample| !sample.trim().is_empty()) {
-        let mut lines = sample.trim_start_matches('\n').lines();
-        let mut frames = vec![lines.next().unwrap().trim().to_owned()];
-        let mut stack: Vec<String> = lines.enumerate().map(|(at, line)| named(line, at > 0)).collect();
-        stack.reverse();
-        frames.append(&mut stack);
-        *expected.entry(frames.join(";")).or_default() += 1;
-    }
-    let folded = dir.path().join("folded");
-    let args = ["-f", data.to_str().unwrap(), "--no-lines", "--folded", folded.to_str().unwrap()];
-    let output = stacks(test, &args).unwrap();
-    assert!(String::from_utf8_lossy(&output.stdout).contains("samples of cpu-clock"), "{}", said(&output));
-    let mut found: BTreeMap<String, u64> = BTreeMap::new();
-    for line in std::fs::read_to_string(&folded).unwrap().lines() {
-        let (stack, count) = line.rsplit_once(' ').unwrap();
-        *found.entry(stack.replace("_[k]", "")).or_default() += count.parse::<u64>().unwrap();
-    }
-    assert_eq!(found.values().sum::<u64>(), expected.values().sum::<u64>());
-    // perf says [unknown] where we say in which file.
-    let is_known = |stack: &&String| !stack.contains('[');
-    for stack in expected.keys().filter(is_known) {
-        assert_eq!(found.get(stack), expected.get(stack), "{stack}");
-    }
-    assert!(expected.keys().filter(is_known).count() > 2, "{expected:?}");
 }
 
 #[test]
