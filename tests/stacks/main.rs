@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
 mod dwarf;
+mod inlined;
 mod inputs;
 mod library;
 mod perf;

@@ -17,12 +17,12 @@ struct Functions {
 
 /// A frame as perf prints it.
 #[derive(Debug)]
-struct Frame {
+pub(super) struct Frame {
     /// In the file, as nm prints addresses, if the file is linked so that a function is where its code lies in the file.
-    address: u64,
+    pub address: u64,
     name: Option<String>,
     offset: u64,
-    dso: String,
+    pub dso: String,
 }
 
 impl Frame {
@@ -119,7 +119,7 @@ impl Functions {
 }
 
 /// Records a program by `perf record -g`; `None`, with the reason printed, if perf cannot.
-fn record(test: &str, dir: &Path, program: &Path, args: &[&str]) -> Option<PathBuf> {
+pub(super) fn record(test: &str, dir: &Path, program: &Path, args: &[&str]) -> Option<PathBuf> {
     let (data, home) = (dir.join("perf.data"), dir.join("home"));
     // Where perf keeps what it needs to name the vdso.
     std::fs::create_dir_all(&home).unwrap();
@@ -134,6 +134,35 @@ fn record(test: &str, dir: &Path, program: &Path, args: &[&str]) -> Option<PathB
     None
 }
 
+/// The samples of a recording: the thread's name and the frames, the innermost first, with whether the address is where a call
+/// returns to.
+pub(super) fn samples(data: &Path, home: &Path) -> Vec<(String, Vec<(Frame, bool)>)> {
+    let mut script = Command::new("perf");
+    script.args(["script", "--no-inline", "-F", "comm,ip,sym,symoff,dso", "-i"]).arg(data).env("HOME", home);
+    let output = script.output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let text = String::from_utf8_lossy(&output.stdout);
+    // A paragraph for each: the name, and a line for each frame.
+    let paragraphs = text.split("\n\n").filter(|sample| !sample.trim().is_empty());
+    let sample = |sample: &str| {
+        let mut lines = sample.trim_start_matches('\n').lines();
+        let comm = lines.next().unwrap().trim().to_owned();
+        let mut was_kernel = true;
+        let frames = lines.map(Frame::parse).map(|frame| {
+            // The first is the sampled instruction, or where a program entered the kernel.
+            let is_caller = !was_kernel || frame.is_kernel();
+            was_kernel = frame.is_kernel();
+            (frame, is_caller)
+        });
+        let mut frames: Vec<_> = frames.collect();
+        if let Some((_, is_caller)) = frames.first_mut() {
+            *is_caller = false;
+        }
+        (comm, frames)
+    };
+    paragraphs.map(sample).collect()
+}
+
 /// What perf says of a recording, in our words.
 struct ByPerf {
     stacks: BTreeMap<String, u64>,
@@ -145,38 +174,28 @@ struct ByPerf {
 
 impl ByPerf {
     fn of(data: &Path, home: &Path) -> Self {
-        let mut script = Command::new("perf");
-        script.args(["script", "--no-inline", "-F", "comm,ip,sym,symoff,dso", "-i"]).arg(data).env("HOME", home);
-        let output = script.output().unwrap();
-        assert!(output.status.success(), "{}", said(&output));
         let mut found = Self { stacks: BTreeMap::new(), others: BTreeSet::new(), aliases: BTreeMap::new() };
-        let (mut nm, mut samples) = (BTreeMap::new(), Vec::new());
-        // A paragraph for each sample: the name, and a line for each frame, the innermost first.
-        for sample in String::from_utf8_lossy(&output.stdout).split("\n\n").filter(|sample| !sample.trim().is_empty()) {
-            let mut lines = sample.trim_start_matches('\n').lines();
-            let comm = lines.next().unwrap().trim().to_owned();
-            let (mut names, mut is_kernel) = (Vec::new(), false);
-            for (number, frame) in lines.map(Frame::parse).enumerate() {
-                // Where a program entered the kernel is no call.
-                let is_caller = number > 0 && (!is_kernel || frame.is_kernel());
+        let (mut nm, mut stacks) = (BTreeMap::new(), Vec::new());
+        for (comm, frames) in samples(data, home) {
+            let mut names = Vec::new();
+            for (frame, is_caller) in frames {
                 let (name, other) = frame.expected(is_caller, &mut nm);
                 if let Some(why) = other {
                     found.others.insert((format!("{frame:x?}"), name.clone(), why));
                 }
-                is_kernel = frame.is_kernel();
-                names.push(if is_kernel { name + "_[k]" } else { name });
+                names.push(if frame.is_kernel() { name + "_[k]" } else { name });
             }
             names.push(comm);
             names.reverse();
-            samples.push(names.join(";"));
+            stacks.push(names.join(";"));
         }
         for (_, names) in nm.values().flat_map(|functions| functions.by_address.values()) {
             let known = names.iter().find_map(|name| found.aliases.get(name)).or(names.first()).unwrap().clone();
             let all = names.iter().map(|name| (name.clone(), known.clone()));
             found.aliases.extend(all.filter(|_| names.len() > 1));
         }
-        for sample in samples {
-            *found.stacks.entry(found.plain(&sample)).or_insert(0) += 1;
+        for stack in stacks {
+            *found.stacks.entry(found.plain(&stack)).or_insert(0) += 1;
         }
         found
     }
