@@ -7,6 +7,7 @@ DESTDIR ?=
 ARGS ?=
 FUZZ_SECONDS ?= 30
 SECONDS ?= 1800
+SAMPLES ?= 100000
 KERNELS ?= bookworm trixie sid
 SHARE = $(DESTDIR)$(PREFIX)/share
 # The manual pages bear the date of the last commit, where this is a checkout, and never that of the build.
@@ -17,7 +18,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 export FUZZ_SECONDS KERNELS
 
-.PHONY: build run test soak test-query truth test-vm test-schedulers lint fmt bench versus-perf fuzz miri doc install dist deps clean help
+.PHONY: build run test soak test-stacks-long test-query truth test-vm test-schedulers lint fmt bench versus-perf fuzz miri doc install dist deps clean help
 .DEFAULT_GOAL := build
 
 build: deps ## Build the release binary (the default)
@@ -33,6 +34,9 @@ test: ## Run every test and check that this machine allows
 
 soak: deps ## Sample this host under a load that comes and goes, and check that nothing grows (SECONDS=1800)
 	SOAK_SECONDS=$(SECONDS) $(CARGO) test --locked --test soak tables_stay_flat -- --nocapture
+
+test-stacks-long: deps ## Check 100,000 samples of programs that replace each other all the time: each in its own program (SAMPLES=100000)
+	SCXPROF_STORM_SAMPLES=$(SAMPLES) $(CARGO) test --locked --test stacks no_sample_belongs_to_another_program -- --nocapture
 
 test-query: deps ## Run the queries of docs/queries.md with the embedded engine too (builds DataFusion: a quarter of an hour)
 	@scripts/duckdb.sh
