@@ -1,6 +1,6 @@
 //! A flame graph as SVG: each function as wide as its samples, below the function that called it (Gregg, "The Flame Graph", CACM
-//! 59(6), 2016; this direction, in which a browser shows the threads first, is also called icicle). It has no script: a browser
-//! shows the numbers of a frame as its tool tip.
+//! 59(6), 2016; this direction, in which a browser shows the threads first, is also called icicle). A browser shows the numbers
+//! of a frame as its tool tip; the script (flame.js) zooms and searches, and without it the picture is whole too.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,6 +21,9 @@ const BOTTOM: f64 = 24.0;
 const CHARACTER: f64 = 7.0;
 /// Frames that are drawn one below another.
 const MAX_DEPTH: usize = 1024;
+/// The name of the frame above all threads.
+const ROOT: &str = "all";
+const SCRIPT: &str = include_str!("flame.js");
 
 /// What a frame is coloured by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,39 +97,44 @@ pub fn flame_graph(profile: &Profile, of: &dyn Fn(&Thread) -> bool) -> String {
         }
         deepest = deepest.max(depth);
     }
-    let height = TOP + BOTTOM + f64::from(deepest) * ROW;
+    let all = root.samples;
+    let mut top = Node { samples: all, callees: BTreeMap::new() };
+    top.callees.insert((ROOT.to_owned(), Kind::Thread.key()), root);
+    let height = TOP + BOTTOM + f64::from(deepest + 1) * ROW;
     let mut text = String::new();
     let _ = write!(
         text,
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
          viewBox=\"0 0 {WIDTH} {height}\" font-family=\"monospace\" font-size=\"12\">\n<title>{0}</title>\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n<text x=\"{1}\" y=\"22\" text-anchor=\"middle\" font-size=\"16\">{0}</text>\n",
-        xml(&format!("{} samples of {}", root.samples, profile.event)),
+        xml(&format!("{all} samples of {}", profile.event)),
         WIDTH / 2.0,
     );
-    let all = root.samples;
     if all > 0 {
         let scale = (WIDTH - 2.0 * MARGIN) / all as f64;
-        draw(&root, (MARGIN, TOP), scale, all, &mut text);
+        draw(&top, (0, TOP), scale, all, &mut text);
     }
     let _ = write!(
         text,
-        "<text x=\"{MARGIN}\" y=\"{}\" fill=\"#555555\">user code: orange; inlined: blue; kernel: violet; threads: grey</text>\n</svg>\n",
+        "<text x=\"{MARGIN}\" y=\"{}\" fill=\"#555555\">user code: orange; inlined: blue; kernel: violet; threads: grey</text>\n\
+         <script><![CDATA[\n{SCRIPT}]]></script>\n</svg>\n",
         height - 7.0
     );
     text
 }
 
-/// Draws what a function called, from `x` on in the row at `y`.
-fn draw(node: &Node, (x, y): (f64, f64), scale: f64, all: u64, text: &mut String) {
-    let mut x = x;
+/// Draws what a function called, in the row at `y`: the frames hold the samples from number `first` on.
+fn draw(node: &Node, (first, y): (u64, f64), scale: f64, all: u64, text: &mut String) {
+    let mut first = first;
     for ((name, kind), callee) in &node.callees {
-        let width = callee.samples as f64 * scale;
+        let samples = callee.samples;
+        let (x, width) = (MARGIN + first as f64 * scale, samples as f64 * scale);
         if width >= LEAST {
-            let tip = format!("{name}: {} samples, {:.2} %", callee.samples, percent(callee.samples, all));
+            let tip = format!("{name}: {samples} samples, {:.2} %", percent(samples, all));
             let _ = write!(
                 text,
-                "<g><title>{}</title><rect x=\"{x:.2}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"{:.1}\" fill=\"{}\" rx=\"1\"/>",
+                "<g data-x=\"{first}\" data-n=\"{samples}\"><title>{}</title><rect x=\"{x:.2}\" y=\"{y:.1}\" width=\"{width:.2}\" \
+                 height=\"{:.1}\" fill=\"{}\" rx=\"1\"/>",
                 xml(&tip),
                 ROW - 1.0,
                 Kind::of(*kind).colour(name),
@@ -137,9 +145,9 @@ fn draw(node: &Node, (x, y): (f64, f64), scale: f64, all: u64, text: &mut String
                     write!(text, "<text x=\"{:.2}\" y=\"{:.1}\">{}</text>", x + 3.0, y + 12.5, xml(&cut(name, room)));
             }
             text.push_str("</g>\n");
-            draw(callee, (x, y + ROW), scale, all, text);
+            draw(callee, (first, y + ROW), scale, all, text);
         }
-        x += width;
+        first += samples;
     }
 }
 
@@ -160,6 +168,8 @@ fn xml(text: &str) -> String {
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
+            // XML has no such characters, and no reader shows a file that contains one (Extensible Markup Language 1.0, 2.2).
+            '\u{fffe}' | '\u{ffff}' => escape::push(&mut escaped, character.encode_utf8(&mut [0; 4]).as_bytes()),
             character => escaped.push(character),
         }
     }
@@ -177,8 +187,8 @@ mod tests {
             let value = part.split(&format!(" {name}=\"")).nth(1).unwrap();
             value.split('"').next().unwrap().parse().unwrap()
         };
-        let frames = svg.split("<g><title>").skip(1).map(|part| {
-            let (tip, rest) = part.split_once("</title>").unwrap();
+        let frames = svg.split("<g data-x=").skip(1).map(|part| {
+            let (tip, rest) = part.split_once("<title>").unwrap().1.split_once("</title>").unwrap();
             let rect = rest.split("/>").next().unwrap();
             (attribute(rect, "x"), attribute(rect, "y"), attribute(rect, "width"), tip.to_owned())
         });
@@ -195,27 +205,31 @@ mod tests {
         assert!((of("b: 60 samples, 60.00 %").2 - whole * 0.6).abs() < 0.1);
         let (caller, callee) = (of("main: 40"), of("work: 30"));
         assert!(callee.1 > caller.1 && callee.0 >= caller.0 && callee.0 + callee.2 <= caller.0 + caller.2 + 0.1);
-        assert_eq!(frames.len(), 2 + 2 + 2);
+        assert!((of("all: 100 samples, 100.00 %").2 - whole).abs() < 0.1);
+        assert_eq!(frames.len(), 1 + 2 + 2 + 2);
         let only = drawn(&flame_graph(&profile, &|thread| thread.comm == "b"));
-        assert_eq!(only.len(), 2);
+        assert_eq!(only.len(), 1 + 2);
         assert!(flame_graph(&made(&[]), &|_| true).ends_with("</svg>\n"));
     }
 
     #[test]
     fn names_are_data() {
-        let profile = made(&[("<script>\u{202e}x", "a<b>&\"c\";operator<<", 5)]);
+        let profile = made(&[("<script>\u{202e}x\u{ffff}", "a<b>&\"c\";operator<<", 5)]);
         let svg = flame_graph(&profile, &|_| true);
         assert!(
             svg.contains("a&lt;b&gt;&amp;&quot;c&quot;: 5 samples") && svg.contains("operator&lt;&lt;: 5"),
             "{svg}"
         );
-        assert!(!svg.contains("<script>") && !svg.contains('\u{202e}'), "{svg}");
+        // One script, which is ours; nothing of a name is in it.
+        assert_eq!((svg.matches("<script").count(), svg.matches("]]>").count()), (1, 1), "{svg}");
+        assert!(svg.contains("&lt;script&gt;\\xe2\\x80\\xaex\\xef\\xbf\\xbf"), "{svg}");
+        assert!(!svg.contains(['\u{202e}', '\u{ffff}']), "{svg}");
     }
 
     #[test]
     fn a_deep_stack_is_drawn() {
         let deep = vec!["f"; 3000].join(";");
         let svg = flame_graph(&made(&[("a", &deep, 5)]), &|_| true);
-        assert_eq!(drawn(&svg).len(), 1 + MAX_DEPTH);
+        assert_eq!(drawn(&svg).len(), 2 + MAX_DEPTH);
     }
 }
