@@ -8,6 +8,7 @@ mod inlined;
 mod inputs;
 mod library;
 mod perf;
+mod readers;
 mod recorded;
 
 use std::collections::BTreeMap;
