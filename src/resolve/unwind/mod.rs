@@ -29,6 +29,8 @@ const MAX_DEPTH: usize = 1024;
 /// Bytes of what is kept of files, and at least as many for each: 128 files are open.
 const MAX_IMAGES: usize = 64 << 20;
 const IMAGE: usize = 512 << 10;
+/// Addresses at and above this are the kernel's.
+const KERNEL: u64 = 1 << 63;
 /// Instructions with a known rule.
 const MAX_RULES: usize = 1 << 15;
 
@@ -101,7 +103,9 @@ impl Unwinder {
         let mut is_exact = true;
         let end = loop {
             let address = if is_exact { regs.ip() } else { regs.ip().wrapping_sub(1) };
-            let code = modules.locate(maps, pid, CpuMode::User, address);
+            // What a damaged stack has may be anything, also an address of the kernel.
+            let is_user = address < KERNEL;
+            let code = if is_user { modules.locate(maps, pid, CpuMode::User, address) } else { None };
             frames.push(code);
             if frames.len() >= MAX_DEPTH {
                 break Step::Wrong;
