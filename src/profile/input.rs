@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use perf_event_open_sys::bindings as sys;
 
 use super::archive::{self, Unpacked};
+use super::boot;
 use super::budget::RATIO;
 use super::format::feature;
 use super::hints::Hints;
@@ -275,7 +276,7 @@ impl Profile {
             if self.unpacked.is_some() {
                 return None;
             }
-            return (recorded == [host.name, host.kernel]).then(|| began(times, written, now)).flatten();
+            return (recorded == [host.name, host.kernel]).then(|| boot::began(times, written, now)).flatten();
         };
         let Host { name, boot_id, .. } = &meta.host;
         if boot_id.is_empty() || (boot_id, name) != (&host.boot_id, &host.name) {
@@ -573,39 +574,4 @@ fn open_file(path: &Path, found: bool) -> Result<File, ProfileError> {
 /// Opens a file of lines, complete or not, that the user named or that was `found` in a directory.
 pub(crate) fn open_lines(path: &Path, found: bool) -> Result<BufReader<File>, ProfileError> {
     Ok(BufReader::with_capacity(1 << 18, open_file(path, found)?))
-}
-
-/// When perf began to record, from the times of the first and the last sample (the scheduler's clock, ns since the boot), if the
-/// file was last written when this host had been up for as long as the last sample says. perf notes neither the boot nor the time
-/// of day. `now` is the time of day, and CLOCK_MONOTONIC in ns.
-fn began((first, last): (u64, u64), written: SystemTime, now: (SystemTime, u64)) -> Option<SystemTime> {
-    // The clocks differ by what NTP corrects, at most 500 ppm; the last sample is some time before the end.
-    let tolerance = now.1 / 2000 + 10_000_000_000;
-    let since_written = u64::try_from(now.0.duration_since(written).ok()?.as_nanos()).ok()?;
-    let uptime = now.1.checked_sub(since_written)?;
-    let since_first = now.1.checked_sub(first)?;
-    if uptime.abs_diff(last) > tolerance || first > last {
-        return None;
-    }
-    now.0.checked_sub(Duration::from_nanos(since_first.checked_add(tolerance)?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_recording_of_this_boot_is_known_by_its_times() {
-        const S: u64 = 1_000_000_000;
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
-        let at = |ago: u64| now - Duration::from_secs(ago);
-        // The host is up for 5,000 s; the file was written 1,000 s ago, so at 4,000 s.
-        let here = |first, last, ago| began((first * S, last * S), at(ago), (now, 5_000 * S));
-        assert_eq!(here(3_990, 3_999, 1_000), Some(at(1_010) - Duration::from_millis(12_500)));
-        assert_eq!(here(3_990, 3_980, 1_000), None, "its times go backwards");
-        assert_eq!(here(2_000, 2_010, 1_000), None, "of another boot, or copied later");
-        assert_eq!(here(3_990, 3_999, 6_000), None, "before this boot");
-        assert_eq!(here(6_000, 6_010, 0), None, "of a host that is up for longer");
-        assert_eq!(began((0, 0), now + Duration::from_secs(1), (now, S)), None, "written in the future");
-    }
 }

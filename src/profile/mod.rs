@@ -30,6 +30,7 @@
 
 // The public items of these modules are for tests, benches and fuzzing.
 mod archive;
+mod boot;
 mod budget;
 mod buildid;
 mod code_files;

@@ -12,9 +12,7 @@ use super::clock::Offset;
 use super::loss::Loss;
 use super::open::Event;
 use super::plan::AddressFrom;
-use super::record::{
-    decode, decode_sample, Header, Layout, MappedFile, Places, Record, Registers, SampleRecord, Words,
-};
+use super::record::{decode, decode_sample, Header, Layout, MappedFile, Places, Record, SampleRecord, Words};
 use super::record::{MISC_FORK_EXEC, MISC_LOST_SAMPLES_BPF};
 use super::ring::Ring;
 use super::tee::Tee;
@@ -22,10 +20,10 @@ use super::tracepoint::SchedDecoder;
 use super::user::is_user_interrupt;
 use crate::host::clock::monotonic_ns;
 use crate::host::priority;
-use crate::recover::REGS_MASK;
-use crate::sample::batch::{Batch, PendingSample, UserContext};
+use crate::sample::batch::{Batch, PendingSample};
 use crate::sample::{Access, Comm, CpuMode, DataSource, FileId, RawSample, SideBand, TimedSideBand};
 
+mod context;
 mod sched;
 
 use sched::{drop_sched, lost_until, MAX_WAITING_SCHED};
@@ -556,17 +554,12 @@ impl BatchSink {
         };
         // A recording has its accesses beside it.
         if recovers && self.out.is_some() {
-            pending.context = Some(Box::new(context(record)));
+            pending.context = Some(Box::new(context::of_access(record)));
         } else if self.address_from == AddressFrom::Callchain {
-            let callchain = record.callchain.iter().collect();
-            let mut context = UserContext { callchain, ..UserContext::default() };
             if !record.stack_user.is_empty() {
-                context.abi = record.regs_user.abi;
-                context.regs = x86_64_registers(&record.regs_user);
-                context.stack = record.stack_user.into();
                 self.size = (BATCH_STACKS / record.stack_user.len()).clamp(1, self.size);
             }
-            pending.context = Some(Box::new(context));
+            pending.context = Some(Box::new(context::of_stack(record)));
         }
         if self.out.is_some() && self.batch.samples.len() >= self.size {
             self.send();
@@ -587,28 +580,6 @@ impl BatchSink {
             CpuMode::Kernel
         }
     }
-}
-
-fn context(record: &SampleRecord<'_>) -> UserContext {
-    let SampleRecord { regs_user: regs, stack_user, raw, .. } = record;
-    UserContext {
-        abi: regs.abi,
-        regs: regs.values.iter().collect(),
-        stack: (*stack_user).into(),
-        memory: (*raw).into(),
-        callchain: Box::default(),
-    }
-}
-
-/// Those of [`REGS_MASK`]; none if some are missing, or if they are those of another machine, which has more.
-fn x86_64_registers(regs: &Registers<'_>) -> Box<[u64]> {
-    // PERF_REG_X86_MAX, and the vector registers from bit 32 on (arch/x86/include/uapi/asm/perf_regs.h).
-    const OTHERS: u64 = 0xff00_0000;
-    if regs.mask & REGS_MASK != REGS_MASK || regs.mask & OTHERS != 0 {
-        return Box::default();
-    }
-    let numbers = (0..64).filter(|bit| regs.mask >> bit & 1 == 1);
-    numbers.zip(regs.values.iter()).filter(|(bit, _)| REGS_MASK >> bit & 1 == 1).map(|(_, value)| value).collect()
 }
 
 /// The inode of the IPC namespace among a process's (`IPC_NS_INDEX` in linux/perf_event.h is 2).

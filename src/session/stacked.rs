@@ -66,7 +66,7 @@ impl StackSink {
         *self = Self { only: self.only, ..Self::default() };
     }
 
-    /// The profile, with the stacks of [`Outcome::stacks`] and these names of their code. The caller adds what it knows of the event
+    /// The profile, with the stacks of [`super::Outcome::stacks`] and these names of their code. The caller adds what it knows of the event
     /// and of the time.
     #[must_use]
     pub fn profile(&self, stacks: &Stacks, symbols: &Symbols) -> Profile {

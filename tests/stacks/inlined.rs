@@ -43,7 +43,7 @@ fn inlined_functions_are_those_of_addr2line() {
         let dir = tempfile::tempdir().unwrap();
         let flags = [flags, &["-fno-omit-frame-pointer", "-Wl,--build-id"]].concat();
         let Some(program) = compile(test, &dir.path().join("calls"), compiler, "calls.c", &flags) else { continue };
-        let Some(data) = record(test, dir.path(), &program, &["3000000"]) else { return };
+        let Some(data) = record(test, dir.path(), &program, &["1500000"]) else { return };
         let (mut expected, mut known, mut deepest) = (BTreeMap::new(), BTreeMap::new(), 0);
         for (_, frames) in samples(&data, &dir.path().join("home")) {
             // The frames of the program, with those of an interrupt and of what runs main() left out.
