@@ -444,7 +444,7 @@ fn source_lines(key: &Key, program: &Path, (file, addresses): DebugInfo) -> FxHa
     let (numbers, addresses): (Vec<usize>, Vec<u64>) =
         addresses.iter().enumerate().filter_map(|(number, &address)| Some((number, address?))).unzip();
     let program = program.to_owned();
-    let job = move || lines::ask(&program, file, &addresses);
+    let job = move || lines::ask(&program, &file, &addresses);
     let lines = aside::within(aside::about((key, "lines")), FILE_LINES, job).unwrap_or_default();
     numbers.into_iter().zip(lines).filter_map(|(number, line)| Some((number, line?))).collect()
 }

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use super::{is_root, Located, Programs, Running};
 use scxprof::resolve::{symbolize, Symbol, SymbolOptions};
+use scxprof::sample::CodeAddr;
 
 /// The name of the instruction that the program printed.
 fn outer(located: &Located, lines: bool) -> Symbol {
@@ -50,6 +51,33 @@ fn an_instruction_has_its_line_and_the_functions_that_were_inlined() {
         let without = outer(&located, false);
         assert_eq!((without.function, without.line, without.inlined), (symbol.function, None, vec![]));
     }
+}
+
+#[test]
+fn the_last_of_many_instructions_has_its_line() {
+    let test = "the_last_of_many_instructions_has_its_line";
+    let programs = Programs::new();
+    // Code before that of the program: a profile of call stacks has thousands of different instructions of one file.
+    let before = programs.path("before.c");
+    fs::write(
+        &before,
+        "__asm__(\".text; before: .fill 16384, 1, 0x90; .size before, 16384; .type before, @function\");",
+    )
+    .unwrap();
+    let Some(program) = programs.build("cc", "inlined.c", &["-O1", "-g", before.to_str().unwrap()]) else {
+        println!("SKIP: {test}: cannot build a C program");
+        return;
+    };
+    let running = Running::new(&mut Command::new(program));
+    let located = Located::new(&running);
+    let code = located.codes["outer"];
+    let codes = (0..12_000).map(|back| CodeAddr { offset: code.offset - back, ..code });
+    let lines = Some(Path::new(env!("CARGO_BIN_EXE_scxprof")).to_owned());
+    let options = SymbolOptions { begin: Some(located.begin), lines, ..SymbolOptions::default() };
+    let symbols = symbolize(&located.modules, codes, &options);
+    let symbol = symbols.get(code).unwrap();
+    let line = symbol.line.clone().unwrap_or_else(|| panic!("no line: {symbol:?}"));
+    assert!(line.ends_with(&expected("inlined.c")) && symbol.inlined.len() == 2, "{symbol:?}");
 }
 
 #[test]

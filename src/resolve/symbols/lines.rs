@@ -11,6 +11,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
@@ -22,14 +23,16 @@ use crate::sample::printable;
 
 /// The first argument of the process; hexadecimal addresses follow.
 pub const ARGUMENT: &str = "source-lines";
-/// Larger files of debug information are not read, and addresses of one file beyond this number are not looked up.
+/// Larger files of debug information are not read.
 const MAX_FILE: u64 = 256 << 20;
-const MAX_ADDRESSES: usize = 1024;
+/// Addresses of one process, which each reads the file anew, and how long to start more of them.
+const MAX_ADDRESSES: usize = 4096;
+const MORE: Duration = Duration::from_secs(2);
 /// Bytes of the process's address space, into which the file is mapped, and seconds of CPU.
 const MAX_MEMORY: u64 = 768 << 20;
 const MAX_SECONDS: u64 = 3;
 /// Bytes of its answer, and functions that may be inlined at one address.
-const MAX_ANSWER: u64 = 4 << 20;
+const MAX_ANSWER: u64 = 16 << 20;
 const MAX_INLINED: usize = 16;
 
 /// The source location of an instruction.
@@ -41,12 +44,24 @@ pub(super) struct SourceLine {
     pub inlined: Vec<String>,
 }
 
-/// Runs `program` for the lines of addresses in `file`, one for each; fewer if there are none.
-pub(super) fn ask(program: &Path, file: File, addresses: &[u64]) -> Vec<Option<SourceLine>> {
+/// Runs `program` for the lines of addresses in `file`, one for each; fewer if there are none, or there is no time for all.
+pub(super) fn ask(program: &Path, file: &File, addresses: &[u64]) -> Vec<Option<SourceLine>> {
+    let mut lines = Vec::new();
     if file.metadata().map_or(true, |metadata| metadata.len() > MAX_FILE) {
-        return Vec::new();
+        return lines;
     }
-    let addresses = addresses.iter().take(MAX_ADDRESSES).map(|address| format!("{address:x}"));
+    let begin = Instant::now();
+    for some in addresses.chunks(MAX_ADDRESSES) {
+        let Some(file) = file.try_clone().ok().filter(|_| begin.elapsed() < MORE) else { break };
+        let mut found = ask_once(program, file, some);
+        found.resize(some.len(), None);
+        lines.append(&mut found);
+    }
+    lines
+}
+
+fn ask_once(program: &Path, file: File, addresses: &[u64]) -> Vec<Option<SourceLine>> {
+    let addresses = addresses.iter().map(|address| format!("{address:x}"));
     let mut command = Command::new(program);
     command.arg(ARGUMENT).args(addresses).env_clear().current_dir("/");
     let Ok(mut child) = command.stdin(file).stdout(Stdio::piped()).stderr(Stdio::null()).spawn() else {
