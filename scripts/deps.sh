@@ -141,10 +141,15 @@ case "${1:-}" in
     test)
         # Not needed but wanted: without them their checks are skipped, and said to be.
         scripts/duckdb.sh || say "the queries of docs/queries.md are not run with DuckDB"
+        scripts/firefox.sh || say "the files of stacks --firefox are not read by the Firefox Profiler"
         if [ "$(id -u)" -eq 0 ] || sudo -n true 2>/dev/null; then
             for tool in shellcheck cargo-fmt cargo-clippy; do
                 has "$tool" || install "$tool" || say "$tool could not be installed"
             done
+            # Elsewhere it is another package, or none.
+            if grep -qsx ID=debian /etc/os-release; then
+                has chromium || install chromium || say "flame graphs are not opened in a browser"
+            fi
         fi
         ;;
     truth)

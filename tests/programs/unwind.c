@@ -2,14 +2,34 @@
 //   unwind depth DEPTH    works at the bottom of so many calls, below a function that aligns its frame
 //   unwind signal DEPTH   the same, and again in a handler of signals, on top of what they interrupt
 //   unwind other DEPTH    the same with a stack of its own for the handler
+//   unwind brief DEPTH    as depth, for a moment
+//   unwind long DEPTH     as depth, until it is killed
+//   unwind vdso DEPTH     as depth, but reads the clock at the bottom
+//   unwind jit DEPTH      as depth, but works in code that it wrote, which has a frame pointer and no description
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/time.h>
+#include <time.h>
 
 volatile unsigned long sink;
+int reads_clock;
+void (*written)(unsigned long);
 
 __attribute__((noinline)) void bottom(unsigned long count) {
+    if (reads_clock) {
+        struct timespec now;
+        for (unsigned long at = 0; at < count / 32; at++)
+            clock_gettime(CLOCK_MONOTONIC, &now);
+        sink += now.tv_nsec;
+        return;
+    }
+    if (written) {
+        written(count * 4);
+        sink++;
+        return;
+    }
     for (unsigned long at = 0; at < count; at++)
         sink += at;
 }
@@ -36,9 +56,19 @@ void handler(int number) { aligned(3, 4000000); }
 
 int main(int argc, char **argv) {
     int depth = argc > 2 ? atoi(argv[2]) : 1;
-    if (argc > 1 && strcmp(argv[1], "depth")) {
+    const char *how = argc > 1 ? argv[1] : "depth";
+    int rounds = !strcmp(how, "brief") ? 1 : !strcmp(how, "long") ? 1 << 30 : 12;
+    reads_clock = !strcmp(how, "vdso");
+    if (!strcmp(how, "jit")) {
+        // push rbp; mov rbp, rsp; mov rax, rdi; dec rax; jnz -5; pop rbp; ret
+        const char code[] = "\x55\x48\x89\xe5\x48\x89\xf8\x48\xff\xc8\x75\xfb\x5d\xc3";
+        void *memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        memcpy(memory, code, sizeof code);
+        written = memory;
+    }
+    if (!strcmp(how, "signal") || !strcmp(how, "other")) {
         struct sigaction action = {.sa_handler = handler};
-        if (!strcmp(argv[1], "other")) {
+        if (!strcmp(how, "other")) {
             stack_t stack = {.ss_sp = malloc(1 << 16), .ss_size = 1 << 16};
             sigaltstack(&stack, NULL);
             action.sa_flags = SA_ONSTACK;
@@ -47,7 +77,7 @@ int main(int argc, char **argv) {
         struct itimerval timer = {{0, 20000}, {0, 20000}};
         setitimer(ITIMER_REAL, &timer, NULL);
     }
-    for (int round = 0; round < 12; round++)
+    for (int round = 0; round < rounds; round++)
         aligned(depth, 30000000);
     return 0;
 }

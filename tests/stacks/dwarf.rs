@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use super::{json, said, stacks};
 
@@ -94,6 +95,89 @@ fn frame_descriptions_are_found_in_debug_information() {
     let Some(program) = build(test, dir.path(), "debug", &flags) else { return };
     let wanted = format!("main;{}", chain(12));
     check(test, &program, ["depth", "12"], &[&wanted]);
+}
+
+/// The samples of what is watched whose innermost functions are `inner`, and those of them that have all their callers.
+fn with_callers(test: &str, dir: &Path, whom: &[&str], depth: usize, inner: fn(&str) -> bool) -> Option<(u64, u64)> {
+    let file = dir.join("folded");
+    let watched = ["-e", "cpu-clock:u", "-F", "997", "--unwind", "dwarf", "--no-lines", "--folded"];
+    stacks(test, &[&watched[..], &[file.to_str().unwrap()], whom].concat())?;
+    let outer = format!("main;aligned;{}bottom", "down;".repeat(depth));
+    let (mut same, mut all) = (0, 0);
+    for line in std::fs::read_to_string(&file).unwrap().lines() {
+        let (stack, count) = line.rsplit_once(' ').unwrap();
+        let user: Vec<&str> = stack.split(';').skip(1).filter(|frame| !frame.ends_with("_[k]")).collect();
+        if user.last().is_some_and(|last| inner(last)) {
+            let count: u64 = count.parse().unwrap();
+            all += count;
+            same += if user.join(";").contains(&outer) { count } else { 0 };
+        }
+    }
+    println!("{test}: {whom:?}: {same} of {all} samples have all callers");
+    Some((same, all))
+}
+
+#[test]
+fn the_vdso_and_written_code_have_callers() {
+    let test = "the_vdso_and_written_code_have_callers";
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = build(test, dir.path(), "callers", &[]) else { return };
+    let program = program.to_str().unwrap();
+    let is_vdso = |last: &str| last.contains("vdso");
+    let Some((same, all)) = with_callers(test, dir.path(), &["--", program, "vdso", "9"], 9, is_vdso) else { return };
+    if all < 100 {
+        println!("SKIP: {test}: the vdso does not read the clock here: {all} samples in it");
+    } else {
+        assert!(same * 100 >= all * 97, "vdso: {same} of {all}");
+    }
+    let is_written = |last: &str| last == "[anon]" || last == "[unknown]";
+    let Some((same, all)) = with_callers(test, dir.path(), &["--", program, "jit", "9"], 9, is_written) else { return };
+    assert!(all > 50 && same * 100 >= all * 97, "written code: {same} of {all}");
+}
+
+#[test]
+fn programs_that_ended_and_those_of_containers_are_unwound() {
+    let test = "programs_that_ended_and_those_of_containers_are_unwound";
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = build(test, dir.path(), "ended", &[]) else { return };
+    let is_bottom = |last: &str| last == "bottom";
+    // Each ends before its samples are unwound.
+    let many = format!("for at in $(seq 20); do {} brief 7; done", program.display());
+    let Some((same, all)) = with_callers(test, dir.path(), &["--", "sh", "-c", &many], 7, is_bottom) else { return };
+    assert!(all > 100 && same * 100 >= all * 97, "of programs that ended: {same} of {all}");
+
+    // A file that nobody else sees, in a file system of its own.
+    let Some(program) = build(test, dir.path(), "contained", &["-static"]) else { return };
+    let jail = dir.path().join("jail");
+    std::fs::create_dir(&jail).unwrap();
+    let (jail, program) = (jail.display(), program.display());
+    let contained =
+        format!("mount -t tmpfs none {jail} && cp {program} {jail}/contained && exec chroot {jail} /contained long 7");
+    let mut unshare = Command::new("unshare");
+    let Ok(mut child) = unshare.args(["--mount", "sh", "-c", &contained]).stderr(Stdio::null()).spawn() else {
+        println!("SKIP: {test}: no unshare here");
+        return;
+    };
+    let pid = child.id().to_string();
+    let comm = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let has_ended = loop {
+        if comm().trim_end() == "contained" {
+            break false;
+        }
+        if child.try_wait().unwrap().is_some() {
+            break true;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    // Its names are looked up at the end, when it must still be there.
+    let of_child = ["-p", &pid, "-t", "2"];
+    let found = if has_ended { None } else { with_callers(test, dir.path(), &of_child, 7, is_bottom) };
+    let _ = child.kill();
+    child.wait().unwrap();
+    match found {
+        Some((same, all)) => assert!(all > 100 && same * 100 >= all * 97, "of a container: {same} of {all}"),
+        None => println!("SKIP: {test}: no file system of its own can be made here"),
+    }
 }
 
 /// As many complete stacks as perf's, and those that both have are the same.

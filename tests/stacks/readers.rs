@@ -1,7 +1,7 @@
-//! What other programs read in our files: `go tool pprof`, and tables of the Firefox Profiler.
+//! What other programs read in our files: `go tool pprof`, and the Firefox Profiler.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -199,4 +199,82 @@ fn tables_for_the_firefox_profiler_agree_with_each_other() {
     }
     assert_eq!(stacks, expected);
     assert!(stacks.keys().any(|stack| stack.ends_with(";main;only_b")), "{stacks:#?}");
+}
+
+/// The Firefox Profiler's own command line, with a session of its own.
+struct Profiler {
+    program: PathBuf,
+    dir: tempfile::TempDir,
+}
+
+impl Profiler {
+    /// `None`, with the reason printed, without it.
+    fn load(test: &str, path: &str) -> Option<Self> {
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("firefox");
+        let program = target.join("node_modules/@firefox-devtools/profiler-cli/dist/profiler-cli.js");
+        if !target.join("version").exists() {
+            println!("SKIP: {test}: no profiler-cli in {} (scripts/firefox.sh installs it)", target.display());
+            return None;
+        }
+        let profiler = Self { program, dir: tempfile::tempdir().unwrap() };
+        let loaded = profiler.run(&["load", path]);
+        assert!(loaded.contains("View range"), "{loaded}");
+        Some(profiler)
+    }
+
+    fn run(&self, args: &[&str]) -> String {
+        let mut node = Command::new("node");
+        let output = node.arg(&self.program).args(args).env("PROFILER_CLI_SESSION_DIR", self.dir.path()).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.run(&[args, &["--json"]].concat())).unwrap()
+    }
+}
+
+impl Drop for Profiler {
+    fn drop(&mut self) {
+        // Its process would outlive the test.
+        let mut node = Command::new("node");
+        let _ =
+            node.arg(&self.program).args(["stop", "--all"]).env("PROFILER_CLI_SESSION_DIR", self.dir.path()).output();
+    }
+}
+
+#[test]
+fn the_firefox_profiler_counts_what_we_count() {
+    let test = "the_firefox_profiler_counts_what_we_count";
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = build(test, dir.path(), "parts", &[]) else { return };
+    let file = dir.path().join("firefox").to_str().unwrap().to_owned();
+    let watched = ["-F", "997", "--json", "--limit", "0", "--", program.to_str().unwrap(), "parts", "40000"];
+    let event = ["-e", "cpu-clock", "--firefox", &file];
+    let Some(output) = stacks(test, &[&event[..], &watched].concat()) else { return };
+    let ours = json(&output);
+    let Some(profiler) = Profiler::load(test, &file) else { return };
+    let (mut found, mut samples) = (BTreeMap::<String, (u64, u64)>::new(), 0);
+    for thread in profiler.json(&["thread", "list"])["threads"].as_array().unwrap() {
+        let handle = thread["threadHandle"].as_str().unwrap();
+        let of_thread = ["--thread", handle];
+        samples += profiler.json(&[&["thread", "info"][..], &of_thread].concat())["sampleCount"].as_u64().unwrap();
+        let functions = ["thread", "functions", "--limit", "0", "--include-idle"];
+        for function in profiler.json(&[&functions[..], &of_thread].concat())["functions"].as_array().unwrap() {
+            // `FUNCTION (FILE)`
+            let name = function["name"].as_str().unwrap();
+            let name = name.strip_suffix(')').and_then(|name| name.rsplit_once(" (")).map_or(name, |(name, _)| name);
+            let sums = found.entry(name.to_owned()).or_default();
+            sums.0 += function["selfSamples"].as_u64().unwrap();
+            sums.1 += function["totalSamples"].as_u64().unwrap();
+        }
+    }
+    assert_eq!(Some(samples), ours["samples"].as_u64());
+    for name in ["main", "sixty", "thirty", "ten"] {
+        let symbols = ours["symbols"].as_array().unwrap().iter().filter(|line| line["symbol"] == name);
+        let number = |line: &Value, field: &str| line[field].as_u64().unwrap();
+        let sum = |field: &str| symbols.clone().map(|line| number(line, field)).sum::<u64>();
+        assert_eq!(found.get(name), Some(&(sum("self_samples"), sum("total_samples"))), "{name}: {found:#?}");
+    }
 }
