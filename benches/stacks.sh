@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What call stacks cost: CPU time and peak memory of `scxprof stacks` beside `perf record -g` with `perf script`, on the same load.
 #
-# Usage (root): benches/stacks.sh [PAIRS [SECONDS [HZ...]]]
+# Usage (root): [UNWIND=dwarf] benches/stacks.sh [PAIRS [SECONDS [HZ...]]]
+# With UNWIND=dwarf both unwind by call frame information instead of frame pointers (--unwind, --call-graph).
 # Two programs of tests/programs are always busy: one 60 calls deep, one with inlined functions in some 150 different stacks. A pair
 # is a capture of the whole host for SECONDS by each, in the opposite order every other pair. perf's figure is that of `perf record`
 # and of `perf script >/dev/null` together, its memory that of the larger. The figures have the naming of all functions in them,
@@ -12,6 +13,7 @@ set -euo pipefail
 pairs=${1:-5}
 seconds=${2:-10}
 rates=("${@:3}")
+unwind=${UNWIND:-fp}
 [ ${#rates[@]} -gt 0 ] || rates=(99 999)
 top=$(cd "$(dirname "$0")/.." && pwd)
 scxprof=${CARGO_TARGET_DIR:-$top/target}/release/scxprof
@@ -53,14 +55,14 @@ measure() { # FILE COMMAND...: adds "CPU_S PEAK_MIB" to FILE
 ours() { # FILE HZ OPTION...
   local to=$1 hz=$2
   shift 2
-  measure "$to" "$scxprof" stacks -e cpu-clock -F "$hz" -t "$seconds" --json "$@"
+  measure "$to" "$scxprof" stacks -e cpu-clock -F "$hz" -t "$seconds" --unwind "$unwind" --json "$@"
   sed -n 's/^  "samples": \([0-9]*\),/\1/p' "$work/out" >>"$to.samples"
 }
 theirs() { # FILE HZ OPTION...
   local to=$1 hz=$2
   shift 2
   : >"$work/both"
-  measure "$work/both" perf record -q -a -g -e cpu-clock -F "$hz" -o "$work/data" -- sleep "$seconds"
+  measure "$work/both" perf record -q -a --call-graph "$unwind" -e cpu-clock -F "$hz" -o "$work/data" -- sleep "$seconds"
   measure "$work/both" perf script -i "$work/data" "$@"
   awk '{cpu += $1; if ($2 > most) most = $2} END {print cpu, most}' "$work/both" >>"$to"
   # Of the samples, those that are not the idle task's, as ours.
@@ -71,7 +73,7 @@ median() { # FILE COLUMN
 }
 
 echo "$(date -u +%F), $(nproc) CPUs, $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1), Linux $(uname -r), $(perf --version)," \
-  "$pairs pairs of $seconds s"
+  "$pairs pairs of $seconds s, $unwind"
 echo "| rate, names | samples: scxprof, perf | CPU s: scxprof | perf | peak MiB: scxprof | perf |"
 echo "|---|---|---:|---:|---:|---:|"
 for hz in "${rates[@]}"; do
