@@ -5,6 +5,7 @@ use std::sync::Arc;
 use perf_event_open_sys::bindings as sys;
 use rustc_hash::FxHashMap;
 
+use super::symbols::KERNEL;
 use super::{Maps, Modules, Unwinder};
 use crate::sample::batch::UserContext;
 use crate::sample::{CodeAddr, CpuMode, StackId};
@@ -16,8 +17,6 @@ const MAX_STACKS: usize = 1 << 18;
 const MAX_FRAMES: usize = 4 << 20;
 /// Frames of one stack that are kept, of which the kernel gives 127 (`kernel.perf_event_max_stack`) and unwinding more.
 const MAX_DEPTH: usize = 1024;
-/// Addresses at and above this are the kernel's.
-const KERNEL: u64 = 1 << 63;
 
 /// The stacks of a capture.
 #[derive(Debug, Clone, Default)]

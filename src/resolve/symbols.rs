@@ -49,7 +49,7 @@ const PIDS: usize = 4;
 /// Cached locations of code, as the bits of their number: 40 KiB.
 const SPOT_BITS: u32 = 10;
 /// Addresses at and above this are the kernel's (Documentation/arch/x86/x86_64/mm.rst).
-const KERNEL: u64 = 1 << 63;
+pub(crate) const KERNEL: u64 = 1 << 63;
 
 /// How long to wait for the names of one file and for its source lines, and when no more files are started.
 const FILE_NAMES: Duration = Duration::from_secs(5);

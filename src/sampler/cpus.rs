@@ -149,7 +149,7 @@ impl Recipe {
             if let Some((plan, Planned { spec, .. })) = plans().next() {
                 let (event, layout) = opener.snapshot_output(spec, self.features, self.mmap_pages, snapshots, cpu)?;
                 let event = Arc::new(event);
-                self.give_ring(&mut opening, &event, layout)?;
+                self.give_ring(&mut opening, RingKind::Source, &event, layout)?;
                 opening.sampling.push(Sampling { event, plan, last: 0 });
             }
         }
@@ -167,7 +167,7 @@ impl Recipe {
                     opened => opened?,
                 };
                 let event = Arc::new(event);
-                self.give_ring(&mut opening, &event, layout)?;
+                self.give_ring(&mut opening, RingKind::Source, &event, layout)?;
                 opening.sampling.push(Sampling { event, plan, last: 0 });
             }
             for (plan, Planned { spec, .. }) in here().filter(|(_, event)| event.is_aside) {
@@ -178,7 +178,7 @@ impl Recipe {
                     opened => opened?,
                 };
                 let event = Arc::new(event);
-                self.give_aside_ring(&mut opening, &event, layout)?;
+                self.give_ring(&mut opening, RingKind::Aside, &event, layout)?;
                 opening.sampling.push(Sampling { event, plan, last: 0 });
             }
             // On a CPU without an event the tasks are still followed.
@@ -187,7 +187,7 @@ impl Recipe {
                 opened => opened?,
             };
             let side = Arc::new(side);
-            self.give_ring(&mut opening, &side, layout)?;
+            self.give_ring(&mut opening, RingKind::Source, &side, layout)?;
             opening.side_band.push(side);
             is_watched = true;
         }
@@ -200,7 +200,9 @@ impl Recipe {
                     None => opener.sched(spec, self.features, self.mmap_pages, cpu)?,
                 };
                 let event = Arc::new(event);
-                self.give_sched_ring(&mut opening, &event, layout)?;
+                // Without a decoder there are no such events.
+                let Some(decoder) = self.sched.clone() else { continue };
+                self.give_ring(&mut opening, RingKind::Sched(decoder), &event, layout)?;
                 opening.sampling.push(Sampling { event, plan, last: 0 });
             }
         }
@@ -230,37 +232,25 @@ impl Recipe {
         Ok(())
     }
 
-    /// Redirects an event into the ring of the owner; the first event becomes the owner.
-    fn give_ring(&self, opening: &mut Opening, event: &Arc<Event>, layout: Layout) -> Result<(), SamplerError> {
-        if let Some(owner) = &opening.owner {
+    /// Redirects an event into the ring of this kind; the first one becomes its owner.
+    fn give_ring(
+        &self,
+        opening: &mut Opening,
+        kind: RingKind,
+        event: &Arc<Event>,
+        layout: Layout,
+    ) -> Result<(), SamplerError> {
+        let owner = match kind {
+            RingKind::Source => &mut opening.owner,
+            RingKind::Sched(_) => &mut opening.sched_owner,
+            RingKind::Aside => &mut opening.aside_owner,
+        };
+        if let Some(owner) = owner {
             return Ok(event.output_to(owner)?);
         }
         let (ring, offset) = self.map(event)?;
-        opening.rings.push(CpuRing { ring, layout, corrupt: false, offset, kind: RingKind::Source });
-        opening.owner = Some(Arc::clone(event));
-        Ok(())
-    }
-
-    /// The same for the ring of the scheduler's events.
-    fn give_sched_ring(&self, opening: &mut Opening, event: &Arc<Event>, layout: Layout) -> Result<(), SamplerError> {
-        if let Some(owner) = &opening.sched_owner {
-            return Ok(event.output_to(owner)?);
-        }
-        let (ring, offset) = self.map(event)?;
-        let kind = self.sched.clone().map_or(RingKind::Source, RingKind::Sched);
         opening.rings.push(CpuRing { ring, layout, corrupt: false, offset, kind });
-        opening.sched_owner = Some(Arc::clone(event));
-        Ok(())
-    }
-
-    /// The same for the ring of call stacks beside memory.
-    fn give_aside_ring(&self, opening: &mut Opening, event: &Arc<Event>, layout: Layout) -> Result<(), SamplerError> {
-        if let Some(owner) = &opening.aside_owner {
-            return Ok(event.output_to(owner)?);
-        }
-        let (ring, offset) = self.map(event)?;
-        opening.rings.push(CpuRing { ring, layout, corrupt: false, offset, kind: RingKind::Aside });
-        opening.aside_owner = Some(Arc::clone(event));
+        *owner = Some(Arc::clone(event));
         Ok(())
     }
 

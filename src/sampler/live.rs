@@ -194,27 +194,16 @@ impl Live {
         if let Err(error) = self.begin(&new, Vec::new()) {
             return (events, Err(error));
         }
-        if of_tasks && self.recipe.snapshots.is_none() {
-            // Events of tasks go on; those of the scheduler ended with the CPU.
-            let is_sched = |plan: usize| self.recipe.events.get(plan).is_some_and(|event| event.spec.is_sched);
-            let (ended, kept) = events.sampling.into_iter().partition(|sampling| is_sched(sampling.plan));
-            let ended: Vec<Sampling> = ended;
-            for Sampling { event, plan, .. } in &ended {
-                self.ended.add(event, *plan);
+        // Events of tasks go on; those that watch the CPU ended with it: of the scheduler, and of snapshots.
+        let has_snapshots = self.recipe.snapshots.is_some();
+        let is_of_tasks = |event: &Planned| if has_snapshots { event.is_aside } else { !event.spec.is_sched };
+        let goes_on = |plan: usize| of_tasks && self.recipe.events.get(plan).is_some_and(is_of_tasks);
+        for sampling in std::mem::replace(&mut events.sampling, new.sampling) {
+            if goes_on(sampling.plan) {
+                events.sampling.push(sampling);
+            } else {
+                self.ended.add(&sampling.event, sampling.plan);
             }
-            events.sampling = kept;
-            events.sampling.extend(new.sampling);
-        } else {
-            // Events of tasks go on, which is what call stacks beside memory are then sampled by.
-            let goes_on = |plan: usize| of_tasks && self.recipe.events.get(plan).is_some_and(|event| event.is_aside);
-            let (kept, ended) = events.sampling.into_iter().partition(|sampling| goes_on(sampling.plan));
-            let ended: Vec<Sampling> = ended;
-            for Sampling { event, plan, .. } in &ended {
-                self.ended.add(event, *plan);
-            }
-            let kept: Vec<Sampling> = kept;
-            events.sampling = new.sampling;
-            events.sampling.extend(kept);
         }
         if !of_tasks {
             for event in std::mem::replace(&mut events.side_band, new.side_band) {

@@ -34,7 +34,7 @@ pub(super) fn run(
     ended: &mut dyn FnMut(Progress) -> bool,
 ) -> Outcome {
     let ends = StopPoll::new(Instant::now(), ended);
-    let sink_wants_stacks = sink.wants_stacks() && profile.aside_event().is_some();
+    let reads_aside = sink.wants_stacks() && profile.aside_event().is_some();
     let mut outcome = match &mut profile.records {
         Records::PerfData(_) => records(profile, memory, symbols, sink, ends),
         Records::Script(lines) => {
@@ -59,7 +59,7 @@ pub(super) fn run(
     }
     outcome.events = meta.event_count;
     outcome.duration = Duration::try_from_secs_f64(meta.duration).unwrap_or(outcome.duration);
-    if sink_wants_stacks {
+    if reads_aside {
         // What is known of memory's samples says nothing of these, but for the recording's own losses.
         outcome.loss.add(&Loss {
             dead_workers: meta.loss.dead_workers,

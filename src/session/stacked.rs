@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::{Cgroups, Sink, Tables};
+use crate::resolve::symbols::KERNEL;
 use crate::resolve::{Stacks, Symbol, Symbols};
 use crate::sample::{CodeAddr, Comm, Sample, StackId};
 use crate::stacks::{At, Builder, Frame, Profile, Row, Thread};
@@ -13,8 +14,6 @@ const MAX_THREADS: usize = 1 << 18;
 const MAX_ROWS: usize = 1 << 21;
 /// Samples that are kept one by one, of 32 bytes each.
 const MAX_SAMPLES: usize = 1 << 20;
-/// Addresses at and above this are the kernel's.
-const KERNEL: u64 = 1 << 63;
 
 /// What makes a thread another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 use super::mapping::BuildId;
-use super::symbols::Image;
+use super::symbols::{Image, KERNEL};
 use super::{Maps, Modules, SymbolOptions};
 use crate::cache::Cache;
 use crate::elf::UnwindRule;
@@ -29,8 +29,6 @@ const MAX_DEPTH: usize = 1024;
 /// Bytes of what is kept of files, and at least as many for each: 128 files are open.
 const MAX_IMAGES: usize = 64 << 20;
 const IMAGE: usize = 512 << 10;
-/// Addresses at and above this are the kernel's.
-const KERNEL: u64 = 1 << 63;
 /// Instructions with a known rule.
 const MAX_RULES: usize = 1 << 15;
 
