@@ -58,6 +58,7 @@
 //! | [`sched`] | statistics of scheduling events |
 //! | [`stacks`] | profiles of call stacks, and their tables |
 //! | [`trace`] | reads traces of other tools in Perfetto's format, and writes tables in Parquet |
+//! | [`html`] | the report as a page for a browser |
 //! | [`doctor`] | what a host allows |
 //! | `cli` (private) | the command line: options, messages, manual pages |
 //!
@@ -156,6 +157,7 @@ mod elf;
 mod escape;
 pub mod hint;
 pub mod host;
+pub mod html;
 mod outcome;
 pub mod profile;
 mod recover;
@@ -170,6 +172,7 @@ mod tables;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing;
+mod timeline;
 pub mod trace;
 
 pub use session::{Error, ErrorKind, Session};

@@ -9,6 +9,7 @@ use crate::hint::HintCounts;
 use crate::resolve::{AddressSpaces, Modules, Stacks, UnwindCounts};
 use crate::sampler::loss::Loss;
 use crate::tables::Tables;
+use crate::timeline::Timeline;
 
 /// The result of a capture besides the samples.
 #[derive(Debug, Clone, Default)]
@@ -43,6 +44,8 @@ pub struct Outcome {
     pub unwound: Option<UnwindCounts>,
     /// The mappings of the processes, which say what their memory is.
     pub address_spaces: AddressSpaces,
+    /// Samples, yield and loss over time.
+    pub timeline: Timeline,
 }
 
 /// What a capture lacks if the kernel hides physical frames.

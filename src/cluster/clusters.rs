@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::rules::Region;
+use super::shared::Shared;
 use super::sketch::SketchStats;
 use crate::sample::{CodeAddr, MemoryId};
 
@@ -116,6 +117,8 @@ pub struct Clusters {
     pub stats: SketchStats,
     /// All regions that threads of one cell share, by thread and not by rank.
     pub(crate) regions: Vec<Region>,
+    /// Who shares what, region by region and line by line.
+    pub(crate) shared: Shared,
     /// The possible misses of each thread that was compared.
     pub(crate) demand: Vec<f64>,
 }

@@ -8,6 +8,7 @@ use super::clusters::{Clusters, Community, Edge, Hot, LineThread, Structure, Ver
 use super::lines;
 use super::misses::{Misses, Use};
 use super::rules::{RawCommunity, Region, Rules};
+use super::shared::Shared;
 use super::sketch::{Page, Sharing};
 use crate::sample::{MemoryId, LINE_SIZE, PAGE_SIZE};
 
@@ -81,6 +82,7 @@ pub(crate) fn describe(sharing: &Sharing, misses: &Misses, found: &[(u32, RawCom
     // A page may hold several regions.
     hubs.dedup_by_key(|(_, page)| (page[0].object, page[0].line / LINES));
     clusters.hubs = hubs.into_iter().take(NAMED).filter_map(|(_, page)| named.page(page)).collect();
+    clusters.shared = Shared::new(sharing, misses, &clusters.regions, &named.pages);
     clusters.lines = hottest(sharing, misses).into_iter().filter_map(|line| named.line(line)).collect();
 }
 

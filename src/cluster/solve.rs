@@ -11,6 +11,7 @@ use super::misses::{Misses, Part};
 use super::quality::adjusted_rand_index;
 use super::report::describe;
 use super::rules::{RawCommunity, Region, Rules};
+use super::shared::Shared;
 use super::sketch::Sharing;
 
 /// The threads of one cell that are compared, by rank.
@@ -63,6 +64,7 @@ impl Sharing {
             hubs: Vec::new(),
             lines: Vec::new(),
             stats: self.stats(),
+            shared: Shared::default(),
             regions,
             demand,
         };

@@ -17,9 +17,17 @@ use crate::hint::HintCounts;
 use crate::sample::Comm;
 use crate::tables::Tables;
 
+mod matrix;
 mod memory;
+mod run;
+mod scheduling;
+mod stacks;
 mod wakeups;
 
+pub use matrix::{Matrix, MatrixLeftOut, MatrixLine, MatrixPage, MatrixRegion, MatrixThread};
+pub use run::{Configuration, RecoveryReport, RunReport, SubcellTimeline, TimelineReport};
+pub use scheduling::{SchedulingReport, SubcellScheduling, WakeupsBetween};
+pub use stacks::{StacksReport, SubcellStacks};
 pub use wakeups::{WakeupReport, Within};
 
 pub use memory::{Code, DataSymbol, Granule, Identity, LineSharing, LineThread, RegionReport};
@@ -91,6 +99,9 @@ pub(crate) struct CommunityEvidence {
 pub struct Report {
     /// [`VERSION`].
     pub version: u32,
+    /// The version of scxprof that wrote it.
+    #[serde(default)]
+    pub scxprof: String,
     /// The source of the samples.
     pub source: String,
     /// What it can and cannot sample.
@@ -133,6 +144,24 @@ pub struct Report {
     pub wakeups: Option<WakeupReport>,
     /// The notes for the user.
     pub notes: Vec<String>,
+    /// The run: how long, and what was lost.
+    #[serde(default)]
+    pub run: RunReport,
+    /// The configuration, and how it is loaded.
+    #[serde(default)]
+    pub configuration: Configuration,
+    /// Samples, yield and loss over time.
+    #[serde(default)]
+    pub timeline: TimelineReport,
+    /// Which threads share what.
+    #[serde(default)]
+    pub matrix: Matrix,
+    /// What the scheduler did, if its events were asked for and there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduling: Option<SchedulingReport>,
+    /// Call stacks, if they were asked for and there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stacks: Option<StacksReport>,
 }
 
 /// A cell spec.
@@ -143,6 +172,17 @@ pub struct CellReport {
     pub name: String,
     /// Its subcells, the catch-all last; an undivided cell has one with the cell's name.
     pub subcells: Vec<SubcellReport>,
+}
+
+impl CellReport {
+    /// The path of one of its subcells: `cell/subcell`, or the cell if that is not divided.
+    #[must_use]
+    pub fn path_of(&self, subcell: &SubcellReport) -> String {
+        if self.subcells.len() == 1 && subcell.name == self.name {
+            return self.name.clone();
+        }
+        format!("{}/{}", self.name, subcell.name)
+    }
 }
 
 /// The kind of a subcell.
@@ -282,6 +322,7 @@ pub(crate) fn report(
     }
     Ok(Report {
         version: VERSION,
+        scxprof: env!("CARGO_PKG_VERSION").to_owned(),
         source: evidence.source.to_owned(),
         coverage: evidence.coverage.to_owned(),
         samples: thousandths(total),
@@ -299,6 +340,12 @@ pub(crate) fn report(
         tables: Tables::default(),
         wakeups: None,
         notes: decision.notes.iter().map(ToString::to_string).collect(),
+        run: RunReport { target_cpus: decision.target_cpus, ..RunReport::default() },
+        configuration: Configuration::default(),
+        timeline: TimelineReport::default(),
+        matrix: Matrix::default(),
+        scheduling: None,
+        stacks: None,
     })
 }
 

@@ -23,8 +23,8 @@ pub enum SideBand {
     Cgroup { id: u64, path: Box<[u8]> },
     /// A task's hint was written or deleted.
     Hint { time: u64, pid: u32, tid: u32, hint: Option<u64> },
-    /// Records of this CPU were lost: names may be stale from here on.
-    Lost { cpu: u32 },
+    /// So many records of this CPU were lost: names may be stale from here on.
+    Lost { cpu: u32, lost: u64 },
 }
 
 /// The identity of a mapped file in a record.

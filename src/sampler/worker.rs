@@ -192,7 +192,7 @@ impl Worker {
                 wake.extend(events);
                 rings.extend(new);
                 // What the CPU's tasks did before was recorded nowhere.
-                sink.batch.side_band.push(TimedSideBand { time: begin, what: SideBand::Lost { cpu } });
+                sink.batch.side_band.push(TimedSideBand { time: begin, what: SideBand::Lost { cpu, lost: 0 } });
                 if rings.iter().any(|ring| matches!(ring.kind, RingKind::Sched(_))) {
                     sink.batch.sched.push(lost_until(begin, cpu));
                 }
@@ -417,7 +417,7 @@ impl BatchSink {
         let what = match record {
             Record::Lost { lost, .. } => {
                 self.loss.ring_full = self.loss.ring_full.saturating_add(lost);
-                SideBand::Lost { cpu: id.cpu }
+                SideBand::Lost { cpu: id.cpu, lost }
             }
             // Samples that a BPF filter of perf's user dropped.
             Record::LostSamples { .. } if header.misc & MISC_LOST_SAMPLES_BPF != 0 => return,

@@ -1,5 +1,6 @@
 //! From the samples to the configuration: the state before and after the decision.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -8,11 +9,14 @@ use rustc_hash::FxHashMap;
 use super::decider::Decided;
 use super::running::raised;
 use super::{Decider, Error, Outcome, Skipped};
-use crate::config::report::{Report, WakeupReport};
+use crate::config::report::{
+    Configuration, RecoveryReport, Report, RunReport, SchedulingReport, SubcellScheduling, WakeupReport, WakeupsBetween,
+};
 use crate::config::{self, Decision};
 use crate::host::proc;
 use crate::resolve::{symbolize, SymbolOptions, Symbols};
-use crate::sample::Source;
+use crate::sample::{Comm, Source};
+use crate::sched::report::{By, Order};
 
 /// What was sampled, before the decision.
 #[derive(Debug)]
@@ -173,7 +177,67 @@ impl Analysis {
         report.event_count = self.outcome.events;
         report.loss = self.outcome.loss.by_stage();
         report.tables.clone_from(&self.outcome.tables);
+        report.timeline = self.decider.timeline(&report, &self.outcome.timeline);
+        report.run = self.run(report.run);
+        report.configuration = match self.options.scheduler {
+            config::Scheduler::Layered => Configuration::new(true, self.layered()?.0),
+            _ => Configuration::new(false, self.mitosis()?),
+        };
         Ok(report)
+    }
+
+    /// What is known of the run; the caller knows more.
+    fn run(&self, run: RunReport) -> RunReport {
+        let Outcome { duration, samples, accesses, recovery, loss, notes, .. } = &self.outcome;
+        let skipped = self.skipped.iter().map(|(source, error)| format!("{source}: {error}"));
+        let strings = |counts: &BTreeMap<&str, u64>| counts.iter().map(|(&what, &count)| (what.to_owned(), count)).collect();
+        let recovery = recovery.as_ref().map(|recovery| RecoveryReport {
+            user_samples: recovery.user_samples,
+            recovered: recovery.recovered,
+            by_method: strings(&recovery.by_method),
+            unrecovered: strings(&recovery.unrecovered),
+        });
+        RunReport {
+            seconds: duration.as_secs_f64(),
+            records: *samples,
+            accesses: *accesses,
+            recovery,
+            lost_percent: loss.percent(),
+            lost: loss.lines(),
+            left_out: loss.left_out(),
+            skipped: skipped.collect(),
+            notes: notes.clone(),
+            ..run
+        }
+    }
+
+    /// What the scheduler did with the threads of each subcell. `stats` has taken the scheduling events of the same session, and
+    /// counts wakers ([`SchedStats::with_wakers`](super::SchedStats::with_wakers)).
+    ///
+    /// # Errors
+    /// The scheduler would reject the configuration, which is a bug.
+    pub fn scheduling(&self, stats: &super::SchedStats) -> Result<SchedulingReport, Error> {
+        let placement = self.placement()?;
+        let cell_of = |cgroup: &[u8], comm: &Comm| placement.name_of(cgroup, comm.as_bytes());
+        let subcells = stats.lines(By::Cell, Order::Run, &cell_of);
+        let between = stats.wakeups_between(&|cgroup, comm| placement.taker(cgroup, comm.as_bytes()));
+        let between = between.into_iter().filter_map(|((a, b), wakeups)| Some(WakeupsBetween::new(a?, b?, wakeups)));
+        let mut report = SchedulingReport::default();
+        report.seconds = stats.window() as f64 / 1e9;
+        report.subcells = subcells.into_iter().map(SubcellScheduling::from).collect();
+        report.wakeups = between.collect();
+        report.wakeups.sort_by(|a, b| b.wakeups.cmp(&a.wakeups));
+        Ok(report)
+    }
+
+    /// The cells and subcells as scx_mitosis would place threads.
+    ///
+    /// # Errors
+    /// The scheduler would reject the configuration, which is a bug.
+    pub fn placement(&self) -> Result<config::Placement, Error> {
+        let cells = &self.decision().cells;
+        let consumer = config::Consumer::new(cells)?;
+        Ok(config::Placement::Mitosis(cells.clone(), consumer))
     }
 }
 

@@ -14,10 +14,13 @@ use crate::sample::{printable, CodeAddr, Comm, MemoryId, RawSample, Sample, Sour
 use crate::tables::Tables;
 
 mod judge;
+mod matrix;
 mod memory;
+mod over_time;
 mod wakeups;
 
 use memory::{Locations, MemoryNames};
+use over_time::OfThreads;
 
 /// This many threads are judged from their first sample on; later ones need [`ADMISSION_SAMPLES`] samples first, so that
 /// short-lived processes do not displace long-lived ones.
@@ -55,6 +58,8 @@ pub struct Decider {
     /// Some sample had an address.
     has_address: bool,
     wants_code: bool,
+    /// Samples of each thread over time.
+    over_time: OfThreads,
 }
 
 /// The cell of a cgroup, and its path if it has one.
@@ -115,6 +120,7 @@ impl Decider {
             unlisted: 0,
             has_address: false,
             wants_code: false,
+            over_time: OfThreads::new(memory / 16),
         }
     }
 
@@ -226,7 +232,9 @@ impl Decider {
             locality: clusters.locality.is_some().then_some(&locality),
             sharing: Some(&sharing),
         };
-        report(&self.groups, &self.tally, members, options, decision, &evidence)
+        let mut report = report(&self.groups, &self.tally, members, options, decision, &evidence)?;
+        report.matrix = self.matrix(decided, &names, &report);
+        Ok(report)
     }
 
     fn members(&self, clusters: &Clusters) -> Members {
@@ -371,6 +379,7 @@ impl Decider {
                 facts.move_to(cell, &mut self.tally);
             }
             self.tally.count(cell, Some(facts.name), share);
+            self.over_time.add(sample.time, number, sample.share);
             facts.here += share;
             facts.samples += share;
             match (facts.cell == cell, facts.lead) {
@@ -419,6 +428,7 @@ impl Sink for Decider {
     fn measure(&self, tables: &mut Tables) {
         self.sharing.measure(tables);
         self.tally.measure(tables);
+        self.over_time.measure(tables);
         let Self { known, candidates, cell_of_cgroup: cgroups, facts, .. } = self;
         let facts = facts.capacity() * size_of::<Facts>();
         tables.set_map::<((ThreadIndex, Option<u64>), u32)>(

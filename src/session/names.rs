@@ -25,6 +25,7 @@ use crate::sample::batch::{PendingSample, UserContext};
 use crate::sample::{CodeAddr, RawSample, Sample, ThreadIndex};
 use crate::sample::{FileId, SideBand, TimedSideBand};
 use crate::sampler::loss::Loss;
+use crate::timeline::Timeline;
 
 /// A cgroup that was read from procfs is read again after this many ns, because threads move.
 const CGROUP_AGE: u64 = 1_000_000_000;
@@ -156,6 +157,8 @@ pub(super) struct Names {
     pub(super) child_pid_namespace: bool,
     /// For the source that makes samples of wakeups.
     pub(super) wakeups: Option<Wakeups>,
+    /// Samples, yield and loss over time.
+    pub(super) timeline: Timeline,
 }
 
 impl Names {
@@ -180,6 +183,7 @@ impl Names {
             failures: Vec::new(),
             child_pid_namespace,
             wakeups: None,
+            timeline: Timeline::default(),
         }
     }
 
@@ -307,6 +311,7 @@ impl Names {
             address_spaces: self.maps.address_spaces(),
             realtime: None,
             tables,
+            timeline: std::mem::take(&mut self.timeline),
         }
     }
 
@@ -372,19 +377,21 @@ impl Names {
             ready.count += 1;
             return;
         }
-        let Self { recoverer, maps, modules, recorder, .. } = self;
+        let Self { recoverer, maps, modules, recorder, timeline, .. } = self;
         let (Some(context), Some(recoverer)) = (&pending.context, recoverer) else {
             self.placed(sample);
             ready.count += 1;
             return;
         };
         let sample = *sample;
+        let before = ready.count;
         recoverer.recover(&sample, context, maps, |access, anonymous, maps| {
             if let Some(recorder) = recorder {
                 recorder.access(&access, anonymous);
             }
             ready.push(Sample { code: locate(modules, maps, &access, access.ip), ..access });
         });
+        timeline.record(sample.time, ready.count > before);
     }
 
     /// Names the thread of a sample and numbers the sample; false if it is not one of ours.
@@ -408,10 +415,11 @@ impl Names {
 
     /// Adds the memory and the code of a sample that has an address.
     pub(super) fn placed(&mut self, sample: &mut Sample) {
-        let Self { maps, modules, loss, .. } = self;
+        let Self { maps, modules, loss, timeline, .. } = self;
         maps.put_memory(sample.pid, sample.addr, sample.phys, &mut sample.memory);
         sample.code = locate(modules, maps, sample, sample.ip);
         loss.no_user_address += u64::from(sample.memory.is_none());
+        timeline.record(sample.time, sample.memory.is_some());
     }
 
     /// Adds a sample that contains its names to `ready`: only its hint is missing.
@@ -420,14 +428,16 @@ impl Names {
         self.records += 1;
         self.loss.no_user_address += u64::from(sample.memory.is_none());
         self.loss.unnamed += u64::from(sample.comm.is_none());
+        self.timeline.record(sample.time, sample.memory.is_some());
         ready.push(Sample { record: self.records, hint, ..*sample });
     }
 
     /// Adds the accesses that were recovered when `sample` was recorded to `ready`.
     pub(super) fn joined(&mut self, sample: &Sample, ready: &mut Ready) {
-        let Self { recovered, maps, modules, .. } = self;
+        let Self { recovered, maps, modules, timeline, .. } = self;
         let Some(recovered) = recovered else { return };
         let accesses = recovered.take(sample.time, sample.cpu, sample.tid);
+        timeline.record(sample.time, !accesses.is_empty());
         let share = 1.0 / accesses.len() as f32;
         for access in &accesses {
             // As at the capture: its page contradicted the mappings.
@@ -520,7 +530,10 @@ impl Names {
                     recorder.hint(&HintRecord { tid, pid, hint, time, snapshot: false });
                 }
             }
-            SideBand::Lost { .. } => self.suspect = true,
+            SideBand::Lost { lost, .. } => {
+                self.suspect = true;
+                self.timeline.lost(lost);
+            }
         }
     }
 

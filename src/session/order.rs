@@ -380,7 +380,7 @@ mod tests {
     use crate::sample::Sample;
 
     fn batch(worker: usize, complete_until: u64, times: &[u64], names: &[u64]) -> Batch {
-        let comm = |&time: &u64| TimedSideBand { time, what: SideBand::Lost { cpu: time as u32 } };
+        let comm = |&time: &u64| TimedSideBand { time, what: SideBand::Lost { cpu: time as u32, lost: 1 } };
         Batch {
             worker,
             sched: Vec::new(),
@@ -396,7 +396,7 @@ mod tests {
     fn released(order: &mut Order) -> Vec<(char, u64)> {
         let mut out = Vec::new();
         let name = |what| match what {
-            SideBand::Lost { cpu } => u64::from(cpu),
+            SideBand::Lost { cpu, .. } => u64::from(cpu),
             _ => 0,
         };
         order.release(|released| match released {

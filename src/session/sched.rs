@@ -1,5 +1,7 @@
 //! A sink that makes statistics of the scheduler's events.
 
+use std::collections::BTreeMap;
+
 use rustc_hash::FxHashSet;
 
 use super::{Cgroups, Sink, Tables};
@@ -68,6 +70,19 @@ impl SchedStats {
             // As for lines by cell, an unknown cgroup has no path.
             group_of(self.labels.cgroups.get(&class.cgroup).map_or(&b""[..], |path| path), &class.comm)
         }))
+    }
+
+    /// The wakeups by threads of one group of threads of another one, by the names of both: the waker's first. Groups are as for
+    /// [`SchedStats::within`]. There are none without [`SchedStats::with_wakers`].
+    #[must_use]
+    pub fn wakeups_between(
+        &self,
+        group_of: &dyn Fn(&[u8], &Comm) -> Option<String>,
+    ) -> BTreeMap<(Option<String>, Option<String>), u64> {
+        let Some(wakers) = &self.wakers else { return BTreeMap::new() };
+        wakers::between(wakers, self.tracker.threads(), &|class| {
+            group_of(self.labels.cgroups.get(&class.cgroup).map_or(&b""[..], |path| path), &class.comm)
+        })
     }
 
     /// The wakeups between threads: thread id of the waker, and of the woken thread. Who knows which threads share memory can tell

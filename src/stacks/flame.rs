@@ -36,13 +36,14 @@ enum Kind {
 
 /// A function in its callers.
 #[derive(Debug, Default)]
-struct Node {
-    samples: u64,
-    callees: BTreeMap<(String, KindKey), Node>,
+pub(super) struct Node {
+    pub(super) samples: u64,
+    /// By name and kind.
+    pub(super) callees: BTreeMap<(String, KindKey), Node>,
 }
 
 /// Functions of one name in the kernel and in a program are two.
-type KindKey = u8;
+pub(super) type KindKey = u8;
 
 impl Kind {
     fn key(self) -> KindKey {
@@ -76,27 +77,7 @@ impl Kind {
 /// The samples of the threads that `of` selects as a flame graph, with the threads' names at the top.
 #[must_use]
 pub fn flame_graph(profile: &Profile, of: &dyn Fn(&Thread) -> bool) -> String {
-    let mut root = Node::default();
-    let mut deepest = 0u32;
-    for row in &profile.rows {
-        let Some(thread) = profile.thread(row).filter(|thread| of(thread)) else { continue };
-        root.samples += row.samples;
-        let comm = if thread.comm.is_empty() { "(unknown)" } else { &thread.comm };
-        let mut node = root.callees.entry((comm.to_owned(), Kind::Thread.key())).or_default();
-        node.samples += row.samples;
-        let mut depth = 1;
-        for frame in profile.frames_of(row.stack).rev().take(MAX_DEPTH) {
-            let kind = match frame {
-                frame if frame.is_kernel => Kind::Kernel,
-                frame if frame.is_inlined => Kind::Inlined,
-                _ => Kind::User,
-            };
-            node = node.callees.entry((frame.name(), kind.key())).or_default();
-            node.samples += row.samples;
-            depth += 1;
-        }
-        deepest = deepest.max(depth);
-    }
+    let (root, deepest) = tree(profile, of);
     let all = root.samples;
     let mut top = Node { samples: all, callees: BTreeMap::new() };
     top.callees.insert((ROOT.to_owned(), Kind::Thread.key()), root);
@@ -121,6 +102,32 @@ pub fn flame_graph(profile: &Profile, of: &dyn Fn(&Thread) -> bool) -> String {
         height - 7.0
     );
     text
+}
+
+/// The stacks of the threads that `of` selects, below the threads' names; and how many frames lie one below another.
+pub(super) fn tree(profile: &Profile, of: &dyn Fn(&Thread) -> bool) -> (Node, u32) {
+    let mut root = Node::default();
+    let mut deepest = 0u32;
+    for row in &profile.rows {
+        let Some(thread) = profile.thread(row).filter(|thread| of(thread)) else { continue };
+        root.samples += row.samples;
+        let comm = if thread.comm.is_empty() { "(unknown)" } else { &thread.comm };
+        let mut node = root.callees.entry((comm.to_owned(), Kind::Thread.key())).or_default();
+        node.samples += row.samples;
+        let mut depth = 1;
+        for frame in profile.frames_of(row.stack).rev().take(MAX_DEPTH) {
+            let kind = match frame {
+                frame if frame.is_kernel => Kind::Kernel,
+                frame if frame.is_inlined => Kind::Inlined,
+                _ => Kind::User,
+            };
+            node = node.callees.entry((frame.name(), kind.key())).or_default();
+            node.samples += row.samples;
+            depth += 1;
+        }
+        deepest = deepest.max(depth);
+    }
+    (root, deepest)
 }
 
 /// Draws what a function called, in the row at `y`: the frames hold the samples from number `first` on.

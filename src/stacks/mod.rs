@@ -10,6 +10,7 @@ mod folded;
 mod pprof;
 mod table;
 mod traced;
+mod tree;
 
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ pub use folded::{folded, parse_folded, FoldedError};
 pub use pprof::pprof;
 pub use table::{by, symbols, By, GroupLine, SymbolLine};
 pub use traced::TracedStacks;
+pub use tree::trees;
 
 /// A function, or a place in it, as a frame of a stack.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

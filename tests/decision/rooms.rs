@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 /// From the lowest to the highest; those of one line do not use each other.
 const ROOMS: &[&[&str]] = &[
-    &["escape", "cache", "tables"],
+    &["escape", "cache", "tables", "timeline"],
     &["sample"],
     &["hint", "elf"],
     &["host", "recover", "cluster", "sched"],
     &["bpf", "config", "trace"],
-    &["stacks"],
+    &["stacks", "html"],
     &["sampler"],
     &["resolve"],
     &["outcome"],

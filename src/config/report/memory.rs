@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cluster;
+
 /// A data structure: a range of memory that threads use alike.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -106,6 +108,17 @@ pub enum LineSharing {
     None,
     /// There are too few samples to say it, or the source does not see who writes.
     Unknown,
+}
+
+impl From<cluster::LineSharing> for LineSharing {
+    fn from(sharing: cluster::LineSharing) -> Self {
+        match sharing {
+            cluster::LineSharing::True => Self::True,
+            cluster::LineSharing::False => Self::False,
+            cluster::LineSharing::None => Self::None,
+            cluster::LineSharing::Unknown => Self::Unknown,
+        }
+    }
 }
 
 impl LineSharing {

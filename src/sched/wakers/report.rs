@@ -1,6 +1,7 @@
 //! Edges, preemptions and chains with names, to print.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -175,30 +176,37 @@ pub fn report((wakers, threads): (&Wakers, &Threads), level: Level, limit: usize
     }
 }
 
-/// How many wakeups by threads stay within a group. `group_of` gives a class its group; it is asked once for each.
+/// The wakeups of threads of one group by threads of another one: of the waker first. `group_of` gives a class its group; it is asked
+/// once for each.
 #[must_use]
-pub fn within(wakers: &Wakers, threads: &Threads, group_of: &dyn Fn(&Class) -> Option<String>) -> Within {
-    // Equal names have equal numbers.
-    let mut numbers: FxHashMap<String, usize> = FxHashMap::default();
-    let mut groups: FxHashMap<Class, Option<usize>> = FxHashMap::default();
-    let mut group = |class: Class| {
-        *groups.entry(class).or_insert_with(|| {
-            let name = group_of(&class)?;
-            let next = numbers.len();
-            Some(*numbers.entry(name).or_insert(next))
-        })
-    };
+pub fn between(
+    wakers: &Wakers,
+    threads: &Threads,
+    group_of: &dyn Fn(&Class) -> Option<String>,
+) -> BTreeMap<(Option<String>, Option<String>), u64> {
+    let mut groups: FxHashMap<Class, Option<String>> = FxHashMap::default();
+    let mut group = |class: Class| groups.entry(class).or_insert_with(|| group_of(&class)).clone();
     let living = wakers.thread_edges(threads);
     let living = living.map(|(waker, wakee, edge)| (waker.map(Class::from), Class::from(wakee), edge));
     let ended = wakers.class_edges().map(|(waker, wakee, edge)| (waker.copied(), *wakee, edge));
-    let mut within = Within::default();
+    let mut between = BTreeMap::new();
     for (waker, wakee, edge) in living.chain(ended) {
         let Some(waker) = waker else { continue };
-        within.wakeups += edge.wakeups;
-        match (group(waker), group(wakee)) {
-            (Some(waker), Some(wakee)) if waker == wakee => within.within += edge.wakeups,
+        *between.entry((group(waker), group(wakee))).or_default() += edge.wakeups;
+    }
+    between
+}
+
+/// How many wakeups by threads stay within a group, which `group_of` gives as for [`between`].
+#[must_use]
+pub fn within(wakers: &Wakers, threads: &Threads, group_of: &dyn Fn(&Class) -> Option<String>) -> Within {
+    let mut within = Within::default();
+    for ((waker, wakee), wakeups) in between(wakers, threads, group_of) {
+        within.wakeups += wakeups;
+        match (waker, wakee) {
+            (Some(waker), Some(wakee)) if waker == wakee => within.within += wakeups,
             (Some(_), Some(_)) => {}
-            _ => within.unknown += edge.wakeups,
+            _ => within.unknown += wakeups,
         }
     }
     within

@@ -22,7 +22,10 @@ pub(super) fn locate(clusters: &Clusters, spaces: &AddressSpaces, modules: &mut 
         [hot.memory, hot.hottest].into_iter().flatten().chain(of_threads)
     });
     let regions = communities.flat_map(|it| &it.regions).filter_map(|region| region.memory);
-    spaces.locate(bytes.chain(regions), modules)
+    let shared = &clusters.shared;
+    let pages = shared.pages.iter().flat_map(|page| page.lines.iter().map(|line| line.memory).chain([page.memory]));
+    let shared = shared.regions.iter().map(|region| region.memory).chain(pages).flatten();
+    spaces.locate(bytes.chain(regions).chain(shared), modules)
 }
 
 /// The images that may have a name for it.
@@ -61,12 +64,7 @@ impl MemoryNames<'_> {
             hitm: hot.hitm,
             threads: hot.threads,
             code: hot.code.iter().filter_map(code).collect(),
-            sharing: hot.sharing.map(|sharing| match sharing {
-                cluster::LineSharing::True => LineSharing::True,
-                cluster::LineSharing::False => LineSharing::False,
-                cluster::LineSharing::None => LineSharing::None,
-                cluster::LineSharing::Unknown => LineSharing::Unknown,
-            }),
+            sharing: hot.sharing.map(LineSharing::from),
             by_thread: hot.by_thread.iter().filter_map(|thread| self.thread(hot, thread)).collect(),
         }
     }
@@ -96,6 +94,12 @@ impl MemoryNames<'_> {
             misses: region.misses,
             transfers: region.transfers,
         }
+    }
+
+    /// What memory is called, and what it is for programs.
+    pub(super) fn named(&self, memory: Option<MemoryId>, pid: Option<u32>) -> (String, Option<Identity>) {
+        let symbol = memory.and_then(|memory| self.symbol(memory));
+        (symbol.map_or_else(|| self.text(memory, pid), |symbol| symbol.to_string()), self.identity(memory, pid))
     }
 
     /// The variable that a byte is of.

@@ -1,0 +1,106 @@
+//! What the report says of the run: when and how long, what was lost, the configuration that came of it, and the samples over time.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The run that a report is of.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RunReport {
+    /// Seconds since 1970 when it began; `null` if unknown.
+    pub begin_unix: Option<f64>,
+    /// How long was sampled.
+    pub seconds: f64,
+    /// Samples of named threads.
+    pub records: u64,
+    /// The accesses that they gave.
+    pub accesses: u64,
+    /// CPUs of the host that the configuration is for.
+    pub target_cpus: usize,
+    /// The name of the profile's file; `null` for a capture.
+    pub profile: Option<String>,
+    /// The name of the sampled host; `null` if unknown.
+    pub host: Option<String>,
+    /// What was recovered, for a source that recovers addresses.
+    pub recovery: Option<RecoveryReport>,
+    /// The part of the samples that was lost, in percent.
+    pub lost_percent: f64,
+    /// What was lost, in sentences.
+    pub lost: Vec<String>,
+    /// What was left out on purpose, in sentences.
+    pub left_out: Vec<String>,
+    /// The sources that were tried before, and why they do not work here.
+    pub skipped: Vec<String>,
+    /// Features that the kernel rejected, and other facts.
+    pub notes: Vec<String>,
+}
+
+/// Counts of recovered addresses, as [`RecoveryStats`](crate::session::RecoveryStats) has them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RecoveryReport {
+    /// Samples of user code.
+    pub user_samples: u64,
+    /// Those that gave at least one address.
+    pub recovered: u64,
+    /// Addresses, by the method that gave them.
+    #[serde(default)]
+    pub by_method: BTreeMap<String, u64>,
+    /// Samples without an address, by reason.
+    #[serde(default)]
+    pub unrecovered: BTreeMap<String, u64>,
+}
+
+/// The configuration.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Configuration {
+    /// The scheduler that it is for.
+    pub scheduler: String,
+    /// The command that loads it from the file `cells.json` or `layers.json`.
+    pub load: String,
+    /// The configuration as it is printed: JSON.
+    pub text: String,
+}
+
+impl Configuration {
+    /// The configuration `text` for scx_layered, or for scx_mitosis.
+    #[must_use]
+    pub fn new(is_layered: bool, text: String) -> Self {
+        let (scheduler, load) = if is_layered {
+            ("scx_layered", "sudo scx_layered f:layers.json")
+        } else {
+            ("scx_mitosis", "sudo scx_mitosis --cell-config cells.json")
+        };
+        Self { scheduler: scheduler.to_owned(), load: load.to_owned(), text }
+    }
+}
+
+/// The run over time, in steps of the same length; all lists are equally long, or empty where that is not known.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TimelineReport {
+    /// The length of a step, ns.
+    pub step_ns: u64,
+    /// CLOCK_MONOTONIC at the beginning of the first step, ns.
+    pub begin_ns: u64,
+    /// Samples in each step.
+    pub records: Vec<u64>,
+    /// Those of them that gave the address of memory.
+    pub located: Vec<u64>,
+    /// Records that were lost, as far as the time is known: when a full ring had room again.
+    pub lost: Vec<u64>,
+    /// The samples of each subcell.
+    pub subcells: Vec<SubcellTimeline>,
+}
+
+/// A subcell over time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct SubcellTimeline {
+    /// `cell/subcell`, or the cell if that is not divided.
+    pub name: String,
+    /// Its samples in each step, rounded to thousandths.
+    pub samples: Vec<f64>,
+}

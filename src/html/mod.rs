@@ -1,0 +1,126 @@
+//! The report as one HTML file for a browser: no server, no network, at most 1.5 MB.
+//!
+//! The page contains the report's JSON, compressed, and the scripts that show it: those beside this file, and the chart library
+//! uPlot (`vendor/`, MIT). Names are data: they reach the page as base64 only, and its scripts only ever make text of them. Its
+//! Content-Security-Policy forbids every request, and markup from strings.
+
+use std::io::{self, Write};
+
+use base64::engine::general_purpose::STANDARD;
+use base64::Engine as _;
+use flate2::write::GzEncoder;
+use flate2::Compression;
+use serde::Serialize;
+
+use crate::config::report::Report;
+use crate::escape;
+
+/// The most bytes of a page.
+pub const MAX_BYTES: usize = 1_500_000;
+/// The page, with a mark for each of its parts.
+const TEMPLATE: &str = include_str!("page.html");
+const STYLE: &[&str] = &[include_str!("vendor/uPlot.min.css"), include_str!("page.css")];
+const SCRIPT: &[&str] = &[
+    include_str!("vendor/uPlot.iife.min.js"),
+];
+
+/// The report as the page has it.
+#[derive(Serialize)]
+struct Data<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    /// Threads that are not in it for lack of room: those with fewest samples.
+    threads_left_out: u64,
+}
+
+/// The page of a report.
+///
+/// # Errors
+/// None with these types; compression and `serde_json` require the result.
+pub fn page(report: &Report) -> io::Result<String> {
+    let text = made(report, 0)?;
+    if text.len() <= MAX_BYTES {
+        return Ok(text);
+    }
+    let mut report = report.clone();
+    let mut left_out = 0;
+    loop {
+        let threads = halve(&mut report);
+        left_out += threads;
+        let text = made(&report, left_out)?;
+        if text.len() <= MAX_BYTES || threads == 0 && report.matrix.threads.is_empty() {
+            return Ok(text);
+        }
+    }
+}
+
+/// Leaves out half of what there may be too much of, and counts it; returns how many threads.
+fn halve(report: &mut Report) -> u64 {
+    let matrix = &mut report.matrix;
+    let kept = matrix.pages.len() / 2;
+    matrix.left_out.pages += (matrix.pages.len() - kept) as u64;
+    matrix.pages.truncate(kept);
+    let kept = matrix.threads.len() / 2;
+    matrix.left_out.threads += (matrix.threads.len() - kept) as u64;
+    matrix.threads.truncate(kept);
+    let is_kept = |thread: u32| (thread as usize) < kept;
+    for region in &mut matrix.regions {
+        region.sharers.retain(|it| is_kept(it.0));
+    }
+    for line in matrix.pages.iter_mut().flat_map(|page| &mut page.lines) {
+        line.by_thread.retain(|it| is_kept(it.0));
+    }
+    if let Some(stacks) = &mut report.stacks {
+        for subcell in &mut stacks.subcells {
+            let kept = subcell.nodes.len() / 2;
+            stacks.hidden += subcell.nodes.drain(kept..).map(|node| node.3).sum::<u64>();
+        }
+    }
+    // The threads with most samples come first in their subcells.
+    let mut left_out = 0;
+    for subcell in report.cells.iter_mut().flat_map(|cell| &mut cell.subcells) {
+        let kept = subcell.threads.len() / 2;
+        left_out += (subcell.threads.len() - kept) as u64;
+        subcell.threads.truncate(kept);
+    }
+    left_out
+}
+
+fn made(report: &Report, threads_left_out: u64) -> io::Result<String> {
+    let json = serde_json::to_string(&Data { report, threads_left_out })?;
+    let mut packed = GzEncoder::new(Vec::new(), Compression::best());
+    packed.write_all(escape::json(json).as_bytes())?;
+    let data = STANDARD.encode(packed.finish()?);
+    Ok(filled(&[("title", &title(report)), ("style", &STYLE.concat()), ("script", &SCRIPT.concat()), ("data", &data)]))
+}
+
+/// What a tab of the browser shows: whose report this is.
+fn title(report: &Report) -> String {
+    let of = report.run.profile.as_deref().or(report.run.host.as_deref());
+    let title = of.map_or_else(|| "scxprof".to_owned(), |of| format!("{of} - scxprof"));
+    let mut escaped = String::with_capacity(title.len());
+    for character in escape::line(&title).chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            character => escaped.push(character),
+        }
+    }
+    escaped
+}
+
+/// The template with its marks replaced, each once and in one pass: what replaces one may look like another.
+fn filled(parts: &[(&str, &String)]) -> String {
+    let mut text = String::with_capacity(TEMPLATE.len() + parts.iter().map(|it| it.1.len()).sum::<usize>());
+    let mut rest = TEMPLATE;
+    while let Some((before, after)) = rest.split_once("{{") {
+        text.push_str(before);
+        let Some((mark, after)) = after.split_once("}}") else { break };
+        if let Some((_, part)) = parts.iter().find(|it| it.0 == mark) {
+            text.push_str(part);
+        }
+        rest = after;
+    }
+    text + rest
+}
