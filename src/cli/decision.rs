@@ -14,7 +14,7 @@ use crate::host::priority::NICE;
 use crate::sample::places::CpuPlaces;
 use crate::sample::Source;
 use crate::sampler::loss::Loss;
-use crate::session::{Builder, Error, Outcome, RecoveryStats, Sampled, SchedLoss, SchedStats};
+use crate::session::{Analysis, Builder, Error, Outcome, RecoveryStats, Sampled, SchedLoss, SchedStats};
 
 /// What to decide.
 #[derive(Debug, Args)]
@@ -94,9 +94,9 @@ impl DecisionArgs {
         builder
     }
 
-    /// Takes the scheduling events, if they were asked for.
-    pub(super) fn wakeups(&self, places: CpuPlaces, own_pid: Option<u32>) -> Option<SchedStats> {
-        self.sched.then(|| SchedStats::new(places, own_pid).with_wakers())
+    /// Takes the scheduling events, if they were asked for or are wanted anyway.
+    pub(super) fn wakeups(&self, is_wanted: bool, places: CpuPlaces, own_pid: Option<u32>) -> Option<SchedStats> {
+        (self.sched || is_wanted).then(|| SchedStats::new(places, own_pid).with_wakers())
     }
 
     /// True if the configuration is for scx_mitosis.
@@ -258,13 +258,15 @@ fn yield_text(recovery: &RecoveryStats) -> String {
     lines.join("\n")
 }
 
-/// Decides, and writes the result and the report; `nothing` explains why there were no samples.
+/// Decides, and writes the result and the report; `add` puts what only the caller knows into the report, and `nothing` explains
+/// why there were no samples.
 pub(super) fn finish(
     args: &DecisionArgs,
     printed: Printed,
     verbose: u8,
     (sampled, sched): (Sampled, Option<&SchedStats>),
     outputs: Outputs,
+    add: impl FnOnce(&Analysis, &mut Report) -> Result<(), Failure>,
     nothing: impl FnOnce(&Outcome, Source) -> anyhow::Error,
 ) -> Result<(), Failure> {
     let source = sampled.decider.source();
@@ -304,12 +306,15 @@ pub(super) fn finish(
         return written;
     }
     let mut report = found.report().context(bug).map_err(Failure::NoResult)?;
-    if let Some(stats) = sched {
+    if let Some(stats) = sched.filter(|stats| args.sched || stats.events() > 0) {
         report.wakeups = Some(found.wakeups(stats).context(bug).map_err(Failure::NoResult)?);
-        if stats.events() == 0 {
+        if stats.events() > 0 {
+            report.scheduling = Some(found.scheduling(stats).context(bug).map_err(Failure::NoResult)?);
+        } else {
             say!("note: --sched: there are no scheduling events; `scxprof record --sched` records them");
         }
     }
+    add(&found, &mut report)?;
     let unanswered = found.symbols().unanswered();
     if unanswered > 0 {
         say!("note: the code of {unanswered} files or processes has no names: reading it took too long");

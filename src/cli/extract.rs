@@ -1,5 +1,8 @@
 //! `scxprof extract`: the configuration from a profile or from its lines, with the engine of `run`.
 
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
 use anyhow::anyhow;
 use clap::Args;
 
@@ -10,14 +13,19 @@ use super::outputs::OutputArgs;
 use super::process::{damaged, InputArgs};
 use super::signals::Signals;
 use super::{percent, Failure};
-use crate::resolve::Cgroups;
+use crate::config::report::{Report, RunReport, StacksReport};
+use crate::host::Roots;
+use crate::profile::Profile;
+use crate::resolve::{symbolize, Cgroups, SymbolOptions};
 use crate::sample::{Sample, Source};
-use crate::session::{Error, Outcome, Session};
+use crate::session::{Analysis, Error, Outcome, Session, StackSink};
+use crate::stacks::trees;
 
 const EXAMPLES: &str = "\
 Examples:
   scxprof extract -f host.tar.gz > cells.json       what `run` would have printed on that host
   scxprof extract -f host.tar.gz.out/perf.jsonl     the same from the lines of `process`
+  scxprof extract -f host.tar.gz -o cells.json --html report.html   and a page with all that led to it
   scxprof extract -f perf.data --exclude-comm '^cc1'  what perf mem record wrote, without the compilers
   perf script -F comm,pid,tid,time,addr,ip > perf.script   makes text that it reads";
 
@@ -66,7 +74,8 @@ pub(super) fn print(args: &ExtractArgs, printed: Printed, stdout_is_open: bool) 
     let outputs = args.outputs.open(stdout_is_open)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let mut profile = super::process::open(args.input.path(), &|| signals.seen())?;
-    let mut sched = args.decision.wakeups(profile.places(), profile.own_pid());
+    let shows_all = args.outputs.has_page();
+    let mut sched = args.decision.wakeups(shows_all, profile.places(), profile.own_pid());
     let builder = Session::builder().profile(&mut profile).memory((args.memory as usize).saturating_mul(1 << 20));
     let named = Named::new(verbose, args.outputs.has_report() || printed == Printed::Json);
     let mut builder = args.decision.configure(builder, named);
@@ -97,12 +106,56 @@ pub(super) fn print(args: &ExtractArgs, printed: Printed, stdout_is_open: bool) 
     if by_perf && sampled.outcome.loss.no_cgroup_path > 0 {
         say!("note: perf records cgroups with --all-cgroups: `{PERF_RECORD}`");
     }
-    decision::finish(&args.decision, printed, verbose, (sampled, sched.as_ref()), outputs, |outcome, source| {
+    let add = |found: &Analysis, report: &mut Report| {
+        add_recorded(&mut report.run, &profile, args.input.path());
+        if shows_all && profile.stack_event(None).is_some() {
+            report.stacks = call_stacks(args, found, &|| signals.seen())?;
+        }
+        Ok(())
+    };
+    decision::finish(&args.decision, printed, verbose, (sampled, sched.as_ref()), outputs, add, |outcome, source| {
         no_samples(outcome, source, filter.nothing(), &damage)
     })?;
     damaged(&damage)?;
     decision::check_loss(args.max_loss, &loss)?;
     decision::check_sched_loss(args.max_loss, &loss.sched)
+}
+
+/// What the recording says of its run.
+fn add_recorded(run: &mut RunReport, profile: &Profile, path: &Path) {
+    run.profile = path.file_name().map(|name| crate::sample::printable(name.as_bytes()));
+    let Some(meta) = &profile.meta else { return };
+    run.begin_unix = Some(meta.begin_unix);
+    run.host = (!meta.host.name.is_empty()).then(|| meta.host.name.clone());
+    run.recovery = meta.recovery.clone().and_then(|recovery| serde_json::from_value(recovery).ok());
+}
+
+/// The recorded call stacks by subcell; `None` if there are none. The profile is read again: call stacks are read in a session of
+/// their own.
+fn call_stacks(
+    args: &ExtractArgs,
+    found: &Analysis,
+    is_ended: &dyn Fn() -> bool,
+) -> Result<Option<StacksReport>, Failure> {
+    let roots = Roots::default();
+    let mut profile = super::process::open(args.input.path(), is_ended)?;
+    let Some((number, event, _)) = profile.stack_event(None) else { return Ok(None) };
+    let mut sink = StackSink::of_event(number);
+    let memory = (args.memory as usize).saturating_mul(1 << 20);
+    let session = Session::builder().profile(&mut profile).memory(memory).start();
+    let session = session.map_err(|error| Failure::Unsupported(error.into()))?;
+    let outcome = session.run_into(&mut sink, |_| is_ended());
+    if is_ended() {
+        return Err(super::process::interrupted());
+    }
+    let begin = profile.recorded_here(&roots);
+    let symbols = SymbolOptions { roots, begin, cache: decision::cache(), lines: None };
+    let names = symbolize(&outcome.modules, outcome.stacks.codes(), &symbols);
+    let mut stacks = sink.profile(&outcome.stacks, &names);
+    stacks.event = event;
+    let placement = found.placement().map_err(|error| Failure::NoResult(error.into()))?;
+    super::stacks::place(&mut stacks, Some(&placement));
+    Ok((stacks.count() > 0).then(|| trees(&stacks)))
 }
 
 /// Why a recording has no samples.

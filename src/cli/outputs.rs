@@ -10,6 +10,7 @@ use super::output::{Output, Readers};
 use super::Failure;
 use crate::config::report::Report;
 use crate::config::{self, RunFacts};
+use crate::html;
 use crate::session::Outcome;
 
 /// Where results go.
@@ -22,6 +23,9 @@ pub(super) struct OutputArgs {
     /// Write the evidence for the decision to FILE as JSON (schema: docs/report.md); only its owner can read a new FILE
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Write the report to FILE as a page for a browser, without a server or network; only its owner can read a new FILE
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Write the sharing between subcells to FILE as CSV (a, b, misses)
     #[arg(long, value_name = "FILE")]
     sharing_csv: Option<PathBuf>,
@@ -36,6 +40,7 @@ pub(super) struct Outputs {
     /// That of the configuration, or of what is printed instead.
     pub(super) result: Output,
     report: Option<Output>,
+    html: Option<Output>,
     sharing_csv: Option<Output>,
     prometheus: Option<Output>,
     /// True if no result goes to stdout.
@@ -48,6 +53,7 @@ impl OutputArgs {
         self.check_stdout(stdout_is_open)?;
         let others = [
             ("--report", &self.report, Readers::Owner),
+            ("--html", &self.html, Readers::Owner),
             ("--sharing-csv", &self.sharing_csv, Readers::All),
             ("--prometheus", &self.prometheus, Readers::All),
         ];
@@ -84,6 +90,7 @@ impl OutputArgs {
         Ok(Outputs {
             result: next().unwrap_or(Output::Stdout),
             report: next(),
+            html: next(),
             sharing_csv: next(),
             prometheus: next(),
             is_stdout_free,
@@ -102,29 +109,39 @@ impl OutputArgs {
         self.output.as_deref().is_none_or(|path| path == Path::new("-"))
     }
 
+    /// True if the whole report is written.
     pub(super) fn has_report(&self) -> bool {
-        self.report.is_some()
+        self.report.is_some() || self.has_page()
+    }
+
+    /// True if the page is written, which shows all that there is.
+    pub(super) fn has_page(&self) -> bool {
+        self.html.is_some()
     }
 }
 
 impl Outputs {
     /// True if one of them is made of the report.
     pub(super) fn need_report(&self) -> bool {
-        self.report.is_some() || self.sharing_csv.is_some() || self.prometheus.is_some()
+        self.report.is_some() || self.html.is_some() || self.sharing_csv.is_some() || self.prometheus.is_some()
     }
 
     /// Writes what is made of the report. If one cannot be written, the others still are.
     pub(super) fn write_report(
-        report_to: [Option<Output>; 3],
+        report_to: [Option<Output>; 4],
         report: &Report,
         outcome: &Outcome,
         free: bool,
     ) -> Result<(), Failure> {
-        let [json, csv, prometheus] = report_to;
+        let [json, html, csv, prometheus] = report_to;
         let mut done = Ok(());
         if let Some(output) = json {
             let json = report.to_json().context("cannot write the report").map_err(Failure::NoResult)?;
             done = done.and(output.write(json.as_bytes(), free));
+        }
+        if let Some(output) = html {
+            let page = html::page(report).context("cannot write the page").map_err(Failure::NoResult)?;
+            done = done.and(output.write(page.as_bytes(), false));
         }
         if let Some(output) = csv {
             done = done.and(output.write(config::sharing_csv(report).as_bytes(), false));
@@ -150,7 +167,7 @@ impl Outputs {
     }
 
     /// That of the result, and the others in the order of [`Outputs::write_report`].
-    pub(super) fn split(self) -> (Output, [Option<Output>; 3]) {
-        (self.result, [self.report, self.sharing_csv, self.prometheus])
+    pub(super) fn split(self) -> (Output, [Option<Output>; 4]) {
+        (self.result, [self.report, self.html, self.sharing_csv, self.prometheus])
     }
 }

@@ -12,6 +12,7 @@ Examples:
   scxprof report -f host.tar.gz                  what `run -v` says: who was sampled, and the subcells
   scxprof report -f host.tar.gz -v               what `run -vv` says: also the sharing matrix and the hot lines
   scxprof report -f perf.data --comm '^web'      some threads of what perf mem record wrote
+  scxprof report -f host.tar.gz --html report.html   a page for a browser, to look at and to send
   scxprof report -f host.tar.gz --json | jq '.lines[0]'   the report, as --report FILE writes it
   scxprof report -f host.tar.gz -o /dev/null --sharing-csv -   the sharing matrix as CSV";
 

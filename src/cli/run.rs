@@ -1,5 +1,7 @@
 //! `scxprof run`: one capture, from the events to the configuration.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use anyhow::anyhow;
 use clap::Args;
 
@@ -11,6 +13,7 @@ use super::outputs::OutputArgs;
 use super::signals::Signals;
 use super::Failure;
 use crate::host::topology;
+use crate::profile::meta::Host;
 use crate::session::{Progress, SchedOptions};
 
 const EXAMPLES: &str = "\
@@ -20,6 +23,7 @@ Examples:
   sudo scxprof run --cell db='db\\.service$'      a cell for a cgroup of another name
   scxprof run -p 1234 -t 10                      a process and its descendants
   scxprof run -- ./server --port 80              a command while it runs (Ctrl-C ends both)
+  sudo scxprof run -o cells.json --html report.html   and a page with all that led to it
   sudo scxprof run -o cells.json --prometheus DIR/scxprof.prom   for cron and node_exporter
   sudo scxprof run -a -- sleep 10                the host while a command runs
 Load it (README.md says which scx_mitosis has --cell-config, and what it needs):
@@ -50,7 +54,7 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     }
     let roots = wanted.watch.roots();
     let places = topology::online_cpus(&roots).map(|cpus| topology::places(&roots, &cpus)).unwrap_or_default();
-    let mut sched = decision.wakeups(places, Some(std::process::id()));
+    let mut sched = decision.wakeups(false, places, Some(std::process::id()));
     let mut builder = builder;
     if let Some(stats) = &mut sched {
         builder = builder.sched(SchedOptions::default()).sink(stats);
@@ -64,6 +68,7 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     let session = capture::start(&wanted.watch, *verbose, builder, held.as_ref())?;
     let mut command = held.map(Held::release).transpose().map_err(Failure::Usage)?;
     let tables = (*verbose > 1).then(|| session.tables());
+    let begin = SystemTime::now().duration_since(UNIX_EPOCH).ok();
     let watched = |ended: &mut dyn FnMut(Progress) -> bool| session.run_until(ended);
     let sampled = capture::watch(wanted.watch.limit(), command.as_mut(), &signals, tables.as_ref(), watched);
     let loss = sampled.outcome.loss;
@@ -77,6 +82,11 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
         *verbose,
         (sampled, sched.as_ref()),
         outputs,
+        |_, report| {
+            report.run.begin_unix = begin.map(|begin| begin.as_secs_f64());
+            report.run.host = Some(Host::here(&roots).name).filter(|name| !name.is_empty());
+            Ok(())
+        },
         decision::no_samples,
     );
     if let (Ok(()), Some(needs)) = (&printed, needs) {

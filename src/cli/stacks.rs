@@ -386,7 +386,7 @@ fn named(
 }
 
 /// Adds the subcells of threads.
-fn place(profile: &mut Profile, placement: Option<&Placement>) {
+pub(super) fn place(profile: &mut Profile, placement: Option<&Placement>) {
     let Some(placement) = placement else { return };
     for thread in &mut profile.threads {
         thread.subcell = Some(placement.name_of(thread.cgroup.as_bytes(), thread.comm.as_bytes()));

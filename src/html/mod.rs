@@ -22,6 +22,16 @@ const TEMPLATE: &str = include_str!("page.html");
 const STYLE: &[&str] = &[include_str!("vendor/uPlot.min.css"), include_str!("page.css")];
 const SCRIPT: &[&str] = &[
     include_str!("vendor/uPlot.iife.min.js"),
+    // What follows has names of its own.
+    "\n(() => {\n\"use strict\";\n",
+    include_str!("base.js"),
+    include_str!("answer.js"),
+    include_str!("matrix.js"),
+    include_str!("lines.js"),
+    include_str!("threads.js"),
+    include_str!("flame.js"),
+    include_str!("main.js"),
+    "})();\n",
 ];
 
 /// The report as the page has it.

@@ -1,0 +1,91 @@
+// The hottest shared lines, as perf c2c shows them.
+
+const SHARING = {
+    false: ["false sharing", "Different bytes of one line: it is written, and no thread touched a byte that another one wrote"],
+    true: ["true sharing", "Two threads touched a byte in common, and one of them wrote it"],
+    none: ["read only", "No sample wrote it"],
+    unknown: ["unknown", "Too few samples to say, or the source does not see who writes"],
+};
+
+function sharingTag(sharing) {
+    const [text, title] = SHARING[sharing] ?? ["-", ""];
+    return el("span", { class: `tag ${sharing}`, title }, text);
+}
+
+const ranges = (list) => list.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)).join(", ") || "-";
+
+/** `f+0x10 (server) at x.c:12`. */
+function codeText(code) {
+    const file = code.dso.split("/").pop();
+    const place = code.sym === null || code.sym === undefined ? `${file}+0x${code.offset.toString(16)}` : `${code.sym}+0x${code.offset.toString(16)} (${file})`;
+    const inlined = code.inlined?.length ? ` in inlined ${code.inlined.join(", ")}` : "";
+    return `${place}${inlined}${code.line ? ` at ${code.line}` : ""}`;
+}
+
+/** The 64 bytes of a line: who read and who wrote which. */
+function bytePicture(line) {
+    const rows = line.by_thread.filter((thread) => thread.loaded.length + thread.stored.length > 0);
+    if (!rows.length) return el("p", { class: "dim" }, "Which bytes were touched was not kept of this line.");
+    const picture = (thread) => {
+        const row = el("div", { class: "row", role: "img", "aria-label": `${threadName(thread)} read bytes ${ranges(thread.loaded)}, wrote bytes ${ranges(thread.stored)}` });
+        const put = (list, what) => list.forEach(([first, last]) => {
+            const mark = el("div", { class: what, title: `${what}: bytes ${first}-${last}` });
+            mark.style.gridColumn = `${first + 1} / ${last + 2}`;
+            mark.style.gridRow = "1";
+            row.append(mark);
+        });
+        put(thread.loaded, "read");
+        put(thread.stored, "written");
+        return [name(threadName(thread)), row];
+    };
+    return el("div", {}, el("p", { class: "dim" }, "Bytes 0 to 63: ", el("span", { class: "key read" }), " read, ", el("span", { class: "key written" }), " written (drawn over what was read)"),
+        el("div", { class: "bytes" }, rows.flatMap(picture)));
+}
+
+function lineDetail(line) {
+    return el("div", {},
+        line.sharing === "false" ? el("p", {}, el("b", {}, "False sharing: "), "fields of different threads share this line by accident. Give each thread's fields a line of their own (alignment to 64 bytes, padding), and the transfers between caches end.") : null,
+        bytePicture(line),
+        table({ label: "Threads of this line", rows: line.by_thread, columns: [
+            { name: "Thread", value: (row) => threadName(row) },
+            { name: "Loads", isNumber: true, value: (row) => row.loads }, { name: "Stores", isNumber: true, value: (row) => row.stores },
+            { name: "HITM", isNumber: true, value: (row) => row.hitm, title: "Samples that found the line modified in another CPU's cache" },
+            { name: "Bytes read", value: (row) => ranges(row.loaded) }, { name: "Bytes written", value: (row) => ranges(row.stored) },
+            { name: "Variable", value: (row) => (row.symbol ? `${row.symbol.name}+0x${row.symbol.offset.toString(16)}` : "-") },
+        ] }).box,
+        line.code.length ? table({ label: "Code that touches this line", rows: line.code, columns: [
+            { name: "Code", value: codeText }, { name: "Accesses", isNumber: true, value: (row) => row.accesses },
+        ] }).box : el("p", { class: "dim" }, "The code that touches it is not known."));
+}
+
+function lines(report) {
+    const all = report.lines;
+    const subcells = report.cells.flatMap((cell) => cell.subcells.filter((subcell) => subcell.lines.length).map((subcell) => ({ path: pathOf(cell, subcell), lines: subcell.lines })));
+    if (!all.length && !subcells.length) return null;
+    const place = el("div");
+    const which = el("select", { "aria-label": "Lines of", change: () => draw() }, el("option", { value: "" }, "all threads"), subcells.map((it, at) => el("option", { value: String(at) }, it.path)));
+    const onlyFalse = el("input", { type: "checkbox", id: "only-false", change: () => draw() });
+    let made;
+    const draw = () => {
+        const list = (which.value === "" ? all : subcells[Number(which.value)].lines).map((line, at) => ({ at, ...line }));
+        const rows = onlyFalse.checked ? list.filter((line) => line.sharing === "false") : list;
+        made = table({
+            label: "Hottest shared lines", rows, key: (row) => `line ${row.at}`, detail: lineDetail,
+            columns: [
+                { name: "Line", value: (row) => row.memory },
+                { name: "Sharing", value: (row) => (SHARING[row.sharing] ?? ["-"])[0], cell: (row) => sharingTag(row.sharing) },
+                { name: "Accesses", isNumber: true, value: (row) => row.accesses }, { name: "Writes", isNumber: true, value: (row) => row.writes },
+                { name: "HITM", isNumber: true, value: (row) => row.hitm, title: "Samples that found the line modified in another CPU's cache" },
+                { name: "Threads", isNumber: true, value: (row) => row.threads },
+                { name: "Hottest code", value: (row) => (row.code[0] ? codeText(row.code[0]) : "-") },
+            ],
+        });
+        place.replaceChildren(made.box, ...(rows.length ? [] : [el("p", { class: "dim" }, "None.")]));
+    };
+    section("lines", "Hottest shared lines",
+        el("p", { class: "dim" }, "Cache lines that threads share and that are written: those first that were found modified in another CPU's cache (HITM), then those with the most possible transfers."),
+        el("p", {}, "Lines of ", which, " ", onlyFalse, " ", el("label", { for: "only-false" }, "false sharing only")), place);
+    draw();
+    searched.push((text) => made.search(text));
+    return { show: (at) => made.show(`line ${at}`) };
+}

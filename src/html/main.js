@@ -1,0 +1,92 @@
+// Unpacks the report and puts the sections together.
+
+/** The report: base64 of gzip of JSON, with all names made visible. */
+async function unpack() {
+    const packed = Uint8Array.from(atob(document.getElementById("data").textContent.trim()), (character) => character.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const raw = JSON.parse(await new Response(stream).text());
+    const text = raw.configuration?.text ?? "";
+    const clean = (value) => {
+        if (typeof value === "string") return shown(value);
+        if (Array.isArray(value)) return value.map(clean);
+        if (value === null || typeof value !== "object") return value;
+        // A name may be one that objects have, such as __proto__.
+        return Object.fromEntries(Object.entries(value).map(([key, of]) => [shown(key), clean(of)]));
+    };
+    const report = clean(raw);
+    // This is copied and saved.
+    report.configuration.text = text;
+    return report;
+}
+
+function setTheme(isDark, repaint) {
+    document.documentElement.dataset.theme = isDark ? "dark" : "light";
+    document.getElementById("theme").textContent = isDark ? "Light" : "Dark";
+    repaint.forEach((it) => it?.repaint());
+}
+
+/** Shows what the address names. */
+function follow({ answered, matrix, hottest, threads }) {
+    const address = location.hash.slice(1);
+    const [what, ...rest] = address.split("=");
+    let value = rest.join("=");
+    try {
+        value = decodeURIComponent(value);
+    } catch {
+        // Somebody typed it: as it is.
+    }
+    if (!value) return;
+    let isFound = false;
+    if (what === "thread") isFound = threads.show(value) && (matrix?.showThread(value), true);
+    if (what === "pair" && matrix) isFound = matrix.showPair(...value.split(","));
+    if (what === "line" && hottest) isFound = hottest.show(Number(value));
+    if (what === "subcell") isFound = answered.show(value);
+    if (!isFound) document.getElementById("matched").textContent = `This report has no ${shown(what)} ${shown(value)}.`;
+}
+
+function start(report) {
+    const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
+    document.documentElement.dataset.theme = isDark ? "dark" : "light";
+    const found = unseen(report, report.threads_left_out);
+    const answered = answer(report, found.length);
+    unseenSection(report, found);
+    const matrix = matrixSection(report);
+    const hottest = lines(report);
+    const timed = time(report);
+    scheduling(report);
+    flame(report);
+    const threads = threadsSection(report);
+    setTheme(isDark, []);
+    const repaint = [matrix, timed];
+    document.getElementById("theme").addEventListener("click", () => setTheme(document.documentElement.dataset.theme !== "dark", repaint));
+    const search = document.getElementById("search");
+    search.addEventListener("input", () => {
+        const text = search.value.trim().toLowerCase();
+        const matched = searched.reduce((sum, of) => sum + of(text), 0);
+        document.getElementById("matched").textContent = text ? `${number(matched)} rows` : "";
+    });
+    addEventListener("keydown", (event) => {
+        const isTyping = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName ?? "");
+        if (event.key === "/" && !isTyping && !event.ctrlKey && !event.metaKey) {
+            event.preventDefault();
+            search.focus();
+        } else if (event.key === "Escape" && event.target === search) {
+            search.value = "";
+            search.dispatchEvent(new Event("input"));
+        }
+    });
+    document.querySelector("footer").append(
+        el("p", {}, `Written by scxprof ${report.scxprof}. This file is all of the page: it loads nothing, and nothing leaves it.`),
+        el("p", {}, "It contains uPlot 1.6.32 (charts over time; MIT License, Copyright (c) 2022 Leon Sorokin)."));
+    const sections = { answered, matrix, hottest, threads };
+    addEventListener("hashchange", () => follow(sections));
+    follow(sections);
+}
+
+unpack().then((report) => {
+    start(report);
+    document.documentElement.dataset.state = "ready";
+}).catch((error) => {
+    document.querySelector("main").prepend(el("p", { role: "alert" }, `This page is damaged, or the browser is too old for it: ${error.message ?? error}`));
+    document.documentElement.dataset.state = "failed";
+});

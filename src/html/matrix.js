@@ -1,0 +1,303 @@
+// The sharing matrix: threads against threads, on a canvas.
+
+const ORDERS = {
+    subcell: (thread) => [thread.subcell ?? "(no cell)", thread.process ?? `pid ${thread.pid}`, thread.comm ?? ""],
+    process: (thread) => [`${thread.process ?? "process"} (${thread.pid})`, thread.comm ?? ""],
+    name: (thread) => [(thread.comm ?? "(unknown)").replace(/\d+$/, ""), thread.comm ?? ""],
+    cgroup: (thread) => [thread.cgroup ?? "(unknown cgroup)", thread.comm ?? ""],
+    samples: () => [""],
+};
+
+/** The shared misses of each pair: of each region those of the thread that has fewer. */
+function sharedMisses(matrix, withHubs) {
+    const n = matrix.threads.length;
+    const values = new Float32Array(n * n);
+    for (const region of matrix.regions) {
+        if (region.hub && !withHubs) continue;
+        const { sharers } = region;
+        for (let i = 0; i < sharers.length; i += 1) {
+            const [a, x] = sharers[i];
+            for (let j = i + 1; j < sharers.length; j += 1) {
+                const [b, y] = sharers[j];
+                const least = x < y ? x : y;
+                values[a * n + b] += least;
+                values[b * n + a] += least;
+            }
+        }
+    }
+    return values;
+}
+
+/** Viridis, about: dark to bright, and readable for the colour-blind. */
+const SCALE = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
+
+function colour(part) {
+    const at = Math.max(0, Math.min(1, part)) * (SCALE.length - 1);
+    const low = Math.min(SCALE.length - 2, Math.floor(at));
+    return SCALE[low].map((from, k) => Math.round(from + (SCALE[low + 1][k] - from) * (at - low)));
+}
+
+function matrixSection(report) {
+    const { matrix } = report;
+    const { threads } = matrix;
+    const n = threads.length;
+    if (n < 2) return null;
+    const SIZE = Math.min(720, Math.max(240, n * 24));
+    const canvas = el("canvas", { width: SIZE, height: SIZE, tabindex: "0", role: "application", "aria-label": `Sharing matrix of ${n} threads: arrow keys move, Enter shows what a pair shares, plus and minus zoom, 0 resets` });
+    const panel = el("div", { class: "panel", "aria-live": "polite" });
+    const labels = el("div", { class: "dim" });
+    const total = new Float64Array(n);
+    const regionsOf = Array.from({ length: n }, () => new Map());
+    matrix.regions.forEach((region, at) => region.sharers.forEach(([thread, misses]) => regionsOf[thread].set(at, misses)));
+    const state = { withHubs: false, order: [], groups: [], view: { x: 0, y: 0, size: n }, at: null, found: new Set() };
+    let values = sharedMisses(matrix, false);
+    let picture = null;
+    let most = 0;
+    for (let k = 0; k < n; k += 1) for (const [at, misses] of regionsOf[k]) if (!matrix.regions[at].hub) total[k] += misses;
+
+    const arrange = (by) => {
+        const keys = threads.map(ORDERS[by]);
+        state.order = threads.map((_, at) => at);
+        if (by !== "samples") state.order.sort((a, b) => keys[a].map((part, k) => part.localeCompare(keys[b][k], "en", { numeric: true })).find((it) => it !== 0) ?? a - b);
+        state.groups = [];
+        state.order.forEach((thread, row) => {
+            const label = keys[thread][0];
+            const last = state.groups[state.groups.length - 1];
+            if (last && last.label === label) last.end = row + 1;
+            else state.groups.push({ label, begin: row, end: row + 1 });
+        });
+        labels.replaceChildren(...(by === "samples" ? ["Most samples first."] : state.groups.slice(0, 40).flatMap((group) => [
+            el("button", { type: "button", click: () => zoom(group.begin, group.begin, group.end - group.begin) }, `${shown(group.label)} (${group.end - group.begin})`), " "])));
+        state.view = { x: 0, y: 0, size: n };
+        state.at = null;
+        paint();
+    };
+    /** Makes the picture of all pairs, a pixel each. */
+    const paint = () => {
+        const begin = performance.now();
+        const off = document.createElement("canvas");
+        off.width = n;
+        off.height = n;
+        const context = off.getContext("2d");
+        const image = context.createImageData(n, n);
+        const pixels = new Uint32Array(image.data.buffer);
+        const isDark = document.documentElement.dataset.theme === "dark";
+        const rgb = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
+        const none = rgb(isDark ? [29, 34, 40] : [245, 247, 249]);
+        const self = rgb(isDark ? [90, 98, 108] : [190, 197, 205]);
+        const steps = Array.from({ length: 256 }, (_, at) => rgb(colour(at / 255)));
+        most = values.reduce((a, b) => (a > b ? a : b), 0);
+        const scale = 255 / Math.log1p(Math.max(most, 1e-9));
+        let drawn = 0;
+        for (let row = 0; row < n; row += 1) {
+            const from = state.order[row] * n;
+            for (let column = 0; column < n; column += 1) {
+                const value = values[from + state.order[column]];
+                if (value > 0) drawn += 1;
+                pixels[row * n + column] = row === column ? self : value > 0 ? steps[Math.min(255, Math.round(Math.log1p(value) * scale))] : none;
+            }
+        }
+        context.putImageData(image, 0, 0);
+        picture = off;
+        draw();
+        canvas.dataset.drawn = String(drawn);
+        canvas.dataset.ms = (performance.now() - begin).toFixed(1);
+    };
+    const draw = () => {
+        const context = canvas.getContext("2d");
+        const { x, y, size } = state.view;
+        const cell = SIZE / size;
+        context.imageSmoothingEnabled = false;
+        context.clearRect(0, 0, SIZE, SIZE);
+        context.drawImage(picture, x, y, size, size, 0, 0, SIZE, SIZE);
+        const style = getComputedStyle(document.documentElement);
+        context.strokeStyle = style.getPropertyValue("--dim");
+        context.lineWidth = 1;
+        context.beginPath();
+        for (const group of state.groups.length < 200 ? state.groups : []) {
+            for (const [start, vertical] of [[group.begin - x, true], [group.begin - y, false]]) {
+                const at = Math.round(start * cell) + 0.5;
+                if (start <= 0 || at > SIZE) continue;
+                context.moveTo(vertical ? at : 0, vertical ? 0 : at);
+                context.lineTo(vertical ? at : SIZE, vertical ? SIZE : at);
+            }
+        }
+        context.stroke();
+        // What the search found is marked at the edges.
+        context.fillStyle = "#e600e6";
+        state.order.forEach((thread, row) => {
+            if (!state.found.has(thread)) return;
+            context.fillRect((row - x) * cell, 0, Math.max(1, cell), 4);
+            context.fillRect(0, (row - y) * cell, 4, Math.max(1, cell));
+        });
+        if (state.at) {
+            context.strokeStyle = "#e600e6";
+            context.lineWidth = 2;
+            context.strokeRect((state.at.column - x) * cell, (state.at.row - y) * cell, Math.max(3, cell), Math.max(3, cell));
+        }
+    };
+    const zoom = (x, y, size) => {
+        const next = Math.max(2, Math.min(n, size));
+        state.view = { size: next, x: Math.max(0, Math.min(n - next, x)), y: Math.max(0, Math.min(n - next, y)) };
+        draw();
+    };
+    const pairText = (a, b) => {
+        if (a === b) return `${threadName(threads[a])}\n${threads[a].subcell ?? "(no cell)"}\nits possible misses on shared regions: ${count(total[a])}`;
+        const value = values[a * n + b];
+        const common = [...regionsOf[a].keys()].filter((at) => regionsOf[b].has(at) && (state.withHubs || !matrix.regions[at].hub)).length;
+        const least = Math.min(total[a], total[b]);
+        const part = least > 0 && value > 0 ? `, ${percent(Math.min(1, value / least))} of those of the one that has fewer` : "";
+        const side = (thread) => `${threadName(thread)}, ${thread.process ?? `pid ${thread.pid}`}, ${thread.subcell ?? "(no cell)"}`;
+        return `${side(threads[a])}\n${side(threads[b])}\n${count(value)} shared misses${part}; ${common} common ${common === 1 ? "region" : "regions"}`;
+    };
+    const showThread = (a) => {
+        const others = threads.map((_, b) => b).filter((b) => b !== a && values[a * n + b] > 0).sort((b, c) => values[a * n + c] - values[a * n + b]);
+        const thread = threads[a];
+        panel.replaceChildren(
+            el("h3", {}, name(threadName(thread))),
+            el("p", {}, name(`${thread.process ?? "process"} (${thread.pid}), ${thread.subcell ?? "(no cell)"}, ${count(thread.samples)} samples`), el("br"), el("span", { class: "dim" }, name(thread.cgroup ?? ""))),
+            others.length ? table({ label: "It shares most with", rows: others.slice(0, 100), limit: 20, columns: [
+                { name: "Shares most with", value: (b) => threadName(threads[b]), cell: (b) => el("button", { type: "button", click: () => showPair(a, b) }, name(threadName(threads[b]))) },
+                { name: "Subcell", value: (b) => threads[b].subcell ?? "(no cell)" },
+                { name: "Shared misses", isNumber: true, value: (b) => values[a * n + b] },
+            ] }).box : el("p", {}, "It shares nothing with a thread of the matrix."));
+        setAddress(`thread=${thread.tid}`);
+    };
+    const showPair = (a, b) => {
+        if (a === b) return showThread(a);
+        const regions = matrix.regions.map((region, at) => ({ at, ...region, a: regionsOf[a].get(at), b: regionsOf[b].get(at) })).filter((it) => it.a !== undefined && it.b !== undefined);
+        const of = (line, thread) => line.by_thread.find(([of]) => of === thread);
+        const pages = matrix.pages.map((page) => ({ ...page, lines: page.lines.map((line) => ({ ...line, a: of(line, a), b: of(line, b) })).filter((line) => line.a && line.b) })).filter((page) => page.lines.length);
+        const did = (use) => `${use[1]} / ${use[2]}`;
+        const [x, y] = [threads[a], threads[b]].map(threadName);
+        panel.replaceChildren(
+            el("h3", {}, name(x), " and ", name(y)),
+            el("p", {}, `${count(values[a * n + b])} shared misses: so many are avoided if both use one cache.`),
+            regions.length ? table({ label: "Regions that both use", rows: regions, limit: 20, columns: [
+                { name: "Region", value: (row) => row.memory }, { name: "Size", isNumber: true, value: (row) => row.bytes, cell: (row) => bytes(row.bytes) },
+                { name: x, isNumber: true, value: (row) => row.a, title: "Its possible misses there" }, { name: y, isNumber: true, value: (row) => row.b, title: "Its possible misses there" },
+                { name: "Hub", value: (row) => (row.hub ? "hub" : "") },
+            ] }).box : el("p", {}, "They have no region in common."),
+            pages.length ? table({ label: "Lines that both touched", rows: pages.flatMap((page) => page.lines.map((line) => ({ page: page.memory, ...line }))), limit: 30, columns: [
+                { name: "Page", value: (row) => row.page }, { name: "Line", value: (row) => row.offset, cell: (row) => name(`+0x${row.offset.toString(16)} ${row.memory}`) },
+                { name: "Sharing", value: (row) => row.sharing, cell: (row) => sharingTag(row.sharing) },
+                { name: `${x}: loads / stores`, isNumber: true, value: (row) => row.a[1] + row.a[2], cell: (row) => did(row.a) },
+                { name: `${y}: loads / stores`, isNumber: true, value: (row) => row.b[1] + row.b[2], cell: (row) => did(row.b) },
+            ] }).box : el("p", { class: "dim" }, "No line of the listed pages was seen with both of them: they use different lines of the regions, or their samples are few."));
+        setAddress(`pair=${threads[a].tid},${threads[b].tid}`);
+    };
+    const cellAt = (event) => {
+        const box = canvas.getBoundingClientRect();
+        const place = (at, from) => Math.floor(from + (at / box.width) * state.view.size);
+        const [column, row] = [place(event.clientX - box.left, state.view.x), place(event.clientY - box.top, state.view.y)];
+        return row >= 0 && column >= 0 && row < n && column < n ? { row, column } : null;
+    };
+    const choose = (at, isOpened) => {
+        state.at = at;
+        const { x, y, size } = state.view;
+        if (at.column < x || at.column >= x + size || at.row < y || at.row >= y + size) zoom(at.column - size / 2, at.row - size / 2, size);
+        draw();
+        const [a, b] = [state.order[at.row], state.order[at.column]];
+        if (isOpened) showPair(a, b);
+        else say(pairText(a, b));
+    };
+    let dragged = null;
+    canvas.addEventListener("pointerdown", (event) => {
+        dragged = { x: event.clientX, y: event.clientY, view: { ...state.view }, isFar: false };
+    });
+    canvas.addEventListener("pointermove", (event) => {
+        if (dragged && event.buttons) {
+            const cell = canvas.getBoundingClientRect().width / state.view.size;
+            dragged.isFar ||= Math.hypot(event.clientX - dragged.x, event.clientY - dragged.y) > 4;
+            if (dragged.isFar) zoom(dragged.view.x - (event.clientX - dragged.x) / cell, dragged.view.y - (event.clientY - dragged.y) / cell, state.view.size);
+        }
+        const at = cellAt(event);
+        tip(at ? pairText(state.order[at.row], state.order[at.column]) : "", event);
+    });
+    canvas.addEventListener("pointerleave", () => tip(""));
+    canvas.addEventListener("click", (event) => {
+        const at = cellAt(event);
+        if (at && !dragged?.isFar) choose(at, true);
+        dragged = null;
+    });
+    canvas.addEventListener("wheel", (event) => {
+        if (n < 30) return;
+        event.preventDefault();
+        const box = canvas.getBoundingClientRect();
+        const size = Math.max(8, Math.min(n, state.view.size * (event.deltaY > 0 ? 1.25 : 0.8)));
+        const keep = (at, from) => from + (at / box.width) * (state.view.size - size);
+        zoom(keep(event.clientX - box.left, state.view.x), keep(event.clientY - box.top, state.view.y), size);
+    }, { passive: false });
+    canvas.addEventListener("keydown", (event) => {
+        const at = state.at ?? { row: 0, column: 0 };
+        const group = state.groups.findIndex((it) => at.row >= it.begin && at.row < it.end);
+        const to = (row, column) => choose({ row: Math.max(0, Math.min(n - 1, row)), column: Math.max(0, Math.min(n - 1, column)) });
+        const keys = {
+            ArrowUp: () => to(at.row - 1, at.column), ArrowDown: () => to(at.row + 1, at.column), ArrowLeft: () => to(at.row, at.column - 1), ArrowRight: () => to(at.row, at.column + 1),
+            Home: () => to(at.row, 0), End: () => to(at.row, n - 1),
+            PageUp: () => to(state.groups[Math.max(0, group - 1)].begin, at.column), PageDown: () => to(state.groups[Math.min(state.groups.length - 1, group + 1)].begin, at.column),
+            Enter: () => choose(at, true), Escape: () => panel.replaceChildren(),
+            "+": () => zoom(at.column - state.view.size / 4, at.row - state.view.size / 4, state.view.size / 2), "-": () => zoom(state.view.x - state.view.size / 2, state.view.y - state.view.size / 2, state.view.size * 2), 0: () => zoom(0, 0, n),
+        };
+        if (!keys[event.key] || event.ctrlKey || event.altKey || event.metaKey) return;
+        event.preventDefault();
+        keys[event.key]();
+    });
+    const order = el("select", { id: "order", change: () => arrange(order.value) }, Object.keys(ORDERS).map((by) => el("option", { value: by }, by)));
+    const hubs = el("input", { type: "checkbox", id: "hubs", change: () => {
+        state.withHubs = hubs.checked;
+        values = sharedMisses(matrix, hubs.checked);
+        paint();
+        strongest();
+    } });
+    const legend = el("span", { class: "legend", role: "img", "aria-label": "Colours from few to many shared misses, logarithmic" });
+    legend.style.background = `linear-gradient(to right, ${SCALE.map(([r, g, b]) => `rgb(${r},${g},${b})`).join(",")})`;
+    const end = el("span");
+    const pairs = el("div");
+    let pairTable = null;
+    const strongest = () => {
+        const list = [];
+        let least = 0;
+        for (let a = 0; a < n; a += 1) {
+            for (let b = a + 1; b < n; b += 1) {
+                const value = values[a * n + b];
+                if (value <= least) continue;
+                list.push({ a, b, value });
+                if (list.length > 5000) {
+                    list.sort((x, y) => y.value - x.value);
+                    list.length = 50;
+                    least = list[49].value;
+                }
+            }
+        }
+        list.sort((x, y) => y.value - x.value);
+        list.length = Math.min(50, list.length);
+        pairTable = table({ label: "Strongest pairs", rows: list, key: (row) => `${threads[row.a].tid},${threads[row.b].tid}`, columns: [
+            { name: "Thread", value: (row) => threadName(threads[row.a]) }, { name: "and", value: (row) => threadName(threads[row.b]) },
+            { name: "Subcells", value: (row) => [...new Set([threads[row.a].subcell ?? "(no cell)", threads[row.b].subcell ?? "(no cell)"])].join(", ") },
+            { name: "Shared misses", isNumber: true, value: (row) => row.value, cell: (row) => el("button", { type: "button", click: () => showPair(row.a, row.b) }, count(row.value)) },
+        ] });
+        pairs.replaceChildren(pairTable.box);
+        end.textContent = ` ${count(most)} shared misses`;
+    };
+    section("matrix", "Who shares with whom",
+        el("p", { class: "dim" }, "Two threads share, in each region (data structure), the possible misses of the one that has fewer there: so many are avoided if both use one cache. Click a pair to see the memory; click the diagonal to see one thread."),
+        el("p", {}, el("label", { for: "order" }, "Order by "), order, " ", hubs, " ", el("label", { for: "hubs" }, "with hubs"), " 0 ", legend, end, n >= 30 ? el("span", { class: "dim" }, " · wheel zooms, drag moves, 0 resets") : null),
+        labels,
+        el("div", { class: "matrix" }, canvas, panel),
+        el("details", { open: n <= 40 }, el("summary", {}, "The 50 strongest pairs as a table"), pairs));
+    arrange("subcell");
+    strongest();
+    searched.push((text) => {
+        state.found = new Set(text ? threads.map((_, at) => at).filter((at) => [threadName(threads[at]), threads[at].process, threads[at].cgroup, threads[at].subcell].join("\n").toLowerCase().includes(text)) : []);
+        draw();
+        pairTable.search(text);
+        return 0;
+    });
+    const byTid = new Map(threads.map((thread, at) => [String(thread.tid), at]));
+    return {
+        repaint: paint,
+        showThread: (tid) => byTid.has(tid) && (showThread(byTid.get(tid)), true),
+        showPair: (a, b) => byTid.has(a) && byTid.has(b) && (showPair(byTid.get(a), byTid.get(b)), canvas.scrollIntoView({ block: "center" }), true),
+    };
+}

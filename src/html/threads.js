@@ -1,0 +1,102 @@
+// All threads, what the scheduler did with each subcell, and the run over time.
+
+function threadsSection(report) {
+    const rows = report.cells.flatMap((cell) => cell.subcells.flatMap((subcell) => subcell.threads.map((thread) => ({ path: pathOf(cell, subcell), ...thread }))));
+    const hasHints = rows.some((row) => row.hint !== undefined);
+    const made = table({
+        label: "Threads", rows, key: (row) => String(row.tid), sort: "Samples",
+        columns: [
+            { name: "Thread", value: (row) => row.comm ?? "(unknown)" }, { name: "Tid", isNumber: true, value: (row) => row.tid, cell: (row) => String(row.tid) },
+            { name: "Pid", isNumber: true, value: (row) => row.pid, cell: (row) => String(row.pid) },
+            ...(hasHints ? [{ name: "Hint", isNumber: true, value: (row) => row.hint, cell: (row) => String(row.hint ?? "-") }] : []),
+            { name: "Subcell", value: (row) => row.path }, { name: "Samples", isNumber: true, value: (row) => row.samples }, { name: "Verdict", value: (row) => row.verdict },
+        ],
+    });
+    section("threads", "Threads", made.box);
+    searched.push((text) => made.search(text));
+    return made;
+}
+
+function scheduling(report) {
+    const { scheduling: sched, wakeups } = report;
+    if (!sched) return;
+    const rows = sched.subcells;
+    const within = (what, part) => (part && part.wakeups > 0 ? el("p", {}, `${what}: ${count(part.wakeups)}, of which ${percent(part.subcell)} stay within a subcell and ${percent(part.llc)} ran within one last-level cache.`) : null);
+    section("scheduling", "Scheduling",
+        el("p", { class: "dim" }, `What the scheduler did in ${number(sched.seconds, 1)} s with the threads of each subcell, before the configuration was loaded.`),
+        table({
+            label: "Scheduling by subcell", rows, key: (row) => row.name,
+            columns: [
+                { name: "Subcell", value: (row) => row.name }, { name: "Threads", isNumber: true, value: (row) => row.threads },
+                { name: "CPUs used", isNumber: true, value: (row) => row.run_ns / 1e9 / Math.max(sched.seconds, 1e-9), cell: (row) => number(row.run_ns / 1e9 / Math.max(sched.seconds, 1e-9), 2) },
+                { name: "Waited", isNumber: true, value: (row) => row.wait_ns, cell: (row) => duration(row.wait_ns), title: "Time runnable without a CPU" },
+                { name: "Mean wait", isNumber: true, value: (row) => (row.waits ? row.wait_ns / row.waits : null), cell: (row) => duration(row.waits ? row.wait_ns / row.waits : null) },
+                { name: "Longest", isNumber: true, value: (row) => row.wait_max_ns, cell: (row) => duration(row.wait_max_ns) },
+                { name: "Wakeup p50", isNumber: true, value: (row) => row.latency_p50_ns, cell: (row) => duration(row.latency_p50_ns), title: "From a wakeup to the CPU: median" },
+                { name: "p99", isNumber: true, value: (row) => row.latency_p99_ns, cell: (row) => duration(row.latency_p99_ns) },
+                { name: "Max", isNumber: true, value: (row) => row.latency_max_ns, cell: (row) => duration(row.latency_max_ns) },
+                { name: "Switches", isNumber: true, value: (row) => row.switches }, { name: "Involuntary", isNumber: true, value: (row) => row.involuntary },
+                { name: "Migrations", isNumber: true, value: (row) => row.migrations }, { name: "to another LLC", isNumber: true, value: (row) => row.migrations_llc },
+                { name: "to another node", isNumber: true, value: (row) => row.migrations_node }, { name: "Wakeups", isNumber: true, value: (row) => row.wakeups },
+            ],
+        }).box,
+        rows.some((row) => row.losses > 0) ? el("p", {}, el("b", {}, "Events were lost: "), "the counts are too low, and times may be.") : null,
+        within("Wakeups of threads by threads", wakeups?.all), within("Of these between threads that share memory", wakeups?.carrying),
+        sched.wakeups.length ? table({ label: "Wakeups between subcells", rows: sched.wakeups, limit: 30, columns: [
+            { name: "Waker in", value: (row) => row.a }, { name: "Woken in", value: (row) => row.b }, { name: "Wakeups", isNumber: true, value: (row) => row.wakeups },
+        ] }).box : null);
+}
+
+const COLOURS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#997755", "#5566cc", "#dd8833", "#779944"];
+
+/** The run over time; drawn anew for another width or theme. */
+function time(report) {
+    const { timeline } = report;
+    const subcells = timeline.subcells.filter((subcell) => subcell.samples.some((it) => it > 0));
+    const steps = Math.max(timeline.records.length, ...timeline.subcells.map((subcell) => subcell.samples.length));
+    // A profile without times is one step.
+    if (steps < 2 || timeline.step_ns === 0) return null;
+    const seconds = timeline.step_ns / 1e9;
+    const x = Array.from({ length: steps }, (_, at) => at * seconds);
+    const rate = (values) => values.map((value) => value / seconds);
+    const place = el("div");
+    const lost = timeline.lost.reduce((a, b) => a + b, 0);
+    const charts = [];
+    const draw = () => {
+        charts.splice(0).forEach((chart) => chart.destroy());
+        const style = getComputedStyle(document.documentElement);
+        const [text, grid] = ["--text", "--line"].map((it) => style.getPropertyValue(it).trim());
+        const axis = { stroke: text, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
+        const width = Math.max(280, place.clientWidth || 800);
+        const chart = (title, series, data, range) => {
+            const box = el("div", { class: "chart" });
+            place.append(box);
+            const scales = { x: { time: false }, y: { range: range ?? ((_, __, top) => [0, Math.max(top * 1.05, 1)]) } };
+            charts.push(new uPlot({ title, width, height: 200, scales, axes: [{ ...axis, label: "seconds" }, { ...axis, size: 64 }],
+                cursor: { sync: { key: "time" }, drag: { x: true, y: false } }, series: [{ label: "s", value: (_, at) => (at === null ? "-" : number(at, 2)) }, ...series] }, [x, ...data], box));
+        };
+        place.replaceChildren();
+        const plain = (_, value) => (value === null || value === undefined ? "-" : number(value, 1));
+        chart("Samples per second", subcells.map((subcell, at) => ({ label: shown(subcell.name), stroke: COLOURS[at % COLOURS.length], width: 1.5, value: plain })), subcells.map((subcell) => rate(subcell.samples)));
+        if (timeline.records.length) {
+            const yields = timeline.records.map((records, at) => (records > 0 ? (timeline.located[at] / records) * 100 : null));
+            chart("Yield: samples that gave an address, %", [{ label: "%", stroke: COLOURS[2], width: 1.5, value: plain }], [yields], () => [0, 100]);
+            if (lost > 0) chart("Lost records per second", [{ label: "lost", stroke: "#cc3311", fill: "#cc331133", width: 1.5, value: plain }], [rate(timeline.lost)]);
+        }
+    };
+    const sum = (values) => values.reduce((a, b) => a + b, 0);
+    section("time", "The run over time",
+        el("p", {}, `${number(steps * seconds, 1)} s in steps of ${duration(timeline.step_ns)}. `, timeline.records.length ? `${percent(sum(timeline.located) / Math.max(1, sum(timeline.records)))} of the samples gave an address; ${lost > 0 ? `${count(lost)} records were lost` : "no record was lost"}.` : ""),
+        place,
+        el("details", {}, el("summary", {}, "Samples of each subcell as a table"), table({ label: "Samples of each subcell", rows: timeline.subcells, columns: [
+            { name: "Subcell", value: (row) => row.name }, { name: "Samples", isNumber: true, value: (row) => sum(row.samples) },
+            { name: "Least a second", isNumber: true, value: (row) => Math.min(...rate(row.samples)) }, { name: "Most a second", isNumber: true, value: (row) => Math.max(...rate(row.samples)) },
+        ] }).box));
+    draw();
+    let waiting = 0;
+    addEventListener("resize", () => {
+        clearTimeout(waiting);
+        waiting = setTimeout(draw, 150);
+    });
+    return { repaint: draw };
+}
