@@ -119,7 +119,7 @@
 //! | hints | 262,144 threads, 4,096 values | later ones are dropped: `not_kept` of the hints' counts |
 //! | threads of the decision | 65,536 | later ones count to their cell only: loss `evicted` |
 //! | samples of threads over time | 240 steps, 1/16 M | steps get twice as long |
-//! | the matrix of a report | 2,000 threads, 60,000 uses of regions, 400 pages with 20,000 uses of lines | the rest is counted: `left_out` |
+//! | the matrix of a report | 2,000 threads, 60,000 uses of regions, 100 pages with 10,000 uses of lines | the rest is counted: `left_out` |
 //! | cells and names of the decision | 1,024 and 16,384 | later ones count together: a note |
 //! | code files of a recording | 16,384 and 8 MiB of paths | later ones have no build id: a note |
 //! | cgroups of a recording | 262,144 numbers | later ones may be in it twice |

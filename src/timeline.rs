@@ -132,7 +132,8 @@ impl Timeline {
 
     /// Counts lost records.
     pub(crate) fn lost(&mut self, lost: u64) {
-        let count = if self.moments.values().is_empty() { &mut self.early } else { &mut self.moments.at(self.now).lost };
+        let count =
+            if self.moments.values().is_empty() { &mut self.early } else { &mut self.moments.at(self.now).lost };
         *count = count.saturating_add(lost);
     }
 

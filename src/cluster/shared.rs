@@ -15,8 +15,8 @@ use crate::sample::{MemoryId, LINE_SIZE, PAGE_SIZE};
 /// Uses of a region by a thread, in all regions.
 const MAX_SHARERS: usize = 60_000;
 /// The most pages, and uses of a line by a thread in all of them.
-const MAX_PAGES: usize = 400;
-const MAX_USES: usize = 20_000;
+const MAX_PAGES: usize = 100;
+const MAX_USES: usize = 10_000;
 /// The most threads of a line: those with most accesses.
 const MAX_THREADS: usize = 200;
 const LINES: u64 = PAGE_SIZE / LINE_SIZE;

@@ -437,13 +437,56 @@ impl Report {
     /// # Errors
     /// None with these types; `serde_json` requires the result.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
-        serde_json::to_string_pretty(self).map(|text| escape::json(text) + "\n")
+        serde_json::to_string_pretty(self).map(|text| short_lists(&escape::json(text)) + "\n")
     }
+}
+
+/// Pretty JSON with lists of numbers in one line each: the matrix has thousands of short ones.
+fn short_lists(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    let mut rest = json;
+    let (mut in_string, mut is_escaped) = (false, false);
+    while let Some(character) = rest.chars().next() {
+        let (this, after) = rest.split_at(character.len_utf8());
+        match character {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = in_string,
+            '"' => in_string = !in_string,
+            '[' if !in_string => {
+                let is_plain = |c: char| c.is_ascii_digit() || " \n.,-+eE".contains(c);
+                let end = after.find(|c| !is_plain(c)).filter(|&end| after[end..].starts_with(']'));
+                if let Some((list, after)) = end.and_then(|end| after.split_at_checked(end)) {
+                    let numbers: Vec<&str> = list.split(',').map(str::trim).collect();
+                    text.push('[');
+                    text += &numbers.join(", ");
+                    rest = after;
+                    continue;
+                }
+            }
+            _ => {}
+        }
+        text.push_str(this);
+        rest = after;
+    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_of_numbers_take_one_line() {
+        let value =
+            serde_json::json!({"a": [[1, -2.5], []], "b": ["[1,\n2]", "\\\"[1"], "c": [1e-7, 3], "d": [null, 1]});
+        let pretty = serde_json::to_string_pretty(&value).unwrap();
+        let short = short_lists(&pretty);
+        assert!(
+            short.contains("[1, -2.5]") && short.contains("\"c\": [1e-7, 3]") && !short.contains("[null, 1]"),
+            "{short}"
+        );
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&short).unwrap(), value);
+    }
 
     #[test]
     fn parts_of_samples_are_rounded() {

@@ -19,7 +19,7 @@ function codeText(code) {
     const file = code.dso.split("/").pop();
     const place = code.sym === null || code.sym === undefined ? `${file}+0x${code.offset.toString(16)}` : `${code.sym}+0x${code.offset.toString(16)} (${file})`;
     const inlined = code.inlined?.length ? ` in inlined ${code.inlined.join(", ")}` : "";
-    return `${place}${inlined}${code.line ? ` at ${code.line}` : ""}`;
+    return `${place}${inlined}${code.line ? ` at ${code.line.split("/").pop()}` : ""}`;
 }
 
 /** The 64 bytes of a line: who read and who wrote which. */

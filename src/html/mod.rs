@@ -134,3 +134,27 @@ fn filled(parts: &[(&str, &String)]) -> String {
     }
     text + rest
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_is_in_the_page_once_and_is_not_read_again() {
+        let part = |text: &str| text.to_owned();
+        let (title, style, script, data) = (part("{{data}}"), part("S1"), part("{{script}}"), part("D1"));
+        let page = filled(&[("title", &title), ("style", &style), ("script", &script), ("data", &data)]);
+        for part in ["<title>{{data}}</title>", "S1", "{{script}}", "D1"] {
+            assert_eq!(page.matches(part).count(), 1, "{part} in {page}");
+        }
+    }
+
+    #[test]
+    fn scripts_cannot_end_their_element() {
+        for script in SCRIPT {
+            assert!(!script.to_lowercase().contains("</script"), "{script}");
+        }
+        let style = STYLE.concat().to_lowercase();
+        assert!(!style.contains("</style") && !style.contains("url("), "the page loads nothing");
+    }
+}

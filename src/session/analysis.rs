@@ -190,7 +190,8 @@ impl Analysis {
     fn run(&self, run: RunReport) -> RunReport {
         let Outcome { duration, samples, accesses, recovery, loss, notes, .. } = &self.outcome;
         let skipped = self.skipped.iter().map(|(source, error)| format!("{source}: {error}"));
-        let strings = |counts: &BTreeMap<&str, u64>| counts.iter().map(|(&what, &count)| (what.to_owned(), count)).collect();
+        let strings =
+            |counts: &BTreeMap<&str, u64>| counts.iter().map(|(&what, &count)| (what.to_owned(), count)).collect();
         let recovery = recovery.as_ref().map(|recovery| RecoveryReport {
             user_samples: recovery.user_samples,
             recovered: recovery.recovered,

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::memory::MemoryNames;
-use super::{Decided, Decider};
+use super::{community, Decided, Decider};
 use crate::cluster::rules::Sharer;
 use crate::config::report::{Matrix, MatrixLeftOut, MatrixLine, MatrixPage, MatrixRegion, MatrixThread, Report};
 use crate::sample::{printable, LINE_SIZE};
@@ -51,7 +51,8 @@ impl Decider {
                 memory,
                 identity,
                 bytes: (region.last - region.first + 1) * LINE_SIZE,
-                hub: region.is_hub,
+                // A community of all threads of a process has what looks like a hub in common.
+                hub: region.is_hub && !self.is_of_one_community(decided, &region.sharers),
                 sharers: region.sharers.iter().filter_map(sharer).collect(),
             })
         });
@@ -89,6 +90,12 @@ impl Decider {
             pages: shared.pages_left_out as u64,
         };
         Matrix { threads: threads.collect(), regions: made.collect(), pages: pages.collect(), left_out }
+    }
+
+    fn is_of_one_community(&self, decided: &Decided, sharers: &[Sharer]) -> bool {
+        let mut of = sharers.iter().map(|it| community(&decided.clusters, it.thread as usize));
+        let first = of.next().unwrap_or(u32::MAX);
+        first != u32::MAX && of.all(|it| it == first)
     }
 
     fn pid_of(&self, sharer: Option<&Sharer>) -> Option<u32> {

@@ -113,7 +113,8 @@ impl Decider {
         made.records = counts(|moment| moment.records);
         made.located = counts(|moment| moment.located);
         made.lost = counts(|moment| moment.lost);
-        made.subcells = named.map(|(label, name)| SubcellTimeline { name: name.clone(), samples: of_label(label) }).collect();
+        made.subcells =
+            named.map(|(label, name)| SubcellTimeline { name: name.clone(), samples: of_label(label) }).collect();
         made
     }
 }

@@ -1,0 +1,175 @@
+//! The page of a report in a browser. SKIP lines where there is none.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::path::Path;
+use std::process::Command;
+
+use scxprof::config::report::Report;
+use scxprof::html::{page, MAX_BYTES};
+use scxprof::sample::{Access, RawSample};
+use scxprof::session::{Batch, Feed, SideBand};
+use scxprof::Session;
+
+/// Groups of threads; those of a group write the same pages.
+struct Groups {
+    /// The name of each thread, and its group.
+    threads: Vec<(String, u64)>,
+    rounds: u64,
+    round: u64,
+}
+
+impl Feed for Groups {
+    fn next_batch(&mut self) -> Option<Batch> {
+        self.round += 1;
+        let time = 1_000_000_000 + self.round * 10_000_000;
+        let mut batch = Batch::until(time);
+        for (tid, (name, group)) in (1..).zip(&self.threads) {
+            if self.round == 1 {
+                batch.side_band(time, SideBand::Comm { pid: 1, tid, exec: false, comm: name.as_str().into() });
+            }
+            let addr = (group + 1) * 0x10_0000 + (self.round * 7 + u64::from(tid)) % 64 * 64;
+            batch.samples.push(RawSample { time, pid: 1, tid, addr, access: Access::Store, ..RawSample::default() });
+        }
+        (self.round < self.rounds).then_some(batch)
+    }
+}
+
+fn report(threads: Vec<(String, u64)>, rounds: u64) -> Report {
+    let mut feed = Groups { threads, rounds, round: 0 };
+    Session::builder().feed(&mut feed).target_cpus(64).run().unwrap().report().unwrap()
+}
+
+/// What the scripts made of the page at this address, and what the browser complained of; `None`, with the reason printed, without
+/// a browser.
+fn browsed(test: &str, dir: &Path, html: &str, fragment: &str) -> Option<(String, Vec<String>)> {
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let is_there = |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|it| it.status.success());
+    let Some(browser) = names.into_iter().find(is_there) else {
+        println!("SKIP: {test}: no Chromium");
+        return None;
+    };
+    let file = dir.join("page.html");
+    std::fs::write(&file, html).unwrap();
+    let options =
+        ["100", browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--log-level=0"];
+    let dump = ["--virtual-time-budget=10000", "--dump-dom"];
+    let mut command = Command::new("timeout");
+    command.args(options).arg(format!("--user-data-dir={}", dir.join("user").display())).args(dump);
+    let output = command.arg(format!("file://{}{fragment}", file.display())).output().unwrap();
+    if !output.status.success() || output.stdout.is_empty() {
+        println!("SKIP: {test}: {browser} does not work here: {output:?}");
+        return None;
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let complaints = said.lines().filter(|line| line.contains("CONSOLE")).map(ToOwned::to_owned).collect();
+    Some((String::from_utf8(output.stdout).unwrap(), complaints))
+}
+
+/// Two groups of three threads.
+fn small() -> Vec<(String, u64)> {
+    ["alpha-1", "alpha-2", "alpha-3", "beta-1", "beta-2", "beta-3"]
+        .into_iter()
+        .map(|name| (name.to_owned(), u64::from(name.starts_with('b'))))
+        .collect()
+}
+
+#[test]
+fn every_section_has_the_numbers_of_the_report() {
+    let test = "every_section_has_the_numbers_of_the_report";
+    let dir = tempfile::tempdir().unwrap();
+    let report = report(small(), 600);
+    let html = page(&report).unwrap();
+    let Some((dom, complaints)) = browsed(test, dir.path(), &html, "#thread=2") else { return };
+    assert!(complaints.is_empty(), "{complaints:?}");
+    assert!(dom.contains("data-state=\"ready\""), "{dom}");
+    for id in ["answer", "unseen", "matrix", "lines", "time", "threads"] {
+        assert!(dom.contains(&format!("<section id=\"{id}\"")), "{id}");
+    }
+    // Each subcell and thread has its row, with its samples.
+    for cell in &report.cells {
+        for subcell in &cell.subcells {
+            let path = cell.path_of(subcell);
+            let row = dom.split(&format!("<tr data-key=\"{path}\"")).nth(1).expect("a row");
+            assert!(row.contains(&format!("data-value=\"{}\"", subcell.threads.len())), "{path}: {row}");
+            for thread in &subcell.threads {
+                let row = dom.split(&format!("<tr data-key=\"{}\"", thread.tid)).nth(1).expect("a row");
+                let row = row.split("</tr>").next().unwrap();
+                assert!(row.contains(&format!("data-value=\"{}\"", thread.samples)), "{row}");
+                assert!(row.contains(thread.comm.as_deref().unwrap()), "{row}");
+            }
+        }
+    }
+    // Of six threads each shares with two others.
+    assert!(dom.contains("data-drawn=\"12\""), "{:?}", dom.split("data-drawn").nth(1).map(|it| &it[..20]));
+    // What the address names is marked and shown.
+    assert!(dom.contains("<tr data-key=\"2\" class=\"marked\"") && dom.contains("Shares most with"), "{dom}");
+    // The configuration, as it is printed.
+    let text = report.configuration.text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    assert!(dom.contains(&text), "{text}");
+    assert!(dom.contains("sudo scx_mitosis --cell-config cells.json"));
+    assert!(dom.contains("No sample was lost."));
+}
+
+#[test]
+fn names_do_nothing_but_be_shown() {
+    let test = "names_do_nothing_but_be_shown";
+    let dir = tempfile::tempdir().unwrap();
+    // A name has 15 bytes at most.
+    let names = ["<b>x</b>", "'\"><script>", "__proto__", "\u{202e}evil", "{{data}}", "</script>"];
+    let threads = names.iter().map(|name| ((*name).to_owned(), 0)).collect();
+    let mut report = report(threads, 300);
+    let markup = "</script></title><img src=http://192.0.2.1/x onerror=document.title='owned'>\u{202e}";
+    report.run.profile = Some(markup.to_owned());
+    report.notes.push(markup.to_owned());
+    report.cells[0].name = markup.to_owned();
+    for line in &mut report.lines {
+        line.memory = markup.to_owned();
+    }
+    let html = page(&report).unwrap();
+    assert_eq!(html.matches("<script").count(), 2);
+    let Some((dom, complaints)) = browsed(test, dir.path(), &html, "#subcell=<img>") else { return };
+    assert!(complaints.is_empty(), "{complaints:?}");
+    assert!(dom.contains("data-state=\"ready\""), "{dom}");
+    assert!(!dom.contains("<img") && !dom.contains("<b>x</b>") && !dom.contains('\u{202e}'));
+    assert_eq!(dom.matches("<script").count(), 2);
+    assert!(dom.contains("&lt;b&gt;x&lt;/b&gt;") && dom.contains("__proto__") && dom.contains("{{data}}"));
+    assert!(dom.contains("This report has no subcell"), "an address of nothing is told");
+}
+
+#[test]
+fn two_thousand_threads_are_drawn() {
+    let test = "two_thousand_threads_are_drawn";
+    let dir = tempfile::tempdir().unwrap();
+    let threads = (0..2_000).map(|thread| (format!("worker-{thread}"), thread % 20)).collect();
+    let report = report(threads, 150);
+    assert_eq!(report.matrix.threads.len(), 2_000);
+    let html = page(&report).unwrap();
+    assert!(html.len() <= MAX_BYTES, "{}", html.len());
+    let Some((dom, complaints)) = browsed(test, dir.path(), &html, "") else { return };
+    assert!(complaints.is_empty(), "{complaints:?}");
+    let value = |name: &str| dom.split(&format!("data-{name}=\"")).nth(1).and_then(|it| it.split('"').next()).unwrap();
+    let drawn: u32 = value("drawn").parse().unwrap();
+    // 20 groups of 100 threads each.
+    assert!(drawn > 100_000 && drawn <= 20 * 100 * 99, "{drawn}");
+    println!("{drawn} pairs of 2,000 threads were drawn in {} ms", value("ms"));
+}
+
+#[test]
+fn a_page_has_at_most_its_bytes() {
+    // More than fit: what has fewest samples is left out, and counted.
+    let mut report = report(small(), 300);
+    let thread = report.cells[0].subcells[0].threads[0].clone();
+    let mut state = 1u64;
+    let mut random = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        state >> 20
+    };
+    let threads = (0..60_000).map(|_| {
+        let mut thread = thread.clone();
+        (thread.tid, thread.comm) = (random() as u32, Some(format!("{:x}", random())));
+        thread
+    });
+    report.cells[0].subcells[0].threads = threads.collect();
+    assert!(page(&report).unwrap().len() <= MAX_BYTES);
+}
