@@ -198,7 +198,8 @@ fn a_cpu_that_comes_online_is_sampled_and_every_event_is_counted_once() {
     online(capture.sys.path(), &cpus);
     let mut is_suspect = false;
     capture.wait_for("a sample of the new CPU", |batch| {
-        is_suspect |= batch.side_band.iter().any(|side| matches!(side.what, SideBand::Lost { cpu } if cpu == cpus[1]));
+        is_suspect |=
+            batch.side_band.iter().any(|side| matches!(side.what, SideBand::Lost { cpu, .. } if cpu == cpus[1]));
         batch.samples.iter().any(|sample| sample.raw.cpu == cpus[1])
     });
     assert!(is_suspect, "what the new CPU's tasks did before is not known");

@@ -223,12 +223,13 @@ impl Analysis {
         let subcells = stats.lines(By::Cell, Order::Run, &cell_of);
         let between = stats.wakeups_between(&|cgroup, comm| placement.taker(cgroup, comm.as_bytes()));
         let between = between.into_iter().filter_map(|((a, b), wakeups)| Some(WakeupsBetween::new(a?, b?, wakeups)));
-        let mut report = SchedulingReport::default();
-        report.seconds = stats.window() as f64 / 1e9;
-        report.subcells = subcells.into_iter().map(SubcellScheduling::from).collect();
-        report.wakeups = between.collect();
-        report.wakeups.sort_by(|a, b| b.wakeups.cmp(&a.wakeups));
-        Ok(report)
+        let mut wakeups: Vec<WakeupsBetween> = between.collect();
+        wakeups.sort_by_key(|it| std::cmp::Reverse(it.wakeups));
+        Ok(SchedulingReport {
+            seconds: stats.window() as f64 / 1e9,
+            subcells: subcells.into_iter().map(SubcellScheduling::from).collect(),
+            wakeups,
+        })
     }
 
     /// The cells and subcells as scx_mitosis would place threads.

@@ -58,15 +58,12 @@ impl Made {
         }
         self.most -= 1;
         let at = self.nodes.len() as i64;
-        let number = match self.numbers.get(name) {
-            Some(&number) => number,
-            None => {
-                let number = self.names.len() as u32;
-                self.names.push(name.to_owned());
-                self.numbers.insert(name.to_owned(), number);
-                number
-            }
-        };
+        let number = self.numbers.get(name).copied().unwrap_or_else(|| {
+            let number = self.names.len() as u32;
+            self.names.push(name.to_owned());
+            self.numbers.insert(name.to_owned(), number);
+            number
+        });
         self.nodes.push((caller, number, kind, node.samples));
         for ((name, kind), callee) in &node.callees {
             self.add(callee, at, (name, *kind));

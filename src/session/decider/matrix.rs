@@ -52,7 +52,7 @@ impl Decider {
                 identity,
                 bytes: (region.last - region.first + 1) * LINE_SIZE,
                 // A community of all threads of a process has what looks like a hub in common.
-                hub: region.is_hub && !self.is_of_one_community(decided, &region.sharers),
+                hub: region.is_hub && !is_of_one_community(decided, &region.sharers),
                 sharers: region.sharers.iter().filter_map(sharer).collect(),
             })
         });
@@ -92,15 +92,16 @@ impl Decider {
         Matrix { threads: threads.collect(), regions: made.collect(), pages: pages.collect(), left_out }
     }
 
-    fn is_of_one_community(&self, decided: &Decided, sharers: &[Sharer]) -> bool {
-        let mut of = sharers.iter().map(|it| community(&decided.clusters, it.thread as usize));
-        let first = of.next().unwrap_or(u32::MAX);
-        first != u32::MAX && of.all(|it| it == first)
-    }
-
     fn pid_of(&self, sharer: Option<&Sharer>) -> Option<u32> {
         self.facts.get(sharer?.thread as usize).map(|facts| facts.pid)
     }
+}
+
+/// True if all of them are in the same community.
+fn is_of_one_community(decided: &Decided, sharers: &[Sharer]) -> bool {
+    let mut of = sharers.iter().map(|it| community(&decided.clusters, it.thread as usize));
+    let first = of.next().unwrap_or(u32::MAX);
+    first != u32::MAX && of.all(|it| it == first)
 }
 
 /// The subcell of each thread and hint, by its path.

@@ -98,24 +98,25 @@ impl Decider {
             let of_moments = moments.range();
             (first, end) = (first.min(of_moments.0), end.max(of_moments.1));
         }
-        let counts = |of: fn(&Moment) -> u64| match is_counted {
-            true => (first..end).map(|number| moments.get(number).map_or(0, of)).collect(),
-            false => Vec::new(),
+        let counts = |of: fn(&Moment) -> u64| {
+            let range = if is_counted { first..end } else { 0..0 };
+            range.map(|number| moments.get(number).map_or(0, of)).collect()
         };
         let of_label = |label: usize| {
             let at = |number| samples.get(number).and_then(|it| it.0.get(label)).copied().unwrap_or(0.0);
             (first..end).map(|number| (at(number) * 1000.0).round() / 1000.0).collect()
         };
         let named = names.iter().enumerate();
-        let mut made = TimelineReport::default();
-        made.step_ns = samples.step();
-        made.begin_ns = first.saturating_mul(samples.step());
-        made.records = counts(|moment| moment.records);
-        made.located = counts(|moment| moment.located);
-        made.lost = counts(|moment| moment.lost);
-        made.subcells =
-            named.map(|(label, name)| SubcellTimeline { name: name.clone(), samples: of_label(label) }).collect();
-        made
+        TimelineReport {
+            step_ns: samples.step(),
+            begin_ns: first.saturating_mul(samples.step()),
+            records: counts(|moment| moment.records),
+            located: counts(|moment| moment.located),
+            lost: counts(|moment| moment.lost),
+            subcells: named
+                .map(|(label, name)| SubcellTimeline { name: name.clone(), samples: of_label(label) })
+                .collect(),
+        }
     }
 }
 
