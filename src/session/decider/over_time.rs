@@ -156,7 +156,9 @@ mod tests {
     #[test]
     fn one_step_is_the_least() {
         let mut of_threads = OfThreads::new(0);
-        (0..100).for_each(|thread| of_threads.add(u64::from(thread) * 1_000_000_000, thread, 1.0));
+        for thread in 0..100 {
+            of_threads.add(u64::from(thread) * 1_000_000_000, thread, 1.0);
+        }
         assert_eq!(of_threads.steps.values().len(), 1);
     }
 }
