@@ -35,7 +35,11 @@ function follow({ answered, matrix, hottest, threads }) {
     } catch {
         // Somebody typed it: as it is.
     }
-    if (!value) return;
+    if (!value) {
+        // Sections are made after the browser looked for them.
+        if (address) document.getElementById(address)?.scrollIntoView();
+        return;
+    }
     let isFound = false;
     if (what === "thread") isFound = threads.show(value) && (matrix?.showThread(value), true);
     if (what === "pair" && matrix) isFound = matrix.showPair(...value.split(","));

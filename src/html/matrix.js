@@ -278,11 +278,11 @@ function matrixSection(report) {
             { name: "Shared misses", isNumber: true, value: (row) => row.value, cell: (row) => el("button", { type: "button", click: () => showPair(row.a, row.b) }, count(row.value)) },
         ] });
         pairs.replaceChildren(pairTable.box);
-        end.textContent = ` ${count(most)} shared misses`;
+        end.textContent = ` ${count(most)} (logarithmic)`;
     };
     section("matrix", "Who shares with whom",
         el("p", { class: "dim" }, "Two threads share, in each region (data structure), the possible misses of the one that has fewer there: so many are avoided if both use one cache. Click a pair to see the memory; click the diagonal to see one thread."),
-        el("p", {}, el("label", { for: "order" }, "Order by "), order, " ", hubs, " ", el("label", { for: "hubs" }, "with hubs"), " 0 ", legend, end, n >= 30 ? el("span", { class: "dim" }, " · wheel zooms, drag moves, 0 resets") : null),
+        el("p", {}, el("label", { for: "order" }, "Order by "), order, " ", hubs, " ", el("label", { for: "hubs" }, "with hubs"), " · shared misses: 0 ", legend, end, n >= 30 ? el("span", { class: "dim" }, " · wheel zooms, drag moves, 0 resets") : null),
         labels,
         el("div", { class: "matrix" }, canvas, panel),
         el("details", { open: n <= 40 }, el("summary", {}, "The 50 strongest pairs as a table"), pairs));
