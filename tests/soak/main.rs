@@ -59,6 +59,8 @@ const BOUNDED: &[(&str, u64, u64)] = &[
     ("cgroups of threads", 65_536, u64::MAX),
     ("threads of the decision", 65_536, u64::MAX),
     ("threads with few samples", 65_536, u64::MAX),
+    // Its steps get longer.
+    ("samples of threads over time", u64::MAX, MEMORY * 1024 / 16),
     ("names of the decision", 16_384, u64::MAX),
     ("files of the sketch", 16_384, u64::MAX),
     ("pages of the sketch", u64::MAX, MEMORY * 1024 / 16 * 9),
