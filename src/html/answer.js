@@ -101,6 +101,8 @@ function unseen(report, threadsLeftOut) {
     const found = [];
     const add = (text, isBad = false) => found.push({ text, isBad });
     run.lost.forEach((text) => add(text, true));
+    const dropped = report.timeline.lost.reduce((a, b) => a + b, 0);
+    if (dropped > 0 && run.lost_percent === 0) add(`${count(dropped)} records were lost`, true);
     if (run.recovery && run.recovery.user_samples > run.recovery.recovered) {
         const missed = run.recovery.user_samples - run.recovery.recovered;
         const why = Object.entries(run.recovery.unrecovered).sort((a, b) => b[1] - a[1]).map(([what, times]) => `${what} ${count(times)}`).join(", ");
@@ -132,7 +134,7 @@ function unseen(report, threadsLeftOut) {
 }
 
 function unseenSection(report, found) {
-    const isWhole = report.run.lost.length === 0;
+    const isWhole = !found.some(({ isBad }) => isBad);
     section("unseen", "What was not seen",
         el("p", {}, el("b", {}, `Source ${report.source}: `), name(report.coverage)),
         isWhole ? el("p", {}, "No sample was lost.") : null,

@@ -67,7 +67,7 @@ function start(report) {
     search.addEventListener("input", () => {
         const text = search.value.trim().toLowerCase();
         const matched = searched.reduce((sum, of) => sum + of(text), 0);
-        document.getElementById("matched").textContent = text ? `${number(matched)} rows` : "";
+        document.getElementById("matched").textContent = text ? `${number(matched)} ${matched === 1 ? "row" : "rows"}` : "";
     });
     addEventListener("keydown", (event) => {
         const isTyping = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName ?? "");

@@ -46,6 +46,7 @@ function matrixSection(report) {
     const canvas = el("canvas", { width: SIZE, height: SIZE, tabindex: "0", role: "application", "aria-label": `Sharing matrix of ${n} threads: arrow keys move, Enter shows what a pair shares, plus and minus zoom, 0 resets` });
     const panel = el("div", { class: "panel", "aria-live": "polite" });
     const labels = el("div", { class: "dim" });
+    const side = el("div", { class: "side", "aria-hidden": "true" });
     const total = new Float64Array(n);
     const regionsOf = Array.from({ length: n }, () => new Map());
     matrix.regions.forEach((region, at) => region.sharers.forEach(([thread, misses]) => regionsOf[thread].set(at, misses)));
@@ -123,6 +124,7 @@ function matrixSection(report) {
             }
         }
         context.stroke();
+        drawSide();
         // What the search found is marked at the edges.
         context.fillStyle = "#e600e6";
         state.order.forEach((thread, row) => {
@@ -135,6 +137,19 @@ function matrixSection(report) {
             context.lineWidth = 2;
             context.strokeRect((state.at.column - x) * cell, (state.at.row - y) * cell, Math.max(3, cell), Math.max(3, cell));
         }
+    };
+    /** Names the rows at their side: threads where there is room, or else groups. */
+    const drawSide = () => {
+        const { y, size } = state.view;
+        const cell = SIZE / size;
+        const rows = cell >= 13 ? state.order.map((thread, row) => ({ label: threadName(threads[thread]), begin: row, end: row + 1 })) : state.groups;
+        side.replaceChildren(...rows.flatMap(({ label, begin, end }) => {
+            const [from, to] = [Math.max(begin, y), Math.min(end, y + size)];
+            if ((to - from) * cell < 13) return [];
+            const text = el("div", { title: label }, name(label));
+            text.style.top = `${(((from + to) / 2 - y) / size) * 100}%`;
+            return [text];
+        }));
     };
     const zoom = (x, y, size) => {
         const next = Math.max(2, Math.min(n, size));
@@ -284,8 +299,8 @@ function matrixSection(report) {
         el("p", { class: "dim" }, "Two threads share, in each region (data structure), the possible misses of the one that has fewer there: so many are avoided if both use one cache. Click a pair to see the memory; click the diagonal to see one thread."),
         el("p", {}, el("label", { for: "order" }, "Order by "), order, " ", hubs, " ", el("label", { for: "hubs" }, "with hubs"), " · shared misses: 0 ", legend, end, n >= 30 ? el("span", { class: "dim" }, " · wheel zooms, drag moves, 0 resets") : null),
         labels,
-        el("div", { class: "matrix" }, canvas, panel),
-        el("details", { open: n <= 40 }, el("summary", {}, "The 50 strongest pairs as a table"), pairs));
+        el("div", { class: "matrix" }, el("div", { class: "drawing" }, side, canvas),
+            el("div", { class: "beside" }, panel, el("details", { open: n <= 40 }, el("summary", {}, "The 50 strongest pairs as a table"), pairs))));
     arrange("subcell");
     strongest();
     searched.push((text) => {

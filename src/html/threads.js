@@ -57,8 +57,11 @@ function time(report) {
     // A profile without times is one step.
     if (steps < 2 || timeline.step_ns === 0) return null;
     const seconds = timeline.step_ns / 1e9;
-    const x = Array.from({ length: steps }, (_, at) => at * seconds);
-    const rate = (values) => values.map((value) => value / seconds);
+    // The first and the last step are not whole: as rates they would look as if there was less work.
+    const isWhole = steps > 3;
+    const numbers = Array.from({ length: steps }, (_, at) => at).slice(...(isWhole ? [1, -1] : [0]));
+    const x = numbers.map((at) => at * seconds);
+    const rate = (values) => numbers.map((at) => (values[at] ?? 0) / seconds);
     const place = el("div");
     const lost = timeline.lost.reduce((a, b) => a + b, 0);
     const charts = [];
@@ -69,7 +72,7 @@ function time(report) {
         const axis = { stroke: text, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
         const width = Math.max(280, place.clientWidth || 800);
         const chart = (title, series, data, range) => {
-            const box = el("div", { class: "chart" });
+            const box = el("div", { class: "chart", role: "img", "aria-label": `${title}; the numbers are in the table below` });
             place.append(box);
             const scales = { x: { time: false }, y: { range: range ?? ((_, __, top) => [0, Math.max(top * 1.05, 1)]) } };
             charts.push(new uPlot({ title, width, height: 200, scales, axes: [{ ...axis, label: "seconds" }, { ...axis, size: 64 }],
@@ -77,16 +80,22 @@ function time(report) {
         };
         place.replaceChildren();
         const plain = (_, value) => (value === null || value === undefined ? "-" : number(value, 1));
-        chart("Samples per second", subcells.map((subcell, at) => ({ label: shown(subcell.name), stroke: COLOURS[at % COLOURS.length], width: 1.5, value: plain })), subcells.map((subcell) => rate(subcell.samples)));
+        // Areas one upon the other: each series is the sum of its subcell and of those after it, and is drawn before them.
+        const rates = subcells.map((subcell) => rate(subcell.samples));
+        const stacked = rates.map((_, at) => x.map((_, step) => rates.slice(at).reduce((sum, of) => sum + of[step], 0)));
+        chart("Samples per second of each subcell, stacked", subcells.map((subcell, at) => ({
+            label: shown(subcell.name), stroke: COLOURS[at % COLOURS.length], fill: COLOURS[at % COLOURS.length], width: 1, points: { show: false },
+            value: (_, __, ___, step) => plain(null, step === null ? null : rates[at][step]),
+        })), stacked);
         if (timeline.records.length) {
-            const yields = timeline.records.map((records, at) => (records > 0 ? (timeline.located[at] / records) * 100 : null));
+            const yields = numbers.map((at) => (timeline.records[at] > 0 ? (timeline.located[at] / timeline.records[at]) * 100 : null));
             chart("Yield: samples that gave an address, %", [{ label: "%", stroke: COLOURS[2], width: 1.5, value: plain }], [yields], () => [0, 100]);
             if (lost > 0) chart("Lost records per second", [{ label: "lost", stroke: "#cc3311", fill: "#cc331133", width: 1.5, value: plain }], [rate(timeline.lost)]);
         }
     };
     const sum = (values) => values.reduce((a, b) => a + b, 0);
     section("time", "The run over time",
-        el("p", {}, `${number(steps * seconds, 1)} s in steps of ${duration(timeline.step_ns)}. `, timeline.records.length ? `${percent(sum(timeline.located) / Math.max(1, sum(timeline.records)))} of the samples gave an address; ${lost > 0 ? `${count(lost)} records were lost` : "no record was lost"}.` : ""),
+        el("p", {}, `Steps of ${duration(timeline.step_ns)}${isWhole ? ", without the first and the last, which are not whole" : ""}. `, timeline.records.length ? `${percent(sum(timeline.located) / Math.max(1, sum(timeline.records)))} of the samples gave an address; ${lost > 0 ? `${count(lost)} records were lost` : "no record was lost"}.` : ""),
         place,
         el("details", {}, el("summary", {}, "Samples of each subcell as a table"), table({ label: "Samples of each subcell", rows: timeline.subcells, columns: [
             { name: "Subcell", value: (row) => row.name }, { name: "Samples", isNumber: true, value: (row) => sum(row.samples) },

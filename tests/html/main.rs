@@ -2,14 +2,21 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod user;
+
+use std::io::Read;
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
 
 use scxprof::config::report::Report;
 use scxprof::html::{page, MAX_BYTES};
 use scxprof::sample::{Access, RawSample};
 use scxprof::session::{Batch, Feed, SideBand};
 use scxprof::Session;
+use serde_json::Value;
 
 /// Groups of threads; those of a group write the same pages.
 struct Groups {
@@ -172,4 +179,88 @@ fn a_page_has_at_most_its_bytes() {
     });
     report.cells[0].subcells[0].threads = threads.collect();
     assert!(page(&report).unwrap().len() <= MAX_BYTES);
+}
+
+/// Asks for files in all ways of a page, and counts what its policy forbids.
+const ASKING: &str = r#"<script>
+let forbidden = 0;
+addEventListener("securitypolicyviolation", () => { forbidden += 1; document.body.dataset.forbidden = forbidden; });
+const add = (tag, attributes) => document.body.append(Object.assign(document.createElement(tag), attributes));
+for (const tag of ["img", "video", "iframe"]) add(tag, { src: "URL/" + tag });
+add("link", { rel: "stylesheet", href: "URL/style" });
+fetch("URL/fetch").catch(() => {});
+document.body.style.backgroundImage = "url(URL/background)";
+</script></body>"#;
+
+/// A server that answers nothing, and how many requests it had. Chromium may connect for a frame before it reads the page's policy;
+/// only bytes are a request.
+fn server() -> (String, Arc<AtomicU32>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let requests = Arc::new(AtomicU32::new(0));
+    let counted = requests.clone();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let counted = counted.clone();
+            std::thread::spawn(move || {
+                let has_bytes = stream.read(&mut [0]).is_ok_and(|bytes| bytes > 0);
+                counted.fetch_add(u32::from(has_bytes), Ordering::SeqCst);
+            });
+        }
+    });
+    (url, requests)
+}
+
+#[test]
+fn nothing_leaves_the_page() {
+    let test = "nothing_leaves_the_page";
+    let dir = tempfile::tempdir().unwrap();
+    let (url, requests) = server();
+    let asking = ASKING.replace("URL", &url);
+    let html = page(&report(small(), 300)).unwrap().replace("</body>", &asking);
+    let Some((dom, _)) = browsed(test, dir.path(), &html, "") else { return };
+    let forbidden = dom.split("data-forbidden=\"").nth(1).and_then(|it| it.split('"').next()).expect("a policy");
+    assert!(forbidden.parse::<u32>().unwrap() >= 6, "{forbidden}");
+    assert_eq!(requests.load(Ordering::SeqCst), 0, "the page asked for a file");
+    // Without the policy it asks.
+    let open = html.replace("Content-Security-Policy", "other");
+    if browsed(test, dir.path(), &open, "").is_some() {
+        assert!(requests.load(Ordering::SeqCst) > 0, "nobody could have been asked");
+    }
+}
+
+#[test]
+fn the_page_of_a_profile_has_its_scheduling_and_stacks() {
+    let test = "the_page_of_a_profile_has_its_scheduling_and_stacks";
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (profile, html, json) = (path("p"), path("p.html"), path("p.json"));
+    let scxprof = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_scxprof")).args(args).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let loop_ = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+    let record = ["record", "--sched", "--stacks=cpu-clock", "--source", "timer", "--disable-archive", "-o", &profile];
+    let (code, said) = scxprof(&[&record[..], &["--", "sh", "-c", loop_]].concat());
+    if code != Some(0) {
+        println!("SKIP: {test}: {said}");
+        return;
+    }
+    let (code, said) = scxprof(&["report", "-f", &profile, "--html", &html, "--report", &json]);
+    assert_eq!(code, Some(0), "{said}");
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let html = std::fs::read_to_string(&html).unwrap();
+    let Some((dom, complaints)) = browsed(test, dir.path(), &html, "") else { return };
+    assert!(complaints.is_empty(), "{complaints:?}");
+    assert!(dom.contains("<section id=\"scheduling\"") && dom.contains("<section id=\"stacks\""), "{dom}");
+    for subcell in report["scheduling"]["subcells"].as_array().unwrap() {
+        let row = format!("<tr data-key=\"{}\"", subcell["name"].as_str().unwrap());
+        let row = dom.split("<section id=\"scheduling\"").nth(1).unwrap().split(&row).nth(1).expect("a row");
+        let row = row.split("</tr>").next().unwrap();
+        for field in ["threads", "wait_ns", "switches", "migrations", "wakeups"] {
+            assert!(row.contains(&format!("data-value=\"{}\"", subcell[field])), "{field} of {subcell}: {row}");
+        }
+    }
+    let samples = report["stacks"]["subcells"][0]["samples"].as_u64().unwrap();
+    assert!(samples > 0 && dom.contains("aria-label=\"all: "), "{samples}");
 }
