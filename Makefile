@@ -18,7 +18,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 export FUZZ_SECONDS KERNELS
 
-.PHONY: build run test soak test-stacks-long test-query truth test-vm test-schedulers lint fmt bench versus-perf fuzz miri doc install dist deps clean help
+.PHONY: build run test screenshots soak test-stacks-long test-query truth test-vm test-schedulers lint fmt bench versus-perf fuzz miri doc install dist deps clean help
 .DEFAULT_GOAL := build
 
 build: deps ## Build the release binary (the default)
@@ -45,6 +45,11 @@ test-query: deps ## Run the queries of docs/queries.md with the embedded engine 
 truth: ## Print how right the configuration is on programs with known sharing (ARGS="--beside quiet hotfield hash")
 	@scripts/deps.sh truth
 	@CARGO="$(CARGO)" scripts/truth.sh $(ARGS)
+
+screenshots: ## Make the pictures of the report page in docs/screenshots again (as root, with Chromium)
+	@scripts/deps.sh test
+	$(CARGO) build --locked --profile demo --features demo --bins
+	@scripts/screenshots.sh
 
 test-vm: deps ## Run the tests in virtual machines with a simulated memory PMU (KERNELS="bookworm trixie sid")
 	@scripts/vm.sh $(ARGS)

@@ -29,7 +29,7 @@ function bar(label, part, isOther) {
 /** How a list of lists of prefixes matches. */
 const matches = (prefixes) => prefixes.map((list) => list.map((prefix) => `${prefix}*`).join(" and ")).join(", ") || "all others";
 
-function answer(report, unseenCount) {
+function answer(report, notSeen) {
     const { run, configuration } = report;
     const rows = report.cells.flatMap((cell) => cell.subcells.map((subcell) => ({ path: pathOf(cell, subcell), ...subcell })));
     const confidences = rows.map((row) => row.confidence).filter((it) => it !== null && it !== undefined);
@@ -41,7 +41,7 @@ function answer(report, unseenCount) {
         tile("stability", report.stability === null ? "-" : number(report.stability, 2), { title: "How well the two halves of the run agree (adjusted Rand index): 1 is the same result" }),
         tile("lowest confidence", confidences.length ? number(Math.min(...confidences), 2) : "-", { title: "The fraction of communities with as much evidence that were right in streams of known truth" }),
         tile("samples lost", `${number(run.lost_percent, run.lost_percent > 0 ? 3 : 0)} %`, { isBad: run.lost_percent > 0, href: "#unseen" }),
-        tile(unseenCount === 1 ? "thing was not seen" : "things were not seen", number(unseenCount), { href: "#unseen" }));
+        tile(notSeen.length === 1 ? "thing was not seen" : "things were not seen", number(notSeen.length), { href: "#unseen", isBad: notSeen.some((it) => it.isBad) }));
     const where = [run.host, run.profile, minutes].filter(Boolean);
     const bars = el("div", { class: "bars" },
         bar("this configuration", report.locality), bar("by thread name alone", report.locality_by_name, true));
@@ -139,7 +139,7 @@ function unseenSection(report, found) {
         el("p", {}, el("b", {}, `Source ${report.source}: `), name(report.coverage)),
         isWhole ? el("p", {}, "No sample was lost.") : null,
         el("ul", {}, found.map(({ text, isBad }) => el("li", { class: isBad ? "bad" : null }, name(text)))),
-        report.hubs.length ? el("div", {}, el("h3", {}, "Hubs"), el("p", {}, "Nearly all threads touch these pages, so they join no threads:"),
+        report.hubs.length ? el("div", {}, el("h3", {}, "Hubs"), el("p", {}, "Nearly all threads that could touch these pages do so: they do not tell who belongs together."),
             table({ label: "Hubs", rows: report.hubs, columns: [
                 { name: "Memory", value: (row) => row.memory }, { name: "Accesses", isNumber: true, value: (row) => row.accesses },
                 { name: "Writes", isNumber: true, value: (row) => row.writes }, { name: "Threads", isNumber: true, value: (row) => row.threads },

@@ -52,7 +52,7 @@ function flame(report) {
                 until = node.x + node.samples;
             }
             const label = `${node.name}: ${count(node.samples)} samples, ${percent(node.samples / all)}`;
-            const frame = el("div", { role: "treeitem", tabindex: node.at === zoomed ? "0" : "-1", "data-at": node.at, "aria-label": label, class: isFound ? "found" : null,
+            const frame = el("div", { role: "treeitem", tabindex: node.at === zoomed ? "0" : "-1", "data-at": node.at, "aria-label": label, class: isFound ? "found" : (to - from) / root.samples < 0.02 ? "narrow" : null,
                 click: () => zoom(node.at), pointermove: (event) => tip(label, event), pointerleave: () => tip("") }, node.name);
             const [hue, saturation] = HUES[node.kind] ?? HUES[1];
             frame.style.left = `${((from - root.x) / root.samples) * 100}%`;
@@ -82,7 +82,7 @@ function flame(report) {
         event.preventDefault();
     });
     section("stacks", "Call stacks",
-        el("p", {}, "Flame graph of ", which, " ", el("button", { type: "button", click: () => zoom(0) }, "Reset zoom")), told, place,
+        el("p", { class: "controls" }, "Flame graph of ", which, " ", el("button", { type: "button", click: () => zoom(0) }, "Reset zoom")), told, place,
         el("h3", {}, "Functions with most samples of their own"), top);
     choose();
     searched.push((wanted) => {

@@ -84,7 +84,7 @@ function lines(report) {
     };
     section("lines", "Hottest shared lines",
         el("p", { class: "dim" }, "Cache lines that threads share and that are written: those first that were found modified in another CPU's cache (HITM), then those with the most possible transfers."),
-        el("p", {}, "Lines of ", which, " ", onlyFalse, " ", el("label", { for: "only-false" }, "false sharing only")), place);
+        el("p", { class: "controls" }, "Lines of ", which, " ", onlyFalse, " ", el("label", { for: "only-false" }, "false sharing only")), place);
     draw();
     searched.push((text) => made.search(text));
     return { show: (at) => made.show(`line ${at}`) };

@@ -52,7 +52,7 @@ function start(report) {
     const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
     document.documentElement.dataset.theme = isDark ? "dark" : "light";
     const found = unseen(report, report.threads_left_out);
-    const answered = answer(report, found.length);
+    const answered = answer(report, found);
     unseenSection(report, found);
     const matrix = matrixSection(report);
     const hottest = lines(report);

@@ -45,7 +45,7 @@ function matrixSection(report) {
     const SIZE = Math.min(720, Math.max(240, n * 24));
     const canvas = el("canvas", { width: SIZE, height: SIZE, tabindex: "0", role: "application", "aria-label": `Sharing matrix of ${n} threads: arrow keys move, Enter shows what a pair shares, plus and minus zoom, 0 resets` });
     const panel = el("div", { class: "panel", "aria-live": "polite" });
-    const labels = el("div", { class: "dim" });
+    const labels = el("div", { class: "dim controls" });
     const side = el("div", { class: "side", "aria-hidden": "true" });
     const total = new Float64Array(n);
     const regionsOf = Array.from({ length: n }, () => new Map());
@@ -297,7 +297,7 @@ function matrixSection(report) {
     };
     section("matrix", "Who shares with whom",
         el("p", { class: "dim" }, "Two threads share, in each region (data structure), the possible misses of the one that has fewer there: so many are avoided if both use one cache. Click a pair to see the memory; click the diagonal to see one thread."),
-        el("p", {}, el("label", { for: "order" }, "Order by "), order, " ", hubs, " ", el("label", { for: "hubs" }, "with hubs"), " · shared misses: 0 ", legend, end, n >= 30 ? el("span", { class: "dim" }, " · wheel zooms, drag moves, 0 resets") : null),
+        el("p", { class: "controls" }, el("label", { for: "order" }, "Order by "), order, " ", hubs, " ", el("label", { for: "hubs" }, "with hubs"), " · shared misses: 0 ", legend, end, n >= 30 ? el("span", { class: "dim" }, " · wheel zooms, drag moves, 0 resets") : null),
         labels,
         el("div", { class: "matrix" }, el("div", { class: "drawing" }, side, canvas),
             el("div", { class: "beside" }, panel, el("details", { open: n <= 40 }, el("summary", {}, "The 50 strongest pairs as a table"), pairs))));

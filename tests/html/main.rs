@@ -264,3 +264,14 @@ fn the_page_of_a_profile_has_its_scheduling_and_stacks() {
     let samples = report["stacks"]["subcells"][0]["samples"].as_u64().unwrap();
     assert!(samples > 0 && dom.contains("aria-label=\"all: "), "{samples}");
 }
+
+#[test]
+fn the_library_is_the_one_of_the_lock() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/bundle.sh");
+    let output = Command::new("bash").args([script, "--check"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    match output.status.code() {
+        Some(2) => println!("SKIP: the_library_is_the_one_of_the_lock: no npm, or no registry: {}", said.trim()),
+        code => assert_eq!(code, Some(0), "{said}"),
+    }
+}

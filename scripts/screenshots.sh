@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Makes the pictures of the report of the example workload (docs/screenshots) again, with Chromium.
+# Usage: scripts/screenshots.sh [REPORT.html]     Without a page it records the example workload for 20 seconds, as root;
+#                                                 `make screenshots` builds what that needs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+target=${CARGO_TARGET_DIR:-target}
+say() { printf 'screenshots: %s\n' "$*" >&2; }
+
+browser=
+for name in chromium chromium-browser google-chrome; do
+    if command -v "$name" >/dev/null; then
+        browser=$name
+        break
+    fi
+done
+if [ -z "$browser" ]; then
+    say "install Chromium (apt install chromium, dnf install chromium, pacman -S chromium)"
+    exit 1
+fi
+
+files=$(mktemp -d)
+child=
+# shellcheck disable=SC2317,SC2329 # The traps call it.
+clean_up() {
+    trap - EXIT
+    if [ -n "$child" ]; then
+        kill -TERM "$child" 2>/dev/null || true
+        wait "$child" 2>/dev/null || true
+    fi
+    rm -rf "$files"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+page=${1:-}
+if [ -z "$page" ]; then
+    exec 3< <(exec "$target/demo/demo-workload" --seconds 600)
+    child=$!
+    if ! read -r -t 30 -u 3 ready || [ "$ready" != ready ]; then
+        say "the example workload does not run here as it does for root"
+        exit 1
+    fi
+    # 4: more was lost than one likes; the page tells it.
+    "$target/demo/scxprof" record --sched --stacks -t 20 -o "$files/example.tar.gz" || [ $? -eq 4 ]
+    # The example host of the documentation has 64 CPUs, so that all subcells are printed.
+    page=$files/example.html
+    "$target/demo/scxprof" report -f "$files/example.tar.gz" --target-cpus 64 --html "$page" || [ $? -eq 4 ]
+fi
+
+# A picture of a section alone: a browser without a screen paints the top of a page only.
+picture() {
+    local name=$1 section=$2 height=$3
+    shift 3
+    sed "s|</head>|<style>section:not(#$section), footer { display: none }</style></head>|" "$page" >"$files/$name.html"
+    timeout 100 "$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$files/user" \
+        --virtual-time-budget=10000 --window-size="1280,$height" --screenshot="$files/$name.png" "$@" \
+        "file://$files/$name.html${hash:-}" >"$files/log" 2>&1
+    if [ ! -s "$files/$name.png" ]; then
+        cat "$files/log" >&2
+        say "$browser made no picture of $section"
+        exit 1
+    fi
+    mkdir -p docs/screenshots
+    mv "$files/$name.png" "docs/screenshots/$name.png"
+    say "docs/screenshots/$name.png"
+}
+
+picture answer answer 1180
+picture unseen unseen 420
+picture matrix matrix 760
+picture matrix-dark matrix 760 --blink-settings=preferredColorScheme=0
+picture lines lines 700
+picture time time 700
+picture scheduling scheduling 560
+picture stacks stacks 760
