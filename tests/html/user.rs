@@ -343,6 +343,14 @@ fn a_user_searches_sorts_clicks_and_follows_links() {
         &did["tip"],
         &["alpha-1 (1), alpha-1, rest/alpha-", "alpha-2 (2)", "shared misses, 100.0 %", "1 common region"],
     );
+    let index = |tid: u32| report.matrix.threads.iter().position(|thread| thread.tid == tid).unwrap() as u32;
+    let of = |sharers: &[(u32, f64)], tid: u32| sharers.iter().find(|it| it.0 == index(tid)).map(|it| it.1);
+    let regions = report.matrix.regions.iter().filter(|region| !region.hub);
+    let least = regions.filter_map(|region| Some(of(&region.sharers, 1)?.min(of(&region.sharers, 2)?)));
+    let misses = least.sum::<f64>().round() as u64;
+    let misses = format!("{},{:03} shared misses", misses / 1000, misses % 1000);
+    contains(&did["tip"], &[&misses]);
+    contains(&did["pair"]["text"], &[&misses]);
     assert_eq!(did["pair"]["address"], "#pair=1,2");
     contains(
         &did["pair"]["text"],
