@@ -44,7 +44,7 @@ impl Feed for Known {
                 ..RawSample::default()
             });
         }
-        if self.round % 100 == 0 {
+        if self.round.is_multiple_of(100) {
             batch.side_band(time, SideBand::Lost { cpu: 0, lost: LOST });
         }
         (self.round < SECONDS * 100).then_some(batch)
