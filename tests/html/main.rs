@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "../support/chromium.rs"]
+mod chromium;
 mod user;
 
 use std::io::Read;
@@ -47,30 +49,11 @@ fn report(threads: Vec<(String, u64)>, rounds: u64) -> Report {
     Session::builder().feed(&mut feed).target_cpus(64).run().unwrap().report().unwrap()
 }
 
-/// What the scripts made of the page at this address, and what the browser complained of; `None`, with the reason printed, without
-/// a browser.
+/// What the scripts made of this page, opened at this address, and what the browser complained of.
 fn browsed(test: &str, dir: &Path, html: &str, fragment: &str) -> Option<(String, Vec<String>)> {
-    let names = ["chromium", "chromium-browser", "google-chrome"];
-    let is_there = |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|it| it.status.success());
-    let Some(browser) = names.into_iter().find(is_there) else {
-        println!("SKIP: {test}: no Chromium");
-        return None;
-    };
     let file = dir.join("page.html");
     std::fs::write(&file, html).unwrap();
-    let options =
-        ["100", browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--log-level=0"];
-    let dump = ["--virtual-time-budget=10000", "--dump-dom"];
-    let mut command = Command::new("timeout");
-    command.args(options).arg(format!("--user-data-dir={}", dir.join("user").display())).args(dump);
-    let output = command.arg(format!("file://{}{fragment}", file.display())).output().unwrap();
-    if !output.status.success() || output.stdout.is_empty() {
-        println!("SKIP: {test}: {browser} does not work here: {output:?}");
-        return None;
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let complaints = said.lines().filter(|line| line.contains("CONSOLE")).map(ToOwned::to_owned).collect();
-    Some((String::from_utf8(output.stdout).unwrap(), complaints))
+    chromium::browsed(test, dir, &file, fragment)
 }
 
 /// Two groups of three threads.

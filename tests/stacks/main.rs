@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
 mod browser;
+#[path = "../support/chromium.rs"]
+mod chromium;
 mod dwarf;
 mod inlined;
 mod inputs;
