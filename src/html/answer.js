@@ -29,11 +29,13 @@ function bar(label, part, isOther) {
 /** How a list of lists of prefixes matches. */
 const matches = (prefixes) => prefixes.map((list) => list.map((prefix) => `${prefix}*`).join(" and ")).join(", ") || "all others";
 
-function answer(report, notSeen) {
+function answer(report, notSeen, raw) {
     const { run, configuration } = report;
-    const rows = report.cells.flatMap((cell) => cell.subcells.map((subcell) => ({ path: pathOf(cell, subcell), ...subcell })));
+    const rows = report.cells.flatMap((cell, at) => cell.subcells.map((subcell, of) => ({ path: pathOf(cell, subcell), count: report.page.threads[at][of], ...subcell })));
     const confidences = rows.map((row) => row.confidence).filter((it) => it !== null && it !== undefined);
-    const minutes = run.begin_unix ? new Date(run.begin_unix * 1000).toISOString().replace("T", " ").slice(0, 16) + " UTC" : null;
+    // A profile may have any number there.
+    const began = new Date((run.begin_unix ?? NaN) * 1000);
+    const minutes = Number.isNaN(began.getTime()) ? null : `${began.toISOString().replace("T", " ").slice(0, 16)} UTC`;
     const tiles = el("div", { class: "tiles" },
         tile(`samples in ${number(run.seconds, 1)} s`, count(report.samples), { title: minutes }),
         tile("source", report.source, { title: report.coverage }),
@@ -49,11 +51,13 @@ function answer(report, notSeen) {
         label: "Cells and subcells",
         rows,
         key: (row) => row.path,
+        address: (row) => `subcell=${encodeURIComponent(row.path)}`,
+        more: (row) => [...row.regions.map((region) => region.memory), ...row.why].join("\n"),
         columns: [
             { name: "Subcell", value: (row) => row.path },
             { name: "Kind", value: (row) => row.kind, cell: (row) => el("span", { title: KINDS[row.kind] }, row.kind === "rest" ? "catch-all" : row.kind) },
             { name: "Matches", value: (row) => matches(row.prefixes), cell: (row) => el("bdi", { class: "name mono" }, matches(row.prefixes)) },
-            { name: "Threads", isNumber: true, value: (row) => row.threads.length },
+            { name: "Threads", isNumber: true, value: (row) => row.count },
             { name: "Samples", isNumber: true, value: (row) => row.share, cell: (row) => percent(row.share), title: "Its part of all samples" },
             { name: "Keeps", isNumber: true, value: (row) => row.locality, cell: (row) => percent(row.locality), title: "The part of the avoidable misses that this subcell avoids" },
             { name: "Confidence", isNumber: true, value: (row) => row.confidence, cell: (row) => number(row.confidence, 2), title: "The fraction of communities with as much evidence that were right in streams of known truth" },
@@ -89,14 +93,14 @@ function answer(report, notSeen) {
         configuration.text ? el("div", {}, el("h3", {}, `The configuration for ${configuration.scheduler}`),
             el("p", {}, "Save it as ", el("code", {}, file), " and load it: ", load, " ", loadButton),
             el("p", {}, copyButton, " ", el("button", { type: "button", click: () => save(configuration.text, file, "application/json") }, `Save ${file}`), " ",
-                el("button", { type: "button", click: () => save(JSON.stringify(report, null, 2), "report.json", "application/json") }, "Save the whole report as JSON")),
+                el("button", { type: "button", click: () => save(JSON.stringify(raw, null, 2), "report.json", "application/json") }, report.page.is_shortened ? "Save what this page has of the report as JSON" : "Save the whole report as JSON")),
             text) : null);
-    searched.push((text) => made.search(text));
+    searched.push((text) => ["row", made.search(text)]);
     return made;
 }
 
 /** What was not seen, as sentences: what was lost first. `isBad` marks what may make the result wrong. */
-function unseen(report, threadsLeftOut) {
+function unseen(report) {
     const { run, matrix } = report;
     const found = [];
     const add = (text, isBad = false) => found.push({ text, isBad });
@@ -117,7 +121,8 @@ function unseen(report, threadsLeftOut) {
         sum.samples += thread.samples;
         unknown.set(why, sum);
     }
-    for (const [why, { threads, samples }] of unknown) add(`${count(threads)} threads without a verdict, with ${percent(samples / Math.max(1, report.samples))} of the samples: ${why}`);
+    const { page } = report;
+    for (const [why, { threads, samples }] of unknown) add(`${page.is_shortened ? "at least " : ""}${count(threads)} threads without a verdict, with ${percent(samples / Math.max(1, report.samples))} of the samples: ${why}`);
     if (report.unlisted_threads > 0) add(`${count(report.unlisted_threads)} threads in cgroups beyond the number that is distinguished`, true);
     run.left_out.forEach((text) => add(text));
     run.skipped.forEach((text) => add(`Source skipped: ${text}`));
@@ -126,8 +131,9 @@ function unseen(report, threadsLeftOut) {
     if (left.threads > 0) add(`${count(left.threads)} threads with fewer samples are not in the matrix`);
     if (left.regions > 0) add(`${count(left.regions)} regions are not in the matrix: ${count(left.misses)} avoidable misses`);
     if (left.pages > 0) add(`${count(left.pages)} less used shared pages are not listed line by line`);
-    if (threadsLeftOut > 0) add(`${count(threadsLeftOut)} threads with few samples are not in this page; the JSON of --report has them`);
-    if (report.stacks?.hidden > 0) add(`${count(report.stacks.hidden)} samples of call stacks are in frames too narrow to be drawn`);
+    if (page.threads_left_out > 0) add(`${count(page.threads_left_out)} threads with few samples are not in this page; the JSON of --report has them`);
+    if (page.is_shortened) add("This page has no room for the whole report: its lists are shortened; the JSON of --report has all of them");
+    if (report.stacks?.hidden > 0) add(`${count(report.stacks.hidden)} samples of call stacks are in frames that are not drawn: too narrow, or too many`);
     run.notes.forEach((text) => add(text));
     report.notes.forEach((text) => add(text));
     return found;

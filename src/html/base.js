@@ -101,21 +101,24 @@ function save(text, file, type) {
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-/** What the search filters: each takes the text in lower case and returns how many it found. */
+/** What the search filters: each takes the text in lower case and returns what it found, and how many: `["row", 3]`. */
 const searched = [];
 
 /**
  * A table whose columns can be sorted and whose rows are searched. A column has a `name`, a `value` of a row, and may have a `cell` (what
- * is shown), `isNumber` and a `title`. `detail` makes what a row shows when it is opened. At most `limit` rows are made at first.
+ * is shown), `isNumber` and a `title`. `detail` makes what a row shows when it is opened, `address` its part of the page's address, and
+ * `more` the text by which it is found beside its columns. At most `limit` rows are made at first.
  */
-function table({ label, columns, rows, key, detail, limit = 200, sort }) {
+function table({ label, columns, rows, key, detail, address, more: moreText, limit = 200, sort }) {
     const body = el("tbody");
     const box = el("div", { class: "scroll", role: "region", "aria-label": label, tabindex: "0" });
     const more = el("button", { type: "button" });
     const state = { order: [...rows], most: limit, text: "", opened: new Set(), body };
     const texts = new Map();
+    const details = new Map();
+    const buttons = new Map();
     const textOf = (row) => {
-        if (!texts.has(row)) texts.set(row, (columns.map((column) => String(column.value(row) ?? "")).join("\n") + "\n" + (key ? key(row) : "")).toLowerCase());
+        if (!texts.has(row)) texts.set(row, [...columns.map((column) => String(column.value(row) ?? "")), moreText ? moreText(row) : ""].join("\n").toLowerCase());
         return texts.get(row);
     };
     const made = (row) => {
@@ -126,14 +129,16 @@ function table({ label, columns, rows, key, detail, limit = 200, sort }) {
             if (column.isNumber && typeof value === "number") attributes.title = String(value);
             if (at === 0 && detail) {
                 const button = el("button", { type: "button", "aria-expanded": String(state.opened.has(row)), click: () => toggle(row) }, state.opened.has(row) ? "−" : "+");
-                button.setAttribute("aria-label", "Details");
+                button.setAttribute("aria-label", `Details of ${value}`);
+                buttons.set(row, button);
                 return el("td", attributes, button, " ", content);
             }
             return el("td", attributes, content);
         });
         const line = el("tr", { "data-key": key ? key(row) : null }, cells);
         if (!state.opened.has(row)) return [line];
-        return [line, el("tr", {}, el("td", { colspan: columns.length }, detail(row)))];
+        if (!details.has(row)) details.set(row, detail(row));
+        return [line, el("tr", {}, el("td", { colspan: columns.length }, details.get(row)))];
     };
     const draw = () => {
         const found = state.text ? state.order.filter((row) => textOf(row).includes(state.text)) : state.order;
@@ -145,7 +150,9 @@ function table({ label, columns, rows, key, detail, limit = 200, sort }) {
     const toggle = (row, isOpen = !state.opened.has(row)) => {
         if (isOpen) state.opened.add(row);
         else state.opened.delete(row);
+        if (isOpen && address?.(row)) setAddress(address(row));
         draw();
+        buttons.get(row)?.focus();
     };
     const heads = columns.map((column) => el("th", { scope: "col", class: column.isNumber ? "number" : null, "aria-sort": "none", title: column.title },
         el("button", { type: "button", click: () => sortBy(column) }, column.name)));
@@ -167,8 +174,12 @@ function table({ label, columns, rows, key, detail, limit = 200, sort }) {
         draw();
     };
     more.addEventListener("click", () => {
+        const shownBefore = state.most;
         state.most = Infinity;
         draw();
+        const next = body.children[shownBefore];
+        next?.setAttribute("tabindex", "-1");
+        next?.focus();
     });
     box.append(el("table", {}, el("caption", { class: "unseen-text" }, label), el("thead", {}, el("tr", {}, heads)), body), more);
     draw();
@@ -184,6 +195,7 @@ function table({ label, columns, rows, key, detail, limit = 200, sort }) {
         show(wanted) {
             const row = rows.find((row) => key(row) === wanted);
             if (!row) return false;
+            state.text = "";
             state.most = Math.max(state.most, state.order.indexOf(row) + 1);
             if (detail) state.opened.add(row);
             draw();

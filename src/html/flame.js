@@ -37,7 +37,11 @@ function flame(report) {
     };
     const draw = () => {
         const root = nodes[zoomed];
-        if (!root) return;
+        if (!root) {
+            place.replaceChildren();
+            told.textContent = "There was no room for the call stacks of this subcell.";
+            return;
+        }
         const all = nodes[0].samples;
         const inside = (node) => node.x < root.x + root.samples && node.x + node.samples > root.x;
         const visible = nodes.filter((node) => inside(node) && node.samples / root.samples > 0.0005);
@@ -88,6 +92,6 @@ function flame(report) {
     searched.push((wanted) => {
         text = wanted;
         draw();
-        return 0;
+        return ["frame", text === "" ? 0 : place.querySelectorAll(".found").length];
     });
 }

@@ -66,11 +66,14 @@ function lines(report) {
     const which = el("select", { "aria-label": "Lines of", change: () => draw() }, el("option", { value: "" }, "all threads"), subcells.map((it, at) => el("option", { value: String(at) }, it.path)));
     const onlyFalse = el("input", { type: "checkbox", id: "only-false", change: () => draw() });
     let made;
+    let text = "";
     const draw = () => {
         const list = (which.value === "" ? all : subcells[Number(which.value)].lines).map((line, at) => ({ at, ...line }));
         const rows = onlyFalse.checked ? list.filter((line) => line.sharing === "false") : list;
         made = table({
-            label: "Hottest shared lines", rows, key: (row) => `line ${row.at}`, detail: lineDetail,
+            label: "Hottest shared lines", rows, key: (row) => String(row.at), detail: lineDetail,
+            address: (row) => (which.value === "" ? `line=${row.at}` : null),
+            more: (row) => [...row.by_thread.map((thread) => `${threadName(thread)} ${thread.symbol?.name ?? ""}`), ...row.code.map(codeText)].join("\n"),
             columns: [
                 { name: "Line", value: (row) => row.memory },
                 { name: "Sharing", value: (row) => (SHARING[row.sharing] ?? ["-"])[0], cell: (row) => sharingTag(row.sharing) },
@@ -80,12 +83,22 @@ function lines(report) {
                 { name: "Hottest code", value: (row) => (row.code[0] ? codeText(row.code[0]) : "-") },
             ],
         });
+        made.search(text);
         place.replaceChildren(made.box, ...(rows.length ? [] : [el("p", { class: "dim" }, "None.")]));
     };
     section("lines", "Hottest shared lines",
         el("p", { class: "dim" }, "Cache lines that threads share and that are written: those first that were found modified in another CPU's cache (HITM), then those with the most possible transfers."),
         el("p", { class: "controls" }, "Lines of ", which, " ", onlyFalse, " ", el("label", { for: "only-false" }, "false sharing only")), place);
     draw();
-    searched.push((text) => made.search(text));
-    return { show: (at) => made.show(`line ${at}`) };
+    searched.push((wanted) => {
+        text = wanted;
+        return ["row", made.search(text)];
+    });
+    const show = (at) => {
+        which.value = "";
+        onlyFalse.checked = false;
+        draw();
+        return made.show(at);
+    };
+    return { show };
 }

@@ -1,6 +1,6 @@
 // Unpacks the report and puts the sections together.
 
-/** The report: base64 of gzip of JSON, with all names made visible. */
+/** The report: base64 of gzip of JSON, with all names made visible; and as it was written. */
 async function unpack() {
     const packed = Uint8Array.from(atob(document.getElementById("data").textContent.trim()), (character) => character.charCodeAt(0));
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -16,13 +16,14 @@ async function unpack() {
     const report = clean(raw);
     // This is copied and saved.
     report.configuration.text = text;
-    return report;
+    delete raw.page;
+    return [report, raw];
 }
 
-function setTheme(isDark, repaint) {
+function setTheme(isDark, repaint, width) {
     document.documentElement.dataset.theme = isDark ? "dark" : "light";
     document.getElementById("theme").textContent = isDark ? "Light" : "Dark";
-    repaint.forEach((it) => it?.repaint());
+    repaint.forEach((it) => it?.repaint(width));
 }
 
 /** Shows what the address names. */
@@ -40,19 +41,23 @@ function follow({ answered, matrix, hottest, threads }) {
         if (address) document.getElementById(address)?.scrollIntoView();
         return;
     }
+    // What the search hides could not be shown.
+    const search = document.getElementById("search");
+    search.value = "";
+    search.dispatchEvent(new Event("input"));
     let isFound = false;
-    if (what === "thread") isFound = threads.show(value) && (matrix?.showThread(value), true);
+    if (what === "thread") isFound = [matrix?.showThread(value), threads.show(value)].some(Boolean);
     if (what === "pair" && matrix) isFound = matrix.showPair(...value.split(","));
-    if (what === "line" && hottest) isFound = hottest.show(Number(value));
+    if (what === "line" && hottest) isFound = hottest.show(value);
     if (what === "subcell") isFound = answered.show(value);
     if (!isFound) document.getElementById("matched").textContent = `This report has no ${shown(what)} ${shown(value)}.`;
 }
 
-function start(report) {
+function start(report, raw) {
     const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
     document.documentElement.dataset.theme = isDark ? "dark" : "light";
-    const found = unseen(report, report.threads_left_out);
-    const answered = answer(report, found);
+    const found = unseen(report);
+    const answered = answer(report, found, raw);
     unseenSection(report, found);
     const matrix = matrixSection(report);
     const hottest = lines(report);
@@ -66,9 +71,18 @@ function start(report) {
     const search = document.getElementById("search");
     search.addEventListener("input", () => {
         const text = search.value.trim().toLowerCase();
-        const matched = searched.reduce((sum, of) => sum + of(text), 0);
-        document.getElementById("matched").textContent = text ? `${number(matched)} ${matched === 1 ? "row" : "rows"}` : "";
+        const matched = new Map([["row", 0]]);
+        for (const [what, found] of searched.map((of) => of(text))) matched.set(what, (matched.get(what) ?? 0) + found);
+        const told = [...matched].filter(([what, found]) => found > 0 || what === "row").map(([what, found]) => `${number(found)} ${what}${found === 1 ? "" : "s"}`);
+        document.getElementById("matched").textContent = text ? told.join(", ") : "";
     });
+    // Paper is light, and narrower than most screens.
+    let wasDark = false;
+    addEventListener("beforeprint", () => {
+        wasDark = document.documentElement.dataset.theme === "dark";
+        setTheme(false, repaint, 940);
+    });
+    addEventListener("afterprint", () => setTheme(wasDark, repaint));
     addEventListener("keydown", (event) => {
         const isTyping = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName ?? "");
         if (event.key === "/" && !isTyping && !event.ctrlKey && !event.metaKey) {
@@ -87,8 +101,8 @@ function start(report) {
     follow(sections);
 }
 
-unpack().then((report) => {
-    start(report);
+unpack().then(([report, raw]) => {
+    start(report, raw);
     document.documentElement.dataset.state = "ready";
 }).catch((error) => {
     document.querySelector("main").prepend(el("p", { role: "alert" }, `This page is damaged, or the browser is too old for it: ${error.message ?? error}`));

@@ -8,15 +8,17 @@ const ORDERS = {
     samples: () => [""],
 };
 
-/** The shared misses of each pair: of each region those of the thread that has fewer. */
+/** The shared misses of each pair: of each region those of the thread that has fewer. And the possible misses of each thread. */
 function sharedMisses(matrix, withHubs) {
     const n = matrix.threads.length;
     const values = new Float32Array(n * n);
+    const total = new Float64Array(n);
     for (const region of matrix.regions) {
         if (region.hub && !withHubs) continue;
         const { sharers } = region;
         for (let i = 0; i < sharers.length; i += 1) {
             const [a, x] = sharers[i];
+            total[a] += x;
             for (let j = i + 1; j < sharers.length; j += 1) {
                 const [b, y] = sharers[j];
                 const least = x < y ? x : y;
@@ -25,7 +27,7 @@ function sharedMisses(matrix, withHubs) {
             }
         }
     }
-    return values;
+    return { values, total };
 }
 
 /** Viridis, about: dark to bright, and readable for the colour-blind. */
@@ -44,17 +46,17 @@ function matrixSection(report) {
     if (n < 2) return null;
     const SIZE = Math.min(720, Math.max(240, n * 24));
     const canvas = el("canvas", { width: SIZE, height: SIZE, tabindex: "0", role: "application", "aria-label": `Sharing matrix of ${n} threads: arrow keys move, Enter shows what a pair shares, plus and minus zoom, 0 resets` });
-    const panel = el("div", { class: "panel", "aria-live": "polite" });
+    const panel = el("div", { class: "panel", "aria-live": "polite", tabindex: "-1", "aria-label": "What they share" });
     const labels = el("div", { class: "dim controls" });
     const side = el("div", { class: "side", "aria-hidden": "true" });
-    const total = new Float64Array(n);
     const regionsOf = Array.from({ length: n }, () => new Map());
     matrix.regions.forEach((region, at) => region.sharers.forEach(([thread, misses]) => regionsOf[thread].set(at, misses)));
     const state = { withHubs: false, order: [], groups: [], view: { x: 0, y: 0, size: n }, at: null, found: new Set() };
-    let values = sharedMisses(matrix, false);
+    let { values, total } = sharedMisses(matrix, false);
+    /** Makes anew what the panel shows. */
+    let again = () => {};
     let picture = null;
     let most = 0;
-    for (let k = 0; k < n; k += 1) for (const [at, misses] of regionsOf[k]) if (!matrix.regions[at].hub) total[k] += misses;
 
     const arrange = (by) => {
         const keys = threads.map(ORDERS[by]);
@@ -154,6 +156,7 @@ function matrixSection(report) {
     const zoom = (x, y, size) => {
         const next = Math.max(2, Math.min(n, size));
         state.view = { size: next, x: Math.max(0, Math.min(n - next, x)), y: Math.max(0, Math.min(n - next, y)) };
+        canvas.style.touchAction = next < n ? "none" : "pan-y";
         draw();
     };
     const pairText = (a, b) => {
@@ -172,11 +175,12 @@ function matrixSection(report) {
             el("h3", {}, name(threadName(thread))),
             el("p", {}, name(`${thread.process ?? "process"} (${thread.pid}), ${thread.subcell ?? "(no cell)"}, ${count(thread.samples)} samples`), el("br"), el("span", { class: "dim" }, name(thread.cgroup ?? ""))),
             others.length ? table({ label: "It shares most with", rows: others.slice(0, 100), limit: 20, columns: [
-                { name: "Shares most with", value: (b) => threadName(threads[b]), cell: (b) => el("button", { type: "button", click: () => showPair(a, b) }, name(threadName(threads[b]))) },
+                { name: "Shares most with", value: (b) => threadName(threads[b]), cell: (b) => el("button", { type: "button", click: () => { showPair(a, b); panel.focus(); } }, name(threadName(threads[b]))) },
                 { name: "Subcell", value: (b) => threads[b].subcell ?? "(no cell)" },
                 { name: "Shared misses", isNumber: true, value: (b) => values[a * n + b] },
             ] }).box : el("p", {}, "It shares nothing with a thread of the matrix."));
         setAddress(`thread=${thread.tid}`);
+        again = () => showThread(a);
     };
     const showPair = (a, b) => {
         if (a === b) return showThread(a);
@@ -200,6 +204,7 @@ function matrixSection(report) {
                 { name: `${y}: loads / stores`, isNumber: true, value: (row) => row.b[1] + row.b[2], cell: (row) => did(row.b) },
             ] }).box : el("p", { class: "dim" }, "No line of the listed pages was seen with both of them: they use different lines of the regions, or their samples are few."));
         setAddress(`pair=${threads[a].tid},${threads[b].tid}`);
+        again = () => showPair(a, b);
     };
     const cellAt = (event) => {
         const box = canvas.getBoundingClientRect();
@@ -236,10 +241,11 @@ function matrixSection(report) {
         dragged = null;
     });
     canvas.addEventListener("wheel", (event) => {
-        if (n < 30) return;
+        const size = Math.max(8, Math.min(n, state.view.size * (event.deltaY > 0 ? 1.25 : 0.8)));
+        // What cannot be zoomed further scrolls the page.
+        if (n < 30 || size === state.view.size) return;
         event.preventDefault();
         const box = canvas.getBoundingClientRect();
-        const size = Math.max(8, Math.min(n, state.view.size * (event.deltaY > 0 ? 1.25 : 0.8)));
         const keep = (at, from) => from + (at / box.width) * (state.view.size - size);
         zoom(keep(event.clientX - box.left, state.view.x), keep(event.clientY - box.top, state.view.y), size);
     }, { passive: false });
@@ -251,7 +257,11 @@ function matrixSection(report) {
             ArrowUp: () => to(at.row - 1, at.column), ArrowDown: () => to(at.row + 1, at.column), ArrowLeft: () => to(at.row, at.column - 1), ArrowRight: () => to(at.row, at.column + 1),
             Home: () => to(at.row, 0), End: () => to(at.row, n - 1),
             PageUp: () => to(state.groups[Math.max(0, group - 1)].begin, at.column), PageDown: () => to(state.groups[Math.min(state.groups.length - 1, group + 1)].begin, at.column),
-            Enter: () => choose(at, true), Escape: () => panel.replaceChildren(),
+            Enter: () => choose(at, true), Escape: () => {
+                panel.replaceChildren();
+                again = () => {};
+                setAddress("matrix");
+            },
             "+": () => zoom(at.column - state.view.size / 4, at.row - state.view.size / 4, state.view.size / 2), "-": () => zoom(state.view.x - state.view.size / 2, state.view.y - state.view.size / 2, state.view.size * 2), 0: () => zoom(0, 0, n),
         };
         if (!keys[event.key] || event.ctrlKey || event.altKey || event.metaKey) return;
@@ -261,15 +271,17 @@ function matrixSection(report) {
     const order = el("select", { id: "order", change: () => arrange(order.value) }, Object.keys(ORDERS).map((by) => el("option", { value: by }, by)));
     const hubs = el("input", { type: "checkbox", id: "hubs", change: () => {
         state.withHubs = hubs.checked;
-        values = sharedMisses(matrix, hubs.checked);
+        ({ values, total } = sharedMisses(matrix, hubs.checked));
         paint();
         strongest();
+        again();
     } });
     const legend = el("span", { class: "legend", role: "img", "aria-label": "Colours from few to many shared misses, logarithmic" });
     legend.style.background = `linear-gradient(to right, ${SCALE.map(([r, g, b]) => `rgb(${r},${g},${b})`).join(",")})`;
     const end = el("span");
     const pairs = el("div");
     let pairTable = null;
+    let searchedText = "";
     const strongest = () => {
         const list = [];
         let least = 0;
@@ -292,6 +304,7 @@ function matrixSection(report) {
             { name: "Subcells", value: (row) => [...new Set([threads[row.a].subcell ?? "(no cell)", threads[row.b].subcell ?? "(no cell)"])].join(", ") },
             { name: "Shared misses", isNumber: true, value: (row) => row.value, cell: (row) => el("button", { type: "button", click: () => showPair(row.a, row.b) }, count(row.value)) },
         ] });
+        pairTable.search(searchedText);
         pairs.replaceChildren(pairTable.box);
         end.textContent = ` ${count(most)} (logarithmic)`;
     };
@@ -306,8 +319,9 @@ function matrixSection(report) {
     searched.push((text) => {
         state.found = new Set(text ? threads.map((_, at) => at).filter((at) => [threadName(threads[at]), threads[at].process, threads[at].cgroup, threads[at].subcell].join("\n").toLowerCase().includes(text)) : []);
         draw();
+        searchedText = text;
         pairTable.search(text);
-        return 0;
+        return ["thread of the matrix", state.found.size];
     });
     const byTid = new Map(threads.map((thread, at) => [String(thread.tid), at]));
     return {

@@ -39,8 +39,18 @@ const SCRIPT: &[&str] = &[
 struct Data<'a> {
     #[serde(flatten)]
     report: &'a Report,
+    page: About,
+}
+
+/// What the page has of the report.
+#[derive(Serialize)]
+struct About {
+    /// The number of threads of each subcell of each cell.
+    threads: Vec<Vec<usize>>,
     /// Threads that are not in it for lack of room: those with fewest samples.
-    threads_left_out: u64,
+    threads_left_out: usize,
+    /// Whether lists are shorter than those of the report.
+    is_shortened: bool,
 }
 
 /// The page of a report.
@@ -48,24 +58,38 @@ struct Data<'a> {
 /// # Errors
 /// None with these types; compression and `serde_json` require the result.
 pub fn page(report: &Report) -> io::Result<String> {
-    let text = made(report, 0)?;
+    let threads = threads_of(report);
+    let text = made(report, About { threads: threads.clone(), threads_left_out: 0, is_shortened: false })?;
     if text.len() <= MAX_BYTES {
         return Ok(text);
     }
     let mut report = report.clone();
-    let mut left_out = 0;
+    let count = |threads: &[Vec<usize>]| threads.iter().flatten().sum::<usize>();
     loop {
-        let threads = halve(&mut report);
-        left_out += threads;
-        let text = made(&report, left_out)?;
-        if text.len() <= MAX_BYTES || threads == 0 && report.matrix.threads.is_empty() {
+        let is_all = !halve(&mut report);
+        let threads_left_out = count(&threads) - count(&threads_of(&report));
+        let text = made(&report, About { threads: threads.clone(), threads_left_out, is_shortened: true })?;
+        if text.len() <= MAX_BYTES || is_all {
             return Ok(text);
         }
     }
 }
 
-/// Leaves out half of what there may be too much of, and counts it; returns how many threads.
-fn halve(report: &mut Report) -> u64 {
+/// The number of threads of each subcell of each cell.
+fn threads_of(report: &Report) -> Vec<Vec<usize>> {
+    report.cells.iter().map(|cell| cell.subcells.iter().map(|subcell| subcell.threads.len()).collect()).collect()
+}
+
+/// Halves a list, what counts least being at its end; whether there was something to leave out.
+fn halve_list<T>(list: &mut Vec<T>) -> bool {
+    let is_any = !list.is_empty();
+    list.truncate(list.len() / 2);
+    is_any
+}
+
+/// Leaves out half of what there may be too much of; false if nothing of it was left.
+fn halve(report: &mut Report) -> bool {
+    let mut is_any = !report.matrix.threads.is_empty();
     let matrix = &mut report.matrix;
     let kept = matrix.pages.len() / 2;
     matrix.left_out.pages += (matrix.pages.len() - kept) as u64;
@@ -83,21 +107,24 @@ fn halve(report: &mut Report) -> u64 {
     if let Some(stacks) = &mut report.stacks {
         for subcell in &mut stacks.subcells {
             let kept = subcell.nodes.len() / 2;
-            stacks.hidden += subcell.nodes.drain(kept..).map(|node| node.3).sum::<u64>();
+            // The samples of a frame are also those of the frame that called it.
+            let is_top = |node: &(i64, u32, u8, u64)| node.0 < kept as i64;
+            let left_out: Vec<_> = subcell.nodes.drain(kept..).collect();
+            stacks.hidden += left_out.iter().filter(|node| is_top(node)).map(|node| node.3).sum::<u64>();
         }
     }
     // The threads with most samples come first in their subcells.
-    let mut left_out = 0;
     for subcell in report.cells.iter_mut().flat_map(|cell| &mut cell.subcells) {
-        let kept = subcell.threads.len() / 2;
-        left_out += (subcell.threads.len() - kept) as u64;
-        subcell.threads.truncate(kept);
+        is_any |= halve_list(&mut subcell.threads);
+        is_any |= halve_list(&mut subcell.lines);
+        is_any |= halve_list(&mut subcell.regions);
+        is_any |= halve_list(&mut subcell.pages);
     }
-    left_out
+    is_any | halve_list(&mut report.sharing)
 }
 
-fn made(report: &Report, threads_left_out: u64) -> io::Result<String> {
-    let json = serde_json::to_string(&Data { report, threads_left_out })?;
+fn made(report: &Report, page: About) -> io::Result<String> {
+    let json = serde_json::to_string(&Data { report, page })?;
     let mut packed = GzEncoder::new(Vec::new(), Compression::best());
     packed.write_all(escape::json(json).as_bytes())?;
     let data = STANDARD.encode(packed.finish()?);

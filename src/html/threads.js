@@ -13,7 +13,7 @@ function threadsSection(report) {
         ],
     });
     section("threads", "Threads", made.box);
-    searched.push((text) => made.search(text));
+    searched.push((text) => ["row", made.search(text)]);
     return made;
 }
 
@@ -48,6 +48,7 @@ function scheduling(report) {
 }
 
 const COLOURS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#997755", "#5566cc", "#dd8833", "#779944"];
+const colourOf = (at) => COLOURS[at] ?? `hsl(${Math.round(at * 137.5) % 360}, 55%, 50%)`;
 
 /** The run over time; drawn anew for another width or theme. */
 function time(report) {
@@ -65,12 +66,12 @@ function time(report) {
     const place = el("div");
     const lost = timeline.lost.reduce((a, b) => a + b, 0);
     const charts = [];
-    const draw = () => {
+    const draw = (wanted) => {
         charts.splice(0).forEach((chart) => chart.destroy());
         const style = getComputedStyle(document.documentElement);
         const [text, grid] = ["--text", "--line"].map((it) => style.getPropertyValue(it).trim());
         const axis = { stroke: text, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
-        const width = Math.max(280, place.clientWidth || 800);
+        const width = wanted ?? Math.max(280, place.clientWidth || 800);
         const chart = (title, series, data, range) => {
             const box = el("div", { class: "chart", role: "img", "aria-label": `${title}; the numbers are in the table below` });
             place.append(box);
@@ -84,7 +85,7 @@ function time(report) {
         const rates = subcells.map((subcell) => rate(subcell.samples));
         const stacked = rates.map((_, at) => x.map((_, step) => rates.slice(at).reduce((sum, of) => sum + of[step], 0)));
         chart("Samples per second of each subcell, stacked", subcells.map((subcell, at) => ({
-            label: shown(subcell.name), stroke: COLOURS[at % COLOURS.length], fill: COLOURS[at % COLOURS.length], width: 1, points: { show: false },
+            label: shown(subcell.name), stroke: colourOf(at), fill: colourOf(at), width: 1, points: { show: false },
             value: (_, __, ___, step) => plain(null, step === null ? null : rates[at][step]),
         })), stacked);
         if (timeline.records.length) {
@@ -105,7 +106,7 @@ function time(report) {
     let waiting = 0;
     addEventListener("resize", () => {
         clearTimeout(waiting);
-        waiting = setTimeout(draw, 150);
+        waiting = setTimeout(() => draw(), 150);
     });
     return { repaint: draw };
 }

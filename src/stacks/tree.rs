@@ -9,7 +9,7 @@ use super::flame::{tree, Node};
 use super::Profile;
 use crate::config::report::{StacksReport, SubcellStacks};
 
-/// The most frames of all subcells.
+/// The most frames of all subcells; each has its part of what those before it left.
 const MAX_NODES: usize = 20_000;
 /// Frames with a smaller part of the samples of their subcell are left out: on a screen they are narrower than a pixel.
 const LEAST: f64 = 0.0005;
@@ -26,13 +26,16 @@ pub fn trees(profile: &Profile) -> StacksReport {
     }
     let mut sorted: Vec<(&str, u64)> = subcells.into_iter().collect();
     sorted.sort_by_key(|(name, samples)| (Reverse(*samples), *name));
-    let mut made = Made { most: MAX_NODES, ..Made::default() };
+    let mut made = Made::default();
     let mut report = StacksReport { event: profile.event.clone(), samples: profile.count(), ..StacksReport::default() };
-    for (name, samples) in sorted {
+    let mut room = MAX_NODES;
+    for (left, (name, samples)) in (1..=sorted.len()).rev().zip(sorted) {
         let (root, _) = tree(profile, &|thread| thread.subcell.as_deref().unwrap_or(NONE) == name);
         made.nodes = Vec::new();
+        made.most = room / left;
         made.least = ((samples as f64 * LEAST) as u64).max(1);
         made.add(&root, -1, ("all", 0));
+        room -= made.nodes.len();
         report.subcells.push(SubcellStacks { name: name.to_owned(), samples, nodes: std::mem::take(&mut made.nodes) });
     }
     (report.names, report.hidden) = (made.names, made.hidden);

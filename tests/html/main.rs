@@ -83,7 +83,8 @@ fn every_section_has_the_numbers_of_the_report() {
             let row = dom.split(&format!("<tr data-key=\"{path}\"")).nth(1).expect("a row");
             assert!(row.contains(&format!("data-value=\"{}\"", subcell.threads.len())), "{path}: {row}");
             for thread in &subcell.threads {
-                let row = dom.split(&format!("<tr data-key=\"{}\"", thread.tid)).nth(1).expect("a row");
+                let rows = dom.split("<section id=\"threads\"").nth(1).unwrap();
+                let row = rows.split(&format!("<tr data-key=\"{}\"", thread.tid)).nth(1).expect("a row");
                 let row = row.split("</tr>").next().unwrap();
                 assert!(row.contains(&format!("data-value=\"{}\"", thread.samples)), "{row}");
                 assert!(row.contains(thread.comm.as_deref().unwrap()), "{row}");
@@ -146,8 +147,9 @@ fn two_thousand_threads_are_drawn() {
 }
 
 #[test]
-fn a_page_has_at_most_its_bytes() {
-    // More than fit: what has fewest samples is left out, and counted.
+fn a_page_has_at_most_its_bytes_and_tells_what_has_no_room() {
+    let test = "a_page_has_at_most_its_bytes_and_tells_what_has_no_room";
+    let dir = tempfile::tempdir().unwrap();
     let mut report = report(small(), 300);
     let thread = report.cells[0].subcells[0].threads[0].clone();
     let mut state = 1u64;
@@ -161,7 +163,18 @@ fn a_page_has_at_most_its_bytes() {
         thread
     });
     report.cells[0].subcells[0].threads = threads.collect();
-    assert!(page(&report).unwrap().len() <= MAX_BYTES);
+    // No time of this world.
+    report.run.begin_unix = Some(1e300);
+    let html = page(&report).unwrap();
+    assert!(html.len() <= MAX_BYTES);
+    let Some((dom, complaints)) = browsed(test, dir.path(), &html, "") else { return };
+    assert!(complaints.is_empty(), "{complaints:?}");
+    // The subcell has its whole number of threads.
+    assert!(
+        dom.contains("data-value=\"60000\"") && dom.contains("threads with few samples are not in this page"),
+        "{dom}"
+    );
+    assert!(dom.contains("Save what this page has of the report"));
 }
 
 /// Asks for files in all ways of a page, and counts what its policy forbids.

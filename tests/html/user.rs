@@ -145,7 +145,7 @@ const USER: &str = r##"<script>
 
     const open = () => $("#answer tbody tr button");
     open().click();
-    steps.opened = { expanded: open().getAttribute("aria-expanded"), text: text(all("#answer tbody tr")[1]) };
+    steps.opened = { expanded: open().getAttribute("aria-expanded"), text: text(all("#answer tbody tr")[1]), focused: document.activeElement.getAttribute("aria-label"), address: location.hash };
     open().click();
     steps.closed = open().getAttribute("aria-expanded");
 
@@ -211,6 +211,16 @@ const USER: &str = r##"<script>
     location.hash = "#thread=5";
     await new Promise((done) => setTimeout(done, 50));
     steps.linked = { marked: all("#threads tr.marked").map((row) => row.dataset.key), panel: text($("#matrix .panel h3")) };
+    find("beta");
+    location.hash = "#thread=8";
+    await new Promise((done) => setTimeout(done, 50));
+    steps.linkedWhileSearching = { marked: all("#threads tr.marked").map((row) => row.dataset.key), matched: text($("#matched")) };
+    location.hash = "#line=1";
+    await new Promise((done) => setTimeout(done, 50));
+    steps.linkedLine = all("#lines tr.marked").map((row) => row.dataset.key);
+    location.hash = "#thread=999";
+    await new Promise((done) => setTimeout(done, 50));
+    steps.linkedToNone = text($("#matched"));
     steps.nameless = all("button, select, input, canvas, [role=treeitem], [tabindex]").filter((element) =>
         !element.closest("[role=img]") && !(element.getAttribute("aria-label") || element.textContent.trim() || (element.id && $(`label[for="${element.id}"]`)) || element.labels?.length)).map((element) => element.outerHTML.slice(0, 120));
     steps.ids = all("[id]").map((element) => element.id).filter((id, at, ids) => ids.indexOf(id) !== at);
@@ -310,11 +320,15 @@ fn a_user_searches_sorts_clicks_and_follows_links() {
     let report = known();
     let Some(did) = used(test, &report) else { return };
     assert_eq!(did["focused"], "search");
-    assert_eq!((texts(&did["found"]["threads"]), &did["found"]["matched"]), (vec!["5"], &json!("1 row")));
+    assert_eq!(
+        (texts(&did["found"]["threads"]), &did["found"]["matched"]),
+        (vec!["5"], &json!("13 rows, 1 thread of the matrix"))
+    );
     assert_eq!(
         (texts(&did["foundCode"]["frames"]), did["foundCode"]["threads"].as_array().unwrap().len()),
         (vec!["parse"], 0)
     );
+    assert_eq!(did["foundCode"]["matched"], "0 rows, 1 frame");
     contains(&did["foundCode"]["stacks"], &["\"parse\" is in 60.0 % of the samples"]);
     assert_eq!(did["escaped"], json!({"value": "", "threads": 8, "matched": ""}));
 
@@ -323,6 +337,8 @@ fn a_user_searches_sorts_clicks_and_follows_links() {
     let rows: Vec<&str> = texts(&did["resorted"]["rows"]).into_iter().rev().collect();
     assert_eq!((rows, &did["resorted"]["order"]), (tids.to_vec(), &json!("descending")));
     assert_eq!((&did["opened"]["expanded"], &did["closed"]), (&json!("true"), &json!("false")));
+    let first = did["opened"]["focused"].as_str().unwrap().strip_prefix("Details of rest/").unwrap();
+    assert_eq!(did["opened"]["address"], format!("#subcell=rest%2F{first}"));
     contains(&did["opened"]["text"], &["Regions that its threads share", "3 threads"]);
 
     // The matrix: threads at its side, pairs that share coloured, and what they share by pointer and by keys.
@@ -364,6 +380,9 @@ fn a_user_searches_sorts_clicks_and_follows_links() {
     assert_eq!((&did["entered"], &did["panel"]), (&json!("#pair=7,1"), &json!("")));
     assert_eq!(texts(&did["byName"]["groups"]), ["alpha- (3)", "beta- (3)", "gamma- (2)"]);
     assert_eq!(did["linked"], json!({"marked": ["5"], "panel": "beta-2 (5)"}));
+
+    assert_eq!(did["linkedWhileSearching"], json!({"marked": ["8"], "matched": ""}));
+    assert_eq!((&did["linkedLine"], &did["linkedToNone"]), (&json!(["1"]), &json!("This report has no thread 999.")));
 
     // A file may not use the clipboard: the text is selected instead.
     let selected = did["copied"]["selected"].as_str().unwrap();
