@@ -148,7 +148,9 @@ fn every_sample_has_its_threads_hint() {
     assert!(checked > 1000, "{checked} samples");
     assert!(seen.contains(&None) && seen.contains(&Some(5000)), "{seen:?}");
     assert!(seen.iter().flatten().any(|hint| (200..300).contains(hint)), "nobody's neighbour wrote: {seen:?}");
-    assert!(!seen.contains(&Some(998)) && !seen.contains(&Some(999)) && log.failed > 0, "{seen:?}");
+    // A write that failed has no effect; but if the end of one is missed, a later end is taken for it.
+    let has_failed = seen.contains(&Some(998)) || seen.contains(&Some(999));
+    assert!((!has_failed || counts.counts.lost() > 0) && log.failed > 0, "{seen:?}: {counts:?}");
     assert!(counts.above_limit > 0 && counts.counts.at_start + counts.counts.not_asked >= 3, "{counts:?}");
 
     // Actors, the thread that calls exec (its new id, its end), the one with the reused id: a write and an end each.
