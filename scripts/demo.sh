@@ -18,30 +18,14 @@ seconds=20
 enough=5000
 say() { printf '%s\n' "$*" >&2; }
 
-files=$(mktemp -d)
-child=
-# shellcheck disable=SC2317,SC2329 # The traps call it.
-clean_up() {
-    trap - EXIT
-    if [ -n "$child" ]; then
-        kill -TERM "$child" 2>/dev/null || true
-        # The workload takes its cgroups away before it ends.
-        wait "$child" 2>/dev/null || true
-    fi
-    rm -rf "$files"
-}
-trap clean_up EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-trap 'exit 129' HUP
+# shellcheck source=scripts/workload.sh
+. scripts/workload.sh
 
 "$workload" --print-truth >"$files/truth.json"
 how=()
 status=0
 if [ "$(id -u)" -eq 0 ]; then
-    exec 3< <(exec "$workload" --seconds 600)
-    child=$!
-    if ! read -r -t 30 -u 3 ready; then
+    if ! start_workload "$workload"; then
         say "make run: the example workload did not start"
         exit 1
     fi

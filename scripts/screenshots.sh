@@ -19,26 +19,11 @@ if [ -z "$browser" ]; then
     exit 1
 fi
 
-files=$(mktemp -d)
-child=
-# shellcheck disable=SC2317,SC2329 # The traps call it.
-clean_up() {
-    trap - EXIT
-    if [ -n "$child" ]; then
-        kill -TERM "$child" 2>/dev/null || true
-        wait "$child" 2>/dev/null || true
-    fi
-    rm -rf "$files"
-}
-trap clean_up EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-
+# shellcheck source=scripts/workload.sh
+. scripts/workload.sh
 page=${1:-}
 if [ -z "$page" ]; then
-    exec 3< <(exec "$target/demo/demo-workload" --seconds 600)
-    child=$!
-    if ! read -r -t 30 -u 3 ready || [ "$ready" != ready ]; then
+    if ! start_workload "$target/demo/demo-workload" || [ "$ready" != ready ]; then
         say "the example workload does not run here as it does for root"
         exit 1
     fi
@@ -56,7 +41,7 @@ picture() {
     sed "s|</head>|<style>section:not(#$section), footer { display: none }</style></head>|" "$page" >"$files/$name.html"
     timeout 100 "$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$files/user" \
         --virtual-time-budget=10000 --window-size="1280,$height" --screenshot="$files/$name.png" "$@" \
-        "file://$files/$name.html${hash:-}" >"$files/log" 2>&1
+        "file://$files/$name.html" >"$files/log" 2>&1
     if [ ! -s "$files/$name.png" ]; then
         cat "$files/log" >&2
         say "$browser made no picture of $section"
