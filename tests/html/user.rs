@@ -84,6 +84,9 @@ fn known() -> Report {
             {"name": beta, "samples": 500, "nodes": [[-1, 0, 0, 500], [0, 2, 1, 500]]},
         ],
     });
+    report["lines"][0]["code"] = json!([
+        {"sym": "count", "offset": 18, "dso": "/usr/bin/server", "accesses": 3998.0, "line": "/src/count.c:12", "inlined": ["add", "bump"]},
+    ]);
     serde_json::from_value(report).unwrap()
 }
 
@@ -307,8 +310,9 @@ fn a_user_finds_all_numbers_of_a_known_recording() {
     assert_eq!((&did["above"], &did["unzoomed"]), (&json!("main"), &json!("60%")));
     assert_eq!(texts(&did["other"]), ["all", "main"]);
 
+    let code = "count+0x12 (server) in inlined add, bump at count.c:12";
     // The line of false sharing is the hottest one, and its bytes are told.
-    assert_eq!(texts(&did["lines"][0]), ["+ pid 1 0x300000", "false sharing", "3,998", "3,998", "0", "2", "-"]);
+    assert_eq!(texts(&did["lines"][0]), ["+ pid 1 0x300000", "false sharing", "3,998", "3,998", "0", "2", code]);
     contains(&did["line"], &["False sharing", "gamma-1 (7)01,9990-8-15", "gamma-2 (8)01,9990-0-7"]);
     assert_eq!(did["onlyFalse"], 1);
     assert!(did["lines"].as_array().unwrap()[1..].iter().all(|line| line[1] == "true sharing"), "{}", did["lines"]);
