@@ -163,6 +163,7 @@ pub mod html;
 mod outcome;
 pub mod profile;
 mod recover;
+pub mod replay;
 pub mod resolve;
 pub mod sample;
 // From events to samples; `session` has the public part.

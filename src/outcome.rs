@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use rustc_hash::FxHashSet;
 use serde::Serialize;
 
 use crate::hint::HintCounts;
@@ -44,6 +45,8 @@ pub struct Outcome {
     pub unwound: Option<UnwindCounts>,
     /// The mappings of the processes, which say what their memory is.
     pub address_spaces: AddressSpaces,
+    /// The processes that records say map memory, as all do but those of the kernel; also those that have ended.
+    pub user_processes: FxHashSet<u32>,
     /// Samples, yield and loss over time.
     pub timeline: Timeline,
 }

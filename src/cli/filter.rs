@@ -12,7 +12,7 @@ use super::Failure;
 use crate::config::mistake;
 use crate::resolve::cgroups::display_path;
 use crate::resolve::Cgroups;
-use crate::sample::Sample;
+use crate::sample::{Comm, Sample};
 
 /// Which samples to look at; a sample must pass all of these
 #[derive(Debug, Default, Args)]
@@ -188,6 +188,11 @@ impl Filter {
         keeps
     }
 
+    /// ns after the first event from which on, and until which, it is to be used.
+    pub(super) fn window(&self) -> (u64, Option<u64>) {
+        (self.from, self.to)
+    }
+
     /// What there was to select from, if the selection is empty.
     pub(super) fn nothing(&self) -> Option<String> {
         if self.kept || self.left_out == 0 {
@@ -229,12 +234,17 @@ impl Filter {
         if since < self.from || self.to.is_some_and(|to| since >= to) {
             return false;
         }
+        self.looks_at_thread((sample.pid, sample.tid), sample.comm.as_ref(), cgroup)
+    }
+
+    /// True if the thread is to be used, whenever.
+    pub(super) fn looks_at_thread(&mut self, (pid, tid): (u32, u32), comm: Option<&Comm>, cgroup: Option<&[u8]>) -> bool {
         let id = |[only, not]: &[Vec<u32>; 2], id: u32| (only.is_empty() || only.contains(&id)) && !not.contains(&id);
-        if !id(&self.pid, sample.pid) || !id(&self.tid, sample.tid) {
+        if !id(&self.pid, pid) || !id(&self.tid, tid) {
             return false;
         }
         // A thread without a name is neither selected nor excluded.
-        if !matches(&self.comm, sample.comm.as_ref().map(crate::sample::Comm::as_bytes)) {
+        if !matches(&self.comm, comm.map(Comm::as_bytes)) {
             return false;
         }
         if self.cgroup.iter().all(Vec::is_empty) {

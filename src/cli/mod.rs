@@ -45,6 +45,7 @@ mod outputs;
 mod process;
 mod query;
 mod record;
+mod replay;
 mod report;
 mod run;
 mod sched;
@@ -89,6 +90,7 @@ enum Command {
     Extract(Box<extract::ExtractArgs>),
     Report(Box<report::ReportArgs>),
     Sched(Box<sched::SchedArgs>),
+    Replay(Box<replay::ReplayArgs>),
     Stacks(Box<stacks::StacksArgs>),
     Trace(trace::TraceArgs),
     Export(Box<export::ExportArgs>),
@@ -194,6 +196,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
         Command::Process(args) => process::run(&args, stdout_is_open),
         Command::Extract(args) => extract::run(&args, stdout_is_open),
         Command::Sched(args) => sched::run(&args, stdout_is_open),
+        Command::Replay(args) => replay::run(&args, stdout_is_open),
         Command::Stacks(args) => stacks::run(&args, stdout_is_open),
         Command::Export(args) => export::run(&args, stdout_is_open),
         Command::Trace(args) => trace::run(&args, stdout_is_open),

@@ -23,6 +23,8 @@ use crate::sample::MemoryId;
 pub const USER_END: u64 = 1 << 56;
 /// Address spaces that are gone whose mappings are kept.
 const MAX_ENDED: usize = 256;
+/// Processes that are known to be none of the kernel's, of 4 bytes each: as many as there are pids (`PID_MAX_LIMIT`).
+const MAX_USER: usize = 1 << 22;
 
 /// Counts of what the tables read, dropped and left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -77,6 +79,8 @@ pub struct Maps {
     limit: usize,
     bytes: usize,
     processes: FxHashMap<u32, Process>,
+    /// Processes that a record says map memory, also ended ones.
+    user: FxHashSet<u32>,
     /// Address spaces that had samples and are gone, with their pid: what was in them is named at the end.
     ended: VecDeque<(u32, u32, Arc<Table>)>,
     /// Paths, each stored once: every process maps the same libraries.
@@ -110,6 +114,7 @@ impl Maps {
             limit: limit_bytes,
             bytes: 0,
             processes: FxHashMap::default(),
+            user: FxHashSet::default(),
             ended: VecDeque::new(),
             paths: FxHashSet::default(),
             path_bytes: 0,
@@ -160,6 +165,9 @@ impl Maps {
 
     /// A new mapping of any kind: it replaces what it overlaps.
     pub fn mmap(&mut self, pid: u32, mapping: &Mapping) {
+        if self.roots.is_none() && is_named(pid) {
+            self.maps_memory(pid);
+        }
         // For an unknown process, this record may be all that will ever be known: the process may have ended.
         if is_named(pid) && (self.roots.is_none() || !self.processes.contains_key(&pid)) {
             self.table(pid);
@@ -205,6 +213,9 @@ impl Maps {
 
     /// A new process: a new address space, with the mappings of its parent. Do not call it for new threads.
     pub fn fork(&mut self, child: u32, parent: u32) {
+        if self.user.contains(&parent) {
+            self.maps_memory(child);
+        }
         let parent = self.processes.get(&parent);
         let (table, ipc) = (parent.and_then(|parent| parent.table.clone()), parent.and_then(|parent| parent.ipc));
         self.begin(child, table, ipc);
@@ -244,6 +255,17 @@ impl Maps {
             .iter()
             .filter_map(|(&pid, process)| Some((process.space, pid, Arc::clone(process.table.as_ref()?))));
         AddressSpaces::new(live.chain(ended))
+    }
+
+    fn maps_memory(&mut self, pid: u32) {
+        if self.user.len() < MAX_USER {
+            self.user.insert(pid);
+        }
+    }
+
+    /// The processes that records say map memory, as all do but those of the kernel; also those that have ended.
+    pub(crate) fn take_user(&mut self) -> FxHashSet<u32> {
+        std::mem::take(&mut self.user)
     }
 
     /// True for a process that maps memory, as all do but those of the kernel.
@@ -368,7 +390,8 @@ impl Maps {
     /// Approximate bytes in use.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.bytes + self.path_bytes + self.processes.capacity() * size_of::<(u32, Process)>()
+        let user = self.user.capacity() * (size_of::<u32>() + 1);
+        self.bytes + self.path_bytes + user + self.processes.capacity() * size_of::<(u32, Process)>()
     }
 
     fn begin(&mut self, pid: u32, table: Option<Arc<Table>>, ipc: Option<u32>) {

@@ -309,6 +309,7 @@ impl Names {
             stacks: self.stacks.take().unwrap_or_default(),
             unwound: self.unwinder.as_ref().map(|unwinder| unwinder.counts),
             address_spaces: self.maps.address_spaces(),
+            user_processes: self.maps.take_user(),
             realtime: None,
             tables,
             timeline: std::mem::take(&mut self.timeline),

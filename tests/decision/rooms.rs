@@ -17,7 +17,7 @@ const ROOMS: &[&[&str]] = &[
     &["outcome"],
     &["profile"],
     &["session"],
-    &["doctor"],
+    &["doctor", "replay"],
     &["cli"],
     &["testing"],
 ];

@@ -1,0 +1,347 @@
+//! `scxprof replay`: runs the recorded workload again, by mock threads.
+
+use std::path::PathBuf;
+
+use anyhow::{anyhow, Context};
+use clap::Args;
+use serde::Serialize;
+
+use super::capture::{self, TuningArgs, INPUT, RESULT};
+use super::filter::{Filter, FilterArgs};
+use super::output::{Output, Readers};
+use super::sched::us;
+use super::signals::Signals;
+use super::{process, Failure};
+use crate::config::aligned;
+use crate::escape;
+use crate::host::{topology, Roots};
+use crate::replay::{
+    compare, outcome, select, Compared, Director, Groups, LeftOut, Outcome, Pair, Planner, ReplayError, Script, Selection,
+};
+use crate::session::Session;
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo scxprof record --sched -t 10 -o today            record what is to be replayed
+  sudo scxprof replay -f today.tar.gz                   the whole of it, without the kernel's threads and the recorder
+  sudo scxprof replay -f today.tar.gz --cgroup web.slice --from 2 --to 5    a part of it
+  scxprof replay -f perf.data --time-scale 0.1          of perf sched record, ten times as fast
+  scxprof replay -f today.tar.gz --cpus 0-3 --loops 5 --json    five times on four CPUs";
+
+const HOW: &str = "How to replay";
+
+/// Threads whose lines are printed.
+const DEFAULT_LIMIT: &str = "20";
+
+/// Replay a recorded workload by mock threads: its run times, sleeps, wakeups, forks, names and cgroups
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct ReplayArgs {
+    /// The recording, of `record --sched` or of `perf sched record`
+    #[arg(short = 'f', long = "file", value_name = "PROFILE", help_heading = INPUT)]
+    file: PathBuf,
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// Multiply all recorded times by F: 0.1 is ten times as fast
+    #[arg(long, value_name = "F", default_value = "1", allow_negative_numbers = true, value_parser = scale, help_heading = HOW)]
+    time_scale: f64,
+    /// Only on these CPUs, such as 0-3,8 [default: all that scxprof may use]
+    #[arg(long, value_name = "LIST", help_heading = HOW)]
+    cpus: Option<String>,
+    /// Only on so many CPUs that each has N threads of the replay
+    #[arg(long, value_name = "N", conflicts_with = "cpus", value_parser = clap::value_parser!(u32).range(1..), help_heading = HOW)]
+    threads_per_cpu: Option<u32>,
+    /// The cgroup below which those of the recording are made; / for the same paths [default: /scxprof-replay if it can be made]
+    #[arg(long, value_name = "PATH", help_heading = HOW)]
+    cgroup_root: Option<String>,
+    /// Replay it N times
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = HOW)]
+    loops: u32,
+    /// Replay it although it needs more CPU time than the CPUs have
+    #[arg(long, help_heading = HOW)]
+    overcommit: bool,
+    /// The most threads to print; 0 for all
+    #[arg(long, value_name = "N", default_value = DEFAULT_LIMIT, help_heading = RESULT)]
+    limit: usize,
+    /// Print JSON (docs/replay.md has the fields)
+    #[arg(long, help_heading = RESULT)]
+    json: bool,
+    /// Write the result to FILE instead of stdout
+    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = RESULT)]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    tuning: TuningArgs,
+}
+
+fn scale(text: &str) -> Result<f64, String> {
+    let scale: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (1e-6..=1e6).contains(&scale) {
+        Ok(scale)
+    } else {
+        Err("must be from 0.000001 to 1000000".to_owned())
+    }
+}
+
+/// The result as JSON.
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    version: u32,
+    time_scale: f64,
+    /// From the first recorded event to the last, scaled.
+    window_ns: u64,
+    processes: usize,
+    cgroups: usize,
+    cpus: &'a [u32],
+    left_out: LeftOut,
+    loops: &'a [Outcome],
+    #[serde(flatten)]
+    compared: &'a Compared,
+    notes: &'a [String],
+}
+
+/// Reads the recording, replays it and prints what came of it.
+pub(super) fn run(args: &ReplayArgs, stdout_is_open: bool) -> Result<(), Failure> {
+    let to_stdout = args.output.as_deref().is_none_or(|path| path.as_os_str() == "-");
+    if to_stdout && !stdout_is_open {
+        return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
+    }
+    let filter = Filter::new(&args.filter)?;
+    let roots = Roots::default();
+    let allowed = allowed_cpus(&roots)?;
+    let mut cpus = match &args.cpus {
+        Some(list) => capture::cpus(list, &roots)?,
+        None => allowed,
+    };
+    let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
+    let signals = Signals::handle().map_err(Failure::Unsupported)?;
+    let mut notes = Vec::new();
+    let script = read(args, filter, &signals, &mut notes)?;
+    if let Some(each) = args.threads_per_cpu {
+        let active = script.threads.iter().filter(|thread| thread.is_active).count();
+        let wanted = active.div_ceil(each as usize);
+        if wanted > cpus.len() {
+            notes.push(format!("{active} threads, {each} per CPU, would need {wanted} CPUs: there are {}", cpus.len()));
+        }
+        cpus.truncate(wanted.max(1));
+    }
+    check_load(args, &script, &cpus)?;
+    for note in &notes {
+        say!("note: {note}");
+    }
+    let mut loops = Vec::new();
+    let mut compared = None;
+    for _ in 0..args.loops {
+        let groups = groups(args, &script, &roots, loops.is_empty())?;
+        let director = Director { script: &script, cpus: &cpus, groups: groups.as_ref() };
+        let played = director.play(&|| signals.seen()).map_err(failure)?;
+        loops.push(outcome(&played));
+        if compared.is_none() {
+            compared = Some(compare(&script, &played));
+        }
+        if signals.seen() {
+            break;
+        }
+    }
+    let Some(compared) = compared else { return Ok(()) };
+    let text = if args.json {
+        let document = Document {
+            version: 1,
+            time_scale: script.scale,
+            window_ns: script.window,
+            processes: script.processes.len(),
+            cgroups: script.cgroups.len(),
+            cpus: &cpus,
+            left_out: script.left_out,
+            loops: &loops,
+            compared: &compared,
+            notes: &notes,
+        };
+        let json = serde_json::to_string_pretty(&document).context("cannot write the result");
+        json.map_err(Failure::NoResult)? + "\n"
+    } else {
+        escape::lines(&table(args, &script, &loops, &compared))
+    };
+    output.write(text.as_bytes(), true).map_err(Failure::NoResult)
+}
+
+fn failure(error: ReplayError) -> Failure {
+    match error {
+        ReplayError::Nothing => Failure::NoResult(error.into()),
+        ReplayError::Died { .. } | ReplayError::Stuck { .. } => Failure::NoResult(error.into()),
+        _ => Failure::Unsupported(error.into()),
+    }
+}
+
+/// The CPUs that this process may use.
+fn allowed_cpus(roots: &Roots) -> Result<Vec<u32>, Failure> {
+    let online = topology::online_cpus(roots).map_err(|error| Failure::Unsupported(error.into()))?;
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return Ok(online) };
+    let allowed = online.iter().copied().filter(|&cpu| set.is_set(cpu as usize)).collect::<Vec<_>>();
+    Ok(if allowed.is_empty() { online } else { allowed })
+}
+
+/// Reads the recording.
+fn read(args: &ReplayArgs, mut filter: Filter, signals: &Signals, notes: &mut Vec<String>) -> Result<Script, Failure> {
+    let path = &args.file;
+    let mut profile = process::open(path, &|| signals.seen())?;
+    notes.extend(profile.sched_lacks());
+    let recorder = profile.own_pid();
+    let memory = args.tuning.memory(&Roots::default())?;
+    let (from, to) = filter.window();
+    let mut planner = Planner::new(from, to);
+    let session = Session::builder().profile(&mut profile).memory(memory).start();
+    let session = session.map_err(|error| Failure::Unsupported(error.into()))?;
+    let read = session.run_into(&mut planner, |_| signals.seen());
+    if signals.seen() {
+        return Err(process::interrupted());
+    }
+    let plan = planner.finish();
+    let damage = profile.damage();
+    let damaged = if damage.is_empty() { String::new() } else { format!(": the profile is damaged: {}", damage.join("; ")) };
+    if plan.threads.is_empty() {
+        return Err(Failure::NoResult(anyhow!(
+            "{} has no scheduling events{} to replay{damaged}; `scxprof record --sched` and `perf sched record` record them",
+            path.display(),
+            if (from, to) == (0, None) { "" } else { " in that time" },
+        )));
+    }
+    if plan.beyond > 0 {
+        return Err(Failure::Usage(anyhow!(
+            "{} has more than {} threads or {} steps of threads: replay a part of it with --from and --to",
+            path.display(),
+            crate::replay::MAX_THREADS,
+            crate::replay::MAX_STEPS
+        )));
+    }
+    let lost = read.loss.sched.lost();
+    if !damage.is_empty() {
+        notes.push(format!("the profile is damaged, and what can be read of it is replayed: {}", damage.join("; ")));
+    }
+    if lost > 0 || plan.losses > 0 || plan.unknown_ends > 0 {
+        notes.push(format!(
+            "{lost} scheduling events were lost: {} sleeps whose end is not known end when the thread ran next, without a waker",
+            plan.unknown_ends
+        ));
+    }
+    if read.user_processes.is_empty() {
+        notes.push("the recording does not say which threads are the kernel's: all are replayed".to_owned());
+    }
+    let script = select(
+        &plan,
+        &mut Selection {
+            is_selected: &mut |thread| filter.looks_at_thread((thread.pid, thread.tid), Some(thread.comm), thread.cgroup),
+            user: &read.user_processes,
+            recorder,
+            scale: args.time_scale,
+        },
+    );
+    let LeftOut { kernel, recorder, not_selected, idle, realtime } = script.left_out;
+    if script.threads.is_empty() {
+        return Err(Failure::NoResult(anyhow!(
+            "no thread is left to replay: of {} threads {kernel} are the kernel's, {recorder} the recorder's, {not_selected} are not \
+             selected, and {idle} did not run",
+            plan.threads.len()
+        )));
+    }
+    if realtime > 0 {
+        notes.push(format!("{realtime} threads had a real-time priority: they are replayed without it"));
+    }
+    Ok(script)
+}
+
+/// Refuses what this host cannot do in the time.
+fn check_load(args: &ReplayArgs, script: &Script, cpus: &[u32]) -> Result<(), Failure> {
+    let needed = script.cpu_time() as f64 / 1e9;
+    let window = script.window as f64 / 1e9;
+    let there = window * cpus.len() as f64;
+    if needed > there && !args.overcommit {
+        return Err(Failure::Usage(anyhow!(
+            "the recording has {needed:.1} s of CPU time in {window:.1} s, and {} CPUs have {there:.1} s: select a part of its threads, \
+             or take --overcommit, which makes it last longer",
+            cpus.len()
+        )));
+    }
+    Ok(())
+}
+
+/// The cgroups; `None` if they cannot be made and were not asked for.
+fn groups(args: &ReplayArgs, script: &Script, roots: &Roots, is_first: bool) -> Result<Option<Groups>, Failure> {
+    let root = args.cgroup_root.as_deref().unwrap_or("/scxprof-replay");
+    let mount = match Groups::mount(roots) {
+        Ok(mount) => mount,
+        Err(error) if args.cgroup_root.is_some() => return Err(Failure::Unsupported(error.into())),
+        Err(_) => return Ok(None),
+    };
+    match Groups::make(&mount, root, &script.cgroups) {
+        Ok(groups) => Ok(Some(groups)),
+        Err(error) if args.cgroup_root.is_some() => Err(failure(error)),
+        Err(error) => {
+            if is_first {
+                say!("note: the mock threads stay in the cgroup of scxprof: {error}");
+            }
+            Ok(None)
+        }
+    }
+}
+
+fn percent(pair: &Pair) -> String {
+    pair.difference().map_or("-".to_owned(), |difference| format!("{:+.1}", 100.0 * difference))
+}
+
+fn table(args: &ReplayArgs, script: &Script, loops: &[Outcome], compared: &Compared) -> String {
+    let ms = |ns: u64| format!("{:.3}", ns as f64 / 1e6);
+    let count = |value: Option<u64>| value.map_or("-".to_owned(), |value| value.to_string());
+    let head = [
+        "THREAD", "TID", "RUN(ms)", "REPLAY", "%", "SWITCHES", "REPLAY", "%", "WAKEUPS", "REPLAY", "%", "WAIT(ms)", "REPLAY",
+    ];
+    let mut rows = vec![head.map(str::to_owned)];
+    let limit = if args.limit == 0 { usize::MAX } else { args.limit };
+    let all = ("all".to_owned(), "-".to_owned(), &compared.total);
+    let lines = compared.threads.iter().take(limit).map(|it| (it.comm.clone(), it.tid.to_string(), &it.fidelity));
+    for (name, tid, fidelity) in lines.chain([all]) {
+        let (run, switches, wakeups) = (&fidelity.run_ns, &fidelity.switches, &fidelity.wakeups);
+        rows.push([
+            name,
+            tid,
+            ms(run.recorded),
+            run.replayed.map_or("-".to_owned(), ms),
+            percent(run),
+            switches.recorded.to_string(),
+            count(switches.replayed),
+            percent(switches),
+            wakeups.recorded.to_string(),
+            count(wakeups.replayed),
+            percent(wakeups),
+            ms(fidelity.wait_ns.recorded),
+            fidelity.wait_ns.replayed.map_or("-".to_owned(), ms),
+        ]);
+    }
+    let mut text = aligned(&rows);
+    let shown = compared.threads.len().min(limit);
+    text += &format!(
+        "{shown} of {} threads of {} processes, {:.3} s\n\n",
+        compared.threads.len(),
+        script.processes.len(),
+        script.window as f64 / 1e9
+    );
+    let head = ["LOOP", "TIME(s)", "WORK/s(M)", "WAKEUP P50(us)", "P99", "TIMER P50(us)", "P99", "MIGRATIONS"];
+    let mut rows = vec![head.map(str::to_owned)];
+    rows.extend(loops.iter().enumerate().map(|(number, outcome)| {
+        let (wakeup, timer) = (&outcome.wakeup_latency, &outcome.timer_latency);
+        [
+            (number + 1).to_string(),
+            format!("{:.3}", outcome.duration_ns as f64 / 1e9),
+            format!("{:.3}", outcome.work_per_s / 1e6),
+            us(wakeup.p50_ns),
+            us(wakeup.p99_ns),
+            us(timer.p50_ns),
+            us(timer.p99_ns),
+            outcome.migrations.to_string(),
+        ]
+    }));
+    text += &aligned(&rows);
+    if loops.iter().any(|outcome| outcome.is_stopped) {
+        text += "stopped before its end\n";
+    }
+    text
+}

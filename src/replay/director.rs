@@ -1,0 +1,344 @@
+//! Runs a script: makes the mock processes, lets them begin at one time, and leaves nothing behind.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::board::{Board, Results};
+use super::groups::Groups;
+use super::mock::{self, Stage};
+use super::script::Script;
+use crate::host::clock::monotonic_ns;
+
+/// A replay that should have ended this long ago, in ns, and goes on with nothing is stuck.
+const STUCK: u64 = 10_000_000_000;
+/// How often the director looks after the mock processes, in ns.
+const TICK: u64 = 50_000_000;
+/// How long the speed of this host is measured.
+const CALIBRATION: Duration = Duration::from_millis(20);
+
+/// A replay that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// There is nothing to do.
+    #[error("no thread is left to replay")]
+    Nothing,
+    /// A thread or process could not be made.
+    #[error("cannot make {threads} mock threads: {source}; replay fewer (--comm, --cgroup, --pid), or raise the limit of processes (ulimit -u, pids.max)")]
+    Make {
+        /// How many there were to be.
+        threads: usize,
+        /// Why.
+        source: io::Error,
+    },
+    /// Mock processes ended that should not have.
+    #[error("{missing} of {threads} mock threads ended early: something else has killed them")]
+    Died {
+        /// How many.
+        missing: usize,
+        /// Of how many.
+        threads: usize,
+    },
+    /// Nothing happened any more.
+    #[error("the replay is stuck: {missing} of {threads} mock threads wait for a wakeup that does not come")]
+    Stuck {
+        /// How many.
+        missing: usize,
+        /// Of how many.
+        threads: usize,
+    },
+    /// A cgroup cannot be made.
+    #[error("cannot make the cgroup {}: {source}", path.display())]
+    Cgroup {
+        /// Its directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Something that each replay needs.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> ReplayError {
+    move |source| ReplayError::System { what, source }
+}
+
+/// What a replay did.
+#[derive(Debug, Clone, Default)]
+pub struct Played {
+    /// When it began, CLOCK_MONOTONIC, ns.
+    pub begin: u64,
+    /// When all threads had done what they should, or when it was stopped.
+    pub end: u64,
+    /// What each thread of the script did.
+    pub threads: Vec<Results>,
+    /// It was stopped before its end.
+    pub is_stopped: bool,
+}
+
+/// Runs scripts.
+#[derive(Debug)]
+pub struct Director<'a> {
+    /// What is run.
+    pub script: &'a Script,
+    /// The CPUs that may be used; all that this process may use if empty.
+    pub cpus: &'a [u32],
+    /// The cgroups of the script on this host, if there are to be any.
+    pub groups: Option<&'a Groups>,
+}
+
+/// Units of work that this host does in a ms, at best.
+fn speed() -> u64 {
+    let begin = std::time::Instant::now();
+    let mut best = 1;
+    let mut units = 1000;
+    while begin.elapsed() < CALIBRATION {
+        let before = mock::thread_time();
+        mock::work(units);
+        let took = (mock::thread_time() - before).max(1);
+        best = best.max(units * 1_000_000 / took);
+        units = best.max(1000) / 4;
+    }
+    best
+}
+
+impl Director<'_> {
+    /// Runs the script to its end, or until `stop` says so.
+    ///
+    /// # Errors
+    /// Threads could not be made, or did not do what they should. Nothing is left behind then either.
+    pub fn play(&self, stop: &dyn Fn() -> bool) -> Result<Played, ReplayError> {
+        let script = self.script;
+        let threads = script.threads.len();
+        if threads == 0 {
+            return Err(ReplayError::Nothing);
+        }
+        let board = Board::new(threads).map_err(system("share memory with mock threads"))?;
+        for number in 0..threads as u32 {
+            if let Some(slot) = board.slot(number) {
+                slot.sleeps.store(u64::MAX, Ordering::Relaxed);
+            }
+        }
+        let cgroups = self.groups.map_or(Vec::new(), |groups| groups.files().to_vec());
+        let schedstat = CString::from(c"/proc/thread-self/schedstat");
+        let mut stage =
+            Box::new(Stage { script, board: &board, starts: Vec::new(), cgroups, speed: speed(), schedstat });
+        stage.set();
+        let family = Family::new(&stage, self.cpus, self.groups)?;
+        let played = family.direct(stop);
+        drop(family);
+        let (begin, end, is_stopped) = played?;
+        let threads = (0..threads as u32).filter_map(|number| board.results(number)).collect();
+        Ok(Played { begin, end, threads, is_stopped })
+    }
+}
+
+/// The mock processes, which are ended when it is dropped.
+struct Family<'a> {
+    stage: &'a Stage<'a>,
+    /// The first process, whose group all are in.
+    first: i32,
+    /// A process that ends the others and takes their cgroups away, when `_alive` is closed: also if this process is killed.
+    guard: i32,
+    alive: Option<OwnedFd>,
+}
+
+impl<'a> Family<'a> {
+    fn new(stage: &'a Stage<'a>, cpus: &[u32], groups: Option<&Groups>) -> Result<Self, ReplayError> {
+        let own = std::process::id().cast_signed();
+        // SAFETY: the child does only what the head of mock.rs says.
+        let first = match unsafe { libc::fork() } {
+            -1 => return Err(system("fork")(io::Error::last_os_error())),
+            0 => become_first(stage, cpus, own),
+            first => first,
+        };
+        // Both do it, so that it is done when either goes on.
+        // SAFETY: sets the process group of a child.
+        unsafe { libc::setpgid(first, first) };
+        let mut family = Self { stage, first, guard: 0, alive: None };
+        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+            .map_err(|errno| system("make a pipe")(errno.into()))?;
+        let directories = groups.map_or(&[][..], Groups::made);
+        // SAFETY: as above.
+        family.guard = match unsafe { libc::fork() } {
+            -1 => return Err(system("fork")(io::Error::last_os_error())),
+            0 => {
+                // SAFETY: the guard's own copy of the writing end, which it does not use otherwise.
+                unsafe { libc::close(write.as_raw_fd()) };
+                keep_guard(read.as_raw_fd(), first, directories)
+            }
+            guard => guard,
+        };
+        family.alive = Some(write);
+        let open = &stage.board.head().open;
+        open.store(1, Ordering::Release);
+        mock::wake(open, 1);
+        Ok(family)
+    }
+
+    /// Begins the replay and waits for its end; returns both times, and whether it was stopped.
+    fn direct(&self, stop: &dyn Fn() -> bool) -> Result<(u64, u64, bool), ReplayError> {
+        let (head, script) = (self.stage.board.head(), self.stage.script);
+        let threads = script.threads.len();
+        let initial = script.processes.iter().filter(|process| process.is_initial);
+        let initial: usize = initial.map(|process| process.initial.len() + 1).sum();
+        while (head.ready.load(Ordering::Acquire) as usize) < initial {
+            self.check(threads)?;
+            if stop() {
+                return Ok((0, 0, true));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Time to be woken for all of them.
+        let begin = monotonic_ns() + 2_000_000 + 10_000 * initial as u64;
+        head.begin.store(begin, Ordering::Release);
+        head.go.store(1, Ordering::Release);
+        mock::wake(&head.go, i32::MAX);
+        let mut progress = (0, begin + script.window);
+        loop {
+            let done = head.done.load(Ordering::Acquire);
+            let now = monotonic_ns();
+            if done as usize >= threads {
+                return Ok((begin, now, false));
+            }
+            self.check(threads)?;
+            if stop() {
+                return Ok((begin, now, true));
+            }
+            let slots = (0..threads as u32).filter_map(|number| self.stage.board.slot(number));
+            let ops = slots.fold(0u64, |sum, slot| {
+                let run = slot.run.load(Ordering::Relaxed);
+                sum.wrapping_add(slot.ops.load(Ordering::Relaxed)).wrapping_add(run)
+            });
+            if ops != progress.0 {
+                progress = (ops, now.max(begin + script.window));
+            }
+            if now > progress.1 + STUCK {
+                return Err(ReplayError::Stuck { missing: threads - done as usize, threads });
+            }
+            mock::wait_for(&head.done, done, TICK);
+        }
+    }
+
+    /// Whether the mock processes are all right.
+    fn check(&self, threads: usize) -> Result<(), ReplayError> {
+        let head = self.stage.board.head();
+        let failed = head.failed.load(Ordering::Acquire);
+        if failed != 0 {
+            let source = io::Error::from_raw_os_error(failed.cast_signed());
+            return Err(ReplayError::Make { threads, source });
+        }
+        if has_ended(self.first) {
+            let done = head.done.load(Ordering::Acquire) as usize;
+            if done < threads {
+                return Err(ReplayError::Died { missing: threads - done, threads });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Family<'_> {
+    fn drop(&mut self) {
+        let head = self.stage.board.head();
+        head.end.store(1, Ordering::Release);
+        mock::wake(&head.end, i32::MAX);
+        drop(self.alive.take());
+        if self.guard == 0 {
+            // SAFETY: the process group of a child of ours that has not been waited for.
+            unsafe { libc::kill(-self.first, libc::SIGKILL) };
+        } else {
+            // SAFETY: waits for a child of ours, of which no status is wanted.
+            while unsafe { libc::waitpid(self.guard, std::ptr::null_mut(), 0) } < 0 && interrupted() {}
+        }
+        // SAFETY: as above.
+        while unsafe { libc::waitpid(self.first, std::ptr::null_mut(), 0) } < 0 && interrupted() {}
+    }
+}
+
+fn interrupted() -> bool {
+    io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+}
+
+/// True if the child has ended; it stays a zombie, so that its number stays its own.
+fn has_ended(pid: i32) -> bool {
+    let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: the kernel writes the structure, of which all zero is a value; si_pid is 0 if the child has not ended.
+    unsafe { libc::waitid(libc::P_PID, pid as libc::id_t, info.as_mut_ptr(), options) == 0 && info.assume_init().si_pid() != 0 }
+}
+
+/// The first mock process. Its parent is `parent`.
+fn become_first(stage: &Stage<'_>, cpus: &[u32], parent: i32) -> ! {
+    // SAFETY: system calls with plain numbers, which change only this process.
+    unsafe {
+        libc::setpgid(0, 0);
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        if libc::getppid() != parent {
+            libc::_exit(1);
+        }
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGCHLD, libc::SIGPIPE] {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        // Orphans among the mock processes become its children.
+        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
+        // The kernel may otherwise end sleeps 50 us late; children have the same.
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1);
+    }
+    if !cpus.is_empty() {
+        bind(cpus);
+    }
+    let open = &stage.board.head().open;
+    while open.load(Ordering::Acquire) == 0 {
+        mock::wait(open, 0);
+    }
+    // From here on the guard ends it.
+    // SAFETY: as above.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
+    stage.launch()
+}
+
+/// Lets the calling thread, and those that it makes, run on these CPUs only.
+fn bind(cpus: &[u32]) {
+    let mut set = [0u64; 256];
+    for &cpu in cpus {
+        if let Some(word) = set.get_mut(cpu as usize / 64) {
+            *word |= 1 << (cpu % 64);
+        }
+    }
+    // SAFETY: the kernel reads the bytes of the set.
+    unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(&set), set.as_ptr()) };
+}
+
+/// The guard: ends the group of `first` when the pipe is closed, and removes the directories.
+fn keep_guard(pipe: i32, first: i32, directories: &[CString]) -> ! {
+    // SAFETY: system calls on numbers, a buffer and C strings that live; all of them are async-signal-safe.
+    unsafe {
+        libc::setpgid(0, 0);
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        let mut byte = 0u8;
+        while libc::read(pipe, (&raw mut byte).cast(), 1) < 0 && interrupted() {}
+        libc::kill(-first, libc::SIGKILL);
+        for directory in directories.iter().rev() {
+            // Its processes are still on their way out.
+            for _ in 0..2000 {
+                if libc::rmdir(directory.as_ptr()) == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EBUSY) {
+                    break;
+                }
+                libc::usleep(5000);
+            }
+        }
+        libc::_exit(0)
+    }
+}

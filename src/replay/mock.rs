@@ -1,0 +1,433 @@
+//! The mock processes and threads: what runs after a fork.
+//!
+//! A forked child of a process with several threads may only do what is async-signal-safe (fork(2)). So nothing here takes memory
+//! from the heap, panics or prints; what it needs was made before. The one exception is pthread_create(3), which glibc and musl
+//! keep usable after a fork.
+
+use std::ffi::{c_int, c_void, CString};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::board::{Board, Slot};
+use super::script::{Mock, MockProcess, Op, Script};
+
+/// Bytes of a mock thread's stack.
+const STACK: usize = 64 << 10;
+/// A mock thread works at most so many ns before it looks at its clock again.
+const PIECE: u64 = 200_000;
+/// Pieces that are shorter than this, in ns, are below what the clock costs.
+const NEGLIGIBLE: u64 = 200;
+
+/// All that the mock threads need, made before the first fork.
+#[derive(Debug)]
+pub(super) struct Stage<'a> {
+    pub script: &'a Script,
+    pub board: &'a Board,
+    /// What each thread begins with.
+    pub starts: Vec<Start<'a>>,
+    /// `cgroup.procs` of each cgroup of the script; empty without cgroups.
+    pub cgroups: Vec<CString>,
+    /// Units of work in a ms of CPU time of this host.
+    pub speed: u64,
+    pub schedstat: CString,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Start<'a> {
+    stage: *const Stage<'a>,
+    number: u32,
+}
+
+impl<'a> Stage<'a> {
+    /// Makes the starts, which point to the stage: it must not move afterwards.
+    pub fn set(self: &mut Box<Self>) {
+        let stage: *const Stage<'a> = &raw const **self;
+        self.starts = (0..self.script.threads.len() as u32).map(|number| Start { stage, number }).collect();
+    }
+
+    /// The first process of all: makes those that are there from the beginning, and ends when all have ended.
+    pub fn launch(&self) -> ! {
+        for process in self.script.processes.iter().filter(|process| process.is_initial) {
+            if !self.fork(process) {
+                break;
+            }
+        }
+        // SAFETY: waits for children of ours, of which no status is wanted.
+        while unsafe { libc::waitpid(-1, std::ptr::null_mut(), 0) } >= 0 || errno() == libc::EINTR {}
+        // SAFETY: ends the process without handlers of the parent's.
+        unsafe { libc::_exit(0) }
+    }
+
+    /// False if it could not be made.
+    fn fork(&self, process: &MockProcess) -> bool {
+        // SAFETY: the child does only what this module's head says.
+        match unsafe { libc::fork() } {
+            0 => self.process(process),
+            -1 => {
+                self.fails(errno());
+                false
+            }
+            _ => true,
+        }
+    }
+
+    fn process(&self, process: &MockProcess) -> ! {
+        // SAFETY: sets a disposition; the kernel reaps children by itself then.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+        if let Some(path) = process.cgroup.and_then(|cgroup| self.cgroups.get(cgroup as usize)) {
+            if !enter(path) {
+                self.fails(errno());
+            }
+        }
+        for &thread in &process.initial {
+            self.thread(thread);
+        }
+        self.play(process.main);
+        exit_thread()
+    }
+
+    /// Starts a thread of this process.
+    fn thread(&self, number: u32) {
+        let Some(start) = self.starts.get(number as usize) else { return };
+        let error = start_thread(start);
+        if error != 0 {
+            self.fails(error);
+        }
+    }
+
+    fn fails(&self, errno: c_int) {
+        let head = self.board.head();
+        head.failed.store(errno.max(1) as u32, Ordering::Release);
+        wake(&head.done, c_int::MAX);
+    }
+
+    /// What a mock thread does.
+    fn play(&self, number: u32) {
+        let (Some(mock), Some(slot)) = (self.script.threads.get(number as usize), self.board.slot(number)) else { return };
+        let head = self.board.head();
+        // SAFETY: asks for the thread's own id.
+        slot.tid.store(unsafe { libc::gettid() } as u32, Ordering::Relaxed);
+        if let Some(name) = self.script.names.get(mock.name as usize) {
+            set_name(name);
+        }
+        if mock.nice != 0 {
+            // Refused without CAP_SYS_NICE where it is negative; the replay goes on without.
+            // SAFETY: changes the priority of the calling thread.
+            unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, c_int::from(mock.nice)) };
+        }
+        if mock.is_initial {
+            head.ready.fetch_add(1, Ordering::Release);
+            while head.go.load(Ordering::Acquire) == 0 {
+                wait(&head.go, 0);
+            }
+        }
+        let ops = self.script.ops(mock);
+        if mock.is_active {
+            let begins_asleep = matches!(ops.first(), Some(Op::Wait | Op::Sleep { .. }));
+            let mut player = Player::new(self, slot, !begins_asleep && mock.is_initial);
+            let exits = player.ops(ops);
+            player.finish(mock, begins_asleep);
+            if exits {
+                self.is_done();
+                return;
+            }
+        }
+        self.is_done();
+        while head.end.load(Ordering::Acquire) == 0 {
+            wait(&head.end, 0);
+        }
+    }
+
+    fn is_done(&self) {
+        let done = &self.board.head().done;
+        if done.fetch_add(1, Ordering::AcqRel) as usize + 1 >= self.script.threads.len() {
+            wake(done, c_int::MAX);
+        }
+    }
+}
+
+/// A thread on its way through its operations.
+struct Player<'a> {
+    stage: &'a Stage<'a>,
+    slot: &'a Slot,
+    /// The beginning of the replay.
+    begin: u64,
+    /// The thread's CPU time before its first operation, and when it has done what it should so far.
+    base: u64,
+    target: u64,
+    /// Wakeups that it waited for.
+    waited: u32,
+    cpu: c_int,
+    /// Voluntary and involuntary switches, and ns of waits, before its first operation.
+    before: [u64; 3],
+}
+
+impl<'a> Player<'a> {
+    fn new(stage: &'a Stage<'a>, slot: &'a Slot, waits_for_begin: bool) -> Self {
+        let begin = stage.board.head().begin.load(Ordering::Acquire);
+        if waits_for_begin {
+            sleep_until(begin);
+        }
+        let base = thread_time();
+        let before = usage(stage);
+        Self { stage, slot, begin, base, target: base, waited: 0, cpu: this_cpu(), before }
+    }
+
+    /// True if the thread is to end.
+    fn ops(&mut self, ops: &[Op]) -> bool {
+        for op in ops {
+            match *op {
+                Op::Run(ns) => self.run(ns),
+                Op::Wake(thread) => {
+                    if let Some(slot) = self.stage.board.slot(thread) {
+                        slot.woken_at.store(monotonic(), Ordering::Relaxed);
+                        slot.wakeups.fetch_add(1, Ordering::Release);
+                        wake(&slot.wakeups, 1);
+                    }
+                }
+                Op::Wait => self.wait(),
+                Op::Sleep { until, asleep } => self.sleep(until, asleep),
+                Op::Fork(child) => self.fork(child),
+                Op::Name(name) => {
+                    if let Some(name) = self.stage.script.names.get(name as usize) {
+                        set_name(name);
+                    }
+                }
+                Op::Exit => return true,
+            }
+            self.slot.ops.fetch_add(1, Ordering::Relaxed);
+        }
+        false
+    }
+
+    fn run(&mut self, ns: u64) {
+        self.target = self.target.saturating_add(ns);
+        let mut now = thread_time();
+        let mut units = 0;
+        while now.saturating_add(NEGLIGIBLE) < self.target {
+            let left = self.target - now;
+            // Not quite all of a long time: the rest is measured again.
+            let piece = if left > 20_000 { (left - left / 16).min(PIECE) } else { left };
+            let part = (piece * self.stage.speed / 1_000_000).max(1);
+            work(part);
+            units += part;
+            now = thread_time();
+        }
+        self.slot.work.fetch_add(units, Ordering::Relaxed);
+        self.slot.run.store(now - self.base, Ordering::Relaxed);
+        self.moved();
+    }
+
+    fn wait(&mut self) {
+        let wakeups = &self.slot.wakeups;
+        let mut slept = false;
+        loop {
+            let now = wakeups.load(Ordering::Acquire);
+            if now.wrapping_sub(self.waited).cast_signed() > 0 {
+                break;
+            }
+            wait(wakeups, now);
+            slept = true;
+        }
+        self.waited = self.waited.wrapping_add(1);
+        if slept {
+            let woken_at = self.slot.woken_at.load(Ordering::Relaxed);
+            self.slot.latency.add(monotonic().saturating_sub(woken_at));
+            self.slot.woken.fetch_add(1, Ordering::Relaxed);
+            self.moved();
+        }
+    }
+
+    fn sleep(&mut self, until: u64, asleep: u32) {
+        let half = u64::from(asleep) * 500;
+        let until = self.begin.saturating_add(until).max(monotonic().saturating_add(half));
+        sleep_until(until);
+        self.slot.late.add(monotonic().saturating_sub(until));
+        self.moved();
+    }
+
+    fn fork(&self, child: u32) {
+        let Some(mock) = self.stage.script.threads.get(child as usize) else { return };
+        if !mock.is_main {
+            self.stage.thread(child);
+        } else if let Some(process) = self.stage.script.processes.get(mock.process as usize) {
+            self.stage.fork(process);
+        }
+    }
+
+    fn moved(&mut self) {
+        let cpu = this_cpu();
+        if std::mem::replace(&mut self.cpu, cpu) != cpu {
+            self.slot.migrations.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Tells what the kernel counted.
+    fn finish(&self, _: &Mock, begins_asleep: bool) {
+        let [sleeps, preemptions, wait] = usage(self.stage);
+        let [sleeps_before, preemptions_before, wait_before] = self.before;
+        // In the recording it was asleep already.
+        let sleeps = sleeps.saturating_sub(sleeps_before).saturating_sub(u64::from(begins_asleep));
+        self.slot.run.store(thread_time().saturating_sub(self.base), Ordering::Relaxed);
+        self.slot.preemptions.store(preemptions.saturating_sub(preemptions_before), Ordering::Relaxed);
+        self.slot.wait.store(wait.saturating_sub(wait_before), Ordering::Relaxed);
+        self.slot.sleeps.store(sleeps, Ordering::Release);
+    }
+}
+
+/// Units of work, each of about 20 ns: a chain of multiplications, which no CPU can do ahead.
+#[inline(never)]
+pub(super) fn work(units: u64) {
+    let mut sum = units;
+    for _ in 0..units {
+        for _ in 0..16 {
+            // Knuth's MMIX.
+            sum = sum.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        }
+        std::hint::black_box(sum);
+    }
+}
+
+fn errno() -> c_int {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
+
+extern "C" fn begin(start: *mut c_void) -> *mut c_void {
+    // SAFETY: `start_thread` passes a `Start` of a stage, both of which are never freed as long as mock processes live: they end
+    // by _exit, and are ended before the stage in the director.
+    let start = unsafe { &*start.cast::<Start<'_>>() };
+    // SAFETY: as above.
+    let stage = unsafe { &*start.stage };
+    stage.play(start.number);
+    std::ptr::null_mut()
+}
+
+/// Starts a thread; returns an errno, or 0.
+fn start_thread(start: &Start<'_>) -> c_int {
+    let mut attr = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
+    let mut thread = std::mem::MaybeUninit::<libc::pthread_t>::uninit();
+    // SAFETY: the attributes are initialised before they are used and destroyed after it; `begin` takes a `Start`, which lives as
+    // long as the process.
+    unsafe {
+        let error = libc::pthread_attr_init(attr.as_mut_ptr());
+        if error != 0 {
+            return error;
+        }
+        libc::pthread_attr_setstacksize(attr.as_mut_ptr(), STACK);
+        libc::pthread_attr_setdetachstate(attr.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
+        let start: *const Start<'_> = start;
+        let error = libc::pthread_create(thread.as_mut_ptr(), attr.as_ptr(), begin, start.cast_mut().cast());
+        libc::pthread_attr_destroy(attr.as_mut_ptr());
+        error
+    }
+}
+
+/// Ends the calling thread; the last one ends its process.
+fn exit_thread() -> ! {
+    // SAFETY: the thread's stack is not used any more, and nobody joins it.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+    // SAFETY: never reached.
+    unsafe { libc::_exit(0) }
+}
+
+/// Puts the calling process into the cgroup of this `cgroup.procs`.
+fn enter(path: &CString) -> bool {
+    // SAFETY: the path is a C string, and the descriptor is closed again.
+    unsafe {
+        let file = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        if file < 0 {
+            return false;
+        }
+        let written = libc::write(file, c"0".as_ptr().cast(), 1);
+        libc::close(file);
+        written == 1
+    }
+}
+
+fn set_name(name: &[u8; 16]) {
+    // SAFETY: the kernel reads up to a NUL, which the last of the 16 bytes is.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+}
+
+/// Waits until it is woken, or `word` is not `value`.
+pub(super) fn wait(word: &AtomicU32, value: u32) {
+    // SAFETY: futex(2) on a word that lives in a shared mapping; without a time limit.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, std::ptr::null::<libc::timespec>()) };
+}
+
+/// The same, for at most so many ns.
+pub(super) fn wait_for(word: &AtomicU32, value: u32, ns: u64) {
+    let limit = timespec(ns);
+    // SAFETY: futex(2) on a word that lives in a shared mapping; the kernel reads the time limit, which is relative.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, &raw const limit) };
+}
+
+/// Wakes up to `count` threads that wait on `word`.
+pub(super) fn wake(word: &AtomicU32, count: c_int) {
+    // SAFETY: futex(2) on a word that lives in a shared mapping.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, count) };
+}
+
+fn timespec(ns: u64) -> libc::timespec {
+    libc::timespec { tv_sec: (ns / 1_000_000_000) as libc::time_t, tv_nsec: (ns % 1_000_000_000) as libc::c_long }
+}
+
+fn clock(clock: libc::clockid_t) -> u64 {
+    let mut now = timespec(0);
+    // SAFETY: the kernel writes the time.
+    unsafe { libc::clock_gettime(clock, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn monotonic() -> u64 {
+    clock(libc::CLOCK_MONOTONIC)
+}
+
+/// ns of CPU time of the calling thread.
+pub(super) fn thread_time() -> u64 {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+fn sleep_until(time: u64) {
+    let time = timespec(time);
+    // SAFETY: the kernel reads the time. A signal ends the sleep early; there are none that do not end the process.
+    unsafe {
+        libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &raw const time, std::ptr::null_mut());
+    }
+}
+
+fn this_cpu() -> c_int {
+    // SAFETY: asks for the CPU that the thread runs on.
+    unsafe { libc::sched_getcpu() }
+}
+
+/// Voluntary switches, involuntary ones, and ns runnable without a CPU, of the calling thread.
+fn usage(stage: &Stage<'_>) -> [u64; 3] {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel writes the structure, of which all zero is a value.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    [usage.ru_nvcsw as u64, usage.ru_nivcsw as u64, run_delay(stage).unwrap_or(0)]
+}
+
+/// The second number of `/proc/thread-self/schedstat` (Documentation/scheduler/sched-stats.rst).
+fn run_delay(stage: &Stage<'_>) -> Option<u64> {
+    let mut text = [0u8; 96];
+    // SAFETY: the path is a C string, the kernel writes at most the bytes of the buffer, and the descriptor is closed again.
+    let len = unsafe {
+        let file = libc::open(stage.schedstat.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if file < 0 {
+            return None;
+        }
+        let len = libc::read(file, text.as_mut_ptr().cast(), text.len());
+        libc::close(file);
+        len
+    };
+    let text = text.get(..usize::try_from(len).ok()?)?;
+    let digits = text.split(|&byte| byte == b' ').nth(1)?;
+    digits.iter().try_fold(0u64, |sum, &digit| {
+        let digit = u64::from(digit.checked_sub(b'0').filter(|&digit| digit < 10)?);
+        sum.checked_mul(10)?.checked_add(digit)
+    })
+}

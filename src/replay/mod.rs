@@ -1,0 +1,20 @@
+//! Replays the scheduling of a recording by mock threads.
+//!
+//! [`Planner`] makes a [`Plan`] of the events of a recording: what each thread did, step by step. [`select`] takes the part that is to
+//! be replayed, and scales its times: the [`Script`]. [`Director`] runs it: a process for each process and a thread for each
+//! thread, which works, sleeps, wakes, forks and ends as the script says. Both are pure up to there.
+
+mod board;
+mod director;
+mod groups;
+mod mock;
+mod plan;
+mod report;
+mod script;
+
+pub use board::{Board, Results};
+pub use groups::Groups;
+pub use director::{Director, Played, ReplayError};
+pub use plan::{Plan, Planned, Planner, Recorded, Step, ThreadNumber, MAX_STEPS, MAX_THREADS};
+pub use report::{compare, outcome, Compared, Fidelity, Latency, Outcome, Pair, ThreadLine};
+pub use script::{select, Candidate, LeftOut, Mock, MockProcess, Op, Script, Selection};
