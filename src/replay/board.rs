@@ -75,10 +75,15 @@ pub(super) struct Head {
 pub(super) struct Slot {
     /// Wakeups so far: what the thread waits on.
     pub wakeups: AtomicU32,
+    /// Waits that it has come to: what threads wait on that are to wake it.
+    pub arrived: AtomicU32,
+    /// Threads that wait for it to come to a wait.
+    pub watchers: AtomicU32,
     /// Its thread id.
     pub tid: AtomicU32,
-    /// When it was woken last.
+    /// When it was woken last, and when it came to its last wait.
     pub woken_at: AtomicU64,
+    pub arrived_at: AtomicU64,
     /// Operations that it has done.
     pub ops: AtomicU64,
     /// ns on CPUs.

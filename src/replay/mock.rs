@@ -14,6 +14,8 @@ use super::script::{Mock, MockProcess, Op, Script};
 const STACK: usize = 64 << 10;
 /// A mock thread works at most so many ns before it looks at its clock again.
 const PIECE: u64 = 200_000;
+/// The same for a thread that is to wake another one which does not sleep yet.
+const SHORT_PIECE: u64 = 20_000;
 /// Pieces that are shorter than this, in ns, are below what the clock costs.
 const NEGLIGIBLE: u64 = 200;
 
@@ -145,6 +147,28 @@ impl<'a> Stage<'a> {
     }
 }
 
+/// A thread that is to be woken from its `nth` wait.
+#[derive(Debug, Clone, Copy, Default)]
+struct Wakeup {
+    thread: u32,
+    nth: u32,
+    is_mutual: bool,
+}
+
+impl Wakeup {
+    /// True if the thread waits for it.
+    fn is_due(&self, slot: &Slot) -> bool {
+        slot.arrived.load(Ordering::SeqCst).wrapping_sub(self.nth).cast_signed() >= 0
+    }
+}
+
+/// Wakes the thread, or lets its next wait end at once.
+fn give(slot: &Slot) {
+    slot.woken_at.store(monotonic(), Ordering::Relaxed);
+    slot.wakeups.fetch_add(1, Ordering::Release);
+    wake(&slot.wakeups, 1);
+}
+
 /// A thread on its way through its operations.
 struct Player<'a> {
     stage: &'a Stage<'a>,
@@ -157,6 +181,9 @@ struct Player<'a> {
     /// Wakeups that it waited for.
     waited: u32,
     cpu: c_int,
+    /// Threads that it is to wake and that do not sleep yet.
+    pending: [Wakeup; 8],
+    pending_count: usize,
     /// Voluntary and involuntary switches, and ns of waits, before its first operation.
     before: [u64; 3],
 }
@@ -169,7 +196,7 @@ impl<'a> Player<'a> {
         }
         let base = thread_time();
         let before = usage(stage);
-        Self { stage, slot, begin, base, target: base, waited: 0, cpu: this_cpu(), before }
+        Self { stage, slot, begin, base, target: base, waited: 0, cpu: this_cpu(), pending: [Wakeup::default(); 8], pending_count: 0, before }
     }
 
     /// True if the thread is to end.
@@ -177,26 +204,89 @@ impl<'a> Player<'a> {
         for op in ops {
             match *op {
                 Op::Run(ns) => self.run(ns),
-                Op::Wake(thread) => {
-                    if let Some(slot) = self.stage.board.slot(thread) {
-                        slot.woken_at.store(monotonic(), Ordering::Relaxed);
-                        slot.wakeups.fetch_add(1, Ordering::Release);
-                        wake(&slot.wakeups, 1);
-                    }
+                Op::Wake { thread, nth, is_mutual } => self.wake(Wakeup { thread, nth, is_mutual }),
+                Op::Wait => {
+                    self.wake_pending(true);
+                    self.wait();
                 }
-                Op::Wait => self.wait(),
-                Op::Sleep { until, asleep } => self.sleep(until, asleep),
+                Op::Sleep { until, asleep } => {
+                    self.wake_pending(true);
+                    self.sleep(until, asleep);
+                }
                 Op::Fork(child) => self.fork(child),
                 Op::Name(name) => {
                     if let Some(name) = self.stage.script.names.get(name as usize) {
                         set_name(name);
                     }
                 }
-                Op::Exit => return true,
+                Op::Exit => {
+                    self.wake_pending(true);
+                    return true;
+                }
             }
             self.slot.ops.fetch_add(1, Ordering::Relaxed);
         }
+        self.wake_pending(true);
         false
+    }
+
+    /// Wakes a thread. In the recording it slept; where it does not yet, this waits as long as this thread has other things to do.
+    fn wake(&mut self, wakeup: Wakeup) {
+        let Some(slot) = self.stage.board.slot(wakeup.thread) else { return };
+        if !wakeup.is_due(slot) {
+            if let Some(free) = self.pending.get_mut(self.pending_count) {
+                *free = wakeup;
+                self.pending_count += 1;
+                return;
+            }
+        }
+        give(slot);
+    }
+
+    /// Wakes the threads that sleep by now; with `all` the others too. Then, if the two wait for each other, the one that came first
+    /// sleeps: so it was in the recording, where it was the other one.
+    fn wake_pending(&mut self, all: bool) {
+        let mut left = 0;
+        for at in 0..self.pending_count {
+            let Some(&wakeup) = self.pending.get(at) else { break };
+            let Some(slot) = self.stage.board.slot(wakeup.thread) else { continue };
+            if wakeup.is_due(slot) {
+                give(slot);
+            } else if all {
+                give(slot);
+                if wakeup.is_mutual {
+                    self.meet(wakeup, slot);
+                }
+            } else if let Some(kept) = self.pending.get_mut(left) {
+                *kept = wakeup;
+                left += 1;
+            }
+        }
+        self.pending_count = left;
+    }
+
+    /// Sleeps until the other thread has come to the wait that this one has ended.
+    fn meet(&mut self, wakeup: Wakeup, slot: &Slot) {
+        slot.watchers.fetch_add(1, Ordering::SeqCst);
+        let mut slept = false;
+        loop {
+            let arrived = slot.arrived.load(Ordering::SeqCst);
+            if wakeup.is_due(slot) {
+                break;
+            }
+            wait(&slot.arrived, arrived);
+            slept = true;
+        }
+        slot.watchers.fetch_sub(1, Ordering::SeqCst);
+        if slept {
+            self.was_woken(slot.arrived_at.load(Ordering::Relaxed));
+        }
+    }
+
+    fn was_woken(&mut self, at: u64) {
+        self.slot.latency.add(monotonic().saturating_sub(at));
+        self.slot.woken.fetch_add(1, Ordering::Relaxed);
+        self.moved();
     }
 
     fn run(&mut self, ns: u64) {
@@ -206,10 +296,14 @@ impl<'a> Player<'a> {
         while now.saturating_add(NEGLIGIBLE) < self.target {
             let left = self.target - now;
             // Not quite all of a long time: the rest is measured again.
-            let piece = if left > 20_000 { (left - left / 16).min(PIECE) } else { left };
+            let most = if self.pending_count > 0 { SHORT_PIECE } else { PIECE };
+            let piece = if left > 20_000 { (left - left / 16).min(most) } else { left };
             let part = (piece * self.stage.speed / 1_000_000).max(1);
             work(part);
             units += part;
+            if self.pending_count > 0 {
+                self.wake_pending(false);
+            }
             now = thread_time();
         }
         self.slot.work.fetch_add(units, Ordering::Relaxed);
@@ -218,7 +312,12 @@ impl<'a> Player<'a> {
     }
 
     fn wait(&mut self) {
-        let wakeups = &self.slot.wakeups;
+        let Slot { wakeups, arrived, arrived_at, watchers, .. } = self.slot;
+        arrived_at.store(monotonic(), Ordering::Relaxed);
+        arrived.fetch_add(1, Ordering::SeqCst);
+        if watchers.load(Ordering::SeqCst) > 0 {
+            wake(arrived, c_int::MAX);
+        }
         let mut slept = false;
         loop {
             let now = wakeups.load(Ordering::Acquire);
@@ -230,10 +329,7 @@ impl<'a> Player<'a> {
         }
         self.waited = self.waited.wrapping_add(1);
         if slept {
-            let woken_at = self.slot.woken_at.load(Ordering::Relaxed);
-            self.slot.latency.add(monotonic().saturating_sub(woken_at));
-            self.slot.woken.fetch_add(1, Ordering::Relaxed);
-            self.moved();
+            self.was_woken(self.slot.woken_at.load(Ordering::Relaxed));
         }
     }
 

@@ -1,6 +1,6 @@
 //! What the mock threads do: the selected part of a plan, with times from the beginning of the replay on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -12,8 +12,15 @@ use crate::sample::Comm;
 pub enum Op {
     /// Works for so many ns of CPU time.
     Run(u64),
-    /// Wakes the thread of this number.
-    Wake(u32),
+    /// Wakes a thread.
+    Wake {
+        /// Its number.
+        thread: u32,
+        /// Which of its [`Op::Wait`]s this ends, from 1 on.
+        nth: u32,
+        /// It also wakes this thread at some time: they wait for each other.
+        is_mutual: bool,
+    },
     /// Waits for its next wakeup by a thread.
     Wait,
     /// Sleeps.
@@ -208,7 +215,10 @@ pub fn select(plan: &Plan, selection: &mut Selection<'_>) -> Script {
         let by = by.and_then(|(by, _)| plan.threads.get(by as usize));
         by.is_some_and(|by| by.pid == thread.pid || thread.pid == thread.tid || thread.pid == 0)
     };
-    for thread in &kept {
+    let mut waits = waits(plan, &number);
+    let pairs: FxHashSet<(u32, u32)> = waits.keys().copied().collect();
+    for (own, thread) in kept.iter().enumerate() {
+        let own = own as u32;
         let made = thread.made.filter(|_| is_made(thread));
         let begin = script.ops.len() as u32;
         if let (None, Some((_, at))) = (made, thread.made) {
@@ -218,7 +228,10 @@ pub fn select(plan: &Plan, selection: &mut Selection<'_>) -> Script {
             let op = match *step {
                 Step::Run(ns) => Op::Run(scaled(ns)),
                 Step::Wake(woken) => match number(woken) {
-                    Some(woken) => Op::Wake(woken),
+                    Some(thread) => {
+                        let Some(nth) = waits.get_mut(&(own, thread)).and_then(VecDeque::pop_front) else { continue };
+                        Op::Wake { thread, nth, is_mutual: pairs.contains(&(thread, own)) }
+                    }
                     None => continue,
                 },
                 Step::Sleep { waker: Some(waker), .. } if number(waker).is_some() => Op::Wait,
@@ -258,6 +271,22 @@ pub fn select(plan: &Plan, selection: &mut Selection<'_>) -> Script {
     script.names = names.names;
     script.left_out = left_out;
     script
+}
+
+/// For each waker and the thread that it wakes, which waits of that thread it ends.
+fn waits(plan: &Plan, number: &impl Fn(u32) -> Option<u32>) -> FxHashMap<(u32, u32), VecDeque<u32>> {
+    let mut waits: FxHashMap<(u32, u32), VecDeque<u32>> = FxHashMap::default();
+    for (planned, thread) in plan.threads.iter().enumerate() {
+        let Some(woken) = number(planned as u32) else { continue };
+        let wakers = thread.steps.iter().filter_map(|step| match step {
+            Step::Sleep { waker: Some(waker), .. } => number(*waker),
+            _ => None,
+        });
+        for (waker, nth) in wakers.zip(1..) {
+            waits.entry((waker, woken)).or_default().push_back(nth);
+        }
+    }
+    waits
 }
 
 /// Puts the threads into processes.
