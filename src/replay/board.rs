@@ -73,10 +73,14 @@ pub(super) struct Head {
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Slot {
-    /// Wakeups so far: what the thread waits on.
+    /// The last of its waits that is ended by a wakeup.
     pub wakeups: AtomicU32,
+    /// What the thread waits on; it changes where a wakeup must not find it asleep later.
+    pub word: AtomicU32,
     /// Waits that it has come to: what threads wait on that are to wake it.
     pub arrived: AtomicU32,
+    /// Waits that it has ended.
+    pub left: AtomicU32,
     /// Threads that wait for it to come to a wait.
     pub watchers: AtomicU32,
     /// Its thread id.

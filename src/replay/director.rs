@@ -43,8 +43,10 @@ pub enum ReplayError {
         threads: usize,
     },
     /// Nothing happened any more.
-    #[error("the replay is stuck: {missing} of {threads} mock threads wait for a wakeup that does not come")]
+    #[error("the replay is stuck: {missing} of {threads} mock threads, such as {example}, wait for a wakeup that does not come")]
     Stuck {
+        /// One of them.
+        example: String,
         /// How many.
         missing: usize,
         /// Of how many.
@@ -223,10 +225,22 @@ impl<'a> Family<'a> {
                 progress = (ops, now.max(begin + script.window));
             }
             if now > progress.1 + STUCK {
-                return Err(ReplayError::Stuck { missing: threads - done as usize, threads });
+                return Err(ReplayError::Stuck { example: self.waiting(), missing: threads - done as usize, threads });
             }
             mock::wait_for(&head.done, done, TICK);
         }
+    }
+
+    /// A thread that has not done all that it had to: how far it is, and what it does.
+    fn waiting(&self) -> String {
+        let script = self.stage.script;
+        let waiting = script.threads.iter().zip(0..).find_map(|(mock, number)| {
+            let slot = self.stage.board.slot(number)?;
+            let (at, ops) = (slot.ops.load(Ordering::Relaxed), script.ops(mock));
+            let op = ops.get(at as usize)?;
+            Some(format!("{} ({} in the recording: step {} of {}, {op:?})", mock.comm, mock.tid, at + 1, ops.len()))
+        });
+        waiting.unwrap_or_default()
     }
 
     /// Whether the mock processes are all right.

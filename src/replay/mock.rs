@@ -16,6 +16,8 @@ const STACK: usize = 64 << 10;
 const PIECE: u64 = 200_000;
 /// The same for a thread that is to wake another one which does not sleep yet.
 const SHORT_PIECE: u64 = 20_000;
+/// How often a thread is woken that is about to sleep, before that is made superfluous.
+const TRIES: u32 = 64;
 /// Pieces that are shorter than this, in ns, are below what the clock costs.
 const NEGLIGIBLE: u64 = 200;
 
@@ -158,15 +160,26 @@ struct Wakeup {
 impl Wakeup {
     /// True if the thread waits for it.
     fn is_due(&self, slot: &Slot) -> bool {
-        slot.arrived.load(Ordering::SeqCst).wrapping_sub(self.nth).cast_signed() >= 0
+        slot.arrived.load(Ordering::SeqCst) >= self.nth
     }
-}
 
-/// Wakes the thread, or lets its next wait end at once.
-fn give(slot: &Slot) {
-    slot.woken_at.store(monotonic(), Ordering::Relaxed);
-    slot.wakeups.fetch_add(1, Ordering::Release);
-    wake(&slot.wakeups, 1);
+    /// Wakes the thread, or lets this wait of it end at once if it has not come to it.
+    fn give(&self, slot: &Slot) {
+        let is_due = self.is_due(slot);
+        slot.woken_at.store(monotonic(), Ordering::Relaxed);
+        slot.wakeups.fetch_max(self.nth, Ordering::SeqCst);
+        if is_due {
+            // It has said that it will sleep, and does so in a moment.
+            for _ in 0..TRIES {
+                let has_left = slot.left.load(Ordering::SeqCst) >= self.nth;
+                if has_left || wake(&slot.word, 1) > 0 {
+                    return;
+                }
+            }
+        }
+        slot.word.fetch_add(1, Ordering::SeqCst);
+        wake(&slot.word, 1);
+    }
 }
 
 /// A thread on its way through its operations.
@@ -240,7 +253,7 @@ impl<'a> Player<'a> {
                 return;
             }
         }
-        give(slot);
+        wakeup.give(slot);
     }
 
     /// Wakes the threads that sleep by now; with `all` the others too. Then, if the two wait for each other, the one that came first
@@ -251,12 +264,11 @@ impl<'a> Player<'a> {
             let Some(&wakeup) = self.pending.get(at) else { break };
             let Some(slot) = self.stage.board.slot(wakeup.thread) else { continue };
             if wakeup.is_due(slot) {
-                give(slot);
+                wakeup.give(slot);
+            } else if all && wakeup.is_mutual {
+                self.meet(wakeup, slot);
             } else if all {
-                give(slot);
-                if wakeup.is_mutual {
-                    self.meet(wakeup, slot);
-                }
+                wakeup.give(slot);
             } else if let Some(kept) = self.pending.get_mut(left) {
                 *kept = wakeup;
                 left += 1;
@@ -265,7 +277,7 @@ impl<'a> Player<'a> {
         self.pending_count = left;
     }
 
-    /// Sleeps until the other thread has come to the wait that this one has ended.
+    /// Sleeps until the other thread has come to its wait, which then does not sleep.
     fn meet(&mut self, wakeup: Wakeup, slot: &Slot) {
         slot.watchers.fetch_add(1, Ordering::SeqCst);
         let mut slept = false;
@@ -274,13 +286,13 @@ impl<'a> Player<'a> {
             if wakeup.is_due(slot) {
                 break;
             }
-            wait(&slot.arrived, arrived);
-            slept = true;
+            slept |= wait(&slot.arrived, arrived);
         }
         slot.watchers.fetch_sub(1, Ordering::SeqCst);
         if slept {
             self.was_woken(slot.arrived_at.load(Ordering::Relaxed));
         }
+        wakeup.give(slot);
     }
 
     fn was_woken(&mut self, at: u64) {
@@ -312,22 +324,25 @@ impl<'a> Player<'a> {
     }
 
     fn wait(&mut self) {
-        let Slot { wakeups, arrived, arrived_at, watchers, .. } = self.slot;
+        let Slot { wakeups, word, arrived, arrived_at, watchers, .. } = self.slot;
+        let is_woken = |waited: u32| wakeups.load(Ordering::SeqCst) > waited;
+        let mut seen = word.load(Ordering::SeqCst);
+        let mut may_pass = is_woken(self.waited);
         arrived_at.store(monotonic(), Ordering::Relaxed);
         arrived.fetch_add(1, Ordering::SeqCst);
-        if watchers.load(Ordering::SeqCst) > 0 {
-            wake(arrived, c_int::MAX);
+        // Who sleeps until this thread comes here would have woken it.
+        if watchers.load(Ordering::SeqCst) > 0 && wake(arrived, c_int::MAX) > 0 {
+            may_pass = true;
         }
         let mut slept = false;
-        loop {
-            let now = wakeups.load(Ordering::Acquire);
-            if now.wrapping_sub(self.waited).cast_signed() > 0 {
-                break;
-            }
-            wait(wakeups, now);
-            slept = true;
+        // Sleeps also if it is woken just now: that wakeup waits for it.
+        while !may_pass {
+            slept |= wait(word, seen);
+            seen = word.load(Ordering::SeqCst);
+            may_pass = is_woken(self.waited);
         }
         self.waited = self.waited.wrapping_add(1);
+        self.slot.left.store(self.waited, Ordering::SeqCst);
         if slept {
             self.was_woken(self.slot.woken_at.load(Ordering::Relaxed));
         }
@@ -444,10 +459,11 @@ fn set_name(name: &[u8; 16]) {
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
-/// Waits until it is woken, or `word` is not `value`.
-pub(super) fn wait(word: &AtomicU32, value: u32) {
+/// Waits until it is woken: true. False if `word` was not `value`.
+pub(super) fn wait(word: &AtomicU32, value: u32) -> bool {
+    let no_limit = std::ptr::null::<libc::timespec>();
     // SAFETY: futex(2) on a word that lives in a shared mapping; without a time limit.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, std::ptr::null::<libc::timespec>()) };
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, no_limit) == 0 }
 }
 
 /// The same, for at most so many ns.
@@ -457,10 +473,10 @@ pub(super) fn wait_for(word: &AtomicU32, value: u32, ns: u64) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, &raw const limit) };
 }
 
-/// Wakes up to `count` threads that wait on `word`.
-pub(super) fn wake(word: &AtomicU32, count: c_int) {
+/// Wakes up to `count` threads that wait on `word`; returns how many.
+pub(super) fn wake(word: &AtomicU32, count: c_int) -> i64 {
     // SAFETY: futex(2) on a word that lives in a shared mapping.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, count) };
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, count) }
 }
 
 fn timespec(ns: u64) -> libc::timespec {

@@ -15,6 +15,9 @@ pub const MAX_THREADS: usize = 1 << 16;
 /// Steps of a plan, of 24 bytes each.
 pub const MAX_STEPS: usize = 1 << 23;
 
+/// A thread that is woken sooner than this, in ns, before it leaves its CPU is woken from that sleep.
+const EARLY: u64 = 100_000;
+
 /// The number of a thread in [`Plan::threads`].
 pub type ThreadNumber = u32;
 
@@ -85,6 +88,16 @@ pub struct Planned {
     state: State,
     /// ns that it was charged with since its last switch.
     charged: u64,
+    /// A wakeup while it ran: it was about to sleep, or does not.
+    early: Option<Early>,
+}
+
+/// A wakeup of a running thread. The kernel wakes a thread that has said that it will sleep, before it has left its CPU.
+#[derive(Debug, Clone, Copy)]
+struct Early {
+    at: u64,
+    /// The waker, and the number of the step in which it is [`Step::Run`] of 0 until it is known to be a wakeup.
+    by: Option<(ThreadNumber, usize)>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -127,6 +140,8 @@ pub struct Plan {
     by_slot: FxHashMap<Slot, ThreadNumber>,
     /// The time of the event that is being taken.
     now: u64,
+    /// The event that is being taken is a loss, after which nothing is known of threads.
+    is_loss: bool,
     /// Threads are charged with CPU time by events of their own, which are exact.
     has_charges: bool,
 }
@@ -185,6 +200,25 @@ impl Plan {
         true
     }
 
+    /// The same for a thread that an event shows to run: the switch to it may have been lost. False if it has ended.
+    fn cut_running(&mut self, number: ThreadNumber) -> bool {
+        let (now, first) = (self.now, self.span.map_or(self.now, |(first, _)| first));
+        let Some(thread) = self.get_mut(number) else { return false };
+        let (state, charged) = (thread.state, thread.charged);
+        let began = now.saturating_sub(charged);
+        match state {
+            State::Running { .. } => return self.cut(number),
+            State::Ended => return false,
+            State::Asleep { since } => self.ends_asleep(number, since, began.max(since)),
+            State::Begin | State::New | State::Waiting => {}
+        }
+        let since = if matches!(state, State::Begin) && !self.has_charges { first } else { began };
+        if let Some(thread) = self.get_mut(number) {
+            thread.state = State::Running { since, until: since };
+        }
+        self.cut(number)
+    }
+
     /// The thread leaves its CPU, or has left it at an unknown time.
     fn leaves(&mut self, number: ThreadNumber) {
         let (now, first) = (self.now, self.span.map_or(self.now, |(first, _)| first));
@@ -211,12 +245,40 @@ impl Plan {
             // The switch to it was lost, and its wakeup too if it slept.
             state => {
                 if let State::Asleep { since } = state {
-                    self.sleeps(number, since, now.saturating_sub(charged), None);
-                    self.unknown_ends += 1;
+                    self.ends_asleep(number, since, now.saturating_sub(charged));
                 }
                 self.run(number, charged);
             }
         }
+    }
+
+    /// A sleep ended without a wakeup: it was woken as it fell asleep, or the wakeup was lost and it ended at about `until`.
+    fn ends_asleep(&mut self, number: ThreadNumber, since: u64, until: u64) {
+        let early = self.get_mut(number).and_then(|thread| thread.early.take());
+        let Some(Early { at, by }) = early.filter(|early| early.at.saturating_add(EARLY) >= since) else {
+            self.unknown_ends += 1;
+            return self.sleeps(number, since, until, None);
+        };
+        if let Some((waker, step)) = by {
+            if let Some(step) = self.get_mut(waker).and_then(|waker| waker.steps.get_mut(step)) {
+                *step = Step::Wake(number);
+            }
+            if let Some(thread) = self.get_mut(number) {
+                thread.recorded.woken += 1;
+            }
+        }
+        self.sleeps(number, since, at.max(since), by.map(|(waker, _)| waker));
+    }
+
+    /// Adds a step that may become a wakeup, and returns its number.
+    fn mark(&mut self, number: ThreadNumber) -> Option<usize> {
+        if self.steps >= MAX_STEPS {
+            return None;
+        }
+        let thread = self.threads.get_mut(number as usize)?;
+        thread.steps.extend([Step::Run(0), Step::Run(0)]);
+        self.steps += 2;
+        Some(thread.steps.len() - 2)
     }
 
     fn sleeps(&mut self, number: ThreadNumber, since: u64, until: u64, waker: Option<ThreadNumber>) {
@@ -256,17 +318,13 @@ impl Plan {
         let first = self.span.map_or(now, |(first, _)| first);
         let before = self.get_mut(number).map(|thread| thread.state);
         match before {
-            // A lost wakeup: it ended about now.
-            Some(State::Asleep { since }) => {
-                self.sleeps(number, since, now, None);
-                self.unknown_ends += 1;
-            }
+            Some(State::Asleep { since }) => self.ends_asleep(number, since, now),
             Some(State::Begin) => self.sleeps(number, first, now, None),
             _ => {}
         }
         let named = threads.get(slot).map(|thread| thread.comm);
         let Some(thread) = self.get_mut(number) else { return };
-        (thread.state, thread.charged) = (State::Running { since: now, until: now }, 0);
+        (thread.state, thread.charged, thread.early) = (State::Running { since: now, until: now }, 0, None);
         if let Some(comm) = named {
             self.named(number, comm);
         }
@@ -295,11 +353,19 @@ impl Plan {
         let since = match thread.state {
             State::Asleep { since } => since,
             State::Begin => first,
-            // It was not asleep, or is new and begins by itself.
+            State::Running { .. } => {
+                let waker = waker.filter(|&waker| waker != number && self.cut_running(waker));
+                let by = waker.and_then(|waker| Some((waker, self.mark(waker)?)));
+                if let Some(thread) = self.get_mut(number) {
+                    thread.early = Some(Early { at: now, by });
+                }
+                return;
+            }
+            // It is new and begins by itself, or was woken before.
             _ => return,
         };
         thread.state = State::Waiting;
-        let waker = waker.filter(|&waker| waker != number && self.cut(waker));
+        let waker = waker.filter(|&waker| waker != number && self.cut_running(waker));
         if let Some(waker) = waker {
             self.push(waker, Step::Wake(number));
         }
@@ -321,14 +387,16 @@ impl Plan {
         let Some(parent) = parent else { return };
         thread.state = State::New;
         thread.made = Some((parent, now));
-        if self.cut(parent) {
+        if self.cut_running(parent) {
             self.push(parent, Step::Fork(child));
+        } else if let Some(thread) = self.get_mut(child) {
+            (thread.state, thread.made) = (State::Begin, None);
         }
     }
 
     /// What is not known of a thread after a loss: a running one has stopped at an unknown time.
     fn touched(&mut self, number: ThreadNumber) {
-        let now = self.now;
+        let (now, is_loss) = (self.now, self.is_loss);
         let Some(thread) = self.get_mut(number) else { return };
         match thread.state {
             State::Running { until, .. } => {
@@ -337,7 +405,8 @@ impl Plan {
                 thread.state = State::Asleep { since };
                 self.run(number, charged);
             }
-            State::Waiting => thread.state = State::Asleep { since: now },
+            // It may have run since.
+            State::Waiting if is_loss => thread.state = State::Asleep { since: now },
             _ => {}
         }
     }
@@ -371,7 +440,8 @@ impl Facts for Plan {
                     thread.recorded.migrations += 1;
                 }
             }
-            Fact::Lost { .. } | Fact::Missed { .. } => self.losses += 1,
+            Fact::Lost { .. } => (self.losses, self.is_loss) = (self.losses + 1, true),
+            Fact::Missed { .. } => self.losses += 1,
             Fact::Touched { thread } => {
                 if let Some(&number) = self.by_slot.get(&thread) {
                     self.touched(number);
@@ -428,7 +498,7 @@ impl Planner {
         if at < self.window.0 || self.window.1.is_some_and(|to| at >= to) {
             return;
         }
-        self.plan.now = event.time;
+        (self.plan.now, self.plan.is_loss) = (event.time, false);
         if self.plan.span.is_none() {
             self.plan.span = Some((event.time, event.time));
         }
