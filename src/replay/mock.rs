@@ -16,6 +16,8 @@ const STACK: usize = 64 << 10;
 const PIECE: u64 = 200_000;
 /// The same for a thread that is to wake another one which does not sleep yet.
 const SHORT_PIECE: u64 = 20_000;
+/// How long, in ns, a thread waits without sleeping for one that it is to wake.
+const PATIENCE: u64 = 30_000;
 /// How often a thread is woken that is about to sleep, before that is made superfluous.
 const TRIES: u32 = 64;
 /// Pieces that are shorter than this, in ns, are below what the clock costs.
@@ -246,6 +248,10 @@ impl<'a> Player<'a> {
     /// Wakes a thread. In the recording it slept; where it does not yet, this waits as long as this thread has other things to do.
     fn wake(&mut self, wakeup: Wakeup) {
         let Some(slot) = self.stage.board.slot(wakeup.thread) else { return };
+        // It slept again in between.
+        if self.pending.iter().take(self.pending_count).any(|before| before.thread == wakeup.thread) {
+            self.wake_pending(true);
+        }
         if !wakeup.is_due(slot) {
             if let Some(free) = self.pending.get_mut(self.pending_count) {
                 *free = wakeup;
@@ -265,10 +271,8 @@ impl<'a> Player<'a> {
             let Some(slot) = self.stage.board.slot(wakeup.thread) else { continue };
             if wakeup.is_due(slot) {
                 wakeup.give(slot);
-            } else if all && wakeup.is_mutual {
-                self.meet(wakeup, slot);
             } else if all {
-                wakeup.give(slot);
+                self.meet(wakeup, slot);
             } else if let Some(kept) = self.pending.get_mut(left) {
                 *kept = wakeup;
                 left += 1;
@@ -277,8 +281,17 @@ impl<'a> Player<'a> {
         self.pending_count = left;
     }
 
-    /// Sleeps until the other thread has come to its wait, which then does not sleep.
+    /// Lets the other thread come to its wait: for a moment without sleeping, as it may be about to; else this thread sleeps, and the
+    /// other one does not.
     fn meet(&mut self, wakeup: Wakeup, slot: &Slot) {
+        let until = monotonic().saturating_add(PATIENCE);
+        while !wakeup.is_due(slot) && monotonic() < until {
+            // SAFETY: lets other threads of this CPU run, such as one that this thread has preempted.
+            unsafe { libc::sched_yield() };
+        }
+        if !wakeup.is_mutual {
+            return wakeup.give(slot);
+        }
         slot.watchers.fetch_add(1, Ordering::SeqCst);
         let mut slept = false;
         loop {
