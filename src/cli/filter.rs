@@ -238,7 +238,12 @@ impl Filter {
     }
 
     /// True if the thread is to be used, whenever.
-    pub(super) fn looks_at_thread(&mut self, (pid, tid): (u32, u32), comm: Option<&Comm>, cgroup: Option<&[u8]>) -> bool {
+    pub(super) fn looks_at_thread(
+        &mut self,
+        (pid, tid): (u32, u32),
+        comm: Option<&Comm>,
+        cgroup: Option<&[u8]>,
+    ) -> bool {
         let id = |[only, not]: &[Vec<u32>; 2], id: u32| (only.is_empty() || only.contains(&id)) && !not.contains(&id);
         if !id(&self.pid, pid) || !id(&self.tid, tid) {
             return false;

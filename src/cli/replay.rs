@@ -6,7 +6,7 @@ use anyhow::{anyhow, Context};
 use clap::Args;
 use serde::Serialize;
 
-use super::capture::{self, TuningArgs, INPUT, RESULT};
+use super::capture::{self, INPUT, RESULT};
 use super::filter::{Filter, FilterArgs};
 use super::output::{Output, Readers};
 use super::sched::us;
@@ -16,9 +16,10 @@ use crate::config::aligned;
 use crate::escape;
 use crate::host::{topology, Roots};
 use crate::replay::{
-    compare, outcome, select, Compared, Director, Groups, LeftOut, Outcome, Pair, Planner, ReplayError, Script, Selection,
+    compare, outcome, select, Compared, Director, Groups, LeftOut, Memory, Outcome, Pair, Planner, ReplayError, Script,
+    Selection, Touches,
 };
-use crate::session::Session;
+use crate::session::{Builder, Session};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,6 +31,8 @@ Examples:
 
 const HOW: &str = "How to replay";
 
+/// Bytes of memory for queues and caches while the recording is read.
+const MEMORY: usize = 64 << 20;
 /// Threads whose lines are printed.
 const DEFAULT_LIMIT: &str = "20";
 
@@ -45,6 +48,15 @@ pub(super) struct ReplayArgs {
     /// Multiply all recorded times by F: 0.1 is ten times as fast
     #[arg(long, value_name = "F", default_value = "1", allow_negative_numbers = true, value_parser = scale, help_heading = HOW)]
     time_scale: f64,
+    /// Touch memory as the recorded threads did: communities share buffers [default: if the recording has samples of memory]
+    #[arg(long, conflicts_with = "no_memory", help_heading = HOW)]
+    memory: bool,
+    /// Work without memory
+    #[arg(long, help_heading = HOW)]
+    no_memory: bool,
+    /// The most memory that the mock threads touch; above it, all of their buffers are smaller
+    #[arg(long, value_name = "MIB", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..), help_heading = HOW)]
+    memory_limit: u32,
     /// Only on these CPUs, such as 0-3,8 [default: all that scxprof may use]
     #[arg(long, value_name = "LIST", help_heading = HOW)]
     cpus: Option<String>,
@@ -69,8 +81,6 @@ pub(super) struct ReplayArgs {
     /// Write the result to FILE instead of stdout
     #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = RESULT)]
     output: Option<PathBuf>,
-    #[command(flatten)]
-    tuning: TuningArgs,
 }
 
 fn scale(text: &str) -> Result<f64, String> {
@@ -91,12 +101,22 @@ struct Document<'a> {
     window_ns: u64,
     processes: usize,
     cgroups: usize,
+    /// The memory that they touch; `null` without.
+    memory: Option<MemoryLine>,
     cpus: &'a [u32],
     left_out: LeftOut,
     loops: &'a [Outcome],
     #[serde(flatten)]
     compared: &'a Compared,
     notes: &'a [String],
+}
+
+#[derive(Debug, Serialize)]
+struct MemoryLine {
+    /// Of all buffers.
+    bytes: u64,
+    /// Communities that share a buffer.
+    communities: usize,
 }
 
 /// Reads the recording, replays it and prints what came of it.
@@ -115,7 +135,7 @@ pub(super) fn run(args: &ReplayArgs, stdout_is_open: bool) -> Result<(), Failure
     let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let mut notes = Vec::new();
-    let script = read(args, filter, &signals, &mut notes)?;
+    let (script, memory) = read(args, filter, &signals, &mut notes)?;
     if let Some(each) = args.threads_per_cpu {
         let active = script.threads.iter().filter(|thread| thread.is_active).count();
         let wanted = active.div_ceil(each as usize);
@@ -132,7 +152,7 @@ pub(super) fn run(args: &ReplayArgs, stdout_is_open: bool) -> Result<(), Failure
     let mut compared = None;
     for _ in 0..args.loops {
         let groups = groups(args, &script, &roots, loops.is_empty())?;
-        let director = Director { script: &script, cpus: &cpus, groups: groups.as_ref() };
+        let director = Director { script: &script, cpus: &cpus, memory: memory.as_ref(), groups: groups.as_ref() };
         let played = director.play(&|| signals.seen()).map_err(failure)?;
         loops.push(outcome(&played));
         if compared.is_none() {
@@ -150,6 +170,7 @@ pub(super) fn run(args: &ReplayArgs, stdout_is_open: bool) -> Result<(), Failure
             window_ns: script.window,
             processes: script.processes.len(),
             cgroups: script.cgroups.len(),
+            memory: memory.as_ref().map(|memory| MemoryLine { bytes: memory.bytes, communities: memory.communities }),
             cpus: &cpus,
             left_out: script.left_out,
             loops: &loops,
@@ -181,23 +202,39 @@ fn allowed_cpus(roots: &Roots) -> Result<Vec<u32>, Failure> {
 }
 
 /// Reads the recording.
-fn read(args: &ReplayArgs, mut filter: Filter, signals: &Signals, notes: &mut Vec<String>) -> Result<Script, Failure> {
+fn read(
+    args: &ReplayArgs,
+    mut filter: Filter,
+    signals: &Signals,
+    notes: &mut Vec<String>,
+) -> Result<(Script, Option<Memory>), Failure> {
     let path = &args.file;
     let mut profile = process::open(path, &|| signals.seen())?;
     notes.extend(profile.sched_lacks());
     let recorder = profile.own_pid();
-    let memory = args.tuning.memory(&Roots::default())?;
     let (from, to) = filter.window();
-    let mut planner = Planner::new(from, to);
-    let session = Session::builder().profile(&mut profile).memory(memory).start();
-    let session = session.map_err(|error| Failure::Unsupported(error.into()))?;
-    let read = session.run_into(&mut planner, |_| signals.seen());
+    let (mut planner, mut touches) = (Planner::new(from, to), Touches::default());
+    let builder = Session::builder().profile(&mut profile).memory(MEMORY);
+    let (read, communities) = if args.no_memory {
+        (start(builder)?.run_into(&mut planner, |_| signals.seen()), None)
+    } else {
+        let sampled = start(builder.sink(&mut planner).sink(&mut touches))?.run_until(|_| signals.seen());
+        let outcome = sampled.outcome.clone();
+        (outcome, sampled.decide().ok().map(|analysis| analysis.communities()))
+    };
     if signals.seen() {
         return Err(process::interrupted());
     }
+    if args.memory && communities.is_none() {
+        return Err(Failure::NoResult(anyhow!(
+            "{} has no samples of memory for --memory; `scxprof record --sched` records them where it can",
+            path.display()
+        )));
+    }
     let plan = planner.finish();
     let damage = profile.damage();
-    let damaged = if damage.is_empty() { String::new() } else { format!(": the profile is damaged: {}", damage.join("; ")) };
+    let damaged =
+        if damage.is_empty() { String::new() } else { format!(": the profile is damaged: {}", damage.join("; ")) };
     if plan.threads.is_empty() {
         return Err(Failure::NoResult(anyhow!(
             "{} has no scheduling events{} to replay{damaged}; `scxprof record --sched` and `perf sched record` record them",
@@ -229,7 +266,9 @@ fn read(args: &ReplayArgs, mut filter: Filter, signals: &Signals, notes: &mut Ve
     let script = select(
         &plan,
         &mut Selection {
-            is_selected: &mut |thread| filter.looks_at_thread((thread.pid, thread.tid), Some(thread.comm), thread.cgroup),
+            is_selected: &mut |thread| {
+                filter.looks_at_thread((thread.pid, thread.tid), Some(thread.comm), thread.cgroup)
+            },
             user: &read.user_processes,
             recorder,
             scale: args.time_scale,
@@ -246,7 +285,21 @@ fn read(args: &ReplayArgs, mut filter: Filter, signals: &Signals, notes: &mut Ve
     if realtime > 0 {
         notes.push(format!("{realtime} threads had a real-time priority: they are replayed without it"));
     }
-    Ok(script)
+    let memory = communities.map(|communities| {
+        let memory = touches.memory(&script, &communities, u64::from(args.memory_limit) << 20);
+        if memory.divided_by > 1 {
+            notes.push(format!(
+                "the threads touched more memory than --memory-limit: their buffers have one {}th of the size",
+                memory.divided_by
+            ));
+        }
+        memory
+    });
+    Ok((script, memory))
+}
+
+fn start(builder: Builder<'_>) -> Result<Session<'_>, Failure> {
+    builder.start().map_err(|error| Failure::Unsupported(error.into()))
 }
 
 /// Refuses what this host cannot do in the time.
@@ -292,7 +345,8 @@ fn table(args: &ReplayArgs, script: &Script, loops: &[Outcome], compared: &Compa
     let ms = |ns: u64| format!("{:.3}", ns as f64 / 1e6);
     let count = |value: Option<u64>| value.map_or("-".to_owned(), |value| value.to_string());
     let head = [
-        "THREAD", "TID", "RUN(ms)", "REPLAY", "%", "SWITCHES", "REPLAY", "%", "WAKEUPS", "REPLAY", "%", "WAIT(ms)", "REPLAY",
+        "THREAD", "TID", "RUN(ms)", "REPLAY", "%", "SWITCHES", "REPLAY", "%", "WAKEUPS", "REPLAY", "%", "WAIT(ms)",
+        "REPLAY",
     ];
     let mut rows = vec![head.map(str::to_owned)];
     let limit = if args.limit == 0 { usize::MAX } else { args.limit };

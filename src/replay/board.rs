@@ -109,6 +109,37 @@ pub(super) struct Slot {
     pub late: Histogram,
 }
 
+/// The memory that mock threads touch: words that are shared with all processes that are forked later.
+#[derive(Debug)]
+pub(super) struct Arena {
+    map: Option<MmapRaw>,
+}
+
+impl Arena {
+    /// Of so many bytes, which take memory when they are touched.
+    pub fn new(bytes: u64) -> io::Result<Self> {
+        if bytes == 0 {
+            return Ok(Self { map: None });
+        }
+        let file = memfd_create("scxprof-replay-memory", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, bytes)?;
+        let len = usize::try_from(bytes).map_err(io::Error::other)?;
+        Ok(Self { map: Some(MmapOptions::new().len(len).no_reserve_swap().map_raw(&file)?) })
+    }
+
+    /// The words from `offset` on.
+    pub fn words(&self, offset: u64, bytes: u64) -> &[AtomicU64] {
+        let Some(map) = &self.map else { return &[] };
+        let (Ok(offset), Ok(bytes)) = (usize::try_from(offset), usize::try_from(bytes)) else { return &[] };
+        if offset % 8 != 0 || offset.checked_add(bytes).is_none_or(|end| end > map.len()) {
+            return &[];
+        }
+        // SAFETY: within the mapping, aligned, and only ever accessed as atomics, for which any bytes are valid; the mapping lives as
+        // long as `self`.
+        unsafe { std::slice::from_raw_parts(map.as_mut_ptr().add(offset).cast::<AtomicU64>(), bytes / 8) }
+    }
+}
+
 /// Memory that is shared with all processes that are forked later.
 #[derive(Debug)]
 pub struct Board {

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::board::{Board, Results};
+use super::board::{Arena, Board, Results};
 use super::groups::Groups;
+use super::memory::Memory;
 use super::mock::{self, Stage};
 use super::script::Script;
 use crate::host::clock::monotonic_ns;
@@ -94,6 +95,8 @@ pub struct Director<'a> {
     pub script: &'a Script,
     /// The CPUs that may be used; all that this process may use if empty.
     pub cpus: &'a [u32],
+    /// What memory the threads touch, if they are to touch any.
+    pub memory: Option<&'a Memory>,
     /// The cgroups of the script on this host, if there are to be any.
     pub groups: Option<&'a Groups>,
 }
@@ -132,8 +135,18 @@ impl Director<'_> {
         }
         let cgroups = self.groups.map_or(Vec::new(), |groups| groups.files().to_vec());
         let schedstat = CString::from(c"/proc/thread-self/schedstat");
-        let mut stage =
-            Box::new(Stage { script, board: &board, starts: Vec::new(), cgroups, speed: speed(), schedstat });
+        let arena = Arena::new(self.memory.map_or(0, |memory| memory.bytes));
+        let arena = arena.map_err(system("map the memory that mock threads touch"))?;
+        let mut stage = Box::new(Stage {
+            script,
+            board: &board,
+            starts: Vec::new(),
+            cgroups,
+            speed: speed(),
+            schedstat,
+            memory: self.memory.map_or(&[], |memory| &memory.threads),
+            arena: &arena,
+        });
         stage.set();
         let family = Family::new(&stage, self.cpus, self.groups)?;
         let played = family.direct(stop);
@@ -288,7 +301,10 @@ fn has_ended(pid: i32) -> bool {
     let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
     // SAFETY: the kernel writes the structure, of which all zero is a value; si_pid is 0 if the child has not ended.
-    unsafe { libc::waitid(libc::P_PID, pid as libc::id_t, info.as_mut_ptr(), options) == 0 && info.assume_init().si_pid() != 0 }
+    unsafe {
+        libc::waitid(libc::P_PID, pid as libc::id_t, info.as_mut_ptr(), options) == 0
+            && info.assume_init().si_pid() != 0
+    }
 }
 
 /// The first mock process. Its parent is `parent`.
@@ -347,7 +363,9 @@ fn keep_guard(pipe: i32, first: i32, directories: &[CString]) -> ! {
         for directory in directories.iter().rev() {
             // Its processes are still on their way out.
             for _ in 0..2000 {
-                if libc::rmdir(directory.as_ptr()) == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EBUSY) {
+                if libc::rmdir(directory.as_ptr()) == 0
+                    || io::Error::last_os_error().raw_os_error() != Some(libc::EBUSY)
+                {
                     break;
                 }
                 libc::usleep(5000);

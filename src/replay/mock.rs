@@ -5,9 +5,10 @@
 //! keep usable after a fork.
 
 use std::ffi::{c_int, c_void, CString};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::board::{Board, Slot};
+use super::board::{Arena, Board, Slot};
+use super::memory::MockMemory;
 use super::script::{Mock, MockProcess, Op, Script};
 
 /// Bytes of a mock thread's stack.
@@ -18,6 +19,8 @@ const PIECE: u64 = 200_000;
 const SHORT_PIECE: u64 = 20_000;
 /// How long, in ns, a thread waits without sleeping for one that it is to wake.
 const PATIENCE: u64 = 30_000;
+/// Accesses in a unit of work.
+const UNIT: u64 = 4;
 /// How often a thread is woken that is about to sleep, before that is made superfluous.
 const TRIES: u32 = 64;
 /// Pieces that are shorter than this, in ns, are below what the clock costs.
@@ -35,6 +38,9 @@ pub(super) struct Stage<'a> {
     /// Units of work in a ms of CPU time of this host.
     pub speed: u64,
     pub schedstat: CString,
+    /// The memory of each thread, if they touch any.
+    pub memory: &'a [MockMemory],
+    pub arena: &'a Arena,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -108,7 +114,9 @@ impl<'a> Stage<'a> {
 
     /// What a mock thread does.
     fn play(&self, number: u32) {
-        let (Some(mock), Some(slot)) = (self.script.threads.get(number as usize), self.board.slot(number)) else { return };
+        let (Some(mock), Some(slot)) = (self.script.threads.get(number as usize), self.board.slot(number)) else {
+            return;
+        };
         let head = self.board.head();
         // SAFETY: asks for the thread's own id.
         slot.tid.store(unsafe { libc::gettid() } as u32, Ordering::Relaxed);
@@ -129,7 +137,9 @@ impl<'a> Stage<'a> {
         let ops = self.script.ops(mock);
         if mock.is_active {
             let begins_asleep = matches!(ops.first(), Some(Op::Wait | Op::Sleep { .. }));
-            let mut player = Player::new(self, slot, !begins_asleep && mock.is_initial);
+            let memory = self.memory.get(number as usize).copied().unwrap_or_default();
+            let mut player = Player::new(self, slot, memory, !begins_asleep && mock.is_initial);
+            player.worker.state ^= u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let exits = player.ops(ops);
             player.finish(mock, begins_asleep);
             if exits {
@@ -201,17 +211,30 @@ struct Player<'a> {
     pending_count: usize,
     /// Voluntary and involuntary switches, and ns of waits, before its first operation.
     before: [u64; 3],
+    worker: Worker<'a>,
 }
 
 impl<'a> Player<'a> {
-    fn new(stage: &'a Stage<'a>, slot: &'a Slot, waits_for_begin: bool) -> Self {
+    fn new(stage: &'a Stage<'a>, slot: &'a Slot, memory: MockMemory, waits_for_begin: bool) -> Self {
         let begin = stage.board.head().begin.load(Ordering::Acquire);
         if waits_for_begin {
             sleep_until(begin);
         }
         let base = thread_time();
         let before = usage(stage);
-        Self { stage, slot, begin, base, target: base, waited: 0, cpu: this_cpu(), pending: [Wakeup::default(); 8], pending_count: 0, before }
+        Self {
+            stage,
+            slot,
+            begin,
+            base,
+            target: base,
+            waited: 0,
+            cpu: this_cpu(),
+            pending: [Wakeup::default(); 8],
+            pending_count: 0,
+            before,
+            worker: Worker::new(stage, memory),
+        }
     }
 
     /// True if the thread is to end.
@@ -323,13 +346,19 @@ impl<'a> Player<'a> {
             // Not quite all of a long time: the rest is measured again.
             let most = if self.pending_count > 0 { SHORT_PIECE } else { PIECE };
             let piece = if left > 20_000 { (left - left / 16).min(most) } else { left };
-            let part = (piece * self.stage.speed / 1_000_000).max(1);
-            work(part);
+            let part = (piece * self.worker.speed / 1_000_000).max(1);
+            self.worker.work(part);
             units += part;
             if self.pending_count > 0 {
                 self.wake_pending(false);
             }
-            now = thread_time();
+            let before = std::mem::replace(&mut now, thread_time());
+            // Memory is faster or slower than it was.
+            let took = now.saturating_sub(before);
+            if took > 5_000 && self.pending_count == 0 {
+                let speed = part.saturating_mul(1_000_000) / took;
+                self.worker.speed = (self.worker.speed * 3 + speed.max(1)) / 4;
+            }
         }
         self.slot.work.fetch_add(units, Ordering::Relaxed);
         self.slot.run.store(now - self.base, Ordering::Relaxed);
@@ -396,6 +425,57 @@ impl<'a> Player<'a> {
         self.slot.wait.store(wait.saturating_sub(wait_before), Ordering::Relaxed);
         self.slot.sleeps.store(sleeps, Ordering::Release);
     }
+}
+
+/// What a thread works with.
+struct Worker<'a> {
+    memory: MockMemory,
+    shared: &'a [AtomicU64],
+    private: &'a [AtomicU64],
+    /// Units in a ms of CPU time.
+    speed: u64,
+    state: u64,
+}
+
+impl<'a> Worker<'a> {
+    fn new(stage: &'a Stage<'a>, memory: MockMemory) -> Self {
+        let words = |buffer: super::memory::Buffer| stage.arena.words(buffer.offset, buffer.bytes);
+        let (shared, private) = (words(memory.shared), words(memory.private));
+        Self { memory, shared, private, speed: stage.speed, state: 0x2545_f491_4f6c_dd1d }
+    }
+
+    /// So many units: some of them accesses, the others arithmetic.
+    fn work(&mut self, units: u64) {
+        let accesses = units * u64::from(self.memory.rate) / 256;
+        let to_shared = accesses * u64::from(self.memory.to_shared) / 256;
+        let MockMemory { shared, private, .. } = self.memory;
+        self.state = touch(self.shared, shared.writes, to_shared * UNIT, self.state);
+        self.state = touch(self.private, private.writes, (accesses - to_shared) * UNIT, self.state);
+        work(units - accesses);
+    }
+}
+
+/// Accesses all over the words, of which `writes` in 256 write; returns the next state of the random numbers.
+#[inline(never)]
+fn touch(words: &[AtomicU64], writes: u32, accesses: u64, mut state: u64) -> u64 {
+    let Some(len) = u64::try_from(words.len()).ok().filter(|&len| len > 0) else { return state };
+    let mut sum = 0u64;
+    for _ in 0..accesses {
+        // Marsaglia's xorshift64.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        // Lemire's multiplication in place of a division.
+        let at = ((u128::from(state) * u128::from(len)) >> 64) as usize;
+        let Some(word) = words.get(at) else { break };
+        if (state & 0xff) as u32 >= writes {
+            sum = sum.wrapping_add(word.load(Ordering::Relaxed));
+        } else {
+            word.store(sum, Ordering::Relaxed);
+        }
+    }
+    std::hint::black_box(sum);
+    state
 }
 
 /// Units of work, each of about 20 ns: a chain of multiplications, which no CPU can do ahead.

@@ -7,14 +7,16 @@
 mod board;
 mod director;
 mod groups;
+mod memory;
 mod mock;
 mod plan;
 mod report;
 mod script;
 
 pub use board::{Board, Results};
-pub use groups::Groups;
 pub use director::{Director, Played, ReplayError};
+pub use groups::Groups;
+pub use memory::{Buffer, Memory, MockMemory, Touches};
 pub use plan::{Plan, Planned, Planner, Recorded, Step, ThreadNumber, MAX_STEPS, MAX_THREADS};
 pub use report::{compare, outcome, Compared, Fidelity, Latency, Outcome, Pair, ThreadLine};
 pub use script::{select, Candidate, LeftOut, Mock, MockProcess, Op, Script, Selection};

@@ -141,7 +141,10 @@ pub struct Selection<'a> {
 
 impl std::fmt::Debug for Selection<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Selection").field("recorder", &self.recorder).field("scale", &self.scale).finish_non_exhaustive()
+        f.debug_struct("Selection")
+            .field("recorder", &self.recorder)
+            .field("scale", &self.scale)
+            .finish_non_exhaustive()
     }
 }
 
@@ -235,14 +238,15 @@ pub fn select(plan: &Plan, selection: &mut Selection<'_>) -> Script {
                     None => continue,
                 },
                 Step::Sleep { waker: Some(waker), .. } if number(waker).is_some() => Op::Wait,
-                Step::Sleep { until, asleep, .. } => Op::Sleep {
-                    until: scaled(until.saturating_sub(first)),
-                    asleep: (f64::from(asleep) * scale) as u32,
-                },
-                Step::Fork(child) => match number(child).filter(|_| plan.threads.get(child as usize).is_some_and(is_made)) {
-                    Some(child) => Op::Fork(child),
-                    None => continue,
-                },
+                Step::Sleep { until, asleep, .. } => {
+                    Op::Sleep { until: scaled(until.saturating_sub(first)), asleep: (f64::from(asleep) * scale) as u32 }
+                }
+                Step::Fork(child) => {
+                    match number(child).filter(|_| plan.threads.get(child as usize).is_some_and(is_made)) {
+                        Some(child) => Op::Fork(child),
+                        None => continue,
+                    }
+                }
                 Step::Name(comm) => Op::Name(names.number(comm)),
                 Step::Exit => Op::Exit,
             };
