@@ -1,5 +1,6 @@
 //! `scxprof replay`: runs the recorded workload again, by mock threads.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{anyhow, Context};
@@ -187,8 +188,7 @@ pub(super) fn run(args: &ReplayArgs, stdout_is_open: bool) -> Result<(), Failure
 
 fn failure(error: ReplayError) -> Failure {
     match error {
-        ReplayError::Nothing => Failure::NoResult(error.into()),
-        ReplayError::Died { .. } | ReplayError::Stuck { .. } => Failure::NoResult(error.into()),
+        ReplayError::Nothing | ReplayError::Died { .. } | ReplayError::Stuck { .. } => Failure::NoResult(error.into()),
         _ => Failure::Unsupported(error.into()),
     }
 }
@@ -254,9 +254,14 @@ fn read(
     if !damage.is_empty() {
         notes.push(format!("the profile is damaged, and what can be read of it is replayed: {}", damage.join("; ")));
     }
-    if lost > 0 || plan.losses > 0 || plan.unknown_ends > 0 {
+    if lost > 0 {
         notes.push(format!(
-            "{lost} scheduling events were lost: {} sleeps whose end is not known end when the thread ran next, without a waker",
+            "{lost} scheduling events were lost: runs, sleeps and wakeups that only they tell are not replayed"
+        ));
+    }
+    if plan.unknown_ends > 0 {
+        notes.push(format!(
+            "the recording does not say what ended {} sleeps: they end when the thread ran again",
             plan.unknown_ends
         ));
     }
@@ -372,12 +377,9 @@ fn table(args: &ReplayArgs, script: &Script, loops: &[Outcome], compared: &Compa
     }
     let mut text = aligned(&rows);
     let shown = compared.threads.len().min(limit);
-    text += &format!(
-        "{shown} of {} threads of {} processes, {:.3} s\n\n",
-        compared.threads.len(),
-        script.processes.len(),
-        script.window as f64 / 1e9
-    );
+    let (threads, processes) = (compared.threads.len(), script.processes.len());
+    let _ =
+        write!(text, "{shown} of {threads} threads of {processes} processes, {:.3} s\n\n", script.window as f64 / 1e9);
     let head = ["LOOP", "TIME(s)", "WORK/s(M)", "WAKEUP P50(us)", "P99", "TIMER P50(us)", "P99", "MIGRATIONS"];
     let mut rows = vec![head.map(str::to_owned)];
     rows.extend(loops.iter().enumerate().map(|(number, outcome)| {

@@ -1,5 +1,8 @@
 //! The memory that the mock threads and their director share.
 
+// Mappings begin at a page, and offsets in them are multiples of what is read there.
+#![allow(clippy::cast_ptr_alignment)]
+
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -20,3 +20,6 @@ pub use memory::{Buffer, Memory, MockMemory, Touches};
 pub use plan::{Plan, Planned, Planner, Recorded, Step, ThreadNumber, MAX_STEPS, MAX_THREADS};
 pub use report::{compare, outcome, Compared, Fidelity, Latency, Outcome, Pair, ThreadLine};
 pub use script::{select, Candidate, LeftOut, Mock, MockProcess, Op, Script, Selection};
+
+#[cfg(test)]
+mod tests;

@@ -27,7 +27,12 @@ pub enum Step {
     /// It was on a CPU for so many ns.
     Run(u64),
     /// It woke a thread.
-    Wake(ThreadNumber),
+    Wake {
+        /// The thread.
+        thread: ThreadNumber,
+        /// The thread was about to sleep, and had not left its CPU.
+        is_early: bool,
+    },
     /// It slept.
     Sleep {
         /// When it was woken.
@@ -130,8 +135,6 @@ pub struct Plan {
     pub unknown_ends: u64,
     /// Events of threads beyond the bounds.
     pub beyond: u64,
-    /// Times that events were lost.
-    pub losses: u64,
     /// The paths of cgroups by their id.
     pub cgroups: BTreeMap<u64, Vec<u8>>,
     /// The names of processes.
@@ -261,7 +264,7 @@ impl Plan {
         };
         if let Some((waker, step)) = by {
             if let Some(step) = self.get_mut(waker).and_then(|waker| waker.steps.get_mut(step)) {
-                *step = Step::Wake(number);
+                *step = Step::Wake { thread: number, is_early: true };
             }
             if let Some(thread) = self.get_mut(number) {
                 thread.recorded.woken += 1;
@@ -367,7 +370,7 @@ impl Plan {
         thread.state = State::Waiting;
         let waker = waker.filter(|&waker| waker != number && self.cut_running(waker));
         if let Some(waker) = waker {
-            self.push(waker, Step::Wake(number));
+            self.push(waker, Step::Wake { thread: number, is_early: false });
         }
         if let (Some(_), Some(thread)) = (waker, self.get_mut(number)) {
             thread.recorded.woken += 1;
@@ -384,7 +387,7 @@ impl Plan {
         if !matches!(thread.state, State::Begin) {
             return;
         }
-        let Some(parent) = parent else { return };
+        let Some(parent) = parent.filter(|&parent| parent != child) else { return };
         thread.state = State::New;
         thread.made = Some((parent, now));
         if self.cut_running(parent) {
@@ -440,8 +443,7 @@ impl Facts for Plan {
                     thread.recorded.migrations += 1;
                 }
             }
-            Fact::Lost { .. } => (self.losses, self.is_loss) = (self.losses + 1, true),
-            Fact::Missed { .. } => self.losses += 1,
+            Fact::Lost { .. } => self.is_loss = true,
             Fact::Touched { thread } => {
                 if let Some(&number) = self.by_slot.get(&thread) {
                     self.touched(number);

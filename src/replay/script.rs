@@ -18,7 +18,7 @@ pub enum Op {
         thread: u32,
         /// Which of its [`Op::Wait`]s this ends, from 1 on.
         nth: u32,
-        /// It also wakes this thread at some time: they wait for each other.
+        /// It also wakes this thread at some time, and slept when it was woken: the one that comes first waits for the other.
         is_mutual: bool,
     },
     /// Waits for its next wakeup by a thread.
@@ -230,10 +230,10 @@ pub fn select(plan: &Plan, selection: &mut Selection<'_>) -> Script {
         for step in &thread.steps {
             let op = match *step {
                 Step::Run(ns) => Op::Run(scaled(ns)),
-                Step::Wake(woken) => match number(woken) {
+                Step::Wake { thread: woken, is_early } => match number(woken) {
                     Some(thread) => {
                         let Some(nth) = waits.get_mut(&(own, thread)).and_then(VecDeque::pop_front) else { continue };
-                        Op::Wake { thread, nth, is_mutual: pairs.contains(&(thread, own)) }
+                        Op::Wake { thread, nth, is_mutual: !is_early && pairs.contains(&(thread, own)) }
                     }
                     None => continue,
                 },
