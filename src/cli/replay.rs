@@ -64,13 +64,13 @@ pub(super) struct ReplayArgs {
     /// Only on so many CPUs that each has N threads of the replay
     #[arg(long, value_name = "N", conflicts_with = "cpus", value_parser = clap::value_parser!(u32).range(1..), help_heading = HOW)]
     threads_per_cpu: Option<u32>,
-    /// The cgroup below which those of the recording are made; / for the same paths [default: /scxprof-replay if it can be made]
+    /// The cgroup below which those of the recording are made; / for the same paths [default: /scxprof-replay-PID if it can be made]
     #[arg(long, value_name = "PATH", help_heading = HOW)]
     cgroup_root: Option<String>,
     /// Replay it N times
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = HOW)]
     loops: u32,
-    /// Replay it although it needs more CPU time than the CPUs have
+    /// Replay it although it needs more CPU time than the CPUs have, or lasts longer than a day
     #[arg(long, help_heading = HOW)]
     overcommit: bool,
     /// The most threads to print; 0 for all
@@ -145,6 +145,7 @@ pub(super) fn run(args: &ReplayArgs, stdout_is_open: bool) -> Result<(), Failure
         }
         cpus.truncate(wanted.max(1));
     }
+    check_threads(&script, &roots)?;
     check_load(args, &script, &cpus)?;
     for note in &notes {
         say!("note: {note}");
@@ -307,11 +308,32 @@ fn start(builder: Builder<'_>) -> Result<Session<'_>, Failure> {
     builder.start().map_err(|error| Failure::Unsupported(error.into()))
 }
 
+/// Refuses more threads than a quarter of what this host can have.
+fn check_threads(script: &Script, roots: &Roots) -> Result<(), Failure> {
+    let threads = script.threads.len();
+    for name in ["pid_max", "threads-max"] {
+        let limit = std::fs::read_to_string(roots.proc.join("sys/kernel").join(name)).ok();
+        let limit = limit.and_then(|text| text.trim().parse::<usize>().ok());
+        if let Some(limit) = limit.filter(|limit| threads > limit / 4) {
+            return Err(Failure::Usage(anyhow!(
+                "the recording has {threads} threads, more than a quarter of what this host can have (kernel.{name} is {limit}): \
+                 select some of them, or a part of the time with --from and --to"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Refuses what this host cannot do in the time.
 fn check_load(args: &ReplayArgs, script: &Script, cpus: &[u32]) -> Result<(), Failure> {
     let needed = script.cpu_time() as f64 / 1e9;
     let window = script.window as f64 / 1e9;
     let there = window * cpus.len() as f64;
+    if window > 86_400.0 && !args.overcommit {
+        return Err(Failure::Usage(anyhow!(
+            "the replay lasts {window:.0} s, more than a day: select a part with --from and --to, or take --overcommit"
+        )));
+    }
     if needed > there && !args.overcommit {
         return Err(Failure::Usage(anyhow!(
             "the recording has {needed:.1} s of CPU time in {window:.1} s, and {} CPUs have {there:.1} s: select a part of its threads, \
@@ -324,7 +346,8 @@ fn check_load(args: &ReplayArgs, script: &Script, cpus: &[u32]) -> Result<(), Fa
 
 /// The cgroups; `None` if they cannot be made and were not asked for.
 fn groups(args: &ReplayArgs, script: &Script, roots: &Roots, is_first: bool) -> Result<Option<Groups>, Failure> {
-    let root = args.cgroup_root.as_deref().unwrap_or("/scxprof-replay");
+    let default = format!("/scxprof-replay-{}", std::process::id());
+    let root = args.cgroup_root.as_deref().unwrap_or(&default);
     let mount = match Groups::mount(roots) {
         Ok(mount) => mount,
         Err(error) if args.cgroup_root.is_some() => return Err(Failure::Unsupported(error.into())),

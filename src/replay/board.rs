@@ -68,6 +68,8 @@ pub(super) struct Head {
     pub end: AtomicU32,
     /// The errno of a thread or process that could not be made.
     pub failed: AtomicU32,
+    /// When the director lived, CLOCK_MONOTONIC, ns.
+    pub alive: AtomicU64,
     /// When the replay begins, CLOCK_MONOTONIC, ns.
     pub begin: AtomicU64,
 }
@@ -88,6 +90,10 @@ pub(super) struct Slot {
     pub watchers: AtomicU32,
     /// Its thread id.
     pub tid: AtomicU32,
+    /// The wait that such a thread waits for.
+    pub watched: AtomicU32,
+    /// Until when it sleeps, CLOCK_MONOTONIC, ns.
+    pub sleeps_until: AtomicU64,
     /// When it was woken last, and when it came to its last wait.
     pub woken_at: AtomicU64,
     pub arrived_at: AtomicU64,

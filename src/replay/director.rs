@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::board::{Arena, Board, Results};
@@ -194,9 +194,10 @@ impl<'a> Family<'a> {
             guard => guard,
         };
         family.alive = Some(write);
-        let open = &stage.board.head().open;
-        open.store(1, Ordering::Release);
-        mock::wake(open, 1);
+        let head = stage.board.head();
+        head.alive.store(monotonic_ns(), Ordering::Relaxed);
+        head.open.store(1, Ordering::Release);
+        mock::wake(&head.open, 1);
         Ok(family)
     }
 
@@ -206,10 +207,23 @@ impl<'a> Family<'a> {
         let threads = script.threads.len();
         let initial = script.processes.iter().filter(|process| process.is_initial);
         let initial: usize = initial.map(|process| process.initial.len() + 1).sum();
-        while (head.ready.load(Ordering::Acquire) as usize) < initial {
+        let (mut seen, mut since) = (0, monotonic_ns());
+        loop {
+            let ready = head.ready.load(Ordering::Acquire) as usize;
+            if ready >= initial {
+                break;
+            }
             self.check(threads)?;
             if stop() {
                 return Ok((0, 0, true));
+            }
+            let now = monotonic_ns();
+            head.alive.store(now, Ordering::Relaxed);
+            if std::mem::replace(&mut seen, ready) != ready {
+                since = now;
+            }
+            if now > since.saturating_add(STUCK) {
+                return Err(ReplayError::Died { missing: initial - ready, threads });
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -218,10 +232,11 @@ impl<'a> Family<'a> {
         head.begin.store(begin, Ordering::Release);
         head.go.store(1, Ordering::Release);
         mock::wake(&head.go, i32::MAX);
-        let mut progress = (0, begin + script.window);
+        let mut progress = (0, begin);
         loop {
             let done = head.done.load(Ordering::Acquire);
             let now = monotonic_ns();
+            head.alive.store(now, Ordering::Relaxed);
             if done as usize >= threads {
                 return Ok((begin, now, false));
             }
@@ -230,14 +245,14 @@ impl<'a> Family<'a> {
                 return Ok((begin, now, true));
             }
             let slots = (0..threads as u32).filter_map(|number| self.stage.board.slot(number));
-            let ops = slots.fold(0u64, |sum, slot| {
-                let run = slot.run.load(Ordering::Relaxed);
-                sum.wrapping_add(slot.ops.load(Ordering::Relaxed)).wrapping_add(run)
+            let (done_so_far, sleeps_until) = slots.fold((0u64, 0), |(sum, until), slot| {
+                let load = |it: &AtomicU64| it.load(Ordering::Relaxed);
+                (sum.wrapping_add(load(&slot.ops)).wrapping_add(load(&slot.run)), until.max(load(&slot.sleeps_until)))
             });
-            if ops != progress.0 {
-                progress = (ops, now.max(begin + script.window));
+            if done_so_far != progress.0 {
+                progress = (done_so_far, now);
             }
-            if now > progress.1 + STUCK {
+            if now > progress.1.max(sleeps_until).saturating_add(STUCK) {
                 return Err(ReplayError::Stuck { example: self.waiting(), missing: threads - done as usize, threads });
             }
             mock::wait_for(&head.done, done, TICK);
@@ -280,13 +295,13 @@ impl Drop for Family<'_> {
         head.end.store(1, Ordering::Release);
         mock::wake(&head.end, i32::MAX);
         drop(self.alive.take());
-        if self.guard == 0 {
-            // SAFETY: the process group of a child of ours that has not been waited for.
-            unsafe { libc::kill(-self.first, libc::SIGKILL) };
-        } else {
+        if self.guard != 0 {
             // SAFETY: waits for a child of ours, of which no status is wanted.
             while unsafe { libc::waitpid(self.guard, std::ptr::null_mut(), 0) } < 0 && interrupted() {}
         }
+        // The guard has done it, unless it was killed.
+        // SAFETY: the process group of a child of ours that has not been waited for.
+        unsafe { libc::kill(-self.first, libc::SIGKILL) };
         // SAFETY: as above.
         while unsafe { libc::waitpid(self.first, std::ptr::null_mut(), 0) } < 0 && interrupted() {}
     }
@@ -360,14 +375,14 @@ fn keep_guard(pipe: i32, first: i32, directories: &[CString]) -> ! {
         let mut byte = 0u8;
         while libc::read(pipe, (&raw mut byte).cast(), 1) < 0 && interrupted() {}
         libc::kill(-first, libc::SIGKILL);
+        let mut tries = 2000;
         for directory in directories.iter().rev() {
             // Its processes are still on their way out.
-            for _ in 0..2000 {
-                if libc::rmdir(directory.as_ptr()) == 0
-                    || io::Error::last_os_error().raw_os_error() != Some(libc::EBUSY)
-                {
-                    break;
-                }
+            while libc::rmdir(directory.as_ptr()) != 0
+                && io::Error::last_os_error().raw_os_error() == Some(libc::EBUSY)
+                && tries > 0
+            {
+                tries -= 1;
                 libc::usleep(5000);
             }
         }

@@ -19,10 +19,15 @@ pub struct Groups {
     made: Vec<CString>,
 }
 
+/// Cgroups that are made for a replay; processes of later ones stay where they are.
+const MAX_MADE: usize = 4096;
+/// Names in a path of a cgroup.
+const MAX_DEPTH: usize = 32;
+
 /// The directory of a recorded cgroup below `root`; what would lead out of it is left out.
 fn below(root: &Path, path: &[u8]) -> PathBuf {
     let names = path.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"" | b"." | b".."));
-    names.fold(root.to_owned(), |path, name| path.join(std::ffi::OsStr::from_bytes(name)))
+    names.take(MAX_DEPTH).fold(root.to_owned(), |path, name| path.join(std::ffi::OsStr::from_bytes(name)))
 }
 
 fn c_string(path: &Path) -> io::Result<CString> {
@@ -39,7 +44,7 @@ impl Groups {
     }
 
     /// Makes the cgroups with these paths below `root` in the hierarchy that is mounted at `mount`. They are removed at the end of
-    /// a replay, or by [`Groups::remove`].
+    /// a replay, and when this is dropped.
     ///
     /// # Errors
     /// A directory cannot be made; those that were made are removed.
@@ -47,11 +52,9 @@ impl Groups {
         let mut groups = Self::default();
         let root = below(mount, root.as_bytes());
         for path in paths {
-            let directory = below(&root, path);
-            if let Err((path, source)) = groups.make_one(mount, &directory) {
-                groups.remove();
-                return Err(ReplayError::Cgroup { path, source });
-            }
+            // Beyond the bound they are in the root of all.
+            let directory = if groups.made.len() < MAX_MADE { below(&root, path) } else { root.clone() };
+            groups.make_one(mount, &directory).map_err(|(path, source)| ReplayError::Cgroup { path, source })?;
         }
         Ok(groups)
     }
@@ -82,9 +85,10 @@ impl Groups {
     pub(super) fn made(&self) -> &[CString] {
         &self.made
     }
+}
 
-    /// Removes those that a replay did not.
-    pub fn remove(&self) {
+impl Drop for Groups {
+    fn drop(&mut self) {
         for directory in self.made.iter().rev() {
             let path = Path::new(std::ffi::OsStr::from_bytes(directory.as_bytes()));
             let _ = fs::remove_dir(path);

@@ -19,6 +19,9 @@ const PIECE: u64 = 200_000;
 const SHORT_PIECE: u64 = 20_000;
 /// How long, in ns, a thread waits without sleeping for one that it is to wake.
 const PATIENCE: u64 = 30_000;
+/// How often a thread that waits for the director looks whether it lives, and after what time without a sign it does not; ns.
+const LOOK: u64 = 2_000_000_000;
+const DEAD: u64 = 20_000_000_000;
 /// Accesses in a unit of work.
 const UNIT: u64 = 4;
 /// How often a thread is woken that is about to sleep, before that is made superfluous.
@@ -123,16 +126,16 @@ impl<'a> Stage<'a> {
         if let Some(name) = self.script.names.get(mock.name as usize) {
             set_name(name);
         }
-        if mock.nice != 0 {
-            // Refused without CAP_SYS_NICE where it is negative; the replay goes on without.
-            // SAFETY: changes the priority of the calling thread.
-            unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, c_int::from(mock.nice)) };
+        // Its maker's is inherited. Refused without CAP_SYS_NICE where it is lower than that; the replay goes on without.
+        // SAFETY: asks for and changes the nice value of the calling thread.
+        unsafe {
+            if libc::getpriority(libc::PRIO_PROCESS, 0) != c_int::from(mock.nice) {
+                libc::setpriority(libc::PRIO_PROCESS, 0, c_int::from(mock.nice));
+            }
         }
         if mock.is_initial {
             head.ready.fetch_add(1, Ordering::Release);
-            while head.go.load(Ordering::Acquire) == 0 {
-                wait(&head.go, 0);
-            }
+            self.wait_for_director(&head.go);
         }
         let ops = self.script.ops(mock);
         if mock.is_active {
@@ -148,8 +151,18 @@ impl<'a> Stage<'a> {
             }
         }
         self.is_done();
-        while head.end.load(Ordering::Acquire) == 0 {
-            wait(&head.end, 0);
+        self.wait_for_director(&head.end);
+    }
+
+    /// Waits until the director sets the word, as long as it lives: the guard may have been killed with it.
+    fn wait_for_director(&self, word: &AtomicU32) {
+        let head = self.board.head();
+        while word.load(Ordering::Acquire) == 0 {
+            wait_for(word, 0, LOOK);
+            if monotonic().saturating_sub(head.alive.load(Ordering::Relaxed)) > DEAD {
+                // SAFETY: ends the process without handlers of the parent's.
+                unsafe { libc::_exit(1) }
+            }
         }
     }
 
@@ -315,6 +328,7 @@ impl<'a> Player<'a> {
         if !wakeup.is_mutual {
             return wakeup.give(slot);
         }
+        slot.watched.store(wakeup.nth, Ordering::SeqCst);
         slot.watchers.fetch_add(1, Ordering::SeqCst);
         let mut slept = false;
         loop {
@@ -353,6 +367,7 @@ impl<'a> Player<'a> {
                 self.wake_pending(false);
             }
             let before = std::mem::replace(&mut now, thread_time());
+            self.slot.run.store(now.saturating_sub(self.base), Ordering::Relaxed);
             // Memory is faster or slower than it was.
             let took = now.saturating_sub(before);
             if took > 5_000 && self.pending_count == 0 {
@@ -361,19 +376,20 @@ impl<'a> Player<'a> {
             }
         }
         self.slot.work.fetch_add(units, Ordering::Relaxed);
-        self.slot.run.store(now - self.base, Ordering::Relaxed);
+        self.slot.run.store(now.saturating_sub(self.base), Ordering::Relaxed);
         self.moved();
     }
 
     fn wait(&mut self) {
-        let Slot { wakeups, word, arrived, arrived_at, watchers, .. } = self.slot;
+        let Slot { wakeups, word, arrived, arrived_at, watchers, watched, .. } = self.slot;
         let is_woken = |waited: u32| wakeups.load(Ordering::SeqCst) > waited;
         let mut seen = word.load(Ordering::SeqCst);
         let mut may_pass = is_woken(self.waited);
         arrived_at.store(monotonic(), Ordering::Relaxed);
         arrived.fetch_add(1, Ordering::SeqCst);
         // Who sleeps until this thread comes here would have woken it.
-        if watchers.load(Ordering::SeqCst) > 0 && wake(arrived, c_int::MAX) > 0 {
+        let is_watched = watchers.load(Ordering::SeqCst) > 0;
+        if is_watched && wake(arrived, c_int::MAX) > 0 && watched.load(Ordering::SeqCst) == self.waited + 1 {
             may_pass = true;
         }
         let mut slept = false;
@@ -393,6 +409,7 @@ impl<'a> Player<'a> {
     fn sleep(&mut self, until: u64, asleep: u32) {
         let half = u64::from(asleep) * 500;
         let until = self.begin.saturating_add(until).max(monotonic().saturating_add(half));
+        self.slot.sleeps_until.store(until, Ordering::Relaxed);
         sleep_until(until);
         self.slot.late.add(monotonic().saturating_sub(until));
         self.moved();

@@ -7,13 +7,13 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::resolve::Cgroups;
 use crate::sample::sched::{SchedEvent, SchedWhat, TaskState};
 use crate::sample::{Comm, Sample};
-use crate::sched::{Durations, Fact, Facts, Slot, Threads, Tracker, Why};
+use crate::sched::{Durations, Fact, Facts, Slot, Threads, Tracker, Why, MAX_CPUS};
 use crate::session::Sink;
 
 /// Threads of a plan, also those that have ended; events of later ones are counted.
-pub const MAX_THREADS: usize = 1 << 16;
+pub const MAX_THREADS: usize = 1 << 15;
 /// Steps of a plan, of 24 bytes each.
-pub const MAX_STEPS: usize = 1 << 23;
+pub const MAX_STEPS: usize = 1 << 22;
 
 /// A thread that is woken sooner than this, in ns, before it leaves its CPU is woken from that sleep.
 const EARLY: u64 = 100_000;
@@ -210,7 +210,13 @@ impl Plan {
         let (state, charged) = (thread.state, thread.charged);
         let began = now.saturating_sub(charged);
         match state {
-            State::Running { .. } => return self.cut(number),
+            State::Running { .. } => {
+                // It does something, so that it does not fall asleep.
+                if let Some(thread) = self.get_mut(number) {
+                    thread.early = None;
+                }
+                return self.cut(number);
+            }
             State::Ended => return false,
             State::Asleep { since } => self.ends_asleep(number, since, began.max(since)),
             State::Begin | State::New | State::Waiting => {}
@@ -367,7 +373,7 @@ impl Plan {
             // It is new and begins by itself, or was woken before.
             _ => return,
         };
-        thread.state = State::Waiting;
+        (thread.state, thread.early) = (State::Waiting, None);
         let waker = waker.filter(|&waker| waker != number && self.cut_running(waker));
         if let Some(waker) = waker {
             self.push(waker, Step::Wake { thread: number, is_early: false });
@@ -495,6 +501,10 @@ impl Planner {
     }
 
     fn take(&mut self, event: &SchedEvent) {
+        // The tracker follows no CPU beyond.
+        if event.cpu >= MAX_CPUS {
+            return;
+        }
         let first = *self.first.get_or_insert(event.time);
         let at = event.time.saturating_sub(first);
         if at < self.window.0 || self.window.1.is_some_and(|to| at >= to) {

@@ -211,7 +211,7 @@ pub fn select(plan: &Plan, selection: &mut Selection<'_>) -> Script {
     }
     let number = |planned: u32| numbers.get(planned as usize).copied().flatten();
     let mut names = Names::default();
-    let mut script = Script { window: scaled(last - first), scale, ..Script::default() };
+    let mut script = Script { window: scaled(last.saturating_sub(first)), scale, ..Script::default() };
     // A thread that no replayed thread can make is there from the beginning: another process makes main threads only.
     let is_made = |thread: &Planned| {
         let by = thread.made.filter(|&(by, _)| number(by).is_some());
@@ -225,7 +225,7 @@ pub fn select(plan: &Plan, selection: &mut Selection<'_>) -> Script {
         let made = thread.made.filter(|_| is_made(thread));
         let begin = script.ops.len() as u32;
         if let (None, Some((_, at))) = (made, thread.made) {
-            script.ops.push(Op::Sleep { until: scaled(at - first), asleep: 0 });
+            script.ops.push(Op::Sleep { until: scaled(at.saturating_sub(first)), asleep: 0 });
         }
         for step in &thread.steps {
             let op = match *step {

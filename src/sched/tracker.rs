@@ -6,7 +6,7 @@ use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState, WakenBy}
 use crate::sample::Comm;
 
 /// CPU numbers at and above this are not followed.
-pub(super) const MAX_CPUS: u32 = 1 << 16;
+pub(crate) const MAX_CPUS: u32 = 1 << 16;
 
 /// An interrupt that is being handled.
 #[derive(Debug, Clone, Copy)]
