@@ -1,0 +1,143 @@
+//! Whatever ends a replay, nothing of it is left.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::{recording, SCXPROF};
+
+/// Waits until something happens.
+fn until(what: &str, mut happens: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !happens() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{what} does not happen");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// Parent and process group of a process that is not a zombie.
+fn family(pid: u32) -> Option<(u32, u32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    if fields.next()? == "Z" {
+        return None;
+    }
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+fn pids() -> impl Iterator<Item = u32> {
+    fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// A replay that would last for minutes, in a cgroup root of its own.
+struct Running {
+    child: Child,
+    root: String,
+    _dir: tempfile::TempDir,
+}
+
+impl Running {
+    fn new(name: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = recording(dir.path());
+        let root = format!("/scxprof-test-{name}-{}", std::process::id());
+        let mut command = Command::new(SCXPROF);
+        command.args(["replay", "--overcommit", "--json", "--time-scale", "500", "-f"]).arg(path);
+        if mount().is_some() {
+            command.args(["--cgroup-root", &root]);
+        }
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let running = Self { child, root, _dir: dir };
+        // `ping` and others are there from the beginning.
+        until("the replay", || running.mocks().len() >= 2);
+        running
+    }
+
+    fn children(&self) -> Vec<u32> {
+        pids().filter(|&pid| family(pid).is_some_and(|(parent, _)| parent == self.child.id())).collect()
+    }
+
+    /// The processes in the process groups of its children.
+    fn mocks(&self) -> BTreeSet<u32> {
+        let children = self.children();
+        pids().filter(|&pid| family(pid).is_some_and(|(_, group)| children.contains(&group))).collect()
+    }
+
+    fn signal(&self, signal: i32) {
+        kill(self.child.id(), signal);
+    }
+
+    /// Nothing is left of these processes and the cgroups.
+    fn is_gone(&self, mocks: &BTreeSet<u32>) {
+        until("the end of all mock processes", || !mocks.iter().any(|&pid| family(pid).is_some()));
+        if let Some(mount) = mount() {
+            let directory = mount.join(self.root.trim_start_matches('/'));
+            until("the end of the cgroups", || !directory.exists());
+        }
+    }
+}
+
+fn kill(pid: u32, signal: i32) {
+    // SAFETY: a signal to a process of this test.
+    assert_eq!(unsafe { libc::kill(pid.cast_signed(), signal) }, 0);
+}
+
+/// Where cgroups can be made.
+fn mount() -> Option<PathBuf> {
+    let text = fs::read_to_string("/proc/self/mounts").ok()?;
+    let mut points = text.lines().filter_map(|line| {
+        let mut fields = line.split(' ');
+        let (point, kind) = (fields.nth(1)?, fields.next()?);
+        (kind == "cgroup2").then(|| PathBuf::from(point))
+    });
+    let can_make = |point: &Path| {
+        let path = point.join(format!("scxprof-test-{}-{:?}", std::process::id(), std::thread::current().id()));
+        let made = fs::create_dir(&path).is_ok();
+        let _ = fs::remove_dir(&path);
+        made
+    };
+    let perf_event = fs::read_to_string("/proc/self/cgroup").ok()?.contains("perf_event");
+    points.next().filter(|point| !perf_event && can_make(point))
+}
+
+#[test]
+fn ctrl_c_ends_it_with_a_result() {
+    let mut running = Running::new("int");
+    let mocks = running.mocks();
+    running.signal(libc::SIGINT);
+    let mut text = String::new();
+    running.child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(running.child.wait().unwrap().success());
+    let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(found["loops"][0]["is_stopped"], true);
+    assert!(mocks.len() >= 2);
+    running.is_gone(&mocks);
+}
+
+#[test]
+fn nothing_is_left_if_it_is_killed() {
+    let mut running = Running::new("kill");
+    let mocks = running.mocks();
+    running.signal(libc::SIGKILL);
+    running.child.wait().unwrap();
+    running.is_gone(&mocks);
+}
+
+#[test]
+fn it_ends_although_its_guard_was_killed() {
+    let mut running = Running::new("guard");
+    let mocks = running.mocks();
+    // The child without children of its own that is alone in its group.
+    let of = |pid: u32| family(pid).unwrap_or_default();
+    let guard = running.children().into_iter().find(|&child| {
+        of(child).1 == child && !pids().any(|pid| pid != child && (of(pid).0 == child || of(pid).1 == child))
+    });
+    kill(guard.unwrap(), libc::SIGKILL);
+    running.signal(libc::SIGINT);
+    assert!(running.child.wait().unwrap().success());
+    running.is_gone(&mocks);
+}

@@ -1,0 +1,121 @@
+//! The example workload: recorded, replayed, and the replay recorded.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use scxprof::testing::cluster::quality::adjusted_rand_index;
+use serde_json::Value;
+
+use super::{json, number, off, SCXPROF};
+
+/// It runs until it is dropped.
+struct Workload(Child);
+
+impl Workload {
+    fn new() -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_demo-workload"));
+        let mut child = command.args(["--wake", "--seconds", "120"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("ready"), "{line}");
+        Self(child)
+    }
+}
+
+impl Drop for Workload {
+    fn drop(&mut self) {
+        // SAFETY: a signal to a child that was not waited for. It takes its cgroups away then.
+        unsafe { libc::kill(self.0.id().cast_signed(), libc::SIGTERM) };
+        let _ = self.0.wait();
+    }
+}
+
+/// Records; the error is why this machine does not allow it.
+fn record(profile: &Path, more: &[&str]) -> Result<(), String> {
+    let mut command = Command::new(SCXPROF);
+    command.args(["record", "--sched", "--max-loss", "100", "--disable-archive", "-o"]).arg(profile).args(more);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    match output.status.code() {
+        Some(3) => Err(text),
+        Some(0) => Ok(()),
+        _ => panic!("{text}"),
+    }
+}
+
+/// The community of each thread that is in one, by its name.
+fn communities(profile: &Path, dir: &Path) -> BTreeMap<String, String> {
+    let report = dir.join("report.json");
+    let output = Command::new(SCXPROF)
+        .args(["extract", "--target-cpus", "64", "--max-loss", "100", "-f"])
+        .arg(profile)
+        .arg("--report")
+        .arg(&report)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    let mut found = BTreeMap::new();
+    for cell in report["cells"].as_array().unwrap() {
+        for subcell in cell["subcells"].as_array().unwrap().iter().filter(|subcell| subcell["kind"] == "community") {
+            for thread in subcell["threads"].as_array().unwrap() {
+                let place = format!("{}/{}", cell["name"], subcell["name"]);
+                found.insert(thread["comm"].as_str().unwrap().to_owned(), place);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_replay_is_as_the_recording() {
+    const TEST: &str = "the_replay_is_as_the_recording";
+    let dir = tempfile::tempdir().unwrap();
+    let (original, again) = (dir.path().join("original"), dir.path().join("again"));
+    {
+        let _workload = Workload::new();
+        if let Err(reason) = record(&original, &["-t", "5"]) {
+            println!("SKIP: {TEST}: {}", reason.trim());
+            return;
+        }
+    }
+    let path = original.to_str().unwrap();
+    // Other programs run here too.
+    let names = "^(reader-|writer-|pool-|webserver|web$|loner|left|right)";
+    let result = dir.path().join("result.json");
+    let command = ["--", SCXPROF, "replay", "-f", path, "--comm", names, "--overcommit", "--json", "-o"];
+    record(&again, &[&command[..], &[result.to_str().unwrap()]].concat()).unwrap();
+    let found: Value = serde_json::from_slice(&std::fs::read(&result).unwrap()).unwrap();
+    let threads = found["threads"].as_array().unwrap();
+    assert_eq!(threads.len(), 14);
+    for thread in threads {
+        assert!(off(&thread["run_ns"]) < 0.05, "{thread}");
+        assert!(off(&thread["sleeps"]) < 0.05, "{thread}");
+    }
+    // Which of two threads comes first is chance, so that a wakeup by one may be one by the other.
+    let total = &found["total"];
+    assert!(number(&total["wakeups"]["recorded"]) > 200 && off(&total["wakeups"]) < 0.05, "{total}");
+
+    let (before, after) = (communities(&original, dir.path()), communities(&again, dir.path()));
+    let label = |of: &BTreeMap<String, String>, name: &str, alone: usize| -> u32 {
+        // Threads that share with nobody are each alone.
+        let places: Vec<&String> = of.values().collect();
+        of.get(name).map_or(1000 + alone as u32, |place| places.iter().position(|it| *it == place).unwrap() as u32)
+    };
+    let comms = threads.iter().map(|thread| thread["comm"].as_str().unwrap());
+    let (a, b): (Vec<u32>, Vec<u32>) =
+        comms.enumerate().map(|(at, name)| (label(&before, name, at), label(&after, name, at))).unzip();
+    assert!(before.len() >= 12, "{before:?}");
+    let index = adjusted_rand_index(&a, &b);
+    assert!((index - 1.0).abs() < 1e-9, "{index}: {before:?} {after:?}");
+}
+
+#[test]
+fn without_memory_it_works_alike() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = super::recording(dir.path());
+    let found = json(&["-f", path.to_str().unwrap(), "--no-memory", "--overcommit", "--time-scale", "0.05"]);
+    assert!(found["memory"].is_null());
+}
