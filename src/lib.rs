@@ -103,6 +103,9 @@
 //! | mappings of all processes ([`resolve`]) | 1/8 M; profile: 1/4 M | those of the least recently used processes are dropped; a capture reads them again, a profile gets a note |
 //! | mappings of ended processes, to name their memory | 256 processes, within the 1/8 M | the oldest are dropped: their memory has an address only |
 //! | mappings of one process, with their paths | half of that | later ones are dropped, and their memory counts as private: a note |
+//! | processes that map memory, of a profile | 262,144 of 5 bytes | later ones count as the kernel's in a replay |
+//! | threads and steps of a replay, its cgroups ([`replay`]) | 32,768, 4,194,304 of 24 and 16 bytes; 4,096 | the recording is refused; later ones are in the root of the others |
+//! | pages that a replay counts | 65,536 of 16 threads | half of them are left out, and the rest stand for them |
 //! | reused inode numbers ([`resolve`]) | 8,192, 0.3 MiB | those used once are dropped, which changes nothing; then all |
 //! | ranges of pages that are checked for changed code | 4,096, 0.2 MiB | the least recently used are looked up again |
 //! | processes for which a recording compares mappings | 16,384, 0.3 MiB | their mappings are recorded again |

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 /// 2026-11-21.
 const DATE: &str = "1795219200";
-const PAGES: [&str; 16] = [
+const PAGES: [&str; 17] = [
     "",
     "-run",
     "-record",
@@ -18,6 +18,7 @@ const PAGES: [&str; 16] = [
     "-extract",
     "-report",
     "-sched",
+    "-replay",
     "-stacks",
     "-trace",
     "-trace-info",

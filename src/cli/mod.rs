@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn every_option_stands_below_a_heading() {
         let command = Args::command();
-        for subcommand in ["run", "record", "process", "extract", "sched", "stacks"] {
+        for subcommand in ["run", "record", "process", "extract", "sched", "replay", "stacks"] {
             let subcommand = command.find_subcommand(subcommand).unwrap();
             for option in subcommand.get_arguments().filter(|it| !it.is_hide_set()) {
                 assert!(option.get_help_heading().is_some(), "{} {}", subcommand.get_name(), option.get_id());

@@ -44,8 +44,6 @@ pub(super) struct ReplayArgs {
     /// The recording, of `record --sched` or of `perf sched record`
     #[arg(short = 'f', long = "file", value_name = "PROFILE", help_heading = INPUT)]
     file: PathBuf,
-    #[command(flatten)]
-    filter: FilterArgs,
     /// Multiply all recorded times by F: 0.1 is ten times as fast
     #[arg(long, value_name = "F", default_value = "1", allow_negative_numbers = true, value_parser = scale, help_heading = HOW)]
     time_scale: f64,
@@ -82,6 +80,8 @@ pub(super) struct ReplayArgs {
     /// Write the result to FILE instead of stdout
     #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = RESULT)]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    filter: FilterArgs,
 }
 
 fn scale(text: &str) -> Result<f64, String> {

@@ -23,8 +23,8 @@ use crate::sample::MemoryId;
 pub const USER_END: u64 = 1 << 56;
 /// Address spaces that are gone whose mappings are kept.
 const MAX_ENDED: usize = 256;
-/// Processes that are known to be none of the kernel's, of 4 bytes each: as many as there are pids (`PID_MAX_LIMIT`).
-const MAX_USER: usize = 1 << 22;
+/// Processes that are known to be none of the kernel's, of 5 bytes each.
+const MAX_USER: usize = 1 << 18;
 
 /// Counts of what the tables read, dropped and left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

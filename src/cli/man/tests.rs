@@ -22,6 +22,7 @@ fn each_subcommand_has_a_page_in_the_usual_order() {
             &[
                 "scxprof-report.1",
                 "scxprof-sched.1",
+                "scxprof-replay.1",
                 "scxprof-stacks.1",
                 "scxprof-trace.1",
                 "scxprof-trace-info.1",
@@ -45,6 +46,7 @@ fn each_subcommand_has_a_page_in_the_usual_order() {
         "WHAT TO WATCH",
         "HOW TO SAMPLE",
         "TASK HINTS",
+        "HOW TO REPLAY",
         "TUNING",
         "RESULT",
         "SELECTION",
