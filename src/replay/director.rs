@@ -8,10 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::board::{Arena, Board, Results};
+use super::calls;
 use super::groups::Groups;
 use super::memory::Memory;
-use super::mock::{self, Stage};
+use super::mock::Stage;
 use super::script::Script;
+use super::worker;
 use crate::host::clock::monotonic_ns;
 
 /// A replay that should have ended this long ago, in ns, and goes on with nothing is stuck.
@@ -107,9 +109,9 @@ fn speed() -> u64 {
     let mut best = 1;
     let mut units = 1000;
     while begin.elapsed() < CALIBRATION {
-        let before = mock::thread_time();
-        mock::work(units);
-        let took = (mock::thread_time() - before).max(1);
+        let before = calls::thread_time();
+        worker::work(units);
+        let took = (calls::thread_time() - before).max(1);
         best = best.max(units * 1_000_000 / took);
         units = best.max(1000) / 4;
     }
@@ -197,7 +199,7 @@ impl<'a> Family<'a> {
         let head = stage.board.head();
         head.alive.store(monotonic_ns(), Ordering::Relaxed);
         head.open.store(1, Ordering::Release);
-        mock::wake(&head.open, 1);
+        calls::wake(&head.open, 1);
         Ok(family)
     }
 
@@ -231,7 +233,7 @@ impl<'a> Family<'a> {
         let begin = monotonic_ns() + 2_000_000 + 10_000 * initial as u64;
         head.begin.store(begin, Ordering::Release);
         head.go.store(1, Ordering::Release);
-        mock::wake(&head.go, i32::MAX);
+        calls::wake(&head.go, i32::MAX);
         let mut progress = (0, begin);
         loop {
             let done = head.done.load(Ordering::Acquire);
@@ -255,7 +257,7 @@ impl<'a> Family<'a> {
             if now > progress.1.max(sleeps_until).saturating_add(STUCK) {
                 return Err(ReplayError::Stuck { example: self.waiting(), missing: threads - done as usize, threads });
             }
-            mock::wait_for(&head.done, done, TICK);
+            calls::wait_for(&head.done, done, TICK);
         }
     }
 
@@ -293,7 +295,7 @@ impl Drop for Family<'_> {
     fn drop(&mut self) {
         let head = self.stage.board.head();
         head.end.store(1, Ordering::Release);
-        mock::wake(&head.end, i32::MAX);
+        calls::wake(&head.end, i32::MAX);
         drop(self.alive.take());
         if self.guard != 0 {
             // SAFETY: waits for a child of ours, of which no status is wanted.
@@ -344,7 +346,7 @@ fn become_first(stage: &Stage<'_>, cpus: &[u32], parent: i32) -> ! {
     }
     let open = &stage.board.head().open;
     while open.load(Ordering::Acquire) == 0 {
-        mock::wait(open, 0);
+        calls::wait(open, 0);
     }
     // From here on the guard ends it.
     // SAFETY: as above.

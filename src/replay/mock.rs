@@ -5,11 +5,15 @@
 //! keep usable after a fork.
 
 use std::ffi::{c_int, c_void, CString};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::board::{Arena, Board, Slot};
+use super::calls::{
+    enter, errno, exit_thread, monotonic, set_name, sleep_until, this_cpu, thread_time, usage, wait, wait_for, wake,
+};
 use super::memory::MockMemory;
 use super::script::{Mock, MockProcess, Op, Script};
+use super::worker::Worker;
 
 /// Bytes of a mock thread's stack.
 const STACK: usize = 64 << 10;
@@ -22,8 +26,6 @@ const PATIENCE: u64 = 30_000;
 /// How often a thread that waits for the director looks whether it lives, and after what time without a sign it does not; ns.
 const LOOK: u64 = 2_000_000_000;
 const DEAD: u64 = 20_000_000_000;
-/// Accesses in a unit of work.
-const UNIT: u64 = 4;
 /// How often a thread is woken that is about to sleep, before that is made superfluous.
 const TRIES: u32 = 64;
 /// Pieces that are shorter than this, in ns, are below what the clock costs.
@@ -234,7 +236,7 @@ impl<'a> Player<'a> {
             sleep_until(begin);
         }
         let base = thread_time();
-        let before = usage(stage);
+        let before = usage(&stage.schedstat);
         Self {
             stage,
             slot,
@@ -246,7 +248,7 @@ impl<'a> Player<'a> {
             pending: [Wakeup::default(); 8],
             pending_count: 0,
             before,
-            worker: Worker::new(stage, memory),
+            worker: Worker::new(stage.arena, stage.speed, memory),
         }
     }
 
@@ -433,7 +435,7 @@ impl<'a> Player<'a> {
 
     /// Tells what the kernel counted.
     fn finish(&self, _: &Mock, begins_asleep: bool) {
-        let [sleeps, preemptions, wait] = usage(self.stage);
+        let [sleeps, preemptions, wait] = usage(&self.stage.schedstat);
         let [sleeps_before, preemptions_before, wait_before] = self.before;
         // In the recording it was asleep already.
         let sleeps = sleeps.saturating_sub(sleeps_before).saturating_sub(u64::from(begins_asleep));
@@ -442,74 +444,6 @@ impl<'a> Player<'a> {
         self.slot.wait.store(wait.saturating_sub(wait_before), Ordering::Relaxed);
         self.slot.sleeps.store(sleeps, Ordering::Release);
     }
-}
-
-/// What a thread works with.
-struct Worker<'a> {
-    memory: MockMemory,
-    shared: &'a [AtomicU64],
-    private: &'a [AtomicU64],
-    /// Units in a ms of CPU time.
-    speed: u64,
-    state: u64,
-}
-
-impl<'a> Worker<'a> {
-    fn new(stage: &'a Stage<'a>, memory: MockMemory) -> Self {
-        let words = |buffer: super::memory::Buffer| stage.arena.words(buffer.offset, buffer.bytes);
-        let (shared, private) = (words(memory.shared), words(memory.private));
-        Self { memory, shared, private, speed: stage.speed, state: 0x2545_f491_4f6c_dd1d }
-    }
-
-    /// So many units: some of them accesses, the others arithmetic.
-    fn work(&mut self, units: u64) {
-        let accesses = units * u64::from(self.memory.rate) / 256;
-        let to_shared = accesses * u64::from(self.memory.to_shared) / 256;
-        let MockMemory { shared, private, .. } = self.memory;
-        self.state = touch(self.shared, shared.writes, to_shared * UNIT, self.state);
-        self.state = touch(self.private, private.writes, (accesses - to_shared) * UNIT, self.state);
-        work(units - accesses);
-    }
-}
-
-/// Accesses all over the words, of which `writes` in 256 write; returns the next state of the random numbers.
-#[inline(never)]
-fn touch(words: &[AtomicU64], writes: u32, accesses: u64, mut state: u64) -> u64 {
-    let Some(len) = u64::try_from(words.len()).ok().filter(|&len| len > 0) else { return state };
-    let mut sum = 0u64;
-    for _ in 0..accesses {
-        // Marsaglia's xorshift64.
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        // Lemire's multiplication in place of a division.
-        let at = ((u128::from(state) * u128::from(len)) >> 64) as usize;
-        let Some(word) = words.get(at) else { break };
-        if (state & 0xff) as u32 >= writes {
-            sum = sum.wrapping_add(word.load(Ordering::Relaxed));
-        } else {
-            word.store(sum, Ordering::Relaxed);
-        }
-    }
-    std::hint::black_box(sum);
-    state
-}
-
-/// Units of work, each of about 20 ns: a chain of multiplications, which no CPU can do ahead.
-#[inline(never)]
-pub(super) fn work(units: u64) {
-    let mut sum = units;
-    for _ in 0..units {
-        for _ in 0..16 {
-            // Knuth's MMIX.
-            sum = sum.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        }
-        std::hint::black_box(sum);
-    }
-}
-
-fn errno() -> c_int {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
 extern "C" fn begin(start: *mut c_void) -> *mut c_void {
@@ -540,116 +474,4 @@ fn start_thread(start: &Start<'_>) -> c_int {
         libc::pthread_attr_destroy(attr.as_mut_ptr());
         error
     }
-}
-
-/// Ends the calling thread; the last one ends its process.
-fn exit_thread() -> ! {
-    // SAFETY: the thread's stack is not used any more, and nobody joins it.
-    unsafe { libc::syscall(libc::SYS_exit, 0) };
-    // SAFETY: never reached.
-    unsafe { libc::_exit(0) }
-}
-
-/// Puts the calling process into the cgroup of this `cgroup.procs`.
-fn enter(path: &CString) -> bool {
-    // SAFETY: the path is a C string, and the descriptor is closed again.
-    unsafe {
-        let file = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-        if file < 0 {
-            return false;
-        }
-        let written = libc::write(file, c"0".as_ptr().cast(), 1);
-        libc::close(file);
-        written == 1
-    }
-}
-
-fn set_name(name: &[u8; 16]) {
-    // SAFETY: the kernel reads up to a NUL, which the last of the 16 bytes is.
-    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
-}
-
-/// Waits until it is woken: true. False if `word` was not `value`.
-pub(super) fn wait(word: &AtomicU32, value: u32) -> bool {
-    let no_limit = std::ptr::null::<libc::timespec>();
-    // SAFETY: futex(2) on a word that lives in a shared mapping; without a time limit.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, no_limit) == 0 }
-}
-
-/// The same, for at most so many ns.
-pub(super) fn wait_for(word: &AtomicU32, value: u32, ns: u64) {
-    let limit = timespec(ns);
-    // SAFETY: futex(2) on a word that lives in a shared mapping; the kernel reads the time limit, which is relative.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, &raw const limit) };
-}
-
-/// Wakes up to `count` threads that wait on `word`; returns how many.
-pub(super) fn wake(word: &AtomicU32, count: c_int) -> i64 {
-    // SAFETY: futex(2) on a word that lives in a shared mapping.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, count) }
-}
-
-fn timespec(ns: u64) -> libc::timespec {
-    libc::timespec { tv_sec: (ns / 1_000_000_000) as libc::time_t, tv_nsec: (ns % 1_000_000_000) as libc::c_long }
-}
-
-fn clock(clock: libc::clockid_t) -> u64 {
-    let mut now = timespec(0);
-    // SAFETY: the kernel writes the time.
-    unsafe { libc::clock_gettime(clock, &raw mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-fn monotonic() -> u64 {
-    clock(libc::CLOCK_MONOTONIC)
-}
-
-/// ns of CPU time of the calling thread.
-pub(super) fn thread_time() -> u64 {
-    clock(libc::CLOCK_THREAD_CPUTIME_ID)
-}
-
-fn sleep_until(time: u64) {
-    let time = timespec(time);
-    // SAFETY: the kernel reads the time. A signal ends the sleep early; there are none that do not end the process.
-    unsafe {
-        libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &raw const time, std::ptr::null_mut());
-    }
-}
-
-fn this_cpu() -> c_int {
-    // SAFETY: asks for the CPU that the thread runs on.
-    unsafe { libc::sched_getcpu() }
-}
-
-/// Voluntary switches, involuntary ones, and ns runnable without a CPU, of the calling thread.
-fn usage(stage: &Stage<'_>) -> [u64; 3] {
-    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the kernel writes the structure, of which all zero is a value.
-    let usage = unsafe {
-        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
-        usage.assume_init()
-    };
-    [usage.ru_nvcsw as u64, usage.ru_nivcsw as u64, run_delay(stage).unwrap_or(0)]
-}
-
-/// The second number of `/proc/thread-self/schedstat` (Documentation/scheduler/sched-stats.rst).
-fn run_delay(stage: &Stage<'_>) -> Option<u64> {
-    let mut text = [0u8; 96];
-    // SAFETY: the path is a C string, the kernel writes at most the bytes of the buffer, and the descriptor is closed again.
-    let len = unsafe {
-        let file = libc::open(stage.schedstat.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
-        if file < 0 {
-            return None;
-        }
-        let len = libc::read(file, text.as_mut_ptr().cast(), text.len());
-        libc::close(file);
-        len
-    };
-    let text = text.get(..usize::try_from(len).ok()?)?;
-    let digits = text.split(|&byte| byte == b' ').nth(1)?;
-    digits.iter().try_fold(0u64, |sum, &digit| {
-        let digit = u64::from(digit.checked_sub(b'0').filter(|&digit| digit < 10)?);
-        sum.checked_mul(10)?.checked_add(digit)
-    })
 }

@@ -5,6 +5,7 @@
 //! thread, which works, sleeps, wakes, forks and ends as the script says. Both are pure up to there.
 
 mod board;
+mod calls;
 mod director;
 mod groups;
 mod memory;
@@ -12,6 +13,7 @@ mod mock;
 mod plan;
 mod report;
 mod script;
+mod worker;
 
 pub use board::{Board, Results};
 pub use director::{Director, Played, ReplayError};

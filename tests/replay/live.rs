@@ -92,8 +92,9 @@ fn the_replay_is_as_the_recording() {
     assert_eq!(threads.len(), 14);
     for thread in threads {
         assert!(off(&thread["run_ns"]) < 0.05, "{thread}");
-        assert!(off(&thread["sleeps"]) < 0.05, "{thread}");
+        assert!(off(&thread["sleeps"]) < 0.1, "{thread}");
     }
+    assert!(off(&found["total"]["sleeps"]) < 0.05, "{}", found["total"]);
     // Which of two threads comes first is chance, so that a wakeup by one may be one by the other.
     let total = &found["total"];
     assert!(number(&total["wakeups"]["recorded"]) > 200 && off(&total["wakeups"]) < 0.05, "{total}");
