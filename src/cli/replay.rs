@@ -156,6 +156,10 @@ pub(super) fn run(args: &ReplayArgs, stdout_is_open: bool) -> Result<(), Failure
         let groups = groups(args, &script, &roots, loops.is_empty())?;
         let director = Director { script: &script, cpus: &cpus, memory: memory.as_ref(), groups: groups.as_ref() };
         let played = director.play(&|| signals.seen()).map_err(failure)?;
+        if played.astray > 0 && loops.is_empty() {
+            notes.push(format!("{} processes could not go into their cgroup", played.astray));
+            say!("note: {} processes could not go into their cgroup", played.astray);
+        }
         loops.push(outcome(&played));
         if compared.is_none() {
             compared = Some(compare(&script, &played));

@@ -66,6 +66,8 @@ pub(super) struct Head {
     pub done: AtomicU32,
     /// Not 0 when all threads are to end.
     pub end: AtomicU32,
+    /// Processes that could not go into their cgroup.
+    pub astray: AtomicU32,
     /// The errno of a thread or process that could not be made.
     pub failed: AtomicU32,
     /// When the director lived, CLOCK_MONOTONIC, ns.

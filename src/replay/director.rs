@@ -84,6 +84,8 @@ pub struct Played {
     pub begin: u64,
     /// When all threads had done what they should, or when it was stopped.
     pub end: u64,
+    /// Processes that could not go into their cgroup, and stayed where they were made.
+    pub astray: u32,
     /// What each thread of the script did.
     pub threads: Vec<Results>,
     /// It was stopped before its end.
@@ -155,7 +157,8 @@ impl Director<'_> {
         drop(family);
         let (begin, end, is_stopped) = played?;
         let threads = (0..threads as u32).filter_map(|number| board.results(number)).collect();
-        Ok(Played { begin, end, threads, is_stopped })
+        let astray = board.head().astray.load(Ordering::Relaxed);
+        Ok(Played { begin, end, astray, threads, is_stopped })
     }
 }
 
