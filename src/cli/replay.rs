@@ -1,5 +1,7 @@
 //! `scxprof replay`: runs the recorded workload again, by mock threads.
 
+mod compare;
+
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -7,6 +9,7 @@ use anyhow::{anyhow, Context};
 use clap::Args;
 use serde::Serialize;
 
+use self::compare::{Compared, Configuration, Scheduler};
 use super::capture::{self, INPUT, RESULT};
 use super::filter::{Filter, FilterArgs};
 use super::output::{Output, Readers};
@@ -17,8 +20,8 @@ use crate::config::aligned;
 use crate::escape;
 use crate::host::{topology, Roots};
 use crate::replay::{
-    compare, outcome, select, Compared, Director, Groups, LeftOut, Memory, Outcome, Pair, Planner, ReplayError, Script,
-    Selection, Touches,
+    compare as beside, outcome, select, Compared as Beside, Director, Groups, Layout, LeftOut, Memory, Outcome, Pair,
+    Planner, Played, ReplayError, Script, Selection, Touches,
 };
 use crate::session::{Builder, Session};
 
@@ -28,12 +31,15 @@ Examples:
   sudo scxprof replay -f today.tar.gz                   the whole of it, without the kernel's threads and the recorder
   sudo scxprof replay -f today.tar.gz --cgroup web.slice --from 2 --to 5    a part of it
   scxprof replay -f perf.data --time-scale 0.1          of perf sched record, ten times as fast
+  sudo scxprof replay -f today.tar.gz --compare none cells.json    without and with a configuration
   scxprof replay -f today.tar.gz --cpus 0-3 --loops 5 --json    five times on four CPUs";
 
 const HOW: &str = "How to replay";
 
 /// Bytes of memory for queues and caches while the recording is read.
 const MEMORY: usize = 64 << 20;
+/// Rounds of a comparison.
+const COMPARED: u32 = 5;
 /// Threads whose lines are printed.
 const DEFAULT_LIMIT: &str = "20";
 
@@ -65,9 +71,13 @@ pub(super) struct ReplayArgs {
     /// The cgroup below which those of the recording are made; / for the same paths [default: /scxprof-replay-PID if it can be made]
     #[arg(long, value_name = "PATH", help_heading = HOW)]
     cgroup_root: Option<String>,
-    /// Replay it N times
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = HOW)]
-    loops: u32,
+    /// Replay it under two configurations in turn, and print how they differ; `none` stands for no configuration. scx_mitosis loads
+    /// them where it is installed; else each subcell gets CPUs of its own
+    #[arg(long, value_names = ["A", "B"], num_args = 2, help_heading = HOW)]
+    compare: Vec<PathBuf>,
+    /// Replay it N times; with --compare, each configuration [default: 1; with --compare 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = HOW)]
+    loops: Option<u32>,
     /// Replay it although it needs more CPU time than the CPUs have, or lasts longer than a day
     #[arg(long, help_heading = HOW)]
     overcommit: bool,
@@ -108,7 +118,7 @@ struct Document<'a> {
     left_out: LeftOut,
     loops: &'a [Outcome],
     #[serde(flatten)]
-    compared: &'a Compared,
+    compared: &'a Beside,
     notes: &'a [String],
 }
 
@@ -133,6 +143,8 @@ pub(super) fn run(args: &ReplayArgs, stdout_is_open: bool) -> Result<(), Failure
         Some(list) => capture::cpus(list, &roots)?,
         None => allowed,
     };
+    let configurations =
+        args.compare.iter().map(|path| Configuration::read(path)).collect::<Result<Vec<Configuration>, Failure>>()?;
     let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let mut notes = Vec::new();
@@ -150,19 +162,23 @@ pub(super) fn run(args: &ReplayArgs, stdout_is_open: bool) -> Result<(), Failure
     for note in &notes {
         say!("note: {note}");
     }
+    let replayed =
+        Replayed { args, script: &script, memory: memory.as_ref(), cpus: &cpus, roots: &roots, signals: &signals };
+    if let [a, b] = configurations.as_slice() {
+        let text = replayed.compare([a, b], &notes)?;
+        return output.write(text.as_bytes(), true).map_err(Failure::NoResult);
+    }
     let mut loops = Vec::new();
     let mut compared = None;
-    for _ in 0..args.loops {
-        let groups = groups(args, &script, &roots, loops.is_empty())?;
-        let director = Director { script: &script, cpus: &cpus, memory: memory.as_ref(), groups: groups.as_ref() };
-        let played = director.play(&|| signals.seen()).map_err(failure)?;
+    for _ in 0..args.loops.unwrap_or(1) {
+        let played = replayed.play(Under::default(), loops.is_empty())?;
         if played.astray > 0 && loops.is_empty() {
             notes.push(format!("{} processes could not go into their cgroup", played.astray));
             say!("note: {} processes could not go into their cgroup", played.astray);
         }
         loops.push(outcome(&played));
         if compared.is_none() {
-            compared = Some(compare(&script, &played));
+            compared = Some(beside(&script, &played));
         }
         if signals.seen() {
             break;
@@ -189,6 +205,79 @@ pub(super) fn run(args: &ReplayArgs, stdout_is_open: bool) -> Result<(), Failure
         escape::lines(&table(args, &script, &loops, &compared))
     };
     output.write(text.as_bytes(), true).map_err(Failure::NoResult)
+}
+
+/// What is replayed, and where.
+struct Replayed<'a> {
+    args: &'a ReplayArgs,
+    script: &'a Script,
+    memory: Option<&'a Memory>,
+    cpus: &'a [u32],
+    roots: &'a Roots,
+    signals: &'a Signals,
+}
+
+/// Under what it is replayed.
+#[derive(Default, Clone, Copy)]
+struct Under<'a> {
+    layout: Option<&'a Layout>,
+    rates: &'a [u64],
+    scheduled_by: Option<&'a Configuration>,
+}
+
+impl Replayed<'_> {
+    fn play(&self, under: Under<'_>, is_first: bool) -> Result<Played, Failure> {
+        let groups = groups(self.args, self.script, self.roots, is_first)?;
+        let scheduler = Scheduler::default();
+        let start = || under.scheduled_by.map_or(Ok(()), |configuration| scheduler.start(configuration));
+        let director = Director {
+            script: self.script,
+            cpus: self.cpus,
+            memory: self.memory,
+            layout: under.layout,
+            rates: under.rates,
+            ready: Some(&start),
+            groups: groups.as_ref(),
+        };
+        director.play(&|| self.signals.seen()).map_err(failure)
+    }
+
+    /// Two configurations in turn, on the work that the threads did in a replay before, without one.
+    fn compare(&self, [a, b]: [&Configuration; 2], notes: &[String]) -> Result<String, Failure> {
+        let by = compare::By::here([a, b]);
+        let places = topology::places(self.roots, self.cpus);
+        let layout = |one: &Configuration| match by {
+            compare::By::Affinity => one.layout(self.script, self.cpus, &places),
+            compare::By::Scheduler => None,
+        };
+        let layouts = [layout(a), layout(b)];
+        let rates = self.play(Under::default(), true)?.rates(self.script);
+        let mut rounds = Vec::new();
+        for round in 0..self.args.loops.unwrap_or(COMPARED) {
+            let one = |which: usize| {
+                let (configuration, layout) = if which == 0 { (a, &layouts[0]) } else { (b, &layouts[1]) };
+                let scheduled_by = (by == compare::By::Scheduler).then_some(configuration);
+                let under = Under { layout: layout.as_ref(), rates: &rates, scheduled_by };
+                Ok::<Outcome, Failure>(outcome(&self.play(under, false)?))
+            };
+            // Whichever is first may find another host.
+            let (first, second) = (one(round as usize % 2)?, one(1 - round as usize % 2)?);
+            if self.signals.seen() {
+                break;
+            }
+            rounds.push(if round % 2 == 0 { (first, second) } else { (second, first) });
+        }
+        if rounds.is_empty() {
+            return Err(Failure::NoResult(anyhow!("interrupted before both configurations were replayed once")));
+        }
+        let layouts = [layouts[0].as_ref(), layouts[1].as_ref()];
+        let compared = Compared::new([a, b], by, self.script, &rounds, layouts, notes);
+        if self.args.json {
+            let json = serde_json::to_string_pretty(&compared).context("cannot write the result");
+            return Ok(json.map_err(Failure::NoResult)? + "\n");
+        }
+        Ok(escape::lines(&compared.table()))
+    }
 }
 
 fn failure(error: ReplayError) -> Failure {
@@ -373,7 +462,7 @@ fn percent(pair: &Pair) -> String {
     pair.difference().map_or("-".to_owned(), |difference| format!("{:+.1}", 100.0 * difference))
 }
 
-fn table(args: &ReplayArgs, script: &Script, loops: &[Outcome], compared: &Compared) -> String {
+fn table(args: &ReplayArgs, script: &Script, loops: &[Outcome], compared: &Beside) -> String {
     let ms = |ns: u64| format!("{:.3}", ns as f64 / 1e6);
     let count = |value: Option<u64>| value.map_or("-".to_owned(), |value| value.to_string());
     let head = [

@@ -118,3 +118,15 @@ fn run_delay(schedstat: &CStr) -> Option<u64> {
         sum.checked_mul(10)?.checked_add(digit)
     })
 }
+
+/// Lets the calling thread, and those that it makes, run on these CPUs only.
+pub(super) fn bind(cpus: &[u32]) {
+    let mut set = [0u64; 256];
+    for &cpu in cpus {
+        if let Some(word) = set.get_mut(cpu as usize / 64) {
+            *word |= 1 << (cpu % 64);
+        }
+    }
+    // SAFETY: the kernel reads the bytes of the set.
+    unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(&set), set.as_ptr()) };
+}

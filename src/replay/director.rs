@@ -10,9 +10,10 @@ use std::time::Duration;
 use super::board::{Arena, Board, Results};
 use super::calls;
 use super::groups::Groups;
+use super::layout::Layout;
 use super::memory::Memory;
 use super::mock::Stage;
-use super::script::Script;
+use super::script::{Mock, Op, Script};
 use super::worker;
 use crate::host::clock::monotonic_ns;
 
@@ -55,6 +56,14 @@ pub enum ReplayError {
         /// Of how many.
         threads: usize,
     },
+    /// The scheduler did not start.
+    #[error("{name} does not start: {reason}")]
+    Scheduler {
+        /// The program.
+        name: &'static str,
+        /// Why.
+        reason: String,
+    },
     /// A cgroup cannot be made.
     #[error("cannot make the cgroup {}: {source}", path.display())]
     Cgroup {
@@ -93,7 +102,6 @@ pub struct Played {
 }
 
 /// Runs scripts.
-#[derive(Debug)]
 pub struct Director<'a> {
     /// What is run.
     pub script: &'a Script,
@@ -101,8 +109,33 @@ pub struct Director<'a> {
     pub cpus: &'a [u32],
     /// What memory the threads touch, if they are to touch any.
     pub memory: Option<&'a Memory>,
+    /// CPUs of each thread, if they are not those of all.
+    pub layout: Option<&'a Layout>,
+    /// Units of work in a ms of CPU time of each thread ([`Played::rates`]): threads do an amount of work then, however long it
+    /// takes. Empty to let them run for the recorded time.
+    pub rates: &'a [u64],
+    /// Called when all threads are there that are from the beginning, before they begin.
+    pub ready: Option<&'a dyn Fn() -> Result<(), ReplayError>>,
     /// The cgroups of the script on this host, if there are to be any.
     pub groups: Option<&'a Groups>,
+}
+
+impl std::fmt::Debug for Director<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Director").field("threads", &self.script.threads.len()).finish_non_exhaustive()
+    }
+}
+
+impl Played {
+    /// Units of work in a ms of the recorded CPU time, of each thread: for [`Director::rates`].
+    #[must_use]
+    pub fn rates(&self, script: &Script) -> Vec<u64> {
+        let rate = |(mock, results): (&Mock, &Results)| {
+            let run: u64 = script.ops(mock).iter().map(|op| if let Op::Run(ns) = op { *ns } else { 0 }).sum();
+            (u128::from(results.work) * 1_000_000 / u128::from(run.max(1))) as u64
+        };
+        script.threads.iter().zip(&self.threads).map(rate).collect()
+    }
 }
 
 /// Units of work that this host does in a ms, at best.
@@ -150,10 +183,12 @@ impl Director<'_> {
             schedstat,
             memory: self.memory.map_or(&[], |memory| &memory.threads),
             arena: &arena,
+            cpus: self.layout.map_or(Vec::new(), Layout::of_threads),
+            rates: self.rates,
         });
         stage.set();
         let family = Family::new(&stage, self.cpus, self.groups)?;
-        let played = family.direct(stop);
+        let played = family.direct(stop, self.ready);
         drop(family);
         let (begin, end, is_stopped) = played?;
         let threads = (0..threads as u32).filter_map(|number| board.results(number)).collect();
@@ -207,7 +242,11 @@ impl<'a> Family<'a> {
     }
 
     /// Begins the replay and waits for its end; returns both times, and whether it was stopped.
-    fn direct(&self, stop: &dyn Fn() -> bool) -> Result<(u64, u64, bool), ReplayError> {
+    fn direct(
+        &self,
+        stop: &dyn Fn() -> bool,
+        when_ready: Option<&dyn Fn() -> Result<(), ReplayError>>,
+    ) -> Result<(u64, u64, bool), ReplayError> {
         let (head, script) = (self.stage.board.head(), self.stage.script);
         let threads = script.threads.len();
         let initial = script.processes.iter().filter(|process| process.is_initial);
@@ -231,6 +270,9 @@ impl<'a> Family<'a> {
                 return Err(ReplayError::Died { missing: initial - ready, threads });
             }
             std::thread::sleep(Duration::from_millis(1));
+        }
+        if let Some(when_ready) = when_ready {
+            when_ready()?;
         }
         // Time to be woken for all of them.
         let begin = monotonic_ns() + 2_000_000 + 10_000 * initial as u64;
@@ -345,7 +387,7 @@ fn become_first(stage: &Stage<'_>, cpus: &[u32], parent: i32) -> ! {
         libc::prctl(libc::PR_SET_TIMERSLACK, 1);
     }
     if !cpus.is_empty() {
-        bind(cpus);
+        calls::bind(cpus);
     }
     let open = &stage.board.head().open;
     while open.load(Ordering::Acquire) == 0 {
@@ -355,18 +397,6 @@ fn become_first(stage: &Stage<'_>, cpus: &[u32], parent: i32) -> ! {
     // SAFETY: as above.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
     stage.launch()
-}
-
-/// Lets the calling thread, and those that it makes, run on these CPUs only.
-fn bind(cpus: &[u32]) {
-    let mut set = [0u64; 256];
-    for &cpu in cpus {
-        if let Some(word) = set.get_mut(cpu as usize / 64) {
-            *word |= 1 << (cpu % 64);
-        }
-    }
-    // SAFETY: the kernel reads the bytes of the set.
-    unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(&set), set.as_ptr()) };
 }
 
 /// The guard: ends the group of `first` when the pipe is closed, and removes the directories.

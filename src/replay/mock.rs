@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::board::{Arena, Board, Slot};
 use super::calls::{
-    enter, errno, exit_thread, monotonic, set_name, sleep_until, this_cpu, thread_time, usage, wait, wait_for, wake,
+    bind, enter, errno, exit_thread, monotonic, set_name, sleep_until, this_cpu, thread_time, usage, wait, wait_for,
+    wake,
 };
 use super::memory::MockMemory;
 use super::script::{Mock, MockProcess, Op, Script};
@@ -46,6 +47,10 @@ pub(super) struct Stage<'a> {
     /// The memory of each thread, if they touch any.
     pub memory: &'a [MockMemory],
     pub arena: &'a Arena,
+    /// The CPUs of each thread, if they are not those of all.
+    pub cpus: Vec<Option<&'a [u32]>>,
+    /// Units of work in a ms of CPU time of each thread, if it does an amount of work rather than runs for a time.
+    pub rates: &'a [u64],
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -135,6 +140,9 @@ impl<'a> Stage<'a> {
                 libc::setpriority(libc::PRIO_PROCESS, 0, c_int::from(mock.nice));
             }
         }
+        if let Some(cpus) = self.cpus.get(number as usize).copied().flatten() {
+            bind(cpus);
+        }
         if mock.is_initial {
             head.ready.fetch_add(1, Ordering::Release);
             self.wait_for_director(&head.go);
@@ -144,6 +152,7 @@ impl<'a> Stage<'a> {
             let begins_asleep = matches!(ops.first(), Some(Op::Wait | Op::Sleep { .. }));
             let memory = self.memory.get(number as usize).copied().unwrap_or_default();
             let mut player = Player::new(self, slot, memory, !begins_asleep && mock.is_initial);
+            player.rate = self.rates.get(number as usize).copied();
             player.worker.state ^= u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let exits = player.ops(ops);
             player.finish(mock, begins_asleep);
@@ -221,6 +230,8 @@ struct Player<'a> {
     /// Wakeups that it waited for.
     waited: u32,
     cpu: c_int,
+    /// Units of work in a ms of CPU time, if it does an amount of work.
+    rate: Option<u64>,
     /// Threads that it is to wake and that do not sleep yet.
     pending: [Wakeup; 8],
     pending_count: usize,
@@ -245,6 +256,7 @@ impl<'a> Player<'a> {
             target: base,
             waited: 0,
             cpu: this_cpu(),
+            rate: None,
             pending: [Wakeup::default(); 8],
             pending_count: 0,
             before,
@@ -354,6 +366,9 @@ impl<'a> Player<'a> {
     }
 
     fn run(&mut self, ns: u64) {
+        if let Some(rate) = self.rate {
+            return self.run_amount((u128::from(ns) * u128::from(rate) / 1_000_000) as u64);
+        }
         self.target = self.target.saturating_add(ns);
         let mut now = thread_time();
         let mut units = 0;
@@ -379,6 +394,23 @@ impl<'a> Player<'a> {
         }
         self.slot.work.fetch_add(units, Ordering::Relaxed);
         self.slot.run.store(now.saturating_sub(self.base), Ordering::Relaxed);
+        self.moved();
+    }
+
+    /// Does so many units of work, however long it takes.
+    fn run_amount(&mut self, units: u64) {
+        let mut left = units;
+        while left > 0 {
+            let most = if self.pending_count > 0 { SHORT_PIECE } else { PIECE };
+            let part = (most * self.stage.speed / 1_000_000).clamp(1, left);
+            self.worker.work(part);
+            left -= part;
+            if self.pending_count > 0 {
+                self.wake_pending(false);
+            }
+            self.slot.run.store(thread_time().saturating_sub(self.base), Ordering::Relaxed);
+        }
+        self.slot.work.fetch_add(units, Ordering::Relaxed);
         self.moved();
     }
 

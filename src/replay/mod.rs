@@ -6,8 +6,10 @@
 
 mod board;
 mod calls;
+mod difference;
 mod director;
 mod groups;
+mod layout;
 mod memory;
 mod mock;
 mod plan;
@@ -16,8 +18,10 @@ mod script;
 mod worker;
 
 pub use board::{Board, Results};
+pub use difference::{difference, Difference};
 pub use director::{Director, Played, ReplayError};
 pub use groups::Groups;
+pub use layout::Layout;
 pub use memory::{Buffer, Memory, MockMemory, Touches};
 pub use plan::{Plan, Planned, Planner, Recorded, Step, ThreadNumber, MAX_STEPS, MAX_THREADS};
 pub use report::{compare, outcome, Compared, Fidelity, Latency, Outcome, Pair, ThreadLine};

@@ -90,6 +90,8 @@ pub struct Outcome {
     pub begin_ns: u64,
     /// From there until all threads had done what they should, ns.
     pub duration_ns: u64,
+    /// ns of CPU time of all threads.
+    pub cpu_ns: u64,
     /// Units of work, each of about 20 ns of a CPU.
     pub work: u64,
     /// The same in a second.
@@ -133,6 +135,7 @@ pub fn outcome(played: &Played) -> Outcome {
     Outcome {
         begin_ns: played.begin,
         duration_ns,
+        cpu_ns: played.threads.iter().map(|thread| thread.run).sum(),
         work,
         work_per_s: work as f64 * 1e9 / duration_ns.max(1) as f64,
         wakeup_latency: Latency::from(&durations(played.threads.iter().map(|thread| &thread.latency[..]))),

@@ -136,6 +136,41 @@ fn what_cannot_be_replayed_is_refused_in_one_sentence() {
 }
 
 #[test]
+fn two_configurations_are_compared_on_the_same_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = recording(dir.path());
+    let path = path.to_str().unwrap();
+    let config = dir.path().join("cells.json");
+    let cells = r#"[{"name": "all", "matches": {}, "subcells": [
+        {"name": "wake", "matches": [[{"CommPrefix": "p"}]]}, {"name": "rest", "matches": [[]]}]}]"#;
+    std::fs::write(&config, cells).unwrap();
+    let config = config.to_str().unwrap();
+    let quick = ["-f", path, "--overcommit", "--time-scale", "0.2", "--comm", "^(ping|pong|cond|tick)"];
+    let found = json(&[&quick[..], &["--compare", "none", config, "--loops", "3"]].concat());
+    assert_eq!((found["a"].as_str(), found["b"].as_str(), number(&found["rounds"])), (Some("none"), Some(config), 3));
+    let differences = found["differences"].as_array().unwrap();
+    let of = |measure: &str| differences.iter().find(|line| line["measure"] == measure).unwrap();
+    for measure in ["duration_ns", "work_per_s", "cpu_ns"] {
+        let line = of(measure);
+        let [a, b, change] = ["a", "b", "change"].map(|field| line[field].as_f64().unwrap());
+        assert!(a > 0.0 && b > 0.0 && (b / a - 1.0 - change).abs() < 1e-9, "{line}");
+        let [low, high] = [0, 1].map(|side| line["interval"][side].as_f64().unwrap());
+        assert!(low <= high, "{line}");
+    }
+    assert!(of("migrations")["a"].is_number());
+    if found["by"] == "affinity" {
+        let groups = found["cpus"].as_array().unwrap();
+        assert_eq!(groups.len(), 2, "{groups:?}");
+        let cpus = |group: &Value| group["cpus"].as_array().unwrap().clone();
+        if number(&json(&[&quick[..], &["--no-memory"]].concat())["cpus"].as_array().unwrap().len().into()) > 1 {
+            assert!(cpus(&groups[0]).iter().all(|cpu| !cpus(&groups[1]).contains(cpu)), "{groups:?}");
+        }
+    }
+    let bad = refusal(&replay(&[&quick[..], &["--compare", "none", path]].concat()), 2);
+    assert!(bad.contains("--compare"), "{bad}");
+}
+
+#[test]
 fn every_prefix_replays_or_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = recording(dir.path());

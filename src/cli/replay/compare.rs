@@ -1,0 +1,244 @@
+//! `scxprof replay --compare`: two configurations in turn on the same work.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use serde::Serialize;
+
+use crate::cli::Failure;
+use crate::config::{aligned, Placement};
+use crate::replay::{difference, Difference, Layout, Outcome, ReplayError, Script};
+use crate::sample::places::CpuPlaces;
+
+/// In place of a configuration: no configuration.
+const NONE: &str = "none";
+/// The scheduler that takes the configurations.
+const SCHEDULER: &str = "scx_mitosis";
+/// It must have started after this time.
+const STARTS: Duration = Duration::from_secs(15);
+/// What the kernel says of sched_ext schedulers (Documentation/scheduler/sched-ext.rst).
+const STATE: &str = "/sys/kernel/sched_ext/state";
+
+/// How a configuration takes effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum By {
+    /// scx_mitosis loads it.
+    Scheduler,
+    /// Threads may only use the CPUs of their group.
+    Affinity,
+}
+
+impl By {
+    /// The scheduler, where it is installed and the kernel has sched_ext.
+    pub(super) fn here(configurations: [&Configuration; 2]) -> Self {
+        let paths = std::env::var_os("PATH").unwrap_or_default();
+        let is_installed = std::env::split_paths(&paths).any(|path| path.join(SCHEDULER).is_file());
+        let are_its = configurations.iter().all(|one| !matches!(one.placement, Some(Placement::Layered(..))));
+        if is_installed && are_its && Path::new(STATE).exists() {
+            Self::Scheduler
+        } else {
+            Self::Affinity
+        }
+    }
+}
+
+/// A configuration to compare.
+pub(super) struct Configuration {
+    pub(super) path: PathBuf,
+    placement: Option<Placement>,
+}
+
+impl Configuration {
+    pub(super) fn read(path: &Path) -> Result<Self, Failure> {
+        let read = || {
+            let text = std::fs::read_to_string(path)?;
+            Placement::parse(&text).map_err(anyhow::Error::from)
+        };
+        let placement = if path.as_os_str() == NONE {
+            None
+        } else {
+            Some(read().with_context(|| format!("--compare {}", path.display())).map_err(Failure::Usage)?)
+        };
+        Ok(Self { path: path.to_owned(), placement })
+    }
+
+    /// The CPUs of each thread.
+    pub(super) fn layout(&self, script: &Script, cpus: &[u32], places: &CpuPlaces) -> Option<Layout> {
+        Some(Layout::new(script, self.placement.as_ref()?, cpus, places))
+    }
+}
+
+/// The scheduler, which ends when this is dropped.
+#[derive(Default)]
+pub(super) struct Scheduler(RefCell<Option<Child>>);
+
+impl Scheduler {
+    /// Starts it, and returns when it schedules.
+    pub(super) fn start(&self, configuration: &Configuration) -> Result<(), ReplayError> {
+        if configuration.placement.is_none() {
+            return Ok(());
+        }
+        let failed = |reason: String| ReplayError::Scheduler { name: SCHEDULER, reason };
+        let mut command = Command::new(SCHEDULER);
+        command.arg("--cell-config").arg(&configuration.path).arg("--cpu-controller-disabled");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
+        let child = command.spawn().map_err(|error| failed(error.to_string()))?;
+        let begin = Instant::now();
+        let mut slot = self.0.borrow_mut();
+        let child = slot.insert(child);
+        loop {
+            if let Ok(Some(status)) = child.try_wait() {
+                return Err(failed(format!("it ended with {status}")));
+            }
+            if std::fs::read_to_string(STATE).is_ok_and(|state| state.trim() == "enabled") {
+                return Ok(());
+            }
+            if begin.elapsed() > STARTS {
+                return Err(failed(format!("{STATE} is not \"enabled\" after {} s", STARTS.as_secs())));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Scheduler {
+    fn drop(&mut self) {
+        let Some(mut child) = self.0.take() else { return };
+        // SAFETY: a signal to a child of ours that has not been waited for. It leaves the CPUs to the kernel then.
+        unsafe { libc::kill(child.id().cast_signed(), libc::SIGINT) };
+        let begin = Instant::now();
+        while begin.elapsed() < STARTS {
+            if !matches!(child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+/// A number of a replay that is compared.
+struct Measure {
+    name: &'static str,
+    /// By what it is divided where it is printed.
+    unit: f64,
+    label: &'static str,
+    of: fn(&Outcome) -> Option<f64>,
+}
+
+const MEASURES: [Measure; 7] = [
+    Measure { name: "duration_ns", unit: 1e9, label: "time (s)", of: |it| Some(it.duration_ns as f64) },
+    Measure { name: "work_per_s", unit: 1e6, label: "work/s (M)", of: |it| Some(it.work_per_s) },
+    Measure { name: "cpu_ns", unit: 1e9, label: "CPU time (s)", of: |it| Some(it.cpu_ns as f64) },
+    Measure { name: "wakeup_p50_ns", unit: 1e3, label: "wakeup P50 (us)", of: |it| ns(it.wakeup_latency.p50_ns) },
+    Measure { name: "wakeup_p99_ns", unit: 1e3, label: "wakeup P99 (us)", of: |it| ns(it.wakeup_latency.p99_ns) },
+    Measure { name: "timer_p99_ns", unit: 1e3, label: "timer P99 (us)", of: |it| ns(it.timer_latency.p99_ns) },
+    Measure { name: "migrations", unit: 1.0, label: "migrations", of: |it| Some(it.migrations as f64) },
+];
+
+fn ns(ns: Option<u64>) -> Option<f64> {
+    ns.map(|ns| ns as f64)
+}
+
+/// The result.
+#[derive(Debug, Serialize)]
+pub(super) struct Compared {
+    version: u32,
+    a: String,
+    b: String,
+    by: By,
+    /// From the first recorded event to the last, scaled.
+    window_ns: u64,
+    rounds: usize,
+    differences: Vec<Line>,
+    /// The CPUs of each group, without a scheduler.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    cpus: Vec<Groups>,
+    notes: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Line {
+    measure: &'static str,
+    #[serde(flatten)]
+    difference: Difference,
+}
+
+#[derive(Debug, Serialize)]
+struct Groups {
+    configuration: String,
+    group: String,
+    cpus: Vec<u32>,
+}
+
+impl Compared {
+    /// Of the rounds with each configuration, in order.
+    pub(super) fn new(
+        [a, b]: [&Configuration; 2],
+        by: By,
+        script: &Script,
+        rounds: &[(Outcome, Outcome)],
+        layouts: [Option<&Layout>; 2],
+        notes: &[String],
+    ) -> Self {
+        let of = |pick: fn(&Outcome) -> Option<f64>| -> Vec<(f64, f64)> {
+            rounds.iter().filter_map(|(a, b)| pick(a).zip(pick(b))).collect()
+        };
+        let lines = MEASURES.iter().map(|it| Line { measure: it.name, difference: difference(&of(it.of)) });
+        let name = |one: &Configuration| one.path.display().to_string();
+        let cpus = [a, b].into_iter().zip(layouts).filter_map(|(one, layout)| Some((one, layout?)));
+        let cpus = cpus.flat_map(|(one, layout)| {
+            layout.sets.iter().map(|(group, cpus)| Groups {
+                configuration: name(one),
+                group: group.clone(),
+                cpus: cpus.clone(),
+            })
+        });
+        Self {
+            version: 1,
+            a: name(a),
+            b: name(b),
+            by,
+            window_ns: script.window,
+            rounds: rounds.len(),
+            differences: lines.collect(),
+            cpus: cpus.collect(),
+            notes: notes.to_vec(),
+        }
+    }
+
+    /// A table, with what the differences mean.
+    pub(super) fn table(&self) -> String {
+        let mut rows = vec![["MEASURE", "A", "B", "CHANGE(%)", "95 %"].map(str::to_owned)];
+        let percent = |part: f64| format!("{:+.1}", 100.0 * part);
+        for (line, Measure { unit, label, .. }) in self.differences.iter().zip(MEASURES) {
+            let Difference { a, b, change, interval } = line.difference;
+            let interval =
+                interval.map_or("-".to_owned(), |(low, high)| format!("{} to {}", percent(low), percent(high)));
+            rows.push([
+                label.to_owned(),
+                format!("{:.3}", a / unit),
+                format!("{:.3}", b / unit),
+                change.map_or("-".to_owned(), percent),
+                interval,
+            ]);
+        }
+        let how = match self.by {
+            By::Scheduler => "loaded by scx_mitosis",
+            By::Affinity => "CPUs given by affinity, as scx_mitosis is not here or the kernel has no sched_ext",
+        };
+        format!(
+            "A: {}\nB: {}\n{} rounds of {:.3} s, in turn; {how}\n\n{}",
+            self.a,
+            self.b,
+            self.rounds,
+            self.window_ns as f64 / 1e9,
+            aligned(&rows)
+        )
+    }
+}
