@@ -319,7 +319,8 @@ pub(super) fn cpus(list: &str, roots: &Roots) -> Result<Vec<u32>, Failure> {
     }
 }
 
-fn progress_bar(limit: Option<Duration>) -> ProgressBar {
+/// What a person at a terminal sees meanwhile.
+pub(super) fn progress_bar(limit: Option<Duration>) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }

@@ -4,6 +4,7 @@ mod compare;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, Context};
 use clap::Args;
@@ -170,8 +171,9 @@ pub(super) fn run(args: &ReplayArgs, stdout_is_open: bool) -> Result<(), Failure
     }
     let mut loops = Vec::new();
     let mut compared = None;
-    for _ in 0..args.loops.unwrap_or(1) {
-        let played = replayed.play(Under::default(), loops.is_empty())?;
+    let count = args.loops.unwrap_or(1);
+    for number in 1..=count {
+        let played = replayed.play(Under::default(), loops.is_empty(), format!("loop {number} of {count}"))?;
         if played.astray > 0 && loops.is_empty() {
             notes.push(format!("{} processes could not go into their cgroup", played.astray));
             say!("note: {} processes could not go into their cgroup", played.astray);
@@ -226,7 +228,8 @@ struct Under<'a> {
 }
 
 impl Replayed<'_> {
-    fn play(&self, under: Under<'_>, is_first: bool) -> Result<Played, Failure> {
+    /// `what` is what a person at a terminal reads meanwhile.
+    fn play(&self, under: Under<'_>, is_first: bool, what: String) -> Result<Played, Failure> {
         let groups = groups(self.args, self.script, self.roots, is_first)?;
         let scheduler = Scheduler::default();
         let start = || under.scheduled_by.map_or(Ok(()), |configuration| scheduler.start(configuration));
@@ -239,7 +242,15 @@ impl Replayed<'_> {
             ready: Some(&start),
             groups: groups.as_ref(),
         };
-        director.play(&|| self.signals.seen()).map_err(failure)
+        let bar = capture::progress_bar(Some(Duration::from_nanos(self.script.window)));
+        bar.set_message(what);
+        let begin = Instant::now();
+        let played = director.play(&|| {
+            bar.set_position(begin.elapsed().as_secs());
+            self.signals.seen()
+        });
+        bar.finish_and_clear();
+        played.map_err(failure)
     }
 
     /// Two configurations in turn, on the work that the threads did in a replay before, without one.
@@ -251,14 +262,16 @@ impl Replayed<'_> {
             compare::By::Scheduler => None,
         };
         let layouts = [layout(a), layout(b)];
-        let rates = self.play(Under::default(), true)?.rates(self.script);
+        let rates = self.play(Under::default(), true, "counting the work".to_owned())?.rates(self.script);
         let mut rounds = Vec::new();
-        for round in 0..self.args.loops.unwrap_or(COMPARED) {
+        let count = self.args.loops.unwrap_or(COMPARED);
+        for round in 0..count {
             let one = |which: usize| {
                 let (configuration, layout) = if which == 0 { (a, &layouts[0]) } else { (b, &layouts[1]) };
                 let scheduled_by = (by == compare::By::Scheduler).then_some(configuration);
+                let what = format!("round {} of {count}: {}", round + 1, configuration.path.display());
                 let under = Under { layout: layout.as_ref(), rates: &rates, scheduled_by };
-                Ok::<Outcome, Failure>(outcome(&self.play(under, false)?))
+                Ok::<Outcome, Failure>(outcome(&self.play(under, false, what)?))
             };
             // Whichever is first may find another host.
             let (first, second) = (one(round as usize % 2)?, one(1 - round as usize % 2)?);
