@@ -401,7 +401,7 @@ fn read(
         let memory = touches.memory(&script, &communities, u64::from(args.memory_limit) << 20);
         if memory.divided_by > 1 {
             notes.push(format!(
-                "the threads touched more memory than --memory-limit: their buffers have one {}th of the size",
+                "the threads touched more memory than --memory-limit: their buffers have 1/{} of the size",
                 memory.divided_by
             ));
         }

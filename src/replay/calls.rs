@@ -65,10 +65,6 @@ fn clock(clock: libc::clockid_t) -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-pub(super) fn monotonic() -> u64 {
-    clock(libc::CLOCK_MONOTONIC)
-}
-
 /// ns of CPU time of the calling thread.
 pub(super) fn thread_time() -> u64 {
     clock(libc::CLOCK_THREAD_CPUTIME_ID)

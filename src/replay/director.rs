@@ -202,7 +202,7 @@ struct Family<'a> {
     stage: &'a Stage<'a>,
     /// The first process, whose group all are in.
     first: i32,
-    /// A process that ends the others and takes their cgroups away, when `_alive` is closed: also if this process is killed.
+    /// A process that ends the others and takes their cgroups away, when `alive` is closed: also if this process is killed.
     guard: i32,
     alive: Option<OwnedFd>,
 }

@@ -44,12 +44,13 @@ impl Layout {
             let path = process.and_then(|process| script.cgroups.get(process.cgroup? as usize));
             let path = path.map_or(&b""[..], Vec::as_slice);
             let comm = mock.comm.as_bytes();
-            let group = placement.group(path, comm).zip(placement.place(path, comm)).map(|(group, (_, subcell))| {
-                let subcell = subcell.unwrap_or_default();
-                // What is left of the group's name is the cell and its cgroup.
-                let cell = group.replacen(&format!("/{subcell}"), "", usize::from(!subcell.is_empty()));
-                (cell, subcell)
-            });
+            let group = || {
+                let (cell, subcell) = placement.place(path, comm)?;
+                // After what takes it, its name has the cgroup of the cell.
+                let (group, taker) = (placement.group(path, comm)?, placement.taker(path, comm)?);
+                Some((cell + group.strip_prefix(&taker)?, subcell.unwrap_or_default()))
+            };
+            let group = group();
             if let Some((cell, subcell)) = &group {
                 cells.entry(cell.clone()).or_default().insert(subcell.clone());
             }

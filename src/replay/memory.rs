@@ -161,7 +161,8 @@ impl Seen {
 
 impl Touches {
     /// The memory of the threads of the script. `communities` has the community of each thread, by its thread id in the recording.
-    /// All buffers together have at most `limit` bytes.
+    /// All buffers together have about `limit` bytes at most:
+    /// none is smaller than a page.
     #[must_use]
     pub fn memory(&self, script: &Script, communities: &FxHashMap<u32, u32>, limit: u64) -> Memory {
         let numbers: FxHashMap<u32, usize> = script
@@ -270,5 +271,71 @@ impl Touches {
             return 0.0;
         }
         accesses as f64 / mock.recorded.run as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::Mock;
+
+    fn sample(tid: u32, page: u64, access: Access) -> Sample {
+        let mut sample = Sample::default();
+        (sample.tid, sample.access) = (tid, access);
+        sample.memory = Some(MemoryId::Private { space: 1, addr: page * PAGE });
+        sample
+    }
+
+    fn script() -> Script {
+        let mut script = Script::default();
+        for tid in 1..=3 {
+            let mut mock = Mock { tid, is_active: true, ..Mock::default() };
+            mock.recorded.run = 1_000_000_000;
+            script.threads.push(mock);
+        }
+        script
+    }
+
+    /// Threads 1 and 2 share 8 pages, which 1 writes; each has 4 of its own. Thread 3 is alone, with half as many accesses.
+    fn touches() -> Touches {
+        let mut touches = Touches::default();
+        for round in 0..10 {
+            for page in 0..8 {
+                touches.add(&sample(1, page, Access::Store));
+                touches.add(&sample(2, page, Access::Load));
+            }
+            for page in 0..4 {
+                touches.add(&sample(1, 100 + page, Access::Load));
+                touches.add(&sample(2, 200 + page, Access::Load));
+            }
+            if round % 2 == 0 {
+                (0..12).for_each(|page| touches.add(&sample(3, 300 + page, Access::Store)));
+            }
+        }
+        touches
+    }
+
+    #[test]
+    fn buffers_are_as_the_samples_say() {
+        let communities: FxHashMap<u32, u32> = [(1, 7), (2, 7)].into_iter().collect();
+        let memory = touches().memory(&script(), &communities, 1 << 30);
+        let [one, two, three] = memory.threads[..] else { panic!("{memory:?}") };
+        assert_eq!((one.shared, one.shared.bytes, one.shared.writes), (two.shared, 8 * PAGE, 128));
+        assert_eq!((one.private.bytes, one.private.writes, two.private.bytes), (4 * PAGE, 0, 4 * PAGE));
+        assert_eq!((one.to_shared, two.to_shared, three.to_shared), (256 * 8 / 12, 256 * 8 / 12, 0));
+        assert_eq!((three.shared.bytes, three.private.bytes, three.private.writes), (0, 12 * PAGE, 256));
+        assert_eq!((one.rate, two.rate, three.rate), (256, 256, 128));
+        assert_eq!((memory.bytes, memory.communities, memory.divided_by), (28 * PAGE, 1, 1));
+        // No two buffers overlap.
+        let mut buffers = [one.shared, one.private, two.private, three.private];
+        buffers.sort_by_key(|buffer| buffer.offset);
+        assert!(buffers.windows(2).all(|pair| pair[0].offset + pair[0].bytes == pair[1].offset), "{buffers:?}");
+    }
+
+    #[test]
+    fn too_much_memory_is_divided() {
+        let memory = touches().memory(&script(), &FxHashMap::default(), 14 * PAGE);
+        assert_eq!(memory.divided_by, 3);
+        assert!(memory.bytes <= 14 * PAGE, "{memory:?}");
     }
 }

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::board::{Arena, Board, Slot};
 use super::calls::{
-    bind, enter, errno, exit_thread, monotonic, set_name, sleep_until, this_cpu, thread_time, usage, wait, wait_for,
-    wake,
+    bind, enter, errno, exit_thread, set_name, sleep_until, this_cpu, thread_time, usage, wait, wait_for, wake,
 };
 use super::memory::MockMemory;
 use super::script::{Mock, MockProcess, Op, Script};
 use super::worker::Worker;
+use crate::host::clock::monotonic_ns;
 
 /// Bytes of a mock thread's stack.
 const STACK: usize = 64 << 10;
@@ -170,7 +170,7 @@ impl<'a> Stage<'a> {
         let head = self.board.head();
         while word.load(Ordering::Acquire) == 0 {
             wait_for(word, 0, LOOK);
-            if monotonic().saturating_sub(head.alive.load(Ordering::Relaxed)) > DEAD {
+            if monotonic_ns().saturating_sub(head.alive.load(Ordering::Relaxed)) > DEAD {
                 // SAFETY: ends the process without handlers of the parent's.
                 unsafe { libc::_exit(1) }
             }
@@ -202,7 +202,7 @@ impl Wakeup {
     /// Wakes the thread, or lets this wait of it end at once if it has not come to it.
     fn give(&self, slot: &Slot) {
         let is_due = self.is_due(slot);
-        slot.woken_at.store(monotonic(), Ordering::Relaxed);
+        slot.woken_at.store(monotonic_ns(), Ordering::Relaxed);
         slot.wakeups.fetch_max(self.nth, Ordering::SeqCst);
         if is_due {
             // It has said that it will sleep, and does so in a moment.
@@ -334,8 +334,8 @@ impl<'a> Player<'a> {
     /// Lets the other thread come to its wait: for a moment without sleeping, as it may be about to; else this thread sleeps, and the
     /// other one does not.
     fn meet(&mut self, wakeup: Wakeup, slot: &Slot) {
-        let until = monotonic().saturating_add(PATIENCE);
-        while !wakeup.is_due(slot) && monotonic() < until {
+        let until = monotonic_ns().saturating_add(PATIENCE);
+        while !wakeup.is_due(slot) && monotonic_ns() < until {
             // SAFETY: lets other threads of this CPU run, such as one that this thread has preempted.
             unsafe { libc::sched_yield() };
         }
@@ -360,7 +360,7 @@ impl<'a> Player<'a> {
     }
 
     fn was_woken(&mut self, at: u64) {
-        self.slot.latency.add(monotonic().saturating_sub(at));
+        self.slot.latency.add(monotonic_ns().saturating_sub(at));
         self.slot.woken.fetch_add(1, Ordering::Relaxed);
         self.moved();
     }
@@ -419,7 +419,7 @@ impl<'a> Player<'a> {
         let is_woken = |waited: u32| wakeups.load(Ordering::SeqCst) > waited;
         let mut seen = word.load(Ordering::SeqCst);
         let mut may_pass = is_woken(self.waited);
-        arrived_at.store(monotonic(), Ordering::Relaxed);
+        arrived_at.store(monotonic_ns(), Ordering::Relaxed);
         arrived.fetch_add(1, Ordering::SeqCst);
         // Who sleeps until this thread comes here would have woken it.
         let is_watched = watchers.load(Ordering::SeqCst) > 0;
@@ -442,10 +442,10 @@ impl<'a> Player<'a> {
 
     fn sleep(&mut self, until: u64, asleep: u32) {
         let half = u64::from(asleep) * 500;
-        let until = self.begin.saturating_add(until).max(monotonic().saturating_add(half));
+        let until = self.begin.saturating_add(until).max(monotonic_ns().saturating_add(half));
         self.slot.sleeps_until.store(until, Ordering::Relaxed);
         sleep_until(until);
-        self.slot.late.add(monotonic().saturating_sub(until));
+        self.slot.late.add(monotonic_ns().saturating_sub(until));
         self.moved();
     }
 
