@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 use scxprof::testing::cluster::quality::adjusted_rand_index;
 use serde_json::Value;
 
-use super::{json, number, off, SCXPROF};
+use super::tables::Tables;
+use super::{json, number, off, recording, SCXPROF};
 
 /// It runs until it is dropped.
 struct Workload(Child);
@@ -99,6 +100,20 @@ fn the_replay_is_as_the_recording() {
     let total = &found["total"];
     assert!(number(&total["wakeups"]["recorded"]) > 200 && off(&total["wakeups"]) < 0.05, "{total}");
 
+    // The same threads wake the same threads, as often.
+    let ours = |name: &str| threads.iter().any(|thread| thread["comm"] == name);
+    let graph = |profile: &Path| -> BTreeMap<(String, String), u64> {
+        Tables::of(profile, ours).wakes.into_iter().filter(|(_, times)| *times >= 20).collect()
+    };
+    let (recorded, replayed) = (graph(&original), graph(&again));
+    assert_eq!(recorded.keys().collect::<Vec<_>>(), replayed.keys().collect::<Vec<_>>());
+    // Two readers and writers in two processes, four threads of a pool, two web servers.
+    assert_eq!(recorded.len(), 2 + 2 + 12 + 2, "{recorded:?}");
+    for (pair, times) in &recorded {
+        let (a, b) = (*times as f64, replayed[pair] as f64);
+        assert!((b / a - 1.0).abs() < 0.3, "{pair:?}: {a} {b}");
+    }
+
     let (before, after) = (communities(&original, dir.path()), communities(&again, dir.path()));
     let label = |of: &BTreeMap<String, String>, name: &str, alone: usize| -> u32 {
         // Threads that share with nobody are each alone.
@@ -114,9 +129,41 @@ fn the_replay_is_as_the_recording() {
 }
 
 #[test]
+fn threads_run_first_in_the_recorded_order() {
+    const TEST: &str = "threads_run_first_in_the_recorded_order";
+    let dir = tempfile::tempdir().unwrap();
+    let original = recording(dir.path());
+    let again = dir.path().join("again");
+    let result = dir.path().join("result.json");
+    // They begin within 7 ms: slowly, they can be told apart.
+    let slowly = ["--overcommit", "--to", "0.03", "--time-scale", "40", "--json", "-o", result.to_str().unwrap()];
+    let command = ["--", SCXPROF, "replay", "-f", original.to_str().unwrap()];
+    if let Err(reason) = record(&again, &[&command[..], &slowly].concat()) {
+        println!("SKIP: {TEST}: {}", reason.trim());
+        return;
+    }
+    // ld.so and true are more than one thread each, or become another.
+    let names = ["boss", "cond0", "cond1", "cond2", "hop", "ping", "pong", "spin0", "spin1", "tick"];
+    let tables = |profile: &Path| Tables::of(profile, |name| names.contains(&name));
+    let (recorded, replayed) = (tables(&original), tables(&again));
+    assert_eq!((recorded.first_runs.len(), replayed.first_runs.len()), (names.len(), names.len()));
+    let mut pairs = 0;
+    for (a, ran) in &recorded.first_runs {
+        // Of two threads that both wait for a CPU, the scheduler chooses. What is nearer, 20 ms in the replay, may be late on a
+        // busy machine.
+        for (b, _) in recorded.made.iter().filter(|(_, made)| **made > ran + 500_000) {
+            let [first, second] = [a, b].map(|name| replayed.first_runs[name]);
+            assert!(first < second, "{a} {b}: {first} {second}");
+            pairs += 1;
+        }
+    }
+    assert!(pairs >= 10, "{pairs}: {:?} {:?}", recorded.made, recorded.first_runs);
+}
+
+#[test]
 fn without_memory_it_works_alike() {
     let dir = tempfile::tempdir().unwrap();
-    let path = super::recording(dir.path());
+    let path = recording(dir.path());
     let found = json(&["-f", path.to_str().unwrap(), "--no-memory", "--overcommit", "--time-scale", "0.05"]);
     assert!(found["memory"].is_null());
 }

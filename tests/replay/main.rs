@@ -4,6 +4,7 @@
 
 mod ends;
 mod live;
+mod tables;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
