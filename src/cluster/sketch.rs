@@ -221,6 +221,11 @@ impl Sharing {
         }
     }
 
+    /// The same for at most this many threads.
+    pub(crate) fn with_threads(budget: usize, thread_limit: usize) -> Self {
+        Self { thread_limit, ..Self::new(budget) }
+    }
+
     /// Declares that two numbers are one thread at different times, so memory that only this thread touches is not shared. Call
     /// it before the first sample of `thread`.
     pub fn same_thread(&mut self, thread: u32, as_thread: u32) {
@@ -246,7 +251,12 @@ impl Sharing {
     /// Counts one sample. It reads `thread`, `place`, `access`, `size`, `share`, `record`, `addr`, `method`, `latency`,
     /// `data_src` and `code`, but never the time or the tid.
     pub fn add(&mut self, sample: &Sample) {
-        self.add_as(sample.thread, sample, Keys::new(sample.thread, sample.memory));
+        self.add_for(sample.thread, sample);
+    }
+
+    /// The same for this thread instead of the sample's.
+    pub(crate) fn add_for(&mut self, thread: u32, sample: &Sample) {
+        self.add_as(thread, sample, Keys::new(thread, sample.memory));
     }
 
     /// Counts samples, each for the thread beside it.
@@ -403,6 +413,11 @@ impl Sharing {
         true
     }
 
+    /// True if the page is never dropped.
+    fn is_hot(&self, page: &Page) -> bool {
+        u64::from(page.accesses) > self.accesses / HOT
+    }
+
     fn is_full(&self) -> bool {
         self.touches.len > self.touches.limit
             || self.pages.len > self.pages.limit
@@ -413,60 +428,67 @@ impl Sharing {
     fn thin(&mut self) {
         while self.is_full() {
             self.threshold /= 2;
-            let hot = self.accesses / HOT;
-            let mut candidates: Vec<&Page> =
-                self.pages.iter().filter(|page| page.key >= self.threshold && u64::from(page.accesses) > hot).collect();
-            candidates.sort_unstable_by_key(|page| (std::cmp::Reverse(page.accesses), page.key));
-            // Hot pages may take a quarter of each table, so that halving always makes room in the end.
-            let mut lines: FxHashMap<u64, usize> = candidates.iter().map(|page| (page.key, 0)).collect();
-            for touch in self.touches.iter() {
-                if let Some(count) = lines.get_mut(&touch.page) {
-                    *count += touch.lines.count_ones() as usize;
-                }
-            }
-            let mut room = (self.touches.limit / 4, self.repeats.limit / 4);
-            let mut spare: Vec<u64> = Vec::new();
-            for page in candidates {
-                let lines = lines.get(&page.key).copied().unwrap_or_default();
-                let left = room.0.checked_sub(page.threads as usize).zip(room.1.checked_sub(lines));
-                let Some(left) = left else { continue };
-                if spare.len() >= self.pages.limit / 4 {
-                    break;
-                }
-                room = left;
-                spare.push(page.key);
-            }
-            spare.sort_unstable();
-            let threshold = self.threshold;
-            let keep = |page: u64| page < threshold || spare.binary_search(&page).is_ok();
-            self.stats.pages_evicted += self.pages.retain(|slot| keep(slot.key)) as u64;
-            self.touches.retain(|slot| keep(slot.page));
-            let keys = self.touches.iter().flat_map(|touch| {
-                let hash = touch_hash(touch.page, touch.thread);
-                let repeated = bits(touch.lines).filter(|&line| touch.is_repeated(line));
-                repeated.map(move |line| repeat_key(hash, line))
-            });
-            self.repeats.keep_only(keys, |slot, key| slot.key == key);
+            self.drop_pages();
         }
+    }
+
+    /// Drops the pages above the threshold but for hot ones.
+    fn drop_pages(&mut self) {
+        let mut candidates: Vec<&Page> =
+            self.pages.iter().filter(|page| page.key >= self.threshold && self.is_hot(page)).collect();
+        candidates.sort_unstable_by_key(|page| (std::cmp::Reverse(page.accesses), page.key));
+        // Hot pages may take a quarter of each table, so that halving always makes room in the end.
+        let mut lines: FxHashMap<u64, usize> = candidates.iter().map(|page| (page.key, 0)).collect();
+        for touch in self.touches.iter() {
+            if let Some(count) = lines.get_mut(&touch.page) {
+                *count += touch.lines.count_ones() as usize;
+            }
+        }
+        let mut room = (self.touches.limit / 4, self.repeats.limit / 4);
+        let mut spare: Vec<u64> = Vec::new();
+        for page in candidates {
+            let lines = lines.get(&page.key).copied().unwrap_or_default();
+            let left = room.0.checked_sub(page.threads as usize).zip(room.1.checked_sub(lines));
+            let Some(left) = left else { continue };
+            if spare.len() >= self.pages.limit / 4 {
+                break;
+            }
+            room = left;
+            spare.push(page.key);
+        }
+        spare.sort_unstable();
+        let threshold = self.threshold;
+        let keep = |page: u64| page < threshold || spare.binary_search(&page).is_ok();
+        self.stats.pages_evicted += self.pages.retain(|slot| keep(slot.key)) as u64;
+        self.touches.retain(|slot| keep(slot.page));
+        let keys = self.touches.iter().flat_map(|touch| {
+            let hash = touch_hash(touch.page, touch.thread);
+            let repeated = bits(touch.lines).filter(|&line| touch.is_repeated(line));
+            repeated.map(move |line| repeat_key(hash, line))
+        });
+        self.repeats.keep_only(keys, |slot, key| slot.key == key);
     }
 
     fn object(&mut self, memory: MemoryId) -> (Kind, u32) {
         match memory {
             MemoryId::Private { space, .. } => (Kind::Private, space),
             MemoryId::Frame { .. } => (Kind::Frame, 0),
-            MemoryId::Shared { dev, ino, .. } => {
-                if let Some(&object) = self.objects.get(&(dev, ino)) {
-                    return (Kind::Shared, object);
-                }
-                if self.names.len() >= OBJECTS {
-                    return (Kind::Shared, u32::MAX);
-                }
-                let object = self.names.len() as u32;
-                self.names.push((dev, ino));
-                self.objects.insert((dev, ino), object);
-                (Kind::Shared, object)
-            }
+            MemoryId::Shared { dev, ino, .. } => (Kind::Shared, self.file(dev, ino)),
         }
+    }
+
+    /// The number of a file; [`u32::MAX`] if there are too many.
+    fn file(&mut self, dev: u64, ino: u64) -> u32 {
+        if let Some(&object) = self.objects.get(&(dev, ino)) {
+            return object;
+        }
+        if self.names.len() >= OBJECTS {
+            return u32::MAX;
+        }
+        let object = self.names.len() as u32;
+        self.names.push((dev, ino));
+        self.objects.insert((dev, ino), object);
+        object
     }
 
     /// Counts so far.
@@ -481,7 +503,7 @@ impl Sharing {
         }
     }
 
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let lines = self.hot_lines.as_ref().map_or(0, HotLines::bytes);
         let tables = self.touches.bytes() + self.pages.bytes() + self.repeats.bytes();
         tables + lines + self.threads.capacity() * size_of::<Activity>()
@@ -512,6 +534,7 @@ fn offset(memory: MemoryId) -> u64 {
     }
 }
 
+mod merge;
 mod read;
 pub(crate) use read::LineUse;
 

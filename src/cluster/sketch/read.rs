@@ -1,6 +1,6 @@
 //! Reads the sketch line by line.
 
-use super::{bits, Activity, Kind, Page, Repeat, Sharing, Touch, HOT};
+use super::{bits, Activity, Kind, Page, Repeat, Sharing, Touch};
 use crate::cluster::keys::{line_key, mix, repeat_key, touch_hash};
 use crate::cluster::lines::Bytes;
 use crate::cluster::table::Slot;
@@ -100,7 +100,7 @@ impl Sharing {
 
     /// The number of pages that a kept page represents.
     pub(crate) fn stands_for(&self, page: &Page) -> f32 {
-        if u64::from(page.accesses) > self.accesses / HOT {
+        if self.is_hot(page) {
             1.0
         } else {
             2f32.powi(self.threshold.leading_zeros() as i32)

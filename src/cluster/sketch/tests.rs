@@ -29,6 +29,61 @@ fn the_kept_set_does_not_depend_on_the_order() {
 }
 
 #[test]
+fn sketches_of_parts_add_up_to_that_of_the_whole() {
+    for budget in [4 << 20, 1 << 18] {
+        let mut rng = crate::cluster::truth::Rng::new(7);
+        let samples: Vec<Sample> = (0..60_000)
+            .map(|_| {
+                let (thread, addr) = (rng.below(7) as u32, rng.below(1 << 12) << 6 | rng.below(2) << 30);
+                let access = if rng.below(3) == 0 { Access::Store } else { Access::Load };
+                let memory = match rng.below(2) {
+                    0 => MemoryId::Private { space: 1, addr },
+                    _ => MemoryId::Shared { dev: 1, ino: 10 + addr % 3, offset: addr },
+                };
+                Sample {
+                    thread,
+                    memory: Some(memory),
+                    raw: RawSample { access, ..RawSample::default() },
+                    ..Sample::default()
+                }
+            })
+            .collect();
+        let sketch = |samples: &[Sample]| {
+            let mut sharing = Sharing::new(budget);
+            samples.iter().for_each(|sample| sharing.add(sample));
+            sharing
+        };
+        let whole = sketch(&samples);
+        let mut sum = Sharing::new(budget);
+        samples.chunks(25_000).for_each(|part| sum.merge(&sketch(part)));
+        assert_eq!(sum.stats().thinned > 0, budget < 1 << 20);
+        assert_eq!(sum.stats().samples, whole.stats().samples);
+        assert_eq!(
+            sum.threads().iter().map(|it| it.writes).sum::<u64>(),
+            whole.threads().iter().map(|it| it.writes).sum::<u64>()
+        );
+        let all = |sharing: &Sharing| -> Vec<_> {
+            uses(sharing).iter().map(|it| (it.page, it.line, it.thread, it.accesses, it.writes)).collect()
+        };
+        let (ours, theirs) = (all(&sum), all(&whole));
+        if budget > 1 << 20 {
+            assert_eq!(ours, theirs);
+        } else {
+            // What both keep is the same.
+            let both = ours
+                .iter()
+                .filter(|it| theirs.binary_search_by_key(&(it.2, it.0, it.1), |it| (it.2, it.0, it.1)).is_ok());
+            let both: Vec<_> = both.collect();
+            assert!(both.len() > 1000 && both.iter().all(|it| theirs.contains(it)), "{}", both.len());
+        }
+        for page in sum.pages() {
+            let objects = [&sum, &whole].map(|it| it.page(page.key).map(|page| it.address(page)));
+            assert!(objects[1].is_none() || objects[0] == objects[1]);
+        }
+    }
+}
+
+#[test]
 fn counts_are_exact_whether_a_line_is_seen_once_or_often() {
     let mut sharing = Sharing::new(1 << 19);
     let write = |it: Sample| Sample { raw: RawSample { access: Access::Store, ..it.raw }, ..it };
