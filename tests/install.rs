@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 /// 2026-11-21.
 const DATE: &str = "1795219200";
-const PAGES: [&str; 17] = [
+const PAGES: [&str; 18] = [
     "",
     "-run",
     "-record",
@@ -26,6 +26,7 @@ const PAGES: [&str; 17] = [
     "-trace-query",
     "-export",
     "-diff",
+    "-score",
     "-doctor",
     "-completions",
 ];

@@ -159,7 +159,12 @@ fn call_stacks(
 }
 
 /// Why a recording has no samples.
-fn no_samples(outcome: &Outcome, source: Source, unselected: Option<String>, damage: &[String]) -> anyhow::Error {
+pub(super) fn no_samples(
+    outcome: &Outcome,
+    source: Source,
+    unselected: Option<String>,
+    damage: &[String],
+) -> anyhow::Error {
     if let Some(unselected) = unselected {
         return anyhow!(unselected);
     }

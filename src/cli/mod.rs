@@ -49,6 +49,7 @@ mod replay;
 mod report;
 mod run;
 mod sched;
+mod score;
 mod signals;
 mod source;
 mod stacks;
@@ -64,7 +65,8 @@ Exit codes:
   2  wrong usage, also a profile that cannot be opened or an output that cannot be made
   3  not supported or not permitted here
   4  the result was written, but more samples were lost than --max-loss allows, or a profile is damaged
-  5  scx_mitosis would have more cells than CPUs or than it takes, so no configuration was written
+  5  scx_mitosis would have more cells than CPUs or than it takes, so no configuration was written; or a score is below
+     --at-least
   128 + N  ended at once by a second signal N (130: Ctrl-C); the first one ends the capture, and the result is written
 With a COMMAND, 1, 3 and 5 come first, then the command's own status (128 + its signal), then 4.";
 
@@ -95,6 +97,7 @@ enum Command {
     Trace(trace::TraceArgs),
     Export(Box<export::ExportArgs>),
     Diff(Box<diff::DiffArgs>),
+    Score(Box<score::ScoreArgs>),
     Doctor(doctor::DoctorArgs),
     /// The load that `doctor --self-test` samples
     #[command(name = doctor::LOAD, hide = true)]
@@ -126,7 +129,7 @@ pub(crate) enum Failure {
     Unsupported(anyhow::Error),
     /// 4: more was lost than allowed; the result was printed.
     Loss(anyhow::Error),
-    /// 5: scx_mitosis would reject the configuration on the target host, so there is none.
+    /// 5: scx_mitosis would reject the configuration on the target host, so there is none; or one is worse than wanted.
     DoesNotFit(anyhow::Error),
     /// The status of the command that was profiled.
     Command(u8),
@@ -202,6 +205,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
         Command::Trace(args) => trace::run(&args, stdout_is_open),
         Command::Report(args) => report::run(&args, stdout_is_open),
         Command::Diff(args) => diff::run(&args, stdout_is_open),
+        Command::Score(args) => score::run(&args, stdout_is_open),
         Command::Completions { shell } => completions(shell),
         Command::Man(args) => man::man(&args, Args::command()),
     };

@@ -1,20 +1,24 @@
 //! `scxprof run`: one capture, from the events to the configuration.
 
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::anyhow;
 use clap::Args;
 
 use super::capture::{self, CaptureArgs};
-use super::command::Held;
+use super::command::{Held, Running};
 use super::controllers;
 use super::decision::{self, DecisionArgs, Named, Printed};
+use super::output::Output;
 use super::outputs::OutputArgs;
+use super::score::{self, JudgeArgs};
 use super::signals::Signals;
 use super::Failure;
+use crate::config::Placement;
 use crate::host::topology;
 use crate::profile::meta::Host;
-use crate::session::{Progress, SchedOptions};
+use crate::session::{Error, Progress, Sampled, SchedOptions};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,13 +30,19 @@ Examples:
   sudo scxprof run -o cells.json --html report.html   and a page with all that led to it
   sudo scxprof run -o cells.json --prometheus DIR/scxprof.prom   for cron and node_exporter
   sudo scxprof run -a -- sleep 10                the host while a command runs
+  sudo scxprof run -t 30 --score cells.json      how good the loaded configuration is for what runs now
 Load it (README.md says which scx_mitosis has --cell-config, and what it needs):
   sudo scx_mitosis --cell-config cells.json
   sudo scx_layered f:layers.json                 after scxprof run --target layered -o layers.json";
 
 /// Sample memory accesses and print a cell configuration
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(
+    after_help = EXAMPLES,
+    mut_arg("at_least", |arg| arg.requires("scored")),
+    mut_arg("llcs", |arg| arg.requires("scored")),
+    mut_arg("json", |arg| arg.requires("scored")),
+)]
 pub(super) struct RunArgs {
     #[command(flatten)]
     capture: CaptureArgs,
@@ -40,6 +50,16 @@ pub(super) struct RunArgs {
     outputs: OutputArgs,
     #[command(flatten)]
     decision: DecisionArgs,
+    /// Print the score of this configuration instead of a new configuration (repeatable; see `scxprof score`)
+    #[arg(
+        long = "score",
+        value_name = "FILE",
+        conflicts_with_all = ["report", "html", "sharing_csv", "prometheus"],
+        help_heading = capture::RESULT
+    )]
+    scored: Vec<PathBuf>,
+    #[command(flatten)]
+    judge: JudgeArgs,
     /// Print a summary to stderr (-vv: full detail)
     #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = capture::RESULT)]
     verbose: u8,
@@ -47,7 +67,8 @@ pub(super) struct RunArgs {
 
 /// Runs one capture and prints its configuration.
 pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
-    let RunArgs { capture: wanted, outputs: output_args, decision, verbose } = args;
+    let RunArgs { capture: wanted, outputs: output_args, decision, scored, verbose, .. } = args;
+    let configurations = score::read_configurations("--score", scored)?;
     let builder = decision.configure(capture::builder(wanted)?, Named::new(*verbose, output_args.has_report()));
     if decision.use_hints && !wanted.hints.are_followed() {
         return Err(Failure::Usage(anyhow!("--use-hints needs --hints-map, which says where the hints are")));
@@ -56,6 +77,9 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     let places = topology::online_cpus(&roots).map(|cpus| topology::places(&roots, &cpus)).unwrap_or_default();
     let mut sched = decision.wakeups(false, places, Some(std::process::id()));
     let mut builder = builder;
+    if let Some((_, placement)) = configurations.first() {
+        builder = builder.scheduler(placement.scheduler()).score();
+    }
     if let Some(stats) = &mut sched {
         builder = builder.sched(SchedOptions::default()).sink(stats);
     }
@@ -74,6 +98,9 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     let loss = sampled.outcome.loss;
     capture::say_notes(&sampled.outcome, rate_before);
     decision::report(*verbose, &sampled);
+    if !configurations.is_empty() {
+        return end_scored(args, &configurations, sampled, outputs.result, (command, &signals));
+    }
     let needs = decision.is_for_mitosis().then(|| controllers::note(wanted, sampled.decider.tally())).flatten();
     // The result first: a command may ignore SIGTERM. Another signal to us then kills it.
     let printed = decision::finish(
@@ -100,5 +127,31 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
             decision::check_loss(wanted.tuning.max_loss, &loss)?;
             decision::check_sched_loss(wanted.tuning.max_loss, &loss.sched)
         }
+    }
+}
+
+/// Prints the scores instead of a configuration.
+fn end_scored(
+    args: &RunArgs,
+    configurations: &[(String, Placement)],
+    sampled: Sampled,
+    output: Output,
+    (command, signals): (Option<Running>, &Signals),
+) -> Result<(), Failure> {
+    let (loss, source) = (sampled.outcome.loss, sampled.decider.source());
+    let judged = sampled.decide().map_err(|error| match error {
+        Error::NoSamples { outcome } => Failure::NoResult(decision::no_samples(&outcome, source)),
+        error => Failure::NoResult(error.into()),
+    });
+    let judged = judged.and_then(|found| {
+        let report = score::judge(&found, configurations, &args.judge);
+        score::print(&report, &args.judge, output).map(|()| report)
+    });
+    let status = capture::end(command, signals)?;
+    let report = judged?;
+    score::check(&report, &args.judge)?;
+    match status {
+        Some(status) if status != 0 => Err(Failure::Command(status)),
+        _ => decision::check_loss(args.capture.tuning.max_loss, &loss),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use super::windows::{self, WindowArgs, WindowSink};
 use super::{decision, dsqs, seconds, source, Failure};
 use crate::config::{aligned, Placement};
 use crate::escape;
-use crate::host::{limits, topology, Roots};
+use crate::host::{limits, open, topology, Roots};
 use crate::profile::Profile;
 use crate::sample::places::CpuPlaces;
 use crate::sample::{Comm, Source};
@@ -307,10 +308,22 @@ pub(super) fn run(args: &SchedArgs, stdout_is_open: bool) -> Result<(), Failure>
     }
 }
 
+/// Bytes of a configuration that are read; those of scxprof have some kilobytes.
+const MAX_CONFIG: u64 = 16 << 20;
+
 pub(super) fn read_config(path: &Path) -> Result<Placement, Failure> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("--config {}", path.display()));
-    let text = text.map_err(Failure::Usage)?;
-    Placement::parse(&text).with_context(|| format!("--config {}", path.display())).map_err(Failure::Usage)
+    placement("--config", path)
+}
+
+/// Reads the configuration that an option names.
+pub(super) fn placement(option: &str, path: &Path) -> Result<Placement, Failure> {
+    let read = || -> anyhow::Result<Placement> {
+        let mut text = String::new();
+        open::regular(path)?.take(MAX_CONFIG + 1).read_to_string(&mut text)?;
+        anyhow::ensure!(text.len() as u64 <= MAX_CONFIG, "it has more than {} MiB", MAX_CONFIG >> 20);
+        Ok(Placement::parse(&text)?)
+    };
+    read().with_context(|| format!("{option} {}", path.display())).map_err(Failure::Usage)
 }
 
 /// Watches this host.

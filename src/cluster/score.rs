@@ -61,14 +61,15 @@ pub struct Misplaced {
 }
 
 impl Avoidable {
-    /// Of all samples in `sharing`, and of the same in slices. `first_touches` is as [`ClusterOptions::first_touches`].
-    pub fn new(sharing: &Sharing, slices: &Slices, first_touches: Option<&[u32]>) -> Self {
+    /// Of all samples in `sharing`, and of the same in slices, without which there are no replicates. `first_touches` is as [`ClusterOptions::first_touches`].
+    #[must_use]
+    pub fn new(sharing: &Sharing, slices: Option<&Slices>, first_touches: Option<&[u32]>) -> Self {
         let options = ClusterOptions { min_accesses: 1, stability: false, first_touches, ..ClusterOptions::default() };
         let clusters = sharing.solve(&options);
         // Each region's misses by slice and thread.
         let mut found: Vec<Vec<(u32, u32, f32)>> = vec![Vec::new(); clusters.regions.len()];
         let mut count = 0;
-        for sketch in slices.sketches() {
+        for sketch in slices.into_iter().flat_map(Slices::sketches) {
             let misses = Misses::new(sketch, Part::All);
             for (found, region) in found.iter_mut().zip(&clusters.regions) {
                 let place = |it: &Use| (it.object, it.line);
@@ -103,6 +104,7 @@ impl Avoidable {
     }
 
     /// The part of all possible misses that is avoidable.
+    #[must_use]
     pub fn share(&self) -> f64 {
         let demand: f64 = self.clusters.demand.iter().sum();
         if demand > 0.0 {
@@ -113,18 +115,21 @@ impl Avoidable {
     }
 
     /// False if so little is avoidable that no partition matters.
+    #[must_use]
     pub fn is_worth(&self) -> bool {
         let share = self.share();
         share > 0.0 && share >= Rules::default().worth
     }
 
     /// What `groups` groups avoid; `labels` gives the group of each thread, and threads beyond its end are in group 0.
+    #[must_use]
     pub fn avoided(&self, labels: &[u32], groups: usize) -> Avoided {
         Grouped::new(self, labels, groups).sum(|sharer| sharer.misses)
     }
 
     /// The same from slices drawn at random, each as often as another: how the numbers vary is how uncertain they are. The first is
     /// of each slice once. Empty if there are too few slices. Two partitions are drawn alike, so that they can be compared.
+    #[must_use]
     pub fn replicates(&self, labels: &[u32], groups: usize) -> Vec<Avoided> {
         if self.slices < MIN_SLICES {
             return Vec::new();
@@ -147,16 +152,18 @@ impl Avoidable {
     }
 
     /// The pairs of groups that share most. See [`Clusters::edges`].
+    #[must_use]
     pub fn pairs(&self, labels: &[u32]) -> Vec<Edge> {
         self.clusters.edges(labels).into_iter().filter(|edge| edge.a != edge.b).collect()
     }
 
     /// The possible misses of a thread.
-    pub fn demand(&self, thread: u32) -> f64 {
+    fn demand(&self, thread: u32) -> f64 {
         self.clusters.demand.get(thread as usize).copied().unwrap_or_default()
     }
 
     /// The threads that another group would suit better, those that lose most first.
+    #[must_use]
     pub fn misplaced(&self, labels: &[u32], groups: usize) -> Vec<Misplaced> {
         // Of each thread, what each group avoids and the variance of that.
         let mut gains: Vec<Vec<(u32, f64, f64)>> = vec![Vec::new(); self.clusters.demand.len()];
@@ -263,7 +270,7 @@ mod tests {
             sharing.add(sample);
             slices.add(&[(sample.thread, sample)]);
         }
-        (Avoidable::new(&sharing, &slices, None), stream.truth)
+        (Avoidable::new(&sharing, Some(&slices), None), stream.truth)
     }
 
     fn part(avoided: &Avoided) -> f64 {
@@ -314,7 +321,7 @@ mod tests {
     fn of_private_memory_nothing_is_avoidable() {
         let (found, _) = avoidable(&Scenario { groups: 0, globals: 0.0, noise: 0.0, ..Scenario::default() }, 3);
         assert!(!found.is_worth() && found.avoided(&[], 1).all < 1.0, "{}", found.share());
-        let none = Avoidable::new(&Sharing::new(1 << 20), &Slices::new(1 << 20), None);
+        let none = Avoidable::new(&Sharing::new(1 << 20), None, None);
         assert!(!none.is_worth() && none.replicates(&[], 1).is_empty() && none.misplaced(&[], 1).is_empty());
     }
 }

@@ -23,6 +23,7 @@ pub struct Slices {
 
 impl Slices {
     /// In about `budget` bytes.
+    #[must_use]
     pub fn new(budget: usize) -> Self {
         Self { begin: None, length: FIRST_LENGTH, budget: budget / MAX_SLICES, sketches: Vec::new() }
     }
@@ -72,7 +73,14 @@ impl Slices {
         self.sketches.iter().filter(|sketch| sketch.stats().samples > 0)
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.sketches.len()
+    }
+
     /// Their bytes.
+    #[must_use]
     pub fn bytes(&self) -> usize {
         self.sketches.iter().map(Sharing::bytes).sum()
     }
@@ -84,7 +92,7 @@ mod tests {
     use crate::sample::{MemoryId, RawSample};
 
     fn sample(time: u64) -> Sample {
-        let memory = Some(MemoryId::Private { space: 1, addr: time % 64 << 12 });
+        let memory = Some(MemoryId::Private { space: 1, addr: (time % 64) << 12 });
         Sample { raw: RawSample { time, ..RawSample::default() }, memory, ..Sample::default() }
     }
 

@@ -3,8 +3,9 @@
 use serde_json::Value;
 use thiserror::Error;
 
-use super::cell::Cell;
+use super::cell::{Cell, CellMatch, Subcell};
 use super::consumer::Consumer;
+use super::decide::Scheduler;
 use super::layered::{self, Layer};
 use super::mitosis;
 
@@ -15,6 +16,20 @@ pub enum Placement {
     Mitosis(Vec<Cell>, Consumer),
     /// Of scx_layered.
     Layered(Vec<Layer>, layered::Consumer),
+}
+
+/// What gets CPUs of its own: a subcell of scx_mitosis, or a layer of scx_layered.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Group {
+    /// The cell spec or the layer; `None` for the root's cell of scx_mitosis, if nothing takes the thread.
+    pub cell: Option<String>,
+    /// The cgroup that is the cell, as scx_mitosis makes a cell of each cgroup that a spec matches; empty for the root's cell and
+    /// for layers.
+    pub cgroup: Vec<u8>,
+    /// The subcell; `None` in a cell that is not divided, and for a catch-all that is not written.
+    pub subcell: Option<String>,
+    /// No condition on the name or on the cgroup takes the thread, only what takes all others.
+    pub is_rest: bool,
 }
 
 /// Why a text is no configuration.
@@ -89,6 +104,74 @@ impl Placement {
         })
     }
 
+    /// What takes a thread, with this hint if that is known.
+    #[must_use]
+    pub fn seat(&self, cgroup: &[u8], comm: &[u8], hint: Option<u64>) -> Group {
+        match self {
+            Self::Mitosis(cells, consumer) => {
+                let assigned = consumer.assign(cgroup, comm);
+                let cell = assigned.cell.and_then(|cell| cells.get(cell));
+                let subcell = cell.and_then(|cell| cell.subcells.get(assigned.subcell?));
+                let is_divided = cell.is_some_and(|cell| !cell.subcells.is_empty());
+                let is_all = cell.is_none_or(|cell| cell.matches == CellMatch::All);
+                let is_rest = match subcell {
+                    Some(subcell) => subcell.is_catch_all(),
+                    None => is_divided || is_all,
+                };
+                Group {
+                    cell: cell.map(|cell| cell.name.clone()),
+                    cgroup: consumer.cell_path(cgroup),
+                    subcell: subcell.map(|subcell| subcell.name.clone()),
+                    is_rest,
+                }
+            }
+            Self::Layered(layers, consumer) => {
+                let layer = consumer.assign_hinted(cgroup, comm, hint).and_then(|layer| layers.get(layer));
+                let is_rest = layer.is_none_or(|layer| layer.matches.iter().all(Vec::is_empty));
+                Group { cell: layer.map(|layer| layer.name.clone()), is_rest, ..Group::default() }
+            }
+        }
+    }
+
+    /// The part of the CPUs that each group has, and that its cell has; `groups` has all groups that have threads, with their
+    /// samples.
+    ///
+    /// scx_mitosis gives every cell the same share, the root's too, and every subcell of a cell (`compute_targets`). Layers get CPUs
+    /// by the time that their threads run, which samples are proportional to.
+    #[must_use]
+    pub fn cpus(&self, groups: &[(&Group, f64)]) -> Vec<(f64, f64)> {
+        match self {
+            Self::Mitosis(cells, _) => {
+                let mut cgroups: Vec<&[u8]> =
+                    groups.iter().map(|it| it.0.cgroup.as_slice()).chain([&b""[..]]).collect();
+                cgroups.sort_unstable();
+                cgroups.dedup();
+                let subcells = |group: &Group| {
+                    let cell = cells.iter().find(|cell| Some(&cell.name) == group.cell.as_ref());
+                    let written = cell.map_or(0, |cell| cell.subcells.len());
+                    let has_rest = cell.is_some_and(|cell| cell.subcells.iter().any(Subcell::is_catch_all));
+                    written + usize::from(!has_rest)
+                };
+                let cell = 1.0 / cgroups.len() as f64;
+                groups.iter().map(|it| (cell / subcells(it.0) as f64, cell)).collect()
+            }
+            Self::Layered(..) => {
+                let all: f64 = groups.iter().map(|it| it.1).sum();
+                let part = |samples: f64| if all > 0.0 { samples / all } else { 1.0 };
+                groups.iter().map(|it| (part(it.1), part(it.1))).collect()
+            }
+        }
+    }
+
+    /// The scheduler that it is for.
+    #[must_use]
+    pub fn scheduler(&self) -> Scheduler {
+        match self {
+            Self::Mitosis(..) => Scheduler::Mitosis,
+            Self::Layered(..) => Scheduler::Layered,
+        }
+    }
+
     /// The same as [`Placement::name_of`]; `None` if nothing takes it.
     #[must_use]
     pub fn taker(&self, cgroup: &[u8], comm: &[u8]) -> Option<String> {
@@ -126,6 +209,25 @@ mod tests {
             {"name": "rest", "matches": [[]], "kind": {"Grouped": {"util_range": [0.1, 0.2], "growth_algo": "StickyDynamic"}}}]"#;
         let placement = Placement::parse(layered).unwrap();
         assert_eq!((placement.name_of(b"/x", b"io-1"), placement.name_of(b"/x", b"x")), ("io".into(), "rest".into()));
+    }
+
+    #[test]
+    fn groups_share_the_cpus_as_the_scheduler_does_it() {
+        let mitosis = r#"[{"name": "web", "matches": {"CgroupContains": "web"}, "subcells": [
+            {"name": "io", "matches": [[{"CommPrefix": "io-"}]]}, {"name": "cpu", "matches": [[{"CommPrefix": "cpu-"}]]}]},
+            {"name": "db", "matches": {"CgroupContains": "db"}}]"#;
+        let placement = Placement::parse(mitosis).unwrap();
+        let seat = |cgroup: &str, comm: &str| placement.seat(cgroup.as_bytes(), comm.as_bytes(), None);
+        let groups = [("/web1", "io-1"), ("/web1", "main"), ("/web2/x", "io-1"), ("/db", "io-1"), ("/", "init")];
+        let groups = groups.map(|(cgroup, comm)| seat(cgroup, comm));
+        assert_eq!(groups.each_ref().map(|it| it.is_rest), [false, true, false, false, true]);
+        let paths = groups.each_ref().map(|it| String::from_utf8_lossy(&it.cgroup).into_owned());
+        assert_eq!(paths, ["/web1", "/web1", "/web2", "/db", ""]);
+        assert_eq!((groups[1].subcell.as_deref(), groups[4].cell.as_deref()), (None, None));
+        // Three cells and the root's; the catch-all is there although it is not written.
+        let parts = placement.cpus(&groups.each_ref().map(|it| (it, 1.0)));
+        assert_eq!(parts.iter().map(|it| (1.0 / it.0).round() as u32).collect::<Vec<_>>(), [12, 12, 12, 4, 4]);
+        assert!(parts.iter().all(|it| (it.1 - 0.25).abs() < 1e-9), "{parts:?}");
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(super) struct Cover {
 }
 
 /// The name without the number at its end; a name of digits only is its own base.
-pub(super) fn base_of(name: &[u8]) -> &[u8] {
+pub(crate) fn base_of(name: &[u8]) -> &[u8] {
     let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     match name.get(..name.len() - digits) {
         Some(base) if !base.is_empty() => base,

@@ -12,11 +12,15 @@ use super::{Decider, Error, Outcome, Skipped};
 use crate::config::report::{
     Configuration, RecoveryReport, Report, RunReport, SchedulingReport, SubcellScheduling, WakeupReport, WakeupsBetween,
 };
+use crate::config::score::ScoreReport;
 use crate::config::{self, Decision};
 use crate::host::proc;
 use crate::resolve::{symbolize, SymbolOptions, Symbols};
 use crate::sample::{Comm, Source};
 use crate::sched::report::{By, Order};
+
+/// The name of the configuration of an analysis beside others.
+const BEST: &str = "(best)";
 
 /// What was sampled, before the decision.
 #[derive(Debug)]
@@ -209,6 +213,45 @@ impl Analysis {
             skipped: skipped.collect(),
             notes: notes.clone(),
             ..run
+        }
+    }
+
+    /// How much of the avoidable misses each of these configurations avoids on a host with this many last-level caches (at least
+    /// 2), and what the best one avoids: the one of this analysis. Each has a name. With [`super::Builder::score`] there are
+    /// intervals.
+    #[must_use]
+    pub fn score(&self, configurations: &[(String, config::Placement)], llcs: u32) -> ScoreReport {
+        let _raised = raised(self.raises);
+        let llcs = llcs.max(2);
+        let avoidable = self.decider.avoidable();
+        let mut notes = Vec::new();
+        let own = match (&self.decision().refused, self.options.scheduler) {
+            (Some(refused), config::Scheduler::Mitosis) => {
+                notes.push(format!("there is no best configuration: {refused}"));
+                None
+            }
+            (_, config::Scheduler::Layered) => self.layered().ok().map(|it| it.0),
+            _ => self.mitosis().ok(),
+        };
+        let own = own.and_then(|json| config::Placement::parse(&json).ok());
+        let best = own.map(|own| self.decider.score(&avoidable, (BEST, &own), llcs));
+        let scores = configurations.iter().map(|(name, placement)| {
+            let mut judged = self.decider.score(&avoidable, (name, placement), llcs);
+            if let Some(best) = &best {
+                judged.below(best);
+            }
+            judged.score
+        });
+        ScoreReport {
+            version: config::score::VERSION,
+            scxprof: env!("CARGO_PKG_VERSION").to_owned(),
+            source: self.source.name().to_owned(),
+            samples: self.decider.tally().total(),
+            llcs,
+            avoidable: avoidable.share(),
+            configurations: scores.collect(),
+            best: best.map(|best| best.score),
+            notes,
         }
     }
 

@@ -67,6 +67,7 @@ pub struct Builder<'a> {
     hints: Option<bpf::HintOptions>,
     use_hints: bool,
     symbols: bool,
+    score: bool,
     cache: Option<PathBuf>,
     lines: Option<PathBuf>,
     record: Option<PathBuf>,
@@ -114,6 +115,7 @@ impl<'a> Builder<'a> {
             hints: None,
             use_hints: false,
             symbols: false,
+            score: false,
             cache: None,
             lines: None,
             record: None,
@@ -342,6 +344,14 @@ impl<'a> Builder<'a> {
         self
     }
 
+    /// Keeps the samples in slices of time too, so that [`Analysis::score`] says how certain a score is. It takes another eighth of
+    /// the memory.
+    #[must_use]
+    pub fn score(mut self) -> Self {
+        self.score = true;
+        self
+    }
+
     /// Also searches perf's cache of files by their build id (`~/.debug`) for names of code.
     #[must_use]
     pub fn symbol_cache(mut self, cache: &Path) -> Self {
@@ -423,11 +433,28 @@ impl<'a> Builder<'a> {
             (Origin::Kernel(Box::new(capture)), source, skipped)
         };
         let stop = StopConditions { time: self.time, stop: self.stop, pids, roots: self.roots, recorder };
-        let Self { sinks, select, memory, use_hints, min_share, scheduler, symbols: keep_code, realtime, .. } = self;
+        let Self {
+            sinks,
+            select,
+            memory,
+            use_hints,
+            min_share,
+            scheduler,
+            symbols: keep_code,
+            score: keep_slices,
+            realtime,
+            ..
+        } = self;
         let sampling = Sampling { from, sinks, select, stop, memory, use_hints };
         let options = config::DecisionOptions { min_share, target_cpus, scheduler };
         let raises = realtime.is_some() && matches!(sampling.from, Origin::Kernel(_));
-        Ok(Session { source, skipped, sampling, raises, plan: Plan { groups, keep_code, options, symbols } })
+        Ok(Session {
+            source,
+            skipped,
+            sampling,
+            raises,
+            plan: Plan { groups, keep_code, keep_slices, options, symbols },
+        })
     }
 
     /// Starts the first source that works; stores the watched processes in `pids`.

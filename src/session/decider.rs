@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::Sink;
+use crate::cluster::slices::Slices;
 use crate::cluster::{self, Clusters, Sharing};
 use crate::config::report::{report, Code, CommunityEvidence, Evidence, Report, ReportError};
 use crate::config::{self, Affinity, CellIndex, CellSpecs, Decision, Member, Members, NameIndex, NoSamples, Tally};
@@ -17,6 +18,7 @@ mod judge;
 mod matrix;
 mod memory;
 mod over_time;
+mod score;
 mod wakeups;
 
 use memory::{Locations, MemoryNames};
@@ -60,6 +62,9 @@ pub struct Decider {
     wants_code: bool,
     /// Samples of each thread over time.
     over_time: OfThreads,
+    /// The samples in slices of time, for scores.
+    slices: Option<Slices>,
+    memory: usize,
 }
 
 /// The cell of a cgroup, and its path if it has one.
@@ -121,6 +126,8 @@ impl Decider {
             has_address: false,
             wants_code: false,
             over_time: OfThreads::new(memory / 16),
+            slices: None,
+            memory,
         }
     }
 
@@ -128,6 +135,12 @@ impl Decider {
     #[must_use]
     pub fn keep_code(self) -> Self {
         Self { wants_code: true, ..self }
+    }
+
+    /// Keeps what it takes to say how certain a score is, in another eighth of the memory.
+    #[must_use]
+    pub fn keep_slices(self) -> Self {
+        Self { slices: Some(Slices::new(self.memory / 8)), ..self }
     }
 
     /// Makes the hint a part of the class: a thread that changes its hint counts as one thread for each hint.
@@ -429,6 +442,9 @@ impl Sink for Decider {
         self.sharing.measure(tables);
         self.tally.measure(tables);
         self.over_time.measure(tables);
+        if let Some(slices) = &self.slices {
+            tables.set("slices of the score", slices.count(), slices.bytes());
+        }
         let Self { known, candidates, cell_of_cgroup: cgroups, facts, .. } = self;
         let facts = facts.capacity() * size_of::<Facts>();
         tables.set_map::<((ThreadIndex, Option<u64>), u32)>(
@@ -461,6 +477,9 @@ impl Sink for Decider {
             } else {
                 sharing.push((number, sample));
             }
+        }
+        if let Some(slices) = &mut self.slices {
+            slices.add(&sharing);
         }
         self.sharing.add_all(&sharing);
     }

@@ -54,6 +54,7 @@ impl Sampling<'_> {
 pub(super) struct Plan {
     pub(super) groups: CellSpecs,
     pub(super) keep_code: bool,
+    pub(super) keep_slices: bool,
     pub(super) options: config::DecisionOptions,
     pub(super) symbols: SymbolOptions,
 }
@@ -154,11 +155,15 @@ impl<'a> Session<'a> {
 
     /// Samples until its end, or until `ended`, which is called about every 50 ms, returns true.
     pub fn run_until(self, ended: impl FnMut(Progress) -> bool) -> Sampled {
-        let Self { source, skipped, sampling, raises, plan: Plan { groups, keep_code, options, symbols } } = self;
+        let Self { source, skipped, sampling, raises, plan } = self;
+        let Plan { groups, keep_code, keep_slices, options, symbols } = plan;
         let _raised = raised(raises);
         let mut decider = Decider::new(groups, source, sampling.memory);
         if keep_code {
             decider = decider.keep_code();
+        }
+        if keep_slices {
+            decider = decider.keep_slices();
         }
         if sampling.use_hints {
             decider = decider.use_hints();

@@ -4,6 +4,7 @@
 
 mod output;
 mod priority;
+mod scores;
 mod signals;
 mod summaries;
 

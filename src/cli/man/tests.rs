@@ -30,6 +30,7 @@ fn each_subcommand_has_a_page_in_the_usual_order() {
                 "scxprof-trace-query.1",
                 "scxprof-export.1",
                 "scxprof-diff.1",
+                "scxprof-score.1",
                 "scxprof-doctor.1",
                 "scxprof-completions.1"
             ]

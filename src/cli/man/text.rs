@@ -158,6 +158,21 @@ const DIFF: Page = Page {
     see_also: &["diff(1)"],
 };
 
+const SCORE: Page = Page {
+    description: &[
+        "Reads a profile, puts each sampled thread where the scheduler would put it with the given configuration, and prints \
+         which part of the avoidable misses that avoids: as a whole with its 95 % interval, by cell and by subcell, beside the \
+         configuration that scxprof would write for the same samples. It names the pairs of subcells that share most, the \
+         threads that another subcell would suit better, and those that no condition takes.",
+        "A score is beyond chance: two threads that may run anywhere share one of N last-level caches with the probability \
+         1/N. A subcell whose CPUs are those of all caches avoids nothing beyond that.",
+    ],
+    samples: false,
+    environment: &[TMPDIR, NO_COLOR],
+    files: &[],
+    see_also: &[],
+};
+
 const DOCTOR: Page = Page {
     description: &[
         "Tries each source as a run would and says what works here, what does not, why, and what would help. With \
@@ -187,6 +202,7 @@ pub(super) fn of(subcommand: &str) -> &'static Page {
         "report" => &REPORT,
         "trace" | "info" => &TRACE,
         "diff" => &DIFF,
+        "score" => &SCORE,
         "doctor" => &DOCTOR,
         "completions" => &COMPLETIONS,
         _ => &ALL,

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use serde::Serialize;
 
 use crate::cli::Failure;
@@ -54,15 +53,8 @@ pub(super) struct Configuration {
 
 impl Configuration {
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
-        let read = || {
-            let text = std::fs::read_to_string(path)?;
-            Placement::parse(&text).map_err(anyhow::Error::from)
-        };
-        let placement = if path.as_os_str() == NONE {
-            None
-        } else {
-            Some(read().with_context(|| format!("--compare {}", path.display())).map_err(Failure::Usage)?)
-        };
+        let placement =
+            if path.as_os_str() == NONE { None } else { Some(super::super::sched::placement("--compare", path)?) };
         Ok(Self { path: path.to_owned(), placement })
     }
 

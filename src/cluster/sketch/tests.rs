@@ -50,7 +50,9 @@ fn sketches_of_parts_add_up_to_that_of_the_whole() {
             .collect();
         let sketch = |samples: &[Sample]| {
             let mut sharing = Sharing::new(budget);
-            samples.iter().for_each(|sample| sharing.add(sample));
+            for sample in samples {
+                sharing.add(sample);
+            }
             sharing
         };
         let whole = sketch(&samples);

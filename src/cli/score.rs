@@ -1,0 +1,183 @@
+//! `scxprof score`: how good configurations are for what was sampled.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{anyhow, Context};
+use clap::Args;
+
+use super::capture::{self, RESULT, TUNING};
+use super::decision::{self, DecisionArgs, Named};
+use super::filter::{Filter, FilterArgs};
+use super::output::{Output, Readers};
+use super::process::{self, damaged, InputArgs};
+use super::signals::Signals;
+use super::{percent, Failure};
+use crate::config::score::ScoreReport;
+use crate::config::{Placement, Scheduler};
+use crate::resolve::Cgroups;
+use crate::sample::Sample;
+use crate::session::{Analysis, Error, Session};
+
+const EXAMPLES: &str = "\
+Examples:
+  scxprof score -f host.tar.gz --config cells.json     is it still good for what this host does?
+  scxprof score -f host.tar.gz --config old.json --config new.json    and which is better
+  scxprof score -f host.tar.gz --config cells.json --at-least 80      exit code 5 below 80 %, for CI
+  scxprof score -f host.tar.gz --config layers.json --llcs 8 --json | jq '.configurations[0].score'
+  sudo scxprof run -t 30 --score cells.json            of what the host does now";
+
+/// Which configurations are judged, and how.
+#[derive(Debug, Args)]
+pub(super) struct JudgeArgs {
+    /// Last-level caches of the host that will run the scheduler: a subcell whose CPUs are those of several avoids less
+    #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u32).range(2..), help_heading = TUNING)]
+    pub(super) llcs: u32,
+    /// Exit with 5 if a configuration has a score below this
+    #[arg(long, value_name = "PERCENT", value_parser = percent, help_heading = RESULT)]
+    pub(super) at_least: Option<f64>,
+    /// Print the score as JSON (docs/score.md has the schema)
+    #[arg(long, help_heading = RESULT)]
+    pub(super) json: bool,
+}
+
+/// Print which part of the avoidable misses configurations avoid
+#[derive(Debug, Args)]
+#[command(
+    after_help = EXAMPLES,
+    mut_arg("target", |arg| arg.hide(true)),
+    mut_arg("sched", |arg| arg.hide(true)),
+    mut_arg("no_symbols", |arg| arg.hide(true)),
+)]
+pub(super) struct ScoreArgs {
+    #[command(flatten)]
+    input: InputArgs,
+    /// A configuration of scx_mitosis or scx_layered (repeatable)
+    #[arg(long = "config", value_name = "FILE", required = true, help_heading = super::capture::INPUT)]
+    configs: Vec<PathBuf>,
+    /// Memory for the sketch, queues and mappings
+    #[arg(
+        long,
+        value_name = "MIB",
+        default_value = "64",
+        value_parser = clap::value_parser!(u32).range(8..),
+        help_heading = TUNING
+    )]
+    memory: u32,
+    /// Exit with 4 if more samples than this were lost
+    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = percent, help_heading = TUNING)]
+    max_loss: f64,
+    #[command(flatten)]
+    judge: JudgeArgs,
+    /// Write the score to FILE instead of stdout
+    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = RESULT)]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    decision: DecisionArgs,
+    #[command(flatten)]
+    filter: FilterArgs,
+}
+
+/// Reads configurations; all are for one scheduler.
+pub(super) fn read_configurations(option: &str, paths: &[PathBuf]) -> Result<Vec<(String, Placement)>, Failure> {
+    let mut read: Vec<(String, Placement)> = Vec::new();
+    for path in paths {
+        let placement = super::sched::placement(option, path)?;
+        if read.first().is_some_and(|(_, first)| first.scheduler() != placement.scheduler()) {
+            return Err(Failure::Usage(anyhow!(
+                "{option} {}: it is for another scheduler than {}: score them one after the other",
+                path.display(),
+                read.first().map_or("", |it| it.0.as_str())
+            )));
+        }
+        read.push((path.display().to_string(), placement));
+    }
+    Ok(read)
+}
+
+/// Reads the profile, and prints the scores.
+pub(super) fn run(args: &ScoreArgs, stdout_is_open: bool) -> Result<(), Failure> {
+    let to_stdout = args.output.as_deref().is_none_or(|path| path == Path::new("-"));
+    if to_stdout && !stdout_is_open {
+        return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
+    }
+    let configurations = read_configurations("--config", &args.configs)?;
+    let mut filter = Filter::new(&args.filter)?;
+    let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
+    let signals = Signals::handle().map_err(Failure::Unsupported)?;
+    let mut profile = process::open(args.input.path(), &|| signals.seen())?;
+    let builder = Session::builder().profile(&mut profile).memory((args.memory as usize).saturating_mul(1 << 20));
+    let scheduler = configurations.first().map_or(Scheduler::Mitosis, |it| it.1.scheduler());
+    let mut builder = args.decision.configure(builder, Named::Nothing).scheduler(scheduler).score();
+    let mut select = |sample: &Sample, cgroups: &mut Cgroups| filter.keeps(sample, cgroups);
+    if !args.filter.is_empty() {
+        builder = builder.select(&mut select);
+    }
+    let session = builder.start().map_err(|error| match error {
+        Error::CellSpecs(error) => decision::wrong_groups(&error),
+        error => Failure::Unsupported(error.into()),
+    })?;
+    let sampled = session.run_until(|_| signals.seen());
+    if signals.seen() {
+        return Err(process::interrupted());
+    }
+    let damage = profile.damage();
+    let loss = sampled.outcome.loss;
+    capture::say_notes(&sampled.outcome, None);
+    if filter.left_out > 0 {
+        say!("note: {} accesses left out by the selection", filter.left_out);
+    }
+    decision::say_loss(&loss, false);
+    let source = sampled.decider.source();
+    let found = sampled.decide().map_err(|error| match error {
+        Error::NoSamples { outcome } => {
+            Failure::NoResult(super::extract::no_samples(&outcome, source, filter.nothing(), &damage))
+        }
+        error => Failure::NoResult(error.into()),
+    })?;
+    let report = judge(&found, &configurations, &args.judge);
+    print(&report, &args.judge, output)?;
+    damaged(&damage)?;
+    decision::check_loss(args.max_loss, &loss)?;
+    check(&report, &args.judge)
+}
+
+/// The scores.
+pub(super) fn judge(found: &Analysis, configurations: &[(String, Placement)], args: &JudgeArgs) -> ScoreReport {
+    let report = found.score(configurations, args.llcs);
+    for note in &report.notes {
+        say!("note: {note}");
+    }
+    if report.configurations.iter().any(|score| score.score.is_none()) {
+        say!(
+            "note: {:.1} % of the possible misses are avoidable, so no configuration matters and none has a score",
+            report.avoidable * 100.0
+        );
+    } else if report.configurations.iter().any(|score| score.interval.is_none()) {
+        say!("note: the samples are of too short a time to say how certain the scores are");
+    }
+    report
+}
+
+/// Writes the scores.
+pub(super) fn print(report: &ScoreReport, args: &JudgeArgs, output: Output) -> Result<(), Failure> {
+    let text = if args.json {
+        report.to_json().context("cannot write the score").map_err(Failure::NoResult)?
+    } else {
+        crate::escape::lines(&report.text())
+    };
+    output.write(text.as_bytes(), true).map_err(Failure::NoResult)
+}
+
+/// Compares the scores with what is wanted.
+pub(super) fn check(report: &ScoreReport, args: &JudgeArgs) -> Result<(), Failure> {
+    let Some(least) = args.at_least else { return Ok(()) };
+    let low = |score: &&crate::config::score::Score| score.score.is_some_and(|it| it * 100.0 < least);
+    match report.configurations.iter().find(low) {
+        Some(score) => Err(Failure::DoesNotFit(anyhow!(
+            "{} avoids {:.1} % of the avoidable misses, less than --at-least {least}",
+            score.name,
+            score.score.unwrap_or_default() * 100.0
+        ))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,313 @@
+//! How much of the avoidable misses configurations avoid: the result of `scxprof score`.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use super::table::aligned;
+use crate::escape;
+
+/// The scores of configurations for the same samples. Parts are of 1.
+///
+/// A score is the part of the avoidable misses that a configuration avoids beyond chance. Two threads that may run anywhere share
+/// one of `n` last-level caches with the probability 1/n. So a group of threads (a subcell or a layer) whose CPUs are within one
+/// cache counts in full, one whose CPUs are those of all caches counts nothing, and one with the CPUs of `s` caches counts
+/// `(1/s - 1/n) / (1 - 1/n)`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ScoreReport {
+    /// The version of this schema.
+    pub version: u32,
+    /// The version of scxprof.
+    pub scxprof: String,
+    /// The source of the samples.
+    pub source: String,
+    /// Samples.
+    pub samples: f64,
+    /// The number of last-level caches that the scores are for.
+    pub llcs: u32,
+    /// The part of all possible misses that is avoidable: those of all threads but one in each region.
+    pub avoidable: f64,
+    /// The configurations, in the order given.
+    pub configurations: Vec<Score>,
+    /// What scxprof would write for these samples; `null` if it has no configuration for the target host.
+    pub best: Option<Score>,
+    /// Facts that the numbers do not show.
+    pub notes: Vec<String>,
+}
+
+/// The version of the schema.
+pub const VERSION: u32 = 1;
+
+/// The score of a configuration.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Score {
+    /// Its name: that of its file.
+    pub name: String,
+    /// The scheduler that it is for: `mitosis` or `layered`.
+    pub scheduler: String,
+    /// The score; `null` if less than 2 % of all possible misses are avoidable, so that no configuration matters.
+    pub score: Option<f64>,
+    /// The score's 95 % interval over slices of time; `null` if there are too few of them.
+    pub interval: Option<[f64; 2]>,
+    /// The best configuration's score less this one; `null` without one.
+    pub below_best: Option<f64>,
+    /// Its 95 % interval.
+    pub below_best_interval: Option<[f64; 2]>,
+    /// Its cells, or layers; those that avoid most come first.
+    pub cells: Vec<CellScore>,
+    /// The pairs of subcells between which most avoidable misses remain.
+    pub pairs: Vec<PairScore>,
+    /// Threads that another subcell would suit better, by name; those that lose most come first.
+    pub misplaced: Vec<MisplacedThreads>,
+    /// Threads that no condition takes, but only what takes all others, by name; those with most samples come first.
+    pub unmatched: Vec<UnmatchedThreads>,
+}
+
+/// What a cell avoids.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CellScore {
+    /// The cell spec or the layer.
+    pub name: String,
+    /// The cgroup that is the cell; `null` for the root's cell and for layers.
+    pub cgroup: Option<String>,
+    /// Its sampled threads.
+    pub threads: usize,
+    /// The part of the CPUs that it has.
+    pub cpus: f64,
+    /// Its part of the score.
+    pub avoids: f64,
+    /// The 95 % interval of that.
+    pub interval: Option<[f64; 2]>,
+    /// The part of all avoidable misses that one cache for all of its threads would avoid.
+    pub at_most: f64,
+    /// Its subcells with threads; none if it is not divided.
+    pub subcells: Vec<SubcellScore>,
+}
+
+/// What a subcell avoids.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct SubcellScore {
+    /// Its name.
+    pub name: String,
+    /// Its sampled threads.
+    pub threads: usize,
+    /// The part of the CPUs that it has.
+    pub cpus: f64,
+    /// Its part of the score.
+    pub avoids: f64,
+    /// The 95 % interval of that.
+    pub interval: Option<[f64; 2]>,
+}
+
+/// What two subcells share.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct PairScore {
+    /// One, as `cell/subcell`.
+    pub a: String,
+    /// The other.
+    pub b: String,
+    /// The part of the avoidable misses that one cache for both would avoid, beyond those that each avoids.
+    pub misses: f64,
+}
+
+/// Threads that are in the wrong subcell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MisplacedThreads {
+    /// Their name, without a number at its end.
+    pub comm: String,
+    /// How many.
+    pub threads: usize,
+    /// Where they are, as `cell/subcell`.
+    pub from: String,
+    /// Where they would avoid most.
+    pub to: String,
+    /// The part of the avoidable misses that they would avoid there, beyond those where they are.
+    pub misses: f64,
+}
+
+/// Threads that match nothing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct UnmatchedThreads {
+    /// Their name, without a number at its end.
+    pub comm: String,
+    /// How many.
+    pub threads: usize,
+    /// Where they are, as `cell/subcell`.
+    pub place: String,
+    /// Their part of all samples.
+    pub share: f64,
+}
+
+/// The 95 % interval of a number, from what it is in replicates; the first of them has each slice once.
+pub(crate) fn interval(value: f64, replicates: &[f64]) -> Option<[f64; 2]> {
+    let (whole, drawn) = replicates.split_first()?;
+    let mut by: Vec<f64> = drawn.iter().map(|it| it - whole).collect();
+    by.sort_by(f64::total_cmp);
+    let at = |part: f64| by.get(((by.len() as f64 * part) as usize).min(by.len().saturating_sub(1)));
+    Some([value + at(0.025)?, value + at(0.975)?])
+}
+
+/// The interval of a part of 1.
+pub(crate) fn within_one(interval: [f64; 2]) -> [f64; 2] {
+    interval.map(|end| end.clamp(0.0, 1.0))
+}
+
+/// Lines of pairs and of names in the text.
+const LINES: usize = 8;
+
+impl ScoreReport {
+    /// As JSON.
+    ///
+    /// # Errors
+    /// None with these types; `serde_json` requires the result.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string_pretty(self).map(|text| escape::json(text) + "\n")
+    }
+
+    /// As text for people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let _ = writeln!(
+            text,
+            "Of {:.0} samples (source {}), {:.1} % of all possible misses are avoidable.",
+            self.samples,
+            self.source,
+            self.avoidable * 100.0
+        );
+        let _ = writeln!(
+            text,
+            "Score: the part of them that a configuration avoids on {} last-level caches, with its 95 % interval.\n",
+            self.llcs
+        );
+        let head = ["CONFIGURATION", "SCORE", "INTERVAL", "BELOW-BEST", "INTERVAL"].map(str::to_owned);
+        let mut rows = vec![head];
+        rows.extend(self.configurations.iter().map(Score::row));
+        if let Some(best) = &self.best {
+            rows.push(best.row());
+        }
+        text += &aligned(&rows);
+        for score in &self.configurations {
+            let _ = writeln!(text, "\n{}", score.name);
+            text += &score.text();
+        }
+        text
+    }
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.1} %", tenths(part))
+}
+
+/// In percent, rounded; never -0.
+fn tenths(part: f64) -> f64 {
+    (part * 1000.0).round() / 10.0 + 0.0
+}
+
+fn range(interval: Option<[f64; 2]>) -> String {
+    interval.map_or_else(|| "-".to_owned(), |[low, high]| format!("{:.1} to {:.1}", tenths(low), tenths(high)))
+}
+
+impl Score {
+    fn row(&self) -> [String; 5] {
+        let part = |part: Option<f64>| part.map_or_else(|| "-".to_owned(), percent);
+        [
+            self.name.clone(),
+            part(self.score),
+            range(self.interval),
+            part(self.below_best),
+            range(self.below_best_interval),
+        ]
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        let mut rows = vec![["CELL/SUBCELL", "THREADS", "CPUS", "AVOIDS", "INTERVAL", "AT-MOST"].map(str::to_owned)];
+        for cell in &self.cells {
+            let of = cell.cgroup.as_ref().map_or_else(String::new, |cgroup| format!(" of {cgroup}"));
+            let CellScore { name, threads, cpus, avoids, interval, at_most, .. } = cell;
+            let name = format!("{name}{of}");
+            rows.push([
+                name,
+                threads.to_string(),
+                percent(*cpus),
+                percent(*avoids),
+                range(*interval),
+                percent(*at_most),
+            ]);
+            for SubcellScore { name, threads, cpus, avoids, interval } in &cell.subcells {
+                let name = format!("  {name}");
+                rows.push([
+                    name,
+                    threads.to_string(),
+                    percent(*cpus),
+                    percent(*avoids),
+                    range(*interval),
+                    String::new(),
+                ]);
+            }
+        }
+        text += &aligned(&rows);
+        let mut section = |title: &str, count: usize, lines: &mut dyn Iterator<Item = String>| {
+            if count > 0 {
+                let _ = writeln!(text, "{title}");
+                for line in lines.take(LINES) {
+                    let _ = writeln!(text, "  {line}");
+                }
+                if count > LINES {
+                    let _ = writeln!(text, "  {} more (--json has all)", count - LINES);
+                }
+            }
+        };
+        let threads = |count: usize| if count == 1 { "1 thread".to_owned() } else { format!("{count} threads") };
+        section(
+            "Most is lost between:",
+            self.pairs.len(),
+            &mut self.pairs.iter().map(|it| format!("{} and {}: {}", it.a, it.b, percent(it.misses))),
+        );
+        section(
+            "Threads that another subcell would suit better:",
+            self.misplaced.len(),
+            &mut self.misplaced.iter().map(|it| {
+                format!(
+                    "{} ({}) in {}: {} more in {}",
+                    it.comm,
+                    threads(it.threads),
+                    it.from,
+                    percent(it.misses),
+                    it.to
+                )
+            }),
+        );
+        section(
+            "Threads that no condition takes:",
+            self.unmatched.len(),
+            &mut self.unmatched.iter().map(|it| {
+                format!("{} ({}) in {}: {} of the samples", it.comm, threads(it.threads), it.place, percent(it.share))
+            }),
+        );
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_is_what_replicates_deviate_by() {
+        let replicates: Vec<f64> =
+            std::iter::once(0.5).chain((0..400).map(|at| 0.4 + f64::from(at) * 0.0005)).collect();
+        let [low, high] = interval(0.6, &replicates).unwrap();
+        assert!((low - 0.505).abs() < 1e-9 && (high - 0.695).abs() < 1e-9, "{low} {high}");
+        assert_eq!((interval(0.6, &[]), interval(0.6, &[0.5])), (None, None));
+        assert_eq!(format!("{:?}", within_one([-0.1, 1.2])), "[0.0, 1.0]");
+    }
+}

@@ -1,0 +1,212 @@
+//! The real binary: `score`, and `run --score`.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Two pairs of threads that share a buffer each, for 8 s; and a thread that shares nothing.
+fn profile(directory: &Path) -> String {
+    let mut text = String::new();
+    for at in 0..8000u64 {
+        let (pair, place, again) = (at % 2, at / 2 % 2, at / 4);
+        let comm = [["get-red", "put-red"], ["get-blue", "put-blue"]][pair as usize][place as usize];
+        let (tid, addr) = (10 + pair * 2 + place, 0x7f00_0000 + pair * 0x10_0000 + again % 64 * 64);
+        let time = format!("{}.{:09}", 5 + at / 1000, at % 1000 * 1_000_000);
+        let mut line = |tid: u64, comm: &str, addr: u64| {
+            let _ = writeln!(
+                text,
+                "{{\"comm\":\"{comm}\",\"tid\":{tid},\"pid\":10,\"time\":\"{time}\",\"addr\":\"{addr:x}\",\
+                 \"cgroup\":\"/a\",\"op\":\"store\"}}"
+            );
+        };
+        line(tid, comm, addr);
+        if pair + place == 0 {
+            line(20, "loner", 0x6f00_0000 + again % 256 * 64);
+        }
+    }
+    let path = directory.join("perf.jsonl");
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// A configuration of one cell with subcells of these prefixes.
+fn cells(directory: &Path, name: &str, subcells: &[&[&str]]) -> String {
+    let matched = |prefixes: &&[&str]| {
+        let ors: Vec<String> = prefixes.iter().map(|prefix| format!("[{{\"CommPrefix\": \"{prefix}\"}}]")).collect();
+        format!("{{\"name\": \"{}\", \"matches\": [{}]}}", prefixes[0], ors.join(", "))
+    };
+    let mut all: Vec<String> = subcells.iter().map(matched).collect();
+    all.push("{\"name\": \"rest\", \"matches\": [[]]}".to_owned());
+    let path = directory.join(name);
+    let text = format!("[{{\"name\": \"all\", \"matches\": {{}}, \"subcells\": [{}]}}]", all.join(", "));
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn scxprof(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_scxprof")).args(arguments).output().unwrap()
+}
+
+#[track_caller]
+fn expect(output: &Output, code: i32) -> String {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[track_caller]
+fn refusal(output: &Output, code: i32, sentence: &str) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(expect(output, code).is_empty());
+    let errors: Vec<&str> = said.lines().filter(|line| !line.starts_with("note: ")).collect();
+    assert!(errors.len() == 1 && errors[0].contains(sentence), "{said}");
+}
+
+#[test]
+fn scores_tell_good_configurations_from_bad_ones() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = profile(directory.path());
+    let good = cells(directory.path(), "good.json", &[&["get-red", "put-red"], &["get-blue", "put-blue"]]);
+    let half = cells(directory.path(), "half.json", &[&["get-red", "put-red"], &["get-blue"]]);
+    let bad = cells(directory.path(), "bad.json", &[&["get"], &["put"]]);
+    let flat = directory.path().join("flat.json").to_str().unwrap().to_owned();
+    fs::write(&flat, r#"[{"name": "all", "matches": {}}]"#).unwrap();
+    let configs = ["--config", &good, "--config", &half, "--config", &bad, "--config", &flat];
+    let all = [&["score", "-f", &path, "--target-cpus", "16"], &configs[..]].concat();
+    let found: Value = serde_json::from_str(&expect(&scxprof(&[&all[..], &["--json"]].concat()), 0)).unwrap();
+    let scores: Vec<&Value> = found["configurations"].as_array().unwrap().iter().collect();
+    let part = |value: &Value| value.as_f64().unwrap();
+    let values: Vec<f64> = scores.iter().map(|it| part(&it["score"])).collect();
+    assert!(values[0] > 0.999 && (0.4..0.6).contains(&values[1]), "{values:?}");
+    assert!(values[2].abs() < 0.001 && values[3].abs() < 0.001, "{values:?}");
+    assert!((part(&found["best"]["score"]) - values[0]).abs() < 0.01);
+    for (score, value) in scores.iter().zip(&values) {
+        assert!(
+            part(&score["interval"][0]) <= *value + 1e-9 && part(&score["interval"][1]) >= *value - 1e-9,
+            "{score}"
+        );
+        assert!((part(&score["below_best"]) - (part(&found["best"]["score"]) - value)).abs() < 1e-9);
+    }
+    // Per subcell, what remains, and who is in the wrong place.
+    let half = scores[1];
+    let cell = &half["cells"][0];
+    assert_eq!((cell["threads"].as_u64(), cell["cgroup"].is_null()), (Some(5), true));
+    let subcells: Vec<(&str, u64)> = cell["subcells"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| (it["name"].as_str().unwrap(), it["threads"].as_u64().unwrap()))
+        .collect();
+    assert_eq!((subcells[0], subcells.len()), (("get-red", 2), 3));
+    assert!((part(&cell["subcells"][0]["avoids"]) - values[1]).abs() < 0.01 && part(&cell["at_most"]) > 0.999);
+    let pair = &half["pairs"][0];
+    assert_eq!((pair["a"].as_str(), pair["b"].as_str()), (Some("all/get-blue"), Some("all/rest")), "{pair}");
+    let misplaced: Vec<&str> =
+        half["misplaced"].as_array().unwrap().iter().map(|it| it["comm"].as_str().unwrap()).collect();
+    assert_eq!(misplaced.len(), 2, "{misplaced:?}");
+    assert!(misplaced.contains(&"get-blue") && misplaced.contains(&"put-blue"));
+    let unmatched: Vec<&str> =
+        half["unmatched"].as_array().unwrap().iter().map(|it| it["comm"].as_str().unwrap()).collect();
+    assert_eq!(unmatched, ["loner", "put-blue"]);
+    assert!(scores[0]["misplaced"].as_array().unwrap().is_empty() && scores[0]["pairs"].as_array().unwrap().is_empty());
+
+    // For people, and to a file.
+    let file = directory.path().join("score.txt").to_str().unwrap().to_owned();
+    assert_eq!(expect(&scxprof(&[&all[..], &["-o", &file]].concat()), 0), "");
+    let text = fs::read_to_string(&file).unwrap();
+    for line in ["put-blue (1 thread) in all/rest: ", "  all/get-blue and all/rest: ", "(best) "] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    // For CI.
+    expect(&scxprof(&["score", "-f", &path, "--config", &good, "--at-least", "95", "--target-cpus", "16"]), 0);
+    let low = scxprof(&[&all[..], &["--at-least", "95"]].concat());
+    assert!(expect(&low, 5).starts_with("Of "), "the result is printed all the same");
+    let said = String::from_utf8_lossy(&low.stderr).into_owned();
+    assert!(said.contains("half.json avoids 5") && said.contains("less than --at-least 95"), "{said}");
+}
+
+#[test]
+fn layers_have_scores_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = profile(directory.path());
+    let layers = directory.path().join("layers.json").to_str().unwrap().to_owned();
+    expect(&scxprof(&["extract", "-f", &path, "--target", "layered", "--target-cpus", "16", "-o", &layers]), 0);
+    let json = expect(&scxprof(&["score", "-f", &path, "--config", &layers, "--target-cpus", "16", "--json"]), 0);
+    let found: Value = serde_json::from_str(&json).unwrap();
+    let score = &found["configurations"][0];
+    assert_eq!((&score["scheduler"], &found["best"]["scheduler"]), (&"layered".into(), &"layered".into()));
+    assert!(score["score"].as_f64().unwrap() > 0.99 && score["below_best"].as_f64().unwrap().abs() < 1e-9, "{score}");
+    // With more caches than 2 a layer with a large part of the samples is in several of them.
+    let args = ["score", "-f", &path, "--config", &layers, "--target-cpus", "16", "--json", "--llcs", "8"];
+    let wide: Value = serde_json::from_str(&expect(&scxprof(&args), 0)).unwrap();
+    assert!(wide["configurations"][0]["score"].as_f64().unwrap() < 0.5, "{}", wide["configurations"][0]["score"]);
+}
+
+#[test]
+fn what_has_no_score_says_why() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = profile(directory.path());
+    let good = cells(directory.path(), "good.json", &[&["get-red", "put-red"]]);
+    let write = |name: &str, text: &str| -> String {
+        let path = directory.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let broken = write("broken.json", "[{");
+    let layers = write(
+        "layers.json",
+        r#"[{"name": "rest", "matches": [[]], "kind": {"Grouped": {"util_range": [0.1, 0.2], "growth_algo": "StickyDynamic"}}}]"#,
+    );
+    let score = |more: &[&str]| scxprof(&[&["score", "-f", &path], more].concat());
+    refusal(&score(&["--config", "/no/such/file"]), 2, "--config /no/such/file: No such file");
+    refusal(&score(&["--config", "/dev/zero"]), 2, "--config /dev/zero: ");
+    refusal(&score(&["--config", &broken]), 2, "no configuration of scx_mitosis or scx_layered");
+    refusal(&score(&["--config", &good, "--config", &layers]), 2, "it is for another scheduler than");
+    refusal(&scxprof(&["score", "-f", "/no/such/profile", "--config", &good]), 2, "/no/such/profile");
+    refusal(&score(&["--config", &good, "--comm", "^nobody$"]), 1, "no access matches the selection");
+    expect(&score(&["--config", &good, "--at-least", "101"]), 2);
+    expect(&score(&[]), 2);
+    // Nothing is shared, so nothing is too low.
+    let alone = score(&["--config", &good, "--comm", "^loner$", "--at-least", "100", "--target-cpus", "4"]);
+    assert!(expect(&alone, 0).contains("good.json"));
+    assert!(String::from_utf8_lossy(&alone.stderr).contains("so no configuration matters"));
+    // One CPU has no best configuration, but a score.
+    let one = score(&["--config", &good, "--cell", "a=/a$", "--target-cpus", "1", "--json"]);
+    let found: Value = serde_json::from_str(&expect(&one, 0)).unwrap();
+    assert!(
+        found["best"].is_null() && found["notes"][0].as_str().unwrap().contains("no best configuration"),
+        "{found}"
+    );
+    // Too short a time for an interval.
+    let first: String = fs::read_to_string(&path).unwrap().lines().take(300).map(|line| format!("{line}\n")).collect();
+    let short =
+        scxprof(&["score", "-f", &write("short.jsonl", &first), "--config", &good, "--json", "--target-cpus", "4"]);
+    let found: Value = serde_json::from_str(&expect(&short, 0)).unwrap();
+    assert!(found["configurations"][0]["interval"].is_null() && found["configurations"][0]["score"].is_number());
+    assert!(String::from_utf8_lossy(&short.stderr).contains("too short a time"));
+    // Of a live capture it replaces the configuration.
+    refusal(&scxprof(&["run", "-t", "1", "--score", &broken]), 2, "--score ");
+    expect(&scxprof(&["run", "-t", "1", "--at-least", "5"]), 2);
+    expect(&scxprof(&["run", "-t", "1", "--json"]), 2);
+}
+
+#[test]
+fn a_capture_can_be_scored() {
+    const TEST: &str = "a_capture_can_be_scored";
+    let directory = tempfile::tempdir().unwrap();
+    let good = cells(directory.path(), "good.json", &[&["get-red", "put-red"]]);
+    let args = ["run", "--source", "faults", "--max-loss", "100", "--score", &good, "--json", "--target-cpus", "4"];
+    let command = ["--", "sh", "-c", "for n in 1 2 3 4 5 6 7 8 9; do /bin/true; done; exit 3"];
+    let output = scxprof(&[&args[..], &command].concat());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.code() != Some(3) || said.contains("error: ") {
+        println!("SKIP: {TEST}: {}", said.trim());
+        return;
+    }
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(found["source"], "faults");
+    assert!(found["configurations"][0]["name"].as_str().unwrap().ends_with("good.json"));
+}
