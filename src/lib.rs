@@ -97,7 +97,7 @@
 //! | table | bound | what happens at the bound |
 //! |---|---|---|
 //! | the sketch of who touched what | 3/8 M, for a moment 9/16 M | it thins out; the report's `stability` and `confidence` say how certain the result is |
-//! | slices of the samples, for the interval of a score | 1/8 M, and 16,384 threads in each of 24 slices | they thin out; later threads do not count in the interval |
+//! | slices of the samples, for the interval of a score | 1/8 M, and 8,192 threads in each of 48 slices | they thin out; later threads do not count in the interval |
 //! | code and bytes of the hottest shared lines | 1/40 of the sketch | those of less hot lines are dropped |
 //! | samples that wait to be sorted by time | 1/4 M; source `timer`: 1/8 M | the older half is passed on early: loss `late` |
 //! | records of tasks, mappings, cgroups and hints that wait likewise | the same, at least 1 MiB | the older half is passed on early; none is lost |

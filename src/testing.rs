@@ -16,7 +16,7 @@ macro_rules! modules {
 
 pub mod cluster {
     pub use crate::cluster::*;
-    modules!(cluster: quality score slices truth);
+    modules!(cluster: layout quality score slices truth);
 }
 
 pub mod config {

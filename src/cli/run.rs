@@ -54,7 +54,7 @@ pub(super) struct RunArgs {
     #[arg(
         long = "score",
         value_name = "FILE",
-        conflicts_with_all = ["report", "html", "sharing_csv", "prometheus"],
+        conflicts_with_all = ["report", "html", "sharing_csv", "prometheus", "sched", "target"],
         help_heading = capture::RESULT
     )]
     scored: Vec<PathBuf>,
@@ -79,6 +79,12 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     let mut builder = builder;
     if let Some((_, placement)) = configurations.first() {
         builder = builder.scheduler(placement.scheduler()).score();
+    }
+    if configurations.iter().any(|it| it.1.uses_hints()) {
+        if !wanted.hints.are_followed() {
+            return Err(Failure::Usage(anyhow!("--score: the layers match hints, so it needs --hints-map")));
+        }
+        builder = builder.use_hints();
     }
     if let Some(stats) = &mut sched {
         builder = builder.sched(SchedOptions::default()).sink(stats);

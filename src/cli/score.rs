@@ -29,7 +29,7 @@ Examples:
 /// Which configurations are judged, and how.
 #[derive(Debug, Args)]
 pub(super) struct JudgeArgs {
-    /// Last-level caches of the host that will run the scheduler: a subcell whose CPUs are those of several avoids less
+    /// Last-level caches of the host that will run the scheduler; a subcell that is on several of them avoids less
     #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u32).range(2..), help_heading = TUNING)]
     pub(super) llcs: u32,
     /// Exit with 5 if a configuration has a score below this
@@ -109,6 +109,9 @@ pub(super) fn run(args: &ScoreArgs, stdout_is_open: bool) -> Result<(), Failure>
     let scheduler = configurations.first().map_or(Scheduler::Mitosis, |it| it.1.scheduler());
     let mut builder = args.decision.configure(builder, Named::Nothing).scheduler(scheduler).score();
     let mut select = |sample: &Sample, cgroups: &mut Cgroups| filter.keeps(sample, cgroups);
+    if configurations.iter().any(|it| it.1.uses_hints()) {
+        builder = builder.use_hints();
+    }
     if !args.filter.is_empty() {
         builder = builder.select(&mut select);
     }
@@ -136,9 +139,9 @@ pub(super) fn run(args: &ScoreArgs, stdout_is_open: bool) -> Result<(), Failure>
     })?;
     let report = judge(&found, &configurations, &args.judge);
     print(&report, &args.judge, output)?;
+    check(&report, &args.judge)?;
     damaged(&damage)?;
-    decision::check_loss(args.max_loss, &loss)?;
-    check(&report, &args.judge)
+    decision::check_loss(args.max_loss, &loss)
 }
 
 /// The scores.
@@ -153,7 +156,7 @@ pub(super) fn judge(found: &Analysis, configurations: &[(String, Placement)], ar
             report.avoidable * 100.0
         );
     } else if report.configurations.iter().any(|score| score.interval.is_none()) {
-        say!("note: the samples are of too short a time to say how certain the scores are");
+        say!("note: the samples are in too few slices of time to say how certain the scores are");
     }
     report
 }
@@ -171,10 +174,10 @@ pub(super) fn print(report: &ScoreReport, args: &JudgeArgs, output: Output) -> R
 /// Compares the scores with what is wanted.
 pub(super) fn check(report: &ScoreReport, args: &JudgeArgs) -> Result<(), Failure> {
     let Some(least) = args.at_least else { return Ok(()) };
-    let low = |score: &&crate::config::score::Score| score.score.is_some_and(|it| it * 100.0 < least);
+    let low = |score: &&crate::config::score::Score| score.score.is_some_and(|it| it < least / 100.0 - 1e-9);
     match report.configurations.iter().find(low) {
         Some(score) => Err(Failure::DoesNotFit(anyhow!(
-            "{} avoids {:.1} % of the avoidable misses, less than --at-least {least}",
+            "{} avoids {:.2} % of the avoidable misses, less than --at-least {least}",
             score.name,
             score.score.unwrap_or_default() * 100.0
         ))),

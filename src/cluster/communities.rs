@@ -18,6 +18,25 @@ pub(crate) fn solve(
     owner: impl Fn(u32) -> u32,
     rules: &Rules,
 ) -> (Vec<Region>, Vec<RawCommunity>) {
+    let (regions, scopes, demand) = shared(misses, threads, owner, Some(rules));
+    let mut found = Vec::new();
+    for component in &scopes.components {
+        found.append(&mut in_component(component, &scopes, &regions, &demand, rules));
+    }
+    (regions, found)
+}
+
+/// The regions that these threads share, by rank; none is called a hub.
+pub(crate) fn shared_regions(misses: &Misses, threads: &[u32], owner: impl Fn(u32) -> u32) -> Vec<Region> {
+    shared(misses, threads, owner, None).0
+}
+
+fn shared(
+    misses: &Misses,
+    threads: &[u32],
+    owner: impl Fn(u32) -> u32,
+    rules: Option<&Rules>,
+) -> (Vec<Region>, Scopes, Vec<Demand>) {
     let demand: Vec<Demand> = threads
         .iter()
         .map(|&thread| Demand {
@@ -48,17 +67,13 @@ pub(crate) fn solve(
         let users = scopes.users_of(uses[0].object, uses[0].thread);
         for range in regions(uses, users.len(), misses.is_thinned) {
             if let Some(mut region) = Region::new(&uses[range], &owners, scopes.is_private(uses[0].object)) {
-                region.is_hub = is_hub(&region, users, &demand, rules);
+                region.is_hub = rules.is_some_and(|rules| is_hub(&region, users, &demand, rules));
                 found_regions.push(region);
             }
         }
     }
     fit(&mut found_regions, threads.len());
-    let mut found = Vec::new();
-    for component in &scopes.components {
-        found.append(&mut in_component(component, &scopes, &found_regions, &demand, rules));
-    }
-    (found_regions, found)
+    (found_regions, scopes, demand)
 }
 
 /// Which threads could use which memory.

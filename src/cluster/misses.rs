@@ -81,6 +81,15 @@ pub(crate) enum Part {
 impl Misses {
     /// Weights what the sketch counted.
     pub(crate) fn new(sharing: &Sharing, part: Part) -> Self {
+        Self::of(sharing, part, sharing, |_| false)
+    }
+
+    /// The same of a slice of the time of `whole`, in which all touches count of objects that several threads use in the whole.
+    pub(crate) fn of_slice(sharing: &Sharing, whole: &Sharing, is_shared: impl Fn(u64) -> bool) -> Self {
+        Self::of(sharing, Part::All, whole, is_shared)
+    }
+
+    fn of(sharing: &Sharing, part: Part, whole: &Sharing, is_shared_there: impl Fn(u64) -> bool) -> Self {
         let threads = sharing.threads();
         let mut misses = Self {
             uses: Vec::new(),
@@ -106,7 +115,7 @@ impl Misses {
         for (touch, page) in sharing.touches_and_pages(true) {
             let (object, first, is_private) = sharing.address(page);
             let stands_for = sharing.stands_for(page);
-            let is_shared = first_user.get(&object).is_some_and(|user| user.1);
+            let is_shared = first_user.get(&object).is_some_and(|user| user.1) || is_shared_there(object);
             let mut is_seen = false;
             let of_thread = threads[touch.thread as usize];
             for count in sharing.lines_of(touch).filter_map(|count| part.of(touch, of_thread, count)) {
@@ -134,7 +143,7 @@ impl Misses {
             // A thread that waits for a write rarely sees it: it is one access among thousands, but it is there.
             let is_flag = line.len() > 1 && line.iter().any(|it| waits(it.count, threads, scale));
             for it in line {
-                let foreign = if is_flag { u64::MAX } else { writes - own_writes(sharing, line, it) };
+                let foreign = if is_flag { u64::MAX } else { writes - own_writes(whole, line, it) };
                 let added = misses.add(it, foreign, reuse[it.count.thread as usize], price);
                 misses.uses.push(added);
             }

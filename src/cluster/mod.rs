@@ -115,6 +115,7 @@
 mod clusters;
 mod communities;
 mod keys;
+pub(crate) mod layout;
 mod lines;
 mod linkage;
 mod misses;

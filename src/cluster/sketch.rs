@@ -221,9 +221,9 @@ impl Sharing {
         }
     }
 
-    /// The same for at most this many threads.
+    /// The same for at most this many threads, and without the code and the bytes of lines.
     pub(crate) fn with_threads(budget: usize, thread_limit: usize) -> Self {
-        Self { thread_limit, ..Self::new(budget) }
+        Self { thread_limit, hot_lines_budget: 0, ..Self::new(budget) }
     }
 
     /// Declares that two numbers are one thread at different times, so memory that only this thread touches is not shared. Call
@@ -326,7 +326,7 @@ impl Sharing {
             self.touches.len += 1;
             slot.threads += 1;
         }
-        if slot.threads > 1 {
+        if slot.threads > 1 && self.hot_lines_budget > 0 {
             let hot_lines = self.hot_lines.get_or_insert_with(|| HotLines::new(self.hot_lines_budget));
             let Sample { raw: RawSample { access, size, .. }, code, .. } = *sample;
             let first = offset(memory) % LINE_SIZE;

@@ -3,12 +3,14 @@
 use super::sketch::Sharing;
 use crate::sample::Sample;
 
-/// The most slices. When one more is needed, each two neighbours become one, so there are always at least half as many.
-const MAX_SLICES: usize = 24;
-/// The first length of a slice in ns. A slice should be longer than what threads do in turn, and a run has 12 slices in 1.2 s.
+/// The most slices, and their least bytes: with little memory there are fewer. When one more is needed, each two neighbours become
+/// one, so there are always at least half as many.
+const MAX_SLICES: usize = 48;
+const LEAST_BYTES: usize = 1 << 16;
+/// The first length of a slice in ns: a run of 2.4 s has 24 slices.
 const FIRST_LENGTH: u64 = 100_000_000;
 /// Threads that are distinguished in a slice.
-const MAX_THREADS: usize = 1 << 14;
+const MAX_THREADS: usize = 1 << 13;
 
 /// Sketches of slices of equal length that follow each other.
 #[derive(Debug, Clone)]
@@ -18,6 +20,7 @@ pub struct Slices {
     length: u64,
     /// Bytes of each.
     budget: usize,
+    most: usize,
     sketches: Vec<Sharing>,
 }
 
@@ -25,15 +28,15 @@ impl Slices {
     /// In about `budget` bytes.
     #[must_use]
     pub fn new(budget: usize) -> Self {
-        Self { begin: None, length: FIRST_LENGTH, budget: budget / MAX_SLICES, sketches: Vec::new() }
+        let most = (budget / LEAST_BYTES).clamp(8, MAX_SLICES);
+        Self { begin: None, length: FIRST_LENGTH, budget: budget / most, most, sketches: Vec::new() }
     }
 
     /// Counts samples, each for the thread beside it.
     pub fn add(&mut self, samples: &[(u32, &Sample)]) {
-        let slice_of = |slices: &mut Self, time: u64| slices.slice(time);
         for run in samples.chunk_by(|a, b| a.1.time == b.1.time) {
             let Some((_, first)) = run.first() else { continue };
-            let at = slice_of(self, first.time);
+            let at = self.slice(first.time);
             if let Some(sketch) = self.sketches.get_mut(at) {
                 for (thread, sample) in run {
                     sketch.add_for(*thread, sample);
@@ -46,8 +49,8 @@ impl Slices {
     fn slice(&mut self, time: u64) -> usize {
         let begin = *self.begin.get_or_insert(time);
         let since = time.saturating_sub(begin);
-        while since / self.length >= MAX_SLICES as u64 {
-            self.halve();
+        while since / self.length >= self.most as u64 {
+            self.merge_pairs();
         }
         let at = (since / self.length) as usize;
         while self.sketches.len() <= at {
@@ -57,7 +60,7 @@ impl Slices {
     }
 
     /// Joins each two neighbours.
-    fn halve(&mut self) {
+    fn merge_pairs(&mut self) {
         self.length = self.length.saturating_mul(2);
         let mut old = std::mem::take(&mut self.sketches).into_iter();
         while let Some(mut first) = old.next() {

@@ -48,7 +48,7 @@ pub use hot_lines::hot_lines;
 pub(crate) use layers::{layers, layers_by_hint};
 pub(crate) use members::{Affinity, Member, Members, Unknown, Verdict};
 pub use note::{Note, ThreadRef};
-pub use placement::{Group, Placement, PlacementError};
+pub use placement::{Place, Placement, PlacementError};
 pub(crate) use prefixes::base_of;
 pub(crate) use summary::summary;
 pub(crate) use table::aligned;

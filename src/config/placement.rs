@@ -6,7 +6,7 @@ use thiserror::Error;
 use super::cell::{Cell, CellMatch, Subcell};
 use super::consumer::Consumer;
 use super::decide::Scheduler;
-use super::layered::{self, Layer};
+use super::layered::{self, Layer, LayerMatch};
 use super::mitosis;
 
 /// A loaded configuration of scx_mitosis or scx_layered.
@@ -20,7 +20,7 @@ pub enum Placement {
 
 /// What gets CPUs of its own: a subcell of scx_mitosis, or a layer of scx_layered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Group {
+pub struct Place {
     /// The cell spec or the layer; `None` for the root's cell of scx_mitosis, if nothing takes the thread.
     pub cell: Option<String>,
     /// The cgroup that is the cell, as scx_mitosis makes a cell of each cgroup that a spec matches; empty for the root's cell and
@@ -106,7 +106,7 @@ impl Placement {
 
     /// What takes a thread, with this hint if that is known.
     #[must_use]
-    pub fn seat(&self, cgroup: &[u8], comm: &[u8], hint: Option<u64>) -> Group {
+    pub fn place_of(&self, cgroup: &[u8], comm: &[u8], hint: Option<u64>) -> Place {
         match self {
             Self::Mitosis(cells, consumer) => {
                 let assigned = consumer.assign(cgroup, comm);
@@ -118,7 +118,7 @@ impl Placement {
                     Some(subcell) => subcell.is_catch_all(),
                     None => is_divided || is_all,
                 };
-                Group {
+                Place {
                     cell: cell.map(|cell| cell.name.clone()),
                     cgroup: consumer.cell_path(cgroup),
                     subcell: subcell.map(|subcell| subcell.name.clone()),
@@ -128,7 +128,7 @@ impl Placement {
             Self::Layered(layers, consumer) => {
                 let layer = consumer.assign_hinted(cgroup, comm, hint).and_then(|layer| layers.get(layer));
                 let is_rest = layer.is_none_or(|layer| layer.matches.iter().all(Vec::is_empty));
-                Group { cell: layer.map(|layer| layer.name.clone()), is_rest, ..Group::default() }
+                Place { cell: layer.map(|layer| layer.name.clone()), is_rest, ..Place::default() }
             }
         }
     }
@@ -139,14 +139,14 @@ impl Placement {
     /// scx_mitosis gives every cell the same share, the root's too, and every subcell of a cell (`compute_targets`). Layers get CPUs
     /// by the time that their threads run, which samples are proportional to.
     #[must_use]
-    pub fn cpus(&self, groups: &[(&Group, f64)]) -> Vec<(f64, f64)> {
+    pub fn cpus(&self, groups: &[(&Place, f64)]) -> Vec<(f64, f64)> {
         match self {
             Self::Mitosis(cells, _) => {
                 let mut cgroups: Vec<&[u8]> =
                     groups.iter().map(|it| it.0.cgroup.as_slice()).chain([&b""[..]]).collect();
                 cgroups.sort_unstable();
                 cgroups.dedup();
-                let subcells = |group: &Group| {
+                let subcells = |group: &Place| {
                     let cell = cells.iter().find(|cell| Some(&cell.name) == group.cell.as_ref());
                     let written = cell.map_or(0, |cell| cell.subcells.len());
                     let has_rest = cell.is_some_and(|cell| cell.subcells.iter().any(Subcell::is_catch_all));
@@ -160,6 +160,16 @@ impl Placement {
                 let part = |samples: f64| if all > 0.0 { samples / all } else { 1.0 };
                 groups.iter().map(|it| (part(it.1), part(it.1))).collect()
             }
+        }
+    }
+
+    /// True if it has conditions on task hints.
+    #[must_use]
+    pub fn uses_hints(&self) -> bool {
+        let is_hint = |it: &LayerMatch| matches!(it, LayerMatch::HintEquals(_));
+        match self {
+            Self::Mitosis(..) => false,
+            Self::Layered(layers, _) => layers.iter().flat_map(|layer| layer.matches.iter().flatten()).any(is_hint),
         }
     }
 
@@ -217,9 +227,9 @@ mod tests {
             {"name": "io", "matches": [[{"CommPrefix": "io-"}]]}, {"name": "cpu", "matches": [[{"CommPrefix": "cpu-"}]]}]},
             {"name": "db", "matches": {"CgroupContains": "db"}}]"#;
         let placement = Placement::parse(mitosis).unwrap();
-        let seat = |cgroup: &str, comm: &str| placement.seat(cgroup.as_bytes(), comm.as_bytes(), None);
+        let place = |cgroup: &str, comm: &str| placement.place_of(cgroup.as_bytes(), comm.as_bytes(), None);
         let groups = [("/web1", "io-1"), ("/web1", "main"), ("/web2/x", "io-1"), ("/db", "io-1"), ("/", "init")];
-        let groups = groups.map(|(cgroup, comm)| seat(cgroup, comm));
+        let groups = groups.map(|(cgroup, comm)| place(cgroup, comm));
         assert_eq!(groups.each_ref().map(|it| it.is_rest), [false, true, false, false, true]);
         let paths = groups.each_ref().map(|it| String::from_utf8_lossy(&it.cgroup).into_owned());
         assert_eq!(paths, ["/web1", "/web1", "/web2", "/db", ""]);

@@ -9,10 +9,8 @@ use crate::escape;
 
 /// The scores of configurations for the same samples. Parts are of 1.
 ///
-/// A score is the part of the avoidable misses that a configuration avoids beyond chance. Two threads that may run anywhere share
-/// one of `n` last-level caches with the probability 1/n. So a group of threads (a subcell or a layer) whose CPUs are within one
-/// cache counts in full, one whose CPUs are those of all caches counts nothing, and one with the CPUs of `s` caches counts
-/// `(1/s - 1/n) / (1 - 1/n)`.
+/// A score is the part of the avoidable misses that a configuration avoids beyond what threads avoid that run anywhere. It is 1 if all threads that share memory share a cache, 0 if a
+/// configuration is no better than none, and less if it is worse.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ScoreReport {
@@ -145,20 +143,6 @@ pub struct UnmatchedThreads {
     pub share: f64,
 }
 
-/// The 95 % interval of a number, from what it is in replicates; the first of them has each slice once.
-pub(crate) fn interval(value: f64, replicates: &[f64]) -> Option<[f64; 2]> {
-    let (whole, drawn) = replicates.split_first()?;
-    let mut by: Vec<f64> = drawn.iter().map(|it| it - whole).collect();
-    by.sort_by(f64::total_cmp);
-    let at = |part: f64| by.get(((by.len() as f64 * part) as usize).min(by.len().saturating_sub(1)));
-    Some([value + at(0.025)?, value + at(0.975)?])
-}
-
-/// The interval of a part of 1.
-pub(crate) fn within_one(interval: [f64; 2]) -> [f64; 2] {
-    interval.map(|end| end.clamp(0.0, 1.0))
-}
-
 /// Lines of pairs and of names in the text.
 const LINES: usize = 8;
 
@@ -177,14 +161,14 @@ impl ScoreReport {
         let mut text = String::new();
         let _ = writeln!(
             text,
-            "Of {:.0} samples (source {}), {:.1} % of all possible misses are avoidable.",
+            "{:.0} samples (source {}); {:.1} % of all possible misses are avoidable.",
             self.samples,
             self.source,
             self.avoidable * 100.0
         );
         let _ = writeln!(
             text,
-            "Score: the part of them that a configuration avoids on {} last-level caches, with its 95 % interval.\n",
+            "Score: the part of the avoidable misses that a configuration avoids on {} last-level caches, and its 95 % interval.\n",
             self.llcs
         );
         let head = ["CONFIGURATION", "SCORE", "INTERVAL", "BELOW-BEST", "INTERVAL"].map(str::to_owned);
@@ -294,20 +278,5 @@ impl Score {
             }),
         );
         text
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_interval_is_what_replicates_deviate_by() {
-        let replicates: Vec<f64> =
-            std::iter::once(0.5).chain((0..400).map(|at| 0.4 + f64::from(at) * 0.0005)).collect();
-        let [low, high] = interval(0.6, &replicates).unwrap();
-        assert!((low - 0.505).abs() < 1e-9 && (high - 0.695).abs() < 1e-9, "{low} {high}");
-        assert_eq!((interval(0.6, &[]), interval(0.6, &[0.5])), (None, None));
-        assert_eq!(format!("{:?}", within_one([-0.1, 1.2])), "[0.0, 1.0]");
     }
 }

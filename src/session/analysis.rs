@@ -235,10 +235,15 @@ impl Analysis {
         };
         let own = own.and_then(|json| config::Placement::parse(&json).ok());
         let best = own.map(|own| self.decider.score(&avoidable, (BEST, &own), llcs));
+        for (name, placement) in configurations {
+            if let Some(refused) = self.decider.refuses(placement, self.decision().target_cpus) {
+                notes.push(format!("{name}: {refused}"));
+            }
+        }
         let scores = configurations.iter().map(|(name, placement)| {
             let mut judged = self.decider.score(&avoidable, (name, placement), llcs);
             if let Some(best) = &best {
-                judged.below(best);
+                judged.below(best, &avoidable);
             }
             judged.score
         });

@@ -65,7 +65,7 @@ const BOUNDED: &[(&str, u64, u64)] = &[
     ("files of the sketch", 16_384, u64::MAX),
     ("pages of the sketch", u64::MAX, MEMORY * 1024 / 16 * 9),
     // Of `run --score` alone.
-    ("slices of the score", 24, MEMORY * 1024 / 8),
+    ("slices of the score", 48, MEMORY * 1024 / 8),
     ("files with sampled code", 65_536, 32 << 10),
     ("inode numbers", 8_192, u64::MAX),
     // Unused ones are dropped when there are 4096 or more.

@@ -165,7 +165,8 @@ const SCORE: Page = Page {
          configuration that scxprof would write for the same samples. It names the pairs of subcells that share most, the \
          threads that another subcell would suit better, and those that no condition takes.",
         "A score is beyond chance: two threads that may run anywhere share one of N last-level caches with the probability \
-         1/N. A subcell whose CPUs are those of all caches avoids nothing beyond that.",
+         1/N. It is 100 % if all threads that share memory share a cache, 0 % if the configuration is no better than none, \
+         and less if it is worse.",
     ],
     samples: false,
     environment: &[TMPDIR, NO_COLOR],

@@ -1,43 +1,37 @@
 //! How much of the avoidable misses a configuration avoids.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Decider, Facts};
+use crate::cluster::layout::{Group, Layout};
 use crate::cluster::score::{Avoidable, Avoided};
-use crate::config::score::{
-    interval, within_one, CellScore, MisplacedThreads, PairScore, Score, SubcellScore, UnmatchedThreads,
-};
-use crate::config::{base_of, Group, Placement, Scheduler};
-use crate::sample::{printable, Source};
+use crate::config::mitosis::{Refused, MAX_CELLS};
+use crate::config::score::{CellScore, MisplacedThreads, PairScore, Score, SubcellScore, UnmatchedThreads};
+use crate::config::{base_of, Place, Placement, Scheduler};
+use crate::sample::printable;
 
 /// Pairs and names of threads that are listed of a configuration.
 const LISTED: usize = 64;
 
-/// The groups of a configuration.
+/// The groups of a configuration: its subcells or layers with threads.
 struct Groups {
-    all: Vec<Group>,
+    all: Vec<Place>,
+    /// What each is called.
+    names: Vec<String>,
     /// The group of each thread.
     labels: Vec<u32>,
-    /// Threads and samples.
+    /// How many threads each has.
     threads: Vec<usize>,
     /// The parts of the CPUs that they and their cells have.
     cpus: Vec<(f64, f64)>,
-    /// The part of its avoided misses that counts.
-    weights: Vec<f64>,
+    /// The groups of each cell.
+    cells: Vec<Vec<usize>>,
+    layout: Layout,
 }
 
 impl Groups {
-    fn place(&self, label: u32) -> String {
-        let Some(group) = self.all.get(label as usize) else { return String::new() };
-        let cell = group.cell.as_deref().unwrap_or("(no cell)");
-        group.subcell.as_ref().map_or_else(|| cell.to_owned(), |subcell| format!("{cell}/{subcell}"))
-    }
-
-    /// The score that these misses are.
-    fn part(&self, avoided: &Avoided, of: &[usize]) -> f64 {
-        let weighted = |&at: &usize| Some(avoided.of_group.get(at)? * self.weights.get(at)?);
-        // A sum of nothing is -0.
-        of.iter().filter_map(weighted).fold(0.0, |sum, it| sum + it) / avoided.all.max(f64::MIN_POSITIVE)
+    fn name(&self, label: u32) -> String {
+        self.names.get(label as usize).cloned().unwrap_or_default()
     }
 }
 
@@ -47,22 +41,30 @@ pub(in crate::session) struct Judged {
     replicates: Vec<f64>,
 }
 
+/// The name of a cell spec or layer for people.
+fn cell_name(place: &Place) -> String {
+    place.cell.as_ref().map_or_else(|| "(no cell)".to_owned(), |cell| printable(cell.as_bytes()))
+}
+
+/// The same of a subcell.
+fn subcell_name(place: &Place) -> String {
+    place.subcell.as_ref().map_or_else(|| "(rest)".to_owned(), |subcell| printable(subcell.as_bytes()))
+}
+
 impl Decider {
     /// What can be avoided.
     pub(in crate::session) fn avoidable(&self) -> Avoidable {
-        let pids: Vec<u32> = self.facts.iter().map(|facts| facts.pid).collect();
-        let first_touches = (self.source == Source::Faults).then_some(&pids[..]);
-        Avoidable::new(&self.sharing, self.slices.as_ref(), first_touches)
+        Avoidable::new(&self.sharing, self.slices.as_ref())
     }
 
     fn groups(&self, placement: &Placement, llcs: u32) -> Groups {
-        let mut number: BTreeMap<Group, u32> = BTreeMap::new();
+        let mut number: BTreeMap<Place, u32> = BTreeMap::new();
         let mut counts: Vec<(usize, f64)> = Vec::new();
         let mut labels = Vec::with_capacity(self.facts.len());
         for facts in &self.facts {
             let next = number.len() as u32;
-            let label =
-                *number.entry(placement.seat(self.path_of(facts), facts.last.1.as_bytes(), facts.hint)).or_insert(next);
+            let place = placement.place_of(self.path_of(facts), facts.last.1.as_bytes(), facts.hint);
+            let label = *number.entry(place).or_insert(next);
             if label == next {
                 counts.push((0, 0.0));
             }
@@ -71,26 +73,61 @@ impl Decider {
             }
             labels.push(label);
         }
-        let mut all = vec![Group::default(); number.len()];
-        for (group, label) in number {
+        let mut all = vec![Place::default(); number.len()];
+        for (place, label) in number {
             if let Some(slot) = all.get_mut(label as usize) {
-                *slot = group;
+                *slot = place;
             }
         }
-        let with_samples: Vec<(&Group, f64)> = all.iter().zip(&counts).map(|(group, count)| (group, count.1)).collect();
+        let with_samples: Vec<(&Place, f64)> = all.iter().zip(&counts).map(|(place, count)| (place, count.1)).collect();
         let cpus = placement.cpus(&with_samples);
-        // What any two threads avoid by chance is no merit of a configuration.
-        let chance = 1.0 / f64::from(llcs.max(2));
-        let weights = cpus.iter().map(|(part, _)| {
-            let spans = (part / chance).max(1.0);
-            ((1.0 / spans - chance) / (1.0 - chance)).max(0.0)
-        });
-        Groups { labels, threads: counts.iter().map(|it| it.0).collect(), weights: weights.collect(), cpus, all }
+        let mut cells: BTreeMap<(Option<&String>, &[u8]), Vec<usize>> = BTreeMap::new();
+        for (at, place) in all.iter().enumerate() {
+            cells.entry((place.cell.as_ref(), &place.cgroup)).or_default().push(at);
+        }
+        let mut cells_of: BTreeMap<Option<&String>, usize> = BTreeMap::new();
+        for (cell, _) in cells.keys() {
+            *cells_of.entry(*cell).or_default() += 1;
+        }
+        let name = |place: &Place| {
+            let cell = cell_name(place);
+            let subcell = place.subcell.as_ref().map_or_else(String::new, |_| format!("/{}", subcell_name(place)));
+            // Several cells of one spec have the same subcells.
+            let is_one = cells_of.get(&place.cell.as_ref()).is_none_or(|&count| count < 2);
+            let of = if is_one { String::new() } else { format!(" of {}", printable(&place.cgroup)) };
+            format!("{cell}{subcell}{of}")
+        };
+        let names = all.iter().map(name).collect();
+        let cells: Vec<Vec<usize>> = cells.into_values().collect();
+        let group = |(&(cpus, _), &(threads, _)): (&(f64, f64), &(usize, f64))| Group { cell: 0, cpus, threads };
+        let mut laid: Vec<Group> = cpus.iter().zip(&counts).map(group).collect();
+        for (number, of) in (0u32..).zip(&cells) {
+            for &at in of {
+                if let Some(group) = laid.get_mut(at) {
+                    group.cell = number;
+                }
+            }
+        }
+        let layout = Layout::new(&laid, llcs);
+        Groups { names, labels, threads: counts.iter().map(|it| it.0).collect(), cpus, cells, layout, all }
     }
 
     /// The path of a thread's cgroup, as far as it is known.
     fn path_of(&self, facts: &Facts) -> &[u8] {
         self.cell_of_cgroup.get(&facts.cgroup).and_then(|it| it.1.as_deref()).unwrap_or(b"/")
+    }
+
+    /// Why scx_mitosis would not run a configuration on a host with so many CPUs, as far as the sampled cgroups show.
+    pub(in crate::session) fn refuses(&self, placement: &Placement, target_cpus: usize) -> Option<Refused> {
+        let places =
+            self.facts.iter().map(|it| placement.place_of(self.path_of(it), it.last.1.as_bytes(), None).cgroup);
+        // The root's cell always exists.
+        let cells = places.chain([Vec::new()]).collect::<BTreeSet<_>>().len();
+        match placement.scheduler() {
+            Scheduler::Layered => None,
+            Scheduler::Mitosis if cells > MAX_CELLS => Some(Refused::TooManyCells { cells }),
+            Scheduler::Mitosis => (cells > target_cpus).then_some(Refused::FewCpus { target_cpus, cells }),
+        }
     }
 
     /// The score of a configuration with this name.
@@ -101,85 +138,62 @@ impl Decider {
         llcs: u32,
     ) -> Judged {
         let groups = self.groups(placement, llcs);
-        let count = groups.all.len();
-        let whole = avoidable.avoided(&groups.labels, count);
-        let drawn = if avoidable.is_worth() { avoidable.replicates(&groups.labels, count) } else { Vec::new() };
-        let part = |of: &[usize]| groups.part(&whole, of);
-        let replicates = |of: &[usize]| -> Vec<f64> { drawn.iter().map(|it| groups.part(it, of)).collect() };
-        let doubt = |of: &[usize]| interval(part(of), &replicates(of)).map(within_one);
-        let mut cells: BTreeMap<(Option<&String>, &[u8]), Vec<usize>> = BTreeMap::new();
-        for (at, group) in groups.all.iter().enumerate() {
-            cells.entry((group.cell.as_ref(), &group.cgroup)).or_default().push(at);
-        }
-        let number = |at: usize| groups.threads.get(at).copied().unwrap_or_default();
-        let cpus = |at: usize| groups.cpus.get(at).copied().unwrap_or_default();
-        let at_most = within_cells(avoidable, &groups, cells.values());
-        let cells = cells.iter().zip(at_most).map(|((&(name, cgroup), of), at_most)| {
-            let subcell = |&at: &usize| {
-                let group = groups.all.get(at)?;
-                let is_divided = group.subcell.is_some() || of.len() > 1;
-                let name = group.subcell.clone().unwrap_or_else(|| "(rest)".to_owned());
-                let (threads, cpus) = (number(at), cpus(at).0);
-                is_divided.then(|| SubcellScore { name, threads, cpus, avoids: part(&[at]), interval: doubt(&[at]) })
-            };
-            let mut subcells: Vec<SubcellScore> = of.iter().filter_map(subcell).collect();
-            subcells.sort_by(|a, b| b.avoids.total_cmp(&a.avoids).then_with(|| a.name.cmp(&b.name)));
-            CellScore {
-                name: name.cloned().unwrap_or_else(|| "(no cell)".to_owned()),
-                cgroup: (!cgroup.is_empty()).then(|| printable(cgroup)),
-                threads: of.iter().map(|&at| number(at)).sum(),
-                cpus: of.first().map_or(0.0, |&at| cpus(at).1),
-                avoids: part(of),
-                interval: doubt(of),
-                at_most,
-                subcells,
-            }
-        });
-        let mut cells: Vec<CellScore> = cells.collect();
-        cells.sort_by(|a, b| {
-            b.avoids.total_cmp(&a.avoids).then_with(|| (&a.name, &a.cgroup).cmp(&(&b.name, &b.cgroup)))
-        });
-        let all: Vec<usize> = (0..count).collect();
-        let replicates = replicates(&all);
-        let score = avoidable.is_worth().then(|| part(&all));
-        let pairs = avoidable.pairs(&groups.labels).into_iter().filter(|edge| edge.misses > 0.0).take(LISTED);
+        let is_worth = avoidable.is_worth();
         let score = Score {
             name: printable(name.as_bytes()),
             scheduler: if placement.scheduler() == Scheduler::Layered { "layered" } else { "mitosis" }.to_owned(),
-            score,
-            interval: score.and_then(|score| interval(score, &replicates)).map(within_one),
+            score: None,
+            interval: None,
             below_best: None,
             below_best_interval: None,
-            cells,
-            pairs: pairs
-                .map(|edge| {
-                    let mut places = [groups.place(edge.a), groups.place(edge.b)];
-                    places.sort();
-                    let [a, b] = places;
-                    PairScore { a, b, misses: edge.misses / whole.all.max(f64::MIN_POSITIVE) }
-                })
-                .collect(),
-            misplaced: self.misplaced(avoidable, &groups, whole.all),
+            cells: Vec::new(),
+            pairs: Vec::new(),
+            misplaced: Vec::new(),
             unmatched: self.unmatched(&groups),
+        };
+        if !is_worth {
+            return Judged { score, replicates: Vec::new() };
+        }
+        let whole = avoidable.avoided(&groups.labels, &groups.layout);
+        let drawn = avoidable.replicates(&groups.labels, &groups.layout);
+        let replicates: Vec<f64> = drawn.iter().map(Avoided::score).collect();
+        let doubt = |of: &[usize]| {
+            let values: Vec<f64> = drawn.iter().map(|it| it.part(of.iter().copied())).collect();
+            let part = whole.part(of.iter().copied());
+            avoidable.margin(&values).map(|margin| [part - margin, part + margin])
+        };
+        let interval = avoidable.margin(&replicates).map(|margin| [whole.score() - margin, whole.score() + margin]);
+        let pairs = avoidable.pairs(&groups.labels, &groups.layout).into_iter().take(LISTED);
+        let pairs = pairs.map(|pair| {
+            let mut names = [groups.name(pair.a), groups.name(pair.b)];
+            names.sort();
+            let [a, b] = names;
+            PairScore { a, b, misses: pair.misses / whole.all.max(f64::MIN_POSITIVE) }
+        });
+        let score = Score {
+            score: Some(whole.score()),
+            interval,
+            cells: cells(&groups, avoidable, &whole, &doubt, llcs),
+            pairs: pairs.collect(),
+            misplaced: self.misplaced(avoidable, &groups, whole.all),
+            ..score
         };
         Judged { score, replicates }
     }
 
     fn misplaced(&self, avoidable: &Avoidable, groups: &Groups, all: f64) -> Vec<MisplacedThreads> {
         let mut found: BTreeMap<(&[u8], u32, u32), (usize, f64)> = BTreeMap::new();
-        if avoidable.is_worth() {
-            for it in avoidable.misplaced(&groups.labels, groups.all.len()) {
-                let at = it.thread as usize;
-                let (Some(facts), Some(&label)) = (self.facts.get(at), groups.labels.get(at)) else { continue };
-                let sum = found.entry((base_of(facts.last.1.as_bytes()), label, it.better)).or_default();
-                *sum = (sum.0 + 1, sum.1 + it.misses / all.max(f64::MIN_POSITIVE));
-            }
+        for it in avoidable.misplaced(&groups.labels, &groups.layout) {
+            let at = it.thread as usize;
+            let (Some(facts), Some(&label)) = (self.facts.get(at), groups.labels.get(at)) else { continue };
+            let sum = found.entry((base_of(facts.last.1.as_bytes()), label, it.better)).or_default();
+            *sum = (sum.0 + 1, sum.1 + it.misses / all.max(f64::MIN_POSITIVE));
         }
         let named = |((comm, from, to), (threads, misses)): ((&[u8], u32, u32), (usize, f64))| MisplacedThreads {
             comm: printable(comm),
             threads,
-            from: groups.place(from),
-            to: groups.place(to),
+            from: groups.name(from),
+            to: groups.name(to),
             misses,
         };
         let mut found: Vec<MisplacedThreads> = found.into_iter().map(named).collect();
@@ -193,7 +207,7 @@ impl Decider {
         let total = self.facts.iter().map(|facts| facts.samples).sum::<f64>().max(f64::MIN_POSITIVE);
         for (facts, &label) in self.facts.iter().zip(&groups.labels) {
             if groups.all.get(label as usize).is_some_and(|group| group.is_rest) {
-                let sum = found.entry((base_of(facts.last.1.as_bytes()), groups.place(label))).or_default();
+                let sum = found.entry((base_of(facts.last.1.as_bytes()), groups.name(label))).or_default();
                 *sum = (sum.0 + 1, sum.1 + facts.samples / total);
             }
         }
@@ -210,34 +224,68 @@ impl Decider {
     }
 }
 
-/// The part of the avoidable misses that one cache for each of these cells would avoid.
-fn within_cells<'a>(
-    avoidable: &Avoidable,
+/// The cells with what they avoid, those that avoid most first.
+fn cells(
     groups: &Groups,
-    cells: impl ExactSizeIterator<Item = &'a Vec<usize>>,
-) -> Vec<f64> {
-    let count = cells.len();
+    avoidable: &Avoidable,
+    whole: &Avoided,
+    doubt: &dyn Fn(&[usize]) -> Option<[f64; 2]>,
+    llcs: u32,
+) -> Vec<CellScore> {
+    let number = |at: usize| groups.threads.get(at).copied().unwrap_or_default();
+    let cpus = |at: usize| groups.cpus.get(at).copied().unwrap_or_default();
     let mut cell_of = vec![0; groups.all.len()];
-    for (cell, of) in (0u32..).zip(cells) {
+    for (cell, of) in (0u32..).zip(&groups.cells) {
         for &at in of {
             if let Some(slot) = cell_of.get_mut(at) {
                 *slot = cell;
             }
         }
     }
-    let label = |it: &u32| cell_of.get(*it as usize).copied().unwrap_or(0);
-    let labels: Vec<u32> = groups.labels.iter().map(label).collect();
-    let avoided = avoidable.avoided(&labels, count);
-    avoided.of_group.iter().map(|it| it / avoided.all.max(f64::MIN_POSITIVE)).collect()
+    let labels: Vec<u32> =
+        groups.labels.iter().map(|it| cell_of.get(*it as usize).copied().unwrap_or_default()).collect();
+    let in_one_cache = avoidable.avoided(&labels, &Layout::one_each(groups.cells.len(), groups.labels.len(), llcs));
+    let mut cells: Vec<CellScore> = Vec::new();
+    for (cell, of) in groups.cells.iter().enumerate() {
+        let Some(place) = of.first().and_then(|&at| groups.all.get(at)) else { continue };
+        let subcell = |&at: &usize| {
+            let place = groups.all.get(at)?;
+            let is_divided = place.subcell.is_some() || of.len() > 1;
+            let (threads, cpus) = (number(at), cpus(at).0);
+            let avoids = whole.part(std::iter::once(at));
+            is_divided.then(|| SubcellScore {
+                name: subcell_name(place),
+                threads,
+                cpus,
+                avoids,
+                interval: doubt(&[at]),
+            })
+        };
+        let mut subcells: Vec<SubcellScore> = of.iter().filter_map(subcell).collect();
+        subcells.sort_by(|a, b| b.avoids.total_cmp(&a.avoids).then_with(|| a.name.cmp(&b.name)));
+        cells.push(CellScore {
+            name: cell_name(place),
+            cgroup: (!place.cgroup.is_empty()).then(|| printable(&place.cgroup)),
+            threads: of.iter().map(|&at| number(at)).sum(),
+            cpus: of.first().map_or(0.0, |&at| cpus(at).1),
+            avoids: whole.part(of.iter().copied()),
+            interval: doubt(of),
+            at_most: in_one_cache.part(std::iter::once(cell)),
+            subcells,
+        });
+    }
+    cells.sort_by(|a, b| b.avoids.total_cmp(&a.avoids).then_with(|| (&a.name, &a.cgroup).cmp(&(&b.name, &b.cgroup))));
+    cells
 }
 
 impl Judged {
     /// Compares it with the best configuration.
-    pub(in crate::session) fn below(&mut self, best: &Self) {
+    pub(in crate::session) fn below(&mut self, best: &Self, avoidable: &Avoidable) {
         let (Some(ours), Some(theirs)) = (self.score.score, best.score.score) else { return };
         self.score.below_best = Some(theirs - ours);
         let below: Vec<f64> =
             self.replicates.iter().zip(&best.replicates).map(|(ours, theirs)| theirs - ours).collect();
-        self.score.below_best_interval = interval(theirs - ours, &below);
+        self.score.below_best_interval =
+            avoidable.margin(&below).map(|margin| [theirs - ours - margin, theirs - ours + margin]);
     }
 }
