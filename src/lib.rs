@@ -161,6 +161,7 @@ pub mod config;
 pub mod doctor;
 mod elf;
 mod escape;
+pub mod evidence;
 pub mod hint;
 pub mod host;
 pub mod html;

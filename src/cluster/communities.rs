@@ -9,7 +9,7 @@ use super::rules::{Demand, RawCommunity, Region, Rules, Sharer};
 const LLC_LINES: f64 = 524_288.0;
 
 /// The largest number of transfers to a thread for one transfer to the threads that contend with it.
-const BACK_AND_FORTH: f64 = 3.0;
+pub(crate) const BACK_AND_FORTH: f64 = 3.0;
 
 /// The regions of one cell and its communities; `threads` are its threads by rank.
 pub(crate) fn solve(

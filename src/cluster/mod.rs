@@ -112,6 +112,7 @@
 //! Memory that all threads use becomes a community if it takes 7 % of the possible misses and has more than 48 lines: hot
 //! globals on 64 pages look the same as one group of all threads.
 
+mod classes;
 mod clusters;
 mod communities;
 mod keys;
@@ -131,6 +132,7 @@ mod solve;
 mod table;
 pub(crate) mod truth;
 
+pub use classes::{ClassSharing, ClassUse, PairUse};
 pub use clusters::{
     ClusterOptions, Clusters, Community, Edge, Hot, LineSharing, LineThread, Reason, Structure, Verdict, MIN_ACCESSES,
 };

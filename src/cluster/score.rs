@@ -1,5 +1,7 @@
 //! How many of the avoidable misses a partition of the threads avoids, and how certain that is.
 
+use std::collections::BTreeMap;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::communities::shared_regions;
@@ -248,6 +250,37 @@ impl Avoidable {
         pairs.retain(|pair| pair.misses > 0.0);
         pairs.sort_by(|x, y| y.misses.total_cmp(&x.misses).then_with(|| (x.a, x.b).cmp(&(y.a, y.b))));
         pairs
+    }
+
+    /// The avoidable misses between threads, and between those of one class, by cell and class: what one cache for both spares.
+    pub(crate) fn pairs_of_threads(&self, cells: &[u32], classes: &[u32]) -> BTreeMap<((u32, u32), (u32, u32)), f64> {
+        let mut found: BTreeMap<((u32, u32), (u32, u32)), f64> = BTreeMap::new();
+        for region in &self.regions {
+            let all: f64 = region.sharers.iter().map(|it| it.misses).sum();
+            let part = region.fits * region.part_avoidable();
+            // Of each class its misses, the sum of its misses per miss of others, and what of both is one thread's own.
+            let mut uses: BTreeMap<(u32, u32), [f64; 3]> = BTreeMap::new();
+            for sharers in region.sharers.chunk_by(|a, b| a.owner == b.owner) {
+                let own: f64 = sharers.iter().map(|it| it.misses).sum();
+                let Some(it) = sharers.iter().max_by(|a, b| a.misses.total_cmp(&b.misses)) else { continue };
+                let sums = uses.entry((label(cells, it.thread), label(classes, it.thread))).or_default();
+                let per_other = if all > own { own / (all - own) } else { 0.0 };
+                sums[0] += own;
+                sums[1] += per_other;
+                sums[2] += per_other * own;
+            }
+            let uses: Vec<((u32, u32), [f64; 3])> = uses.into_iter().collect();
+            for (at, &(a, of_a)) in uses.iter().enumerate() {
+                let within = part * (of_a[1] * of_a[0] - of_a[2]);
+                if within > 0.0 {
+                    *found.entry((a, a)).or_default() += within;
+                }
+                for &(b, of_b) in uses.get(at + 1..).unwrap_or_default() {
+                    *found.entry((a, b)).or_default() += part * (of_a[1] * of_b[0] + of_b[1] * of_a[0]);
+                }
+            }
+        }
+        found
     }
 
     /// The threads that another group would suit better, those that lose most first; each as if it alone moved.

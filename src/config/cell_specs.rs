@@ -96,6 +96,15 @@ pub enum CgroupMatcher {
 }
 
 impl CgroupMatcher {
+    /// The rule as text.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Contains(part) => format!("contains {part}"),
+            Self::Regex(regex) => format!("regex {}", regex.as_str()),
+            Self::All => "all".to_owned(),
+        }
+    }
+
     /// True if the text, a cgroup's full path under [`CGROUP_ROOT`], matches.
     #[must_use]
     pub(crate) fn is_match(&self, text: &str) -> bool {
@@ -173,6 +182,23 @@ impl CellSpecs {
         specs.push(CellSpec { name: WORKLOAD_SLICE.to_owned(), matcher: workload });
         specs.push(CellSpec { name: REST.to_owned(), matcher: CgroupMatcher::All });
         Ok(Self { specs })
+    }
+
+    /// Cell specs by their names and what they match, as [`CgroupMatcher::text`] writes it; `None` if they are none.
+    pub(crate) fn from_texts<'a>(specs: impl Iterator<Item = (&'a str, &'a str)>) -> Option<Self> {
+        let spec = |(name, text): (&str, &str)| {
+            let matcher = match text.split_once(' ') {
+                None if text == "all" => CgroupMatcher::All,
+                Some(("contains", part)) => CgroupMatcher::Contains(part.to_owned()),
+                Some(("regex", regex)) => CgroupMatcher::Regex(Regex::new(regex).ok()?),
+                _ => return None,
+            };
+            Some(CellSpec { name: name.to_owned(), matcher })
+        };
+        let specs: Vec<CellSpec> = specs.map(spec).collect::<Option<_>>()?;
+        let all = specs.iter().filter(|it| matches!(it.matcher, CgroupMatcher::All)).count();
+        let is_whole = all == 1 && specs.last().is_some_and(|last| matches!(last.matcher, CgroupMatcher::All));
+        is_whole.then_some(Self { specs })
     }
 
     /// The cell specs in order.

@@ -22,6 +22,8 @@ pub struct DecisionOptions {
     pub target_cpus: usize,
     /// `--target`: the target scheduler.
     pub scheduler: Scheduler,
+    /// The cells of the target host with that of the root, if they are not those with samples.
+    pub cells: Option<usize>,
 }
 
 /// A scheduler that reads the configuration.
@@ -39,7 +41,7 @@ impl DecisionOptions {
     /// For classes of at least `min_share`, of 1, and scx_mitosis on a host with this many CPUs.
     #[must_use]
     pub const fn new(min_share: f64, target_cpus: usize) -> Self {
-        Self { min_share, target_cpus, scheduler: Scheduler::Mitosis }
+        Self { min_share, target_cpus, scheduler: Scheduler::Mitosis, cells: None }
     }
 }
 
@@ -185,8 +187,9 @@ struct Host {
 impl Host {
     fn new(groups: &CellSpecs, tally: &Tally, options: &DecisionOptions) -> Self {
         let is_root = |group: SpecIndex| group + 1 == groups.specs().len();
-        let cells = 1 + tally.cells().filter(|(_, cell)| !is_root(cell.spec)).count();
+        let sampled = 1 + tally.cells().filter(|(_, cell)| !is_root(cell.spec)).count();
         let DecisionOptions { target_cpus, scheduler, .. } = *options;
+        let cells = options.cells.unwrap_or(sampled);
         Self { scheduler, target_cpus, cells, share: target_cpus / cells }
     }
 

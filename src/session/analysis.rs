@@ -14,6 +14,7 @@ use crate::config::report::{
 };
 use crate::config::score::ScoreReport;
 use crate::config::{self, Decision};
+use crate::evidence::{Evidence, EvidenceError, Folds, Scope, Sum, Sums};
 use crate::host::proc;
 use crate::resolve::{symbolize, SymbolOptions, Symbols};
 use crate::sample::{Comm, Source};
@@ -258,6 +259,20 @@ impl Analysis {
             best: best.map(|best| best.score),
             notes,
         }
+    }
+
+    /// What this run shows of classes of threads, as rows that can be added to those of other runs and hosts. `scope` tells where
+    /// they come from, all but the source; `host` is the host's name, or what stands for it; `folds` which parts of cgroups' paths
+    /// are replaced.
+    ///
+    /// # Errors
+    /// [`EvidenceError`]: there are too many rows.
+    pub fn evidence(&self, scope: &Scope, host: &str, folds: &Folds) -> Result<Evidence, EvidenceError> {
+        let _raised = raised(self.raises);
+        let run = Sums::default()
+            .with(Sum::Duration, self.outcome.duration.as_millis() as u64)
+            .with(Sum::Lost, self.outcome.loss.lost());
+        self.decider.evidence(scope, host, folds, &run)
     }
 
     /// What the scheduler did with the threads of each subcell. `stats` has taken the scheduling events of the same session, and

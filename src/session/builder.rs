@@ -446,7 +446,7 @@ impl<'a> Builder<'a> {
             ..
         } = self;
         let sampling = Sampling { from, sinks, select, stop, memory, use_hints };
-        let options = config::DecisionOptions { min_share, target_cpus, scheduler };
+        let options = config::DecisionOptions { scheduler, ..config::DecisionOptions::new(min_share, target_cpus) };
         let raises = realtime.is_some() && matches!(sampling.from, Origin::Kernel(_));
         Ok(Session {
             source,

@@ -14,6 +14,7 @@ use crate::resolve::{AddressSpaces, Cgroups, Modules, Symbol, Symbols};
 use crate::sample::{printable, CodeAddr, Comm, MemoryId, RawSample, Sample, Source, ThreadIndex};
 use crate::tables::Tables;
 
+mod evidence;
 mod judge;
 mod matrix;
 mod memory;
@@ -515,5 +516,7 @@ fn community(clusters: &Clusters, thread: usize) -> u32 {
     }
 }
 
+#[cfg(test)]
+mod evidence_tests;
 #[cfg(test)]
 mod tests;

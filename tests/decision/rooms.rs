@@ -11,7 +11,7 @@ const ROOMS: &[&[&str]] = &[
     &["hint", "elf"],
     &["host", "recover", "cluster", "sched"],
     &["bpf", "config", "trace"],
-    &["stacks", "html"],
+    &["stacks", "html", "evidence"],
     &["sampler"],
     &["resolve"],
     &["outcome"],

@@ -1,0 +1,337 @@
+//! The table as a file in Parquet, which DuckDB, Polars and Spark read and write too.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
+use parquet::column::reader::ColumnReader;
+use parquet::column::writer::ColumnWriter;
+use parquet::data_type::{ByteArray, DataType};
+use parquet::errors::ParquetError;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::types::{Type, TypePtr};
+use thiserror::Error;
+
+use super::table::{Evidence, EvidenceError, Key, Sum, Sums, KEY_NUMBERS, KEY_TEXTS, VERSION};
+
+/// Rows that are read at a time.
+const BATCH: usize = 4096;
+/// Rows of a file.
+const MAX_ROWS: i64 = 1 << 24;
+/// Bytes of a text: a path in a cgroup hierarchy is not longer.
+const MAX_TEXT: usize = 4096;
+/// Bytes of the largest file.
+const MAX_BYTES: u64 = 4 << 30;
+
+/// Why a file could not be read or written.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// The file could not be opened.
+    #[error("{}: {source}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is not a regular file.
+    #[error("{}: it is no regular file", path.display())]
+    NotRegular {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is larger than any evidence.
+    #[error("{}: it is larger than {} GiB: no evidence of scxprof is", path.display(), MAX_BYTES >> 30)]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is no Parquet, or is damaged.
+    #[error("{}: it is no file of evidence, or damaged: {reason}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// It is Parquet, but no evidence.
+    #[error("{}: it is no file of evidence: it has no column {column}", path.display())]
+    NoColumn {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: &'static str,
+    },
+    /// It is of another version.
+    #[error("{}: it is evidence of version {found}, and this scxprof reads version {VERSION}", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: i64,
+    },
+    /// Its rows cannot be added.
+    #[error("{}: {source}", path.display())]
+    Rows {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: EvidenceError,
+    },
+    /// It could not be written.
+    #[error("{0}")]
+    Write(#[from] ParquetError),
+}
+
+/// Adds the rows of a file to `evidence`; `key` may change a row's key.
+///
+/// Memory does not depend on the file: a few pages of it are held at a time. What its rows take is bounded by [`Evidence::add`].
+///
+/// # Errors
+/// [`FileError`]. Some rows may have been added then.
+pub fn read(path: &Path, evidence: &mut Evidence, key: &mut dyn FnMut(Key) -> Key) -> Result<(), FileError> {
+    let open = |source| FileError::Open { path: path.to_owned(), source };
+    let found = std::fs::metadata(path).map_err(open)?;
+    if !found.is_file() {
+        return Err(FileError::NotRegular { path: path.to_owned() });
+    }
+    if found.len() > MAX_BYTES {
+        return Err(FileError::TooLarge { path: path.to_owned() });
+    }
+    let file = File::open(path).map_err(open)?;
+    // The crate is well tested with what others wrote, and not with what nobody wrote.
+    let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| Reader { path }.read(file, evidence, key)));
+    read.unwrap_or_else(|_| Err(Reader { path }.damaged("its parts contradict each other")))
+}
+
+/// A column's values of a batch.
+enum Values {
+    Text(Vec<ByteArray>),
+    Number(Vec<i64>),
+}
+
+struct Reader<'a> {
+    path: &'a Path,
+}
+
+impl Reader<'_> {
+    fn damaged(&self, reason: impl ToString) -> FileError {
+        FileError::Damaged { path: self.path.to_owned(), reason: reason.to_string() }
+    }
+
+    fn read(&self, file: File, evidence: &mut Evidence, key: &mut dyn FnMut(Key) -> Key) -> Result<(), FileError> {
+        let reader = SerializedFileReader::new(file).map_err(|error| self.damaged(error))?;
+        let metadata = reader.metadata();
+        let columns = metadata.file_metadata().schema_descr();
+        let place = |column: &'static str| {
+            let is_it = |it: &usize| columns.column(*it).path().string() == column;
+            (0..columns.num_columns()).find(is_it).ok_or(FileError::NoColumn { path: self.path.to_owned(), column })
+        };
+        let sums = Sum::ALL.iter().map(|sum| sum.name());
+        let names = KEY_TEXTS.into_iter().chain(KEY_NUMBERS).chain(sums);
+        let places: Vec<usize> = names.map(place).collect::<Result<_, _>>()?;
+        if metadata.file_metadata().num_rows() > MAX_ROWS {
+            return Err(self.damaged("it has too many rows"));
+        }
+        for group in 0..reader.num_row_groups() {
+            let group = reader.get_row_group(group).map_err(|error| self.damaged(error))?;
+            let mut columns: Vec<ColumnReader> = Vec::with_capacity(places.len());
+            for &place in &places {
+                columns.push(group.get_column_reader(place).map_err(|error| self.damaged(error))?);
+            }
+            let mut left = group.metadata().num_rows();
+            while left > 0 {
+                let wanted = BATCH.min(usize::try_from(left).unwrap_or(BATCH));
+                let values: Vec<Values> =
+                    columns.iter_mut().map(|column| self.column(column, wanted)).collect::<Result<_, _>>()?;
+                for row in 0..wanted {
+                    self.row(&values, row, evidence, key)?;
+                }
+                left -= wanted as i64;
+            }
+        }
+        Ok(())
+    }
+
+    /// So many values of a column.
+    fn column(&self, column: &mut ColumnReader, wanted: usize) -> Result<Values, FileError> {
+        let values = match column {
+            ColumnReader::ByteArrayColumnReader(reader) => Values::Text(self.values(reader, wanted)?),
+            ColumnReader::Int64ColumnReader(reader) => Values::Number(self.values(reader, wanted)?),
+            _ => return Err(self.damaged("a column has another type")),
+        };
+        Ok(values)
+    }
+
+    fn values<T: DataType>(
+        &self,
+        reader: &mut parquet::column::reader::ColumnReaderImpl<T>,
+        wanted: usize,
+    ) -> Result<Vec<T::T>, FileError> {
+        let (mut values, mut levels) = (Vec::new(), Vec::new());
+        let read = reader.read_records(wanted, Some(&mut levels), None, &mut values);
+        let (records, _, _) = read.map_err(|error| self.damaged(error))?;
+        if records != wanted || values.len() != wanted {
+            return Err(self.damaged("a column has no value in some rows"));
+        }
+        Ok(values)
+    }
+
+    fn row(
+        &self,
+        values: &[Values],
+        row: usize,
+        evidence: &mut Evidence,
+        key: &mut dyn FnMut(Key) -> Key,
+    ) -> Result<(), FileError> {
+        let number = |at: usize| match values.get(at) {
+            Some(Values::Number(values)) => values.get(row).copied().ok_or_else(|| self.damaged("a row is short")),
+            _ => Err(self.damaged("a column has another type")),
+        };
+        let version = number(KEY_TEXTS.len())?;
+        if version != VERSION {
+            return Err(FileError::Version { path: self.path.to_owned(), found: version });
+        }
+        let mut texts: [String; KEY_TEXTS.len()] = Default::default();
+        for (text, values) in texts.iter_mut().zip(values) {
+            let Values::Text(values) = values else { return Err(self.damaged("a column has another type")) };
+            let value = values.get(row).map(ByteArray::data).unwrap_or_default();
+            if value.len() > MAX_TEXT {
+                return Err(self.damaged("a text is longer than a path"));
+            }
+            *text = std::str::from_utf8(value).map_err(|_| self.damaged("a text is not UTF-8"))?.to_owned();
+        }
+        let Some(found) = Key::from_texts(texts, number(KEY_TEXTS.len() + 1)?) else {
+            return Err(self.damaged("it has rows of an unknown kind"));
+        };
+        let mut sums = Sums::default();
+        for (at, sum) in sums.0.iter_mut().enumerate() {
+            *sum = number(KEY_TEXTS.len() + KEY_NUMBERS.len() + at)?;
+        }
+        evidence.add(key(found), &sums).map_err(|source| FileError::Rows { path: self.path.to_owned(), source })
+    }
+}
+
+/// The columns.
+fn schema() -> Result<TypePtr, ParquetError> {
+    let column = |name: &str, physical, logical| {
+        let column = Type::primitive_type_builder(name, physical).with_repetition(Repetition::REQUIRED);
+        column.with_logical_type(logical).build().map(Arc::new)
+    };
+    let texts = KEY_TEXTS.iter().map(|name| column(name, Physical::BYTE_ARRAY, Some(LogicalType::String)));
+    let sums = Sum::ALL.iter().map(|sum| sum.name());
+    let numbers = KEY_NUMBERS.into_iter().chain(sums).map(|name| column(name, Physical::INT64, None));
+    let columns = texts.chain(numbers).collect::<Result<Vec<_>, _>>()?;
+    Type::group_type_builder("evidence").with_fields(columns).build().map(Arc::new)
+}
+
+/// Writes all rows, in the order of their keys.
+///
+/// # Errors
+/// [`FileError::Write`].
+pub fn write(evidence: &Evidence, file: impl Write + Send) -> Result<(), FileError> {
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::SNAPPY)
+        // They are larger than the columns of a small file.
+        .set_statistics_enabled(EnabledStatistics::None)
+        .set_created_by(concat!("scxprof ", env!("CARGO_PKG_VERSION")).to_owned())
+        .build();
+    let mut writer = SerializedFileWriter::new(file, schema()?, Arc::new(properties))?;
+    let rows: Vec<(&Key, &Sums)> = evidence.rows().collect();
+    for rows in rows.chunks(1 << 16) {
+        let mut group = writer.next_row_group()?;
+        let mut at = 0;
+        while let Some(mut column) = group.next_column()? {
+            match column.untyped() {
+                ColumnWriter::ByteArrayColumnWriter(writer) => {
+                    let values =
+                        rows.iter().map(|it| ByteArray::from(it.0.texts().get(at).copied().unwrap_or_default()));
+                    writer.write_batch(&values.collect::<Vec<_>>(), None, None)?;
+                }
+                ColumnWriter::Int64ColumnWriter(writer) => {
+                    let of = |(key, sums): &(&Key, &Sums)| match at - KEY_TEXTS.len() {
+                        0 => VERSION,
+                        1 => key.part,
+                        sum => sums.0.get(sum - KEY_NUMBERS.len()).copied().unwrap_or_default(),
+                    };
+                    writer.write_batch(&rows.iter().map(of).collect::<Vec<i64>>(), None, None)?;
+                }
+                _ => return Err(ParquetError::General("a column has another type than its schema".to_owned()).into()),
+            }
+            column.close()?;
+            at += 1;
+        }
+        group.close()?;
+    }
+    writer.close()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evidence::{Class, Kind, Scope};
+    use proptest::prelude::*;
+
+    fn read_bytes(bytes: &[u8]) -> Result<Evidence, FileError> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("evidence.parquet");
+        std::fs::write(&path, bytes).unwrap();
+        let mut evidence = Evidence::default();
+        read(&path, &mut evidence, &mut |key| key).map(|()| evidence)
+    }
+
+    fn written(evidence: &Evidence) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        write(evidence, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn made(rows: &[(u8, String, i64)]) -> Evidence {
+        let mut evidence = Evidence::default();
+        for (kind, name, value) in rows {
+            let kind = Kind::ALL[usize::from(*kind) % Kind::ALL.len()];
+            let class = Class { comm: name.clone(), cell: "rest".into(), ..Class::default() };
+            let key = Key { part: value % 3, ..Key::of(kind, &Scope::default(), &class) };
+            evidence.add(key, &Sums([*value; 17])).unwrap();
+        }
+        evidence
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn what_is_written_is_read(rows in prop::collection::vec((0u8..6, "[ -~é]{0,12}", 0i64..1 << 50), 0..40)) {
+            let evidence = made(&rows);
+            let bytes = written(&evidence);
+            prop_assert_eq!(read_bytes(&bytes).unwrap(), evidence);
+        }
+
+        #[test]
+        fn damage_is_an_error_or_other_numbers(at in 0usize..4000, byte: u8, cut in 0usize..4000) {
+            let rows: Vec<_> = (0..30).map(|at| (at, format!("name {at}"), 1000 + i64::from(at))).collect();
+            let mut bytes = written(&made(&rows));
+            let len = bytes.len();
+            bytes[at % len] ^= byte;
+            let _ = read_bytes(&bytes);
+            prop_assert!(read_bytes(&bytes[..cut % len]).is_err());
+        }
+    }
+
+    #[test]
+    fn what_is_no_evidence_is_refused() {
+        assert!(matches!(read_bytes(b""), Err(FileError::Damaged { .. })));
+        assert!(matches!(read_bytes(b"PAR1 and more text PAR1"), Err(FileError::Damaged { .. })));
+        let mut evidence = Evidence::default();
+        let missing = read(Path::new("/nonexistent"), &mut evidence, &mut |key| key).unwrap_err();
+        assert!(matches!(missing, FileError::Open { .. }));
+        let directory = read(Path::new("/"), &mut evidence, &mut |key| key).unwrap_err();
+        assert!(matches!(directory, FileError::NotRegular { .. }));
+    }
+}

@@ -1,0 +1,23 @@
+//! Evidence: what classes of threads share, as rows that can be added over runs and hosts.
+//!
+//! [`Evidence`] is a table. Rows of one key are added by adding their numbers, which are whole: so the sum of many hosts is the
+//! same in any order, in any number of steps, and by any engine that knows `GROUP BY` and `SUM`. [`Evidence::decide`] finds the
+//! communities of classes, and from them the configuration; [`Evidence::score`] judges a configuration. docs/evidence.md
+//! describes the table. There are no addresses in it, and no names but those of cells, cgroups and threads.
+//!
+//! This module does no I/O but that of [`file`], which reads and writes the table as Parquet.
+
+mod decide;
+#[cfg(feature = "parquet")]
+pub mod file;
+mod fold;
+mod hosts;
+mod link;
+mod score;
+mod table;
+
+pub use decide::{ClassReport, CommunityReport, FleetDecision, FleetError, FleetReport, PairReport};
+pub use fold::{FoldError, Folds};
+pub(crate) use hosts::part_of;
+pub use hosts::{HostReport, PARTS};
+pub use table::{Class, Evidence, EvidenceError, Key, Kind, Scope, Sum, Sums, KEY_NUMBERS, KEY_TEXTS, VERSION};

@@ -1,0 +1,456 @@
+//! The table: keys, and numbers that are added.
+
+use std::collections::btree_map::Entry;
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+
+/// The version of the table. It grows if a column changes its meaning or goes.
+pub const VERSION: i64 = 1;
+/// Rows that are kept at most.
+const MAX_ROWS: usize = 1 << 21;
+/// What is counted in thousandths: samples and misses.
+const THOUSAND: f64 = 1000.0;
+
+/// What a row is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// A run as a whole.
+    Run,
+    /// A cell spec of the run.
+    Spec,
+    /// Cells of one cell spec and one folded cgroup.
+    Cell,
+    /// A class of threads.
+    Class,
+    /// Two classes, or the threads of one.
+    Pair,
+    /// A part of the pairs of a host, to compare hosts.
+    Host,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Run, Self::Spec, Self::Cell, Self::Class, Self::Pair, Self::Host];
+
+    /// Its name in the table.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Spec => "spec",
+            Self::Cell => "cell",
+            Self::Class => "class",
+            Self::Pair => "pair",
+            Self::Host => "host",
+        }
+    }
+
+    /// The kind with this name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// Where a row comes from: facts about the run and its host, by which a fleet can be split.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Scope {
+    /// What the user says of the host: its service, for example.
+    pub label: String,
+    /// The source of the samples.
+    pub source: String,
+    /// The kernel's release.
+    pub kernel: String,
+    /// The model of the CPUs.
+    pub cpu: String,
+    /// The number of CPUs.
+    pub cpus: String,
+}
+
+/// A class of threads: all of one folded name, in cgroups of one folded path.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Class {
+    /// The name of the cell spec.
+    pub cell: String,
+    /// The folded path of the cgroup that is the cell; empty for the root's cell.
+    pub cgroup: String,
+    /// The name of the threads without a number at its end.
+    pub comm: String,
+    /// The task hint in decimal; empty without one.
+    pub hint: String,
+}
+
+/// The columns that say what a row is about. Unused ones are empty, or 0.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// What it is about.
+    pub kind: Kind,
+    /// Where it comes from.
+    pub scope: Scope,
+    /// The class, or the first of two; its cell alone of a cell. Of a spec, `cell` is the name and `cgroup` what it matches.
+    pub a: Class,
+    /// The second class of a pair; its cell is empty if both are in the same cell of a run.
+    pub b: Class,
+    /// The host.
+    pub host: String,
+    /// Of a spec its place; of a host the part of the pairs.
+    pub part: i64,
+}
+
+/// The columns of a key with text, in their order in [`Key::texts`].
+pub const KEY_TEXTS: [&str; 15] = [
+    "kind", "label", "source", "kernel", "cpu", "cpus", "cell", "cgroup", "comm", "hint", "cell_b", "cgroup_b",
+    "comm_b", "hint_b", "host",
+];
+/// The columns of a key with numbers: [`VERSION`], and [`Key::part`].
+pub const KEY_NUMBERS: [&str; 2] = ["version", "part"];
+
+impl Key {
+    /// A key of a kind and a scope, and nothing else.
+    #[must_use]
+    pub fn new(kind: Kind, scope: &Scope) -> Self {
+        let (a, b) = (Class::default(), Class::default());
+        Self { kind, scope: scope.clone(), a, b, host: String::new(), part: 0 }
+    }
+
+    /// Of a class.
+    #[must_use]
+    pub fn of(kind: Kind, scope: &Scope, class: &Class) -> Self {
+        Self { a: class.clone(), ..Self::new(kind, scope) }
+    }
+
+    /// Of two classes in the same cell of a run, in any order.
+    #[must_use]
+    pub fn pair(scope: &Scope, a: &Class, b: &Class) -> Self {
+        let (a, b) = if a <= b { (a, b) } else { (b, a) };
+        let second = Class { cell: String::new(), cgroup: String::new(), ..b.clone() };
+        Self { b: second, ..Self::of(Kind::Pair, scope, a) }
+    }
+
+    /// Of two classes in different cells.
+    #[must_use]
+    pub fn across(scope: &Scope, a: &Class, b: &Class) -> Self {
+        let (a, b) = if a <= b { (a, b) } else { (b, a) };
+        Self { b: b.clone(), ..Self::of(Kind::Pair, scope, a) }
+    }
+
+    /// The second class with its cell.
+    #[must_use]
+    pub fn second(&self) -> Class {
+        if self.b.cell.is_empty() {
+            Class { cell: self.a.cell.clone(), cgroup: self.a.cgroup.clone(), ..self.b.clone() }
+        } else {
+            self.b.clone()
+        }
+    }
+
+    /// The values of [`KEY_TEXTS`].
+    #[must_use]
+    pub fn texts(&self) -> [&str; 15] {
+        let Self { kind, scope, a, b, host, .. } = self;
+        let Scope { label, source, kernel, cpu, cpus } = scope;
+        [
+            kind.name(),
+            label,
+            source,
+            kernel,
+            cpu,
+            cpus,
+            &a.cell,
+            &a.cgroup,
+            &a.comm,
+            &a.hint,
+            &b.cell,
+            &b.cgroup,
+            &b.comm,
+            &b.hint,
+            host,
+        ]
+    }
+
+    /// From the values of [`KEY_TEXTS`] and the part; `None` if the kind is not known.
+    #[must_use]
+    pub fn from_texts(texts: [String; 15], part: i64) -> Option<Self> {
+        let [kind, label, source, kernel, cpu, cpus, cell, cgroup, comm, hint, cell_b, cgroup_b, comm_b, hint_b, host] =
+            texts;
+        Some(Self {
+            kind: Kind::parse(&kind)?,
+            scope: Scope { label, source, kernel, cpu, cpus },
+            a: Class { cell, cgroup, comm, hint },
+            b: Class { cell: cell_b, cgroup: cgroup_b, comm: comm_b, hint: hint_b },
+            host,
+            part,
+        })
+    }
+}
+
+macro_rules! sums {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)+) => {
+        /// A number of a row. All are 0 or more, and are added.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Sum {
+            $($(#[$doc])* $variant,)+
+        }
+
+        impl Sum {
+            /// All of them, in the order of [`Sums`].
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// The name of its column.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+        }
+    };
+}
+
+sums! {
+    /// Runs in which the row occurs.
+    Runs = "runs",
+    /// Threads with samples.
+    Threads = "threads",
+    /// Cgroups that are cells.
+    Cgroups = "cgroups",
+    /// Samples in thousandths.
+    Samples = "samples",
+    /// Sampled time in ms.
+    Duration = "duration_ms",
+    /// Samples that were lost.
+    Lost = "lost",
+    /// Possible misses weighted by cost, in thousandths.
+    Misses = "misses",
+    /// Their number as it was counted, in thousandths.
+    Counted = "counted",
+    /// Cache lines that were touched, each thread's own count.
+    Lines = "lines",
+    /// Possible misses of pairs of threads, in thousandths.
+    Possible = "possible",
+    /// Those on memory of both, without hubs.
+    Shared = "shared",
+    /// `shared` times `shared` / `possible`, for how runs differ.
+    Spread = "spread",
+    /// Those on memory of both with hubs, without hot lines.
+    Common = "common",
+    /// Those that are transfers of lines that both write.
+    Contended = "contended",
+    /// Avoidable misses between the two, weighted by cost, in thousandths.
+    Avoidable = "avoidable",
+    /// Runs in which the two certainly share.
+    Sharing = "runs_sharing",
+    /// Runs in which they certainly do not.
+    Apart = "runs_apart",
+}
+
+/// The numbers of a row.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sums(pub [i64; 17]);
+
+impl Sums {
+    /// One of them.
+    #[must_use]
+    pub fn get(&self, sum: Sum) -> i64 {
+        self.0.get(sum as usize).copied().unwrap_or_default()
+    }
+
+    /// One that is in thousandths, as what it counts.
+    #[must_use]
+    pub fn value(&self, sum: Sum) -> f64 {
+        self.get(sum) as f64 / THOUSAND
+    }
+
+    /// With this count.
+    #[must_use]
+    pub fn with(mut self, sum: Sum, count: u64) -> Self {
+        if let Some(slot) = self.0.get_mut(sum as usize) {
+            *slot = i64::try_from(count).unwrap_or(i64::MAX);
+        }
+        self
+    }
+
+    /// With this value in thousandths.
+    #[must_use]
+    pub fn with_value(self, sum: Sum, value: f64) -> Self {
+        self.with(sum, (value * THOUSAND).round().max(0.0) as u64)
+    }
+
+    /// All multiplied by a part of 1, rounded.
+    #[must_use]
+    pub fn faded(&self, part: f64) -> Self {
+        Self(self.0.map(|it| (it as f64 * part).round() as i64))
+    }
+
+    fn add(&mut self, other: &Self) -> Result<(), EvidenceError> {
+        for (sum, more) in self.0.iter_mut().zip(&other.0) {
+            *sum = sum.checked_add(*more).ok_or(EvidenceError::TooLarge)?;
+        }
+        Ok(())
+    }
+}
+
+/// Why evidence cannot be added.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EvidenceError {
+    /// A number is negative.
+    #[error("a number in column {column} is negative: this is no evidence of scxprof")]
+    Negative {
+        /// The column.
+        column: &'static str,
+    },
+    /// A sum is more than 2^63.
+    #[error("a sum is larger than 2^63: no host has so many misses")]
+    TooLarge,
+    /// There are too many different rows.
+    #[error("there are more than {MAX_ROWS} different rows: fold more of the cgroups' paths (--fold)")]
+    TooManyRows,
+}
+
+/// Rows by their keys.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Evidence {
+    rows: BTreeMap<Key, Sums>,
+}
+
+impl Evidence {
+    /// Adds a row.
+    ///
+    /// # Errors
+    /// [`EvidenceError`].
+    pub fn add(&mut self, key: Key, sums: &Sums) -> Result<(), EvidenceError> {
+        if let Some((sum, _)) = Sum::ALL.iter().zip(&sums.0).find(|it| *it.1 < 0) {
+            return Err(EvidenceError::Negative { column: sum.name() });
+        }
+        let is_full = self.rows.len() >= MAX_ROWS;
+        match self.rows.entry(key) {
+            Entry::Occupied(mut row) => row.get_mut().add(sums),
+            Entry::Vacant(_) if is_full => Err(EvidenceError::TooManyRows),
+            Entry::Vacant(row) => {
+                row.insert(*sums);
+                Ok(())
+            }
+        }
+    }
+
+    /// Adds all rows of another one.
+    ///
+    /// # Errors
+    /// [`EvidenceError`].
+    pub fn merge(&mut self, other: &Self) -> Result<(), EvidenceError> {
+        other.rows.iter().try_for_each(|(key, sums)| self.add(key.clone(), sums))
+    }
+
+    /// All numbers multiplied by a part of 1; rows in which nothing is left are dropped.
+    #[must_use]
+    pub fn faded(&self, part: f64) -> Self {
+        let rows = self.rows.iter().map(|(key, sums)| {
+            // What says which rows there are does not fade.
+            let sums = if key.kind == Kind::Spec { *sums } else { sums.faded(part) };
+            (key.clone(), sums)
+        });
+        Self { rows: rows.filter(|(_, sums)| sums.0.iter().any(|it| *it != 0)).collect() }
+    }
+
+    /// The same with other keys; `None` leaves a row out.
+    ///
+    /// # Errors
+    /// [`EvidenceError`].
+    pub fn map(&self, key: impl Fn(&Key) -> Option<Key>) -> Result<Self, EvidenceError> {
+        let mut mapped = Self::default();
+        for (old, sums) in &self.rows {
+            if let Some(new) = key(old) {
+                mapped.add(new, sums)?;
+            }
+        }
+        Ok(mapped)
+    }
+
+    /// All rows, by key.
+    pub fn rows(&self) -> impl Iterator<Item = (&Key, &Sums)> {
+        self.rows.iter()
+    }
+
+    /// The rows of a kind.
+    pub fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&Key, &Sums)> {
+        self.rows.iter().filter(move |(key, _)| key.kind == kind)
+    }
+
+    /// Rows.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// True if there are no rows.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The sum over all rows of a kind.
+    #[must_use]
+    pub fn total(&self, kind: Kind, sum: Sum) -> f64 {
+        self.of_kind(kind).map(|(_, sums)| sums.get(sum) as f64).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(comm: &str) -> Class {
+        Class { cell: "rest".into(), comm: comm.into(), ..Class::default() }
+    }
+
+    #[test]
+    fn rows_are_added_in_any_order() {
+        let scope = Scope::default();
+        let rows = [("a", "b", 3), ("b", "a", 4), ("b", "b", 5)].map(|(a, b, value)| {
+            (Key::pair(&scope, &class(a), &class(b)), Sums::default().with(Sum::Possible, value).with(Sum::Runs, 1))
+        });
+        let sum = |order: &[usize]| {
+            let mut all = Evidence::default();
+            order.iter().for_each(|&at| all.add(rows[at].0.clone(), &rows[at].1).unwrap());
+            all
+        };
+        let all = sum(&[0, 1, 2]);
+        assert_eq!((&all, all.len()), (&sum(&[2, 1, 0]), 2));
+        let mut twice = sum(&[0]);
+        twice.merge(&sum(&[1, 2])).unwrap();
+        assert_eq!(all, twice);
+        assert_eq!(all.rows().map(|(_, sums)| sums.get(Sum::Possible)).collect::<Vec<_>>(), [7, 5]);
+        assert_eq!(all.rows().next().unwrap().0.second(), class("b"));
+    }
+
+    #[test]
+    fn keys_are_as_long_as_their_columns() {
+        let key = Key::across(&Scope::default(), &class("a"), &Class { cell: "x".into(), ..class("b") });
+        let texts = key.texts().map(str::to_owned);
+        assert_eq!(Key::from_texts(texts, 0), Some(key));
+        assert_eq!(Sum::ALL.len(), Sums::default().0.len());
+    }
+
+    #[test]
+    fn what_cannot_be_counted_is_refused() {
+        let mut all = Evidence::default();
+        let key = Key::new(Kind::Run, &Scope::default());
+        let mut wrong = Sums::default();
+        wrong.0[3] = -1;
+        assert_eq!(all.add(key.clone(), &wrong), Err(EvidenceError::Negative { column: "samples" }));
+        all.add(key.clone(), &Sums::default().with(Sum::Samples, i64::MAX as u64)).unwrap();
+        assert_eq!(all.add(key, &Sums::default().with(Sum::Samples, 1)), Err(EvidenceError::TooLarge));
+    }
+
+    #[test]
+    fn what_fades_is_gone_at_last() {
+        let mut all = Evidence::default();
+        all.add(Key::new(Kind::Run, &Scope::default()), &Sums::default().with(Sum::Samples, 9)).unwrap();
+        let half = all.faded(0.5);
+        assert_eq!(half.total(Kind::Run, Sum::Samples), 5.0);
+        assert!(half.faded(0.01).is_empty());
+    }
+}
