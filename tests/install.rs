@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 /// 2026-11-21.
 const DATE: &str = "1795219200";
-const PAGES: [&str; 18] = [
+const PAGES: [&str; 20] = [
     "",
     "-run",
     "-record",
@@ -27,6 +27,8 @@ const PAGES: [&str; 18] = [
     "-export",
     "-diff",
     "-score",
+    "-merge",
+    "-watch",
     "-doctor",
     "-completions",
 ];

@@ -148,6 +148,11 @@ impl WatchArgs {
         Roots { cgroup: self.cgroup_root.clone(), ..Roots::default() }
     }
 
+    /// True if a command is to be sampled.
+    pub(super) fn has_command(&self) -> bool {
+        !self.command.is_empty()
+    }
+
     /// The latest end.
     pub(super) fn limit(&self) -> Option<Duration> {
         self.time.or_else(|| self.command.is_empty().then(|| Duration::from_secs_f64(DEFAULT_SECONDS)))
@@ -232,6 +237,21 @@ pub(super) fn start<'a>(
     builder: Builder<'a>,
     held: Option<&Held>,
 ) -> Result<Session<'a>, Failure> {
+    let session = begin(args, verbose, builder, held)?;
+    if verbose > 0 {
+        source::say_skipped(session.skipped());
+    }
+    source::say_chosen(session.source(), session.samples_per_second(), session.skipped(), verbose > 0);
+    Ok(session)
+}
+
+/// The same without the messages.
+pub(super) fn begin<'a>(
+    args: &WatchArgs,
+    verbose: u8,
+    builder: Builder<'a>,
+    held: Option<&Held>,
+) -> Result<Session<'a>, Failure> {
     limits::bound_realtime();
     let builder = match held {
         Some(held) if !args.all => builder.target(Target::Tasks { tids: vec![held.pid], enable_on_exec: true }),
@@ -239,19 +259,14 @@ pub(super) fn start<'a>(
     };
     let whole_host = args.pids.is_empty() && args.cgroup.is_none() && (args.command.is_empty() || args.all);
     let watched = if whole_host { source::Watched::Host } else { source::Watched::Some };
-    let session = builder.start().map_err(|error| match error {
+    builder.start().map_err(|error| match error {
         Error::Start(error) => source::failure_of(error, watched, verbose),
         Error::NoProcess(error) => Failure::Usage(anyhow!("-p {error}")),
         Error::NoCgroup(error) => Failure::Usage(anyhow!("--cgroup: {error}{}", similar_cgroups(args))),
         Error::CellSpecs(error) => decision::wrong_groups(&error),
         error if error.kind() == ErrorKind::Request => Failure::Usage(error.into()),
         error => Failure::Unsupported(error.into()),
-    })?;
-    if verbose > 0 {
-        source::say_skipped(session.skipped());
-    }
-    source::say_chosen(session.source(), session.samples_per_second(), session.skipped(), verbose > 0);
-    Ok(session)
+    })
 }
 
 /// Cgroups whose last component is that of `--cgroup`, as the end of a sentence that says there is no such path.

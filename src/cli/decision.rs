@@ -60,12 +60,18 @@ impl DecisionArgs {
         }
     }
 
+    /// CPUs of the target host, if they are given.
+    pub(super) fn target_cpus(&self) -> Option<usize> {
+        self.target_cpus.map(|cpus| cpus as usize)
+    }
+
     /// As a part of 1.
-    fn min_share(&self) -> f64 {
+    pub(super) fn min_share(&self) -> f64 {
         self.min_share / 100.0
     }
 
-    fn scheduler(&self) -> Scheduler {
+    /// The target scheduler.
+    pub(super) fn scheduler(&self) -> Scheduler {
         if self.target == "layered" {
             Scheduler::Layered
         } else {
@@ -76,8 +82,8 @@ impl DecisionArgs {
     /// `builder` with the options of the decision, and with the names that will be shown.
     pub(super) fn configure<'a>(&self, builder: Builder<'a>, named: Named) -> Builder<'a> {
         let mut builder = builder.cells(self.cell_options()).min_share(self.min_share()).scheduler(self.scheduler());
-        if let Some(cpus) = self.target_cpus {
-            builder = builder.target_cpus(cpus as usize);
+        if let Some(cpus) = self.target_cpus() {
+            builder = builder.target_cpus(cpus);
         }
         if self.use_hints {
             builder = builder.use_hints();
@@ -265,7 +271,7 @@ pub(super) fn finish(
     printed: Printed,
     verbose: u8,
     (sampled, sched): (Sampled, Option<&SchedStats>),
-    outputs: Outputs,
+    mut outputs: Outputs,
     add: impl FnOnce(&Analysis, &mut Report) -> Result<(), Failure>,
     nothing: impl FnOnce(&Outcome, Source) -> anyhow::Error,
 ) -> Result<(), Failure> {
@@ -278,6 +284,8 @@ pub(super) fn finish(
         Error::NoSamples { outcome } => Failure::NoResult(nothing(&outcome, source)),
         error => Failure::NoResult(error.into()),
     })?;
+    // Also where this host has too few CPUs for a configuration: others have more.
+    let evidence = outputs.evidence.take().map_or(Ok(()), |to| to.write(&found));
     let bug = "the configuration would be refused by the scheduler, which is a bug in scxprof";
     if let Some(refused) = &found.decision().refused {
         return Err(Failure::DoesNotFit(anyhow!("no configuration: {refused}")));
@@ -303,7 +311,7 @@ pub(super) fn finish(
         (Some(result), Ok(()))
     };
     if verbose == 0 && !needs_report && is_configuration {
-        return written;
+        return written.and(evidence);
     }
     let mut report = found.report().context(bug).map_err(Failure::NoResult)?;
     if let Some(stats) = sched.filter(|stats| args.sched || stats.events() > 0) {
@@ -336,7 +344,7 @@ pub(super) fn finish(
         }
     };
     let reported = Outputs::write_report(report_to, &report, &found.outcome, free);
-    written.and(printed).and(reported)
+    written.and(printed).and(reported).and(evidence)
 }
 
 /// The tables of `-v` and `-vv`.

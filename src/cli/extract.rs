@@ -8,6 +8,7 @@ use clap::Args;
 
 use super::capture;
 use super::decision::{self, DecisionArgs, Named, Printed};
+use super::evidence::EvidenceArgs;
 use super::filter::{Filter, FilterArgs};
 use super::outputs::OutputArgs;
 use super::process::{damaged, InputArgs};
@@ -54,6 +55,8 @@ pub(super) struct ExtractArgs {
     outputs: OutputArgs,
     #[command(flatten)]
     decision: DecisionArgs,
+    #[command(flatten)]
+    evidence: EvidenceArgs,
     /// Print a summary to stderr (-vv: full detail)
     #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = capture::RESULT)]
     verbose: u8,
@@ -71,9 +74,11 @@ pub(super) fn print(args: &ExtractArgs, printed: Printed, stdout_is_open: bool) 
     // A summary as the result is what -v says, and with -v all that -vv says.
     let verbose = args.verbose.saturating_add(u8::from(printed == Printed::Summary));
     let mut filter = Filter::new(&args.filter)?;
-    let outputs = args.outputs.open(stdout_is_open)?;
+    let mut outputs = args.outputs.open(stdout_is_open)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let mut profile = super::process::open(args.input.path(), &|| signals.seen())?;
+    let host = profile.meta.as_ref().map(|meta| meta.host.clone());
+    outputs.evidence = args.evidence.open(|| host.unwrap_or_default())?;
     let shows_all = args.outputs.has_page();
     let mut sched = args.decision.wakeups(shows_all, profile.places(), profile.own_pid());
     let builder = Session::builder().profile(&mut profile).memory((args.memory as usize).saturating_mul(1 << 20));

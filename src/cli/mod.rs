@@ -34,12 +34,14 @@ mod destination;
 mod diff;
 mod doctor;
 mod dsqs;
+mod evidence;
 mod export;
 mod extract;
 mod filter;
 mod hints;
 mod load;
 mod man;
+mod merge;
 mod output;
 mod outputs;
 mod process;
@@ -56,6 +58,7 @@ mod stacks;
 mod tables;
 mod trace;
 mod wakers;
+mod watch;
 mod windows;
 
 const AFTER_HELP: &str = "\
@@ -98,6 +101,8 @@ enum Command {
     Export(Box<export::ExportArgs>),
     Diff(Box<diff::DiffArgs>),
     Score(Box<score::ScoreArgs>),
+    Merge(merge::MergeArgs),
+    Watch(Box<watch::WatchingArgs>),
     Doctor(doctor::DoctorArgs),
     /// The load that `doctor --self-test` samples
     #[command(name = doctor::LOAD, hide = true)]
@@ -136,6 +141,18 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// Its message.
+    fn sentence(&self) -> String {
+        match self {
+            Self::NoResult(error)
+            | Self::Usage(error)
+            | Self::Unsupported(error)
+            | Self::Loss(error)
+            | Self::DoesNotFit(error) => sentence(error),
+            Self::Command(status) => format!("the command ended with {status}"),
+        }
+    }
+
     fn exit(self) -> ExitCode {
         let (error, code) = match self {
             Self::NoResult(error) => (Some(error), 1),
@@ -206,6 +223,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> E
         Command::Report(args) => report::run(&args, stdout_is_open),
         Command::Diff(args) => diff::run(&args, stdout_is_open),
         Command::Score(args) => score::run(&args, stdout_is_open),
+        Command::Merge(args) => merge::run(&args, stdout_is_open),
+        Command::Watch(args) => watch::run(&args),
         Command::Completions { shell } => completions(shell),
         Command::Man(args) => man::man(&args, Args::command()),
     };

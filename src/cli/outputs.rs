@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{anyhow, Context};
 use clap::Args;
 
+use super::evidence::EvidenceTo;
 use super::output::{Output, Readers};
 use super::Failure;
 use crate::config::report::Report;
@@ -43,6 +44,8 @@ pub(super) struct Outputs {
     html: Option<Output>,
     sharing_csv: Option<Output>,
     prometheus: Option<Output>,
+    /// That of the evidence for a fleet.
+    pub(super) evidence: Option<EvidenceTo>,
     /// True if no result goes to stdout.
     pub(super) is_stdout_free: bool,
 }
@@ -93,6 +96,7 @@ impl OutputArgs {
             html: next(),
             sharing_csv: next(),
             prometheus: next(),
+            evidence: None,
             is_stdout_free,
         })
     }

@@ -10,6 +10,7 @@ use super::capture::{self, CaptureArgs};
 use super::command::{Held, Running};
 use super::controllers;
 use super::decision::{self, DecisionArgs, Named, Printed};
+use super::evidence::EvidenceArgs;
 use super::output::Output;
 use super::outputs::OutputArgs;
 use super::score::{self, JudgeArgs};
@@ -50,11 +51,13 @@ pub(super) struct RunArgs {
     outputs: OutputArgs,
     #[command(flatten)]
     decision: DecisionArgs,
+    #[command(flatten)]
+    evidence: EvidenceArgs,
     /// Print the score of this configuration instead of a new configuration (repeatable; see `scxprof score`)
     #[arg(
         long = "score",
         value_name = "FILE",
-        conflicts_with_all = ["report", "html", "sharing_csv", "prometheus", "sched", "target"],
+        conflicts_with_all = ["report", "html", "evidence", "sharing_csv", "prometheus", "sched", "target"],
         help_heading = capture::RESULT
     )]
     scored: Vec<PathBuf>,
@@ -92,7 +95,8 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     output_args.check_stdout(stdout_is_open)?;
     // Before anything is opened, so that the command does not inherit our limits.
     let held = capture::hold(&wanted.watch, output_args.to_stdout())?;
-    let outputs = output_args.open(stdout_is_open)?;
+    let mut outputs = output_args.open(stdout_is_open)?;
+    outputs.evidence = args.evidence.open(|| Host::here(&roots))?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let rate_before = capture::max_sample_rate();
     let session = capture::start(&wanted.watch, *verbose, builder, held.as_ref())?;

@@ -1,6 +1,6 @@
 //! Signals: the first one ends the current work properly, the second one ends the tool immediately.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -25,16 +25,27 @@ struct State {
     count: AtomicUsize,
     /// When the last one came, CLOCK_MONOTONIC.
     last: AtomicU64,
+    /// SIGHUP came, where it does not end the work.
+    reload: Arc<AtomicBool>,
 }
 
 impl Signals {
     /// Handles them from now on. The first is left to the caller; the second ends the process with 128 + its number.
     pub(super) fn handle() -> Result<Self> {
+        let hangup = (!hangup_is_ignored()).then_some(SIGHUP);
+        Self::register([SIGINT, SIGTERM].into_iter().chain(hangup))
+    }
+
+    /// The same, but SIGHUP asks to read the configuration again, as that of a daemon does.
+    pub(super) fn handle_and_reload() -> Result<Self> {
+        let signals = Self::register([SIGINT, SIGTERM].into_iter())?;
+        signal_hook::flag::register(SIGHUP, Arc::clone(&signals.0.reload)).context("cannot handle SIGHUP")?;
+        Ok(signals)
+    }
+
+    fn register(ends: impl Iterator<Item = i32>) -> Result<Self> {
         let signals = Self::default();
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            if signal == SIGHUP && hangup_is_ignored() {
-                continue;
-            }
+        for signal in ends {
             let state = Arc::clone(&signals.0);
             // SAFETY: the handler changes atomic numbers and calls clock_gettime, write and _exit, all of which are
             // async-signal-safe.
@@ -47,6 +58,11 @@ impl Signals {
     /// True if the current work must end.
     pub(super) fn seen(&self) -> bool {
         self.0.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// True once after each SIGHUP that asks to read the configuration again.
+    pub(super) fn take_reload(&self) -> bool {
+        self.0.reload.swap(false, Ordering::Relaxed)
     }
 
     /// Starts another piece of work: the next signal is the first one again.

@@ -1,15 +1,18 @@
 //! From evidence to a configuration: communities of classes, and the decision on cells and subcells.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::hosts::HostReport;
 use super::link::{link, Pair, Rules};
-use super::table::{Class, Evidence, Key, Kind, Sum, Sums};
+use super::table::{Class, Evidence, Kind, Sum, Sums};
 use crate::config::cell_specs::CellKey;
-use crate::config::{self, Affinity, CellMatch, CellSpecs, Decision, DecisionOptions, Member, Members, Scheduler};
+use crate::config::{
+    self, aligned, Affinity, CellMatch, CellSpecs, Decision, DecisionOptions, Member, Members, Scheduler,
+};
 use crate::config::{NoSamples, Tally, Unknown, Verdict};
 use crate::escape;
 use crate::sample::Comm;
@@ -22,8 +25,12 @@ const MAX_CLASSES: usize = 512;
 const MAX_THREADS: usize = 64;
 /// The least part of the runs that disagree on a pair which is worth a line.
 const DISAGREE: f64 = 0.02;
-/// Lines of a list in the report.
+/// Disagreements in the report.
 const LISTED: usize = 64;
+/// Lines of a list in the text.
+const LINES: usize = 16;
+/// Pairs in the report.
+const PAIRS: usize = 256;
 
 /// Communities that share data, beyond hubs.
 const SHARING: Rules = Rules { worth: 0.02, cohesion: 0.5, join: 1.64, sure: 2.33 };
@@ -102,7 +109,9 @@ pub struct FleetReport {
     pub communities: Vec<CommunityReport>,
     /// All classes, by their possible misses.
     pub classes: Vec<ClassReport>,
-    /// Pairs on which hosts disagree: they share on some and not on others.
+    /// The pairs that share most, by what one cache for both avoids; 256 at most.
+    pub pairs: Vec<PairReport>,
+    /// Pairs on which hosts disagree: they share on some and not on others; 64 at most.
     pub disagreements: Vec<PairReport>,
     /// Hosts that share otherwise than most.
     pub outliers: Vec<HostReport>,
@@ -175,6 +184,17 @@ pub struct PairReport {
     pub shared: f64,
     /// How much that differs from run to run, in multiples of what is to be expected of counts.
     pub dispersion: f64,
+    /// Avoidable misses between the two, of all runs.
+    pub avoidable: f64,
+}
+
+impl PairReport {
+    /// The part of the runs that tell in which the two share; `None` if no run tells.
+    #[must_use]
+    pub fn part_sharing(&self) -> Option<f64> {
+        let told = self.sharing + self.apart;
+        (told > 0).then(|| self.sharing as f64 / told as f64)
+    }
 }
 
 /// What a class is called within its cell.
@@ -373,7 +393,11 @@ impl Evidence {
             })
             .collect();
         classes.sort_by(|a, b| b.misses.total_cmp(&a.misses));
-        let mut disagreements: Vec<PairReport> = totals.pairs.iter().filter_map(disagreement).collect();
+        let mut pairs: Vec<PairReport> = totals.pairs.iter().map(pair).collect();
+        let mut disagreements: Vec<PairReport> = pairs.iter().filter(|it| is_disputed(it)).cloned().collect();
+        pairs.retain(|pair| pair.avoidable > 0.0);
+        pairs.sort_by(|a, b| b.avoidable.total_cmp(&a.avoidable));
+        pairs.truncate(PAIRS);
         disagreements.sort_by(|a, b| b.sharing.min(b.apart).cmp(&a.sharing.min(a.apart)));
         disagreements.truncate(LISTED);
         let (hosts, outliers) = self.outliers();
@@ -389,6 +413,7 @@ impl Evidence {
             cells_of_host,
             communities,
             classes,
+            pairs,
             disagreements,
             outliers,
             notes: decision.notes.iter().map(ToString::to_string).collect(),
@@ -412,25 +437,29 @@ fn affinity(totals: &Totals, community_of: &BTreeMap<&Class, usize>) -> Affinity
     affinity
 }
 
-/// A pair, if it shares in some runs and does not in others.
-fn disagreement(((a, b), sums): (&(Class, Class), &Sums)) -> Option<PairReport> {
-    let (sharing, apart, runs) = (sums.get(Sum::Sharing), sums.get(Sum::Apart), sums.get(Sum::Runs));
-    let few = sharing.min(apart) as f64;
-    let is_one = few >= 1.0 && few >= DISAGREE * (sharing + apart) as f64;
-    let (possible, shared) = (sums.value(Sum::Possible), sums.value(Sum::Shared));
+/// What is known of a pair.
+fn pair(((a, b), sums): (&(Class, Class), &Sums)) -> PairReport {
+    let (possible, shared, runs) = (sums.value(Sum::Possible), sums.value(Sum::Shared), sums.get(Sum::Runs));
     let beyond = sums.value(Sum::Spread) - shared * shared / possible.max(f64::MIN_POSITIVE);
     let part = shared / possible.max(f64::MIN_POSITIVE);
-    is_one.then(|| PairReport {
+    PairReport {
         cell: a.cell.clone(),
         cgroup: a.cgroup.clone(),
         a: called(a),
         b: called(b),
         runs,
-        sharing,
-        apart,
+        sharing: sums.get(Sum::Sharing),
+        apart: sums.get(Sum::Apart),
         shared: part,
         dispersion: beyond.max(0.0) / part.max(f64::MIN_POSITIVE) / (runs - 1).max(1) as f64,
-    })
+        avoidable: sums.value(Sum::Avoidable),
+    }
+}
+
+/// True if it shares in some runs and does not in others.
+fn is_disputed(pair: &PairReport) -> bool {
+    let few = pair.sharing.min(pair.apart) as f64;
+    few >= 1.0 && few >= DISAGREE * (pair.sharing + pair.apart) as f64
 }
 
 /// The expressions for single cgroups have folded paths, in which `*` stands for what was folded.
@@ -462,13 +491,6 @@ impl FleetDecision {
             },
         }
     }
-
-    /// The community of a class.
-    #[must_use]
-    pub fn community_of(&self, key: &Key) -> Option<usize> {
-        let is_it = |it: &&ClassReport| (&it.cell, &it.cgroup, &it.comm) == (&key.a.cell, &key.a.cgroup, &key.a.comm);
-        self.report.classes.iter().find(is_it).and_then(|it| it.community)
-    }
 }
 
 impl FleetReport {
@@ -479,4 +501,57 @@ impl FleetReport {
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string_pretty(self).map(|text| escape::json(text) + "\n")
     }
+
+    /// As text for people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let _ = writeln!(
+            text,
+            "{} of {}, {:.0} samples in {:.1} s, {} lost; for hosts with {} CPUs and {} cells",
+            counted(self.runs as usize, "run"),
+            counted(self.hosts, "host"),
+            self.samples,
+            self.seconds,
+            self.lost,
+            self.target_cpus,
+            self.cells_of_host
+        );
+        let place =
+            |cell: &str, cgroup: &str| if cgroup.is_empty() { cell.to_owned() } else { format!("{cell} of {cgroup}") };
+        let percent = |part: f64| format!("{:.1} %", part * 100.0);
+        let mut rows = vec![["CELL", "CLASSES THAT SHARE", "IN COMMON"].map(str::to_owned)];
+        rows.extend(
+            self.communities.iter().map(|it| [place(&it.cell, &it.cgroup), it.classes.join(", "), percent(it.common)]),
+        );
+        text += &aligned(&rows);
+        if !self.disagreements.is_empty() {
+            let _ = writeln!(text, "Hosts disagree on these pairs:");
+            let mut rows = vec![["CELL", "PAIR", "SHARE ON", "OF RUNS THAT TELL"].map(str::to_owned)];
+            rows.extend(self.disagreements.iter().take(LINES).map(|it| {
+                let part = it.part_sharing().map_or_else(|| "-".to_owned(), percent);
+                [
+                    place(&it.cell, &it.cgroup),
+                    format!("{} and {}", it.a, it.b),
+                    part,
+                    (it.sharing + it.apart).to_string(),
+                ]
+            }));
+            text += &aligned(&rows);
+        }
+        if !self.outliers.is_empty() {
+            let _ = writeln!(text, "Hosts that share otherwise than most:");
+            let mut rows = vec![["HOST", "RUNS", "DIFFERS"].map(str::to_owned)];
+            rows.extend(
+                self.outliers.iter().take(LINES).map(|it| [it.host.clone(), it.runs.to_string(), percent(it.differs)]),
+            );
+            text += &aligned(&rows);
+        }
+        text
+    }
+}
+
+/// A number of things.
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }

@@ -325,6 +325,15 @@ mod tests {
     }
 
     #[test]
+    fn each_column_is_documented() {
+        let docs = include_str!("../../docs/evidence.md");
+        let names = KEY_TEXTS.into_iter().chain(KEY_NUMBERS).chain(Sum::ALL.iter().map(|sum| sum.name()));
+        for name in names.chain(Kind::ALL.map(Kind::name)) {
+            assert!(docs.contains(&format!("`{name}`")), "{name}");
+        }
+    }
+
+    #[test]
     fn what_is_no_evidence_is_refused() {
         assert!(matches!(read_bytes(b""), Err(FileError::Damaged { .. })));
         assert!(matches!(read_bytes(b"PAR1 and more text PAR1"), Err(FileError::Damaged { .. })));

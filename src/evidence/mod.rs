@@ -15,9 +15,12 @@ mod hosts;
 mod link;
 mod score;
 mod table;
+mod watch;
 
 pub use decide::{ClassReport, CommunityReport, FleetDecision, FleetError, FleetReport, PairReport};
 pub use fold::{FoldError, Folds};
 pub(crate) use hosts::part_of;
 pub use hosts::{HostReport, PARTS};
+pub use score::{Avoided, Judge};
 pub use table::{Class, Evidence, EvidenceError, Key, Kind, Scope, Sum, Sums, KEY_NUMBERS, KEY_TEXTS, VERSION};
+pub use watch::{Interval, Watch, WatchError};

@@ -5,23 +5,50 @@ use std::collections::BTreeMap;
 use super::decide::{threads_of_run, Totals};
 use super::table::{Class, Evidence, Kind, Sum};
 use crate::cluster::layout::{Group, Layout};
+use crate::cluster::rules::Rules;
 use crate::config::{Place, Placement};
 
-impl Evidence {
-    /// The part of the avoidable misses that a configuration avoids on a host with this many last-level caches, beyond what
-    /// threads avoid that run anywhere; `None` if nothing is avoidable. See docs/score.md.
-    ///
-    /// It is the score of [`crate::session::Analysis::score`], but each class is a whole: cgroups of one folded path are one cell.
+/// Where a configuration puts classes, and which groups of them share a last-level cache how often.
+#[derive(Debug)]
+pub struct Judge {
+    group_of: BTreeMap<Class, u32>,
+    layout: Layout,
+}
+
+/// Avoidable misses, and those of them that a configuration avoids beyond what threads avoid that run anywhere.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Avoided {
+    /// Avoidable misses.
+    pub avoidable: f64,
+    /// Those that are avoided; below 0 if fewer are than without a configuration.
+    pub avoided: f64,
+}
+
+impl Avoided {
+    /// The score; `None` if nothing is avoidable.
     #[must_use]
-    pub fn score(&self, placement: &Placement, llcs: u32) -> Option<f64> {
-        let totals = Totals::new(self);
+    pub fn score(self) -> Option<f64> {
+        (self.avoidable > 0.0).then(|| self.avoided / self.avoidable)
+    }
+}
+
+impl Judge {
+    /// Of a configuration on hosts with the classes of `evidence` and this many last-level caches; without a configuration, all
+    /// threads run anywhere.
+    ///
+    /// It judges as [`crate::session::Analysis::score`], but each class is a whole: cgroups of one folded path are one cell.
+    #[must_use]
+    pub fn new(evidence: &Evidence, placement: Option<&Placement>, llcs: u32) -> Self {
+        let totals = Totals::new(evidence);
         let mut places: BTreeMap<Place, u32> = BTreeMap::new();
         let mut groups: Vec<(usize, f64)> = Vec::new();
-        let mut group_of: BTreeMap<&Class, u32> = BTreeMap::new();
-        let runs = self.total(Kind::Run, Sum::Runs).max(1.0);
+        let mut group_of: BTreeMap<Class, u32> = BTreeMap::new();
+        let runs = evidence.total(Kind::Run, Sum::Runs).max(1.0);
         for (class, sums) in &totals.classes {
             let cgroup = if class.cgroup.is_empty() { "/" } else { &class.cgroup };
-            let place = placement.place_of(cgroup.as_bytes(), class.comm.as_bytes(), class.hint.parse().ok());
+            let hint = class.hint.parse().ok();
+            let place =
+                placement.map(|it| it.place_of(cgroup.as_bytes(), class.comm.as_bytes(), hint)).unwrap_or_default();
             let next = places.len() as u32;
             let group = *places.entry(place).or_insert(next);
             if group == next {
@@ -31,39 +58,58 @@ impl Evidence {
                 let threads = threads_of_run(sums) * sums.get(Sum::Runs) as f64 / runs;
                 *it = (it.0 + (threads.ceil() as usize).max(1), it.1 + sums.value(Sum::Samples));
             }
-            group_of.insert(class, group);
+            group_of.insert(class.clone(), group);
         }
-        let mut all: Vec<&Place> = vec![places.keys().next()?; places.len()];
-        for (place, &group) in &places {
-            all[group as usize] = place;
-        }
-        let with_samples: Vec<(&Place, f64)> = all.iter().zip(&groups).map(|(place, it)| (*place, it.1)).collect();
-        let cpus = placement.cpus(&with_samples);
+        let mut all: Vec<(&Place, f64)> = Vec::with_capacity(places.len());
+        let mut ordered: Vec<(&Place, u32)> = places.iter().map(|(place, &group)| (place, group)).collect();
+        ordered.sort_by_key(|it| it.1);
+        all.extend(ordered.iter().zip(&groups).map(|(it, group)| (it.0, group.1)));
+        let cpus = placement.map_or_else(|| vec![(1.0, 1.0); all.len()], |it| it.cpus(&all));
         let mut cells: BTreeMap<(Option<&String>, &[u8]), u32> = BTreeMap::new();
-        let laid: Vec<Group> = all
-            .iter()
-            .zip(&groups)
-            .zip(&cpus)
-            .map(|((place, &(threads, _)), &(cpus, _))| {
-                let next = cells.len() as u32;
-                let cell = *cells.entry((place.cell.as_ref(), &place.cgroup)).or_insert(next);
-                Group { cell, cpus, threads }
-            })
-            .collect();
-        let layout = Layout::new(&laid, llcs);
-        let (mut avoided, mut avoidable) = (0.0, 0.0);
-        for ((a, b), sums) in totals.pairs.iter().chain(&totals.across) {
-            let misses = sums.value(Sum::Avoidable);
-            let (Some(&a), Some(&b)) = (group_of.get(a), group_of.get(b)) else { continue };
-            avoidable += misses;
-            avoided += misses * (layout.near(a, b) - layout.chance()) / (1.0 - layout.chance());
+        let mut laid: Vec<Group> = Vec::with_capacity(all.len());
+        for ((&(place, _), &(threads, _)), &(cpus, _)) in all.iter().zip(&groups).zip(&cpus) {
+            let next = cells.len() as u32;
+            let cell = *cells.entry((place.cell.as_ref(), place.cgroup.as_slice())).or_insert(next);
+            laid.push(Group { cell, cpus, threads });
         }
-        (avoidable > 0.0).then(|| avoided / avoidable)
+        Self { group_of, layout: Layout::new(&laid, llcs) }
+    }
+
+    /// What is avoided in `evidence`, whose classes are among those that the judge knows; others count as avoidable only.
+    #[must_use]
+    pub fn avoided(&self, evidence: &Evidence) -> Avoided {
+        let mut sum = Avoided::default();
+        for (key, sums) in evidence.of_kind(Kind::Pair) {
+            let misses = sums.value(Sum::Avoidable);
+            if misses <= 0.0 {
+                continue;
+            }
+            sum.avoidable += misses;
+            let (Some(&a), Some(&b)) = (self.group_of.get(&key.a), self.group_of.get(&key.second())) else { continue };
+            let chance = self.layout.chance();
+            sum.avoided += misses * (self.layout.near(a, b) - chance) / (1.0 - chance);
+        }
+        sum
+    }
+}
+
+impl Evidence {
+    /// The part of the avoidable misses that a configuration avoids on a host with this many last-level caches, beyond what
+    /// threads avoid that run anywhere; `None` if nothing is avoidable. See docs/score.md.
+    #[must_use]
+    pub fn score(&self, placement: &Placement, llcs: u32) -> Option<f64> {
+        Judge::new(self, Some(placement), llcs).avoided(self).score()
     }
 
     /// The part of all possible misses that is avoidable.
     #[must_use]
     pub fn avoidable(&self) -> f64 {
         self.total(Kind::Pair, Sum::Avoidable) / self.total(Kind::Class, Sum::Misses).max(1.0)
+    }
+
+    /// False if so little is avoidable that no configuration matters.
+    #[must_use]
+    pub fn is_worth(&self) -> bool {
+        self.avoidable() >= Rules::default().worth
     }
 }

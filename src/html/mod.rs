@@ -15,6 +15,9 @@ use serde::Serialize;
 use crate::config::report::Report;
 use crate::escape;
 
+mod fleet;
+pub use fleet::fleet_page;
+
 /// The most bytes of a page.
 pub const MAX_BYTES: usize = 1_500_000;
 /// The page, with a mark for each of its parts.

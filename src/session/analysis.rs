@@ -55,6 +55,17 @@ impl Sampled {
         Self { decider, outcome, skipped: Skipped::new(), options, symbols, procfs: None, raises: false }
     }
 
+    /// What this run shows of classes of threads, as rows that can be added to those of other runs and hosts. `scope` tells where
+    /// they come from, all but the source; `host` is the host's name, or what stands for it; `folds` which parts of cgroups' paths
+    /// are replaced.
+    ///
+    /// # Errors
+    /// [`EvidenceError`]: there are too many rows.
+    pub fn evidence(&self, scope: &Scope, host: &str, folds: &Folds) -> Result<Evidence, EvidenceError> {
+        let _raised = raised(self.raises);
+        evidence(&self.decider, &self.outcome, scope, host, folds)
+    }
+
     /// Makes the decision.
     ///
     /// # Errors
@@ -73,6 +84,18 @@ impl Sampled {
         let source = decider.source();
         Ok(Analysis { source, outcome, skipped, decider, options, decided, symbols, named: OnceLock::new(), raises })
     }
+}
+
+fn evidence(
+    decider: &Decider,
+    outcome: &Outcome,
+    scope: &Scope,
+    host: &str,
+    folds: &Folds,
+) -> Result<Evidence, EvidenceError> {
+    let run =
+        Sums::default().with(Sum::Duration, outcome.duration.as_millis() as u64).with(Sum::Lost, outcome.loss.lost());
+    decider.evidence(scope, host, folds, &run)
 }
 
 /// The user of a thread that still exists under its name.
@@ -261,18 +284,13 @@ impl Analysis {
         }
     }
 
-    /// What this run shows of classes of threads, as rows that can be added to those of other runs and hosts. `scope` tells where
-    /// they come from, all but the source; `host` is the host's name, or what stands for it; `folds` which parts of cgroups' paths
-    /// are replaced.
+    /// See [`Sampled::evidence`].
     ///
     /// # Errors
     /// [`EvidenceError`]: there are too many rows.
     pub fn evidence(&self, scope: &Scope, host: &str, folds: &Folds) -> Result<Evidence, EvidenceError> {
         let _raised = raised(self.raises);
-        let run = Sums::default()
-            .with(Sum::Duration, self.outcome.duration.as_millis() as u64)
-            .with(Sum::Lost, self.outcome.loss.lost());
-        self.decider.evidence(scope, host, folds, &run)
+        evidence(&self.decider, &self.outcome, scope, host, folds)
     }
 
     /// What the scheduler did with the threads of each subcell. `stats` has taken the scheduling events of the same session, and

@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
+mod fleets;
 mod output;
 mod priority;
 mod scores;
 mod signals;
 mod summaries;
+mod watches;
 
 use std::fs;
 use std::io::Read;

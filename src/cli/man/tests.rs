@@ -31,6 +31,8 @@ fn each_subcommand_has_a_page_in_the_usual_order() {
                 "scxprof-export.1",
                 "scxprof-diff.1",
                 "scxprof-score.1",
+                "scxprof-merge.1",
+                "scxprof-watch.1",
                 "scxprof-doctor.1",
                 "scxprof-completions.1"
             ]

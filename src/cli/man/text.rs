@@ -164,14 +164,40 @@ const SCORE: Page = Page {
          which part of the avoidable misses that avoids: as a whole with its 95 % interval, by cell and by subcell, beside the \
          configuration that scxprof would write for the same samples. It names the pairs of subcells that share most, the \
          threads that another subcell would suit better, and those that no condition takes.",
-        "A score is beyond chance: two threads that may run anywhere share one of N last-level caches with the probability \
-         1/N. It is 100 % if all threads that share memory share a cache, 0 % if the configuration is no better than none, \
+        "A score is what a configuration avoids beyond what threads avoid that run anywhere. It is 100 % if all threads that share memory share a cache, 0 % if the configuration is no better than none, \
          and less if it is worse.",
     ],
     samples: false,
     environment: &[TMPDIR, NO_COLOR],
     files: &[],
     see_also: &[],
+};
+
+const MERGE: Page = Page {
+    description: &[
+        "Adds evidence of runs and hosts (`--evidence` of run, extract and watch, or what an engine for tables added), finds \
+         the classes of threads that share memory, and prints the configuration for all these hosts. The result does not \
+         depend on the order in which the files are added, or on who added them.",
+        "Hosts that share otherwise than most are named, and so are pairs of classes that share on some hosts only; \
+         `--split-by` makes a configuration for each label, kernel or model of CPU.",
+    ],
+    samples: false,
+    environment: &[NO_COLOR],
+    files: &[],
+    see_also: &[],
+};
+
+const WATCH: Page = Page {
+    description: &[
+        "Samples the host in short slices, decides again after each interval from evidence of which what is old fades, and \
+         replaces the configuration if another one is better than the loaded one by more than is uncertain, in two intervals \
+         one after the other. What the file of `-o` contains at the start is the loaded configuration.",
+        "With `--state` it goes on after a restart. It tells systemd when it is ready and what the last interval showed.",
+    ],
+    samples: true,
+    environment: &[NO_COLOR, ("NOTIFY_SOCKET", "Where systemd listens (sd_notify(3)).")],
+    files: &[PARANOID, PMUS, TRACING],
+    see_also: &["systemd.service(5)"],
 };
 
 const DOCTOR: Page = Page {
@@ -204,6 +230,8 @@ pub(super) fn of(subcommand: &str) -> &'static Page {
         "trace" | "info" => &TRACE,
         "diff" => &DIFF,
         "score" => &SCORE,
+        "merge" => &MERGE,
+        "watch" => &WATCH,
         "doctor" => &DOCTOR,
         "completions" => &COMPLETIONS,
         _ => &ALL,

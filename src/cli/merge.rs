@@ -1,0 +1,309 @@
+//! `scxprof merge`: one configuration for many hosts, from their evidence.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{anyhow, Context};
+use clap::Args;
+
+use super::capture::{INPUT, RESULT};
+use super::output::{Output, Readers};
+use super::signals::Signals;
+use super::{evidence, percent, process, say_lines, Failure};
+use crate::config::{DecisionOptions, Placement, Scheduler};
+use crate::evidence::{file, Evidence, FleetDecision, FleetError, FleetReport, Folds, Key, Kind, Scope};
+use crate::html;
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo scxprof run -t 10 --evidence host.parquet -o cells.json   on each host, then
+  scxprof merge *.parquet -o cells.json          one configuration for all of them
+  scxprof merge evidence/ --split-by cpu -o configs/    one for each model of CPU: configs/VALUE.json
+  scxprof merge merged.parquet --report report.json -o cells.json    of what DuckDB or Spark added (docs/fleet.md)
+  scxprof merge monday/ --evidence monday.parquet -o /dev/null   one file of many, to be merged again";
+
+/// Files of a directory.
+const MAX_FILES: usize = 1 << 20;
+/// Values that a fleet is split by.
+const MAX_PARTS: usize = 256;
+
+/// Print one cell configuration for many hosts, from the evidence of each
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct MergeArgs {
+    /// Files of evidence, or directories with such files (*.parquet)
+    #[arg(value_name = "FILE", required = true, help_heading = INPUT)]
+    files: Vec<PathBuf>,
+    /// Replace what matches in cgroups' paths by `*`, also what was not folded when the evidence was written (repeatable)
+    #[arg(long = "fold", value_name = "REGEX", help_heading = INPUT)]
+    folds: Vec<String>,
+    /// The scheduler that the configuration is for
+    #[arg(long, value_name = "SCHEDULER", default_value = "mitosis", value_parser = ["mitosis", "layered"], help_heading = RESULT)]
+    target: String,
+    /// CPUs of the hosts that will run the scheduler [default: those of the sampled host with fewest]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = RESULT)]
+    target_cpus: Option<u32>,
+    /// Classes that share with no other get a subcell if they have this share of their cell's samples
+    #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = percent, help_heading = RESULT)]
+    min_share: f64,
+    /// Last-level caches of a host, for the score
+    #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u32).range(2..), help_heading = RESULT)]
+    llcs: u32,
+    /// Write a configuration for each value of this fact of hosts into the directory that -o names
+    #[arg(
+        long,
+        value_name = "FACT",
+        value_parser = ["label", "kernel", "cpu", "cpus", "source"],
+        requires = "output",
+        conflicts_with_all = ["evidence", "report", "html"],
+        help_heading = RESULT
+    )]
+    split_by: Option<String>,
+    /// Write the configuration to FILE instead of stdout
+    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = RESULT)]
+    output: Option<PathBuf>,
+    /// Write the sum of all evidence to FILE, which can be merged again
+    #[arg(long, value_name = "FILE", help_heading = RESULT)]
+    evidence: Option<PathBuf>,
+    /// Write the facts behind the decision to FILE as JSON (schema: docs/evidence.md)
+    #[arg(long, value_name = "FILE", help_heading = RESULT)]
+    report: Option<PathBuf>,
+    /// Write them to FILE as a page for a browser, without a server or network
+    #[arg(long, value_name = "FILE", help_heading = RESULT)]
+    html: Option<PathBuf>,
+    /// Print a summary to stderr
+    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = RESULT)]
+    verbose: u8,
+}
+
+impl MergeArgs {
+    fn scheduler(&self) -> Scheduler {
+        if self.target == "layered" {
+            Scheduler::Layered
+        } else {
+            Scheduler::Mitosis
+        }
+    }
+}
+
+/// Reads the evidence, decides and prints.
+pub(super) fn run(args: &MergeArgs, stdout_is_open: bool) -> Result<(), Failure> {
+    let to_stdout = args.output.as_deref().is_none_or(|path| path == Path::new("-"));
+    if to_stdout && !stdout_is_open {
+        return Err(Failure::Usage(anyhow!("stdout is closed, so there is nowhere to print to; use -o FILE")));
+    }
+    let folds = if args.folds.is_empty() { Folds::none() } else { evidence::folds(&args.folds)? };
+    let open = |path: &Option<PathBuf>, readers| {
+        path.as_ref().map(|path| Output::open(Some(path), readers)).transpose().map_err(Failure::Usage)
+    };
+    let to = [&args.evidence, &args.report, &args.html].map(|path| open(path, Readers::Owner));
+    let [evidence_to, report_to, html_to] = to;
+    let (evidence_to, report_to, html_to) = (evidence_to?, report_to?, html_to?);
+    // A directory is made when there is something to write into it.
+    let output = args.split_by.is_none().then(|| Output::open(args.output.as_deref(), Readers::All)).transpose();
+    let output = output.map_err(Failure::Usage)?;
+    let signals = Signals::handle().map_err(Failure::Unsupported)?;
+    let merged = read(args, &folds, &signals)?;
+    if let Some(to) = evidence_to {
+        evidence::write(&merged, to)?;
+    }
+    let Some(output) = output else { return split(args, &merged) };
+    let decided = decide(args, &merged)?;
+    let json = configuration(args, &decided)?;
+    say(args, &merged, &decided, &json);
+    output.write(json.as_bytes(), true).map_err(Failure::NoResult)?;
+    if let Some(to) = report_to {
+        let text = decided.report.to_json().context("cannot write the report").map_err(Failure::NoResult)?;
+        to.write(text.as_bytes(), false).map_err(Failure::NoResult)?;
+    }
+    if let Some(to) = html_to {
+        to.write(html::fleet_page(&decided.report, &json).as_bytes(), false).map_err(Failure::NoResult)?;
+    }
+    Ok(())
+}
+
+/// The files that the arguments name, in order.
+fn files(args: &MergeArgs) -> Result<Vec<PathBuf>, Failure> {
+    let mut files = Vec::new();
+    for path in &args.files {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let list = || -> std::io::Result<Vec<PathBuf>> {
+            let mut found = Vec::new();
+            for entry in fs::read_dir(path)?.take(MAX_FILES) {
+                let path = entry?.path();
+                if path.extension().is_some_and(|extension| extension == "parquet") && path.is_file() {
+                    found.push(path);
+                }
+            }
+            Ok(found)
+        };
+        let mut found = list().with_context(|| path.display().to_string()).map_err(Failure::Usage)?;
+        if found.is_empty() {
+            return Err(Failure::Usage(anyhow!("{}: there is no *.parquet in this directory", path.display())));
+        }
+        found.sort();
+        files.append(&mut found);
+    }
+    Ok(files)
+}
+
+/// The sum of all files.
+fn read(args: &MergeArgs, folds: &Folds, signals: &Signals) -> Result<Evidence, Failure> {
+    // A damaged file may make the reader of Parquet panic, which is caught and said in one sentence.
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut merged = Evidence::default();
+    let mut fold = |mut key: Key| {
+        if key.kind != Kind::Spec && !args.folds.is_empty() {
+            key.a.cgroup = folds.fold(&key.a.cgroup);
+            key.b.cgroup = folds.fold(&key.b.cgroup);
+        }
+        key
+    };
+    let read = files(args)?.iter().try_for_each(|path| {
+        if signals.seen() {
+            return Err(process::interrupted());
+        }
+        file::read(path, &mut merged, &mut fold).map_err(|error| Failure::Usage(error.into()))
+    });
+    drop(std::panic::take_hook());
+    read?;
+    if merged.of_kind(Kind::Run).next().is_none() {
+        return Err(Failure::Usage(anyhow!("the files have no run: there is nothing to decide from")));
+    }
+    Ok(merged)
+}
+
+fn decide(args: &MergeArgs, merged: &Evidence) -> Result<FleetDecision, Failure> {
+    let target_cpus = args.target_cpus.map(|cpus| cpus as usize).or_else(|| merged.least_cpus());
+    let Some(target_cpus) = target_cpus else {
+        return Err(Failure::Usage(anyhow!(
+            "the evidence does not say how many CPUs the hosts have: give --target-cpus"
+        )));
+    };
+    let mut options = DecisionOptions::new(args.min_share / 100.0, target_cpus);
+    options.scheduler = args.scheduler();
+    merged.decide(&options).map_err(|error| match error {
+        FleetError::DifferentSpecs { .. } | FleetError::NoSpecs => Failure::Usage(error.into()),
+        error => Failure::NoResult(error.into()),
+    })
+}
+
+fn configuration(args: &MergeArgs, decided: &FleetDecision) -> Result<String, Failure> {
+    decided.to_json(args.scheduler()).map_err(|error| match (&decided.decision.refused, error) {
+        (Some(refused), FleetError::Refused(_)) => Failure::DoesNotFit(anyhow!("no configuration: {refused}")),
+        (_, error) => Failure::NoResult(error.into()),
+    })
+}
+
+/// What the configuration does not show.
+fn say(args: &MergeArgs, merged: &Evidence, decided: &FleetDecision, json: &str) {
+    let report: &FleetReport = &decided.report;
+    for note in &report.notes {
+        say!("note: {note}");
+    }
+    if !report.disagreements.is_empty() {
+        let of = report.disagreements.len();
+        say!("note: hosts disagree on {of} pairs of classes (-v and --report list them; --split-by makes several configurations)");
+    }
+    if !report.outliers.is_empty() {
+        let names: Vec<&str> = report.outliers.iter().take(8).map(|it| it.host.as_str()).collect();
+        let more = report.outliers.len().saturating_sub(names.len());
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        say!("note: hosts that share otherwise than most: {}{more}", names.join(", "));
+    }
+    if args.verbose > 0 {
+        let mut text = report.text();
+        let score = Placement::parse(json).ok().and_then(|placement| merged.score(&placement, args.llcs));
+        if let Some(score) = score {
+            text += &format!(
+                "Score: {:.1} % of the avoidable misses, on {} last-level caches; {:.1} % of all possible misses are avoidable\n",
+                score * 100.0,
+                args.llcs,
+                merged.avoidable() * 100.0
+            );
+        }
+        say_lines(&text);
+    }
+}
+
+/// One configuration for each value of a fact of hosts.
+fn split(args: &MergeArgs, merged: &Evidence) -> Result<(), Failure> {
+    let (Some(directory), Some(by)) = (&args.output, args.split_by.as_deref()) else {
+        return Err(Failure::Usage(anyhow!("--split-by needs -o DIRECTORY")));
+    };
+    let value = |scope: &Scope| match by {
+        "kernel" => scope.kernel.clone(),
+        "cpu" => scope.cpu.clone(),
+        "cpus" => scope.cpus.clone(),
+        "source" => scope.source.clone(),
+        _ => scope.label.clone(),
+    };
+    let mut values: Vec<String> = merged.of_kind(Kind::Run).map(|(key, _)| value(&key.scope)).collect();
+    values.sort();
+    values.dedup();
+    if values.len() > MAX_PARTS {
+        let count = values.len();
+        return Err(Failure::Usage(anyhow!(
+            "--split-by {by}: there are {count} values, and {MAX_PARTS} at most are written"
+        )));
+    }
+    // All are decided before the first one is written.
+    let mut written: BTreeMap<PathBuf, (String, String)> = BTreeMap::new();
+    for of in values {
+        let part = merged
+            .map(|key| (value(&key.scope) == of).then(|| key.clone()))
+            .map_err(|error| Failure::NoResult(error.into()))?;
+        let decided = decide(args, &part)?;
+        let json = configuration(args, &decided)?;
+        say!(
+            "{by} {}: {} runs of {} hosts",
+            if of.is_empty() { "(none)" } else { &of },
+            decided.report.runs,
+            decided.report.hosts
+        );
+        say(args, &part, &decided, &json);
+        let path = directory.join(format!("{}.json", file_name(&of)));
+        if let Some((other, _)) = written.insert(path, (of.clone(), json)) {
+            return Err(Failure::Usage(anyhow!("--split-by {by}: {other} and {of} would have the same file name")));
+        }
+    }
+    fs::create_dir_all(directory).with_context(|| directory.display().to_string()).map_err(Failure::NoResult)?;
+    for (path, (_, json)) in written {
+        let output = Output::open(Some(&path), Readers::All).map_err(Failure::NoResult)?;
+        output.write(json.as_bytes(), false).map_err(Failure::NoResult)?;
+    }
+    Ok(())
+}
+
+/// A value as the name of a file.
+fn file_name(value: &str) -> String {
+    let safe = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
+    let name: String = value.chars().map(safe).collect();
+    let name = name.trim_matches(['-', '.']).to_owned();
+    if name.is_empty() {
+        "none".to_owned()
+    } else {
+        name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_the_name_of_a_file_in_the_directory() {
+        for (value, name) in [
+            ("web", "web"),
+            ("", "none"),
+            ("../../etc/passwd", "etc-passwd"),
+            ("Intel(R) Xeon(R) @ 2.5GHz", "Intel-R--Xeon-R----2.5GHz"),
+        ] {
+            assert_eq!(file_name(value), name);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The real binary: evidence of hosts, and `merge`.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn scxprof(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_scxprof")).args(arguments).output().unwrap()
+}
+
+#[track_caller]
+fn expect(output: &Output, code: i32) -> String {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// The lines of a host: get and put share, or on a host that is `swapped`, get and log; in a cgroup with the host's number.
+fn host(directory: &Path, number: u64, swapped: bool) -> PathBuf {
+    let mut text = String::new();
+    let names = ["get", "put", "log", "idle"];
+    let partner = if swapped { 2 } else { 1 };
+    for at in 0..600u64 {
+        let thread = at % 4;
+        let random = (number * 1_000_003 + at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        let is_shared = (thread == 0 || thread == partner) && at / 4 % 2 == 0;
+        let addr = if is_shared { 0x7f00_0000 } else { 0x6000_0000 + thread * 0x100_0000 } + random % 256 * 64;
+        let _ = writeln!(
+            text,
+            "{{\"comm\":\"{}-{number}\",\"tid\":{},\"pid\":10,\"time\":\"5.{:09}\",\"addr\":\"{addr:x}\",\
+             \"cgroup\":\"/workload.slice/workload-tw-{number}.allotment.slice\",\"op\":\"store\"}}",
+            names[thread as usize],
+            10 + thread,
+            at * 1_000_000,
+        );
+    }
+    let path = directory.join(format!("perf{number}.jsonl"));
+    fs::write(&path, text).unwrap();
+    path
+}
+
+/// Writes the evidence of a host.
+fn evidence(directory: &Path, number: u64, swapped: bool, more: &[&str]) -> PathBuf {
+    let lines = host(directory, number, swapped);
+    let path = directory.join(format!("host{number}.parquet"));
+    let to = path.to_str().unwrap();
+    let cells = directory.join("cells.tmp");
+    let all = ["extract", "-f", lines.to_str().unwrap(), "--target-cpus", "8", "-o", cells.to_str().unwrap()];
+    expect(&scxprof(&[&all[..], &["--evidence", to], more].concat()), 0);
+    fs::remove_file(cells).unwrap();
+    fs::remove_file(lines).unwrap();
+    path
+}
+
+#[test]
+fn many_hosts_have_one_configuration() {
+    let directory = tempfile::tempdir().unwrap();
+    let files: Vec<PathBuf> =
+        (0..12).map(|at| evidence(directory.path(), at, at == 7, &["--host-name", "none"])).collect();
+    let files: Vec<&str> = files.iter().map(|path| path.to_str().unwrap()).collect();
+    let report = directory.path().join("report.json");
+    let page = directory.path().join("page.html");
+    let outputs = ["--report", report.to_str().unwrap(), "--html", page.to_str().unwrap()];
+    let merge = |files: &[&str], more: &[&str]| scxprof(&[&["merge", "--target-cpus", "8"], files, more].concat());
+    let whole = expect(&merge(&files, &outputs), 0);
+    let config: Value = serde_json::from_str(&whole).unwrap();
+    assert_eq!(config[0]["name"], "allotment");
+    let subcells: Vec<&str> =
+        config[0]["subcells"].as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap()).collect();
+    assert!(subcells.contains(&"get-+put-"), "{whole}");
+    // The cgroups and the names are folded; one host disagrees.
+    let facts: Value = serde_json::from_str(&fs::read_to_string(&report).unwrap()).unwrap();
+    assert_eq!((facts["runs"].as_u64(), facts["hosts"].as_u64()), (Some(12), Some(12)));
+    assert_eq!(facts["communities"][0]["cgroup"], "/workload.slice/workload-tw-*.allotment.slice");
+    let disagreements = facts["disagreements"].as_array().unwrap();
+    let pair = disagreements.iter().find(|it| it["a"] == "get-" && it["b"] == "put-").unwrap();
+    assert_eq!((pair["sharing"].as_u64(), pair["apart"].as_u64()), (Some(11), Some(1)), "{pair}");
+    assert_eq!(facts["outliers"].as_array().unwrap().len(), 1, "{}", facts["outliers"]);
+    assert!(fs::read_to_string(&page).unwrap().contains("get- and put-"));
+
+    // In any order, in steps, and of a directory.
+    let mut reversed = files.clone();
+    reversed.reverse();
+    assert_eq!(expect(&merge(&reversed, &[]), 0), whole);
+    let step = directory.path().join("step");
+    fs::create_dir(&step).unwrap();
+    for (name, part) in [("a", &files[..5]), ("b", &files[5..])] {
+        let to = step.join(format!("{name}.parquet"));
+        expect(&merge(part, &["--evidence", to.to_str().unwrap(), "-o", "/dev/null"]), 0);
+    }
+    let again = directory.path().join("again.json");
+    let stepped = ["--report", again.to_str().unwrap()];
+    assert_eq!(expect(&merge(&[step.to_str().unwrap()], &stepped), 0), whole);
+    assert_eq!(fs::read(&again).unwrap(), fs::read(&report).unwrap());
+    // For scx_layered.
+    let layers: Value = serde_json::from_str(&expect(&merge(&files, &["--target", "layered"]), 0)).unwrap();
+    assert!(layers[0]["kind"].is_object(), "{layers}");
+}
+
+#[test]
+fn a_fleet_is_split_by_a_label() {
+    let directory = tempfile::tempdir().unwrap();
+    for at in 0..6 {
+        evidence(directory.path(), at, at % 2 == 1, &["--label", if at % 2 == 1 { "logging" } else { "plain" }]);
+    }
+    let to = directory.path().join("configs");
+    let all = ["merge", directory.path().to_str().unwrap(), "--target-cpus", "8"];
+    let output = scxprof(&[&all[..], &["--split-by", "label", "-o", to.to_str().unwrap()]].concat());
+    assert_eq!(expect(&output, 0), "");
+    let has =
+        |name: &str, subcell: &str| fs::read_to_string(to.join(name)).unwrap().contains(&format!("\"{subcell}\""));
+    assert!(has("plain.json", "get-+put-") && has("logging.json", "get-+log-"));
+    assert!(!has("plain.json", "get-+log-") && !has("logging.json", "get-+put-"));
+}
+
+#[test]
+fn what_cannot_be_merged_is_refused_in_one_sentence() {
+    let directory = tempfile::tempdir().unwrap();
+    let good = evidence(directory.path(), 1, false, &[]);
+    let bytes = fs::read(&good).unwrap();
+    let out = directory.path().join("cells.json");
+    let refuse = |name: &str, bytes: &[u8], sentence: &str| {
+        let path = directory.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        let files = [good.to_str().unwrap(), path.to_str().unwrap()];
+        let output = scxprof(&["merge", files[0], files[1], "-o", out.to_str().unwrap(), "--target-cpus", "8"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{name}: {said}");
+        assert!(said.lines().count() == 1 && said.contains(sentence) && said.contains(name), "{name}: {said}");
+        assert!(!out.exists(), "{name}");
+    };
+    refuse("empty.parquet", b"", "no file of evidence, or damaged");
+    refuse("foreign.parquet", b"{\"a\": 1}", "no file of evidence, or damaged");
+    for at in [bytes.len() / 3, bytes.len() / 2, bytes.len() - 1] {
+        refuse("cut.parquet", &bytes[..at], "no file of evidence, or damaged");
+    }
+    // Tables of another kind.
+    let tables = directory.path().join("tables");
+    let lines = host(directory.path(), 9, false);
+    expect(&scxprof(&["export", "-f", lines.to_str().unwrap(), "--parquet", tables.to_str().unwrap()]), 0);
+    refuse("sample.parquet", &fs::read(tables.join("sample.parquet")).unwrap(), "it has no column");
+    // Other cell specs.
+    let other = evidence(directory.path(), 2, false, &["--cell", "web=web"]);
+    let said = scxprof(&["merge", good.to_str().unwrap(), other.to_str().unwrap(), "--target-cpus", "8"]);
+    assert!(expect(&said, 2).is_empty() && String::from_utf8_lossy(&said.stderr).contains("different cell specs"));
+    let wrong = scxprof(&["merge", good.to_str().unwrap(), "--fold", "("]);
+    assert!(expect(&wrong, 2).is_empty() && String::from_utf8_lossy(&wrong.stderr).contains("--fold"));
+    let nothing = tempfile::tempdir().unwrap();
+    assert!(expect(&scxprof(&["merge", nothing.path().to_str().unwrap()]), 2).is_empty());
+}
+
+#[test]
+fn short_runs_of_the_example_workload_merge_to_its_truth() {
+    const TEST: &str = "short_runs_of_the_example_workload_merge_to_its_truth";
+    let directory = tempfile::tempdir().unwrap();
+    let Some(_workload) = super::watches::Workload::start(TEST) else { return };
+    let truth = directory.path().join("truth.json");
+    let printed = Command::new(env!("CARGO_BIN_EXE_demo-workload")).arg("--print-truth").output().unwrap();
+    fs::write(&truth, printed.stdout).unwrap();
+    let evidence = directory.path().join("evidence");
+    fs::create_dir(&evidence).unwrap();
+    let cells = directory.path().join("cells.json");
+    let merge = ["merge", evidence.to_str().unwrap(), "--target-cpus", "64", "-o", cells.to_str().unwrap()];
+    let mut said = String::new();
+    // Ten runs are enough where the machine is not busy with something else.
+    for run in 0..40 {
+        let to = evidence.join(format!("{run}.parquet"));
+        let short =
+            ["run", "-t", "0.7", "--source", "timer", "--max-loss", "100", "-o", "/dev/null", "--target-cpus", "64"];
+        let output = scxprof(&[&short[..], &["--evidence", to.to_str().unwrap(), "--fold", "tw-[a-z]+"]].concat());
+        if output.status.code() == Some(3) {
+            println!("SKIP: {TEST}: {}", String::from_utf8_lossy(&output.stderr).trim());
+            return;
+        }
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        if run < 9 {
+            continue;
+        }
+        expect(&scxprof(&merge), 0);
+        let compared = Command::new(env!("CARGO_BIN_EXE_demo-compare")).args([&truth, &cells]).output().unwrap();
+        said = String::from_utf8_lossy(&compared.stdout).into_owned();
+        if compared.status.success() {
+            println!("{} runs: {said}", run + 1);
+            return;
+        }
+    }
+    panic!("{said}\n{}", fs::read_to_string(&cells).unwrap());
+}

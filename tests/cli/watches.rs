@@ -1,0 +1,171 @@
+//! The real binary: `watch`.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use super::SCXPROF;
+
+/// The example workload, until it is dropped.
+pub(crate) struct Workload(Child);
+
+impl Workload {
+    /// `None` if it cannot have its cgroups here, which is said.
+    pub(crate) fn start(test: &str) -> Option<Self> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_demo-workload"));
+        let mut child = command.args(["--seconds", "300"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let started = Self(child);
+        if line.trim() == "ready" {
+            return Some(started);
+        }
+        println!("SKIP: {test}: the example workload has no cgroups of its own here: {}", line.trim());
+        None
+    }
+}
+
+impl Drop for Workload {
+    fn drop(&mut self) {
+        // SAFETY: a signal to a child that was not waited for. It takes its cgroups away then.
+        unsafe { libc::kill(self.0.id().cast_signed(), libc::SIGTERM) };
+        let _ = self.0.wait();
+    }
+}
+
+fn refusal(arguments: &[&str]) -> String {
+    let output: Output = Command::new(SCXPROF).arg("watch").args(arguments).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    said
+}
+
+/// Waits for something to happen; a minute is for busy machines.
+fn wait_for(what: &str, happened: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !happened() {
+        assert!(begin.elapsed() < Duration::from_secs(120), "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn signal(child: &Child, signal: i32) {
+    // SAFETY: a signal to a child that was not waited for.
+    unsafe { libc::kill(child.id().cast_signed(), signal) };
+}
+
+/// The value of a metric.
+fn metric(path: &Path, name: &str) -> Option<f64> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines().find_map(|line| line.strip_prefix(&format!("scxprof_watch_{name} "))?.parse().ok())
+}
+
+#[test]
+fn a_watch_writes_a_configuration_and_goes_on_after_a_restart() {
+    const TEST: &str = "a_watch_writes_a_configuration_and_goes_on_after_a_restart";
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let path = |name: &str| at(name).to_str().unwrap().to_owned();
+    let Some(workload) = Workload::start(TEST) else { return };
+    let notified = UnixDatagram::bind(at("notify")).unwrap();
+    notified.set_nonblocking(true).unwrap();
+    let start = || {
+        let mut command = Command::new(SCXPROF);
+        command.args(["watch", "--source", "timer", "--interval", "2", "--duty", "70", "--target-cpus", "64"]);
+        command.args(["-o", &path("cells.json"), "--state", &path("state"), "--metrics", &path("scxprof.prom")]);
+        command.args(["--evidence", &path("evidence.parquet"), "-v"]);
+        command.args(["--exec", &format!("cp \"$SCXPROF_CONFIG\" {}", path("loaded.json"))]);
+        command.env("NOTIFY_SOCKET", at("notify")).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut first = start();
+    // It ends at once where it cannot sample.
+    wait_for("neither ready nor ended", || at("scxprof.prom").exists() || first_ended(&first));
+    if let Some(status) = first.try_wait().unwrap() {
+        let said = std::io::read_to_string(first.stderr.take().unwrap()).unwrap();
+        assert_eq!(status.code(), Some(3), "{said}");
+        println!("SKIP: {TEST}: {}", said.trim());
+        return;
+    }
+    wait_for("no configuration", || at("loaded.json").exists());
+    let cells = fs::read_to_string(at("cells.json")).unwrap();
+    assert!(cells.contains("pool-") && cells.contains("allotment"), "{cells}");
+    wait_for("no metrics", || metric(&at("scxprof.prom"), "changes_total") == Some(1.0));
+    let prom = |name: &str| metric(&at("scxprof.prom"), name);
+    assert!(
+        prom("samples_total") > Some(0.0)
+            && prom("cpu_seconds_total") > Some(0.0)
+            && prom("resident_bytes") > Some(0.0)
+    );
+    // It told systemd.
+    let mut said = Vec::new();
+    let mut buffer = [0; 4096];
+    while let Ok(bytes) = notified.recv(&mut buffer) {
+        said.push(String::from_utf8_lossy(&buffer[..bytes]).into_owned());
+    }
+    assert!(
+        said.iter().any(|it| it.contains("READY=1")) && said.iter().any(|it| it.contains("STATUS=score")),
+        "{said:?}"
+    );
+    // A second one would spoil the state.
+    let other = refusal(&["-o", &path("other.json"), "--state", &path("state")]);
+    assert!(other.contains("another scxprof watch uses this directory"), "{other}");
+    // What is loaded may be changed by others: nothing but a cell for all is worse.
+    fs::write(at("cells.json"), r#"[{"name": "all", "matches": {}}]"#).unwrap();
+    signal(&first, libc::SIGHUP);
+    wait_for("what is worse was not replaced", || prom("changes_total") == Some(2.0));
+    assert!(fs::read_to_string(at("cells.json")).unwrap().contains("pool-"));
+    let intervals = prom("intervals_total").unwrap();
+    signal(&first, libc::SIGTERM);
+    let output = first.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("was read again") && said.contains("a new configuration, which avoids"), "{said}");
+    // After a restart it counts on, and a loaded configuration that is good stays.
+    let second = start();
+    wait_for("the second does not go on", || prom("intervals_total") > Some(intervals + 1.0));
+    assert_eq!(prom("changes_total"), Some(2.0));
+    signal(&second, libc::SIGINT);
+    let output = second.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    drop(workload);
+    // Its evidence can be merged.
+    let merged =
+        Command::new(SCXPROF).args(["merge", &path("evidence.parquet"), "--target-cpus", "64"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&merged.stdout).contains("pool-"), "{}", String::from_utf8_lossy(&merged.stderr));
+    // A state that nobody wrote is refused.
+    fs::write(at("state/state.json"), "{").unwrap();
+    let damaged = refusal(&["-o", &path("cells.json"), "--state", &path("state")]);
+    assert!(damaged.contains("state.json: it is damaged"), "{damaged}");
+    fs::write(at("state/state.json"), r#"{"version": 99, "wins": 0, "totals": {"intervals": 0, "changes": 0, "samples": 0.0, "lost": 0, "failed_slices": 0, "failed_execs": 0}}"#).unwrap();
+    let newer = refusal(&["-o", &path("cells.json"), "--state", &path("state")]);
+    assert!(newer.contains("it is of version 99"), "{newer}");
+}
+
+/// True if the process has ended and was not waited for.
+fn first_ended(child: &Child) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'))
+}
+
+#[test]
+fn what_cannot_be_watched_is_refused_in_one_sentence() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("cells.json");
+    let path = config.to_str().unwrap();
+    for (arguments, sentence) in [
+        (&["-o", path, "--duty", "0"][..], "--duty 0"),
+        (&["-o", path, "--interval", "0.1"], "--interval: the shortest"),
+        (&["-o", path, "--", "true"], "watch takes no COMMAND"),
+        (&["-o", "/no/such/directory/cells.json"], "/no/such/directory"),
+    ] {
+        let said = refusal(arguments);
+        assert!(said.lines().count() == 1 && said.contains(sentence), "{arguments:?}: {said}");
+    }
+    fs::write(&config, "{").unwrap();
+    let said = refusal(&["-o", path]);
+    assert!(said.contains("no configuration of scx_mitosis or scx_layered"), "{said}");
+    assert_eq!(fs::read_to_string(&config).unwrap(), "{", "it is not touched");
+}
