@@ -4,6 +4,7 @@
 
 mod ends;
 mod live;
+mod machines;
 mod tables;
 
 use std::path::{Path, PathBuf};
@@ -28,9 +29,14 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_default()
 }
 
-/// What `perf sched record` recorded on four CPUs of an emulated machine: tests/fixtures/sched.
+/// What `perf sched record` recorded on four CPUs of an emulated machine.
 fn recording(dir: &Path) -> PathBuf {
-    let packed = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/sched/perf-sched.data.gz");
+    fixture(dir, "perf-sched")
+}
+
+/// A recording of tests/fixtures/sched.
+fn fixture(dir: &Path, name: &str) -> PathBuf {
+    let packed = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/sched/{name}.data.gz"));
     let path = dir.join("perf.data");
     let mut file = std::fs::File::create(&path).unwrap();
     std::io::copy(&mut flate2::read::GzDecoder::new(std::fs::File::open(packed).unwrap()), &mut file).unwrap();
