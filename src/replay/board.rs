@@ -80,7 +80,7 @@ pub(super) struct Head {
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Slot {
-    /// The last of its waits that is ended by a wakeup.
+    /// Wakeups that others gave it. Each ends one of its waits, in their order.
     pub wakeups: AtomicU32,
     /// What the thread waits on; it changes where a wakeup must not find it asleep later.
     pub word: AtomicU32,
@@ -92,8 +92,6 @@ pub(super) struct Slot {
     pub watchers: AtomicU32,
     /// Its thread id.
     pub tid: AtomicU32,
-    /// The wait that such a thread waits for.
-    pub watched: AtomicU32,
     /// Until when it sleeps, CLOCK_MONOTONIC, ns.
     pub sleeps_until: AtomicU64,
     /// When it was woken last, and when it came to its last wait.

@@ -185,7 +185,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// A thread that is to be woken from its `nth` wait.
+/// A thread that is to be woken. In the recording it was its `nth` wait that this ended.
 #[derive(Debug, Clone, Copy, Default)]
 struct Wakeup {
     thread: u32,
@@ -194,20 +194,23 @@ struct Wakeup {
 }
 
 impl Wakeup {
-    /// True if the thread waits for it.
+    /// True if the thread has come to that wait, or waits for any wakeup: where several threads wake it, another one may be first.
     fn is_due(&self, slot: &Slot) -> bool {
-        slot.arrived.load(Ordering::SeqCst) >= self.nth
+        let arrived = slot.arrived.load(Ordering::SeqCst);
+        arrived >= self.nth || arrived > slot.wakeups.load(Ordering::SeqCst)
     }
+}
 
-    /// Wakes the thread, or lets this wait of it end at once if it has not come to it.
-    fn give(&self, slot: &Slot) {
-        let is_due = self.is_due(slot);
+impl Slot {
+    /// Wakes the thread, or lets its next wait end at once if it does not wait.
+    fn give(&self) {
+        let slot = self;
         slot.woken_at.store(monotonic_ns(), Ordering::Relaxed);
-        slot.wakeups.fetch_max(self.nth, Ordering::SeqCst);
-        if is_due {
+        let nth = slot.wakeups.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
+        if slot.arrived.load(Ordering::SeqCst) >= nth {
             // It has said that it will sleep, and does so in a moment.
             for _ in 0..TRIES {
-                let has_left = slot.left.load(Ordering::SeqCst) >= self.nth;
+                let has_left = slot.left.load(Ordering::SeqCst) >= nth;
                 if has_left || wake(&slot.word, 1) > 0 {
                     return;
                 }
@@ -309,7 +312,7 @@ impl<'a> Player<'a> {
                 return;
             }
         }
-        wakeup.give(slot);
+        slot.give();
     }
 
     /// Wakes the threads that sleep by now; with `all` the others too. Then, if the two wait for each other, the one that came first
@@ -320,7 +323,7 @@ impl<'a> Player<'a> {
             let Some(&wakeup) = self.pending.get(at) else { break };
             let Some(slot) = self.stage.board.slot(wakeup.thread) else { continue };
             if wakeup.is_due(slot) {
-                wakeup.give(slot);
+                slot.give();
             } else if all {
                 self.meet(wakeup, slot);
             } else if let Some(kept) = self.pending.get_mut(left) {
@@ -334,15 +337,17 @@ impl<'a> Player<'a> {
     /// Lets the other thread come to its wait: for a moment without sleeping, as it may be about to; else this thread sleeps, and the
     /// other one does not.
     fn meet(&mut self, wakeup: Wakeup, slot: &Slot) {
-        let until = monotonic_ns().saturating_add(PATIENCE);
+        // This takes CPU time, which a thread with many wakeups and little else to do cannot make up for.
+        let is_over = self.rate.is_none() && thread_time() > self.target.saturating_add(PATIENCE);
+        let patience = if is_over && wakeup.is_mutual { 0 } else { PATIENCE };
+        let until = monotonic_ns().saturating_add(patience);
         while !wakeup.is_due(slot) && monotonic_ns() < until {
             // SAFETY: lets other threads of this CPU run, such as one that this thread has preempted.
             unsafe { libc::sched_yield() };
         }
         if !wakeup.is_mutual {
-            return wakeup.give(slot);
+            return slot.give();
         }
-        slot.watched.store(wakeup.nth, Ordering::SeqCst);
         slot.watchers.fetch_add(1, Ordering::SeqCst);
         let mut slept = false;
         loop {
@@ -356,7 +361,7 @@ impl<'a> Player<'a> {
         if slept {
             self.was_woken(slot.arrived_at.load(Ordering::Relaxed));
         }
-        wakeup.give(slot);
+        slot.give();
     }
 
     fn was_woken(&mut self, at: u64) {
@@ -415,15 +420,14 @@ impl<'a> Player<'a> {
     }
 
     fn wait(&mut self) {
-        let Slot { wakeups, word, arrived, arrived_at, watchers, watched, .. } = self.slot;
+        let Slot { wakeups, word, arrived, arrived_at, watchers, .. } = self.slot;
         let is_woken = |waited: u32| wakeups.load(Ordering::SeqCst) > waited;
         let mut seen = word.load(Ordering::SeqCst);
         let mut may_pass = is_woken(self.waited);
         arrived_at.store(monotonic_ns(), Ordering::Relaxed);
         arrived.fetch_add(1, Ordering::SeqCst);
-        // Who sleeps until this thread comes here would have woken it.
-        let is_watched = watchers.load(Ordering::SeqCst) > 0;
-        if is_watched && wake(arrived, c_int::MAX) > 0 && watched.load(Ordering::SeqCst) == self.waited + 1 {
+        // Who sleeps until this thread comes here would have woken it, and gives its wakeup now.
+        if watchers.load(Ordering::SeqCst) > 0 && wake(arrived, c_int::MAX) > 0 {
             may_pass = true;
         }
         let mut slept = false;

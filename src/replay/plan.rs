@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::resolve::Cgroups;
-use crate::sample::sched::{SchedEvent, SchedWhat, TaskState};
+use crate::sample::sched::{SchedEvent, SchedWhat, TaskState, WakenBy};
 use crate::sample::{Comm, Sample};
 use crate::sched::{Durations, Fact, Facts, Slot, Threads, Tracker, Why, MAX_CPUS};
 use crate::session::Sink;
@@ -103,6 +103,7 @@ struct Early {
     at: u64,
     /// The waker, and the number of the step in which it is [`Step::Run`] of 0 until it is known to be a wakeup.
     by: Option<(ThreadNumber, usize)>,
+    in_softirq: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -120,6 +121,8 @@ enum State {
     Waiting,
     Asleep {
         since: u64,
+        /// It waits for I/O, mostly ([`TaskState::Blocked`]).
+        is_blocked: bool,
     },
     Ended,
 }
@@ -145,6 +148,8 @@ pub struct Plan {
     now: u64,
     /// The event that is being taken is a loss, after which nothing is known of threads.
     is_loss: bool,
+    /// It is a wakeup by a softirq.
+    in_softirq: bool,
     /// Threads are charged with CPU time by events of their own, which are exact.
     has_charges: bool,
 }
@@ -218,7 +223,7 @@ impl Plan {
                 return self.cut(number);
             }
             State::Ended => return false,
-            State::Asleep { since } => self.ends_asleep(number, since, began.max(since)),
+            State::Asleep { since, .. } => self.ends_asleep(number, began.max(since)),
             State::Begin | State::New | State::Waiting => {}
         }
         let since = if matches!(state, State::Begin) && !self.has_charges { first } else { began };
@@ -253,8 +258,8 @@ impl Plan {
             State::Begin => self.run(number, charged),
             // The switch to it was lost, and its wakeup too if it slept.
             state => {
-                if let State::Asleep { since } = state {
-                    self.ends_asleep(number, since, now.saturating_sub(charged));
+                if let State::Asleep { .. } = state {
+                    self.ends_asleep(number, now.saturating_sub(charged));
                 }
                 self.run(number, charged);
             }
@@ -262,12 +267,15 @@ impl Plan {
     }
 
     /// A sleep ended without a wakeup: it was woken as it fell asleep, or the wakeup was lost and it ended at about `until`.
-    fn ends_asleep(&mut self, number: ThreadNumber, since: u64, until: u64) {
-        let early = self.get_mut(number).and_then(|thread| thread.early.take());
-        let Some(Early { at, by }) = early.filter(|early| early.at.saturating_add(EARLY) >= since) else {
+    fn ends_asleep(&mut self, number: ThreadNumber, until: u64) {
+        let Some(thread) = self.get_mut(number) else { return };
+        let State::Asleep { since, is_blocked } = thread.state else { return };
+        let early = thread.early.take().filter(|early| early.at.saturating_add(EARLY) >= since);
+        let Some(Early { at, by, in_softirq }) = early else {
             self.unknown_ends += 1;
             return self.sleeps(number, since, until, None);
         };
+        let by = by.filter(|_| !(in_softirq && is_blocked));
         if let Some((waker, step)) = by {
             if let Some(step) = self.get_mut(waker).and_then(|waker| waker.steps.get_mut(step)) {
                 *step = Step::Wake { thread: number, is_early: true };
@@ -314,7 +322,7 @@ impl Plan {
                 }
                 TaskState::Sleeping | TaskState::Blocked => {
                     thread.recorded.sleeps += 1;
-                    State::Asleep { since: now }
+                    State::Asleep { since: now, is_blocked: state == TaskState::Blocked }
                 }
                 TaskState::Dead => State::Ended,
             };
@@ -327,7 +335,7 @@ impl Plan {
         let first = self.span.map_or(now, |(first, _)| first);
         let before = self.get_mut(number).map(|thread| thread.state);
         match before {
-            Some(State::Asleep { since }) => self.ends_asleep(number, since, now),
+            Some(State::Asleep { .. }) => self.ends_asleep(number, now),
             Some(State::Begin) => self.sleeps(number, first, now, None),
             _ => {}
         }
@@ -354,19 +362,19 @@ impl Plan {
     }
 
     fn woken(&mut self, threads: &Threads, slot: Slot, waker: Option<Slot>) {
-        let now = self.now;
+        let (now, in_softirq) = (self.now, self.in_softirq);
         let first = self.span.map_or(now, |(first, _)| first);
         let waker = waker.and_then(|slot| self.number(threads, slot));
         let Some(number) = self.number(threads, slot) else { return };
         let Some(thread) = self.get_mut(number) else { return };
-        let since = match thread.state {
-            State::Asleep { since } => since,
-            State::Begin => first,
+        let (since, is_blocked) = match thread.state {
+            State::Asleep { since, is_blocked } => (since, is_blocked),
+            State::Begin => (first, false),
             State::Running { .. } => {
                 let waker = waker.filter(|&waker| waker != number && self.cut_running(waker));
                 let by = waker.and_then(|waker| Some((waker, self.mark(waker)?)));
                 if let Some(thread) = self.get_mut(number) {
-                    thread.early = Some(Early { at: now, by });
+                    thread.early = Some(Early { at: now, by, in_softirq });
                 }
                 return;
             }
@@ -374,7 +382,9 @@ impl Plan {
             _ => return,
         };
         (thread.state, thread.early) = (State::Waiting, None);
-        let waker = waker.filter(|&waker| waker != number && self.cut_running(waker));
+        // I/O that has come to its end interrupts any thread. A message over loopback is delivered in a softirq too, by its sender;
+        // who waits for one sleeps otherwise.
+        let waker = waker.filter(|&waker| waker != number && !(in_softirq && is_blocked) && self.cut_running(waker));
         if let Some(waker) = waker {
             self.push(waker, Step::Wake { thread: number, is_early: false });
         }
@@ -411,11 +421,15 @@ impl Plan {
             State::Running { until, .. } => {
                 let charged = std::mem::take(&mut thread.charged);
                 let since = until.saturating_add(charged).min(now);
-                thread.state = State::Asleep { since };
+                thread.state = State::Asleep { since, is_blocked: false };
+                thread.recorded.sleeps += 1;
                 self.run(number, charged);
             }
             // It may have run since.
-            State::Waiting if is_loss => thread.state = State::Asleep { since: now },
+            State::Waiting if is_loss => {
+                thread.state = State::Asleep { since: now, is_blocked: false };
+                thread.recorded.sleeps += 1;
+            }
             _ => {}
         }
     }
@@ -492,8 +506,11 @@ impl Planner {
         plan.span = tracker.span();
         plan.now = plan.span.map_or(0, |(_, last)| last);
         for number in 0..plan.threads.len() as ThreadNumber {
-            if plan.get_mut(number).is_some_and(|thread| matches!(thread.state, State::Running { .. })) {
-                plan.leaves(number);
+            match plan.get_mut(number).map(|thread| (thread.state, &mut thread.recorded.sleeps)) {
+                Some((State::Running { .. }, _)) => plan.leaves(number),
+                // That sleep lasts longer than the recording.
+                Some((State::Asleep { .. }, sleeps)) => *sleeps = sleeps.saturating_sub(1),
+                _ => {}
             }
         }
         plan.by_slot = FxHashMap::default();
@@ -511,6 +528,7 @@ impl Planner {
             return;
         }
         (self.plan.now, self.plan.is_loss) = (event.time, false);
+        self.plan.in_softirq = matches!(event.what, SchedWhat::Waking { by: WakenBy::Softirq, .. });
         if self.plan.span.is_none() {
             self.plan.span = Some((event.time, event.time));
         }

@@ -16,7 +16,7 @@ pub enum Op {
     Wake {
         /// Its number.
         thread: u32,
-        /// Which of its [`Op::Wait`]s this ends, from 1 on.
+        /// Which of its [`Op::Wait`]s this ended in the recording, from 1 on.
         nth: u32,
         /// It also wakes this thread at some time, and slept when it was woken: the one that comes first waits for the other.
         is_mutual: bool,
@@ -258,6 +258,9 @@ pub fn select(plan: &Plan, selection: &mut Selection<'_>) -> Script {
         }
         let is_realtime = thread.prio < 100;
         left_out.realtime += u64::from(is_realtime);
+        // Who is woken by a thread that is not replayed sleeps for a time.
+        let waits = script.ops.iter().skip(begin as usize).filter(|op| **op == Op::Wait).count() as u64;
+        let recorded = Recorded { woken: waits, ..thread.recorded.clone() };
         script.threads.push(Mock {
             tid: thread.tid,
             process: 0,
@@ -267,7 +270,7 @@ pub fn select(plan: &Plan, selection: &mut Selection<'_>) -> Script {
             is_main: false,
             is_initial: made.is_none(),
             ops: (begin, script.ops.len() as u32),
-            recorded: thread.recorded.clone(),
+            recorded,
             is_active: true,
         });
     }

@@ -112,6 +112,36 @@ fn a_waker_that_is_not_selected_is_a_time() {
         [Op::Sleep { until: 0, asleep: 0 }, Op::Run(MS), Op::Sleep { until, asleep: 500 }, Op::Run(MS - 50), Op::Exit]
     );
     assert_eq!(script.window, 5 * MS / 2);
+    assert_eq!((script.threads[0].recorded.sleeps, script.threads[0].recorded.woken), (1, 0));
+}
+
+#[test]
+fn who_is_interrupted_by_the_end_of_io_does_not_wake() {
+    use TaskState::{Blocked, Sleeping};
+    let ends = |state, by, at: u64, waits: usize| {
+        let what = SchedWhat::Waking { task: task(1), target_cpu: 0, by };
+        let script = script(&[
+            switch(0, 0, 0, TaskState::Runnable, 1),
+            switch(0, 1, 0, TaskState::Runnable, 2),
+            event(at.min(MS), 1, 2, if at < MS { what } else { SchedWhat::IrqExit { irq: 1 } }),
+            switch(MS, 0, 1, state, 0),
+            event(at.max(MS), 1, 2, if at > MS { what } else { SchedWhat::IrqExit { irq: 1 } }),
+            switch(3 * MS, 0, 0, TaskState::Runnable, 1),
+            switch(4 * MS, 0, 1, Sleeping, 0),
+            switch(4 * MS, 1, 2, Sleeping, 0),
+        ]);
+        let waited = ops(&script, 1).iter().filter(|op| **op == Op::Wait).count();
+        let woke = ops(&script, 2).iter().filter(|op| matches!(op, Op::Wake { .. })).count();
+        assert_eq!((waited, woke), (waits, waits), "{state:?} {by:?} {at}");
+        assert_eq!(script.threads[number(&script, 1) as usize].recorded.sleeps, 1);
+    };
+    // While it sleeps, and as it falls asleep.
+    for at in [2 * MS, MS - 1000] {
+        ends(Blocked, WakenBy::Softirq, at, 0);
+        ends(Blocked, WakenBy::Thread, at, 1);
+        ends(Sleeping, WakenBy::Softirq, at, 1);
+        ends(Sleeping, WakenBy::Thread, at, 1);
+    }
 }
 
 #[test]
@@ -240,7 +270,7 @@ fn settle(states: &mut [State], number: usize) -> bool {
         if is_mutual && woken.arrived < nth {
             return false;
         }
-        woken.woken = woken.woken.max(nth);
+        woken.woken += 1;
         states[number].pending.remove(0);
     }
     true
