@@ -129,6 +129,16 @@ need_rust() {
     exit 1
 }
 
+# What programs are measured with. Not needed but wanted: without them their checks are skipped, and said to be.
+servers() {
+    local tool
+    if [ "$(manager)" = apt-get ]; then
+        for tool in redis-server memcached; do
+            has "$tool" || install "$tool" || say "$tool could not be installed"
+        done
+    fi
+}
+
 need make
 need cc
 # For the BPF programs of task hints; `cargo build --no-default-features --features cli` does without.
@@ -146,6 +156,7 @@ case "${1:-}" in
             for tool in shellcheck cargo-fmt cargo-clippy; do
                 has "$tool" || install "$tool" || say "$tool could not be installed"
             done
+            servers
             # Elsewhere it is another package, or none.
             if grep -qsx ID=debian /etc/os-release; then
                 has chromium || install chromium || say "flame graphs are not opened in a browser"
@@ -153,12 +164,7 @@ case "${1:-}" in
         fi
         ;;
     truth)
-        # Not needed but wanted: what is missing is left out of the table, and said to be.
-        if [ "$(manager)" = apt-get ]; then
-            for tool in redis-server memcached; do
-                has "$tool" || install "$tool" || say "$tool could not be installed"
-            done
-        fi
+        servers
         ;;
     vm)
         # The guests' kernels, compilers and perf are fetched by tests/vm/kernel.sh, and not installed.

@@ -9,6 +9,7 @@ use parquet::record::{Field, Row};
 
 use super::SCXPROF;
 
+#[allow(dead_code)] // Each test binary uses a part of it.
 /// Of each pair of names, how often a thread with the first woke one with the second; when each name was made, and when
 /// it ran first, in ns.
 pub struct Tables {
@@ -52,7 +53,9 @@ impl Tables {
         let name = |field: &Field| number(field).and_then(|tid| names.get(&tid).cloned());
         let (mut wakes, mut made, mut first_runs) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for row in rows(&tables.join("wakeup.parquet")) {
-            if let (Some(waker), Some(woken)) = (name(&row["waker_tid"]), name(&row["tid"])) {
+            // An interrupt, such as one at the end of I/O, may have come while any thread ran.
+            let in_interrupt = row["in_interrupt"] == Field::Bool(true);
+            if let (Some(waker), Some(woken), false) = (name(&row["waker_tid"]), name(&row["tid"]), in_interrupt) {
                 *wakes.entry((waker, woken)).or_default() += 1;
             }
             if let (Some(woken), Some(at), Field::Bool(true)) = (name(&row["tid"]), number(&row["ts"]), &row["is_new"])

@@ -1,0 +1,282 @@
+//! Real programs: recorded, replayed, and the replay recorded. A test binary of its own, as nothing else is to run meanwhile.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
+
+mod tables;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tables::Tables;
+
+const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
+
+/// One test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Why a test is skipped.
+struct Skip(String);
+
+fn is_here(program: &str) -> Result<(), Skip> {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&paths).any(|path| path.join(program).is_file());
+    found.then_some(()).ok_or_else(|| Skip(format!("{program} is not installed")))
+}
+
+/// Records into `to`; `more` is for how long, or a command.
+fn record(to: &Path, more: &[&str]) -> Result<(), Skip> {
+    let mut command = Command::new(SCXPROF);
+    command.args(["record", "--sched", "--max-loss", "100", "--disable-archive", "-o"]).arg(to).args(more);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    match output.status.code() {
+        Some(3) => Err(Skip(text.trim().to_owned())),
+        Some(0) => Ok(()),
+        _ => panic!("{text}"),
+    }
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_default()
+}
+
+/// How far the replayed number is from the recorded one, as a part of it.
+fn off(pair: &Value) -> f64 {
+    (number(&pair["replayed"]) as f64 / number(&pair["recorded"]).max(1) as f64 - 1.0).abs()
+}
+
+/// A replay beside its recording.
+struct Beside {
+    result: Value,
+    wakes: [BTreeMap<(String, String), u64>; 2],
+}
+
+impl Beside {
+    /// Replays the threads with these names, and records that.
+    fn new(original: &Path, names: &str, dir: &Path) -> Result<Self, Skip> {
+        let (again, result) = (dir.join("again"), dir.join("result.json"));
+        let replay = ["replay", "-f", original.to_str().unwrap(), "--comm", names, "--overcommit", "--no-memory"];
+        let output = ["--json", "-o", result.to_str().unwrap()];
+        record(&again, &[&["--", SCXPROF], &replay[..], &output[..]].concat())?;
+        let result: Value = serde_json::from_slice(&std::fs::read(&result).unwrap()).unwrap();
+        let comms: Vec<&Value> = result["threads"].as_array().unwrap().iter().map(|thread| &thread["comm"]).collect();
+        let wakes = [original, &again].map(|path| Tables::of(path, |name| comms.iter().any(|it| **it == name)).wakes);
+        Ok(Self { result, wakes })
+    }
+
+    /// What is further from the recording than a bar allows: 5 % for the run time of each thread, and for all sleeps and wakeups
+    /// together. A preemption is what the scheduler chose, so that of the switches the sleeps are compared. Threads that ran for less
+    /// than 20 ms are compared together: a mock process is made by fork(2), which takes some 100 us more than the vfork(2) of make.
+    fn beyond(&self) -> Vec<String> {
+        let mut beyond = Vec::new();
+        for thread in self.result["threads"].as_array().unwrap() {
+            if number(&thread["run_ns"]["recorded"]) >= 20_000_000 && off(&thread["run_ns"]) > 0.05 {
+                beyond.push(format!("run time: {thread}"));
+            }
+        }
+        for field in ["run_ns", "sleeps", "wakeups"] {
+            let total = &self.result["total"][field];
+            if off(total) > 0.05 {
+                beyond.push(format!("{field}: {total}"));
+            }
+        }
+        beyond
+    }
+
+    /// Pairs that wake each other in one graph and not in the other, or together by far more or less often; of those with at least
+    /// `least` wakeups. Of two that wake each other, the one that comes first sleeps, and chance has a part in which that is.
+    fn graph(&self, least: u64, within: f64) -> Vec<String> {
+        let [recorded, replayed] = &self.wakes;
+        let of = |graph: &BTreeMap<(String, String), u64>, a: &str, b: &str| {
+            graph.get(&(a.to_owned(), b.to_owned())).copied().unwrap_or(0)
+        };
+        let mut beyond = Vec::new();
+        for (a, b) in recorded.keys().chain(replayed.keys()).collect::<BTreeSet<_>>() {
+            let [before, after] = [recorded, replayed].map(|graph| of(graph, a, b));
+            if before.max(after) >= least && before.min(after) < least / 4 {
+                beyond.push(format!("{a} wakes {b} {before} times, replayed {after}"));
+            }
+            let [before, after] = [recorded, replayed].map(|graph| of(graph, a, b) + of(graph, b, a));
+            if before.max(after) >= least && before.abs_diff(after) as f64 > within * before as f64 {
+                beyond.push(format!("{a} and {b} wake each other {before} times, replayed {after}"));
+            }
+        }
+        beyond
+    }
+}
+
+/// Measures once, and once more if that was beyond a bar: the machine may have been busy with something else.
+fn twice(test: &str, measure: impl Fn() -> Result<Vec<String>, Skip>) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut beyond = Vec::new();
+    for _ in 0..2 {
+        match measure() {
+            Ok(found) if found.is_empty() => return,
+            Ok(found) => beyond.push(found),
+            Err(Skip(reason)) => return println!("SKIP: {test}: {reason}"),
+        }
+    }
+    panic!("{beyond:#?}");
+}
+
+/// A server that ends when it is dropped.
+struct Server(Child);
+
+impl Server {
+    fn new(command: &mut Command) -> Self {
+        Self(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn connect(socket: &Path) -> UnixStream {
+    let begin = Instant::now();
+    loop {
+        match UnixStream::connect(socket) {
+            Ok(stream) => return stream,
+            Err(error) => assert!(begin.elapsed() < Duration::from_secs(20), "{}: {error}", socket.display()),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Stores 50 values, asks for them and looks at the answer, with a pause of 1 ms, until `stop`. Between two sleeps all have
+/// some 100 us to do: mock threads cannot do less than sleep and wake, which took them 5 us more than these programs in a virtual
+/// machine.
+fn client(mut stream: UnixStream, stop: &AtomicBool) {
+    const KEYS: u32 = 50;
+    let mut first = 0u32;
+    let mut answer = Vec::new();
+    let mut read = |stream: &mut UnixStream, end: &[u8]| {
+        answer.clear();
+        let mut piece = [0; 8 << 10];
+        while !answer.ends_with(end) {
+            let count = stream.read(&mut piece).unwrap();
+            assert!(count > 0);
+            answer.extend_from_slice(&piece[..count]);
+        }
+        answer.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"x")).count()
+    };
+    while !stop.load(Ordering::Relaxed) {
+        first = (first + KEYS) % 1000;
+        let keys = first..first + KEYS;
+        let value = "x".repeat(500);
+        let mut sets: String = keys.clone().map(|key| format!("set k{key} 0 0 500 noreply\r\n{value}\r\n")).collect();
+        sets += "version\r\n";
+        stream.write_all(sets.as_bytes()).unwrap();
+        read(&mut stream, b"\r\n");
+        let names: Vec<String> = keys.map(|key| format!("k{key}")).collect();
+        stream.write_all(format!("get {}\r\n", names.join(" ")).as_bytes()).unwrap();
+        assert_eq!(read(&mut stream, b"END\r\n"), KEYS as usize);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn servers() -> Result<Vec<String>, Skip> {
+    for program in ["redis-server", "redis-benchmark", "memcached"] {
+        is_here(program)?;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (redis, memcached) = (dir.path().join("redis"), dir.path().join("memcached"));
+    let original = dir.path().join("original");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let mut command = Command::new("redis-server");
+        command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&redis);
+        let _redis = Server::new(command.current_dir(dir.path()));
+        let mut command = Command::new("memcached");
+        // SAFETY: asks for the user of this process.
+        if unsafe { libc::geteuid() } == 0 {
+            command.args(["-u", "root"]);
+        }
+        let _memcached = Server::new(command.args(["-t", "2", "-s"]).arg(&memcached));
+        let clients: Vec<_> = (0..3)
+            .map(|number| {
+                let (stream, stop) = (connect(&memcached), &stop);
+                let name = format!("client-{number}");
+                std::thread::Builder::new().name(name).spawn_scoped(scope, move || client(stream, stop)).unwrap()
+            })
+            .collect();
+        drop(connect(&redis));
+        let mut command = Command::new("redis-benchmark");
+        // More requests than it can do meanwhile.
+        let _load = Server::new(command.args(["-n", "100000000", "-c", "20", "-t", "set", "-q", "-s"]).arg(&redis));
+        std::thread::sleep(Duration::from_millis(300));
+        let recorded = record(&original, &["-t", "3"]);
+        stop.store(true, Ordering::Relaxed);
+        // Before their server.
+        for client in clients {
+            client.join().unwrap();
+        }
+        recorded
+    })?;
+    let beside = Beside::new(&original, "^(redis-|memcached|mc-worker|client-)", dir.path())?;
+    let mut beyond = beside.beyond();
+    // Both programs of redis, and three clients with a worker of memcached each: as connections are given to workers.
+    beyond.extend(beside.graph(100, 0.1));
+    let pairs = beside.wakes[0].values().filter(|times| **times >= 100).count();
+    assert!(pairs >= 2 + 3 + 3, "{:?}", beside.wakes[0]);
+    Ok(beyond)
+}
+
+#[test]
+fn servers_under_load_replay() {
+    twice("servers_under_load_replay", servers);
+}
+
+/// A program of 24 files, each of which takes a compiler some 0.1 s.
+fn sources(dir: &Path) {
+    for file in 0..24 {
+        let function = |number: u32| {
+            let body = "int s = a; for (int k = 0; k < a; k++) { s += b[k % 9] * k; if (s % 7 == 2) s ^= strlen(b); }";
+            format!("int f{file}_{number}(int a, char *b) {{ {body} printf(\"%d\\n\", s + {number}); return s; }}\n")
+        };
+        let text: String = (0..12).map(function).collect();
+        let text = format!("#include <stdio.h>\n#include <string.h>\n{text}");
+        std::fs::write(dir.join(format!("f{file}.c")), text).unwrap();
+    }
+    std::fs::write(dir.join("main.c"), "int main(void) { return 0; }\n").unwrap();
+    let objects: Vec<String> = (0..24).map(|file| format!("f{file}.o")).collect();
+    let rules = format!("prog: {} main.o\n\tcc -o $@ $^\n%.o: %.c\n\tcc -O2 -c -o $@ $<\n", objects.join(" "));
+    std::fs::write(dir.join("Makefile"), rules).unwrap();
+}
+
+fn compilers() -> Result<Vec<String>, Skip> {
+    for program in ["make", "cc"] {
+        is_here(program)?;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    sources(&source);
+    let original = dir.path().join("original");
+    record(&original, &["--", "make", "-s", "-j3", "-C", source.to_str().unwrap()])?;
+    assert!(source.join("prog").is_file());
+    let beside = Beside::new(&original, "^(make|sh|cc|cc1|as|collect2|ld)$", dir.path())?;
+    let mut beyond = beside.beyond();
+    // Each job has a cc, cc1 and as; make, and the last cc with collect2 and ld.
+    let threads = beside.result["threads"].as_array().unwrap().len();
+    assert!(threads >= 1 + 25 * 3 + 2, "{threads}");
+    beyond.extend(beside.graph(20, 0.15));
+    let pairs = beside.wakes[0].iter().filter(|(_, times)| **times >= 20).count();
+    assert!(pairs >= 3, "{:?}", beside.wakes[0]);
+    Ok(beyond)
+}
+
+#[test]
+fn a_parallel_make_replays() {
+    twice("a_parallel_make_replays", compilers);
+}
