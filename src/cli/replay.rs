@@ -21,8 +21,8 @@ use crate::config::aligned;
 use crate::escape;
 use crate::host::{topology, Roots};
 use crate::replay::{
-    compare as beside, outcome, select, Compared as Beside, Director, Groups, Layout, LeftOut, Memory, Outcome, Pair,
-    Planner, Played, ReplayError, Script, Selection, Touches,
+    compare as beside, outcome, select, Compared as Beside, Counted, Director, Groups, Layout, LeftOut, Memory,
+    Outcome, Pair, Planner, Played, ReplayError, Script, Selection, Touches,
 };
 use crate::session::{Builder, Session};
 
@@ -241,6 +241,7 @@ impl Replayed<'_> {
             rates: under.rates,
             ready: Some(&start),
             groups: groups.as_ref(),
+            counted: Some(Counted::CACHE_MISSES),
         };
         let bar = capture::progress_bar(Some(Duration::from_nanos(self.script.window)));
         bar.set_message(what);
@@ -509,7 +510,8 @@ fn table(args: &ReplayArgs, script: &Script, loops: &[Outcome], compared: &Besid
     let (threads, processes) = (compared.threads.len(), script.processes.len());
     let _ =
         write!(text, "{shown} of {threads} threads of {processes} processes, {:.3} s\n\n", script.window as f64 / 1e9);
-    let head = ["LOOP", "TIME(s)", "WORK/s(M)", "WAKEUP P50(us)", "P99", "TIMER P50(us)", "P99", "MIGRATIONS"];
+    let head =
+        ["LOOP", "TIME(s)", "WORK/s(M)", "WAKEUP P50(us)", "P99", "TIMER P50(us)", "P99", "MIGRATIONS", "MISSES(M)"];
     let mut rows = vec![head.map(str::to_owned)];
     rows.extend(loops.iter().enumerate().map(|(number, outcome)| {
         let (wakeup, timer) = (&outcome.wakeup_latency, &outcome.timer_latency);
@@ -522,6 +524,7 @@ fn table(args: &ReplayArgs, script: &Script, loops: &[Outcome], compared: &Besid
             us(timer.p50_ns),
             us(timer.p99_ns),
             outcome.migrations.to_string(),
+            outcome.cache_misses.map_or("-".to_owned(), |misses| format!("{:.3}", misses as f64 / 1e6)),
         ]
     }));
     text += &aligned(&rows);

@@ -1,5 +1,6 @@
 //! Runs a script: makes the mock processes, lets them begin at one time, and leaves nothing behind.
 
+use std::cell::Cell;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use super::board::{Arena, Board, Results};
 use super::calls;
+use super::counter::{Counted, Counter};
 use super::groups::Groups;
 use super::layout::Layout;
 use super::memory::Memory;
@@ -99,6 +101,8 @@ pub struct Played {
     pub threads: Vec<Results>,
     /// It was stopped before its end.
     pub is_stopped: bool,
+    /// How often [`Director::counted`] happened in user code of the mock threads; `None` where this host cannot count it.
+    pub count: Option<u64>,
 }
 
 /// Runs scripts.
@@ -118,6 +122,8 @@ pub struct Director<'a> {
     pub ready: Option<&'a dyn Fn() -> Result<(), ReplayError>>,
     /// The cgroups of the script on this host, if there are to be any.
     pub groups: Option<&'a Groups>,
+    /// What is counted meanwhile.
+    pub counted: Option<Counted>,
 }
 
 impl std::fmt::Debug for Director<'_> {
@@ -187,13 +193,14 @@ impl Director<'_> {
             rates: self.rates,
         });
         stage.set();
-        let family = Family::new(&stage, self.cpus, self.groups)?;
+        let family = Family::new(&stage, self.cpus, self.groups, self.counted)?;
         let played = family.direct(stop, self.ready);
+        let count = family.count();
         drop(family);
         let (begin, end, is_stopped) = played?;
         let threads = (0..threads as u32).filter_map(|number| board.results(number)).collect();
         let astray = board.head().astray.load(Ordering::Relaxed);
-        Ok(Played { begin, end, astray, threads, is_stopped })
+        Ok(Played { begin, end, astray, threads, is_stopped, count })
     }
 }
 
@@ -205,10 +212,18 @@ struct Family<'a> {
     /// A process that ends the others and takes their cgroups away, when `alive` is closed: also if this process is killed.
     guard: i32,
     alive: Option<OwnedFd>,
+    /// A counter, and its count when the replay began.
+    counter: Option<Counter>,
+    before: Cell<Option<u64>>,
 }
 
 impl<'a> Family<'a> {
-    fn new(stage: &'a Stage<'a>, cpus: &[u32], groups: Option<&Groups>) -> Result<Self, ReplayError> {
+    fn new(
+        stage: &'a Stage<'a>,
+        cpus: &[u32],
+        groups: Option<&Groups>,
+        counted: Option<Counted>,
+    ) -> Result<Self, ReplayError> {
         let own = std::process::id().cast_signed();
         // SAFETY: the child does only what the head of mock.rs says.
         let first = match unsafe { libc::fork() } {
@@ -219,7 +234,9 @@ impl<'a> Family<'a> {
         // Both do it, so that it is done when either goes on.
         // SAFETY: sets the process group of a child.
         unsafe { libc::setpgid(first, first) };
-        let mut family = Self { stage, first, guard: 0, alive: None };
+        // Before it makes others, which inherit it. Most virtual machines have no PMU: the replay goes on without.
+        let counter = counted.and_then(|counted| Counter::new(counted, first.cast_unsigned()).ok());
+        let mut family = Self { stage, first, guard: 0, alive: None, counter, before: Cell::new(None) };
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .map_err(|errno| system("make a pipe")(errno.into()))?;
         let directories = groups.map_or(&[][..], Groups::made);
@@ -239,6 +256,12 @@ impl<'a> Family<'a> {
         head.open.store(1, Ordering::Release);
         calls::wake(&head.open, 1);
         Ok(family)
+    }
+
+    /// What was counted since the replay began.
+    fn count(&self) -> Option<u64> {
+        let (counter, before) = (self.counter.as_ref()?, self.before.get()?);
+        Some(counter.count()?.saturating_sub(before))
     }
 
     /// Begins the replay and waits for its end; returns both times, and whether it was stopped.
@@ -274,6 +297,8 @@ impl<'a> Family<'a> {
         if let Some(when_ready) = when_ready {
             when_ready()?;
         }
+        // A counter that has not run yet is at 0.
+        self.before.set(self.counter.as_ref().map(|counter| counter.count().unwrap_or(0)));
         // Time to be woken for all of them.
         let begin = monotonic_ns() + 2_000_000 + 10_000 * initial as u64;
         head.begin.store(begin, Ordering::Release);

@@ -6,6 +6,7 @@
 
 mod board;
 mod calls;
+mod counter;
 mod difference;
 mod director;
 mod groups;
@@ -18,6 +19,7 @@ mod script;
 mod worker;
 
 pub use board::{Board, Results};
+pub use counter::Counted;
 pub use difference::{difference, Difference};
 pub use director::{Director, Played, ReplayError};
 pub use groups::Groups;

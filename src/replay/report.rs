@@ -102,6 +102,8 @@ pub struct Outcome {
     pub timer_latency: Latency,
     /// Moves to another CPU.
     pub migrations: u64,
+    /// Cache misses in user code; `None` where this host has no PMU that counts them.
+    pub cache_misses: Option<u64>,
     /// It was stopped before its end.
     pub is_stopped: bool,
 }
@@ -141,6 +143,7 @@ pub fn outcome(played: &Played) -> Outcome {
         wakeup_latency: Latency::from(&durations(played.threads.iter().map(|thread| &thread.latency[..]))),
         timer_latency: Latency::from(&durations(played.threads.iter().map(|thread| &thread.late[..]))),
         migrations: played.threads.iter().map(|thread| thread.migrations).sum(),
+        cache_misses: played.count,
         is_stopped: played.is_stopped,
     }
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
+mod counter;
 mod ends;
 mod live;
 mod machines;

@@ -123,7 +123,7 @@ struct Measure {
     of: fn(&Outcome) -> Option<f64>,
 }
 
-const MEASURES: [Measure; 7] = [
+const MEASURES: [Measure; 8] = [
     Measure { name: "duration_ns", unit: 1e9, label: "time (s)", of: |it| Some(it.duration_ns as f64) },
     Measure { name: "work_per_s", unit: 1e6, label: "work/s (M)", of: |it| Some(it.work_per_s) },
     Measure { name: "cpu_ns", unit: 1e9, label: "CPU time (s)", of: |it| Some(it.cpu_ns as f64) },
@@ -131,6 +131,7 @@ const MEASURES: [Measure; 7] = [
     Measure { name: "wakeup_p99_ns", unit: 1e3, label: "wakeup P99 (us)", of: |it| ns(it.wakeup_latency.p99_ns) },
     Measure { name: "timer_p99_ns", unit: 1e3, label: "timer P99 (us)", of: |it| ns(it.timer_latency.p99_ns) },
     Measure { name: "migrations", unit: 1.0, label: "migrations", of: |it| Some(it.migrations as f64) },
+    Measure { name: "cache_misses", unit: 1e6, label: "cache misses (M)", of: |it| Some(it.cache_misses? as f64) },
 ];
 
 fn ns(ns: Option<u64>) -> Option<f64> {
@@ -181,7 +182,11 @@ impl Compared {
         let of = |pick: fn(&Outcome) -> Option<f64>| -> Vec<(f64, f64)> {
             rounds.iter().filter_map(|(a, b)| pick(a).zip(pick(b))).collect()
         };
-        let lines = MEASURES.iter().map(|it| Line { measure: it.name, difference: difference(&of(it.of)) });
+        // What this host cannot measure is left out.
+        let lines = MEASURES.iter().filter_map(|it| {
+            let rounds = of(it.of);
+            (!rounds.is_empty()).then(|| Line { measure: it.name, difference: difference(&rounds) })
+        });
         let name = |one: &Configuration| one.path.display().to_string();
         let cpus = [a, b].into_iter().zip(layouts).filter_map(|(one, layout)| Some((one, layout?)));
         let cpus = cpus.flat_map(|(one, layout)| {
@@ -208,12 +213,15 @@ impl Compared {
     pub(super) fn table(&self) -> String {
         let mut rows = vec![["MEASURE", "A", "B", "CHANGE(%)", "95 %"].map(str::to_owned)];
         let percent = |part: f64| format!("{:+.1}", 100.0 * part);
-        for (line, Measure { unit, label, .. }) in self.differences.iter().zip(MEASURES) {
+        for line in &self.differences {
+            let Some(Measure { unit, label, .. }) = MEASURES.iter().find(|it| it.name == line.measure) else {
+                continue;
+            };
             let Difference { a, b, change, interval } = line.difference;
             let interval =
                 interval.map_or("-".to_owned(), |(low, high)| format!("{} to {}", percent(low), percent(high)));
             rows.push([
-                label.to_owned(),
+                (*label).to_owned(),
                 format!("{:.3}", a / unit),
                 format!("{:.3}", b / unit),
                 change.map_or("-".to_owned(), percent),

@@ -1,0 +1,86 @@
+//! Counts an event of the CPUs, such as cache misses, in all mock processes.
+
+use std::mem::size_of;
+
+use perf_event_open_sys::bindings as sys;
+
+use crate::sampler::open::{Event, EventError, Watch};
+use crate::sampler::record::ReadValue;
+
+/// What is counted: a type and number of perf_event_open(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counted {
+    /// Its name in perf.
+    pub name: &'static str,
+    /// `attr.type`.
+    pub kind: u32,
+    /// `attr.config`.
+    pub config: u64,
+}
+
+impl Counted {
+    /// Cache misses as the CPU counts them, mostly those of the last level.
+    pub const CACHE_MISSES: Self =
+        Self { name: "cache-misses", kind: sys::PERF_TYPE_HARDWARE, config: sys::PERF_COUNT_HW_CACHE_MISSES as u64 };
+    /// Page faults, which the kernel counts on every host.
+    pub const PAGE_FAULTS: Self =
+        Self { name: "page-faults", kind: sys::PERF_TYPE_SOFTWARE, config: sys::PERF_COUNT_SW_PAGE_FAULTS as u64 };
+}
+
+/// A counter of a process and of all that it makes.
+#[derive(Debug)]
+pub(super) struct Counter(Event);
+
+impl Counter {
+    /// In user code only: mock threads work there, and it takes no privilege.
+    ///
+    /// # Errors
+    /// This host cannot count it: mostly, it has no PMU.
+    pub fn new(counted: Counted, pid: u32) -> Result<Self, EventError> {
+        /// Any CPU, as perf_event_open(2) has it.
+        const ANY: u32 = u32::MAX;
+        let mut attr = sys::perf_event_attr {
+            type_: counted.kind,
+            size: size_of::<sys::perf_event_attr>() as u32,
+            config: counted.config,
+            read_format: u64::from(sys::PERF_FORMAT_TOTAL_TIME_ENABLED | sys::PERF_FORMAT_TOTAL_TIME_RUNNING),
+            ..sys::perf_event_attr::default()
+        };
+        attr.set_inherit(1);
+        attr.set_exclude_kernel(1);
+        attr.set_exclude_hv(1);
+        Event::open(counted.name, &attr, Watch::Task(pid), ANY).map(Self)
+    }
+
+    /// The count so far; `None` if the PMU had no counter for it.
+    pub fn count(&self) -> Option<u64> {
+        self.0.read().ok().and_then(scaled)
+    }
+}
+
+/// The count, in proportion where the event took turns with others.
+fn scaled(read: ReadValue) -> Option<u64> {
+    let ReadValue { value, time_enabled, time_running, .. } = read;
+    if time_running >= time_enabled {
+        return Some(value);
+    }
+    let scaled = u128::from(value) * u128::from(time_enabled) / u128::from(time_running).max(1);
+    (time_running > 0).then(|| u64::try_from(scaled).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_that_took_turns_is_scaled() {
+        let of = |value, time_enabled, time_running| {
+            scaled(ReadValue { value, time_enabled, time_running, ..ReadValue::default() })
+        };
+        assert_eq!(
+            (of(10, 0, 0), of(10, 7, 7), of(10, 400, 100), of(10, 400, 0)),
+            (Some(10), Some(10), Some(40), None)
+        );
+        assert_eq!(of(u64::MAX, u64::MAX, 1), Some(u64::MAX));
+    }
+}
