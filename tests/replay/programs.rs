@@ -272,7 +272,8 @@ fn compilers() -> Result<Vec<String>, Skip> {
     // Each job has a cc, cc1 and as; make, and the last cc with collect2 and ld.
     let threads = beside.result["threads"].as_array().unwrap().len();
     assert!(threads >= 1 + 25 * 3 + 2, "{threads}");
-    beyond.extend(beside.graph(20, 0.15));
+    // Of processes that live for some ms, one recording or the other misses up to a fifth, all pairs alike (seen beside a compiler).
+    beyond.extend(beside.graph(20, 0.4));
     let pairs = beside.wakes[0].iter().filter(|(_, times)| **times >= 20).count();
     assert!(pairs >= 3, "{:?}", beside.wakes[0]);
     Ok(beyond)
