@@ -153,6 +153,11 @@ impl WatchArgs {
         !self.command.is_empty()
     }
 
+    /// True if it is said how long to sample.
+    pub(super) fn has_time(&self) -> bool {
+        self.time.is_some()
+    }
+
     /// The latest end.
     pub(super) fn limit(&self) -> Option<Duration> {
         self.time.or_else(|| self.command.is_empty().then(|| Duration::from_secs_f64(DEFAULT_SECONDS)))

@@ -285,7 +285,7 @@ pub(super) fn finish(
         error => Failure::NoResult(error.into()),
     })?;
     // Also where this host has too few CPUs for a configuration: others have more.
-    let evidence = outputs.evidence.take().map_or(Ok(()), |to| to.write(&found));
+    let evidence = outputs.take_evidence().map_or(Ok(()), |to| to.write(&found));
     let bug = "the configuration would be refused by the scheduler, which is a bug in scxprof";
     if let Some(refused) = &found.decision().refused {
         return Err(Failure::DoesNotFit(anyhow!("no configuration: {refused}")));

@@ -2,7 +2,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, Context};
 use clap::Args;
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::capture::RESULT;
 use super::output::{Output, Readers};
 use super::Failure;
-use crate::evidence::{file, Evidence, Folds, Scope};
+use crate::evidence::{file, Evidence, Folds, Key, Kind, Scope};
 use crate::profile::meta::Host;
 use crate::sample::printable;
 use crate::session::{Analysis, Sampled};
@@ -39,8 +39,8 @@ pub(super) struct EvidenceArgs {
 /// Where evidence goes, and what its rows say of the host.
 #[derive(Debug)]
 pub(super) struct EvidenceTo {
-    output: Output,
-    pub(super) facts: Facts,
+    pub(super) output: Output,
+    facts: Facts,
 }
 
 /// What rows say of their host.
@@ -48,6 +48,8 @@ pub(super) struct EvidenceTo {
 pub(super) struct Facts {
     scope: Scope,
     host: String,
+    /// The host is a random number.
+    is_anonymous: bool,
     folds: Folds,
 }
 
@@ -60,6 +62,9 @@ impl EvidenceArgs {
     /// Opens the destination, if there is one.
     pub(super) fn open(&self, host: impl FnOnce() -> Host) -> Result<Option<EvidenceTo>, Failure> {
         let Some(path) = &self.evidence else { return Ok(None) };
+        if path == Path::new("-") {
+            return Err(Failure::Usage(anyhow!("--evidence -: name a file; a table is not printed")));
+        }
         let facts = self.facts(&host())?;
         let output = Output::open(Some(path), Readers::Owner).map_err(Failure::Usage)?;
         Ok(Some(EvidenceTo { output, facts }))
@@ -78,13 +83,19 @@ impl EvidenceArgs {
             cpus: if host.cpus > 0 { host.cpus.to_string() } else { String::new() },
             ..Scope::default()
         };
+        let is_anonymous = self.host_name == "none";
         let name = match self.host_name.as_str() {
             "hash" => hashed(&host.name),
-            "none" => format!("{:016x}", RandomState::new().build_hasher().finish()),
+            "none" => anonymous(),
             _ => printed(&host.name),
         };
-        Ok(Facts { scope, host: name, folds: folds(&self.folds)? })
+        Ok(Facts { scope, host: name, is_anonymous, folds: folds(&self.folds)? })
     }
+}
+
+/// A random number.
+fn anonymous() -> String {
+    format!("{:016x}", RandomState::new().build_hasher().finish())
 }
 
 /// The first 16 digits of the SHA-256 of a name.
@@ -94,10 +105,27 @@ fn hashed(name: &str) -> String {
 }
 
 impl Facts {
-    /// The evidence of a run without a decision.
-    pub(super) fn evidence_of(&self, sampled: &Sampled) -> Result<Evidence, Failure> {
-        let evidence = sampled.evidence(&self.scope, &self.host, &self.folds);
+    /// The evidence of a slice of a watch, which judges configurations by the cgroups as they are called.
+    pub(super) fn unfolded(&self, sampled: &Sampled) -> Result<Evidence, Failure> {
+        let evidence = sampled.evidence(&self.scope, &self.host, &Folds::none());
         evidence.context("no evidence").map_err(Failure::NoResult)
+    }
+
+    /// What leaves the host of such evidence.
+    pub(super) fn folded(&self, evidence: &Evidence) -> Result<Evidence, Failure> {
+        let host = if self.is_anonymous { anonymous() } else { self.host.clone() };
+        let key = |key: &Key| {
+            let mut key = key.clone();
+            if key.kind != Kind::Spec {
+                key.a.cgroup = self.folds.fold(&key.a.cgroup);
+                key.b.cgroup = self.folds.fold(&key.b.cgroup);
+            }
+            if key.kind == Kind::Host {
+                key.host.clone_from(&host);
+            }
+            Some(key.ordered())
+        };
+        evidence.map(key).context("no evidence").map_err(Failure::NoResult)
     }
 
     /// The evidence of a run.

@@ -78,7 +78,7 @@ pub(super) fn print(args: &ExtractArgs, printed: Printed, stdout_is_open: bool) 
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let mut profile = super::process::open(args.input.path(), &|| signals.seen())?;
     let host = profile.meta.as_ref().map(|meta| meta.host.clone());
-    outputs.evidence = args.evidence.open(|| host.unwrap_or_default())?;
+    outputs.add_evidence(args.evidence.open(|| host.unwrap_or_default())?)?;
     let shows_all = args.outputs.has_page();
     let mut sched = args.decision.wakeups(shows_all, profile.places(), profile.own_pid());
     let builder = Session::builder().profile(&mut profile).memory((args.memory as usize).saturating_mul(1 << 20));

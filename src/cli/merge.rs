@@ -1,6 +1,7 @@
 //! `scxprof merge`: one configuration for many hosts, from their evidence.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +10,7 @@ use clap::Args;
 
 use super::capture::{INPUT, RESULT};
 use super::output::{Output, Readers};
+use super::outputs::check_distinct;
 use super::signals::Signals;
 use super::{evidence, percent, process, say_lines, Failure};
 use crate::config::{DecisionOptions, Placement, Scheduler};
@@ -25,6 +27,8 @@ Examples:
 
 /// Files of a directory.
 const MAX_FILES: usize = 1 << 20;
+/// Characters of a file's name that come from a value.
+const MAX_NAME: usize = 200;
 /// Values that a fleet is split by.
 const MAX_PARTS: usize = 256;
 
@@ -103,13 +107,27 @@ pub(super) fn run(args: &MergeArgs, stdout_is_open: bool) -> Result<(), Failure>
     // A directory is made when there is something to write into it.
     let output = args.split_by.is_none().then(|| Output::open(args.output.as_deref(), Readers::All)).transpose();
     let output = output.map_err(Failure::Usage)?;
+    let mut opened: Vec<(&str, &Output)> = output.iter().map(|output| ("-o", output)).collect();
+    for (option, to) in [("--evidence", &evidence_to), ("--report", &report_to), ("--html", &html_to)] {
+        let Some(to) = to else { continue };
+        if matches!(to, Output::Stdout) {
+            return Err(Failure::Usage(anyhow!("{option} -: name a file; the configuration goes to stdout")));
+        }
+        check_distinct((option, to), opened.iter().copied())?;
+        opened.push((option, to));
+    }
+    if output.is_none() && args.output.as_deref().is_some_and(|path| path.exists() && !path.is_dir()) {
+        let path = args.output.as_deref().unwrap_or(Path::new("-")).display();
+        return Err(Failure::Usage(anyhow!("-o {path}: with --split-by it is a directory, and this is none")));
+    }
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let merged = read(args, &folds, &signals)?;
+    let Some(output) = output else { return split(args, &merged) };
+    let decided = decide(args, &merged)?;
+    // Also where these hosts have too few CPUs for a configuration.
     if let Some(to) = evidence_to {
         evidence::write(&merged, to)?;
     }
-    let Some(output) = output else { return split(args, &merged) };
-    let decided = decide(args, &merged)?;
     let json = configuration(args, &decided)?;
     say(args, &merged, &decided, &json);
     output.write(json.as_bytes(), true).map_err(Failure::NoResult)?;
@@ -133,8 +151,11 @@ fn files(args: &MergeArgs) -> Result<Vec<PathBuf>, Failure> {
         }
         let list = || -> std::io::Result<Vec<PathBuf>> {
             let mut found = Vec::new();
-            for entry in fs::read_dir(path)?.take(MAX_FILES) {
+            for entry in fs::read_dir(path)? {
                 let path = entry?.path();
+                if found.len() >= MAX_FILES {
+                    return Err(std::io::Error::other("it has more than 1,048,576 files; add them in steps"));
+                }
                 if path.extension().is_some_and(|extension| extension == "parquet") && path.is_file() {
                     found.push(path);
                 }
@@ -161,7 +182,7 @@ fn read(args: &MergeArgs, folds: &Folds, signals: &Signals) -> Result<Evidence, 
             key.a.cgroup = folds.fold(&key.a.cgroup);
             key.b.cgroup = folds.fold(&key.b.cgroup);
         }
-        key
+        key.ordered()
     };
     let read = files(args)?.iter().try_for_each(|path| {
         if signals.seen() {
@@ -219,8 +240,9 @@ fn say(args: &MergeArgs, merged: &Evidence, decided: &FleetDecision, json: &str)
         let mut text = report.text();
         let score = Placement::parse(json).ok().and_then(|placement| merged.score(&placement, args.llcs));
         if let Some(score) = score {
-            text += &format!(
-                "Score: {:.1} % of the avoidable misses, on {} last-level caches; {:.1} % of all possible misses are avoidable\n",
+            let _ = writeln!(
+                text,
+                "Score: {:.1} % of the avoidable misses, on {} last-level caches; {:.1} % of all possible misses are avoidable",
                 score * 100.0,
                 args.llcs,
                 merged.avoidable() * 100.0
@@ -272,8 +294,9 @@ fn split(args: &MergeArgs, merged: &Evidence) -> Result<(), Failure> {
         }
     }
     fs::create_dir_all(directory).with_context(|| directory.display().to_string()).map_err(Failure::NoResult)?;
-    for (path, (_, json)) in written {
-        let output = Output::open(Some(&path), Readers::All).map_err(Failure::NoResult)?;
+    let open = |path: &PathBuf| Output::open(Some(path), Readers::All).map_err(Failure::NoResult);
+    let outputs: Vec<Output> = written.keys().map(open).collect::<Result<_, _>>()?;
+    for (output, (_, json)) in outputs.into_iter().zip(written.values()) {
         output.write(json.as_bytes(), false).map_err(Failure::NoResult)?;
     }
     Ok(())
@@ -282,10 +305,11 @@ fn split(args: &MergeArgs, merged: &Evidence) -> Result<(), Failure> {
 /// A value as the name of a file.
 fn file_name(value: &str) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
-    let name: String = value.chars().map(safe).collect();
-    let name = name.trim_matches(['-', '.']).to_owned();
+    let name: String = value.chars().take(MAX_NAME).map(safe).collect();
+    let name = name.trim_matches(['-', '.', '_']).to_owned();
     if name.is_empty() {
-        "none".to_owned()
+        // No value has this name.
+        "_none".to_owned()
     } else {
         name
     }
@@ -299,7 +323,8 @@ mod tests {
     fn a_value_is_the_name_of_a_file_in_the_directory() {
         for (value, name) in [
             ("web", "web"),
-            ("", "none"),
+            ("", "_none"),
+            ("_none", "none"),
             ("../../etc/passwd", "etc-passwd"),
             ("Intel(R) Xeon(R) @ 2.5GHz", "Intel-R--Xeon-R----2.5GHz"),
         ] {

@@ -45,7 +45,7 @@ pub(super) struct Outputs {
     sharing_csv: Option<Output>,
     prometheus: Option<Output>,
     /// That of the evidence for a fleet.
-    pub(super) evidence: Option<EvidenceTo>,
+    evidence: Option<EvidenceTo>,
     /// True if no result goes to stdout.
     pub(super) is_stdout_free: bool,
 }
@@ -124,6 +124,17 @@ impl OutputArgs {
     }
 }
 
+/// Refuses an output that another option names too.
+pub(super) fn check_distinct<'a>(
+    (option, output): (&str, &Output),
+    mut others: impl Iterator<Item = (&'a str, &'a Output)>,
+) -> Result<(), Failure> {
+    match others.find(|(_, other)| other.is_same_file(output)) {
+        Some((other, _)) => Err(Failure::Usage(anyhow!("{option} names the same file as {other}"))),
+        None => Ok(()),
+    }
+}
+
 impl Outputs {
     /// True if one of them is made of the report.
     pub(super) fn need_report(&self) -> bool {
@@ -168,6 +179,22 @@ impl Outputs {
             done = done.and(output.write(config::prometheus(report, &facts).as_bytes(), false));
         }
         done.map_err(Failure::NoResult)
+    }
+
+    /// Adds that of the evidence, which must be another file than the others.
+    pub(super) fn add_evidence(&mut self, to: Option<EvidenceTo>) -> Result<(), Failure> {
+        if let Some(to) = &to {
+            let others = [&self.report, &self.html, &self.sharing_csv, &self.prometheus];
+            let others = others.into_iter().flatten().chain([&self.result]);
+            check_distinct(("--evidence", &to.output), others.map(|output| ("another option", output)))?;
+        }
+        self.evidence = to;
+        Ok(())
+    }
+
+    /// That of the evidence.
+    pub(super) fn take_evidence(&mut self) -> Option<EvidenceTo> {
+        self.evidence.take()
     }
 
     /// That of the result, and the others in the order of [`Outputs::write_report`].

@@ -96,7 +96,7 @@ pub(super) fn run(args: &RunArgs, stdout_is_open: bool) -> Result<(), Failure> {
     // Before anything is opened, so that the command does not inherit our limits.
     let held = capture::hold(&wanted.watch, output_args.to_stdout())?;
     let mut outputs = output_args.open(stdout_is_open)?;
-    outputs.evidence = args.evidence.open(|| Host::here(&roots))?;
+    outputs.add_evidence(args.evidence.open(|| Host::here(&roots))?)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let rate_before = capture::max_sample_rate();
     let session = capture::start(&wanted.watch, *verbose, builder, held.as_ref())?;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -12,6 +13,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{anyhow, Context};
 use clap::Args;
 use rustix::fs::{flock, FlockOperation};
+use rustix::process::{kill_process_group, Pid, Signal};
+use rustix::thread::{nanosleep, Timespec};
 use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +22,7 @@ use super::capture::{self, CaptureArgs, RESULT, TUNING};
 use super::decision::DecisionArgs;
 use super::evidence::{self, EvidenceArgs, Facts};
 use super::output::{Output, Readers};
+use super::outputs::check_distinct;
 use super::signals::Signals;
 use super::{percent, Failure};
 use crate::config::{DecisionOptions, Placement};
@@ -42,12 +46,18 @@ const SLICE: Duration = Duration::from_secs(1);
 const SLICES: u32 = 6;
 /// A slice is not shorter.
 const SHORTEST: Duration = Duration::from_millis(200);
+/// Sums of slices that are kept.
+const MAX_SUMS: usize = 48;
+/// The longest interval.
+const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How long CMD may run.
 const EXEC_LIMIT: Duration = Duration::from_secs(60);
 /// Bytes of a configuration, and of the state, that are read.
 const MAX_READ: u64 = 16 << 20;
-/// How often signals are looked at.
-const NAP: Duration = Duration::from_millis(200);
+/// How long it sleeps at most. A signal ends a sleep; one that comes just before it waits for its end.
+const NAP: Duration = Duration::from_secs(5);
+/// How often CMD is looked at.
+const EXEC_NAP: Duration = Duration::from_millis(50);
 /// Slices that fail one after the other before the watch ends.
 const MAX_FAILED: u32 = 60;
 
@@ -104,9 +114,18 @@ const STATE_VERSION: u32 = 1;
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct State {
     version: u32,
-    /// Intervals in a row in which something was better.
-    wins: u32,
+    /// The loaded configuration, and what was better than it in the last interval.
+    loaded: Option<String>,
+    candidate: Option<String>,
+    /// CMD has not been run, or not with success, since the configuration was replaced.
+    is_exec_due: bool,
     totals: Totals,
+}
+
+/// What every version of the state has.
+#[derive(Debug, Deserialize)]
+struct Versioned {
+    version: u32,
 }
 
 /// Sums since the state was made.
@@ -149,11 +168,12 @@ impl Store {
         let wrong = |what: String| {
             Failure::Usage(anyhow!("{}: {what}; remove the directory's files to begin again", path.display()))
         };
-        let state: State = serde_json::from_str(&text).map_err(|error| wrong(format!("it is damaged: {error}")))?;
-        if state.version != STATE_VERSION {
-            let found = state.version;
+        let damaged = |error| wrong(format!("it is damaged: {error}"));
+        let Versioned { version: found } = serde_json::from_str(&text).map_err(damaged)?;
+        if found != STATE_VERSION {
             return Err(wrong(format!("it is of version {found}, and this scxprof reads version {STATE_VERSION}")));
         }
+        let state: State = serde_json::from_str(&text).map_err(damaged)?;
         let mut evidence = Evidence::default();
         file::read(&self.directory.join("evidence.parquet"), &mut evidence, &mut |key| key)
             .map_err(|error| wrong(error.to_string()))?;
@@ -200,6 +220,7 @@ struct Watcher<'a> {
     signals: Signals,
     store: Option<Store>,
     totals: Totals,
+    is_exec_due: bool,
     is_first: bool,
     failed: u32,
 }
@@ -210,11 +231,24 @@ pub(super) fn run(args: &WatchingArgs) -> Result<(), Failure> {
     if args.capture.watch.has_command() {
         return Err(Failure::Usage(anyhow!("watch takes no COMMAND: it watches the host, -p PID or --cgroup PATH")));
     }
+    if args.capture.watch.has_time() {
+        return Err(Failure::Usage(anyhow!("watch takes no -t: --interval and --duty say how long it samples")));
+    }
+    if args.decision.use_hints && !args.capture.hints.are_followed() {
+        return Err(Failure::Usage(anyhow!("--use-hints needs --hints-map, which says where the hints are")));
+    }
     if args.duty <= 0.0 {
         return Err(Failure::Usage(anyhow!("--duty 0: it would never sample")));
     }
     if args.interval < SHORTEST * SLICES {
         return Err(Failure::Usage(anyhow!("--interval: the shortest is {} s", (SHORTEST * SLICES).as_secs_f64())));
+    }
+    if args.interval > LONGEST {
+        return Err(Failure::Usage(anyhow!("--interval: the longest is {} s", LONGEST.as_secs())));
+    }
+    if args.interval.mul_f64(args.duty / 100.0) < SHORTEST * SLICES {
+        let least = (SHORTEST * SLICES).as_secs_f64();
+        say!("note: {SLICES} slices of {} s are {least} s of each interval, more than --duty", SHORTEST.as_secs_f64());
     }
     let cpus = topology::online_cpus(&roots).unwrap_or_default();
     let target_cpus = args.decision.target_cpus().unwrap_or(cpus.len().max(1));
@@ -225,22 +259,38 @@ pub(super) fn run(args: &WatchingArgs) -> Result<(), Failure> {
         let llcs: BTreeSet<u32> = places.iter().map(|(_, place)| place.llc).collect();
         u32::try_from(llcs.len()).unwrap_or(u32::MAX).max(2)
     });
-    for output in [Some(&args.output), args.metrics.as_ref(), args.evidence.evidence.as_ref()].into_iter().flatten() {
-        // To tell now what cannot be written later.
-        Output::open(Some(output), Readers::All).map_err(Failure::Usage)?;
+    // To tell now what cannot be written later.
+    let mut opened: Vec<(&str, Output)> = Vec::new();
+    let outputs = [
+        ("-o", Some(&args.output)),
+        ("--metrics", args.metrics.as_ref()),
+        ("--evidence", args.evidence.evidence.as_ref()),
+    ];
+    for (option, path) in outputs.into_iter().filter_map(|(option, path)| Some((option, path?))) {
+        if path == Path::new("-") {
+            return Err(Failure::Usage(anyhow!("{option} -: a watch replaces a file, which stdout is not")));
+        }
+        let output = Output::open(Some(path), Readers::All).map_err(Failure::Usage)?;
+        check_distinct((option, &output), opened.iter().map(|(option, output)| (*option, output)))?;
+        opened.push((option, output));
     }
+    drop(opened);
     let store = args.state.as_deref().map(Store::open).transpose()?;
     let mut watch = Watch::new(options, llcs);
     let mut totals = Totals::default();
     let loaded = loaded(&args.output)?;
     watch.load(loaded);
+    let mut is_exec_due = false;
     if let Some((state, evidence)) = store.as_ref().map(Store::read).transpose()?.flatten() {
         totals = state.totals;
-        watch = watch.resume(evidence, state.wins);
+        is_exec_due = state.is_exec_due;
+        // What was better than another configuration need not be better than this one.
+        let candidate = state.candidate.filter(|_| state.loaded.as_deref() == watch.loaded());
+        watch = watch.resume(evidence, candidate);
     }
     let facts = args.evidence.facts(&Host::here(&roots))?;
     let signals = Signals::handle_and_reload().map_err(Failure::Unsupported)?;
-    let mut watcher = Watcher { args, watch, facts, signals, store, totals, is_first: true, failed: 0 };
+    let mut watcher = Watcher { args, watch, facts, signals, store, totals, is_exec_due, is_first: true, failed: 0 };
     let done = watcher.run();
     notify(&[NotifyState::Stopping]);
     done.and(watcher.save())
@@ -267,7 +317,8 @@ impl Watcher<'_> {
         let all = self.args.interval.mul_f64(self.args.duty / 100.0);
         let count = (all.as_secs_f64() / SLICE.as_secs_f64()).ceil().max(SLICES.into()) as u32;
         let slice = (all / count).max(SHORTEST);
-        let mut slices = Vec::with_capacity(count as usize);
+        // However many there are, few sums tell as well how certain a gain is.
+        let mut slices: Vec<Evidence> = Vec::new();
         for at in 0..count {
             self.wait_until(begin + self.args.interval / count * at);
             if self.signals.seen() {
@@ -276,7 +327,12 @@ impl Watcher<'_> {
             match self.sample(slice) {
                 Ok(found) => {
                     self.failed = 0;
-                    slices.extend(found);
+                    let Some(found) = found else { continue };
+                    if slices.len() < MAX_SUMS {
+                        slices.push(found);
+                    } else if let Some(sum) = slices.get_mut(at as usize % MAX_SUMS) {
+                        sum.merge(&found).map_err(|error| Failure::NoResult(error.into()))?;
+                    }
                 }
                 // What cannot be done at all is said at once; later something may be missing for a while.
                 Err(error) if self.is_first => return Err(error),
@@ -318,7 +374,7 @@ impl Watcher<'_> {
         if samples <= 0.0 {
             return Ok(None);
         }
-        self.facts.evidence_of(&sampled).map(Some)
+        self.facts.unfolded(&sampled).map(Some)
     }
 
     /// Waits, but for signals; reads the configuration again if one asks for it.
@@ -332,7 +388,7 @@ impl Watcher<'_> {
             if left.is_zero() || self.signals.seen() {
                 return;
             }
-            sleep(left.min(NAP));
+            nap(left.min(NAP));
         }
     }
 
@@ -348,25 +404,26 @@ impl Watcher<'_> {
 
     fn end_interval(&mut self, slices: &[Evidence]) -> Result<(), Failure> {
         self.totals.intervals += 1;
-        let found = match self.watch.interval(slices) {
-            Ok(found) => found,
-            Err(error) => {
-                say!("note: this interval has no result: {error}");
-                Interval::default()
-            }
-        };
+        let found = self.watch.interval(slices).unwrap_or_else(|error| {
+            say!("note: this interval has no result: {error}");
+            Interval::without(error.to_string())
+        });
         if let Some(new) = &found.new {
             // The new one is whole, or the old one stays.
             let output = Output::open(Some(&self.args.output), Readers::All).map_err(Failure::NoResult)?;
             output.write(new.as_bytes(), false).map_err(Failure::NoResult)?;
             self.totals.changes += 1;
-            let part = |it: Option<f64>| it.unwrap_or_default() * 100.0;
+            self.is_exec_due = self.args.exec.is_some();
+            self.save()?;
+            let gain = |it: Option<f64>| it.unwrap_or_default() * 100.0;
             say!(
-                "{}: a new configuration, which avoids {:.1} % of the avoidable misses instead of {:.1} %",
+                "{}: a new configuration, which avoids {:.1} % more of the avoidable misses than the one before ({:.1} %)",
                 self.args.output.display(),
-                part(found.best),
-                part(found.score)
+                gain(found.gain),
+                gain(found.score)
             );
+        }
+        if self.is_exec_due {
             self.exec();
         }
         let text = describe(&found);
@@ -378,7 +435,10 @@ impl Watcher<'_> {
         if let Some(path) = &self.args.evidence.evidence {
             let mut all = Evidence::default();
             if slices.iter().try_for_each(|slice| all.merge(slice)).is_ok() {
-                evidence::write(&all, Output::open(Some(path), Readers::Owner).map_err(Failure::NoResult)?)?;
+                evidence::write(
+                    &self.facts.folded(&all)?,
+                    Output::open(Some(path), Readers::Owner).map_err(Failure::NoResult)?,
+                )?;
             }
         }
         if let Some(path) = &self.args.metrics {
@@ -390,23 +450,39 @@ impl Watcher<'_> {
 
     fn save(&self) -> Result<(), Failure> {
         let Some(store) = &self.store else { return Ok(()) };
-        let state = State { version: STATE_VERSION, wins: self.watch.wins(), totals: self.totals };
+        let owned = |json: Option<&str>| json.map(str::to_owned);
+        let state = State {
+            version: STATE_VERSION,
+            loaded: owned(self.watch.loaded()),
+            candidate: owned(self.watch.candidate()),
+            is_exec_due: self.is_exec_due,
+            totals: self.totals,
+        };
         store.write(&state, self.watch.evidence())
     }
 
-    /// Runs CMD; the watch goes on whatever it does.
+    /// Runs CMD; the watch goes on whatever it does, and tries it again after the next interval if it fails.
     fn exec(&mut self) {
-        let Some(command) = &self.args.exec else { return };
+        let Some(command) = &self.args.exec else {
+            self.is_exec_due = false;
+            return;
+        };
         let config = fs::canonicalize(&self.args.output).unwrap_or_else(|_| self.args.output.clone());
-        let started =
-            Command::new("/bin/sh").args(["-c", command]).env("SCXPROF_CONFIG", config).stdin(Stdio::null()).spawn();
+        // In a group of its own, so that what it starts can be ended too.
+        let started = Command::new("/bin/sh")
+            .args(["-c", command])
+            .env("SCXPROF_CONFIG", config)
+            .stdin(Stdio::null())
+            .process_group(0)
+            .spawn();
         let failed = match started {
             Ok(child) => wait(child, &self.signals),
             Err(error) => Some(format!("it did not start: {error}")),
         };
+        self.is_exec_due = failed.is_some();
         if let Some(failed) = failed {
             self.totals.failed_execs += 1;
-            say!("note: --exec: {failed}");
+            say!("note: --exec: {failed}; it is run again after the next interval");
         }
     }
 }
@@ -418,24 +494,33 @@ fn wait(mut child: Child, signals: &Signals) -> Option<String> {
         match child.try_wait() {
             Ok(Some(status)) if status.success() => return None,
             Ok(Some(status)) => return Some(format!("it ended with {status}")),
-            Ok(None) if Instant::now() < end && !signals.seen() => sleep(NAP / 4),
-            _ => {
-                let _ = child.kill();
+            Ok(None) if Instant::now() < end && !signals.seen() => sleep(EXEC_NAP),
+            ended => {
+                if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+                    let _ = kill_process_group(group, Signal::KILL);
+                }
                 let _ = child.wait();
-                return Some(format!("it was killed after {} s", EXEC_LIMIT.as_secs()));
+                return Some(match ended {
+                    Err(error) => format!("nobody knows how it ended: {error}"),
+                    _ if signals.seen() => "it was killed, as the watch ends".to_owned(),
+                    _ => format!("it was killed after {} s", EXEC_LIMIT.as_secs()),
+                });
             }
         }
     }
 }
 
+/// Sleeps until a signal comes, or for so long.
+fn nap(time: Duration) {
+    let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) as _ };
+    let _ = nanosleep(&time);
+}
+
 /// What an interval showed, in a line.
 fn describe(found: &Interval) -> String {
     let percent = |it: Option<f64>| it.map_or_else(|| "-".to_owned(), |it| format!("{:.1} %", it * 100.0));
-    if let Some(refused) = &found.refused {
-        return format!("no configuration for this host: {refused}");
-    }
-    if found.score.is_none() {
-        return "so little is avoidable that no configuration matters".to_owned();
+    if let Some(reason) = &found.reason {
+        return reason.clone();
     }
     format!(
         "score {}, best {}, gain {} within {}",

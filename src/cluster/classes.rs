@@ -79,7 +79,7 @@ impl Sharing {
             let ranked: Vec<u32> = cell.iter().take(MAX_THREADS).map(|it| it.2).collect();
             self.add_cell(&ranked, &misses, classes, &mut found.pairs);
         }
-        for ((a, b), avoidable) in Avoidable::new(self, None).pairs_of_threads(cells, classes) {
+        for ([a, b], avoidable) in Avoidable::new(self, None).pairs_of_threads(cells, classes) {
             let (a, b, is_together) = (a.1.min(b.1), a.1.max(b.1), a.0 == b.0);
             if is_together {
                 found.pairs.entry((a, b)).or_default().avoidable += avoidable;
@@ -103,10 +103,13 @@ impl Sharing {
         let demand: Vec<Demand> = threads.iter().map(demand).collect();
         let local: Vec<u32> = (0..threads.len() as u32).collect();
         let of = |regions: &[Region]| Affinity::new(threads.len(), regions.iter(), &local, &demand);
+        // The least of two small counts is too small on average, and a hub has nothing to spare above its limit.
+        let mean =
+            |regions: &[Region]| Affinity::by(|a, b| (a * b).sqrt(), threads.len(), regions.iter(), &local, &demand);
         let shared: Vec<Region> = regions.iter().filter(|region| !region.is_hub).cloned().collect();
         let common: Vec<Region> = regions.iter().map(|region| without_hot_lines(region, &demand)).collect();
         let contended: Vec<Region> = regions.iter().filter_map(|region| transfers(region, &demand)).collect();
-        let (shared, common, contended) = (of(&shared), of(&common), of(&contended));
+        let (shared, common, contended) = (of(&shared), mean(&common), of(&contended));
         for (at, &a) in threads.iter().enumerate() {
             for (beside, &b) in threads.iter().enumerate().skip(at + 1) {
                 if self.owner(a) == self.owner(b) {

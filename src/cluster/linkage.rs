@@ -20,6 +20,17 @@ impl Affinity {
         local: &[u32],
         demand: &[Demand],
     ) -> Self {
+        Self::by(f32::min, len, regions, local, demand)
+    }
+
+    /// The same, where two threads have this in common of the parts of their misses that fall on a region.
+    pub(crate) fn by<'a>(
+        common: fn(f32, f32) -> f32,
+        len: usize,
+        regions: impl Iterator<Item = &'a Region> + Clone,
+        local: &[u32],
+        demand: &[Demand],
+    ) -> Self {
         let mut affinity = Self { values: vec![0.0; len * len.saturating_sub(1) / 2], len };
         let work: usize = regions.clone().map(|it| it.sharers.len() * it.sharers.len() / 2).sum();
         let part = (WORK as f64 / work.max(1) as f64).min(1.0);
@@ -35,7 +46,7 @@ impl Affinity {
             parts.extend(region.sharers.iter().map(|it| (local[it.thread as usize] as usize, part_of(it))));
             for (at, &(a, part_a)) in parts.iter().enumerate() {
                 for &(b, part_b) in &parts[at + 1..] {
-                    affinity.add(a, b, part_a.min(part_b));
+                    affinity.add(a, b, common(part_a, part_b));
                 }
             }
         }

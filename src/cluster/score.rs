@@ -83,6 +83,9 @@ impl Avoided {
     }
 }
 
+/// A cell, and a class of threads in it.
+pub(crate) type CellClass = (u32, u32);
+
 /// Two groups, and the misses that one cache for both would avoid in addition.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pair {
@@ -253,13 +256,13 @@ impl Avoidable {
     }
 
     /// The avoidable misses between threads, and between those of one class, by cell and class: what one cache for both spares.
-    pub(crate) fn pairs_of_threads(&self, cells: &[u32], classes: &[u32]) -> BTreeMap<((u32, u32), (u32, u32)), f64> {
-        let mut found: BTreeMap<((u32, u32), (u32, u32)), f64> = BTreeMap::new();
+    pub(crate) fn pairs_of_threads(&self, cells: &[u32], classes: &[u32]) -> BTreeMap<[CellClass; 2], f64> {
+        let mut found: BTreeMap<[CellClass; 2], f64> = BTreeMap::new();
         for region in &self.regions {
             let all: f64 = region.sharers.iter().map(|it| it.misses).sum();
             let part = region.fits * region.part_avoidable();
             // Of each class its misses, the sum of its misses per miss of others, and what of both is one thread's own.
-            let mut uses: BTreeMap<(u32, u32), [f64; 3]> = BTreeMap::new();
+            let mut uses: BTreeMap<CellClass, [f64; 3]> = BTreeMap::new();
             for sharers in region.sharers.chunk_by(|a, b| a.owner == b.owner) {
                 let own: f64 = sharers.iter().map(|it| it.misses).sum();
                 let Some(it) = sharers.iter().max_by(|a, b| a.misses.total_cmp(&b.misses)) else { continue };
@@ -269,14 +272,14 @@ impl Avoidable {
                 sums[1] += per_other;
                 sums[2] += per_other * own;
             }
-            let uses: Vec<((u32, u32), [f64; 3])> = uses.into_iter().collect();
+            let uses: Vec<(CellClass, [f64; 3])> = uses.into_iter().collect();
             for (at, &(a, of_a)) in uses.iter().enumerate() {
                 let within = part * (of_a[1] * of_a[0] - of_a[2]);
                 if within > 0.0 {
-                    *found.entry((a, a)).or_default() += within;
+                    *found.entry([a, a]).or_default() += within;
                 }
                 for &(b, of_b) in uses.get(at + 1..).unwrap_or_default() {
-                    *found.entry((a, b)).or_default() += part * (of_a[1] * of_b[0] + of_b[1] * of_a[0]);
+                    *found.entry([a, b]).or_default() += part * (of_a[1] * of_b[0] + of_b[1] * of_a[0]);
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Cell specs: which cgroups become which cell of the configuration, by the scheduler's own rule.
 
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
 use thiserror::Error;
 
 /// The directory of cgroups for scx_mitosis. It matches the text of this followed by the cgroup's path.
@@ -9,6 +9,9 @@ pub const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 pub const ALLOTMENT_REGEX: &str = r"workload-tw-[^/]+\.allotment\.slice";
 /// The default of `--workload-cgroup-regex`: a part of the path of the workload's cgroup.
 pub const WORKLOAD_SLICE: &str = "workload.slice";
+
+/// Bytes of an expression that comes from a file.
+const MAX_REGEX: usize = 1 << 20;
 
 const ALLOTMENT: &str = "allotment";
 const REST: &str = "rest";
@@ -190,7 +193,9 @@ impl CellSpecs {
             let matcher = match text.split_once(' ') {
                 None if text == "all" => CgroupMatcher::All,
                 Some(("contains", part)) => CgroupMatcher::Contains(part.to_owned()),
-                Some(("regex", regex)) => CgroupMatcher::Regex(Regex::new(regex).ok()?),
+                Some(("regex", regex)) => {
+                    CgroupMatcher::Regex(RegexBuilder::new(regex).size_limit(MAX_REGEX).build().ok()?)
+                }
                 _ => return None,
             };
             Some(CellSpec { name: name.to_owned(), matcher })

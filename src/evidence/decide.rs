@@ -13,7 +13,7 @@ use crate::config::cell_specs::CellKey;
 use crate::config::{
     self, aligned, Affinity, CellMatch, CellSpecs, Decision, DecisionOptions, Member, Members, Scheduler,
 };
-use crate::config::{NoSamples, Tally, Unknown, Verdict};
+use crate::config::{NoSamples, Note, Tally, Unknown, Verdict};
 use crate::escape;
 use crate::sample::Comm;
 
@@ -21,8 +21,11 @@ use crate::sample::Comm;
 const LEAST_COUNTED: f64 = 20.0;
 /// Classes of a cell that are compared: those with most misses.
 const MAX_CLASSES: usize = 512;
-/// Threads of a class that are told to the decision.
+/// Threads that are told to the decision: of a class, and of all, but at least one of each.
 const MAX_THREADS: usize = 64;
+const MAX_ALL_THREADS: usize = 1 << 18;
+/// Cell specs of a run.
+const MAX_SPECS: usize = 1024;
 /// The least part of the runs that disagree on a pair which is worth a line.
 const DISAGREE: f64 = 0.02;
 /// Disagreements in the report.
@@ -47,7 +50,7 @@ pub enum FleetError {
     #[error(
         "the runs have different cell specs: number {} is {first} in some of them and {second} in others; make them with the \
          same --cell options, or merge them apart",
-        place + 1
+        place.saturating_add(1)
     )]
     DifferentSpecs {
         /// The place in the list.
@@ -189,10 +192,16 @@ pub struct PairReport {
 }
 
 impl PairReport {
+    /// The runs that tell whether the two share.
+    #[must_use]
+    pub fn told(&self) -> i64 {
+        self.sharing.saturating_add(self.apart)
+    }
+
     /// The part of the runs that tell in which the two share; `None` if no run tells.
     #[must_use]
     pub fn part_sharing(&self) -> Option<f64> {
-        let told = self.sharing + self.apart;
+        let told = self.told();
         (told > 0).then(|| self.sharing as f64 / told as f64)
     }
 }
@@ -219,7 +228,7 @@ pub(super) struct Totals {
 impl Totals {
     pub(super) fn new(evidence: &Evidence) -> Self {
         fn add<K: Ord>(to: &mut BTreeMap<K, Sums>, key: K, sums: &Sums) {
-            // Each sum is at most that over all scopes, which was checked when the rows were added.
+            // Each row has at most 2^63 - 1; so has the sum over the scopes, unless a file is made to have more.
             let sum = to.entry(key).or_default();
             sum.0.iter_mut().zip(&sums.0).for_each(|(sum, more)| *sum = sum.saturating_add(*more));
         }
@@ -270,7 +279,9 @@ impl Totals {
                     }
                 }
                 found.push((names, if possible > 0.0 { shared / possible } else { 0.0 }));
-                members.iter().for_each(|&at| taken[at] = true);
+                for &at in &members {
+                    taken[at] = true;
+                }
             }
             let mut at = 0;
             open.retain(|_| {
@@ -284,10 +295,13 @@ impl Totals {
 
 impl Evidence {
     /// The cell specs of the runs.
-    fn specs(&self) -> Result<CellSpecs, FleetError> {
+    pub(super) fn specs(&self) -> Result<CellSpecs, FleetError> {
         let mut specs: BTreeMap<i64, (&str, &str)> = BTreeMap::new();
         for (key, _) in self.of_kind(Kind::Spec) {
             let spec = (key.a.cell.as_str(), key.a.cgroup.as_str());
+            if specs.len() >= MAX_SPECS {
+                return Err(FleetError::NoSpecs);
+            }
             let first = *specs.entry(key.part).or_insert(spec);
             if first != spec {
                 let text = |(name, matches): (&str, &str)| format!("{name} ({matches})");
@@ -330,6 +344,7 @@ impl Evidence {
             }
         }
         let mut tid = 0;
+        let most_threads = (MAX_ALL_THREADS / totals.classes.len().max(1)).clamp(1, MAX_THREADS);
         for (class, sums) in &totals.classes {
             let Some(spec) = spec_of(class) else { return Err(FleetError::NoSpecs) };
             let cell = tally.cell(CellKey { spec, cgroup: class.cgroup.clone().into_bytes() });
@@ -341,7 +356,7 @@ impl Evidence {
                 None if sums.value(Sum::Counted) < LEAST_COUNTED => Verdict::Unknown(Unknown::TooFewSamples),
                 None => Verdict::Alone,
             };
-            let threads = (threads_of_run(sums).round() as usize).clamp(1, MAX_THREADS);
+            let threads = (threads_of_run(sums).round() as usize).clamp(1, most_threads);
             for _ in 0..threads {
                 let hint = class.hint.parse().ok();
                 let samples = samples / threads as f64;
@@ -360,7 +375,7 @@ impl Evidence {
         }
         members.affinity = affinity(&totals, &community_of);
         let runs = self.total(Kind::Run, Sum::Runs).max(1.0);
-        let cells_of_host = 1 + (self.total(Kind::Cell, Sum::Cgroups) / runs).ceil() as usize;
+        let cells_of_host = 1 + (self.total(Kind::Cell, Sum::Cgroups) / runs).ceil().min(1e6) as usize;
         let options = DecisionOptions { cells: Some(cells_of_host), ..*options };
         let mut decision = config::decide(&specs, &tally, &members, &options)?;
         unfold(&mut decision, &specs);
@@ -398,7 +413,7 @@ impl Evidence {
         pairs.retain(|pair| pair.avoidable > 0.0);
         pairs.sort_by(|a, b| b.avoidable.total_cmp(&a.avoidable));
         pairs.truncate(PAIRS);
-        disagreements.sort_by(|a, b| b.sharing.min(b.apart).cmp(&a.sharing.min(a.apart)));
+        disagreements.sort_by_key(|pair| std::cmp::Reverse(pair.sharing.min(pair.apart)));
         disagreements.truncate(LISTED);
         let (hosts, outliers) = self.outliers();
         FleetReport {
@@ -416,9 +431,29 @@ impl Evidence {
             pairs,
             disagreements,
             outliers,
-            notes: decision.notes.iter().map(ToString::to_string).collect(),
+            notes: notes(totals, decision),
         }
     }
+}
+
+/// The notes of a decision, but for those that count threads or name them: the decision was told of some that stand for others.
+fn notes(totals: &Totals, decision: &Decision) -> Vec<String> {
+    let is_unknown = |sums: &&Sums| sums.value(Sum::Counted) < LEAST_COUNTED;
+    let unknown = totals.classes.values().filter(is_unknown).count();
+    let mut notes: Vec<String> = Vec::new();
+    if unknown > 0 {
+        let of = totals.classes.len();
+        notes
+            .push(format!("{unknown} of {of} classes have too few samples to judge; they are told apart by name only"));
+    }
+    notes.extend(decision.notes.iter().filter_map(|note| match note {
+        Note::Unknown { .. } => None,
+        Note::OneName { cell, name, .. } => Some(format!(
+            "{cell}: threads called \"{name}\" are in several communities by their hints: names cannot tell them apart"
+        )),
+        note => Some(note.to_string()),
+    }));
+    notes
 }
 
 /// Threads of a run that has the class.
@@ -451,7 +486,7 @@ fn pair(((a, b), sums): (&(Class, Class), &Sums)) -> PairReport {
         sharing: sums.get(Sum::Sharing),
         apart: sums.get(Sum::Apart),
         shared: part,
-        dispersion: beyond.max(0.0) / part.max(f64::MIN_POSITIVE) / (runs - 1).max(1) as f64,
+        dispersion: beyond.max(0.0) / part.max(f64::MIN_POSITIVE) / runs.saturating_sub(1).max(1) as f64,
         avoidable: sums.value(Sum::Avoidable),
     }
 }
@@ -459,7 +494,7 @@ fn pair(((a, b), sums): (&(Class, Class), &Sums)) -> PairReport {
 /// True if it shares in some runs and does not in others.
 fn is_disputed(pair: &PairReport) -> bool {
     let few = pair.sharing.min(pair.apart) as f64;
-    few >= 1.0 && few >= DISAGREE * (pair.sharing + pair.apart) as f64
+    few >= 1.0 && few >= DISAGREE * pair.told() as f64
 }
 
 /// The expressions for single cgroups have folded paths, in which `*` stands for what was folded.
@@ -468,7 +503,7 @@ fn unfold(decision: &mut Decision, specs: &CellSpecs) {
     for cell in &mut decision.cells {
         if let CellMatch::CgroupRegex(regex) = &mut cell.matches {
             if !given.contains(&format!("regex {regex}")) {
-                *regex = regex.replace(r"\*", "[^/]*");
+                *regex = regex.replace(r"\*", ".*");
             }
         }
     }
@@ -530,12 +565,7 @@ impl FleetReport {
             let mut rows = vec![["CELL", "PAIR", "SHARE ON", "OF RUNS THAT TELL"].map(str::to_owned)];
             rows.extend(self.disagreements.iter().take(LINES).map(|it| {
                 let part = it.part_sharing().map_or_else(|| "-".to_owned(), percent);
-                [
-                    place(&it.cell, &it.cgroup),
-                    format!("{} and {}", it.a, it.b),
-                    part,
-                    (it.sharing + it.apart).to_string(),
-                ]
+                [place(&it.cell, &it.cgroup), format!("{} and {}", it.a, it.b), part, it.told().to_string()]
             }));
             text += &aligned(&rows);
         }

@@ -43,6 +43,10 @@ impl Folds {
     /// The folded path.
     #[must_use]
     pub fn fold(&self, path: &str) -> String {
+        // The root's cell has no path, and a rule may match nothing.
+        if path.is_empty() {
+            return String::new();
+        }
         let fold = |path: String, rule: &Regex| rule.replace_all(&path, "*").into_owned();
         let mut folded = self.0.iter().fold(path.to_owned(), fold);
         while folded.contains("**") {

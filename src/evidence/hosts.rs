@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::table::{Evidence, Key, Kind, Sum};
+use super::table::{Evidence, Key, Kind, Scope, Sum};
 
 /// Parts of the pairs of classes: each host has possible and shared misses of each part. Few are small, and tell most hosts apart.
 pub const PARTS: u64 = 64;
@@ -29,6 +29,9 @@ pub struct HostReport {
     pub differs: f64,
 }
 
+/// Possible and shared misses of each part.
+type Parts = BTreeMap<i64, (f64, f64)>;
+
 /// The part of the pairs that a pair belongs to (FNV-1a, which is the same everywhere).
 pub(crate) fn part_of(pair: &Key) -> i64 {
     let fields = [&pair.a.cell, &pair.a.cgroup, &pair.a.comm, &pair.a.hint, &pair.b.comm, &pair.b.hint];
@@ -43,12 +46,13 @@ impl Evidence {
     /// The number of hosts, and those that share otherwise than most; the worst first.
     pub(super) fn outliers(&self) -> (usize, Vec<HostReport>) {
         // Of each part, possible and shared misses of all hosts; of each host, those of its parts and its runs.
-        let mut all: BTreeMap<i64, (f64, f64)> = BTreeMap::new();
-        let mut hosts: BTreeMap<&str, (i64, BTreeMap<i64, (f64, f64)>)> = BTreeMap::new();
+        let mut all = Parts::new();
+        let mut hosts: BTreeMap<&str, (BTreeMap<&Scope, i64>, Parts)> = BTreeMap::new();
         for (key, sums) in self.of_kind(Kind::Host) {
             let (possible, shared) = (sums.value(Sum::Possible), sums.value(Sum::Shared));
             let host = hosts.entry(&key.host).or_default();
-            host.0 = host.0.max(sums.get(Sum::Runs));
+            let runs = host.0.entry(&key.scope).or_default();
+            *runs = sums.get(Sum::Runs).max(*runs);
             for part in [all.entry(key.part).or_default(), host.1.entry(key.part).or_default()] {
                 *part = (part.0 + possible, part.1 + shared);
             }
@@ -58,6 +62,7 @@ impl Evidence {
             return (count, Vec::new());
         }
         let judged = hosts.into_iter().map(|(host, (runs, parts))| {
+            let runs = runs.values().fold(0, |sum: i64, runs| sum.saturating_add(*runs));
             let (mut squares, mut off, mut shares) = (0.0, 0.0, 0.0);
             for (part, (possible, shared)) in &parts {
                 let (of_all, shared_by_all) = all.get(part).copied().unwrap_or_default();

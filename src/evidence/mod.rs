@@ -13,6 +13,8 @@ pub mod file;
 mod fold;
 mod hosts;
 mod link;
+#[cfg(feature = "parquet")]
+mod pages;
 mod score;
 mod table;
 mod watch;

@@ -56,7 +56,8 @@ impl Judge {
             }
             if let Some(it) = groups.get_mut(group as usize) {
                 let threads = threads_of_run(sums) * sums.get(Sum::Runs) as f64 / runs;
-                *it = (it.0 + (threads.ceil() as usize).max(1), it.1 + sums.value(Sum::Samples));
+                let threads = (threads.ceil().min(1e6) as usize).max(1);
+                *it = (it.0.saturating_add(threads), it.1 + sums.value(Sum::Samples));
             }
             group_of.insert(class.clone(), group);
         }

@@ -9,6 +9,8 @@ use thiserror::Error;
 pub const VERSION: i64 = 1;
 /// Rows that are kept at most.
 const MAX_ROWS: usize = 1 << 21;
+/// Bytes of text in the keys of all rows.
+const MAX_TEXT: usize = 256 << 20;
 /// What is counted in thousandths: samples and misses.
 const THOUSAND: f64 = 1000.0;
 
@@ -134,6 +136,17 @@ impl Key {
     pub fn across(scope: &Scope, a: &Class, b: &Class) -> Self {
         let (a, b) = if a <= b { (a, b) } else { (b, a) };
         Self { b: b.clone(), ..Self::of(Kind::Pair, scope, a) }
+    }
+
+    /// With the lower one of two classes first, as it may not be after their cgroups have changed.
+    #[must_use]
+    pub fn ordered(self) -> Self {
+        if self.kind != Kind::Pair || self.a <= self.second() {
+            return self;
+        }
+        let (a, b) = (self.a.clone(), self.second());
+        let pair = if self.b.cell.is_empty() { Self::pair } else { Self::across };
+        pair(&self.scope, &a, &b)
     }
 
     /// The second class with its cell.
@@ -305,8 +318,11 @@ pub enum EvidenceError {
     /// A sum is more than 2^63.
     #[error("a sum is larger than 2^63: no host has so many misses")]
     TooLarge,
-    /// There are too many different rows.
-    #[error("there are more than {MAX_ROWS} different rows: fold more of the cgroups' paths (--fold)")]
+    /// There are too many different rows, or their names are too long.
+    #[error(
+        "there are more than {MAX_ROWS} different rows, or {} MiB of names in them: fold more of the cgroups' paths (--fold)",
+        MAX_TEXT >> 20
+    )]
     TooManyRows,
 }
 
@@ -314,6 +330,8 @@ pub enum EvidenceError {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Evidence {
     rows: BTreeMap<Key, Sums>,
+    /// Bytes of text in the keys.
+    text: usize,
 }
 
 impl Evidence {
@@ -325,11 +343,13 @@ impl Evidence {
         if let Some((sum, _)) = Sum::ALL.iter().zip(&sums.0).find(|it| *it.1 < 0) {
             return Err(EvidenceError::Negative { column: sum.name() });
         }
-        let is_full = self.rows.len() >= MAX_ROWS;
+        let text = self.text + key.texts().iter().map(|text| text.len()).sum::<usize>();
+        let is_full = self.rows.len() >= MAX_ROWS || text > MAX_TEXT;
         match self.rows.entry(key) {
             Entry::Occupied(mut row) => row.get_mut().add(sums),
             Entry::Vacant(_) if is_full => Err(EvidenceError::TooManyRows),
             Entry::Vacant(row) => {
+                self.text = text;
                 row.insert(*sums);
                 Ok(())
             }
@@ -352,7 +372,9 @@ impl Evidence {
             let sums = if key.kind == Kind::Spec { *sums } else { sums.faded(part) };
             (key.clone(), sums)
         });
-        Self { rows: rows.filter(|(_, sums)| sums.0.iter().any(|it| *it != 0)).collect() }
+        let rows: BTreeMap<Key, Sums> = rows.filter(|(_, sums)| sums.0.iter().any(|it| *it != 0)).collect();
+        let text = rows.keys().flat_map(Key::texts).map(str::len).sum();
+        Self { rows, text }
     }
 
     /// The same with other keys; `None` leaves a row out.
@@ -414,7 +436,9 @@ mod tests {
         });
         let sum = |order: &[usize]| {
             let mut all = Evidence::default();
-            order.iter().for_each(|&at| all.add(rows[at].0.clone(), &rows[at].1).unwrap());
+            for &at in order {
+                all.add(rows[at].0.clone(), &rows[at].1).unwrap();
+            }
             all
         };
         let all = sum(&[0, 1, 2]);
@@ -424,6 +448,14 @@ mod tests {
         assert_eq!(all, twice);
         assert_eq!(all.rows().map(|(_, sums)| sums.get(Sum::Possible)).collect::<Vec<_>>(), [7, 5]);
         assert_eq!(all.rows().next().unwrap().0.second(), class("b"));
+        let key = Key::across(
+            &scope,
+            &Class { cgroup: "/a1".into(), ..class("z") },
+            &Class { cgroup: "/a2".into(), ..class("b") },
+        );
+        let folded = |class: &Class| Class { cgroup: "/a*".into(), ..class.clone() };
+        let key = Key { a: folded(&key.a), b: folded(&key.b), ..key };
+        assert_eq!(key.ordered(), Key::across(&scope, &folded(&class("b")), &folded(&class("z"))));
     }
 
     #[test]
@@ -450,7 +482,7 @@ mod tests {
         let mut all = Evidence::default();
         all.add(Key::new(Kind::Run, &Scope::default()), &Sums::default().with(Sum::Samples, 9)).unwrap();
         let half = all.faded(0.5);
-        assert_eq!(half.total(Kind::Run, Sum::Samples), 5.0);
+        assert_eq!(half.rows().map(|it| it.1.get(Sum::Samples)).collect::<Vec<_>>(), [5]);
         assert!(half.faded(0.01).is_empty());
     }
 }

@@ -8,8 +8,6 @@ use crate::config::{DecisionOptions, Placement};
 /// What is left of evidence after an interval. A change of the workload must outweigh all that was before in its first interval:
 /// the sum of what is left of all earlier ones is a third of one.
 const FADE: f64 = 0.25;
-/// Intervals in a row in which a new configuration must be better.
-const WINS: u32 = 2;
 /// A gain below this part of the avoidable misses is worth no change.
 const LEAST_GAIN: f64 = 0.02;
 /// Fewer slices do not tell how certain a gain is.
@@ -22,7 +20,8 @@ pub struct Watch {
     llcs: u32,
     evidence: Evidence,
     loaded: Option<String>,
-    wins: u32,
+    /// What was better than the loaded one in the last interval. The next one judges it by slices that it does not come from.
+    candidate: Option<String>,
 }
 
 /// What an interval showed.
@@ -39,28 +38,36 @@ pub struct Interval {
     pub doubt: Option<f64>,
     /// The new configuration, if it was better twice in a row.
     pub new: Option<String>,
-    /// Why there is no configuration for this host.
-    pub refused: Option<String>,
+    /// Why there is no score, or no configuration.
+    pub reason: Option<String>,
+}
+
+impl Interval {
+    /// Of an interval without a result.
+    #[must_use]
+    pub fn without(reason: String) -> Self {
+        Self { reason: Some(reason), ..Self::default() }
+    }
 }
 
 impl Watch {
     /// Decides with these options, for hosts with so many last-level caches.
     #[must_use]
     pub fn new(options: DecisionOptions, llcs: u32) -> Self {
-        Self { options, llcs, evidence: Evidence::default(), loaded: None, wins: 0 }
+        Self { options, llcs, evidence: Evidence::default(), loaded: None, candidate: None }
     }
 
-    /// Goes on with the evidence of an earlier watch, and the intervals in a row in which it found something better.
+    /// Goes on with the evidence of an earlier watch, and what it found better than the same loaded configuration.
     #[must_use]
-    pub fn resume(self, evidence: Evidence, wins: u32) -> Self {
-        Self { evidence, wins, ..self }
+    pub fn resume(self, evidence: Evidence, candidate: Option<String>) -> Self {
+        Self { evidence, candidate, ..self }
     }
 
     /// The configuration that is loaded from now on.
     pub fn load(&mut self, configuration: Option<String>) {
         if self.loaded != configuration {
             self.loaded = configuration;
-            self.wins = 0;
+            self.candidate = None;
         }
     }
 
@@ -76,61 +83,75 @@ impl Watch {
         &self.evidence
     }
 
-    /// Intervals in a row in which something was better than what is loaded.
+    /// What was better than the loaded configuration in the last interval.
     #[must_use]
-    pub fn wins(&self) -> u32 {
-        self.wins
+    pub fn candidate(&self) -> Option<&str> {
+        self.candidate.as_deref()
     }
 
     /// Takes the evidence of an interval's slices. The new configuration of the result is loaded from then on.
     ///
     /// # Errors
-    /// [`WatchError`]; nothing has changed then but the evidence.
+    /// [`WatchError`]; what is loaded stays.
     pub fn interval(&mut self, slices: &[Evidence]) -> Result<Interval, WatchError> {
+        let candidate = self.candidate.take();
         let mut fresh = Evidence::default();
         slices.iter().try_for_each(|slice| fresh.merge(slice))?;
         let mut evidence = self.evidence.faded(FADE);
         evidence.merge(&fresh)?;
         self.evidence = evidence;
         let mut found = Interval::default();
-        if !fresh.is_worth() {
-            self.wins = 0;
+        if fresh.is_empty() {
+            found.reason = Some("nothing was sampled".to_owned());
             return Ok(found);
         }
-        let loaded = self.loaded.as_deref().and_then(|json| Placement::parse(json).ok());
-        let judge = Judge::new(&self.evidence, loaded.as_ref(), self.llcs);
-        found.score = judge.avoided(&fresh).score();
-        let decided = match self.evidence.decide(&self.options) {
-            Ok(decided) => decided,
-            Err(FleetError::NoSamples(_)) => return Ok(found),
-            Err(error) => return Err(error.into()),
+        if !fresh.is_worth() {
+            found.reason = Some("so little is avoidable that no configuration matters".to_owned());
+            return Ok(found);
+        }
+        let judge = |json: Option<&str>| {
+            let placement = json.and_then(|json| Placement::parse(json).ok());
+            Judge::new(&self.evidence, placement.as_ref(), self.llcs)
         };
-        let json = match decided.to_json(self.options.scheduler) {
+        let loaded = judge(self.loaded.as_deref());
+        found.score = loaded.avoided(&fresh).score();
+        let mut decided = self.evidence.decide(&self.options);
+        if matches!(decided, Err(FleetError::DifferentSpecs { .. })) {
+            // The earlier watch had other options.
+            self.evidence.clone_from(&fresh);
+            decided = self.evidence.decide(&self.options);
+        }
+        let json = match decided?.to_json(self.options.scheduler) {
             Ok(json) => json,
             Err(error) => {
-                self.wins = 0;
-                found.refused = Some(error.to_string());
+                found.reason = Some(format!("no configuration for this host: {error}"));
                 return Ok(found);
             }
         };
-        let best = Placement::parse(&json).ok();
-        let best = Judge::new(&self.evidence, best.as_ref(), self.llcs);
+        let judge = |json: &str| Judge::new(&self.evidence, Placement::parse(json).ok().as_ref(), self.llcs);
+        let best = judge(&json);
         found.best = best.avoided(&fresh).score();
         // Of each slice, the misses that the new configuration avoids more, and those that are avoidable.
-        let gains = slices.iter().map(|slice| {
-            let (new, old) = (best.avoided(slice), judge.avoided(slice));
-            (new.avoided - old.avoided, new.avoidable)
-        });
-        let gains: Vec<(f64, f64)> = gains.filter(|it| it.1 > 0.0).collect();
-        let gain = ratio(&gains);
-        found.gain = gain.map(|it| it.0);
-        found.doubt = gain.and_then(|it| it.1);
-        let is_better = matches!(gain, Some((gain, Some(doubt))) if gain > doubt && gain > LEAST_GAIN);
-        self.wins = if is_better { self.wins + 1 } else { 0 };
-        if self.wins >= WINS {
-            self.load(Some(json.clone()));
-            found.new = Some(json);
+        let gain = |new: &Judge| {
+            let gains = slices.iter().map(|slice| {
+                let (new, old) = (new.avoided(slice), loaded.avoided(slice));
+                (new.avoided - old.avoided, new.avoidable)
+            });
+            ratio(&gains.filter(|it| it.1 > 0.0).collect::<Vec<(f64, f64)>>())
+        };
+        let is_better = |it: Option<(f64, Option<f64>)>| matches!(it, Some((gain, Some(doubt))) if gain > doubt && gain > LEAST_GAIN);
+        if let Some(candidate) = candidate {
+            let judged = gain(&judge(&candidate));
+            if is_better(judged) {
+                (found.gain, found.doubt) = (judged.map(|it| it.0), judged.and_then(|it| it.1));
+                self.load(Some(candidate.clone()));
+                found.new = Some(candidate);
+                return Ok(found);
+            }
         }
+        let judged = gain(&best);
+        (found.gain, found.doubt) = (judged.map(|it| it.0), judged.and_then(|it| it.1));
+        self.candidate = is_better(judged).then_some(json);
         Ok(found)
     }
 }

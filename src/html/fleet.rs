@@ -47,7 +47,7 @@ fn place(cell: &str, cgroup: &str) -> String {
 }
 
 fn pair(pair: &PairReport) -> Vec<String> {
-    let told = pair.sharing + pair.apart;
+    let told = pair.told();
     let on = pair.part_sharing().map_or_else(
         || "-".to_owned(),
         |part| format!("<meter min=0 max=1 value={part:.3}></meter> {} of {told} runs", percent(part)),

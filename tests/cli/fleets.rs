@@ -144,8 +144,18 @@ fn what_cannot_be_merged_is_refused_in_one_sentence() {
     refuse("sample.parquet", &fs::read(tables.join("sample.parquet")).unwrap(), "it has no column");
     // Other cell specs.
     let other = evidence(directory.path(), 2, false, &["--cell", "web=web"]);
-    let said = scxprof(&["merge", good.to_str().unwrap(), other.to_str().unwrap(), "--target-cpus", "8"]);
+    let sum = directory.path().join("sum.parquet");
+    let out = out.to_str().unwrap();
+    let both = ["merge", good.to_str().unwrap(), other.to_str().unwrap(), "--target-cpus", "8", "-o", out];
+    let said = scxprof(&[&both[..], &["--evidence", sum.to_str().unwrap()]].concat());
+    assert!(!sum.exists() && !Path::new(out).exists());
     assert!(expect(&said, 2).is_empty() && String::from_utf8_lossy(&said.stderr).contains("different cell specs"));
+    for (more, sentence) in
+        [(["--evidence", out], "--evidence names the same file as -o"), (["--report", "-"], "--report -: name a file")]
+    {
+        let same = scxprof(&[&both[..], &more].concat());
+        assert!(expect(&same, 2).is_empty() && String::from_utf8_lossy(&same.stderr).contains(sentence), "{sentence}");
+    }
     let wrong = scxprof(&["merge", good.to_str().unwrap(), "--fold", "("]);
     assert!(expect(&wrong, 2).is_empty() && String::from_utf8_lossy(&wrong.stderr).contains("--fold"));
     let nothing = tempfile::tempdir().unwrap();

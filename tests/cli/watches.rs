@@ -70,14 +70,24 @@ fn a_watch_writes_a_configuration_and_goes_on_after_a_restart() {
     let at = |name: &str| directory.path().join(name);
     let path = |name: &str| at(name).to_str().unwrap().to_owned();
     let Some(workload) = Workload::start(TEST) else { return };
-    let notified = UnixDatagram::bind(at("notify")).unwrap();
-    notified.set_nonblocking(true).unwrap();
+    let socket = UnixDatagram::bind(at("notify")).unwrap();
+    let (told, notified) = std::sync::mpsc::channel();
+    // What nobody reads fills the socket, and the watch would wait for systemd.
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(bytes) = socket.recv(&mut buffer) {
+            let _ = told.send(String::from_utf8_lossy(&buffer[..bytes]).into_owned());
+        }
+    });
     let start = || {
         let mut command = Command::new(SCXPROF);
         command.args(["watch", "--source", "timer", "--interval", "2", "--duty", "70", "--target-cpus", "64"]);
         command.args(["-o", &path("cells.json"), "--state", &path("state"), "--metrics", &path("scxprof.prom")]);
         command.args(["--evidence", &path("evidence.parquet"), "-v"]);
-        command.args(["--exec", &format!("cp \"$SCXPROF_CONFIG\" {}", path("loaded.json"))]);
+        // Fails at first.
+        let (tried, loaded) = (path("tried"), path("loaded.json"));
+        let once = format!("[ -e {tried} ] || {{ touch {tried}; exit 7; }}; cp \"$SCXPROF_CONFIG\" {loaded}");
+        command.args(["--exec", &once]);
         command.env("NOTIFY_SOCKET", at("notify")).stderr(Stdio::piped()).spawn().unwrap()
     };
     let mut first = start();
@@ -94,17 +104,14 @@ fn a_watch_writes_a_configuration_and_goes_on_after_a_restart() {
     assert!(cells.contains("pool-") && cells.contains("allotment"), "{cells}");
     wait_for("no metrics", || metric(&at("scxprof.prom"), "changes_total") == Some(1.0));
     let prom = |name: &str| metric(&at("scxprof.prom"), name);
+    assert_eq!(prom("failed_execs_total"), Some(1.0));
     assert!(
         prom("samples_total") > Some(0.0)
             && prom("cpu_seconds_total") > Some(0.0)
             && prom("resident_bytes") > Some(0.0)
     );
     // It told systemd.
-    let mut said = Vec::new();
-    let mut buffer = [0; 4096];
-    while let Ok(bytes) = notified.recv(&mut buffer) {
-        said.push(String::from_utf8_lossy(&buffer[..bytes]).into_owned());
-    }
+    let said: Vec<String> = notified.try_iter().collect();
     assert!(
         said.iter().any(|it| it.contains("READY=1")) && said.iter().any(|it| it.contains("STATUS=score")),
         "{said:?}"
@@ -139,7 +146,7 @@ fn a_watch_writes_a_configuration_and_goes_on_after_a_restart() {
     fs::write(at("state/state.json"), "{").unwrap();
     let damaged = refusal(&["-o", &path("cells.json"), "--state", &path("state")]);
     assert!(damaged.contains("state.json: it is damaged"), "{damaged}");
-    fs::write(at("state/state.json"), r#"{"version": 99, "wins": 0, "totals": {"intervals": 0, "changes": 0, "samples": 0.0, "lost": 0, "failed_slices": 0, "failed_execs": 0}}"#).unwrap();
+    fs::write(at("state/state.json"), r#"{"version": 99, "others": []}"#).unwrap();
     let newer = refusal(&["-o", &path("cells.json"), "--state", &path("state")]);
     assert!(newer.contains("it is of version 99"), "{newer}");
 }
@@ -159,6 +166,10 @@ fn what_cannot_be_watched_is_refused_in_one_sentence() {
         (&["-o", path, "--duty", "0"][..], "--duty 0"),
         (&["-o", path, "--interval", "0.1"], "--interval: the shortest"),
         (&["-o", path, "--", "true"], "watch takes no COMMAND"),
+        (&["-o", path, "-t", "3"], "watch takes no -t"),
+        (&["-o", path, "--metrics", path], "--metrics names the same file as -o"),
+        (&["-o", "-"], "-o -: a watch replaces a file"),
+        (&["-o", path, "--interval", "1e12"], "--interval: the longest"),
         (&["-o", "/no/such/directory/cells.json"], "/no/such/directory"),
     ] {
         let said = refusal(arguments);

@@ -90,7 +90,8 @@ impl Decider {
         let paired: std::collections::BTreeSet<&Class> =
             paired.flat_map(|cell| cell.iter().take(PAIRED).map(|it| it.0)).collect();
         let class = |number: u32| classes.get(number as usize).copied().unwrap_or(&NONE);
-        let mut parts: BTreeMap<i64, (f64, f64)> = BTreeMap::new();
+        // The first is always there, so that each host is counted.
+        let mut parts: BTreeMap<i64, (f64, f64)> = BTreeMap::from([(0, (0.0, 0.0))]);
         for (&(a, b), pair) in &found.pairs {
             if !paired.contains(class(a)) || !paired.contains(class(b)) {
                 if pair.avoidable > 0.0 {

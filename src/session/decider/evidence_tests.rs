@@ -6,7 +6,7 @@ use super::*;
 use crate::cluster::quality::adjusted_rand_index;
 use crate::cluster::truth::Scenario;
 use crate::config::CellOptions;
-use crate::evidence::{Evidence, Folds, Scope, Sums, Watch};
+use crate::evidence::{Class, Evidence, Folds, Key, Kind, Scope, Sum, Sums, Watch};
 
 /// A name without a number at its end, so that it does not fold.
 fn name(thread: u32) -> String {
@@ -85,7 +85,10 @@ fn hosts_that_each_see_too_little_add_up_to_the_truth() {
     let one_line = Scenario { samples: 40, share: 0.2, one_line: true, ..Scenario::default() };
     let private = Scenario { samples: 40, groups: 0, ..Scenario::default() };
     let few = [("one line", one_line), ("private", private)];
-    let wrong = judged(few.into_iter().chain(streams(0.2, 64).into_iter().take(9)), 200);
+    let wrong = judged(
+        few.into_iter().chain(streams(0.2, 64).into_iter().take(9).chain(streams(0.2, 1).into_iter().skip(3).take(1))),
+        200,
+    );
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 
@@ -95,8 +98,7 @@ fn hosts_that_each_see_too_little_add_up_to_the_truth_in_all_streams() {
     let all = [1, 16, 64, 256, 1024].into_iter().flat_map(|pages| streams(0.2, pages));
     let wrong = judged(all.chain([1, 1024].into_iter().flat_map(|pages| streams(0.6, pages))), 200);
     println!("not found: {wrong:#?}");
-    let beyond =
-        [0.05, 0.1].into_iter().flat_map(|share| [64, 1024].into_iter().flat_map(move |pages| streams(share, pages)));
+    let beyond = streams(0.1, 64).into_iter().chain(streams(0.1, 1024)).chain(streams(0.05, 64).into_iter().take(1));
     println!("beyond: {:#?}", judged(beyond, 200));
     assert!(wrong.is_empty(), "{wrong:?}");
 }
@@ -199,18 +201,26 @@ fn a_watch_goes_on_where_it_was() {
     let options = config::DecisionOptions::new(0.05, 64);
     let mut watch = Watch::new(options, 2);
     let first = watch.interval(&slices(&scenario, 0, &|thread| thread)).unwrap();
-    assert_eq!((first.new, watch.wins()), (None, 1));
-    let mut again = Watch::new(options, 2).resume(watch.evidence().clone(), watch.wins());
+    assert!(first.new.is_none() && watch.candidate().is_some());
+    let mut again = Watch::new(options, 2).resume(watch.evidence().clone(), watch.candidate().map(str::to_owned));
     let fresh = slices(&scenario, 1, &|thread| thread);
     assert_eq!(again.interval(&fresh).unwrap(), watch.interval(&fresh).unwrap());
     assert!(again.loaded().is_some() && again.loaded() == watch.loaded());
     // What somebody else loaded is judged as it is; it is as good.
     again.load(Some(watch.loaded().unwrap().to_owned()));
     let kept = again.interval(&slices(&scenario, 2, &|thread| thread)).unwrap();
-    assert_eq!((kept.new, again.wins()), (None, 0));
+    assert_eq!((kept.new, again.candidate()), (None, None));
     // Private memory: no configuration matters.
     let nothing = Scenario { groups: 0, globals: 0.0, noise: 0.0, ..scenario };
     let mut idle = Watch::new(options, 2);
     let found = idle.interval(&slices(&nothing, 0, &|thread| thread)).unwrap();
     assert_eq!((found.score, found.new), (None, None));
+    assert!(found.reason.unwrap().contains("no configuration matters"));
+    assert!(idle.interval(&[]).unwrap().reason.unwrap().contains("nothing was sampled"));
+    // Evidence of other cell specs is dropped.
+    let other = Class { cell: "web".into(), cgroup: "contains web".into(), ..Class::default() };
+    let mut foreign = Evidence::default();
+    foreign.add(Key::of(Kind::Spec, &Scope::default(), &other), &Sums::default().with(Sum::Runs, 1)).unwrap();
+    let mut resumed = Watch::new(options, 2).resume(foreign, None);
+    assert!(resumed.interval(&fresh).unwrap().best.is_some() && resumed.candidate().is_some());
 }
