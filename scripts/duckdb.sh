@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs DuckDB below the target directory, for the tests of docs/queries.md.
+# Installs DuckDB below the target directory, for the tests of docs/queries.md and fleet/merge.sql.
 # Usage: scripts/duckdb.sh     Does nothing, and quickly, where it is there. Without it these tests are skipped, and say so.
 set -euo pipefail
 cd "$(dirname "$0")/.."
