@@ -28,10 +28,10 @@ COPY (
         SUM(runs_sharing)::BIGINT AS runs_sharing,
         SUM(runs_apart)::BIGINT AS runs_apart
     FROM read_parquet(getvariable('input'), hive_partitioning = false)
+    -- One negative number makes the bitwise OR of all of them negative, and one that is missing leaves nothing of it.
     WHERE CASE
-            WHEN version = 1 AND runs >= 0 AND threads >= 0 AND cgroups >= 0 AND samples >= 0 AND duration_ms >= 0 AND lost >= 0
-                AND misses >= 0 AND counted >= 0 AND lines >= 0 AND possible >= 0 AND shared >= 0 AND spread >= 0 AND common >= 0
-                AND contended >= 0 AND avoidable >= 0 AND runs_sharing >= 0 AND runs_apart >= 0
+            WHEN version = 1 AND (runs | threads | cgroups | samples | duration_ms | lost | misses | counted | lines | possible
+                | shared | spread | common | contended | avoidable | runs_sharing | runs_apart) >= 0
             THEN COALESCE(getvariable('hosts'), true) OR kind <> 'host'
             ELSE error(filename || ': not evidence of version 1, or a number in it is negative or missing')
         END

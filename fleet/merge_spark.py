@@ -10,7 +10,7 @@ version, or a number that is negative or missing: in a sum, that would not be se
 import argparse
 import functools
 
-from pyspark.sql import SparkSession, functions as F
+from pyspark.sql import Column, SparkSession, functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 TEXTS = "kind label source kernel cpu cpus cell cgroup comm hint cell_b cgroup_b comm_b hint_b host".split()
@@ -30,7 +30,9 @@ def merge(spark, path, with_hosts):
     """The sums of all files below a directory, or of those that a pattern names."""
     files = spark.read.schema(SCHEMA).option("recursiveFileLookup", True).option("pathGlobFilter", "*.parquet")
     rows = files.parquet(path)
-    is_right = functools.reduce(lambda all, name: all & (F.col(name) >= 0), SUMS, F.col("version") == 1)
+    # One negative number makes the bitwise OR of all of them negative, and one that is missing leaves nothing of it.
+    of_all = functools.reduce(Column.bitwiseOR, [F.col(name) for name in SUMS])
+    is_right = (F.col("version") == 1) & (of_all >= 0)
     message = F.concat(F.input_file_name(), F.lit(": not evidence of version 1, or a number in it is negative or missing"))
     is_wanted = F.lit(True) if with_hosts else F.col("kind") != "host"
     rows = rows.where(F.when(is_right, is_wanted).otherwise(F.raise_error(message).cast("boolean")))

@@ -150,7 +150,7 @@ need_rust
 case "${1:-}" in
     test)
         # Not needed but wanted: without them their checks are skipped, and said to be.
-        scripts/duckdb.sh || say "the queries of docs/queries.md, and fleet/merge.sql, are not run with DuckDB"
+        scripts/duckdb.sh || say "the queries of docs/queries.md and fleet/merge.sql are not run"
         scripts/pyspark.sh || say "fleet/merge_spark.py is not run"
         scripts/firefox.sh || say "the files of stacks --firefox are not read by the Firefox Profiler"
         if [ "$(id -u)" -eq 0 ] || sudo -n true 2>/dev/null; then

@@ -159,13 +159,13 @@ fn duckdb_adds_the_same() {
     let made = Made::new();
     let whole = made.merge(&made.files, &[]);
     // Directories with `=` are not columns.
-    let (half, rest) = (made.path("label=half"), made.path("label=half/rest.parquet"));
+    let (half, rest) = (made.path("cell=half"), made.path("cell=half/rest.parquet"));
     fs::create_dir(&half).unwrap();
     made.merge(&made.files[11..], &["--evidence", &rest]);
     let mut steps = vec![
         merge_sql(&json!(made.path("hosts/**/*.parquet")), &made.path("once.parquet"), &Value::Null),
         merge_sql(&json!(made.files[..11]), &format!("{half}/first.parquet"), &json!(true)),
-        merge_sql(&json!(made.path("label=half/*.parquet")), &made.path("steps.parquet"), &Value::Null),
+        merge_sql(&json!(made.path("cell=half/*.parquet")), &made.path("steps.parquet"), &Value::Null),
         merge_sql(&json!(made.files), &made.path("without.parquet"), &json!(false)),
     ];
     let wrong = made.wrong();
@@ -204,7 +204,7 @@ fn spark_adds_the_same() {
     let made = Made::new();
     let whole = made.merge(&made.files, &[]);
     // Directories with `=` are not columns.
-    let half = made.path("label=half");
+    let half = made.path("cell=half");
     fs::create_dir(&half).unwrap();
     made.merge(&made.files[11..], &["--evidence", &format!("{half}/rest.parquet")]);
     fs::create_dir(made.path("first")).unwrap();
