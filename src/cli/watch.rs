@@ -327,10 +327,9 @@ impl Watcher<'_> {
             match self.sample(slice) {
                 Ok(found) => {
                     self.failed = 0;
-                    let Some(found) = found else { continue };
                     if slices.len() < MAX_SUMS {
-                        slices.push(found);
-                    } else if let Some(sum) = slices.get_mut(at as usize % MAX_SUMS) {
+                        slices.extend(found);
+                    } else if let (Some(found), Some(sum)) = (found, slices.get_mut(at as usize % MAX_SUMS)) {
                         sum.merge(&found).map_err(|error| Failure::NoResult(error.into()))?;
                     }
                 }
@@ -409,12 +408,13 @@ impl Watcher<'_> {
             Interval::without(error.to_string())
         });
         if let Some(new) = &found.new {
+            self.totals.changes += 1;
+            // First, so that CMD is run even if the watch is killed before it could.
+            self.is_exec_due = self.args.exec.is_some();
+            self.save()?;
             // The new one is whole, or the old one stays.
             let output = Output::open(Some(&self.args.output), Readers::All).map_err(Failure::NoResult)?;
             output.write(new.as_bytes(), false).map_err(Failure::NoResult)?;
-            self.totals.changes += 1;
-            self.is_exec_due = self.args.exec.is_some();
-            self.save()?;
             let gain = |it: Option<f64>| it.unwrap_or_default() * 100.0;
             say!(
                 "{}: a new configuration, which avoids {:.1} % more of the avoidable misses than the one before ({:.1} %)",
