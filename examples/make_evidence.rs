@@ -124,7 +124,7 @@ impl Fleet {
             }
             for (at, a) in classes.iter().enumerate() {
                 for (to, b) in classes.iter().enumerate().skip(at) {
-                    let possible = (a.2 * b.1 + b.2 * a.1) / 2.0;
+                    let possible = f64::midpoint(a.2 * b.1, b.2 * a.1);
                     let together = group(at, self.classes, other) == group(to, self.classes, other);
                     let part = if together { SHARED.0 } else { SHARED.1 };
                     let shared = random.count(possible * part);

@@ -130,7 +130,7 @@ fn timer(options: &SamplerOptions) -> Result<Plan, SamplerError> {
             tick::COSTLY_FREQ
         ));
     }
-    let tick = match tick::probe(&options.proc, options.freq, options.features, cpu) {
+    let tick = match tick::probe_once(&options.proc, options.freq, options.features, cpu) {
         Ok(tick) => tick,
         // The probe watches the whole CPU; our own tasks can be sampled with fewer rights.
         Err(_) if matches!(options.target, Target::Tasks { .. }) => {

@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use perf_event_open_sys::bindings as perf;
@@ -183,6 +184,47 @@ impl TickPlan {
         let (opened, ..) = attr::negotiate(features.and(self.spec.wants), open, EventError::errno)?;
         Ok(opened)
     }
+}
+
+/// What served before, and for which arguments.
+static SERVED: Mutex<Option<(Asked, Served)>> = Mutex::new(None);
+
+/// The arguments of [`probe`] that matter.
+type Asked = (PathBuf, Option<u32>, Features);
+
+/// A plan that was measured, without what was refused: nothing was.
+#[derive(Debug, Clone)]
+struct Served {
+    kind: TickKind,
+    spec: EventSpec,
+    entries: Vec<Range<u64>>,
+    rate: Option<f64>,
+}
+
+/// As [`probe`], but the best event is not tried again in a process where it has served, as who samples in many short slices
+/// would spend more on that than on sampling. Neither the kernel's symbols nor its tracepoints change until the next boot.
+///
+/// # Errors
+/// Those of [`probe`].
+pub fn probe_once(
+    procfs: &Path,
+    freq: Option<u32>,
+    features: Features,
+    cpu: u32,
+) -> Result<TickPlan, Vec<(TickKind, Refusal)>> {
+    let served = || SERVED.lock().unwrap_or_else(PoisonError::into_inner);
+    let asked = (procfs.to_owned(), freq, features);
+    if let Some((_, known)) = served().as_ref().filter(|it| it.0 == asked) {
+        let Served { kind, spec, entries, rate } = known.clone();
+        return Ok(TickPlan { kind, spec, entries, rate, refused: Vec::new() });
+    }
+    let plan = probe(procfs, freq, features, cpu)?;
+    if plan.refused.is_empty() {
+        let TickPlan { kind, spec, entries, rate, .. } = &plan;
+        let known = Served { kind: *kind, spec: spec.clone(), entries: entries.clone(), rate: *rate };
+        *served() = Some((asked, known));
+    }
+    Ok(plan)
 }
 
 /// Tries the events on `cpu`, best first, and returns the first that advances while the CPU is kept busy.
