@@ -81,6 +81,9 @@ fn group(class: usize, classes: usize, other: bool) -> usize {
 
 impl Fleet {
     /// The evidence of a host.
+    ///
+    /// # Errors
+    /// It has too many rows.
     pub fn host(&self, host: usize) -> Result<Evidence> {
         let mut random = Random(self.seed ^ (host as u64) << 32);
         // Two kernels and two models of CPUs, as fleets have several of each.
@@ -164,13 +167,18 @@ impl Fleet {
     }
 
     /// Writes the files of all hosts, on all CPUs.
+    ///
+    /// # Errors
+    /// The directory is not empty, or a file cannot be written.
     pub fn make(&self) -> Result<()> {
         create(&self.dir)?;
         let workers = std::thread::available_parallelism()?.get();
         std::thread::scope(|scope| {
             let work = |worker| scope.spawn(move || self.write((worker..self.hosts).step_by(workers)));
             let started: Vec<_> = (0..workers).map(work).collect();
-            started.into_iter().try_for_each(|worker| worker.join().expect("a worker panicked"))
+            started
+                .into_iter()
+                .try_for_each(|worker| worker.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a worker panicked"))))
         })
     }
 }
