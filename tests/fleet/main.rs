@@ -204,8 +204,8 @@ fn spark_adds_the_same() {
     let made = Made::new();
     let whole = made.merge(&made.files, &[]);
     // Directories with `=` are not columns.
-    let half = made.path("cell=half");
-    fs::create_dir(&half).unwrap();
+    let half = made.path("steps/cell=half");
+    fs::create_dir_all(&half).unwrap();
     made.merge(&made.files[11..], &["--evidence", &format!("{half}/rest.parquet")]);
     fs::create_dir(made.path("first")).unwrap();
     for (number, file) in made.files[..11].iter().enumerate() {
@@ -214,7 +214,7 @@ fn spark_adds_the_same() {
     let mut runs = vec![
         json!([made.path("hosts"), made.path("once.parquet")]),
         json!([made.path("first"), format!("{half}/first.parquet")]),
-        json!([half, made.path("steps.parquet")]),
+        json!([made.path("steps"), made.path("steps.parquet")]),
         json!([made.path("hosts"), made.path("without.parquet"), "--no-hosts"]),
     ];
     // DuckDB makes the wrong files.
