@@ -3,6 +3,7 @@
 use super::decide::FleetError;
 use super::score::Judge;
 use super::table::{Evidence, EvidenceError};
+use crate::cluster::score::student;
 use crate::config::{DecisionOptions, Placement};
 
 /// What is left of evidence after an interval. A change of the workload must outweigh all that was before in its first interval:
@@ -167,14 +168,6 @@ fn ratio(parts: &[(f64, f64)]) -> Option<(f64, Option<f64>)> {
     let free = count - 1.0;
     let doubt = (parts.len() >= LEAST_SLICES).then(|| student(free) * (squares * count / free).sqrt() / all);
     Some((ratio, doubt))
-}
-
-/// The two-sided 95 % quantile of Student's distribution (Cornish and Fisher's expansion, within 2 % from 3 degrees of freedom on).
-fn student(free: f64) -> f64 {
-    let z = 1.96f64;
-    z + (z.powi(3) + z) / (4.0 * free)
-        + (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * free * free)
-        + (3.0 * z.powi(7) + 19.0 * z.powi(5) + 17.0 * z.powi(3) - 15.0 * z) / (384.0 * free.powi(3))
 }
 
 /// Why an interval has no result.
