@@ -64,8 +64,8 @@ def main(arguments=None):
     builder = builder.config("spark.sql.files.openCostInBytes", 64 << 10)
     spark = builder.getOrCreate()
     write(spark, merge(spark, arguments.input, not arguments.no_hosts), arguments.output)
-    spark.stop()
+    return spark
 
 
 if __name__ == "__main__":
-    main()
+    main().stop()

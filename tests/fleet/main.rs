@@ -46,8 +46,16 @@ struct Made {
     files: Vec<String>,
 }
 
-/// A configuration, and the report.
-type Decided = (String, String);
+/// A configuration, and the report. They are long, so that a failed test does not print them.
+#[derive(PartialEq)]
+struct Decided(String, String);
+
+impl std::fmt::Debug for Decided {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let begin: String = self.0.chars().take(200).collect();
+        write!(f, "{begin}... ({} and {} bytes)", self.0.len(), self.1.len())
+    }
+}
 
 impl Made {
     fn new() -> Self {
@@ -74,7 +82,7 @@ impl Made {
         let to = ["-o", &cells, "--report", &report];
         let output = scxprof(&[&["merge"], &files[..], &to, more].concat());
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        (fs::read_to_string(cells).unwrap(), fs::read_to_string(report).unwrap())
+        Decided(fs::read_to_string(cells).unwrap(), fs::read_to_string(report).unwrap())
     }
 
     /// What is decided on a file.

@@ -1,5 +1,5 @@
 """Runs the program whose directory is the argument, fleet/merge_spark.py: stdin has a list of its arguments as JSON, and stdout gets a
-list with null or the error of each. One process for all, as Java takes long to start."""
+list with null or the error of each. One session for all, as Java takes long to start."""
 
 import json
 import sys
