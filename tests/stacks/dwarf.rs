@@ -49,9 +49,9 @@ fn check(test: &str, program: &Path, args: [&str; 2], wanted: &[&str]) -> bool {
     let Some(output) = stacks(test, &[&watched[..], &command].concat()) else { return false };
     let found = folded(&file);
     let (same, all) = in_all(&found, wanted);
-    assert!(all > 100 && same * 100 >= all * 97, "{args:?}: {same} of {all}: {found:#?}");
+    assert!(all > 30 && same * 100 >= all * 97, "{args:?}: {same} of {all}: {found:#?}");
     for stack in wanted {
-        assert!(found.get(*stack).is_some_and(|count| *count > 10), "{args:?}: {stack}: {found:#?}");
+        assert!(found.get(*stack).is_some_and(|count| *count > 5), "{args:?}: {stack}: {found:#?}");
     }
     let unwound = &json(&output)["unwound"];
     // The first samples may be of the dynamic linker, before there is a stack.
@@ -83,7 +83,7 @@ fn a_stack_without_frame_pointers_is_as_deep_as_the_program() {
     }
     let found = folded(&file);
     let (same, all) = in_all(&found, &[&main, &names[0], &names[1]]);
-    assert!(all > 100 && same * 100 >= all * 95, "{same} of {all}: {found:#?}");
+    assert!(all > 30 && same * 100 >= all * 95, "{same} of {all}: {found:#?}");
     assert!(names.iter().filter_map(|name| found.get(name)).sum::<u64>() > 20, "{found:#?}");
 }
 
@@ -144,7 +144,7 @@ fn programs_that_ended_and_those_of_containers_are_unwound() {
     // Each ends before its samples are unwound.
     let many = format!("for at in $(seq 20); do {} brief 7; done", program.display());
     let Some((same, all)) = with_callers(test, dir.path(), &["--", "sh", "-c", &many], 7, is_bottom) else { return };
-    assert!(all > 100 && same * 100 >= all * 97, "of programs that ended: {same} of {all}");
+    assert!(all > 30 && same * 100 >= all * 97, "of programs that ended: {same} of {all}");
 
     // A file that nobody else sees, in a file system of its own.
     let Some(program) = build(test, dir.path(), "contained", &["-static"]) else { return };
@@ -175,7 +175,7 @@ fn programs_that_ended_and_those_of_containers_are_unwound() {
     let _ = child.kill();
     child.wait().unwrap();
     match found {
-        Some((same, all)) => assert!(all > 100 && same * 100 >= all * 97, "of a container: {same} of {all}"),
+        Some((same, all)) => assert!(all > 30 && same * 100 >= all * 97, "of a container: {same} of {all}"),
         None => println!("SKIP: {test}: no file system of its own can be made here"),
     }
 }
@@ -214,7 +214,7 @@ fn a_recording_of_perf_with_stacks_gives_its_call_chains() {
         };
         let [mine, perf] = [complete(&ours), complete(&theirs)];
         println!("{test}: {how}: complete stacks: {mine}, of perf {perf}");
-        assert!(mine >= perf && mine > 100, "{how}: {mine} of {perf}: {ours:#?} {theirs:#?}");
+        assert!(mine >= perf && mine > 30, "{how}: {mine} of {perf}: {ours:#?} {theirs:#?}");
         // What perf has no name for is shown as [FILE] by us; names of the C library have versions there.
         let known = theirs.iter().filter(|(stack, _)| stack.starts_with("main;") && !stack.contains(['[', '@']));
         for (stack, count) in known {
