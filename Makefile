@@ -57,9 +57,10 @@ test-vm: deps ## Run the tests in virtual machines with a simulated memory PMU (
 test-schedulers: deps ## Run scx_layered with what scxprof prints in a virtual machine (SCX_MITOSIS=FILE: scx_mitosis too)
 	@scripts/schedulers.sh
 
-lint: deps ## Check the format, lints and shell scripts
+lint: deps ## Check the format, lints, API documentation and shell scripts
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps
 	if command -v shellcheck >/dev/null; then shellcheck -x scripts/*.sh tests/vm/*.sh tests/vm/guest/*.sh tests/vm/schedulers/*.sh .ci/run; fi
 
 fmt: deps ## Format the code

@@ -5,7 +5,7 @@
 //! communities of classes, and from them the configuration; [`Evidence::score`] judges a configuration. docs/evidence.md
 //! describes the table. There are no addresses in it, and no names but those of cells, cgroups and threads.
 //!
-//! This module does no I/O but that of [`file`], which reads and writes the table as Parquet.
+//! This module does no I/O but that of [`mod@file`], which reads and writes the table as Parquet.
 
 mod decide;
 #[cfg(feature = "parquet")]
