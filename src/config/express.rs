@@ -298,7 +298,8 @@ impl Family {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::config::{decide, CellOptions, CellSpecs, Decision, DecisionOptions, Member, Members, Unknown, Verdict};
+    use crate::config::decide::decide;
+    use crate::config::{CellOptions, CellSpecs, Decision, DecisionOptions, Member, Members, Unknown, Verdict};
 
     type Thread<'a> = (&'a str, f64, Verdict);
 

@@ -10,6 +10,7 @@
 //! which prefixes).
 
 mod assign;
+mod better;
 mod cell;
 pub(crate) mod cell_specs;
 mod classes;
@@ -36,11 +37,11 @@ mod table;
 pub(crate) mod tally;
 mod written;
 
+pub(crate) use better::better;
 pub use cell::{Basis, Cell, CellMatch, CommPrefix, Subcell};
 pub(crate) use cell_specs::{mistake, SpecIndex};
 pub use cell_specs::{CellOptions, CellSpecError, CellSpecs, ALLOTMENT_REGEX, CGROUP_ROOT, WORKLOAD_SLICE};
 pub use consumer::{Assigned, Consumer};
-pub(crate) use decide::decide;
 pub use decide::{Decision, DecisionOptions, NoSamples, Scheduler};
 pub use diff::{Difference, SubcellDifference, ThreadMove};
 pub use export::{prometheus, sharing_csv, RunFacts};
@@ -54,4 +55,4 @@ pub(crate) use summary::summary;
 pub(crate) use table::aligned;
 pub use table::{matrix, table};
 pub(crate) use tally::{CellIndex, NameIndex, Tally};
-pub(crate) use written::{labels, strays};
+pub(crate) use written::strays;

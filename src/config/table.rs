@@ -114,13 +114,12 @@ pub(crate) fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
 pub(super) mod tests {
     use super::*;
     use crate::cluster::Edge;
+    use crate::config::decide::decide;
     use crate::config::report::{
         report, Code, CommunityEvidence, DataSymbol, Evidence, Granule, Identity, LineSharing, LineThread,
         RegionReport, SubcellKind,
     };
-    use crate::config::{
-        decide, CellOptions, CellSpecs, DecisionOptions, Member, Members, Note, Tally, Unknown, Verdict,
-    };
+    use crate::config::{CellOptions, CellSpecs, DecisionOptions, Member, Members, Note, Tally, Unknown, Verdict};
     use crate::sample::Comm;
 
     const SHOP: &[u8] = b"/workload-tw-a.allotment.slice";

@@ -15,14 +15,16 @@ mod hosts;
 mod link;
 #[cfg(feature = "parquet")]
 mod pages;
+mod report;
 mod score;
 mod table;
 mod watch;
 
-pub use decide::{ClassReport, CommunityReport, FleetDecision, FleetError, FleetReport, PairReport};
+pub use decide::{FleetDecision, FleetError};
 pub use fold::{FoldError, Folds};
 pub(crate) use hosts::part_of;
 pub use hosts::{HostReport, PARTS};
+pub use report::{ClassReport, CommunityReport, FleetReport, PairReport};
 pub use score::{Avoided, Judge};
 pub use table::{Class, Evidence, EvidenceError, Key, Kind, Scope, Sum, Sums, KEY_NUMBERS, KEY_TEXTS, VERSION};
 pub use watch::{Interval, Watch, WatchError};

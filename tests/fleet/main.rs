@@ -198,6 +198,8 @@ fn duckdb_adds_the_same() {
         let output = scxprof(&["merge", &made.files[4], &file, "-o", &cells]);
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(2) && error.contains(&file), "{error}");
+        assert!(name != "version" || error.contains("it is evidence of version 2"), "{error}");
+        assert!(!Path::new(&cells).exists());
     }
 }
 

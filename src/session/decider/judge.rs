@@ -1,57 +1,23 @@
-//! Compares a decision, cell spec by cell spec, with the one by names alone, and finds which threads' names get in the way.
+//! Judges decisions by the threads that were sampled, and finds which threads' names get in the way.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
-
-use super::{community, Decider, Facts};
+use super::{Decider, Facts};
 use crate::cluster::Clusters;
 use crate::config::{self, Decision, Members, NoSamples, Note, SpecIndex, ThreadRef};
 
 impl Decider {
-    /// The decision, replaced by that by names alone for each cell spec for which that avoids more misses and puts no two
-    /// communities into one subcell; with the notes of either.
-    ///
-    /// Each cell spec is judged by its own threads: those of another one, which may be kept apart because they are not trusted,
-    /// do not count.
-    /// say.
+    /// The decision, by sharing or by names alone for each cell spec, with its notes.
     pub(super) fn better(
         &self,
         members: &Members,
         clusters: &Clusters,
         options: &config::DecisionOptions,
     ) -> Result<Decision, NoSamples> {
-        /// A smaller difference is ignored.
-        const CLEARLY: f64 = 0.01;
-        let decide = |members: &Members| config::decide(&self.groups, &self.tally, members, options);
-        let (by_sharing, by_name) = (decide(members)?, decide(&Members::default())?);
-        let labels = |decision: &Decision| config::labels(decision, &self.tally, members);
-        let (Some(ours), Some(theirs)) = (labels(&by_sharing), labels(&by_name)) else { return Ok(by_sharing) };
-        let mut notes = Vec::new();
-        let mut named: BTreeSet<SpecIndex> = BTreeSet::new();
-        for (group, spec) in self.groups.specs().iter().enumerate() {
-            let judged = |labels: &[u32]| clusters.locality_of(&self.of_group(group, labels));
-            let (Some(by_sharing), Some(by_name)) = (judged(&ours), judged(&theirs)) else { continue };
-            let mut community_of: FxHashMap<u32, u32> = FxHashMap::default();
-            let mixed = (0..).zip(&self.of_group(group, &theirs)).any(|(index, &label)| {
-                let community = community(clusters, index);
-                community != u32::MAX && *community_of.entry(label).or_insert(community) != community
-            });
-            if by_name > by_sharing + CLEARLY && !mixed {
-                named.insert(group);
-                notes.push(Note::ByName { cell: spec.name.clone(), by_sharing, by_name });
-            }
-        }
-        if named.is_empty() {
-            let strays = config::strays(&by_sharing, &self.tally, members);
-            return Ok(Decision { notes: [by_sharing.notes, strays].concat(), ..by_sharing });
-        }
-        let is_kept = |cell| !self.group_of(cell).is_some_and(|group| named.contains(&group));
-        let threads = members.threads.iter().filter(|member| is_kept(member.cell)).copied().collect();
-        let kept = Members { threads, affinity: members.affinity.clone() };
-        let mut decision = decide(&kept)?;
-        decision.notes.extend(notes);
-        decision.notes.extend(config::strays(&decision, &self.tally, &kept));
+        let locality = |group, labels: &[u32]| clusters.locality_of(&self.of_group(group, labels));
+        let mut decision = config::better(&self.groups, &self.tally, members, options, locality)?;
+        let strays = config::strays(&decision, &self.tally, members);
+        decision.notes.extend(strays);
         Ok(decision)
     }
 
