@@ -205,7 +205,8 @@ impl<'a> Finder<'a> {
             owned: [0.0; 4],
         };
         for it in uses {
-            let count = (it.misses.round() as u32).max(it.accesses.min(TELLING));
+            // Not weighted by cost: a dear miss is no more evidence of who uses the line.
+            let count = (it.count.round() as u32).max(it.accesses.min(TELLING));
             self.counts.push((it.thread, count));
             block.total += f64::from(count);
             for (sum, rising) in block.mixed.iter_mut().zip(&self.rising) {

@@ -92,6 +92,9 @@ fn hosts_that_each_see_too_little_add_up_to_the_truth() {
     let (wrong, alone) = judged(streams(0.1, 64).into_iter().take(9), 200);
     assert!(alone < 0.6, "one host must see too little: {alone}");
     assert!(wrong.is_empty(), "{wrong:?}");
+    // 90 threads use one page so much that one of them may be missing.
+    let (_, crowded) = streams(0.6, 1).swap_remove(3);
+    assert!(index(&merged(&crowded, 200), &crowded) > 0.98);
 }
 
 #[test]
@@ -102,7 +105,7 @@ fn hosts_that_each_see_too_little_add_up_to_the_truth_in_all_streams() {
     println!("not found: {wrong:#?}");
     let beyond = streams(0.1, 64).into_iter().chain(streams(0.1, 1024)).chain(streams(0.05, 64).into_iter().take(1));
     println!("beyond: {:#?}", judged(beyond, 200));
-    // One community of 90 % of the threads on one page looks like a hub.
+    // Of one community of 90 % of the threads on one page, which looks like a hub, a thread is missing (index 0.995).
     assert!(wrong.len() <= 1, "{wrong:?}");
 }
 
