@@ -2,19 +2,18 @@
 # Builds the archive for hosts that have nothing: a static binary, manual pages, completions and licences.
 # Usage: scripts/dist.sh     It goes to target/dist.
 #
-# The C library is glibc's static one, as libelf and zlib are there for it only. PROFILE=dev builds faster, for a test.
+# The C library is glibc's static one, as libelf and zlib are there for it only. QUICK=1 builds without optimisation, for a test.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
-profile=${PROFILE:-release}
 target_dir=${CARGO_TARGET_DIR:-target}
 # MiB; more means that something has crept in.
 max_size=${MAX_SIZE:-16}
 
 machine=$(uname -m)
 triple=$machine-unknown-linux-gnu
-if [ "$profile" = dev ]; then
-    export CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=false
+if [ -n "${QUICK:-}" ]; then
+    export CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 fi
 # Where the system has libelf and zlib to link in, which rustc does not look for by itself.
 libelf=$(cc -print-file-name=libelf.a)
@@ -25,9 +24,8 @@ fi
 LIBBPF_SYS_LIBRARY_PATH=$(dirname "$(realpath "$libelf")")
 export LIBBPF_SYS_LIBRARY_PATH
 export RUSTFLAGS="${RUSTFLAGS:-} -C target-feature=+crt-static -C strip=symbols"
-"$cargo" build --locked --bin scxprof --profile "$profile" --target "$triple" --features bpf-static
-[ "$profile" = dev ] && built=debug || built=$profile
-binary=$target_dir/$triple/$built/scxprof
+"$cargo" build --locked --bin scxprof --release --target "$triple" --features bpf-static
+binary=$target_dir/$triple/release/scxprof
 
 if readelf -d "$binary" | grep -q NEEDED; then
     echo "dist: $binary needs shared libraries:" >&2

@@ -9,7 +9,7 @@ case $(uname -r) in 6.12.*) exit 0 ;; esac
 machine zen4 || exit 1
 # The load gives way to perf, which takes seconds to start in the emulator.
 load="sh -c 'renice -n 19 -p \$\$ && exec workload -s 3600'"
-versus-perf pmu --rounds 1 --seconds 12 --period 1000000 --load "$load" --out versus >out 2>said ||
+versus-perf pmu --rounds 1 --seconds 8 --period 1000000 --load "$load" --out versus >out 2>said ||
     fail "perf and scxprof differ: $(cat out said)"
 grep "^- holds" out
 grep -q "^- holds: ops: perf c2c record and scxprof run give the same groups of threads" out ||
