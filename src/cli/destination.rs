@@ -14,6 +14,8 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{openat, FileType, Mode, OFlags, Stat, CWD, PROC_SUPER_MAGIC};
 use rustix::io::Errno;
 
+use crate::host::open;
+
 /// The number of links that are followed, as in the kernel (`MAXSYMLINKS`).
 const MAX_LINKS: u32 = 40;
 
@@ -45,6 +47,39 @@ impl Directory {
         }
     }
 
+    /// The same, but made with those above it if it is not there.
+    pub(super) fn make(path: &Path) -> Result<Self, Refused> {
+        match find(path) {
+            Ok(Destination::New { directory, name }) => {
+                match rustix::fs::mkdirat(&directory.0, &name, Mode::from_raw_mode(0o777)) {
+                    Ok(()) | Err(Errno::EXIST) => Self::open(path),
+                    Err(error) => Err(failed(path, error)),
+                }
+            }
+            Err(Refused::Missing { .. }) => {
+                let missing = || failed(path, Errno::NOENT);
+                Self::make(path.parent().filter(|it| !it.as_os_str().is_empty()).ok_or_else(missing)?)?;
+                match find(path)? {
+                    Destination::New { .. } => Self::make(path),
+                    _ => Self::open(path),
+                }
+            }
+            Ok(_) => Self::open(path),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Opens the regular file `name` in it for writing, or makes it; a link is not followed.
+    pub(super) fn keep(&self, name: &str) -> io::Result<File> {
+        open::kept_in(&self.0, OsStr::new(name))
+    }
+
+    /// A new file in it that has no name, with this mode but for the umask.
+    pub(super) fn unnamed(&self, mode: u32) -> io::Result<File> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        Ok(openat(&self.0, ".", flags, Mode::from_raw_mode(mode))?.into())
+    }
+
     /// A path to it that stays valid if its name changes, for as long as this value lives.
     pub(super) fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
@@ -72,6 +107,11 @@ pub(super) struct There {
 impl There {
     pub(super) fn kind(&self) -> FileType {
         FileType::from_raw_mode(self.stat.st_mode)
+    }
+
+    /// Opens a regular file for reading.
+    pub(super) fn read(&self) -> io::Result<File> {
+        open::open_named(&self.fd)
     }
 
     /// Opens it for appending; this does not block, though writing may.
@@ -115,7 +155,7 @@ pub(super) fn find(path: &Path) -> Result<Destination, Refused> {
     let (mut at, mut rest) = begin(path)?;
     let mut links = 0;
     while let Some(name) = rest.pop() {
-        let fd = match open(&at.0, &name, OFlags::NOFOLLOW) {
+        let fd = match open_at(&at.0, &name, OFlags::NOFOLLOW) {
             Err(Errno::NOENT) if rest.is_empty() => return Ok(Destination::New { directory: at, name }),
             Err(Errno::NOENT) => return Err(Refused::Missing { at: at.below(&name) }),
             fd => fd.map_err(|error| failed(path, error))?,
@@ -130,7 +170,7 @@ pub(super) fn find(path: &Path) -> Result<Destination, Refused> {
                 }
                 if rustix::fs::fstatfs(&fd).is_ok_and(|it| it.f_type == PROC_SUPER_MAGIC) {
                     // The kernel created it, and knows its target better than its text.
-                    let fd = open(&at.0, &name, OFlags::empty()).map_err(|error| failed(path, error))?;
+                    let fd = open_at(&at.0, &name, OFlags::empty()).map_err(|error| failed(path, error))?;
                     let stat = rustix::fs::fstat(&fd).map_err(|error| failed(path, error))?;
                     match FileType::from_raw_mode(stat.st_mode) {
                         FileType::Directory => at = Directory(fd),
@@ -159,7 +199,7 @@ pub(super) fn find(path: &Path) -> Result<Destination, Refused> {
 /// The beginning of a path, and its parts, the last one first.
 fn begin(path: &Path) -> Result<(Directory, Vec<OsString>), Refused> {
     let root = if path.is_absolute() { "/" } else { "." };
-    let fd = open(CWD, OsStr::new(root), OFlags::DIRECTORY).map_err(|error| failed(Path::new(root), error))?;
+    let fd = open_at(CWD, OsStr::new(root), OFlags::DIRECTORY).map_err(|error| failed(Path::new(root), error))?;
     Ok((Directory(fd), parts(path).collect()))
 }
 
@@ -171,7 +211,7 @@ fn parts(path: &Path) -> impl Iterator<Item = OsString> + '_ {
     path.components().rev().filter_map(part)
 }
 
-fn open(at: impl AsFd, name: &OsStr, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+fn open_at(at: impl AsFd, name: &OsStr, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     openat(at, name, OFlags::PATH | OFlags::CLOEXEC | flags, Mode::empty())
 }
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::resolve::{answer_source_lines, SOURCE_LINES};
 
@@ -44,6 +44,7 @@ mod man;
 mod merge;
 mod output;
 mod outputs;
+mod own_input;
 mod process;
 mod query;
 mod record;
@@ -191,8 +192,13 @@ fn source_lines(addresses: Vec<OsString>) -> ExitCode {
 /// Parses the command line, runs the command and returns the exit code.
 pub fn main(args: impl IntoIterator<Item = OsString>, stdout_is_open: bool) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
-    let args = match Args::try_parse_from(&args) {
-        Ok(args) => args,
+    let parsed = Args::command().try_get_matches_from(&args).and_then(|matches| {
+        let args = Args::from_arg_matches(&matches).map_err(|error| error.format(&mut Args::command()))?;
+        Ok((args, own_input::check(&matches)))
+    });
+    let args = match parsed {
+        Ok((args, Ok(()))) => args,
+        Ok((_, Err(failure))) => return failure.exit(),
         Err(error) => {
             if error.use_stderr() {
                 // This contains the arguments, which may be names of files.

@@ -2,12 +2,13 @@
 
 use std::ffi::OsString;
 use std::fs::{File, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{fchown, PermissionsExt};
+use std::io::{self, IsTerminal, Seek, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{fchown, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context, Result};
-use rustix::fs::{FileType, Stat};
+use rustix::fs::{linkat, AtFlags, FileType, Stat, CWD};
 use tempfile::NamedTempFile;
 
 use super::destination::{find, Destination, Directory, Refused, There};
@@ -86,8 +87,8 @@ impl Output {
             }
             Destination::Open(there) => return special(path, &there),
         };
-        // Created only to check that it can be: a capture that is killed leaves none.
-        replaced.temporary().map_err(|error| anyhow::anyhow!("{}", error.kind()))?;
+        // Created only to check that it can be.
+        replaced.check().map_err(|error| anyhow::anyhow!("{}", error.kind()))?;
         Ok(Self::File(replaced))
     }
 
@@ -99,6 +100,20 @@ impl Output {
                 a.name == b.name && place(a) == place(b)
             }
             _ => false,
+        }
+    }
+
+    /// True if a write may wait for a reader, who may never come.
+    pub(super) fn may_wait(&self) -> bool {
+        match self {
+            Self::Stdout => true,
+            Self::File(_) => false,
+            Self::Special { file, .. } => {
+                let is = |kind: &[FileType]| {
+                    rustix::fs::fstat(file).is_ok_and(|it| kind.contains(&FileType::from_raw_mode(it.st_mode)))
+                };
+                !is(&[FileType::RegularFile, FileType::CharacterDevice]) || file.is_terminal()
+            }
         }
     }
 
@@ -165,31 +180,76 @@ fn special(path: &Path, there: &There) -> Result<Output> {
 }
 
 impl Replaced {
-    /// A new file beside it, which is deleted unless it gets the name.
-    fn temporary(&self) -> io::Result<NamedTempFile> {
-        tempfile::Builder::new()
-            .prefix(".scxprof-")
-            .suffix(".tmp")
-            .permissions(Permissions::from_mode(self.mode))
-            .tempfile_in(self.directory.path())
+    /// Whether a file can be created there. Where the file system can, that has no name, so that none stays behind if we are
+    /// killed meanwhile.
+    fn check(&self) -> io::Result<()> {
+        match self.directory.unnamed(self.mode) {
+            Err(error) if has_a_name(&error) => self.named(|path| self.create(path)).map(drop),
+            made => made.map(drop),
+        }
+    }
+
+    /// A new name beside it for what `make` makes there, which is deleted unless it gets the name.
+    fn named<F>(&self, make: impl FnMut(&Path) -> io::Result<F>) -> io::Result<NamedTempFile<F>> {
+        tempfile::Builder::new().prefix(".scxprof-").suffix(".tmp").make_in(self.directory.path(), make)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<File> {
+        File::options().read(true).write(true).create_new(true).mode(self.mode).open(path)
     }
 
     fn write(&self, from: &mut impl io::Read) -> io::Result<()> {
-        let mut temporary = self.temporary()?;
-        io::copy(from, &mut temporary)?;
+        let mut file = match self.directory.unnamed(self.mode) {
+            Err(error) if has_a_name(&error) => return self.write_named(from),
+            made => made?,
+        };
+        io::copy(from, &mut file)?;
+        file.sync_all()?;
+        let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let link = |path: &Path| Ok(linkat(CWD, &unnamed, CWD, path, AtFlags::SYMLINK_FOLLOW)?);
+        // A name that is not taken needs no other before it.
+        if self.owner.is_none() && link(&self.directory.path().join(&self.name)).is_ok() {
+            return Ok(());
+        }
+        // It has another name for the time of two system calls: only a new name can replace an old one.
+        if let Ok(named) = self.named(link) {
+            return self.finish(&file, named);
+        }
+        // Not every file system that makes one gives it a name.
+        file.rewind()?;
+        self.write_named(&mut file)
+    }
+
+    /// The same where each file has a name.
+    fn write_named(&self, from: &mut impl io::Read) -> io::Result<()> {
+        let mut named = self.named(|path| self.create(path))?;
+        io::copy(from, named.as_file_mut())?;
+        named.as_file().sync_all()?;
+        let file = named.as_file().try_clone()?;
+        self.finish(&file, named)
+    }
+
+    /// Gives a whole file its name.
+    fn finish<F>(&self, file: &File, named: NamedTempFile<F>) -> io::Result<()> {
         if let Some((user, group)) = self.owner {
             // Without the right to change the owner it stays ours, as when `mv` replaces a file.
-            let _ = fchown(temporary.as_file(), Some(user), Some(group));
+            let _ = fchown(file, Some(user), Some(group));
             // Independent of the umask.
-            temporary.as_file().set_permissions(Permissions::from_mode(self.mode))?;
+            file.set_permissions(Permissions::from_mode(self.mode))?;
         }
-        temporary.as_file().sync_all()?;
-        temporary.persist(self.directory.path().join(&self.name)).map(drop).map_err(|error| error.error)
+        named.persist(self.directory.path().join(&self.name)).map(drop).map_err(|error| error.error)
     }
+}
+
+/// True if the file system, or an old kernel, has no files without a name (`O_TMPFILE`, open(2)).
+fn has_a_name(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::ENOENT | libc::EINVAL | libc::ENOSYS))
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::inotify;
+
     use super::*;
 
     #[test]
@@ -201,6 +261,52 @@ mod tests {
         output.write(b"[]\n", true).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"[]\n");
         drop(Output::open(Some(&path), Readers::All).unwrap());
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1, "nothing is left behind");
+    }
+
+    #[test]
+    fn what_is_not_whole_has_no_name() {
+        /// Looks into the directory while it is read.
+        struct Looking<'a>(&'a Path, bool);
+        impl io::Read for Looking<'_> {
+            fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+                let names: Vec<_> = std::fs::read_dir(self.0)?.map(|entry| entry.unwrap().file_name()).collect();
+                assert!(names.iter().all(|name| name == "cells.json"), "{names:?}");
+                let byte = usize::from(!std::mem::replace(&mut self.1, true));
+                bytes[..byte].fill(b'x');
+                Ok(byte)
+            }
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cells.json");
+        let held = Directory::open(directory.path()).unwrap();
+        if held.unnamed(0o600).is_err() {
+            println!("SKIP: what_is_not_whole_has_no_name: no files without a name here");
+            return;
+        }
+        // A name that exists for a moment is seen too.
+        let made = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).unwrap();
+        inotify::add_watch(&made, directory.path(), inotify::WatchFlags::CREATE).unwrap();
+        let output = Output::open(Some(&path), Readers::Owner).unwrap();
+        assert!(rustix::io::read(&made, &mut [0; 256]).is_err(), "a name was made only to see that it can be");
+        output.copy(&mut Looking(directory.path(), false)).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        let output = Output::open(Some(&path), Readers::Owner).unwrap();
+        output.copy(&mut Looking(directory.path(), false)).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"x");
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o640);
+    }
+
+    #[test]
+    fn a_file_system_without_unnamed_files_has_whole_ones() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cells.json");
+        for (content, mode) in [("old", 0o600), ("new", 0o640)] {
+            let Output::File(replaced) = Output::open(Some(&path), Readers::Owner).unwrap() else { panic!("no file") };
+            replaced.write_named(&mut content.as_bytes()).unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), content);
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        }
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1, "nothing is left behind");
     }
 

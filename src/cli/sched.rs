@@ -22,7 +22,7 @@ use super::windows::{self, WindowArgs, WindowSink};
 use super::{decision, dsqs, seconds, source, Failure};
 use crate::config::{aligned, Placement};
 use crate::escape;
-use crate::host::{limits, topology, Roots};
+use crate::host::{limits, open, topology, Roots};
 use crate::profile::Profile;
 use crate::sample::places::CpuPlaces;
 use crate::sample::{Comm, Source};
@@ -319,7 +319,7 @@ pub(super) fn read_config(path: &Path) -> Result<Placement, Failure> {
 pub(super) fn placement(option: &str, path: &Path) -> Result<Placement, Failure> {
     let read = || -> anyhow::Result<Placement> {
         let mut text = String::new();
-        std::fs::File::open(path)?.take(MAX_CONFIG + 1).read_to_string(&mut text)?;
+        open::regular(path)?.take(MAX_CONFIG + 1).read_to_string(&mut text)?;
         anyhow::ensure!(text.len() as u64 <= MAX_CONFIG, "it has more than {} MiB", MAX_CONFIG >> 20);
         Ok(Placement::parse(&text)?)
     };

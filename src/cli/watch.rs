@@ -1,22 +1,17 @@
 //! `scxprof watch`: samples a little all the time, and replaces the configuration when another one is better.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::fs;
-use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, Context};
+use anyhow::anyhow;
 use clap::Args;
-use rustix::fs::{flock, FlockOperation};
 use rustix::process::{kill_process_group, Pid, Signal};
 use rustix::thread::{nanosleep, Timespec};
-use sd_notify::NotifyState;
-use serde::{Deserialize, Serialize};
 
 use super::capture::{self, CaptureArgs, RESULT, TUNING};
 use super::decision::DecisionArgs;
@@ -25,10 +20,22 @@ use super::output::{Output, Readers};
 use super::outputs::check_distinct;
 use super::signals::Signals;
 use super::{percent, Failure};
-use crate::config::{DecisionOptions, Placement};
-use crate::evidence::{file, Evidence, Interval, Watch};
+use crate::config::DecisionOptions;
+use crate::evidence::{Evidence, Interval, Watch};
 use crate::host::topology;
 use crate::profile::meta::Host;
+
+mod budget;
+mod metrics;
+mod store;
+mod systemd;
+mod writes;
+
+use budget::Budget;
+use metrics::metrics;
+use store::{loaded, State, Store, Totals};
+use systemd::Systemd;
+use writes::Writes;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -52,8 +59,6 @@ const MAX_SUMS: usize = 48;
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How long CMD may run.
 const EXEC_LIMIT: Duration = Duration::from_secs(60);
-/// Bytes of a configuration, and of the state, that are read.
-const MAX_READ: u64 = 16 << 20;
 /// How long it sleeps at most. A signal ends a sleep; one that comes just before it waits for its end.
 const NAP: Duration = Duration::from_secs(5);
 /// How often CMD is looked at.
@@ -77,7 +82,7 @@ pub(super) struct WatchingArgs {
     /// How often it is decided again
     #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = super::seconds, help_heading = TUNING)]
     interval: Duration,
-    /// The part of the time in which it samples, in slices of up to 1 s
+    /// The part of the time in which it samples, in slices of up to 1 s, and of one CPU that it uses for everything
     #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = percent, help_heading = TUNING)]
     duty: f64,
     /// End after so many intervals
@@ -107,112 +112,6 @@ pub(super) struct WatchingArgs {
     verbose: u8,
 }
 
-/// The version of the state on disk.
-const STATE_VERSION: u32 = 1;
-
-/// What is kept beside the evidence.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct State {
-    version: u32,
-    /// The loaded configuration, and what was better than it in the last interval.
-    loaded: Option<String>,
-    candidate: Option<String>,
-    /// CMD has not been run, or not with success, since the configuration was replaced.
-    is_exec_due: bool,
-    totals: Totals,
-}
-
-/// What every version of the state has.
-#[derive(Debug, Deserialize)]
-struct Versioned {
-    version: u32,
-}
-
-/// Sums since the state was made.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-struct Totals {
-    intervals: u64,
-    changes: u64,
-    samples: f64,
-    lost: u64,
-    failed_slices: u64,
-    failed_execs: u64,
-}
-
-/// The directory of the state, which is locked.
-struct Store {
-    directory: PathBuf,
-    _lock: fs::File,
-}
-
-impl Store {
-    fn open(directory: &Path) -> Result<Self, Failure> {
-        let open = || -> anyhow::Result<fs::File> {
-            fs::create_dir_all(directory)?;
-            let lock = fs::OpenOptions::new().create(true).truncate(false).write(true).open(directory.join("lock"))?;
-            flock(&lock, FlockOperation::NonBlockingLockExclusive)
-                .map_err(|_| anyhow!("another scxprof watch uses this directory"))?;
-            Ok(lock)
-        };
-        let lock = open().with_context(|| format!("--state {}", directory.display())).map_err(Failure::Usage)?;
-        Ok(Self { directory: directory.to_owned(), _lock: lock })
-    }
-
-    fn read(&self) -> Result<Option<(State, Evidence)>, Failure> {
-        let path = self.directory.join("state.json");
-        let text = match read_bounded(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Failure::Usage(anyhow!("{}: {error}", path.display()))),
-        };
-        let wrong = |what: String| {
-            Failure::Usage(anyhow!("{}: {what}; remove the directory's files to begin again", path.display()))
-        };
-        let damaged = |error| wrong(format!("it is damaged: {error}"));
-        let Versioned { version: found } = serde_json::from_str(&text).map_err(damaged)?;
-        if found != STATE_VERSION {
-            return Err(wrong(format!("it is of version {found}, and this scxprof reads version {STATE_VERSION}")));
-        }
-        let state: State = serde_json::from_str(&text).map_err(damaged)?;
-        let mut evidence = Evidence::default();
-        file::read(&self.directory.join("evidence.parquet"), &mut evidence, &mut |key| key)
-            .map_err(|error| wrong(error.to_string()))?;
-        Ok(Some((state, evidence)))
-    }
-
-    fn write(&self, state: &State, evidence: &Evidence) -> Result<(), Failure> {
-        let to = |name: &str| Output::open(Some(&self.directory.join(name)), Readers::Owner).map_err(Failure::NoResult);
-        evidence::write(evidence, to("evidence.parquet")?)?;
-        let text = serde_json::to_string(state).context("the state").map_err(Failure::NoResult)?;
-        to("state.json")?.write(text.as_bytes(), false).map_err(Failure::NoResult)
-    }
-}
-
-fn read_bounded(path: &Path) -> std::io::Result<String> {
-    let mut text = String::new();
-    fs::File::open(path)?.take(MAX_READ).read_to_string(&mut text)?;
-    Ok(text)
-}
-
-/// The configuration that is there; `None` if there is none, or only an empty file.
-fn loaded(path: &Path) -> Result<Option<String>, Failure> {
-    let text = match read_bounded(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Failure::Usage(anyhow!("-o {}: {error}", path.display()))),
-    };
-    if text.trim().is_empty() {
-        return Ok(None);
-    }
-    Placement::parse(&text).with_context(|| format!("-o {}", path.display())).map_err(Failure::Usage)?;
-    Ok(Some(text))
-}
-
-/// Tells systemd; without it, nobody.
-fn notify(states: &[NotifyState<'_>]) {
-    let _ = sd_notify::notify(states);
-}
-
 struct Watcher<'a> {
     args: &'a WatchingArgs,
     watch: Watch,
@@ -223,6 +122,11 @@ struct Watcher<'a> {
     is_exec_due: bool,
     is_first: bool,
     failed: u32,
+    systemd: Systemd,
+    budget: Budget,
+    /// It was said that the slices are late.
+    is_late: bool,
+    writes: Writes,
 }
 
 /// Watches until a signal comes.
@@ -250,6 +154,8 @@ pub(super) fn run(args: &WatchingArgs) -> Result<(), Failure> {
         let least = (SHORTEST * SLICES).as_secs_f64();
         say!("note: {SLICES} slices of {} s are {least} s of each interval, more than --duty", SHORTEST.as_secs_f64());
     }
+    // From here on a signal ends it as it should.
+    let signals = Signals::handle_and_reload().map_err(Failure::Unsupported)?;
     let cpus = topology::online_cpus(&roots).unwrap_or_default();
     let target_cpus = args.decision.target_cpus().unwrap_or(cpus.len().max(1));
     let mut options = DecisionOptions::new(args.decision.min_share(), target_cpus);
@@ -270,7 +176,7 @@ pub(super) fn run(args: &WatchingArgs) -> Result<(), Failure> {
         if path == Path::new("-") {
             return Err(Failure::Usage(anyhow!("{option} -: a watch replaces a file, which stdout is not")));
         }
-        let output = Output::open(Some(path), Readers::All).map_err(Failure::Usage)?;
+        let output = to(path, Readers::All).map_err(|error| Failure::Usage(error.context(option)))?;
         check_distinct((option, &output), opened.iter().map(|(option, output)| (*option, output)))?;
         opened.push((option, output));
     }
@@ -289,11 +195,35 @@ pub(super) fn run(args: &WatchingArgs) -> Result<(), Failure> {
         watch = watch.resume(evidence, candidate);
     }
     let facts = args.evidence.facts(&Host::here(&roots))?;
-    let signals = Signals::handle_and_reload().map_err(Failure::Unsupported)?;
-    let mut watcher = Watcher { args, watch, facts, signals, store, totals, is_exec_due, is_first: true, failed: 0 };
+    // What it samples at least is what it may use at least.
+    let least = (SHORTEST * SLICES).as_secs_f64() / args.interval.as_secs_f64();
+    let mut watcher = Watcher {
+        args,
+        watch,
+        facts,
+        signals,
+        store,
+        totals,
+        is_exec_due,
+        is_first: true,
+        failed: 0,
+        systemd: Systemd::of_environment(),
+        budget: Budget::new((args.duty / 100.0).max(least)),
+        is_late: false,
+        writes: Writes::default(),
+    };
     let done = watcher.run();
-    notify(&[NotifyState::Stopping]);
+    watcher.systemd.stopping();
     done.and(watcher.save())
+}
+
+/// Where a file is written that is not waited for.
+fn to(path: &Path, readers: Readers) -> anyhow::Result<Output> {
+    let output = Output::open(Some(path), readers)?;
+    if output.may_wait() {
+        return Err(anyhow!("{} is no file, and a watch waits for no reader: name a file", path.display()));
+    }
+    Ok(output)
 }
 
 impl Watcher<'_> {
@@ -312,18 +242,32 @@ impl Watcher<'_> {
         Ok(())
     }
 
-    /// Samples the slices of an interval, evenly spread over it.
+    /// Samples the slices of an interval, evenly spread over it. If they cost more CPU time than there is, they come later:
+    /// there are fewer, and if they are too few then, the interval takes longer.
     fn slices(&mut self, begin: Instant) -> Result<Vec<Evidence>, Failure> {
-        let all = self.args.interval.mul_f64(self.args.duty / 100.0);
+        let interval = self.args.interval;
+        let all = interval.mul_f64(self.args.duty / 100.0);
         let count = (all.as_secs_f64() / SLICE.as_secs_f64()).ceil().max(SLICES.into()) as u32;
         let slice = (all / count).max(SHORTEST);
         // However many there are, few sums tell as well how certain a gain is.
         let mut slices: Vec<Evidence> = Vec::new();
+        let mut late = 0;
         for at in 0..count {
-            self.wait_until(begin + self.args.interval / count * at);
+            let planned = begin + interval / count * at;
+            // The first one says what cannot be sampled at all; it is paid for after it.
+            let free = if self.is_first { planned } else { self.budget.free() };
+            if free > planned {
+                late += 1;
+            }
+            if at >= SLICES && free >= begin + interval {
+                late += u64::from(count - at - 1);
+                break;
+            }
+            self.wait_until(planned.max(free));
             if self.signals.seen() {
                 break;
             }
+            self.budget.begin();
             match self.sample(slice) {
                 Ok(found) => {
                     self.failed = 0;
@@ -348,9 +292,18 @@ impl Watcher<'_> {
             }
             if self.is_first {
                 self.is_first = false;
-                notify(&[NotifyState::Ready]);
+                self.systemd.ready();
             }
         }
+        self.totals.late_slices += late;
+        if late > 0 && !self.is_late {
+            say!(
+                "note: a slice costs so much CPU time on this host that they come more rarely than --duty says, so that all is \
+                 no more than {:.3} % of a CPU; --duty or --interval could be larger, or -p or --cgroup watch less",
+                self.budget.percent()
+            );
+        }
+        self.is_late = late > 0;
         Ok(slices)
     }
 
@@ -379,7 +332,7 @@ impl Watcher<'_> {
     /// Waits, but for signals; reads the configuration again if one asks for it.
     fn wait_until(&mut self, end: Instant) {
         loop {
-            notify(&[NotifyState::Watchdog]);
+            self.systemd.alive();
             if self.signals.take_reload() {
                 self.reload();
             }
@@ -403,47 +356,73 @@ impl Watcher<'_> {
 
     fn end_interval(&mut self, slices: &[Evidence]) -> Result<(), Failure> {
         self.totals.intervals += 1;
-        let found = self.watch.interval(slices).unwrap_or_else(|error| {
+        let before = self.watch.loaded().map(str::to_owned);
+        let mut found = self.watch.interval(slices).unwrap_or_else(|error| {
             say!("note: this interval has no result: {error}");
             Interval::without(error.to_string())
         });
-        if let Some(new) = &found.new {
-            self.totals.changes += 1;
+        self.totals.too_large += u64::from(found.is_too_large);
+        if let Some(new) = found.new.take() {
+            let was_due = self.is_exec_due;
             // First, so that CMD is run even if the watch is killed before it could.
             self.is_exec_due = self.args.exec.is_some();
-            self.save()?;
+            self.totals.changes += 1;
+            let saved = self.save();
+            self.note_write("--state", saved)?;
             // The new one is whole, or the old one stays.
-            let output = Output::open(Some(&self.args.output), Readers::All).map_err(Failure::NoResult)?;
-            output.write(new.as_bytes(), false).map_err(Failure::NoResult)?;
-            let gain = |it: Option<f64>| it.unwrap_or_default() * 100.0;
-            say!(
-                "{}: a new configuration, which avoids {:.1} % more of the avoidable misses than the one before ({:.1} %)",
-                self.args.output.display(),
-                gain(found.gain),
-                gain(found.score)
-            );
+            let written = to(&self.args.output, Readers::All).and_then(|output| output.write(new.as_bytes(), false));
+            let is_written = written.is_ok();
+            self.note_write("-o", written.map_err(Failure::NoResult))?;
+            if is_written {
+                let gain = |it: Option<f64>| it.unwrap_or_default() * 100.0;
+                say!(
+                    "{}: a new configuration, which avoids {:.1} % more of the avoidable misses than the one before ({:.1} %)",
+                    self.args.output.display(),
+                    gain(found.gain),
+                    gain(found.score)
+                );
+            } else {
+                // It is judged again after the next interval.
+                self.watch.unload(before);
+                self.is_exec_due = was_due;
+                self.totals.changes -= 1;
+            }
         }
         if self.is_exec_due {
             self.exec();
         }
         let text = describe(&found);
-        notify(&[NotifyState::Status(&text)]);
+        self.systemd.status(&text);
         if self.args.verbose > 0 {
             say!("{text}");
         }
-        self.save()?;
-        if let Some(path) = &self.args.evidence.evidence {
-            let mut all = Evidence::default();
-            if slices.iter().try_for_each(|slice| all.merge(slice)).is_ok() {
-                evidence::write(
-                    &self.facts.folded(&all)?,
-                    Output::open(Some(path), Readers::Owner).map_err(Failure::NoResult)?,
-                )?;
-            }
-        }
+        let saved = self.save();
+        self.note_write("--state", saved)?;
+        let written = self.write_evidence(slices);
+        self.note_write("--evidence", written)?;
         if let Some(path) = &self.args.metrics {
-            let output = Output::open(Some(path), Readers::All).map_err(Failure::NoResult)?;
-            output.write(metrics(&found, &self.totals).as_bytes(), false).map_err(Failure::NoResult)?;
+            let text = metrics(&found, &self.totals);
+            let written = to(path, Readers::All).and_then(|output| output.write(text.as_bytes(), false));
+            self.note_write("--metrics", written.map_err(Failure::NoResult))?;
+        }
+        Ok(())
+    }
+
+    /// Writes what a fleet gets of the interval.
+    fn write_evidence(&self, slices: &[Evidence]) -> Result<(), Failure> {
+        let Some(path) = &self.args.evidence.evidence else { return Ok(()) };
+        let mut all = Evidence::default();
+        if slices.iter().try_for_each(|slice| all.merge(slice)).is_err() {
+            return Ok(());
+        }
+        evidence::write(&self.facts.folded(&all)?, to(path, Readers::Owner).map_err(Failure::NoResult)?)
+    }
+
+    /// Counts what could not be written; fails if it stays so.
+    fn note_write(&mut self, what: &'static str, written: Result<(), Failure>) -> Result<(), Failure> {
+        self.totals.failed_writes += u64::from(written.is_err());
+        if let Some(note) = self.writes.note(what, written)? {
+            say!("note: {note}");
         }
         Ok(())
     }
@@ -452,13 +431,13 @@ impl Watcher<'_> {
         let Some(store) = &self.store else { return Ok(()) };
         let owned = |json: Option<&str>| json.map(str::to_owned);
         let state = State {
-            version: STATE_VERSION,
             loaded: owned(self.watch.loaded()),
             candidate: owned(self.watch.candidate()),
             is_exec_due: self.is_exec_due,
             totals: self.totals,
+            ..State::default()
         };
-        store.write(&state, self.watch.evidence())
+        store.write(state, self.watch.evidence())
     }
 
     /// Runs CMD; the watch goes on whatever it does, and tries it again after the next interval if it fails.
@@ -529,51 +508,4 @@ fn describe(found: &Interval) -> String {
         percent(found.gain),
         percent(found.doubt)
     )
-}
-
-/// CPU time in s and resident bytes of this process, as far as procfs tells.
-fn own_use() -> (f64, u64) {
-    let stat = fs::read("/proc/self/stat").unwrap_or_default();
-    let after = stat.rsplit(|&byte| byte == b')').next().unwrap_or_default();
-    let fields: Vec<u64> = String::from_utf8_lossy(after)
-        .split_whitespace()
-        .skip(1)
-        .map(|field| field.parse().unwrap_or_default())
-        .collect();
-    // After the state: utime is the 11th and stime the 12th, rss the 21st field (proc_pid_stat(5)).
-    let field = |at: usize| fields.get(at).copied().unwrap_or_default();
-    let ticks = rustix::param::clock_ticks_per_second().max(1);
-    ((field(10) + field(11)) as f64 / ticks as f64, field(20) * rustix::param::page_size() as u64)
-}
-
-/// The figures for Prometheus.
-fn metrics(found: &Interval, totals: &Totals) -> String {
-    let (cpu, bytes) = own_use();
-    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    let mut text = String::new();
-    let mut add = |name: &str, kind: &str, help: &str, value: Option<f64>| {
-        if let Some(value) = value {
-            let name = format!("scxprof_watch_{name}");
-            let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
-        }
-    };
-    add("score", "gauge", "Part of the avoidable misses that the loaded configuration avoids.", found.score);
-    add("best_score", "gauge", "The same of the configuration that would be decided now.", found.best);
-    add("gain", "gauge", "The difference of the two.", found.gain);
-    add("gain_doubt", "gauge", "Half the width of the 95 % interval of the gain.", found.doubt);
-    add("intervals_total", "counter", "Intervals.", Some(totals.intervals as f64));
-    add("changes_total", "counter", "New configurations.", Some(totals.changes as f64));
-    add("samples_total", "counter", "Accesses that were sampled.", Some(totals.samples));
-    add("lost_samples_total", "counter", "Samples that were lost.", Some(totals.lost as f64));
-    add(
-        "failed_slices_total",
-        "counter",
-        "Slices of time that could not be sampled.",
-        Some(totals.failed_slices as f64),
-    );
-    add("failed_execs_total", "counter", "Runs of --exec that failed.", Some(totals.failed_execs as f64));
-    add("cpu_seconds_total", "counter", "CPU time of this process.", Some(cpu));
-    add("resident_bytes", "gauge", "Memory of this process.", Some(bytes as f64));
-    add("last_interval_timestamp_seconds", "gauge", "When the last interval ended.", Some(time));
-    text
 }

@@ -14,6 +14,9 @@ const LEAST_GAIN: f64 = 0.02;
 /// Fewer slices do not tell how certain a gain is.
 const LEAST_SLICES: usize = 4;
 
+/// Bytes of a configuration that a watch reads, and so the most that it gives out.
+pub const MAX_CONFIGURATION: usize = 16 << 20;
+
 /// Evidence that fades, and the configuration that is loaded.
 #[derive(Debug)]
 pub struct Watch {
@@ -39,6 +42,8 @@ pub struct Interval {
     pub doubt: Option<f64>,
     /// The new configuration, if it was better twice in a row.
     pub new: Option<String>,
+    /// True if a configuration was not considered as it is too long.
+    pub is_too_large: bool,
     /// Why there is no score, or no configuration.
     pub reason: Option<String>,
 }
@@ -72,6 +77,12 @@ impl Watch {
         }
     }
 
+    /// The new configuration of the last interval could not be given out: `before` is still loaded. The new one is judged again
+    /// in the next interval.
+    pub fn unload(&mut self, before: Option<String>) {
+        self.candidate = std::mem::replace(&mut self.loaded, before);
+    }
+
     /// The loaded configuration.
     #[must_use]
     pub fn loaded(&self) -> Option<&str> {
@@ -90,7 +101,8 @@ impl Watch {
         self.candidate.as_deref()
     }
 
-    /// Takes the evidence of an interval's slices. The new configuration of the result is loaded from then on.
+    /// Takes the evidence of an interval's slices. The new configuration of the result is loaded from then on; it has at most
+    /// [`MAX_CONFIGURATION`] bytes.
     ///
     /// # Errors
     /// [`WatchError`]; what is loaded stays.
@@ -129,6 +141,12 @@ impl Watch {
                 return Ok(found);
             }
         };
+        if json.len() > MAX_CONFIGURATION {
+            found.is_too_large = true;
+            found.reason =
+                Some(format!("the configuration has {} bytes: it is too large to be read again", json.len()));
+            return Ok(found);
+        }
         let judge = |json: &str| Judge::new(&self.evidence, Placement::parse(json).ok().as_ref(), self.llcs);
         let best = judge(&json);
         found.best = best.avoided(&fresh).score();

@@ -6,12 +6,13 @@
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use rustix::fs::{openat2, Mode, OFlags, ResolveFlags};
+use rustix::fs::{openat, openat2, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 
 /// Opens a regular file for reading. Links are followed as usual.
 ///
@@ -64,7 +65,7 @@ fn inside(root: &Path, relative: &Path, flags: OFlags) -> io::Result<File> {
         // The kernel lacks it, or a system call filter that does not know it rejects it.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
             let flags = OFlags::PATH | OFlags::CLOEXEC | flags;
-            open_named(&rustix::fs::open(root.join(relative), flags, Mode::empty())?.into())
+            open_named(rustix::fs::open(root.join(relative), flags, Mode::empty())?)
         }
         Err(error) => Err(error),
     }
@@ -86,21 +87,57 @@ pub(crate) fn regular_itself(path: &Path) -> io::Result<File> {
     open_named(&named)
 }
 
-/// Opens the file that a descriptor refers to.
-fn open_named(named: &File) -> io::Result<File> {
-    let kind = named.metadata()?.file_type();
-    if !kind.is_file() {
-        let reason = if kind.is_symlink() {
-            "it is a symbolic link, and those within a profile are not followed"
-        } else if kind.is_dir() {
-            "it is a directory"
-        } else {
-            "it is not a regular file but a pipe, a socket or a device"
-        };
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+/// Opens `name` in a directory for writing, with what it has, or makes it: for a file that is locked. A link is not followed.
+///
+/// # Errors
+/// As [`regular_itself`].
+pub(crate) fn kept_in(directory: impl AsFd, name: &OsStr) -> io::Result<File> {
+    let named = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let made = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // It may come and go between the two calls.
+    for _ in 0..8 {
+        match openat(&directory, name, named, Mode::empty()) {
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+            Ok(there) if is_link(&there)? => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "it is a symbolic link, which is not followed",
+                ));
+            }
+            Ok(there) => return referred(&there, OpenOptions::new().write(true)),
+        }
+        match openat(&directory, name, made, Mode::RUSR | Mode::WUSR) {
+            Err(Errno::EXIST) => {}
+            made => return Ok(made?.into()),
+        }
     }
-    let path = format!("/proc/self/fd/{}", named.as_raw_fd());
-    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
+    Err(Errno::EXIST.into())
+}
+
+fn is_link(named: impl AsFd) -> io::Result<bool> {
+    Ok(FileType::from_raw_mode(rustix::fs::fstat(named)?.st_mode) == FileType::Symlink)
+}
+
+/// Opens the file that a descriptor refers to.
+///
+/// # Errors
+/// As [`regular`].
+pub(crate) fn open_named(named: impl AsFd) -> io::Result<File> {
+    referred(named, OpenOptions::new().read(true))
+}
+
+fn referred(named: impl AsFd, how: &mut OpenOptions) -> io::Result<File> {
+    let reason = match FileType::from_raw_mode(rustix::fs::fstat(&named)?.st_mode) {
+        FileType::RegularFile => {
+            let path = format!("/proc/self/fd/{}", named.as_fd().as_raw_fd());
+            return how.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
+        }
+        FileType::Symlink => "it is a symbolic link, and those within a profile are not followed",
+        FileType::Directory => "it is a directory",
+        _ => "it is not a regular file but a pipe, a socket or a device",
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
 }
 
 #[cfg(test)]
@@ -150,6 +187,24 @@ mod tests {
         assert_eq!(text(regular_itself(&dir.path().join("file"))), "x");
         assert!(regular_itself(&dir.path().join("link")).unwrap_err().to_string().contains("symbolic link"));
         assert!(regular(&dir.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn a_kept_file_is_opened_or_made_and_is_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = File::open(dir.path()).unwrap();
+        let kept = |name: &str| kept_in(&held, OsStr::new(name));
+        kept("new").unwrap();
+        std::fs::write(dir.path().join("old"), "x").unwrap();
+        kept("old").unwrap();
+        assert_eq!(std::fs::read(dir.path().join("old")).unwrap(), b"x", "it keeps what it has");
+        mknodat(CWD, dir.path().join("fifo"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        symlink("elsewhere", dir.path().join("link")).unwrap();
+        std::fs::create_dir(dir.path().join("directory")).unwrap();
+        for name in ["fifo", "link", "directory"] {
+            assert_eq!(kept(name).unwrap_err().kind(), io::ErrorKind::InvalidInput, "{name}");
+        }
+        assert!(!dir.path().join("elsewhere").exists(), "a link makes no file");
     }
 
     #[test]

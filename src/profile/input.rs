@@ -37,7 +37,7 @@ const FAULTS: [u64; 3] = [2, 5, 6];
 /// The records in a directory written by perf (`--kcore`, `--threads`).
 const DATA: &str = "data";
 /// The files that may contain the samples, the most complete one first.
-const DATA_FILES: [&str; 7] =
+pub(crate) const DATA_FILES: [&str; 7] =
     ["perf.data", "perf.mem.data", "perf.jsonl", "perf.mem.jsonl", "perf.mem.script", "perf.script", DATA];
 /// Events of the scheduler, and what is missing without them.
 const SCHED_NEEDS: [(&[&str], &str); 4] = [

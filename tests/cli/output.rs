@@ -38,7 +38,7 @@ fn extract(profile: &Path, arguments: &[&str]) -> Output {
 }
 
 /// The command's output; fails if the command blocks.
-fn output_of(command: &mut Command) -> Output {
+pub(crate) fn output_of(command: &mut Command) -> Output {
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     assert!(has_ended(&mut child), "it waits for somebody");
     child.wait_with_output().unwrap()
@@ -83,7 +83,7 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 /// True if files can be given to other users; otherwise prints why `test` is skipped.
-fn is_root(test: &str) -> bool {
+pub(crate) fn is_root(test: &str) -> bool {
     // SAFETY: takes and changes nothing.
     let is_root = unsafe { libc::geteuid() } == 0;
     if !is_root {
@@ -99,7 +99,7 @@ fn sticky() -> tempfile::TempDir {
     directory
 }
 
-fn fifo(path: &Path) {
+pub(crate) fn fifo(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
@@ -268,4 +268,54 @@ fn a_socket_and_a_disk_are_refused() {
         return;
     }
     expect(&extract(&lines, &["-o", path.to_str().unwrap()]), 2, "is a block device");
+}
+
+#[test]
+fn an_input_is_not_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let lines = lines(directory.path());
+    let (path, before) = (lines.to_str().unwrap(), fs::read(&lines).unwrap());
+    let cells = directory.path().join("cells.json");
+    fs::write(&cells, r#"[{"name": "all", "matches": {}}]"#).unwrap();
+    let link = directory.path().join("link");
+    symlink("perf.jsonl", &link).unwrap();
+    let (cells, link) = (cells.to_str().unwrap(), link.to_str().unwrap());
+    for (subcommand, arguments) in [
+        ("extract", &["-o", path][..]),
+        ("extract", &["-o", link]),
+        ("report", &["--html", path]),
+        ("stacks", &["-o", path]),
+        ("sched", &["-o", link]),
+        ("export", &["--perfetto", path]),
+        ("score", &["--config", cells, "-o", cells]),
+        ("process", &["-o", path]),
+    ] {
+        let output = output_of(&mut command(subcommand, &lines, arguments));
+        expect(&output, 2, "this is what is read");
+        assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1, "{subcommand}");
+    }
+    assert_eq!(fs::read(&lines).unwrap(), before);
+    // What is appended to while it is read.
+    let stdout = Stdio::from(File::options().append(true).open(&lines).unwrap());
+    expect(&output_of(command("extract", &lines, &["-o", "-"]).stdout(stdout)), 2, "this is what is read");
+}
+
+#[test]
+fn a_configuration_is_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let lines = lines(directory.path());
+    let path = directory.path().join("fifo");
+    fifo(&path);
+    let path = path.to_str().unwrap();
+    for (subcommand, arguments) in [
+        ("sched", &["--by", "cell", "--config", path][..]),
+        ("stacks", &["--config", path]),
+        ("export", &["--config", path, "--perfetto", "-"]),
+        ("score", &["--config", path]),
+        ("replay", &["--compare", path, path]),
+    ] {
+        expect(&output_of(&mut command(subcommand, &lines, arguments)), 2, "it is not a regular file but a pipe");
+    }
+    let mut diff = Command::new(env!("CARGO_BIN_EXE_scxprof"));
+    expect(&output_of(diff.args(["diff", path, path])), 2, "must be a file or a directory");
 }

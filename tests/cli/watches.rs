@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use super::output::{fifo, is_root, output_of};
 use super::SCXPROF;
 
 /// The example workload, until it is dropped.
@@ -37,7 +38,7 @@ impl Drop for Workload {
 }
 
 fn refusal(arguments: &[&str]) -> String {
-    let output: Output = Command::new(SCXPROF).arg("watch").args(arguments).output().unwrap();
+    let output: Output = output_of(Command::new(SCXPROF).arg("watch").args(arguments));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{said}");
     said
@@ -179,4 +180,81 @@ fn what_cannot_be_watched_is_refused_in_one_sentence() {
     let said = refusal(&["-o", path]);
     assert!(said.contains("no configuration of scx_mitosis or scx_layered"), "{said}");
     assert_eq!(fs::read_to_string(&config).unwrap(), "{", "it is not touched");
+}
+
+#[test]
+fn what_is_no_file_is_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let path = |name: &str| at(name).to_str().unwrap().to_owned();
+    let one = |arguments: &[&str], sentence: &str| {
+        let said = refusal(arguments);
+        assert!(said.lines().count() == 1 && said.contains(sentence), "{arguments:?}: {said}");
+    };
+    fifo(&at("fifo"));
+    one(&["-o", &path("fifo")], "is a FIFO without a reader");
+    one(&["-o", &path("cells.json"), "--metrics", &path("fifo")], "is a FIFO without a reader");
+    // Nor is a reader waited for that reads no more.
+    let reader = fs::File::options().read(true).write(true).open(at("fifo")).unwrap();
+    for option in ["--metrics", "--evidence"] {
+        one(&["-o", &path("cells.json"), option, &path("fifo")], "a watch waits for no reader");
+    }
+    one(&["-o", &path("fifo")], "a watch waits for no reader");
+    drop(reader);
+    for name in ["lock", "state.json"] {
+        let state = at(&format!("state of {name}"));
+        fs::create_dir(&state).unwrap();
+        fifo(&state.join(name));
+        let arguments = ["-o", &path("cells.json"), "--state", state.to_str().unwrap()];
+        one(&arguments, "it is not a regular file but a pipe");
+    }
+    fs::create_dir(at("linked")).unwrap();
+    std::os::unix::fs::symlink(at("target"), at("linked/lock")).unwrap();
+    one(&["-o", &path("cells.json"), "--state", &path("linked")], "it is a symbolic link, which is not followed");
+    assert!(!at("target").exists(), "the target of a link was made");
+    if !is_root("the state in a directory of another user") {
+        return;
+    }
+    // A link in the path of the directory, and one as the state.
+    std::os::unix::fs::symlink(at("elsewhere"), at("theirs")).unwrap();
+    fs::create_dir(at("state")).unwrap();
+    fs::write(at("secret"), "secret").unwrap();
+    std::os::unix::fs::symlink(at("secret"), at("state/state.json")).unwrap();
+    for name in ["theirs", "state/state.json"] {
+        std::os::unix::fs::lchown(at(name), Some(65_534), Some(65_534)).unwrap();
+    }
+    for state in ["theirs/state", "theirs", "state"] {
+        one(&["-o", &path("cells.json"), "--state", &path(state)], "is a symbolic link of another user (uid 65534)");
+    }
+    assert!(!at("elsewhere").exists());
+}
+
+#[test]
+fn neither_a_full_socket_nor_a_full_disk_stops_a_watch() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let path = |name: &str| at(name).to_str().unwrap().to_owned();
+    // Nothing reads from it.
+    let socket = UnixDatagram::bind(at("notify")).unwrap();
+    let filling = UnixDatagram::unbound().unwrap();
+    filling.set_nonblocking(true).unwrap();
+    while filling.send_to(b"x", at("notify")).is_ok() {}
+    let mut command = Command::new(SCXPROF);
+    command.args(["watch", "--source", "timer", "--interval", "1.2", "--duty", "100", "--intervals", "2"]);
+    command.args(["-o", &path("cells.json"), "--state", &path("state"), "--metrics", &path("prom")]);
+    command.args(["--evidence", "/dev/full"]).env("NOTIFY_SOCKET", at("notify"));
+    let output = output_of(&mut command);
+    drop(socket);
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(3) {
+        println!("SKIP: neither_a_full_socket_nor_a_full_disk_stops_a_watch: {}", said.trim());
+        return;
+    }
+    assert!(output.status.success(), "{said}");
+    let notes = said.lines().filter(|line| line.contains("--evidence could not be written, the watch goes on")).count();
+    assert_eq!(notes, 1, "{said}");
+    assert_eq!(metric(&at("prom"), "failed_writes_total"), Some(2.0));
+    assert_eq!(metric(&at("prom"), "intervals_total"), Some(2.0));
+    // It counts on.
+    assert!(fs::read_to_string(at("state/state.json")).unwrap().contains("\"failed_writes\":2"));
 }
