@@ -10,18 +10,18 @@ use parquet::column::reader::ColumnReader;
 use parquet::column::writer::ColumnWriter;
 use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::KeyValue;
+use parquet::file::metadata::{ColumnChunkMetaData, KeyValue, RowGroupMetaData};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{Type, TypePtr};
 use thiserror::Error;
 
-use super::pages;
 use super::table::{Evidence, EvidenceError, Key, Sum, Sums, KEY_NUMBERS, KEY_TEXTS, VERSION};
+use super::{footer, pages};
 
-/// Rows that are read at a time.
-const BATCH: usize = 4096;
+/// Rows that are read at a time. Each may hold a page of a text's length for each of its columns.
+const BATCH: usize = 512;
 /// Rows of a file.
 const MAX_ROWS: i64 = 1 << 24;
 /// Bytes of a text: a path in a cgroup hierarchy is not longer.
@@ -30,6 +30,13 @@ const MAX_TEXT: usize = 4096;
 const MAX_PART: i64 = 1024;
 /// Bytes of the largest file.
 const MAX_BYTES: u64 = 4 << 30;
+/// Rows of the smallest file; a larger one has as many as bytes, as no two of evidence are the same.
+const FEW_ROWS: u64 = 1 << 16;
+/// Bytes of the texts of all rows for each byte of the file, and those of the smallest one.
+const TEXT_PER_BYTE: u64 = 1024;
+const LITTLE_TEXT: u64 = 64 << 20;
+/// Bytes that the pages and dictionaries of a row group need at a time: those of scxprof and Spark have a MiB of each.
+const MAX_HELD: u64 = 160 << 20;
 
 /// Why a file could not be read or written.
 #[derive(Debug, Error)]
@@ -87,6 +94,12 @@ pub enum FileError {
         /// Why.
         source: EvidenceError,
     },
+    /// Reading was given up, as the caller asked for.
+    #[error("{}: it was not read to its end", path.display())]
+    Stopped {
+        /// The file.
+        path: PathBuf,
+    },
     /// It could not be written.
     #[error("{0}")]
     Write(#[from] ParquetError),
@@ -94,11 +107,25 @@ pub enum FileError {
 
 /// Adds the rows of a file to `evidence`; `key` may change a row's key.
 ///
-/// Memory does not depend on the file: a few pages of it are held at a time. What its rows take is bounded by [`Evidence::add`].
+/// Memory does not depend on the file: what it claims is checked before any room is made for it, and some pages are held at a time.
+/// What its rows take is bounded by [`Evidence::add`].
 ///
 /// # Errors
 /// [`FileError`]. Some rows may have been added then.
 pub fn read(path: &Path, evidence: &mut Evidence, key: &mut dyn FnMut(Key) -> Key) -> Result<(), FileError> {
+    read_until(path, evidence, key, &|| false)
+}
+
+/// The same; once `stop` says so, the rest is not read.
+///
+/// # Errors
+/// [`FileError`], [`FileError::Stopped`] too. Some rows may have been added then.
+pub fn read_until(
+    path: &Path,
+    evidence: &mut Evidence,
+    key: &mut dyn FnMut(Key) -> Key,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), FileError> {
     let open = |source| FileError::Open { path: path.to_owned(), source };
     let found = std::fs::metadata(path).map_err(open)?;
     if !found.is_file() {
@@ -108,9 +135,10 @@ pub fn read(path: &Path, evidence: &mut Evidence, key: &mut dyn FnMut(Key) -> Ke
         return Err(FileError::TooLarge { path: path.to_owned() });
     }
     let file = File::open(path).map_err(open)?;
+    let reader = Reader { path, len: found.len(), stop };
     // The crate is well tested with what others wrote, and not with what nobody wrote.
-    let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| Reader { path }.read(file, evidence, key)));
-    read.unwrap_or_else(|_| Err(Reader { path }.damaged("its parts contradict each other")))
+    let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| reader.read(file, evidence, key)));
+    read.unwrap_or_else(|_| Err(reader.damaged("its parts contradict each other")))
 }
 
 /// The checksum of all rows, in their order. Who adds files writes none.
@@ -143,6 +171,9 @@ enum Values {
 
 struct Reader<'a> {
     path: &'a Path,
+    /// The file's bytes.
+    len: u64,
+    stop: &'a dyn Fn() -> bool,
 }
 
 impl Reader<'_> {
@@ -150,38 +181,82 @@ impl Reader<'_> {
         FileError::Damaged { path: self.path.to_owned(), reason: reason.to_string() }
     }
 
-    fn read(&self, file: File, evidence: &mut Evidence, key: &mut dyn FnMut(Key) -> Key) -> Result<(), FileError> {
-        let bytes = file.try_clone().map_err(|error| self.damaged(&error))?;
-        let reader = SerializedFileReader::new(file).map_err(|error| self.damaged(&error))?;
-        let metadata = reader.metadata();
-        for column in metadata.row_groups().iter().flat_map(parquet::file::metadata::RowGroupMetaData::columns) {
-            let begin =
-                column.dictionary_page_offset().unwrap_or(column.data_page_offset()).min(column.data_page_offset());
-            let (Ok(begin), Ok(len)) = (u64::try_from(begin), u64::try_from(column.compressed_size())) else {
+    fn go_on(&self) -> Result<(), FileError> {
+        if (self.stop)() {
+            return Err(FileError::Stopped { path: self.path.to_owned() });
+        }
+        Ok(())
+    }
+
+    /// Checks what the columns at these places claim.
+    fn check(&self, file: &File, group: &RowGroupMetaData, places: &[usize]) -> Result<(), FileError> {
+        let mut held = 0u64;
+        for column in places.iter().filter_map(|place| group.columns().get(*place)) {
+            self.go_on()?;
+            let least = match column.column_type() {
+                Physical::BYTE_ARRAY => 4,
+                Physical::INT64 => 8,
+                _ => return Err(self.damaged("a column has another type")),
+            };
+            // Rows of lists have any number of values.
+            let descr = column.column_descr();
+            if descr.max_rep_level() > 0 || descr.max_def_level() > 1 {
+                return Err(self.damaged("a column has another type"));
+            }
+            if !matches!(column.compression(), Compression::SNAPPY | Compression::UNCOMPRESSED) {
+                let found = column.compression();
+                return Err(self.damaged(&format!("it is compressed with {found}; write it with SNAPPY, or without")));
+            }
+            let begin = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
+            let numbers = [begin, column.compressed_size(), group.num_rows()].map(u64::try_from);
+            let [Ok(begin), Ok(bytes), Ok(rows)] = numbers else {
                 return Err(self.damaged("a column begins nowhere"));
             };
-            if !pages::are_bounded(&bytes, begin, len) {
-                return Err(self.damaged("a page claims to be larger than any of evidence"));
-            }
+            let chunk = pages::Chunk { begin, bytes, rows, least };
+            let needed = pages::check(file, chunk).map_err(|reason| self.damaged(reason))?;
+            held = held.saturating_add(needed);
         }
+        if held > MAX_HELD {
+            let most = MAX_HELD >> 20;
+            return Err(self.damaged(&format!(
+                "a row group needs more than {most} MiB at a time; write it with fewer rows in each"
+            )));
+        }
+        Ok(())
+    }
+
+    fn read(&self, file: File, evidence: &mut Evidence, key: &mut dyn FnMut(Key) -> Key) -> Result<(), FileError> {
+        let bytes = file.try_clone().map_err(|error| self.damaged(&error))?;
+        footer::check(&bytes, self.len).map_err(|reason| self.damaged(reason))?;
+        let reader = SerializedFileReader::new(file).map_err(|error| self.damaged(&error))?;
+        let metadata = reader.metadata();
         let columns = metadata.file_metadata().schema_descr();
         let place = |column: &'static str| {
             let is_it = |it: &usize| columns.column(*it).path().string() == column;
             (0..columns.num_columns()).find(is_it).ok_or(FileError::NoColumn { path: self.path.to_owned(), column })
         };
-        self.check_version(&reader, place("version")?)?;
+        let groups = metadata.row_groups();
+        // No two columns are the same bytes.
+        let sizes = groups.iter().flat_map(RowGroupMetaData::columns).map(ColumnChunkMetaData::compressed_size);
+        if sizes.fold(0u64, |sum, size| sum.saturating_add(u64::try_from(size).unwrap_or(u64::MAX))) > self.len {
+            return Err(self.damaged("its columns have more bytes than the file"));
+        }
+        let rows = metadata.file_metadata().num_rows();
+        if rows > MAX_ROWS || u64::try_from(rows).is_ok_and(|rows| rows > self.len.max(FEW_ROWS)) {
+            return Err(self.damaged("it has too many rows"));
+        }
+        let counts = groups.iter().map(RowGroupMetaData::num_rows);
+        if counts.clone().any(|rows| rows < 0) || counts.fold(0, i64::saturating_add) != rows {
+            return Err(self.damaged("its numbers of rows contradict each other"));
+        }
+        let version = place("version")?;
+        groups.first().map_or(Ok(()), |group| self.check(&bytes, group, &[version]))?;
+        self.check_version(&reader, version)?;
         let sums = Sum::ALL.iter().map(|sum| sum.name());
         let names = KEY_TEXTS.into_iter().chain(KEY_NUMBERS).chain(sums);
         let places: Vec<usize> = names.map(place).collect::<Result<_, _>>()?;
-        let rows = metadata.file_metadata().num_rows();
-        if rows > MAX_ROWS {
-            return Err(self.damaged("it has too many rows"));
-        }
-        let counts = metadata.row_groups().iter().map(parquet::file::metadata::RowGroupMetaData::num_rows);
-        if metadata.row_groups().iter().any(|group| group.num_rows() < 0) || counts.fold(0, i64::saturating_add) != rows
-        {
-            return Err(self.damaged("its numbers of rows contradict each other"));
-        }
+        groups.iter().try_for_each(|group| self.check(&bytes, group, &places))?;
+        let mut text = TEXT_PER_BYTE.saturating_mul(self.len).max(LITTLE_TEXT);
         let mut sum = Checksum::default();
         for group in 0..reader.num_row_groups() {
             let group = reader.get_row_group(group).map_err(|error| self.damaged(&error))?;
@@ -191,11 +266,17 @@ impl Reader<'_> {
             }
             let mut left = group.metadata().num_rows();
             while left > 0 {
+                self.go_on()?;
                 let wanted = BATCH.min(usize::try_from(left).unwrap_or(BATCH));
                 let values: Vec<Values> =
                     columns.iter_mut().map(|column| self.column(column, wanted)).collect::<Result<_, _>>()?;
                 for row in 0..wanted {
-                    self.row(&values, row, evidence, key, &mut sum)?;
+                    let (found, sums) = self.row(&values, row)?;
+                    let len = found.texts().iter().map(|text| text.len() as u64).sum();
+                    text = text.checked_sub(len).ok_or_else(|| self.damaged("it repeats texts too often"))?;
+                    sum.add(&found, &sums);
+                    let added = evidence.add(key(found), &sums);
+                    added.map_err(|source| FileError::Rows { path: self.path.to_owned(), source })?;
                 }
                 left -= wanted as i64;
             }
@@ -249,14 +330,7 @@ impl Reader<'_> {
         Ok(values)
     }
 
-    fn row(
-        &self,
-        values: &[Values],
-        row: usize,
-        evidence: &mut Evidence,
-        key: &mut dyn FnMut(Key) -> Key,
-        sum: &mut Checksum,
-    ) -> Result<(), FileError> {
+    fn row(&self, values: &[Values], row: usize) -> Result<(Key, Sums), FileError> {
         let number = |at: usize| match values.get(at) {
             Some(Values::Number(values)) => values.get(row).copied().ok_or_else(|| self.damaged("a row is short")),
             _ => Err(self.damaged("a column has another type")),
@@ -286,8 +360,7 @@ impl Reader<'_> {
         for (at, sum) in sums.0.iter_mut().enumerate() {
             *sum = number(KEY_TEXTS.len() + KEY_NUMBERS.len() + at)?;
         }
-        sum.add(&found, &sums);
-        evidence.add(key(found), &sums).map_err(|source| FileError::Rows { path: self.path.to_owned(), source })
+        Ok((found, sums))
     }
 }
 

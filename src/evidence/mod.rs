@@ -11,6 +11,8 @@ mod decide;
 #[cfg(feature = "parquet")]
 pub mod file;
 mod fold;
+#[cfg(feature = "parquet")]
+mod footer;
 mod hosts;
 mod link;
 #[cfg(feature = "parquet")]
@@ -18,6 +20,8 @@ mod pages;
 mod report;
 mod score;
 mod table;
+#[cfg(feature = "parquet")]
+mod thrift;
 mod watch;
 
 pub use decide::{FleetDecision, FleetError};
