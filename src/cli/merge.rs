@@ -14,7 +14,8 @@ use super::outputs::check_distinct;
 use super::signals::Signals;
 use super::{evidence, percent, process, say_lines, Failure};
 use crate::config::{DecisionOptions, Placement, Scheduler};
-use crate::evidence::{file, Evidence, FleetDecision, FleetError, FleetReport, Folds, Key, Kind, Scope};
+use crate::evidence::file::{self, FileError};
+use crate::evidence::{Evidence, EvidenceError, FleetDecision, FleetError, FleetReport, Folds, Key, Kind, Scope};
 use crate::html;
 
 const EXAMPLES: &str = "\
@@ -42,6 +43,15 @@ pub(super) struct MergeArgs {
     /// Replace what matches in cgroups' paths by `*`, also what was not folded when the evidence was written (repeatable)
     #[arg(long = "fold", value_name = "REGEX", help_heading = INPUT)]
     folds: Vec<String>,
+    /// Memory for the different rows of all files; deciding on them takes about as much again
+    #[arg(
+        long,
+        value_name = "MIB",
+        default_value = "256",
+        value_parser = clap::value_parser!(u32).range(8..),
+        help_heading = INPUT
+    )]
+    memory: u32,
     /// The scheduler that the configuration is for
     #[arg(long, value_name = "SCHEDULER", default_value = "mitosis", value_parser = ["mitosis", "layered"], help_heading = RESULT)]
     target: String,
@@ -176,7 +186,7 @@ fn files(args: &MergeArgs) -> Result<Vec<PathBuf>, Failure> {
 fn read(args: &MergeArgs, folds: &Folds, signals: &Signals) -> Result<Evidence, Failure> {
     // A damaged file may make the reader of Parquet panic, which is caught and said in one sentence.
     std::panic::set_hook(Box::new(|_| {}));
-    let mut merged = Evidence::default();
+    let mut merged = Evidence::within((args.memory as usize).saturating_mul(1 << 20));
     let mut fold = |mut key: Key| {
         if key.kind != Kind::Spec && !args.folds.is_empty() {
             key.a.cgroup = folds.fold(&key.a.cgroup);
@@ -185,13 +195,19 @@ fn read(args: &MergeArgs, folds: &Folds, signals: &Signals) -> Result<Evidence, 
         key.ordered()
     };
     let read = files(args)?.iter().try_for_each(|path| {
-        if signals.seen() {
-            return Err(process::interrupted());
-        }
-        file::read(path, &mut merged, &mut fold).map_err(|error| Failure::Usage(error.into()))
+        file::read_until(path, &mut merged, &mut fold, &|| signals.seen()).map_err(|error| match error {
+            FileError::Stopped { .. } => process::interrupted(),
+            FileError::Rows { source: EvidenceError::TooManyRows { .. }, .. } => {
+                Failure::Usage(anyhow!("{error}, or let them take more (--memory)"))
+            }
+            error => Failure::Usage(error.into()),
+        })
     });
     drop(std::panic::take_hook());
     read?;
+    if signals.seen() {
+        return Err(process::interrupted());
+    }
     if merged.of_kind(Kind::Run).next().is_none() {
         return Err(Failure::Usage(anyhow!("the files have no run: there is nothing to decide from")));
     }

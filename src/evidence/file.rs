@@ -480,6 +480,53 @@ mod tests {
     }
 
     #[test]
+    fn reading_stops_within_a_file() {
+        let rows: Vec<_> = (0..5000).map(|at| (3, format!("name {at}"), 1000)).collect();
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&written(&made(&rows))).unwrap();
+        let (mut evidence, added) = (Evidence::default(), std::cell::Cell::new(0));
+        let mut key = |key| {
+            added.set(added.get() + 1);
+            key
+        };
+        let stopped = read_until(file.path(), &mut evidence, &mut key, &|| added.get() > 1000);
+        assert!(matches!(stopped, Err(FileError::Stopped { .. })));
+        assert!((1000..2000).contains(&evidence.len()), "{}", evidence.len());
+    }
+
+    #[test]
+    fn encodings_that_repeat_parts_of_values_are_refused() {
+        use parquet::basic::Encoding;
+        for encoding in [Encoding::DELTA_BYTE_ARRAY, Encoding::DELTA_LENGTH_BYTE_ARRAY] {
+            let properties = WriterProperties::builder().set_dictionary_enabled(false);
+            let properties = properties.set_column_encoding("kind".into(), encoding).build();
+            let mut bytes = Vec::new();
+            let mut writer = SerializedFileWriter::new(&mut bytes, schema().unwrap(), Arc::new(properties)).unwrap();
+            let mut group = writer.next_row_group().unwrap();
+            let mut at = 0;
+            while let Some(mut column) = group.next_column().unwrap() {
+                match column.untyped() {
+                    ColumnWriter::ByteArrayColumnWriter(writer) => {
+                        let long = vec![ByteArray::from(vec![b'x'; 4000]); 2000];
+                        let short = vec![ByteArray::from(""); 2000];
+                        writer.write_batch(if at == 0 { &long } else { &short }, None, None).unwrap();
+                    }
+                    ColumnWriter::Int64ColumnWriter(writer) => {
+                        writer.write_batch(&[1; 2000], None, None).unwrap();
+                    }
+                    _ => unreachable!(),
+                }
+                column.close().unwrap();
+                at += 1;
+            }
+            group.close().unwrap();
+            writer.close().unwrap();
+            let error = read_bytes(&bytes).unwrap_err();
+            assert!(error.to_string().contains("neither PLAIN nor a dictionary"), "{error}");
+        }
+    }
+
+    #[test]
     fn each_column_is_documented() {
         let docs = include_str!("../../docs/evidence.md");
         let names = KEY_TEXTS.into_iter().chain(KEY_NUMBERS).chain(Sum::ALL.iter().map(|sum| sum.name()));

@@ -30,5 +30,5 @@ pub(crate) use hosts::part_of;
 pub use hosts::{HostReport, PARTS};
 pub use report::{ClassReport, CommunityReport, FleetReport, PairReport};
 pub use score::{Avoided, Judge};
-pub use table::{Class, Evidence, EvidenceError, Key, Kind, Scope, Sum, Sums, KEY_NUMBERS, KEY_TEXTS, VERSION};
+pub use table::{Class, Evidence, EvidenceError, Key, Kind, Scope, Sum, Sums, KEY_NUMBERS, KEY_TEXTS, MEMORY, VERSION};
 pub use watch::{Interval, Watch, WatchError, MAX_CONFIGURATION};

@@ -1,16 +1,17 @@
 //! The table: keys, and numbers that are added.
 
-use std::collections::btree_map::Entry;
 use std::collections::BTreeMap;
 
 use thiserror::Error;
 
 /// The version of the table. It grows if a column changes its meaning or goes.
 pub const VERSION: i64 = 1;
-/// Rows that are kept at most.
-const MAX_ROWS: usize = 1 << 21;
-/// Bytes of text in the keys of all rows.
-const MAX_TEXT: usize = 256 << 20;
+/// Bytes that rows take, unless told otherwise: some 300,000 rows.
+pub const MEMORY: usize = 256 << 20;
+/// What a place in the tree takes beside its row: nodes are about two thirds full.
+const SLOT: usize = 48;
+/// The least that a text takes, with what the allocator keeps of it.
+const LEAST_TEXT: usize = 32;
 /// What is counted in thousandths: samples and misses.
 const THOUSAND: f64 = 1000.0;
 
@@ -319,22 +320,45 @@ pub enum EvidenceError {
     #[error("a sum is larger than 2^63: no host has so many misses")]
     TooLarge,
     /// There are too many different rows, or their names are too long.
-    #[error(
-        "there are more than {MAX_ROWS} different rows, or {} MiB of names in them: fold more of the cgroups' paths (--fold)",
-        MAX_TEXT >> 20
-    )]
-    TooManyRows,
+    #[error("its different rows take more than {mebibytes} MiB: fold more of the cgroups' paths (--fold)")]
+    TooManyRows {
+        /// What they may take.
+        mebibytes: usize,
+    },
 }
 
 /// Rows by their keys.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evidence {
-    rows: BTreeMap<Key, Sums>,
-    /// Bytes of text in the keys.
-    text: usize,
+    // Boxed, as a third of the places in a tree's nodes are empty.
+    rows: BTreeMap<Box<Key>, Box<Sums>>,
+    /// Bytes that the rows take.
+    taken: usize,
+    /// Bytes that they may take.
+    memory: usize,
+}
+
+impl Default for Evidence {
+    fn default() -> Self {
+        Self::within(MEMORY)
+    }
+}
+
+/// Bytes that a row takes.
+fn bytes_of(key: &Key) -> usize {
+    // The kind is no text.
+    let texts = key.texts().into_iter().skip(1).filter(|text| !text.is_empty());
+    let texts = texts.map(|text| text.len().saturating_add(LEAST_TEXT / 2).max(LEAST_TEXT)).sum::<usize>();
+    size_of::<Key>() + size_of::<Sums>() + SLOT + texts
 }
 
 impl Evidence {
+    /// No rows yet, and no more than take so many bytes.
+    #[must_use]
+    pub fn within(memory: usize) -> Self {
+        Self { rows: BTreeMap::new(), taken: 0, memory }
+    }
+
     /// Adds a row.
     ///
     /// # Errors
@@ -343,17 +367,16 @@ impl Evidence {
         if let Some((sum, _)) = Sum::ALL.iter().zip(&sums.0).find(|it| *it.1 < 0) {
             return Err(EvidenceError::Negative { column: sum.name() });
         }
-        let text = self.text + key.texts().iter().map(|text| text.len()).sum::<usize>();
-        let is_full = self.rows.len() >= MAX_ROWS || text > MAX_TEXT;
-        match self.rows.entry(key) {
-            Entry::Occupied(mut row) => row.get_mut().add(sums),
-            Entry::Vacant(_) if is_full => Err(EvidenceError::TooManyRows),
-            Entry::Vacant(row) => {
-                self.text = text;
-                row.insert(*sums);
-                Ok(())
-            }
+        if let Some(row) = self.rows.get_mut(&key) {
+            return row.add(sums);
         }
+        let taken = self.taken.saturating_add(bytes_of(&key));
+        if taken > self.memory {
+            return Err(EvidenceError::TooManyRows { mebibytes: self.memory >> 20 });
+        }
+        self.taken = taken;
+        self.rows.insert(Box::new(key), Box::new(*sums));
+        Ok(())
     }
 
     /// Adds all rows of another one.
@@ -361,7 +384,7 @@ impl Evidence {
     /// # Errors
     /// [`EvidenceError`].
     pub fn merge(&mut self, other: &Self) -> Result<(), EvidenceError> {
-        other.rows.iter().try_for_each(|(key, sums)| self.add(key.clone(), sums))
+        other.rows().try_for_each(|(key, sums)| self.add(key.clone(), sums))
     }
 
     /// All numbers multiplied by a part of 1; rows in which nothing is left are dropped.
@@ -369,12 +392,12 @@ impl Evidence {
     pub fn faded(&self, part: f64) -> Self {
         let rows = self.rows.iter().map(|(key, sums)| {
             // What says which rows there are does not fade.
-            let sums = if key.kind == Kind::Spec { *sums } else { sums.faded(part) };
-            (key.clone(), sums)
+            let sums = if key.kind == Kind::Spec { **sums } else { sums.faded(part) };
+            (key.clone(), Box::new(sums))
         });
-        let rows: BTreeMap<Key, Sums> = rows.filter(|(_, sums)| sums.0.iter().any(|it| *it != 0)).collect();
-        let text = rows.keys().flat_map(Key::texts).map(str::len).sum();
-        Self { rows, text }
+        let rows: BTreeMap<Box<Key>, Box<Sums>> = rows.filter(|(_, sums)| sums.0.iter().any(|it| *it != 0)).collect();
+        let taken = rows.keys().map(|key| bytes_of(key)).sum();
+        Self { rows, taken, memory: self.memory }
     }
 
     /// The same with other keys; `None` leaves a row out.
@@ -382,8 +405,8 @@ impl Evidence {
     /// # Errors
     /// [`EvidenceError`].
     pub fn map(&self, key: impl Fn(&Key) -> Option<Key>) -> Result<Self, EvidenceError> {
-        let mut mapped = Self::default();
-        for (old, sums) in &self.rows {
+        let mut mapped = Self::within(self.memory);
+        for (old, sums) in self.rows() {
             if let Some(new) = key(old) {
                 mapped.add(new, sums)?;
             }
@@ -393,12 +416,12 @@ impl Evidence {
 
     /// All rows, by key.
     pub fn rows(&self) -> impl Iterator<Item = (&Key, &Sums)> {
-        self.rows.iter()
+        self.rows.iter().map(|(key, sums)| (&**key, &**sums))
     }
 
     /// The rows of a kind.
     pub fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&Key, &Sums)> {
-        self.rows.iter().filter(move |(key, _)| key.kind == kind)
+        self.rows().filter(move |(key, _)| key.kind == kind)
     }
 
     /// Rows.
@@ -456,6 +479,19 @@ mod tests {
         let folded = |class: &Class| Class { cgroup: "/a*".into(), ..class.clone() };
         let key = Key { a: folded(&key.a), b: folded(&key.b), ..key };
         assert_eq!(key.ordered(), Key::across(&scope, &folded(&class("b")), &folded(&class("z"))));
+    }
+
+    #[test]
+    fn rows_take_no_more_than_they_may() {
+        let key = |at: usize| Key::of(Kind::Class, &Scope::default(), &class(&format!("name {at}")));
+        let mut few = Evidence::within(1 << 20);
+        let refused = (0..10_000).find_map(|at| few.add(key(at), &Sums::default()).err());
+        assert_eq!(refused, Some(EvidenceError::TooManyRows { mebibytes: 1 }));
+        // What is there already takes nothing more, and the bytes of a row are about what it takes.
+        few.add(key(0), &Sums::default()).unwrap();
+        assert!((1200..2000).contains(&few.len()), "{}", few.len());
+        let halves = few.faded(0.5);
+        assert!(halves.is_empty() && halves.taken == 0 && halves.memory == few.memory);
     }
 
     #[test]

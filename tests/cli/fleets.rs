@@ -162,6 +162,65 @@ fn what_cannot_be_merged_is_refused_in_one_sentence() {
     assert!(expect(&scxprof(&["merge", nothing.path().to_str().unwrap()]), 2).is_empty());
 }
 
+/// Merges a file with 512 MiB of address space and 10 s of CPU, and expects one sentence.
+#[track_caller]
+fn refused(path: &Path, more: &str, sentence: &str) {
+    let limited = format!("ulimit -v 524288; ulimit -t 10; exec \"$0\" merge \"$1\" -o /dev/null {more}");
+    let arguments = ["-c", &limited, env!("CARGO_BIN_EXE_scxprof"), path.to_str().unwrap()];
+    let output = Command::new("sh").args(arguments).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.lines().count() == 1 && said.contains(sentence), "{said}");
+}
+
+#[test]
+fn what_a_footer_claims_takes_no_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("hostile.parquet");
+    let most = [0xff, 0xff, 0xff, 0xff, 0x07];
+    let children = [0x15, 2, 0x19, 0x1c, 0x48, 1, b'r', 0x15, 0xfe, 0xff, 0xff, 0xff, 0x0f, 0, 0];
+    let schema = [0x15, 2, 0x19, 0x1c, 0x48, 1, b'r', 0, 0x16, 0];
+    let footers: [Vec<u8>; 5] = [
+        // Lists of 2^31 - 1 elements of the schema, row groups, and facts; columns within columns without end.
+        [&[0x15, 2, 0x19, 0xfc][..], &most, &[0]].concat(),
+        [&schema[..], &[0x19, 0xfc], &most, &[0]].concat(),
+        [&schema[..], &[0x19, 0x0c, 0x19, 0xfc], &most, &[0]].concat(),
+        children.to_vec(),
+        [&[0x15, 2, 0x19, 0xfc, 0xc0, 0x9a, 0x0c][..], &[0x35, 0, 0x18, 0, 0x15, 2, 0].repeat(200_000), &[0]].concat(),
+    ];
+    for footer in footers {
+        // Also with so many bytes behind it that the list could have a byte for each element.
+        for more in [0, 8 << 20] {
+            let len = footer.len() + more;
+            let bytes = [b"PAR1", &footer[..], &vec![0; more], &(len as u32).to_le_bytes(), b"PAR1"].concat();
+            fs::write(&path, bytes).unwrap();
+            refused(&path, "", "its footer claims more");
+        }
+    }
+}
+
+#[test]
+fn rows_take_no_more_than_memory_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = evidence(directory.path(), 1, false, &[]);
+    let parts = directory.path().join("many.parquet");
+    let mut many = scxprof::evidence::Evidence::within(64 << 20);
+    let scope = scxprof::evidence::Scope::default();
+    for at in 0..20_000 {
+        let class = scxprof::evidence::Class { comm: format!("{at}"), ..Default::default() };
+        let key = scxprof::evidence::Key::of(scxprof::evidence::Kind::Class, &scope, &class);
+        many.add(key, &scxprof::evidence::Sums([1; 17])).unwrap();
+    }
+    scxprof::evidence::file::write(&many, fs::File::create(&parts).unwrap()).unwrap();
+    refused(
+        &parts,
+        "--memory 8",
+        "take more than 8 MiB: fold more of the cgroups' paths (--fold), or let them take more (--memory)",
+    );
+    refused(&parts, "--memory 64", "the files have no run");
+    expect(&scxprof(&["merge", path.to_str().unwrap(), "--memory", "8", "--target-cpus", "8"]), 0);
+}
+
 #[test]
 fn short_runs_of_the_example_workload_merge_to_its_truth() {
     const TEST: &str = "short_runs_of_the_example_workload_merge_to_its_truth";
