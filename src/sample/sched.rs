@@ -155,6 +155,92 @@ pub enum SchedWhat {
     Lost,
 }
 
+/// What the bits of `prev_state` mean, which Linux 4.14 changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateBits {
+    /// X, Z and x: the thread has ended.
+    dead: u64,
+    /// N: an uninterruptible sleep that is idleness (I).
+    idle: u64,
+    /// R+: all bits below it are states.
+    preempted: u64,
+}
+
+impl Default for StateBits {
+    /// Those of Linux 4.14 and later.
+    fn default() -> Self {
+        Self { dead: 0x10 | 0x20, idle: 0, preempted: 0x100 }
+    }
+}
+
+impl StateBits {
+    /// Those of a kernel by its release (`uname -r`); of one that is not known as of today.
+    #[must_use]
+    pub fn of_release(release: &str) -> Self {
+        let mut parts = release.split(|letter: char| !letter.is_ascii_digit()).map(str::parse::<u32>);
+        let (Some(Ok(major)), Some(Ok(minor))) = (parts.next(), parts.next()) else { return Self::default() };
+        // `TASK_STATE_MAX` of include/linux/sched.h grew with each new state.
+        let preempted = match (major, minor) {
+            (5.., _) | (4, 14..) => return Self::default(),
+            (4, 8..) => 0x1000,
+            (4, 2..) => 0x800,
+            (4, _) | (3, 9..) => 0x400,
+            _ => 0x200,
+        };
+        // `TASK_NOLOAD` came with 4.2.
+        let idle = if preempted >= 0x800 { 0x400 } else { 0 };
+        Self { dead: 0x10 | 0x20 | 0x40, idle, preempted }
+    }
+
+    /// Those that the format of `sched_switch` prints (`{ 0x01, "S" }, ...`); `None` if it does not name them.
+    #[must_use]
+    pub fn of_format(text: &str) -> Option<Self> {
+        let print = text.split_once("print fmt:")?.1;
+        let mut bits = Self { dead: 0, idle: 0, preempted: 0 };
+        let mut highest = 0;
+        for part in print.split('{').skip(1) {
+            let Some((number, letter)) = part.split_once('}').and_then(|(pair, _)| pair.split_once(',')) else {
+                continue;
+            };
+            let number = number_of(number)?;
+            match letter.trim().trim_matches('"') {
+                "X" | "Z" | "x" => bits.dead |= number,
+                "N" => bits.idle |= number,
+                _ => {}
+            }
+            highest = highest.max(number);
+        }
+        if bits.dead == 0 {
+            return None;
+        }
+        // `REC->prev_state & 4096 ? "+"` of older kernels, an expression of all states in newer ones.
+        let condition = print.split_once("? \"+\"")?.0.rsplit_once("prev_state &")?.1;
+        bits.preempted = number_of(condition).filter(|bit| bit.is_power_of_two()).or(highest.checked_mul(2))?;
+        Some(bits)
+    }
+
+    /// The state that a value of `prev_state` stands for.
+    #[must_use]
+    pub fn state(self, prev_state: u64) -> TaskState {
+        const UNINTERRUPTIBLE: u64 = 0x2;
+        if prev_state & self.preempted != 0 {
+            return TaskState::Preempted;
+        }
+        match prev_state & self.preempted.wrapping_sub(1) {
+            0 => TaskState::Runnable,
+            state if state & self.dead != 0 => TaskState::Dead,
+            state if state & UNINTERRUPTIBLE != 0 && state & self.idle == 0 => TaskState::Blocked,
+            _ => TaskState::Sleeping,
+        }
+    }
+}
+
+/// A decimal or hexadecimal number.
+fn number_of(text: &str) -> Option<u64> {
+    let text = text.trim();
+    text.strip_prefix("0x").map_or_else(|| text.parse().ok(), |hex| u64::from_str_radix(hex, 16).ok())
+}
+
 /// What wakes a thread, as the flags of the tracepoint tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum WakenBy {
@@ -198,25 +284,44 @@ pub enum TaskState {
 }
 
 impl TaskState {
-    /// From the field `prev_state`.
+    /// From the field `prev_state` of Linux 4.14 and later; see [`StateBits`] for all kernels.
     #[must_use]
     pub fn new(prev_state: u64) -> Self {
-        const UNINTERRUPTIBLE: u64 = 0x2;
-        const EXIT: u64 = 0x10 | 0x20;
-        /// `TASK_REPORT_MAX` (include/linux/sched.h).
-        const PREEMPTED: u64 = 0x100;
-        match prev_state & (PREEMPTED - 1) {
-            _ if prev_state & PREEMPTED != 0 => Self::Preempted,
-            0 => Self::Runnable,
-            state if state & EXIT != 0 => Self::Dead,
-            state if state & UNINTERRUPTIBLE != 0 => Self::Blocked,
-            _ => Self::Sleeping,
-        }
+        StateBits::default().state(prev_state)
     }
 
     /// True if it still wants to run: the switch was not its own wish.
     #[must_use]
     pub fn is_runnable(self) -> bool {
         matches!(self, Self::Runnable | Self::Preempted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bits_of_a_state_are_those_of_its_kernel() {
+        use TaskState::{Blocked, Dead, Preempted, Sleeping};
+        let states = |release: &str, bits: [u64; 4]| bits.map(|bits| StateBits::of_release(release).state(bits));
+        assert_eq!(states("4.4.302", [0x800, 0x402, 0x40, 0x82]), [Preempted, Sleeping, Dead, Blocked]);
+        assert_eq!(states("4.9.0-12-amd64", [0x1000, 0x402, 0x40, 0x200]), [Preempted, Sleeping, Dead, Sleeping]);
+        for release in ["4.14.336", "5.4.0-90-generic", "5.10.1", "6.1.0", "6.18.0-rc1", "", "unknown"] {
+            assert_eq!(states(release, [0x100, 0x80, 0x40, 0x20]), [Preempted, Sleeping, Sleeping, Dead], "{release}");
+        }
+    }
+
+    #[test]
+    fn the_bits_of_a_state_are_taken_from_the_format() {
+        let old = r#"print fmt: "%s%s", REC->prev_state & (4096-1) ? __print_flags(REC->prev_state & (4096-1), "|",
+            { 1, "S"} , { 2, "D" }, { 16, "Z" }, { 32, "X" }, { 64, "x" }, { 1024, "N" }) : "R",
+            REC->prev_state & 4096 ? "+" : """#;
+        assert_eq!(StateBits::of_format(old), Some(StateBits::of_release("4.9")));
+        let new = r#"print fmt: "%s%s", (REC->prev_state & ((((0x00 | 0x01 | 0x40) + 1) << 1) - 1)) ? __print_flags(
+            REC->prev_state & 255, "|", { 0x01, "S" }, { 0x02, "D" }, { 0x10, "X" }, { 0x20, "Z" }, { 0x40, "P" },
+            { 0x80, "I" }) : "R", REC->prev_state & (((0x00 | 0x01 | 0x40) + 1) << 1) ? "+" : """#;
+        assert_eq!(StateBits::of_format(new), Some(StateBits::default()));
+        assert_eq!(StateBits::of_format("print fmt: \"...\""), None);
     }
 }

@@ -5,7 +5,7 @@
 
 use thiserror::Error;
 
-use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState, WakenBy};
+use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat, StateBits, WakenBy};
 use crate::sample::Comm;
 
 /// The tracepoints that can be decoded, as `system:name`.
@@ -136,7 +136,7 @@ struct TaskPlaces {
 /// The tracepoints, each with the places of the fields that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    Switch { prev: TaskPlaces, state: Place, next: TaskPlaces },
+    Switch { prev: TaskPlaces, state: Place, next: TaskPlaces, bits: StateBits },
     Waking { task: TaskPlaces, target_cpu: Place, flags: Place },
     WakeupNew { task: TaskPlaces, target_cpu: Place },
     Migrate { task: TaskPlaces, from: Place, to: Place },
@@ -159,6 +159,8 @@ pub struct SchedDecoder {
     names: Vec<String>,
     /// The records are of the other byte order.
     swapped: bool,
+    /// What states mean if the format does not say it.
+    states: StateBits,
 }
 
 impl SchedDecoder {
@@ -166,6 +168,13 @@ impl SchedDecoder {
     #[must_use]
     pub fn new(swapped: bool) -> Self {
         Self { swapped, ..Self::default() }
+    }
+
+    /// For records of a kernel of this release (`uname -r`), as far as the formats do not say what states mean.
+    #[must_use]
+    pub fn of_release(mut self, release: &str) -> Self {
+        self.states = StateBits::of_release(release);
+        self
     }
 
     /// Adds a tracepoint (`system:name`) by the text of its file `format`; false if it is none that can be used.
@@ -195,6 +204,7 @@ impl SchedDecoder {
                 prev: TaskPlaces { comm: name_at("prev_comm")?, pid: number("prev_pid")?, prio: prio("prev_prio") },
                 state: number("prev_state")?,
                 next: TaskPlaces { comm: name_at("next_comm")?, pid: number("next_pid")?, prio: prio("next_prio") },
+                bits: StateBits::of_format(text).unwrap_or(self.states),
             },
             "sched_waking" | "sched_wakeup" => {
                 Kind::Waking { task: task()?, target_cpu: number("target_cpu")?, flags: number("common_flags")? }
@@ -259,9 +269,9 @@ impl SchedDecoder {
         let id = fields.number(Place { offset: 0, size: 2, data_loc: false })? as u16;
         let kind = self.kinds.iter().find(|(known, _)| *known == id).map(|(_, kind)| kind)?;
         Some(match kind {
-            Kind::Switch { prev, state, next } => SchedWhat::Switch {
+            Kind::Switch { prev, state, next, bits } => SchedWhat::Switch {
                 prev: fields.task(prev)?,
-                state: TaskState::new(fields.number(*state)?),
+                state: bits.state(fields.number(*state)?),
                 next: fields.task(next)?,
             },
             Kind::Waking { task, target_cpu, flags } => SchedWhat::Waking {
@@ -381,6 +391,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::sample::sched::TaskState;
 
     const COMMON: &str = "format:\n\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
         \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\

@@ -1,9 +1,19 @@
 //! Compact scheduling events: a structure of arrays, which leaves out what the events before say.
 
-use super::ftrace::{idle, Raw};
+use super::derive::MAX_CPUS;
+use super::ftrace::{thread, Raw};
 use super::wire::{Fields, Packed, Value};
-use crate::sample::sched::{SchedTask, TaskState, WakenBy};
+use crate::sample::sched::{SchedEvent, SchedTask, StateBits, WakenBy};
 use crate::sample::Comm;
+
+/// How many events there are.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Decoded {
+    pub(super) switches: u64,
+    pub(super) wakings: u64,
+    /// Those whose CPU or thread is beyond what the kernel gives.
+    pub(super) out_of_range: u64,
+}
 
 /// `CompactSched`: each array is packed, and of its kind all have one length.
 #[derive(Debug, Default)]
@@ -75,19 +85,22 @@ impl<'a> Arrays<'a> {
         arrays.iter().enumerate().any(wrong)
     }
 
-    /// Gives the events; returns how many switches and wakeups there are.
-    pub(super) fn decode(mut self, cpu: u32, mut out: impl FnMut(u64, Raw)) -> (u64, u64) {
-        let (mut switches, mut wakings) = (0, 0);
+    /// Gives the events; returns how many there are.
+    pub(super) fn decode(mut self, cpu: u32, states: StateBits, mut out: impl FnMut(u64, Raw)) -> Decoded {
+        let (mut switches, mut wakings, mut out_of_range) = (0, 0, 0);
         let names = std::mem::take(&mut self.names);
         let name = |at: u64| usize::try_from(at).ok().and_then(|at| names.get(at)).copied().unwrap_or_default();
         if !Self::differ(&self.switches, 2) {
-            let [times, mut states, mut tids, mut prios, mut comms] = self.switches;
+            let [times, mut of_prev, mut tids, mut prios, mut comms] = self.switches;
             let mut time = 0u64;
             for step in times {
                 time = time.wrapping_add(step);
-                let state = TaskState::new(states.next().unwrap_or(0));
-                let tid = idle(tids.next().unwrap_or(0) as u32);
+                let state = states.state(of_prev.next().unwrap_or(0));
+                let tid = thread(tids.next().unwrap_or(0));
                 let prio = prios.next().unwrap_or(0) as i32;
+                // What runs then is not known.
+                out_of_range += u64::from(tid.is_none());
+                let tid = tid.unwrap_or(SchedEvent::UNKNOWN);
                 let next = SchedTask { tid, prio, comm: name(comms.next().unwrap_or(u64::MAX)) };
                 out(time, Raw::SwitchTo { cpu, state, next });
                 switches += 1;
@@ -98,22 +111,28 @@ impl<'a> Arrays<'a> {
             let mut time = 0u64;
             for step in times {
                 time = time.wrapping_add(step);
-                let tid = idle(tids.next().unwrap_or(0) as u32);
-                let target_cpu = targets.next().unwrap_or(0) as u32;
+                let tid = thread(tids.next().unwrap_or(0));
+                let target_cpu = u32::try_from(targets.next().unwrap_or(0)).ok().filter(|cpu| *cpu < MAX_CPUS);
                 let prio = prios.next().unwrap_or(0) as i32;
-                let task = SchedTask { tid, prio, comm: name(comms.next().unwrap_or(u64::MAX)) };
+                let comm = name(comms.next().unwrap_or(u64::MAX));
                 let by = WakenBy::from_flags(flags.next().unwrap_or(0));
-                out(time, Raw::WokenOn { cpu, task, target_cpu, by });
                 wakings += 1;
+                let (Some(tid), Some(target_cpu)) = (tid, target_cpu) else {
+                    out_of_range += 1;
+                    continue;
+                };
+                let task = SchedTask { tid, prio, comm };
+                out(time, Raw::WokenOn { cpu, task, target_cpu, by });
             }
         }
-        (switches, wakings)
+        Decoded { switches, wakings, out_of_range }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sample::sched::TaskState;
 
     fn array(number: u8, values: &[u8]) -> Vec<u8> {
         [&[number << 3 | 2, values.len() as u8], values].concat()
@@ -124,6 +143,7 @@ mod tests {
         let switches = |tids: &[u8]| {
             [array(1, &[100, 5]), array(2, &[1, 0]), array(3, tids), array(4, &[120, 99]), array(6, &[1, 0])].concat()
         };
+        let counts = |switches| Decoded { switches, wakings: 2, out_of_range: 0 };
         let names = [array(5, b"a"), array(5, b"b")].concat();
         let wakings = [array(7, &[90, 3]), array(8, &[7, 8]), array(9, &[2, 3]), array(12, &[0, 8])].concat();
         let bytes = [switches(&[7, 0]), names.clone(), wakings.clone()].concat();
@@ -131,7 +151,7 @@ mod tests {
         assert!(!arrays.uneven() && !arrays.is_broken);
         assert_eq!(arrays.earliest(), Some(90));
         let mut events = Vec::new();
-        assert_eq!(arrays.decode(4, |time, raw| events.push((time, raw))), (2, 2));
+        assert_eq!(arrays.decode(4, StateBits::default(), |time, raw| events.push((time, raw))), counts(2));
         let task = |tid, prio, comm: &str| SchedTask { tid, prio, comm: Comm::from(comm) };
         let woken = |tid, target_cpu, by| Raw::WokenOn { cpu: 4, task: task(tid, 0, ""), target_cpu, by };
         let expected = [
@@ -144,6 +164,6 @@ mod tests {
         let bytes = [switches(&[7]), names, wakings].concat();
         let arrays = Arrays::parse(&bytes);
         assert!(arrays.uneven());
-        assert_eq!(arrays.decode(4, |_, _| {}), (0, 2));
+        assert_eq!(arrays.decode(4, StateBits::default(), |_, _| {}), counts(0));
     }
 }

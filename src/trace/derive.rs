@@ -140,6 +140,10 @@ impl Derive {
                 }
                 Raw::SwitchTo { cpu, state, next } => {
                     let prev = self.runs(cpu).unwrap_or(nobody());
+                    if next.tid == UNKNOWN {
+                        self.set(cpu, None);
+                        continue;
+                    }
                     self.set(cpu, Some(next));
                     group.sched(cpu, prev.tid, SchedWhat::Switch { prev, state, next });
                 }

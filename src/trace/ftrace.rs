@@ -1,13 +1,16 @@
 //! Decodes bundles of ftrace events (protos/perfetto/trace/ftrace/*.proto).
 
+use std::cell::Cell;
+
 use rustc_hash::FxHashMap;
 
 use super::compact;
+use super::derive::MAX_CPUS;
 use super::dynamic::{self, Descriptor, DYNAMIC};
 use super::event::{BlockStep, TraceEvent, TraceWhat};
 use super::names::{Name, Names};
 use super::wire::{Fields, Value};
-use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState, WakenBy};
+use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat, StateBits, TaskState, WakenBy};
 use crate::sample::Comm;
 
 /// `FtraceEvent.generic`: the older way.
@@ -95,6 +98,8 @@ pub(super) struct Facts {
     pub(super) has_waking: bool,
     pub(super) has_fork: bool,
     pub(super) has_compact: bool,
+    /// What the states of threads mean to the recorded kernel.
+    pub(super) states: StateBits,
     /// Descriptions of dynamic events, by their field number.
     pub(super) dynamic: FxHashMap<u32, Descriptor>,
 }
@@ -117,7 +122,7 @@ impl<'a> Bundle<'a> {
         let mut fields = Fields::new(bytes);
         for (number, value) in fields.by_ref() {
             match number {
-                1 => bundle.cpu = value.low(),
+                1 => bundle.cpu = u32::try_from(value.uint()).unwrap_or(MAX_CPUS),
                 3 => bundle.lost = value.uint() != 0,
                 4 => bundle.compact = Some(value.bytes()),
                 5 => bundle.clock = value.uint(),
@@ -163,6 +168,7 @@ struct Outer<'a> {
     number: u32,
     payload: &'a [u8],
     is_broken: bool,
+    is_out_of_range: bool,
 }
 
 impl<'a> Outer<'a> {
@@ -172,7 +178,10 @@ impl<'a> Outer<'a> {
         for (number, value) in fields.by_ref() {
             match (number, value) {
                 (1, _) => outer.time = value.uint(),
-                (2, _) => outer.tid = idle(value.low()),
+                (2, _) => match thread(value.uint()) {
+                    Some(tid) => outer.tid = tid,
+                    None => outer.is_out_of_range = true,
+                },
                 (5, Value::Varint(flags)) => outer.flags = flags,
                 (_, Value::Bytes(payload)) => (outer.number, outer.payload) = (number, payload),
                 _ => {}
@@ -188,11 +197,14 @@ struct Inner<'a> {
     numbers: [u64; 10],
     texts: [&'a [u8]; 10],
     is_broken: bool,
+    /// A number that was asked for is beyond what the kernel gives.
+    is_out_of_range: Cell<bool>,
 }
 
 impl<'a> Inner<'a> {
     fn parse(payload: &'a [u8]) -> Self {
-        let mut inner = Self { numbers: [0; 10], texts: [&[]; 10], is_broken: false };
+        let mut inner =
+            Self { numbers: [0; 10], texts: [&[]; 10], is_broken: false, is_out_of_range: Cell::new(false) };
         let mut fields = Fields::new(payload);
         for (number, value) in fields.by_ref() {
             let at = number as usize;
@@ -209,11 +221,29 @@ impl<'a> Inner<'a> {
     }
 
     fn id(&self, at: usize) -> u32 {
-        self.numbers.get(at).copied().unwrap_or(0) as u32
+        let number = self.number(at);
+        // Negative ones are of an int32.
+        let negative = || i32::try_from(number as i64).ok().filter(|number| *number < 0).map(i32::cast_unsigned);
+        self.in_range(u32::try_from(number).ok().or_else(negative))
+    }
+
+    fn number(&self, at: usize) -> u64 {
+        self.numbers.get(at).copied().unwrap_or(0)
+    }
+
+    fn in_range(&self, id: Option<u32>) -> u32 {
+        if id.is_none() {
+            self.is_out_of_range.set(true);
+        }
+        id.unwrap_or(SchedEvent::UNKNOWN)
     }
 
     fn tid(&self, at: usize) -> u32 {
-        idle(self.id(at))
+        self.in_range(thread(self.number(at)))
+    }
+
+    fn cpu(&self, at: usize) -> u32 {
+        self.in_range(u32::try_from(self.number(at)).ok().filter(|cpu| *cpu < MAX_CPUS))
     }
 
     fn text(&self, at: usize) -> &'a [u8] {
@@ -234,6 +264,16 @@ pub(super) fn idle(tid: u32) -> u32 {
     }
 }
 
+/// A thread id of the trace: 0 for one below 0, `None` for one that no kernel gives.
+pub(super) fn thread(number: u64) -> Option<u32> {
+    match i64::try_from(number).ok().and_then(|tid| u32::try_from(tid).ok()) {
+        // -1 as an unsigned number.
+        Some(u32::MAX) => Some(0),
+        Some(tid) => (tid <= i32::MAX as u32).then_some(tid),
+        None => (number > i64::MAX as u64).then_some(0),
+    }
+}
+
 /// What the first pass takes from a bundle: its earliest time, and facts of the whole trace. `process` is told the process
 /// of each thread that an event names with it, and `None` for that of the thread's parent.
 pub(super) fn scan(
@@ -251,19 +291,24 @@ pub(super) fn scan(
         let time = bundle.boot(outer.time);
         earliest = Some(earliest.map_or(time, |earliest| earliest.min(time)));
         match outer.number {
+            _ if outer.is_out_of_range => {}
             SWITCH => facts.has_switch = true,
             WAKING => facts.has_waking = true,
             FORK => facts.has_fork = true,
             NEWTASK => {
                 let inner = Inner::parse(outer.payload);
                 let tid = inner.tid(1);
+                if inner.is_out_of_range.get() {
+                    continue;
+                }
                 let is_thread = inner.numbers[3] & CLONE_THREAD != 0;
                 process(tid, if is_thread { Err(outer.tid) } else { Ok(tid) }, inner.text(2));
             }
             EXIT => {
                 let inner = Inner::parse(outer.payload);
-                if inner.id(3) != 0 {
-                    process(inner.tid(2), Ok(inner.id(3)), inner.text(1));
+                let (tid, pid) = (inner.tid(2), inner.tid(3));
+                if pid != 0 && !inner.is_out_of_range.get() {
+                    process(tid, Ok(pid), inner.text(1));
                 }
             }
             _ => {}
@@ -291,6 +336,8 @@ pub(super) struct Counts {
     /// Arrays of compact events of different lengths: none of their events is read.
     pub(super) uneven: u64,
     pub(super) lost_bundles: u64,
+    /// Events whose CPU or thread is beyond what the kernel gives.
+    pub(super) out_of_range: u64,
     pub(super) unknown_clock: u64,
 }
 
@@ -308,7 +355,7 @@ impl Decoder<'_> {
         let cpu = bundle.cpu;
         self.counts.malformed += u64::from(bundle.is_broken);
         self.counts.unknown_clock += u64::from(bundle.has_unknown_clock());
-        if bundle.lost {
+        if bundle.lost && cpu < MAX_CPUS {
             self.counts.lost_bundles += 1;
             let times = bundle.events().map(|event| Outer::parse(event).time);
             let first = bundle.compact.and_then(|compact| compact::Arrays::parse(compact).earliest());
@@ -320,46 +367,63 @@ impl Decoder<'_> {
         for event in bundle.events() {
             let outer = Outer::parse(event);
             *self.counts.by_number.entry(outer.number).or_default() += 1;
-            let raw = self.event(&outer, cpu);
-            out(bundle.boot(outer.time), raw);
+            match self.event(&outer, cpu) {
+                Some(raw) if cpu < MAX_CPUS => out(bundle.boot(outer.time), raw),
+                _ => self.counts.out_of_range += 1,
+            }
         }
         if let Some(compact) = bundle.compact {
             let arrays = compact::Arrays::parse(compact);
             self.counts.malformed += u64::from(arrays.is_broken);
             self.counts.uneven += u64::from(arrays.uneven());
-            let (switches, wakings) = arrays.decode(cpu, |time, raw| out(bundle.boot(time), raw));
-            *self.counts.by_number.entry(SWITCH).or_default() += switches;
-            *self.counts.by_number.entry(WAKING).or_default() += wakings;
+            let is_followed = cpu < MAX_CPUS;
+            let found = arrays.decode(cpu, self.facts.states, |time, raw| {
+                if is_followed {
+                    out(bundle.boot(time), raw);
+                }
+            });
+            *self.counts.by_number.entry(SWITCH).or_default() += found.switches;
+            *self.counts.by_number.entry(WAKING).or_default() += found.wakings;
+            self.counts.out_of_range += if is_followed { found.out_of_range } else { found.switches + found.wakings };
         }
     }
 
-    fn event(&mut self, outer: &Outer<'_>, cpu: u32) -> Raw {
+    /// `None` for one whose ids are out of range.
+    fn event(&mut self, outer: &Outer<'_>, cpu: u32) -> Option<Raw> {
+        if outer.is_out_of_range {
+            return None;
+        }
         let Outer { tid, number, payload, flags, .. } = *outer;
         if number >= DYNAMIC {
-            return self.dynamic(outer, cpu);
+            return Some(self.dynamic(outer, cpu));
         }
         let inner = Inner::parse(payload);
         self.counts.malformed += u64::from(outer.is_broken || inner.is_broken);
+        let raw = self.typed(number, &inner, (cpu, tid), flags);
+        (!inner.is_out_of_range.get()).then_some(raw)
+    }
+
+    fn typed(&mut self, number: u32, inner: &Inner<'_>, (cpu, tid): (u32, u32), flags: u64) -> Raw {
         let sched = |what| Raw::Sched { cpu, tid, what };
         let what = match number {
             SWITCH => {
                 let (prev, next) = (inner.task(1, 2, 3), inner.task(5, 6, 7));
-                return sched(SchedWhat::Switch { prev, state: TaskState::new(inner.numbers[4]), next });
+                return sched(SchedWhat::Switch { prev, state: self.facts.states.state(inner.numbers[4]), next });
             }
             WAKING => {
                 let by = WakenBy::from_flags(flags);
-                return sched(SchedWhat::Waking { task: inner.task(1, 2, 3), target_cpu: inner.id(5), by });
+                return sched(SchedWhat::Waking { task: inner.task(1, 2, 3), target_cpu: inner.cpu(5), by });
             }
             WAKEUP if !self.facts.has_waking => {
                 let by = WakenBy::from_flags(flags);
-                return sched(SchedWhat::Waking { task: inner.task(1, 2, 3), target_cpu: inner.id(5), by });
+                return sched(SchedWhat::Waking { task: inner.task(1, 2, 3), target_cpu: inner.cpu(5), by });
             }
-            WAKEUP => TraceWhat::Wakeup { tid: inner.tid(2), target_cpu: inner.id(5) },
+            WAKEUP => TraceWhat::Wakeup { tid: inner.tid(2), target_cpu: inner.cpu(5) },
             WAKEUP_NEW => {
-                return sched(SchedWhat::WakeupNew { task: inner.task(1, 2, 3), target_cpu: inner.id(5) });
+                return sched(SchedWhat::WakeupNew { task: inner.task(1, 2, 3), target_cpu: inner.cpu(5) });
             }
             491 => {
-                return sched(SchedWhat::Migrate { task: inner.task(1, 2, 3), from: inner.id(4), to: inner.id(5) });
+                return sched(SchedWhat::Migrate { task: inner.task(1, 2, 3), from: inner.cpu(4), to: inner.cpu(5) });
             }
             237 => return sched(SchedWhat::Exec { tid: inner.tid(2), old_tid: inner.tid(3) }),
             EXIT => return sched(SchedWhat::Exit { task: inner.task(1, 2, 4) }),
@@ -375,7 +439,7 @@ impl Decoder<'_> {
             37 => return sched(SchedWhat::IrqExit { irq: inner.id(1) }),
             24 => return sched(SchedWhat::SoftirqEntry { vec: inner.id(1) }),
             25 => return sched(SchedWhat::SoftirqExit { vec: inner.id(1) }),
-            _ => self.other(number, &inner),
+            _ => self.other(number, inner),
         };
         Raw::Trace(TraceEvent { time: 0, cpu, pid: TraceEvent::UNKNOWN, tid, what })
     }
@@ -415,9 +479,9 @@ impl Decoder<'_> {
             47 => TraceWhat::ReclaimEnd { reclaimed: inner.numbers[1] },
             43 => TraceWhat::SyncEnter { dev: inner.numbers[1], inode: inner.numbers[2] },
             44 => TraceWhat::SyncExit { dev: inner.numbers[1], inode: inner.numbers[2], result: inner.id(3) as i32 },
-            11 => TraceWhat::CpuFrequency { cpu: inner.id(2), khz: inner.numbers[1] },
+            11 => TraceWhat::CpuFrequency { cpu: inner.cpu(2), khz: inner.numbers[1] },
             // `PWR_EVENT_EXIT` is -1.
-            13 => TraceWhat::CpuIdle { cpu: inner.id(2), state: Some(inner.id(1)).filter(|state| *state != u32::MAX) },
+            13 => TraceWhat::CpuIdle { cpu: inner.cpu(2), state: Some(inner.id(1)).filter(|state| *state != u32::MAX) },
             113 => TraceWhat::Suspend {
                 action: self.names.add(inner.text(1)),
                 value: i64::from(inner.id(2) as i32),
@@ -455,7 +519,7 @@ impl Decoder<'_> {
             let target = descriptor.cpu.and_then(|at| fields.find(|(number, _)| *number == at));
             // proto3 leaves a 0 out.
             let is_one = descriptor.cpu.is_some();
-            let target = is_one.then(|| target.map_or(0, |(_, value)| value.low()));
+            let target = is_one.then(|| target.map_or(0, |(_, value)| u32::try_from(value.uint()).unwrap_or(MAX_CPUS)));
             return event(TraceWhat::IpiSend { target, kind: Name::NONE });
         }
         if self.names.text(descriptor.name).starts_with(b"irq_vectors:") {

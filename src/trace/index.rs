@@ -13,6 +13,7 @@ use super::stacks::Stacks;
 use super::tables::{process_of, thread_of, TraceThreads, Tracks};
 use super::wire::Fields;
 use super::{Damage, TraceError};
+use crate::sample::sched::StateBits;
 
 /// Fields of a packet that have events.
 pub(super) const BUNDLE: u32 = 1;
@@ -167,6 +168,7 @@ pub(super) fn walk<R: Read + Seek>(packets: &mut Packets<R>) -> Result<Pass, Tra
     index.close();
     packets.damage.malformed += malformed;
     state.tracks.resolve();
+    state.facts.states = StateBits::of_release(&state.release);
     state.real_time = state.clocks.real_time;
     Ok(Pass::Done(Box::new((index, state))))
 }

@@ -284,6 +284,12 @@ impl Info {
             analysers: Vec::new(),
             damage: damage.sentences(),
         };
+        let out_of_range = tally.ftrace.out_of_range;
+        if out_of_range > 0 {
+            info.damage.push(format!(
+                "{out_of_range} events name a CPU or a thread beyond the numbers that a kernel gives, and are left out"
+            ));
+        }
         info.analysers = capabilities(&info, false);
         info
     }

@@ -10,7 +10,7 @@ use super::clock::Sums;
 use super::container::{self, packets_of, Damage, Input, Packets};
 use super::derive::{Derive, Rules, Tables, MAX_CPUS};
 use super::event::{Args, Edge, Event, TraceEvent, TraceWhat};
-use super::ftrace::{idle, Counts, Decoder, Raw};
+use super::ftrace::{thread, Counts, Decoder, Raw};
 use super::index::{self, Index, Pass, State, Stray, BUNDLE, SAMPLE, SNAPSHOT, TRACK_EVENT};
 use super::info::{Info, Source};
 use super::names::{Name, Names};
@@ -71,8 +71,8 @@ fn sample(sample: &[u8], tables: Option<&Generation>, stacks: &mut Stacks) -> Tr
     let (mut cpu, mut tid, mut stack, mut mode) = (TraceEvent::UNKNOWN, TraceEvent::UNKNOWN, None, 0);
     for (number, value) in Fields::new(sample) {
         match number {
-            1 => cpu = value.low(),
-            3 => tid = idle(value.low()),
+            1 => cpu = u32::try_from(value.uint()).unwrap_or(TraceEvent::UNKNOWN),
+            3 => tid = thread(value.uint()).unwrap_or(TraceEvent::UNKNOWN),
             4 if value.uint() != 0 => stack = tables.and_then(|tables| stacks.interned(tables.number, value.uint())),
             5 => mode = value.uint(),
             _ => {}
@@ -184,6 +184,9 @@ impl<R: Read + Seek> Trace<R> {
             self.tally.last = self.tally.last.max(time);
         }
         let event = self.queue.pop_front();
+        if let Some(event) = &event {
+            self.state.threads.see(event);
+        }
         if let Some(Event::Sched(event)) = &event {
             self.tally.see(event.cpu);
         }

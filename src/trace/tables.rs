@@ -2,10 +2,11 @@
 
 use rustc_hash::FxHashMap;
 
-use super::event::{TraceEvent, TrackId};
+use super::event::{Event, TraceEvent, TraceWhat, TrackId};
 use super::ftrace::idle;
 use super::names::{Name, Names};
 use super::wire::{Fields, Value};
+use crate::sample::sched::SchedWhat;
 use crate::sample::Comm;
 
 /// Threads that are kept, of about 40 bytes each.
@@ -85,25 +86,53 @@ impl TraceThreads {
         }
     }
 
+    /// Takes the names that an event has of threads, the last of which counts.
+    pub(super) fn see(&mut self, event: &Event) {
+        let mut rename = |tid: u32, comm: &Comm| {
+            if let Some(thread) = self.threads.get_mut(&tid).filter(|_| !comm.is_empty()) {
+                thread.comm = *comm;
+            }
+        };
+        match event {
+            Event::Sched(event) => match &event.what {
+                SchedWhat::Switch { prev, next, .. } => {
+                    rename(prev.tid, &prev.comm);
+                    rename(next.tid, &next.comm);
+                }
+                SchedWhat::Waking { task, .. } | SchedWhat::WakeupNew { task, .. } => rename(task.tid, &task.comm),
+                SchedWhat::Exit { task } => rename(task.tid, &task.comm),
+                _ => {}
+            },
+            Event::Trace(TraceEvent { what: TraceWhat::Rename { tid, comm }, .. }) => rename(*tid, comm),
+            Event::Trace(_) => {}
+        }
+    }
+
     /// `ProcessTree` and `generic_kernel_process_tree`.
     pub(super) fn add_tree(&mut self, tree: &[u8], is_generic: bool) {
         for (number, value) in Fields::new(tree) {
-            let mut ids = [0; 4];
+            let (mut ids, mut is_wrong) = ([0; 4], false);
+            let mut is_comm = false;
             let (mut name, mut is_idle) = (&[][..], false);
             for (field, value) in Fields::new(value.bytes()) {
                 match (field, value) {
                     (1..=3, Value::Varint(_)) => {
                         if let Some(id) = ids.get_mut(field as usize) {
+                            is_wrong |= i32::try_from(value.uint() as i64).is_err();
                             *id = value.low();
                         }
                     }
                     (2 | 3, Value::Bytes(text)) if name.is_empty() => name = text,
+                    (8 | 9, Value::Varint(value)) if !is_generic => is_comm |= value != 0,
                     (5, Value::Varint(value)) if is_generic => is_idle = value != 0,
                     _ => {}
                 }
             }
-            // The first argument may be a path.
-            let base = name.rsplit(|&byte| byte == b'/').next().unwrap_or(name);
+            if is_wrong {
+                self.left_out += 1;
+                continue;
+            }
+            let base = if is_comm { name } else { program(name) };
             match number {
                 1 => {
                     let known = self.get(ids[1]).is_some_and(|thread| !thread.comm.is_empty());
@@ -126,6 +155,16 @@ impl TraceThreads {
     pub(super) fn left_out(&self) -> u64 {
         self.left_out
     }
+}
+
+/// The name of a program by its command line, which is known of a process of which no event has the name. Only the first
+/// argument can be a path, and those of kernel threads (`kworker/0:1`) are none.
+fn program(command: &[u8]) -> &[u8] {
+    let first = command.split(|&byte| byte == b' ').next().unwrap_or(command);
+    if matches!(first.first(), Some(b'/' | b'.')) {
+        return first.rsplit(|&byte| byte == b'/').next().unwrap_or(first);
+    }
+    first.strip_suffix(b":").unwrap_or(first)
 }
 
 /// The ids of a thread without those that wprof makes up.

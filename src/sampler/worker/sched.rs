@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{BatchSink, BATCH};
+use crate::host::topology::MAX_CPUS;
 use crate::sample::sched::{SchedEvent, SchedWhat};
 use crate::sampler::record::{decode, decode_sample, Layout, Record};
 use crate::sampler::tracepoint::{self, SchedDecoder};
@@ -32,7 +33,8 @@ impl BatchSink {
             },
             Err(_) => None,
         };
-        let Some(event) = what else {
+        // One of a CPU that no kernel has would be followed nowhere.
+        let Some(event) = what.filter(|event| event.cpu < MAX_CPUS || event.what == SchedWhat::Lost) else {
             self.loss.sched.malformed += 1;
             return;
         };
