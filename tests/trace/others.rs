@@ -391,3 +391,53 @@ fn compressed_and_concatenated_files_have_the_same_events() {
         assert_eq!((&once.name, 2 * once.count), (&twice.name, twice.count));
     }
 }
+
+/// What a kernel's release makes of the state of thread 1.
+fn state_of(release: &str, state: u64) -> TaskState {
+    let system = packet(1).message(45, &Message::new().message(1, &Message::new().text(3, release)));
+    // The release may come after the events.
+    let read = read(file(&[bundle(0, false, &[switch(10, 1, state, 2)]), system]));
+    let Some(SchedWhat::Switch { state, .. }) = read.sched.first().map(|event| event.what) else { panic!() };
+    state
+}
+
+#[test]
+fn states_are_those_of_the_recorded_kernel() {
+    assert_eq!(state_of("4.9.0-12-amd64", 0x1000), TaskState::Preempted);
+    assert_eq!(state_of("4.4.302", 0x800), TaskState::Preempted);
+    assert_eq!([state_of("4.9.0", 0x40), state_of("4.9.0", 0x402)], [TaskState::Dead, TaskState::Sleeping]);
+    assert_eq!([state_of("6.1.0", 0x40), state_of("6.1.0", 0x100)], [TaskState::Sleeping, TaskState::Preempted]);
+}
+
+#[test]
+fn events_of_a_cpu_or_thread_that_no_kernel_has_are_counted() {
+    let good = bundle(0, false, &[switch(10, 1, 1, 2)]);
+    for (what, bad) in [
+        ("CPU", bundle(65_536, false, &[switch(20, 3, 1, 4)])),
+        ("CPU of 33 bits", bundle((1 << 32) + 3, false, &[switch(20, 3, 1, 4)])),
+        ("thread", bundle(0, false, &[switch(20, 2, 1, (1 << 32) + 1)])),
+        ("woken thread", bundle(0, false, &[waking(20, 2, (1 << 32) + 1, 0)])),
+        ("target", bundle(0, false, &[waking(20, 2, 1, (1 << 32) + 1)])),
+        ("compact", compact(70_000, false, &[20], &[4], &[])),
+        ("compact thread", compact(0, false, &[20], &[(1 << 32) + 1], &[])),
+    ] {
+        let read = read(file(&[good.clone(), bad]));
+        assert_eq!(read.sched.len(), 1, "{what}: {:?}", read.sched);
+        assert!(
+            read.info.damage.iter().any(|text| text.starts_with("1 events name a CPU")),
+            "{what}: {:?}",
+            read.info.damage
+        );
+    }
+}
+
+#[test]
+fn a_process_has_the_last_name_of_its_main_thread() {
+    let process = |pid, command: &str| Message::new().int(1, pid).text(3, command);
+    let tree = [process(1, "parent"), process(2, "/opt/chrome --type=x --dir=/a/y"), process(30, "kworker/0:1-events")];
+    let tree = tree.iter().fold(Message::new(), |tree, process| tree.message(1, process));
+    let rename = event(20, 1, 236, &Message::new().int(1, 1).text(3, "child"));
+    let read = read(file(&[packet(1).message(2, &tree), bundle(0, false, &[switch(10, 0, 0, 1), rename])]));
+    let name = |tid| read.trace.threads().get(tid).unwrap().comm.to_string();
+    assert_eq!([name(1), name(2), name(30)], ["child", "chrome", "kworker/0:1-eve"]);
+}
