@@ -269,7 +269,7 @@ pub(super) fn thread(number: u64) -> Option<u32> {
     match i64::try_from(number).ok().and_then(|tid| u32::try_from(tid).ok()) {
         // -1 as an unsigned number.
         Some(u32::MAX) => Some(0),
-        Some(tid) => (tid <= i32::MAX as u32).then_some(tid),
+        Some(tid) => i32::try_from(tid).is_ok().then_some(tid),
         None => (number > i64::MAX as u64).then_some(0),
     }
 }

@@ -99,8 +99,9 @@ impl TraceThreads {
                     rename(prev.tid, &prev.comm);
                     rename(next.tid, &next.comm);
                 }
-                SchedWhat::Waking { task, .. } | SchedWhat::WakeupNew { task, .. } => rename(task.tid, &task.comm),
-                SchedWhat::Exit { task } => rename(task.tid, &task.comm),
+                SchedWhat::Waking { task, .. } | SchedWhat::WakeupNew { task, .. } | SchedWhat::Exit { task } => {
+                    rename(task.tid, &task.comm);
+                }
                 _ => {}
             },
             Event::Trace(TraceEvent { what: TraceWhat::Rename { tid, comm }, .. }) => rename(*tid, comm),
