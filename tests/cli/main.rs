@@ -52,6 +52,28 @@ fn is_root(test: &str) -> bool {
     allowed
 }
 
+/// Those who make packages run programs there. Clocks and the like come from the vDSO, which valgrind hides.
+#[test]
+fn it_runs_under_valgrind() {
+    const TEST: &str = "it_runs_under_valgrind";
+    // Its checks of memory do not know all that the kernel writes; what is asked here is that it runs.
+    let command = |arguments: &[&str]| {
+        Command::new("valgrind").args(["--quiet", "--tool=none", SCXPROF]).args(arguments).output().unwrap()
+    };
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        println!("SKIP: {TEST}: valgrind is not installed");
+        return;
+    }
+    expect(&command(&["--version"]), 0, "");
+    let directory = tempfile::tempdir().unwrap();
+    let lines = directory.path().join("lines");
+    fs::write(&lines, "web;main 1\n").unwrap();
+    expect(&command(&["stacks", "-f", lines.to_str().unwrap()]), 0, "");
+    // It reads clocks; a signal would leave no code.
+    let doctor = command(&["doctor"]);
+    assert!(doctor.status.code().is_some(), "{:?}: {}", doctor.status, text(&doctor.stderr));
+}
+
 /// Something that page-faults for as long as the test lasts.
 struct Load(std::process::Child);
 
