@@ -144,8 +144,8 @@ fn call_stacks(
 ) -> Result<Option<StacksReport>, Failure> {
     let roots = Roots::default();
     let mut profile = super::process::open(args.input.path(), is_ended)?;
-    let Some((number, event, _)) = profile.stack_event(None) else { return Ok(None) };
-    let mut sink = StackSink::of_event(number);
+    let Some(event) = profile.stack_event(None) else { return Ok(None) };
+    let mut sink = StackSink::of_events(&event.numbers);
     let memory = (args.memory as usize).saturating_mul(1 << 20);
     let session = Session::builder().profile(&mut profile).memory(memory).start();
     let session = session.map_err(|error| Failure::Unsupported(error.into()))?;
@@ -157,7 +157,7 @@ fn call_stacks(
     let symbols = SymbolOptions { roots, begin, cache: decision::cache(), lines: None };
     let names = symbolize(&outcome.modules, outcome.stacks.codes(), &symbols);
     let mut stacks = sink.profile(&outcome.stacks, &names);
-    stacks.event = event;
+    stacks.event = event.name;
     let placement = found.placement().map_err(|error| Failure::NoResult(error.into()))?;
     super::stacks::place(&mut stacks, Some(&placement));
     Ok((stacks.count() > 0).then(|| trees(&stacks)))

@@ -316,6 +316,12 @@ fn say_unwound(unwound: Option<UnwindCounts>) {
     if counts.broken > 0 {
         parts.push(format!("{} where code has neither call frame information nor frame pointers", counts.broken));
     }
+    if counts.timed_out > 0 {
+        parts.push(format!(
+            "{} where a file was not read in time (a slow disk or a busy host: try again)",
+            counts.timed_out
+        ));
+    }
     if counts.compat > 0 {
         parts.push(format!("{} are of 32-bit programs, which are not unwound", counts.compat));
     }

@@ -21,7 +21,7 @@ use crate::host::open;
 use crate::host::Roots;
 use crate::sample::places::CpuPlaces;
 use crate::sample::Source;
-use crate::sampler::record::{sample_type, Header};
+use crate::sampler::record::Header;
 use crate::sampler::{AddressFrom, Identity};
 use crate::trace::Recorded;
 
@@ -233,27 +233,6 @@ impl Profile {
             ];
         }
         recorded
-    }
-
-    /// The event with call chains that is called `name`, or the first one: its number, its name, and whether it counts ns. `None` if
-    /// there is none.
-    pub(crate) fn stack_event(&self, name: Option<&str>) -> Option<(u16, String, bool)> {
-        let events = self.perf_data()?.events().iter().enumerate();
-        let aside = self.aside_event();
-        // Other events of ours may have call chains, too, but not those of the program.
-        let has_stacks = |number: usize| match &self.meta {
-            Some(meta) if meta.source != Source::Stacks.name() => {
-                aside.is_some_and(|aside| usize::from(aside) == number)
-            }
-            _ => true,
-        };
-        let mut events = events.filter(|&(number, event)| {
-            event.attr.layout.sample_type & sample_type::CALLCHAIN != 0 && has_stacks(number)
-        });
-        let (number, event) = events.find(|(_, event)| name.is_none() || event.name.as_deref() == name)?;
-        let clocks = [sys::PERF_COUNT_SW_CPU_CLOCK, sys::PERF_COUNT_SW_TASK_CLOCK].map(u64::from);
-        let is_clock = event.attr.kind == PERF_TYPE_SOFTWARE && clocks.contains(&event.attr.config);
-        Some((u16::try_from(number).ok()?, event.name.clone().unwrap_or_else(|| "an event".to_owned()), is_clock))
     }
 
     /// The number of the event of call stacks that was recorded beside memory.

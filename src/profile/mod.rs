@@ -33,6 +33,7 @@ mod archive;
 mod boot;
 mod budget;
 mod buildid;
+mod chains;
 mod code_files;
 mod features;
 pub(crate) mod format;
@@ -58,6 +59,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 pub(crate) use archive::pack;
+pub(crate) use chains::ChainEvent;
 pub(crate) use format::record_name;
 pub use input::Profile;
 pub(crate) use input::Records;

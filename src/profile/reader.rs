@@ -18,7 +18,7 @@ use super::format::{
 use super::{swap, topology, tracing};
 use crate::resolve::mapping::BuildId;
 use crate::sample::places::CpuPlaces;
-use crate::sampler::record::{Header, Layout, HEADER_SIZE};
+use crate::sampler::record::{sample_type, Header, Layout, HEADER_SIZE};
 use crate::sampler::tracepoint::{FormatError, SchedDecoder};
 
 mod damage;
@@ -484,7 +484,9 @@ fn is_usual(header: Header) -> bool {
 }
 
 fn is_sched(decoder: &SchedDecoder, attr: &Attr) -> bool {
-    attr.kind == sys::PERF_TYPE_TRACEPOINT && decoder.knows(attr.config)
+    // Without its fields a sample is a call stack only.
+    let has_fields = attr.layout.sample_type & sample_type::RAW != 0;
+    attr.kind == sys::PERF_TYPE_TRACEPOINT && has_fields && decoder.knows(attr.config)
 }
 
 fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {

@@ -128,9 +128,10 @@ fn records(
     let waiting = size_of::<PendingSample>() + chain;
     let mut reader = RecordReader::new(profile, identity, address_from, memory / 4 / waiting);
     reader.only = aside.map(|aside| (aside, reads_stacks));
+    reader.reads_stacks = reads_stacks;
     let mut end = SinkEnd { sink, cgroups, accesses: 0, ends };
     let failed = stages::run(&mut reader, &mut names, &mut end).err();
-    let RecordReader { order, intake, is_untimed, is_named_at_end, .. } = reader;
+    let RecordReader { order, intake, is_untimed, is_named_at_end, guests, .. } = reader;
     let SinkEnd { sink, cgroups, accesses, .. } = end;
     (names.cgroups, names.accesses) = (cgroups, accesses);
     let mut outcome = names.outcome(&order, intake.loss(), sink);
@@ -144,6 +145,10 @@ fn records(
     }
     if is_named_at_end && outcome.loss.unnamed > 0 && profile.meta.is_none() {
         outcome.notes.insert(0, NAMED_AT_END.to_owned());
+    }
+    if guests > 0 {
+        let note = format!("{guests} samples of KVM guests are left out: their code and memory are not the host's");
+        outcome.notes.insert(0, note);
     }
     if is_untimed {
         outcome.notes.insert(0, UNTIMED.to_owned());

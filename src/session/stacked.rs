@@ -29,7 +29,9 @@ struct Key {
 #[derive(Debug, Clone, Default)]
 pub struct StackSink {
     /// The only event of a recording whose samples are taken.
-    only: Option<u16>,
+    only: Option<Vec<u16>>,
+    /// Samples of other events, by their number.
+    others: FxHashMap<u16, u64>,
     threads: FxHashMap<Key, u32>,
     list: Vec<Key>,
     rows: FxHashMap<(u32, Option<StackId>), (u64, u64)>,
@@ -42,10 +44,16 @@ pub struct StackSink {
 }
 
 impl StackSink {
-    /// Takes only the samples of one event of a recording, by its number.
+    /// Takes only the samples of these events of a recording, by their numbers.
     #[must_use]
-    pub fn of_event(number: u16) -> Self {
-        Self { only: Some(number), ..Self::default() }
+    pub fn of_events(numbers: &[u16]) -> Self {
+        Self { only: Some(numbers.to_vec()), ..Self::default() }
+    }
+
+    /// Samples of an event whose samples are not taken.
+    #[must_use]
+    pub fn of_other(&self, number: u16) -> u64 {
+        self.others.get(&number).copied().unwrap_or(0)
     }
 
     /// Samples so far.
@@ -62,7 +70,7 @@ impl StackSink {
 
     /// Forgets all samples.
     pub fn clear(&mut self) {
-        *self = Self { only: self.only, ..Self::default() };
+        *self = Self { only: self.only.take(), ..Self::default() };
     }
 
     /// The profile, with the stacks of [`super::Outcome::stacks`] and these names of their code. The caller adds what it knows of the event
@@ -156,7 +164,8 @@ fn frames_at(symbol: Option<&Symbol>, is_kernel: bool) -> Vec<Frame> {
 impl Sink for StackSink {
     fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
         let Sample { comm, hint, stack, raw, .. } = sample;
-        if self.only.is_some_and(|only| only != raw.event) {
+        if self.only.as_ref().is_some_and(|only| !only.contains(&raw.event)) {
+            *self.others.entry(raw.event).or_default() += 1;
             return;
         }
         let key = Key { pid: raw.pid, tid: raw.tid, comm: *comm, cgroup: raw.cgroup, hint: *hint };

@@ -18,7 +18,7 @@ use crate::sample::sched::SchedEvent;
 use crate::sample::{RawSample, Sample};
 use crate::sampler::intake::Intake;
 use crate::sampler::plan::AddressFrom;
-use crate::sampler::record::{sample_type, Header};
+use crate::sampler::record::{sample_type, Header, Layout};
 use crate::sampler::Identity;
 
 /// Records that are read before they are sorted.
@@ -84,6 +84,10 @@ pub(super) struct RecordReader<'p> {
     pub(super) is_untimed: bool,
     /// Samples of this event are all that is read, or all that is not.
     pub(super) only: Option<(u16, bool)>,
+    /// Samples with call chains are wanted as such, also those of scheduling events.
+    pub(super) reads_stacks: bool,
+    /// Samples of KVM guests, which are left out.
+    pub(super) guests: u64,
     /// perf wrote what existed only after it had recorded samples.
     pub(super) is_named_at_end: bool,
     out: Out,
@@ -107,6 +111,8 @@ impl<'p> RecordReader<'p> {
             is_untimed: false,
             is_named_at_end: false,
             only: None,
+            reads_stacks: false,
+            guests: 0,
             out: Out { piece: Piece::default(), size: (limit / PART).clamp(LEAST_PIECE, PIECE) },
         }
     }
@@ -133,15 +139,21 @@ impl<'p> RecordReader<'p> {
             }
             let Records::PerfData(perf_data) = &mut self.profile.records else { return Ok(()) };
             match perf_data.next_item()? {
-                Some(Item::Record { bytes, layout, sched: Some(decoder), .. }) => {
+                Some(Item::Record { bytes, event, sched: Some(_), .. })
+                    if self.only.is_some_and(|(only, wanted)| !wanted && usize::from(only) == event)
+                        && is_of_others(self.only, bytes, event) => {}
+                Some(Item::Record { bytes, layout, event, sched: Some(decoder), .. })
+                    if !(self.reads_stacks && is_stack(self.only, layout, event)) =>
+                {
                     self.intake.take_sched(bytes, layout, decoder);
                     if count.is_multiple_of(TAKE_EVERY) {
                         self.take_hints(self.intake.newest(), next);
                         self.take_read(next);
                     }
                 }
-                Some(Item::Record { bytes, event, sched: None, .. }) if is_of_others(self.only, bytes, event) => {}
-                Some(Item::Record { bytes, layout, period, event, sched: None }) => {
+                Some(Item::Record { bytes, event, .. }) if is_of_others(self.only, bytes, event) => {}
+                Some(Item::Record { bytes, .. }) if is_of_a_guest(bytes) => self.guests += 1,
+                Some(Item::Record { bytes, layout, period, event, .. }) => {
                     let is_timed = layout.sample_type & sample_type::TIME != 0;
                     if !is_timed {
                         // It applies to the samples after it in the file, not to those before it.
@@ -214,6 +226,20 @@ impl<'p> RecordReader<'p> {
             release(&mut self.order, &mut self.out, next);
         }
     }
+}
+
+/// True for an event whose samples are wanted as call stacks, also if it is one of the scheduler.
+fn is_stack(only: Option<(u16, bool)>, layout: &Layout, event: usize) -> bool {
+    layout.sample_type & sample_type::CALLCHAIN != 0 && only.is_none_or(|(only, _)| usize::from(only) == event)
+}
+
+/// True for a sample that interrupted a KVM guest: its addresses are not those of the process that runs the guest.
+fn is_of_a_guest(bytes: &[u8]) -> bool {
+    const MODE: u32 = sys::PERF_RECORD_MISC_CPUMODE_MASK;
+    const GUEST: [u32; 2] = [sys::PERF_RECORD_MISC_GUEST_KERNEL, sys::PERF_RECORD_MISC_GUEST_USER];
+    Header::read(bytes).is_some_and(|header| {
+        header.kind == sys::PERF_RECORD_SAMPLE && GUEST.contains(&(u32::from(header.misc) & MODE))
+    })
 }
 
 /// True for samples of other events than those that are read, and for what was lost of them.

@@ -14,14 +14,14 @@ mod tree;
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
 pub use diff::{diff, Change, DiffLine};
 #[cfg(feature = "cli")]
 pub use firefox::firefox;
 pub use flame::flame_graph;
-pub use folded::{folded, parse_folded, FoldedError};
+pub use folded::{folded, parse_folded, FoldedError, FoldedStacks};
 pub use pprof::pprof;
 pub use table::{by, symbols, By, GroupLine, SymbolLine};
 pub use traced::TracedStacks;
@@ -155,6 +155,13 @@ impl Profile {
     #[must_use]
     pub fn count(&self) -> u64 {
         self.rows.iter().map(|row| row.samples).sum()
+    }
+
+    /// Different stacks that samples have.
+    #[must_use]
+    pub fn stack_count(&self) -> usize {
+        let numbers: FxHashSet<u32> = self.rows.iter().filter(|row| row.samples > 0).map(|row| row.stack).collect();
+        numbers.len()
     }
 
     /// The frames of a stack, the innermost first.

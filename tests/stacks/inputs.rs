@@ -90,3 +90,25 @@ main         0.00     0.00   +0.00  0.00    100.00    100.00   +0.00  0.00      
         assert!(said(&output).contains(reason), "{args:?}: {}", said(&output));
     }
 }
+
+#[test]
+fn folded_text_of_other_programs_is_counted_right() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("folded");
+    let read = |text: &[u8]| {
+        std::fs::write(&path, text).unwrap();
+        let output = run(&["-f", path.to_str().unwrap(), "--json"]);
+        assert!(output.status.success(), "{}", said(&output));
+        let found = json(&output);
+        (found["samples"].as_u64().unwrap(), found["stack_count"].as_u64().unwrap(), said(&output))
+    };
+    assert_eq!(read(b"a;b 3"), (3, 1, String::new()));
+    assert_eq!(read(b"# tool: 3\n\nP;T;main:1;work:2 5\nP;T;main:1 3\n# duration: 23\n"), (8, 2, String::new()));
+    let (samples, stacks, said) = read(b"w;a 31.5\nw;b 1.4\n");
+    assert!((samples, stacks) == (329, 2) && said.contains("note: counts have fractions"), "{samples} {said}");
+    let (samples, _, said) = read(b"w;a 10 20\nw;b 1 2\n");
+    assert!(samples == 22 && said.contains("two counts"), "{samples} {said}");
+    let output = run(&["-f", path.to_str().unwrap()]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("in 0.000 s, 2 stacks, "), "{text}");
+}

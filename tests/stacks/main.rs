@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
 
 mod browser;
+mod chains;
 #[path = "../support/chromium.rs"]
 mod chromium;
 mod dwarf;

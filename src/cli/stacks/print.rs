@@ -83,7 +83,7 @@ pub(super) fn document(args: &StacksArgs, profile: &Profile, outcome: &Outcome) 
         groups: &groups,
         unwound: outcome.unwound,
         stacks: rows.iter().filter_map(stack).collect(),
-        stack_count: profile.stacks.len(),
+        stack_count: profile.stack_count(),
     };
     Ok(escape::json(serde_json::to_string_pretty(&document)?) + "\n")
 }
@@ -159,7 +159,7 @@ pub(super) fn table(args: &StacksArgs, profile: &Profile) -> String {
         profile.count(),
         profile.event,
         profile.duration_ns as f64 / 1e9,
-        profile.stacks.len().saturating_sub(1),
+        profile.stack_count(),
     );
     text
 }

@@ -17,7 +17,7 @@ use super::symbols::{Image, KERNEL};
 use super::{Maps, Modules, SymbolOptions};
 use crate::cache::Cache;
 use crate::elf::UnwindRule;
-use crate::host::aside;
+use crate::host::aside::{self, NoAnswer};
 use crate::recover::{RegsError, UserRegs, REGS_MASK};
 use crate::sample::batch::UserContext;
 use crate::sample::{CodeAddr, CpuMode};
@@ -29,6 +29,10 @@ const MAX_DEPTH: usize = 1024;
 /// Bytes of what is kept of files, and at least as many for each: 128 files are open.
 const MAX_IMAGES: usize = 64 << 20;
 const IMAGE: usize = 512 << 10;
+/// Time-outs of a file before it is given up.
+const MAX_LATE: u32 = 5;
+/// How long to wait for a file while samples wait.
+const LIMIT: std::time::Duration = aside::SHORT;
 /// Instructions with a known rule.
 const MAX_RULES: usize = 1 << 15;
 
@@ -42,6 +46,9 @@ pub struct UnwindCounts {
     pub cut: u64,
     /// Where the caller was not found: code without call frame information and frame pointers, or a file that could not be read.
     pub broken: u64,
+    /// Where a file was not read in time.
+    #[serde(default)]
+    pub timed_out: u64,
     /// Of 32-bit programs, which are not unwound.
     pub compat: u64,
 }
@@ -50,7 +57,7 @@ impl UnwindCounts {
     /// All of them.
     #[must_use]
     pub fn all(&self) -> u64 {
-        self.complete + self.cut + self.broken + self.compat
+        self.complete + self.cut + self.broken + self.timed_out + self.compat
     }
 }
 
@@ -62,6 +69,8 @@ pub(crate) struct Unwinder {
     build_ids: FxHashMap<Vec<u8>, BuildId>,
     images: Cache<NonZeroU32, Option<Arc<Image>>>,
     rules: Cache<CodeAddr, Option<Arc<UnwindRule>>>,
+    /// Look-ups of each file that had no answer in time.
+    late: FxHashMap<NonZeroU32, u32>,
     pub(crate) counts: UnwindCounts,
 }
 
@@ -73,6 +82,7 @@ impl Unwinder {
             build_ids,
             images: Cache::new(MAX_IMAGES),
             rules: Cache::new(MAX_RULES),
+            late: FxHashMap::default(),
             counts: UnwindCounts::default(),
         }
     }
@@ -99,6 +109,7 @@ impl Unwinder {
         let mut regs = Registers::new(&regs);
         // What a call returns to is after the call, which may be another function.
         let mut is_exact = true;
+        let mut is_late = false;
         let end = loop {
             let address = if is_exact { regs.ip() } else { regs.ip().wrapping_sub(1) };
             // What a damaged stack has may be anything, also an address of the kernel.
@@ -110,7 +121,10 @@ impl Unwinder {
             }
             // Outside of executable memory it is no address of code.
             let Some(code) = code else { break Step::Wrong };
-            let rule = self.rule(modules, code);
+            let Ok(rule) = self.rule(modules, code) else {
+                is_late = true;
+                break Step::Wrong;
+            };
             if let (true, Some(frame)) = (rule.as_ref().is_some_and(|rule| rule.is_signal), frames.last_mut()) {
                 // The kernel made it return to the first instruction of the function, whose rule begins before it for this reason.
                 *frame = modules.locate(maps, pid, CpuMode::User, regs.ip());
@@ -127,31 +141,55 @@ impl Unwinder {
         match end {
             Step::End => self.counts.complete += 1,
             Step::Beyond => self.counts.cut += 1,
+            Step::Caller | Step::Wrong if is_late => self.counts.timed_out += 1,
             Step::Caller | Step::Wrong => self.counts.broken += 1,
         }
     }
 
-    fn rule(&mut self, modules: &Modules, code: CodeAddr) -> Option<Arc<UnwindRule>> {
+    /// The rule of an instruction; an error if its file was not read in time.
+    fn rule(&mut self, modules: &Modules, code: CodeAddr) -> Result<Option<Arc<UnwindRule>>, NoAnswer> {
         if let Some(rule) = self.rules.get(&code) {
-            return rule.clone();
+            return Ok(rule.clone());
         }
-        let wanted = modules.wanted(code.module, |path| self.build_ids.get(path).copied())?;
+        let Some(wanted) = modules.wanted(code.module, |path| self.build_ids.get(path).copied()) else {
+            return Ok(None);
+        };
+        let about = wanted.about();
         let image = if let Some(image) = self.images.get(&code.module) {
             image.clone()
         } else {
-            let (opened, options) = (wanted.clone(), self.options.clone());
-            let image = aside::within(wanted.about(), aside::SHORT, move || opened.open(&options));
-            let image = image.ok().flatten().map(Arc::new);
+            let options = self.options.clone();
+            let image = self.in_time(code.module, about, move || wanted.open(&options))?.map(Arc::new);
             let weight = IMAGE + image.as_ref().map_or(0, |image| image.bytes());
             self.images.insert_weighted(code.module, image.clone(), weight);
             image
         };
-        let rule = image.and_then(|image| {
-            let rule = aside::within(wanted.about(), aside::SHORT, move || image.unwind_rule(code.offset));
-            rule.ok().flatten().map(Arc::new)
-        });
+        let rule = match image {
+            Some(image) => self.in_time(code.module, about, move || image.unwind_rule(code.offset))?.map(Arc::new),
+            None => None,
+        };
         self.rules.insert(code, rule.clone());
-        rule
+        Ok(rule)
+    }
+
+    /// Asks a file, and once more at the next stack if there is no answer in time: a busy disk answers then. A file that was late too
+    /// often is not asked again, so that it does not hold up the rest.
+    fn in_time<T: Send + 'static>(
+        &mut self,
+        module: NonZeroU32,
+        about: u64,
+        ask: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, NoAnswer> {
+        if self.late.get(&module).is_some_and(|late| *late >= MAX_LATE) {
+            return Err(NoAnswer);
+        }
+        // While an earlier call hangs, nothing is asked, which takes no time.
+        let is_stuck = aside::is_stuck(about);
+        let answer = aside::within(about, LIMIT, ask);
+        if answer.is_err() && !is_stuck {
+            *self.late.entry(module).or_default() += 1;
+        }
+        answer
     }
 
     /// Its size.
