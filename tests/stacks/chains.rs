@@ -136,7 +136,7 @@ fn scheduling_events_have_call_stacks() {
         assert_eq!((&found["event"], &found["lost"]), (&"sched:sched_switch".into(), &0.into()));
         // What has only stacks is no damaged scheduling event.
         let output = run(&path, &["sched"]);
-        assert_eq!(output.status.code() == Some(4), false, "{raw}: {}", said(&output));
+        assert_ne!(output.status.code(), Some(4), "{raw}: {}", said(&output));
         assert!(!said(&output).contains("contradicts their size"), "{raw}: {}", said(&output));
     }
 }
