@@ -126,7 +126,7 @@
 //! | samples of threads over time | 240 steps, 1/16 M | steps get twice as long |
 //! | the matrix of a report | 2,000 threads, 60,000 uses of regions, 100 pages with 10,000 uses of lines | the rest is counted: `left_out` |
 //! | cells and names of the decision | 1,024 and 16,384 | later ones count together: a note |
-//! | rows of evidence ([`evidence`]) | 256 MiB, about 750 bytes each; `merge --memory` | the evidence is refused |
+//! | rows of evidence ([`evidence`]) | 256 MiB, about 300 bytes each beside the names; `merge --memory` | the evidence is refused |
 //! | code files of a recording | 16,384 and 8 MiB of paths | later ones have no build id: a note |
 //! | cgroups of a recording | 262,144 numbers | later ones may be in it twice |
 //! | cgroups of a recording without a record | 2 MiB in meta.json | later ones have no path: a note |

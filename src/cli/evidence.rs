@@ -3,6 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{anyhow, Context};
 use clap::Args;
@@ -117,8 +118,9 @@ impl Facts {
         let key = |key: &Key| {
             let mut key = key.clone();
             if key.kind != Kind::Spec {
-                key.a.cgroup = self.folds.fold(&key.a.cgroup);
-                key.b.cgroup = self.folds.fold(&key.b.cgroup);
+                let (a, b) = (self.folds.fold(&key.a.cgroup), self.folds.fold(&key.b.cgroup));
+                Arc::make_mut(&mut key.a).cgroup = a;
+                Arc::make_mut(&mut key.b).cgroup = b;
             }
             if key.kind == Kind::Host {
                 key.host.clone_from(&host);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{anyhow, Context};
 use clap::Args;
@@ -189,8 +190,9 @@ fn read(args: &MergeArgs, folds: &Folds, signals: &Signals) -> Result<Evidence, 
     let mut merged = Evidence::within((args.memory as usize).saturating_mul(1 << 20));
     let mut fold = |mut key: Key| {
         if key.kind != Kind::Spec && !args.folds.is_empty() {
-            key.a.cgroup = folds.fold(&key.a.cgroup);
-            key.b.cgroup = folds.fold(&key.b.cgroup);
+            let (a, b) = (folds.fold(&key.a.cgroup), folds.fold(&key.b.cgroup));
+            Arc::make_mut(&mut key.a).cgroup = a;
+            Arc::make_mut(&mut key.b).cgroup = b;
         }
         key.ordered()
     };

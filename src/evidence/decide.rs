@@ -93,10 +93,10 @@ impl Totals {
         }
         let mut totals = Self::default();
         for (key, sums) in evidence.of_kind(Kind::Class) {
-            add(&mut totals.classes, key.a.clone(), sums);
+            add(&mut totals.classes, Class::clone(&key.a), sums);
         }
         for (key, sums) in evidence.of_kind(Kind::Pair) {
-            let pair = (key.a.clone(), key.second());
+            let pair = (Class::clone(&key.a), key.second());
             let to = if key.b.cell.is_empty() { &mut totals.pairs } else { &mut totals.across };
             add(to, pair, sums);
         }

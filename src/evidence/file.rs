@@ -466,6 +466,21 @@ mod tests {
         }
 
         #[test]
+        fn no_damage_ends_the_process(places in prop::collection::vec((0usize..8000, prop::collection::vec(any::<u8>(), 1..8)), 1..6)) {
+            let rows: Vec<_> = (0..30).map(|at| (at, format!("name {at}"), 1000 + i64::from(at))).collect();
+            let mut bytes = written(&made(&rows));
+            // What says how long the footer is stays, so that most damage is within it.
+            let len = bytes.len() - 8;
+            for (at, with) in places {
+                let at = len - 1 - at % len;
+                for (byte, with) in bytes[at..len].iter_mut().zip(with) {
+                    *byte = with;
+                }
+            }
+            let _ = read_bytes(&bytes);
+        }
+
+        #[test]
         fn damage_is_found(at in 0usize..4000, byte: u8, cut in 0usize..4000) {
             let rows: Vec<_> = (0..30).map(|at| (at, format!("name {at}"), 1000 + i64::from(at))).collect();
             let mut bytes = written(&made(&rows));

@@ -51,7 +51,7 @@ impl Evidence {
         for (key, sums) in self.of_kind(Kind::Host) {
             let (possible, shared) = (sums.value(Sum::Possible), sums.value(Sum::Shared));
             let host = hosts.entry(&key.host).or_default();
-            let runs = host.0.entry(&key.scope).or_default();
+            let runs = host.0.entry(&*key.scope).or_default();
             *runs = sums.get(Sum::Runs).max(*runs);
             for part in [all.entry(key.part).or_default(), host.1.entry(key.part).or_default()] {
                 *part = (part.0 + possible, part.1 + shared);

@@ -86,7 +86,7 @@ impl Judge {
                 continue;
             }
             sum.avoidable += misses;
-            let (Some(&a), Some(&b)) = (self.group_of.get(&key.a), self.group_of.get(&key.second())) else { continue };
+            let (Some(&a), Some(&b)) = (self.group_of.get(&*key.a), self.group_of.get(&key.second())) else { continue };
             let chance = self.layout.chance();
             sum.avoided += misses * (self.layout.near(a, b) - chance) / (1.0 - chance);
         }

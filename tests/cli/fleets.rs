@@ -4,7 +4,13 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Arc;
 
+use parquet::basic::{Compression, Encoding};
+use parquet::column::writer::ColumnWriter;
+use parquet::data_type::ByteArray;
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
+use parquet::file::writer::SerializedFileWriter;
 use serde_json::Value;
 
 fn scxprof(arguments: &[&str]) -> Output {
@@ -197,6 +203,52 @@ fn what_a_footer_claims_takes_no_memory() {
             refused(&path, "", "its footer claims more");
         }
     }
+}
+
+/// Writes evidence with 600 rows, each with a value of 1 MiB in its first column.
+fn long_values(path: &Path, properties: WriterPropertiesBuilder) {
+    use scxprof::evidence::{Sum, KEY_NUMBERS, KEY_TEXTS};
+    let sums = Sum::ALL.iter().map(|sum| sum.name());
+    let texts = KEY_TEXTS.iter().map(|name| format!("required binary {name} (UTF8);"));
+    let numbers = KEY_NUMBERS.into_iter().chain(sums).map(|name| format!("required int64 {name};"));
+    let schema = format!("message evidence {{ {} }}", texts.chain(numbers).collect::<String>());
+    let schema = Arc::new(parquet::schema::parser::parse_message_type(&schema).unwrap());
+    let file = fs::File::create(path).unwrap();
+    let mut writer = SerializedFileWriter::new(file, schema, Arc::new(properties.build())).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut value = vec![b'x'; 1 << 20];
+    while let Some(mut column) = group.next_column().unwrap() {
+        match column.untyped() {
+            ColumnWriter::ByteArrayColumnWriter(writer) => {
+                let values = vec![ByteArray::from(std::mem::take(&mut value)); 600];
+                writer.write_batch(&values, None, None).unwrap();
+            }
+            ColumnWriter::Int64ColumnWriter(writer) => {
+                writer.write_batch(&[1; 600], None, None).unwrap();
+            }
+            _ => unreachable!(),
+        }
+        column.close().unwrap();
+    }
+    group.close().unwrap();
+    writer.close().unwrap();
+}
+
+#[test]
+fn what_a_small_file_repeats_takes_no_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("hostile.parquet");
+    let properties = || WriterProperties::builder().set_statistics_enabled(EnabledStatistics::None);
+    let delta = properties().set_dictionary_enabled(false);
+    long_values(&path, delta.set_column_encoding("kind".into(), Encoding::DELTA_BYTE_ARRAY));
+    refused(&path, "", "neither PLAIN nor a dictionary");
+    // Each refers to the one in the dictionary.
+    long_values(&path, properties().set_dictionary_page_size_limit(4 << 20));
+    refused(&path, "", "a text is longer than a path");
+    // 600 MiB in pages that Snappy makes small.
+    let snappy = properties().set_compression(Compression::SNAPPY).set_dictionary_enabled(false);
+    long_values(&path, snappy.set_data_page_size_limit(64 << 20).set_write_batch_size(600));
+    refused(&path, "", "larger than any of evidence");
 }
 
 #[test]
