@@ -1,5 +1,6 @@
 //! Recordings with several events that have call chains, made here field by field.
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -68,7 +69,7 @@ fn tracing() -> Vec<u8> {
         ("int next_prio", 60, 4, 1),
     ];
     for (field, offset, size, signed) in fields {
-        format += &format!("\tfield:{field};\toffset:{offset};\tsize:{size};\tsigned:{signed};\n");
+        writeln!(format, "\tfield:{field};\toffset:{offset};\tsize:{size};\tsigned:{signed};").unwrap();
     }
     let mut bytes = b"\x17\x08\x44tracing0.6\0\0\x08\0\x10\0\0".to_vec();
     for name in ["header_page", "header_event"] {
