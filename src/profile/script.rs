@@ -79,7 +79,7 @@ pub struct Reader<R> {
     inner: R,
     line: Vec<u8>,
     has: Has,
-    /// Lines so far that are not empty.
+    /// Lines so far that are neither empty nor perf's header.
     pub lines: u64,
     /// Of these, lines that are no valid sample.
     pub unreadable: u64,
@@ -129,6 +129,8 @@ impl<R: BufRead> Reader<R> {
             };
             match parsed.and_then(|(line, has)| self.judge(line, has)) {
                 Ok(line) => return Ok(Some(line)),
+                // `perf script --header` says there what was recorded where. A thread's name may begin so, too.
+                Err(_) if whole && self.line.starts_with(b"#") => self.lines -= 1,
                 Err(why) => {
                     self.unreadable += 1;
                     if self.listed.len() < MAX_LISTED {

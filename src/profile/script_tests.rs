@@ -102,6 +102,19 @@ fn damage_is_counted_and_what_is_missing_is_said() {
 }
 
 #[test]
+fn a_header_is_no_damage() {
+    let good =
+        "              sh    10/11       5.000000:     7f0000001040 /a     55d0c0de1234 f (/x)       123456040 4K\n";
+    let named = good.replacen("              sh", "            # sh", 1).trim_start().to_owned();
+    let text = ["# ========\n# hostname : host\n#\n", good, "# event : name = cpu-clock\n", &named, "x\n"].concat();
+    let (lines, reader) = read(text.as_bytes());
+    assert_eq!((lines.len(), reader.lines, reader.unreadable), (2, 3, 1), "{:?}", reader.listed);
+    assert_eq!(lines[1].sample.comm, Some("# sh".into()));
+    // The end of it is no line.
+    assert_eq!(read(b"# host").1.unreadable, 1);
+}
+
+#[test]
 fn every_prefix_gives_its_whole_lines() {
     let good =
         "         job 3/4    10/11       5.000000:     7f0000001040 /a b     55d0c0de1234 f (/x)       123456040 4K\n";
