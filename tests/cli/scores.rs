@@ -181,7 +181,10 @@ fn what_has_no_score_says_why() {
     );
     let score = |more: &[&str]| scxprof(&[&["score", "-f", &path], more].concat());
     refusal(&score(&["--config", "/no/such/file"]), 2, "--config /no/such/file: No such file");
-    refusal(&score(&["--config", "/dev/zero"]), 2, "--config /dev/zero: it has more than 16 MiB");
+    refusal(&score(&["--config", "/dev/zero"]), 2, "--config /dev/zero: it is not a regular file");
+    let large = write("large.json", "");
+    fs::File::options().write(true).open(&large).unwrap().set_len((16 << 20) + 1).unwrap();
+    refusal(&score(&["--config", &large]), 2, "large.json: it has more than 16 MiB");
     refusal(&score(&["--config", &broken]), 2, "no configuration of scx_mitosis or scx_layered");
     refusal(&score(&["--config", &good, "--config", &layers]), 2, "it is for another scheduler than");
     refusal(&scxprof(&["score", "-f", "/no/such/profile", "--config", &good]), 2, "/no/such/profile");
