@@ -48,7 +48,7 @@ impl Snapshots {
         let failed = |step, reason: String| Refusal { what: WHAT, step, errno: 0, reason };
         let handlers = match clockwork {
             Clockwork::Tick => {
-                let symbols = Kallsyms::read(proc).map_err(|error| failed(Step::Open, error.to_string()))?;
+                let symbols = Kallsyms::read_once(proc).map_err(|error| failed(Step::Open, error.to_string()))?;
                 let first = symbols.handlers.first().copied();
                 let first = first.ok_or_else(|| failed(Step::Open, "the tick's function is not known".to_owned()))?;
                 [first, symbols.handlers.get(1).copied().unwrap_or(first)]

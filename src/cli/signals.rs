@@ -40,6 +40,9 @@ impl Signals {
     pub(super) fn handle_and_reload() -> Result<Self> {
         let signals = Self::register([SIGINT, SIGTERM].into_iter())?;
         signal_hook::flag::register(SIGHUP, Arc::clone(&signals.0.reload)).context("cannot handle SIGHUP")?;
+        // A file that is larger than RLIMIT_FSIZE allows is an error like a full disk. A handler, as CMD would inherit that the
+        // signal is ignored.
+        signal_hook::flag::register(libc::SIGXFSZ, Arc::default()).context("cannot handle SIGXFSZ")?;
         Ok(signals)
     }
 

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -131,6 +132,7 @@ struct Watcher<'a> {
 
 /// Watches until a signal comes.
 pub(super) fn run(args: &WatchingArgs) -> Result<(), Failure> {
+    super::IS_SERVICE.store(true, Ordering::Relaxed);
     let roots = args.capture.watch.roots();
     if args.capture.watch.has_command() {
         return Err(Failure::Usage(anyhow!("watch takes no COMMAND: it watches the host, -p PID or --cgroup PATH")));

@@ -5,6 +5,7 @@ use std::io::{self, BufRead, BufReader};
 use std::ops::ControlFlow;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use super::number;
 
@@ -45,6 +46,9 @@ pub enum KallsymsError {
     },
 }
 
+/// What was read, and below which directory.
+static KNOWN: Mutex<Option<(PathBuf, Kallsyms)>> = Mutex::new(None);
+
 /// The symbols that the timer source needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Kallsyms {
@@ -66,6 +70,21 @@ impl Kallsyms {
             Ok(None) => Err(KallsymsError::Hidden { path }),
             Err(source) => Err(KallsymsError::Read { path, source }),
         }
+    }
+
+    /// As [`Kallsyms::read`], but a process reads them only once: they do not change until the next boot, and who samples in many
+    /// short slices would spend more on them than on sampling.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_once(procfs: &Path) -> Result<Self, KallsymsError> {
+        let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, symbols)) = known().as_ref().filter(|it| it.0 == procfs) {
+            return Ok(symbols.clone());
+        }
+        let symbols = Self::read(procfs)?;
+        *known() = Some((procfs.to_owned(), symbols.clone()));
+        Ok(symbols)
     }
 
     /// Reads the symbols; `None` if every address is zero.
@@ -158,6 +177,20 @@ mod tests {
 
     fn parse(text: &[u8]) -> Option<Kallsyms> {
         Kallsyms::parse(text).unwrap()
+    }
+
+    #[test]
+    fn a_process_reads_them_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kallsyms");
+        std::fs::write(&path, "0000000000000000 t tick_nohz_handler\n").unwrap();
+        assert!(Kallsyms::read_once(dir.path()).is_err());
+        std::fs::write(&path, "ffffffff81000000 t tick_nohz_handler\n").unwrap();
+        let read = Kallsyms::read_once(dir.path()).unwrap();
+        assert_eq!(read.handlers, [0xffff_ffff_8100_0000]);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(Kallsyms::read_once(dir.path()).unwrap(), read);
+        assert!(Kallsyms::read_once(&dir.path().join("elsewhere")).is_err());
     }
 
     #[test]

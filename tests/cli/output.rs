@@ -45,7 +45,7 @@ pub(crate) fn output_of(command: &mut Command) -> Output {
 }
 
 /// True once it has ended; kills a process that does not end.
-fn has_ended(child: &mut Child) -> bool {
+pub(crate) fn has_ended(child: &mut Child) -> bool {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(60) {
         if child.try_wait().unwrap().is_some() {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use super::output::{fifo, is_root, output_of};
+use super::output::{fifo, has_ended, is_root, output_of};
 use super::SCXPROF;
 
 /// The example workload, until it is dropped.
@@ -82,7 +82,7 @@ fn a_watch_writes_a_configuration_and_goes_on_after_a_restart() {
     });
     let start = || {
         let mut command = Command::new(SCXPROF);
-        command.args(["watch", "--source", "timer", "--interval", "2", "--duty", "70", "--target-cpus", "64"]);
+        command.args(["watch", "--source", "timer", "--interval", "2", "--duty", "100", "--target-cpus", "64"]);
         command.args(["-o", &path("cells.json"), "--state", &path("state"), "--metrics", &path("scxprof.prom")]);
         command.args(["--evidence", &path("evidence.parquet"), "-v"]);
         // Fails at first.
@@ -244,7 +244,6 @@ fn neither_a_full_socket_nor_a_full_disk_stops_a_watch() {
     command.args(["-o", &path("cells.json"), "--state", &path("state"), "--metrics", &path("prom")]);
     command.args(["--evidence", "/dev/full"]).env("NOTIFY_SOCKET", at("notify"));
     let output = output_of(&mut command);
-    drop(socket);
     let said = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(3) {
         println!("SKIP: neither_a_full_socket_nor_a_full_disk_stops_a_watch: {}", said.trim());
@@ -255,6 +254,17 @@ fn neither_a_full_socket_nor_a_full_disk_stops_a_watch() {
     assert_eq!(notes, 1, "{said}");
     assert_eq!(metric(&at("prom"), "failed_writes_total"), Some(2.0));
     assert_eq!(metric(&at("prom"), "intervals_total"), Some(2.0));
+    // Nor does what nobody reads of its messages.
+    let (unread, full) = std::io::pipe().unwrap();
+    let mut filling =
+        Command::new("timeout").args(["0.2", "cat", "/dev/zero"]).stdout(full.try_clone().unwrap()).spawn().unwrap();
+    filling.wait().unwrap();
+    let mut command = Command::new(SCXPROF);
+    command.args(["watch", "--source", "timer", "--interval", "1.2", "--duty", "100", "--intervals", "1"]);
+    let mut child = command.args(["-v", "-o", &path("cells.json")]).stderr(full).spawn().unwrap();
+    assert!(has_ended(&mut child), "it waits for the reader of its messages");
+    assert!(child.wait().unwrap().success());
+    drop((unread, socket));
     // It counts on.
     assert!(fs::read_to_string(at("state/state.json")).unwrap().contains("\"failed_writes\":2"));
 }

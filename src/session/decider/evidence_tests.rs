@@ -202,6 +202,22 @@ fn a_watch_does_not_flap_in_a_week_and_follows_a_change() {
 }
 
 #[test]
+fn a_configuration_that_could_not_be_given_out_is_judged_again() {
+    let scenario = Scenario { samples: 40, threads: 12, groups: 3, ..Scenario::default() };
+    let mut watch = Watch::new(config::DecisionOptions::new(0.05, 64), 2);
+    let given = (0..3).map(|interval| {
+        let new = watch.interval(&slices(&scenario, interval, &|thread| thread)).unwrap().new;
+        if interval == 1 {
+            // The disk was full.
+            watch.unload(None);
+            assert!(watch.loaded().is_none() && watch.candidate() == new.as_deref());
+        }
+        new.is_some()
+    });
+    assert_eq!(given.collect::<Vec<bool>>(), [false, true, true]);
+}
+
+#[test]
 fn a_watch_goes_on_where_it_was() {
     let scenario = Scenario { samples: 40, threads: 12, groups: 3, ..Scenario::default() };
     let options = config::DecisionOptions::new(0.05, 64);
