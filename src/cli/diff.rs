@@ -108,6 +108,9 @@ fn load(path: &Path, args: &DiffArgs, signals: &Signals) -> Result<Report, Failu
     if !damage.is_empty() {
         say!("note: {}: the profile is damaged: {}; what could be read was used", path.display(), damage.join("; "));
     }
+    if let Some(lines) = profile.unreadable_lines() {
+        say!("note: {}: {}", path.display(), lines.sentence);
+    }
     let found = sampled.decide().map_err(|error| match error {
         Error::NoSamples { .. } => of_file(anyhow!("no usable samples (scxprof extract -f says why)")),
         error => of_file(error.into()),

@@ -13,7 +13,7 @@ use super::capture::{INPUT, RESULT, TUNING};
 use super::destination::Directory;
 use super::filter::{Filter, FilterArgs};
 use super::signals::Signals;
-use super::{decision, Failure};
+use super::{decision, percent, Failure};
 use crate::host::Roots;
 use crate::profile::{jsonl, record_name, Meta, PerfData, Profile, ProfileError, Records};
 use crate::resolve::{symbolize, Cgroups, SymbolOptions};
@@ -72,6 +72,9 @@ pub(super) struct ProcessArgs {
         help_heading = TUNING
     )]
     memory: u32,
+    /// Exit with 4 if more lines of a text than this are no samples
+    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = percent, help_heading = TUNING)]
+    max_loss: f64,
     /// The directory that is made for the lines, or - for the lines alone on stdout [default: PROFILE.out]
     #[arg(short = 'o', long = "output", value_name = "DIR", help_heading = RESULT)]
     output: Option<PathBuf>,
@@ -373,7 +376,19 @@ pub(super) fn run(args: &ProcessArgs, stdout_is_open: bool) -> Result<(), Failur
     if let Some(path) = path {
         say!("wrote {}", path.join("perf.jsonl").display());
     }
-    damaged(&damage)
+    damaged(&damage)?;
+    check_lines(args.max_loss, profile)
+}
+
+/// The failure of a text with too many lines that are no samples.
+pub(super) fn check_lines(max_loss: f64, profile: &Profile) -> Result<(), Failure> {
+    match profile.unreadable_lines() {
+        Some(lines) if lines.percent() > max_loss => Err(Failure::Loss(anyhow!(
+            "{:.1} % of the lines are no samples, more than --max-loss {max_loss}: the result may be wrong",
+            lines.percent()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// The failure that reports unreadable parts, if there are any.

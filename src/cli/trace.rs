@@ -51,6 +51,8 @@ const HEAD: u64 = 64 << 10;
 const MEMORY: usize = 64 << 20;
 /// Events that are passed on at once.
 const BATCH: usize = 1024;
+/// Percent of the lines of a text that may be no samples, as `--max-loss` of other commands has it.
+const MAX_LOSS: f64 = 1.0;
 
 /// Look into a trace of wprof, perfetto, scxtop or systing, or a profile
 #[derive(Debug, Args)]
@@ -120,17 +122,20 @@ pub(super) struct Observed {
     pub(super) report: Option<Report>,
     /// What was lost, one sentence each.
     pub(super) losses: Vec<String>,
+    /// The failure of a text with too many lines that are no samples.
+    lines: Result<(), Failure>,
     has_events: bool,
     is_trace: bool,
 }
 
 impl Observed {
     /// The failure that reports unreadable parts, if there are any.
-    pub(super) fn check(&self) -> Result<(), Failure> {
+    pub(super) fn check(self) -> Result<(), Failure> {
         if self.is_trace {
             process::damaged_trace(&self.info.damage)
         } else {
-            process::damaged(&self.info.damage)
+            process::damaged(&self.info.damage)?;
+            self.lines
         }
     }
 }
@@ -164,7 +169,7 @@ fn observe_trace(path: &Path, signals: &Signals, mut analysis: Option<Analysis>)
     let info = trace.info();
     let report = analysis.map(|analysis| analysis.finish(&trace));
     let losses = losses(&info);
-    Ok(Observed { info, report, losses, has_events: count > 0, is_trace: true })
+    Ok(Observed { info, report, losses, lines: Ok(()), has_events: count > 0, is_trace: true })
 }
 
 fn observe_profile(
@@ -185,7 +190,9 @@ fn observe_profile(
     let report = sink.report(&info);
     let mut losses = profile.sched_lacks();
     losses.extend(self::losses(&info));
-    Ok(Observed { has_events: !info.events.is_empty(), info, report, losses, is_trace: false })
+    losses.extend(profile.unreadable_lines().map(|lines| lines.sentence));
+    let lines = process::check_lines(MAX_LOSS, &profile);
+    Ok(Observed { lines, has_events: !info.events.is_empty(), info, report, losses, is_trace: false })
 }
 
 /// True if the file is a trace. What cannot be opened is none; the reader of profiles says why.

@@ -5,30 +5,26 @@ use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use perf_event_open_sys::bindings as sys;
-
 use super::archive::{self, Unpacked};
 use super::boot;
-use super::budget::RATIO;
 use super::format::feature;
 use super::hints::Hints;
 use super::kind::{kind_of, Kind};
 use super::meta::Host;
 use super::recovered::Recovered;
-use super::{features, jsonl, script, Damage, Meta, PerfData, ProfileError};
+use super::{features, jsonl, script, Meta, PerfData, ProfileError};
 use crate::host::clock::monotonic_ns;
 use crate::host::open;
 use crate::host::Roots;
 use crate::sample::places::CpuPlaces;
 use crate::sample::Source;
-use crate::sampler::record::Header;
 use crate::sampler::{AddressFrom, Identity};
 use crate::trace::Recorded;
 
+mod damage;
+
 /// A pid that no process has (`PID_MAX_LIMIT` is 4 Mi).
 const NOBODY: u32 = 1 << 30;
-/// The number of unparseable records that are listed.
-const MAX_LISTED: usize = 1000;
 const PERF_TYPE_SOFTWARE: u32 = 1;
 /// The accesses of the timer source.
 const RECOVERED: &str = "recovered.jsonl";
@@ -273,90 +269,6 @@ impl Profile {
         }
     }
 
-    /// Notes that the last record could not be parsed.
-    pub(crate) fn note_unparseable(&mut self, header: Option<Header>) {
-        let Some(perf_data) = self.perf_data().filter(|_| self.unparseable.len() < MAX_LISTED) else { return };
-        let kind = header.map_or("without a header", |header| super::record_name(header.kind));
-        let at = perf_data.position();
-        self.unparseable.push(format!("record {kind} at byte {at} of the records contradicts its own size"));
-    }
-
-    /// Notes why the samples could not be read to their end.
-    pub(crate) fn note_failed(&mut self, error: Option<impl std::fmt::Display>) {
-        self.wrong.extend(error.map(|error| format!("{}: {error}", self.data.display())));
-    }
-
-    /// The number of samples so far, and of these the ones that could not even be recognized.
-    pub(crate) fn samples(&self) -> (u64, u64) {
-        match &self.records {
-            Records::PerfData(perf_data) => {
-                let of_samples = perf_data.counts().filter(|(kind, _)| *kind == sys::PERF_RECORD_SAMPLE);
-                let gaps = perf_data.damage().gaps;
-                (of_samples.map(|(_, count)| count).sum::<u64>() + gaps, gaps)
-            }
-            Records::Script(lines) => (lines.lines, lines.unreadable),
-            Records::Lines(lines) => (lines.counts.lines, lines.counts.unreadable),
-        }
-    }
-
-    /// The records that could not be parsed, up to the bound, one sentence each.
-    #[must_use]
-    pub fn unparseable(&self) -> Vec<String> {
-        match &self.records {
-            Records::PerfData(_) | Records::Lines(_) => self.unparseable.clone(),
-            Records::Script(lines) => {
-                lines.listed.iter().map(|(line, why)| format!("line {line} is not a sample: {why}")).collect()
-            }
-        }
-    }
-
-    /// What could not be read so far, one sentence each.
-    #[must_use]
-    pub fn damage(&self) -> Vec<String> {
-        let mut lines = self.wrong.clone();
-        if self.unpacked.as_ref().is_some_and(|unpacked| unpacked.cut) {
-            lines.push("the archive ends too early".to_owned());
-        }
-        match &self.records {
-            Records::PerfData(perf_data) => damage_of(perf_data.damage(), &mut lines),
-            Records::Script(text) => {
-                if let Some((line, why)) = text.listed.first() {
-                    let (unreadable, all) = (text.unreadable, text.lines);
-                    let help = if unreadable == all {
-                        format!("; such text comes from `{}`", script::COMMAND)
-                    } else {
-                        String::new()
-                    };
-                    lines.push(format!(
-                        "{unreadable} of {all} lines of perf's text are no samples (the first is line {line}: {why}){help}"
-                    ));
-                }
-            }
-            Records::Lines(text) => {
-                let jsonl::Counts { lines: all, unreadable, first_unreadable, .. } = &text.counts;
-                if let Some((line, reason)) = first_unreadable {
-                    lines.push(format!(
-                        "{unreadable} of {all} lines of {} are no samples (the first is line {line}: {reason})",
-                        self.data.display()
-                    ));
-                }
-            }
-        }
-        let unreadable = self.recovered.as_ref().map_or(0, |recovered| recovered.unreadable);
-        if unreadable > 0 {
-            lines.push(format!("{unreadable} lines of recovered.jsonl make no sense"));
-        }
-        let left_out = self.recovered.as_ref().map_or(0, |recovered| recovered.left_out);
-        if left_out > 0 {
-            lines.push(format!("{left_out} lines of recovered.jsonl found no sample while there was room for them"));
-        }
-        let unreadable = self.hints.as_ref().map_or(0, |hints| hints.unreadable);
-        if unreadable > 0 {
-            lines.push(format!("{unreadable} lines of hints.jsonl make no sense"));
-        }
-        lines
-    }
-
     /// The source of its addresses.
     #[must_use]
     pub fn source(&self) -> Source {
@@ -461,36 +373,6 @@ fn open_perf_data(
         perf_data.unpack_within(unpacked.budget);
     }
     Ok(perf_data)
-}
-
-fn damage_of(damage: Damage, lines: &mut Vec<String>) {
-    let Damage { gaps, skipped, missing, cut, compressed, unflushed, oversized, unfinished } = damage;
-    if missing > 0 {
-        lines.push(format!("{missing} bytes of the records are missing at the end of perf.data"));
-    }
-    if cut {
-        lines.push("perf.data ends within a record".to_owned());
-    }
-    if unfinished {
-        lines.push("perf.data was not finished by its writer: it is read as far as it goes".to_owned());
-    }
-    if gaps > 0 {
-        lines.push(format!("{skipped} bytes of perf.data make no sense ({gaps} places)"));
-    }
-    if compressed > 0 {
-        lines.push(format!("{compressed} compressed records cannot be inflated (recording without -z helps)"));
-    }
-    if oversized {
-        lines.push(format!(
-            "what is compressed in perf.data is more than {RATIO} times as large as the file, which no recording is: it was read \
-             as far as that"
-        ));
-    }
-    if unflushed {
-        lines.push(
-            "the last of what `perf record -z` compressed is not in perf.data (recording without -z helps)".to_owned(),
-        );
-    }
 }
 
 /// True if the file has no samples, but others beside it have (`perf_data__create_dir` in tools/perf/util/data.c).

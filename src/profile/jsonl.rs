@@ -188,6 +188,8 @@ pub struct Counts {
     pub unreadable: u64,
     /// The first of them: its number and the reason.
     pub first_unreadable: Option<(u64, String)>,
+    /// The file ends within a line.
+    pub cut: bool,
     /// The fields that lines lacked.
     pub missing: Missing,
 }
@@ -221,6 +223,7 @@ impl<R: BufRead> Reader<R> {
         loop {
             // Nearly every line lies completely in the buffer, and is parsed there.
             let buffer = self.inner.fill_buf()?;
+            let mut is_open = false;
             let whole = memchr::memchr(b'\n', buffer).and_then(|end| buffer.get(..=end));
             let parsed = if let Some(line) = whole.filter(|line| line.len() < MAX_LINE) {
                 let used = line.len();
@@ -239,16 +242,18 @@ impl<R: BufRead> Reader<R> {
                     Some(Err(format!("it has more than {MAX_LINE} bytes")))
                 } else {
                     let line = self.line.as_slice();
+                    is_open = !line.ends_with(b"\n");
                     (!line.trim_ascii().is_empty()).then(|| take(line, &mut self.cgroup, &mut self.counts.missing))
                 }
             };
             let Some(parsed) = parsed else { continue };
-            let Counts { lines, unreadable, first_unreadable, .. } = &mut self.counts;
+            let Counts { lines, unreadable, first_unreadable, cut, .. } = &mut self.counts;
             *lines += 1;
             match parsed {
                 Ok(line) => return Ok(Some(JsonSample { number: *lines, ..line })),
                 Err(reason) => {
                     *unreadable += 1;
+                    *cut |= is_open;
                     first_unreadable.get_or_insert((*lines, reason));
                 }
             }

@@ -79,12 +79,16 @@ pub struct Reader<R> {
     inner: R,
     line: Vec<u8>,
     has: Has,
+    /// All lines so far.
+    number: u64,
     /// Lines so far that are neither empty nor perf's header.
     pub lines: u64,
     /// Of these, lines that are no valid sample.
     pub unreadable: u64,
     /// The first thousand of them: their numbers and the reasons.
     pub listed: Vec<(u64, Unreadable)>,
+    /// The file ends within a line.
+    pub cut: bool,
     /// The fields that lines lacked.
     pub missing: Missing,
 }
@@ -96,9 +100,11 @@ impl<R: BufRead> Reader<R> {
             inner,
             line: Vec::new(),
             has: Has::default(),
+            number: 0,
             lines: 0,
             unreadable: 0,
             listed: Vec::new(),
+            cut: false,
             missing: Missing::default(),
         }
     }
@@ -114,6 +120,7 @@ impl<R: BufRead> Reader<R> {
             if read == 0 {
                 return Ok(None);
             }
+            self.number += 1;
             let whole = self.line.ends_with(b"\n");
             if self.line.trim_ascii().is_empty() {
                 continue;
@@ -125,6 +132,7 @@ impl<R: BufRead> Reader<R> {
                 self.inner.skip_until(b'\n')?;
                 Err(Unreadable::Long)
             } else {
+                self.cut = true;
                 Err(Unreadable::Cut)
             };
             match parsed.and_then(|(line, has)| self.judge(line, has)) {
@@ -134,7 +142,7 @@ impl<R: BufRead> Reader<R> {
                 Err(why) => {
                     self.unreadable += 1;
                     if self.listed.len() < MAX_LISTED {
-                        self.listed.push((self.lines, why));
+                        self.listed.push((self.number, why));
                     }
                 }
             }

@@ -20,7 +20,7 @@ pub struct Loss {
     pub hardware: u64,
     /// Samples that we dropped because the session was too slow.
     pub channel_full: u64,
-    /// Records with fields that contradict their size.
+    /// Records with fields that contradict their size; of a text, lines that are no samples.
     pub malformed: u64,
     /// Rings given up because of an impossible header.
     pub corrupt_rings: u64,
@@ -222,7 +222,7 @@ impl Loss {
             (self.ring_full, "samples lost in full rings (--mmap-pages of run and record makes the rings larger)"),
             (self.hardware, "samples lost by the hardware or its driver"),
             (self.channel_full, "samples dropped because the session did not keep up"),
-            (self.malformed, "records dropped because their content contradicts their size"),
+            (self.malformed, "records dropped because their content contradicts their size, or lines that are no samples"),
             (self.corrupt_rings, "rings given up as corrupt; their CPUs were not sampled further"),
             (
                 self.dead_workers,

@@ -51,6 +51,7 @@ pub(super) fn run(lines: &mut Blocks<File>, sink: &mut dyn Sink, ends: StopPoll<
     let LinesEnd { cgroups, numbers, mut outcome, times, .. } = end;
     outcome.events = outcome.samples;
     outcome.loss.samples = outcome.samples;
+    outcome.loss.malformed = lines.counts.unreadable;
     let (first, last) = times.unwrap_or_default();
     outcome.duration = Duration::from_nanos(last.saturating_sub(first));
     outcome.notes.extend(lines.counts.missing.lines());

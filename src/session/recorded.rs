@@ -48,6 +48,7 @@ pub(super) fn run(
             outcome
         }
     };
+    outcome.notes.extend(profile.unreadable_lines().map(|lines| lines.sentence));
     let is_lines = matches!(profile.records, Records::Lines(_));
     let Some(meta) = &profile.meta else { return outcome };
     if let (Some(hints), Some(recorded)) = (&mut outcome.hints, &meta.hints) {
@@ -71,8 +72,9 @@ pub(super) fn run(
     }
     outcome.loss = if is_lines {
         // What the session had to drop is in the recording and in the lines; the rest is counted again.
-        let no_user_address = outcome.loss.no_user_address;
-        Loss { channel_full: 0, no_cgroup_path: 0, evicted: 0, no_user_address, ..meta.loss }
+        let Loss { no_user_address, malformed, .. } = outcome.loss;
+        let malformed = meta.loss.malformed.saturating_add(malformed);
+        Loss { channel_full: 0, no_cgroup_path: 0, evicted: 0, no_user_address, malformed, ..meta.loss }
     } else {
         // At their end, the events knew losses that no record could report any more. A record of loss does not tell whether
         // samples or names were lost either.

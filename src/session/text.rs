@@ -48,6 +48,7 @@ pub(super) fn run(
     names.take_hints(recorded, u64::MAX, &mut order, sink);
     order.end();
     names.release(&mut order, sink);
+    loss.malformed = lines.unreadable;
     let mut outcome = names.outcome(&order, loss, sink);
     outcome.notes.splice(..0, lines.missing.lines().into_iter().chain(numbers.left_out()));
     (outcome, failed)

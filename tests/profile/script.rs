@@ -170,6 +170,32 @@ fn damaged_text_gives_what_can_be_read() {
 }
 
 #[test]
+fn a_few_lines_that_are_no_samples_are_counted_and_no_damage() {
+    let run = |text: &str, more: &[&str]| {
+        let (_dir, path) = upstream(text, "perf.script");
+        scxprof(&[&["process", "-o", "-", "-f", path.to_str().unwrap()], more].concat())
+    };
+    let (good, bad) = (text(), "perf: a warning\n");
+    // 1 of 201 lines, then 1 of 101 with a lower and a higher bound, then 3 of 103.
+    let output = run(&(good.repeat(2) + bad), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(said(&output).contains("1 of 201 lines of perf's text are no samples"), "{}", said(&output));
+    assert!(said(&output).contains("Parsed 200 of 201 records (0 skipped, 1 unparseable)"), "{}", said(&output));
+    for (text, max_loss, code) in [
+        (good.clone() + bad, "0.5", 4),
+        (good.clone() + bad, "1", 0),
+        (good.clone() + &bad.repeat(3), "1", 4),
+        (good.clone() + &bad.repeat(3), "5", 0),
+    ] {
+        let output = run(&text, &["--max-loss", max_loss]);
+        assert_eq!(output.status.code(), Some(code), "{max_loss}: {}", said(&output));
+    }
+    // What is missing of a file that ends within a line is not known.
+    let output = run(&good.repeat(2)[..good.len() * 2 - 20], &[]);
+    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+}
+
+#[test]
 fn lines_are_put_in_order_of_time() {
     let text = text();
     let mut lines: Vec<&str> = text.split_inclusive('\n').collect();

@@ -82,11 +82,12 @@ pub(crate) fn parse_block(block: &[u8]) -> Parsed {
 impl Counts {
     /// Adds the lines of the next block.
     pub(crate) fn add(&mut self, block: &Parsed) {
-        let Counts { lines, unreadable, first_unreadable, missing } = &block.counts;
+        let Counts { lines, unreadable, first_unreadable, cut, missing } = &block.counts;
         if self.first_unreadable.is_none() {
             self.first_unreadable = first_unreadable.as_ref().map(|(line, why)| (self.lines + line, why.clone()));
         }
         self.lines += lines;
+        self.cut |= cut;
         self.unreadable += unreadable;
         let sum = &mut self.missing;
         sum.memory += missing.memory;
