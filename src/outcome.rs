@@ -72,6 +72,9 @@ pub struct RecoveryStats {
     pub absent_pages: u64,
     /// Addresses with a page that could not be looked up: the process had exited, or we may not inspect it.
     pub unknown_pages: u64,
+    /// Addresses with a page of a file, or of shared memory, in no mapping that is known: mremap(2) leaves no record. Their memory is
+    /// unknown until the mappings have been read again.
+    pub unmapped_pages: u64,
     /// True if the kernel shows us physical frames (CAP_SYS_ADMIN); otherwise memory is identified by its mapping.
     pub frames_visible: bool,
     /// How often decoded instructions were dropped at the bound.

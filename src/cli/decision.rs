@@ -258,6 +258,12 @@ fn yield_text(recovery: &RecoveryStats) -> String {
     if recovery.absent_pages > 0 {
         lines.push(format!("Addresses without a page: {}", recovery.absent_pages));
     }
+    if recovery.unmapped_pages > 0 {
+        lines.push(format!(
+            "Addresses in mappings that moved, before these were read again: {}",
+            recovery.unmapped_pages
+        ));
+    }
     if !recovery.frames_visible {
         lines.push(crate::outcome::FRAMES_HIDDEN.to_owned());
     }

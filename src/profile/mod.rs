@@ -66,6 +66,7 @@ pub(crate) use input::Records;
 pub use meta::{Host, Meta, MetaEvent};
 pub use reader::PerfDataError;
 pub(crate) use reader::{Damage, Item, PerfData};
+pub(crate) use recorder::FilesOf;
 pub use recorder::Recorder;
 
 /// Why a profile cannot be read or written.

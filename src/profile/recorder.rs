@@ -4,6 +4,7 @@
 mod again;
 mod state;
 
+pub(crate) use again::FilesOf;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -161,11 +162,11 @@ impl Recorder {
         state.check(result);
     }
 
-    /// Writes an access to recovered.jsonl; those of a sample follow one another. `anonymous`: the mappings show shared memory,
-    /// but its page is not.
-    pub(crate) fn access(&self, access: &Sample, anonymous: bool) {
+    /// Writes an access to recovered.jsonl; those of a sample follow one another. `other_kind`: its page is one of a file or of
+    /// shared memory, or is none, but the mappings show another kind of memory.
+    pub(crate) fn access(&self, access: &Sample, other_kind: Option<bool>) {
         if let Some(recovered) = &mut self.lock().recovered {
-            recovered.add(access, anonymous);
+            recovered.add(access, other_kind);
         }
     }
 

@@ -37,6 +37,9 @@ pub struct RecoveredAccess {
     /// The mappings show shared memory, but its page is not: a mapping ended without a record.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub anonymous: bool,
+    /// Its page is one of a file or of shared memory, and no mapping of these was known there: one moved without a record.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unmapped: bool,
 }
 
 /// The accesses of one sample.
@@ -95,8 +98,9 @@ impl<W: Write> RecoveredWriter<W> {
         Self { out, record: 0, line: None, failed: None }
     }
 
-    /// Adds one access; those of a sample follow one another. See [`RecoveredAccess::anonymous`].
-    pub fn add(&mut self, sample: &Sample, anonymous: bool) {
+    /// Adds one access; those of a sample follow one another. `other_kind`: whether its page is one of a file or of shared memory,
+    /// if the mappings show something else ([`RecoveredAccess::unmapped`], [`RecoveredAccess::anonymous`]).
+    pub fn add(&mut self, sample: &Sample, other_kind: Option<bool>) {
         let Some(method) = sample.method else { return };
         if self.record != sample.record || self.line.is_none() {
             self.write_line();
@@ -112,7 +116,8 @@ impl<W: Write> RecoveredWriter<W> {
                 op: op_name(sample.access).to_owned(),
                 size: sample.size,
                 method: method.name().to_owned(),
-                anonymous,
+                anonymous: other_kind == Some(false),
+                unmapped: other_kind == Some(true),
             });
         }
     }
@@ -235,6 +240,7 @@ mod tests {
             size: 8,
             method: "a".into(),
             anonymous: false,
+            unmapped: false,
         };
         let mut text = Vec::new();
         for number in 0..lines {
@@ -288,7 +294,7 @@ mod tests {
             ..Sample::default()
         };
         for sample in [access(1, 10, 0x10), access(1, 10, 0x20), access(3, 30, 0x30)] {
-            writer.add(&sample, false);
+            writer.add(&sample, None);
         }
         writer.finish().unwrap();
         file.extend_from_slice(b"{\"time\":5");

@@ -89,7 +89,7 @@ fn damage_is_counted_and_what_is_missing_is_said() {
     .concat();
     let (lines, reader) = read(text.as_bytes());
     assert_eq!((lines.len(), reader.lines, reader.unreadable), (2, 8, 6));
-    let listed = [(2, U::Fewer), (3, U::Fields), (4, U::Fields), (5, U::Head), (6, U::Head), (8, U::Cut)];
+    let listed = [(2, U::Fewer), (3, U::Fields), (4, U::Fields), (5, U::Head), (6, U::Head), (9, U::Cut)];
     assert_eq!(reader.listed, listed);
     let Missing { memory, op, weight, cgroup, thread, page_size } = reader.missing;
     assert_eq!((memory, op, weight, cgroup, thread, page_size), (2, 2, 2, 0, 2, 0));

@@ -25,8 +25,9 @@ pub struct Table {
     path_bytes: usize,
     /// There may be shared ones.
     has_shared: bool,
-    /// Private mappings of files when procfs was read, start and end. They are kept if there are shared ones.
-    files: Vec<(u64, u64)>,
+    /// Private mappings of files when procfs was read, start and end. They are kept if there are shared ones; `None` if procfs was
+    /// not read, or has more than are kept.
+    files: Option<Vec<(u64, u64)>>,
     /// Where the heap and the stack of the first thread lie, from the first address to the one after the last; nowhere as 0 and 0.
     areas: [(u64, u64); 2],
 }
@@ -66,7 +67,7 @@ impl Table {
     pub fn bytes(&self) -> usize {
         self.room * size_of::<Mapping>()
             + self.chunks.len() * (size_of::<u64>() + size_of::<Arc<Vec<Mapping>>>())
-            + self.files.capacity() * size_of::<(u64, u64)>()
+            + self.files.as_ref().map_or(0, Vec::capacity) * size_of::<(u64, u64)>()
     }
 
     /// False if no mapping was ever shared.
@@ -76,18 +77,25 @@ impl Table {
     }
 
     /// Stores the private mappings of files, by start.
-    pub(super) fn set_files(&mut self, files: Vec<(u64, u64)>) {
+    pub(super) fn set_files(&mut self, files: Option<Vec<(u64, u64)>>) {
         if self.has_shared {
             self.files = files;
-            self.files.shrink_to_fit();
+            self.files.iter_mut().for_each(Vec::shrink_to_fit);
         }
     }
 
-    /// True if procfs showed a private mapping of a file at the address.
+    /// True if both know the same private mappings of files.
     #[must_use]
-    pub(super) fn is_private_file(&self, addr: u64) -> bool {
-        let after = self.files.partition_point(|&(start, _)| start <= addr);
-        after.checked_sub(1).and_then(|at| self.files.get(at)).is_some_and(|&(_, end)| addr < end)
+    pub(super) fn has_files_of(&self, other: &Self) -> bool {
+        self.files == other.files
+    }
+
+    /// True if procfs showed a private mapping of a file at the address; `None` if that is not known.
+    #[must_use]
+    pub(super) fn is_private_file(&self, addr: u64) -> Option<bool> {
+        let files = self.files.as_ref()?;
+        let after = files.partition_point(|&(start, _)| start <= addr);
+        Some(after.checked_sub(1).and_then(|at| files.get(at)).is_some_and(|&(_, end)| addr < end))
     }
 
     /// True if both give the same memory and the same code for every address.

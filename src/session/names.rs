@@ -386,9 +386,9 @@ impl Names {
         };
         let sample = *sample;
         let before = ready.count;
-        recoverer.recover(&sample, context, maps, |access, anonymous, maps| {
+        recoverer.recover(&sample, context, maps, |access, other_kind, maps| {
             if let Some(recorder) = recorder {
-                recorder.access(&access, anonymous);
+                recorder.access(&access, other_kind);
             }
             ready.push(Sample { code: locate(modules, maps, &access, access.ip), ..access });
         });
@@ -442,7 +442,13 @@ impl Names {
         let share = 1.0 / accesses.len() as f32;
         for access in &accesses {
             // As at the capture: its page contradicted the mappings.
-            let of_file = access.anonymous.then_some(false);
+            let memory = if access.unmapped {
+                // The mappings may be known by now.
+                let memory = maps.memory(sample.pid, access.addr, access.phys);
+                memory.filter(|memory| !matches!(memory, crate::sample::MemoryId::Private { .. }))
+            } else {
+                maps.place_of_page(sample.pid, access.addr, access.phys, access.anonymous.then_some(false)).0
+            };
             ready.push(Sample {
                 raw: RawSample {
                     ip: access.ip,
@@ -454,7 +460,7 @@ impl Names {
                     share,
                     ..sample.raw
                 },
-                memory: maps.place_of_page(sample.pid, access.addr, access.phys, of_file).0,
+                memory,
                 code: locate(modules, maps, sample, access.ip),
                 ..*sample
             });

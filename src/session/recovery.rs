@@ -101,7 +101,7 @@ impl Recoverer {
         sample: &Sample,
         context: &UserContext,
         maps: &mut Maps,
-        mut access: impl FnMut(Sample, bool, &mut Maps),
+        mut access: impl FnMut(Sample, Option<bool>, &mut Maps),
     ) {
         self.counts.user_samples += 1;
         let regs = match UserRegs::from_perf(context.abi, REGS_MASK, &context.regs) {
@@ -164,7 +164,8 @@ impl Recoverer {
             *self.counts.by_method.entry(candidate.method.name()).or_default() += 1;
             let phys = page.and_then(|page| page.phys(candidate.addr)).unwrap_or(0);
             let of_file = page.filter(|page| page.present()).map(Page::file_or_shared);
-            let (memory, anonymous) = maps.place_of_page(sample.pid, candidate.addr, phys, of_file);
+            let (memory, other_kind) = maps.place_of_page(sample.pid, candidate.addr, phys, of_file);
+            self.counts.unmapped_pages += u64::from(other_kind == Some(true));
             let sample = Sample {
                 raw: RawSample {
                     ip: candidate.insn_ip,
@@ -179,7 +180,7 @@ impl Recoverer {
                 memory,
                 ..*sample
             };
-            access(sample, anonymous, maps);
+            access(sample, other_kind, maps);
         }
     }
 

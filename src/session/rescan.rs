@@ -15,7 +15,7 @@ use crate::host::clock::monotonic_ns;
 use crate::host::priority;
 use crate::host::tasks::{self, TaskSeen};
 use crate::host::{Error, Roots};
-use crate::profile::Recorder;
+use crate::profile::{FilesOf, Recorder};
 use crate::sample::TimedSideBand;
 use crate::tables::Tables;
 
@@ -32,15 +32,29 @@ const MAPS_AT_ONCE: usize = 64;
 /// The threads in procfs; none if they are recorded, because they come as records then.
 type Tasks = Result<Vec<TaskSeen>, Error>;
 
+/// What a reading gives.
+struct Read {
+    tasks: Tasks,
+    files: Vec<FilesOf>,
+    /// How long it took, without the time until that is noticed.
+    took: Duration,
+}
+
 /// A process that was recorded again, and when.
 type Renewed = (u64, Vec<TimedSideBand>);
 
 /// A running reading.
 struct Rescan {
-    begin: Instant,
     /// Of the whole host, not only of a few processes' mappings.
     is_whole: bool,
-    thread: JoinHandle<Tasks>,
+    thread: JoinHandle<Read>,
+}
+
+/// What `read` gives, and how long it takes.
+fn timed(read: impl FnOnce() -> (Tasks, Vec<FilesOf>)) -> Read {
+    let begin = Instant::now();
+    let (tasks, files) = read();
+    Read { tasks, files, took: begin.elapsed() }
 }
 
 /// The reading, and when it may start again.
@@ -88,21 +102,30 @@ impl ProcfsRescan {
 
     /// Starts a reading if `names` may be stale, and passes them what was read.
     pub(super) fn poll(&mut self, names: &mut Names, order: &mut Order) {
-        if let Some(Rescan { begin, is_whole, thread }) = self.thread.take_if(|reading| reading.thread.is_finished()) {
-            let seen = thread.join();
-            self.maps_due = Instant::now() + MAPS_EVERY.max(begin.elapsed() * MAPS_COST);
-            match seen {
-                Ok(Ok(seen)) if is_whole && self.recorder.is_none() => {
-                    names.threads.reseed(&seen);
-                    names.maps.reseed(&seen);
+        if let Some(Rescan { is_whole, thread }) = self.thread.take_if(|reading| reading.thread.is_finished()) {
+            let mut took = Duration::ZERO;
+            match thread.join() {
+                Ok(read) => {
+                    took = read.took;
+                    match read.tasks {
+                        Ok(seen) if is_whole && self.recorder.is_none() => {
+                            names.threads.reseed(&seen);
+                            names.maps.reseed(&seen);
+                        }
+                        // What cannot be read stays as it was, and the loss is counted already.
+                        _ => {}
+                    }
+                    for (pid, files) in read.files {
+                        names.maps.set_private_files(pid, files);
+                    }
                 }
-                // What cannot be read stays as it was, and the loss is counted already.
-                Ok(_) => {}
                 Err(_) => names.failures.push("the thread that reads procfs again died: names may be wrong".to_owned()),
             }
+            self.maps_due = Instant::now() + MAPS_EVERY.max(took * MAPS_COST);
             if is_whole {
+                let begin = Instant::now();
                 let _ = names.cgroups.walk();
-                self.due = Instant::now() + EVERY.max(begin.elapsed() * COST);
+                self.due = Instant::now() + EVERY.max((took + begin.elapsed()) * COST);
             }
         }
         if self.thread.is_some() {
@@ -129,8 +152,8 @@ impl ProcfsRescan {
             }
             None => tasks::snapshot(&roots),
         };
-        let thread = priority::spawn("reread", read).ok();
-        self.thread = thread.map(|thread| Rescan { begin: Instant::now(), is_whole: true, thread });
+        let thread = priority::spawn("reread", move || timed(|| (read(), Vec::new()))).ok();
+        self.thread = thread.map(|thread| Rescan { is_whole: true, thread });
     }
 
     /// Reads mappings again that may have changed without a record; in the background if they are recorded.
@@ -159,13 +182,13 @@ impl ProcfsRescan {
         let (stop, written) = (Arc::clone(&self.stop), self.written.clone());
         let read = move || {
             let mut mapped = mapped.lock().unwrap_or_else(PoisonError::into_inner);
-            recorder.refresh(&roots, &pids, &mut mapped, &mut |time, side_band| {
+            let files = recorder.refresh(&roots, &pids, &mut mapped, &mut |time, side_band| {
                 written.send((time, side_band)).is_ok() && !stop.load(Ordering::Relaxed)
             });
-            Ok(Vec::new())
+            (Ok(Vec::new()), files)
         };
-        let thread = priority::spawn("reread", read).ok();
-        self.thread = thread.map(|thread| Rescan { begin, is_whole: false, thread });
+        let thread = priority::spawn("reread", move || timed(read)).ok();
+        self.thread = thread.map(|thread| Rescan { is_whole: false, thread });
     }
 
     /// Its size, unless it is in use.

@@ -85,7 +85,7 @@ fn every_prefix_of_lines_gives_its_whole_lines() {
     let mut writer = RecoveredWriter::new(&mut recovered);
     for (sample, path) in collect.samples.iter().zip(&collect.paths).take(5) {
         lines.write(sample, path.as_deref(), None).unwrap();
-        writer.add(&Sample { raw: RawSample { method: Some(Method::Emulated), ..sample.raw }, ..*sample }, false);
+        writer.add(&Sample { raw: RawSample { method: Some(Method::Emulated), ..sample.raw }, ..*sample }, None);
         let hint = HintRecord { tid: sample.tid, pid: sample.pid, hint: Some(1), time: sample.time, snapshot: false };
         hints::write(&mut hints, &hint).unwrap();
     }

@@ -30,7 +30,7 @@ fn of_timer() -> (TempDir, PathBuf, Collect) {
             raw: RawSample { method: Some(Method::Emulated), addr: sample.addr + 64, size: 8, ..sample.raw },
             ..*sample
         };
-        writer.add(sample, false);
+        writer.add(sample, None);
     }
     writer.finish().unwrap();
     meta::write(dir.path(), &json!({ "address_from": "UserByMode" }));

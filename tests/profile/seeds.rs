@@ -37,7 +37,7 @@ fn jsonl() -> Vec<(&'static str, Vec<u8>)> {
         lines.write(sample, path.as_deref(), None).unwrap();
         writer.add(
             &Sample { raw: RawSample { method: Some(Method::Emulated), size: 8, ..sample.raw }, ..*sample },
-            false,
+            None,
         );
     }
     writer.finish().unwrap();

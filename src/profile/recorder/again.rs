@@ -8,9 +8,12 @@ use rustc_hash::{FxHashMap, FxHasher};
 use super::{records, Intake, Recorder, Snapshot, TimedSideBand};
 use crate::host::clock::monotonic_ns;
 use crate::host::Roots;
-use crate::resolve::maps::check::read_lines;
+use crate::resolve::maps::check::{read_lines, PrivateFiles};
 use crate::resolve::Mapping;
 use crate::sampler::tee::Tee;
+
+/// The private mappings of files of a process; `None` if they are not known.
+pub(crate) type FilesOf = (u32, Option<Vec<(u64, u64)>>);
 
 /// The number of processes whose mappings are compared with the recorded ones.
 const MAX_CHECKED: usize = 1 << 14;
@@ -59,27 +62,37 @@ impl Recorder {
     }
 
     /// Writes the mappings of `pids` again if relevant ones differ from `known`, and passes them to `give` as
-    /// [`Recorder::renew`] does.
+    /// [`Recorder::renew`] does. Returns their private mappings of files, which are not recorded.
     pub(crate) fn refresh(
         &self,
         roots: &Roots,
         pids: &[u32],
         known: &mut FxHashMap<u32, u64>,
         give: &mut dyn FnMut(u64, Vec<TimedSideBand>) -> bool,
-    ) {
-        let changed: Vec<u32> = pids.iter().copied().filter(|&pid| differs(roots, pid, known)).collect();
+    ) -> Vec<FilesOf> {
+        let (mut changed, mut files) = (Vec::new(), Vec::new());
+        for &pid in pids {
+            let Some((differs, of_files)) = compare(roots, pid, known) else { continue };
+            if differs {
+                changed.push(pid);
+            }
+            files.push((pid, of_files));
+        }
         if !changed.is_empty() {
             self.renewed(give, |snapshot, now| {
                 let _ = changed.iter().all(|&pid| snapshot.process(roots, pid, None, now));
             });
         }
+        files
     }
 }
 
-/// True if the shared mappings and those of code differ from `known`, which is updated.
-fn differs(roots: &Roots, pid: u32, known: &mut FxHashMap<u32, u64>) -> bool {
-    let mut hash = FxHasher::default();
+/// Whether the shared mappings and those of code differ from `known`, which is updated; and the private ones of files. `None` if
+/// they cannot be read.
+fn compare(roots: &Roots, pid: u32, known: &mut FxHashMap<u32, u64>) -> Option<(bool, Option<Vec<(u64, u64)>>)> {
+    let (mut hash, mut files) = (FxHasher::default(), PrivateFiles::default());
     let read = read_lines(&roots.proc.join(format!("{pid}/maps")), |mapping| {
+        files.see(&mapping);
         if mapping.is_shared() || mapping.is_executable() {
             let Mapping { start, len, pgoff, dev, ino, .. } = mapping;
             (start, len, pgoff, dev, ino).hash(&mut hash);
@@ -88,5 +101,6 @@ fn differs(roots: &Roots, pid: u32, known: &mut FxHashMap<u32, u64>) -> bool {
     if known.len() >= MAX_CHECKED {
         known.clear();
     }
-    read.is_ok() && known.insert(pid, hash.finish()) != Some(hash.finish())
+    let unread = read.ok()?;
+    Some((known.insert(pid, hash.finish()) != Some(hash.finish()), files.ranges(unread)))
 }

@@ -23,6 +23,30 @@ const COST: u64 = 200;
 /// Private mappings of files that are kept for a process.
 const MAX_FILES: usize = 4096;
 
+/// The private mappings of files of a process, as `/proc/PID/maps` gives them one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct PrivateFiles {
+    ranges: Vec<(u64, u64)>,
+    is_full: bool,
+}
+
+impl PrivateFiles {
+    /// Takes the next mapping.
+    pub(crate) fn see(&mut self, mapping: &Mapping) {
+        if !mapping.is_shared() && mapping.ino != 0 {
+            self.is_full |= self.ranges.len() >= MAX_FILES;
+            if !self.is_full {
+                self.ranges.push((mapping.start, mapping.end()));
+            }
+        }
+    }
+
+    /// Start and end of each, by start; `None` if there are more than are kept, or some were not read.
+    pub(crate) fn ranges(self, unread: u64) -> Option<Vec<(u64, u64)>> {
+        (!self.is_full && unread == 0).then_some(self.ranges)
+    }
+}
+
 /// Passes each mapping in `/proc/PID/maps` to `each`, line by line, and the number of those left out: their line is too long,
 /// or there are too many (then it is at least 1).
 ///
@@ -59,12 +83,10 @@ impl Maps {
         self.counts.read += 1;
         let ipc = self.processes.get(&pid).and_then(|process| process.ipc);
         let room = self.limit / 2;
-        let (mut table, mut files, mut left_out) = (Table::default(), Vec::new(), 0);
+        let (mut table, mut files, mut left_out) = (Table::default(), PrivateFiles::default(), 0);
         let nothing = Table::default();
         let lines = read_lines(&path, |mut mapping| {
-            if !mapping.is_shared() && mapping.ino != 0 && files.len() < MAX_FILES {
-                files.push((mapping.start, mapping.end()));
-            }
+            files.see(&mapping);
             if !nothing.is_changed_by(&mapping) {
                 return;
             }
@@ -80,6 +102,8 @@ impl Maps {
             self.counts.unreadable += 1;
             return None;
         };
+        // A shared mapping that had no room is none of those that are known.
+        let files = files.ranges(left_out + unread);
         self.counts.left_out += left_out + unread;
         table.set_files(files);
         Some(table)
@@ -92,7 +116,9 @@ impl Maps {
     }
 
     /// As [`Maps::memory`], if pagemap gives the kind of the page: one of a file or of shared memory, or not. `None` if the
-    /// kind is unknown. The flag is true if the mappings show shared memory and the page does not.
+    /// kind is unknown. Where the mappings show another kind of memory, it is given again.
+    ///
+    /// A page of a file in no mapping that is known is unknown memory: a shared mapping may have been moved there.
     ///
     /// An anonymous page is private memory, whatever the table says: what was mapped there is gone. (In a file system on
     /// persistent memory, DAX, kernels before 6.17 show shared pages as anonymous ones; they count as private.)
@@ -102,22 +128,26 @@ impl Maps {
         addr: u64,
         phys: u64,
         of_file: Option<bool>,
-    ) -> (Option<MemoryId>, bool) {
+    ) -> (Option<MemoryId>, Option<bool>) {
         let memory = self.memory(pid, addr, phys);
         let process = self.processes.get_mut(&pid);
         let (Some(of_file), Some(Process { table: Some(table), check, .. })) = (of_file, process) else {
-            return (memory, false);
+            return (memory, None);
         };
         let is_shared = matches!(memory, Some(MemoryId::Shared { .. } | MemoryId::Frame { .. }));
         if is_shared && !of_file {
             check.doubted = true;
-            return (self.private(pid, addr), true);
+            return (self.private(pid, addr), Some(false));
         }
         // A page of a file, and no shared mapping: a private mapping of a file, or shared memory that mremap(2) moved there.
         if !is_shared && of_file && table.has_shared() && table.find(addr).is_none() {
-            check.doubted |= !table.is_private_file(addr);
+            let is_private_file = table.is_private_file(addr);
+            check.doubted |= is_private_file != Some(true);
+            if is_private_file == Some(false) {
+                return (None, Some(true));
+            }
         }
-        (memory, false)
+        (memory, None)
     }
 
     /// The processes to read again, `now` in ns: only those that map shared memory can be wrong about what is shared. Those
@@ -150,6 +180,15 @@ impl Maps {
         }
     }
 
+    /// Stores what was read elsewhere of the process's private mappings of files.
+    pub(crate) fn set_private_files(&mut self, pid: u32, files: Option<Vec<(u64, u64)>>) {
+        let Some(Process { table: Some(table), .. }) = self.processes.get_mut(&pid) else { return };
+        let before = if Arc::strong_count(table) == 1 { table.bytes() } else { 0 };
+        let table = Arc::make_mut(table);
+        table.set_files(files);
+        self.bytes = self.bytes.saturating_sub(before) + table.bytes();
+    }
+
     /// Reads the mappings of a process again. If that fails, the table stays as it was.
     pub(crate) fn refresh(&mut self, pid: u32, now: u64) {
         let begin = Instant::now();
@@ -157,11 +196,13 @@ impl Maps {
         self.checked(pid, now, u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX));
         let (Some(table), Some(process)) = (table, self.processes.get_mut(&pid)) else { return };
         self.counts.refreshed += 1;
-        if process.table.as_deref().is_some_and(|old| old.says_as(&table)) {
+        let old = process.table.as_deref();
+        if !old.is_some_and(|old| old.says_as(&table)) {
+            self.counts.corrected += 1;
+            self.changes += 1;
+        } else if old.is_some_and(|old| old.has_files_of(&table)) {
             return;
         }
-        self.counts.corrected += 1;
-        self.changes += 1;
         self.bytes += table.bytes();
         let old = process.table.replace(Arc::new(table));
         self.release(old);

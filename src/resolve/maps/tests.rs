@@ -303,26 +303,39 @@ fn mappings_that_no_record_ended_are_noticed_by_their_pages() {
         }
         due
     };
-    assert_eq!(maps.place_of_page(10, 0x1010, 0, Some(true)), (Some(shared(7, 0x10)), false));
-    assert!(!maps.place_of_page(10, 0x5010, 0, Some(true)).1, "a private mapping of a file");
-    assert_eq!(maps.place_of_page(10, 0x2010, 0, None), (Some(shared(7, 0x1010)), false), "nobody knows");
+    assert_eq!(maps.place_of_page(10, 0x1010, 0, Some(true)), (Some(shared(7, 0x10)), None));
+    let (memory, other) = maps.place_of_page(10, 0x5010, 0, Some(true));
+    assert!(matches!(memory, Some(MemoryId::Private { .. })) && other.is_none(), "a private mapping of a file");
+    assert_eq!(maps.place_of_page(10, 0x2010, 0, None), (Some(shared(7, 0x1010)), None), "no page is known");
     maps.memory(11, 0x1010, 0);
     assert!(look(&mut maps, second).is_empty(), "they were just read");
     // The memfd is unmapped, and anonymous memory moves there; the rest of it moves elsewhere.
     set_maps(&dir, 10, "1000-3000 rw-p 00000000 00:00 0\n8000-c000 rw-s 00000000 00:01 7 /memfd:x\n");
     let (memory, contradicts) = maps.place_of_page(10, 0x1010, 0, Some(false));
-    assert!(matches!(memory, Some(MemoryId::Private { .. })) && contradicts, "{memory:?}");
+    assert!(matches!(memory, Some(MemoryId::Private { .. })) && contradicts == Some(false), "{memory:?}");
     assert_eq!(look(&mut maps, second + 100_000_000), [10]);
     assert!(matches!(maps.memory(10, 0x1010, 0), Some(MemoryId::Private { .. })));
-    assert_eq!(maps.place_of_page(10, 0xb010, 0, Some(true)), (Some(shared(7, 0x3010)), false));
+    assert_eq!(maps.place_of_page(10, 0xb010, 0, Some(true)), (Some(shared(7, 0x3010)), None));
     // It grows, which only pages beyond the known ones show.
     set_maps(&dir, 10, "1000-3000 rw-p 00000000 00:00 0\n8000-f000 rw-s 00000000 00:01 7 /memfd:x\n");
-    let memory = maps.place_of_page(10, 0xe010, 0, Some(true)).0;
-    assert!(matches!(memory, Some(MemoryId::Private { .. })), "{memory:?}");
+    assert_eq!(maps.place_of_page(10, 0xe010, 0, Some(true)), (None, Some(true)), "it may be shared");
     assert_eq!(look(&mut maps, second + 400_000_000), [10]);
     assert_eq!(maps.memory(10, 0xe010, 0), Some(shared(7, 0x6010)));
     let counts = maps.counts();
     assert_eq!((counts.refreshed, counts.corrected), (2, 2));
+    // A file is mapped as private memory: the mappings that matter stay the same.
+    set_maps(&dir, 10, "8000-f000 rw-s 00000000 00:01 7 /memfd:x\n20000-21000 r--p 00000000 08:01 9 /lib/y\n");
+    assert_eq!(maps.place_of_page(10, 0x20010, 0, Some(true)), (None, Some(true)));
+    assert_eq!(look(&mut maps, second + 800_000_000), [10]);
+    assert!(matches!(maps.place_of_page(10, 0x20010, 0, Some(true)), (Some(MemoryId::Private { .. }), None)));
+    assert_eq!(maps.counts().corrected, 2);
+    // What is private is not known of a process that has too many files.
+    let files = (0..5000u64)
+        .map(|at| format!("{:x}-{:x} r--p 00000000 08:01 9 /lib/y\n", 0x10_0000 + at * 8192, 0x10_1000 + at * 8192));
+    set_maps(&dir, 10, &format!("8000-f000 rw-s 00000000 00:01 7 /memfd:x\n{}", files.collect::<String>()));
+    maps.place_of_page(10, 0x30010, 0, Some(true));
+    assert_eq!(look(&mut maps, second + 4_000_000_000), [10]);
+    assert!(matches!(maps.place_of_page(10, 0x20010, 0, Some(true)), (Some(MemoryId::Private { .. }), None)));
 }
 
 #[test]
