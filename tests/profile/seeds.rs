@@ -35,10 +35,8 @@ fn jsonl() -> Vec<(&'static str, Vec<u8>)> {
     let mut writer = RecoveredWriter::new(&mut recovered);
     for (sample, path) in collect.samples.iter().zip(&collect.paths).take(4) {
         lines.write(sample, path.as_deref(), None).unwrap();
-        writer.add(
-            &Sample { raw: RawSample { method: Some(Method::Emulated), size: 8, ..sample.raw }, ..*sample },
-            None,
-        );
+        writer
+            .add(&Sample { raw: RawSample { method: Some(Method::Emulated), size: 8, ..sample.raw }, ..*sample }, None);
     }
     writer.finish().unwrap();
     let mut hints = HINTS.to_vec();

@@ -12,8 +12,10 @@ use crate::resolve::maps::check::{read_lines, PrivateFiles};
 use crate::resolve::Mapping;
 use crate::sampler::tee::Tee;
 
-/// The private mappings of files of a process; `None` if they are not known.
-pub(crate) type FilesOf = (u32, Option<Vec<(u64, u64)>>);
+/// The private mappings of files of a process, start and end; `None` if they are not known.
+type Files = Option<Vec<(u64, u64)>>;
+/// A process with these.
+pub(crate) type FilesOf = (u32, Files);
 
 /// The number of processes whose mappings are compared with the recorded ones.
 const MAX_CHECKED: usize = 1 << 14;
@@ -89,7 +91,7 @@ impl Recorder {
 
 /// Whether the shared mappings and those of code differ from `known`, which is updated; and the private ones of files. `None` if
 /// they cannot be read.
-fn compare(roots: &Roots, pid: u32, known: &mut FxHashMap<u32, u64>) -> Option<(bool, Option<Vec<(u64, u64)>>)> {
+fn compare(roots: &Roots, pid: u32, known: &mut FxHashMap<u32, u64>) -> Option<(bool, Files)> {
     let (mut hash, mut files) = (FxHasher::default(), PrivateFiles::default());
     let read = read_lines(&roots.proc.join(format!("{pid}/maps")), |mapping| {
         files.see(&mapping);
