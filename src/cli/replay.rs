@@ -21,7 +21,7 @@ use crate::config::aligned;
 use crate::escape;
 use crate::host::{topology, Roots};
 use crate::replay::{
-    compare as beside, outcome, select, Compared as Beside, Counted, Director, Groups, Layout, LeftOut, Memory,
+    compare as beside, outcome, select, Compared as Beside, Counted, Director, Groups, Guard, Layout, LeftOut, Memory,
     Outcome, Pair, Planner, Played, ReplayError, Script, Selection, Touches,
 };
 use crate::session::{Builder, Session};
@@ -230,7 +230,27 @@ struct Under<'a> {
 impl Replayed<'_> {
     /// `what` is what a person at a terminal reads meanwhile.
     fn play(&self, under: Under<'_>, is_first: bool, what: String) -> Result<Played, Failure> {
-        let groups = groups(self.args, self.script, self.roots, is_first)?;
+        let mut groups = groups(self.args, self.script, self.roots)?;
+        // Before there is something to clean up.
+        let guard = Guard::start(groups.as_ref()).map_err(failure)?;
+        if let Some(made) = &mut groups {
+            match made.make(&|| self.signals.seen()) {
+                Ok(()) if is_first && made.left_out() > 0 => {
+                    say!(
+                        "note: {} cgroups cannot have their names here: their processes are in the root of all",
+                        made.left_out()
+                    );
+                }
+                Ok(()) => {}
+                Err(error) if self.args.cgroup_root.is_some() => return Err(failure(error)),
+                Err(error) => {
+                    if is_first {
+                        say!("note: the mock threads stay in the cgroup of scxprof: {error}");
+                    }
+                    groups = None;
+                }
+            }
+        }
         let scheduler = Scheduler::default();
         let start = || under.scheduled_by.map_or(Ok(()), |configuration| scheduler.start(configuration));
         let director = Director {
@@ -241,6 +261,7 @@ impl Replayed<'_> {
             rates: under.rates,
             ready: Some(&start),
             groups: groups.as_ref(),
+            guard: Some(&guard),
             counted: Some(Counted::CACHE_MISSES),
         };
         let bar = capture::progress_bar(Some(Duration::from_nanos(self.script.window)));
@@ -451,24 +472,14 @@ fn check_load(args: &ReplayArgs, script: &Script, cpus: &[u32]) -> Result<(), Fa
     Ok(())
 }
 
-/// The cgroups; `None` if they cannot be made and were not asked for.
-fn groups(args: &ReplayArgs, script: &Script, roots: &Roots, is_first: bool) -> Result<Option<Groups>, Failure> {
+/// The cgroups that are to be made; `None` if they were not asked for and there can be none.
+fn groups(args: &ReplayArgs, script: &Script, roots: &Roots) -> Result<Option<Groups>, Failure> {
     let default = format!("/scxprof-replay-{}", std::process::id());
     let root = args.cgroup_root.as_deref().unwrap_or(&default);
-    let mount = match Groups::mount(roots) {
-        Ok(mount) => mount,
-        Err(error) if args.cgroup_root.is_some() => return Err(Failure::Unsupported(error.into())),
-        Err(_) => return Ok(None),
-    };
-    match Groups::make(&mount, root, &script.cgroups) {
-        Ok(groups) => Ok(Some(groups)),
-        Err(error) if args.cgroup_root.is_some() => Err(failure(error)),
-        Err(error) => {
-            if is_first {
-                say!("note: the mock threads stay in the cgroup of scxprof: {error}");
-            }
-            Ok(None)
-        }
+    match Groups::mount(roots) {
+        Ok(mount) => Groups::plan(&mount, root, &script.cgroups).map(Some).map_err(failure),
+        Err(error) if args.cgroup_root.is_some() => Err(Failure::Unsupported(error.into())),
+        Err(_) => Ok(None),
     }
 }
 

@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use super::board::{Arena, Board, Results};
 use super::calls;
 use super::counter::{Counted, Counter};
 use super::groups::Groups;
+use super::guard::Guard;
 use super::layout::Layout;
 use super::memory::Memory;
 use super::mock::Stage;
@@ -122,6 +122,8 @@ pub struct Director<'a> {
     pub ready: Option<&'a dyn Fn() -> Result<(), ReplayError>>,
     /// The cgroups of the script on this host, if there are to be any.
     pub groups: Option<&'a Groups>,
+    /// What ends the mock processes if this process is killed; without, it starts one.
+    pub guard: Option<&'a Guard>,
     /// What is counted meanwhile.
     pub counted: Option<Counted>,
 }
@@ -193,7 +195,9 @@ impl Director<'_> {
             rates: self.rates,
         });
         stage.set();
-        let family = Family::new(&stage, self.cpus, self.groups, self.counted)?;
+        let own = if self.guard.is_none() { Some(Guard::start(None)?) } else { None };
+        let Some(guard) = self.guard.or(own.as_ref()) else { return Err(ReplayError::Nothing) };
+        let family = Family::new(&stage, self.cpus, guard, self.counted)?;
         let played = family.direct(stop, self.ready);
         let count = family.count();
         drop(family);
@@ -209,9 +213,7 @@ struct Family<'a> {
     stage: &'a Stage<'a>,
     /// The first process, whose group all are in.
     first: i32,
-    /// A process that ends the others and takes their cgroups away, when `alive` is closed: also if this process is killed.
-    guard: i32,
-    alive: Option<OwnedFd>,
+    guard: &'a Guard,
     /// A counter, and its count when the replay began.
     counter: Option<Counter>,
     before: Cell<Option<u64>>,
@@ -221,36 +223,27 @@ impl<'a> Family<'a> {
     fn new(
         stage: &'a Stage<'a>,
         cpus: &[u32],
-        groups: Option<&Groups>,
+        guard: &'a Guard,
         counted: Option<Counted>,
     ) -> Result<Self, ReplayError> {
         let own = std::process::id().cast_signed();
+        // What the first mock process does not see the end of becomes a child of ours, and not of the container's first process.
+        let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
         // SAFETY: the child does only what the head of mock.rs says.
         let first = match unsafe { libc::fork() } {
             -1 => return Err(system("fork")(io::Error::last_os_error())),
-            0 => become_first(stage, cpus, own),
+            0 => become_first(stage, cpus, guard, own),
             first => first,
         };
         // Both do it, so that it is done when either goes on.
         // SAFETY: sets the process group of a child.
         unsafe { libc::setpgid(first, first) };
+        if let Some(word) = guard.first() {
+            word.store(u64::from(first.cast_unsigned()), Ordering::Release);
+        }
         // Before it makes others, which inherit it. Most virtual machines have no PMU: the replay goes on without.
         let counter = counted.and_then(|counted| Counter::new(counted, first.cast_unsigned()).ok());
-        let mut family = Self { stage, first, guard: 0, alive: None, counter, before: Cell::new(None) };
-        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
-            .map_err(|errno| system("make a pipe")(errno.into()))?;
-        let directories = groups.map_or(&[][..], Groups::made);
-        // SAFETY: as above.
-        family.guard = match unsafe { libc::fork() } {
-            -1 => return Err(system("fork")(io::Error::last_os_error())),
-            0 => {
-                // SAFETY: the guard's own copy of the writing end, which it does not use otherwise.
-                unsafe { libc::close(write.as_raw_fd()) };
-                keep_guard(read.as_raw_fd(), first, directories)
-            }
-            guard => guard,
-        };
-        family.alive = Some(write);
+        let family = Self { stage, first, guard, counter, before: Cell::new(None) };
         let head = stage.board.head();
         head.alive.store(monotonic_ns(), Ordering::Relaxed);
         head.open.store(1, Ordering::Release);
@@ -366,20 +359,21 @@ impl Drop for Family<'_> {
         let head = self.stage.board.head();
         head.end.store(1, Ordering::Release);
         calls::wake(&head.end, i32::MAX);
-        drop(self.alive.take());
-        if self.guard != 0 {
-            // SAFETY: waits for a child of ours, of which no status is wanted.
-            while unsafe { libc::waitpid(self.guard, std::ptr::null_mut(), 0) } < 0 && interrupted() {}
-        }
-        // The guard has done it, unless it was killed.
         // SAFETY: the process group of a child of ours that has not been waited for.
         unsafe { libc::kill(-self.first, libc::SIGKILL) };
-        // SAFETY: as above.
-        while unsafe { libc::waitpid(self.first, std::ptr::null_mut(), 0) } < 0 && interrupted() {}
+        // The number may be another's once it has been waited for.
+        if let Some(word) = self.guard.first() {
+            word.store(0, Ordering::Release);
+        }
+        // It has waited for the others, as they are its children at the end.
+        for pid in [self.first, -self.first] {
+            // SAFETY: waits for children of ours, of which no status is wanted.
+            while unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) } >= 0 || interrupted() {}
+        }
     }
 }
 
-fn interrupted() -> bool {
+pub(super) fn interrupted() -> bool {
     io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
 }
 
@@ -395,7 +389,11 @@ fn has_ended(pid: i32) -> bool {
 }
 
 /// The first mock process. Its parent is `parent`.
-fn become_first(stage: &Stage<'_>, cpus: &[u32], parent: i32) -> ! {
+fn become_first(stage: &Stage<'_>, cpus: &[u32], guard: &Guard, parent: i32) -> ! {
+    if let Some(word) = guard.first() {
+        // SAFETY: asks for the process's own number.
+        word.store(unsafe { libc::getpid() } as u64, Ordering::Release);
+    }
     // SAFETY: system calls with plain numbers, which change only this process.
     unsafe {
         libc::setpgid(0, 0);
@@ -421,31 +419,5 @@ fn become_first(stage: &Stage<'_>, cpus: &[u32], parent: i32) -> ! {
     // From here on the guard ends it.
     // SAFETY: as above.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
-    stage.launch()
-}
-
-/// The guard: ends the group of `first` when the pipe is closed, and removes the directories.
-fn keep_guard(pipe: i32, first: i32, directories: &[CString]) -> ! {
-    // SAFETY: system calls on numbers, a buffer and C strings that live; all of them are async-signal-safe.
-    unsafe {
-        libc::setpgid(0, 0);
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-            libc::signal(signal, libc::SIG_IGN);
-        }
-        let mut byte = 0u8;
-        while libc::read(pipe, (&raw mut byte).cast(), 1) < 0 && interrupted() {}
-        libc::kill(-first, libc::SIGKILL);
-        let mut tries = 2000;
-        for directory in directories.iter().rev() {
-            // Its processes are still on their way out.
-            while libc::rmdir(directory.as_ptr()) != 0
-                && io::Error::last_os_error().raw_os_error() == Some(libc::EBUSY)
-                && tries > 0
-            {
-                tries -= 1;
-                libc::usleep(5000);
-            }
-        }
-        libc::_exit(0)
-    }
+    stage.launch(guard.pid(), parent)
 }

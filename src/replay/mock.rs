@@ -27,6 +27,9 @@ const PATIENCE: u64 = 30_000;
 /// How often a thread that waits for the director looks whether it lives, and after what time without a sign it does not; ns.
 const LOOK: u64 = 2_000_000_000;
 const DEAD: u64 = 20_000_000_000;
+/// How often the first process waits for those that have ended, and at the end of the replay; ns.
+const REAP: u64 = 200_000_000;
+const REAP_AT_END: u64 = 1_000_000;
 /// How often a thread is woken that is about to sleep, before that is made superfluous.
 const TRIES: u32 = 64;
 /// Pieces that are shorter than this, in ns, are below what the clock costs.
@@ -66,15 +69,44 @@ impl<'a> Stage<'a> {
         self.starts = (0..self.script.threads.len() as u32).map(|number| Start { stage, number }).collect();
     }
 
-    /// The first process of all: makes those that are there from the beginning, and ends when all have ended.
-    pub fn launch(&self) -> ! {
+    /// The first process of all: makes those that are there from the beginning, and ends when all have ended. It goes to the group
+    /// of the guard then, so that it is not killed with the others and can wait for each of them: nothing else may.
+    ///
+    /// If `parent` has ended, it ends the others too: the guard may have been killed with it.
+    pub fn launch(&self, guard: c_int, parent: c_int) -> ! {
         for process in self.script.processes.iter().filter(|process| process.is_initial) {
             if !self.fork(process) {
                 break;
             }
         }
-        // SAFETY: waits for children of ours, of which no status is wanted.
-        while unsafe { libc::waitpid(-1, std::ptr::null_mut(), 0) } >= 0 || errno() == libc::EINTR {}
+        // SAFETY: asks for the process's own group, and changes it. A signal to the guard's group is for the guard.
+        let mocks = unsafe {
+            let mocks = libc::getpgrp();
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                libc::signal(signal, libc::SIG_IGN);
+            }
+            libc::setpgid(0, guard);
+            mocks
+        };
+        let head = self.board.head();
+        loop {
+            // SAFETY: waits for children of ours, of which no status is wanted.
+            let found = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) };
+            match found {
+                0 => {
+                    let end = head.end.load(Ordering::Acquire);
+                    wait_for(&head.end, end, if end == 0 { REAP } else { REAP_AT_END });
+                    // SAFETY: asks for a number; then a signal to the group that this process has made, whose number no other has.
+                    unsafe {
+                        if libc::getppid() != parent {
+                            libc::kill(-mocks, libc::SIGKILL);
+                        }
+                    }
+                }
+                -1 if errno() != libc::EINTR => break,
+                _ => {}
+            }
+        }
         // SAFETY: ends the process without handlers of the parent's.
         unsafe { libc::_exit(0) }
     }

@@ -47,6 +47,7 @@ fn play(pages: u64, counted: Option<Counted>) -> Played {
         rates: &[],
         ready: None,
         groups: None,
+        guard: None,
         counted,
     };
     director.play(&|| false).unwrap()

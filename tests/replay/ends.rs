@@ -8,6 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use scxprof::replay::{Groups, Guard};
+
 use super::{recording, SCXPROF};
 
 /// Waits until something happens.
@@ -65,6 +67,13 @@ impl Running {
     fn mocks(&self) -> BTreeSet<u32> {
         let children = self.children();
         pids().filter(|&pid| family(pid).is_some_and(|(_, group)| children.contains(&group))).collect()
+    }
+
+    /// The child without children of its own, which leads its group.
+    fn guard(&self) -> u32 {
+        let of = |pid: u32| family(pid).unwrap_or_default();
+        let is_guard = |&child: &u32| of(child).1 == child && !pids().any(|pid| of(pid).0 == child);
+        self.children().into_iter().find(is_guard).unwrap()
     }
 
     fn signal(&self, signal: i32) {
@@ -131,13 +140,64 @@ fn nothing_is_left_if_it_is_killed() {
 fn it_ends_although_its_guard_was_killed() {
     let mut running = Running::new("guard");
     let mocks = running.mocks();
-    // The child without children of its own that is alone in its group.
-    let of = |pid: u32| family(pid).unwrap_or_default();
-    let guard = running.children().into_iter().find(|&child| {
-        of(child).1 == child && !pids().any(|pid| pid != child && (of(pid).0 == child || of(pid).1 == child))
-    });
-    kill(guard.unwrap(), libc::SIGKILL);
+    kill(running.guard(), libc::SIGKILL);
     running.signal(libc::SIGINT);
     assert!(running.child.wait().unwrap().success());
     running.is_gone(&mocks);
+}
+
+#[test]
+fn sleeping_mock_threads_end_although_the_guard_was_killed_with_it() {
+    let mut running = Running::new("both");
+    let mocks = running.mocks();
+    let guard = running.guard();
+    running.signal(libc::SIGSTOP);
+    kill(guard, libc::SIGKILL);
+    running.signal(libc::SIGKILL);
+    running.child.wait().unwrap();
+    // They would sleep for minutes. Nothing removes the cgroups then.
+    until("the end of all mock processes", || !mocks.iter().any(|&pid| family(pid).is_some()));
+    if let Some(mount) = mount() {
+        let root = mount.join(running.root.trim_start_matches('/'));
+        until("removable cgroups", || remove(&root));
+    }
+}
+
+/// Removes a cgroup and those below it; false if one of them is not empty.
+fn remove(directory: &Path) -> bool {
+    let below = fs::read_dir(directory).into_iter().flatten().flatten();
+    let below = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    below.fold(true, |all, entry| remove(&entry.path()) && all)
+        && (!directory.exists() || fs::remove_dir(directory).is_ok())
+}
+
+/// Where the process that a test starts makes cgroups.
+const ROOT: &str = "SCXPROF_TEST_REPLAY_ROOT";
+
+/// Not a test of its own: what the next one kills.
+#[test]
+fn makes_cgroups_until_it_is_killed() {
+    let (Ok(root), Some(mount)) = (std::env::var(ROOT), mount()) else { return };
+    let paths: Vec<Vec<u8>> = (0..4000).map(|number| format!("/a/{number}").into_bytes()).collect();
+    let mut groups = Groups::plan(&mount, &root, &paths).unwrap();
+    let _guard = Guard::start(Some(&groups)).unwrap();
+    groups.make(&|| false).unwrap();
+    sleep(Duration::from_secs(60));
+}
+
+#[test]
+fn a_replay_that_is_killed_while_it_makes_cgroups_leaves_none() {
+    let Some(mount) = mount() else {
+        return println!("SKIP: a_replay_that_is_killed_while_it_makes_cgroups_leaves_none: no cgroup can be made");
+    };
+    let root = format!("/scxprof-test-many-{}", std::process::id());
+    let directory = mount.join(root.trim_start_matches('/'));
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "ends::makes_cgroups_until_it_is_killed"]).env(ROOT, &root);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let made = || fs::read_dir(directory.join("a")).map_or(0, Iterator::count);
+    until("some cgroups", || made() > 20);
+    kill(child.id(), libc::SIGKILL);
+    child.wait().unwrap();
+    until("the end of the cgroups", || !directory.exists());
 }
