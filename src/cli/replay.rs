@@ -19,6 +19,7 @@ use super::signals::Signals;
 use super::{process, Failure};
 use crate::config::aligned;
 use crate::escape;
+use crate::host::room::{self, Room};
 use crate::host::{topology, Roots};
 use crate::replay::{
     compare as beside, outcome, select, Compared as Beside, Counted, Director, Groups, Guard, Layout, LeftOut, Memory,
@@ -41,6 +42,11 @@ const HOW: &str = "How to replay";
 const MEMORY: usize = 64 << 20;
 /// Rounds of a comparison.
 const COMPARED: u32 = 5;
+/// Bytes of a mock process beside what its threads touch: page tables, mappings and the structures of the kernel. 8,000 of them
+/// took 1.7 GB on Linux 6.18.
+const PROCESS: u64 = 192 << 10;
+/// Bytes of a mock thread: its stack in the kernel (16 KiB), its `task_struct`, and the pages of its own stack that it touches.
+const THREAD: u64 = 48 << 10;
 /// Threads whose lines are printed.
 const DEFAULT_LIMIT: &str = "20";
 
@@ -160,6 +166,7 @@ pub(super) fn run(args: &ReplayArgs, stdout_is_open: bool) -> Result<(), Failure
     }
     check_threads(&script, &roots)?;
     check_load(args, &script, &cpus)?;
+    check_memory(&script, memory.as_ref(), room::here(&roots))?;
     for note in &notes {
         say!("note: {note}");
     }
@@ -452,6 +459,23 @@ fn check_threads(script: &Script, roots: &Roots) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Refuses what there is no memory for: the host would end processes of others.
+fn check_memory(script: &Script, memory: Option<&Memory>, room: Option<Room>) -> Result<(), Failure> {
+    let (processes, threads) = (script.processes.len() as u64, script.threads.len() as u64);
+    let buffers = memory.map_or(0, |memory| memory.bytes);
+    let needed = processes * PROCESS + threads * THREAD + buffers;
+    match room {
+        Some(Room { bytes, of }) if needed > bytes => Err(Failure::Usage(anyhow!(
+            "{processes} mock processes with {threads} threads take about {} MiB{}, and {} MiB are left ({of}): select some of them \
+             (--comm, --cgroup, --pid), or a part of the time with --from and --to",
+            needed >> 20,
+            if buffers > 0 { format!(", {} MiB of them buffers (--memory-limit)", buffers >> 20) } else { String::new() },
+            bytes >> 20
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses what this host cannot do in the time.
 fn check_load(args: &ReplayArgs, script: &Script, cpus: &[u32]) -> Result<(), Failure> {
     let needed = script.cpu_time() as f64 / 1e9;
@@ -543,4 +567,25 @@ fn table(args: &ReplayArgs, script: &Script, loops: &[Outcome], compared: &Besid
         text += "stopped before its end\n";
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::{Mock, MockProcess};
+
+    #[test]
+    fn what_there_is_no_memory_for_is_refused_with_its_figure() {
+        let script = Script {
+            threads: (0..2000).map(|_| Mock::default()).collect(),
+            processes: (0..1000).map(|_| MockProcess::default()).collect(),
+            ..Script::default()
+        };
+        let memory = Memory { bytes: 100 << 20, ..Memory::default() };
+        let room = |mib: u64| Some(Room { bytes: mib << 20, of: "/sys/fs/cgroup/x/memory.max".to_owned() });
+        assert!(check_memory(&script, None, None).is_ok() && check_memory(&script, None, room(300)).is_ok());
+        let said = check_memory(&script, Some(&memory), room(300)).unwrap_err().sentence();
+        assert!(said.contains("take about 381 MiB, 100 MiB of them buffers (--memory-limit)"), "{said}");
+        assert!(said.contains("300 MiB are left (/sys/fs/cgroup/x/memory.max)") && said.contains("--pid"), "{said}");
+    }
 }

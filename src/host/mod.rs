@@ -11,6 +11,7 @@ pub(crate) mod open;
 pub(crate) mod pagemap;
 pub(crate) mod priority;
 pub(crate) mod proc;
+pub(crate) mod room;
 pub(crate) mod tasks;
 pub(crate) mod topology;
 pub(crate) mod tracefs;
