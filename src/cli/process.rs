@@ -306,9 +306,10 @@ pub(super) fn open(path: &Path, stop: &dyn Fn() -> bool) -> Result<Profile, Fail
     check(path)?;
     Profile::open_until(path, stop).map_err(|error| match &error {
         ProfileError::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied => not_ours(&error, path),
-        ProfileError::Io { call: "open", .. } | ProfileError::NoData { .. } | ProfileError::Unknown { .. } => {
-            Failure::Usage(error.into())
-        }
+        ProfileError::Io { call: "open", .. }
+        | ProfileError::NoData { .. }
+        | ProfileError::Unknown { .. }
+        | ProfileError::Foreign { .. } => Failure::Usage(error.into()),
         ProfileError::Stopped { .. } => interrupted(),
         _ => Failure::NoResult(error.into()),
     })

@@ -123,6 +123,14 @@ impl Profile {
     }
 
     fn open_unpacked(path: &Path, unpacked: Option<Unpacked>) -> Result<Self, ProfileError> {
+        let dir = unpacked.as_ref().map(|unpacked| unpacked.dir.path().to_owned());
+        Self::open_files(path, unpacked).map_err(|error| match &dir {
+            Some(dir) => error.in_archive(dir, path),
+            None => error,
+        })
+    }
+
+    fn open_files(path: &Path, unpacked: Option<Unpacked>) -> Result<Self, ProfileError> {
         let root = unpacked.as_ref().map_or(path, |unpacked| unpacked.dir.path());
         let (dir, data) = match root.metadata() {
             Ok(metadata) if metadata.is_dir() => find(root, path).map_err(|error| match &unpacked {
@@ -152,7 +160,10 @@ impl Profile {
             meta => meta?,
         };
         // A damaged file is rejected when it is opened, with the reason.
-        let kind = kind_of(&data).unwrap_or(Kind::PerfData);
+        let kind = match kind_of(&data) {
+            Err(error @ ProfileError::Foreign { .. }) => return Err(error),
+            kind => kind.unwrap_or(Kind::PerfData),
+        };
         let (mut recovered, mut hints) = (None, None);
         if kind == Kind::Lines {
             // The lines contain what would be beside them.

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::Path;
 
 use super::format::MAGIC;
-use super::{script, ProfileError};
+use super::{foreign, jsonl, script, ProfileError};
 use crate::host::open;
 
 /// Bytes that are read: some lines of text.
@@ -27,7 +27,8 @@ pub(crate) enum Kind {
 /// The type of `path`. If the beginning is ambiguous, as in a damaged file, the name decides.
 ///
 /// # Errors
-/// It cannot be opened, is a pipe or the like, or has none of these types.
+/// It cannot be opened, is a pipe or the like, or has none of these types; [`ProfileError::Foreign`] if it is a known one of
+/// another program.
 pub(crate) fn kind_of(path: &Path) -> Result<Kind, ProfileError> {
     let unknown = |reason: &str| ProfileError::Unknown { path: path.to_owned(), reason: reason.to_owned() };
     let failed = |source| ProfileError::io("open", path, source);
@@ -40,8 +41,9 @@ pub(crate) fn kind_of(path: &Path) -> Result<Kind, ProfileError> {
     }
     let mut head = Vec::new();
     open::regular(path).and_then(|file| file.take(HEAD as u64).read_to_end(&mut head)).map_err(failed)?;
+    let foreign = |reason| ProfileError::Foreign { path: path.to_owned(), reason };
     if head.starts_with(&[0x1f, 0x8b]) {
-        return Ok(Kind::Archive);
+        return foreign::what(&head).map_or(Ok(Kind::Archive), |reason| Err(foreign(reason)));
     }
     if [MAGIC.to_le_bytes(), MAGIC.to_be_bytes()].iter().any(|magic| head.starts_with(magic)) {
         return Ok(Kind::PerfData);
@@ -50,8 +52,19 @@ pub(crate) fn kind_of(path: &Path) -> Result<Kind, ProfileError> {
     if matches!(script::Reader::new(head.as_slice()).next_line(), Ok(Some(_))) {
         return Ok(Kind::Text);
     }
-    if head.trim_ascii_start().starts_with(b"{") {
+    if matches!(jsonl::Reader::new(head.as_slice()).next_line(), Ok(Some(_))) {
         return Ok(Kind::Lines);
+    }
+    let what = foreign::what(&head);
+    let is_lines =
+        path.extension().is_some_and(|extension| extension == "jsonl") && what.as_deref() == Some(foreign::JSON);
+    if let Some(reason) = what.filter(|_| !is_lines) {
+        return Err(foreign(reason));
+    }
+    if foreign::is_tar(&head) {
+        return Err(foreign(
+            "an archive that is not compressed: unpack it (`tar -xf`) and name its directory".to_owned(),
+        ));
     }
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("jsonl") => Ok(Kind::Lines),
@@ -77,7 +90,7 @@ mod tests {
             (&b"\x1f\x8b\x08"[..], Kind::Archive),
             (b"PERFILE2....", Kind::PerfData),
             (b"2ELIFREP....", Kind::PerfData),
-            (b" \n{\"pid\": 1}\n", Kind::Lines),
+            (b" \n{\"pid\": 1, \"tid\": 1, \"time\": \"1.5\"}\n", Kind::Lines),
             (line, Kind::Text),
             (&[&b"perf: a warning\n"[..], line].concat(), Kind::Text),
         ] {
@@ -92,6 +105,9 @@ mod tests {
             std::fs::write(&path, "nothing of the kind\n").unwrap();
             assert_eq!(kind_of(&path).ok(), Some(kind), "a damaged file");
         }
+        let path = dir.path().join("perf.jsonl");
+        std::fs::write(&path, "{\"pid\": 1}\n").unwrap();
+        assert_eq!(kind_of(&path).ok(), Some(Kind::Lines), "a damaged file");
         let path = dir.path().join("x");
         std::fs::write(&path, "nothing of the kind\n").unwrap();
         let error = kind_of(&path).unwrap_err().to_string();

@@ -36,6 +36,7 @@ mod buildid;
 mod chains;
 mod code_files;
 mod features;
+mod foreign;
 pub(crate) mod format;
 pub(crate) mod hints;
 pub(crate) mod input;
@@ -129,6 +130,14 @@ pub enum ProfileError {
         /// Why.
         reason: String,
     },
+    /// A file of another program, which is known but not read.
+    #[error("{}: {reason}", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What it is, and what to do instead.
+        reason: String,
+    },
     /// The caller stopped it.
     #[error("{}: stopped", path.display())]
     Stopped {
@@ -144,6 +153,24 @@ pub enum ProfileError {
 }
 
 impl ProfileError {
+    /// The same about a file in an archive, which was unpacked to `unpacked`: it is named as one of `archive`.
+    fn in_archive(mut self, unpacked: &Path, archive: &Path) -> Self {
+        let (Self::Io { path, .. }
+        | Self::PerfData { path, .. }
+        | Self::Meta { path, .. }
+        | Self::Newer { path, .. }
+        | Self::NoData { path }
+        | Self::Archive { path, .. }
+        | Self::Unknown { path, .. }
+        | Self::Foreign { path, .. }
+        | Self::Stopped { path }
+        | Self::Exists { path }) = &mut self;
+        if let Ok(inside) = path.strip_prefix(unpacked) {
+            *path = archive.join(inside);
+        }
+        self
+    }
+
     pub(crate) fn io(call: &'static str, path: &Path, source: std::io::Error) -> Self {
         Self::Io { call, path: path.to_owned(), source }
     }

@@ -231,6 +231,8 @@ fn begins_with_packet(head: &[u8]) -> bool {
     let mut count = 0;
     for (number, value) in fields.by_ref() {
         let is_known = match number {
+            // The first ones of a profile of pprof are numbers.
+            1 | 2 => matches!(value, Value::Bytes(_)),
             3 | 8 | 10 | 13 | 41 | 42 | 58 | 79 | 87 => matches!(value, Value::Varint(_)),
             _ => number < 1 << 16,
         };

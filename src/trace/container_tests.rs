@@ -128,7 +128,16 @@ fn inflating_has_a_budget() {
 
 #[test]
 fn what_is_no_trace_is_told() {
-    for head in [&b""[..], b"PERFILE2", b"\n\nsome text", b"{\"a\": 1}", b"\x0a", b"\x0a\x00", b"\x1f\x8b\x08"] {
+    for head in [
+        &b""[..],
+        b"PERFILE2",
+        b"\n\nsome text",
+        b"{\"a\": 1}",
+        b"\x0a",
+        b"\x0a\x00",
+        b"\x1f\x8b\x08",
+        b"\x0a\x04\x08\x01\x10\x02",
+    ] {
         assert!(!is_trace(head), "{head:?}");
     }
     assert!(is_trace(&plain(1)) && is_trace(&gzip(&plain(1))));

@@ -90,6 +90,72 @@ fn the_content_says_what_a_file_is() {
 }
 
 #[test]
+fn files_of_other_programs_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let p = path.to_str().unwrap();
+    let chrome = br#"{"traceEvents":[{"name":"a","ph":"X","ts":1,"dur":2,"pid":1,"tid":1}]}"#;
+    let mut gz = GzEncoder::new(Vec::new(), Compression::fast());
+    gz.write_all(chrome).unwrap();
+    let zipped = gz.finish().unwrap();
+    let commands: [&[&str]; 5] = [
+        &["trace", "info", p],
+        &["trace", "analyze", p],
+        &["sched", "-f", p],
+        &["stacks", "-f", p],
+        &["extract", "-f", p],
+    ];
+    for (bytes, expected) in [
+        (&chrome[..], "file: a Chrome JSON trace"),
+        (&zipped, "file: compressed with gzip, and in it is a Chrome JSON trace"),
+        (b"{\"ts\":0.1,\"t\":\"switch\",\"cpu\":1}\n", "`wprof -R -D wprof.data -T trace.pb`"),
+        (b"\xfd7zXZ\0\0\x04", "compressed with xz"),
+        (b"PK\x03\x04\x14\0", "compressed with zip"),
+        (b"\x0a\x04\x08\x01\x10\x02", "a profile of pprof"),
+    ] {
+        std::fs::write(&path, bytes).unwrap();
+        for command in commands {
+            expect(&scxprof(command), 2, expected);
+        }
+    }
+    std::fs::write(&path, "{closure};main 5\n").unwrap();
+    expect(&run("stacks", &path, &[]), 0, "");
+    // Found in a directory.
+    std::fs::write(dir.path().join("perf.jsonl"), chrome).unwrap();
+    expect(&run("extract", dir.path(), &[]), 2, "perf.jsonl: a Chrome JSON trace");
+}
+
+#[test]
+fn a_broken_archive_is_named_and_not_the_place_to_which_it_was_unpacked() {
+    let dir = tempfile::tempdir().unwrap();
+    let archived = |name: &str, content: &[u8]| {
+        let path = dir.path().join(format!("{name}.tar.gz"));
+        let mut tar = tar::Builder::new(GzEncoder::new(std::fs::File::create(&path).unwrap(), Compression::fast()));
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(0o644);
+        header.set_size(content.len() as u64);
+        tar.append_data(&mut header, format!("host/{name}"), content).unwrap();
+        tar.into_inner().unwrap().finish().unwrap();
+        path
+    };
+    for (name, content, code) in [
+        ("perf.data", &b"PERFILE2"[..], 1),
+        ("perf.jsonl", b"{\"pid\": 1}\n", 1),
+        ("perf.script", b"nothing\n", 1),
+        ("data", b"PERFILE2", 1),
+    ] {
+        let path = archived(name, content);
+        for command in ["extract", "stacks"] {
+            let output = run(command, &path, &[]);
+            // perf's text has no name of its own, and lines have no call chains.
+            let is_named = command == "extract" && name != "perf.script";
+            expect(&output, code, if is_named { "tar.gz/host/" } else { "" });
+            assert!(!said(&output).contains("/scxprof-"), "{}", said(&output));
+        }
+    }
+}
+
+#[test]
 fn lines_go_where_they_are_wanted() {
     let (dir, path) = text_as("perf.script");
     let at = |name: &str| dir.path().join(name);

@@ -43,7 +43,14 @@ impl Profile {
 
     /// Notes why the samples could not be read to their end.
     pub(crate) fn note_failed(&mut self, error: Option<impl std::fmt::Display>) {
-        self.wrong.extend(error.map(|error| format!("{}: {error}", self.data.display())));
+        let shown = self.shown();
+        self.wrong.extend(error.map(|error| format!("{shown}: {error}")));
+    }
+
+    /// The file with the samples as the user knows it: the one of an archive lies in a temporary directory.
+    fn shown(&self) -> String {
+        let inside = self.unpacked.as_ref().and_then(|unpacked| self.data.strip_prefix(unpacked.dir.path()).ok());
+        inside.map_or_else(|| self.data.clone(), |inside| self.path.join(inside)).display().to_string()
     }
 
     /// The number of samples so far, and of these the ones that could not even be recognized and are in no [`Loss`](crate::Loss).
@@ -81,7 +88,7 @@ impl Profile {
             }
             Records::Lines(text) => {
                 let (line, why) = text.counts.first_unreadable.as_ref()?;
-                let of = self.data.display().to_string();
+                let of = self.shown();
                 (text.counts.unreadable, text.counts.lines, of, format!("line {line}: {why}"))
             }
         };
