@@ -75,6 +75,8 @@ pub struct Profile {
     unparseable: Vec<String>,
     /// The source of the addresses, as in JSON lines.
     source: Option<Source>,
+    /// The times of the first sample and of the last record, once they were read.
+    pub(crate) times: Option<(u64, u64)>,
     /// Problems outside the records, one sentence each.
     wrong: Vec<String>,
     /// The path that was opened.
@@ -194,7 +196,7 @@ impl Profile {
             _ => Records::PerfData(Box::new(open_perf_data(&data, root, path, unpacked.as_ref())?)),
         };
         let (unparseable, path) = (Vec::new(), path.to_owned());
-        Ok(Self { records, meta, recovered, hints, unparseable, source, wrong, path, data, unpacked })
+        Ok(Self { records, meta, recovered, hints, unparseable, source, times: None, wrong, path, data, unpacked })
     }
 
     /// The number of CPUs of the recorded host, if the recording has it.
@@ -257,7 +259,9 @@ impl Profile {
             let Records::PerfData(perf_data) = &mut self.records else { return None };
             let mut text = |bit| features::text(perf_data, bit);
             let recorded = [text(feature::HOSTNAME)?, text(feature::OSRELEASE)?];
-            let times = features::sample_times(perf_data)?;
+            // In a pipe they come before the samples, and are 0.
+            let said = features::sample_times(perf_data).filter(|times| *times != (0, 0));
+            let times = said.or(self.times)?;
             let now = (SystemTime::now(), monotonic_ns());
             if self.unpacked.is_some() {
                 return None;

@@ -91,6 +91,8 @@ pub struct PerfData<R> {
     /// All events have the same layout, so the event of a record does not matter.
     uniform: bool,
     sections: Vec<(u8, Section)>,
+    /// What a file from a pipe has instead, records of at most 64 KiB each.
+    piped_sections: Vec<(u8, Vec<u8>)>,
     /// Records with build ids, their headers in our byte order.
     build_ids: Vec<u8>,
     /// Remaining bytes of data according to the header.
@@ -145,6 +147,7 @@ impl<R: Read + Seek> PerfData<R> {
             nameless: 0,
             uniform: true,
             sections: Vec::new(),
+            piped_sections: Vec::new(),
             build_ids: Vec::new(),
             left: None,
             buffer: Vec::with_capacity(BUFFER),
@@ -199,9 +202,12 @@ impl<R: Read + Seek> PerfData<R> {
         }
     }
 
-    /// The bytes of a section after the data; `None` if it is missing or incomplete.
+    /// The bytes of a section after the data, or of the record that a file from a pipe has instead; `None` if it is missing or
+    /// incomplete.
     pub(crate) fn section(&mut self, bit: u8) -> Option<Vec<u8>> {
-        let section = self.sections.iter().find(|(which, _)| *which == bit)?.1;
+        let Some(section) = self.sections.iter().find(|(which, _)| *which == bit).map(|(_, section)| *section) else {
+            return self.piped_sections.iter().find(|(which, _)| *which == bit).map(|(_, bytes)| bytes.clone());
+        };
         let size = usize::try_from(section.size).ok().filter(|&size| size as u64 <= MAX_SECTION)?;
         let here = self.inner.stream_position().ok()?;
         let mut bytes = Vec::new();
@@ -249,7 +255,7 @@ impl<R: Read + Seek> PerfData<R> {
 
     /// The sections that the file has, by their bit.
     pub fn features(&self) -> impl Iterator<Item = u8> + '_ {
-        self.sections.iter().map(|(bit, _)| *bit)
+        self.sections.iter().map(|(bit, _)| *bit).chain(self.piped_sections.iter().map(|(bit, _)| *bit))
     }
 
     /// True if the file was written on a machine of the other byte order.

@@ -139,6 +139,7 @@ fn records(
     let mut outcome = names.outcome(&order, intake.loss(), sink);
     // Of all records, not only of the samples.
     outcome.duration = Duration::from_nanos(intake.newest().saturating_sub(order.first));
+    profile.times = Some((order.first, intake.newest()));
     outcome.recovery = None;
     profile.recovered = names.recovered;
     outcome.modules = names.modules.take().unwrap_or_default();

@@ -79,14 +79,21 @@ impl<R: Read + Seek> PerfData<R> {
                 let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
                 self.name_event(name, [id].into_iter());
             }
-            user::HEADER_FEATURE if word(1) == u64::from(format::feature::EVENT_DESC) => {
-                features::event_desc(record.get(16..).unwrap_or_default(), swapped, |name, ids| {
-                    self.name_event(name, ids);
-                });
-            }
+            // Numbers in it are in the byte order of the file, as in a section.
+            user::HEADER_FEATURE => self.take_feature(word(1), record.get(16..).unwrap_or_default()),
             _ => {}
         }
         Ok(false)
+    }
+
+    /// A section of a file from a pipe; a second one of the same kind is left out.
+    fn take_feature(&mut self, bit: u64, body: &[u8]) {
+        let Ok(bit) = u8::try_from(bit) else { return };
+        if bit == format::feature::EVENT_DESC {
+            features::event_desc(body, self.swapped, |name, ids| self.name_event(name, ids));
+        } else if self.piped && !self.piped_sections.iter().any(|(known, _)| *known == bit) {
+            self.piped_sections.push((bit, body.to_vec()));
+        }
     }
 
     /// An event of a file from a pipe: its attr, then its ids.
