@@ -47,7 +47,7 @@ fn is_of_cores(pmu: &str) -> bool {
 
 impl ChainEvent {
     fn of(number: u16, event: &Event) -> Self {
-        let name = event.name.clone().unwrap_or_else(|| "an event".to_owned());
+        let name = event.name.clone().unwrap_or_default();
         let (kind, config) = (event.attr.kind, event.attr.config);
         let is_generic = [sys::PERF_TYPE_HARDWARE, sys::PERF_TYPE_HW_CACHE].contains(&kind);
         let term = match parts(&name) {

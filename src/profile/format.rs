@@ -114,6 +114,10 @@ pub struct Attr {
     pub config: u64,
     /// `attr.config1`.
     pub config1: u64,
+    /// `attr.bp_type`.
+    pub bp_type: u32,
+    /// The bit fields of the attr.
+    pub flags: u64,
     /// `attr.clockid`, if `attr.use_clockid` is set.
     pub clockid: Option<i32>,
     /// `attr.sample_period`, if samples do not contain theirs and it is no frequency.
@@ -172,6 +176,8 @@ impl Attr {
             kind: u32_at(0),
             config: u64_at(8),
             config1: u64_at(56),
+            bp_type: u32_at(52),
+            flags,
             clockid: (flags & FLAG_USE_CLOCKID != 0).then(|| u32_at(92) as i32),
             period: unsaid.then(|| u64_at(16)),
             stack_user: if layout.sample_type & sample_type::STACK_USER == 0 { 0 } else { u32_at(88) },
@@ -236,7 +242,7 @@ mod tests {
             assert!(attr_size(&bytes) < 128, "older readers take it");
             let mut other = bytes.clone();
             for (offset, size) in
-                [(0, 4), (8, 8), (16, 8), (24, 8), (32, 8), (56, 8), (72, 8), (80, 8), (92, 4), (96, 8)]
+                [(0, 4), (8, 8), (16, 8), (24, 8), (32, 8), (52, 4), (56, 8), (72, 8), (80, 8), (92, 4), (96, 8)]
             {
                 other[offset..offset + size].reverse();
             }

@@ -23,6 +23,7 @@ use crate::sampler::tracepoint::{FormatError, SchedDecoder};
 
 mod damage;
 mod events;
+mod guess;
 mod inflate;
 mod own;
 
@@ -49,8 +50,10 @@ pub struct Event {
     pub attr: Attr,
     /// The ids in its records.
     pub ids: Vec<u64>,
-    /// Its name in perf, if the file contains it.
+    /// Its name in perf: the one in the file, or else what its attr says.
     pub name: Option<String>,
+    /// The name is not from the file.
+    pub is_guessed: bool,
     /// It is a tracepoint of the scheduler that the file describes.
     pub is_sched: bool,
 }
@@ -86,7 +89,7 @@ pub struct PerfData<R> {
     by_id: FxHashMap<u64, usize>,
     /// Ids of all events.
     ids: usize,
-    /// All events before this one have a name.
+    /// All events before this one have a name of the file.
     nameless: usize,
     /// All events have the same layout, so the event of a record does not matter.
     uniform: bool,
@@ -238,6 +241,15 @@ impl<R: Read + Seek> PerfData<R> {
         (self.sched, self.undecodable) = tracing::decoder(section, self.swapped);
         let sched = &self.sched;
         self.events.iter_mut().for_each(|event| event.is_sched = is_sched(sched, &event.attr));
+        let wanted = |event: &&mut Event| event.is_guessed && event.attr.kind == sys::PERF_TYPE_TRACEPOINT;
+        let nameless: Vec<&mut Event> = self.events.iter_mut().filter(wanted).collect();
+        if nameless.is_empty() {
+            return;
+        }
+        let names = tracing::names(section);
+        for event in nameless {
+            event.name = names.get(&event.attr.config).cloned().or(event.name.take());
+        }
     }
 
     /// Where the CPUs of the recorded host are, as far as the file contains it.

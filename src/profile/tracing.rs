@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use rustc_hash::FxHashMap;
+
 use crate::host::tracefs::Tracefs;
 use crate::sampler::tracepoint::{self, FormatError, SchedDecoder};
 
@@ -98,6 +100,21 @@ pub(super) fn decoder(section: &[u8], swapped: bool) -> (SchedDecoder, Vec<Forma
     let _ = formats(section, add);
     decoder.prefer_waking();
     (decoder, wrong)
+}
+
+/// The tracepoints that a section describes: `system:name` by the id that is their events' config.
+pub(super) fn names(section: &[u8]) -> FxHashMap<u64, String> {
+    let mut names = FxHashMap::default();
+    let add = |name: &str, format: &[u8]| {
+        let id = format.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"ID: "));
+        let id = id.and_then(|id| std::str::from_utf8(id.trim_ascii()).ok()?.parse().ok());
+        if let Some(id) = id {
+            names.insert(id, name.to_owned());
+        }
+    };
+    // What is cut off is missing.
+    let _ = formats(section, add);
+    names
 }
 
 /// Calls `each` with `system:name` and the text of every format.

@@ -3,8 +3,8 @@
 use std::io::{Read, Seek, SeekFrom};
 
 use super::{
-    features, format, read_exact, words, Attr, Event, PerfData, PerfDataError, Section, MAX_ATTR_SIZE, MAX_EVENTS,
-    MAX_IDS, SECTION_SIZE,
+    features, format, guess, read_exact, words, Attr, Event, PerfData, PerfDataError, Section, MAX_ATTR_SIZE,
+    MAX_EVENTS, MAX_IDS, SECTION_SIZE,
 };
 
 /// Bytes of an event's name that are kept.
@@ -78,16 +78,18 @@ impl<R: Read + Seek> PerfData<R> {
         let by_id = ids.find_map(|id| self.by_id.get(&id).copied());
         // Without ids the events of the section are in the order of the attrs. Names are never removed, so earlier events are
         // not checked again.
-        while by_id.is_none() && self.events.get(self.nameless).is_some_and(|event| event.name.is_some()) {
+        while by_id.is_none() && self.events.get(self.nameless).is_some_and(|event| !event.is_guessed) {
             self.nameless += 1;
         }
         if let Some(event) = self.events.get_mut(by_id.unwrap_or(self.nameless)) {
             event.name = Some(String::from_utf8_lossy(name.get(..MAX_NAME).unwrap_or(name)).into_owned());
+            event.is_guessed = false;
         }
     }
 
     pub(super) fn add_event(&mut self, mut event: Event) {
         event.is_sched = super::is_sched(&self.sched, &event.attr);
+        (event.name, event.is_guessed) = (Some(guess::name(&event.attr)), true);
         self.uniform &= self.events.last().is_none_or(|last| last.attr.layout == event.attr.layout);
         self.events.push(event);
     }
