@@ -215,6 +215,7 @@ impl Profile {
             cpus: self.cpus().and_then(|cpus| u32::try_from(cpus).ok()).unwrap_or(0),
             has_places: !self.places().is_empty(),
             damage: self.damage(),
+            events: self.sampled_events(),
             ..Recorded::default()
         };
         if let Records::PerfData(perf_data) = &mut self.records {
@@ -244,6 +245,17 @@ impl Profile {
         recorded
     }
 
+    /// The names of the events of samples by their number; empty for events of ours that sample memory.
+    fn sampled_events(&self) -> Vec<String> {
+        let aside = self.aside_event().map(usize::from);
+        let is_memory = self.meta.as_ref().is_some_and(|meta| meta.source != Source::Stacks.name());
+        let named = |(number, name): (usize, Option<&str>)| match name {
+            Some(name) if !is_memory || aside == Some(number) => name.to_owned(),
+            _ => String::new(),
+        };
+        self.event_names().enumerate().map(named).collect()
+    }
+
     /// The number of the event of call stacks that was recorded beside memory.
     pub(crate) fn aside_event(&self) -> Option<u16> {
         let events = &self.meta.as_ref()?.events;
@@ -251,7 +263,7 @@ impl Profile {
     }
 
     /// When the recording began, if it was made on this host since it booted; `None` otherwise, because files with the same
-    /// paths may differ.
+    /// paths may differ. A file from a pipe says it only after its last record was read.
     pub(crate) fn recorded_here(&mut self, roots: &Roots) -> Option<SystemTime> {
         let host = Host::here(roots);
         let Some(meta) = &self.meta else {

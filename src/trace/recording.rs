@@ -40,6 +40,8 @@ pub struct Recorded {
     pub damage: Vec<String>,
     /// The places of CPUs are known, and with them the last-level caches.
     pub has_places: bool,
+    /// The names of the events of samples by their number; empty where a sample is an access to memory.
+    pub events: Vec<String>,
 }
 
 /// Follows the events of a recording.
@@ -50,6 +52,8 @@ pub struct Recording {
     names: Names,
     tracks: Tracks,
     counts: BTreeMap<&'static str, u64>,
+    /// Samples that say no access, by the number of their event.
+    samples: BTreeMap<u16, u64>,
     span: Option<(u64, u64)>,
     cpus: BTreeSet<u32>,
     /// The dispatch queue of each thread that waits in one.
@@ -100,13 +104,14 @@ impl Recording {
 
     /// Takes a memory access.
     pub fn access(&mut self, sample: &Sample) {
-        let name = match sample.access {
-            Access::Load => "memory:load",
-            Access::Store => "memory:store",
-            Access::Update => "memory:load and store",
-            Access::Unknown => "memory:access",
+        let count = match sample.access {
+            Access::Load => self.counts.entry("memory:load").or_default(),
+            Access::Store => self.counts.entry("memory:store").or_default(),
+            Access::Update => self.counts.entry("memory:load and store").or_default(),
+            Access::Unknown => self.samples.entry(sample.event).or_default(),
         };
-        self.see(sample.time, sample.cpu, name);
+        *count += 1;
+        self.see(sample.time);
         self.names_thread(sample.tid, sample.pid, sample.comm.as_ref());
     }
 
@@ -115,13 +120,20 @@ impl Recording {
         self.threads.set(pid, Some(pid), comm.as_bytes());
     }
 
-    fn see(&mut self, time: u64, cpu: u32, name: &'static str) {
+    fn see(&mut self, time: u64) {
         let (first, last) = self.span.unwrap_or((time, time));
         self.span = Some((first.min(time), last.max(time)));
-        if self.cpus.len() < MAX_CPUS {
-            self.cpus.insert(cpu);
+    }
+
+    /// What was counted, by name.
+    fn counts(&self, recorded: &Recorded) -> BTreeMap<String, u64> {
+        let mut counts: BTreeMap<String, u64> =
+            self.counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+        for (event, count) in &self.samples {
+            let name = recorded.events.get(usize::from(*event)).filter(|name| !name.is_empty());
+            *counts.entry(name.map_or("memory:access", String::as_str).to_owned()).or_default() += count;
         }
-        *self.counts.entry(name).or_default() += 1;
+        counts
     }
 
     fn count(&mut self, event: &SchedEvent) {
@@ -146,7 +158,11 @@ impl Recording {
             SchedWhat::DsqSwitch { .. } => "sched_ext:dsq_switch",
             SchedWhat::Hint { .. } => "hint",
         };
-        self.see(event.time, event.cpu, name);
+        self.see(event.time);
+        if self.cpus.len() < MAX_CPUS {
+            self.cpus.insert(event.cpu);
+        }
+        *self.counts.entry(name).or_default() += 1;
     }
 
     /// Keeps the names and processes that the event tells.
@@ -206,7 +222,7 @@ impl Recording {
             tracks: 0,
             stacks: 0,
             sequences: 0,
-            events: sorted(self.counts.iter().map(|(name, count)| ((*name).to_owned(), *count))),
+            events: sorted(self.counts(recorded).into_iter()),
             unknown: Vec::new(),
             packets: recorded.records.iter().map(|(name, count)| Count { name: name.clone(), count: *count }).collect(),
             lost: Lost { bundles: self.lost, no_room: self.threads.left_out(), ..Lost::default() },

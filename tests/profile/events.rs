@@ -63,6 +63,107 @@ fn events_are_named_by_their_ids_or_in_their_order() {
     }
 }
 
+/// The tracing data of one tracepoint.
+fn tracing(name: &str, id: u64) -> Vec<u8> {
+    let format = format!("name: {name}\nID: {id}\nformat:\n");
+    [
+        &b"\x17\x08\x44tracing0.6\0\0\x08"[..],
+        &ORDER.u32(4096),
+        b"header_page\0",
+        &ORDER.u64(0),
+        b"header_event\0",
+        &ORDER.u64(0),
+        &ORDER.u32(0),
+        &ORDER.u32(1),
+        b"syscalls\0",
+        &ORDER.u32(1),
+        &ORDER.u64(format.len() as u64),
+        format.as_bytes(),
+    ]
+    .concat()
+}
+
+#[test]
+fn events_without_names_are_called_as_perf_calls_them() {
+    // Without guests, as perf opens them.
+    let event = |kind: u32, config: u64, id: u64| {
+        let mut attr = made::attr(ORDER);
+        attr[..4].copy_from_slice(&ORDER.u32(kind));
+        attr[8..16].copy_from_slice(&ORDER.u64(config));
+        attr[42] |= 1 << 4;
+        (attr, vec![id])
+    };
+    let events = [event(SOFTWARE, 2, made::ID), event(SOFTWARE, 0, 78), event(2, 314, 79), event(2, 315, 80)];
+    let records = made::records(ORDER);
+    let bytes = made::of_events(ORDER, &events, &records, &[(1, tracing("sys_enter_read", 314))]);
+    let file = PerfData::open(std::io::Cursor::new(&bytes)).unwrap();
+    let names: Vec<_> = file.events().iter().map(|event| event.name.as_deref().unwrap_or("none")).collect();
+    assert_eq!(names, ["page-faults", "cpu-clock", "syscalls:sys_enter_read", "unknown tracepoint"]);
+    // Of these the file names one.
+    let name = made::text(b"my faults");
+    let desc = [ORDER.u32(1), ORDER.u32(104), events[0].0.clone(), ORDER.u32(1), ORDER.u32(name.len() as u32), name];
+    let desc = [desc.concat(), ORDER.u64(made::ID)].concat();
+    let bytes = made::of_events(ORDER, &events, &records, &[(1, tracing("sys_enter_read", 314)), (12, desc)]);
+    let file = PerfData::open(std::io::Cursor::new(&bytes)).unwrap();
+    let names: Vec<_> = file.events().iter().map(|event| event.name.as_deref().unwrap_or("none")).collect();
+    assert_eq!(names, ["my faults", "cpu-clock", "syscalls:sys_enter_read", "unknown tracepoint"]);
+    let (_dir, path) = made::write(&made::of_events(ORDER, &events[..1], &records, &[]));
+    let output = super::scxprof(&["process", "-f", path.to_str().unwrap(), "-o", "-"]);
+    let line = output.stdout.split(|&byte| byte == b'\n').next().unwrap();
+    let line: serde_json::Value = serde_json::from_slice(line).unwrap();
+    assert_eq!(line["event"], "page-faults");
+}
+
+#[test]
+fn samples_are_counted_as_what_they_are() {
+    let mut attr = made::attr(ORDER);
+    attr[..4].copy_from_slice(&ORDER.u32(SOFTWARE));
+    attr[8..16].copy_from_slice(&ORDER.u64(2));
+    attr[42] |= 1 << 4;
+    let mut records = made::records(ORDER);
+    // No data source.
+    for sample in records.iter_mut().filter(|record| record[0] == 9) {
+        let at = sample.len() - 32;
+        sample[at..at + 8].fill(0);
+    }
+    let (_dir, path) = made::write(&made::of_events(ORDER, &[(attr, vec![made::ID])], &records, &[]));
+    let output = super::scxprof(&["trace", "info", path.to_str().unwrap(), "--json"]);
+    let info: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(info["events"], serde_json::json!([{ "name": "page-faults", "count": 42 }]));
+    assert_eq!(info["cpus_seen"], serde_json::json!([]), "no event of the scheduler");
+}
+
+#[test]
+fn a_pipe_says_what_recorded_it() {
+    for big in [false, true] {
+        let order = Order { big };
+        let text = |text: &str| {
+            let mut padded = text.as_bytes().to_vec();
+            padded.resize(64, 0);
+            [order.u32(64), padded].concat()
+        };
+        let feature = |bit: u64, body: Vec<u8>| made::record(order, 80, 0, &[order.u64(bit), body]);
+        let records = [
+            feature(4, text("6.18.44-fc")),
+            feature(5, text("6.1.187")),
+            feature(7, [order.u32(16), order.u32(12)].concat()),
+            // A second one does not replace the first.
+            feature(4, text("7.0")),
+        ];
+        let records = [&records[..], &made::records(order)].concat();
+        let (_dir, path) = made::write(&made::pipe(order, &records));
+        let output = super::scxprof(&["trace", "info", path.to_str().unwrap(), "--json"]);
+        let info: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((info["tool"].as_str(), info["kernel"].as_str()), (Some("perf 6.1.187"), Some("6.18.44-fc")));
+        assert_eq!(info["cpus"], 12, "big: {big}");
+        // Their like in a file that is no pipe are no sections of it.
+        let (_dir, path) = made::write(&made::file(order, &records));
+        let output = super::scxprof(&["trace", "info", path.to_str().unwrap(), "--json"]);
+        let info: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(info["kernel"], "");
+    }
+}
+
 #[test]
 fn the_events_say_which_source_it_is() {
     let dummy = (SOFTWARE, DUMMY, "dummy:HG");
