@@ -55,7 +55,8 @@ pub(super) fn found(
 }
 
 /// `window` is the observed time in ns.
-pub(super) fn table(lines: &[DsqLine], unknown: u64, window: u64) -> String {
+pub(super) fn table(lines: &[DsqLine], stats: &SchedStats) -> String {
+    let (unknown, window) = (stats.unknown_dsqs(), stats.window());
     let head = [
         "DSQ",
         "INSERTED",
@@ -108,7 +109,7 @@ pub(super) fn table(lines: &[DsqLine], unknown: u64, window: u64) -> String {
         );
     }
     if lines.iter().any(|line| line.losses > 0) {
-        text += "\n! events were lost: the counts are too low, and times may be";
+        text += super::sched::incomplete(stats);
     }
     text + "\n"
 }

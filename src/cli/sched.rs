@@ -292,7 +292,7 @@ pub(super) fn run(args: &SchedArgs, stdout_is_open: bool) -> Result<(), Failure>
     } else if let Some(wakers) = &wakers {
         escape::lines(&wakers::table(wakers))
     } else if let Some(dsqs) = &dsqs {
-        escape::lines(&dsqs::table(dsqs, stats.unknown_dsqs(), stats.window()))
+        escape::lines(&dsqs::table(dsqs, &stats))
     } else {
         escape::lines(&table(args, &stats, &lines))
     };
@@ -547,7 +547,17 @@ fn table(args: &SchedArgs, stats: &SchedStats, lines: &[Line]) -> String {
             write!(text, "\n{waiting} threads were waiting for a CPU at the end, the longest for {} ms", ms(longest));
     }
     if shown.iter().any(|line| line.losses > 0) {
-        text += "\n! events were lost: the counts are too low, and times may be";
+        text += incomplete(stats);
     }
     text + "\n"
+}
+
+/// Why lines have a mark.
+pub(super) fn incomplete(stats: &SchedStats) -> &'static str {
+    if stats.is_of_some_threads() {
+        "\n! the recording has only the switches from some threads, as of `perf record -p` or of a command, so that it is not known \
+         when they got a CPU: `perf record -a` and `scxprof record --sched` record all"
+    } else {
+        "\n! events were lost: the counts are too low, and times may be"
+    }
 }

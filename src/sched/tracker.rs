@@ -49,6 +49,9 @@ pub struct Tracker {
     threads: Threads,
     cpus: Vec<Cpu>,
     gaps: Gaps,
+    switches: u64,
+    /// One of them was from an idle task.
+    from_idle: bool,
     /// The first and the last event.
     span: Option<(u64, u64)>,
     events: u64,
@@ -65,6 +68,14 @@ impl Tracker {
     #[must_use]
     pub fn gaps(&self) -> Gaps {
         self.gaps
+    }
+
+    /// True if switches are missing that were not lost: those from other threads, which a recording of some threads lacks. There are
+    /// none from idle tasks then, and a switch from another thread than expected is no exception.
+    #[must_use]
+    pub fn is_of_some_threads(&self) -> bool {
+        let is_usual = self.gaps.mismatches.saturating_mul(10) >= self.switches;
+        self.gaps.losses == 0 && self.gaps.mismatches > 0 && is_usual && !self.from_idle
     }
 
     /// The time of the first and of the last event, CLOCK_MONOTONIC in ns; `None` if there was none.
@@ -122,6 +133,10 @@ impl Tracker {
         gaps.backwards += u64::from(event.time < cpu.last);
         cpu.last = cpu.last.max(event.time);
         self.events += 1;
+        if let SchedWhat::Switch { prev, .. } = &event.what {
+            self.switches += 1;
+            self.from_idle |= prev.tid == 0;
+        }
         let (first, last) = self.span.get_or_insert((event.time, event.time));
         (*first, *last) = ((*first).min(event.time), (*last).max(event.time));
         Steps { threads, cpu, gaps, event, facts }.take();

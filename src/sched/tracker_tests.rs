@@ -135,6 +135,28 @@ fn what_a_loss_touches_is_marked_and_the_rest_stays_right() {
 }
 
 #[test]
+fn switches_from_some_threads_only_are_no_loss() {
+    use TaskState::{Runnable, Sleeping};
+    let of_one = [switch(10, 1, Sleeping, 0), switch(20, 1, Sleeping, 7), switch(30, 1, Runnable, 0)];
+    let (_, tracker) = facts(&of_one);
+    assert_eq!(tracker.gaps().mismatches, 2);
+    assert!(tracker.is_of_some_threads());
+    // An idle task is no thread that one asks for.
+    let (_, tracker) = facts(&[&of_one[..], &[switch(40, 0, Runnable, 1)]].concat());
+    assert!(!tracker.is_of_some_threads());
+    let (_, tracker) = facts(&[&of_one[..], &[event(50, 0, SchedWhat::Lost)]].concat());
+    assert!(!tracker.is_of_some_threads());
+    let (_, tracker) = facts(&of_one[..1]);
+    assert!(!tracker.is_of_some_threads(), "there is no gap");
+    // CPUs that are never idle, and one gap.
+    let mut busy: Vec<SchedEvent> =
+        (0..20).map(|at| switch(at, 1 + at as u32 % 2, Runnable, 2 - at as u32 % 2)).collect();
+    busy.push(switch(30, 7, Runnable, 1));
+    let (_, tracker) = facts(&busy);
+    assert_eq!((tracker.gaps().mismatches, tracker.is_of_some_threads()), (1, false));
+}
+
+#[test]
 fn a_switch_from_another_thread_is_a_gap() {
     use TaskState::{Runnable, Sleeping};
     let (facts, tracker) = facts(&[switch(10, 0, Runnable, 1), switch(20, 2, Sleeping, 3), switch(30, 3, Sleeping, 0)]);

@@ -141,6 +141,12 @@ impl SchedStats {
         self.tracker.gaps()
     }
 
+    /// See [`Tracker::is_of_some_threads`].
+    #[must_use]
+    pub fn is_of_some_threads(&self) -> bool {
+        self.tracker.is_of_some_threads()
+    }
+
     /// Threads that have ended; their statistics are added up by process, cgroup and name.
     #[must_use]
     pub fn folded(&self) -> u64 {

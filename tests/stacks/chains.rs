@@ -139,6 +139,10 @@ fn scheduling_events_have_call_stacks() {
         let output = run(&path, &["sched"]);
         assert_ne!(output.status.code(), Some(4), "{raw}: {}", said(&output));
         assert!(!said(&output).contains("contradicts their size"), "{raw}: {}", said(&output));
+        // Each is a switch from the same thread to another, and none is missing: others were not recorded.
+        let table = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(table.contains("has only the switches from some threads"), raw, "{table}");
+        assert!(!table.contains("events were lost"), "{table}");
     }
 }
 
