@@ -222,7 +222,7 @@ impl Recording {
             tracks: 0,
             stacks: 0,
             sequences: 0,
-            events: sorted(self.counts(recorded).into_iter()),
+            events: sorted(self.counts(recorded)),
             unknown: Vec::new(),
             packets: recorded.records.iter().map(|(name, count)| Count { name: name.clone(), count: *count }).collect(),
             lost: Lost { bundles: self.lost, no_room: self.threads.left_out(), ..Lost::default() },
