@@ -386,6 +386,7 @@ fn read(args: &SchedArgs, path: &Path, signals: &Signals) -> Result<Observed, Fa
 fn read_trace(args: &SchedArgs, path: &Path, signals: &Signals) -> Result<Observed, Failure> {
     let mut trace = trace::open_trace(path)?;
     let mut stats = args.wakers.enable(SchedStats::new(CpuPlaces::default(), None));
+    stats.unobserved_before(trace.observed_from().unwrap_or(0));
     let mut windows = WindowSink::new(&args.windows, Vec::new())?;
     let mut sinks: Vec<&mut dyn Sink> = vec![&mut stats];
     if let Some(windows) = &mut windows {

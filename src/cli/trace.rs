@@ -156,6 +156,9 @@ pub(super) fn observe(
 
 fn observe_trace(path: &Path, signals: &Signals, mut analysis: Option<Analysis>) -> Result<Observed, Failure> {
     let mut trace = open_trace(path)?;
+    if let Some(analysis) = &mut analysis {
+        analysis.unobserved_before(trace.observed_from().unwrap_or(0));
+    }
     let mut count = 0u64;
     while let Some(event) = trace.next_event().map_err(|error| failed(&error, path))? {
         if let Some(analysis) = &mut analysis {
@@ -292,6 +295,13 @@ pub(super) fn losses(info: &Info) -> Vec<String> {
     let sentences = sentences.iter().filter(|(count, _)| *count > 0);
     let mut lines: Vec<String> =
         sentences.map(|(count, sentence)| sentence.replace("COUNT", &count.to_string())).collect();
+    if let Some(from) = info.observed_from_ns {
+        lines.push(format!(
+            "not all CPUs were observed from the beginning: {:.3} s pass before the events of all are there, and what a thread \
+             does in these that is off its CPU does not count",
+            from.saturating_sub(info.first_ns) as f64 / 1e9
+        ));
+    }
     for Count { name, count } in &info.unmapped_clocks {
         lines.push(format!("{count} times are of {name}, which no snapshot of the trace maps to BOOTTIME"));
     }

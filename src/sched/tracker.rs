@@ -55,6 +55,8 @@ pub struct Tracker {
     /// The first and the last event.
     span: Option<(u64, u64)>,
     events: u64,
+    /// Before this time not all CPUs were observed.
+    unobserved_before: u64,
 }
 
 impl Tracker {
@@ -108,6 +110,12 @@ impl Tracker {
             .filter(|(_, tid, ..)| !matches!(*tid, 0 | SchedEvent::UNKNOWN))
     }
 
+    /// Before `time` events of some CPUs are missing: what a thread does after it leaves its CPU is not known, as it may run on
+    /// another one. Its times on CPUs that were seen count.
+    pub fn unobserved_before(&mut self, time: u64) {
+        self.unobserved_before = time;
+    }
+
     /// Takes the next event.
     pub fn take(&mut self, event: &SchedEvent, facts: &mut impl Facts) {
         if event.cpu >= MAX_CPUS {
@@ -117,6 +125,7 @@ impl Tracker {
         if self.cpus.len() <= at {
             self.cpus.resize(at + 1, Cpu::default());
         }
+        let is_observed = event.time >= self.unobserved_before;
         let Self { threads, cpus, gaps, .. } = self;
         let Some(cpu) = cpus.get_mut(at) else { return };
         match event.what {
@@ -139,7 +148,7 @@ impl Tracker {
         }
         let (first, last) = self.span.get_or_insert((event.time, event.time));
         (*first, *last) = ((*first).min(event.time), (*last).max(event.time));
-        Steps { threads, cpu, gaps, event, facts }.take();
+        Steps { threads, cpu, gaps, event, facts, is_observed }.take();
     }
 
     /// What threads did is not known, except of those that ran on another CPU all the time.
@@ -175,6 +184,8 @@ struct Steps<'a, F> {
     gaps: &'a mut Gaps,
     event: &'a SchedEvent,
     facts: &'a mut F,
+    /// All CPUs are observed.
+    is_observed: bool,
 }
 
 impl<F: Facts> Steps<'_, F> {
@@ -331,12 +342,14 @@ impl<F: Facts> Steps<'_, F> {
 
     fn leaves_cpu(&mut self, slot: Slot, state: TaskState, next: Option<Slot>) {
         let time = self.event.time;
+        let is_observed = self.is_observed;
         let Some(thread) = self.threads.get_mut(slot) else { return };
         thread.state = match state {
+            TaskState::Dead => return self.end(slot),
+            _ if !is_observed => State::Unknown,
             TaskState::Runnable | TaskState::Preempted => State::Waiting { since: time, why: Why::Preempted },
             TaskState::Sleeping => State::Sleeping { since: time, is_blocked: false },
             TaskState::Blocked => State::Sleeping { since: time, is_blocked: true },
-            TaskState::Dead => return self.end(slot),
         };
         if state.is_runnable() {
             self.fact(Fact::Preempted { thread: slot, by: next });
@@ -394,6 +407,9 @@ impl<F: Facts> Steps<'_, F> {
 
     /// A thread becomes runnable.
     fn wakes(&mut self, slot: Slot, why: Why) {
+        if !self.is_observed {
+            return;
+        }
         let time = self.event.time;
         let Some(thread) = self.threads.get_mut(slot) else { return };
         match thread.state {

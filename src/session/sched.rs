@@ -49,6 +49,11 @@ impl SchedStats {
         Self { stats: Stats::new(places), labels: Labels { own_pid, ..Labels::default() }, ..Self::default() }
     }
 
+    /// Before `time` not all CPUs were observed; see [`Tracker::unobserved_before`].
+    pub fn unobserved_before(&mut self, time: u64) {
+        self.tracker.unobserved_before(time);
+    }
+
     /// The same, and who wakes whom, which takes time at each wakeup.
     #[must_use]
     pub fn with_wakers(mut self) -> Self {

@@ -110,6 +110,8 @@ pub(super) struct Bundle<'a> {
     pub(super) cpu: u32,
     pub(super) lost: bool,
     pub(super) compact: Option<&'a [u8]>,
+    /// The last event that was read of the CPU before this bundle: those between are known to be none, or lost.
+    previous_end: Option<u64>,
     clock: u64,
     clocks: (Option<u64>, Option<u64>),
     pub(super) is_broken: bool,
@@ -128,6 +130,9 @@ impl<'a> Bundle<'a> {
                 5 => bundle.clock = value.uint(),
                 6 => bundle.clocks.0 = Some(value.uint()),
                 7 => bundle.clocks.1 = Some(value.uint()),
+                // What perfetto wrote before it had the other one.
+                9 if bundle.previous_end.is_none() => bundle.previous_end = Some(value.uint()),
+                10 => bundle.previous_end = Some(value.uint()),
                 _ => {}
             }
         }
@@ -143,6 +148,12 @@ impl<'a> Bundle<'a> {
             }
             _ => time,
         }
+    }
+
+    /// Since when its CPU was observed, if this is the CPU's first bundle, whose first event is `earliest`.
+    pub(super) fn observed_from(&self, earliest: Option<u64>) -> Option<u64> {
+        let end = self.previous_end.filter(|end| *end != 0).map(|end| self.boot(end));
+        end.map(|end| earliest.map_or(end, |earliest| earliest.min(end)))
     }
 
     /// True if its times are of a clock that nothing maps to BOOTTIME.

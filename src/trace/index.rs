@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Seek};
 
+use rustc_hash::FxHashSet;
+
 use super::clock::{Clocks, Sums, BOOTTIME};
 use super::container::{Packets, Step, ZLIB, ZSTD};
+use super::derive::MAX_CPUS;
 use super::ftrace::{self, Bundle, Facts};
 use super::names::{Name, Names};
 use super::sequence::{Head, Sequences};
@@ -134,6 +137,10 @@ pub(super) struct State {
     /// A packet of Chrome.
     pub(super) is_chrome: bool,
     pub(super) real_time: Option<i64>,
+    /// The CPUs that bundles are of, the first ftrace event, and since when all CPUs were observed.
+    bundled: FxHashSet<u32>,
+    first_ftrace: Option<u64>,
+    observed_from: u64,
 }
 
 /// The result of the first pass.
@@ -253,13 +260,24 @@ impl State {
         let bundle = Bundle::parse(head.payload);
         self.has_bare_compact |= bundle.compact.is_some() && !head.has_sequence;
         let threads = &mut self.threads;
-        ftrace::scan(&bundle, &mut self.facts, &mut self.names, |tid, process, comm| {
+        let earliest = ftrace::scan(&bundle, &mut self.facts, &mut self.names, |tid, process, comm| {
             let pid = match process {
                 Ok(pid) => Some(pid),
                 Err(parent) => threads.get(parent).map(|parent| parent.pid),
             };
             threads.set(tid, pid, comm);
-        })
+        });
+        if bundle.cpu < MAX_CPUS && self.bundled.insert(bundle.cpu) {
+            // Later bundles follow the one before them.
+            self.observed_from = self.observed_from.max(bundle.observed_from(earliest).unwrap_or(0));
+        }
+        self.first_ftrace = [self.first_ftrace, earliest].into_iter().flatten().min();
+        earliest
+    }
+
+    /// Since when all CPUs were observed, if there are events before.
+    pub(super) fn observed_from(&self) -> Option<u64> {
+        Some(self.observed_from).filter(|from| self.first_ftrace.is_some_and(|first| first < *from))
     }
 
     fn system_info(&mut self, info: &[u8]) {

@@ -134,6 +134,9 @@ pub struct Info {
     pub last_ns: u64,
     /// Between them.
     pub duration_ns: u64,
+    /// Since when all CPUs were observed, if that is after the first event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_from_ns: Option<u64>,
     /// The clock of all times.
     pub clock: String,
     /// Clocks that are mapped to it.
@@ -267,6 +270,7 @@ impl Info {
             first_ns,
             last_ns: tally.last,
             duration_ns: tally.last.saturating_sub(first_ns),
+            observed_from_ns: state.observed_from(),
             clock: "BOOTTIME".to_owned(),
             clocks: state.clocks.names(),
             unmapped_clocks: sorted(unmapped),

@@ -388,6 +388,13 @@ impl<R: Read + Seek> Trace<R> {
         self.source
     }
 
+    /// The time from which on all CPUs were observed, if that is after the first event: before it, the recorder's buffers have
+    /// overwritten the events of some of them.
+    #[must_use]
+    pub fn observed_from(&self) -> Option<u64> {
+        self.state.observed_from()
+    }
+
     /// True if it has `sched_switch`: else switches are made of slices.
     #[must_use]
     pub fn has_switches(&self) -> bool {

@@ -213,6 +213,7 @@ impl Recording {
             first_ns,
             last_ns,
             duration_ns: last_ns - first_ns,
+            observed_from_ns: None,
             clock: recorded.clock.clone(),
             clocks: Vec::new(),
             unmapped_clocks: Vec::new(),

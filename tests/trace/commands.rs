@@ -10,7 +10,7 @@ use super::encode::*;
 use super::others::wprof_tables;
 use super::*;
 
-fn scxprof(args: &[&str]) -> Output {
+pub fn scxprof(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_scxprof")).args(args).output().unwrap()
 }
 

@@ -99,6 +99,13 @@ impl Analysis {
         }
     }
 
+    /// Before `time` not all CPUs were observed; see [`Trace::observed_from`].
+    pub fn unobserved_before(&mut self, time: u64) {
+        if let Some(runs) = &mut self.runs {
+            runs.unobserved_before(time);
+        }
+    }
+
     /// Takes the next event.
     pub fn take(&mut self, event: &Event) {
         if let Some(runs) = &mut self.runs {

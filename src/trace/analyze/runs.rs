@@ -105,6 +105,10 @@ impl Runs {
         Self { tracker: Tracker::default(), parts }
     }
 
+    pub(super) fn unobserved_before(&mut self, time: u64) {
+        self.tracker.unobserved_before(time);
+    }
+
     pub(super) fn take(&mut self, event: &Event) {
         match event {
             Event::Sched(event) => {

@@ -133,7 +133,10 @@ impl<'a, W: Write + Send> ToTables<'a, W> {
     /// Takes the next event of a trace.
     pub fn event<R: io::Read + io::Seek>(&mut self, event: &Event, trace: &Trace<R>) {
         match event {
-            Event::Sched(event) => self.take(event, Some(trace.threads())),
+            Event::Sched(event) => {
+                self.tracker.unobserved_before(trace.observed_from().unwrap_or(0));
+                self.take(event, Some(trace.threads()));
+            }
             Event::Trace(event) => self.other(event, &events::Texts { names: trace.names(), tracks: trace.tracks() }),
         }
     }
