@@ -89,6 +89,13 @@ pub enum Fact {
         /// The CPU that it moved to.
         to: u32,
     },
+    /// A thread was seen in another cgroup; the thread still has the one before.
+    Left {
+        /// The thread.
+        thread: Slot,
+        /// The cgroup that it is in now.
+        to: u64,
+    },
     /// A thread was charged with so many ns of CPU time.
     Charged {
         /// The thread.

@@ -274,7 +274,7 @@ pub fn lines(
 #[must_use]
 pub fn totals(stats: &Stats, threads: &Threads, labels: &Labels) -> (Line, Line) {
     let (mut all, mut own) = (Row::default(), Row::default());
-    each_row(stats, threads, |(_, pid, ..), row| {
+    each_row(stats, threads, false, |(_, pid, ..), row| {
         (if labels.own_pid == Some(pid) { &mut own } else { &mut all }).merge(row);
     });
     (Line::new("all threads".to_owned(), &all), Line::new("scxprof".to_owned(), &own))
@@ -283,11 +283,20 @@ pub fn totals(stats: &Stats, threads: &Threads, labels: &Labels) -> (Line, Line)
 /// Thread id (0 for threads that have ended), process id, cgroup, name.
 type Who = (u32, u32, u64, Comm);
 
-fn each_row(stats: &Stats, threads: &Threads, mut each: impl FnMut(Who, &Row)) {
+/// Each row; of a thread that was in several cgroups one for each of them, if they are asked for.
+fn each_row(stats: &Stats, threads: &Threads, by_cgroup: bool, mut each: impl FnMut(Who, &Row)) {
     let mut one;
-    for (thread, row) in stats.threads(threads) {
+    for (slot, thread) in threads.iter() {
+        let Some(row) = stats.thread(slot) else { continue };
         one = row.clone();
         one.threads = 1;
+        for (cgroup, part) in stats.left(slot) {
+            if by_cgroup {
+                each((thread.tid, thread.pid, cgroup, thread.comm), part);
+            } else {
+                one.merge(part);
+            }
+        }
         each((thread.tid, thread.pid, thread.cgroup, thread.comm), &one);
     }
     for (class, row) in stats.ended() {
@@ -297,7 +306,7 @@ fn each_row(stats: &Stats, threads: &Threads, mut each: impl FnMut(Who, &Row)) {
 
 fn of_threads(stats: &Stats, threads: &Threads, labels: &Labels) -> Vec<Line> {
     let mut lines = Vec::new();
-    each_row(stats, threads, |(tid, pid, cgroup, comm), row| {
+    each_row(stats, threads, false, |(tid, pid, cgroup, comm), row| {
         if labels.own_pid == Some(pid) {
             return;
         }
@@ -306,6 +315,8 @@ fn of_threads(stats: &Stats, threads: &Threads, labels: &Labels) -> Vec<Line> {
             tid: (tid > 0).then_some(tid),
             pid: (pid > 0).then_some(pid),
             cgroup: labels.cgroup(cgroup),
+            // The part of one that has ended elsewhere.
+            threads: if tid == 0 { row.threads + row.parts } else { 1 },
             ..line
         });
     });
@@ -314,7 +325,8 @@ fn of_threads(stats: &Stats, threads: &Threads, labels: &Labels) -> Vec<Line> {
 
 fn grouped(stats: &Stats, threads: &Threads, by: By, labels: &Labels, cell_of: CellOf<'_>) -> Vec<Line> {
     let mut groups: BTreeMap<(u32, String), (Row, Option<String>)> = BTreeMap::new();
-    each_row(stats, threads, |(_, pid, cgroup, comm), row| {
+    let by_cgroup = matches!(by, By::Cgroup | By::Cell);
+    each_row(stats, threads, by_cgroup, |(_, pid, cgroup, comm), row| {
         if labels.own_pid == Some(pid) {
             return;
         }
@@ -332,7 +344,8 @@ fn grouped(stats: &Stats, threads: &Threads, by: By, labels: &Labels, cell_of: C
     });
     let line = |((pid, key), (row, name)): ((u32, String), (Row, Option<String>))| {
         let name = if pid > 0 { name.unwrap_or_default() } else { key };
-        Line { pid: (pid > 0).then_some(pid), ..Line::new(name, &row) }
+        let threads = row.threads + if by_cgroup { row.parts } else { 0 };
+        Line { pid: (pid > 0).then_some(pid), threads, ..Line::new(name, &row) }
     };
     groups.into_iter().map(line).collect()
 }

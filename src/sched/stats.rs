@@ -10,6 +10,8 @@ use crate::sample::Comm;
 
 /// Rows of ended threads by process, cgroup and name, of up to 10 KiB each; later ones lose their process, then all.
 const MAX_ENDED: usize = 4096;
+/// Rows of cgroups that threads have left, of up to 10 KiB each; later ones are added to those of ended threads.
+const MAX_LEFT: usize = 4096;
 
 /// Migrations by the distance of the two CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -54,6 +56,8 @@ pub struct Row {
     pub threads: u64,
     /// Threads of these that have ended.
     pub ended: u64,
+    /// Threads of which it has a part, as they have moved to another cgroup: `threads` counts them there.
+    pub parts: u64,
     /// Switches to another thread while it slept or ended: its own wish.
     pub voluntary: u64,
     /// Switches to another thread while it wanted to run, those in `preempted` included.
@@ -89,6 +93,7 @@ impl Row {
     pub fn merge(&mut self, other: &Self) {
         self.threads += other.threads;
         self.ended += other.ended;
+        self.parts += other.parts;
         self.voluntary += other.voluntary;
         self.involuntary += other.involuntary;
         self.preempted += other.preempted;
@@ -182,6 +187,9 @@ impl From<&Thread> for Class {
 pub struct Stats {
     places: CpuPlaces,
     rows: Vec<Row>,
+    /// What threads did in the cgroups that they have left, by cgroup.
+    left: FxHashMap<Slot, Vec<(u64, Row)>>,
+    left_rows: usize,
     ended: FxHashMap<Class, Row>,
     cpus: Vec<CpuRow>,
     /// Threads whose rows were added to others.
@@ -198,6 +206,24 @@ impl Stats {
     /// The rows of threads that live, with the threads.
     pub fn threads<'a>(&'a self, threads: &'a Threads) -> impl Iterator<Item = (&'a Thread, &'a Row)> {
         threads.iter().filter_map(|(slot, thread)| Some((thread, self.rows.get(slot as usize)?)))
+    }
+
+    /// The row of a thread that lives, since it is in its cgroup.
+    #[must_use]
+    pub fn thread(&self, slot: Slot) -> Option<&Row> {
+        self.rows.get(slot as usize)
+    }
+
+    /// What a thread did in each cgroup that it has left.
+    pub fn left(&self, slot: Slot) -> impl Iterator<Item = (u64, &Row)> {
+        self.left.get(&slot).into_iter().flatten().map(|(cgroup, row)| (*cgroup, row))
+    }
+
+    /// The cgroups of rows, some of them several times.
+    pub fn cgroups<'a>(&'a self, threads: &'a Threads) -> impl Iterator<Item = u64> + 'a {
+        let left = self.left.values().flatten().map(|(cgroup, _)| *cgroup);
+        let ended = self.ended.keys().map(|class| class.cgroup);
+        threads.iter().map(|(_, thread)| thread.cgroup).chain(left).chain(ended)
     }
 
     /// The rows of threads that have ended, by what they have in common.
@@ -225,13 +251,14 @@ impl Stats {
     /// The number of rows.
     #[must_use]
     pub fn rows(&self) -> usize {
-        self.rows.len() + self.ended.len() + self.cpus.len()
+        self.rows.len() + self.left_rows + self.ended.len() + self.cpus.len()
     }
 
     /// Bytes of memory, about.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let rows = self.rows.iter().chain(self.ended.values()).chain(self.cpus.iter().map(|cpu| &cpu.row));
+        let left = self.left.values().flatten().map(|(_, row)| row);
+        let rows = self.rows.iter().chain(left).chain(self.ended.values()).chain(self.cpus.iter().map(|cpu| &cpu.row));
         rows.map(|row| size_of::<Row>() + row.latency.bytes()).sum()
     }
 
@@ -259,7 +286,34 @@ impl Stats {
         let mut row = std::mem::take(self.row(slot));
         (row.threads, row.ended) = (1, 1);
         self.folded += 1;
-        let mut class = Class::from(thread);
+        self.add_class(Class::from(thread), &row);
+        for (cgroup, row) in self.left.remove(&slot).unwrap_or_default() {
+            self.left_rows -= 1;
+            self.add_class(Class { cgroup, ..Class::from(thread) }, &row);
+        }
+    }
+
+    /// The thread goes on in another cgroup, where it may have been before.
+    fn leave(&mut self, threads: &Threads, slot: Slot, to: u64) {
+        let Some(thread) = threads.get(slot) else { return };
+        let mut row = std::mem::take(self.row(slot));
+        row.parts = 1;
+        let left = self.left.entry(slot).or_default();
+        if let Some(at) = left.iter().position(|(cgroup, _)| *cgroup == to) {
+            let (_, mut back) = left.swap_remove(at);
+            back.parts = 0;
+            self.left_rows -= 1;
+            *self.row(slot) = back;
+        }
+        if self.left_rows < MAX_LEFT {
+            self.left_rows += 1;
+            self.left.entry(slot).or_default().push((thread.cgroup, row));
+        } else {
+            self.add_class(Class::from(thread), &row);
+        }
+    }
+
+    fn add_class(&mut self, mut class: Class, row: &Row) {
         if !self.ended.contains_key(&class) && self.ended.len() >= MAX_ENDED {
             self.drop_pids();
             class.pid = 0;
@@ -267,7 +321,7 @@ impl Stats {
                 class = Class { pid: 0, cgroup: 0, comm: Comm::default() };
             }
         }
-        self.ended.entry(class).or_default().merge(&row);
+        self.ended.entry(class).or_default().merge(row);
     }
 
     /// Adds the rows of ended threads up by cgroup and name only.
@@ -341,6 +395,7 @@ impl Facts for Stats {
                     self.cpu(to).row.migrations.add(distance);
                 }
             }
+            Fact::Left { thread, to } => self.leave(threads, thread, to),
             Fact::Charged { thread, ns } => {
                 let row = self.row(thread);
                 row.charged = row.charged.saturating_add(ns);

@@ -257,10 +257,22 @@ impl<F: Facts> Steps<'_, F> {
         if pid != SchedEvent::UNKNOWN && pid != 0 {
             thread.pid = pid;
         }
-        if cgroup != 0 {
+        self.is_in(slot, cgroup);
+        Some(slot)
+    }
+
+    /// The thread is in this cgroup, if it is known: what comes counts there.
+    fn is_in(&mut self, slot: Slot, cgroup: u64) {
+        let Some(before) = self.threads.get(slot).map(|thread| thread.cgroup) else { return };
+        if cgroup == 0 || cgroup == before {
+            return;
+        }
+        if before != 0 {
+            self.fact(Fact::Left { thread: slot, to: cgroup });
+        }
+        if let Some(thread) = self.threads.get_mut(slot) {
             thread.cgroup = cgroup;
         }
-        Some(slot)
     }
 
     /// The thread, if the CPU is known to run it.
@@ -299,10 +311,12 @@ impl<F: Facts> Steps<'_, F> {
             None => self.named(prev),
         };
         if self.event.tid == prev.tid {
+            let SchedEvent { pid, cgroup, .. } = *self.event;
             if let Some(thread) = prev_slot.and_then(|slot| self.threads.get_mut(slot)) {
-                let SchedEvent { pid, cgroup, .. } = *self.event;
                 thread.pid = if pid == SchedEvent::UNKNOWN { thread.pid } else { pid };
-                thread.cgroup = if cgroup == 0 { thread.cgroup } else { cgroup };
+            }
+            if let Some(slot) = prev_slot {
+                self.is_in(slot, cgroup);
             }
         }
         match ran {

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::sched::Stats;
+use crate::sched::{report, Stats};
 
 fn task(tid: u32) -> SchedTask {
     SchedTask { tid, prio: 120, comm: Comm::from(format!("t{tid}").as_str()) }
@@ -180,6 +180,42 @@ fn interrupts_are_split_off_one_another() {
         facts,
         [Fact::Handled { cpu: 0, ns: 3, is_soft: false }, Fact::Handled { cpu: 0, ns: 7, is_soft: true }]
     );
+}
+
+/// The lines by cgroup, as their name, threads, ms run and switches; those of all threads.
+fn by_cgroup(events: &[SchedEvent]) -> (Vec<(String, u64, u64, u64)>, (u64, u64, u64)) {
+    let (mut tracker, mut stats) = (Tracker::default(), Stats::default());
+    for event in events {
+        tracker.take(event, &mut stats);
+    }
+    let cgroups = [(7, b"/a".to_vec()), (8, b"/b".to_vec())].into_iter().collect();
+    let labels = report::Labels { cgroups, ..report::Labels::default() };
+    assert!([7, 8].iter().all(|id| stats.cgroups(tracker.threads()).any(|cgroup| cgroup == *id)));
+    let (of, order) = ((&stats, tracker.threads()), report::Order::Name);
+    let lines = report::lines(of, report::By::Cgroup, order, 1, &labels, &|_, _| String::new());
+    let lines = lines.into_iter().map(|line| (line.name, line.threads, line.run.total_ns, line.switches)).collect();
+    let threads = report::lines(of, report::By::Process, order, 1, &labels, &|_, _| String::new());
+    let (all, _) = report::totals(&stats, tracker.threads(), &labels);
+    assert_eq!(threads.iter().map(|line| line.threads).sum::<u64>(), all.threads);
+    (lines, (all.threads, all.run.total_ns, all.switches))
+}
+
+#[test]
+fn a_run_counts_in_the_cgroup_that_the_thread_is_in() {
+    use TaskState::{Dead, Runnable, Sleeping};
+    let run = |from, until, state, cgroup| {
+        [switch(from, 0, Runnable, 1), SchedEvent { cgroup, ..switch(until, 1, state, 0) }]
+    };
+    let a = run(10, 20, Sleeping, 7);
+    let b = run(30, 130, Sleeping, 8);
+    let line = |name: &str, threads, run, switches| (name.to_owned(), threads, run, switches);
+    let moved = [a, b].concat();
+    assert_eq!(by_cgroup(&moved), (vec![line("/a", 1, 10, 1), line("/b", 1, 100, 1)], (1, 110, 2)));
+    let back = [a, b, run(140, 145, Sleeping, 7)].concat();
+    assert_eq!(by_cgroup(&back), (vec![line("/a", 1, 15, 2), line("/b", 1, 100, 1)], (1, 115, 3)));
+    // A thread that ends leaves what it did elsewhere.
+    let ended = [a, b, run(140, 145, Dead, 7)].concat();
+    assert_eq!(by_cgroup(&ended), (vec![line("/a", 1, 15, 2), line("/b", 1, 100, 1)], (1, 115, 3)));
 }
 
 fn any_event() -> impl Strategy<Value = (u32, u32, u8, u32, u8)> {

@@ -518,6 +518,7 @@ impl Facts for Wakers {
             | Fact::Queued { .. }
             | Fact::Dispatched { .. }
             | Fact::Unqueued { .. }
+            | Fact::Left { .. }
             | Fact::Slice { .. } => {}
         }
     }

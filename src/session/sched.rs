@@ -180,10 +180,8 @@ impl Sink for SchedStats {
 
     fn processes(&mut self, names: &[(u32, Comm)], cgroups: &mut Cgroups) {
         self.labels.processes.extend(names.iter().copied());
-        let threads = self.stats.threads(self.tracker.threads()).map(|(thread, _)| thread.cgroup);
-        let ended = self.stats.ended().map(|(class, _)| class.cgroup);
         let of_wakers = self.wakers.iter().flat_map(Wakers::cgroups);
-        let ids: FxHashSet<u64> = threads.chain(ended).chain(of_wakers).collect();
+        let ids: FxHashSet<u64> = self.stats.cgroups(self.tracker.threads()).chain(of_wakers).collect();
         for id in ids.into_iter().filter(|&id| id != 0) {
             if let Some(path) = cgroups.path(id) {
                 self.labels.cgroups.insert(id, path.to_vec());
