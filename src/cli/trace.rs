@@ -250,8 +250,7 @@ pub(super) fn feed(
             break;
         }
     }
-    let main = trace.threads().iter().filter(|(tid, thread)| thread.pid == *tid && thread.pid != TraceEvent::UNKNOWN);
-    let processes: Vec<(u32, Comm)> = main.map(|(tid, thread)| (tid, thread.comm)).collect();
+    let processes: Vec<(u32, Comm)> = trace.threads().processes().collect();
     for sink in sinks {
         sink.processes(&processes, &mut cgroups);
     }
@@ -283,6 +282,10 @@ pub(super) fn losses(info: &Info) -> Vec<String> {
         (lost.bundles, "events of a CPU were lost, as the trace says, COUNT times: its state is unknown there"),
         (lost.overruns, "the kernel's buffer lost COUNT events during the recording"),
         (lost.sequences, "packets of the trace were lost COUNT times"),
+        (
+            lost.other_machines,
+            "COUNT packets are of other machines, whose threads and CPUs have the same numbers: they are left out",
+        ),
         (lost.packets, "COUNT packets refer to lost ones and are left out"),
         (lost.untimed, "COUNT track events have no time and are left out"),
         (lost.uneven, "COUNT bundles of compact events contradict themselves and are left out"),

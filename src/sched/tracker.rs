@@ -1,7 +1,7 @@
 //! The state of every thread and CPU, followed through the events.
 
 use super::facts::{Fact, Facts, QueuedBy};
-use super::threads::{Dsq, Slot, State, Threads, Why};
+use super::threads::{Dsq, Slot, State, Thread, Threads, Why};
 use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat, TaskState, WakenBy};
 use crate::sample::Comm;
 
@@ -39,7 +39,7 @@ pub struct Gaps {
     pub mismatches: u64,
     /// Events that are older than an earlier one of their CPU.
     pub backwards: u64,
-    /// Events of threads beyond the bound.
+    /// Events of threads and CPUs beyond the bound.
     pub no_room: u64,
 }
 
@@ -119,6 +119,11 @@ impl Tracker {
     /// Takes the next event.
     pub fn take(&mut self, event: &SchedEvent, facts: &mut impl Facts) {
         if event.cpu >= MAX_CPUS {
+            match event.what {
+                SchedWhat::Hint { .. } => {}
+                SchedWhat::Lost => self.gaps.losses += 1,
+                _ => self.gaps.no_room += 1,
+            }
             return;
         }
         let at = event.cpu as usize;
@@ -253,11 +258,32 @@ impl<F: Facts> Steps<'_, F> {
             Some(slot) => slot,
             None => self.threads.slot(tid)?,
         };
-        let thread = self.threads.get_mut(slot)?;
-        if pid != SchedEvent::UNKNOWN && pid != 0 {
-            thread.pid = pid;
-        }
+        let slot = self.of_process(slot, pid)?;
         self.is_in(slot, cgroup);
+        Some(slot)
+    }
+
+    /// The thread is of this process, if that is known. One of another process is another thread: it got the number of one
+    /// whose end was not seen.
+    fn of_process(&mut self, slot: Slot, pid: u32) -> Option<Slot> {
+        let thread = self.threads.get_mut(slot)?;
+        if pid == SchedEvent::UNKNOWN || pid == 0 || pid == thread.pid {
+            return Some(slot);
+        }
+        if matches!(thread.pid, 0 | SchedEvent::UNKNOWN) {
+            thread.pid = pid;
+            return Some(slot);
+        }
+        let before = *thread;
+        self.end(slot);
+        let slot = self.threads.slot(before.tid)?;
+        let thread = self.threads.get_mut(slot)?;
+        *thread = Thread { pid, cgroup: 0, dsq: None, ..before };
+        if let Some((tid, _, running)) = &mut self.cpu.running {
+            if *tid == before.tid {
+                *running = Some(slot);
+            }
+        }
         Some(slot)
     }
 
@@ -303,7 +329,7 @@ impl<F: Facts> Steps<'_, F> {
         let is_thread = prev.tid != 0 && prev.tid != SchedEvent::UNKNOWN;
         let running = self.running(prev.tid);
         let ran = self.cpu.running.take();
-        let prev_slot = match running.and_then(|slot| self.threads.get_mut(slot)) {
+        let mut prev_slot = match running.and_then(|slot| self.threads.get_mut(slot)) {
             Some(thread) => {
                 thread.comm = prev.comm;
                 running
@@ -312,9 +338,7 @@ impl<F: Facts> Steps<'_, F> {
         };
         if self.event.tid == prev.tid {
             let SchedEvent { pid, cgroup, .. } = *self.event;
-            if let Some(thread) = prev_slot.and_then(|slot| self.threads.get_mut(slot)) {
-                thread.pid = if pid == SchedEvent::UNKNOWN { thread.pid } else { pid };
-            }
+            prev_slot = prev_slot.and_then(|slot| self.of_process(slot, pid));
             if let Some(slot) = prev_slot {
                 self.is_in(slot, cgroup);
             }

@@ -77,7 +77,8 @@ fn clocks_of(snapshot: &[u8]) -> impl Iterator<Item = (u32, u64, Kind)> + '_ {
         let (mut id, mut value, mut kind) = (0, 0, Kind { is_incremental: false, multiplier: 1 });
         for (number, field) in Fields::new(clock.bytes()) {
             match number {
-                1 => id = field.low(),
+                // No event has a clock of such a number.
+                1 => id = u32::try_from(field.uint()).unwrap_or(0),
                 2 => value = field.uint(),
                 3 => kind.is_incremental = field.uint() != 0,
                 4 => kind.multiplier = field.uint().max(1),

@@ -153,7 +153,7 @@ impl Derive {
                 }
                 Raw::Trace(mut event) => {
                     event.time = time;
-                    event.pid = group.tables.threads.pid(event.tid);
+                    event.pid = group.tables.threads.pid_at(event.tid, time);
                     group.out.push_back(Event::Trace(event));
                 }
                 Raw::Track(event) => self.track(&mut group, event),
@@ -364,7 +364,7 @@ impl Derive {
 
 impl Group<'_, '_> {
     fn sched(&mut self, cpu: u32, tid: u32, what: SchedWhat) {
-        let pid = if tid == UNKNOWN { UNKNOWN } else { self.tables.threads.pid(tid) };
+        let pid = if tid == UNKNOWN { UNKNOWN } else { self.tables.threads.pid_at(tid, self.time) };
         self.out.push_back(Event::Sched(SchedEvent { time: self.time, cpu, pid, tid, cgroup: 0, what }));
     }
 

@@ -28,7 +28,7 @@ pub(super) fn describe(descriptor: &[u8], known: &mut FxHashMap<u32, Descriptor>
     let (mut id, mut name, mut group, mut cpu) = (0, &[][..], &[][..], None);
     for (number, value) in Fields::new(descriptor) {
         match number {
-            1 => id = value.low(),
+            1 => id = u32::try_from(value.uint()).unwrap_or(0),
             3 => group = value.bytes(),
             2 => {
                 for (number, value) in Fields::new(value.bytes()) {
@@ -39,7 +39,7 @@ pub(super) fn describe(descriptor: &[u8], known: &mut FxHashMap<u32, Descriptor>
                             for (field, value) in Fields::new(value.bytes()) {
                                 match field {
                                     1 => its = value.bytes(),
-                                    3 => number = value.low(),
+                                    3 => number = u32::try_from(value.uint()).unwrap_or(0),
                                     _ => {}
                                 }
                             }

@@ -9,6 +9,7 @@ use super::derive::MAX_CPUS;
 use super::dynamic::{self, Descriptor, DYNAMIC};
 use super::event::{BlockStep, TraceEvent, TraceWhat};
 use super::names::{Name, Names};
+use super::tables::Moment;
 use super::wire::{Fields, Value};
 use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat, StateBits, TaskState, WakenBy};
 use crate::sample::Comm;
@@ -291,7 +292,7 @@ pub(super) fn scan(
     bundle: &Bundle<'_>,
     facts: &mut Facts,
     names: &mut Names,
-    mut process: impl FnMut(u32, Result<u32, u32>, &[u8]),
+    mut process: impl FnMut(u32, (u64, Moment), Result<u32, u32>, &[u8]),
 ) -> Option<u64> {
     for descriptor in bundle.descriptors() {
         dynamic::describe(descriptor, &mut facts.dynamic, names);
@@ -313,13 +314,14 @@ pub(super) fn scan(
                     continue;
                 }
                 let is_thread = inner.numbers[3] & CLONE_THREAD != 0;
-                process(tid, if is_thread { Err(outer.tid) } else { Ok(tid) }, inner.text(2));
+                let begins = (time, Moment::Begin);
+                process(tid, begins, if is_thread { Err(outer.tid) } else { Ok(tid) }, inner.text(2));
             }
             EXIT => {
                 let inner = Inner::parse(outer.payload);
                 let (tid, pid) = (inner.tid(2), inner.tid(3));
                 if pid != 0 && !inner.is_out_of_range.get() {
-                    process(tid, Ok(pid), inner.text(1));
+                    process(tid, (time, Moment::End), Ok(pid), inner.text(1));
                 }
             }
             _ => {}

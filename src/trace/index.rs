@@ -8,6 +8,7 @@ use rustc_hash::FxHashSet;
 use super::clock::{Clocks, Sums, BOOTTIME};
 use super::container::{Packets, Step, ZLIB, ZSTD};
 use super::derive::MAX_CPUS;
+use super::event::TraceEvent;
 use super::ftrace::{self, Bundle, Facts};
 use super::names::{Name, Names};
 use super::sequence::{Head, Sequences};
@@ -36,6 +37,8 @@ const MAX_IN_A_ROW: u32 = 32;
 const MAX_GAP: u64 = 16 << 10;
 /// Attributes that are kept.
 const MAX_ATTRIBUTES: usize = 256;
+/// Machines that are told apart.
+const MAX_MACHINES: usize = 256;
 
 /// A part of the file whose events are not older than `floor`, except strays.
 #[derive(Debug)]
@@ -137,6 +140,10 @@ pub(super) struct State {
     /// A packet of Chrome.
     pub(super) is_chrome: bool,
     pub(super) real_time: Option<i64>,
+    /// The machine whose packets are taken, the packets of others, and those with events by machine.
+    machine: u64,
+    pub(super) of_other_machines: u64,
+    machines: BTreeMap<u64, u64>,
     /// The CPUs that bundles are of, the first ftrace event, and since when all CPUs were observed.
     bundled: FxHashSet<u32>,
     first_ftrace: Option<u64>,
@@ -150,9 +157,9 @@ pub(super) enum Pass {
     Compressed,
 }
 
-/// Walks the file.
-pub(super) fn walk<R: Read + Seek>(packets: &mut Packets<R>) -> Result<Pass, TraceError> {
-    let (mut index, mut state) = (Index::default(), State::default());
+/// Walks the file, and takes the packets of one machine; 0 is the one that recorded.
+pub(super) fn walk<R: Read + Seek>(packets: &mut Packets<R>, machine: u64) -> Result<Pass, TraceError> {
+    let (mut index, mut state) = (Index::default(), State { machine, ..State::default() });
     let mut sums = Sums::default();
     let mut malformed = 0;
     loop {
@@ -168,6 +175,11 @@ pub(super) fn walk<R: Read + Seek>(packets: &mut Packets<R>) -> Result<Pass, Tra
         if matches!(head.kind, ZLIB | ZSTD) {
             return Ok(Pass::Compressed);
         }
+        if !state.is_taken(&head) {
+            state.leave_out(&head);
+            index.add(None, offset, end, &sums);
+            continue;
+        }
         malformed += u64::from(head.is_broken);
         let time = state.take(&head, offset, &mut sums);
         index.add(time, offset, end, &sums);
@@ -175,6 +187,7 @@ pub(super) fn walk<R: Read + Seek>(packets: &mut Packets<R>) -> Result<Pass, Tra
     index.close();
     packets.damage.malformed += malformed;
     state.tracks.resolve();
+    state.threads.resolve();
     state.facts.states = StateBits::of_release(&state.release);
     state.real_time = state.clocks.real_time;
     Ok(Pass::Done(Box::new((index, state))))
@@ -189,6 +202,32 @@ impl State {
         let of_sequence = || self.sequences.at(head.sequence, offset).and_then(|(tables, _)| tables.clock);
         let clock = head.clock.or_else(of_sequence).unwrap_or(BOOTTIME);
         Some(self.clocks.map((clock, head.sequence), time, offset, sums))
+    }
+
+    /// True if the packet is of the machine that is read, and has the numbers that packets can have.
+    pub(super) fn is_taken(&self, head: &Head<'_>) -> bool {
+        // What the recorder itself says has no machine; threads, tracks and clocks are those of a machine.
+        let is_of_one = matches!(head.kind, BUNDLE | TRACK_EVENT | SAMPLE | SNAPSHOT | 2 | 43 | 44 | 45 | 60 | 122);
+        let is_of_all = !is_of_one && head.machine == 0;
+        !head.is_out_of_range && (head.machine == self.machine || is_of_all)
+    }
+
+    fn leave_out(&mut self, head: &Head<'_>) {
+        if head.is_out_of_range {
+            self.threads.out_of_range += 1;
+            return;
+        }
+        self.of_other_machines += 1;
+        if matches!(head.kind, BUNDLE | TRACK_EVENT | SAMPLE) && self.machines.len() < MAX_MACHINES {
+            *self.machines.entry(head.machine).or_default() += 1;
+        }
+    }
+
+    /// Another machine, if the events are all of other ones: the one with the most packets.
+    pub(super) fn only_other_machine(&self) -> Option<u64> {
+        let is_of = |kind: &u32| self.packets.contains_key(kind);
+        let most = self.machines.iter().max_by_key(|(_, packets)| **packets);
+        most.map(|(machine, _)| *machine).filter(|_| ![BUNDLE, TRACK_EVENT, SAMPLE].iter().any(is_of))
     }
 
     /// True if the packet can be understood: its sequence lost nothing that it refers to.
@@ -223,8 +262,7 @@ impl State {
                 self.samples_lost = lost.fold(self.samples_lost, |sum, (_, lost)| sum.saturating_add(lost.uint()));
                 return time;
             }
-            2 => self.threads.add_tree(payload, false),
-            122 => self.threads.add_tree(payload, true),
+            2 | 122 => self.threads.add_tree(payload, head.timestamp.unwrap_or(0), head.kind == 122),
             60 => {
                 self.tracks.describe(payload, &mut self.threads, &mut self.names);
                 let mut names = Fields::new(payload).filter(|(number, _)| matches!(number, 2 | 10));
@@ -236,11 +274,17 @@ impl State {
             43 => {
                 self.is_chrome = true;
                 let (pid, name) = process_of(payload);
-                self.threads.set(pid, Some(pid), name);
+                match pid {
+                    Some(pid) => self.threads.set(pid, Some(pid), name),
+                    None => self.threads.out_of_range += 1,
+                }
             }
             44 => {
                 self.is_chrome = true;
-                let (pid, tid, name) = thread_of(payload);
+                let (Some(pid), Some(tid), name) = thread_of(payload) else {
+                    self.threads.out_of_range += 1;
+                    return None;
+                };
                 self.threads.set(tid, Some(pid), name);
                 if let Some(tables) = self.sequences.last(head.sequence) {
                     tables.thread = Some((pid, tid));
@@ -260,11 +304,12 @@ impl State {
         let bundle = Bundle::parse(head.payload);
         self.has_bare_compact |= bundle.compact.is_some() && !head.has_sequence;
         let threads = &mut self.threads;
-        let earliest = ftrace::scan(&bundle, &mut self.facts, &mut self.names, |tid, process, comm| {
+        let earliest = ftrace::scan(&bundle, &mut self.facts, &mut self.names, |tid, (time, moment), process, comm| {
             let pid = match process {
                 Ok(pid) => Some(pid),
                 Err(parent) => threads.get(parent).map(|parent| parent.pid),
             };
+            threads.says(tid, time, moment, pid.unwrap_or(TraceEvent::UNKNOWN));
             threads.set(tid, pid, comm);
         });
         if bundle.cpu < MAX_CPUS && self.bundled.insert(bundle.cpu) {
@@ -288,7 +333,7 @@ impl State {
                     self.release = release.map_or(String::new(), |(_, text)| text_of(text.bytes()));
                 }
                 4 => self.tool = text_of(value.bytes()),
-                8 => self.cpus = value.low(),
+                8 => self.cpus = u32::try_from(value.uint()).unwrap_or(0),
                 _ => {}
             }
         }

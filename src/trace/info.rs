@@ -89,6 +89,8 @@ pub struct Lost {
     pub overruns: u64,
     /// Times at which packets of a sequence were lost.
     pub sequences: u64,
+    /// Packets of other machines than the one that is read: they are left out.
+    pub other_machines: u64,
     /// Packets that refer to lost ones: they are left out.
     pub packets: u64,
     /// Track events without a time: they are left out.
@@ -238,6 +240,7 @@ impl Info {
             bundles: tally.ftrace.lost_bundles,
             overruns: after.saturating_sub(before).saturating_add(state.samples_lost),
             sequences: state.sequences.losses,
+            other_machines: state.of_other_machines,
             packets: state.packets_left_out,
             untimed: state.untimed,
             uneven: tally.ftrace.uneven,
@@ -292,6 +295,13 @@ impl Info {
         if out_of_range > 0 {
             info.damage.push(format!(
                 "{out_of_range} events name a CPU or a thread beyond the numbers that a kernel gives, and are left out"
+            ));
+        }
+        let out_of_range = state.threads.out_of_range;
+        if out_of_range > 0 {
+            info.damage.push(format!(
+                "{out_of_range} packets or descriptions name a thread, process, sequence or clock beyond the numbers that there \
+                 are, and are left out"
             ));
         }
         info.analysers = capabilities(&info, false);

@@ -124,11 +124,17 @@ impl<R: Read + Seek> Trace<R> {
     pub fn open_within(input: R, limit: Option<u64>) -> Result<Self, TraceError> {
         let mut damage = Damage::default();
         let mut packets = Packets::new(container::open(input, limit, &mut damage)?)?;
-        let mut pass = index::walk(&mut packets)?;
+        let mut pass = index::walk(&mut packets, 0)?;
         if matches!(pass, Pass::Compressed) {
             let file = container::inflate_packets(packets.into_inner(), limit, &mut damage)?;
             packets = Packets::new(Input::Inflated(file))?;
-            pass = index::walk(&mut packets)?;
+            pass = index::walk(&mut packets, 0)?;
+        }
+        if let Pass::Done(done) = &pass {
+            if let Some(machine) = done.1.only_other_machine() {
+                packets = Packets::new(packets.into_inner())?;
+                pass = index::walk(&mut packets, machine)?;
+            }
         }
         let Pass::Done(done) = pass else { return Err(TraceError::NotATrace) };
         let (index, state) = *done;
@@ -305,6 +311,7 @@ impl<R: Read + Seek> Trace<R> {
         decoded: &mut Vec<Decoded>,
     ) {
         match head.kind {
+            _ if !self.state.is_taken(head) => {}
             SNAPSHOT => self.state.clocks.restart(head.payload, head.sequence, sums),
             _ if !self.state.has_state(head, offset) => {}
             BUNDLE => {

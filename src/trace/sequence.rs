@@ -34,6 +34,10 @@ pub(super) struct Head<'a> {
     pub(super) interned: Option<&'a [u8]>,
     defaults: Option<&'a [u8]>,
     /// The packet has bytes that are no field.
+    /// The machine that it is of; 0 is the one that recorded.
+    pub(super) machine: u64,
+    /// Its sequence or its clock has a number that none has.
+    pub(super) is_out_of_range: bool,
     pub(super) is_broken: bool,
     pub(super) has_sequence: bool,
 }
@@ -45,15 +49,23 @@ impl<'a> Head<'a> {
         for (number, value) in fields.by_ref() {
             match number {
                 8 => head.timestamp = Some(value.uint()),
-                10 => (head.sequence, head.has_sequence) = (value.low(), true),
+                10 => {
+                    let sequence = u32::try_from(value.uint());
+                    head.is_out_of_range |= sequence.is_err();
+                    (head.sequence, head.has_sequence) = (sequence.unwrap_or(0), true);
+                }
                 12 => head.interned = Some(value.bytes()),
                 13 => head.flags = value.uint(),
                 41 if value.uint() != 0 => head.flags |= CLEARED,
                 42 => head.dropped = value.uint() != 0,
-                58 => head.clock = Some(value.low()),
+                58 => {
+                    head.clock = u32::try_from(value.uint()).ok();
+                    head.is_out_of_range |= head.clock.is_none();
+                }
                 59 => head.defaults = Some(value.bytes()),
                 // Ids of the writer, and marks of the service: uid, pid, trusted pid, machine.
-                3 | 16 | 41 | 79 | 87 | 88 | 98 | 99 => {}
+                98 => head.machine = value.uint(),
+                3 | 16 | 41 | 79 | 87 | 88 | 99 => {}
                 number => {
                     if let Value::Bytes(payload) = value {
                         (head.kind, head.payload) = (number, payload);
@@ -173,7 +185,8 @@ impl Sequences {
         if let Some(defaults) = head.defaults {
             for (number, value) in Fields::new(defaults) {
                 match number {
-                    58 => generation.clock = Some(value.low()),
+                    // One that no snapshot has is counted with the events.
+                    58 => generation.clock = Some(u32::try_from(value.uint()).unwrap_or(u32::MAX)),
                     11 => {
                         for (number, uuid) in Fields::new(value.bytes()) {
                             match number {

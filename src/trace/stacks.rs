@@ -76,7 +76,7 @@ impl Stacks {
                 match number {
                     1 => read.function = names.add(value.bytes()),
                     2 => read.module = names.add(value.bytes()),
-                    3 => read.line = value.low(),
+                    3 => read.line = u32::try_from(value.uint()).unwrap_or(0),
                     _ => {}
                 }
             }
@@ -153,7 +153,7 @@ impl StackTables {
                         2 => frame.function = value.uint(),
                         3 => frame.mapping = value.uint(),
                         4 => frame.rel_pc = value.uint(),
-                        6 => frame.line = value.low(),
+                        6 => frame.line = u32::try_from(value.uint()).unwrap_or(0),
                         _ => {}
                     }
                 }

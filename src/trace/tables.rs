@@ -28,10 +28,42 @@ pub struct TraceThread {
     pub comm: Comm,
 }
 
+/// What a trace says of a thread at a time.
+#[derive(Debug, Clone, Copy)]
+struct Said {
+    tid: u32,
+    time: u64,
+    moment: Moment,
+    pid: u32,
+}
+
+/// The part of a thread's life that something is said of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Moment {
+    /// It ends.
+    End,
+    /// It begins.
+    Begin,
+    /// It lives.
+    Within,
+}
+
+/// A thread of a number that several threads had, since when it has it.
+#[derive(Debug, Clone, Copy)]
+struct Life {
+    from: u64,
+    thread: TraceThread,
+}
+
 /// The threads and processes that a trace describes.
 #[derive(Debug, Default)]
 pub struct TraceThreads {
     threads: FxHashMap<u32, TraceThread>,
+    said: Vec<Said>,
+    /// The threads of each number that threads of several processes had, in order of time.
+    lives: FxHashMap<u32, Vec<Life>>,
+    /// Descriptions whose ids are beyond what fits.
+    pub(super) out_of_range: u64,
     /// Those for which there was no room.
     left_out: u64,
 }
@@ -69,6 +101,60 @@ impl TraceThreads {
         self.get(tid).map_or(TraceEvent::UNKNOWN, |thread| thread.pid)
     }
 
+    /// The process at this time of a thread; 0 of the idle task.
+    #[must_use]
+    pub fn pid_at(&self, tid: u32, time: u64) -> u32 {
+        let lives = self.lives.get(&tid);
+        lives.and_then(|lives| at(lives, time)).map_or_else(|| self.pid(tid), |life| life.thread.pid)
+    }
+
+    /// The processes with the names of their main threads.
+    pub fn processes(&self) -> impl Iterator<Item = (u32, Comm)> + '_ {
+        let lives = self.lives.iter().flat_map(|(tid, lives)| lives.iter().map(|life| (*tid, &life.thread)));
+        let single = self.iter().filter(|(tid, _)| !self.lives.contains_key(tid));
+        let all = single.chain(lives).filter(|(tid, thread)| thread.pid == *tid && thread.pid != TraceEvent::UNKNOWN);
+        all.map(|(tid, thread)| (tid, thread.comm))
+    }
+
+    /// Keeps what is said of a thread at a time, for [`TraceThreads::resolve`].
+    pub(super) fn says(&mut self, tid: u32, time: u64, moment: Moment, pid: u32) {
+        if tid == 0 || pid == TraceEvent::UNKNOWN {
+            return;
+        }
+        if self.said.len() < MAX_THREADS {
+            self.said.push(Said { tid, time, moment, pid });
+        } else {
+            self.left_out += 1;
+        }
+    }
+
+    /// Finds the numbers that threads of several processes had, one after the other.
+    pub(super) fn resolve(&mut self) {
+        let mut said = std::mem::take(&mut self.said);
+        said.sort_by_key(|said| (said.tid, said.time, said.moment));
+        for of_tid in said.chunk_by(|a, b| a.tid == b.tid) {
+            let Some(first) = of_tid.first().filter(|first| of_tid.iter().any(|said| said.pid != first.pid)) else {
+                continue;
+            };
+            let life = |from, pid| Life { from, thread: TraceThread { pid, comm: Comm::default() } };
+            let mut lives = Vec::new();
+            if first.moment == Moment::Begin {
+                // Whose number it was before is not said.
+                lives.push(life(0, TraceEvent::UNKNOWN));
+                lives.push(life(first.time, first.pid));
+            } else {
+                lives.push(life(0, first.pid));
+            }
+            for (before, said) in of_tid.iter().zip(of_tid.iter().skip(1)) {
+                if said.pid != before.pid {
+                    // A thread still runs after the event of its end.
+                    lives.push(life(said.time, said.pid));
+                }
+            }
+            self.lives.insert(first.tid, lives);
+        }
+    }
+
     /// Takes what is said of a thread; what is not said stays.
     pub(super) fn set(&mut self, tid: u32, pid: Option<u32>, comm: &[u8]) {
         if tid == 0 || tid == TraceEvent::UNKNOWN {
@@ -88,7 +174,15 @@ impl TraceThreads {
 
     /// Takes the names that an event has of threads, the last of which counts.
     pub(super) fn see(&mut self, event: &Event) {
+        let time = event.time();
         let mut rename = |tid: u32, comm: &Comm| {
+            let lives = if self.lives.is_empty() { None } else { self.lives.get_mut(&tid) };
+            if let Some(life) = lives.filter(|_| !comm.is_empty()).and_then(|lives| {
+                let at = lives.partition_point(|life| life.from <= time).checked_sub(1)?;
+                lives.get_mut(at)
+            }) {
+                life.thread.comm = *comm;
+            }
             if let Some(thread) = self.threads.get_mut(&tid).filter(|_| !comm.is_empty()) {
                 thread.comm = *comm;
             }
@@ -109,8 +203,8 @@ impl TraceThreads {
         }
     }
 
-    /// `ProcessTree` and `generic_kernel_process_tree`.
-    pub(super) fn add_tree(&mut self, tree: &[u8], is_generic: bool) {
+    /// `ProcessTree` and `generic_kernel_process_tree`, of this time.
+    pub(super) fn add_tree(&mut self, tree: &[u8], time: u64, is_generic: bool) {
         for (number, value) in Fields::new(tree) {
             let (mut ids, mut is_wrong) = ([0; 4], false);
             let mut is_comm = false;
@@ -139,12 +233,14 @@ impl TraceThreads {
                     let known = self.get(ids[1]).is_some_and(|thread| !thread.comm.is_empty());
                     let (tid, pid) = real(ids[1], ids[1]);
                     if ids[1] != IDLE && ids[1] != KERNEL {
+                        self.says(tid, time, Moment::Within, pid);
                         self.set(tid, Some(pid), if known { &[] } else { base });
                     }
                 }
                 2 if !is_idle => {
                     let pid = if is_generic { ids[2] } else { ids[3] };
                     let (tid, pid) = real(ids[1], pid);
+                    self.says(tid, time, Moment::Within, pid);
                     self.set(tid, Some(pid), name);
                 }
                 _ => {}
@@ -156,6 +252,11 @@ impl TraceThreads {
     pub(super) fn left_out(&self) -> u64 {
         self.left_out
     }
+}
+
+/// The thread that has the number at this time.
+fn at(lives: &[Life], time: u64) -> Option<&Life> {
+    lives.get(lives.partition_point(|life| life.from <= time).checked_sub(1)?)
 }
 
 /// The name of a program by its command line, which is known of a process of which no event has the name. Only the first
@@ -274,7 +375,12 @@ impl Tracks {
         if parent != 0 {
             track.parent = parent;
         }
-        if let Some((pid, name)) = process {
+        let is_out = |id: Option<u32>| id.is_none();
+        if process.is_some_and(|(pid, _)| is_out(pid)) || thread.is_some_and(|(pid, tid, _)| is_out(pid) || is_out(tid))
+        {
+            threads.out_of_range += 1;
+        }
+        if let Some((Some(pid), name)) = process {
             let (tid, own) = real(pid, pid);
             track.pid = own;
             if pid != IDLE && pid != KERNEL {
@@ -282,7 +388,7 @@ impl Tracks {
                 threads.set(tid, Some(own), if known { &[] } else { name });
             }
         }
-        if let Some((pid, tid, name)) = thread {
+        if let Some((Some(pid), Some(tid), name)) = thread {
             if pid == IDLE {
                 track.cpu = tid.checked_sub(1);
             }
@@ -342,12 +448,18 @@ fn unit(number: u64, names: &mut Names) -> Name {
     }
 }
 
+/// The id of a thread or process; those of idle threads may be below 0. `None` for one that does not fit.
+fn id_of(number: u64) -> Option<u32> {
+    let negative = || i32::try_from(number as i64).ok().map(i32::cast_unsigned);
+    u32::try_from(number).ok().or_else(negative).filter(|id| *id != TraceEvent::UNKNOWN)
+}
+
 /// `ProcessDescriptor`: process and name.
-pub(super) fn process_of(descriptor: &[u8]) -> (u32, &[u8]) {
-    let (mut pid, mut name) = (0, &[][..]);
+pub(super) fn process_of(descriptor: &[u8]) -> (Option<u32>, &[u8]) {
+    let (mut pid, mut name) = (Some(0), &[][..]);
     for (number, value) in Fields::new(descriptor) {
         match number {
-            1 => pid = value.low(),
+            1 => pid = id_of(value.uint()),
             6 => name = value.bytes(),
             _ => {}
         }
@@ -356,12 +468,12 @@ pub(super) fn process_of(descriptor: &[u8]) -> (u32, &[u8]) {
 }
 
 /// `ThreadDescriptor`: process, thread and name.
-pub(super) fn thread_of(descriptor: &[u8]) -> (u32, u32, &[u8]) {
-    let (mut pid, mut tid, mut name) = (0, 0, &[][..]);
+pub(super) fn thread_of(descriptor: &[u8]) -> (Option<u32>, Option<u32>, &[u8]) {
+    let (mut pid, mut tid, mut name) = (Some(0), Some(0), &[][..]);
     for (number, value) in Fields::new(descriptor) {
         match number {
-            1 => pid = value.low(),
-            2 => tid = value.low(),
+            1 => pid = id_of(value.uint()),
+            2 => tid = id_of(value.uint()),
             5 => name = value.bytes(),
             _ => {}
         }
@@ -404,8 +516,8 @@ mod tests {
         assert_eq!(real(-3i32 as u32, 7), (0, 7));
         let mut threads = TraceThreads::default();
         // Processes 100 ("/bin/x") and its thread 101.
-        threads.add_tree(&[0x0a, 10, 8, 100, 0x1a, 6, b'/', b'b', b'/', b'x', b'y', b'z'], false);
-        threads.add_tree(&[0x12, 7, 8, 101, 0x12, 1, b'w', 24, 100], false);
+        threads.add_tree(&[0x0a, 10, 8, 100, 0x1a, 6, b'/', b'b', b'/', b'x', b'y', b'z'], 0, false);
+        threads.add_tree(&[0x12, 7, 8, 101, 0x12, 1, b'w', 24, 100], 0, false);
         assert_eq!(threads.get(100), Some(&TraceThread { pid: 100, comm: Comm::from("xyz") }));
         assert_eq!(threads.get(101), Some(&TraceThread { pid: 100, comm: Comm::from("w") }));
         assert_eq!((threads.pid(101), threads.pid(0), threads.pid(7)), (100, 0, TraceEvent::UNKNOWN));

@@ -54,6 +54,80 @@ fn what_a_thread_does_before_all_cpus_are_observed_is_not_known() {
     assert_eq!([times(0), times(50)], [([380, 800, 20], false), ([380, 800, 20], false)]);
     // One that contradicts the events.
     assert_eq!(times(u64::MAX), ([380, 100, 10], true));
-    let (lines, said) = lines(&[after(0, 0, &worker[..4]), after(950, 0, &worker[4..]), after(90, 1, &other)], "thread");
+    let (lines, said) =
+        lines(&[after(0, 0, &worker[..4]), after(950, 0, &worker[4..]), after(90, 1, &other)], "thread");
     assert_eq!((total(&lines, "t2", "sleep"), said.as_str()), (800, ""));
+}
+
+/// A process tree of this time: processes, and threads with their process.
+fn tree(time: u64, processes: &[u64], threads: &[(u64, u64)]) -> Message {
+    let tree = processes
+        .iter()
+        .fold(Message::new(), |tree, pid| tree.message(1, &Message::new().int(1, *pid).text(3, &format!("p{pid}"))));
+    let tree = threads
+        .iter()
+        .fold(tree, |tree, (tid, pid)| tree.message(2, &Message::new().int(1, *tid).text(2, "t5").int(3, *pid)));
+    packet(1).int(8, time).message(2, &tree)
+}
+
+#[test]
+fn a_thread_number_that_is_used_again_counts_to_its_own_process() {
+    let runs = [switch(100, 0, 0, 5), switch(200, 5, 1, 0), switch(400, 0, 0, 5), switch(450, 5, 1, 0)];
+    let exit = event(190, 5, 238, &Message::new().text(1, "t5").int(2, 5).int(3, 10));
+    let new = event(300, 20, 235, &Message::new().int(1, 5).text(2, "t20").int(3, 0x1_0000));
+    let first = tree(10, &[10, 20], &[(5, 10)]);
+    let known = bundle(0, false, &[&runs[..], &[exit.clone(), new.clone()]].concat());
+    for (what, packets) in [
+        ("a beginning and an end", vec![tree(10, &[10, 20], &[]), known]),
+        ("a beginning", vec![first.clone(), bundle(0, false, &[&runs[..], &[new]].concat())]),
+        ("an end", vec![tree(350, &[10, 20], &[(5, 20)]), bundle(0, false, &[&runs[..], &[exit]].concat())]),
+        ("two lists of threads", vec![first, tree(350, &[], &[(5, 20)]), bundle(0, false, &runs)]),
+    ] {
+        let (lines, said) = lines(&packets, "process");
+        let times = ["p10", "p20"].map(|name| total(&lines, name, "run"));
+        assert_eq!((times, said.as_str()), ([100, 50], ""), "{what}");
+        let pids: Vec<(u64, u32)> = read(file(&packets))
+            .sched
+            .iter()
+            .filter(|event| event.tid == 5)
+            .map(|event| (event.time, event.pid))
+            .filter(|(time, _)| *time != 190)
+            .collect();
+        assert_eq!(pids, [(200, 10), (450, 20)], "{what}");
+    }
+}
+
+#[test]
+fn packets_of_other_machines_are_not_mixed_with_those_of_the_recorder() {
+    let host = bundle(0, false, &[switch(100, 0, 0, 5), switch(200, 5, 1, 0)]);
+    let guest =
+        bundle(0, false, &[switch(120, 0, 0, 5), switch(150, 5, 1, 0), switch(180, 0, 0, 6), switch(190, 6, 1, 0)]);
+    let guest = |machine| guest.clone().int(98, machine);
+    let (both, said) = lines(&[guest(9), host], "thread");
+    assert_eq!((both.len(), total(&both, "t5", "run")), (1, 100));
+    assert!(said.contains("1 packets are of other machines"), "{said}");
+    // A trace of a guest alone.
+    let (alone, said) = lines(&[guest(9)], "thread");
+    assert_eq!((total(&alone, "t5", "run"), total(&alone, "t6", "run"), said.as_str()), (30, 10, ""));
+}
+
+#[test]
+fn ids_of_tracks_sequences_and_clocks_are_not_cut() {
+    const BEYOND: u64 = (1 << 32) + 5;
+    let good = bundle(0, false, &[switch(10, 5, 1, 6)]);
+    let slice = |packet: Message| packet.int(8, 20).message(11, &slice(3, 1, "x", "y"));
+    for (what, bad, events) in [
+        ("thread", thread_track(1, 5, BEYOND, "wrong"), 0),
+        ("process", thread_track(1, BEYOND, 5, "wrong"), 0),
+        ("sequence", slice(Message::new().int(10, BEYOND)), 0),
+        ("clock", slice(packet(7).int(58, BEYOND)), 0),
+        ("none", slice(packet(7)), 1),
+    ] {
+        let read = read(file(&[thread_track(2, 4, 5, "right"), bad, good.clone()]));
+        assert_eq!(read.others.len(), events, "{what}");
+        let thread = read.trace.threads().get(5).unwrap();
+        assert_eq!((thread.pid, thread.comm.to_string().as_str()), (4, "t5"), "{what}");
+        let is_said = read.info.damage.iter().any(|text| text.starts_with("1 packets or descriptions name"));
+        assert_eq!(is_said, what != "none", "{what}: {:?}", read.info.damage);
+    }
 }

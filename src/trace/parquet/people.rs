@@ -12,6 +12,8 @@ use crate::sample::{printable, Comm};
 
 /// Threads that are kept, of about 50 bytes each; later ones are counted.
 const MAX_THREADS: usize = 1 << 20;
+/// Threads that are kept after another one got their number.
+const MAX_BEFORE: usize = 1 << 12;
 /// Cgroups whose path is kept.
 const MAX_CGROUPS: usize = 1 << 16;
 
@@ -29,10 +31,12 @@ pub(super) struct Person {
     pub(super) hint: Option<u64>,
 }
 
-/// The threads that are known, and the paths of their cgroups. Of two threads of one number the last one counts.
+/// The threads that are known, and the paths of their cgroups. Two threads of one number are told apart by their processes.
 #[derive(Debug, Default)]
 pub(super) struct People {
     threads: FxHashMap<u32, Person>,
+    /// Those whose number another one has now.
+    before: Vec<(u32, Person)>,
     cgroups: FxHashMap<u64, Option<Box<[u8]>>>,
     pub(super) left_out: u64,
 }
@@ -48,6 +52,17 @@ impl People {
             return;
         }
         let person = self.threads.entry(tid).or_insert(seen);
+        let is_known = |pid: u32| pid != UNKNOWN && pid != 0;
+        if is_known(seen.pid) && is_known(person.pid) && seen.pid != person.pid {
+            let before = std::mem::replace(person, seen);
+            let is_new = !self.before.iter().any(|(its, it)| *its == tid && it.pid == before.pid);
+            if is_new && self.before.len() < MAX_BEFORE {
+                self.before.push((tid, before));
+            } else if is_new {
+                self.left_out += 1;
+            }
+            return;
+        }
         if seen.pid != UNKNOWN && seen.pid != 0 {
             person.pid = seen.pid;
         }
@@ -93,12 +108,14 @@ impl People {
 
     pub(super) fn write<W: Write + Send>(&self, place_of: Option<PlaceOf<'_>>, out: &mut Out<W>) {
         let path_of = |id: u64| self.cgroups.get(&id).and_then(|path| path.as_deref());
-        let mut tids: Vec<u32> = self.threads.keys().copied().collect();
-        tids.sort_unstable();
+        let now = self.threads.iter().map(|(tid, person)| (*tid, person));
+        let is_gone = |(tid, person): &(u32, &Person)| self.threads.get(tid).is_none_or(|now| now.pid != person.pid);
+        let before = self.before.iter().map(|(tid, person)| (*tid, person)).filter(is_gone);
+        let mut people: Vec<(u32, &Person)> = now.chain(before).collect();
+        people.sort_unstable_by_key(|(tid, person)| (*tid, person.pid));
         // The name, the cgroup and the number of threads of each process.
         let mut processes: BTreeMap<u32, (Comm, u64, i64)> = BTreeMap::new();
-        for tid in tids {
-            let Some(person) = self.threads.get(&tid) else { continue };
+        for (tid, person) in people {
             let is_known = person.pid != UNKNOWN && person.pid != 0;
             if is_known {
                 let process = processes.entry(person.pid).or_default();
@@ -132,5 +149,21 @@ impl People {
             let name = printable(name.as_bytes());
             out.row(Table::Process, &[Cell::id(pid), Cell::text(&name), Cell::text(&path), Cell::Int(threads)]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_threads_of_one_number_are_both_kept() {
+        let mut people = People::default();
+        for (pid, comm) in [(10, "a"), (UNKNOWN, "b"), (20, "c"), (0, "d"), (20, "e")] {
+            people.see(5, Person { pid, comm: Comm::from(comm), cgroup: 0, hint: None });
+        }
+        let before: Vec<_> = people.before.iter().map(|(tid, person)| (*tid, person.pid, person.comm)).collect();
+        assert_eq!(before, [(5, 10, Comm::from("b"))]);
+        assert_eq!(people.threads.get(&5).map(|person| (person.pid, person.comm)), Some((20, Comm::from("e"))));
     }
 }

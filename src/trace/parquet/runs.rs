@@ -121,17 +121,25 @@ fn process(
     tid: u32,
     (threads, slot): (&Threads, Option<Slot>),
     people: &People,
-    described: Option<&TraceThreads>,
+    (described, time): (Option<&TraceThreads>, u64),
 ) -> Cell<'static> {
+    let said = described.map(|described| described.pid_at(tid, time)).filter(|pid| *pid != UNKNOWN);
+    if let Some(said) = said {
+        return Cell::id(said);
+    }
     let known = slot.and_then(|slot| threads.get(slot)).map(|thread| thread.pid);
     let known = known.filter(|pid| *pid != 0 && *pid != UNKNOWN).or_else(|| people.pid(tid));
-    Cell::id(known.or_else(|| Some(described?.pid(tid))).unwrap_or(UNKNOWN))
+    Cell::id(known.unwrap_or(UNKNOWN))
 }
 
 impl<W: Write + Send> Follow<'_, W> {
     fn ids(&self, threads: &Threads, slot: Slot) -> (u32, Cell<'static>) {
         let tid = threads.get(slot).map_or(UNKNOWN, |thread| thread.tid);
-        (tid, process(tid, (threads, Some(slot)), self.people, self.described))
+        (tid, process(tid, (threads, Some(slot)), self.people, (self.described, self.event.time)))
+    }
+
+    fn process(&self, tid: u32, of: (&Threads, Option<Slot>)) -> Cell<'static> {
+        process(tid, of, self.people, (self.described, self.event.time))
     }
 
     /// What waited for more to be known is written with what is.
@@ -146,7 +154,7 @@ impl<W: Write + Send> Follow<'_, W> {
 
     fn ran(&mut self, threads: &Threads, cpu: u32, slot: Option<Slot>, (from, until): (u64, u64)) {
         let SchedWhat::Switch { prev, state: end, .. } = self.event.what else { return };
-        let (tid, pid) = (Cell::id(prev.tid), process(prev.tid, (threads, slot), self.people, self.described));
+        let (tid, pid) = (Cell::id(prev.tid), self.process(prev.tid, (threads, slot)));
         let priority = if self.knows.priorities { Cell::Int(prev.prio.into()) } else { Cell::Null };
         let (ts, dur) = (Cell::uint(from), Cell::uint(until.saturating_sub(from)));
         self.out.row(Table::Sched, &[ts, dur, Cell::id(cpu), tid, pid, Cell::Text(letters(end)), priority]);
@@ -249,7 +257,7 @@ impl Pending {
         }
         let threads = tracker.threads();
         for (cpu, tid, since, slot) in tracker.running() {
-            let pid = process(tid, (threads, slot), people, described);
+            let pid = process(tid, (threads, slot), people, (described, u64::MAX));
             let (cpu, tid) = (Cell::id(cpu), Cell::id(tid));
             out.row(Table::Sched, &[Cell::uint(since), Cell::Null, cpu, tid, pid, Cell::Null, Cell::Null]);
             State { cpu, ..State::new((since, None), (tid, pid), "running") }.write(out);
@@ -259,7 +267,7 @@ impl Pending {
         for (slot, thread) in all {
             let (pid, comm, cgroup) = (thread.pid, thread.comm, thread.cgroup);
             people.see(thread.tid, Person { pid, comm, cgroup, hint: None });
-            let ids = (Cell::id(thread.tid), process(thread.tid, (threads, Some(slot)), people, described));
+            let ids = (Cell::id(thread.tid), process(thread.tid, (threads, Some(slot)), people, (described, u64::MAX)));
             let woken = take(&mut self.woken, slot);
             if let Some((since, why)) = thread.waits() {
                 let waker = woken
