@@ -182,8 +182,10 @@ fn interrupts_are_split_off_one_another() {
     );
 }
 
+type CgroupLine = (String, u64, u64, u64);
+
 /// The lines by cgroup, as their name, threads, ms run and switches; those of all threads.
-fn by_cgroup(events: &[SchedEvent]) -> (Vec<(String, u64, u64, u64)>, (u64, u64, u64)) {
+fn by_cgroup(events: &[SchedEvent]) -> (Vec<CgroupLine>, (u64, u64, u64)) {
     let (mut tracker, mut stats) = (Tracker::default(), Stats::default());
     for event in events {
         tracker.take(event, &mut stats);
