@@ -329,9 +329,8 @@ pub(super) fn finish(
         }
     }
     add(&found, &mut report)?;
-    let unanswered = found.symbols().unanswered();
-    if unanswered > 0 {
-        say!("note: the code of {unanswered} files or processes has no names: reading it took too long");
+    for note in found.symbols().notes() {
+        say!("note: {note}");
     }
     let tables = tables(verbose, &report);
     let printed = match result {

@@ -156,6 +156,9 @@ fn call_stacks(
     let begin = profile.recorded_here(&roots);
     let symbols = SymbolOptions { roots, begin, cache: decision::cache(), lines: None };
     let names = symbolize(&outcome.modules, outcome.stacks.codes(), &symbols);
+    for note in names.notes() {
+        say!("note: {note}");
+    }
     let mut stacks = sink.profile(&outcome.stacks, &names);
     stacks.event = event.name;
     let placement = found.placement().map_err(|error| Failure::NoResult(error.into()))?;

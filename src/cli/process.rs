@@ -185,6 +185,9 @@ fn name_codes(
     let begin = profile.recorded_here(&Roots::default());
     let options = SymbolOptions { begin, cache: decision::cache(), ..SymbolOptions::default() };
     let symbols = symbolize(&modules, codes.unique, &options);
+    for note in symbols.notes() {
+        say!("note: {note}");
+    }
     let (mut texts, mut room, mut unsaid) = (FxHashMap::default(), MAX_TEXT, 0u64);
     for (code, symbol) in symbols.iter() {
         let text = jsonl::code_text(symbol);

@@ -386,6 +386,9 @@ fn named(
     let lines = (!args.no_lines).then(|| PathBuf::from(decision::SCXPROF));
     let options = SymbolOptions { roots, begin, cache: decision::cache(), lines };
     let symbols = symbolize(&outcome.modules, outcome.stacks.codes(), &options);
+    for note in symbols.notes() {
+        say!("note: {note}");
+    }
     let mut profile = sink.profile(&outcome.stacks, &symbols);
     profile.duration_ns = u64::try_from(outcome.duration.as_nanos()).unwrap_or(u64::MAX);
     profile

@@ -5,9 +5,11 @@
 //! x86-64.
 
 mod frames;
+mod packed;
 mod symbols;
 mod unwind;
 
+pub(crate) use packed::Packing;
 pub(crate) use symbols::Symbol;
 pub use unwind::{Cfa, FrameIndex, Saved, UnwindRule};
 

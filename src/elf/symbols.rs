@@ -23,8 +23,9 @@ const WEAK: u8 = 2;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Section {
-    name: u32,
+    pub(super) name: u32,
     kind: u32,
+    pub(super) flags: u64,
     link: u32,
     pub(super) addr: u64,
     pub(super) offset: u64,
@@ -112,7 +113,7 @@ impl Elf {
 
     /// True if the file itself contains debug information (DWARF).
     pub(crate) fn has_debug_info(&self, reader: &mut impl ReadAt) -> bool {
-        self.section(reader, b".debug_info\0").is_some()
+        self.section(reader, b".debug_info\0").or_else(|| self.section(reader, b".zdebug_info\0")).is_some()
     }
 
     /// The section of this name (with its NUL), if its bytes are in the file.
@@ -127,12 +128,13 @@ impl Elf {
     }
 
     /// The sections; none if the end of the file is missing.
-    fn sections(&self, reader: &mut impl ReadAt) -> Vec<Section> {
+    pub(super) fn sections(&self, reader: &mut impl ReadAt) -> Vec<Section> {
         let class = self.class;
         let headers = self.sections.read(reader, class.pick(64, 40)).unwrap_or_default();
         let section = |bytes: &Vec<u8>| Section {
             name: u32_at(bytes, 0),
             kind: u32_at(bytes, 4),
+            flags: class.word(bytes, 8, 8),
             addr: class.word(bytes, 16, 12),
             link: u32_at(bytes, class.pick(40, 24)),
             offset: class.word(bytes, 24, 16),
@@ -153,6 +155,11 @@ impl Best {
 }
 
 impl Section {
+    /// True if the file has no bytes for it.
+    pub(super) fn is_nobits(&self) -> bool {
+        self.kind == NOBITS
+    }
+
     /// The symbols of these types in this symbol table that begin nearest before each of the sorted addresses and after the
     /// previous one.
     fn nearest(&self, reader: &mut impl ReadAt, class: Class, addresses: &[u64], types: &[u8]) -> Option<Vec<Best>> {

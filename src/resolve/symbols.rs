@@ -18,11 +18,11 @@ mod file;
 mod image;
 mod jit;
 mod kernel;
+mod lack;
 mod lines;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,6 +35,8 @@ use super::Maps;
 use crate::host::{aside, Roots};
 use crate::sample::{printable, CodeAddr, CpuMode};
 use crate::tables::Tables;
+use elf::DebugInfo;
+use lack::Lack;
 
 pub(crate) use image::Image;
 // For the command: it is the process that computes source lines.
@@ -341,6 +343,7 @@ impl fmt::Display for Symbol {
 pub struct Symbols {
     by_code: FxHashMap<CodeAddr, Symbol>,
     unanswered: usize,
+    lacks: Vec<(Arc<[u8]>, Lack)>,
 }
 
 impl Symbols {
@@ -359,6 +362,17 @@ impl Symbols {
     #[must_use]
     pub fn unanswered(&self) -> usize {
         self.unanswered
+    }
+
+    /// A sentence for each reason why files that were found gave no names or no source lines.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = lack::sentences(&self.lacks);
+        if self.unanswered > 0 {
+            let unanswered = self.unanswered;
+            notes.push(format!("the code of {unanswered} files or processes has no names: reading it took too long"));
+        }
+        notes
     }
 
     /// The number of names.
@@ -414,13 +428,17 @@ pub fn symbolize(modules: &Modules, codes: impl IntoIterator<Item = CodeAddr>, o
             Err(aside::NoAnswer)
         };
         symbols.unanswered += usize::from(found.is_err());
-        let (found, debug_info) = found.unwrap_or_default();
-        let mut lines = match (debug_info, &options.lines) {
-            (Some(debug_info), Some(program)) if begin.elapsed() < ALL_NAMES => {
-                source_lines(&module.key, program, debug_info)
+        let (found, debug_info, why) = found.unwrap_or_default();
+        symbols.lacks.extend(why.map(|why| (Arc::clone(&dso), why)));
+        let mut lines = FxHashMap::default();
+        if let (Some(debug_info), Some(program)) = (debug_info, &options.lines) {
+            let packing = debug_info.packing;
+            let is_in_time = begin.elapsed() < ALL_NAMES;
+            match is_in_time.then(|| source_lines(&module.key, program, debug_info)).flatten() {
+                Some(found) => lines = found,
+                None => symbols.lacks.extend(packing.map(|packing| (Arc::clone(&dso), Lack::Packed(packing)))),
             }
-            _ => FxHashMap::default(),
-        };
+        }
         for (index, offset) in offsets.into_iter().enumerate() {
             let named = found.get(index).and_then(Option::as_ref);
             let function = named.map(|named| {
@@ -436,36 +454,36 @@ pub fn symbolize(modules: &Modules, codes: impl IntoIterator<Item = CodeAddr>, o
     symbols
 }
 
-/// A file with debug information, and the addresses of the instructions in it.
-type DebugInfo = (File, Vec<Option<u64>>);
-
-/// The lines of the instructions that have one, by their number.
-fn source_lines(key: &Key, program: &Path, (file, addresses): DebugInfo) -> FxHashMap<usize, lines::SourceLine> {
+/// The lines of the instructions that have one, by their number. `None` if the debug information cannot be read.
+fn source_lines(key: &Key, program: &Path, debug_info: DebugInfo) -> Option<FxHashMap<usize, lines::SourceLine>> {
+    let DebugInfo { file, addresses, .. } = debug_info;
     let (numbers, addresses): (Vec<usize>, Vec<u64>) =
         addresses.iter().enumerate().filter_map(|(number, &address)| Some((number, address?))).unzip();
     let program = program.to_owned();
     let job = move || lines::ask(&program, &file, &addresses);
-    let lines = aside::within(aside::about((key, "lines")), FILE_LINES, job).unwrap_or_default();
-    numbers.into_iter().zip(lines).filter_map(|(number, line)| Some((number, line?))).collect()
+    let lines = aside::within(aside::about((key, "lines")), FILE_LINES, job).ok()??;
+    Some(numbers.into_iter().zip(lines).filter_map(|(number, line)| Some((number, line?))).collect())
 }
 
-/// Names for sorted offsets, in their order, fewer if the rest has none; and the location of their debug information.
+/// Names for sorted offsets, in their order, fewer if the rest has none; the location of their debug information; and why a file
+/// that is there has none.
 fn find(
     kernel_symbol: Option<&(Box<[u8]>, u64)>,
     module: &Module,
     offsets: &[u64],
     options: &SymbolOptions,
-) -> (Vec<Option<Named>>, Option<DebugInfo>) {
+) -> (Vec<Option<Named>>, Option<DebugInfo>, Option<Lack>) {
     let SymbolOptions { roots, begin, .. } = options;
     let is_same = |own: Option<BuildId>| own.is_some() && own == module.build_id;
-    let mut debug_info = None;
+    let (mut debug_info, mut why) = (None, None);
     let names = match (&module.key, begin) {
         (Key::File { path, dev, ino, build_id }, begin) => {
             let build_id = build_id.as_ref().or(module.build_id.as_ref());
             let wanted = file::Wanted { path, dev: *dev, ino: *ino, build_id };
             // For a recording from elsewhere, other processes have these pids.
             let pids = if begin.is_some() { &module.pids[..] } else { &[] };
-            let found = file::open(&wanted, pids, options);
+            let found = file::open_or_why(&wanted, pids, options, &mut why);
+            why = why.filter(|_| found.is_none());
             let names = found.as_ref().map(|found| elf::names(found, offsets)).unwrap_or_default();
             debug_info = found.filter(|_| options.lines.is_some()).and_then(|it| elf::debug_info(it, offsets));
             names
@@ -484,7 +502,7 @@ fn find(
         }
         (Key::Vdso | Key::Anonymous { .. }, _) => Vec::new(),
     };
-    (names, debug_info)
+    (names, debug_info, why)
 }
 
 /// The build ids that a recording needs besides those of files: of the kernel and the vdso, by their names in perf.

@@ -112,3 +112,16 @@ fn folded_text_of_other_programs_is_counted_right() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("in 0.000 s, 2 stacks, "), "{text}");
 }
+
+#[test]
+fn a_program_without_build_id_that_may_be_newer_than_the_recording_is_said() {
+    let test = "a_program_without_build_id_that_may_be_newer_than_the_recording_is_said";
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = super::build(test, dir.path(), "built", &["-Wl,--build-id=none"]) else { return };
+    let Some(data) = super::perf::record(test, dir.path(), &program, &["parts", "20000"]) else { return };
+    let output = run(&["-f", data.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("built: no names, because the"), "{}", said(&output));
+    assert!(said(&output).contains("no build id"), "{}", said(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("[built]"));
+}

@@ -11,11 +11,18 @@ use scxprof::sample::CodeAddr;
 
 /// The name of the instruction that the program printed.
 fn outer(located: &Located, lines: bool) -> Symbol {
+    let (symbol, _) = with_notes(located, lines);
+    symbol
+}
+
+/// The same, and what is said of the program.
+fn with_notes(located: &Located, lines: bool) -> (Symbol, Vec<String>) {
     let scxprof = Path::new(env!("CARGO_BIN_EXE_scxprof"));
     let lines = lines.then(|| scxprof.to_owned());
     let options = SymbolOptions { begin: Some(located.begin), lines, ..SymbolOptions::default() };
     let code = located.codes["outer"];
-    symbolize(&located.modules, [code], &options).get(code).unwrap().clone()
+    let symbols = symbolize(&located.modules, [code], &options);
+    (symbols.get(code).unwrap().clone(), symbols.notes())
 }
 
 /// `FILE:LINE` of the line with the instruction, without the directory.
@@ -138,4 +145,76 @@ fn who_reads_debug_information_can_open_nothing_else() {
     assert!(symbol.function.is_some());
     let reader = fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(pipe);
     assert!(reader.is_err(), "somebody has the pipe open");
+}
+
+#[test]
+fn compressed_debug_information_has_lines() {
+    let test = "compressed_debug_information_has_lines";
+    // gcc 12 has no -gz=zstd; objcopy 2.40 does it.
+    let builds: [(&str, &[&str], &str); 6] = [
+        ("cc", &["-gz=zlib"], ""),
+        ("cc", &["-gz=zstd"], ""),
+        ("clang", &["-gz=zlib"], ""),
+        ("cc", &["-no-pie"], "--compress-debug-sections=zlib"),
+        ("cc", &["-gdwarf-4"], "--compress-debug-sections=zlib-gnu"),
+        ("cc", &["-gdwarf-5"], "--compress-debug-sections=zstd"),
+    ];
+    for (compiler, flags, compress) in builds {
+        let programs = Programs::new();
+        let built = programs.build(compiler, "inlined.c", &[&["-O1", "-g"], flags].concat());
+        let is_done = built.is_some() && (compress.is_empty() || programs.run("objcopy", &[compress, "program"]));
+        let Some(program) = built.filter(|_| is_done) else {
+            println!("SKIP: {test}: cannot build with {compiler} {flags:?} {compress}");
+            continue;
+        };
+        assert!(is_compressed(&fs::read(&program).unwrap()), "{compiler} {flags:?} {compress}: not compressed");
+        let located = Located::new(&Running::new(&mut Command::new(program)));
+        let (symbol, notes) = with_notes(&located, true);
+        let line = symbol.line.clone().unwrap_or_else(|| panic!("{flags:?} {compress}: {symbol:?} {notes:?}"));
+        assert!(line.ends_with(&expected("inlined.c")), "{symbol:?}");
+        assert_eq!((symbol.inlined, notes), (vec!["middle".to_owned(), "inner".to_owned()], vec![]));
+    }
+}
+
+/// The head of a compressed section of 64 bits: its method, its size, an alignment of 1 or 8; then zlib, or zstd.
+fn head(program: &[u8]) -> Option<usize> {
+    let is_head = |bytes: &[u8]| match bytes {
+        [method @ (1 | 2), 0, 0, 0, 0, 0, 0, 0, _, _, _, 0, 0, 0, 0, 0, 1 | 8, 0, 0, 0, 0, 0, 0, 0, first, second] => {
+            matches!((method, first, second), (1, 0x78, 0x01 | 0x5e | 0x9c | 0xda) | (2, 0x28, 0xb5))
+        }
+        _ => false,
+    };
+    program.windows(26).position(is_head)
+}
+
+fn is_compressed(program: &[u8]) -> bool {
+    let has = |name: &[u8]| program.windows(name.len()).any(|bytes| bytes == name);
+    head(program).is_some() || has(b".zdebug_info\0") && has(b"ZLIB\0\0\0\0")
+}
+
+#[test]
+fn compressed_debug_information_that_cannot_be_read_is_named() {
+    let test = "compressed_debug_information_that_cannot_be_read_is_named";
+    // A method that does not exist, more bytes than memory, fewer than there are, and damage.
+    let breaks: [(usize, &[u8], &str); 4] =
+        [(0, &[7], "method 7"), (8, &[0, 0, 0, 0, 0, 1], "zlib"), (8, &[1, 0, 0], "zlib"), (40, &[0xff; 16], "zlib")];
+    for (at, bytes, packing) in breaks {
+        let programs = Programs::new();
+        let Some(program) = programs.build("cc", "inlined.c", &["-O1", "-g", "-gz=zlib"]) else {
+            println!("SKIP: {test}: cc cannot compress");
+            return;
+        };
+        let mut damaged = fs::read(&program).unwrap();
+        let at = head(&damaged).unwrap() + at;
+        damaged[at..at + bytes.len()].copy_from_slice(bytes);
+        fs::write(&program, damaged).unwrap();
+        let located = Located::new(&Running::new(&mut Command::new(program)));
+        let (symbol, notes) = with_notes(&located, true);
+        assert!(symbol.function.is_some() && symbol.line.is_none(), "{symbol:?}");
+        let [note] = &notes[..] else { panic!("{notes:?}") };
+        let says = format!("program: no source lines, because the debug sections are compressed ({packing})");
+        assert!(note.contains(&says), "{note}");
+        // Lines that are not wanted are not missing.
+        assert_eq!(with_notes(&located, false).1, Vec::<String>::new());
+    }
 }

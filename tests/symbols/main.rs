@@ -249,6 +249,20 @@ fn a_program_that_was_written_over_is_not_named() {
     bytes.push(0);
     fs::write(&program, bytes).unwrap();
     located.expect_none();
+    let (&code, options) = (located.codes.values().next().unwrap(), SymbolOptions::default());
+    let notes = |begin| {
+        let options = SymbolOptions { begin, ..options.clone() };
+        symbolize(&located.modules, [code], &options).notes()
+    };
+    let [note] = &notes(Some(located.begin))[..] else { panic!("no note") };
+    assert!(
+        note.contains("program: no names, because the file has no build id") && note.contains("was changed"),
+        "{note}"
+    );
+    assert_eq!(notes(Some(SystemTime::now())), Vec::<String>::new());
+    // The mapping of another host says nothing of files here.
+    let [note] = &notes(None)[..] else { panic!("no note") };
+    assert!(note.contains("may be of another host"), "{note}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::super::mapping::{parse_line, BuildId};
 use super::demangle::demangle;
 use super::file::{build_id, build_id_name, OpenedImage};
 use super::{Named, VDSO};
-use crate::elf::{Elf, ReadAt, Symbol};
+use crate::elf::{Elf, Packing, ReadAt, Symbol};
 use crate::host::{open, read, Roots};
 
 /// The directory of debug files in distributions.
@@ -50,14 +50,25 @@ fn named(symbol: Option<Symbol>, address: Option<u64>) -> Option<Named> {
     Some(Named { name: demangle(&symbol.name), offset: address.checked_sub(symbol.start)?, dso: None })
 }
 
+/// A file with debug information, and how that is compressed.
+#[derive(Debug)]
+pub(super) struct DebugInfo {
+    pub file: File,
+    /// Those of the instructions in it.
+    pub addresses: Vec<Option<u64>>,
+    pub packing: Option<Packing>,
+}
+
 /// The file with the debug information of code at these offsets, and their addresses in it.
-pub(super) fn debug_info(found: OpenedImage, offsets: &[u64]) -> Option<(File, Vec<Option<u64>>)> {
+pub(super) fn debug_info(found: OpenedImage, offsets: &[u64]) -> Option<DebugInfo> {
     let addresses = offsets.iter().map(|&offset| found.elf.vaddr(offset)).collect();
     if found.elf.has_debug_info(&mut &found.file) {
-        return Some((found.file, addresses));
+        let packing = found.elf.packing(&mut &found.file);
+        return Some(DebugInfo { file: found.file, addresses, packing });
     }
     let (file, elf) = debug_file(&found)?;
-    elf.has_debug_info(&mut &file).then_some((file, addresses))
+    let packing = elf.packing(&mut &file);
+    elf.has_debug_info(&mut &file).then_some(DebugInfo { file, addresses, packing })
 }
 
 /// Names for sorted offsets in the vdso. All 64-bit programs of a host have the same one, so our own is read.

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use super::super::mapping::BuildId;
 use super::super::maps::check::read_lines;
 use super::super::Mapping;
+use super::lack::Lack;
 use super::SymbolOptions;
 use crate::elf::Elf;
 use crate::host::open;
@@ -49,6 +50,16 @@ pub(super) fn build_id(elf: &Elf) -> Option<BuildId> {
 
 /// Opens the file. `pids` are processes that may still map it.
 pub(super) fn open(wanted: &Wanted<'_>, pids: &[u32], options: &SymbolOptions) -> Option<OpenedImage> {
+    open_or_why(wanted, pids, options, &mut None)
+}
+
+/// The same; `why` is set to the reason if the file at its path may be another one.
+pub(super) fn open_or_why(
+    wanted: &Wanted<'_>,
+    pids: &[u32],
+    options: &SymbolOptions,
+    why: &mut Option<Lack>,
+) -> Option<OpenedImage> {
     let SymbolOptions { roots, begin, .. } = options;
     let pids = || pids.iter().filter(|&&pid| pid != 0);
     let relative = Path::new(OsStr::from_bytes(wanted.path)).strip_prefix("/").ok()?.to_owned();
@@ -65,7 +76,14 @@ pub(super) fn open(wanted: &Wanted<'_>, pids: &[u32], options: &SymbolOptions) -
     let candidates = by_path.chain(mapped).chain(by_id.filter_map(opened));
     let (file, elf) = candidates.into_iter().find_map(|(file, is_mapped)| {
         let elf = Elf::parse(&mut &file).ok()?;
-        is_wanted(wanted, &file, &elf, is_mapped, *begin).then_some((file, elf))
+        match is_wanted(wanted, &file, &elf, is_mapped, *begin) {
+            Ok(()) => Some((file, elf)),
+            Err(lack) => {
+                // That it was changed says more than that another one has its path somewhere else.
+                *why = [*why, lack].into_iter().flatten().min();
+                None
+            }
+        }
     })?;
     Some(OpenedImage { file, elf, path: Path::new("/").join(relative), roots: bases })
 }
@@ -115,17 +133,28 @@ pub(super) fn build_id_name(build_id: &BuildId) -> Option<String> {
     Some(format!("{first:02x}/{hex}"))
 }
 
-/// True if the file contains what was mapped. An equal build id proves it; without one the file must not have been written
+/// Ok if the file contains what was mapped. An equal build id proves it; without one the file must not have been written
 /// since the capture began and, if it was found by its path, must not have been replaced.
-fn is_wanted(wanted: &Wanted<'_>, file: &File, elf: &Elf, is_mapped: bool, begin: Option<SystemTime>) -> bool {
+fn is_wanted(
+    wanted: &Wanted<'_>,
+    file: &File,
+    elf: &Elf,
+    is_mapped: bool,
+    begin: Option<SystemTime>,
+) -> Result<(), Option<Lack>> {
     if wanted.build_id.is_some() {
-        return build_id(elf).as_ref() == wanted.build_id;
+        return if build_id(elf).as_ref() == wanted.build_id { Ok(()) } else { Err(None) };
     }
-    let (Some(begin), Ok(metadata)) = (begin, file.metadata()) else { return false };
+    let begin = begin.ok_or(Some(Lack::Foreign))?;
+    let metadata = file.metadata().map_err(|_| None)?;
     let same_inode = is_mapped || (metadata.dev(), metadata.ino()) == (wanted.dev, wanted.ino);
     // Removing a name changes the inode's time too, which does not matter to processes that map it.
     let changed = if is_mapped { modified(&metadata) } else { modified(&metadata).max(inode_changed(&metadata)) };
-    wanted.ino != 0 && same_inode && changed.is_some_and(|changed| changed <= begin)
+    match changed {
+        _ if wanted.ino == 0 || !same_inode => Err(Some(Lack::Replaced)),
+        Some(changed) if changed <= begin => Ok(()),
+        _ => Err(Some(Lack::Changed)),
+    }
 }
 
 fn modified(metadata: &Metadata) -> Option<SystemTime> {

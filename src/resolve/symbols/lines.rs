@@ -4,27 +4,35 @@
 //! file is truncated while it is mapped, and open files that it names. So it runs in a separate process, `scxprof` with
 //! [`ARGUMENT`], which has the file as its stdin, little memory and time, and no other file in its root directory. If that
 //! process dies, there are no source lines, and nothing else is affected.
+//!
+//! Compressed debug information is inflated by the same process, into memory that it gives blazesym in place of the file:
+//! blazesym makes room for as many bytes as a section claims, and knows no old compressed sections.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use blazesym::symbolize::source::{Elf, Source};
+use blazesym::symbolize::source::{Elf as ElfFile, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
+use rustix::fs::{memfd_create, MemfdFlags};
 use rustix::process::{setrlimit, DumpableBehavior, Resource, Rlimit, Signal};
 use serde::{Deserialize, Serialize};
 
 use super::demangle::demangle;
+use crate::elf::Elf;
 use crate::sample::printable;
 
 /// The first argument of the process; hexadecimal addresses follow.
 pub const ARGUMENT: &str = "source-lines";
 /// Larger files of debug information are not read.
 const MAX_FILE: u64 = 256 << 20;
+/// Nor those that are larger without compression.
+pub(super) const MAX_UNPACKED: u64 = 384 << 20;
 /// Addresses of one process, which each reads the file anew, and how long to start more of them.
 const MAX_ADDRESSES: usize = 4096;
 const MORE: Duration = Duration::from_secs(2);
@@ -44,29 +52,28 @@ pub(super) struct SourceLine {
     pub inlined: Vec<String>,
 }
 
-/// Runs `program` for the lines of addresses in `file`, one for each; fewer if there are none, or there is no time for all.
-pub(super) fn ask(program: &Path, file: &File, addresses: &[u64]) -> Vec<Option<SourceLine>> {
+/// Runs `program` for the lines of addresses in `file`, one for each; fewer if there is no time for all. `None` if the debug
+/// information cannot be read.
+pub(super) fn ask(program: &Path, file: &File, addresses: &[u64]) -> Option<Vec<Option<SourceLine>>> {
     let mut lines = Vec::new();
     if file.metadata().map_or(true, |metadata| metadata.len() > MAX_FILE) {
-        return lines;
+        return None;
     }
     let begin = Instant::now();
     for some in addresses.chunks(MAX_ADDRESSES) {
         let Some(file) = file.try_clone().ok().filter(|_| begin.elapsed() < MORE) else { break };
-        let mut found = ask_once(program, file, some);
+        let mut found = ask_once(program, file, some)?;
         found.resize(some.len(), None);
         lines.append(&mut found);
     }
-    lines
+    Some(lines)
 }
 
-fn ask_once(program: &Path, file: File, addresses: &[u64]) -> Vec<Option<SourceLine>> {
+fn ask_once(program: &Path, file: File, addresses: &[u64]) -> Option<Vec<Option<SourceLine>>> {
     let addresses = addresses.iter().map(|address| format!("{address:x}"));
     let mut command = Command::new(program);
     command.arg(ARGUMENT).args(addresses).env_clear().current_dir("/");
-    let Ok(mut child) = command.stdin(file).stdout(Stdio::piped()).stderr(Stdio::null()).spawn() else {
-        return Vec::new();
-    };
+    let mut child = command.stdin(file).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
     let mut answer = Vec::new();
     if let Some(stdout) = child.stdout.take() {
         let _ = stdout.take(MAX_ANSWER).read_to_end(&mut answer);
@@ -74,7 +81,7 @@ fn ask_once(program: &Path, file: File, addresses: &[u64]) -> Vec<Option<SourceL
     // It has answered, or written too much.
     let _ = child.kill();
     let _ = child.wait();
-    serde_json::from_slice(&answer).unwrap_or_default()
+    serde_json::from_slice(&answer).ok()
 }
 
 /// The code of the process: prints the lines of `addresses` in the file that is stdin, as JSON. False on failure.
@@ -82,17 +89,31 @@ fn ask_once(program: &Path, file: File, addresses: &[u64]) -> Vec<Option<SourceL
 pub fn answer(addresses: impl Iterator<Item = OsString>) -> bool {
     let addresses =
         addresses.map(|address| u64::from_str_radix(address.to_str()?, 16).ok()).collect::<Option<Vec<_>>>();
-    let Some((addresses, file)) = addresses.zip(confine()) else { return false };
+    let Some((addresses, descriptors)) = addresses.zip(confine()) else { return false };
+    let Ok(stdin) = std::io::stdin().as_fd().try_clone_to_owned() else { return false };
+    let Some(file) = unpacked(File::from(stdin)) else { return false };
+    let file = format!("{descriptors}/{}", file.as_raw_fd());
     let builder = Symbolizer::builder().enable_demangling(false).set_debug_dirs::<[&Path; 0], _>(Some([]));
     let symbolizer = builder.build();
-    let lines = symbolizer.symbolize(&Source::Elf(Elf::new(file)), Input::VirtOffset(&addresses));
+    let lines = symbolizer.symbolize(&Source::Elf(ElfFile::new(file)), Input::VirtOffset(&addresses));
     let Ok(lines) = lines else { return false };
     let lines: Vec<Option<SourceLine>> = lines.iter().map(line).collect();
     serde_json::to_writer(std::io::stdout(), &lines).is_ok()
 }
 
-/// Takes from this process all that it does not need, and returns the path of stdin. `None` if something that could do harm is
-/// left.
+/// The file, or a copy of it without compression if its debug information is compressed. `None` if it cannot be read.
+fn unpacked(file: File) -> Option<File> {
+    let elf = Elf::parse(&mut &file).ok()?;
+    if elf.packing(&mut &file).is_none() {
+        return Some(file);
+    }
+    let copy = File::from(memfd_create("unpacked", MemfdFlags::CLOEXEC).ok()?);
+    elf.unpack(&file, &copy, MAX_UNPACKED)?;
+    Some(copy)
+}
+
+/// Takes from this process all that it does not need, and returns the path of its descriptors. `None` if something that could
+/// do harm is left.
 fn confine() -> Option<&'static str> {
     let limit = |resource, value| setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) }).ok();
     limit(Resource::As, MAX_MEMORY)?;
@@ -102,9 +123,9 @@ fn confine() -> Option<&'static str> {
     // Only descriptors can be opened in a root directory of our descriptors; the working directory must be there too
     // (chroot(2)). Without the right to do this, only files that the user can open anyway are left.
     match rustix::process::chroot("/proc/self/fd") {
-        Ok(()) => rustix::process::chdir("/").is_ok().then_some("/0"),
+        Ok(()) => rustix::process::chdir("/").is_ok().then_some(""),
         Err(_) if rustix::process::geteuid().is_root() => None,
-        Err(_) => Some("/proc/self/fd/0"),
+        Err(_) => Some("/proc/self/fd"),
     }
 }
 
