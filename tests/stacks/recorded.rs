@@ -19,7 +19,7 @@ fn a_profile_has_memory_and_call_stacks() {
         let profile = dir.path().join(unwind);
         let profile = profile.to_str().unwrap();
         let record = ["record", "-o", profile, "--disable-archive", "--unwind", unwind, "--stacks-freq", "499"];
-        let watched = ["--stacks=cpu-clock:u", "--", program.to_str().unwrap(), "parts", "40000"];
+        let watched = ["--stacks=cpu-clock:u", "--", program.to_str().unwrap(), "parts", "80000"];
         let output = run(&[&record[..], &watched].concat());
         if output.status.code() == Some(3) {
             println!("SKIP: {test}: {}", said(&output));
