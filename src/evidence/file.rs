@@ -509,33 +509,123 @@ mod tests {
         assert!((1000..2000).contains(&evidence.len()), "{}", evidence.len());
     }
 
+    /// A file with so many rows, which all have the same text in a column, by its number, and 1 as numbers.
+    fn columns(schema: TypePtr, properties: WriterProperties, rows: usize, text: impl Fn(usize) -> String) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut writer = SerializedFileWriter::new(&mut bytes, schema, Arc::new(properties)).unwrap();
+        let mut group = writer.next_row_group().unwrap();
+        let mut at = 0;
+        while let Some(mut column) = group.next_column().unwrap() {
+            let levels = vec![1; rows];
+            match column.untyped() {
+                ColumnWriter::ByteArrayColumnWriter(writer) => {
+                    let values = vec![ByteArray::from(text(at).into_bytes()); rows];
+                    // The levels count only where a column may have several values.
+                    writer.write_batch(&values, Some(&levels), Some(&vec![0; rows])).unwrap();
+                }
+                ColumnWriter::Int64ColumnWriter(writer) => {
+                    writer.write_batch(&vec![1; rows], None, None).unwrap();
+                }
+                _ => unreachable!(),
+            }
+            column.close().unwrap();
+            at += 1;
+        }
+        group.close().unwrap();
+        writer.close().unwrap();
+        bytes
+    }
+
+    #[test]
+    fn texts_that_are_repeated_too_often_are_refused() {
+        // 14 texts of 4 KiB in each row, which the dictionaries have once.
+        let text = |at| if at == 0 { "class".to_owned() } else { "x".repeat(MAX_TEXT) };
+        let read = |rows| read_bytes(&columns(schema().unwrap(), WriterProperties::new(), rows, text));
+        assert_eq!(read(1000).unwrap().len(), 1);
+        let error = read(1300).unwrap_err();
+        assert!(error.to_string().contains("repeats texts too often"), "{error}");
+    }
+
+    #[test]
+    fn columns_of_another_form_are_refused() {
+        let whole =
+            columns(schema().unwrap(), WriterProperties::new(), 3, |at| if at == 0 { "run" } else { "" }.into());
+        assert!(read_bytes(&whole).is_ok());
+        let said = |bytes: &[u8]| read_bytes(bytes).unwrap_err().to_string();
+        // The first column's path, its codec, number of values, and sizes.
+        let place = whole.windows(7).position(|bytes| bytes == b"\x19\x18\x04kind").unwrap() + 7;
+        assert_eq!(whole[place] & 0xf, 5);
+        let mut other = whole.clone();
+        other[place + 1] = 6 << 1;
+        assert!(said(&other).contains("it is compressed with ZSTD"), "{}", said(&other));
+        let mut at = place + 2;
+        for _ in 0..2 {
+            at += 1;
+            while whole[at] & 0x80 != 0 {
+                at += 1;
+            }
+            at += 1;
+        }
+        assert_eq!(whole[at], 0x16);
+        let size_ends = at + 1 + whole[at + 1..].iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
+        let footer_at = whole.len() - 8;
+        let footer = u32::from_le_bytes(whole[footer_at..footer_at + 4].try_into().unwrap());
+        let large = [0xfe, 0xff, 0xff, 0xff, 0x0f];
+        let longer = footer + large.len() as u32 - (size_ends - at - 1) as u32;
+        let parts =
+            [&whole[..=at], &large, &whole[size_ends..footer_at], &longer.to_le_bytes(), &whole[footer_at + 4..]];
+        let bytes = parts.concat();
+        assert!(said(&bytes).contains("more bytes than the file"), "{}", said(&bytes));
+        // A row of such a column has any number of values.
+        let fields = schema().unwrap();
+        let fields = fields.get_fields().iter().map(|field| {
+            let repetition = if field.name() == "kind" { Repetition::REPEATED } else { Repetition::REQUIRED };
+            let made = Type::primitive_type_builder(field.name(), field.get_physical_type());
+            Arc::new(made.with_repetition(repetition).build().unwrap())
+        });
+        let lists = Type::group_type_builder("evidence").with_fields(fields.collect()).build().unwrap();
+        let bytes = columns(Arc::new(lists), WriterProperties::new(), 3, |_| "run".to_owned());
+        assert!(said(&bytes).contains("a column has another type"), "{}", said(&bytes));
+    }
+
+    #[test]
+    fn a_row_group_needs_no_more_than_is_said() {
+        // A page of two bytes that claims 90 MiB: type, sizes, then values, PLAIN, and the encodings of levels.
+        let number = |mut value: u64| {
+            let mut bytes = vec![0x15];
+            value <<= 1;
+            while value >= 0x80 {
+                bytes.push(value as u8 | 0x80);
+                value >>= 7;
+            }
+            bytes.push(value as u8);
+            bytes
+        };
+        let rows = 1u64 << 20;
+        let page = [number(0), number(90 << 20), number(2), vec![0x2c], number(rows), number(0), number(3), number(3)];
+        let page = [page.concat(), vec![0, 0, 1, 2]].concat();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&page).unwrap();
+        let schema = Arc::new(parquet::schema::types::SchemaDescriptor::new(schema().unwrap()));
+        let column = ColumnChunkMetaData::builder(schema.column(0)).set_num_values(rows as i64);
+        let column = column.set_total_compressed_size(page.len() as i64).set_data_page_offset(0).build().unwrap();
+        let others =
+            (1..schema.num_columns()).map(|at| ColumnChunkMetaData::builder(schema.column(at)).build().unwrap());
+        let all = std::iter::once(column).chain(others).collect();
+        let group = RowGroupMetaData::builder(schema).set_num_rows(rows as i64).set_column_metadata(all);
+        let reader = Reader { path: Path::new("x"), len: page.len() as u64, stop: &|| false };
+        let error = reader.check(&file, &group.build().unwrap(), &[0]).unwrap_err();
+        assert!(error.to_string().contains("more than 160 MiB"), "{error}");
+    }
+
     #[test]
     fn encodings_that_repeat_parts_of_values_are_refused() {
         use parquet::basic::Encoding;
         for encoding in [Encoding::DELTA_BYTE_ARRAY, Encoding::DELTA_LENGTH_BYTE_ARRAY] {
             let properties = WriterProperties::builder().set_dictionary_enabled(false);
             let properties = properties.set_column_encoding("kind".into(), encoding).build();
-            let mut bytes = Vec::new();
-            let mut writer = SerializedFileWriter::new(&mut bytes, schema().unwrap(), Arc::new(properties)).unwrap();
-            let mut group = writer.next_row_group().unwrap();
-            let mut at = 0;
-            while let Some(mut column) = group.next_column().unwrap() {
-                match column.untyped() {
-                    ColumnWriter::ByteArrayColumnWriter(writer) => {
-                        let long = vec![ByteArray::from(vec![b'x'; 4000]); 2000];
-                        let short = vec![ByteArray::from(""); 2000];
-                        writer.write_batch(if at == 0 { &long } else { &short }, None, None).unwrap();
-                    }
-                    ColumnWriter::Int64ColumnWriter(writer) => {
-                        writer.write_batch(&[1; 2000], None, None).unwrap();
-                    }
-                    _ => unreachable!(),
-                }
-                column.close().unwrap();
-                at += 1;
-            }
-            group.close().unwrap();
-            writer.close().unwrap();
+            let text = |at| if at == 0 { "x".repeat(4000) } else { String::new() };
+            let bytes = columns(schema().unwrap(), properties, 2000, text);
             let error = read_bytes(&bytes).unwrap_err();
             assert!(error.to_string().contains("neither PLAIN nor a dictionary"), "{error}");
         }

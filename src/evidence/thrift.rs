@@ -194,8 +194,12 @@ mod tests {
     use super::*;
 
     const INNER: Shape = Shape::Int(32);
-    const KNOWN: &[(i16, Shape)] =
-        &[(1, Shape::Int(32)), (2, Shape::List(List { most: 4, size: 100, of: &INNER })), (3, Shape::Refused)];
+    const KNOWN: &[(i16, Shape)] = &[
+        (1, Shape::Int(32)),
+        (2, Shape::List(List { most: 4, size: 100, of: &INNER })),
+        (3, Shape::Refused),
+        (4, Shape::List(List { most: 1, size: 1, of: &INNER })),
+    ];
 
     fn read(bytes: &[u8]) -> Option<Vec<(Vec<i16>, i64)>> {
         let mut found = Vec::new();
@@ -206,13 +210,14 @@ mod tests {
     #[test]
     fn what_a_struct_may_have_is_read() {
         assert_eq!(read(&[0x15, 6, 0x19, 0x25, 2, 4, 0]), Some(vec![(vec![1], 3), (vec![2], 1), (vec![2], 2)]));
+        assert_eq!(read(&[0x49, 0x15, 2, 0]), Some(vec![(vec![4], 1)]));
         // Fields that are not known, of each type that Parquet has.
         assert_eq!(read(&[0x81, 0x18, 1, 7, 0x19, 0x18, 1, 9, 0x1c, 0x15, 2, 0, 0]), Some(vec![]));
     }
 
     #[test]
     fn what_the_crate_would_read_otherwise_is_refused() {
-        let wrong: [&[u8]; 12] = [
+        let wrong: [&[u8]; 13] = [
             // Another type; a field twice, and one below the last; a number that does not fit; an end with a number.
             &[0x16, 6, 0],
             &[0x15, 6, 0x05, 2, 6, 0],
@@ -226,6 +231,7 @@ mod tests {
             // Lists that are longer than their bytes, than they may be, or than the room for them; no end.
             &[0x29, 0xf5, 0xff, 0xff, 0xff, 0xff, 0x7],
             &[0x29, 0x55, 2, 2, 2, 2, 2, 0],
+            &[0x49, 0x25, 2, 2, 0],
             &[0x29, 0x35, 2, 2, 2, 0],
             &[0x15, 6],
         ];

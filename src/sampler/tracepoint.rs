@@ -464,6 +464,18 @@ mod tests {
         assert_eq!(decoder.decode(&bytes), Some(SchedWhat::Switch { prev, state: TaskState::Preempted, next }));
         assert_eq!(decoder.decode(&bytes[..bytes.len() - 5]), None, "its end is missing");
         assert_eq!(decoder.decode(&record(311, &[&[0; 56]])), None);
+        // States of an older kernel, as its format says.
+        let old = r#"print fmt: "%s%s", { 1, "S" }, { 16, "Z" }, { 64, "x" }, REC->prev_state & 4096 ? "+" : """#;
+        let mut decoder = SchedDecoder::new(false);
+        decoder.add("sched:sched_switch", &switch_format().replace("print fmt: \"...\"", old)).unwrap();
+        for (bits, expected) in
+            [(0x1000u64, TaskState::Preempted), (0x40, TaskState::Dead), (0x100, TaskState::Sleeping)]
+        {
+            let mut bytes = bytes.clone();
+            bytes[32..40].copy_from_slice(&bits.to_ne_bytes());
+            let Some(SchedWhat::Switch { state, .. }) = decoder.decode(&bytes) else { panic!() };
+            assert_eq!(state, expected, "{bits:#x}");
+        }
         for (is_new, names) in
             [(false, [&comm("mover")[..], b""]), (true, [&(0x0005_001c_u32).to_ne_bytes()[..], b"mover\0"])]
         {

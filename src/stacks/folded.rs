@@ -314,6 +314,9 @@ mod tests {
         }
         let long = vec![b'a'; MAX_LINE as usize + 5];
         assert!(matches!(parse_folded(&long[..]), Err(FoldedError::Line { line: 1 })));
+        // Its beginning and its end would be lines, too.
+        let long = ["a".repeat(MAX_LINE as usize - 2).as_str(), " 1c;d 2\n"].concat();
+        assert!(matches!(parse_folded(long.as_bytes()), Err(FoldedError::Line { line: 1 })));
     }
 
     #[test]

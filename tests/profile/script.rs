@@ -193,6 +193,21 @@ fn a_few_lines_that_are_no_samples_are_counted_and_no_damage() {
     // What is missing of a file that ends within a line is not known.
     let output = run(&good.repeat(2)[..good.len() * 2 - 20], &[]);
     assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    // The same for lines of our own.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("perf.jsonl");
+    let line = |at: u64| {
+        let (tid, addr) = (10 + at % 2, 0x7f00 + at % 64 * 8);
+        format!("{{\"comm\":\"web\",\"tid\":{tid},\"pid\":10,\"time\":\"5.{at:09}\",\"addr\":\"{addr:x}\",\"cgroup\":\"/a\",\"ip\":\"40\"}}\n")
+    };
+    let good: String = (0..400).map(line).collect();
+    for (bad, max_loss, code) in [("{\"pid\":\n", "1", 0), ("{\"pid\":\n", "0.1", 4), ("{\"pid\":", "1", 4)] {
+        std::fs::write(&path, good.clone() + bad).unwrap();
+        let path = path.to_str().unwrap();
+        let output = scxprof(&["extract", "-f", path, "--max-loss", max_loss, "--target-cpus", "8", "-o", "/dev/null"]);
+        assert_eq!(output.status.code(), Some(code), "{max_loss}: {}", said(&output));
+        assert!(said(&output).contains("1 of 401 lines of"), "{}", said(&output));
+    }
 }
 
 #[test]

@@ -147,6 +147,24 @@ fn scheduling_events_have_call_stacks() {
 }
 
 #[test]
+fn a_scheduling_event_of_a_cpu_that_no_kernel_has_is_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("perf.data");
+    let event = Event { kind: 2, config: SWITCH, name: "sched:sched_switch", raw: true };
+    let mut bytes = file(&[event], &[(0, 1); 5]);
+    std::fs::write(&path, &bytes).unwrap();
+    let said_of = || said(&run(&path, &["sched"]));
+    assert!(!said_of().contains("1 scheduling events"), "{}", said_of());
+    // The CPU of the last one is after its time.
+    let last = words(&[7 | 8 << 32, 1000 + 16 * 4, 0]);
+    let at = bytes.windows(last.len()).position(|bytes| bytes == last).unwrap() + 16;
+    bytes[at..at + 4].copy_from_slice(&70_000u32.to_le_bytes());
+    std::fs::write(&path, &bytes).unwrap();
+    let output = run(&path, &["sched"]);
+    assert!(output.status.code() == Some(4) && said(&output).contains("20.0 %"), "{}", said(&output));
+}
+
+#[test]
 fn events_of_both_kinds_of_cores_are_one() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("perf.data");

@@ -395,10 +395,25 @@ fn compressed_and_concatenated_files_have_the_same_events() {
 /// What a kernel's release makes of the state of thread 1.
 fn state_of(release: &str, state: u64) -> TaskState {
     let system = packet(1).message(45, &Message::new().message(1, &Message::new().text(3, release)));
-    // The release may come after the events.
-    let read = read(file(&[bundle(0, false, &[switch(10, 1, state, 2)]), system]));
-    let Some(SchedWhat::Switch { state, .. }) = read.sched.first().map(|event| event.what) else { panic!() };
-    state
+    // The release may come after the events. Compact events say the same.
+    let plain = bundle(0, false, &[switch(10, 1, state, 2)]);
+    let zeros = [0, 0];
+    let arrays = Message::new().packed(1, &[5, 5]).packed(2, &[0, state]).packed(3, &[1, 2]).text(5, "x");
+    let arrays = arrays.packed(4, &zeros).packed(6, &zeros);
+    let compact = packet(1).message(1, &Message::new().int(1, 0).message(4, &arrays));
+    let states = [plain, compact].map(|events| {
+        let read = read(file(&[events, system.clone()]));
+        let Some(SchedWhat::Switch { state, .. }) = read.sched.last().map(|event| event.what) else { panic!() };
+        state
+    });
+    assert_eq!(states[0], states[1], "{release} {state:#x}");
+    states[0]
+}
+
+/// Compact events: thread 1 is woken on this CPU.
+fn woken_on(cpu: u64) -> Message {
+    let arrays = Message::new().text(5, "x").packed(7, &[20]).packed(8, &[1]).packed(9, &[cpu]);
+    packet(1).message(1, &Message::new().int(1, 0).message(4, &arrays))
 }
 
 #[test]
@@ -420,6 +435,7 @@ fn events_of_a_cpu_or_thread_that_no_kernel_has_are_counted() {
         ("target", bundle(0, false, &[waking(20, 2, 1, (1 << 32) + 1)])),
         ("compact", compact(70_000, false, &[20], &[4], &[])),
         ("compact thread", compact(0, false, &[20], &[(1 << 32) + 1], &[])),
+        ("compact target", woken_on(70_000)),
     ] {
         let read = read(file(&[good.clone(), bad]));
         assert_eq!(read.sched.len(), 1, "{what}: {:?}", read.sched);
@@ -434,10 +450,18 @@ fn events_of_a_cpu_or_thread_that_no_kernel_has_are_counted() {
 #[test]
 fn a_process_has_the_last_name_of_its_main_thread() {
     let process = |pid, command: &str| Message::new().int(1, pid).text(3, command);
-    let tree = [process(1, "parent"), process(2, "/opt/chrome --type=x --dir=/a/y"), process(30, "kworker/0:1-events")];
+    let tree = [
+        process(1, "parent"),
+        process(2, "/opt/chrome --type=x --dir=/a/y"),
+        process(30, "kworker/0:1-events"),
+        // Its main thread's name, as it says.
+        process(31, "./a b").int(9, 1),
+        process((1 << 32) + 32, "of no process"),
+    ];
     let tree = tree.iter().fold(Message::new(), |tree, process| tree.message(1, process));
     let rename = event(20, 1, 236, &Message::new().int(1, 1).text(3, "child"));
     let read = read(file(&[packet(1).message(2, &tree), bundle(0, false, &[switch(10, 0, 0, 1), rename])]));
     let name = |tid| read.trace.threads().get(tid).unwrap().comm.to_string();
-    assert_eq!([name(1), name(2), name(30)], ["child", "chrome", "kworker/0:1-eve"]);
+    assert_eq!([name(1), name(2), name(30), name(31)], ["child", "chrome", "kworker/0:1-eve", "./a b"]);
+    assert!(read.trace.threads().get(32).is_none());
 }

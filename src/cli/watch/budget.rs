@@ -83,5 +83,7 @@ mod tests {
         let begin = Instant::now();
         while own_cpu() == before && begin.elapsed() < Duration::from_secs(30) {}
         assert!(own_cpu() > before);
+        let mut budget = Budget::new(0.5);
+        assert!(budget.free() > budget.begun && budget.paid > before);
     }
 }
