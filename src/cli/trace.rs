@@ -212,7 +212,7 @@ pub(super) fn open_trace(path: &Path) -> Result<Trace<File>, Failure> {
 }
 
 pub(super) fn failed(error: &TraceError, path: &Path) -> Failure {
-    let is_usage = matches!(error, TraceError::NotATrace | TraceError::Empty);
+    let is_usage = !matches!(error, TraceError::Read(_) | TraceError::Spool(_));
     let error = match error {
         TraceError::NotATrace => anyhow!("{}: {error}; nor is it a profile or a perf.data", path.display()),
         _ => anyhow!("{}: {error}", path.display()),

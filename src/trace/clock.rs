@@ -2,6 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
+use super::ftrace::{count, OTHERS};
 use super::wire::Fields;
 
 /// Numbers of clocks (protos/perfetto/common/builtin_clock.proto).
@@ -11,7 +12,7 @@ const REALTIME: u32 = 1;
 const OF_SEQUENCE: std::ops::RangeInclusive<u32> = 64..=127;
 /// Values of clocks that are kept; a trace has about ten in some seconds.
 const MAX_VALUES: usize = 1 << 20;
-/// Clocks of differences.
+/// Clocks of differences, and clocks that no snapshot maps.
 const MAX_KINDS: usize = 256;
 /// Snapshots that are looked at for one time.
 const MAX_BACK: usize = 64;
@@ -28,6 +29,7 @@ pub(super) fn name_of(clock: u32) -> String {
         6 => "BOOTTIME",
         9 => "TSC",
         10 => "PERF",
+        OTHERS => "other clocks",
         clock => return format!("clock {clock}"),
     }
     .to_owned()
@@ -150,7 +152,7 @@ impl Clocks {
         let before = pairs.get(..pairs.partition_point(|pair| pair.offset < offset)).unwrap_or_default();
         let pair = before.iter().rev().take(MAX_BACK).find(|pair| pair.value <= value).or(before.first());
         let Some(pair) = pair else {
-            *self.unmapped.entry(clock).or_default() += 1;
+            count(&mut self.unmapped, clock, MAX_KINDS);
             return value;
         };
         pair.boot.saturating_add_signed(value.wrapping_sub(pair.value) as i64)

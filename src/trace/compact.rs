@@ -6,6 +6,9 @@ use super::wire::{Fields, Packed, Value};
 use crate::sample::sched::{SchedEvent, SchedTask, StateBits, WakenBy};
 use crate::sample::Comm;
 
+/// Names of a bundle that are kept; a bundle has some hundred.
+const MAX_NAMES: usize = 1 << 16;
+
 /// How many events there are.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Decoded {
@@ -30,12 +33,17 @@ impl<'a> Arrays<'a> {
     pub(super) fn parse(bytes: &'a [u8]) -> Self {
         let mut arrays = Self::default();
         let mut fields = Fields::new(bytes);
+        let mut has_too_many = false;
         for (number, value) in fields.by_ref() {
             let Value::Bytes(packed) = value else { continue };
             let place = match number {
                 1..=4 => arrays.switches.get_mut(number as usize - 1),
                 5 => {
-                    arrays.names.push(Comm::new(packed));
+                    if arrays.names.len() < MAX_NAMES {
+                        arrays.names.push(Comm::new(packed));
+                    } else {
+                        has_too_many = true;
+                    }
                     None
                 }
                 6 => arrays.switches.get_mut(4),
@@ -46,7 +54,7 @@ impl<'a> Arrays<'a> {
                 *place = Packed::new(packed);
             }
         }
-        arrays.is_broken = fields.is_broken();
+        arrays.is_broken = has_too_many || fields.is_broken();
         arrays
     }
 
@@ -85,8 +93,8 @@ impl<'a> Arrays<'a> {
         arrays.iter().enumerate().any(wrong)
     }
 
-    /// Gives the events; returns how many there are.
-    pub(super) fn decode(mut self, cpu: u32, states: StateBits, mut out: impl FnMut(u64, Raw)) -> Decoded {
+    /// Gives the events until `out` takes no more; returns how many there are.
+    pub(super) fn decode(mut self, cpu: u32, states: StateBits, mut out: impl FnMut(u64, Raw) -> bool) -> Decoded {
         let (mut switches, mut wakings, mut out_of_range) = (0, 0, 0);
         let names = std::mem::take(&mut self.names);
         let name = |at: u64| usize::try_from(at).ok().and_then(|at| names.get(at)).copied().unwrap_or_default();
@@ -102,8 +110,10 @@ impl<'a> Arrays<'a> {
                 out_of_range += u64::from(tid.is_none());
                 let tid = tid.unwrap_or(SchedEvent::UNKNOWN);
                 let next = SchedTask { tid, prio, comm: name(comms.next().unwrap_or(u64::MAX)) };
-                out(time, Raw::SwitchTo { cpu, state, next });
                 switches += 1;
+                if !out(time, Raw::SwitchTo { cpu, state, next }) {
+                    return Decoded { switches, wakings, out_of_range };
+                }
             }
         }
         if !Self::differ(&self.wakings, 1) {
@@ -122,7 +132,9 @@ impl<'a> Arrays<'a> {
                     continue;
                 };
                 let task = SchedTask { tid, prio, comm };
-                out(time, Raw::WokenOn { cpu, task, target_cpu, by });
+                if !out(time, Raw::WokenOn { cpu, task, target_cpu, by }) {
+                    break;
+                }
             }
         }
         Decoded { switches, wakings, out_of_range }
@@ -151,7 +163,11 @@ mod tests {
         assert!(!arrays.uneven() && !arrays.is_broken);
         assert_eq!(arrays.earliest(), Some(90));
         let mut events = Vec::new();
-        assert_eq!(arrays.decode(4, StateBits::default(), |time, raw| events.push((time, raw))), counts(2));
+        let mut take = |time, raw| {
+            events.push((time, raw));
+            true
+        };
+        assert_eq!(arrays.decode(4, StateBits::default(), &mut take), counts(2));
         let task = |tid, prio, comm: &str| SchedTask { tid, prio, comm: Comm::from(comm) };
         let woken = |tid, target_cpu, by| Raw::WokenOn { cpu: 4, task: task(tid, 0, ""), target_cpu, by };
         let expected = [
@@ -164,6 +180,6 @@ mod tests {
         let bytes = [switches(&[7]), names, wakings].concat();
         let arrays = Arrays::parse(&bytes);
         assert!(arrays.uneven());
-        assert_eq!(arrays.decode(4, StateBits::default(), |_, _| {}), counts(0));
+        assert_eq!(arrays.decode(4, StateBits::default(), |_, _| true), counts(0));
     }
 }

@@ -3,7 +3,7 @@
 //! A trace is `Trace { repeated TracePacket packet = 1 }` and nothing else: no magic, no index, no end. Files may stand one
 //! after another, and the last packet is often cut.
 
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use ruzstd::decoding::StreamingDecoder;
@@ -25,9 +25,13 @@ const MAX_PACKET: u64 = 64 << 20;
 const WINDOW: usize = 256 << 10;
 /// Bytes of inflated packets that are kept in memory; more go to a temporary file.
 const IN_MEMORY: usize = 16 << 20;
-/// Bytes that any file may inflate to; a larger one to this many times its size.
-const FREE: u64 = 256 << 20;
-const RATIO: u64 = 100;
+/// Bytes that any file may inflate to; a larger one to this many times its size. Recordings inflate to 3 to 20 times theirs.
+const FREE: u64 = 32 << 20;
+const RATIO: u64 = 50;
+/// Bytes that one compressed packet may inflate to. Perfetto's writers compress some hundred KiB at a time.
+const MAX_INFLATED: u64 = MAX_PACKET;
+/// Packets that any compressed file may have; a larger one as many as it has bytes. Each costs time, also an empty one.
+const FREE_PACKETS: u64 = 1 << 20;
 /// The largest window of zstd, which bounds its memory: that of level 19.
 const MAX_WINDOW: u64 = 8 << 20;
 
@@ -111,7 +115,7 @@ pub(super) enum Step<'a> {
     End,
 }
 
-/// Walks the packets of a file from its beginning.
+/// Walks the packets of a file, or of a part of one, from its beginning.
 #[derive(Debug)]
 pub(super) struct Packets<R> {
     input: R,
@@ -120,6 +124,7 @@ pub(super) struct Packets<R> {
     start: usize,
     /// The offset in the file of `buffer`.
     base: u64,
+    /// The offset at which the packets end; `u64::MAX` if only the input tells it.
     size: u64,
     pub(super) damage: Damage,
 }
@@ -128,11 +133,27 @@ impl<R: Read + Seek> Packets<R> {
     pub(super) fn new(mut input: R) -> io::Result<Self> {
         let size = input.seek(SeekFrom::End(0))?;
         input.seek(SeekFrom::Start(0))?;
-        Ok(Self { input, buffer: Vec::new(), start: 0, base: 0, size, damage: Damage::default() })
+        Ok(Self::of_part(input, 0, size))
+    }
+
+    pub(super) fn next(&mut self) -> io::Result<Step<'_>> {
+        self.step(|input, _, end| input.seek(SeekFrom::Start(end)).map(drop))
+    }
+}
+
+impl<R: Read> Packets<R> {
+    /// Those that stand from `base` to `end` in a file, of which the input gives the bytes.
+    pub(super) fn of_part(input: R, base: u64, end: u64) -> Self {
+        Self { input, buffer: Vec::new(), start: 0, base, size: end, damage: Damage::default() }
     }
 
     pub(super) fn into_inner(self) -> R {
         self.input
+    }
+
+    /// The next packet of an input that cannot seek.
+    pub(super) fn next_read(&mut self) -> io::Result<Step<'_>> {
+        self.step(|input, from, end| io::copy(&mut input.take(end - from), &mut io::sink()).map(drop))
     }
 
     /// Reads on until at least `want` bytes are in the buffer, or all that are left.
@@ -143,12 +164,17 @@ impl<R: Read + Seek> Packets<R> {
         self.buffer.drain(..self.start);
         self.base += self.start as u64;
         self.start = 0;
-        let missing = want.max(WINDOW) - self.buffer.len();
-        (&mut self.input).take(missing as u64).read_to_end(&mut self.buffer)?;
+        let have = self.buffer.len();
+        let left = self.size.saturating_sub(self.base.saturating_add(have as u64));
+        let missing = ((want.max(WINDOW) - have) as u64).min(left);
+        // Where it grows by itself it takes up to twice what the packet has.
+        self.buffer.reserve_exact(missing as usize);
+        (&mut self.input).take(missing).read_to_end(&mut self.buffer)?;
         Ok(())
     }
 
-    pub(super) fn next(&mut self) -> io::Result<Step<'_>> {
+    /// `skip` leaves out the bytes of the input between two offsets.
+    fn step(&mut self, skip: impl FnOnce(&mut R, u64, u64) -> io::Result<()>) -> io::Result<Step<'_>> {
         self.fill(24)?;
         let offset = self.base + self.start as u64;
         let bytes = self.buffer.get(self.start..).unwrap_or_default();
@@ -174,7 +200,7 @@ impl<R: Read + Seek> Packets<R> {
         };
         if len > MAX_PACKET {
             self.damage.too_large += 1;
-            self.input.seek(SeekFrom::Start(end))?;
+            skip(&mut self.input, self.base + self.buffer.len() as u64, end)?;
             self.buffer.clear();
             (self.start, self.base) = (0, end);
             return Ok(Step::Skipped);
@@ -249,44 +275,84 @@ fn begins_with_packet(head: &[u8]) -> bool {
     matches!(tag & 7, 0 | 1 | 2 | 5) && (8..1 << 19).contains(&tag)
 }
 
-/// The bytes to which a file may still inflate.
-struct Budget {
+/// The bytes to which a file may still inflate, and the packets that it may still have.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Budget {
     left: u64,
     limit: u64,
+    packets: u64,
+    most_packets: u64,
 }
 
 impl Budget {
-    fn copy(&mut self, from: &mut impl Read, to: &mut impl Write) -> Result<io::Result<()>, TraceError> {
-        let mut buffer = vec![0; WINDOW];
-        loop {
-            let count = match from.read(&mut buffer) {
-                Ok(0) => return Ok(Ok(())),
-                Ok(count) => count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // What was inflated before stays.
-                Err(error) => return Ok(Err(error)),
-            };
-            let Some(left) = self.left.checked_sub(count as u64) else {
-                return Err(TraceError::Inflates { limit: self.limit });
-            };
-            self.left = left;
-            to.write_all(buffer.get(..count).unwrap_or_default()).map_err(TraceError::Spool)?;
+    /// That of a file of `size` bytes, unless the caller has one.
+    fn new(size: u64, limit: Option<u64>) -> Self {
+        let limit = limit.unwrap_or_else(|| size.saturating_mul(RATIO).max(FREE));
+        let packets = size.max(FREE_PACKETS);
+        Self { left: limit, limit, packets, most_packets: packets }
+    }
+
+    /// Takes one packet.
+    pub(super) fn packet(&mut self) -> Result<(), TraceError> {
+        let left = self.packets.checked_sub(1);
+        self.packets = left.ok_or(TraceError::Packets { limit: self.most_packets })?;
+        Ok(())
+    }
+}
+
+/// What a decoder gives, within a budget. Damaged data end it, so that what was inflated before stays.
+struct Inflating<'a, R> {
+    decoder: R,
+    budget: &'a mut Budget,
+    /// Bytes that this decoder may still give.
+    left: u64,
+    is_damaged: bool,
+    /// It gave more than this limit.
+    beyond: Option<u64>,
+}
+
+impl<'a, R: Read> Inflating<'a, R> {
+    fn new(decoder: R, budget: &'a mut Budget, most: u64) -> Self {
+        Self { decoder, budget, left: most, is_damaged: false, beyond: None }
+    }
+
+    /// Whether the data were whole, after the last byte was read.
+    fn end(&self) -> Result<bool, TraceError> {
+        self.beyond.map_or(Ok(!self.is_damaged), |limit| Err(TraceError::Inflates { limit }))
+    }
+}
+
+impl<R: Read> Read for Inflating<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.is_damaged || self.beyond.is_some() {
+            return Ok(0);
+        }
+        match self.decoder.read(buffer) {
+            Ok(count) => {
+                let bytes = count as u64;
+                if bytes > self.left || bytes > self.budget.left {
+                    self.beyond = Some(if bytes > self.budget.left { self.budget.limit } else { MAX_INFLATED });
+                    return Ok(0);
+                }
+                self.left -= bytes;
+                self.budget.left -= bytes;
+                Ok(count)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),
+            Err(_) => {
+                self.is_damaged = true;
+                Ok(0)
+            }
         }
     }
 }
 
-/// The budget for a file of `size` bytes, unless the caller has one.
-fn budget(size: u64, limit: Option<u64>) -> Budget {
-    let limit = limit.unwrap_or_else(|| size.saturating_mul(RATIO).max(FREE));
-    Budget { left: limit, limit }
-}
-
-/// Inflates a file that is compressed as a whole, and leaves others as they are.
+/// Inflates a file that is compressed as a whole, and leaves others as they are. Returns what is left of the budget of the first.
 pub(super) fn open<R: Read + Seek>(
     mut input: R,
     limit: Option<u64>,
     damage: &mut Damage,
-) -> Result<Input<R>, TraceError> {
+) -> Result<(Input<R>, Option<Budget>), TraceError> {
     let size = input.seek(SeekFrom::End(0))?;
     input.seek(SeekFrom::Start(0))?;
     let mut head = Vec::new();
@@ -296,23 +362,30 @@ pub(super) fn open<R: Read + Seek>(
     }
     input.seek(SeekFrom::Start(0))?;
     if !head.starts_with(&GZIP) {
-        return Ok(Input::Plain(input));
+        return Ok((Input::Plain(input), None));
     }
-    let mut file = SpooledTempFile::new(IN_MEMORY);
-    damage.inflating = budget(size, limit).copy(&mut MultiGzDecoder::new(input), &mut file)?.is_err();
-    Ok(Input::Inflated(file))
+    let mut budget = Budget::new(size, limit);
+    let mut file = BufWriter::with_capacity(WINDOW, SpooledTempFile::new(IN_MEMORY));
+    let mut inflating = Inflating::new(MultiGzDecoder::new(input), &mut budget, u64::MAX);
+    io::copy(&mut inflating, &mut file).map_err(TraceError::Spool)?;
+    damage.inflating = !inflating.end()?;
+    let file = file.into_inner().map_err(|error| TraceError::Spool(error.into_error()))?;
+    Ok((Input::Inflated(file), Some(budget)))
 }
 
-/// Replaces the compressed packets of a file by what they hold.
+/// Replaces the compressed packets of a file by what they hold. `budget` is what is left of that of the whole file, if that is
+/// compressed too: then its other packets count as well.
 pub(super) fn inflate_packets<R: Read + Seek>(
     mut input: R,
+    budget: Option<Budget>,
     limit: Option<u64>,
     damage: &mut Damage,
 ) -> Result<SpooledTempFile, TraceError> {
     let size = input.seek(SeekFrom::End(0))?;
-    let mut budget = budget(size, limit);
+    let all_count = budget.is_some();
+    let mut budget = budget.unwrap_or_else(|| Budget::new(size, limit));
     let mut packets = Packets::new(input)?;
-    let mut file = SpooledTempFile::new(IN_MEMORY);
+    let mut file = BufWriter::with_capacity(WINDOW, SpooledTempFile::new(IN_MEMORY));
     loop {
         let bytes = match packets.next()? {
             Step::Packet { bytes, .. } => bytes,
@@ -324,50 +397,76 @@ pub(super) fn inflate_packets<R: Read + Seek>(
             (ZLIB | ZSTD, Value::Bytes(inner)) => Some((number, inner)),
             _ => None,
         });
-        let mut inflated = Vec::new();
         let ended = match inner {
-            Some((ZLIB, inner)) => budget.copy(&mut ZlibDecoder::new(inner), &mut inflated)?.is_ok(),
+            Some((ZLIB, inner)) => unpack(ZlibDecoder::new(inner), &mut budget, &mut file, damage)?,
             Some((_, inner)) if window_of(inner).is_some_and(|window| window <= MAX_WINDOW) => {
-                let decoder = StreamingDecoder::new(inner);
-                decoder.is_ok_and(|mut decoder| {
-                    budget.copy(&mut decoder, &mut inflated).is_ok_and(|copied| copied.is_ok())
-                })
+                match StreamingDecoder::new(inner) {
+                    Ok(decoder) => unpack(decoder, &mut budget, &mut file, damage)?,
+                    Err(_) => false,
+                }
             }
             Some(_) => false,
             None => {
-                budget.copy(&mut &*packet(bytes), &mut file)?.map_err(TraceError::Spool)?;
+                if all_count {
+                    budget.packet()?;
+                }
+                write_packet(bytes, &mut file).map_err(TraceError::Spool)?;
                 continue;
             }
         };
         damage.not_inflated += u64::from(!ended);
-        // A damaged one holds whole packets up to its damage, and a nested one is not inflated again.
-        for (_, bytes) in packets_of(&inflated, 0) {
-            if Fields::new(bytes).any(|(number, _)| matches!(number, ZLIB | ZSTD)) {
-                damage.not_inflated += 1;
-            } else {
-                file.write_all(&packet(bytes)).map_err(TraceError::Spool)?;
-            }
-        }
     }
     let Damage { cut, no_sense_from, too_large, .. } = packets.damage;
     damage.cut |= cut;
     damage.no_sense_from = damage.no_sense_from.or(no_sense_from);
     damage.too_large += too_large;
-    Ok(file)
+    file.into_inner().map_err(|error| TraceError::Spool(error.into_error()))
 }
 
-/// A packet with its tag and length.
-fn packet(bytes: &[u8]) -> Vec<u8> {
-    let mut whole = Vec::with_capacity(bytes.len() + 11);
-    whole.push(PACKET);
-    let mut len = bytes.len();
+/// Writes the packets that a compressed one holds, as they are inflated; false if it is damaged.
+fn unpack(
+    decoder: impl Read,
+    budget: &mut Budget,
+    file: &mut impl Write,
+    damage: &mut Damage,
+) -> Result<bool, TraceError> {
+    // The decoder has the budget meanwhile.
+    let mut count = *budget;
+    let mut packets = Packets::of_part(Inflating::new(decoder, budget, MAX_INFLATED), 0, u64::MAX);
+    loop {
+        let bytes = match packets.next_read()? {
+            Step::Packet { bytes, .. } => bytes,
+            Step::Skipped => continue,
+            Step::End => break,
+        };
+        count.packet()?;
+        // A damaged one holds whole packets up to its damage, and a nested one is not inflated again.
+        if Fields::new(bytes).any(|(number, _)| matches!(number, ZLIB | ZSTD)) {
+            damage.not_inflated += 1;
+        } else {
+            write_packet(bytes, file).map_err(TraceError::Spool)?;
+        }
+    }
+    damage.too_large += packets.damage.too_large;
+    let mut inflating = packets.into_inner();
+    // What follows and is no packet counts as well, and may be damaged.
+    io::copy(&mut inflating, &mut io::sink())?;
+    let ended = inflating.end()?;
+    budget.packets = count.packets;
+    Ok(ended)
+}
+
+/// Writes a packet with its tag and length.
+fn write_packet(bytes: &[u8], file: &mut impl Write) -> io::Result<()> {
+    let (mut head, mut at, mut len) = ([PACKET; 11], 1, bytes.len());
     while len >= 0x80 {
-        whole.push(len as u8 | 0x80);
+        head[at] = len as u8 | 0x80;
+        at += 1;
         len >>= 7;
     }
-    whole.push(len as u8);
-    whole.extend_from_slice(bytes);
-    whole
+    head[at] = len as u8;
+    file.write_all(head.get(..=at).unwrap_or_default())?;
+    file.write_all(bytes)
 }
 
 /// The size of the window of a zstd frame (RFC 8878, section 3.1.1.1); `None` if it is none.

@@ -5,6 +5,13 @@ use flate2::Compression;
 
 use super::*;
 
+/// A packet with its tag and length.
+fn packet(bytes: &[u8]) -> Vec<u8> {
+    let mut whole = Vec::new();
+    write_packet(bytes, &mut whole).unwrap();
+    whole
+}
+
 /// Packets of a timestamp each.
 fn plain(count: u8) -> Vec<u8> {
     (0..count).flat_map(|time| packet(&[8 << 3, time])).collect()
@@ -73,21 +80,21 @@ fn compressed_files_and_packets_are_inflated() {
     let bytes = plain(100);
     let mut damage = Damage::default();
     let two = [gzip(&bytes), gzip(&bytes)].concat();
-    let input = open(Cursor::new(two), None, &mut damage).unwrap();
+    let input = open(Cursor::new(two), None, &mut damage).unwrap().0;
     assert_eq!(all(input), ([&bytes[..], &bytes].concat(), Damage::default()));
     assert!(!damage.inflating);
     // A cut one gives what is there.
     let whole = gzip(&bytes);
-    let input = open(Cursor::new(&whole[..whole.len() - 9]), None, &mut damage).unwrap();
+    let input = open(Cursor::new(&whole[..whole.len() - 9]), None, &mut damage).unwrap().0;
     assert!(damage.inflating && !all(input).0.is_empty());
     let mixed = [&bytes[..], &zlib(&bytes), &bytes].concat();
     let mut damage = Damage::default();
-    let file = inflate_packets(Cursor::new(&mixed), None, &mut damage).unwrap();
+    let file = inflate_packets(Cursor::new(&mixed), None, None, &mut damage).unwrap();
     assert_eq!((all(file).0, damage), (bytes.repeat(3), Damage::default()));
     // Neither nested ones nor nonsense are inflated.
     for inner in [zlib(&zlib(&bytes)), packet(&[0x92, 0x03, 2, 1, 1]), packet(&[0xaa, 0x08, 2, 1, 1])] {
         let mut damage = Damage::default();
-        let file = inflate_packets(Cursor::new([&bytes[..], &inner].concat()), None, &mut damage).unwrap();
+        let file = inflate_packets(Cursor::new([&bytes[..], &inner].concat()), None, None, &mut damage).unwrap();
         assert_eq!((all(file).0, damage.not_inflated), (bytes.clone(), 1));
     }
 }
@@ -102,7 +109,7 @@ fn zstd_packets_are_inflated() {
     assert_eq!(window_of(&frame), Some(400));
     let outer = [&[0xaa, 0x08][..], &packet(&frame)[1..]].concat();
     let mut damage = Damage::default();
-    let file = inflate_packets(Cursor::new(packet(&outer)), None, &mut damage).unwrap();
+    let file = inflate_packets(Cursor::new(packet(&outer)), None, None, &mut damage).unwrap();
     assert_eq!((all(file).0, damage), (bytes, Damage::default()));
     // A window of 2 GiB, as in the descriptor 0xa8.
     assert_eq!(window_of(&[0x28, 0xb5, 0x2f, 0xfd, 0, 0xa8]), Some(1 << 31));
@@ -117,7 +124,7 @@ fn inflating_has_a_budget() {
         let within = |limit| {
             let mut damage = Damage::default();
             open(Cursor::new(&packed), Some(limit), &mut damage)
-                .and_then(|input| inflate_packets(input, Some(limit), &mut damage).map(drop))
+                .and_then(|(input, budget)| inflate_packets(input, budget, Some(limit), &mut damage).map(drop))
         };
         assert!(matches!(within(1 << 19), Err(TraceError::Inflates { limit: 0x80000 })));
         assert!(within(4 << 20).is_ok());

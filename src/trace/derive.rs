@@ -18,8 +18,8 @@ pub(super) const MAX_CPUS: u32 = 1 << 16;
 /// Slices that are open on a track, and tracks with open slices.
 const MAX_OPEN: usize = 64;
 const MAX_TRACKS: usize = 1 << 19;
-/// Events of one time that are looked at for their other half: there are fewer CPUs.
-const MAX_AT_ONCE: usize = 4096;
+/// Events of one time that are looked at for their other half: hardly a host has more CPUs, and each is compared with each.
+const MAX_AT_ONCE: usize = 1024;
 const UNKNOWN: u32 = SchedEvent::UNKNOWN;
 
 /// Softirqs by the number of their vector.
@@ -154,9 +154,9 @@ impl Derive {
                 Raw::Trace(mut event) => {
                     event.time = time;
                     event.pid = group.tables.threads.pid_at(event.tid, time);
-                    group.out.push_back(Event::Trace(event));
+                    group.out.push_back(Event::Trace(*event));
                 }
-                Raw::Track(event) => self.track(&mut group, event),
+                Raw::Track(event) => self.track(&mut group, *event),
             }
         }
         for (cpu, prev, state) in std::mem::take(&mut group.left) {
@@ -416,7 +416,7 @@ impl Group<'_, '_> {
             let Raw::Track(event) = raw else { continue };
             match (event.category, event.kind) {
                 (known::WAKEE | known::WAKEE_NEW, Kind::Slice(Edge::Instant)) if self.woken.len() < MAX_AT_ONCE => {
-                    self.woken.push((event.clone(), false));
+                    self.woken.push(((**event).clone(), false));
                 }
                 (known::FORKED, Kind::Slice(Edge::Instant)) => self.forked.push(event.track),
                 (known::ONCPU, Kind::Slice(Edge::End)) if !derive.rules.has_switch && self.left.len() < MAX_AT_ONCE => {

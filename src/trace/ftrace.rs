@@ -86,10 +86,10 @@ pub(super) enum Raw {
     SwitchTo { cpu: u32, state: TaskState, next: SchedTask },
     /// A wakeup that does not say by whom.
     WokenOn { cpu: u32, task: SchedTask, target_cpu: u32, by: WakenBy },
-    /// Another event.
-    Trace(TraceEvent),
+    /// Another event; it and those of tracks are larger than the others, of which a trace may have to keep many.
+    Trace(Box<TraceEvent>),
     /// An event of a track.
-    Track(super::slices::TrackEvent),
+    Track(Box<super::slices::TrackEvent>),
 }
 
 /// What the whole trace has, which decides how its events are understood.
@@ -338,6 +338,17 @@ pub(super) fn scan(
     earliest
 }
 
+/// Kinds of ftrace events that are told apart.
+const MAX_NUMBERS: usize = 1 << 17;
+/// Stands for the kinds beyond those that are told apart.
+pub(super) const OTHERS: u32 = u32::MAX;
+
+/// Counts one of a kind; one of [`OTHERS`] if it is new and `most` kinds are known.
+pub(super) fn count(counts: &mut FxHashMap<u32, u64>, kind: u32, most: usize) {
+    let is_known = counts.len() < most || counts.contains_key(&kind);
+    *counts.entry(if is_known { kind } else { OTHERS }).or_default() += 1;
+}
+
 /// Counts of ftrace events.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
@@ -362,8 +373,8 @@ pub(super) struct Decoder<'a> {
 }
 
 impl Decoder<'_> {
-    /// Gives each event of the bundle, with its time, in the order in which the bundle has them.
-    pub(super) fn bundle(&mut self, bytes: &[u8], mut out: impl FnMut(u64, Raw)) {
+    /// Gives each event of the bundle, with its time, in the order in which the bundle has them, until `out` takes no more.
+    pub(super) fn bundle(&mut self, bytes: &[u8], mut out: impl FnMut(u64, Raw) -> bool) {
         let bundle = Bundle::parse(bytes);
         let cpu = bundle.cpu;
         self.counts.malformed += u64::from(bundle.is_broken);
@@ -374,14 +385,21 @@ impl Decoder<'_> {
             let first = bundle.compact.and_then(|compact| compact::Arrays::parse(compact).earliest());
             // The events are missing before the first one.
             if let Some(time) = times.chain(first).min() {
-                out(bundle.boot(time), Raw::Sched { cpu, tid: SchedEvent::UNKNOWN, what: SchedWhat::Lost });
+                let lost = Raw::Sched { cpu, tid: SchedEvent::UNKNOWN, what: SchedWhat::Lost };
+                if !out(bundle.boot(time), lost) {
+                    return;
+                }
             }
         }
         for event in bundle.events() {
             let outer = Outer::parse(event);
-            *self.counts.by_number.entry(outer.number).or_default() += 1;
+            count(&mut self.counts.by_number, outer.number, MAX_NUMBERS);
             match self.event(&outer, cpu) {
-                Some(raw) if cpu < MAX_CPUS => out(bundle.boot(outer.time), raw),
+                Some(raw) if cpu < MAX_CPUS => {
+                    if !out(bundle.boot(outer.time), raw) {
+                        return;
+                    }
+                }
                 _ => self.counts.out_of_range += 1,
             }
         }
@@ -390,11 +408,7 @@ impl Decoder<'_> {
             self.counts.malformed += u64::from(arrays.is_broken);
             self.counts.uneven += u64::from(arrays.uneven());
             let is_followed = cpu < MAX_CPUS;
-            let found = arrays.decode(cpu, self.facts.states, |time, raw| {
-                if is_followed {
-                    out(bundle.boot(time), raw);
-                }
-            });
+            let found = arrays.decode(cpu, self.facts.states, |time, raw| !is_followed || out(bundle.boot(time), raw));
             *self.counts.by_number.entry(SWITCH).or_default() += found.switches;
             *self.counts.by_number.entry(WAKING).or_default() += found.wakings;
             self.counts.out_of_range += if is_followed { found.out_of_range } else { found.switches + found.wakings };
@@ -454,7 +468,7 @@ impl Decoder<'_> {
             25 => return sched(SchedWhat::SoftirqExit { vec: inner.id(1) }),
             _ => self.other(number, inner),
         };
-        Raw::Trace(TraceEvent { time: 0, cpu, pid: TraceEvent::UNKNOWN, tid, what })
+        Raw::Trace(Box::new(TraceEvent { time: 0, cpu, pid: TraceEvent::UNKNOWN, tid, what }))
     }
 
     fn other(&mut self, number: u32, inner: &Inner<'_>) -> TraceWhat {
@@ -519,7 +533,8 @@ impl Decoder<'_> {
 
     /// An event that the trace describes.
     fn dynamic(&mut self, outer: &Outer<'_>, cpu: u32) -> Raw {
-        let event = |what| Raw::Trace(TraceEvent { time: 0, cpu, pid: TraceEvent::UNKNOWN, tid: outer.tid, what });
+        let event =
+            |what| Raw::Trace(Box::new(TraceEvent { time: 0, cpu, pid: TraceEvent::UNKNOWN, tid: outer.tid, what }));
         self.counts.malformed += u64::from(outer.is_broken);
         let Some(descriptor) = self.facts.dynamic.get(&outer.number) else {
             let name = self.names.add(format!("ftrace field {}", outer.number).as_bytes());

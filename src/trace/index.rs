@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Seek};
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::clock::{Clocks, Sums, BOOTTIME};
-use super::container::{Packets, Step, ZLIB, ZSTD};
+use super::container::{Budget, Packets, Step, ZLIB, ZSTD};
 use super::derive::MAX_CPUS;
 use super::event::TraceEvent;
 use super::ftrace::{self, Bundle, Facts};
@@ -35,6 +35,10 @@ const MAX_STRAYS: usize = 1 << 20;
 const MAX_IN_A_ROW: u32 = 32;
 /// Packets without a time that a chunk reads over.
 const MAX_GAP: u64 = 16 << 10;
+/// Kinds of packets that are told apart.
+const MAX_KINDS: usize = 1 << 12;
+/// Sums of clocks of all chunks, of about 35 bytes each; then the last chunk goes on.
+const MAX_SUMS: usize = 1 << 20;
 /// Attributes that are kept.
 const MAX_ATTRIBUTES: usize = 256;
 /// Machines that are told apart.
@@ -67,6 +71,8 @@ pub(super) struct Index {
     pub(super) strays: Vec<Stray>,
     open: Option<Chunk>,
     in_a_row: u32,
+    /// Sums of clocks of all chunks.
+    sums: usize,
 }
 
 impl Index {
@@ -81,9 +87,10 @@ impl Index {
             return;
         };
         if let Some(open) = &mut self.open {
-            let is_full = end - open.offset > CHUNK;
+            let has_room = self.sums + sums.len() <= MAX_SUMS;
+            let is_full = end - open.offset > CHUNK && has_room;
             let is_stray = time < open.floor;
-            if !is_full && (!is_stray || self.strays.len() >= MAX_STRAYS) {
+            if !is_full && (!is_stray || !has_room || self.strays.len() >= MAX_STRAYS) {
                 open.end = end;
                 open.floor = open.floor.min(time);
                 self.in_a_row = 0;
@@ -99,6 +106,7 @@ impl Index {
         }
         self.close();
         let strays = self.strays.len() as u32;
+        self.sums += sums.len();
         let sums = (!sums.is_empty()).then(|| Box::new(sums.clone()));
         self.open = Some(Chunk { floor: time, offset, end, strays: (strays, strays), sums });
     }
@@ -119,7 +127,7 @@ pub(super) struct State {
     pub(super) tracks: Tracks,
     pub(super) facts: Facts,
     /// Packets by the field that says what they are about.
-    pub(super) packets: BTreeMap<u32, u64>,
+    pub(super) packets: FxHashMap<u32, u64>,
     /// Packets of a sequence that lost what they refer to.
     pub(super) packets_left_out: u64,
     /// Track events without a time.
@@ -157,8 +165,13 @@ pub(super) enum Pass {
     Compressed,
 }
 
-/// Walks the file, and takes the packets of one machine; 0 is the one that recorded.
-pub(super) fn walk<R: Read + Seek>(packets: &mut Packets<R>, machine: u64) -> Result<Pass, TraceError> {
+/// Walks the file, and takes the packets of one machine; 0 is the one that recorded. `budget` is that of a file that is compressed
+/// as a whole.
+pub(super) fn walk<R: Read + Seek>(
+    packets: &mut Packets<R>,
+    machine: u64,
+    mut budget: Option<Budget>,
+) -> Result<Pass, TraceError> {
     let (mut index, mut state) = (Index::default(), State { machine, ..State::default() });
     let mut sums = Sums::default();
     let mut malformed = 0;
@@ -171,6 +184,9 @@ pub(super) fn walk<R: Read + Seek>(packets: &mut Packets<R>, machine: u64) -> Re
             }
             Step::End => break,
         };
+        if let Some(budget) = &mut budget {
+            budget.packet()?;
+        }
         let head = Head::parse(bytes);
         if matches!(head.kind, ZLIB | ZSTD) {
             return Ok(Pass::Compressed);
@@ -237,7 +253,7 @@ impl State {
 
     /// Takes a packet; returns the time of its first event.
     fn take(&mut self, head: &Head<'_>, offset: u64, sums: &mut Sums) -> Option<u64> {
-        *self.packets.entry(head.kind).or_default() += 1;
+        ftrace::count(&mut self.packets, head.kind, MAX_KINDS);
         self.sequences.take(head, offset, &mut self.names);
         if !self.has_state(head, offset) {
             self.packets_left_out += 1;
@@ -380,9 +396,13 @@ impl State {
     }
 }
 
-/// Bytes of the trace as text of at most 256 characters.
+/// Characters of a text of the trace.
+const TEXT: usize = 256;
+
+/// Bytes of the trace as text of at most so many characters.
 pub(super) fn text_of(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).chars().take(256).collect()
+    let bytes = bytes.get(..4 * TEXT).unwrap_or(bytes);
+    String::from_utf8_lossy(bytes).chars().take(TEXT).collect()
 }
 
 /// Adds the damage of a walk to that of what came before it.

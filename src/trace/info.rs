@@ -199,6 +199,7 @@ fn packet_name(kind: u32) -> String {
         122 => "generic_kernel_process_tree",
         124 => "trace_provenance",
         126 => "trace_attributes",
+        ftrace::OTHERS => "other packets",
         kind => return format!("packet field {kind}"),
     };
     name.to_owned()
@@ -226,6 +227,7 @@ impl Info {
                 (None, Some(descriptor)) => unknown.push((state.text(descriptor.name), count)),
                 // Counted by their own name below.
                 (None, None) if number == ftrace::GENERIC => {}
+                (None, None) if number == ftrace::OTHERS => unknown.push(("other ftrace fields".to_owned(), count)),
                 (None, None) => unknown.push((format!("ftrace field {number}"), count)),
             }
         }

@@ -60,10 +60,19 @@ pub enum TraceError {
         /// Bytes.
         limit: u64,
     },
+    /// It inflates to more packets than a recording has.
+    #[error("the compressed trace has more than {limit} packets, which no recording of its size has")]
+    Packets {
+        /// Packets.
+        limit: u64,
+    },
     /// Too many events would have to be sorted at a time.
-    #[error("the trace is out of order: {limit} of its events would have to be kept in memory to sort it by time")]
+    #[error(
+        "the trace is out of order: its events would take more than {} MiB of memory to be sorted by time; record it in \
+         shorter parts", .limit >> 20
+    )]
     Disorder {
-        /// Events.
+        /// Bytes.
         limit: usize,
     },
     /// The file cannot be read.

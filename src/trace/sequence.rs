@@ -191,9 +191,14 @@ impl Sequences {
                         for (number, uuid) in Fields::new(value.bytes()) {
                             match number {
                                 11 => generation.track = Some(uuid.uint()),
-                                31 if generation.counters.len() < MAX_COUNTERS => generation.counters.push(uuid.uint()),
+                                31 | 45 if self.entries >= MAX_ENTRIES => self.left_out += 1,
+                                31 if generation.counters.len() < MAX_COUNTERS => {
+                                    generation.counters.push(uuid.uint());
+                                    self.entries += 1;
+                                }
                                 45 if generation.double_counters.len() < MAX_COUNTERS => {
                                     generation.double_counters.push(uuid.uint());
+                                    self.entries += 1;
                                 }
                                 _ => {}
                             }

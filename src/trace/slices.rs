@@ -10,6 +10,10 @@ use super::wire::{Fields, Packed, Value};
 const MAX_ARGS: usize = 64;
 /// Annotations within annotations that are followed.
 const MAX_NESTED: usize = 8;
+/// Entries of dictionaries and arrays of an event that are looked at: a name is made for each.
+const MAX_ENTRIES: usize = 4 * MAX_ARGS;
+/// Bytes of a name with which the names of its entries begin.
+const MAX_OUTER: usize = 128;
 
 /// What a track event is.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -104,7 +108,7 @@ pub(super) fn decode(
     let look = |table, iid| tables.map_or(Name::NONE, |tables| tables.name(table, iid));
     let (mut category, mut name, mut flow, mut value) = (Name::NONE, Name::NONE, None, 0.0);
     let (mut legacy, mut stack) = (None, None);
-    let mut args = Vec::new();
+    let (mut args, mut entries) = (Vec::new(), MAX_ENTRIES);
     for (number, field) in Fields::new(event) {
         match (number, field) {
             (3, Value::Varint(iid)) if category.is_none() => category = look(Table::Category, iid),
@@ -126,7 +130,7 @@ pub(super) fn decode(
                 stack = tables.and_then(|tables| stacks.interned(tables.number, iid));
             }
             (4, Value::Bytes(annotation)) if args.len() < MAX_ARGS => {
-                arg(annotation, &look, names, &mut args);
+                arg(annotation, &mut entries, &look, names, &mut args);
             }
             _ => {}
         }
@@ -143,33 +147,49 @@ pub(super) fn decode(
     TrackEvent { track, kind, category, name, flow, args: Args(args.into_boxed_slice()), stack, generation }
 }
 
-/// Gives the values of extra counters, with the uuids of their tracks: integers (12, tracks 31) and doubles (46, tracks 45).
-pub(super) fn extra_counters(event: &[u8], tables: Option<&Generation>, mut out: impl FnMut(u64, f64)) {
-    for (tracks, values, default) in
-        [(31, 12, tables.map(|tables| &tables.counters)), (45, 46, tables.map(|tables| &tables.double_counters))]
-    {
-        let mut read = Vec::new();
-        let mut own = Vec::new();
-        for (number, value) in Fields::new(event) {
-            match value {
-                Value::Varint(uuid) if number == tracks => own.push(uuid),
-                Value::Bytes(packed) if number == tracks => own.extend(Packed::new(packed)),
-                Value::Varint(value) if number == values => read.push(value as i64 as f64),
-                Value::Fixed64(_) if number == values => read.push(value.float()),
-                Value::Bytes(packed) if number == values && values == 12 => {
-                    read.extend(Packed::new(packed).map(|value| value as i64 as f64));
-                }
-                Value::Bytes(packed) if number == values => {
-                    read.extend(packed.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)));
-                }
-                _ => {}
-            }
-        }
-        let uuids = if own.is_empty() { default.map_or(&[][..], |default| default) } else { &own };
-        for (uuid, value) in uuids.iter().zip(read) {
-            out(*uuid, value);
-        }
+/// The values of a field, each of which stands alone or in a packed array.
+fn values<'a, T: 'a, P: Iterator<Item = T> + 'a>(
+    event: &'a [u8],
+    field: u32,
+    one: impl Fn(Value<'a>) -> Option<T> + 'a,
+    packed: impl Fn(&'a [u8]) -> P + 'a,
+) -> impl Iterator<Item = T> + 'a {
+    let all = Fields::new(event).filter(move |(number, _)| *number == field);
+    all.flat_map(move |(_, value)| one(value).into_iter().chain(packed(value.bytes())))
+}
+
+fn integers(event: &[u8], field: u32) -> impl Iterator<Item = u64> + '_ {
+    let one = |value| if let Value::Varint(value) = value { Some(value) } else { None };
+    values(event, field, one, Packed::new)
+}
+
+fn doubles(event: &[u8], field: u32) -> impl Iterator<Item = f64> + '_ {
+    let one = |value: Value<'_>| matches!(value, Value::Fixed64(_)).then(|| value.float());
+    values(event, field, one, |packed| packed.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)))
+}
+
+/// Gives the values of extra counters, with the uuids of their tracks: integers (12, tracks 31) and doubles (46, tracks 45), until
+/// `out` takes no more. None are kept here, as an event may have any number of them.
+pub(super) fn extra_counters(event: &[u8], tables: Option<&Generation>, mut out: impl FnMut(u64, f64) -> bool) {
+    let defaults = tables.map_or(&[][..], |tables| &tables.counters);
+    let values = integers(event, 12).map(|value| value as i64 as f64);
+    if with_tracks(event, 31, defaults, values, &mut out) {
+        let defaults = tables.map_or(&[][..], |tables| &tables.double_counters);
+        with_tracks(event, 45, defaults, doubles(event, 46), &mut out);
     }
+}
+
+/// False if `out` took no more.
+fn with_tracks(
+    event: &[u8],
+    field: u32,
+    defaults: &[u64],
+    values: impl Iterator<Item = f64>,
+    out: &mut impl FnMut(u64, f64) -> bool,
+) -> bool {
+    let mut own = integers(event, field).peekable();
+    let defaults = if own.peek().is_some() { &[] } else { defaults };
+    own.chain(defaults.iter().copied()).zip(values).all(|(uuid, value)| out(uuid, value))
 }
 
 /// `LegacyEvent`: 1 name, 2 the phase of Chrome's JSON, 3 duration in microseconds.
@@ -193,9 +213,15 @@ fn phase(legacy: &[u8], name: &mut Name, look: &impl Fn(Table, u64) -> Name) -> 
 }
 
 /// `DebugAnnotation`. Values of a dictionary have names such as `request.size`, those of an array `sizes[0]`.
-fn arg(annotation: &[u8], look: &impl Fn(Table, u64) -> Name, names: &mut Names, out: &mut Vec<(Name, Arg)>) {
+fn arg(
+    annotation: &[u8],
+    entries: &mut usize,
+    look: &impl Fn(Table, u64) -> Name,
+    names: &mut Names,
+    out: &mut Vec<(Name, Arg)>,
+) {
     let name = arg_name(annotation, look, names);
-    nested(annotation, name, 0, look, names, out);
+    nested(annotation, name, (0, entries), look, names, out);
 }
 
 fn arg_name(annotation: &[u8], look: &impl Fn(Table, u64) -> Name, names: &mut Names) -> Name {
@@ -213,7 +239,7 @@ fn arg_name(annotation: &[u8], look: &impl Fn(Table, u64) -> Name, names: &mut N
 fn nested(
     annotation: &[u8],
     name: Name,
-    depth: usize,
+    (depth, entries): (usize, &mut usize),
     look: &impl Fn(Table, u64) -> Name,
     names: &mut Names,
     out: &mut Vec<(Name, Arg)>,
@@ -230,7 +256,10 @@ fn nested(
             6 => Arg::Text(names.add(value.bytes())),
             17 => Arg::Text(look(Table::Text, value.uint())),
             11 | 12 => {
-                let mut whole = names.text(name).to_vec();
+                let Some(left) = entries.checked_sub(1) else { return };
+                *entries = left;
+                let outer = names.text(name);
+                let mut whole = outer.get(..MAX_OUTER).unwrap_or(outer).to_vec();
                 if number == 11 {
                     let entry = arg_name(value.bytes(), look, names);
                     whole.extend(b".");
@@ -240,7 +269,7 @@ fn nested(
                     at += 1;
                 }
                 let whole = names.add(&whole);
-                nested(value.bytes(), whole, depth + 1, look, names, out);
+                nested(value.bytes(), whole, (depth + 1, entries), look, names, out);
                 continue;
             }
             _ => continue,

@@ -1,5 +1,7 @@
 //! Call stacks that events refer to: `InternedData.callstacks` and `frames`, or a `Callstack` within the event.
 
+use std::collections::VecDeque;
+
 use rustc_hash::FxHashMap;
 
 use super::names::{Name, Names};
@@ -56,6 +58,14 @@ enum Known {
     Inline(Box<[StackFrame]>),
 }
 
+/// Adds a frame. If they are too many the outermost one goes, so that a stack of any size takes the memory of [`MAX_DEPTH`].
+fn push_innermost<T>(frames: &mut VecDeque<T>, frame: T) {
+    if frames.len() >= MAX_DEPTH {
+        frames.pop_front();
+    }
+    frames.push_back(frame);
+}
+
 impl Stacks {
     /// The number of a stack of the tables of a generation; `None` if there is no room.
     pub(super) fn interned(&mut self, generation: u32, iid: u64) -> Option<StackId> {
@@ -69,7 +79,7 @@ impl Stacks {
 
     /// `TrackEvent.Callstack`: 1 of frames {1 function_name, 2 source_file, 3 line_number}.
     pub(super) fn inline(&mut self, callstack: &[u8], names: &mut Names) -> Option<StackId> {
-        let mut frames = Vec::new();
+        let mut frames = VecDeque::new();
         for (_, frame) in Fields::new(callstack).filter(|(number, _)| *number == 1) {
             let mut read = StackFrame::default();
             for (number, value) in Fields::new(frame.bytes()) {
@@ -80,12 +90,9 @@ impl Stacks {
                     _ => {}
                 }
             }
-            if frames.len() >= MAX_DEPTH {
-                frames.remove(0);
-            }
-            frames.push(read);
+            push_innermost(&mut frames, read);
         }
-        let frames = frames.into_boxed_slice();
+        let frames = Vec::from(frames).into_boxed_slice();
         if let Some(&stack) = self.of_inline.get(&frames) {
             return Some(stack);
         }
@@ -161,18 +168,19 @@ impl StackTables {
                 Some(1)
             }
             7 => {
-                let mut frames = Vec::new();
+                let mut frames = VecDeque::new();
                 for (number, value) in Fields::new(entry) {
                     match (number, value) {
                         (1, _) => iid = value.uint(),
-                        (2, Value::Varint(frame)) => frames.push(frame),
-                        (2, Value::Bytes(packed)) => frames.extend(Packed::new(packed)),
+                        (2, Value::Varint(frame)) => push_innermost(&mut frames, frame),
+                        (2, Value::Bytes(packed)) => {
+                            Packed::new(packed).for_each(|frame| push_innermost(&mut frames, frame));
+                        }
                         _ => {}
                     }
                 }
-                frames.drain(..frames.len().saturating_sub(MAX_DEPTH));
                 let count = 1 + frames.len();
-                self.stacks.insert(iid, frames.into_boxed_slice());
+                self.stacks.insert(iid, Vec::from(frames).into_boxed_slice());
                 Some(count)
             }
             19 => {

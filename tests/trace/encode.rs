@@ -2,7 +2,7 @@
 
 /// A message.
 #[derive(Debug, Clone, Default)]
-pub struct Message(Vec<u8>);
+pub struct Message(pub Vec<u8>);
 
 fn varint(bytes: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {

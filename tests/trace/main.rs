@@ -7,6 +7,7 @@ mod commands;
 mod encode;
 mod export;
 mod golden;
+mod hostile;
 mod identity;
 mod mutations;
 mod others;
