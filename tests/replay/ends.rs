@@ -166,9 +166,11 @@ fn sleeping_mock_threads_end_although_the_guard_was_killed_with_it() {
 /// Removes a cgroup and those below it; false if one of them is not empty.
 fn remove(directory: &Path) -> bool {
     let below = fs::read_dir(directory).into_iter().flatten().flatten();
-    let below = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    below.fold(true, |all, entry| remove(&entry.path()) && all)
-        && (!directory.exists() || fs::remove_dir(directory).is_ok())
+    let mut all = true;
+    for entry in below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        all &= remove(&entry.path());
+    }
+    all && (!directory.exists() || fs::remove_dir(directory).is_ok())
 }
 
 /// Where the process that a test starts makes cgroups.
