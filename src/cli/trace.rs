@@ -300,8 +300,8 @@ pub(super) fn losses(info: &Info) -> Vec<String> {
         sentences.map(|(count, sentence)| sentence.replace("COUNT", &count.to_string())).collect();
     if let Some(from) = info.observed_from_ns {
         lines.push(format!(
-            "not all CPUs were observed from the beginning: {:.3} s pass before the events of all are there, and what a thread \
-             does in these that is off its CPU does not count",
+            "not all CPUs were observed in the first {:.3} s: what threads do off their CPUs in that time is not known, and \
+             does not count",
             from.saturating_sub(info.first_ns) as f64 / 1e9
         ));
     }
