@@ -103,6 +103,9 @@ impl Groups {
             if stop() {
                 return Ok(());
             }
+            if is_made.load(Ordering::Acquire) != 0 {
+                continue;
+            }
             let path = Path::new(std::ffi::OsStr::from_bytes(directory.as_bytes()));
             // First, so that it is known whatever happens in between.
             is_made.store(1, Ordering::Release);
@@ -121,6 +124,8 @@ impl Groups {
                 }
             }
         }
+        self.files.clear();
+        self.left_out = 0;
         let file = |path: &Path| c_string(&path.join("cgroup.procs")).ok();
         for directory in &self.wanted {
             let found = directory.as_deref().filter(|path| path.join("cgroup.procs").exists());
