@@ -173,6 +173,9 @@ struct Document<'a> {
     threads_ended: u64,
     still_waiting: u64,
     longest_still_waiting_ns: u64,
+    /// Times that a thread ran again without a wakeup, and ns in which it neither slept nor waited as far as is known.
+    unwoken: u64,
+    unwoken_ns: u64,
     total: &'a Line,
     scxprof: &'a Line,
     /// How many lines there are, of which `lines` has the first.
@@ -436,6 +439,8 @@ fn document(
         threads_ended: stats.folded(),
         still_waiting,
         longest_still_waiting_ns,
+        unwoken: stats.unwoken().count,
+        unwoken_ns: stats.unwoken().total_ns,
         total: &total,
         scxprof: &own,
         line_count: lines.len(),
@@ -546,6 +551,15 @@ fn table(args: &SchedArgs, stats: &SchedStats, lines: &[Line]) -> String {
     if waiting > 0 {
         let _ =
             write!(text, "\n{waiting} threads were waiting for a CPU at the end, the longest for {} ms", ms(longest));
+    }
+    let unwoken = stats.unwoken();
+    if unwoken.count > 0 {
+        let _ = write!(
+            text,
+            "\n{} times a thread ran again without a wakeup that was seen: {} ms are in none of WAIT, SLEEP and BLOCKED",
+            unwoken.count,
+            ms(unwoken.total_ns)
+        );
     }
     if shown.iter().any(|line| line.losses > 0) {
         text += incomplete(stats);

@@ -21,6 +21,6 @@ pub use facts::{Fact, Facts, QueuedBy};
 pub use stats::{Class, CpuRow, Migrations, Row, Stats};
 pub use threads::{Slot, Thread, Threads, Why};
 pub(crate) use tracker::MAX_CPUS;
-pub use tracker::{Gaps, Tracker};
+pub use tracker::{Gaps, Tracker, Unwoken};
 pub use wakers::Wakers;
 pub use windows::*;

@@ -57,6 +57,16 @@ pub struct Tracker {
     events: u64,
     /// Before this time not all CPUs were observed.
     unobserved_before: u64,
+    unwoken: Unwoken,
+}
+
+/// Times that a thread got a CPU after it had left one to sleep, without a wakeup in between: nothing says when its sleep ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Unwoken {
+    /// How many.
+    pub count: u64,
+    /// How long they were, ns: they are neither sleep nor wait.
+    pub total_ns: u64,
 }
 
 impl Tracker {
@@ -64,6 +74,12 @@ impl Tracker {
     #[must_use]
     pub fn threads(&self) -> &Threads {
         &self.threads
+    }
+
+    /// Sleeps without a wakeup.
+    #[must_use]
+    pub fn unwoken(&self) -> Unwoken {
+        self.unwoken
     }
 
     /// What could not be followed.
@@ -131,7 +147,7 @@ impl Tracker {
             self.cpus.resize(at + 1, Cpu::default());
         }
         let is_observed = event.time >= self.unobserved_before;
-        let Self { threads, cpus, gaps, .. } = self;
+        let Self { threads, cpus, gaps, unwoken, .. } = self;
         let Some(cpu) = cpus.get_mut(at) else { return };
         match event.what {
             SchedWhat::Lost => {
@@ -153,7 +169,7 @@ impl Tracker {
         }
         let (first, last) = self.span.get_or_insert((event.time, event.time));
         (*first, *last) = ((*first).min(event.time), (*last).max(event.time));
-        Steps { threads, cpu, gaps, event, facts, is_observed }.take();
+        Steps { threads, cpu, gaps, unwoken, event, facts, is_observed }.take();
     }
 
     /// What threads did is not known, except of those that ran on another CPU all the time.
@@ -187,6 +203,7 @@ struct Steps<'a, F> {
     threads: &'a mut Threads,
     cpu: &'a mut Cpu,
     gaps: &'a mut Gaps,
+    unwoken: &'a mut Unwoken,
     event: &'a SchedEvent,
     facts: &'a mut F,
     /// All CPUs are observed.
@@ -401,10 +418,15 @@ impl<F: Facts> Steps<'_, F> {
         thread.dsq = thread.dsq.map(|dsq| Dsq { is_queued: false, ..dsq });
         // A pending wakeup ends here, whatever is known of its beginning.
         let before = std::mem::replace(&mut thread.state, State::Running { since: time });
-        if let State::Waiting { since, why } = before {
-            if since <= time {
+        match before {
+            State::Waiting { since, why } if since <= time => {
                 self.fact(Fact::Waited { thread: slot, cpu, from: since, until: time, why });
             }
+            State::Sleeping { since, .. } => {
+                self.unwoken.count += 1;
+                self.unwoken.total_ns = self.unwoken.total_ns.saturating_add(time.saturating_sub(since));
+            }
+            _ => {}
         }
         if let Some(Dsq { id, since, .. }) = dsq {
             self.fact(Fact::Dispatched { thread: slot, dsq: id, from: since.min(time), until: time });

@@ -288,3 +288,20 @@ fn times_that_go_back_and_forth_do_not_overflow_sums() {
     let (_, row) = stats.cpus().next().unwrap();
     assert_eq!((row.irq, row.softirq), (u64::MAX, u64::MAX));
 }
+
+#[test]
+fn a_sleep_without_a_wakeup_is_neither_sleep_nor_wait_and_counts() {
+    use TaskState::{Runnable, Sleeping};
+    // The wakeup comes before the thread leaves its CPU.
+    let (facts, tracker) = facts(&[
+        switch(10, 0, Runnable, 1),
+        waking(20, 1, 1),
+        switch(30, 1, Sleeping, 0),
+        switch(80, 0, Runnable, 1),
+        switch(90, 1, Sleeping, 0),
+        waking(95, 0, 1),
+        switch(99, 0, Runnable, 1),
+    ]);
+    assert_eq!(waits(&facts), [(95, 99, true)]);
+    assert_eq!(tracker.unwoken(), Unwoken { count: 1, total_ns: 50 });
+}

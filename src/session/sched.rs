@@ -12,7 +12,7 @@ use crate::sched::dsqs::{self, DsqLine, Dsqs};
 use crate::sched::report::{self, By, CellOf, Labels, Line, Order};
 use crate::sched::wakers::report::{self as wakers, Level, Within};
 use crate::sched::wakers::{Edge, Locality};
-use crate::sched::{Fact, Facts, Gaps, Stats, Threads, Tracker, Wakers};
+use crate::sched::{Fact, Facts, Gaps, Stats, Threads, Tracker, Unwoken, Wakers};
 
 /// Statistics of the scheduler's events. They are complete when the session has ended.
 #[derive(Debug, Default)]
@@ -162,6 +162,12 @@ impl SchedStats {
     #[must_use]
     pub fn still_waiting(&self) -> (u64, u64) {
         self.tracker.still_waiting()
+    }
+
+    /// Sleeps that no wakeup ended: they are in no statistic.
+    #[must_use]
+    pub fn unwoken(&self) -> Unwoken {
+        self.tracker.unwoken()
     }
 }
 
