@@ -144,7 +144,12 @@ impl Recoverer {
         for &candidate in outcome.candidates {
             // The mappings' claim of shared memory holds only if the page is shared now.
             let anew = maps.is_shared(sample.pid, candidate.addr);
-            let page = self.pagemap.page(sample.pid, space, candidate.addr, sample.time, anew).ok();
+            let mut page = self.pagemap.page(sample.pid, space, candidate.addr, sample.time, anew).ok();
+            // Nor is it one of a file that was there before.
+            let is_of_file = page.is_some_and(|page| page.present() && page.file_or_shared());
+            if !anew && is_of_file && maps.is_unmapped(sample.pid, candidate.addr) {
+                page = self.pagemap.page(sample.pid, space, candidate.addr, sample.time, true).ok();
+            }
             if page.is_none_or(|page| page.present() || page.swapped()) {
                 self.counts.unknown_pages += u64::from(page.is_none());
             } else if is_vdso_data(maps, sample.pid, &candidate) {

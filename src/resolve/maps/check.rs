@@ -115,6 +115,14 @@ impl Maps {
         process.and_then(|process| process.table.as_ref()).is_some_and(|table| table.shared(addr).is_some())
     }
 
+    /// True if the mappings show neither shared memory nor a private mapping of a file there, and are known to show all of them.
+    pub(crate) fn is_unmapped(&self, pid: u32, addr: u64) -> bool {
+        let table = self.processes.get(&pid).and_then(|process| process.table.as_ref());
+        table.is_some_and(|table| {
+            table.has_shared() && table.find(addr).is_none() && table.is_private_file(addr) == Some(false)
+        })
+    }
+
     /// As [`Maps::memory`], if pagemap gives the kind of the page: one of a file or of shared memory, or not. `None` if the
     /// kind is unknown. Where the mappings show another kind of memory, it is given again.
     ///
