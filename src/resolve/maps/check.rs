@@ -20,8 +20,8 @@ const DOUBTED: u64 = 50_000_000;
 const BUSY: u64 = 1_000_000_000;
 /// It is not read again for this many times as long as the reading took.
 const COST: u64 = 200;
-/// Private mappings of files that are kept for a process.
-const MAX_FILES: usize = 4096;
+/// Private mappings of files that are kept for a process, of 16 bytes each: those beyond `vm.max_map_count` (65,530) are unknown.
+const MAX_FILES: usize = 1 << 16;
 
 /// The private mappings of files of a process, as `/proc/PID/maps` gives them one after the other.
 #[derive(Debug, Default)]
@@ -115,18 +115,19 @@ impl Maps {
         process.and_then(|process| process.table.as_ref()).is_some_and(|table| table.shared(addr).is_some())
     }
 
-    /// True if the mappings show neither shared memory nor a private mapping of a file there, and are known to show all of them.
+    /// True if the mappings of a process with shared memory show neither that nor a private mapping of a file there.
     pub(crate) fn is_unmapped(&self, pid: u32, addr: u64) -> bool {
         let table = self.processes.get(&pid).and_then(|process| process.table.as_ref());
         table.is_some_and(|table| {
-            table.has_shared() && table.find(addr).is_none() && table.is_private_file(addr) == Some(false)
+            table.has_shared() && table.find(addr).is_none() && table.is_private_file(addr) != Some(true)
         })
     }
 
     /// As [`Maps::memory`], if pagemap gives the kind of the page: one of a file or of shared memory, or not. `None` if the
     /// kind is unknown. Where the mappings show another kind of memory, it is given again.
     ///
-    /// A page of a file in no mapping that is known is unknown memory: a shared mapping may have been moved there.
+    /// A page of a file in no mapping that is known is unknown memory: a shared mapping may have been moved there. The private
+    /// mappings of files of a process that is recorded are known from the first time that it is read again.
     ///
     /// An anonymous page is private memory, whatever the table says: what was mapped there is gone. (In a file system on
     /// persistent memory, DAX, kernels before 6.17 show shared pages as anonymous ones; they count as private.)
@@ -149,9 +150,9 @@ impl Maps {
         }
         // A page of a file, and no shared mapping: a private mapping of a file, or shared memory that mremap(2) moved there.
         if !is_shared && of_file && table.has_shared() && table.find(addr).is_none() {
-            let is_private_file = table.is_private_file(addr);
-            check.doubted |= is_private_file != Some(true);
-            if is_private_file == Some(false) {
+            // Nor is one of a process whose private mappings of files are not known yet.
+            if table.is_private_file(addr) != Some(true) {
+                check.doubted = true;
                 return (None, Some(true));
             }
         }
@@ -169,7 +170,7 @@ impl Maps {
                 continue;
             }
             let earliest = if doubted { not_before } else { not_before.saturating_add(BUSY - DOUBTED) };
-            if now >= earliest && not_before != 0 {
+            if now >= earliest && (not_before != 0 || doubted) {
                 due.push((!doubted, std::cmp::Reverse(places), pid));
             } else if not_before == 0 {
                 process.check.not_before = now + DOUBTED;

@@ -330,12 +330,24 @@ fn mappings_that_no_record_ended_are_noticed_by_their_pages() {
     assert!(matches!(maps.place_of_page(10, 0x20010, 0, Some(true)), (Some(MemoryId::Private { .. }), None)));
     assert_eq!(maps.counts().corrected, 2);
     // What is private is not known of a process that has too many files.
-    let files = (0..5000u64)
+    let files = (0..70_000u64)
         .map(|at| format!("{:x}-{:x} r--p 00000000 08:01 9 /lib/y\n", 0x10_0000 + at * 8192, 0x10_1000 + at * 8192));
     set_maps(&dir, 10, &format!("8000-f000 rw-s 00000000 00:01 7 /memfd:x\n{}", files.collect::<String>()));
     maps.place_of_page(10, 0x30010, 0, Some(true));
     assert_eq!(look(&mut maps, second + 4_000_000_000), [10]);
-    assert!(matches!(maps.place_of_page(10, 0x20010, 0, Some(true)), (Some(MemoryId::Private { .. }), None)));
+    assert_eq!(maps.place_of_page(10, 0x20010, 0, Some(true)), (None, Some(true)), "it may be shared");
+}
+
+#[test]
+fn a_page_of_a_file_is_never_private_memory_before_the_files_are_known() {
+    let mut maps = Maps::recorded(LIMIT);
+    maps.mmap(10, &line("1000-3000 rw-s 00000000 00:01 7 /memfd:x"));
+    assert_eq!(maps.place_of_page(10, 0x5010, 0, Some(true)), (None, Some(true)), "it may be shared");
+    assert!(matches!(maps.place_of_page(10, 0x5010, 0, Some(false)), (Some(MemoryId::Private { .. }), None)));
+    assert_eq!(maps.due(1), [10], "it is read at once");
+    maps.set_private_files(10, Some(vec![(0x5000, 0x6000)]));
+    assert!(matches!(maps.place_of_page(10, 0x5010, 0, Some(true)), (Some(MemoryId::Private { .. }), None)));
+    assert_eq!(maps.place_of_page(10, 0x7010, 0, Some(true)), (None, Some(true)));
 }
 
 #[test]
