@@ -1,6 +1,7 @@
 //! The sections after the data of a perf.data file: facts about the host (tools/perf/util/header.c).
 
 use std::fs::{self, File};
+use std::io::{Read, Seek};
 
 use super::format::feature;
 use super::reader::PerfData;
@@ -93,7 +94,7 @@ pub(crate) fn online_cpus(perf_data: &mut PerfData<File>) -> Option<usize> {
 }
 
 /// A text of the header: `HEADER_OSRELEASE`, `HEADER_VERSION` and their like.
-pub(crate) fn text(perf_data: &mut PerfData<File>, bit: u8) -> Option<String> {
+pub(crate) fn text<R: Read + Seek>(perf_data: &mut PerfData<R>, bit: u8) -> Option<String> {
     let bytes = perf_data.section(bit)?;
     let mut cursor = Cursor { bytes: &bytes, swapped: perf_data.is_swapped() };
     Some(String::from_utf8_lossy(cursor.string()?).into_owned())

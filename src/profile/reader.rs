@@ -238,7 +238,8 @@ impl<R: Read + Seek> PerfData<R> {
 
     /// Reads the descriptions of tracepoints.
     fn take_tracing(&mut self, section: &[u8]) {
-        (self.sched, self.undecodable) = tracing::decoder(section, self.swapped);
+        let release = features::text(self, feature::OSRELEASE).unwrap_or_default();
+        (self.sched, self.undecodable) = tracing::decoder(section, self.swapped, &release);
         let sched = &self.sched;
         self.events.iter_mut().for_each(|event| event.is_sched = is_sched(sched, &event.attr));
         let wanted = |event: &&mut Event| event.is_guessed && event.attr.kind == sys::PERF_TYPE_TRACEPOINT;

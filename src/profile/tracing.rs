@@ -88,9 +88,9 @@ impl<'a> Front<'a> {
 }
 
 /// The decoder of the scheduler's events that a section describes, and why others of them cannot be decoded. A section that
-/// ends early describes those before its end. `swapped`: records are of the other byte order.
-pub(super) fn decoder(section: &[u8], swapped: bool) -> (SchedDecoder, Vec<FormatError>) {
-    let mut decoder = SchedDecoder::new(swapped);
+/// ends early describes those before its end. `swapped`: records are of the other byte order. `release`: the kernel's, or nothing.
+pub(super) fn decoder(section: &[u8], swapped: bool, release: &str) -> (SchedDecoder, Vec<FormatError>) {
+    let mut decoder = SchedDecoder::new(swapped).of_release(release);
     let mut wrong = Vec::new();
     let add = |name: &str, format: &[u8]| match decoder.add(name, &String::from_utf8_lossy(format)) {
         Ok(_) => {}

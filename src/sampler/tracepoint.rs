@@ -262,7 +262,8 @@ impl SchedDecoder {
         self.kinds.iter().any(|(known, _)| u64::from(*known) == id)
     }
 
-    /// What the raw data of a sample says; `None` if it is of a tracepoint that was not added, or shorter than its fields.
+    /// What the raw data of a sample says; `None` if it is of a tracepoint that was not added, shorter than its
+    /// fields, or has a number that no thread or CPU has.
     #[must_use]
     pub fn decode(&self, raw: &[u8]) -> Option<SchedWhat> {
         let fields = Fields { raw, swapped: self.swapped };
@@ -276,38 +277,32 @@ impl SchedDecoder {
             },
             Kind::Waking { task, target_cpu, flags } => SchedWhat::Waking {
                 task: fields.task(task)?,
-                target_cpu: fields.number(*target_cpu)? as u32,
+                target_cpu: fields.id(*target_cpu)?,
                 by: WakenBy::from_flags(fields.number(*flags)?),
             },
             Kind::WakeupNew { task, target_cpu } => {
-                SchedWhat::WakeupNew { task: fields.task(task)?, target_cpu: fields.number(*target_cpu)? as u32 }
+                SchedWhat::WakeupNew { task: fields.task(task)?, target_cpu: fields.id(*target_cpu)? }
             }
-            Kind::Migrate { task, from, to } => SchedWhat::Migrate {
-                task: fields.task(task)?,
-                from: fields.number(*from)? as u32,
-                to: fields.number(*to)? as u32,
-            },
-            Kind::Fork { parent, child, comm } => SchedWhat::Fork {
-                parent: fields.number(*parent)? as u32,
-                child: fields.number(*child)? as u32,
-                comm: fields.name(*comm)?,
-            },
-            Kind::Exec { pid, old_pid } => {
-                SchedWhat::Exec { tid: fields.number(*pid)? as u32, old_tid: fields.number(*old_pid)? as u32 }
+            Kind::Migrate { task, from, to } => {
+                SchedWhat::Migrate { task: fields.task(task)?, from: fields.id(*from)?, to: fields.id(*to)? }
             }
+            Kind::Fork { parent, child, comm } => {
+                SchedWhat::Fork { parent: fields.id(*parent)?, child: fields.id(*child)?, comm: fields.name(*comm)? }
+            }
+            Kind::Exec { pid, old_pid } => SchedWhat::Exec { tid: fields.id(*pid)?, old_tid: fields.id(*old_pid)? },
             Kind::Exit { task } => SchedWhat::Exit { task: fields.task(task)? },
             Kind::Runtime { task, ns } => SchedWhat::Runtime { task: fields.task(task)?, ns: fields.number(*ns)? },
-            Kind::IrqEntry { irq } => SchedWhat::IrqEntry { irq: fields.number(*irq)? as u32 },
-            Kind::IrqExit { irq } => SchedWhat::IrqExit { irq: fields.number(*irq)? as u32 },
-            Kind::SoftirqEntry { vec } => SchedWhat::SoftirqEntry { vec: fields.number(*vec)? as u32 },
-            Kind::SoftirqExit { vec } => SchedWhat::SoftirqExit { vec: fields.number(*vec)? as u32 },
+            Kind::IrqEntry { irq } => SchedWhat::IrqEntry { irq: fields.id(*irq)? },
+            Kind::IrqExit { irq } => SchedWhat::IrqExit { irq: fields.id(*irq)? },
+            Kind::SoftirqEntry { vec } => SchedWhat::SoftirqEntry { vec: fields.id(*vec)? },
+            Kind::SoftirqExit { vec } => SchedWhat::SoftirqExit { vec: fields.id(*vec)? },
             Kind::Dsq { kind, pid, dsq, slice, prev_pid } => {
-                let (tid, dsq, slice) = (fields.number(*pid)? as u32, fields.number(*dsq)?, fields.number(*slice)?);
+                let (tid, dsq, slice) = (fields.id(*pid)?, fields.number(*dsq)?, fields.number(*slice)?);
                 // As in dsq.bpf.c.
                 match fields.number(*kind)? {
                     kind @ (0 | 1) => SchedWhat::DsqInsert { tid, dsq, slice, is_moved: kind == 1 },
                     2 => SchedWhat::DsqSwitch {
-                        prev: fields.number(*prev_pid)? as u32,
+                        prev: fields.id(*prev_pid)?,
                         dsq: (dsq != NO_DSQ).then_some(dsq),
                         next: tid,
                         slice: (slice != 0).then_some(slice),
@@ -354,6 +349,14 @@ impl Fields<'_> {
         })
     }
 
+    /// The number of a thread, a CPU or an interrupt, which the kernel keeps in an int; `None` if it has more bits.
+    #[inline]
+    fn id(&self, place: Place) -> Option<u32> {
+        let number = self.number(place)?;
+        let is_negative = place.size == 8 && i32::try_from(number.cast_signed()).is_ok();
+        u32::try_from(number).ok().or(is_negative.then_some(number as u32))
+    }
+
     #[inline]
     fn name(&self, place: Place) -> Option<Comm> {
         let (at, size) = if place.data_loc {
@@ -368,7 +371,7 @@ impl Fields<'_> {
     #[inline]
     fn task(&self, places: &TaskPlaces) -> Option<SchedTask> {
         Some(SchedTask {
-            tid: self.number(places.pid)? as u32,
+            tid: self.id(places.pid)?,
             prio: self.number(places.prio)? as i32,
             comm: self.name(places.comm)?,
         })
@@ -486,6 +489,24 @@ mod tests {
             let task = SchedTask { tid: 9, prio: 100, comm: Comm::from("mover") };
             assert_eq!(decoder.decode(&bytes), Some(SchedWhat::Migrate { task, from: 2, to: 3 }), "{is_new}");
         }
+    }
+
+    #[test]
+    fn a_number_that_no_thread_has_is_no_other_thread_s() {
+        let mut decoder = SchedDecoder::new(false);
+        let text = "name: sched_process_fork\nID: 5\nformat:\n\
+                    \tfield:char child_comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\
+                    \tfield:long parent_pid;\toffset:24;\tsize:8;\tsigned:1;\n\
+                    \tfield:long child_pid;\toffset:32;\tsize:8;\tsigned:1;\n";
+        assert_eq!(decoder.add("sched:sched_process_fork", text), Ok(true));
+        let fork = |child: i64| {
+            let what = decoder.decode(&record(5, &[&comm("x"), &1i64.to_ne_bytes(), &child.to_ne_bytes()]));
+            what.map(|what| match what {
+                SchedWhat::Fork { child, .. } => child,
+                _ => unreachable!(),
+            })
+        };
+        assert_eq!([7, -1, (1 << 32) + 1, i64::MIN].map(fork), [Some(7), Some(u32::MAX), None, None]);
     }
 
     #[test]

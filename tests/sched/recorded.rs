@@ -262,3 +262,27 @@ fn cpus_and_threads_add_up_to_the_same() {
         }
     }
 }
+
+/// Where the format of `sched_switch` does not say what states mean, the kernel's release does: 0x100 is a preempted thread since
+/// 4.14, and was a state that it sleeps in before.
+#[test]
+fn states_without_a_format_are_those_of_the_release() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("perf.data");
+    let preempted = |changes: &[(&[u8], &[u8])]| {
+        let mut bytes = fixture("perf-sched.data.gz");
+        for (from, to) in changes {
+            let found: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at..].starts_with(from)).collect();
+            assert!(!found.is_empty());
+            found.into_iter().for_each(|at| bytes[at..][..to.len()].copy_from_slice(to));
+        }
+        std::fs::write(&path, bytes).unwrap();
+        number(&json(&["-f", path.to_str().unwrap()])["total"]["preempted"])
+    };
+    let (format, release): ((&[u8], &[u8]), (&[u8], &[u8])) =
+        ((b"print fmt:", b"other fmt:"), (b"7.2.13+", b"4.9.13+"));
+    assert_eq!(preempted(&[]), 109);
+    assert_eq!(preempted(&[release]), 109, "the format says it");
+    assert_eq!(preempted(&[format]), 109);
+    assert_eq!(preempted(&[format, release]), 0);
+}
