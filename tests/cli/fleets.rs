@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parquet::basic::{Compression, Encoding};
 use parquet::column::writer::ColumnWriter;
@@ -12,6 +13,8 @@ use parquet::data_type::ByteArray;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
 use parquet::file::writer::SerializedFileWriter;
 use serde_json::Value;
+
+use super::output::has_ended;
 
 fn scxprof(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_scxprof")).args(arguments).output().unwrap()
@@ -251,19 +254,69 @@ fn what_a_small_file_repeats_takes_no_memory() {
     refused(&path, "", "larger than any of evidence");
 }
 
+/// Whenever a signal comes, each result is there as a whole or not at all, and nothing else is.
+#[test]
+fn a_signal_ends_merging_and_leaves_no_part_of_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let good = evidence(directory.path(), 1, false, &[]);
+    let many = directory.path().join("many.parquet");
+    many_classes(&many, 20_000);
+    let (mut ended, mut done) = (0, 0);
+    for at in 0..16u64 {
+        let to = tempfile::tempdir().unwrap();
+        let path = |name: &str| to.path().join(name).to_str().unwrap().to_owned();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_scxprof"));
+        command.args(["merge", good.to_str().unwrap(), many.to_str().unwrap(), "--target-cpus", "8"]);
+        command.args(["-o", &path("cells"), "--evidence", &path("sum"), "--report", &path("report")]);
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(at * at * 5));
+        for _ in 0..1 + at % 2 {
+            // SAFETY: a signal to a child that was not waited for.
+            unsafe { libc::kill(child.id().cast_signed(), [libc::SIGTERM, libc::SIGINT][at as usize / 2 % 2]) };
+        }
+        assert!(has_ended(&mut child), "it goes on");
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        match output.status.code() {
+            Some(0) => done += 1,
+            // Our own code, that of a second signal, or the kernel's before the first is handled.
+            code => {
+                assert!(matches!(code, None | Some(1 | 130 | 143)), "{code:?}: {said}");
+                ended += 1;
+            }
+        }
+        for entry in fs::read_dir(to.path()).unwrap() {
+            let path = entry.unwrap().path();
+            let is_whole = match path.file_name().unwrap().to_str().unwrap() {
+                "cells" | "report" => serde_json::from_slice::<Value>(&fs::read(&path).unwrap()).is_ok(),
+                "sum" => fs::read(&path).unwrap().ends_with(b"PAR1"),
+                _ => false,
+            };
+            assert!(is_whole, "{} after {at}: {said}", path.display());
+        }
+    }
+    println!("{ended} were ended, {done} were done");
+    assert!(ended > 0);
+}
+
+/// Writes evidence of so many classes, without a host.
+fn many_classes(path: &Path, count: u32) {
+    let mut many = scxprof::evidence::Evidence::within(64 << 20);
+    let scope = scxprof::evidence::Scope::default();
+    for at in 0..count {
+        let class = scxprof::evidence::Class { comm: format!("{at}"), ..Default::default() };
+        let key = scxprof::evidence::Key::of(scxprof::evidence::Kind::Class, &scope, &class);
+        many.add(key, &scxprof::evidence::Sums([1; 17])).unwrap();
+    }
+    scxprof::evidence::file::write(&many, fs::File::create(path).unwrap()).unwrap();
+}
+
 #[test]
 fn rows_take_no_more_than_memory_says() {
     let directory = tempfile::tempdir().unwrap();
     let path = evidence(directory.path(), 1, false, &[]);
     let parts = directory.path().join("many.parquet");
-    let mut many = scxprof::evidence::Evidence::within(64 << 20);
-    let scope = scxprof::evidence::Scope::default();
-    for at in 0..20_000 {
-        let class = scxprof::evidence::Class { comm: format!("{at}"), ..Default::default() };
-        let key = scxprof::evidence::Key::of(scxprof::evidence::Kind::Class, &scope, &class);
-        many.add(key, &scxprof::evidence::Sums([1; 17])).unwrap();
-    }
-    scxprof::evidence::file::write(&many, fs::File::create(&parts).unwrap()).unwrap();
+    many_classes(&parts, 20_000);
     refused(
         &parts,
         "--memory 8",

@@ -229,6 +229,47 @@ fn what_is_no_file_is_not_waited_for() {
     assert!(!at("elsewhere").exists());
 }
 
+/// Whenever a signal comes, each file of a watch is there as a whole or not at all, and nothing else is.
+#[test]
+fn a_signal_leaves_no_part_of_a_file() {
+    let tries: Vec<_> = (0..10u64)
+        .map(|at| {
+            std::thread::spawn(move || {
+                let directory = tempfile::tempdir().unwrap();
+                let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+                let mut command = Command::new(SCXPROF);
+                command.args(["watch", "--source", "faults", "--interval", "1.2", "--duty", "100"]);
+                command.args(["-o", &path("cells"), "--state", &path("state"), "--metrics", &path("prom")]);
+                let mut child = command.args(["--evidence", &path("evidence")]).stderr(Stdio::piped()).spawn().unwrap();
+                std::thread::sleep(Duration::from_millis(1000 + at * 70));
+                for _ in 0..1 + at % 2 {
+                    signal(&child, [libc::SIGTERM, libc::SIGINT][at as usize / 2 % 2]);
+                }
+                assert!(has_ended(&mut child), "it goes on");
+                let output = child.wait_with_output().unwrap();
+                let said = String::from_utf8_lossy(&output.stderr);
+                if output.status.code() == Some(3) {
+                    return println!("SKIP: a_signal_leaves_no_part_of_a_file: {}", said.trim());
+                }
+                let files = ["", "state"].map(|name| fs::read_dir(directory.path().join(name)).into_iter().flatten());
+                for entry in files.into_iter().flatten() {
+                    let path = entry.unwrap().path();
+                    let read = || fs::read(&path).unwrap();
+                    let is_whole = match path.file_name().unwrap().to_str().unwrap() {
+                        "cells" | "state.json" => serde_json::from_slice::<serde_json::Value>(&read()).is_ok(),
+                        name if name.starts_with("evidence") => read().ends_with(b"PAR1"),
+                        "prom" => read().ends_with(b"\n"),
+                        name => matches!(name, "state" | "lock"),
+                    };
+                    assert!(is_whole, "{} after {at}: {said}", path.display());
+                }
+            })
+        })
+        .collect();
+    let failed = tries.into_iter().map(std::thread::JoinHandle::join).filter(Result::is_err).count();
+    assert_eq!(failed, 0);
+}
+
 #[test]
 fn neither_a_full_socket_nor_a_full_disk_stops_a_watch() {
     let directory = tempfile::tempdir().unwrap();
