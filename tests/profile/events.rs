@@ -318,3 +318,17 @@ fn each_event_is_named_without_a_look_at_all_others() {
     let (few, many) = (cpu_time_of_names(3_000), cpu_time_of_names(30_000));
     assert!(many < few * 40, "10 times as many took {many} ns in place of {few}");
 }
+
+#[test]
+fn memory_of_guests_is_not_that_of_the_host() {
+    let sample = |time, mode| {
+        let mut sample = made::sample(ORDER, time, 100, 100, 0x1_0000, 5, 4096);
+        sample[4] = sample[4] & !7 | mode;
+        sample
+    };
+    // User code, the kernel of a guest, its user code.
+    let samples = [2, 4, 5, 2, 5].into_iter().zip(1000..).map(|(mode, time)| sample(time, mode));
+    let records: Vec<_> = std::iter::once(made::comm(ORDER, 1, 100, 100, b"qemu")).chain(samples).collect();
+    let bytes = made::file(ORDER, &records);
+    assert_eq!(made::read(&bytes).samples.iter().map(|it| it.time).collect::<Vec<_>>(), [1000, 1003]);
+}
