@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use scxprof::replay::{Groups, Guard};
 
-use super::{recording, SCXPROF};
+use super::{made, recording, SCXPROF};
 
 /// Waits until something happens.
 fn until(what: &str, mut happens: impl FnMut() -> bool) {
@@ -45,18 +45,31 @@ struct Running {
 impl Running {
     fn new(name: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let path = recording(dir.path());
+        recording(dir.path());
+        let running = Self::of(name, dir, "500");
+        // `ping` and others are there from the beginning.
+        until("the replay", || running.mocks().len() >= 2);
+        running
+    }
+
+    /// Of the recording in this directory; it may not have begun.
+    fn of(name: &str, dir: tempfile::TempDir, time_scale: &str) -> Self {
         let root = format!("/scxprof-test-{name}-{}", std::process::id());
         let mut command = Command::new(SCXPROF);
-        command.args(["replay", "--overcommit", "--json", "--time-scale", "500", "-f"]).arg(path);
+        command.args(["replay", "--overcommit", "--json", "--time-scale", time_scale, "-f"]);
+        command.arg(dir.path().join("perf.data"));
         if mount().is_some() {
             command.args(["--cgroup-root", &root]);
         }
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let running = Self { child, root, _dir: dir };
-        // `ping` and others are there from the beginning.
-        until("the replay", || running.mocks().len() >= 2);
-        running
+        Self { child, root, _dir: dir }
+    }
+
+    /// Of a recording with a process in each of these cgroups.
+    fn in_cgroups(name: &str, paths: &[Vec<u8>]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("perf.data"), made::in_cgroups(paths, 60_000_000_000)).unwrap();
+        Self::of(name, dir, "1")
     }
 
     fn children(&self) -> Vec<u32> {
@@ -76,6 +89,17 @@ impl Running {
         self.children().into_iter().find(is_guard).unwrap()
     }
 
+    /// The first mock process, which made the others.
+    fn first(&self) -> u32 {
+        let guard = self.guard();
+        self.children().into_iter().find(|&child| child != guard).unwrap()
+    }
+
+    /// The cgroup that all are in.
+    fn directory(&self) -> Option<PathBuf> {
+        Some(mount()?.join(self.root.trim_start_matches('/')))
+    }
+
     fn signal(&self, signal: i32) {
         kill(self.child.id(), signal);
     }
@@ -83,8 +107,7 @@ impl Running {
     /// Nothing is left of these processes and the cgroups.
     fn is_gone(&self, mocks: &BTreeSet<u32>) {
         until("the end of all mock processes", || !mocks.iter().any(|&pid| family(pid).is_some()));
-        if let Some(mount) = mount() {
-            let directory = mount.join(self.root.trim_start_matches('/'));
+        if let Some(directory) = self.directory() {
             until("the end of the cgroups", || !directory.exists());
         }
     }
@@ -157,9 +180,86 @@ fn sleeping_mock_threads_end_although_the_guard_was_killed_with_it() {
     running.child.wait().unwrap();
     // They would sleep for minutes. Nothing removes the cgroups then.
     until("the end of all mock processes", || !mocks.iter().any(|&pid| family(pid).is_some()));
-    if let Some(mount) = mount() {
-        let root = mount.join(running.root.trim_start_matches('/'));
+    if let Some(root) = running.directory() {
         until("removable cgroups", || remove(&root));
+    }
+}
+
+#[test]
+fn sleeping_mock_threads_end_although_the_first_mock_process_does_nothing_for_it() {
+    let mut running = Running::new("guarded");
+    let first = running.first();
+    let mut mocks = running.mocks();
+    mocks.remove(&first);
+    kill(first, libc::SIGSTOP);
+    running.signal(libc::SIGKILL);
+    running.child.wait().unwrap();
+    running.is_gone(&mocks);
+    kill(first, libc::SIGCONT);
+    running.is_gone(&[first].into());
+}
+
+#[test]
+fn orphans_among_mock_processes_become_children_of_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    recording(dir.path());
+    let mut running = Running::of("orphan", dir, "40");
+    // A thread of a process that was there from the beginning makes others.
+    let mut made = None;
+    until("a process of a mock process", || {
+        let children = running.children();
+        let parent = |pid: u32| family(pid).map_or(0, |(parent, _)| parent);
+        made = pids().map(|pid| (pid, parent(pid))).find(|(_, by)| children.contains(&parent(*by)));
+        made.is_some()
+    });
+    let (orphan, parent) = made.unwrap();
+    let first = running.first();
+    kill(parent, libc::SIGKILL);
+    until("its end", || family(parent).is_none());
+    // It may have ended by itself meanwhile.
+    let by = family(orphan).map(|(parent, _)| parent);
+    assert!(by.is_none_or(|by| by == first), "{by:?} instead of {first}");
+    let mocks = running.mocks();
+    running.signal(libc::SIGINT);
+    running.child.wait().unwrap();
+    running.is_gone(&mocks);
+}
+
+/// What the process that a test starts as the reaper of all kills: scxprof, or the first mock process.
+const KILLED: &str = "SCXPROF_TEST_REPLAY_KILLED";
+
+/// Not a test of its own: its process is as the first one of a container.
+#[test]
+fn adopts_what_a_killed_replay_leaves() {
+    let Ok(killed) = std::env::var(KILLED) else { return };
+    // SAFETY: changes a flag of this process.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) }, 0);
+    let running = Running::new(&killed);
+    let (first, guard) = (running.first(), running.guard());
+    let mocks = running.mocks();
+    kill(if killed == "first" { first } else { running.child.id() }, libc::SIGKILL);
+    let mut adopted = Vec::new();
+    until("the end of all children", || loop {
+        // SAFETY: waits for children of ours, of which no status is wanted.
+        match unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } {
+            0 => return false,
+            -1 => return true,
+            pid => adopted.push(pid.cast_unsigned()),
+        }
+    });
+    // Their own parent is gone.
+    let is_wrong = |pid: &u32| mocks.contains(pid) && ![first, guard].contains(pid);
+    assert!(!adopted.iter().any(is_wrong), "{adopted:?} of {mocks:?}, {first} and {guard}");
+    running.is_gone(&mocks);
+}
+
+#[test]
+fn the_first_process_of_a_container_gets_no_mock_process_to_wait_for() {
+    for killed in ["scxprof", "first"] {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "ends::adopts_what_a_killed_replay_leaves"]).env(KILLED, killed);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{killed}: {}", String::from_utf8_lossy(&output.stdout));
     }
 }
 
@@ -201,5 +301,40 @@ fn a_replay_that_is_killed_while_it_makes_cgroups_leaves_none() {
     until("some cgroups", || made() > 20);
     kill(child.id(), libc::SIGKILL);
     child.wait().unwrap();
+    until("the end of the cgroups", || !directory.exists());
+}
+
+#[test]
+fn the_command_that_is_killed_while_it_makes_cgroups_leaves_none() {
+    if mount().is_none() {
+        return println!("SKIP: the_command_that_is_killed_while_it_makes_cgroups_leaves_none: no cgroup can be made");
+    }
+    // As deep as they may be.
+    let path = |number: u32| (0..30).map(|depth| format!("/{number}.{depth}")).collect::<String>().into_bytes();
+    let paths: Vec<Vec<u8>> = (0..100).map(path).collect();
+    for signal in [libc::SIGKILL, libc::SIGTERM] {
+        let mut running = Running::in_cgroups("early", &paths);
+        let directory = running.directory().unwrap();
+        until("some cgroups", || fs::read_dir(&directory).is_ok_and(|made| made.count() > 3));
+        running.signal(signal);
+        running.child.wait().unwrap();
+        until("the end of the cgroups", || !directory.exists());
+    }
+}
+
+#[test]
+fn a_cgroup_that_cannot_be_made_is_left_out_alone() {
+    if mount().is_none() {
+        return println!("SKIP: a_cgroup_that_cannot_be_made_is_left_out_alone: no cgroup can be made");
+    }
+    let mut running = Running::in_cgroups("newline", &[b"/good".to_vec(), b"/bad\nname".to_vec()]);
+    let directory = running.directory().unwrap();
+    let members = |of: &Path| fs::read_to_string(of.join("cgroup.procs")).map_or(0, |text| text.lines().count());
+    until("a mock process in each", || [members(&directory), members(&directory.join("good"))] == [1, 1]);
+    running.signal(libc::SIGINT);
+    running.child.wait().unwrap();
+    let mut said = String::new();
+    running.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("note: 1 cgroups cannot have their names here"), "{said}");
     until("the end of the cgroups", || !directory.exists());
 }

@@ -6,6 +6,7 @@ mod counter;
 mod ends;
 mod live;
 mod machines;
+mod made;
 mod tables;
 
 use std::path::{Path, PathBuf};
