@@ -18,7 +18,7 @@ use super::{decision, process, Failure};
 use crate::config::Placement;
 use crate::escape;
 use crate::host::Roots;
-use crate::resolve::{symbolize, SymbolOptions, UnwindCounts};
+use crate::resolve::{symbolize, SymbolOptions, UnwindCounts, UNWIND_LIMIT};
 use crate::session::{default_event, parse_event, EventSpec, Outcome, Progress, Rate, Session, StackSink};
 use crate::stacks::{self, By, Profile};
 
@@ -268,7 +268,9 @@ pub(super) fn run(args: &StacksArgs, stdout_is_open: bool) -> Result<(), Failure
     };
     capture::say_notes(&outcome, None);
     decision::say_loss(&outcome.loss, args.verbose > 0);
-    say_unwound(outcome.unwound);
+    if let Some(text) = outcome.unwound.as_ref().and_then(lacking) {
+        say!("note: {text}");
+    }
     place(&mut profile, placement.as_ref());
     if profile.count() == 0 {
         let why = if damage.is_empty() { String::new() } else { format!(": it is damaged: {}", damage.join("; ")) };
@@ -306,9 +308,8 @@ pub(super) fn run(args: &StacksArgs, stdout_is_open: bool) -> Result<(), Failure
     }
 }
 
-/// Says which stacks lack their outer functions.
-fn say_unwound(unwound: Option<UnwindCounts>) {
-    let Some(counts) = unwound else { return };
+/// Which stacks lack their outer functions, and why.
+fn lacking(counts: &UnwindCounts) -> Option<String> {
     let mut parts = Vec::new();
     if counts.cut > 0 {
         parts.push(format!("{} end where the copy of the stack ends (dwarf,BYTES copies more)", counts.cut));
@@ -318,16 +319,15 @@ fn say_unwound(unwound: Option<UnwindCounts>) {
     }
     if counts.timed_out > 0 {
         parts.push(format!(
-            "{} where a file was not read in time (a slow disk or a busy host: try again)",
-            counts.timed_out
+            "{} where a file was not read in {} ms (a slow disk or a busy host: try again)",
+            counts.timed_out,
+            UNWIND_LIMIT.as_millis()
         ));
     }
     if counts.compat > 0 {
         parts.push(format!("{} are of 32-bit programs, which are not unwound", counts.compat));
     }
-    if !parts.is_empty() {
-        say!("note: of {} unwound stacks {}", counts.all(), parts.join(", "));
-    }
+    (!parts.is_empty()).then(|| format!("of {} unwound stacks {}", counts.all(), parts.join(", ")))
 }
 
 /// What was observed.
@@ -399,5 +399,27 @@ pub(super) fn place(profile: &mut Profile, placement: Option<&Placement>) {
     let Some(placement) = placement else { return };
     for thread in &mut profile.threads {
         thread.subcell = Some(placement.name_of(thread.cgroup.as_bytes(), thread.comm.as_bytes()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_why_stacks_lack_functions_is_named_with_its_own_count() {
+        assert_eq!(lacking(&UnwindCounts::default()), None);
+        let mut late = UnwindCounts::default();
+        (late.complete, late.timed_out) = (1, 64);
+        let expected =
+            "of 65 unwound stacks 64 where a file was not read in 200 ms (a slow disk or a busy host: try again)";
+        assert_eq!(lacking(&late).as_deref(), Some(expected));
+        (late.complete, late.cut, late.broken, late.compat) = (0, 2, 3, 4);
+        let said = lacking(&late).unwrap();
+        for part in
+            ["of 73 unwound stacks 2 end where", ", 3 where code has neither", ", 64 where a file", ", 4 are of 32-bit"]
+        {
+            assert!(said.contains(part), "{part}: {said}");
+        }
     }
 }

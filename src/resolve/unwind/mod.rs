@@ -9,6 +9,7 @@ mod step;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use crossbeam_channel::{bounded, Receiver, TryRecvError};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +33,7 @@ const IMAGE: usize = 512 << 10;
 /// Time-outs of a file before it is given up.
 const MAX_LATE: u32 = 5;
 /// How long to wait for a file while samples wait.
-const LIMIT: std::time::Duration = aside::SHORT;
+pub(crate) const UNWIND_LIMIT: std::time::Duration = aside::SHORT;
 /// Instructions with a known rule.
 const MAX_RULES: usize = 1 << 15;
 
@@ -71,6 +72,8 @@ pub(crate) struct Unwinder {
     rules: Cache<CodeAddr, Option<Arc<UnwindRule>>>,
     /// Look-ups of each file that had no answer in time.
     late: FxHashMap<NonZeroU32, u32>,
+    /// Where files come that were not opened in time.
+    opening: FxHashMap<NonZeroU32, Receiver<Option<Image>>>,
     pub(crate) counts: UnwindCounts,
 }
 
@@ -83,6 +86,7 @@ impl Unwinder {
             images: Cache::new(MAX_IMAGES),
             rules: Cache::new(MAX_RULES),
             late: FxHashMap::default(),
+            opening: FxHashMap::default(),
             counts: UnwindCounts::default(),
         }
     }
@@ -155,15 +159,8 @@ impl Unwinder {
             return Ok(None);
         };
         let about = wanted.about();
-        let image = if let Some(image) = self.images.get(&code.module) {
-            image.clone()
-        } else {
-            let options = self.options.clone();
-            let image = self.in_time(code.module, about, move || wanted.open(&options))?.map(Arc::new);
-            let weight = IMAGE + image.as_ref().map_or(0, |image| image.bytes());
-            self.images.insert_weighted(code.module, image.clone(), weight);
-            image
-        };
+        let options = self.options.clone();
+        let image = self.image(code.module, about, move || wanted.open(&options))?;
         let rule = match image {
             Some(image) => self.in_time(code.module, about, move || image.unwind_rule(code.offset))?.map(Arc::new),
             None => None,
@@ -172,7 +169,41 @@ impl Unwinder {
         Ok(rule)
     }
 
-    /// Asks a file, and once more at the next stack if there is no answer in time: a busy disk answers then. A file that was late too
+    /// The file, which `open` opens. One that is opened too late, as its frame descriptions are many, is there for a later stack.
+    fn image(
+        &mut self,
+        module: NonZeroU32,
+        about: u64,
+        open: impl FnOnce() -> Option<Image> + Send + 'static,
+    ) -> Result<Option<Arc<Image>>, NoAnswer> {
+        if let Some(image) = self.images.get(&module) {
+            return Ok(image.clone());
+        }
+        let late = self.opening.get(&module).and_then(|opening| opening.try_recv().ok());
+        let image = if let Some(image) = late {
+            image
+        } else {
+            let (opened, opening) = bounded(1);
+            let _ = self.in_time(module, about, move || drop(opened.send(open())));
+            match opening.try_recv() {
+                Ok(image) => image,
+                Err(error) => {
+                    // One that was not asked has nothing to wait for.
+                    if error == TryRecvError::Empty {
+                        self.opening.insert(module, opening);
+                    }
+                    return Err(NoAnswer);
+                }
+            }
+        };
+        self.opening.remove(&module);
+        let image = image.map(Arc::new);
+        let weight = IMAGE + image.as_ref().map_or(0, |image| image.bytes());
+        self.images.insert_weighted(module, image.clone(), weight);
+        Ok(image)
+    }
+
+    /// Asks a file, and again at a later stack if there is no answer in time: a busy disk answers then. A file that was late too
     /// often is not asked again, so that it does not hold up the rest.
     fn in_time<T: Send + 'static>(
         &mut self,
@@ -185,7 +216,7 @@ impl Unwinder {
         }
         // While an earlier call hangs, nothing is asked, which takes no time.
         let is_stuck = aside::is_stuck(about);
-        let answer = aside::within(about, LIMIT, ask);
+        let answer = aside::within(about, UNWIND_LIMIT, ask);
         if answer.is_err() && !is_stuck {
             *self.late.entry(module).or_default() += 1;
         }
@@ -198,5 +229,105 @@ impl Unwinder {
         tables.set("files with call frame information", self.images.len(), self.images.bytes() + images);
         let rules = self.rules.len() * size_of::<UnwindRule>();
         tables.set("unwind rules", self.rules.len(), self.rules.bytes() + rules);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resolve::Mapping;
+
+    /// Long enough for a busy machine.
+    const LONG: std::time::Duration = std::time::Duration::from_secs(20);
+
+    fn unwinder() -> Unwinder {
+        Unwinder::new(SymbolOptions::default(), FxHashMap::default())
+    }
+
+    /// Waits until no look-up about this object goes on.
+    fn returned(about: u64) {
+        let begin = std::time::Instant::now();
+        while aside::is_stuck(about) {
+            assert!(begin.elapsed() < LONG, "it came back long ago");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn a_stack_in_a_file_that_is_read_too_late_is_counted_as_such_and_the_file_is_asked_again() {
+        let mut maps = Maps::recorded(1 << 20);
+        let mapping = Mapping {
+            start: 0x1000,
+            len: 0x1000,
+            pgoff: 0,
+            prot: libc::PROT_EXEC as u32,
+            flags: libc::MAP_PRIVATE as u32,
+            dev: 0x7654_3210,
+            ino: 1,
+            generation: 0,
+            numbering: 0,
+            build_id: None,
+            path: Arc::from(&b"/not-here/program"[..]),
+        };
+        maps.mmap(10, &mapping);
+        let (mut modules, mut unwinder) = (Modules::new(), unwinder());
+        // Each register is 0 but for ip, the ninth: without call frame information, this is the first function.
+        let regs = (0..REGS_MASK.count_ones()).map(|at| if at == 8 { 0x1234 } else { 0 }).collect();
+        let context = UserContext { abi: 2, regs, ..UserContext::default() };
+        let code = modules.locate(&mut maps, 10, CpuMode::User, 0x1234).unwrap();
+        let about = modules.wanted(code.module, |_| None).unwrap().about();
+        let mut frames = Vec::new();
+        // Its device does not answer.
+        let (release, wait) = bounded::<()>(0);
+        let hangs = move || wait.recv().is_err();
+        assert_eq!(aside::within(about, std::time::Duration::from_millis(1), hangs), Err(NoAnswer));
+        // More often than a file that is asked may be late.
+        for _ in 0..2 * MAX_LATE {
+            unwinder.unwind(&mut modules, &mut maps, 10, &context, &mut frames);
+        }
+        let late = UnwindCounts { timed_out: 2 * u64::from(MAX_LATE), ..UnwindCounts::default() };
+        assert_eq!(unwinder.counts, late);
+        drop(release);
+        returned(about);
+        assert_eq!(frames, vec![Some(code); 2 * MAX_LATE as usize]);
+        let begin = std::time::Instant::now();
+        while unwinder.counts.complete == 0 {
+            assert!(begin.elapsed() < LONG && unwinder.counts.broken == 0, "{:?}", unwinder.counts);
+            unwinder.unwind(&mut modules, &mut maps, 10, &context, &mut frames);
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_opened_too_late_is_there_for_a_later_stack() {
+        let (mut unwinder, module) = (unwinder(), NonZeroU32::MIN);
+        let about = aside::about("opened too late");
+        let (release, wait) = bounded::<()>(0);
+        let opens = move || {
+            let _ = wait.recv();
+            None
+        };
+        assert!(matches!(unwinder.image(module, about, opens), Err(NoAnswer)));
+        assert!(matches!(unwinder.image(module, about, || None), Err(NoAnswer)), "it is being opened");
+        drop(release);
+        returned(about);
+        for _ in 0..2 {
+            assert!(matches!(unwinder.image(module, about, || panic!("it was opened")), Ok(None)));
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_late_too_often_is_not_asked_again() {
+        let (mut unwinder, module) = (unwinder(), NonZeroU32::MIN);
+        let about = aside::about("late too often");
+        for _ in 0..MAX_LATE {
+            let (release, wait) = bounded::<()>(0);
+            assert_eq!(unwinder.in_time(module, about, move || wait.recv().is_err()), Err(NoAnswer));
+            drop(release);
+            returned(about);
+        }
+        assert_eq!(unwinder.in_time(module, about, || 5), Err(NoAnswer));
+        let (asked, is_asked) = bounded(1);
+        let _ = unwinder.in_time(NonZeroU32::MAX, about, move || asked.send(()));
+        assert_eq!(is_asked.recv_timeout(LONG), Ok(()), "another file is");
     }
 }
