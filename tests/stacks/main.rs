@@ -13,6 +13,7 @@ mod library;
 mod perf;
 mod readers;
 mod recorded;
+mod switches;
 
 use std::collections::BTreeMap;
 use std::io::Read;
