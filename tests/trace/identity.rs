@@ -131,3 +131,69 @@ fn ids_of_tracks_sequences_and_clocks_are_not_cut() {
         assert_eq!(is_said, what != "none", "{what}: {:?}", read.info.damage);
     }
 }
+
+/// The rows of a table: these columns of thread 5.
+#[cfg(feature = "parquet")]
+fn table<const N: usize>(tables: &Path, name: &str, columns: [&str; N]) -> Vec<[i64; N]> {
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    use parquet::record::Field;
+    let file = fs::File::open(tables.join(format!("{name}.parquet"))).unwrap();
+    let number = |field: Option<&Field>| match field {
+        Some(Field::Int(number)) => i64::from(*number),
+        Some(Field::Long(number)) => *number,
+        _ => -1,
+    };
+    let reader = SerializedFileReader::new(file).unwrap();
+    let rows = reader.get_row_iter(None).unwrap().map(|row| row.unwrap().into_columns());
+    let get = |row: &Vec<(String, Field)>, column| number(row.iter().find(|(name, _)| name == column).map(|it| &it.1));
+    rows.filter(|row| get(row, "tid") == 5).map(|row| columns.map(|column| get(&row, column))).collect()
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn a_thread_number_that_is_used_again_has_its_own_process_in_tables() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, tables) = (dir.path().join("trace"), dir.path().join("tables"));
+    let runs = [
+        switch(100, 0, 0, 5),
+        // It ends.
+        switch(200, 5, 16, 0),
+        waking(380, 0, 5, 0),
+        switch(400, 0, 0, 5),
+        switch(450, 5, 1, 0),
+        waking(480, 0, 5, 0),
+        switch(500, 0, 0, 5),
+    ];
+    fs::write(&path, file(&[tree(10, &[10, 20], &[(5, 10)]), tree(350, &[], &[(5, 20)]), bundle(0, false, &runs)]))
+        .unwrap();
+    let output = scxprof(&["export", "-f", path.to_str().unwrap(), "--parquet", tables.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let runs = table(&tables, "sched", ["ts", "dur", "pid"]);
+    assert_eq!(runs, [[100, 100, 10], [400, 50, 20], [500, -1, 20]]);
+    let states = table(&tables, "thread_state", ["ts", "pid"]);
+    assert_eq!(states, [[100, 10], [380, 20], [400, 20], [450, 20], [480, 20], [500, 20]]);
+    assert_eq!(table(&tables, "thread", ["pid"]), [[10], [20]]);
+}
+
+#[test]
+fn a_thread_that_is_woken_while_it_runs_has_its_sleep_counted_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace");
+    let runs = [
+        switch(1_000_000, 0, 0, 5),
+        waking(2_000_000, 0, 5, 0),
+        switch(3_000_000, 5, 1, 0),
+        switch(8_000_000, 0, 0, 5),
+        switch(9_000_000, 5, 1, 0),
+    ];
+    fs::write(&path, file(&[bundle(0, false, &runs)])).unwrap();
+    let sched = |more: &[&str]| scxprof(&[&["sched", "-f", path.to_str().unwrap()], more].concat()).stdout;
+    let document: Value = serde_json::from_slice(&sched(&["--by", "thread", "--json"])).unwrap();
+    assert_eq!((&document["unwoken"], &document["unwoken_ns"]), (&1.into(), &5_000_000.into()));
+    let lines = document["lines"].as_array().unwrap();
+    assert_eq!(["run", "wait", "sleep"].map(|field| total(lines, "t5", field)), [3_000_000, 0, 0]);
+    let table = String::from_utf8(sched(&[])).unwrap();
+    let expected =
+        "1 times a thread ran again without a wakeup that was seen: 5.000 ms are in none of WAIT, SLEEP and BLOCKED";
+    assert!(table.contains(expected), "{table}");
+}
