@@ -394,6 +394,7 @@ fn become_first(stage: &Stage<'_>, cpus: &[u32], guard: &Guard, parent: i32) -> 
         // SAFETY: asks for the process's own number.
         word.store(unsafe { libc::getpid() } as u64, Ordering::Release);
     }
+    guard.leave_to_parent();
     // SAFETY: system calls with plain numbers, which change only this process.
     unsafe {
         libc::setpgid(0, 0);

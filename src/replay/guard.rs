@@ -55,6 +55,15 @@ impl Guard {
         self.pid
     }
 
+    /// Closes the copy of the pipe that a child of scxprof has: the guard waits until all copies are closed, and the mock processes
+    /// inherit it. Only for a child that never drops this.
+    pub(super) fn leave_to_parent(&self) {
+        if let Some(alive) = &self.alive {
+            // SAFETY: the child's own copy, which nothing uses after this.
+            unsafe { libc::close(alive.as_raw_fd()) };
+        }
+    }
+
     /// The word that holds the first mock process.
     pub(super) fn first(&self) -> Option<&AtomicU64> {
         self.first.words(0, 8).first()

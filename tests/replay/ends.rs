@@ -47,8 +47,8 @@ impl Running {
         let dir = tempfile::tempdir().unwrap();
         recording(dir.path());
         let running = Self::of(name, dir, "500");
-        // `ping` and others are there from the beginning.
-        until("the replay", || running.mocks().len() >= 2);
+        // The guard, the first mock process, and two that are there from the beginning.
+        until("the replay", || running.mocks().len() >= 4);
         running
     }
 
@@ -188,7 +188,9 @@ fn sleeping_mock_threads_end_although_the_guard_was_killed_with_it() {
 #[test]
 fn sleeping_mock_threads_end_although_the_first_mock_process_does_nothing_for_it() {
     let mut running = Running::new("guarded");
-    let first = running.first();
+    let (first, guard) = (running.first(), running.guard());
+    let is_apart = || family(first).is_some_and(|(_, group)| group == guard);
+    until("the first mock process to leave the group that is killed", is_apart);
     let mut mocks = running.mocks();
     mocks.remove(&first);
     kill(first, libc::SIGSTOP);
