@@ -106,6 +106,10 @@ fn packets_of_other_machines_are_not_mixed_with_those_of_the_recorder() {
     let (both, said) = lines(&[guest(9), host], "thread");
     assert_eq!((both.len(), total(&both, "t5", "run")), (1, 100));
     assert!(said.contains("1 packets are of other machines"), "{said}");
+    // Between packets of the host.
+    let (first, last) = ([switch(100, 0, 0, 5), switch(200, 5, 1, 0)], [switch(300, 0, 0, 5), switch(310, 5, 1, 0)]);
+    let (both, _) = lines(&[bundle(0, false, &first), guest(9), bundle(0, false, &last)], "thread");
+    assert_eq!((both.len(), total(&both, "t5", "run")), (1, 110));
     // A trace of a guest alone.
     let (alone, said) = lines(&[guest(9)], "thread");
     assert_eq!((total(&alone, "t5", "run"), total(&alone, "t6", "run"), said.as_str()), (30, 10, ""));
