@@ -270,7 +270,7 @@ fn a_signal_ends_merging_and_leaves_no_part_of_a_file() {
         command.args(["-o", &path("cells"), "--evidence", &path("sum"), "--report", &path("report")]);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(at * at * 5));
-        for _ in 0..1 + at % 2 {
+        for _ in 0..=at % 2 {
             // SAFETY: a signal to a child that was not waited for.
             unsafe { libc::kill(child.id().cast_signed(), [libc::SIGTERM, libc::SIGINT][at as usize / 2 % 2]) };
         }

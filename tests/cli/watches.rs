@@ -242,7 +242,7 @@ fn a_signal_leaves_no_part_of_a_file() {
                 command.args(["-o", &path("cells"), "--state", &path("state"), "--metrics", &path("prom")]);
                 let mut child = command.args(["--evidence", &path("evidence")]).stderr(Stdio::piped()).spawn().unwrap();
                 std::thread::sleep(Duration::from_millis(1000 + at * 70));
-                for _ in 0..1 + at % 2 {
+                for _ in 0..=at % 2 {
                     signal(&child, [libc::SIGTERM, libc::SIGINT][at as usize / 2 % 2]);
                 }
                 assert!(has_ended(&mut child), "it goes on");
