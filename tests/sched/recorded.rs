@@ -263,26 +263,34 @@ fn cpus_and_threads_add_up_to_the_same() {
     }
 }
 
+/// Writes another text of the same length over each place of one; it must be there.
+fn replace(bytes: &mut [u8], from: &str, to: &str) {
+    let (from, to) = (from.as_bytes(), to.as_bytes());
+    let found: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at..].starts_with(from)).collect();
+    assert!(!found.is_empty() && from.len() == to.len());
+    for at in found {
+        bytes[at..][..to.len()].copy_from_slice(to);
+    }
+}
+
 /// Where the format of `sched_switch` does not say what states mean, the kernel's release does: 0x100 is a preempted thread since
 /// 4.14, and was a state that it sleeps in before.
 #[test]
 fn states_without_a_format_are_those_of_the_release() {
+    const FORMAT: (&str, &str) = ("print fmt:", "other fmt:");
+    const RELEASE: (&str, &str) = ("7.2.13+", "4.9.13+");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("perf.data");
-    let preempted = |changes: &[(&[u8], &[u8])]| {
+    let preempted = |changes: &[(&str, &str)]| {
         let mut bytes = fixture("perf-sched.data.gz");
         for (from, to) in changes {
-            let found: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at..].starts_with(from)).collect();
-            assert!(!found.is_empty());
-            found.into_iter().for_each(|at| bytes[at..][..to.len()].copy_from_slice(to));
+            replace(&mut bytes, from, to);
         }
         std::fs::write(&path, bytes).unwrap();
         number(&json(&["-f", path.to_str().unwrap()])["total"]["preempted"])
     };
-    let (format, release): ((&[u8], &[u8]), (&[u8], &[u8])) =
-        ((b"print fmt:", b"other fmt:"), (b"7.2.13+", b"4.9.13+"));
     assert_eq!(preempted(&[]), 109);
-    assert_eq!(preempted(&[release]), 109, "the format says it");
-    assert_eq!(preempted(&[format]), 109);
-    assert_eq!(preempted(&[format, release]), 0);
+    assert_eq!(preempted(&[RELEASE]), 109, "the format says it");
+    assert_eq!(preempted(&[FORMAT]), 109);
+    assert_eq!(preempted(&[FORMAT, RELEASE]), 0);
 }
