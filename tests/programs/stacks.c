@@ -1,8 +1,8 @@
 // Programs whose call stacks are known. Build with -O0, by which all functions have frames, and -DOTHER for one with other
 // names of functions.
 //   stacks parts ROUNDS      60, 30 and 10 % of its time in three functions, in random order: a pattern could run in step with
-//                            the samples
-//   stacks depth DEPTH       calls itself so often, and works there
+//                            the samples; at least 6 us a round on average
+//   stacks depth DEPTH       calls itself so often, and works there, for 0.4 s at least
 //   stacks clock ROUNDS      reads the clock, in the vdso
 //   stacks never COUNT       works in a function that another calls at its end and that never returns
 //   stacks storm COUNT A B   runs A and B, programs like this, in turn as children, each for a moment
@@ -34,11 +34,20 @@ WORK(only_a)
 #define ONLY only_a
 #endif
 
+// CPU time: a fast machine has as many samples as a slow one.
+static unsigned long used_us(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return time.tv_sec * 1000000ul + time.tv_nsec / 1000;
+}
+
 __attribute__((noinline)) void down(int depth) {
     if (depth > 1)
         down(depth - 1);
     else
-        bottom(200000000);
+        do
+            bottom(100000000);
+        while (used_us() < 400000);
     // No tail call.
     sink++;
 }
@@ -61,7 +70,7 @@ __attribute__((noinline)) void now(clockid_t clock) {
 int main(int argc, char **argv) {
     if (argc > 2 && !strcmp(argv[1], "parts")) {
         unsigned long random = 1, rounds = atoi(argv[2]);
-        for (unsigned long round = 0; round < rounds; round++) {
+        for (unsigned long round = 0; round < rounds || (round % 256 || used_us() < rounds * 6); round++) {
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
