@@ -142,8 +142,14 @@ fn names_with_markup_do_nothing_in_a_browser() {
 /// its text; then the text of the buttons.
 const USER: &str = r##"<script><![CDATA[
     const log = document.createElementNS(document.documentElement.namespaceURI, "desc");
-    const frame = (name) => [...document.querySelectorAll("g[data-n]")]
-        .find((group) => group.querySelector("title").textContent.startsWith(name + ": "));
+    // The widest of each name: a sample in a function without its frame yet, or any more, lacks the caller.
+    const named = {};
+    const width = (group) => Number(group.querySelector("rect").getAttribute("width"));
+    for (const group of document.querySelectorAll("g[data-n]")) {
+        const name = group.querySelector("title").textContent.split(": ")[0];
+        if (!named[name] || width(group) > width(named[name])) named[name] = group;
+    }
+    const frame = (name) => named[name];
     const click = (element) => element.dispatchEvent(new MouseEvent("click", { bubbles: true }));
     const key = (key, ctrlKey) => {
         const event = new KeyboardEvent("keydown", { key, ctrlKey, bubbles: true, cancelable: true });
@@ -153,12 +159,12 @@ const USER: &str = r##"<script><![CDATA[
     const said = (name) => document.querySelector("text." + name).textContent;
     const steps = [];
     const keep = () => steps.push({
-        frames: Object.fromEntries([...document.querySelectorAll("g[data-n]")].map((group) => [
-            group.querySelector("title").textContent.split(": ")[0],
+        frames: Object.fromEntries(Object.entries(named).map(([name, group]) => [
+            name,
             {
                 seen: group.style.display !== "none",
                 x: Number(group.querySelector("rect").getAttribute("x")),
-                width: Number(group.querySelector("rect").getAttribute("width")),
+                width: width(group),
                 bright: group.style.opacity !== "0.5",
                 marked: group.querySelector("rect").getAttribute("fill") === "#e600e6",
                 text: group.querySelector("text") ? group.querySelector("text").textContent : "",
