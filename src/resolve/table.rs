@@ -90,9 +90,16 @@ impl Table {
         self.files == other.files
     }
 
+    /// True if a page of a file at the address is in no mapping that is known: it may be shared memory that mremap(2) moved there. Only
+    /// a process with shared memory can have such.
+    #[must_use]
+    pub(super) fn is_unmapped(&self, addr: u64) -> bool {
+        self.has_shared && self.find(addr).is_none() && self.is_private_file(addr) != Some(true)
+    }
+
     /// True if procfs showed a private mapping of a file at the address; `None` if that is not known.
     #[must_use]
-    pub(super) fn is_private_file(&self, addr: u64) -> Option<bool> {
+    fn is_private_file(&self, addr: u64) -> Option<bool> {
         let files = self.files.as_ref()?;
         let after = files.partition_point(|&(start, _)| start <= addr);
         Some(after.checked_sub(1).and_then(|at| files.get(at)).is_some_and(|&(_, end)| addr < end))

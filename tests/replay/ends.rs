@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use scxprof::replay::{Groups, Guard};
 
-use super::{made, recording, SCXPROF};
+use super::grouped::in_cgroups;
+use super::{recording, SCXPROF};
 
 /// Waits until something happens.
 fn until(what: &str, mut happens: impl FnMut() -> bool) {
@@ -68,7 +69,7 @@ impl Running {
     /// Of a recording with a process in each of these cgroups.
     fn in_cgroups(name: &str, paths: &[Vec<u8>]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("perf.data"), made::in_cgroups(paths, 60_000_000_000)).unwrap();
+        fs::write(dir.path().join("perf.data"), in_cgroups(paths, 60_000_000_000)).unwrap();
         Self::of(name, dir, "1")
     }
 

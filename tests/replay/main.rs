@@ -4,8 +4,10 @@
 
 mod counter;
 mod ends;
+mod grouped;
 mod live;
 mod machines;
+#[path = "../support/made.rs"]
 mod made;
 mod tables;
 

@@ -1,122 +1,40 @@
 //! Recordings with several events that have call chains, made here field by field.
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use super::{json, said, SCXPROF};
+use super::made::{record, switch, words, Event, ID, SWITCH};
+use super::{json, made, said, SCXPROF};
 
-/// IP, TID, TIME, CALLCHAIN, CPU, PERIOD, RAW, IDENTIFIER.
+/// IP, TID, TIME, CALLCHAIN, CPU, PERIOD, IDENTIFIER.
 const CHAIN: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 16;
 const RAW: u64 = 1 << 10;
-const SAMPLE_ID_ALL: u64 = 1 << 18;
-/// The id of the tracepoint in its format.
-const SWITCH: u64 = 316;
 
-struct Event {
-    kind: u32,
-    config: u64,
-    name: &'static str,
-    raw: bool,
+/// An event with call chains.
+fn event(kind: u32, config: u64, name: &'static str) -> Event {
+    Event { kind, config, name, sample_type: CHAIN }
 }
 
-fn words(words: &[u64]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_le_bytes()).collect()
-}
-
-fn text(text: &str, size: usize) -> Vec<u8> {
-    let mut bytes = text.as_bytes().to_vec();
-    bytes.resize(size, 0);
-    bytes
+/// The scheduler's, with what it says or without.
+fn switches(raw: bool) -> Event {
+    let event = event(2, SWITCH, "sched:sched_switch");
+    Event { sample_type: CHAIN | if raw { RAW } else { 0 }, ..event }
 }
 
 /// A sample of an event, in the kernel, with the CPU mode `misc`.
 fn sample(number: u64, event: &Event, misc: u16, time: u64) -> Vec<u8> {
-    let mut body = words(&[100 + number, 0xffff_ffff_8100_0000, 7 | 8 << 32, time, 0, 1]);
+    let mut body = words(&[ID + number, 0xffff_ffff_8100_0000, 7 | 8 << 32, time, 0, 1]);
     body.extend(words(&[2, 0xffff_ffff_ffff_ff80, 0xffff_ffff_8100_0000 + time]));
-    if event.raw {
-        // common_*, prev_comm, prev_pid, prev_prio, prev_state, next_comm, next_pid, next_prio, and the rest of a word.
-        let fields = [
-            words(&[SWITCH | 8 << 32]),
-            text("a", 16),
-            words(&[8 | 120 << 32, 1]),
-            text("b", 16),
-            words(&[9 | 120 << 32]),
-            vec![0; 4],
-        ]
-        .concat();
-        body.extend((fields.len() as u32).to_le_bytes());
-        body.extend(fields);
+    if event.sample_type & RAW != 0 {
+        body.extend(switch(("a", 8), 1, ("b", 9)));
     }
-    let size = 8 + body.len() as u16;
-    [&9u32.to_le_bytes()[..], &misc.to_le_bytes(), &size.to_le_bytes(), &body].concat()
-}
-
-/// What describes the tracepoint.
-fn tracing() -> Vec<u8> {
-    let mut format = format!("name: sched_switch\nID: {SWITCH}\nformat:\n");
-    let fields = [
-        ("unsigned short common_type", 0, 2, 0),
-        ("unsigned char common_flags", 2, 1, 0),
-        ("unsigned char common_preempt_count", 3, 1, 0),
-        ("int common_pid", 4, 4, 1),
-        ("char prev_comm[16]", 8, 16, 0),
-        ("pid_t prev_pid", 24, 4, 1),
-        ("int prev_prio", 28, 4, 1),
-        ("long prev_state", 32, 8, 1),
-        ("char next_comm[16]", 40, 16, 0),
-        ("pid_t next_pid", 56, 4, 1),
-        ("int next_prio", 60, 4, 1),
-    ];
-    for (field, offset, size, signed) in fields {
-        writeln!(format, "\tfield:{field};\toffset:{offset};\tsize:{size};\tsigned:{signed};").unwrap();
-    }
-    let mut bytes = b"\x17\x08\x44tracing0.6\0\0\x08\0\x10\0\0".to_vec();
-    for name in ["header_page", "header_event"] {
-        bytes.extend([name.as_bytes(), b"\0", &words(&[0])].concat());
-    }
-    bytes.extend([&0u32.to_le_bytes()[..], &1u32.to_le_bytes(), b"sched\0", &1u32.to_le_bytes()].concat());
-    bytes.extend([&words(&[format.len() as u64])[..], format.as_bytes(), &[0; 16]].concat());
-    bytes
+    record(9, misc, &body)
 }
 
 /// A file of these events; each sample is of the event with this number, in this CPU mode.
 fn file(events: &[Event], samples: &[(usize, u16)]) -> Vec<u8> {
-    let attr = |event: &Event| {
-        let sample_type = CHAIN | if event.raw { RAW } else { 0 };
-        let head = words(&[u64::from(event.kind) | 104 << 32, event.config, 1, sample_type, 0, SAMPLE_ID_ALL]);
-        let mut attr = head;
-        attr.resize(104, 0);
-        attr
-    };
-    let count = events.len() as u64;
-    let ids: Vec<u64> = (0..count).map(|number| 100 + number).collect();
-    let attrs_at = 104 + 8 * count;
-    let mut attrs = Vec::new();
-    for (number, event) in events.iter().enumerate() {
-        attrs.extend([attr(event), words(&[104 + 8 * number as u64, 8])].concat());
-    }
-    let data: Vec<u8> = samples
-        .iter()
-        .enumerate()
-        .flat_map(|(at, &(number, misc))| sample(number as u64, &events[number], misc, 1000 + 16 * at as u64))
-        .collect();
-    let mut desc = words(&[count | 104 << 32]);
-    for (number, event) in events.iter().enumerate() {
-        desc.extend(attr(event));
-        desc.extend(words(&[1 | 64 << 32]));
-        desc.extend([text(event.name, 64), words(&[100 + number as u64])].concat());
-    }
-    let sections = [tracing(), desc];
-    let data_at = attrs_at + attrs.len() as u64;
-    let header = [104, 120, attrs_at, attrs.len() as u64, data_at, data.len() as u64, 0, 0, 1 << 1 | 1 << 12, 0, 0, 0];
-    let mut bytes = [b"PERFILE2".to_vec(), words(&header), words(&ids), attrs, data].concat();
-    let mut at = bytes.len() as u64 + 32;
-    for section in &sections {
-        bytes.extend(words(&[at, section.len() as u64]));
-        at += section.len() as u64;
-    }
-    [bytes, sections.concat()].concat()
+    let of = |(at, &(number, misc))| sample(number as u64, &events[number], misc, 1000 + 16 * at as u64);
+    made::file(events, &samples.iter().enumerate().flat_map(of).collect::<Vec<u8>>())
 }
 
 fn run(path: &Path, args: &[&str]) -> Output {
@@ -128,8 +46,7 @@ fn scheduling_events_have_call_stacks() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("perf.data");
     for raw in [true, false] {
-        let event = Event { kind: 2, config: SWITCH, name: "sched:sched_switch", raw };
-        std::fs::write(&path, file(&[event], &[(0, 1); 5])).unwrap();
+        std::fs::write(&path, file(&[switches(raw)], &[(0, 1); 5])).unwrap();
         let output = run(&path, &["stacks", "--json"]);
         assert!(output.status.success(), "{raw}: {}", said(&output));
         let found = json(&output);
@@ -150,8 +67,7 @@ fn scheduling_events_have_call_stacks() {
 fn a_scheduling_event_of_a_cpu_that_no_kernel_has_is_damaged() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("perf.data");
-    let event = Event { kind: 2, config: SWITCH, name: "sched:sched_switch", raw: true };
-    let mut bytes = file(&[event], &[(0, 1); 5]);
+    let mut bytes = file(&[switches(true)], &[(0, 1); 5]);
     std::fs::write(&path, &bytes).unwrap();
     let said_of = || said(&run(&path, &["sched"]));
     assert!(!said_of().contains("1 scheduling events"), "{}", said_of());
@@ -168,11 +84,10 @@ fn a_scheduling_event_of_a_cpu_that_no_kernel_has_is_damaged() {
 fn events_of_both_kinds_of_cores_are_one() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("perf.data");
-    let event = |config, name| Event { kind: 0, config, name, raw: false };
     let events = [
-        event(10 << 32, "cpu_atom/cycles/P"),
-        event(4 << 32, "cpu_core/cycles/P"),
-        event(4 << 32 | 1, "cpu_core/instructions/"),
+        event(0, 10 << 32, "cpu_atom/cycles/P"),
+        event(0, 4 << 32, "cpu_core/cycles/P"),
+        event(0, 4 << 32 | 1, "cpu_core/instructions/"),
     ];
     std::fs::write(&path, file(&events, &[(0, 1), (1, 1), (2, 1), (1, 1), (2, 1), (1, 1)])).unwrap();
     for (args, name, samples) in [
@@ -197,8 +112,7 @@ fn events_of_both_kinds_of_cores_are_one() {
 fn samples_of_guests_are_not_those_of_the_host() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("perf.data");
-    let event = Event { kind: 1, config: 0, name: "cpu-clock", raw: false };
-    std::fs::write(&path, file(&[event], &[(0, 1), (0, 4), (0, 5), (0, 2), (0, 5)])).unwrap();
+    std::fs::write(&path, file(&[event(1, 0, "cpu-clock")], &[(0, 1), (0, 4), (0, 5), (0, 2), (0, 5)])).unwrap();
     let output = run(&path, &["stacks", "--json"]);
     assert_eq!(json(&output)["samples"], 2, "{}", said(&output));
     assert!(said(&output).contains("note: 3 samples of KVM guests are left out"), "{}", said(&output));

@@ -10,6 +10,8 @@ mod dwarf;
 mod inlined;
 mod inputs;
 mod library;
+#[path = "../support/made.rs"]
+mod made;
 mod perf;
 mod readers;
 mod recorded;

@@ -115,19 +115,17 @@ impl Maps {
         process.and_then(|process| process.table.as_ref()).is_some_and(|table| table.shared(addr).is_some())
     }
 
-    /// True if the mappings of a process with shared memory show neither that nor a private mapping of a file there.
+    /// As [`Table::is_unmapped`].
     pub(crate) fn is_unmapped(&self, pid: u32, addr: u64) -> bool {
-        let table = self.processes.get(&pid).and_then(|process| process.table.as_ref());
-        table.is_some_and(|table| {
-            table.has_shared() && table.find(addr).is_none() && table.is_private_file(addr) != Some(true)
-        })
+        let process = self.processes.get(&pid);
+        process.and_then(|process| process.table.as_ref()).is_some_and(|table| table.is_unmapped(addr))
     }
 
     /// As [`Maps::memory`], if pagemap gives the kind of the page: one of a file or of shared memory, or not. `None` if the
     /// kind is unknown. Where the mappings show another kind of memory, it is given again.
     ///
-    /// A page of a file in no mapping that is known is unknown memory: a shared mapping may have been moved there. The private
-    /// mappings of files of a process that is recorded are known from the first time that it is read again.
+    /// A page of a file in no mapping that is known is unknown memory: a shared mapping may have been moved there. While a process is
+    /// recorded, its private mappings of files are known once its mappings have been read again for the first time.
     ///
     /// An anonymous page is private memory, whatever the table says: what was mapped there is gone. (In a file system on
     /// persistent memory, DAX, kernels before 6.17 show shared pages as anonymous ones; they count as private.)
@@ -148,13 +146,9 @@ impl Maps {
             check.doubted = true;
             return (self.private(pid, addr), Some(false));
         }
-        // A page of a file, and no shared mapping: a private mapping of a file, or shared memory that mremap(2) moved there.
-        if !is_shared && of_file && table.has_shared() && table.find(addr).is_none() {
-            // Nor is one of a process whose private mappings of files are not known yet.
-            if table.is_private_file(addr) != Some(true) {
-                check.doubted = true;
-                return (None, Some(true));
-            }
+        if !is_shared && of_file && table.is_unmapped(addr) {
+            check.doubted = true;
+            return (None, Some(true));
         }
         (memory, None)
     }

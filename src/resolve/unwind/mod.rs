@@ -235,7 +235,7 @@ impl Unwinder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resolve::Mapping;
+    use crate::resolve::mapping::parse_line;
 
     /// Long enough for a busy machine.
     const LONG: std::time::Duration = std::time::Duration::from_secs(20);
@@ -256,19 +256,7 @@ mod tests {
     #[test]
     fn a_stack_in_a_file_that_is_read_too_late_is_counted_as_such_and_the_file_is_asked_again() {
         let mut maps = Maps::recorded(1 << 20);
-        let mapping = Mapping {
-            start: 0x1000,
-            len: 0x1000,
-            pgoff: 0,
-            prot: libc::PROT_EXEC as u32,
-            flags: libc::MAP_PRIVATE as u32,
-            dev: 0x7654_3210,
-            ino: 1,
-            generation: 0,
-            numbering: 0,
-            build_id: None,
-            path: Arc::from(&b"/not-here/program"[..]),
-        };
+        let mapping = parse_line(b"1000-2000 r-xp 00000000 76:54 1 /not-here/program").unwrap();
         maps.mmap(10, &mapping);
         let (mut modules, mut unwinder) = (Modules::new(), unwinder());
         // Each register is 0 but for ip, the ninth: without call frame information, this is the first function.
