@@ -52,6 +52,13 @@ __attribute__((noinline)) void aligned(int depth, unsigned long count) {
     sink += fixed[0] + buffer[5];
 }
 
+// CPU time.
+static long used_ms(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return time.tv_sec * 1000 + time.tv_nsec / 1000000;
+}
+
 void handler(int number) { aligned(3, 4000000); }
 
 int main(int argc, char **argv) {
@@ -77,7 +84,8 @@ int main(int argc, char **argv) {
         struct itimerval timer = {{0, 20000}, {0, 20000}};
         setitimer(ITIMER_REAL, &timer, NULL);
     }
-    for (int round = 0; round < rounds; round++)
+    // A fast machine has as many samples as a slow one.
+    for (int round = 0; round < rounds || (rounds > 1 && used_ms() < 500); round++)
         aligned(depth, 30000000);
     return 0;
 }
