@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 
 use parquet::basic::{Compression, Encoding};
 use parquet::column::writer::ColumnWriter;
@@ -257,34 +257,39 @@ fn what_a_small_file_repeats_takes_no_memory() {
 /// Whenever a signal comes, each result is there as a whole or not at all, and nothing else is.
 #[test]
 fn a_signal_ends_merging_and_leaves_no_part_of_a_file() {
+    // From the beginning to the end of a merge.
+    const TRIES: u32 = 40;
     let directory = tempfile::tempdir().unwrap();
-    let good = evidence(directory.path(), 1, false, &[]);
-    let many = directory.path().join("many.parquet");
-    many_classes(&many, 20_000);
-    let (mut ended, mut done) = (0, 0);
-    for at in 0..16u64 {
-        let to = tempfile::tempdir().unwrap();
-        let path = |name: &str| to.path().join(name).to_str().unwrap().to_owned();
+    for number in 0..40 {
+        evidence(directory.path(), number, false, &[]);
+    }
+    let start = |to: &Path| {
+        let path = |name: &str| to.join(name).to_str().unwrap().to_owned();
         let mut command = Command::new(env!("CARGO_BIN_EXE_scxprof"));
-        command.args(["merge", good.to_str().unwrap(), many.to_str().unwrap(), "--target-cpus", "8"]);
+        command.args(["merge", directory.path().to_str().unwrap(), "--target-cpus", "8"]);
         command.args(["-o", &path("cells"), "--evidence", &path("sum"), "--report", &path("report")]);
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(at * at * 5));
-        for _ in 0..=at % 2 {
+        command.stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let all = tempfile::tempdir().unwrap();
+    let begin = Instant::now();
+    expect(&start(all.path()).wait_with_output().unwrap(), 0);
+    let (whole, mut ended) = (begin.elapsed(), 0);
+    for at in 0..TRIES {
+        let to = tempfile::tempdir().unwrap();
+        let mut child = start(to.path());
+        std::thread::sleep(whole * at / TRIES);
+        // One, two of a kind, and the one that nobody can handle.
+        let signals = [&[libc::SIGTERM][..], &[libc::SIGINT, libc::SIGINT], &[libc::SIGKILL]][at as usize % 3];
+        for &signal in signals {
             // SAFETY: a signal to a child that was not waited for.
-            unsafe { libc::kill(child.id().cast_signed(), [libc::SIGTERM, libc::SIGINT][at as usize / 2 % 2]) };
+            unsafe { libc::kill(child.id().cast_signed(), signal) };
         }
         assert!(has_ended(&mut child), "it goes on");
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        match output.status.code() {
-            Some(0) => done += 1,
-            // Our own code, that of a second signal, or the kernel's before the first is handled.
-            code => {
-                assert!(matches!(code, None | Some(1 | 130 | 143)), "{code:?}: {said}");
-                ended += 1;
-            }
-        }
+        // Our own code, that of a second signal, or the kernel's, as of one before signals are handled.
+        assert!(matches!(output.status.code(), None | Some(0 | 1 | 130)), "{:?}: {said}", output.status);
+        ended += u32::from(!output.status.success());
         for entry in fs::read_dir(to.path()).unwrap() {
             let path = entry.unwrap().path();
             let is_whole = match path.file_name().unwrap().to_str().unwrap() {
@@ -295,20 +300,8 @@ fn a_signal_ends_merging_and_leaves_no_part_of_a_file() {
             assert!(is_whole, "{} after {at}: {said}", path.display());
         }
     }
-    println!("{ended} were ended, {done} were done");
+    println!("{ended} of {TRIES} were ended, each {whole:?} long");
     assert!(ended > 0);
-}
-
-/// Writes evidence of so many classes, without a host.
-fn many_classes(path: &Path, count: u32) {
-    let mut many = scxprof::evidence::Evidence::within(64 << 20);
-    let scope = scxprof::evidence::Scope::default();
-    for at in 0..count {
-        let class = scxprof::evidence::Class { comm: format!("{at}"), ..Default::default() };
-        let key = scxprof::evidence::Key::of(scxprof::evidence::Kind::Class, &scope, &class);
-        many.add(key, &scxprof::evidence::Sums([1; 17])).unwrap();
-    }
-    scxprof::evidence::file::write(&many, fs::File::create(path).unwrap()).unwrap();
 }
 
 #[test]
@@ -316,7 +309,14 @@ fn rows_take_no_more_than_memory_says() {
     let directory = tempfile::tempdir().unwrap();
     let path = evidence(directory.path(), 1, false, &[]);
     let parts = directory.path().join("many.parquet");
-    many_classes(&parts, 20_000);
+    let mut many = scxprof::evidence::Evidence::within(64 << 20);
+    let scope = scxprof::evidence::Scope::default();
+    for at in 0..20_000 {
+        let class = scxprof::evidence::Class { comm: format!("{at}"), ..Default::default() };
+        let key = scxprof::evidence::Key::of(scxprof::evidence::Kind::Class, &scope, &class);
+        many.add(key, &scxprof::evidence::Sums([1; 17])).unwrap();
+    }
+    scxprof::evidence::file::write(&many, fs::File::create(&parts).unwrap()).unwrap();
     refused(
         &parts,
         "--memory 8",
