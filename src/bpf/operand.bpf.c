@@ -19,6 +19,7 @@ const volatile struct config {
 } config;
 
 #define LINE_SIZE 64
+/* Room for all that can be added: 3 of the red zone, 2 thread-local, WANTED_LINES, and 2 for each of 15 registers. */
 #define MAX_LINES 48
 #define WANTED_LINES 4
 /* The sample contains this much of the stack from rsp on anyway. */
@@ -263,7 +264,9 @@ static __always_inline void take(void *context, struct task_struct *task, bool a
 	known = bpf_map_lookup_elem(&wanted, &place);
 	if (!known && !all)
 		goto output;
-	/* The red zone, and the thread-local variables, which end at the base. */
+	/* The red zone: three lines unless sp is at the beginning of one. The last of them also holds the first bytes of the
+	 * stack dump. Then the thread-local variables, which end at the base. */
+	add_line(snapshot, regs.sp - 1);
 	add_line(snapshot, regs.sp - LINE_SIZE);
 	add_line(snapshot, regs.sp - 2 * LINE_SIZE);
 	add_line(snapshot, snapshot->fs_base);

@@ -5,6 +5,8 @@ use super::value::Val;
 
 /// Bytes below rsp that fit into the image: what forward code pushes, and the red zone.
 const BELOW: usize = 256;
+/// Bytes below the stack pointer that a function may use (System V ABI).
+const RED_ZONE: usize = 128;
 /// The total size: those and a dump of 512 bytes.
 const SIZE: usize = BELOW + 512;
 const WORDS: usize = SIZE / 64;
@@ -30,11 +32,19 @@ impl Image {
         image
     }
 
-    /// Adds the bytes below the dump.
-    pub(super) fn add_below(&mut self, base: u64, bytes: &[u8]) {
+    /// Adds those of the bytes at `base` that lie in the red zone, which is private to the thread like the rest of its stack.
+    /// A line of memory may begin before it, or end behind rsp.
+    pub(super) fn add_red_zone(&mut self, base: u64, bytes: &[u8]) {
+        let start = self.base.wrapping_add((BELOW - RED_ZONE) as u64);
+        let overlaps = base.wrapping_sub(start) < RED_ZONE as u64 || start.wrapping_sub(base) < bytes.len() as u64;
+        if !overlaps {
+            return;
+        }
         for (offset, &byte) in (0..).zip(bytes) {
-            if let Some(index) = self.index(base.wrapping_add(offset)).filter(|&index| index < BELOW) {
-                self.set(index, byte);
+            if let Some(index) = self.index(base.wrapping_add(offset)) {
+                if (BELOW - RED_ZONE..BELOW).contains(&index) {
+                    self.set(index, byte);
+                }
             }
         }
     }
@@ -184,6 +194,29 @@ mod tests {
         assert_eq!(image.read(0x1001, 1).low(1), Some(0xaa));
         assert!(image.learn(0xff0, 4, Val::full(7)));
         assert!(!image.learn(0xff0, 4, Val::full(8)));
+    }
+
+    #[test]
+    fn the_red_zone_is_taken_from_any_line_that_holds_some_of_it() {
+        let red_zone = |rsp: u64| {
+            let mut image = Image::new(rsp, &[7; 512]);
+            // All lines near rsp, each of its own bytes.
+            for line in (rsp & !63) / 64 - 4..=rsp / 64 + 1 {
+                image.add_red_zone(line * 64, &[line as u8; 64]);
+            }
+            image
+        };
+        for rsp in (0x1000..0x1040).step_by(8) {
+            let image = red_zone(rsp);
+            for addr in rsp - 200..rsp + 64 {
+                let expected = match addr {
+                    _ if addr < rsp - 128 => None,
+                    _ if addr < rsp => Some((addr / 64) & 0xff),
+                    _ => Some(7),
+                };
+                assert_eq!(image.read(addr, 1).low(1), expected, "{addr:#x} of {rsp:#x}");
+            }
+        }
     }
 
     #[test]

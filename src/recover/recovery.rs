@@ -21,8 +21,6 @@ pub const MAX_CANDIDATES: usize = 16;
 
 /// Lines of memory that one sample can request.
 const MAX_READS: usize = 24;
-/// Bytes below the stack pointer that a function may use (System V ABI).
-const RED_ZONE: u64 = 128;
 /// Bytes of a cache line.
 const LINE: u64 = 64;
 /// No process maps its first page (`vm.mmap_min_addr`).
@@ -291,10 +289,7 @@ impl Recovery {
         let mut now = Machine::new(regs, dump);
         now.fs = memory.fs_base();
         for (base, bytes) in memory.lines() {
-            // The red zone is private to the thread, like the rest of its stack.
-            if base.wrapping_sub(regs.rsp().wrapping_sub(RED_ZONE)) < RED_ZONE {
-                now.stack.add_below(base, bytes);
-            }
+            now.stack.add_red_zone(base, bytes);
         }
         let line = self.decoded.line(code, regs.rip, &mut here).ok_or(Unrecovered::NoCode)?;
         let at_ip = line.first().ok_or(Unrecovered::BadInstruction)?;

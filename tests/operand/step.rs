@@ -68,7 +68,7 @@ fn snapshot(tid: i32, regs: &libc::user_regs_struct) -> Vec<u8> {
             lines.push((base, bytes));
         }
     };
-    for addr in [regs.rsp - 64, regs.rsp - 128, regs.fs_base, regs.fs_base.wrapping_sub(64)] {
+    for addr in [regs.rsp - 1, regs.rsp - 64, regs.rsp - 128, regs.fs_base, regs.fs_base.wrapping_sub(64)] {
         add(addr);
     }
     for value in [

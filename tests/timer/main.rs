@@ -10,6 +10,7 @@ mod modes;
 #[path = "../operand/programs.rs"]
 mod programs;
 mod race;
+mod redzone;
 #[path = "../support/replay.rs"]
 mod replay;
 mod rights;

@@ -1,0 +1,96 @@
+// Five threads, each in a leaf function that keeps pointers below rsp; rsp % 64 is another one in each thread.
+// It counts its accesses to each of its structures.
+#include "common.h"
+#define STRUCTURES 8
+#define WORDS 8192u
+// An eighth part of `tally` counts each structure.
+#define ROUNDS 240
+
+struct work {
+    uint64_t counts[STRUCTURES], offset, sum;
+    uint32_t state, *structures[STRUCTURES];
+};
+
+#define COUNT(k) (tally += 1ul << 8 * (k))
+
+// The pointers that are followed lie all over the red zone. The last structure's pointer stays in a register.
+__attribute__((noinline, noclone, used)) uint64_t leaf(struct work *work) {
+    uint32_t *volatile p0 = work->structures[0], *volatile unused0 = work->structures[0];
+    uint32_t *volatile p1 = work->structures[1], *volatile unused1 = work->structures[1];
+    uint32_t *volatile p2 = work->structures[2], *volatile unused2 = work->structures[2];
+    uint32_t *volatile p3 = work->structures[3], *volatile unused3 = work->structures[3];
+    uint32_t *volatile p4 = work->structures[4], *volatile unused4 = work->structures[4];
+    uint32_t *volatile p5 = work->structures[5], *volatile unused5 = work->structures[5];
+    uint32_t *volatile p6 = work->structures[6], *volatile unused6 = work->structures[6];
+    uint32_t *p7 = work->structures[7], x = work->state;
+    uint64_t tally = 0, sum = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        uint32_t at = next_random(&x) >> 8 & (WORDS - 1);
+        if (x & 1) {
+            if (x & 2) {
+                if (x & 4)
+                    sum += p0[at], COUNT(0);
+                else
+                    sum += p1[at], COUNT(1);
+            } else if (x & 4) {
+                sum += p2[at], COUNT(2);
+            } else {
+                p3[at] = x, COUNT(3);
+            }
+        } else if (x & 2) {
+            sum += p7[at], COUNT(7);
+        } else if (x & 4) {
+            sum += p4[at], COUNT(4);
+        } else if (x & 8) {
+            p5[at] = x, COUNT(5);
+        } else {
+            sum += p6[at], COUNT(6);
+        }
+    }
+    work->state = x;
+    work->sum += sum;
+    return tally;
+}
+
+// Calls leaf() so that rsp % 64 is `offset` at its beginning.
+uint64_t call_at(struct work *work, uint64_t offset);
+__asm__(".text\n\t.type call_at, @function\ncall_at:\n\tpush %rbp\n\tmov %rsp, %rbp\n\tand $-64, %rsp\n"
+        "\tlea -120(%rsp, %rsi), %rsp\n\tcall leaf\n\tleave\n\tret\n\t.size call_at, .-call_at\n");
+
+static void *work(void *argument) {
+    struct work *work = argument;
+    char name[16];
+    snprintf(name, sizeof name, "below-%d", (int)work->offset);
+    say_thread(name, name);
+    while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
+        uint64_t tally = call_at(work, work->offset);
+        for (int k = 0; k < STRUCTURES; k++)
+            work->counts[k] += tally >> 8 * k & 0xff;
+    }
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    static const uint64_t offsets[] = {0, 8, 24, 40, 56};
+    pthread_t threads[5];
+    for (int t = 0; t < 5; t++) {
+        struct work *its = map_buffer(sizeof *its, 0);
+        char name[32];
+        its->offset = offsets[t];
+        its->state = 7 + (uint32_t)t;
+        snprintf(name, sizeof name, "below-%d-counts", (int)its->offset);
+        say_buffer(name, its->counts, sizeof its->counts);
+        for (int k = 0; k < STRUCTURES; k++) {
+            its->structures[k] = map_buffer(WORDS * sizeof(uint32_t), 0);
+            snprintf(name, sizeof name, "below-%d-%d", (int)its->offset, k);
+            say_buffer(name, its->structures[k], WORDS * sizeof(uint32_t));
+        }
+        // The thread's stack will lie below, and the 12 KiB above a stack count as part of it.
+        map_buffer(1u << 16, 0);
+        threads[t] = start_thread(work, its);
+    }
+    run_for(seconds_of(argc, argv));
+    for (int t = 0; t < 5; t++)
+        pthread_join(threads[t], NULL);
+    return 0;
+}
