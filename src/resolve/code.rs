@@ -2,6 +2,7 @@
 
 pub mod constant;
 mod mapped;
+mod memory;
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -14,6 +15,7 @@ use crate::elf::Elf;
 use crate::recover::{CodeWindow, LEADER_SPAN};
 use crate::tables::Tables;
 use mapped::{memory_path, read_memory, FileKey, MappedFile, Pages, Way, PAGE};
+use memory::{Around, MemoryPage, APART};
 
 pub use mapped::Mapping;
 
@@ -21,13 +23,6 @@ pub use mapped::Mapping;
 const MEMORY_LIFE: u64 = 1_000_000_000;
 /// How long the kernel's own pages in a process (vdso) are valid, ns.
 const VDSO_LIFE: u64 = 3600 * MEMORY_LIFE;
-/// Memory that the process can change (a JIT compiler's) is used after this many equal readings. Code that alternates with
-/// other code passes with a probability of about 2^-11.
-const SETTLED: u32 = 12;
-/// The same for a page that has changed before.
-const SETTLED_AGAIN: u32 = 200;
-/// Readings count if they are this far apart, ns.
-const APART: u64 = 10_000_000;
 /// New pages that are read again without a request.
 const MAX_WAITING: usize = 64;
 /// How long a file counts as unchanged, and a failure to open it as permanent, ns.
@@ -181,33 +176,6 @@ pub struct CodeCounts {
     pub errors: BTreeMap<i32, u64>,
 }
 
-/// A page of a process's memory.
-#[derive(Debug)]
-struct MemoryPage {
-    /// When it was read last, ns.
-    read: u64,
-    /// When it was first read with these bytes, ns.
-    since: u64,
-    /// Readings that agreed, each [`APART`] from the one before.
-    agreed: u32,
-    /// Readings that must agree.
-    needed: u32,
-    bytes: Box<[u8]>,
-}
-
-impl MemoryPage {
-    fn is_settled(&self) -> bool {
-        self.agreed >= self.needed
-    }
-}
-
-/// Why a page has no bytes.
-#[derive(Debug)]
-enum NoPage {
-    Unreadable(io::Error),
-    Unsettled,
-}
-
 /// The code of all processes, cached within bounds.
 #[derive(Debug)]
 pub struct CodeCache {
@@ -237,7 +205,7 @@ impl CodeCache {
             files: Cache::new(limits.files),
             missing: Cache::new(4096),
             pages: Pages { cache: Cache::new(pages), read: 0, error: None },
-            memory: Cache::new(pages),
+            memory: Cache::new(limits.bytes / MemoryPage::SIZE),
             waiting: Vec::new(),
             looked: 0,
             counts: CodeCounts::default(),
@@ -253,16 +221,16 @@ impl CodeCache {
 
     /// Its sizes.
     pub(crate) fn measure(&self, tables: &mut Tables) {
-        let pages = self.pages.cache.len() + self.memory.len();
-        let bytes = self.pages.cache.bytes() + self.memory.bytes();
+        let (of_files, of_memory) = (self.pages.cache.len(), self.memory.len());
+        let bytes = self.pages.cache.bytes() + self.memory.bytes() + of_memory * MemoryPage::SIZE;
         tables.set("open code files", self.files.len(), self.files.bytes() + self.missing.bytes());
-        tables.set("pages of code", pages, bytes + pages * PAGE as usize);
+        tables.set("pages of code", of_files + of_memory, bytes + of_files * PAGE as usize);
     }
 
     /// The code around `at.ip`, which `mapping` contains. `now` is the caller's clock in ns.
     ///
     /// Memory that the process can change is returned only if it was the same before `at.time` and after it, and has been the
-    /// same for a dozen readings at different times.
+    /// same for a dozen readings at different times. What changes further from the ip only makes the window shorter.
     ///
     /// # Errors
     /// Neither file nor memory can be read; counted by errno.
@@ -376,84 +344,55 @@ impl CodeCache {
             _ => mapping.is_file_text().then_some(MEMORY_LIFE),
         };
         self.look_again(now);
-        let mut bytes = Vec::with_capacity((end - start) as usize);
-        let mut begin = start;
+        let mut around = Around::new(at.ip, start, (end - start) as usize);
         let mut addr = start;
-        let mut unsettled = false;
         while addr < end {
             let next = (addr / PAGE + 1).saturating_mul(PAGE).min(end);
             match self.memory_page(at, addr / PAGE, life, now) {
-                Ok(page) => {
-                    let from = (addr % PAGE) as usize;
-                    bytes.extend_from_slice(page.get(from..from + (next - addr) as usize).unwrap_or_default());
-                }
+                Ok(page) => around.add(page, addr, next, life.is_none().then_some(at.time)),
                 // Pages around the ip may be missing, but not its own.
-                Err(_) if next <= at.ip => {
-                    begin = next;
-                    bytes.clear();
-                }
-                Err(_) if addr > at.ip => break,
-                // The pages after it may begin to settle meanwhile.
-                Err(NoPage::Unsettled) => unsettled = true,
-                Err(NoPage::Unreadable(source)) => {
+                Err(_) if next <= at.ip || addr > at.ip => around.skip(addr, next),
+                Err(source) => {
                     self.count(&source);
                     return Err(CodeError::Memory { path: memory_path(&self.procfs, at.pid), addr, source });
                 }
             }
             addr = next;
         }
-        if unsettled {
+        if around.is_unsettled() {
             return Err(CodeError::Unsettled { addr: at.ip });
         }
+        let Around { begin, bytes, .. } = around;
         let key = self.seed.hash_one(&bytes);
         let is_of_file = mapping.path.starts_with(b"/") && !mapping.path.starts_with(b"/memfd:") && !mapping.shared;
         let is_jit = !is_of_file && mapping.path != b"[vdso]";
         Ok(Window { start: begin, bytes, key, bias: begin, function: None, origin: Origin::Memory, is_jit })
     }
 
-    /// The bytes of a page: valid for `life`, or once settled if that is `None`.
-    fn memory_page(&mut self, at: At, number: u64, life: Option<u64>, now: u64) -> Result<&[u8], NoPage> {
+    /// A page that is valid for `life`; or, if that is `None`, that was read after the sample.
+    fn memory_page(&mut self, at: At, number: u64, life: Option<u64>, now: u64) -> io::Result<&MemoryPage> {
         let key = (at.space, number);
         let fresh = self.memory.get(&key).is_some_and(|page| match life {
             Some(life) => now.saturating_sub(page.read) < life,
-            None => page.read >= at.time && page.is_settled(),
+            None => page.read >= at.time && !page.is_due(now),
         });
         if !fresh {
-            self.read_memory(at.pid, key, now).map_err(NoPage::Unreadable)?;
+            self.read_memory(at.pid, key, now)?;
         }
-        let page = self.memory.get(&key).ok_or_else(|| NoPage::Unreadable(io::ErrorKind::NotFound.into()))?;
-        if life.is_none() && !(page.is_settled() && page.since <= at.time) {
-            let entry = (at.pid, key);
-            if page.needed == SETTLED && self.waiting.len() < MAX_WAITING && !self.waiting.contains(&entry) {
-                self.waiting.push(entry);
-            }
-            return Err(NoPage::Unsettled);
+        let page = self.memory.get(&key).ok_or(io::ErrorKind::NotFound)?;
+        let entry = (at.pid, key);
+        if life.is_none() && page.is_new() && self.waiting.len() < MAX_WAITING && !self.waiting.contains(&entry) {
+            self.waiting.push(entry);
         }
-        self.memory.get(&key).map(|page| &*page.bytes).ok_or(NoPage::Unsettled)
+        Ok(page)
     }
 
     /// Reads a page and compares it with the cached one.
     fn read_memory(&mut self, pid: u32, key: (u32, u64), now: u64) -> io::Result<()> {
-        let bytes = read_memory(&self.procfs, pid, key.1)?;
-        if bytes.len() < PAGE as usize {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
+        let page = MemoryPage::new(read_memory(&self.procfs, pid, key.1)?, now)?;
         self.counts.memory_pages += 1;
-        let bytes = bytes.into_boxed_slice();
-        let page = match self.memory.remove(&key) {
-            Some(page) if page.bytes == bytes => {
-                let counts = now.saturating_sub(page.read) >= APART;
-                MemoryPage {
-                    // A reading that does not count must not postpone the next one forever.
-                    read: if counts || page.is_settled() { now } else { page.read },
-                    agreed: page.agreed.saturating_add(u32::from(counts)),
-                    ..page
-                }
-            }
-            Some(_) => MemoryPage { read: now, since: now, agreed: 1, needed: SETTLED_AGAIN, bytes },
-            None => MemoryPage { read: now, since: now, agreed: 1, needed: SETTLED, bytes },
-        };
-        self.memory.insert(key, page);
+        let earlier = self.memory.remove(&key);
+        self.memory.insert(key, page.agreeing_with(earlier));
         Ok(())
     }
 
@@ -465,7 +404,7 @@ impl CodeCache {
         self.looked = now;
         for (pid, key) in std::mem::take(&mut self.waiting) {
             let read = self.read_memory(pid, key, now).is_ok();
-            if read && self.memory.get(&key).is_some_and(|page| !page.is_settled() && page.needed == SETTLED) {
+            if read && self.memory.get(&key).is_some_and(MemoryPage::is_new) {
                 self.waiting.push((pid, key));
             }
         }

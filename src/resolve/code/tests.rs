@@ -6,6 +6,7 @@ use std::os::unix::fs::{symlink, FileExt, MetadataExt};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
+use super::memory::{APART, PIECE, SETTLED, SETTLED_AGAIN};
 use super::*;
 
 const SECOND: u64 = 1_000_000_000;
@@ -246,6 +247,44 @@ fn jit_code_is_believed_once_it_stays_the_same_and_known_by_its_bytes() {
     assert_eq!(counts.failed, counts.unsettled);
     // A sample from before the first reading.
     assert!(matches!(cache.window(At { time: 5, ..at(42, 0x70_0ff0) }, &jit, now), Err(CodeError::Unsettled { .. })));
+}
+
+#[test]
+fn what_changes_elsewhere_on_a_page_only_shortens_the_code() {
+    let host = Host::new();
+    host.process(42, "fs");
+    let mut cache = host.cache();
+    let jit = Mapping { dev: 0, ino: 0, path: b"", writable: true, ..host.mapping() };
+    let ip = 0x70_0800;
+    let now = std::cell::Cell::new(SECOND);
+    let look = |cache: &mut CodeCache, ip: u64| {
+        now.set(now.get() + APART);
+        cache.window(At { time: now.get() - 5, ..at(42, ip) }, &jit, now.get()).ok()
+    };
+    let bytes: Vec<u8> = (0..0x2000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    host.poke(42, 0x70_0000, &bytes);
+    for _ in 0..SETTLED {
+        look(&mut cache, ip);
+    }
+    let whole = look(&mut cache, ip).unwrap();
+    assert_eq!(whole.bytes.len(), 4096 + 160);
+    // A method is added on either side, then another one each time that somebody looks.
+    for round in 0..2 * SETTLED {
+        host.poke(42, ip - 3 * PIECE + 5, &[0xcc, round as u8]);
+        host.poke(42, ip + 2 * PIECE, &[0xcc, round as u8]);
+        let window = look(&mut cache, ip).unwrap();
+        assert_eq!((window.start, window.bytes.len() as u64), (ip - 2 * PIECE, 4 * PIECE), "round {round}");
+        assert_eq!(window.bytes, bytes[0x800 - 0x100..0x800 + 0x100]);
+        assert!(look(&mut cache, ip + 2 * PIECE + 1).is_none(), "code that has changed");
+        assert!(look(&mut cache, ip + 2 * PIECE - 8).is_none(), "an instruction may reach into code that has changed");
+        assert!(look(&mut cache, ip + 2 * PIECE - 15).is_some());
+        assert_eq!(look(&mut cache, ip + 3 * PIECE).unwrap().start, ip + 3 * PIECE);
+    }
+    // What has changed settles, too.
+    for _ in 0..SETTLED_AGAIN {
+        look(&mut cache, ip);
+    }
+    assert_eq!(look(&mut cache, ip).unwrap().bytes.len(), 4096 + 160);
 }
 
 #[test]
