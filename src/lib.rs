@@ -114,6 +114,7 @@
 //! | calls into file systems that have not returned | 32 threads | no file is read any more: a note |
 //! | code and pages for recovering addresses (timer) | 1/4 M | the oldest are dropped, and read again |
 //! | stacks and code places of that source | 65,536 threads, 16,384 places | all are dropped, and learned again |
+//! | code places of that source with operands whose address is unknown | 1,024 | the half with fewer such operands is dropped |
 //! | threads | 262,144 of 120 bytes | later ones have no name: a note, and loss `unnamed` |
 //! | threads that have ended | 4,096 of these | the oldest are dropped |
 //! | threads that procfs does not know, their cgroups from procfs | 65,536 each | all are dropped, and read again |

@@ -1,6 +1,7 @@
 //! The result of a capture besides the samples: counts, losses and notes.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use rustc_hash::FxHashSet;
@@ -67,6 +68,14 @@ pub struct RecoveryStats {
     pub by_method: BTreeMap<&'static str, u64>,
     /// Samples without a recovered address, by reason.
     pub unrecovered: BTreeMap<&'static str, u64>,
+    /// Memory operands of the instructions near the samples (at most 16 of them before ip, and 16 from ip on), each time that one
+    /// was looked at, but those on the thread's own stack.
+    pub operands: u64,
+    /// Those of them whose address stayed unknown, by reason. A sample can have an address and such operands: if these are always
+    /// the same ones, what they access is missing.
+    pub unresolved_operands: BTreeMap<&'static str, u64>,
+    /// The instructions near most samples that have an operand whose address was never known, the hottest first.
+    pub unresolved_places: Vec<UnresolvedPlace>,
     /// Addresses with a page that was neither in memory nor swapped out when it was looked up, some 100 ms after the sample:
     /// freed in between, not yet touched, or wrong.
     pub absent_pages: u64,
@@ -85,6 +94,27 @@ pub struct RecoveryStats {
     pub code_unsettled: u64,
 }
 
+/// An instruction with an operand whose address was never known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct UnresolvedPlace {
+    /// The path of the file that contains it, or `[anon]`, `[vdso]`.
+    pub file: String,
+    /// Its offset from the file's beginning; without a file its address.
+    pub offset: u64,
+    /// How often it was looked at.
+    pub times: u64,
+    /// Why the address was not known.
+    pub reason: &'static str,
+}
+
+impl fmt::Display for UnresolvedPlace {
+    /// `libx.so+0x1234`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{:#x}", self.file.rsplit('/').next().unwrap_or_default(), self.offset)
+    }
+}
+
 impl RecoveryStats {
     /// Recovered samples as a part of the user samples, 0 if there were none.
     #[must_use]
@@ -93,5 +123,14 @@ impl RecoveryStats {
             return 0.0;
         }
         self.recovered as f64 / self.user_samples as f64
+    }
+
+    /// Operands whose address stayed unknown, as a part of all near the samples; 0 if there were none.
+    #[must_use]
+    pub fn unresolved_share(&self) -> f64 {
+        if self.operands == 0 {
+            return 0.0;
+        }
+        self.unresolved_operands.values().sum::<u64>() as f64 / self.operands as f64
     }
 }

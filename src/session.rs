@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-pub use crate::outcome::{Outcome, RecoveryStats};
+pub use crate::outcome::{Outcome, RecoveryStats, UnresolvedPlace};
 use crate::resolve::{Cgroups, Modules, Stacks};
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample, ThreadIndex};
@@ -38,6 +38,7 @@ mod stop;
 mod tabled;
 mod text;
 mod traced;
+mod unresolved;
 mod wakeups;
 
 pub use analysis::{Analysis, Sampled};

@@ -11,6 +11,7 @@ use super::{hints, percent, say_lines, Failure};
 use crate::config::report::Report;
 use crate::config::{self, CellOptions, CellSpecError, Scheduler};
 use crate::host::priority::NICE;
+use crate::recover::Unrecovered;
 use crate::sample::places::CpuPlaces;
 use crate::sample::Source;
 use crate::sampler::loss::Loss;
@@ -162,6 +163,11 @@ const METHODS: [(&str, &str); 7] = [
     ("m", "after it, with memory that may have changed"),
 ];
 
+/// Why there are unresolved gathers: see [`Unrecovered::Gather`].
+const GATHERS: &str =
+    "Gathers and scatters: their indices are in vector registers. The kernel gives these only with PEBS of \
+                       Intel cores, not with a timer";
+
 /// Who was sampled and how, for `-v`.
 pub(super) fn summary(verbose: u8, sampled: &Sampled) -> String {
     let Sampled { decider, outcome, .. } = sampled;
@@ -174,7 +180,7 @@ pub(super) fn summary(verbose: u8, sampled: &Sampled) -> String {
         let _ = writeln!(text, "Readers: SCHED_FIFO, priority {priority}, all else of scxprof nice {NICE}");
     }
     if let Some(recovery) = &outcome.recovery {
-        text.push_str(&yield_text(recovery));
+        text.push_str(&yield_text(verbose, recovery));
         text.push('\n');
     }
     text + &config::summary(decider.specs(), decider.tally(), verbose > 1)
@@ -231,7 +237,7 @@ pub(super) fn say_loss(loss: &Loss, left_out: bool) {
 }
 
 /// The timer source's yield, for display.
-fn yield_text(recovery: &RecoveryStats) -> String {
+fn yield_text(verbose: u8, recovery: &RecoveryStats) -> String {
     let list = |counts: &std::collections::BTreeMap<&str, u64>| {
         counts.iter().map(|(what, count)| format!("{what} {count}")).collect::<Vec<_>>().join(", ")
     };
@@ -251,6 +257,26 @@ fn yield_text(recovery: &RecoveryStats) -> String {
     )];
     if !recovery.unrecovered.is_empty() {
         lines.push(format!("Not recoverable: {}", list(&recovery.unrecovered)));
+    }
+    if recovery.operands > 0 {
+        // Samples that gave an address can lack others: what a part of the code accesses may be missing.
+        let reasons = list(&recovery.unresolved_operands);
+        lines.push(format!(
+            "Memory operands near the samples: {}, {:.1}% of them unresolved{}{reasons}",
+            recovery.operands,
+            recovery.unresolved_share() * 100.0,
+            if reasons.is_empty() { "" } else { ": " }
+        ));
+    }
+    if verbose > 1 {
+        lines.extend(
+            recovery.unresolved_places.iter().map(|place| {
+                format!("Never resolved: the operand of {place}, {} times ({})", place.times, place.reason)
+            }),
+        );
+    }
+    if recovery.unresolved_operands.contains_key(Unrecovered::Gather.name()) {
+        lines.push(GATHERS.to_owned());
     }
     if recovery.code_unsettled > 0 {
         lines.push(format!("Code in memory that may have changed since it ran: {} times", recovery.code_unsettled));
@@ -423,4 +449,33 @@ pub(super) fn check_sched_loss(max_loss: f64, loss: &SchedLoss) -> Result<(), Fa
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::UnresolvedPlace;
+
+    #[test]
+    fn operands_without_an_address_stand_beside_the_samples_with_one() {
+        let file = "/usr/lib/libx.so".to_owned();
+        let reason = Unrecovered::Gather.name();
+        let recovery = RecoveryStats {
+            user_samples: 100,
+            recovered: 99,
+            operands: 400,
+            unresolved_operands: [(reason, 90), (Unrecovered::Overwritten.name(), 10)].into(),
+            unresolved_places: vec![UnresolvedPlace { file, offset: 0x1234, times: 90, reason }],
+            frames_visible: true,
+            ..RecoveryStats::default()
+        };
+        let operands =
+            "Recovered: 99 of 100 user samples (99.0%)\nMemory operands near the samples: 400, 25.0% of them \
+                        unresolved: gather or scatter 90, registers overwritten 10";
+        assert_eq!(yield_text(1, &recovery), format!("{operands}\n{GATHERS}"));
+        let place = "Never resolved: the operand of libx.so+0x1234, 90 times (gather or scatter)";
+        assert_eq!(yield_text(2, &recovery), format!("{operands}\n{place}\n{GATHERS}"));
+        let recovery = RecoveryStats { unresolved_operands: std::collections::BTreeMap::new(), ..recovery };
+        assert!(yield_text(1, &recovery).ends_with("\nMemory operands near the samples: 400, 0.0% of them unresolved"));
+    }
 }

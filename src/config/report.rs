@@ -25,7 +25,7 @@ mod stacks;
 mod wakeups;
 
 pub use matrix::{Matrix, MatrixLeftOut, MatrixLine, MatrixPage, MatrixRegion, MatrixThread};
-pub use run::{Configuration, RecoveryReport, RunReport, SubcellTimeline, TimelineReport};
+pub use run::{Configuration, RecoveryReport, RunReport, SubcellTimeline, TimelineReport, UnresolvedPlaceReport};
 pub use scheduling::{SchedulingReport, SubcellScheduling, WakeupsBetween};
 pub use stacks::{StacksReport, SubcellStacks};
 pub use wakeups::{WakeupReport, Within};

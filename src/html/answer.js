@@ -112,6 +112,15 @@ function unseen(report) {
         const why = Object.entries(run.recovery.unrecovered).sort((a, b) => b[1] - a[1]).map(([what, times]) => `${what} ${count(times)}`).join(", ");
         add(`${count(missed)} of ${count(run.recovery.user_samples)} samples gave no address (${percent(missed / run.recovery.user_samples)}): ${why}`);
     }
+    const operands = Object.entries(run.recovery?.unresolved_operands ?? {}).sort((a, b) => b[1] - a[1]);
+    if (operands.length > 0) {
+        const unresolved = operands.reduce((sum, [, times]) => sum + times, 0);
+        const why = operands.map(([what, times]) => `${what} ${count(times)}`).join(", ");
+        add(`${count(unresolved)} of ${count(run.recovery.operands)} memory operands near the samples have an unknown address (${percent(unresolved / run.recovery.operands)}): ${why}`);
+    }
+    for (const { file, offset, times, reason } of run.recovery?.unresolved_places ?? []) {
+        add(`The address of an operand of ${file}+0x${offset.toString(16)} is never known: ${count(times)} times, ${reason}`);
+    }
     const unknown = new Map();
     for (const thread of report.cells.flatMap((cell) => cell.subcells.flatMap((subcell) => subcell.threads))) {
         if (!thread.verdict.startsWith("unknown: ")) continue;

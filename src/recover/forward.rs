@@ -83,6 +83,9 @@ impl<'a> Forward<'a> {
                         // It will fault, or the code is not what runs.
                         return;
                     }
+                    if steps < MAX_STEPS {
+                        self.found.look_at(operand, addr, ip, self.site);
+                    }
                 }
                 steps += 1;
                 written |= insn.writes;

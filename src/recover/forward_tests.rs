@@ -193,3 +193,27 @@ fn the_threads_own_memory_is_exact() {
     let found = ahead_with(&code, 0, &[], &[], &memory);
     assert_eq!(found, [(Method::AtIp, OWN + 0x28), (Method::Emulated, HEAP + 0x66)]);
 }
+
+#[test]
+fn operands_that_stay_unknown_are_told_from_others() {
+    // mov rax,[rbx]; mov rdx,[rax]; mov rsi,[rsp]; mov rcx,[rcx]; ud2
+    let code = [0x48, 0x8b, 0x03, 0x48, 0x8b, 0x10, 0x48, 0x8b, 0x34, 0x24, 0x48, 0x8b, 0x09, 0x0f, 0x0b];
+    let operands = |at: u64, memory: &[u8]| -> Vec<(u64, Option<Unrecovered>)> {
+        let mut gpr = [HEAP; 16];
+        (gpr[3], gpr[4]) = (HEAP + 0x3000, RSP);
+        let regs = UserRegs { gpr, rip: BASE + at, rflags: 0x202 };
+        let mut program = Program { code: &code, constants: HashMap::new() };
+        let mut recovery = Recovery::new(1 << 20);
+        let outcome = recovery.recover_with(&regs, &[], Snapshot::new(memory), STACK, &mut program);
+        outcome.operands.iter().map(|operand| (operand.insn_ip - BASE, operand.unresolved)).collect()
+    };
+    let overwritten = Some(Unrecovered::Overwritten);
+    assert_eq!(operands(0, &[]), [(0, None), (3, overwritten), (10, None)], "the thread's own stack does not count");
+    assert_eq!(operands(6, &[]), [(3, None), (0, None), (10, None)]);
+    assert_eq!(operands(13, &[]), [(10, overwritten), (3, None), (0, None)]);
+    // What memory shows counts once, although the code is run twice.
+    let memory = memory(0, &[(HEAP + 0x3000, HEAP + 0x66)]);
+    assert_eq!(operands(0, &memory), [(0, None), (3, None), (10, None)]);
+    // No code.
+    assert_eq!(operands(100, &memory), []);
+}

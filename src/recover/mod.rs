@@ -3,7 +3,7 @@
 //! A timer interrupts user code between two instructions. The registers of that moment give the addresses that nearby
 //! instructions access: the next instruction to run, those after it while their inputs are known, and those before it if their
 //! inputs survive, can be inverted, or can be replayed. [`Recovery::recover`] returns only what follows from the sample without
-//! a guess; it counts the rest by reason ([`Unrecovered`]).
+//! a guess; it counts the rest by reason ([`Unrecovered`]), and names the operands that stayed unknown ([`Operand`]).
 //!
 //! Memory that the process maps from a file and cannot write is known too ([`CodeSource::constant`]). A branch that depends on
 //! any other memory is undecided: where its two ways meet, what neither of them changes is still known.
@@ -69,7 +69,7 @@ mod window;
 
 pub use lines::Snapshot;
 pub use memo::CacheCounts;
-pub use recovery::{Candidate, Outcome, Recovery, Unrecovered, MAX_CANDIDATES, MAX_STEPS};
+pub use recovery::{Candidate, Operand, Outcome, Recovery, Unrecovered, MAX_CANDIDATES, MAX_STEPS};
 pub use regs::{RegsError, UserRegs, REGS_MASK, STACK_DUMP_SIZE};
 pub use stack::StackRange;
 pub use wanted::{Wanted, WANTED_LINES};

@@ -61,7 +61,11 @@ pub enum Unrecovered {
     Inconsistent,
     /// An address that no process can have; the causes are the same.
     Impossible,
-    /// The operands nearby are gathers or scatters: their indices are in vector registers.
+    /// The operands nearby are gathers or scatters: their indices are in vector registers, which no sample of a timer has. The
+    /// kernel gives vector registers (`PERF_REG_EXTENDED_MASK`) only with events of a PMU that has
+    /// `PERF_PMU_CAP_EXTENDED_REGS`, which on x86 is that of Intel cores, and there only xmm0 to xmm15, by PEBS and not in
+    /// `sample_regs_user` (`perf_try_init_event` in kernel/events/core.c, `x86_pmu_hw_config` in arch/x86/events/core.c). Software
+    /// events and tracepoints fail with `EOPNOTSUPP`.
     Gather,
     /// The operands nearby are thread-local: the fs base is not in the sample.
     Tls,
@@ -125,6 +129,15 @@ impl From<RegsError> for Unrecovered {
     }
 }
 
+/// One memory operand of the instructions near a sample: at most [`MAX_STEPS`] of them before ip, and as many from ip on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operand {
+    /// Address of the instruction.
+    pub insn_ip: u64,
+    /// Why its address is unknown; `None` if it is known.
+    pub unresolved: Option<Unrecovered>,
+}
+
 /// The result for one sample.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome<'a> {
@@ -132,6 +145,8 @@ pub struct Outcome<'a> {
     pub candidates: &'a [Candidate],
     /// Why there are none.
     pub reason: Option<Unrecovered>,
+    /// The operands that were looked at, each time that one was, but those on the thread's own stack.
+    pub operands: &'a [Operand],
     /// The memory that was requested; `None` if the sample contains none.
     pub wanted: Option<Wanted>,
 }
@@ -140,6 +155,7 @@ pub struct Outcome<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
     pub(super) all: Vec<Candidate>,
+    operands: Vec<Operand>,
     reasons: u16,
     /// Lines of requested memory that is not constant.
     reads: Vec<u64>,
@@ -153,6 +169,20 @@ impl Candidates {
             if self.reads.len() < MAX_READS && !self.reads.contains(&line) {
                 self.reads.push(line);
             }
+        }
+    }
+
+    /// Forgets all but the requests.
+    fn clear(&mut self) {
+        self.all.clear();
+        self.operands.clear();
+        self.reasons = 0;
+    }
+
+    /// Counts an operand of the instructions near the sample, unless it is on the thread's own stack.
+    pub(super) fn look_at(&mut self, operand: &MemOp, addr: Option<u64>, insn_ip: u64, site: &Site) {
+        if addr.is_none_or(|addr| !site.stack.contains(&addr)) {
+            self.operands.push(Operand { insn_ip, unresolved: addr.is_none().then(|| unknown(operand)) });
         }
     }
 
@@ -183,13 +213,7 @@ impl Candidates {
         site: &Site,
     ) -> bool {
         let Some(addr) = addr else {
-            self.reason(match operand.opaque {
-                Some(Opaque::Tls) => Unrecovered::Tls,
-                Some(Opaque::Gather) => Unrecovered::Gather,
-                Some(Opaque::Masked) => Unrecovered::Masked,
-                Some(Opaque::Odd) => Unrecovered::Odd,
-                None => Unrecovered::Overwritten,
-            });
+            self.reason(unknown(operand));
             return true;
         };
         if addr < LOWEST || addr >= HIGHEST - u64::from(operand.size) {
@@ -209,6 +233,17 @@ impl Candidates {
             self.all.push(candidate);
         }
         true
+    }
+}
+
+/// Why the address of an operand is unknown.
+fn unknown(operand: &MemOp) -> Unrecovered {
+    match operand.opaque {
+        Some(Opaque::Tls) => Unrecovered::Tls,
+        Some(Opaque::Gather) => Unrecovered::Gather,
+        Some(Opaque::Masked) => Unrecovered::Masked,
+        Some(Opaque::Odd) => Unrecovered::Odd,
+        None => Unrecovered::Overwritten,
     }
 }
 
@@ -263,18 +298,17 @@ impl Recovery {
         stack: Range<u64>,
         code: &mut dyn CodeSource,
     ) -> Outcome<'_> {
-        self.found.all.clear();
-        self.found.reasons = 0;
+        self.found.clear();
         self.found.reads.clear();
         if let Err(reason) = self.look(regs, dump, memory, stack, code) {
-            self.found.all.clear();
-            self.found.reasons = 0;
+            self.found.clear();
             self.found.reason(reason);
         }
+        let operands = self.found.operands.as_slice();
         let candidates = self.found.all.as_slice();
         let reason = candidates.is_empty().then(|| self.found.first_reason());
         let wanted = (!memory.is_empty()).then(|| Wanted::of(regs, memory, &self.found.reads));
-        Outcome { candidates, reason, wanted }
+        Outcome { candidates, reason, operands, wanted }
     }
 
     fn look(
@@ -306,9 +340,12 @@ impl Recovery {
             return Ok(());
         }
         // First without them, to find out what depends on them.
+        let backward = self.found.operands.len();
         Forward::new(&mut self.decoded, &mut self.found, code, here, &site).run(machine.clone(), regs.rip);
         if self.found.all.len() < site.room {
             machine.stack.lines = lines;
+            // It comes by the same operands again, and knows more of them.
+            self.found.operands.truncate(backward);
             let forward = Forward::new(&mut self.decoded, &mut self.found, code, here, &site);
             forward.with_memory().run(machine, regs.rip);
         }
@@ -360,8 +397,10 @@ impl Recovery {
                 if !self.found.take(operand, addr, method, insn_ip, site) {
                     // A certain way to an impossible address: control did not come this way.
                     self.found.all.clear();
+                    self.found.operands.clear();
                     return None;
                 }
+                self.found.look_at(operand, addr, insn_ip, site);
             }
         }
         (!at_ip.is_repeated()).then_some(end)

@@ -397,6 +397,7 @@ proptest! {
         prop_assert_eq!(reason, second.reason);
         prop_assert_eq!(candidates.is_empty(), reason.is_some());
         prop_assert!(candidates.len() <= MAX_CANDIDATES);
+        prop_assert!(second.operands.len() <= 2 * 2 * MAX_STEPS, "two of each instruction");
         for candidate in &candidates {
             prop_assert!(!stack.contains(&candidate.addr));
             prop_assert!(candidate.addr >= 4096 && candidate.addr < 1 << 56);

@@ -8,9 +8,10 @@ use rustc_hash::FxHashMap;
 
 use super::decider::Decided;
 use super::running::raised;
-use super::{Decider, Error, Outcome, Skipped};
+use super::{Decider, Error, Outcome, Skipped, UnresolvedPlace};
 use crate::config::report::{
-    Configuration, RecoveryReport, Report, RunReport, SchedulingReport, SubcellScheduling, WakeupReport, WakeupsBetween,
+    Configuration, RecoveryReport, Report, RunReport, SchedulingReport, SubcellScheduling, UnresolvedPlaceReport,
+    WakeupReport, WakeupsBetween,
 };
 use crate::config::score::ScoreReport;
 use crate::config::{self, Decision};
@@ -220,11 +221,18 @@ impl Analysis {
         let skipped = self.skipped.iter().map(|(source, error)| format!("{source}: {error}"));
         let strings =
             |counts: &BTreeMap<&str, u64>| counts.iter().map(|(&what, &count)| (what.to_owned(), count)).collect();
+        let place = |place: &UnresolvedPlace| {
+            let UnresolvedPlace { file, offset, times, reason } = place;
+            UnresolvedPlaceReport { file: file.clone(), offset: *offset, times: *times, reason: (*reason).to_owned() }
+        };
         let recovery = recovery.as_ref().map(|recovery| RecoveryReport {
             user_samples: recovery.user_samples,
             recovered: recovery.recovered,
             by_method: strings(&recovery.by_method),
             unrecovered: strings(&recovery.unrecovered),
+            operands: recovery.operands,
+            unresolved_operands: strings(&recovery.unresolved_operands),
+            unresolved_places: recovery.unresolved_places.iter().map(place).collect(),
         });
         RunReport {
             seconds: duration.as_secs_f64(),

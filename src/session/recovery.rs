@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rustc_hash::FxHashMap;
 
+use super::unresolved::Unresolved;
 use crate::bpf::WantedMap;
 use crate::host::clock::monotonic_ns;
 use crate::host::pagemap::{Page, Pagemap};
@@ -45,6 +46,7 @@ pub(super) struct Recoverer {
     wanted: Option<WantedMap>,
     /// The memory that samples at a code address of a process need.
     places: FxHashMap<(u32, u64), Wanted>,
+    unresolved: Unresolved,
     counts: RecoveryStats,
 }
 
@@ -61,6 +63,7 @@ impl Recoverer {
             looked_up: Vec::new(),
             wanted,
             places: FxHashMap::default(),
+            unresolved: Unresolved::default(),
             counts: RecoveryStats::default(),
         }
     }
@@ -80,18 +83,21 @@ impl Recoverer {
         let Self { stacks, places, .. } = self;
         tables.set_map::<(ThreadIndex, StackRange)>("stacks", stacks.len(), stacks.capacity(), 0);
         tables.set_map::<((u32, u64), Wanted)>("code places with wanted memory", places.len(), places.capacity(), 0);
+        self.unresolved.measure(tables);
     }
 
     /// Counts so far.
     pub(super) fn counts(&self) -> RecoveryStats {
         let CodeCounts { failed, unsettled, .. } = self.code.counts();
-        RecoveryStats {
+        let mut stats = RecoveryStats {
             frames_visible: self.pagemap.frames_visible(),
             decoded_evictions: self.recovery.cache_counts().evictions,
             code_failed: failed,
             code_unsettled: unsettled,
             ..self.counts.clone()
-        }
+        };
+        self.unresolved.add_to(&mut stats);
+        stats
     }
 
     /// Passes each access near `sample`, which already has the thread's names, to `access`, and whether its page is anonymous
@@ -137,6 +143,7 @@ impl Recoverer {
                 map.set(sample.pid, regs.rip, wanted);
             }
         }
+        self.unresolved.count(outcome.operands, sample.pid, space, maps);
         if let Some(reason) = outcome.reason {
             return self.nothing(reason);
         }

@@ -50,6 +50,29 @@ pub struct RecoveryReport {
     /// Samples without an address, by reason.
     #[serde(default)]
     pub unrecovered: BTreeMap<String, u64>,
+    /// Memory operands of the instructions near the samples, each time that one was looked at, but those on the thread's own stack.
+    #[serde(default)]
+    pub operands: u64,
+    /// Those of them whose address stayed unknown, by reason.
+    #[serde(default)]
+    pub unresolved_operands: BTreeMap<String, u64>,
+    /// The hottest instructions with an operand whose address was never known.
+    #[serde(default)]
+    pub unresolved_places: Vec<UnresolvedPlaceReport>,
+}
+
+/// An instruction with an operand whose address was never known.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct UnresolvedPlaceReport {
+    /// The path of the file that contains it, or `[anon]`, `[vdso]`.
+    pub file: String,
+    /// Its offset from the file's beginning; without a file its address.
+    pub offset: u64,
+    /// How often it was looked at.
+    pub times: u64,
+    /// Why the address was not known.
+    pub reason: String,
 }
 
 /// The configuration.
