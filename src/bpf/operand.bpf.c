@@ -19,7 +19,7 @@ const volatile struct config {
 } config;
 
 #define LINE_SIZE 64
-/* Room for all that can be added: 3 of the red zone, 2 thread-local, WANTED_LINES, and 2 for each of 15 registers. */
+/* Room for all that can be added: 3 of the red zone, 2 thread-local, 3 * WANTED_LINES, and 2 for each of 15 registers. */
 #define MAX_LINES 48
 #define WANTED_LINES 4
 /* The sample contains this much of the stack from rsp on anyway. */
@@ -109,6 +109,7 @@ struct place {
 struct wanted {
 	__u32 registers;
 	__u32 unused;
+	__u64 fixed[WANTED_LINES];
 	__u64 lines[WANTED_LINES];
 };
 
@@ -196,6 +197,26 @@ __attribute__((noinline)) int add_lines(struct snapshot *snapshot, __u64 addr, _
 }
 
 /*
+ * Adds a fixed line of struct Wanted: an address, or a distance from sp or from the base of fs. Those are rounded down, so that the
+ * memory may be in the next line.
+ */
+__attribute__((noinline)) int add_wanted(struct snapshot *snapshot, __u64 line)
+{
+	__u64 from = 0;
+
+	if (!snapshot || !line)
+		return 0;
+	if (line < USER_LOWEST)
+		from = snapshot->sp;
+	else if (line >= -USER_LOWEST)
+		from = snapshot->fs_base;
+	add_line(snapshot, from + line);
+	if (from)
+		add_line(snapshot, from + line + LINE_SIZE);
+	return 0;
+}
+
+/*
  * The thread itself is stopped meanwhile: a line that has changed is written by others all the time, and what the thread
  * will read there is unknown. It is not read again.
  */
@@ -272,8 +293,10 @@ static __always_inline void take(void *context, struct task_struct *task, bool a
 	add_line(snapshot, snapshot->fs_base);
 	if (known) {
 		which = known->registers;
-		for (at = 0; at < WANTED_LINES; at++)
+		for (at = 0; at < WANTED_LINES; at++) {
+			add_wanted(snapshot, known->fixed[at]);
 			add_line(snapshot, known->lines[at]);
+		}
 	}
 	if (which & 1 << 4)
 		add_line(snapshot, snapshot->fs_base - LINE_SIZE);

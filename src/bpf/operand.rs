@@ -161,9 +161,10 @@ impl WantedMap {
     /// Makes samples of `pid` at `ip` contain the wanted memory. If the kernel has no room, they stay as before.
     pub(crate) fn set(&self, pid: u32, ip: u64, wanted: &Wanted) {
         const { assert!(offset_of!(place, tgid) == 8 && size_of::<place>() == 16) };
-        const { assert!(offset_of!(self::wanted, lines) == 8 && size_of::<self::wanted>() == 8 + 8 * WANTED_LINES) };
+        const { assert!(offset_of!(self::wanted, fixed) == 8 && offset_of!(self::wanted, lines) == 8 + 8 * WANTED_LINES) };
+        const { assert!(size_of::<self::wanted>() == 8 + 16 * WANTED_LINES) };
         let key = [&ip.to_ne_bytes()[..], &pid.to_ne_bytes(), &[0; 4]].concat();
-        let lines = wanted.lines.iter().flat_map(|line| line.to_ne_bytes());
+        let lines = wanted.fixed.iter().chain(&wanted.lines).flat_map(|line| line.to_ne_bytes());
         let value: Vec<u8> = wanted.registers.to_ne_bytes().into_iter().chain([0; 4]).chain(lines).collect();
         let _ = self.0.update(&key, &value, MapFlags::ANY);
     }

@@ -146,7 +146,7 @@ impl<'a> Forward<'a> {
         // Thread-local variables are writable.
         let constant = if operand.fs { None } else { self.code.constant(addr, size) };
         if constant.is_none() && self.memory {
-            self.found.read(addr, size);
+            self.found.read(operand, addr);
         }
         Some((addr, constant?))
     }

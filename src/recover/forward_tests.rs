@@ -159,7 +159,21 @@ fn what_depends_on_memory_that_others_write_is_marked() {
     let code = [0x48, 0x8b, 0x03, 0x48, 0x8b, 0x10, 0x48, 0x8b, 0x11, 0x0f, 0x0b];
     let memory = memory(0, &[(HEAP + 0x3000, HEAP + 0x66)]);
     let found = ahead_with(&code, 0, &[], &[], &memory);
-    assert_eq!(found, [RBX, (Method::After, HEAP + 0x1000), (Method::Racy, HEAP + 0x66)]);
+    assert_eq!(found, [RBX, (Method::Racy, HEAP + 0x66), (Method::After, HEAP + 0x1000)]);
+}
+
+#[test]
+fn what_needs_no_memory_further_from_ip_does_not_take_all_the_room() {
+    // mov rax,[rbx]; mov rdx,[rax]; then ten times mov rdx,[rcx+8*n]
+    let mut code = vec![0x48, 0x8b, 0x03, 0x48, 0x8b, 0x10];
+    (1..=10).for_each(|n| code.extend([0x48, 0x8b, 0x51, 8 * n]));
+    code.extend([0x0f, 0x0b]);
+    let later = (1..10).map(|n| (Method::After, HEAP + 0x1000 + 8 * n));
+    let known = ahead(&code, 0, &[], &[]);
+    assert_eq!(known, [RBX].into_iter().chain(later.clone()).take(MAX_CANDIDATES / 2).collect::<Vec<_>>());
+    let memory = memory(0, &[(HEAP + 0x3000, HEAP + 0x66)]);
+    let near = [RBX, (Method::Racy, HEAP + 0x66)].into_iter().chain(later).take(MAX_CANDIDATES / 2);
+    assert_eq!(ahead_with(&code, 0, &[], &[], &memory), near.collect::<Vec<_>>());
 }
 
 #[test]

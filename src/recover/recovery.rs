@@ -10,7 +10,7 @@ use super::lines::{Lines, Snapshot};
 use super::memo::CacheCounts;
 use super::regs::{RegsError, UserRegs};
 use super::replay::Replay;
-use super::wanted::Wanted;
+use super::wanted::{Base, Read, Wanted};
 use super::window::{CodeSource, Cut};
 use crate::sample::{Access, Method};
 
@@ -44,6 +44,13 @@ pub struct Candidate {
     /// The instruction itself contains the address (rip-relative or absolute): a variable of the program, which every run of
     /// the instruction touches. It is exact, but tells little if it is a constant or a lock that all threads use.
     pub global: bool,
+}
+
+impl Candidate {
+    /// True if both are the same access, however it was found.
+    fn is_same(&self, other: &Self) -> bool {
+        (self.addr, self.insn_ip, self.access) == (other.addr, other.insn_ip, other.access)
+    }
 }
 
 /// Why a sample gave no candidate.
@@ -155,19 +162,29 @@ pub struct Outcome<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
     pub(super) all: Vec<Candidate>,
+    /// Those from ip on that the first run found, while the second one looks for all that are near.
+    exact: Vec<Candidate>,
     operands: Vec<Operand>,
+    /// Operands with an unknown address so far.
+    unknown: usize,
     reasons: u16,
     /// Lines of requested memory that is not constant.
-    reads: Vec<u64>,
+    reads: Vec<Read>,
 }
 
 impl Candidates {
-    /// Records a request for the `size` bytes at `addr`.
-    pub(super) fn read(&mut self, addr: u64, size: u32) {
-        for addr in [addr, addr.wrapping_add(u64::from(size.saturating_sub(1)))] {
-            let line = addr & !(LINE - 1);
-            if self.reads.len() < MAX_READS && !self.reads.contains(&line) {
-                self.reads.push(line);
+    /// Records a request for the bytes of `operand`, which are at `addr`.
+    pub(super) fn read(&mut self, operand: &MemOp, addr: u64) {
+        let size = u64::from(operand.size);
+        let base = match operand.registers() {
+            _ if operand.fs => Base::Fs,
+            0 => Base::Itself,
+            _ => Base::Registers,
+        };
+        for addr in [addr, addr.wrapping_add(size.saturating_sub(1))] {
+            let read = Read { addr, base };
+            if self.reads.len() < MAX_READS && !self.reads.iter().any(|other| other.line() == read.line()) {
+                self.reads.push(read);
             }
         }
     }
@@ -176,7 +193,22 @@ impl Candidates {
     fn clear(&mut self) {
         self.all.clear();
         self.operands.clear();
-        self.reasons = 0;
+        (self.reasons, self.unknown) = (0, 0);
+    }
+
+    /// Sets aside the candidates after the first `count`.
+    fn set_aside(&mut self, count: usize) {
+        self.exact.clear();
+        self.exact.extend(self.all.drain(count.min(self.all.len())..));
+    }
+
+    /// Adds what was set aside and not found again, while there is room.
+    fn fill(&mut self, room: usize) {
+        for candidate in &self.exact {
+            if self.all.len() < room && !self.all.iter().any(|other| other.is_same(candidate)) {
+                self.all.push(*candidate);
+            }
+        }
     }
 
     /// Counts an operand of the instructions near the sample, unless it is on the thread's own stack.
@@ -214,6 +246,7 @@ impl Candidates {
     ) -> bool {
         let Some(addr) = addr else {
             self.reason(unknown(operand));
+            self.unknown += 1;
             return true;
         };
         if addr < LOWEST || addr >= HIGHEST - u64::from(operand.size) {
@@ -225,11 +258,13 @@ impl Candidates {
             return true;
         }
         let global = operand.registers() == 0;
-        let candidate = Candidate { addr, size: operand.size, access: operand.access, method, insn_ip, global };
-        let twice = |other: &Candidate| {
-            (other.addr, other.insn_ip, other.access) == (candidate.addr, candidate.insn_ip, candidate.access)
-        };
-        if self.all.len() < site.room && !self.all.iter().any(twice) {
+        let mut candidate = Candidate { addr, size: operand.size, access: operand.access, method, insn_ip, global };
+        if method == Method::Racy {
+            // What is known without memory does not depend on it.
+            let exact = self.exact.iter().find(|other| other.is_same(&candidate));
+            candidate.method = exact.map_or(method, |exact| exact.method);
+        }
+        if self.all.len() < site.room && !self.all.iter().any(|other| other.is_same(&candidate)) {
             self.all.push(candidate);
         }
         true
@@ -300,14 +335,14 @@ impl Recovery {
     ) -> Outcome<'_> {
         self.found.clear();
         self.found.reads.clear();
-        if let Err(reason) = self.look(regs, dump, memory, stack, code) {
+        if let Err(reason) = self.look(regs, dump, memory, stack.clone(), code) {
             self.found.clear();
             self.found.reason(reason);
         }
         let operands = self.found.operands.as_slice();
         let candidates = self.found.all.as_slice();
         let reason = candidates.is_empty().then(|| self.found.first_reason());
-        let wanted = (!memory.is_empty()).then(|| Wanted::of(regs, memory, &self.found.reads));
+        let wanted = (!memory.is_empty()).then(|| Wanted::of(regs, memory, &self.found.reads, &stack));
         Outcome { candidates, reason, operands, wanted }
     }
 
@@ -340,14 +375,17 @@ impl Recovery {
             return Ok(());
         }
         // First without them, to find out what depends on them.
-        let backward = self.found.operands.len();
+        let (candidates, operands, unknown) = (self.found.all.len(), self.found.operands.len(), self.found.unknown);
         Forward::new(&mut self.decoded, &mut self.found, code, here, &site).run(machine.clone(), regs.rip);
-        if self.found.all.len() < site.room {
+        if self.found.all.len() < site.room || self.found.unknown > unknown {
             machine.stack.lines = lines;
-            // It comes by the same operands again, and knows more of them.
-            self.found.operands.truncate(backward);
+            // It comes by the same operands again, and knows more of them. Accesses further from ip do not take the room of those
+            // that need memory: they would be found more often than these.
+            self.found.operands.truncate(operands);
+            self.found.set_aside(candidates);
             let forward = Forward::new(&mut self.decoded, &mut self.found, code, here, &site);
             forward.with_memory().run(machine, regs.rip);
+            self.found.fill(site.room);
         }
         Ok(())
     }

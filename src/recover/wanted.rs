@@ -1,5 +1,7 @@
 //! Learns which memory the samples at one place in the code need, so that no other is read.
 
+use std::ops::Range;
+
 use super::lines::Snapshot;
 use super::regs::UserRegs;
 
@@ -7,6 +9,9 @@ use super::regs::UserRegs;
 const LINE: u64 = 64;
 /// Lines that no register points to, per place.
 pub const WANTED_LINES: usize = 4;
+/// So far above rsp, or below the base of fs, a thread's own memory is found by its distance: no address is lower than this
+/// (`USER_LOWEST` in operand.bpf.c), so that a lower number is a distance.
+const NEAR: u64 = 1 << 16;
 /// The bit of rsp, whose memory is in the sample anyway: it means the line before the one that fs points to.
 const BEFORE_FS: u32 = 1 << 4;
 /// The bit of a register's second line is this many bits above that of its first.
@@ -19,35 +24,77 @@ pub struct Wanted {
     /// Bit N: the line that register N points into (in the order of their encoding); bit N + 16: the line after that. Bit 4:
     /// the line before the one that fs points into.
     pub registers: u32,
-    /// Addresses of other lines, the latest first; 0 for none.
+    /// Lines that are the same for all samples there, the latest first; 0 for none. Global variables have an address. Threads run the
+    /// same code with stacks and thread-local variables of their own: below 65,536 it is the distance from rsp, and from -65,536 on
+    /// (as a negative number) from the base of fs. Both are multiples of 64, and stand for the line there and the next one, as rsp
+    /// and fs may point into the middle of a line.
+    pub fixed: [u64; WANTED_LINES],
+    /// Addresses of other lines, likewise. They depend on data, so they come and go.
     pub lines: [u64; WANTED_LINES],
 }
 
+/// What the instruction that loads from an address computes it from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Base {
+    /// The base of fs, and maybe registers.
+    Fs,
+    /// Nothing: it contains the address.
+    Itself,
+    /// Registers.
+    Registers,
+}
+
+/// A request for a line of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Read {
+    /// An address in it.
+    pub(super) addr: u64,
+    pub(super) base: Base,
+}
+
+impl Read {
+    /// The address of the line.
+    pub(super) fn line(self) -> u64 {
+        self.addr & !(LINE - 1)
+    }
+}
+
 impl Wanted {
-    /// What a sample needed: the lines at `reads`.
-    pub(super) fn of(regs: &UserRegs, memory: Snapshot<'_>, reads: &[u64]) -> Self {
+    /// What a sample needed: the lines of `reads`; `stack` is the thread's own.
+    pub(super) fn of(regs: &UserRegs, memory: Snapshot<'_>, reads: &[Read], stack: &Range<u64>) -> Self {
         let line = |addr: u64| addr & !(LINE - 1);
         let mut wanted = Self::default();
-        let fs = memory.fs_base().map(line);
-        for &read in reads {
+        let fs_base = memory.fs_base();
+        let fs = fs_base.map(line);
+        for read in reads {
+            let needed = read.line();
             let mut bits = 0;
             for (register, &value) in (0..).zip(&regs.gpr).filter(|&(register, _)| register != RSP) {
                 let first = line(value);
-                if read == first {
+                if needed == first {
                     bits |= 1 << register;
-                } else if read == first.wrapping_add(LINE) {
+                } else if needed == first.wrapping_add(LINE) {
                     bits |= 1 << register << SECOND;
                 }
             }
             match fs {
                 // It is always read.
-                Some(fs) if read == fs => continue,
-                Some(fs) if read == fs.wrapping_sub(LINE) => bits |= BEFORE_FS,
+                Some(fs) if needed == fs => continue,
+                Some(fs) if needed == fs.wrapping_sub(LINE) => bits |= BEFORE_FS,
                 _ => {}
             }
             wanted.registers |= bits;
             if bits == 0 {
-                wanted.add_line(read);
+                let above = read.addr.wrapping_sub(regs.rsp());
+                let below = fs_base.map_or(0, |base| base.wrapping_sub(read.addr));
+                match read.base {
+                    Base::Fs if (1..=NEAR).contains(&below) => add_line(&mut wanted.fixed, line(below.wrapping_neg())),
+                    Base::Itself => add_line(&mut wanted.fixed, needed),
+                    Base::Registers if above < NEAR && stack.contains(&read.addr) => {
+                        add_line(&mut wanted.fixed, line(above));
+                    }
+                    _ => add_line(&mut wanted.lines, needed),
+                }
             }
         }
         wanted
@@ -57,20 +104,20 @@ impl Wanted {
     pub fn add(&mut self, later: &Self) -> bool {
         let before = *self;
         self.registers |= later.registers;
-        for &line in later.lines.iter().rev().filter(|&&line| line != 0) {
-            self.add_line(line);
+        for (own, later) in [(&mut self.fixed, &later.fixed), (&mut self.lines, &later.lines)] {
+            later.iter().rev().for_each(|&line| add_line(own, line));
         }
         *self != before
     }
+}
 
-    fn add_line(&mut self, line: u64) {
-        let at = self.lines.iter().position(|&known| known == line || known == 0).unwrap_or(WANTED_LINES - 1);
-        if let Some(part) = self.lines.get_mut(..=at) {
-            // A line that is already known keeps its position.
-            if part.last() != Some(&line) {
-                part.rotate_right(1);
-                part[0] = line;
-            }
+fn add_line(lines: &mut [u64; WANTED_LINES], line: u64) {
+    let at = lines.iter().position(|&known| known == line || known == 0).unwrap_or(WANTED_LINES - 1);
+    if let Some(part) = lines.get_mut(..=at).filter(|_| line != 0) {
+        // A line that is already known keeps its position.
+        if part.last() != Some(&line) {
+            part.rotate_right(1);
+            part[0] = line;
         }
     }
 }
@@ -88,13 +135,46 @@ mod tests {
         values[1] = 0x2_0000;
         let regs = UserRegs::from_perf(2, REGS_MASK, &values).unwrap();
         let reads = [0x1_0000, 0x1_0040, 0x2_0000, 0x5_0000, 0x6_0000];
-        let wanted = Wanted::of(&regs, Snapshot::default(), &reads);
-        assert_eq!(wanted, Wanted { registers: 1 | 1 << 16 | 1 << 3, lines: [0x6_0000, 0x5_0000, 0, 0] });
+        let reads = reads.map(|addr| Read { addr, base: Base::Registers });
+        let wanted = Wanted::of(&regs, Snapshot::default(), &reads, &(0..0));
+        assert_eq!(
+            wanted,
+            Wanted { registers: 1 | 1 << 16 | 1 << 3, fixed: [0; 4], lines: [0x6_0000, 0x5_0000, 0, 0] }
+        );
+    }
+
+    #[test]
+    fn a_threads_own_memory_is_told_by_its_distance() {
+        const OWN: u64 = 0x7000_1230;
+        let of = |rsp: u64, stack: Range<u64>| {
+            let mut values = vec![0; REGS_MASK.count_ones() as usize];
+            values[7] = rsp;
+            let regs = UserRegs::from_perf(2, REGS_MASK, &values).unwrap();
+            let mut memory = vec![OWN, rsp, 1, OWN & !63];
+            memory.extend([0, 0, 0, 0, 0, 0, OWN, 0]);
+            let memory: Vec<u8> = memory.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let read = |(addr, base)| Read { addr, base };
+            let mut reads = vec![(rsp + 0x3a8, Base::Registers), (OWN - 0x408, Base::Fs), (0x60_1234, Base::Itself)];
+            // What depends on data is more than there is room for.
+            reads.extend((0..9).map(|line| (rsp + 0x2_0000 + line * 64, Base::Registers)));
+            let reads: Vec<_> = reads.into_iter().map(read).collect();
+            Wanted::of(&regs, Snapshot::new(&memory), &reads, &stack)
+        };
+        // The threads' stacks differ, also in where rsp is in its line.
+        let mut all = Wanted::default();
+        for rsp in [0x7fff_0000, 0x7ffe_0000, 0x7ffd_0010] {
+            all.add(&of(rsp, rsp - 512..rsp + 0x10_0000));
+            assert_eq!(all.fixed, [0x60_1200, 0x440u64.wrapping_neg(), 0x380, 0]);
+            assert_eq!(all.lines[0], (rsp + 0x2_0200) & !63);
+        }
+        // Above a small stack lies what is not the thread's own.
+        let wanted = of(0x7fff_0000, 0x7ffe_fe00..0x7fff_0200);
+        assert_eq!(wanted.fixed, [0x60_1200, 0x440u64.wrapping_neg(), 0, 0]);
     }
 
     #[test]
     fn what_is_asked_for_grows_and_its_lines_are_the_latest() {
-        let of = |registers, lines| Wanted { registers, lines };
+        let of = |registers, lines| Wanted { registers, fixed: [0; 4], lines };
         let mut all = of(1, [0x40, 0x80, 0, 0]);
         assert!(!all.add(&of(1, [0x80, 0, 0, 0])));
         assert!(all.add(&of(2, [0xc0, 0x100, 0x140, 0])));

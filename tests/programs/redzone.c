@@ -1,13 +1,16 @@
-// Five threads, each in a leaf function that keeps pointers below rsp; rsp % 64 is another one in each thread.
-// It counts its accesses to each of its structures.
+// Five threads, each in a leaf function that keeps pointers below rsp; rsp % 64 is another one in each thread. And four threads
+// that keep pointers far above rsp and far below the base of fs. Each counts its accesses to each of its structures.
 #include "common.h"
 #define STRUCTURES 8
 #define WORDS 8192u
 // An eighth part of `tally` counts each structure.
 #define ROUNDS 240
+#define THREADS 9
+#define BELOW 5
 
 struct work {
     uint64_t counts[STRUCTURES], offset, sum;
+    char name[16];
     uint32_t state, *structures[STRUCTURES];
 };
 
@@ -57,13 +60,41 @@ uint64_t call_at(struct work *work, uint64_t offset);
 __asm__(".text\n\t.type call_at, @function\ncall_at:\n\tpush %rbp\n\tmov %rsp, %rbp\n\tand $-64, %rsp\n"
         "\tlea -120(%rsp, %rsi), %rsp\n\tcall leaf\n\tleave\n\tret\n\t.size call_at, .-call_at\n");
 
+static __thread struct {
+    uint32_t *volatile pointer;
+    volatile char room[1024];
+} thread_local_block;
+
+__attribute__((noinline, noclone)) static uint64_t far(struct work *work, uint64_t unused) {
+    struct {
+        volatile char room[1024];
+        uint32_t *volatile pointer;
+    } frame;
+    frame.room[0] = (char)unused;
+    frame.pointer = work->structures[0];
+    thread_local_block.pointer = work->structures[1];
+    uint32_t *p2 = work->structures[2], x = work->state;
+    uint64_t tally = 0, sum = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        uint32_t at = next_random(&x) >> 8 & (WORDS - 1);
+        if (x & 1)
+            sum += p2[at], COUNT(2);
+        else if (x & 2)
+            sum += frame.pointer[at], COUNT(0);
+        else
+            sum += thread_local_block.pointer[at], COUNT(1);
+    }
+    work->state = x;
+    work->sum += sum;
+    return tally;
+}
+
 static void *work(void *argument) {
     struct work *work = argument;
-    char name[16];
-    snprintf(name, sizeof name, "below-%d", (int)work->offset);
-    say_thread(name, name);
+    uint64_t (*run)(struct work *, uint64_t) = strncmp(work->name, "far", 3) ? call_at : far;
+    say_thread(work->name, work->name);
     while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
-        uint64_t tally = call_at(work, work->offset);
+        uint64_t tally = run(work, work->offset);
         for (int k = 0; k < STRUCTURES; k++)
             work->counts[k] += tally >> 8 * k & 0xff;
     }
@@ -71,18 +102,19 @@ static void *work(void *argument) {
 }
 
 int main(int argc, char **argv) {
-    static const uint64_t offsets[] = {0, 8, 24, 40, 56};
-    pthread_t threads[5];
-    for (int t = 0; t < 5; t++) {
+    static const uint64_t offsets[BELOW] = {0, 8, 24, 40, 56};
+    pthread_t threads[THREADS];
+    for (int t = 0; t < THREADS; t++) {
         struct work *its = map_buffer(sizeof *its, 0);
         char name[32];
-        its->offset = offsets[t];
+        its->offset = t < BELOW ? offsets[t] : (uint64_t)t - BELOW;
         its->state = 7 + (uint32_t)t;
-        snprintf(name, sizeof name, "below-%d-counts", (int)its->offset);
+        snprintf(its->name, sizeof its->name, "%s-%d", t < BELOW ? "below" : "far", (int)its->offset);
+        snprintf(name, sizeof name, "%s-counts", its->name);
         say_buffer(name, its->counts, sizeof its->counts);
         for (int k = 0; k < STRUCTURES; k++) {
             its->structures[k] = map_buffer(WORDS * sizeof(uint32_t), 0);
-            snprintf(name, sizeof name, "below-%d-%d", (int)its->offset, k);
+            snprintf(name, sizeof name, "%s-%d", its->name, k);
             say_buffer(name, its->structures[k], WORDS * sizeof(uint32_t));
         }
         // The thread's stack will lie below, and the 12 KiB above a stack count as part of it.
@@ -90,7 +122,7 @@ int main(int argc, char **argv) {
         threads[t] = start_thread(work, its);
     }
     run_for(seconds_of(argc, argv));
-    for (int t = 0; t < 5; t++)
+    for (int t = 0; t < THREADS; t++)
         pthread_join(threads[t], NULL);
     return 0;
 }

@@ -37,7 +37,7 @@ fn pointers_below_the_stack_pointer_are_followed_as_often_as_others() {
         println!("SKIP: {test}: no cc");
         return;
     };
-    let running = start(&built.path, 600.0, 5);
+    let running = start(&built.path, 600.0, 9);
     let tids = running.threads.iter().map(|thread| thread.tid as u32).collect();
     let options = timer(Target::Tasks { tids, enable_on_exec: false }, Some(2000));
     let all = |running: &Running| -> Vec<_> {
@@ -46,7 +46,7 @@ fn pointers_below_the_stack_pointer_are_followed_as_often_as_others() {
     let before = all(&running);
     // Until there are enough, on a busy machine too.
     let enough =
-        |progress: scxprof::session::Progress| progress.samples > 10_000 || progress.elapsed > Duration::from_secs(30);
+        |progress: scxprof::session::Progress| progress.samples > 18_000 || progress.elapsed > Duration::from_secs(30);
     let Some((got, outcome)) = capture_until(test, options, enough) else { return };
     let after = all(&running);
     println!("{test}: {:?}", recovery(&outcome));
