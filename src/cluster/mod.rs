@@ -112,6 +112,7 @@
 //! Memory that all threads use becomes a community if it takes 7 % of the possible misses and has more than 48 lines: hot
 //! globals on 64 pages look the same as one group of all threads.
 
+pub(crate) mod across;
 mod classes;
 mod clusters;
 mod communities;

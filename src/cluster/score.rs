@@ -31,30 +31,33 @@ const REMEMBERED: usize = 32;
 /// may be caused or spared by each other thread that uses the region, in proportion to the misses that those have there.
 #[derive(Debug)]
 pub struct Avoidable {
-    regions: Vec<Shared>,
+    pub(super) regions: Vec<Shared>,
     /// The misses in slices of all sharers.
     in_slices: Vec<(u32, f32)>,
     slices: usize,
     /// The possible misses of each thread.
-    demand: Vec<f64>,
+    pub(super) demand: Vec<f64>,
 }
 
 /// A region with its sharers, by owner.
 #[derive(Debug)]
-struct Shared {
-    fits: f64,
-    sharers: Vec<Sharer>,
+pub(super) struct Shared {
+    /// The object that it is in, and its first line there.
+    pub object: u64,
+    pub first: u64,
+    pub fits: f64,
+    pub sharers: Vec<Sharer>,
 }
 
 /// A thread that uses a region.
 #[derive(Debug, Clone)]
-struct Sharer {
+pub(super) struct Sharer {
     /// The first of the thread's numbers.
-    owner: u32,
-    thread: u32,
-    misses: f64,
+    pub owner: u32,
+    pub thread: u32,
+    pub misses: f64,
     /// The misses that were counted; without what a thinned sketch dropped.
-    counted: f64,
+    pub counted: f64,
     /// Its part of [`Avoidable::in_slices`].
     slices: std::ops::Range<usize>,
 }
@@ -160,7 +163,7 @@ impl Avoidable {
             })
             .collect();
         sharers.sort_by_key(|it| (it.owner, it.thread));
-        self.regions.push(Shared { fits: region.fits, sharers });
+        self.regions.push(Shared { object: region.object, first: region.first, fits: region.fits, sharers });
     }
 
     /// What is avoidable.
@@ -376,7 +379,7 @@ impl Shared {
     }
 
     /// The part of all misses that is avoidable, where all fits.
-    fn part_avoidable(&self) -> f64 {
+    pub(super) fn part_avoidable(&self) -> f64 {
         let all: f64 = self.sharers.iter().map(|it| it.misses).sum();
         if all > 0.0 && self.fits > 0.0 {
             self.avoidable(|it| it.misses) / self.fits / all

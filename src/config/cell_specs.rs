@@ -15,6 +15,8 @@ const MAX_REGEX: usize = 1 << 20;
 
 const ALLOTMENT: &str = "allotment";
 const REST: &str = "rest";
+/// How many cell specs follow those of the user.
+const BUILT_IN: usize = 3;
 
 /// The index of a cell spec in [`CellSpecs::specs`].
 pub type SpecIndex = usize;
@@ -211,6 +213,11 @@ impl CellSpecs {
     #[must_use]
     pub fn specs(&self) -> &[CellSpec] {
         &self.specs
+    }
+
+    /// How many of them, the first ones, are the user's `--cell`s.
+    pub(super) fn given(&self) -> usize {
+        self.specs.len().saturating_sub(BUILT_IN)
     }
 
     /// The cell of a cgroup, by its path below [`CGROUP_ROOT`] (`/a/b`; `/` or an empty path is the root).

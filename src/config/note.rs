@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use super::layered::{MAX_LAYERS, MAX_REGEXES};
 use super::members::Unknown;
+use super::one_cell::OneCell;
+use super::report::CellName;
 use crate::cluster::MIN_ACCESSES;
 use crate::hint::MAX_HINT;
 use crate::sample::{printable, Comm};
@@ -165,6 +167,20 @@ pub enum Note {
         /// The share of the cell's samples without a known name, of 1.
         share: f64,
     },
+    /// Threads of two cells share memory, but have different CPUs.
+    AcrossCells {
+        /// The cell with fewer possible misses, and the other one.
+        cells: [CellName; 2],
+        /// The part of the possible misses of the first that one cache for both would avoid, of 1.
+        part: f64,
+        /// How both become one cell.
+        one_cell: OneCell,
+    },
+    /// More pairs of cells share memory than notes are written.
+    MoreAcrossCells {
+        /// How many more.
+        pairs: usize,
+    },
     /// Subcells are left out, because scx_mitosis would exit with "Not enough CPUs" on a host of this size.
     FewCpus {
         /// CPUs of the host.
@@ -314,7 +330,7 @@ impl fmt::Display for Note {
                     if threads.len() == 1 { ("thread", "shares") } else { ("threads", "share") };
                 write!(
                     f,
-                    "{cell}/{subcell} takes {those} {} by name, which {share} memory with no other thread",
+                    "{cell}/{subcell} takes {those} {} by name, which {share} memory with no other thread of its cell",
                     list(&ids, ", ")
                 )
             }
@@ -340,7 +356,7 @@ impl fmt::Display for Note {
 }
 
 impl Note {
-    /// Displays what the limits of the schedulers and of the host left out; nothing for other notes, which [`fmt::Display`]
+    /// Displays what cells share, and what the limits of the schedulers and of the host left out; nothing for other notes, which [`fmt::Display`]
     /// handles.
     fn fmt_limit(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -370,6 +386,15 @@ impl Note {
                  prefix may take some of them",
                 share.min(1.0) * 100.0
             ),
+            Self::AcrossCells { cells: [smaller, larger], part, one_cell } => {
+                let part = part * 100.0;
+                write!(f, "{smaller} and {larger} share memory: one cache for both would avoid {part:.1}% of the possible ")?;
+                write!(f, "misses of {smaller}, but each cell has CPUs of its own. If they need not be apart: {one_cell}")
+            }
+            Self::MoreAcrossCells { pairs: 1 } => f.write_str("1 more pair of cells shares memory: --report lists it"),
+            Self::MoreAcrossCells { pairs } => {
+                write!(f, "{pairs} more pairs of cells share memory: --report lists those that share most")
+            }
             Self::FewCpus { target_cpus, cells, share, left_out } => {
                 let cpus = |count: &usize| if *count == 1 { "1 CPU".to_owned() } else { format!("{count} CPUs") };
                 write!(f, "scx_mitosis needs a CPU for every subcell, and ")?;

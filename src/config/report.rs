@@ -17,6 +17,7 @@ use crate::hint::HintCounts;
 use crate::sample::Comm;
 use crate::tables::Tables;
 
+mod across;
 mod matrix;
 mod memory;
 mod run;
@@ -24,6 +25,7 @@ mod scheduling;
 mod stacks;
 mod wakeups;
 
+pub use across::{CellName, CellSharing};
 pub use matrix::{Matrix, MatrixLeftOut, MatrixLine, MatrixPage, MatrixRegion, MatrixThread};
 pub use run::{Configuration, RecoveryReport, RunReport, SubcellTimeline, TimelineReport, UnresolvedPlaceReport};
 pub use scheduling::{SchedulingReport, SubcellScheduling, WakeupsBetween};
@@ -60,6 +62,10 @@ pub(crate) struct Evidence<'a> {
     pub locality: Option<&'a LocalityOf<'a>>,
     /// How much labels share with each other and within, by a label for each thread.
     pub sharing: Option<&'a SharingOf<'a>>,
+    /// What cells share with each other.
+    pub across_cells: Vec<CellSharing>,
+    /// The threads that share memory with threads of other cells, by thread.
+    pub shares_across: Vec<bool>,
 }
 
 impl std::fmt::Debug for Evidence<'_> {
@@ -119,6 +125,10 @@ pub struct Report {
     pub cells: Vec<CellReport>,
     /// How much subcells share; each pair once.
     pub sharing: Vec<Shared>,
+    /// What cells share with each other, those first that lose most; 64 pairs at most. A cell is a cgroup here, as it is for
+    /// scx_mitosis.
+    #[serde(default)]
+    pub across_cells: Vec<CellSharing>,
     /// Counts of task hints, if they were requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hints: Option<HintCounts>,
@@ -246,7 +256,7 @@ pub struct ThreadReport {
     pub hint: Option<u64>,
     /// Its samples.
     pub samples: f64,
-    /// The verdict: `community N`, `alone`, or `unknown: ` and the reason.
+    /// The verdict: `community N`, `alone`, `shares with other cells` or `unknown: ` and the reason.
     pub verdict: String,
 }
 
@@ -297,7 +307,7 @@ pub(crate) fn report(
         let mut subcells = Vec::new();
         for (at, subcell) in cell.subcells.iter().enumerate() {
             let place = Assigned { cell: Some(index), subcell: Some(at) };
-            let mut made = found.subcell(&subcell.name, &place, members, total);
+            let mut made = found.subcell(&subcell.name, &place, members, evidence, total);
             if let Some(basis) = bases.get(at) {
                 made.why.clone_from(&basis.why);
                 if basis.class.is_some() {
@@ -316,7 +326,7 @@ pub(crate) fn report(
         }
         if cell.subcells.is_empty() {
             let place = Assigned { cell: Some(index), subcell: None };
-            subcells.push(found.subcell(&cell.name, &place, members, total));
+            subcells.push(found.subcell(&cell.name, &place, members, evidence, total));
         }
         cells.push(CellReport { name: cell.name.clone(), subcells });
     }
@@ -330,6 +340,7 @@ pub(crate) fn report(
         locality_by_name: evidence.captured(&by_name.labels(None)),
         stability: evidence.stability,
         sharing: found.sharing(decision, evidence),
+        across_cells: evidence.across_cells.clone(),
         cells,
         hints: None,
         hubs: evidence.hubs.clone(),
@@ -350,9 +361,16 @@ pub(crate) fn report(
 }
 
 impl Places {
-    fn subcell(&self, name: &str, place: &Assigned, members: &Members, total: f64) -> SubcellReport {
+    fn subcell(
+        &self,
+        name: &str,
+        place: &Assigned,
+        members: &Members,
+        evidence: &Evidence<'_>,
+        total: f64,
+    ) -> SubcellReport {
         let here = self.of.iter().zip(&members.threads).filter(|(it, _)| it.is_some_and(|it| it.2 == *place));
-        let mut threads: Vec<ThreadReport> = here.map(|(_, member)| ThreadReport::new(member)).collect();
+        let mut threads: Vec<ThreadReport> = here.map(|(_, member)| ThreadReport::new(member, evidence)).collect();
         threads.sort_by(|a, b| b.samples.total_cmp(&a.samples).then_with(|| a.tid.cmp(&b.tid)));
         let samples = threads.iter().fold(0.0, |sum, thread| sum + thread.samples);
         SubcellReport {
@@ -419,9 +437,11 @@ fn thousandths(samples: f64) -> f64 {
 }
 
 impl ThreadReport {
-    fn new(member: &Member) -> Self {
+    fn new(member: &Member, evidence: &Evidence<'_>) -> Self {
+        let shares_across = evidence.shares_across.get(member.thread as usize).is_some_and(|shares| *shares);
         let verdict = match member.verdict {
             Verdict::Community(community) => format!("community {community}"),
+            Verdict::Alone if shares_across => "shares with other cells".to_owned(),
             Verdict::Alone => "alone".to_owned(),
             Verdict::Unknown(why) => format!("unknown: {why}"),
         };
@@ -500,6 +520,6 @@ mod tests {
             samples: f64::from(2.0f32 / 3.0),
             verdict: Verdict::Alone,
         };
-        assert!((ThreadReport::new(&member).samples - 0.667).abs() < f64::EPSILON);
+        assert!((ThreadReport::new(&member, &Evidence::default()).samples - 0.667).abs() < f64::EPSILON);
     }
 }

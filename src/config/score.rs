@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
+use super::report::CellSharing;
 use super::table::aligned;
 use crate::escape;
 
@@ -30,6 +31,9 @@ pub struct ScoreReport {
     pub configurations: Vec<Score>,
     /// What scxprof would write for these samples; `null` if it has no configuration for the target host.
     pub best: Option<Score>,
+    /// What the cells of the best one share with each other, as in the report of a run.
+    #[serde(default)]
+    pub across_cells: Vec<CellSharing>,
     /// Facts that the numbers do not show.
     pub notes: Vec<String>,
 }
@@ -181,6 +185,15 @@ impl ScoreReport {
         for score in &self.configurations {
             let _ = writeln!(text, "\n{}", score.name);
             text += &score.text();
+        }
+        if !self.across_cells.is_empty() {
+            text += "\nShared across cells, as --cell makes them:\n";
+        }
+        for pair in self.across_cells.iter().take(LINES) {
+            let _ = writeln!(text, "  {}; {}", pair.text(), pair.advice);
+        }
+        if self.across_cells.len() > LINES {
+            let _ = writeln!(text, "  {} more (--json has all)", self.across_cells.len() - LINES);
         }
         text
     }

@@ -4,6 +4,9 @@ use std::fmt::Write as _;
 
 use super::report::{CellReport, Report, SubcellReport};
 
+/// Pairs of cells that are listed.
+const PAIRS: usize = 8;
+
 /// The table of subcells, and their locality compared with that of grouping by name.
 #[must_use]
 pub fn table(report: &Report) -> String {
@@ -16,17 +19,20 @@ pub fn table(report: &Report) -> String {
     }
     let mut text = aligned(&rows);
     let percent = |part: f64| format!("{:.1}%", part * 100.0);
-    match (report.locality, report.locality_by_name) {
-        (Some(own), Some(by_name)) => {
-            let _ = writeln!(text, "Locality captured: {} (grouping by name: {})", percent(own), percent(by_name));
-        }
-        _ => text.push_str("Locality captured: - (no sharing between threads was found)\n"),
+    if let (Some(own), Some(by_name)) = (report.locality, report.locality_by_name) {
+        let _ = writeln!(text, "Locality captured: {} (grouping by name: {})", percent(own), percent(by_name));
+    } else {
+        let whose = if report.across_cells.is_empty() { "threads" } else { "threads of one cell" };
+        let _ = writeln!(text, "Locality captured: - (no sharing between {whose} was found)");
     }
     if let Some(stability) = report.stability {
         // Two halves without a community agree on nothing.
         let found = report.cells.iter().flat_map(|cell| &cell.subcells).any(|subcell| subcell.stability.is_some());
         let stability = if found { format!("{stability:.2}") } else { "-".to_owned() };
         let _ = writeln!(text, "Agreement of the run's two halves: {stability}");
+    }
+    for pair in report.across_cells.iter().take(PAIRS) {
+        let _ = writeln!(text, "Shared across cells: {}", pair.text());
     }
     text
 }
@@ -116,8 +122,8 @@ pub(super) mod tests {
     use crate::cluster::Edge;
     use crate::config::decide::decide;
     use crate::config::report::{
-        report, Code, CommunityEvidence, DataSymbol, Evidence, Granule, Identity, LineSharing, LineThread,
-        RegionReport, SubcellKind,
+        report, CellName, CellSharing, Code, CommunityEvidence, DataSymbol, Evidence, Granule, Identity, LineSharing,
+        LineThread, RegionReport, SubcellKind,
     };
     use crate::config::{CellOptions, CellSpecs, DecisionOptions, Member, Members, Note, Tally, Unknown, Verdict};
     use crate::sample::Comm;
@@ -220,6 +226,17 @@ pub(super) mod tests {
             stability: Some(1.0),
             locality: Some(&locality),
             sharing: Some(&sharing),
+            across_cells: vec![CellSharing {
+                smaller: CellName { name: "allotment".to_owned(), cgroup: Some("/a".to_owned()) },
+                larger: CellName { name: "rest".to_owned(), cgroup: None },
+                part: 0.25,
+                misses: 8.0,
+                memory: "memfd:ring+0x0".to_owned(),
+                identity: None,
+                option: Some("a=^/sys/fs/cgroup/a$".to_owned()),
+                advice: "do it".to_owned(),
+            }],
+            shares_across: vec![true, false, false, false, true, true],
             ..Evidence::default()
         };
         report(&groups, &tally, &members, &options, &decision, &evidence).unwrap()
@@ -238,7 +255,9 @@ pub(super) mod tests {
         assert_eq!((subcells[0].locality, subcells[0].confidence), (Some(0.6), Some(0.8)));
         assert_eq!(subcells[2].kind, SubcellKind::Class);
         assert_eq!((subcells[3].kind, subcells[3].locality), (SubcellKind::Rest, None));
-        assert_eq!(subcells[3].threads[0].verdict, "unknown: too few samples");
+        // Threads of communities and those that are not judged are what they were.
+        let verdicts = [0, 2, 3].map(|at| subcells[at].threads[0].verdict.as_str());
+        assert_eq!(verdicts, ["community 0", "shares with other cells", "unknown: too few samples"]);
         assert_eq!(subcells[0].threads.iter().map(|it| it.tid).collect::<Vec<_>>(), [70, 71]);
         assert!(report.notes.iter().any(|note| note.contains("too few to judge")));
         let json = report.to_json().unwrap();
@@ -274,7 +293,12 @@ pub(super) mod tests {
         assert!(lines[1].starts_with("allotment/reader-a+writer-a        2      200  39.9%     60.0%"), "{text}");
         assert!(lines[1].ends_with("heap+0x1000 (10 accesses)"), "{text}");
         assert!(text.contains("Locality captured: 90.0% (grouping by name: 0.0%)\n"), "{text}");
+        let across =
+            "Shared across cells: allotment of /a and rest: 25.0% of the possible misses of allotment of /a, most in \
+                      memfd:ring+0x0\n";
+        assert!(text.ends_with(across), "{text}");
         let mut apart = report.clone();
+        apart.across_cells.clear();
         apart.cells.iter_mut().flat_map(|cell| &mut cell.subcells).for_each(|subcell| subcell.stability = None);
         assert!(table(&apart).ends_with("Agreement of the run's two halves: -\n"), "nothing was found to agree on");
         let text = matrix(&report);

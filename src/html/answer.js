@@ -9,7 +9,8 @@ function headline(report) {
     const plural = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
     const cells = plural(report.cells.length, "cell");
     if (report.locality === null) {
-        return `${plural(kept, "subcell")} in ${cells}. There is nothing to avoid: less than 2 % of all possible misses are shared between threads.`;
+        const whose = report.across_cells.length ? "threads of one cell; see what is shared across cells" : "threads";
+        return `${plural(kept, "subcell")} in ${cells}. There is nothing to avoid: less than 2 % of all possible misses are shared between ${whose}.`;
     }
     const byName = report.locality_by_name === null ? "" : `; grouping by thread name alone would keep ${percent(report.locality_by_name)}`;
     return `${plural(kept, "subcell")} in ${cells} ${kept === 1 ? "keeps" : "keep"} ${percent(report.locality)} of the avoidable misses within ${kept === 1 ? "it" : "them"}${byName}.`;
@@ -28,6 +29,20 @@ function bar(label, part, isOther) {
 
 /** How a list of lists of prefixes matches. */
 const matches = (prefixes) => prefixes.map((list) => list.map((prefix) => `${prefix}*`).join(" and ")).join(", ") || "all others";
+
+/** What cells share with each other, and how two become one. */
+function acrossCells(pairs) {
+    const cell = ({ name, cgroup }) => (cgroup === null ? name : `${name} of ${cgroup}`);
+    return el("div", {}, el("h3", {}, "Shared across cells"),
+        el("p", { class: "dim" }, "Each cell has CPUs of its own. These possible misses would be avoided if both cells used one cache."),
+        table({ label: "Shared across cells", rows: pairs, limit: 20, columns: [
+            { name: "Cell", value: (row) => cell(row.smaller) }, { name: "and", value: (row) => cell(row.larger) },
+            { name: "Misses", isNumber: true, value: (row) => row.misses },
+            { name: "Part of the first", isNumber: true, value: (row) => row.part, cell: (row) => percent(row.part), title: "The part of the first cell's possible misses" },
+            { name: "Largest shared memory", value: (row) => row.memory },
+            { name: "One cell for both", value: (row) => row.advice },
+        ] }).box);
+}
 
 function answer(report, notSeen, raw) {
     const { run, configuration } = report;
@@ -90,6 +105,7 @@ function answer(report, notSeen, raw) {
                 { name: "Misses", isNumber: true, value: (row) => row.misses },
                 { name: "Within the first", isNumber: true, value: (row) => largest.get(row.a) }, { name: "Within the second", isNumber: true, value: (row) => largest.get(row.b) },
             ] }).box) : null,
+        report.across_cells.length ? acrossCells(report.across_cells) : null,
         configuration.text ? el("div", {}, el("h3", {}, `The configuration for ${configuration.scheduler}`),
             el("p", {}, "Save it as ", el("code", {}, file), " and load it: ", load, " ", loadButton),
             el("p", {}, copyButton, " ", el("button", { type: "button", click: () => save(configuration.text, file, "application/json") }, `Save ${file}`), " ",

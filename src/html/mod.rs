@@ -123,6 +123,7 @@ fn halve(report: &mut Report) -> bool {
         is_any |= halve_list(&mut subcell.regions);
         is_any |= halve_list(&mut subcell.pages);
     }
+    is_any |= halve_list(&mut report.across_cells);
     is_any | halve_list(&mut report.sharing)
 }
 

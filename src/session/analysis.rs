@@ -288,6 +288,7 @@ impl Analysis {
             avoidable: avoidable.share(),
             configurations: scores.collect(),
             best: best.map(|best| best.score),
+            across_cells: self.decider.across_cells(&self.decided, &Symbols::default(), self.options.scheduler),
             notes,
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::Sink;
+use crate::cluster::across::Across;
 use crate::cluster::slices::Slices;
 use crate::cluster::{self, Clusters, Sharing};
 use crate::config::report::{report, Code, CommunityEvidence, Evidence, Report, ReportError};
@@ -14,6 +15,7 @@ use crate::resolve::{AddressSpaces, Cgroups, Modules, Symbol, Symbols};
 use crate::sample::{printable, CodeAddr, Comm, MemoryId, RawSample, Sample, Source, ThreadIndex};
 use crate::tables::Tables;
 
+mod across;
 mod evidence;
 mod judge;
 mod matrix;
@@ -100,6 +102,8 @@ pub(super) struct Decided {
     pub(super) members: Members,
     /// The result of the sketch.
     clusters: Clusters,
+    /// What cells share with each other.
+    across: Across,
     /// Where the memory lies that a report names.
     locations: Locations,
 }
@@ -208,7 +212,9 @@ impl Decider {
         for note in &mut decision.notes {
             self.say_whose(note);
         }
-        Ok(Decided { decision, members, clusters, locations: Locations::default() })
+        let across = self.sharing.across(&cells);
+        decision.notes.extend(self.across_notes(&across, options.scheduler));
+        Ok(Decided { decision, members, clusters, across, locations: Locations::default() })
     }
 
     /// Reports the facts behind a decision of this decider, with these names for [`Decided::codes`]; other code is not in it.
@@ -221,7 +227,7 @@ impl Decider {
         symbols: &Symbols,
         options: &config::DecisionOptions,
     ) -> Result<Report, ReportError> {
-        let Decided { decision, members, clusters, locations } = decided;
+        let Decided { decision, members, clusters, across, locations } = decided;
         let names = MemoryNames { decider: self, locations, symbols };
         let evidence_of = |community: &cluster::Community| {
             let pid =
@@ -245,6 +251,8 @@ impl Decider {
             lines: names.granules(&clusters.lines, None),
             locality: clusters.locality.is_some().then_some(&locality),
             sharing: Some(&sharing),
+            across_cells: self.across_cells(decided, symbols, options.scheduler),
+            shares_across: across.shares.clone(),
         };
         let mut report = report(&self.groups, &self.tally, members, options, decision, &evidence)?;
         report.matrix = self.matrix(decided, &names, &report);
@@ -489,7 +497,7 @@ impl Sink for Decider {
 impl Decided {
     /// Finds out where the memory lies that a report names.
     pub(super) fn locate(&mut self, spaces: &AddressSpaces, modules: &mut Modules) {
-        self.locations = memory::locate(&self.clusters, spaces, modules);
+        self.locations = memory::locate((&self.clusters, &self.across), spaces, modules);
     }
 
     /// The code that touches the hottest shared lines, and the data in images, to be named for the report.

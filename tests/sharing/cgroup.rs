@@ -16,7 +16,7 @@ pub struct Cgroup {
 impl Cgroup {
     /// Makes one.
     ///
-    /// Why that is not possible here.
+    /// # Errors
     /// Why that is not possible here.
     pub fn new() -> Result<Self, String> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -27,6 +27,25 @@ impl Cgroup {
         let directory = root.join(&name);
         fs::create_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
         Ok(Self { directory, name })
+    }
+
+    /// Makes one below it, which must be dropped before it.
+    ///
+    /// # Errors
+    /// Why that is not possible here.
+    pub fn child(&self, name: &str) -> Result<Self, String> {
+        let (directory, name) = (self.directory.join(name), format!("{}/{name}", self.name));
+        fs::create_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+        Ok(Self { directory, name })
+    }
+
+    /// Moves a process into it.
+    ///
+    /// # Errors
+    /// Why that is not possible here.
+    pub fn add(&self, pid: u32) -> Result<(), String> {
+        let procs = self.directory.join("cgroup.procs");
+        fs::write(&procs, pid.to_string()).map_err(|error| format!("{}: {error}", procs.display()))
     }
 
     /// Starts the command in it.

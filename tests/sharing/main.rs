@@ -6,6 +6,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used)] // A test that cannot go on must fail.
 
+mod across;
 mod capture;
 mod cgroup;
 mod family;

@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::{code_of, Decider};
+use crate::cluster::across::Across;
 use crate::cluster::{self, Clusters, Hot, Structure};
 use crate::config::report::{DataSymbol, Granule, Identity, LineSharing, LineThread, RegionReport};
 use crate::resolve::identity::{is_sysv, numbering_text};
@@ -12,8 +13,12 @@ use crate::sample::{printable, CodeAddr, MemoryId, WAKEUPS_DEV};
 /// Where what a report names lies.
 pub(super) type Locations = FxHashMap<MemoryId, Located>;
 
-/// Finds out where all lies that a report of these clusters names.
-pub(super) fn locate(clusters: &Clusters, spaces: &AddressSpaces, modules: &mut Modules) -> Locations {
+/// Finds out where all lies that a report of these clusters names, and what cells share.
+pub(super) fn locate(
+    (clusters, across): (&Clusters, &Across),
+    spaces: &AddressSpaces,
+    modules: &mut Modules,
+) -> Locations {
     let communities = clusters.communities.iter();
     let hot = communities.clone().flat_map(|it| it.pages.iter().chain(&it.lines));
     let hot = hot.chain(&clusters.hubs).chain(&clusters.lines);
@@ -25,7 +30,8 @@ pub(super) fn locate(clusters: &Clusters, spaces: &AddressSpaces, modules: &mut 
     let shared = &clusters.shared;
     let pages = shared.pages.iter().flat_map(|page| page.lines.iter().map(|line| line.memory).chain([page.memory]));
     let shared = shared.regions.iter().map(|region| region.memory).chain(pages).flatten();
-    spaces.locate(bytes.chain(regions).chain(shared), modules)
+    let across = across.pairs.iter().filter_map(|pair| pair.memory);
+    spaces.locate(bytes.chain(regions).chain(shared).chain(across), modules)
 }
 
 /// The images that may have a name for it.

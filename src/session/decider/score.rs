@@ -113,7 +113,7 @@ impl Decider {
     }
 
     /// The path of a thread's cgroup, as far as it is known.
-    fn path_of(&self, facts: &Facts) -> &[u8] {
+    pub(super) fn path_of(&self, facts: &Facts) -> &[u8] {
         self.cell_of_cgroup.get(&facts.cgroup).and_then(|it| it.1.as_deref()).unwrap_or(b"/")
     }
 

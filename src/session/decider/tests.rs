@@ -106,7 +106,8 @@ fn a_thread_that_its_name_takes_along_is_named() {
     assert!(
         notes
             .iter()
-            .any(|note| note == "rest/worker takes thread 12 by name, which shares memory with no other thread"),
+            .any(|note| note
+                == "rest/worker takes thread 12 by name, which shares memory with no other thread of its cell"),
         "{notes:?}"
     );
     // No configuration is worse than grouping by name.
