@@ -2,6 +2,7 @@
 
 use super::cell::{Cell, CellMatch, Subcell};
 use super::cell_specs::{Ancestry, CgroupMatcher};
+use super::decide::Scheduler;
 use super::mitosis::{check, Refused};
 
 /// The cell and subcell of a thread.
@@ -26,6 +27,21 @@ impl Consumer {
     /// Those of [`check`].
     pub fn new(cells: &[Cell]) -> Result<Self, Refused> {
         check(cells)?;
+        Self::unchecked(cells)
+    }
+
+    /// Loads the cells of a decision for this scheduler. Those for scx_layered may have more subcells than scx_mitosis takes.
+    ///
+    /// # Errors
+    /// Those of [`check`]; for scx_layered only that of a regular expression.
+    pub(crate) fn of(cells: &[Cell], scheduler: Scheduler) -> Result<Self, Refused> {
+        match scheduler {
+            Scheduler::Mitosis => Self::new(cells),
+            Scheduler::Layered => Self::unchecked(cells),
+        }
+    }
+
+    fn unchecked(cells: &[Cell]) -> Result<Self, Refused> {
         let load = |cell: &Cell| {
             let matcher = match &cell.matches {
                 CellMatch::CgroupContains(part) => CgroupMatcher::Contains(part.clone()),

@@ -5,6 +5,7 @@ use thiserror::Error;
 use super::cell::{Basis, Cell};
 use super::cell_specs::{CellSpecs, SpecIndex};
 use super::express::ROOM;
+use super::layered::MAX_LAYERS;
 use super::members::Members;
 use super::mitosis::{Refused, MAX_CELLS};
 use super::note::Note;
@@ -64,6 +65,8 @@ pub struct Decision {
     pub refused: Option<Refused>,
     /// The number of CPUs of the target host.
     pub target_cpus: usize,
+    /// The scheduler that they are for: scx_layered takes more subcells in a cell than scx_mitosis.
+    pub scheduler: Scheduler,
 }
 
 /// Decides on cells and subcells.
@@ -71,7 +74,8 @@ pub struct Decision {
 /// Each cell spec with samples is written, in order. `rest` is left out too if it has none: the scheduler has its cell 0 for
 /// such threads anyway.
 ///
-/// Threads that share memory come first: each community gets a subcell, or the 7 most valuable ones if there are more. A
+/// Threads that share memory come first: each community gets a subcell, or the 7 most valuable ones if there are more (for
+/// scx_layered as many as it has layers beside those of the cells). A
 /// community is described by the names of its threads; [`Note`] says what is done if other threads have these names too. If the
 /// threads of some cgroups share otherwise than those of the others, these cgroups get their own specs before the general one.
 ///
@@ -99,6 +103,7 @@ pub fn decide(
         notes: Vec::new(),
         refused: None,
         target_cpus: options.target_cpus,
+        scheduler: options.scheduler,
     };
     let by_cell = ByCell::new(members);
     let present = |group: &SpecIndex| tally.spec_total(*group) > 0.0;
@@ -109,8 +114,9 @@ pub fn decide(
     let mut room = Room { specs: MAX_CELLS.saturating_sub(count), subcells: host.subcells() };
     for (group, spec) in groups.specs().iter().enumerate().filter(|(group, _)| present(group)) {
         let own = specs(group, spec, tally, &by_cell, options.min_share, room);
-        if room.subcells < ROOM {
-            let all = specs(group, spec, tally, &by_cell, options.min_share, Room { subcells: ROOM, ..room });
+        if room.subcells < host.most() {
+            let more = Room { subcells: host.most(), ..room };
+            let all = specs(group, spec, tally, &by_cell, options.min_share, more);
             left_out.extend(missing(&all, &own));
         }
         room.specs = room.specs.saturating_sub(own.cells.len());
@@ -182,6 +188,8 @@ struct Host {
     cells: usize,
     /// The smallest number of CPUs of a cell.
     share: usize,
+    /// The layers that scx_layered needs for what is left of each cell, and for all other threads.
+    layers: usize,
 }
 
 impl Host {
@@ -190,14 +198,25 @@ impl Host {
         let sampled = 1 + tally.cells().filter(|(_, cell)| !is_root(cell.spec)).count();
         let DecisionOptions { target_cpus, scheduler, .. } = *options;
         let cells = options.cells.unwrap_or(sampled);
-        Self { scheduler, target_cpus, cells, share: target_cpus / cells }
+        let specs = groups.specs().len();
+        let layers = 1 + (0..specs).filter(|&group| !is_root(group) && tally.spec_total(group) > 0.0).count();
+        Self { scheduler, target_cpus, cells, share: target_cpus / cells, layers }
     }
 
     /// Subcells that a cell can have besides its catch-all.
     fn subcells(&self) -> usize {
         match self.scheduler {
             Scheduler::Mitosis => self.share.saturating_sub(1).min(ROOM),
-            Scheduler::Layered => ROOM,
+            Scheduler::Layered => self.most(),
+        }
+    }
+
+    /// The same if there are CPUs for all of them. A cell cannot know how many layers another one needs: if there are too many in
+    /// all, the least valuable are left out when layers are made.
+    fn most(&self) -> usize {
+        match self.scheduler {
+            Scheduler::Mitosis => ROOM,
+            Scheduler::Layered => MAX_LAYERS.saturating_sub(self.layers),
         }
     }
 
@@ -215,7 +234,8 @@ impl Host {
 mod tests {
     use super::*;
     use crate::config::cell_specs::CellOptions;
-    use crate::config::CellMatch;
+    use crate::config::written::Places;
+    use crate::config::{layered, layers, CellMatch, Member, Verdict};
     use crate::sample::Comm;
 
     const PAIR: [&str; 2] =
@@ -388,5 +408,53 @@ mod tests {
         let options = DecisionOptions { target_cpus: 10_000, ..OPTIONS };
         assert_eq!(decided(&samples, &options).refused, Some(Refused::TooManyCells { cells: 257 }));
         assert_eq!(decided(&samples[1..], &options).refused, None);
+    }
+
+    #[test]
+    fn layered_has_as_many_communities_as_layers() {
+        let decide_for = |pairs: u32, cgroup: &str| {
+            let groups = CellSpecs::new(&CellOptions::default()).unwrap();
+            let (mut tally, mut members) = (Tally::default(), Members::default());
+            let cell = tally.cell(groups.assign(cgroup.as_bytes()));
+            for (thread, community) in (0..2 * pairs).zip((0..pairs).flat_map(|pair| [pair, pair])) {
+                let end = if thread % 2 == 0 { "reader" } else { "writer" };
+                let comm = Some(Comm::from(format!("{}-{end}", char::from(b'a' + community as u8)).as_str()));
+                tally.add(cell, comm, 10.0);
+                let verdict = Verdict::Community(community);
+                members.threads.push(Member {
+                    thread,
+                    pid: 1,
+                    tid: thread,
+                    comm,
+                    hint: None,
+                    cell,
+                    samples: 10.0,
+                    verdict,
+                });
+                members.affinity.add(community, community, f64::from(100 - community));
+            }
+            let options = DecisionOptions { scheduler: Scheduler::Layered, ..OPTIONS };
+            let decision = decide(&groups, &tally, &members, &options).unwrap();
+            let made = layers(&decision);
+            assert_eq!(layered::check(&made.layers), Ok(()));
+            let consumer = layered::Consumer::new(&made.layers).unwrap();
+            let of = |it: &Member| consumer.assign(cgroup.as_bytes(), it.comm.unwrap_or_default().as_bytes()).unwrap();
+            let places: Vec<usize> = members.threads.iter().map(of).collect();
+            // Those that share a layer: only a community does, and the last layer keeps no threads together.
+            let rest = made.of.iter().position(|it| it.1.is_none()).unwrap();
+            let kept = places.chunks(2).filter(|pair| pair[0] == pair[1] && pair[0] != rest).count();
+            assert!(Places::new(&decision, &tally, &members).is_ok(), "there is a report");
+            let notes: Vec<String> = decision.notes.iter().chain(&made.notes).map(ToString::to_string).collect();
+            (kept, notes)
+        };
+        assert_eq!(decide_for(12, "/"), (12, Vec::new()));
+        assert_eq!(decide_for(15, "/"), (15, Vec::new()));
+        // A layer for what is left of the cell, and one for all others.
+        assert_eq!(decide_for(14, "/workload.slice"), (14, Vec::new()));
+        let (kept, notes) = decide_for(18, "/");
+        assert_eq!(kept, 15);
+        // The least valuable ones.
+        let left_out = "p-reader, p-writer; q-reader, q-writer; r-reader, r-writer";
+        assert!(notes.len() == 1 && left_out.split("; ").all(|it| notes[0].contains(it)), "{notes:?}");
     }
 }

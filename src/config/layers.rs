@@ -332,11 +332,17 @@ fn free_name(name: &str, taken: &[Layer]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Subcell;
+    use crate::config::{Scheduler, Subcell};
 
     fn decision(cells: Vec<(CellMatch, Vec<(&str, f64)>)>) -> Decision {
-        let mut decision =
-            Decision { cells: Vec::new(), bases: Vec::new(), notes: Vec::new(), refused: None, target_cpus: 8 };
+        let mut decision = Decision {
+            cells: Vec::new(),
+            bases: Vec::new(),
+            notes: Vec::new(),
+            refused: None,
+            target_cpus: 8,
+            scheduler: Scheduler::Layered,
+        };
         for (matches, prefixes) in cells {
             let mut subcells: Vec<Subcell> = prefixes
                 .iter()

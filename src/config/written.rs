@@ -23,7 +23,7 @@ pub(super) struct Places {
 
 impl Places {
     pub(super) fn new(decision: &Decision, tally: &Tally, members: &Members) -> Result<Self, Refused> {
-        let consumer = Consumer::new(&decision.cells)?;
+        let consumer = Consumer::of(&decision.cells, decision.scheduler)?;
         let place = |member: &Member| {
             let cgroup = tally.get(member.cell)?.cgroup.as_deref()?;
             let comm = member.comm.unwrap_or_default();

@@ -328,7 +328,7 @@ impl Analysis {
     /// The scheduler would reject the configuration, which is a bug.
     pub fn placement(&self) -> Result<config::Placement, Error> {
         let cells = &self.decision().cells;
-        let consumer = config::Consumer::new(cells)?;
+        let consumer = config::Consumer::of(cells, self.decision().scheduler)?;
         Ok(config::Placement::Mitosis(cells.clone(), consumer))
     }
 }
