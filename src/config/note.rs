@@ -15,10 +15,12 @@ use crate::sample::{printable, Comm};
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Note {
-    /// Grouping by name alone avoids more misses, so a cell is configured that way.
+    /// Grouping by name alone avoids more misses, so a cell, or some communities of it, are configured that way.
     ByName {
         /// The cell.
         cell: String,
+        /// The names of each community that is grouped by name, escaped for a terminal; empty if the cell is as a whole.
+        groups: Vec<String>,
         /// The part of the avoidable misses that the communities' configuration avoids, of 1.
         by_sharing: f64,
         /// The part that grouping by name avoids.
@@ -317,13 +319,15 @@ impl fmt::Display for Note {
                 loss * 100.0,
                 list(communities, "; ")
             ),
-            Self::ByName { cell, by_sharing, by_name } => write!(
-                f,
-                "{cell}: grouping by name avoids {:.0}% of the avoidable misses and grouping by shared memory {:.0}%, so this \
-                 cell is grouped by name",
-                by_name * 100.0,
-                by_sharing * 100.0,
-            ),
+            Self::ByName { cell, groups, by_sharing, by_name } => {
+                let (by_name, by_sharing) = (by_name * 100.0, by_sharing * 100.0);
+                write!(f, "{cell}: grouping by name avoids {by_name:.0}% of the avoidable misses and grouping by shared ")?;
+                write!(f, "memory {by_sharing:.0}%, so ")?;
+                match groups.len() {
+                    0 => f.write_str("this cell is grouped by name"),
+                    _ => write!(f, "these threads are grouped by name: {}", list(groups, "; ")),
+                }
+            }
             Self::Strays { cell, subcell, threads } => {
                 let ids: Vec<String> = threads.iter().map(ToString::to_string).collect();
                 let (those, share) =
