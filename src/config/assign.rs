@@ -192,7 +192,11 @@ fn in_part(owners: &Owners, units: &[Unit], waiting: &[usize]) -> Option<(usize,
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::config::consumer::subcell_of;
+    use crate::config::Subcell;
 
     fn unit(names: &[&[u8]]) -> Unit {
         let mut names: Vec<_> = names.iter().map(|name| (Comm::new(name), 10.0)).collect();
@@ -332,5 +336,81 @@ mod tests {
         assert_eq!(assignments.refused, [(1, Some("wex".into()))]);
         let assignments = assign(&[community(&[b"web", b"db"])], elsewhere(&[b"webserver"]).into_iter());
         assert_eq!(assignments.refused, [(0, Some("webserver".into()))], "one thread is no community");
+    }
+
+    /// True if some order of the units, each with its whole names as prefixes, takes every name to its unit.
+    fn is_possible(units: &[&Unit]) -> bool {
+        let takes = |unit: &Unit, name: &Comm| unit.names.iter().any(|it| name.as_bytes().starts_with(it.0.as_bytes()));
+        let is_free = |at: usize| {
+            let others = units.iter().enumerate().filter(|it| it.0 != at).flat_map(|it| &it.1.names);
+            others.map(|it| &it.0).all(|name| !units.get(at).is_some_and(|unit| takes(unit, name)))
+        };
+        units.len() < 2
+            || (0..units.len()).any(|at| {
+                let rest: Vec<&Unit> = units.iter().enumerate().filter(|it| it.0 != at).map(|it| *it.1).collect();
+                is_free(at) && is_possible(&rest)
+            })
+    }
+
+    /// The unit to whose subcell the scheduler sends a name.
+    fn taker(assignments: &Assignments, name: &Comm) -> Option<usize> {
+        let subcell = |it: &Assignment| Subcell {
+            name: it.unit.to_string(),
+            matches: it.prefixes.iter().map(|prefix| vec![prefix.clone()]).collect(),
+        };
+        let subcells: Vec<Subcell> = assignments.assigned.iter().map(subcell).collect();
+        assignments.assigned.get(subcell_of(&subcells, name.as_bytes())?).map(|it| it.unit)
+    }
+
+    /// Communities of the names, by the group of each.
+    fn communities(names: &[Vec<u8>], groups: &[usize]) -> Vec<Unit> {
+        let of = |group: usize| {
+            let own = names.iter().zip(groups).filter(|it| *it.1 == group).map(|it| it.0.as_slice());
+            community(&own.collect::<Vec<_>>())
+        };
+        (0..3).map(of).filter(|unit| !unit.names.is_empty()).collect()
+    }
+
+    #[test]
+    fn names_that_begin_with_each_other_are_told_apart_if_an_order_can() {
+        let names: Vec<Vec<u8>> = ["a", "ab", "abc", "abcd"].iter().map(|it| it.as_bytes().to_vec()).collect();
+        let mut possible = 0;
+        for groups in 0..16_usize {
+            let units = communities(&names, &[0, 1, 2, 3].map(|at| groups >> at & 1));
+            let assignments = assign(&units, std::iter::empty());
+            if !is_possible(&units.iter().collect::<Vec<_>>()) {
+                continue;
+            }
+            possible += 1;
+            for (at, unit) in units.iter().enumerate() {
+                assert!(
+                    unit.names.iter().all(|it| taker(&assignments, &it.0) == Some(at)),
+                    "{units:?} {assignments:?}"
+                );
+            }
+        }
+        // All in one, or those from one length on: no prefix takes a short name and not the longer ones.
+        assert_eq!(possible, 2 + 6);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3000))]
+        #[test]
+        fn whatever_order_can_tell_apart_is_told_apart(
+            names in prop::collection::btree_set("[ab]{1,5}".prop_map(String::into_bytes), 2..9),
+            groups in prop::collection::vec(0..3_usize, 9),
+        ) {
+            let names: Vec<Vec<u8>> = names.into_iter().collect();
+            let units = communities(&names, &groups);
+            // A subcell has only so many prefixes.
+            prop_assume!(units.iter().all(|unit| unit.names.len() <= crate::config::mitosis::MAX_ORS));
+            prop_assume!(is_possible(&units.iter().collect::<Vec<_>>()));
+            let assignments = assign(&units, std::iter::empty());
+            for (at, unit) in units.iter().enumerate() {
+                for (name, _) in &unit.names {
+                    prop_assert_eq!(taker(&assignments, name), Some(at), "{} {:?}", name, assignments);
+                }
+            }
+        }
     }
 }
