@@ -204,7 +204,7 @@ mod tests {
             let cells: Vec<String> = cells.iter().enumerate().map(|(at, regex)| format!("g{at}={regex}")).collect();
             let before = specs(&cells);
             let paths = ends.map(|end| parts.iter().map(String::as_str).chain([end.as_str()]).map(|part| format!("/{part}")).collect::<String>());
-            let paths = paths.each_ref().map(|path| path.as_bytes());
+            let paths = paths.each_ref().map(String::as_bytes);
             let cell = |path| InCell { spec: before.assign(path).spec, cgroup: path };
             match OneCell::new(&before, paths.map(cell), Scheduler::Mitosis) {
                 OneCell::Option { given, .. } => {
