@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::cell_specs::{CellSpecs, SpecIndex};
 use super::decide::{decide, Decision, DecisionOptions, NoSamples};
+use super::express::spelled;
 use super::members::{CommunityIndex, Member, Members, Verdict};
 use super::note::Note;
 use super::prefixes::base_of;
@@ -15,8 +16,6 @@ use crate::sample::Comm;
 const CLEARLY: f64 = 0.01;
 /// Communities of a cell spec that may be restored: each takes a decision.
 const MAX_RESTORED: usize = 64;
-/// Names of a community in a note.
-const NAMES: usize = 4;
 
 /// Less than this is nothing.
 const NOTHING: f64 = 1e-9;
@@ -167,9 +166,7 @@ impl Judge<'_> {
     fn names(&self, community: CommunityIndex) -> String {
         let is_of = |member: &&Member| member.verdict == Verdict::Community(community);
         let names: BTreeSet<Comm> = self.members.threads.iter().filter(is_of).filter_map(|it| it.comm).collect();
-        let shown: Vec<String> = names.iter().take(NAMES).map(ToString::to_string).collect();
-        let more = names.len() - shown.len();
-        shown.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
+        spelled(names.iter())
     }
 }
 
@@ -219,16 +216,8 @@ mod tests {
         for ((name, community), thread) in of.into_iter().zip(0..) {
             let (comm, verdict) = (Some(Comm::from(name)), community.map_or(Verdict::Alone, Verdict::Community));
             tally.add(cell, comm, 100.0);
-            members.threads.push(Member {
-                thread,
-                pid: 1,
-                tid: thread,
-                comm,
-                hint: None,
-                cell,
-                samples: 100.0,
-                verdict,
-            });
+            let member = Member { thread, pid: 1, tid: thread, comm, hint: None, cell, samples: 100.0, verdict };
+            members.threads.push(member);
         }
         // What is avoided by each pair that is together.
         let locality = |spec: SpecIndex, labels: &[u32]| {

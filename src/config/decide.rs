@@ -421,16 +421,8 @@ mod tests {
                 let comm = Some(Comm::from(format!("{}-{end}", char::from(b'a' + community as u8)).as_str()));
                 tally.add(cell, comm, 10.0);
                 let verdict = Verdict::Community(community);
-                members.threads.push(Member {
-                    thread,
-                    pid: 1,
-                    tid: thread,
-                    comm,
-                    hint: None,
-                    cell,
-                    samples: 10.0,
-                    verdict,
-                });
+                let member = Member { thread, pid: 1, tid: thread, comm, hint: None, cell, samples: 10.0, verdict };
+                members.threads.push(member);
                 members.affinity.add(community, community, f64::from(100 - community));
             }
             let options = DecisionOptions { scheduler: Scheduler::Layered, ..OPTIONS };

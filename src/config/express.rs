@@ -6,7 +6,7 @@ use super::assign::{assign, Assignment, Assignments, Other, Unit};
 use super::cell::{Basis, Subcell, CATCH_ALL};
 use super::classes::{families, Family};
 use super::mitosis::MAX_SUBCELLS;
-use super::note::Note;
+use super::note::{first, Note};
 use super::owners::{ByCell, NameOwnership, SharingGroup};
 use super::tally::{CellIndex, Tally};
 use crate::sample::{printable, Comm};
@@ -17,6 +17,8 @@ const MIN_CELL_SAMPLES: f64 = 100.0;
 const MAX_CANDIDATES: usize = 64;
 /// Communities of a cell spec that are considered, most valuable first; merging compares all pairs of them.
 const MAX_COMMUNITIES: usize = 64;
+/// Names of a community in a note.
+const NAMES: usize = 4;
 /// Subcells besides the catch-all, if there is a CPU for each.
 pub(super) const ROOM: usize = MAX_SUBCELLS - 1;
 
@@ -213,6 +215,11 @@ fn in_the_way<'a>(
     families.iter().filter(|family| !is_chosen(family) && family.names.iter().any(takes)).collect()
 }
 
+/// The names of a community's threads, for people.
+pub(super) fn spelled<'a>(names: impl ExactSizeIterator<Item = &'a Comm>) -> String {
+    first(NAMES, names, ", ")
+}
+
 /// Merges communities or leaves them to the catch-all until there is room for each, with the least loss of locality.
 ///
 /// A community in the catch-all loses all that it shares. Two merged communities lose what the smaller one shares within
@@ -274,9 +281,7 @@ impl SharingGroup {
 
     /// Its names, for display.
     fn spelled(&self) -> String {
-        let shown: Vec<String> = self.names.keys().take(4).map(ToString::to_string).collect();
-        let more = self.names.len() - shown.len();
-        shown.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
+        spelled(self.names.keys())
     }
 
     fn merge(&mut self, other: Self, between: f64) {

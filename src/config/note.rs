@@ -435,7 +435,12 @@ fn say_whose(f: &mut fmt::Formatter<'_>, whose: Option<&ThreadRef>) -> fmt::Resu
 
 /// The first eight of a list.
 fn list(items: &[String], between: &str) -> String {
-    let shown = items.get(..items.len().min(8)).unwrap_or_default();
-    let more = items.len() - shown.len();
+    first(8, items.iter(), between)
+}
+
+/// The first so many of a list, and how many more there are.
+pub(super) fn first(most: usize, items: impl ExactSizeIterator<Item = impl ToString>, between: &str) -> String {
+    let more = items.len().saturating_sub(most);
+    let shown: Vec<String> = items.take(most).map(|item| item.to_string()).collect();
     shown.join(between) + &if more > 0 { format!(" and {more} more") } else { String::new() }
 }
