@@ -16,6 +16,8 @@ pub const MIN_ACCESSES: u32 = 20;
 pub enum Reason {
     /// Fewer samples than [`ClusterOptions::min_accesses`].
     TooFewSamples,
+    /// Enough samples, but so few possible misses that nothing can be said about what it shares.
+    TooFewMisses,
     /// The cell has more threads than are compared with each other; the most active ones are compared.
     TooManyThreads,
     /// The source samples only first touches of pages, which cannot tell the threads of one process apart.
@@ -26,6 +28,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::TooFewSamples => "too few samples",
+            Self::TooFewMisses => "too few misses",
             Self::TooManyThreads => "too many threads to compare, and others are more active",
             Self::FirstTouches => "first touches of pages cannot tell the threads of one process apart",
         })
@@ -37,8 +40,12 @@ impl fmt::Display for Reason {
 pub enum Verdict {
     /// The thread shares memory with the others of this community, an index of [`Clusters::communities`].
     Community(u32),
-    /// The thread has enough samples, and shares memory with no other thread in particular.
+    /// The thread has enough samples, and shares little of what it may miss with any other thread of its cell.
     Alone,
+    /// It shares with most threads that could use the same memory, and with none of them in particular.
+    SharesWithAll,
+    /// It shares with some threads, and with no community enough to belong there.
+    SharesWithSome,
     /// There is no verdict.
     Unknown(Reason),
 }
@@ -121,6 +128,8 @@ pub struct Clusters {
     pub(crate) shared: Shared,
     /// The possible misses of each thread that was compared.
     pub(crate) demand: Vec<f64>,
+    /// The number of possible misses that was counted of each thread.
+    pub(crate) counted: Vec<f64>,
 }
 
 impl Clusters {

@@ -4,6 +4,7 @@ use super::linkage::{link, Affinity};
 use super::misses::{Misses, Use, L1_LINES};
 use super::regions::regions;
 use super::rules::{Demand, RawCommunity, Region, Rules, Sharer};
+use super::unions::Sets;
 
 /// Lines of a last-level cache (32 MiB). Of a larger region the next thread can find only this much there.
 const LLC_LINES: f64 = 524_288.0;
@@ -164,6 +165,9 @@ impl Region {
                     thread: uses[0].thread,
                     misses: sum(|it| it.misses * it.stands_for),
                     transfers: sum(|it| it.transfers * it.stands_for),
+                    moved: sum(|it| it.moved * it.stands_for),
+                    accesses: sum(|it| it.accesses as f32 * it.stands_for),
+                    writes: sum(|it| it.writes as f32 * it.stands_for),
                     counted: sum(|it| it.count),
                 }
             })
@@ -276,16 +280,11 @@ fn in_component(
     }
     let affinity = Affinity::new(component.len(), own.iter().filter(|it| !it.is_hub).copied(), &local, demand);
     let demands: Vec<Demand> = component.iter().map(|&rank| demand[rank as usize]).collect();
-    let mut found: Vec<RawCommunity> = link(&affinity, &demands, rules)
+    let linked: Vec<RawCommunity> = link(&affinity, &demands, rules)
         .into_iter()
-        .filter_map(|members| {
-            let found = affinity.found(&members, &demands, rules)?;
-            (found.deviations >= 0.0).then(|| RawCommunity {
-                members: found.members.iter().map(|&at| component[at as usize]).collect(),
-                ..found
-            })
-        })
+        .filter_map(|members| affinity.found(&members, &demands, rules).filter(|it| it.deviations >= 0.0))
         .collect();
+    let mut found = unite(&linked, &own, &affinity, component, demand, rules);
     // The rest may be one community of all threads, and its memory then looks like a hub.
     let mut is_open = vec![false; demand.len()];
     for &rank in component {
@@ -294,10 +293,11 @@ fn in_component(
     for &rank in found.iter().flat_map(|it| &it.members) {
         is_open[rank as usize] = false;
     }
-    attach(&mut found, &mut is_open, component, &own, demand, rules);
     // Threads that each contend with one central thread (workers that wait for a dispatcher) have little in common in pairs.
     for process in scopes.processes(component) {
-        let Some(all) = whole(process, true, &own, demand, rules).filter(|all| all.is_contended) else { continue };
+        let Some(all) = whole(process, true, false, &own, demand, rules).filter(|all| all.is_contended) else {
+            continue;
+        };
         if captured(&found, &own, process) < rules.cohesion {
             found.retain(|it| it.members.iter().all(|rank| process.binary_search(rank).is_err()));
             for &rank in process {
@@ -309,14 +309,15 @@ fn in_component(
             found.push(all);
         }
     }
-    let all_of = |scope: &[u32]| {
+    let all_of = |scope: &[u32], spans_processes: bool| {
         let open: Vec<u32> = scope.iter().copied().filter(|&rank| is_open[rank as usize]).collect();
-        whole(&open, open.len() == scope.len(), &own, demand, rules)
+        whole(&open, open.len() == scope.len(), spans_processes, &own, demand, rules)
     };
-    let processes: Vec<RawCommunity> = scopes.processes(component).filter_map(all_of).collect();
+    let processes: Vec<RawCommunity> = scopes.processes(component).filter_map(|it| all_of(it, false)).collect();
     // Judge a process by itself, unless it has about as much in common with the other processes.
     let most = processes.iter().map(|it| it.common).fold(0.0, f64::max);
-    let together = all_of(component).filter(|it| it.common >= rules.cohesion * most);
+    let spans_processes = scopes.processes(component).all(|it| it.len() < component.len());
+    let together = all_of(component, spans_processes).filter(|it| it.common >= rules.cohesion * most);
     match together {
         Some(together) => found.push(together),
         None => found.extend(processes),
@@ -324,65 +325,38 @@ fn in_component(
     found
 }
 
-/// Adds each remaining thread to the community that avoids most of its misses, however few of the others' misses that avoids:
-/// each worker that waits for one dispatcher shares one line with it alone.
-fn attach(
-    found: &mut [RawCommunity],
-    is_open: &mut [bool],
-    component: &[u32],
+/// Merges communities, and adds and moves threads, by what they avoid.
+fn unite(
+    linked: &[RawCommunity],
     regions: &[&Region],
+    affinity: &Affinity,
+    component: &[u32],
     demand: &[Demand],
     rules: &Rules,
-) {
-    let left: Vec<u32> = component.iter().copied().filter(|&rank| is_open[rank as usize]).collect();
-    // The misses that each of them would avoid in each community.
-    let mut gains = vec![vec![0.0; found.len()]; left.len()];
-    let mut community_of = vec![usize::MAX; demand.len()];
-    for (at, it) in found.iter().enumerate() {
-        it.members.iter().for_each(|&rank| community_of[rank as usize] = at);
-    }
-    for region in regions.iter().filter(|it| !it.is_hub) {
-        // The most misses of one member: it has these anyway.
-        let mut members: Vec<(usize, f64)> = Vec::new();
-        for it in &region.sharers {
-            let community = community_of[it.thread as usize];
-            match members.iter_mut().find(|it| it.0 == community) {
-                Some((_, most)) => *most = most.max(it.misses),
-                None if community != usize::MAX => members.push((community, it.misses)),
-                None => {}
-            }
-        }
-        for it in &region.sharers {
-            let Ok(at) = left.binary_search(&it.thread) else { continue };
-            for &(community, most) in &members {
-                gains[at][community] += region.fits * it.misses.min(most);
-            }
-        }
-    }
-    for (&rank, gains) in left.iter().zip(gains) {
-        let Demand { misses, counted, .. } = demand[rank as usize];
-        let best = gains.into_iter().enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
-        let Some((community, gain)) = best else { continue };
-        let part = gain / misses;
-        if part >= rules.cohesion && part * counted >= rules.join * rules.join {
-            found[community].members.push(rank);
-            found[community].members.sort_unstable();
-            is_open[rank as usize] = false;
-        }
-    }
+) -> Vec<RawCommunity> {
+    let rank = |at: &u32| component[*at as usize];
+    let sets: Vec<Vec<u32>> = linked.iter().map(|it| it.members.iter().map(rank).collect()).collect();
+    let shared = regions.iter().filter(|it| !it.is_hub).copied();
+    let mut sets = Sets::new(&sets, shared, demand, rules);
+    sets.settle();
+    let demands: Vec<Demand> = component.iter().map(|&rank| demand[rank as usize]).collect();
+    let described = |(set, members): (u32, Vec<u32>)| {
+        let local: Vec<u32> =
+            members.iter().filter_map(|rank| Some(component.binary_search(rank).ok()? as u32)).collect();
+        let found = affinity.found(&local, &demands, rules)?;
+        // It is as certain as the set that others were added to.
+        let deviations = linked.get(set as usize).map_or(found.deviations, |it| it.deviations.max(found.deviations));
+        Some(RawCommunity { members, deviations, ..found })
+    };
+    sets.members().into_iter().filter_map(described).collect()
 }
 
 /// The part of the misses in regions other than hubs that the communities avoid, of all that these threads could avoid.
 fn captured(found: &[RawCommunity], regions: &[&Region], threads: &[u32]) -> f64 {
     let (mut kept, mut all) = (0.0, 0.0);
     for region in regions.iter().filter(|it| !it.is_hub) {
-        let avoided = |of: &dyn Fn(u32) -> bool| {
-            let misses = region.sharers.iter().filter(|it| of(it.thread)).map(|it| it.misses);
-            let (sum, most) = misses.fold((0.0, 0.0f64), |(sum, most), it| (sum + it, most.max(it)));
-            region.fits * (sum - most)
-        };
-        all += avoided(&|rank| threads.binary_search(&rank).is_ok());
-        kept += found.iter().map(|it| avoided(&|rank| it.members.binary_search(&rank).is_ok())).sum::<f64>();
+        all += region.avoided(|rank| threads.binary_search(&rank).is_ok());
+        kept += found.iter().map(|it| region.avoided(|rank| it.members.binary_search(&rank).is_ok())).sum::<f64>();
     }
     if all > 0.0 {
         kept / all
@@ -394,12 +368,23 @@ fn captured(found: &[RawCommunity], regions: &[&Region], threads: &[u32]) -> f64
 /// One community of the remaining threads of a scope, if they have so much in common that it is worth it without other threads
 /// to compare with: either data, of which no line counts for more than its part, or, if there is no finer community
 /// (`is_whole`), lines that all of them write.
-fn whole(open: &[u32], is_whole: bool, regions: &[&Region], demand: &[Demand], rules: &Rules) -> Option<RawCommunity> {
+fn whole(
+    open: &[u32],
+    is_whole: bool,
+    spans_processes: bool,
+    regions: &[&Region],
+    demand: &[Demand],
+    rules: &Rules,
+) -> Option<RawCommunity> {
     if open.len() < 2 {
         return None;
     }
     let mut data = vec![0.0; demand.len()];
+    // By number, and by cost if few lines cause it.
     let mut contended = vec![0.0; demand.len()];
+    let mut few = vec![0.0; demand.len()];
+    // What processes write into memory that they share on purpose.
+    let mut exchanged = vec![0.0; demand.len()];
     let mut is_open = vec![false; demand.len()];
     for &rank in open {
         is_open[rank as usize] = true;
@@ -416,17 +401,30 @@ fn whole(open: &[u32], is_whole: bool, regions: &[&Region], demand: &[Demand], r
         let mean = sharers.iter().map(|it| common(part(it))).sum::<f64>() / open.len() as f64;
         let limit = region.lines * rules.worth_of_all / rules.lines_of_all;
         let factor = (limit / mean.max(f64::MIN_POSITIVE)).min(1.0);
+        let is_exchanged = spans_processes && !region.is_private && sharers.iter().any(|it| it.writes > 0.0);
         let transfers: f64 = sharers.iter().map(|it| it.transfers).sum();
+        let moved: f64 = sharers.iter().map(|it| it.moved).sum();
+        // Locks, counters and fields of threads; what is mostly read is a flag or a setting, and rarely waited for.
+        let (accesses, writes) = sharers.iter().fold((0.0, 0.0), |sum, it| (sum.0 + it.accesses, sum.1 + it.writes));
+        let is_few = region.lines <= rules.few_lines && writes * 2.0 > accesses;
         for it in sharers {
             data[it.thread as usize] += common(part(it)) * factor;
+            if is_exchanged {
+                exchanged[it.thread as usize] += common(part(it));
+            }
             // A line goes back and forth: each of a few accesses by the others can have caused a transfer or two.
-            let fought = it.transfers.min(BACK_AND_FORTH * (transfers - it.transfers));
-            contended[it.thread as usize] += fought / demand[it.thread as usize].count;
+            let Demand { misses, count, .. } = demand[it.thread as usize];
+            contended[it.thread as usize] += it.transfers.min(BACK_AND_FORTH * (transfers - it.transfers)) / count;
+            if is_few {
+                few[it.thread as usize] += it.moved.min(BACK_AND_FORTH * (moved - it.moved)) / misses;
+            }
         }
     }
     of_all(open, &data, rules.worth_of_all, demand, rules).or_else(|| {
-        let found = is_whole.then(|| of_all(open, &contended, rules.contention, demand, rules)).flatten();
-        found.map(|found| RawCommunity { is_contended: true, ..found })
+        let of = |contended: &[f64], worth| of_all(open, contended, worth, demand, rules);
+        let found =
+            is_whole.then(|| of(&contended, rules.contention).or_else(|| of(&few, rules.worth_of_few))).flatten();
+        found.map(|found| RawCommunity { is_contended: true, ..found }).or_else(|| of(&exchanged, rules.worth))
     })
 }
 

@@ -36,9 +36,7 @@ impl Affinity {
         let part = (WORK as f64 / work.max(1) as f64).min(1.0);
         let mut parts: Vec<(usize, f32)> = Vec::new();
         for region in regions {
-            // The low bits of the first line are as good as random.
-            let coin = region.first.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11;
-            if coin as f64 / (1u64 << 53) as f64 > part {
+            if region.coin() > part {
                 continue;
             }
             parts.clear();
@@ -217,7 +215,7 @@ mod tests {
     use crate::cluster::rules::Sharer;
 
     fn region(first: u64, misses: &[(u32, f64)]) -> Region {
-        let sharer = |&(thread, misses): &(u32, f64)| Sharer { thread, misses, transfers: 0.0, counted: misses };
+        let sharer = |&(thread, misses): &(u32, f64)| Sharer { thread, misses, counted: misses, ..Sharer::default() };
         let sharers = misses.iter().map(sharer).collect();
         Region { object: 1, is_private: true, first, last: first + 99, lines: 100.0, fits: 1.0, is_hub: false, sharers }
     }

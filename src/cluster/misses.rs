@@ -31,12 +31,16 @@ pub(crate) struct Use {
     pub misses: f32,
     /// The number of possible misses.
     pub count: f32,
-    /// The number of them that are transfers: another thread wrote the line in between.
+    /// The number of them that are transfers: another thread wrote the line in between, or read what this one writes.
     pub transfers: f32,
+    /// The part of `misses` that these are.
+    pub moved: f32,
     /// Accesses that found the line modified in another cache.
     pub hitm: u32,
     /// The number of lines that it represents, if the sketch was thinned.
     pub stands_for: f32,
+    /// The mean number of lines beside each other that a sample of the thread found, where it found several.
+    pub run: f32,
 }
 
 /// The possible misses of all threads.
@@ -139,13 +143,17 @@ impl Misses {
         raw.sort_unstable_by_key(|it| (it.object, it.line, it.count.thread));
         misses.uses.reserve_exact(raw.len());
         for line in raw.chunk_by(|a, b| (a.object, a.line) == (b.object, b.line)) {
-            let writes: u64 = line.iter().map(|it| u64::from(it.count.writes)).sum();
+            let Own { writes, accesses } = Own::sum(line.iter());
             // A thread that waits for a write rarely sees it: it is one access among thousands, but it is there.
             let is_flag = line.len() > 1 && line.iter().any(|it| waits(it.count, threads, scale));
             for it in line {
-                let foreign = if is_flag { u64::MAX } else { writes - own_writes(whole, line, it) };
+                // A write finds the line taken away by any access of another thread since the own last write.
+                let own = of_owner(whole, line, it);
+                let foreign = writes - own.writes + own.writes.min(accesses - own.accesses);
+                let foreign = if is_flag { u64::MAX } else { foreign };
                 let added = misses.add(it, foreign, reuse[it.count.thread as usize], price);
-                misses.uses.push(added);
+                let run = threads.get(it.count.thread as usize).map_or(1.0, Activity::run);
+                misses.uses.push(Use { run, ..added });
             }
         }
         misses.scale(threads, scale, &seen);
@@ -176,7 +184,9 @@ impl Misses {
         // The first access with a measured cost would have missed anyway.
         let later = if foreign > 0 || hitm > 0 { misses.saturating_sub(1) as f32 } else { 0.0 };
         let count = fills + transfers + misses as f32;
-        let total = fills + transfers * TRANSFER + cycles as f32 / price.cycles;
+        let priced_cost = cycles as f32 / price.cycles;
+        let total = fills + transfers * TRANSFER + priced_cost;
+        let moved = transfers * TRANSFER + priced_cost * later / (misses as f32).max(1.0);
         let at = thread as usize;
         self.demand[at] += f64::from(total * raw.stands_for);
         self.count[at] += f64::from(count * raw.stands_for);
@@ -190,8 +200,10 @@ impl Misses {
             misses: total,
             count,
             transfers: transfers + later,
+            moved,
             hitm,
             stands_for: raw.stands_for,
+            run: 1.0,
         }
     }
 }
@@ -262,13 +274,29 @@ impl Reuse {
     }
 }
 
-/// Writes to a line by the thread of this use, under any of its numbers.
-fn own_writes(sharing: &Sharing, line: &[Raw], it: &Raw) -> u64 {
+/// Accesses to a line, and those of them that write.
+#[derive(Debug, Clone, Copy)]
+struct Own {
+    accesses: u64,
+    writes: u64,
+}
+
+impl Own {
+    fn sum<'a>(uses: impl Iterator<Item = &'a Raw>) -> Self {
+        uses.fold(Self { accesses: 0, writes: 0 }, |sum, it| Self {
+            accesses: sum.accesses + u64::from(it.count.accesses),
+            writes: sum.writes + u64::from(it.count.writes),
+        })
+    }
+}
+
+/// What the thread of this use did to the line, under any of its numbers.
+fn of_owner(sharing: &Sharing, line: &[Raw], it: &Raw) -> Own {
     if !sharing.has_owners() {
-        return u64::from(it.count.writes);
+        return Own::sum(std::iter::once(it));
     }
     let owner = sharing.owner(it.count.thread);
-    line.iter().filter(|it| sharing.owner(it.count.thread) == owner).map(|it| u64::from(it.count.writes)).sum()
+    Own::sum(line.iter().filter(|it| sharing.owner(it.count.thread) == owner))
 }
 
 /// True if a thread does little but read this line.
@@ -370,7 +398,8 @@ mod tests {
         let misses = Misses::new(&sharing, Part::All);
         assert_eq!(on(&misses, 1), [(1.0, 0.0); 2]);
         assert_eq!(on(&misses, 2), [(1.0 + 49.0 * TRANSFER, 49.0); 2]);
-        assert_eq!(on(&misses, 3), [(1.0 + 3.0 * TRANSFER, 3.0), (1.0, 0.0)]);
+        // The writer, too, must fetch it again each time.
+        assert_eq!(on(&misses, 3), [(1.0 + 3.0 * TRANSFER, 3.0), (1.0 + 2.0 * TRANSFER, 2.0)]);
         assert!((misses.count[0] - (20.0 + 1.0 + 50.0 + 4.0)).abs() < 1e-6, "{misses:?}");
     }
 
@@ -424,7 +453,7 @@ mod tests {
 
     #[test]
     fn both_halves_are_the_whole() {
-        let threads = Activity { accesses: 1000, writes: 10 };
+        let threads = Activity { accesses: 1000, writes: 10, ..Activity::default() };
         for n in 0..200u32 {
             let count = LineUse {
                 line: n % 64,

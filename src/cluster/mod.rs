@@ -113,6 +113,7 @@
 //! globals on 64 pages look the same as one group of all threads.
 
 pub(crate) mod across;
+mod avoided;
 mod classes;
 mod clusters;
 mod communities;
@@ -132,6 +133,8 @@ pub(crate) mod slices;
 mod solve;
 mod table;
 pub(crate) mod truth;
+mod unions;
+mod verdicts;
 
 pub use classes::{ClassSharing, ClassUse, PairUse};
 pub use clusters::{

@@ -22,8 +22,8 @@ const PAGE: u32 = 6;
 const BOUNDARY: f64 = std::f64::consts::LN_2;
 /// The prior odds against pieces with one user each, as a logarithm: 1 in 50.
 const MOSAIC: f64 = 3.9;
-/// The number of adjacent lines that one sample can find.
-const RUN: u64 = 16;
+/// Parts of more touches than this make no difference.
+const WHOLE: f64 = 64.0;
 /// Accesses to a line by one thread that show who uses it, if most of them cannot have missed.
 const TELLING: u32 = 4;
 
@@ -39,44 +39,49 @@ pub(crate) fn regions(uses: &[Use], threads: usize, is_thinned: bool) -> Vec<std
     if uses.is_empty() {
         return Vec::new();
     }
-    let (touches, ends) = runs(uses);
+    let touches = touches(uses);
     let mut finder = Finder::new(&touches, threads, is_thinned);
     finder.block(0, touches.len());
-    let mut done = 0;
-    let regions = finder.regions.iter().filter_map(|region| {
-        // All lines of its runs, without those of the region before it.
-        let lines = region.clone().filter_map(|at| Some((touches.get(at)?.line, *ends.get(at)?)));
-        let (first, last) = lines.reduce(|all, run| (all.0.min(run.0), all.1.max(run.1)))?;
-        let from = uses.partition_point(|it| it.line < first).max(done);
-        let to = uses.partition_point(|it| it.line <= last).max(from);
-        done = to;
-        clip(uses, from..to)
-    });
-    regions.collect()
+    finder.regions.into_iter().filter_map(|region| clip(uses, region)).collect()
 }
 
-/// The uses, with adjacent lines that a thread has hardly touched merged into one: a sample of a loop finds the next lines of a
-/// buffer too, which says no more about their user than one line does. With the last line of each.
-fn runs(uses: &[Use]) -> (Vec<Use>, Vec<u64>) {
-    let (mut touches, mut ends): (Vec<Use>, Vec<u64>) = (Vec::new(), Vec::new());
-    // For each thread its last run.
-    let mut last: FxHashMap<u32, usize> = FxHashMap::default();
+/// A thread's use of a line as evidence of who uses the memory.
+#[derive(Debug, Clone, Copy)]
+struct Touch {
+    line: u64,
+    thread: u32,
+    /// How many samples it counts for.
+    count: f32,
+}
+
+/// The evidence of each use: a sample of a loop finds the next lines of a buffer too, which says no more about their user than
+/// one line does. So lines beside each other share the samples that found them.
+fn touches(uses: &[Use]) -> Vec<Touch> {
+    // For each use how many lines that its thread uses are beside each other there: from the first one to the last.
+    let mut runs: Vec<(u64, u32)> = Vec::new();
+    let mut last: FxHashMap<u32, (u64, u32)> = FxHashMap::default();
+    let mut run_of: Vec<u32> = Vec::with_capacity(uses.len());
     for it in uses {
-        let goes_on =
-            |&at: &usize| it.accesses < TELLING && ends[at] + 1 == it.line && it.line - touches[at].line < RUN;
-        if let Some(&at) = last.get(&it.thread).filter(|at| goes_on(at)) {
-            ends[at] = it.line;
-            continue;
+        let run = match last.get(&it.thread) {
+            Some(&(line, run)) if line + 1 == it.line => run,
+            _ => {
+                runs.push((it.line, 0));
+                runs.len() as u32 - 1
+            }
+        };
+        if let Some(run) = runs.get_mut(run as usize) {
+            run.1 += 1;
         }
-        if it.accesses < TELLING {
-            last.insert(it.thread, touches.len());
-        } else {
-            last.remove(&it.thread);
-        }
-        touches.push(*it);
-        ends.push(it.line);
+        last.insert(it.thread, (it.line, run));
+        run_of.push(run);
     }
-    (touches, ends)
+    let touch = |(it, run): (&Use, &u32)| {
+        let lines = runs.get(*run as usize).map_or(1, |run| run.1);
+        // Not weighted by cost: a dear miss is no more evidence of who uses the line.
+        let count = it.count.round().max(it.accesses.min(TELLING) as f32);
+        Touch { line: it.line, thread: it.thread, count: count / it.run.clamp(1.0, lines as f32) }
+    };
+    uses.iter().zip(&run_of).map(touch).collect()
 }
 
 /// The evidence on a block.
@@ -98,19 +103,19 @@ struct Block {
 }
 
 struct Finder<'a> {
-    uses: &'a [Use],
+    uses: &'a [Touch],
     threads: f64,
     is_thinned: bool,
     rising: [Rising; 3],
     /// The threads of the blocks that are open with their counts; a block's follow those of the block before it.
-    counts: Vec<(u32, u32)>,
+    counts: Vec<(u32, f32)>,
     /// The regions of the best explanations of these blocks.
     regions: Vec<std::ops::Range<usize>>,
-    spare: Vec<(u32, u32)>,
+    spare: Vec<(u32, f32)>,
 }
 
 impl<'a> Finder<'a> {
-    fn new(uses: &'a [Use], threads: usize, is_thinned: bool) -> Self {
+    fn new(uses: &'a [Touch], threads: usize, is_thinned: bool) -> Self {
         let threads = threads.max(2) as f64;
         let rising = MASSES.map(|mass| match mass {
             Mass::Fixed(mass) => Rising::new(mass / threads, mass),
@@ -136,9 +141,9 @@ impl<'a> Finder<'a> {
         let (left, right) = (self.within(left, level), self.within(right, level));
         let count = left.count + right.count;
         // If a child is smaller than half the block, the rest of that half is empty.
-        let even = left.even + right.even + empty(&left, level) + empty(&right, level) + ln_gamma(count + 1.0)
-            - ln_gamma(left.count + 1.0)
-            - ln_gamma(right.count + 1.0)
+        let even = left.even + right.even + empty(&left, level) + empty(&right, level) + ln_factorial(count)
+            - ln_factorial(left.count)
+            - ln_factorial(right.count)
             + evenness(count);
         let mut block = Block {
             level,
@@ -199,18 +204,16 @@ impl<'a> Finder<'a> {
             level: 0,
             best: 0.0,
             even: 0.0,
-            count: uses.len() as f64,
+            count: uses.iter().map(|it| f64::from(it.count.min(1.0))).sum(),
             total: 0.0,
             mixed: [0.0; 3],
             owned: [0.0; 4],
         };
         for it in uses {
-            // Not weighted by cost: a dear miss is no more evidence of who uses the line.
-            let count = (it.count.round() as u32).max(it.accesses.min(TELLING));
-            self.counts.push((it.thread, count));
-            block.total += f64::from(count);
+            self.counts.push((it.thread, it.count));
+            block.total += f64::from(it.count);
             for (sum, rising) in block.mixed.iter_mut().zip(&self.rising) {
-                *sum += rising.log(count);
+                *sum += rising.log(it.count.into());
             }
         }
         self.regions.push(begin..end);
@@ -223,7 +226,7 @@ impl<'a> Finder<'a> {
     fn evidence(&self, block: &Block) -> [f64; 3] {
         let mut evidence = block.mixed;
         for (evidence, rising) in evidence.iter_mut().zip(&self.rising) {
-            *evidence += rising.mass_log - ln_gamma(block.total + rising.mass);
+            *evidence -= rising.mass_log(block.total);
         }
         evidence
     }
@@ -244,10 +247,10 @@ impl<'a> Finder<'a> {
         loop {
             match (one.peek(), two.peek()) {
                 (Some(&&x), Some(&&y)) if x.0 == y.0 => {
-                    let sum = x.1.saturating_add(y.1);
+                    let sum = x.1 + y.1;
                     self.spare.push((x.0, sum));
                     for (mixed, rising) in mixed.iter_mut().zip(&self.rising) {
-                        *mixed += rising.log(sum) - rising.log(x.1) - rising.log(y.1);
+                        *mixed += rising.log(sum.into()) - rising.log(x.1.into()) - rising.log(y.1.into());
                     }
                     one.next();
                     two.next();
@@ -275,7 +278,20 @@ impl<'a> Finder<'a> {
 
 /// What the touches of a block that may lie in either half add to its evenness, besides the number of ways to choose them.
 fn evenness(count: f64) -> f64 {
-    (count + 1.0).ln() - count * std::f64::consts::LN_2
+    between(count, |count| (count + 1.0).ln() - count * std::f64::consts::LN_2)
+}
+
+fn ln_factorial(count: f64) -> f64 {
+    between(count, |count| ln_gamma(count + 1.0))
+}
+
+/// A part of a touch is that part of the evidence of a whole one.
+fn between(count: f64, evidence: impl Fn(f64) -> f64) -> f64 {
+    let (whole, part) = (count.floor(), count.fract());
+    if part == 0.0 || whole >= WHOLE {
+        return evidence(count);
+    }
+    (1.0 - part) * evidence(whole) + part * evidence(whole + 1.0)
 }
 
 /// The same for each block between a child and its parent; one half of each is empty.
@@ -298,11 +314,15 @@ fn clip(uses: &[Use], region: std::ops::Range<usize>) -> Option<std::ops::Range<
     (from < to).then(|| region.start + from..region.start + to)
 }
 
-/// ln Γ(count + a) - ln Γ(a): what a thread's count adds to the evidence under a Dirichlet prior.
+/// ln Γ(count + a) - ln Γ(a): what a thread's count adds to the evidence under a Dirichlet prior, and what all counts take from
+/// it.
 struct Rising {
-    each: f64,
-    mass: f64,
-    mass_log: f64,
+    each: Logs,
+    mass: Logs,
+}
+
+struct Logs {
+    a: f64,
     table: Vec<f64>,
     base: f64,
 }
@@ -310,18 +330,34 @@ struct Rising {
 impl Rising {
     /// For a prior of `each` per thread, `mass` in total.
     fn new(each: f64, mass: f64) -> Self {
+        Self { each: Logs::new(each), mass: Logs::new(mass) }
+    }
+
+    fn log(&self, count: f64) -> f64 {
+        self.each.of(count)
+    }
+
+    fn mass_log(&self, total: f64) -> f64 {
+        self.mass.of(total)
+    }
+}
+
+impl Logs {
+    fn new(a: f64) -> Self {
         let mut table = vec![0.0];
         let mut sum = 0.0;
         for count in 0..256 {
-            sum += (f64::from(count) + each).ln();
+            sum += (f64::from(count) + a).ln();
             table.push(sum);
         }
-        Self { each, mass, mass_log: ln_gamma(mass), table, base: ln_gamma(each) }
+        Self { a, table, base: ln_gamma(a) }
     }
 
-    fn log(&self, count: u32) -> f64 {
-        let known = self.table.get(count as usize).copied();
-        known.unwrap_or_else(|| ln_gamma(f64::from(count) + self.each) - self.base)
+    fn of(&self, count: f64) -> f64 {
+        between(count, |count| {
+            let known = (count.fract() == 0.0).then(|| self.table.get(count as usize).copied()).flatten();
+            known.unwrap_or_else(|| ln_gamma(count + self.a) - self.base)
+        })
     }
 }
 
@@ -349,6 +385,8 @@ mod tests {
                     transfers: 0.0,
                     hitm: 0,
                     stands_for: 1.0,
+                    moved: 0.0,
+                    run: 1.0,
                 });
             }
         }
@@ -403,6 +441,9 @@ mod tests {
                         let first = from + (rng.bits() >> 8) % (16_384 - 8);
                         for line in first..first + 8 {
                             touch(&mut uses, &mut rng, &[thread], 1, |_, _| line);
+                        }
+                        for it in &mut uses {
+                            it.run = 8.0;
                         }
                     }
                 }

@@ -211,10 +211,9 @@ impl Named<'_> {
         let (mut misses, mut transfers) = (0.0, 0.0);
         for region in regions {
             let sharers = region.sharers.iter().filter(|it| threads.binary_search(&it.thread).is_ok());
-            let (mut sum, mut most, mut written, mut count) = (0.0, 0.0f64, 0.0, 0);
+            let (mut sum, mut written, mut count) = (0.0, 0.0, 0);
             for it in sharers {
                 sum += it.misses;
-                most = most.max(it.misses);
                 written += it.transfers;
                 count += 1;
             }
@@ -227,7 +226,7 @@ impl Named<'_> {
             let memory = page.and_then(|page| self.sharing.line_place(page, (region.first % LINES) as u32));
             let bytes = (region.last - region.first + 1) * LINE_SIZE;
             let structure = Structure { memory, bytes, threads: count, misses: sum, transfers: written };
-            structures.push((region.fits * (sum - most), structure));
+            structures.push((region.avoided(|thread| threads.binary_search(&thread).is_ok()), structure));
         }
         structures.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.memory.cmp(&b.1.memory)));
         let part = if misses > 0.0 { transfers / misses } else { 0.0 };
@@ -239,15 +238,17 @@ impl Clusters {
     /// The part of the avoidable misses that a configuration avoids, from 0 to 1. `labels` gives each thread the label of its
     /// CPUs; threads with the same label share them. Threads beyond its end share one label.
     ///
-    /// In each region all possible misses are avoidable but those of one thread, which must fetch the data anyway; threads that
-    /// share a cache avoid them. `None` if less than 2 % of all possible misses are avoidable.
+    /// In each region all fills are avoidable but those of one thread, which must fetch the data anyway, and so are all
+    /// transfers; a transfer is avoided only if the thread that took the line away shares the cache. `None` if less than 2 % of
+    /// all possible misses are avoidable.
     #[must_use]
     pub fn locality_of(&self, labels: &[u32]) -> Option<f64> {
         let label = |thread: u32| labels.get(thread as usize).copied().unwrap_or(u32::MAX);
         let (mut kept, mut all) = (0.0, 0.0);
         for region in &self.regions {
-            kept += region.fits * by_label(region, &label).iter().map(|(_, sum, most)| sum - most).sum::<f64>();
-            all += region.fits * by_label(region, &|_| 0).iter().map(|(_, sum, most)| sum - most).sum::<f64>();
+            let sets = region.by_label(|thread| Some(label(thread)));
+            kept += region.fits * sets.iter().map(|it| it.1.avoided()).sum::<f64>();
+            all += region.avoided(|_| true);
         }
         let demand: f64 = self.demand.iter().sum();
         (all > 0.0 && all >= Rules::default().worth * demand).then(|| kept / all)
@@ -267,13 +268,14 @@ impl Clusters {
         }
         let mut met: FxHashMap<(u32, u32), f64> = FxHashMap::default();
         for region in &self.regions {
-            let classes = by_label(region, &label);
-            for (at, &(a, sum, most)) in classes.iter().enumerate() {
-                if sum > most {
-                    *met.entry((a, a)).or_default() += region.fits * (sum - most);
+            let classes = region.by_label(|thread| Some(label(thread)));
+            for (at, (a, uses)) in classes.iter().enumerate() {
+                let within = uses.avoided();
+                if within > 0.0 {
+                    *met.entry((*a, *a)).or_default() += region.fits * within;
                 }
-                for &(b, _, other) in &classes[at + 1..] {
-                    *met.entry((a, b)).or_default() += region.fits * most.min(other);
+                for (b, other) in &classes[at + 1..] {
+                    *met.entry((*a, *b)).or_default() += region.fits * uses.between(other);
                 }
             }
         }
@@ -288,20 +290,4 @@ impl Clusters {
         edges.sort_by(|x, y| y.misses.total_cmp(&x.misses).then_with(|| (x.a, x.b).cmp(&(y.a, y.b))));
         edges
     }
-}
-
-/// The misses in a region by label: their sum and those of the thread with the most.
-fn by_label(region: &Region, label: &impl Fn(u32) -> u32) -> Vec<(u32, f64, f64)> {
-    let mut classes: Vec<(u32, f64, f64)> =
-        region.sharers.iter().map(|it| (label(it.thread), it.misses, it.misses)).collect();
-    classes.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.total_cmp(&a.1)));
-    classes.dedup_by(|next, kept| {
-        let same = next.0 == kept.0;
-        if same {
-            kept.1 += next.1;
-            kept.2 = kept.2.max(next.2);
-        }
-        same
-    });
-    classes
 }

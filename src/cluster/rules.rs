@@ -11,8 +11,12 @@ pub(crate) struct Rules {
     pub worth_of_all: f64,
     /// The fewest lines that must make up [`Rules::worth_of_all`]: fewer are counters and locks.
     pub lines_of_all: f64,
-    /// The part of their possible misses that must be transfers of few lines that all threads write.
+    /// The part of their possible misses, by number, that must be transfers of lines that all threads write.
     pub contention: f64,
+    /// The part of their possible misses, by cost, that must be transfers of so few lines that all threads write: nothing else
+    /// explains these.
+    pub worth_of_few: f64,
+    pub few_lines: f64,
     /// Two communities join if they have in common at least this part of what each has within.
     pub cohesion: f64,
     /// A region is a hub unless this part of the threads that could use it certainly do not.
@@ -31,6 +35,8 @@ impl Default for Rules {
             worth_of_all: 0.07,
             lines_of_all: 48.0,
             contention: 1.0 / 3.0,
+            worth_of_few: 0.035,
+            few_lines: 8.0,
             cohesion: 0.5,
             others: 0.25,
             surely: 1.3,
@@ -39,8 +45,17 @@ impl Default for Rules {
     }
 }
 
+impl Rules {
+    /// A lower bound of a part of the possible misses, of which so many were counted; `None` if it may be by chance, or is not
+    /// worth it.
+    pub(crate) fn at_least(&self, part: f64, counted: f64) -> Option<f64> {
+        let bound = part - (part / counted).sqrt();
+        (part * counted >= self.join * self.join && bound >= self.worth).then_some(bound)
+    }
+}
+
 /// A thread's use of a region.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Sharer {
     /// The thread by its rank in the cell; in [`super::Clusters`] its number.
     pub thread: u32,
@@ -48,12 +63,17 @@ pub(crate) struct Sharer {
     pub misses: f64,
     /// The number of them that are transfers.
     pub transfers: f64,
+    /// The part of the misses that these are.
+    pub moved: f64,
+    /// Its accesses there, and those that write.
+    pub accesses: f64,
+    pub writes: f64,
     /// The part of the misses that was counted, if the sketch was thinned.
     pub counted: f64,
 }
 
 /// A data structure that several threads use.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Region {
     pub object: u64,
     /// True for private memory, which only one process can use.
@@ -68,6 +88,13 @@ pub(crate) struct Region {
     /// Nearly all threads that could use it do.
     pub is_hub: bool,
     pub sharers: Vec<Sharer>,
+}
+
+impl Region {
+    /// A number from 0 to 1 that is as good as random: the low bits of the first line are.
+    pub(crate) fn coin(&self) -> f64 {
+        (self.first.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11) as f64 / (1u64 << 53) as f64
+    }
 }
 
 /// All possible misses of a thread, by its rank in the cell.

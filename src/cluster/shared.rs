@@ -83,17 +83,10 @@ impl Shared {
     }
 }
 
-/// What all threads of a region avoid if they use one cache.
-fn avoidable(region: &Region) -> f64 {
-    let misses = region.sharers.iter().map(|it| it.misses);
-    let (sum, most) = misses.fold((0.0, 0.0f64), |(sum, most), misses| (sum + misses, most.max(misses)));
-    region.fits * (sum - most)
-}
-
 /// The regions in which most misses can be avoided, and what is left out.
 fn best(sharing: &Sharing, regions: &[Region], pages: &Pages<'_>) -> (Vec<SharedRegion>, (usize, f64)) {
     let mut sorted: Vec<(f64, usize, &Region)> =
-        regions.iter().enumerate().map(|(index, region)| (avoidable(region), index, region)).collect();
+        regions.iter().enumerate().map(|(index, region)| (region.avoided(|_| true), index, region)).collect();
     sorted.retain(|it| it.0 > 0.0);
     sorted.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     let (mut kept, mut left_out) = (Vec::new(), (0, 0.0));

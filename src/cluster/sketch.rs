@@ -131,6 +131,30 @@ fn line_of(memory: MemoryId) -> u32 {
 pub(crate) struct Activity {
     pub accesses: u64,
     pub writes: u64,
+    /// Lines beside each other that one sample found, and the runs that they make.
+    pub run_lines: u64,
+    pub runs: u64,
+}
+
+impl Activity {
+    /// The mean number of lines of a run; at least one.
+    pub(crate) fn run(&self) -> f32 {
+        if self.runs > 0 {
+            self.run_lines as f32 / self.runs as f32
+        } else {
+            1.0
+        }
+    }
+}
+
+/// A line that the event touched.
+#[derive(Debug, Clone, Copy)]
+struct EventLine {
+    page: u64,
+    line: u32,
+    is_written: bool,
+    /// It touched a line beside it too.
+    is_in_run: bool,
 }
 
 /// What the sketch counted, and what it had to drop.
@@ -190,7 +214,7 @@ pub struct Sharing {
     /// The event of the last sample that was one of several, and the lines that these touched so far, and whether they wrote
     /// them.
     event: (u32, u64),
-    event_lines: Vec<((u64, u32), bool)>,
+    event_lines: Vec<EventLine>,
 }
 
 impl Sharing {
@@ -379,10 +403,23 @@ impl Sharing {
             self.event = (thread, record);
             self.event_lines.clear();
         }
-        if let Some((_, written)) = self.event_lines.iter_mut().find(|it| it.0 == line) {
-            return (true, std::mem::replace(written, *written || writes));
+        let (page, line) = line;
+        if let Some(known) = self.event_lines.iter_mut().find(|it| (it.page, it.line) == (page, line)) {
+            let written = known.is_written;
+            known.is_written |= writes;
+            return (true, written);
         }
-        self.event_lines.push((line, writes));
+        let mut new = EventLine { page, line, is_written: writes, is_in_run: false };
+        let beside = self.event_lines.iter_mut().find(|it| it.page == page && it.line.abs_diff(line) == 1);
+        if let (Some(beside), Some(activity)) = (beside, self.threads.get_mut(thread as usize)) {
+            if !beside.is_in_run {
+                activity.runs += 1;
+                activity.run_lines += 1;
+            }
+            activity.run_lines += 1;
+            (beside.is_in_run, new.is_in_run) = (true, true);
+        }
+        self.event_lines.push(new);
         (false, false)
     }
 

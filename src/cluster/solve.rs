@@ -15,9 +15,9 @@ use super::shared::Shared;
 use super::sketch::Sharing;
 
 /// The threads of one cell that are compared, by rank.
-struct Cell {
+pub(super) struct Cell {
     number: u32,
-    threads: Vec<u32>,
+    pub threads: Vec<u32>,
 }
 
 impl Sharing {
@@ -51,6 +51,7 @@ impl Sharing {
                 }
             }
         }
+        self.judge_others(&cells, &regions, &misses, &mut of_thread);
         let demand = of_thread
             .iter()
             .zip(&misses.demand)
@@ -67,6 +68,7 @@ impl Sharing {
             shared: Shared::default(),
             regions,
             demand,
+            counted: misses.counted.clone(),
         };
         describe(self, &misses, &found, &mut clusters);
         clusters.locality = clusters.locality_of(&clusters.labels());

@@ -6,7 +6,7 @@ use super::keys::mix;
 
 /// A small generator of pseudo-random numbers (splitmix64).
 #[derive(Debug, Clone)]
-pub(crate) struct Rng(u64);
+pub struct Rng(u64);
 
 impl Rng {
     /// A generator with this seed.

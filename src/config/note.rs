@@ -351,6 +351,10 @@ impl fmt::Display for Note {
                          often (--freq 1000; of pebs and ibs --rate)"
                     ),
                     Unknown::FirstTouches => write!(f, "cannot be judged: {why}; they are told apart by name only"),
+                    Unknown::TooFewMisses => write!(
+                        f,
+                        "{verb} too few possible misses{each} to judge; they are told apart by name only. Sample longer (-t)"
+                    ),
                     _ => write!(f, "cannot be judged: {why}; {stay}"),
                 }
             }

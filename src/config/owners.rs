@@ -186,9 +186,11 @@ impl<'a> ByCell<'a> {
                     sum.0 += weight(member);
                     sum.1.insert(member.tid);
                 }
-                Verdict::Community(_) | Verdict::Alone | Verdict::Unknown(Unknown::FirstTouches) => {
-                    name.has_class = true;
-                }
+                Verdict::Community(_)
+                | Verdict::Alone
+                | Verdict::SharesWithAll
+                | Verdict::SharesWithSome
+                | Verdict::Unknown(Unknown::FirstTouches | Unknown::TooFewMisses) => name.has_class = true,
                 Verdict::Unknown(_) => {}
             }
         }

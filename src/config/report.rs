@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::cell_specs::CellSpecs;
 use super::consumer::Assigned;
 use super::decide::{decide, Decision, DecisionOptions, NoSamples};
-use super::members::{CommunityIndex, Member, Members, Verdict};
+use super::members::{CommunityIndex, Member, Members, Unknown, Verdict};
 use super::mitosis::Refused;
 use super::tally::Tally;
 use super::written::Places;
@@ -66,6 +66,8 @@ pub(crate) struct Evidence<'a> {
     pub across_cells: Vec<CellSharing>,
     /// The threads that share memory with threads of other cells, by thread.
     pub shares_across: Vec<bool>,
+    /// The number of possible misses that was counted of each thread.
+    pub misses: Vec<f64>,
 }
 
 impl std::fmt::Debug for Evidence<'_> {
@@ -256,7 +258,8 @@ pub struct ThreadReport {
     pub hint: Option<u64>,
     /// Its samples.
     pub samples: f64,
-    /// The verdict: `community N`, `alone`, `shares with other cells` or `unknown: ` and the reason.
+    /// The verdict: `community N`, `alone`, `shares with all of its cell`, `shares with some of its cell`, `shares with other cells` or
+    /// `unknown: ` and the reason.
     pub verdict: String,
 }
 
@@ -443,6 +446,12 @@ impl ThreadReport {
             Verdict::Community(community) => format!("community {community}"),
             Verdict::Alone if shares_across => "shares with other cells".to_owned(),
             Verdict::Alone => "alone".to_owned(),
+            Verdict::SharesWithAll => "shares with all of its cell".to_owned(),
+            Verdict::SharesWithSome => "shares with some of its cell".to_owned(),
+            Verdict::Unknown(why @ Unknown::TooFewMisses) => {
+                let misses = evidence.misses.get(member.thread as usize).copied().unwrap_or_default();
+                format!("unknown: {why} ({misses:.0})")
+            }
             Verdict::Unknown(why) => format!("unknown: {why}"),
         };
         let comm = member.comm.map(|comm: Comm| comm.to_string());

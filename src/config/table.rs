@@ -237,6 +237,7 @@ pub(super) mod tests {
                 advice: "do it".to_owned(),
             }],
             shares_across: vec![true, false, false, false, true, true],
+            misses: Vec::new(),
             ..Evidence::default()
         };
         report(&groups, &tally, &members, &options, &decision, &evidence).unwrap()

@@ -253,6 +253,7 @@ impl Decider {
             sharing: Some(&sharing),
             across_cells: self.across_cells(decided, symbols, options.scheduler),
             shares_across: across.shares.clone(),
+            misses: clusters.counted.clone(),
         };
         let mut report = report(&self.groups, &self.tally, members, options, decision, &evidence)?;
         report.matrix = self.matrix(decided, &names, &report);

@@ -3,8 +3,9 @@
 //! `cargo test --test decision cluster_truth -- --nocapture` prints the table; `SEEDS` sets the number of seeds.
 
 use scxprof::cluster::{ClusterOptions, Sharing};
+use scxprof::sample::{Access, MemoryId, RawSample, Sample};
 use scxprof::testing::cluster::quality::adjusted_rand_index;
-use scxprof::testing::cluster::truth::Scenario;
+use scxprof::testing::cluster::truth::{Rng, Scenario};
 
 fn seeds() -> u64 {
     std::env::var("SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20)
@@ -189,4 +190,53 @@ fn private_memory_joins_nobody() {
         ok &= row("private, 200 threads", &Scenario { threads: 200, ..base }, seeds() / 5, 0.99);
     }
     assert!(ok, "private memory was joined");
+}
+
+/// Pairs of threads that pass records through a ring each, as the timer source sees them: a sample finds lines beside each other.
+fn rings(pairs: u32, samples: u64, seed: u64) -> Vec<Sample> {
+    const RING: u64 = 60 << 10;
+    let mut rng = Rng::new(seed);
+    let mut stream = Vec::new();
+    for record in 0..samples {
+        let thread = (rng.below(u64::from(pairs) * 2)) as u32;
+        let (in_ring, base) = (rng.below(10) < 3, rng.below(RING / 64) * 64);
+        let access = if in_ring && thread.is_multiple_of(2) { Access::Store } else { Access::Load };
+        for step in 0..8 {
+            let memory = if in_ring {
+                MemoryId::Shared { dev: 1, ino: u64::from(thread / 2), offset: (base + step * 64) % RING }
+            } else {
+                MemoryId::Private { space: thread, addr: rng.below(1 << 18) & !7 }
+            };
+            let raw = RawSample { time: record, tid: thread, access, share: 1.0 / 8.0, ..RawSample::default() };
+            stream.push(Sample { raw, thread, record: record + 1, memory: Some(memory), ..Sample::default() });
+        }
+    }
+    stream
+}
+
+/// What was found stays found, however many samples follow.
+#[test]
+fn more_samples_never_make_it_worse() {
+    let truth: Vec<u32> = (0..6).map(|thread| thread / 2).collect();
+    for seed in 0..seeds().min(5) {
+        let stream = rings(3, 40_000, seed);
+        let mut sharing = Sharing::new(Sharing::BUDGET / 8);
+        let mut options = ClusterOptions::default();
+        options.stability = false;
+        let (mut is_found, mut first) = (false, None);
+        for (at, step) in stream.chunks(8 * 1000).enumerate() {
+            for sample in step {
+                sharing.add(sample);
+            }
+            let right = adjusted_rand_index(&sharing.solve(&options).labels(), &truth) > 0.9999;
+            assert!(
+                right || !is_found,
+                "seed {seed}: found after {first:?} thousand samples, and lost after {}",
+                at + 1
+            );
+            is_found |= right;
+            first = first.or_else(|| right.then_some(at + 1));
+        }
+        assert!(is_found, "seed {seed}: never found");
+    }
 }

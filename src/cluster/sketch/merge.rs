@@ -18,6 +18,8 @@ impl Sharing {
         for (sum, more) in self.threads.iter_mut().zip(&other.threads) {
             sum.accesses += more.accesses;
             sum.writes += more.writes;
+            sum.run_lines += more.run_lines;
+            sum.runs += more.runs;
         }
         self.accesses += other.accesses;
         self.stats.samples += other.stats.samples;

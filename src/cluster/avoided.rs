@@ -1,0 +1,183 @@
+//! How many possible misses threads avoid that share a cache.
+//!
+//! Of the fills of a region all are avoided but those of one thread, which must fetch the data anyway. A transfer is avoided if
+//! the thread that took the line away shares the cache: any thread's write takes it from a reader, and any access takes it from a
+//! writer.
+
+use super::rules::{Region, Sharer};
+
+/// How often the other threads of a region took a line away.
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    accesses: f64,
+    writes: f64,
+}
+
+/// The use of a region by threads that share a cache: sums, so that those of two sets can be added.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Together {
+    fills: f64,
+    /// The fills of the thread with the most.
+    most: f64,
+    accesses: f64,
+    writes: f64,
+    /// Transfers for each access, and for each write, of another thread.
+    per_access: f64,
+    per_write: f64,
+    /// The transfers of a thread that its own accesses would account for in the products of these sums.
+    own: f64,
+}
+
+impl Together {
+    /// One thread's use of a region whose threads made these accesses and writes.
+    fn new(it: &Sharer, all: Taken) -> Self {
+        let part = if it.accesses > 0.0 { (it.writes / it.accesses).min(1.0) } else { 0.0 };
+        let others = Taken { accesses: all.accesses - it.accesses, writes: all.writes - it.writes };
+        let taken = (1.0 - part) * others.writes + part * others.accesses;
+        let (per_access, per_write) = if taken > 0.0 {
+            (it.moved * part / taken, it.moved * (1.0 - part) / taken)
+        } else {
+            // Nobody was seen writing it: whoever else uses it may have.
+            (it.moved / others.accesses.max(f64::MIN_POSITIVE), 0.0)
+        };
+        let fills = (it.misses - it.moved).max(0.0);
+        let own = per_access * it.accesses + per_write * it.writes;
+        Self { fills, most: fills, accesses: it.accesses, writes: it.writes, per_access, per_write, own }
+    }
+
+    /// Both sets of threads.
+    pub(crate) fn with(&self, other: &Self) -> Self {
+        Self {
+            fills: self.fills + other.fills,
+            most: self.most.max(other.most),
+            accesses: self.accesses + other.accesses,
+            writes: self.writes + other.writes,
+            per_access: self.per_access + other.per_access,
+            per_write: self.per_write + other.per_write,
+            own: self.own + other.own,
+        }
+    }
+
+    /// What they avoid.
+    pub(crate) fn avoided(&self) -> f64 {
+        let moved = self.per_access * self.accesses + self.per_write * self.writes - self.own;
+        self.fills - self.most + moved.max(0.0)
+    }
+
+    /// What two sets avoid in addition if they share a cache.
+    pub(crate) fn between(&self, other: &Self) -> f64 {
+        let moved = |a: &Self, b: &Self| a.per_access * b.accesses + a.per_write * b.writes;
+        self.most.min(other.most) + moved(self, other) + moved(other, self)
+    }
+}
+
+/// The uses of sets of threads, sorted by label; threads without a label are left out.
+pub(crate) fn sums(
+    uses: impl Iterator<Item = (u32, Together)>,
+    label: impl Fn(u32) -> Option<u32>,
+) -> Vec<(u32, Together)> {
+    let mut sets: Vec<(u32, Together)> = uses.filter_map(|(thread, it)| Some((label(thread)?, it))).collect();
+    sets.sort_by_key(|it| it.0);
+    sets.dedup_by(|next, kept| {
+        let same = next.0 == kept.0;
+        if same {
+            kept.1 = kept.1.with(&next.1);
+        }
+        same
+    });
+    sets
+}
+
+impl Region {
+    /// The use of each sharer, in their order.
+    pub(crate) fn uses(&self) -> impl Iterator<Item = (u32, Together)> + '_ {
+        let all = self.sharers.iter().fold(Taken { accesses: 0.0, writes: 0.0 }, |sum, it| Taken {
+            accesses: sum.accesses + it.accesses,
+            writes: sum.writes + it.writes,
+        });
+        self.sharers.iter().map(move |it| (it.thread, Together::new(it, all)))
+    }
+
+    /// The uses of sets of threads, sorted by label; threads without a label are left out.
+    pub(crate) fn by_label(&self, label: impl Fn(u32) -> Option<u32>) -> Vec<(u32, Together)> {
+        sums(self.uses(), label)
+    }
+
+    /// Of each sharer, how many of its own possible misses it avoids with all others.
+    pub(crate) fn with_all(&self) -> impl Iterator<Item = (u32, f64)> + '_ {
+        let fills = |it: &Sharer| (it.misses - it.moved).max(0.0);
+        let (mut most, mut second) = (0.0f64, 0.0f64);
+        for fills in self.sharers.iter().map(fills) {
+            second = second.max(fills.min(most));
+            most = most.max(fills);
+        }
+        self.sharers.iter().map(move |it| {
+            let own = fills(it);
+            let others = if own < most { most } else { second };
+            (it.thread, self.fits * (it.moved + own.min(others)))
+        })
+    }
+
+    /// What threads avoid here that share a cache.
+    pub(crate) fn avoided(&self, is_in: impl Fn(u32) -> bool) -> f64 {
+        self.by_label(|thread| is_in(thread).then_some(0)).iter().map(|it| it.1.avoided()).sum::<f64>() * self.fits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(sharers: &[(f64, f64, f64, f64)]) -> Region {
+        let sharer = |(&(misses, moved, accesses, writes), thread): (&(f64, f64, f64, f64), u32)| Sharer {
+            thread,
+            misses,
+            moved,
+            accesses,
+            writes,
+            ..Sharer::default()
+        };
+        Region { sharers: sharers.iter().zip(0..).map(sharer).collect(), fits: 1.0, ..Region::default() }
+    }
+
+    fn avoided(region: &Region, threads: &[u32]) -> f64 {
+        region.avoided(|thread| threads.contains(&thread))
+    }
+
+    #[test]
+    fn of_fills_one_is_left_and_of_transfers_those_from_elsewhere() {
+        // Eight threads contend for one line: of those in two halves, each keeps 3 of 7.
+        let line = region(&[(100.0, 100.0, 100.0, 100.0); 8]);
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} {b}");
+        near(avoided(&line, &[0, 1, 2, 3, 4, 5, 6, 7]), 800.0);
+        near(avoided(&line, &[0, 2, 4, 6]), 400.0 * 3.0 / 7.0);
+        near(avoided(&line, &[5]), 0.0);
+        // Eight threads read a table: half of them fetch it once.
+        let table = region(&[(100.0, 0.0, 100.0, 0.0); 8]);
+        near(avoided(&table, &[0, 2, 4, 6]), 300.0);
+        // One writer: readers alone avoid nothing of their transfers, and with it all.
+        let sequence = region(&[(60.0, 60.0, 60.0, 60.0), (90.0, 90.0, 90.0, 0.0), (90.0, 90.0, 90.0, 0.0)]);
+        near(avoided(&sequence, &[1, 2]), 0.0);
+        near(avoided(&sequence, &[0, 1]), 30.0 + 90.0);
+        near(avoided(&sequence, &[0, 1, 2]), 240.0);
+        // A flag that nobody is seen setting.
+        near(avoided(&region(&[(30.0, 30.0, 30.0, 0.0), (10.0, 10.0, 10.0, 0.0)]), &[0, 1]), 40.0);
+    }
+
+    proptest::proptest! {
+        /// A larger set avoids what its parts avoid, and what is between them.
+        #[test]
+        fn sets_add_up(
+            uses in proptest::collection::vec((0.0..100.0f64, 0.0..1.0f64, 1.0..100.0f64, 0.0..1.0f64), 3..8),
+            cut in 1usize..3,
+        ) {
+            let uses: Vec<_> = uses.iter().map(|it| (it.0, it.0 * it.1, it.2, it.2 * it.3)).collect();
+            let region = region(&uses);
+            let sets = region.by_label(|thread| Some(u32::from(thread as usize >= cut)));
+            let (a, b) = (&sets[0].1, &sets[1].1);
+            let sum = a.avoided() + b.avoided() + a.between(b);
+            proptest::prop_assert!((sum - a.with(b).avoided()).abs() < 1e-6 * sum.max(1.0));
+            proptest::prop_assert!(region.avoided(|_| true) <= region.sharers.iter().map(|it| it.misses).sum::<f64>() + 1e-6);
+        }
+    }
+}
