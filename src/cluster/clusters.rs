@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::over_time::OverTime;
 use super::rules::Region;
 use super::shared::Shared;
 use super::sketch::SketchStats;
@@ -94,6 +95,9 @@ pub struct Community {
     /// The mean overlap (Jaccard) of this community with the nearest one of each half of the samples, 1 for the same; `None`
     /// without [`ClusterOptions::stability`].
     pub stability: Option<f64>,
+    /// Whether they share with the same threads all the time; `None` for runs of less than half a second, for samples without
+    /// times, and without [`ClusterOptions::stability`].
+    pub over_time: Option<OverTime>,
     /// The part of communities with as much evidence that were right in streams of known truth; see [`super`].
     pub confidence: f64,
     /// The largest regions that its threads share, by the misses that a shared cache avoids.

@@ -339,6 +339,7 @@ fn unite(
     let shared = regions.iter().filter(|it| !it.is_hub).copied();
     let mut sets = Sets::new(&sets, shared, demand, rules);
     sets.settle();
+    sets.add_sets(component);
     let demands: Vec<Demand> = component.iter().map(|&rank| demand[rank as usize]).collect();
     let described = |(set, members): (u32, Vec<u32>)| {
         let local: Vec<u32> =
@@ -452,5 +453,6 @@ fn of_all(open: &[u32], common: &[f64], worth: f64, demand: &[Demand], rules: &R
         is_all: true,
         is_contended: false,
         stability: None,
+        over_time: None,
     })
 }

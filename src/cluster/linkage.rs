@@ -86,6 +86,7 @@ impl Affinity {
             is_all: false,
             is_contended: false,
             stability: None,
+            over_time: None,
         })
     }
 }

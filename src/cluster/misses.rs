@@ -39,6 +39,9 @@ pub(crate) struct Use {
     pub hitm: u32,
     /// The number of lines that it represents, if the sketch was thinned.
     pub stands_for: f32,
+    /// See [`LineUse`].
+    pub when: u32,
+    pub when_page: u32,
     /// The mean number of lines beside each other that a sample of the thread found, where it found several.
     pub run: f32,
 }
@@ -175,7 +178,7 @@ impl Misses {
 
     /// Weights a thread's accesses to one line that others wrote `foreign` times.
     fn add(&mut self, raw: &Raw, foreign: u64, reuse: Reuse, price: Price) -> Use {
-        let LineUse { thread, accesses, writes, priced, misses, cycles, hitm, .. } = raw.count;
+        let LineUse { thread, accesses, writes, priced, misses, cycles, hitm, when, when_page, .. } = raw.count;
         // Accesses without a measured cost can miss once for the first access (more often if the thread touches more than a
         // cache holds), and once for each write by another thread.
         let unpriced = accesses.saturating_sub(priced) as f32;
@@ -203,6 +206,8 @@ impl Misses {
             moved,
             hitm,
             stands_for: raw.stands_for,
+            when,
+            when_page,
             run: 1.0,
         }
     }
@@ -309,7 +314,7 @@ impl Price {
     fn of(sharing: &Sharing) -> Self {
         let (mut misses, mut cycles) = (0u64, 0u64);
         for repeat in sharing.repeats() {
-            misses += u64::from(repeat.misses);
+            misses += u64::from(repeat.misses.get());
             cycles += u64::from(repeat.cycles);
         }
         Self { cycles: (cycles as f32 / misses.max(1) as f32).max(1.0) }

@@ -11,9 +11,11 @@
 //! - **Sketch** (`sketch`): records for each thread and page which lines the thread touched and which it wrote, and for lines
 //!   that it touched again how often. An address that depends on memory which other threads may write (method `m`) counts 31
 //!   times in 32, because about 1 in 32 is wrong when threads race. If a table is full, a hash of the page decides what is
-//!   dropped, never its age, so the counts of what is kept are exact. Several accesses of one sample to one line count once.
+//!   dropped, never its age, so the counts of what is kept are exact. Several accesses of one sample to one line count once: they
+//!   are within a few hundred instructions, and at most one of them misses.
 //! - **Possible misses** (`misses`): `n` accesses of a thread to a line can miss at most `min(n, 1 + w)` times if the other
-//!   threads wrote the line `w` times: once to fetch it, and again after each of these writes. A miss after a write is a
+//!   threads took the line away `w` times: once to fetch it, and again after each time. Another thread takes a line away by writing
+//!   it, and from a thread that writes it by any access. A miss after that is a
 //!   transfer from another cache and counts three times. (A thread that uses more lines than a first-level cache holds fetches
 //!   its rarely used lines more often, by the model of Che, Tung and Wang, 2002.) So a constant that all threads read counts 1
 //!   however hot it is, a contended counter counts in full, and a buffer counts once for each line. A thread that reads little
@@ -24,21 +26,29 @@
 //!   are sparse. So this module first finds the data structures: it divides each address space and each file into ranges of
 //!   lines within which the mix of threads is the same, by Bayesian segmentation over the binary tree of aligned blocks. The
 //!   data decide how fine the ranges are: a line if samples are dense, megabytes if they are sparse. The segmentation
-//!   distinguishes interleaved lines with one user each (a slab, a heap) from a structure that all threads use. Adjacent lines
-//!   that a thread touched once each count as one touch, because one sample of a loop finds the next lines of a buffer too. Of
-//!   a region that is larger than a last-level cache only the part that fits counts. Data that no thread writes and that fits
+//!   distinguishes interleaved lines with one user each (a slab, a heap) from a structure that all threads use. One sample of a
+//!   loop finds the next lines of a buffer too, so each touch counts as one divided by the mean number of lines that a sample of
+//!   its thread finds beside each other. Of a region that is larger than a last-level cache only the part that fits counts. Data that no thread writes and that fits
 //!   into each core's own cache does not count.
 //! - **Hubs** (`communities`): a region is a hub if at most a quarter of the threads that could use it certainly do not. A hub
 //!   says nothing about which threads belong together. Private memory can be used by the threads of its process; shared memory
 //!   by all threads that are connected with its users through any memory. So the verdict on a process does not depend on
 //!   unrelated ones.
 //! - **Communities** (`linkage`): the affinity of two threads is the part of their possible misses that falls on the same
-//!   regions, without hubs. Average linkage joins first the pairs with the largest certain affinity. A remaining thread joins
-//!   the community that avoids at least half of its misses, however few of the others' misses that avoids (a worker that waits
-//!   for a dispatcher).
+//!   regions, without hubs. Average linkage joins first the pairs with the largest certain affinity.
+//! - **Unions** (`unions`): average linkage cuts a pipeline, whose stages share with their neighbours alone. So the sets that it
+//!   finds are settled by what they avoid (`avoided`): threads move to the set in which they certainly avoid more, and two sets
+//!   become one if that certainly avoids in addition at least a third of what the smaller one avoids by itself. A thread that is in
+//!   no set joins the one with which it shares, if it shares at most half as much with any other, if that avoids half of its
+//!   misses (a worker that waits for a dispatcher), or if it is between two sets and adds to one at least a third of what that
+//!   avoids. In the end no such merge or move is left; a split would avoid less.
 //! - **All of a process**: if one community contains all threads, its memory looks like a hub. So threads that are in no
 //!   community form one if enough of their possible misses falls on the same data, or if there is no finer community and they
-//!   contend for few lines that all of them write (false sharing, a contended lock).
+//!   contend for few lines that all of them write (false sharing, a contended lock), or if they are of several processes and
+//!   write memory that these share, which they do on purpose.
+//! - **Others** (`verdicts`): a thread in no community is alone if it shares less than a quarter of its possible misses; else it
+//!   shares with all (in hubs) or with some. Of fewer than 30 possible misses one can't tell, unless the thread was seen using
+//!   the same few lines ten times each.
 //!
 //! # Parameters
 //!
@@ -47,8 +57,11 @@
 //! | significance | 2.33 standard deviations | one community in a hundred may be worth less than the minimum |
 //! | worth | 2 % | the part of their possible misses that the members of a community have in common, beyond hubs |
 //! | worth of all | 7 %, in 48 lines or more | the same if there are no other threads to compare with |
-//! | contention | 33 % | the same for transfers of few lines that all threads of a process write |
+//! | contention | 33 % | the same for transfers of lines that all threads of a process write, by number |
+//! | contention for few lines | 3.5 % | the same for 8 lines or fewer that are mostly written, by cost |
+//! | exchange | 2 % | the same for memory that processes share and write |
 //! | cohesion | 1/2 | two communities join if they have half as much in common as each has within |
+//! | union | 1/3 | or if they avoid together that part of what the smaller one avoids by itself |
 //! | hub | 3/4 | the part of the threads that may use a region of a hub |
 //! | joining | 1.64 standard deviations | above zero, for what two have in common; 1.3 for "certainly does not use it" |
 //! | caches | 512 lines, 32 MiB | of a core, and of the last level: of a larger region only that part can be shared |
@@ -57,19 +70,26 @@
 //! # Measures
 //!
 //! *Locality* ([`Clusters::locality_of`]) is the part of the avoidable misses that a partition of the threads avoids. In each
-//! region all possible misses are avoidable but those of one thread, which must fetch the data anyway. One subcell for all
-//! threads avoids all of them, so locality compares partitions of similar size only.
+//! region all fills are avoidable but those of one thread, which must fetch the data anyway, and all transfers. A transfer is
+//! avoided if the thread that took the line away is in the same part: of eight threads that contend for one line, four keep three
+//! sevenths of their transfers. One subcell for all threads avoids all of them, so locality compares partitions of similar size
+//! only.
 //!
-//! *Confidence* of a community is the part of communities with as much evidence that were exactly right in streams of known
-//! truth. Of 679 communities in streams with few samples (`cargo test --test decision cluster_truth::confidence --
-//! --nocapture`):
+//! *Constancy* ([`OverTime`]) says whether the members of a community share with the same threads all the time, by the spans of the
+//! run in which they used which regions: two dozen at most, so that phases shorter than an eighth of the run are not seen. If
+//! partners changed once, it says when.
+//!
+//! *Confidence* of a community is the part of communities with as much evidence, and of as much constancy, that were exactly right
+//! in streams of known truth. Of 752 communities in streams with few samples, in a seventh of which partners change half way
+//! (`cargo test --test decision cluster_truth::confidence -- --nocapture`):
 //!
 //! | confidence | communities | of these right |
 //! |---|---|---|
-//! | below 0.8 | 236 | 63 % |
-//! | 0.8 to 0.9 | 126 | 87 % |
-//! | 0.9 to 0.95 | 83 | 96 % |
-//! | above | 234 | 100 % |
+//! | below 0.5 | 103 | 34 % |
+//! | 0.5 to 0.8 | 270 | 65 % |
+//! | 0.8 to 0.9 | 114 | 87 % |
+//! | 0.9 to 0.95 | 66 | 97 % |
+//! | above | 199 | 100 % |
 //!
 //! Most wrong communities lack some of their threads. There is no minimum besides the significance: of 1,000 streams of private
 //! memory none has any community. Of 655 communities that neither half of their samples confirms, in streams with too few
@@ -122,6 +142,7 @@ pub(crate) mod layout;
 mod lines;
 mod linkage;
 mod misses;
+mod over_time;
 pub(crate) mod quality;
 mod regions;
 mod report;
@@ -131,6 +152,7 @@ pub(crate) mod shared;
 mod sketch;
 pub(crate) mod slices;
 mod solve;
+mod spans;
 mod table;
 pub(crate) mod truth;
 mod unions;
@@ -140,4 +162,5 @@ pub use classes::{ClassSharing, ClassUse, PairUse};
 pub use clusters::{
     ClusterOptions, Clusters, Community, Edge, Hot, LineSharing, LineThread, Reason, Structure, Verdict, MIN_ACCESSES,
 };
+pub use over_time::OverTime;
 pub use sketch::{Sharing, SketchStats};

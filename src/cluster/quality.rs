@@ -42,10 +42,11 @@ pub(crate) fn confidence(found: &RawCommunity) -> f64 {
     let beyond = found.deviations.max(0.0);
     let evidence = beyond / (1.0 + beyond) * found.stability.unwrap_or(1.0);
     let line = RELIABILITY.windows(2).find(|line| evidence <= line[1].0);
-    line.map_or(1.0, |line| {
+    let reliability = line.map_or(1.0, |line| {
         let part = (evidence - line[0].0) / (line[1].0 - line[0].0);
         line[0].1 + part * (line[1].1 - line[0].1)
-    })
+    });
+    reliability * found.over_time.map_or(1.0, |it| it.reliability())
 }
 
 #[cfg(test)]

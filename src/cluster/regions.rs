@@ -386,6 +386,8 @@ mod tests {
                     hitm: 0,
                     stands_for: 1.0,
                     moved: 0.0,
+                    when: 0,
+                    when_page: 0,
                     run: 1.0,
                 });
             }

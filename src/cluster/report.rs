@@ -64,6 +64,7 @@ pub(crate) fn describe(sharing: &Sharing, misses: &Misses, found: &[(u32, RawCom
             transfers,
             is_all: found.is_all,
             stability: found.stability,
+            over_time: found.over_time,
             confidence: super::quality::confidence(found),
             regions: structures,
             pages,

@@ -1,5 +1,7 @@
 //! What communities are made of: regions and their sharers, the demand of threads, and the rules for joining threads.
 
+use super::over_time::OverTime;
+
 /// The conditions for a community; the documentation of [`super`] explains each.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
@@ -19,6 +21,8 @@ pub(crate) struct Rules {
     pub few_lines: f64,
     /// Two communities join if they have in common at least this part of what each has within.
     pub cohesion: f64,
+    /// Two communities become one if that avoids in addition this part of what the smaller one avoids.
+    pub union: f64,
     /// A region is a hub unless this part of the threads that could use it certainly do not.
     pub others: f64,
     /// Standard deviations of a count for "certainly".
@@ -38,6 +42,7 @@ impl Default for Rules {
             worth_of_few: 0.035,
             few_lines: 8.0,
             cohesion: 0.5,
+            union: 1.0 / 3.0,
             others: 0.25,
             surely: 1.3,
             join: 1.64,
@@ -123,4 +128,6 @@ pub(crate) struct RawCommunity {
     pub is_contended: bool,
     /// See [`super::Community::stability`].
     pub stability: Option<f64>,
+    /// See [`super::Community::over_time`].
+    pub over_time: Option<OverTime>,
 }

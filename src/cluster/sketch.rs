@@ -4,6 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::keys::{line_key, mix, place_key, repeat_key, touch_hash};
 use super::lines::{HotLines, Touched};
+use super::spans::{merged, Spans};
 use super::table::{Slot, Table};
 use crate::sample::{Access, Cost, MemoryId, Method, RawSample, Sample, LINE_SIZE, PAGE_SIZE};
 use crate::tables::Tables;
@@ -23,14 +24,27 @@ pub(crate) struct Touch {
     pub lines: u64,
     pub written: u64,
     pub thread: u32,
-    /// A bit for each pair of lines of which one or both have a [`Repeat`]: most have none, and need not be looked up.
-    pub repeated: u32,
+    /// A bit for each eight lines of which some have a [`Repeat`]: most have none, and need not be looked up. Above these, a bit
+    /// for each of the [`Spans`] in which the page was touched.
+    pub marks: u32,
 }
+
+/// The bits of [`Touch::marks`] for lines.
+const REPEATED: u32 = 8;
 
 impl Touch {
     /// True if the line may have a [`Repeat`].
     fn is_repeated(&self, line: u32) -> bool {
-        self.repeated >> (line / 2) & 1 == 1
+        self.marks >> (line / 8) & 1 == 1
+    }
+
+    fn repeats(&mut self, line: u32) {
+        self.marks |= 1 << (line / 8);
+    }
+
+    /// The spans in which it was touched.
+    fn when(&self) -> u32 {
+        self.marks >> REPEATED
     }
 }
 
@@ -42,14 +56,16 @@ pub(crate) struct Repeat {
     pub accesses: u32,
     /// Writes after the first.
     pub writes: u32,
-    /// Accesses with a cost measured by the source, including the first.
-    pub priced: u32,
-    /// Those of them that missed the core's own caches.
-    pub misses: u32,
-    /// The cycles that these took.
+    /// The cycles that accesses took which missed the core's own caches.
     pub cycles: u32,
+    /// Accesses with a cost measured by the source, including the first.
+    priced: Small,
+    /// Those of them that missed the core's own caches.
+    pub misses: Small,
     /// Accesses that found the line modified in another cache.
-    pub hitm: u32,
+    hitm: Small,
+    /// A bit for each of the [`Spans`] in which it was touched again.
+    when: Small,
 }
 
 /// What kind of memory a page is.
@@ -215,6 +231,8 @@ pub struct Sharing {
     /// them.
     event: (u32, u64),
     event_lines: Vec<EventLine>,
+    /// The time of the samples so far; `None` if it is of no use.
+    spans: Option<Spans>,
 }
 
 impl Sharing {
@@ -242,12 +260,13 @@ impl Sharing {
             keys: Vec::new(),
             event: (0, 0),
             event_lines: Vec::new(),
+            spans: Some(Spans::default()),
         }
     }
 
-    /// The same for at most this many threads, and without the code and the bytes of lines.
+    /// The same for at most this many threads, without the code and the bytes of lines, and without the time.
     pub(crate) fn with_threads(budget: usize, thread_limit: usize) -> Self {
-        Self { thread_limit, hot_lines_budget: 0, ..Self::new(budget) }
+        Self { thread_limit, hot_lines_budget: 0, spans: None, ..Self::new(budget) }
     }
 
     /// Declares that two numbers are one thread at different times, so memory that only this thread touches is not shared. Call
@@ -272,8 +291,8 @@ impl Sharing {
         self.owners.get(thread as usize).copied().unwrap_or(thread)
     }
 
-    /// Counts one sample. It reads `thread`, `place`, `access`, `size`, `share`, `record`, `addr`, `method`, `latency`,
-    /// `data_src` and `code`, but never the time or the tid.
+    /// Counts one sample. It reads `thread`, `memory`, `access`, `size`, `share`, `record`, `addr`, `method`, `latency`,
+    /// `data_src` and `code`, but never the tid; and the time only for [`Community::over_time`](super::Community::over_time).
     pub fn add(&mut self, sample: &Sample) {
         self.add_for(sample.thread, sample);
     }
@@ -325,6 +344,7 @@ impl Sharing {
         if !self.count_thread(thread, !again, new_write) {
             return;
         }
+        let when = self.when(sample.time);
         let page = keys.page;
         let at = self.pages.find(mix(page), |slot| slot.key == page);
         if self.pages.slots[at].is_empty() {
@@ -359,6 +379,7 @@ impl Sharing {
         let bit = 1 << line;
         let (known, written) = (touch.lines & bit != 0, touch.written & bit != 0);
         touch.lines |= bit;
+        touch.marks |= when << REPEATED;
         if writes {
             touch.written |= bit;
         }
@@ -371,19 +392,20 @@ impl Sharing {
             if repeat.is_empty() {
                 repeat.key = key;
                 self.repeats.len += 1;
-                touch.repeated |= 1 << (line / 2);
+                touch.repeats(line);
             }
+            repeat.when = Small::new(repeat.when.get() | when);
             let more = |count: &mut u32, by: u32| *count = count.saturating_add(by);
             more(&mut repeat.accesses, u32::from(known && !again));
             more(&mut repeat.writes, u32::from(new_write && written));
-            more(&mut repeat.hitm, u32::from(hitm));
+            repeat.hitm.add(u32::from(hitm));
             if !again {
                 match cost {
                     Cost::Unknown => {}
-                    Cost::Hit => more(&mut repeat.priced, 1),
+                    Cost::Hit => repeat.priced.add(1),
                     Cost::Miss { cycles } => {
-                        more(&mut repeat.priced, 1);
-                        more(&mut repeat.misses, 1);
+                        repeat.priced.add(1);
+                        repeat.misses.add(1);
                         more(&mut repeat.cycles, cycles);
                     }
                 }
@@ -395,6 +417,26 @@ impl Sharing {
         if self.is_full() {
             self.thin();
         }
+    }
+
+    /// The bit of a time; 0 without times.
+    fn when(&mut self, time: u64) -> u32 {
+        let Some(spans) = &mut self.spans else { return 0 };
+        if let Some(bit) = spans.bit(time) {
+            return bit;
+        }
+        let places = spans.extend(time);
+        let bit = spans.bit(time).unwrap_or_default();
+        if !places.is_empty() {
+            let lines = (1 << REPEATED) - 1;
+            for touch in &mut self.touches.slots {
+                touch.marks = touch.marks & lines | merged(touch.when(), &places) << REPEATED;
+            }
+            for repeat in &mut self.repeats.slots {
+                repeat.when = Small::new(merged(repeat.when.get(), &places));
+            }
+        }
+        bit
     }
 
     /// Whether the event has touched the line before, and whether it has written it before.
@@ -573,7 +615,9 @@ fn offset(memory: MemoryId) -> u64 {
 
 mod merge;
 mod read;
+mod small;
 pub(crate) use read::LineUse;
+use small::Small;
 
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@ use super::clusters::{ClusterOptions, Clusters, Reason, Verdict};
 use super::communities;
 use super::keys::mix;
 use super::misses::{Misses, Part};
+use super::over_time::over_time;
 use super::quality::adjusted_rand_index;
 use super::report::describe;
 use super::rules::{RawCommunity, Region, Rules};
@@ -43,6 +44,8 @@ impl Sharing {
                 };
                 found.stability = Some(f64::midpoint(near(&halves[0]), near(&halves[1])));
             }
+            let of_time = over_time(self, &misses, &regions, &found);
+            found.iter_mut().zip(of_time).for_each(|(found, of_time)| found.1.over_time = of_time);
         }
         for ((_, community), label) in found.iter().zip(0..) {
             for &thread in &community.members {

@@ -64,6 +64,13 @@ pub struct Scenario {
     pub overlap: f64,
     /// Part of the run, at its end, in which a thread works on the next group's buffer.
     pub drift: f64,
+    /// The run has so many parts of equal length; in every second one, threads work in other groups: of two threads of a group,
+    /// none are in one then.
+    pub phases: u32,
+    /// Part of the run, at its beginning, in which they do that.
+    pub warm_up: f64,
+    /// Groups share only in this part of the run, from its third tenth on; 0 for all of it.
+    pub job: f64,
     /// The first group has this part of all threads; 0 for equal groups.
     pub dominant: f64,
     /// The threads of the first group have this part of all samples; 0 for equal rates.
@@ -90,6 +97,9 @@ impl Default for Scenario {
             noise: 0.02,
             overlap: 0.0,
             drift: 0.0,
+            phases: 1,
+            warm_up: 0.0,
+            job: 0.0,
             dominant: 0.0,
             loud: 0.0,
             cross_process: false,
@@ -160,10 +170,16 @@ impl Scenario {
         let within =
             |pages: u64, rng: &mut Rng| rng.below(pages * PAGE_SIZE / LINE_SIZE) * LINE_SIZE + rng.below(8) * 8;
         let kind = rng.unit();
-        let shared = if self.groups == 0 { 0.0 } else { self.share };
+        let is_off = self.job > 0.0 && !(0.3..0.3 + self.job).contains(&at);
+        let shared = if self.groups == 0 || is_off { 0.0 } else { self.share };
         if kind < shared {
             let astray = rng.unit() < self.overlap || at > 1.0 - self.drift;
-            let group = if astray { (group + 1) % self.groups.max(1) } else { group };
+            let is_other = at < self.warm_up || (at * f64::from(self.phases)) as u32 % 2 == 1;
+            let group = match (astray, is_other) {
+                (true, _) => (group + 1) % self.groups.max(1),
+                (false, true) => thread / self.groups.max(1) % self.groups.max(1),
+                (false, false) => group,
+            };
             let byte = if self.one_line { rng.below(8) * 8 } else { within(self.pages, rng) };
             return if self.cross_process {
                 MemoryId::Shared { dev: 1, ino: u64::from(group), offset: byte }

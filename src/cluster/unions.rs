@@ -25,6 +25,8 @@ struct Used {
 /// A partition of threads into sets.
 pub(crate) struct Sets<'a> {
     used: Vec<Used>,
+    /// Of each thread, which of these it uses.
+    used_by: Vec<Vec<u32>>,
     /// The set of each thread; [`u32::MAX`] for none.
     pub of_thread: Vec<u32>,
     count: usize,
@@ -59,16 +61,58 @@ impl<'a> Sets<'a> {
         let part = (WORK as f64 / work.max(1) as f64).min(1.0);
         let is_read = |it: &&Region| it.fits > 0.0 && it.coin() <= part;
         let used = |it: &Region| Used { fits: it.fits / part, uses: it.uses().collect() };
-        Self { used: regions.filter(is_read).map(used).collect(), of_thread, count: sets.len(), demand, rules }
+        let used: Vec<Used> = regions.filter(is_read).map(used).collect();
+        let mut used_by: Vec<Vec<u32>> = vec![Vec::new(); demand.len()];
+        for (used, at) in used.iter().zip(0..) {
+            for (thread, _) in &used.uses {
+                if let Some(regions) = used_by.get_mut(*thread as usize) {
+                    regions.push(at);
+                }
+            }
+        }
+        Self { used, used_by, of_thread, count: sets.len(), demand, rules }
     }
 
     /// Merges and moves until nothing changes.
     pub(crate) fn settle(&mut self) {
         for _ in 0..ROUNDS {
             // A thread in the wrong set makes that look as if it shared with the right one.
-            let (moved, merged) = (self.move_threads(), self.merge());
+            let (moved, merged) = (self.move_threads(), self.merge(0));
             if !merged && !moved {
                 break;
+            }
+        }
+    }
+
+    /// Makes sets of the threads of `scope` that are in none and avoid enough together.
+    pub(crate) fn add_sets(&mut self, scope: &[u32]) {
+        let first = self.count;
+        for &thread in scope {
+            if let Some(of) = self.of_thread.get_mut(thread as usize).filter(|of| **of == u32::MAX) {
+                *of = self.count as u32;
+                self.count += 1;
+            }
+        }
+        for _ in 0..ROUNDS {
+            if !self.merge(first as u32) {
+                break;
+            }
+        }
+        let (within, _) = self.avoided();
+        let mut sums = vec![(0.0, 0.0); self.count];
+        for (&set, demand) in self.of_thread.iter().zip(self.demand) {
+            if let Some(sum) = sums.get_mut(set as usize) {
+                *sum = (sum.0 + demand.misses, sum.1 + demand.counted);
+            }
+        }
+        for of in &mut self.of_thread {
+            let at = *of as usize;
+            if let (Some(within), Some((misses, counted))) = (within.get(at), sums.get(at)) {
+                let part = within / misses;
+                let is_sure = (part - self.rules.worth) / (part / counted).sqrt() >= self.rules.sure;
+                if at >= first && !is_sure {
+                    *of = u32::MAX;
+                }
             }
         }
     }
@@ -114,7 +158,7 @@ impl<'a> Sets<'a> {
     }
 
     /// Merges pairs of sets that avoid about as much in addition as the smaller one does; false if there is none.
-    fn merge(&mut self) -> bool {
+    fn merge(&mut self, from: u32) -> bool {
         let (within, between) = self.avoided();
         // Of each set its misses and how many of them were counted.
         let mut sums = vec![(0.0, 0.0); self.count];
@@ -129,11 +173,14 @@ impl<'a> Sets<'a> {
             (misses, counted, within.get(at).copied().unwrap_or_default())
         };
         let ratio = |(&(a, b), &between): (&(u32, u32), &f64)| {
+            if a.min(b) < from {
+                return None;
+            }
             let (one, two) = (of(a), of(b));
             let (misses, counted, _) = if one.0 < two.0 { one } else { two };
             let certain = self.rules.at_least(between / misses, counted)? * misses;
             let ratio = certain / one.2.min(two.2).max(f64::MIN_POSITIVE);
-            (ratio >= self.rules.cohesion).then_some((ratio, a, b))
+            (ratio >= self.rules.union).then_some((ratio, a, b))
         };
         let mut pairs: Vec<(f64, u32, u32)> = between.iter().filter_map(ratio).collect();
         pairs.sort_by(|x, y| y.0.total_cmp(&x.0).then((x.1, x.2).cmp(&(y.1, y.2))));
@@ -156,7 +203,6 @@ impl<'a> Sets<'a> {
     /// Moves threads to where they certainly avoid more, and adds threads that are in no set to the one that they share with;
     /// false if none moved.
     fn move_threads(&mut self) -> bool {
-        let gains = self.gains();
         let mut moved = false;
         let mut sizes = vec![0usize; self.count];
         for &set in &self.of_thread {
@@ -164,69 +210,108 @@ impl<'a> Sets<'a> {
                 *size += 1;
             }
         }
-        for (thread, gains) in (0..).zip(gains) {
-            let Some((best, second)) = gains else { continue };
-            let own = self.of_thread.get(thread as usize).copied().unwrap_or(u32::MAX);
-            if best.set == own {
-                continue;
-            }
-            let demand = self.demand_of(thread);
-            let (part, less) = (best.misses / demand.misses, second.misses / demand.misses);
-            let is_better = if own == u32::MAX {
-                self.rules.at_least(part, demand.counted).is_some()
-                    && (part >= self.rules.cohesion || less <= SECOND * part)
-            } else {
-                // The second best, if not the own one, is at least as good as that. One of a pair would leave the other alone.
-                let deviation = ((part + less) / demand.counted).sqrt();
-                sizes.get(own as usize).is_some_and(|&size| size > 2)
-                    && part - less > self.rules.sure * deviation + self.rules.worth
-            };
-            if !is_better {
-                continue;
-            }
-            if let Some(of) = self.of_thread.get_mut(thread as usize) {
-                *of = best.set;
-                moved = true;
-            }
+        let (within, _) = self.avoided();
+        for (thread, gains) in (0..).zip(self.gains()) {
+            let better = |sets: &Self, gains| sets.better(thread, gains, &sizes, &within);
+            let Some(first) = better(self, gains) else { continue };
+            // Others have moved since.
+            let better = if moved { better(self, self.gains_of(thread)) } else { Some(first) };
+            let (Some(better), Some(of)) = (better, self.of_thread.get_mut(thread as usize)) else { continue };
+            let own = std::mem::replace(of, better);
+            moved = true;
             if let Some(size) = sizes.get_mut(own as usize) {
                 *size -= 1;
+            }
+            if let Some(size) = sizes.get_mut(better as usize) {
+                *size += 1;
             }
         }
         moved
     }
 
-    /// For each thread the two sets in which it would avoid most; of a thread in a set, the second one is at least its own.
-    fn gains(&self) -> Vec<Option<(Gain, Gain)>> {
+    /// The set in which a thread should be, if it is another one.
+    fn better(&self, thread: u32, gains: [Gain; 3], sizes: &[usize], within: &[f64]) -> Option<u32> {
+        let [best, second, third] = gains;
+        let own = self.of_thread.get(thread as usize).copied().unwrap_or(u32::MAX);
+        if best.misses <= 0.0 || best.set == own {
+            return None;
+        }
+        let demand = self.demand_of(thread);
+        let (part, less) = (best.misses / demand.misses, second.misses / demand.misses);
+        let is_better = if own == u32::MAX {
+            // Between two sets, as a stage of a pipeline is, if it adds about as much to one as that has.
+            let of_set = within.get(best.set as usize).copied().unwrap_or_default();
+            let is_between = best.misses >= self.rules.union * of_set && third.misses <= SECOND * best.misses;
+            part >= self.rules.worth
+                && part * demand.counted >= self.rules.join.powi(2)
+                && (part >= self.rules.cohesion || less <= SECOND * part || is_between)
+        } else {
+            // The second best, if not the own one, is at least as good as that. One of a pair would leave the other alone.
+            let deviation = ((part + less) / demand.counted).sqrt();
+            sizes.get(own as usize).is_some_and(|&size| size > 2)
+                && part - less > self.rules.sure * deviation + self.rules.worth
+        };
+        is_better.then_some(best.set)
+    }
+
+    /// For each thread the three sets in which it would avoid most.
+    fn gains(&self) -> Vec<[Gain; 3]> {
         let mut all: Vec<FxHashMap<u32, f64>> = vec![FxHashMap::default(); self.of_thread.len()];
         for used in &self.used {
             let sets = by_set(&used.uses, &self.of_thread);
             for (thread, one) in &used.uses {
-                let own = self.of_thread.get(*thread as usize).copied().unwrap_or(u32::MAX);
-                let Some(gains) = all.get_mut(*thread as usize) else { continue };
-                for (set, together) in &sets {
-                    let misses = if *set == own {
-                        let mut others = used.uses.iter().filter(|it| it.0 != *thread && self.is_in(it.0, own));
-                        let Some(first) = others.next() else { continue };
-                        one.between(&others.fold(first.1, |sum, it| sum.with(&it.1)))
-                    } else {
-                        one.between(together)
-                    };
-                    *gains.entry(*set).or_default() += used.fits * misses;
+                if let Some(gains) = all.get_mut(*thread as usize) {
+                    self.add_gains(used, &sets, (*thread, one), gains);
                 }
             }
         }
-        let best = |gains: FxHashMap<u32, f64>| {
-            let mut sorted: Vec<Gain> = gains.into_iter().map(|(set, misses)| Gain { set, misses }).collect();
-            sorted.sort_by(|a, b| b.misses.total_cmp(&a.misses).then(a.set.cmp(&b.set)));
-            let first = *sorted.first()?;
-            Some((first, sorted.get(1).copied().unwrap_or(Gain { set: u32::MAX, misses: 0.0 })))
-        };
-        all.into_iter().map(best).collect()
+        all.into_iter().map(largest).collect()
+    }
+
+    /// The same of one thread.
+    fn gains_of(&self, thread: u32) -> [Gain; 3] {
+        let mut gains = FxHashMap::default();
+        let regions = self.used_by.get(thread as usize).into_iter().flatten();
+        for used in regions.filter_map(|&at| self.used.get(at as usize)) {
+            if let Some((_, one)) = used.uses.iter().find(|it| it.0 == thread) {
+                self.add_gains(used, &by_set(&used.uses, &self.of_thread), (thread, one), &mut gains);
+            }
+        }
+        largest(gains)
+    }
+
+    /// Adds what a thread would avoid in a region in each of the sets that use it.
+    fn add_gains(
+        &self,
+        used: &Used,
+        sets: &[(u32, Together)],
+        (thread, one): (u32, &Together),
+        gains: &mut FxHashMap<u32, f64>,
+    ) {
+        let own = self.of_thread.get(thread as usize).copied().unwrap_or(u32::MAX);
+        for (set, together) in sets {
+            let misses = if *set == own {
+                let mut others = used.uses.iter().filter(|it| it.0 != thread && self.is_in(it.0, own));
+                let Some(first) = others.next() else { continue };
+                one.between(&others.fold(first.1, |sum, it| sum.with(&it.1)))
+            } else {
+                one.between(together)
+            };
+            *gains.entry(*set).or_default() += used.fits * misses;
+        }
     }
 
     fn is_in(&self, thread: u32, set: u32) -> bool {
         self.of_thread.get(thread as usize) == Some(&set)
     }
+}
+
+/// The three largest.
+fn largest(gains: FxHashMap<u32, f64>) -> [Gain; 3] {
+    let mut sorted: Vec<Gain> = gains.into_iter().map(|(set, misses)| Gain { set, misses }).collect();
+    sorted.sort_by(|a, b| b.misses.total_cmp(&a.misses).then(a.set.cmp(&b.set)));
+    let of = |at: usize| sorted.get(at).copied().unwrap_or(Gain { set: u32::MAX, misses: 0.0 });
+    [of(0), of(1), of(2)]
 }
 
 /// The sums of the sets that use a region.
@@ -268,7 +353,8 @@ mod tests {
     fn a_chain_is_one_set_however_it_was_cut() {
         // Stages that pass as much to the next one as they get.
         let chain: Vec<Region> = (1..5).map(|at| region(&[(at - 1, 100.0), (at, 100.0)])).collect();
-        for sets in [&[&[0, 1][..], &[2, 3]][..], &[&[0, 1], &[2, 3], &[4]], &[&[1, 2], &[3, 4]], &[&[0, 1]]] {
+        let cuts = [&[&[0, 1][..], &[2, 3]][..], &[&[0, 1], &[3, 4]], &[&[1, 2], &[3, 4]], &[&[0, 1]]];
+        for sets in cuts {
             assert_eq!(settled(&chain, sets, 5), [[0, 1, 2, 3, 4]], "{sets:?}");
         }
     }
@@ -320,7 +406,7 @@ mod tests {
             let settled = avoided(&sets);
             proptest::prop_assert!(settled >= at_first - 1e-6, "{} {}", at_first, settled);
             let was = sets.of_thread.clone();
-            proptest::prop_assert!(!sets.merge(), "two sets are better as one: {:?}", was);
+            proptest::prop_assert!(!sets.merge(0), "two sets are better as one: {:?}", was);
             proptest::prop_assert!(!sets.move_threads(), "{:?} {:?}", was, sets.of_thread);
         }
     }

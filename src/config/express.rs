@@ -216,7 +216,7 @@ fn in_the_way<'a>(
 }
 
 /// The names of a community's threads, for people.
-pub(super) fn spelled<'a>(names: impl ExactSizeIterator<Item = &'a Comm>) -> String {
+pub(crate) fn spelled<'a>(names: impl ExactSizeIterator<Item = &'a Comm>) -> String {
     first(NAMES, names, ", ")
 }
 

@@ -46,6 +46,7 @@ pub use consumer::{Assigned, Consumer};
 pub use decide::{Decision, DecisionOptions, NoSamples, Scheduler};
 pub use diff::{Difference, SubcellDifference, ThreadMove};
 pub use export::{prometheus, sharing_csv, RunFacts};
+pub(crate) use express::spelled;
 pub use hot_lines::hot_lines;
 pub(crate) use layers::{layers, layers_by_hint};
 pub(crate) use members::{Affinity, Member, Members, Unknown, Verdict};

@@ -183,6 +183,37 @@ pub enum Note {
         /// How many more.
         pairs: usize,
     },
+    /// Threads of a community share with others at one time than at another.
+    PartnersChange {
+        /// The cell.
+        cell: String,
+        /// The names of the community, escaped for a terminal.
+        threads: String,
+        /// When they changed, in seconds after the first sample; `None` for several times.
+        at: Option<f64>,
+        /// How much two moments have in common, relative to neighbouring ones, of 1.
+        constancy: f64,
+        /// The community is that of most of the run.
+        is_mostly: bool,
+    },
+    /// A community shares only for a part of the run.
+    OnlyThen {
+        /// The cell.
+        cell: String,
+        /// The names of the community, escaped for a terminal.
+        threads: String,
+        /// From then on, in seconds after the first sample.
+        from: f64,
+        /// Until then.
+        to: f64,
+        /// In this part of the run, of 1.
+        busy: f64,
+    },
+    /// More communities change than notes are written.
+    MoreChange {
+        /// How many more.
+        communities: usize,
+    },
     /// Subcells are left out, because scx_mitosis would exit with "Not enough CPUs" on a host of this size.
     FewCpus {
         /// CPUs of the host.
@@ -402,6 +433,29 @@ impl Note {
             Self::MoreAcrossCells { pairs: 1 } => f.write_str("1 more pair of cells shares memory: --report lists it"),
             Self::MoreAcrossCells { pairs } => {
                 write!(f, "{pairs} more pairs of cells share memory: --report lists those that share most")
+            }
+            Self::PartnersChange { cell, threads, at: Some(at), is_mostly, .. } => {
+                write!(f, "{cell}: {threads} share memory with other threads before {at:.1} s after the first sample than ")?;
+                f.write_str(if *is_mostly {
+                    "after it; their community is that of most of the run"
+                } else {
+                    "after it, and their community is a mixture of both. Sample the time that counts"
+                })
+            }
+            Self::PartnersChange { cell, threads, at: None, constancy, .. } => write!(
+                f,
+                "{cell}: the threads with which {threads} share memory change several times (what two moments have in common is \
+                 {:.0}% of what neighbouring ones have), and their community is a mixture",
+                constancy * 100.0
+            ),
+            Self::OnlyThen { cell, threads, from, to, busy } => write!(
+                f,
+                "{cell}: {threads} share memory in {:.0}% of the run only, between {from:.1} and {to:.1} s after the first sample",
+                busy * 100.0
+            ),
+            Self::MoreChange { communities: 1 } => f.write_str("1 more community is not the same all the time: --report lists it"),
+            Self::MoreChange { communities } => {
+                write!(f, "{communities} more communities are not the same all the time: --report lists them")
             }
             Self::FewCpus { target_cpus, cells, share, left_out } => {
                 let cpus = |count: &usize| if *count == 1 { "1 CPU".to_owned() } else { format!("{count} CPUs") };

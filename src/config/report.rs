@@ -93,6 +93,8 @@ pub(crate) struct CommunityEvidence {
     pub stability: Option<f64>,
     /// Its confidence, from 0 to 1.
     pub confidence: f64,
+    /// Whether it is the same all the time.
+    pub over_time: Option<TimeReport>,
     /// The largest regions that its threads share.
     pub regions: Vec<RegionReport>,
     /// The hottest pages that its threads share.
@@ -176,6 +178,23 @@ pub struct Report {
     pub stacks: Option<StacksReport>,
 }
 
+/// How the sharing of a subcell is spread over the run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TimeReport {
+    /// How much two moments have in common, relative to moments that follow each other: 1 if its threads always share with the
+    /// same threads.
+    pub constancy: f64,
+    /// When partners changed, in seconds after the first sample; `null` if they did not, or several times.
+    pub change: Option<f64>,
+    /// The first moment at which its threads shared memory, in seconds after the first sample.
+    pub from: f64,
+    /// The last one.
+    pub to: f64,
+    /// The part of the run in which they did, of 1.
+    pub busy: f64,
+}
+
 /// A cell spec.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -230,6 +249,9 @@ pub struct SubcellReport {
     pub stability: Option<f64>,
     /// The confidence in its communities, from 0 to 1; the worst of several.
     pub confidence: Option<f64>,
+    /// Whether its communities are the same all the time; that with the lowest constancy. Missing for short runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over_time: Option<TimeReport>,
     /// Its threads by the configuration as written, most samples first.
     pub threads: Vec<ThreadReport>,
     /// The regions that its threads share; those that avoid most misses come first.
@@ -385,6 +407,7 @@ impl Places {
             locality: None,
             stability: None,
             confidence: None,
+            over_time: None,
             threads,
             regions: Vec::new(),
             pages: Vec::new(),
@@ -423,6 +446,8 @@ impl SubcellReport {
                 self.stability = worst(self.stability, stability);
             }
             self.confidence = worst(self.confidence, community.confidence);
+            let is_less = |it: &TimeReport| self.over_time.is_none_or(|other| it.constancy < other.constancy);
+            self.over_time = community.over_time.filter(is_less).or(self.over_time);
             self.regions.extend(community.regions.iter().cloned());
             self.pages.extend(community.pages.iter().cloned());
             self.lines.extend(community.lines.iter().cloned());

@@ -183,6 +183,7 @@ pub(super) mod tests {
         let community = |place: &str| CommunityEvidence {
             stability: Some(0.9),
             confidence: 0.8,
+            over_time: None,
             regions: vec![RegionReport {
                 memory: place.to_owned(),
                 identity: Some(Identity::Physical { addr: 0x1000 }),

@@ -22,6 +22,7 @@ mod matrix;
 mod memory;
 mod over_time;
 mod score;
+mod times;
 mod wakeups;
 
 use memory::{Locations, MemoryNames};
@@ -212,6 +213,7 @@ impl Decider {
         for note in &mut decision.notes {
             self.say_whose(note);
         }
+        decision.notes.extend(self.time_notes(&clusters));
         let across = self.sharing.across(&cells);
         decision.notes.extend(self.across_notes(&across, options.scheduler));
         Ok(Decided { decision, members, clusters, across, locations: Locations::default() })
@@ -235,6 +237,7 @@ impl Decider {
             CommunityEvidence {
                 stability: community.stability,
                 confidence: community.confidence,
+                over_time: community.over_time.map(times::report),
                 regions: community.regions.iter().map(|region| names.region(region, pid)).collect(),
                 pages: names.granules(&community.pages, pid),
                 lines: names.granules(&community.lines, pid),

@@ -1,16 +1,17 @@
 //! Adds one sketch to another.
 
-use super::{bits, Kind, Page, Sharing, Touch};
+use super::{bits, Kind, Page, Sharing, Small, Touch};
 use crate::cluster::keys::{mix, repeat_key, touch_hash};
 use crate::cluster::sketch::Repeat;
 use crate::cluster::table::Slot;
 
 impl Sharing {
     /// Adds what `other` counted, as if its samples had been added here. Both must number threads and address spaces alike. Lines'
-    /// code and bytes stay those of this sketch.
+    /// code and bytes stay those of this sketch, and their times are forgotten.
     ///
     /// What one of both dropped is not kept, but for hot pages: what is left is a random part of all pages with exact counts.
     pub(crate) fn merge(&mut self, other: &Self) {
+        self.spans = None;
         self.threshold = self.threshold.min(other.threshold);
         if self.threads.len() < other.threads.len() {
             self.threads.resize(other.threads.len(), super::Activity::default());
@@ -80,7 +81,7 @@ impl Sharing {
             self.pages.slots[page].threads += 1;
         }
         let mut merged = Touch { lines: known.lines | touch.lines, written: known.written | touch.written, ..*touch };
-        merged.repeated |= known.repeated;
+        merged.marks |= known.marks;
         for line in bits(touch.lines) {
             let key = repeat_key(hash, line);
             // An empty slot contains only zeros.
@@ -97,16 +98,18 @@ impl Sharing {
             }
             // What is the first access or write there is a further one here.
             let sum = |a: u32, b: u32, again: bool| a.saturating_add(b).saturating_add(u32::from(again));
+            let small = |a: Small, b: Small| Small::new(a.get().saturating_add(b.get()));
             *repeat = Repeat {
                 key,
                 accesses: sum(repeat.accesses, more.accesses, has_line),
                 writes: sum(repeat.writes, more.writes, has_write),
-                priced: sum(repeat.priced, more.priced, false),
-                misses: sum(repeat.misses, more.misses, false),
                 cycles: sum(repeat.cycles, more.cycles, false),
-                hitm: sum(repeat.hitm, more.hitm, false),
+                priced: small(repeat.priced, more.priced),
+                misses: small(repeat.misses, more.misses),
+                hitm: small(repeat.hitm, more.hitm),
+                when: Small::default(),
             };
-            merged.repeated |= 1 << (line / 2);
+            merged.repeats(line);
             self.repeats.grow();
         }
         self.touches.slots[at] = merged;

@@ -3,6 +3,7 @@
 use super::{bits, Activity, Kind, Page, Repeat, Sharing, Touch};
 use crate::cluster::keys::{line_key, mix, repeat_key, touch_hash};
 use crate::cluster::lines::Bytes;
+use crate::cluster::spans::Spans;
 use crate::cluster::table::Slot;
 use crate::sample::{CodeAddr, MemoryId, LINE_SIZE};
 
@@ -25,11 +26,20 @@ pub(crate) struct LineUse {
     pub misses: u32,
     pub cycles: u32,
     pub hitm: u32,
+    /// The spans in which it was touched again, or of a line that was touched once those of its page.
+    pub when: u32,
+    /// The spans in which its page was touched.
+    pub when_page: u32,
 }
 
 impl Sharing {
     pub(crate) fn threads(&self) -> &[Activity] {
         &self.threads
+    }
+
+    /// The spans of time that [`LineUse::when`] speaks of.
+    pub(crate) fn spans(&self) -> Option<&Spans> {
+        self.spans.as_ref()
     }
 
     /// All that was counted beyond the first access to a line.
@@ -72,10 +82,12 @@ impl Sharing {
                 thread: touch.thread,
                 accesses: repeat.accesses.saturating_add(1),
                 writes: repeat.writes.saturating_add((touch.written >> line) as u32 & 1),
-                priced: repeat.priced,
-                misses: repeat.misses,
+                priced: repeat.priced.get(),
+                misses: repeat.misses.get(),
                 cycles: repeat.cycles,
-                hitm: repeat.hitm,
+                hitm: repeat.hitm.get(),
+                when: if repeat.when.get() == 0 { touch.when() } else { repeat.when.get() },
+                when_page: touch.when(),
             }
         })
     }

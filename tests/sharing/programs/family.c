@@ -77,8 +77,9 @@ static void run_process(int process, double seconds) {
 }
 
 static const struct scenario *find(const char *name) {
-    const struct scenario *all[] = {memory_scenarios, structure_scenarios, contention_scenarios, protocol_scenarios};
-    for (int i = 0; i < 4; i++)
+    const struct scenario *all[] = {memory_scenarios, structure_scenarios, contention_scenarios, protocol_scenarios,
+                                    phase_scenarios};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (const struct scenario *s = all[i]; s->name; s++) {
             if (!name)
                 printf("%s %d\n", s->name, s->threads);

@@ -33,7 +33,8 @@ struct scenario {
     void (*make)(int threads);
 };
 
-extern const struct scenario memory_scenarios[], structure_scenarios[], contention_scenarios[], protocol_scenarios[];
+extern const struct scenario memory_scenarios[], structure_scenarios[], contention_scenarios[], protocol_scenarios[],
+    phase_scenarios[];
 
 // Adds a thread. Its own memory has own_kib KiB, a power of two.
 struct worker *add(int group, void (*work)(struct worker *), void *shared, size_t shared_words, size_t own_kib);
