@@ -5,14 +5,13 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use super::rules::Rules;
-use super::score::{Avoidable, Shared};
+use super::score::Avoidable;
+use super::sharers::{by_label, compared, main_number, LabelUse, Shared};
 use super::sketch::Sharing;
 use crate::sample::{MemoryId, LINE_SIZE, PAGE_SIZE};
 
 /// Pairs of cells that are reported: those that share most.
 const PAIRS: usize = 64;
-/// Cells of a region that are compared with each other: those with most misses there.
-const COMPARED: usize = 32;
 /// Pairs of cells that are remembered. A host with thousands of containers has millions of them.
 const REMEMBERED: usize = 8192;
 
@@ -82,17 +81,6 @@ impl Between {
     }
 }
 
-/// A cell's use of a region.
-#[derive(Debug, Clone, Copy, Default)]
-struct CellUse {
-    misses: f64,
-    counted: f64,
-    /// The sum over its threads of their misses for each miss of another thread.
-    per_other: f64,
-    /// Its thread with most misses there, and these.
-    most: (f64, u32),
-}
-
 impl Sharing {
     /// What cells share with each other, by the cell of each thread. Nothing is computed if no memory is of two cells.
     pub(crate) fn across(&self, cells: &[u32]) -> Across {
@@ -140,13 +128,13 @@ impl Avoidable {
         let mut pairs: FxHashMap<(u32, u32), Between> = FxHashMap::default();
         let mut of_thread: Vec<Gain> = vec![Gain::default(); self.demand.len()];
         for (index, region) in self.regions.iter().enumerate() {
-            let part = region.fits * region.part_avoidable();
-            let uses = region.by_cell(&cell_of);
-            if part <= 0.0 || uses.len() < 2 {
+            let by_owner = region.by_owner(cell_of);
+            let uses = by_label(&by_owner, usize::MAX);
+            if region.fits <= 0.0 || uses.len() < 2 {
                 continue;
             }
-            region.add_threads(part, &uses, &cell_of, &mut of_thread);
-            add_pairs(index, part, uses, &mut pairs);
+            region.add_threads(&uses, &cell_of, &mut of_thread);
+            add_pairs(index, region.fits, &compared(&by_owner), &mut pairs);
         }
         let demand_of = |cell: u32| demand.get(&cell).copied().unwrap_or_default();
         let mut worth: Vec<(CellPair, usize)> = Vec::new();
@@ -177,37 +165,29 @@ impl Avoidable {
 }
 
 impl Shared {
-    /// Its use by cells, by their numbers. A thread under several hints is of the cell in which it has most misses.
-    fn by_cell(&self, cell_of: &impl Fn(u32) -> u32) -> Vec<(u32, CellUse)> {
-        let all: f64 = self.sharers.iter().map(|it| it.misses).sum();
-        let mut uses: BTreeMap<u32, CellUse> = BTreeMap::new();
-        for sharers in self.sharers.chunk_by(|a, b| a.owner == b.owner) {
-            let own: f64 = sharers.iter().map(|it| it.misses).sum();
-            let Some(most) = sharers.iter().max_by(|a, b| a.misses.total_cmp(&b.misses)) else { continue };
-            let of_cell = uses.entry(cell_of(most.thread)).or_default();
-            of_cell.misses += own;
-            of_cell.counted += sharers.iter().map(|it| it.counted).sum::<f64>();
-            of_cell.per_other += if all > own { own / (all - own) } else { 0.0 };
-            if own > of_cell.most.0 {
-                of_cell.most = (own, most.thread);
-            }
-        }
-        uses.into_iter().collect()
-    }
-
     /// Adds what each thread avoids in one cache with the threads of all other cells.
-    fn add_threads(&self, part: f64, uses: &[(u32, CellUse)], cell_of: &impl Fn(u32) -> u32, of_thread: &mut [Gain]) {
-        let all: f64 = uses.iter().map(|it| it.1.misses).sum();
-        let counted: f64 = uses.iter().map(|it| it.1.counted).sum();
+    fn add_threads(&self, cells: &[LabelUse<u32>], cell_of: &impl Fn(u32) -> u32, of_thread: &mut [Gain]) {
+        let mut by_fills: Vec<&LabelUse<u32>> = cells.iter().collect();
+        by_fills.sort_by(|a, b| b.together.most().total_cmp(&a.together.most()));
+        let Some((first, others)) = by_fills.split_first() else { return };
+        let mut all = **first;
+        for it in others {
+            all.add(it);
+        }
+        let mut uses = self.all_uses().into_iter();
         for sharers in self.sharers.chunk_by(|a, b| a.owner == b.owner) {
-            let own: f64 = sharers.iter().map(|it| it.misses).sum();
-            for it in sharers.iter().filter(|_| all > own) {
-                let at = uses.binary_search_by_key(&cell_of(it.thread), |it| it.0).ok();
-                let cell = at.and_then(|at| uses.get(at)).map(|it| it.1).unwrap_or_default();
-                // Under other hints it may be of another cell.
-                let others = (all - cell.misses.max(own)) / (all - own);
-                if let Some(gain) = of_thread.get_mut(it.thread as usize) {
-                    gain.add(part * it.misses * others, it.counted.min(counted - cell.counted));
+            let main = main_number(sharers).map(cell_of);
+            for (it, together) in sharers.iter().zip(&mut uses) {
+                let cell = cell_of(it.seen.thread);
+                // Under another hint it may be of another cell: the thread's uses are none of these.
+                let own = [Some(cell), main.filter(|main| *main != cell)];
+                let most =
+                    by_fills.iter().find(|it| !own.contains(&Some(it.label))).map_or(0.0, |it| it.together.most());
+                let at = |cell: u32| cells.binary_search_by_key(&cell, |it| it.label).ok().and_then(|at| cells.get(at));
+                let others = own.into_iter().flatten().filter_map(at).fold(all, |rest, it| rest.less(it, most));
+                if let Some(gain) = of_thread.get_mut(it.seen.thread as usize) {
+                    let [misses, _] = LabelUse::new(cell, it, together).between(&others);
+                    gain.add(self.fits * misses, it.seen.counted.min(others.counted));
                 }
             }
         }
@@ -215,22 +195,17 @@ impl Shared {
 }
 
 /// Adds what each two cells avoid in a region.
-fn add_pairs(region: usize, part: f64, mut uses: Vec<(u32, CellUse)>, pairs: &mut FxHashMap<(u32, u32), Between>) {
-    if uses.len() > COMPARED {
-        uses.sort_by(|a, b| b.1.misses.total_cmp(&a.1.misses).then(a.0.cmp(&b.0)));
-        uses.truncate(COMPARED);
-        uses.sort_unstable_by_key(|it| it.0);
-    }
-    for (at, &(a, of_a)) in uses.iter().enumerate() {
-        for &(b, of_b) in uses.get(at + 1..).unwrap_or_default() {
-            let gains = [part * of_a.per_other * of_b.misses, part * of_b.per_other * of_a.misses];
-            let between = pairs.entry((a, b)).or_default();
+fn add_pairs(region: usize, fits: f64, uses: &[LabelUse<u32>], pairs: &mut FxHashMap<(u32, u32), Between>) {
+    for (at, a) in uses.iter().enumerate() {
+        for b in uses.get(at + 1..).unwrap_or_default() {
+            let gains = a.between(b).map(|misses| fits * misses);
+            let between = pairs.entry((a.label, b.label)).or_default();
             for (sum, gain) in between.gains.iter_mut().zip(gains) {
-                sum.add(gain, of_a.counted.min(of_b.counted));
+                sum.add(gain, a.counted.min(b.counted));
             }
             let both = gains[0] + gains[1];
             if both > between.most {
-                (between.most, between.region, between.threads) = (both, region, [of_a.most.1, of_b.most.1]);
+                (between.most, between.region, between.threads) = (both, region, [a.busiest.1, b.busiest.1]);
             }
         }
     }
@@ -282,6 +257,23 @@ mod tests {
         let Some(MemoryId::Shared { dev: 1, ino: 2, offset }) = pair.memory else { panic!("{pair:?}") };
         assert!((0x10_0000..0x10_0000 + 64 * PAGE_SIZE).contains(&offset), "{pair:?}");
         assert_eq!((found.shares, found.left_out), (vec![true, false, true, false], 0));
+    }
+
+    #[test]
+    fn of_a_table_that_the_threads_of_two_cells_read_one_cache_spares_one_fetch() {
+        let mut sharing = Sharing::new(4 << 20);
+        for line in 0..1024 {
+            for thread in 0..8 {
+                let load = store(thread, MemoryId::Shared { dev: 1, ino: 2, offset: line * LINE_SIZE });
+                sharing.add(&Sample { raw: RawSample { access: Access::Load, ..load.raw }, ..load });
+            }
+        }
+        let [pair] = sharing.across(&[0, 1, 0, 1, 0, 1, 0, 1]).pairs[..] else { panic!("one pair") };
+        // Each of eight threads fetches it; each cell has it fetched once, and whoever is first does it for both.
+        assert!((pair.misses / 1024.0 - 1.0).abs() < 0.01 && (pair.part - 0.5 / 4.0).abs() < 0.01, "{pair:?}");
+        // Of a thread that is alone in its cell it is seven in eight: seven times in eight another thread is first.
+        let alone = sharing.across(&[0, 1, 1, 1, 1, 1, 1, 1]);
+        assert!((alone.pairs[0].part - 7.0 / 8.0).abs() < 0.01, "{:?}", alone.pairs);
     }
 
     #[test]

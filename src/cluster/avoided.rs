@@ -4,13 +4,37 @@
 //! the thread that took the line away shares the cache: any thread's write takes it from a reader, and any access takes it from a
 //! writer.
 
+use rustc_hash::FxHashMap;
+
 use super::rules::{Region, Sharer};
 
-/// How often the other threads of a region took a line away.
-#[derive(Debug, Clone, Copy)]
-struct Taken {
+/// How often threads use a region.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Taken {
     accesses: f64,
     writes: f64,
+}
+
+impl Taken {
+    pub(crate) fn by<'a>(sharers: impl Iterator<Item = &'a Sharer>) -> Self {
+        sharers.fold(Self::default(), |sum, it| Self {
+            accesses: sum.accesses + it.accesses,
+            writes: sum.writes + it.writes,
+        })
+    }
+
+    /// What is left of all without a part of it.
+    pub(crate) fn without(self, part: Self) -> Self {
+        // Sums in another order differ a little.
+        let rest = |all: f64, part: f64| if all - part > 1e-9 * all { all - part } else { 0.0 };
+        Self { accesses: rest(self.accesses, part.accesses), writes: rest(self.writes, part.writes) }
+    }
+
+    /// How often these others take a line away from a thread: by writing what it reads, and by any access to what it writes.
+    fn taken_from(self, it: &Sharer) -> f64 {
+        let part = it.part_written();
+        (1.0 - part) * self.writes + part * self.accesses
+    }
 }
 
 /// The use of a region by threads that share a cache: sums, so that those of two sets can be added.
@@ -28,17 +52,28 @@ pub(crate) struct Together {
     own: f64,
 }
 
+impl Sharer {
+    fn part_written(&self) -> f64 {
+        if self.accesses > 0.0 {
+            (self.writes / self.accesses).min(1.0)
+        } else {
+            0.0
+        }
+    }
+}
+
 impl Together {
-    /// One thread's use of a region whose threads made these accesses and writes.
-    fn new(it: &Sharer, all: Taken) -> Self {
-        let part = if it.accesses > 0.0 { (it.writes / it.accesses).min(1.0) } else { 0.0 };
-        let others = Taken { accesses: all.accesses - it.accesses, writes: all.writes - it.writes };
-        let taken = (1.0 - part) * others.writes + part * others.accesses;
+    /// One thread's use of a region that others use so often.
+    pub(crate) fn new(it: &Sharer, others: Taken) -> Self {
+        let part = it.part_written();
+        let taken = others.taken_from(it);
         let (per_access, per_write) = if taken > 0.0 {
             (it.moved * part / taken, it.moved * (1.0 - part) / taken)
-        } else {
+        } else if others.accesses > 0.0 {
             // Nobody was seen writing it: whoever else uses it may have.
-            (it.moved / others.accesses.max(f64::MIN_POSITIVE), 0.0)
+            (it.moved / others.accesses, 0.0)
+        } else {
+            (0.0, 0.0)
         };
         let fills = (it.misses - it.moved).max(0.0);
         let own = per_access * it.accesses + per_write * it.writes;
@@ -58,16 +93,58 @@ impl Together {
         }
     }
 
+    /// One thread that was counted as two, and shares nothing with itself.
+    pub(crate) fn as_one(&self, other: &Self) -> Self {
+        let both = self.with(other);
+        let own = both.per_access * both.accesses + both.per_write * both.writes;
+        Self { most: both.fills, own, ..both }
+    }
+
+    /// These threads without some of them; `most` is what [`Self::most`] is then.
+    pub(crate) fn without(&self, some: &Self, most: f64) -> Self {
+        Self {
+            fills: self.fills - some.fills,
+            most,
+            accesses: self.accesses - some.accesses,
+            writes: self.writes - some.writes,
+            per_access: self.per_access - some.per_access,
+            per_write: self.per_write - some.per_write,
+            own: self.own - some.own,
+        }
+    }
+
+    /// All of their fills, and those of the thread with the most.
+    pub(crate) fn fills(&self) -> f64 {
+        self.fills
+    }
+
+    pub(crate) fn most(&self) -> f64 {
+        self.most
+    }
+
+    /// The transfers that [`Self::moved_by`] counts of threads with themselves.
+    pub(crate) fn own(&self) -> f64 {
+        self.own
+    }
+
+    /// Their transfers of lines that they took from each other.
+    pub(crate) fn moved(&self) -> f64 {
+        (self.moved_by(self) - self.own).max(0.0)
+    }
+
+    /// Their transfers of lines that these others took away.
+    pub(crate) fn moved_by(&self, other: &Self) -> f64 {
+        self.per_access * other.accesses + self.per_write * other.writes
+    }
+
     /// What they avoid.
     pub(crate) fn avoided(&self) -> f64 {
-        let moved = self.per_access * self.accesses + self.per_write * self.writes - self.own;
-        self.fills - self.most + moved.max(0.0)
+        self.fills - self.most + self.moved()
     }
 
     /// What two sets avoid in addition if they share a cache.
     pub(crate) fn between(&self, other: &Self) -> f64 {
-        let moved = |a: &Self, b: &Self| a.per_access * b.accesses + a.per_write * b.writes;
-        self.most.min(other.most) + moved(self, other) + moved(other, self)
+        self.most.min(other.most) + self.moved_by(other) + other.moved_by(self)
     }
 }
 
@@ -89,13 +166,29 @@ pub(crate) fn sums(
 }
 
 impl Region {
+    /// Takes a part of the fills for transfers that sparse samples don't show: of a buffer of which each line is sampled once,
+    /// nothing says that another thread had the line before. It was taken away as often as the accesses of the others to the whole
+    /// region say. `owner` gives the first number of a thread that has several.
+    pub(crate) fn add_unseen_transfers(&mut self, owner: impl Fn(u32) -> u32) {
+        let all = Taken::by(self.sharers.iter());
+        let mut of_owner: FxHashMap<u32, Taken> = FxHashMap::default();
+        for it in &self.sharers {
+            let own = of_owner.entry(owner(it.thread)).or_default();
+            *own = Taken { accesses: own.accesses + it.accesses, writes: own.writes + it.writes };
+        }
+        for it in &mut self.sharers {
+            let others = all.without(of_owner.get(&owner(it.thread)).copied().unwrap_or_default());
+            let taken = others.taken_from(it);
+            if taken > 0.0 {
+                it.moved += (it.misses - it.moved).max(0.0) * taken / (it.accesses + taken);
+            }
+        }
+    }
+
     /// The use of each sharer, in their order.
     pub(crate) fn uses(&self) -> impl Iterator<Item = (u32, Together)> + '_ {
-        let all = self.sharers.iter().fold(Taken { accesses: 0.0, writes: 0.0 }, |sum, it| Taken {
-            accesses: sum.accesses + it.accesses,
-            writes: sum.writes + it.writes,
-        });
-        self.sharers.iter().map(move |it| (it.thread, Together::new(it, all)))
+        let all = Taken::by(self.sharers.iter());
+        self.sharers.iter().map(move |it| (it.thread, Together::new(it, all.without(Taken::by(std::iter::once(it))))))
     }
 
     /// The uses of sets of threads, sorted by label; threads without a label are left out.

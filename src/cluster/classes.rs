@@ -36,7 +36,7 @@ pub struct PairUse {
     pub common: f64,
     /// Those that are transfers of lines that both write.
     pub contended: f64,
-    /// Avoidable misses, weighted by cost, that one cache for both spares: those between them, whatever other threads do.
+    /// Avoidable misses between them, weighted by cost: over all pairs of a run, what one cache for all threads avoids.
     pub avoidable: f64,
 }
 

@@ -25,7 +25,7 @@ pub struct ScoreReport {
     pub samples: f64,
     /// The number of last-level caches that the scores are for.
     pub llcs: u32,
-    /// The part of all possible misses that is avoidable: those of all threads but one in each region.
+    /// The part of all possible misses that is avoidable: in each region the transfers, and the fills of all threads but one.
     pub avoidable: f64,
     /// The configurations, in the order given.
     pub configurations: Vec<Score>,

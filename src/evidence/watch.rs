@@ -3,7 +3,7 @@
 use super::decide::FleetError;
 use super::score::Judge;
 use super::table::{Evidence, EvidenceError};
-use crate::cluster::score::student;
+use crate::cluster::replicates::student;
 use crate::config::{DecisionOptions, Placement};
 
 /// What is left of evidence after an interval. A change of the workload must outweigh all that was before in its first interval:
