@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use super::keys::{line_key, mix, place_key, repeat_key, touch_hash};
 use super::lines::{HotLines, Touched};
 use super::spans::{merged, Spans};
-use super::table::{Slot, Table};
+use super::table::{Slot as _, Table};
 use crate::sample::{Access, Cost, MemoryId, Method, RawSample, Sample, LINE_SIZE, PAGE_SIZE};
 use crate::tables::Tables;
 
@@ -16,108 +16,6 @@ const HOT: u64 = 4096;
 const UNSURE: u64 = 32;
 /// The number of files and shared memory objects that the report can name.
 const OBJECTS: usize = 16_384;
-
-/// The accesses of one thread to one page: which lines it touched, and which of them it wrote.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Touch {
-    pub page: u64,
-    pub lines: u64,
-    pub written: u64,
-    pub thread: u32,
-    /// A bit for each eight lines of which some have a [`Repeat`]: most have none, and need not be looked up. Above these, a bit
-    /// for each of the [`Spans`] in which the page was touched.
-    pub marks: u32,
-}
-
-/// The bits of [`Touch::marks`] for lines.
-const REPEATED: u32 = 8;
-
-impl Touch {
-    /// True if the line may have a [`Repeat`].
-    fn is_repeated(&self, line: u32) -> bool {
-        self.marks >> (line / 8) & 1 == 1
-    }
-
-    fn repeats(&mut self, line: u32) {
-        self.marks |= 1 << (line / 8);
-    }
-
-    /// The spans in which it was touched.
-    fn when(&self) -> u32 {
-        self.marks >> REPEATED
-    }
-}
-
-/// A thread's accesses to a line beyond what the bits of its [`Touch`] record.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Repeat {
-    key: u64,
-    /// Accesses after the first.
-    pub accesses: u32,
-    /// Writes after the first.
-    pub writes: u32,
-    /// The cycles that accesses took which missed the core's own caches.
-    pub cycles: u32,
-    /// Accesses with a cost measured by the source, including the first.
-    priced: Small,
-    /// Those of them that missed the core's own caches.
-    pub misses: Small,
-    /// Accesses that found the line modified in another cache.
-    hitm: Small,
-    /// A bit for each of the [`Spans`] in which it was touched again.
-    when: Small,
-}
-
-/// What kind of memory a page is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Kind {
-    #[default]
-    Private,
-    Frame,
-    Shared,
-}
-
-/// The accesses of all threads to one page.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Page {
-    pub key: u64,
-    number: u64,
-    object: u32,
-    kind: Kind,
-    pub accesses: u32,
-    /// Threads that touched it.
-    pub threads: u32,
-    /// Kilocycles of latency.
-    pub latency: u32,
-    pub hitm: u32,
-}
-
-impl Slot for Touch {
-    fn hash(&self) -> u64 {
-        touch_hash(self.page, self.thread)
-    }
-    fn is_empty(&self) -> bool {
-        self.lines == 0
-    }
-}
-
-impl Slot for Page {
-    fn hash(&self) -> u64 {
-        mix(self.key)
-    }
-    fn is_empty(&self) -> bool {
-        self.accesses == 0
-    }
-}
-
-impl Slot for Repeat {
-    fn hash(&self) -> u64 {
-        self.key
-    }
-    fn is_empty(&self) -> bool {
-        self.key == 0
-    }
-}
 
 /// Where a sample belongs in the tables.
 #[derive(Debug, Clone, Copy, Default)]
@@ -615,8 +513,11 @@ fn offset(memory: MemoryId) -> u64 {
 
 mod merge;
 mod read;
+mod slots;
 mod small;
 pub(crate) use read::LineUse;
+use slots::{Kind, REPEATED};
+pub(crate) use slots::{Page, Repeat, Touch};
 use small::Small;
 
 #[cfg(test)]

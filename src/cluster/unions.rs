@@ -77,16 +77,17 @@ impl<'a> Sets<'a> {
     pub(crate) fn settle(&mut self) {
         for _ in 0..ROUNDS {
             // A thread in the wrong set makes that look as if it shared with the right one.
-            let (moved, merged) = (self.move_threads(), self.merge(0));
+            let (moved, merged) = (self.move_threads(), self.merge(0, self.rules.worth));
             if !merged && !moved {
                 break;
             }
         }
     }
 
-    /// Makes sets of the threads of `scope` that are in none and avoid enough together.
+    /// Makes sets of the threads of `scope` that are in none. Two of them may have too little in common for certain where several
+    /// have enough.
     pub(crate) fn add_sets(&mut self, scope: &[u32]) {
-        let first = self.count;
+        let first = self.count as u32;
         for &thread in scope {
             if let Some(of) = self.of_thread.get_mut(thread as usize).filter(|of| **of == u32::MAX) {
                 *of = self.count as u32;
@@ -94,27 +95,49 @@ impl<'a> Sets<'a> {
             }
         }
         for _ in 0..ROUNDS {
-            if !self.merge(first as u32) {
+            if !self.merge(first, 0.0) {
                 break;
             }
         }
-        let (within, _) = self.avoided();
+        self.drop_members(first, |sets, thread| {
+            let set = sets.of_thread.get(thread as usize).copied();
+            let own = sets.gains_of(thread).into_iter().find(|it| Some(it.set) == set);
+            own.is_none_or(|own| own.misses < sets.rules.worth * sets.demand_of(thread).misses)
+        });
+        let ((within, _), sums) = (self.avoided(), self.sums());
+        self.drop_members(first, |sets, thread| {
+            let at = sets.of_thread.get(thread as usize).map_or(usize::MAX, |&set| set as usize);
+            let (Some(within), Some((misses, counted))) = (within.get(at), sums.get(at)) else { return true };
+            let part = within / misses;
+            (part - sets.rules.worth) / (part / counted).sqrt() < sets.rules.sure
+        });
+    }
+
+    /// Takes threads out of the sets from `first` on.
+    fn drop_members(&mut self, first: u32, is_out: impl Fn(&Self, u32) -> bool) {
+        let is_new = |set: u32| set >= first && set != u32::MAX;
+        let of_thread =
+            self.of_thread.iter().zip(0..).map(
+                |(&set, thread)| {
+                    if is_new(set) && is_out(self, thread) {
+                        u32::MAX
+                    } else {
+                        set
+                    }
+                },
+            );
+        self.of_thread = of_thread.collect();
+    }
+
+    /// Of each set its possible misses, and how many of them were counted.
+    fn sums(&self) -> Vec<(f64, f64)> {
         let mut sums = vec![(0.0, 0.0); self.count];
         for (&set, demand) in self.of_thread.iter().zip(self.demand) {
             if let Some(sum) = sums.get_mut(set as usize) {
                 *sum = (sum.0 + demand.misses, sum.1 + demand.counted);
             }
         }
-        for of in &mut self.of_thread {
-            let at = *of as usize;
-            if let (Some(within), Some((misses, counted))) = (within.get(at), sums.get(at)) {
-                let part = within / misses;
-                let is_sure = (part - self.rules.worth) / (part / counted).sqrt() >= self.rules.sure;
-                if at >= first && !is_sure {
-                    *of = u32::MAX;
-                }
-            }
-        }
+        sums
     }
 
     /// The sets with two threads or more, with the number that each had, in the order of their first threads.
@@ -157,16 +180,12 @@ impl<'a> Sets<'a> {
         (within, between)
     }
 
-    /// Merges pairs of sets that avoid about as much in addition as the smaller one does; false if there is none.
-    fn merge(&mut self, from: u32) -> bool {
+    /// Merges pairs of sets, from a number on, that avoid about as much in addition as the smaller one does, for certain more than
+    /// this part of its misses; false if there is none.
+    fn merge(&mut self, from: u32, worth: f64) -> bool {
         let (within, between) = self.avoided();
-        // Of each set its misses and how many of them were counted.
-        let mut sums = vec![(0.0, 0.0); self.count];
-        for (&set, demand) in self.of_thread.iter().zip(self.demand) {
-            if let Some(sum) = sums.get_mut(set as usize) {
-                *sum = (sum.0 + demand.misses, sum.1 + demand.counted);
-            }
-        }
+        let sums = self.sums();
+        let rules = Rules { worth, ..*self.rules };
         let of = |set: u32| {
             let at = set as usize;
             let (misses, counted) = sums.get(at).copied().unwrap_or_default();
@@ -178,7 +197,7 @@ impl<'a> Sets<'a> {
             }
             let (one, two) = (of(a), of(b));
             let (misses, counted, _) = if one.0 < two.0 { one } else { two };
-            let certain = self.rules.at_least(between / misses, counted)? * misses;
+            let certain = rules.at_least(between / misses, counted)? * misses;
             let ratio = certain / one.2.min(two.2).max(f64::MIN_POSITIVE);
             (ratio >= self.rules.union).then_some((ratio, a, b))
         };
@@ -406,7 +425,7 @@ mod tests {
             let settled = avoided(&sets);
             proptest::prop_assert!(settled >= at_first - 1e-6, "{} {}", at_first, settled);
             let was = sets.of_thread.clone();
-            proptest::prop_assert!(!sets.merge(0), "two sets are better as one: {:?}", was);
+            proptest::prop_assert!(!sets.merge(0, rules.worth), "two sets are better as one: {:?}", was);
             proptest::prop_assert!(!sets.move_threads(), "{:?} {:?}", was, sets.of_thread);
         }
     }

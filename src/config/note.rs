@@ -384,7 +384,7 @@ impl fmt::Display for Note {
                     Unknown::FirstTouches => write!(f, "cannot be judged: {why}; they are told apart by name only"),
                     Unknown::TooFewMisses => write!(
                         f,
-                        "{verb} too few possible misses{each} to judge; they are told apart by name only. Sample longer (-t)"
+                        "{verb} too few possible misses{each} to judge; names decide. Sample longer (-t)"
                     ),
                     _ => write!(f, "cannot be judged: {why}; {stay}"),
                 }

@@ -99,7 +99,7 @@ fn groups_are_found_and_strangers_are_not_joined() {
 fn threads_that_fight_for_lines_are_together_and_their_lines_are_named() {
     let _turn = turn();
     let test = "threads that fight for lines";
-    let names = ["contended", "falseshare", "falseshare2", "counters"];
+    let names = ["contended", "falseshare", "half", "counters"];
     let Some((decision, running)) = check_in_cells(test, &names) else { return };
     for (name, (running, _)) in names.iter().zip(&running).filter(|(name, _)| name.starts_with("falseshare")) {
         let community = community_of(&decision, &running.threads[0]).expect(name);

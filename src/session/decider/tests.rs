@@ -213,3 +213,74 @@ fn a_thread_counts_by_its_last_name_alone() {
         assert_eq!(decider.tally().total() as u64, 71);
     }
 }
+
+/// Whether something is so at a time in seconds.
+type When = fn(f64) -> bool;
+
+/// The notes on a run of 20 s in which two pairs share a buffer each where `shares` says, with a thread of the
+/// other pair where `swap` says, and otherwise work on memory of their own; threads sleep where `sleeps` says.
+fn notes_of(shares: When, swap: When, sleeps: When) -> Vec<String> {
+    let (_dir, mut cgroups) = no_cgroups();
+    let groups = CellSpecs::new(&CellOptions::default()).unwrap();
+    let mut decider = Decider::new(groups, Source::Timer, 12 << 20);
+    let mut rng = crate::cluster::truth::Rng::new(3);
+    for turn in 0..20_000u64 {
+        let time = turn * 1_000_000;
+        let (at, thread) = (time as f64 / 1e9, rng.below(4) as u32);
+        if sleeps(at) && thread < 2 {
+            continue;
+        }
+        let partner = if swap(at) { thread % 2 } else { thread / 2 };
+        let addr = if shares(at) && rng.below(2) == 0 {
+            (u64::from(partner) + 1) << 32 | rng.below(16 << 6) << 6
+        } else {
+            (u64::from(thread) + 1) << 40 | rng.below(16 << 6) << 6
+        };
+        let sample = Sample {
+            raw: RawSample {
+                time: 77 + time,
+                pid: 9,
+                tid: 10 + thread,
+                access: if rng.below(3) == 0 { crate::sample::Access::Store } else { crate::sample::Access::Load },
+                ..RawSample::default()
+            },
+            thread,
+            comm: Some(Comm::from(format!("t{thread}x").as_str())),
+            memory: Some(MemoryId::Private { space: 1, addr }),
+            ..Sample::default()
+        };
+        decider.sample(&sample, &mut cgroups);
+    }
+    let options = config::DecisionOptions::new(0.05, 16);
+    let decided = decider.decide(&options).unwrap();
+    let report = decider.report(&decided, &Symbols::default(), &options).unwrap();
+    assert!(report.cells[0].subcells.iter().any(|it| it.over_time.is_some()), "{report:?}");
+    let notes = decided.decision.notes.iter().map(ToString::to_string);
+    notes.filter(|it| it.contains("after the first sample") || it.contains("several times")).collect()
+}
+
+#[test]
+fn communities_that_are_not_the_same_all_the_time_have_a_note() {
+    let always: When = |_| true;
+    let never: When = |_| false;
+    assert_eq!(notes_of(always, never, never), [""; 0]);
+    // Threads that ran only then shared all the time.
+    assert_eq!(notes_of(always, never, |at| at > 6.0), [""; 0]);
+    let notes = notes_of(|at| (8.0..13.0).contains(&at), never, never);
+    assert_eq!(notes.len(), 2, "{notes:?}");
+    for note in notes {
+        assert!(
+            note.starts_with("rest: t0x, t1x share memory in ") || note.starts_with("rest: t2x, t3x share"),
+            "{note}"
+        );
+        assert!(note.contains("% of the run only, between 8.0 and 1"), "{note}");
+    }
+    let notes = notes_of(always, |at| at > 10.0, never);
+    assert!(!notes.is_empty());
+    for note in notes {
+        let at: f64 = note.split("before ").nth(1).and_then(|it| it.split(' ').next()).unwrap().parse().unwrap();
+        assert!((9.0..11.0).contains(&at) && note.ends_with("Sample the time that counts"), "{note}");
+    }
+    let notes = notes_of(always, |at| at % 10.0 > 5.0, never);
+    assert!(!notes.is_empty() && notes.iter().all(|it| it.contains(" change several times ")), "{notes:?}");
+}

@@ -10,8 +10,12 @@ use crate::sample::Comm;
 const NOTES: usize = 3;
 /// Partners of less constancy change.
 const CHANGES: f64 = 0.9;
-/// Communities that share in less of the run share only then.
+/// Communities that share in less of the run share only then...
 const ONLY: f64 = 0.5;
+/// ...if that is less of the time in which they ran.
+const LIFE: f64 = 0.75;
+/// Steps of time with less of the samples of the busiest one are idle.
+const IDLE: f64 = 0.1;
 
 impl Decider {
     /// The notes on communities that are not the same all the time: those with most accesses.
@@ -35,7 +39,32 @@ impl Decider {
             let (at, is_mostly) = (change.map(seconds), mostly >= OverTime::MOSTLY);
             return Some(Note::PartnersChange { cell, threads, at, constancy, is_mostly });
         }
-        (busy < ONLY).then(|| Note::OnlyThen { cell, threads, from: seconds(from), to: seconds(to), busy })
+        // Threads that ran only then shared all the time.
+        (busy < ONLY && busy < LIFE * self.ran(community)).then(|| Note::OnlyThen {
+            cell,
+            threads,
+            from: seconds(from),
+            to: seconds(to),
+            busy,
+        })
+    }
+}
+
+impl Decider {
+    /// The part of the run in which a community's threads had samples, of 1.
+    fn ran(&self, community: &Community) -> f64 {
+        let mut labels = vec![None; self.facts.len()];
+        for &thread in &community.threads {
+            if let Some(label) = labels.get_mut(thread as usize) {
+                *label = Some(0);
+            }
+        }
+        let samples = self.over_time.by_label(&labels, 1);
+        let (first, end) = samples.range();
+        let of_step = |step| samples.get(step).and_then(|it| it.0.first()).copied().unwrap_or_default();
+        let most = (first..end).map(of_step).fold(0.0, f64::max);
+        let busy = (first..end).filter(|&step| of_step(step) >= IDLE * most).count();
+        busy as f64 / (end - first).max(1) as f64
     }
 }
 

@@ -35,7 +35,7 @@ static void sequence_work(struct worker *w) {
     for (int i = 0; i < 32; i++) {
         if (w->seat == 0) {
             write_sequence(w->shared, w->random);
-            own_work(w, 256);
+            own_work(w, 96);
         } else {
             for (int j = 0; j < 4; j++)
                 w->sum += read_sequence(w->shared);
@@ -127,6 +127,13 @@ static struct stage stages[MOST_THREADS];
 static void stage_work(struct worker *w) {
     struct stage *stage = w->shared;
     for (int i = 0; i < 64; i++) {
+        struct queue *out = stage->out;
+        unsigned long head = out ? atomic_load_explicit(&out->head, memory_order_relaxed) : 0;
+        // What comes in goes out: a full queue is waited for.
+        if (out && head - atomic_load_explicit(&out->tail, memory_order_acquire) >= QUEUE) {
+            own_work(w, 8);
+            continue;
+        }
         uint64_t message[16] = {w->random};
         if (stage->in) {
             struct queue *in = stage->in;
@@ -141,13 +148,9 @@ static void stage_work(struct worker *w) {
         own_work(w, 16);
         for (int j = 0; j < 16; j++)
             message[j] += w->random;
-        if (stage->out) {
-            struct queue *out = stage->out;
-            unsigned long head = atomic_load_explicit(&out->head, memory_order_relaxed);
-            if (head - atomic_load_explicit(&out->tail, memory_order_acquire) < QUEUE) {
-                memcpy(out->slots[head % QUEUE], message, sizeof message);
-                atomic_store_explicit(&out->head, head + 1, memory_order_release);
-            }
+        if (out) {
+            memcpy(out->slots[head % QUEUE], message, sizeof message);
+            atomic_store_explicit(&out->head, head + 1, memory_order_release);
         }
         w->sum += message[3];
     }
