@@ -2,8 +2,8 @@
 //!
 //! Both judge the same random configurations of [`workloads`], from groups of whole true groups to random ones. The score sees
 //! one access in 20; the model runs on all of them. The rank correlation (Spearman) of the score with the misses that the model
-//! avoids is 0.89 for 5 configurations of each of 20 workloads. That of 30 configurations of one workload has a median of
-//! 0.93, and is least (0.15) where all configurations avoid nearly the same: with one or two true groups.
+//! avoids is 0.92 for 5 configurations of each of 20 workloads. That of 30 configurations of one workload has a median of
+//! 0.97, and is least (0.60) where all configurations avoid nearly the same: with one or two true groups.
 //!
 //! `cargo test --test score -- --ignored --nocapture` prints all points and draws docs/score.svg.
 
