@@ -163,6 +163,79 @@ fn add(sum: Row, more: Row, factor: f64) -> Row {
     std::array::from_fn(|at| sum[at] + factor * more[at])
 }
 
+/// The products of the vectors of each two spans, summed over the members, and those of their lengths.
+struct Products {
+    of: [Row; MOST],
+    lengths: [Row; MOST],
+    /// The spans in which members shared.
+    used: Vec<usize>,
+}
+
+impl Products {
+    fn new(common: &Common) -> Self {
+        let (mut of, mut lengths) = ([[0.0; MOST]; MOST], [[0.0; MOST]; MOST]);
+        for rows in common.rows.values() {
+            let all = rows.values().fold([0.0; MOST], |sum, row| add(sum, *row, 1.0));
+            multiply(&mut lengths, &all);
+            for row in rows.values() {
+                multiply(&mut of, row);
+            }
+        }
+        let used = (0..MOST).filter(|&at| lengths[at][at] > 0.0).collect();
+        Self { of, lengths, used }
+    }
+
+    /// The sums over pairs of spans.
+    fn sums(&self, pairs: impl Iterator<Item = (usize, usize)>) -> (f64, f64) {
+        pairs.fold((0.0, 0.0), |sum, (a, b)| (sum.0 + self.of[a][b], sum.1 + self.lengths[a][b]))
+    }
+
+    /// What each span has in common with the next one, of what they have.
+    fn of_neighbours(&self, order: &[usize]) -> f64 {
+        let (both, all) = self.sums(order.windows(2).map(|pair| (pair[0], pair[1])));
+        both / all.max(f64::MIN_POSITIVE)
+    }
+
+    /// The sums over all pairs of these spans.
+    fn of_all(&self, spans: &[usize]) -> (f64, f64) {
+        self.sums(spans.iter().enumerate().flat_map(|(at, &a)| spans[at + 1..].iter().map(move |&b| (a, b))))
+    }
+
+    /// See [`OverTime::constancy`]; 1 if a lower one may be by chance.
+    fn constancy(&self) -> f64 {
+        let within = self.of_neighbours(&self.used);
+        let mut rng = Rng::new(self.used.len() as u64);
+        let mut order = self.used.clone();
+        let is_as_large = |_: &usize| {
+            rng.shuffle(&mut order);
+            self.of_neighbours(&order) >= within
+        };
+        let as_large = (0..ORDERS).filter(is_as_large).take(RARELY + 1).count();
+        let (both, all) = self.of_all(&self.used);
+        let constancy = (both / all.max(f64::MIN_POSITIVE) / within).clamp(0.0, 1.0);
+        if as_large > RARELY || as_large > BY_CHANCE && constancy > MUCH {
+            1.0
+        } else {
+            constancy
+        }
+    }
+
+    /// The span in which partners changed, if those before it have as much in common as neighbours there, and those after it too.
+    fn change(&self) -> Option<usize> {
+        let cut = |at: usize| {
+            let sides = [&self.used[..at], &self.used[at + 1..]];
+            let (both, expected) = sides.iter().fold((0.0, 0.0), |sum, side| {
+                let (both, all) = self.of_all(side);
+                (sum.0 + both, sum.1 + self.of_neighbours(side) * all)
+            });
+            (self.used[at], both / expected.max(f64::MIN_POSITIVE))
+        };
+        // With two spans on each side.
+        let cuts = (2..self.used.len().saturating_sub(2)).map(cut);
+        cuts.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|it| it.1 >= ONE).map(|it| it.0)
+    }
+}
+
 /// Adds the products of each two values.
 fn multiply(products: &mut [Row; MOST], row: &Row) {
     for (products, a) in products.iter_mut().zip(row).filter(|it| *it.1 > 0.0) {
@@ -174,73 +247,39 @@ impl Common {
     fn over_time(&self, spans: &Spans) -> Option<OverTime> {
         let (begins, end) = spans.begins();
         let start = *begins.first()?;
-        // For each two spans the products of the vectors of each member, and those of their lengths.
-        let (mut products, mut lengths) = ([[0.0; MOST]; MOST], [[0.0; MOST]; MOST]);
-        for rows in self.rows.values() {
-            let all = rows.values().fold([0.0; MOST], |sum, row| add(sum, *row, 1.0));
-            multiply(&mut lengths, &all);
-            for row in rows.values() {
-                multiply(&mut products, row);
-            }
-        }
-        let used: Vec<usize> = (0..begins.len()).filter(|&at| lengths[at][at] > 0.0).collect();
-        let length = |at: usize| (begins.get(at + 1).copied().unwrap_or(end) - begins[at]) as f64;
-        let rate = |at: usize| self.touches[at] / length(at);
-        let most = (0..begins.len()).map(rate).fold(0.0, f64::max);
-        let is_seen = self.touches.iter().sum::<f64>() >= SEEN * begins.len() as f64;
-        let is_busy = |at: usize| !is_seen || rate(at) >= IDLE * most;
-        // The last span has hardly begun: it is as the one before.
-        let busy: Vec<usize> = (0..begins.len()).filter(|&at| is_busy(at.min(begins.len() - 2))).collect();
-        let (&first, &last) = (busy.first()?, busy.last()?);
         let run = (end - start) as f64;
-        let (from, to) = (begins[first] - start, begins.get(last + 1).copied().unwrap_or(end) - start);
-        let time = busy.iter().map(|&at| length(at)).sum::<f64>() / run;
-        let mut found = OverTime { constancy: 1.0, change: None, mostly: 1.0, from, to, busy: time };
-        if used.len() < LEAST {
-            return Some(found);
+        let end_of = |at: usize| begins.get(at + 1).copied().unwrap_or(end);
+        let length = |at: usize| (end_of(at) - begins[at]) as f64;
+        let busy = self.busy(begins.len(), length);
+        let (&first, &last) = (busy.first()?, busy.last()?);
+        let mut found = OverTime {
+            constancy: 1.0,
+            change: None,
+            mostly: 1.0,
+            from: begins[first] - start,
+            to: end_of(last) - start,
+            busy: busy.iter().map(|&at| length(at)).sum::<f64>() / run,
+        };
+        let products = Products::new(self);
+        if products.used.len() >= LEAST {
+            found.constancy = products.constancy();
         }
-        // What pairs of spans have in common, of what they have.
-        let part = |pairs: &mut dyn Iterator<Item = (usize, usize)>| {
-            let (both, all) = pairs.fold((0.0, 0.0), |sum, (a, b)| (sum.0 + products[a][b], sum.1 + lengths[a][b]));
-            if all > 0.0 {
-                both / all
-            } else {
-                0.0
-            }
-        };
-        let neighbours = |order: &[usize]| part(&mut order.windows(2).map(|pair| (pair[0], pair[1])));
-        let within = neighbours(&used);
-        let mut rng = Rng::new(used.len() as u64);
-        let mut order = used.clone();
-        let as_large = (0..ORDERS).filter(|_| {
-            rng.shuffle(&mut order);
-            neighbours(&order) >= within
-        });
-        let as_large = as_large.take(RARELY + 1).count();
-        let pairs = |a: &[usize], b: &[usize]| -> Vec<(usize, usize)> {
-            a.iter().flat_map(|&a| b.iter().filter(move |&&b| a < b).map(move |&b| (a, b))).collect()
-        };
-        let constancy = (part(&mut pairs(&used, &used).into_iter()) / within).clamp(0.0, 1.0);
-        if as_large > RARELY || as_large > BY_CHANCE && constancy > MUCH {
-            return Some(found);
-        }
-        found.constancy = constancy;
-        // The span before and after which spans have most in common, relative to neighbours there.
-        let constant = |side: &[usize]| {
-            let all: f64 = pairs(side, side).into_iter().map(|(a, b)| lengths[a][b]).sum();
-            (part(&mut pairs(side, side).into_iter()) * all, neighbours(side) * all)
-        };
-        let cut = |at: usize| {
-            let (before, after) = (constant(&used[..at]), constant(&used[at + 1..]));
-            (used[at], (before.0 + after.0) / (before.1 + after.1).max(f64::MIN_POSITIVE))
-        };
-        let best = (2..used.len() - 2).map(cut).max_by(|a, b| a.1.total_cmp(&b.1));
-        found.change = best.filter(|it| it.1 >= ONE).map(|(at, _)| begins[at] - start + (length(at) / 2.0) as u64);
-        if let Some(change) = found.change {
-            let before = change as f64 / run;
+        if found.constancy < 1.0 {
+            found.change = products.change().map(|at| begins[at] - start + (length(at) / 2.0) as u64);
+            let before = found.change.unwrap_or_default() as f64 / run;
             found.mostly = before.max(1.0 - before);
         }
         Some(found)
+    }
+
+    /// The spans, of so many, in which the members shared.
+    fn busy(&self, count: usize, length: impl Fn(usize) -> f64) -> Vec<usize> {
+        let rate = |at: usize| self.touches[at] / length(at);
+        let most = (0..count).map(rate).fold(0.0, f64::max);
+        let is_seen = self.touches.iter().sum::<f64>() >= SEEN * count as f64;
+        let is_busy = |at: usize| !is_seen || rate(at) >= IDLE * most;
+        // The last span has hardly begun: it is as the one before.
+        (0..count).filter(|&at| is_busy(at.min(count.saturating_sub(2)))).collect()
     }
 }
 
