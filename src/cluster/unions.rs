@@ -115,18 +115,18 @@ impl<'a> Sets<'a> {
 
     /// Takes threads out of the sets from `first` on.
     fn drop_members(&mut self, first: u32, is_out: impl Fn(&Self, u32) -> bool) {
-        let is_new = |set: u32| set >= first && set != u32::MAX;
-        let of_thread =
-            self.of_thread.iter().zip(0..).map(
-                |(&set, thread)| {
-                    if is_new(set) && is_out(self, thread) {
-                        u32::MAX
-                    } else {
-                        set
-                    }
-                },
-            );
-        self.of_thread = of_thread.collect();
+        let mut out = Vec::new();
+        for thread in 0..self.of_thread.len() as u32 {
+            let set = self.of_thread.get(thread as usize).copied().unwrap_or(u32::MAX);
+            if set != u32::MAX && set >= first && is_out(self, thread) {
+                out.push(thread);
+            }
+        }
+        for thread in out {
+            if let Some(of) = self.of_thread.get_mut(thread as usize) {
+                *of = u32::MAX;
+            }
+        }
     }
 
     /// Of each set its possible misses, and how many of them were counted.
@@ -403,6 +403,25 @@ mod tests {
         let other = [(3, 9.0), (4, 100.0), (5, 100.0)];
         let both = settled(&[region(&lock), region(&other)], &[&[0, 1, 2], &[4, 5]], 6);
         assert_eq!(both, [vec![0, 1, 2], vec![4, 5]]);
+    }
+
+    #[test]
+    fn many_that_have_little_in_common_in_pairs_are_a_set() {
+        let contended = |moved: f64| {
+            let one =
+                |thread| Sharer { thread, misses: moved, moved, accesses: moved, writes: moved, ..Sharer::default() };
+            [Region { sharers: (0..8).map(one).collect(), fits: 1.0, ..Region::default() }]
+        };
+        // Each pair has 1.6 % in common, and 0.1 %.
+        for (moved, right) in [(24.0, vec![(0..8).collect::<Vec<u32>>()]), (2.0, Vec::new())] {
+            let regions = contended(moved);
+            let (demand, rules) = (demand(&regions, 9, 400.0), Rules::default());
+            let mut sets = Sets::new(&[], regions.iter(), &demand, &rules);
+            sets.settle();
+            assert_eq!(sets.members(), []);
+            sets.add_sets(&(0..9).collect::<Vec<u32>>());
+            assert_eq!(sets.members().into_iter().map(|it| it.1).collect::<Vec<_>>(), right);
+        }
     }
 
     proptest::proptest! {
