@@ -154,15 +154,20 @@ pub(crate) fn sums(
     label: impl Fn(u32) -> Option<u32>,
 ) -> Vec<(u32, Together)> {
     let mut sets: Vec<(u32, Together)> = uses.filter_map(|(thread, it)| Some((label(thread)?, it))).collect();
-    sets.sort_by_key(|it| it.0);
-    sets.dedup_by(|next, kept| {
-        let same = next.0 == kept.0;
-        if same {
-            kept.1 = kept.1.with(&next.1);
-        }
-        same
-    });
+    sum_by_key(&mut sets, |it| it.0, |sum, it| sum.1 = sum.1.with(&it.1));
     sets
+}
+
+/// Sorts by a key, and adds all with the same key to the first of them.
+pub(super) fn sum_by_key<T, K: Ord>(items: &mut Vec<T>, key: impl Fn(&T) -> K, add: impl Fn(&mut T, &T)) {
+    items.sort_by_key(&key);
+    items.dedup_by(|next, sum| {
+        let is_same = key(next) == key(sum);
+        if is_same {
+            add(sum, next);
+        }
+        is_same
+    });
 }
 
 impl Region {

@@ -1,6 +1,6 @@
 //! What groups of threads are expected to avoid, by the probability that two of them are on one cache.
 
-use super::avoided::Together;
+use super::avoided::{sum_by_key, Together};
 use super::keys::mix;
 use super::layout::Layout;
 use super::rules;
@@ -125,14 +125,7 @@ impl Expected {
             at += sharers.len();
             if sharers.len() > 1 {
                 let mut own = self.uses.split_off(from);
-                own.sort_by_key(|it| it.0);
-                own.dedup_by(|next, kept| {
-                    let same = next.0 == kept.0;
-                    if same {
-                        kept.1 = kept.1.as_one(&next.1);
-                    }
-                    same
-                });
+                sum_by_key(&mut own, |it| it.0, |sum, it| sum.1 = sum.1.as_one(&it.1));
                 self.uses.append(&mut own);
             }
             let mut fills = 0.0;

@@ -37,7 +37,7 @@ const SEEN: f64 = 10.0;
 #[non_exhaustive]
 pub struct OverTime {
     /// How much two moments have in common, relative to two moments that follow each other: 1 if the members always share
-    /// with the same threads, 1/2 if one half of the run says nothing about the other half.
+    /// with the same threads, about 0.7 if their partners change half way.
     pub constancy: f64,
     /// When partners changed, in ns after the first sample; `None` if they did not, or several times.
     pub change: Option<u64>,

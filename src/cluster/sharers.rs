@@ -1,6 +1,6 @@
 //! Regions with the threads of the whole host that use them, and what those with one label do there.
 
-use super::avoided::{Taken, Together};
+use super::avoided::{sum_by_key, Taken, Together};
 use super::rules;
 use rustc_hash::FxHashMap;
 
@@ -168,14 +168,7 @@ impl Shared {
             uses.extend(sharers.iter().zip(&mut all).map(|(it, use_)| LabelUse::new(label(it, sharers), it, use_)));
             if sharers.len() > 1 {
                 let mut own = uses.split_off(from);
-                own.sort_by_key(|it| it.label);
-                own.dedup_by(|next, kept| {
-                    let same = next.label == kept.label;
-                    if same {
-                        kept.add_own(next);
-                    }
-                    same
-                });
+                sum_by_key(&mut own, |it| it.label, LabelUse::add_own);
                 uses.append(&mut own);
             }
         }
@@ -197,14 +190,7 @@ pub(super) fn main_number(sharers: &[Sharer]) -> Option<u32> {
 /// What the threads with each label do, sorted by label: of this many labels, those with most misses.
 pub(super) fn by_label<L: Copy + Ord>(by_thread: &[LabelUse<L>], most: usize) -> Vec<LabelUse<L>> {
     let mut uses = by_thread.to_vec();
-    uses.sort_by_key(|it| it.label);
-    uses.dedup_by(|next, kept| {
-        let same = next.label == kept.label;
-        if same {
-            kept.add(next);
-        }
-        same
-    });
+    sum_by_key(&mut uses, |it| it.label, LabelUse::add);
     if uses.len() > most {
         uses.sort_by(|a, b| b.misses.total_cmp(&a.misses).then(a.label.cmp(&b.label)));
         uses.truncate(most);

@@ -24,7 +24,8 @@ pub(super) struct Cell {
 impl Sharing {
     /// Finds the communities of the samples so far.
     ///
-    /// The result does not depend on the numbers of the threads, nor on the order and the times of the samples.
+    /// The communities do not depend on the numbers of the threads, nor on the order and the times of the samples. The times count
+    /// for [`Community::over_time`](super::Community::over_time) and the confidence alone.
     #[must_use]
     pub fn solve(&self, options: &ClusterOptions) -> Clusters {
         let mut of_thread = vec![Verdict::Unknown(Reason::TooFewSamples); self.threads().len()];
