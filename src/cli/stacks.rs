@@ -314,6 +314,12 @@ fn lacking(counts: &UnwindCounts) -> Option<String> {
     if counts.cut > 0 {
         parts.push(format!("{} end where the copy of the stack ends (dwarf,BYTES copies more)", counts.cut));
     }
+    if counts.no_copy > 0 {
+        parts.push(format!(
+            "{} have only their innermost function: their stack was not in memory there",
+            counts.no_copy
+        ));
+    }
     if counts.broken > 0 {
         parts.push(format!("{} where code has neither call frame information nor frame pointers", counts.broken));
     }
@@ -414,11 +420,15 @@ mod tests {
         let expected =
             "of 65 unwound stacks 64 where a file was not read in 200 ms (a slow disk or a busy host: try again)";
         assert_eq!(lacking(&late).as_deref(), Some(expected));
-        (late.complete, late.cut, late.broken, late.compat) = (0, 2, 3, 4);
+        (late.complete, late.cut, late.broken, late.compat, late.no_copy) = (0, 2, 3, 4, 5);
         let said = lacking(&late).unwrap();
-        for part in
-            ["of 73 unwound stacks 2 end where", ", 3 where code has neither", ", 64 where a file", ", 4 are of 32-bit"]
-        {
+        for part in [
+            "of 78 unwound stacks 2 end where",
+            ", 3 where code has neither",
+            ", 64 where a file",
+            ", 4 are of 32-bit",
+            ", 5 have only their innermost function",
+        ] {
             assert!(said.contains(part), "{part}: {said}");
         }
     }

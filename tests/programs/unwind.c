@@ -4,6 +4,7 @@
 //   unwind other DEPTH    the same with a stack of its own for the handler
 //   unwind brief DEPTH    as depth, for a moment
 //   unwind long DEPTH     as depth, until it is killed
+//   unwind fresh DEPTH    as depth, but works at the bottom with a frame in pages that nothing has touched
 //   unwind vdso DEPTH     as depth, but reads the clock at the bottom
 //   unwind jit DEPTH      as depth, but works in code that it wrote, which has a frame pointer and no description
 #include <signal.h>
@@ -15,6 +16,7 @@
 
 volatile unsigned long sink;
 int reads_clock;
+int is_fresh;
 void (*written)(unsigned long);
 
 __attribute__((noinline)) void bottom(unsigned long count) {
@@ -34,9 +36,21 @@ __attribute__((noinline)) void bottom(unsigned long count) {
         sink += at;
 }
 
+// No call and no store: only the stack pointer is there.
+__attribute__((noinline)) unsigned long fresh(unsigned long count) {
+    char frame[1 << 16];
+    __asm__ volatile("" : : "r"(frame));
+    unsigned long at = 0;
+    while (at < count)
+        __asm__ volatile("inc %0" : "+r"(at));
+    return at;
+}
+
 __attribute__((noinline)) void down(int depth, unsigned long count) {
     if (depth > 1)
         down(depth - 1, count);
+    else if (is_fresh)
+        sink += fresh(count);
     else
         bottom(count);
     sink++;
@@ -59,6 +73,13 @@ static long used_ms(void) {
     return time.tv_sec * 1000 + time.tv_nsec / 1000000;
 }
 
+// Touches the pages below the stack pointer, so that the kernel can copy the stack wherever it ends.
+__attribute__((noinline)) static void touch_stack(void) {
+    volatile char pages[1 << 14];
+    for (unsigned long at = 0; at < sizeof pages; at += 512)
+        pages[at] = 0;
+}
+
 void handler(int number) { aligned(3, 4000000); }
 
 int main(int argc, char **argv) {
@@ -66,6 +87,8 @@ int main(int argc, char **argv) {
     const char *how = argc > 1 ? argv[1] : "depth";
     int rounds = !strcmp(how, "brief") ? 1 : !strcmp(how, "long") ? 1 << 30 : 12;
     reads_clock = !strcmp(how, "vdso");
+    is_fresh = !strcmp(how, "fresh");
+    touch_stack();
     if (!strcmp(how, "jit")) {
         // push rbp; mov rbp, rsp; mov rax, rdi; dec rax; jnz -5; pop rbp; ret
         const char code[] = "\x55\x48\x89\xe5\x48\x89\xf8\x48\xff\xc8\x75\xfb\x5d\xc3";

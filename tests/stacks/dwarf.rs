@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use super::{json, said, stacks};
 
-const FLAGS: [&str; 5] = ["-O2", "-g", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-fno-inline"];
+/// Some compilers touch each page of a new frame by default.
+const FLAGS: [&str; 6] =
+    ["-O2", "-g", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-fno-inline", "-fno-stack-clash-protection"];
 
 fn build(test: &str, dir: &Path, name: &str, more: &[&str]) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/unwind.c");
@@ -133,6 +135,23 @@ fn the_vdso_and_written_code_have_callers() {
     let is_written = |last: &str| last == "[anon]" || last == "[unknown]";
     let Some((same, all)) = with_callers(test, dir.path(), &["--", program, "jit", "9"], 9, is_written) else { return };
     assert!(all > 50 && same * 100 >= all * 97, "written code: {same} of {all}");
+}
+
+#[test]
+fn a_stack_that_was_not_in_memory_is_counted() {
+    let test = "a_stack_that_was_not_in_memory_is_counted";
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = build(test, dir.path(), "fresh", &[]) else { return };
+    let program = program.to_str().unwrap();
+    let args =
+        ["-e", "cpu-clock:u", "-F", "499", "--unwind", "dwarf", "--no-lines", "--json", "--", program, "fresh", "5"];
+    let Some(output) = stacks(test, &args) else { return };
+    let found = json(&output);
+    let [all, without] = [&found["samples"], &found["unwound"]["no_copy"]].map(|count| count.as_u64().unwrap());
+    assert!(all > 30 && without * 100 >= all * 90, "{}", found["unwound"]);
+    let frames = |stack: &serde_json::Value| stack["frames"].as_array().unwrap().clone();
+    assert!(found["stacks"].as_array().unwrap().iter().any(|stack| frames(stack) == ["fresh"]), "{}", found["stacks"]);
+    assert!(said(&output).contains(&format!("{without} have only their innermost function")), "{}", said(&output));
 }
 
 #[test]

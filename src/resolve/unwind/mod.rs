@@ -45,6 +45,10 @@ pub struct UnwindCounts {
     pub complete: u64,
     /// At the end of the copied part of the stack.
     pub cut: u64,
+    /// At the innermost function: nothing was copied, as the page at the stack pointer was not in memory. A function that makes
+    /// room for its frame does not touch it at once.
+    #[serde(default)]
+    pub no_copy: u64,
     /// Where the caller was not found: code without call frame information and frame pointers, or a file that could not be read.
     pub broken: u64,
     /// Where a file was not read in time.
@@ -58,7 +62,7 @@ impl UnwindCounts {
     /// All of them.
     #[must_use]
     pub fn all(&self) -> u64 {
-        self.complete + self.cut + self.broken + self.timed_out + self.compat
+        self.complete + self.cut + self.no_copy + self.broken + self.timed_out + self.compat
     }
 }
 
@@ -111,6 +115,11 @@ impl Unwinder {
         };
         let stack = Copied { start: regs.rsp(), bytes: &context.stack };
         let mut regs = Registers::new(&regs);
+        if context.stack.is_empty() {
+            frames.push(modules.locate(maps, pid, CpuMode::User, regs.ip()));
+            self.counts.no_copy += 1;
+            return;
+        }
         // What a call returns to is after the call, which may be another function.
         let mut is_exact = true;
         let mut is_late = false;
@@ -261,7 +270,7 @@ mod tests {
         let (mut modules, mut unwinder) = (Modules::new(), unwinder());
         // Each register is 0 but for ip, the ninth: without call frame information, this is the first function.
         let regs = (0..REGS_MASK.count_ones()).map(|at| if at == 8 { 0x1234 } else { 0 }).collect();
-        let context = UserContext { abi: 2, regs, ..UserContext::default() };
+        let context = UserContext { abi: 2, regs, stack: Box::new([0; 8]), ..UserContext::default() };
         let code = modules.locate(&mut maps, 10, CpuMode::User, 0x1234).unwrap();
         let about = modules.wanted(code.module, |_| None).unwrap().about();
         let mut frames = Vec::new();

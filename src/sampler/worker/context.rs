@@ -19,7 +19,8 @@ pub(super) fn of_access(record: &SampleRecord<'_>) -> UserContext {
 /// What the call stack is made of.
 pub(super) fn of_stack(record: &SampleRecord<'_>) -> UserContext {
     let callchain = record.callchain.iter().collect();
-    if record.stack_user.is_empty() {
+    // The kernel reserves nothing for its own threads. What it could not read of a program's stack is reserved all the same.
+    if record.stack_user_size == 0 {
         return UserContext { callchain, ..UserContext::default() };
     }
     let (abi, regs) = (record.regs_user.abi, x86_64_registers(&record.regs_user));
