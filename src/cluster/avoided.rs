@@ -113,11 +113,12 @@ impl Together {
         }
     }
 
-    /// All of their fills, and those of the thread with the most.
+    /// All of their fills.
     pub(crate) fn fills(&self) -> f64 {
         self.fills
     }
 
+    /// The fills of the thread with the most.
     pub(crate) fn most(&self) -> f64 {
         self.most
     }

@@ -15,7 +15,7 @@ const SEEN: f64 = 10.0;
 
 /// What a thread avoids with all other threads of its cell.
 #[derive(Debug, Clone, Copy, Default)]
-struct Shared {
+struct WithOthers {
     misses: f64,
     /// In hubs.
     of_all: f64,
@@ -25,33 +25,33 @@ impl Sharing {
     /// Tells threads that share nothing from those that share with no community in particular, and from those with too few
     /// possible misses to tell.
     pub(super) fn judge_others(&self, cells: &[Cell], regions: &[Region], misses: &Misses, of_thread: &mut [Verdict]) {
-        let mut shared = vec![Shared::default(); of_thread.len()];
+        let mut avoided = vec![WithOthers::default(); of_thread.len()];
         for region in regions {
-            for (thread, avoided) in region.with_all() {
-                let Some(shared) = shared.get_mut(thread as usize) else { continue };
-                shared.misses += avoided;
+            for (thread, misses) in region.with_all() {
+                let Some(sum) = avoided.get_mut(thread as usize) else { continue };
+                sum.misses += misses;
                 if region.is_hub {
-                    shared.of_all += avoided;
+                    sum.of_all += misses;
                 }
             }
         }
         for &thread in cells.iter().flat_map(|cell| &cell.threads) {
             let at = thread as usize;
-            let (Some(verdict), Some(shared)) = (of_thread.get_mut(at), shared.get(at)) else { continue };
+            let (Some(verdict), Some(avoided)) = (of_thread.get_mut(at), avoided.get(at)) else { continue };
             if *verdict == Verdict::Alone {
                 let of = |sums: &[f64]| sums.get(at).copied().unwrap_or_default();
                 let accesses = self.threads().get(at).map_or(0, |it| it.accesses) as f64;
-                *verdict = judge(*shared, of(&misses.demand), of(&misses.counted), accesses);
+                *verdict = judge(*avoided, of(&misses.demand), of(&misses.counted), accesses);
             }
         }
     }
 }
 
-fn judge(shared: Shared, demand: f64, counted: f64, accesses: f64) -> Verdict {
-    let part = if demand > 0.0 { shared.misses / demand } else { 0.0 };
+fn judge(avoided: WithOthers, demand: f64, counted: f64, accesses: f64) -> Verdict {
+    let part = if demand > 0.0 { avoided.misses / demand } else { 0.0 };
     if part >= SHARES {
         let is_certain = Rules::default().at_least(part, counted).is_some();
-        return match (is_certain, shared.of_all * 2.0 >= shared.misses) {
+        return match (is_certain, avoided.of_all * 2.0 >= avoided.misses) {
             (false, _) => Verdict::Unknown(Reason::TooFewMisses),
             (true, true) => Verdict::SharesWithAll,
             (true, false) => Verdict::SharesWithSome,
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn alone_is_said_only_of_threads_whose_misses_are_known() {
-        let of = |misses, of_all, demand, accesses| judge(Shared { misses, of_all }, demand, demand, accesses);
+        let of = |misses, of_all, demand, accesses| judge(WithOthers { misses, of_all }, demand, demand, accesses);
         let few = Verdict::Unknown(Reason::TooFewMisses);
         assert_eq!(of(0.0, 0.0, 200.0, 200.0), Verdict::Alone);
         assert_eq!(of(20.0, 20.0, 200.0, 200.0), Verdict::Alone);

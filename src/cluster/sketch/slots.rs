@@ -12,7 +12,7 @@ pub(crate) struct Touch {
     pub written: u64,
     pub thread: u32,
     /// A bit for each eight lines of which some have a [`Repeat`]: most have none, and need not be looked up. Above these, a bit
-    /// for each of the [`Spans`] in which the page was touched.
+    /// for each of the [`Spans`](crate::cluster::spans::Spans) in which the page was touched.
     pub marks: u32,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Repeat {
     pub misses: Small,
     /// Accesses that found the line modified in another cache.
     pub hitm: Small,
-    /// A bit for each of the [`Spans`] in which it was touched again.
+    /// A bit for each of the [`Spans`](crate::cluster::spans::Spans) in which it was touched again.
     pub when: Small,
 }
 

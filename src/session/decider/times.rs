@@ -48,9 +48,7 @@ impl Decider {
             busy,
         })
     }
-}
 
-impl Decider {
     /// The part of the run in which a community's threads had samples, of 1.
     fn ran(&self, community: &Community) -> f64 {
         let mut labels = vec![None; self.facts.len()];
