@@ -295,7 +295,9 @@ impl<F: Facts> Steps<'_, F> {
         self.end(slot);
         let slot = self.threads.slot(before.tid)?;
         let thread = self.threads.get_mut(slot)?;
-        *thread = Thread { pid, cgroup: 0, dsq: None, ..before };
+        // It is on the CPU: what the other one waited or slept for is not its own.
+        let state = if matches!(before.state, State::Running { .. }) { before.state } else { State::Unknown };
+        *thread = Thread { pid, cgroup: 0, dsq: None, state, ..before };
         if let Some((tid, _, running)) = &mut self.cpu.running {
             if *tid == before.tid {
                 *running = Some(slot);

@@ -472,6 +472,24 @@ impl Facts for Counting {
     }
 }
 
+#[test]
+fn a_thread_of_another_process_does_not_go_on_with_a_wait() {
+    let other = |event: SchedEvent| SchedEvent { cpu: 2, pid: 101, ..event };
+    // 4 of process 100 waits when it becomes 3 of that process; 3 of process 101 runs meanwhile.
+    let events = [
+        on(1, switch(1, 0, Runnable, 4)),
+        on(2, switch(1, 4, Sleeping, 3)),
+        on(1, waking(1, 4, 4)),
+        event(2, 0, SchedWhat::Exec { tid: 3, old_tid: 4 }),
+        other(waking(2, 3, 9)),
+        switch(2, 0, Runnable, 3),
+    ];
+    let mut all = Counting { wakers: Wakers::new(places(), None), woken: 0, waited: 0, preempted: 0 };
+    let mut tracker = Tracker::default();
+    events.iter().for_each(|event| tracker.take(event, &mut all));
+    assert_eq!((all.woken, all.waited, all.wakers.places().0.total()), (2, 0, 0));
+}
+
 proptest! {
     #[test]
     fn every_wakeup_is_an_edge_or_counted(events in stream(), edges in 1usize..9, classes in 1usize..9, own in any::<bool>()) {
