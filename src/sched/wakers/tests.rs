@@ -486,7 +486,9 @@ fn a_thread_of_another_process_does_not_go_on_with_a_wait() {
     ];
     let mut all = Counting { wakers: Wakers::new(places(), None), woken: 0, waited: 0, preempted: 0 };
     let mut tracker = Tracker::default();
-    events.iter().for_each(|event| tracker.take(event, &mut all));
+    for event in &events {
+        tracker.take(event, &mut all);
+    }
     assert_eq!((all.woken, all.waited, all.wakers.places().0.total()), (2, 0, 0));
 }
 
