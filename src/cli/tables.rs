@@ -1,4 +1,4 @@
-//! A trace or a profile as tables: what `export --parquet` and `trace query` have in common.
+//! A trace or a profile as tables: what `export --parquet` writes.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

@@ -31,7 +31,7 @@ Examples:
   scxprof trace info trace.pb                    what recorded it, its events, and what was lost
   scxprof trace info trace.pftrace.gz --json | jq '.events[0]'
   scxprof trace analyze trace.pb                 CPU use, latencies, interrupts, devices
-  scxprof trace query trace.pb 'SELECT ...'      SQL on its tables
+  scxprof trace query trace.pb 'SELECT ...'      how DuckDB runs that on its tables
   scxprof sched -f trace.pb --by thread          run time, waits and wakeups of its threads";
 
 const INFO_EXAMPLES: &str = "\
@@ -89,7 +89,7 @@ pub(super) fn run(args: &TraceArgs, stdout_is_open: bool) -> Result<(), Failure>
     match &args.command {
         TraceCommand::Info(args) => info(args, stdout_is_open),
         TraceCommand::Analyze(args) => analyze::run(args, stdout_is_open),
-        TraceCommand::Query(args) => query::run(args, stdout_is_open),
+        TraceCommand::Query(args) => query::run(args),
     }
 }
 

@@ -1,5 +1,5 @@
-//! docs/queries.md: its tables are those that are written, and its queries have the results that stand there, in DuckDB and, with the
-//! feature `query`, in `trace query`. Some numbers are compared with what other programs say of the same recordings.
+//! docs/queries.md: its tables are those that are written, and its queries have the results that stand there in DuckDB. Some
+//! numbers are compared with what other programs say of the same recordings.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -161,87 +161,41 @@ fn queries_of_the_document_have_their_results() {
     }
 }
 
-/// The rows of CSV, with the line of names.
-#[cfg(feature = "query")]
-fn csv(text: &str) -> Vec<Vec<String>> {
-    let cells = |line: &str| {
-        let (mut cells, mut is_quoted) = (vec![String::new()], false);
-        for character in line.chars() {
-            match character {
-                '"' => is_quoted = !is_quoted,
-                ',' if !is_quoted => cells.push(String::new()),
-                other => cells.last_mut().unwrap().push(other),
-            }
-        }
-        cells.iter().map(|cell| if cell.is_empty() { "-".to_owned() } else { plain(cell) }).collect()
-    };
-    text.lines().map(cells).collect()
-}
-
-#[cfg(feature = "query")]
 #[test]
-fn the_engine_gives_the_same_results() {
-    let text = fs::read_to_string(document()).unwrap();
-    let queries = worked(&text);
-    let exported = Exported::new(queries.iter().map(|query| query.fixture.clone()));
-    for (number, query) in queries.iter().enumerate() {
-        // Some from the recording itself, whose tables are then made in memory.
-        let from = if number % 3 == 0 { path(&query.fixture) } else { exported.path(&query.fixture) };
-        let output = scxprof(&["trace", "query", from.to_str().unwrap(), &query.sql, "--csv"]);
-        assert!(output.status.success(), "{}: {}", query.title, String::from_utf8_lossy(&output.stderr));
-        let rows = csv(std::str::from_utf8(&output.stdout).unwrap());
-        assert_eq!(lines(&rows), query.result, "{}", query.title);
-    }
-}
-
-#[cfg(feature = "query")]
-#[test]
-fn a_query_has_its_forms_and_exit_codes() {
-    let wprof = path("wprof.pb.gz");
-    let query = |args: &[&str]| {
-        let output = scxprof(&[&["trace", "query", wprof.to_str().unwrap()], args].concat());
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        (output.status.code(), text(&output.stdout), text(&output.stderr))
-    };
-    let sql = "SELECT tid AS thread, 1.5 AS a FROM thread ORDER BY tid";
-    let (code, out, error) = query(&[sql, "--limit", "2", "--json"]);
-    assert_eq!(
-        (code, out.as_str()),
-        (Some(0), "[\n  {\"thread\": 1, \"a\": 1.5},\n  {\"thread\": 2, \"a\": 1.5}\n]\n"),
-        "{error}"
-    );
-    assert!(error.contains("note: there are more rows than --limit 2"), "{error}");
-    assert_eq!(query(&[sql, "--limit", "1"]).1, "thread    a\n1       1.5\n");
+fn the_line_that_is_printed_runs_the_query_in_a_shell() {
+    use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("result.csv");
-    let (code, out, _) = query(&["SELECT 'a,b' AS x, NULL AS y", "--csv", "-o", file.to_str().unwrap()]);
-    assert_eq!((code, out.as_str()), (Some(0), ""));
-    assert_eq!(fs::read_to_string(&file).unwrap(), "x,y\n\"a,b\",\n");
-    let wrong = [
-        ("COPY sched TO 'stolen.csv'", "queries only read"),
-        ("INSERT INTO thread VALUES (1)", "queries only read"),
-        ("SELECT nothing FROM thread", "No field named nothing"),
-        ("SELECT * FROM nothing", "table 'nothing' not found"),
-        ("SELECT * FROM '/etc/passwd'", "not found"),
-        ("SELECT * FRM thread", "the query cannot be run: "),
-        ("SELECT 1 / 0", "Divide by zero"),
-        ("SELECT 1; SELECT 2", "has 2 statements"),
-    ];
-    for (sql, said) in wrong {
-        let (code, out, error) = query(&[sql]);
-        assert_eq!((code, out.as_str()), (Some(2), ""), "{sql}: {error}");
-        assert!(error.contains(said) && error.trim_end().lines().count() == 1, "{sql}: {error}");
+    let bin = dir.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let fake = bin.join("duckdb");
+    fs::write(&fake, "#!/bin/sh\nfor word in \"$@\"; do printf '<%s>\\n' \"$word\"; done\n").unwrap();
+    fs::set_permissions(&fake, fs::Permissions::from_mode(0o755)).unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_scxprof"), bin.join("scxprof")).unwrap();
+    let trace = dir.path().join("it's a trace");
+    fs::copy(path("wprof.pb.gz"), &trace).unwrap();
+    let sql = "SELECT '$HOME', \"tid\" FROM `sched`";
+    for from in [trace.as_path(), &dir.path().join("tables")] {
+        let output = scxprof(&["trace", "query", from.to_str().unwrap(), sql]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        let line = said.trim_end().split_once("DuckDB has: ").unwrap().1;
+        assert_eq!(line.lines().count(), 1, "{line}");
+        let of_shell = Command::new("sh")
+            .args(["-c", line])
+            .current_dir(&dir)
+            .env("PATH", format!("{}:{}", bin.display(), std::env::var("PATH").unwrap()))
+            .output()
+            .unwrap();
+        let found = String::from_utf8_lossy(&of_shell.stdout);
+        let views = scxprof::trace::parquet::Table::ALL.map(|table| {
+            let name = table.name();
+            format!("CREATE VIEW {name} AS FROM '{name}.parquet';")
+        });
+        for view in views {
+            assert!(found.contains(&view), "{view}: {found}{}", String::from_utf8_lossy(&of_shell.stderr));
+        }
+        assert!(found.ends_with(&format!("<-c>\n<{sql}>\n")), "{found}");
     }
-    assert!(!Path::new("stolen.csv").exists());
-}
-
-#[cfg(not(feature = "query"))]
-#[test]
-fn without_an_engine_it_is_said_how_to_get_one() {
-    let output = scxprof(&["trace", "query", path("wprof.pb.gz").to_str().unwrap(), "SELECT 1"]);
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(3), "{error}");
-    assert!(error.contains("--features query") && error.contains("--parquet DIR"), "{error}");
 }
 
 /// Sums of a query with three columns: an id, ns, and how often.
