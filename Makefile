@@ -54,13 +54,13 @@ test-schedulers: deps ## Run scx_layered with what scxprof prints in a virtual m
 	@scripts/schedulers.sh
 
 lint: deps ## Check the format, lints, API documentation and shell scripts
-	$(CARGO) fmt --check
+	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps
 	if command -v shellcheck >/dev/null; then shellcheck -x scripts/*.sh tests/vm/*.sh tests/vm/guest/*.sh tests/vm/schedulers/*.sh .ci/run; fi
 
 fmt: deps ## Format the code
-	$(CARGO) fmt
+	$(CARGO) fmt --all
 
 bench: deps ## Run the benchmarks (benches/README.md)
 	$(CARGO) bench --locked $(ARGS)
@@ -73,7 +73,7 @@ fuzz: ## Run each fuzz target for FUZZ_SECONDS (30)
 	@scripts/deps.sh fuzz
 	@scripts/fuzz.sh $(ARGS)
 
-miri: ## Run the tests of code without I/O in Miri (ARGS="recover::" for one module)
+miri: ## Run the tests of code without I/O in Miri (ARGS="cluster::linkage" for one module)
 	@scripts/miri.sh $(ARGS)
 
 doc: deps ## Build the API documentation

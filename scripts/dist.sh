@@ -52,7 +52,7 @@ SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || 
 "$binary" completions fish >"$tree/completions/scxprof.fish"
 # What is linked in has licences of its own, which go with it.
 "$cargo" tree --locked --edges normal --features bpf-static --target "$triple" --prefix none --format '{p} ({l})' |
-    grep -v '^scxprof ' | sed 's/ (proc-macro)//; s/ (\*)$//' | sort -u >"$tree/licences/LIST"
+    grep -v '^scxprof' | sed 's/ (proc-macro)//; s/ (\*)$//' | sort -u >"$tree/licences/LIST"
 while read -r crate number _; do
     for directory in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/"$crate-${number#v}"; do
         [ -d "$directory" ] || continue

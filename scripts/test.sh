@@ -32,7 +32,7 @@ if [ "$(id -u)" -ne 0 ] && [ -z "${NO_SUDO:-}" ] && sudo -n -E true 2>/dev/null;
 fi
 
 if cargo fmt --version >/dev/null 2>&1; then
-    step "cargo fmt" cargo fmt --check
+    step "cargo fmt" cargo fmt --all --check
 else
     skip "cargo fmt" "not installed (rustup component add rustfmt)"
 fi

@@ -47,10 +47,10 @@
 //! | [`session`] | the capture: [`Builder`](session::Builder), [`Session`], [`Analysis`](session::Analysis); custom sources ([`Feed`](session::Feed)) and sinks ([`Sink`](session::Sink)) |
 //! | [`sample`] | the types of samples and accesses |
 //! | `sampler` (private) | perf events: which ones to open, their rings, records and loss |
-//! | `recover` (private) | addresses of memory operands, from registers and machine code (source `timer`) |
+//! | `scxprof_recover` (crate) | addresses of memory operands, from registers and machine code (source `timer`) |
 //! | [`host`] | the paths from which the host is read, and the errors of reading it |
 //! | [`resolve`] | names of threads, cgroups, memory and code, from the kernel's records and procfs |
-//! | `elf` (private) | symbols and call frame information of ELF files |
+//! | `scxprof_elf` (crate) | symbols and call frame information of ELF files |
 //! | [`cluster`] | which threads share memory: the sketch and the communities |
 //! | [`config`] | cells and subcells for scx_mitosis, layers for scx_layered, and the report |
 //! | [`profile`] | writes profiles, and reads them and recordings by other tools |
@@ -155,35 +155,32 @@
 #![cfg_attr(not(all(feature = "cli", feature = "testing")), allow(dead_code, unused_imports))]
 
 pub mod bpf;
-mod cache;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
 pub mod cluster;
 pub mod config;
 pub mod doctor;
-mod elf;
-mod escape;
 pub mod evidence;
 pub mod hint;
 pub mod host;
 pub mod html;
 mod outcome;
 pub mod profile;
-mod recover;
 pub mod replay;
 pub mod resolve;
-pub mod sample;
 // From events to samples; `session` has the public part.
 mod sampler;
-pub mod sched;
 pub mod session;
 pub mod stacks;
-mod tables;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing;
 mod timeline;
-pub mod trace;
 
+pub use scxprof_base::sample;
 pub use session::{Error, ErrorKind, Session};
+pub use {scxprof_sched as sched, scxprof_trace as trace};
+
+use scxprof_base::{cache, escape, tables};
+use {scxprof_elf as elf, scxprof_recover as recover};

@@ -6,11 +6,9 @@ use std::path::{Path, PathBuf};
 
 /// From the lowest to the highest; those of one line do not use each other.
 const ROOMS: &[&[&str]] = &[
-    &["escape", "cache", "tables", "timeline"],
-    &["sample"],
-    &["hint", "elf"],
-    &["host", "recover", "cluster", "sched"],
-    &["bpf", "config", "trace"],
+    &["timeline", "hint"],
+    &["host", "cluster"],
+    &["bpf", "config"],
     &["stacks", "evidence"],
     &["html"],
     &["sampler"],

@@ -1,7 +1,7 @@
 //! Generates x86-64 programs from a seed, as assembly text: functions that work on one buffer, with all kinds of control flow
 //! of compiled and hand-written code.
 //!
-//! The assumptions of the recovery (`src/recover/mod.rs`) hold for them: functions without `.cfi_startproc` have branches only
+//! The assumptions of the recovery (`crates/recover/src/lib.rs`) hold for them: functions without `.cfi_startproc` have branches only
 //! to places nearer than `LEADER_SPAN`, and data before them ends in zeros; no jump through a table leads to an instruction
 //! that reads the flags.
 

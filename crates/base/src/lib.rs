@@ -1,0 +1,11 @@
+//! The words that all parts of scxprof have in common: the types of samples, accesses and scheduling events, bounded maps, the
+//! sizes of tables, and text that is safe for a terminal.
+//!
+//! It reads nothing and knows no other crate of scxprof.
+
+#![forbid(unsafe_code)]
+
+pub mod cache;
+pub mod escape;
+pub mod sample;
+pub mod tables;

@@ -1,0 +1,370 @@
+//! A decoded instruction with what the recovery needs: memory operands, written registers, control flow.
+
+use iced_x86::{
+    CodeSize, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
+    Register, UsedMemory,
+};
+
+use scxprof_base::sample::Access;
+
+/// The longest instruction in bytes.
+pub(super) const MAX_LENGTH: usize = 15;
+/// Memory operands that are kept per instruction; those with more (`enter`) are not modelled anyway.
+const OPERANDS: usize = 2;
+
+/// Why general registers do not give an operand's address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Opaque {
+    /// fs or gs: the base is not among the registers.
+    Tls,
+    /// A vector of indices.
+    Gather,
+    /// Under a mask in a vector or mask register: the sample does not say which bytes are touched.
+    Masked,
+    /// Not one location of a known size: `xsave`, bit strings, `clzero`.
+    Odd,
+}
+
+/// A memory operand. Addresses relative to rip are relative to the code's own base here.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MemOp {
+    pub(super) base: Option<u8>,
+    pub(super) index: Option<u8>,
+    pub(super) scale: u8,
+    /// The index is only al (`xlat`).
+    index_is_al: bool,
+    pub(super) addr32: bool,
+    pub(super) rip_relative: bool,
+    pub(super) disp: u64,
+    /// Bytes; 0 if it is not one location.
+    pub(super) size: u16,
+    pub(super) access: Access,
+    pub(super) opaque: Option<Opaque>,
+    /// Relative to the base of fs, and known if that is; opaque anyway.
+    pub(super) fs: bool,
+    /// Touched once per repetition; not touched if rcx is 0.
+    pub(super) repeated: bool,
+}
+
+impl MemOp {
+    /// True if the instruction writes it.
+    pub(super) fn is_store(&self) -> bool {
+        matches!(self.access, Access::Store | Access::Update)
+    }
+
+    /// The registers that the address depends on, one bit each.
+    pub(super) fn registers(&self) -> u16 {
+        self.base.map_or(0, bit) | self.index.map_or(0, bit)
+    }
+
+    /// The address, if `register` gives the values of registers; `bias` is the base of the code, `fs` the base of fs if known.
+    pub(super) fn address(&self, bias: u64, fs: Option<u64>, register: impl Fn(u8) -> Option<u64>) -> Option<u64> {
+        let segment = match self.opaque {
+            None => 0,
+            Some(Opaque::Tls) if self.fs => fs?,
+            Some(_) => return None,
+        };
+        let mut addr = if self.rip_relative { self.disp.wrapping_add(bias) } else { self.disp };
+        if let Some(base) = self.base {
+            addr = addr.wrapping_add(register(base)?);
+        }
+        if let Some(index) = self.index {
+            let value = register(index)?;
+            let value = if self.index_is_al { value & 0xff } else { value };
+            addr = addr.wrapping_add(value.wrapping_mul(u64::from(self.scale)));
+        }
+        Some((if self.addr32 { addr & 0xffff_ffff } else { addr }).wrapping_add(segment))
+    }
+}
+
+/// What an instruction does to the flow of control.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flow {
+    /// Continues with the next instruction.
+    Next,
+    /// Continues with the next instruction or at a target.
+    Conditional,
+    /// Never continues with the next instruction by itself.
+    Away,
+    /// Other code runs before the next instruction: calls, system calls, interrupts, transactions.
+    Beyond,
+}
+
+/// An instruction. Its address and its targets are relative to the code's base, so it is the same for every process.
+#[derive(Debug, Clone)]
+pub(super) struct Insn {
+    pub(super) code: Instruction,
+    pub(super) flow: Flow,
+    operands: [Option<MemOp>; OPERANDS],
+    /// General registers that it writes in any part or case, one bit each.
+    pub(super) writes: u16,
+    /// It writes memory that its operands do not show.
+    pub(super) wild: bool,
+}
+
+/// The bit of a register.
+pub(super) fn bit(register: u8) -> u16 {
+    1 << (register & 15)
+}
+
+/// The number (0 to 15) of the general register that `register` is part of.
+pub(super) fn gpr(register: Register) -> Option<u8> {
+    if register.is_gpr() {
+        u8::try_from(register.full_register().number()).ok().filter(|&number| number < 16)
+    } else {
+        None
+    }
+}
+
+impl Insn {
+    /// Its memory operands, explicit and implicit.
+    pub(super) fn operands(&self) -> impl Iterator<Item = (usize, &MemOp)> {
+        self.operands.iter().enumerate().filter_map(|(slot, operand)| operand.as_ref().map(|operand| (slot, operand)))
+    }
+
+    /// The memory operand in one slot.
+    #[cfg(test)]
+    pub(super) fn operand(&self, slot: usize) -> Option<&MemOp> {
+        self.operands.get(slot).and_then(Option::as_ref)
+    }
+
+    /// True for string instructions that run more than once.
+    pub(super) fn is_repeated(&self) -> bool {
+        is_repeated(&self.code)
+    }
+
+    fn new(code: Instruction, factory: &mut InstructionInfoFactory) -> Self {
+        let info = factory.info(&code);
+        let mut writes = 0;
+        for used in info.used_registers() {
+            if matches!(
+                used.access(),
+                OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
+            ) {
+                writes |= gpr(used.register()).map_or(0, bit);
+            }
+        }
+        let mut operands = [None; OPERANDS];
+        let mut wild = code.is_save_restore_instruction() || code.mnemonic() == Mnemonic::Enter;
+        let mut slots = operands.iter_mut();
+        for used in info.used_memory() {
+            let Some(access) = access(used.access()) else { continue };
+            match slots.next() {
+                Some(slot) => *slot = Some(operand(used, access, &code)),
+                None => wild = true,
+            }
+        }
+        Self { flow: flow(&code), code, operands, writes, wild }
+    }
+}
+
+fn is_repeated(code: &Instruction) -> bool {
+    code.is_string_instruction() && (code.has_rep_prefix() || code.has_repne_prefix())
+}
+
+fn flow(code: &Instruction) -> Flow {
+    match code.flow_control() {
+        FlowControl::Next => Flow::Next,
+        FlowControl::ConditionalBranch => Flow::Conditional,
+        FlowControl::UnconditionalBranch
+        | FlowControl::IndirectBranch
+        | FlowControl::Return
+        | FlowControl::Exception => Flow::Away,
+        FlowControl::Call | FlowControl::IndirectCall | FlowControl::Interrupt | FlowControl::XbeginXabortXend => {
+            Flow::Beyond
+        }
+    }
+}
+
+fn access(access: OpAccess) -> Option<Access> {
+    Some(match access {
+        OpAccess::None | OpAccess::NoMemAccess => return None,
+        OpAccess::Read | OpAccess::CondRead => Access::Load,
+        OpAccess::Write | OpAccess::CondWrite => Access::Store,
+        // A compare-and-swap that fails writes the old value back (Intel SDM, CMPXCHG).
+        OpAccess::ReadWrite | OpAccess::ReadCondWrite => Access::Update,
+    })
+}
+
+fn operand(used: &UsedMemory, access: Access, code: &Instruction) -> MemOp {
+    let index = used.index();
+    let repeated = is_repeated(code);
+    // The location of one repetition; iced gives none for all repetitions together.
+    let size = if repeated { code.memory_size() } else { used.memory_size() };
+    let size = u16::try_from(size.size()).unwrap_or(0);
+    // A cmov always loads, whatever the condition (Intel SDM, CMOVcc); string operands are touched if rcx is not 0.
+    let conditional = matches!(used.access(), OpAccess::CondRead | OpAccess::CondWrite)
+        && !repeated
+        && code.condition_code() == iced_x86::ConditionCode::None;
+    let masked = conditional
+        || code.has_op_mask()
+        || matches!(
+            code.mnemonic(),
+            Mnemonic::Vmaskmovps
+                | Mnemonic::Vmaskmovpd
+                | Mnemonic::Vpmaskmovd
+                | Mnemonic::Vpmaskmovq
+                | Mnemonic::Maskmovq
+                | Mnemonic::Maskmovdqu
+                | Mnemonic::Vmaskmovdqu
+        );
+    let bit_string = matches!(code.mnemonic(), Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc)
+        && code.op1_kind() == OpKind::Register;
+    // `pop [rsp+n]` computes its address from rsp after the pop.
+    let popped = code.mnemonic() == Mnemonic::Pop && code.op0_kind() == OpKind::Memory && used.base() == Register::RSP;
+    let known = |register: Register| register == Register::None || register.is_ip() || gpr(register).is_some();
+    let opaque = if index.is_xmm() || index.is_ymm() || index.is_zmm() || used.vsib_size() != 0 {
+        Some(Opaque::Gather)
+    } else if masked {
+        Some(Opaque::Masked)
+    } else if size == 0
+        || bit_string
+        || popped
+        || code.mnemonic() == Mnemonic::Clzero
+        || !known(used.base())
+        || !known(index)
+        || used.address_size() == CodeSize::Code16
+    {
+        Some(Opaque::Odd)
+    } else {
+        None
+    };
+    let fs = used.segment() == Register::FS && opaque.is_none();
+    let opaque = if matches!(used.segment(), Register::FS | Register::GS) { Some(Opaque::Tls) } else { opaque };
+    MemOp {
+        base: gpr(used.base()),
+        index: gpr(index),
+        scale: u8::try_from(used.scale()).unwrap_or(1),
+        index_is_al: index == Register::AL,
+        addr32: used.address_size() == CodeSize::Code32,
+        rip_relative: code.is_ip_rel_memory_operand()
+            && used.base() == Register::None
+            && used.index() == Register::None
+            && used.displacement() == code.memory_displacement64(),
+        disp: used.displacement(),
+        size,
+        access,
+        opaque,
+        fs,
+        repeated,
+    }
+}
+
+/// Decodes the instruction at `at` of `bytes`; the first byte has the address `base`. `None` if there is no instruction.
+pub(super) fn decode(bytes: &[u8], base: u64, at: usize, factory: &mut InstructionInfoFactory) -> Option<Insn> {
+    let code = decode_plain(bytes, base, at)?;
+    Some(Insn::new(code, factory))
+}
+
+/// The same without its operands: for finding boundaries and branches.
+pub(super) fn decode_plain(bytes: &[u8], base: u64, at: usize) -> Option<Instruction> {
+    let bytes = bytes.get(at..)?;
+    let bytes = bytes.get(..MAX_LENGTH).unwrap_or(bytes);
+    let mut decoder = Decoder::with_ip(64, bytes, base.wrapping_add(at as u64), DecoderOptions::NONE);
+    let code = decoder.decode();
+    (!code.is_invalid()).then_some(code)
+}
+
+/// The target of a direct branch (not of a call), relative to the code's base.
+pub(super) fn branch_target(code: &Instruction) -> Option<u64> {
+    let branches = matches!(
+        code.flow_control(),
+        FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch | FlowControl::XbeginXabortXend
+    );
+    let near = matches!(code.op0_kind(), OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64);
+    (branches && near).then(|| code.near_branch_target())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn insn(bytes: &[u8]) -> Insn {
+        decode(bytes, 0x1000, 0, &mut InstructionInfoFactory::new()).unwrap()
+    }
+
+    fn only(bytes: &[u8]) -> MemOp {
+        let insn = insn(bytes);
+        assert_eq!(insn.operands().count(), 1, "{:?}", insn.code);
+        *insn.operand(0).unwrap()
+    }
+
+    #[test]
+    fn accesses_have_their_kind_and_size() {
+        let load = only(&[0x48, 0x8b, 0x44, 0xcb, 0x10]); // mov rax,[rbx+rcx*8+16]
+        assert_eq!((load.access, load.size, load.opaque), (Access::Load, 8, None));
+        assert_eq!(load.address(0, None, |r| Some(u64::from(r) * 0x100)), Some(0x300 + 0x100 * 8 + 16));
+        assert_eq!(only(&[0x66, 0x89, 0x03]).access, Access::Store); // mov [rbx],ax
+        assert_eq!(only(&[0xf0, 0x83, 0x03, 0x01]).access, Access::Update); // lock add dword [rbx],1
+        assert_eq!(only(&[0xf0, 0x0f, 0xb1, 0x13]).access, Access::Update); // lock cmpxchg [rbx],edx
+        assert_eq!(only(&[0x83, 0x3b, 0x01]).access, Access::Load); // cmp dword [rbx],1
+        assert_eq!(only(&[0x0f, 0x44, 0x03]).opaque, None); // cmove eax,[rbx]
+        assert_eq!(only(&[0x62, 0xf1, 0x7c, 0x48, 0x10, 0x03]).size, 64); // vmovups zmm0,[rbx]
+    }
+
+    #[test]
+    fn what_touches_no_memory_has_no_operand() {
+        for bytes in [
+            &[0x48, 0x8d, 0x43, 0x08][..],       // lea rax,[rbx+8]
+            &[0x0f, 0x1f, 0x44, 0x00, 0x00][..], // nop dword [rax+rax]
+            &[0x0f, 0x18, 0x0b][..],             // prefetcht0 [rbx]
+        ] {
+            assert_eq!(insn(bytes).operands().count(), 0, "{bytes:x?}");
+        }
+    }
+
+    #[test]
+    fn opaque_operands_give_no_address() {
+        for (bytes, why) in [
+            (&[0x64, 0x48, 0x8b, 0x04, 0x25, 0x28, 0, 0, 0][..], Opaque::Tls), // mov rax,fs:[0x28]
+            (&[0xc4, 0xe2, 0x75, 0x90, 0x04, 0x93][..], Opaque::Gather),       // vpgatherdd ymm0,[rbx+ymm2*4],ymm1
+            (&[0x62, 0xf1, 0x7c, 0x49, 0x10, 0x03][..], Opaque::Masked),       // vmovups zmm0{k1},[rbx]
+            (&[0xc4, 0xe2, 0x75, 0x2c, 0x03][..], Opaque::Masked),             // vmaskmovps ymm0,ymm1,[rbx]
+            (&[0x0f, 0xa3, 0x03][..], Opaque::Odd),                            // bt [rbx],eax
+        ] {
+            let operand = only(bytes);
+            assert_eq!(operand.opaque, Some(why), "{bytes:x?}");
+            assert_eq!(operand.address(0, None, |_| Some(0)), None);
+        }
+    }
+
+    #[test]
+    fn thread_local_operands_count_from_the_base_of_fs() {
+        let own = only(&[0x64, 0x48, 0x8b, 0x43, 0x28]); // mov rax,fs:[rbx+0x28]
+        assert_eq!(own.address(0, Some(0x7000), |_| Some(0x100)), Some(0x7128));
+        let other = only(&[0x65, 0x48, 0x8b, 0x43, 0x28]); // mov rax,gs:[rbx+0x28]
+        assert_eq!(other.address(0, Some(0x7000), |_| Some(0x100)), None);
+        let masked = only(&[0x64, 0x62, 0xf1, 0x7c, 0x49, 0x10, 0x03]); // vmovups zmm0{k1},fs:[rbx]
+        assert_eq!(masked.address(0, Some(0x7000), |_| Some(0x100)), None);
+    }
+
+    #[test]
+    fn a_repeated_string_instruction_touches_one_element_at_a_time() {
+        let copy = insn(&[0xf3, 0x48, 0xa5]); // rep movsq
+        let operands: Vec<_> = copy.operands().map(|(_, op)| (op.base, op.size, op.access, op.repeated)).collect();
+        assert_eq!(operands.len(), 2);
+        assert!(operands.contains(&(Some(6), 8, Access::Load, true)), "{operands:?}");
+        assert!(operands.contains(&(Some(7), 8, Access::Store, true)), "{operands:?}");
+    }
+
+    #[test]
+    fn short_and_absolute_addresses_are_computed_as_the_processor_does() {
+        let short = only(&[0x67, 0x8b, 0x43, 0x08]); // mov eax,[ebx+8]
+        assert_eq!(short.address(0, None, |_| Some(0xffff_ffff_ffff_ffff)), Some(7));
+        let global = only(&[0x8b, 0x05, 0x10, 0, 0, 0]); // mov eax,[rip+0x10]
+        assert!(global.rip_relative);
+        assert_eq!(global.address(0x10_0000, None, |_| None), Some(0x10_1016));
+        let xlat = only(&[0xd7]);
+        assert_eq!(xlat.address(0, None, |r| Some(if r == 0 { 0x1234 } else { 0x1000 })), Some(0x1034));
+    }
+
+    #[test]
+    fn written_registers_include_implicit_and_conditional_ones() {
+        assert_eq!(insn(&[0x0f, 0x44, 0xc3]).writes, bit(0)); // cmove eax,ebx
+        assert_eq!(insn(&[0xf0, 0x0f, 0xb1, 0x13]).writes, bit(0)); // cmpxchg
+        assert_eq!(insn(&[0xf3, 0xa4]).writes, bit(1) | bit(6) | bit(7)); // rep movsb
+        assert_eq!(insn(&[0x50]).writes, bit(4)); // push rax
+        assert_eq!(insn(&[0x88, 0xc4]).writes, bit(0)); // mov ah,al
+        assert!(insn(&[0x0f, 0xae, 0x23]).wild); // xsave [rbx]
+    }
+}

@@ -1,0 +1,203 @@
+//! Runs the code from the sampled moment on, for the accesses that come next: methods a, b and e, and with memory m.
+//!
+//! If known values do not decide a branch, both of its ways are followed to the point at which they meet ([`super::region`]),
+//! and what both know holds there. Accesses in between are not recorded: only one way makes them.
+
+use std::sync::Arc;
+
+use super::candidates::{needs, Candidates, Site, MAX_STEPS};
+use super::decode::{Flow, Insn};
+use super::decoded::{Decoded, Here};
+use super::emulate::{Addresses, Machine, Next};
+use super::region::Point;
+use super::window::CodeSource;
+use scxprof_base::sample::Method;
+
+/// Instructions run after ip, on all ways together, while there is room for candidates.
+const LATE_STEPS: usize = 256;
+/// The depth of undecided branches within ways of other undecided branches.
+const MAX_NESTED: usize = 4;
+
+/// One run.
+pub(super) struct Forward<'a> {
+    decoded: &'a mut Decoded,
+    found: &'a mut Candidates,
+    code: &'a mut dyn CodeSource,
+    here: Option<Here>,
+    site: &'a Site,
+    /// The number of instructions that may still run.
+    left: usize,
+    /// Writable memory is known as it was at the moment of the sample.
+    memory: bool,
+}
+
+/// Where control went after an instruction.
+struct Went {
+    ip: u64,
+    /// Calls minus returns.
+    level: i32,
+    /// Certainly on to the next instruction.
+    straight: bool,
+}
+
+impl<'a> Forward<'a> {
+    pub(super) fn new(
+        decoded: &'a mut Decoded,
+        found: &'a mut Candidates,
+        code: &'a mut dyn CodeSource,
+        here: Option<Here>,
+        site: &'a Site,
+    ) -> Self {
+        Self { decoded, found, code, here, site, left: LATE_STEPS, memory: false }
+    }
+
+    /// New candidates depend on memory that other threads may write.
+    pub(super) fn with_memory(self) -> Self {
+        Self { memory: true, ..self }
+    }
+
+    /// Runs from `ip` on and records the accesses.
+    pub(super) fn run(mut self, mut machine: Machine, mut ip: u64) {
+        let mut steps = 0;
+        let mut written = 0;
+        let mut straight = true;
+        while let Some(line) = self.line(ip, &mut machine) {
+            for insn in line.iter() {
+                if self.left == 0 || self.found.all.len() >= self.site.room {
+                    return;
+                }
+                let addresses = machine.addresses(insn);
+                for (slot, operand) in insn.operands() {
+                    let method = match steps {
+                        _ if self.memory => Method::Racy,
+                        0 => Method::AtIp,
+                        _ if straight && needs(operand) & written == 0 => Method::After,
+                        _ => Method::Emulated,
+                    };
+                    let addr = addresses.get(slot).copied().flatten();
+                    // Far from ip, only accesses to new lines are worth recording.
+                    if steps >= MAX_STEPS && addr.is_some_and(|addr| self.found.has_line(addr, operand.access)) {
+                        continue;
+                    }
+                    if !self.found.take(operand, addr, method, ip, self.site) {
+                        // It will fault, or the code is not what runs.
+                        return;
+                    }
+                    if steps < MAX_STEPS {
+                        self.found.look_at(operand, addr, ip, self.site);
+                    }
+                }
+                steps += 1;
+                written |= insn.writes;
+                let Some(went) = self.step(&mut machine, insn, ip, addresses, 0) else { return };
+                straight &= went.straight;
+                ip = went.ip;
+            }
+            if line.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn line(&mut self, ip: u64, machine: &mut Machine) -> Option<Arc<[Insn]>> {
+        let line = self.decoded.line(self.code, ip, &mut self.here)?;
+        machine.bias = self.here.as_ref()?.bias;
+        Some(line)
+    }
+
+    /// Runs one instruction, or all that an undecided branch may run until its ways meet.
+    fn step(
+        &mut self,
+        machine: &mut Machine,
+        insn: &Insn,
+        ip: u64,
+        addresses: Addresses,
+        nested: usize,
+    ) -> Option<Went> {
+        self.left = self.left.checked_sub(1)?;
+        machine.loaded = self.loaded(machine, insn, addresses);
+        let next = machine.step(insn);
+        machine.loaded = None;
+        match next {
+            Next::Fall => Some(Went { ip: ip.wrapping_add(insn.code.len() as u64), level: 0, straight: true }),
+            Next::Jump(ip) => {
+                let level = match insn.flow {
+                    Flow::Beyond => 1,
+                    _ if insn.code.is_stack_instruction() => -1,
+                    _ => 0,
+                };
+                Some(Went { ip, level, straight: false })
+            }
+            Next::Unknown if insn.flow == Flow::Conditional => self.meet(machine, insn, ip, nested),
+            Next::Unknown => None,
+        }
+    }
+
+    /// What an instruction loads, if it is in memory that no thread writes.
+    fn loaded(&mut self, machine: &Machine, insn: &Insn, addresses: Addresses) -> Option<(u64, u64)> {
+        let mut loads = insn.operands().filter(|(_, operand)| !operand.is_store());
+        let (slot, operand) = loads.next()?;
+        let (addr, size) = (addresses.get(slot).copied().flatten()?, u32::from(operand.size));
+        // Values that are known, or that no register gets, are not requested.
+        let known = size > 8 || machine.stack.overlaps(addr, u64::from(size));
+        if known || (insn.writes == 0 && insn.flow == Flow::Next && insn.code.rflags_modified() == 0) {
+            return None;
+        }
+        // Thread-local variables are writable.
+        let constant = if operand.fs { None } else { self.code.constant(addr, size) };
+        if constant.is_none() && self.memory {
+            self.found.read(operand, addr);
+        }
+        Some((addr, constant?))
+    }
+
+    /// From an undecided branch to the point at which its two ways meet.
+    fn meet(&mut self, machine: &mut Machine, branch: &Insn, ip: u64, nested: usize) -> Option<Went> {
+        let region = self.decoded.region(self.code, ip, &mut self.here)?;
+        let bias = machine.bias;
+        if let Some(effect) = &region.effect {
+            machine.skip(effect);
+            return match region.to {
+                Point::At(at) => Some(Went { ip: at.wrapping_add(bias), level: 0, straight: false }),
+                Point::Return => Some(Went { ip: machine.ret()?, level: -1, straight: false }),
+            };
+        }
+        if nested >= MAX_NESTED {
+            return None;
+        }
+        let mut other = machine.clone();
+        let next = branch.code.next_ip().wrapping_add(bias);
+        let target = branch.code.near_branch_target().wrapping_add(bias);
+        let met = self.arm(machine, next, region.to, nested + 1)?;
+        if self.arm(&mut other, target, region.to, nested + 1)? != met {
+            return None;
+        }
+        machine.keep(&other);
+        let level = if region.to == Point::Return { -1 } else { 0 };
+        Some(Went { ip: met, level, straight: false })
+    }
+
+    /// Runs one way of a branch up to `to`; returns where it ended.
+    fn arm(&mut self, machine: &mut Machine, mut ip: u64, to: Point, nested: usize) -> Option<u64> {
+        let bias = machine.bias;
+        let mut level = 0;
+        loop {
+            let line = self.line(ip, machine)?;
+            if line.is_empty() {
+                return None;
+            }
+            for insn in line.iter() {
+                if level == 0 && matches!(to, Point::At(at) if at.wrapping_add(bias) == ip) {
+                    return Some(ip);
+                }
+                let addresses = machine.addresses(insn);
+                let went = self.step(machine, insn, ip, addresses, nested)?;
+                ip = went.ip;
+                level += went.level;
+                if level < 0 {
+                    return (to == Point::Return).then_some(ip);
+                }
+            }
+        }
+    }
+}

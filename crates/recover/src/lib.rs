@@ -1,0 +1,80 @@
+//! Recovers the data addresses of one timer sample from its registers, a piece of its stack and the code around its ip.
+//!
+//! A timer interrupts user code between two instructions. The registers of that moment give the addresses that nearby
+//! instructions access: the next instruction to run, those after it while their inputs are known, and those before it if their
+//! inputs survive, can be inverted, or can be replayed. [`Recovery::recover`] returns only what follows from the sample without
+//! a guess; it counts the rest by reason ([`Unrecovered`]), and names the operands that stayed unknown ([`Operand`]).
+//!
+//! Memory that the process maps from a file and cannot write is known too ([`CodeSource::constant`]). A branch that depends on
+//! any other memory is undecided: where its two ways meet, what neither of them changes is still known.
+//!
+//! Registers and stack do not give: the red zone (the dump begins at rsp, so it lacks the variables of a leaf function at
+//! `-O0`), thread-local and gathered addresses, and registers that a call in between has overwritten.
+//!
+//! A sample may contain the memory around its registers ([`Snapshot`]): then the red zone and thread-local addresses are known,
+//! and the code runs a second time with these values. The result names the lines that this needed ([`Wanted`]), so that the
+//! next sample at that place contains these lines and no others. Accesses that only this finds are marked ([`Method::Racy`]),
+//! because another thread may have written the memory before the code reached it: only this method can be wrong.
+//!
+//! [`Method::Racy`]: scxprof_base::sample::Method::Racy
+//!
+//! # Assumptions
+//!
+//! What is not certain, but assumed:
+//!
+//! - The bytes are what ran: files are compared with their mapping, pages that the process changed are read from its memory,
+//!   and memory that it can change is used only after a dozen readings have found it unchanged.
+//! - `.eh_frame` gives the range of a function, and code that its direct branches lead to is searched too. Any instruction may
+//!   be a branch target if the function branches to more than 64 places, if one of them or a part of the function is missing,
+//!   or if it contains an indirect jump other than through `[rip+x]`.
+//! - If no range is known, no branch from further than [`LEADER_SPAN`] leads between the instructions before ip, and decoding
+//!   from enough places before ip finds its instructions. In code of a JIT compiler, and across padding of zeros, nothing
+//!   before ip is used.
+//! - A store through a pointer does not overwrite the stack slot from which that pointer was loaded.
+//! - No other thread, and no signal handler, writes to the stack slots of this thread between the instructions that are read.
+//! - Functions return to their caller, and nothing returns in their place (`longjmp`, exceptions) into the middle of the
+//!   instructions before ip.
+//! - Read-only private mappings of files do not change for a second.
+//!
+//! A sample that leads to a contradiction is dropped.
+//!
+//! The recovery does no I/O: registers, stack and code bytes come from its caller ([`CodeSource`]).
+
+#![cfg_attr(not(test), forbid(unsafe_code))]
+
+mod arith;
+mod atomic;
+mod candidates;
+mod decode;
+mod decoded;
+mod emulate;
+mod flags;
+mod forward;
+#[cfg(test)]
+mod forward_tests;
+mod image;
+mod invert;
+mod lines;
+mod memo;
+mod recovery;
+mod region;
+mod regs;
+mod replay;
+mod stack;
+mod step;
+mod string;
+mod sums;
+#[cfg(test)]
+mod tests;
+mod value;
+mod wanted;
+mod window;
+
+pub use candidates::{Candidate, Operand, Unrecovered, MAX_CANDIDATES, MAX_STEPS};
+pub use lines::Snapshot;
+pub use memo::CacheCounts;
+pub use recovery::{Outcome, Recovery};
+pub use regs::{RegsError, UserRegs, REGS_MASK, STACK_DUMP_SIZE};
+pub use stack::StackRange;
+pub use wanted::{Wanted, WANTED_LINES};
+pub use window::{CodeSource, CodeWindow, LEADER_SPAN};

@@ -1,0 +1,186 @@
+//! From one sample to its candidates, each with the method that found it, or to the reason why there are none.
+
+use std::ops::Range;
+
+use super::candidates::{needs, Candidate, Candidates, Operand, Site, Unrecovered, MAX_CANDIDATES};
+use super::decode::Insn;
+use super::decoded::{Decoded, Here};
+use super::emulate::Machine;
+use super::forward::Forward;
+use super::lines::{Lines, Snapshot};
+use super::memo::CacheCounts;
+use super::regs::UserRegs;
+use super::replay::Replay;
+use super::wanted::Wanted;
+use super::window::{CodeSource, Cut};
+use scxprof_base::sample::Method;
+
+/// The result for one sample.
+#[derive(Debug, Clone, Copy)]
+pub struct Outcome<'a> {
+    /// The candidates, first those before ip, each nearest to ip first. Each represents `1 / candidates.len()` of the sample.
+    pub candidates: &'a [Candidate],
+    /// Why there are none.
+    pub reason: Option<Unrecovered>,
+    /// The operands that were looked at, each time that one was, but those on the thread's own stack.
+    pub operands: &'a [Operand],
+    /// The memory that was requested; `None` if the sample contains none.
+    pub wanted: Option<Wanted>,
+}
+
+/// Recovers operands; keeps decoded code within a bound.
+#[derive(Debug)]
+pub struct Recovery {
+    decoded: Decoded,
+    replay: Replay,
+    found: Candidates,
+}
+
+impl Recovery {
+    /// `budget`: bytes for decoded code.
+    #[must_use]
+    pub fn new(budget: usize) -> Self {
+        Self { decoded: Decoded::new(budget), replay: Replay::default(), found: Candidates::default() }
+    }
+
+    /// Counts of the cache of decoded code.
+    #[must_use]
+    pub fn cache_counts(&self) -> CacheCounts {
+        self.decoded.counts()
+    }
+
+    /// Recovers the accesses near one sample of user code.
+    ///
+    /// `dump` is the stack from rsp on (its first 512 bytes are used), without the bytes that the kernel could not read
+    /// (`dyn_size`). Accesses in `stack` are left out ([`super::StackRange`]).
+    pub fn recover(
+        &mut self,
+        regs: &UserRegs,
+        dump: &[u8],
+        stack: Range<u64>,
+        code: &mut dyn CodeSource,
+    ) -> Outcome<'_> {
+        self.recover_with(regs, dump, Snapshot::default(), stack, code)
+    }
+
+    /// The same with the memory around the registers at the moment of the sample. Candidates that depend on it are
+    /// [`Method::Racy`]: another thread may have written it since.
+    pub fn recover_with(
+        &mut self,
+        regs: &UserRegs,
+        dump: &[u8],
+        memory: Snapshot<'_>,
+        stack: Range<u64>,
+        code: &mut dyn CodeSource,
+    ) -> Outcome<'_> {
+        self.found.clear();
+        self.found.reads.clear();
+        if let Err(reason) = self.look(regs, dump, memory, stack.clone(), code) {
+            self.found.clear();
+            self.found.reason(reason);
+        }
+        let operands = self.found.operands.as_slice();
+        let candidates = self.found.all.as_slice();
+        let reason = candidates.is_empty().then(|| self.found.first_reason());
+        let wanted = (!memory.is_empty()).then(|| Wanted::of(regs, memory, &self.found.reads, &stack));
+        Outcome { candidates, reason, operands, wanted }
+    }
+
+    fn look(
+        &mut self,
+        regs: &UserRegs,
+        dump: &[u8],
+        memory: Snapshot<'_>,
+        stack: Range<u64>,
+        code: &mut dyn CodeSource,
+    ) -> Result<(), Unrecovered> {
+        let mut here = None;
+        let mut now = Machine::new(regs, dump);
+        now.fs = memory.fs_base();
+        for (base, bytes) in memory.lines() {
+            now.stack.add_red_zone(base, bytes);
+        }
+        let line = self.decoded.line(code, regs.rip, &mut here).ok_or(Unrecovered::NoCode)?;
+        let at_ip = line.first().ok_or(Unrecovered::BadInstruction)?;
+        let mut site = Site { stack, room: MAX_CANDIDATES / 2 };
+        let end = self.backward(now.clone(), at_ip, code, regs.rip, &mut here, &site);
+        site.room = self.found.all.len() + MAX_CANDIDATES / 2;
+        let mut machine = now;
+        if let Some(end) = end {
+            machine.stack = end.stack;
+        }
+        let lines = Lines::new(memory);
+        if lines.is_empty() {
+            Forward::new(&mut self.decoded, &mut self.found, code, here, &site).run(machine, regs.rip);
+            return Ok(());
+        }
+        // First without them, to find out what depends on them.
+        let (candidates, operands, unknown) = (self.found.all.len(), self.found.operands.len(), self.found.unknown);
+        Forward::new(&mut self.decoded, &mut self.found, code, here, &site).run(machine.clone(), regs.rip);
+        if self.found.all.len() < site.room || self.found.unknown > unknown {
+            machine.stack.lines = lines;
+            // It comes by the same operands again, and knows more of them. Accesses further from ip do not take the room of those
+            // that need memory: they would be found more often than these.
+            self.found.operands.truncate(operands);
+            self.found.set_aside(candidates);
+            let forward = Forward::new(&mut self.decoded, &mut self.found, code, here, &site);
+            forward.with_memory().run(machine, regs.rip);
+            self.found.fill(site.room);
+        }
+        Ok(())
+    }
+
+    /// Methods c, i and r. Returns the state at ip with what was learned of the stack, if it is consistent.
+    fn backward(
+        &mut self,
+        mut now: Machine,
+        at_ip: &Insn,
+        code: &mut dyn CodeSource,
+        ip: u64,
+        here: &mut Option<Here>,
+        site: &Site,
+    ) -> Option<Box<Machine>> {
+        let window = self.decoded.window(code, ip, here)?;
+        now.bias = here.as_ref()?.bias;
+        let mut written = 0;
+        if at_ip.is_repeated() {
+            // Interrupted halfway: its pointers and their memory have changed since it began.
+            now.havoc(at_ip, Default::default());
+            written = at_ip.writes;
+        }
+        if matches!(window.cut, Cut::Leader | Cut::Call | Cut::Unsynchronised) && window.insns.is_empty() {
+            return None;
+        }
+        let Some(end) = self.replay.run(&now, &window.insns) else {
+            self.found.reason(Unrecovered::Inconsistent);
+            return None;
+        };
+        for (step, insn) in window.insns.iter().enumerate() {
+            written |= insn.writes;
+            let addresses = self.replay.addresses(step);
+            for (slot, operand) in insn.operands() {
+                let addr = addresses.get(slot).copied().flatten();
+                let computed = || {
+                    let before = self.replay.before(step)?;
+                    operand.address(now.bias, now.fs, |register| before.get(usize::from(register))?.get())
+                };
+                let method = if needs(operand) & written == 0 {
+                    Method::Before
+                } else if computed() == addr {
+                    Method::Inverted
+                } else {
+                    Method::Replayed
+                };
+                let insn_ip = insn.code.ip().wrapping_add(now.bias);
+                if !self.found.take(operand, addr, method, insn_ip, site) {
+                    // A certain way to an impossible address: control did not come this way.
+                    self.found.all.clear();
+                    self.found.operands.clear();
+                    return None;
+                }
+                self.found.look_at(operand, addr, insn_ip, site);
+            }
+        }
+        (!at_ip.is_repeated()).then_some(end)
+    }
+}

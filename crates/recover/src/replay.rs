@@ -1,0 +1,147 @@
+//! Goes back from the sampled moment over the instructions before it, and forward again with what the stack adds.
+
+use super::candidates::MAX_STEPS;
+use super::decode::{Flow, Insn};
+use super::emulate::{Addresses, Machine, Next};
+use super::flags::Flags;
+use super::image::Image;
+use super::value::Val;
+
+/// Rounds until the assumed addresses of stores must equal the computed ones.
+const ROUNDS: usize = 4;
+
+/// The result of a replay; reused between samples to save allocations.
+#[derive(Debug, Default)]
+pub(super) struct Replay {
+    /// Registers before each instruction, the nearest to ip first, from the backward pass alone.
+    before: [([Val; 16], Flags); MAX_STEPS],
+    /// The stack after those instructions that store.
+    saved: Vec<(usize, Image)>,
+    /// Addresses of each instruction's operands, the nearest to ip first, from the forward pass.
+    addresses: [Addresses; MAX_STEPS],
+}
+
+/// The result of one pass.
+enum Pass {
+    /// Consistent; `blind` if the backward pass did not know the address of a store.
+    Closed { end: Box<Machine>, blind: bool },
+    /// The known values contradict.
+    Conflict { blind: bool },
+}
+
+impl Replay {
+    /// Replays `insns` (the nearest to ip first), which ran in sequence until the moment `now`.
+    ///
+    /// Returns `now` with what was learned of the stack. `None` if the known values contradict: then these instructions did not
+    /// run.
+    pub(super) fn run(&mut self, now: &Machine, insns: &[Insn]) -> Option<Box<Machine>> {
+        let mut hints = [Addresses::default(); MAX_STEPS];
+        // First assume that no store to an unknown address hits the stack: the forward pass finds many of these addresses.
+        // Repeat with these until they equal the result; stores that stay unknown may then hit anything.
+        let mut hopeful = true;
+        for _ in 0..ROUNDS {
+            match self.pass(now, insns, &hints, hopeful) {
+                Pass::Closed { end, blind: false } if hopeful => return Some(end),
+                Pass::Conflict { blind: false } if hopeful => return None,
+                Pass::Closed { .. } if hopeful => hints = self.addresses,
+                Pass::Conflict { .. } if hopeful => {}
+                Pass::Closed { end, .. } => {
+                    let mut stands = true;
+                    for (hint, found) in hints.iter_mut().flatten().zip(self.addresses.iter().flatten()) {
+                        if hint.is_some() && hint != found {
+                            *hint = None;
+                            stands = false;
+                        }
+                    }
+                    if stands {
+                        return Some(end);
+                    }
+                }
+                Pass::Conflict { .. } => {
+                    if hints.iter().flatten().all(Option::is_none) {
+                        return None;
+                    }
+                    hints = Default::default();
+                }
+            }
+            hopeful = false;
+        }
+        match self.pass(now, insns, &Default::default(), false) {
+            Pass::Closed { end, .. } => Some(end),
+            Pass::Conflict { .. } => None,
+        }
+    }
+
+    /// Registers before the instruction at `step` from the backward pass alone.
+    pub(super) fn before(&self, step: usize) -> Option<&[Val; 16]> {
+        self.before.get(step).map(|(regs, _)| regs)
+    }
+
+    /// Addresses of the operands of the instruction at `step`.
+    pub(super) fn addresses(&self, step: usize) -> Addresses {
+        self.addresses.get(step).copied().unwrap_or_default()
+    }
+
+    fn pass(&mut self, now: &Machine, insns: &[Insn], hints: &[Addresses; MAX_STEPS], hopeful: bool) -> Pass {
+        self.saved.clear();
+        self.addresses = Default::default();
+        let mut blind = false;
+        let mut machine = Box::new(now.clone());
+        machine.hopeful = hopeful;
+        for (step, (insn, hint)) in insns.iter().zip(hints).enumerate() {
+            if insn.wild || insn.operands().any(|(_, operand)| operand.is_store()) {
+                self.saved.push((step, machine.stack.clone()));
+            }
+            let undone = machine.unstep(insn, *hint);
+            blind |= undone.blind;
+            if undone.conflict {
+                return Pass::Conflict { blind };
+            }
+            if let Some(before) = self.before.get_mut(step) {
+                *before = (machine.regs, machine.flags);
+            }
+        }
+        for (step, insn) in insns.iter().enumerate().take(MAX_STEPS).rev() {
+            if let Some(addresses) = self.addresses.get_mut(step) {
+                *addresses = machine.addresses(insn);
+            }
+            let next = machine.step(insn);
+            let fell = match next {
+                Next::Fall | Next::Unknown => true,
+                Next::Jump(target) => {
+                    insn.flow == Flow::Conditional && target == insn.code.next_ip().wrapping_add(machine.bias)
+                }
+            };
+            let after = match step.checked_sub(1).and_then(|step| self.before.get(step)) {
+                Some((regs, flags)) => (regs, *flags),
+                None => (&now.regs, now.flags),
+            };
+            let agree = fell
+                && machine.agree(after.0, after.1)
+                && self.saved.iter().filter(|(at, _)| *at == step).all(|(_, stack)| machine.stack.merge(stack));
+            if !agree {
+                return Pass::Conflict { blind };
+            }
+        }
+        Pass::Closed { end: machine, blind }
+    }
+}
+
+impl Machine {
+    /// Adds what `regs` and `flags` know; false if they contradict.
+    fn agree(&mut self, regs: &[Val; 16], flags: Flags) -> bool {
+        for (own, other) in self.regs.iter_mut().zip(regs) {
+            match own.merge(*other) {
+                Some(both) => *own = both,
+                None => return false,
+            }
+        }
+        match self.flags.merge(flags) {
+            Some(both) => {
+                self.flags = both;
+                true
+            }
+            None => false,
+        }
+    }
+}

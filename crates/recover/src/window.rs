@@ -1,0 +1,464 @@
+//! Which instructions stand before and after an ip, and how far back control certainly came through them.
+//!
+//! The instruction before ip by address ran before it only if no branch leads to ip. So this module searches for branches: it
+//! decodes the whole function if its range is known, else it takes every byte near ip that could begin a branch for one.
+
+use std::ops::Range;
+
+use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpKind};
+
+use super::candidates::MAX_STEPS;
+use super::decode::{branch_target, decode, decode_plain, Flow, Insn, MAX_LENGTH};
+
+/// Bytes on either side of a piece of code that are searched for branches into it. A caller that knows no function range should
+/// provide this much code around ip; one that does, the function and this much around it.
+pub const LEADER_SPAN: usize = 4096;
+/// Decoding begins up to this many bytes before ip if no function range is known.
+const SYNC_SPAN: usize = 160;
+/// Of these starts, those at least this far before ip must agree on the boundaries.
+const SYNC_FAR: usize = 48;
+/// Longer functions are taken for an error in the file.
+const MAX_FUNCTION: u64 = 4 * 1024 * 1024;
+/// Places outside a function that it branches to, and that are searched for branches back (`.cold` parts).
+const MAX_OUTSIDE: usize = 64;
+
+/// A piece of code as the caller provides it.
+#[derive(Debug, Clone)]
+pub struct CodeWindow<'a> {
+    /// The identity of the code while its bytes stay the same: one per file and build, or per address space and generation of
+    /// changing code. Code that was decoded under a key is not read again.
+    pub key: u64,
+    /// The address of the code's own address 0 in this process (the load bias of an ELF file, else 0). The same code has the
+    /// same addresses minus `bias` in every process.
+    pub bias: u64,
+    /// Address of the first byte in this process.
+    pub base: u64,
+    /// The bytes.
+    pub bytes: &'a [u8],
+    /// The function around the requested address, from `.eh_frame`; `None` if unknown. Its end may lie after the true end (at
+    /// the next function's start), but not before it.
+    pub function: Option<Range<u64>>,
+    /// The process itself (a JIT compiler) wrote the code: there may be data between functions.
+    pub jit: bool,
+}
+
+/// Provides the code bytes of one process.
+pub trait CodeSource {
+    /// The code around the address `ip` of the process, `None` if there is none.
+    ///
+    /// It should reach from the function's start to its end, or [`LEADER_SPAN`] to both sides. If it stops before the given end
+    /// of the function, any branch may come from the missing part, and little is recovered from before ip. If it has less than
+    /// 15 bytes from ip on, the instruction there may be missed.
+    fn window(&mut self, ip: u64) -> Option<CodeWindow<'_>>;
+
+    /// The `size` bytes (at most 8) at `addr` as a little-endian number, if the process can read but not write them and no
+    /// other process can write them.
+    fn constant(&mut self, addr: u64, size: u32) -> Option<u64> {
+        let _ = (addr, size);
+        None
+    }
+}
+
+impl CodeSource for CodeWindow<'_> {
+    fn window(&mut self, ip: u64) -> Option<CodeWindow<'_>> {
+        self.contains(ip).then(|| self.clone())
+    }
+}
+
+impl CodeWindow<'_> {
+    /// True if the byte at `ip` is here.
+    #[must_use]
+    pub fn contains(&self, ip: u64) -> bool {
+        ip.wrapping_sub(self.base) < self.bytes.len() as u64
+    }
+
+    /// The first byte's address, relative to the code's base.
+    fn own_base(&self) -> u64 {
+        self.base.wrapping_sub(self.bias)
+    }
+
+    /// Indices into `bytes` of the function, as far as it is here; `None` if its start is not.
+    fn function_bytes(&self) -> Option<Range<usize>> {
+        let function = self.function.as_ref()?;
+        let start = function.start.checked_sub(self.base)?;
+        let end = function.end.checked_sub(self.base)?.min(self.bytes.len() as u64);
+        (start < end && end - start <= MAX_FUNCTION).then_some(start as usize..end as usize)
+    }
+}
+
+/// Why the sequence of instructions before ip ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// It has enough of them.
+    Full,
+    /// A branch may lead here.
+    Leader,
+    /// Other code ran before: a call returned.
+    Call,
+    /// The boundaries are unknown.
+    Unsynchronised,
+}
+
+/// The instructions that certainly ran in sequence before an ip, the nearest first.
+#[derive(Debug, Clone)]
+pub(super) struct Backward {
+    pub(super) insns: Box<[Insn]>,
+    pub(super) cut: Cut,
+}
+
+/// Bits for the bytes of a range.
+#[derive(Debug, Clone, Default)]
+struct Bits(Box<[u64]>);
+
+impl Bits {
+    fn new(len: usize) -> Self {
+        Self(vec![0; len.div_ceil(64)].into())
+    }
+
+    fn set(&mut self, index: usize) {
+        if let Some(word) = self.0.get_mut(index / 64) {
+            *word |= 1 << (index % 64);
+        }
+    }
+
+    fn get(&self, index: usize) -> bool {
+        self.0.get(index / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
+    }
+}
+
+/// The boundaries and branch targets of one function.
+#[derive(Debug, Clone)]
+pub(super) struct FunctionMap {
+    starts: Bits,
+    leaders: Bits,
+    /// A branch may lead anywhere in the function: it has an indirect jump, or some code that branches into it is missing.
+    table: bool,
+    /// Targets outside, relative to the code's base.
+    pub(super) outside: Vec<u64>,
+}
+
+impl FunctionMap {
+    /// The bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        std::mem::size_of::<Self>() + (self.starts.0.len() + self.leaders.0.len() + self.outside.len()) * 8
+    }
+
+    /// Decodes the function of `window`; `None` if its range is unknown or not here.
+    pub(super) fn new(window: &CodeWindow<'_>) -> Option<Self> {
+        let range = window.function_bytes()?;
+        let own_base = window.own_base();
+        let len = range.len();
+        // A missing tail may contain branches to anywhere.
+        let here = window.base.saturating_add(window.bytes.len() as u64);
+        let cut = window.function.as_ref().is_none_or(|function| function.end > here);
+        let mut map = Self { starts: Bits::new(len), leaders: Bits::new(len), table: cut, outside: Vec::new() };
+        let function = own_base.wrapping_add(range.start as u64);
+        map.leaders.set(0);
+        sweep(window.bytes, own_base, range.clone(), |at, code| {
+            map.starts.set(at - range.start);
+            if let Some(target) = branch_target(code) {
+                let offset = target.wrapping_sub(function);
+                if offset < len as u64 {
+                    map.leaders.set(offset as usize);
+                } else if map.outside.contains(&target) {
+                } else if map.outside.len() < MAX_OUTSIDE {
+                    map.outside.push(target);
+                } else {
+                    // That code is not read, and may branch back to anywhere.
+                    map.table = true;
+                }
+            }
+            map.table |= is_table_jump(code);
+        });
+        // Branches from the code around it: hand-written functions share tails.
+        for around in [
+            range.start.saturating_sub(LEADER_SPAN)..range.start,
+            range.end..range.end.saturating_add(LEADER_SPAN).min(window.bytes.len()),
+        ] {
+            possible_targets(window.bytes, around, |target| {
+                if let Some(offset) = target.checked_sub(range.start as i64).and_then(|at| usize::try_from(at).ok()) {
+                    map.leaders.set(offset);
+                }
+            });
+        }
+        Some(map)
+    }
+
+    /// Marks where the code of `other`, which this function (`function`: its range relative to the code's base) branches to at
+    /// `target`, leads back; returns the addresses of the code that was read.
+    pub(super) fn add_branches_from(
+        &mut self,
+        other: &CodeWindow<'_>,
+        target: u64,
+        function: &Range<u64>,
+    ) -> Range<u64> {
+        let own_base = other.own_base();
+        let holds = |function: &Range<u64>| function.contains(&target.wrapping_add(other.bias));
+        if let Some(range) = other.function_bytes().filter(|_| other.function.as_ref().is_some_and(holds)) {
+            let addresses = own_base.wrapping_add(range.start as u64)..own_base.wrapping_add(range.end as u64);
+            sweep(other.bytes, own_base, range, |_, code| {
+                if let Some(target) = branch_target(code) {
+                    if function.contains(&target) {
+                        self.leaders.set((target - function.start) as usize);
+                    }
+                }
+            });
+            return addresses;
+        }
+        let Ok(at) = usize::try_from(target.wrapping_sub(own_base)) else {
+            self.open();
+            return target..target;
+        };
+        // It continues in code that is not read.
+        if other.function.is_some() || at.saturating_add(LEADER_SPAN) > other.bytes.len() {
+            self.open();
+        }
+        let around = at.saturating_sub(LEADER_SPAN)..at.saturating_add(LEADER_SPAN).min(other.bytes.len());
+        possible_targets(other.bytes, around, |target| {
+            let target = own_base.wrapping_add_signed(target);
+            if function.contains(&target) {
+                self.leaders.set((target - function.start) as usize);
+            }
+        });
+        target..target
+    }
+
+    /// Marks that a branch may lead anywhere in the function.
+    pub(super) fn open(&mut self) {
+        self.table = true;
+    }
+}
+
+/// Calls `each` with every instruction of a range; skips other bytes one by one.
+fn sweep(bytes: &[u8], own_base: u64, range: Range<usize>, mut each: impl FnMut(usize, &iced_x86::Instruction)) {
+    let mut decoder = Decoder::with_ip(64, bytes, own_base, DecoderOptions::NONE);
+    let mut code = iced_x86::Instruction::default();
+    let mut at = range.start;
+    while at < range.end {
+        if decoder.position() != at {
+            if decoder.set_position(at).is_err() {
+                return;
+            }
+            decoder.set_ip(own_base.wrapping_add(at as u64));
+        }
+        decoder.decode_out(&mut code);
+        if code.is_invalid() {
+            at += 1;
+        } else {
+            each(at, &code);
+            at += code.len().max(1);
+        }
+    }
+}
+
+/// Jumps that may lead to several places of the same function: all indirect ones except those through `[rip+x]`, which go to
+/// another function by the dynamic linker's table.
+fn is_table_jump(code: &iced_x86::Instruction) -> bool {
+    code.mnemonic() == Mnemonic::Jmp
+        && match code.op0_kind() {
+            OpKind::Register => true,
+            OpKind::Memory => !code.is_ip_rel_memory_operand(),
+            _ => false,
+        }
+}
+
+/// Calls `each` with the target (an index into `bytes`, possibly outside) of every byte in `range` that could begin a direct
+/// branch, whether or not an instruction begins there.
+fn possible_targets(bytes: &[u8], range: Range<usize>, mut each: impl FnMut(i64)) {
+    let byte = |at: usize| bytes.get(at).copied();
+    let rel32 = |at: usize| {
+        let field = bytes.get(at..at.checked_add(4)?)?;
+        Some(i64::from(i32::from_le_bytes(field.try_into().ok()?)) + at as i64 + 4)
+    };
+    for at in range {
+        let target = match byte(at) {
+            // jcc, loop, jrcxz, jmp with 8 bits
+            Some(0x70..=0x7f | 0xe0..=0xe3 | 0xeb) => byte(at + 1).map(|rel| i64::from(rel as i8) + at as i64 + 2),
+            // call and jmp with 32 bits
+            Some(0xe8 | 0xe9) => rel32(at + 1),
+            // jcc with 32 bits
+            Some(0x0f) if matches!(byte(at + 1), Some(0x80..=0x8f)) => rel32(at + 2),
+            // xbegin
+            Some(0xc7) if byte(at + 1) == Some(0xf8) => rel32(at + 2),
+            _ => None,
+        };
+        if let Some(target) = target {
+            each(target);
+        }
+    }
+}
+
+/// True if `range` contains a jump that [`is_table_jump`] accepts. Decoding finds the right boundaries soon after the
+/// beginning, and after data in between.
+fn has_table_jump(bytes: &[u8], own_base: u64, range: Range<usize>) -> bool {
+    let mut found = false;
+    sweep(bytes, own_base, range, |_, code| found |= is_table_jump(code));
+    found
+}
+
+/// The instructions from `ip` on, in order: up to [`MAX_STEPS`]; the first that does not continue with the next is the last.
+/// Empty if there is no instruction.
+pub(super) fn forward(window: &CodeWindow<'_>, ip: u64, factory: &mut InstructionInfoFactory) -> Vec<Insn> {
+    let mut insns = Vec::new();
+    let Ok(mut at) = usize::try_from(ip.wrapping_sub(window.base)) else { return insns };
+    while insns.len() < MAX_STEPS {
+        let Some(insn) = decode(window.bytes, window.own_base(), at, factory) else { break };
+        at += insn.code.len();
+        let goes_on = insn.flow == Flow::Next;
+        insns.push(insn);
+        if !goes_on {
+            break;
+        }
+    }
+    insns
+}
+
+/// The instructions before `ip`, with their boundaries from `map` if the function is known.
+pub(super) fn backward(
+    window: &CodeWindow<'_>,
+    map: Option<&FunctionMap>,
+    ip: u64,
+    factory: &mut InstructionInfoFactory,
+) -> Backward {
+    let nothing = Backward { insns: Box::default(), cut: Cut::Unsynchronised };
+    let is_inside = window.function.as_ref().is_some_and(|function| function.contains(&ip));
+    let Ok(ip) = usize::try_from(ip.wrapping_sub(window.base)) else { return nothing };
+    let (boundaries, leaders, table) = match (map, window.function_bytes()) {
+        (Some(map), Some(range)) if range.contains(&ip) => {
+            if !map.starts.get(ip - range.start) {
+                return nothing;
+            }
+            let mut boundaries = vec![ip];
+            let mut at = ip;
+            while at > range.start && boundaries.len() <= MAX_STEPS {
+                at -= 1;
+                if map.starts.get(at - range.start) {
+                    boundaries.push(at);
+                }
+            }
+            let first = boundaries.last().copied().unwrap_or(ip);
+            let mut leaders = Bits::new(ip - first + 1);
+            for at in first..=ip {
+                if map.leaders.get(at - range.start) {
+                    leaders.set(at - first);
+                }
+            }
+            (boundaries, leaders, map.table)
+        }
+        // A part of the function is missing, and may branch to anywhere. Before code of a JIT compiler there may be data as
+        // well as code: nothing shows where the function begins.
+        _ if is_inside || window.jit => return nothing,
+        _ => {
+            let boundaries = synchronise(window.bytes, ip);
+            let first = boundaries.last().copied().unwrap_or(ip);
+            let mut leaders = Bits::new(ip - first + 1);
+            let around = first.saturating_sub(LEADER_SPAN)..ip.saturating_add(LEADER_SPAN).min(window.bytes.len());
+            possible_targets(window.bytes, around.clone(), |target| {
+                if let Ok(target) = usize::try_from(target) {
+                    if (first..=ip).contains(&target) {
+                        leaders.set(target - first);
+                    }
+                }
+            });
+            (boundaries, leaders, has_table_jump(window.bytes, window.own_base(), around))
+        }
+    };
+    walk(window, &boundaries, &leaders, table, factory)
+}
+
+/// Walks from boundary to boundary, away from ip, while control certainly came this way.
+fn walk(
+    window: &CodeWindow<'_>,
+    boundaries: &[usize],
+    leaders: &Bits,
+    table: bool,
+    factory: &mut InstructionInfoFactory,
+) -> Backward {
+    let first = boundaries.last().copied().unwrap_or_default();
+    let mut insns = Vec::new();
+    let mut cut = if boundaries.len() > MAX_STEPS { Cut::Full } else { Cut::Unsynchronised };
+    let mut after = boundaries.first().and_then(|&ip| decode_plain(window.bytes, window.own_base(), ip));
+    for pair in boundaries.windows(2) {
+        let &[next, at] = pair else { break };
+        // A branch may also lead into the middle of an instruction (after a lock prefix).
+        let leader = (at + 1..=next).any(|byte| leaders.get(byte - first));
+        // No jump table leads between a comparison and its branch.
+        let anywhere = table && after.is_none_or(|code| code.rflags_read() == 0);
+        if leader || anywhere || after.is_some_and(|code| code.mnemonic() == Mnemonic::Endbr64) {
+            cut = Cut::Leader;
+            break;
+        }
+        // Padding that decodes as `add [rax],al`.
+        let is_zero = window.bytes.get(at..next).is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0));
+        let Some(insn) = decode(window.bytes, window.own_base(), at, factory).filter(|_| !is_zero) else {
+            cut = Cut::Unsynchronised;
+            break;
+        };
+        if insn.code.len() != next - at {
+            cut = Cut::Unsynchronised;
+            break;
+        }
+        match insn.flow {
+            Flow::Next | Flow::Conditional => {}
+            Flow::Away => {
+                cut = Cut::Leader;
+                break;
+            }
+            Flow::Beyond => {
+                cut = Cut::Call;
+                break;
+            }
+        }
+        after = Some(insn.code);
+        insns.push(insn);
+    }
+    Backward { insns: insns.into(), cut }
+}
+
+/// The boundaries before `ip` that decoding from many starts agrees on, the nearest first; `ip` itself comes first.
+///
+/// x86 decoding from a wrong byte soon finds the right boundaries. Starts far enough before ip whose instructions end at ip
+/// must agree; the first boundary on which they disagree ends the list.
+fn synchronise(bytes: &[u8], ip: usize) -> Vec<usize> {
+    let mut boundaries = vec![ip];
+    let low = ip.saturating_sub(SYNC_SPAN);
+    let span = ip - low;
+    if span < SYNC_FAR + MAX_LENGTH {
+        return boundaries;
+    }
+    // For each byte, how many far starts have an instruction that begins there.
+    let mut through = [0u32; SYNC_SPAN + 1];
+    let mut length = [0usize; SYNC_SPAN + 1];
+    for offset in 0..span {
+        let Some(count) = through.get_mut(offset) else { break };
+        if offset + SYNC_FAR <= span {
+            *count += 1;
+        }
+        let count = *count;
+        let Some(code) = decode_plain(bytes, 0, low + offset) else { continue };
+        if let (Some(to), Some(len)) = (through.get_mut(offset + code.len()), length.get_mut(offset)) {
+            *to += count;
+            *len = code.len();
+        }
+    }
+    let mut to = span;
+    while boundaries.len() <= MAX_STEPS {
+        let arriving = through.get(to).copied().unwrap_or_default();
+        let best = (to.saturating_sub(MAX_LENGTH)..to)
+            .filter(|&from| length.get(from).is_some_and(|&len| len != 0 && from + len == to))
+            .max_by_key(|&from| through.get(from).copied().unwrap_or_default());
+        let Some(from) = best else { break };
+        let votes = through.get(from).copied().unwrap_or_default();
+        // Nine of ten starts, and at least eight.
+        if votes < 8 || votes * 10 < arriving * 9 {
+            break;
+        }
+        boundaries.push(low + from);
+        to = from;
+    }
+    boundaries
+}
+
+#[cfg(test)]
+#[path = "window_tests.rs"]
+mod tests;

@@ -1,0 +1,28 @@
+//! What the machine does with threads, from the scheduler's own events: pure.
+//!
+//! [`Tracker`] follows the state of every thread and CPU through a stream of
+//! [`SchedEvent`](scxprof_base::sample::sched::SchedEvent)s in order of time, from a live capture or a recording, and says what
+//! happened as [`Fact`]s: a thread ran, waited, slept, was woken. [`Stats`] adds them up, [`Wakers`] says who wakes whom.
+//! [`Windows`] counts the CPU time of categories of threads in windows of time.
+
+#![forbid(unsafe_code)]
+
+pub mod dsqs;
+mod durations;
+mod facts;
+pub mod report;
+mod stats;
+mod threads;
+mod tracker;
+pub mod wakers;
+mod windows;
+
+pub use dsqs::Dsqs;
+pub use durations::{Durations, Sums};
+pub use facts::{Fact, Facts, QueuedBy};
+pub use stats::{Class, CpuRow, Migrations, Row, Stats};
+pub use threads::{Slot, Thread, Threads, Why};
+pub use tracker::MAX_CPUS;
+pub use tracker::{Gaps, Tracker, Unwoken};
+pub use wakers::Wakers;
+pub use windows::*;

@@ -1,0 +1,127 @@
+//! The results of all analysers that were asked for.
+
+use serde::{Serialize, Serializer};
+
+use super::kinds::{Id, ANALYSERS};
+use super::table::Table;
+use super::{counts, pairs, runs, steps, Options};
+use crate::{Info, Lost, Source};
+
+/// Declares the result of each analyser.
+macro_rules! outcomes {
+    ($($id:ident($result:path),)+) => {
+        /// What an analyser found.
+        #[derive(Debug, Clone, PartialEq, Serialize)]
+        #[serde(untagged)]
+        #[non_exhaustive]
+        pub enum Outcome {
+            $(#[doc = concat!("Of `", stringify!($id), "`.")] $id(Box<$result>),)+
+        }
+
+        impl Outcome {
+            /// Whose it is.
+            #[must_use]
+            pub fn id(&self) -> Id {
+                match self {
+                    $(Self::$id(_) => Id::$id,)+
+                }
+            }
+
+            /// For people.
+            #[must_use]
+            pub fn tables(&self) -> Vec<Table> {
+                match self {
+                    $(Self::$id(result) => result.tables(),)+
+                }
+            }
+        }
+
+        $(impl From<$result> for Outcome {
+            fn from(result: $result) -> Self {
+                Self::$id(Box::new(result))
+            }
+        })+
+    };
+}
+
+outcomes! {
+    CpuUtilization(runs::CpuUtilization),
+    WakeupLatency(runs::WakeupLatency),
+    LatencyBreakdown(runs::LatencyBreakdown),
+    WakeupCorrelation(runs::WakeupCorrelation),
+    TaskStates(runs::TaskStates),
+    Preemptions(runs::Preemptions),
+    MigrationPatterns(runs::MigrationPatterns),
+    LlcLocality(runs::LlcLocality),
+    RunQueue(runs::RunQueue),
+    WakeupChains(runs::WakeupChains),
+    Fairness(runs::Fairness),
+    Outliers(runs::Outliers),
+    Bottlenecks(runs::Bottlenecks),
+    IrqAnalysis(pairs::IrqAnalysis),
+    IpiAnalysis(pairs::IpiAnalysis),
+    BlockIo(pairs::BlockIo),
+    NetworkIo(counts::NetworkIo),
+    FileIo(pairs::FileIo),
+    MemoryPressure(pairs::MemoryPressure),
+    PowerState(pairs::PowerState),
+    DsqLatency(pairs::DsqLatency),
+    CpuFrequency(steps::CpuFrequency),
+    CpuIdle(steps::CpuIdle),
+    DsqSummary(steps::DsqSummary),
+}
+
+/// An analyser that has nothing to say.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Unavailable {
+    /// Which.
+    pub id: Id,
+    /// What the trace lacks.
+    pub needs: Vec<&'static str>,
+}
+
+impl Unavailable {
+    /// A sentence.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        format!("no applicable events: {} needs {}", self.id.name(), self.needs.join(" and "))
+    }
+}
+
+/// All results.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// What recorded the trace.
+    pub source: Source,
+    /// From the first to the last event, ns.
+    pub duration_ns: u64,
+    /// What was lost. If anything was, counts are too low and times may be.
+    pub lost: Lost,
+    /// The results by the name of the analyser, in the order of the table.
+    #[serde(serialize_with = "by_name")]
+    pub analyses: Vec<Outcome>,
+    /// Analysers that were asked for, and whose events are not in the trace.
+    pub unavailable: Vec<Unavailable>,
+}
+
+fn by_name<S: Serializer>(outcomes: &[Outcome], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(outcomes.iter().map(|outcome| (outcome.id().name(), outcome)))
+}
+
+impl Report {
+    pub(super) fn new(mut outcomes: Vec<Outcome>, info: &Info, options: &Options) -> Self {
+        let wanted = ANALYSERS.iter().filter(|analyser| options.wants(analyser.id));
+        let lacks = wanted.map(|analyser| (analyser.id, analyser.lacks(info, !options.places.is_empty())));
+        let unavailable = lacks.filter(|(_, needs)| !needs.is_empty()).map(|(id, needs)| Unavailable { id, needs });
+        let unavailable: Vec<Unavailable> = unavailable.collect();
+        outcomes.retain(|outcome| unavailable.iter().all(|lacking| lacking.id != outcome.id()));
+        outcomes.sort_by_key(Outcome::id);
+        Self { source: info.source, duration_ns: info.duration_ns, lost: info.lost, analyses: outcomes, unavailable }
+    }
+
+    /// The result of an analyser, if it has one.
+    #[must_use]
+    pub fn get(&self, id: Id) -> Option<&Outcome> {
+        self.analyses.iter().find(|outcome| outcome.id() == id)
+    }
+}
