@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Makes the libraries in the HTML page (src/html/vendor) again from package-lock.json there, which has their versions and checksums.
+# Makes the libraries in the HTML page (src/report/html/vendor) again from package-lock.json there, which has their versions and checksums.
 # Usage: scripts/bundle.sh [--check]     With --check it changes nothing and fails if a file differs.
 #
 # Exit codes: 1 if a file differs, 2 if npm is not there or cannot fetch.
 #
 # Only who renews a library needs this, and npm: the files are in the repository.
 set -euo pipefail
-cd "$(dirname "$0")/../src/html/vendor"
+cd "$(dirname "$0")/../src/report/html/vendor"
 
 if ! command -v npm >/dev/null; then
     printf 'bundle: npm is not there\n' >&2

@@ -24,7 +24,6 @@ pub mod config {
     pub use crate::config::decide::decide;
     pub use crate::config::layers::{layers, layers_by_hint, Layers};
     pub use crate::config::members::{Affinity, CommunityIndex, Member, Members, Unknown, Verdict};
-    pub use crate::config::summary::summary;
     pub use crate::config::tally::{CellIndex, CellTally, NameIndex, Tally};
     pub use crate::config::*;
 }
@@ -48,6 +47,10 @@ pub mod profile {
 
 pub mod recover {
     pub use crate::recover::*;
+}
+
+pub mod report {
+    pub use crate::report::summary::summary;
 }
 
 pub mod resolve {

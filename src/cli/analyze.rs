@@ -10,7 +10,7 @@ use super::capture::{INPUT, RESULT};
 use super::output::{Output, Readers};
 use super::signals::Signals;
 use super::{trace, Failure};
-use crate::config::aligned;
+use crate::columns::aligned;
 use crate::escape;
 use crate::sample::places::{CpuPlace, CpuPlaces};
 use crate::trace::analyze::{Analysis, Id, Method, Options, Report, Table, Unavailable};

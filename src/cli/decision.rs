@@ -8,10 +8,10 @@ use clap::Args;
 
 use super::outputs::Outputs;
 use super::{hints, percent, say_lines, Failure};
-use crate::config::report::Report;
-use crate::config::{self, CellOptions, CellSpecError, Scheduler};
+use crate::config::{CellOptions, CellSpecError, Scheduler};
 use crate::host::priority::NICE;
 use crate::recover::Unrecovered;
+use crate::report::{self, Report};
 use crate::sample::places::CpuPlaces;
 use crate::sample::Source;
 use crate::sampler::loss::Loss;
@@ -183,7 +183,7 @@ pub(super) fn summary(verbose: u8, sampled: &Sampled) -> String {
         text.push_str(&yield_text(verbose, recovery));
         text.push('\n');
     }
-    text + &config::summary(decider.specs(), decider.tally(), verbose > 1)
+    text + &report::summary(decider.specs(), decider.tally(), verbose > 1)
         + &super::cgroups::text(&decider.sampled_cgroups())
 }
 
@@ -380,13 +380,13 @@ pub(super) fn finish(
 
 /// The tables of `-v` and `-vv`.
 fn tables(verbose: u8, report: &Report) -> String {
-    let mut text = config::table(report);
+    let mut text = report::table(report);
     if let Some(wakeups) = &report.wakeups {
         text.push_str(&wakeups.text());
     }
     if verbose > 1 {
-        text.push_str(&config::matrix(report));
-        text.push_str(&config::hot_lines(report));
+        text.push_str(&report::matrix(report));
+        text.push_str(&report::hot_lines(report));
     }
     text
 }

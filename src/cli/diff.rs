@@ -12,9 +12,9 @@ use super::decision::{self, DecisionArgs, Named};
 use super::output::{Output, Readers};
 use super::signals::Signals;
 use super::Failure;
-use crate::config::report::{Report, VERSION};
-use crate::config::Difference;
 use crate::host::open;
+use crate::report::Difference;
+use crate::report::{Report, VERSION};
 use crate::session::{Error, Session};
 
 const EXAMPLES: &str = "\

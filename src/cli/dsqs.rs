@@ -7,7 +7,7 @@ use anyhow::anyhow;
 
 use super::sched::{ms, us};
 use super::Failure;
-use crate::config::aligned;
+use crate::columns::aligned;
 use crate::host::Roots;
 use crate::sampler::sched::has_scheduler;
 use crate::sched::dsqs::DsqLine;

@@ -16,8 +16,9 @@ use super::signals::Signals;
 use super::{evidence, percent, process, say_lines, Failure};
 use crate::config::{DecisionOptions, Placement, Scheduler};
 use crate::evidence::file::{self, FileError};
-use crate::evidence::{Evidence, EvidenceError, FleetDecision, FleetError, FleetReport, Folds, Key, Kind, Scope};
-use crate::html;
+use crate::evidence::{
+    fleet_page, Evidence, EvidenceError, FleetDecision, FleetError, FleetReport, Folds, Key, Kind, Scope,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -147,7 +148,7 @@ pub(super) fn run(args: &MergeArgs, stdout_is_open: bool) -> Result<(), Failure>
         to.write(text.as_bytes(), false).map_err(Failure::NoResult)?;
     }
     if let Some(to) = html_to {
-        to.write(html::fleet_page(&decided.report, &json).as_bytes(), false).map_err(Failure::NoResult)?;
+        to.write(fleet_page(&decided.report, &json).as_bytes(), false).map_err(Failure::NoResult)?;
     }
     Ok(())
 }

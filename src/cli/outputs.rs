@@ -9,9 +9,7 @@ use clap::Args;
 use super::evidence::EvidenceTo;
 use super::output::{Output, Readers};
 use super::Failure;
-use crate::config::report::Report;
-use crate::config::{self, RunFacts};
-use crate::html;
+use crate::report::{self, html, Report, RunFacts};
 use crate::session::Outcome;
 
 /// Where results go.
@@ -159,7 +157,7 @@ impl Outputs {
             done = done.and(output.write(page.as_bytes(), false));
         }
         if let Some(output) = csv {
-            done = done.and(output.write(config::sharing_csv(report).as_bytes(), false));
+            done = done.and(output.write(report::sharing_csv(report).as_bytes(), false));
         }
         if let Some(output) = prometheus {
             let loss = outcome.loss;
@@ -176,7 +174,7 @@ impl Outputs {
                     ("abandoned", loss.abandoned),
                 ],
             };
-            done = done.and(output.write(config::prometheus(report, &facts).as_bytes(), false));
+            done = done.and(output.write(report::prometheus(report, &facts).as_bytes(), false));
         }
         done.map_err(Failure::NoResult)
     }

@@ -17,7 +17,7 @@ use super::output::{Output, Readers};
 use super::sched::us;
 use super::signals::Signals;
 use super::{process, Failure};
-use crate::config::aligned;
+use crate::columns::aligned;
 use crate::escape;
 use crate::host::room::{self, Room};
 use crate::host::{topology, Roots};

@@ -12,8 +12,8 @@ use super::output::{Output, Readers};
 use super::process::{self, damaged, InputArgs};
 use super::signals::Signals;
 use super::{percent, Failure};
-use crate::config::score::ScoreReport;
 use crate::config::{Placement, Scheduler};
+use crate::report::score::ScoreReport;
 use crate::resolve::Cgroups;
 use crate::sample::Sample;
 use crate::session::{Analysis, Error, Session};
@@ -174,7 +174,7 @@ pub(super) fn print(report: &ScoreReport, args: &JudgeArgs, output: Output) -> R
 /// Compares the scores with what is wanted.
 pub(super) fn check(report: &ScoreReport, args: &JudgeArgs) -> Result<(), Failure> {
     let Some(least) = args.at_least else { return Ok(()) };
-    let low = |score: &&crate::config::score::Score| score.score.is_some_and(|it| it < least / 100.0 - 1e-9);
+    let low = |score: &&crate::report::score::Score| score.score.is_some_and(|it| it < least / 100.0 - 1e-9);
     match report.configurations.iter().find(low) {
         Some(score) => Err(Failure::DoesNotFit(anyhow!(
             "{} avoids {:.2} % of the avoidable misses, less than --at-least {least}",

@@ -14,7 +14,7 @@ use super::output::{Output, Readers};
 use super::query::{self, QueryArgs};
 use super::signals::Signals;
 use super::{decision, process, Failure};
-use crate::config::aligned;
+use crate::columns::aligned;
 use crate::escape;
 use crate::host::open;
 use crate::profile::{Profile, ProfileError};

@@ -5,7 +5,8 @@ use serde::Serialize;
 
 use super::capture::RESULT;
 use super::sched::us;
-use crate::config::{aligned, Placement};
+use crate::columns::aligned;
+use crate::config::Placement;
 use crate::sched::wakers::report::{ChainLine, EdgeLine, Level, Party, PreemptionLine, Report, Within};
 use crate::sched::wakers::{Locality, MAX_LENGTH};
 use crate::session::SchedStats;

@@ -10,7 +10,7 @@ use tempfile::SpooledTempFile;
 use super::capture::RESULT;
 use super::output::{Output, Readers};
 use super::Failure;
-use crate::config::aligned;
+use crate::columns::aligned;
 use crate::resolve::Cgroups;
 use crate::sample::sched::SchedEvent;
 use crate::sample::Sample;

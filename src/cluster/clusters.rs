@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::over_time::OverTime;
 use super::rules::Region;
 use super::shared::Shared;
@@ -175,11 +177,12 @@ pub struct Hot {
     /// How its threads share it; of lines alone.
     pub sharing: Option<LineSharing>,
     /// Its most active threads; of lines alone.
-    pub by_thread: Vec<LineThread>,
+    pub by_thread: Vec<LineUse>,
 }
 
 /// How threads share a cache line, by the bytes that they touched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LineSharing {
     /// Two threads touched a byte in common, and one of them wrote it.
@@ -192,10 +195,23 @@ pub enum LineSharing {
     Unknown,
 }
 
+impl LineSharing {
+    /// As the JSON has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::True => "true",
+            Self::False => "false",
+            Self::None => "none",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// What one thread did to a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct LineThread {
+pub struct LineUse {
     /// The thread.
     pub thread: u32,
     /// Accesses that did not write.

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use rustc_hash::FxHashMap;
 
-use super::clusters::{Clusters, Community, Edge, Hot, LineThread, Structure, Verdict};
+use super::clusters::{Clusters, Community, Edge, Hot, LineUse, Structure, Verdict};
 use super::lines;
 use super::misses::{Misses, Use};
 use super::rules::{RawCommunity, Region, Rules};
@@ -178,7 +178,7 @@ impl Named<'_> {
         let bytes = self.sharing.bytes_of(page.key, number);
         let of_thread = |it: &Use| {
             let bytes = bytes.iter().find(|bytes| bytes.thread == it.thread);
-            LineThread {
+            LineUse {
                 thread: it.thread,
                 loads: it.accesses.saturating_sub(it.writes),
                 stores: it.writes,
@@ -187,7 +187,7 @@ impl Named<'_> {
                 stored: bytes.map_or(0, |bytes| bytes.stored),
             }
         };
-        let mut by_thread: Vec<LineThread> = uses.iter().map(of_thread).collect();
+        let mut by_thread: Vec<LineUse> = uses.iter().map(of_thread).collect();
         by_thread.sort_by_key(|it| (Reverse(it.loads.saturating_add(it.stores)), it.thread));
         by_thread.truncate(THREADS_OF_LINE);
         let hitm = uses.iter().map(|it| u64::from(it.hitm)).sum();

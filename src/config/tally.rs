@@ -177,7 +177,7 @@ impl Tally {
     }
 
     /// Samples by cell and name in one cell spec, by name and then by cell.
-    pub(super) fn names_of(&self, group: SpecIndex) -> Vec<(Comm, CellIndex, f64)> {
+    pub(crate) fn names_of(&self, group: SpecIndex) -> Vec<(Comm, CellIndex, f64)> {
         let in_group = |cell: CellIndex| self.get(cell).is_some_and(|tally| tally.spec == group);
         let mut names: Vec<_> =
             self.counts().filter(|it| in_group(it.0)).map(|(cell, comm, count)| (comm, cell, count)).collect();

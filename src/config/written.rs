@@ -12,17 +12,17 @@ use super::tally::Tally;
 use crate::sample::ThreadIndex;
 
 /// The cell and subcell of each thread.
-pub(super) struct Places {
+pub(crate) struct Places {
     /// By member; `None` if unknown.
-    pub(super) of: Vec<Option<(ThreadIndex, u32, Assigned)>>,
+    pub(crate) of: Vec<Option<(ThreadIndex, u32, Assigned)>>,
     /// Which of them are catch-alls, or cells that are not divided.
     is_rest: BTreeMap<Assigned, bool>,
-    pub(super) threads: usize,
-    pub(super) unlisted: usize,
+    pub(crate) threads: usize,
+    pub(crate) unlisted: usize,
 }
 
 impl Places {
-    pub(super) fn new(decision: &Decision, tally: &Tally, members: &Members) -> Result<Self, Refused> {
+    pub(crate) fn new(decision: &Decision, tally: &Tally, members: &Members) -> Result<Self, Refused> {
         let consumer = Consumer::of(&decision.cells, decision.scheduler)?;
         let place = |member: &Member| {
             let cgroup = tally.get(member.cell)?.cgroup.as_deref()?;
@@ -42,7 +42,7 @@ impl Places {
 
     /// A label for each thread: threads in one subcell of one cgroup have the same label; only those of `only` if given. A
     /// thread in a catch-all has its own.
-    pub(super) fn labels(&self, only: Option<&Assigned>) -> Vec<u32> {
+    pub(crate) fn labels(&self, only: Option<&Assigned>) -> Vec<u32> {
         let mut labels: Vec<u32> = (0..self.threads as u32).collect();
         let mut next: BTreeMap<(u32, Assigned), u32> = BTreeMap::new();
         for (thread, cell, place) in self.of.iter().flatten() {

@@ -15,6 +15,7 @@ mod fold;
 mod footer;
 mod hosts;
 mod link;
+mod page;
 #[cfg(feature = "parquet")]
 mod pages;
 mod report;
@@ -28,6 +29,7 @@ pub use decide::{FleetDecision, FleetError};
 pub use fold::{FoldError, Folds};
 pub(crate) use hosts::part_of;
 pub use hosts::{HostReport, PARTS};
+pub use page::fleet_page;
 pub use report::{ClassReport, CommunityReport, FleetReport, PairReport};
 pub use score::{Avoided, Judge};
 pub use table::{Class, Evidence, EvidenceError, Key, Kind, Scope, Sum, Sums, KEY_NUMBERS, KEY_TEXTS, MEMORY, VERSION};

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::decide::{threads_of_run, Totals, LEAST_COUNTED};
 use super::hosts::HostReport;
 use super::table::{Class, Evidence, Kind, Sum, Sums};
-use crate::config::{aligned, Decision, Note};
+use crate::columns::aligned;
+use crate::config::{Decision, Note};
 use crate::escape;
 
 /// The least part of the runs that disagree on a pair which is worth a line.

@@ -9,14 +9,14 @@ use rustc_hash::FxHashMap;
 use super::decider::Decided;
 use super::running::raised;
 use super::{Decider, Error, Outcome, Skipped, UnresolvedPlace};
-use crate::config::report::{
-    Configuration, RecoveryReport, Report, RunReport, SchedulingReport, SubcellScheduling, UnresolvedPlaceReport,
-    WakeupReport, WakeupsBetween,
-};
-use crate::config::score::ScoreReport;
 use crate::config::{self, Decision};
 use crate::evidence::{Evidence, EvidenceError, Folds, Scope, Sum, Sums};
 use crate::host::proc;
+use crate::report::score::ScoreReport;
+use crate::report::{
+    self, Configuration, RecoveryReport, Report, RunReport, SchedulingReport, SubcellScheduling, UnresolvedPlaceReport,
+    WakeupReport, WakeupsBetween,
+};
 use crate::resolve::{symbolize, SymbolOptions, Symbols};
 use crate::sample::{Comm, Source};
 use crate::sched::report::{By, Order};
@@ -280,7 +280,7 @@ impl Analysis {
             judged.score
         });
         ScoreReport {
-            version: config::score::VERSION,
+            version: report::score::VERSION,
             scxprof: env!("CARGO_PKG_VERSION").to_owned(),
             source: self.source.name().to_owned(),
             samples: self.decider.tally().total(),

@@ -4,10 +4,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::Outcome;
-use crate::config::report::ReportError;
 use crate::config::{layered, mitosis, CellSpecError};
 use crate::host::namespace::PidNamespace;
 use crate::profile::ProfileError;
+use crate::report::ReportError;
 use crate::sample::Source;
 use crate::sampler::SamplerError;
 

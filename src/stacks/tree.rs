@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::flame::{tree, Node};
 use super::Profile;
-use crate::config::report::{StacksReport, SubcellStacks};
+use crate::report::{StacksReport, SubcellStacks};
 
 /// The most frames of all subcells; each has its part of what those before it left.
 const MAX_NODES: usize = 20_000;

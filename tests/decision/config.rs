@@ -7,9 +7,9 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 use scxprof::sample::{printable, Comm};
 use scxprof::testing::config::{
-    decide, mitosis, summary, Assigned, CellMatch, CellOptions, CellSpecs, Consumer, DecisionOptions, Members, Note,
-    Tally,
+    decide, mitosis, Assigned, CellMatch, CellOptions, CellSpecs, Consumer, DecisionOptions, Members, Note, Tally,
 };
+use scxprof::testing::report::summary;
 
 /// Samples: the cgroup's path, the thread's name, how many.
 type Samples = Vec<(Vec<u8>, Vec<u8>, u32)>;

@@ -13,8 +13,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-use scxprof::config::report::Report;
-use scxprof::html::{page, MAX_BYTES};
+use scxprof::report::html::{page, MAX_BYTES};
+use scxprof::report::Report;
 use scxprof::sample::{Access, RawSample};
 use scxprof::session::{Batch, Feed, SideBand};
 use scxprof::Session;

@@ -1,6 +1,6 @@
 //! What a user does with the page: search, sort, click, keys, links; and the numbers of all sections of a known recording.
 
-use scxprof::config::report::Report;
+use scxprof::report::Report;
 use scxprof::sample::{Access, RawSample};
 use scxprof::session::{Batch, Feed, SideBand};
 use serde_json::{json, Value};
@@ -238,7 +238,7 @@ const USER: &str = r##"<script>
 /// What the user saw; `None` without a browser.
 fn used(test: &str, report: &Report) -> Option<Value> {
     let dir = tempfile::tempdir().unwrap();
-    let html = scxprof::html::page(report).unwrap().replace("</body>", USER);
+    let html = scxprof::report::html::page(report).unwrap().replace("</body>", USER);
     let (dom, complaints) = browsed(test, dir.path(), &html, "")?;
     assert!(complaints.is_empty(), "{complaints:?}");
     let log = dom.split("<pre id=\"log\">").nth(1).and_then(|it| it.split("</pre>").next());

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use load::Load;
 use rustix::process::{getuid, kill_process, Pid, Signal};
-use scxprof::config::report::Report;
+use scxprof::report::Report;
 
 /// Seconds without SOAK_SECONDS.
 const SECONDS: u64 = 60;

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
+pub mod columns;
 pub mod escape;
 pub mod sample;
 pub mod tables;

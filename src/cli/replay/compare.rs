@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::cli::Failure;
-use crate::config::{aligned, Placement};
+use crate::columns::aligned;
+use crate::config::Placement;
 use crate::replay::{difference, Difference, Layout, Outcome, ReplayError, Script};
 use crate::sample::places::CpuPlaces;
 

@@ -9,7 +9,7 @@ use super::super::output::{Output, Readers};
 use super::super::{capture, decision, process, Failure};
 use super::read::read;
 use super::{Observed, StacksArgs};
-use crate::config::aligned;
+use crate::columns::aligned;
 use crate::escape;
 use crate::stacks::{self, Change, DiffLine};
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::{StacksArgs, What};
-use crate::config::aligned;
+use crate::columns::aligned;
 use crate::escape;
 use crate::resolve::UnwindCounts;
 use crate::session::{Loss, Outcome};

@@ -3,8 +3,8 @@
 use super::memory::MemoryNames;
 use super::{Decided, Decider};
 use crate::cluster::across::{Across, CellPair};
-use crate::config::report::{CellName, CellSharing};
 use crate::config::{CellIndex, InCell, Note, OneCell, Scheduler};
+use crate::report::{CellName, CellSharing};
 use crate::resolve::Symbols;
 
 /// Pairs of cells that have a note each.

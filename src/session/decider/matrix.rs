@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use super::memory::MemoryNames;
 use super::{community, Decided, Decider};
 use crate::cluster::rules::Sharer;
-use crate::config::report::{Matrix, MatrixLeftOut, MatrixLine, MatrixPage, MatrixRegion, MatrixThread, Report};
+use crate::report::{Matrix, MatrixLeftOut, MatrixLine, MatrixPage, MatrixRegion, MatrixThread, Report};
 use crate::sample::{printable, LINE_SIZE};
 
 /// The most threads.
@@ -72,7 +72,7 @@ impl Decider {
             let lines = page.lines.iter().map(|line| MatrixLine {
                 memory: names.named(line.memory, pid).0,
                 offset: line.number * LINE_SIZE as u32,
-                sharing: line.sharing.into(),
+                sharing: line.sharing,
                 by_thread: line.by_thread.iter().filter_map(|it| Some((*places.get(&it.0)?, it.1, it.2))).collect(),
             });
             let hottest = page.lines.first().map_or(0, |line| page.first + u64::from(line.number));

@@ -4,8 +4,8 @@ use rustc_hash::FxHashMap;
 
 use super::{code_of, Decider};
 use crate::cluster::across::Across;
-use crate::cluster::{self, Clusters, Hot, Structure};
-use crate::config::report::{DataSymbol, Granule, Identity, LineSharing, LineThread, RegionReport};
+use crate::cluster::{Clusters, Hot, LineUse, Structure};
+use crate::report::{DataSymbol, Granule, Identity, LineThread, RegionReport};
 use crate::resolve::identity::{is_sysv, numbering_text};
 use crate::resolve::{AddressSpaces, Located, Modules, Symbols};
 use crate::sample::{printable, CodeAddr, MemoryId, WAKEUPS_DEV};
@@ -40,7 +40,7 @@ pub(super) fn images(locations: &Locations) -> impl Iterator<Item = CodeAddr> + 
 }
 
 /// The first byte of a line that a thread touched.
-fn first_byte(line: &Hot, thread: &cluster::LineThread) -> Option<MemoryId> {
+fn first_byte(line: &Hot, thread: &LineUse) -> Option<MemoryId> {
     let touched = thread.loaded | thread.stored;
     (touched != 0).then_some(line.memory?.byte(touched.trailing_zeros()))
 }
@@ -70,12 +70,12 @@ impl MemoryNames<'_> {
             hitm: hot.hitm,
             threads: hot.threads,
             code: hot.code.iter().filter_map(code).collect(),
-            sharing: hot.sharing.map(LineSharing::from),
+            sharing: hot.sharing,
             by_thread: hot.by_thread.iter().filter_map(|thread| self.thread(hot, thread)).collect(),
         }
     }
 
-    fn thread(&self, line: &Hot, thread: &cluster::LineThread) -> Option<LineThread> {
+    fn thread(&self, line: &Hot, thread: &LineUse) -> Option<LineThread> {
         let facts = self.decider.facts.get(thread.thread as usize)?;
         Some(LineThread {
             pid: facts.pid,

@@ -4,7 +4,7 @@ use std::ops::AddAssign;
 
 use super::matrix::subcells;
 use super::Decider;
-use crate::config::report::{Report, SubcellTimeline, TimelineReport};
+use crate::report::{Report, SubcellTimeline, TimelineReport};
 use crate::tables::Tables;
 use crate::timeline::{Moment, Steps, Timeline};
 

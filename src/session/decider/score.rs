@@ -6,8 +6,8 @@ use super::{Decider, Facts};
 use crate::cluster::layout::{Group, Layout};
 use crate::cluster::score::{Avoidable, Avoided};
 use crate::config::mitosis::{Refused, MAX_CELLS};
-use crate::config::score::{CellScore, MisplacedThreads, PairScore, Score, SubcellScore, UnmatchedThreads};
 use crate::config::{base_of, Place, Placement, Scheduler};
+use crate::report::score::{CellScore, MisplacedThreads, PairScore, Score, SubcellScore, UnmatchedThreads};
 use crate::sample::printable;
 
 /// Pairs and names of threads that are listed of a configuration.

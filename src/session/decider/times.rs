@@ -2,8 +2,8 @@
 
 use super::Decider;
 use crate::cluster::{Clusters, Community, OverTime};
-use crate::config::report::TimeReport;
 use crate::config::{spelled, Note};
+use crate::report::TimeReport;
 use crate::sample::Comm;
 
 /// Communities that have a note.

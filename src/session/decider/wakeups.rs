@@ -3,8 +3,8 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Decided, Decider};
-use crate::config::report::{WakeupReport, Within};
 use crate::config::Placement;
+use crate::report::{WakeupReport, Within};
 use crate::sched::wakers::Locality;
 use crate::session::SchedStats;
 

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use super::report::{FleetReport, PairReport};
 use crate::escape;
-use crate::evidence::{FleetReport, PairReport};
 
 /// Classes and pairs that are shown.
 const SHOWN: usize = 500;

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::cell_specs::CellSpecs;
-use super::tally::Tally;
+use crate::config::{CellSpecs, Tally};
 use crate::sample::Comm;
 
 /// Names below this share of their cell spec's samples are only counted, unless `all` are requested.

@@ -1,8 +1,8 @@
-//! The report for other programs: the sharing matrix as CSV, and figures of a run as text for Prometheus.
+//! Figures of a run as text for Prometheus.
 
 use std::fmt::Write as _;
 
-use super::report::Report;
+use super::model::Report;
 
 /// What the report does not say of the run.
 #[derive(Debug, Clone, Default)]
@@ -15,25 +15,6 @@ pub struct RunFacts {
     pub all_samples: u64,
     /// Samples that were lost, by the reason.
     pub lost: Vec<(&'static str, u64)>,
-}
-
-/// The sharing between subcells as CSV (RFC 4180), a pair a line: `a,b,misses`.
-#[must_use]
-pub fn sharing_csv(report: &Report) -> String {
-    let mut text = "a,b,misses\r\n".to_owned();
-    for shared in &report.sharing {
-        let _ = write!(text, "{},{},{}\r\n", quoted(&shared.a), quoted(&shared.b), plain(shared.misses));
-    }
-    text
-}
-
-/// A field, in quotes where it has to be.
-fn quoted(field: &str) -> String {
-    if field.contains(['"', ',', '\r', '\n']) {
-        format!("\"{}\"", field.replace('"', "\"\""))
-    } else {
-        field.to_owned()
-    }
 }
 
 /// A sum of nothing is -0, which would be printed so.
@@ -129,9 +110,9 @@ fn escaped(value: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::table::tests::made;
+pub(super) mod tests {
     use super::*;
+    use crate::report::table::tests::made;
 
     /// A metric, its labels and its value.
     type Series = (String, Vec<(String, String)>, f64);
@@ -190,7 +171,7 @@ mod tests {
         series
     }
 
-    fn nasty() -> Report {
+    pub(in crate::report) fn nasty() -> Report {
         let mut report = made();
         report.cells[0].name = "a \"cell\"\\\n,".to_owned();
         report.sharing[0].a = "a \"cell\",/x".to_owned();
@@ -221,16 +202,5 @@ mod tests {
         // What is not known is left out, and nothing of it remains.
         let unknown = Report { locality: None, ..report };
         assert!(!prometheus(&unknown, &facts).contains("scxprof_locality_ratio"));
-    }
-
-    #[test]
-    fn csv_is_quoted_where_it_has_to_be() {
-        let report = nasty();
-        let text = sharing_csv(&report);
-        let mut lines = text.split("\r\n");
-        assert_eq!(lines.next(), Some("a,b,misses"));
-        let expected = format!("\"a \"\"cell\"\",/x\",{},60", report.sharing[0].b);
-        assert_eq!(lines.next(), Some(&*expected));
-        assert_eq!(text.matches("\r\n").count(), report.sharing.len() + 1);
     }
 }

@@ -12,11 +12,8 @@ use flate2::write::GzEncoder;
 use flate2::Compression;
 use serde::Serialize;
 
-use crate::config::report::Report;
 use crate::escape;
-
-mod fleet;
-pub use fleet::fleet_page;
+use crate::report::Report;
 
 /// The most bytes of a page.
 pub const MAX_BYTES: usize = 1_500_000;

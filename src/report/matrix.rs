@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, LineSharing};
+use super::memory::Identity;
+use crate::cluster::LineSharing;
 
 /// What each thread shares with each other. Two threads share of a region the possible misses of the one that has fewer there: these
 /// are avoided if both use one cache. Their shared misses are the sum over all regions.

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use super::report::CellSharing;
-use super::table::aligned;
+use super::across::CellSharing;
+use crate::columns::aligned;
 use crate::escape;
 
 /// The scores of configurations for the same samples. Parts are of 1.

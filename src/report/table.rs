@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::report::{CellReport, Report, SubcellReport};
+use super::model::{CellReport, Report, SubcellReport};
+use crate::columns::aligned;
 
 /// Pairs of cells that are listed.
 const PAIRS: usize = 8;
@@ -74,7 +75,7 @@ pub fn matrix(report: &Report) -> String {
         return String::new();
     }
     let shared = |a: &str, b: &str| -> f64 {
-        let is_pair = |it: &&super::report::Shared| (it.a == a && it.b == b) || (it.a == b && it.b == a);
+        let is_pair = |it: &&super::model::Shared| (it.a == a && it.b == b) || (it.a == b && it.b == a);
         report.sharing.iter().filter(is_pair).map(|it| it.misses).sum()
     };
     let mut rows = vec![vec!["avoided misses".to_owned()]];
@@ -89,49 +90,22 @@ pub fn matrix(report: &Report) -> String {
     aligned(&rows)
 }
 
-/// Columns of equal width: the first to the left, the others to the right, but text at the end to the left.
-pub(crate) fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
-    let columns = rows.iter().map(|row| row.as_ref().len()).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.as_ref().get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (column, (cell, &width)) in row.as_ref().iter().zip(&widths).enumerate() {
-            let is_text = column == 0
-                || rows.first().and_then(|head| head.as_ref().get(column)).is_some_and(|it| it.contains(' '));
-            let _ = if column == 0 {
-                write!(line, "{cell:width$}")
-            } else if is_text {
-                write!(line, "  {cell}")
-            } else {
-                write!(line, "  {cell:>width$}")
-            };
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
     use crate::cluster::Edge;
     use crate::config::decide::decide;
-    use crate::config::report::{
+    use crate::config::{CellOptions, CellSpecs, DecisionOptions, Member, Members, Note, Tally, Unknown, Verdict};
+    use crate::report::{
         report, CellName, CellSharing, Code, CommunityEvidence, DataSymbol, Evidence, Granule, Identity, LineSharing,
         LineThread, RegionReport, SubcellKind,
     };
-    use crate::config::{CellOptions, CellSpecs, DecisionOptions, Member, Members, Note, Tally, Unknown, Verdict};
     use crate::sample::Comm;
 
     const SHOP: &[u8] = b"/workload-tw-a.allotment.slice";
 
     /// Two pairs, a loner and a thread with too few samples; the parts of shared accesses by pairs of threads.
-    pub(in crate::config) fn made() -> Report {
+    pub(in crate::report) fn made() -> Report {
         let groups = CellSpecs::new(&CellOptions::default()).unwrap();
         let mut tally = Tally::default();
         let mut members = Members::default();

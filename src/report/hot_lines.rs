@@ -1,7 +1,9 @@
 //! The hot lines as the text that `-vv` prints: what perf c2c shows of a line, and how its threads share it.
 
-use super::report::{Granule, LineThread, Report};
-use super::table::aligned;
+use super::memory::{Granule, LineThread};
+use super::model::Report;
+use crate::cluster::LineSharing;
+use crate::columns::aligned;
 
 /// The hottest written lines that threads share, each with its threads and its code. Empty where there are none.
 #[must_use]
@@ -38,7 +40,7 @@ fn row(first: String) -> [String; 8] {
 fn line_row(line: &Granule) -> [String; 8] {
     [
         line.memory.clone(),
-        line.sharing.map_or("-", super::report::LineSharing::name).to_owned(),
+        line.sharing.map_or("-", LineSharing::name).to_owned(),
         format!("{:.0}", line.accesses),
         format!("{:.0}", line.accesses - line.writes),
         format!("{:.0}", line.writes),
@@ -77,8 +79,8 @@ fn ranges_text(ranges: &[[u8; 2]]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::table::tests::made;
     use super::*;
+    use crate::report::table::tests::made;
 
     #[test]
     fn a_line_has_its_threads_and_its_code() {

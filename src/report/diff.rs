@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 
-use super::report::{Report, SubcellReport};
+use super::model::{Report, SubcellReport};
 use crate::escape;
 
 /// What two decisions differ in, with the figures of both. As in a report, parts are of 1.
@@ -274,8 +274,8 @@ fn matches(prefixes: &[Vec<String>]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::table::tests::made;
     use super::*;
+    use crate::report::table::tests::made;
 
     #[test]
     fn one_decision_is_the_same_whatever_its_figures() {

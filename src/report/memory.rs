@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::cluster;
+use crate::cluster::LineSharing;
 
 /// A data structure: a range of memory that threads use alike.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -93,45 +93,6 @@ pub struct DataSymbol {
     pub offset: u64,
     /// The file, as the process that maps it has it.
     pub dso: String,
-}
-
-/// How threads share a line, by the bytes that they touched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum LineSharing {
-    /// Two threads touched a byte in common, and one of them wrote it.
-    True,
-    /// The line is written, and no thread touched a byte that another one wrote.
-    False,
-    /// No thread wrote it.
-    None,
-    /// There are too few samples to say it, or the source does not see who writes.
-    Unknown,
-}
-
-impl From<cluster::LineSharing> for LineSharing {
-    fn from(sharing: cluster::LineSharing) -> Self {
-        match sharing {
-            cluster::LineSharing::True => Self::True,
-            cluster::LineSharing::False => Self::False,
-            cluster::LineSharing::None => Self::None,
-            cluster::LineSharing::Unknown => Self::Unknown,
-        }
-    }
-}
-
-impl LineSharing {
-    /// As the JSON has it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::True => "true",
-            Self::False => "false",
-            Self::None => "none",
-            Self::Unknown => "unknown",
-        }
-    }
 }
 
 /// What one thread did to a line.
