@@ -22,6 +22,8 @@ use crate::hint::HintProbe;
 #[cfg(feature = "bpf")]
 mod dsq;
 #[cfg(feature = "bpf")]
+mod event;
+#[cfg(feature = "bpf")]
 mod map;
 #[cfg(feature = "bpf")]
 mod operand;
@@ -29,6 +31,8 @@ mod operand;
 mod probe;
 #[cfg(feature = "bpf")]
 mod snapshot;
+#[cfg(feature = "bpf")]
+mod trials;
 #[cfg(feature = "bpf")]
 mod watch;
 #[cfg(not(feature = "bpf"))]
@@ -40,7 +44,7 @@ pub(crate) use dsq::{DsqOutputs, Dsqs};
 pub(crate) use operand::{SnapshotOutputs, Snapshots, WantedMap};
 #[cfg(feature = "bpf")]
 #[doc(hidden)]
-pub use probe::trials;
+pub use trials::trials;
 #[cfg(feature = "bpf")]
 pub(crate) use watch::Watch;
 #[cfg(not(feature = "bpf"))]
