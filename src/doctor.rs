@@ -13,6 +13,7 @@ use crate::sample::Source;
 use crate::sampler::SamplerError;
 
 mod bpf;
+mod bpf_trials;
 mod fields;
 mod hardware;
 mod host;
@@ -24,7 +25,7 @@ mod table;
 
 // For tests, which replace the kernel.
 #[doc(hidden)]
-pub use bpf::{BpfTrial, BpfTrialError};
+pub use bpf_trials::{BpfTrial, BpfTrialError};
 #[doc(hidden)]
 pub use kernel::{Attempt, Hierarchy, Kernel, Watched};
 pub use table::{table, Style};
