@@ -14,6 +14,7 @@ pub mod attr;
 mod busy;
 mod choose;
 mod clock;
+mod counted;
 mod cpus;
 pub mod encode;
 mod error;
