@@ -163,7 +163,8 @@ mod verdicts;
 
 pub use classes::{ClassSharing, ClassUse, PairUse};
 pub use clusters::{
-    ClusterOptions, Clusters, Community, Edge, Hot, LineSharing, LineThread, Reason, Structure, Verdict, MIN_ACCESSES,
+    ClusterOptions, Clusters, Community, Edge, Hot, LineThread, Reason, Structure, Verdict, MIN_ACCESSES,
 };
-pub use over_time::OverTime;
+pub use lines::LineSharing;
+pub use rules::OverTime;
 pub use sketch::{Sharing, SketchStats};
