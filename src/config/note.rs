@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::cell::CellName;
 use super::layered::{MAX_LAYERS, MAX_REGEXES};
 use super::members::Unknown;
 use super::one_cell::OneCell;
-use super::report::CellName;
 use crate::cluster::MIN_ACCESSES;
 use crate::hint::MAX_HINT;
 use crate::sample::{printable, Comm};

@@ -25,7 +25,8 @@ mod scheduling;
 mod stacks;
 mod wakeups;
 
-pub use across::{CellName, CellSharing};
+pub use super::cell::CellName;
+pub use across::CellSharing;
 pub use matrix::{Matrix, MatrixLeftOut, MatrixLine, MatrixPage, MatrixRegion, MatrixThread};
 pub use run::{Configuration, RecoveryReport, RunReport, SubcellTimeline, TimelineReport, UnresolvedPlaceReport};
 pub use scheduling::{SchedulingReport, SubcellScheduling, WakeupsBetween};
