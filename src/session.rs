@@ -25,6 +25,7 @@ mod names;
 mod numbers;
 mod order;
 mod profiler;
+mod ready;
 mod recorded;
 mod recovery;
 mod rescan;

@@ -7,7 +7,6 @@ use std::sync::OnceLock;
 use rustc_hash::FxHashMap;
 
 use super::decider::Decided;
-use super::running::raised;
 use super::{Decider, Error, Outcome, Skipped, UnresolvedPlace};
 use crate::config::report::{
     Configuration, RecoveryReport, Report, RunReport, SchedulingReport, SubcellScheduling, UnresolvedPlaceReport,
@@ -16,6 +15,7 @@ use crate::config::report::{
 use crate::config::score::ScoreReport;
 use crate::config::{self, Decision};
 use crate::evidence::{Evidence, EvidenceError, Folds, Scope, Sum, Sums};
+use crate::host::priority::raised;
 use crate::host::proc;
 use crate::resolve::{symbolize, SymbolOptions, Symbols};
 use crate::sample::{Comm, Source};
