@@ -49,6 +49,7 @@ pub(crate) mod reader;
 mod recorder;
 pub(crate) mod recovered;
 pub(crate) mod script;
+mod section;
 mod snapshot;
 mod swap;
 mod topology;
