@@ -9,11 +9,12 @@ use anyhow::{anyhow, Context};
 use clap::Args;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::capture::{INPUT, RESULT, TUNING};
+use super::args::{percent, INPUT, RESULT, TUNING};
+use super::decision;
 use super::destination::Directory;
+use super::failure::Failure;
 use super::filter::{Filter, FilterArgs};
 use super::signals::Signals;
-use super::{decision, percent, Failure};
 use crate::host::Roots;
 use crate::profile::{jsonl, record_name, PerfData, Profile, ProfileError, Records};
 use crate::resolve::{symbolize, Cgroups, SymbolOptions};
