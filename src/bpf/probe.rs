@@ -11,7 +11,7 @@ use libbpf_rs::{set_print, Link, MapCore, MapFlags, MapHandle, Object, ObjectBui
 use rustix::process::{Pid, PidfdFlags};
 
 use super::map::HintMap;
-use super::{Refusal, Step};
+use super::refusal::{Refusal, Step};
 use crate::hint::{Counts, HintProbe};
 
 /// hints.bpf.c, compiled.

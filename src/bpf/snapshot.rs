@@ -10,7 +10,7 @@ use rustix::process::PidfdFlags;
 use super::event::{RawEvent, EVENT_SIZE};
 use super::map::HintMap;
 use super::probe::{self, pidfd_open, Loaded, Setting};
-use super::Refusal;
+use super::refusal::Refusal;
 use crate::host::clock::monotonic_ns;
 use crate::host::{tasks, Roots};
 

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use super::map::pid_namespace;
+use super::operand;
 use super::probe::{iterator, probe, Setting, ITERATOR};
-use super::{operand, Refusal};
+use super::refusal::Refusal;
 use crate::hint::HintProbe;
 
 /// Tries each hint probe and the iterator on a map of our own, and the memory around registers; nothing stays attached.

@@ -11,10 +11,10 @@ use crossbeam_channel::{Receiver, Sender};
 use libbpf_rs::RingBufferBuilder;
 
 use super::event::RawEvent;
+use super::hints::{HintOptions, HintsError, MapRef};
 use super::map::{pid_namespace, HintMap};
 use super::probe::{self, Loaded, Setting};
 use super::snapshot::Tasks;
-use super::{HintOptions, HintsError, MapRef};
 use crate::hint::{Counts, HintProbe};
 use crate::host::clock::monotonic_ns;
 use crate::host::priority;
@@ -68,7 +68,7 @@ impl Watch {
         let Some((probe, loaded)) = attached else { return Err(HintsError::NoProbe(refusals)) };
         let mut notes: Vec<String> = Vec::new();
         if !refusals.is_empty() {
-            notes.push(format!("hints are seen by {probe} ({})", super::list(&refusals)));
+            notes.push(format!("hints are seen by {probe} ({})", super::hints::list(&refusals)));
         }
         let tasks = Tasks::new(&map, setting, proc);
         let at_start = tasks.ask(&map);
