@@ -1,6 +1,8 @@
 //! What BPF can do here. Each requirement of a hint probe is a trial.
 
-use super::{rights, Check, Kernel, Section};
+use super::check::{Check, Section};
+use super::kernel::Kernel;
+use super::rights;
 use crate::host::Roots;
 
 /// What would help if the kernel denies it.
