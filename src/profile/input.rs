@@ -7,12 +7,13 @@ use std::time::{Duration, SystemTime};
 
 use super::archive::{self, Unpacked};
 use super::boot;
+use super::error::ProfileError;
 use super::format::feature;
 use super::hints::Hints;
 use super::kind::{kind_of, Kind};
 use super::meta::Host;
 use super::recovered::Recovered;
-use super::{features, jsonl, script, Meta, PerfData, ProfileError};
+use super::{features, jsonl, script, Meta, PerfData};
 use crate::host::clock::monotonic_ns;
 use crate::host::open;
 use crate::host::Roots;

@@ -8,7 +8,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::ProfileError;
+use super::error::{ProfileError, FORMAT};
 use crate::escape;
 use crate::hint::HintCounts;
 use crate::host::open;
@@ -17,8 +17,6 @@ use crate::sample::Source;
 use crate::sampler::loss::Loss;
 use crate::sampler::{AddressFrom, Identity};
 
-/// The version of the directory's layout; a reader rejects a newer one.
-pub(crate) const FORMAT: u32 = 1;
 /// Its name in the directory.
 pub(crate) const NAME: &str = "meta.json";
 /// The most bytes of it. Ours have a few thousand, and at most [`MAX_CGROUPS`] for the late cgroups.

@@ -17,6 +17,7 @@ use rustc_hash::FxHashSet;
 
 use super::buildid;
 use super::code_files::{CodeFile, CodeFiles};
+use super::error::{ProfileError, FORMAT};
 use super::features;
 use super::format::{feature, records};
 use super::hints::HintRecord;
@@ -26,7 +27,6 @@ use super::recovered::RecoveredWriter;
 use super::snapshot::Snapshot;
 use super::tracing;
 use super::writer::{self, PerfDataWriter};
-use super::ProfileError;
 use crate::host::clock::monotonic_ns;
 use crate::host::{Error, Roots};
 use crate::outcome::Outcome;
@@ -318,7 +318,7 @@ impl Recorder {
             }
         });
         Meta {
-            format: meta::FORMAT,
+            format: FORMAT,
             scxprof: env!("CARGO_PKG_VERSION").to_owned(),
             source: self.source().name().to_owned(),
             clock: "CLOCK_MONOTONIC".to_owned(),
