@@ -10,9 +10,9 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::identity::{is_unknown, Identities, Shown};
-use super::is_named;
 use super::mapping::Mapping;
 use super::table::Table;
+use super::threads::is_named;
 use crate::host::tasks::TaskSeen;
 use crate::host::{pid_of, Error, Roots};
 use crate::sample::MemoryId;
