@@ -10,15 +10,17 @@ use perf_event_open_sys::bindings as sys;
 
 use super::attr::{Feature, Rate};
 use super::cpus::Recipe;
+use super::error::SamplerError;
 use super::live::{self, Live, Reader};
 use super::loss::Loss;
 use super::open::Event;
+use super::opened::Sampler;
+use super::options::TargetKind;
 use super::plan::Planned;
 use super::steer::{self, Watcher};
 use super::tee::Tee;
 use super::tracepoint;
 use super::worker::{self, CpuRing, Scheduled, Worker};
-use super::{Sampler, SamplerError, TargetKind};
 use crate::bpf::{Dsqs, Snapshots, WantedMap};
 use crate::host::priority;
 use crate::sample::batch::Batch;
