@@ -5,9 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Progress, TICK};
+use super::Progress;
 use crate::host::Roots;
 use crate::profile::Recorder;
+
+/// How often a capture checks its rings when nothing arrives.
+pub(super) const TICK: Duration = Duration::from_millis(50);
 
 /// Stops a capture, from any thread: it then ends as if its time were over.
 #[derive(Debug, Clone, Default)]
