@@ -6,8 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::host::need_room;
-use crate::plot::Plot;
-use crate::result::{number, Comparison, Skip, BYTES, CPU, PEAK, WALL};
+use crate::result::{number, Comparison, Plot, Skip, BYTES, CPU, PEAK, WALL};
 use crate::statistics::in_turn;
 use crate::tools::{beside, size, words, Bench, Ended};
 

@@ -9,8 +9,6 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::tools::Bench;
-
 /// The command line or this host does not allow a comparison: one sentence, exit code 2.
 #[derive(Debug)]
 pub struct Refused(String);
@@ -46,7 +44,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn read(bench: &Bench, words: &[OsString]) -> Self {
+    /// With the program `scxprof` and this version of perf, for a command line of these words.
+    pub fn read(scxprof: &Path, perf: Option<&str>, words: &[OsString]) -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cpu = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         let words = words.iter().map(|word| word.to_string_lossy().into_owned());
@@ -56,8 +55,8 @@ impl Machine {
             cpus: cpus(),
             memory_mib: meminfo("MemTotal").unwrap_or(0) >> 20,
             kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
-            perf: bench.perf_version().unwrap_or("none").to_owned(),
-            scxprof: version(&bench.scxprof).unwrap_or_else(|| "none".to_owned()),
+            perf: perf.unwrap_or("none").to_owned(),
+            scxprof: version(scxprof).unwrap_or_else(|| "none".to_owned()),
             load_average: fs::read_to_string("/proc/loadavg")
                 .unwrap_or_default()
                 .split_whitespace()

@@ -88,7 +88,7 @@ fn run(words: &[OsString], out: &mut dyn Write) -> Result<bool> {
         }
     };
     let bench = Bench::new(*args)?;
-    let machine = Machine::read(&bench, words);
+    let machine = Machine::read(&bench.scxprof, bench.perf_version(), words);
     let mut places = output::Places::new(&bench.args)?;
     let mut agreed = true;
     for which in bench.args.which.each() {

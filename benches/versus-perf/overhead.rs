@@ -9,8 +9,7 @@ use anyhow::{bail, Context, Result};
 
 use crate::host::{need_root, Refused};
 use crate::measure::end_with_parent;
-use crate::plot::Plot;
-use crate::result::{Comparison, Measure, Run, Skip};
+use crate::result::{Comparison, Measure, Plot, Run, Skip};
 use crate::servers::Server;
 use crate::statistics::in_turn;
 use crate::tools::{progress, shown, words, Bench};

@@ -1,43 +1,11 @@
-//! Which plots a comparison has.
+//! Draws the plots of a comparison.
 
 use crate::host::Machine;
-use crate::result::{shown, Row};
+use crate::result::{shown, Plot, Row};
 use crate::statistics::Middle;
 use crate::svg::{bars, lines, Frame, Group, Series, Value};
 
-/// A plot of one measured value.
-#[derive(Debug, Clone)]
-pub enum Plot {
-    /// A group of bars for each case, a bar for each tool.
-    Bars {
-        /// A key of the values.
-        key: &'static str,
-        title: &'static str,
-        /// What the values are.
-        values: &'static str,
-        decimals: usize,
-    },
-    /// A line for each tool, over a number that each case has.
-    Lines {
-        key: &'static str,
-        /// The key of that number.
-        along: &'static str,
-        title: &'static str,
-        values: &'static str,
-        /// What that number is.
-        axis: &'static str,
-        is_log: bool,
-    },
-}
-
 impl Plot {
-    /// For the name of its file.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Bars { key, .. } | Self::Lines { key, .. } => key,
-        }
-    }
-
     /// The SVG; `None` if there is nothing to show.
     pub fn draw(&self, rows: &[Row], machine: &Machine) -> Option<String> {
         let value = |middle: &Middle| Value { middle: middle.median, low: middle.low, high: middle.high };

@@ -13,9 +13,8 @@ use crate::capture::Captured;
 use crate::cli::Hardware;
 use crate::host::{need_root, refused};
 use crate::load::Workload;
-use crate::plot::Plot;
 use crate::recording::{parse, Observed, FIELDS};
-use crate::result::{Check, Comparison, Measure, BYTES, CPU, LOST, PEAK, SAMPLES};
+use crate::result::{Check, Comparison, Measure, Plot, BYTES, CPU, LOST, PEAK, SAMPLES};
 use crate::statistics::in_turn;
 use crate::tools::{beside, progress, words, Bench};
 

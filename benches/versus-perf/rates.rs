@@ -6,8 +6,7 @@ use anyhow::Result;
 
 use crate::host::{cpus, need_root};
 use crate::load::Faults;
-use crate::plot::Plot;
-use crate::result::{number, Comparison, Measure, CPU, LOST, PEAK, SAMPLES};
+use crate::result::{number, Comparison, Measure, Plot, CPU, LOST, PEAK, SAMPLES};
 use crate::software::PERF_FAULTS;
 use crate::statistics::in_turn;
 use crate::tools::Bench;

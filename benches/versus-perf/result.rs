@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use crate::measure::Usage;
-use crate::plot::Plot;
 use crate::statistics::Middle;
 use crate::tools::Ended;
 
@@ -45,6 +44,40 @@ pub struct Check {
 pub struct Skip {
     pub what: String,
     pub reason: String,
+}
+
+/// A plot of one measured value.
+#[derive(Debug, Clone)]
+pub enum Plot {
+    /// A group of bars for each case, a bar for each tool.
+    Bars {
+        /// A key of the values.
+        key: &'static str,
+        title: &'static str,
+        /// What the values are.
+        values: &'static str,
+        decimals: usize,
+    },
+    /// A line for each tool, over a number that each case has.
+    Lines {
+        key: &'static str,
+        /// The key of that number.
+        along: &'static str,
+        title: &'static str,
+        values: &'static str,
+        /// What that number is.
+        axis: &'static str,
+        is_log: bool,
+    },
+}
+
+impl Plot {
+    /// For the name of its file.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Bars { key, .. } | Self::Lines { key, .. } => key,
+        }
+    }
 }
 
 /// One comparison.

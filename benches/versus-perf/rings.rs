@@ -16,8 +16,7 @@ use scxprof::testing::sampler::ring::Ring;
 use scxprof::testing::sampler::{AddressFrom, Identity};
 
 use crate::host::{meminfo, refused};
-use crate::plot::Plot;
-use crate::result::{Comparison, Measure, Run};
+use crate::result::{Comparison, Measure, Plot, Run};
 use crate::tools::{progress, Bench};
 
 const PAGE: usize = 4096;

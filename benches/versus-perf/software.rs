@@ -5,8 +5,7 @@ use anyhow::Result;
 use crate::capture::Captured;
 use crate::host::{cpus, need_root};
 use crate::load::{Faults, Readers};
-use crate::plot::Plot;
-use crate::result::{number, Comparison, BYTES, CPU, LOST, PEAK, SAMPLES};
+use crate::result::{number, Comparison, Plot, BYTES, CPU, LOST, PEAK, SAMPLES};
 use crate::statistics::in_turn;
 use crate::tools::Bench;
 

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{MapCore, MapHandle, MapInfo, MapType};
 
-use super::{HintsError, MapRef};
+use super::hints::{HintsError, MapRef};
 
 /// Bytes of the hint at the beginning of a value.
 pub(super) const HINT_SIZE: u32 = 8;

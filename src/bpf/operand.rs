@@ -10,7 +10,8 @@ use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 
 use super::probe::{quiet, refusal, sum};
-use super::{Clockwork, Refusal, SnapshotCounts, Step, Watched};
+use super::refusal::{Refusal, Step};
+use super::watched::{Clockwork, SnapshotCounts, Watched};
 use crate::host::kallsyms::Kallsyms;
 use crate::recover::{Wanted, WANTED_LINES};
 

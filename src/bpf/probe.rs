@@ -4,15 +4,14 @@ use std::cell::RefCell;
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
 use std::sync::Once;
 
 use libbpf_rs::libbpf_sys::{bpf_obj_get_info_by_fd, bpf_prog_info};
 use libbpf_rs::{set_print, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel};
 use rustix::process::{Pid, PidfdFlags};
 
-use super::map::{pid_namespace, HintMap};
-use super::{Refusal, Step};
+use super::map::HintMap;
+use super::refusal::{Refusal, Step};
 use crate::hint::{Counts, HintProbe};
 
 /// hints.bpf.c, compiled.
@@ -59,16 +58,6 @@ pub(super) fn probe(probe: HintProbe, map: Option<&HintMap>, setting: Setting) -
 /// Loads and attaches the iterator of tasks for a map.
 pub(super) fn iterator(map: Option<&HintMap>, setting: Setting) -> Result<Loaded, Refusal> {
     load(None, map, setting)
-}
-
-/// Tries each hint probe and the iterator on a map of our own, and the memory around registers; nothing stays attached.
-///
-/// `proc` is procfs, for our pid namespace.
-#[must_use]
-pub fn trials(proc: &Path) -> Vec<(&'static str, Result<(), Refusal>)> {
-    let setting = Setting { pid_namespace: pid_namespace(proc).unwrap_or(0), ring_bytes: 1 << 16 };
-    let probes = HintProbe::ALL.into_iter().map(|it| (it.name(), probe(it, None, setting).map(drop)));
-    probes.chain([(ITERATOR, iterator(None, setting).map(drop)), super::operand::trial(proc)]).collect()
 }
 
 thread_local! {

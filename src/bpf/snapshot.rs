@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use libbpf_rs::{Iter, MapCore, MapFlags};
 use rustix::process::PidfdFlags;
 
+use super::event::{RawEvent, EVENT_SIZE};
 use super::map::HintMap;
 use super::probe::{self, pidfd_open, Loaded, Setting};
-use super::watch::{RawEvent, EVENT_SIZE};
-use super::Refusal;
+use super::refusal::Refusal;
 use crate::host::clock::monotonic_ns;
 use crate::host::{tasks, Roots};
 

@@ -1,7 +1,6 @@
 //! The thread that reads the ring of hint events and passes them to the session.
 
 use std::io;
-use std::mem::offset_of;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -11,15 +10,15 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 use libbpf_rs::RingBufferBuilder;
 
+use super::event::RawEvent;
+use super::hints::{HintOptions, HintsError, MapRef};
 use super::map::{pid_namespace, HintMap};
-use super::probe::{self, event, Loaded, Setting};
+use super::probe::{self, Loaded, Setting};
 use super::snapshot::Tasks;
-use super::{HintOptions, HintsError, MapRef};
 use crate::hint::{Counts, HintProbe};
 use crate::host::clock::monotonic_ns;
 use crate::host::priority;
 use crate::sample::batch::Batch;
-use crate::sample::{SideBand, TimedSideBand};
 
 /// Events per batch.
 const BATCH: usize = 1024;
@@ -34,38 +33,6 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// The shortest interval for reading all tasks again after events were lost.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
-
-/// Bytes of an event in the ring.
-pub(super) const EVENT_SIZE: usize = size_of::<event>();
-
-/// A hint that was written (`Some`) or deleted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RawEvent {
-    pub time: u64,
-    pub hint: Option<u64>,
-    pub pid: u32,
-    pub tid: u32,
-}
-
-impl RawEvent {
-    /// Parses `struct event`; `None` if it is malformed.
-    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
-        let long = |at: usize| Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
-        let int = |at: usize| Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
-        let hint = match int(offset_of!(event, kind))? {
-            0 => Some(long(offset_of!(event, hint))?),
-            1 => None,
-            _ => return None,
-        };
-        let (time, pid, tid) = (offset_of!(event, time), offset_of!(event, pid), offset_of!(event, tid));
-        Some(Self { time: long(time)?, hint, pid: int(pid)?, tid: int(tid)? })
-    }
-
-    fn side_band(self) -> TimedSideBand {
-        let Self { time, hint, pid, tid } = self;
-        TimedSideBand { time, what: SideBand::Hint { time, pid, tid, hint } }
-    }
-}
 
 /// A running watch.
 #[derive(Debug)]
@@ -101,7 +68,7 @@ impl Watch {
         let Some((probe, loaded)) = attached else { return Err(HintsError::NoProbe(refusals)) };
         let mut notes: Vec<String> = Vec::new();
         if !refusals.is_empty() {
-            notes.push(format!("hints are seen by {probe} ({})", super::list(&refusals)));
+            notes.push(format!("hints are seen by {probe} ({})", super::hints::list(&refusals)));
         }
         let tasks = Tasks::new(&map, setting, proc);
         let at_start = tasks.ask(&map);
@@ -131,7 +98,7 @@ impl Watch {
         &self.notes
     }
 
-    /// The events, as [`SideBand::Hint`]; the receiver gives them a worker's number.
+    /// The events, as [`SideBand::Hint`](crate::sample::SideBand::Hint); the receiver gives them a worker's number.
     #[must_use]
     pub fn batches(&self) -> &Receiver<Batch> {
         &self.batches
@@ -236,33 +203,6 @@ impl Reader {
             }
             // An interrupted sleep is a short one.
             ring.poll_raw(TICK);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn bytes(kind: u32) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        bytes.extend_from_slice(&7u64.to_ne_bytes());
-        bytes.extend_from_slice(&1024u64.to_ne_bytes());
-        for field in [40u32, 41, kind, 0] {
-            bytes.extend_from_slice(&field.to_ne_bytes());
-        }
-        bytes
-    }
-
-    #[test]
-    fn an_event_is_read_as_the_program_writes_it() {
-        let set = bytes(0);
-        assert_eq!(set.len(), EVENT_SIZE);
-        assert_eq!(RawEvent::parse(&set), Some(RawEvent { time: 7, hint: Some(1024), pid: 40, tid: 41 }));
-        assert_eq!(RawEvent::parse(&bytes(1)), Some(RawEvent { time: 7, hint: None, pid: 40, tid: 41 }));
-        assert_eq!(RawEvent::parse(&bytes(2)), None);
-        for end in 0..28 {
-            assert_eq!(RawEvent::parse(&set[..end]), None);
         }
     }
 }

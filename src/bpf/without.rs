@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use crossbeam_channel::Receiver;
 
-use super::{Clockwork, HintOptions, HintsError, Refusal, SnapshotCounts, Step, Watched};
+use super::hints::{HintOptions, HintsError};
+use super::refusal::{Refusal, Step};
+use super::watched::{Clockwork, SnapshotCounts, Watched};
 use crate::hint::{Counts, HintProbe};
 use crate::recover::Wanted;
 use crate::sample::batch::Batch;

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{anyhow, Context};
 use clap::{Args, ValueEnum};
 
-use super::capture::{INPUT, RESULT};
+use super::args::{INPUT, RESULT};
+use super::failure::Failure;
+use super::observe;
 use super::output::{Output, Readers};
 use super::signals::Signals;
-use super::{trace, Failure};
 use crate::columns::aligned;
 use crate::escape;
 use crate::sample::places::{CpuPlace, CpuPlaces};
@@ -114,7 +115,7 @@ pub(super) fn run(args: &AnalyzeArgs, stdout_is_open: bool) -> Result<(), Failur
     let given = places(&args.llc)?;
     let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
-    let observed = trace::observe(&args.file, &signals, |recorded| {
+    let observed = observe::observe(&args.file, &signals, |recorded| {
         let places = if given.is_empty() { recorded } else { given };
         Some(Analysis::new(Options { only: args.only.clone(), limit, method: args.method.into(), places }))
     })?;

@@ -10,11 +10,13 @@ use anyhow::anyhow;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::args::{percent, seconds, TUNING, WATCH};
 use super::command::Held;
+use super::decision;
+use super::failure::Failure;
 use super::hints::HintArgs;
 use super::signals::Signals;
 use super::source::{self, SourceArgs};
-use super::{decision, percent, seconds, Failure};
 use crate::host::limits::{self, sysctl};
 use crate::host::{hierarchy, topology, Roots};
 use crate::resolve::cgroups::display_path;
@@ -123,12 +125,6 @@ pub(super) struct TuningArgs {
 
 /// How often `-vv` prints the sizes of the tables.
 const TABLES_EVERY: Duration = Duration::from_secs(10);
-
-/// Headings of the options in every help.
-pub(super) const WATCH: &str = "What to watch";
-pub(super) const INPUT: &str = "Input";
-pub(super) const RESULT: &str = "Result";
-pub(super) const TUNING: &str = "Tuning";
 
 /// The id of a process or thread on the command line.
 pub(super) fn pid(text: &str) -> Result<u32, String> {

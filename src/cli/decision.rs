@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{anyhow, Context};
 use clap::Args;
 
+use super::args::percent;
+use super::failure::Failure;
+use super::hints;
 use super::outputs::Outputs;
-use super::{hints, percent, say_lines, Failure};
+use super::say::say_lines;
 use crate::config::{CellOptions, CellSpecError, Scheduler};
 use crate::host::priority::NICE;
 use crate::recover::Unrecovered;

@@ -7,11 +7,11 @@ use anyhow::{anyhow, Context};
 use clap::Args;
 use serde::Deserialize;
 
-use super::capture::{INPUT, RESULT, TUNING};
+use super::args::{INPUT, RESULT, TUNING};
 use super::decision::{self, DecisionArgs, Named};
+use super::failure::Failure;
 use super::output::{Output, Readers};
 use super::signals::Signals;
-use super::Failure;
 use crate::host::open;
 use crate::report::Difference;
 use crate::report::{Report, VERSION};

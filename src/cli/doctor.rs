@@ -8,7 +8,9 @@ use std::time::Duration;
 use anyhow::{anyhow, Context};
 use clap::Args;
 
-use super::{output, seconds, Failure};
+use super::args::seconds;
+use super::failure::Failure;
+use super::output;
 use crate::doctor::{self, selftest, Style};
 use crate::escape;
 use crate::host::Roots;

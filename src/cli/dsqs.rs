@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::anyhow;
 
-use super::sched::{ms, us};
-use super::Failure;
+use super::failure::Failure;
+use super::times::{incomplete, ms, us};
 use crate::columns::aligned;
 use crate::host::Roots;
 use crate::sampler::sched::has_scheduler;
@@ -109,7 +109,7 @@ pub(super) fn table(lines: &[DsqLine], stats: &SchedStats) -> String {
         );
     }
     if lines.iter().any(|line| line.losses > 0) {
-        text += super::sched::incomplete(stats);
+        text += incomplete(stats);
     }
     text + "\n"
 }

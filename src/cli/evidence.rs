@@ -9,9 +9,9 @@ use anyhow::{anyhow, Context};
 use clap::Args;
 use sha2::{Digest, Sha256};
 
-use super::capture::RESULT;
+use super::args::RESULT;
+use super::failure::Failure;
 use super::output::{Output, Readers};
-use super::Failure;
 use crate::evidence::{file, Evidence, Folds, Key, Kind, Scope};
 use crate::profile::meta::Host;
 use crate::sample::printable;

@@ -7,12 +7,13 @@ use anyhow::{anyhow, Context};
 use clap::Args;
 use rustc_hash::FxHashMap;
 
-use super::capture::{RESULT, TUNING};
+use super::args::{percent, RESULT, TUNING};
+use super::decision;
+use super::failure::Failure;
 use super::output::{Output, Readers};
 use super::process::{self, InputArgs};
 use super::signals::Signals;
 use super::tables::{self, Request, TableDir};
-use super::{decision, percent, Failure};
 use crate::config::{CellOptions, Placement};
 use crate::profile::Profile;
 use crate::sample::Comm;

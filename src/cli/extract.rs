@@ -6,14 +6,15 @@ use std::path::Path;
 use anyhow::anyhow;
 use clap::Args;
 
+use super::args::{percent, RESULT, TUNING};
 use super::capture;
 use super::decision::{self, DecisionArgs, Named, Printed};
 use super::evidence::EvidenceArgs;
+use super::failure::Failure;
 use super::filter::{Filter, FilterArgs};
 use super::outputs::OutputArgs;
 use super::process::{damaged, InputArgs};
 use super::signals::Signals;
-use super::{percent, Failure};
 use crate::host::Roots;
 use crate::profile::Profile;
 use crate::report::{Report, RunReport, StacksReport};
@@ -45,11 +46,11 @@ pub(super) struct ExtractArgs {
         value_name = "MIB",
         default_value = "64",
         value_parser = clap::value_parser!(u32).range(8..),
-        help_heading = capture::TUNING
+        help_heading = TUNING
     )]
     memory: u32,
     /// Exit with 4 if more samples than this were lost
-    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = percent, help_heading = capture::TUNING)]
+    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = percent, help_heading = TUNING)]
     max_loss: f64,
     #[command(flatten)]
     outputs: OutputArgs,
@@ -58,7 +59,7 @@ pub(super) struct ExtractArgs {
     #[command(flatten)]
     evidence: EvidenceArgs,
     /// Print a summary to stderr (-vv: full detail)
-    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = capture::RESULT)]
+    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = RESULT)]
     verbose: u8,
     #[command(flatten)]
     filter: FilterArgs,

@@ -8,7 +8,7 @@ use anyhow::anyhow;
 use clap::Args;
 use regex::bytes::Regex;
 
-use super::Failure;
+use super::failure::Failure;
 use crate::config::mistake;
 use crate::resolve::cgroups::display_path;
 use crate::resolve::Cgroups;

@@ -8,8 +8,8 @@ use clap::{Arg, Args, Command};
 use clap_mangen::roff::{bold, italic, roman, Inline, Roff};
 use clap_mangen::Man;
 
+use super::failure::Failure;
 use super::output::{Output, Readers};
-use super::Failure;
 
 mod text;
 

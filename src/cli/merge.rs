@@ -9,11 +9,13 @@ use std::sync::Arc;
 use anyhow::{anyhow, Context};
 use clap::Args;
 
-use super::capture::{INPUT, RESULT};
+use super::args::{percent, INPUT, RESULT};
+use super::failure::Failure;
 use super::output::{Output, Readers};
 use super::outputs::check_distinct;
+use super::say::say_lines;
 use super::signals::Signals;
-use super::{evidence, percent, process, say_lines, Failure};
+use super::{evidence, process};
 use crate::config::{DecisionOptions, Placement, Scheduler};
 use crate::evidence::file::{self, FileError};
 use crate::evidence::{

@@ -2,51 +2,18 @@
 
 use std::ffi::OsString;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use crate::resolve::{answer_source_lines, SOURCE_LINES};
 
-/// Prints a line to stderr, in one piece and escaped for a terminal, because a COMMAND may write there too. If stderr is full
-/// or has no reader, the line is lost, but not the run: `eprintln!` would panic.
-macro_rules! say {
-    ($($text:tt)*) => {{
-        let line = format!("{}\n", $crate::escape::line(&format!($($text)*)));
-        $crate::cli::to_stderr(line.as_bytes());
-    }};
-}
-
-/// True in a service, which must not wait for who reads its messages.
-static IS_SERVICE: AtomicBool = AtomicBool::new(false);
-/// How long a service waits for the reader of its stderr.
-const READER: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-
-/// Writes to stderr. What cannot be written is lost.
-fn to_stderr(bytes: &[u8]) {
-    use std::io::Write;
-    let mut stderr = std::io::stderr();
-    if !IS_SERVICE.load(Ordering::Relaxed) {
-        let _ = stderr.write_all(bytes);
-        return;
-    }
-    // A pipe that has room takes so much without waiting (PIPE_BUF, pipe(7)).
-    for part in bytes.chunks(4096) {
-        let has_room = poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&READER));
-        if !has_room.is_ok_and(|ready| ready > 0) || stderr.write_all(part).is_err() {
-            return;
-        }
-    }
-}
-
-/// The same for text of several lines.
-fn say_lines(text: &str) {
-    to_stderr((crate::escape::lines(text.trim_end()) + "\n").as_bytes());
-}
+// First, because all others use its macro.
+#[macro_use]
+mod say;
 
 mod analyze;
+mod args;
 mod capture;
 mod cgroups;
 mod command;
@@ -59,11 +26,13 @@ mod dsqs;
 mod evidence;
 mod export;
 mod extract;
+mod failure;
 mod filter;
 mod hints;
 mod load;
 mod man;
 mod merge;
+mod observe;
 mod output;
 mod outputs;
 mod own_input;
@@ -79,10 +48,14 @@ mod signals;
 mod source;
 mod stacks;
 mod tables;
+mod times;
 mod trace;
 mod wakers;
 mod watch;
 mod windows;
+
+use failure::Failure;
+use say::say_lines;
 
 const AFTER_HELP: &str = "\
 Exit codes:
@@ -144,63 +117,6 @@ enum Command {
     },
     #[command(hide = true)]
     Man(man::ManArgs),
-}
-
-/// An unsuccessful end, as its exit code and its message.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// 1: there is no result, or it could not be written.
-    NoResult(anyhow::Error),
-    /// 2: the request is invalid.
-    Usage(anyhow::Error),
-    /// 3: this machine or these rights do not allow it.
-    Unsupported(anyhow::Error),
-    /// 4: more was lost than allowed; the result was printed.
-    Loss(anyhow::Error),
-    /// 5: scx_mitosis would reject the configuration on the target host, so there is none; or one is worse than wanted.
-    DoesNotFit(anyhow::Error),
-    /// The status of the command that was profiled.
-    Command(u8),
-}
-
-impl Failure {
-    /// Its message.
-    fn sentence(&self) -> String {
-        match self {
-            Self::NoResult(error)
-            | Self::Usage(error)
-            | Self::Unsupported(error)
-            | Self::Loss(error)
-            | Self::DoesNotFit(error) => sentence(error),
-            Self::Command(status) => format!("the command ended with {status}"),
-        }
-    }
-
-    fn exit(self) -> ExitCode {
-        let (error, code) = match self {
-            Self::NoResult(error) => (Some(error), 1),
-            Self::Usage(error) => (Some(error), 2),
-            Self::Unsupported(error) => (Some(error), 3),
-            Self::Loss(error) => (Some(error), 4),
-            Self::DoesNotFit(error) => (Some(error), 5),
-            Self::Command(status) => (None, status),
-        };
-        if let Some(error) = error {
-            say!("error: {}", sentence(&error));
-        }
-        ExitCode::from(code)
-    }
-}
-
-/// The error and its causes, each printed once: many of our errors contain the text of their cause.
-fn sentence(error: &anyhow::Error) -> String {
-    let mut text = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
 }
 
 fn source_lines(addresses: Vec<OsString>) -> ExitCode {
@@ -279,23 +195,6 @@ fn command_tip(error: &clap::Error, args: &[OsString]) -> Option<String> {
     ))
 }
 
-/// A percentage on the command line.
-fn percent(text: &str) -> Result<f64, String> {
-    match text.trim_end_matches('%').parse() {
-        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
-        _ => Err("must be a percentage from 0 to 100".to_owned()),
-    }
-}
-
-/// A number of seconds on the command line.
-fn seconds(text: &str) -> Result<std::time::Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
-    if seconds <= 0.0 || seconds.is_nan() {
-        return Err("must be more than 0 seconds".to_owned());
-    }
-    std::time::Duration::try_from_secs_f64(seconds).map_err(|_| "too many seconds".to_owned())
-}
-
 fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "scxprof", &mut script);
@@ -357,15 +256,5 @@ mod tests {
                 assert!(option.get_help_heading().is_some(), "{} {}", subcommand.get_name(), option.get_id());
             }
         }
-    }
-
-    #[test]
-    fn a_cause_is_said_once() {
-        use anyhow::Context;
-        let cause = || std::io::Error::from_raw_os_error(libc::EACCES);
-        let own = crate::host::Error::Read { path: "/x".into(), source: cause() };
-        assert_eq!(sentence(&own.into()), "cannot read /x: Permission denied (os error 13)");
-        let context = Err::<(), _>(cause()).context("cannot write").unwrap_err();
-        assert_eq!(sentence(&context), "cannot write: Permission denied (os error 13)");
     }
 }

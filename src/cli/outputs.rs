@@ -7,8 +7,8 @@ use anyhow::{anyhow, Context};
 use clap::Args;
 
 use super::evidence::EvidenceTo;
+use super::failure::Failure;
 use super::output::{Output, Readers};
-use super::Failure;
 use crate::report::{self, html, Report, RunFacts};
 use crate::session::Outcome;
 

@@ -1,5 +1,6 @@
 //! Refuses an output that is an input of the same command: the result would replace what it is made of.
 
+use super::failure::Failure;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -8,8 +9,6 @@ use std::path::Path;
 
 use anyhow::anyhow;
 use clap::ArgMatches;
-
-use super::Failure;
 
 /// The options and arguments that name what a command reads. With the next two lists these are all that name a path; a test sees
 /// to it.

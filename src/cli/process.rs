@@ -9,13 +9,14 @@ use anyhow::{anyhow, Context};
 use clap::Args;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::capture::{INPUT, RESULT, TUNING};
+use super::args::{percent, INPUT, RESULT, TUNING};
+use super::decision;
 use super::destination::Directory;
+use super::failure::Failure;
 use super::filter::{Filter, FilterArgs};
 use super::signals::Signals;
-use super::{decision, percent, Failure};
 use crate::host::Roots;
-use crate::profile::{jsonl, record_name, Meta, PerfData, Profile, ProfileError, Records};
+use crate::profile::{jsonl, record_name, PerfData, Profile, ProfileError, Records};
 use crate::resolve::{symbolize, Cgroups, SymbolOptions};
 use crate::sample::{CodeAddr, Sample, Source};
 use crate::session::{Outcome, Session, Sink};
@@ -369,7 +370,7 @@ pub(super) fn run(args: &ProcessArgs, stdout_is_open: bool) -> Result<(), Failur
     let Lines { profile, .. } = &lines;
     let damage = profile.damage();
     if let Some(out) = &out {
-        let meta = Meta::of_lines(profile, &lines.outcome, damage.clone());
+        let meta = profile.meta_of_lines(&lines.outcome, damage.clone());
         meta.write(&out.dir.path()).map_err(|error| Failure::NoResult(error.into()))?;
     }
     let path = out.as_ref().map(|out| out.path.clone());

@@ -1,12 +1,11 @@
 //! `scxprof trace query`: says how DuckDB runs a query on a trace or a profile.
 
+use super::args::INPUT;
+use super::failure::Failure;
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use clap::Args;
-
-use super::capture::INPUT;
-use super::Failure;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -9,14 +9,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{anyhow, Context};
 use clap::Args;
 
-use super::capture::{self, CaptureArgs, RESULT};
+use super::args::{RESULT, WATCH};
+use super::capture::{self, CaptureArgs};
 use super::decision;
 use super::destination::Directory;
+use super::failure::Failure;
 use super::filter::FilterArgs;
 use super::process;
 use super::signals::Signals;
 use super::stacks::{self, Unwind};
-use super::Failure;
 use crate::profile::{pack, ProfileError, Recorder};
 use crate::resolve::Cgroups;
 use crate::sample::Sample;
@@ -51,10 +52,10 @@ pub(super) struct RecordArgs {
     #[arg(long, help_heading = RESULT)]
     keep_memory: bool,
     /// Record the scheduler's events of the whole host too, for `scxprof sched` and `perf sched`
-    #[arg(long, help_heading = capture::WATCH)]
+    #[arg(long, help_heading = WATCH)]
     sched: bool,
     /// With --sched: also interrupts and softirqs
-    #[arg(long, help_heading = capture::WATCH, requires = "sched")]
+    #[arg(long, help_heading = WATCH, requires = "sched")]
     irq: bool,
     /// Record call stacks beside memory too, for `scxprof stacks -f` and perf report: of EVENT, by default what uses the CPU
     #[arg(
@@ -63,7 +64,7 @@ pub(super) struct RecordArgs {
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "",
-        help_heading = capture::WATCH
+        help_heading = WATCH
     )]
     stacks: Option<String>,
     /// With --stacks: samples a second on each CPU [default: 99; each hit of a tracepoint]
@@ -72,11 +73,11 @@ pub(super) struct RecordArgs {
         value_name = "HZ",
         requires = "stacks",
         value_parser = clap::value_parser!(u64).range(1..),
-        help_heading = capture::WATCH
+        help_heading = WATCH
     )]
     stacks_freq: Option<u64>,
     /// With --stacks: how stacks are to be unwound, fp or dwarf[,BYTES]; see `scxprof stacks --help`
-    #[arg(long, value_name = "HOW", requires = "stacks", value_parser = stacks::unwind, help_heading = capture::WATCH)]
+    #[arg(long, value_name = "HOW", requires = "stacks", value_parser = stacks::unwind, help_heading = WATCH)]
     unwind: Option<Unwind>,
     /// Do not name the code of these lines (sym, dso)
     #[arg(long, help_heading = RESULT, requires = "samples_jsonl")]

@@ -11,12 +11,14 @@ use clap::Args;
 use serde::Serialize;
 
 use self::compare::{Compared, Configuration, Scheduler};
-use super::capture::{self, INPUT, RESULT};
+use super::args::{INPUT, RESULT};
+use super::capture;
+use super::failure::Failure;
 use super::filter::{Filter, FilterArgs};
 use super::output::{Output, Readers};
-use super::sched::us;
+use super::process;
 use super::signals::Signals;
-use super::{process, Failure};
+use super::times::us;
 use crate::columns::aligned;
 use crate::escape;
 use crate::host::room::{self, Room};

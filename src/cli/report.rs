@@ -2,10 +2,10 @@
 
 use clap::Args;
 
-use super::capture::RESULT;
+use super::args::RESULT;
 use super::decision::Printed;
 use super::extract::{self, ExtractArgs};
-use super::Failure;
+use super::failure::Failure;
 
 const EXAMPLES: &str = "\
 Examples:

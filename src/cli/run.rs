@@ -6,16 +6,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::anyhow;
 use clap::Args;
 
+use super::args::RESULT;
 use super::capture::{self, CaptureArgs};
 use super::command::{Held, Running};
 use super::controllers;
 use super::decision::{self, DecisionArgs, Named, Printed};
 use super::evidence::EvidenceArgs;
+use super::failure::Failure;
 use super::output::Output;
 use super::outputs::OutputArgs;
 use super::score::{self, JudgeArgs};
 use super::signals::Signals;
-use super::Failure;
 use crate::config::Placement;
 use crate::host::topology;
 use crate::profile::meta::Host;
@@ -58,13 +59,13 @@ pub(super) struct RunArgs {
         long = "score",
         value_name = "FILE",
         conflicts_with_all = ["report", "html", "evidence", "sharing_csv", "prometheus", "sched", "target"],
-        help_heading = capture::RESULT
+        help_heading = RESULT
     )]
     scored: Vec<PathBuf>,
     #[command(flatten)]
     judge: JudgeArgs,
     /// Print a summary to stderr (-vv: full detail)
-    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = capture::RESULT)]
+    #[arg(short = 'v', long = "verbose", action = clap::ArgAction::Count, help_heading = RESULT)]
     verbose: u8,
 }
 

@@ -10,16 +10,19 @@ use anyhow::{anyhow, Context};
 use clap::Args;
 use serde::Serialize;
 
-use super::capture::{self, TuningArgs, INPUT, RESULT, WATCH};
+use super::args::{seconds, INPUT, RESULT, WATCH};
+use super::capture::{self, TuningArgs};
 use super::command::Held;
+use super::failure::Failure;
 use super::hints::HintArgs;
+use super::observe;
 use super::output::{Output, Readers};
 use super::process;
 use super::signals::Signals;
-use super::trace;
+use super::times::{incomplete, ms, us};
 use super::wakers::{self, FoundWakers, WakerArgs};
 use super::windows::{self, WindowArgs, WindowSink};
-use super::{decision, dsqs, seconds, source, Failure};
+use super::{decision, dsqs, source};
 use crate::columns::aligned;
 use crate::config::Placement;
 use crate::escape;
@@ -255,7 +258,7 @@ pub(super) fn run(args: &SchedArgs, stdout_is_open: bool) -> Result<(), Failure>
     let output = Output::open(args.output.as_deref(), Readers::All).map_err(Failure::Usage)?;
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
     let observed = match &args.file {
-        Some(path) if trace::is_trace(path) => read_trace(args, path, &signals)?,
+        Some(path) if observe::is_trace(path) => read_trace(args, path, &signals)?,
         Some(path) => read(args, path, &signals)?,
         None => watch(args, held, &signals)?,
     };
@@ -388,7 +391,7 @@ fn read(args: &SchedArgs, path: &Path, signals: &Signals) -> Result<Observed, Fa
 
 /// Reads a trace of another tool.
 fn read_trace(args: &SchedArgs, path: &Path, signals: &Signals) -> Result<Observed, Failure> {
-    let mut trace = trace::open_trace(path)?;
+    let mut trace = observe::open_trace(path)?;
     let mut stats = args.wakers.enable(SchedStats::new(CpuPlaces::default(), None));
     stats.unobserved_before(trace.observed_from().unwrap_or(0));
     let mut windows = WindowSink::new(&args.windows, Vec::new())?;
@@ -396,11 +399,11 @@ fn read_trace(args: &SchedArgs, path: &Path, signals: &Signals) -> Result<Observ
     if let Some(windows) = &mut windows {
         sinks.push(windows);
     }
-    if trace::feed(&mut trace, path, &mut sinks, &|| signals.seen())? {
+    if observe::feed(&mut trace, path, &mut sinks, &|| signals.seen())? {
         return Err(process::interrupted());
     }
     let info = trace.info();
-    let lacks = trace::losses(&info);
+    let lacks = observe::losses(&info);
     Ok(Observed {
         stats,
         windows,
@@ -460,16 +463,6 @@ fn shown<'a>(args: &SchedArgs, lines: &'a [Line]) -> &'a [Line] {
         return lines;
     }
     lines.get(..args.limit).unwrap_or(lines)
-}
-
-/// ns as ms.
-pub(super) fn ms(ns: u64) -> String {
-    format!("{:.3}", ns as f64 / 1e6)
-}
-
-/// ns as microseconds.
-pub(super) fn us(ns: Option<u64>) -> String {
-    ns.map_or("-".to_owned(), |ns| format!("{:.1}", ns as f64 / 1e3))
 }
 
 fn table(args: &SchedArgs, stats: &SchedStats, lines: &[Line]) -> String {
@@ -566,14 +559,4 @@ fn table(args: &SchedArgs, stats: &SchedStats, lines: &[Line]) -> String {
         text += incomplete(stats);
     }
     text + "\n"
-}
-
-/// Why lines have a mark.
-pub(super) fn incomplete(stats: &SchedStats) -> &'static str {
-    if stats.is_of_some_threads() {
-        "\n! the recording has only the switches from some threads, as of `perf record -p` or of a command, so that it is not known \
-         when they got a CPU: `perf record -a` and `scxprof record --sched` record all"
-    } else {
-        "\n! events were lost: the counts are too low, and times may be"
-    }
 }

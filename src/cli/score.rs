@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{anyhow, Context};
 use clap::Args;
 
-use super::capture::{self, RESULT, TUNING};
+use super::args::{percent, INPUT, RESULT, TUNING};
+use super::capture;
 use super::decision::{self, DecisionArgs, Named};
+use super::failure::Failure;
 use super::filter::{Filter, FilterArgs};
 use super::output::{Output, Readers};
 use super::process::{self, damaged, InputArgs};
 use super::signals::Signals;
-use super::{percent, Failure};
 use crate::config::{Placement, Scheduler};
 use crate::report::score::ScoreReport;
 use crate::resolve::Cgroups;
@@ -52,7 +53,7 @@ pub(super) struct ScoreArgs {
     #[command(flatten)]
     input: InputArgs,
     /// A configuration of scx_mitosis or scx_layered (repeatable)
-    #[arg(long = "config", value_name = "FILE", required = true, help_heading = super::capture::INPUT)]
+    #[arg(long = "config", value_name = "FILE", required = true, help_heading = INPUT)]
     configs: Vec<PathBuf>,
     /// Memory for the sketch, queues and mappings
     #[arg(

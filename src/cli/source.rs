@@ -3,7 +3,7 @@
 use anyhow::anyhow;
 use clap::Args;
 
-use super::Failure;
+use super::failure::Failure;
 use crate::host::limits::sysctl;
 use crate::host::Roots;
 use crate::sample::Source;

@@ -10,11 +10,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{anyhow, Context};
 use clap::{Args, ValueEnum};
 
-use super::capture::{self, TuningArgs, WatchArgs, INPUT, RESULT, WATCH};
+use super::args::{INPUT, RESULT, WATCH};
+use super::capture::{self, TuningArgs, WatchArgs};
+use super::failure::Failure;
 use super::hints::HintArgs;
 use super::output::{Output, Readers};
 use super::signals::Signals;
-use super::{decision, process, Failure};
+use super::{decision, process};
 use crate::config::Placement;
 use crate::escape;
 use crate::host::Roots;

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{anyhow, Context};
 
 use super::destination::Directory;
-use super::trace::{failed, is_trace, losses, open_trace};
-use super::{decision, process, Failure};
+use super::failure::Failure;
+use super::observe::{failed, is_trace, losses, open_trace};
+use super::{decision, process};
 use crate::config::Placement;
 use crate::sample::Comm;
 use crate::session::{Session, Tabled};

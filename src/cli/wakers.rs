@@ -3,8 +3,8 @@
 use clap::Args;
 use serde::Serialize;
 
-use super::capture::RESULT;
-use super::sched::us;
+use super::args::RESULT;
+use super::times::us;
 use crate::columns::aligned;
 use crate::config::Placement;
 use crate::sched::wakers::report::{ChainLine, EdgeLine, Level, Party, PreemptionLine, Report, Within};

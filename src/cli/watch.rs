@@ -14,13 +14,15 @@ use clap::Args;
 use rustix::process::{kill_process_group, Pid, Signal};
 use rustix::thread::{nanosleep, Timespec};
 
-use super::capture::{self, CaptureArgs, RESULT, TUNING};
+use super::args::{percent, seconds, RESULT, TUNING};
+use super::capture::{self, CaptureArgs};
 use super::decision::DecisionArgs;
 use super::evidence::{self, EvidenceArgs, Facts};
+use super::failure::Failure;
 use super::output::{Output, Readers};
 use super::outputs::check_distinct;
+use super::say::IS_SERVICE;
 use super::signals::Signals;
-use super::{percent, Failure};
 use crate::config::DecisionOptions;
 use crate::evidence::{Evidence, Interval, Watch};
 use crate::host::topology;
@@ -81,7 +83,7 @@ pub(super) struct WatchingArgs {
     #[command(flatten)]
     capture: CaptureArgs,
     /// How often it is decided again
-    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = super::seconds, help_heading = TUNING)]
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds, help_heading = TUNING)]
     interval: Duration,
     /// The part of the time in which it samples, in slices of up to 1 s, and of one CPU that it uses for everything
     #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = percent, help_heading = TUNING)]
@@ -132,7 +134,7 @@ struct Watcher<'a> {
 
 /// Watches until a signal comes.
 pub(super) fn run(args: &WatchingArgs) -> Result<(), Failure> {
-    super::IS_SERVICE.store(true, Ordering::Relaxed);
+    IS_SERVICE.store(true, Ordering::Relaxed);
     let roots = args.capture.watch.roots();
     if args.capture.watch.has_command() {
         return Err(Failure::Usage(anyhow!("watch takes no COMMAND: it watches the host, -p PID or --cgroup PATH")));

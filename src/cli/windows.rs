@@ -7,9 +7,9 @@ use anyhow::{anyhow, Context};
 use clap::Args;
 use tempfile::SpooledTempFile;
 
-use super::capture::RESULT;
+use super::args::RESULT;
+use super::failure::Failure;
 use super::output::{Output, Readers};
-use super::Failure;
 use crate::columns::aligned;
 use crate::resolve::Cgroups;
 use crate::sample::sched::SchedEvent;

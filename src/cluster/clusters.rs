@@ -2,10 +2,8 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
-use super::over_time::OverTime;
-use super::rules::Region;
+use super::lines::LineSharing;
+use super::rules::{OverTime, Region};
 use super::shared::Shared;
 use super::sketch::SketchStats;
 use crate::sample::{CodeAddr, MemoryId};
@@ -178,34 +176,6 @@ pub struct Hot {
     pub sharing: Option<LineSharing>,
     /// Its most active threads; of lines alone.
     pub by_thread: Vec<LineUse>,
-}
-
-/// How threads share a cache line, by the bytes that they touched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum LineSharing {
-    /// Two threads touched a byte in common, and one of them wrote it.
-    True,
-    /// The line is written, and no thread touched a byte that another one wrote.
-    False,
-    /// No thread wrote it, as far as the samples show.
-    None,
-    /// There are too few samples to say it, or the source does not see who writes.
-    Unknown,
-}
-
-impl LineSharing {
-    /// As the JSON has it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::True => "true",
-            Self::False => "false",
-            Self::None => "none",
-            Self::Unknown => "unknown",
-        }
-    }
 }
 
 /// What one thread did to a line.

@@ -4,7 +4,6 @@ use super::avoided::{sum_by_key, Together};
 use super::keys::mix;
 use super::layout::Layout;
 use super::rules;
-use super::score::{label, Avoidable, Avoided};
 use super::sharers::{Shared, Sharer, COMPARED};
 
 /// Threads that are put in order at first: where threads share a cache, the fills of all after a few are avoided.
@@ -12,49 +11,8 @@ const FIRST: usize = 64;
 /// A fill is avoided if it is not with this probability.
 const NEVER: f64 = 1e-12;
 
-/// A partition of the threads.
-pub(super) struct Grouped<'a> {
-    of: &'a Avoidable,
-    layout: &'a Layout,
-    /// For each region its groups, sorted, and for each sharer the place of its group there.
-    places: Vec<(Vec<u32>, Vec<u32>)>,
-}
-
-impl<'a> Grouped<'a> {
-    pub fn new(of: &'a Avoidable, labels: &[u32], layout: &'a Layout) -> Self {
-        let places = |region: &Shared| {
-            let of_sharers: Vec<u32> = region.sharers.iter().map(|it| label(labels, it.seen.thread)).collect();
-            let mut groups = of_sharers.clone();
-            groups.sort_unstable();
-            groups.dedup();
-            let place = |group: &u32| groups.binary_search(group).unwrap_or_default() as u32;
-            let places = of_sharers.iter().map(place).collect();
-            (groups, places)
-        };
-        Self { of, layout, places: of.regions.iter().map(places).collect() }
-    }
-
-    /// What the groups avoid if each sharer's use is weighted.
-    pub fn sum(&self, weight: impl Fn(&Sharer) -> f64) -> Avoided {
-        let mut avoided = Avoided { all: 0.0, of_group: vec![0.0; self.layout.groups()] };
-        let mut expected = Expected::default();
-        for (region, (groups, places)) in self.of.regions.iter().zip(&self.places) {
-            let all = expected.compute(region, groups, places, self.layout, &weight);
-            let base: f64 = expected.kept.iter().map(|it| it.1).sum();
-            let Some(worth) = worth(all, base) else { continue };
-            avoided.all += region.fits * all;
-            for (&group, (kept, base)) in groups.iter().zip(&expected.kept) {
-                if let Some(sum) = avoided.of_group.get_mut(group as usize) {
-                    *sum += region.fits * (kept - base) * worth;
-                }
-            }
-        }
-        avoided
-    }
-}
-
 /// What an avoided miss of a region counts for: what is avoidable there beyond chance stands for all that is.
-fn worth(all: f64, base: f64) -> Option<f64> {
+pub(super) fn worth(all: f64, base: f64) -> Option<f64> {
     (all > base).then(|| all / (all - base))
 }
 
@@ -73,7 +31,7 @@ struct Thread {
 #[derive(Debug, Default)]
 pub(super) struct Expected {
     /// Of each group, the misses that it avoids, and those that it would avoid by chance.
-    kept: Vec<(f64, f64)>,
+    pub(super) kept: Vec<(f64, f64)>,
     seen: Vec<rules::Sharer>,
     of_sharers: Vec<Together>,
     /// By thread and group.
@@ -84,7 +42,7 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// What an avoided miss of a region counts for in [`Avoided`].
+    /// What an avoided miss of a region counts for in [`super::score::Avoided`].
     pub fn worth(&mut self, region: &Shared, layout: &Layout) -> f64 {
         let places = vec![0; region.sharers.len()];
         let all = self.compute(region, &[0], &places, layout, |_| 1.0);
@@ -92,7 +50,7 @@ impl Expected {
     }
 
     /// Returns what one cache for all threads avoids, in a region that fits.
-    fn compute(
+    pub(super) fn compute(
         &mut self,
         region: &Shared,
         groups: &[u32],

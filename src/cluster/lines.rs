@@ -2,7 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use super::clusters::LineSharing;
+use serde::{Deserialize, Serialize};
+
 use super::keys::mix;
 use crate::sample::{Access, CodeAddr, LINE_SIZE};
 
@@ -151,6 +152,34 @@ impl Slot {
 fn mask(first: u64, size: u16) -> u64 {
     let end = (first % LINE_SIZE + u64::from(size.max(1))).min(LINE_SIZE);
     (u64::MAX >> (LINE_SIZE - end)) & (u64::MAX << (first % LINE_SIZE))
+}
+
+/// How threads share a cache line, by the bytes that they touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LineSharing {
+    /// Two threads touched a byte in common, and one of them wrote it.
+    True,
+    /// The line is written, and no thread touched a byte that another one wrote.
+    False,
+    /// No thread wrote it, as far as the samples show.
+    None,
+    /// There are too few samples to say it, or the source does not see who writes.
+    Unknown,
+}
+
+impl LineSharing {
+    /// As the JSON has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::True => "true",
+            Self::False => "false",
+            Self::None => "none",
+            Self::Unknown => "unknown",
+        }
+    }
 }
 
 /// How threads share a line; `owner` gives the same number for all numbers of one thread. `hitm` says that the line was found

@@ -162,8 +162,7 @@ mod unions;
 mod verdicts;
 
 pub use classes::{ClassSharing, ClassUse, PairUse};
-pub use clusters::{
-    ClusterOptions, Clusters, Community, Edge, Hot, LineSharing, LineUse, Reason, Structure, Verdict, MIN_ACCESSES,
-};
-pub use over_time::OverTime;
+pub use clusters::{ClusterOptions, Clusters, Community, Edge, Hot, LineUse, Reason, Structure, Verdict, MIN_ACCESSES};
+pub use lines::LineSharing;
+pub use rules::OverTime;
 pub use sketch::{Sharing, SketchStats};

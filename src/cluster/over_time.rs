@@ -10,7 +10,7 @@
 use rustc_hash::FxHashMap;
 
 use super::misses::{Misses, Use};
-use super::rules::{RawCommunity, Region};
+use super::rules::{OverTime, RawCommunity, Region};
 use super::sketch::Sharing;
 use super::spans::{Spans, MOST};
 use super::truth::Rng;
@@ -31,40 +31,6 @@ const ONE: f64 = 0.93;
 const IDLE: f64 = 0.1;
 /// ...if so many touches were seen on average in a span that it isn't by chance.
 const SEEN: f64 = 10.0;
-
-/// How the sharing of a community is spread over the time of the run.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
-pub struct OverTime {
-    /// How much two moments have in common, relative to two moments that follow each other: 1 if the members always share
-    /// with the same threads, about 0.7 if their partners change half way.
-    pub constancy: f64,
-    /// When partners changed, in ns after the first sample; `None` if they did not, or several times.
-    pub change: Option<u64>,
-    /// The part of the run in which the partners were those of most of the time; 1 without `change`.
-    pub mostly: f64,
-    /// The first moment at which the members shared, in ns after the first sample.
-    pub from: u64,
-    /// The last one, likewise.
-    pub to: u64,
-    /// The part of the run's time in which they did.
-    pub busy: f64,
-}
-
-impl OverTime {
-    /// Communities of this part of the run outweigh what they were in the rest.
-    pub(crate) const MOSTLY: f64 = 2.0 / 3.0;
-
-    /// The factor of the confidence. After one change near the beginning or the end of a run, the communities found are those of
-    /// most of the time; else what was found is a mixture.
-    pub(crate) fn reliability(&self) -> f64 {
-        if self.change.is_some() && self.mostly >= Self::MOSTLY {
-            self.constancy
-        } else {
-            self.constancy.powi(5)
-        }
-    }
-}
 
 /// A value for each span.
 type Row = [f64; MOST];

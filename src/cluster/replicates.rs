@@ -1,8 +1,7 @@
 //! How certain the score of a partition is: from slices of time that are drawn at random.
 
-use super::expected::Grouped;
 use super::layout::Layout;
-use super::score::{Avoidable, Avoided};
+use super::score::{Avoidable, Avoided, Grouped};
 use super::truth::Rng;
 
 /// Fewer slices say nothing about how certain a number is.

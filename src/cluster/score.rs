@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::communities::shared_regions;
-use super::expected::{Expected, Grouped};
+use super::expected::{worth, Expected};
 use super::layout::Layout;
 use super::misses::{Misses, Part, Use};
 use super::rules::{Region, Rules};
@@ -286,7 +286,48 @@ impl Gains {
     }
 }
 
-pub(super) fn label(labels: &[u32], thread: u32) -> u32 {
+/// A partition of the threads.
+pub(super) struct Grouped<'a> {
+    of: &'a Avoidable,
+    layout: &'a Layout,
+    /// For each region its groups, sorted, and for each sharer the place of its group there.
+    pub(super) places: Vec<(Vec<u32>, Vec<u32>)>,
+}
+
+impl<'a> Grouped<'a> {
+    pub fn new(of: &'a Avoidable, labels: &[u32], layout: &'a Layout) -> Self {
+        let places = |region: &Shared| {
+            let of_sharers: Vec<u32> = region.sharers.iter().map(|it| label(labels, it.seen.thread)).collect();
+            let mut groups = of_sharers.clone();
+            groups.sort_unstable();
+            groups.dedup();
+            let place = |group: &u32| groups.binary_search(group).unwrap_or_default() as u32;
+            let places = of_sharers.iter().map(place).collect();
+            (groups, places)
+        };
+        Self { of, layout, places: of.regions.iter().map(places).collect() }
+    }
+
+    /// What the groups avoid if each sharer's use is weighted.
+    pub fn sum(&self, weight: impl Fn(&Sharer) -> f64) -> Avoided {
+        let mut avoided = Avoided { all: 0.0, of_group: vec![0.0; self.layout.groups()] };
+        let mut expected = Expected::default();
+        for (region, (groups, places)) in self.of.regions.iter().zip(&self.places) {
+            let all = expected.compute(region, groups, places, self.layout, &weight);
+            let base: f64 = expected.kept.iter().map(|it| it.1).sum();
+            let Some(worth) = worth(all, base) else { continue };
+            avoided.all += region.fits * all;
+            for (&group, (kept, base)) in groups.iter().zip(&expected.kept) {
+                if let Some(sum) = avoided.of_group.get_mut(group as usize) {
+                    *sum += region.fits * (kept - base) * worth;
+                }
+            }
+        }
+        avoided
+    }
+}
+
+fn label(labels: &[u32], thread: u32) -> u32 {
     labels.get(thread as usize).copied().unwrap_or(0)
 }
 

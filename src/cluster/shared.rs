@@ -5,8 +5,7 @@ use std::cmp::Reverse;
 
 use rustc_hash::FxHashMap;
 
-use super::clusters::LineSharing;
-use super::lines;
+use super::lines::{self, LineSharing};
 use super::misses::{Misses, Use};
 use super::rules::Region;
 use super::sketch::{Page, Sharing};

@@ -1,6 +1,11 @@
 //! Cells and subcells, as data.
 
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
 use super::members::CommunityIndex;
+use crate::sample::printable;
 
 /// The name of the subcell that takes every thread that no other takes.
 pub const CATCH_ALL: &str = "rest";
@@ -70,4 +75,30 @@ pub struct Basis {
     pub samples: f64,
     /// What was merged or left out for it, and why, in sentences.
     pub why: Vec<String>,
+}
+
+/// A cell of a host, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CellName {
+    /// Its cell spec.
+    pub name: String,
+    /// The path of the cgroup that is the cell, escaped for a terminal; `null` for the root's cell.
+    pub cgroup: Option<String>,
+}
+
+impl CellName {
+    pub(crate) fn new(name: &str, cgroup: &[u8]) -> Self {
+        let cgroup = (!cgroup.is_empty()).then(|| printable(cgroup));
+        Self { name: name.to_owned(), cgroup }
+    }
+}
+
+impl fmt::Display for CellName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.cgroup {
+            Some(cgroup) => write!(f, "{} of {cgroup}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
 }

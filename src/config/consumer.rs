@@ -2,8 +2,8 @@
 
 use super::cell::{Cell, CellMatch, Subcell};
 use super::cell_specs::{Ancestry, CgroupMatcher};
-use super::decide::Scheduler;
 use super::mitosis::{check, Refused};
+use super::scheduler::Scheduler;
 
 /// The cell and subcell of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -10,6 +10,7 @@ use super::members::Members;
 use super::mitosis::{Refused, MAX_CELLS};
 use super::note::Note;
 use super::owners::ByCell;
+use super::scheduler::Scheduler;
 use super::specs::{specs, Room, Specs};
 use super::tally::{CellIndex, Tally};
 
@@ -25,17 +26,6 @@ pub struct DecisionOptions {
     pub scheduler: Scheduler,
     /// The cells of the target host with that of the root, if they are not those with samples.
     pub cells: Option<usize>,
-}
-
-/// A scheduler that reads the configuration.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Scheduler {
-    /// scx_mitosis: each cell and each subcell needs a CPU of its own, so the CPUs limit their number.
-    #[default]
-    Mitosis,
-    /// scx_layered: layers share CPUs.
-    Layered,
 }
 
 impl DecisionOptions {

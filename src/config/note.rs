@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::cell_name::CellName;
+use super::cell::CellName;
 use super::layered::{MAX_LAYERS, MAX_REGEXES};
 use super::members::Unknown;
 use super::one_cell::OneCell;

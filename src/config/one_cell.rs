@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use super::cell_specs::{Ancestry, CellSpecs, CgroupMatcher, SpecIndex, CGROUP_ROOT};
-use super::decide::Scheduler;
+use super::scheduler::Scheduler;
 use crate::sample::printable;
 
 /// A cell: its cell spec, and a cgroup that is in it. For a cell that is a cgroup it is this one.

@@ -5,9 +5,9 @@ use thiserror::Error;
 
 use super::cell::{Cell, CellMatch, Subcell};
 use super::consumer::Consumer;
-use super::decide::Scheduler;
 use super::layered::{self, Layer, LayerMatch};
 use super::mitosis;
+use super::scheduler::Scheduler;
 
 /// A loaded configuration of scx_mitosis or scx_layered.
 #[derive(Debug, Clone)]

@@ -1,6 +1,7 @@
 //! The fields of samples here.
 
-use super::{Check, Section, Trial};
+use super::check::{Check, Section};
+use super::trial::Trial;
 use crate::sample::Source;
 use crate::sampler::attr::Feature;
 use crate::sampler::SamplerError;

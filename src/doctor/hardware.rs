@@ -1,6 +1,7 @@
 //! What the processor's PMUs offer to pebs and ibs, from sysfs.
 
-use super::{Check, Section, Trial};
+use super::check::{Check, Section};
+use super::trial::Trial;
 use crate::host::topology::format_cpu_list;
 use crate::host::Roots;
 use crate::sampler::pmu::{Ibs, Ldlat, Pebs, PebsPmu, Pmus, MAX_LDLAT_IBS, MIN_LDLAT_IBS};

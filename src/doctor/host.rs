@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use super::{Check, Hierarchy, Kernel, Section};
+use super::check::{Check, Section};
+use super::kernel::{Hierarchy, Kernel};
 use crate::host::kallsyms::{Kallsyms, KallsymsError};
 use crate::host::tracefs::TracefsError;
 use crate::host::{proc, Roots};

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::bpf::{self, BpfTrial};
+use super::bpf_trials::{self, BpfTrial};
 use crate::host;
 use crate::host::hierarchy::Kind;
 use crate::host::limits::{self, Limit};
@@ -179,6 +179,6 @@ impl Kernel for Live {
     }
 
     fn bpf_trials(&self) -> Vec<BpfTrial> {
-        bpf::bpf_trials(&self.roots.proc)
+        bpf_trials::bpf_trials(&self.roots.proc)
     }
 }

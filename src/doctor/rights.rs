@@ -3,8 +3,10 @@
 use std::fs;
 use std::io;
 
+use super::check::{Check, Section};
+use super::kernel::Kernel;
 use super::kernel::MMAP_PAGES;
-use super::{Check, Kernel, Section, Trial};
+use super::trial::Trial;
 use crate::host::limits::sysctl;
 use crate::host::{proc, topology, Roots};
 use crate::sampler::open::{self, Privilege};

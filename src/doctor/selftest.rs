@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::check::{Report, State};
 use super::load::{Load, Worker};
-use super::{table, Report, State};
+use super::table;
 use crate::host::Roots;
 use crate::resolve::Cgroups;
 use crate::sample::{Comm, MemoryId, Sample, Source};

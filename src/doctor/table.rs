@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Report, State};
+use super::check::{Report, State};
 use crate::escape;
 
 /// Columns of the whole table.

@@ -23,6 +23,7 @@ mod score;
 mod table;
 #[cfg(feature = "parquet")]
 mod thrift;
+mod totals;
 mod watch;
 
 pub use decide::{FleetDecision, FleetError};

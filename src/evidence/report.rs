@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use super::decide::{threads_of_run, Totals, LEAST_COUNTED};
 use super::hosts::HostReport;
 use super::table::{Class, Evidence, Kind, Sum, Sums};
+use super::totals::{threads_of_run, Totals, LEAST_COUNTED};
 use crate::columns::aligned;
 use crate::config::{Decision, Note};
 use crate::escape;

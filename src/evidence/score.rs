@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::decide::{threads_of_run, Totals};
 use super::table::{Class, Evidence, Kind, Sum};
+use super::totals::{threads_of_run, Totals};
 use crate::cluster::layout::{Group, Layout};
 use crate::cluster::rules::Rules;
 use crate::config::{Place, Placement};

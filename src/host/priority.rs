@@ -65,6 +65,11 @@ pub fn raise() -> io::Result<Raised> {
     Ok(Raised::new(Some(before)))
 }
 
+/// Raises the calling thread where that is wanted and allowed; whether it is, the capture says.
+pub(crate) fn raised(wanted: bool) -> Option<Raised> {
+    wanted.then(raise)?.ok()
+}
+
 /// Gives the calling thread the policy SCHED_FIFO at `priority`, 1 to 99.
 ///
 /// # Errors
@@ -107,7 +112,7 @@ impl Like {
     /// Raises the calling thread where that was; it goes on without where that is refused.
     #[must_use]
     pub fn apply(self) -> Option<Raised> {
-        self.is_raised.then(raise)?.ok()
+        raised(self.is_raised)
     }
 }
 

@@ -13,7 +13,7 @@ use flate2::Compression;
 use tempfile::TempDir;
 
 use super::budget::{Budget, RATIO};
-use super::ProfileError;
+use super::error::ProfileError;
 use crate::host::open;
 use crate::sample::printable;
 

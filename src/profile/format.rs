@@ -3,7 +3,7 @@
 
 use perf_event_open_sys::bindings as sys;
 
-use crate::sampler::record::{sample_type, Layout};
+use crate::sampler::record::{sample_type, Header, Layout};
 
 /// The first eight bytes of every file, read as a number of the writer's byte order.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"PERFILE2");
@@ -222,6 +222,16 @@ pub(crate) fn id_offset_from_end(bits: u64) -> Option<usize> {
     }
     let after = (bits & (t::STREAM_ID | t::CPU)).count_ones() as usize;
     (bits & t::ID != 0).then_some(8 + 8 * after)
+}
+
+/// The records in `bytes`.
+pub(super) fn records(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let size = usize::from(Header::read(bytes)?.size).max(8);
+        let (record, rest) = bytes.split_at_checked(size)?;
+        bytes = rest;
+        Some(record)
+    })
 }
 
 #[cfg(test)]

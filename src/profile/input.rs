@@ -7,15 +7,17 @@ use std::time::{Duration, SystemTime};
 
 use super::archive::{self, Unpacked};
 use super::boot;
+use super::error::ProfileError;
 use super::format::feature;
 use super::hints::Hints;
 use super::kind::{kind_of, Kind};
 use super::meta::Host;
 use super::recovered::Recovered;
-use super::{features, jsonl, script, Meta, PerfData, ProfileError};
+use super::{features, jsonl, script, Meta, PerfData};
 use crate::host::clock::monotonic_ns;
 use crate::host::open;
 use crate::host::Roots;
+use crate::outcome::Outcome;
 use crate::sample::places::CpuPlaces;
 use crate::sample::Source;
 use crate::sampler::{AddressFrom, Identity};
@@ -223,7 +225,7 @@ impl Profile {
             counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
             let named = |(kind, count): (u32, u64)| (format!("PERF_RECORD_{}", super::record_name(kind)), count);
             recorded.records = counts.into_iter().map(named).collect();
-            let mut text = |bit| features::text(perf_data, bit).unwrap_or_default();
+            let mut text = |bit| perf_data.text(bit).unwrap_or_default();
             recorded.kernel = text(feature::OSRELEASE);
             recorded.tool = text(feature::VERSION);
             if !recorded.tool.is_empty() && !recorded.is_ours {
@@ -269,7 +271,7 @@ impl Profile {
         let Some(meta) = &self.meta else {
             let written = self.data.metadata().ok()?.modified().ok()?;
             let Records::PerfData(perf_data) = &mut self.records else { return None };
-            let mut text = |bit| features::text(perf_data, bit);
+            let mut text = |bit| perf_data.text(bit);
             let recorded = [text(feature::HOSTNAME)?, text(feature::OSRELEASE)?];
             // In a pipe they come before the samples, and are 0.
             let said = features::sample_times(perf_data).filter(|times| *times != (0, 0));
@@ -366,6 +368,22 @@ impl Profile {
     #[must_use]
     pub fn own_pid(&self) -> Option<u32> {
         self.meta.as_ref().map(|meta| meta.identity.own_pid)
+    }
+
+    /// The metadata for its lines, which do not show what was lost or damaged.
+    pub(crate) fn meta_of_lines(&self, outcome: &Outcome, damage: Vec<String>) -> Meta {
+        let of_others = || Meta::of_others(self.source(), self.identity(), self.address_from());
+        Meta {
+            duration: outcome.duration.as_secs_f64(),
+            samples: outcome.samples,
+            accesses: outcome.accesses,
+            event_count: outcome.events,
+            loss: outcome.loss,
+            notes: outcome.notes.clone(),
+            unfinished: false,
+            damage,
+            ..self.meta.clone().unwrap_or_else(of_others)
+        }
     }
 
     /// The processes whose samples are left out.

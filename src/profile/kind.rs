@@ -3,8 +3,9 @@
 use std::io::Read;
 use std::path::Path;
 
+use super::error::ProfileError;
 use super::format::MAGIC;
-use super::{foreign, jsonl, script, ProfileError};
+use super::{foreign, jsonl, script};
 use crate::host::open;
 
 /// Bytes that are read: some lines of text.

@@ -1,6 +1,6 @@
 //! Removes the memory around the registers from samples before they are written: it contains the threads' data.
 
-use super::recorder::records;
+use super::format::records;
 use crate::sampler::record::{decode, Layout, Record};
 
 /// What remains of a sample's raw data: the header of `struct snapshot` (operand.bpf.c), and padding so that it and the length

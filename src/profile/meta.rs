@@ -2,25 +2,21 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use perf_event_open_sys::bindings as sys;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Profile, ProfileError, Recorder};
+use super::error::{ProfileError, FORMAT};
 use crate::escape;
 use crate::hint::HintCounts;
-use crate::host::clock::monotonic_ns;
 use crate::host::open;
 use crate::host::{topology, Roots};
-use crate::outcome::Outcome;
+use crate::sample::Source;
 use crate::sampler::loss::Loss;
-use crate::sampler::{attr, AddressFrom, Identity};
+use crate::sampler::{AddressFrom, Identity};
 
-/// The version of the directory's layout; a reader rejects a newer one.
-pub(crate) const FORMAT: u32 = 1;
 /// Its name in the directory.
 pub(crate) const NAME: &str = "meta.json";
 /// The most bytes of it. Ours have a few thousand, and at most [`MAX_CGROUPS`] for the late cgroups.
@@ -140,66 +136,20 @@ pub struct MetaEvent {
 }
 
 impl Meta {
-    /// The metadata of a recording that has just ended, or begun: then there is no outcome.
-    #[must_use]
-    pub(super) fn of_recording(recorder: &Recorder, ended: Option<&Outcome>) -> Self {
-        let outcome = ended.unwrap_or(&Outcome::default()).clone();
-        // The current time since 1970, minus the time since the beginning.
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        let passed = monotonic_ns().saturating_sub(recorder.begin()) as f64 / 1e9;
-        let events = recorder.events().iter().map(|events| {
-            let attr = &events.attr;
-            let layout = attr::layout(attr);
-            MetaEvent {
-                name: events.name.to_string(),
-                stacks: events.is_aside,
-                kind: attr.type_,
-                config: attr.config,
-                sample_type: layout.sample_type,
-                period_or_freq: period_or_freq(attr),
-                count: events.ids.len(),
-            }
-        });
+    /// Of a recording by another program, which has none.
+    pub(super) fn of_others(source: Source, identity: Identity, address_from: AddressFrom) -> Self {
         Self {
             format: FORMAT,
             scxprof: env!("CARGO_PKG_VERSION").to_owned(),
-            source: recorder.source().name().to_owned(),
-            clock: "CLOCK_MONOTONIC".to_owned(),
-            begin: recorder.begin(),
-            begin_unix: now - passed,
-            duration: outcome.duration.as_secs_f64(),
-            host: Host::here(recorder.roots()),
-            events: events.collect(),
-            identity: recorder.identity(),
-            address_from: recorder.address_from().clone(),
-            watched: recorder.watched().map(<[u32]>::to_vec),
-            samples: outcome.samples,
-            accesses: outcome.accesses,
-            event_count: outcome.events,
-            loss: outcome.loss,
-            recovery: outcome.recovery.and_then(|recovery| serde_json::to_value(recovery).ok()),
-            hints: outcome.hints,
-            cgroups: recorder.late_cgroups().into_iter().map(|(id, path)| (id, to_hex(&path))).collect(),
-            notes: outcome.notes,
-            unfinished: ended.is_none(),
-            damage: Vec::new(),
-        }
-    }
-
-    /// The metadata for the lines of `profile`: the lines do not show what was lost or damaged.
-    pub(crate) fn of_lines(profile: &Profile, outcome: &Outcome, damage: Vec<String>) -> Self {
-        let nobody = || Self {
-            format: FORMAT,
-            scxprof: env!("CARGO_PKG_VERSION").to_owned(),
-            source: profile.source().name().to_owned(),
+            source: source.name().to_owned(),
             clock: String::new(),
             begin: 0,
             begin_unix: 0.0,
             duration: 0.0,
             host: Host::default(),
             events: Vec::new(),
-            identity: profile.identity(),
-            address_from: profile.address_from(),
+            identity,
+            address_from,
             watched: None,
             samples: 0,
             accesses: 0,
@@ -211,17 +161,6 @@ impl Meta {
             notes: Vec::new(),
             unfinished: false,
             damage: Vec::new(),
-        };
-        Self {
-            duration: outcome.duration.as_secs_f64(),
-            samples: outcome.samples,
-            accesses: outcome.accesses,
-            event_count: outcome.events,
-            loss: outcome.loss,
-            notes: outcome.notes.clone(),
-            unfinished: false,
-            damage,
-            ..profile.meta.clone().unwrap_or_else(nobody)
         }
     }
 
@@ -301,7 +240,7 @@ impl Host {
 }
 
 /// The one field that is a period or a frequency.
-fn period_or_freq(attr: &sys::perf_event_attr) -> u64 {
+pub(super) fn period_or_freq(attr: &sys::perf_event_attr) -> u64 {
     // SAFETY: both members of the union are u64.
     unsafe { attr.__bindgen_anon_1.sample_period }
 }

@@ -11,10 +11,10 @@ use rustc_hash::FxHashMap;
 
 use super::budget::Budget;
 use super::buildid;
-use super::features::{self, Section};
 use super::format::{
     self, feature, user, Attr, FILE_HEADER_SIZE, MAGIC, MAX_ATTR_SIZE, PIPE_HEADER_SIZE, SECTION_SIZE,
 };
+use super::section::{Cursor, Section};
 use super::{swap, topology, tracing};
 use crate::resolve::mapping::BuildId;
 use crate::sample::places::CpuPlaces;
@@ -238,7 +238,7 @@ impl<R: Read + Seek> PerfData<R> {
 
     /// Reads the descriptions of tracepoints.
     fn take_tracing(&mut self, section: &[u8]) {
-        let release = features::text(self, feature::OSRELEASE).unwrap_or_default();
+        let release = self.text(feature::OSRELEASE).unwrap_or_default();
         (self.sched, self.undecodable) = tracing::decoder(section, self.swapped, &release);
         let sched = &self.sched;
         self.events.iter_mut().for_each(|event| event.is_sched = is_sched(sched, &event.attr));
@@ -251,6 +251,13 @@ impl<R: Read + Seek> PerfData<R> {
         for event in nameless {
             event.name = names.get(&event.attr.config).cloned().or(event.name.take());
         }
+    }
+
+    /// A text of the header: `HEADER_OSRELEASE`, `HEADER_VERSION` and their like.
+    pub(crate) fn text(&mut self, bit: u8) -> Option<String> {
+        let bytes = self.section(bit)?;
+        let mut cursor = Cursor { bytes: &bytes, swapped: self.swapped };
+        Some(String::from_utf8_lossy(cursor.string()?).into_owned())
     }
 
     /// Where the CPUs of the recorded host are, as far as the file contains it.

@@ -10,22 +10,23 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use perf_event_open_sys::bindings as sys;
 use rustc_hash::FxHashSet;
 
 use super::buildid;
 use super::code_files::{CodeFile, CodeFiles};
+use super::error::{ProfileError, FORMAT};
 use super::features;
-use super::format::feature;
+use super::format::{feature, records};
 use super::hints::HintRecord;
 use super::memory;
+use super::meta::{self, Meta, MetaEvent};
 use super::recovered::RecoveredWriter;
 use super::snapshot::Snapshot;
 use super::tracing;
 use super::writer::{self, PerfDataWriter};
-use super::{meta, Meta, ProfileError};
 use crate::host::clock::monotonic_ns;
 use crate::host::{Error, Roots};
 use crate::outcome::Outcome;
@@ -36,7 +37,7 @@ use crate::sample::{Sample, Source};
 use crate::sampler::attr::layout;
 use crate::sampler::encode::encode;
 use crate::sampler::intake::Intake;
-use crate::sampler::record::{sample_type, Header, Layout, Record, SampleId};
+use crate::sampler::record::{sample_type, Layout, Record, SampleId};
 use crate::sampler::tee::Tee;
 use crate::sampler::{AddressFrom, Identity, OpenEvents, Sampler};
 use crate::tables::Tables;
@@ -150,7 +151,7 @@ impl Recorder {
             keep_memory,
             begin: monotonic_ns(),
         };
-        Meta::of_recording(&recorder, None).write(dir)?;
+        recorder.meta(None).write(dir)?;
         Ok(recorder)
     }
 
@@ -297,12 +298,57 @@ impl Recorder {
         self.lock().late_cgroups.clone()
     }
 
+    /// The metadata of a recording that has just ended, or begun: then there is no outcome.
+    fn meta(&self, ended: Option<&Outcome>) -> Meta {
+        let outcome = ended.unwrap_or(&Outcome::default()).clone();
+        // The current time since 1970, minus the time since the beginning.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let passed = monotonic_ns().saturating_sub(self.begin()) as f64 / 1e9;
+        let events = self.events().iter().map(|events| {
+            let attr = &events.attr;
+            let layout = layout(attr);
+            MetaEvent {
+                name: events.name.to_string(),
+                stacks: events.is_aside,
+                kind: attr.type_,
+                config: attr.config,
+                sample_type: layout.sample_type,
+                period_or_freq: meta::period_or_freq(attr),
+                count: events.ids.len(),
+            }
+        });
+        Meta {
+            format: FORMAT,
+            scxprof: env!("CARGO_PKG_VERSION").to_owned(),
+            source: self.source().name().to_owned(),
+            clock: "CLOCK_MONOTONIC".to_owned(),
+            begin: self.begin(),
+            begin_unix: now - passed,
+            duration: outcome.duration.as_secs_f64(),
+            host: meta::Host::here(self.roots()),
+            events: events.collect(),
+            identity: self.identity(),
+            address_from: self.address_from().clone(),
+            watched: self.watched().map(<[u32]>::to_vec),
+            samples: outcome.samples,
+            accesses: outcome.accesses,
+            event_count: outcome.events,
+            loss: outcome.loss,
+            recovery: outcome.recovery.and_then(|recovery| serde_json::to_value(recovery).ok()),
+            hints: outcome.hints,
+            cgroups: self.late_cgroups().into_iter().map(|(id, path)| (id, meta::to_hex(&path))).collect(),
+            notes: outcome.notes,
+            unfinished: ended.is_none(),
+            damage: Vec::new(),
+        }
+    }
+
     /// Finishes the files when the session has ended. Until then meta.json marks the profile as unfinished.
     ///
     /// # Errors
     /// The first error of any write; what was written can still be read.
     pub fn finish(&self, outcome: &Outcome) -> Result<(), ProfileError> {
-        let meta = Meta::of_recording(self, Some(outcome));
+        let meta = self.meta(Some(outcome));
         let records = self.finish_records().map_err(|error| ("perf.data", error));
         let (hints, recovered) = {
             let mut state = self.lock();
@@ -427,16 +473,6 @@ impl Tee for Recorder {
 
 fn is_tracepoint(event: &OpenEvents) -> bool {
     event.attr.type_ == sys::PERF_TYPE_TRACEPOINT
-}
-
-/// The records in `bytes`.
-pub(super) fn records(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
-    std::iter::from_fn(move || {
-        let size = usize::from(Header::read(bytes)?.size).max(8);
-        let (record, rest) = bytes.split_at_checked(size)?;
-        bytes = rest;
-        Some(record)
-    })
 }
 
 #[cfg(test)]

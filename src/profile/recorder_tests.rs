@@ -13,7 +13,7 @@ use crate::sample::SideBand;
 use crate::sample::{Comm, MemoryId, Sample};
 use crate::sampler::attr::{sampling, side_band, EventSpec, Features, Scope};
 use crate::sampler::encode::encode;
-use crate::sampler::record::{decode, MappedFile, Record, SampleId, SampleRecord, MISC_MMAP_BUILD_ID};
+use crate::sampler::record::{decode, Header, MappedFile, Record, SampleId, SampleRecord, MISC_MMAP_BUILD_ID};
 use crate::session::{Outcome, Session, Sink};
 
 const OWN: u64 = 11;

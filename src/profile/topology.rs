@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustc_hash::FxHashMap;
 
-use super::features::{Builder, Cursor};
+use super::section::{Builder, Cursor};
 use crate::host::{proc, topology, Roots};
 use crate::sample::places::{CpuPlace, CpuPlaces};
 

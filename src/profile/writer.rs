@@ -3,8 +3,8 @@
 
 use std::io::{self, Seek, SeekFrom, Write};
 
-use super::features::Builder;
 use super::format::{self, feature, FILE_HEADER_SIZE, MAGIC, SECTION_SIZE};
+use super::section::Builder;
 use crate::sampler::OpenEvents;
 
 /// A file that is being written.

@@ -7,6 +7,11 @@ pub(super) fn errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
+/// True if the last call was interrupted.
+pub(super) fn interrupted() -> bool {
+    std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
+}
+
 /// Ends the calling thread; the last one ends its process.
 pub(super) fn exit_thread() -> ! {
     // SAFETY: the thread's stack is not used any more, and nobody joins it.

@@ -3,13 +3,13 @@
 use std::cell::Cell;
 use std::ffi::CString;
 use std::io;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::board::{Arena, Board, Results};
-use super::calls;
+use super::calls::{self, interrupted};
 use super::counter::{Counted, Counter};
+use super::error::ReplayError;
 use super::groups::Groups;
 use super::guard::Guard;
 use super::layout::Layout;
@@ -25,64 +25,6 @@ const STUCK: u64 = 10_000_000_000;
 const TICK: u64 = 50_000_000;
 /// How long the speed of this host is measured.
 const CALIBRATION: Duration = Duration::from_millis(20);
-
-/// A replay that failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ReplayError {
-    /// There is nothing to do.
-    #[error("no thread is left to replay")]
-    Nothing,
-    /// A thread or process could not be made.
-    #[error("cannot make {threads} mock threads: {source}; replay fewer (--comm, --cgroup, --pid), or raise the limit of processes (ulimit -u, pids.max)")]
-    Make {
-        /// How many there were to be.
-        threads: usize,
-        /// Why.
-        source: io::Error,
-    },
-    /// Mock processes ended that should not have.
-    #[error("{missing} of {threads} mock threads ended early: something else has killed them")]
-    Died {
-        /// How many.
-        missing: usize,
-        /// Of how many.
-        threads: usize,
-    },
-    /// Nothing happened any more.
-    #[error("the replay is stuck: {missing} of {threads} mock threads, such as {example}, wait for a wakeup that does not come")]
-    Stuck {
-        /// One of them.
-        example: String,
-        /// How many.
-        missing: usize,
-        /// Of how many.
-        threads: usize,
-    },
-    /// The scheduler did not start.
-    #[error("{name} does not start: {reason}")]
-    Scheduler {
-        /// The program.
-        name: &'static str,
-        /// Why.
-        reason: String,
-    },
-    /// A cgroup cannot be made.
-    #[error("cannot make the cgroup {}: {source}", path.display())]
-    Cgroup {
-        /// Its directory.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Something that each replay needs.
-    #[error("cannot {what}: {source}")]
-    System {
-        /// What.
-        what: &'static str,
-        /// Why.
-        source: io::Error,
-    },
-}
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> ReplayError {
     move |source| ReplayError::System { what, source }
@@ -371,10 +313,6 @@ impl Drop for Family<'_> {
             while unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) } >= 0 || interrupted() {}
         }
     }
-}
-
-pub(super) fn interrupted() -> bool {
-    io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
 }
 
 /// True if the child has ended; it stays a zombie, so that its number stays its own.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::board::Arena;
-use super::director::ReplayError;
+use super::error::ReplayError;
 use crate::host::hierarchy::Mount;
 use crate::host::{Error, Roots};
 

@@ -8,7 +8,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::board::Arena;
-use super::director::{interrupted, ReplayError};
+use super::calls::interrupted;
+use super::error::ReplayError;
 use super::groups::Groups;
 
 /// How often the guard tries to remove a cgroup whose processes are on their way out, and how long it sleeps in between.

@@ -10,10 +10,9 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::identity::{is_unknown, Identities, Shown};
-use super::is_named;
 use super::mapping::Mapping;
-use super::memory::AddressSpaces;
 use super::table::Table;
+use super::threads::is_named;
 use crate::host::tasks::TaskSeen;
 use crate::host::{pid_of, Error, Roots};
 use crate::sample::MemoryId;
@@ -246,15 +245,14 @@ impl Maps {
         }
     }
 
-    /// The mappings of all processes that are known, for the names of what lies in them.
-    #[must_use]
-    pub(crate) fn address_spaces(&self) -> AddressSpaces {
+    /// The mappings of all processes that are known, each with the number of its address space where it has one, and its process.
+    pub(super) fn tables(&self) -> impl Iterator<Item = (Option<u32>, u32, Arc<Table>)> + '_ {
         let ended = self.ended.iter().map(|(space, pid, table)| (Some(*space), *pid, Arc::clone(table)));
         let live = self
             .processes
             .iter()
             .filter_map(|(&pid, process)| Some((process.space, pid, Arc::clone(process.table.as_ref()?))));
-        AddressSpaces::new(live.chain(ended))
+        live.chain(ended)
     }
 
     fn maps_memory(&mut self, pid: u32) {

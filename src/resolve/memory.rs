@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::maps::Maps;
 use super::symbols::Modules;
 use super::table::Table;
 use crate::sample::{CodeAddr, MemoryId};
@@ -31,10 +32,11 @@ pub(crate) struct Located {
 }
 
 impl AddressSpaces {
-    /// Address spaces, each with its number where it has one, and its process.
-    pub(super) fn new(spaces: impl Iterator<Item = (Option<u32>, u32, Arc<Table>)>) -> Self {
+    /// Those of all processes that are known, for the names of what lies in them.
+    #[must_use]
+    pub(crate) fn of(maps: &Maps) -> Self {
         let mut all = Self::default();
-        for (space, pid, table) in spaces {
+        for (space, pid, table) in maps.tables() {
             match space {
                 Some(space) => drop(all.private.insert(space, (pid, table))),
                 None => all.others.push(table),
@@ -90,7 +92,6 @@ mod tests {
     use super::*;
     use crate::host::Roots;
     use crate::resolve::mapping::parse_line;
-    use crate::resolve::Maps;
 
     const MAPS: &str = "\
 00400000-00401000 r--p 00000000 fe:01 7 /usr/bin/server
@@ -136,16 +137,16 @@ mod tests {
             assert_eq!(memfd.2, "/memfd:ring (deleted)");
             assert_eq!(at(spaces, grown).1, Some("[heap]"));
         };
-        expected(&maps.address_spaces());
+        expected(&AddressSpaces::of(&maps));
         // What is gone is known, until there are too many; another process of that pid is another one.
         maps.exec(5);
-        expected(&maps.address_spaces());
+        expected(&AddressSpaces::of(&maps));
         for pid in 100..400 {
             maps.exec(pid);
             maps.memory(pid, 0x1000, 0);
             maps.exit(pid);
         }
-        assert_eq!(at(&maps.address_spaces(), memory[1]), (None, None, String::new(), None));
+        assert_eq!(at(&AddressSpaces::of(&maps), memory[1]), (None, None, String::new(), None));
     }
 
     #[test]
@@ -155,12 +156,12 @@ mod tests {
         std::fs::write(proc.path().join("5/maps"), MAPS).unwrap();
         let mut maps = Maps::new(&Roots { proc: proc.path().to_owned(), ..Roots::default() }, 1 << 20);
         let memory = maps.memory(5, 0x500_010, 0).unwrap();
-        assert_eq!(at(&maps.address_spaces(), memory).1, Some("[heap]"));
+        assert_eq!(at(&AddressSpaces::of(&maps), memory).1, Some("[heap]"));
         // A fork has what its parent has.
         maps.fork(6, 5);
         let memory = maps.memory(6, 0x7ffc_0000_0010, 0).unwrap();
         assert_eq!(
-            (at(&maps.address_spaces(), memory).0, at(&maps.address_spaces(), memory).1),
+            (at(&AddressSpaces::of(&maps), memory).0, at(&AddressSpaces::of(&maps), memory).1),
             (Some(6), Some("[stack]"))
         );
     }

@@ -27,9 +27,3 @@ pub use symbols::{symbolize, Modules, Symbol, SymbolOptions, Symbols};
 pub(crate) use threads::Threads;
 pub use unwind::UnwindCounts;
 pub(crate) use unwind::{Unwinder, UNWIND_LIMIT};
-
-/// True for the pids of tasks with a name. 0 is the idle task or a task outside our pid namespace, and -1 a task that is
-/// already dead (`perf_event_pid_type` in kernel/events/core.c).
-fn is_named(pid: u32) -> bool {
-    pid != 0 && pid != u32::MAX
-}

@@ -4,7 +4,6 @@ use std::collections::{BTreeSet, VecDeque};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::is_named;
 use crate::host::tasks::{read_comm, TaskSeen};
 use crate::host::Roots;
 use crate::sample::{Comm, ThreadIndex};
@@ -16,6 +15,12 @@ pub(crate) const MAX_THREADS: usize = 1 << 18;
 const MAX_EXITED: usize = 1 << 12;
 /// Tids that procfs does not know.
 const MAX_MISSING: usize = 1 << 16;
+
+/// True for the pids of tasks with a name. 0 is the idle task or a task outside our pid namespace, and -1 a task that is
+/// already dead (`perf_event_pid_type` in kernel/events/core.c).
+pub(super) fn is_named(pid: u32) -> bool {
+    pid != 0 && pid != u32::MAX
+}
 
 /// A thread, alive or exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use super::attr::{EventSpec, Rate};
+use super::error::SamplerError;
 use super::hardware::{self, Hardware, Pace};
+use super::options::{SamplerOptions, Target};
 use super::plan::{AddressFrom, Plan, Planned, Steer};
 use super::pmu::{NoIbs, NoPebs, Pmus};
 use super::sched::{self, SchedOptions};
 use super::tick::{self, TickKind, TickPlan};
-use super::{SamplerError, SamplerOptions, Target};
 use crate::host::limits::sysctl;
 use crate::sample::Source;
 

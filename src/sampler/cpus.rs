@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use super::attr::Features;
+use super::choose;
 use super::clock::Offset;
+use super::error::SamplerError;
 use super::open::{Event, Sampling, Watch};
 use super::opener::Opener;
+use super::options::{SamplerOptions, Target, TargetKind};
 use super::plan::Planned;
 use super::record::Layout;
 use super::ring::Ring;
 use super::tracepoint::{self, SchedDecoder};
 use super::worker::{CpuRing, RingKind};
-use super::{choose, SamplerError, SamplerOptions, Target, TargetKind};
 use crate::bpf::{DsqOutputs, SnapshotOutputs};
 use crate::host::limits;
 use crate::sample::Source;

@@ -1,9 +1,9 @@
 //! The sources with addresses from the hardware, pebs and ibs: their options, and the resulting events. Pure.
 
 use super::attr::{EventSpec, Exclude, Feature, Features, Rate};
+use super::error::SamplerError;
 use super::plan::{AddressFrom, Plan, Planned, Steer};
 use super::pmu::{Ibs, Ldlat, Pebs, MAX_LDLAT_IBS, MIN_LDLAT_IBS};
-use super::SamplerError;
 use crate::host::topology::format_cpu_list;
 
 /// The default number of samples a second and CPU.

@@ -6,14 +6,15 @@ use std::time::Instant;
 
 use rustc_hash::FxHashSet;
 
+use super::counted::Counted;
 use super::cpus::{CpuEvents, Recipe, RingOf};
+use super::error::SamplerError;
 use super::open::{Event, Sampling};
 use super::opener::Opener;
+use super::options::{Target, TargetKind};
 use super::plan::Planned;
-use super::running::Counted;
 use super::tee::Tee;
 use super::worker::{CpuRing, Inbox, Joining};
-use super::{SamplerError, Target, TargetKind};
 use crate::host::clock::boottime_ns;
 use crate::host::{tasks, Roots};
 

@@ -7,17 +7,29 @@ use perf_event_open_sys::bindings as sys;
 
 use super::attr::{self, EventSpec, Exclude, Feature, Features, Refused, Scope};
 use super::choose;
+use super::error::SamplerError;
 use super::open::{self, Event, EventError, Privilege, Watch};
-use super::plan::{AddressFrom, Planned};
+use super::options::{SamplerOptions, Target};
+use super::plan::{AddressFrom, Plan, Planned};
 use super::record::Layout;
 use super::tracepoint;
-use super::{probe, sched, Choice, SamplerError, SamplerOptions, Target};
+use super::{probe, sched};
 use crate::bpf::{Clockwork, DsqOutputs, Dsqs, Refusal, SnapshotOutputs, Snapshots, Step, Watched};
 use crate::host::{limits, topology, Roots};
 use crate::sample::Source;
 
 /// The dummy event that provides tasks, mappings and cgroups.
 const SIDE_BAND: &str = "dummy (side-band)";
+
+/// A plan, and which of its features this kernel accepts.
+pub(super) struct Choice {
+    pub(super) plan: Plan,
+    pub(super) features: Features,
+    pub(super) side_features: Features,
+    pub(super) aside_features: Features,
+    /// The features that the kernel rejected.
+    pub(super) refused: Vec<Refused>,
+}
 
 /// Opens events for one request, and turns the kernel's errors into messages with a remedy.
 pub(super) struct Opener<'a> {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::attr::{EventSpec, Features, Scope};
 use super::busy;
+use super::error::SamplerError;
 use super::open::{Event, Watch};
-use super::SamplerError;
 
 /// An event that stays on the PMU this long without a count, on a CPU that loads and stores, will never count.
 const RUNNING: u64 = 100_000_000;

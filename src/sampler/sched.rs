@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::attr::EventSpec;
+use super::error::SamplerError;
 use super::tracepoint::{self, SchedDecoder};
-use super::SamplerError;
 use crate::host::tracefs::Tracefs;
 
 /// Which events of the scheduler to sample.

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::attr::Rate;
+use super::error::SamplerError;
 use super::hotplug::Hotplug;
 use super::live::{self, Live};
 use super::open::EventError;
 use super::open::Sampling;
 use super::plan::Steer;
-use super::SamplerError;
 use crate::host::priority;
 use crate::host::topology::parse_cpu_list;
 

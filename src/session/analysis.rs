@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 use rustc_hash::FxHashMap;
 
 use super::decider::Decided;
-use super::running::raised;
 use super::{Decider, Error, Outcome, Skipped, UnresolvedPlace};
 use crate::config::{self, Decision};
 use crate::evidence::{Evidence, EvidenceError, Folds, Scope, Sum, Sums};
+use crate::host::priority::raised;
 use crate::host::proc;
 use crate::report::score::ScoreReport;
 use crate::report::{

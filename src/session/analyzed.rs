@@ -1,6 +1,7 @@
 //! A sink that gives the events of a recording to the analysers of traces.
 
-use super::{Cgroups, Sink};
+use super::Sink;
+use crate::resolve::Cgroups;
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample};
 use crate::trace::analyze::{Analysis, Report};

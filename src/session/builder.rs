@@ -86,8 +86,33 @@ impl fmt::Debug for Builder<'_> {
     }
 }
 
+impl<'a> Session<'a> {
+    /// Options of a capture. A session prints nothing, writes no file unless [`Builder::record`] is called, and handles no
+    /// signal.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use scxprof::Session;
+    ///
+    /// let capture = Session::builder().time(Duration::from_secs(30));
+    /// let stop = capture.stop_handle();
+    /// std::thread::spawn(move || {
+    ///     // Whatever should end it early.
+    ///     stop.stop();
+    /// });
+    /// let found = capture.run()?;
+    /// println!("{}", found.mitosis()?);
+    /// # Ok::<(), scxprof::Error>(())
+    /// ```
+    #[must_use]
+    pub fn builder() -> Builder<'a> {
+        Builder::new()
+    }
+}
+
 impl<'a> Builder<'a> {
-    pub(super) fn new() -> Self {
+    fn new() -> Self {
         Self {
             sources: Source::ALL.to_vec(),
             profile: None,

@@ -9,8 +9,9 @@ use rustc_hash::FxHashMap;
 
 use super::hints::Hints;
 use super::order::{Order, Released, Timed};
+use super::ready::{Ready, READY};
 use super::recovery::Recoverer;
-use super::wakeups::Wakeups;
+use super::wakeups::{Wakeups, Woken};
 use super::{Outcome, Sink, Tables};
 use crate::host::clock::monotonic_ns;
 use crate::host::{tasks, Roots};
@@ -20,11 +21,13 @@ use crate::profile::Recorder;
 use crate::resolve::identity::numbering;
 use crate::resolve::mapping::BuildId;
 use crate::resolve::threads::Thread;
-use crate::resolve::{Cgroups, Mapping, Maps, Modules, Stacks, Threads, Unwinder};
+use crate::resolve::{AddressSpaces, Cgroups, Mapping, Maps, Modules, Stacks, Threads, Unwinder};
 use crate::sample::batch::{PendingSample, UserContext};
-use crate::sample::{CodeAddr, RawSample, Sample, ThreadIndex};
+use crate::sample::sched::SchedEvent;
+use crate::sample::{Access, CodeAddr, CpuMode, RawSample, Sample, ThreadIndex};
 use crate::sample::{FileId, SideBand, TimedSideBand};
 use crate::sampler::loss::Loss;
+use crate::sched;
 use crate::timeline::Timeline;
 
 /// A cgroup that was read from procfs is read again after this many ns, because threads move.
@@ -33,8 +36,6 @@ const CGROUP_AGE: u64 = 1_000_000_000;
 const MAX_CGROUPS_READ: usize = 1 << 16;
 /// Reading mappings again ends after this time, and starts again 20 times this later.
 const MAPS_ROUND: Duration = Duration::from_millis(2);
-/// Samples that are passed to the sink at once.
-pub(super) const READY: usize = 64;
 /// Recorded hints that are read before they are sorted.
 const TAKEN: usize = 1 << 10;
 
@@ -65,57 +66,6 @@ impl Nameable for PendingSample {
 impl Nameable for Sample {
     fn name(&self, names: &mut Names, ready: &mut Ready) {
         names.line(self, ready);
-    }
-}
-
-/// Samples for the sink. Their memory is reused: moving a sample costs as much as filling it.
-#[derive(Debug, Default)]
-pub(super) struct Ready {
-    samples: Vec<Sample>,
-    /// This many of them are ready; the rest is old.
-    count: usize,
-}
-
-impl Ready {
-    /// The samples that are ready.
-    pub(super) fn samples(&self) -> &[Sample] {
-        self.samples.get(..self.count).unwrap_or_default()
-    }
-
-    /// The same, to be completed.
-    pub(super) fn samples_mut(&mut self) -> &mut [Sample] {
-        self.samples.get_mut(..self.count).unwrap_or_default()
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.count
-    }
-
-    /// Leaves only the first `count` samples.
-    pub(super) fn truncate(&mut self, count: usize) {
-        self.count = self.count.min(count);
-    }
-
-    /// The sample that becomes ready when `count` grows by one.
-    fn next(&mut self) -> &mut Sample {
-        if self.count >= self.samples.len() {
-            self.samples.resize(self.count + 1, Sample::default());
-        }
-        &mut self.samples[self.count]
-    }
-
-    /// Adds a sample without names.
-    pub(super) fn push_raw(&mut self, raw: &RawSample) {
-        let sample = self.next();
-        sample.raw = *raw;
-        (sample.record, sample.thread, sample.comm) = (0, 0, None);
-        (sample.memory, sample.code, sample.hint, sample.stack) = (None, None, None, None);
-        self.count += 1;
-    }
-
-    pub(super) fn push(&mut self, sample: Sample) {
-        *self.next() = sample;
-        self.count += 1;
     }
 }
 
@@ -308,7 +258,7 @@ impl Names {
             modules: Modules::default(),
             stacks: self.stacks.take().unwrap_or_default(),
             unwound: self.unwinder.as_ref().map(|unwinder| unwinder.counts),
-            address_spaces: self.maps.address_spaces(),
+            address_spaces: AddressSpaces::of(&self.maps),
             user_processes: self.maps.take_user(),
             realtime: None,
             tables,
@@ -465,6 +415,38 @@ impl Names {
                 ..*sample
             });
         }
+    }
+
+    /// Adds the samples of the wakeups among these events to `ready`, if that is the source.
+    pub(super) fn woken(&mut self, events: &[SchedEvent], ready: &mut Ready) {
+        let Some(mut wakeups) = self.wakeups.take() else { return };
+        for event in events {
+            let Some(Woken { time, cpu, waker, wakee }) = wakeups.take(event) else { continue };
+            let (Some(a), Some(b)) = (self.user_thread(&waker), self.user_thread(&wakee)) else { continue };
+            let Some(memory) = wakeups.pair(a.thread, b.thread) else { continue };
+            for half in [a, b] {
+                self.records += 1;
+                let raw = RawSample { time, cpu, mode: CpuMode::User, access: Access::Update, ..half.raw };
+                ready.push(Sample { raw, record: self.records, memory: Some(memory), ..half });
+            }
+        }
+        self.wakeups = Some(wakeups);
+    }
+
+    /// The thread, unless it is the kernel's: one without any mapping.
+    fn user_thread(&mut self, thread: &sched::Thread) -> Option<Sample> {
+        let sched::Thread { pid, tid, cgroup, .. } = *thread;
+        if !self.maps.has_process(pid) {
+            return None;
+        }
+        let Some(known) = self.threads.resolve(pid, tid) else {
+            self.loss.unnamed += 1;
+            return None;
+        };
+        let (index, comm) = (known.index, known.comm);
+        let hint = self.hints.as_mut().and_then(|hints| hints.of_sample(pid, tid));
+        let raw = RawSample { pid, tid, cgroup, ..RawSample::default() };
+        Some(Sample { raw, thread: index, comm: Some(comm), hint, ..Sample::default() })
     }
 
     /// Reads mappings again that may have changed without a record; for a limited time per call.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::stop::StopConditions;
 use super::{feed, recorded};
-use super::{Analysis, Builder, Capture, Decider, Error, Feed, Outcome, Progress, Sampled, Select, Sink, Skipped};
+use super::{Analysis, Capture, Decider, Error, Feed, Outcome, Progress, Sampled, Select, Sink, Skipped};
 use super::{Tables, TablesHandle};
 use crate::config::{self, CellSpecs};
-use crate::host::priority::{self, Raised};
+use crate::host::priority::raised;
 use crate::profile::{Profile, Recorder};
 use crate::resolve::{Cgroups, Modules, Stacks, SymbolOptions};
 use crate::sample::sched::SchedEvent;
@@ -59,8 +59,8 @@ pub(super) struct Plan {
     pub(super) symbols: SymbolOptions,
 }
 
-/// A session that already samples, see [`Builder::start`]. Samples that come before it is run wait for it, as far as there is
-/// room.
+/// A session that already samples, see [`Builder::start`](super::Builder::start). Samples that come before it is run wait
+/// for it, as far as there is room.
 pub struct Session<'a> {
     pub(super) source: Source,
     pub(super) skipped: Skipped,
@@ -80,30 +80,7 @@ impl fmt::Debug for Session<'_> {
     }
 }
 
-impl<'a> Session<'a> {
-    /// Options of a capture. A session prints nothing, writes no file unless [`Builder::record`] is called, and handles no
-    /// signal.
-    ///
-    /// ```no_run
-    /// use std::time::Duration;
-    ///
-    /// use scxprof::Session;
-    ///
-    /// let capture = Session::builder().time(Duration::from_secs(30));
-    /// let stop = capture.stop_handle();
-    /// std::thread::spawn(move || {
-    ///     // Whatever should end it early.
-    ///     stop.stop();
-    /// });
-    /// let found = capture.run()?;
-    /// println!("{}", found.mitosis()?);
-    /// # Ok::<(), scxprof::Error>(())
-    /// ```
-    #[must_use]
-    pub fn builder() -> Builder<'a> {
-        Builder::new()
-    }
-
+impl Session<'_> {
     /// The source of the addresses: the source that worked, that of the recording, or [`Source::Recorded`] for a [`Feed`].
     #[must_use]
     pub fn source(&self) -> Source {
@@ -139,7 +116,7 @@ impl<'a> Session<'a> {
         &self.plan.symbols
     }
 
-    /// The recorder, which finishes the profile of [`Builder::record`].
+    /// The recorder, which finishes the profile of [`Builder::record`](super::Builder::record).
     #[must_use]
     pub fn recorder(&self) -> Option<Arc<Recorder>> {
         self.sampling.stop.recorder.clone()
@@ -175,16 +152,12 @@ impl<'a> Session<'a> {
         sampled
     }
 
-    /// As [`Session::run_until`], but decides nothing: passes the samples to `sink`, and to those of [`Builder::sink`].
+    /// As [`Session::run_until`], but decides nothing: passes the samples to `sink`, and to those of
+    /// [`Builder::sink`](super::Builder::sink).
     pub fn run_into(self, sink: &mut dyn Sink, ended: impl FnMut(Progress) -> bool) -> Outcome {
         let _raised = raised(self.raises);
         self.sampling.run(sink, ended)
     }
-}
-
-/// Raises the calling thread where that is wanted and allowed; whether it is, the capture says.
-pub(super) fn raised(wanted: bool) -> Option<Raised> {
-    wanted.then(priority::raise)?.ok()
 }
 
 /// A sink, and all others that get the selected samples.

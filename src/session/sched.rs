@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashSet;
 
-use super::{Cgroups, Sink, Tables};
+use super::{Sink, Tables};
+use crate::resolve::Cgroups;
 use crate::sample::places::CpuPlaces;
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample};

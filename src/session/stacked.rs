@@ -2,9 +2,9 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{Cgroups, Sink, Tables};
+use super::{Sink, Tables};
 use crate::resolve::symbols::KERNEL;
-use crate::resolve::{Stacks, Symbol, Symbols};
+use crate::resolve::{Cgroups, Stacks, Symbol, Symbols};
 use crate::sample::{CodeAddr, Comm, Sample, StackId};
 use crate::stacks::{At, Builder, Frame, Profile, Row, Thread};
 

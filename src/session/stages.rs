@@ -7,10 +7,11 @@ use std::thread::{self, ScopedJoinHandle};
 use crossbeam_channel::{bounded, Receiver, RecvTimeoutError, Sender};
 use perf_event_open_sys::bindings as sys;
 
-use super::names::{take_some_hints, Ready, READY};
+use super::names::take_some_hints;
 use super::order::{Order, Released};
-use super::stop::StopPoll;
-use super::{Names, Sink, TICK};
+use super::ready::{Ready, READY};
+use super::stop::{StopPoll, TICK};
+use super::{Names, Sink};
 use crate::profile::{Item, PerfDataError, Profile, Records};
 use crate::resolve::Cgroups;
 use crate::sample::batch::{PendingSample, SideBand, UserContext};

@@ -54,17 +54,6 @@ fn process_of(tid: u32, roots: &Roots) -> Option<u32> {
     u32::try_from(proc::field(&status, "Tgid").and_then(proc::first_number)?).ok()
 }
 
-/// True if processes were requested and none is left.
-pub(super) fn all_gone(pids: &[u32], roots: &Roots) -> bool {
-    // The state follows the name in parentheses (proc_pid_stat(5)); a zombie runs no more.
-    let runs = |pid: &u32| {
-        let stat = fs::read(roots.proc.join(pid.to_string()).join("stat")).ok()?;
-        let name_end = stat.iter().rposition(|&byte| byte == b')')?;
-        stat.get(name_end + 2).filter(|state| !b"ZX".contains(state)).copied()
-    };
-    !pids.is_empty() && pids.iter().all(|pid| runs(pid).is_none())
-}
-
 /// Starts with the first of `sources` that works here, and stores it in `options`; returns also those that do not work. If the
 /// target is the threads of `pids`, threads created meanwhile are found.
 ///

@@ -1,13 +1,16 @@
 //! The conditions that end a session: its time, its caller, its processes.
 
+use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::start::all_gone;
-use super::{Progress, TICK};
+use super::Progress;
 use crate::host::Roots;
 use crate::profile::Recorder;
+
+/// How often a capture checks its rings when nothing arrives.
+pub(super) const TICK: Duration = Duration::from_millis(50);
 
 /// Stops a capture, from any thread: it then ends as if its time were over.
 #[derive(Debug, Clone, Default)]
@@ -41,6 +44,17 @@ impl StopConditions {
             || all_gone(&self.pids, &self.roots)
             || self.recorder.as_ref().is_some_and(|recorder| recorder.has_failed())
     }
+}
+
+/// True if processes were requested and none is left.
+fn all_gone(pids: &[u32], roots: &Roots) -> bool {
+    // The state follows the name in parentheses (proc_pid_stat(5)); a zombie runs no more.
+    let runs = |pid: &u32| {
+        let stat = fs::read(roots.proc.join(pid.to_string()).join("stat")).ok()?;
+        let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+        stat.get(name_end + 2).filter(|state| !b"ZX".contains(state)).copied()
+    };
+    !pids.is_empty() && pids.iter().all(|pid| runs(pid).is_none())
 }
 
 /// Checks from time to time whether to end.

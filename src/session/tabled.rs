@@ -3,7 +3,8 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use super::{Cgroups, Sink};
+use super::Sink;
+use crate::resolve::Cgroups;
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample};
 use crate::trace::parquet::{Finished, ToTables};

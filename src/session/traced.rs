@@ -5,7 +5,8 @@ use std::io::{self, Write};
 
 use rustc_hash::FxHashMap;
 
-use super::{Cgroups, Sink};
+use super::Sink;
+use crate::resolve::Cgroups;
 use crate::sample::places::CpuPlaces;
 use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat};
 use crate::sample::{Access, Comm, Sample};

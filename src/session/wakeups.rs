@@ -8,9 +8,8 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::names::{Names, Ready};
 use crate::sample::sched::{SchedEvent, SchedWhat, WakenBy};
-use crate::sample::{Access, CpuMode, MemoryId, RawSample, Sample, SideBand, ThreadIndex, WAKEUPS_DEV};
+use crate::sample::{MemoryId, SideBand, ThreadIndex, WAKEUPS_DEV};
 use crate::sched::{Fact, Facts, Thread, Threads, Tracker};
 
 /// Pairs of threads that are told apart, of 40 bytes each; wakeups of later ones are not used.
@@ -28,11 +27,11 @@ pub(super) struct Wakeups {
 
 /// A wakeup of one thread by another.
 #[derive(Debug, Clone, Copy)]
-struct Woken {
-    time: u64,
-    cpu: u32,
-    waker: Thread,
-    wakee: Thread,
+pub(super) struct Woken {
+    pub time: u64,
+    pub cpu: u32,
+    pub waker: Thread,
+    pub wakee: Thread,
 }
 
 /// Collects the wakeups of an event.
@@ -64,18 +63,29 @@ impl Wakeups {
         }
     }
 
+    /// The wakeup that this event is, if both threads are watched and a thread is the waker.
+    pub(super) fn take(&mut self, event: &SchedEvent) -> Option<Woken> {
+        let mut collect = Collect::default();
+        self.tracker.take(event, &mut collect);
+        let Woken { waker, wakee, .. } = collect.0?;
+        let is_softirq = matches!(event.what, SchedWhat::Waking { by: WakenBy::Softirq, .. });
+        let is_used = self.is_watched(waker.pid) && self.is_watched(wakee.pid) && waker.tid != wakee.tid;
+        collect.0.filter(|_| is_used && !is_softirq)
+    }
+
     fn is_watched(&self, pid: u32) -> bool {
         pid != 0 && pid != self.own_pid && self.only.as_ref().is_none_or(|only| only.contains(&pid))
     }
 
-    /// The number of a pair.
-    fn pair(&mut self, a: ThreadIndex, b: ThreadIndex) -> Option<u64> {
+    /// The memory of a pair.
+    pub(super) fn pair(&mut self, a: ThreadIndex, b: ThreadIndex) -> Option<MemoryId> {
         let next = self.pairs.len() as u64;
         let pair = (a.min(b), a.max(b));
         if self.pairs.len() >= MAX_PAIRS && !self.pairs.contains_key(&pair) {
             return None;
         }
-        Some(*self.pairs.entry(pair).or_insert(next))
+        let ino = *self.pairs.entry(pair).or_insert(next);
+        Some(MemoryId::Shared { dev: WAKEUPS_DEV, ino, offset: 0 })
     }
 
     /// Bytes of memory.
@@ -85,48 +95,5 @@ impl Wakeups {
 
     pub(super) fn pairs(&self) -> usize {
         self.pairs.len()
-    }
-}
-
-impl Names {
-    /// Adds the samples of these events to `ready`, if that is the source.
-    pub(super) fn woken(&mut self, events: &[SchedEvent], ready: &mut Ready) {
-        let Some(mut wakeups) = self.wakeups.take() else { return };
-        for event in events {
-            let mut collect = Collect::default();
-            wakeups.tracker.take(event, &mut collect);
-            let Some(Woken { time, cpu, waker, wakee }) = collect.0 else { continue };
-            if matches!(event.what, SchedWhat::Waking { by: WakenBy::Softirq, .. }) {
-                continue;
-            }
-            if !wakeups.is_watched(waker.pid) || !wakeups.is_watched(wakee.pid) || waker.tid == wakee.tid {
-                continue;
-            }
-            let (Some(a), Some(b)) = (self.user_thread(&waker), self.user_thread(&wakee)) else { continue };
-            let Some(pair) = wakeups.pair(a.thread, b.thread) else { continue };
-            for half in [a, b] {
-                self.records += 1;
-                let raw = RawSample { time, cpu, mode: CpuMode::User, access: Access::Update, ..half.raw };
-                let memory = Some(MemoryId::Shared { dev: WAKEUPS_DEV, ino: pair, offset: 0 });
-                ready.push(Sample { raw, record: self.records, memory, ..half });
-            }
-        }
-        self.wakeups = Some(wakeups);
-    }
-
-    /// The thread, unless it is the kernel's: one without any mapping.
-    fn user_thread(&mut self, thread: &Thread) -> Option<Sample> {
-        let Thread { pid, tid, cgroup, .. } = *thread;
-        if !self.maps.has_process(pid) {
-            return None;
-        }
-        let Some(known) = self.threads.resolve(pid, tid) else {
-            self.loss.unnamed += 1;
-            return None;
-        };
-        let (index, comm) = (known.index, known.comm);
-        let hint = self.hints.as_mut().and_then(|hints| hints.of_sample(pid, tid));
-        let raw = RawSample { pid, tid, cgroup, ..RawSample::default() };
-        Some(Sample { raw, thread: index, comm: Some(comm), hint, ..Sample::default() })
     }
 }

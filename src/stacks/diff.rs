@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{percent, symbols, Profile, SymbolLine};
+use super::profile::{percent, Profile};
+use super::{symbols, SymbolLine};
 
 /// The standard normal quantile of an interval of 95 %.
 const Z: f64 = 1.96;
@@ -83,7 +84,7 @@ pub fn diff(a: &Profile, b: &Profile) -> Vec<DiffLine> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::made;
+    use super::super::profile::tests::made;
     use super::*;
 
     #[test]

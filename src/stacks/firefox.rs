@@ -9,7 +9,7 @@ use fxprof_processed_profile::{
 };
 use rustc_hash::FxHashMap;
 
-use super::Profile;
+use super::profile::Profile;
 
 /// Writes the samples that the profile has one by one ([`Profile::samples`]) as gzipped JSON. A thread that changed its name is
 /// several threads.
@@ -81,7 +81,7 @@ mod tests {
 
     use serde_json::Value;
 
-    use super::super::tests::made;
+    use super::super::profile::tests::made;
     use super::super::At;
     use super::*;
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
 
-use super::{percent, Profile, Thread};
+use super::profile::{percent, Profile, Thread};
 use crate::escape;
 
 /// Width of the picture, and of a frame that is not drawn, in pixels.
@@ -185,7 +185,7 @@ fn xml(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::made;
+    use super::super::profile::tests::made;
     use super::*;
 
     /// The x, width and text of each frame's tool tip.

@@ -6,7 +6,7 @@ use std::io::{BufRead, Read as _};
 
 use rustc_hash::FxHashMap;
 
-use super::{Builder, Frame, Profile, Row, Thread};
+use super::profile::{Builder, Frame, Profile, Row, Thread};
 
 /// The profile as folded text: `COMM;OUTERMOST;...;INNERMOST SAMPLES`, sorted. Functions of the kernel have `_[k]` and inlined ones
 /// `_[i]` at their end, as flamegraph.pl wants them; a semicolon or the end of a line in a name is a `:` or a space.
@@ -269,7 +269,7 @@ fn plain(name: &str) -> String {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::tests::made;
+    use super::super::profile::tests::made;
     use super::*;
 
     #[test]

@@ -7,7 +7,7 @@ use flate2::write::GzEncoder;
 use flate2::Compression;
 use rustc_hash::FxHashMap;
 
-use super::Profile;
+use super::profile::Profile;
 use crate::trace::write::Message;
 
 /// The texts of the message by their number; the first is empty.
@@ -107,7 +107,7 @@ pub fn pprof(profile: &Profile, out: impl Write) -> io::Result<()> {
 mod tests {
     use std::io::Read;
 
-    use super::super::tests::made;
+    use super::super::profile::tests::made;
     use super::*;
     use crate::trace::wire::Fields;
 

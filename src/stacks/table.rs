@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
-use super::{percent, Profile, Thread};
+use super::profile::{percent, Profile, Thread};
 
 /// What lines of a table stand for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,7 +169,7 @@ pub fn by(profile: &Profile, what: By) -> Vec<GroupLine> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::made;
+    use super::super::profile::tests::made;
     use super::*;
 
     #[test]

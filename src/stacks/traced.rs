@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::{At, Builder, Frame, Profile, Row, Thread};
+use super::profile::{At, Builder, Frame, Profile, Row, Thread};
 use crate::trace::{Event, Name, StackFrame, StackId, Trace, TraceEvent, TraceWhat};
 
 /// What samples of a profiler are called.

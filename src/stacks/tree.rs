@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use super::flame::{tree, Node};
-use super::Profile;
+use super::profile::Profile;
 use crate::report::{StacksReport, SubcellStacks};
 
 /// The most frames of all subcells; each has its part of what those before it left.
@@ -76,7 +76,7 @@ impl Made {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::made;
+    use super::super::profile::tests::made;
     use super::*;
 
     #[test]

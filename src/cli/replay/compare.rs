@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::cli::Failure;
+use crate::cli::failure::Failure;
 use crate::columns::aligned;
 use crate::config::Placement;
 use crate::replay::{difference, Difference, Layout, Outcome, ReplayError, Script};

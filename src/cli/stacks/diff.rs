@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use anyhow::{anyhow, Context};
 use serde::Serialize;
 
+use super::super::failure::Failure;
 use super::super::output::{Output, Readers};
-use super::super::{capture, decision, process, Failure};
+use super::super::{capture, decision, process};
 use super::read::read;
 use super::{Observed, StacksArgs};
 use crate::columns::aligned;

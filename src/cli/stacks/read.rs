@@ -5,8 +5,9 @@ use std::path::Path;
 
 use anyhow::anyhow;
 
+use super::super::failure::Failure;
 use super::super::signals::Signals;
-use super::super::{process, trace, Failure};
+use super::super::{observe, process};
 use super::{named, Observed, StacksArgs};
 use crate::host::{open, Roots};
 use crate::profile::{ChainEvent, Profile as Recording, ProfileError};
@@ -18,7 +19,7 @@ const BATCH: u64 = 1 << 14;
 
 /// Reads what the file is.
 pub(super) fn read(args: &StacksArgs, path: &Path) -> Result<Observed, Failure> {
-    if trace::is_trace(path) {
+    if observe::is_trace(path) {
         return of_trace(args, path);
     }
     if !path.is_dir() && matches!(Recording::check(path), Err(ProfileError::Unknown { .. })) {
@@ -72,9 +73,9 @@ fn say_others(all: &[ChainEvent], sink: &StackSink, is_selected: bool) {
 
 fn of_trace(args: &StacksArgs, path: &Path) -> Result<Observed, Failure> {
     let signals = Signals::handle().map_err(Failure::Unsupported)?;
-    let mut trace = trace::open_trace(path)?;
+    let mut trace = observe::open_trace(path)?;
     let (mut stacks, mut count) = (TracedStacks::default(), 0u64);
-    while let Some(event) = trace.next_event().map_err(|error| trace::failed(&error, path))? {
+    while let Some(event) = trace.next_event().map_err(|error| observe::failed(&error, path))? {
         stacks.take(&event);
         count += 1;
         if count.is_multiple_of(BATCH) && signals.seen() {

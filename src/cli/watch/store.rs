@@ -9,8 +9,9 @@ use rustix::fs::{flock, FileType, FlockOperation};
 use serde::{Deserialize, Serialize};
 
 use super::super::destination::{find, Destination, Directory, Refused};
+use super::super::evidence;
+use super::super::failure::Failure;
 use super::super::output::{Output, Readers};
-use super::super::{evidence, Failure};
 use crate::config::Placement;
 use crate::evidence::{file, Evidence, MAX_CONFIGURATION};
 

@@ -1,8 +1,7 @@
 //! What a watch does when a file cannot be written: it says so and goes on, as on a full disk somebody may make room.
 
+use super::super::failure::Failure;
 use std::collections::BTreeMap;
-
-use super::super::Failure;
 
 /// Times that a file could not be written, one after the other, before the watch ends.
 const MOST: u32 = 10;

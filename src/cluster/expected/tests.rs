@@ -3,6 +3,7 @@
 use super::*;
 use crate::cluster::layout::Group;
 use crate::cluster::rules::Region;
+use crate::cluster::score::{Avoidable, Grouped};
 use crate::cluster::{shared, Clusters, SketchStats};
 use proptest::collection::vec;
 use proptest::prelude::{prop_assert, proptest};

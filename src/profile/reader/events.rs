@@ -3,9 +3,10 @@
 use std::io::{Read, Seek, SeekFrom};
 
 use super::{
-    features, format, guess, read_exact, words, Attr, Event, PerfData, PerfDataError, Section, MAX_ATTR_SIZE,
-    MAX_EVENTS, MAX_IDS, SECTION_SIZE,
+    format, guess, read_exact, words, Attr, Event, PerfData, PerfDataError, MAX_ATTR_SIZE, MAX_EVENTS, MAX_IDS,
+    SECTION_SIZE,
 };
+use crate::profile::section::{event_desc, Section};
 
 /// Bytes of an event's name that are kept.
 const MAX_NAME: usize = 512;
@@ -70,7 +71,7 @@ impl<R: Read + Seek> PerfData<R> {
             self.take_tracing(&bytes);
         }
         if let Some(bytes) = self.section(format::feature::EVENT_DESC) {
-            features::event_desc(&bytes, self.swapped, |name, ids| self.name_event(name, ids));
+            event_desc(&bytes, self.swapped, |name, ids| self.name_event(name, ids));
         }
     }
 

@@ -3,9 +3,10 @@
 use std::io::{Read, Seek};
 
 use super::{
-    features, format, swap, user, Attr, Event, PerfData, PerfDataError, BUFFER, HEADER_SIZE, MAX_BUILD_IDS, MAX_EVENTS,
-    MAX_IDS, MAX_SECTION,
+    format, swap, user, Attr, Event, PerfData, PerfDataError, BUFFER, HEADER_SIZE, MAX_BUILD_IDS, MAX_EVENTS, MAX_IDS,
+    MAX_SECTION,
 };
+use crate::profile::section::event_desc;
 use crate::sampler::record::Layout;
 
 /// `PERF_EVENT_UPDATE__NAME` (tools/lib/perf/include/perf/event.h).
@@ -90,7 +91,7 @@ impl<R: Read + Seek> PerfData<R> {
     fn take_feature(&mut self, bit: u64, body: &[u8]) {
         let Ok(bit) = u8::try_from(bit) else { return };
         if bit == format::feature::EVENT_DESC {
-            features::event_desc(body, self.swapped, |name, ids| self.name_event(name, ids));
+            event_desc(body, self.swapped, |name, ids| self.name_event(name, ids));
         } else if self.piped && !self.piped_sections.iter().any(|(known, _)| *known == bit) {
             self.piped_sections.push((bit, body.to_vec()));
         }

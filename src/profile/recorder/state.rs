@@ -6,8 +6,9 @@ use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use perf_event_open_sys::bindings as sys;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{records, MAX_CGROUPS};
+use super::MAX_CGROUPS;
 use crate::profile::code_files::CodeFiles;
+use crate::profile::format::records;
 use crate::profile::recovered::RecoveredWriter;
 use crate::profile::writer::PerfDataWriter;
 use crate::sampler::record::{decode, Header, Layout, Record, MISC_MMAP_BUILD_ID};

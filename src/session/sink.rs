@@ -1,0 +1,74 @@
+//! What takes samples, and selects them.
+
+use std::time::Duration;
+
+use super::Tables;
+use crate::resolve::{Cgroups, Modules, Stacks};
+use crate::sample::sched::SchedEvent;
+use crate::sample::{Comm, Sample, ThreadIndex};
+
+/// Receives samples in order of time.
+pub trait Sink {
+    /// Takes one sample. `cgroups` resolves its cgroup's id.
+    fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups);
+
+    /// Takes consecutive samples, as if each were passed to [`Sink::sample`].
+    fn samples(&mut self, samples: &[Sample], cgroups: &mut Cgroups) {
+        for sample in samples {
+            self.sample(sample, cgroups);
+        }
+    }
+
+    /// Takes consecutive events of the scheduler, in order of time with the samples; hints are among them where they are followed.
+    /// There are none without [`Builder::sched`](super::Builder::sched), unless a recording has them.
+    fn sched(&mut self, events: &[SchedEvent], cgroups: &mut Cgroups) {
+        let _ = (events, cgroups);
+    }
+
+    /// The last event was given; these are the names of processes (those of their main threads) by their id, as far as they are
+    /// known. `cgroups` resolves the ids of cgroups.
+    fn processes(&mut self, names: &[(u32, Comm)], cgroups: &mut Cgroups) {
+        let _ = (names, cgroups);
+    }
+
+    /// The last sample was given; `names` are the last names of threads, as far as they are known. A thread may have taken another
+    /// name since its last sample. Not called where samples are selected, and not for lines, which have names of their own.
+    fn ended(&mut self, names: &[(ThreadIndex, Comm)]) {
+        let _ = names;
+    }
+
+    /// Sets the sizes of its tables.
+    fn measure(&self, tables: &mut Tables) {
+        let _ = tables;
+    }
+
+    /// Lends the call stacks so far, with the objects that contain their code, from time to time while samples arrive: for a sink
+    /// that has results before the end. Not for recordings, which are read in several threads.
+    fn stacks(&mut self, stacks: &Stacks, modules: &Modules) {
+        let _ = (stacks, modules);
+    }
+
+    /// True if samples must contain the code that made the access ([`Sample::code`]), to be named at the end.
+    fn wants_code(&self) -> bool {
+        false
+    }
+
+    /// True if samples must contain their call stack ([`Sample::stack`](crate::sample::Sample)), which
+    /// [`Outcome::stacks`](super::Outcome::stacks) has at the end.
+    fn wants_stacks(&self) -> bool {
+        false
+    }
+}
+
+/// Decides whether a sample is used, see [`Builder::select`](super::Builder::select). `cgroups` resolves its cgroup's id.
+pub type Select<'a> = &'a mut dyn FnMut(&Sample, &mut Cgroups) -> bool;
+
+/// The progress of a capture.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Time since its beginning.
+    pub elapsed: Duration,
+    /// Samples so far.
+    pub samples: u64,
+}
