@@ -18,7 +18,7 @@ use super::{Event, Info, Names, Trace, TraceThreads, Tracks};
 pub use counts::*;
 pub use kinds::{capabilities, Analyser, Capability, Engine, Id, Kind, ANALYSERS};
 pub use pairs::*;
-pub use report::{Outcome, Report, Unavailable};
+pub use report::{Report, Unavailable};
 pub use runs::*;
 use scxprof_base::sample::places::CpuPlaces;
 pub use steps::*;
@@ -64,6 +64,70 @@ impl Options {
     pub fn wants(&self, id: Id) -> bool {
         self.only.is_empty() || self.only.contains(&id)
     }
+}
+
+/// Declares the result of each analyser.
+macro_rules! outcomes {
+    ($($id:ident($result:path),)+) => {
+        /// What an analyser found.
+        #[derive(Debug, Clone, PartialEq, Serialize)]
+        #[serde(untagged)]
+        #[non_exhaustive]
+        pub enum Outcome {
+            $(#[doc = concat!("Of `", stringify!($id), "`.")] $id(Box<$result>),)+
+        }
+
+        impl Outcome {
+            /// Whose it is.
+            #[must_use]
+            pub fn id(&self) -> Id {
+                match self {
+                    $(Self::$id(_) => Id::$id,)+
+                }
+            }
+
+            /// For people.
+            #[must_use]
+            pub fn tables(&self) -> Vec<Table> {
+                match self {
+                    $(Self::$id(result) => result.tables(),)+
+                }
+            }
+        }
+
+        $(impl From<$result> for Outcome {
+            fn from(result: $result) -> Self {
+                Self::$id(Box::new(result))
+            }
+        })+
+    };
+}
+
+outcomes! {
+    CpuUtilization(runs::CpuUtilization),
+    WakeupLatency(runs::WakeupLatency),
+    LatencyBreakdown(runs::LatencyBreakdown),
+    WakeupCorrelation(runs::WakeupCorrelation),
+    TaskStates(runs::TaskStates),
+    Preemptions(runs::Preemptions),
+    MigrationPatterns(runs::MigrationPatterns),
+    LlcLocality(runs::LlcLocality),
+    RunQueue(runs::RunQueue),
+    WakeupChains(runs::WakeupChains),
+    Fairness(runs::Fairness),
+    Outliers(runs::Outliers),
+    Bottlenecks(runs::Bottlenecks),
+    IrqAnalysis(pairs::IrqAnalysis),
+    IpiAnalysis(pairs::IpiAnalysis),
+    BlockIo(pairs::BlockIo),
+    NetworkIo(counts::NetworkIo),
+    FileIo(pairs::FileIo),
+    MemoryPressure(pairs::MemoryPressure),
+    PowerState(pairs::PowerState),
+    DsqLatency(pairs::DsqLatency),
+    CpuFrequency(steps::CpuFrequency),
+    CpuIdle(steps::CpuIdle),
+    DsqSummary(steps::DsqSummary),
 }
 
 /// What engines need to name what they found.
