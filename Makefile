@@ -33,10 +33,10 @@ test: ## Run every test and check that this machine allows
 	@scripts/test.sh
 
 soak: deps ## Sample this host under a load that comes and goes, and check that nothing grows (SECONDS=1800)
-	SOAK_SECONDS=$(SECONDS) $(CARGO) test --locked --test soak tables_stay_flat -- --nocapture
+	SOAK_SECONDS=$(SECONDS) $(CARGO) test --locked --test alone tables_stay_flat -- --nocapture
 
 test-stacks-long: deps ## Check 100,000 samples of programs that replace each other all the time: each in its own program (SAMPLES=100000)
-	SCXPROF_STORM_SAMPLES=$(SAMPLES) $(CARGO) test --locked --test stacks no_sample_belongs_to_another_program -- --nocapture
+	SCXPROF_STORM_SAMPLES=$(SAMPLES) $(CARGO) test --locked --test suite no_sample_belongs_to_another_program -- --nocapture
 
 truth: ## Print how right the configuration is on programs with known sharing (ARGS="--beside quiet hotfield hash")
 	@scripts/deps.sh truth

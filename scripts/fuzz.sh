@@ -14,7 +14,7 @@ fi
 for target in "${targets[@]}"; do
     printf '==> fuzz %s\n' "$target"
     if [ "$target" = made ]; then
-        SCXPROF_MADE_SECONDS="${FUZZ_SECONDS:-30}" cargo test --locked --test operand made_programs -- --nocapture
+        SCXPROF_MADE_SECONDS="${FUZZ_SECONDS:-30}" cargo test --locked --test suite made_programs -- --nocapture
         continue
     fi
     # What is found goes into the first directory.

@@ -12,15 +12,16 @@ mkdir -p "$target"
 : >"$log"
 failed_steps=()
 
-# step NAME COMMAND...: runs it, output to the terminal and the log.
+# step NAME COMMAND...: runs it, output to the terminal and the log; false if it fails.
 step() {
-    local name=$1
+    local name=$1 begin=$SECONDS status
     shift
     printf '\n==> %s\n' "$name" | tee -a "$log"
     "$@" 2>&1 | tee -a "$log"
-    if [ "${PIPESTATUS[0]}" -ne 0 ]; then
-        failed_steps+=("$name")
-    fi
+    status=${PIPESTATUS[0]}
+    printf '<== %s: %d s\n' "$name" "$((SECONDS - begin))" >>"$log"
+    [ "$status" -eq 0 ] || failed_steps+=("$name")
+    return "$status"
 }
 
 skip() { printf 'SKIP: %s: %s\n' "$1" "$2" | tee -a "$log"; }
@@ -41,8 +42,11 @@ if command -v shellcheck >/dev/null; then
 else
     skip shellcheck "not installed"
 fi
-# Builds the examples too, and runs the documentation's examples.
-step "cargo test" cargo test --locked --no-fail-fast -- --show-output
+# The examples too. What does not build is not tested.
+if step "build" cargo test --locked --no-run; then
+    # The documentation's examples too.
+    step "cargo test" cargo test --locked --no-fail-fast -- --show-output
+fi
 if compgen -G 'benches/*.rs' >/dev/null; then
     # Each once, to see that it runs.
     step "benchmarks" cargo test --locked --bench '*'
@@ -78,6 +82,19 @@ mapfile -t crashed < <(awk '
     tests && /^ +(Running|Doc-tests) / { crash(); running = $0; sub(/^ +/, "", running) }
     /^test result: / { running = "" }
     END { crash() }' "$log")
+# The seconds of each step, of each test binary and of each guest.
+times=$(awk '
+    function line(indent, seconds, name) { text = text sprintf("%6.0f  %s%s\n", seconds, indent, name) }
+    /^==> / { text = "" }
+    /^ +Running / { binary = $2 == "unittests" ? $3 : $2 }
+    /^ +Doc-tests / { binary = "documentation" }
+    /^test result: .* finished in / { seconds = $NF; sub(/s$/, "", seconds); line("  ", seconds, binary) }
+    /^vm .*: ended after / { seconds = $(NF - 1); sub(/^vm /, ""); sub(/:.*/, ""); line("  ", seconds, $0) }
+    /^<== / {
+        parts = text; text = ""; seconds = $(NF - 1)
+        sub(/^<== /, ""); sub(/: [0-9]+ s$/, "")
+        line("", seconds, $0); printf "%s%s", text, parts; text = ""
+    }' "$log")
 failed=$((failed + ${#crashed[@]}))
 tests_failed=$failed
 # Any other step that failed without a failed test (a lint, a build error) counts as one.
@@ -88,7 +105,7 @@ for name in ${failed_steps[@]+"${failed_steps[@]}"}; do
 done
 
 {
-    printf '\n'
+    printf '\nSeconds:\n%s\n%6d  in all\n\n' "$times" "$SECONDS"
     if [ "$count" -gt 0 ]; then
         printf 'Skipped:\n%s\n' "$skipped"
     fi

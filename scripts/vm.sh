@@ -62,7 +62,7 @@ verdicts() {
 
 # guest SUITE CPU MODEL: one guest with the tests that want this CPU; those that do not care run on an AMD one.
 guest() {
-    local suite=$1 cpu=$2 model=$3 test wants since chosen=() version
+    local suite=$1 cpu=$2 model=$3 test wants since chosen=() version begin=$SECONDS
     version=$(basename "tests/vm/cache/$suite/root/usr/src"/linux-headers-*-cloud-amd64 | grep -oE '[0-9]+\.[0-9]+' | head -n 1)
     for test in "$folder"/*.sh; do
         [ ${#names[@]} -eq 0 ] || printf '%s\n' "${names[@]}" | grep -qx "$(basename "$test" .sh)" || continue
@@ -85,6 +85,7 @@ guest() {
         failed=$((failed - counted_failed))
         verdicts "$suite" "$cpu" < <(tests/vm/boot.sh "$suite" "$model" "${chosen[@]}" 2>&1)
     fi
+    printf 'vm %s %s: ended after %d s\n' "$suite" "$cpu" "$((SECONDS - begin))"
 }
 
 # counted FILE GUEST...: the guest, and in the file what passed and failed.

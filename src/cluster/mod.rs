@@ -81,7 +81,7 @@
 //!
 //! *Confidence* of a community is the part of communities with as much evidence, and of as much constancy, that were exactly right
 //! in streams of known truth. Of 752 communities in streams with few samples, in a seventh of which partners change half way
-//! (`cargo test --test decision cluster_truth::confidence -- --nocapture`):
+//! (`cargo test --test suite cluster_truth::confidence -- --nocapture`):
 //!
 //! | confidence | communities | of these right |
 //! |---|---|---|
@@ -99,7 +99,7 @@
 //! # Quality
 //!
 //! Adjusted Rand index, mean of 10 seeds; if the row does not say otherwise, 1,000 samples a thread of which 20 % go to the
-//! buffer of the thread's group, and 32 threads in 4 groups (`cargo test --test decision cluster_others -- --ignored
+//! buffer of the thread's group, and 32 threads in 4 groups (`cargo test --test suite cluster_others -- --ignored
 //! --nocapture` prints it):
 //!
 //! | stream | raw cosine, cut 0.05 | IDF cosine, cut 0.25 of the largest | IDF cosine, Louvain | this |
@@ -115,7 +115,7 @@
 //! | 20 % hot globals | 0.00 | 1.00 | 1.00 | 1.00 |
 //! | private memory only | 0.00 | 0.00 | 0.00 | 1.00 |
 //!
-//! The limits, mean of 10 seeds at 1,000 and at 200 samples a thread (`cargo test --test decision cluster_truth -- --ignored
+//! The limits, mean of 10 seeds at 1,000 and at 200 samples a thread (`cargo test --test suite cluster_truth -- --ignored
 //! --nocapture`):
 //!
 //! | stream | 1,000 | 200 |

@@ -1,6 +1,6 @@
 //! The results of other methods on the same streams; the documentation of `scxprof::cluster` contains the figures.
 //!
-//! `cargo test --test decision cluster_others -- --ignored --nocapture` prints them.
+//! `cargo test --test suite cluster_others -- --ignored --nocapture` prints them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,6 @@
 //! Tests the clustering on streams of known groups: every claim about its quality is checked here.
 //!
-//! `cargo test --test decision cluster_truth -- --nocapture` prints the table; `SEEDS` sets the number of seeds.
+//! `cargo test --test suite cluster_truth -- --nocapture` prints the table; `SEEDS` sets the number of seeds.
 
 use scxprof::cluster::{ClusterOptions, Sharing};
 use scxprof::sample::{Access, MemoryId, RawSample, Sample};

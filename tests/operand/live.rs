@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use scxprof::testing::recover::{Recovery, StackRange};
 
-use crate::perf::Ring;
-use crate::process::{mappings, Code};
-use crate::programs;
+use super::perf::Ring;
+use super::process::{mappings, Code};
+use super::programs;
 
 #[derive(Debug, Default)]
 struct Tally {

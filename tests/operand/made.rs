@@ -12,10 +12,10 @@ use iced_x86::{Decoder, DecoderOptions};
 use scxprof::testing::recover::{CodeSource, CodeWindow, Recovery, Snapshot, StackRange, MAX_STEPS};
 use scxprof::testing::resolve::code::{At, CodeCache, Limits, Mapping, Window};
 
-use crate::assembly::{program, Program};
-use crate::process::{mappings, Code};
-use crate::step::{self, Stop};
-use crate::{is_true, AHEAD};
+use super::assembly::{program, Program};
+use super::process::{mappings, Code};
+use super::step::{self, Stop};
+use super::{is_true, AHEAD};
 
 /// Instructions of one program.
 const STEPS: usize = 6000;

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use iced_x86::{Decoder, DecoderOptions};
 use scxprof::testing::recover::{CodeSource, Recovery, UserRegs};
 
-use crate::process::Code;
+use super::process::Code;
 
 /// In the C library, every boundary found without knowing the function is one of the function's.
 #[test]

@@ -12,7 +12,7 @@ use scxprof::testing::profile::{Item, PerfData, Profile};
 use super::compressed::{compressed, Zstd};
 use super::made::{self, Order};
 use super::{replayed, said, scxprof, Collect};
-use crate::replay::replay;
+use crate::support::replay::replay;
 
 const ORDER: Order = Order { big: false };
 

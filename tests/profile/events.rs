@@ -187,8 +187,8 @@ fn the_events_say_which_source_it_is() {
 #[test]
 fn lines_say_their_event_and_no_cpu_that_was_not_recorded() {
     let lines = |path: &Path| -> Vec<serde_json::Value> {
-        let output = crate::scxprof(&["process", "-f", path.to_str().unwrap()]);
-        assert!(output.status.success(), "{}", crate::said(&output));
+        let output = super::scxprof(&["process", "-f", path.to_str().unwrap()]);
+        assert!(output.status.success(), "{}", super::said(&output));
         let lines = std::fs::read_to_string(format!("{}.out/perf.jsonl", path.display())).unwrap();
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
@@ -211,9 +211,9 @@ fn a_pipe_whose_events_come_last_is_refused() {
     let piped = recording(&[(SOFTWARE, MINOR_FAULTS, "minor-faults")], true);
     let (events, sample) = piped[16..].split_at(piped.len() - 16 - made::sample(ORDER, 0, 0, 0, 0, 0, 0).len());
     let (_dir, path) = made::write(&[&piped[..16], sample, events].concat());
-    let output = crate::scxprof(&["extract", "-f", path.to_str().unwrap()]);
+    let output = super::scxprof(&["extract", "-f", path.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(crate::said(&output).contains("record without --tail-synthesize"), "{}", crate::said(&output));
+    assert!(super::said(&output).contains("record without --tail-synthesize"), "{}", super::said(&output));
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn a_sample_without_a_period_has_that_of_its_event() {
     let events = [(attr, vec![made::ID]), (of_frequency, vec![78])];
     let samples = [sample(made::ID, 1), sample(78, 2), sample(made::ID, 3)];
     let (_dir, path) = made::write(&made::of_events(ORDER, &events, &samples, &[]));
-    let (collect, ..) = crate::replayed(&path);
+    let (collect, ..) = super::replayed(&path);
     let periods: Vec<_> = collect.samples.iter().map(|sample| sample.period).collect();
     assert_eq!(periods, [1000, 0, 1000]);
 }
@@ -248,7 +248,7 @@ fn what_has_no_time_is_in_the_order_of_the_file() {
     let records =
         [comm(b"before"), sample(0x1_0000), made::round(ORDER), sample(0x1_1000), comm(b"after"), sample(0x1_2000)];
     let (_dir, path) = made::write(&made::of_events(ORDER, &[(attr, vec![made::ID])], &records, &[]));
-    let (collect, outcome, _) = crate::replayed(&path);
+    let (collect, outcome, _) = super::replayed(&path);
     let named = |sample: &scxprof::sample::Sample| (sample.comm.map(|comm| comm.to_string()), sample.addr);
     let seen: Vec<_> = collect.samples.iter().map(named).collect();
     let expected = [("before", 0x1_0000), ("before", 0x1_1000), ("after", 0x1_2000)];
@@ -263,7 +263,7 @@ fn names_at_the_end_come_too_late_and_that_is_said() {
     let round = || made::round(ORDER);
     let notes = |records: &[Vec<u8>]| {
         let (_dir, path) = made::write(&made::file(ORDER, records));
-        let (_, outcome, _) = crate::replayed(&path);
+        let (_, outcome, _) = super::replayed(&path);
         (outcome.loss.unnamed, outcome.notes)
     };
     let (unnamed, said) = notes(&[sample(1), round(), sample(2), round(), sample(3), round(), name.clone()]);
@@ -282,7 +282,7 @@ fn a_loss_that_perf_says_twice_is_counted_once() {
     let sample = made::sample(order, 1000, 100, 100, 0x1_0000, 5, 4096);
     let loss = |more: &[Vec<u8>]| {
         let (_dir, path) = made::write(&made::file(order, &[&[sample.clone(), lost(7), lost(5)], more].concat()));
-        let (_, outcome, damage) = crate::replayed(&path);
+        let (_, outcome, damage) = super::replayed(&path);
         assert_eq!(damage, Vec::<String>::new());
         (outcome.loss.ring_full, outcome.loss.hardware)
     };

@@ -10,7 +10,7 @@ use scxprof::session::Sink;
 use scxprof::testing::profile::hints::{self, HintRecord};
 
 use super::made::{self, Order};
-use crate::replay::replay;
+use crate::support::replay::replay;
 
 const ORDER: Order = Order { big: false };
 /// Samples, each under a hint of its own: many times what is read, sorted or passed on at a time.

@@ -5,7 +5,7 @@ use scxprof::sample::{MemoryId, Sample};
 use scxprof::session::Sink;
 
 use super::made::{self, Order};
-use crate::replay::replay;
+use crate::support::replay::replay;
 
 const ORDER: Order = Order { big: false };
 /// `PROT_READ` and `PROT_WRITE`, `PROT_READ` and `PROT_EXEC`; `MAP_SHARED`, `MAP_PRIVATE`.

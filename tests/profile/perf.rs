@@ -10,8 +10,8 @@ use std::time::Duration;
 use scxprof::testing::profile::{record_name, Damage, Item, PerfData};
 use scxprof::testing::sampler::record::{decode, sample_type as t, Layout, Record};
 
-use super::fixtures::fixtures;
 use super::{replayed, said, scxprof, BUILD_IDS};
+use crate::support::fixtures::fixtures;
 
 fn perf(args: &[&str], path: &Path) -> String {
     let output = Command::new("perf").args(args).arg("-i").arg(path).output().unwrap();

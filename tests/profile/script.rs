@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::made::{self, Order};
 use super::{replayed, said, scxprof};
-use crate::replay::replay;
+use crate::support::replay::replay;
 
 /// Two threads of two processes on the same page, one of them with a hint from the second line on.
 pub fn text() -> String {

@@ -259,9 +259,10 @@ fn adopts_what_a_killed_replay_leaves() {
 fn the_first_process_of_a_container_gets_no_mock_process_to_wait_for() {
     for killed in ["scxprof", "first"] {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "ends::adopts_what_a_killed_replay_leaves"]).env(KILLED, killed);
+        command.args(["--exact", "replay::ends::adopts_what_a_killed_replay_leaves"]).env(KILLED, killed);
         let output = command.output().unwrap();
-        assert!(output.status.success(), "{killed}: {}", String::from_utf8_lossy(&output.stdout));
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{killed}: {said}");
     }
 }
 
@@ -297,7 +298,7 @@ fn a_replay_that_is_killed_while_it_makes_cgroups_leaves_none() {
     let root = format!("/scxprof-test-many-{}", std::process::id());
     let directory = mount.join(root.trim_start_matches('/'));
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "ends::makes_cgroups_until_it_is_killed"]).env(ROOT, &root);
+    command.args(["--exact", "replay::ends::makes_cgroups_until_it_is_killed"]).env(ROOT, &root);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let made = || fs::read_dir(directory.join("a")).map_or(0, Iterator::count);
     until("some cgroups", || made() > 20);

@@ -1,6 +1,6 @@
 //! A recording of processes in cgroups of any name and number.
 
-use super::made::{file, record, switch, text, words, Event, ID, SWITCH};
+use crate::support::made::{file, record, switch, text, words, Event, ID, SWITCH};
 
 /// TID, TIME, CPU, RAW, IDENTIFIER, CGROUP.
 const SAMPLE_TYPE: u64 = 1 << 1 | 1 << 2 | 1 << 7 | 1 << 10 | 1 << 16 | 1 << 21;

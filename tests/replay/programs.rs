@@ -1,6 +1,4 @@
-//! Real programs: recorded, replayed, and the replay recorded. A test binary of its own, as nothing else is to run meanwhile.
-
-#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
+//! Real programs: recorded, replayed, and the replay recorded. Nothing else is to run meanwhile.
 
 mod tables;
 
@@ -10,16 +8,14 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tables::Tables;
 
-const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
+use crate::support::alone;
 
-/// One test at a time.
-static ALONE: Mutex<()> = Mutex::new(());
+const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 
 /// Why a test is skipped.
 struct Skip(String);
@@ -120,7 +116,7 @@ impl Beside {
 
 /// Measures once, and once more if that was beyond a bar: the machine may have been busy with something else.
 fn twice(test: &str, measure: impl Fn() -> Result<Vec<String>, Skip>) {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let mut beyond = Vec::new();
     for _ in 0..2 {
         match measure() {

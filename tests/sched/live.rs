@@ -2,7 +2,6 @@
 
 use std::io::{pipe, BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use rustix::thread::{sched_setaffinity, set_name, CpuSet};
 use serde_json::Value;
 
 use super::{json, layers, number, sched};
+use crate::support::alone;
 
 pub const ORDERS: &str = "SCXPROF_TEST_SCHED";
 const ROUNDS: u64 = 2000;
@@ -131,12 +131,6 @@ fn program() {
     }
 }
 
-/// One test at a time: a program's real-time threads keep the readers of another's rings from running.
-pub fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Keeps all CPUs busy with threads that run only where nothing else does: one build of Linux 6.18 gives no sample of some events of
 /// an idle CPU, to perf neither.
 pub struct Spinning(Child);
@@ -160,7 +154,7 @@ impl Drop for Spinning {
 /// This binary with orders.
 fn run(orders: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["live::program", "--exact", "--nocapture", "--test-threads=1"]).env(ORDERS, orders);
+    command.args(["sched::live::program", "--exact", "--nocapture", "--test-threads=1"]).env(ORDERS, orders);
     command
 }
 
@@ -176,7 +170,8 @@ fn watch(test: &str, orders: &str) -> Option<Value> {
     let program = std::env::current_exe().unwrap();
     let orders = format!("{ORDERS}={orders}");
     // The program goes before what reads the rings.
-    let command = ["--mmap-pages", "4096", "--", "env", &orders, program.to_str().unwrap(), "live::program", "--exact"];
+    let command =
+        ["--mmap-pages", "4096", "--", "env", &orders, program.to_str().unwrap(), "sched::live::program", "--exact"];
     let dir = tempfile::tempdir().unwrap();
     let config = layers(dir.path(), "t-p");
     let options = ["--by", "thread", "--wakers", "class", "--config", config.to_str().unwrap()];

@@ -17,7 +17,7 @@ fn perf(args: &[&str]) -> Option<String> {
 #[test]
 fn a_profile_has_both_and_perf_opens_it() {
     const TEST: &str = "a_profile_has_both_and_perf_opens_it";
-    let _alone = super::live::alone();
+    let _alone = crate::support::alone();
     let _spinning = super::live::Spinning::new();
     let dir = tempfile::tempdir().unwrap();
     let profile = dir.path().join("both");

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::live::{alone, name, Spinning, ORDERS};
+use super::live::{name, Spinning, ORDERS};
 use super::{json, number};
+use crate::support::alone;
 
 const GROUPS: [&str; 3] = ["alpha", "beta", "gamma"];
 const SIZE: usize = 3;
@@ -221,7 +222,7 @@ fn a_recording_of_some_processes_is_replayed_for_them() {
         .args(["record", "--source", "wakeups", "--max-loss", "100", "--disable-archive", "-o", &profile])
         .args(["--", "env", &format!("{ORDERS}=rings")])
         .arg(std::env::current_exe().unwrap())
-        .args(["live::program", "--exact"])
+        .args(["sched::live::program", "--exact"])
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
@@ -248,7 +249,7 @@ fn groups_that_wake_each_other_are_found_and_nothing_else() {
         .arg(&report)
         .args(["--", "env", &format!("{ORDERS}=rings")])
         .arg(program)
-        .args(["live::program", "--exact"])
+        .args(["sched::live::program", "--exact"])
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stderr);

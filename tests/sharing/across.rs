@@ -2,18 +2,18 @@
 
 use serde_json::Value;
 
-use crate::capture::Decision;
-use crate::cgroup::Cgroup;
-use crate::family::{find, run_until_enough};
-use crate::programs::Running;
-use crate::score::Thread;
-use crate::turn;
+use super::capture::Decision;
+use super::cgroup::Cgroup;
+use super::family::{find, run_until_enough};
+use super::programs::Running;
+use super::score::Thread;
+use crate::support::alone;
 
 /// Seconds after which the program ends, in case this test is killed.
 const LIFE: u32 = 120;
 
 /// The processes of group 1, of one thread each, which map one file: each of them in a cgroup of its own below one.
-fn start(program: &crate::programs::Program) -> Result<(Running, [Cgroup; 2], Cgroup), String> {
+fn start(program: &super::programs::Program) -> Result<(Running, [Cgroup; 2], Cgroup), String> {
     let above = Cgroup::new()?;
     let cgroups = [above.child("left")?, above.child("right")?];
     let running = Running::start(program, LIFE, "", |_| {}).map_err(|error| format!("{error:#}"))?;
@@ -37,7 +37,7 @@ fn verdict<'a>(report: &'a Value, thread: &Thread) -> &'a str {
 
 #[test]
 fn what_two_cells_share_is_said_and_the_option_makes_one_cell() {
-    let _turn = turn();
+    let _alone = alone();
     let test = "what two cells share";
     let Some((_built, programs)) = find(test, &["file"]) else { return };
     let (running, cgroups, above) = match start(&programs[0]) {

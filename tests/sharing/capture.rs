@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{anyhow, Context, Result};
 use serde_json::Value;
 
-use crate::score::Thread;
+use super::score::Thread;
 
 /// The binary.
 pub struct Scxprof {

@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use crate::capture::{own_cgroup, Decision, Scxprof, Unsupported};
-use crate::cgroup::Cgroup;
-use crate::programs::{Program, Programs, Running};
-use crate::score::{score, Thread};
-use crate::turn;
+use super::capture::{own_cgroup, Decision, Scxprof, Unsupported};
+use super::cgroup::Cgroup;
+use super::programs::{Program, Programs, Running};
+use super::score::{score, Thread};
+use crate::support::alone;
 
 /// The number of samples of a thread that suffices.
 const ENOUGH: f64 = 200.0;
@@ -91,13 +91,13 @@ fn check_in_cells(test: &str, names: &[&str]) -> Option<(Decision, Vec<(Running,
 
 #[test]
 fn groups_are_found_and_strangers_are_not_joined() {
-    let _turn = turn();
+    let _alone = alone();
     check_in_cells("groups and strangers", &["hotfield", "constants", "state", "hash", "pool", "rust-private"]);
 }
 
 #[test]
 fn threads_that_fight_for_lines_are_together_and_their_lines_are_named() {
-    let _turn = turn();
+    let _alone = alone();
     let test = "threads that fight for lines";
     let names = ["contended", "falseshare", "half", "counters"];
     let Some((decision, running)) = check_in_cells(test, &names) else { return };
@@ -125,7 +125,7 @@ fn community_of<'a>(decision: &'a Decision, thread: &Thread) -> Option<&'a Value
 
 #[test]
 fn two_programs_in_one_cell() {
-    let _turn = turn();
+    let _alone = alone();
     let test = "two programs in one cell";
     let Some((_built, programs)) = find(test, &["hotfield", "rings"]) else { return };
     let running = [("", &programs[0]), ("x", &programs[1])];

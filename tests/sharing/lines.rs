@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use crate::family::{find, run_until_enough};
-use crate::programs::Running;
-use crate::turn;
+use super::family::{find, run_until_enough};
+use super::programs::Running;
+use crate::support::alone;
 
 /// Seconds after which the programs end, were this test to be killed.
 const LIFE: u32 = 120;
@@ -18,7 +18,7 @@ fn lines_of<'a>(report: &'a Value, variable: &str) -> Vec<&'a Value> {
 #[test]
 fn hot_lines_tell_true_from_false_sharing() {
     let test = "hot_lines_tell_true_from_false_sharing";
-    let _turn = turn();
+    let _alone = alone();
     // Each thread has a field of its own in the one line of `fields`; all threads increment all `counters`, each in a line.
     let names = ["falseshare", "contended"];
     let Some((_built, programs)) = find(test, &names) else { return };

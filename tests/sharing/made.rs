@@ -12,8 +12,8 @@ use scxprof::testing::sampler::pmu::Config;
 use scxprof::testing::sampler::record::{Layout, MappedFile, Record, SampleId, SampleRecord};
 use scxprof::testing::sampler::OpenEvents;
 
-use crate::capture::{Decision, Scxprof};
-use crate::score::{score, Thread};
+use super::capture::{Decision, Scxprof};
+use super::score::{score, Thread};
 
 // perf_mem_data_src (linux/perf_event.h): op, level from bit 5, snoop from bit 19, number of the level from bit 33.
 const LOAD_FROM_L1: u64 = 0x2 | (0x2 | 0x8) << 5 | 0x2 << 19 | 1 << 33;

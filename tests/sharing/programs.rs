@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use anyhow::{bail, ensure, Context, Result};
 
-use crate::score::{self, Thread};
+use super::score::{self, Thread};
 
 /// A program of known sharing.
 #[derive(Debug, Clone)]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 
-use crate::score::Thread;
+use super::score::Thread;
 
 /// Connections at once, twice as many as redis needs to use its threads.
 const CONNECTIONS: usize = 16;

@@ -9,8 +9,8 @@ use scxprof::config::{mitosis, Consumer};
 use scxprof::testing::cluster::quality::adjusted_rand_index;
 use serde::Deserialize;
 
-use crate::cgroup::Cgroup;
-use crate::turn;
+use super::cgroup::Cgroup;
+use crate::support::alone;
 
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 const WORKLOAD: &str = env!("CARGO_BIN_EXE_demo-workload");
@@ -143,7 +143,7 @@ fn run_until_enough(workload: &Workload) -> Result<Run, String> {
 
 /// The written file groups the names exactly as the workload does.
 fn check(scenario: &str) {
-    let _turn = turn();
+    let _alone = alone();
     let done = Workload::new(scenario).and_then(|workload| Ok((run_until_enough(&workload)?, workload)));
     let (run, workload) = match done {
         Ok(done) => done,
@@ -197,7 +197,7 @@ fn stem(name: &str) -> &str {
 
 #[test]
 fn first_touches_join_no_strangers() {
-    let _turn = turn();
+    let _alone = alone();
     for scenario in ["pairs", "counter", "private", "shared", "prefix", "pools", "fork"] {
         let done =
             Workload::new(scenario).and_then(|workload| Ok((run(&workload, &["--source", "faults"], 1.0)?, workload)));

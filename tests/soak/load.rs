@@ -31,7 +31,7 @@ pub struct Load(Child);
 impl Load {
     pub fn start(directory: &Path) -> Self {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["load::load", "--exact", "--nocapture", "--test-threads=1"])
+            .args(["soak::load::load", "--exact", "--nocapture", "--test-threads=1"])
             .env(DIRECTORY, directory)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::chromium::browsed;
 use super::{build, json, stacks};
+use crate::support::chromium::browsed;
 
 /// The width of the root, in pixels.
 const WHOLE: f64 = 1180.0;

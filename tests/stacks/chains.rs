@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use super::made::{record, switch, words, Event, ID, SWITCH};
-use super::{json, made, said, SCXPROF};
+use super::{json, said, SCXPROF};
+use crate::support::made::{self, record, switch, words, Event, ID, SWITCH};
 
 /// IP, TID, TIME, CALLCHAIN, CPU, PERIOD, IDENTIFIER.
 const CHAIN: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 16;

@@ -9,10 +9,11 @@ use scxprof::sample::{MemoryId, Sample};
 use scxprof::session::Progress;
 use scxprof::testing::sampler::Target;
 
-use crate::capture::{capture_until, Collect};
-use crate::programs::{build, start, Running};
-use crate::replay::replay;
-use crate::{alone, timer};
+use super::programs::{build, start, Running};
+use super::timer;
+use crate::support::alone;
+use crate::support::capture::{capture_until, Collect};
+use crate::support::replay::replay;
 
 /// Long enough to observe the changes, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -129,7 +130,7 @@ fn segments(test: &str, record: Option<&Path>) {
     }
     // The files that the processes of each pair touched, without offsets.
     let files = |group: &str| -> BTreeSet<String> {
-        let of = |thread: &&crate::programs::Thread| thread.group == group;
+        let of = |thread: &&super::programs::Thread| thread.group == group;
         let mut files = BTreeSet::new();
         for thread in running.threads.iter().filter(of) {
             let range = &running.buffers[&(thread.pid, group.to_owned())];

@@ -6,9 +6,10 @@ use std::time::Duration;
 use scxprof::sample::Method;
 use scxprof::testing::sampler::Target;
 
-use crate::capture::capture_until;
-use crate::programs::{build, start};
-use crate::{alone, recovery, timer};
+use super::programs::{build, start};
+use super::{recovery, timer};
+use crate::support::alone;
+use crate::support::capture::capture_until;
 
 /// Of the nodes that list.c follows.
 const SECRET: &[u8] = b"what the list keeps to itself";

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use scxprof::testing::sampler::Target;
 
-use crate::capture::capture_until;
-use crate::programs::{build, start};
-use crate::{alone, recovery, timer};
+use super::programs::{build, start};
+use super::{recovery, timer};
+use crate::support::alone;
+use crate::support::capture::capture_until;
 
 fn modes(test: &str, freq: Option<u32>, limit: Duration) {
     let _alone = alone();

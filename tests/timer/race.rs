@@ -7,9 +7,10 @@ use std::time::Duration;
 use scxprof::sample::Method;
 use scxprof::testing::sampler::Target;
 
-use crate::capture::capture_until;
-use crate::programs::{build, start};
-use crate::{alone, recovery, timer};
+use super::programs::{build, start};
+use super::{recovery, timer};
+use crate::support::alone;
+use crate::support::capture::capture_until;
 
 /// The most wrong addresses in 100 that depend on memory, in a program that was written to race; and additional ones from
 /// before the changing lines were known.

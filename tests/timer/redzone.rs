@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use scxprof::testing::sampler::Target;
 
-use crate::capture::capture_until;
-use crate::programs::{build, start, Running};
-use crate::{alone, recovery, timer};
+use super::programs::{build, start, Running};
+use super::{recovery, timer};
+use crate::support::alone;
+use crate::support::capture::capture_until;
 
 const STRUCTURES: usize = 8;
 /// The accesses of a thread that are needed to check it.

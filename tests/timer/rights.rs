@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::alone;
-use crate::programs::{build, start};
+use super::programs::{build, start};
+use crate::support::alone;
 
 /// Runs our binary as the user nobody with these capabilities; `None` if that cannot be tried.
 fn with(test: &str, capabilities: &[&str], directory: &Path) -> Option<Output> {

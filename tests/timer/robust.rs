@@ -7,10 +7,11 @@ use std::time::Duration;
 use scxprof::session::Progress;
 use scxprof::testing::sampler::Target;
 
-use crate::capture::capture_until;
-use crate::programs::{build, start, start_command, Built, Running};
-use crate::truth::{check, Tally};
-use crate::{alone, recovery, timer};
+use super::programs::{build, start, start_command, Built, Running};
+use super::truth::{check, Tally};
+use super::{recovery, timer};
+use crate::support::alone;
+use crate::support::capture::capture_until;
 
 fn after(seconds: f64) -> impl FnMut(Progress) -> bool {
     move |progress| progress.elapsed > Duration::from_secs_f64(seconds)

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::alone;
-use crate::programs::{build, start};
+use super::programs::{build, start};
+use crate::support::alone;
 
 /// Much longer than it takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(150);

@@ -8,9 +8,10 @@ use scxprof::session::{Outcome, UnresolvedPlace};
 use scxprof::testing::recover::Unrecovered;
 use scxprof::testing::sampler::Target;
 
-use crate::capture::capture_until;
-use crate::programs::{build, start, Running};
-use crate::{alone, recovery, timer};
+use super::programs::{build, start, Running};
+use super::{recovery, timer};
+use crate::support::alone;
+use crate::support::capture::capture_until;
 
 /// The accesses that are needed to check a program.
 const WANTED: u64 = 20_000;

@@ -1,7 +1,7 @@
 # What scxprof says of the dispatch queues of a sched_ext scheduler, live and from a recording, is what the scheduler counts.
 # cpu: intel
 # since: 6.19
-# test: sched
+# test: live
 # bpf: tests/vm/scheduler/dsq.bpf.c
 # needs: target/debug/scxprof
 # needs: target/debug/examples/vm-check
@@ -13,7 +13,7 @@ grep -q 'none is loaded' said || fail "without a scheduler: $(cat said)"
 begin_scheduler queues vm-check scheduler /lib/dsq.bpf.o || fail "the scheduler did not start"
 # The threads run in both captures from their first moment to their last.
 SCXPROF_TEST_SCHED=queues scxprof record --source faults --sched --mmap-pages 1024 -o profile -- \
-    scxprof sched --by dsq --mmap-pages 1024 --json -o live.json -- sched live::program --exact --nocapture >said 2>&1 || fail "$(cat said)"
+    scxprof sched --by dsq --mmap-pages 1024 --json -o live.json -- live sched::live::program --exact --nocapture >said 2>&1 || fail "$(cat said)"
 cat said
 scxprof sched -f profile.tar.gz --by dsq --json -o recorded.json >said 2>&1 || fail "of the recording: $(cat said)"
 scxprof sched -f profile.tar.gz --by dsq

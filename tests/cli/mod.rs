@@ -1,7 +1,5 @@
 //! Tests the real binary: exit codes, messages, signals, and the destination of the result.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
-
 mod fleets;
 mod output;
 mod priority;

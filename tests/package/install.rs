@@ -1,7 +1,5 @@
 //! Where `make install` puts its files, and whether man and the shells accept the manual pages and completions.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

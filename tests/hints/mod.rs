@@ -4,23 +4,16 @@
 //! Needs root, a bpffs and minor faults that can be sampled; otherwise each test prints SKIP. `SCXPROF_HINT_PROBE` names a
 //! probe that is used instead of the best one, and must work (storage, element, syscall).
 
-#![cfg(feature = "bpf")]
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on must fail.
-
-#[path = "../support/capture.rs"]
-mod capture;
-#[path = "../support/replay.rs"]
-mod replay;
 mod writer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use capture::{capture_until, options, Collect};
-use replay::replay;
+use crate::support::alone;
+use crate::support::capture::{capture_until, options, Collect};
+use crate::support::replay::replay;
 use scxprof::bpf::{self, MapRef};
 use scxprof::hint::{self, HintCounts, HintProbe};
 use scxprof::profile::Profile;
@@ -34,12 +27,6 @@ const PAGES: usize = 512;
 /// The number of samples of the host after which a capture may end, and its longest time.
 const ENOUGH: u64 = 8_000;
 const TIMEOUT: Duration = Duration::from_secs(60);
-
-/// One test at a time: they share the CPUs.
-fn alone() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A bpffs and the program, or prints the reason.
 fn memory(test: &str) -> Option<(BpfFs, PathBuf, tempfile::TempDir)> {

@@ -1,7 +1,5 @@
 //! Tests `scxprof doctor`: made-up hosts against golden files, and the real binary on this host.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
-
 mod hosts;
 
 use std::os::unix::fs::PermissionsExt;

@@ -1,8 +1,6 @@
 //! A fleet's evidence is added by `scxprof merge`, by DuckDB (fleet/merge.sql) and by Spark (fleet/merge_spark.py), in other orders
 //! and in steps. The configuration and the report are the same, byte for byte.
 
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on must fail.
-
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,5 @@
 //! `scxprof sched`: a recording against what perf says of it, and programs of known pattern on a live kernel.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
-
 mod bad;
 mod live;
 mod record;

@@ -1,17 +1,11 @@
 //! `scxprof stacks` on programs whose call stacks are known, and beside perf on the same recording.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
-
 mod browser;
 mod chains;
-#[path = "../support/chromium.rs"]
-mod chromium;
 mod dwarf;
 mod inlined;
 mod inputs;
 mod library;
-#[path = "../support/made.rs"]
-mod made;
 mod perf;
 mod readers;
 mod recorded;

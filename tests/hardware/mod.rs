@@ -1,6 +1,4 @@
 //! The events that are opened on each machine with a sysfs in tests/fixtures/sysfs, field by field; and why none are on others.
-#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
-
 use std::collections::BTreeMap;
 
 use perf_event_open_sys::bindings::perf_event_attr;
@@ -12,8 +10,9 @@ use scxprof::testing::sampler::plan::{Plan, Planned};
 use scxprof::testing::sampler::pmu::{Config, Ldlat, NoIbs, NoPebs, PmuError, Pmus};
 use scxprof::testing::sampler::{Hardware, Pace, SamplerError};
 
-#[path = "support/sysfs.rs"]
-mod sysfs;
+mod recordings;
+
+use crate::support::sysfs;
 
 /// IDENTIFIER, IP, TID, TIME, ADDR, CPU, PERIOD, WEIGHT_STRUCT, DATA_SRC, PHYS_ADDR, CGROUP, DATA_PAGE_SIZE.
 const ALL: u64 = 0x169_818f;

@@ -1,9 +1,5 @@
 //! The page of a report in a browser. SKIP lines where there is none.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-#[path = "../support/chromium.rs"]
-mod chromium;
 mod user;
 
 use std::io::Read;
@@ -53,7 +49,7 @@ fn report(threads: Vec<(String, u64)>, rounds: u64) -> Report {
 fn browsed(test: &str, dir: &Path, html: &str, fragment: &str) -> Option<(String, Vec<String>)> {
     let file = dir.join("page.html");
     std::fs::write(&file, html).unwrap();
-    chromium::browsed(test, dir, &file, fragment)
+    crate::support::chromium::browsed(test, dir, &file, fragment)
 }
 
 /// Two groups of three threads.

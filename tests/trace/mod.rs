@@ -1,7 +1,5 @@
 //! Traces of other tools: every event is read or counted, and times are those of other programs that read them.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
-
 mod analyze;
 mod commands;
 mod encode;

@@ -5,9 +5,7 @@
 //! avoids is 0.92 for 5 configurations of each of 20 workloads. That of 30 configurations of one workload has a median of
 //! 0.97, and is least (0.60) where all configurations avoid nearly the same: with one or two true groups.
 //!
-//! `cargo test --test score -- --ignored --nocapture` prints all points and draws docs/score.svg.
-
-#![allow(missing_docs, clippy::unwrap_used)] // A test that cannot go on must fail.
+//! `cargo test --test suite score:: -- --ignored --nocapture` prints all points and draws docs/score.svg.
 
 mod model;
 mod plot;

@@ -1,8 +1,6 @@
 //! Tests of the decision alone, without kernel, clock and files of the host; and of the dependencies between the source's
 //! modules.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
-
 mod cluster_others;
 mod cluster_truth;
 mod config;

@@ -1,7 +1,5 @@
 //! The archive for minimal hosts, and its binary in an empty root directory.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
-
 use std::ffi::{CString, OsStr};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

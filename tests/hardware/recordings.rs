@@ -1,7 +1,7 @@
 //! The decoder and a worker on recordings of PEBS from real machines, made by others.
 //!
 //! They are not part of the project. `SCXPROF_FIXTURES` names a directory with `perf-data/*.perf.data`.
-#![allow(clippy::unwrap_used, clippy::verbose_bit_mask)] // A test that cannot go on must fail.
+#![allow(clippy::verbose_bit_mask)]
 
 use scxprof::sample::{Access, CpuMode, DataSource, Sample};
 use scxprof::testing::sampler::intake::Intake;
@@ -10,12 +10,7 @@ use scxprof::testing::sampler::plan::AddressFrom;
 use scxprof::testing::sampler::record::{decode, Record, SampleRecord};
 use scxprof::testing::sampler::Identity;
 
-#[path = "support/fixtures.rs"]
-mod fixtures;
-#[path = "support/perfdata.rs"]
-mod perfdata;
-
-use perfdata::{recording, Attr, PerfData};
+use crate::support::perfdata::{recording, Attr, PerfData};
 
 /// No process of a recording is ourselves.
 const NOBODY: u32 = 0xffff_fff0;

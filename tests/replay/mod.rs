@@ -1,14 +1,10 @@
 //! `scxprof replay`: recordings run again, by the real binary.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
-
 mod counter;
 mod ends;
 mod grouped;
 mod live;
 mod machines;
-#[path = "../support/made.rs"]
-mod made;
 mod tables;
 
 use std::path::{Path, PathBuf};

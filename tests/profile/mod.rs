@@ -1,14 +1,10 @@
 //! Profiles: written, read again, compared with perf, damaged.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
-
 mod buildid;
 mod commands;
 mod compressed;
 mod damage;
 mod events;
-#[path = "../support/fixtures.rs"]
-mod fixtures;
 mod hints;
 mod hostile;
 mod layouts;
@@ -19,8 +15,6 @@ mod names;
 mod parallel;
 mod parts;
 mod perf;
-#[path = "../support/replay.rs"]
-mod replay;
 mod roundtrip;
 mod script;
 mod seeds;
@@ -28,7 +22,7 @@ mod seeds;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use replay::replay;
+use crate::support::replay::replay;
 use scxprof::profile::Profile;
 use scxprof::resolve::Cgroups;
 use scxprof::sample::Sample;

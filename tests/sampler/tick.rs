@@ -1,10 +1,7 @@
 //! The timer source's events on the running kernel: which samples they give of user code and of the kernel.
 
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
-
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::thread::{gettid, sched_getaffinity, sched_setaffinity, CpuSet};
@@ -14,6 +11,8 @@ use scxprof::testing::sampler::attr::{layout, Features};
 use scxprof::testing::sampler::record::{decode, Record};
 use scxprof::testing::sampler::tick::{self, Refusal, TickKind, TickPlan, MAX_STACK};
 use scxprof::testing::sampler::user::is_user_interrupt;
+
+use crate::support::alone;
 
 const PROC: &str = "/proc";
 /// Pages of a ring that no test fills.
@@ -48,12 +47,6 @@ fn usable(test: &str, kind: TickKind) -> Option<TickPlan> {
             None
         }
     }
-}
-
-/// One test at a time: they share a CPU.
-fn alone() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn first_cpu() -> u32 {

@@ -4,8 +4,6 @@
 //! A child is this binary again, which runs the test `child` on the CPU that its environment names. The tests need root (or
 //! CAP_PERFMON) and two CPUs; otherwise each prints SKIP.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
-
 use std::collections::BTreeSet;
 use std::hint::black_box;
 use std::path::Path;
@@ -34,7 +32,7 @@ impl Children {
     fn on(cpus: &[u32]) -> Self {
         let start = |cpu: &u32| {
             Command::new(std::env::current_exe().unwrap())
-                .args(["child", "--exact", "--nocapture", "--test-threads=1"])
+                .args(["sampler::hotplug::child", "--exact", "--nocapture", "--test-threads=1"])
                 .env("SCXPROF_TEST_CPU", cpu.to_string())
                 .stdout(Stdio::null())
                 .spawn()

@@ -5,8 +5,6 @@
 //! SOAK_SECONDS is how long; 60 without it. `make soak` takes 30 minutes. With SOAK_CPUS=1, CPU 1 also goes offline and comes back:
 //! tests/vm/guest/soak.sh. It needs root; otherwise it prints SKIP.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on must fail.
-
 mod load;
 
 use std::collections::BTreeMap;
@@ -18,6 +16,8 @@ use std::time::{Duration, Instant};
 use load::Load;
 use rustix::process::{getuid, kill_process, Pid, Signal};
 use scxprof::report::Report;
+
+use crate::support::alone;
 
 /// Seconds without SOAK_SECONDS.
 const SECONDS: u64 = 60;
@@ -236,6 +236,7 @@ fn faults_of_children() -> u64 {
 
 #[test]
 fn tables_stay_flat_and_every_loss_is_counted() {
+    let _alone = alone();
     if !getuid().is_root() {
         println!("SKIP: tables_stay_flat_and_every_loss_is_counted: needs root");
         return;

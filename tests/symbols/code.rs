@@ -1,7 +1,5 @@
 //! The code cache on real processes: stripped, deleted and contained programs, huge files, processes that have ended.
 
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
-
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;

@@ -1,0 +1,4 @@
+//! What is installed, and the archive for hosts without anything.
+
+mod dist;
+mod install;

@@ -1,0 +1,5 @@
+//! The sampler on the running kernel.
+
+mod hotplug;
+mod names;
+mod tick;

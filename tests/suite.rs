@@ -1,0 +1,28 @@
+//! The tests that may run beside each other: their results do not depend on how busy the machine is.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on must fail.
+
+mod cli;
+mod decision;
+mod doctor;
+mod fleet;
+mod hardware;
+mod html;
+mod library;
+mod operand;
+mod package;
+mod profile;
+mod replay;
+mod score;
+mod stacks;
+mod symbols;
+mod trace;
+
+mod support {
+    pub mod chromium;
+    pub mod fixtures;
+    pub mod made;
+    pub mod perfdata;
+    pub mod replay;
+    pub mod sysfs;
+}
