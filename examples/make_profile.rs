@@ -24,7 +24,7 @@ fn main() -> Result<()> {
     let layout = attr::layout(&attr);
     let events = [OpenEvents { name: "minor-faults".into(), attr, ids: (1..=CPUS).collect(), is_aside: false }];
     let out = BufWriter::with_capacity(1 << 20, File::create_new(&path).with_context(|| path.clone())?);
-    let mut writer = PerfDataWriter::new(out, &events)?;
+    let mut writer = PerfDataWriter::new(out, events.iter().map(OpenEvents::desc).collect())?;
     let mut bytes = Vec::new();
     let id = SampleId::default();
     for process in 0..64u32 {

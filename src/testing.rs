@@ -38,11 +38,13 @@ pub mod host {
 }
 
 pub mod profile {
-    pub use crate::profile::format::{record_name, Attr};
     pub use crate::profile::input::Records;
-    pub use crate::profile::reader::{Damage, Item, PerfData};
     pub use crate::profile::*;
-    modules!(profile: hints jsonl reader recovered script writer);
+    pub use scxprof_perf::buildid::BuildId;
+    pub use scxprof_perf::format::{record_name, Attr};
+    pub use scxprof_perf::reader::{Damage, Item, PerfData};
+    pub use scxprof_perf::{reader, writer};
+    modules!(profile: hints jsonl recovered script);
 }
 
 pub mod recover {
@@ -62,4 +64,5 @@ pub mod resolve {
 
 pub mod sampler {
     pub use crate::sampler::*;
+    pub use scxprof_perf::{encode, record, tracepoint};
 }

@@ -16,10 +16,12 @@ use super::failure::Failure;
 use super::filter::{Filter, FilterArgs};
 use super::signals::Signals;
 use crate::host::Roots;
-use crate::profile::{jsonl, record_name, PerfData, Profile, ProfileError, Records};
+use crate::profile::{jsonl, Profile, ProfileError, Records};
 use crate::resolve::{symbolize, Cgroups, SymbolOptions};
 use crate::sample::{CodeAddr, Sample, Source};
 use crate::session::{Outcome, Session, Sink};
+use scxprof_perf::format::record_name;
+use scxprof_perf::reader::PerfData;
 
 const EXAMPLES: &str = "\
 Examples:

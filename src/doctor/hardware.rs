@@ -2,9 +2,9 @@
 
 use super::check::{Check, Section};
 use super::trial::Trial;
-use crate::host::topology::format_cpu_list;
 use crate::host::Roots;
 use crate::sampler::pmu::{Ibs, Ldlat, Pebs, PebsPmu, Pmus, MAX_LDLAT_IBS, MIN_LDLAT_IBS};
+use scxprof_base::cpus::format_cpu_list;
 
 const PMU: &str = "pmu";
 const PRECISE: &str = "precise";

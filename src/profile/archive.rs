@@ -12,10 +12,10 @@ use flate2::write::GzEncoder;
 use flate2::Compression;
 use tempfile::TempDir;
 
-use super::budget::{Budget, RATIO};
 use super::error::ProfileError;
 use crate::host::open;
 use crate::sample::printable;
+use scxprof_perf::budget::{Budget, RATIO};
 
 /// Entries of an archive, of any kind; ours have five.
 const MAX_ENTRIES: usize = 1024;
@@ -220,8 +220,8 @@ fn copy(from: &mut impl Read, to: &mut impl Write, limit: u64) -> io::Result<u64
 mod tests {
     use std::time::{Duration, SystemTime};
 
-    use super::super::budget::FREE;
     use super::*;
+    use scxprof_perf::budget::FREE;
 
     fn archive(path: &Path, entries: &[(&str, tar::EntryType, u64)]) {
         let mut builder = tar::Builder::new(GzEncoder::new(File::create(path).unwrap(), Compression::fast()));

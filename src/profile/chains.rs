@@ -2,10 +2,10 @@
 
 use perf_event_open_sys::bindings as sys;
 
-use super::reader::Event;
 use super::Profile;
 use crate::sample::Source;
-use crate::sampler::record::sample_type;
+use scxprof_perf::reader::Event;
+use scxprof_perf::record::sample_type;
 
 /// `PERF_COUNT_SW_DUMMY`.
 const DUMMY: u64 = 9;

@@ -2,8 +2,8 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::sampler::record::{decode, Layout, MappedFile, Record};
 use crate::tables::Tables;
+use scxprof_perf::record::{decode, Layout, MappedFile, Record};
 
 /// The number of files that are kept.
 const MAX_FILES: usize = 1 << 14;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::reader::PerfDataError;
+use scxprof_perf::reader::PerfDataError;
 
 /// The version of the directory's layout; a reader rejects a newer one.
 pub(crate) const FORMAT: u32 = 1;

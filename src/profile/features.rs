@@ -2,10 +2,10 @@
 
 use std::fs::{self, File};
 
-use super::format::feature;
-use super::reader::PerfData;
-use super::section::{Builder, Cursor};
 use crate::host::{proc, topology, Roots};
+use scxprof_perf::format::feature;
+use scxprof_perf::reader::PerfData;
+use scxprof_perf::section::{Builder, Cursor};
 
 /// The CPUs that were online on the recorded host, from `HEADER_NRCPUS`.
 pub(crate) fn online_cpus(perf_data: &mut PerfData<File>) -> Option<usize> {
@@ -88,16 +88,18 @@ fn cpuid(field: &dyn Fn(&str) -> Option<String>) -> Option<String> {
 mod tests {
     use std::io::Seek;
 
-    use super::super::writer::{finished_round, PerfDataWriter};
     use super::*;
     use crate::sampler::OpenEvents;
+    use scxprof_perf::writer::{finished_round, PerfDataWriter};
 
     #[test]
     fn the_cpus_of_the_host_that_was_recorded_are_known() {
         let of = |sections| {
             let attr = perf_event_open_sys::bindings::perf_event_attr::default();
             let events = [OpenEvents { name: "x".into(), attr, ids: vec![1], is_aside: false }];
-            let mut writer = PerfDataWriter::new(tempfile::tempfile().unwrap(), &events).unwrap();
+            let mut writer =
+                PerfDataWriter::new(tempfile::tempfile().unwrap(), events.iter().map(OpenEvents::desc).collect())
+                    .unwrap();
             writer.write(&finished_round()).unwrap();
             let mut file = writer.finish(sections).unwrap();
             file.rewind().unwrap();

@@ -8,12 +8,11 @@ use std::time::{Duration, SystemTime};
 use super::archive::{self, Unpacked};
 use super::boot;
 use super::error::ProfileError;
-use super::format::feature;
 use super::hints::Hints;
 use super::kind::{kind_of, Kind};
 use super::meta::Host;
 use super::recovered::Recovered;
-use super::{features, jsonl, script, Meta, PerfData};
+use super::{features, jsonl, script, Meta};
 use crate::host::clock::monotonic_ns;
 use crate::host::open;
 use crate::host::Roots;
@@ -22,6 +21,8 @@ use crate::sample::places::CpuPlaces;
 use crate::sample::Source;
 use crate::sampler::{AddressFrom, Identity};
 use crate::trace::Recorded;
+use scxprof_perf::format::feature;
+use scxprof_perf::reader::PerfData;
 
 mod damage;
 
@@ -223,7 +224,8 @@ impl Profile {
         if let Records::PerfData(perf_data) = &mut self.records {
             let mut counts: Vec<(u32, u64)> = perf_data.counts().collect();
             counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-            let named = |(kind, count): (u32, u64)| (format!("PERF_RECORD_{}", super::record_name(kind)), count);
+            let named =
+                |(kind, count): (u32, u64)| (format!("PERF_RECORD_{}", scxprof_perf::format::record_name(kind)), count);
             recorded.records = counts.into_iter().map(named).collect();
             let mut text = |bit| perf_data.text(bit).unwrap_or_default();
             recorded.kernel = text(feature::OSRELEASE);
@@ -313,10 +315,11 @@ impl Profile {
         let Some(perf_data) = self.perf_data() else { return Source::Recorded };
         // perf opens it only for names and mappings, under varying names.
         let is_dummy =
-            |event: &super::reader::Event| event.attr.kind == PERF_TYPE_SOFTWARE && event.attr.config == DUMMY;
+            |event: &scxprof_perf::reader::Event| event.attr.kind == PERF_TYPE_SOFTWARE && event.attr.config == DUMMY;
         let sampling = || perf_data.events().iter().filter(|event| !is_dummy(event));
-        let are_faults =
-            |event: &super::reader::Event| event.attr.kind == PERF_TYPE_SOFTWARE && FAULTS.contains(&event.attr.config);
+        let are_faults = |event: &scxprof_perf::reader::Event| {
+            event.attr.kind == PERF_TYPE_SOFTWARE && FAULTS.contains(&event.attr.config)
+        };
         if sampling().next().is_some() && sampling().all(are_faults) {
             return Source::Faults;
         }

@@ -4,9 +4,9 @@ use std::io::Read;
 use std::path::Path;
 
 use super::error::ProfileError;
-use super::format::MAGIC;
 use super::{foreign, jsonl, script};
 use crate::host::open;
+use scxprof_perf::format::MAGIC;
 
 /// Bytes that are read: some lines of text.
 const HEAD: usize = 64 << 10;

@@ -1,7 +1,7 @@
 //! Removes the memory around the registers from samples before they are written: it contains the threads' data.
 
-use super::format::records;
-use crate::sampler::record::{decode, Layout, Record};
+use scxprof_perf::format::records;
+use scxprof_perf::record::{decode, Layout, Record};
 
 /// What remains of a sample's raw data: the header of `struct snapshot` (operand.bpf.c), and padding so that it and the length
 /// before it fill whole words.
@@ -45,8 +45,8 @@ fn short(record: &[u8], layout: &Layout, out: &mut Vec<u8>) -> Option<()> {
 mod tests {
     use super::*;
     use crate::sampler::attr::{layout, sampling, EventSpec, Features, Scope};
-    use crate::sampler::encode::encode;
-    use crate::sampler::record::{sample_type, Registers, SampleId, SampleRecord, Words};
+    use scxprof_perf::encode::encode;
+    use scxprof_perf::record::{sample_type, Registers, SampleId, SampleRecord, Words};
 
     fn timer() -> Layout {
         let mut attr = sampling(&EventSpec::minor_faults(), Features::all(), Scope::default(), 0);

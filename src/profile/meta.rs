@@ -225,7 +225,7 @@ impl Host {
         let cpuinfo = text(roots.proc.join("cpuinfo"));
         let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
         let nodes = roots.sys.join("devices/system/node");
-        let online = topology::parse_cpu_list(text(nodes.join("online")).as_bytes()).unwrap_or_default();
+        let online = scxprof_base::cpus::parse_cpu_list(text(nodes.join("online")).as_bytes()).unwrap_or_default();
         Self {
             name: sysctl("hostname"),
             boot_id: sysctl("random/boot_id"),

@@ -15,32 +15,32 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use perf_event_open_sys::bindings as sys;
 use rustc_hash::FxHashSet;
 
-use super::buildid;
 use super::code_files::{CodeFile, CodeFiles};
 use super::error::{ProfileError, FORMAT};
 use super::features;
-use super::format::{feature, records};
 use super::hints::HintRecord;
 use super::memory;
 use super::meta::{self, Meta, MetaEvent};
 use super::recovered::RecoveredWriter;
 use super::snapshot::Snapshot;
 use super::tracing;
-use super::writer::{self, PerfDataWriter};
 use crate::host::clock::monotonic_ns;
 use crate::host::{Error, Roots};
 use crate::outcome::Outcome;
-use crate::resolve::mapping::BuildId;
 use crate::resolve::{symbols, Cgroups};
 use crate::sample::{sentences, TimedSideBand};
 use crate::sample::{Sample, Source};
 use crate::sampler::attr::layout;
-use crate::sampler::encode::encode;
 use crate::sampler::intake::Intake;
-use crate::sampler::record::{sample_type, Layout, Record, SampleId};
 use crate::sampler::tee::Tee;
 use crate::sampler::{AddressFrom, Identity, OpenEvents, Sampler};
 use crate::tables::Tables;
+use scxprof_perf::buildid;
+use scxprof_perf::buildid::BuildId;
+use scxprof_perf::encode::encode;
+use scxprof_perf::format::{feature, records};
+use scxprof_perf::record::{sample_type, Layout, Record, SampleId};
+use scxprof_perf::writer::{self, PerfDataWriter};
 use state::{Noted, State};
 
 /// The number of cgroups that are known to be recorded; each takes some 20 bytes.
@@ -111,7 +111,9 @@ impl Recorder {
         let Opened { events, identity, address_from, watched, workers, keep_memory } = opened;
         let path = dir.join("perf.data");
         let failed = |source| ProfileError::io("write", &path, source);
-        let writer = PerfDataWriter::new(BufWriter::with_capacity(1 << 18, create(&path)?), &events).map_err(failed)?;
+        let described = events.iter().map(OpenEvents::desc).collect();
+        let writer =
+            PerfDataWriter::new(BufWriter::with_capacity(1 << 18, create(&path)?), described).map_err(failed)?;
         let hints = follows_hints.then(|| create(&dir.join("hints.jsonl")).map(BufWriter::new)).transpose()?;
         let recovered = dir.join("recovered.jsonl");
         // The previous source may have created it.

@@ -8,13 +8,14 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::super::code_files::MAX_PATH_BYTES;
 use super::*;
-use crate::profile::{Item, PerfData, Profile};
+use crate::profile::Profile;
 use crate::sample::SideBand;
 use crate::sample::{Comm, MemoryId, Sample};
 use crate::sampler::attr::{sampling, side_band, EventSpec, Features, Scope};
-use crate::sampler::encode::encode;
-use crate::sampler::record::{decode, Header, MappedFile, Record, SampleId, SampleRecord, MISC_MMAP_BUILD_ID};
 use crate::session::{Outcome, Session, Sink};
+use scxprof_perf::encode::encode;
+use scxprof_perf::reader::{Item, PerfData};
+use scxprof_perf::record::{decode, Header, MappedFile, Record, SampleId, SampleRecord, MISC_MMAP_BUILD_ID};
 
 const OWN: u64 = 11;
 

@@ -11,8 +11,8 @@ use crate::host::{tasks, Error, Roots};
 use crate::resolve::identity::{self, is_sysv};
 use crate::resolve::maps::check::read_lines;
 use crate::resolve::{symbols, Cgroups};
-use crate::sampler::encode::encode;
-use crate::sampler::record::{Layout, MappedFile, Record, SampleId, Words, MISC_FORK_EXEC};
+use scxprof_perf::encode::encode;
+use scxprof_perf::record::{Layout, MappedFile, Record, SampleId, Words, MISC_FORK_EXEC};
 
 /// `PERF_RECORD_MISC_KERNEL` and `PERF_RECORD_MISC_USER`.
 const MISC_KERNEL: u16 = 1;

@@ -5,7 +5,7 @@ use std::mem::size_of;
 use perf_event_open_sys::bindings as sys;
 
 use crate::sampler::open::{Event, EventError, Watch};
-use crate::sampler::record::ReadValue;
+use scxprof_perf::record::ReadValue;
 
 /// What is counted: a type and number of perf_event_open(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,32 +4,7 @@ use std::sync::Arc;
 
 use super::identity::numbering;
 use crate::host::number;
-
-/// A build id: up to 20 bytes (`BUILD_ID_SIZE_MAX` in include/linux/buildid.h).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct BuildId {
-    bytes: [u8; 20],
-    len: u8,
-}
-
-impl BuildId {
-    /// The first 20 bytes of a record's build id.
-    #[must_use]
-    pub fn new(id: &[u8]) -> Self {
-        let mut build_id = Self::default();
-        for (to, &from) in build_id.bytes.iter_mut().zip(id) {
-            *to = from;
-            build_id.len += 1;
-        }
-        build_id
-    }
-
-    /// Its bytes.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
-    }
-}
+use scxprof_perf::buildid::BuildId;
 
 /// A mapped range of an address space, as a `PERF_RECORD_MMAP2` or a line of `/proc/PID/maps` describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -30,13 +30,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustc_hash::FxHashMap;
 
-use super::mapping::{BuildId, Mapping};
+use super::mapping::Mapping;
 use super::Maps;
 use crate::host::{aside, Roots};
 use crate::sample::{printable, CodeAddr, CpuMode};
 use crate::tables::Tables;
 use elf::DebugInfo;
 use lack::Lack;
+use scxprof_perf::buildid::BuildId;
 
 pub(crate) use image::Image;
 // For the command: it is the process that computes source lines.

@@ -8,7 +8,7 @@ use perf_event_open_sys::bindings as sys;
 use rustix::param::page_size;
 
 use super::pmu::Config;
-use super::record::{read_format, sample_type, Layout};
+use scxprof_perf::record::{read_format, sample_type, Layout};
 
 use crate::recover::REGS_MASK;
 
@@ -310,9 +310,43 @@ pub fn layout(attr: &sys::perf_event_attr) -> Layout {
     }
 }
 
+/// The bytes of an attr in its largest size.
+#[must_use]
+pub fn attr_bytes(attr: &sys::perf_event_attr) -> Vec<u8> {
+    // SAFETY: an attr is plain numbers in the order of the C struct, all its bytes are initialised and it has no padding.
+    let bytes =
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(attr).cast::<u8>(), size_of::<sys::perf_event_attr>()) };
+    bytes.to_vec()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_attr_survives_both_byte_orders() {
+        for attr in [
+            sampling(&EventSpec::minor_faults(), Features::all(), Scope::default(), 4096),
+            side_band(Features::all(), Scope::default(), 4096),
+        ] {
+            let bytes = attr_bytes(&attr);
+            let read = scxprof_perf::format::Attr::read(&bytes, false);
+            assert_eq!(read.layout, layout(&attr));
+            assert_eq!((read.kind, read.config, read.clockid), (attr.type_, attr.config, Some(1)));
+            assert!(scxprof_perf::format::attr_size(&bytes) < 128, "older readers take it");
+            let mut other = bytes.clone();
+            for (offset, size) in
+                [(0, 4), (8, 8), (16, 8), (24, 8), (32, 8), (52, 4), (56, 8), (72, 8), (80, 8), (92, 4), (96, 8)]
+            {
+                other[offset..offset + size].reverse();
+            }
+            for byte in &mut other[40..48] {
+                *byte = byte.reverse_bits();
+            }
+            assert_eq!(scxprof_perf::format::Attr::read(&other, true), read);
+            assert_eq!(scxprof_perf::format::Attr::read(&bytes[..64], false).layout.sample_type, attr.sample_type);
+        }
+    }
 
     #[test]
     fn the_recommended_record_is_104_bytes() {

@@ -1,6 +1,6 @@
 //! The counts of one event.
 
-use super::record::ReadValue;
+use scxprof_perf::record::ReadValue;
 
 /// An event that is off the PMU for more than this part of its time gets a note.
 const SHARED: f64 = 0.05;

@@ -10,13 +10,13 @@ use super::open::{Event, Sampling, Watch};
 use super::opener::Opener;
 use super::options::{SamplerOptions, Target, TargetKind};
 use super::plan::Planned;
-use super::record::Layout;
 use super::ring::Ring;
-use super::tracepoint::{self, SchedDecoder};
 use super::worker::{CpuRing, RingKind};
 use crate::bpf::{DsqOutputs, SnapshotOutputs};
 use crate::host::limits;
 use crate::sample::Source;
+use scxprof_perf::record::Layout;
+use scxprof_perf::tracepoint::{self, SchedDecoder};
 
 /// How the events of every CPU are opened; what was negotiated with the kernel is in it.
 #[derive(Debug)]

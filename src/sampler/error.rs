@@ -146,7 +146,7 @@ pub enum SamplerError {
     Tracefs(#[from] crate::host::tracefs::TracefsError),
     /// An event of the scheduler has other fields than any that is known.
     #[error("scheduling events: {0}")]
-    Tracepoint(#[from] super::tracepoint::FormatError),
+    Tracepoint(#[from] scxprof_perf::tracepoint::FormatError),
     /// The kernel numbers the threads of scheduling events as the host does.
     #[error("scheduling events name threads by the host's numbers, which a pid namespace does not have: start the container with --pid=host")]
     SchedInPidNamespace,

@@ -4,7 +4,7 @@ use super::attr::{EventSpec, Exclude, Feature, Features, Rate};
 use super::error::SamplerError;
 use super::plan::{AddressFrom, Plan, Planned, Steer};
 use super::pmu::{Ibs, Ldlat, Pebs, MAX_LDLAT_IBS, MIN_LDLAT_IBS};
-use crate::host::topology::format_cpu_list;
+use scxprof_base::cpus::format_cpu_list;
 
 /// The default number of samples a second and CPU.
 pub const DEFAULT_RATE: u32 = 1000;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::host::topology::format_cpu_list;
+use scxprof_base::cpus::format_cpu_list;
 
 /// The CPUs to sample. All times are since the start of the capture.
 ///

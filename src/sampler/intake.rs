@@ -2,10 +2,10 @@
 
 use super::loss::Loss;
 use super::plan::AddressFrom;
-use super::record::Layout;
-use super::tracepoint::SchedDecoder;
 use super::worker::{BatchSink, Identity};
 use crate::sample::batch::Batch;
+use scxprof_perf::record::Layout;
+use scxprof_perf::tracepoint::SchedDecoder;
 
 /// Replaces a worker if the records come from a file.
 #[derive(Debug)]

@@ -9,7 +9,6 @@ mod choose;
 mod clock;
 mod counted;
 mod cpus;
-pub mod encode;
 mod error;
 pub mod event;
 pub mod hardware;
@@ -24,19 +23,14 @@ mod options;
 pub mod plan;
 pub mod pmu;
 mod probe;
-pub mod record;
 pub mod ring;
 mod running;
 pub mod sched;
 mod steer;
 pub mod tee;
 pub mod tick;
-pub mod tracepoint;
 pub mod user;
 mod worker;
-
-#[cfg(test)]
-mod record_tests;
 
 pub use error::{SamplerError, MLOCK_HELP, NOFILE_HELP};
 pub use hardware::{Hardware, Pace};

@@ -10,9 +10,9 @@ use perf_event_open_sys::bindings as sys;
 use thiserror::Error;
 
 use super::attr::{self, EventSpec, Features, Scope};
-use super::record::{Layout, ReadValue, Words};
 use super::ring::Ring;
 use crate::host::limits::sysctl;
+use scxprof_perf::record::{Layout, ReadValue, Words};
 
 /// What an event watches on its CPU.
 #[derive(Debug, Clone, Copy)]

@@ -11,11 +11,12 @@ use super::error::{SamplerError, NOFILE_HELP};
 use super::opener::{Choice, Opener};
 use super::options::SamplerOptions;
 use super::plan::{self, AddressFrom, Plan};
-use super::tracepoint;
 use super::worker::{CpuRing, Identity};
 use crate::bpf::{Dsqs, Snapshots};
-use crate::host::{limits, topology};
+use crate::host::limits;
 use crate::sample::Source;
+use scxprof_perf::tracepoint;
+use scxprof_perf::writer::EventDesc;
 
 /// The default number of CPUs per worker: at the usual rates a worker is idle nearly all the time.
 const CPUS_PER_WORKER: usize = 16;
@@ -290,7 +291,10 @@ impl Sampler {
         match gone {
             Some(error) if self.cpus.is_empty() => Err(error),
             Some(error @ SamplerError::NoSuchEvent { .. }) => {
-                self.notes.push(format!("nothing is sampled on CPU {}: {error}", topology::format_cpu_list(&without)));
+                self.notes.push(format!(
+                    "nothing is sampled on CPU {}: {error}",
+                    scxprof_base::cpus::format_cpu_list(&without)
+                ));
                 Ok(())
             }
             _ => Ok(()),
@@ -319,4 +323,12 @@ pub struct OpenEvents {
     pub ids: Vec<u64>,
     /// They sample call stacks beside memory.
     pub is_aside: bool,
+}
+
+impl OpenEvents {
+    /// How a perf.data describes them.
+    #[must_use]
+    pub fn desc(&self) -> EventDesc {
+        EventDesc { name: self.name.to_string(), attr: attr::attr_bytes(&self.attr), ids: self.ids.clone() }
+    }
 }

@@ -11,12 +11,12 @@ use super::error::SamplerError;
 use super::open::{self, Event, EventError, Privilege, Watch};
 use super::options::{SamplerOptions, Target};
 use super::plan::{AddressFrom, Plan, Planned};
-use super::record::Layout;
-use super::tracepoint;
 use super::{probe, sched};
 use crate::bpf::{Clockwork, DsqOutputs, Dsqs, Refusal, SnapshotOutputs, Snapshots, Step, Watched};
 use crate::host::{limits, topology, Roots};
 use crate::sample::Source;
+use scxprof_perf::record::Layout;
+use scxprof_perf::tracepoint;
 
 /// The dummy event that provides tasks, mappings and cgroups.
 const SIDE_BAND: &str = "dummy (side-band)";
@@ -311,9 +311,9 @@ impl<'a> Opener<'a> {
         attr.type_ = sys::PERF_TYPE_SOFTWARE;
         attr.config = u64::from(sys::PERF_COUNT_SW_BPF_OUTPUT);
         attr.__bindgen_anon_1.sample_period = 1;
-        attr.sample_type |= super::record::sample_type::RAW;
+        attr.sample_type |= scxprof_perf::record::sample_type::RAW;
         // The program writes only samples of user code.
-        attr.sample_type &= !super::record::sample_type::CALLCHAIN;
+        attr.sample_type &= !scxprof_perf::record::sample_type::CALLCHAIN;
         // It watches its CPU; the programs know which tasks are watched.
         attr.set_inherit(0);
         attr.set_enable_on_exec(0);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::attr::EventSpec;
 use super::pmu::Config;
-use super::tracepoint::SchedDecoder;
+use scxprof_perf::tracepoint::SchedDecoder;
 
 /// The events of a source and how to read their samples.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use crate::host;
-use crate::host::topology::parse_cpu_list;
+use scxprof_base::cpus::parse_cpu_list;
 
 mod offer;
 

@@ -12,7 +12,7 @@ use perf_event_open_sys::bindings::perf_event_mmap_page;
 use rustix::param::page_size;
 use thiserror::Error;
 
-use super::record::{Header, HEADER_SIZE};
+use scxprof_perf::record::{Header, HEADER_SIZE};
 
 /// The most bytes of one copy out of the ring; more than the largest record (65,528 bytes).
 const CHUNK: usize = 256 * 1024;

@@ -19,11 +19,11 @@ use super::options::TargetKind;
 use super::plan::Planned;
 use super::steer::{self, Watcher};
 use super::tee::Tee;
-use super::tracepoint;
 use super::worker::{self, CpuRing, Scheduled, Worker};
 use crate::bpf::{Dsqs, Snapshots, WantedMap};
 use crate::host::priority;
 use crate::sample::batch::Batch;
+use scxprof_perf::tracepoint;
 
 /// ns by which the enabled times of one capture's events may differ on a busy host.
 const SHORT: u64 = 500_000_000;

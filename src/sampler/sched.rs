@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::attr::EventSpec;
 use super::error::SamplerError;
-use super::tracepoint::{self, SchedDecoder};
 use crate::host::tracefs::Tracefs;
+use scxprof_perf::tracepoint::{self, SchedDecoder};
 
 /// Which events of the scheduler to sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

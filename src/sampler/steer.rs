@@ -17,7 +17,7 @@ use super::open::EventError;
 use super::open::Sampling;
 use super::plan::Steer;
 use crate::host::priority;
-use crate::host::topology::parse_cpu_list;
+use scxprof_base::cpus::parse_cpu_list;
 
 /// How often it runs.
 const ROUND: Duration = Duration::from_millis(200);

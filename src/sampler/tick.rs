@@ -13,11 +13,11 @@ use super::attr::{self, Context, EventSpec, Exclude, Feature, Features, Rate, Sc
 use super::busy;
 use super::open::{self, Event, EventError};
 use super::pmu::Config;
-use super::record::{decode, Layout, ReadValue, Record};
 use super::user::is_user_interrupt;
 use crate::host::kallsyms::{Kallsyms, KallsymsError};
 use crate::host::tracefs::{Tracefs, TracefsError};
 use crate::recover::{REGS_MASK, STACK_DUMP_SIZE};
+use scxprof_perf::record::{decode, Layout, ReadValue, Record};
 
 /// The default samples per second and CPU of cpu-clock.
 ///

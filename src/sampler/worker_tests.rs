@@ -1,8 +1,8 @@
 //! Tests of a worker's output for given records.
 
-use super::super::encode::encode;
-use super::super::record::{sample_type, SampleId};
 use super::*;
+use scxprof_perf::encode::encode;
+use scxprof_perf::record::{sample_type, SampleId};
 
 const LAYOUT: Layout = Layout {
     sample_type: sample_type::TID | sample_type::TIME | sample_type::ADDR,

@@ -19,7 +19,6 @@ use crate::profile::hints::{self, HintRecord};
 use crate::profile::recovered::{self, Recovered};
 use crate::profile::Recorder;
 use crate::resolve::identity::numbering;
-use crate::resolve::mapping::BuildId;
 use crate::resolve::threads::Thread;
 use crate::resolve::{AddressSpaces, Cgroups, Mapping, Maps, Modules, Stacks, Threads, Unwinder};
 use crate::sample::batch::{PendingSample, UserContext};
@@ -29,6 +28,7 @@ use crate::sample::{FileId, SideBand, TimedSideBand};
 use crate::sampler::loss::Loss;
 use crate::sched;
 use crate::timeline::Timeline;
+use scxprof_perf::buildid::BuildId;
 
 /// A cgroup that was read from procfs is read again after this many ns, because threads move.
 const CGROUP_AGE: u64 = 1_000_000_000;

@@ -10,12 +10,12 @@ use super::stop::StopPoll;
 use super::wakeups::Wakeups;
 use super::{lines, text, Loss, Names, Outcome, Progress, SchedLoss, Sink};
 use crate::profile::{Profile, Records};
-use crate::resolve::mapping::BuildId;
 use crate::resolve::{Cgroups, SymbolOptions, Unwinder};
 use crate::sample::batch::PendingSample;
 use crate::sample::Source;
 use crate::sampler::event::CHAIN_SIZE;
 use crate::sampler::AddressFrom;
+use scxprof_perf::buildid::BuildId;
 
 /// Why names may be wrong: perf reads one ring after the other.
 const UNTIMED: &str =

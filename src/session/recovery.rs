@@ -236,7 +236,7 @@ impl CodeSource for ProcessCode<'_> {
                 ino: mapping.ino,
                 writable: mapping.prot & PROT_WRITE != 0,
                 shared: mapping.is_shared(),
-                build_id: mapping.build_id.as_ref().map(crate::resolve::mapping::BuildId::as_bytes),
+                build_id: mapping.build_id.as_ref().map(scxprof_perf::buildid::BuildId::as_bytes),
                 path: &mapping.path,
             };
             let at = At { pid: self.pid, space: self.space, ip, time: self.time };

@@ -12,15 +12,16 @@ use super::order::{Order, Released};
 use super::ready::{Ready, READY};
 use super::stop::{StopPoll, TICK};
 use super::{Names, Sink};
-use crate::profile::{Item, PerfDataError, Profile, Records};
+use crate::profile::{PerfDataError, Profile, Records};
 use crate::resolve::Cgroups;
 use crate::sample::batch::{PendingSample, SideBand, UserContext};
 use crate::sample::sched::SchedEvent;
 use crate::sample::{RawSample, Sample};
 use crate::sampler::intake::Intake;
 use crate::sampler::plan::AddressFrom;
-use crate::sampler::record::{sample_type, Header, Layout};
 use crate::sampler::Identity;
+use scxprof_perf::reader::Item;
+use scxprof_perf::record::{sample_type, Header, Layout};
 
 /// Records that are read before they are sorted.
 const TAKE_EVERY: u32 = 1 << 10;

@@ -106,7 +106,11 @@ fn record(path: &Path, processes: &[Process], samples: u64, stores: bool) {
     };
     let events: Vec<_> = specs.iter().zip(LOADS..).map(open).collect();
     let layout = attr::layout(&events[0].attr);
-    let mut writer = PerfDataWriter::new(BufWriter::new(File::create_new(path).unwrap()), &events).unwrap();
+    let mut writer = PerfDataWriter::new(
+        BufWriter::new(File::create_new(path).unwrap()),
+        events.iter().map(OpenEvents::desc).collect(),
+    )
+    .unwrap();
     let mut bytes = Vec::new();
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     let mut draw = move |below: u64| {

@@ -18,7 +18,7 @@ use std::time::SystemTime;
 use scxprof::host::Roots;
 use scxprof::sample::{CodeAddr, CpuMode};
 use scxprof::testing::elf::Elf;
-use scxprof::testing::resolve::mapping::BuildId;
+use scxprof::testing::profile::BuildId;
 use scxprof::testing::resolve::{symbolize, Mapping, Maps, Modules, Symbol, SymbolOptions};
 
 /// A directory for a test's programs.

@@ -154,7 +154,11 @@ fn the_kernel_is_named_as_perf_names_it() {
     let attr = sampling(&EventSpec::minor_faults(), Features::all(), Scope::default(), 4096);
     let layout = layout(&attr);
     let events = [OpenEvents { name: "minor-faults".into(), attr, ids: vec![1], is_aside: false }];
-    let mut writer = PerfDataWriter::new(BufWriter::new(File::create(&path).unwrap()), &events).unwrap();
+    let mut writer = PerfDataWriter::new(
+        BufWriter::new(File::create(&path).unwrap()),
+        events.iter().map(OpenEvents::desc).collect(),
+    )
+    .unwrap();
     let mut bytes = Vec::new();
     let mapping = Record::Mmap {
         pid: u32::MAX,

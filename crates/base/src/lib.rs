@@ -7,6 +7,7 @@
 
 pub mod cache;
 pub mod columns;
+pub mod cpus;
 pub mod escape;
 pub mod sample;
 pub mod tables;

@@ -2,10 +2,12 @@
 
 use perf_event_open_sys::bindings as sys;
 
-use super::super::budget::RATIO;
-use super::super::{record_name, script, Damage};
+use super::super::script;
 use super::{Profile, Records};
-use crate::sampler::record::Header;
+use scxprof_perf::budget::RATIO;
+use scxprof_perf::format::record_name;
+use scxprof_perf::reader::Damage;
+use scxprof_perf::record::Header;
 
 /// The number of unparseable records that are listed.
 const MAX_LISTED: usize = 1000;

@@ -8,10 +8,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::MAX_CGROUPS;
 use crate::profile::code_files::CodeFiles;
-use crate::profile::format::records;
 use crate::profile::recovered::RecoveredWriter;
-use crate::profile::writer::PerfDataWriter;
-use crate::sampler::record::{decode, Header, Layout, Record, MISC_MMAP_BUILD_ID};
+use scxprof_perf::format::records;
+use scxprof_perf::record::{decode, Header, Layout, Record, MISC_MMAP_BUILD_ID};
+use scxprof_perf::writer::PerfDataWriter;
 
 /// The files being written.
 #[derive(Debug)]

@@ -7,9 +7,9 @@ use std::process::Command;
 use std::process::Stdio;
 
 use super::super::mapping::parse_line;
-use super::super::mapping::BuildId;
 use super::*;
 use crate::sample::Comm;
+use scxprof_perf::buildid::BuildId;
 
 impl Maps {
     /// The number of the process's address space.

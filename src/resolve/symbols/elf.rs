@@ -6,12 +6,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::super::mapping::{parse_line, BuildId};
+use super::super::mapping::parse_line;
 use super::demangle::demangle;
 use super::file::{build_id, build_id_name, OpenedImage};
 use super::{Named, VDSO};
 use crate::elf::{Elf, Packing, ReadAt, Symbol};
 use crate::host::{open, read, Roots};
+use scxprof_perf::buildid::BuildId;
 
 /// The directory of debug files in distributions.
 const DEBUG_DIR: &str = "usr/lib/debug";

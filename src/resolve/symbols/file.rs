@@ -7,7 +7,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::super::mapping::BuildId;
 use super::super::maps::check::read_lines;
 use super::super::Mapping;
 use super::lack::Lack;
@@ -15,6 +14,7 @@ use super::SymbolOptions;
 use crate::elf::Elf;
 use crate::host::open;
 use crate::host::Roots;
+use scxprof_perf::buildid::BuildId;
 
 /// Mappings of one process that are searched.
 const MAX_MAPPED: usize = 8;

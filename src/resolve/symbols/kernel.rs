@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::ops::ControlFlow;
 
-use super::super::mapping::BuildId;
 use super::Named;
 use crate::elf;
 use crate::host::{kallsyms, number, read, Roots};
+use scxprof_perf::buildid::BuildId;
 
 /// The end of the kernel's own code; what follows it is freed after boot, or is no code.
 const END: &[u8] = b"_etext";

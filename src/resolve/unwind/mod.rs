@@ -13,7 +13,6 @@ use crossbeam_channel::{bounded, Receiver, TryRecvError};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
-use super::mapping::BuildId;
 use super::symbols::{Image, KERNEL};
 use super::{Maps, Modules, SymbolOptions};
 use crate::cache::Cache;
@@ -23,6 +22,7 @@ use crate::recover::{RegsError, UserRegs, REGS_MASK};
 use crate::sample::batch::UserContext;
 use crate::sample::{CodeAddr, CpuMode};
 use crate::tables::Tables;
+use scxprof_perf::buildid::BuildId;
 use step::{Copied, Registers, Step};
 
 /// Frames of a stack.

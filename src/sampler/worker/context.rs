@@ -2,7 +2,7 @@
 
 use crate::recover::REGS_MASK;
 use crate::sample::batch::UserContext;
-use crate::sampler::record::{Registers, SampleRecord};
+use scxprof_perf::record::{Registers, SampleRecord};
 
 /// What the address of an access is recovered from.
 pub(super) fn of_access(record: &SampleRecord<'_>) -> UserContext {
@@ -41,7 +41,7 @@ fn x86_64_registers(regs: &Registers<'_>) -> Box<[u64]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampler::record::Words;
+    use scxprof_perf::record::Words;
 
     #[test]
     fn registers_of_another_machine_are_none() {

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::{BatchSink, BATCH};
-use crate::host::topology::MAX_CPUS;
 use crate::sample::sched::{SchedEvent, SchedWhat};
-use crate::sampler::record::{decode, decode_sample, Layout, Record};
-use crate::sampler::tracepoint::{self, SchedDecoder};
+use scxprof_base::cpus::MAX_CPUS;
+use scxprof_perf::record::{decode, decode_sample, Layout, Record};
+use scxprof_perf::tracepoint::{self, SchedDecoder};
 
 /// Events of the scheduler that a worker keeps if the session is slow, before it drops them.
 pub(super) const MAX_WAITING_SCHED: usize = 16 * BATCH;

@@ -2,7 +2,7 @@
 
 /// The position of a section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Section {
+pub struct Section {
     /// Bytes from the beginning of the file.
     pub offset: u64,
     /// Bytes.
@@ -13,13 +13,17 @@ pub(crate) struct Section {
 const NAME_ALIGN: usize = 64;
 
 /// Reads numbers and strings from a section.
-pub(super) struct Cursor<'a> {
-    pub(super) bytes: &'a [u8],
-    pub(super) swapped: bool,
+#[derive(Debug, Clone, Copy)]
+pub struct Cursor<'a> {
+    /// What is left of it.
+    pub bytes: &'a [u8],
+    /// It is in the other byte order.
+    pub swapped: bool,
 }
 
 impl<'a> Cursor<'a> {
-    pub(super) fn u32(&mut self) -> Option<u32> {
+    /// A number of 4 bytes; `None` where the section ends before.
+    pub fn u32(&mut self) -> Option<u32> {
         let (taken, rest) = self.bytes.split_first_chunk::<4>()?;
         self.bytes = rest;
         let value = u32::from_ne_bytes(*taken);
@@ -33,13 +37,14 @@ impl<'a> Cursor<'a> {
         Some(if self.swapped { value.swap_bytes() } else { value })
     }
 
-    pub(super) fn skip(&mut self, count: usize) -> Option<()> {
+    /// Leaves out bytes.
+    pub fn skip(&mut self, count: usize) -> Option<()> {
         self.bytes = self.bytes.get(count..)?;
         Some(())
     }
 
     /// A length, then so many bytes with NULs at their end.
-    pub(super) fn string(&mut self) -> Option<&'a [u8]> {
+    pub fn string(&mut self) -> Option<&'a [u8]> {
         let len = self.u32()? as usize;
         let (taken, rest) = self.bytes.split_at_checked(len)?;
         self.bytes = rest;
@@ -48,7 +53,7 @@ impl<'a> Cursor<'a> {
 }
 
 /// Passes the events of `HEADER_EVENT_DESC` to `event`: their names and ids, as far as they are complete.
-pub(crate) fn event_desc(bytes: &[u8], swapped: bool, mut event: impl FnMut(&[u8], Ids<'_>)) {
+pub fn event_desc(bytes: &[u8], swapped: bool, mut event: impl FnMut(&[u8], Ids<'_>)) {
     let mut cursor = Cursor { bytes, swapped };
     let (Some(count), Some(attr_size)) = (cursor.u32(), cursor.u32()) else { return };
     for _ in 0..count {
@@ -67,7 +72,8 @@ pub(crate) fn event_desc(bytes: &[u8], swapped: bool, mut event: impl FnMut(&[u8
 }
 
 /// The ids of an event.
-pub(crate) struct Ids<'a>(Cursor<'a>);
+#[derive(Debug)]
+pub struct Ids<'a>(Cursor<'a>);
 
 impl Iterator for Ids<'_> {
     type Item = u64;
@@ -79,20 +85,23 @@ impl Iterator for Ids<'_> {
 
 /// Builds a section.
 #[derive(Debug, Default)]
-pub(crate) struct Builder(pub Vec<u8>);
+pub struct Builder(pub Vec<u8>);
 
 impl Builder {
-    pub(crate) fn u32(&mut self, value: usize) -> &mut Self {
+    /// Adds a number of 4 bytes.
+    pub fn u32(&mut self, value: usize) -> &mut Self {
         self.0.extend_from_slice(&(value as u32).to_ne_bytes());
         self
     }
 
-    pub(crate) fn u64(&mut self, value: u64) -> &mut Self {
+    /// Adds a number of 8 bytes.
+    pub fn u64(&mut self, value: u64) -> &mut Self {
         self.0.extend_from_slice(&value.to_ne_bytes());
         self
     }
 
-    pub(crate) fn string(&mut self, text: &[u8]) -> &mut Self {
+    /// Adds a text, padded as perf pads it.
+    pub fn string(&mut self, text: &[u8]) -> &mut Self {
         let padded = (text.len() + 1).next_multiple_of(NAME_ALIGN);
         self.u32(padded);
         self.0.extend_from_slice(text);

@@ -1,7 +1,32 @@
 //! The section of build ids: the build of each file, so that symbols can be found later and elsewhere.
 
-use crate::resolve::mapping::BuildId;
-use crate::sampler::record::{Header, HEADER_SIZE};
+use crate::record::{Header, HEADER_SIZE};
+
+/// A build id: up to 20 bytes (`BUILD_ID_SIZE_MAX` in include/linux/buildid.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct BuildId {
+    bytes: [u8; 20],
+    len: u8,
+}
+
+impl BuildId {
+    /// The first 20 bytes of a record's build id.
+    #[must_use]
+    pub fn new(id: &[u8]) -> Self {
+        let mut build_id = Self::default();
+        for (to, &from) in build_id.bytes.iter_mut().zip(id) {
+            *to = from;
+            build_id.len += 1;
+        }
+        build_id
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
+    }
+}
 
 /// `PERF_RECORD_MISC_KERNEL` and `PERF_RECORD_MISC_USER`, of `PERF_RECORD_MISC_CPUMODE_MASK`.
 const MISC_KERNEL: u16 = 1;
@@ -20,7 +45,8 @@ const ANY_PID: i32 = -1;
 const NAME_ALIGN: usize = 64;
 
 /// One entry per file (struct perf_record_header_build_id).
-pub(super) fn write(mut files: Vec<(&[u8], BuildId)>) -> Vec<u8> {
+#[must_use]
+pub fn write(mut files: Vec<(&[u8], BuildId)>) -> Vec<u8> {
     files.sort_unstable_by_key(|&(path, _)| path);
     let mut bytes = Vec::new();
     for (path, build_id) in files {

@@ -135,11 +135,11 @@ pub(super) fn split(bytes: &[u8]) -> Result<(Header, &[u8]), Malformed> {
 }
 
 /// As [`decode`], for a sample; `None` for any other record.
+///
+/// # Errors
+/// The record is malformed.
 #[inline]
-pub(in crate::sampler) fn decode_sample<'a>(
-    bytes: &'a [u8],
-    layout: &Layout,
-) -> Result<Option<(Header, SampleRecord<'a>)>, Malformed> {
+pub fn decode_sample<'a>(bytes: &'a [u8], layout: &Layout) -> Result<Option<(Header, SampleRecord<'a>)>, Malformed> {
     let (header, body) = split(bytes)?;
     if header.kind != sys::PERF_RECORD_SAMPLE {
         return Ok(None);
@@ -372,7 +372,8 @@ fn mmap2<'a>(cursor: &mut Cursor<'a>, header: Header) -> Result<Record<'a>, Malf
 ///
 /// The bit in the header is not reliable: if another profiler requests build ids, the kernel also sets it in our records, which
 /// have none (observed on 6.18; perf_event_mmap_output() does not reset it between events).
-pub(crate) fn build_id(field: &[u8]) -> Option<&[u8]> {
+#[must_use]
+pub fn build_id(field: &[u8]) -> Option<&[u8]> {
     let (&[size, a, b, c], rest) = field.get(..24)?.split_first_chunk::<4>()?;
     let (id, filling) = rest.split_at_checked(usize::from(size))?;
     let zeros = [a, b, c].iter().chain(filling).all(|&byte| byte == 0);

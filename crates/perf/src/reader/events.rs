@@ -6,7 +6,7 @@ use super::{
     format, guess, read_exact, words, Attr, Event, PerfData, PerfDataError, MAX_ATTR_SIZE, MAX_EVENTS, MAX_IDS,
     SECTION_SIZE,
 };
-use crate::profile::section::{event_desc, Section};
+use crate::section::{event_desc, Section};
 
 /// Bytes of an event's name that are kept.
 const MAX_NAME: usize = 512;

@@ -6,11 +6,11 @@ use super::decode::split;
 use super::{sample_type, Header, Malformed, SampleRecord};
 
 /// The words after a sample's header.
-pub(in crate::sampler) type SampleWords<'a> = &'a [[u8; 8]];
+pub type SampleWords<'a> = &'a [[u8; 8]];
 
 /// The offsets of a sample's fields, in words after its header, if none has a variable length: most samples are read faster so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::sampler) struct Places {
+pub struct Places {
     words: usize,
     identifier: u16,
     ip: u16,
@@ -35,7 +35,8 @@ impl Places {
     const NONE: u16 = u16::MAX;
 
     /// For all layouts with this `sample_type`; `None` if a field has a variable length.
-    pub(in crate::sampler) fn new(bits: u64) -> Option<Self> {
+    #[must_use]
+    pub fn new(bits: u64) -> Option<Self> {
         use sample_type as t;
         let varying =
             t::READ | t::CALLCHAIN | t::RAW | t::BRANCH_STACK | t::REGS_USER | t::STACK_USER | t::REGS_INTR | t::AUX;
@@ -74,11 +75,11 @@ impl Places {
     }
 
     /// The words of the sample that fills `bytes`, for [`Places::sample`]; `None` for any other record.
+    ///
+    /// # Errors
+    /// The record is malformed.
     #[inline]
-    pub(in crate::sampler) fn words<'a>(
-        &self,
-        bytes: &'a [u8],
-    ) -> Result<Option<(Header, SampleWords<'a>)>, Malformed> {
+    pub fn words<'a>(&self, bytes: &'a [u8]) -> Result<Option<(Header, SampleWords<'a>)>, Malformed> {
         let (header, body) = split(bytes)?;
         if header.kind != sys::PERF_RECORD_SAMPLE {
             return Ok(None);
@@ -94,7 +95,8 @@ impl Places {
     // Always inlined, with few cases, so that a caller that reads only a few fields does not pay for 400 bytes.
     #[allow(clippy::inline_always)]
     #[inline(always)]
-    pub(in crate::sampler) fn sample(&self, words: SampleWords<'_>) -> SampleRecord<'static> {
+    #[must_use]
+    pub fn sample(&self, words: SampleWords<'_>) -> SampleRecord<'static> {
         let word = |at: u16| words.get(usize::from(at)).map_or(0, |word| u64::from_ne_bytes(*word));
         // Two 32-bit fields share the word, in memory order.
         let pair = |at: u16| {

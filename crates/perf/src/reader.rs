@@ -16,10 +16,10 @@ use super::format::{
 };
 use super::section::{Cursor, Section};
 use super::{swap, topology, tracing};
-use crate::resolve::mapping::BuildId;
-use crate::sample::places::CpuPlaces;
-use crate::sampler::record::{sample_type, Header, Layout, HEADER_SIZE};
-use crate::sampler::tracepoint::{FormatError, SchedDecoder};
+use crate::buildid::BuildId;
+use crate::record::{sample_type, Header, Layout, HEADER_SIZE};
+use crate::tracepoint::{FormatError, SchedDecoder};
+use scxprof_base::sample::places::CpuPlaces;
 
 mod damage;
 mod events;
@@ -193,7 +193,7 @@ impl<R: Read + Seek> PerfData<R> {
     }
 
     /// Counts the unpacked size of compressed records together with that of the archive that contained the file.
-    pub(super) fn unpack_within(&mut self, budget: Budget) {
+    pub fn unpack_within(&mut self, budget: Budget) {
         self.budget = budget;
     }
 
@@ -207,7 +207,7 @@ impl<R: Read + Seek> PerfData<R> {
 
     /// The bytes of a section after the data, or of the record that a file from a pipe has instead; `None` if it is missing or
     /// incomplete.
-    pub(crate) fn section(&mut self, bit: u8) -> Option<Vec<u8>> {
+    pub fn section(&mut self, bit: u8) -> Option<Vec<u8>> {
         let Some(section) = self.sections.iter().find(|(which, _)| *which == bit).map(|(_, section)| *section) else {
             return self.piped_sections.iter().find(|(which, _)| *which == bit).map(|(_, bytes)| bytes.clone());
         };
@@ -223,7 +223,7 @@ impl<R: Read + Seek> PerfData<R> {
     }
 
     /// The build id of each file, by its path, as far as the file contains it; from a pipe, as far as it was read.
-    pub(crate) fn build_ids(&mut self) -> Vec<(Vec<u8>, BuildId)> {
+    pub fn build_ids(&mut self) -> Vec<(Vec<u8>, BuildId)> {
         let section = self.section(feature::BUILD_ID).unwrap_or_default();
         let mut build_ids = buildid::read(&section, self.swapped);
         build_ids.extend(buildid::read(&self.build_ids, false));
@@ -254,7 +254,7 @@ impl<R: Read + Seek> PerfData<R> {
     }
 
     /// A text of the header: `HEADER_OSRELEASE`, `HEADER_VERSION` and their like.
-    pub(crate) fn text(&mut self, bit: u8) -> Option<String> {
+    pub fn text(&mut self, bit: u8) -> Option<String> {
         let bytes = self.section(bit)?;
         let mut cursor = Cursor { bytes: &bytes, swapped: self.swapped };
         Some(String::from_utf8_lossy(cursor.string()?).into_owned())

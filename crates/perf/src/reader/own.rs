@@ -6,8 +6,8 @@ use super::{
     format, swap, user, Attr, Event, PerfData, PerfDataError, BUFFER, HEADER_SIZE, MAX_BUILD_IDS, MAX_EVENTS, MAX_IDS,
     MAX_SECTION,
 };
-use crate::profile::section::event_desc;
-use crate::sampler::record::Layout;
+use crate::record::Layout;
+use crate::section::event_desc;
 
 /// `PERF_EVENT_UPDATE__NAME` (tools/lib/perf/include/perf/event.h).
 const EVENT_UPDATE_NAME: u64 = 2;

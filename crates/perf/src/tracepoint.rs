@@ -5,8 +5,8 @@
 
 use thiserror::Error;
 
-use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat, StateBits, WakenBy};
-use crate::sample::Comm;
+use scxprof_base::sample::sched::{SchedEvent, SchedTask, SchedWhat, StateBits, WakenBy};
+use scxprof_base::sample::Comm;
 
 /// The tracepoints that can be decoded, as `system:name`.
 pub const SCHED: [&str; 8] = [

@@ -10,8 +10,8 @@ use std::io::{Read, Seek};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use super::{swap, Header, PerfData, PerfDataError, HEADER_SIZE};
-use crate::profile::format::user;
-use crate::profile::writer::finished_round;
+use crate::format::user;
+use crate::writer::finished_round;
 
 /// The largest window, that of level 19; this bounds the memory that a file can demand.
 const MAX_WINDOW: u64 = 8 << 20;

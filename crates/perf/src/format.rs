@@ -3,24 +3,24 @@
 
 use perf_event_open_sys::bindings as sys;
 
-use crate::sampler::record::{sample_type, Header, Layout};
+use crate::record::{sample_type, Header, Layout};
 
 /// The first eight bytes of every file, read as a number of the writer's byte order.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"PERFILE2");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"PERFILE2");
 /// Bytes of the header of a seekable file.
-pub(crate) const FILE_HEADER_SIZE: u64 = 104;
+pub const FILE_HEADER_SIZE: u64 = 104;
 /// Bytes of the header of a file that was written into a pipe.
-pub(crate) const PIPE_HEADER_SIZE: u64 = 16;
+pub const PIPE_HEADER_SIZE: u64 = 16;
 /// Bytes of a `perf_file_section`: offset and size.
-pub(crate) const SECTION_SIZE: usize = 16;
+pub const SECTION_SIZE: usize = 16;
 /// Sizes that `perf_event_attr` has had (`PERF_ATTR_SIZE_VER*`, linux/perf_event.h).
 const ATTR_SIZES: [usize; 9] = [64, 72, 80, 96, 104, 112, 120, 128, 136];
 /// The largest attr that is read; additional fields of newer ones do not change the layout of records.
-pub(crate) const MAX_ATTR_SIZE: usize = 4096;
+pub const MAX_ATTR_SIZE: usize = 4096;
 
 /// Sections after the data, by their bit in the header (`HEADER_*`).
 #[allow(missing_docs)]
-pub(crate) mod feature {
+pub mod feature {
     pub const TRACING_DATA: u8 = 1;
     pub const BUILD_ID: u8 = 2;
     pub const HOSTNAME: u8 = 3;
@@ -43,7 +43,7 @@ pub(crate) mod feature {
 
 /// Records that perf itself writes (`PERF_RECORD_USER_TYPE_START` is 64).
 #[allow(missing_docs)]
-pub(crate) mod user {
+pub mod user {
     pub const START: u32 = 64;
     pub const HEADER_ATTR: u32 = 64;
     pub const HEADER_TRACING_DATA: u32 = 66;
@@ -186,25 +186,16 @@ impl Attr {
     }
 }
 
-/// The bytes of an attr in its largest size.
-#[must_use]
-pub(crate) fn attr_bytes(attr: &sys::perf_event_attr) -> Vec<u8> {
-    // SAFETY: an attr is plain numbers in the order of the C struct, all its bytes are initialised and it has no padding.
-    let bytes =
-        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(attr).cast::<u8>(), size_of::<sys::perf_event_attr>()) };
-    bytes.to_vec()
-}
-
 /// The smallest size that contains all set fields of `attr`: readers reject attrs larger than theirs.
 #[must_use]
-pub(crate) fn attr_size(bytes: &[u8]) -> usize {
+pub fn attr_size(bytes: &[u8]) -> usize {
     let used = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     ATTR_SIZES.into_iter().find(|&size| size >= used).unwrap_or(bytes.len())
 }
 
 /// The offset of the id in a sample, from its beginning (`__evsel__calc_id_pos` in tools/perf/util/evsel.c).
 #[must_use]
-pub(crate) fn id_offset(bits: u64) -> Option<usize> {
+pub fn id_offset(bits: u64) -> Option<usize> {
     use sample_type as t;
     if bits & t::IDENTIFIER != 0 {
         return Some(8);
@@ -215,7 +206,7 @@ pub(crate) fn id_offset(bits: u64) -> Option<usize> {
 
 /// The offset of the id in any other record, from its end (`__evsel__calc_is_pos`).
 #[must_use]
-pub(crate) fn id_offset_from_end(bits: u64) -> Option<usize> {
+pub fn id_offset_from_end(bits: u64) -> Option<usize> {
     use sample_type as t;
     if bits & t::IDENTIFIER != 0 {
         return Some(8);
@@ -225,7 +216,7 @@ pub(crate) fn id_offset_from_end(bits: u64) -> Option<usize> {
 }
 
 /// The records in `bytes`.
-pub(super) fn records(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn records(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let size = usize::from(Header::read(bytes)?.size).max(8);
         let (record, rest) = bytes.split_at_checked(size)?;
@@ -237,32 +228,6 @@ pub(super) fn records(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampler::attr::{layout, sampling, side_band, EventSpec, Features, Scope};
-
-    #[test]
-    fn an_attr_survives_both_byte_orders() {
-        for attr in [
-            sampling(&EventSpec::minor_faults(), Features::all(), Scope::default(), 4096),
-            side_band(Features::all(), Scope::default(), 4096),
-        ] {
-            let bytes = attr_bytes(&attr);
-            let read = Attr::read(&bytes, false);
-            assert_eq!(read.layout, layout(&attr));
-            assert_eq!((read.kind, read.config, read.clockid), (attr.type_, attr.config, Some(1)));
-            assert!(attr_size(&bytes) < 128, "older readers take it");
-            let mut other = bytes.clone();
-            for (offset, size) in
-                [(0, 4), (8, 8), (16, 8), (24, 8), (32, 8), (52, 4), (56, 8), (72, 8), (80, 8), (92, 4), (96, 8)]
-            {
-                other[offset..offset + size].reverse();
-            }
-            for byte in &mut other[40..48] {
-                *byte = byte.reverse_bits();
-            }
-            assert_eq!(Attr::read(&other, true), read);
-            assert_eq!(Attr::read(&bytes[..64], false).layout.sample_type, attr.sample_type);
-        }
-    }
 
     #[test]
     fn ids_are_where_the_layout_says() {

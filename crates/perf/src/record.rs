@@ -8,10 +8,10 @@ use thiserror::Error;
 mod decode;
 mod places;
 
-pub(crate) use decode::build_id;
+pub use decode::build_id;
 pub use decode::decode;
-pub(super) use decode::decode_sample;
-pub(super) use places::Places;
+pub use decode::decode_sample;
+pub use places::{Places, SampleWords};
 
 /// Bytes of `struct perf_event_header`.
 pub const HEADER_SIZE: usize = 8;
@@ -20,16 +20,18 @@ const MISC_CPUMODE: u16 = 0x7;
 const MISC_MMAP_DATA: u16 = 1 << 13;
 const MISC_COMM_EXEC: u16 = 1 << 13;
 /// A fork without the parent's mappings: perf writes it for tasks that exist already.
-pub(crate) const MISC_FORK_EXEC: u16 = 1 << 13;
+pub const MISC_FORK_EXEC: u16 = 1 << 13;
 /// `PERF_RECORD_MISC_LOST_SAMPLES_BPF` (tools/lib/perf/include/perf/event.h).
-pub(crate) const MISC_LOST_SAMPLES_BPF: u16 = 1 << 15;
+pub const MISC_LOST_SAMPLES_BPF: u16 = 1 << 15;
 const MISC_SWITCH_OUT: u16 = 1 << 13;
 const MISC_SWITCH_OUT_PREEMPT: u16 = 1 << 14;
 /// The record contains the file's build id; see [`build_id`].
-pub(crate) const MISC_MMAP_BUILD_ID: u16 = 1 << 14;
+pub const MISC_MMAP_BUILD_ID: u16 = 1 << 14;
 
-pub(crate) const BRANCH_HW_INDEX: u64 = sys::PERF_SAMPLE_BRANCH_HW_INDEX as u64;
-pub(crate) const BRANCH_COUNTERS: u64 = 1 << 19;
+/// `PERF_SAMPLE_BRANCH_HW_INDEX`: the stack of branches has an index.
+pub const BRANCH_HW_INDEX: u64 = sys::PERF_SAMPLE_BRANCH_HW_INDEX as u64;
+/// `PERF_SAMPLE_BRANCH_COUNTERS`: each branch has counters.
+pub const BRANCH_COUNTERS: u64 = 1 << 19;
 
 /// The `PERF_SAMPLE_*` bits of `perf_event_attr.sample_type` (linux/perf_event.h).
 #[allow(missing_docs)]
@@ -147,10 +149,10 @@ impl Header {
         usize::from(self.size) >= HEADER_SIZE && self.size.is_multiple_of(8)
     }
 
-    /// The cpumode bits as a [`CpuMode`](crate::sample::CpuMode).
+    /// The cpumode bits as a [`CpuMode`](scxprof_base::sample::CpuMode).
     #[must_use]
-    pub fn cpu_mode(&self) -> crate::sample::CpuMode {
-        use crate::sample::CpuMode;
+    pub fn cpu_mode(&self) -> scxprof_base::sample::CpuMode {
+        use scxprof_base::sample::CpuMode;
         match self.misc & MISC_CPUMODE {
             1 => CpuMode::Kernel,
             2 => CpuMode::User,

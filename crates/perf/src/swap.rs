@@ -6,7 +6,7 @@
 use perf_event_open_sys::bindings as sys;
 
 use super::format::user;
-use crate::sampler::record::{build_id, sample_type, Header, Layout, HEADER_SIZE, MISC_MMAP_BUILD_ID};
+use crate::record::{build_id, sample_type, Header, Layout, HEADER_SIZE, MISC_MMAP_BUILD_ID};
 
 /// A cursor that converts fields as it advances; it stops at the end, whatever lengths say.
 struct Turn<'a> {
@@ -60,14 +60,14 @@ impl Turn<'_> {
 }
 
 /// Converts a header, to know a record's size.
-pub(crate) fn header(bytes: &mut [u8]) {
+pub fn header(bytes: &mut [u8]) {
     let mut turn = Turn { bytes, at: 0 };
     turn.u32s(1);
     turn.u16s(2);
 }
 
 /// Converts a record whose header is already converted.
-pub(crate) fn record(bytes: &mut [u8], layout: &Layout) {
+pub fn record(bytes: &mut [u8], layout: &Layout) {
     let Some(header) = Header::read(bytes) else { return };
     if header.kind >= user::START {
         return user_record(bytes, header.kind);
@@ -172,8 +172,8 @@ fn sample(turn: &mut Turn<'_>, layout: &Layout) {
     }
     if has(t::BRANCH_STACK) {
         let count = turn.word();
-        let index = u64::from(layout.branch_sample_type & crate::sampler::record::BRANCH_HW_INDEX != 0);
-        let counters = u64::from(layout.branch_sample_type & crate::sampler::record::BRANCH_COUNTERS != 0);
+        let index = u64::from(layout.branch_sample_type & crate::record::BRANCH_HW_INDEX != 0);
+        let counters = u64::from(layout.branch_sample_type & crate::record::BRANCH_COUNTERS != 0);
         turn.u64s(count.saturating_mul(3 + counters).saturating_add(index));
     }
     let registers = |turn: &mut Turn<'_>, mask: u64| {
@@ -210,7 +210,7 @@ fn sample(turn: &mut Turn<'_>, layout: &Layout) {
 }
 
 fn read_values(turn: &mut Turn<'_>, format: u64) {
-    use crate::sampler::record::read_format as f;
+    use crate::record::read_format as f;
     let bits = |bits: u64| u64::from((format & bits).count_ones());
     let times = bits(f::TOTAL_TIME_ENABLED | f::TOTAL_TIME_RUNNING);
     let each = 1 + bits(f::ID | f::LOST);

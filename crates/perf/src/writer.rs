@@ -5,7 +5,17 @@ use std::io::{self, Seek, SeekFrom, Write};
 
 use super::format::{self, feature, FILE_HEADER_SIZE, MAGIC, SECTION_SIZE};
 use super::section::Builder;
-use crate::sampler::OpenEvents;
+
+/// Events that differ only in their CPU and task, as the file describes them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventDesc {
+    /// Their name in perf.
+    pub name: String,
+    /// The bytes of their attr (`struct perf_event_attr`).
+    pub attr: Vec<u8>,
+    /// The ids in their records.
+    pub ids: Vec<u64>,
+}
 
 /// A file that is being written.
 #[derive(Debug)]
@@ -13,7 +23,7 @@ pub struct PerfDataWriter<W> {
     out: W,
     header: [u64; 13],
     data_size: u64,
-    events: Vec<(String, Vec<u8>, Vec<u64>)>,
+    events: Vec<EventDesc>,
 }
 
 impl<W: Write + Seek> PerfDataWriter<W> {
@@ -21,22 +31,16 @@ impl<W: Write + Seek> PerfDataWriter<W> {
     ///
     /// # Errors
     /// Those of the writer.
-    pub fn new(mut out: W, events: &[OpenEvents]) -> io::Result<Self> {
-        let attrs: Vec<Vec<u8>> = events.iter().map(|event| format::attr_bytes(&event.attr)).collect();
-        let size = attrs.iter().map(|attr| format::attr_size(attr)).max().unwrap_or(64);
-        let events: Vec<_> = events
-            .iter()
-            .zip(attrs)
-            .map(|(event, mut attr)| {
-                attr.truncate(size);
-                // attr.size is the second field.
-                if let Some(field) = attr.get_mut(4..8) {
-                    field.copy_from_slice(&(size as u32).to_ne_bytes());
-                }
-                (event.name.to_string(), attr, event.ids.clone())
-            })
-            .collect();
-        let ids: u64 = events.iter().map(|(_, _, ids)| ids.len() as u64 * 8).sum();
+    pub fn new(mut out: W, mut events: Vec<EventDesc>) -> io::Result<Self> {
+        let size = events.iter().map(|event| format::attr_size(&event.attr)).max().unwrap_or(64);
+        for EventDesc { attr, .. } in &mut events {
+            attr.truncate(size);
+            // attr.size is the second field.
+            if let Some(field) = attr.get_mut(4..8) {
+                field.copy_from_slice(&(size as u32).to_ne_bytes());
+            }
+        }
+        let ids: u64 = events.iter().map(|event| event.ids.len() as u64 * 8).sum();
         let attrs_at = FILE_HEADER_SIZE + ids;
         let attrs_size = events.len() as u64 * (size + SECTION_SIZE) as u64;
         let data_at = attrs_at + attrs_size;
@@ -46,10 +50,10 @@ impl<W: Write + Seek> PerfDataWriter<W> {
         let header = [magic, FILE_HEADER_SIZE, entry, attrs_at, attrs_size, data_at, 0, 0, 0, 0, 0, 0, 0];
         write_words(&mut out, &header)?;
         let mut at = FILE_HEADER_SIZE;
-        for (_, _, ids) in &events {
+        for EventDesc { ids, .. } in &events {
             write_words(&mut out, ids)?;
         }
-        for (_, attr, ids) in &events {
+        for EventDesc { attr, ids, .. } in &events {
             out.write_all(attr)?;
             let size = ids.len() as u64 * 8;
             write_words(&mut out, &[at, size])?;
@@ -104,9 +108,9 @@ impl<W: Write + Seek> PerfDataWriter<W> {
 
     fn event_desc(&self) -> Vec<u8> {
         let mut builder = Builder::default();
-        let size = self.events.first().map_or(0, |(_, attr, _)| attr.len());
+        let size = self.events.first().map_or(0, |event| event.attr.len());
         builder.u32(self.events.len()).u32(size);
-        for (name, attr, ids) in &self.events {
+        for EventDesc { name, attr, ids } in &self.events {
             builder.0.extend_from_slice(attr);
             builder.u32(ids.len()).string(name.as_bytes());
             for &id in ids {
