@@ -588,5 +588,4 @@ fn ipc_namespace(links: &Words<'_>) -> Option<u32> {
 }
 
 #[cfg(test)]
-#[path = "worker_tests.rs"]
 mod tests;

@@ -14,7 +14,7 @@ use super::output::{Output, Readers};
 mod text;
 
 /// The heading of a release contains its date.
-const CHANGES: &str = include_str!("../../CHANGELOG.md");
+const CHANGES: &str = include_str!("../../../CHANGELOG.md");
 const EXAMPLES: &str = "Examples:";
 const EXIT_CODES: &str = "Exit codes:";
 

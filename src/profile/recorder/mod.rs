@@ -478,5 +478,4 @@ fn is_tracepoint(event: &OpenEvents) -> bool {
 }
 
 #[cfg(test)]
-#[path = "recorder_tests.rs"]
 mod tests;
