@@ -77,6 +77,7 @@ pub mod bpf;
 pub mod cli;
 pub mod cluster;
 pub mod config;
+mod decider;
 pub mod doctor;
 pub mod evidence;
 pub mod hint;
@@ -89,6 +90,7 @@ pub mod resolve;
 // From events to samples; `session` has the public part.
 mod sampler;
 pub mod session;
+mod sinks;
 pub mod stacks;
 #[cfg(feature = "testing")]
 #[doc(hidden)]

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use scxprof::profile::Profile;
-use scxprof::session::SchedStats;
+use scxprof::session::SchedSink;
 use scxprof::Session;
 
 fuzz_target!(|data: &[u8]| {
@@ -20,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     }
     let Ok(mut profile) = Profile::open(file.path()) else { return };
-    let mut stats = SchedStats::new(profile.places(), profile.own_pid()).with_wakers();
+    let mut stats = SchedSink::new(profile.places(), profile.own_pid()).with_wakers();
     let builder = Session::builder().profile(&mut profile).memory(1 << 20);
     let _ = builder.start().map(|session| session.run_into(&mut stats, |_| false));
     let _ = profile.damage();

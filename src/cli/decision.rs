@@ -18,7 +18,7 @@ use crate::report::{self, Report};
 use crate::sample::places::CpuPlaces;
 use crate::sample::Source;
 use crate::sampler::loss::Loss;
-use crate::session::{Analysis, Builder, Error, Outcome, RecoveryStats, Sampled, SchedLoss, SchedStats};
+use crate::session::{Analysis, Builder, Error, Outcome, RecoveryStats, Sampled, SchedLoss, SchedSink};
 
 /// What to decide.
 #[derive(Debug, Args)]
@@ -105,8 +105,8 @@ impl DecisionArgs {
     }
 
     /// Takes the scheduling events, if they were asked for or are wanted anyway.
-    pub(super) fn wakeups(&self, is_wanted: bool, places: CpuPlaces, own_pid: Option<u32>) -> Option<SchedStats> {
-        (self.sched || is_wanted).then(|| SchedStats::new(places, own_pid).with_wakers())
+    pub(super) fn wakeups(&self, is_wanted: bool, places: CpuPlaces, own_pid: Option<u32>) -> Option<SchedSink> {
+        (self.sched || is_wanted).then(|| SchedSink::new(places, own_pid).with_wakers())
     }
 
     /// True if the configuration is for scx_mitosis.
@@ -305,7 +305,7 @@ pub(super) fn finish(
     args: &DecisionArgs,
     printed: Printed,
     verbose: u8,
-    (sampled, sched): (Sampled, Option<&SchedStats>),
+    (sampled, sched): (Sampled, Option<&SchedSink>),
     mut outputs: Outputs,
     add: impl FnOnce(&Analysis, &mut Report) -> Result<(), Failure>,
     nothing: impl FnOnce(&Outcome, Source) -> anyhow::Error,

@@ -11,7 +11,7 @@ use crate::columns::aligned;
 use crate::host::Roots;
 use crate::sampler::sched::has_scheduler;
 use crate::sched::dsqs::DsqLine;
-use crate::session::{Outcome, SchedStats};
+use crate::session::{Outcome, SchedSink};
 
 /// Before watching: an error if there can be no dispatch queues.
 pub(super) fn check(roots: &Roots) -> Result<(), Failure> {
@@ -28,7 +28,7 @@ pub(super) fn check(roots: &Roots) -> Result<(), Failure> {
 
 /// At most `limit` lines, 0 for all; an error if there is none.
 pub(super) fn found(
-    stats: &SchedStats,
+    stats: &SchedSink,
     limit: usize,
     file: Option<&Path>,
     outcome: &Outcome,
@@ -55,7 +55,7 @@ pub(super) fn found(
 }
 
 /// `window` is the observed time in ns.
-pub(super) fn table(lines: &[DsqLine], stats: &SchedStats) -> String {
+pub(super) fn table(lines: &[DsqLine], stats: &SchedSink) -> String {
     let (unknown, window) = (stats.unknown_dsqs(), stats.window());
     let head = [
         "DSQ",

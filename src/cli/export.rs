@@ -17,7 +17,7 @@ use super::tables::{self, Request, TableDir};
 use crate::config::{CellOptions, Placement};
 use crate::profile::Profile;
 use crate::sample::Comm;
-use crate::session::{Error, Outcome, Session, ToTrace, TraceOptions};
+use crate::session::{Error, Outcome, Session, TraceOptions, TraceSink};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -119,7 +119,7 @@ fn perfetto(args: &ExportArgs, path: &Path, stdout_is_open: bool) -> Result<(), 
     };
     let failed = || "cannot write the trace into a temporary file (TMPDIR names another place)";
     let file = tempfile::tempfile().with_context(failed).map_err(Failure::NoResult)?;
-    let mut sink = ToTrace::new(BufWriter::new(file), options).with_context(failed).map_err(Failure::NoResult)?;
+    let mut sink = TraceSink::new(BufWriter::new(file), options).with_context(failed).map_err(Failure::NoResult)?;
     let builder = Session::builder().profile(&mut profile).memory(memory(args));
     let session = builder.start().map_err(|error| Failure::Unsupported(error.into()))?;
     let outcome = session.run_into(&mut sink, |_| stop());

@@ -15,7 +15,7 @@ use crate::resolve::Cgroups;
 use crate::sample::places::CpuPlaces;
 use crate::sample::sched::{SchedEvent, SchedWhat};
 use crate::sample::Comm;
-use crate::session::{Session, Sink, ToAnalysis};
+use crate::session::{AnalysisSink, Session, Sink};
 use crate::trace::analyze::{Analysis, Report};
 use crate::trace::{self, Count, Event, Info, Trace, TraceError, TraceEvent, TraceWhat};
 
@@ -95,7 +95,7 @@ fn observe_profile(
 ) -> Result<Observed, Failure> {
     let stop = || signals.seen();
     let mut profile = process::open(path, &stop)?;
-    let mut sink = ToAnalysis::new(analysis(profile.places()));
+    let mut sink = AnalysisSink::new(analysis(profile.places()));
     let session = Session::builder().profile(&mut profile).memory(MEMORY).start();
     let outcome = session.map_err(|error| Failure::Unsupported(error.into()))?.run_into(&mut sink, |_| stop());
     if stop() {

@@ -33,7 +33,7 @@ use crate::sample::{Comm, Source};
 use crate::sched::dsqs::DsqLine;
 use crate::sched::report::{By, Line, Order};
 use crate::sched::{Gaps, Summary};
-use crate::session::{Error, Outcome, Progress, SchedLoss, SchedOptions, SchedStats, Session, Sink};
+use crate::session::{Error, Outcome, Progress, SchedLoss, SchedOptions, SchedSink, Session, Sink};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -218,7 +218,7 @@ impl From<Gaps> for GapCounts {
 
 /// What was observed.
 struct Observed {
-    stats: SchedStats,
+    stats: SchedSink,
     windows: Option<WindowSink>,
     outcome: Outcome,
     /// What the recording lacks.
@@ -337,7 +337,7 @@ pub(super) fn placement(option: &str, path: &Path) -> Result<Placement, Failure>
 fn watch(args: &SchedArgs, held: Option<Held>, signals: &Signals) -> Result<Observed, Failure> {
     let roots = Roots::default();
     let mut cpus = topology::online_cpus(&roots).map_err(|error| Failure::Unsupported(error.into()))?;
-    let mut stats = args.wakers.enable(SchedStats::new(topology::places(&roots, &cpus), Some(std::process::id())));
+    let mut stats = args.wakers.enable(SchedSink::new(topology::places(&roots, &cpus), Some(std::process::id())));
     let mut builder = args
         .tuning
         .configure(Session::builder(), &roots)?
@@ -375,7 +375,7 @@ fn read(args: &SchedArgs, path: &Path, signals: &Signals) -> Result<Observed, Fa
     let mut profile: Profile = process::open(path, &|| signals.seen())?;
     let memory = args.tuning.memory(&Roots::default())?;
     let lacks = profile.sched_lacks();
-    let mut stats = args.wakers.enable(SchedStats::new(profile.places(), profile.own_pid()));
+    let mut stats = args.wakers.enable(SchedSink::new(profile.places(), profile.own_pid()));
     let mut windows = WindowSink::new(&args.windows, Vec::new())?;
     let mut builder = Session::builder().profile(&mut profile).memory(memory);
     if let Some(windows) = &mut windows {
@@ -392,7 +392,7 @@ fn read(args: &SchedArgs, path: &Path, signals: &Signals) -> Result<Observed, Fa
 /// Reads a trace of another tool.
 fn read_trace(args: &SchedArgs, path: &Path, signals: &Signals) -> Result<Observed, Failure> {
     let mut trace = observe::open_trace(path)?;
-    let mut stats = args.wakers.enable(SchedStats::new(CpuPlaces::default(), None));
+    let mut stats = args.wakers.enable(SchedSink::new(CpuPlaces::default(), None));
     stats.unobserved_before(trace.observed_from().unwrap_or(0));
     let mut windows = WindowSink::new(&args.windows, Vec::new())?;
     let mut sinks: Vec<&mut dyn Sink> = vec![&mut stats];
@@ -426,7 +426,7 @@ struct Results<'a> {
 
 fn document(
     args: &SchedArgs,
-    stats: &SchedStats,
+    stats: &SchedSink,
     Results { lines, dsqs, windows, wakers }: Results<'_>,
     loss: SchedLoss,
     notes: Vec<String>,
@@ -465,7 +465,7 @@ fn shown<'a>(args: &SchedArgs, lines: &'a [Line]) -> &'a [Line] {
     lines.get(..args.limit).unwrap_or(lines)
 }
 
-fn table(args: &SchedArgs, stats: &SchedStats, lines: &[Line]) -> String {
+fn table(args: &SchedArgs, stats: &SchedSink, lines: &[Line]) -> String {
     let window = stats.window();
     let is_cpus = matches!(args.by(), By::Cpu | By::Llc | By::Node);
     let by = match args.by() {

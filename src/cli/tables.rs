@@ -14,7 +14,7 @@ use super::observe::{failed, is_trace, losses, open_trace};
 use super::{decision, process};
 use crate::config::Placement;
 use crate::sample::Comm;
-use crate::session::{Session, Tabled};
+use crate::session::{Session, TableSink};
 use crate::trace::parquet::{Finished, Knows, Table, ToTables};
 
 /// Events between two looks at the signals.
@@ -109,7 +109,7 @@ fn of_profile<W: Write + Send>(
         }
         None => tables.says("clock", "that of the recording"),
     }
-    let mut sink = Tabled::new(tables);
+    let mut sink = TableSink::new(tables);
     let session = Session::builder().profile(&mut profile).memory(request.memory).start();
     let session = session.map_err(|error| Failure::Unsupported(error.into()))?;
     let outcome = session.run_into(&mut sink, |_| (request.stop)());

@@ -1,6 +1,6 @@
 //! Times in the tables of scheduling statistics, and the mark of those that may be wrong.
 
-use crate::session::SchedStats;
+use crate::session::SchedSink;
 
 /// ns as ms.
 pub(super) fn ms(ns: u64) -> String {
@@ -13,7 +13,7 @@ pub(super) fn us(ns: Option<u64>) -> String {
 }
 
 /// Why lines have a mark.
-pub(super) fn incomplete(stats: &SchedStats) -> &'static str {
+pub(super) fn incomplete(stats: &SchedSink) -> &'static str {
     if stats.is_of_some_threads() {
         "\n! the recording has only the switches from some threads, as of `perf record -p` or of a command, so that it is not known \
          when they got a CPU: `perf record -a` and `scxprof record --sched` record all"

@@ -9,7 +9,7 @@ use crate::columns::aligned;
 use crate::config::Placement;
 use crate::sched::wakers::report::{ChainLine, EdgeLine, Level, Party, PreemptionLine, Report, Within};
 use crate::sched::wakers::{Locality, MAX_LENGTH};
-use crate::session::SchedStats;
+use crate::session::SchedSink;
 
 /// What wakes and is no thread.
 const INTERRUPT: &str = "(interrupt)";
@@ -38,7 +38,7 @@ impl WakerArgs {
         self.wakers.as_deref().map(|level| if level == "class" { Level::Class } else { Level::Thread })
     }
 
-    pub(super) fn enable(&self, stats: SchedStats) -> SchedStats {
+    pub(super) fn enable(&self, stats: SchedSink) -> SchedSink {
         match self.level() {
             Some(_) => stats.with_wakers(),
             None => stats,
@@ -61,7 +61,7 @@ pub(super) struct FoundWakers {
 
 impl FoundWakers {
     /// At most `limit` edges and lines of preemptions, 0 for all; `None` if the statistics are without.
-    pub(super) fn new(stats: &SchedStats, level: Level, limit: usize, placement: Option<&Placement>) -> Option<Self> {
+    pub(super) fn new(stats: &SchedSink, level: Level, limit: usize, placement: Option<&Placement>) -> Option<Self> {
         let report = stats.wakers(level, if limit == 0 { usize::MAX } else { limit })?;
         let within = placement.and_then(|placement| stats.within(&|path, comm| placement.group(path, comm.as_bytes())));
         let group = if matches!(placement, Some(Placement::Layered(..))) { "layer" } else { "subcell" };

@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 
 use rustc_hash::FxHashMap;
 
-use super::decider::Decided;
 use super::{Decider, Error, Outcome, Skipped, UnresolvedPlace};
 use crate::config::{self, Decision};
+use crate::decider::Decided;
 use crate::evidence::{Evidence, EvidenceError, Folds, Scope, Sum, Sums};
 use crate::host::priority::raised;
 use crate::host::proc;
@@ -171,11 +171,11 @@ impl Analysis {
     }
 
     /// Which wakeups the configuration keeps together, and which of them are between threads that share memory. `stats` has
-    /// taken the scheduling events of the same session, and counts wakers ([`SchedStats::with_wakers`](super::SchedStats)).
+    /// taken the scheduling events of the same session, and counts wakers ([`SchedSink::with_wakers`](super::SchedSink)).
     ///
     /// # Errors
     /// Those of [`Analysis::mitosis`] and [`Analysis::layered`].
-    pub fn wakeups(&self, stats: &super::SchedStats) -> Result<WakeupReport, Error> {
+    pub fn wakeups(&self, stats: &super::SchedSink) -> Result<WakeupReport, Error> {
         let configuration = match self.options.scheduler {
             config::Scheduler::Layered => self.layered()?.0,
             _ => self.mitosis()?,
@@ -303,11 +303,11 @@ impl Analysis {
     }
 
     /// What the scheduler did with the threads of each subcell. `stats` has taken the scheduling events of the same session, and
-    /// counts wakers ([`SchedStats::with_wakers`](super::SchedStats::with_wakers)).
+    /// counts wakers ([`SchedSink::with_wakers`](super::SchedSink::with_wakers)).
     ///
     /// # Errors
     /// The scheduler would reject the configuration, which is a bug.
-    pub fn scheduling(&self, stats: &super::SchedStats) -> Result<SchedulingReport, Error> {
+    pub fn scheduling(&self, stats: &super::SchedSink) -> Result<SchedulingReport, Error> {
         let placement = self.placement()?;
         let cell_of = |cgroup: &[u8], comm: &Comm| placement.name_of(cgroup, comm.as_bytes());
         let subcells = stats.lines(By::Cell, Order::Run, &cell_of);

@@ -8,10 +8,8 @@
 pub use crate::outcome::{Outcome, RecoveryStats, UnresolvedPlace};
 
 mod analysis;
-mod analyzed;
 mod builder;
 mod capture;
-mod decider;
 mod error;
 mod feed;
 mod hints;
@@ -25,38 +23,25 @@ mod recorded;
 mod recovery;
 mod rescan;
 mod running;
-mod sched;
-mod sink;
-mod stacked;
 mod stages;
 mod start;
 mod stop;
-#[cfg(feature = "parquet")]
-mod tabled;
 mod text;
-mod traced;
 mod unresolved;
 mod wakeups;
 
 pub use analysis::{Analysis, Sampled};
-pub use analyzed::ToAnalysis;
 pub use builder::Builder;
 use capture::{Capture, CaptureOptions};
-pub use decider::Decider;
 pub(crate) use error::of_source;
 pub use error::{Error, ErrorKind, NoProcess, NotStarted, SessionError, Skipped};
 pub use feed::{Batch, Feed};
 use names::Names;
 pub use profiler::{Profiler, ProfilerError, ProfilerStatus};
 pub use running::Session;
-pub use sched::SchedStats;
-pub use sink::{Progress, Select, Sink};
-pub use stacked::StackSink;
-pub use stop::StopHandle;
-#[cfg(feature = "parquet")]
-pub use tabled::Tabled;
-pub use traced::{PlaceOf, ToTrace, TraceCounts, TraceOptions};
+pub use stop::{Progress, StopHandle};
 
+pub use crate::decider::Decider;
 pub use crate::sample::{FileId, SideBand, TimedSideBand};
 pub use crate::sampler::attr::{EventSpec, Rate};
 pub use crate::sampler::event::{default_name as default_event, parse as parse_event, EventNameError};
@@ -66,4 +51,9 @@ pub use crate::sampler::open::EventError;
 pub use crate::sampler::pmu::{NoIbs, NoPebs, PmuError};
 pub use crate::sampler::sched::SchedOptions;
 pub use crate::sampler::{Hardware, Pace, SamplerError, Target};
+#[cfg(feature = "parquet")]
+pub use crate::sinks::TableSink;
+pub use crate::sinks::{
+    AnalysisSink, PlaceOf, SchedSink, Select, Sink, StackSink, TraceCounts, TraceOptions, TraceSink,
+};
 pub use crate::tables::{TableSize, Tables, TablesHandle};

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Progress;
 use crate::host::Roots;
 use crate::profile::Recorder;
 
@@ -77,4 +76,14 @@ impl<'a> StopPoll<'a> {
         self.asked = Some(Instant::now());
         (self.ended)(Progress { elapsed: self.begin.elapsed(), samples })
     }
+}
+
+/// The progress of a capture.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Time since its beginning.
+    pub elapsed: Duration,
+    /// Samples so far.
+    pub samples: u64,
 }

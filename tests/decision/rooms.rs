@@ -14,6 +14,8 @@ const ROOMS: &[&[&str]] = &[
     &["stacks"],
     &["sampler"],
     &["resolve"],
+    &["sinks"],
+    &["decider"],
     &["outcome"],
     &["profile"],
     &["session"],

@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 
 use scxprof::profile::Profile;
-use scxprof::session::{SchedStats, Session};
+use scxprof::session::{SchedSink, Session};
 
 use super::{fixture, recording, sched};
 
@@ -109,7 +109,7 @@ fn wrong_bytes_do_no_harm() {
         }
         std::fs::write(&path, &bytes).unwrap();
         let Ok(mut profile) = Profile::open(&path) else { continue };
-        let mut stats = SchedStats::new(profile.places(), profile.own_pid()).with_wakers();
+        let mut stats = SchedSink::new(profile.places(), profile.own_pid()).with_wakers();
         let Ok(session) = Session::builder().profile(&mut profile).memory(8 << 20).start() else { continue };
         session.run_into(&mut stats, |_| false);
         read += usize::from(stats.events() > 0);

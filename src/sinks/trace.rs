@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use rustc_hash::FxHashMap;
 
-use super::Sink;
+use super::sink::Sink;
 use crate::resolve::Cgroups;
 use crate::sample::places::CpuPlaces;
 use crate::sample::sched::{SchedEvent, SchedTask, SchedWhat};
@@ -99,8 +99,8 @@ struct Queue {
     written: Option<(u64, i64)>,
 }
 
-/// Writes a trace. It is complete after [`ToTrace::finish`].
-pub struct ToTrace<'a, W> {
+/// Writes a trace. It is complete after [`TraceSink::finish`].
+pub struct TraceSink<'a, W> {
     options: TraceOptions<'a>,
     writer: Writer<W>,
     cells: FxHashMap<String, Track>,
@@ -121,13 +121,13 @@ pub struct ToTrace<'a, W> {
     failed: Option<io::Error>,
 }
 
-impl<W> fmt::Debug for ToTrace<'_, W> {
+impl<W> fmt::Debug for TraceSink<'_, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ToTrace").field("counts", &self.counts).finish_non_exhaustive()
+        f.debug_struct("TraceSink").field("counts", &self.counts).finish_non_exhaustive()
     }
 }
 
-impl<'a, W: Write> ToTrace<'a, W> {
+impl<'a, W: Write> TraceSink<'a, W> {
     /// Begins a trace.
     ///
     /// # Errors
@@ -424,7 +424,7 @@ impl Windowed {
     }
 }
 
-impl<W: Write> Sink for ToTrace<'_, W> {
+impl<W: Write> Sink for TraceSink<'_, W> {
     fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
         if self.failed.is_none() {
             let written = self.access(sample, cgroups);
@@ -474,7 +474,7 @@ mod tests {
             kernel: String::new(),
             real_time: None,
         };
-        let mut sink = ToTrace::new(Vec::new(), options).unwrap();
+        let mut sink = TraceSink::new(Vec::new(), options).unwrap();
         let hint = |hint| SchedWhat::Hint { tid: 7, hint };
         let events = [
             at(10 * MS, hint(Some(3))),

@@ -2,8 +2,9 @@
 
 use rustc_hash::FxHashMap;
 
+use super::decided::{community, Decided};
+use super::decider::Decider;
 use super::memory::MemoryNames;
-use super::{community, Decided, Decider};
 use crate::cluster::rules::Sharer;
 use crate::report::{Matrix, MatrixLeftOut, MatrixLine, MatrixPage, MatrixRegion, MatrixThread, Report};
 use crate::sample::{printable, LINE_SIZE};

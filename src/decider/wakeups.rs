@@ -2,11 +2,12 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Decided, Decider};
+use super::decided::Decided;
+use super::decider::Decider;
 use crate::config::Placement;
 use crate::report::{WakeupReport, Within};
 use crate::sched::wakers::Locality;
-use crate::session::SchedStats;
+use crate::sinks::SchedSink;
 
 /// Wakeups of one last-level cache, and those of which that is known.
 fn near(places: &Locality) -> (u64, u64) {
@@ -16,12 +17,7 @@ fn near(places: &Locality) -> (u64, u64) {
 impl Decider {
     /// The wakeups of `stats` and the configuration. Threads share memory if they have an edge in the graph of threads, which needs
     /// 1 % of the possible misses of the one that has fewer.
-    pub(in crate::session) fn wakeups(
-        &self,
-        decided: &Decided,
-        placement: &Placement,
-        stats: &SchedStats,
-    ) -> WakeupReport {
+    pub(crate) fn wakeups(&self, decided: &Decided, placement: &Placement, stats: &SchedSink) -> WakeupReport {
         let group = |path: &[u8], comm: &[u8]| placement.group(path, comm);
         let all = stats.within(&|path, comm| group(path, comm.as_bytes())).unwrap_or_default();
         let all = Within::new(all.wakeups, all.within, near(&stats.wakeup_places()));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Decider;
+use super::decider::Decider;
 use crate::cluster::PairUse;
 use crate::config::base_of;
 use crate::evidence::{part_of, Class, Evidence, EvidenceError, Folds, Key, Kind, Scope, Sum, Sums};
@@ -20,7 +20,7 @@ const SURELY_NOT: f64 = 1.3;
 
 impl Decider {
     /// The rows of this run: `host` is its name, `run` the numbers of the run as a whole.
-    pub(in crate::session) fn evidence(
+    pub(crate) fn evidence(
         &self,
         scope: &Scope,
         host: &str,

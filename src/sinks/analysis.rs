@@ -1,6 +1,6 @@
 //! A sink that gives the events of a recording to the analysers of traces.
 
-use super::Sink;
+use super::sink::Sink;
 use crate::resolve::Cgroups;
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample};
@@ -9,13 +9,13 @@ use crate::trace::{Info, Recorded, Recording};
 
 /// Analyses a recording. It is complete when the session has ended.
 #[derive(Debug, Default)]
-pub struct ToAnalysis {
+pub struct AnalysisSink {
     recording: Recording,
     analysis: Option<Analysis>,
 }
 
-impl ToAnalysis {
-    /// Without analysers it only counts, for [`ToAnalysis::info`].
+impl AnalysisSink {
+    /// Without analysers it only counts, for [`AnalysisSink::info`].
     #[must_use]
     pub fn new(analysis: Option<Analysis>) -> Self {
         Self { recording: Recording::default(), analysis }
@@ -34,7 +34,7 @@ impl ToAnalysis {
     }
 }
 
-impl Sink for ToAnalysis {
+impl Sink for AnalysisSink {
     fn sample(&mut self, sample: &Sample, _: &mut Cgroups) {
         self.recording.access(sample);
     }

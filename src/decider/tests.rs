@@ -2,9 +2,13 @@
 
 use std::fs;
 
-use super::*;
+use super::decider::*;
 use crate::config::CellOptions;
+use crate::config::{self, CellSpecs, Verdict};
 use crate::host::Roots;
+use crate::resolve::{Cgroups, Symbols};
+use crate::sample::{Comm, MemoryId, RawSample, Sample, Source};
+use crate::sinks::Sink;
 
 /// An empty hierarchy.
 fn no_cgroups() -> (tempfile::TempDir, Cgroups) {

@@ -1,6 +1,6 @@
 //! Communities that are not the same all the time, for people.
 
-use super::Decider;
+use super::decider::Decider;
 use crate::cluster::{Clusters, Community, OverTime};
 use crate::config::{spelled, Note};
 use crate::report::TimeReport;

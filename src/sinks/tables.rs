@@ -3,23 +3,23 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use super::Sink;
+use super::sink::Sink;
 use crate::resolve::Cgroups;
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample};
 use crate::trace::parquet::{Finished, ToTables};
 
 /// Writes a profile as tables.
-pub struct Tabled<'a, W: Write + Send> {
+pub struct TableSink<'a, W: Write + Send> {
     tables: ToTables<'a, W>,
     failed: Option<io::Error>,
     /// Samples and scheduling events.
     count: u64,
 }
 
-impl<W: Write + Send> fmt::Debug for Tabled<'_, W> {
+impl<W: Write + Send> fmt::Debug for TableSink<'_, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tabled").field("count", &self.count).finish_non_exhaustive()
+        f.debug_struct("TableSink").field("count", &self.count).finish_non_exhaustive()
     }
 }
 
@@ -27,7 +27,7 @@ fn path(cgroups: &mut Cgroups, id: u64) -> Option<Box<[u8]>> {
     cgroups.path(id).map(|path| path.to_vec().into_boxed_slice())
 }
 
-impl<'a, W: Write + Send> Tabled<'a, W> {
+impl<'a, W: Write + Send> TableSink<'a, W> {
     /// Fills these tables.
     #[must_use]
     pub fn new(tables: ToTables<'a, W>) -> Self {
@@ -64,7 +64,7 @@ impl<'a, W: Write + Send> Tabled<'a, W> {
     }
 }
 
-impl<W: Write + Send> Sink for Tabled<'_, W> {
+impl<W: Write + Send> Sink for TableSink<'_, W> {
     fn sample(&mut self, sample: &Sample, cgroups: &mut Cgroups) {
         self.count += 1;
         self.tables.cgroup(sample.cgroup, || path(cgroups, sample.cgroup));

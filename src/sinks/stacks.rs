@@ -2,11 +2,12 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{Sink, Tables};
+use super::sink::Sink;
 use crate::resolve::symbols::KERNEL;
 use crate::resolve::{Cgroups, Stacks, Symbol, Symbols};
 use crate::sample::{CodeAddr, Comm, Sample, StackId};
 use crate::stacks::{At, Builder, Frame, Profile, Row, Thread};
+use crate::tables::Tables;
 
 /// Threads of one name, cgroup and hint that are told apart; samples of later ones are of a thread without a name.
 const MAX_THREADS: usize = 1 << 18;
@@ -73,7 +74,7 @@ impl StackSink {
         *self = Self { only: self.only.take(), ..Self::default() };
     }
 
-    /// The profile, with the stacks of [`super::Outcome::stacks`] and these names of their code. The caller adds what it knows of the event
+    /// The profile, with the stacks of `Outcome::stacks` and these names of their code. The caller adds what it knows of the event
     /// and of the time.
     #[must_use]
     pub fn profile(&self, stacks: &Stacks, symbols: &Symbols) -> Profile {

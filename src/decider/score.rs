@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Decider, Facts};
+use super::decider::{Decider, Facts};
 use crate::cluster::layout::{Group, Layout};
 use crate::cluster::score::{Avoidable, Avoided};
 use crate::config::mitosis::{Refused, MAX_CELLS};
@@ -36,8 +36,8 @@ impl Groups {
 }
 
 /// A score, and the same from each replicate.
-pub(in crate::session) struct Judged {
-    pub(in crate::session) score: Score,
+pub(crate) struct Judged {
+    pub(crate) score: Score,
     replicates: Vec<f64>,
 }
 
@@ -53,7 +53,7 @@ fn subcell_name(place: &Place) -> String {
 
 impl Decider {
     /// What can be avoided.
-    pub(in crate::session) fn avoidable(&self) -> Avoidable {
+    pub(crate) fn avoidable(&self) -> Avoidable {
         Avoidable::new(&self.sharing, self.slices.as_ref())
     }
 
@@ -118,7 +118,7 @@ impl Decider {
     }
 
     /// Why scx_mitosis would not run a configuration on a host with so many CPUs, as far as the sampled cgroups show.
-    pub(in crate::session) fn refuses(&self, placement: &Placement, target_cpus: usize) -> Option<Refused> {
+    pub(crate) fn refuses(&self, placement: &Placement, target_cpus: usize) -> Option<Refused> {
         let places =
             self.facts.iter().map(|it| placement.place_of(self.path_of(it), it.last.1.as_bytes(), None).cgroup);
         // The root's cell always exists.
@@ -131,12 +131,7 @@ impl Decider {
     }
 
     /// The score of a configuration with this name.
-    pub(in crate::session) fn score(
-        &self,
-        avoidable: &Avoidable,
-        (name, placement): (&str, &Placement),
-        llcs: u32,
-    ) -> Judged {
+    pub(crate) fn score(&self, avoidable: &Avoidable, (name, placement): (&str, &Placement), llcs: u32) -> Judged {
         let groups = self.groups(placement, llcs);
         let is_worth = avoidable.is_worth();
         let score = Score {
@@ -280,7 +275,7 @@ fn cells(
 
 impl Judged {
     /// Compares it with the best configuration.
-    pub(in crate::session) fn below(&mut self, best: &Self, avoidable: &Avoidable) {
+    pub(crate) fn below(&mut self, best: &Self, avoidable: &Avoidable) {
         let (Some(ours), Some(theirs)) = (self.score.score, best.score.score) else { return };
         self.score.below_best = Some(theirs - ours);
         let below: Vec<f64> =

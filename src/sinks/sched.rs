@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashSet;
 
-use super::{Sink, Tables};
+use super::sink::Sink;
 use crate::resolve::Cgroups;
 use crate::sample::places::CpuPlaces;
 use crate::sample::sched::SchedEvent;
@@ -14,10 +14,11 @@ use crate::sched::report::{self, By, CellOf, Labels, Line, Order};
 use crate::sched::wakers::report::{self as wakers, Level, Within};
 use crate::sched::wakers::{Edge, Locality};
 use crate::sched::{Fact, Facts, Gaps, Stats, Threads, Tracker, Unwoken, Wakers};
+use crate::tables::Tables;
 
 /// Statistics of the scheduler's events. They are complete when the session has ended.
 #[derive(Debug, Default)]
-pub struct SchedStats {
+pub struct SchedSink {
     tracker: Tracker,
     stats: Stats,
     dsqs: Dsqs,
@@ -43,7 +44,7 @@ impl Facts for All<'_> {
     }
 }
 
-impl SchedStats {
+impl SchedSink {
     /// With the places of CPUs, for the distances of migrations; the threads of `own_pid` are left out of the lines.
     #[must_use]
     pub fn new(places: CpuPlaces, own_pid: Option<u32>) -> Self {
@@ -62,14 +63,14 @@ impl SchedStats {
         self
     }
 
-    /// Who wakes whom, with at most `limit` edges and lines of preemptions; `None` without [`SchedStats::with_wakers`].
+    /// Who wakes whom, with at most `limit` edges and lines of preemptions; `None` without [`SchedSink::with_wakers`].
     #[must_use]
     pub fn wakers(&self, level: Level, limit: usize) -> Option<wakers::Report> {
         Some(wakers::report((self.wakers.as_ref()?, self.tracker.threads()), level, limit, &self.labels))
     }
 
     /// How many wakeups by threads stay within a group, which `group_of` gives for a cgroup's path and a thread's name. `None`
-    /// without [`SchedStats::with_wakers`].
+    /// without [`SchedSink::with_wakers`].
     #[must_use]
     pub fn within(&self, group_of: &dyn Fn(&[u8], &Comm) -> Option<String>) -> Option<Within> {
         Some(wakers::within(self.wakers.as_ref()?, self.tracker.threads(), &|class| {
@@ -79,7 +80,7 @@ impl SchedStats {
     }
 
     /// The wakeups by threads of one group of threads of another one, by the names of both: the waker's first. Groups are as for
-    /// [`SchedStats::within`]. There are none without [`SchedStats::with_wakers`].
+    /// [`SchedSink::within`]. There are none without [`SchedSink::with_wakers`].
     #[must_use]
     pub fn wakeups_between(
         &self,
@@ -92,12 +93,12 @@ impl SchedStats {
     }
 
     /// The wakeups between threads: thread id of the waker, and of the woken thread. Who knows which threads share memory can tell
-    /// those that carry data. There are none without [`SchedStats::with_wakers`].
+    /// those that carry data. There are none without [`SchedSink::with_wakers`].
     pub fn wakeup_pairs(&self) -> impl Iterator<Item = (u32, u32, &Edge)> {
         self.wakers.iter().flat_map(|wakers| wakers.pairs(self.tracker.threads()))
     }
 
-    /// Wakeups by threads whose wait is known, by distance; none without [`SchedStats::with_wakers`].
+    /// Wakeups by threads whose wait is known, by distance; none without [`SchedSink::with_wakers`].
     #[must_use]
     pub fn wakeup_places(&self) -> Locality {
         self.wakers.as_ref().map_or(Locality::default(), |wakers| wakers.places().0)
@@ -111,7 +112,7 @@ impl SchedStats {
     }
 
     /// The dispatch queues of the sched_ext scheduler, the one that most threads entered first; none without
-    /// [`SchedOptions::dsq`](super::SchedOptions), without such a scheduler, and where BPF is refused.
+    /// `SchedOptions::dsq`, without such a scheduler, and where BPF is refused.
     #[must_use]
     pub fn dsqs(&self) -> Vec<DsqLine> {
         dsqs::lines(&self.dsqs, self.window(), self.tracker.span().map_or(0, |(_, last)| last))
@@ -172,7 +173,7 @@ impl SchedStats {
     }
 }
 
-impl Sink for SchedStats {
+impl Sink for SchedSink {
     fn sample(&mut self, _: &Sample, _: &mut Cgroups) {}
 
     fn samples(&mut self, _: &[Sample], _: &mut Cgroups) {}

@@ -1,7 +1,8 @@
 //! What cells share with each other, for people: their names, the memory, and how they become one cell.
 
+use super::decided::Decided;
+use super::decider::Decider;
 use super::memory::MemoryNames;
-use super::{Decided, Decider};
 use crate::cluster::across::{Across, CellPair};
 use crate::config::{CellIndex, InCell, Note, OneCell, Scheduler};
 use crate::report::{CellName, CellSharing};
@@ -26,12 +27,7 @@ impl Decider {
     }
 
     /// What cells share, for a report.
-    pub(in crate::session) fn across_cells(
-        &self,
-        decided: &Decided,
-        symbols: &Symbols,
-        scheduler: Scheduler,
-    ) -> Vec<CellSharing> {
+    pub(crate) fn across_cells(&self, decided: &Decided, symbols: &Symbols, scheduler: Scheduler) -> Vec<CellSharing> {
         let names = MemoryNames { decider: self, locations: &decided.locations, symbols };
         let named = |pair: &CellPair| {
             let one_cell = self.one_cell(pair, scheduler)?;
@@ -81,7 +77,7 @@ mod tests {
     use crate::config::{self, CellOptions, CellSpecs};
     use crate::resolve::Cgroups;
     use crate::sample::{Access, Comm, MemoryId, RawSample, Sample, Source};
-    use crate::session::Sink;
+    use crate::sinks::Sink;
 
     /// One thread in each cgroup, which makes half of its stores to a file that all share, and its cell specs.
     fn decider(cgroups: &[&str], cells: &[&str]) -> Decider {

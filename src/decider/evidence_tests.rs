@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::*;
+use super::decider::*;
 use crate::cluster::quality::adjusted_rand_index;
 use crate::cluster::truth::Scenario;
 use crate::config::CellOptions;
+use crate::config::{self, CellSpecs};
 use crate::evidence::{Class, Evidence, Folds, Key, Kind, Scope, Sum, Sums, Watch};
+use crate::resolve::Cgroups;
+use crate::sample::{Comm, Source};
+use crate::sinks::Sink;
 
 /// A name without a number at its end, so that it does not fold.
 fn name(thread: u32) -> String {

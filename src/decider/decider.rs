@@ -4,29 +4,14 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::Sink;
-use crate::cluster::across::Across;
+use super::over_time::OfThreads;
 use crate::cluster::slices::Slices;
-use crate::cluster::{self, Clusters, Sharing};
-use crate::config::{self, Affinity, CellIndex, CellSpecs, Decision, Member, Members, NameIndex, NoSamples, Tally};
-use crate::config::{Unknown, Verdict};
-use crate::report::{report, Code, CommunityEvidence, Evidence, Report, ReportError};
-use crate::resolve::{AddressSpaces, Cgroups, Modules, Symbol, Symbols};
-use crate::sample::{printable, CodeAddr, Comm, MemoryId, RawSample, Sample, Source, ThreadIndex};
+use crate::cluster::Sharing;
+use crate::config::{CellIndex, CellSpecs, NameIndex, Tally};
+use crate::resolve::Cgroups;
+use crate::sample::{Comm, MemoryId, RawSample, Sample, Source, ThreadIndex};
+use crate::sinks::Sink;
 use crate::tables::Tables;
-
-mod across;
-mod evidence;
-mod judge;
-mod matrix;
-mod memory;
-mod over_time;
-mod score;
-mod times;
-mod wakeups;
-
-use memory::{Locations, MemoryNames};
-use over_time::OfThreads;
 
 /// This many threads are judged from their first sample on; later ones need [`ADMISSION_SAMPLES`] samples first, so that
 /// short-lived processes do not displace long-lived ones.
@@ -38,37 +23,37 @@ const MAX_THREADS: usize = 1 << 16;
 /// The number of cgroups with a cached cell.
 const MAX_CGROUPS: usize = 1 << 16;
 
-/// Counts samples by cell and name, and sketches which threads touch what; [`super::Sampled`] makes the decision.
+/// Counts samples by cell and name, and sketches which threads touch what; `session::Sampled` makes the decision.
 #[derive(Debug)]
 pub struct Decider {
-    groups: CellSpecs,
-    source: Source,
-    tally: Tally,
-    sharing: Sharing,
+    pub(super) groups: CellSpecs,
+    pub(super) source: Source,
+    pub(super) tally: Tally,
+    pub(super) sharing: Sharing,
     /// Each cgroup's cell and its path, if it has one.
-    cell_of_cgroup: FxHashMap<u64, CellOf>,
+    pub(super) cell_of_cgroup: FxHashMap<u64, CellOf>,
     /// The last cgroup with a path, and its cell: many consecutive samples belong to one.
-    last_cgroup: Option<(u64, CellIndex)>,
+    pub(super) last_cgroup: Option<(u64, CellIndex)>,
     /// True if a thread with another hint belongs to another class.
-    use_hints: bool,
+    pub(super) use_hints: bool,
     /// The sketch's numbers of threads, one for each hint of a thread if hints are used.
-    known: FxHashMap<(ThreadIndex, Option<u64>), u32>,
+    pub(super) known: FxHashMap<(ThreadIndex, Option<u64>), u32>,
     /// The same by the thread's index, without hints and for the first threads; [`u32::MAX`] for the others.
-    direct: Vec<u32>,
+    pub(super) direct: Vec<u32>,
     /// The numbers of each thread, the first of them first, where hints are used.
-    numbers: FxHashMap<ThreadIndex, Vec<u32>>,
-    candidates: FxHashMap<(ThreadIndex, Option<u64>), u8>,
-    facts: Vec<Facts>,
-    no_cgroup_path: u64,
-    unlisted: u64,
+    pub(super) numbers: FxHashMap<ThreadIndex, Vec<u32>>,
+    pub(super) candidates: FxHashMap<(ThreadIndex, Option<u64>), u8>,
+    pub(super) facts: Vec<Facts>,
+    pub(super) no_cgroup_path: u64,
+    pub(super) unlisted: u64,
     /// Some sample had an address.
-    has_address: bool,
-    wants_code: bool,
+    pub(super) has_address: bool,
+    pub(super) wants_code: bool,
     /// Samples of each thread over time.
-    over_time: OfThreads,
+    pub(super) over_time: OfThreads,
     /// The samples in slices of time, for scores.
-    slices: Option<Slices>,
-    memory: usize,
+    pub(super) slices: Option<Slices>,
+    pub(super) memory: usize,
 }
 
 /// The cell of a cgroup, and its path if it has one.
@@ -76,37 +61,22 @@ type CellOf = (CellIndex, Option<Arc<[u8]>>);
 
 /// Facts about a thread in the sketch.
 #[derive(Debug, Clone)]
-struct Facts {
-    pid: u32,
-    tid: u32,
-    hint: Option<u64>,
-    cell: CellIndex,
+pub(super) struct Facts {
+    pub(super) pid: u32,
+    pub(super) tid: u32,
+    pub(super) hint: Option<u64>,
+    pub(super) cell: CellIndex,
     /// The cgroup of its last sample.
-    cgroup: u64,
+    pub(super) cgroup: u64,
     /// The cell of its last sample and its last name, that name's place in the tally for them, and its samples there.
-    last: (CellIndex, Comm),
-    name: NameIndex,
-    here: f64,
+    pub(super) last: (CellIndex, Comm),
+    pub(super) name: NameIndex,
+    pub(super) here: f64,
     /// The same of cells that it was in before, a few of them.
-    elsewhere: Vec<(CellIndex, NameIndex, f64)>,
+    pub(super) elsewhere: Vec<(CellIndex, NameIndex, f64)>,
     /// How many more samples were in `cell` than elsewhere since `cell` last changed.
-    lead: u32,
-    samples: f64,
-}
-
-/// A decision and the facts behind it.
-#[derive(Debug)]
-pub(super) struct Decided {
-    /// The cells.
-    pub(super) decision: Decision,
-    /// The threads with their verdicts.
-    pub(super) members: Members,
-    /// The result of the sketch.
-    clusters: Clusters,
-    /// What cells share with each other.
-    across: Across,
-    /// Where the memory lies that a report names.
-    locations: Locations,
+    pub(super) lead: u32,
+    pub(super) samples: f64,
 }
 
 impl Decider {
@@ -156,12 +126,12 @@ impl Decider {
     }
 
     /// True after [`Decider::keep_code`].
-    pub(super) fn keeps_code(&self) -> bool {
+    pub(crate) fn keeps_code(&self) -> bool {
         self.wants_code
     }
 
     /// True after [`Decider::use_hints`].
-    pub(super) fn uses_hints(&self) -> bool {
+    pub(crate) fn uses_hints(&self) -> bool {
         self.use_hints
     }
 
@@ -193,99 +163,6 @@ impl Decider {
     #[must_use]
     pub(crate) fn unlisted(&self) -> u64 {
         self.unlisted
-    }
-
-    /// Makes the decision.
-    ///
-    /// # Errors
-    /// [`NoSamples`] if no sample has an address of user memory.
-    pub(super) fn decide(&self, options: &config::DecisionOptions) -> Result<Decided, NoSamples> {
-        if !self.has_address {
-            return Err(NoSamples);
-        }
-        let cells: Vec<u32> = self.facts.iter().map(|facts| facts.cell).collect();
-        let pids: Vec<u32> = self.facts.iter().map(|facts| facts.pid).collect();
-        let first_touches = (self.source == Source::Faults).then_some(&pids[..]);
-        let solve = cluster::ClusterOptions { cells: &cells, first_touches, ..cluster::ClusterOptions::default() };
-        let clusters = self.sharing.solve(&solve);
-        let members = self.members(&clusters);
-        let mut decision = self.better(&members, &clusters, options)?;
-        for note in &mut decision.notes {
-            self.say_whose(note);
-        }
-        decision.notes.extend(self.time_notes(&clusters));
-        let across = self.sharing.across(&cells);
-        decision.notes.extend(self.across_notes(&across, options.scheduler));
-        Ok(Decided { decision, members, clusters, across, locations: Locations::default() })
-    }
-
-    /// Reports the facts behind a decision of this decider, with these names for [`Decided::codes`]; other code is not in it.
-    ///
-    /// # Errors
-    /// [`ReportError`], which would be a bug for a decision of the same samples.
-    pub(super) fn report(
-        &self,
-        decided: &Decided,
-        symbols: &Symbols,
-        options: &config::DecisionOptions,
-    ) -> Result<Report, ReportError> {
-        let Decided { decision, members, clusters, across, locations } = decided;
-        let names = MemoryNames { decider: self, locations, symbols };
-        let evidence_of = |community: &cluster::Community| {
-            let pid =
-                community.threads.first().and_then(|&thread| self.facts.get(thread as usize)).map(|facts| facts.pid);
-            CommunityEvidence {
-                stability: community.stability,
-                confidence: community.confidence,
-                over_time: community.over_time.map(times::report),
-                regions: community.regions.iter().map(|region| names.region(region, pid)).collect(),
-                pages: names.granules(&community.pages, pid),
-                lines: names.granules(&community.lines, pid),
-            }
-        };
-        let locality = |labels: &[u32]| clusters.locality_of(labels).unwrap_or_default();
-        let sharing = |labels: &[u32]| clusters.edges(labels);
-        let evidence = Evidence {
-            source: self.source.name(),
-            coverage: self.source.coverage(),
-            communities: clusters.communities.iter().map(evidence_of).collect(),
-            stability: clusters.stability,
-            hubs: names.granules(&clusters.hubs, None),
-            lines: names.granules(&clusters.lines, None),
-            locality: clusters.locality.is_some().then_some(&locality),
-            sharing: Some(&sharing),
-            across_cells: self.across_cells(decided, symbols, options.scheduler),
-            shares_across: across.shares.clone(),
-            misses: clusters.counted.clone(),
-        };
-        let mut report = report(&self.groups, &self.tally, members, options, decision, &evidence)?;
-        report.matrix = self.matrix(decided, &names, &report);
-        Ok(report)
-    }
-
-    fn members(&self, clusters: &Clusters) -> Members {
-        let threads = self.facts.iter().enumerate().map(|(index, facts)| Member {
-            // The sketch's number, as labels of threads use it.
-            thread: index as u32,
-            pid: facts.pid,
-            tid: facts.tid,
-            comm: Some(facts.last.1),
-            hint: facts.hint,
-            cell: facts.cell,
-            samples: facts.samples,
-            // A thread without any memory that can be shared has too few samples as well.
-            verdict: clusters.of_thread.get(index).copied().unwrap_or(Verdict::Unknown(Unknown::TooFewSamples)),
-        });
-        let mut affinity = Affinity::default();
-        let communities: Vec<u32> = (0..self.facts.len()).map(|index| community(clusters, index)).collect();
-        // Without communities there is no edge to report.
-        let edges = if clusters.communities.is_empty() { Vec::new() } else { clusters.edges(&communities) };
-        for edge in edges {
-            if edge.a != u32::MAX && edge.b != u32::MAX {
-                affinity.add(edge.a, edge.b, edge.misses);
-            }
-        }
-        Members { threads: threads.collect(), affinity }
     }
 
     /// The sketch's number of a thread; `None` if there are too many.
@@ -497,38 +374,3 @@ impl Sink for Decider {
         self.sharing.add_all(&sharing);
     }
 }
-
-impl Decided {
-    /// Finds out where the memory lies that a report names.
-    pub(super) fn locate(&mut self, spaces: &AddressSpaces, modules: &mut Modules) {
-        self.locations = memory::locate((&self.clusters, &self.across), spaces, modules);
-    }
-
-    /// The code that touches the hottest shared lines, and the data in images, to be named for the report.
-    pub(super) fn codes(&self) -> impl Iterator<Item = CodeAddr> + '_ {
-        let of_communities = self.clusters.communities.iter().flat_map(|community| &community.lines);
-        let lines = of_communities.chain(&self.clusters.lines);
-        lines.flat_map(|line| line.code.iter().map(|&(code, _)| code)).chain(memory::images(&self.locations))
-    }
-}
-
-fn code_of(symbol: &Symbol, accesses: f64) -> Code {
-    let (sym, offset) = match &symbol.function {
-        Some((name, offset)) => (Some(name.to_string()), *offset),
-        None => (None, symbol.offset),
-    };
-    let (line, inlined) = (symbol.line.clone(), symbol.inlined.clone());
-    Code { sym, offset, dso: printable(&symbol.dso), accesses, line, inlined }
-}
-
-fn community(clusters: &Clusters, thread: usize) -> u32 {
-    match clusters.of_thread.get(thread) {
-        Some(cluster::Verdict::Community(community)) => *community,
-        _ => u32::MAX,
-    }
-}
-
-#[cfg(test)]
-mod evidence_tests;
-#[cfg(test)]
-mod tests;

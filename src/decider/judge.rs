@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Decider, Facts};
+use super::decider::{Decider, Facts};
 use crate::cluster::Clusters;
 use crate::config::{self, Decision, Members, NoSamples, Note, SpecIndex, ThreadRef};
 
@@ -89,7 +89,7 @@ mod tests {
     use crate::config::{CellOptions, CellSpecs};
     use crate::resolve::Cgroups;
     use crate::sample::{Access, Comm, MemoryId, RawSample, Sample, Source};
-    use crate::session::Sink;
+    use crate::sinks::Sink;
 
     const APP: u64 = 1;
     const EVIL: u64 = 2;

@@ -1,11 +1,9 @@
 //! What takes samples, and selects them.
 
-use std::time::Duration;
-
-use super::Tables;
 use crate::resolve::{Cgroups, Modules, Stacks};
 use crate::sample::sched::SchedEvent;
 use crate::sample::{Comm, Sample, ThreadIndex};
+use crate::tables::Tables;
 
 /// Receives samples in order of time.
 pub trait Sink {
@@ -20,7 +18,7 @@ pub trait Sink {
     }
 
     /// Takes consecutive events of the scheduler, in order of time with the samples; hints are among them where they are followed.
-    /// There are none without [`Builder::sched`](super::Builder::sched), unless a recording has them.
+    /// There are none without `Builder::sched`, unless a recording has them.
     fn sched(&mut self, events: &[SchedEvent], cgroups: &mut Cgroups) {
         let _ = (events, cgroups);
     }
@@ -54,21 +52,11 @@ pub trait Sink {
     }
 
     /// True if samples must contain their call stack ([`Sample::stack`](crate::sample::Sample)), which
-    /// [`Outcome::stacks`](super::Outcome::stacks) has at the end.
+    /// `Outcome::stacks` has at the end.
     fn wants_stacks(&self) -> bool {
         false
     }
 }
 
-/// Decides whether a sample is used, see [`Builder::select`](super::Builder::select). `cgroups` resolves its cgroup's id.
+/// Decides whether a sample is used, see `Builder::select`. `cgroups` resolves its cgroup's id.
 pub type Select<'a> = &'a mut dyn FnMut(&Sample, &mut Cgroups) -> bool;
-
-/// The progress of a capture.
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub struct Progress {
-    /// Time since its beginning.
-    pub elapsed: Duration,
-    /// Samples so far.
-    pub samples: u64,
-}

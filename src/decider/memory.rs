@@ -2,12 +2,12 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{code_of, Decider};
+use super::decider::Decider;
 use crate::cluster::across::Across;
 use crate::cluster::{Clusters, Hot, LineUse, Structure};
-use crate::report::{DataSymbol, Granule, Identity, LineThread, RegionReport};
+use crate::report::{Code, DataSymbol, Granule, Identity, LineThread, RegionReport};
 use crate::resolve::identity::{is_sysv, numbering_text};
-use crate::resolve::{AddressSpaces, Located, Modules, Symbols};
+use crate::resolve::{AddressSpaces, Located, Modules, Symbol, Symbols};
 use crate::sample::{printable, CodeAddr, MemoryId, WAKEUPS_DEV};
 
 /// Where what a report names lies.
@@ -150,6 +150,16 @@ impl MemoryNames<'_> {
             }
         }
     }
+}
+
+/// Code that touched memory, for a report.
+fn code_of(symbol: &Symbol, accesses: f64) -> Code {
+    let (sym, offset) = match &symbol.function {
+        Some((name, offset)) => (Some(name.to_string()), *offset),
+        None => (None, symbol.offset),
+    };
+    let (line, inlined) = (symbol.line.clone(), symbol.inlined.clone());
+    Code { sym, offset, dso: printable(&symbol.dso), accesses, line, inlined }
 }
 
 /// A mapped file by the path that the kernel prints, for people; `None` where the path says less than the inode.
