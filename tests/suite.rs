@@ -1,4 +1,5 @@
-//! The tests that may run beside each other: their results do not depend on how busy the machine is.
+//! The tests that may run beside each other. Those that sample a load of their own take turns (`support::alone`), as one would
+//! find the threads of the other too.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on must fail.
 
@@ -25,4 +26,7 @@ mod support {
     pub mod perfdata;
     pub mod replay;
     pub mod sysfs;
+    mod turn;
+
+    pub use turn::alone;
 }

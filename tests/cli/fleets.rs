@@ -15,6 +15,7 @@ use parquet::file::writer::SerializedFileWriter;
 use serde_json::Value;
 
 use super::output::has_ended;
+use crate::support::alone;
 
 fn scxprof(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_scxprof")).args(arguments).output().unwrap()
@@ -330,6 +331,7 @@ fn rows_take_no_more_than_memory_says() {
 fn short_runs_of_the_example_workload_merge_to_its_truth() {
     const TEST: &str = "short_runs_of_the_example_workload_merge_to_its_truth";
     let directory = tempfile::tempdir().unwrap();
+    let _alone = alone();
     let Some(_workload) = super::watches::Workload::start(TEST) else { return };
     let truth = directory.path().join("truth.json");
     let printed = Command::new(env!("CARGO_BIN_EXE_demo-workload")).arg("--print-truth").output().unwrap();

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::output::{fifo, has_ended, is_root, output_of};
 use super::SCXPROF;
+use crate::support::alone;
 
 /// The example workload, until it is dropped.
 pub(crate) struct Workload(Child);
@@ -70,6 +71,7 @@ fn a_watch_writes_a_configuration_and_goes_on_after_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let path = |name: &str| at(name).to_str().unwrap().to_owned();
+    let _alone = alone();
     let Some(workload) = Workload::start(TEST) else { return };
     let socket = UnixDatagram::bind(at("notify")).unwrap();
     let (told, notified) = std::sync::mpsc::channel();

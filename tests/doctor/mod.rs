@@ -10,6 +10,8 @@ use hosts::{hosts, Host};
 use scxprof::doctor::{examine_with, table, Report, State, Style};
 use serde_json::Value;
 
+use crate::support::alone;
+
 const SCXPROF: &str = env!("CARGO_BIN_EXE_scxprof");
 
 /// The report without the parts that differ from run to run: the directories, the version, the architecture.
@@ -204,6 +206,7 @@ fn without_rights_run_says_what_doctor_says() {
 
 #[test]
 fn the_self_test_passes_here_and_leaves_nothing_behind() {
+    let _alone = alone();
     let described = json(&Command::new(SCXPROF).args(["doctor", "--json"]).output().unwrap());
     if !may_sample("self-test", &described) {
         return;

@@ -180,7 +180,8 @@ fn a_handle_stops_a_capture_from_another_thread() {
     let test = "a_handle_stops_a_capture_from_another_thread";
     let count = AtomicU64::new(0);
     let mut sink = CountAny(&count);
-    let builder = faults().sink(&mut sink);
+    // What else runs on this host may be in many cells.
+    let builder = faults().sink(&mut sink).target_cpus(64);
     let stop = builder.stop_handle();
     let (tell, told) = mpsc::channel::<()>();
     let stopper = std::thread::spawn(move || {

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::tables::Tables;
 use super::{json, number, off, recording, SCXPROF};
+use crate::support::alone;
 
 /// It runs until it is dropped.
 struct Workload(Child);
@@ -73,6 +74,7 @@ fn communities(profile: &Path, dir: &Path) -> BTreeMap<String, String> {
 #[test]
 fn the_replay_is_as_the_recording() {
     const TEST: &str = "the_replay_is_as_the_recording";
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let (original, again) = (dir.path().join("original"), dir.path().join("again"));
     {

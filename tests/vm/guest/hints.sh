@@ -1,4 +1,5 @@
 # Task hints, by each way in which their writes can be seen: the tests of tests/hints on this kernel.
+# cpu: intel
 # test: live
 # needs: target/debug/scxprof
 # cc: tests/hints/writer.c
