@@ -4,9 +4,8 @@
 
 use std::time::Duration;
 
-use scxprof::resolve::Cgroups;
 use scxprof::sample::Sample;
-use scxprof::session::Sink;
+use scxprof::session::{Cgroups, Sink};
 use scxprof::Session;
 
 /// A sink of one's own: counts the accesses.

@@ -38,30 +38,19 @@
 //!
 //! # Modules
 //!
-//! A sample takes this way: `sampler` reads it from the kernel, `recover` computes addresses that the kernel does not give,
-//! [`resolve`] adds names, [`cluster`] finds the communities, and [`config`] writes the configuration. [`session`] connects
-//! them.
+//! These are what other programs are promised:
 //!
 //! | module | what it contains |
 //! |---|---|
 //! | [`session`] | the capture: [`Builder`](session::Builder), [`Session`], [`Analysis`](session::Analysis); custom sources ([`Feed`](session::Feed)) and sinks ([`Sink`](session::Sink)) |
 //! | [`sample`] | the types of samples and accesses |
-//! | `sampler` (private) | perf events: which ones to open, their rings, records and loss |
-//! | `scxprof_recover` (crate) | addresses of memory operands, from registers and machine code (source `timer`) |
-//! | [`host`] | the paths from which the host is read, and the errors of reading it |
-//! | [`resolve`] | names of threads, cgroups, memory and code, from the kernel's records and procfs |
-//! | `scxprof_elf` (crate) | symbols and call frame information of ELF files |
-//! | [`cluster`] | which threads share memory: the sketch and the communities |
 //! | [`config`] | cells and subcells for scx_mitosis, layers for scx_layered |
 //! | [`report`] | the facts behind a decision: as JSON, tables, CSV, Prometheus and a page for a browser |
 //! | [`profile`] | writes profiles, and reads them and recordings by other tools |
-//! | [`hint`], [`bpf`] | task hints: their values, and the BPF programs that watch them |
-//! | [`evidence`] | what runs and hosts show of classes of threads, as rows that add up; the decision for many hosts |
-//! | [`sched`] | statistics of scheduling events |
-//! | [`stacks`] | profiles of call stacks, and their tables |
-//! | [`trace`] | reads traces of other tools in Perfetto's format, and writes tables in Parquet |
 //! | [`doctor`] | what a host allows |
-//! | `cli` (private) | the command line: options, messages, manual pages |
+//!
+//! The other modules, and the crates `scxprof-*`, are parts of these. They may change with any version: [`host`], [`resolve`],
+//! [`cluster`], [`hint`], [`bpf`], [`evidence`], [`sched`], [`stacks`], [`trace`], [`replay`]. docs/architecture.md says what each is.
 //!
 //! docs/glossary.md has the words, and docs/bounds.md the bound of every table.
 //!

@@ -42,6 +42,9 @@ pub use running::Session;
 pub use stop::{Progress, StopHandle};
 
 pub use crate::decider::Decider;
+// What the types of this module are made of, so that a caller needs no other.
+pub use crate::host::Roots;
+pub use crate::resolve::{Cgroups, Modules, Stacks, SymbolOptions};
 pub use crate::sample::{FileId, SideBand, TimedSideBand};
 pub use crate::sampler::attr::{EventSpec, Rate};
 pub use crate::sampler::event::{default_name as default_event, parse as parse_event, EventNameError};
