@@ -6,7 +6,7 @@ use super::keys::{line_key, mix, place_key, repeat_key, touch_hash};
 use super::lines::{HotLines, Touched};
 use super::spans::{merged, Spans};
 use super::table::{Slot as _, Table};
-use crate::sample::{Access, Cost, MemoryId, Method, RawSample, Sample, LINE_SIZE, PAGE_SIZE};
+use crate::sample::{Access, Cost, MemoryId, MemoryScope, Method, RawSample, Sample, LINE_SIZE, PAGE_SIZE};
 use crate::tables::Tables;
 
 /// A page is hot, and is never dropped, if it has this part of all accesses or more.
@@ -119,8 +119,8 @@ pub struct Sharing {
     thread_limit: usize,
     /// If threads have several numbers: for each number the first one of its thread.
     owners: Vec<u32>,
-    objects: FxHashMap<(u64, u64), u32>,
-    names: Vec<(u64, u64)>,
+    objects: FxHashMap<(MemoryScope, u64), u32>,
+    names: Vec<(MemoryScope, u64)>,
     accesses: u64,
     stats: SketchStats,
     /// The keys of the samples that are being added.
@@ -450,21 +450,21 @@ impl Sharing {
         match memory {
             MemoryId::Private { space, .. } => (Kind::Private, space),
             MemoryId::Frame { .. } => (Kind::Frame, 0),
-            MemoryId::Shared { dev, ino, .. } => (Kind::Shared, self.file(dev, ino)),
+            MemoryId::Shared { scope, ino, .. } => (Kind::Shared, self.file(scope, ino)),
         }
     }
 
     /// The number of a file; [`u32::MAX`] if there are too many.
-    fn file(&mut self, dev: u64, ino: u64) -> u32 {
-        if let Some(&object) = self.objects.get(&(dev, ino)) {
+    fn file(&mut self, scope: MemoryScope, ino: u64) -> u32 {
+        if let Some(&object) = self.objects.get(&(scope, ino)) {
             return object;
         }
         if self.names.len() >= OBJECTS {
             return u32::MAX;
         }
         let object = self.names.len() as u32;
-        self.names.push((dev, ino));
-        self.objects.insert((dev, ino), object);
+        self.names.push((scope, ino));
+        self.objects.insert((scope, ino), object);
         object
     }
 
@@ -490,7 +490,7 @@ impl Sharing {
     pub(crate) fn measure(&self, tables: &mut Tables) {
         tables.set("pages of the sketch", self.pages.len, self.bytes());
         let objects = &self.objects;
-        tables.set_map::<((u64, u64), u32)>("files of the sketch", objects.len(), objects.capacity(), 0);
+        tables.set_map::<((MemoryScope, u64), u32)>("files of the sketch", objects.len(), objects.capacity(), 0);
     }
 }
 

@@ -13,7 +13,7 @@ use super::load::{Load, Worker};
 use super::table;
 use crate::host::Roots;
 use crate::resolve::Cgroups;
-use crate::sample::{Comm, MemoryId, Sample, Source};
+use crate::sample::{Comm, MemoryId, MemoryScope, Sample, Source};
 use crate::sampler::Target;
 use crate::session::{self, Outcome, Session, Sink};
 
@@ -80,7 +80,7 @@ struct Compare<'a> {
     /// The cgroup of each worker, read at its first sample.
     cgroups: Vec<Option<u64>>,
     /// The file of the shared buffer, from the first sample.
-    shared_file: Option<(u64, u64)>,
+    shared_file: Option<(MemoryScope, u64)>,
     /// Accesses of each worker.
     counts: Vec<u64>,
 }
@@ -115,8 +115,8 @@ impl Sink for Compare<'_> {
             seen.own_buffer += u64::from(sees);
             let offset = sample.addr - worker.begin;
             let right = match sample.memory {
-                Some(MemoryId::Shared { dev, ino, offset: at }) if worker.shared => {
-                    *self.shared_file.get_or_insert((dev, ino)) == (dev, ino) && at == offset
+                Some(MemoryId::Shared { scope, ino, offset: at }) if worker.shared => {
+                    *self.shared_file.get_or_insert((scope, ino)) == (scope, ino) && at == offset
                 }
                 Some(MemoryId::Private { addr, .. }) => !worker.shared && addr == sample.addr,
                 _ => false,
@@ -308,7 +308,7 @@ mod tests {
             for worker in &workers {
                 let addr = worker.begin + round * 8;
                 let memory = if worker.shared {
-                    MemoryId::Shared { dev: 1, ino: 9, offset: round * 8 }
+                    MemoryId::Shared { scope: MemoryScope::device(1, 0), ino: 9, offset: round * 8 }
                 } else {
                     MemoryId::Private { space: 3, addr }
                 };
@@ -352,7 +352,11 @@ mod tests {
             ),
             (
                 |sample| {
-                    sample.memory = Some(MemoryId::Shared { dev: 1, ino: sample.addr, offset: sample.addr & 0xfff });
+                    sample.memory = Some(MemoryId::Shared {
+                        scope: MemoryScope::device(1, 0),
+                        ino: sample.addr,
+                        offset: sample.addr & 0xfff,
+                    });
                 },
                 "were taken for other memory",
             ),

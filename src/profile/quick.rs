@@ -2,7 +2,7 @@
 //! parser, so the result is the same.
 
 use super::recovered::{method, op};
-use crate::sample::{Comm, DataSource, MemoryId, RawSample, Sample};
+use crate::sample::{Comm, DataSource, MemoryId, MemoryScope, RawSample, Sample};
 
 /// The fields of a line; names are text without escapes.
 pub(super) struct Quick<'a> {
@@ -178,11 +178,11 @@ pub(super) fn parse(line: &[u8]) -> Option<Quick<'_>> {
         }
         b"shared" => {
             at.word(b",\"dev\":")?;
-            let dev = at.number()?;
+            let scope = MemoryScope::from_number(at.number()?);
             at.word(b",\"ino\":")?;
             let ino = at.number()?;
             at.word(b",\"offset\":")?;
-            Some(MemoryId::Shared { dev, ino, offset: at.number()? })
+            Some(MemoryId::Shared { scope, ino, offset: at.number()? })
         }
         _ => return None,
     };

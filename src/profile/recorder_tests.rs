@@ -10,7 +10,7 @@ use super::super::code_files::MAX_PATH_BYTES;
 use super::*;
 use crate::profile::{Item, PerfData, Profile};
 use crate::sample::SideBand;
-use crate::sample::{Comm, MemoryId, Sample};
+use crate::sample::{Comm, MemoryId, MemoryScope, Sample};
 use crate::sampler::attr::{sampling, side_band, EventSpec, Features, Scope};
 use crate::sampler::encode::encode;
 use crate::sampler::record::{decode, Header, MappedFile, Record, SampleId, SampleRecord, MISC_MMAP_BUILD_ID};
@@ -212,7 +212,7 @@ fn what_was_lost_is_recorded_again() {
     let mut profile = Profile::open(dir.path()).unwrap();
     let mut seen = Collected::default();
     replay(&mut profile, &mut seen);
-    let shared = |ino| Some(MemoryId::Shared { dev: libc::makedev(8, 1), ino, offset: 0 });
+    let shared = |ino| Some(MemoryId::Shared { scope: MemoryScope::device(libc::makedev(8, 1), 0), ino, offset: 0 });
     assert_eq!(seen.0, [(first, Some("web".into()), shared(9)), (last, Some("renamed".into()), shared(10))]);
 
     // A reader gets what the session got.

@@ -49,7 +49,7 @@ pub struct Touches {
 
 fn page_of(memory: &MemoryId) -> (u64, u64) {
     match *memory {
-        MemoryId::Shared { dev, ino, offset } => (dev.rotate_left(20) ^ ino ^ (1 << 63), offset / PAGE),
+        MemoryId::Shared { scope, ino, offset } => (scope.number().rotate_left(20) ^ ino ^ (1 << 63), offset / PAGE),
         MemoryId::Frame { phys } => (1 << 62, phys / PAGE),
         MemoryId::Private { space, addr } => (u64::from(space), addr / PAGE),
     }

@@ -18,7 +18,7 @@ use crate::host::{tasks, Roots};
 use crate::profile::hints::{self, HintRecord};
 use crate::profile::recovered::{self, Recovered};
 use crate::profile::Recorder;
-use crate::resolve::identity::numbering;
+use crate::resolve::identity::scope;
 use crate::resolve::mapping::BuildId;
 use crate::resolve::threads::Thread;
 use crate::resolve::{AddressSpaces, Cgroups, Mapping, Maps, Modules, Stacks, Threads, Unwinder};
@@ -500,10 +500,9 @@ impl Names {
                     FileId::Inode { dev, ino, generation } => (dev, ino, generation, None),
                     FileId::BuildId(build_id) => (0, 0, 0, Some(BuildId::new(&build_id))),
                 };
-                let numbering = numbering(dev, &filename);
+                let scope = scope(dev, &filename);
                 let (start, path) = (addr, filename.into());
-                let mapping =
-                    Mapping { start, len, pgoff, prot, flags, dev, ino, generation, numbering, build_id, path };
+                let mapping = Mapping { start, len, pgoff, prot, flags, dev, ino, generation, scope, build_id, path };
                 if let Some(modules) = self.modules.as_mut().filter(|_| pid == u32::MAX) {
                     modules.kernel_mapping(&mapping.path, pgoff);
                 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use scxprof::sample::MemoryId;
+use scxprof::sample::{MemoryId, MemoryScope};
 use scxprof::testing::profile::{Item, PerfData, Records};
 use scxprof::testing::sampler::record::{decode, Record};
 use tempfile::TempDir;
@@ -365,7 +365,7 @@ fn a_profile_is_the_same_on_every_machine() {
     assert_eq!((first.page_size, first.phys), (0x1_0000, 0x1_0007_0000));
     assert_eq!(first.comm.unwrap().as_bytes(), b"caf\xc3\xff");
     assert_eq!(collect.paths[0].as_deref(), Some(&b"/workload.slice/my app.slice"[..]));
-    let shared = |offset| Some(MemoryId::Shared { dev: libc::makedev(8, 1), ino: 9, offset });
+    let shared = |offset| Some(MemoryId::Shared { scope: MemoryScope::device(libc::makedev(8, 1), 0), ino: 9, offset });
     assert_eq!(first.memory, shared(0x2_0000));
     assert_eq!(collect.samples[1].memory, shared(0x2_0000), "the other process maps it elsewhere");
     assert_eq!(collect.samples[1].comm.unwrap().as_bytes(), b"job 3/4");

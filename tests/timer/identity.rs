@@ -139,9 +139,9 @@ fn segments(test: &str, record: Option<&Path>) {
             for sample in places {
                 seen += 1;
                 match sample.memory {
-                    Some(MemoryId::Shared { dev, ino, offset }) => {
+                    Some(MemoryId::Shared { scope, ino, offset }) => {
                         assert_eq!(offset, sample.addr - range.start);
-                        files.insert(format!("{dev} {ino}"));
+                        files.insert(format!("{scope:?} {ino}"));
                     }
                     other => drop(files.insert(format!("{other:?}"))),
                 }

@@ -204,7 +204,7 @@ fn processes_on_shared_memory_have_equal_places() {
         .values()
         .flatten()
         .filter_map(
-            |(_, memory)| if let MemoryId::Shared { dev, ino, .. } = memory { Some((*dev, *ino)) } else { None },
+            |(_, memory)| if let MemoryId::Shared { scope, ino, .. } = memory { Some((*scope, *ino)) } else { None },
         )
         .collect();
     assert_eq!(inodes.len(), 2, "one for each buffer");

@@ -125,8 +125,8 @@ impl<W: Write> Writer<W> {
             None => line.extend_from_slice(b",\"memory\":\"none\""),
             Some(MemoryId::Frame { .. }) => line.extend_from_slice(b",\"memory\":\"frame\""),
             Some(MemoryId::Private { space, .. }) => number(line, ",\"memory\":\"private\",\"space\":", space.into()),
-            Some(MemoryId::Shared { dev, ino, offset }) => {
-                number(line, ",\"memory\":\"shared\",\"dev\":", dev);
+            Some(MemoryId::Shared { scope, ino, offset }) => {
+                number(line, ",\"memory\":\"shared\",\"dev\":", scope.number());
                 number(line, ",\"ino\":", ino);
                 number(line, ",\"offset\":", offset);
             }
